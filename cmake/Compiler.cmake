@@ -1,0 +1,41 @@
+# How our own code is compiled: one set of flags for every target, so that the precompiled header is always usable.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CXX_SCAN_FOR_MODULES OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+option(CAIRN_TESTS "Build the tests" ON)
+option(CAIRN_TORCH_ROOMS "Build the rooms that need libtorch (off: base and comm only, for sanitizers)" ON)
+set(CAIRN_SANITIZE "" CACHE STRING "Sanitizers, as in -fsanitize=: address,undefined or thread")
+
+# -O2 with debug line tables: crashes name their line, and the build stays small.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
+set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g")
+# (-Wrestrict: g++ 12 sees overlaps in std::string that are not there, its bug 105651.)
+add_library(cairn_flags INTERFACE)
+target_compile_options(cairn_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow=local -Werror -Wno-restrict -fno-math-errno -fno-trapping-math>)
+target_include_directories(cairn_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
+if(CAIRN_SANITIZE)
+  target_compile_options(cairn_flags INTERFACE -fsanitize=${CAIRN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(cairn_flags INTERFACE -fsanitize=${CAIRN_SANITIZE})
+endif()
+
+# Every compile notes its CPU seconds (./cairn slowest); behind ccache only those that really ran.
+set(CAIRN_TIMER ${CMAKE_SOURCE_DIR}/tools/compile_timer)
+find_program(CAIRN_CCACHE ccache)
+if(CAIRN_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_PREFIX=${CAIRN_TIMER}
+    CCACHE_PCH_EXTSUM=1
+    CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${CAIRN_CCACHE})
+else()
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CAIRN_TIMER})
+endif()
+find_program(CAIRN_MOLD mold)
+if(CAIRN_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()

@@ -1,0 +1,54 @@
+# What we stand on. Headers and libraries in CAIRN_DEPS are found before the system's.
+set(CAIRN_DEPS "" CACHE PATH "A folder searched first for headers (include/) and libraries (lib/)")
+if(CAIRN_DEPS)
+  list(PREPEND CMAKE_PREFIX_PATH ${CAIRN_DEPS} ${CAIRN_DEPS}/usr)
+  target_include_directories(cairn_flags SYSTEM BEFORE INTERFACE ${CAIRN_DEPS}/include ${CAIRN_DEPS}/usr/include)
+  target_link_directories(cairn_flags BEFORE INTERFACE ${CAIRN_DEPS}/lib ${CAIRN_DEPS}/usr/lib
+    ${CAIRN_DEPS}/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE})
+endif()
+
+find_package(Threads REQUIRED)
+find_package(OpenSSL REQUIRED)
+target_link_libraries(cairn_flags INTERFACE Threads::Threads)
+# Two versions of fmt live side by side, each in its own inline namespace: the system's library for the plain rooms, and for the
+# rooms that see libtorch the wheel's headers with cmake/fmt_of_torch.cpp. So no fmt type may cross between rooms.
+find_library(CAIRN_FMT NAMES fmt REQUIRED)
+target_link_libraries(cairn_flags INTERFACE ${CAIRN_FMT})
+target_compile_definitions(cairn_flags INTERFACE SPDLOG_FMT_EXTERNAL SPDLOG_HEADER_ONLY ASIO_STANDALONE TOML_HEADER_ONLY=1
+  TOML_ENABLE_FORMATTERS=1)
+
+if(CAIRN_TORCH_ROOMS)
+  set(CAIRN_TORCH "" CACHE PATH "The torch package folder of the wheel (holds include/ and lib/)")
+  if(NOT EXISTS ${CAIRN_TORCH}/lib/libtorch_cpu.so)
+    message(FATAL_ERROR "libtorch not found at CAIRN_TORCH='${CAIRN_TORCH}': ./cairn installs it, or pass the torch folder of an installed wheel")
+  endif()
+  get_filename_component(CAIRN_SITE ${CAIRN_TORCH} DIRECTORY)
+  add_library(cairn_torch INTERFACE)
+  target_include_directories(cairn_torch SYSTEM INTERFACE ${CAIRN_TORCH}/include ${CAIRN_TORCH}/include/torch/csrc/api/include)
+  target_link_directories(cairn_torch INTERFACE ${CAIRN_TORCH}/lib)
+  target_link_libraries(cairn_torch INTERFACE -Wl,--no-as-needed torch_cpu c10)
+  target_link_options(cairn_torch INTERFACE -Wl,--allow-shlib-undefined
+    -Wl,-rpath,${CAIRN_TORCH}/lib -Wl,-rpath,${CAIRN_SITE}/nvidia/cu13/lib)
+  # OpenMP is what libtorch itself runs on; using the same one keeps a single pool of threads.
+  target_compile_options(cairn_torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
+  find_library(CAIRN_GOMP NAMES libgomp.so.1 gomp PATHS ${CAIRN_TORCH}/lib ${CAIRN_SITE}/torch.libs NO_DEFAULT_PATH)
+  if(CAIRN_GOMP)
+    target_link_libraries(cairn_torch INTERFACE ${CAIRN_GOMP})
+  else()
+    target_link_options(cairn_torch INTERFACE -fopenmp)
+  endif()
+endif()
+
+# CUDA is optional: sources compile where nvcc is, with a GPU or without.
+option(CAIRN_CUDA "Build the CUDA kernels" OFF)
+if(CAIRN_CUDA)
+  set(CMAKE_CUDA_ARCHITECTURES 90a CACHE STRING "GPU architectures")
+  enable_language(CUDA)
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc can
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
+  find_package(CUDAToolkit REQUIRED)
+  target_link_libraries(cairn_torch INTERFACE torch_cuda c10_cuda CUDA::cudart)
+  target_include_directories(cairn_torch SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
+endif()

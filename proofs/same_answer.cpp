@@ -1,0 +1,108 @@
+// Cairn's own claims: layout and interruption do not change a run. One process is the baseline.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/log.h"
+#include "base/metrics.h"
+#include "base/recipe.h"
+#include "base/stop.h"
+#include "comm/local.h"
+#include "study/claims.h"
+#include "train/train.h"
+
+namespace cairn::study {
+namespace {
+
+constexpr int64_t kSteps = 50;
+
+struct Run {
+  std::vector<double> losses;
+  int64_t gradient_bytes = 0;  // sent by all ranks, as booked
+};
+
+base::Recipe small_recipe(const ProofOptions& options, int64_t steps) {
+  base::Recipe recipe = base::Recipe::parse(R"(
+    [model]
+    layers = 2
+    embed = 48
+    heads = 4
+    mlp = 96
+    [data]
+    vocab = 300
+    length = 32
+    stories_bytes = 200000
+    [train]
+    global_batch = 7
+    [snapshot]
+    every = 20
+    [log]
+    tensorboard = false
+    trace = false
+    samples = 0
+  )", "same-answer");
+  recipe.set("train.seed", static_cast<int64_t>(options.seed), "--seed");
+  recipe.set("train.steps", steps, "proof");
+  if (!options.data.empty()) recipe.set("data.path", options.data, "--data");
+  return recipe;
+}
+
+// Trains in `out` on threads joined by a virtual network; `stop_after` > 0 asks one rank to stop there.
+Run train_on(int ranks, const ProofOptions& options, const std::filesystem::path& out, bool resume, base::Log&, base::Stop& stop) {
+  comm::LocalNetwork network(ranks);
+  const auto ended = network.run([&](comm::World& world) {
+    train::Start start;
+    start.out = out;
+    start.resume = resume;
+    train::run(world, small_recipe(options, kSteps), start, stop);
+  });
+  for (const std::exception_ptr& error : ended)
+    if (error) std::rethrow_exception(error);
+  Run run;
+  for (const base::MetricsRow& row : base::read_metrics(out / "metrics.jsonl")) run.losses.push_back(row.number("loss"));
+  run.gradient_bytes = network.ledger().total(comm::Purpose::gradient).bytes;
+  return run;
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return INFINITY;
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+// Copies the run as it was after `step`: what a kill right after that step's snapshot leaves behind.
+void copy_up_to(const std::filesystem::path& from, const std::filesystem::path& to, int64_t step) {
+  std::filesystem::copy(from, to, std::filesystem::copy_options::recursive);
+  for (const auto& entry : std::filesystem::directory_iterator(to / "snapshots"))
+    if (entry.path().filename().string() > fmt::format("step-{:08}", step)) std::filesystem::remove_all(entry.path());
+}
+
+}  // namespace
+
+void prove_same_answer(const ProofOptions& options, Findings& findings, base::Log& log) {
+  const std::filesystem::path scratch = options.scratch;
+  base::Stop never;
+  const Run one = train_on(1, options, scratch / "one", false, log, never);
+  findings.at_most("loss falls over 50 steps on one rank (last over first)", 1, one.losses.back() / one.losses.front(), 0.9);
+  for (int ranks : {2, 3, 4}) {
+    log.info("{} ranks", ranks);
+    const Run many = train_on(ranks, options, scratch / fmt::format("ranks-{}", ranks), false, log, never);
+    findings.at_most(fmt::format("largest loss difference over 50 steps, {} ranks against 1, 7 samples a step", ranks), 0, largest_difference(one.losses, many.losses), 1e-5);
+  }
+  for (int ranks : {1, 3}) {
+    log.info("resumed on {} ranks", ranks);
+    const std::filesystem::path copy = scratch / fmt::format("resumed-{}", ranks);
+    copy_up_to(scratch / "one", copy, 20);
+    const Run resumed = train_on(ranks, options, copy, true, log, never);
+    if (ranks == 1) {
+      findings.at_most("largest loss difference after a resume at step 20 on the same ranks", 0, largest_difference(one.losses, resumed.losses), 0);
+    } else {
+      const std::vector<double> first_ten(resumed.losses.begin() + 20, resumed.losses.begin() + 30), expected(one.losses.begin() + 20, one.losses.begin() + 30);
+      findings.at_most("largest difference of the first 10 losses after a resume on 3 ranks", 0, largest_difference(expected, first_ten), 1e-6);
+    }
+  }
+}
+
+}  // namespace cairn::study

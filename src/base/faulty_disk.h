@@ -1,0 +1,47 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+
+#include "base/disk.h"
+
+namespace cairn::base {
+
+// What goes wrong on a disk, as data. A fault that is not set does not happen. `fired` counts what did.
+struct DiskFaults {
+  int64_t full_after_bytes = -1;     // ENOSPC once this many bytes were written in all
+  int64_t error_after_bytes = -1;    // EIO likewise
+  int64_t longest_write_bytes = -1;  // every write is at most this long: a short write, no error
+  bool sync_fails = false;           // EIO
+  bool crash_before_rename = false;  // the process "dies": rename and every later call fail with EIO, nothing is cleaned up
+  bool rename_fails = false;         // EACCES
+  int64_t free_bytes = -1;           // what is reported as free
+};
+
+// The real disk with faults in front of it.
+class FaultyDisk final : public Disk {
+ public:
+  explicit FaultyDisk(DiskFaults faults);
+  int64_t fired() const { return fired_; }
+
+  int create(const std::filesystem::path& path) const override;
+  int append(const std::filesystem::path& path) const override;
+  int64_t write(int file, std::span<const std::byte> bytes) const override;
+  int sync(int file) const override;
+  int close(int file) const override;
+  int rename(const std::filesystem::path& from, const std::filesystem::path& to) const override;
+  int remove(const std::filesystem::path& path) const override;
+  int sync_folder(const std::filesystem::path& folder) const override;
+  int64_t free_bytes(const std::filesystem::path& folder) const override;
+
+ private:
+  int fail(int error) const;
+
+  DiskFaults faults_;
+  mutable std::atomic<int64_t> written_{0};
+  mutable std::atomic<int64_t> fired_{0};
+  mutable std::atomic<bool> dead_{false};
+};
+
+}  // namespace cairn::base

@@ -1,0 +1,155 @@
+#include "base/files.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <system_error>
+#include <unistd.h>
+#include <utility>
+
+#include "base/check.h"
+#include "base/text.h"
+
+namespace cairn::base {
+namespace {
+
+std::string text_of(int error) { return std::generic_category().message(error); }
+
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+// Kind::disk, with what the user can do about it.
+[[noreturn]] void fail_disk(std::string_view doing, const std::filesystem::path& path, int error, int64_t bytes_missing, const Disk& disk) {
+  const int64_t free = disk.free_bytes(folder_of(path));
+  if (error == ENOSPC || error == EDQUOT) {
+    throw Error(Error::Kind::disk, fmt::format("{} writing {}: {} needed, {} free; free space or choose another --out",
+                                               error == ENOSPC ? "disk full" : "disk quota reached", path.string(),
+                                               human_bytes(bytes_missing), free < 0 ? "unknown space" : human_bytes(free)));
+  }
+  throw Error(Error::Kind::disk, fmt::format("cannot {} {}: {}{}", doing, path.string(), text_of(error),
+                                             free < 0 ? std::string() : fmt::format(" ({} free)", human_bytes(free))));
+}
+
+// Writes all of it, however short the single writes are. Returns what is left: zero, or an error in errno.
+std::span<const std::byte> write_all(const Disk& disk, int file, std::span<const std::byte> bytes) {
+  constexpr size_t kPiece = size_t{1} << 30;  // Linux writes at most 2 GiB a call
+  while (!bytes.empty()) {
+    const int64_t n = disk.write(file, bytes.first(std::min(bytes.size(), kPiece)));
+    if (n == 0) errno = EIO;  // a disk that takes nothing and gives no reason
+    if (n <= 0) break;
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::span<const std::byte> as_bytes(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
+
+std::string read_file(const std::filesystem::path& path, int64_t bytes_max) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a named pipe must not hang us
+  if (file < 0) fail_input("cannot open {}: {}", path.string(), text_of(errno));
+  struct Closer {
+    int file;
+    ~Closer() { ::close(file); }
+  } closer{file};
+
+  struct stat facts {};
+  if (::fstat(file, &facts) != 0) fail_input("cannot read {}: {}", path.string(), text_of(errno));
+  if (S_ISDIR(facts.st_mode)) fail_input("cannot read {}: it is a folder, not a file", path.string());
+  if (!S_ISREG(facts.st_mode)) fail_input("cannot read {}: it is not a regular file", path.string());
+  if (facts.st_size > bytes_max)
+    fail_input("cannot read {}: it has {}, at most {} are read here", path.string(), human_bytes(facts.st_size), human_bytes(bytes_max));
+
+  std::string text;
+  text.resize(static_cast<size_t>(facts.st_size));
+  size_t have = 0;
+  while (have < text.size()) {
+    const ssize_t n = ::read(file, text.data() + have, text.size() - have);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_input("cannot read {}: {}", path.string(), text_of(errno));
+    if (n == 0) break;  // it shrank meanwhile
+    have += static_cast<size_t>(n);
+  }
+  text.resize(have);
+  return text;
+}
+
+void write_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes, const Disk& disk) {
+  FileWriter writer(path, static_cast<int64_t>(bytes.size()), disk);
+  writer.write(bytes);
+  writer.commit();
+}
+
+void write_atomically(const std::filesystem::path& path, std::string_view text, const Disk& disk) {
+  write_atomically(path, as_bytes(text), disk);
+}
+
+void make_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!error && std::filesystem::is_directory(path)) return;
+  const std::string why = error ? error.message() : "a file of that name is in the way";
+  throw Error(Error::Kind::disk, fmt::format("cannot make folder {}: {}", path.string(), why));
+}
+
+int64_t free_bytes(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::path at = std::filesystem::absolute(path, error);
+  while (!error && !std::filesystem::exists(at, error) && at.has_parent_path() && at != at.parent_path()) at = at.parent_path();
+  return real_disk().free_bytes(at);
+}
+
+FileWriter::FileWriter(std::filesystem::path path, int64_t bytes_expected, const Disk& disk)
+    : disk_(disk), path_(std::move(path)), bytes_expected_(bytes_expected) {
+  // Process number and address keep two writers of one path apart; the last to commit wins.
+  temporary_ = folder_of(path_) / fmt::format(".{}.{}-{}.part", path_.filename().string(), ::getpid(), fmt::ptr(this));
+  file_ = disk_.create(temporary_);
+  if (file_ < 0) fail_disk("create", path_, errno, bytes_expected_, disk_);
+}
+
+FileWriter::~FileWriter() { close_quietly(); }
+
+void FileWriter::close_quietly() noexcept {
+  if (file_ < 0) return;
+  disk_.close(std::exchange(file_, -1));
+  disk_.remove(temporary_);
+}
+
+void FileWriter::fail(std::string_view doing, int error, int64_t bytes_missing) {
+  close_quietly();  // first: the free space then told is what is there without us
+  fail_disk(doing, path_, error, bytes_missing, disk_);
+}
+
+void FileWriter::write(std::span<const std::byte> bytes) {
+  CAIRN_CHECK(file_ >= 0, "{} is written after its commit or failure", path_.string());
+  const std::span<const std::byte> rest = write_all(disk_, file_, bytes);
+  if (!rest.empty()) fail("write", errno, std::max(bytes_expected_, bytes_written_ + static_cast<int64_t>(bytes.size())));
+  checksum_.add(bytes);
+  bytes_written_ += static_cast<int64_t>(bytes.size());
+}
+
+void FileWriter::commit() {
+  CAIRN_CHECK(file_ >= 0, "{} is committed twice", path_.string());
+  if (disk_.sync(file_) != 0) fail("write", errno, bytes_written_);
+  if (disk_.rename(temporary_, path_) != 0) fail("replace", errno, bytes_written_);
+  const int closed = disk_.close(std::exchange(file_, -1));
+  if (closed != 0) fail_disk("close", path_, errno, bytes_written_, disk_);
+  if (disk_.sync_folder(folder_of(path_)) != 0) fail_disk("keep", path_, errno, bytes_written_, disk_);
+}
+
+Appender::Appender(std::filesystem::path path, const Disk& disk) : disk_(disk), path_(std::move(path)) {
+  file_ = disk_.append(path_);
+  if (file_ < 0) fail_disk("open", path_, errno, 0, disk_);
+}
+
+Appender::~Appender() { disk_.close(file_); }
+
+void Appender::append(std::span<const std::byte> bytes) {
+  const std::span<const std::byte> rest = write_all(disk_, file_, bytes);
+  if (!rest.empty()) fail_disk("write", path_, errno, static_cast<int64_t>(rest.size()), disk_);
+}
+
+}  // namespace cairn::base

@@ -1,0 +1,74 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/checksum.h"
+#include "base/disk.h"
+
+namespace cairn::base {
+
+// The whole file. Missing, a folder, unreadable, or longer than `bytes_max`: bad_input with the path and the reason.
+std::string read_file(const std::filesystem::path& path, int64_t bytes_max);
+
+// Writes so that the path holds either what it held or all of `bytes`, also across a crash: temporary name beside it, write, fsync,
+// rename, fsync of the folder. Throws Kind::disk with path, cause and free space, and leaves no temporary file.
+void write_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes, const Disk& disk = real_disk());
+void write_atomically(const std::filesystem::path& path, std::string_view text, const Disk& disk = real_disk());
+
+// Creates a folder and its parents; no error if it is there.
+void make_folder(const std::filesystem::path& path);
+
+// Space for files at or under `path` (its nearest existing parent); -1 if the system does not say.
+int64_t free_bytes(const std::filesystem::path& path);
+
+std::span<const std::byte> as_bytes(std::string_view text);
+
+// A file written piece by piece that appears under its name only with commit(). Dropped without it, nothing remains.
+class FileWriter {
+ public:
+  // `bytes_expected`: how long it will be, if known: named where the disk is full. `disk` must outlive the writer.
+  explicit FileWriter(std::filesystem::path path, int64_t bytes_expected = 0, const Disk& disk = real_disk());
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text) { write(as_bytes(text)); }
+  void commit();  // once, last
+
+  int64_t bytes_written() const { return bytes_written_; }
+  uint64_t checksum() const { return checksum_.value(); }  // of all written so far
+
+ private:
+  [[noreturn]] void fail(std::string_view doing, int error, int64_t bytes_missing);
+  void close_quietly() noexcept;
+
+  const Disk& disk_;
+  std::filesystem::path path_, temporary_;
+  int64_t bytes_expected_;
+  int64_t bytes_written_ = 0;
+  Checksum checksum_;
+  int file_ = -1;
+};
+
+// A file that only grows, and may be read meanwhile: each piece is written with one call where the disk allows.
+class Appender {
+ public:
+  explicit Appender(std::filesystem::path path, const Disk& disk = real_disk());
+  ~Appender();
+  Appender(const Appender&) = delete;
+  Appender& operator=(const Appender&) = delete;
+  void append(std::span<const std::byte> bytes);
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  const Disk& disk_;
+  std::filesystem::path path_;
+  int file_ = -1;
+};
+
+}  // namespace cairn::base

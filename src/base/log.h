@@ -1,0 +1,64 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace cairn::base {
+
+class Terminal;
+
+enum class Level { debug, info, warn, error };
+Level level_from(std::string_view name);  // "debug", "info", "warn", "error"; anything else is bad_input
+
+struct LogOptions {
+  int rank = 0;
+  Level level = Level::info;                // below it nothing is written anywhere
+  std::shared_ptr<Terminal> terminal = {};  // none: not shown
+  std::filesystem::path file = {};          // empty: none; else appended to
+  bool all_ranks_on_terminal = false;       // otherwise only rank 0 is heard below warn
+};
+
+// One line per event, facts as key=value. Adds time and rank, and decides who is heard; callers never ask for their rank to log.
+// Any thread may call it. The messages of a failed write to the file are lost, the run is not.
+class Log {
+ public:
+  explicit Log(LogOptions options);
+  static Log quiet();                                            // for tests and libraries that nobody listens to
+  static Log capture(int rank = 0, Level level = Level::debug);  // keeps its lines: "[0] warn: text"
+  ~Log();
+  Log(Log&&) noexcept;
+  Log& operator=(Log&&) noexcept;
+
+  template <typename... Args>
+  void debug(fmt::format_string<Args...> format, Args&&... args) {
+    if (hears(Level::debug)) write(Level::debug, fmt::format(format, std::forward<Args>(args)...));
+  }
+  template <typename... Args>
+  void info(fmt::format_string<Args...> format, Args&&... args) {
+    if (hears(Level::info)) write(Level::info, fmt::format(format, std::forward<Args>(args)...));
+  }
+  template <typename... Args>
+  void warn(fmt::format_string<Args...> format, Args&&... args) {
+    if (hears(Level::warn)) write(Level::warn, fmt::format(format, std::forward<Args>(args)...));
+  }
+  template <typename... Args>
+  void error(fmt::format_string<Args...> format, Args&&... args) {
+    if (hears(Level::error)) write(Level::error, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  bool hears(Level level) const;  // whether anything would come of it
+  void write(Level level, const std::string& text);
+  std::vector<std::string> lines() const;  // of a capturing log; else empty
+
+ private:
+  struct Sinks;
+  explicit Log(std::unique_ptr<Sinks> sinks);
+  std::unique_ptr<Sinks> sinks_;
+};
+
+}  // namespace cairn::base

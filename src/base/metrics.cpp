@@ -1,0 +1,135 @@
+#include "base/metrics.h"
+
+#include <cerrno>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <system_error>
+
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+
+namespace cairn::base {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kNan = "NaN";
+constexpr const char* kInfinity = "Infinity";
+constexpr const char* kMinusInfinity = "-Infinity";
+
+Json to_json(const MetricsRow::Value& value) {
+  if (const auto* integer = std::get_if<int64_t>(&value)) return *integer;
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  const double number = std::get<double>(value);
+  if (std::isnan(number)) return kNan;
+  if (std::isinf(number)) return number > 0 ? kInfinity : kMinusInfinity;
+  return number;
+}
+
+MetricsRow::Value from_json(const Json& json) {
+  if (json.is_number_unsigned() && json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return json.get<double>();
+  if (json.is_number_integer()) return json.get<int64_t>();
+  if (json.is_number_float()) return json.get<double>();
+  if (json.is_boolean()) return int64_t{json.get<bool>()};
+  if (json.is_null()) return std::numeric_limits<double>::quiet_NaN();
+  if (!json.is_string()) return json.dump();
+  const auto& text = json.get_ref<const std::string&>();
+  if (text == kNan) return std::numeric_limits<double>::quiet_NaN();
+  if (text == kInfinity) return std::numeric_limits<double>::infinity();
+  if (text == kMinusInfinity) return -std::numeric_limits<double>::infinity();
+  return text;
+}
+
+// Hands every whole row to `take`, as text and parsed. The last line may be torn by a crash and is then left out; any other line
+// that is no object is damage.
+void for_each_row(const std::filesystem::path& path, const std::function<void(const std::string&, const Json&)>& take) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in || std::filesystem::is_directory(path))
+    fail_input("cannot open {}: {}", path.string(), in ? "it is a folder" : std::generic_category().message(errno));
+  std::string line;
+  std::optional<int64_t> bad;
+  for (int64_t number = 1; std::getline(in, line); ++number) {
+    if (bad) throw Error(Error::Kind::corrupt_file, fmt::format("{}:{}: not a JSON object", path.string(), *bad));
+    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (json.is_object()) {
+      take(line, json);
+    } else {
+      bad = number;
+    }
+  }
+}
+
+bool ends_in_newline(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary | std::ios::ate);
+  if (!in || in.tellg() <= 0) return true;  // missing or empty: nothing torn
+  in.seekg(-1, std::ios::end);
+  return in.get() == '\n';
+}
+
+std::filesystem::path mended(std::filesystem::path path, const Disk& disk) {
+  if (!ends_in_newline(path)) cut_back(path, std::numeric_limits<int64_t>::max(), disk);
+  return path;
+}
+
+const MetricsRow::Value& find(const MetricsRow& row, std::string_view name) {
+  for (const auto& [key, value] : row.values)
+    if (key == name) return value;
+  fail_input("a metrics row has no \"{}\"", name);
+}
+
+}  // namespace
+
+bool MetricsRow::has(std::string_view name) const {
+  return std::any_of(values.begin(), values.end(), [&](const auto& entry) { return entry.first == name; });
+}
+
+double MetricsRow::number(std::string_view name) const {
+  const Value& value = find(*this, name);
+  if (const auto* integer = std::get_if<int64_t>(&value)) return static_cast<double>(*integer);
+  if (const auto* number = std::get_if<double>(&value)) return *number;
+  fail_input("\"{}\" of a metrics row is a string: \"{}\"", name, std::get<std::string>(value));
+}
+
+int64_t MetricsRow::integer(std::string_view name) const {
+  const Value& value = find(*this, name);
+  if (const auto* integer = std::get_if<int64_t>(&value)) return *integer;
+  fail_input("\"{}\" of a metrics row is not an integer", name);
+}
+
+Metrics::Metrics(std::filesystem::path path, const Disk& disk) : file_(mended(std::move(path), disk), disk) {}
+
+void Metrics::write(const MetricsRow& row) {
+  Json json = Json::object();
+  for (const auto& [name, value] : row.values) json[name] = to_json(value);
+  const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const std::lock_guard lock(mutex_);
+  file_.append(as_bytes(line));
+}
+
+std::vector<MetricsRow> read_metrics(const std::filesystem::path& path) {
+  std::vector<MetricsRow> rows;
+  for_each_row(path, [&](const std::string&, const Json& json) {
+    MetricsRow row;
+    for (const auto& [name, value] : json.items()) row.values.emplace_back(name, from_json(value));
+    rows.push_back(std::move(row));
+  });
+  return rows;
+}
+
+void cut_back(const std::filesystem::path& path, int64_t step_last, const Disk& disk) {
+  if (!std::filesystem::exists(path)) return;
+  FileWriter writer(path, /*bytes_expected=*/0, disk);
+  for_each_row(path, [&](const std::string& line, const Json& json) {
+    const auto step = json.find("step");
+    const bool beyond = step != json.end() && step->is_number() && step->get<double>() > static_cast<double>(step_last);
+    if (!beyond) writer.write(line + "\n");
+  });
+  writer.commit();
+}
+
+}  // namespace cairn::base

@@ -1,0 +1,242 @@
+#include "base/recipe.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <optional>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/nearest.h"
+#include "base/recipe_parser.h"
+
+namespace cairn::base {
+namespace {
+
+constexpr int64_t kRecipeBytesMax = 1 << 20;
+
+std::string join(std::string_view section, std::string_view key) {
+  return section.empty() ? std::string(key) : fmt::format("{}.{}", section, key);
+}
+
+std::string section_of(std::string_view key) {
+  const size_t dot = key.rfind('.');
+  return dot == std::string_view::npos ? "" : std::string(key.substr(0, dot));
+}
+
+std::string_view leaf_of(std::string_view key) { return key.substr(key.rfind('.') + 1); }  // npos + 1 is 0
+
+// Origins stand in TOML comments: nothing in them may end the line.
+std::string one_line(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  return text;
+}
+
+std::string with_article(const std::string& type) { return (type.starts_with('i') ? "an " : "a ") + type; }
+
+// `given` as the type of `wanted`, where nothing is lost: integers are numbers, 1e6 is an integer, an empty list is any list.
+std::optional<Setting> converted(const Setting& given, const Setting& wanted) {
+  if (given.index() == wanted.index()) return given;
+  const auto* integer = std::get_if<int64_t>(&given);
+  const auto* number = std::get_if<double>(&given);
+  if (std::holds_alternative<double>(wanted) && integer) return static_cast<double>(*integer);
+  if (std::holds_alternative<int64_t>(wanted) && number && std::abs(*number) <= 0x1p53 && *number == std::floor(*number))
+    return static_cast<int64_t>(*number);
+  const auto* strings = std::get_if<std::vector<std::string>>(&given);
+  if (strings && strings->empty()) {
+    if (std::holds_alternative<std::vector<int64_t>>(wanted)) return std::vector<int64_t>{};
+    if (std::holds_alternative<std::vector<double>>(wanted)) return std::vector<double>{};
+  }
+  const auto* integers = std::get_if<std::vector<int64_t>>(&given);
+  if (std::holds_alternative<std::vector<double>>(wanted) && integers) return std::vector<double>(integers->begin(), integers->end());
+  return std::nullopt;
+}
+
+void check_value(const std::string& key, const Setting& value, const Check& check, const std::string& origin) {
+  if (check.holds(value)) return;
+  std::string allowed = check.allowed();
+  if (allowed.empty()) allowed = "a number";  // only NaN fails a check that allows all
+  if (const auto* text = std::get_if<std::string>(&value); text && check.kind == Check::Kind::one_of) {
+    if (const auto meant = nearest(*text, check.names)) allowed += fmt::format("; did you mean \"{}\"?", *meant);
+  }
+  fail_input("{} = {}: must be {} ({})", key, written(value), allowed, origin);
+}
+
+// Every name that a recipe may hold, and what to say about one that it may not.
+struct KnownKeys {
+  std::map<std::string, std::vector<std::string>> keys_of;  // section -> its keys, aliases left out
+  std::set<std::string> accepted;                           // full keys, aliases too
+  std::set<std::string> sections;                           // and what they lie in
+
+  void learn(const Section& section) {
+    for (std::string name = section.name; !name.empty(); name = section_of(name)) sections.insert(name);
+    for (const Entry& entry : section.entries) {
+      keys_of[section.name].push_back(entry.key);
+      accepted.insert(join(section.name, entry.key));
+      for (const std::string& alias : entry.aliases) accepted.insert(join(section.name, alias));
+    }
+  }
+
+  std::string advice_on_section(const std::string& name) const {
+    const auto meant = nearest(name, {sections.begin(), sections.end()});
+    return meant ? fmt::format("did you mean `{}`?", *meant) : fmt::format("known are {}", fmt::join(sections, ", "));
+  }
+
+  // A key of the same section spelled much alike, else the same word in another section, else what there is.
+  std::string advice_on_key(const std::string& full) const {
+    const std::string section = section_of(full);
+    const auto here = keys_of.find(section);
+    if (here != keys_of.end())
+      if (const auto meant = nearest(leaf_of(full), here->second)) return fmt::format("did you mean `{}`?", join(section, *meant));
+    for (const auto& [other, keys] : keys_of)
+      if (std::find(keys.begin(), keys.end(), leaf_of(full)) != keys.end())
+        return fmt::format("did you mean `{}`?", join(other, leaf_of(full)));
+    if (here != keys_of.end()) return fmt::format("`{}` has {}", section, fmt::join(here->second, ", "));
+    return fmt::format("known sections are {}", fmt::join(sections, ", "));
+  }
+};
+
+}  // namespace
+
+Recipe Recipe::parse_file(const std::filesystem::path& path) {
+  return parse(read_file(path, kRecipeBytesMax), one_line(path.filename().string()));
+}
+
+Recipe Recipe::parse(std::string_view text, std::string name) {
+  Recipe recipe;
+  RecipeParser::add_text(recipe, text, name);
+  return recipe;
+}
+
+void Recipe::set(std::string_view assignment, std::string origin) {
+  const size_t equals = assignment.find('=');
+  const auto trimmed = [](std::string_view text) {
+    while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+    while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+    return text;
+  };
+  if (equals == std::string_view::npos) fail_input("{} {}: expected KEY=VALUE, like train.steps=200", origin, assignment);
+  const std::string_view key = trimmed(assignment.substr(0, equals));
+  const bool plain =
+      !key.empty() && key.front() != '.' && key.back() != '.' && key.find("..") == std::string_view::npos &&
+      std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-' || c == '.'; });
+  if (!plain) fail_input("{} {}: \"{}\" is not a key; expected KEY=VALUE, like train.steps=200", origin, assignment, key);
+  RecipeParser::add_assignment(*this, std::string(key), trimmed(assignment.substr(equals + 1)), origin);
+}
+
+void Recipe::set(std::string_view key, Setting value, std::string origin) {
+  Given given;
+  given.value = std::move(value);
+  given.origin = std::move(origin);
+  given.order = next_order_++;
+  given_.insert_or_assign(std::string(key), std::move(given));
+}
+
+bool Recipe::has(std::string_view key) const { return given_.contains(key); }
+
+std::vector<std::string> Recipe::tables_in(std::string_view section) const {
+  std::set<std::string> names;
+  const std::string prefix = section.empty() ? "" : std::string(section) + ".";
+  const auto note = [&](const std::string& full, bool is_table) {
+    if (!full.starts_with(prefix)) return;
+    const std::string rest = full.substr(prefix.size());
+    const size_t dot = rest.find('.');
+    if (dot != std::string::npos || is_table) names.insert(rest.substr(0, dot));
+  };
+  for (const auto& [key, given] : given_) note(key, false);
+  for (const auto& [key, origin] : tables_) note(key, true);
+  return {names.begin(), names.end()};
+}
+
+// The value given for a key, under its own name or an alias. The later one wins; two from one source contradict each other.
+const Recipe::Given* Recipe::find(const Section& section, const Entry& entry, std::string& spelled) const {
+  const Given* found = nullptr;
+  std::vector<std::string> names = {entry.key};
+  names.insert(names.end(), entry.aliases.begin(), entry.aliases.end());
+  for (const std::string& name : names) {
+    const std::string full = join(section.name, name);
+    if (const auto table = tables_.find(full); table != tables_.end())
+      fail_input("{} is a table: must be {} ({})", full, with_article(type_name(entry.fallback)), table->second);
+    const auto at = given_.find(full);
+    if (at == given_.end()) continue;
+    if (found != nullptr && found->order == at->second.order)
+      fail_input("{} ({}) and {} ({}) are the same key: give one of them", spelled, found->origin, full, at->second.origin);
+    if (found != nullptr && found->order > at->second.order) continue;
+    found = &at->second;
+    spelled = full;
+  }
+  return found;
+}
+
+std::vector<Setting> Recipe::resolve(const Section& section, std::vector<Setting> defaults) {
+  ReadSection now{section, {}};
+  for (size_t i = 0; i < section.entries.size(); ++i) {
+    const Entry& entry = section.entries[i];
+    std::string key = join(section.name, entry.key), origin = "default";
+    if (const Given* given = find(section, entry, key)) {
+      origin = given->origin;
+      if (!given->misfit.empty())
+        fail_input("{} is {}: must be {} ({})", key, given->misfit, with_article(type_name(entry.fallback)), origin);
+      std::optional<Setting> value = converted(given->value, entry.fallback);
+      if (!value && !given->text.empty() && std::holds_alternative<std::string>(entry.fallback)) value = given->text;
+      if (!value) fail_input("{} = {}: must be {} ({})", key, written(given->value), with_article(type_name(entry.fallback)), origin);
+      defaults[i] = std::move(*value);
+    }
+    check_value(key, defaults[i], entry.check, origin);
+    now.values.push_back({entry.key, defaults[i], origin});
+  }
+  // Read again (another rule of the same section, or the same schema twice): the newest reading of a key stands.
+  const auto same = std::find_if(read_.begin(), read_.end(), [&](const ReadSection& r) { return r.section.name == section.name; });
+  if (same == read_.end()) {
+    read_.push_back(std::move(now));
+    return defaults;
+  }
+  for (size_t i = 0; i < now.values.size(); ++i) {
+    const auto old = std::find_if(same->values.begin(), same->values.end(), [&](const Read& r) { return r.key == now.values[i].key; });
+    if (old != same->values.end()) {
+      *old = now.values[i];
+    } else {
+      same->values.push_back(now.values[i]);
+      same->section.entries.push_back(now.section.entries[i]);
+    }
+  }
+  return defaults;
+}
+
+void Recipe::check_all_used(const std::vector<Section>& known) const {
+  KnownKeys all;
+  for (const ReadSection& read : read_) all.learn(read.section);
+  for (const Section& section : known) all.learn(section);
+  for (const auto& [name, origin] : tables_) {
+    if (!all.sections.contains(name) && !all.accepted.contains(name))
+      fail_input("unknown section `{}` ({}): {}", name, origin, all.advice_on_section(name));
+  }
+  for (const auto& [full, given] : given_) {
+    if (all.accepted.contains(full)) continue;
+    if (all.sections.contains(full)) fail_input("`{}` is a section, not a value ({}): write {}.KEY = ...", full, given.origin, full);
+    const std::string section = section_of(full);
+    if (!section.empty() && !all.sections.contains(section))
+      fail_input("unknown section `{}` in `{}` ({}): {}", section, full, given.origin, all.advice_on_section(section));
+    fail_input("unknown key `{}` ({}): {}", full, given.origin, all.advice_on_key(full));
+  }
+}
+
+std::string Recipe::resolved_toml() const {
+  std::string text;
+  for (const bool rooted : {true, false}) {  // keys outside any section must come first in TOML
+    for (const ReadSection& read : read_) {
+      if (read.section.name.empty() != rooted || read.values.empty()) continue;
+      if (!text.empty()) text += "\n";
+      if (!rooted) text += fmt::format("[{}]\n", read.section.name);
+      for (const Read& value : read.values) text += fmt::format("{} = {}  # {}\n", value.key, written(value.value), one_line(value.origin));
+    }
+  }
+  return text;
+}
+
+}  // namespace cairn::base

@@ -1,0 +1,154 @@
+#include "base/recipe_parser.h"
+
+#include <algorithm>
+#include <optional>
+
+#include <toml++/toml.h>
+
+#include "base/check.h"
+
+namespace cairn::base {
+namespace {
+
+bool plain(std::string_view key) {
+  return !key.empty() && std::all_of(key.begin(), key.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  });
+}
+
+const char* kind_of(const toml::node& node) {
+  switch (node.type()) {
+    case toml::node_type::date:
+      return "a date";
+    case toml::node_type::time:
+      return "a time";
+    case toml::node_type::date_time:
+      return "a date";
+    case toml::node_type::array:
+      return "a list of lists";
+    case toml::node_type::table:
+      return "a list of tables";
+    default:
+      return "a list of unlike things";
+  }
+}
+
+// A list of one kind; integers among numbers are taken as numbers. Empty lists come out as strings and fit any list.
+std::optional<Setting> as_list(const toml::array& array, std::string& misfit) {
+  bool strings = true, integers = true, numbers = true;
+  for (const toml::node& node : array) {
+    strings = strings && node.is_string();
+    integers = integers && node.is_integer();
+    numbers = numbers && node.is_number();
+  }
+  if (strings) {
+    std::vector<std::string> list;
+    for (const toml::node& node : array) list.push_back(node.as_string()->get());
+    return list;
+  }
+  if (integers) {
+    std::vector<int64_t> list;
+    for (const toml::node& node : array) list.push_back(node.as_integer()->get());
+    return list;
+  }
+  if (numbers) {
+    std::vector<double> list;
+    for (const toml::node& node : array) list.push_back(*node.value<double>());
+    return list;
+  }
+  misfit = kind_of(*array.get(0));
+  return std::nullopt;
+}
+
+std::optional<Setting> as_setting(const toml::node& node, std::string& misfit) {
+  if (const auto* x = node.as_boolean()) return x->get();
+  if (const auto* x = node.as_integer()) return x->get();
+  if (const auto* x = node.as_floating_point()) return x->get();
+  if (const auto* x = node.as_string()) return x->get();
+  if (const auto* x = node.as_array()) return as_list(*x, misfit);
+  misfit = kind_of(node);
+  return std::nullopt;
+}
+
+}  // namespace
+
+// One walk over the tree for both ways in. `name` empty: the origin is `origin` itself, not a line of a file.
+struct TreeWalk {
+  std::string name, origin;
+
+  std::string origin_of(const toml::node& node) const {
+    return name.empty() ? origin : fmt::format("{}:{}", name, node.source().begin.line);
+  }
+
+  void table(std::map<std::string, std::string, std::less<>>& tables, auto& store, const toml::table& table,
+             const std::string& prefix) const {
+    for (const auto& [name_of_key, node] : table) {
+      const std::string_view key = name_of_key.str();
+      if (!plain(key)) fail_input("recipe key \"{}\" ({}): keys are letters, digits, _ and -", key, origin_of(node));
+      const std::string full = prefix.empty() ? std::string(key) : fmt::format("{}.{}", prefix, key);
+      if (const toml::table* inner = node.as_table()) {
+        tables.try_emplace(full, origin_of(node));
+        this->table(tables, store, *inner, full);
+      } else {
+        store(full, node, origin_of(node));
+      }
+    }
+  }
+};
+
+void RecipeParser::add_text(Recipe& recipe, std::string_view text, const std::string& name) {
+  toml::table root;
+  try {
+    root = toml::parse(text, std::string_view(name));
+  } catch (const toml::parse_error& error) {
+    const toml::source_position at = error.source().begin;
+    fail_input("{}:{}:{}: not valid TOML: {}", name, at.line, at.column, error.description());
+  }
+  const auto store = [&](const std::string& key, const toml::node& node, std::string origin) {
+    Recipe::Given given;
+    if (auto value = as_setting(node, given.misfit)) given.value = std::move(*value);
+    given.origin = std::move(origin);
+    given.order = recipe.next_order_;
+    recipe.given_.insert_or_assign(key, std::move(given));
+  };
+  TreeWalk{name, name}.table(recipe.tables_, store, root, "");
+  ++recipe.next_order_;
+}
+
+void RecipeParser::add_assignment(Recipe& recipe, const std::string& key, std::string_view value, const std::string& origin) {
+  Recipe::Given given;
+  given.text = std::string(value);
+  given.value = given.text;
+  given.origin = origin;
+  given.order = recipe.next_order_++;
+  toml::table root;
+  bool is_toml = value.find_first_of("\r\n#") == std::string_view::npos || value.starts_with('"') || value.starts_with('\'');
+  try {
+    if (is_toml) root = toml::parse(fmt::format("value = {}", value));
+  } catch (const toml::parse_error&) {
+    is_toml = false;  // `bf16`, `/some/path`: a string that needs no quotes
+  }
+  if (!is_toml || root.size() != 1) {
+    recipe.given_.insert_or_assign(key, std::move(given));
+    return;
+  }
+  const toml::node& node = *root.get("value");
+  if (const toml::table* table = node.as_table()) {
+    const auto store = [&](const std::string& full, const toml::node& leaf, const std::string&) {
+      Recipe::Given inner;
+      if (auto setting = as_setting(leaf, inner.misfit)) inner.value = std::move(*setting);
+      inner.origin = origin;
+      inner.order = given.order;
+      recipe.given_.insert_or_assign(full, std::move(inner));
+    };
+    recipe.tables_.try_emplace(key, origin);
+    TreeWalk{"", origin}.table(recipe.tables_, store, *table, key);
+    return;
+  }
+  std::string misfit;
+  if (auto setting = as_setting(node, misfit)) given.value = std::move(*setting);
+  if (misfit.starts_with("a list")) given.misfit = misfit;  // a date stays the text that was typed
+  recipe.given_.insert_or_assign(key, std::move(given));
+}
+
+}  // namespace cairn::base

@@ -1,0 +1,105 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace cairn::base {
+
+// A value that a recipe key can have.
+using Setting = std::variant<bool, int64_t, double, std::string, std::vector<std::string>, std::vector<int64_t>, std::vector<double>>;
+
+// What a value must satisfy; for a list, every element. Made by the functions below.
+struct Check {
+  enum class Kind { any, at_least, more_than, between, one_of };
+  Kind kind = Kind::any;
+  double low = 0;
+  double high = 0;
+  std::vector<std::string> names;
+
+  bool holds(const Setting& value) const;  // a number that is not a number never holds
+  std::string allowed() const;             // "at least 1", "one of fp32, bf16"; empty for any
+};
+Check any();
+Check at_least(double low);
+Check more_than(double low);
+Check between(double low, double high);  // both ends allowed
+Check one_of(std::vector<std::string> names);
+
+// One key of a section, without the struct it fills: what help, reference pages and the recipe see.
+struct Entry {
+  std::string key;
+  Setting fallback;  // the default
+  std::string help;
+  Check check;
+  std::vector<std::string> aliases;  // other names that users may write, without the section
+};
+
+// All keys of one section.
+struct Section {
+  std::string name;  // may be dotted: "sync.dp"
+  std::string summary;
+  std::vector<Entry> entries;
+};
+
+std::string type_name(const Setting& value);  // "integer", "list of strings"
+std::string written(const Setting& value);    // as TOML writes it; reads back to the same value
+void check_section(const Section& section);   // throws broken_invariant where a schema contradicts itself (a default out of range)
+// A page section per Section: its summary and a table of key, type, default, allowed values, meaning.
+std::string reference_markdown(const std::vector<Section>& sections);
+
+// One key as its owner writes it: `{"steps", &TrainOptions::steps, "Optimizer steps.", at_least(1), {"max_steps"}}`.
+template <typename T>
+struct Key {
+  template <typename M>  // one of the types of Setting
+  Key(std::string key, M T::*member, std::string help, Check check = {}, std::vector<std::string> aliases = {})
+      : entry{std::move(key), M{}, std::move(help), std::move(check), std::move(aliases)},
+        get([member](const T& options) { return Setting(options.*member); }),
+        put([member](T& options, const Setting& value) { options.*member = std::get<M>(value); }) {}
+
+  Entry entry;
+  std::function<Setting(const T&)> get;
+  std::function<void(T&, const Setting&)> put;
+};
+
+// The options struct T described once: parsing, defaults, ranges, help, the reference page and the saved recipe come from it.
+template <typename T>
+class Schema {
+ public:
+  Schema(std::string section, std::string summary, std::vector<Key<T>> keys)
+      : section_{std::move(section), std::move(summary), {}}, keys_(std::move(keys)) {
+    const T defaults{};
+    for (const Key<T>& key : keys_) {
+      section_.entries.push_back(key.entry);
+      section_.entries.back().fallback = key.get(defaults);
+    }
+    check_section(section_);
+  }
+
+  // The same keys under another section: what `sync.dp` reads once its `kind` has named a rule.
+  Schema in(std::string section) const {
+    Schema moved = *this;
+    moved.section_.name = std::move(section);
+    return moved;
+  }
+
+  const Section& section() const { return section_; }
+
+  // The struct's values in the order of the keys, and back. Not inlined: GCC 12 would follow member pointers that cannot be there.
+  [[gnu::noinline]] std::vector<Setting> values_of(const T& options) const {
+    std::vector<Setting> values;
+    for (const Key<T>& key : keys_) values.push_back(key.get(options));
+    return values;
+  }
+  [[gnu::noinline]] void assign(T& options, const std::vector<Setting>& values) const {
+    for (size_t i = 0; i < keys_.size(); ++i) keys_[i].put(options, values[i]);
+  }
+
+ private:
+  Section section_;
+  std::vector<Key<T>> keys_;
+};
+
+}  // namespace cairn::base

@@ -1,0 +1,13 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace cairn::base {
+
+// Numbers as people read them: three significant digits, no false precision.
+std::string human_bytes(int64_t bytes);                     // "512 B", "1.50 GiB"
+std::string human_count(double count);                      // "950", "12.7M", "1.20B"
+std::string human_duration(std::chrono::nanoseconds span);  // "0.4 ms", "12.3 s", "1m 20s", "2h 05m", "3d 04h"
+
+}  // namespace cairn::base

@@ -1,0 +1,50 @@
+// The command line: one list of commands, one place where errors become messages and exit codes.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "memory/host_allocator.h"
+
+namespace cairn::cli {
+namespace {
+
+int report(const std::string& sentence, int code) {
+  std::fprintf(stderr, "cairn: %s\n", sentence.c_str());
+  return code;
+}
+
+}  // namespace
+
+int run(int argc, char** argv) {
+  memory::install_host_allocator();
+  CLI::App app{"Cairn trains language models on whatever machines there are.", "cairn"};
+  app.require_subcommand(1);
+  app.set_help_all_flag("--help-all", "Help on every command");
+  app.footer("Run `cairn COMMAND --help` for what a command takes, and `cairn reference` for every recipe key.\n"
+             "Exit codes: 0 done, 2 wrong recipe or arguments, 3 failed run, 4 lost peer.");
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const std::vector<Command> commands{add_train(app, arguments), add_generate(app), add_doctor(app), add_version(app), add_reference(app), add_prove(app), add_bench(app)};
+  try {
+    app.parse(argc, argv);
+    size_t index = 0;
+    for (const CLI::App* command : app.get_subcommands({})) {
+      if (command->parsed()) return commands.at(index)();
+      ++index;
+    }
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    return report(std::string(error.what()) + " (cairn --help lists what there is)", 2);
+  } catch (const Error& error) {
+    return report(error.what(), error.exit_code());
+  } catch (const std::bad_alloc&) {
+    return report("out of memory: try a smaller train.micro_batch or fewer ranks (--nproc); `cairn train --dry-run` shows what a run needs", 3);
+  } catch (const std::exception& error) {
+    return report(error.what(), 3);
+  }
+}
+
+}  // namespace cairn::cli

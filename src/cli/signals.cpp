@@ -1,0 +1,29 @@
+#include "cli/signals.h"
+
+#include <csignal>
+#include <unistd.h>
+
+namespace cairn::cli {
+namespace {
+
+base::Stop wish;  // a signal handler can reach nothing else
+
+void handle(int signal) {
+  if (signal == SIGINT && wish.requested()) _exit(130);
+  wish.request(signal);
+}
+
+void install(void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  for (int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaction(signal, &action, nullptr);
+}
+
+}  // namespace
+
+Signals::Signals() { install(handle); }
+Signals::~Signals() { install(SIG_DFL); }
+const base::Stop& Signals::stop() const { return wish; }
+
+}  // namespace cairn::cli

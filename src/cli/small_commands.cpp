@@ -1,0 +1,69 @@
+// `cairn version`, `cairn reference` and `cairn doctor`: what this program is, takes and finds.
+#include <ATen/Context.h>
+#include <ATen/Version.h>
+#include <fmt/format.h>
+#include <sys/utsname.h>
+
+#include <CLI/CLI.hpp>
+
+#include "base/memory_tags.h"
+#include "base/files.h"
+#include "base/schema.h"
+#include "base/terminal.h"
+#include "base/text.h"
+#include "base/version.h"
+#include "cli/commands.h"
+#include "cli/environment.h"
+#include "kernels/adamw.h"
+#include "train/settings.h"
+
+namespace cairn::cli {
+namespace {
+
+int doctor() {
+  base::Terminal terminal;
+  const auto fact = [&](std::string_view name, const std::string& value) { terminal.line(fmt::format("  {:<22} {}", name, value)); };
+  utsname system{};
+  uname(&system);
+  terminal.line("machine");
+  fact("system", fmt::format("{} {} {}", system.sysname, system.release, system.machine));
+  fact("processors", fmt::format("{} usable", processors()));
+  fact("vector instructions", at::get_cpu_capability());
+  fact("memory", fmt::format("{}, {} available", base::human_bytes(base::machine_bytes()), base::human_bytes(base::available_bytes())));
+  fact("disk here", fmt::format("{} free", base::human_bytes(base::free_bytes("."))));
+  terminal.line("program");
+  fact("cairn", base::version());
+  fact("libtorch", TORCH_VERSION);
+  fact("cuda kernels", kernels::has_cuda_kernels() ? "built in" : "not built (CAIRN_PRESET=cuda builds them)");
+  fact("gpu", !kernels::has_cuda_kernels() ? "not asked for" : at::hasCUDA() ? fmt::format("{} found", at::globalContext().hasCUDA() ? "one or more" : "none") : "none found");
+  fact("cache", cache_folder().empty() ? "none (set HOME or CAIRN_CACHE)" : cache_folder().string());
+  terminal.line("what will be used");
+  fact("train", fmt::format("--device {}, {} threads on one rank", at::hasCUDA() && kernels::has_cuda_kernels() ? "cuda or cpu" : "cpu", processors()));
+  fact("transports", "local, net");
+  return 0;
+}
+
+}  // namespace
+
+Command add_version(CLI::App& app) {
+  app.add_subcommand("version", "Print the versions of Cairn and libtorch");
+  return [] {
+    base::Terminal().line(fmt::format("cairn {} (libtorch {})", base::version(), TORCH_VERSION));
+    return 0;
+  };
+}
+
+Command add_reference(CLI::App& app) {
+  app.add_subcommand("reference", "Print every recipe key: type, default, range, meaning (the page docs/recipe.md)");
+  return [] {
+    base::Terminal().line(base::reference_markdown(train::recipe_sections()));
+    return 0;
+  };
+}
+
+Command add_doctor(CLI::App& app) {
+  app.add_subcommand("doctor", "Show what this machine has and what will be used");
+  return [] { return doctor(); };
+}
+
+}  // namespace cairn::cli

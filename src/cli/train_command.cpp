@@ -1,0 +1,188 @@
+// `cairn train`: decides where and on what a recipe runs, then runs it: in this process, as threads, or as processes under an agent.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <filesystem>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/memory_tags.h"
+#include "base/terminal.h"
+#include "base/text.h"
+#include "cli/commands.h"
+#include "cli/environment.h"
+#include "cli/run_directory.h"
+#include "cli/signals.h"
+#include "comm/local.h"
+#include "comm/net.h"
+#include "comm/world.h"
+#include "train/agent.h"
+#include "train/dry_run.h"
+#include "train/settings.h"
+#include "train/train.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr int64_t kRankBytes = int64_t{150} << 20;  // a rank process before it holds anything
+constexpr int64_t kThreadRankBytes = int64_t{16} << 20;
+
+struct TrainArguments {
+  std::string recipe, data, out, resume, transport = "net", device = "cpu";
+  std::vector<std::string> sets;
+  int nproc = 1;
+  int64_t seed = -1;
+  bool dry_run = false;
+};
+
+// The file, or a resumed run's own recipe where none is given, then what the command line adds, the later the stronger.
+base::Recipe make_recipe(const TrainArguments& a, const RunDirectory& run) {
+  base::Recipe recipe;
+  if (!a.recipe.empty()) {
+    recipe = base::Recipe::parse_file(a.recipe);
+  } else if (run.resume) {
+    recipe = base::Recipe::parse_file(run.path / "recipe.toml");
+  }
+  if (!a.data.empty()) recipe.set("data.path", a.data, "--data");
+  if (a.seed >= 0) recipe.set("train.seed", a.seed, "--seed");
+  for (const std::string& set : a.sets) recipe.set(set);
+  return recipe;
+}
+
+std::string name_of(const TrainArguments& a) {
+  if (!a.recipe.empty()) return std::filesystem::path(a.recipe).stem().string();
+  if (!a.data.empty()) return std::filesystem::path(a.data).stem().string();
+  return "stories";
+}
+
+// Refuses a rank count that this machine cannot hold, before anything is started.
+void check_ranks(const TrainArguments& a) {
+  const int64_t each = a.transport == "local" ? kThreadRankBytes : kRankBytes;
+  const int64_t machine = base::machine_bytes(), fits = std::max<int64_t>(1, machine * 8 / 10 / each);
+  if (a.nproc > fits)
+    base::fail_input("--nproc {}: {} ranks need at least {} and this machine has {}; at most {} ranks fit here", a.nproc, a.nproc, base::human_bytes(each * a.nproc), base::human_bytes(machine), fits);
+}
+
+void greet(const TrainArguments& a, const RunDirectory& run, base::Terminal& terminal) {
+  terminal.line(fmt::format("{} {} on {} rank{} ({}); everything goes to {}", run.resume ? "resuming" : "training", name_of(a), a.nproc, a.nproc == 1 ? "" : "s", a.device, run.path.string()));
+}
+
+void bid_farewell(const train::Result& result, const RunDirectory& run, base::Terminal& terminal) {
+  terminal.line(fmt::format("report: {}", (run.path / "report.html").string()));
+  if (result.stopped) terminal.line(fmt::format("stopped on request after step {}; continue with: cairn train --resume {}", result.step, run.path.string()));
+}
+
+// One rank's whole life. Its error is told to the others before it leaves.
+train::Result run_rank(comm::World& world, const base::Recipe& recipe, const train::Start& start, const base::Stop& stop) {
+  try {
+    return train::run(world, recipe, start, stop);
+  } catch (const std::exception& error) {
+    world.fail(error);
+    throw;
+  }
+}
+
+int run_one(const TrainArguments& a, const RunDirectory& run, train::Start start, comm::NetSetup setup) {
+  const Signals signals;
+  const bool first = setup.rank == 0;
+  auto terminal = std::make_shared<base::Terminal>();
+  if (first) start.terminal = terminal;
+  comm::WorldOptions options;
+  options.log = base::Log({.rank = setup.rank, .terminal = terminal, .file = {}});
+  comm::World world(comm::make_net_transport(std::move(setup)), std::move(options));
+  const train::Result result = run_rank(world, make_recipe(a, run), start, signals.stop());
+  if (first) bid_farewell(result, run, *terminal);
+  return 0;
+}
+
+// Ranks as threads of this process, on the virtual network.
+int run_local(const TrainArguments& a, const RunDirectory& run, const train::Start& start) {
+  const Signals signals;
+  auto terminal = std::make_shared<base::Terminal>();
+  comm::LocalOptions options;
+  options.world = [&](int rank) {
+    comm::WorldOptions world;
+    world.log = base::Log({.rank = rank, .terminal = terminal, .file = {}});
+    return world;
+  };
+  train::Result result;
+  const auto ended = comm::LocalNetwork(a.nproc, options).run([&](comm::World& world) {
+    train::Start own = start;
+    if (world.rank() == 0) own.terminal = terminal;
+    const train::Result mine = run_rank(world, make_recipe(a, run), own, signals.stop());
+    if (world.rank() == 0) result = mine;
+  });
+  // The cause, not its echo on the ranks that lost a peer to it.
+  std::exception_ptr echo;
+  for (const std::exception_ptr& error : ended) {
+    if (!error) continue;
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& e) {
+      if (e.kind() != Error::Kind::lost_peer) throw;
+      echo = error;
+    }
+  }
+  if (echo) std::rethrow_exception(echo);
+  bid_farewell(result, run, *terminal);
+  return 0;
+}
+
+int run_agent(const TrainArguments& a, const RunDirectory& run, std::vector<std::string> arguments) {
+  const Signals signals;
+  auto terminal = std::make_shared<base::Terminal>();
+  base::Log log({.terminal = terminal, .file = {}});
+  train::AgentOptions options{.nproc = a.nproc, .argv = {own_program().string()}, .env = {}};
+  options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+  // Decided here, so that all ranks decide alike.
+  options.env = {{"CAIRN_RUN_DIR", run.path.string()}, {"CAIRN_RUN_RESUME", run.resume ? "1" : "0"}};
+  return train::run_ranks(options, log, signals.stop());
+}
+
+int train_command(const TrainArguments& a, const std::vector<std::string>& arguments) {
+  const std::optional<std::string> setup_fd = variable("CAIRN_SETUP_FD");
+  train::Start start{.out = {}, .resume = false, .cache = cache_folder() / "data", .device = a.device, .threads = std::max(1, processors() / a.nproc), .terminal = nullptr};
+  if (setup_fd) {  // a rank that the agent started
+    const RunDirectory run{*variable("CAIRN_RUN_DIR"), *variable("CAIRN_RUN_RESUME") == "1"};
+    start.out = run.path;
+    start.resume = run.resume;
+    return run_one(a, run, start, train::inherited_setup(std::stoi(*setup_fd)));
+  }
+  check_ranks(a);
+  const RunDirectory run = choose_run_directory(a.out, a.resume, name_of(a));
+  start.out = run.path;
+  start.resume = run.resume;
+  base::Recipe recipe = make_recipe(a, run);
+  base::Terminal terminal;
+  if (a.dry_run) {
+    terminal.line(train::dry_run(recipe, start, a.nproc));
+    return 0;
+  }
+  train::check_recipe(recipe, a.nproc);  // once here, before any rank starts
+  greet(a, run, terminal);
+  if (a.transport == "local") return run_local(a, run, start);
+  if (a.nproc == 1) return run_one(a, run, start, comm::NetSetup{});
+  return run_agent(a, run, arguments);
+}
+
+}  // namespace
+
+Command add_train(CLI::App& app, const std::vector<std::string>& arguments) {
+  auto a = std::make_shared<TrainArguments>();
+  CLI::App* command = app.add_subcommand("train", "Train a model; without arguments a small one, on built-in stories, in about a minute");
+  command->add_option("recipe", a->recipe, "A recipe (TOML); without one every key has its default");
+  command->add_option("--data", a->data, "A text file to train on (data.path)");
+  command->add_option("--set", a->sets, "A recipe key: --set train.steps=200; may be repeated")->allow_extra_args(false)->take_all();
+  command->add_option("--nproc", a->nproc, "Ranks to start")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  command->add_option("--transport", a->transport, "How ranks talk: net (processes) or local (threads on a virtual network)")->check(CLI::IsMember({"local", "net"}))->capture_default_str();
+  command->add_option("--device", a->device, "What computes")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
+  command->add_option("--out", a->out, "The run directory (default: runs/NAME, the first that is free)");
+  command->add_option("--seed", a->seed, "train.seed")->check(CLI::NonNegativeNumber);
+  command->add_option("--resume", a->resume, "Continue a run: its directory, or `auto` for the newest one");
+  command->add_flag("--dry-run", a->dry_run, "Show what would run and the memory of each rank, and stop");
+  command->footer("Every recipe key with its default and range: cairn reference");
+  return [a, arguments] { return train_command(*a, arguments); };
+}
+
+}  // namespace cairn::cli

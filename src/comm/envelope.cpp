@@ -1,0 +1,34 @@
+#include "comm/envelope.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace cairn::comm {
+
+std::string_view name(OperationKind kind) {
+  constexpr std::array<std::string_view, 9> names{"all_reduce", "broadcast",  "all_gather", "reduce_scatter", "gather",
+                                                  "scatter",    "all_to_all", "send",       "barrier"};
+  return names.at(static_cast<size_t>(kind));
+}
+
+std::string describe(const Signature& signature, std::string_view what) {
+  std::string text(name(signature.kind));
+  if (!what.empty()) text += fmt::format(" of {}", what);
+  if (signature.kind == OperationKind::barrier) return text;
+  text += fmt::format(", {} {}", signature.count, name(signature.dtype));
+  const bool reduces = signature.kind == OperationKind::all_reduce || signature.kind == OperationKind::reduce_scatter;
+  if (reduces && signature.reduce != Reduce::sum) text += fmt::format(" {}", name(signature.reduce));
+  if (signature.root >= 0) text += fmt::format(", root {}", signature.root);
+  return text;
+}
+
+Error mismatch(int from, const Envelope& theirs, const Signature& ours, std::string_view our_what) {
+  Error error(Error::Kind::broken_invariant,
+              fmt::format("rank {} called {} where this rank called {}: all ranks of a group must start the same operations in the same order",
+                          from, describe(theirs.signature, theirs.what), describe(ours, our_what)));
+  error.about_peer(from);
+  return error;
+}
+
+}  // namespace cairn::comm

@@ -1,0 +1,44 @@
+#include "comm/local.h"
+
+#include <thread>
+#include <utility>
+
+#include "comm/local_network.h"
+
+namespace cairn::comm {
+
+LocalNetwork::LocalNetwork(int ranks, LocalOptions options) : net_(std::make_unique<Net>(ranks, std::move(options))) {}
+
+LocalNetwork::~LocalNetwork() = default;
+
+std::vector<std::exception_ptr> LocalNetwork::run(const std::function<void(World&)>& body) {
+  const int n = net_->size();
+  std::vector<std::exception_ptr> ends(static_cast<size_t>(n));
+  const auto rank_main = [&](int rank) {
+    try {
+      WorldOptions options = net_->options().world ? net_->options().world(rank) : WorldOptions{};
+      World world(net_->make_transport(rank), std::move(options));
+      try {
+        body(world);
+      } catch (const Error& error) {
+        world.fail(error);
+        throw;
+      }
+    } catch (...) {  // the edge of the thread: whoever called run decides
+      ends[rank] = std::current_exception();
+    }
+    net_->end(rank);
+  };
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < n; ++rank) threads.emplace_back(rank_main, rank);
+  threads.clear();
+  return ends;
+}
+
+void LocalNetwork::freeze_here(int rank) { net_->freeze(rank); }
+
+Ledger LocalNetwork::ledger() const { return net_->ledger(); }
+
+std::string LocalNetwork::event_log() const { return net_->event_log(); }
+
+}  // namespace cairn::comm

@@ -1,0 +1,138 @@
+#include "comm/net_peer.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace cairn::comm {
+namespace {
+
+constexpr int64_t kBufferBytes = 64 << 10;
+constexpr int64_t kDirectBytes = 16 << 10;  // from here on a payload is read straight to where it goes
+constexpr int64_t kReadAtOnce = 8 << 20;    // then others get their turn
+
+[[noreturn]] void gone(const char* how) { throw Error(Error::Kind::lost_peer, how); }
+
+}  // namespace
+
+NetPeer::NetPeer(int rank, int fd, int64_t message_bytes_max)
+    : rank_(rank), fd_(fd), message_bytes_max_(message_bytes_max), buffer_(static_cast<size_t>(kBufferBytes)) {}
+
+void NetPeer::read(FrameSink& sink) {
+  parked_ = false;
+  int64_t budget = kReadAtOnce;
+  while (budget > 0) {
+    if (!frame_ && buffer_end_ - buffer_begin_ >= kFrameBytes) {
+      if (!begin_frame(sink)) return;
+    }
+    if (frame_) {
+      const int64_t here = std::min(buffer_end_ - buffer_begin_, frame_->payload_bytes() - landed_);
+      if (std::byte* to = destination(); to && here > 0) std::memcpy(to + landed_, buffer_.data() + buffer_begin_, static_cast<size_t>(here));
+      buffer_begin_ += here;
+      landed_ += here;
+      if (landed_ == frame_->payload_bytes()) {
+        const Frame frame = *std::exchange(frame_, std::nullopt);
+        sink.landed(rank_, frame, std::exchange(landing_, {}));
+        continue;
+      }
+    }
+    const int64_t before = landed_;
+    if (!receive_some()) return;
+    budget -= std::max<int64_t>(landed_ - before, buffer_end_);
+  }
+}
+
+bool NetPeer::begin_frame(FrameSink& sink) {
+  const Frame frame = decode(std::span<const std::byte, kFrameBytes>(buffer_.data() + buffer_begin_, kFrameBytes), message_bytes_max_);
+  std::optional<Landing> landing = sink.place(rank_, frame);
+  if (!landing) {
+    parked_ = true;
+    return false;
+  }
+  buffer_begin_ += kFrameBytes;
+  frame_ = frame;
+  landing_ = std::move(*landing);
+  landed_ = 0;
+  return true;
+}
+
+std::byte* NetPeer::destination() {
+  if (landing_.owned) return landing_.owned.get();
+  return landing_.transfer ? static_cast<std::byte*>(landing_.transfer->data) : nullptr;  // null: dropped, nobody wants it any more
+}
+
+bool NetPeer::receive_some() {
+  const int64_t missing = frame_ ? frame_->payload_bytes() - landed_ : 0;
+  if (missing >= kDirectBytes) {  // the buffer is empty here
+    std::byte* to = destination();
+    if (!to) scratch_.resize(static_cast<size_t>(kBufferBytes));
+    const int64_t got = to ? receive(to + landed_, missing) : receive(scratch_.data(), std::min(missing, kBufferBytes));
+    if (got < 0) return false;
+    landed_ += got;
+    return true;
+  }
+  std::memmove(buffer_.data(), buffer_.data() + buffer_begin_, static_cast<size_t>(buffer_end_ - buffer_begin_));
+  buffer_end_ -= std::exchange(buffer_begin_, 0);
+  const int64_t got = receive(buffer_.data() + buffer_end_, kBufferBytes - buffer_end_);
+  if (got < 0) return false;
+  buffer_end_ += got;
+  return true;
+}
+
+int64_t NetPeer::receive(void* into, int64_t bytes) {
+  while (true) {
+    const ssize_t got = ::recv(fd_, into, static_cast<size_t>(bytes), MSG_DONTWAIT);
+    if (got > 0) return got;
+    if (got == 0) gone("its connection was closed");
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return -1;
+    if (errno != EINTR) gone(std::strerror(errno));
+  }
+}
+
+void NetPeer::enqueue(const Frame& frame, const void* data, std::shared_ptr<std::byte[]> owned, std::shared_ptr<NetTransfer> transfer,
+                      const Ledger::Message& booking) {
+  outgoing_.push_back({encode(frame), static_cast<const std::byte*>(data), frame.payload_bytes(), 0, std::move(owned), std::move(transfer), booking});
+}
+
+void NetPeer::write(FrameSink& sink) {
+  while (wants_write()) {
+    Outgoing& one = outgoing_.front();
+    const int64_t header_left = std::max<int64_t>(kFrameBytes - one.sent, 0);
+    const int64_t data_sent = std::max<int64_t>(one.sent - kFrameBytes, 0);
+    std::array<iovec, 2> pieces{{{one.header.data() + (kFrameBytes - header_left), static_cast<size_t>(header_left)},
+                                 {const_cast<std::byte*>(one.data) + data_sent, static_cast<size_t>(one.bytes - data_sent)}}};
+    msghdr message{};
+    message.msg_iov = pieces.data();
+    message.msg_iovlen = one.bytes > 0 ? 2 : 1;
+    const ssize_t sent = ::sendmsg(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      if (errno == EINTR) continue;
+      gone(errno == EPIPE || errno == ECONNRESET ? "its connection was closed" : std::strerror(errno));
+    }
+    one.sent += sent;
+    if (one.sent < kFrameBytes + one.bytes) continue;
+    const Outgoing whole = std::move(outgoing_.front());
+    outgoing_.pop_front();
+    if (whole.transfer || whole.bytes > 0) sink.written(whole.transfer, whole.booking);
+  }
+}
+
+void NetPeer::cancel(const NetTransfer& transfer) {
+  const auto found = std::find_if(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& one) { return one.transfer.get() == &transfer; });
+  if (found == outgoing_.end()) return;
+  if (found->sent > 0) {
+    mute_ = true;  // the memory may be gone already, so that the rest cannot be sent
+    outgoing_.clear();
+    ::shutdown(fd_, SHUT_WR);
+  } else {
+    outgoing_.erase(found);
+  }
+}
+
+}  // namespace cairn::comm

@@ -1,0 +1,100 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/completion.h"
+#include "comm/ledger.h"
+#include "comm/net_frame.h"
+#include "comm/transport.h"
+
+namespace cairn::comm {
+
+// What this rank asked the network for.
+struct NetTransfer final : Transfer {
+  enum class Kind { send, recv, expose, pull, timer };
+  Kind kind = Kind::send;
+  Envelope envelope;
+  Purpose purpose = Purpose::control;
+  void* data = nullptr;  // null once cancelled
+  int64_t bytes = 0;
+  Take take = Take::replace;
+  Dtype dtype = Dtype::u8;
+  uint64_t number = 0;                  // of a pull
+  std::shared_ptr<void> timer;          // kept while it runs
+};
+
+// Where an arriving payload goes: the buffer of whoever asked for it, or memory of our own.
+struct Landing {
+  std::shared_ptr<NetTransfer> transfer;
+  std::shared_ptr<std::byte[]> owned;
+};
+
+// Told what a connection brings.
+class FrameSink {
+ public:
+  virtual ~FrameSink() = default;
+  virtual std::optional<Landing> place(int peer, const Frame& frame) = 0;  // none: not now, the connection stops reading
+  virtual void landed(int peer, const Frame& frame, Landing landing) = 0;
+  virtual void written(const std::shared_ptr<NetTransfer>& transfer, const Ledger::Message& booking) = 0;
+};
+
+// The stream of frames to and from one peer, over a socket that never blocks. It knows nothing of who waits; somebody calls read and write
+// when the socket is ready.
+class NetPeer {
+ public:
+  NetPeer(int rank, int fd, int64_t message_bytes_max);
+
+  // Reads what is there (not too much at once). Throws cairn::Error where the peer is gone or talks nonsense.
+  void read(FrameSink& sink);
+  // Writes what the socket takes. Throws where the peer is gone.
+  void write(FrameSink& sink);
+  void enqueue(const Frame& frame, const void* data, std::shared_ptr<std::byte[]> owned, std::shared_ptr<NetTransfer> transfer, const Ledger::Message& booking);
+  // Forgets what is not sent of it. Half a frame cannot be taken back: then nothing more can be said to this peer.
+  void cancel(const NetTransfer& transfer);
+
+  bool wants_write() const { return !outgoing_.empty() && !mute_; }
+  bool parked() const { return parked_; }  // a frame waits for a place; read again when there may be one
+  int rank() const { return rank_; }
+
+  bool open = true;          // false: lost, or left
+  bool said_bye = false;     // it has ended in good order
+  bool read_armed = false;   // somebody waits for the socket to become ready
+  bool write_armed = false;
+  int64_t early_bytes = 0;   // of messages that nobody asked for yet
+
+ private:
+  struct Outgoing {
+    std::array<std::byte, kFrameBytes> header;
+    const std::byte* data;
+    int64_t bytes;
+    int64_t sent;  // header included
+    std::shared_ptr<std::byte[]> owned;
+    std::shared_ptr<NetTransfer> transfer;
+    Ledger::Message booking;
+  };
+  bool receive_some();  // false: the socket has no more for now
+  int64_t receive(void* into, int64_t bytes);
+  bool begin_frame(FrameSink& sink);
+  std::byte* destination();
+
+  int rank_;
+  int fd_;
+  int64_t message_bytes_max_;
+  std::vector<std::byte> buffer_;  // read ahead: headers and small payloads
+  int64_t buffer_begin_ = 0, buffer_end_ = 0;
+  std::optional<Frame> frame_;  // whose payload is arriving
+  Landing landing_;
+  int64_t landed_ = 0;
+  std::vector<std::byte> scratch_;  // for what nobody wants any more
+  bool parked_ = false;
+  bool mute_ = false;
+  std::deque<Outgoing> outgoing_;
+};
+
+}  // namespace cairn::comm

@@ -1,0 +1,77 @@
+#pragma once
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/collectives.h"
+#include "comm/world.h"
+
+namespace cairn::comm {
+
+// One started operation, shared by its group (until it is complete) and the Work handles on it.
+struct Operation final : Work::State {
+  Operation(Group::State& owner, const Signature& what_it_is, uint64_t number, Label label, Arguments on, const Envelope& envelope);
+
+  bool ready() const override { return complete; }
+  void wait() override;
+
+  std::string describe() const;                       // "all_reduce of w, 12 f32"
+  void end(std::optional<Error> failure);             // done, or failed; cancels what is still under way
+  Error timed_out(std::chrono::nanoseconds waited) const;
+  void warn(std::chrono::nanoseconds waited) const;
+
+  Group::State* group;  // null once the group is gone or the operation is complete
+  Signature signature;
+  uint64_t sequence;
+  std::string what;
+  Purpose purpose;
+  Arguments arguments;
+  Exchange exchange;
+  std::chrono::nanoseconds begun{};
+  std::chrono::nanoseconds deadline{};
+  bool complete = false;
+  std::optional<Error> error;
+  std::shared_ptr<void> keep;  // the buffers, until it is complete
+  Task task;  // last: it refers to what is above
+};
+
+// What a group is inside.
+struct Group::State {
+  World& world;
+  Transport& transport;
+  std::vector<int> ranks;
+  int me = 0;
+  uint64_t id = 0;  // even; point-to-point messages carry id + 1
+  std::chrono::nanoseconds deadline{};
+
+  uint64_t next_sequence = 0;
+  std::map<int, uint64_t> next_sent = {}, next_received = {};  // by peer
+  std::deque<std::shared_ptr<Operation>> collectives = {};       // under way, in the order of their start
+  std::vector<std::shared_ptr<Operation>> point_to_point = {};  // under way; each completes on its own
+
+  struct Past {
+    OperationRecord record;
+    Signature signature;
+    std::string what;
+  };
+  std::deque<Past> past = {};
+  std::optional<Error> broken = {};
+  size_t losses_seen = 0;
+  std::shared_ptr<void> keep_next = {};  // what the operation started next shall keep alive
+
+  Work start(const Signature& signature, Label label, Arguments arguments, Task (*algorithm)(Exchange&, const Arguments&));
+  // Completes what is done, in order, and fails everything where a member is lost or an operation failed.
+  void settle();
+  void fail_all(const Error& error);
+  // A message arrived that no operation asked for (yet): does it fit the operation of that number, if it began?
+  void check_early(int from, const Envelope& envelope);
+  void note_end(const Operation& operation);
+  std::string where(const Operation& operation) const;  // "operation 5 of ranks 0 1 2"
+};
+
+}  // namespace cairn::comm

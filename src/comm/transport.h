@@ -1,0 +1,69 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "comm/completion.h"
+#include "comm/dtype.h"
+#include "comm/envelope.h"
+#include "comm/label.h"
+#include "comm/ledger.h"
+
+namespace cairn::comm {
+
+// A rank that is gone, and why.
+struct Loss {
+  int rank = -1;     // who is gone
+  int culprit = -1;  // who caused it: itself, or the rank whose loss made it give up
+  std::string reason;
+};
+
+enum class Take : uint8_t { replace, add };
+
+// What moves bytes between ranks: point-to-point messages, and regions that peers may read. Collectives are written once over this.
+//
+// One thread uses a transport. Nothing moves but inside drive and poll (a send may leave at once). Memory handed in must stay until the
+// completion is done or destroyed: destroying one that is not done cancels it. Messages are matched by sender, group, sequence and step.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  virtual Completion send(int to, const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) = 0;
+  virtual Completion recv(int from, const Envelope& envelope, void* into, int64_t bytes) = 0;
+
+  // Lets peers read this region under the envelope's (group, sequence, step) for as long as the completion lives. It is never done.
+  virtual Completion expose(const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) = 0;
+  // Reads from a region that the peer exposes, now or later; booked at the peer.
+  virtual Completion pull(int peer, const Envelope& envelope, int64_t offset, void* into, int64_t bytes, Take take, Dtype dtype) = 0;
+  // Done at this time of clock().
+  virtual Completion timer(std::chrono::nanoseconds at) = 0;
+
+  virtual void cancel(Transfer& transfer) = 0;
+
+  // Makes progress until `done` says true or clock() reaches `until`; which of them is the answer. `done` is asked after each change.
+  // `doing` says what this rank waits for, should others have to be told.
+  virtual bool drive(const std::function<bool()>& done, std::chrono::nanoseconds until, const std::string& doing) = 0;
+  virtual void poll() = 0;
+
+  virtual const std::vector<Loss>& losses() const = 0;
+  virtual void fail(const std::string& reason, int culprit) = 0;
+
+  // Told of each message that came before anybody asked for it; the world checks that it fits what this rank did or does.
+  virtual void on_early(std::function<void(int from, const Envelope&)> tell) = 0;
+
+  virtual std::shared_ptr<void> allocate(int64_t bytes) = 0;
+  virtual const base::Clock& clock() const = 0;
+  virtual Ledger& ledger() = 0;
+};
+
+// For those that implement one.
+Error peer_has_left(int peer, const Envelope& waiting_for);  // it ended in good order, without sending this
+std::shared_ptr<void> allocate_plain(int64_t bytes);         // private memory, aligned for vectors
+
+}  // namespace cairn::comm

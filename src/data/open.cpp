@@ -1,0 +1,22 @@
+#include "data/open.h"
+
+#include <utility>
+
+#include "data/spirals.h"
+
+namespace cairn::data {
+
+Opened open_data(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
+  if (data.kind == "spirals") {
+    const SpiralOptions spirals{.held_out_fraction = options.held_out_fraction};
+    return {.samples = make_spirals(spirals), .features = 2, .classes = spirals.classes, .origin = "the built-in spirals"};
+  }
+  Corpus corpus = open_corpus(data, options, log);
+  const int64_t length = corpus.samples.length();
+  return {.samples = std::make_unique<TokenSet>(std::move(corpus.samples)),
+          .tokenizer = std::move(corpus.tokenizer),
+          .length = length,
+          .origin = corpus.origin};
+}
+
+}  // namespace cairn::data

@@ -1,0 +1,29 @@
+// From the data.* options to what training reads, whatever kind of data it is.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "data/corpus.h"
+#include "data/dataset.h"
+#include "data/options.h"
+#include "data/tokenizer.h"
+
+namespace cairn::base { class Log; }
+
+namespace cairn::data {
+
+// Samples and what a model must know of them.
+struct Opened {
+  std::unique_ptr<Dataset> samples = {};
+  std::unique_ptr<Tokenizer> tokenizer = {};  // null where the data are not text
+  int64_t length = 0;                    // tokens of a sample, of text
+  int64_t features = 0;                  // numbers of a sample, of labelled examples
+  int64_t classes = 0;
+  std::string origin = {};                    // "the built-in stories"
+};
+
+// The same on every rank, with or without cache. `options.kind` says what: text or spirals.
+Opened open_data(const DataOptions& data, const CorpusOptions& options, base::Log& log);
+
+}  // namespace cairn::data

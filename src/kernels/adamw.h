@@ -1,0 +1,34 @@
+// AdamW (Loshchilov and Hutter, arXiv:1711.05101) on one flat piece, and the sum of squares that clipping needs.
+#pragma once
+#include <cstdint>
+
+#include <ATen/core/ATen_fwd.h>
+
+namespace cairn::kernels {
+
+struct AdamwStep {
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;                       // p -= learning_rate * weight_decay * p, before the update
+  int64_t step = 1;                              // counts from 1; for the bias corrections
+  double gradient_scale = 1;                     // g is multiplied by this
+  const at::Tensor* gradient_factor = nullptr;   // and by this: one element on the piece's device (a clipping factor), borrowed
+};
+
+// Updates p, m and v in place from g (only read), four flat contiguous tensors of one length.
+void adamw(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, const AdamwStep& step);
+
+// The sum of x^2 over a flat contiguous tensor, as a 0-dim double on its device. On the CPU the same bits for every thread count.
+at::Tensor sum_of_squares(const at::Tensor& x);
+
+namespace reference {
+void adamw(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, const AdamwStep& step);
+at::Tensor sum_of_squares(const at::Tensor& x);
+}  // namespace reference
+
+// True if this build has CUDA kernels.
+bool has_cuda_kernels();
+
+}  // namespace cairn::kernels

@@ -1,0 +1,87 @@
+// AdamW on the CPU: one pass over the four arrays; and the sum of squares in fixed chunks.
+#include "kernels/adamw.h"
+
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "base/check.h"
+#include "kernels/adamw_cuda.h"
+#include "kernels/cpu_tensor.h"
+#include "kernels/parallel.h"
+#include "kernels/simd.h"
+
+namespace cairn::kernels {
+namespace {
+
+constexpr int64_t kChunk = 16384;  // elements to a task; fixed, so that sums do not depend on the threads
+
+struct Piece {
+  float *p, *m, *v;
+  const float* g;
+  float scale, beta1, beta2, eps, decay, step_size, inverse_root2;
+};
+
+struct Update {
+  template <int W>
+  static CAIRN_INLINE void run(const Piece* piece, int64_t begin, int64_t end) {
+    const Piece a = *piece;
+    const float rest1 = 1 - a.beta1, rest2 = 1 - a.beta2;
+#pragma omp simd simdlen(W)
+    for (int64_t i = begin; i < end; ++i) {
+      const float g = a.g[i] * a.scale;
+      const float m = a.beta1 * a.m[i] + rest1 * g;
+      const float v = a.beta2 * a.v[i] + rest2 * g * g;
+      a.m[i] = m;
+      a.v[i] = v;
+      a.p[i] = a.p[i] * a.decay - a.step_size * m / (std::sqrt(v) * a.inverse_root2 + a.eps);
+    }
+  }
+};
+
+struct Squares {
+  template <int W>
+  static CAIRN_INLINE void run(double* total, const float* x, int64_t n) {
+    constexpr int kLanes = 16;  // the same on every machine
+    double lanes[kLanes] = {};
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes)
+#pragma omp simd
+      for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += static_cast<double>(x[i + lane]) * x[i + lane];
+    for (; i < n; ++i) lanes[0] += static_cast<double>(x[i]) * x[i];
+    *total = std::accumulate(lanes, lanes + kLanes, 0.0);
+  }
+};
+
+}  // namespace
+
+void adamw(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, const AdamwStep& step) {
+  CAIRN_CHECK(p.numel() == m.numel() && p.numel() == v.numel() && p.numel() == g.numel(), "AdamW on pieces of {}, {}, {} and {} elements",
+              p.numel(), m.numel(), v.numel(), g.numel());
+  CAIRN_CHECK(step.step >= 1, "AdamW at step {}: steps count from 1", step.step);
+  if (p.is_cuda() && adamw_on_cuda(p, m, v, g, step)) return;
+  if (!all_plain(p, m, v, g)) return reference::adamw(p, m, v, g, step);
+  Piece piece{};
+  piece.p = p.mutable_data_ptr<float>(), piece.m = m.mutable_data_ptr<float>(), piece.v = v.mutable_data_ptr<float>();
+  piece.g = g.const_data_ptr<float>();
+  piece.scale = static_cast<float>(step.gradient_scale * (step.gradient_factor != nullptr ? step.gradient_factor->item<double>() : 1.0));
+  piece.beta1 = static_cast<float>(step.beta1), piece.beta2 = static_cast<float>(step.beta2), piece.eps = static_cast<float>(step.eps);
+  piece.decay = static_cast<float>(1 - step.learning_rate * step.weight_decay);
+  piece.step_size = static_cast<float>(step.learning_rate / (1 - std::pow(step.beta1, static_cast<double>(step.step))));
+  piece.inverse_root2 = static_cast<float>(1 / std::sqrt(1 - std::pow(step.beta2, static_cast<double>(step.step))));
+  parallel_rows(p.numel(), kChunk, [&piece](int64_t begin, int64_t end) { simd::run<Update>(&piece, begin, end); });
+}
+
+at::Tensor sum_of_squares(const at::Tensor& x) {
+  if (!all_plain(x)) return reference::sum_of_squares(x);
+  std::vector<double> parts(static_cast<size_t>((x.numel() + kChunk - 1) / kChunk));
+  const float* from = x.const_data_ptr<float>();
+  parallel_rows(x.numel(), kChunk, [&parts, from](int64_t begin, int64_t end) {
+    simd::run<Squares>(&parts[static_cast<size_t>(begin / kChunk)], from + begin, end - begin);
+  });
+  return at::scalar_tensor(std::accumulate(parts.begin(), parts.end(), 0.0), at::kDouble);
+}
+
+}  // namespace cairn::kernels

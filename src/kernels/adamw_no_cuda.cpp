@@ -1,0 +1,11 @@
+// A build without CUDA has no AdamW kernel for a GPU.
+#include "kernels/adamw.h"
+#include "kernels/adamw_cuda.h"
+
+namespace cairn::kernels {
+
+bool has_cuda_kernels() { return false; }
+
+bool adamw_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const AdamwStep&) { return false; }
+
+}  // namespace cairn::kernels

@@ -1,0 +1,62 @@
+// One attention call as the CPU kernels see it: sizes, masks, and where each tensor's rows lie.
+#pragma once
+#include <cstdint>
+
+namespace cairn::kernels {
+
+// A [batch, length, heads, head_dim] tensor whose last dim is contiguous. Strides count floats.
+struct HeadRows {
+  float* data = nullptr;
+  int64_t batch_stride = 0;
+  int64_t row_stride = 0;
+  int64_t head_stride = 0;
+
+  float* at(int64_t batch, int64_t row, int64_t head) const {
+    return data + batch * batch_stride + row * row_stride + head * head_stride;
+  }
+};
+
+struct AttentionProblem {
+  int64_t batch = 0, q_len = 0, k_len = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  float scale = 1;
+  bool causal = false;
+  int64_t shift = 0;                         // causal: query i sees keys j <= i + shift
+  const int32_t* query_documents = nullptr;  // [batch, q_len], or null
+  const int32_t* key_documents = nullptr;    // [batch, k_len]
+  HeadRows q, k, v, out, dout, dq, dk, dv;   // what a pass does not use stays null
+  float* lse = nullptr;                      // [batch, heads, q_len]
+
+  // One past the last key that any of the queries before `query_end` sees.
+  int64_t keys_seen(int64_t query_end) const {
+    if (!causal) return k_len;
+    const int64_t end = query_end + shift;
+    return end < 0 ? 0 : end < k_len ? end : k_len;
+  }
+  // The first query that sees key `key`.
+  int64_t first_query(int64_t key) const {
+    if (!causal) return 0;
+    const int64_t first = key - shift;
+    return first < 0 ? 0 : first < q_len ? first : q_len;
+  }
+};
+
+// A share of the work: the queries [query_begin, query_end) of all query heads that read one key head, against the keys
+// [key_begin, key_end), with the scratch memory of one thread.
+struct AttentionTask {
+  int64_t batch = 0, kv_head = 0;
+  int64_t query_begin = 0, query_end = 0;
+  int64_t key_begin = 0, key_end = 0;
+  bool wants_dq = true, wants_dkv = true;  // backward: which gradients to write for these ranges
+  float* scratch = nullptr;
+};
+
+// Floats of scratch a task needs: forward and backward.
+int64_t attention_forward_scratch(const AttentionProblem& problem);
+int64_t attention_backward_scratch(const AttentionProblem& problem);
+void attention_forward_task(const AttentionProblem& problem, const AttentionTask& task);
+void attention_backward_task(const AttentionProblem& problem, const AttentionTask& task);
+
+// The same for few queries (decoding): each row of keys is read once, in place. One task is one (batch, head).
+void attention_decode_task(const AttentionProblem& problem, int64_t batch, int64_t head, float* scores);
+
+}  // namespace cairn::kernels

@@ -1,0 +1,23 @@
+// Softmax cross entropy as plain ATen operations.
+#include "kernels/cross_entropy.h"
+
+#include <ATen/ATen.h>
+
+namespace cairn::kernels::reference {
+
+void cross_entropy(const at::Tensor& loss, const at::Tensor& lse, const at::Tensor& logits, const at::Tensor& targets, int64_t ignore) {
+  const at::Tensor ignored = targets == ignore;
+  const at::Tensor chosen = logits.gather(1, targets.masked_fill(ignored, 0).unsqueeze(1)).squeeze(1);
+  const at::Tensor sums = at::logsumexp(logits, {1});
+  lse.copy_(sums);
+  loss.copy_((sums - chosen).masked_fill(ignored, 0));
+}
+
+void cross_entropy_backward(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& targets, const at::Tensor& scale, int64_t ignore) {
+  const at::Tensor ignored = targets == ignore;
+  const at::Tensor factor = scale.to(logits.scalar_type()).reshape({-1}).expand({logits.size(0)}).masked_fill(ignored, 0).unsqueeze(1);
+  logits.copy_(at::exp(logits - lse.unsqueeze(1)) * factor);
+  logits.scatter_add_(1, targets.masked_fill(ignored, 0).unsqueeze(1), -factor);
+}
+
+}  // namespace cairn::kernels::reference

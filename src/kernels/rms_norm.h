@@ -1,0 +1,34 @@
+// RMSNorm, y = x / rms(x) * weight, with the residual addition before it and its two gradients.
+#pragma once
+#include <ATen/core/ATen_fwd.h>
+
+namespace cairn::kernels {
+
+// x, y and their gradients are [..., embed] (all leading dims together are the rows), weight is [embed], rstd is [rows] and
+// holds 1 / sqrt(mean(x^2) + eps), which the gradients need.
+
+// Overwrites y and rstd. y may be x.
+void rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& x, const at::Tensor& weight, double eps);
+
+// sum = x + r, then y and rstd are the norm of sum. Overwrites all three; sum may be x or r.
+void add_rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& sum, const at::Tensor& x, const at::Tensor& r,
+                  const at::Tensor& weight, double eps);
+
+// The input gradient, plus *add where given (the gradient that went round the norm on the residual path).
+// Overwrites dx, which may be dy or *add. x is what the norm was taken of.
+void rms_norm_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
+                    const at::Tensor* add = nullptr);
+
+// The weight gradient: dw [embed] = or += sum over rows of dy * x * rstd. The same bits for every thread count.
+void rms_norm_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd, bool accumulate = false);
+
+namespace reference {
+void rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& x, const at::Tensor& weight, double eps);
+void add_rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& sum, const at::Tensor& x, const at::Tensor& r,
+                  const at::Tensor& weight, double eps);
+void rms_norm_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
+                    const at::Tensor* add = nullptr);
+void rms_norm_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd, bool accumulate = false);
+}  // namespace reference
+
+}  // namespace cairn::kernels

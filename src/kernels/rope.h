@@ -1,0 +1,24 @@
+// Rotary position embedding in Hugging Face's "rotate_half" order: element i of a head is paired with element i + head_dim / 2.
+#pragma once
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+namespace cairn::kernels {
+
+// The angles of positions 0 .. length-1: position * theta^(-2i / head_dim), computed in double, then rounded.
+struct RopeTable {
+  at::Tensor cos;  // [length, head_dim / 2]
+  at::Tensor sin;  // [length, head_dim / 2]
+};
+RopeTable rope_table(int64_t length, int64_t head_dim, double theta, const at::TensorOptions& options);
+
+// Rotates x [batch, length, heads, head_dim] in place; row l by the angles of table row position + l. `inverse` rotates back,
+// which is also the gradient. Outer strides are free, so x may be a slice of a fused qkv buffer; the last dim is contiguous.
+void rope(const at::Tensor& x, const RopeTable& table, int64_t position = 0, bool inverse = false);
+
+namespace reference {
+void rope(const at::Tensor& x, const RopeTable& table, int64_t position = 0, bool inverse = false);
+}  // namespace reference
+
+}  // namespace cairn::kernels

@@ -1,0 +1,21 @@
+// SwiGLU, y = silu(gate) * up, and its gradient.
+#pragma once
+#include <ATen/core/ATen_fwd.h>
+
+namespace cairn::kernels {
+
+// gate_up is [..., 2 * ff]: gate in the first half of a row, up in the second. y and dy are [..., ff].
+
+// Overwrites y.
+void swiglu(const at::Tensor& y, const at::Tensor& gate_up);
+
+// Overwrites dgate_up, which may be gate_up itself; where y is given it is computed again and overwritten (the weight gradient
+// of the down projection needs it, and computing it is cheaper than keeping it). *y may be dy.
+void swiglu_backward(const at::Tensor& dgate_up, const at::Tensor& dy, const at::Tensor& gate_up, const at::Tensor* y = nullptr);
+
+namespace reference {
+void swiglu(const at::Tensor& y, const at::Tensor& gate_up);
+void swiglu_backward(const at::Tensor& dgate_up, const at::Tensor& dy, const at::Tensor& gate_up, const at::Tensor* y = nullptr);
+}  // namespace reference
+
+}  // namespace cairn::kernels

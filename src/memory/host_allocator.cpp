@@ -1,0 +1,144 @@
+// A caching allocator for CPU tensors: freed blocks wait in one list per size class.
+#include "memory/host_allocator.h"
+
+#include <array>
+#include <bit>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#include "base/error.h"
+
+namespace cairn::memory {
+namespace {
+
+constexpr size_t kAlignment = 64;              // a cache line, and the widest vector
+constexpr size_t kHugeBlock = size_t{2} << 20; // from here on blocks begin on a huge page, so that the kernel may use one
+constexpr int kClasses = 8 * 64;
+
+// Size classes: eight to each power of two, so that at most an eighth of a block is padding.
+struct SizeClass {
+  int index;
+  size_t bytes;
+};
+
+SizeClass size_class(size_t bytes) {
+  bytes = bytes < kAlignment * 8 ? (bytes + kAlignment - 1) / kAlignment * kAlignment : bytes;
+  if (bytes <= kAlignment * 8) return {static_cast<int>(bytes / kAlignment), bytes};
+  const int power = std::bit_width(bytes - 1) - 1;  // 2^power < bytes <= 2^(power+1)
+  const size_t step = size_t{1} << (power - 3);
+  const size_t rounded = (bytes + step - 1) / step * step;
+  return {8 * power + static_cast<int>((rounded >> (power - 3)) - 8) - 1, rounded};
+}
+
+// The one allocator of the process. It is never destroyed: tensors with static lifetime may outlive any order of destruction.
+class HostAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* block = take(bytes);
+    return {block, block, &release, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, std::size_t count) const override { default_copy_data(to, from, count); }
+
+  static HostAllocator& instance() {
+    static HostAllocator* const one = new HostAllocator;
+    return *one;
+  }
+
+  HostMemory memory() {
+    const std::lock_guard lock(mutex_);
+    return {current_, peak_, cached_};
+  }
+  void reset_peak() {
+    const std::lock_guard lock(mutex_);
+    peak_ = current_;
+  }
+  void trim() {
+    std::vector<void*> blocks;
+    {
+      const std::lock_guard lock(mutex_);
+      for (std::vector<void*>& list : free_) {
+        blocks.insert(blocks.end(), list.begin(), list.end());
+        list = {};
+      }
+      cached_ = 0;
+    }
+    for (void* block : blocks) std::free(block);
+  }
+
+ private:
+  // Each block is preceded by one cache line that holds its size class.
+  struct alignas(kAlignment) Header {
+    SizeClass size;
+  };
+
+  void* take(size_t bytes) {
+    if (bytes == 0) return nullptr;
+    const SizeClass size = size_class(bytes);
+    {
+      const std::lock_guard lock(mutex_);
+      current_ += static_cast<int64_t>(size.bytes);
+      peak_ = std::max(peak_, current_);
+      std::vector<void*>& list = free_[static_cast<size_t>(size.index)];
+      if (!list.empty()) {
+        void* start = list.back();
+        list.pop_back();
+        cached_ -= static_cast<int64_t>(size.bytes);
+        return static_cast<char*>(start) + sizeof(Header);
+      }
+    }
+    return fresh(size);
+  }
+
+  void* fresh(SizeClass size) {
+    const size_t alignment = size.bytes >= kHugeBlock ? size_t{4096} : kAlignment;
+    const size_t whole = (size.bytes + sizeof(Header) + alignment - 1) / alignment * alignment;
+    void* start = std::aligned_alloc(alignment, whole);
+    if (start == nullptr) {
+      trim();  // cached blocks of other sizes may be what is missing
+      start = std::aligned_alloc(alignment, whole);
+    }
+    if (start == nullptr) {
+      const std::lock_guard lock(mutex_);
+      current_ -= static_cast<int64_t>(size.bytes);
+      throw Error(Error::Kind::out_of_memory, fmt::format("out of host memory: a tensor of {} bytes does not fit beside {} bytes in use; "
+                                                          "lower train.micro_batch or the model size", size.bytes, current_));
+    }
+    new (start) Header{size};
+    return static_cast<char*>(start) + sizeof(Header);
+  }
+
+  static void release(void* block) {
+    if (block != nullptr) instance().put_back(block);
+  }
+
+  void put_back(void* block) {
+    void* start = static_cast<char*>(block) - sizeof(Header);
+    const SizeClass size = static_cast<Header*>(start)->size;
+    const std::lock_guard lock(mutex_);
+    current_ -= static_cast<int64_t>(size.bytes);
+    cached_ += static_cast<int64_t>(size.bytes);
+    free_[static_cast<size_t>(size.index)].push_back(start);
+  }
+
+  std::mutex mutex_;
+  std::array<std::vector<void*>, kClasses> free_;
+  int64_t current_ = 0, peak_ = 0, cached_ = 0;
+};
+
+}  // namespace
+
+void install_host_allocator() { c10::SetCPUAllocator(&HostAllocator::instance(), /*priority=*/100); }
+
+HostMemory host_memory() { return HostAllocator::instance().memory(); }
+
+void reset_host_peak() { HostAllocator::instance().reset_peak(); }
+
+void trim_host_memory() { HostAllocator::instance().trim(); }
+
+}  // namespace cairn::memory

@@ -1,0 +1,25 @@
+// Host memory for tensors that keeps what is freed, so that a steady training step takes no page faults.
+#pragma once
+#include <cstdint>
+
+namespace cairn::memory {
+
+// Bytes of the host allocator at one moment.
+struct HostMemory {
+  int64_t current_bytes = 0;  // in live tensors, rounded up to size classes
+  int64_t peak_bytes = 0;     // the most that was ever current since the start or reset_host_peak()
+  int64_t cached_bytes = 0;   // freed, kept for the next tensor of like size
+};
+
+// From now on every CPU tensor of this process takes its memory here: 64-byte aligned blocks in size classes at most 12.5 %
+// apart, kept when freed, safe on any thread. Calling it again changes nothing. Tensors made before keep their old memory.
+// This is process-wide because libtorch's allocator is.
+void install_host_allocator();
+
+HostMemory host_memory();
+void reset_host_peak();
+
+// Gives all cached blocks back to the system.
+void trim_host_memory();
+
+}  // namespace cairn::memory

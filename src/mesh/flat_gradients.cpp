@@ -1,0 +1,80 @@
+#include "mesh/flat_gradients.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "base/check.h"
+#include "kernels/embedding.h"
+#include "kernels/gemm.h"
+
+namespace cairn::mesh {
+
+FlatGradients::FlatGradients(FlatLayout layout, at::Tensor flat, std::vector<int32_t> uses)
+    : layout_(std::move(layout)), flat_(std::move(flat)), uses_(std::move(uses)), due_(uses_.size(), 0), touched_(uses_.size(), 0) {
+  CAIRN_CHECK(flat_.numel() == layout_.elements, "a gradient buffer of {} elements for a layout of {}", flat_.numel(), layout_.elements);
+  CAIRN_CHECK(uses_.size() == layout_.pieces.size(), "{} uses for {} pieces", uses_.size(), layout_.pieces.size());
+}
+
+void FlatGradients::begin(int64_t passes, Announce announce) {
+  passes_ = passes;
+  announce_ = std::move(announce);
+  for (size_t i = 0; i < due_.size(); ++i) {
+    due_[i] = uses_[i] * passes;
+    touched_[i] = 0;
+  }
+}
+
+void FlatGradients::finish() {
+  for (size_t i = due_.size(); i-- > 0;) {
+    const bool announced = due_[i] == 0 && uses_[i] * passes_ > 0;
+    if (announced) continue;
+    CAIRN_CHECK(!touched_[i], "the gradient of {} lacks {} of {} contributions", layout_.pieces[i].name, due_[i], uses_[i] * passes_);
+    layout_.view(flat_, {static_cast<int32_t>(i)}).zero_();
+    if (announce_) announce_(static_cast<int64_t>(i));
+  }
+  announce_ = nullptr;
+}
+
+bool FlatGradients::fresh(ParamId id) const {
+  const bool first = !touched_[static_cast<size_t>(id.first)];
+  for (int32_t i = 1; i < id.count; ++i)
+    CAIRN_CHECK(first == !touched_[static_cast<size_t>(id.first + i)], "gradients of {} and its neighbours came apart", layout_.pieces[static_cast<size_t>(id.first)].name);
+  return first;
+}
+
+void FlatGradients::contributed(ParamId id) {
+  for (int32_t i = id.first + id.count - 1; i >= id.first; --i) {
+    const auto at = static_cast<size_t>(i);
+    CAIRN_CHECK(due_[at] > 0, "the gradient of {} received more than the {} contributions due", layout_.pieces[at].name, uses_[at] * passes_);
+    touched_[at] = 1;
+    if (--due_[at] == 0 && announce_) announce_(i);
+  }
+}
+
+void FlatGradients::outer(ParamId id, const at::Tensor& in, const at::Tensor& dout) {
+  at::Tensor gradient = layout_.view(flat_, id);
+  const bool accumulate = !fresh(id);
+  if (in.scalar_type() == gradient.scalar_type()) {
+    kernels::linear_weight(gradient, dout, in, accumulate);
+  } else {  // a lower compute precision: the product is taken there, the sum here
+    const at::Tensor product = at::matmul(dout.t(), in);
+    accumulate ? gradient.add_(product) : gradient.copy_(product);
+  }
+  contributed(id);
+}
+
+void FlatGradients::add(ParamId id, const at::Tensor& value) {
+  at::Tensor gradient = layout_.view(flat_, id);
+  fresh(id) ? gradient.copy_(value) : gradient.add_(value);
+  contributed(id);
+}
+
+void FlatGradients::add_rows(ParamId id, const at::Tensor& rows, const at::Tensor& values) {
+  at::Tensor gradient = layout_.view(flat_, id);
+  if (fresh(id)) gradient.zero_();
+  kernels::embedding_rows(gradient, rows, values.to(gradient.scalar_type()));
+  contributed(id);
+}
+
+}  // namespace cairn::mesh

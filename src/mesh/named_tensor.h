@@ -1,0 +1,17 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+namespace cairn::mesh {
+
+// A tensor under the logical name by which snapshots, sync rules and ledgers know it. Copies share the storage.
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+using NamedTensors = std::vector<NamedTensor>;
+
+}  // namespace cairn::mesh

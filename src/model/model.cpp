@@ -1,0 +1,57 @@
+#include "model/model.h"
+
+#include <ATen/ATen.h>
+
+#include "base/check.h"
+#include "base/random.h"
+#include "kernels/fill_normal.h"
+
+namespace cairn::model {
+
+mesh::ParamId Model::add(Parameter parameter) {
+  parameters_.push_back(std::move(parameter));
+  return {static_cast<int32_t>(parameters_.size()) - 1};
+}
+
+int64_t Model::elements() const {
+  int64_t n = 0;
+  for (const Parameter& p : parameters_) n += p.elements();
+  return n;
+}
+
+mesh::FlatLayout Model::layout() const {
+  mesh::FlatLayout layout;
+  for (const Parameter& p : parameters_) layout.append(p.name, p.shape);
+  return layout;
+}
+
+std::vector<int32_t> Model::uses() const {
+  std::vector<int32_t> uses;
+  for (const Parameter& p : parameters_) uses.push_back(p.uses);
+  return uses;
+}
+
+void materialise(const Model& model, const at::Tensor& flat, const base::Random& random) {
+  const mesh::FlatLayout layout = model.layout();
+  CAIRN_CHECK(flat.numel() == layout.elements, "a buffer of {} elements for {} parameters", flat.numel(), layout.elements);
+  const base::Random start = random.for_purpose("init");
+  for (size_t i = 0; i < layout.pieces.size(); ++i) {
+    const Parameter& p = model.parameters()[i];
+    const at::Tensor piece = flat.narrow(0, layout.pieces[i].offset, layout.pieces[i].elements);
+    switch (p.start) {
+      case Parameter::Start::ones: piece.fill_(1); break;
+      case Parameter::Start::zeros: piece.zero_(); break;
+      case Parameter::Start::normal: {
+        if (piece.is_cpu()) {
+          kernels::fill_normal(piece, start.for_name(p.name), 0, p.deviation);
+        } else {  // made on the host, so that every device starts from the same bits
+          const at::Tensor host = at::empty({piece.numel()}, piece.options().device(at::kCPU));
+          kernels::fill_normal(host, start.for_name(p.name), 0, p.deviation);
+          piece.copy_(host);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace cairn::model

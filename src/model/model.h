@@ -1,0 +1,57 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mesh/flat_layout.h"
+#include "model/block.h"
+#include "model/parameter.h"
+
+namespace cairn::base { struct Random; }
+
+namespace cairn::model {
+
+// What is trained: blocks in running order and the parameters they name, in running order too. Holds no values; those come with each call.
+class Model {
+ public:
+  // Adds a parameter and returns its id. Parameters that kernels read as one matrix are added one after the other.
+  mesh::ParamId add(Parameter parameter);
+  void add(std::unique_ptr<Block> block) { blocks_.push_back(std::move(block)); }
+
+  const std::vector<std::unique_ptr<Block>>& blocks() const { return blocks_; }
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  std::vector<Parameter>& parameters() { return parameters_; }
+  int64_t elements() const;
+  // All parameters in one buffer, in running order.
+  mesh::FlatLayout layout() const;
+  // Contributions that each parameter's gradient receives in one pass.
+  std::vector<int32_t> uses() const;
+
+  // Buffers that do not depend on training, made on the device the weights are on.
+  virtual Buffers make_buffers(const at::TensorOptions& options) const = 0;
+  // "config.json" of a Hugging Face directory; empty where there is no such thing.
+  virtual std::string config_json() const { return {}; }
+  virtual ~Model() = default;
+
+ private:
+  std::vector<Parameter> parameters_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+};
+
+// Weights that lie in one flat buffer, as Model::layout() says. The ordinary case.
+class FlatWeights final : public Weights {
+ public:
+  FlatWeights(mesh::FlatLayout layout, at::Tensor flat) : layout_(std::move(layout)), flat_(std::move(flat)) {}
+  at::Tensor get(mesh::ParamId id) const override { return layout_.view(flat_, id); }
+  const at::Tensor& flat() const { return flat_; }
+  const mesh::FlatLayout& layout() const { return layout_; }
+
+ private:
+  mesh::FlatLayout layout_;
+  at::Tensor flat_;
+};
+
+// Starting values into a flat buffer on any device: each element is a function of seed, parameter name and index in the parameter.
+void materialise(const Model& model, const at::Tensor& flat, const base::Random& random);
+
+}  // namespace cairn::model

@@ -1,0 +1,51 @@
+#include "model/objective.h"
+
+#include <ATen/ATen.h>
+
+#include "kernels/cross_entropy.h"
+
+namespace cairn::model {
+namespace {
+
+// Softmax cross entropy of every row of "logits" against one target each; the gradient takes the place of the logits.
+class CrossEntropy final : public Objective {
+ public:
+  CrossEntropy(std::string field, Separates over) : field_(std::move(field)), over_(over) {}
+
+  Separates separates() const override { return over_; }
+
+  Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double weight) const override {
+    const at::Tensor logits = outputs.get("logits");
+    const at::Tensor rows = logits.view({-1, logits.size(-1)});
+    const at::Tensor targets = batch.field(field_).reshape({-1});
+    const auto precise = rows.options().dtype(rows.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+    const at::Tensor loss = at::empty({rows.size(0)}, precise), lse = at::empty({rows.size(0)}, precise);
+    const int64_t samples = batch.samples();
+    const at::Tensor counted = targets.ne(kernels::kIgnoreTarget);
+    at::Tensor by_sample_weight;  // [samples, 1], undefined: all 1
+    if (batch.weights.defined()) by_sample_weight = batch.weights.to(precise).view({samples, 1});
+    if (gradients) {
+      at::Tensor scale = at::full({1}, weight, precise);
+      if (by_sample_weight.defined()) scale = (by_sample_weight * weight).expand({samples, rows.size(0) / samples}).reshape({-1});
+      kernels::cross_entropy_and_gradient(loss, lse, rows, targets, scale);
+      gradients->add("logits", logits);
+    } else {
+      kernels::cross_entropy(loss, lse, rows, targets);
+    }
+    at::Tensor table = loss.view({samples, -1});
+    if (by_sample_weight.defined()) table = table * by_sample_weight;
+    const at::Tensor per_sample = table.sum(1);
+    return {.sum = per_sample.sum(at::kDouble), .count = counted.sum(), .per_sample = per_sample};
+  }
+
+ private:
+  std::string field_;
+  Separates over_;
+};
+
+}  // namespace
+
+std::unique_ptr<Objective> make_next_token() { return std::make_unique<CrossEntropy>("targets", Objective::Separates::tokens); }
+std::unique_ptr<Objective> make_classification() { return std::make_unique<CrossEntropy>("labels", Objective::Separates::samples); }
+
+}  // namespace cairn::model

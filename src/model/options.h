@@ -1,0 +1,48 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/schema.h"
+
+namespace cairn::model {
+
+class Model;
+class Objective;
+
+// The recipe's model.* keys.
+struct ModelOptions {
+  std::string kind = "llama";
+  int64_t layers = 4;
+  int64_t embed = 128;
+  int64_t heads = 4;
+  int64_t kv_heads = 2;
+  int64_t head_dim = 0;  // 0: embed / heads
+  int64_t mlp = 352;
+  bool tied = true;
+  double rope_theta = 10000;
+  double norm_eps = 1e-5;
+};
+
+base::Schema<ModelOptions> model_schema();
+
+// What the data ask of a model.
+struct Inputs {
+  int64_t vocab = 0;     // ids of a tokenizer
+  int64_t length = 0;    // tokens of a sample
+  int64_t features = 0;  // numbers of a sample, for classifiers
+  int64_t classes = 0;
+};
+
+// A model and what it is trained for.
+struct Task {
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Objective> objective;
+};
+
+// The model called options.kind, built without values. Shapes that cannot work are refused. The list is in models.cpp.
+Task make_task(const ModelOptions& options, const Inputs& inputs);
+std::vector<std::string> model_names();
+
+}  // namespace cairn::model

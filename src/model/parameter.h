@@ -1,0 +1,33 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mesh/placement.h"
+
+namespace cairn::model {
+
+// One parameter: its Hugging Face name, shape, what each dim means, and what it is for. Values are not here: a model is built without them.
+struct Parameter {
+  enum class Role { embedding, weight, norm, bias, head };
+  enum class Start { normal, ones, zeros };
+
+  std::string name;                // "model.layers.0.self_attn.q_proj.weight"
+  std::vector<int64_t> shape;
+  std::vector<std::string> axes = {};   // logical axis per dim: vocab, embed, heads, kv_heads, mlp, expert
+  Role role = Role::weight;
+  Start start = Start::normal;
+  double deviation = 0.02;         // of a normal start
+  mesh::Placement placement = {};       // filled in by the plan
+  int32_t uses = 1;                // blocks that contribute to its gradient in one pass
+
+  int64_t elements() const {
+    int64_t n = 1;
+    for (int64_t size : shape) n *= size;
+    return n;
+  }
+  // Matrices are decayed, gains and biases are not.
+  bool decays() const { return shape.size() >= 2; }
+};
+
+}  // namespace cairn::model

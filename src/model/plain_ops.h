@@ -1,0 +1,17 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace cairn::model {
+
+// The formulas of the shipped blocks in plain differentiable ATen operations: what hand-written gradients are checked against.
+// x / rms(x) * weight over the last dim.
+at::Tensor plain_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+// Rotates halves of the last dim; x [batch, length, heads, head_dim], cos and sin [length, head_dim / 2].
+at::Tensor plain_rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
+// Causal attention with grouped queries; q [batch, q_len, heads, head_dim], k and v [batch, k_len, kv_heads, head_dim]; query i
+// sees keys 0 .. k_len - q_len + i.
+at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+
+}  // namespace cairn::model

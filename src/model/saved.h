@@ -1,0 +1,25 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+
+namespace cairn::model {
+
+// What a block's forward keeps for its gradients, by name; consumed by them. Recompute and offload policies see it whole.
+class Saved {
+ public:
+  void put(const std::string& name, at::Tensor tensor) { tensors_.insert_or_assign(name, std::move(tensor)); }
+  const at::Tensor& get(const std::string& name) const { return tensors_.at(name); }
+  at::Tensor take(const std::string& name) { return std::move(tensors_.extract(name).mapped()); }
+  int64_t bytes() const {
+    int64_t n = 0;
+    for (const auto& [name, tensor] : tensors_) n += static_cast<int64_t>(tensor.nbytes());
+    return n;
+  }
+
+ private:
+  std::map<std::string, at::Tensor> tensors_;
+};
+
+}  // namespace cairn::model

@@ -1,0 +1,40 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+
+#include "comm/work.h"
+#include "mesh/placement.h"
+
+namespace cairn::model {
+
+// What blocks read and write: a tensor, how it lies on the mesh, and when it may be read.
+struct Value {
+  at::Tensor tensor = {};
+  mesh::Placement placement = {};
+  comm::Work ready = comm::Work::done();
+  bool differentiable = true;
+};
+
+// Values by name. A name is written once in a pass, so a list of blocks is any acyclic graph: skips, ladders, towers.
+// The same record carries gradients backward, under the name of the value that each belongs to.
+class Values {
+ public:
+  void put(const std::string& name, Value value);
+  void put(const std::string& name, at::Tensor tensor) { put(name, Value{.tensor = std::move(tensor)}); }
+  // A gradient: added where the value has several readers.
+  void add(const std::string& name, at::Tensor gradient);
+
+  bool has(const std::string& name) const { return values_.count(name) != 0; }
+  // The tensor, once what produces it is done.
+  const at::Tensor& get(const std::string& name);
+  // Likewise, and forgets it.
+  at::Tensor take(const std::string& name);
+  void drop(const std::string& name) { values_.erase(name); }
+
+ private:
+  std::map<std::string, Value> values_;
+};
+
+}  // namespace cairn::model

@@ -1,0 +1,64 @@
+#include "optim/adamw.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "kernels/adamw.h"
+#include "optim/options.h"
+
+namespace cairn::optim {
+namespace {
+
+class Adamw final : public Optimizer {
+ public:
+  Adamw(const OptimOptions& options, std::vector<Piece> pieces) : options_(options), pieces_(std::move(pieces)) {
+    int64_t elements = 0;
+    for (const Piece& piece : pieces_) elements += piece.parameter.numel();
+    if (pieces_.empty()) return;
+    const auto like = pieces_[0].parameter.options().dtype(at::kFloat);
+    mean_ = at::zeros({elements}, like);
+    square_ = at::zeros({elements}, like);
+    for (const Piece& piece : pieces_) {
+      offsets_.push_back(offset_next_);
+      offset_next_ += piece.parameter.numel();
+    }
+  }
+
+  Unit unit() const override { return Unit::elements; }
+  bool waits_for_norm() const override { return options_.clip > 0; }
+  double bytes_per_element() const override { return 8; }
+
+  void update(int64_t index, const UpdateFacts& facts) override {
+    const Piece& piece = pieces_[static_cast<size_t>(index)];
+    const int64_t n = piece.parameter.numel(), offset = offsets_[static_cast<size_t>(index)];
+    kernels::adamw(piece.parameter.view({n}), mean_.narrow(0, offset, n), square_.narrow(0, offset, n), piece.gradient.view({n}),
+                   {.learning_rate = facts.learning_rate, .beta1 = options_.beta1, .beta2 = options_.beta2, .eps = options_.eps,
+                    .weight_decay = piece.decays ? options_.weight_decay : 0, .step = facts.step, .gradient_scale = facts.gradient_scale,
+                    .gradient_factor = facts.gradient_factor});
+  }
+
+  mesh::NamedTensors state() override {
+    mesh::NamedTensors result;
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      const Piece& piece = pieces_[i];
+      const auto part = [&](const at::Tensor& flat) { return flat.narrow(0, offsets_[i], piece.parameter.numel()).view(piece.parameter.sizes()); };
+      result.push_back({"exp_avg." + piece.name, part(mean_)});
+      result.push_back({"exp_avg_sq." + piece.name, part(square_)});
+    }
+    return result;
+  }
+
+ private:
+  const OptimOptions options_;
+  std::vector<Piece> pieces_;
+  std::vector<int64_t> offsets_;
+  int64_t offset_next_ = 0;
+  at::Tensor mean_, square_;
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_adamw(const OptimOptions& options, std::vector<Piece> pieces) { return std::make_unique<Adamw>(options, std::move(pieces)); }
+
+}  // namespace cairn::optim

@@ -1,0 +1,56 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mesh/named_tensor.h"
+
+namespace cairn::optim {
+
+struct OptimOptions;
+
+// What one update works on: a parameter or a flat shard of one, with its gradient.
+struct Piece {
+  std::string name;
+  at::Tensor parameter;
+  at::Tensor gradient;
+  bool decays = true;
+};
+
+// What an update is told. The gradient counts times gradient_scale times *gradient_factor (one element on the device, the
+// clipping factor), so that neither costs a pass of its own or a wait for the device.
+struct UpdateFacts {
+  int64_t step = 1;  // counts from 1
+  double learning_rate = 0;
+  double gradient_scale = 1;
+  const at::Tensor* gradient_factor = nullptr;
+};
+
+// The inner rule, in pieces, so that it can run sharded, offloaded, fused with the end of backward, or held back while a snapshot
+// still copies: calling update(i) is the moment at which piece i may change.
+class Optimizer {
+ public:
+  // What a piece must hold at least.
+  enum class Unit { elements, rows, matrices };
+
+  virtual ~Optimizer() = default;
+  virtual Unit unit() const = 0;
+  // Whether the first update must wait until the norm of the whole gradient is known.
+  virtual bool waits_for_norm() const = 0;
+  virtual void update(int64_t piece, const UpdateFacts& facts) = 0;
+  // What must survive a restart, by logical name. The tensors are the rule's own: a loader writes into them.
+  virtual mesh::NamedTensors state() = 0;
+  // Bytes of state for each parameter element.
+  virtual double bytes_per_element() const = 0;
+};
+
+// The rule called options.kind; an unknown one is refused and the nearest named. The list is in optimizers.cpp.
+std::unique_ptr<Optimizer> make_optimizer(const OptimOptions& options, std::vector<Piece> pieces);
+
+// The names that make_optimizer knows.
+std::vector<std::string> optimizer_names();
+
+}  // namespace cairn::optim

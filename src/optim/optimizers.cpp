@@ -1,0 +1,35 @@
+// The list of update rules. A new one is a file beside this and one line here.
+#include "base/check.h"
+#include "base/nearest.h"
+#include "optim/adamw.h"
+#include "optim/optimizer.h"
+#include "optim/options.h"
+
+namespace cairn::optim {
+namespace {
+
+struct Rule {
+  std::string name;
+  std::unique_ptr<Optimizer> (*make)(const OptimOptions&, std::vector<Piece>);
+};
+
+const std::vector<Rule>& rules() {
+  static const std::vector<Rule> list{{"adamw", make_adamw}};
+  return list;
+}
+
+}  // namespace
+
+std::vector<std::string> optimizer_names() {
+  std::vector<std::string> names;
+  for (const Rule& rule : rules()) names.push_back(rule.name);
+  return names;
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimOptions& options, std::vector<Piece> pieces) {
+  for (const Rule& rule : rules())
+    if (rule.name == options.kind) return rule.make(options, std::move(pieces));
+  base::fail_unknown("optimizer", options.kind, optimizer_names());
+}
+
+}  // namespace cairn::optim

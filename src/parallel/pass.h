@@ -1,0 +1,32 @@
+#pragma once
+#include "base/random.h"
+#include "mesh/axes.h"
+#include "mesh/batch.h"
+#include "mesh/gradients.h"
+#include "model/call.h"
+#include "model/objective.h"
+
+namespace cairn::base { class Trace; }
+namespace cairn::model { class Model; }
+
+namespace cairn::parallel {
+
+// One run through a model: at which weights, on what, judged how, and where its gradients go. Everything is borrowed.
+struct Pass {
+  const model::Model& model;
+  const model::Weights& at;
+  model::Buffers& buffers;
+  const mesh::Axes& axes;
+  const mesh::Batch& batch;             // on the model's device
+  const model::Objective& objective;
+  mesh::Gradients* into = nullptr;      // null: losses only
+  double weight = 1;                    // of the summed loss
+  base::Random random = {};
+  base::Trace* trace = nullptr;         // null: not traced
+};
+
+// Forward through all blocks in order, the objective, and, where gradients are asked for, both gradients of each block in reverse.
+// A value is dropped after its last reader. Starts no communication of its own and never waits for the device.
+model::Losses execute(const Pass& pass);
+
+}  // namespace cairn::parallel

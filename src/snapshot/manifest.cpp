@@ -1,0 +1,93 @@
+#include "snapshot/manifest.h"
+
+#include <charconv>
+
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+
+namespace cairn::snapshot {
+namespace {
+
+constexpr const char* kFormat = "cairn-snapshot";
+constexpr int64_t kFormatVersion = 1;
+constexpr std::string_view kTraining = "training/";
+constexpr std::string_view kExtension = ".safetensors";
+
+[[noreturn]] void refuse(const std::string& path, const std::string& reason) {
+  throw Error(Error::Kind::corrupt_file, fmt::format("{}: {}", path, reason));
+}
+
+// The value under `key` if it is there and of that type.
+template <typename T>
+T value_of(const nlohmann::json& object, const char* key, const std::string& path) {
+  const auto found = object.find(key);
+  const bool right = found != object.end() && (std::is_same_v<T, std::string> ? found->is_string() : found->is_number_unsigned());
+  if (!right) refuse(path, fmt::format("no {} that can be read", key));
+  return found->template get<T>();
+}
+
+Written file_facts(const std::string& name, const nlohmann::json& facts, const std::string& path) {
+  if (!is_file_name(name)) refuse(path, "a file name that no snapshot has");
+  if (!facts.is_object()) refuse(path, fmt::format("nothing is said about {}", name));
+  const auto digits = value_of<std::string>(facts, "xxh3", path);
+  Written written{.bytes = value_of<int64_t>(facts, "bytes", path)};
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), written.checksum, 16);
+  if (error != std::errc() || end != digits.data() + digits.size() || digits.size() != 16)
+    refuse(path, fmt::format("the xxh3 of {} is not 16 hex digits", name));
+  return written;
+}
+
+bool is_plain_name(std::string_view name) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
+  };
+  return !name.empty() && name.size() <= 100 && name.front() != '.' && std::all_of(name.begin(), name.end(), plain);
+}
+
+}  // namespace
+
+std::string format_manifest(const Manifest& manifest) {
+  nlohmann::ordered_json json{
+      {"format", kFormat}, {"format_version", kFormatVersion}, {"cairn_version", manifest.version}, {"step", manifest.step}};
+  for (const auto& [name, file] : manifest.files) {
+    json["files"][name] = {{"bytes", file.bytes}, {"xxh3", fmt::format("{:016x}", file.checksum)}};
+  }
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+Manifest parse_manifest(const std::string& text, const std::string& path) {
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) refuse(path, "not a JSON object");
+  if (const auto format = value_of<std::string>(json, "format", path); format != kFormat)
+    refuse(path, "not the manifest of a Cairn snapshot");
+  if (const auto version = value_of<int64_t>(json, "format_version", path); version != kFormatVersion) {
+    refuse(path, fmt::format("format version {}, this Cairn reads version {}", version, kFormatVersion));
+  }
+  Manifest manifest{
+      .step = value_of<int64_t>(json, "step", path), .version = value_of<std::string>(json, "cairn_version", path), .files = {}};
+  const auto files = json.find("files");
+  if (files == json.end() || !files->is_object()) refuse(path, "no files that can be read");
+  for (const auto& [name, facts] : files->items()) manifest.files.emplace(name, file_facts(name, facts, path));
+  return manifest;
+}
+
+bool is_file_name(const std::string& name) {
+  const std::string_view view = name;
+  return view != kManifestFile && is_plain_name(view.starts_with(kTraining) ? view.substr(kTraining.size()) : view);
+}
+
+std::string file_of_section(const std::string& section) {
+  if (!is_plain_name(section)) base::fail_input("snapshot section \"{}\": a name is letters, digits, '.', '_' and '-'", section);
+  return fmt::format("{}{}{}", section == "model" ? "" : kTraining, section, kExtension);
+}
+
+std::string section_of_file(const std::string& file) {
+  std::string_view name = file;
+  if (!name.ends_with(kExtension)) return {};
+  name.remove_suffix(kExtension.size());
+  if (name == "model") return std::string(name);
+  return name.starts_with(kTraining) ? std::string(name.substr(kTraining.size())) : std::string();
+}
+
+}  // namespace cairn::snapshot

@@ -1,0 +1,32 @@
+// The manifest of a snapshot: which files belong to it, how long they are and what their checksums are. Written last.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "snapshot/safetensors.h"
+
+namespace cairn::snapshot {
+
+inline constexpr const char* kManifestFile = "manifest.json";
+
+struct Manifest {
+  int64_t step = 0;
+  std::string version;                   // of the Cairn that wrote it
+  std::map<std::string, Written> files;  // by name within the snapshot
+  bool operator==(const Manifest&) const = default;
+};
+
+std::string format_manifest(const Manifest& manifest);
+
+// Throws corrupt_file with `path` and the reason for anything but a manifest of this format version.
+Manifest parse_manifest(const std::string& text, const std::string& path);
+
+// Whether a name may be a file of a snapshot: "model.safetensors", "training/state.json"; never a way out of its folder.
+bool is_file_name(const std::string& name);
+
+// The file that holds a section, and the section that a file holds (empty: none, it is a text).
+std::string file_of_section(const std::string& section);
+std::string section_of_file(const std::string& file);
+
+}  // namespace cairn::snapshot

@@ -1,0 +1,161 @@
+// Opening a snapshot: the manifest first, then every file against it.
+#include <filesystem>
+#include <unordered_map>
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+
+#include "base/check.h"
+#include "base/checksum.h"
+#include "base/log.h"
+#include "snapshot/folder.h"
+#include "snapshot/manifest.h"
+#include "snapshot/snapshot.h"
+
+namespace cairn::snapshot {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr size_t kManifestBytesMax = 1 << 20;
+constexpr size_t kTextBytesMax = 1 << 30;
+constexpr size_t kNamesShown = 5;
+
+[[noreturn]] void refuse(const std::string& path, const std::string& reason) {
+  throw Error(Error::Kind::corrupt_file, fmt::format("{}: {}", path, reason));
+}
+
+std::string text_of(const MappedFile& file, size_t bytes_max) {
+  const std::span<const std::byte> bytes = file.bytes();
+  if (bytes.size() > bytes_max) refuse(file.path(), fmt::format("{} bytes, at most {} are read", bytes.size(), bytes_max));
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::shared_ptr<const MappedFile> checked_file(const std::string& path, const Written& expected) {
+  std::shared_ptr<const MappedFile> file = MappedFile::open(path);
+  const auto bytes = static_cast<int64_t>(file->bytes().size());
+  if (bytes != expected.bytes) refuse(path, fmt::format("{} bytes long, the manifest says {}", bytes, expected.bytes));
+  const uint64_t found = base::checksum(file->bytes());
+  if (found != expected.checksum) refuse(path, fmt::format("checksum {:016x}, the manifest says {:016x}", found, expected.checksum));
+  return file;
+}
+
+std::string described(c10::ScalarType dtype, at::IntArrayRef shape) {
+  return fmt::format("{} [{}]", safetensors_dtype(dtype), fmt::join(shape, ", "));
+}
+
+// "; missing there: a, b and 3 more", or nothing.
+std::string listed(const char* title, const std::vector<std::string>& items) {
+  if (items.empty()) return {};
+  const size_t shown = std::min(items.size(), kNamesShown);
+  const std::string more = items.size() > shown ? fmt::format(" and {} more", items.size() - shown) : "";
+  return fmt::format("; {}: {}{}", title, fmt::join(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(shown), ", "), more);
+}
+
+}  // namespace
+
+std::vector<std::string> Opened::sections() const {
+  std::vector<std::string> names;
+  for (const auto& [name, file] : sections_) names.push_back(name);
+  return names;
+}
+
+const Safetensors& Opened::section(const std::string& name) const {
+  const auto found = sections_.find(name);
+  if (found == sections_.end()) base::fail_input("{}: no section \"{}\" (it has {})", path_, name, fmt::join(sections(), ", "));
+  return found->second;
+}
+
+const std::string& Opened::text(const std::string& file) const {
+  const auto found = texts_.find(file);
+  if (found == texts_.end()) base::fail_input("{}: no file {} in this snapshot", path_, file);
+  return found->second;
+}
+
+void Opened::load_into(const std::string& section_name, const mesh::NamedTensors& into) const {
+  const Safetensors& saved = section(section_name);
+  std::unordered_map<std::string, const TensorEntry*> unread;
+  for (const TensorEntry& entry : saved.entries()) unread.emplace(entry.name, &entry);
+  std::vector<std::pair<const TensorEntry*, at::Tensor>> copies;
+  std::vector<std::string> missing, unlike, unexpected;
+  for (const auto& [name, tensor] : into) {
+    const auto found = unread.find(name);
+    if (found == unread.end()) {
+      missing.push_back(name);
+      continue;
+    }
+    const TensorEntry& entry = *found->second;
+    if (entry.dtype != tensor.scalar_type() || entry.shape != tensor.sizes()) {
+      unlike.push_back(fmt::format("{} is {} there, {} here", name, described(entry.dtype, entry.shape),
+                                   described(tensor.scalar_type(), tensor.sizes())));
+    }
+    copies.emplace_back(&entry, tensor);
+    unread.erase(found);
+  }
+  for (const TensorEntry& entry : saved.entries()) {
+    if (unread.contains(entry.name)) unexpected.push_back(entry.name);
+  }
+  if (const std::string trouble = listed("missing there", missing) + listed("unknown here", unexpected) + listed("different", unlike);
+      !trouble.empty()) {
+    base::fail_input("{}: does not fit what it is loaded into{}", saved.path(), trouble);
+  }
+  const at::NoGradGuard no_grad;
+  for (auto& [entry, tensor] : copies) tensor.copy_(saved.view(*entry));
+}
+
+Opened open(const std::string& path) {
+  const fs::path folder = fs::path(path).has_filename() ? fs::path(path) : fs::path(path).parent_path();
+  const std::string manifest_path = folder / kManifestFile;
+  const Manifest manifest = parse_manifest(text_of(*MappedFile::open(manifest_path), kManifestBytesMax), manifest_path);
+  if (const auto named = parse_step_folder(folder); named && named->step != manifest.step) {
+    refuse(manifest_path, fmt::format("step {}, the folder's name says {}", manifest.step, named->step));
+  }
+  Opened opened;
+  opened.path_ = folder;
+  opened.step_ = manifest.step;
+  for (const auto& [name, expected] : manifest.files) {
+    std::shared_ptr<const MappedFile> file = checked_file(folder / name, expected);
+    if (const std::string section = section_of_file(name); !section.empty()) {
+      opened.sections_.emplace(section, Safetensors(std::move(file)));
+    } else {
+      opened.texts_.emplace(name, text_of(*file, kTextBytesMax));
+    }
+  }
+  return opened;
+}
+
+std::optional<Opened> open_latest(const std::string& run_dir, base::Log& log) {
+  check_run_directory(run_dir);
+  const std::vector<StepFolder> folders = step_folders(run_dir);
+  std::string newest_trouble;
+  for (const StepFolder& folder : folders) {
+    try {
+      return open(folder.path);
+    } catch (const Error& error) {
+      if (error.kind() != Error::Kind::corrupt_file) throw;
+      log.warn("snapshot of step {} is damaged, passed over: {}", folder.step, error.what());
+      if (newest_trouble.empty()) newest_trouble = error.what();
+    }
+  }
+  if (folders.empty()) return std::nullopt;
+  throw Error(Error::Kind::corrupt_file,
+              fmt::format("{}: none of its {} snapshots is whole; the newest: {}", run_dir, folders.size(), newest_trouble));
+}
+
+std::vector<Listed> list(const std::string& run_dir) {
+  check_run_directory(run_dir);
+  std::vector<Listed> found;
+  for (const StepFolder& folder : step_folders(run_dir)) {
+    Listed listed{.step = folder.step, .bytes = 0, .path = folder.path};
+    std::error_code ignored;  // a file may go while we look
+    for (fs::recursive_directory_iterator it(folder.path, ignored), end; !ignored && it != end; it.increment(ignored)) {
+      if (it->is_regular_file(ignored)) listed.bytes += static_cast<int64_t>(it->file_size(ignored));
+    }
+    found.push_back(std::move(listed));
+  }
+  std::reverse(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace cairn::snapshot

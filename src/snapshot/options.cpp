@@ -1,0 +1,13 @@
+#include "snapshot/options.h"
+
+namespace cairn::snapshot {
+
+base::Schema<SnapshotOptions> snapshot_schema() {
+  using O = SnapshotOptions;
+  return {"snapshot",
+          "When the state of a run is saved, and how much of it is kept.",
+          {{"every", &O::every, "Steps between two snapshots; 0 saves only at the end.", base::at_least(0)},
+           {"keep", &O::keep, "Snapshots kept on disk, the newest ones.", base::at_least(1)}}};
+}
+
+}  // namespace cairn::snapshot

@@ -1,0 +1,74 @@
+#include "snapshot/safetensors.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include <ATen/ATen.h>
+
+#include "base/check.h"
+#include "base/files.h"
+
+namespace cairn::snapshot {
+namespace {
+
+std::vector<TensorEntry> entries_of(const mesh::NamedTensors& tensors) {
+  std::vector<TensorEntry> entries;
+  for (const auto& [name, tensor] : tensors) {
+    CAIRN_CHECK(tensor.defined() && tensor.layout() == at::kStrided, "tensor {} has no bytes to save", name);
+    entries.push_back({.name = name, .dtype = tensor.scalar_type(), .shape = tensor.sizes().vec()});
+  }
+  return entries;
+}
+
+// The format is little-endian, and so is every machine that Cairn runs on.
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
+
+}  // namespace
+
+int64_t safetensors_bytes(const mesh::NamedTensors& tensors) {
+  std::vector<TensorEntry> entries = entries_of(tensors);
+  const std::string header = format_safetensors_header(entries, {{"format", "pt"}});
+  return entries.empty() ? static_cast<int64_t>(header.size()) : entries.back().end;
+}
+
+Written write_safetensors(const std::string& path, const mesh::NamedTensors& tensors, const base::Disk& disk) {
+  std::vector<TensorEntry> entries = entries_of(tensors);
+  const std::string header = format_safetensors_header(entries, {{"format", "pt"}});
+  base::FileWriter file(path, entries.empty() ? static_cast<int64_t>(header.size()) : entries.back().end, disk);
+  file.write(header);
+  for (const auto& [name, tensor] : tensors) {
+    const at::Tensor host = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
+    file.write(std::span(static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()));
+  }
+  file.commit();
+  return {.bytes = file.bytes_written(), .checksum = file.checksum()};
+}
+
+Safetensors::Safetensors(std::shared_ptr<const MappedFile> file)
+    : file_(std::move(file)), header_(std::make_shared<SafetensorsHeader>(parse_safetensors_header(file_->bytes(), file_->path()))) {}
+
+const TensorEntry* Safetensors::find(const std::string& name) const {
+  const auto& all = header_->entries;
+  const auto found = std::find_if(all.begin(), all.end(), [&](const TensorEntry& entry) { return entry.name == name; });
+  return found == all.end() ? nullptr : &*found;
+}
+
+at::Tensor Safetensors::view(const TensorEntry& entry) const {
+  const std::span<const std::byte> bytes =
+      file_->bytes().subspan(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.end - entry.begin));
+  if (entry.dtype == at::kBool && std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; })) {
+    throw Error(Error::Kind::corrupt_file, fmt::format("{}: tensor \"{}\": a BOOL is neither 0 nor 1", path(), entry.name));
+  }
+  const at::TensorOptions options = at::TensorOptions().dtype(entry.dtype);
+  // Another writer's tensors may lie at odd addresses, where kernels may not read them.
+  if (reinterpret_cast<uintptr_t>(bytes.data()) % c10::elementSize(entry.dtype) != 0) {
+    at::Tensor copy = at::empty(entry.shape, options);
+    std::copy(bytes.begin(), bytes.end(), static_cast<std::byte*>(copy.mutable_data_ptr()));
+    return copy;
+  }
+  if (bytes.empty()) return at::empty(entry.shape, options);
+  return at::from_blob(
+      const_cast<std::byte*>(bytes.data()), entry.shape, [file = file_](void*) {}, options);
+}
+
+}  // namespace cairn::snapshot

@@ -1,0 +1,54 @@
+// The safetensors file format: tensors by name in one file that cannot run code, written as a stream and read through a memory map.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "mesh/named_tensor.h"
+#include "snapshot/mapped_file.h"
+#include "snapshot/safetensors_header.h"
+
+namespace cairn::base {
+class Disk;
+}
+
+namespace cairn::snapshot {
+
+// What was written, as the manifest wants it.
+struct Written {
+  int64_t bytes = 0;
+  uint64_t checksum = 0;  // xxh3-64 of the whole file
+  bool operator==(const Written&) const = default;
+};
+
+// The bytes that write_safetensors will write for these tensors, so that space can be asked for first.
+int64_t safetensors_bytes(const mesh::NamedTensors& tensors);
+
+// Writes the tensors in the given order under `path`, which appears only when it is whole and on disk. Tensors may be strided and
+// live on any device: one at a time is brought to the host. Refuses two tensors of one name and dtypes the format lacks.
+Written write_safetensors(const std::string& path, const mesh::NamedTensors& tensors, const base::Disk& disk);
+
+// A safetensors file opened for reading. The file is not trusted: the constructor checks everything the header says against the
+// file's size and throws corrupt_file naming file, tensor and reason. A value: copies share the map.
+class Safetensors {
+ public:
+  explicit Safetensors(const std::string& path) : Safetensors(MappedFile::open(path)) {}
+  explicit Safetensors(std::shared_ptr<const MappedFile> file);
+
+  const std::string& path() const { return file_->path(); }
+  const std::vector<TensorEntry>& entries() const { return header_->entries; }
+  const TensorEntry* find(const std::string& name) const;  // null where there is none
+
+  // A tensor on the mapped bytes (no copy; the map lives as long as the tensor). For reading only: writing into it is a fault.
+  // Throws corrupt_file for a truth value that is neither 0 nor 1.
+  at::Tensor view(const TensorEntry& entry) const;
+
+ private:
+  std::shared_ptr<const MappedFile> file_;
+  std::shared_ptr<const SafetensorsHeader> header_;
+};
+
+}  // namespace cairn::snapshot

@@ -1,0 +1,167 @@
+// Saving a snapshot: written aside, put in place by one rename, then the old ones go.
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/text.h"
+#include "snapshot/folder.h"
+#include "snapshot/manifest.h"
+#include "snapshot/snapshot.h"
+
+namespace cairn::snapshot {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kWriting = ".writing-";
+constexpr const char* kRemoving = ".removing-";
+constexpr int64_t kManifestBytesMax = 1 << 20;
+constexpr int64_t kSpareBytes = 1 << 16;  // the manifest and the folders' own blocks
+
+void must(int result, const char* doing, const fs::path& path) {
+  if (result != 0) throw Error(Error::Kind::disk, fmt::format("{}: cannot {}: {}", path.string(), doing, std::strerror(errno)));
+}
+
+// The folder being written: gone again unless it was put in place.
+class Partial {
+ public:
+  explicit Partial(fs::path path) : path_(std::move(path)) { base::make_folder(path_ / "training"); }
+  ~Partial() {
+    std::error_code ignored;  // what stays behind, the next save clears
+    if (!placed_) fs::remove_all(path_, ignored);
+  }
+  Partial(const Partial&) = delete;
+  Partial& operator=(const Partial&) = delete;
+
+  const fs::path& path() const { return path_; }
+  void placed() { placed_ = true; }
+
+ private:
+  fs::path path_;
+  bool placed_ = false;
+};
+
+void clear_leftovers(const fs::path& folder) {
+  std::vector<fs::path> leftovers;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kWriting) || name.starts_with(kRemoving)) leftovers.push_back(entry.path());
+  }
+  std::error_code ignored;  // they are in nobody's way
+  for (const fs::path& path : leftovers) fs::remove_all(path, ignored);
+}
+
+void check_names(const Contents& contents) {
+  CAIRN_CHECK(contents.step >= 0, "snapshot of step {}", contents.step);
+  for (const auto& [file, text] : contents.texts) {
+    if (!is_file_name(file))
+      base::fail_input("snapshot file \"{}\": a name is letters, digits, '.', '_' and '-', with training/ before it or not", file);
+    if (!section_of_file(file).empty()) base::fail_input("snapshot file \"{}\": a text cannot have the name of a section of tensors", file);
+  }
+}
+
+void check_space(const fs::path& folder, const Contents& contents, const base::Disk& disk) {
+  int64_t needed = kSpareBytes;
+  for (const auto& [section, tensors] : contents.tensors) needed += safetensors_bytes(tensors);
+  for (const auto& [file, text] : contents.texts) needed += static_cast<int64_t>(text.size());
+  const int64_t free = disk.free_bytes(folder);
+  if (free < 0 || free >= needed) return;
+  throw Error(
+      Error::Kind::disk,
+      fmt::format(
+          "{}: no room for the snapshot of step {}: it needs {} bytes ({}), {} bytes ({}) are free; earlier snapshots are untouched",
+          folder.string(), contents.step, needed, base::human_bytes(needed), free, base::human_bytes(free)));
+}
+
+void write_files(const fs::path& folder, const Contents& contents, const base::Disk& disk) {
+  Manifest manifest{.step = contents.step, .version = contents.version, .files = {}};
+  for (const auto& [section, tensors] : contents.tensors) {
+    const std::string file = file_of_section(section);
+    manifest.files[file] = write_safetensors(folder / file, tensors, disk);
+  }
+  for (const auto& [file, text] : contents.texts) {
+    base::write_atomically(folder / file, text, disk);
+    manifest.files[file] = {.bytes = static_cast<int64_t>(text.size()), .checksum = base::checksum(text)};
+  }
+  must(disk.sync_folder(folder / "training"), "sync", folder / "training");
+  base::write_atomically(folder / kManifestFile, format_manifest(manifest), disk);
+  must(disk.sync_folder(folder), "sync", folder);
+}
+
+// Every file is there at its length. The checksums, which cost reading it all, are left to open().
+bool looks_whole(const fs::path& folder) {
+  try {
+    const std::string path = folder / kManifestFile;
+    const Manifest manifest = parse_manifest(base::read_file(path, kManifestBytesMax), path);
+    return std::all_of(manifest.files.begin(), manifest.files.end(), [&](const auto& file) {
+      std::error_code error;
+      return fs::file_size(folder / file.first, error) == static_cast<uintmax_t>(file.second.bytes) && !error;
+    });
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// Takes the name away first, so that nobody meets a half removed snapshot. One that cannot be removed is tried again by the next save.
+void drop(const fs::path& path, const base::Disk& disk) {
+  const fs::path away = path.parent_path() / (kRemoving + path.filename().string());
+  std::error_code ignored;
+  fs::remove_all(away, ignored);
+  if (disk.rename(path, away) == 0) fs::remove_all(away, ignored);
+}
+
+// Puts `from` at `to`. One of the same step steps aside first, as .old, and is still found there if we die between the two renames.
+void put_in_place(const fs::path& from, const fs::path& to, const base::Disk& disk) {
+  const fs::path old = to.string() + ".old";
+  bool replaces = fs::exists(to);
+  if (replaces && fs::exists(old)) {  // an earlier save died here
+    replaces = looks_whole(to);
+    drop(replaces ? old : to, disk);
+  }
+  if (replaces) must(disk.rename(to, old), "move aside", to);
+  if (disk.rename(from, to) != 0) {
+    const int error = errno;
+    if (replaces) disk.rename(old, to);
+    errno = error;
+    must(-1, "put in place", to);
+  }
+  must(disk.sync_folder(to.parent_path()), "sync", to.parent_path());
+}
+
+// Counts only whole ones, so that damaged ones never push out the last good one.
+void prune(const std::string& run_dir, int64_t step, const Keep& keep, const base::Disk& disk) {
+  int64_t kept = 0;
+  for (const StepFolder& folder : step_folders(run_dir)) {
+    const bool ours = folder.step == step && !folder.replaced;
+    if (ours) {
+      ++kept;
+    } else if (folder.step >= step || kept >= keep.newest) {
+      drop(folder.path, disk);
+    } else if (looks_whole(folder.path)) {
+      ++kept;
+    }
+  }
+}
+
+}  // namespace
+
+std::string save(const std::string& run_dir, const Contents& contents, const Keep& keep, const base::Disk& disk) {
+  check_names(contents);
+  const fs::path parent = snapshots_folder(run_dir);
+  const fs::path place = step_folder(run_dir, contents.step);
+  base::make_folder(parent);
+  clear_leftovers(parent);
+  check_space(parent, contents, disk);
+  Partial partial(parent / fmt::format("{}{}-{}", kWriting, place.filename().string(), ::getpid()));
+  write_files(partial.path(), contents, disk);
+  put_in_place(partial.path(), place, disk);
+  partial.placed();
+  prune(run_dir, contents.step, keep, disk);
+  return place;
+}
+
+}  // namespace cairn::snapshot

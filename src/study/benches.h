@@ -1,0 +1,46 @@
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace cairn::base { class Log; }
+
+namespace cairn::study {
+
+// One case of a bench: ours and the peer, measured interleaved in one run.
+struct BenchRow {
+  std::string case_name;
+  double ours = 0;
+  double peer = 0;
+  std::string unit;
+  double ratio = 0;   // above 1: ours is better
+  double spread = 0;  // of the ratio over the repetitions: (highest - lowest) / median
+  double goal = 0;    // the ratio must reach this
+  bool pass = false;
+};
+
+struct BenchOptions {
+  std::string only;     // one case; empty: all
+  std::string program;  // this program's own file, for benches that start it
+  std::string cache;    // where a peer's environment is kept
+  std::string scratch;  // a folder of its own, empty, removed afterwards
+};
+
+struct Bench {
+  std::string name;
+  std::string about;
+  std::vector<BenchRow> (*measure)(const BenchOptions&, base::Log&);
+};
+
+// Every bench there is. The list is in benches.cpp.
+const std::vector<Bench>& benches();
+
+// {"bench", "rows": [{"case", "ours", "peer", "unit", "ratio", "spread", "goal", "pass"}]}
+std::string to_json(const std::string& bench, const std::vector<BenchRow>& rows);
+std::string to_table(const std::vector<BenchRow>& rows);
+
+// A row from paired measurements: medians, ratio of the medians, spread of the paired ratios.
+enum class Better { higher, lower };
+BenchRow compare(std::string case_name, std::vector<double> ours, std::vector<double> peer, std::string unit, Better better, double goal);
+
+}  // namespace cairn::study

@@ -1,0 +1,67 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace cairn::base { class Log; }
+
+namespace cairn::study {
+
+// One claim of a published system, measured: what the plain way gives, what ours gives, what was promised.
+struct Claim {
+  std::string claim;
+  double baseline = 0;
+  double measured = 0;
+  std::string threshold;  // in words and numbers: "at most 1e-05"
+  bool pass = false;
+};
+
+// A claim that could not be measured here, and why. Never counts as passed.
+struct Skipped {
+  std::string claim;
+  std::string reason;
+};
+
+// What a proof is given.
+struct ProofOptions {
+  uint64_t seed = 1;
+  std::string data;   // a text file to measure on; empty: the built-in stories
+  bool full = false;  // may take longer than five minutes
+  std::string scratch;  // a folder of its own, empty, removed afterwards
+};
+
+// What a proof finds, gathered as it goes.
+class Findings {
+ public:
+  // The measured value must be at most / at least the bound.
+  void at_most(std::string claim, double baseline, double measured, double bound);
+  void at_least(std::string claim, double baseline, double measured, double bound);
+  void skip(std::string claim, std::string reason);
+
+  const std::vector<Claim>& claims() const { return claims_; }
+  const std::vector<Skipped>& skipped() const { return skipped_; }
+  // At least one claim was measured and none failed.
+  bool hold() const;
+
+ private:
+  std::vector<Claim> claims_;
+  std::vector<Skipped> skipped_;
+};
+
+// One published system's proof: its claims, measured against the honest baseline in the same run.
+struct Proof {
+  std::string slug;
+  std::string about;  // one line
+  void (*prove)(const ProofOptions&, Findings&, base::Log&);
+};
+
+// Every proof there is. The list is in proofs.cpp.
+const std::vector<Proof>& proofs();
+
+// {"slug", "claims": [...], "skipped": [...], "seconds"}
+std::string to_json(const std::string& slug, const Findings& findings, double seconds);
+// A table for people.
+std::string to_table(const Findings& findings);
+
+}  // namespace cairn::study

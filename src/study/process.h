@@ -1,0 +1,19 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cairn::study {
+
+// How a program that was run to its end came out.
+struct Ended {
+  int exit_code = 0;  // 128 + signal where it was killed
+  double seconds = 0;
+  int64_t peak_bytes = 0;  // the most memory it ever held
+  std::string output;      // its last 4,000 characters, standard output and error together
+};
+
+// Runs a program and waits for it. The first of `argv` is looked for in PATH.
+Ended run_program(const std::vector<std::string>& argv, const std::string& log_file);
+
+}  // namespace cairn::study

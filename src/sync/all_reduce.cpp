@@ -1,0 +1,86 @@
+#include "sync/all_reduce.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "comm/group.h"
+#include "sync/options.h"
+
+namespace cairn::sync {
+namespace {
+
+// A run of neighbouring gradients that travels as one message.
+struct Bucket {
+  std::string name = {};  // of its first gradient, for messages
+  at::Tensor flat = {};
+  int64_t pieces = 0;
+  int64_t missing = 0;  // gradients of this step that are not complete yet
+};
+
+bool touch(const at::Tensor& a, const at::Tensor& b) {
+  return a.dtype() == b.dtype() && a.is_contiguous() && b.is_contiguous() && a.storage().is_alias_of(b.storage()) && a.storage_offset() + a.numel() == b.storage_offset();
+}
+
+class AllReduce final : public Sync {
+ public:
+  AllReduce(const SyncOptions& options, Replica replica) : replica_(replica), bucket_of_(replica.gradients.size()) {
+    // From the last gradient to the first: the order in which backward completes them, so buckets fill one after the other.
+    const auto bytes_max = static_cast<int64_t>(options.bucket_mib * (1 << 20));
+    for (size_t i = replica.gradients.size(); i-- > 0;) {
+      const mesh::NamedTensor& g = replica.gradients[i];
+      Bucket* open = buckets_.empty() ? nullptr : &buckets_.back();
+      if (open && touch(g.tensor, open->flat) && static_cast<int64_t>(open->flat.nbytes() + g.tensor.nbytes()) <= bytes_max) {
+        open->flat = g.tensor.as_strided({g.tensor.numel() + open->flat.numel()}, {1}, g.tensor.storage_offset());
+      } else {
+        buckets_.push_back({.flat = g.tensor.view({-1})});
+        open = &buckets_.back();
+      }
+      open->name = g.name;
+      ++open->pieces;
+      bucket_of_[i] = buckets_.size() - 1;
+    }
+    begin_step();
+  }
+
+  void gradient_ready(int64_t index) override {
+    --buckets_[bucket_of_[static_cast<size_t>(index)]].missing;
+    ++announced_;
+    // Peers pair operations up by order, so buckets leave in one order whatever the order of completion.
+    while (next_ < buckets_.size() && buckets_[next_].missing == 0) {
+      const Bucket& bucket = buckets_[next_++];
+      pending_.push_back(replica_.peers.all_reduce(bucket.flat, comm::Reduce::sum, {comm::Purpose::gradient, bucket.name}));
+    }
+    replica_.peers.progress();
+  }
+
+  comm::Work after_backward(const StepFacts& facts) override {
+    CAIRN_CHECK(announced_ == static_cast<int64_t>(replica_.gradients.size()), "{} of {} gradients announced at step {}", announced_, replica_.gradients.size(), facts.step);
+    begin_step();
+    return comm::Work::all(std::exchange(pending_, {}));
+  }
+
+  void on_membership(const Membership&) override {}  // keeps nothing per peer; the group itself has shrunk
+
+ private:
+  void begin_step() {
+    for (Bucket& bucket : buckets_) bucket.missing = bucket.pieces;
+    next_ = 0;
+    announced_ = 0;
+  }
+
+  Replica replica_;
+  std::vector<Bucket> buckets_;     // in the order in which they leave
+  std::vector<size_t> bucket_of_;   // by gradient
+  size_t next_ = 0;                 // first bucket that has not left in this step
+  int64_t announced_ = 0;
+  std::vector<comm::Work> pending_;
+};
+
+}  // namespace
+
+std::unique_ptr<Sync> make_all_reduce(const SyncOptions& options, Replica replica) { return std::make_unique<AllReduce>(options, replica); }
+
+}  // namespace cairn::sync

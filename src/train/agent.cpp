@@ -1,0 +1,269 @@
+#include "train/agent.h"
+
+#include <fmt/format.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/error.h"
+
+extern char** environ;
+
+namespace cairn::train {
+namespace {
+
+using Nanoseconds = std::chrono::nanoseconds;
+
+constexpr uint64_t kMagic = 0x3170757465736e63;      // the first bytes of a set-up file
+constexpr auto kGlance = std::chrono::milliseconds(100);  // how often a stop is looked for while ranks run
+constexpr int kSizeMax = 65536;
+
+// An open file that is closed with its owner.
+class File {
+ public:
+  explicit File(int fd) : fd_(fd) {}
+  File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  ~File() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+[[noreturn]] void fail(const char* what) { throw Error(Error::Kind::bad_input, fmt::format("{}: {}", what, std::strerror(errno))); }
+
+template <typename T>
+void put(std::string& text, const T& value) {
+  text.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+// The set-up of one rank as an anonymous file, rewound.
+File setup_file(const comm::NetSetup& setup) {
+  std::string text;
+  put(text, kMagic);
+  put(text, int32_t{setup.rank});
+  put(text, int32_t{setup.size});
+  put(text, int32_t{setup.listener_fd});
+  text.append(reinterpret_cast<const char*>(setup.key.data()), setup.key.size());
+  for (const uint16_t port : setup.ports) put(text, port);
+  File file(::memfd_create("cairn-setup", MFD_CLOEXEC));
+  if (file.fd() < 0) fail("memfd_create");
+  if (::write(file.fd(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) || ::lseek(file.fd(), 0, SEEK_SET) != 0) fail("set-up file");
+  return file;
+}
+
+std::vector<std::string> environment(const AgentOptions& options, const comm::NetSetup& setup, int setup_fd) {
+  std::vector<std::pair<std::string, std::string>> own = options.env;
+  own.emplace_back("CAIRN_RANK", std::to_string(setup.rank));
+  own.emplace_back("CAIRN_WORLD_SIZE", std::to_string(setup.size));
+  own.emplace_back("CAIRN_SETUP_FD", std::to_string(setup_fd));
+  std::vector<std::string> all;
+  for (char** one = environ; *one; ++one) {
+    const std::string_view text = *one;
+    const auto replaced = [&](const auto& entry) { return text.substr(0, text.find('=')) == entry.first; };
+    if (std::none_of(own.begin(), own.end(), replaced)) all.emplace_back(text);
+  }
+  for (const auto& [key, value] : own) all.push_back(key + "=" + value);
+  return all;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> list;
+  for (std::string& text : texts) list.push_back(text.data());
+  list.push_back(nullptr);
+  return list;
+}
+
+// Only calls that are allowed between fork and exec of a process with threads.
+[[noreturn]] void become_rank(char* const* argv, char* const* env, pid_t agent, int setup_fd, int listener_fd) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != agent) ::_exit(4);  // it died before we asked to die with it
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (const int signal : {SIGINT, SIGTERM, SIGPIPE}) ::signal(signal, SIG_DFL);
+  ::fcntl(setup_fd, F_SETFD, 0);
+  if (listener_fd >= 0) ::fcntl(listener_fd, F_SETFD, 0);
+  ::execve(argv[0], argv, env);
+  ::_exit(127);
+}
+
+struct Rank {
+  pid_t pid = -1;
+  File ended;                      // readable once the process has ended
+  std::optional<int> status = {};  // as wait reports it
+};
+
+std::string how(int status) {
+  if (WIFSIGNALED(status)) {
+    const char* name = ::sigabbrev_np(WTERMSIG(status));
+    return fmt::format("was killed by signal {} (SIG{})", WTERMSIG(status), name ? name : "?");
+  }
+  if (WEXITSTATUS(status) == 127) return "could not be started (exit code 127)";
+  return fmt::format("ended with exit code {}", WEXITSTATUS(status));
+}
+
+// The ranks while they run.
+class Agent {
+ public:
+  Agent(const AgentOptions& options, base::Log& log, const base::Stop& stop) : options_(options), log_(log), stop_(stop) {}
+  ~Agent() {
+    signal_all(SIGKILL);
+    while (running() > 0 && reap(0)) {
+    }
+  }
+
+  void start() {
+    std::vector<comm::NetSetup> setups = comm::make_net_setups(options_.nproc);
+    std::vector<File> listeners;
+    for (const comm::NetSetup& setup : setups) listeners.emplace_back(setup.listener_fd);
+    for (const comm::NetSetup& setup : setups) {
+      File file = setup_file(setup);
+      std::vector<std::string> argv = options_.argv, env = environment(options_, setup, file.fd());
+      const auto argv_list = pointers(argv), env_list = pointers(env);
+      const pid_t agent = ::getpid();
+      const pid_t pid = ::fork();
+      if (pid < 0) fail("fork");
+      if (pid == 0) become_rank(argv_list.data(), env_list.data(), agent, file.fd(), setup.listener_fd);
+      ranks_.push_back({pid, File(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)))});
+    }
+  }
+
+  int watch() {
+    std::optional<Nanoseconds> kill_at;
+    bool passed_on = false;
+    while (running() > 0) {
+      if (stop_.requested() && !std::exchange(passed_on, true)) {
+        pass_on(stop_.signal());
+        kill_at = sooner(kill_at, clock_.now() + options_.grace);
+      }
+      if (reap(WNOHANG)) {
+        if (first_failure_) kill_at = sooner(kill_at, clock_.now() + options_.failure_grace);
+        continue;
+      }
+      if (kill_at && clock_.now() >= *kill_at) {
+        log_.warn("ranks still running after the grace time are killed count={}", running());
+        signal_all(SIGKILL);
+        kill_at.reset();
+      }
+      rest();
+    }
+    return result();
+  }
+
+ private:
+  // A signal sent by the terminal has reached the ranks already: they are of the same process group.
+  void pass_on(int signal) {
+    log_.info("stopping ranks={}", running());
+    if (signal == SIGINT && ::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp()) return;
+    signal_all(SIGTERM);
+  }
+
+  void signal_all(int signal) {
+    for (const Rank& rank : ranks_) {
+      if (!rank.status) ::kill(rank.pid, signal);
+    }
+  }
+
+  // Takes note of one rank that ended; false where none did.
+  bool reap(int flags) {
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      if (ranks_[i].status) continue;
+      int status = 0;
+      if (::waitpid(ranks_[i].pid, &status, flags) != ranks_[i].pid) continue;
+      ranks_[i].status = status;
+      note(static_cast<int>(i), status);
+      return true;
+    }
+    return false;
+  }
+
+  void note(int rank, int status) {
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
+    log_.write(base::Level::error, fmt::format("rank {} {}", rank, how(status)));
+    const int code = WIFSIGNALED(status) || WEXITSTATUS(status) == 127 ? 4 : WEXITSTATUS(status);
+    const bool consequence = WIFEXITED(status) && code == 4;  // it only lost somebody: the cause says more
+    if (!first_failure_ || (consequence_ && !consequence)) {
+      first_failure_ = WIFEXITED(status) && WEXITSTATUS(status) == 127 ? 3 : code;
+      consequence_ = consequence;
+    }
+  }
+
+  // Until a rank ends, or for a glance.
+  void rest() const {
+    std::vector<pollfd> ends;
+    for (const Rank& rank : ranks_) {
+      if (!rank.status && rank.ended.fd() >= 0) ends.push_back({rank.ended.fd(), POLLIN, 0});
+    }
+    ::poll(ends.data(), ends.size(), static_cast<int>(kGlance.count()));
+  }
+
+  int running() const {
+    return static_cast<int>(std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return !rank.status; }));
+  }
+  int result() const { return first_failure_.value_or(0); }
+  static Nanoseconds sooner(std::optional<Nanoseconds> a, Nanoseconds b) { return a ? std::min(*a, b) : b; }
+
+  const AgentOptions& options_;
+  base::Log& log_;
+  const base::Stop& stop_;
+  base::RealClock clock_;
+  std::vector<Rank> ranks_;
+  std::optional<int> first_failure_;
+  bool consequence_ = false;
+};
+
+}  // namespace
+
+int run_ranks(const AgentOptions& options, base::Log& log, const base::Stop& stop) {
+  CAIRN_CHECK(options.nproc >= 1 && options.nproc <= kSizeMax, "{} ranks", options.nproc);
+  CAIRN_CHECK(!options.argv.empty(), "no program to start");
+  Agent agent(options, log, stop);
+  agent.start();
+  return agent.watch();
+}
+
+comm::NetSetup inherited_setup(int setup_fd) {
+  File file(setup_fd);
+  std::string text(1 << 20, '\0');
+  const ssize_t length = ::pread(setup_fd, text.data(), text.size(), 0);
+  const auto refuse = [&](const char* why) { base::fail_input("CAIRN_SETUP_FD = {}: {}: this process was not started by cairn's agent", setup_fd, why); };
+  if (length < 0) refuse(std::strerror(errno));
+  size_t at = 0;
+  const auto take = [&](void* into, size_t bytes) {
+    if (static_cast<size_t>(length) - at < bytes) refuse("too short");
+    std::memcpy(into, text.data() + at, bytes);
+    at += bytes;
+  };
+  uint64_t magic = 0;
+  int32_t rank = 0, size = 0, listener = 0;
+  take(&magic, sizeof magic);
+  if (magic != kMagic) refuse("not a set-up");
+  take(&rank, sizeof rank);
+  take(&size, sizeof size);
+  take(&listener, sizeof listener);
+  if (size < 1 || size > kSizeMax || rank < 0 || rank >= size) refuse("ranks out of range");
+  comm::NetSetup setup{.rank = rank, .size = size, .listener_fd = listener};
+  take(setup.key.data(), setup.key.size());
+  setup.ports.resize(static_cast<size_t>(size));
+  take(setup.ports.data(), setup.ports.size() * sizeof(uint16_t));
+  if (listener >= 0) ::fcntl(listener, F_SETFD, FD_CLOEXEC);
+  return setup;
+}
+
+}  // namespace cairn::train

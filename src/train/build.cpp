@@ -1,0 +1,131 @@
+#include "train/build.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "comm/group.h"
+#include "comm/world.h"
+#include "data/shard.h"
+#include "kernels/adamw.h"
+#include "train/restore.h"
+
+namespace cairn::train {
+namespace {
+
+at::Device choose_device(const std::string& name) {
+  if (name == "cpu") return at::Device(at::kCPU);
+  if (!kernels::has_cuda_kernels()) base::fail_input("--device cuda: this build has no CUDA; build it with CAIRN_PRESET=cuda where nvcc is installed");
+  if (!at::hasCUDA()) base::fail_input("--device cuda: no usable GPU was found (nvidia-smi shows what the driver sees)");
+  return at::Device(at::kCUDA, 0);
+}
+
+data::Opened open_data(comm::World& world, const Settings& settings, const Start& start) {
+  const data::CorpusOptions options{.held_out_fraction = settings.eval.fraction, .cache_folder = start.cache.string(), .threads = start.threads, .progress = {}};
+  return data::open_data(settings.data, options, world.log());
+}
+
+// Buffers for parameters and gradients, one flat piece each; gradients come from the group that will reduce them.
+void place(Engine& engine, comm::Group& replicas, const at::Device& device) {
+  const mesh::FlatLayout layout = engine.model->layout();
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
+  engine.weights = std::make_unique<model::FlatWeights>(layout, at::empty({layout.elements}, options));
+  at::Tensor gradients;
+  if (device.is_cpu()) {
+    engine.gradient_memory = replicas.allocate(layout.elements * static_cast<int64_t>(sizeof(float)));
+    gradients = at::from_blob(engine.gradient_memory.get(), {layout.elements}, options);
+  } else {
+    gradients = at::empty({layout.elements}, options);
+  }
+  engine.gradients = std::make_unique<mesh::FlatGradients>(layout, gradients, engine.model->uses());
+  engine.buffers = engine.model->make_buffers(options);
+  engine.parameter_views = layout.views(engine.weights->flat());
+  engine.gradient_views = layout.views(gradients);
+}
+
+std::vector<optim::Piece> pieces_of(const Engine& engine) {
+  std::vector<optim::Piece> pieces;
+  for (size_t i = 0; i < engine.parameter_views.size(); ++i)
+    pieces.push_back({engine.parameter_views[i].name, engine.parameter_views[i].tensor, engine.gradient_views[i].tensor, engine.model->parameters()[i].decays()});
+  return pieces;
+}
+
+// This rank's share of the batch of `step` (from 1), made by the loader's thread.
+mesh::Batch make_batch(const Job& job, int64_t step) {
+  const std::vector<int64_t> ids = job.sampler->ids(step - 1);
+  const data::Share share = data::share_of(static_cast<int64_t>(ids.size()), job.replicas->rank(), job.replicas->size());
+  mesh::Batch batch;
+  job.data.samples->fill(std::span(ids).subspan(static_cast<size_t>(share.first), static_cast<size_t>(share.count)), batch);
+  batch.progress = job.sampler->progress(step - 1);
+  if (job.device.is_cuda())
+    for (auto& [name, field] : batch.fields) field.tensor = field.tensor.pin_memory();
+  return batch;
+}
+
+void start_loader(Job& job) {
+  // The loader outlives no part of the job it reads, because it is the last member; the job itself must not move while it runs.
+  Job* const self = &job;
+  job.loader = std::make_unique<data::Loader>([self](int64_t step) { return make_batch(*self, step); }, job.steps_done + 1, job.settings.train.steps + 1);
+}
+
+}  // namespace
+
+parallel::Plan make_plan(const Settings& settings, int ranks) {
+  const int64_t dp = settings.mesh.dp == 0 ? ranks : settings.mesh.dp;
+  if (dp != ranks) base::fail_input("mesh.dp = {} needs {} ranks and there are {}: pass --nproc {}, or leave mesh.dp at 0", dp, dp, ranks, dp);
+  parallel::Plan plan;
+  plan.mesh.axes = {{"dp", ranks}};
+  plan.sync["dp"] = settings.sync.kind;
+  const int64_t share_largest = (settings.train.global_batch + dp - 1) / dp;
+  plan.micro_batch = settings.train.micro_batch == 0 ? share_largest : std::min(settings.train.micro_batch, share_largest);
+  plan.precision = settings.train.precision;
+  return plan;
+}
+
+void check_recipe(base::Recipe recipe, int ranks) {
+  const Settings settings = read_settings(recipe);
+  make_plan(settings, ranks);
+}
+
+std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start& start) {
+  at::set_num_threads(start.threads);
+  auto job = std::make_unique<Job>();
+  job->settings = read_settings(recipe);
+  job->recipe_toml = recipe.resolved_toml();
+  job->writes = world.rank() == 0 && !start.out.empty();
+  job->device = choose_device(start.device);
+  job->plan = make_plan(job->settings, world.size());
+  job->replicas = &world.group(job->plan.mesh.peers(world.rank(), "dp"));
+  job->trace = std::make_unique<base::Trace>(world.wall(), world.rank(), job->settings.log.trace ? base::Trace::kEventsMax : 0);
+
+  job->data = open_data(world, job->settings, start);
+  const Settings& s = job->settings;
+  model::Task task = model::make_task(s.model, {.vocab = job->data.tokenizer ? job->data.tokenizer->vocab_size() : 0, .length = job->data.length,
+                                                .features = job->data.features, .classes = job->data.classes});
+  Engine& engine = job->engine;
+  engine.model = std::move(task.model);
+  engine.objective = std::move(task.objective);
+  engine.axes.put("dp", *job->replicas);
+  engine.micro_batch = job->plan.micro_batch;
+  engine.clip_norm = s.optim.clip;
+  engine.random = base::Random(static_cast<uint64_t>(s.train.seed)).for_purpose("pass");
+  engine.trace = job->trace.get();
+  place(engine, *job->replicas, job->device);
+  engine.optimizer = optim::make_optimizer(s.optim, pieces_of(engine));
+  engine.pieces = static_cast<int64_t>(engine.parameter_views.size());
+  engine.sync = sync::make_sync(s.sync, {*job->replicas, world.alone(), engine.parameter_views, engine.gradient_views});
+
+  job->step = make_ordinary_step();
+  job->sampler = data::make_sampler(s.data.sampler, {.from = job->data.samples->training(), .global_batch = s.train.global_batch, .steps = s.train.steps, .seed = static_cast<uint64_t>(s.train.seed)});
+  const auto steps = static_cast<double>(s.train.steps);
+  job->schedule = {.shape = s.optim.schedule, .highest = s.optim.learning_rate, .warmup = std::min(1.0, static_cast<double>(s.optim.warmup_steps) / steps), .final_share = s.optim.final_share};
+  if (!start.resume || !restore(*job, start.out.string(), world.log()))
+    model::materialise(*engine.model, engine.weights->flat(), base::Random(static_cast<uint64_t>(s.train.seed)));
+  start_loader(*job);
+  return job;
+}
+
+}  // namespace cairn::train

@@ -1,0 +1,53 @@
+#pragma once
+#include <c10/core/Device.h>
+
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/recipe.h"
+#include "base/trace.h"
+#include "data/loader.h"
+#include "data/open.h"
+#include "data/sampler.h"
+#include "optim/schedule.h"
+#include "parallel/plan.h"
+#include "train/engine.h"
+#include "train/settings.h"
+#include "train/start.h"
+#include "train/step.h"
+
+namespace cairn::comm { class Group; class World; }
+
+namespace cairn::train {
+
+// A recipe turned into objects: all that the loop works with, on one rank.
+struct Job {
+  Settings settings;
+  std::string recipe_toml;  // resolved, each value with its origin
+  parallel::Plan plan;
+  at::Device device{at::kCPU};
+  data::Opened data;
+  std::unique_ptr<data::Sampler> sampler;
+  optim::Schedule schedule;
+  std::unique_ptr<base::Trace> trace;
+  Engine engine;
+  std::unique_ptr<Step> step;
+  comm::Group* replicas = nullptr;  // along dp; borrowed from the world
+  bool writes = false;              // this rank keeps the run directory
+
+  // Where the run stands; a snapshot restores these.
+  int64_t steps_done = 0;
+  int64_t tokens_done = 0;
+  double seconds_done = 0;
+
+  std::unique_ptr<data::Loader> loader;  // last, so that its thread ends first
+};
+
+// Reads the recipe, lays out the plan, builds model, data, optimizer and sync, and restores the newest snapshot where asked to.
+std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start& start);
+
+// The plan that these settings make on so many ranks. Refuses what cannot work.
+parallel::Plan make_plan(const Settings& settings, int ranks);
+
+}  // namespace cairn::train

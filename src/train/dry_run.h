@@ -1,0 +1,23 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "base/recipe.h"
+#include "train/start.h"
+
+namespace cairn::train {
+
+// Bytes that one rank will hold, by purpose, read off the model's cards.
+struct Footprint {
+  int64_t parameters = 0;
+  int64_t gradients = 0;
+  int64_t optimizer = 0;
+  int64_t activations = 0;
+  int64_t program = 0;  // libtorch and the rest of the process
+  int64_t total() const { return parameters + gradients + optimizer + activations + program; }
+};
+
+// What would run, without running it or writing anything: model, data, layout, work per step, memory of each rank against this machine's.
+std::string dry_run(base::Recipe recipe, const Start& start, int ranks);
+
+}  // namespace cairn::train

@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "base/random.h"
+#include "mesh/axes.h"
+#include "mesh/flat_gradients.h"
+#include "model/model.h"
+#include "model/objective.h"
+#include "optim/optimizer.h"
+#include "sync/sync.h"
+
+namespace cairn::base { class Trace; }
+
+namespace cairn::train {
+
+// The parts that a step works with, built from a recipe and a plan (build.cpp). One per rank.
+struct Engine {
+  std::unique_ptr<model::Model> model;
+  std::unique_ptr<model::Objective> objective;
+  std::unique_ptr<model::FlatWeights> weights;
+  model::Buffers buffers;
+  mesh::Axes axes;
+  std::shared_ptr<void> gradient_memory;  // from the group that reduces them
+  std::unique_ptr<mesh::FlatGradients> gradients;
+  mesh::NamedTensors parameter_views, gradient_views;  // what sync and optimizer work on, in one order
+  std::unique_ptr<optim::Optimizer> optimizer;
+  std::unique_ptr<sync::Sync> sync;
+  int64_t pieces = 0;       // of the optimizer
+  int64_t micro_batch = 1;  // samples of one pass
+  double clip_norm = 0;
+  base::Random random;      // for what is drawn during a pass
+  base::Trace* trace = nullptr;
+};
+
+}  // namespace cairn::train

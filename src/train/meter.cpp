@@ -1,0 +1,51 @@
+#include "train/meter.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "base/memory_tags.h"
+
+namespace cairn::train {
+
+struct Meter::Pending {
+  int64_t step;
+  at::Tensor numbers;                 // two doubles on the host
+  std::unique_ptr<c10::Event> there;  // null: they are there
+};
+
+Meter::Meter(const at::Device& device) : device_(device) {}
+Meter::~Meter() = default;
+
+void Meter::add(int64_t step, const StepOutput& output) {
+  const at::Tensor numbers = at::stack({output.loss_sum.to(at::kDouble), output.gradient_norm.to(at::kDouble)});
+  if (device_.is_cpu()) {
+    pending_.push_back({step, numbers, nullptr});
+    return;
+  }
+  const at::Tensor host = at::empty({2}, at::TensorOptions().dtype(at::kDouble).pinned_memory(true));
+  host.copy_(numbers, /*non_blocking=*/true);
+  auto there = std::make_unique<c10::Event>(device_.type());
+  there->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  pending_.push_back({step, host, std::move(there)});
+}
+
+std::optional<Reading> Meter::take(bool all) {
+  const size_t may_stay = device_.is_cpu() || all ? 0 : 1;
+  if (pending_.size() <= may_stay) return std::nullopt;
+  const Pending& oldest = pending_.front();
+  if (oldest.there) oldest.there->synchronize();  // of the step before: its work lies behind what is running now
+  const double* numbers = oldest.numbers.const_data_ptr<double>();
+  const Reading reading{oldest.step, numbers[0], numbers[1]};
+  pending_.pop_front();
+  return reading;
+}
+
+int64_t memory_in_use(const at::Device& device) {
+  if (device.is_cpu()) return base::resident_bytes();
+  const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  return stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current;
+}
+
+}  // namespace cairn::train

@@ -1,0 +1,42 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "train/step.h"
+
+namespace cairn::train {
+
+// What is known of a step once its numbers have reached the host.
+struct Reading {
+  int64_t step = 0;
+  double loss_sum = 0;  // over this rank's samples
+  double gradient_norm = 0;
+};
+
+// Brings the few numbers of each step to the host without making the host wait inside a step: on an accelerator they are copied
+// behind the step's own work and read one step later; on the CPU they are there at once.
+class Meter {
+ public:
+  explicit Meter(const at::Device& device);
+  ~Meter();
+
+  void add(int64_t step, const StepOutput& output);
+  // The oldest reading that can be had without waiting for the newest step; with `all`, also that one.
+  std::optional<Reading> take(bool all);
+
+ private:
+  struct Pending;
+  at::Device device_;
+  std::deque<Pending> pending_;
+};
+
+// Bytes in use: of the device's allocator, or of this process on the CPU.
+int64_t memory_in_use(const at::Device& device);
+
+}  // namespace cairn::train

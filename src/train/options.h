@@ -1,0 +1,42 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "base/schema.h"
+
+namespace cairn::train {
+
+// The recipe's train.* keys.
+struct TrainOptions {
+  int64_t steps = 300;
+  int64_t global_batch = 32;
+  int64_t micro_batch = 0;
+  std::string precision = "fp32";
+  int64_t seed = 1;
+};
+base::Schema<TrainOptions> train_schema();
+
+// The recipe's eval.* keys.
+struct EvalOptions {
+  int64_t every = 100;
+  double fraction = 0.02;
+  int64_t samples = 128;
+};
+base::Schema<EvalOptions> eval_schema();
+
+// The recipe's log.* keys.
+struct LogOptions {
+  bool tensorboard = true;
+  bool trace = true;
+  int64_t samples = 3;
+  std::string prompt = "One";
+};
+base::Schema<LogOptions> log_schema();
+
+// The recipe's mesh.* keys.
+struct MeshOptions {
+  int64_t dp = 0;
+};
+base::Schema<MeshOptions> mesh_schema();
+
+}  // namespace cairn::train

@@ -1,0 +1,102 @@
+#include "train/record.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/text.h"
+#include "comm/world.h"
+#include "train/build.h"
+#include "train/run_files.h"
+
+namespace cairn::train {
+
+Record::Record(comm::World& world, Job& job, const Start& start)
+    : world_(world), job_(job), start_(start), meter_(job.device) {
+  result_.step = job.steps_done;
+  result_.held_out_loss = std::numeric_limits<double>::quiet_NaN();
+  if (job.writes) {
+    open_run_folder(start.out, job);
+    metrics_ = std::make_unique<base::Metrics>(start.out / "metrics.jsonl");
+    if (job.settings.log.tensorboard) tensorboard_ = std::make_unique<base::TensorBoard>(start.out / "tensorboard");
+  }
+  if (start.terminal && world.rank() == 0) progress_ = std::make_unique<base::Progress>(*start.terminal, world.wall());
+  startup_s_ = base::process_age();
+  last_s_ = base::seconds(world.wall().now());
+}
+
+Record::~Record() = default;
+
+bool Record::step(const StepRecord& facts, const StepOutput& output, bool wants_to_stop) {
+  meter_.add(facts.step, output);
+  waiting_.push_back(facts);
+  const std::optional<Reading> reading = meter_.take(/*all=*/false);
+  return take(reading ? &*reading : nullptr, wants_to_stop);
+}
+
+// One small all-reduce a step carries both questions: the loss over all ranks, and whether anyone wants to stop.
+bool Record::take(const Reading* reading, bool wants_to_stop) {
+  std::array<double, 2> sums{reading ? reading->loss_sum : 0, wants_to_stop ? 1.0 : 0.0};
+  world_.everyone().all_reduce({sums.data(), 2, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::loss, "loss"}).wait_host();
+  if (reading) {
+    const StepRecord facts = waiting_.front();
+    waiting_.pop_front();
+    CAIRN_CHECK(facts.step == reading->step, "a reading of step {} where step {} was due", reading->step, facts.step);
+    write(facts, sums[0] / static_cast<double>(facts.tokens), reading->gradient_norm);
+  }
+  return sums[1] > 0;
+}
+
+void Record::write(const StepRecord& facts, double loss, double gradient_norm) {
+  const double now_s = base::seconds(world_.wall().now()), step_s = now_s - last_s_;
+  last_s_ = now_s;
+  job_.seconds_done += step_s;
+  const double rate = static_cast<double>(facts.tokens) / step_s;
+  tokens_per_s_ = tokens_per_s_ == 0 ? rate : 0.9 * tokens_per_s_ + 0.1 * rate;
+  const int64_t memory = memory_in_use(job_.device);
+  if (metrics_) {
+    base::MetricsRow row{{{"step", facts.step}, {"loss", loss}, {"tokens", facts.tokens_done}, {"tokens_per_s", rate}, {"grad_norm", gradient_norm},
+                          {"lr", facts.learning_rate}, {"memory_bytes", memory}, {"seconds", job_.seconds_done}}};
+    if (startup_s_ > 0) row.values.push_back({"startup_seconds", std::exchange(startup_s_, 0)});
+    if (!std::isnan(facts.held_out_loss)) row.values.push_back({"eval_loss", facts.held_out_loss});
+    metrics_->write(row);
+  }
+  if (tensorboard_) {
+    tensorboard_->scalar("train/loss", facts.step, loss);
+    tensorboard_->scalar("train/grad_norm", facts.step, gradient_norm);
+    tensorboard_->scalar("train/learning_rate", facts.step, facts.learning_rate);
+    tensorboard_->scalar("throughput/tokens_per_s", facts.step, rate);
+    tensorboard_->scalar("memory/bytes", facts.step, static_cast<double>(memory));
+    if (!std::isnan(facts.held_out_loss)) tensorboard_->scalar("eval/loss", facts.step, facts.held_out_loss);
+  }
+  if (!std::isfinite(loss) || !std::isfinite(gradient_norm))
+    throw Error(Error::Kind::diverged, fmt::format("the {} became {} at step {}: lower optim.learning_rate = {} (or raise optim.warmup_steps), then continue from the last snapshot with --resume auto",
+                                                   std::isfinite(loss) ? "gradient norm" : "loss", std::isfinite(loss) ? gradient_norm : loss, facts.step, job_.settings.optim.learning_rate));
+  result_.step = facts.step;
+  result_.loss = loss;
+  if (!std::isnan(facts.held_out_loss)) result_.held_out_loss = facts.held_out_loss;
+  if (progress_ && (progress_->due() || facts.step == job_.settings.train.steps)) {
+    const int64_t steps = job_.settings.train.steps;
+    const double left_s = static_cast<double>((steps - facts.step) * facts.tokens) / tokens_per_s_;
+    progress_->update(fmt::format("step {}/{}  loss {:.4f}{}  {} tokens/s  {}  {} left", facts.step, steps, loss,
+                                  std::isnan(result_.held_out_loss) ? "" : fmt::format("  held-out {:.4f}", result_.held_out_loss), base::human_count(tokens_per_s_),
+                                  base::human_bytes(memory), base::human_duration(std::chrono::nanoseconds(static_cast<int64_t>(left_s * 1e9)))));
+  }
+}
+
+void Record::finish(bool stopped) {
+  while (const std::optional<Reading> reading = meter_.take(/*all=*/true)) take(&*reading, false);
+  result_.stopped = stopped;
+  if (progress_)
+    progress_->finish(fmt::format("{} step {}: loss {:.4f}, {} tokens in {}", stopped ? "stopped at" : "trained to", result_.step, result_.loss, base::human_count(static_cast<double>(job_.tokens_done)),
+                                  base::human_duration(std::chrono::nanoseconds(static_cast<int64_t>(job_.seconds_done * 1e9)))));
+  if (start_.out.empty()) return;
+  write_run_files(world_, job_, start_, result_);
+}
+
+}  // namespace cairn::train

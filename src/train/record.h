@@ -1,0 +1,60 @@
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <memory>
+
+#include "base/metrics.h"
+#include "base/progress.h"
+#include "base/tensorboard.h"
+#include "train/meter.h"
+#include "train/start.h"
+
+namespace cairn::comm { class World; }
+
+namespace cairn::train {
+
+struct Job;
+
+// What is known of a step on the host while its numbers may still be on the device.
+struct StepRecord {
+  int64_t step = 0;
+  int64_t tokens = 0;            // of the step, over all ranks
+  int64_t tokens_done = 0;       // of the run, up to its end
+  double learning_rate = 0;
+  double held_out_loss = 0;      // NaN: not evaluated
+};
+
+// Keeps the run directory: recipe.toml, plan.json, metrics.jsonl, TensorBoard events, ledger.json, trace.json, report.html; and the progress
+// line. Lives on every rank, since losses are summed over all; only one writes.
+class Record {
+ public:
+  Record(comm::World& world, Job& job, const Start& start);
+  ~Record();
+
+  // Books a finished step, and tells whether any rank wants to stop. Collective. Throws `diverged` where a loss is not finite.
+  bool step(const StepRecord& facts, const StepOutput& output, bool wants_to_stop);
+  // Everything that is still outstanding, then the files that are written once. Collective.
+  void finish(bool stopped);
+
+  const Result& result() const { return result_; }
+
+ private:
+  bool take(const Reading* reading, bool wants_to_stop);
+  void write(const StepRecord& facts, double loss, double gradient_norm);
+
+  comm::World& world_;
+  Job& job_;
+  const Start start_;
+  Meter meter_;
+  std::deque<StepRecord> waiting_;  // steps whose numbers have not come yet
+  std::unique_ptr<base::Metrics> metrics_;
+  std::unique_ptr<base::TensorBoard> tensorboard_;
+  std::unique_ptr<base::Progress> progress_;
+  double startup_s_ = 0;  // from the start of the process to the first step
+  double last_s_ = 0;     // on the wall clock: when the step before was booked
+  double tokens_per_s_ = 0;  // smoothed, for the time left
+  Result result_;
+};
+
+}  // namespace cairn::train

@@ -1,0 +1,17 @@
+#pragma once
+#include <string>
+
+namespace cairn::base { class Disk; class Log; }
+
+namespace cairn::train {
+
+struct Job;
+
+// Saves the job's state as a snapshot of its run directory: parameters, optimizer and sync state by name, where the run stands, and
+// what is needed to open the model elsewhere. Called on the rank that keeps the run directory.
+std::string save(Job& job, const std::string& run_dir, const base::Disk& disk);
+
+// Puts the newest good snapshot of a run directory into the job; false where there is none.
+bool restore(Job& job, const std::string& run_dir, base::Log& log);
+
+}  // namespace cairn::train

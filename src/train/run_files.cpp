@@ -1,0 +1,108 @@
+#include "train/run_files.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/files.h"
+#include "base/memory_tags.h"
+#include "base/metrics.h"
+#include "base/terminal.h"
+#include "base/text.h"
+#include "base/trace.h"
+#include "base/version.h"
+#include "comm/world.h"
+#include "train/build.h"
+#include "train/report.h"
+#include "train/sample.h"
+
+namespace cairn::train {
+namespace {
+
+// The texts of all ranks, on every rank.
+std::vector<std::string> gather_texts(comm::Group& group, const std::string& own, std::string_view what) {
+  std::vector<int64_t> sizes(static_cast<size_t>(group.size()));
+  int64_t size = static_cast<int64_t>(own.size());
+  group.all_gather({sizes.data(), group.size(), comm::Dtype::i64}, {&size, 1, comm::Dtype::i64}, {comm::Purpose::control, what}).wait_host();
+  int64_t total = 0;
+  for (int64_t n : sizes) total += n;
+  std::string all(static_cast<size_t>(total), '\0');
+  std::string mine = own;
+  group.all_gather({all.data(), total, comm::Dtype::u8}, {mine.data(), size, comm::Dtype::u8}, {comm::Purpose::control, what}, sizes).wait_host();
+  std::vector<std::string> texts;
+  size_t at = 0;
+  for (int64_t n : sizes) {
+    texts.push_back(all.substr(at, static_cast<size_t>(n)));
+    at += static_cast<size_t>(n);
+  }
+  return texts;
+}
+
+// Each rank's ledger holds what that rank sent, so the pairs of all ranks are disjoint and the purposes add up.
+std::string merge_ledgers(const std::vector<std::string>& texts) {
+  nlohmann::ordered_json merged = {{"by_purpose", nlohmann::ordered_json::object()}, {"pairs", nlohmann::ordered_json::array()}};
+  for (const std::string& text : texts) {
+    const auto one = nlohmann::ordered_json::parse(text);
+    for (const auto& [purpose, total] : one["by_purpose"].items()) {
+      auto& sum = merged["by_purpose"][purpose];
+      for (const char* unit : {"bytes", "messages"}) sum[unit] = sum.value(unit, int64_t{0}) + total[unit].get<int64_t>();
+    }
+    for (const auto& pair : one["pairs"]) merged["pairs"].push_back(pair);
+  }
+  return merged.dump(2) + "\n";
+}
+
+void write_trace(comm::World& world, const Job& job, const std::filesystem::path& out) {
+  const auto part = [&](int rank) { return out / fmt::format("trace.rank-{}.json", rank); };
+  job.trace->write_perfetto(part(world.rank()));
+  world.everyone().barrier("trace").wait_host();
+  if (!job.writes) return;
+  std::vector<std::filesystem::path> parts;
+  for (int rank = 0; rank < world.size(); ++rank) parts.push_back(part(rank));
+  base::merge_perfetto(out / "trace.json", parts);
+  for (const auto& path : parts) std::filesystem::remove(path);
+}
+
+ReportData report_of(const Job& job, const Start& start, const Result& result, const std::string& ledger, int ranks) {
+  ReportData report{.title = start.out.filename().string(), .rows = {}, .held_out = {}, .samples = {}, .recipe_toml = job.recipe_toml, .ledger_json = ledger, .facts = {}};
+  for (const base::MetricsRow& row : base::read_metrics(start.out / "metrics.jsonl")) {
+    report.rows.push_back({row.integer("step"), row.number("loss"), row.number("tokens_per_s"), row.number("memory_bytes"), row.number("lr"), row.number("grad_norm"), row.number("seconds"), row.integer("tokens")});
+    if (row.has("eval_loss")) report.held_out.push_back({row.integer("step"), row.number("eval_loss")});
+  }
+  report.facts = {{"Model", fmt::format("{}, {} parameters", job.settings.model.kind, base::human_count(static_cast<double>(job.engine.model->elements())))},
+                  {"Data", job.data.origin},
+                  {"Ranks", fmt::format("{} ({}), {} thread{} each", ranks, start.device, start.threads, start.threads == 1 ? "" : "s")},
+                  {"Machine memory", base::human_bytes(base::machine_bytes())},
+                  {"Peak memory of rank 0", base::human_bytes(base::peak_resident_bytes())},
+                  {"Cairn", base::version()}};
+  if (result.stopped) report.facts.push_back({"Ended", fmt::format("asked to stop after step {}", result.step)});
+  return report;
+}
+
+}  // namespace
+
+void open_run_folder(const std::filesystem::path& out, const Job& job) {
+  base::make_folder(out);
+  if (job.steps_done > 0 && std::filesystem::exists(out / "metrics.jsonl")) base::cut_back(out / "metrics.jsonl", job.steps_done);
+  if (job.steps_done == 0) std::filesystem::remove(out / "metrics.jsonl");  // of a run that ended before its first snapshot
+  base::write_atomically(out / "plan.json", parallel::to_json(job.plan));
+  base::write_atomically(out / "recipe.toml", job.recipe_toml);
+}
+
+void write_run_files(comm::World& world, Job& job, const Start& start, const Result& result) {
+  const std::string ledger = merge_ledgers(gather_texts(world.everyone(), world.ledger().json(), "ledger"));
+  if (job.settings.log.trace) write_trace(world, job, start.out);
+  if (!job.writes) return;
+  base::write_atomically(start.out / "ledger.json", ledger);
+  ReportData report = report_of(job, start, result, ledger, world.size());
+  if (job.data.tokenizer) report.samples = write_samples(job);
+  base::write_atomically(start.out / "report.html", report_html(report));
+  if (start.terminal && !report.samples.empty()) {
+    start.terminal->line("");
+    start.terminal->line(base::printable(report.samples[0].prompt + report.samples[0].text));
+    start.terminal->line("");
+  }
+}
+
+}  // namespace cairn::train

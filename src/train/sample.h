@@ -1,0 +1,13 @@
+#pragma once
+#include <vector>
+
+#include "train/report.h"
+
+namespace cairn::train {
+
+struct Job;
+
+// What the model writes now: log.samples texts that begin with log.prompt.
+std::vector<ReportData::Sample> write_samples(Job& job);
+
+}  // namespace cairn::train

@@ -1,0 +1,36 @@
+#pragma once
+#include <vector>
+
+#include "base/recipe.h"
+#include "data/options.h"
+#include "model/options.h"
+#include "optim/options.h"
+#include "snapshot/options.h"
+#include "sync/options.h"
+#include "train/options.h"
+
+namespace cairn::train {
+
+// A recipe as structs: every section read, checked, and nothing unknown left over.
+struct Settings {
+  model::ModelOptions model;
+  data::DataOptions data;
+  TrainOptions train;
+  optim::OptimOptions optim;
+  MeshOptions mesh;
+  sync::SyncOptions sync;
+  snapshot::SnapshotOptions snapshot;
+  EvalOptions eval;
+  LogOptions log;
+};
+
+// Refuses unknown keys, wrong types and values out of range. The recipe remembers what was read, for Recipe::resolved_toml.
+Settings read_settings(base::Recipe& recipe);
+
+// Refuses what is wrong with a recipe on so many ranks and can be told without opening the data.
+void check_recipe(base::Recipe recipe, int ranks);
+
+// Every section, in the order of the reference page.
+std::vector<base::Section> recipe_sections();
+
+}  // namespace cairn::train

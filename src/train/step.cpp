@@ -1,0 +1,55 @@
+#include "train/step.h"
+
+#include <ATen/ATen.h>
+
+#include "base/trace.h"
+#include "data/shard.h"
+#include "kernels/adamw.h"
+#include "optim/clip.h"
+#include "parallel/pass.h"
+#include "train/engine.h"
+
+namespace cairn::train {
+namespace {
+
+class OrdinaryStep final : public Step {
+ public:
+  StepOutput run(Engine& engine, const StepInput& input) override {
+    const sync::StepFacts facts{.step = input.step, .tokens = input.tokens, .learning_rate = input.learning_rate};
+    const auto parts = data::micro_batches(input.batch.samples(), engine.micro_batch);
+    at::Tensor loss_sum;
+    engine.gradients->begin(static_cast<int64_t>(parts.size()), [&](int64_t index) { engine.sync->gradient_ready(index); });
+    for (const data::Share& part : parts) {
+      const mesh::Batch batch = mesh::slice(input.batch, part.first, part.first + part.count);
+      // Divided by the global count here, so that gradients of micro-batches and ranks simply add up.
+      const model::Losses losses = parallel::execute({.model = *engine.model, .at = *engine.weights, .buffers = engine.buffers, .axes = engine.axes, .batch = batch,
+                                                      .objective = *engine.objective, .into = engine.gradients.get(), .weight = 1.0 / static_cast<double>(input.tokens),
+                                                      .random = engine.random.for_index(static_cast<uint64_t>(input.step)), .trace = engine.trace});
+      loss_sum = loss_sum.defined() ? loss_sum + losses.sum : losses.sum;
+    }
+    engine.gradients->finish();
+    {
+      const auto traced = engine.trace->span("wait for gradients", "sync");
+      engine.sync->after_backward(facts).wait();
+    }
+    const at::Tensor norm = update(engine, input);
+    engine.sync->after_step(facts).wait();
+    if (!loss_sum.defined()) loss_sum = at::zeros({}, norm.options());  // a rank without samples
+    return {.loss_sum = loss_sum, .gradient_norm = norm};
+  }
+
+ private:
+  static at::Tensor update(Engine& engine, const StepInput& input) {
+    const auto traced = engine.trace->span("update", "optimizer");
+    const optim::Clip clip = optim::clip(kernels::sum_of_squares(engine.gradients->flat()), 1.0, engine.clip_norm);
+    for (int64_t piece = 0; piece < engine.pieces; ++piece)
+      engine.optimizer->update(piece, {.step = input.step, .learning_rate = input.learning_rate, .gradient_factor = &clip.factor});
+    return clip.norm;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_ordinary_step() { return std::make_unique<OrdinaryStep>(); }
+
+}  // namespace cairn::train

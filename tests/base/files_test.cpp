@@ -1,0 +1,168 @@
+#include "base/files.h"
+
+#include <algorithm>
+#include <sys/stat.h>
+
+#include <gtest/gtest.h>
+
+#include "base/faulty_disk.h"
+#include "error_of.h"
+#include "scratch_folder.h"
+
+namespace cairn::base {
+namespace {
+
+TEST(ReadFile, ReturnsEveryByte) {
+  const ScratchFolder folder;
+  const std::string bytes("a\0b\r\n\xff", 6);
+  EXPECT_EQ(read_file(folder.file("x", bytes), 6), bytes);
+  EXPECT_EQ(read_file(folder.file("empty", ""), 0), "");
+}
+
+TEST(ReadFile, SaysWhyItCannot) {
+  const ScratchFolder folder;
+  const std::string missing = (folder / "missing").string();
+  EXPECT_EQ(message_of([&] { read_file(missing, 10); }), "cannot open " + missing + ": No such file or directory");
+  EXPECT_EQ(error_of([&] { read_file(missing, 10); }).kind(), Error::Kind::bad_input);
+  EXPECT_EQ(message_of([&] { read_file(folder.path(), 10); }), "cannot read " + folder.path().string() + ": it is a folder, not a file");
+  const std::string big = folder.file("big", "12345").string();
+  EXPECT_EQ(message_of([&] { read_file(big, 4); }), "cannot read " + big + ": it has 5 B, at most 4 B are read here");
+  const std::string pipe = (folder / "pipe").string();
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(message_of([&] { read_file(pipe, 4); }), "cannot read " + pipe + ": it is not a regular file");
+}
+
+TEST(WriteAtomically, ReplacesTheWholeFile) {
+  const ScratchFolder folder;
+  write_atomically(folder / "x", "a long first text");
+  write_atomically(folder / "x", "second");
+  EXPECT_EQ(folder.text_of("x"), "second");
+  EXPECT_EQ(folder.names().size(), 1u);  // no temporary left
+}
+
+TEST(WriteAtomically, GetsThroughShortWrites) {
+  const ScratchFolder folder;
+  const FaultyDisk disk({.longest_write_bytes = 3});
+  write_atomically(folder / "x", "more than three bytes", disk);
+  EXPECT_GT(disk.fired(), 5);
+  EXPECT_EQ(folder.text_of("x"), "more than three bytes");
+}
+
+TEST(WriteAtomically, KeepsTheOldFileOnAFullDisk) {
+  const ScratchFolder folder;
+  const std::string path = folder.file("x", "old").string();
+  const FaultyDisk disk({.full_after_bytes = 5, .free_bytes = 3 << 20});
+  const Error error = error_of([&] { write_atomically(path, std::string(12 << 20, 'n'), disk); });
+  EXPECT_EQ(error.kind(), Error::Kind::disk);
+  EXPECT_EQ(error.exit_code(), 3);
+  EXPECT_EQ(error.what(), "disk full writing " + path + ": 12.0 MiB needed, 3.00 MiB free; free space or choose another --out");
+  EXPECT_GE(disk.fired(), 1);
+  EXPECT_EQ(folder.text_of("x"), "old");
+  EXPECT_EQ(folder.names().size(), 1u);
+}
+
+TEST(WriteAtomically, KeepsTheOldFileOnEveryOtherFault) {
+  const DiskFaults faults[] = {
+      {.error_after_bytes = 2, .free_bytes = 2048}, {.sync_fails = true, .free_bytes = 2048}, {.rename_fails = true, .free_bytes = 2048}};
+  const char* said[] = {"cannot write PATH: Input/output error (2.00 KiB free)", "cannot write PATH: Input/output error (2.00 KiB free)",
+                        "cannot replace PATH: Permission denied (2.00 KiB free)"};
+  for (int i = 0; i < 3; ++i) {
+    const ScratchFolder folder;
+    const std::string path = folder.file("x", "old").string();
+    const FaultyDisk disk(faults[i]);
+    std::string expected = said[i];
+    expected.replace(expected.find("PATH"), 4, path);
+    EXPECT_EQ(message_of([&] { write_atomically(path, "newer", disk); }), expected);
+    EXPECT_EQ(disk.fired(), 1);
+    EXPECT_EQ(folder.text_of("x"), "old");
+    EXPECT_EQ(folder.names().size(), 1u);
+  }
+}
+
+TEST(WriteAtomically, LeavesTheOldFileWhereTheProcessDiesBeforeTheRename) {
+  const ScratchFolder folder;
+  const std::string path = folder.file("x", "old").string();
+  const FaultyDisk disk({.crash_before_rename = true});
+  EXPECT_THROW(write_atomically(path, "newer", disk), Error);
+  EXPECT_EQ(folder.text_of("x"), "old");
+  EXPECT_EQ(folder.names().size(), 2u);  // what a crash leaves: a hidden .part beside it
+  const auto names = folder.names();
+  EXPECT_TRUE(std::any_of(names.begin(), names.end(), [](const std::string& n) { return n.starts_with(".x.") && n.ends_with(".part"); }));
+}
+
+TEST(WriteAtomically, NamesAFolderThatIsNotThere) {
+  const ScratchFolder folder;
+  const std::string path = (folder / "no/such/x").string();
+  EXPECT_TRUE(message_of([&] { write_atomically(path, "x"); }).starts_with("cannot create " + path + ": No such file or directory"));
+}
+
+TEST(FileWriter, ShowsNothingBeforeCommit) {
+  const ScratchFolder folder;
+  {
+    FileWriter writer(folder / "x");
+    writer.write("half");
+    EXPECT_FALSE(std::filesystem::exists(folder / "x"));
+  }
+  EXPECT_TRUE(folder.names().empty());
+}
+
+TEST(FileWriter, CountsAndSumsWhatItWrote) {
+  const ScratchFolder folder;
+  FileWriter writer(folder / "x");
+  writer.write("one");
+  writer.write("");
+  writer.write("two");
+  writer.commit();
+  EXPECT_EQ(writer.bytes_written(), 6);
+  EXPECT_EQ(writer.checksum(), checksum("onetwo"));
+  EXPECT_EQ(folder.text_of("x"), "onetwo");
+  EXPECT_EQ(error_of([&] { writer.write("late"); }).kind(), Error::Kind::broken_invariant);
+  EXPECT_EQ(error_of([&] { writer.commit(); }).kind(), Error::Kind::broken_invariant);
+}
+
+TEST(FileWriter, LetsTwoWritersOfOnePathBothFinish) {
+  const ScratchFolder folder;
+  FileWriter a(folder / "x"), b(folder / "x");
+  a.write("from a");
+  b.write("from b");
+  a.commit();
+  b.commit();
+  EXPECT_EQ(folder.text_of("x"), "from b");
+  EXPECT_EQ(folder.names().size(), 1u);
+}
+
+TEST(Appender, AddsToWhatIsThere) {
+  const ScratchFolder folder;
+  folder.file("x", "one\n");
+  Appender file(folder / "x");
+  file.append(as_bytes("two\n"));
+  EXPECT_EQ(folder.text_of("x"), "one\ntwo\n");
+}
+
+TEST(Appender, SaysThatTheDiskIsFull) {
+  const ScratchFolder folder;
+  const FaultyDisk disk({.full_after_bytes = 0, .free_bytes = 0});
+  Appender file(folder / "x", disk);
+  EXPECT_EQ(message_of([&] { file.append(as_bytes("two\n")); }),
+            "disk full writing " + (folder / "x").string() + ": 4 B needed, 0 B free; free space or choose another --out");
+}
+
+TEST(MakeFolder, MakesParentsAndMindsWhatIsThere) {
+  const ScratchFolder folder;
+  make_folder(folder / "a/b/c");
+  make_folder(folder / "a/b/c");
+  EXPECT_TRUE(std::filesystem::is_directory(folder / "a/b/c"));
+  const std::string path = folder.file("file", "").string();
+  const std::string message = message_of([&] { make_folder(path); });
+  EXPECT_TRUE(message.starts_with("cannot make folder " + path + ": ")) << message;
+  EXPECT_EQ(error_of([&] { make_folder(path + "/under"); }).kind(), Error::Kind::disk);
+}
+
+TEST(FreeBytes, AsksTheNearestFolderThatExists) {
+  const ScratchFolder folder;
+  EXPECT_GT(free_bytes(folder.path()), 0);
+  EXPECT_GT(free_bytes(folder / "not/yet/there"), 0);
+}
+
+}  // namespace
+}  // namespace cairn::base

@@ -1,0 +1,106 @@
+#include "base/metrics.h"
+
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "base/faulty_disk.h"
+#include "error_of.h"
+#include "scratch_folder.h"
+
+namespace cairn::base {
+namespace {
+
+MetricsRow row(int64_t step) { return {{{"step", step}, {"loss", 0.5}}}; }
+
+TEST(Metrics, WritesOneObjectALineInOrder) {
+  const ScratchFolder folder;
+  Metrics metrics(folder / "metrics.jsonl");
+  metrics.write({{{"step", int64_t{1}}, {"loss", 0.1}, {"note", std::string("a \"b\"\n")}, {"lr", 1.0}}});
+  EXPECT_EQ(folder.text_of("metrics.jsonl"),
+            "{\"step\":1,\"loss\":0.1,\"note\":\"a \\\"b\\\"\\n\",\"lr\":1.0}\n");  // there already, unclosed
+}
+
+TEST(Metrics, ReadsBackEveryNumberExactly) {
+  const ScratchFolder folder;
+  const double inf = std::numeric_limits<double>::infinity();
+  const std::vector<double> numbers = {0.1, 1.0 / 3, 5e-324, 1.7976931348623157e308, -0.0, inf, -inf, 1e22, 123456789.123456789};
+  MetricsRow written{{{"step", INT64_MAX}, {"low", INT64_MIN}}};
+  for (size_t i = 0; i < numbers.size(); ++i) written.values.emplace_back("x" + std::to_string(i), numbers[i]);
+  written.values.emplace_back("text", std::string("h\xc3\xa9"));
+  Metrics(folder / "m").write(written);
+  const std::vector<MetricsRow> rows = read_metrics(folder / "m");
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0], written);
+  EXPECT_TRUE(std::signbit(rows[0].number("x4")));
+}
+
+TEST(Metrics, KeepsNotANumber) {
+  const ScratchFolder folder;
+  Metrics(folder / "m").write({{{"loss", std::nan("")}}});
+  EXPECT_TRUE(std::isnan(read_metrics(folder / "m")[0].number("loss")));
+}
+
+TEST(Metrics, AppendsAndDropsWhatACrashTore) {
+  const ScratchFolder folder;
+  folder.file("m", "{\"step\":1}\n{\"step\":2,\"lo");
+  Metrics(folder / "m").write(row(2));
+  EXPECT_EQ(folder.text_of("m"), "{\"step\":1}\n{\"step\":2,\"loss\":0.5}\n");
+}
+
+TEST(Metrics, WritesBytesThatAreNoTextAsReplacement) {
+  const ScratchFolder folder;
+  Metrics(folder / "m").write({{{"note", std::string("\xff")}}});
+  EXPECT_EQ(folder.text_of("m"), "{\"note\":\"\xef\xbf\xbd\"}\n");
+}
+
+TEST(ReadMetrics, RefusesDamageWithItsLine) {
+  const ScratchFolder folder;
+  const auto path = folder.file("m", "{\"step\":1}\nrubbish\n{\"step\":2}\n");
+  const Error error = error_of([&] { read_metrics(path); });
+  EXPECT_EQ(error.kind(), Error::Kind::corrupt_file);
+  EXPECT_EQ(error.what(), path.string() + ":2: not a JSON object");
+  EXPECT_EQ(message_of([&] { read_metrics(folder / "none"); }),
+            "cannot open " + (folder / "none").string() + ": No such file or directory");
+  EXPECT_TRUE(read_metrics(folder.file("empty", "")).empty());
+}
+
+TEST(ReadMetrics, NamesWhatARowLacks) {
+  EXPECT_EQ(message_of([] { (void)row(1).number("los"); }), "a metrics row has no \"los\"");
+  EXPECT_EQ(message_of([] { (void)row(1).integer("loss"); }), "\"loss\" of a metrics row is not an integer");
+  EXPECT_EQ(row(4).integer("step"), 4);
+  EXPECT_EQ(row(4).number("step"), 4.0);
+  EXPECT_FALSE(row(4).has("lr"));
+}
+
+TEST(CutBack, KeepsStepsUpToTheLastAndRowsWithoutOne) {
+  const ScratchFolder folder;
+  const auto path =
+      folder.file("m", "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2, \"loss\": 1.50}\n{\"step\":3}\n{\"step\":2,\"eval\":1}\n{\"ste");
+  cut_back(path, 2);
+  EXPECT_EQ(folder.text_of("m"),
+            "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2, \"loss\": 1.50}\n{\"step\":2,\"eval\":1}\n");  // bytes untouched
+  cut_back(path, -1);
+  EXPECT_EQ(folder.text_of("m"), "{\"event\":\"start\"}\n");
+}
+
+TEST(CutBack, KeepsAWholeLastLineWithoutNewline) {
+  const ScratchFolder folder;
+  const auto path = folder.file("m", "{\"step\":1}\n{\"step\":2}");
+  cut_back(path, 2);
+  EXPECT_EQ(folder.text_of("m"), "{\"step\":1}\n{\"step\":2}\n");
+}
+
+TEST(CutBack, DoesNothingWithoutAFileAndHarmsNoneOnAFault) {
+  const ScratchFolder folder;
+  EXPECT_NO_THROW(cut_back(folder / "none", 5));
+  const auto path = folder.file("m", "{\"step\":1}\n{\"step\":2}\n");
+  const FaultyDisk disk({.full_after_bytes = 3});
+  EXPECT_EQ(error_of([&] { cut_back(path, 1, disk); }).kind(), Error::Kind::disk);
+  EXPECT_EQ(folder.text_of("m"), "{\"step\":1}\n{\"step\":2}\n");
+  EXPECT_EQ(folder.names().size(), 1u);
+}
+
+}  // namespace
+}  // namespace cairn::base

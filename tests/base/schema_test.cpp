@@ -1,0 +1,114 @@
+#include "base/schema.h"
+
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "error_of.h"
+
+namespace cairn::base {
+namespace {
+
+struct Options {
+  bool shuffle = true;
+  int64_t steps = 100;
+  double rate = 0.7;
+  std::string precision = "fp32";
+  std::vector<std::string> files = {"a|b"};
+  std::vector<int64_t> sizes = {1, 2};
+  std::vector<double> weights;
+};
+
+Schema<Options> schema() {
+  using O = Options;
+  return {"train",
+          "What the loop does.",
+          {{"shuffle", &O::shuffle, "Mixes the samples."},
+           {"steps", &O::steps, "Optimizer steps.", at_least(1), {"max_steps", "iterations"}},
+           {"rate", &O::rate, "Step size.", between(0, 2)},
+           {"precision", &O::precision, "Number format.", one_of({"fp32", "bf16"})},
+           {"files", &O::files, "Text files.", any()},
+           {"sizes", &O::sizes, "Sizes.", more_than(0)},
+           {"weights", &O::weights, "Weights.", at_least(0)}}};
+}
+
+TEST(Schema, TakesDefaultsFromTheStruct) {
+  const Section section = schema().section();
+  ASSERT_EQ(section.entries.size(), 7u);
+  EXPECT_EQ(std::get<int64_t>(section.entries[1].fallback), 100);
+  EXPECT_EQ(std::get<double>(section.entries[2].fallback), 0.7);
+  EXPECT_EQ(section.entries[1].aliases[1], "iterations");
+}
+
+TEST(Schema, CarriesValuesToTheStructAndBack) {
+  const Schema<Options> s = schema();
+  Options options;
+  options.steps = 7;
+  options.weights = {0.5};
+  Options copy;
+  s.assign(copy, s.values_of(options));
+  EXPECT_EQ(copy.steps, 7);
+  EXPECT_EQ(copy.weights, std::vector<double>{0.5});
+  EXPECT_EQ(copy.files, options.files);
+}
+
+TEST(Schema, MovesToAnotherSection) { EXPECT_EQ(schema().in("sync.dp").section().name, "sync.dp"); }
+
+TEST(Check, HoldsAtItsEdges) {
+  EXPECT_TRUE(at_least(1).holds(int64_t{1}));
+  EXPECT_FALSE(at_least(1).holds(int64_t{0}));
+  EXPECT_FALSE(more_than(0).holds(0.0));
+  EXPECT_TRUE(more_than(0).holds(std::numeric_limits<double>::denorm_min()));
+  EXPECT_TRUE(between(0, 2).holds(2.0));
+  EXPECT_FALSE(between(0, 2).holds(std::nextafter(2.0, 3.0)));
+  EXPECT_FALSE(any().holds(std::nan("")));
+  EXPECT_FALSE(between(0, 2).holds(std::nan("")));
+  EXPECT_TRUE(at_least(0).holds(std::numeric_limits<double>::infinity()));
+  EXPECT_FALSE(one_of({"a", "b"}).holds(std::string("A")));
+  EXPECT_TRUE(one_of({"a", "b"}).holds(std::vector<std::string>{"b", "a"}));
+  EXPECT_FALSE(one_of({"a", "b"}).holds(std::vector<std::string>{"b", "c"}));
+  EXPECT_FALSE(at_least(1).holds(std::vector<int64_t>{3, 0}));
+  EXPECT_TRUE(at_least(1).holds(std::vector<double>{}));
+}
+
+struct One {
+  int64_t a = 0;
+  bool b = false;
+};
+
+TEST(Schema, RefusesToContradictItself) {
+  const auto with = [](std::vector<Key<One>> keys) { return message_of([&] { Schema<One>("s", "", keys); }); };
+  EXPECT_NE(with({{"a", &One::a, "", at_least(1)}}).find("schema s: the default a = 0 is not at least 1"), std::string::npos);
+  EXPECT_NE(with({{"a", &One::a, ""}, {"a", &One::b, ""}}).find("schema s: a twice"), std::string::npos);
+  EXPECT_NE(with({{"a", &One::a, ""}, {"b", &One::b, "", any(), {"a"}}}).find("schema s: alias a twice"), std::string::npos);
+  EXPECT_NE(with({{"b", &One::b, "", at_least(0)}}).find("b is a boolean, which cannot be \"at least 0\""), std::string::npos);
+  EXPECT_NE(with({{"A.b", &One::a, ""}}).find("key \"A.b\" must be lower-case"), std::string::npos);
+}
+
+TEST(Written, IsTomlThatKeepsTheType) {
+  EXPECT_EQ(written(Setting(true)), "true");
+  EXPECT_EQ(written(Setting(int64_t{-3})), "-3");
+  EXPECT_EQ(written(Setting(1.0)), "1.0");
+  EXPECT_EQ(written(Setting(1e300)), "1e+300");
+  EXPECT_EQ(written(Setting(0.1)), "0.1");
+  EXPECT_EQ(written(Setting(-std::numeric_limits<double>::infinity())), "-inf");
+  EXPECT_EQ(written(Setting(std::string("a\"\\\n\x01"))), "\"a\\\"\\\\\\n\\u0001\"");
+  EXPECT_EQ(written(Setting(std::vector<std::string>{"a", "b"})), "[\"a\", \"b\"]");
+  EXPECT_EQ(written(Setting(std::vector<double>{1, 2.5})), "[1.0, 2.5]");
+  EXPECT_EQ(written(Setting(std::vector<int64_t>{})), "[]");
+}
+
+TEST(ReferenceMarkdown, ListsEveryKeyWithTypeDefaultRangeAndMeaning) {
+  const std::string page = reference_markdown({schema().section()});
+  EXPECT_TRUE(page.starts_with("## `[train]`\n\nWhat the loop does.\n\n| key | type | default | allowed | meaning |\n")) << page;
+  EXPECT_NE(page.find("| `steps` | integer | `100` | at least 1 | Optimizer steps. Also written `max_steps`, `iterations`. |\n"),
+            std::string::npos)
+      << page;
+  EXPECT_NE(page.find("| `precision` | string | `\"fp32\"` | one of fp32, bf16 | Number format. |\n"), std::string::npos) << page;
+  EXPECT_NE(page.find("| `files` | list of strings | `[\"a\\|b\"]` |  | Text files. |\n"), std::string::npos) << page;
+  EXPECT_NE(page.find("| `rate` | number | `0.7` | between 0 and 2 | Step size. |\n"), std::string::npos) << page;
+}
+
+}  // namespace
+}  // namespace cairn::base

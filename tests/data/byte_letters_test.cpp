@@ -1,0 +1,32 @@
+#include "data/byte_letters.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace cairn::data {
+namespace {
+
+TEST(ByteLetters, WriteSpacesAndLineBreaksAsGpt2Does) {
+  EXPECT_EQ(to_letters(" a"), "\u0120a");
+  EXPECT_EQ(to_letters("\n\t"), "\u010a\u0109");
+  EXPECT_EQ(to_letters(std::string_view("\0\xad\x7f", 3)), "\u0100\u0143\u0121");
+  EXPECT_EQ(to_letters("\xc3\xa9"), "\u00c3\u00a9");
+}
+
+TEST(ByteLetters, GiveEachByteALetterOfItsOwnAndComeBack) {
+  std::set<std::string> letters;
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string raw(1, static_cast<char>(byte));
+    letters.insert(to_letters(raw));
+    EXPECT_EQ(from_letters(to_letters(raw)), raw);
+  }
+  EXPECT_EQ(letters.size(), 256u);
+}
+
+TEST(ByteLetters, KnowNothingOfLettersOutsideTheTable) {
+  for (const char* wrong : {" ", "\u0144", "\u20ac", "\xc4", "\xc4x", "\x80"}) EXPECT_EQ(from_letters(wrong), std::nullopt) << wrong;
+}
+
+}  // namespace
+}  // namespace cairn::data

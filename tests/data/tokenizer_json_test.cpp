@@ -1,0 +1,98 @@
+#include "data/tokenizer_json.h"
+
+#include <gtest/gtest.h>
+
+#include "base/files.h"
+#include "data/bpe_tokenizer.h"
+#include "data/bpe_trainer.h"
+#include "data/byte_tokenizer.h"
+#include "data/tokenizer.h"
+#include "scratch.h"
+
+namespace cairn::data {
+namespace {
+
+Bpe small_bpe() {
+  const std::string_view text = "the cat and the hat and the \"bat\"\n\\ \t \xc3\xa9\xc3\xa9";
+  return train_bpe(std::span(&text, 1), 300);
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return at == std::string::npos ? text : text.replace(at, from.size(), to);
+}
+
+TEST(TokenizerJson, ReadsBackWhatItWrote) {
+  const Bpe bpe = small_bpe();
+  ASSERT_GT(bpe.merges.size(), 5u);
+  EXPECT_EQ(read_tokenizer_json(write_tokenizer_json(bpe), "x.json"), bpe);
+}
+
+TEST(TokenizerJson, ReadsBackTheByteTokenizer) {
+  const auto bytes = make_byte_tokenizer();
+  const auto again = make_bpe_tokenizer(read_tokenizer_json(bytes->json(), "x.json"));
+  const std::string text = "it's  <|endoftext|>\n here";
+  EXPECT_EQ(again->encode(text), bytes->encode(text));
+  EXPECT_EQ(again->json(), bytes->json());
+}
+
+// The file was written by the PyPI package `tokenizers` 0.23, trained there on a few lines of ours; the ids are the ones it gave.
+TEST(TokenizerJson, GivesTheIdsOfTheTokenizersLibrary) {
+  const std::string path = std::string(CAIRN_SOURCE_DIR) + "/tests/data/hugging_face_tokenizer.json";
+  const auto tokenizer = make_bpe_tokenizer(read_tokenizer_json(base::read_file(path, 1 << 20), path));
+  EXPECT_EQ(tokenizer->vocab_size(), 300);
+  EXPECT_EQ(tokenizer->end_of_text(), 0);
+  const std::string text = "The mouse can't see the moon  yet.\n\n 12 moons,\t3 mice!<|endoftext|> I'll wait";
+  EXPECT_EQ(tokenizer->encode(text),
+            (std::vector<int32_t>{269, 267, 221, 292, 285, 261, 69, 69, 266, 278, 221, 221, 89, 69, 84, 14, 199, 199,
+                                  277, 278, 83, 12, 198, 19, 221, 77, 73, 291, 1, 0, 298, 284, 76, 276, 270, 84}));
+}
+
+TEST(TokenizerJson, AcceptsMergesAsPairs) {
+  const Bpe bpe = small_bpe();
+  std::string text = write_tokenizer_json(bpe);
+  text = replaced(text, "\"t h\"", "[\"t\", \"h\"]");
+  EXPECT_EQ(read_tokenizer_json(text, "x.json"), bpe);
+}
+
+TEST(TokenizerJson, RefusesEveryBrokenFileBySayingWhatIsWrong) {
+  const std::string good = write_tokenizer_json(small_bpe());
+  const auto says = [](const std::string& text) { return refusal([&] { read_tokenizer_json(text, "x.json"); }); };
+  const auto with = [&](const std::string& from, const std::string& to) { return says(replaced(good, from, to)); };
+  EXPECT_EQ(says(""), "x.json: not valid JSON at byte 1");
+  EXPECT_EQ(says("[1, 2]"), "x.json: holds no JSON object: not a tokenizer.json");
+  EXPECT_EQ(says("{}"), "x.json: has no \"model\" object: not a tokenizer.json of a BPE");
+  EXPECT_EQ(says(std::string(100000, '[')), "x.json: nested more than 16 deep: not a tokenizer.json");
+  EXPECT_EQ(with("\"BPE\"", "\"Unigram\""), "x.json: model type \"Unigram\": only byte-level BPE can be read");
+  EXPECT_EQ(with("\"dropout\": null", "\"dropout\": 0.1"), "x.json: model.dropout is set: ids would be random");
+  EXPECT_EQ(with("\"byte_fallback\": false", "\"byte_fallback\": true"),
+            "x.json: model.byte_fallback is set: only plain byte-level BPE can be read");
+  EXPECT_EQ(with("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}"),
+            "x.json: has a normalizer: only text as it stands can be read");
+  EXPECT_EQ(with("\"ByteLevel\"", "\"Metaspace\""), "x.json: pre_tokenizer type \"Metaspace\": only ByteLevel can be read");
+  EXPECT_EQ(with("\"add_prefix_space\": false", "\"add_prefix_space\": true"),
+            "x.json: pre_tokenizer.add_prefix_space is set: not supported");
+  EXPECT_EQ(with("\"post_processor\": null", "\"post_processor\": {\"type\": \"Bert\"}"),
+            "x.json: post_processor type \"Bert\": only ByteLevel can be read");
+  EXPECT_EQ(with("\"lstrip\": false", "\"lstrip\": true"), "x.json: added token \"<|endoftext|>\" has lstrip set: not supported");
+  EXPECT_EQ(with("\"content\": \"<|endoftext|>\"", "\"content\": \"\""), "x.json: an added token is empty");
+  EXPECT_EQ(with("\"!\": 33", "\"!\": 34"), "x.json: id 34 is given twice, the second time to \"\"\"");
+  EXPECT_EQ(with("\"!\": 33", "\"!\": -1"), "x.json: \"!\" has id -1: must be 0 to 1048575");
+  EXPECT_EQ(with("\"!\": 33", "\"!\": 99999999999999"), "x.json: \"!\" has id 99999999999999: must be 0 to 1048575");
+  EXPECT_EQ(with("\"!\": 33", "\"!\": 500"), "x.json: id 33 is missing: ids must run from 0 without a hole");
+  EXPECT_EQ(with("\"!\": 33", "\"!!\": 33"), "x.json: no piece for byte 0x21: not a byte-level BPE");
+  EXPECT_EQ(with("\"!\": 33", "\"\u20ac\": 33"), "x.json: piece \"\u20ac\" is not written in byte letters");
+  EXPECT_EQ(with("\"t h\"", "\"t\""), "x.json: merge \"t\" is not two pieces");
+  EXPECT_EQ(with("\"t h\"", "\"t zz\""), "x.json: merge \"t zz\" needs the piece \"zz\", which is not in the vocabulary");
+  EXPECT_EQ(with("\"merges\"", "\"mergers\""), "x.json: has no \"merges\" list");
+}
+
+TEST(TokenizerJson, RefusesEveryTruncation) {
+  const std::string good = write_tokenizer_json(small_bpe());
+  for (size_t length = 0; length + 2 < good.size(); length += 97)
+    EXPECT_NE(refusal([&] { read_tokenizer_json(good.substr(0, length), "x.json"); }), "") << length;
+}
+
+}  // namespace
+}  // namespace cairn::data

@@ -1,0 +1,203 @@
+#include "harness/ranks.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "comm/local.h"
+#include "comm/net.h"
+
+namespace cairn::harness {
+namespace {
+
+// What the ranks of one run share: their faults, and how each ended.
+class Course {
+ public:
+  Course(int n, const Options& options, const Faults& faults)
+      : n_(n), options_(options), faults_(faults), ends_(static_cast<size_t>(n)), running_(n) {}
+
+  comm::WorldOptions world_options(int rank, std::function<void()> freeze) {
+    comm::WorldOptions world;
+    world.deadline = options_.deadline;
+    world.warn_after = options_.warn_after;
+    world.log = base::Log::capture(rank);
+    world.before_collective = [this, rank, freeze = std::move(freeze)](int64_t number) {
+      for (const Faults::Point& point : faults_.frozen()) {
+        if (point.rank == rank && point.before_collective == number) {
+          ++fired_;
+          freeze();
+        }
+      }
+      for (const Faults::Point& point : faults_.lost()) {
+        if (point.rank == rank && point.before_collective == number) {
+          ++fired_;
+          throw comm::Killed();
+        }
+      }
+    };
+    return world;
+  }
+
+  // The body, with this rank's log kept.
+  void run(comm::World& world, const std::function<void(comm::World&)>& body) {
+    const auto keep = [&] {
+      const std::lock_guard guard(lock_);
+      logs_[world.rank()] = world.log().lines();
+    };
+    try {
+      body(world);
+    } catch (...) {
+      keep();
+      throw;
+    }
+    keep();
+  }
+
+  void end(int rank, std::exception_ptr how) {
+    const std::lock_guard guard(lock_);
+    ends_[rank] = std::move(how);
+    --running_;
+    changed_.notify_all();
+  }
+
+  // On real sockets: stands still until the others have ended, then dies.
+  void stand_still() {
+    std::unique_lock guard(lock_);
+    --running_;
+    changed_.notify_all();
+    changed_.wait(guard, [this] { return running_ <= 0; });
+    ++running_;
+    throw comm::Killed();
+  }
+
+  Run result() {
+    Run run;
+    run.faults_fired = fired_;
+    run.log = std::move(logs_);
+    std::exception_ptr other;
+    for (int rank = 0; rank < n_; ++rank) {
+      if (!ends_[rank]) continue;
+      try {
+        std::rethrow_exception(ends_[rank]);
+      } catch (const comm::Killed&) {
+      } catch (const Error& error) {
+        run.errors.emplace(rank, error);
+      } catch (...) {
+        other = std::current_exception();
+      }
+    }
+    if (other) std::rethrow_exception(other);
+    if (faults_.empty() && !options_.expect_errors) rethrow(run);
+    return run;
+  }
+
+ private:
+  // The first error that is not only about somebody else's.
+  void rethrow(const Run& run) const {
+    const Error* first = nullptr;
+    int culprit = -1;
+    for (const auto& [rank, error] : run.errors) {
+      if (first && (first->kind() != Error::Kind::lost_peer || error.kind() == Error::Kind::lost_peer)) continue;
+      first = &error;
+      culprit = rank;
+    }
+    if (!first) return;
+    Error told = *first;
+    throw told.with(fmt::format("rank {} of {} on {}, seed {}: give harness::Options{{.seed = {}}} to replay", culprit, n_,
+                                options_.on == On::local ? "local" : "net", options_.seed, options_.seed));
+  }
+
+  int n_;
+  const Options& options_;
+  const Faults& faults_;
+  std::atomic<int> fired_ = 0;
+  std::mutex lock_;
+  std::condition_variable changed_;
+  std::vector<std::exception_ptr> ends_;
+  std::map<int, std::vector<std::string>> logs_;
+  int running_;
+};
+
+Run run_local(int n, const Options& options, const Faults& faults, const std::function<void(comm::World&)>& body) {
+  Course course(n, options, faults);
+  comm::LocalNetwork* network = nullptr;
+  comm::LocalOptions local;
+  local.seed = options.seed;
+  local.keep_event_log = true;
+  local.link = options.link;
+  local.world = [&](int rank) { return course.world_options(rank, [&network, rank] { network->freeze_here(rank); }); };
+  comm::LocalNetwork net(n, std::move(local));
+  network = &net;
+  const auto ends = net.run([&](comm::World& world) { course.run(world, body); });
+  for (int rank = 0; rank < n; ++rank) course.end(rank, ends[rank]);
+  Run run = course.result();
+  run.ledger = net.ledger();
+  run.event_log = net.event_log();
+  return run;
+}
+
+Run run_net(int n, const Options& options, const Faults& faults, const std::function<void(comm::World&)>& body) {
+  Course course(n, options, faults);
+  auto setups = comm::make_net_setups(n);
+  std::vector<comm::Ledger> ledgers(static_cast<size_t>(n));
+  const auto rank_main = [&](int rank) {
+    std::exception_ptr how;
+    try {
+      comm::World world(comm::make_net_transport(std::move(setups[rank])), course.world_options(rank, [&course] { course.stand_still(); }));
+      try {
+        course.run(world, body);
+      } catch (const Error& error) {
+        world.fail(error);
+        how = std::current_exception();
+      }
+      ledgers[rank] = world.ledger();
+    } catch (...) {
+      how = std::current_exception();
+    }
+    course.end(rank, how);
+  };
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < n; ++rank) threads.emplace_back(rank_main, rank);
+  threads.clear();
+  Run run = course.result();
+  for (const comm::Ledger& ledger : ledgers) run.ledger.merge(ledger);
+  return run;
+}
+
+}  // namespace
+
+Faults& Faults::lose(Point point) {
+  lost_.push_back(point);
+  return *this;
+}
+
+Faults& Faults::freeze(Point point) {
+  frozen_.push_back(point);
+  return *this;
+}
+
+const Error& Run::error_on(int rank) const {
+  static const Error none(Error::Kind::broken_invariant, "this rank had no error");
+  const auto found = errors.find(rank);
+  if (found != errors.end()) return found->second;
+  ADD_FAILURE() << "rank " << rank << " ended without an error";
+  return none;
+}
+
+Run on_ranks(int n, const Options& options, const Faults& faults, const std::function<void(comm::World&)>& body) {
+  return options.on == On::local ? run_local(n, options, faults, body) : run_net(n, options, faults, body);
+}
+
+Run on_ranks(int n, const Options& options, const std::function<void(comm::World&)>& body) { return on_ranks(n, options, Faults(), body); }
+
+Run on_ranks(int n, const Faults& faults, const std::function<void(comm::World&)>& body) { return on_ranks(n, Options(), faults, body); }
+
+Run on_ranks(int n, const std::function<void(comm::World&)>& body) { return on_ranks(n, Options(), Faults(), body); }
+
+}  // namespace cairn::harness

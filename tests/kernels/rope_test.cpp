@@ -1,0 +1,62 @@
+#include "kernels/rope.h"
+
+#include <cmath>
+
+#include "kernels/closeness.h"
+
+namespace cairn::kernels {
+namespace {
+
+// Hugging Face's form: x * cos + rotate_half(x) * sin with the angles written twice.
+at::Tensor plain_rope(const at::Tensor& x, double theta, int64_t position) {
+  const int64_t half = x.size(3) / 2;
+  const at::Tensor frequencies = at::pow(theta, at::arange(half, at::kDouble) * (-1.0 / half));
+  const at::Tensor angles = at::outer(at::arange(x.size(1), at::kDouble) + position, frequencies).repeat({1, 2}).unsqueeze(1);
+  const at::Tensor turned = at::cat({-x.narrow(3, half, half), x.narrow(3, 0, half)}, 3);
+  return x * at::cos(angles) + turned * at::sin(angles);
+}
+
+TEST(Rope, MatchesTheRotateHalfForm) {
+  for (int64_t head_dim : {2, 6, 16, 64, 80, 128})
+    for (int64_t position : {0, 5}) {
+      const at::Tensor x = normal({2, 13, 3, head_dim}, 1), expected = plain_rope(wide(x), 10000, position);
+      rope(x, rope_table(18, head_dim, 10000, at::kFloat), position);
+      expect_close(x, expected, 4, "rotated");
+    }
+}
+
+TEST(Rope, InverseTurnsBackAndIsTheGradient) {
+  const at::Tensor x = leaf(normal({1, 7, 2, 10}, 1)), dy = normal({1, 7, 2, 10}, 2);
+  const at::Tensor expected = gradients(plain_rope(x, 500, 0), dy, {x})[0], dx = dy.clone();
+  rope(dx, rope_table(7, 10, 500, at::kFloat), 0, /*inverse=*/true);
+  expect_close(dx, expected, 4, "dx");
+  rope(dx, rope_table(7, 10, 500, at::kFloat));
+  expect_close(dx, dy, 8, "there and back");
+}
+
+TEST(Rope, TurnsASliceOfAFusedBufferAndNothingElse) {
+  const at::Tensor fused = normal({2, 5, 9 * 8}, 1), before = fused.clone();
+  const at::Tensor keys = fused.narrow(2, 4 * 8, 3 * 8).view({2, 5, 3, 8});
+  const at::Tensor expected = plain_rope(wide(keys), 10000, 0);
+  with_threads([&] {
+    fused.copy_(before);
+    rope(keys, rope_table(5, 8, 10000, at::kFloat));
+    expect_close(keys, expected, 4, "keys");
+    EXPECT_TRUE(at::equal(fused.narrow(2, 0, 32), before.narrow(2, 0, 32)));
+    EXPECT_TRUE(at::equal(fused.narrow(2, 56, 16), before.narrow(2, 56, 16)));
+  });
+}
+
+TEST(Rope, ReferenceInDoubleIsExact) {
+  const at::Tensor x = normal({2, 4, 1, 6}, 1, at::kDouble), expected = plain_rope(x, 10000, 3);
+  rope(x, rope_table(8, 6, 10000, at::kDouble), 3);
+  expect_close(x, expected, 8, "rotated");
+}
+
+TEST(Rope, RefusesPositionsBeyondItsTable) {
+  const std::string error = error_of([] { rope(at::empty({1, 5, 1, 4}), rope_table(8, 4, 10000, at::kFloat), 4); });
+  EXPECT_NE(error.find("positions 4 to 9 in a table of 8"), std::string::npos) << error;
+}
+
+}  // namespace
+}  // namespace cairn::kernels

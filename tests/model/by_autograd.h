@@ -1,0 +1,43 @@
+// The gradients of a model by plain ATen and autograd: what hand-written ones are compared with.
+#pragma once
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <map>
+#include <memory>
+
+#include "model/model.h"
+#include "model/objective.h"
+
+namespace cairn::model {
+
+// Weights that are leaves of an autograd graph, one tensor per parameter, stacked on demand.
+class LeafWeights final : public Weights {
+ public:
+  LeafWeights(const mesh::FlatLayout& layout, const at::Tensor& flat) {
+    for (const mesh::NamedTensor& view : layout.views(flat)) leaves.push_back(view.tensor.clone().requires_grad_());
+  }
+  at::Tensor get(mesh::ParamId id) const override {
+    if (id.count == 1) return leaves[static_cast<size_t>(id.first)];
+    return at::cat(std::vector<at::Tensor>(leaves.begin() + id.first, leaves.begin() + id.first + id.count), 0);
+  }
+  std::vector<at::Tensor> leaves;
+};
+
+// Gradients of weight * (sum of cross entropies of the rows of "logits" against `targets`), one per parameter.
+inline std::vector<at::Tensor> gradients_by_autograd(const Model& model, const mesh::FlatLayout& layout, const at::Tensor& flat, Buffers buffers, const mesh::Batch& batch,
+                                                     const std::string& target_field, double weight) {
+  at::AutoGradMode record(true);
+  const LeafWeights weights(layout, flat);
+  const mesh::Axes alone;
+  const Call call{.weights = weights, .buffers = buffers, .axes = alone};
+  Values values;
+  for (const auto& [name, field] : batch.fields) values.put(name, field.tensor);
+  for (const auto& block : model.blocks()) block->plain(values, call);
+  const at::Tensor logits = values.get("logits");
+  const at::Tensor targets = batch.field(target_field).reshape({-1});
+  const at::Tensor loss = at::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}), targets, {}, at::Reduction::Sum, -100) * weight;
+  return torch::autograd::grad({loss}, weights.leaves);
+}
+
+}  // namespace cairn::model

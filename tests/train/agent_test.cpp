@@ -1,0 +1,182 @@
+#include "train/agent.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "comm/world.h"
+
+namespace cairn::train {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+AgentOptions shell(int nproc, const std::string& script) {
+  AgentOptions options;
+  options.nproc = nproc;
+  options.argv = {"/bin/sh", "-c", script};
+  return options;
+}
+
+// This very program as a rank; what it does there is the test DISABLED_... named below.
+AgentOptions self(int nproc, const std::string& what) {
+  AgentOptions options;
+  options.nproc = nproc;
+  options.argv = {std::filesystem::read_symlink("/proc/self/exe").string(), "--gtest_also_run_disabled_tests", "--gtest_filter=AgentRank.DISABLED_" + what,
+                  "--gtest_brief=1"};
+  options.failure_grace = 5s;
+  return options;
+}
+
+struct Ended {
+  int code = 0;
+  std::string log;
+};
+
+Ended run(const AgentOptions& options, const base::Stop& stop = base::Stop()) {
+  base::Log log = base::Log::capture();
+  Ended ended{run_ranks(options, log, stop), ""};
+  for (const std::string& line : log.lines()) ended.log += line + "\n";
+  return ended;
+}
+
+// --- what the ranks do -------------------------------------------------------------------------------------------------------------------
+
+comm::World joined() {
+  return comm::World(comm::make_net_transport(inherited_setup(std::atoi(std::getenv("CAIRN_SETUP_FD")))), {.deadline = 20s});
+}
+
+[[noreturn]] void end_with(int code) { ::_exit(code); }
+
+TEST(AgentRank, DISABLED_Sums) {
+  comm::World world = joined();
+  std::vector<int64_t> x(1000, world.rank() + 1);
+  world.everyone().all_reduce({x.data(), 1000, comm::Dtype::i64}, comm::Reduce::sum, {comm::Purpose::data, "x"}).wait();
+  EXPECT_EQ(x[999], int64_t{world.size()} * (world.size() + 1) / 2);
+  EXPECT_EQ(std::to_string(world.rank()), std::getenv("CAIRN_RANK"));
+}
+
+// Rank 1 is killed in the middle; the others must name it and end with 4.
+TEST(AgentRank, DISABLED_LosesOne) {
+  comm::World world = joined();
+  world.everyone().barrier().wait();
+  if (world.rank() == 1) ::kill(::getpid(), SIGKILL);
+  try {
+    world.everyone().barrier("the end").wait();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.peer(), 1);
+    EXPECT_THAT(error.what(), HasSubstr("rank 1 lost: "));
+    EXPECT_THAT(error.what(), HasSubstr("barrier of the end"));
+    world.fail(error);
+    if (!testing::Test::HasFailure()) end_with(error.exit_code());
+  }
+  end_with(99);
+}
+
+// --- the agent ---------------------------------------------------------------------------------------------------------------------------
+
+TEST(Agent, GivesZeroWhereAllRanksEndWell) {
+  const Ended ended = run(shell(3, "exit 0"));
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_EQ(ended.log, "");
+}
+
+TEST(Agent, PutsRankAndSizeIntoTheEnvironment) {
+  AgentOptions options = shell(3, "test $CAIRN_WORLD_SIZE = 3 && test $EXTRA = yes && exit $((CAIRN_RANK == 2 ? 7 : 0))");
+  options.env = {{"EXTRA", "yes"}, {"CAIRN_RANK", "wrong"}};
+  const Ended ended = run(options);
+  EXPECT_EQ(ended.code, 7);
+  EXPECT_EQ(ended.log, "[0] error: rank 2 ended with exit code 7\n");
+}
+
+TEST(Agent, GivesTheCodeOfTheCauseNotOfThoseWhoLostIt) {
+  EXPECT_EQ(run(shell(3, "if [ $CAIRN_RANK = 1 ]; then sleep 0.2; exit 2; fi; exit 4")).code, 2);
+}
+
+TEST(Agent, SaysWhoWasKilledAndGivesFour) {
+  const Ended ended = run(shell(2, "if [ $CAIRN_RANK = 1 ]; then kill -9 $$; fi"));
+  EXPECT_EQ(ended.code, 4);
+  EXPECT_EQ(ended.log, "[0] error: rank 1 was killed by signal 9 (SIGKILL)\n");
+}
+
+TEST(Agent, SaysThatAProgramCannotBeStarted) {
+  AgentOptions options = shell(1, "");
+  options.argv = {"/nowhere/program"};
+  const Ended ended = run(options);
+  EXPECT_EQ(ended.code, 3);
+  EXPECT_THAT(ended.log, HasSubstr("rank 0 could not be started"));
+}
+
+TEST(Agent, PassesAStopOnToEveryRankOnce) {
+  base::Stop stop;
+  AgentOptions options = shell(2, "trap 'exit 5' TERM; echo > $READY$CAIRN_RANK; while true; do sleep 0.02; done");
+  const auto folder = std::filesystem::temp_directory_path() / ("cairn-agent-" + std::to_string(::getpid()));
+  std::filesystem::create_directory(folder);
+  options.env = {{"READY", (folder / "r").string()}};
+  std::jthread asker([&] {
+    while (!std::filesystem::exists(folder / "r0") || !std::filesystem::exists(folder / "r1")) std::this_thread::yield();
+    stop.request(SIGTERM);
+  });
+  EXPECT_EQ(run(options, stop).code, 5);
+  asker.join();
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Agent, KillsRanksThatDoNotEndWithinTheGraceTime) {
+  base::Stop stop;
+  stop.request(SIGTERM);
+  AgentOptions options = shell(1, "trap '' TERM; while true; do sleep 0.02; done");
+  options.grace = 200ms;
+  const Ended ended = run(options, stop);
+  EXPECT_EQ(ended.code, 4);
+  EXPECT_THAT(ended.log, HasSubstr("still running after the grace time"));
+}
+
+TEST(Agent, KillsTheRestSomeTimeAfterTheFirstFailure) {
+  AgentOptions options = shell(2, "if [ $CAIRN_RANK = 0 ]; then exit 3; fi; while true; do sleep 0.02; done");
+  options.failure_grace = 100ms;
+  const Ended ended = run(options);
+  EXPECT_EQ(ended.code, 3);
+  EXPECT_THAT(ended.log, HasSubstr("rank 1 was killed by signal 9"));
+}
+
+TEST(Agent, StartsRanksThatFindEachOther) { EXPECT_EQ(run(self(3, "Sums")).code, 0); }
+
+TEST(Agent, ARankKilledInACollectiveIsNamedByTheOthers) {
+  const Ended ended = run(self(3, "LosesOne"));
+  EXPECT_EQ(ended.code, 4);
+  EXPECT_THAT(ended.log, HasSubstr("rank 1 was killed by signal 9 (SIGKILL)"));
+  EXPECT_THAT(ended.log, HasSubstr("rank 0 ended with exit code 4"));
+  EXPECT_THAT(ended.log, HasSubstr("rank 2 ended with exit code 4"));
+}
+
+TEST(Agent, ASetUpThatIsNoneIsRefused) {
+  const auto refused = [](const std::string& content) {
+    const auto path = std::filesystem::temp_directory_path() / ("cairn-setup-" + std::to_string(::getpid()));
+    std::ofstream(path) << content;
+    FILE* file = std::fopen(path.c_str(), "r");
+    const int fd = ::dup(::fileno(file));
+    std::fclose(file);
+    std::filesystem::remove(path);
+    try {
+      inherited_setup(fd);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::bad_input);
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_THAT(refused(""), HasSubstr("too short: this process was not started by cairn's agent"));
+  EXPECT_THAT(refused(std::string(100, 'x')), HasSubstr("not a set-up"));
+  EXPECT_THROW(inherited_setup(-1), Error);
+}
+
+}  // namespace
+}  // namespace cairn::train

@@ -1,0 +1,124 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154,SC2034  # root, preset, jobs, torch belong to ./cairn
+# The commands of ./cairn for those who change Cairn: test, slowest, format, tidy. Uses its root, preset, build, say, stop, since.
+
+# ./cairn test: each room's binary is one CTest test (a process with libtorch takes 0.4 s to start, so not one per case); cases
+# are counted from their output. Base and comm run once more under the address and undefined-behaviour sanitizers.
+run_test() {
+  local filter='' started=$EPOCHREALTIME logs=() failed=0
+  local arguments=()
+  while (($#)); do
+    case $1 in
+      --filter)
+        (($# > 1)) || stop "--filter: needs a regular expression, matched against room/Suite.Case"
+        filter=$2
+        shift 2
+        ;;
+      --filter=*) filter=${1#*=} && shift ;;
+      *) arguments+=("$1") && shift ;;
+    esac
+  done
+  case $preset in
+    asan | tsan) test_in "$preset" '' ;;
+    *)
+      test_in "$preset" ''
+      test_in asan '^(base|comm)$'
+      ;;
+  esac
+  say test "all done in $(since "$started")"
+  awk -f "$root/tools/test_summary.awk" "${logs[@]:-/dev/null}" || failed=1
+  return "$failed"
+}
+
+# Builds and runs one preset's tests, and appends its log to logs.
+test_in() {
+  local folder targets=() rooms=$2 chosen=() log status=0
+  if [[ -n $rooms ]]; then
+    targets=(test_base test_comm)
+  fi
+  build "$1" "${targets[@]}"
+  if [[ -n $filter ]]; then
+    select_cases "$folder" "$rooms"
+    if [[ -z $rooms_selected ]]; then return; fi
+    rooms="^($rooms_selected)\$"
+    export GTEST_FILTER=$cases_selected
+  fi
+  if [[ -n $rooms ]]; then chosen=(-R "$rooms"); fi
+  log=$folder/Testing/Temporary/LastTest.log
+  rm -f "$log"
+  say test "build/$1"
+  ctest --test-dir "$folder" -j "$jobs" --no-tests=error "${chosen[@]}" "${arguments[@]}" >&2 || status=$?
+  unset GTEST_FILTER
+  if [[ ! -f $log ]]; then stop "ctest ran nothing in build/$1 (exit $status)"; fi
+  cp "$log" "$folder/tests.log"
+  logs+=("$folder/tests.log")
+}
+
+# Sets cases_selected (a GoogleTest filter) and rooms_selected (a|b) to the cases whose room/Suite.Case matches filter.
+select_cases() {
+  local binary room found
+  cases_selected=
+  rooms_selected=
+  for binary in "$1"/tests/test_*; do
+    room=${binary##*/test_}
+    if [[ ! -x $binary || -d $binary || (-n $2 && ! $room =~ $2) ]]; then continue; fi
+    found=$("$binary" --gtest_list_tests | awk -v room="$room" '/^[^ ]/ { suite = $1 } /^  / { print room "/" suite $1 }' |
+      { grep -E -- "$filter" || true; } | sed 's,^[^/]*/,,' | paste -sd:)
+    if [[ -n $found ]]; then
+      cases_selected+=${cases_selected:+:}$found
+      rooms_selected+=${rooms_selected:+|}$room
+    fi
+  done
+}
+
+# ./cairn slowest: the last time each file was really compiled (not taken from ccache), in CPU seconds.
+run_slowest() {
+  local log=$root/build/$preset/compile_times.log
+  [[ -s $log ]] || stop "$log: nothing was compiled there yet; ./cairn build first"
+  awk '{ cpu[$4] = $1 + $2; wall[$4] = $3 } END { for (f in cpu) printf "%.1f %.1f %s\n", cpu[f], wall[f], f }' "$log" |
+    sed -E -e 's,tests/CMakeFiles/[^/]*\.dir/,tests/,' -e 's,CMakeFiles/[^/]*\.dir/,,' -e 's,\.o$,,' | sort -rn |
+    awk -v top="${1:-15}" '
+      /\.gch$/ { header = $1; next }
+      { cpu[++n] = $1; total += $1; if (n <= top) lines[n] = sprintf("%8.1f %8.1f  %s", $1, $2, $3) }
+      END {
+        print "   CPU s   wall s  file"
+        for (i = 1; i <= n && i <= top; i++) print lines[i]
+        printf "%d files, median %.1f CPU s, sum %.0f CPU s; the precompiled header %.1f CPU s\n", n, cpu[int((n + 1) / 2)], total, header
+      }'
+}
+
+# The sources of ours, tracked or new.
+list_sources() { git -C "$root" ls-files -co --exclude-standard -- "$@" | sort -u; }
+
+run_format() {
+  local mode=(-i) files
+  command -v clang-format >/dev/null || stop "clang-format is missing: sudo apt-get install -y clang-format"
+  if [[ ${1:-} == --check ]]; then
+    mode=(--dry-run --Werror)
+    shift
+  fi
+  if (($#)); then
+    files=("$@")
+  else
+    cd "$root" && mapfile -t files < <(list_sources '*.h' '*.cpp' '*.cu' '*.cuh')
+  fi
+  clang-format "${mode[@]}" "${files[@]}"
+}
+
+# clang-tidy cannot read g++'s precompiled header, so it gets the plain one through a compile database without it.
+run_tidy() {
+  local files folder database
+  command -v clang-tidy >/dev/null || stop "clang-tidy is missing: sudo apt-get install -y clang-tidy"
+  count_jobs
+  configure "$preset"
+  database=$folder/tidy
+  mkdir -p "$database"
+  sed -E -e 's,-Winvalid-pch -include [^ ]*cmake_pch\.hxx,-include '"$root"'/cmake/pch.h,g' -e 's,-Wshadow=local,,g' \
+    -e 's,-fno-trapping-math|-fno-math-errno,,g' "$folder/compile_commands.json" >"$database/compile_commands.json"
+  if (($#)); then
+    files=("$@")
+  else
+    cd "$root" && mapfile -t files < <(list_sources 'src/*.cpp')
+  fi
+  printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$jobs" clang-tidy --quiet -p "$database"
+}

@@ -1,6 +1,6 @@
 // `cairn version`, `cairn reference` and `cairn doctor`: what this program is, takes and finds.
 #include <ATen/Context.h>
-#include <ATen/Version.h>
+#include <torch/version.h>
 #include <fmt/format.h>
 #include <sys/utsname.h>
 

@@ -23,7 +23,7 @@ struct WorldOptions {
   std::chrono::nanoseconds warn_after = std::chrono::seconds(5);  // a late rank is named in the log after this wait
   base::Log log = base::Log::quiet();
   // Called as the collective with this number (counted from 0 over all groups) is about to start. Where tests let a rank die or freeze.
-  std::function<void(int64_t number)> before_collective;
+  std::function<void(int64_t number)> before_collective = {};
 };
 
 // What one rank knows of the ranks it works with: its number, the groups, the clock, the book. Not a singleton: several worlds may live in

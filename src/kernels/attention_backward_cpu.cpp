@@ -36,7 +36,7 @@ struct BackwardScratch {
 template <int W>
 CAIRN_INLINE void weigh(const AttentionProblem& p, const Block& block, BackwardScratch& s) {
   constexpr int kVectors = 3;
-  for (int64_t i0 = 0; i0 < kPanel; i0 += kVectors * W) {
+  for (int64_t i0 = 0; i0 < block.queries; i0 += kVectors * W) {
     Float<W> lse[kVectors], delta[kVectors];
     Int<W> documents[kVectors];
 #pragma GCC unroll 4
@@ -80,7 +80,7 @@ CAIRN_INLINE void add_key_gradients(const AttentionProblem& p, const Block& bloc
 template <int W>
 CAIRN_INLINE void add_query_gradients(const AttentionProblem& p, const Block& block, BackwardScratch& s, int64_t key) {
   constexpr int kRows = Tile<W>::kRows;
-  for (int64_t i = 0; i < kPanel; i += kRows) {
+  for (int64_t i = 0; i < block.queries; i += kRows) {
     const int64_t seen_keys = p.causal ? std::clamp<int64_t>(block.query + i + kRows + p.shift - block.key, 0, block.keys) : block.keys;
     if (seen_keys > 0) row_product<W, Left::by_k>(s.dq + i * s.width, s.dscores + i, kPanel, s.key_rows + key * s.width, s.width, seen_keys);
   }

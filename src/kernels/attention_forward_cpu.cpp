@@ -35,55 +35,62 @@ struct ForwardScratch {
 template <int W>
 CAIRN_INLINE void mask_scores(const AttentionProblem& p, const Block& block, float* scores) {
   const Float<W> hidden = splat<W>(-kInfinity);
-  for (int64_t i = 0; i < kPanel; i += W) {
+  // Before this key every query sees every key, as far as order goes.
+  const int64_t first = block.key_documents == nullptr && p.causal ? std::clamp<int64_t>(block.query + p.shift - block.key + 1, 0, block.keys) : 0;
+  for (int64_t i = 0; i < block.queries; i += W) {
     const Int<W> documents = load_documents<W>(block, i);
-    for (int64_t j = 0; j < block.keys; ++j) {
+    for (int64_t j = first; j < block.keys; ++j) {
       float* at = scores + j * kPanel + i;
       store<W>(at, seen<W>(p, block, j, i, documents) ? load<W>(at) : hidden);
     }
   }
 }
 
-// scores become exp2(scores - maximum); maxima and sums move on; factors say how much older sums and outputs shrink.
+// For kVectors vectors of queries from i on: scores become exp2(scores - maximum), maxima and sums move on, and factors say how
+// much older sums and outputs shrink.
+template <int W, int kVectors>
+CAIRN_INLINE void soften_columns(const Block& block, ForwardScratch& s, int64_t i) {
+  Float<W> base[kVectors], sum[kVectors] = {};
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) base[v] = load<W>(s.maxima + i + v * W);
+  for (int64_t j = 0; j < block.keys; ++j)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) base[v] = maximum<W>(base[v], load<W>(s.scores + j * kPanel + i + v * W));
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t at = i + v * W;
+    const Float<W> old = load<W>(s.maxima + at);
+    store<W>(s.maxima + at, base[v]);
+    base[v] = base[v] > -kInfinity ? base[v] : Float<W>{};  // nothing seen yet: keep -inf - base from being nan
+    store<W>(s.factors + at, exp2<W>(old - base[v]));
+  }
+  for (int64_t j = 0; j < block.keys; ++j)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      float* at = s.scores + j * kPanel + i + v * W;
+      const Float<W> weight = exp2<W>(load<W>(at) - base[v]);
+      store<W>(at, weight);
+      sum[v] += weight;
+    }
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t at = i + v * W;
+    store<W>(s.sums + at, load<W>(s.sums + at) * load<W>(s.factors + at) + sum[v]);
+  }
+}
+
 template <int W>
 CAIRN_INLINE void soften(const Block& block, ForwardScratch& s) {
-  constexpr int kVectors = 3;  // columns worked on together, to hide latencies
-  for (int64_t i = 0; i < kPanel; i += kVectors * W) {
-    Float<W> base[kVectors], sum[kVectors] = {};
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) base[v] = load<W>(s.maxima + i + v * W);
-    for (int64_t j = 0; j < block.keys; ++j)
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) base[v] = maximum<W>(base[v], load<W>(s.scores + j * kPanel + i + v * W));
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      const int64_t at = i + v * W;
-      const Float<W> old = load<W>(s.maxima + at);
-      store<W>(s.maxima + at, base[v]);
-      base[v] = base[v] > -kInfinity ? base[v] : Float<W>{};  // nothing seen yet: keep -inf - base from being nan
-      store<W>(s.factors + at, exp2<W>(old - base[v]));
-    }
-    for (int64_t j = 0; j < block.keys; ++j)
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        float* at = s.scores + j * kPanel + i + v * W;
-        const Float<W> weight = exp2<W>(load<W>(at) - base[v]);
-        store<W>(at, weight);
-        sum[v] += weight;
-      }
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      const int64_t at = i + v * W;
-      store<W>(s.sums + at, load<W>(s.sums + at) * load<W>(s.factors + at) + sum[v]);
-    }
-  }
+  int64_t i = 0;
+  for (; i + 2 * W < block.queries; i += 3 * W) soften_columns<W, 3>(block, s, i);  // three together hide each other's latencies
+  for (; i < block.queries; i += W) soften_columns<W, 1>(block, s, i);
 }
 
 // out = out * factor + weights^T values.
 template <int W>
 CAIRN_INLINE void add_values(const AttentionProblem& p, const Block& block, ForwardScratch& s, const float* values) {
   constexpr int kRows = Tile<W>::kRows;
-  for (int64_t i = 0; i < kPanel; i += kRows) {
+  for (int64_t i = 0; i < block.queries; i += kRows) {
     for (int64_t r = i; r < i + kRows; ++r) {
       const float factor = s.factors[r];
       for (int64_t d = 0; d < s.width; d += W) store<W>(s.out + r * s.width + d, load<W>(s.out + r * s.width + d) * factor);
@@ -126,6 +133,7 @@ struct Forward {
     std::fill(s.out, s.out + kPanel * s.width, 0.0f);
     std::fill(s.maxima, s.maxima + kPanel, -kInfinity);
     std::fill(s.sums, s.sums + kPanel, 0.0f);
+    std::fill(s.factors, s.factors + kPanel, 0.0f);
     const PanelDocuments documents = panel_documents(p, t.batch, query, count);
     for (int64_t key = 0; key < p.k_len; key += kKeyBlock) {
       const Block block = key_block(p, documents, t.batch, query, count, key, p.k_len);

@@ -85,7 +85,9 @@ CAIRN_INLINE void pack_transposed(float* panel, const float* rows, int64_t row_s
   using namespace simd;
   for (int64_t r0 = 0; r0 < kPanel; r0 += W) {
     int64_t d = 0;
-    if (r0 + W <= count) {
+    if (r0 >= count) {
+      for (; d < head_dim; ++d) store<W>(panel + d * kPanel + r0, Float<W>{});
+    } else if (r0 + W <= count) {
       for (; d + W <= head_dim; d += W) {
         Float<W> block[W];
 #pragma GCC unroll 16
@@ -129,6 +131,7 @@ CAIRN_INLINE PanelDocuments panel_documents(const AttentionProblem& p, int64_t b
 // A block of up to kKeyBlock keys against one panel of queries.
 struct Block {
   int64_t query = 0;                         // the first query
+  int64_t queries = 0;                       // queries in the panel; the lanes behind them are padding
   int64_t key = 0;                           // the first key
   int64_t keys = 0;                          // keys worked on, a multiple of 24 (the rest is padding); 0: no pair is seen
   int64_t key_limit = 0;                     // one past the last real key
@@ -140,7 +143,7 @@ struct Block {
 // The block of keys key .. key_end-1 (at most kKeyBlock of them) as `count` queries from `query` on see it.
 CAIRN_INLINE Block key_block(const AttentionProblem& p, const PanelDocuments& panel, int64_t batch, int64_t query, int64_t count, int64_t key,
                              int64_t key_end) {
-  Block block{.query = query, .key = key, .key_limit = p.k_len};
+  Block block{.query = query, .queries = count, .key = key, .key_limit = p.k_len};
   const int64_t end = std::min({key_end, key + kKeyBlock, p.keys_seen(query + count)});
   if (end <= key) return block;
   block.keys = round_up(end - key, 24);
@@ -158,15 +161,24 @@ CAIRN_INLINE Block key_block(const AttentionProblem& p, const PanelDocuments& pa
   return block;
 }
 
-// scores [keys][kPanel] = keys queries^T for the tiles that some query sees. Both operands are panels.
+// scores [keys][kPanel] = keys queries^T for the vectors of queries of which some see a key of their tile; the others stay as
+// they are. Both operands are panels.
 template <int W>
 CAIRN_INLINE void block_scores(const AttentionProblem& p, const Block& block, float* scores, const float* key_panels, const float* query_panel) {
-  constexpr int kRows = Tile<W>::kScoreRows, kVectors = Tile<W>::kScoreVectors, kWidth = kVectors * W;
+  constexpr int kRows = Tile<W>::kScoreRows, kVectors = Tile<W>::kScoreVectors;
+  const int64_t vectors = (block.queries + W - 1) / W;
   for (int64_t j = 0; j < block.keys; j += kRows) {
     const float* keys = key_panels + j / kPanel * (kPanel * p.head_dim) + j % kPanel;
-    for (int64_t i = 0; i < kPanel; i += kWidth) {
-      if (p.causal && block.key + j > block.query + i + kWidth - 1 + p.shift) continue;
-      tile_product<W, kRows, kVectors, Left::by_k, false>(scores + j * kPanel + i, kPanel, keys, kPanel, query_panel + i, kPanel, p.head_dim);
+    const int64_t first = p.causal ? std::max<int64_t>(block.key + j - p.shift - block.query, 0) / W : 0;
+    for (int64_t v = first; v < vectors; v += kVectors) {
+      float* to = scores + j * kPanel + v * W;
+      const float* queries = query_panel + v * W;
+      const int64_t count = std::min<int64_t>(kVectors, vectors - v);
+      if (count == 1) tile_product<W, kRows, 1, Left::by_k, false>(to, kPanel, keys, kPanel, queries, kPanel, p.head_dim);
+      if (count == 2) tile_product<W, kRows, 2, Left::by_k, false>(to, kPanel, keys, kPanel, queries, kPanel, p.head_dim);
+      if constexpr (kVectors >= 3) {
+        if (count == 3) tile_product<W, kRows, 3, Left::by_k, false>(to, kPanel, keys, kPanel, queries, kPanel, p.head_dim);
+      }
     }
   }
 }

@@ -46,6 +46,17 @@ CAIRN_INLINE Int<W> lane_indices() {
   (std::make_integer_sequence<int, W>{});
 }
 
+// a where the mask has all bits set, b where it has none.
+template <int W>
+CAIRN_INLINE Float<W> choose(const Int<W>& mask, const Float<W>& a, const Float<W>& b) {
+#if defined(__aarch64__)  // one instruction; g++ 12 turns the other form round and pays five for the unordered case
+  const Int<W> x = reinterpret_cast<Int<W>>(a), y = reinterpret_cast<Int<W>>(b);
+  return reinterpret_cast<Float<W>>(((x ^ y) & mask) ^ y);
+#else
+  return mask ? a : b;
+#endif
+}
+
 template <int W>
 CAIRN_INLINE Float<W> maximum(const Float<W>& a, const Float<W>& b) {
   return a > b ? a : b;
@@ -75,7 +86,8 @@ template <int W>
 CAIRN_INLINE Float<W> exp2(const Float<W>& x) {
   const Float<W> magic = splat<W>(12582912.0f);
   const Float<W> low = splat<W>(-126.0f);
-  const Float<W> y = x < low ? low : x;
+  const Int<W> below = x < low;
+  const Float<W> y = choose<W>(below, low, x);
   const Float<W> shifted = y + magic;
   const Float<W> r = y - (shifted - magic);
   Float<W> p = splat<W>(1.534580212904737e-4f);
@@ -87,7 +99,7 @@ CAIRN_INLINE Float<W> exp2(const Float<W>& x) {
   p = p * r + 1.0f;
   const Word<W> bits = reinterpret_cast<Word<W>>(p) + (reinterpret_cast<Word<W>>(shifted) << 23);
   const Float<W> result = reinterpret_cast<Float<W>>(bits);
-  return x < low ? Float<W>{} : result;
+  return choose<W>(below, Float<W>{}, result);
 }
 
 inline constexpr float kLog2e = 1.44269504088896340736f;
@@ -97,7 +109,7 @@ inline constexpr float kLn2 = 0.69314718055994530942f;
 template <int W>
 CAIRN_INLINE Float<W> exp(const Float<W>& x) {
   const Float<W> high = splat<W>(88.0f);
-  return exp2<W>((x > high ? high : x) * kLog2e);
+  return exp2<W>(choose<W>(x > high, high, x) * kLog2e);
 }
 
 // One butterfly stage of a transposition: swaps blocks of S lanes between rows a and b.

@@ -60,8 +60,10 @@ mesh::Batch make_batch(const Job& job, int64_t step) {
   mesh::Batch batch;
   job.data.samples->fill(std::span(ids).subspan(static_cast<size_t>(share.first), static_cast<size_t>(share.count)), batch);
   batch.progress = job.sampler->progress(step - 1);
-  if (job.device.is_cuda())
+  if (job.device.is_cuda()) {  // so that the copy to the device makes nobody wait
+    batch.ids = batch.ids.pin_memory();
     for (auto& [name, field] : batch.fields) field.tensor = field.tensor.pin_memory();
+  }
   return batch;
 }
 

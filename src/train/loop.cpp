@@ -8,6 +8,7 @@
 #include "train/evaluate.h"
 #include "train/record.h"
 #include "train/restore.h"
+#include "train/sync_check.h"
 #include "train/train.h"
 
 namespace cairn::train {
@@ -20,6 +21,13 @@ int64_t tokens_of(const Job& job, int64_t step) {
   int64_t tokens = 0;
   for (int64_t id : job.sampler->ids(step - 1)) tokens += job.data.samples->tokens_in(id);
   return tokens;
+}
+
+// Everything that a step does on the device, from the copy of its batch to the update.
+StepOutput run_step(Job& job, const StepInput& on_host) {
+  const SyncCheck check(job.settings.log.sync_check && job.device.is_cuda());
+  const mesh::Batch batch = mesh::to_device(on_host.batch, job.device);
+  return job.step->run(job.engine, {.step = on_host.step, .batch = batch, .tokens = on_host.tokens, .learning_rate = on_host.learning_rate});
 }
 
 // One rank writes; the others wait for it, so that no rank runs ahead of what is on disk.
@@ -41,9 +49,9 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const ba
   while (job->steps_done < last && !stopped) {
     const int64_t step = job->steps_done + 1, tokens = tokens_of(*job, step);
     const auto traced = job->trace->span("step", "step");
-    const mesh::Batch batch = mesh::to_device(job->loader->next(), job->device);
+    const mesh::Batch waiting = job->loader->next();
     const double learning_rate = job->schedule.learning_rate(job->sampler->progress(step));
-    const StepOutput output = job->step->run(job->engine, {.step = step, .batch = batch, .tokens = tokens, .learning_rate = learning_rate});
+    const StepOutput output = run_step(*job, {.step = step, .batch = waiting, .tokens = tokens, .learning_rate = learning_rate});
     job->steps_done = step;
     job->tokens_done += tokens;
 

@@ -30,6 +30,7 @@ struct LogOptions {
   bool trace = true;
   int64_t samples = 3;
   std::string prompt = "One";
+  bool sync_check = false;
 };
 base::Schema<LogOptions> log_schema();
 

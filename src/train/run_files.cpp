@@ -45,8 +45,8 @@ std::string merge_ledgers(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) {
     const auto one = nlohmann::ordered_json::parse(text);
     for (const auto& [purpose, total] : one["by_purpose"].items()) {
-      auto& sum = merged["by_purpose"][purpose];
-      for (const char* unit : {"bytes", "messages"}) sum[unit] = sum.value(unit, int64_t{0}) + total[unit].get<int64_t>();
+      auto& sum = merged["by_purpose"].emplace(purpose, nlohmann::ordered_json{{"bytes", int64_t{0}}, {"messages", int64_t{0}}}).first.value();
+      for (const char* unit : {"bytes", "messages"}) sum[unit] = sum[unit].get<int64_t>() + total[unit].get<int64_t>();
     }
     for (const auto& pair : one["pairs"]) merged["pairs"].push_back(pair);
   }

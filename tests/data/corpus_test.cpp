@@ -91,8 +91,9 @@ TEST(Corpus, ReadsATextFileByBytes) {
   EXPECT_THAT(tokens_of(open_corpus(data, {.held_out_fraction = 0.1}, log)), ElementsAre('a', 'b', 'c', 'd', 'e', 'f', 'g', 256));
   data.path = scratch.write("short.txt", "abcde");
   EXPECT_EQ(refusal([&] { open_corpus(data, {.held_out_fraction = 0.1}, log); }),
-            "data.path = " + data.path + ": 6 tokens are too few; a training sample and a held-out sample of data.length = 3 needs 7: give more "
-            "text or set data.length to 2 or less");
+            "data.path = " + data.path +
+                ": 6 tokens are too few; a training sample and a held-out sample of data.length = 3 needs 7: give more text or set "
+                "data.length to 2 or less");
 }
 
 TEST(DataOptions, AreDescribedBySchema) {

@@ -25,7 +25,9 @@ Ids drawn(const Sampler& sampler, int64_t draws) {
   return all;
 }
 
-Ids epoch(const Ids& all, int64_t number, int64_t samples) { return {all.begin() + number * samples, all.begin() + (number + 1) * samples}; }
+Ids epoch(const Ids& all, int64_t number, int64_t samples) {
+  return {all.begin() + number * samples, all.begin() + (number + 1) * samples};
+}
 
 TEST(Samplers, TakeEverySampleExactlyOnceAnEpoch) {
   for (const std::string& name : sampler_names()) {

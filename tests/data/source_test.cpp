@@ -36,14 +36,16 @@ TEST(TextSource, RefusesEachFileThatIsNoText) {
   const Scratch scratch;
   const auto says = [&](const std::string& path) { return refusal([&] { read_text(path); }); };
   const std::string missing = scratch.path("missing.txt");
-  EXPECT_EQ(says(missing), "data.path = " + missing + ": no such file; give the path of a text file, or no data.path for the built-in stories");
+  EXPECT_EQ(says(missing),
+            "data.path = " + missing + ": no such file; give the path of a text file, or no data.path for the built-in stories");
   EXPECT_EQ(says(scratch.path()), "data.path = " + scratch.path() + ": a folder; give the path of one text file");
   const std::string empty = scratch.write("empty.txt", "");
   EXPECT_EQ(says(empty), "data.path = " + empty + ": the file is empty; give a text file, or no data.path for the built-in stories");
   const std::string nul = scratch.write("nul.bin", std::string("ELF\x02\0abc", 8));
   EXPECT_EQ(says(nul), "data.path = " + nul + ": a binary file (a NUL byte at offset 4); give a plain UTF-8 text file");
   const std::string noise = scratch.write("noise.bin", "ab\xff\xfe\x80\xc0\xaf\xed\xa0\x80\xf5\x80\x80\x80");
-  EXPECT_EQ(says(noise), "data.path = " + noise + ": a binary file (86 % of it is not UTF-8, first at offset 2); give a plain UTF-8 text file");
+  EXPECT_EQ(says(noise),
+            "data.path = " + noise + ": a binary file (86 % of it is not UTF-8, first at offset 2); give a plain UTF-8 text file");
   const std::string markers = scratch.write("markers.txt", "<|endoftext|>\n<|endoftext|>");
   EXPECT_EQ(says(markers), "data.path = " + markers + ": nothing but <|endoftext|> markers; give a file with text in it");
 }

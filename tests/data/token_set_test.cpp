@@ -49,7 +49,8 @@ TEST(TokenSet, FillsSamplesByIdAndPadsTheLast) {
   const auto longs = at::TensorOptions(at::kLong);
   EXPECT_TRUE(at::equal(batch.ids, at::tensor({1, 0, 1}, longs)));
   EXPECT_TRUE(at::equal(batch.field("tokens"), at::tensor({104, 105, 7, 7, 100, 101, 102, 103, 104, 105, 7, 7}, longs).view({3, 4})));
-  EXPECT_TRUE(at::equal(batch.field("targets"), at::tensor({105, 106, -100, -100, 101, 102, 103, 104, 105, 106, -100, -100}, longs).view({3, 4})));
+  EXPECT_TRUE(
+      at::equal(batch.field("targets"), at::tensor({105, 106, -100, -100, 101, 102, 103, 104, 105, 106, -100, -100}, longs).view({3, 4})));
   EXPECT_EQ(set.tokens_in(0), 4);
   EXPECT_EQ(set.tokens_in(1), 2);
 }

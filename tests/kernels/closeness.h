@@ -47,11 +47,11 @@ inline std::vector<at::Tensor> gradients(const at::Tensor& y, const at::Tensor& 
   return torch::autograd::grad({y}, inputs, {dy.to(at::kDouble)});
 }
 
-// Calls body() with 1, then 3 threads of libtorch, and puts the number back.
+// Calls body() with 1, then 2 threads of libtorch, and puts the number back.
 template <class Body>
 void with_threads(const Body& body) {
   const int before = at::get_num_threads();
-  for (int threads : {1, 3}) {
+  for (int threads : {1, 2}) {
     at::set_num_threads(threads);
     body();
   }

@@ -79,9 +79,9 @@ TEST(HostAllocator, WastesAtMostAnEighth) {
 
 TEST(HostAllocator, SizesNeverShareABlockThatIsTooSmall) {
   install_host_allocator();
-  for (int64_t bytes = 1; bytes < 40000; bytes += 37) tensor_of(bytes).fill_(1);
+  for (int64_t bytes = 1; bytes < 40000; bytes += 371) tensor_of(bytes).fill_(1);
   std::vector<at::Tensor> all;
-  for (int64_t bytes = 40000; bytes > 0; bytes -= 41) {
+  for (int64_t bytes = 40000; bytes > 0; bytes -= 401) {
     all.push_back(tensor_of(bytes));
     all.back().fill_(static_cast<uint8_t>(bytes % 251));
   }

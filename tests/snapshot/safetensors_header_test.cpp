@@ -33,9 +33,8 @@ std::string refusal(const std::string& file) {
   return "accepted";
 }
 
-const std::string kGood =
-    R"({"__metadata__":{"format":"pt"},"b":{"dtype":"I64","shape":[],"data_offsets":[12,20]},)"
-    R"("a":{"dtype":"F32","shape":[3,1],"data_offsets":[0,12]}})";
+const std::string kGood = R"({"__metadata__":{"format":"pt"},"b":{"dtype":"I64","shape":[],"data_offsets":[12,20]},)"
+                          R"("a":{"dtype":"F32","shape":[3,1],"data_offsets":[0,12]}})";
 
 TEST(SafetensorsHeader, GivesTensorsInTheOrderOfTheirBytes) {
   const SafetensorsHeader header = parse(file_with(kGood, 20));

@@ -16,7 +16,11 @@ inline Findings ban(const Source& source, std::initializer_list<std::string_view
   }
   const std::string text = blank(source.text, Keep::code_only);
   for (std::string_view word : banned) {
-    for (size_t at : find_word(text, word)) found.push_back(finding(source, at, std::string(word) + ": " + std::string(advice)));
+    for (size_t at : find_word(text, word)) {
+      const size_t line = text.rfind('\n', at) + 1;  // npos + 1 is the beginning
+      if (starts_with(std::string_view(text).substr(line), "#include")) continue;
+      found.push_back(finding(source, at, std::string(word) + ": " + std::string(advice)));
+    }
   }
   return found;
 }

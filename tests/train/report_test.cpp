@@ -156,9 +156,8 @@ TEST(Report, KeepsEverySpikeOfALongRunInASmallPage) {
 
 TEST(Report, TablesWhatTheLedgerSaysMostFirst) {
   ReportData data = run_of(2);
-  data.ledger_json =
-      R"({"by_purpose":{"control":{"bytes":1024,"messages":1234567},"gradient":{"bytes":3072,"messages":3},)"
-      R"("idle":{"bytes":0,"messages":0}}})";
+  data.ledger_json = R"({"by_purpose":{"control":{"bytes":1024,"messages":1234567},"gradient":{"bytes":3072,"messages":3},)"
+                     R"("idle":{"bytes":0,"messages":0}}})";
   const std::string html = report_html(data);
   EXPECT_THAT(html, testing::ContainsRegex("gradient</td><td class=\"number\">3.00 KiB</td><td class=\"number\">3</td>.*width:75.00%"));
   EXPECT_THAT(html, HasSubstr("control</td><td class=\"number\">1.00 KiB</td><td class=\"number\">1,234,567</td>"));

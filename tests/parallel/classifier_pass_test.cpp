@@ -1,11 +1,11 @@
-#include "model/classifier.h"
-
+// A model of autograd blocks through a pass: gradients block by block equal those of the whole graph.
 #include <gtest/gtest.h>
 
 #include "base/random.h"
 #include "mesh/flat_gradients.h"
-#include "model/by_autograd.h"
+#include "model/classifier.h"
 #include "model/objective.h"
+#include "parallel/by_autograd.h"
 #include "parallel/pass.h"
 
 namespace cairn::model {

@@ -1,0 +1,89 @@
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "base/metrics.h"
+#include "program.h"
+
+namespace cairn::cli {
+namespace {
+
+std::vector<double> losses_in(const std::filesystem::path& run) {
+  std::vector<double> losses;
+  for (const base::MetricsRow& row : base::read_metrics(run / "metrics.jsonl")) losses.push_back(row.number("loss"));
+  return losses;
+}
+
+TEST(TrainCommand, LeavesAWholeRunDirectory) {
+  const harness::ScratchFolder scratch;
+  const Outcome outcome = cairn(scratch, tiny({"train", "--set", "train.steps=6"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  for (const char* file : {"recipe.toml", "metrics.jsonl", "ledger.json", "trace.json", "report.html", "plan.json", "snapshots/step-00000006/model.safetensors", "snapshots/step-00000006/config.json", "snapshots/step-00000006/tokenizer.json"})
+    EXPECT_TRUE(std::filesystem::exists(scratch / "runs" / "stories" / file)) << file;
+  const base::MetricsRow first = base::read_metrics(scratch / "runs" / "stories" / "metrics.jsonl")[0];
+  for (const char* key : {"step", "loss", "tokens", "tokens_per_s", "grad_norm", "lr", "memory_bytes", "seconds"}) EXPECT_TRUE(first.has(key)) << key;
+  EXPECT_EQ(first.integer("tokens"), 5 * 16);
+  EXPECT_NE(outcome.output.find("step 6/6"), std::string::npos) << outcome.output;
+}
+
+TEST(TrainCommand, GivesTheSameLossesInOneProcessInThreadsAndInProcesses) {
+  const harness::ScratchFolder scratch;
+  const auto run = [&](const std::string& name, std::vector<std::string> more) {
+    std::vector<std::string> arguments = tiny({"train", "--out", name, "--set", "train.steps=6"});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = cairn(scratch, arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return losses_in(scratch / name);
+  };
+  const std::vector<double> one = run("one", {});
+  ASSERT_EQ(one.size(), 6u);
+  for (const auto& [name, more] : std::vector<std::pair<std::string, std::vector<std::string>>>{{"net3", {"--nproc", "3"}}, {"local4", {"--nproc", "4", "--transport", "local"}}}) {
+    const std::vector<double> many = run(name, more);
+    ASSERT_EQ(many.size(), 6u) << name;
+    for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(many[i], one[i], 1e-5) << name << " step " << i + 1;
+  }
+  const auto ledger = nlohmann::json::parse(scratch.text_of("net3/ledger.json"));
+  EXPECT_GT(ledger["by_purpose"]["gradient"]["bytes"].get<int64_t>(), 0);
+  EXPECT_EQ(ledger["pairs"].size() % 6, 0u);  // every ordered pair of 3 ranks
+}
+
+TEST(TrainCommand, TheSavedRecipeRepeatsTheRun) {
+  const harness::ScratchFolder scratch;
+  ASSERT_EQ(cairn(scratch, tiny({"train", "--out", "first", "--seed", "7", "--set", "train.steps=3"})).code, 0);
+  const Outcome again = cairn(scratch, {"train", "first/recipe.toml", "--out", "second"});
+  ASSERT_EQ(again.code, 0) << again.output;
+  EXPECT_EQ(losses_in(scratch / "first"), losses_in(scratch / "second"));
+  EXPECT_NE(scratch.text_of("first/recipe.toml").find("--seed"), std::string::npos);  // where the value came from
+}
+
+TEST(TrainCommand, ADryRunWritesNothing) {
+  const harness::ScratchFolder scratch;
+  const Outcome outcome = cairn(scratch, {"train", "--dry-run", "--nproc", "2"});
+  EXPECT_EQ(outcome.code, 0);
+  for (const char* word : {"parameters", "gradients", "optimizer", "activations", "total"}) EXPECT_NE(outcome.output.find(word), std::string::npos) << outcome.output;
+  EXPECT_FALSE(std::filesystem::exists(scratch / "runs"));
+}
+
+TEST(TrainCommand, GenerateContinuesAPromptFromARun) {
+  const harness::ScratchFolder scratch;
+  ASSERT_EQ(cairn(scratch, tiny({"train", "--out", "run", "--set", "train.steps=3"})).code, 0);
+  const Outcome outcome = cairn(scratch, {"generate", "run", "--prompt", "One", "--tokens", "5", "--greedy", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  const auto json = nlohmann::json::parse(outcome.output);
+  EXPECT_LE(json["ids"].size(), 5u);
+  EXPECT_EQ(json["ids"].size(), json["log_probabilities"].size());
+  EXPECT_EQ(cairn(scratch, {"generate", "run", "--prompt", "One", "--tokens", "5", "--greedy", "--json"}).output, outcome.output);
+}
+
+TEST(TrainCommand, TheReferencePageIsWhatTheProgramPrints) {
+  const harness::ScratchFolder scratch;
+  std::ifstream page(std::string(CAIRN_SOURCE_DIR) + "/docs/recipe.md");
+  const std::string text((std::istreambuf_iterator<char>(page)), {});
+  const std::string printed = cairn(scratch, {"reference"}).output;
+  EXPECT_NE(printed.find("train.steps"), std::string::npos) << printed;
+  EXPECT_EQ(text, printed) << "run: ./cairn reference > docs/recipe.md";
+}
+
+}  // namespace
+}  // namespace cairn::cli

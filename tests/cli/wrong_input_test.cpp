@@ -1,0 +1,63 @@
+// What a new user gets wrong, and what they are told: one clear sentence, the right exit code, nothing left behind.
+#include <gtest/gtest.h>
+
+#include "program.h"
+
+namespace cairn::cli {
+namespace {
+
+struct Wrong {
+  const char* name;
+  std::vector<std::string> arguments;
+  std::vector<std::string> said;  // all of these appear
+};
+
+class WrongInput : public testing::TestWithParam<Wrong> {};
+
+TEST_P(WrongInput, GetsOneClearSentenceAndExitCodeTwo) {
+  const harness::ScratchFolder scratch;
+  scratch.file("empty.txt", "");
+  scratch.file("binary.bin", std::string("\x00\x01\x02\xff\xfe", 5) + std::string(1000, '\0'));
+  scratch.file("short.txt", "Too short.");
+  scratch.file("typo.toml", "[train]\nsteps = 3\nstepz = 4\n");
+  scratch.file("broken.toml", "[train\nsteps = 3\n");
+  const Outcome outcome = cairn(scratch, GetParam().arguments);
+  EXPECT_EQ(outcome.code, 2) << outcome.output;
+  for (const std::string& part : GetParam().said) EXPECT_NE(outcome.output.find(part), std::string::npos) << "lacks: " << part << "\nsaid: " << outcome.output;
+  EXPECT_FALSE(std::filesystem::exists(scratch / "runs")) << "something was left behind";
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, WrongInput, testing::Values(
+    Wrong{"ATypoInAKeyOfTheRecipe", {"train", "typo.toml"}, {"train.stepz", "typo.toml:3", "did you mean", "train.steps"}},
+    Wrong{"ATypoInASet", {"train", "--set", "optim.lerning_rate=1"}, {"optim.lerning_rate", "optim.learning_rate"}},
+    Wrong{"AValueOutOfRange", {"train", "--set", "train.steps=0"}, {"train.steps", "0", "at least 1"}},
+    Wrong{"AWrongType", {"train", "--set", "train.steps=\"many\""}, {"train.steps", "many"}},
+    Wrong{"BrokenToml", {"train", "broken.toml"}, {"broken.toml:1"}},
+    Wrong{"AMissingRecipe", {"train", "nowhere.toml"}, {"nowhere.toml"}},
+    Wrong{"AMissingFile", {"train", "--data", "nowhere.txt"}, {"nowhere.txt"}},
+    Wrong{"AnEmptyFile", {"train", "--data", "empty.txt"}, {"empty.txt", "empty"}},
+    Wrong{"ABinaryFile", {"train", "--data", "binary.bin"}, {"binary.bin", "text"}},
+    Wrong{"ATextTooShort", {"train", "--data", "short.txt"}, {"short.txt"}},
+    Wrong{"ADirectoryAsData", {"train", "--data", "."}, {"."}},
+    Wrong{"NotARunDirectory", {"train", "--resume", "."}, {"not a run directory"}},
+    Wrong{"AThousandRanks", {"train", "--nproc", "1000"}, {"--nproc 1000", "ranks"}},
+    Wrong{"AnUnknownFlag", {"train", "--stepz", "3"}, {"stepz"}},
+    Wrong{"AnUnknownCommand", {"trian"}, {"trian"}},
+    Wrong{"AnUnknownProof", {"prove", "same-anwser"}, {"same-anwser", "same-answer"}},
+    Wrong{"AnUnknownBench", {"bench", "train-gpu"}, {"train-gpu"}},
+    Wrong{"HeadsThatDoNotDivide", {"train", "--set", "model.heads=3"}, {"model.heads"}},
+    Wrong{"AModelThatIsNot", {"generate", "."}, {"not a run directory"}}),
+    [](const auto& kind) { return kind.param.name; });
+
+TEST(WrongInput, ARunIsNeverOverwritten) {
+  const harness::ScratchFolder scratch;
+  ASSERT_EQ(cairn(scratch, tiny({"train", "--out", "run", "--set", "train.steps=2"})).code, 0);
+  const std::string before = scratch.text_of("run/metrics.jsonl");
+  const Outcome again = cairn(scratch, tiny({"train", "--out", "run", "--set", "train.steps=2"}));
+  EXPECT_EQ(again.code, 2);
+  EXPECT_NE(again.output.find("holds a run already"), std::string::npos) << again.output;
+  EXPECT_EQ(scratch.text_of("run/metrics.jsonl"), before);
+}
+
+}  // namespace
+}  // namespace cairn::cli

@@ -24,7 +24,7 @@ namespace cairn::cli {
 namespace {
 
 struct GenerateArguments {
-  std::string folder, prompt = "One";
+  std::string folder, prompt;
   model::GenerateOptions options;
   int64_t seed = 1;
   bool greedy = false, json = false;
@@ -76,7 +76,7 @@ Command add_generate(CLI::App& app) {
   auto a = std::make_shared<GenerateArguments>();
   CLI::App* command = app.add_subcommand("generate", "Continue a prompt with a trained model");
   command->add_option("dir", a->folder, "A run directory or a snapshot")->required();
-  command->add_option("--prompt", a->prompt, "What the text begins with")->capture_default_str();
+  command->add_option("--prompt", a->prompt, "What the text begins with; without it the model begins");
   command->add_option("--tokens", a->options.tokens, "Most tokens to add")->check(CLI::Range(1, 1 << 24))->capture_default_str();
   command->add_option("--temperature", a->options.temperature, "0 takes the likeliest token")->check(CLI::NonNegativeNumber)->capture_default_str();
   command->add_option("--top-k", a->options.top_k, "Draw from so many of the likeliest; 0: from all")->check(CLI::NonNegativeNumber)->capture_default_str();

@@ -1,7 +1,6 @@
 // The command line: one list of commands, one place where errors become messages and exit codes.
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 
 #include "base/error.h"
@@ -19,6 +18,7 @@ int report(const std::string& sentence, int code) {
 }  // namespace
 
 int run(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that has gone is an error of that write, not the end of training
   memory::install_host_allocator();
   CLI::App app{"Cairn trains language models on whatever machines there are.", "cairn"};
   app.require_subcommand(1);

@@ -37,7 +37,7 @@ std::string_view name(OperationKind kind);
 std::string describe(const Signature& signature, std::string_view what);  // "all_reduce of w, 12 f32"
 
 
-// The error of a rank whose peer called something else in the same place.
-Error mismatch(int from, const Envelope& theirs, const Signature& ours, std::string_view our_what);
+// The error of rank `here`, whose peer called something else in the same place.
+Error mismatch(int from, const Envelope& theirs, int here, const Signature& ours, std::string_view our_what);
 
 }  // namespace cairn::comm

@@ -132,7 +132,7 @@ std::shared_ptr<void> LocalTransport::allocate(int64_t bytes) { return allocate_
 void LocalTransport::deliver(const std::shared_ptr<LocalTransfer>& transfer, const LocalEvent& event) {
   const bool reply = event.kind == LocalEvent::Kind::reply;
   if (!reply && (event.envelope.signature != transfer->envelope.signature || event.bytes != transfer->bytes)) {
-    return done_.fail(transfer, mismatch(event.from, event.envelope, transfer->envelope.signature, transfer->envelope.what));
+    return done_.fail(transfer, mismatch(event.from, event.envelope, rank_, transfer->envelope.signature, transfer->envelope.what));
   }
   if (transfer->take == Take::add) {
     add_into(transfer->dtype, transfer->data, event.data.get(), event.bytes / size_of(transfer->dtype));

@@ -318,7 +318,7 @@ class NetTransport final : public Transport, private FrameSink {
   // Whether the message is what the receive asked for; if not, the receive has failed.
   bool fits(const std::shared_ptr<NetTransfer>& wanted, int from, const Frame& frame) {
     if (frame.envelope.signature == wanted->envelope.signature && frame.bytes == wanted->bytes) return true;
-    done_.fail(wanted, mismatch(from, frame.envelope, wanted->envelope.signature, wanted->envelope.what));
+    done_.fail(wanted, mismatch(from, frame.envelope, rank(), wanted->envelope.signature, wanted->envelope.what));
     return false;
   }
 

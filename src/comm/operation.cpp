@@ -161,7 +161,8 @@ void Group::State::check_early(int from, const Envelope& envelope) {
   if (broken || envelope.group != id) return;
   for (const Past& one : past) {
     if (one.record.sequence != envelope.sequence || one.signature == envelope.signature) continue;
-    broken = mismatch(from, envelope, one.signature, one.what).with(fmt::format("operation {} of ranks {}", envelope.sequence, fmt::join(ranks, " ")));
+    broken = mismatch(from, envelope, transport.rank(), one.signature, one.what);
+    broken->with(fmt::format("operation {} of ranks {}", envelope.sequence, fmt::join(ranks, " ")));
     return;
   }
 }

@@ -15,9 +15,9 @@ namespace cairn::data {
 
 struct CorpusOptions {
   double held_out_fraction = 0.0;  // eval.fraction
-  std::string cache_folder;        // empty: nothing is kept between runs
+  std::string cache_folder = {};   // empty: nothing is kept between runs
   int threads = 1;
-  std::function<void(int64_t bytes, int64_t of)> progress;  // of tokenising; may be empty
+  std::function<void(int64_t bytes, int64_t of)> progress = {};  // of tokenising; may be empty
 };
 
 struct Corpus {

@@ -11,10 +11,10 @@ struct AdamwStep {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0;                       // p -= learning_rate * weight_decay * p, before the update
-  int64_t step = 1;                              // counts from 1; for the bias corrections
-  double gradient_scale = 1;                     // g is multiplied by this
-  const at::Tensor* gradient_factor = nullptr;   // and by this: one element on the piece's device (a clipping factor), borrowed
+  double weight_decay = 0;                      // p -= learning_rate * weight_decay * p, before the update
+  int64_t step = 1;                             // counts from 1; for the bias corrections
+  double gradient_scale = 1;                    // g is multiplied by this
+  const at::Tensor* gradient_factor = nullptr;  // and by this: one element on the piece's device (a clipping factor), borrowed
 };
 
 // Updates p, m and v in place from g (only read), four flat contiguous tensors of one length.

@@ -4,12 +4,13 @@
 namespace cairn::kernels {
 namespace {
 
-constexpr int kThreads = 256;        // enough warps to hide memory latency, small enough for any GPU
-constexpr int kBlocksMax = 132 * 16; // about 16 blocks on each of an H200's 132 multiprocessors; the loop takes the rest
+constexpr int kThreads = 256;         // enough warps to hide memory latency, small enough for any GPU
+constexpr int kBlocksMax = 132 * 16;  // about 16 blocks on each of an H200's 132 multiprocessors; the loop takes the rest
 
 __global__ void adamw_kernel(AdamwLaunch a) {
   const float scale = a.gradient_scale * (a.gradient_factor != nullptr ? *a.gradient_factor : 1.0f);
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < a.count; i += static_cast<int64_t>(gridDim.x) * kThreads) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < a.count;
+       i += static_cast<int64_t>(gridDim.x) * kThreads) {
     const float g = a.g[i] * scale;
     const float m = a.beta1 * a.m[i] + (1 - a.beta1) * g;
     const float v = a.beta2 * a.v[i] + (1 - a.beta2) * g * g;

@@ -12,8 +12,8 @@ struct AdamwLaunch {
   const float* gradient_factor;  // one float on the device, or null
   int64_t count;
   float gradient_scale, beta1, beta2, eps;
-  float decay;       // p is multiplied by this first
-  float step_size;   // learning_rate / (1 - beta1^step)
+  float decay;          // p is multiplied by this first
+  float step_size;      // learning_rate / (1 - beta1^step)
   float inverse_root2;  // 1 / sqrt(1 - beta2^step)
 };
 

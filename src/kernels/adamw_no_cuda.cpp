@@ -1,5 +1,6 @@
 // A build without CUDA has no AdamW kernel for a GPU.
 #include "kernels/adamw.h"
+
 #include "kernels/adamw_cuda.h"
 
 namespace cairn::kernels {

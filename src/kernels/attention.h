@@ -10,12 +10,12 @@ namespace cairn::kernels {
 //   not causal, or key_offset + j <= query_offset + i;
 //   no document ids, or query_documents[b, i] == key_documents[b, j].
 struct AttentionOptions {
-  double scale = 0;                               // of q . k; 0 means 1 / sqrt(head_dim)
+  double scale = 0;  // of q . k; 0 means 1 / sqrt(head_dim)
   bool causal = true;
-  int64_t query_offset = 0;                       // global position of the first query here
-  int64_t key_offset = 0;                         // and of the first key
-  const at::Tensor* query_documents = nullptr;    // [batch, q_len] int64 (borrowed); both or neither
-  const at::Tensor* key_documents = nullptr;      // [batch, k_len] int64
+  int64_t query_offset = 0;                     // global position of the first query here
+  int64_t key_offset = 0;                       // and of the first key
+  const at::Tensor* query_documents = nullptr;  // [batch, q_len] int64 (borrowed); both or neither
+  const at::Tensor* key_documents = nullptr;    // [batch, k_len] int64
 };
 
 // Shapes: q, out and their gradients [batch, q_len, heads, head_dim]; k, v and theirs [batch, k_len, kv_heads, head_dim], where

@@ -1,9 +1,8 @@
 // The backward pass of CPU attention: weights are computed again from the log-sum-exp, block by block, and feed five products
 // (Dao et al., arXiv:2205.14135, algorithm 4).
-#include "kernels/attention_problem.h"
-
 #include <utility>
 
+#include "kernels/attention_problem.h"
 #include "kernels/attention_tile.h"
 
 #pragma GCC diagnostic ignored "-Wpsabi"
@@ -16,9 +15,9 @@ using namespace simd;
 // What a thread works in. Panels hold transposed rows; `rows` are padded to whole vectors.
 struct BackwardScratch {
   int64_t width;
-  float *key_panels, *key_rows, *value_panels, *dk, *dv;                                   // of all keys of the task
-  float *query_panel, *query_rows, *dout_panel, *dout_rows, *dq, *lse, *delta;             // of one panel of queries
-  float *weights, *dscores;                                                                // of one block, [key][query]
+  float *key_panels, *key_rows, *value_panels, *dk, *dv;                        // of all keys of the task
+  float *query_panel, *query_rows, *dout_panel, *dout_rows, *dq, *lse, *delta;  // of one panel of queries
+  float *weights, *dscores;                                                     // of one block, [key][query]
 
   BackwardScratch(float* at, const AttentionProblem& p, int64_t vector) : width(round_up(p.head_dim, vector)) {
     const int64_t keys = round_up(p.k_len, kKeyBlock);
@@ -82,7 +81,8 @@ CAIRN_INLINE void add_query_gradients(const AttentionProblem& p, const Block& bl
   constexpr int kRows = Tile<W>::kRows;
   for (int64_t i = 0; i < block.queries; i += kRows) {
     const int64_t seen_keys = p.causal ? std::clamp<int64_t>(block.query + i + kRows + p.shift - block.key, 0, block.keys) : block.keys;
-    if (seen_keys > 0) row_product<W, Left::by_k>(s.dq + i * s.width, s.dscores + i, kPanel, s.key_rows + key * s.width, s.width, seen_keys);
+    if (seen_keys > 0)
+      row_product<W, Left::by_k>(s.dq + i * s.width, s.dscores + i, kPanel, s.key_rows + key * s.width, s.width, seen_keys);
   }
 }
 
@@ -98,7 +98,8 @@ struct Backward {
       const float* key = p.k.at(t.batch, t.key_begin + j, t.kv_head);
       pack_transposed<W>(s.key_panels + j * p.head_dim, key, p.k.row_stride, count, p.head_dim, 1);
       pack_rows(s.key_rows + j * s.width, key, p.k.row_stride, count, kPanel, p.head_dim, s.width);
-      pack_transposed<W>(s.value_panels + j * p.head_dim, p.v.at(t.batch, t.key_begin + j, t.kv_head), p.v.row_stride, count, p.head_dim, 1);
+      pack_transposed<W>(s.value_panels + j * p.head_dim, p.v.at(t.batch, t.key_begin + j, t.kv_head), p.v.row_stride, count, p.head_dim,
+                         1);
     }
     if (t.wants_dkv) {
       std::fill(s.dk, s.dk + round_up(keys, kPanel) * s.width, 0.0f);

@@ -14,9 +14,9 @@
 namespace cairn::kernels {
 namespace {
 
-constexpr int64_t kFewQueries = 4;       // up to so many, panels of 48 queries waste more than they save
-constexpr int64_t kBlock = 96;           // tasks begin at multiples of this: whole panels of queries and of keys
-constexpr int64_t kTasksPerThread = 2;   // fewer tasks than this, and heads are split
+constexpr int64_t kFewQueries = 4;      // up to so many, panels of 48 queries waste more than they save
+constexpr int64_t kBlock = 96;          // tasks begin at multiples of this: whole panels of queries and of keys
+constexpr int64_t kTasksPerThread = 2;  // fewer tasks than this, and heads are split
 
 bool fits(const at::Tensor& x) {
   return x.device().is_cpu() && x.scalar_type() == at::kFloat && x.dim() == 4 && (x.size(3) == 1 || x.stride(3) == 1);
@@ -89,7 +89,8 @@ void add_tasks(std::vector<AttentionTask>& tasks, const AttentionProblem& p, Cut
 template <class Run>
 void share_out(const AttentionProblem& p, std::vector<AttentionTask>& tasks, int64_t scratch_floats, const Run& run) {
   const int64_t stride = (scratch_floats + 31) / 16 * 16;  // each thread begins on a cache line of its own
-  const at::Tensor scratch = at::empty({stride * std::min<int64_t>(at::get_num_threads(), static_cast<int64_t>(tasks.size())) + 16}, at::kFloat);
+  const at::Tensor scratch =
+      at::empty({stride * std::min<int64_t>(at::get_num_threads(), static_cast<int64_t>(tasks.size())) + 16}, at::kFloat);
   float* start = scratch.mutable_data_ptr<float>();
   parallel_tasks(static_cast<int64_t>(tasks.size()), [&](int64_t index, int thread) {
     AttentionTask task = tasks[static_cast<size_t>(index)];
@@ -126,7 +127,8 @@ void attention_backward(const at::Tensor& dq, const at::Tensor& dk, const at::Te
                         const AttentionOptions& options) {
   check_shapes(q, k, v, options);
   const at::Tensor* all[] = {&dq, &dk, &dv, &dout, &q, &k, &v, &out};
-  if (!std::all_of(std::begin(all), std::end(all), [](const at::Tensor* x) { return fits(*x); }) || !lse.is_contiguous() || lse.scalar_type() != at::kFloat)
+  if (!std::all_of(std::begin(all), std::end(all), [](const at::Tensor* x) { return fits(*x); }) || !lse.is_contiguous() ||
+      lse.scalar_type() != at::kFloat)
     return reference::attention_backward(dq, dk, dv, dout, q, k, v, out, lse, options);
   const Documents documents(options);
   AttentionProblem p = problem_of(q, k, v, out, lse, options, documents);

@@ -1,9 +1,8 @@
 // CPU attention for few queries, as in decoding: keys and values are read where they lie, once.
-#include "kernels/attention_problem.h"
-
 #include <cmath>
 #include <limits>
 
+#include "kernels/attention_problem.h"
 #include "kernels/simd.h"
 
 #pragma GCC diagnostic ignored "-Wpsabi"

@@ -1,9 +1,8 @@
 // The forward pass of CPU attention: blocks of keys against a panel of queries, with a running maximum and sum
 // (Dao et al., arXiv:2205.14135; the running softmax is Milakov and Gimelshein's, arXiv:1805.02867).
-#include "kernels/attention_problem.h"
-
 #include <cmath>
 
+#include "kernels/attention_problem.h"
 #include "kernels/attention_tile.h"
 
 #pragma GCC diagnostic ignored "-Wpsabi"
@@ -35,8 +34,10 @@ struct ForwardScratch {
 template <int W>
 CAIRN_INLINE void mask_scores(const AttentionProblem& p, const Block& block, float* scores) {
   const Float<W> hidden = splat<W>(-kInfinity);
-  // Before this key every query sees every key, as far as order goes.
-  const int64_t first = block.key_documents == nullptr && p.causal ? std::clamp<int64_t>(block.query + p.shift - block.key + 1, 0, block.keys) : 0;
+  // The first key that some query may not see: one after the first query, or padding.
+  const int64_t ordered = p.causal ? block.query + p.shift - block.key + 1 : block.keys;
+  const int64_t first =
+      block.key_documents != nullptr ? 0 : std::clamp<int64_t>(std::min(ordered, block.key_limit - block.key), 0, block.keys);
   for (int64_t i = 0; i < block.queries; i += W) {
     const Int<W> documents = load_documents<W>(block, i);
     for (int64_t j = first; j < block.keys; ++j) {
@@ -101,7 +102,8 @@ CAIRN_INLINE void add_values(const AttentionProblem& p, const Block& block, Forw
 }
 
 template <int W>
-CAIRN_INLINE void write_panel(const AttentionProblem& p, const ForwardScratch& s, int64_t batch, int64_t head, int64_t query, int64_t count) {
+CAIRN_INLINE void write_panel(const AttentionProblem& p, const ForwardScratch& s, int64_t batch, int64_t head, int64_t query,
+                              int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const float inverse = s.sums[i] > 0 ? 1 / s.sums[i] : 0.0f;
     float* row = p.out.at(batch, query + i, head);

@@ -11,9 +11,7 @@ struct HeadRows {
   int64_t row_stride = 0;
   int64_t head_stride = 0;
 
-  float* at(int64_t batch, int64_t row, int64_t head) const {
-    return data + batch * batch_stride + row * row_stride + head * head_stride;
-  }
+  float* at(int64_t batch, int64_t row, int64_t head) const { return data + batch * batch_stride + row * row_stride + head * head_stride; }
 };
 
 struct AttentionProblem {

@@ -15,19 +15,32 @@
 
 namespace cairn::kernels {
 
-inline constexpr int kPanel = 48;                // queries or keys in a panel
-inline constexpr int kKeyBlock = 2 * kPanel;     // keys worked on at a time
+inline constexpr int kPanel = 48;             // queries or keys in a panel
+inline constexpr int kKeyBlock = 2 * kPanel;  // keys worked on at a time
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Register tiles, rows x vectors: as many accumulators as leave room for the operands (32 registers of 16 lanes, 16 of 8;
 // of 4 lanes there are 32 on AArch64, 16 on x86-64).
-template <int W> struct Tile;
-template <> struct Tile<16> { static constexpr int kScoreRows = 8, kScoreVectors = 3, kRows = 6, kVectors = 4; };
-template <> struct Tile<8> { static constexpr int kScoreRows = 6, kScoreVectors = 2, kRows = 6, kVectors = 2; };
+template <int W>
+struct Tile;
+template <>
+struct Tile<16> {
+  static constexpr int kScoreRows = 8, kScoreVectors = 3, kRows = 6, kVectors = 4;
+};
+template <>
+struct Tile<8> {
+  static constexpr int kScoreRows = 6, kScoreVectors = 2, kRows = 6, kVectors = 2;
+};
 #if defined(__aarch64__)
-template <> struct Tile<4> { static constexpr int kScoreRows = 8, kScoreVectors = 2, kRows = 8, kVectors = 2; };
+template <>
+struct Tile<4> {
+  static constexpr int kScoreRows = 8, kScoreVectors = 2, kRows = 8, kVectors = 2;
+};
 #else
-template <> struct Tile<4> { static constexpr int kScoreRows = 6, kScoreVectors = 2, kRows = 6, kVectors = 2; };
+template <>
+struct Tile<4> {
+  static constexpr int kScoreRows = 6, kScoreVectors = 2, kRows = 6, kVectors = 2;
+};
 #endif
 
 CAIRN_INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -103,7 +116,8 @@ CAIRN_INLINE void pack_transposed(float* panel, const float* rows, int64_t row_s
 }
 
 // to [padded][width] = rows, padded with 0 below `count` and beyond head_dim.
-CAIRN_INLINE void pack_rows(float* to, const float* rows, int64_t row_stride, int64_t count, int64_t padded, int64_t head_dim, int64_t width) {
+CAIRN_INLINE void pack_rows(float* to, const float* rows, int64_t row_stride, int64_t count, int64_t padded, int64_t head_dim,
+                            int64_t width) {
   for (int64_t r = 0; r < padded; ++r) {
     const int64_t used = r < count ? head_dim : 0;
     if (used > 0) std::memcpy(to + r * width, rows + r * row_stride, static_cast<size_t>(used) * sizeof(float));
@@ -141,8 +155,8 @@ struct Block {
 };
 
 // The block of keys key .. key_end-1 (at most kKeyBlock of them) as `count` queries from `query` on see it.
-CAIRN_INLINE Block key_block(const AttentionProblem& p, const PanelDocuments& panel, int64_t batch, int64_t query, int64_t count, int64_t key,
-                             int64_t key_end) {
+CAIRN_INLINE Block key_block(const AttentionProblem& p, const PanelDocuments& panel, int64_t batch, int64_t query, int64_t count,
+                             int64_t key, int64_t key_end) {
   Block block{.query = query, .queries = count, .key = key, .key_limit = p.k_len};
   const int64_t end = std::min({key_end, key + kKeyBlock, p.keys_seen(query + count)});
   if (end <= key) return block;
@@ -164,7 +178,8 @@ CAIRN_INLINE Block key_block(const AttentionProblem& p, const PanelDocuments& pa
 // scores [keys][kPanel] = keys queries^T for the vectors of queries of which some see a key of their tile; the others stay as
 // they are. Both operands are panels.
 template <int W>
-CAIRN_INLINE void block_scores(const AttentionProblem& p, const Block& block, float* scores, const float* key_panels, const float* query_panel) {
+CAIRN_INLINE void block_scores(const AttentionProblem& p, const Block& block, float* scores, const float* key_panels,
+                               const float* query_panel) {
   constexpr int kRows = Tile<W>::kScoreRows, kVectors = Tile<W>::kScoreVectors;
   const int64_t vectors = (block.queries + W - 1) / W;
   for (int64_t j = 0; j < block.keys; j += kRows) {

@@ -24,8 +24,8 @@ struct Rows {
   float *loss, *lse;
   float* logits;
   const int64_t* targets;
-  const float* scale;     // one per row, or one for all
-  int64_t scale_stride;   // 1 or 0
+  const float* scale;    // one per row, or one for all
+  int64_t scale_stride;  // 1 or 0
   int64_t vocab, ignore;
 };
 
@@ -120,8 +120,8 @@ struct Gradient {
 };
 
 void check(const at::Tensor& logits, const at::Tensor& targets, const at::Tensor& lse) {
-  CAIRN_CHECK(logits.dim() == 2 && targets.numel() == logits.size(0) && lse.numel() == logits.size(0), "cross entropy of logits {} with {} targets and {} sums",
-              c10::str(logits.sizes()), targets.numel(), lse.numel());
+  CAIRN_CHECK(logits.dim() == 2 && targets.numel() == logits.size(0) && lse.numel() == logits.size(0),
+              "cross entropy of logits {} with {} targets and {} sums", c10::str(logits.sizes()), targets.numel(), lse.numel());
 }
 
 void check_targets(const at::Tensor& targets, int64_t vocab, int64_t ignore) {
@@ -137,7 +137,8 @@ bool fits(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& tar
 
 template <class Body>
 void run_rows(const Rows& rows, int64_t count) {
-  parallel_rows(count, kGrainFloats / std::max<int64_t>(1, rows.vocab), [&rows](int64_t begin, int64_t end) { run<Body>(&rows, begin, end); });
+  parallel_rows(count, kGrainFloats / std::max<int64_t>(1, rows.vocab),
+                [&rows](int64_t begin, int64_t end) { run<Body>(&rows, begin, end); });
 }
 
 }  // namespace
@@ -146,19 +147,32 @@ void cross_entropy(const at::Tensor& loss, const at::Tensor& lse, const at::Tens
   check(logits, targets, lse);
   if (!fits(logits, lse, targets) || !all_plain(loss)) return reference::cross_entropy(loss, lse, logits, targets, ignore);
   check_targets(targets, logits.size(1), ignore);
-  const Rows rows{loss.mutable_data_ptr<float>(), lse.mutable_data_ptr<float>(), logits.mutable_data_ptr<float>(),
-                  targets.const_data_ptr<int64_t>(), nullptr, 0, logits.size(1), ignore};
+  const Rows rows{loss.mutable_data_ptr<float>(),
+                  lse.mutable_data_ptr<float>(),
+                  logits.mutable_data_ptr<float>(),
+                  targets.const_data_ptr<int64_t>(),
+                  nullptr,
+                  0,
+                  logits.size(1),
+                  ignore};
   run_rows<Loss>(rows, logits.size(0));
 }
 
-void cross_entropy_backward(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& targets, const at::Tensor& scale, int64_t ignore) {
+void cross_entropy_backward(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& targets, const at::Tensor& scale,
+                            int64_t ignore) {
   check(logits, targets, lse);
   CAIRN_CHECK(scale.numel() == 1 || scale.numel() == logits.size(0), "{} scales for {} rows", scale.numel(), logits.size(0));
   if (!fits(logits, lse, targets)) return reference::cross_entropy_backward(logits, lse, targets, scale, ignore);
   check_targets(targets, logits.size(1), ignore);
   const at::Tensor factors = scale.to(at::kFloat).contiguous();
-  const Rows rows{nullptr, lse.mutable_data_ptr<float>(), logits.mutable_data_ptr<float>(), targets.const_data_ptr<int64_t>(),
-                  factors.const_data_ptr<float>(), scale.numel() == 1 ? 0 : 1, logits.size(1), ignore};
+  const Rows rows{nullptr,
+                  lse.mutable_data_ptr<float>(),
+                  logits.mutable_data_ptr<float>(),
+                  targets.const_data_ptr<int64_t>(),
+                  factors.const_data_ptr<float>(),
+                  scale.numel() == 1 ? 0 : 1,
+                  logits.size(1),
+                  ignore};
   run_rows<Gradient>(rows, logits.size(0));
 }
 
@@ -172,8 +186,14 @@ void cross_entropy_and_gradient(const at::Tensor& loss, const at::Tensor& lse, c
   }
   check_targets(targets, logits.size(1), ignore);
   const at::Tensor factors = scale.to(at::kFloat).contiguous();
-  const Rows rows{loss.mutable_data_ptr<float>(), lse.mutable_data_ptr<float>(), logits.mutable_data_ptr<float>(), targets.const_data_ptr<int64_t>(),
-                  factors.const_data_ptr<float>(), scale.numel() == 1 ? 0 : 1, logits.size(1), ignore};
+  const Rows rows{loss.mutable_data_ptr<float>(),
+                  lse.mutable_data_ptr<float>(),
+                  logits.mutable_data_ptr<float>(),
+                  targets.const_data_ptr<int64_t>(),
+                  factors.const_data_ptr<float>(),
+                  scale.numel() == 1 ? 0 : 1,
+                  logits.size(1),
+                  ignore};
   run_rows<LossAndGradient>(rows, logits.size(0));
 }
 

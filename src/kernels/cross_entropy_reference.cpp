@@ -13,7 +13,8 @@ void cross_entropy(const at::Tensor& loss, const at::Tensor& lse, const at::Tens
   loss.copy_((sums - chosen).masked_fill(ignored, 0));
 }
 
-void cross_entropy_backward(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& targets, const at::Tensor& scale, int64_t ignore) {
+void cross_entropy_backward(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& targets, const at::Tensor& scale,
+                            int64_t ignore) {
   const at::Tensor ignored = targets == ignore;
   const at::Tensor factor = scale.to(logits.scalar_type()).reshape({-1}).expand({logits.size(0)}).masked_fill(ignored, 0).unsqueeze(1);
   logits.copy_(at::exp(logits - lse.unsqueeze(1)) * factor);

@@ -4,7 +4,9 @@
 
 #include <ATen/core/ATen_fwd.h>
 
-namespace cairn::base { struct Random; }
+namespace cairn::base {
+struct Random;
+}
 
 namespace cairn::kernels {
 

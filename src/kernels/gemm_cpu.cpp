@@ -3,7 +3,6 @@
 #include "kernels/gemm.h"
 
 #include <dlfcn.h>
-
 #include <limits>
 
 #include <ATen/ATen.h>
@@ -46,7 +45,8 @@ void linear(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w) {
   const int rows = static_cast<int>(x.size(0)), in = static_cast<int>(x.size(1)), out = static_cast<int>(w.size(0));
   const int ldw = leading(w), ldx = leading(x), ldy = leading(y);
   const float one = 1, zero = 0;
-  sgemm("T", "N", &out, &rows, &in, &one, w.const_data_ptr<float>(), &ldw, x.const_data_ptr<float>(), &ldx, &zero, y.mutable_data_ptr<float>(), &ldy);
+  sgemm("T", "N", &out, &rows, &in, &one, w.const_data_ptr<float>(), &ldw, x.const_data_ptr<float>(), &ldx, &zero,
+        y.mutable_data_ptr<float>(), &ldy);
 }
 
 void linear_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w, bool accumulate) {
@@ -56,7 +56,8 @@ void linear_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& 
   const int rows = static_cast<int>(dx.size(0)), in = static_cast<int>(dx.size(1)), out = static_cast<int>(w.size(0));
   const int ldw = leading(w), ldx = leading(dx), ldy = leading(dy);
   const float one = 1, keep = accumulate ? 1 : 0;
-  sgemm("N", "N", &in, &rows, &out, &one, w.const_data_ptr<float>(), &ldw, dy.const_data_ptr<float>(), &ldy, &keep, dx.mutable_data_ptr<float>(), &ldx);
+  sgemm("N", "N", &in, &rows, &out, &one, w.const_data_ptr<float>(), &ldw, dy.const_data_ptr<float>(), &ldy, &keep,
+        dx.mutable_data_ptr<float>(), &ldx);
 }
 
 void linear_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
@@ -66,7 +67,8 @@ void linear_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor&
   const int rows = static_cast<int>(x.size(0)), in = static_cast<int>(x.size(1)), out = static_cast<int>(dw.size(0));
   const int ldw = leading(dw), ldx = leading(x), ldy = leading(dy);
   const float one = 1, keep = accumulate ? 1 : 0;
-  sgemm("N", "T", &in, &out, &rows, &one, x.const_data_ptr<float>(), &ldx, dy.const_data_ptr<float>(), &ldy, &keep, dw.mutable_data_ptr<float>(), &ldw);
+  sgemm("N", "T", &in, &out, &rows, &one, x.const_data_ptr<float>(), &ldx, dy.const_data_ptr<float>(), &ldy, &keep,
+        dw.mutable_data_ptr<float>(), &ldw);
 }
 
 }  // namespace cairn::kernels

@@ -104,7 +104,8 @@ struct WeightGradient {
 };
 
 void check(const at::Tensor& x, const at::Tensor& rstd, int64_t embed) {
-  CAIRN_CHECK(embed == x.size(-1) && rstd.numel() * embed == x.numel(), "a norm of {} by a weight of {} with {} row scales", c10::str(x.sizes()), embed, rstd.numel());
+  CAIRN_CHECK(embed == x.size(-1) && rstd.numel() * embed == x.numel(), "a norm of {} by a weight of {} with {} row scales",
+              c10::str(x.sizes()), embed, rstd.numel());
 }
 
 }  // namespace
@@ -113,16 +114,28 @@ void add_rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor&
                   const at::Tensor& weight, double eps) {
   check(x, rstd, weight.numel());
   if (!all_plain(y, rstd, sum, x, r, weight)) return reference::add_rms_norm(y, rstd, sum, x, r, weight, eps);
-  const ForwardRows f{y.mutable_data_ptr<float>(), rstd.mutable_data_ptr<float>(), sum.mutable_data_ptr<float>(), x.const_data_ptr<float>(),
-                      r.const_data_ptr<float>(), weight.const_data_ptr<float>(), weight.numel(), eps};
+  const ForwardRows f{y.mutable_data_ptr<float>(),
+                      rstd.mutable_data_ptr<float>(),
+                      sum.mutable_data_ptr<float>(),
+                      x.const_data_ptr<float>(),
+                      r.const_data_ptr<float>(),
+                      weight.const_data_ptr<float>(),
+                      weight.numel(),
+                      eps};
   parallel_rows(rstd.numel(), kGrainFloats / weight.numel(), [&f](int64_t begin, int64_t end) { run<Forward>(&f, begin, end); });
 }
 
 void rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& x, const at::Tensor& weight, double eps) {
   check(x, rstd, weight.numel());
   if (!all_plain(y, rstd, x, weight)) return reference::rms_norm(y, rstd, x, weight, eps);
-  const ForwardRows f{y.mutable_data_ptr<float>(), rstd.mutable_data_ptr<float>(), nullptr, x.const_data_ptr<float>(), nullptr,
-                      weight.const_data_ptr<float>(), weight.numel(), eps};
+  const ForwardRows f{y.mutable_data_ptr<float>(),
+                      rstd.mutable_data_ptr<float>(),
+                      nullptr,
+                      x.const_data_ptr<float>(),
+                      nullptr,
+                      weight.const_data_ptr<float>(),
+                      weight.numel(),
+                      eps};
   parallel_rows(rstd.numel(), kGrainFloats / weight.numel(), [&f](int64_t begin, int64_t end) { run<Forward>(&f, begin, end); });
 }
 
@@ -131,8 +144,13 @@ void rms_norm_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor
   check(x, rstd, weight.numel());
   if (!all_plain(dx, dy, x, weight, rstd) || (add != nullptr && !all_plain(*add)))
     return reference::rms_norm_input(dx, dy, x, weight, rstd, add);
-  const BackwardRows b{dx.mutable_data_ptr<float>(), dy.const_data_ptr<float>(), x.const_data_ptr<float>(), weight.const_data_ptr<float>(),
-                       rstd.const_data_ptr<float>(), add != nullptr ? add->const_data_ptr<float>() : nullptr, weight.numel()};
+  const BackwardRows b{dx.mutable_data_ptr<float>(),
+                       dy.const_data_ptr<float>(),
+                       x.const_data_ptr<float>(),
+                       weight.const_data_ptr<float>(),
+                       rstd.const_data_ptr<float>(),
+                       add != nullptr ? add->const_data_ptr<float>() : nullptr,
+                       weight.numel()};
   parallel_rows(rstd.numel(), kGrainFloats / weight.numel(), [&b](int64_t begin, int64_t end) { run<InputGradient>(&b, begin, end); });
 }
 
@@ -140,7 +158,8 @@ void rms_norm_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tenso
   check(x, rstd, dw.numel());
   if (!all_plain(dw, dy, x, rstd)) return reference::rms_norm_weight(dw, dy, x, rstd, accumulate);
   if (!accumulate) dw.zero_();
-  const BackwardRows b{nullptr, dy.const_data_ptr<float>(), x.const_data_ptr<float>(), nullptr, rstd.const_data_ptr<float>(), nullptr, dw.numel()};
+  const BackwardRows b{nullptr,   dy.const_data_ptr<float>(), x.const_data_ptr<float>(), nullptr, rstd.const_data_ptr<float>(), nullptr,
+                       dw.numel()};
   float* to = dw.mutable_data_ptr<float>();
   const int64_t rows = rstd.numel();
   parallel_rows(dw.numel(), kColumns, [&b, to, rows](int64_t begin, int64_t end) { run<WeightGradient>(&b, to, rows, begin, end); });

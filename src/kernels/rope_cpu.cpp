@@ -56,16 +56,25 @@ struct Rotate {
 }  // namespace
 
 void rope(const at::Tensor& x, const RopeTable& table, int64_t position, bool inverse) {
-  CAIRN_CHECK(x.dim() == 4 && table.cos.dim() == 2 && 2 * table.cos.size(1) == x.size(3), "rope of {} by a table of {}", c10::str(x.sizes()),
-              c10::str(table.cos.sizes()));
+  CAIRN_CHECK(x.dim() == 4 && table.cos.dim() == 2 && 2 * table.cos.size(1) == x.size(3), "rope of {} by a table of {}",
+              c10::str(x.sizes()), c10::str(table.cos.sizes()));
   CAIRN_CHECK(position >= 0 && position + x.size(1) <= table.cos.size(0), "positions {} to {} in a table of {}", position,
               position + x.size(1), table.cos.size(0));
   if (!is_cpu_float(x) || x.stride(3) != 1 || !all_plain(table.cos, table.sin)) return reference::rope(x, table, position, inverse);
   const int64_t half = table.cos.size(1);
-  const Rows rows{x.mutable_data_ptr<float>(), table.cos.const_data_ptr<float>() + position * half, table.sin.const_data_ptr<float>() + position * half,
-                  x.size(1), x.size(2), half, x.stride(0), x.stride(1), x.stride(2), inverse ? -1.0f : 1.0f};
+  const Rows rows{x.mutable_data_ptr<float>(),
+                  table.cos.const_data_ptr<float>() + position * half,
+                  table.sin.const_data_ptr<float>() + position * half,
+                  x.size(1),
+                  x.size(2),
+                  half,
+                  x.stride(0),
+                  x.stride(1),
+                  x.stride(2),
+                  inverse ? -1.0f : 1.0f};
   const int64_t floats_per_row = std::max<int64_t>(1, x.size(2) * x.size(3));
-  parallel_rows(x.size(0) * x.size(1), kGrainFloats / floats_per_row, [&rows](int64_t begin, int64_t end) { run<Rotate>(&rows, begin, end); });
+  parallel_rows(x.size(0) * x.size(1), kGrainFloats / floats_per_row,
+                [&rows](int64_t begin, int64_t end) { run<Rotate>(&rows, begin, end); });
 }
 
 }  // namespace cairn::kernels

@@ -18,9 +18,12 @@ struct Lanes {
   typedef int32_t Int __attribute__((vector_size(4 * W)));
   typedef uint32_t Word __attribute__((vector_size(4 * W)));
 };
-template <int W> using Float = typename Lanes<W>::Float;
-template <int W> using Int = typename Lanes<W>::Int;
-template <int W> using Word = typename Lanes<W>::Word;
+template <int W>
+using Float = typename Lanes<W>::Float;
+template <int W>
+using Int = typename Lanes<W>::Int;
+template <int W>
+using Word = typename Lanes<W>::Word;
 
 template <int W>
 CAIRN_INLINE Float<W> load(const float* from) {
@@ -121,7 +124,8 @@ CAIRN_INLINE void exchange(Float<W>& a, Float<W>& b) {
     const Float<W> first = __builtin_shuffle(a, b, low);
     b = __builtin_shuffle(a, b, high);
     a = first;
-  }(std::make_integer_sequence<int, W>{});
+  }
+  (std::make_integer_sequence<int, W>{});
 }
 
 // Transposes the W x W block held in rows[0 .. W-1].

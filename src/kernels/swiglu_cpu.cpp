@@ -82,7 +82,8 @@ struct Backward {
 };
 
 void check(const at::Tensor& y, const at::Tensor& gate_up) {
-  CAIRN_CHECK(2 * y.size(-1) == gate_up.size(-1) && 2 * y.numel() == gate_up.numel(), "SwiGLU from {} to {}", c10::str(gate_up.sizes()), c10::str(y.sizes()));
+  CAIRN_CHECK(2 * y.size(-1) == gate_up.size(-1) && 2 * y.numel() == gate_up.numel(), "SwiGLU from {} to {}", c10::str(gate_up.sizes()),
+              c10::str(y.sizes()));
 }
 
 }  // namespace
@@ -103,7 +104,8 @@ void swiglu_backward(const at::Tensor& dgate_up, const at::Tensor& dy, const at:
   const int64_t ff = std::max<int64_t>(1, dy.size(-1));
   float *to = dgate_up.mutable_data_ptr<float>(), *again = y == nullptr ? nullptr : y->mutable_data_ptr<float>();
   const float *gradient = dy.const_data_ptr<float>(), *from = gate_up.const_data_ptr<float>();
-  parallel_rows(dy.numel() / ff, kGrainFloats / ff, [=](int64_t begin, int64_t end) { run<Backward>(to, again, gradient, from, ff, begin, end); });
+  parallel_rows(dy.numel() / ff, kGrainFloats / ff,
+                [=](int64_t begin, int64_t end) { run<Backward>(to, again, gradient, from, ff, begin, end); });
 }
 
 }  // namespace cairn::kernels

@@ -1,14 +1,13 @@
 // A caching allocator for CPU tensors: freed blocks wait in one list per size class.
 #include "memory/host_allocator.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdlib>
 #include <mutex>
 #include <new>
+#include <sys/mman.h>
 #include <vector>
 
 #include <c10/core/Allocator.h>
@@ -20,8 +19,9 @@
 namespace cairn::memory {
 namespace {
 
-constexpr size_t kAlignment = 64;              // a cache line, and the widest vector
-constexpr size_t kHugePage = size_t{2} << 20;  // blocks of several of these ask for them: fewer faults, fewer misses of the page table cache
+constexpr size_t kAlignment = 64;  // a cache line, and the widest vector
+constexpr size_t kHugePage =
+    size_t{2} << 20;  // blocks of several of these ask for them: fewer faults, fewer misses of the page table cache
 constexpr int kClasses = 8 * 64;
 
 // Size classes: eight to each power of two, so that at most an eighth of a block is padding.
@@ -118,7 +118,8 @@ class HostAllocator final : public c10::Allocator {
       const std::lock_guard lock(mutex_);
       current_ -= static_cast<int64_t>(size.bytes);
       throw Error(Error::Kind::out_of_memory, fmt::format("out of host memory: a tensor of {} bytes does not fit beside {} bytes in use; "
-                                                          "lower train.micro_batch or the model size", size.bytes, current_));
+                                                          "lower train.micro_batch or the model size",
+                                                          size.bytes, current_));
     }
     new (start) Header{size};
     return static_cast<char*>(start) + sizeof(Header);

@@ -26,7 +26,7 @@ base::Schema<LogOptions> log_schema() {
           {{"tensorboard", &O::tensorboard, "Write TensorBoard event files."},
            {"trace", &O::trace, "Write trace.json, to be opened in Perfetto."},
            {"samples", &O::samples, "Texts to write at the end.", base::between(0, 100)},
-           {"prompt", &O::prompt, "What those texts begin with."},
+           {"prompt", &O::prompt, "What those texts begin with; empty leaves the beginning to the model."},
            {"sync_check", &O::sync_check, "On a GPU, fail a step in which the host waits for the device."}}};
 }
 

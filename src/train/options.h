@@ -29,7 +29,7 @@ struct LogOptions {
   bool tensorboard = true;
   bool trace = true;
   int64_t samples = 3;
-  std::string prompt = "One";
+  std::string prompt;
   bool sync_check = false;
 };
 base::Schema<LogOptions> log_schema();

@@ -54,9 +54,13 @@ std::string bytes(double value) { return base::human_bytes(static_cast<int64_t>(
 
 // 12,345,678.
 std::string grouped(double count) {
-  std::string digits = fmt::format("{:.0f}", std::clamp(count, 0.0, 1e18));
-  for (auto at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), ",");
-  return digits;
+  const std::string digits = fmt::format("{:.0f}", std::clamp(count, 0.0, 1e18));
+  std::string out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
+  }
+  return out;
 }
 
 std::string loss_text(double loss) {

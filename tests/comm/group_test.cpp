@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "comm/transport.h"
 #include "harness/ranks.h"
 
 namespace cairn::comm {
@@ -34,12 +35,13 @@ TEST_P(Groups, AMismatchedCallNamesBothOperationsOnBothSides) {
       root.wait();
     }
   });
-  EXPECT_THAT(run.error_on(0).what(), HasSubstr("rank 1 called broadcast of layers.2, 12 f32, root 1 where this rank called all_reduce of layers.1, 12 f32"));
-  EXPECT_EQ(run.error_on(0).kind(), Error::Kind::broken_invariant);
-  EXPECT_EQ(run.error_on(0).peer(), 1);
-  // The other side sees it too, or hears from the first why it gave up.
-  EXPECT_THAT(run.error_on(1).what(), HasSubstr("broadcast of layers.2"));
-  EXPECT_THAT(run.error_on(1).what(), HasSubstr("all_reduce of layers.1"));
+  // Who finds out first tells the other; both messages name both.
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(run.error_on(rank).what(), HasSubstr("rank 1 called broadcast of layers.2, 12 f32, root 1"));
+    EXPECT_THAT(run.error_on(rank).what(), HasSubstr("rank 0 called all_reduce of layers.1, 12 f32"));
+  }
+  const bool found = run.error_on(0).kind() == Error::Kind::broken_invariant || run.error_on(1).kind() == Error::Kind::broken_invariant;
+  EXPECT_TRUE(found);
 }
 
 TEST_P(Groups, AnotherSizeOrDtypeIsAMismatchToo) {
@@ -148,10 +150,11 @@ TEST_P(Groups, ABackgroundGroupOverTheSameRanksHasItsOwnOrder) {
 TEST_P(Groups, APulledRegionIsReadAndAdded) {
   const harness::Run run = on_ranks(2, {.on = GetParam()}, [](World& world) {
     Transport& transport = world.transport();
-    const Envelope region{.group = 77, .sequence = 5};
+    Envelope region;
+    region.group = 77;
     if (world.rank() == 0) {
       std::vector<float> x{1, 2, 3, 4};
-      const Completion exposed = transport.expose(region, Purpose::state, x.data(), 16);
+      [[maybe_unused]] const Completion exposed = transport.expose(region, Purpose::state, x.data(), 16);
       world.everyone().barrier().wait();
     } else {
       std::vector<float> into{0, 0}, sum{10, 20};

@@ -28,7 +28,13 @@ TEST(Adamw, FollowsThePublishedRule) {
     for (int64_t n : {1, 17, 1031}) {
       const at::Tensor p = normal({n}, 1, type), m = at::zeros({n}, type), v = at::zeros({n}, type);
       const std::vector<at::Tensor> g = {normal({n}, 2, type), normal({n}, 3, type), normal({n}, 4, type)};
-      AdamwStep step{.learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1, .gradient_scale = 3, .gradient_factor = &factor};
+      AdamwStep step{.learning_rate = 0.01,
+                     .beta1 = 0.9,
+                     .beta2 = 0.95,
+                     .eps = 1e-6,
+                     .weight_decay = 0.1,
+                     .gradient_scale = 3,
+                     .gradient_factor = &factor};
       const at::Tensor expected = plain_adamw(p, g, step, 1.5);
       for (size_t t = 0; t < g.size(); ++t) {
         step.step = static_cast<int64_t>(t) + 1;

@@ -1,12 +1,11 @@
 // Comparing a kernel's fp32 result with the same formula in double.
 #pragma once
-#include <gtest/gtest.h>
-
 #include <initializer_list>
 #include <limits>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 namespace cairn::kernels {
@@ -18,7 +17,8 @@ inline void expect_close(const at::Tensor& actual, const at::Tensor& expected, d
   const at::Tensor a = actual.to(at::kDouble), e = expected.to(at::kDouble);
   const at::Tensor finite = at::isfinite(e);
   ASSERT_TRUE(at::equal(at::isfinite(a), finite)) << what << ": not finite in other places than expected";
-  const double epsilon = actual.scalar_type() == at::kFloat ? std::numeric_limits<float>::epsilon() : std::numeric_limits<double>::epsilon();
+  const double epsilon =
+      actual.scalar_type() == at::kFloat ? std::numeric_limits<float>::epsilon() : std::numeric_limits<double>::epsilon();
   const double size = std::max(1.0, e.masked_fill(~finite, 0).abs().max().item<double>());
   const double error = (a - e).masked_fill(~finite, 0).abs().max().item<double>();
   EXPECT_LE(error, roundings * epsilon * size) << what;

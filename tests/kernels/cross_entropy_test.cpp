@@ -24,7 +24,8 @@ at::Tensor plain_loss(const at::Tensor& logits, const at::Tensor& targets) {
 
 TEST(CrossEntropy, LossAndLogSumExpMatchDouble) {
   for (const auto& [rows, vocab] : kShapes) {
-    const at::Tensor logits = normal({rows, vocab}, 1) * 5, targets = some_targets(rows, vocab), loss = at::empty({rows}), lse = at::empty({rows});
+    const at::Tensor logits = normal({rows, vocab}, 1) * 5, targets = some_targets(rows, vocab), loss = at::empty({rows}),
+                     lse = at::empty({rows});
     with_threads([&] {
       cross_entropy(loss, lse, logits, targets);
       expect_close(loss, plain_loss(wide(logits), targets), 16, "loss");
@@ -36,7 +37,8 @@ TEST(CrossEntropy, LossAndLogSumExpMatchDouble) {
 TEST(CrossEntropy, GradientIsThatOfAutogradForOneScaleAndForOnePerRow) {
   for (const auto& [rows, vocab] : kShapes)
     for (const at::Tensor& scale : {at::scalar_tensor(0.25), normal({rows}, 3)}) {
-      const at::Tensor logits = normal({rows, vocab}, 1) * 5, targets = some_targets(rows, vocab), loss = at::empty({rows}), lse = at::empty({rows});
+      const at::Tensor logits = normal({rows, vocab}, 1) * 5, targets = some_targets(rows, vocab), loss = at::empty({rows}),
+                       lse = at::empty({rows});
       const at::Tensor x = leaf(logits), expected = gradients(plain_loss(x, targets), scale.expand({rows}), {x})[0];
       const at::Tensor apart = logits.clone(), together = logits.clone();
       cross_entropy(loss, lse, apart, targets);

@@ -31,7 +31,8 @@ TEST(Embedding, GradientHasTheSameBitsForEveryThreadCount) {
 }
 
 TEST(Embedding, ReferenceInDoubleIsExact) {
-  const at::Tensor table = leaf(normal({5, 3}, 1)), ids = integers(0, 5, {8}, 2), dy = normal({8, 3}, 3, at::kDouble), dtable = at::zeros({5, 3}, at::kDouble);
+  const at::Tensor table = leaf(normal({5, 3}, 1)), ids = integers(0, 5, {8}, 2), dy = normal({8, 3}, 3, at::kDouble),
+                   dtable = at::zeros({5, 3}, at::kDouble);
   embedding_rows(dtable, ids, dy);
   expect_close(dtable, gradients(table.index_select(0, ids), dy, {table})[0], 4, "dtable");
 }
@@ -39,7 +40,10 @@ TEST(Embedding, ReferenceInDoubleIsExact) {
 TEST(Embedding, RefusesAnIdOutsideTheTable) {
   const std::string error = error_of([] { embedding(at::empty({1, 2}), at::empty({4, 2}), at::tensor({int64_t{4}})); });
   EXPECT_EQ(error, "token id 4 at place 0 is outside the vocabulary of 4");
-  EXPECT_NE(error_of([] { embedding_rows(at::zeros({4, 2}), at::tensor({int64_t{-1}}), at::empty({1, 2})); }).find("token id -1"), std::string::npos);
+  EXPECT_NE(error_of([] {
+              embedding_rows(at::zeros({4, 2}), at::tensor({int64_t{-1}}), at::empty({1, 2}));
+            }).find("token id -1"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ TEST(FillNormal, GivesEveryPieceTheValuesOfItsElements) {
 TEST(FillNormal, HasTheMeanAndDeviationAskedFor) {
   const at::Tensor x = at::empty({100000}, at::kDouble);
   fill_normal(x, base::Random(5), 0, 2.0);
-  EXPECT_NEAR(x.mean().item<double>(), 0, 4 * 2.0 / std::sqrt(100000.0));       // four standard errors
+  EXPECT_NEAR(x.mean().item<double>(), 0, 4 * 2.0 / std::sqrt(100000.0));  // four standard errors
   EXPECT_NEAR(x.std().item<double>(), 2.0, 4 * 2.0 / std::sqrt(2 * 100000.0));
 }
 

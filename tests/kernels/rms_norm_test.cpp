@@ -38,7 +38,8 @@ TEST(RmsNorm, AddsTheResidualFirst) {
 
 TEST(RmsNorm, GradientsAreThoseOfAutograd) {
   for (const auto& [rows, embed] : kShapes) {
-    const at::Tensor x = normal({rows, embed}, 1), weight = normal({embed}, 2), dy = normal({rows, embed}, 3), add = normal({rows, embed}, 4);
+    const at::Tensor x = normal({rows, embed}, 1), weight = normal({embed}, 2), dy = normal({rows, embed}, 3),
+                     add = normal({rows, embed}, 4);
     const at::Tensor xd = leaf(x), wd = leaf(weight), y = at::empty({rows, embed}), rstd = at::empty({rows}), dx = at::empty({rows, embed});
     const std::vector<at::Tensor> expected = gradients(plain_norm(xd, wd), dy, {xd, wd});
     rms_norm(y, rstd, x, weight, kEps);
@@ -57,7 +58,8 @@ TEST(RmsNorm, GradientsAreThoseOfAutograd) {
 TEST(RmsNorm, ReferenceInDoubleIsExact) {
   const at::Tensor x = leaf(normal({7, 19}, 1)), weight = leaf(normal({19}, 2)), dy = normal({7, 19}, 3, at::kDouble);
   const std::vector<at::Tensor> expected = gradients(plain_norm(x, weight), dy, {x, weight});
-  const at::Tensor xv = x.detach(), wv = weight.detach(), y = at::empty_like(xv), rstd = at::empty({7}, at::kDouble), dx = at::empty_like(xv), dw = at::empty_like(wv);
+  const at::Tensor xv = x.detach(), wv = weight.detach(), y = at::empty_like(xv), rstd = at::empty({7}, at::kDouble),
+                   dx = at::empty_like(xv), dw = at::empty_like(wv);
   rms_norm(y, rstd, xv, wv, kEps);
   rms_norm_input(dx, dy, xv, wv, rstd);
   rms_norm_weight(dw, dy, xv, rstd);

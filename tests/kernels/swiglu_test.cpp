@@ -12,7 +12,8 @@ at::Tensor plain_swiglu(const at::Tensor& gate_up) {
 
 TEST(Swiglu, MatchesTheFormulaAndItsGradients) {
   for (const auto& [rows, ff] : {std::pair<int64_t, int64_t>{1, 1}, {3, 7}, {5, 16}, {67, 131}, {2, 896}}) {
-    const at::Tensor gate_up = normal({rows, 2 * ff}, 1) * 3, dy = normal({rows, ff}, 2), y = at::empty({rows, ff}), dgate_up = at::empty({rows, 2 * ff});
+    const at::Tensor gate_up = normal({rows, 2 * ff}, 1) * 3, dy = normal({rows, ff}, 2), y = at::empty({rows, ff}),
+                     dgate_up = at::empty({rows, 2 * ff});
     const at::Tensor x = leaf(gate_up), expected = plain_swiglu(x);
     const at::Tensor gradient = gradients(expected, dy, {x})[0];
     with_threads([&] {
@@ -34,7 +35,8 @@ TEST(Swiglu, MatchesTheFormulaAndItsGradients) {
 }
 
 TEST(Swiglu, ReferenceInDoubleIsExact) {
-  const at::Tensor x = leaf(normal({3, 10}, 1)), dy = normal({3, 5}, 2, at::kDouble), y = at::empty({3, 5}, at::kDouble), dx = at::empty({3, 10}, at::kDouble);
+  const at::Tensor x = leaf(normal({3, 10}, 1)), dy = normal({3, 5}, 2, at::kDouble), y = at::empty({3, 5}, at::kDouble),
+                   dx = at::empty({3, 10}, at::kDouble);
   const at::Tensor gradient = gradients(plain_swiglu(x), dy, {x})[0];
   swiglu_backward(dx, dy, x.detach(), &y);
   expect_close(dx, gradient, 16, "dgate_up");
@@ -42,7 +44,8 @@ TEST(Swiglu, ReferenceInDoubleIsExact) {
 }
 
 TEST(Swiglu, SurvivesLargeGatesAndKeepsNan) {
-  const at::Tensor gate_up = at::tensor({-1000.0f, -90.0f, 90.0f, 1000.0f, std::numeric_limits<float>::quiet_NaN(), 1.0f, 1.0f, 1.0f, 1.0f, 1.0f}).view({1, 10});
+  const at::Tensor gate_up =
+      at::tensor({-1000.0f, -90.0f, 90.0f, 1000.0f, std::numeric_limits<float>::quiet_NaN(), 1.0f, 1.0f, 1.0f, 1.0f, 1.0f}).view({1, 10});
   const at::Tensor y = at::empty({1, 5});
   swiglu(y, gate_up);
   EXPECT_NEAR(y[0][0].item<float>(), 0, 1e-30);

@@ -1,11 +1,10 @@
 #include "memory/host_allocator.h"
 
-#include <gtest/gtest.h>
 #include <sys/resource.h>
-
 #include <thread>
 
 #include <ATen/ATen.h>
+#include <gtest/gtest.h>
 
 namespace cairn::memory {
 namespace {

@@ -114,27 +114,35 @@ TEST(Agent, SaysThatAProgramCannotBeStarted) {
   EXPECT_THAT(ended.log, HasSubstr("rank 0 could not be started"));
 }
 
-TEST(Agent, PassesAStopOnToEveryRankOnce) {
-  base::Stop stop;
-  AgentOptions options = shell(2, "trap 'exit 5' TERM; echo > $READY$CAIRN_RANK; while true; do sleep 0.02; done");
+// Asks to stop as soon as every rank has said (by a file) that it is ready for it.
+Ended run_and_stop(AgentOptions options) {
   const auto folder = std::filesystem::temp_directory_path() / ("cairn-agent-" + std::to_string(::getpid()));
   std::filesystem::create_directory(folder);
   options.env = {{"READY", (folder / "r").string()}};
+  base::Stop stop;
   std::jthread asker([&] {
-    while (!std::filesystem::exists(folder / "r0") || !std::filesystem::exists(folder / "r1")) std::this_thread::yield();
+    for (int rank = 0; rank < options.nproc; ++rank) {
+      while (!std::filesystem::exists(folder / ("r" + std::to_string(rank)))) std::this_thread::yield();
+    }
     stop.request(SIGTERM);
   });
-  EXPECT_EQ(run(options, stop).code, 5);
+  const Ended ended = run(options, stop);
   asker.join();
   std::filesystem::remove_all(folder);
+  return ended;
+}
+
+TEST(Agent, PassesAStopOnToEveryRankOnce) {
+  const Ended ended = run_and_stop(shell(2, "trap 'exit 5' TERM; echo > $READY$CAIRN_RANK; while true; do sleep 0.02; done"));
+  EXPECT_EQ(ended.code, 5);
+  EXPECT_THAT(ended.log, HasSubstr("rank 0 ended with exit code 5"));
+  EXPECT_THAT(ended.log, HasSubstr("rank 1 ended with exit code 5"));
 }
 
 TEST(Agent, KillsRanksThatDoNotEndWithinTheGraceTime) {
-  base::Stop stop;
-  stop.request(SIGTERM);
-  AgentOptions options = shell(1, "trap '' TERM; while true; do sleep 0.02; done");
+  AgentOptions options = shell(1, "trap '' TERM; echo > $READY$CAIRN_RANK; while true; do sleep 0.02; done");
   options.grace = 200ms;
-  const Ended ended = run(options, stop);
+  const Ended ended = run_and_stop(options);
   EXPECT_EQ(ended.code, 4);
   EXPECT_THAT(ended.log, HasSubstr("still running after the grace time"));
 }

@@ -131,7 +131,7 @@ TEST(Train, TrainsAClassifierThroughTheSameLoop) {
   const harness::ScratchFolder scratch;
   const auto spirals = [](int64_t steps) {
     base::Recipe recipe = base::Recipe::parse(R"(
-      model = {kind = "classifier", embed = 32, layers = 2}
+      model = {kind = "classifier", embed = 64, layers = 2}
       data = {kind = "spirals"}
       optim = {learning_rate = 0.02, weight_decay = 0.0}
       log = {tensorboard = false, trace = false}
@@ -148,7 +148,7 @@ TEST(Train, TrainsAClassifierThroughTheSameLoop) {
     harness::on_ranks(ranks, [&](comm::World& world) {
       Start start;
       start.out = out;
-      run(world, spirals(150), start, never);
+      run(world, spirals(300), start, never);
     });
     curves[ranks == 3] = losses_of(out);
     EXPECT_LT(losses_of(out, "eval_loss").back(), 0.3);  // from log 3: the spirals are told apart

@@ -15,6 +15,9 @@ namespace {
 constexpr uint32_t kParts = 0;    // unreduced parts, to their owner
 constexpr uint32_t kResults = 1;  // reduced parts, from their owner
 
+constexpr int64_t kPieceBytes = 512 << 10;  // of an all-reduce: a few fit the caches
+constexpr int64_t kInFlight = 4;            // pieces on their way at once
+
 std::byte* at_element(const Span& span, int64_t element) { return static_cast<std::byte*>(span.data) + element * size_of(span.dtype); }
 
 // Where each rank's elements begin.
@@ -60,6 +63,64 @@ class OwnPart {
   std::unique_ptr<std::byte[]> memory_;
 };
 
+// An all-reduce cut into pieces that fit the caches: while one piece is reduced, the next ones are on their way. Piece k of a part is message
+// 2k (unreduced, to the owner) and 2k + 1 (reduced, from the owner).
+class PiecewiseAllReduce {
+ public:
+  PiecewiseAllReduce(Exchange& exchange, const Arguments& arguments)
+      : exchange_(exchange), arguments_(arguments), x_(arguments.out), begin_(starts(arguments.counts)), peers_(peers_in_turn(exchange)),
+        size_(size_of(x_.dtype)), most_(std::max<int64_t>(1, kPieceBytes / size_)) {
+    const int64_t longest = std::max<int64_t>(1, *std::max_element(arguments.counts.begin(), arguments.counts.end()));
+    pieces_ = (longest + most_ - 1) / most_;
+    slot_bytes_ = std::min(most_, longest) * size_ * exchange.size();
+    memory_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(slot_bytes_ * std::min(pieces_, kInFlight)));
+  }
+
+  int64_t pieces() const { return pieces_; }
+
+  // Asks for what the others send of this piece, and sends them theirs. The first one is sent even where it is empty (fewer elements than
+  // ranks): each rank hears from each, so that whoever is late or calls something else is known to all.
+  void start(int64_t k, std::vector<Completion>& parts, std::vector<Completion>& rest) {
+    const auto step = static_cast<uint32_t>(2 * k);
+    const int64_t own = bytes(exchange_.rank(), k);
+    for (const int peer : peers_) {
+      if (own > 0 || k == 0) parts.push_back(exchange_.recv(peer, step, staged(peer, k), own));
+      // May be asked for at once: the owner answers only when it has our part, so nothing is overwritten before it is gone.
+      if (bytes(peer, k) > 0) rest.push_back(exchange_.recv(peer, step + 1, place(peer, k), bytes(peer, k)));
+    }
+    for (const int peer : peers_) {
+      if (bytes(peer, k) > 0 || k == 0) rest.push_back(exchange_.send(peer, step, place(peer, k), bytes(peer, k)));
+    }
+  }
+
+  // All versions of this rank's piece are there: reduces them in rank order and gives the result to all.
+  void finish(int64_t k, std::vector<Completion>& rest) {
+    const int64_t own = bytes(exchange_.rank(), k);
+    if (own == 0) return;
+    std::byte* result = place(exchange_.rank(), k);
+    std::vector<const void*> sources;
+    for (int rank = 0; rank < exchange_.size(); ++rank) sources.push_back(rank == exchange_.rank() ? result : staged(rank, k));
+    combine(arguments_.reduce, x_.dtype, result, sources, own / size_);
+    for (const int peer : peers_) rest.push_back(exchange_.send(peer, static_cast<uint32_t>(2 * k + 1), result, own));
+  }
+
+ private:
+  int64_t bytes(int rank, int64_t k) const { return std::clamp<int64_t>(arguments_.counts[rank] - k * most_, 0, most_) * size_; }
+  std::byte* place(int rank, int64_t k) const { return at_element(x_, begin_[rank] + std::min(k * most_, arguments_.counts[rank])); }
+  std::byte* staged(int rank, int64_t k) const { return memory_.get() + (k % kInFlight) * slot_bytes_ + slot_bytes_ / exchange_.size() * rank; }
+
+  Exchange& exchange_;
+  const Arguments& arguments_;
+  const Span& x_;
+  std::vector<int64_t> begin_;
+  std::vector<int> peers_;
+  int64_t size_;
+  int64_t most_;  // elements of a piece
+  int64_t pieces_ = 0;
+  int64_t slot_bytes_ = 0;
+  std::unique_ptr<std::byte[]> memory_;
+};
+
 }  // namespace
 
 Exchange::Exchange(Transport& transport, const std::vector<int>& ranks, int me, Envelope envelope, Purpose purpose)
@@ -95,30 +156,16 @@ std::vector<int> Exchange::late() const {
   return {};
 }
 
-// Parts are sent even where they are empty (fewer elements than ranks): each rank hears from each, so that whoever is late or calls something
-// else is known to all. Each rank owns one part: it gets that part from all, reduces in rank order, and gives the result to all. 2(n-1)/n of x sent per rank.
+// Each rank owns one part: it gets that part from all, reduces in rank order, and gives the result to all. 2(n-1)/n of x sent per rank.
 Task all_reduce(Exchange& exchange, const Arguments& arguments) {
-  const Span& x = arguments.out;
-  const std::vector<int64_t>& counts = arguments.counts;
-  const std::vector<int64_t> begin = starts(counts);
-  const std::vector<int> peers = peers_in_turn(exchange);
-  const int64_t size = size_of(x.dtype);
-  const int64_t own_count = counts[exchange.rank()];
-  std::byte* own = at_element(x, begin[exchange.rank()]);
-  OwnPart part(exchange, own_count, x.dtype);
-  std::vector<Completion> parts, rest;
-  for (const int peer : peers) {
-    parts.push_back(part.recv(peer));
-    // May be asked for at once: the owner answers only when it has our part, so nothing is overwritten before it is gone.
-    if (counts[peer] > 0) rest.push_back(exchange.recv(peer, kResults, at_element(x, begin[peer]), counts[peer] * size));
-  }
-  for (const int peer : peers) {
-    rest.push_back(exchange.send(peer, kParts, at_element(x, begin[peer]), counts[peer] * size));
-  }
-  for (Completion& received : parts) co_await received;
-  part.reduce(arguments.reduce, own, own);
-  for (const int peer : peers) {
-    if (own_count > 0) rest.push_back(exchange.send(peer, kResults, own, own_count * size));
+  PiecewiseAllReduce run(exchange, arguments);
+  std::vector<std::vector<Completion>> parts(static_cast<size_t>(run.pieces()));
+  std::vector<Completion> rest;
+  for (int64_t k = 0; k < std::min(kInFlight, run.pieces()); ++k) run.start(k, parts[k], rest);
+  for (int64_t k = 0; k < run.pieces(); ++k) {
+    for (Completion& received : parts[k]) co_await received;
+    run.finish(k, rest);
+    if (k + kInFlight < run.pieces()) run.start(k + kInFlight, parts[k + kInFlight], rest);
   }
   for (Completion& moved : rest) co_await moved;
 }

@@ -78,7 +78,7 @@ template <Reduce kind, typename T>
 void combine_block(T* out, std::span<const void* const> sources, int64_t first, int64_t count) {
   using A = decltype(widen(T{}));
   std::array<A, kBlock> sum;
-  const auto fold = [&](int64_t n) {
+  const auto fold = [&](auto n) __attribute__((always_inline)) {
     const T* head = static_cast<const T*>(sources[0]) + first;
     for (int64_t i = 0; i < n; ++i) sum[i] = widen(head[i]);
     for (size_t s = 1; s < sources.size(); ++s) {
@@ -88,7 +88,7 @@ void combine_block(T* out, std::span<const void* const> sources, int64_t first, 
     for (int64_t i = 0; i < n; ++i) narrow(sum[i], out[first + i]);
   };
   if (count == kBlock) {
-    fold(kBlock);
+    fold(std::integral_constant<int64_t, kBlock>());  // a number the compiler knows
   } else {
     fold(count);
   }

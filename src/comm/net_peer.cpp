@@ -26,7 +26,7 @@ NetPeer::NetPeer(int rank, int fd, int64_t message_bytes_max)
 void NetPeer::read(FrameSink& sink) {
   parked_ = false;
   int64_t budget = kReadAtOnce;
-  while (budget > 0) {
+  while (true) {
     if (!frame_ && buffer_end_ - buffer_begin_ >= kFrameBytes) {
       if (!begin_frame(sink)) return;
     }
@@ -41,6 +41,8 @@ void NetPeer::read(FrameSink& sink) {
         continue;
       }
     }
+    // Only here, where all that was read has been dealt with: the socket does not wake anybody for what is in the buffer already.
+    if (budget <= 0) return;
     const int64_t before = landed_;
     if (!receive_some()) return;
     budget -= std::max<int64_t>(landed_ - before, buffer_end_);

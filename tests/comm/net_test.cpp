@@ -38,7 +38,7 @@ void two_ranks(std::vector<NetSetup> setups, NetOptions options, const std::func
   std::vector<std::jthread> threads;
   for (const NetSetup& setup : setups) {
     threads.emplace_back([&body, setup, options] {
-      World world(make_net_transport(setup, options));
+      World world(make_net_transport(setup, options), {.deadline = 10s});
       body(world);
     });
   }
@@ -60,6 +60,20 @@ TEST(Net, BothSidesMaySendMuchAtOnce) {
     received.wait();
     EXPECT_EQ(in.front(), static_cast<float>(2 - world.rank()));
     EXPECT_EQ(in.back(), static_cast<float>(2 - world.rank()));
+  });
+}
+
+// Around the number of bytes that a connection reads before others get their turn (8 MiB), with nothing behind it to wake anybody.
+TEST(Net, NothingIsLeftLyingWhereReadingPauses) {
+  on_ranks(2, {.on = On::net, .deadline = 20s}, [](World& world) {
+    for (const int64_t bytes : {(8 << 20) - 112, (8 << 20) - 1, 8 << 20, (8 << 20) + 1, 16 << 20}) {
+      std::vector<uint8_t> x(static_cast<size_t>(bytes), 7), y(static_cast<size_t>(bytes));
+      Group& all = world.everyone();
+      const Work received = all.recv({y.data(), bytes, Dtype::u8}, 1 - world.rank(), kW);
+      all.send({x.data(), bytes, Dtype::u8}, 1 - world.rank(), kW).wait();
+      received.wait();
+      EXPECT_EQ(y.back(), 7);
+    }
   });
 }
 

@@ -12,8 +12,7 @@ option(CAIRN_TESTS "Build the tests" ON)
 option(CAIRN_TORCH_ROOMS "Build the rooms that need libtorch (off: base and comm only, for sanitizers)" ON)
 set(CAIRN_SANITIZE "" CACHE STRING "Sanitizers, as in -fsanitize=: address,undefined or thread")
 
-# -O2 with debug line tables: crashes name their line, and the build stays small.
-set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
+set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g")
 # (-Wrestrict: g++ 12 sees overlaps in std::string that are not there, its bug 105651.)
 add_library(cairn_flags INTERFACE)

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/environment.h"
 #include "memory/host_allocator.h"
 
 namespace cairn::cli {
@@ -39,7 +40,9 @@ int run(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);
     return report(std::string(error.what()) + " (cairn --help lists what there is)", 2);
   } catch (const Error& error) {
-    return report(error.what(), error.exit_code());
+    // All ranks refuse wrong input alike; the user hears it once.
+    const bool said = error.kind() == Error::Kind::bad_input && variable("CAIRN_RANK").value_or("0") != "0";
+    return said ? error.exit_code() : report(error.what(), error.exit_code());
   } catch (const std::bad_alloc&) {
     return report("out of memory: try a smaller train.micro_batch or fewer ranks (--nproc); `cairn train --dry-run` shows what a run needs", 3);
   } catch (const std::exception& error) {

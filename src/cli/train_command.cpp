@@ -1,4 +1,4 @@
-// `cairn train`: decides where and on what a recipe runs, then runs it: in this process, as threads, or as processes under an agent.
+// `cairn train`: decides where and on what a recipe runs, then runs it: as processes under an agent, or as threads of this one.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/memory_tags.h"
 #include "base/terminal.h"
@@ -83,7 +84,7 @@ train::Result run_rank(comm::World& world, const base::Recipe& recipe, const tra
   }
 }
 
-int run_one(const TrainArguments& a, const RunDirectory& run, train::Start start, comm::NetSetup setup) {
+int run_process(const TrainArguments& a, const RunDirectory& run, train::Start start, comm::NetSetup setup) {
   const Signals signals;
   const bool first = setup.rank == 0;
   auto terminal = std::make_shared<base::Terminal>();
@@ -136,7 +137,7 @@ int run_agent(const TrainArguments& a, const RunDirectory& run, std::vector<std:
   train::AgentOptions options{.nproc = a.nproc, .argv = {own_program().string()}, .env = {}};
   options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
   // Decided here, so that all ranks decide alike.
-  options.env = {{"CAIRN_RUN_DIR", run.path.string()}, {"CAIRN_RUN_RESUME", run.resume ? "1" : "0"}};
+  options.env = {{"CAIRN_RUN_DIR", run.path.string()}, {"CAIRN_RUN_RESUME", run.resume ? "1" : "0"}, {"CAIRN_AGENT_SECONDS", fmt::format("{:.3f}", base::process_age())}};
   return train::run_ranks(options, log, signals.stop());
 }
 
@@ -147,7 +148,8 @@ int train_command(const TrainArguments& a, const std::vector<std::string>& argum
     const RunDirectory run{*variable("CAIRN_RUN_DIR"), *variable("CAIRN_RUN_RESUME") == "1"};
     start.out = run.path;
     start.resume = run.resume;
-    return run_one(a, run, start, train::inherited_setup(std::stoi(*setup_fd)));
+    start.seconds_before = std::stod(*variable("CAIRN_AGENT_SECONDS"));
+    return run_process(a, run, start, train::inherited_setup(std::stoi(*setup_fd)));
   }
   check_ranks(a);
   const RunDirectory run = choose_run_directory(a.out, a.resume, name_of(a));
@@ -162,7 +164,6 @@ int train_command(const TrainArguments& a, const std::vector<std::string>& argum
   train::check_recipe(recipe, a.nproc);  // once here, before any rank starts
   greet(a, run, terminal);
   if (a.transport == "local") return run_local(a, run, start);
-  if (a.nproc == 1) return run_one(a, run, start, comm::NetSetup{});
   return run_agent(a, run, arguments);
 }
 

@@ -42,7 +42,10 @@ std::vector<int> peers_in_turn(const Exchange& exchange) {
 class OwnPart {
  public:
   OwnPart(Exchange& exchange, int64_t count, Dtype dtype)
-      : exchange_(exchange), count_(count), dtype_(dtype), bytes_(count * size_of(dtype)),
+      : exchange_(exchange),
+        count_(count),
+        dtype_(dtype),
+        bytes_(count * size_of(dtype)),
         memory_(std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes_ * (exchange.size() - 1)))) {}
 
   Completion recv(int peer) { return exchange_.recv(peer, kParts, place(peer), bytes_); }
@@ -63,13 +66,18 @@ class OwnPart {
   std::unique_ptr<std::byte[]> memory_;
 };
 
-// An all-reduce cut into pieces that fit the caches: while one piece is reduced, the next ones are on their way. Piece k of a part is message
-// 2k (unreduced, to the owner) and 2k + 1 (reduced, from the owner).
+// An all-reduce cut into pieces that fit the caches: while one piece is reduced, the next ones are on their way. Piece k of a part is
+// message 2k (unreduced, to the owner) and 2k + 1 (reduced, from the owner).
 class PiecewiseAllReduce {
  public:
   PiecewiseAllReduce(Exchange& exchange, const Arguments& arguments)
-      : exchange_(exchange), arguments_(arguments), x_(arguments.out), begin_(starts(arguments.counts)), peers_(peers_in_turn(exchange)),
-        size_(size_of(x_.dtype)), most_(std::max<int64_t>(1, kPieceBytes / size_)) {
+      : exchange_(exchange),
+        arguments_(arguments),
+        x_(arguments.out),
+        begin_(starts(arguments.counts)),
+        peers_(peers_in_turn(exchange)),
+        size_(size_of(x_.dtype)),
+        most_(std::max<int64_t>(1, kPieceBytes / size_)) {
     const int64_t longest = std::max<int64_t>(1, *std::max_element(arguments.counts.begin(), arguments.counts.end()));
     pieces_ = (longest + most_ - 1) / most_;
     slot_bytes_ = std::min(most_, longest) * size_ * exchange.size();
@@ -107,7 +115,9 @@ class PiecewiseAllReduce {
  private:
   int64_t bytes(int rank, int64_t k) const { return std::clamp<int64_t>(arguments_.counts[rank] - k * most_, 0, most_) * size_; }
   std::byte* place(int rank, int64_t k) const { return at_element(x_, begin_[rank] + std::min(k * most_, arguments_.counts[rank])); }
-  std::byte* staged(int rank, int64_t k) const { return memory_.get() + (k % kInFlight) * slot_bytes_ + slot_bytes_ / exchange_.size() * rank; }
+  std::byte* staged(int rank, int64_t k) const {
+    return memory_.get() + (k % kInFlight) * slot_bytes_ + slot_bytes_ / exchange_.size() * rank;
+  }
 
   Exchange& exchange_;
   const Arguments& arguments_;
@@ -261,7 +271,8 @@ Task all_to_all(Exchange& exchange, const Arguments& arguments) {
   const int me = exchange.rank();
   std::vector<Completion> moves;
   for (const int peer : peers) {
-    if (out_counts[peer] > 0) moves.push_back(exchange.recv(peer, kParts, at_element(arguments.out, out_begin[peer]), out_counts[peer] * size));
+    if (out_counts[peer] > 0)
+      moves.push_back(exchange.recv(peer, kParts, at_element(arguments.out, out_begin[peer]), out_counts[peer] * size));
   }
   for (const int peer : peers) {
     if (in_counts[peer] > 0) moves.push_back(exchange.send(peer, kParts, at_element(arguments.in, in_begin[peer]), in_counts[peer] * size));

@@ -55,9 +55,13 @@ void narrow(float value, F16& out) {
 }
 
 template <typename T>
-T widen(T x) requires std::is_arithmetic_v<T> { return x; }
+T widen(T x) requires std::is_arithmetic_v<T> {
+  return x;
+}
 template <typename T>
-void narrow(T value, T& out) requires std::is_arithmetic_v<T> { out = value; }
+void narrow(T value, T& out) requires std::is_arithmetic_v<T> {
+  out = value;
+}
 
 template <Reduce kind, typename A>
 A pair(A a, A b) {
@@ -104,9 +108,12 @@ void combine_as(void* out, std::span<const void* const> sources, int64_t count) 
 template <typename T>
 void combine_with(Reduce reduce, void* out, std::span<const void* const> sources, int64_t count) {
   switch (reduce) {
-    case Reduce::sum: return combine_as<Reduce::sum, T>(out, sources, count);
-    case Reduce::max: return combine_as<Reduce::max, T>(out, sources, count);
-    case Reduce::min: return combine_as<Reduce::min, T>(out, sources, count);
+    case Reduce::sum:
+      return combine_as<Reduce::sum, T>(out, sources, count);
+    case Reduce::max:
+      return combine_as<Reduce::max, T>(out, sources, count);
+    case Reduce::min:
+      return combine_as<Reduce::min, T>(out, sources, count);
   }
 }
 
@@ -114,13 +121,20 @@ void combine_with(Reduce reduce, void* out, std::span<const void* const> sources
 
 int64_t size_of(Dtype dtype) {
   switch (dtype) {
-    case Dtype::f32: return 4;
-    case Dtype::f64: return 8;
-    case Dtype::bf16: return 2;
-    case Dtype::f16: return 2;
-    case Dtype::i32: return 4;
-    case Dtype::i64: return 8;
-    case Dtype::u8: return 1;
+    case Dtype::f32:
+      return 4;
+    case Dtype::f64:
+      return 8;
+    case Dtype::bf16:
+      return 2;
+    case Dtype::f16:
+      return 2;
+    case Dtype::i32:
+      return 4;
+    case Dtype::i64:
+      return 8;
+    case Dtype::u8:
+      return 1;
   }
   return 1;
 }
@@ -137,13 +151,20 @@ std::string_view name(Reduce reduce) {
 
 void combine(Reduce reduce, Dtype dtype, void* out, std::span<const void* const> sources, int64_t count) {
   switch (dtype) {
-    case Dtype::f32: return combine_with<float>(reduce, out, sources, count);
-    case Dtype::f64: return combine_with<double>(reduce, out, sources, count);
-    case Dtype::bf16: return combine_with<Bf16>(reduce, out, sources, count);
-    case Dtype::f16: return combine_with<F16>(reduce, out, sources, count);
-    case Dtype::i32: return combine_with<int32_t>(reduce, out, sources, count);
-    case Dtype::i64: return combine_with<int64_t>(reduce, out, sources, count);
-    case Dtype::u8: return combine_with<uint8_t>(reduce, out, sources, count);
+    case Dtype::f32:
+      return combine_with<float>(reduce, out, sources, count);
+    case Dtype::f64:
+      return combine_with<double>(reduce, out, sources, count);
+    case Dtype::bf16:
+      return combine_with<Bf16>(reduce, out, sources, count);
+    case Dtype::f16:
+      return combine_with<F16>(reduce, out, sources, count);
+    case Dtype::i32:
+      return combine_with<int32_t>(reduce, out, sources, count);
+    case Dtype::i64:
+      return combine_with<int64_t>(reduce, out, sources, count);
+    case Dtype::u8:
+      return combine_with<uint8_t>(reduce, out, sources, count);
   }
 }
 

@@ -1,8 +1,8 @@
 #include "comm/envelope.h"
 
-#include <fmt/format.h>
-
 #include <array>
+
+#include <fmt/format.h>
 
 namespace cairn::comm {
 
@@ -24,9 +24,10 @@ std::string describe(const Signature& signature, std::string_view what) {
 }
 
 Error mismatch(int from, const Envelope& theirs, int here, const Signature& ours, std::string_view our_what) {
-  Error error(Error::Kind::broken_invariant,
-              fmt::format("rank {} called {} where rank {} called {}: all ranks of a group must start the same operations in the same order", from,
-                          describe(theirs.signature, theirs.what), here, describe(ours, our_what)));
+  Error error(
+      Error::Kind::broken_invariant,
+      fmt::format("rank {} called {} where rank {} called {}: all ranks of a group must start the same operations in the same order", from,
+                  describe(theirs.signature, theirs.what), here, describe(ours, our_what)));
   error.about_peer(from);
   return error;
 }

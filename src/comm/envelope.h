@@ -27,7 +27,7 @@ struct Envelope {
   uint64_t sequence = 0;  // which operation of the group
   uint32_t step = 0;      // which message of the operation
   Signature signature;
-  char what[40] = {};     // the start of the label, zero-terminated
+  char what[40] = {};  // the start of the label, zero-terminated
 
   // Which receive or region it belongs to, among those of one sender.
   auto key() const { return std::tuple(group, sequence, step); }
@@ -35,7 +35,6 @@ struct Envelope {
 
 std::string_view name(OperationKind kind);
 std::string describe(const Signature& signature, std::string_view what);  // "all_reduce of w, 12 f32"
-
 
 // The error of rank `here`, whose peer called something else in the same place.
 Error mismatch(int from, const Envelope& theirs, int here, const Signature& ours, std::string_view our_what);

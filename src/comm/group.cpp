@@ -1,11 +1,11 @@
 // The part of Group that knows tensors: contiguous memory in, Spans out; CUDA tensors by way of pinned host memory.
 #include "comm/group.h"
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-
 #include <memory>
 #include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include "base/check.h"
 #include "comm/operation.h"
@@ -15,15 +15,24 @@ namespace {
 
 Dtype dtype_of(const at::Tensor& x) {
   switch (x.scalar_type()) {
-    case at::kFloat: return Dtype::f32;
-    case at::kDouble: return Dtype::f64;
-    case at::kBFloat16: return Dtype::bf16;
-    case at::kHalf: return Dtype::f16;
-    case at::kInt: return Dtype::i32;
-    case at::kLong: return Dtype::i64;
-    case at::kByte: return Dtype::u8;
-    case at::kBool: return Dtype::u8;
-    default: CAIRN_CHECK(false, "tensors of {} cannot be sent", c10::toString(x.scalar_type()));
+    case at::kFloat:
+      return Dtype::f32;
+    case at::kDouble:
+      return Dtype::f64;
+    case at::kBFloat16:
+      return Dtype::bf16;
+    case at::kHalf:
+      return Dtype::f16;
+    case at::kInt:
+      return Dtype::i32;
+    case at::kLong:
+      return Dtype::i64;
+    case at::kByte:
+      return Dtype::u8;
+    case at::kBool:
+      return Dtype::u8;
+    default:
+      CAIRN_CHECK(false, "tensors of {} cannot be sent", c10::toString(x.scalar_type()));
   }
 }
 
@@ -83,7 +92,8 @@ Work Group::reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduce r
   return brought_back(reduce_scatter(tensors->out.span(), tensors->in.span(), reduce, label, std::move(counts)), tensors);
 }
 
-Work Group::all_to_all(const at::Tensor& out, const at::Tensor& in, Label label, std::vector<int64_t> out_counts, std::vector<int64_t> in_counts) {
+Work Group::all_to_all(const at::Tensor& out, const at::Tensor& in, Label label, std::vector<int64_t> out_counts,
+                       std::vector<int64_t> in_counts) {
   const auto tensors = kept(*state_, Host(out, false), Host(in, true));
   return brought_back(all_to_all(tensors->out.span(), tensors->in.span(), label, std::move(out_counts), std::move(in_counts)), tensors);
 }

@@ -83,7 +83,8 @@ class Group {
   Work send(const at::Tensor& x, int peer, Label label);
   Work recv(const at::Tensor& x, int peer, Label label);
 
-  // Lets what is under way advance, without waiting. Called now and then while computing, so that communication overlaps it without a thread.
+  // Lets what is under way advance, without waiting. Called now and then while computing, so that communication overlaps it without a
+  // thread.
   void progress();
 
   // Memory from which operations of this group copy least. Buckets come from here.

@@ -38,9 +38,7 @@ std::vector<int64_t> even_counts(int64_t count, int n) {
 
 Group::Group(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-Group::~Group() {
-  state_->fail_all(Error(Error::Kind::cancelled, "the world of this operation is gone"));
-}
+Group::~Group() { state_->fail_all(Error(Error::Kind::cancelled, "the world of this operation is gone")); }
 
 int Group::rank() const { return state_->me; }
 int Group::size() const { return static_cast<int>(state_->ranks.size()); }
@@ -51,8 +49,7 @@ void Group::set_deadline(std::chrono::nanoseconds deadline) { state_->deadline =
 
 Work Group::all_reduce(Span x, Reduce reduce, Label label) {
   const Signature signature{OperationKind::all_reduce, x.dtype, reduce, -1, x.count};
-  return state_->start(signature, label, {.out = x, .in = x, .reduce = reduce, .counts = even_counts(x.count, size())},
-                       &comm::all_reduce);
+  return state_->start(signature, label, {.out = x, .in = x, .reduce = reduce, .counts = even_counts(x.count, size())}, &comm::all_reduce);
 }
 
 Work Group::broadcast(Span x, int root, Label label) {
@@ -72,8 +69,7 @@ Work Group::reduce_scatter(Span out, Span in, Reduce reduce, Label label, std::v
   CAIRN_CHECK(out.dtype == in.dtype, "reduce_scatter of {} into {}", name(in.dtype), name(out.dtype));
   counts = checked_counts(std::move(counts), in.count, *state_, out.count, "reduce_scatter");
   const Signature signature{OperationKind::reduce_scatter, in.dtype, reduce, -1, in.count};
-  return state_->start(signature, label, {.out = out, .in = in, .reduce = reduce, .counts = std::move(counts)},
-                       &comm::reduce_scatter);
+  return state_->start(signature, label, {.out = out, .in = in, .reduce = reduce, .counts = std::move(counts)}, &comm::reduce_scatter);
 }
 
 Work Group::gather(Span out, Span in, int root, Label label, std::vector<int64_t> counts) {
@@ -98,8 +94,8 @@ Work Group::all_to_all(Span out, Span in, Label label, std::vector<int64_t> out_
   CAIRN_CHECK(out.dtype == in.dtype, "all_to_all of {} into {}", name(in.dtype), name(out.dtype));
   const bool even = out_counts.empty() && in_counts.empty();
   if (even) {
-    CAIRN_CHECK(in.count % size() == 0 && in.count == out.count, "all_to_all of {} elements into {} among {} ranks: give the counts", in.count,
-                out.count, size());
+    CAIRN_CHECK(in.count % size() == 0 && in.count == out.count, "all_to_all of {} elements into {} among {} ranks: give the counts",
+                in.count, out.count, size());
     out_counts = in_counts = even_counts(in.count, size());
   }
   const int64_t to_self = static_cast<int>(in_counts.size()) == size() ? in_counts[rank()] : -1;

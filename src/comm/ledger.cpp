@@ -71,13 +71,15 @@ std::string Ledger::json() const {
   for (int p = 0; p < kPurposes; ++p) {
     const auto purpose = static_cast<Purpose>(p);
     const Total sum = total(purpose);
-    purposes += fmt::format("{}\n    \"{}\": {{\"bytes\": {}, \"messages\": {}}}", p == 0 ? "" : ",", name(purpose), sum.bytes, sum.messages);
+    purposes +=
+        fmt::format("{}\n    \"{}\": {{\"bytes\": {}, \"messages\": {}}}", p == 0 ? "" : ",", name(purpose), sum.bytes, sum.messages);
   }
   for (const auto& [pair, totals] : pairs_) {
     for (int p = 0; p < kPurposes; ++p) {
       if (totals[p].messages == 0) continue;
-      pairs += fmt::format("{}\n    {{\"from\": {}, \"to\": {}, \"purpose\": \"{}\", \"bytes\": {}, \"messages\": {}}}", pairs.empty() ? "" : ",",
-                           pair.first, pair.second, name(static_cast<Purpose>(p)), totals[p].bytes, totals[p].messages);
+      pairs += fmt::format("{}\n    {{\"from\": {}, \"to\": {}, \"purpose\": \"{}\", \"bytes\": {}, \"messages\": {}}}",
+                           pairs.empty() ? "" : ",", pair.first, pair.second, name(static_cast<Purpose>(p)), totals[p].bytes,
+                           totals[p].messages);
     }
   }
   return fmt::format("{{\n  \"by_purpose\": {{{}\n  }},\n  \"pairs\": [{}\n  ]\n}}\n", purposes, pairs);

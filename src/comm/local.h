@@ -31,8 +31,8 @@ struct Killed : std::exception {
   const char* what() const noexcept override { return "this rank was killed on purpose"; }
 };
 
-// N ranks as threads of this process, joined by a virtual network with virtual time. Ranks run freely, in parallel, until each of them waits;
-// only then does the network deliver messages and time advance. So whatever the threads do, one seed gives one course of events.
+// N ranks as threads of this process, joined by a virtual network with virtual time. Ranks run freely, in parallel, until each of them
+// waits; only then does the network deliver messages and time advance. So whatever the threads do, one seed gives one course of events.
 class LocalNetwork {
  public:
   explicit LocalNetwork(int ranks, LocalOptions options = {});
@@ -41,7 +41,8 @@ class LocalNetwork {
   // Runs the body on every rank and returns when all have ended; how each ended, null where it returned. To be called once.
   std::vector<std::exception_ptr> run(const std::function<void(World&)>& body);
 
-  // For faults, called on the rank's own thread (WorldOptions::before_collective): it stands still until all others have ended, then is Killed.
+  // For faults, called on the rank's own thread (WorldOptions::before_collective): it stands still until all others have ended, then is
+  // Killed.
   void freeze_here(int rank);
 
   Ledger ledger() const;          // of all ranks, after run

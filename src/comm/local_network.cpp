@@ -1,10 +1,10 @@
 // The virtual network: order, time, and who runs when.
 #include "comm/local_network.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "base/check.h"
 
@@ -121,8 +121,10 @@ void LocalNetwork::Net::schedule(LocalEvent event) {
     Link& link = links_[{event.from, event.to}];
     const int64_t on_the_wire = event.kind == LocalEvent::Kind::pull ? 0 : event.bytes;
     const double share = static_cast<double>(hash({event.order, 1}) >> 11) * 0x1p-53;  // in [0, 1)
-    link.free = std::max(link.free, event.posted) + Nanoseconds(static_cast<int64_t>(static_cast<double>(on_the_wire) / model.bytes_per_s * 1e9));
-    event.time = link.free + model.latency + Nanoseconds(static_cast<int64_t>(share * model.jitter * static_cast<double>(model.latency.count())));
+    link.free =
+        std::max(link.free, event.posted) + Nanoseconds(static_cast<int64_t>(static_cast<double>(on_the_wire) / model.bytes_per_s * 1e9));
+    event.time =
+        link.free + model.latency + Nanoseconds(static_cast<int64_t>(share * model.jitter * static_cast<double>(model.latency.count())));
     const bool last = event.kind == LocalEvent::Kind::lost || event.kind == LocalEvent::Kind::left;
     if (last) event.time = std::max(event.time, link.last_arrival + Nanoseconds(1));  // what was sent before it comes before it
     link.last_arrival = std::max(link.last_arrival, event.time);
@@ -162,7 +164,8 @@ void LocalNetwork::Net::step(Rank& rank, Nanoseconds time) {
 void LocalNetwork::Net::time_out(Nanoseconds at) {
   for (const auto& rank : ranks_) {
     if (rank->status != Status::waiting || rank->until != at) continue;
-    if (options_.keep_event_log) log_ += fmt::format("{} rank {} has waited long enough for {}\n", at.count(), rank->transport->rank(), rank->doing);
+    if (options_.keep_event_log)
+      log_ += fmt::format("{} rank {} has waited long enough for {}\n", at.count(), rank->transport->rank(), rank->doing);
     rank->transport->own_clock().advance_to(at);
     resume(*rank, false);
   }
@@ -200,8 +203,8 @@ std::optional<Nanoseconds> LocalNetwork::Net::next_deadline() const {
 void LocalNetwork::Net::log(const LocalEvent& event) {
   log_ += fmt::format("{} {}>{} {}", event.time.count(), event.from, event.to, word(event.kind));
   if (event.kind == LocalEvent::Kind::message || event.kind == LocalEvent::Kind::reply || event.kind == LocalEvent::Kind::pull) {
-    log_ += fmt::format(" {} group={:x} operation={} step={} bytes={}", describe(event.envelope.signature, event.envelope.what), event.envelope.group,
-                        event.envelope.sequence, event.envelope.step, event.bytes);
+    log_ += fmt::format(" {} group={:x} operation={} step={} bytes={}", describe(event.envelope.signature, event.envelope.what),
+                        event.envelope.group, event.envelope.sequence, event.envelope.step, event.bytes);
   }
   log_ += '\n';
 }

@@ -49,16 +49,16 @@ struct LocalEvent {
   Purpose purpose = Purpose::control;
   std::shared_ptr<std::byte[]> data = {};  // a copy: the sender may be gone when it arrives
   int64_t bytes = 0;
-  int64_t offset = 0;                 // of a pull
-  std::weak_ptr<LocalTransfer> sent = {};  // at the sender of a message
+  int64_t offset = 0;                       // of a pull
+  std::weak_ptr<LocalTransfer> sent = {};   // at the sender of a message
   std::weak_ptr<LocalTransfer> asked = {};  // at the rank that waits for a reply or timer
   Loss loss = {};
 
   Ledger::Message booking() const { return {from, to, bytes, purpose, posted, time}; }
 };
 
-// One rank's end of the network. Used by the rank's thread while it runs, and under the network's lock by whoever moves the network while the
-// rank waits; never by both at once.
+// One rank's end of the network. Used by the rank's thread while it runs, and under the network's lock by whoever moves the network while
+// the rank waits; never by both at once.
 class LocalTransport final : public Transport {
  public:
   LocalTransport(LocalNetwork::Net& net, int rank, int size);
@@ -81,8 +81,8 @@ class LocalTransport final : public Transport {
   Ledger& ledger() override { return ledger_; }
 
   // The network's side.
-  void arrive(const LocalEvent& event);    // here
-  void arrived(const LocalEvent& event);   // elsewhere, from here
+  void arrive(const LocalEvent& event);   // here
+  void arrived(const LocalEvent& event);  // elsewhere, from here
   void run_done() { done_.run(); }
   std::vector<LocalEvent> take_posts() { return std::exchange(posts_, {}); }
   base::VirtualClock& own_clock() { return clock_; }
@@ -111,9 +111,9 @@ class LocalTransport final : public Transport {
   std::function<void(int, const Envelope&)> tell_early_;
 };
 
-// The virtual network itself: who waits for what, and what is on the way. It moves only while every rank waits (or stands still, or has ended),
-// driven by the last rank that came to wait. Events within one latency of the first cannot cause one another, so all of them happen before the
-// ranks they concern run on, in parallel.
+// The virtual network itself: who waits for what, and what is on the way. It moves only while every rank waits (or stands still, or has
+// ended), driven by the last rank that came to wait. Events within one latency of the first cannot cause one another, so all of them happen
+// before the ranks they concern run on, in parallel.
 class LocalNetwork::Net {
  public:
   Net(int ranks, LocalOptions options);
@@ -148,7 +148,7 @@ class LocalNetwork::Net {
     }
   };
   struct Link {
-    Nanoseconds free{};          // when the last message has left
+    Nanoseconds free{};  // when the last message has left
     Nanoseconds last_arrival{};
     uint64_t messages = 0;
   };

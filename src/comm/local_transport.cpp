@@ -1,8 +1,8 @@
 // One rank's end of the virtual network: matches messages with receives, regions with pulls.
-#include <fmt/format.h>
-
 #include <cstring>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "base/check.h"
 #include "comm/local_network.h"
@@ -169,8 +169,12 @@ void LocalTransport::arrive(const LocalEvent& event) {
     case LocalEvent::Kind::timer:
       if (const auto transfer = event.asked.lock()) done_.finish(transfer);
       break;
-    case LocalEvent::Kind::lost: losses_.push_back(event.loss); break;
-    case LocalEvent::Kind::left: peer_left(event.from); break;
+    case LocalEvent::Kind::lost:
+      losses_.push_back(event.loss);
+      break;
+    case LocalEvent::Kind::left:
+      peer_left(event.from);
+      break;
   }
 }
 
@@ -184,8 +188,13 @@ void LocalTransport::answer(const LocalEvent& pull, const LocalTransfer& region)
   const bool inside = pull.offset >= 0 && pull.bytes >= 0 && pull.offset <= region.bytes - pull.bytes;
   CAIRN_CHECK(inside, "rank {} pulls {} bytes at {} from a region of {}", pull.from, pull.bytes, pull.offset, region.bytes);
   const auto* first = static_cast<const std::byte*>(region.data) + pull.offset;
-  post({.kind = LocalEvent::Kind::reply, .to = pull.from, .envelope = pull.envelope, .purpose = region.purpose,
-        .data = copied(first, pull.bytes), .bytes = pull.bytes, .asked = pull.asked});
+  post({.kind = LocalEvent::Kind::reply,
+        .to = pull.from,
+        .envelope = pull.envelope,
+        .purpose = region.purpose,
+        .data = copied(first, pull.bytes),
+        .bytes = pull.bytes,
+        .asked = pull.asked});
 }
 
 void LocalTransport::peer_left(int peer) {

@@ -1,21 +1,17 @@
 #include "comm/net.h"
 
-#include <arpa/inet.h>
-#include <fmt/format.h>
-#include <netinet/in.h>
-#include <openssl/rand.h>
+#include <algorithm>
+#include <cstring>
+#include <map>
 #include <sys/socket.h>
-#include <unistd.h>
+#include <utility>
 
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
-#include <algorithm>
-#include <cstring>
-#include <map>
-#include <utility>
+#include <fmt/format.h>
 
 #include "base/check.h"
 #include "comm/net_meeting.h"
@@ -29,7 +25,7 @@ using Nanoseconds = std::chrono::nanoseconds;
 using EnvelopeKey = std::tuple<uint64_t, uint64_t, uint32_t>;
 using PeerKey = std::pair<int, EnvelopeKey>;
 
-constexpr auto kFlushDeadline = std::chrono::seconds(10);   // for messages still to go when a rank ends
+constexpr auto kFlushDeadline = std::chrono::seconds(10);    // for messages still to go when a rank ends
 constexpr auto kFarewellDeadline = std::chrono::seconds(2);  // for peers to end too
 constexpr auto kFailDeadline = std::chrono::seconds(1);      // to tell the others why
 
@@ -41,11 +37,12 @@ struct Early {
 
 class NetTransport final : public Transport, private FrameSink {
  public:
-  NetTransport(NetSetup setup, NetOptions options)
-      : setup_(std::move(setup)), options_(options), io_(1), guard_(io_.get_executor()), sockets_(meet(io_, setup_, options_)) {
-    io_.restart();
+  NetTransport(NetSetup setup, NetOptions options) : setup_(std::move(setup)), options_(options), io_(1), guard_(io_.get_executor()) {
+    const std::vector<int> connected = meet(setup_, options_);
     for (int rank = 0; rank < size(); ++rank) {
-      peers_.emplace_back(rank, rank == setup_.rank ? -1 : sockets_[rank].native_handle(), options_.message_bytes_max);
+      sockets_.emplace_back(io_);
+      if (connected[rank] >= 0) sockets_[rank].assign(tcp::v4(), connected[rank]);
+      peers_.emplace_back(rank, connected[rank], options_.message_bytes_max);
       if (rank == setup_.rank) continue;
       sockets_[rank].non_blocking(true);
       sockets_[rank].set_option(tcp::no_delay(true));
@@ -105,7 +102,8 @@ class NetTransport final : public Transport, private FrameSink {
     transfer->dtype = dtype;
     transfer->number = ++pulls_made_;
     pulls_[transfer->number] = transfer;
-    say(peer, {.kind = Frame::Kind::pull, .envelope = envelope, .bytes = bytes, .offset = offset, .number = transfer->number}, nullptr, nullptr, nullptr);
+    say(peer, {.kind = Frame::Kind::pull, .envelope = envelope, .bytes = bytes, .offset = offset, .number = transfer->number}, nullptr,
+        nullptr, nullptr);
     return Completion(*this, std::move(transfer));
   }
 
@@ -289,14 +287,18 @@ class NetTransport final : public Transport, private FrameSink {
           landing.owned ? take(transfer, landing.owned.get(), frame.bytes) : done_.finish(transfer);
         }
         break;
-      case Frame::Kind::pull: answer(from, frame); break;
+      case Frame::Kind::pull:
+        answer(from, frame);
+        break;
       case Frame::Kind::failing: {
         const std::string reason(reinterpret_cast<const char*>(landing.owned.get()), static_cast<size_t>(frame.bytes));
         const bool sensible = frame.number < static_cast<uint64_t>(size());
         losses_.push_back({from, sensible ? static_cast<int>(frame.number) : from, reason});
         break;
       }
-      case Frame::Kind::bye: peers_[from].said_bye = true; break;
+      case Frame::Kind::bye:
+        peers_[from].said_bye = true;
+        break;
     }
   }
 
@@ -346,8 +348,9 @@ class NetTransport final : public Transport, private FrameSink {
     auto copy = std::make_shared_for_overwrite<std::byte[]>(static_cast<size_t>(pull.bytes));
     std::memcpy(copy.get(), first, static_cast<size_t>(pull.bytes));
     const std::byte* data = copy.get();
-    say(peer, {.kind = Frame::Kind::reply, .purpose = region.purpose, .envelope = pull.envelope, .bytes = pull.bytes, .number = pull.number}, data,
-        std::move(copy), nullptr);
+    say(peer,
+        {.kind = Frame::Kind::reply, .purpose = region.purpose, .envelope = pull.envelope, .bytes = pull.bytes, .number = pull.number},
+        data, std::move(copy), nullptr);
   }
 
   void written(const std::shared_ptr<NetTransfer>& transfer, const Ledger::Message& booking) override {
@@ -408,41 +411,9 @@ class NetTransport final : public Transport, private FrameSink {
 
 std::unique_ptr<Transport> make_net_transport(NetSetup setup, NetOptions options) {
   CAIRN_CHECK(setup.size >= 1 && setup.rank >= 0 && setup.rank < setup.size, "rank {} of {}", setup.rank, setup.size);
-  CAIRN_CHECK(setup.size == 1 || static_cast<int>(setup.ports.size()) == setup.size, "{} ports for {} ranks", setup.ports.size(), setup.size);
+  CAIRN_CHECK(setup.size == 1 || static_cast<int>(setup.ports.size()) == setup.size, "{} ports for {} ranks", setup.ports.size(),
+              setup.size);
   return std::make_unique<NetTransport>(std::move(setup), options);
-}
-
-std::pair<int, uint16_t> listen_on_loopback() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (fd < 0 || ::bind(fd, generic, length) != 0 || ::listen(fd, SOMAXCONN) != 0 || ::getsockname(fd, generic, &length) != 0) {
-    const std::string why = std::strerror(errno);
-    if (fd >= 0) ::close(fd);
-    throw Error(Error::Kind::bad_input, fmt::format("cannot listen on 127.0.0.1: {}", why));
-  }
-  return {fd, ntohs(address.sin_port)};
-}
-
-std::vector<NetSetup> make_net_setups(int size) {
-  NetSetup common;
-  common.size = size;
-  CAIRN_CHECK(RAND_bytes(common.key.data(), static_cast<int>(common.key.size())) == 1, "no random numbers from the system");
-  std::vector<int> listeners;
-  for (int rank = 0; rank < size; ++rank) {
-    const auto [fd, port] = listen_on_loopback();
-    listeners.push_back(fd);
-    common.ports.push_back(port);
-  }
-  std::vector<NetSetup> setups(static_cast<size_t>(size), common);
-  for (int rank = 0; rank < size; ++rank) {
-    setups[rank].rank = rank;
-    setups[rank].listener_fd = listeners[rank];
-  }
-  return setups;
 }
 
 }  // namespace cairn::comm

@@ -14,9 +14,9 @@ namespace cairn::comm {
 struct NetSetup {
   int rank = 0;
   int size = 1;
-  std::array<uint8_t, 32> key{};  // of this run; who does not know it is refused
+  std::array<uint8_t, 32> key{};     // of this run; who does not know it is refused
   std::vector<uint16_t> ports = {};  // where each rank listens, on 127.0.0.1
-  int listener_fd = -1;           // this rank's listening socket; taken over. -1 only where size is 1
+  int listener_fd = -1;              // this rank's listening socket; taken over. -1 only where size is 1
 };
 
 struct NetOptions {

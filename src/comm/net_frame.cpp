@@ -1,10 +1,10 @@
 #include "comm/net_frame.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
+
+#include <fmt/format.h>
 
 namespace cairn::comm {
 namespace {
@@ -35,11 +35,24 @@ static_assert(sizeof(Wire) == kFrameBytes);
 
 std::array<std::byte, kFrameBytes> encode(const Frame& frame) {
   const Envelope& e = frame.envelope;
-  Wire wire{.magic = kMagic, .version = kVersion, .frame_kind = static_cast<uint8_t>(frame.kind), .purpose = static_cast<uint8_t>(frame.purpose),
-            .group = e.group, .sequence = e.sequence, .step = e.step, .kind = static_cast<uint8_t>(e.signature.kind),
-            .dtype = static_cast<uint8_t>(e.signature.dtype), .reduce = static_cast<uint8_t>(e.signature.reduce), .zero = 0,
-            .root = e.signature.root, .zero2 = 0, .count = e.signature.count, .bytes = frame.bytes, .offset = frame.offset,
-            .number = frame.number, .what = {}};
+  Wire wire{.magic = kMagic,
+            .version = kVersion,
+            .frame_kind = static_cast<uint8_t>(frame.kind),
+            .purpose = static_cast<uint8_t>(frame.purpose),
+            .group = e.group,
+            .sequence = e.sequence,
+            .step = e.step,
+            .kind = static_cast<uint8_t>(e.signature.kind),
+            .dtype = static_cast<uint8_t>(e.signature.dtype),
+            .reduce = static_cast<uint8_t>(e.signature.reduce),
+            .zero = 0,
+            .root = e.signature.root,
+            .zero2 = 0,
+            .count = e.signature.count,
+            .bytes = frame.bytes,
+            .offset = frame.offset,
+            .number = frame.number,
+            .what = {}};
   std::memcpy(wire.what, e.what, sizeof(wire.what));
   return std::bit_cast<std::array<std::byte, kFrameBytes>>(wire);
 }
@@ -48,19 +61,26 @@ Frame decode(std::span<const std::byte, kFrameBytes> header, int64_t message_byt
   Wire wire;
   std::memcpy(&wire, header.data(), sizeof(wire));
   if (wire.magic != kMagic) refuse(fmt::format("it begins with {:#x}, not {:#x}", wire.magic, kMagic));
-  if (wire.version != kVersion) refuse(fmt::format("version {}, this is version {}: all ranks must run the same Cairn", wire.version, kVersion));
+  if (wire.version != kVersion)
+    refuse(fmt::format("version {}, this is version {}: all ranks must run the same Cairn", wire.version, kVersion));
   if (wire.frame_kind > static_cast<uint8_t>(Frame::Kind::bye)) refuse(fmt::format("kind {}", wire.frame_kind));
   if (wire.purpose >= kPurposes) refuse(fmt::format("purpose {}", wire.purpose));
   if (wire.kind > static_cast<uint8_t>(OperationKind::barrier)) refuse(fmt::format("operation {}", wire.kind));
   if (wire.dtype > static_cast<uint8_t>(Dtype::u8)) refuse(fmt::format("dtype {}", wire.dtype));
   if (wire.reduce > static_cast<uint8_t>(Reduce::min)) refuse(fmt::format("reduction {}", wire.reduce));
-  Frame frame{.kind = static_cast<Frame::Kind>(wire.frame_kind), .purpose = static_cast<Purpose>(wire.purpose), .bytes = wire.bytes,
-              .offset = wire.offset, .number = wire.number};
+  Frame frame{.kind = static_cast<Frame::Kind>(wire.frame_kind),
+              .purpose = static_cast<Purpose>(wire.purpose),
+              .bytes = wire.bytes,
+              .offset = wire.offset,
+              .number = wire.number};
   const int64_t most = frame.kind == Frame::Kind::failing ? kReasonBytesMax : message_bytes_max;
   if (wire.bytes < 0 || wire.bytes > most) refuse(fmt::format("{} bytes, at most {} are allowed", wire.bytes, most));
   if (wire.offset < 0) refuse(fmt::format("offset {}", wire.offset));
-  frame.envelope = {wire.group, wire.sequence, wire.step,
-                    {static_cast<OperationKind>(wire.kind), static_cast<Dtype>(wire.dtype), static_cast<Reduce>(wire.reduce), wire.root, wire.count}};
+  frame.envelope = {
+      wire.group,
+      wire.sequence,
+      wire.step,
+      {static_cast<OperationKind>(wire.kind), static_cast<Dtype>(wire.dtype), static_cast<Reduce>(wire.reduce), wire.root, wire.count}};
   std::memcpy(frame.envelope.what, wire.what, sizeof(wire.what));
   frame.envelope.what[sizeof(wire.what) - 1] = 0;
   for (char& c : frame.envelope.what) {

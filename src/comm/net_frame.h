@@ -15,8 +15,8 @@ struct Frame {
   Kind kind = Kind::message;
   Purpose purpose = Purpose::control;
   Envelope envelope = {};
-  int64_t bytes = 0;   // of the payload; of a pull: how many are wanted
-  int64_t offset = 0;  // of a pull
+  int64_t bytes = 0;    // of the payload; of a pull: how many are wanted
+  int64_t offset = 0;   // of a pull
   uint64_t number = 0;  // of a pull and its reply; of a failing frame: the culprit
 
   int64_t payload_bytes() const { return kind == Kind::pull || kind == Kind::bye ? 0 : bytes; }

@@ -1,13 +1,19 @@
 #include "comm/net_meeting.h"
 
-#include <fmt/ranges.h>
+#include <optional>
 
+#include <asio/awaitable.hpp>
+#include <asio/buffer.hpp>
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/read.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/use_awaitable.hpp>
-#include <optional>
+#include <asio/write.hpp>
+#include <fmt/ranges.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -20,14 +26,36 @@ using asio::ip::tcp;
 
 constexpr int kStrangersMax = 64;  // connections that have not shown the key yet; further ones wait in the system's queue
 
+// The calling side of the handshake. Throws where the other is not rank `to` of this run.
+asio::awaitable<void> introduce(tcp::socket& socket, const NetSetup& setup, int to) {
+  const Hello hello = make_hello(setup, to);
+  Challenge challenge;
+  co_await asio::async_write(socket, asio::buffer(&hello, sizeof hello), asio::use_awaitable);
+  co_await asio::async_read(socket, asio::buffer(&challenge, sizeof challenge), asio::use_awaitable);
+  const Bytes32 proof = make_proof(setup, hello, challenge);
+  co_await asio::async_write(socket, asio::buffer(proof), asio::use_awaitable);
+}
+
+// The called side: the caller's rank. Throws where it is none of this run that should call.
+asio::awaitable<int> recognise(tcp::socket& socket, const NetSetup& setup) {
+  Hello hello;
+  Bytes32 proof;
+  co_await asio::async_read(socket, asio::buffer(&hello, sizeof hello), asio::use_awaitable);
+  const Challenge challenge = make_challenge(setup, hello);
+  co_await asio::async_write(socket, asio::buffer(&challenge, sizeof challenge), asio::use_awaitable);
+  co_await asio::async_read(socket, asio::buffer(proof), asio::use_awaitable);
+  check_proof(setup, hello, challenge, proof);
+  co_return hello.from;
+}
+
 class Meeting {
  public:
-  Meeting(asio::io_context& io, const NetSetup& setup, const NetOptions& options) : io_(io), setup_(setup), options_(options) {
-    for (int rank = 0; rank < setup.size; ++rank) sockets_.emplace_back(io);
+  Meeting(const NetSetup& setup, const NetOptions& options) : io_(1), setup_(setup), options_(options) {
+    for (int rank = 0; rank < setup.size; ++rank) sockets_.emplace_back(io_);
     missing_ = setup.size - 1;
   }
 
-  std::vector<tcp::socket> run() {
+  std::vector<int> run() {
     std::optional<tcp::acceptor> listener;
     if (setup_.rank + 1 < setup_.size) {
       listener.emplace(io_, tcp::v4(), setup_.listener_fd);
@@ -44,7 +72,9 @@ class Meeting {
     io_.poll();  // lets the conversations that were cut short end
     if (failure_) throw Error(*failure_);
     if (missing_ > 0) throw absent();
-    return std::move(sockets_);
+    std::vector<int> connected;
+    for (tcp::socket& socket : sockets_) connected.push_back(socket.is_open() ? socket.release() : -1);
+    return connected;
   }
 
  private:
@@ -85,7 +115,8 @@ class Meeting {
       --missing_;
     } catch (const std::exception& error) {
       if (over_) co_return;
-      failure_ = Error(Error::Kind::lost_peer, fmt::format("rank {} lost: no connection at 127.0.0.1:{}: {}", rank, setup_.ports[rank], error.what()));
+      failure_ = Error(Error::Kind::lost_peer,
+                       fmt::format("rank {} lost: no connection at 127.0.0.1:{}: {}", rank, setup_.ports[rank], error.what()));
       failure_->about_peer(rank);
     }
   }
@@ -110,7 +141,7 @@ class Meeting {
     return error;
   }
 
-  asio::io_context& io_;
+  asio::io_context io_;
   const NetSetup& setup_;
   const NetOptions& options_;
   std::vector<tcp::socket> sockets_;
@@ -123,6 +154,6 @@ class Meeting {
 
 }  // namespace
 
-std::vector<tcp::socket> meet(asio::io_context& io, const NetSetup& setup, const NetOptions& options) { return Meeting(io, setup, options).run(); }
+std::vector<int> meet(const NetSetup& setup, const NetOptions& options) { return Meeting(setup, options).run(); }
 
 }  // namespace cairn::comm

@@ -1,13 +1,13 @@
 #include "comm/net_peer.h"
 
-#include <fmt/format.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <sys/socket.h>
+#include <sys/uio.h>
 #include <utility>
+
+#include <fmt/format.h>
 
 namespace cairn::comm {
 namespace {
@@ -32,7 +32,8 @@ void NetPeer::read(FrameSink& sink) {
     }
     if (frame_) {
       const int64_t here = std::min(buffer_end_ - buffer_begin_, frame_->payload_bytes() - landed_);
-      if (std::byte* to = destination(); to && here > 0) std::memcpy(to + landed_, buffer_.data() + buffer_begin_, static_cast<size_t>(here));
+      if (std::byte* to = destination(); to && here > 0)
+        std::memcpy(to + landed_, buffer_.data() + buffer_begin_, static_cast<size_t>(here));
       buffer_begin_ += here;
       landed_ += here;
       if (landed_ == frame_->payload_bytes()) {
@@ -98,7 +99,8 @@ int64_t NetPeer::receive(void* into, int64_t bytes) {
 
 void NetPeer::enqueue(const Frame& frame, const void* data, std::shared_ptr<std::byte[]> owned, std::shared_ptr<NetTransfer> transfer,
                       const Ledger::Message& booking) {
-  outgoing_.push_back({encode(frame), static_cast<const std::byte*>(data), frame.payload_bytes(), 0, std::move(owned), std::move(transfer), booking});
+  outgoing_.push_back(
+      {encode(frame), static_cast<const std::byte*>(data), frame.payload_bytes(), 0, std::move(owned), std::move(transfer), booking});
 }
 
 void NetPeer::write(FrameSink& sink) {

@@ -25,8 +25,8 @@ struct NetTransfer final : Transfer {
   int64_t bytes = 0;
   Take take = Take::replace;
   Dtype dtype = Dtype::u8;
-  uint64_t number = 0;                  // of a pull
-  std::shared_ptr<void> timer;          // kept while it runs
+  uint64_t number = 0;          // of a pull
+  std::shared_ptr<void> timer;  // kept while it runs
 };
 
 // Where an arriving payload goes: the buffer of whoever asked for it, or memory of our own.
@@ -54,7 +54,8 @@ class NetPeer {
   void read(FrameSink& sink);
   // Writes what the socket takes. Throws where the peer is gone.
   void write(FrameSink& sink);
-  void enqueue(const Frame& frame, const void* data, std::shared_ptr<std::byte[]> owned, std::shared_ptr<NetTransfer> transfer, const Ledger::Message& booking);
+  void enqueue(const Frame& frame, const void* data, std::shared_ptr<std::byte[]> owned, std::shared_ptr<NetTransfer> transfer,
+               const Ledger::Message& booking);
   // Forgets what is not sent of it. Half a frame cannot be taken back: then nothing more can be said to this peer.
   void cancel(const NetTransfer& transfer);
 
@@ -62,11 +63,11 @@ class NetPeer {
   bool parked() const { return parked_; }  // a frame waits for a place; read again when there may be one
   int rank() const { return rank_; }
 
-  bool open = true;          // false: lost, or left
-  bool said_bye = false;     // it has ended in good order
-  bool read_armed = false;   // somebody waits for the socket to become ready
+  bool open = true;         // false: lost, or left
+  bool said_bye = false;    // it has ended in good order
+  bool read_armed = false;  // somebody waits for the socket to become ready
   bool write_armed = false;
-  int64_t early_bytes = 0;   // of messages that nobody asked for yet
+  int64_t early_bytes = 0;  // of messages that nobody asked for yet
 
  private:
   struct Outgoing {

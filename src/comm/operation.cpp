@@ -1,17 +1,17 @@
 #include "comm/operation.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
+
+#include <fmt/ranges.h>
 
 #include "base/check.h"
 
 namespace cairn::comm {
 namespace {
 
-constexpr size_t kPastMax = 256;    // records kept per group
+constexpr size_t kPastMax = 256;  // records kept per group
 
 Error as_error(const std::exception_ptr& failure) {
   try {
@@ -37,8 +37,14 @@ Envelope addressed(const Group::State& group, const Signature& signature, uint64
 }  // namespace
 
 Operation::Operation(Group::State& owner, const Signature& what_it_is, uint64_t number, Label label, Arguments on, const Envelope& envelope)
-    : group(&owner), signature(what_it_is), sequence(number), what(label.what), purpose(label.purpose), arguments(std::move(on)),
-      exchange(owner.transport, owner.ranks, owner.me, envelope, label.purpose), begun(owner.transport.clock().now()),
+    : group(&owner),
+      signature(what_it_is),
+      sequence(number),
+      what(label.what),
+      purpose(label.purpose),
+      arguments(std::move(on)),
+      exchange(owner.transport, owner.ranks, owner.me, envelope, label.purpose),
+      begun(owner.transport.clock().now()),
       deadline(owner.deadline) {}
 
 std::string Operation::describe() const { return comm::describe(signature, what); }
@@ -69,14 +75,15 @@ void Operation::wait() {
 
 Error Operation::timed_out(std::chrono::nanoseconds waited) const {
   const std::vector<int> late = exchange.late();
-  Error failure(Error::Kind::lost_peer, fmt::format("rank {} lost: silent for {:.1f} s in {}", fmt::join(late, ", "), base::seconds(waited), describe()));
+  Error failure(Error::Kind::lost_peer,
+                fmt::format("rank {} lost: silent for {:.1f} s in {}", fmt::join(late, ", "), base::seconds(waited), describe()));
   failure.about_peer(late.empty() ? -1 : late.front()).with(group->where(*this));
   return failure;
 }
 
 void Operation::warn(std::chrono::nanoseconds waited) const {
-  group->world.log().warn("waiting for rank {} waited_s={:.1f} in {} ({})", fmt::join(exchange.late(), ", "), base::seconds(waited), describe(),
-                          group->where(*this));
+  group->world.log().warn("waiting for rank {} waited_s={:.1f} in {} ({})", fmt::join(exchange.late(), ", "), base::seconds(waited),
+                          describe(), group->where(*this));
 }
 
 void Operation::end(std::optional<Error> failure) {

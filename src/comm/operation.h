@@ -20,8 +20,8 @@ struct Operation final : Work::State {
   bool ready() const override { return complete; }
   void wait() override;
 
-  std::string describe() const;                       // "all_reduce of w, 12 f32"
-  void end(std::optional<Error> failure);             // done, or failed; cancels what is still under way
+  std::string describe() const;            // "all_reduce of w, 12 f32"
+  void end(std::optional<Error> failure);  // done, or failed; cancels what is still under way
   Error timed_out(std::chrono::nanoseconds waited) const;
   void warn(std::chrono::nanoseconds waited) const;
 
@@ -37,7 +37,7 @@ struct Operation final : Work::State {
   bool complete = false;
   std::optional<Error> error;
   std::shared_ptr<void> keep;  // the buffers, until it is complete
-  Task task;  // last: it refers to what is above
+  Task task;                   // last: it refers to what is above
 };
 
 // What a group is inside.
@@ -50,8 +50,8 @@ struct Group::State {
   std::chrono::nanoseconds deadline{};
 
   uint64_t next_sequence = 0;
-  std::map<int, uint64_t> next_sent = {}, next_received = {};  // by peer
-  std::deque<std::shared_ptr<Operation>> collectives = {};       // under way, in the order of their start
+  std::map<int, uint64_t> next_sent = {}, next_received = {};   // by peer
+  std::deque<std::shared_ptr<Operation>> collectives = {};      // under way, in the order of their start
   std::vector<std::shared_ptr<Operation>> point_to_point = {};  // under way; each completes on its own
 
   struct Past {

@@ -1,9 +1,9 @@
 #include "comm/transport.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <new>
+
+#include <fmt/format.h>
 
 namespace cairn::comm {
 

@@ -1,10 +1,10 @@
 #include "comm/world.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <numeric>
 #include <set>
+
+#include <fmt/ranges.h>
 
 #include "base/check.h"
 #include "comm/operation.h"
@@ -47,7 +47,9 @@ struct World::Early {
 };
 
 World::World(std::unique_ptr<Transport> transport, WorldOptions options)
-    : transport_(std::move(transport)), options_(std::move(options)), exceptions_at_start_(std::uncaught_exceptions()),
+    : transport_(std::move(transport)),
+      options_(std::move(options)),
+      exceptions_at_start_(std::uncaught_exceptions()),
       early_(std::make_unique<Early>()) {
   transport_->on_early([this](int from, const Envelope& envelope) { note_early(from, envelope); });
 }
@@ -72,13 +74,14 @@ Group& World::group(std::vector<int> ranks, std::string_view name) {
   if (slot) return *slot;
   const auto me = std::find(ranks.begin(), ranks.end(), rank());
   CAIRN_CHECK(me != ranks.end(), "rank {} asks for a group of ranks {}, of which it is none", rank(), fmt::join(ranks, " "));
-  CAIRN_CHECK(std::set<int>(ranks.begin(), ranks.end()).size() == ranks.size(), "a group of ranks {}: one is there twice", fmt::join(ranks, " "));
+  CAIRN_CHECK(std::set<int>(ranks.begin(), ranks.end()).size() == ranks.size(), "a group of ranks {}: one is there twice",
+              fmt::join(ranks, " "));
   const auto [low, high] = std::minmax_element(ranks.begin(), ranks.end());
   CAIRN_CHECK(*low >= 0 && *high < size(), "a group of ranks {} in a world of {}", fmt::join(ranks, " "), size());
   const int position = static_cast<int>(me - ranks.begin());
   const uint64_t id = group_id(ranks, name);
-  auto state = std::unique_ptr<Group::State>(new Group::State{.world = *this, .transport = *transport_, 
-      .ranks = std::move(ranks), .me = position, .id = id, .deadline = options_.deadline});
+  auto state = std::unique_ptr<Group::State>(new Group::State{
+      .world = *this, .transport = *transport_, .ranks = std::move(ranks), .me = position, .id = id, .deadline = options_.deadline});
   slot.reset(new Group(std::move(state)));
   CAIRN_CHECK(by_id_.emplace(id, slot.get()).second, "two groups with the number {:x}: give one another name", id);
   return *slot;

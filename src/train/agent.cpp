@@ -1,7 +1,10 @@
 #include "train/agent.h"
 
-#include <fmt/format.h>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fcntl.h>
+#include <optional>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -9,12 +12,9 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <optional>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -27,7 +27,7 @@ namespace {
 
 using Nanoseconds = std::chrono::nanoseconds;
 
-constexpr uint64_t kMagic = 0x3170757465736e63;      // the first bytes of a set-up file
+constexpr uint64_t kMagic = 0x3170757465736e63;           // the first bytes of a set-up file
 constexpr auto kGlance = std::chrono::milliseconds(100);  // how often a stop is looked for while ranks run
 constexpr int kSizeMax = 65536;
 
@@ -63,7 +63,8 @@ File setup_file(const comm::NetSetup& setup) {
   for (const uint16_t port : setup.ports) put(text, port);
   File file(::memfd_create("cairn-setup", MFD_CLOEXEC));
   if (file.fd() < 0) fail("memfd_create");
-  if (::write(file.fd(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) || ::lseek(file.fd(), 0, SEEK_SET) != 0) fail("set-up file");
+  if (::write(file.fd(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) || ::lseek(file.fd(), 0, SEEK_SET) != 0)
+    fail("set-up file");
   return file;
 }
 
@@ -195,7 +196,8 @@ class Agent {
 
   void note(int rank, int status) {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
-    log_.write(base::Level::error, fmt::format("rank {} {}", rank, how(status)));
+    const bool said_why = WIFEXITED(status) && WEXITSTATUS(status) == 2;  // wrong input: rank 0 has told the user what and where
+    if (!said_why) log_.write(base::Level::error, fmt::format("rank {} {}", rank, how(status)));
     const int code = WIFSIGNALED(status) || WEXITSTATUS(status) == 127 ? 4 : WEXITSTATUS(status);
     const bool consequence = WIFEXITED(status) && code == 4;  // it only lost somebody: the cause says more
     if (!first_failure_ || (consequence_ && !consequence)) {
@@ -242,7 +244,9 @@ comm::NetSetup inherited_setup(int setup_fd) {
   File file(setup_fd);
   std::string text(1 << 20, '\0');
   const ssize_t length = ::pread(setup_fd, text.data(), text.size(), 0);
-  const auto refuse = [&](const char* why) { base::fail_input("CAIRN_SETUP_FD = {}: {}: this process was not started by cairn's agent", setup_fd, why); };
+  const auto refuse = [&](const char* why) {
+    base::fail_input("CAIRN_SETUP_FD = {}: {}: this process was not started by cairn's agent", setup_fd, why);
+  };
   if (length < 0) refuse(std::strerror(errno));
   size_t at = 0;
   const auto take = [&](void* into, size_t bytes) {

@@ -12,9 +12,10 @@ namespace cairn::train {
 
 struct AgentOptions {
   int nproc = 1;
-  std::vector<std::string> argv;                           // what each rank executes: the program's path, then its arguments
-  std::vector<std::pair<std::string, std::string>> env;    // added to each rank's environment, beside CAIRN_RANK, CAIRN_WORLD_SIZE, CAIRN_SETUP_FD
-  std::chrono::nanoseconds grace = std::chrono::seconds(60);        // from the wish to stop until ranks are killed
+  std::vector<std::string> argv;  // what each rank executes: the program's path, then its arguments
+  std::vector<std::pair<std::string, std::string>>
+      env;  // added to each rank's environment, beside CAIRN_RANK, CAIRN_WORLD_SIZE, CAIRN_SETUP_FD
+  std::chrono::nanoseconds grace = std::chrono::seconds(60);          // from the wish to stop until ranks are killed
   std::chrono::nanoseconds failure_grace = std::chrono::seconds(10);  // from the first rank's failure until the rest are killed
 };
 

@@ -26,7 +26,7 @@ Record::Record(comm::World& world, Job& job, const Start& start)
     if (job.settings.log.tensorboard) tensorboard_ = std::make_unique<base::TensorBoard>(start.out / "tensorboard");
   }
   if (start.terminal && world.rank() == 0) progress_ = std::make_unique<base::Progress>(*start.terminal, world.wall());
-  startup_s_ = base::process_age();
+  startup_s_ = start.seconds_before + base::process_age();
   last_s_ = base::seconds(world.wall().now());
 }
 

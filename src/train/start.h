@@ -16,6 +16,7 @@ struct Start {
   std::filesystem::path cache;            // where tokenised text is kept between runs; empty: nowhere
   std::string device = "cpu";             // cpu or cuda
   int threads = 1;                        // of this rank
+  double seconds_before = 0;              // that passed before this process was started for the run
   std::shared_ptr<base::Terminal> terminal;  // null: nobody watches
 };
 

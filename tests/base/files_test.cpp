@@ -7,20 +7,20 @@
 
 #include "base/faulty_disk.h"
 #include "error_of.h"
-#include "scratch_folder.h"
+#include "harness/scratch_folder.h"
 
 namespace cairn::base {
 namespace {
 
 TEST(ReadFile, ReturnsEveryByte) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   const std::string bytes("a\0b\r\n\xff", 6);
   EXPECT_EQ(read_file(folder.file("x", bytes), 6), bytes);
   EXPECT_EQ(read_file(folder.file("empty", ""), 0), "");
 }
 
 TEST(ReadFile, SaysWhyItCannot) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   const std::string missing = (folder / "missing").string();
   EXPECT_EQ(message_of([&] { read_file(missing, 10); }), "cannot open " + missing + ": No such file or directory");
   EXPECT_EQ(error_of([&] { read_file(missing, 10); }).kind(), Error::Kind::bad_input);
@@ -33,7 +33,7 @@ TEST(ReadFile, SaysWhyItCannot) {
 }
 
 TEST(WriteAtomically, ReplacesTheWholeFile) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   write_atomically(folder / "x", "a long first text");
   write_atomically(folder / "x", "second");
   EXPECT_EQ(folder.text_of("x"), "second");
@@ -41,7 +41,7 @@ TEST(WriteAtomically, ReplacesTheWholeFile) {
 }
 
 TEST(WriteAtomically, GetsThroughShortWrites) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   const FaultyDisk disk({.longest_write_bytes = 3});
   write_atomically(folder / "x", "more than three bytes", disk);
   EXPECT_GT(disk.fired(), 5);
@@ -49,7 +49,7 @@ TEST(WriteAtomically, GetsThroughShortWrites) {
 }
 
 TEST(WriteAtomically, KeepsTheOldFileOnAFullDisk) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   const std::string path = folder.file("x", "old").string();
   const FaultyDisk disk({.full_after_bytes = 5, .free_bytes = 3 << 20});
   const Error error = error_of([&] { write_atomically(path, std::string(12 << 20, 'n'), disk); });
@@ -67,7 +67,7 @@ TEST(WriteAtomically, KeepsTheOldFileOnEveryOtherFault) {
   const char* said[] = {"cannot write PATH: Input/output error (2.00 KiB free)", "cannot write PATH: Input/output error (2.00 KiB free)",
                         "cannot replace PATH: Permission denied (2.00 KiB free)"};
   for (int i = 0; i < 3; ++i) {
-    const ScratchFolder folder;
+    const harness::ScratchFolder folder;
     const std::string path = folder.file("x", "old").string();
     const FaultyDisk disk(faults[i]);
     std::string expected = said[i];
@@ -80,7 +80,7 @@ TEST(WriteAtomically, KeepsTheOldFileOnEveryOtherFault) {
 }
 
 TEST(WriteAtomically, LeavesTheOldFileWhereTheProcessDiesBeforeTheRename) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   const std::string path = folder.file("x", "old").string();
   const FaultyDisk disk({.crash_before_rename = true});
   EXPECT_THROW(write_atomically(path, "newer", disk), Error);
@@ -91,13 +91,13 @@ TEST(WriteAtomically, LeavesTheOldFileWhereTheProcessDiesBeforeTheRename) {
 }
 
 TEST(WriteAtomically, NamesAFolderThatIsNotThere) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   const std::string path = (folder / "no/such/x").string();
   EXPECT_TRUE(message_of([&] { write_atomically(path, "x"); }).starts_with("cannot create " + path + ": No such file or directory"));
 }
 
 TEST(FileWriter, ShowsNothingBeforeCommit) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   {
     FileWriter writer(folder / "x");
     writer.write("half");
@@ -107,7 +107,7 @@ TEST(FileWriter, ShowsNothingBeforeCommit) {
 }
 
 TEST(FileWriter, CountsAndSumsWhatItWrote) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   FileWriter writer(folder / "x");
   writer.write("one");
   writer.write("");
@@ -121,7 +121,7 @@ TEST(FileWriter, CountsAndSumsWhatItWrote) {
 }
 
 TEST(FileWriter, LetsTwoWritersOfOnePathBothFinish) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   FileWriter a(folder / "x"), b(folder / "x");
   a.write("from a");
   b.write("from b");
@@ -132,7 +132,7 @@ TEST(FileWriter, LetsTwoWritersOfOnePathBothFinish) {
 }
 
 TEST(Appender, AddsToWhatIsThere) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   folder.file("x", "one\n");
   Appender file(folder / "x");
   file.append(as_bytes("two\n"));
@@ -140,7 +140,7 @@ TEST(Appender, AddsToWhatIsThere) {
 }
 
 TEST(Appender, SaysThatTheDiskIsFull) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   const FaultyDisk disk({.full_after_bytes = 0, .free_bytes = 0});
   Appender file(folder / "x", disk);
   EXPECT_EQ(message_of([&] { file.append(as_bytes("two\n")); }),
@@ -148,7 +148,7 @@ TEST(Appender, SaysThatTheDiskIsFull) {
 }
 
 TEST(MakeFolder, MakesParentsAndMindsWhatIsThere) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   make_folder(folder / "a/b/c");
   make_folder(folder / "a/b/c");
   EXPECT_TRUE(std::filesystem::is_directory(folder / "a/b/c"));
@@ -159,7 +159,7 @@ TEST(MakeFolder, MakesParentsAndMindsWhatIsThere) {
 }
 
 TEST(FreeBytes, AsksTheNearestFolderThatExists) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   EXPECT_GT(free_bytes(folder.path()), 0);
   EXPECT_GT(free_bytes(folder / "not/yet/there"), 0);
 }

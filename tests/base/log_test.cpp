@@ -7,7 +7,7 @@
 
 #include "base/terminal.h"
 #include "error_of.h"
-#include "scratch_folder.h"
+#include "harness/scratch_folder.h"
 
 namespace cairn::base {
 namespace {
@@ -50,7 +50,7 @@ TEST(Log, LetsOtherRanksBeHeardOnlyFromWarningsUp) {
 }
 
 TEST(Log, WritesTheFileOfEveryRankAndAppends) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   for (const char* text : {"first", "second"}) {
     Log log({.rank = 5, .file = folder / "log.txt"});
     log.info("{}", text);
@@ -81,7 +81,7 @@ TEST(Log, TakesTextWithBracesAndControlCharactersAsText) {
 }
 
 TEST(Log, NamesAFileThatCannotBeOpened) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   const std::string path = folder.file("file", "").string() + "/log.txt";
   const Error error = error_of([&] { Log({.file = path}); });
   EXPECT_EQ(error.kind(), Error::Kind::disk);

@@ -7,7 +7,7 @@
 
 #include "base/faulty_disk.h"
 #include "error_of.h"
-#include "scratch_folder.h"
+#include "harness/scratch_folder.h"
 
 namespace cairn::base {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 MetricsRow row(int64_t step) { return {{{"step", step}, {"loss", 0.5}}}; }
 
 TEST(Metrics, WritesOneObjectALineInOrder) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   Metrics metrics(folder / "metrics.jsonl");
   metrics.write({{{"step", int64_t{1}}, {"loss", 0.1}, {"note", std::string("a \"b\"\n")}, {"lr", 1.0}}});
   EXPECT_EQ(folder.text_of("metrics.jsonl"),
@@ -23,7 +23,7 @@ TEST(Metrics, WritesOneObjectALineInOrder) {
 }
 
 TEST(Metrics, ReadsBackEveryNumberExactly) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   const double inf = std::numeric_limits<double>::infinity();
   const std::vector<double> numbers = {0.1, 1.0 / 3, 5e-324, 1.7976931348623157e308, -0.0, inf, -inf, 1e22, 123456789.123456789};
   MetricsRow written{{{"step", INT64_MAX}, {"low", INT64_MIN}}};
@@ -37,26 +37,26 @@ TEST(Metrics, ReadsBackEveryNumberExactly) {
 }
 
 TEST(Metrics, KeepsNotANumber) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   Metrics(folder / "m").write({{{"loss", std::nan("")}}});
   EXPECT_TRUE(std::isnan(read_metrics(folder / "m")[0].number("loss")));
 }
 
 TEST(Metrics, AppendsAndDropsWhatACrashTore) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   folder.file("m", "{\"step\":1}\n{\"step\":2,\"lo");
   Metrics(folder / "m").write(row(2));
   EXPECT_EQ(folder.text_of("m"), "{\"step\":1}\n{\"step\":2,\"loss\":0.5}\n");
 }
 
 TEST(Metrics, WritesBytesThatAreNoTextAsReplacement) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   Metrics(folder / "m").write({{{"note", std::string("\xff")}}});
   EXPECT_EQ(folder.text_of("m"), "{\"note\":\"\xef\xbf\xbd\"}\n");
 }
 
 TEST(ReadMetrics, RefusesDamageWithItsLine) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   const auto path = folder.file("m", "{\"step\":1}\nrubbish\n{\"step\":2}\n");
   const Error error = error_of([&] { read_metrics(path); });
   EXPECT_EQ(error.kind(), Error::Kind::corrupt_file);
@@ -75,7 +75,7 @@ TEST(ReadMetrics, NamesWhatARowLacks) {
 }
 
 TEST(CutBack, KeepsStepsUpToTheLastAndRowsWithoutOne) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   const auto path =
       folder.file("m", "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2, \"loss\": 1.50}\n{\"step\":3}\n{\"step\":2,\"eval\":1}\n{\"ste");
   cut_back(path, 2);
@@ -86,14 +86,14 @@ TEST(CutBack, KeepsStepsUpToTheLastAndRowsWithoutOne) {
 }
 
 TEST(CutBack, KeepsAWholeLastLineWithoutNewline) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   const auto path = folder.file("m", "{\"step\":1}\n{\"step\":2}");
   cut_back(path, 2);
   EXPECT_EQ(folder.text_of("m"), "{\"step\":1}\n{\"step\":2}\n");
 }
 
 TEST(CutBack, DoesNothingWithoutAFileAndHarmsNoneOnAFault) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   EXPECT_NO_THROW(cut_back(folder / "none", 5));
   const auto path = folder.file("m", "{\"step\":1}\n{\"step\":2}\n");
   const FaultyDisk disk({.full_after_bytes = 3});

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "error_of.h"
-#include "scratch_folder.h"
+#include "harness/scratch_folder.h"
 
 namespace cairn::base {
 namespace {
@@ -268,7 +268,7 @@ TEST(Recipe, PutsKeysWithoutASectionFirst) {
 }
 
 TEST(RecipeFile, NamesFileAndLine) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   Recipe recipe = Recipe::parse_file(folder.file("tiny.toml", "# a comment\n[train]\nsteps = 0\n"));
   EXPECT_EQ(message_of([&] { recipe.read(train_schema()); }), "train.steps = 0: must be at least 1 (tiny.toml:3)");
   Recipe empty = Recipe::parse_file(folder.file("empty.toml", ""));
@@ -276,7 +276,7 @@ TEST(RecipeFile, NamesFileAndLine) {
 }
 
 TEST(RecipeFile, IsBadInputWhereItCannotBeRead) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   for (const auto& path : {folder / "missing.toml", folder.path(), folder.file("big.toml", std::string((1 << 20) + 1, '#'))}) {
     const Error error = error_of([&] { Recipe::parse_file(path); });
     EXPECT_EQ(error.kind(), Error::Kind::bad_input);

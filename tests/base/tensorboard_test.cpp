@@ -6,13 +6,13 @@
 
 #include "base/clock.h"
 #include "error_of.h"
-#include "scratch_folder.h"
+#include "harness/scratch_folder.h"
 
 namespace cairn::base {
 namespace {
 
 TEST(TensorBoard, ReadsBackWhatItWrote) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   TensorBoard board(folder / "events");
   board.scalar("loss", 1, 0.5);
   board.scalar("loss", 300, 1.0 / 3);
@@ -32,14 +32,14 @@ TEST(TensorBoard, ReadsBackWhatItWrote) {
 }
 
 TEST(TensorBoard, NamesItsFileAsTensorBoardLooksForIt) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   const TensorBoard one(folder.path()), two(folder.path());  // in one second: two files
   EXPECT_TRUE(one.path().filename().string().starts_with("events.out.tfevents.1")) << one.path();
   EXPECT_NE(one.path(), two.path());
 }
 
 TEST(TensorBoard, FramesTheFirstRecordAsPublished) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   const TensorBoard board(folder.path());
   const std::string bytes = folder.text_of(board.path().filename().string());
   ASSERT_EQ(bytes.size(), 12u + 24 + 4);
@@ -52,7 +52,7 @@ TEST(TensorBoard, FramesTheFirstRecordAsPublished) {
 }
 
 TEST(TensorBoard, RefusesDamageWithItsPlace) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   std::string good;
   {
     TensorBoard board(folder.path());

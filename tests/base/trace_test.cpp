@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/faulty_disk.h"
 #include "error_of.h"
-#include "scratch_folder.h"
+#include "harness/scratch_folder.h"
 
 namespace cairn::base {
 namespace {
@@ -87,7 +87,7 @@ TEST(Trace, NumbersThreads) {
 }
 
 TEST(Trace, WritesWhatPerfettoReads) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   VirtualClock clock;
   Trace trace(clock, 2);
   {
@@ -112,7 +112,7 @@ TEST(Trace, WritesWhatPerfettoReads) {
 }
 
 TEST(Trace, MergesRanksFromMemoryAndFromFiles) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   VirtualClock clock;
   Trace zero(clock, 0), one(clock, 1), empty(clock, 2);
   (void)zero.span("a");
@@ -132,7 +132,7 @@ TEST(Trace, MergesRanksFromMemoryAndFromFiles) {
 }
 
 TEST(Trace, SaysWhichPartIsNoTrace) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   const auto path = folder.file("x.json", "[1, 2");
   const Error error = error_of([&] { merge_perfetto(folder / "out.json", {path}); });
   EXPECT_EQ(error.kind(), Error::Kind::corrupt_file);
@@ -141,7 +141,7 @@ TEST(Trace, SaysWhichPartIsNoTrace) {
 }
 
 TEST(Trace, SaysHowManyWereDroppedAndThatTheDiskIsFull) {
-  const ScratchFolder folder;
+  const harness::ScratchFolder folder;
   VirtualClock clock;
   Trace trace(clock, 0, 1);
   (void)trace.span("a");

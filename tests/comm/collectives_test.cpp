@@ -1,11 +1,11 @@
 // Every collective on both transports, against plain loops.
 #include "comm/collectives.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <cstring>
 #include <numeric>
+
+#include <gtest/gtest.h>
 
 #include "harness/ranks.h"
 
@@ -58,7 +58,8 @@ TEST_P(Collectives, AllReduceGivesTheSumOfAllRanks) {
 TEST_P(Collectives, AllReduceGivesTheLargestAndSmallest) {
   run([this](World& world) {
     std::vector<float> high = values(world.rank(), 97), low = high;
-    Work both = Work::all({world.everyone().all_reduce(span(high), Reduce::max, kTest), world.everyone().all_reduce(span(low), Reduce::min, kTest)});
+    Work both = Work::all(
+        {world.everyone().all_reduce(span(high), Reduce::max, kTest), world.everyone().all_reduce(span(low), Reduce::min, kTest)});
     both.wait();
     EXPECT_TRUE(both.ready());
     for (int64_t i = 0; i < 97; ++i) {
@@ -72,7 +73,9 @@ TEST_P(Collectives, AllReduceGivesTheLargestAndSmallest) {
 
 // Numbers whose sum depends on the order: every rank must hold the bits of the sum from rank 0 up.
 TEST_P(Collectives, AllReduceSumsInRankOrderOnEveryRank) {
-  const auto odd = [](int rank, int64_t i) { return std::sin(static_cast<float>(i * 31 + rank)) * std::pow(10.0f, static_cast<float>((rank * 5 + i) % 9)); };
+  const auto odd = [](int rank, int64_t i) {
+    return std::sin(static_cast<float>(i * 31 + rank)) * std::pow(10.0f, static_cast<float>((rank * 5 + i) % 9));
+  };
   run([&](World& world) {
     std::vector<float> x(1001);
     for (int64_t i = 0; i < 1001; ++i) x[i] = odd(world.rank(), i);
@@ -148,7 +151,8 @@ TEST_P(Collectives, GatherAndScatterAreInverse) {
     std::vector<int64_t> counts(static_cast<size_t>(n()));
     for (int r = 0; r < n(); ++r) counts[r] = (r + 1) * 3;
     const int64_t whole = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-    std::vector<float> mine = values(world.rank(), counts[world.rank()]), all(world.rank() == root ? static_cast<size_t>(whole) : 0), back(mine.size());
+    std::vector<float> mine = values(world.rank(), counts[world.rank()]), all(world.rank() == root ? static_cast<size_t>(whole) : 0),
+                       back(mine.size());
     world.everyone().gather(span(all), span(mine), root, kTest, counts).wait();
     if (world.rank() == root) {
       EXPECT_EQ(all[0], value(0, 0));

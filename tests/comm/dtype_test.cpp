@@ -1,11 +1,11 @@
 #include "comm/dtype.h"
 
-#include <gtest/gtest.h>
-
 #include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 namespace cairn::comm {
 namespace {
@@ -85,7 +85,8 @@ TEST(Combine, ANanAnywhereIsTheResultOfMaxAndMin) {
 }
 
 TEST(Combine, IntegersWrap) {
-  EXPECT_EQ(combined<int32_t>(Reduce::sum, Dtype::i32, {{std::numeric_limits<int32_t>::max()}, {1}})[0], std::numeric_limits<int32_t>::min());
+  EXPECT_EQ(combined<int32_t>(Reduce::sum, Dtype::i32, {{std::numeric_limits<int32_t>::max()}, {1}})[0],
+            std::numeric_limits<int32_t>::min());
   EXPECT_EQ(combined<uint8_t>(Reduce::sum, Dtype::u8, {{200}, {100}})[0], 44);
   EXPECT_EQ(combined<double>(Reduce::sum, Dtype::f64, {{0.1}, {0.2}})[0], 0.1 + 0.2);
 }

@@ -200,7 +200,10 @@ TEST(Group, RefusesWrongBuffersAndRanks) {
     };
     EXPECT_THAT(refused([&] { world.everyone().broadcast(span(x), 2, kW).wait(); }), HasSubstr("no rank 2 in a group of 2"));
     EXPECT_THAT(refused([&] { world.everyone().all_gather(span(x), span(y), kW).wait(); }), HasSubstr("a buffer of 3 elements for its 2"));
-    EXPECT_THAT(refused([&] { world.everyone().all_gather(span(x), span(y), kW, {3, 3}).wait(); }), HasSubstr("add up to 6, the buffer has 4"));
+    EXPECT_THAT(refused([&] {
+                  world.everyone().all_gather(span(x), span(y), kW, {3, 3}).wait();
+                }),
+                HasSubstr("add up to 6, the buffer has 4"));
     EXPECT_THAT(refused([&] { world.everyone().all_gather(span(x), span(y), kW, {4}).wait(); }), HasSubstr("1 counts for 2 ranks"));
     EXPECT_THAT(refused([&] { world.group({0, 0, 1}); }), HasSubstr("one is there twice"));
     EXPECT_THAT(refused([&] { world.group({1 - world.rank()}); }), HasSubstr("of which it is none"));

@@ -60,7 +60,8 @@ TEST(Local, ALostRankIsNamedToEverySurvivor) {
   for (const int survivor : {0, 1, 3}) {
     EXPECT_EQ(run.error_on(survivor).kind(), Error::Kind::lost_peer);
     EXPECT_EQ(run.error_on(survivor).peer(), 2);
-    EXPECT_STREQ(run.error_on(survivor).what(), "rank 2 lost: it ended by an exception (in all_reduce of w, 10 f32, operation 1 of ranks 0 1 2 3)");
+    EXPECT_STREQ(run.error_on(survivor).what(),
+                 "rank 2 lost: it ended by an exception (in all_reduce of w, 10 f32, operation 1 of ranks 0 1 2 3)");
   }
   EXPECT_FALSE(run.errors.contains(2));
 }
@@ -74,7 +75,8 @@ TEST(Local, AFrozenRankIsNamedAfterTheDeadlineInVirtualTime) {
     EXPECT_EQ(run.error_on(survivor).peer(), 1);
     EXPECT_STREQ(run.error_on(survivor).what(), "rank 1 lost: silent for 300.0 s in all_reduce of w, 10 f32 (operation 2 of ranks 0 1 2)");
     ASSERT_EQ(run.log.at(survivor).size(), 1u);
-    EXPECT_NE(run.log.at(survivor)[0].find("waiting for rank 1 waited_s=5.0 in all_reduce of w, 10 f32 (operation 2 of ranks 0 1 2)"), std::string::npos)
+    EXPECT_NE(run.log.at(survivor)[0].find("waiting for rank 1 waited_s=5.0 in all_reduce of w, 10 f32 (operation 2 of ranks 0 1 2)"),
+              std::string::npos)
         << run.log.at(survivor)[0];
   }
 }
@@ -99,7 +101,8 @@ TEST(Local, ARankThatEndsEarlyIsNamedToWhoWaitsForIt) {
   });
   EXPECT_EQ(run.error_on(0).kind(), Error::Kind::lost_peer);
   EXPECT_EQ(run.error_on(0).peer(), 1);
-  EXPECT_NE(std::string(run.error_on(0).what()).find("rank 1 lost: it has ended its work and will not take part in all_reduce of w"), std::string::npos)
+  EXPECT_NE(std::string(run.error_on(0).what()).find("rank 1 lost: it has ended its work and will not take part in all_reduce of w"),
+            std::string::npos)
       << run.error_on(0).what();
 }
 
@@ -110,7 +113,8 @@ TEST(Local, AnErrorOfOneRankReachesTheOthersWithItsReason) {
   });
   EXPECT_EQ(run.error_on(1).kind(), Error::Kind::bad_input);
   EXPECT_EQ(run.error_on(0).peer(), 1);
-  EXPECT_NE(std::string(run.error_on(0).what()).find("rank 1 lost: data.path = x: no such file"), std::string::npos) << run.error_on(0).what();
+  EXPECT_NE(std::string(run.error_on(0).what()).find("rank 1 lost: data.path = x: no such file"), std::string::npos)
+      << run.error_on(0).what();
 }
 
 TEST(Local, ReadyDoesNotChangeWhileARankRuns) {

@@ -1,8 +1,8 @@
 #include "comm/work.h"
 
-#include <gtest/gtest.h>
-
 #include <stdexcept>
+
+#include <gtest/gtest.h>
 
 namespace cairn::comm {
 namespace {

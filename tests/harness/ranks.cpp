@@ -1,14 +1,14 @@
 #include "harness/ranks.h"
 
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include "comm/local.h"
 #include "comm/net.h"

@@ -46,10 +46,10 @@ struct Options {
 struct Run {
   comm::Ledger ledger;  // of all ranks
   int faults_fired = 0;
-  std::string event_log;                         // local only
-  std::map<int, Error> errors;                   // by rank
-  std::map<int, std::vector<std::string>> log;   // each rank's log lines
-  const Error& error_on(int rank) const;         // fails the test where there is none
+  std::string event_log;                        // local only
+  std::map<int, Error> errors;                  // by rank
+  std::map<int, std::vector<std::string>> log;  // each rank's log lines
+  const Error& error_on(int rank) const;        // fails the test where there is none
 };
 
 // Runs the body on n ranks: threads of this process, each with a World of its own, joined by a virtual network or by real loopback sockets.

@@ -1,14 +1,14 @@
 #include "train/agent.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <unistd.h>
-
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <signal.h>
 #include <thread>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "comm/world.h"
 
@@ -29,8 +29,8 @@ AgentOptions shell(int nproc, const std::string& script) {
 AgentOptions self(int nproc, const std::string& what) {
   AgentOptions options;
   options.nproc = nproc;
-  options.argv = {std::filesystem::read_symlink("/proc/self/exe").string(), "--gtest_also_run_disabled_tests", "--gtest_filter=AgentRank.DISABLED_" + what,
-                  "--gtest_brief=1"};
+  options.argv = {std::filesystem::read_symlink("/proc/self/exe").string(), "--gtest_also_run_disabled_tests",
+                  "--gtest_filter=AgentRank.DISABLED_" + what, "--gtest_brief=1"};
   options.failure_grace = 5s;
   return options;
 }

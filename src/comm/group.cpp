@@ -71,12 +71,14 @@ Work brought_back(const Work& work, const std::shared_ptr<Tensors>& tensors) {
 }  // namespace
 
 Work Group::all_reduce(const at::Tensor& x, Reduce reduce, Label label) {
+  if (size() == 1) return Work::done();  // nothing to bring to the host
   const Host both(x, true);
   const auto tensors = kept(*state_, both, both);
   return brought_back(all_reduce(both.span(), reduce, label), tensors);
 }
 
 Work Group::broadcast(const at::Tensor& x, int root, Label label) {
+  if (size() == 1) return Work::done();
   const Host both(x, rank() == root);
   const auto tensors = kept(*state_, both, both);
   return brought_back(broadcast(both.span(), root, label), tensors);

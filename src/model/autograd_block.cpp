@@ -1,5 +1,7 @@
 #include "model/autograd_block.h"
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <fmt/format.h>

@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
 
 #include "base/check.h"

@@ -1,6 +1,7 @@
 #include "model/generate.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "model/llama.h"

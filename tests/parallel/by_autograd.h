@@ -1,6 +1,7 @@
 // The gradients of a model by plain ATen and autograd: what hand-written ones are compared with.
 #pragma once
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <map>

@@ -1,4 +1,5 @@
 // A whole Llama through a pass: hand-written gradients against autograd of the plain form.
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "base/random.h"

@@ -26,7 +26,8 @@ if(CAIRN_TORCH_ROOMS)
   add_library(cairn_torch INTERFACE)
   target_include_directories(cairn_torch SYSTEM INTERFACE ${CAIRN_TORCH}/include ${CAIRN_TORCH}/include/torch/csrc/api/include)
   target_link_directories(cairn_torch INTERFACE ${CAIRN_TORCH}/lib)
-  target_link_libraries(cairn_torch INTERFACE -Wl,--no-as-needed torch_cpu c10)
+  # libstdc++ first: some of CUDA's libraries carry and export one of their own, which must not be found before it.
+  target_link_libraries(cairn_torch INTERFACE -Wl,--no-as-needed stdc++ torch_cpu c10)
   target_link_options(cairn_torch INTERFACE -Wl,--allow-shlib-undefined
     -Wl,-rpath,${CAIRN_TORCH}/lib -Wl,-rpath,${CAIRN_SITE}/nvidia/cu13/lib)
   # OpenMP is what libtorch itself runs on; using the same one keeps a single pool of threads.

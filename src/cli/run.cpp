@@ -1,9 +1,11 @@
 // The command line: one list of commands, one place where errors become messages and exit codes.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/nearest.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
 #include "memory/host_allocator.h"
@@ -14,6 +16,14 @@ namespace {
 int report(const std::string& sentence, int code) {
   std::fprintf(stderr, "cairn: %s\n", sentence.c_str());
   return code;
+}
+
+// The parser would only say that a command is missing.
+void check_command(const CLI::App& app, const std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments[0].starts_with("-")) return;
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  if (std::find(names.begin(), names.end(), arguments[0]) == names.end()) base::fail_unknown("command", arguments[0], names);
 }
 
 }  // namespace
@@ -29,6 +39,7 @@ int run(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const std::vector<Command> commands{add_train(app, arguments), add_generate(app), add_doctor(app), add_version(app), add_reference(app), add_prove(app), add_bench(app)};
   try {
+    check_command(app, arguments);
     app.parse(argc, argv);
     size_t index = 0;
     for (const CLI::App* command : app.get_subcommands({})) {

@@ -56,7 +56,7 @@ Command add_version(CLI::App& app) {
 Command add_reference(CLI::App& app) {
   app.add_subcommand("reference", "Print every recipe key: type, default, range, meaning (the page docs/recipe.md)");
   return [] {
-    base::Terminal().line(base::reference_markdown(train::recipe_sections()));
+    base::Terminal().line("# Recipe reference\n\nEvery key of a recipe, as `cairn reference` prints it. Any of them can be given as `--set section.key=value`.\n\n" + base::reference_markdown(train::recipe_sections()));
     return 0;
   };
 }

@@ -148,7 +148,7 @@ TEST(Train, TrainsAClassifierThroughTheSameLoop) {
     harness::on_ranks(ranks, [&](comm::World& world) {
       Start start;
       start.out = out;
-      run(world, spirals(300), start, never);
+      run(world, spirals(500), start, never);
     });
     curves[ranks == 3] = losses_of(out);
     EXPECT_LT(losses_of(out, "eval_loss").back(), 0.3);  // from log 3: the spirals are told apart

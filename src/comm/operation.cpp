@@ -110,7 +110,7 @@ Work Group::State::start(const Signature& signature, Label label, Arguments argu
     if (!broken) world.check_earlier(*this, sequence);
   }
   if (broken) {
-    operation->end(broken);
+    operation->end(broken_for(*operation));
     return Work(std::move(operation));
   }
   operation->keep = std::exchange(keep_next, nullptr);
@@ -158,10 +158,14 @@ void Group::State::fail_all(const Error& error) {
   const auto second = std::exchange(point_to_point, {});
   first.insert(first.end(), second.begin(), second.end());
   for (const auto& operation : first) {
-    Error own = *broken;
-    if (own.context().empty()) own.with(fmt::format("in {}, {}", operation->describe(), where(*operation)));
-    operation->end(std::move(own));
+    operation->end(broken_for(*operation));
   }
+}
+
+Error Group::State::broken_for(const Operation& operation) const {
+  Error own = *broken;
+  if (own.context().empty()) own.with(fmt::format("in {}, {}", operation.describe(), where(operation)));
+  return own;
 }
 
 void Group::State::check_early(int from, const Envelope& envelope) {

@@ -67,6 +67,7 @@ struct Group::State {
   Work start(const Signature& signature, Label label, Arguments arguments, Task (*algorithm)(Exchange&, const Arguments&));
   // Completes what is done, in order, and fails everything where a member is lost or an operation failed.
   void settle();
+  Error broken_for(const Operation& operation) const;  // what broke the group, as this operation reports it
   void fail_all(const Error& error);
   // A message arrived that no operation asked for (yet): does it fit the operation of that number, if it began?
   void check_early(int from, const Envelope& envelope);

@@ -9,15 +9,15 @@ namespace cairn::optim {
 // The recipe's optim.* keys.
 struct OptimOptions {
   std::string kind = "adamw";
-  double learning_rate = 3e-3;
+  double learning_rate = 5e-3;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
   double clip = 1.0;
   std::string schedule = "cosine";
-  int64_t warmup_steps = 50;
-  double final_share = 0.1;
+  int64_t warmup_steps = 40;
+  double final_share = 0.02;
 };
 
 base::Schema<OptimOptions> optim_schema();

@@ -8,8 +8,8 @@ namespace cairn::train {
 
 // The recipe's train.* keys.
 struct TrainOptions {
-  int64_t steps = 300;
-  int64_t global_batch = 32;
+  int64_t steps = 340;
+  int64_t global_batch = 16;
   int64_t micro_batch = 0;
   std::string precision = "fp32";
   int64_t seed = 1;

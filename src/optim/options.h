@@ -16,7 +16,7 @@ struct OptimOptions {
   double weight_decay = 0.1;
   double clip = 1.0;
   std::string schedule = "cosine";
-  int64_t warmup_steps = 40;
+  int64_t warmup_steps = 120;
   double final_share = 0.02;
 };
 

@@ -123,7 +123,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   job->step = make_ordinary_step();
   job->sampler = data::make_sampler(s.data.sampler, {.from = job->data.samples->training(), .global_batch = s.train.global_batch, .steps = s.train.steps, .seed = static_cast<uint64_t>(s.train.seed)});
   const auto steps = static_cast<double>(s.train.steps);
-  job->schedule = {.shape = s.optim.schedule, .highest = s.optim.learning_rate, .warmup = std::min(1.0, static_cast<double>(s.optim.warmup_steps) / steps), .final_share = s.optim.final_share};
+  job->schedule = {.shape = s.optim.schedule, .highest = s.optim.learning_rate, .warmup = static_cast<double>(s.optim.warmup_steps) / steps, .final_share = s.optim.final_share};
   if (!start.resume || !restore(*job, start.out.string(), world.log()))
     model::materialise(*engine.model, engine.weights->flat(), base::Random(static_cast<uint64_t>(s.train.seed)));
   start_loader(*job);

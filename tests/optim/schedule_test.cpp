@@ -18,7 +18,8 @@ TEST(Schedule, LinearAndConstant) {
   EXPECT_DOUBLE_EQ((Schedule{.shape = "constant", .highest = 1, .warmup = 0, .final_share = 0}).learning_rate(0.75), 1);
 }
 
-TEST(Schedule, AWarmUpAsLongAsTheRunEndsAtTheTop) {
+TEST(Schedule, AWarmUpLongerThanTheRunEndsOnTheWayUp) {
+  EXPECT_DOUBLE_EQ((Schedule{.shape = "cosine", .highest = 3, .warmup = 2, .final_share = 0.1}).learning_rate(1), 1.5);
   EXPECT_DOUBLE_EQ((Schedule{.shape = "cosine", .highest = 3, .warmup = 1, .final_share = 0.1}).learning_rate(0.5), 1.5);
 }
 

@@ -27,7 +27,7 @@ namespace cairn::cli {
 namespace {
 
 constexpr int64_t kRankBytes = int64_t{150} << 20;  // a rank process before it holds anything
-constexpr int64_t kThreadRankBytes = int64_t{16} << 20;
+constexpr int64_t kThreadRankBytes = int64_t{64} << 20;  // a rank as a thread: its own data, parameters and optimizer state, of a small model
 
 struct TrainArguments {
   std::string recipe, data, out, resume, transport = "net", device = "cpu";

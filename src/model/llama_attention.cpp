@@ -9,11 +9,10 @@
 #include "model/llama.h"
 #include "model/llama_blocks.h"
 #include "model/plain_ops.h"
+#include "model/rows.h"
 
 namespace cairn::model {
 namespace {
-
-at::Tensor rows(const at::Tensor& x) { return x.view({-1, x.size(-1)}); }
 
 class Attention final : public Block {
  public:

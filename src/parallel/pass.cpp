@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/memory_tags.h"
 #include "base/trace.h"
 #include "model/model.h"
 
@@ -38,11 +39,13 @@ model::Losses execute(const Pass& pass) {
   model::Values values;
   for (const auto& [name, field] : pass.batch.fields) values.put(name, field.tensor);
   std::vector<model::Saved> saved(pass.into ? blocks.size() : 0);
+  std::vector<base::BookedMemory> booked;  // one for each of `saved`
 
   const auto dead = last_reads(pass.model);
   for (size_t i = 0; i < blocks.size(); ++i) {
     const auto traced = span(pass, blocks[i]->card().name, "forward");
     blocks[i]->forward(values, pass.into ? &saved[i] : nullptr, call);
+    if (pass.into && pass.memory) booked.emplace_back(*pass.memory, base::MemoryUse::activations, saved[i].bytes());
     for (const std::string& name : dead[i]) values.drop(name);
   }
 
@@ -60,6 +63,7 @@ model::Losses execute(const Pass& pass) {
     blocks[i]->backward_input(gradients, saved[i], call);
     blocks[i]->backward_weight(std::move(saved[i]), *pass.into, call);
     saved.pop_back();
+    if (!booked.empty()) booked.pop_back();
   }
   return losses;
 }

@@ -6,7 +6,7 @@
 #include "model/call.h"
 #include "model/objective.h"
 
-namespace cairn::base { class Trace; }
+namespace cairn::base { class MemoryTags; class Trace; }
 namespace cairn::model { class Model; }
 
 namespace cairn::parallel {
@@ -23,6 +23,7 @@ struct Pass {
   double weight = 1;                    // of the summed loss
   base::Random random = {};
   base::Trace* trace = nullptr;         // null: not traced
+  base::MemoryTags* memory = nullptr;   // where saved activations are booked; null: nowhere
 };
 
 // Forward through all blocks in order, the objective, and, where gradients are asked for, both gradients of each block in reverse.

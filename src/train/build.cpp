@@ -46,6 +46,16 @@ void place(Engine& engine, comm::Group& replicas, const at::Device& device) {
   engine.gradient_views = layout.views(gradients);
 }
 
+// Books what stays for the whole run, from the tensors themselves.
+void book(Job& job) {
+  const auto add = [&](base::MemoryUse use, int64_t bytes) { job.booked.emplace_back(*job.memory, use, bytes); };
+  add(base::MemoryUse::parameters, static_cast<int64_t>(job.engine.weights->flat().nbytes()));
+  add(base::MemoryUse::gradients, static_cast<int64_t>(job.engine.gradients->flat().nbytes()));
+  int64_t optimizer = 0;
+  for (const mesh::NamedTensor& state : job.engine.optimizer->state()) optimizer += static_cast<int64_t>(state.tensor.nbytes());
+  add(base::MemoryUse::optimizer, optimizer);
+}
+
 std::vector<optim::Piece> pieces_of(const Engine& engine) {
   std::vector<optim::Piece> pieces;
   for (size_t i = 0; i < engine.parameter_views.size(); ++i)
@@ -101,6 +111,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   job->device = choose_device(start.device);
   job->plan = make_plan(job->settings, world.size());
   job->replicas = &world.group(job->plan.mesh.peers(world.rank(), "dp"));
+  job->memory = std::make_unique<base::MemoryTags>();
   job->trace = std::make_unique<base::Trace>(world.wall(), world.rank(), job->settings.log.trace ? base::Trace::kEventsMax : 0);
 
   job->data = open_data(world, job->settings, start);
@@ -115,10 +126,13 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   engine.clip_norm = s.optim.clip;
   engine.random = base::Random(static_cast<uint64_t>(s.train.seed)).for_purpose("pass");
   engine.trace = job->trace.get();
+  engine.memory = job->memory.get();
   place(engine, *job->replicas, job->device);
   engine.optimizer = optim::make_optimizer(s.optim, pieces_of(engine));
   engine.pieces = static_cast<int64_t>(engine.parameter_views.size());
   engine.sync = sync::make_sync(s.sync, {*job->replicas, world.alone(), engine.parameter_views, engine.gradient_views});
+
+  book(*job);
 
   job->step = make_ordinary_step();
   job->sampler = data::make_sampler(s.data.sampler, {.from = job->data.samples->training(), .global_batch = s.train.global_batch, .steps = s.train.steps, .seed = static_cast<uint64_t>(s.train.seed)});

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/memory_tags.h"
 #include "base/recipe.h"
 #include "base/trace.h"
 #include "data/loader.h"
@@ -31,6 +32,8 @@ struct Job {
   std::unique_ptr<data::Sampler> sampler;
   optim::Schedule schedule;
   std::unique_ptr<base::Trace> trace;
+  std::unique_ptr<base::MemoryTags> memory;    // bytes by purpose, booked where they are allocated
+  std::vector<base::BookedMemory> booked;
   Engine engine;
   std::unique_ptr<Step> step;
   comm::Group* replicas = nullptr;  // along dp; borrowed from the world

@@ -10,7 +10,7 @@
 #include "optim/optimizer.h"
 #include "sync/sync.h"
 
-namespace cairn::base { class Trace; }
+namespace cairn::base { class MemoryTags; class Trace; }
 
 namespace cairn::train {
 
@@ -31,6 +31,7 @@ struct Engine {
   double clip_norm = 0;
   base::Random random;      // for what is drawn during a pass
   base::Trace* trace = nullptr;
+  base::MemoryTags* memory = nullptr;
 };
 
 }  // namespace cairn::train

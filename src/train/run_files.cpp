@@ -76,6 +76,8 @@ ReportData report_of(const Job& job, const Start& start, const Result& result, c
                   {"Machine memory", base::human_bytes(base::machine_bytes())},
                   {"Peak memory of rank 0", base::human_bytes(base::peak_resident_bytes())},
                   {"Cairn", base::version()}};
+  for (const base::MemoryTags::Bytes& use : job.memory->list())
+    if (use.peak > 0) report.facts.push_back({fmt::format("Peak of {}", base::name(use.use)), base::human_bytes(use.peak)});
   if (result.stopped) report.facts.push_back({"Ended", fmt::format("asked to stop after step {}", result.step)});
   return report;
 }

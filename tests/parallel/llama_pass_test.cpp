@@ -2,6 +2,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include "base/memory_tags.h"
 #include "base/random.h"
 #include "mesh/flat_gradients.h"
 #include "model/llama.h"
@@ -68,6 +69,27 @@ INSTANTIATE_TEST_SUITE_P(Shapes, LlamaGradients, testing::Values(
     Case{{.vocab = 11, .embed = 10, .layers = 1, .heads = 1, .kv_heads = 1, .head_dim = 10, .mlp = 7, .length = 5, .tied = false}, 1, 5},
     Case{{.vocab = 31, .embed = 12, .layers = 3, .heads = 6, .kv_heads = 1, .head_dim = 2, .mlp = 13, .length = 4, .tied = true}, 2, 1},
     Case{{.vocab = 7, .embed = 8, .layers = 1, .heads = 2, .kv_heads = 2, .head_dim = 8, .mlp = 16, .length = 17, .tied = false}, 2, 17}));
+
+TEST(Llama, BooksWhatItKeepsForBackwardAsItsCardsSay) {
+  const LlamaShape shape{.vocab = 50, .embed = 16, .layers = 3, .heads = 2, .kv_heads = 1, .head_dim = 8, .mlp = 24, .length = 8, .tied = true};
+  const auto model = make_llama(shape);
+  const FlatWeights weights(model->layout(), at::zeros({model->elements()}));
+  Buffers buffers = model->make_buffers(at::kFloat);
+  const mesh::Batch batch = tokens_and_targets(2, 8, 50);
+  mesh::FlatGradients sink(model->layout(), at::empty({model->elements()}), model->uses());
+  sink.begin(1, nullptr);
+  base::MemoryTags memory;
+  const mesh::Axes alone;
+  const auto objective = make_next_token();
+  parallel::execute({.model = *model, .at = weights, .buffers = buffers, .axes = alone, .batch = batch, .objective = *objective, .into = &sink, .memory = &memory});
+  double expected = 0;  // elements a token, without the logits, which the objective turns into their gradient
+  for (const auto& block : model->blocks())
+    for (const Operation& operation : block->card().operations)
+      if (operation.name != "logits") expected += operation.saved_elements_per_token;
+  const auto booked = memory.of(base::MemoryUse::activations);
+  EXPECT_EQ(booked.now, 0);
+  EXPECT_NEAR(static_cast<double>(booked.peak), expected * 16 * 4, 0.05 * expected * 16 * 4);
+}
 
 TEST(Llama, GivesTheSameLossInFloatAsThePlainForm) {
   const LlamaShape shape{.vocab = 101, .embed = 64, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .mlp = 96, .length = 33, .tied = true};

@@ -133,7 +133,7 @@ TEST(Train, TrainsAClassifierThroughTheSameLoop) {
     base::Recipe recipe = base::Recipe::parse(R"(
       model = {kind = "classifier", embed = 64, layers = 2}
       data = {kind = "spirals"}
-      optim = {learning_rate = 0.02, weight_decay = 0.0}
+      optim = {learning_rate = 0.02, weight_decay = 0.0, warmup_steps = 20}
       log = {tensorboard = false, trace = false}
       train = {global_batch = 100}
       eval = {fraction = 0.1, samples = 300}
@@ -151,7 +151,7 @@ TEST(Train, TrainsAClassifierThroughTheSameLoop) {
       run(world, spirals(500), start, never);
     });
     curves[ranks == 3] = losses_of(out);
-    EXPECT_LT(losses_of(out, "eval_loss").back(), 0.3);  // from log 3: the spirals are told apart
+    EXPECT_LT(losses_of(out, "eval_loss").back(), std::log(3) / 3);  // a third of what guessing costs: the spirals are told apart
   }
   for (size_t i = 0; i < 20; ++i) EXPECT_NEAR(curves[0][i], curves[1][i], 1e-5);
 }

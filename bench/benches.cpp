@@ -6,7 +6,8 @@ namespace cairn::study {
 std::vector<BenchRow> bench_train_cpu(const BenchOptions&, base::Log&);
 
 const std::vector<Bench>& benches() {
-  static const std::vector<Bench> list{{"train-cpu", "Training on this CPU against PyTorch eager: tokens/s, time to the first step, peak memory.", bench_train_cpu}};
+  static const std::vector<Bench> list{
+      {"train-cpu", "Training on this CPU against PyTorch eager: tokens/s, time to the first step, peak memory.", bench_train_cpu}};
   return list;
 }
 

@@ -1,10 +1,10 @@
 // `cairn bench train-cpu`: whole training runs, ours and PyTorch eager in turn, same model, data, batch, optimizer and threads.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
@@ -34,7 +34,8 @@ const std::vector<Size>& sizes() {
 
 // Text of made-up words, as frequent as words are (Zipf), so that a tokenizer finds as many tokens as a size asks for.
 std::string make_words(int64_t bytes) {
-  static constexpr std::string_view kSyllables[] = {"ka", "lo", "mi", "ren", "tu", "sha", "por", "vel", "dan", "ist", "ero", "gam", "ul", "fen", "bri", "ox"};
+  static constexpr std::string_view kSyllables[] = {"ka",  "lo",  "mi",  "ren", "tu", "sha", "por", "vel",
+                                                    "dan", "ist", "ero", "gam", "ul", "fen", "bri", "ox"};
   const base::Random random = base::Random(1).for_purpose("bench words");
   std::string text;
   for (uint64_t i = 0; static_cast<int64_t>(text.size()) < bytes; ++i) {
@@ -57,7 +58,8 @@ std::string peer_python(const BenchOptions& options, base::Log& log) {
   log.info("making a Python environment with {} in {} (about 5 GB, a few minutes, once)", pin, folder.string());
   base::make_folder(folder);
   const std::string file = options.scratch + "/pip.log";
-  for (const std::vector<std::string>& command : {std::vector<std::string>{"python3", "-m", "venv", folder.string()}, {python.string(), "-m", "pip", "install", "--quiet", pin, "numpy"}}) {
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"python3", "-m", "venv", folder.string()},
+                                                  {python.string(), "-m", "pip", "install", "--quiet", pin, "numpy"}}) {
     const Ended ended = run_program(command, file);
     if (ended.exit_code != 0) base::fail_input("the peer's Python environment could not be made ({} failed): {}", command[0], ended.output);
   }
@@ -78,11 +80,15 @@ Measured run_ours(const Size& s, const BenchOptions& options, const std::string&
   std::filesystem::remove_all(out);
   std::vector<std::string> command{options.program, "train", "--data", text, "--out", out};
   const auto set = [&](const std::string& assignment) { command.insert(command.end(), {"--set", assignment}); };
-  for (const std::string& assignment : {fmt::format("data.vocab={}", s.vocab), fmt::format("data.length={}", s.length), fmt::format("model.embed={}", s.embed), fmt::format("model.layers={}", s.layers),
-                                        fmt::format("model.heads={}", s.heads), fmt::format("model.kv_heads={}", s.heads), fmt::format("model.head_dim={}", s.head_dim), fmt::format("model.mlp={}", s.mlp),
-                                        fmt::format("train.global_batch={}", s.batch), fmt::format("train.steps={}", s.steps)})
+  for (const std::string& assignment :
+       {fmt::format("data.vocab={}", s.vocab), fmt::format("data.length={}", s.length), fmt::format("model.embed={}", s.embed),
+        fmt::format("model.layers={}", s.layers), fmt::format("model.heads={}", s.heads), fmt::format("model.kv_heads={}", s.heads),
+        fmt::format("model.head_dim={}", s.head_dim), fmt::format("model.mlp={}", s.mlp), fmt::format("train.global_batch={}", s.batch),
+        fmt::format("train.steps={}", s.steps)})
     set(assignment);
-  for (const char* assignment : {"model.tied=false", "optim.learning_rate=0.001", "optim.schedule=\"constant\"", "optim.warmup_steps=0", "eval.fraction=0", "snapshot.every=0", "log.samples=0"}) set(assignment);
+  for (const char* assignment : {"model.tied=false", "optim.learning_rate=0.001", "optim.schedule=\"constant\"", "optim.warmup_steps=0",
+                                 "eval.fraction=0", "snapshot.every=0", "log.samples=0"})
+    set(assignment);
   const Ended ended = run_program(command, options.scratch + "/ours.log");
   if (ended.exit_code != 0) base::fail_input("our run failed: {}", ended.output);
   Measured m;
@@ -101,14 +107,17 @@ Measured run_ours(const Size& s, const BenchOptions& options, const std::string&
 }
 
 Measured run_peer(const Size& s, const BenchOptions& options, const std::string& python, const std::string& tokens) {
-  const nlohmann::json settings = {{"vocab", s.vocab}, {"embed", s.embed}, {"layers", s.layers}, {"heads", s.heads}, {"kv_heads", s.heads}, {"head_dim", s.head_dim}, {"mlp", s.mlp},
-                                   {"length", s.length}, {"batch", s.batch}, {"steps", s.steps}, {"threads", kThreads}, {"tokens", tokens}};
-  const Ended ended = run_program({python, std::string(CAIRN_BENCH_FOLDER) + "/train_cpu_peer.py", settings.dump()}, options.scratch + "/peer.log");
+  const nlohmann::json settings = {{"vocab", s.vocab},    {"embed", s.embed},       {"layers", s.layers},  {"heads", s.heads},
+                                   {"kv_heads", s.heads}, {"head_dim", s.head_dim}, {"mlp", s.mlp},        {"length", s.length},
+                                   {"batch", s.batch},    {"steps", s.steps},       {"threads", kThreads}, {"tokens", tokens}};
+  const Ended ended =
+      run_program({python, std::string(CAIRN_BENCH_FOLDER) + "/train_cpu_peer.py", settings.dump()}, options.scratch + "/peer.log");
   if (ended.exit_code != 0) base::fail_input("the peer's run failed: {}", ended.output);
   const nlohmann::json result = nlohmann::json::parse(ended.output.substr(ended.output.find('{')));
   Measured m;
   std::vector<double> rates;
-  for (size_t i = 1; i < result["seconds"].size(); ++i) rates.push_back(static_cast<double>(s.batch * s.length) / result["seconds"][i].get<double>());
+  for (size_t i = 1; i < result["seconds"].size(); ++i)
+    rates.push_back(static_cast<double>(s.batch * s.length) / result["seconds"][i].get<double>());
   m.tokens_per_s = median(rates);
   m.to_first_step_s = result["to_first_step"].get<double>();
   m.peak_mib = static_cast<double>(ended.peak_bytes) / (1 << 20);
@@ -129,15 +138,18 @@ std::vector<BenchRow> bench_train_cpu(const BenchOptions& options, base::Log& lo
     data.path = text;
     data.vocab = s.vocab;
     data.length = s.length;
-    const data::Corpus corpus = data::open_corpus(data, {.cache_folder = options.cache + "/data", .threads = kThreads, .progress = {}}, log);
-    if (corpus.tokenizer->vocab_size() != s.vocab) base::fail_input("the words give {} tokens where {} are asked for", corpus.tokenizer->vocab_size(), s.vocab);
+    const data::Corpus corpus =
+        data::open_corpus(data, {.cache_folder = options.cache + "/data", .threads = kThreads, .progress = {}}, log);
+    if (corpus.tokenizer->vocab_size() != s.vocab)
+      base::fail_input("the words give {} tokens where {} are asked for", corpus.tokenizer->vocab_size(), s.vocab);
     const std::string tokens = options.scratch + "/tokens.bin";
     base::write_atomically(tokens, std::as_bytes(corpus.samples.tokens()));
     std::vector<double> rate[2], start[2], memory[2];
     for (int round = 0; round < kRounds; ++round) {
       log.info("{}: round {} of {}", s.name, round + 1, kRounds);
       const Measured found[2] = {run_ours(s, options, text, options.scratch + "/ours"), run_peer(s, options, python, tokens)};
-      CAIRN_CHECK(std::abs(found[0].first_loss - found[1].first_loss) < 0.1, "first losses of {} and {}: not the same work", found[0].first_loss, found[1].first_loss);
+      CAIRN_CHECK(std::abs(found[0].first_loss - found[1].first_loss) < 0.1, "first losses of {} and {}: not the same work",
+                  found[0].first_loss, found[1].first_loss);
       for (int who : {0, 1}) {
         rate[who].push_back(found[who].tokens_per_s);
         start[who].push_back(found[who].to_first_step_s);

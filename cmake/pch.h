@@ -19,5 +19,4 @@
 #include <vector>
 
 #include <ATen/ATen.h>
-
 #include <fmt/format.h>

@@ -6,7 +6,8 @@ namespace cairn::study {
 void prove_same_answer(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
-  static const std::vector<Proof> list{{"same-answer", "The same losses on any number of ranks, and after any interruption.", prove_same_answer}};
+  static const std::vector<Proof> list{
+      {"same-answer", "The same losses on any number of ranks, and after any interruption.", prove_same_answer}};
   return list;
 }
 

@@ -1,8 +1,8 @@
 // Cairn's own claims: layout and interruption do not change a run. One process is the baseline.
-#include <fmt/format.h>
-
 #include <cmath>
 #include <filesystem>
+
+#include <fmt/format.h>
 
 #include "base/log.h"
 #include "base/metrics.h"
@@ -41,7 +41,8 @@ base::Recipe small_recipe(const ProofOptions& options, int64_t steps) {
     tensorboard = false
     trace = false
     samples = 0
-  )", "same-answer");
+  )",
+                                            "same-answer");
   recipe.set("train.seed", static_cast<int64_t>(options.seed), "--seed");
   recipe.set("train.steps", steps, "proof");
   if (!options.data.empty()) recipe.set("data.path", options.data, "--data");
@@ -89,7 +90,8 @@ void prove_same_answer(const ProofOptions& options, Findings& findings, base::Lo
   for (int ranks : {2, 3, 4}) {
     log.info("{} ranks", ranks);
     const Run many = train_on(ranks, options, scratch / fmt::format("ranks-{}", ranks), false, log, never);
-    findings.at_most(fmt::format("largest loss difference over 50 steps, {} ranks against 1, 7 samples a step", ranks), 0, largest_difference(one.losses, many.losses), 1e-5);
+    findings.at_most(fmt::format("largest loss difference over 50 steps, {} ranks against 1, 7 samples a step", ranks), 0,
+                     largest_difference(one.losses, many.losses), 1e-5);
   }
   for (int ranks : {1, 3}) {
     log.info("resumed on {} ranks", ranks);
@@ -97,10 +99,13 @@ void prove_same_answer(const ProofOptions& options, Findings& findings, base::Lo
     copy_up_to(scratch / "one", copy, 20);
     const Run resumed = train_on(ranks, options, copy, true, log, never);
     if (ranks == 1) {
-      findings.at_most("largest loss difference after a resume at step 20 on the same ranks", 0, largest_difference(one.losses, resumed.losses), 0);
+      findings.at_most("largest loss difference after a resume at step 20 on the same ranks", 0,
+                       largest_difference(one.losses, resumed.losses), 0);
     } else {
-      const std::vector<double> first_ten(resumed.losses.begin() + 20, resumed.losses.begin() + 30), expected(one.losses.begin() + 20, one.losses.begin() + 30);
-      findings.at_most("largest difference of the first 10 losses after a resume on 3 ranks", 0, largest_difference(expected, first_ten), 1e-6);
+      const std::vector<double> first_ten(resumed.losses.begin() + 20, resumed.losses.begin() + 30),
+          expected(one.losses.begin() + 20, one.losses.begin() + 30);
+      findings.at_most("largest difference of the first 10 losses after a resume on 3 ranks", 0, largest_difference(expected, first_ten),
+                       1e-6);
     }
   }
 }

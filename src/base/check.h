@@ -16,8 +16,8 @@ template <typename... Args>
 }  // namespace cairn::base
 
 // States what must hold if the code is right; stays on in release. Bad input is never a check.
-#define CAIRN_CHECK(condition, ...)                                                                    \
-  do {                                                                                                 \
-    if (!(condition)) [[unlikely]]                                                                     \
-      ::cairn::base::fail_check(#condition, __FILE__, __LINE__, fmt::format(__VA_ARGS__));             \
+#define CAIRN_CHECK(condition, ...)                                                        \
+  do {                                                                                     \
+    if (!(condition)) [[unlikely]]                                                         \
+      ::cairn::base::fail_check(#condition, __FILE__, __LINE__, fmt::format(__VA_ARGS__)); \
   } while (false)

@@ -1,12 +1,11 @@
 #include "base/clock.h"
 
-#include <time.h>
-#include <unistd.h>
-
 #include <fstream>
 #include <iterator>
 #include <sstream>
 #include <string>
+#include <time.h>
+#include <unistd.h>
 
 namespace cairn::base {
 

@@ -21,22 +21,33 @@ Error& Error::with(std::string context) {
 
 int Error::exit_code() const {
   switch (kind_) {
-    case Kind::bad_input: return 2;
-    case Kind::lost_peer: return 4;
-    default: return 3;
+    case Kind::bad_input:
+      return 2;
+    case Kind::lost_peer:
+      return 4;
+    default:
+      return 3;
   }
 }
 
 const char* name(Error::Kind kind) {
   switch (kind) {
-    case Error::Kind::bad_input: return "bad_input";
-    case Error::Kind::lost_peer: return "lost_peer";
-    case Error::Kind::corrupt_file: return "corrupt_file";
-    case Error::Kind::out_of_memory: return "out_of_memory";
-    case Error::Kind::disk: return "disk";
-    case Error::Kind::cancelled: return "cancelled";
-    case Error::Kind::diverged: return "diverged";
-    case Error::Kind::broken_invariant: return "broken_invariant";
+    case Error::Kind::bad_input:
+      return "bad_input";
+    case Error::Kind::lost_peer:
+      return "lost_peer";
+    case Error::Kind::corrupt_file:
+      return "corrupt_file";
+    case Error::Kind::out_of_memory:
+      return "out_of_memory";
+    case Error::Kind::disk:
+      return "disk";
+    case Error::Kind::cancelled:
+      return "cancelled";
+    case Error::Kind::diverged:
+      return "diverged";
+    case Error::Kind::broken_invariant:
+      return "broken_invariant";
   }
   return "unknown";
 }

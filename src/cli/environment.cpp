@@ -1,10 +1,9 @@
 #include "cli/environment.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <sched.h>
 
 namespace cairn::cli {
 

@@ -1,10 +1,10 @@
 // `cairn generate`: continues a prompt with a trained model.
+#include <filesystem>
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
-#include <filesystem>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
@@ -32,7 +32,8 @@ struct GenerateArguments {
 
 // DIR is a run directory, whose newest good snapshot is taken, or a snapshot itself.
 snapshot::Opened open_model(const std::string& folder, base::Log& log) {
-  if (!std::filesystem::is_directory(folder)) base::fail_input("{}: no such directory; give a run directory or one of its snapshots", folder);
+  if (!std::filesystem::is_directory(folder))
+    base::fail_input("{}: no such directory; give a run directory or one of its snapshots", folder);
   if (std::filesystem::exists(std::filesystem::path(folder) / "manifest.json")) return snapshot::open(folder);
   std::optional<snapshot::Opened> newest = snapshot::open_latest(folder, log);
   if (!newest) base::fail_input("{}: this run has no snapshot yet", folder);
@@ -44,7 +45,8 @@ int generate_command(GenerateArguments a) {
   base::Log log({.level = base::Level::warn, .terminal = terminal, .file = {}});
   at::set_num_threads(processors());
   const snapshot::Opened opened = open_model(a.folder, log);
-  if (!opened.texts().contains("config.json") || !opened.texts().contains("tokenizer.json")) base::fail_input("{}: not a language model (no config.json and tokenizer.json)", opened.path());
+  if (!opened.texts().contains("config.json") || !opened.texts().contains("tokenizer.json"))
+    base::fail_input("{}: not a language model (no config.json and tokenizer.json)", opened.path());
   const std::unique_ptr<data::Tokenizer> tokenizer = data::read_tokenizer(opened.path() + "/tokenizer.json");
   const model::LlamaShape shape = model::parse_llama_config(opened.text("config.json"), opened.path() + "/config.json");
   const std::unique_ptr<model::Model> llama = model::make_llama(shape);
@@ -54,7 +56,8 @@ int generate_command(GenerateArguments a) {
 
   std::vector<int32_t> prompt = tokenizer->encode(a.prompt);
   prompt.insert(prompt.begin(), tokenizer->end_of_text());
-  if (static_cast<int64_t>(prompt.size()) >= shape.length) base::fail_input("--prompt: {} tokens, and the model reads at most {}", prompt.size(), shape.length);
+  if (static_cast<int64_t>(prompt.size()) >= shape.length)
+    base::fail_input("--prompt: {} tokens, and the model reads at most {}", prompt.size(), shape.length);
   a.options.length_max = shape.length;
   a.options.stop = tokenizer->end_of_text();
   if (a.greedy) a.options.temperature = 0;
@@ -62,7 +65,8 @@ int generate_command(GenerateArguments a) {
   const model::Generated answer = model::generate(*llama, weights, buffers, prompt, a.options);
   const std::string text = tokenizer->decode(answer.ids);
   if (a.json) {
-    const nlohmann::ordered_json json = {{"prompt", a.prompt}, {"ids", answer.ids}, {"text", text}, {"log_probabilities", answer.log_probabilities}};
+    const nlohmann::ordered_json json = {
+        {"prompt", a.prompt}, {"ids", answer.ids}, {"text", text}, {"log_probabilities", answer.log_probabilities}};
     terminal->line(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     terminal->line(base::printable(a.prompt + text));
@@ -78,8 +82,12 @@ Command add_generate(CLI::App& app) {
   command->add_option("dir", a->folder, "A run directory or a snapshot")->required();
   command->add_option("--prompt", a->prompt, "What the text begins with; without it the model begins");
   command->add_option("--tokens", a->options.tokens, "Most tokens to add")->check(CLI::Range(1, 1 << 24))->capture_default_str();
-  command->add_option("--temperature", a->options.temperature, "0 takes the likeliest token")->check(CLI::NonNegativeNumber)->capture_default_str();
-  command->add_option("--top-k", a->options.top_k, "Draw from so many of the likeliest; 0: from all")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_option("--temperature", a->options.temperature, "0 takes the likeliest token")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--top-k", a->options.top_k, "Draw from so many of the likeliest; 0: from all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   command->add_option("--seed", a->seed, "Decides what is drawn")->check(CLI::NonNegativeNumber)->capture_default_str();
   command->add_flag("--greedy", a->greedy, "Always the likeliest token");
   command->add_flag("--json", a->json, "Print ids, text and log-probabilities as JSON");

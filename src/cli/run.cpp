@@ -1,8 +1,9 @@
 // The command line: one list of commands, one place where errors become messages and exit codes.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+
+#include <CLI/CLI.hpp>
 
 #include "base/error.h"
 #include "base/nearest.h"
@@ -34,10 +35,12 @@ int run(int argc, char** argv) {
   CLI::App app{"Cairn trains language models on whatever machines there are.", "cairn"};
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Help on every command");
-  app.footer("Run `cairn COMMAND --help` for what a command takes, and `cairn reference` for every recipe key.\n"
-             "Exit codes: 0 done, 2 wrong recipe or arguments, 3 failed run, 4 lost peer.");
+  app.footer(
+      "Run `cairn COMMAND --help` for what a command takes, and `cairn reference` for every recipe key.\n"
+      "Exit codes: 0 done, 2 wrong recipe or arguments, 3 failed run, 4 lost peer.");
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  const std::vector<Command> commands{add_train(app, arguments), add_generate(app), add_doctor(app), add_version(app), add_reference(app), add_prove(app), add_bench(app)};
+  const std::vector<Command> commands{add_train(app, arguments), add_generate(app), add_doctor(app), add_version(app),
+                                      add_reference(app),        add_prove(app),    add_bench(app)};
   try {
     check_command(app, arguments);
     app.parse(argc, argv);
@@ -55,7 +58,8 @@ int run(int argc, char** argv) {
     const bool said = error.kind() == Error::Kind::bad_input && variable("CAIRN_RANK").value_or("0") != "0";
     return said ? error.exit_code() : report(error.what(), error.exit_code());
   } catch (const std::bad_alloc&) {
-    return report("out of memory: try a smaller train.micro_batch or fewer ranks (--nproc); `cairn train --dry-run` shows what a run needs", 3);
+    return report("out of memory: try a smaller train.micro_batch or fewer ranks (--nproc); `cairn train --dry-run` shows what a run needs",
+                  3);
   } catch (const std::exception& error) {
     return report(error.what(), 3);
   }

@@ -1,13 +1,13 @@
 // `cairn version`, `cairn reference` and `cairn doctor`: what this program is, takes and finds.
-#include <ATen/Context.h>
-#include <torch/version.h>
-#include <fmt/format.h>
 #include <sys/utsname.h>
 
+#include <ATen/Context.h>
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <torch/version.h>
 
-#include "base/memory_tags.h"
 #include "base/files.h"
+#include "base/memory_tags.h"
 #include "base/schema.h"
 #include "base/terminal.h"
 #include "base/text.h"
@@ -35,10 +35,13 @@ int doctor() {
   fact("cairn", base::version());
   fact("libtorch", TORCH_VERSION);
   fact("cuda kernels", kernels::has_cuda_kernels() ? "built in" : "not built (CAIRN_PRESET=cuda builds them)");
-  fact("gpu", !kernels::has_cuda_kernels() ? "not asked for" : at::hasCUDA() ? fmt::format("{} found", at::globalContext().hasCUDA() ? "one or more" : "none") : "none found");
+  fact("gpu", !kernels::has_cuda_kernels() ? "not asked for"
+              : at::hasCUDA()              ? fmt::format("{} found", at::globalContext().hasCUDA() ? "one or more" : "none")
+                                           : "none found");
   fact("cache", cache_folder().empty() ? "none (set HOME or CAIRN_CACHE)" : cache_folder().string());
   terminal.line("what will be used");
-  fact("train", fmt::format("--device {}, {} threads on one rank", at::hasCUDA() && kernels::has_cuda_kernels() ? "cuda or cpu" : "cpu", processors()));
+  fact("train", fmt::format("--device {}, {} threads on one rank", at::hasCUDA() && kernels::has_cuda_kernels() ? "cuda or cpu" : "cpu",
+                            processors()));
   fact("transports", "local, net");
   return 0;
 }
@@ -56,7 +59,10 @@ Command add_version(CLI::App& app) {
 Command add_reference(CLI::App& app) {
   app.add_subcommand("reference", "Print every recipe key: type, default, range, meaning (the page docs/recipe.md)");
   return [] {
-    base::Terminal().line("# Recipe reference\n\nEvery key of a recipe, as `cairn reference` prints it. Any of them can be given as `--set section.key=value`.\n\n" + base::reference_markdown(train::recipe_sections()));
+    base::Terminal().line(
+        "# Recipe reference\n\nEvery key of a recipe, as `cairn reference` prints it. Any of them can be given as `--set "
+        "section.key=value`.\n\n" +
+        base::reference_markdown(train::recipe_sections()));
     return 0;
   };
 }

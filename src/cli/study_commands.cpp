@@ -1,9 +1,9 @@
 // `cairn prove`: the claims of a published system, measured; `cairn bench`: ratios against a peer.
-#include <fmt/format.h>
+#include <filesystem>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <filesystem>
+#include <fmt/format.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -22,7 +22,9 @@ namespace {
 // A folder of one's own under the system's temporary one, removed at the end.
 class Scratch {
  public:
-  Scratch() : path_(std::filesystem::temp_directory_path() / fmt::format("cairn-{}", getpid())) { std::filesystem::create_directories(path_); }
+  Scratch() : path_(std::filesystem::temp_directory_path() / fmt::format("cairn-{}", getpid())) {
+    std::filesystem::create_directories(path_);
+  }
   ~Scratch() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
@@ -60,7 +62,8 @@ bool prove_one(const study::Proof& proof, const ProveArguments& a, base::Log& lo
   if (a.json) {
     terminal.line(study::to_json(proof.slug, findings, base::seconds(clock.now())));
   } else {
-    terminal.line(fmt::format("{}: {}\n\n{}\n{} in {}", proof.slug, proof.about, study::to_table(findings), findings.hold() ? "all claims hold" : "NOT all claims hold", base::human_duration(clock.now())));
+    terminal.line(fmt::format("{}: {}\n\n{}\n{} in {}", proof.slug, proof.about, study::to_table(findings),
+                              findings.hold() ? "all claims hold" : "NOT all claims hold", base::human_duration(clock.now())));
   }
   return findings.hold();
 }
@@ -69,7 +72,8 @@ int prove_command(const ProveArguments& a) {
   base::Log log = make_log(a.json);
   std::vector<std::string> slugs;
   for (const study::Proof& proof : study::proofs()) slugs.push_back(proof.slug);
-  if (!a.options.data.empty() && !std::filesystem::is_regular_file(a.options.data)) base::fail_input("--data {}: no such file", a.options.data);
+  if (!a.options.data.empty() && !std::filesystem::is_regular_file(a.options.data))
+    base::fail_input("--data {}: no such file", a.options.data);
   if (a.all) {
     bool hold = true;
     for (const study::Proof& proof : study::proofs()) hold = prove_one(proof, a, log) && hold;

@@ -1,9 +1,9 @@
 // `cairn train`: decides where and on what a recipe runs, then runs it: as processes under an agent, or as threads of this one.
-#include <fmt/format.h>
-
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <filesystem>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -27,7 +27,8 @@ namespace cairn::cli {
 namespace {
 
 constexpr int64_t kRankBytes = int64_t{150} << 20;  // a rank process before it holds anything
-constexpr int64_t kThreadRankBytes = int64_t{64} << 20;  // a rank as a thread: its own data, parameters and optimizer state, of a small model
+constexpr int64_t kThreadRankBytes = int64_t{64}
+                                     << 20;  // a rank as a thread: its own data, parameters and optimizer state, of a small model
 
 struct TrainArguments {
   std::string recipe, data, out, resume, transport = "net", device = "cpu";
@@ -62,16 +63,19 @@ void check_ranks(const TrainArguments& a) {
   const int64_t each = a.transport == "local" ? kThreadRankBytes : kRankBytes;
   const int64_t machine = base::machine_bytes(), fits = std::max<int64_t>(1, machine * 8 / 10 / each);
   if (a.nproc > fits)
-    base::fail_input("--nproc {}: {} ranks need at least {} and this machine has {}; at most {} ranks fit here", a.nproc, a.nproc, base::human_bytes(each * a.nproc), base::human_bytes(machine), fits);
+    base::fail_input("--nproc {}: {} ranks need at least {} and this machine has {}; at most {} ranks fit here", a.nproc, a.nproc,
+                     base::human_bytes(each * a.nproc), base::human_bytes(machine), fits);
 }
 
 void greet(const TrainArguments& a, const RunDirectory& run, base::Terminal& terminal) {
-  terminal.line(fmt::format("{} {} on {} rank{} ({}); everything goes to {}", run.resume ? "resuming" : "training", name_of(a), a.nproc, a.nproc == 1 ? "" : "s", a.device, run.path.string()));
+  terminal.line(fmt::format("{} {} on {} rank{} ({}); everything goes to {}", run.resume ? "resuming" : "training", name_of(a), a.nproc,
+                            a.nproc == 1 ? "" : "s", a.device, run.path.string()));
 }
 
 void bid_farewell(const train::Result& result, const RunDirectory& run, base::Terminal& terminal) {
   terminal.line(fmt::format("report: {}", (run.path / "report.html").string()));
-  if (result.stopped) terminal.line(fmt::format("stopped on request after step {}; continue with: cairn train --resume {}", result.step, run.path.string()));
+  if (result.stopped)
+    terminal.line(fmt::format("stopped on request after step {}; continue with: cairn train --resume {}", result.step, run.path.string()));
 }
 
 // One rank's whole life. Its error is told to the others before it leaves.
@@ -137,13 +141,20 @@ int run_agent(const TrainArguments& a, const RunDirectory& run, std::vector<std:
   train::AgentOptions options{.nproc = a.nproc, .argv = {own_program().string()}, .env = {}};
   options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
   // Decided here, so that all ranks decide alike.
-  options.env = {{"CAIRN_RUN_DIR", run.path.string()}, {"CAIRN_RUN_RESUME", run.resume ? "1" : "0"}, {"CAIRN_AGENT_SECONDS", fmt::format("{:.3f}", base::process_age())}};
+  options.env = {{"CAIRN_RUN_DIR", run.path.string()},
+                 {"CAIRN_RUN_RESUME", run.resume ? "1" : "0"},
+                 {"CAIRN_AGENT_SECONDS", fmt::format("{:.3f}", base::process_age())}};
   return train::run_ranks(options, log, signals.stop());
 }
 
 int train_command(const TrainArguments& a, const std::vector<std::string>& arguments) {
   const std::optional<std::string> setup_fd = variable("CAIRN_SETUP_FD");
-  train::Start start{.out = {}, .resume = false, .cache = cache_folder() / "data", .device = a.device, .threads = std::max(1, processors() / a.nproc), .terminal = nullptr};
+  train::Start start{.out = {},
+                     .resume = false,
+                     .cache = cache_folder() / "data",
+                     .device = a.device,
+                     .threads = std::max(1, processors() / a.nproc),
+                     .terminal = nullptr};
   if (setup_fd) {  // a rank that the agent started
     const RunDirectory run{*variable("CAIRN_RUN_DIR"), *variable("CAIRN_RUN_RESUME") == "1"};
     start.out = run.path;
@@ -176,7 +187,9 @@ Command add_train(CLI::App& app, const std::vector<std::string>& arguments) {
   command->add_option("--data", a->data, "A text file to train on (data.path)");
   command->add_option("--set", a->sets, "A recipe key: --set train.steps=200; may be repeated")->allow_extra_args(false)->take_all();
   command->add_option("--nproc", a->nproc, "Ranks to start")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  command->add_option("--transport", a->transport, "How ranks talk: net (processes) or local (threads on a virtual network)")->check(CLI::IsMember({"local", "net"}))->capture_default_str();
+  command->add_option("--transport", a->transport, "How ranks talk: net (processes) or local (threads on a virtual network)")
+      ->check(CLI::IsMember({"local", "net"}))
+      ->capture_default_str();
   command->add_option("--device", a->device, "What computes")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
   command->add_option("--out", a->out, "The run directory (default: runs/NAME, the first that is free)");
   command->add_option("--seed", a->seed, "train.seed")->check(CLI::NonNegativeNumber);

@@ -144,8 +144,10 @@ class BpeTokenizer final : public Tokenizer {
     for_each_part(
         text, bpe_.specials,
         [&](std::string_view part) {
-          if (bpe_.words) for_each_word(part, word_ids);
-          else word_ids(part);
+          if (bpe_.words)
+            for_each_word(part, word_ids);
+          else
+            word_ids(part);
         },
         [&](int32_t id) { ids.push_back(id); });
     return ids;

@@ -12,8 +12,8 @@ constexpr bool prints(int byte) { return (byte >= '!' && byte <= '~') || (byte >
 constexpr int kOthers = 68;  // bytes that do not print
 
 struct Table {
-  std::array<uint16_t, 256> letter{};             // byte -> code point
-  std::array<int16_t, 256 + kOthers> byte{};      // code point -> byte, or -1
+  std::array<uint16_t, 256> letter{};         // byte -> code point
+  std::array<int16_t, 256 + kOthers> byte{};  // code point -> byte, or -1
 };
 
 constexpr Table make_table() {

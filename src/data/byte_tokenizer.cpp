@@ -28,8 +28,10 @@ class ByteTokenizer final : public Tokenizer {
     text.reserve(ids.size());
     for (const int32_t id : ids) {
       if (id < 0 || id > kBytes) base::fail_input("token id {}: a byte tokenizer has ids 0 to {}", id, kBytes);
-      if (id == kBytes) text += kEndOfText;
-      else text += static_cast<char>(id);
+      if (id == kBytes)
+        text += kEndOfText;
+      else
+        text += static_cast<char>(id);
     }
     return text;
   }

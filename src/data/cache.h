@@ -5,7 +5,9 @@
 #include <string>
 #include <string_view>
 
-namespace cairn::base { class Log; }
+namespace cairn::base {
+class Log;
+}
 
 namespace cairn::data {
 

@@ -21,9 +21,7 @@ constexpr int64_t kTokenizerBytes = 64 << 20;
 // A BPE is learned from this much text at most, from the beginning.
 constexpr int64_t kTrainingBytes = 32 << 20;
 
-uint64_t combine(std::initializer_list<uint64_t> parts) {
-  return base::checksum(std::as_bytes(std::span(parts.begin(), parts.size())));
-}
+uint64_t combine(std::initializer_list<uint64_t> parts) { return base::checksum(std::as_bytes(std::span(parts.begin(), parts.size()))); }
 
 // Covers where documents begin and end, not only the bytes.
 uint64_t hash(const Documents& documents) {
@@ -45,8 +43,7 @@ std::unique_ptr<Tokenizer> learn_tokenizer(const Documents& documents, uint64_t 
   return make_bpe_tokenizer(std::move(bpe));
 }
 
-std::unique_ptr<Tokenizer> choose_tokenizer(const DataOptions& data, const Documents& documents, uint64_t text_hash,
-                                            const Cache& cache) {
+std::unique_ptr<Tokenizer> choose_tokenizer(const DataOptions& data, const Documents& documents, uint64_t text_hash, const Cache& cache) {
   if (!data.tokenizer_file.empty()) return read_tokenizer(data.tokenizer_file);
   if (data.tokenizer == "bytes") return make_byte_tokenizer();
   if (data.tokenizer == "bpe") return learn_tokenizer(documents, text_hash, data.vocab, cache);

@@ -9,7 +9,9 @@
 #include "data/token_set.h"
 #include "data/tokenizer.h"
 
-namespace cairn::base { class Log; }
+namespace cairn::base {
+class Log;
+}
 
 namespace cairn::data {
 
@@ -23,9 +25,9 @@ struct CorpusOptions {
 struct Corpus {
   std::unique_ptr<Tokenizer> tokenizer;
   TokenSet samples;
-  std::string origin;          // what the text is: "the built-in stories"
+  std::string origin;  // what the text is: "the built-in stories"
   int64_t text_bytes = 0;
-  bool from_cache = false;     // whether the tokens were there from an earlier run
+  bool from_cache = false;  // whether the tokens were there from an earlier run
 };
 
 // Reads or makes the text, reads or trains the tokenizer, tokenises. The same result on every rank and with or without cache.

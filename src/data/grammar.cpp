@@ -88,10 +88,18 @@ void Grammar::expand_sequence(const Sequence& sequence, std::span<const std::str
                               std::string& text) const {
   for (const Node& node : sequence) {
     switch (node.kind) {
-      case Node::Kind::literal: text += node.literal; break;
-      case Node::Kind::slot: text += values[node.index]; break;
-      case Node::Kind::rule: expand_sequence(sequences_[node.index], values, choices, text); break;
-      case Node::Kind::choice: expand_sequence(sequences_[node.index + choices.below(node.count)], values, choices, text); break;
+      case Node::Kind::literal:
+        text += node.literal;
+        break;
+      case Node::Kind::slot:
+        text += values[node.index];
+        break;
+      case Node::Kind::rule:
+        expand_sequence(sequences_[node.index], values, choices, text);
+        break;
+      case Node::Kind::choice:
+        expand_sequence(sequences_[node.index + choices.below(node.count)], values, choices, text);
+        break;
     }
   }
 }

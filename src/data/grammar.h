@@ -17,7 +17,9 @@ class Choices {
   explicit Choices(base::Random random) : random_(random) {}
   uint32_t below(uint32_t n) { return static_cast<uint32_t>(uint64_t{random_.bits32(drawn_++)} * n >> 32); }
   template <typename T>
-  const T& pick(std::span<const T> from) { return from[below(static_cast<uint32_t>(from.size()))]; }
+  const T& pick(std::span<const T> from) {
+    return from[below(static_cast<uint32_t>(from.size()))];
+  }
 
  private:
   base::Random random_;

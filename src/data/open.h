@@ -9,7 +9,9 @@
 #include "data/options.h"
 #include "data/tokenizer.h"
 
-namespace cairn::base { class Log; }
+namespace cairn::base {
+class Log;
+}
 
 namespace cairn::data {
 
@@ -17,10 +19,10 @@ namespace cairn::data {
 struct Opened {
   std::unique_ptr<Dataset> samples = {};
   std::unique_ptr<Tokenizer> tokenizer = {};  // null where the data are not text
-  int64_t length = 0;                    // tokens of a sample, of text
-  int64_t features = 0;                  // numbers of a sample, of labelled examples
+  int64_t length = 0;                         // tokens of a sample, of text
+  int64_t features = 0;                       // numbers of a sample, of labelled examples
   int64_t classes = 0;
-  std::string origin = {};                    // "the built-in stories"
+  std::string origin = {};  // "the built-in stories"
 };
 
 // The same on every rank, with or without cache. `options.kind` says what: text or spirals.

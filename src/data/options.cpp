@@ -6,7 +6,8 @@ namespace cairn::data {
 
 base::Schema<DataOptions> data_schema() {
   using O = DataOptions;
-  return {"data", "What is trained on: text, how it becomes tokens, and in which order they come.",
+  return {"data",
+          "What is trained on: text, how it becomes tokens, and in which order they come.",
           {{"kind", &O::kind, "What the samples are: text, or points on spirals for a classifier.", base::one_of({"text", "spirals"})},
            {"path", &O::path, "A text file; empty: the built-in little stories. Documents end at <|endoftext|>."},
            {"tokenizer", &O::tokenizer, "How text becomes tokens: each byte, or byte pairs learned from the text.",

@@ -1,9 +1,9 @@
 #include "data/spirals.h"
 
-#include <ATen/ATen.h>
-
 #include <cmath>
 #include <numbers>
+
+#include <ATen/ATen.h>
 
 #include "base/random.h"
 

@@ -43,8 +43,8 @@ void check_text(std::string_view text, const std::string& path) {
     at += length == 0 ? 1 : length;
   }
   if (wrong * 10 > head.size())
-    base::fail_input("data.path = {}: a binary file ({:.0f} % of it is not UTF-8, first at offset {}); give a plain UTF-8 text file",
-                     path, 100.0 * static_cast<double>(wrong) / static_cast<double>(head.size()), first_wrong);
+    base::fail_input("data.path = {}: a binary file ({:.0f} % of it is not UTF-8, first at offset {}); give a plain UTF-8 text file", path,
+                     100.0 * static_cast<double>(wrong) / static_cast<double>(head.size()), first_wrong);
 }
 
 bool is_line_break(char c) { return c == '\n' || c == '\r'; }

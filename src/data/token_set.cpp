@@ -1,9 +1,9 @@
 #include "data/token_set.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cmath>
+
+#include <ATen/ATen.h>
 
 #include "base/check.h"
 
@@ -17,8 +17,8 @@ TokenSet::TokenSet(std::vector<int32_t> tokens, const WindowOptions& options, co
   const int64_t windows = fraction > 0 ? 2 : 1;
   const int64_t needed = windows * options_.length + 1;
   if (count < needed) {
-    base::fail_input("{}: {} tokens are too few; {} of data.length = {} needs {}: give more text or set data.length to {} or less",
-                     origin, count, windows == 2 ? "a training sample and a held-out sample" : "one sample", options_.length, needed,
+    base::fail_input("{}: {} tokens are too few; {} of data.length = {} needs {}: give more text or set data.length to {} or less", origin,
+                     count, windows == 2 ? "a training sample and a held-out sample" : "one sample", options_.length, needed,
                      std::max<int64_t>((count - 1) / windows, 1));
   }
   samples_ = (count - 1 + options_.length - 1) / options_.length;

@@ -11,7 +11,7 @@ namespace cairn::data {
 
 struct TokenizeOptions {
   int threads = 1;
-  int64_t chunk_bytes = 1 << 20;                          // text is cut into about this much for each turn of a thread
+  int64_t chunk_bytes = 1 << 20;                                 // text is cut into about this much for each turn of a thread
   std::function<void(int64_t bytes, int64_t of)> progress = {};  // called on the caller's thread, now and then; may be empty
 };
 

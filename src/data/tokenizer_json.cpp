@@ -1,9 +1,10 @@
 #include "data/tokenizer_json.h"
 
 #include <array>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
+
+#include <nlohmann/json.hpp>
 
 #include "base/check.h"
 #include "data/byte_letters.h"
@@ -98,8 +99,7 @@ class Reader {
     if (added == root.end() || !added->is_array()) refuse("has no \"added_tokens\" list");
     if (added->size() > kPieces) refuse("{} added tokens, and at most {} are read", added->size(), kPieces);
     for (const json& token : *added) {
-      if (!token.is_object() || !token.contains("content") || !token["content"].is_string())
-        refuse("an added token has no \"content\"");
+      if (!token.is_object() || !token.contains("content") || !token["content"].is_string()) refuse("an added token has no \"content\"");
       const std::string content = token["content"].get<std::string>();
       for (const char* key : {"lstrip", "rstrip", "single_word"})
         if (!is_null_or(token, key, false)) refuse("added token \"{}\" has {} set: not supported", content, key);
@@ -173,8 +173,8 @@ class Reader {
 
   const std::string& name_;
   Bpe bpe_;
-  std::unordered_map<std::string, int32_t> ids_;       // by the piece as written
-  std::vector<std::optional<std::string>> by_id_;      // raw bytes
+  std::unordered_map<std::string, int32_t> ids_;   // by the piece as written
+  std::vector<std::optional<std::string>> by_id_;  // raw bytes
 };
 
 }  // namespace
@@ -191,18 +191,21 @@ std::string write_tokenizer_json(const Bpe& bpe) {
   std::string out = "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [";
   const char* comma = "";
   for (const SpecialToken& token : bpe.specials) {
-    out += fmt::format("{}\n    {{\"id\": {}, \"content\": {}, \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
-                       "\"normalized\": false, \"special\": true}}", comma, token.id, quoted(token.text));
+    out += fmt::format(
+        "{}\n    {{\"id\": {}, \"content\": {}, \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
+        "\"normalized\": false, \"special\": true}}",
+        comma, token.id, quoted(token.text));
     comma = ",";
   }
   const std::string byte_level =
       fmt::format("{{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": {}}}", bpe.words);
   out += fmt::format("\n  ],\n  \"normalizer\": null,\n  \"pre_tokenizer\": {0},\n  \"post_processor\": null,\n  \"decoder\": {0},\n",
                      byte_level);
-  out += "  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
-         "    \"continuing_subword_prefix\": null,\n"
-         "    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n    \"byte_fallback\": false,\n    \"ignore_merges\": false,\n"
-         "    \"vocab\": {";
+  out +=
+      "  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
+      "    \"continuing_subword_prefix\": null,\n"
+      "    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n    \"byte_fallback\": false,\n    \"ignore_merges\": false,\n"
+      "    \"vocab\": {";
   std::vector<std::string> written(bpe.pieces.size());
   comma = "";
   for (size_t id = 0; id < bpe.pieces.size(); ++id) {

@@ -3,7 +3,9 @@
 #include <string>
 #include <string_view>
 
-namespace cairn::comm { class Group; }
+namespace cairn::comm {
+class Group;
+}
 
 namespace cairn::mesh {
 

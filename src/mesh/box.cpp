@@ -1,8 +1,8 @@
 #include "mesh/box.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 #include "base/check.h"
 

@@ -1,8 +1,8 @@
 #include "mesh/flat_gradients.h"
 
-#include <ATen/ATen.h>
-
 #include <utility>
+
+#include <ATen/ATen.h>
 
 #include "base/check.h"
 #include "kernels/embedding.h"
@@ -39,14 +39,16 @@ void FlatGradients::finish() {
 bool FlatGradients::fresh(ParamId id) const {
   const bool first = !touched_[static_cast<size_t>(id.first)];
   for (int32_t i = 1; i < id.count; ++i)
-    CAIRN_CHECK(first == !touched_[static_cast<size_t>(id.first + i)], "gradients of {} and its neighbours came apart", layout_.pieces[static_cast<size_t>(id.first)].name);
+    CAIRN_CHECK(first == !touched_[static_cast<size_t>(id.first + i)], "gradients of {} and its neighbours came apart",
+                layout_.pieces[static_cast<size_t>(id.first)].name);
   return first;
 }
 
 void FlatGradients::contributed(ParamId id) {
   for (int32_t i = id.first + id.count - 1; i >= id.first; --i) {
     const auto at = static_cast<size_t>(i);
-    CAIRN_CHECK(due_[at] > 0, "the gradient of {} received more than the {} contributions due", layout_.pieces[at].name, uses_[at] * passes_);
+    CAIRN_CHECK(due_[at] > 0, "the gradient of {} received more than the {} contributions due", layout_.pieces[at].name,
+                uses_[at] * passes_);
     touched_[at] = 1;
     if (--due_[at] == 0 && announce_) announce_(i);
   }

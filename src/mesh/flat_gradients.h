@@ -1,8 +1,8 @@
 #pragma once
-#include <ATen/core/Tensor.h>
-
 #include <functional>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "mesh/flat_layout.h"
 #include "mesh/gradients.h"
@@ -38,7 +38,7 @@ class FlatGradients final : public Gradients {
   FlatLayout layout_;
   at::Tensor flat_;
   std::vector<int32_t> uses_;
-  std::vector<int64_t> due_;   // contributions still to come in this step
+  std::vector<int64_t> due_;  // contributions still to come in this step
   std::vector<char> touched_;
   int64_t passes_ = 0;
   Announce announce_;

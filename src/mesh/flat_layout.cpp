@@ -20,8 +20,8 @@ at::Tensor FlatLayout::view(const at::Tensor& flat, ParamId id) const {
   int64_t n = first.elements;
   for (int32_t i = 1; i < id.count; ++i) {
     const Piece& next = pieces.at(static_cast<size_t>(id.first + i));
-    CAIRN_CHECK(next.shape.size() == shape.size() && (shape.size() < 2 || next.shape.back() == shape.back()),
-                "{} and {} cannot be stacked", first.name, next.name);
+    CAIRN_CHECK(next.shape.size() == shape.size() && (shape.size() < 2 || next.shape.back() == shape.back()), "{} and {} cannot be stacked",
+                first.name, next.name);
     shape[0] += next.shape[0];
     n += next.elements;
   }

@@ -1,9 +1,9 @@
 #pragma once
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "mesh/gradients.h"
 #include "mesh/named_tensor.h"

@@ -1,7 +1,9 @@
 #pragma once
 #include <cstdint>
 
-namespace at { class Tensor; }
+namespace at {
+class Tensor;
+}
 
 namespace cairn::mesh {
 

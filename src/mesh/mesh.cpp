@@ -1,11 +1,11 @@
 #include "mesh/mesh.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/check.h"
 

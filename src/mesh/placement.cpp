@@ -32,7 +32,8 @@ std::vector<Box> boxes(const Placement& placement, const Mesh& mesh, int rank, c
   for (const Placement::OnAxis& on : placement.axes) {
     const Split* split = std::get_if<Split>(&on.how);
     if (!split) continue;
-    CAIRN_CHECK(split->dim >= 0 && split->dim < static_cast<int64_t>(shape.size()), "split({}) of a tensor of {} dims", split->dim, shape.size());
+    CAIRN_CHECK(split->dim >= 0 && split->dim < static_cast<int64_t>(shape.size()), "split({}) of a tensor of {} dims", split->dim,
+                shape.size());
     const int parts = mesh.extent(on.axis), coordinate = mesh.coordinate(rank, on.axis);
     std::vector<Interval>& dim = held[static_cast<size_t>(split->dim)];
     int64_t size = 0;
@@ -40,7 +41,8 @@ std::vector<Box> boxes(const Placement& placement, const Mesh& mesh, int rank, c
     if (split->pieces.empty()) {
       dim = narrow(dim, {even_part(size, parts, coordinate)});
     } else {
-      CAIRN_CHECK(static_cast<int>(split->pieces.size()) == parts, "split({}) lists {} parts for {} = {}", split->dim, split->pieces.size(), on.axis, parts);
+      CAIRN_CHECK(static_cast<int>(split->pieces.size()) == parts, "split({}) lists {} parts for {} = {}", split->dim, split->pieces.size(),
+                  on.axis, parts);
       dim = narrow(dim, split->pieces[static_cast<size_t>(coordinate)]);
     }
   }
@@ -61,8 +63,10 @@ std::string to_string(const Placement& placement) {
   std::string text;
   for (const Placement::OnAxis& on : placement.axes) {
     std::string how = "replicate";
-    if (const Split* split = std::get_if<Split>(&on.how)) how = fmt::format("split({}{})", split->dim, split->pieces.empty() ? "" : ", uneven");
-    if (const Partial* partial = std::get_if<Partial>(&on.how)) how = partial->reduce == Partial::Reduce::sum ? "partial(sum)" : "partial(max)";
+    if (const Split* split = std::get_if<Split>(&on.how))
+      how = fmt::format("split({}{})", split->dim, split->pieces.empty() ? "" : ", uneven");
+    if (const Partial* partial = std::get_if<Partial>(&on.how))
+      how = partial->reduce == Partial::Reduce::sum ? "partial(sum)" : "partial(max)";
     text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", on.axis, how);
   }
   return text.empty() ? "replicated" : text;

@@ -2,9 +2,8 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/autograd.h>
-
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "base/check.h"
 
@@ -36,7 +35,8 @@ class AutogradBlock final : public Block {
     }
     for (mesh::ParamId id : parameters_) weights.push_back(call.weights.get(id).detach().requires_grad_());
     const std::vector<at::Tensor> outputs = function_(inputs, weights, call);
-    CAIRN_CHECK(outputs.size() == card_.writes.size(), "{} wrote {} values, its card lists {}", card_.name, outputs.size(), card_.writes.size());
+    CAIRN_CHECK(outputs.size() == card_.writes.size(), "{} wrote {} values, its card lists {}", card_.name, outputs.size(),
+                card_.writes.size());
     for (size_t i = 0; i < inputs.size(); ++i) keep->put(fmt::format("in{}", i), inputs[i]);
     for (size_t i = 0; i < weights.size(); ++i) keep->put(fmt::format("weight{}", i), weights[i]);
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -61,7 +61,8 @@ class AutogradBlock final : public Block {
     }
     for (size_t i = 0; i < parameters_.size(); ++i) leaves.push_back(saved.take(fmt::format("weight{}", i)));
     at::AutoGradMode record(true);
-    const auto found = torch::autograd::grad(outputs, leaves, upstream, /*retain_graph=*/std::nullopt, /*create_graph=*/false, /*allow_unused=*/true);
+    const auto found =
+        torch::autograd::grad(outputs, leaves, upstream, /*retain_graph=*/std::nullopt, /*create_graph=*/false, /*allow_unused=*/true);
     for (size_t i = 0; i < names.size(); ++i)
       if (found[i].defined()) gradients.add(names[i], found[i]);
     for (size_t i = names.size(); i < leaves.size(); ++i)

@@ -1,9 +1,9 @@
 #pragma once
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <map>
 #include <string>
+
+#include <ATen/core/Tensor.h>
 
 #include "base/random.h"
 #include "mesh/axes.h"

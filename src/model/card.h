@@ -15,7 +15,7 @@ struct Operation {
   Kind kind = Kind::other;
   std::vector<mesh::ParamId> parameters = {};
   std::vector<std::string> axes = {};  // logical axes of its output, outermost first
-  double flops_per_token = 0;     // forward; the two gradients of a product cost as much each
+  double flops_per_token = 0;          // forward; the two gradients of a product cost as much each
   double flops_per_pair = 0;
   double saved_elements_per_token = 0;  // kept for backward
 };

@@ -1,9 +1,9 @@
 #include "model/classifier.h"
 
+#include <cmath>
+
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-
-#include <cmath>
 
 #include "model/autograd_block.h"
 
@@ -28,14 +28,24 @@ class Classifier final : public Model {
 
  private:
   void add_layer(const std::string& name, const std::string& reads, const std::string& writes, int64_t in, int64_t out, bool activate) {
-    const mesh::ParamId weight = Model::add({.name = name + ".weight", .shape = {out, in}, .axes = {"mlp", "embed"}, .deviation = 1 / std::sqrt(static_cast<double>(in))});
-    const mesh::ParamId bias = Model::add({.name = name + ".bias", .shape = {out}, .axes = {"mlp"}, .role = Parameter::Role::bias, .start = Parameter::Start::zeros});
-    Card card{.name = name, .reads = {reads}, .writes = {writes}, .operations = {
-        {.name = "linear", .kind = Operation::Kind::product, .parameters = {weight, bias}, .axes = {"mlp"}, .flops_per_token = 2.0 * static_cast<double>(in * out), .saved_elements_per_token = static_cast<double>(in + out)}}};
-    Model::add(make_autograd_block(std::move(card), [activate](const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& parameters, const Call&) {
-      const at::Tensor y = at::linear(inputs[0], parameters[0], parameters[1]);
-      return std::vector<at::Tensor>{activate ? at::tanh(y) : y};
-    }));
+    const mesh::ParamId weight = Model::add(
+        {.name = name + ".weight", .shape = {out, in}, .axes = {"mlp", "embed"}, .deviation = 1 / std::sqrt(static_cast<double>(in))});
+    const mesh::ParamId bias = Model::add(
+        {.name = name + ".bias", .shape = {out}, .axes = {"mlp"}, .role = Parameter::Role::bias, .start = Parameter::Start::zeros});
+    Card card{.name = name,
+              .reads = {reads},
+              .writes = {writes},
+              .operations = {{.name = "linear",
+                              .kind = Operation::Kind::product,
+                              .parameters = {weight, bias},
+                              .axes = {"mlp"},
+                              .flops_per_token = 2.0 * static_cast<double>(in * out),
+                              .saved_elements_per_token = static_cast<double>(in + out)}}};
+    Model::add(make_autograd_block(
+        std::move(card), [activate](const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& parameters, const Call&) {
+          const at::Tensor y = at::linear(inputs[0], parameters[0], parameters[1]);
+          return std::vector<at::Tensor>{activate ? at::tanh(y) : y};
+        }));
   }
 };
 

@@ -1,10 +1,10 @@
 #include "model/generate.h"
 
-#include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
-
 #include <algorithm>
 #include <cmath>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "base/check.h"
 #include "mesh/axes.h"
@@ -14,9 +14,11 @@ namespace cairn::model {
 namespace {
 
 // Logits after the last of `ids`, which stand at positions begin, begin + 1, ...
-at::Tensor next_logits(const Model& model, const Weights& weights, Buffers& buffers, Cache& cache, const std::vector<int32_t>& ids, int64_t begin) {
+at::Tensor next_logits(const Model& model, const Weights& weights, Buffers& buffers, Cache& cache, const std::vector<int32_t>& ids,
+                       int64_t begin) {
   const mesh::Axes alone;
-  const Call call{.weights = weights, .buffers = buffers, .axes = alone, .random = {}, .needs = {false, false}, .slice = {begin}, .cache = &cache};
+  const Call call{
+      .weights = weights, .buffers = buffers, .axes = alone, .random = {}, .needs = {false, false}, .slice = {begin}, .cache = &cache};
   const at::Device device = weights.get({0}).device();
   Values values;
   values.put("tokens", at::tensor(ids, at::kInt).to(at::kLong).view({1, -1}).to(device));
@@ -40,7 +42,8 @@ int64_t draw(const at::Tensor& log_probabilities, const GenerateOptions& options
 
 }  // namespace
 
-Generated generate(const Model& model, const Weights& weights, Buffers& buffers, const std::vector<int32_t>& prompt, const GenerateOptions& options) {
+Generated generate(const Model& model, const Weights& weights, Buffers& buffers, const std::vector<int32_t>& prompt,
+                   const GenerateOptions& options) {
   CAIRN_CHECK(!prompt.empty(), "an empty prompt");
   at::NoGradGuard no_grad;
   Generated result;

@@ -1,8 +1,8 @@
 #include "model/llama.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
+
+#include <fmt/format.h>
 
 #include "kernels/rope.h"
 #include "model/llama_blocks.h"
@@ -14,8 +14,11 @@ namespace {
 class Llama final : public Model {
  public:
   explicit Llama(const LlamaShape& shape) : shape_(shape) {
-    const mesh::ParamId table = Model::add({.name = "model.embed_tokens.weight", .shape = {shape.vocab, shape.embed}, .axes = {"vocab", "embed"},
-                                            .role = Parameter::Role::embedding, .uses = shape.tied ? 2 : 1});
+    const mesh::ParamId table = Model::add({.name = "model.embed_tokens.weight",
+                                            .shape = {shape.vocab, shape.embed},
+                                            .axes = {"vocab", "embed"},
+                                            .role = Parameter::Role::embedding,
+                                            .uses = shape.tied ? 2 : 1});
     Model::add(make_llama_embedding(shape, table));
     std::string hidden = "hidden.0";
     for (int64_t layer = 0; layer < shape.layers; ++layer) {
@@ -25,7 +28,11 @@ class Llama final : public Model {
       hidden = next;
     }
     const mesh::ParamId norm = add_norm("model.norm.weight");
-    const mesh::ParamId head = shape.tied ? table : Model::add({.name = "lm_head.weight", .shape = {shape.vocab, shape.embed}, .axes = {"vocab", "embed"}, .role = Parameter::Role::head});
+    const mesh::ParamId head = shape.tied ? table
+                                          : Model::add({.name = "lm_head.weight",
+                                                        .shape = {shape.vocab, shape.embed},
+                                                        .axes = {"vocab", "embed"},
+                                                        .role = Parameter::Role::head});
     Model::add(make_llama_head(shape, hidden, norm, head));
   }
 
@@ -38,7 +45,11 @@ class Llama final : public Model {
 
  private:
   mesh::ParamId add_norm(std::string name) {
-    return Model::add({.name = std::move(name), .shape = {shape_.embed}, .axes = {"embed"}, .role = Parameter::Role::norm, .start = Parameter::Start::ones});
+    return Model::add({.name = std::move(name),
+                       .shape = {shape_.embed},
+                       .axes = {"embed"},
+                       .role = Parameter::Role::norm,
+                       .start = Parameter::Start::ones});
   }
 
   // A projection; those that add to the residual stream start smaller, so that its variance does not grow with depth (GPT-2).

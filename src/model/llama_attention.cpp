@@ -18,13 +18,34 @@ class Attention final : public Block {
  public:
   Attention(const LlamaShape& shape, std::string name, std::string reads, std::string writes, AttentionParameters parameters)
       : shape_(shape), reads_(std::move(reads)), writes_(std::move(writes)), parameters_(parameters) {
-    const double embed = static_cast<double>(shape.embed), q = static_cast<double>(shape.heads * shape.head_dim), kv = static_cast<double>(shape.kv_heads * shape.head_dim);
-    card_ = {.name = std::move(name), .reads = {reads_}, .writes = {writes_}, .operations = {
-        {.name = "norm", .kind = Operation::Kind::norm, .parameters = {parameters.norm}, .axes = {"embed"}, .flops_per_token = 4 * embed, .saved_elements_per_token = 2 * embed},
-        {.name = "qkv", .kind = Operation::Kind::product, .parameters = {parameters.qkv}, .axes = {"heads"}, .flops_per_token = 2 * embed * (q + 2 * kv), .saved_elements_per_token = q + 2 * kv},
-        {.name = "attention", .kind = Operation::Kind::attention, .axes = {"heads"}, .flops_per_pair = 4 * q, .saved_elements_per_token = q + static_cast<double>(shape.heads)},
-        {.name = "out", .kind = Operation::Kind::product, .parameters = {parameters.out}, .axes = {"embed"}, .flops_per_token = 2 * q * embed}},
-        .buffers = {"rope.cos", "rope.sin"}};
+    const double embed = static_cast<double>(shape.embed), q = static_cast<double>(shape.heads * shape.head_dim),
+                 kv = static_cast<double>(shape.kv_heads * shape.head_dim);
+    card_ = {.name = std::move(name),
+             .reads = {reads_},
+             .writes = {writes_},
+             .operations = {{.name = "norm",
+                             .kind = Operation::Kind::norm,
+                             .parameters = {parameters.norm},
+                             .axes = {"embed"},
+                             .flops_per_token = 4 * embed,
+                             .saved_elements_per_token = 2 * embed},
+                            {.name = "qkv",
+                             .kind = Operation::Kind::product,
+                             .parameters = {parameters.qkv},
+                             .axes = {"heads"},
+                             .flops_per_token = 2 * embed * (q + 2 * kv),
+                             .saved_elements_per_token = q + 2 * kv},
+                            {.name = "attention",
+                             .kind = Operation::Kind::attention,
+                             .axes = {"heads"},
+                             .flops_per_pair = 4 * q,
+                             .saved_elements_per_token = q + static_cast<double>(shape.heads)},
+                            {.name = "out",
+                             .kind = Operation::Kind::product,
+                             .parameters = {parameters.out},
+                             .axes = {"embed"},
+                             .flops_per_token = 2 * q * embed}},
+             .buffers = {"rope.cos", "rope.sin"}};
   }
 
   const Card& card() const override { return card_; }
@@ -67,7 +88,8 @@ class Attention final : public Block {
     kernels::linear_input(dmixed.view({rows(dy).size(0), -1}), rows(dy), call.weights.get(parameters_.out));
     const at::Tensor dqkv = at::empty_like(qkv);
     const auto [dq, dk, dv] = split(dqkv);
-    kernels::attention_backward(dq, dk, dv, dmixed, q, k, v, mixed, lse, {.query_offset = call.slice.begin, .key_offset = call.slice.begin});
+    kernels::attention_backward(dq, dk, dv, dmixed, q, k, v, mixed, lse,
+                                {.query_offset = call.slice.begin, .key_offset = call.slice.begin});
     const kernels::RopeTable table = tables(call);
     kernels::rope(dq, table, call.slice.begin, /*inverse=*/true);
     kernels::rope(dk, table, call.slice.begin, /*inverse=*/true);
@@ -103,7 +125,8 @@ class Attention final : public Block {
   // Views of the fused projection: query, key and value heads, [batch, length, heads, head_dim] each.
   std::tuple<at::Tensor, at::Tensor, at::Tensor> split(const at::Tensor& qkv) const {
     const at::Tensor heads = qkv.view({qkv.size(0), qkv.size(1), -1, shape_.head_dim});
-    return {heads.narrow(2, 0, shape_.heads), heads.narrow(2, shape_.heads, shape_.kv_heads), heads.narrow(2, shape_.heads + shape_.kv_heads, shape_.kv_heads)};
+    return {heads.narrow(2, 0, shape_.heads), heads.narrow(2, shape_.heads, shape_.kv_heads),
+            heads.narrow(2, shape_.heads + shape_.kv_heads, shape_.kv_heads)};
   }
 
   static kernels::RopeTable tables(const Call& call) { return {call.buffers.at("rope.cos"), call.buffers.at("rope.sin")}; }
@@ -129,7 +152,8 @@ class Attention final : public Block {
 
 }  // namespace
 
-std::unique_ptr<Block> make_llama_attention(const LlamaShape& shape, std::string name, std::string reads, std::string writes, AttentionParameters parameters) {
+std::unique_ptr<Block> make_llama_attention(const LlamaShape& shape, std::string name, std::string reads, std::string writes,
+                                            AttentionParameters parameters) {
   return std::make_unique<Attention>(shape, std::move(name), std::move(reads), std::move(writes), parameters);
 }
 

@@ -1,7 +1,6 @@
 #include "model/llama_config.h"
 
 #include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
@@ -29,20 +28,31 @@ double number_of(const nlohmann::json& config, const char* key, double otherwise
 }  // namespace
 
 std::string llama_config_json(const LlamaShape& shape) {
-  const nlohmann::ordered_json config = {
-      {"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}, {"vocab_size", shape.vocab},
-      {"hidden_size", shape.embed}, {"intermediate_size", shape.mlp}, {"num_hidden_layers", shape.layers},
-      {"num_attention_heads", shape.heads}, {"num_key_value_heads", shape.kv_heads}, {"head_dim", shape.head_dim},
-      {"max_position_embeddings", shape.length}, {"rms_norm_eps", shape.norm_eps}, {"rope_theta", shape.rope_theta},
-      {"tie_word_embeddings", shape.tied}, {"hidden_act", "silu"}, {"attention_bias", false}, {"mlp_bias", false},
-      {"torch_dtype", "float32"}};
+  const nlohmann::ordered_json config = {{"architectures", {"LlamaForCausalLM"}},
+                                         {"model_type", "llama"},
+                                         {"vocab_size", shape.vocab},
+                                         {"hidden_size", shape.embed},
+                                         {"intermediate_size", shape.mlp},
+                                         {"num_hidden_layers", shape.layers},
+                                         {"num_attention_heads", shape.heads},
+                                         {"num_key_value_heads", shape.kv_heads},
+                                         {"head_dim", shape.head_dim},
+                                         {"max_position_embeddings", shape.length},
+                                         {"rms_norm_eps", shape.norm_eps},
+                                         {"rope_theta", shape.rope_theta},
+                                         {"tie_word_embeddings", shape.tied},
+                                         {"hidden_act", "silu"},
+                                         {"attention_bias", false},
+                                         {"mlp_bias", false},
+                                         {"torch_dtype", "float32"}};
   return config.dump(2) + "\n";
 }
 
 LlamaShape parse_llama_config(const std::string& json, const std::string& file) {
   const nlohmann::json config = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) throw Error(Error::Kind::corrupt_file, fmt::format("{}: not a JSON object", file));
-  if (config.value("model_type", "") != "llama") base::fail_input("{}: model_type is {}; llama is what Cairn reads so far", file, config.value("model_type", "missing"));
+  if (config.value("model_type", "") != "llama")
+    base::fail_input("{}: model_type is {}; llama is what Cairn reads so far", file, config.value("model_type", "missing"));
   LlamaShape shape;
   shape.vocab = size_of(config, "vocab_size", file);
   shape.embed = size_of(config, "hidden_size", file);
@@ -54,9 +64,11 @@ LlamaShape parse_llama_config(const std::string& json, const std::string& file) 
   shape.length = size_of(config, "max_position_embeddings", file, 2048);
   shape.norm_eps = number_of(config, "rms_norm_eps", 1e-6);
   shape.rope_theta = number_of(config, "rope_theta", 10000);
-  shape.tied = config.contains("tie_word_embeddings") && config["tie_word_embeddings"].is_boolean() && config["tie_word_embeddings"].get<bool>();
+  shape.tied =
+      config.contains("tie_word_embeddings") && config["tie_word_embeddings"].is_boolean() && config["tie_word_embeddings"].get<bool>();
   if (shape.heads % shape.kv_heads != 0 || shape.head_dim % 2 != 0)
-    throw Error(Error::Kind::corrupt_file, fmt::format("{}: {} heads, {} kv heads of width {} cannot work together", file, shape.heads, shape.kv_heads, shape.head_dim));
+    throw Error(Error::Kind::corrupt_file, fmt::format("{}: {} heads, {} kv heads of width {} cannot work together", file, shape.heads,
+                                                       shape.kv_heads, shape.head_dim));
   return shape;
 }
 

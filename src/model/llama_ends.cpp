@@ -15,8 +15,12 @@ namespace {
 class Embedding final : public Block {
  public:
   Embedding(const LlamaShape& shape, mesh::ParamId table) : embed_(shape.embed), table_(table) {
-    card_ = {.name = "embedding", .reads = {"tokens"}, .writes = {"hidden.0"}, .operations = {
-        {.name = "lookup", .kind = Operation::Kind::lookup, .parameters = {table}, .axes = {"embed"}, .saved_elements_per_token = 1}}};
+    card_ = {
+        .name = "embedding",
+        .reads = {"tokens"},
+        .writes = {"hidden.0"},
+        .operations = {
+            {.name = "lookup", .kind = Operation::Kind::lookup, .parameters = {table}, .axes = {"embed"}, .saved_elements_per_token = 1}}};
   }
 
   const Card& card() const override { return card_; }
@@ -52,9 +56,21 @@ class Head final : public Block {
   Head(const LlamaShape& shape, std::string reads, mesh::ParamId norm, mesh::ParamId head)
       : shape_(shape), reads_(std::move(reads)), norm_(norm), head_(head) {
     const double embed = static_cast<double>(shape.embed), vocab = static_cast<double>(shape.vocab);
-    card_ = {.name = "head", .reads = {reads_}, .writes = {"logits"}, .operations = {
-        {.name = "norm", .kind = Operation::Kind::norm, .parameters = {norm}, .axes = {"embed"}, .flops_per_token = 4 * embed, .saved_elements_per_token = 2 * embed},
-        {.name = "logits", .kind = Operation::Kind::product, .parameters = {head}, .axes = {"vocab"}, .flops_per_token = 2 * embed * vocab, .saved_elements_per_token = vocab}}};
+    card_ = {.name = "head",
+             .reads = {reads_},
+             .writes = {"logits"},
+             .operations = {{.name = "norm",
+                             .kind = Operation::Kind::norm,
+                             .parameters = {norm},
+                             .axes = {"embed"},
+                             .flops_per_token = 4 * embed,
+                             .saved_elements_per_token = 2 * embed},
+                            {.name = "logits",
+                             .kind = Operation::Kind::product,
+                             .parameters = {head},
+                             .axes = {"vocab"},
+                             .flops_per_token = 2 * embed * vocab,
+                             .saved_elements_per_token = vocab}}};
   }
 
   const Card& card() const override { return card_; }
@@ -90,7 +106,8 @@ class Head final : public Block {
   }
 
   void plain(Values& values, const Call& call) const override {
-    values.put("logits", at::matmul(plain_rms_norm(values.get(reads_), call.weights.get(norm_), shape_.norm_eps), call.weights.get(head_).t()));
+    values.put("logits",
+               at::matmul(plain_rms_norm(values.get(reads_), call.weights.get(norm_), shape_.norm_eps), call.weights.get(head_).t()));
   }
 
  private:
@@ -102,7 +119,9 @@ class Head final : public Block {
 
 }  // namespace
 
-std::unique_ptr<Block> make_llama_embedding(const LlamaShape& shape, mesh::ParamId table) { return std::make_unique<Embedding>(shape, table); }
+std::unique_ptr<Block> make_llama_embedding(const LlamaShape& shape, mesh::ParamId table) {
+  return std::make_unique<Embedding>(shape, table);
+}
 
 std::unique_ptr<Block> make_llama_head(const LlamaShape& shape, std::string reads, mesh::ParamId norm, mesh::ParamId head) {
   return std::make_unique<Head>(shape, std::move(reads), norm, head);

@@ -17,11 +17,27 @@ class Mlp final : public Block {
   Mlp(const LlamaShape& shape, std::string name, std::string reads, std::string writes, MlpParameters parameters)
       : shape_(shape), reads_(std::move(reads)), writes_(std::move(writes)), parameters_(parameters) {
     const double embed = static_cast<double>(shape.embed), mlp = static_cast<double>(shape.mlp);
-    card_ = {.name = std::move(name), .reads = {reads_}, .writes = {writes_}, .operations = {
-        {.name = "norm", .kind = Operation::Kind::norm, .parameters = {parameters.norm}, .axes = {"embed"}, .flops_per_token = 4 * embed, .saved_elements_per_token = 2 * embed},
-        {.name = "gate_up", .kind = Operation::Kind::product, .parameters = {parameters.gate_up}, .axes = {"mlp"}, .flops_per_token = 4 * embed * mlp, .saved_elements_per_token = 2 * mlp},
-        {.name = "swiglu", .kind = Operation::Kind::elementwise, .axes = {"mlp"}, .flops_per_token = 5 * mlp},
-        {.name = "down", .kind = Operation::Kind::product, .parameters = {parameters.down}, .axes = {"embed"}, .flops_per_token = 2 * embed * mlp}}};
+    card_ = {.name = std::move(name),
+             .reads = {reads_},
+             .writes = {writes_},
+             .operations = {{.name = "norm",
+                             .kind = Operation::Kind::norm,
+                             .parameters = {parameters.norm},
+                             .axes = {"embed"},
+                             .flops_per_token = 4 * embed,
+                             .saved_elements_per_token = 2 * embed},
+                            {.name = "gate_up",
+                             .kind = Operation::Kind::product,
+                             .parameters = {parameters.gate_up},
+                             .axes = {"mlp"},
+                             .flops_per_token = 4 * embed * mlp,
+                             .saved_elements_per_token = 2 * mlp},
+                            {.name = "swiglu", .kind = Operation::Kind::elementwise, .axes = {"mlp"}, .flops_per_token = 5 * mlp},
+                            {.name = "down",
+                             .kind = Operation::Kind::product,
+                             .parameters = {parameters.down},
+                             .axes = {"embed"},
+                             .flops_per_token = 2 * embed * mlp}}};
   }
 
   const Card& card() const override { return card_; }
@@ -89,7 +105,8 @@ class Mlp final : public Block {
 
 }  // namespace
 
-std::unique_ptr<Block> make_llama_mlp(const LlamaShape& shape, std::string name, std::string reads, std::string writes, MlpParameters parameters) {
+std::unique_ptr<Block> make_llama_mlp(const LlamaShape& shape, std::string name, std::string reads, std::string writes,
+                                      MlpParameters parameters) {
   return std::make_unique<Mlp>(shape, std::move(name), std::move(reads), std::move(writes), parameters);
 }
 

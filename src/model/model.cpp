@@ -39,8 +39,12 @@ void materialise(const Model& model, const at::Tensor& flat, const base::Random&
     const Parameter& p = model.parameters()[i];
     const at::Tensor piece = flat.narrow(0, layout.pieces[i].offset, layout.pieces[i].elements);
     switch (p.start) {
-      case Parameter::Start::ones: piece.fill_(1); break;
-      case Parameter::Start::zeros: piece.zero_(); break;
+      case Parameter::Start::ones:
+        piece.fill_(1);
+        break;
+      case Parameter::Start::zeros:
+        piece.zero_();
+        break;
       case Parameter::Start::normal: {
         if (piece.is_cpu()) {
           kernels::fill_normal(piece, start.for_name(p.name), 0, p.deviation);

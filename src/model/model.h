@@ -7,7 +7,9 @@
 #include "model/block.h"
 #include "model/parameter.h"
 
-namespace cairn::base { struct Random; }
+namespace cairn::base {
+struct Random;
+}
 
 namespace cairn::model {
 

@@ -1,7 +1,7 @@
 #pragma once
-#include <ATen/core/Tensor.h>
-
 #include <memory>
+
+#include <ATen/core/Tensor.h>
 
 #include "mesh/batch.h"
 #include "model/values.h"

@@ -4,12 +4,17 @@ namespace cairn::model {
 
 base::Schema<ModelOptions> model_schema() {
   using O = ModelOptions;
-  return {"model", "The shape of the model; its vocabulary comes from the tokenizer.",
+  return {"model",
+          "The shape of the model; its vocabulary comes from the tokenizer.",
           {{"kind", &O::kind, "Which model.", base::one_of(model_names())},
            {"layers", &O::layers, "Decoder layers (hidden layers of a classifier).", base::between(1, 10000), {"num_hidden_layers"}},
            {"embed", &O::embed, "Width of the hidden states.", base::between(1, 1 << 20), {"hidden_size"}},
            {"heads", &O::heads, "Attention heads.", base::between(1, 65536), {"num_attention_heads"}},
-           {"kv_heads", &O::kv_heads, "Heads of keys and values; each serves heads / kv_heads query heads.", base::between(1, 65536), {"num_key_value_heads"}},
+           {"kv_heads",
+            &O::kv_heads,
+            "Heads of keys and values; each serves heads / kv_heads query heads.",
+            base::between(1, 65536),
+            {"num_key_value_heads"}},
            {"head_dim", &O::head_dim, "Width of a head; 0 takes embed / heads.", base::between(0, 65536)},
            {"mlp", &O::mlp, "Width of the gated layer.", base::between(1, 1 << 22), {"intermediate_size"}},
            {"tied", &O::tied, "Whether the head is the embedding table.", base::any(), {"tie_word_embeddings"}},

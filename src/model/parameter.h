@@ -12,13 +12,13 @@ struct Parameter {
   enum class Role { embedding, weight, norm, bias, head };
   enum class Start { normal, ones, zeros };
 
-  std::string name;                // "model.layers.0.self_attn.q_proj.weight"
+  std::string name;  // "model.layers.0.self_attn.q_proj.weight"
   std::vector<int64_t> shape;
-  std::vector<std::string> axes = {};   // logical axis per dim: vocab, embed, heads, kv_heads, mlp, expert
+  std::vector<std::string> axes = {};  // logical axis per dim: vocab, embed, heads, kv_heads, mlp, expert
   Role role = Role::weight;
   Start start = Start::normal;
   double deviation = 0.02;         // of a normal start
-  mesh::Placement placement = {};       // filled in by the plan
+  mesh::Placement placement = {};  // filled in by the plan
   int32_t uses = 1;                // blocks that contribute to its gradient in one pass
 
   int64_t elements() const {

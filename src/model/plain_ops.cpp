@@ -1,9 +1,9 @@
 #include "model/plain_ops.h"
 
-#include <ATen/ATen.h>
-
 #include <cmath>
 #include <limits>
+
+#include <ATen/ATen.h>
 
 namespace cairn::model {
 

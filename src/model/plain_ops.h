@@ -1,7 +1,7 @@
 #pragma once
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
+
+#include <ATen/core/Tensor.h>
 
 namespace cairn::model {
 

@@ -1,8 +1,8 @@
 #pragma once
-#include <ATen/core/Tensor.h>
-
 #include <map>
 #include <string>
+
+#include <ATen/core/Tensor.h>
 
 namespace cairn::model {
 

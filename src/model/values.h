@@ -1,8 +1,8 @@
 #pragma once
-#include <ATen/core/Tensor.h>
-
 #include <map>
 #include <string>
+
+#include <ATen/core/Tensor.h>
 
 #include "comm/work.h"
 #include "mesh/placement.h"

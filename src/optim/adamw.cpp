@@ -1,8 +1,8 @@
 #include "optim/adamw.h"
 
-#include <ATen/ATen.h>
-
 #include <utility>
+
+#include <ATen/ATen.h>
 
 #include "kernels/adamw.h"
 #include "optim/options.h"
@@ -33,8 +33,13 @@ class Adamw final : public Optimizer {
     const Piece& piece = pieces_[static_cast<size_t>(index)];
     const int64_t n = piece.parameter.numel(), offset = offsets_[static_cast<size_t>(index)];
     kernels::adamw(piece.parameter.view({n}), mean_.narrow(0, offset, n), square_.narrow(0, offset, n), piece.gradient.view({n}),
-                   {.learning_rate = facts.learning_rate, .beta1 = options_.beta1, .beta2 = options_.beta2, .eps = options_.eps,
-                    .weight_decay = piece.decays ? options_.weight_decay : 0, .step = facts.step, .gradient_scale = facts.gradient_scale,
+                   {.learning_rate = facts.learning_rate,
+                    .beta1 = options_.beta1,
+                    .beta2 = options_.beta2,
+                    .eps = options_.eps,
+                    .weight_decay = piece.decays ? options_.weight_decay : 0,
+                    .step = facts.step,
+                    .gradient_scale = facts.gradient_scale,
                     .gradient_factor = facts.gradient_factor});
   }
 
@@ -42,7 +47,9 @@ class Adamw final : public Optimizer {
     mesh::NamedTensors result;
     for (size_t i = 0; i < pieces_.size(); ++i) {
       const Piece& piece = pieces_[i];
-      const auto part = [&](const at::Tensor& flat) { return flat.narrow(0, offsets_[i], piece.parameter.numel()).view(piece.parameter.sizes()); };
+      const auto part = [&](const at::Tensor& flat) {
+        return flat.narrow(0, offsets_[i], piece.parameter.numel()).view(piece.parameter.sizes());
+      };
       result.push_back({"exp_avg." + piece.name, part(mean_)});
       result.push_back({"exp_avg_sq." + piece.name, part(square_)});
     }
@@ -59,6 +66,8 @@ class Adamw final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adamw(const OptimOptions& options, std::vector<Piece> pieces) { return std::make_unique<Adamw>(options, std::move(pieces)); }
+std::unique_ptr<Optimizer> make_adamw(const OptimOptions& options, std::vector<Piece> pieces) {
+  return std::make_unique<Adamw>(options, std::move(pieces));
+}
 
 }  // namespace cairn::optim

@@ -9,7 +9,8 @@ struct Clip {
   at::Tensor factor;  // float
 };
 
-// `sum_of_squares` is over the whole gradient before scaling; `scale` is what the gradient still has to be multiplied by. norm_max 0: no clipping.
+// `sum_of_squares` is over the whole gradient before scaling; `scale` is what the gradient still has to be multiplied by. norm_max 0: no
+// clipping.
 Clip clip(const at::Tensor& sum_of_squares, double scale, double norm_max);
 
 }  // namespace cairn::optim

@@ -1,11 +1,11 @@
 #include "parallel/pass.h"
 
-#include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
-
 #include <map>
 #include <optional>
 #include <vector>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "base/memory_tags.h"
 #include "base/trace.h"
@@ -34,8 +34,12 @@ std::optional<base::Trace::Span> span(const Pass& pass, std::string_view name, s
 model::Losses execute(const Pass& pass) {
   at::NoGradGuard no_grad;  // gradients are driven block by block; a block that wants autograd turns it on inside
   const auto& blocks = pass.model.blocks();
-  const model::Call call{.weights = pass.at, .buffers = pass.buffers, .axes = pass.axes, .random = pass.random,
-                         .needs = {.input = pass.into != nullptr, .weights = pass.into != nullptr}, .slice = {}};
+  const model::Call call{.weights = pass.at,
+                         .buffers = pass.buffers,
+                         .axes = pass.axes,
+                         .random = pass.random,
+                         .needs = {.input = pass.into != nullptr, .weights = pass.into != nullptr},
+                         .slice = {}};
   model::Values values;
   for (const auto& [name, field] : pass.batch.fields) values.put(name, field.tensor);
   std::vector<model::Saved> saved(pass.into ? blocks.size() : 0);

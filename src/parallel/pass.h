@@ -6,8 +6,13 @@
 #include "model/call.h"
 #include "model/objective.h"
 
-namespace cairn::base { class MemoryTags; class Trace; }
-namespace cairn::model { class Model; }
+namespace cairn::base {
+class MemoryTags;
+class Trace;
+}  // namespace cairn::base
+namespace cairn::model {
+class Model;
+}
 
 namespace cairn::parallel {
 
@@ -17,13 +22,13 @@ struct Pass {
   const model::Weights& at;
   model::Buffers& buffers;
   const mesh::Axes& axes;
-  const mesh::Batch& batch;             // on the model's device
+  const mesh::Batch& batch;  // on the model's device
   const model::Objective& objective;
-  mesh::Gradients* into = nullptr;      // null: losses only
-  double weight = 1;                    // of the summed loss
+  mesh::Gradients* into = nullptr;  // null: losses only
+  double weight = 1;                // of the summed loss
   base::Random random = {};
-  base::Trace* trace = nullptr;         // null: not traced
-  base::MemoryTags* memory = nullptr;   // where saved activations are booked; null: nowhere
+  base::Trace* trace = nullptr;        // null: not traced
+  base::MemoryTags* memory = nullptr;  // where saved activations are booked; null: nowhere
 };
 
 // Forward through all blocks in order, the objective, and, where gradients are asked for, both gradients of each block in reverse.

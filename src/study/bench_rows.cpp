@@ -1,6 +1,6 @@
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
@@ -29,16 +29,25 @@ BenchRow compare(std::string case_name, std::vector<double> ours, std::vector<do
 std::string to_json(const std::string& bench, const std::vector<BenchRow>& rows) {
   nlohmann::ordered_json json = {{"bench", bench}, {"rows", nlohmann::ordered_json::array()}};
   for (const BenchRow& r : rows)
-    json["rows"].push_back({{"case", r.case_name}, {"ours", r.ours}, {"peer", r.peer}, {"unit", r.unit}, {"ratio", r.ratio}, {"spread", r.spread}, {"goal", r.goal}, {"pass", r.pass}});
+    json["rows"].push_back({{"case", r.case_name},
+                            {"ours", r.ours},
+                            {"peer", r.peer},
+                            {"unit", r.unit},
+                            {"ratio", r.ratio},
+                            {"spread", r.spread},
+                            {"goal", r.goal},
+                            {"pass", r.pass}});
   return json.dump(2);
 }
 
 std::string to_table(const std::vector<BenchRow>& rows) {
   size_t width = 4;
   for (const BenchRow& r : rows) width = std::max(width, r.case_name.size());
-  std::string table = fmt::format("{:<{}}  {:>12}  {:>12}  {:<9}  {:>6}  {:>7}  {:>5}  {}\n", "case", width, "ours", "peer", "unit", "ratio", "spread", "goal", "verdict");
+  std::string table = fmt::format("{:<{}}  {:>12}  {:>12}  {:<9}  {:>6}  {:>7}  {:>5}  {}\n", "case", width, "ours", "peer", "unit",
+                                  "ratio", "spread", "goal", "verdict");
   for (const BenchRow& r : rows)
-    table += fmt::format("{:<{}}  {:>12.6g}  {:>12.6g}  {:<9}  {:>6.3f}  {:>6.1f}%  {:>5.2f}  {}\n", r.case_name, width, r.ours, r.peer, r.unit, r.ratio, r.spread * 100, r.goal, r.pass ? "reached" : "MISSED");
+    table += fmt::format("{:<{}}  {:>12.6g}  {:>12.6g}  {:<9}  {:>6.3f}  {:>6.1f}%  {:>5.2f}  {}\n", r.case_name, width, r.ours, r.peer,
+                         r.unit, r.ratio, r.spread * 100, r.goal, r.pass ? "reached" : "MISSED");
   return table;
 }
 

@@ -3,7 +3,9 @@
 #include <string>
 #include <vector>
 
-namespace cairn::base { class Log; }
+namespace cairn::base {
+class Log;
+}
 
 namespace cairn::study {
 

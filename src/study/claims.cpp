@@ -1,8 +1,8 @@
 #include "study/claims.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 namespace cairn::study {
@@ -22,8 +22,11 @@ bool Findings::hold() const {
 }
 
 std::string to_json(const std::string& slug, const Findings& findings, double seconds) {
-  nlohmann::ordered_json json = {{"slug", slug}, {"claims", nlohmann::ordered_json::array()}, {"skipped", nlohmann::ordered_json::array()}, {"seconds", seconds}};
-  for (const Claim& c : findings.claims()) json["claims"].push_back({{"claim", c.claim}, {"baseline", c.baseline}, {"measured", c.measured}, {"threshold", c.threshold}, {"pass", c.pass}});
+  nlohmann::ordered_json json = {
+      {"slug", slug}, {"claims", nlohmann::ordered_json::array()}, {"skipped", nlohmann::ordered_json::array()}, {"seconds", seconds}};
+  for (const Claim& c : findings.claims())
+    json["claims"].push_back(
+        {{"claim", c.claim}, {"baseline", c.baseline}, {"measured", c.measured}, {"threshold", c.threshold}, {"pass", c.pass}});
   for (const Skipped& s : findings.skipped()) json["skipped"].push_back({{"claim", s.claim}, {"reason", s.reason}});
   return json.dump(2);
 }
@@ -33,8 +36,11 @@ std::string to_table(const Findings& findings) {
   for (const Claim& c : findings.claims()) width = std::max(width, c.claim.size());
   for (const Skipped& s : findings.skipped()) width = std::max(width, s.claim.size());
   std::string table = fmt::format("{:<{}}  {:>12}  {:>12}  {:<18}  {}\n", "claim", width, "baseline", "measured", "threshold", "verdict");
-  for (const Claim& c : findings.claims()) table += fmt::format("{:<{}}  {:>12.6g}  {:>12.6g}  {:<18}  {}\n", c.claim, width, c.baseline, c.measured, c.threshold, c.pass ? "holds" : "FAILS");
-  for (const Skipped& s : findings.skipped()) table += fmt::format("{:<{}}  {:>12}  {:>12}  {:<18}  skipped: {}\n", s.claim, width, "-", "-", "-", s.reason);
+  for (const Claim& c : findings.claims())
+    table += fmt::format("{:<{}}  {:>12.6g}  {:>12.6g}  {:<18}  {}\n", c.claim, width, c.baseline, c.measured, c.threshold,
+                         c.pass ? "holds" : "FAILS");
+  for (const Skipped& s : findings.skipped())
+    table += fmt::format("{:<{}}  {:>12}  {:>12}  {:<18}  skipped: {}\n", s.claim, width, "-", "-", "-", s.reason);
   return table;
 }
 

@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
-namespace cairn::base { class Log; }
+namespace cairn::base {
+class Log;
+}
 
 namespace cairn::study {
 
@@ -26,8 +28,8 @@ struct Skipped {
 // What a proof is given.
 struct ProofOptions {
   uint64_t seed = 1;
-  std::string data;   // a text file to measure on; empty: the built-in stories
-  bool full = false;  // may take longer than five minutes
+  std::string data;     // a text file to measure on; empty: the built-in stories
+  bool full = false;    // may take longer than five minutes
   std::string scratch;  // a folder of its own, empty, removed afterwards
 };
 

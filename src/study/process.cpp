@@ -1,14 +1,13 @@
 #include "study/process.h"
 
+#include <cerrno>
+#include <cstring>
 #include <fcntl.h>
+#include <fstream>
+#include <iterator>
 #include <spawn.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 
 #include "base/check.h"
 #include "base/clock.h"

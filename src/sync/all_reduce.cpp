@@ -1,9 +1,9 @@
 #include "sync/all_reduce.h"
 
-#include <ATen/ATen.h>
-
 #include <utility>
 #include <vector>
+
+#include <ATen/ATen.h>
 
 #include "base/check.h"
 #include "comm/group.h"
@@ -21,7 +21,8 @@ struct Bucket {
 };
 
 bool touch(const at::Tensor& a, const at::Tensor& b) {
-  return a.dtype() == b.dtype() && a.is_contiguous() && b.is_contiguous() && a.storage().is_alias_of(b.storage()) && a.storage_offset() + a.numel() == b.storage_offset();
+  return a.dtype() == b.dtype() && a.is_contiguous() && b.is_contiguous() && a.storage().is_alias_of(b.storage()) &&
+         a.storage_offset() + a.numel() == b.storage_offset();
 }
 
 class AllReduce final : public Sync {
@@ -57,7 +58,8 @@ class AllReduce final : public Sync {
   }
 
   comm::Work after_backward(const StepFacts& facts) override {
-    CAIRN_CHECK(announced_ == static_cast<int64_t>(replica_.gradients.size()), "{} of {} gradients announced at step {}", announced_, replica_.gradients.size(), facts.step);
+    CAIRN_CHECK(announced_ == static_cast<int64_t>(replica_.gradients.size()), "{} of {} gradients announced at step {}", announced_,
+                replica_.gradients.size(), facts.step);
     begin_step();
     return comm::Work::all(std::exchange(pending_, {}));
   }
@@ -72,9 +74,9 @@ class AllReduce final : public Sync {
   }
 
   Replica replica_;
-  std::vector<Bucket> buckets_;     // in the order in which they leave
-  std::vector<size_t> bucket_of_;   // by gradient
-  size_t next_ = 0;                 // first bucket that has not left in this step
+  std::vector<Bucket> buckets_;    // in the order in which they leave
+  std::vector<size_t> bucket_of_;  // by gradient
+  size_t next_ = 0;                // first bucket that has not left in this step
   int64_t announced_ = 0;
   std::vector<comm::Work> pending_;
 };

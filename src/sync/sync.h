@@ -8,7 +8,9 @@
 #include "comm/work.h"
 #include "mesh/named_tensor.h"
 
-namespace cairn::comm { class Group; }
+namespace cairn::comm {
+class Group;
+}
 
 namespace cairn::sync {
 

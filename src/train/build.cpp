@@ -1,9 +1,9 @@
 #include "train/build.h"
 
+#include <utility>
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-
-#include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -18,13 +18,15 @@ namespace {
 
 at::Device choose_device(const std::string& name) {
   if (name == "cpu") return at::Device(at::kCPU);
-  if (!kernels::has_cuda_kernels()) base::fail_input("--device cuda: this build has no CUDA; build it with CAIRN_PRESET=cuda where nvcc is installed");
+  if (!kernels::has_cuda_kernels())
+    base::fail_input("--device cuda: this build has no CUDA; build it with CAIRN_PRESET=cuda where nvcc is installed");
   if (!at::hasCUDA()) base::fail_input("--device cuda: no usable GPU was found (nvidia-smi shows what the driver sees)");
   return at::Device(at::kCUDA, 0);
 }
 
 data::Opened open_data(comm::World& world, const Settings& settings, const Start& start) {
-  const data::CorpusOptions options{.held_out_fraction = settings.eval.fraction, .cache_folder = start.cache.string(), .threads = start.threads, .progress = {}};
+  const data::CorpusOptions options{
+      .held_out_fraction = settings.eval.fraction, .cache_folder = start.cache.string(), .threads = start.threads, .progress = {}};
   return data::open_data(settings.data, options, world.log());
 }
 
@@ -59,7 +61,8 @@ void book(Job& job) {
 std::vector<optim::Piece> pieces_of(const Engine& engine) {
   std::vector<optim::Piece> pieces;
   for (size_t i = 0; i < engine.parameter_views.size(); ++i)
-    pieces.push_back({engine.parameter_views[i].name, engine.parameter_views[i].tensor, engine.gradient_views[i].tensor, engine.model->parameters()[i].decays()});
+    pieces.push_back({engine.parameter_views[i].name, engine.parameter_views[i].tensor, engine.gradient_views[i].tensor,
+                      engine.model->parameters()[i].decays()});
   return pieces;
 }
 
@@ -80,14 +83,16 @@ mesh::Batch make_batch(const Job& job, int64_t step) {
 void start_loader(Job& job) {
   // The loader outlives no part of the job it reads, because it is the last member; the job itself must not move while it runs.
   Job* const self = &job;
-  job.loader = std::make_unique<data::Loader>([self](int64_t step) { return make_batch(*self, step); }, job.steps_done + 1, job.settings.train.steps + 1);
+  job.loader = std::make_unique<data::Loader>([self](int64_t step) { return make_batch(*self, step); }, job.steps_done + 1,
+                                              job.settings.train.steps + 1);
 }
 
 }  // namespace
 
 parallel::Plan make_plan(const Settings& settings, int ranks) {
   const int64_t dp = settings.mesh.dp == 0 ? ranks : settings.mesh.dp;
-  if (dp != ranks) base::fail_input("mesh.dp = {} needs {} ranks and there are {}: pass --nproc {}, or leave mesh.dp at 0", dp, dp, ranks, dp);
+  if (dp != ranks)
+    base::fail_input("mesh.dp = {} needs {} ranks and there are {}: pass --nproc {}, or leave mesh.dp at 0", dp, dp, ranks, dp);
   parallel::Plan plan;
   plan.mesh.axes = {{"dp", ranks}};
   plan.sync["dp"] = settings.sync.kind;
@@ -116,8 +121,10 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
 
   job->data = open_data(world, job->settings, start);
   const Settings& s = job->settings;
-  model::Task task = model::make_task(s.model, {.vocab = job->data.tokenizer ? job->data.tokenizer->vocab_size() : 0, .length = job->data.length,
-                                                .features = job->data.features, .classes = job->data.classes});
+  model::Task task = model::make_task(s.model, {.vocab = job->data.tokenizer ? job->data.tokenizer->vocab_size() : 0,
+                                                .length = job->data.length,
+                                                .features = job->data.features,
+                                                .classes = job->data.classes});
   Engine& engine = job->engine;
   engine.model = std::move(task.model);
   engine.objective = std::move(task.objective);
@@ -135,9 +142,15 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   book(*job);
 
   job->step = make_ordinary_step();
-  job->sampler = data::make_sampler(s.data.sampler, {.from = job->data.samples->training(), .global_batch = s.train.global_batch, .steps = s.train.steps, .seed = static_cast<uint64_t>(s.train.seed)});
+  job->sampler = data::make_sampler(s.data.sampler, {.from = job->data.samples->training(),
+                                                     .global_batch = s.train.global_batch,
+                                                     .steps = s.train.steps,
+                                                     .seed = static_cast<uint64_t>(s.train.seed)});
   const auto steps = static_cast<double>(s.train.steps);
-  job->schedule = {.shape = s.optim.schedule, .highest = s.optim.learning_rate, .warmup = static_cast<double>(s.optim.warmup_steps) / steps, .final_share = s.optim.final_share};
+  job->schedule = {.shape = s.optim.schedule,
+                   .highest = s.optim.learning_rate,
+                   .warmup = static_cast<double>(s.optim.warmup_steps) / steps,
+                   .final_share = s.optim.final_share};
   if (!start.resume || !restore(*job, start.out.string(), world.log()))
     model::materialise(*engine.model, engine.weights->flat(), base::Random(static_cast<uint64_t>(s.train.seed)));
   start_loader(*job);

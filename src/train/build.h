@@ -1,8 +1,8 @@
 #pragma once
-#include <c10/core/Device.h>
-
 #include <memory>
 #include <string>
+
+#include <c10/core/Device.h>
 
 #include "base/clock.h"
 #include "base/memory_tags.h"
@@ -18,7 +18,10 @@
 #include "train/start.h"
 #include "train/step.h"
 
-namespace cairn::comm { class Group; class World; }
+namespace cairn::comm {
+class Group;
+class World;
+}  // namespace cairn::comm
 
 namespace cairn::train {
 
@@ -32,7 +35,7 @@ struct Job {
   std::unique_ptr<data::Sampler> sampler;
   optim::Schedule schedule;
   std::unique_ptr<base::Trace> trace;
-  std::unique_ptr<base::MemoryTags> memory;    // bytes by purpose, booked where they are allocated
+  std::unique_ptr<base::MemoryTags> memory;  // bytes by purpose, booked where they are allocated
   std::vector<base::BookedMemory> booked;
   Engine engine;
   std::unique_ptr<Step> step;

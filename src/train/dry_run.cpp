@@ -1,8 +1,8 @@
 #include "train/dry_run.h"
 
-#include <fmt/format.h>
-
 #include <filesystem>
+
+#include <fmt/format.h>
 
 #include "base/check.h"
 #include "base/memory_tags.h"
@@ -41,23 +41,31 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   if (!s.data.path.empty() && !std::filesystem::exists(s.data.path)) base::fail_input("data.path = {}: no such file", s.data.path);
   const bool text = s.data.kind == "text";
   const int64_t vocab = s.data.tokenizer == "bytes" ? 257 : s.data.vocab, length = text ? s.data.length : 1;
-  const model::Task task = model::make_task(s.model, {.vocab = text ? vocab : 0, .length = text ? length : 0, .features = text ? 0 : 2, .classes = text ? 0 : 3});
+  const model::Task task = model::make_task(
+      s.model, {.vocab = text ? vocab : 0, .length = text ? length : 0, .features = text ? 0 : 2, .classes = text ? 0 : 3});
   const Work work = count(*task.model, length);
   const int64_t elements = task.model->elements(), tokens = s.train.global_batch * length;
-  Footprint f{.parameters = elements * 4, .gradients = elements * 4, .optimizer = elements * 8,
-              .activations = static_cast<int64_t>(work.saved_elements_per_token * static_cast<double>(plan.micro_batch * length) * 4), .program = kProgramBytes};
+  Footprint f{.parameters = elements * 4,
+              .gradients = elements * 4,
+              .optimizer = elements * 8,
+              .activations = static_cast<int64_t>(work.saved_elements_per_token * static_cast<double>(plan.micro_batch * length) * 4),
+              .program = kProgramBytes};
   const int64_t machine = base::machine_bytes();
   std::string out;
   const auto line = [&](std::string_view name, const std::string& value) { out += fmt::format("  {:<22} {}\n", name, value); };
   out += "dry run: nothing is trained or written\n";
-  line("model", fmt::format("{}, {} parameters in {} tensors", s.model.kind, base::human_count(static_cast<double>(elements)), task.model->parameters().size()));
+  line("model", fmt::format("{}, {} parameters in {} tensors", s.model.kind, base::human_count(static_cast<double>(elements)),
+                            task.model->parameters().size()));
   line("data", s.data.kind == "spirals" ? "the built-in spirals" : s.data.path.empty() ? "the built-in stories" : s.data.path);
   line("run directory", start.out.string());
-  line("layout", fmt::format("{} on {}, {} thread{} a rank", mesh::to_string(plan.mesh), start.device, start.threads, start.threads == 1 ? "" : "s"));
+  line("layout",
+       fmt::format("{} on {}, {} thread{} a rank", mesh::to_string(plan.mesh), start.device, start.threads, start.threads == 1 ? "" : "s"));
   line("sync", plan.sync.at("dp"));
-  line("steps", fmt::format("{} of {} samples ({} tokens), micro-batches of {}", s.train.steps, s.train.global_batch, tokens, plan.micro_batch));
-  line("work", fmt::format("{} FLOP a step, {} in all", base::human_count(3 * work.forward_flops_per_token * static_cast<double>(tokens)),
-                           base::human_count(3 * work.forward_flops_per_token * static_cast<double>(tokens) * static_cast<double>(s.train.steps))));
+  line("steps",
+       fmt::format("{} of {} samples ({} tokens), micro-batches of {}", s.train.steps, s.train.global_batch, tokens, plan.micro_batch));
+  line("work",
+       fmt::format("{} FLOP a step, {} in all", base::human_count(3 * work.forward_flops_per_token * static_cast<double>(tokens)),
+                   base::human_count(3 * work.forward_flops_per_token * static_cast<double>(tokens) * static_cast<double>(s.train.steps))));
   out += "memory of one rank\n";
   line("parameters", base::human_bytes(f.parameters));
   line("gradients", base::human_bytes(f.gradients));
@@ -67,7 +75,8 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   line("total", base::human_bytes(f.total()));
   line("all ranks", fmt::format("{} of this machine's {}", base::human_bytes(f.total() * ranks), base::human_bytes(machine)));
   if (start.device == "cpu" && f.total() * ranks > machine)
-    out += fmt::format("this does not fit: fewer ranks (--nproc), a smaller train.micro_batch = {}, or a smaller model would\n", std::max<int64_t>(1, plan.micro_batch / 2));
+    out += fmt::format("this does not fit: fewer ranks (--nproc), a smaller train.micro_batch = {}, or a smaller model would\n",
+                       std::max<int64_t>(1, plan.micro_batch / 2));
   return out;
 }
 

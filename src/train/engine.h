@@ -10,7 +10,10 @@
 #include "optim/optimizer.h"
 #include "sync/sync.h"
 
-namespace cairn::base { class MemoryTags; class Trace; }
+namespace cairn::base {
+class MemoryTags;
+class Trace;
+}  // namespace cairn::base
 
 namespace cairn::train {
 
@@ -29,7 +32,7 @@ struct Engine {
   int64_t pieces = 0;       // of the optimizer
   int64_t micro_batch = 1;  // samples of one pass
   double clip_norm = 0;
-  base::Random random;      // for what is drawn during a pass
+  base::Random random;  // for what is drawn during a pass
   base::Trace* trace = nullptr;
   base::MemoryTags* memory = nullptr;
 };

@@ -1,10 +1,10 @@
 #include "train/evaluate.h"
 
-#include <ATen/ATen.h>
-
 #include <array>
 #include <limits>
 #include <numeric>
+
+#include <ATen/ATen.h>
 
 #include "comm/group.h"
 #include "data/shard.h"
@@ -27,8 +27,13 @@ double held_out_loss(Job& job) {
     job.data.samples->fill(ids, batch);
     batch = mesh::to_device(batch, job.device);
     Engine& engine = job.engine;
-    const model::Losses losses = parallel::execute({.model = *engine.model, .at = *engine.weights, .buffers = engine.buffers, .axes = engine.axes, .batch = batch,
-                                                    .objective = *engine.objective, .random = engine.random});
+    const model::Losses losses = parallel::execute({.model = *engine.model,
+                                                    .at = *engine.weights,
+                                                    .buffers = engine.buffers,
+                                                    .axes = engine.axes,
+                                                    .batch = batch,
+                                                    .objective = *engine.objective,
+                                                    .random = engine.random});
     sums[0] += losses.sum.item<double>();
     sums[1] += losses.count.to(at::kDouble).item<double>();
   }

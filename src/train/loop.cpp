@@ -27,7 +27,8 @@ int64_t tokens_of(const Job& job, int64_t step) {
 StepOutput run_step(Job& job, const StepInput& on_host) {
   const SyncCheck check(job.settings.log.sync_check && job.device.is_cuda());
   const mesh::Batch batch = mesh::to_device(on_host.batch, job.device);
-  return job.step->run(job.engine, {.step = on_host.step, .batch = batch, .tokens = on_host.tokens, .learning_rate = on_host.learning_rate});
+  return job.step->run(job.engine,
+                       {.step = on_host.step, .batch = batch, .tokens = on_host.tokens, .learning_rate = on_host.learning_rate});
 }
 
 // One rank writes; the others wait for it, so that no rank runs ahead of what is on disk.
@@ -57,7 +58,9 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const ba
 
     double held_out = std::numeric_limits<double>::quiet_NaN();
     if (due(step, job->settings.eval.every, last)) held_out = held_out_loss(*job);
-    stopped = record.step({.step = step, .tokens = tokens, .tokens_done = job->tokens_done, .learning_rate = learning_rate, .held_out_loss = held_out}, output, stop.requested());
+    stopped = record.step(
+        {.step = step, .tokens = tokens, .tokens_done = job->tokens_done, .learning_rate = learning_rate, .held_out_loss = held_out},
+        output, stop.requested());
     if (stopped || due(step, job->settings.snapshot.every, last)) save_snapshot(world, *job, start);
   }
   job->engine.sync->finish();

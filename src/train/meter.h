@@ -1,12 +1,11 @@
 #pragma once
-#include <ATen/core/Tensor.h>
-
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include "train/step.h"
 

@@ -4,17 +4,27 @@ namespace cairn::train {
 
 base::Schema<TrainOptions> train_schema() {
   using O = TrainOptions;
-  return {"train", "How long and in what portions to train.",
+  return {"train",
+          "How long and in what portions to train.",
           {{"steps", &O::steps, "Optimizer steps.", base::at_least(1), {"max_steps", "train_iters"}},
-           {"global_batch", &O::global_batch, "Samples of one step, over all ranks; any rank count divides it.", base::at_least(1), {"global_batch_size"}},
-           {"micro_batch", &O::micro_batch, "Samples of one pass on one rank; 0 takes the rank's whole share.", base::at_least(0), {"micro_batch_size", "per_device_train_batch_size"}},
+           {"global_batch",
+            &O::global_batch,
+            "Samples of one step, over all ranks; any rank count divides it.",
+            base::at_least(1),
+            {"global_batch_size"}},
+           {"micro_batch",
+            &O::micro_batch,
+            "Samples of one pass on one rank; 0 takes the rank's whole share.",
+            base::at_least(0),
+            {"micro_batch_size", "per_device_train_batch_size"}},
            {"precision", &O::precision, "Number format of the computation; parameters and sums are fp32.", base::one_of({"fp32"})},
            {"seed", &O::seed, "Decides starting values and sample order, on any number of ranks.", base::at_least(0)}}};
 }
 
 base::Schema<EvalOptions> eval_schema() {
   using O = EvalOptions;
-  return {"eval", "Loss on text that is held out from training.",
+  return {"eval",
+          "Loss on text that is held out from training.",
           {{"every", &O::every, "Steps between two evaluations; 0 evaluates at the end only.", base::at_least(0), {"eval_steps"}},
            {"fraction", &O::fraction, "Share of the samples that is held out; 0 holds out nothing.", base::between(0, 0.9)},
            {"samples", &O::samples, "Most samples of one evaluation.", base::at_least(1)}}};
@@ -22,7 +32,8 @@ base::Schema<EvalOptions> eval_schema() {
 
 base::Schema<LogOptions> log_schema() {
   using O = LogOptions;
-  return {"log", "What a run leaves behind besides metrics.jsonl.",
+  return {"log",
+          "What a run leaves behind besides metrics.jsonl.",
           {{"tensorboard", &O::tensorboard, "Write TensorBoard event files."},
            {"trace", &O::trace, "Write trace.json, to be opened in Perfetto."},
            {"samples", &O::samples, "Texts to write at the end.", base::between(0, 100)},
@@ -32,8 +43,13 @@ base::Schema<LogOptions> log_schema() {
 
 base::Schema<MeshOptions> mesh_schema() {
   using O = MeshOptions;
-  return {"mesh", "How ranks are arranged.",
-          {{"dp", &O::dp, "Replicas that share each step's samples; 0 takes all ranks.", base::at_least(0), {"data_parallel_replicate_degree"}}}};
+  return {"mesh",
+          "How ranks are arranged.",
+          {{"dp",
+            &O::dp,
+            "Replicas that share each step's samples; 0 takes all ranks.",
+            base::at_least(0),
+            {"data_parallel_replicate_degree"}}}};
 }
 
 }  // namespace cairn::train

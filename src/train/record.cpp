@@ -1,11 +1,11 @@
 #include "train/record.h"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -16,8 +16,7 @@
 
 namespace cairn::train {
 
-Record::Record(comm::World& world, Job& job, const Start& start)
-    : world_(world), job_(job), start_(start), meter_(job.device) {
+Record::Record(comm::World& world, Job& job, const Start& start) : world_(world), job_(job), start_(start), meter_(job.device) {
   result_.step = job.steps_done;
   result_.held_out_loss = std::numeric_limits<double>::quiet_NaN();
   if (job.writes) {
@@ -60,8 +59,14 @@ void Record::write(const StepRecord& facts, double loss, double gradient_norm) {
   tokens_per_s_ = tokens_per_s_ == 0 ? rate : 0.9 * tokens_per_s_ + 0.1 * rate;
   const int64_t memory = memory_in_use(job_.device);
   if (metrics_) {
-    base::MetricsRow row{{{"step", facts.step}, {"loss", loss}, {"tokens", facts.tokens_done}, {"tokens_per_s", rate}, {"grad_norm", gradient_norm},
-                          {"lr", facts.learning_rate}, {"memory_bytes", memory}, {"seconds", job_.seconds_done}}};
+    base::MetricsRow row{{{"step", facts.step},
+                          {"loss", loss},
+                          {"tokens", facts.tokens_done},
+                          {"tokens_per_s", rate},
+                          {"grad_norm", gradient_norm},
+                          {"lr", facts.learning_rate},
+                          {"memory_bytes", memory},
+                          {"seconds", job_.seconds_done}}};
     if (startup_s_ > 0) row.values.push_back({"startup_seconds", std::exchange(startup_s_, 0)});
     if (!std::isnan(facts.held_out_loss)) row.values.push_back({"eval_loss", facts.held_out_loss});
     metrics_->write(row);
@@ -75,8 +80,11 @@ void Record::write(const StepRecord& facts, double loss, double gradient_norm) {
     if (!std::isnan(facts.held_out_loss)) tensorboard_->scalar("eval/loss", facts.step, facts.held_out_loss);
   }
   if (!std::isfinite(loss) || !std::isfinite(gradient_norm))
-    throw Error(Error::Kind::diverged, fmt::format("the {} became {} at step {}: lower optim.learning_rate = {} (or raise optim.warmup_steps), then continue from the last snapshot with --resume auto",
-                                                   std::isfinite(loss) ? "gradient norm" : "loss", std::isfinite(loss) ? gradient_norm : loss, facts.step, job_.settings.optim.learning_rate));
+    throw Error(Error::Kind::diverged,
+                fmt::format("the {} became {} at step {}: lower optim.learning_rate = {} (or raise optim.warmup_steps), then continue from "
+                            "the last snapshot with --resume auto",
+                            std::isfinite(loss) ? "gradient norm" : "loss", std::isfinite(loss) ? gradient_norm : loss, facts.step,
+                            job_.settings.optim.learning_rate));
   result_.step = facts.step;
   result_.loss = loss;
   if (!std::isnan(facts.held_out_loss)) result_.held_out_loss = facts.held_out_loss;
@@ -84,8 +92,9 @@ void Record::write(const StepRecord& facts, double loss, double gradient_norm) {
     const int64_t steps = job_.settings.train.steps;
     const double left_s = static_cast<double>((steps - facts.step) * facts.tokens) / tokens_per_s_;
     progress_->update(fmt::format("step {}/{}  loss {:.4f}{}  {} tokens/s  {}  {} left", facts.step, steps, loss,
-                                  std::isnan(result_.held_out_loss) ? "" : fmt::format("  held-out {:.4f}", result_.held_out_loss), base::human_count(tokens_per_s_),
-                                  base::human_bytes(memory), base::human_duration(std::chrono::nanoseconds(static_cast<int64_t>(left_s * 1e9)))));
+                                  std::isnan(result_.held_out_loss) ? "" : fmt::format("  held-out {:.4f}", result_.held_out_loss),
+                                  base::human_count(tokens_per_s_), base::human_bytes(memory),
+                                  base::human_duration(std::chrono::nanoseconds(static_cast<int64_t>(left_s * 1e9)))));
   }
 }
 
@@ -93,7 +102,8 @@ void Record::finish(bool stopped) {
   while (const std::optional<Reading> reading = meter_.take(/*all=*/true)) take(&*reading, false);
   result_.stopped = stopped;
   if (progress_)
-    progress_->finish(fmt::format("{} step {}: loss {:.4f}, {} tokens in {}", stopped ? "stopped at" : "trained to", result_.step, result_.loss, base::human_count(static_cast<double>(job_.tokens_done)),
+    progress_->finish(fmt::format("{} step {}: loss {:.4f}, {} tokens in {}", stopped ? "stopped at" : "trained to", result_.step,
+                                  result_.loss, base::human_count(static_cast<double>(job_.tokens_done)),
                                   base::human_duration(std::chrono::nanoseconds(static_cast<int64_t>(job_.seconds_done * 1e9)))));
   if (start_.out.empty()) return;
   write_run_files(world_, job_, start_, result_);

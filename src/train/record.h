@@ -10,7 +10,9 @@
 #include "train/meter.h"
 #include "train/start.h"
 
-namespace cairn::comm { class World; }
+namespace cairn::comm {
+class World;
+}
 
 namespace cairn::train {
 
@@ -19,14 +21,14 @@ struct Job;
 // What is known of a step on the host while its numbers may still be on the device.
 struct StepRecord {
   int64_t step = 0;
-  int64_t tokens = 0;            // of the step, over all ranks
-  int64_t tokens_done = 0;       // of the run, up to its end
+  int64_t tokens = 0;       // of the step, over all ranks
+  int64_t tokens_done = 0;  // of the run, up to its end
   double learning_rate = 0;
-  double held_out_loss = 0;      // NaN: not evaluated
+  double held_out_loss = 0;  // NaN: not evaluated
 };
 
-// Keeps the run directory: recipe.toml, plan.json, metrics.jsonl, TensorBoard events, ledger.json, trace.json, report.html; and the progress
-// line. Lives on every rank, since losses are summed over all; only one writes.
+// Keeps the run directory: recipe.toml, plan.json, metrics.jsonl, TensorBoard events, ledger.json, trace.json, report.html; and the
+// progress line. Lives on every rank, since losses are summed over all; only one writes.
 class Record {
  public:
   Record(comm::World& world, Job& job, const Start& start);
@@ -51,8 +53,8 @@ class Record {
   std::unique_ptr<base::Metrics> metrics_;
   std::unique_ptr<base::TensorBoard> tensorboard_;
   std::unique_ptr<base::Progress> progress_;
-  double startup_s_ = 0;  // from the start of the process to the first step
-  double last_s_ = 0;     // on the wall clock: when the step before was booked
+  double startup_s_ = 0;     // from the start of the process to the first step
+  double last_s_ = 0;        // on the wall clock: when the step before was booked
   double tokens_per_s_ = 0;  // smoothed, for the time left
   Result result_;
 };

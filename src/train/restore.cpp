@@ -20,7 +20,10 @@ std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
   if (job.data.tokenizer) contents.texts["tokenizer.json"] = job.data.tokenizer->json();
   contents.texts["training/recipe.toml"] = job.recipe_toml;
   contents.texts["training/plan.json"] = parallel::to_json(job.plan);
-  const nlohmann::ordered_json state = {{"step", job.steps_done}, {"tokens", job.tokens_done}, {"seconds", job.seconds_done}, {"seed", job.settings.train.seed},
+  const nlohmann::ordered_json state = {{"step", job.steps_done},
+                                        {"tokens", job.tokens_done},
+                                        {"seconds", job.seconds_done},
+                                        {"seed", job.settings.train.seed},
                                         {"next_sample", job.steps_done * job.settings.train.global_batch}};
   contents.texts["training/state.json"] = state.dump(2) + "\n";
   return snapshot::save(run_dir, contents, {.newest = job.settings.snapshot.keep}, disk);
@@ -33,10 +36,13 @@ bool restore(Job& job, const std::string& run_dir, base::Log& log) {
     return false;
   }
   const nlohmann::json state = nlohmann::json::parse(found->text("training/state.json"), nullptr, /*allow_exceptions=*/false);
-  if (!state.is_object() || !state.contains("step") || !state["step"].is_number_integer() || !state.contains("tokens") || !state["tokens"].is_number_integer())
+  if (!state.is_object() || !state.contains("step") || !state["step"].is_number_integer() || !state.contains("tokens") ||
+      !state["tokens"].is_number_integer())
     throw Error(Error::Kind::corrupt_file, fmt::format("{}/training/state.json: not the state of a run", found->path()));
   if (state.value("seed", job.settings.train.seed) != job.settings.train.seed)
-    base::fail_input("train.seed = {} differs from the {} that {} was trained with: its samples would come in another order; resume with the same seed", job.settings.train.seed, state.value("seed", int64_t{0}), run_dir);
+    base::fail_input(
+        "train.seed = {} differs from the {} that {} was trained with: its samples would come in another order; resume with the same seed",
+        job.settings.train.seed, state.value("seed", int64_t{0}), run_dir);
   found->load_into("model", job.engine.parameter_views);
   found->load_into("optimizer", job.engine.optimizer->state());
   if (mesh::NamedTensors own = job.engine.sync->state(); !own.empty()) found->load_into("sync", own);
@@ -44,7 +50,8 @@ bool restore(Job& job, const std::string& run_dir, base::Log& log) {
   job.steps_done = found->step();
   job.tokens_done = state["tokens"].get<int64_t>();
   job.seconds_done = state.value("seconds", 0.0);
-  log.info("resumed {} at step {}: the next sample is number {}", run_dir, job.steps_done, job.steps_done * job.settings.train.global_batch);
+  log.info("resumed {} at step {}: the next sample is number {}", run_dir, job.steps_done,
+           job.steps_done * job.settings.train.global_batch);
   return true;
 }
 

@@ -1,7 +1,10 @@
 #pragma once
 #include <string>
 
-namespace cairn::base { class Disk; class Log; }
+namespace cairn::base {
+class Disk;
+class Log;
+}  // namespace cairn::base
 
 namespace cairn::train {
 

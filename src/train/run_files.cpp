@@ -1,8 +1,8 @@
 #include "train/run_files.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
+
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/files.h"
@@ -24,12 +24,14 @@ namespace {
 std::vector<std::string> gather_texts(comm::Group& group, const std::string& own, std::string_view what) {
   std::vector<int64_t> sizes(static_cast<size_t>(group.size()));
   int64_t size = static_cast<int64_t>(own.size());
-  group.all_gather({sizes.data(), group.size(), comm::Dtype::i64}, {&size, 1, comm::Dtype::i64}, {comm::Purpose::control, what}).wait_host();
+  group.all_gather({sizes.data(), group.size(), comm::Dtype::i64}, {&size, 1, comm::Dtype::i64}, {comm::Purpose::control, what})
+      .wait_host();
   int64_t total = 0;
   for (int64_t n : sizes) total += n;
   std::string all(static_cast<size_t>(total), '\0');
   std::string mine = own;
-  group.all_gather({all.data(), total, comm::Dtype::u8}, {mine.data(), size, comm::Dtype::u8}, {comm::Purpose::control, what}, sizes).wait_host();
+  group.all_gather({all.data(), total, comm::Dtype::u8}, {mine.data(), size, comm::Dtype::u8}, {comm::Purpose::control, what}, sizes)
+      .wait_host();
   std::vector<std::string> texts;
   size_t at = 0;
   for (int64_t n : sizes) {
@@ -45,7 +47,8 @@ std::string merge_ledgers(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) {
     const auto one = nlohmann::ordered_json::parse(text);
     for (const auto& [purpose, total] : one["by_purpose"].items()) {
-      auto& sum = merged["by_purpose"].emplace(purpose, nlohmann::ordered_json{{"bytes", int64_t{0}}, {"messages", int64_t{0}}}).first.value();
+      auto& sum =
+          merged["by_purpose"].emplace(purpose, nlohmann::ordered_json{{"bytes", int64_t{0}}, {"messages", int64_t{0}}}).first.value();
       for (const char* unit : {"bytes", "messages"}) sum[unit] = sum[unit].get<int64_t>() + total[unit].get<int64_t>();
     }
     for (const auto& pair : one["pairs"]) merged["pairs"].push_back(pair);
@@ -65,12 +68,20 @@ void write_trace(comm::World& world, const Job& job, const std::filesystem::path
 }
 
 ReportData report_of(const Job& job, const Start& start, const Result& result, const std::string& ledger, int ranks) {
-  ReportData report{.title = start.out.filename().string(), .rows = {}, .held_out = {}, .samples = {}, .recipe_toml = job.recipe_toml, .ledger_json = ledger, .facts = {}};
+  ReportData report{.title = start.out.filename().string(),
+                    .rows = {},
+                    .held_out = {},
+                    .samples = {},
+                    .recipe_toml = job.recipe_toml,
+                    .ledger_json = ledger,
+                    .facts = {}};
   for (const base::MetricsRow& row : base::read_metrics(start.out / "metrics.jsonl")) {
-    report.rows.push_back({row.integer("step"), row.number("loss"), row.number("tokens_per_s"), row.number("memory_bytes"), row.number("lr"), row.number("grad_norm"), row.number("seconds"), row.integer("tokens")});
+    report.rows.push_back({row.integer("step"), row.number("loss"), row.number("tokens_per_s"), row.number("memory_bytes"),
+                           row.number("lr"), row.number("grad_norm"), row.number("seconds"), row.integer("tokens")});
     if (row.has("eval_loss")) report.held_out.push_back({row.integer("step"), row.number("eval_loss")});
   }
-  report.facts = {{"Model", fmt::format("{}, {} parameters", job.settings.model.kind, base::human_count(static_cast<double>(job.engine.model->elements())))},
+  report.facts = {{"Model", fmt::format("{}, {} parameters", job.settings.model.kind,
+                                        base::human_count(static_cast<double>(job.engine.model->elements())))},
                   {"Data", job.data.origin},
                   {"Ranks", fmt::format("{} ({}), {} thread{} each", ranks, start.device, start.threads, start.threads == 1 ? "" : "s")},
                   {"Machine memory", base::human_bytes(base::machine_bytes())},

@@ -3,7 +3,9 @@
 
 #include "train/start.h"
 
-namespace cairn::comm { class World; }
+namespace cairn::comm {
+class World;
+}
 
 namespace cairn::train {
 

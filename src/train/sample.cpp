@@ -13,7 +13,11 @@ std::vector<ReportData::Sample> write_samples(Job& job) {
   const base::Random random = base::Random(static_cast<uint64_t>(job.settings.train.seed)).for_purpose("samples");
   for (int64_t i = 0; i < job.settings.log.samples; ++i) {
     const model::Generated text = model::generate(*job.engine.model, *job.engine.weights, job.engine.buffers, prompt,
-                                                  {.tokens = job.data.length, .length_max = job.data.length, .temperature = 0.6, .stop = tokenizer.end_of_text(), .random = random.for_index(static_cast<uint64_t>(i))});
+                                                  {.tokens = job.data.length,
+                                                   .length_max = job.data.length,
+                                                   .temperature = 0.6,
+                                                   .stop = tokenizer.end_of_text(),
+                                                   .random = random.for_index(static_cast<uint64_t>(i))});
     samples.push_back({job.settings.log.prompt, tokenizer.decode(text.ids)});
   }
   return samples;

@@ -18,8 +18,9 @@ Settings read_settings(base::Recipe& recipe) {
 }
 
 std::vector<base::Section> recipe_sections() {
-  return {model::model_schema().section(), data::data_schema().section(), train_schema().section(), optim::optim_schema().section(), mesh_schema().section(),
-          sync::sync_schema().section(), snapshot::snapshot_schema().section(), eval_schema().section(), log_schema().section()};
+  return {model::model_schema().section(),       data::data_schema().section(), train_schema().section(),
+          optim::optim_schema().section(),       mesh_schema().section(),       sync::sync_schema().section(),
+          snapshot::snapshot_schema().section(), eval_schema().section(),       log_schema().section()};
 }
 
 }  // namespace cairn::train

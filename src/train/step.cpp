@@ -22,9 +22,17 @@ class OrdinaryStep final : public Step {
     for (const data::Share& part : parts) {
       const mesh::Batch batch = mesh::slice(input.batch, part.first, part.first + part.count);
       // Divided by the global count here, so that gradients of micro-batches and ranks simply add up.
-      const model::Losses losses = parallel::execute({.model = *engine.model, .at = *engine.weights, .buffers = engine.buffers, .axes = engine.axes, .batch = batch,
-                                                      .objective = *engine.objective, .into = engine.gradients.get(), .weight = 1.0 / static_cast<double>(input.tokens),
-                                                      .random = engine.random.for_index(static_cast<uint64_t>(input.step)), .trace = engine.trace, .memory = engine.memory});
+      const model::Losses losses = parallel::execute({.model = *engine.model,
+                                                      .at = *engine.weights,
+                                                      .buffers = engine.buffers,
+                                                      .axes = engine.axes,
+                                                      .batch = batch,
+                                                      .objective = *engine.objective,
+                                                      .into = engine.gradients.get(),
+                                                      .weight = 1.0 / static_cast<double>(input.tokens),
+                                                      .random = engine.random.for_index(static_cast<uint64_t>(input.step)),
+                                                      .trace = engine.trace,
+                                                      .memory = engine.memory});
       loss_sum = loss_sum.defined() ? loss_sum + losses.sum : losses.sum;
     }
     engine.gradients->finish();

@@ -1,8 +1,8 @@
 #pragma once
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <memory>
+
+#include <ATen/core/Tensor.h>
 
 #include "mesh/batch.h"
 

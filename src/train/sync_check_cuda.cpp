@@ -1,6 +1,6 @@
-#include <c10/cuda/CUDAFunctions.h>
-
 #include "train/sync_check.h"
+
+#include <c10/cuda/CUDAFunctions.h>
 
 namespace cairn::train {
 

@@ -1,12 +1,12 @@
 // Runs that are killed or asked to stop, and what is left to continue from.
+#include <chrono>
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
-
-#include <chrono>
 #include <thread>
+
+#include <gtest/gtest.h>
 
 #include "base/metrics.h"
 #include "program.h"
@@ -20,7 +20,8 @@ namespace {
 class Running {
  public:
   Running(const harness::ScratchFolder& scratch, const std::vector<std::string>& arguments) {
-    std::vector<std::string> argv{"env", "-C", scratch.path().string(), "CAIRN_CACHE=" + (scratch / "cache").string(), std::string(CAIRN_BINARY_DIR) + "/cairn"};
+    std::vector<std::string> argv{"env", "-C", scratch.path().string(), "CAIRN_CACHE=" + (scratch / "cache").string(),
+                                  std::string(CAIRN_BINARY_DIR) + "/cairn"};
     argv.insert(argv.end(), arguments.begin(), arguments.end());
     std::vector<char*> raw;
     for (std::string& argument : argv) raw.push_back(argument.data());
@@ -73,7 +74,9 @@ class Interrupted : public testing::TestWithParam<int> {};
 TEST_P(Interrupted, AKilledRunContinuesExactly) {
   const std::string ranks = std::to_string(GetParam());
   const harness::ScratchFolder scratch;
-  const auto arguments = [&](const std::string& out) { return tiny({"train", "--out", out, "--nproc", ranks, "--set", "train.steps=60", "--set", "snapshot.every=7"}); };
+  const auto arguments = [&](const std::string& out) {
+    return tiny({"train", "--out", out, "--nproc", ranks, "--set", "train.steps=60", "--set", "snapshot.every=7"});
+  };
   const Outcome whole = cairn(scratch, arguments("whole"));
   ASSERT_EQ(whole.code, 0) << whole.output;
   {
@@ -93,7 +96,9 @@ TEST_P(Interrupted, AKilledRunContinuesExactly) {
 TEST_P(Interrupted, SigtermSavesAndStopsAndTheRunContinuesExactly) {
   const std::string ranks = std::to_string(GetParam());
   const harness::ScratchFolder scratch;
-  const auto arguments = [&](const std::string& out) { return tiny({"train", "--out", out, "--nproc", ranks, "--set", "train.steps=60", "--set", "snapshot.every=0"}); };
+  const auto arguments = [&](const std::string& out) {
+    return tiny({"train", "--out", out, "--nproc", ranks, "--set", "train.steps=60", "--set", "snapshot.every=0"});
+  };
   ASSERT_EQ(cairn(scratch, arguments("whole")).code, 0);
   {
     Running running(scratch, arguments("stopped"));
@@ -115,7 +120,8 @@ pid_t process_of_rank(const std::string& rank, const std::string& folder) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     std::ifstream file(entry.path() / "environ", std::ios::binary);
     const std::string text((std::istreambuf_iterator<char>(file)), {});
-    if (text.find("CAIRN_RANK=" + rank + std::string(1, '\0')) != std::string::npos && text.find(folder) != std::string::npos) return std::stoi(entry.path().filename().string());
+    if (text.find("CAIRN_RANK=" + rank + std::string(1, '\0')) != std::string::npos && text.find(folder) != std::string::npos)
+      return std::stoi(entry.path().filename().string());
   }
   return -1;
 }

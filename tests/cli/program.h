@@ -18,7 +18,8 @@ struct Outcome {
 
 // Runs cairn with these arguments. Its cache lies in the test's own folder, so nothing outside is touched.
 inline Outcome cairn(const harness::ScratchFolder& scratch, std::vector<std::string> arguments) {
-  std::vector<std::string> argv{"env", "-C", scratch.path().string(), "CAIRN_CACHE=" + (scratch / "cache").string(), std::string(CAIRN_BINARY_DIR) + "/cairn"};
+  std::vector<std::string> argv{"env", "-C", scratch.path().string(), "CAIRN_CACHE=" + (scratch / "cache").string(),
+                                std::string(CAIRN_BINARY_DIR) + "/cairn"};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   const study::Ended ended = study::run_program(argv, (scratch / "output.txt").string());
   return {ended.exit_code, scratch.text_of("output.txt")};
@@ -26,7 +27,8 @@ inline Outcome cairn(const harness::ScratchFolder& scratch, std::vector<std::str
 
 // Settings that train in a second.
 inline std::vector<std::string> tiny(std::vector<std::string> arguments) {
-  for (const char* set : {"model.layers=1", "model.embed=16", "model.heads=2", "model.kv_heads=1", "model.mlp=16", "data.vocab=260", "data.length=16", "data.stories_bytes=20000", "train.global_batch=5", "log.samples=1", "eval.samples=4"})
+  for (const char* set : {"model.layers=1", "model.embed=16", "model.heads=2", "model.kv_heads=1", "model.mlp=16", "data.vocab=260",
+                          "data.length=16", "data.stories_bytes=20000", "train.global_batch=5", "log.samples=1", "eval.samples=4"})
     arguments.insert(arguments.end(), {"--set", set});
   return arguments;
 }

@@ -1,6 +1,6 @@
-#include <gtest/gtest.h>
-
 #include <csignal>
+
+#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "base/metrics.h"
@@ -19,10 +19,13 @@ TEST(TrainCommand, LeavesAWholeRunDirectory) {
   const harness::ScratchFolder scratch;
   const Outcome outcome = cairn(scratch, tiny({"train", "--set", "train.steps=6"}));
   ASSERT_EQ(outcome.code, 0) << outcome.output;
-  for (const char* file : {"recipe.toml", "metrics.jsonl", "ledger.json", "trace.json", "report.html", "plan.json", "snapshots/step-00000006/model.safetensors", "snapshots/step-00000006/config.json", "snapshots/step-00000006/tokenizer.json"})
+  for (const char* file :
+       {"recipe.toml", "metrics.jsonl", "ledger.json", "trace.json", "report.html", "plan.json",
+        "snapshots/step-00000006/model.safetensors", "snapshots/step-00000006/config.json", "snapshots/step-00000006/tokenizer.json"})
     EXPECT_TRUE(std::filesystem::exists(scratch / "runs" / "stories" / file)) << file;
   const base::MetricsRow first = base::read_metrics(scratch / "runs" / "stories" / "metrics.jsonl")[0];
-  for (const char* key : {"step", "loss", "tokens", "tokens_per_s", "grad_norm", "lr", "memory_bytes", "seconds"}) EXPECT_TRUE(first.has(key)) << key;
+  for (const char* key : {"step", "loss", "tokens", "tokens_per_s", "grad_norm", "lr", "memory_bytes", "seconds"})
+    EXPECT_TRUE(first.has(key)) << key;
   EXPECT_EQ(first.integer("tokens"), 5 * 16);
   EXPECT_NE(outcome.output.find("trained to step 6"), std::string::npos) << outcome.output;
 }
@@ -38,7 +41,8 @@ TEST(TrainCommand, GivesTheSameLossesInOneProcessInThreadsAndInProcesses) {
   };
   const std::vector<double> one = run("one", {});
   ASSERT_EQ(one.size(), 6u);
-  for (const auto& [name, more] : std::vector<std::pair<std::string, std::vector<std::string>>>{{"net3", {"--nproc", "3"}}, {"local4", {"--nproc", "4", "--transport", "local"}}}) {
+  for (const auto& [name, more] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"net3", {"--nproc", "3"}}, {"local4", {"--nproc", "4", "--transport", "local"}}}) {
     const std::vector<double> many = run(name, more);
     ASSERT_EQ(many.size(), 6u) << name;
     for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(many[i], one[i], 1e-5) << name << " step " << i + 1;
@@ -61,7 +65,8 @@ TEST(TrainCommand, ADryRunWritesNothing) {
   const harness::ScratchFolder scratch;
   const Outcome outcome = cairn(scratch, {"train", "--dry-run", "--nproc", "2"});
   EXPECT_EQ(outcome.code, 0);
-  for (const char* word : {"parameters", "gradients", "optimizer", "activations", "total"}) EXPECT_NE(outcome.output.find(word), std::string::npos) << outcome.output;
+  for (const char* word : {"parameters", "gradients", "optimizer", "activations", "total"})
+    EXPECT_NE(outcome.output.find(word), std::string::npos) << outcome.output;
   EXPECT_FALSE(std::filesystem::exists(scratch / "runs"));
 }
 

@@ -23,30 +23,31 @@ TEST_P(WrongInput, GetsOneClearSentenceAndExitCodeTwo) {
   scratch.file("broken.toml", "[train\nsteps = 3\n");
   const Outcome outcome = cairn(scratch, GetParam().arguments);
   EXPECT_EQ(outcome.code, 2) << outcome.output;
-  for (const std::string& part : GetParam().said) EXPECT_NE(outcome.output.find(part), std::string::npos) << "lacks: " << part << "\nsaid: " << outcome.output;
+  for (const std::string& part : GetParam().said)
+    EXPECT_NE(outcome.output.find(part), std::string::npos) << "lacks: " << part << "\nsaid: " << outcome.output;
   EXPECT_FALSE(std::filesystem::exists(scratch / "runs")) << "something was left behind";
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, WrongInput, testing::Values(
-    Wrong{"ATypoInAKeyOfTheRecipe", {"train", "typo.toml"}, {"train.stepz", "typo.toml:3", "did you mean", "train.steps"}},
-    Wrong{"ATypoInASet", {"train", "--set", "optim.lerning_rate=1"}, {"optim.lerning_rate", "optim.learning_rate"}},
-    Wrong{"AValueOutOfRange", {"train", "--set", "train.steps=0"}, {"train.steps", "0", "at least 1"}},
-    Wrong{"AWrongType", {"train", "--set", "train.steps=\"many\""}, {"train.steps", "many"}},
-    Wrong{"BrokenToml", {"train", "broken.toml"}, {"broken.toml:1"}},
-    Wrong{"AMissingRecipe", {"train", "nowhere.toml"}, {"nowhere.toml"}},
-    Wrong{"AMissingFile", {"train", "--data", "nowhere.txt"}, {"nowhere.txt"}},
-    Wrong{"AnEmptyFile", {"train", "--data", "empty.txt"}, {"empty.txt", "empty"}},
-    Wrong{"ABinaryFile", {"train", "--data", "binary.bin"}, {"binary.bin", "text"}},
-    Wrong{"ATextTooShort", {"train", "--data", "short.txt"}, {"short.txt"}},
-    Wrong{"ADirectoryAsData", {"train", "--data", "."}, {"."}},
-    Wrong{"NotARunDirectory", {"train", "--resume", "."}, {"not a run directory"}},
-    Wrong{"AThousandRanks", {"train", "--nproc", "1000"}, {"--nproc 1000", "ranks"}},
-    Wrong{"AnUnknownFlag", {"train", "--stepz", "3"}, {"stepz"}},
-    Wrong{"AnUnknownCommand", {"trian"}, {"trian"}},
-    Wrong{"AnUnknownProof", {"prove", "same-anwser"}, {"same-anwser", "same-answer"}},
-    Wrong{"AnUnknownBench", {"bench", "train-gpu"}, {"train-gpu"}},
-    Wrong{"HeadsThatDoNotDivide", {"train", "--set", "model.heads=3"}, {"model.heads"}},
-    Wrong{"AModelThatIsNot", {"generate", "."}, {"not a run directory"}}),
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, WrongInput,
+    testing::Values(Wrong{"ATypoInAKeyOfTheRecipe", {"train", "typo.toml"}, {"train.stepz", "typo.toml:3", "did you mean", "train.steps"}},
+                    Wrong{"ATypoInASet", {"train", "--set", "optim.lerning_rate=1"}, {"optim.lerning_rate", "optim.learning_rate"}},
+                    Wrong{"AValueOutOfRange", {"train", "--set", "train.steps=0"}, {"train.steps", "0", "at least 1"}},
+                    Wrong{"AWrongType", {"train", "--set", "train.steps=\"many\""}, {"train.steps", "many"}},
+                    Wrong{"BrokenToml", {"train", "broken.toml"}, {"broken.toml:1"}},
+                    Wrong{"AMissingRecipe", {"train", "nowhere.toml"}, {"nowhere.toml"}},
+                    Wrong{"AMissingFile", {"train", "--data", "nowhere.txt"}, {"nowhere.txt"}},
+                    Wrong{"AnEmptyFile", {"train", "--data", "empty.txt"}, {"empty.txt", "empty"}},
+                    Wrong{"ABinaryFile", {"train", "--data", "binary.bin"}, {"binary.bin", "text"}},
+                    Wrong{"ATextTooShort", {"train", "--data", "short.txt"}, {"short.txt"}},
+                    Wrong{"ADirectoryAsData", {"train", "--data", "."}, {"."}},
+                    Wrong{"NotARunDirectory", {"train", "--resume", "."}, {"not a run directory"}},
+                    Wrong{"AThousandRanks", {"train", "--nproc", "1000"}, {"--nproc 1000", "ranks"}},
+                    Wrong{"AnUnknownFlag", {"train", "--stepz", "3"}, {"stepz"}}, Wrong{"AnUnknownCommand", {"trian"}, {"trian"}},
+                    Wrong{"AnUnknownProof", {"prove", "same-anwser"}, {"same-anwser", "same-answer"}},
+                    Wrong{"AnUnknownBench", {"bench", "train-gpu"}, {"train-gpu"}},
+                    Wrong{"HeadsThatDoNotDivide", {"train", "--set", "model.heads=3"}, {"model.heads"}},
+                    Wrong{"AModelThatIsNot", {"generate", "."}, {"not a run directory"}}),
     [](const auto& kind) { return kind.param.name; });
 
 TEST(WrongInput, ARunIsNeverOverwritten) {

@@ -1,8 +1,8 @@
 #include "data/bpe_trainer.h"
 
-#include <gtest/gtest.h>
-
 #include <map>
+
+#include <gtest/gtest.h>
 
 #include "base/random.h"
 #include "data/stories.h"

@@ -1,8 +1,8 @@
 #include "data/byte_letters.h"
 
-#include <gtest/gtest.h>
-
 #include <set>
+
+#include <gtest/gtest.h>
 
 namespace cairn::data {
 namespace {

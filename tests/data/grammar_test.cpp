@@ -1,8 +1,8 @@
 #include "data/grammar.h"
 
-#include <gtest/gtest.h>
-
 #include <set>
+
+#include <gtest/gtest.h>
 
 #include "base/error.h"
 

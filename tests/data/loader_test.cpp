@@ -1,10 +1,10 @@
 #include "data/loader.h"
 
-#include <ATen/ATen.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <future>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
 
 #include "base/check.h"
 #include "scratch.h"
@@ -38,8 +38,12 @@ TEST(Loader, MakesNoMoreAheadThanAsked) {
 }
 
 TEST(Loader, ThrowsWhatMakingThrewAtTheStepItWasFor) {
-  Loader loader([](int64_t step) { if (step == 2) base::fail_input("sample 17 is gone");
-    return batch_of(step); }, 0, 9);
+  Loader loader(
+      [](int64_t step) {
+        if (step == 2) base::fail_input("sample 17 is gone");
+        return batch_of(step);
+      },
+      0, 9);
   loader.next();
   loader.next();
   for (int again = 0; again < 2; ++again) EXPECT_EQ(refusal([&] { loader.next(); }), "sample 17 is gone");

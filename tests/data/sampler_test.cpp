@@ -1,10 +1,10 @@
 #include "data/sampler.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <numeric>
 #include <set>
+
+#include <gtest/gtest.h>
 
 #include "data/shard.h"
 #include "scratch.h"

@@ -1,11 +1,11 @@
 // A folder that lives as long as a test, and the sentence of an expected refusal.
 #pragma once
-#include <gtest/gtest.h>
-#include <stdlib.h>
-
 #include <filesystem>
 #include <fstream>
+#include <stdlib.h>
 #include <string>
+
+#include <gtest/gtest.h>
 
 #include "base/error.h"
 

@@ -26,9 +26,13 @@ TEST(TextSource, CutsAtMarkersAndDropsLineBreaksAroundThem) {
 }
 
 TEST(TextSource, AcceptsUtf8AndAFewWrongBytes) {
-  const std::string german = "Gr\xc3\xbc\xc3\x9f""e \xe2\x82\xac \xf0\x9f\x8c\x8d";
+  const std::string german =
+      "Gr\xc3\xbc\xc3\x9f"
+      "e \xe2\x82\xac \xf0\x9f\x8c\x8d";
   EXPECT_EQ(read(german), Texts{german});
-  const std::string old_encoding = "Gr\xfc\xdf""e aus der alten Zeit, lange vor Unicode";
+  const std::string old_encoding =
+      "Gr\xfc\xdf"
+      "e aus der alten Zeit, lange vor Unicode";
   EXPECT_EQ(read(old_encoding), Texts{old_encoding});
 }
 

@@ -1,8 +1,8 @@
 #include "data/stories.h"
 
-#include <gtest/gtest.h>
-
 #include <set>
+
+#include <gtest/gtest.h>
 
 #include "base/checksum.h"
 #include "data/story_parts.h"
@@ -32,9 +32,7 @@ TEST(Stories, DependOnSeedAndIndexOnly) {
 }
 
 // A story told otherwise is another corpus: recorded runs would no longer match. Change this line on purpose only.
-TEST(Stories, StayTheSameFromOneVersionToTheNext) {
-  EXPECT_EQ(base::checksum(stories(1, 0, 100)), 0xfd80edf3bbc7b229u);
-}
+TEST(Stories, StayTheSameFromOneVersionToTheNext) { EXPECT_EQ(base::checksum(stories(1, 0, 100)), 0xfd80edf3bbc7b229u); }
 
 TEST(Stories, HardlyEverRepeat) {
   std::set<std::string> seen;

@@ -1,9 +1,9 @@
 #include "data/token_set.h"
 
+#include <numeric>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-
-#include <numeric>
 
 #include "scratch.h"
 

@@ -45,8 +45,8 @@ TEST(TokenizerJson, GivesTheIdsOfTheTokenizersLibrary) {
   EXPECT_EQ(tokenizer->end_of_text(), 0);
   const std::string text = "The mouse can't see the moon  yet.\n\n 12 moons,\t3 mice!<|endoftext|> I'll wait";
   EXPECT_EQ(tokenizer->encode(text),
-            (std::vector<int32_t>{269, 267, 221, 292, 285, 261, 69, 69, 266, 278, 221, 221, 89, 69, 84, 14, 199, 199,
-                                  277, 278, 83, 12, 198, 19, 221, 77, 73, 291, 1, 0, 298, 284, 76, 276, 270, 84}));
+            (std::vector<int32_t>{269, 267, 221, 292, 285, 261, 69,  69, 266, 278, 221, 221, 89,  69,  84, 14,  199, 199,
+                                  277, 278, 83,  12,  198, 19,  221, 77, 73,  291, 1,   0,   298, 284, 76, 276, 270, 84}));
 }
 
 TEST(TokenizerJson, AcceptsMergesAsPairs) {

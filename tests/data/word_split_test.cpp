@@ -1,8 +1,8 @@
 #include "data/word_split.h"
 
-#include <gtest/gtest.h>
-
 #include <regex>
+
+#include <gtest/gtest.h>
 
 #include "base/random.h"
 
@@ -44,9 +44,7 @@ TEST(WordSplit, FollowsTheGpt2PatternOnRandomAscii) {
   }
 }
 
-TEST(WordSplit, TakesEveryHighByteForALetter) {
-  EXPECT_EQ(split(" caf\xc3\xa9 x"), (Words{" caf\xc3\xa9", " x"}));
-}
+TEST(WordSplit, TakesEveryHighByteForALetter) { EXPECT_EQ(split(" caf\xc3\xa9 x"), (Words{" caf\xc3\xa9", " x"})); }
 
 TEST(WordSplit, EndsAWordAtEveryBorder) {
   for (uint64_t seed = 0; seed < 200; ++seed) {

@@ -1,8 +1,8 @@
 // The main of tests that see libtorch: leaves without taking libtorch's own tables apart, as the program does.
-#include <gtest/gtest.h>
-
 #include <cstdio>
 #include <cstdlib>
+
+#include <gtest/gtest.h>
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);

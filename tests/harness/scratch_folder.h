@@ -1,12 +1,12 @@
 #pragma once
-#include <gtest/gtest.h>
-#include <stdlib.h>
-
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <stdlib.h>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 namespace cairn::harness {
 

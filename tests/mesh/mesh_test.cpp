@@ -29,7 +29,11 @@ TEST(Mesh, FollowsAPermutationOfRanks) {
 TEST(Mesh, PrintsWhatItParses) { EXPECT_EQ(to_string(parse_mesh("pp=2,dp=4")), "pp=2,dp=4"); }
 
 TEST(Mesh, RefusesWhatIsNotAMesh) {
-  for (const auto& [text, part] : {std::pair{"dpp=2", "axis \"dpp\" is unknown"}, {"dp=0", "mesh.dp = 0"}, {"dp", "expected axis=size"}, {"dp=2,dp=2", "given twice"}, {"dp=2x", "mesh.dp = 2x"}}) {
+  for (const auto& [text, part] : {std::pair{"dpp=2", "axis \"dpp\" is unknown"},
+                                   {"dp=0", "mesh.dp = 0"},
+                                   {"dp", "expected axis=size"},
+                                   {"dp=2,dp=2", "given twice"},
+                                   {"dp=2x", "mesh.dp = 2x"}}) {
     try {
       parse_mesh(text);
       ADD_FAILURE() << text;

@@ -1,8 +1,8 @@
 #include "mesh/placement.h"
 
-#include <gtest/gtest.h>
-
 #include <map>
+
+#include <gtest/gtest.h>
 
 #include "mesh/mesh.h"
 

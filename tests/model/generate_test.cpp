@@ -43,7 +43,11 @@ TEST(Generate, WithACacheGivesWhatFullPassesGive) {
 
 TEST(Generate, IsDecidedByItsSeedAndStopsAtTheModelsLength) {
   Small small;
-  const auto draw = [&](uint64_t seed) { return generate(*small.model, small.weights, small.buffers, {2, 3}, {.tokens = 100, .length_max = 20, .temperature = 1.5, .top_k = 0, .random = base::Random(seed)}).ids; };
+  const auto draw = [&](uint64_t seed) {
+    return generate(*small.model, small.weights, small.buffers, {2, 3},
+                    {.tokens = 100, .length_max = 20, .temperature = 1.5, .top_k = 0, .random = base::Random(seed)})
+        .ids;
+  };
   EXPECT_EQ(draw(1), draw(1));
   EXPECT_NE(draw(1), draw(2));
   EXPECT_EQ(draw(1).size(), 18u);
@@ -51,8 +55,10 @@ TEST(Generate, IsDecidedByItsSeedAndStopsAtTheModelsLength) {
 
 TEST(Generate, EndsAtTheStopToken) {
   Small small;
-  const std::vector<int32_t> all = generate(*small.model, small.weights, small.buffers, {7}, {.tokens = 10, .length_max = 20, .temperature = 0}).ids;
-  const std::vector<int32_t> cut = generate(*small.model, small.weights, small.buffers, {7}, {.tokens = 10, .length_max = 20, .temperature = 0, .stop = all[0]}).ids;
+  const std::vector<int32_t> all =
+      generate(*small.model, small.weights, small.buffers, {7}, {.tokens = 10, .length_max = 20, .temperature = 0}).ids;
+  const std::vector<int32_t> cut =
+      generate(*small.model, small.weights, small.buffers, {7}, {.tokens = 10, .length_max = 20, .temperature = 0, .stop = all[0]}).ids;
   EXPECT_TRUE(cut.empty());
 }
 

@@ -27,7 +27,17 @@ TEST(Llama, StartsFromValuesThatDependOnNameAndIndexAlone) {
 }
 
 TEST(LlamaConfig, ReadsBackWhatItWrote) {
-  const LlamaShape shape{.vocab = 99, .embed = 48, .layers = 3, .heads = 6, .kv_heads = 3, .head_dim = 8, .mlp = 100, .length = 77, .tied = false, .rope_theta = 5e5, .norm_eps = 1e-6};
+  const LlamaShape shape{.vocab = 99,
+                         .embed = 48,
+                         .layers = 3,
+                         .heads = 6,
+                         .kv_heads = 3,
+                         .head_dim = 8,
+                         .mlp = 100,
+                         .length = 77,
+                         .tied = false,
+                         .rope_theta = 5e5,
+                         .norm_eps = 1e-6};
   const LlamaShape back = parse_llama_config(llama_config_json(shape), "config.json");
   EXPECT_EQ(back.vocab, 99);
   EXPECT_EQ(back.kv_heads, 3);

@@ -1,9 +1,9 @@
 #include "optim/adamw.h"
 
+#include <cmath>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-
-#include <cmath>
 
 #include "optim/clip.h"
 #include "optim/options.h"

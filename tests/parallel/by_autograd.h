@@ -1,11 +1,11 @@
 // The gradients of a model by plain ATen and autograd: what hand-written ones are compared with.
 #pragma once
+#include <map>
+#include <memory>
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
-
-#include <map>
-#include <memory>
 
 #include "model/model.h"
 #include "model/objective.h"
@@ -26,8 +26,9 @@ class LeafWeights final : public Weights {
 };
 
 // Gradients of weight * (sum of cross entropies of the rows of "logits" against `targets`), one per parameter.
-inline std::vector<at::Tensor> gradients_by_autograd(const Model& model, const mesh::FlatLayout& layout, const at::Tensor& flat, Buffers buffers, const mesh::Batch& batch,
-                                                     const std::string& target_field, double weight) {
+inline std::vector<at::Tensor> gradients_by_autograd(const Model& model, const mesh::FlatLayout& layout, const at::Tensor& flat,
+                                                     Buffers buffers, const mesh::Batch& batch, const std::string& target_field,
+                                                     double weight) {
   at::AutoGradMode record(true);
   const LeafWeights weights(layout, flat);
   const mesh::Axes alone;

@@ -31,7 +31,14 @@ TEST(AutogradBlock, GivesTheGradientsOfTheWholeGraphBlockByBlock) {
   sink.begin(2, nullptr);
   for (const auto& [begin, end] : {std::pair{0, 3}, std::pair{3, 7}}) {
     const mesh::Batch part = mesh::slice(batch, begin, end);
-    parallel::execute({.model = *model, .at = weights, .buffers = buffers, .axes = alone, .batch = part, .objective = *objective, .into = &sink, .weight = 0.5});
+    parallel::execute({.model = *model,
+                       .at = weights,
+                       .buffers = buffers,
+                       .axes = alone,
+                       .batch = part,
+                       .objective = *objective,
+                       .into = &sink,
+                       .weight = 0.5});
   }
   sink.finish();
   for (size_t i = 0; i < expected.size(); ++i)

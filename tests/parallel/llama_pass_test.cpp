@@ -54,7 +54,14 @@ TEST_P(LlamaGradients, EqualThoseOfThePlainFormInDouble) {
   const FlatWeights weights(layout, flat);
   const mesh::Axes alone;
   const auto objective = make_next_token();
-  parallel::execute({.model = *model, .at = weights, .buffers = buffers, .axes = alone, .batch = batch, .objective = *objective, .into = &sink, .weight = weight});
+  parallel::execute({.model = *model,
+                     .at = weights,
+                     .buffers = buffers,
+                     .axes = alone,
+                     .batch = batch,
+                     .objective = *objective,
+                     .into = &sink,
+                     .weight = weight});
   sink.finish();
   EXPECT_EQ(announced.size(), layout.pieces.size());
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -64,14 +71,20 @@ TEST_P(LlamaGradients, EqualThoseOfThePlainFormInDouble) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, LlamaGradients, testing::Values(
-    Case{{.vocab = 23, .embed = 16, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 4, .mlp = 20, .length = 9, .tied = true}, 3, 9},
-    Case{{.vocab = 11, .embed = 10, .layers = 1, .heads = 1, .kv_heads = 1, .head_dim = 10, .mlp = 7, .length = 5, .tied = false}, 1, 5},
-    Case{{.vocab = 31, .embed = 12, .layers = 3, .heads = 6, .kv_heads = 1, .head_dim = 2, .mlp = 13, .length = 4, .tied = true}, 2, 1},
-    Case{{.vocab = 7, .embed = 8, .layers = 1, .heads = 2, .kv_heads = 2, .head_dim = 8, .mlp = 16, .length = 17, .tied = false}, 2, 17}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, LlamaGradients,
+    testing::Values(
+        Case{{.vocab = 23, .embed = 16, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 4, .mlp = 20, .length = 9, .tied = true}, 3, 9},
+        Case{
+            {.vocab = 11, .embed = 10, .layers = 1, .heads = 1, .kv_heads = 1, .head_dim = 10, .mlp = 7, .length = 5, .tied = false}, 1, 5},
+        Case{{.vocab = 31, .embed = 12, .layers = 3, .heads = 6, .kv_heads = 1, .head_dim = 2, .mlp = 13, .length = 4, .tied = true}, 2, 1},
+        Case{{.vocab = 7, .embed = 8, .layers = 1, .heads = 2, .kv_heads = 2, .head_dim = 8, .mlp = 16, .length = 17, .tied = false},
+             2,
+             17}));
 
 TEST(Llama, BooksWhatItKeepsForBackwardAsItsCardsSay) {
-  const LlamaShape shape{.vocab = 50, .embed = 16, .layers = 3, .heads = 2, .kv_heads = 1, .head_dim = 8, .mlp = 24, .length = 8, .tied = true};
+  const LlamaShape shape{
+      .vocab = 50, .embed = 16, .layers = 3, .heads = 2, .kv_heads = 1, .head_dim = 8, .mlp = 24, .length = 8, .tied = true};
   const auto model = make_llama(shape);
   const FlatWeights weights(model->layout(), at::zeros({model->elements()}));
   Buffers buffers = model->make_buffers(at::kFloat);
@@ -81,7 +94,14 @@ TEST(Llama, BooksWhatItKeepsForBackwardAsItsCardsSay) {
   base::MemoryTags memory;
   const mesh::Axes alone;
   const auto objective = make_next_token();
-  parallel::execute({.model = *model, .at = weights, .buffers = buffers, .axes = alone, .batch = batch, .objective = *objective, .into = &sink, .memory = &memory});
+  parallel::execute({.model = *model,
+                     .at = weights,
+                     .buffers = buffers,
+                     .axes = alone,
+                     .batch = batch,
+                     .objective = *objective,
+                     .into = &sink,
+                     .memory = &memory});
   double expected = 0;  // elements a token, without the logits, which the objective turns into their gradient
   for (const auto& block : model->blocks())
     for (const Operation& operation : block->card().operations)
@@ -92,7 +112,8 @@ TEST(Llama, BooksWhatItKeepsForBackwardAsItsCardsSay) {
 }
 
 TEST(Llama, GivesTheSameLossInFloatAsThePlainForm) {
-  const LlamaShape shape{.vocab = 101, .embed = 64, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .mlp = 96, .length = 33, .tied = true};
+  const LlamaShape shape{
+      .vocab = 101, .embed = 64, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .mlp = 96, .length = 33, .tied = true};
   const auto model = make_llama(shape);
   const at::Tensor flat = at::empty({model->elements()});
   materialise(*model, flat, base::Random(5));
@@ -101,13 +122,15 @@ TEST(Llama, GivesTheSameLossInFloatAsThePlainForm) {
   const FlatWeights weights(model->layout(), flat);
   const mesh::Axes alone;
   const auto objective = make_next_token();
-  const Losses losses = parallel::execute({.model = *model, .at = weights, .buffers = buffers, .axes = alone, .batch = batch, .objective = *objective});
+  const Losses losses =
+      parallel::execute({.model = *model, .at = weights, .buffers = buffers, .axes = alone, .batch = batch, .objective = *objective});
   Values values;
   for (const auto& [name, field] : batch.fields) values.put(name, field.tensor);
   const Call call{.weights = weights, .buffers = buffers, .axes = alone};
   at::NoGradGuard no_grad;
   for (const auto& block : model->blocks()) block->plain(values, call);
-  const at::Tensor plain = at::cross_entropy_loss(values.get("logits").reshape({-1, 101}), batch.field("targets").reshape({-1}), {}, at::Reduction::Sum, -100);
+  const at::Tensor plain =
+      at::cross_entropy_loss(values.get("logits").reshape({-1, 101}), batch.field("targets").reshape({-1}), {}, at::Reduction::Sum, -100);
   EXPECT_NEAR(losses.sum.item<double>(), plain.item<double>(), 1e-5 * plain.item<double>());
   EXPECT_EQ(losses.count.item<int64_t>(), 3 * 33 - 1);
   EXPECT_EQ(losses.per_sample.size(0), 3);

@@ -1,8 +1,8 @@
 #include "study/claims.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
+
+#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "study/benches.h"

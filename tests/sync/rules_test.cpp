@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "base/recipe.h"
 #include "base/error.h"
+#include "base/recipe.h"
 #include "sync/options.h"
 #include "sync/sync.h"
 

@@ -1,9 +1,9 @@
 #include "train/train.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <filesystem>
+
+#include <gtest/gtest.h>
 
 #include "base/metrics.h"
 #include "base/stop.h"
@@ -23,7 +23,8 @@ base::Recipe tiny(int64_t steps, const std::string& more = "") {
     snapshot = {every = 4}
     log = {tensorboard = false, trace = false, samples = 0}
     eval = {every = 5, samples = 7}
-  )", "tiny.toml");
+  )",
+                                            "tiny.toml");
   recipe.set("train.global_batch", int64_t{5}, "test");
   recipe.set("train.steps", steps, "test");
   if (!more.empty()) recipe.set(more);
@@ -72,7 +73,8 @@ TEST(Train, GivesTheSameLossesOnAnyNumberOfRanksAndAnyTransport) {
 
 TEST(Train, DoesNotDependOnTheMicroBatch) {
   const harness::ScratchFolder scratch;
-  const std::vector<double> whole = train_on(1, 6, scratch / "whole"), parts = train_on(1, 6, scratch / "parts", {.more = "train.micro_batch=2"});
+  const std::vector<double> whole = train_on(1, 6, scratch / "whole"),
+                            parts = train_on(1, 6, scratch / "parts", {.more = "train.micro_batch=2"});
   for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(parts[i], whole[i], 1e-6) << "step " << i + 1;
 }
 
@@ -93,7 +95,8 @@ TEST(Train, ContinuesOnAnotherNumberOfRanks) {
   const harness::ScratchFolder scratch;
   const std::vector<double> expected = train_on(1, 14, scratch / "whole");
   std::filesystem::copy(scratch / "whole", scratch / "parts", std::filesystem::copy_options::recursive);
-  for (const char* late : {"step-00000008", "step-00000012", "step-00000014"}) std::filesystem::remove_all(scratch / "parts" / "snapshots" / late);
+  for (const char* late : {"step-00000008", "step-00000012", "step-00000014"})
+    std::filesystem::remove_all(scratch / "parts" / "snapshots" / late);
   const std::vector<double> resumed = train_on(3, 14, scratch / "parts", {.resume = true});
   ASSERT_EQ(resumed.size(), 14u);
   for (size_t i = 4; i < 14; ++i) EXPECT_NEAR(resumed[i], expected[i], 1e-6) << "step " << i + 1;
@@ -137,7 +140,8 @@ TEST(Train, TrainsAClassifierThroughTheSameLoop) {
       log = {tensorboard = false, trace = false}
       train = {global_batch = 100}
       eval = {fraction = 0.1, samples = 300}
-    )", "spirals.toml");
+    )",
+                                              "spirals.toml");
     recipe.set("train.steps", steps, "test");
     return recipe;
   };
@@ -158,7 +162,8 @@ TEST(Train, TrainsAClassifierThroughTheSameLoop) {
 
 TEST(Train, RefusesATextModelOnLabelledPoints) {
   const base::Stop never;
-  const harness::Run ended = harness::on_ranks(1, {.expect_errors = true}, [&](comm::World& world) { run(world, tiny(1, "data.kind=\"spirals\""), {}, never); });
+  const harness::Run ended =
+      harness::on_ranks(1, {.expect_errors = true}, [&](comm::World& world) { run(world, tiny(1, "data.kind=\"spirals\""), {}, never); });
   EXPECT_EQ(ended.error_on(0).kind(), Error::Kind::bad_input);
 }
 

@@ -17,10 +17,7 @@ namespace {
 
 constexpr int64_t kSteps = 50;
 
-struct Run {
-  std::vector<double> losses;
-  int64_t gradient_bytes = 0;  // sent by all ranks, as booked
-};
+using Losses = std::vector<double>;
 
 base::Recipe small_recipe(const ProofOptions& options, int64_t steps) {
   base::Recipe recipe = base::Recipe::parse(R"(
@@ -49,24 +46,23 @@ base::Recipe small_recipe(const ProofOptions& options, int64_t steps) {
   return recipe;
 }
 
-// Trains in `out` on threads joined by a virtual network; `stop_after` > 0 asks one rank to stop there.
-Run train_on(int ranks, const ProofOptions& options, const std::filesystem::path& out, bool resume, base::Log&, base::Stop& stop) {
-  comm::LocalNetwork network(ranks);
-  const auto ended = network.run([&](comm::World& world) {
+// Trains in `out` on threads joined by a virtual network, and gives the losses as metrics.jsonl holds them.
+Losses train_on(int ranks, const ProofOptions& options, const std::filesystem::path& out, bool resume) {
+  const base::Stop never;
+  const auto ended = comm::LocalNetwork(ranks).run([&](comm::World& world) {
     train::Start start;
     start.out = out;
     start.resume = resume;
-    train::run(world, small_recipe(options, kSteps), start, stop);
+    train::run(world, small_recipe(options, kSteps), start, never);
   });
   for (const std::exception_ptr& error : ended)
     if (error) std::rethrow_exception(error);
-  Run run;
-  for (const base::MetricsRow& row : base::read_metrics(out / "metrics.jsonl")) run.losses.push_back(row.number("loss"));
-  run.gradient_bytes = network.ledger().total(comm::Purpose::gradient).bytes;
-  return run;
+  Losses losses;
+  for (const base::MetricsRow& row : base::read_metrics(out / "metrics.jsonl")) losses.push_back(row.number("loss"));
+  return losses;
 }
 
-double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+double largest_difference(const Losses& a, const Losses& b) {
   if (a.size() != b.size()) return INFINITY;
   double largest = 0;
   for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
@@ -84,26 +80,23 @@ void copy_up_to(const std::filesystem::path& from, const std::filesystem::path& 
 
 void prove_same_answer(const ProofOptions& options, Findings& findings, base::Log& log) {
   const std::filesystem::path scratch = options.scratch;
-  base::Stop never;
-  const Run one = train_on(1, options, scratch / "one", false, log, never);
-  findings.at_most("loss falls over 50 steps on one rank (last over first)", 1, one.losses.back() / one.losses.front(), 0.9);
+  const Losses one = train_on(1, options, scratch / "one", false);
+  findings.at_most("loss falls over 50 steps on one rank (last over first)", 1, one.back() / one.front(), 0.9);
   for (int ranks : {2, 3, 4}) {
     log.info("{} ranks", ranks);
-    const Run many = train_on(ranks, options, scratch / fmt::format("ranks-{}", ranks), false, log, never);
+    const Losses many = train_on(ranks, options, scratch / fmt::format("ranks-{}", ranks), false);
     findings.at_most(fmt::format("largest loss difference over 50 steps, {} ranks against 1, 7 samples a step", ranks), 0,
-                     largest_difference(one.losses, many.losses), 1e-5);
+                     largest_difference(one, many), 1e-5);
   }
   for (int ranks : {1, 3}) {
     log.info("resumed on {} ranks", ranks);
     const std::filesystem::path copy = scratch / fmt::format("resumed-{}", ranks);
     copy_up_to(scratch / "one", copy, 20);
-    const Run resumed = train_on(ranks, options, copy, true, log, never);
+    const Losses resumed = train_on(ranks, options, copy, true);
     if (ranks == 1) {
-      findings.at_most("largest loss difference after a resume at step 20 on the same ranks", 0,
-                       largest_difference(one.losses, resumed.losses), 0);
+      findings.at_most("largest loss difference after a resume at step 20 on the same ranks", 0, largest_difference(one, resumed), 0);
     } else {
-      const std::vector<double> first_ten(resumed.losses.begin() + 20, resumed.losses.begin() + 30),
-          expected(one.losses.begin() + 20, one.losses.begin() + 30);
+      const Losses first_ten(resumed.begin() + 20, resumed.begin() + 30), expected(one.begin() + 20, one.begin() + 30);
       findings.at_most("largest difference of the first 10 losses after a resume on 3 ranks", 0, largest_difference(expected, first_ten),
                        1e-6);
     }

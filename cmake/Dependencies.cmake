@@ -24,7 +24,9 @@ if(CAIRN_TORCH_ROOMS)
   endif()
   get_filename_component(CAIRN_SITE ${CAIRN_TORCH} DIRECTORY)
   add_library(cairn_torch INTERFACE)
-  target_include_directories(cairn_torch SYSTEM INTERFACE ${CAIRN_TORCH}/include ${CAIRN_TORCH}/include/torch/csrc/api/include)
+  target_include_directories(cairn_torch SYSTEM INTERFACE ${CMAKE_SOURCE_DIR}/cmake/torch ${CAIRN_TORCH}/include
+    ${CAIRN_TORCH}/include/torch/csrc/api/include)
+  target_compile_definitions(cairn_torch INTERFACE AT_PER_OPERATOR_HEADERS)  # libtorch's headers include single operators, not all
   target_link_directories(cairn_torch INTERFACE ${CAIRN_TORCH}/lib)
   # libstdc++ first: some of CUDA's libraries carry and export one of their own, which must not be found before it.
   target_link_libraries(cairn_torch INTERFACE -Wl,--no-as-needed stdc++ torch_cpu c10)

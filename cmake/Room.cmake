@@ -3,17 +3,26 @@
 set(CAIRN_OBJECTS "" CACHE INTERNAL "")
 set(CAIRN_PLAIN_OBJECTS "" CACHE INTERNAL "")
 
-# The one precompiled header: built once here, reused by every room and test that sees libtorch.
+# A precompiled header as a target of its own, so that others can reuse it.
+function(cairn_precompile name header)
+  add_library(${name} OBJECT ${CMAKE_SOURCE_DIR}/cmake/pch.cpp ${ARGN})
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+  target_link_libraries(${name} PUBLIC cairn_flags cairn_torch)
+  target_precompile_headers(${name} PRIVATE ${header})
+  # What ccache takes for the content of the result: hashing hundreds of megabytes for every file would cost half a second each.
+  set(parts ${CMAKE_SOURCE_DIR}/cmake/pch.h ${CMAKE_SOURCE_DIR}/cmake/test_pch.h ${CMAKE_SOURCE_DIR}/src/kernels/aten.h
+    ${CMAKE_SOURCE_DIR}/cmake/torch/ATen/DeviceGuard.h ${CAIRN_TORCH}/include/torch/csrc/api/include/torch/version.h)
+  set(sums "${CMAKE_CXX_COMPILER_VERSION}")
+  foreach(part ${parts})
+    file(SHA256 ${part} sum)
+    string(APPEND sums " ${sum}")
+  endforeach()
+  file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/${name}.dir/cmake_pch.hxx.gch.sum "${sums}\n")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${parts})
+endfunction()
+
 if(CAIRN_TORCH_ROOMS)
-  add_library(cairn_pch OBJECT ${CMAKE_SOURCE_DIR}/cmake/pch.cpp ${CMAKE_SOURCE_DIR}/cmake/fmt_of_torch.cpp)
-  set_source_files_properties(${CMAKE_SOURCE_DIR}/cmake/fmt_of_torch.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
-  target_link_libraries(cairn_pch PUBLIC cairn_flags cairn_torch)
-  target_precompile_headers(cairn_pch PRIVATE ${CMAKE_SOURCE_DIR}/cmake/pch.h)
-  # What ccache takes for the content of the half-gigabyte result: hashing that for every file would cost half a second each.
-  file(SHA256 ${CMAKE_SOURCE_DIR}/cmake/pch.h pch_sum)
-  file(SHA256 ${CAIRN_TORCH}/include/torch/csrc/api/include/torch/version.h torch_sum)
-  file(WRITE ${CMAKE_BINARY_DIR}/CMakeFiles/cairn_pch.dir/cmake_pch.hxx.gch.sum "${pch_sum} ${torch_sum} ${CMAKE_CXX_COMPILER_VERSION}\n")
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/pch.h)
+  cairn_precompile(cairn_pch ${CMAKE_SOURCE_DIR}/cmake/pch.h ${CMAKE_SOURCE_DIR}/cmake/fmt_of_torch.cpp)
 endif()
 
 function(cairn_tensor_library name)

@@ -1,5 +1,5 @@
-// The one precompiled header of the rooms that see libtorch: built once, shared by all. Autograd is left out on purpose: three
-// files use it, and with it here every other file would cost two seconds more.
+// The precompiled header of the rooms that see libtorch: built once, shared by all. Autograd is left out on purpose: a few files
+// use it, and with it here every other file would cost two seconds more.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -18,5 +18,6 @@
 #include <variant>
 #include <vector>
 
-#include <ATen/ATen.h>
 #include <fmt/format.h>
+
+#include "kernels/aten.h"

@@ -1,7 +1,6 @@
 // `cairn generate`: continues a prompt with a trained model.
 #include <filesystem>
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -15,6 +14,7 @@
 #include "cli/environment.h"
 #include "data/corpus.h"
 #include "data/tokenizer.h"
+#include "kernels/aten.h"
 #include "model/generate.h"
 #include "model/llama.h"
 #include "model/llama_config.h"

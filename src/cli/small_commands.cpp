@@ -2,6 +2,7 @@
 #include <sys/utsname.h>
 
 #include <ATen/Context.h>
+#include <ATen/Version.h>
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <torch/version.h>

@@ -3,9 +3,8 @@
 #include <cmath>
 #include <numbers>
 
-#include <ATen/ATen.h>
-
 #include "base/random.h"
+#include "kernels/aten.h"
 
 namespace cairn::data {
 namespace {

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include <ATen/ATen.h>
-
 #include "base/check.h"
+#include "kernels/aten.h"
 
 namespace cairn::data {
 

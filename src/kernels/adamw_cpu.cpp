@@ -5,10 +5,9 @@
 #include <numeric>
 #include <vector>
 
-#include <ATen/ATen.h>
-
 #include "base/check.h"
 #include "kernels/adamw_cuda.h"
+#include "kernels/aten.h"
 #include "kernels/cpu_tensor.h"
 #include "kernels/parallel.h"
 #include "kernels/simd.h"

@@ -3,13 +3,13 @@
 
 #include <cmath>
 
-#include <ATen/ATen.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include "base/check.h"
 #include "kernels/adamw.h"
 #include "kernels/adamw_kernel.h"
+#include "kernels/aten.h"
 
 namespace cairn::kernels {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include <ATen/ATen.h>
+#include "kernels/aten.h"
 
 namespace cairn::kernels::reference {
 

@@ -5,9 +5,8 @@
 #include <cmath>
 #include <vector>
 
-#include <ATen/ATen.h>
-
 #include "base/check.h"
+#include "kernels/aten.h"
 #include "kernels/attention_problem.h"
 #include "kernels/parallel.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include <ATen/ATen.h>
+#include "kernels/aten.h"
 
 namespace cairn::kernels::reference {
 namespace {

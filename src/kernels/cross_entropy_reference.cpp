@@ -1,7 +1,7 @@
 // Softmax cross entropy as plain ATen operations.
 #include "kernels/cross_entropy.h"
 
-#include <ATen/ATen.h>
+#include "kernels/aten.h"
 
 namespace cairn::kernels::reference {
 

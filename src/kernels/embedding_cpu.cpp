@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include <ATen/ATen.h>
-
 #include "base/check.h"
+#include "kernels/aten.h"
 #include "kernels/cpu_tensor.h"
 #include "kernels/parallel.h"
 

@@ -1,7 +1,9 @@
 // Table look-up and its gradient as plain ATen operations.
 #include "kernels/embedding.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorIndexing.h>
+
+#include "kernels/aten.h"
 
 namespace cairn::kernels::reference {
 

@@ -1,10 +1,9 @@
 // Normal values keyed by element: the numbers of base::Random, in parallel.
 #include "kernels/fill_normal.h"
 
-#include <ATen/ATen.h>
-
 #include "base/check.h"
 #include "base/random.h"
+#include "kernels/aten.h"
 #include "kernels/parallel.h"
 
 namespace cairn::kernels {

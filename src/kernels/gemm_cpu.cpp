@@ -5,9 +5,8 @@
 #include <dlfcn.h>
 #include <limits>
 
-#include <ATen/ATen.h>
-
 #include "base/check.h"
+#include "kernels/aten.h"
 #include "kernels/cpu_tensor.h"
 
 namespace cairn::kernels {

@@ -1,7 +1,7 @@
 // The products of a linear layer as plain ATen operations.
 #include "kernels/gemm.h"
 
-#include <ATen/ATen.h>
+#include "kernels/aten.h"
 
 namespace cairn::kernels::reference {
 namespace {

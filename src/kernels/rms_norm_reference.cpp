@@ -1,7 +1,7 @@
 // RMSNorm as plain ATen operations.
 #include "kernels/rms_norm.h"
 
-#include <ATen/ATen.h>
+#include "kernels/aten.h"
 
 namespace cairn::kernels::reference {
 namespace {

@@ -3,9 +3,8 @@
 
 #include <algorithm>
 
-#include <ATen/ATen.h>
-
 #include "base/check.h"
+#include "kernels/aten.h"
 #include "kernels/cpu_tensor.h"
 #include "kernels/parallel.h"
 #include "kernels/simd.h"

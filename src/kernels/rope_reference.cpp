@@ -1,9 +1,8 @@
 // Rotary position embedding as plain ATen operations, and its table.
 #include "kernels/rope.h"
 
-#include <ATen/ATen.h>
-
 #include "base/check.h"
+#include "kernels/aten.h"
 
 namespace cairn::kernels {
 

@@ -1,9 +1,8 @@
 // SwiGLU on the CPU: one pass, with the exponential computed in registers.
 #include "kernels/swiglu.h"
 
-#include <ATen/ATen.h>
-
 #include "base/check.h"
+#include "kernels/aten.h"
 #include "kernels/cpu_tensor.h"
 #include "kernels/parallel.h"
 #include "kernels/simd.h"

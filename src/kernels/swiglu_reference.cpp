@@ -1,7 +1,7 @@
 // SwiGLU as plain ATen operations.
 #include "kernels/swiglu.h"
 
-#include <ATen/ATen.h>
+#include "kernels/aten.h"
 
 namespace cairn::kernels::reference {
 

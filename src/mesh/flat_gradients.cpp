@@ -2,9 +2,8 @@
 
 #include <utility>
 
-#include <ATen/ATen.h>
-
 #include "base/check.h"
+#include "kernels/aten.h"
 #include "kernels/embedding.h"
 #include "kernels/gemm.h"
 

@@ -1,11 +1,11 @@
 #include "model/autograd_block.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/check.h"
+#include "kernels/aten.h"
 
 namespace cairn::model {
 namespace {

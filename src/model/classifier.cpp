@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "kernels/aten.h"
 #include "model/autograd_block.h"
 
 namespace cairn::model {

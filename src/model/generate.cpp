@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 #include "base/check.h"
+#include "kernels/aten.h"
 #include "mesh/axes.h"
 #include "model/model.h"
 

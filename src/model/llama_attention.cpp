@@ -1,7 +1,7 @@
 // x + attention(norm(x)) with grouped queries and rotary positions; keys and values of earlier positions may come from a cache.
-#include <ATen/ATen.h>
 
 #include "base/check.h"
+#include "kernels/aten.h"
 #include "kernels/attention.h"
 #include "kernels/gemm.h"
 #include "kernels/rms_norm.h"

@@ -1,7 +1,7 @@
 // The two ends of a Llama: tokens to hidden states, and hidden states to logits.
-#include <ATen/ATen.h>
 
 #include "kernels/embedding.h"
+#include "kernels/aten.h"
 #include "kernels/gemm.h"
 #include "kernels/rms_norm.h"
 #include "model/llama.h"

@@ -1,7 +1,7 @@
 // x + down(silu(gate(norm(x))) * up(norm(x))).
-#include <ATen/ATen.h>
 
 #include "kernels/gemm.h"
+#include "kernels/aten.h"
 #include "kernels/rms_norm.h"
 #include "kernels/swiglu.h"
 #include "model/llama.h"

@@ -1,9 +1,8 @@
 #include "model/model.h"
 
-#include <ATen/ATen.h>
-
 #include "base/check.h"
 #include "base/random.h"
+#include "kernels/aten.h"
 #include "kernels/fill_normal.h"
 
 namespace cairn::model {

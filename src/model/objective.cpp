@@ -1,7 +1,6 @@
 #include "model/objective.h"
 
-#include <ATen/ATen.h>
-
+#include "kernels/aten.h"
 #include "kernels/cross_entropy.h"
 
 namespace cairn::model {

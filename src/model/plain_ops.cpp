@@ -3,7 +3,9 @@
 #include <cmath>
 #include <limits>
 
-#include <ATen/ATen.h>
+#include <ATen/core/IListRef.h>
+
+#include "kernels/aten.h"
 
 namespace cairn::model {
 

@@ -2,9 +2,8 @@
 
 #include <utility>
 
-#include <ATen/ATen.h>
-
 #include "kernels/adamw.h"
+#include "kernels/aten.h"
 #include "optim/options.h"
 
 namespace cairn::optim {

@@ -1,6 +1,6 @@
 #include "optim/clip.h"
 
-#include <ATen/ATen.h>
+#include "kernels/aten.h"
 
 namespace cairn::optim {
 

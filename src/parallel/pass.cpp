@@ -4,11 +4,11 @@
 #include <optional>
 #include <vector>
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 #include "base/memory_tags.h"
 #include "base/trace.h"
+#include "kernels/aten.h"
 #include "model/model.h"
 
 namespace cairn::parallel {

@@ -2,13 +2,13 @@
 #include <filesystem>
 #include <unordered_map>
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
 
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/log.h"
+#include "kernels/aten.h"
 #include "snapshot/folder.h"
 #include "snapshot/manifest.h"
 #include "snapshot/snapshot.h"

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include <ATen/ATen.h>
-
 #include "base/check.h"
 #include "base/files.h"
+#include "kernels/aten.h"
 
 namespace cairn::snapshot {
 namespace {

@@ -3,10 +3,9 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/ATen.h>
-
 #include "base/check.h"
 #include "comm/group.h"
+#include "kernels/aten.h"
 #include "sync/options.h"
 
 namespace cairn::sync {

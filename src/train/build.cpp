@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include "base/check.h"
@@ -11,6 +10,7 @@
 #include "comm/world.h"
 #include "data/shard.h"
 #include "kernels/adamw.h"
+#include "kernels/aten.h"
 #include "train/restore.h"
 
 namespace cairn::train {

@@ -4,10 +4,9 @@
 #include <limits>
 #include <numeric>
 
-#include <ATen/ATen.h>
-
 #include "comm/group.h"
 #include "data/shard.h"
+#include "kernels/aten.h"
 #include "parallel/pass.h"
 #include "train/build.h"
 

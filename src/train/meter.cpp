@@ -1,11 +1,11 @@
 #include "train/meter.h"
 
-#include <ATen/ATen.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "base/memory_tags.h"
+#include "kernels/aten.h"
 
 namespace cairn::train {
 

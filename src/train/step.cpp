@@ -1,10 +1,9 @@
 #include "train/step.h"
 
-#include <ATen/ATen.h>
-
 #include "base/trace.h"
 #include "data/shard.h"
 #include "kernels/adamw.h"
+#include "kernels/aten.h"
 #include "optim/clip.h"
 #include "parallel/pass.h"
 #include "train/engine.h"

@@ -3,10 +3,10 @@
 #include <atomic>
 #include <future>
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "base/check.h"
+#include "kernels/aten.h"
 #include "scratch.h"
 
 namespace cairn::data {

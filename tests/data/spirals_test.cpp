@@ -1,7 +1,8 @@
 #include "data/spirals.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include "kernels/aten.h"
 
 namespace cairn::data {
 namespace {

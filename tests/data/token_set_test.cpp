@@ -2,9 +2,9 @@
 
 #include <numeric>
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "kernels/aten.h"
 #include "scratch.h"
 
 namespace cairn::data {

@@ -3,10 +3,11 @@
 #include <initializer_list>
 #include <limits>
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+
+#include "kernels/aten.h"
 
 namespace cairn::kernels {
 

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include <ATen/core/IListRef.h>
+
 #include "kernels/closeness.h"
 
 namespace cairn::kernels {

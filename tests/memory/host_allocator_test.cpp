@@ -3,8 +3,9 @@
 #include <sys/resource.h>
 #include <thread>
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include "kernels/aten.h"
 
 namespace cairn::memory {
 namespace {

@@ -1,9 +1,9 @@
 #include "mesh/flat_gradients.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "kernels/aten.h"
 
 namespace cairn::mesh {
 namespace {

@@ -1,9 +1,9 @@
 #include "model/generate.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include "kernels/aten.h"
 #include "model/llama.h"
 
 namespace cairn::model {

@@ -1,10 +1,10 @@
 #include "model/llama.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "base/random.h"
+#include "kernels/aten.h"
 #include "model/llama_config.h"
 
 namespace cairn::model {

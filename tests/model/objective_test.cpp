@@ -1,7 +1,8 @@
 #include "model/objective.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include "kernels/aten.h"
 
 namespace cairn::model {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "kernels/aten.h"
 #include "optim/clip.h"
 #include "optim/options.h"
 

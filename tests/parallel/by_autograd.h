@@ -3,10 +3,11 @@
 #include <map>
 #include <memory>
 
-#include <ATen/ATen.h>
+#include <ATen/core/IListRef.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "kernels/aten.h"
 #include "model/model.h"
 #include "model/objective.h"
 

@@ -3,12 +3,12 @@
 #include <filesystem>
 #include <fstream>
 
-#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "kernels/aten.h"
 #include "snapshot/scratch_folder.h"
 
 namespace cairn::snapshot {

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,6 +13,7 @@
 #include "base/faulty_disk.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "kernels/aten.h"
 #include "snapshot/scratch_folder.h"
 
 namespace cairn::snapshot {

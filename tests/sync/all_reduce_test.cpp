@@ -1,11 +1,11 @@
 #include "sync/all_reduce.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "comm/world.h"
 #include "harness/ranks.h"
+#include "kernels/aten.h"
 #include "mesh/flat_layout.h"
 #include "sync/options.h"
 

@@ -85,10 +85,13 @@ std::string list(const std::vector<T>& values, Write write) {
 }
 
 // A cell of a Markdown table: a bar would end it.
-std::string cell(std::string text) {
-  for (size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.insert(at, "\\");
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return text;
+std::string cell(std::string_view text) {
+  std::string safe;
+  for (const char c : text) {
+    if (c == '|') safe += '\\';
+    safe += c == '\n' ? ' ' : c;
+  }
+  return safe;
 }
 
 bool plain_key(const std::string& key) {

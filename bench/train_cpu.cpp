@@ -5,10 +5,10 @@
 #include <fstream>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/random.h"
@@ -107,13 +107,24 @@ Measured run_ours(const Size& s, const BenchOptions& options, const std::string&
 }
 
 Measured run_peer(const Size& s, const BenchOptions& options, const std::string& python, const std::string& tokens) {
-  const nlohmann::json settings = {{"vocab", s.vocab},    {"embed", s.embed},       {"layers", s.layers},  {"heads", s.heads},
-                                   {"kv_heads", s.heads}, {"head_dim", s.head_dim}, {"mlp", s.mlp},        {"length", s.length},
-                                   {"batch", s.batch},    {"steps", s.steps},       {"threads", kThreads}, {"tokens", tokens}};
+  base::Json settings;
+  settings["vocab"] = s.vocab;
+  settings["embed"] = s.embed;
+  settings["layers"] = s.layers;
+  settings["heads"] = s.heads;
+  settings["kv_heads"] = s.heads;
+  settings["head_dim"] = s.head_dim;
+  settings["mlp"] = s.mlp;
+  settings["length"] = s.length;
+  settings["batch"] = s.batch;
+  settings["steps"] = s.steps;
+  settings["threads"] = kThreads;
+  settings["tokens"] = tokens;
   const Ended ended =
-      run_program({python, std::string(CAIRN_BENCH_FOLDER) + "/train_cpu_peer.py", settings.dump()}, options.scratch + "/peer.log");
+      run_program({python, std::string(CAIRN_BENCH_FOLDER) + "/train_cpu_peer.py", base::compact(settings)}, options.scratch + "/peer.log");
   if (ended.exit_code != 0) base::fail_input("the peer's run failed: {}", ended.output);
-  const nlohmann::json result = nlohmann::json::parse(ended.output.substr(ended.output.find('{')));
+  const base::Json result = base::parse_json(ended.output.substr(ended.output.find('{')));
+  if (!result.is_object()) base::fail_input("the peer's run printed no JSON: {}", ended.output);
   Measured m;
   std::vector<double> rates;
   for (size_t i = 1; i < result["seconds"].size(); ++i)

@@ -53,7 +53,7 @@ Losses train_on(int ranks, const ProofOptions& options, const std::filesystem::p
     train::Start start;
     start.out = out;
     start.resume = resume;
-    train::run(world, small_recipe(options, kSteps), start, never);
+    train::run(world, small_recipe(options, kSteps), start, {}, never);
   });
   for (const std::exception_ptr& error : ended)
     if (error) std::rethrow_exception(error);

@@ -9,20 +9,17 @@
 #include <optional>
 #include <system_error>
 
-#include <nlohmann/json.hpp>
-
 #include "base/check.h"
+#include "base/json.h"
 
 namespace cairn::base {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr const char* kNan = "NaN";
 constexpr const char* kInfinity = "Infinity";
 constexpr const char* kMinusInfinity = "-Infinity";
 
-Json to_json(const MetricsRow::Value& value) {
+OrderedJson to_json(const MetricsRow::Value& value) {
   if (const auto* integer = std::get_if<int64_t>(&value)) return *integer;
   if (const auto* text = std::get_if<std::string>(&value)) return *text;
   const double number = std::get<double>(value);
@@ -31,13 +28,13 @@ Json to_json(const MetricsRow::Value& value) {
   return number;
 }
 
-MetricsRow::Value from_json(const Json& json) {
+MetricsRow::Value from_json(const OrderedJson& json) {
   if (json.is_number_unsigned() && json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return json.get<double>();
   if (json.is_number_integer()) return json.get<int64_t>();
   if (json.is_number_float()) return json.get<double>();
   if (json.is_boolean()) return int64_t{json.get<bool>()};
   if (json.is_null()) return std::numeric_limits<double>::quiet_NaN();
-  if (!json.is_string()) return json.dump();
+  if (!json.is_string()) return compact(json);
   const auto& text = json.get_ref<const std::string&>();
   if (text == kNan) return std::numeric_limits<double>::quiet_NaN();
   if (text == kInfinity) return std::numeric_limits<double>::infinity();
@@ -47,7 +44,7 @@ MetricsRow::Value from_json(const Json& json) {
 
 // Hands every whole row to `take`, as text and parsed. The last line may be torn by a crash and is then left out; any other line
 // that is no object is damage.
-void for_each_row(const std::filesystem::path& path, const std::function<void(const std::string&, const Json&)>& take) {
+void for_each_row(const std::filesystem::path& path, const std::function<void(const std::string&, const OrderedJson&)>& take) {
   std::ifstream in(path, std::ios::binary);
   if (!in || std::filesystem::is_directory(path))
     fail_input("cannot open {}: {}", path.string(), in ? "it is a folder" : std::generic_category().message(errno));
@@ -55,7 +52,7 @@ void for_each_row(const std::filesystem::path& path, const std::function<void(co
   std::optional<int64_t> bad;
   for (int64_t number = 1; std::getline(in, line); ++number) {
     if (bad) throw Error(Error::Kind::corrupt_file, fmt::format("{}:{}: not a JSON object", path.string(), *bad));
-    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const OrderedJson json = parse_ordered_json(line);
     if (json.is_object()) {
       take(line, json);
     } else {
@@ -104,16 +101,16 @@ int64_t MetricsRow::integer(std::string_view name) const {
 Metrics::Metrics(std::filesystem::path path, const Disk& disk) : file_(mended(std::move(path), disk), disk) {}
 
 void Metrics::write(const MetricsRow& row) {
-  Json json = Json::object();
+  OrderedJson json = OrderedJson::object();
   for (const auto& [name, value] : row.values) json[name] = to_json(value);
-  const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const std::string line = compact(json) + "\n";
   const std::lock_guard lock(mutex_);
   file_.append(as_bytes(line));
 }
 
 std::vector<MetricsRow> read_metrics(const std::filesystem::path& path) {
   std::vector<MetricsRow> rows;
-  for_each_row(path, [&](const std::string&, const Json& json) {
+  for_each_row(path, [&](const std::string&, const OrderedJson& json) {
     MetricsRow row;
     for (const auto& [name, value] : json.items()) row.values.emplace_back(name, from_json(value));
     rows.push_back(std::move(row));
@@ -124,7 +121,7 @@ std::vector<MetricsRow> read_metrics(const std::filesystem::path& path) {
 void cut_back(const std::filesystem::path& path, int64_t step_last, const Disk& disk) {
   if (!std::filesystem::exists(path)) return;
   FileWriter writer(path, /*bytes_expected=*/0, disk);
-  for_each_row(path, [&](const std::string& line, const Json& json) {
+  for_each_row(path, [&](const std::string& line, const OrderedJson& json) {
     const auto step = json.find("step");
     const bool beyond = step != json.end() && step->is_number() && step->get<double>() > static_cast<double>(step_last);
     if (!beyond) writer.write(line + "\n");

@@ -2,29 +2,36 @@
 
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/json.h"
 
 namespace cairn::base {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 // Chrome's "complete" event; times in microseconds.
-Json to_json(const TraceEvent& event, int rank) {
-  Json json = {{"name", event.name}, {"ph", "X"},          {"ts", event.begin.count() / 1e3}, {"dur", event.length.count() / 1e3},
-               {"pid", rank},        {"tid", event.thread}};
+OrderedJson to_json(const TraceEvent& event, int rank) {
+  OrderedJson json;
+  json["name"] = event.name;
+  json["ph"] = "X";
+  json["ts"] = event.begin.count() / 1e3;
+  json["dur"] = event.length.count() / 1e3;
+  json["pid"] = rank;
+  json["tid"] = event.thread;
   if (!event.category.empty()) json["cat"] = event.category;
   for (const auto& [name, value] : event.args) std::visit([&, &key = name](const auto& x) { json["args"][key] = x; }, value);
   return json;
 }
 
-Json process_name(int rank, int64_t dropped) {
+OrderedJson process_name(int rank, int64_t dropped) {
   const std::string name = dropped == 0 ? fmt::format("rank {}", rank) : fmt::format("rank {} ({} older events dropped)", rank, dropped);
-  return {{"name", "process_name"}, {"ph", "M"}, {"pid", rank}, {"args", {{"name", name}}}};
+  OrderedJson json;
+  json["name"] = "process_name";
+  json["ph"] = "M";
+  json["pid"] = rank;
+  json["args"]["name"] = name;
+  return json;
 }
 
 // The file as a stream of events, one per line, so that memory stays small.
@@ -32,10 +39,10 @@ class PerfettoWriter {
  public:
   PerfettoWriter(const std::filesystem::path& path, const Disk& disk) : file_(path, /*bytes_expected=*/0, disk) {}
 
-  void add(const Json& event) {
+  void add(const OrderedJson& event) {
     buffer_ += first_ ? "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" : ",\n";
     first_ = false;
-    buffer_ += event.dump(-1, ' ', false, Json::error_handler_t::replace);
+    buffer_ += compact(event);
     if (buffer_.size() > size_t{1} << 20) flush();
   }
 
@@ -131,10 +138,10 @@ void merge_perfetto(const std::filesystem::path& path, const std::vector<std::fi
   constexpr int64_t kPartBytesMax = int64_t{1} << 30;
   PerfettoWriter writer(path, disk);
   for (const std::filesystem::path& part : parts) {
-    const Json json = Json::parse(read_file(part, kPartBytesMax), nullptr, /*allow_exceptions=*/false);
+    const OrderedJson json = parse_ordered_json(read_file(part, kPartBytesMax));
     if (!json.is_object() || !json.contains("traceEvents") || !json["traceEvents"].is_array())
       throw Error(Error::Kind::corrupt_file, fmt::format("{}: not a trace (no list \"traceEvents\")", part.string()));
-    for (const Json& event : json["traceEvents"]) writer.add(event);
+    for (const OrderedJson& event : json["traceEvents"]) writer.add(event);
   }
   writer.commit();
 }

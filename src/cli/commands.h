@@ -1,26 +1,25 @@
 #pragma once
-#include <functional>
 #include <string>
 #include <vector>
 
-namespace CLI {
-class App;
-}
-
 namespace cairn::cli {
+
+struct BenchArguments;
+struct GenerateArguments;
+struct ProveArguments;
+struct TrainArguments;
 
 // The program: parses the arguments, runs the command, and returns the exit code. 2: wrong recipe or arguments, 3: failed run,
 // 4: lost peer.
 int run(int argc, char** argv);
 
-// Each command adds itself to the parser; what it parsed lives in the returned function, which runs it and gives the exit code.
-using Command = std::function<int()>;
-Command add_train(CLI::App& app, const std::vector<std::string>& arguments);
-Command add_generate(CLI::App& app);
-Command add_doctor(CLI::App& app);
-Command add_version(CLI::App& app);
-Command add_reference(CLI::App& app);
-Command add_prove(CLI::App& app);
-Command add_bench(CLI::App& app);
+// Each runs one command and gives the exit code. `command_line` is what ranks are started with again.
+int train_command(const TrainArguments& a, const std::vector<std::string>& command_line);
+int generate_command(const GenerateArguments& a);
+int doctor_command();
+int version_command();
+int reference_command();
+int prove_command(const ProveArguments& a);
+int bench_command(const BenchArguments& a);
 
 }  // namespace cairn::cli

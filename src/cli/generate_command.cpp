@@ -2,14 +2,14 @@
 #include <filesystem>
 
 #include <ATen/Parallel.h>
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/terminal.h"
+#include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
 #include "data/corpus.h"
@@ -23,13 +23,6 @@
 namespace cairn::cli {
 namespace {
 
-struct GenerateArguments {
-  std::string folder, prompt;
-  model::GenerateOptions options;
-  int64_t seed = 1;
-  bool greedy = false, json = false;
-};
-
 // DIR is a run directory, whose newest good snapshot is taken, or a snapshot itself.
 snapshot::Opened open_model(const std::string& folder, base::Log& log) {
   if (!std::filesystem::is_directory(folder))
@@ -40,7 +33,9 @@ snapshot::Opened open_model(const std::string& folder, base::Log& log) {
   return std::move(*newest);
 }
 
-int generate_command(GenerateArguments a) {
+}  // namespace
+
+int generate_command(const GenerateArguments& a) {
   auto terminal = std::make_shared<base::Terminal>();
   base::Log log({.level = base::Level::warn, .terminal = terminal, .file = {}});
   at::set_num_threads(processors());
@@ -58,40 +53,21 @@ int generate_command(GenerateArguments a) {
   prompt.insert(prompt.begin(), tokenizer->end_of_text());
   if (static_cast<int64_t>(prompt.size()) >= shape.length)
     base::fail_input("--prompt: {} tokens, and the model reads at most {}", prompt.size(), shape.length);
-  a.options.length_max = shape.length;
-  a.options.stop = tokenizer->end_of_text();
-  if (a.greedy) a.options.temperature = 0;
-  a.options.random = base::Random(static_cast<uint64_t>(a.seed)).for_purpose("generate");
-  const model::Generated answer = model::generate(*llama, weights, buffers, prompt, a.options);
+  model::GenerateOptions options = a.options;
+  options.length_max = shape.length;
+  options.stop = tokenizer->end_of_text();
+  if (a.greedy) options.temperature = 0;
+  options.random = base::Random(static_cast<uint64_t>(a.seed)).for_purpose("generate");
+  const model::Generated answer = model::generate(*llama, weights, buffers, prompt, options);
   const std::string text = tokenizer->decode(answer.ids);
   if (a.json) {
-    const nlohmann::ordered_json json = {
+    const base::OrderedJson json = {
         {"prompt", a.prompt}, {"ids", answer.ids}, {"text", text}, {"log_probabilities", answer.log_probabilities}};
-    terminal->line(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    terminal->line(base::compact(json));
   } else {
     terminal->line(base::printable(a.prompt + text));
   }
   return 0;
-}
-
-}  // namespace
-
-Command add_generate(CLI::App& app) {
-  auto a = std::make_shared<GenerateArguments>();
-  CLI::App* command = app.add_subcommand("generate", "Continue a prompt with a trained model");
-  command->add_option("dir", a->folder, "A run directory or a snapshot")->required();
-  command->add_option("--prompt", a->prompt, "What the text begins with; without it the model begins");
-  command->add_option("--tokens", a->options.tokens, "Most tokens to add")->check(CLI::Range(1, 1 << 24))->capture_default_str();
-  command->add_option("--temperature", a->options.temperature, "0 takes the likeliest token")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command->add_option("--top-k", a->options.top_k, "Draw from so many of the likeliest; 0: from all")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command->add_option("--seed", a->seed, "Decides what is drawn")->check(CLI::NonNegativeNumber)->capture_default_str();
-  command->add_flag("--greedy", a->greedy, "Always the likeliest token");
-  command->add_flag("--json", a->json, "Print ids, text and log-probabilities as JSON");
-  return [a] { return generate_command(*a); };
 }
 
 }  // namespace cairn::cli

@@ -3,7 +3,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/Version.h>
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <torch/version.h>
 
@@ -19,9 +18,8 @@
 #include "train/settings.h"
 
 namespace cairn::cli {
-namespace {
 
-int doctor() {
+int doctor_command() {
   base::Terminal terminal;
   const auto fact = [&](std::string_view name, const std::string& value) { terminal.line(fmt::format("  {:<22} {}", name, value)); };
   utsname system{};
@@ -47,30 +45,17 @@ int doctor() {
   return 0;
 }
 
-}  // namespace
-
-Command add_version(CLI::App& app) {
-  app.add_subcommand("version", "Print the versions of Cairn and libtorch");
-  return [] {
-    base::Terminal().line(fmt::format("cairn {} (libtorch {})", base::version(), TORCH_VERSION));
-    return 0;
-  };
+int version_command() {
+  base::Terminal().line(fmt::format("cairn {} (libtorch {})", base::version(), TORCH_VERSION));
+  return 0;
 }
 
-Command add_reference(CLI::App& app) {
-  app.add_subcommand("reference", "Print every recipe key: type, default, range, meaning (the page docs/recipe.md)");
-  return [] {
-    base::Terminal().line(
-        "# Recipe reference\n\nEvery key of a recipe, as `cairn reference` prints it. Any of them can be given as `--set "
-        "section.key=value`.\n\n" +
-        base::reference_markdown(train::recipe_sections()));
-    return 0;
-  };
-}
-
-Command add_doctor(CLI::App& app) {
-  app.add_subcommand("doctor", "Show what this machine has and what will be used");
-  return [] { return doctor(); };
+int reference_command() {
+  base::Terminal().line(
+      "# Recipe reference\n\nEvery key of a recipe, as `cairn reference` prints it. Any of them can be given as `--set "
+      "section.key=value`.\n\n" +
+      base::reference_markdown(train::recipe_sections()));
+  return 0;
 }
 
 }  // namespace cairn::cli

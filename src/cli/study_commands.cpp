@@ -2,7 +2,6 @@
 #include <filesystem>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "base/check.h"
@@ -11,6 +10,7 @@
 #include "base/nearest.h"
 #include "base/terminal.h"
 #include "base/text.h"
+#include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
 #include "study/benches.h"
@@ -43,13 +43,6 @@ base::Log make_log(bool json) {
   return base::Log({.terminal = std::make_shared<base::Terminal>(), .file = {}});
 }
 
-struct ProveArguments {
-  std::string slug;
-  study::ProofOptions options;
-  int64_t seed = 1;
-  bool json = false, all = false;
-};
-
 bool prove_one(const study::Proof& proof, const ProveArguments& a, base::Log& log) {
   const Scratch scratch;
   const base::RealClock clock;
@@ -67,6 +60,8 @@ bool prove_one(const study::Proof& proof, const ProveArguments& a, base::Log& lo
   }
   return findings.hold();
 }
+
+}  // namespace
 
 int prove_command(const ProveArguments& a) {
   base::Log log = make_log(a.json);
@@ -89,13 +84,7 @@ int prove_command(const ProveArguments& a) {
   base::fail_unknown("proof", a.slug, slugs);
 }
 
-struct BenchArguments {
-  std::string name;
-  study::BenchOptions options;
-  bool json = false;
-};
-
-int bench_command(BenchArguments a) {
+int bench_command(const BenchArguments& a) {
   std::vector<std::string> names;
   for (const study::Bench& bench : study::benches()) names.push_back(bench.name);
   base::Terminal terminal;
@@ -105,43 +94,19 @@ int bench_command(BenchArguments a) {
   }
   base::Log log = make_log(a.json);
   const Scratch scratch;
-  a.options.program = own_program().string();
-  a.options.cache = cache_folder().string();
-  a.options.scratch = scratch.path();
+  study::BenchOptions options = a.options;
+  options.program = own_program().string();
+  options.cache = cache_folder().string();
+  options.scratch = scratch.path();
   for (const study::Bench& bench : study::benches()) {
     if (bench.name != a.name) continue;
-    const std::vector<study::BenchRow> rows = bench.measure(a.options, log);
+    const std::vector<study::BenchRow> rows = bench.measure(options, log);
     terminal.line(a.json ? study::to_json(bench.name, rows) : study::to_table(rows));
     for (const study::BenchRow& row : rows)
       if (!row.pass) return 1;
     return rows.empty() ? 1 : 0;
   }
   base::fail_unknown("bench", a.name, names);
-}
-
-}  // namespace
-
-Command add_prove(CLI::App& app) {
-  auto a = std::make_shared<ProveArguments>();
-  CLI::App* command = app.add_subcommand("prove", "Measure the claims of a published system; without a name, list the proofs");
-  command->add_option("slug", a->slug, "Which system");
-  command->add_option("--seed", a->seed, "Of everything random in it")->check(CLI::NonNegativeNumber)->capture_default_str();
-  command->add_option("--data", a->options.data, "A text file to measure on, instead of the built-in stories");
-  command->add_flag("--json", a->json, "Print the result as JSON, and nothing else");
-  command->add_flag("--full", a->options.full, "The long form, which may take more than five minutes");
-  command->add_flag("--all", a->all, "Every proof, one after the other");
-  command->footer("Exits with 0 only if every claim that could be measured holds, and at least one could.");
-  return [a] { return prove_command(*a); };
-}
-
-Command add_bench(CLI::App& app) {
-  auto a = std::make_shared<BenchArguments>();
-  CLI::App* command = app.add_subcommand("bench", "Measure ours against a peer in one run; without a name, list the benches");
-  command->add_option("name", a->name, "Which bench");
-  command->add_option("--case", a->options.only, "One case of it");
-  command->add_flag("--json", a->json, "Print the rows as JSON, and nothing else");
-  command->footer("A ratio above 1 means ours is better. Exits with 0 only if every goal is reached.");
-  return [a] { return bench_command(*a); };
 }
 
 }  // namespace cairn::cli

@@ -2,7 +2,6 @@
 #include <cmath>
 #include <filesystem>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "base/check.h"
@@ -11,6 +10,7 @@
 #include "base/memory_tags.h"
 #include "base/terminal.h"
 #include "base/text.h"
+#include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
 #include "cli/run_directory.h"
@@ -29,14 +29,6 @@ namespace {
 constexpr int64_t kRankBytes = int64_t{150} << 20;  // a rank process before it holds anything
 constexpr int64_t kThreadRankBytes = int64_t{64}
                                      << 20;  // a rank as a thread: its own data, parameters and optimizer state, of a small model
-
-struct TrainArguments {
-  std::string recipe, data, out, resume, transport = "net", device = "cpu";
-  std::vector<std::string> sets;
-  int nproc = 1;
-  int64_t seed = -1;
-  bool dry_run = false;
-};
 
 // The file, or a resumed run's own recipe where none is given, then what the command line adds, the later the stronger.
 base::Recipe make_recipe(const TrainArguments& a, const RunDirectory& run) {
@@ -81,7 +73,7 @@ void bid_farewell(const train::Result& result, const RunDirectory& run, base::Te
 // One rank's whole life. Its error is told to the others before it leaves.
 train::Result run_rank(comm::World& world, const base::Recipe& recipe, const train::Start& start, const base::Stop& stop) {
   try {
-    return train::run(world, recipe, start, stop);
+    return train::run(world, recipe, start, {}, stop);
   } catch (const std::exception& error) {
     world.fail(error);
     throw;
@@ -134,12 +126,12 @@ int run_local(const TrainArguments& a, const RunDirectory& run, const train::Sta
   return 0;
 }
 
-int run_agent(const TrainArguments& a, const RunDirectory& run, std::vector<std::string> arguments) {
+int run_agent(const TrainArguments& a, const RunDirectory& run, const std::vector<std::string>& command_line) {
   const Signals signals;
   auto terminal = std::make_shared<base::Terminal>();
   base::Log log({.terminal = terminal, .file = {}});
   train::AgentOptions options{.nproc = a.nproc, .argv = {own_program().string()}, .env = {}};
-  options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+  options.argv.insert(options.argv.end(), command_line.begin(), command_line.end());
   // Decided here, so that all ranks decide alike.
   options.env = {{"CAIRN_RUN_DIR", run.path.string()},
                  {"CAIRN_RUN_RESUME", run.resume ? "1" : "0"},
@@ -147,7 +139,9 @@ int run_agent(const TrainArguments& a, const RunDirectory& run, std::vector<std:
   return train::run_ranks(options, log, signals.stop());
 }
 
-int train_command(const TrainArguments& a, const std::vector<std::string>& arguments) {
+}  // namespace
+
+int train_command(const TrainArguments& a, const std::vector<std::string>& command_line) {
   const std::optional<std::string> setup_fd = variable("CAIRN_SETUP_FD");
   train::Start start{.out = {},
                      .resume = false,
@@ -175,28 +169,7 @@ int train_command(const TrainArguments& a, const std::vector<std::string>& argum
   train::check_recipe(recipe, a.nproc);  // once here, before any rank starts
   greet(a, run, terminal);
   if (a.transport == "local") return run_local(a, run, start);
-  return run_agent(a, run, arguments);
-}
-
-}  // namespace
-
-Command add_train(CLI::App& app, const std::vector<std::string>& arguments) {
-  auto a = std::make_shared<TrainArguments>();
-  CLI::App* command = app.add_subcommand("train", "Train a model; without arguments a small one, on built-in stories, in about a minute");
-  command->add_option("recipe", a->recipe, "A recipe (TOML); without one every key has its default");
-  command->add_option("--data", a->data, "A text file to train on (data.path)");
-  command->add_option("--set", a->sets, "A recipe key: --set train.steps=200; may be repeated")->allow_extra_args(false)->take_all();
-  command->add_option("--nproc", a->nproc, "Ranks to start")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  command->add_option("--transport", a->transport, "How ranks talk: net (processes) or local (threads on a virtual network)")
-      ->check(CLI::IsMember({"local", "net"}))
-      ->capture_default_str();
-  command->add_option("--device", a->device, "What computes")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
-  command->add_option("--out", a->out, "The run directory (default: runs/NAME, the first that is free)");
-  command->add_option("--seed", a->seed, "train.seed")->check(CLI::NonNegativeNumber);
-  command->add_option("--resume", a->resume, "Continue a run: its directory, or `auto` for the newest one");
-  command->add_flag("--dry-run", a->dry_run, "Show what would run and the memory of each rank, and stop");
-  command->footer("Every recipe key with its default and range: cairn reference");
-  return [a, arguments] { return train_command(*a, arguments); };
+  return run_agent(a, run, command_line);
 }
 
 }  // namespace cairn::cli

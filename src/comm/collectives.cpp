@@ -1,8 +1,8 @@
 #include "comm/collectives.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
-#include <memory>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -15,8 +15,7 @@ namespace {
 constexpr uint32_t kParts = 0;    // unreduced parts, to their owner
 constexpr uint32_t kResults = 1;  // reduced parts, from their owner
 
-constexpr int64_t kPieceBytes = 512 << 10;  // of an all-reduce: a few fit the caches
-constexpr int64_t kInFlight = 4;            // pieces on their way at once
+constexpr int64_t kSwapBytes = 8 << 10;  // up to here two ranks swap the whole: as many bytes, and one message less to wait for
 
 std::byte* at_element(const Span& span, int64_t element) { return static_cast<std::byte*>(span.data) + element * size_of(span.dtype); }
 
@@ -38,33 +37,13 @@ std::vector<int> peers_in_turn(const Exchange& exchange) {
   return peers;
 }
 
-// The peers' versions of this rank's own part, as they arrive, and their reduction in rank order.
-class OwnPart {
- public:
-  OwnPart(Exchange& exchange, int64_t count, Dtype dtype)
-      : exchange_(exchange),
-        count_(count),
-        dtype_(dtype),
-        bytes_(count * size_of(dtype)),
-        memory_(std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes_ * (exchange.size() - 1)))) {}
-
-  Completion recv(int peer) { return exchange_.recv(peer, kParts, place(peer), bytes_); }
-
-  void reduce(Reduce reduce, void* out, const void* own) const {
-    std::vector<const void*> sources;
-    for (int rank = 0; rank < exchange_.size(); ++rank) sources.push_back(rank == exchange_.rank() ? own : place(rank));
-    combine(reduce, dtype_, out, sources, count_);
-  }
-
- private:
-  std::byte* place(int peer) const { return memory_.get() + bytes_ * (peer - (peer > exchange_.rank() ? 1 : 0)); }
-
-  Exchange& exchange_;
-  int64_t count_;
-  Dtype dtype_;
-  int64_t bytes_;
-  std::unique_ptr<std::byte[]> memory_;
-};
+// Reduces this rank's own piece in rank order: the peers' versions as they lie in `views`, in the order of `peers`, and its own.
+void reduce_views(const Exchange& exchange, Reduce reduce, const Span& out, const void* own, const std::vector<int>& peers,
+                  const std::vector<Completion>& views) {
+  std::vector<const void*> sources(static_cast<size_t>(exchange.size()), own);
+  for (size_t i = 0; i < peers.size(); ++i) sources[peers[i]] = views[i].view();
+  combine(reduce, out.dtype, out.data, sources, out.count);
+}
 
 // An all-reduce cut into pieces that fit the caches: while one piece is reduced, the next ones are on their way. Piece k of a part is
 // message 2k (unreduced, to the owner) and 2k + 1 (reduced, from the owner).
@@ -77,11 +56,9 @@ class PiecewiseAllReduce {
         begin_(starts(arguments.counts)),
         peers_(peers_in_turn(exchange)),
         size_(size_of(x_.dtype)),
-        most_(std::max<int64_t>(1, kPieceBytes / size_)) {
+        most_(std::max<int64_t>(1, exchange.pieces().bytes / size_)) {
     const int64_t longest = std::max<int64_t>(1, *std::max_element(arguments.counts.begin(), arguments.counts.end()));
     pieces_ = (longest + most_ - 1) / most_;
-    slot_bytes_ = std::min(most_, longest) * size_ * exchange.size();
-    memory_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(slot_bytes_ * std::min(pieces_, kInFlight)));
   }
 
   int64_t pieces() const { return pieces_; }
@@ -92,7 +69,7 @@ class PiecewiseAllReduce {
     const auto step = static_cast<uint32_t>(2 * k);
     const int64_t own = bytes(exchange_.rank(), k);
     for (const int peer : peers_) {
-      if (own > 0 || k == 0) parts.push_back(exchange_.recv(peer, step, staged(peer, k), own));
+      if (own > 0 || k == 0) parts.push_back(exchange_.recv_view(peer, step, own));
       // May be asked for at once: the owner answers only when it has our part, so nothing is overwritten before it is gone.
       if (bytes(peer, k) > 0) rest.push_back(exchange_.recv(peer, step + 1, place(peer, k), bytes(peer, k)));
     }
@@ -102,22 +79,19 @@ class PiecewiseAllReduce {
   }
 
   // All versions of this rank's piece are there: reduces them in rank order and gives the result to all.
-  void finish(int64_t k, std::vector<Completion>& rest) {
+  void finish(int64_t k, std::vector<Completion>& parts, std::vector<Completion>& rest) {
     const int64_t own = bytes(exchange_.rank(), k);
-    if (own == 0) return;
-    std::byte* result = place(exchange_.rank(), k);
-    std::vector<const void*> sources;
-    for (int rank = 0; rank < exchange_.size(); ++rank) sources.push_back(rank == exchange_.rank() ? result : staged(rank, k));
-    combine(arguments_.reduce, x_.dtype, result, sources, own / size_);
-    for (const int peer : peers_) rest.push_back(exchange_.send(peer, static_cast<uint32_t>(2 * k + 1), result, own));
+    if (own > 0) {
+      std::byte* result = place(exchange_.rank(), k);
+      reduce_views(exchange_, arguments_.reduce, {result, own / size_, x_.dtype}, result, peers_, parts);
+      for (const int peer : peers_) rest.push_back(exchange_.send(peer, static_cast<uint32_t>(2 * k + 1), result, own));
+    }
+    parts.clear();  // gives the memory back
   }
 
  private:
   int64_t bytes(int rank, int64_t k) const { return std::clamp<int64_t>(arguments_.counts[rank] - k * most_, 0, most_) * size_; }
   std::byte* place(int rank, int64_t k) const { return at_element(x_, begin_[rank] + std::min(k * most_, arguments_.counts[rank])); }
-  std::byte* staged(int rank, int64_t k) const {
-    return memory_.get() + (k % kInFlight) * slot_bytes_ + slot_bytes_ / exchange_.size() * rank;
-  }
 
   Exchange& exchange_;
   const Arguments& arguments_;
@@ -127,27 +101,45 @@ class PiecewiseAllReduce {
   int64_t size_;
   int64_t most_;  // elements of a piece
   int64_t pieces_ = 0;
-  int64_t slot_bytes_ = 0;
-  std::unique_ptr<std::byte[]> memory_;
 };
+
+// Two ranks and few bytes: each gets the whole of the other's, and both add in the same order.
+Task swap_and_reduce(Exchange& exchange, const Arguments& arguments) {
+  const Span& x = arguments.out;
+  const int64_t bytes = x.count * size_of(x.dtype);
+  const int peer = 1 - exchange.rank();
+  Completion theirs = exchange.recv_view(peer, kParts, bytes);
+  Completion sent = exchange.send(peer, kParts, x.data, bytes);
+  co_await theirs;
+  co_await sent;  // before it is written over
+  const std::array<const void*, 2> sources =
+      exchange.rank() == 0 ? std::array<const void*, 2>{x.data, theirs.view()} : std::array<const void*, 2>{theirs.view(), x.data};
+  combine(arguments.reduce, x.dtype, x.data, sources, x.count);
+}
 
 }  // namespace
 
 Exchange::Exchange(Transport& transport, const std::vector<int>& ranks, int me, Envelope envelope, Purpose purpose)
     : transport_(transport), ranks_(ranks), me_(me), envelope_(envelope), purpose_(purpose) {}
 
+Completion Exchange::watch(uint32_t step, Completion completion) {
+  if (!completion.done()) watched_.push_back({step, completion.transfer()});
+  return completion;
+}
+
 Completion Exchange::send(int peer, uint32_t step, const void* data, int64_t bytes) {
   envelope_.step = step;
-  Completion sent = transport_.send(ranks_[peer], envelope_, purpose_, data, bytes);
-  if (!sent.done()) watched_.push_back({step, sent.transfer()});
-  return sent;
+  return watch(step, transport_.send(ranks_[peer], envelope_, purpose_, data, bytes));
 }
 
 Completion Exchange::recv(int peer, uint32_t step, void* into, int64_t bytes) {
   envelope_.step = step;
-  Completion received = transport_.recv(ranks_[peer], envelope_, into, bytes);
-  if (!received.done()) watched_.push_back({step, received.transfer()});
-  return received;
+  return watch(step, transport_.recv(ranks_[peer], envelope_, into, bytes));
+}
+
+Completion Exchange::recv_view(int peer, uint32_t step, int64_t bytes) {
+  envelope_.step = step;
+  return watch(step, transport_.recv_view(ranks_[peer], envelope_, bytes));
 }
 
 std::vector<int> Exchange::late() const {
@@ -166,16 +158,29 @@ std::vector<int> Exchange::late() const {
   return {};
 }
 
+std::vector<int> Exchange::heard() const {
+  std::set<int> peers;
+  for (const auto& [step, transfer] : watched_) {
+    if (transfer->done && !transfer->outgoing && !transfer->error && !transfer->cancelled) peers.insert(transfer->peer);
+  }
+  return {peers.begin(), peers.end()};
+}
+
 // Each rank owns one part: it gets that part from all, reduces in rank order, and gives the result to all. 2(n-1)/n of x sent per rank.
 Task all_reduce(Exchange& exchange, const Arguments& arguments) {
+  if (exchange.size() == 2 && arguments.out.count * size_of(arguments.out.dtype) <= kSwapBytes) {
+    co_await swap_and_reduce(exchange, arguments);
+    co_return;
+  }
   PiecewiseAllReduce run(exchange, arguments);
   std::vector<std::vector<Completion>> parts(static_cast<size_t>(run.pieces()));
   std::vector<Completion> rest;
-  for (int64_t k = 0; k < std::min(kInFlight, run.pieces()); ++k) run.start(k, parts[k], rest);
+  const int64_t ahead = exchange.pieces().in_flight;
+  for (int64_t k = 0; k < std::min(ahead, run.pieces()); ++k) run.start(k, parts[k], rest);
   for (int64_t k = 0; k < run.pieces(); ++k) {
     for (Completion& received : parts[k]) co_await received;
-    run.finish(k, rest);
-    if (k + kInFlight < run.pieces()) run.start(k + kInFlight, parts[k + kInFlight], rest);
+    run.finish(k, parts[k], rest);
+    if (k + ahead < run.pieces()) run.start(k + ahead, parts[k + ahead], rest);
   }
   for (Completion& moved : rest) co_await moved;
 }
@@ -186,16 +191,17 @@ Task reduce_scatter(Exchange& exchange, const Arguments& arguments) {
   const std::vector<int> peers = peers_in_turn(exchange);
   const int64_t size = size_of(arguments.in.dtype);
   const int64_t own_count = counts[exchange.rank()];
-  OwnPart part(exchange, own_count, arguments.in.dtype);
   std::vector<Completion> parts, sent;
   for (const int peer : peers) {
-    parts.push_back(part.recv(peer));
+    parts.push_back(exchange.recv_view(peer, kParts, own_count * size));
   }
   for (const int peer : peers) {
     sent.push_back(exchange.send(peer, kParts, at_element(arguments.in, begin[peer]), counts[peer] * size));
   }
   for (Completion& received : parts) co_await received;
-  part.reduce(arguments.reduce, arguments.out.data, at_element(arguments.in, begin[exchange.rank()]));
+  const void* own = at_element(arguments.in, begin[exchange.rank()]);
+  reduce_views(exchange, arguments.reduce, {arguments.out.data, own_count, arguments.in.dtype}, own, peers, parts);
+  parts.clear();  // gives the memory back
   for (Completion& moved : sent) co_await moved;
 }
 

@@ -21,11 +21,18 @@ class Exchange {
 
   Completion send(int peer, uint32_t step, const void* data, int64_t bytes);
   Completion recv(int peer, uint32_t step, void* into, int64_t bytes);
+  Completion recv_view(int peer, uint32_t step, int64_t bytes);  // read where it lies
+
+  Pieces pieces() const { return transport_.pieces(ranks_); }
 
   // The world's numbers of those whose messages of the earliest step are still missing; else of those who do not take ours.
   std::vector<int> late() const;
+  // The world's numbers of those from whom a message of this operation has come, so that they are in the same one.
+  std::vector<int> heard() const;
 
  private:
+  Completion watch(uint32_t step, Completion completion);
+
   Transport& transport_;
   const std::vector<int>& ranks_;
   int me_;

@@ -16,7 +16,11 @@ Completion& Completion::operator=(Completion&& other) noexcept {
 void Completion::release() noexcept {
   if (!transfer_) return;
   transfer_->waiter = nullptr;
-  if (!transfer_->done) transport_->cancel(*transfer_);
+  if (!transfer_->done) {
+    transfer_->cancelled = true;
+    transport_->cancel(*transfer_);
+  }
+  transfer_->held.reset();
   transfer_.reset();
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <chrono>
 #include <coroutine>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -18,8 +19,11 @@ struct Transfer {
   int peer = -1;
   bool outgoing = false;
   bool done = false;
+  bool cancelled = false;
   std::optional<Error> error;
   std::coroutine_handle<> waiter;
+  const std::byte* view = nullptr;  // of a recv_view that is done: where the bytes are
+  std::shared_ptr<void> held = {};  // what keeps them there
 };
 
 // The asking side's hold on a transfer: `co_await` it inside a Task. Destroying it before it is done cancels the transfer.
@@ -33,6 +37,7 @@ class Completion {
 
   const std::shared_ptr<Transfer>& transfer() const { return transfer_; }
   bool done() const { return !transfer_ || transfer_->done; }
+  const std::byte* view() const { return transfer_->view; }  // of a recv_view that is done
 
   bool await_ready() const noexcept { return done(); }
   void await_suspend(std::coroutine_handle<> waiter) noexcept { transfer_->waiter = waiter; }

@@ -23,6 +23,12 @@ std::string describe(const Signature& signature, std::string_view what) {
   return text;
 }
 
+uint32_t label_hash(std::string_view what) {
+  uint32_t hash = 0x811c9dc5;  // FNV-1a
+  for (const char c : what) hash = (hash ^ static_cast<unsigned char>(c)) * 0x01000193;
+  return hash;
+}
+
 Error mismatch(int from, const Envelope& theirs, int here, const Signature& ours, std::string_view our_what) {
   Error error(
       Error::Kind::broken_invariant,
@@ -31,5 +37,7 @@ Error mismatch(int from, const Envelope& theirs, int here, const Signature& ours
   error.about_peer(from);
   return error;
 }
+
+bool is_mismatch(const Error& error) { return error.kind() == Error::Kind::broken_invariant && error.peer() >= 0; }
 
 }  // namespace cairn::comm

@@ -18,8 +18,11 @@ struct Signature {
   Reduce reduce = Reduce::sum;
   int32_t root = -1;
   int64_t count = 0;
+  uint32_t label = 0;  // of a collective: a hash of what it is said to be of
   bool operator==(const Signature&) const = default;
 };
+
+uint32_t label_hash(std::string_view what);
 
 // What stands on a message: which it is, and what its sender was doing.
 struct Envelope {
@@ -36,7 +39,8 @@ struct Envelope {
 std::string_view name(OperationKind kind);
 std::string describe(const Signature& signature, std::string_view what);  // "all_reduce of w, 12 f32"
 
-// The error of rank `here`, whose peer called something else in the same place.
+// The error of rank `here`, whose peer called something else in the same place; about that peer, until others have been heard.
 Error mismatch(int from, const Envelope& theirs, int here, const Signature& ours, std::string_view our_what);
+bool is_mismatch(const Error& error);
 
 }  // namespace cairn::comm

@@ -134,7 +134,9 @@ std::shared_ptr<void> Group::allocate(int64_t bytes) { return state_->transport.
 
 std::vector<OperationRecord> Group::history() const {
   std::vector<OperationRecord> records;
-  for (const State::Past& one : state_->past) records.push_back(one.record);
+  for (const State::Past& one : state_->past) {
+    records.push_back({one.sequence, describe(one.signature, one.what), one.purpose, one.begun, one.ended, one.failed});
+  }
   return records;
 }
 

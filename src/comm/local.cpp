@@ -17,7 +17,15 @@ std::vector<std::exception_ptr> LocalNetwork::run(const std::function<void(World
   const auto rank_main = [&](int rank) {
     try {
       WorldOptions options = net_->options().world ? net_->options().world(rank) : WorldOptions{};
-      World world(net_->make_transport(rank), std::move(options));
+      if (!net_->options().faults.empty()) {
+        options.before_collective = [this, rank, also = std::move(options.before_collective)](int64_t number) {
+          net_->before_collective(rank, number);
+          if (also) also(number);
+        };
+      }
+      std::unique_ptr<Transport> transport = net_->make_transport(rank);
+      if (net_->options().wrap) transport = net_->options().wrap(std::move(transport));
+      World world(std::move(transport), std::move(options));
       try {
         body(world);
       } catch (const Error& error) {
@@ -35,10 +43,12 @@ std::vector<std::exception_ptr> LocalNetwork::run(const std::function<void(World
   return ends;
 }
 
-void LocalNetwork::freeze_here(int rank) { net_->freeze(rank); }
-
 Ledger LocalNetwork::ledger() const { return net_->ledger(); }
 
 std::string LocalNetwork::event_log() const { return net_->event_log(); }
+
+std::vector<bool> LocalNetwork::faults_fired() const { return net_->faults_fired(); }
+
+std::vector<int64_t> LocalNetwork::cancelled() const { return net_->cancelled(); }
 
 }  // namespace cairn::comm

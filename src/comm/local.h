@@ -8,25 +8,29 @@
 #include <vector>
 
 #include "comm/ledger.h"
+#include "comm/link_model.h"
+#include "comm/local_fault.h"
 #include "comm/world.h"
 
 namespace cairn::comm {
 
-// What every link of the virtual network is like.
-struct LinkModel {
-  std::chrono::nanoseconds latency = std::chrono::microseconds(20);
-  double bytes_per_s = 10e9;
-  double jitter = 0.5;  // up to this share of the latency is added, as the seed decides
-};
+class Transport;
 
 struct LocalOptions {
   uint64_t seed = 0;
-  LinkModel link;
+  LinkModel link = {};
+  std::vector<Fault> faults = {};
+  // A rank of which nothing was heard for this long (it is frozen, or behind a partition) is lost to who does not hear it: what heartbeats
+  // do on a real network. Zero: only deadlines notice.
+  std::chrono::nanoseconds lost_after = std::chrono::seconds(3);
   bool keep_event_log = false;
-  std::function<WorldOptions(int rank)> world;  // none: the defaults
+  bool check_buffers = false;                        // that no rank writes over what it is still sending: costs a look at every byte
+  std::function<WorldOptions(int rank)> world = {};  // none: the defaults
+  // For tests: puts something around each rank's transport.
+  std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)> wrap = {};
 };
 
-// Thrown through a rank that a test has lost or that was frozen to the end. Not a cairn::Error, so that nobody handles it by mistake.
+// Thrown through a rank that a fault has killed or frozen to the end. Not a cairn::Error, so that nobody handles it by mistake.
 struct Killed : std::exception {
   const char* what() const noexcept override { return "this rank was killed on purpose"; }
 };
@@ -41,12 +45,11 @@ class LocalNetwork {
   // Runs the body on every rank and returns when all have ended; how each ended, null where it returned. To be called once.
   std::vector<std::exception_ptr> run(const std::function<void(World&)>& body);
 
-  // For faults, called on the rank's own thread (WorldOptions::before_collective): it stands still until all others have ended, then is
-  // Killed.
-  void freeze_here(int rank);
-
-  Ledger ledger() const;          // of all ranks, after run
-  std::string event_log() const;  // one line per event: the same bytes for the same seed
+  // After run.
+  Ledger ledger() const;                   // of all ranks
+  std::string event_log() const;           // one line per event: the same bytes for the same seed
+  std::vector<bool> faults_fired() const;  // which of the faults came to strike
+  std::vector<int64_t> cancelled() const;  // by rank: messages given up before they were done. None where its work went well
 
  private:
   class Net;

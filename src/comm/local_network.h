@@ -1,119 +1,29 @@
 #pragma once
-#include <chrono>
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <queue>
 #include <string>
+#include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
-#include "base/clock.h"
+#include "comm/link_model.h"
 #include "comm/local.h"
-#include "comm/transport.h"
+#include "comm/local_event.h"
+#include "comm/local_transport.h"
 
 namespace cairn::comm {
 
-using Nanoseconds = std::chrono::nanoseconds;
-using EnvelopeKey = std::tuple<uint64_t, uint64_t, uint32_t>;
-using PeerKey = std::pair<int, EnvelopeKey>;  // who, and which message or region
-
-// What a rank asked for.
-struct LocalTransfer final : Transfer {
-  enum class Kind { send, recv, expose, pull, timer };
-  Kind kind = Kind::send;
-  Envelope envelope;
-  Purpose purpose = Purpose::control;
-  void* data = nullptr;  // null once cancelled
-  int64_t bytes = 0;
-  Take take = Take::replace;
-  Dtype dtype = Dtype::u8;
-};
-
-// Something that travels on the virtual network, or a timer.
-struct LocalEvent {
-  enum class Kind { message, pull, reply, timer, lost, left };
-  Kind kind = Kind::message;
-  int from = 0;
-  int to = 0;
-  Nanoseconds posted{};  // the sender's time
-  Nanoseconds time{};    // of arrival
-  uint64_t order = 0;    // decides among equal times: a hash of the seed
-  uint64_t number = 0;   // of the post, at its sender
-  Envelope envelope = {};
-  Purpose purpose = Purpose::control;
-  std::shared_ptr<std::byte[]> data = {};  // a copy: the sender may be gone when it arrives
-  int64_t bytes = 0;
-  int64_t offset = 0;                       // of a pull
-  std::weak_ptr<LocalTransfer> sent = {};   // at the sender of a message
-  std::weak_ptr<LocalTransfer> asked = {};  // at the rank that waits for a reply or timer
-  Loss loss = {};
-
-  Ledger::Message booking() const { return {from, to, bytes, purpose, posted, time}; }
-};
-
-// One rank's end of the network. Used by the rank's thread while it runs, and under the network's lock by whoever moves the network while
-// the rank waits; never by both at once.
-class LocalTransport final : public Transport {
- public:
-  LocalTransport(LocalNetwork::Net& net, int rank, int size);
-  ~LocalTransport() override;
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  Completion send(int to, const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) override;
-  Completion recv(int from, const Envelope& envelope, void* into, int64_t bytes) override;
-  Completion expose(const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) override;
-  Completion pull(int peer, const Envelope& envelope, int64_t offset, void* into, int64_t bytes, Take take, Dtype dtype) override;
-  Completion timer(Nanoseconds at) override;
-  void cancel(Transfer& transfer) override;
-  bool drive(const std::function<bool()>& done, Nanoseconds until, const std::string& doing) override;
-  void poll() override {}  // the network moves only while all ranks wait
-  const std::vector<Loss>& losses() const override { return losses_; }
-  void fail(const std::string& reason, int culprit) override;
-  void on_early(std::function<void(int, const Envelope&)> tell) override { tell_early_ = std::move(tell); }
-  std::shared_ptr<void> allocate(int64_t bytes) override;
-  const base::Clock& clock() const override { return clock_; }
-  Ledger& ledger() override { return ledger_; }
-
-  // The network's side.
-  void arrive(const LocalEvent& event);   // here
-  void arrived(const LocalEvent& event);  // elsewhere, from here
-  void run_done() { done_.run(); }
-  std::vector<LocalEvent> take_posts() { return std::exchange(posts_, {}); }
-  base::VirtualClock& own_clock() { return clock_; }
-
- private:
-  void post(LocalEvent event);
-  void deliver(const std::shared_ptr<LocalTransfer>& transfer, const LocalEvent& event);
-  void answer(const LocalEvent& pull, const LocalTransfer& region);
-  void peer_left(int peer);
-
-  LocalNetwork::Net& net_;
-  int rank_;
-  int size_;
-  base::VirtualClock clock_;
-  Ledger ledger_;
-  DoneQueue done_;
-  std::vector<LocalEvent> posts_;  // since the network last moved
-  uint64_t posted_ = 0;
-  bool failed_ = false;
-  std::map<PeerKey, std::deque<std::shared_ptr<LocalTransfer>>> wanted_;
-  std::map<PeerKey, std::deque<LocalEvent>> early_;
-  std::map<EnvelopeKey, std::shared_ptr<LocalTransfer>> exposed_;
-  std::vector<LocalEvent> early_pulls_;
-  std::vector<bool> left_;
-  std::vector<Loss> losses_;
-  std::function<void(int, const Envelope&)> tell_early_;
-};
-
 // The virtual network itself: who waits for what, and what is on the way. It moves only while every rank waits (or stands still, or has
 // ended), driven by the last rank that came to wait. Events within one latency of the first cannot cause one another, so all of them happen
-// before the ranks they concern run on, in parallel.
+// before the ranks they concern run on, in parallel. Faults happen alone, between such batches.
 class LocalNetwork::Net {
  public:
   Net(int ranks, LocalOptions options);
@@ -123,53 +33,127 @@ class LocalNetwork::Net {
   std::unique_ptr<Transport> make_transport(int rank);
   void gone(LocalTransport& transport);  // keeps its last posts and its ledger
   void end(int rank);
-  void freeze(int rank);
   bool wait(int rank, const std::function<bool()>& done, Nanoseconds until, const std::string& doing);
+  void before_collective(int rank, int64_t number);  // on the rank's thread: where faults strike it
   Ledger ledger() const;
   std::string event_log() const;
+  std::vector<bool> faults_fired() const;
+  std::vector<int64_t> cancelled() const;
 
  private:
   enum class Status { running, waiting, frozen, ended };
+  // What a rank's thread stands at until the network lets it run on.
+  struct Gate {
+    std::mutex lock;
+    std::condition_variable opened;
+    bool open = false;
+    void let_pass();
+    void pass();
+  };
+  struct Held {
+    LocalEvent event;
+    bool incoming = true;
+  };
   struct Rank {
+    int index = 0;
     Status status = Status::running;
-    LocalTransport* transport = nullptr;
+    bool in_wait = false;  // what it does, or did when it froze: wait(), as the next fields say
     const std::function<bool()>* done = nullptr;
     Nanoseconds until{};
+    uint64_t waits = 0;
     std::string doing;
+    LocalTransport* transport = nullptr;
     bool in_time = true;
+    bool killed = false;
     std::optional<Error> stuck;
-    std::condition_variable wake;
+    Nanoseconds pause{};     // before each collective
+    std::vector<Held> held;  // what came while it was frozen
+    Gate gate;
     std::vector<LocalEvent> last_posts;
     Ledger ledger;
+    int64_t cancelled = 0;
   };
-  struct Later {
-    bool operator()(const LocalEvent& a, const LocalEvent& b) const {
-      return std::tie(a.time, a.order, a.from, a.number) > std::tie(b.time, b.order, b.from, b.number);
-    }
+  struct Entry {  // of the queue; stale where the event has another time by now
+    Nanoseconds time;
+    uint64_t order;
+    int from;
+    uint64_t number;
+    uint32_t index;
+    bool operator<(const Entry& b) const { return std::tie(time, order, from, number) > std::tie(b.time, b.order, b.from, b.number); }
   };
-  struct Link {
-    Nanoseconds free{};  // when the last message has left
+  struct Deadline {
+    Nanoseconds until;
+    int rank;
+    uint64_t wait;
+    bool operator<(const Deadline& b) const { return std::tie(until, rank, wait) > std::tie(b.until, b.rank, b.wait); }
+  };
+  struct Line {  // from one rank to another
     Nanoseconds last_arrival{};
-    uint64_t messages = 0;
+    int64_t messages = 0;
+    std::optional<std::pair<uint32_t, uint64_t>> overtaken;  // index and number of the message that the next one overtakes
+  };
+  struct Partition {
+    int fault = -1;
+    std::vector<bool> these, those;
+    std::vector<uint32_t> held;
   };
 
-  void move();  // until somebody may run on
+  // Order and time (local_network.cpp).
+  void set_status(Rank& rank, Status status);
+  int count(Status status) const { return counts_[static_cast<size_t>(status)]; }
+  void move_and_unlock(std::unique_lock<std::mutex>& guard);  // the network, where nobody runs; then lets those run that may
+  void move();                                                // until somebody may run on
   void take_posts();
-  void schedule(LocalEvent event);
+  void schedule(LocalEvent&& event);
+  uint32_t push(LocalEvent&& event);
+  void put_in_queue(uint32_t index);
+  void reschedule(uint32_t index, Nanoseconds time);
+  const LocalEvent* next_event();
+  uint32_t pop();
   void happen();
-  void time_out(Nanoseconds at);
+  void deliver(uint32_t index);
   void step(Rank& rank, Nanoseconds time);
+  void time_out(Nanoseconds at);
   void deadlock();
   void resume(Rank& rank, bool in_time);
-  bool anyone(Status status) const;
-  std::optional<Nanoseconds> next_deadline() const;
-  void log(const LocalEvent& event);
+  std::optional<Nanoseconds> next_deadline();
+  void release(uint32_t index);
+  void log(const LocalEvent& event, std::string_view remark);
+
+  // Faults (local_network_faults.cpp).
+  void plan_faults();
+  void post_network_event(LocalEvent::Kind kind, int fault, Nanoseconds time);
+  void strike_message(LocalEvent& event, int64_t number);
+  void strike_this_message(LocalEvent& event, int fault);
+  void strike(int fault, Nanoseconds time);
+  void kill(Rank& rank, Nanoseconds time);
+  void freeze(Rank& rank, int fault, Nanoseconds time);
+  void thaw(int rank, Nanoseconds time);
+  void part(int fault, Nanoseconds time);
+  void heal(int fault, Nanoseconds time);
+  Partition* between(int from, int to);
+  void fall_silent(int rank, int at_rank, Nanoseconds time, bool to_all);
+  bool noticed(const Fault& fault) const;  // it lasts so long that heartbeats are missed
+  void apply(const LocalEvent& event);
 
   LocalOptions options_;
   mutable std::mutex lock_;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  std::map<std::pair<int, int>, Link> links_;
-  std::priority_queue<LocalEvent, std::vector<LocalEvent>, Later> events_;
+  std::array<int, 4> counts_{};
+  std::vector<int> resumed_;  // may run on, once their gates are open
+  Shaper shaper_;
+  std::vector<Line> lines_;  // [from, to]
+  std::deque<LocalEvent> pool_;
+  std::vector<uint32_t> unused_;
+  std::priority_queue<Entry> queue_;
+  std::priority_queue<Deadline> deadlines_;
+  Nanoseconds now_{};
+  uint64_t network_events_ = 0;
+  std::vector<bool> fired_;
+  std::vector<bool> armed_;  // strikes the next message of its pair
+  std::vector<Partition> partitions_;
+  int thawing_ = 0;        // frozen, but not to the end
+  bool silenced_ = false;  // a message will be missed: that all wait is no deadlock then
   std::string log_;
 };
 

@@ -1,4 +1,7 @@
 // One rank's end of the virtual network: matches messages with receives, regions with pulls.
+#include "comm/local_transport.h"
+
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -40,6 +43,8 @@ Completion LocalTransport::send(int to, const Envelope& envelope, Purpose purpos
   transfer->kind = LocalTransfer::Kind::send;
   transfer->peer = to;
   transfer->outgoing = true;
+  transfer->data = const_cast<void*>(data);
+  transfer->bytes = bytes;
   post({.to = to, .envelope = envelope, .purpose = purpose, .data = copied(data, bytes), .bytes = bytes, .sent = transfer});
   return Completion(*this, std::move(transfer));
 }
@@ -51,13 +56,26 @@ Completion LocalTransport::recv(int from, const Envelope& envelope, void* into, 
   transfer->envelope = envelope;
   transfer->data = into;
   transfer->bytes = bytes;
-  const PeerKey key{from, envelope.key()};
+  return ask(from, std::move(transfer));
+}
+
+Completion LocalTransport::recv_view(int from, const Envelope& envelope, int64_t bytes) {
+  auto transfer = std::make_shared<LocalTransfer>();
+  transfer->kind = LocalTransfer::Kind::recv_view;
+  transfer->peer = from;
+  transfer->envelope = envelope;
+  transfer->bytes = bytes;
+  return ask(from, std::move(transfer));
+}
+
+Completion LocalTransport::ask(int from, std::shared_ptr<LocalTransfer> transfer) {
+  const PeerKey key{from, transfer->envelope.key()};
   if (const auto found = early_.find(key); found != early_.end()) {
     deliver(transfer, found->second.front());
-    found->second.pop_front();
+    found->second.erase(found->second.begin());
     if (found->second.empty()) early_.erase(found);
   } else if (left_[from]) {
-    done_.fail(transfer, peer_has_left(from, envelope));
+    done_.fail(transfer, peer_has_left(from, transfer->envelope));
   } else {
     wanted_[key].push_back(transfer);
   }
@@ -106,8 +124,9 @@ void LocalTransport::cancel(Transfer& transfer) {
   auto& one = static_cast<LocalTransfer&>(transfer);
   one.data = nullptr;
   one.done = true;
+  if (one.kind != LocalTransfer::Kind::expose && one.kind != LocalTransfer::Kind::timer) cancelled_ += 1;
   if (one.kind == LocalTransfer::Kind::expose) exposed_.erase(one.envelope.key());
-  if (one.kind != LocalTransfer::Kind::recv) return;
+  if (one.kind != LocalTransfer::Kind::recv && one.kind != LocalTransfer::Kind::recv_view) return;
   const auto found = wanted_.find({one.peer, one.envelope.key()});
   if (found == wanted_.end()) return;
   std::erase_if(found->second, [&](const auto& other) { return other.get() == &one; });
@@ -122,8 +141,9 @@ bool LocalTransport::drive(const std::function<bool()>& done, Nanoseconds until,
 
 void LocalTransport::fail(const std::string& reason, int culprit) {
   if (std::exchange(failed_, true)) return;
+  const auto loss = std::make_shared<const Loss>(Loss{rank_, culprit, reason});
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_) post({.kind = LocalEvent::Kind::lost, .to = peer, .loss = {rank_, culprit, reason}});
+    if (peer != rank_) post({.kind = LocalEvent::Kind::lost, .to = peer, .loss = loss});
   }
 }
 
@@ -134,7 +154,10 @@ void LocalTransport::deliver(const std::shared_ptr<LocalTransfer>& transfer, con
   if (!reply && (event.envelope.signature != transfer->envelope.signature || event.bytes != transfer->bytes)) {
     return done_.fail(transfer, mismatch(event.from, event.envelope, rank_, transfer->envelope.signature, transfer->envelope.what));
   }
-  if (transfer->take == Take::add) {
+  if (transfer->kind == LocalTransfer::Kind::recv_view) {
+    transfer->held = event.data;
+    transfer->view = event.data.get();
+  } else if (transfer->take == Take::add) {
     add_into(transfer->dtype, transfer->data, event.data.get(), event.bytes / size_of(transfer->dtype));
   } else if (event.bytes > 0) {
     std::memcpy(transfer->data, event.data.get(), static_cast<size_t>(event.bytes));
@@ -143,12 +166,17 @@ void LocalTransport::deliver(const std::shared_ptr<LocalTransfer>& transfer, con
 }
 
 void LocalTransport::arrive(const LocalEvent& event) {
+  if (event.checksum && *event.checksum != event.computed_checksum()) {
+    const std::string what = fmt::format("a message of {} bytes from it was damaged on its way: checksum {:016x} where {:016x} was sent",
+                                         event.bytes, event.computed_checksum(), *event.checksum);
+    return lose_and_tell({event.from, event.from, what});
+  }
   const PeerKey key{event.from, event.envelope.key()};
   switch (event.kind) {
     case LocalEvent::Kind::message:
       if (const auto found = wanted_.find(key); found != wanted_.end()) {
         const auto transfer = found->second.front();
-        found->second.pop_front();
+        found->second.erase(found->second.begin());
         if (found->second.empty()) wanted_.erase(found);
         deliver(transfer, event);
       } else {
@@ -170,18 +198,34 @@ void LocalTransport::arrive(const LocalEvent& event) {
       if (const auto transfer = event.asked.lock()) done_.finish(transfer);
       break;
     case LocalEvent::Kind::lost:
-      losses_.push_back(event.loss);
+      lose(*event.loss);
+      break;
+    case LocalEvent::Kind::silence:
+      if (!left_[event.from]) event.fault_seen_by_all ? lose(*event.loss) : lose_and_tell(*event.loss);
       break;
     case LocalEvent::Kind::left:
       peer_left(event.from);
       break;
+    case LocalEvent::Kind::fault:
+    case LocalEvent::Kind::thaw:
+    case LocalEvent::Kind::heal:
+      CAIRN_CHECK(false, "an event of the network itself arrived at rank {}", rank_);
   }
 }
 
 void LocalTransport::arrived(const LocalEvent& event) {
-  if (event.kind != LocalEvent::Kind::message && event.kind != LocalEvent::Kind::reply) return;
+  if (!event.carries_data()) return;
   ledger_.book(event.booking());
-  if (const auto transfer = event.sent.lock()) done_.finish(transfer);
+  const auto transfer = event.sent.lock();
+  if (!transfer) return;
+  const bool checked = net_.options().check_buffers && transfer->data && event.bytes > 0 && !event.damaged && !transfer->done;
+  if (checked && std::memcmp(transfer->data, event.data.get(), static_cast<size_t>(event.bytes)) != 0) {
+    const std::string what = describe(event.envelope.signature, event.envelope.what);
+    return done_.fail(transfer,
+                      Error(Error::Kind::broken_invariant,
+                            fmt::format("rank {} wrote over a buffer while it was being sent to rank {}: {}", rank_, event.to, what)));
+  }
+  done_.finish(transfer);
 }
 
 void LocalTransport::answer(const LocalEvent& pull, const LocalTransfer& region) {
@@ -195,6 +239,21 @@ void LocalTransport::answer(const LocalEvent& pull, const LocalTransfer& region)
         .data = copied(first, pull.bytes),
         .bytes = pull.bytes,
         .asked = pull.asked});
+}
+
+void LocalTransport::lose(const Loss& loss) {
+  const auto known = std::any_of(losses_.begin(), losses_.end(), [&](const Loss& other) { return other.rank == loss.rank; });
+  if (!known) losses_.push_back(loss);
+}
+
+// What this rank alone has seen is told to all, the culprit too: those who wait for this rank, busy elsewhere when its group broke, would
+// come to their deadlines and blame it.
+void LocalTransport::lose_and_tell(const Loss& loss) {
+  lose(loss);
+  const auto told = std::make_shared<const Loss>(Loss{loss.rank, loss.culprit, fmt::format("{}, says rank {}", loss.reason, rank_)});
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_) post({.kind = LocalEvent::Kind::lost, .to = peer, .loss = told});
+  }
 }
 
 void LocalTransport::peer_left(int peer) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
+#include <sched.h>
 #include <sys/socket.h>
 #include <utility>
 
@@ -16,6 +18,7 @@
 #include "base/check.h"
 #include "comm/net_meeting.h"
 #include "comm/net_peer.h"
+#include "comm/shared_memory.h"
 
 namespace cairn::comm {
 namespace {
@@ -23,22 +26,30 @@ namespace {
 using asio::ip::tcp;
 using Nanoseconds = std::chrono::nanoseconds;
 using EnvelopeKey = std::tuple<uint64_t, uint64_t, uint32_t>;
-using PeerKey = std::pair<int, EnvelopeKey>;
 
-constexpr auto kFlushDeadline = std::chrono::seconds(10);    // for messages still to go when a rank ends
-constexpr auto kFarewellDeadline = std::chrono::seconds(2);  // for peers to end too
-constexpr auto kFailDeadline = std::chrono::seconds(1);      // to tell the others why
+constexpr auto kFlushDeadline = std::chrono::seconds(10);       // for messages still to go when a rank ends
+constexpr auto kFarewellDeadline = std::chrono::seconds(2);     // for peers to end too
+constexpr auto kFailDeadline = std::chrono::seconds(1);         // to tell the others why
+constexpr auto kSpinLimit = std::chrono::microseconds(1000);    // then a waiting rank sleeps until it is woken
+constexpr auto kSocketsEvery = std::chrono::microseconds(100);  // how often one that does not sleep looks at its sockets
+constexpr auto kGlanceEvery = std::chrono::milliseconds(100);   // how often one that sleeps looks at the others' pulses
+constexpr auto kKeepCore = std::chrono::microseconds(5);        // without a message, before others are offered this rank's core
+constexpr int kLooks = 16;                                      // at the rings between two looks at the clock
 
-// A message that came before anybody asked for it.
-struct Early {
-  Frame frame;
-  std::shared_ptr<std::byte[]> data;
-};
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
-class NetTransport final : public Transport, private FrameSink {
+class NetTransport final : public Transport, private FrameSink, private LinkOwner {
  public:
-  NetTransport(NetSetup setup, NetOptions options) : setup_(std::move(setup)), options_(options), io_(1), guard_(io_.get_executor()) {
+  NetTransport(NetSetup setup, NetOptions options)
+      : setup_(std::move(setup)), options_(options), io_(1), guard_(io_.get_executor()), inbox_(setup_.rank, done_) {
     const std::vector<int> connected = meet(setup_, options_);
+    early_bytes_.resize(static_cast<size_t>(size()));
     for (int rank = 0; rank < size(); ++rank) {
       sockets_.emplace_back(io_);
       if (connected[rank] >= 0) sockets_[rank].assign(tcp::v4(), connected[rank]);
@@ -49,9 +60,13 @@ class NetTransport final : public Transport, private FrameSink {
       arm_read(rank);
     }
     peers_[setup_.rank].open = false;
+    if (setup_.segment_fd >= 0) shared_ = std::make_unique<SharedMemory>(setup_.segment_fd, rank(), size(), inbox_, owner());
   }
 
-  ~NetTransport() override { leave(); }
+  ~NetTransport() override {
+    leave();
+    inbox_.clear();
+  }
 
   int rank() const override { return setup_.rank; }
   int size() const override { return setup_.size; }
@@ -60,7 +75,15 @@ class NetTransport final : public Transport, private FrameSink {
     CAIRN_CHECK(bytes <= options_.message_bytes_max, "a message of {} bytes, at most {} are allowed", bytes, options_.message_bytes_max);
     auto transfer = made(NetTransfer::Kind::send, to, envelope);
     transfer->outgoing = true;
-    say(to, {.kind = Frame::Kind::message, .purpose = purpose, .envelope = envelope, .bytes = bytes}, data, nullptr, transfer);
+    if (SharedLink* link = link_to(to)) {
+      if (!peers_[to].open) {
+        if (peers_[to].said_bye) done_.fail(transfer, peer_has_left(to, envelope));
+      } else {
+        link->send(envelope, purpose, data, bytes, transfer, {rank(), to, bytes, purpose, clock_.now(), {}});
+      }
+    } else {
+      say(to, {.kind = Frame::Kind::message, .purpose = purpose, .envelope = envelope, .bytes = bytes}, data, nullptr, transfer);
+    }
     return Completion(*this, std::move(transfer));
   }
 
@@ -68,20 +91,14 @@ class NetTransport final : public Transport, private FrameSink {
     auto transfer = made(NetTransfer::Kind::recv, from, envelope);
     transfer->data = into ? into : &nothing_;
     transfer->bytes = bytes;
-    const PeerKey key{from, envelope.key()};
-    if (const auto found = early_.find(key); found != early_.end()) {
-      const Early early = std::move(found->second.front());
-      found->second.pop_front();
-      if (found->second.empty()) early_.erase(found);
-      peers_[from].early_bytes -= early.frame.bytes;
-      if (fits(transfer, from, early.frame)) take(transfer, early.data.get(), early.frame.bytes);
-    } else if (!peers_[from].open && peers_[from].said_bye) {
-      done_.fail(transfer, peer_has_left(from, envelope));
-    } else {
-      wanted_[key].push_back(transfer);
-    }
-    if (peers_[from].parked()) asio::post(io_, [this, from] { readable(from); });  // there may be a place now
-    return Completion(*this, std::move(transfer));
+    return ask(from, std::move(transfer));
+  }
+
+  Completion recv_view(int from, const Envelope& envelope, int64_t bytes) override {
+    auto transfer = made(NetTransfer::Kind::recv, from, envelope);
+    transfer->viewed = true;
+    transfer->bytes = bytes;
+    return ask(from, std::move(transfer));
   }
 
   Completion expose(const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) override {
@@ -107,6 +124,11 @@ class NetTransport final : public Transport, private FrameSink {
     return Completion(*this, std::move(transfer));
   }
 
+  // In shared memory a piece goes through a ring in one part; on a wire many are on their way, or its latency would be waited for.
+  Pieces pieces(const std::vector<int>&) const override {
+    return !shared_ ? Pieces{.bytes = 1 << 20, .in_flight = 16} : Pieces{.bytes = kSharedPartBytes, .in_flight = 4};
+  }
+
   Completion timer(Nanoseconds at) override {
     auto transfer = made(NetTransfer::Kind::timer, -1, {});
     const auto timer = std::make_shared<asio::steady_timer>(io_, at - clock_.now());
@@ -122,31 +144,63 @@ class NetTransport final : public Transport, private FrameSink {
     one.data = nullptr;
     one.done = true;
     one.timer.reset();
-    if (one.kind == NetTransfer::Kind::send && peers_[one.peer].open) peers_[one.peer].cancel(one);
+    if (one.kind == NetTransfer::Kind::send && peers_[one.peer].open) {
+      SharedLink* link = link_to(one.peer);
+      link ? link->cancel(one) : peers_[one.peer].cancel(one);
+    }
     if (one.kind == NetTransfer::Kind::expose) exposed_.erase(one.envelope.key());
     if (one.kind == NetTransfer::Kind::pull) pulls_.erase(one.number);
-    if (one.kind != NetTransfer::Kind::recv) return;
-    const auto found = wanted_.find({one.peer, one.envelope.key()});
-    if (found == wanted_.end()) return;
-    std::erase_if(found->second, [&](const auto& other) { return other.get() == &one; });
-    if (found->second.empty()) wanted_.erase(found);
+    if (one.kind == NetTransfer::Kind::recv) inbox_.forget(one);
+  }
+
+  // A waiting rank moves its messages itself: at first without letting go of its core, since most waits are shorter than any sleep.
+  bool spin(const std::function<bool()>& done) override {
+    if (!shared_) return false;
+    const Nanoseconds begun = clock_.now();
+    Nanoseconds sockets_at = begun, moved_at = begun;
+    while (true) {
+      const bool moved = move_shared();
+      if (moved || !done_.empty()) {
+        done_.run();
+        if (done()) return true;
+      }
+      for (int i = 0; i < kLooks && !shared_->waits(); ++i) relax();
+      if (shared_->waits()) continue;
+      const Nanoseconds now = clock_.now();
+      if (moved) moved_at = now;
+      if (now - begun > kSpinLimit) return false;
+      if (now - sockets_at > kSocketsEvery) {
+        sockets_at = now;
+        if (io_.poll() > 0 && (done_.run(), done())) return true;
+      }
+      if (shared_->crowded() || now - moved_at > kKeepCore) ::sched_yield();
+    }
   }
 
   bool drive(const std::function<bool()>& done, Nanoseconds until, const std::string&) override {
     while (true) {
+      move_shared();
       done_.run();
       if (done()) return true;
       const Nanoseconds now = clock_.now();
       if (now >= until) return false;
-      if (done_.empty()) io_.run_one_for(until - now);
+      look_at_pulses(now);
+      if (done_.empty()) rest(until - now);
       io_.poll();
     }
   }
 
   void poll() override {
+    move_shared();
     io_.poll();
     done_.run();
   }
+
+  void show(const Envelope& starting) override {
+    if (shared_) shared_->show(starting);
+  }
+
+  std::optional<Envelope> doing(int other) const override { return shared_ ? shared_->doing(other) : std::nullopt; }
 
   const std::vector<Loss>& losses() const override { return losses_; }
 
@@ -162,8 +216,12 @@ class NetTransport final : public Transport, private FrameSink {
     flush(kFailDeadline);
   }
 
-  void on_early(std::function<void(int, const Envelope&)> tell) override { tell_early_ = std::move(tell); }
-  std::shared_ptr<void> allocate(int64_t bytes) override { return allocate_plain(bytes); }
+  void on_early(std::function<void(int, const Envelope&)> tell) override { inbox_.on_early(std::move(tell)); }
+
+  std::shared_ptr<void> allocate(int64_t bytes) override {
+    if (auto piece = shared_ ? shared_->allocate(bytes) : nullptr) return piece;
+    return allocate_plain(bytes);
+  }
   const base::Clock& clock() const override { return clock_; }
   Ledger& ledger() override { return ledger_; }
 
@@ -176,8 +234,78 @@ class NetTransport final : public Transport, private FrameSink {
     return transfer;
   }
 
+  Completion ask(int from, std::shared_ptr<NetTransfer> transfer) {
+    inbox_.ask(transfer);
+    if (SharedLink* link = link_to(from)) link->unpark();
+    if (peers_[from].parked()) asio::post(io_, [this, from] { readable(from); });  // there may be a place now
+    return Completion(*this, std::move(transfer));
+  }
+
+  LinkOwner& owner() { return *this; }
+  SharedLink* link_to(int peer) const { return shared_ ? shared_->link(peer) : nullptr; }
+
+  bool move_shared() {
+    bool moved = false;
+    for (int peer = 0; shared_ && peer < size(); ++peer) moved |= move_shared(peer);
+    return moved;
+  }
+
+  bool move_shared(int peer) {
+    try {
+      return peers_[peer].open && shared_ && shared_->link(peer)->progress();
+    } catch (const Error& error) {
+      end(peers_[peer], error.sentence());
+      return true;
+    }
+  }
+
+  // Until something comes: by a socket, or through shared memory, whose senders wake who sleeps.
+  void rest(Nanoseconds limit) {
+    if (!shared_) {
+      io_.run_one_for(limit);
+      return;
+    }
+    if (shared_->fall_asleep()) io_.run_one_for(std::min<Nanoseconds>(limit, kGlanceEvery));
+    shared_->wake_up();
+  }
+
+  // Whose process does not even count any more has been stopped.
+  void look_at_pulses(Nanoseconds now) {
+    if (!shared_ || !shared_->pulses_due(now)) return;
+    shared_->begin_look(now);
+    for (const NetPeer& peer : peers_) {
+      if (!peer.open || peer.said_bye) continue;
+      if (const auto silent = shared_->stopped(peer.rank(), now)) {
+        lose(peer.rank(), fmt::format("its process stands still, without a sign of life for {:.1f} s", base::seconds(*silent)));
+      }
+    }
+  }
+
+  void lose(int peer, const std::string& why) {
+    const bool known = std::any_of(losses_.begin(), losses_.end(), [&](const Loss& loss) { return loss.rank == peer; });
+    if (!known) losses_.push_back({peer, peer, why});
+  }
+
+  bool may_keep(int peer, int64_t bytes) const override {
+    return bytes <= options_.early_bytes_max && (early_bytes_[peer] == 0 || early_bytes_[peer] + bytes <= options_.early_bytes_max);
+  }
+
+  // For a message that nobody asked for yet; counted until somebody has it.
+  std::shared_ptr<std::byte[]> early_memory(int peer, int64_t bytes) override {
+    int64_t& counted = early_bytes_[peer];
+    counted += bytes;
+    return {new std::byte[static_cast<size_t>(std::max<int64_t>(bytes, 1))], [&counted, bytes](const std::byte* memory) {
+              counted -= bytes;
+              delete[] memory;
+            }};
+  }
+
+  void sent(const std::shared_ptr<Transfer>& transfer, const Ledger::Message& booking) override { written(transfer, booking); }
+  void wake(int peer) override { say(peer, {.kind = Frame::Kind::wake}, nullptr, nullptr, nullptr); }
+  void distrust(int peer, const char* why) override { losses_.push_back({peer, peer, why, /*tainted=*/true}); }
+
   // Sends at once what the socket takes, and the rest when it is ready.
-  void say(int to, const Frame& frame, const void* data, std::shared_ptr<std::byte[]> owned, std::shared_ptr<NetTransfer> transfer) {
+  void say(int to, const Frame& frame, const void* data, std::shared_ptr<std::byte[]> owned, std::shared_ptr<Transfer> transfer) {
     NetPeer& peer = peers_[to];
     if (!peer.open) {
       if (transfer && peer.said_bye) done_.fail(transfer, peer_has_left(to, frame.envelope));
@@ -229,24 +357,19 @@ class NetTransport final : public Transport, private FrameSink {
     }
   }
 
-  // The peer is gone: in good order if it said so, else lost.
+  // The peer is gone: in good order if it said so, else lost. What it wrote before is still there.
   void end(NetPeer& peer, const std::string& reason) {
+    if (SharedLink* link = link_to(peer.rank())) {
+      try {
+        while (link->progress()) {
+        }
+      } catch (const Error&) {  // it died while it wrote
+      }
+    }
     peer.open = false;
     asio::error_code ignored;
     sockets_[peer.rank()].close(ignored);
-    if (!peer.said_bye) {
-      const bool known = std::any_of(losses_.begin(), losses_.end(), [&](const Loss& loss) { return loss.rank == peer.rank(); });
-      if (!known) losses_.push_back({peer.rank(), peer.rank(), reason});
-      return;
-    }
-    for (auto one = wanted_.begin(); one != wanted_.end();) {
-      if (one->first.first == peer.rank()) {
-        for (const auto& transfer : one->second) done_.fail(transfer, peer_has_left(peer.rank(), transfer->envelope));
-        one = wanted_.erase(one);
-      } else {
-        ++one;
-      }
-    }
+    peer.said_bye ? inbox_.close(peer.rank()) : lose(peer.rank(), reason);
   }
 
   std::optional<Landing> place(int from, const Frame& frame) override {
@@ -256,17 +379,11 @@ class NetTransport final : public Transport, private FrameSink {
       if (frame.bytes != found->second->bytes) throw Error(Error::Kind::lost_peer, "answered a pull with another number of bytes");
       if (found->second->take == Take::replace) return Landing{found->second, nullptr};
     } else if (frame.kind == Frame::Kind::message) {
-      const auto found = wanted_.find({from, frame.envelope.key()});
-      if (found != wanted_.end()) {
-        const auto transfer = found->second.front();
-        found->second.pop_front();
-        if (found->second.empty()) wanted_.erase(found);
-        return fits(transfer, from, frame) ? Landing{transfer, nullptr} : Landing{};
-      }
-      NetPeer& peer = peers_[from];
-      if (peer.early_bytes > 0 && peer.early_bytes + frame.bytes > options_.early_bytes_max) return std::nullopt;
-      if (frame.bytes > options_.early_bytes_max) return std::nullopt;
-      peer.early_bytes += frame.bytes;
+      Inbox::Found found = inbox_.wanted(from, frame.envelope, frame.bytes);
+      if (found.refused) return Landing{};
+      if (found.receive && !found.receive->viewed) return Landing{std::move(found.receive), nullptr};
+      if (!found.receive && !may_keep(from, frame.bytes)) return std::nullopt;
+      return Landing{std::move(found.receive), early_memory(from, frame.bytes)};
     }
     return Landing{nullptr, std::make_shared_for_overwrite<std::byte[]>(static_cast<size_t>(frame.payload_bytes()))};
   }
@@ -274,11 +391,7 @@ class NetTransport final : public Transport, private FrameSink {
   void landed(int from, const Frame& frame, Landing landing) override {
     switch (frame.kind) {
       case Frame::Kind::message:
-        if (landing.transfer) {
-          if (landing.transfer->data) done_.finish(landing.transfer);
-        } else if (landing.owned) {
-          keep_early(from, frame, std::move(landing.owned));
-        }
+        land(from, frame, std::move(landing));
         break;
       case Frame::Kind::reply:
         if (const auto found = pulls_.find(frame.number); found != pulls_.end()) {
@@ -291,6 +404,7 @@ class NetTransport final : public Transport, private FrameSink {
         answer(from, frame);
         break;
       case Frame::Kind::failing: {
+        move_shared(from);  // what it said before counts
         const std::string reason(reinterpret_cast<const char*>(landing.owned.get()), static_cast<size_t>(frame.bytes));
         const bool sensible = frame.number < static_cast<uint64_t>(size());
         losses_.push_back({from, sensible ? static_cast<int>(frame.number) : from, reason});
@@ -299,29 +413,22 @@ class NetTransport final : public Transport, private FrameSink {
       case Frame::Kind::bye:
         peers_[from].said_bye = true;
         break;
+      case Frame::Kind::wake:
+        break;
     }
   }
 
-  // Somebody may have asked for it while it was arriving.
-  void keep_early(int from, const Frame& frame, std::shared_ptr<std::byte[]> data) {
-    const PeerKey key{from, frame.envelope.key()};
-    if (const auto found = wanted_.find(key); found != wanted_.end()) {
-      const auto transfer = found->second.front();
-      found->second.pop_front();
-      if (found->second.empty()) wanted_.erase(found);
-      peers_[from].early_bytes -= frame.bytes;
-      if (fits(transfer, from, frame)) take(transfer, data.get(), frame.bytes);
-      return;
+  void land(int from, const Frame& frame, Landing landing) {
+    if (!landing.owned) {
+      if (landing.transfer && landing.transfer->data) done_.finish(landing.transfer);
+    } else if (landing.transfer) {  // asked for as a view
+      landing.transfer->view = landing.owned.get();
+      landing.transfer->held = std::move(landing.owned);
+      if (!landing.transfer->done) done_.finish(landing.transfer);
+    } else {  // (somebody may have asked for it while it was arriving)
+      const std::byte* data = landing.owned.get();
+      inbox_.arrive({from, frame.envelope, frame.bytes, data, std::move(landing.owned)});
     }
-    early_[key].push_back({frame, std::move(data)});
-    if (tell_early_) tell_early_(from, frame.envelope);
-  }
-
-  // Whether the message is what the receive asked for; if not, the receive has failed.
-  bool fits(const std::shared_ptr<NetTransfer>& wanted, int from, const Frame& frame) {
-    if (frame.envelope.signature == wanted->envelope.signature && frame.bytes == wanted->bytes) return true;
-    done_.fail(wanted, mismatch(from, frame.envelope, rank(), wanted->envelope.signature, wanted->envelope.what));
-    return false;
   }
 
   void take(const std::shared_ptr<NetTransfer>& transfer, const std::byte* data, int64_t bytes) {
@@ -353,7 +460,7 @@ class NetTransport final : public Transport, private FrameSink {
         data, std::move(copy), nullptr);
   }
 
-  void written(const std::shared_ptr<NetTransfer>& transfer, const Ledger::Message& booking) override {
+  void written(const std::shared_ptr<Transfer>& transfer, const Ledger::Message& booking) override {
     Ledger::Message message = booking;
     message.ended = clock_.now();
     ledger_.book(message);
@@ -363,11 +470,18 @@ class NetTransport final : public Transport, private FrameSink {
   template <typename Pending>
   void run_while(Pending pending, Nanoseconds limit) {
     const Nanoseconds until = clock_.now() + limit;
-    while (std::any_of(peers_.begin(), peers_.end(), pending) && clock_.now() < until) io_.run_one_for(until - clock_.now());
+    while (std::any_of(peers_.begin(), peers_.end(), pending) && clock_.now() < until) {
+      if (!move_shared()) rest(until - clock_.now());
+    }
   }
 
   void flush(Nanoseconds limit) {
-    run_while([](const NetPeer& peer) { return peer.open && peer.wants_write(); }, limit);
+    run_while(
+        [this](const NetPeer& peer) {
+          const SharedLink* link = link_to(peer.rank());
+          return peer.open && (peer.wants_write() || (link && !link->all_sent()));
+        },
+        limit);
   }
 
   // Ends the connections so that nothing sent is lost: all written, then bye, then until the peers have ended too (or not for long).
@@ -395,8 +509,9 @@ class NetTransport final : public Transport, private FrameSink {
   std::vector<tcp::socket> sockets_;
   std::vector<NetPeer> peers_;
   DoneQueue done_;
-  std::map<PeerKey, std::deque<std::shared_ptr<NetTransfer>>> wanted_;
-  std::map<PeerKey, std::deque<Early>> early_;
+  Inbox inbox_;
+  std::vector<int64_t> early_bytes_;      // of messages that nobody asked for yet, by peer
+  std::unique_ptr<SharedMemory> shared_;  // none: sockets only
   std::map<EnvelopeKey, std::shared_ptr<NetTransfer>> exposed_;
   std::vector<std::pair<int, Frame>> early_pulls_;
   std::map<uint64_t, std::shared_ptr<NetTransfer>> pulls_;
@@ -404,7 +519,6 @@ class NetTransport final : public Transport, private FrameSink {
   std::vector<Loss> losses_;
   bool failed_ = false;
   std::byte nothing_{};
-  std::function<void(int, const Envelope&)> tell_early_;
 };
 
 }  // namespace

@@ -17,6 +17,7 @@ struct NetSetup {
   std::array<uint8_t, 32> key{};     // of this run; who does not know it is refused
   std::vector<uint16_t> ports = {};  // where each rank listens, on 127.0.0.1
   int listener_fd = -1;              // this rank's listening socket; taken over. -1 only where size is 1
+  int segment_fd = -1;               // the memory that all ranks share, if they are on one machine; taken over
 };
 
 struct NetOptions {
@@ -26,7 +27,8 @@ struct NetOptions {
   int64_t early_bytes_max = int64_t{256} << 20;  // of messages that nobody asked for yet, per peer; then its sender has to wait
 };
 
-// Ranks as processes joined by TCP over loopback. Connects to all peers, or throws naming those that did not come.
+// Ranks as processes joined by TCP over loopback and, with a segment, by shared memory. Connects to all peers, or throws naming those that
+// did not come.
 std::unique_ptr<Transport> make_net_transport(NetSetup setup, NetOptions options = {});
 
 // A listening socket on 127.0.0.1 with a port that the system chose: (fd, port). The fd is closed on exec unless told otherwise.

@@ -22,7 +22,8 @@ struct Wire {
   uint64_t group, sequence;
   uint32_t step;
   uint8_t kind, dtype, reduce, zero;
-  int32_t root, zero2;
+  int32_t root;
+  uint32_t label;
   int64_t count, bytes, offset;
   uint64_t number;
   char what[sizeof(Envelope::what)];
@@ -47,7 +48,7 @@ std::array<std::byte, kFrameBytes> encode(const Frame& frame) {
             .reduce = static_cast<uint8_t>(e.signature.reduce),
             .zero = 0,
             .root = e.signature.root,
-            .zero2 = 0,
+            .label = e.signature.label,
             .count = e.signature.count,
             .bytes = frame.bytes,
             .offset = frame.offset,
@@ -63,7 +64,7 @@ Frame decode(std::span<const std::byte, kFrameBytes> header, int64_t message_byt
   if (wire.magic != kMagic) refuse(fmt::format("it begins with {:#x}, not {:#x}", wire.magic, kMagic));
   if (wire.version != kVersion)
     refuse(fmt::format("version {}, this is version {}: all ranks must run the same Cairn", wire.version, kVersion));
-  if (wire.frame_kind > static_cast<uint8_t>(Frame::Kind::bye)) refuse(fmt::format("kind {}", wire.frame_kind));
+  if (wire.frame_kind > static_cast<uint8_t>(Frame::Kind::wake)) refuse(fmt::format("kind {}", wire.frame_kind));
   if (wire.purpose >= kPurposes) refuse(fmt::format("purpose {}", wire.purpose));
   if (wire.kind > static_cast<uint8_t>(OperationKind::barrier)) refuse(fmt::format("operation {}", wire.kind));
   if (wire.dtype > static_cast<uint8_t>(Dtype::u8)) refuse(fmt::format("dtype {}", wire.dtype));
@@ -76,11 +77,11 @@ Frame decode(std::span<const std::byte, kFrameBytes> header, int64_t message_byt
   const int64_t most = frame.kind == Frame::Kind::failing ? kReasonBytesMax : message_bytes_max;
   if (wire.bytes < 0 || wire.bytes > most) refuse(fmt::format("{} bytes, at most {} are allowed", wire.bytes, most));
   if (wire.offset < 0) refuse(fmt::format("offset {}", wire.offset));
-  frame.envelope = {
-      wire.group,
-      wire.sequence,
-      wire.step,
-      {static_cast<OperationKind>(wire.kind), static_cast<Dtype>(wire.dtype), static_cast<Reduce>(wire.reduce), wire.root, wire.count}};
+  frame.envelope = {wire.group,
+                    wire.sequence,
+                    wire.step,
+                    {static_cast<OperationKind>(wire.kind), static_cast<Dtype>(wire.dtype), static_cast<Reduce>(wire.reduce), wire.root,
+                     wire.count, wire.label}};
   std::memcpy(frame.envelope.what, wire.what, sizeof(wire.what));
   frame.envelope.what[sizeof(wire.what) - 1] = 0;
   for (char& c : frame.envelope.what) {

@@ -11,7 +11,7 @@ namespace cairn::comm {
 
 // What precedes each payload on a connection between two ranks.
 struct Frame {
-  enum class Kind : uint8_t { message, pull, reply, failing, bye };
+  enum class Kind : uint8_t { message, pull, reply, failing, bye, wake };
   Kind kind = Kind::message;
   Purpose purpose = Purpose::control;
   Envelope envelope = {};
@@ -19,7 +19,7 @@ struct Frame {
   int64_t offset = 0;   // of a pull
   uint64_t number = 0;  // of a pull and its reply; of a failing frame: the culprit
 
-  int64_t payload_bytes() const { return kind == Kind::pull || kind == Kind::bye ? 0 : bytes; }
+  int64_t payload_bytes() const { return kind == Kind::pull || kind == Kind::bye || kind == Kind::wake ? 0 : bytes; }
 };
 
 inline constexpr int64_t kFrameBytes = 112;

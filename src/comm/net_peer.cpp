@@ -97,7 +97,7 @@ int64_t NetPeer::receive(void* into, int64_t bytes) {
   }
 }
 
-void NetPeer::enqueue(const Frame& frame, const void* data, std::shared_ptr<std::byte[]> owned, std::shared_ptr<NetTransfer> transfer,
+void NetPeer::enqueue(const Frame& frame, const void* data, std::shared_ptr<std::byte[]> owned, std::shared_ptr<Transfer> transfer,
                       const Ledger::Message& booking) {
   outgoing_.push_back(
       {encode(frame), static_cast<const std::byte*>(data), frame.payload_bytes(), 0, std::move(owned), std::move(transfer), booking});
@@ -127,7 +127,7 @@ void NetPeer::write(FrameSink& sink) {
   }
 }
 
-void NetPeer::cancel(const NetTransfer& transfer) {
+void NetPeer::cancel(const Transfer& transfer) {
   const auto found = std::find_if(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& one) { return one.transfer.get() == &transfer; });
   if (found == outgoing_.end()) return;
   if (found->sent > 0) {

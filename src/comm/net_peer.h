@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/completion.h"
+#include "comm/inbox.h"
 #include "comm/ledger.h"
 #include "comm/net_frame.h"
 #include "comm/transport.h"
@@ -16,13 +16,10 @@
 namespace cairn::comm {
 
 // What this rank asked the network for.
-struct NetTransfer final : Transfer {
+struct NetTransfer final : Receive {
   enum class Kind { send, recv, expose, pull, timer };
   Kind kind = Kind::send;
-  Envelope envelope;
   Purpose purpose = Purpose::control;
-  void* data = nullptr;  // null once cancelled
-  int64_t bytes = 0;
   Take take = Take::replace;
   Dtype dtype = Dtype::u8;
   uint64_t number = 0;          // of a pull
@@ -31,7 +28,7 @@ struct NetTransfer final : Transfer {
 
 // Where an arriving payload goes: the buffer of whoever asked for it, or memory of our own.
 struct Landing {
-  std::shared_ptr<NetTransfer> transfer;
+  std::shared_ptr<Receive> transfer;
   std::shared_ptr<std::byte[]> owned;
 };
 
@@ -41,7 +38,7 @@ class FrameSink {
   virtual ~FrameSink() = default;
   virtual std::optional<Landing> place(int peer, const Frame& frame) = 0;  // none: not now, the connection stops reading
   virtual void landed(int peer, const Frame& frame, Landing landing) = 0;
-  virtual void written(const std::shared_ptr<NetTransfer>& transfer, const Ledger::Message& booking) = 0;
+  virtual void written(const std::shared_ptr<Transfer>& transfer, const Ledger::Message& booking) = 0;
 };
 
 // The stream of frames to and from one peer, over a socket that never blocks. It knows nothing of who waits; somebody calls read and write
@@ -54,10 +51,10 @@ class NetPeer {
   void read(FrameSink& sink);
   // Writes what the socket takes. Throws where the peer is gone.
   void write(FrameSink& sink);
-  void enqueue(const Frame& frame, const void* data, std::shared_ptr<std::byte[]> owned, std::shared_ptr<NetTransfer> transfer,
+  void enqueue(const Frame& frame, const void* data, std::shared_ptr<std::byte[]> owned, std::shared_ptr<Transfer> transfer,
                const Ledger::Message& booking);
   // Forgets what is not sent of it. Half a frame cannot be taken back: then nothing more can be said to this peer.
-  void cancel(const NetTransfer& transfer);
+  void cancel(const Transfer& transfer);
 
   bool wants_write() const { return !outgoing_.empty() && !mute_; }
   bool parked() const { return parked_; }  // a frame waits for a place; read again when there may be one
@@ -67,7 +64,6 @@ class NetPeer {
   bool said_bye = false;    // it has ended in good order
   bool read_armed = false;  // somebody waits for the socket to become ready
   bool write_armed = false;
-  int64_t early_bytes = 0;  // of messages that nobody asked for yet
 
  private:
   struct Outgoing {
@@ -76,7 +72,7 @@ class NetPeer {
     int64_t bytes;
     int64_t sent;  // header included
     std::shared_ptr<std::byte[]> owned;
-    std::shared_ptr<NetTransfer> transfer;
+    std::shared_ptr<Transfer> transfer;
     Ledger::Message booking;
   };
   bool receive_some();  // false: the socket has no more for now

@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 
 #include "base/check.h"
 #include "comm/net.h"
+#include "comm/shared_segment.h"
 
 namespace cairn::comm {
 
@@ -39,10 +41,12 @@ std::vector<NetSetup> make_net_setups(int size) {
     listeners.push_back(fd);
     common.ports.push_back(port);
   }
+  const int segment = size > 1 ? SharedSegment::create(size) : -1;
   std::vector<NetSetup> setups(static_cast<size_t>(size), common);
   for (int rank = 0; rank < size; ++rank) {
     setups[rank].rank = rank;
     setups[rank].listener_fd = listeners[rank];
+    setups[rank].segment_fd = rank == 0 ? segment : ::fcntl(segment, F_DUPFD_CLOEXEC, 0);
   }
   return setups;
 }

@@ -11,7 +11,10 @@
 namespace cairn::comm {
 namespace {
 
-constexpr size_t kPastMax = 256;  // records kept per group
+constexpr size_t kPastMax = 256;                             // records kept per group
+constexpr auto kLookAfter = std::chrono::milliseconds(500);  // of waiting, what the late ones do is looked at
+constexpr auto kLookEvery = std::chrono::milliseconds(500);
+constexpr auto kDisputeLimit = std::chrono::seconds(1);  // for a third to be heard
 
 Error as_error(const std::exception_ptr& failure) {
   try {
@@ -51,29 +54,54 @@ std::string Operation::describe() const { return comm::describe(signature, what)
 
 void Operation::wait() {
   if (!complete) {
-    Transport& transport = group->transport;
-    const auto from = transport.clock().now();
-    const auto warn_at = from + group->world.warn_after();
-    const auto until = from + deadline;
     const auto done = [this] {
       if (group) group->settle();
       return complete;
     };
-    try {
-      bool in_time = transport.drive(done, std::min(warn_at, until), describe());
-      if (!in_time && warn_at < until) {
-        warn(transport.clock().now() - from);
-        in_time = transport.drive(done, until, describe());
-      }
-      if (!in_time) group->fail_all(timed_out(transport.clock().now() - from));
-    } catch (const Error& stuck) {
-      if (group) group->fail_all(Error(stuck).with(group->where(*this)));
-    }
+    if (!group->transport.spin(done)) wait_long(done);
   }
   if (error) throw Error(*error);
 }
 
+// Looks up now and then from waiting: to see what the late ones do, to warn, to judge, and to give up at the deadline.
+void Operation::wait_long(const std::function<bool()>& done) {
+  Transport& transport = group->transport;
+  const auto from = transport.clock().now();
+  const auto until = from + deadline;
+  auto warn_at = from + group->world.warn_after();
+  auto look_at = from + kLookAfter;
+  try {
+    while (!complete) {
+      const auto next = std::min({until, warn_at, look_at, group->dispute ? group->dispute->until : until});
+      if (transport.drive(done, next, describe())) return;
+      const auto now = transport.clock().now();
+      group->judge();
+      if (complete) return;
+      if (now >= until) return group->fail_all(timed_out(now - from));
+      if (now >= warn_at) {
+        warn(now - from);
+        warn_at = until;
+      }
+      if (now >= look_at) {
+        look_at = now + kLookEvery;
+        group->check_boards(holdup());
+      }
+    }
+  } catch (const Error& stuck) {
+    if (group) group->fail_all(Error(stuck).with(group->where(*this)));
+  }
+}
+
+const Operation& Operation::holdup() const {
+  if (signature.kind == OperationKind::send_recv) return *this;
+  for (const auto& one : group->collectives) {
+    if (!one->task.done()) return *one;
+  }
+  return *this;
+}
+
 Error Operation::timed_out(std::chrono::nanoseconds waited) const {
+  if (&holdup() != this) return holdup().timed_out(waited);
   const std::vector<int> late = exchange.late();
   Error failure(Error::Kind::lost_peer,
                 fmt::format("rank {} lost: silent for {:.1f} s in {}", fmt::join(late, ", "), base::seconds(waited), describe()));
@@ -82,8 +110,15 @@ Error Operation::timed_out(std::chrono::nanoseconds waited) const {
 }
 
 void Operation::warn(std::chrono::nanoseconds waited) const {
-  group->world.log().warn("waiting for rank {} waited_s={:.1f} in {} ({})", fmt::join(exchange.late(), ", "), base::seconds(waited),
-                          describe(), group->where(*this));
+  if (&holdup() != this) return holdup().warn(waited);
+  std::string doing;
+  for (const int rank : exchange.late()) {
+    if (const auto theirs = group->transport.doing(rank)) {
+      doing += fmt::format("; rank {} last started {}", rank, comm::describe(theirs->signature, theirs->what));
+    }
+  }
+  group->world.log().warn("waiting for rank {} waited_s={:.1f} in {} ({}){}", fmt::join(exchange.late(), ", "), base::seconds(waited),
+                          describe(), group->where(*this), doing);
 }
 
 void Operation::end(std::optional<Error> failure) {
@@ -96,16 +131,19 @@ void Operation::end(std::optional<Error> failure) {
   group = nullptr;
 }
 
-Work Group::State::start(const Signature& signature, Label label, Arguments arguments, Task (*algorithm)(Exchange&, const Arguments&)) {
+Work Group::State::start(Signature signature, Label label, Arguments arguments, Task (*algorithm)(Exchange&, const Arguments&)) {
   const bool collective = signature.kind != OperationKind::send_recv;
-  if (collective) world.before_collective();
+  if (collective) {
+    world.before_collective();
+    signature.label = label_hash(label.what);
+  }
   uint64_t& counter = collective ? next_sequence : algorithm == &send_one ? next_sent[arguments.root] : next_received[arguments.root];
   const uint64_t sequence = counter++;
   const Envelope envelope = addressed(*this, signature, sequence, label.what);
   auto operation = std::make_shared<Operation>(*this, signature, sequence, label, std::move(arguments), envelope);
   if (collective) {
-    OperationRecord record{sequence, operation->describe(), label.purpose, operation->begun, {}, false};
-    past.push_back({std::move(record), signature, operation->what});
+    past.push_back(
+        {.sequence = sequence, .signature = signature, .what = operation->what, .purpose = label.purpose, .begun = operation->begun});
     if (past.size() > kPastMax) past.pop_front();
     if (!broken) world.check_earlier(*this, sequence);
   }
@@ -113,6 +151,7 @@ Work Group::State::start(const Signature& signature, Label label, Arguments argu
     operation->end(broken_for(*operation));
     return Work(std::move(operation));
   }
+  transport.show(envelope);
   operation->keep = std::exchange(keep_next, nullptr);
   operation->task = algorithm(operation->exchange, operation->arguments);
   collective ? collectives.push_back(operation) : point_to_point.push_back(operation);
@@ -121,14 +160,21 @@ Work Group::State::start(const Signature& signature, Label label, Arguments argu
 }
 
 void Group::State::settle() {
+  if (broken && (!collectives.empty() || !point_to_point.empty())) return fail_all(*broken);
+  if (dispute) judge();
+  if (!look_for_losses(/*only_tainted=*/true)) return;
   const auto failed = [](const Operation& operation) { return operation.task.done() && operation.task.error(); };
   for (const auto& operation : collectives) {
-    if (failed(*operation)) return fail_all(as_error(operation->task.error()).with(where(*operation)));
+    if (!failed(*operation)) continue;
+    const Error error = as_error(operation->task.error());
+    if (!is_mismatch(error)) return fail_all(Error(error).with(where(*operation)));
+    contest(operation->sequence, operation->signature, error);
+    if (broken) return;
   }
   for (const auto& operation : point_to_point) {
     if (failed(*operation)) return fail_all(as_error(operation->task.error()).with(where(*operation)));
   }
-  while (!collectives.empty() && collectives.front()->task.done()) {
+  while (!collectives.empty() && collectives.front()->task.done() && !collectives.front()->task.error()) {
     const auto operation = std::move(collectives.front());
     collectives.pop_front();
     operation->end(std::nullopt);
@@ -142,14 +188,21 @@ void Group::State::settle() {
       ++i;
     }
   }
-  if (broken && (!collectives.empty() || !point_to_point.empty())) return fail_all(*broken);
-  for (; losses_seen < transport.losses().size(); ++losses_seen) {
-    const Loss& loss = transport.losses()[losses_seen];
-    if (std::find(ranks.begin(), ranks.end(), loss.rank) == ranks.end()) continue;
+  look_for_losses(/*only_tainted=*/false);
+}
+
+// Whether this group goes on. What a lost member sent in good order counts, so that what is complete is completed first.
+bool Group::State::look_for_losses(bool only_tainted) {
+  for (size_t i = losses_seen; i < transport.losses().size(); ++i) {
+    const Loss& loss = transport.losses()[i];
+    if ((only_tainted && !loss.tainted) || std::find(ranks.begin(), ranks.end(), loss.rank) == ranks.end()) continue;
     Error error(Error::Kind::lost_peer, fmt::format("rank {} lost: {}", loss.rank, loss.reason));
     error.about_peer(loss.culprit);
-    return fail_all(error);
+    fail_all(error);
+    return false;
   }
+  if (!only_tainted) losses_seen = transport.losses().size();
+  return true;
 }
 
 void Group::State::fail_all(const Error& error) {
@@ -171,19 +224,61 @@ Error Group::State::broken_for(const Operation& operation) const {
 void Group::State::check_early(int from, const Envelope& envelope) {
   if (broken || envelope.group != id) return;
   for (const Past& one : past) {
-    if (one.record.sequence != envelope.sequence || one.signature == envelope.signature) continue;
-    broken = mismatch(from, envelope, transport.rank(), one.signature, one.what);
-    broken->with(fmt::format("operation {} of ranks {}", envelope.sequence, fmt::join(ranks, " ")));
+    if (one.sequence != envelope.sequence) continue;
+    if (one.signature != envelope.signature) {
+      contest(one.sequence, one.signature, mismatch(from, envelope, transport.rank(), one.signature, one.what));
+    } else if (dispute && dispute->sequence == one.sequence) {
+      dispute->with.insert(from);
+    }
     return;
+  }
+}
+
+void Group::State::contest(uint64_t sequence, const Signature& ours, Error error) {
+  if (dispute && dispute->sequence != sequence) return;
+  if (!dispute) dispute = Dispute{.sequence = sequence, .ours = ours, .error = error, .until = transport.clock().now() + kDisputeLimit};
+  dispute->against.insert(error.peer());
+  judge();
+}
+
+void Group::State::judge() {
+  if (!dispute || broken) return;
+  for (const auto& operation : collectives) {
+    if (operation->sequence != dispute->sequence) continue;
+    for (const int rank : operation->exchange.heard()) dispute->with.insert(rank);
+  }
+  for (const int rank : ranks) {
+    const auto theirs = rank == transport.rank() ? std::nullopt : transport.doing(rank);
+    if (!theirs || theirs->group != id || theirs->sequence != dispute->sequence) continue;
+    (theirs->signature == dispute->ours ? dispute->with : dispute->against).insert(rank);
+  }
+  const size_t with = dispute->with.size() + 1, against = dispute->against.size();
+  const bool clear = ranks.size() == 2 || 2 * with > ranks.size() || 2 * against > ranks.size();
+  if (!clear && transport.clock().now() < dispute->until) return;
+  Error verdict = dispute->error;
+  if (ranks.size() > 2 && against > with) verdict.about_peer(transport.rank());
+  verdict.with(fmt::format("operation {} of ranks {}", dispute->sequence, fmt::join(ranks, " ")));
+  dispute.reset();
+  fail_all(verdict);
+}
+
+void Group::State::check_boards(const Operation& operation) {
+  if (operation.signature.kind == OperationKind::send_recv) return;
+  for (const int rank : operation.exchange.late()) {
+    const auto theirs = transport.doing(rank);
+    if (theirs && theirs->group == id && theirs->sequence == operation.sequence && theirs->signature != operation.signature) {
+      contest(operation.sequence, operation.signature, mismatch(rank, *theirs, transport.rank(), operation.signature, operation.what));
+    }
+    if (broken) return;
   }
 }
 
 void Group::State::note_end(const Operation& operation) {
   if (operation.signature.kind == OperationKind::send_recv) return;
   for (auto one = past.rbegin(); one != past.rend(); ++one) {
-    if (one->record.sequence != operation.sequence) continue;
-    one->record.ended = transport.clock().now();
-    one->record.failed = operation.error.has_value();
+    if (one->sequence != operation.sequence) continue;
+    one->ended = transport.clock().now();
+    one->failed = operation.error.has_value();
     return;
   }
 }

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,12 @@ struct Operation final : Work::State {
 
   bool ready() const override { return complete; }
   void wait() override;
+  void wait_long(const std::function<bool()>& done);
 
   std::string describe() const;            // "all_reduce of w, 12 f32"
   void end(std::optional<Error> failure);  // done, or failed; cancels what is still under way
+  // What keeps it from completing: itself, or the first unfinished operation before it.
+  const Operation& holdup() const;
   Error timed_out(std::chrono::nanoseconds waited) const;
   void warn(std::chrono::nanoseconds waited) const;
 
@@ -54,23 +58,42 @@ struct Group::State {
   std::deque<std::shared_ptr<Operation>> collectives = {};      // under way, in the order of their start
   std::vector<std::shared_ptr<Operation>> point_to_point = {};  // under way; each completes on its own
 
+  // What is kept of an operation when it is over; its name is made when somebody asks.
   struct Past {
-    OperationRecord record;
+    uint64_t sequence = 0;
     Signature signature;
     std::string what;
+    Purpose purpose = Purpose::control;
+    std::chrono::nanoseconds begun{}, ended{};
+    bool failed = false;
   };
   std::deque<Past> past = {};
   std::optional<Error> broken = {};
+
+  // A peer called something else than this rank. Who of them is the odd one, the others' operations tell.
+  struct Dispute {
+    uint64_t sequence = 0;
+    Signature ours;
+    Error error;  // about the peer
+    std::chrono::nanoseconds until{};
+    std::set<int> with = {}, against = {};  // ranks of the world known to be in our operation, or in another
+  };
+  std::optional<Dispute> dispute = {};
   size_t losses_seen = 0;
   std::shared_ptr<void> keep_next = {};  // what the operation started next shall keep alive
 
-  Work start(const Signature& signature, Label label, Arguments arguments, Task (*algorithm)(Exchange&, const Arguments&));
+  Work start(Signature signature, Label label, Arguments arguments, Task (*algorithm)(Exchange&, const Arguments&));
   // Completes what is done, in order, and fails everything where a member is lost or an operation failed.
   void settle();
+  bool look_for_losses(bool only_tainted);
   Error broken_for(const Operation& operation) const;  // what broke the group, as this operation reports it
   void fail_all(const Error& error);
   // A message arrived that no operation asked for (yet): does it fit the operation of that number, if it began?
   void check_early(int from, const Envelope& envelope);
+  void contest(uint64_t sequence, const Signature& ours, Error error);
+  void judge();  // ends a dispute, once it is clear or its time is over
+  // Do those for whom an operation waits show that they are in another one?
+  void check_boards(const Operation& operation);
   void note_end(const Operation& operation);
   std::string where(const Operation& operation) const;  // "operation 5 of ranks 0 1 2"
 };

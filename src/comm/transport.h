@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,16 @@ struct Loss {
   int rank = -1;     // who is gone
   int culprit = -1;  // who caused it: itself, or the rank whose loss made it give up
   std::string reason;
+  bool tainted = false;  // what came from it last may be wrong
 };
 
 enum class Take : uint8_t { replace, add };
+
+// How a collective cuts long messages, so that moving and computing overlap. The same on all ranks of a group.
+struct Pieces {
+  int64_t bytes = 512 << 10;
+  int64_t in_flight = 4;
+};
 
 // What moves bytes between ranks: point-to-point messages, and regions that peers may read. Collectives are written once over this.
 //
@@ -36,11 +44,15 @@ class Transport {
 
   virtual Completion send(int to, const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) = 0;
   virtual Completion recv(int from, const Envelope& envelope, void* into, int64_t bytes) = 0;
+  // As recv, but the bytes may be read where the transport has them (in the sender's own memory, where both share it): at view() once it
+  // is done, for as long as the completion lives.
+  virtual Completion recv_view(int from, const Envelope& envelope, int64_t bytes) = 0;
 
   // Lets peers read this region under the envelope's (group, sequence, step) for as long as the completion lives. It is never done.
   virtual Completion expose(const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) = 0;
   // Reads from a region that the peer exposes, now or later; booked at the peer.
   virtual Completion pull(int peer, const Envelope& envelope, int64_t offset, void* into, int64_t bytes, Take take, Dtype dtype) = 0;
+  virtual Pieces pieces(const std::vector<int>& /*ranks*/) const { return {}; }
   // Done at this time of clock().
   virtual Completion timer(std::chrono::nanoseconds at) = 0;
 
@@ -50,6 +62,11 @@ class Transport {
   // `doing` says what this rank waits for, should others have to be told.
   virtual bool drive(const std::function<bool()>& done, std::chrono::nanoseconds until, const std::string& doing) = 0;
   virtual void poll() = 0;
+  // As drive, for about a millisecond at most and without a word: most waits are that short. False where it would be no use.
+  virtual bool spin(const std::function<bool()>& /*done*/) { return false; }
+  // What this rank does from now on, for those who will ask why it is late.
+  virtual void show(const Envelope& /*starting*/) {}
+  virtual std::optional<Envelope> doing(int /*rank*/) const { return std::nullopt; }  // what that rank started last, where it can be seen
 
   virtual const std::vector<Loss>& losses() const = 0;
   virtual void fail(const std::string& reason, int culprit) = 0;

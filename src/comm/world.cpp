@@ -102,8 +102,7 @@ std::vector<int> World::lost() const {
 
 void World::fail(const std::exception& reason) {
   const auto* error = dynamic_cast<const Error*>(&reason);
-  const bool because_of_other = error && error->kind() == Error::Kind::lost_peer && error->peer() >= 0;
-  transport_->fail(reason.what(), because_of_other ? error->peer() : rank());
+  transport_->fail(reason.what(), error && error->peer() >= 0 ? error->peer() : rank());
 }
 
 void World::before_collective() {

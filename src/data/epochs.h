@@ -14,12 +14,12 @@ struct Epochs {
   SamplerFacts facts;
 
   explicit Epochs(const SamplerFacts& of) : facts(of) {
-    CAIRN_CHECK(facts.from.count >= 1 && facts.global_batch >= 1 && facts.steps >= 1, "{} samples, global batch {}, {} steps",
-                facts.from.count, facts.global_batch, facts.steps);
+    CAIRN_CHECK(facts.from.size() >= 1 && facts.global_batch >= 1 && facts.steps >= 1, "{} samples, global batch {}, {} steps",
+                facts.from.size(), facts.global_batch, facts.steps);
   }
 
   int64_t first_draw(int64_t step) const { return step * facts.global_batch; }
-  double epoch(int64_t step) const { return static_cast<double>(first_draw(step)) / static_cast<double>(facts.from.count); }
+  double epoch(int64_t step) const { return static_cast<double>(first_draw(step)) / static_cast<double>(facts.from.size()); }
   double progress(int64_t step) const { return std::clamp(static_cast<double>(step) / static_cast<double>(facts.steps), 0.0, 1.0); }
 };
 

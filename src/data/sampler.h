@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "data/dataset.h"
+#include "data/subset.h"
 #include "mesh/batch.h"
 #include "mesh/named_tensor.h"
 
@@ -13,7 +13,7 @@ namespace cairn::data {
 
 // What a sampler is built from; alike on all ranks.
 struct SamplerFacts {
-  Samples from;              // the samples to draw from
+  Subset from;               // the samples to draw from
   int64_t global_batch = 1;  // samples of one step, over all ranks
   int64_t steps = 1;         // steps of the whole run
   uint64_t seed = 0;

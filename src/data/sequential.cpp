@@ -10,11 +10,10 @@ class Sequential final : public Sampler {
   explicit Sequential(const SamplerFacts& facts) : epochs_(facts) {}
 
   std::vector<int64_t> ids(int64_t step) const override {
-    const Samples& from = epochs_.facts.from;
+    const Subset& from = epochs_.facts.from;
     std::vector<int64_t> ids;
     ids.reserve(epochs_.facts.global_batch);
-    for (int64_t draw = epochs_.first_draw(step); draw < epochs_.first_draw(step + 1); ++draw)
-      ids.push_back(from.first + draw % from.count);
+    for (int64_t draw = epochs_.first_draw(step); draw < epochs_.first_draw(step + 1); ++draw) ids.push_back(from.id(draw % from.size()));
     return ids;
   }
 

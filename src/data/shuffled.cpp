@@ -14,14 +14,14 @@ class Shuffled final : public Sampler {
   explicit Shuffled(const SamplerFacts& facts) : epochs_(facts), random_(base::Random(facts.seed).for_purpose("data.shuffled")) {}
 
   std::vector<int64_t> ids(int64_t step) const override {
-    const Samples& from = epochs_.facts.from;
+    const Subset& from = epochs_.facts.from;
     std::vector<int64_t> ids;
     ids.reserve(epochs_.facts.global_batch);
     std::optional<base::Permutation> order;
     for (int64_t draw = epochs_.first_draw(step); draw < epochs_.first_draw(step + 1); ++draw) {
-      const int64_t place = draw % from.count;
-      if (!order || place == 0) order.emplace(from.count, random_.for_index(draw / from.count));
-      ids.push_back(from.first + static_cast<int64_t>(order->at(place)));
+      const int64_t place = draw % from.size();
+      if (!order || place == 0) order.emplace(from.size(), random_.for_index(draw / from.size()));
+      ids.push_back(from.id(static_cast<int64_t>(order->at(place))));
     }
     return ids;
   }

@@ -4,27 +4,26 @@
 #include <optional>
 #include <unordered_map>
 
-#include <nlohmann/json.hpp>
-
 #include "base/check.h"
+#include "base/json.h"
 #include "data/byte_letters.h"
 #include "data/tokenizer.h"
 
 namespace cairn::data {
 namespace {
 
-using nlohmann::json;
+using base::Json;
 
 constexpr size_t kFileBytes = 64 << 20;
 constexpr size_t kPieces = 1 << 20;
 constexpr int kDepth = 16;  // of nested lists and objects; the format needs 4
 
-bool is_null_or(const json& object, const char* key, const json& value) {
+bool is_null_or(const Json& object, const char* key, const Json& value) {
   const auto at = object.find(key);
   return at == object.end() || at->is_null() || *at == value;
 }
 
-std::string type_of(const json& object) {
+std::string type_of(const Json& object) {
   const auto at = object.find("type");
   return at != object.end() && at->is_string() ? at->get<std::string>() : "";
 }
@@ -35,8 +34,8 @@ class Reader {
   explicit Reader(const std::string& name) : name_(name) {}
 
   Bpe read(std::string_view text) {
-    const json root = parse(text);
-    const json& model = object_at(root, "model");
+    const Json root = parse(text);
+    const Json& model = object_at(root, "model");
     check_kind(root, model);
     read_added(root);
     read_vocab(object_at(model, "vocab"));
@@ -51,29 +50,23 @@ class Reader {
     base::fail_input("{}: {}", name_, fmt::format(format, std::forward<Args>(args)...));
   }
 
-  json parse(std::string_view text) const {
+  Json parse(std::string_view text) const {
     if (text.size() > kFileBytes) refuse("{} bytes, and a tokenizer.json has at most {}", text.size(), kFileBytes);
-    const auto limit_depth = [this](int depth, json::parse_event_t, json&) {
-      if (depth > kDepth) refuse("nested more than {} deep: not a tokenizer.json", kDepth);
-      return true;
-    };
-    try {
-      json root = json::parse(text, limit_depth);
-      if (!root.is_object()) refuse("holds no JSON object: not a tokenizer.json");
-      return root;
-    } catch (const json::parse_error& error) {
-      refuse("not valid JSON at byte {}", error.byte);
-    }
+    base::GuardedJson read = base::parse_json_guarded(text, kDepth);
+    if (read.too_deep) refuse("nested more than {} deep: not a tokenizer.json", kDepth);
+    if (read.invalid_at) refuse("not valid JSON at byte {}", *read.invalid_at);
+    if (!read.value.is_object()) refuse("holds no JSON object: not a tokenizer.json");
+    return std::move(read.value);
   }
 
-  const json& object_at(const json& parent, const char* key) const {
+  const Json& object_at(const Json& parent, const char* key) const {
     const auto at = parent.find(key);
     if (at == parent.end() || !at->is_object()) refuse("has no \"{}\" object: not a tokenizer.json of a BPE", key);
     return *at;
   }
 
   // Refuses whatever would give other ids than the plain byte-level form.
-  void check_kind(const json& root, const json& model) {
+  void check_kind(const Json& root, const Json& model) {
     if (const std::string type = type_of(model); !type.empty() && type != "BPE")
       refuse("model type \"{}\": only byte-level BPE can be read", type);
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
@@ -83,10 +76,10 @@ class Reader {
     if (!is_null_or(model, "dropout", 0.0)) refuse("model.dropout is set: ids would be random");
     if (!is_null_or(root, "normalizer", nullptr)) refuse("has a normalizer: only text as it stands can be read");
     for (const char* part : {"pre_tokenizer", "decoder"}) {
-      const json& object = object_at(root, part);
+      const Json& object = object_at(root, part);
       if (type_of(object) != "ByteLevel") refuse("{} type \"{}\": only ByteLevel can be read", part, type_of(object));
     }
-    const json& words = root["pre_tokenizer"];
+    const Json& words = root["pre_tokenizer"];
     if (!is_null_or(words, "add_prefix_space", false)) refuse("pre_tokenizer.add_prefix_space is set: not supported");
     bpe_.words = is_null_or(words, "use_regex", true);
     const auto post = root.find("post_processor");
@@ -94,22 +87,22 @@ class Reader {
       refuse("post_processor type \"{}\": only ByteLevel can be read", post->is_object() ? type_of(*post) : "?");
   }
 
-  void read_added(const json& root) {
+  void read_added(const Json& root) {
     const auto added = root.find("added_tokens");
     if (added == root.end() || !added->is_array()) refuse("has no \"added_tokens\" list");
     if (added->size() > kPieces) refuse("{} added tokens, and at most {} are read", added->size(), kPieces);
-    for (const json& token : *added) {
+    for (const Json& token : *added) {
       if (!token.is_object() || !token.contains("content") || !token["content"].is_string()) refuse("an added token has no \"content\"");
       const std::string content = token["content"].get<std::string>();
       for (const char* key : {"lstrip", "rstrip", "single_word"})
         if (!is_null_or(token, key, false)) refuse("added token \"{}\" has {} set: not supported", content, key);
       if (content.empty()) refuse("an added token is empty");
-      put(token.value("id", json()), content, content);
+      put(token.value("id", Json()), content, content);
       bpe_.specials.push_back({ids_.at(content), content});
     }
   }
 
-  void read_vocab(const json& vocab) {
+  void read_vocab(const Json& vocab) {
     if (vocab.size() > kPieces) refuse("{} pieces, and at most {} are read", vocab.size(), kPieces);
     for (const auto& [written, id] : vocab.items()) {
       const auto known = ids_.find(written);
@@ -125,8 +118,9 @@ class Reader {
     }
   }
 
-  void put(const json& id, const std::string& written, std::string piece) {
-    if (!id.is_number_integer() || id < 0 || id >= kPieces) refuse("\"{}\" has id {}: must be 0 to {}", written, id.dump(), kPieces - 1);
+  void put(const Json& id, const std::string& written, std::string piece) {
+    if (!id.is_number_integer() || id < 0 || id >= kPieces)
+      refuse("\"{}\" has id {}: must be 0 to {}", written, base::compact(id), kPieces - 1);
     const auto place = id.get<size_t>();
     if (place >= by_id_.size()) by_id_.resize(place + 1);
     if (by_id_[place]) refuse("id {} is given twice, the second time to \"{}\"", place, written);
@@ -134,18 +128,18 @@ class Reader {
     by_id_[place] = std::move(piece);
   }
 
-  void read_merges(const json& model) {
+  void read_merges(const Json& model) {
     const auto merges = model.find("merges");
     if (merges == model.end() || !merges->is_array()) refuse("has no \"merges\" list");
     if (merges->size() > kPieces) refuse("{} merges, and at most {} are read", merges->size(), kPieces);
-    for (const json& merge : *merges) {
+    for (const Json& merge : *merges) {
       const auto [left, right] = sides(merge);
       bpe_.merges.push_back({id_of(left, merge), id_of(right, merge), id_of(left + right, merge)});
     }
   }
 
   // Either "a b", as always, or ["a", "b"], as newer files have it.
-  std::pair<std::string, std::string> sides(const json& merge) const {
+  std::pair<std::string, std::string> sides(const Json& merge) const {
     if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) return {merge[0], merge[1]};
     if (merge.is_string()) {
       const std::string text = merge;
@@ -153,12 +147,12 @@ class Reader {
       if (space != std::string::npos && space > 0 && space + 1 < text.size() && text.find(' ', space + 1) == std::string::npos)
         return {text.substr(0, space), text.substr(space + 1)};
     }
-    refuse("merge {} is not two pieces", merge.dump());
+    refuse("merge {} is not two pieces", base::compact(merge));
   }
 
-  int32_t id_of(const std::string& written, const json& merge) const {
+  int32_t id_of(const std::string& written, const Json& merge) const {
     const auto at = ids_.find(written);
-    if (at == ids_.end()) refuse("merge {} needs the piece \"{}\", which is not in the vocabulary", merge.dump(), written);
+    if (at == ids_.end()) refuse("merge {} needs the piece \"{}\", which is not in the vocabulary", base::compact(merge), written);
     return at->second;
   }
 
@@ -182,7 +176,7 @@ class Reader {
 Bpe read_tokenizer_json(std::string_view text, const std::string& name) { return Reader(name).read(text); }
 
 std::string write_tokenizer_json(const Bpe& bpe) {
-  const auto quoted = [](const std::string& text) { return json(text).dump(); };
+  const auto quoted = [](const std::string& text) { return base::compact(Json(text)); };
   const auto is_special = [&](size_t id) {
     for (const SpecialToken& token : bpe.specials)
       if (token.id == static_cast<int32_t>(id)) return true;

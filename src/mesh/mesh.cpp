@@ -1,8 +1,9 @@
 #include "mesh/mesh.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
+#include <map>
+#include <numeric>
+#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,85 +13,167 @@
 namespace cairn::mesh {
 namespace {
 
-constexpr std::array<std::string_view, 6> kAxes{"island", "pp", "dp", "cp", "tp", "ep"};
-
-int position_of(const Mesh& mesh, int rank) {
-  if (mesh.ranks.empty()) return rank;
-  const auto at = std::find(mesh.ranks.begin(), mesh.ranks.end(), rank);
-  CAIRN_CHECK(at != mesh.ranks.end(), "rank {} is not in mesh {}", rank, to_string(mesh));
-  return static_cast<int>(at - mesh.ranks.begin());
+// One row of a mesh with parts: the ranks under all coordinates of its last axis.
+int row_size(const Mesh& mesh) {
+  if (mesh.parts.empty()) return mesh.axes.empty() ? 1 : mesh.axes.back().size;
+  return std::accumulate(mesh.parts.begin(), mesh.parts.end(), 0, [](int sum, const Mesh& part) { return sum + part.size(); });
 }
 
-// How many positions apart two neighbours along axis `index` lie.
-int stride_of(const Mesh& mesh, size_t index) {
-  int stride = 1;
-  for (size_t i = index + 1; i < mesh.axes.size(); ++i) stride *= mesh.axes[i].size;
-  return stride;
+// The way from the outermost axis to one position.
+void walk(const Mesh& mesh, int position, std::vector<Spot>& spots) {
+  if (mesh.axes.empty()) return;
+  int below = mesh.size();
+  for (size_t i = 0; i + 1 < mesh.axes.size(); ++i) {
+    below /= mesh.axes[i].size;
+    spots.push_back({mesh.axes[i].name, position / below % mesh.axes[i].size, mesh.axes[i].size});
+  }
+  const Axis& last = mesh.axes.back();
+  position %= row_size(mesh);
+  if (mesh.parts.empty()) {
+    spots.push_back({last.name, position, last.size});
+    return;
+  }
+  for (size_t c = 0; c < mesh.parts.size(); ++c) {
+    const int inside = mesh.parts[c].size();
+    if (position < inside) {
+      spots.push_back({last.name, static_cast<int>(c), last.size});
+      walk(mesh.parts[c], position, spots);
+      return;
+    }
+    position -= inside;
+  }
+}
+
+std::vector<Spot> spots_at(const Mesh& mesh, int position) {
+  std::vector<Spot> spots;
+  walk(mesh, position, spots);
+  return spots;
+}
+
+int position_of(const Mesh& mesh, int rank) {
+  const auto at = mesh.ranks.empty() ? mesh.ranks.end() : std::find(mesh.ranks.begin(), mesh.ranks.end(), rank);
+  const int position = mesh.ranks.empty() ? rank : static_cast<int>(at - mesh.ranks.begin());
+  CAIRN_CHECK(position >= 0 && position < mesh.size(), "rank {} is not in mesh {}", rank, to_string(mesh));
+  return position;
+}
+
+// What ranks share that differ along the axes `along` only: their coordinates elsewhere. Coordinates of 0 say nothing, so that an axis
+// of size 1 is the same as none.
+std::map<std::string, int> elsewhere(const std::vector<Spot>& spots, const std::vector<std::string>& along) {
+  std::map<std::string, int> result;
+  for (const Spot& spot : spots)
+    if (spot.coordinate != 0 && std::find(along.begin(), along.end(), spot.axis) == along.end()) result[spot.axis] = spot.coordinate;
+  return result;
+}
+
+void check_shape(const Mesh& mesh, std::set<std::string> above) {
+  for (const Axis& axis : mesh.axes) {
+    if (!is_axis(axis.name)) base::fail_input("mesh axis \"{}\" is unknown: the axes are {}", axis.name, fmt::join(axis_names(), ", "));
+    if (!above.insert(axis.name).second) base::fail_input("mesh axis \"{}\" is given twice", axis.name);
+    if (axis.size < 1) base::fail_input("mesh.{} = {}: must be a whole number of at least 1", axis.name, axis.size);
+  }
+  if (mesh.parts.empty()) return;
+  if (mesh.axes.empty()) base::fail_input("a mesh has {} parts but no axis along which they stand", mesh.parts.size());
+  const Axis& last = mesh.axes.back();
+  if (static_cast<int>(mesh.parts.size()) != last.size)
+    base::fail_input("mesh.{} = {} lists {} parts: one for each coordinate is needed", last.name, last.size, mesh.parts.size());
+  for (const Mesh& part : mesh.parts) {
+    if (!part.ranks.empty()) base::fail_input("a part of mesh axis {} lists ranks: only the whole mesh may", last.name);
+    check_shape(part, above);
+  }
 }
 
 }  // namespace
 
+const std::vector<std::string>& axis_names() {
+  static const std::vector<std::string> names{"island", "pp", "dp", "shard", "cp", "tp", "ep"};
+  return names;
+}
+
+bool is_axis(std::string_view name) { return std::find(axis_names().begin(), axis_names().end(), name) != axis_names().end(); }
+
 int Mesh::size() const {
-  int n = 1;
-  for (const Axis& axis : axes) n *= axis.size;
+  int n = row_size(*this);
+  for (size_t i = 0; i + 1 < axes.size(); ++i) n *= axes[i].size;
   return n;
+}
+
+bool Mesh::contains(int rank) const {
+  return ranks.empty() ? rank >= 0 && rank < size() : std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+std::vector<int> Mesh::members() const {
+  if (!ranks.empty()) return ranks;
+  std::vector<int> result(static_cast<size_t>(size()));
+  std::iota(result.begin(), result.end(), 0);
+  return result;
 }
 
 int Mesh::extent(std::string_view name) const {
   for (const Axis& axis : axes)
     if (axis.name == name) return axis.size;
+  std::set<int> sizes;
+  for (const Mesh& part : parts) sizes.insert(part.extent(name));
+  if (sizes.size() > 1) base::fail_input("mesh {} has no one size along {}: {}", to_string(*this), name, fmt::join(sizes, ", "));
+  return sizes.empty() ? 1 : *sizes.begin();
+}
+
+std::vector<Spot> Mesh::spots(int rank) const { return spots_at(*this, position_of(*this, rank)); }
+
+int Mesh::extent_at(int rank, std::string_view name) const {
+  for (const Spot& spot : spots(rank))
+    if (spot.axis == name) return spot.extent;
   return 1;
 }
 
 int Mesh::coordinate(int rank, std::string_view name) const {
-  const int position = position_of(*this, rank);
-  for (size_t i = 0; i < axes.size(); ++i)
-    if (axes[i].name == name) return position / stride_of(*this, i) % axes[i].size;
+  for (const Spot& spot : spots(rank))
+    if (spot.axis == name) return spot.coordinate;
   return 0;
 }
 
-std::vector<int> Mesh::peers(int rank, std::string_view name) const {
-  const int position = position_of(*this, rank);
-  for (size_t i = 0; i < axes.size(); ++i) {
-    if (axes[i].name != name) continue;
-    const int stride = stride_of(*this, i);
-    const int first = position - position / stride % axes[i].size * stride;
-    std::vector<int> result;
-    for (int k = 0; k < axes[i].size; ++k) {
-      const int p = first + k * stride;
-      result.push_back(ranks.empty() ? p : ranks[static_cast<size_t>(p)]);
-    }
-    return result;
-  }
-  return {rank};
+std::vector<int> Mesh::peers(int rank, std::string_view axis) const { return peers_along(rank, {std::string(axis)}); }
+
+std::vector<int> Mesh::peers_along(int rank, const std::vector<std::string>& along) const {
+  const auto own = elsewhere(spots(rank), along);
+  const std::vector<int> all = members();
+  std::vector<int> result;
+  for (int position = 0; position < size(); ++position)
+    if (elsewhere(spots_at(*this, position), along) == own) result.push_back(all[static_cast<size_t>(position)]);
+  return result;
 }
 
-Mesh parse_mesh(std::string_view text) {
-  Mesh mesh;
-  while (!text.empty()) {
-    const size_t comma = std::min(text.find(','), text.size());
-    const std::string_view item = text.substr(0, comma);
-    text.remove_prefix(std::min(comma + 1, text.size()));
-    const size_t equals = item.find('=');
-    if (equals == std::string_view::npos) base::fail_input("mesh \"{}\": expected axis=size, as in \"dp=4\"", item);
-    const std::string_view name = item.substr(0, equals), digits = item.substr(equals + 1);
-    if (std::find(kAxes.begin(), kAxes.end(), name) == kAxes.end())
-      base::fail_input("mesh axis \"{}\" is unknown: the axes are {}", name, fmt::join(kAxes, ", "));
-    if (std::any_of(mesh.axes.begin(), mesh.axes.end(), [&](const Axis& a) { return a.name == name; }))
-      base::fail_input("mesh axis \"{}\" is given twice", name);
-    int size = 0;
-    const auto [end, status] = std::from_chars(digits.data(), digits.data() + digits.size(), size);
-    if (status != std::errc() || end != digits.data() + digits.size() || size < 1)
-      base::fail_input("mesh.{} = {}: must be a whole number of at least 1", name, digits);
-    mesh.axes.push_back({std::string(name), size});
+std::vector<std::vector<int>> Mesh::groups(const std::vector<std::string>& along) const {
+  std::map<std::map<std::string, int>, size_t> index;
+  std::vector<std::vector<int>> result;
+  const std::vector<int> all = members();
+  for (int position = 0; position < size(); ++position) {
+    const auto [at, fresh] = index.try_emplace(elsewhere(spots_at(*this, position), along), result.size());
+    if (fresh) result.emplace_back();
+    result[at->second].push_back(all[static_cast<size_t>(position)]);
   }
-  return mesh;
+  return result;
 }
 
-std::string to_string(const Mesh& mesh) {
-  std::string text;
-  for (const Axis& axis : mesh.axes) text += fmt::format("{}{}={}", text.empty() ? "" : ",", axis.name, axis.size);
-  return text.empty() ? "one rank" : text;
+std::vector<int> coordinates(const std::vector<Spot>& spots, const std::vector<std::string>& axes) {
+  std::vector<int> key;
+  for (const std::string& axis : axes) {
+    const auto at = std::find_if(spots.begin(), spots.end(), [&](const Spot& spot) { return spot.axis == axis; });
+    key.push_back(at == spots.end() ? 0 : at->coordinate);
+  }
+  return key;
+}
+
+void check(const Mesh& mesh) {
+  check_shape(mesh, {});
+  if (mesh.ranks.empty()) return;
+  if (static_cast<int>(mesh.ranks.size()) != mesh.size())
+    base::fail_input("mesh {} has {} positions but lists {} ranks", to_string(mesh), mesh.size(), mesh.ranks.size());
+  std::set<int> seen;
+  for (int rank : mesh.ranks) {
+    if (rank < 0) base::fail_input("mesh {} lists rank {}: ranks count from 0", to_string(mesh), rank);
+    if (!seen.insert(rank).second) base::fail_input("mesh {} lists rank {} twice", to_string(mesh), rank);
+  }
 }
 
 }  // namespace cairn::mesh

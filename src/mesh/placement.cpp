@@ -1,75 +1,98 @@
 #include "mesh/placement.h"
 
-#include <fmt/format.h>
+#include <algorithm>
+#include <set>
+
+#include <fmt/ranges.h>
 
 #include "base/check.h"
+#include "mesh/holding.h"
 #include "mesh/mesh.h"
 
 namespace cairn::mesh {
 namespace {
 
-// What coordinate `c` keeps of the intervals held so far: the split counts in their concatenation, so that splits nest.
-std::vector<Interval> narrow(const std::vector<Interval>& held, const std::vector<Interval>& keep) {
-  std::vector<Interval> result;
-  for (const Interval& want : keep) {
-    int64_t start = 0;
-    for (const Interval& part : held) {
-      const int64_t begin = std::max(want.begin, start), end = std::min(want.end, start + part.length());
-      if (begin < end) result.push_back({part.begin + begin - start, part.begin + end - start});
-      start += part.length();
+// The pieces of a split must be [0, size), each index once.
+void check_pieces(const Split& split, std::string_view axis, int64_t size) {
+  std::vector<Interval> all;
+  for (const std::vector<Interval>& part : split.pieces) all.insert(all.end(), part.begin(), part.end());
+  std::sort(all.begin(), all.end());
+  int64_t covered = 0;
+  for (const Interval& piece : all) {
+    if (piece.length() < 0) base::fail_input("{}: split({}): {}:{} ends before it begins", axis, split.dim, piece.begin, piece.end);
+    if (piece.length() == 0) continue;
+    if (piece.begin < covered) base::fail_input("{}: split({}): index {} is in two parts", axis, split.dim, piece.begin);
+    if (piece.begin > covered) base::fail_input("{}: split({}): {}:{} is in no part", axis, split.dim, covered, piece.begin);
+    covered = piece.end;
+  }
+  if (covered != size) base::fail_input("{}: split({}): its parts end at {}, the dim has {} indices there", axis, split.dim, covered, size);
+}
+
+// Walks the placement as one rank sees it: each split is checked against what those before it have left.
+void check_at(const Placement& placement, const std::vector<Spot>& spots, const std::vector<int64_t>& shape) {
+  Placement before;
+  for (const Placement::OnAxis& on : placement.axes) {
+    const std::vector<int64_t> left = holding(before, spots, shape).local_shape();
+    before.axes.push_back(on);
+    holding({{on}}, spots, shape);  // refuses dims out of range and a wrong number of parts
+    const Split* split = std::get_if<Split>(&on.how);
+    if (split && !split->pieces.empty()) check_pieces(*split, on.axis, left[static_cast<size_t>(split->dim)]);
+    if (const Ragged* ragged = std::get_if<Ragged>(&on.how)) {
+      const auto at = std::find_if(spots.begin(), spots.end(), [&](const Spot& spot) { return spot.axis == on.axis; });
+      check(*ragged, at == spots.end() ? 1 : at->extent, left[static_cast<size_t>(ragged->dim)]);
     }
   }
-  return result;
 }
 
 }  // namespace
 
-Interval even_part(int64_t size, int64_t parts, int64_t index) { return {size * index / parts, size * (index + 1) / parts}; }
-
-std::vector<Box> boxes(const Placement& placement, const Mesh& mesh, int rank, const std::vector<int64_t>& shape) {
-  std::vector<std::vector<Interval>> held;  // per dim
-  for (int64_t size : shape) held.push_back({{0, size}});
-  for (const Placement::OnAxis& on : placement.axes) {
-    const Split* split = std::get_if<Split>(&on.how);
-    if (!split) continue;
-    CAIRN_CHECK(split->dim >= 0 && split->dim < static_cast<int64_t>(shape.size()), "split({}) of a tensor of {} dims", split->dim,
-                shape.size());
-    const int parts = mesh.extent(on.axis), coordinate = mesh.coordinate(rank, on.axis);
-    std::vector<Interval>& dim = held[static_cast<size_t>(split->dim)];
-    int64_t size = 0;
-    for (const Interval& part : dim) size += part.length();
-    if (split->pieces.empty()) {
-      dim = narrow(dim, {even_part(size, parts, coordinate)});
-    } else {
-      CAIRN_CHECK(static_cast<int>(split->pieces.size()) == parts, "split({}) lists {} parts for {} = {}", split->dim, split->pieces.size(),
-                  on.axis, parts);
-      dim = narrow(dim, split->pieces[static_cast<size_t>(coordinate)]);
-    }
-  }
-  std::vector<Box> result{Box{}};
-  for (const std::vector<Interval>& dim : held) {
-    std::vector<Box> grown;
-    for (const Box& box : result)
-      for (const Interval& part : dim) {
-        grown.push_back(box);
-        grown.back().dims.push_back(part);
-      }
-    result = std::move(grown);
-  }
-  return result;
+bool is_partial(const Placement::How& how) {
+  const Ragged* ragged = std::get_if<Ragged>(&how);
+  return std::holds_alternative<Partial>(how) || (ragged && ragged->partial);
 }
 
-std::string to_string(const Placement& placement) {
-  std::string text;
+Placement::How Placement::on(std::string_view axis) const {
+  for (const OnAxis& one : axes)
+    if (one.axis == axis) return one.how;
+  return Replicate{};
+}
+
+std::vector<Box> boxes(const Placement& placement, const Mesh& mesh, int rank, const std::vector<int64_t>& shape) {
+  if (!mesh.contains(rank)) return {};
+  return holding(placement, mesh.spots(rank), shape).boxes();
+}
+
+void check(const Placement& placement, const Mesh& mesh, const std::vector<int64_t>& shape) {
+  std::set<std::string> seen;
+  std::set<Partial::Reduce> reductions;
   for (const Placement::OnAxis& on : placement.axes) {
-    std::string how = "replicate";
-    if (const Split* split = std::get_if<Split>(&on.how))
-      how = fmt::format("split({}{})", split->dim, split->pieces.empty() ? "" : ", uneven");
-    if (const Partial* partial = std::get_if<Partial>(&on.how))
-      how = partial->reduce == Partial::Reduce::sum ? "partial(sum)" : "partial(max)";
-    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", on.axis, how);
+    if (!is_axis(on.axis)) base::fail_input("placement on axis \"{}\": the axes are {}", on.axis, fmt::join(axis_names(), ", "));
+    if (!seen.insert(on.axis).second) base::fail_input("placement \"{}\" speaks of axis {} twice", to_string(placement), on.axis);
+    if (!is_partial(on.how)) continue;
+    const Partial* partial = std::get_if<Partial>(&on.how);
+    reductions.insert(partial ? partial->reduce : Partial::Reduce::sum);
+    for (const std::vector<int>& peers : mesh.groups({on.axis}))
+      if (const int extent = mesh.extent_at(peers.front(), on.axis); static_cast<int>(peers.size()) != extent)
+        base::fail_input("{}: partial along an axis of {} on which rank {} has {} of {} peers: mesh {}", on.axis, extent, peers.front(),
+                         peers.size(), extent, to_string(mesh));
   }
-  return text.empty() ? "replicated" : text;
+  if (reductions.size() > 1)
+    base::fail_input("placement \"{}\" mixes partial sums and maxima: which comes first would matter", to_string(placement));
+  std::set<std::vector<std::pair<std::string, int>>> shapes;  // ranks with equal extents and coordinates of splitting axes are alike
+  for (int rank : mesh.members()) {
+    const std::vector<Spot> spots = mesh.spots(rank);
+    std::vector<std::pair<std::string, int>> key;
+    for (const Spot& spot : spots)
+      if (seen.contains(spot.axis)) key.push_back({spot.axis, spot.extent * mesh.size() + spot.coordinate});
+    if (shapes.insert(std::move(key)).second) check_at(placement, spots, shape);
+  }
+}
+
+void check_not_partial(const Placement& placement, std::string_view what) {
+  for (const Placement::OnAxis& on : placement.axes)
+    if (is_partial(on.how))
+      base::fail_input("{} is partial along {} ({}): redistribute it to a replicated or split placement first", what, on.axis,
+                       to_string(placement));
 }
 
 }  // namespace cairn::mesh

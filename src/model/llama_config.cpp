@@ -1,9 +1,9 @@
 #include "model/llama_config.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/json.h"
 #include "model/llama.h"
 
 namespace cairn::model {
@@ -11,45 +11,47 @@ namespace {
 
 constexpr int64_t kSizeMax = int64_t{1} << 32;  // far beyond any model; keeps products of two from overflowing
 
-int64_t size_of(const nlohmann::json& config, const char* key, const std::string& file, std::optional<int64_t> otherwise = std::nullopt) {
+int64_t size_of(const base::Json& config, const char* key, const std::string& file, std::optional<int64_t> otherwise = std::nullopt) {
   if (!config.contains(key) || config[key].is_null()) {
     if (otherwise) return *otherwise;
     throw Error(Error::Kind::corrupt_file, fmt::format("{}: {} is missing", file, key));
   }
   if (!config[key].is_number_integer() || config[key].get<int64_t>() < 1 || config[key].get<int64_t>() > kSizeMax)
-    throw Error(Error::Kind::corrupt_file, fmt::format("{}: {} = {}: must be a whole number of at least 1", file, key, config[key].dump()));
+    throw Error(Error::Kind::corrupt_file,
+                fmt::format("{}: {} = {}: must be a whole number of at least 1", file, key, base::compact(config[key])));
   return config[key].get<int64_t>();
 }
 
-double number_of(const nlohmann::json& config, const char* key, double otherwise) {
+double number_of(const base::Json& config, const char* key, double otherwise) {
   return config.contains(key) && config[key].is_number() ? config[key].get<double>() : otherwise;
 }
 
 }  // namespace
 
 std::string llama_config_json(const LlamaShape& shape) {
-  const nlohmann::ordered_json config = {{"architectures", {"LlamaForCausalLM"}},
-                                         {"model_type", "llama"},
-                                         {"vocab_size", shape.vocab},
-                                         {"hidden_size", shape.embed},
-                                         {"intermediate_size", shape.mlp},
-                                         {"num_hidden_layers", shape.layers},
-                                         {"num_attention_heads", shape.heads},
-                                         {"num_key_value_heads", shape.kv_heads},
-                                         {"head_dim", shape.head_dim},
-                                         {"max_position_embeddings", shape.length},
-                                         {"rms_norm_eps", shape.norm_eps},
-                                         {"rope_theta", shape.rope_theta},
-                                         {"tie_word_embeddings", shape.tied},
-                                         {"hidden_act", "silu"},
-                                         {"attention_bias", false},
-                                         {"mlp_bias", false},
-                                         {"torch_dtype", "float32"}};
-  return config.dump(2) + "\n";
+  base::OrderedJson config;
+  config["architectures"].push_back("LlamaForCausalLM");
+  config["model_type"] = "llama";
+  config["vocab_size"] = shape.vocab;
+  config["hidden_size"] = shape.embed;
+  config["intermediate_size"] = shape.mlp;
+  config["num_hidden_layers"] = shape.layers;
+  config["num_attention_heads"] = shape.heads;
+  config["num_key_value_heads"] = shape.kv_heads;
+  config["head_dim"] = shape.head_dim;
+  config["max_position_embeddings"] = shape.length;
+  config["rms_norm_eps"] = shape.norm_eps;
+  config["rope_theta"] = shape.rope_theta;
+  config["tie_word_embeddings"] = shape.tied;
+  config["hidden_act"] = "silu";
+  config["attention_bias"] = false;
+  config["mlp_bias"] = false;
+  config["torch_dtype"] = "float32";
+  return base::pretty(config) + "\n";
 }
 
 LlamaShape parse_llama_config(const std::string& json, const std::string& file) {
-  const nlohmann::json config = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const base::Json config = base::parse_json(json);
   if (!config.is_object()) throw Error(Error::Kind::corrupt_file, fmt::format("{}: not a JSON object", file));
   if (config.value("model_type", "") != "llama")
     base::fail_input("{}: model_type is {}; llama is what Cairn reads so far", file, config.value("model_type", "missing"));

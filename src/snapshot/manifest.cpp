@@ -2,9 +2,8 @@
 
 #include <charconv>
 
-#include <nlohmann/json.hpp>
-
 #include "base/check.h"
+#include "base/json.h"
 
 namespace cairn::snapshot {
 namespace {
@@ -20,14 +19,14 @@ constexpr std::string_view kExtension = ".safetensors";
 
 // The value under `key` if it is there and of that type.
 template <typename T>
-T value_of(const nlohmann::json& object, const char* key, const std::string& path) {
+T value_of(const base::Json& object, const char* key, const std::string& path) {
   const auto found = object.find(key);
   const bool right = found != object.end() && (std::is_same_v<T, std::string> ? found->is_string() : found->is_number_unsigned());
   if (!right) refuse(path, fmt::format("no {} that can be read", key));
   return found->template get<T>();
 }
 
-Written file_facts(const std::string& name, const nlohmann::json& facts, const std::string& path) {
+Written file_facts(const std::string& name, const base::Json& facts, const std::string& path) {
   if (!is_file_name(name)) refuse(path, "a file name that no snapshot has");
   if (!facts.is_object()) refuse(path, fmt::format("nothing is said about {}", name));
   const auto digits = value_of<std::string>(facts, "xxh3", path);
@@ -48,16 +47,16 @@ bool is_plain_name(std::string_view name) {
 }  // namespace
 
 std::string format_manifest(const Manifest& manifest) {
-  nlohmann::ordered_json json{
+  base::OrderedJson json{
       {"format", kFormat}, {"format_version", kFormatVersion}, {"cairn_version", manifest.version}, {"step", manifest.step}};
   for (const auto& [name, file] : manifest.files) {
     json["files"][name] = {{"bytes", file.bytes}, {"xxh3", fmt::format("{:016x}", file.checksum)}};
   }
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return base::pretty(json) + "\n";
 }
 
 Manifest parse_manifest(const std::string& text, const std::string& path) {
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const base::Json json = base::parse_json(text);
   if (!json.is_object()) refuse(path, "not a JSON object");
   if (const auto format = value_of<std::string>(json, "format", path); format != kFormat)
     refuse(path, "not the manifest of a Cairn snapshot");

@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/json.h"
 #include "study/benches.h"
 
 namespace cairn::study {
@@ -27,7 +27,7 @@ BenchRow compare(std::string case_name, std::vector<double> ours, std::vector<do
 }
 
 std::string to_json(const std::string& bench, const std::vector<BenchRow>& rows) {
-  nlohmann::ordered_json json = {{"bench", bench}, {"rows", nlohmann::ordered_json::array()}};
+  base::OrderedJson json = {{"bench", bench}, {"rows", base::OrderedJson::array()}};
   for (const BenchRow& r : rows)
     json["rows"].push_back({{"case", r.case_name},
                             {"ours", r.ours},
@@ -37,7 +37,7 @@ std::string to_json(const std::string& bench, const std::vector<BenchRow>& rows)
                             {"spread", r.spread},
                             {"goal", r.goal},
                             {"pass", r.pass}});
-  return json.dump(2);
+  return base::pretty(json);
 }
 
 std::string to_table(const std::vector<BenchRow>& rows) {

@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
+
+#include "base/json.h"
 
 namespace cairn::study {
 
@@ -22,13 +23,13 @@ bool Findings::hold() const {
 }
 
 std::string to_json(const std::string& slug, const Findings& findings, double seconds) {
-  nlohmann::ordered_json json = {
-      {"slug", slug}, {"claims", nlohmann::ordered_json::array()}, {"skipped", nlohmann::ordered_json::array()}, {"seconds", seconds}};
+  base::OrderedJson json = {
+      {"slug", slug}, {"claims", base::OrderedJson::array()}, {"skipped", base::OrderedJson::array()}, {"seconds", seconds}};
   for (const Claim& c : findings.claims())
     json["claims"].push_back(
         {{"claim", c.claim}, {"baseline", c.baseline}, {"measured", c.measured}, {"threshold", c.threshold}, {"pass", c.pass}});
   for (const Skipped& s : findings.skipped()) json["skipped"].push_back({{"claim", s.claim}, {"reason", s.reason}});
-  return json.dump(2);
+  return base::pretty(json);
 }
 
 std::string to_table(const Findings& findings) {

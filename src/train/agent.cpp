@@ -59,6 +59,7 @@ File setup_file(const comm::NetSetup& setup) {
   put(text, int32_t{setup.rank});
   put(text, int32_t{setup.size});
   put(text, int32_t{setup.listener_fd});
+  put(text, int32_t{setup.segment_fd});
   text.append(reinterpret_cast<const char*>(setup.key.data()), setup.key.size());
   for (const uint16_t port : setup.ports) put(text, port);
   File file(::memfd_create("cairn-setup", MFD_CLOEXEC));
@@ -91,15 +92,16 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }
 
 // Only calls that are allowed between fork and exec of a process with threads.
-[[noreturn]] void become_rank(char* const* argv, char* const* env, pid_t agent, int setup_fd, int listener_fd) {
+[[noreturn]] void become_rank(char* const* argv, char* const* env, pid_t agent, int setup_fd, const comm::NetSetup& setup) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != agent) ::_exit(4);  // it died before we asked to die with it
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   for (const int signal : {SIGINT, SIGTERM, SIGPIPE}) ::signal(signal, SIG_DFL);
-  ::fcntl(setup_fd, F_SETFD, 0);
-  if (listener_fd >= 0) ::fcntl(listener_fd, F_SETFD, 0);
+  for (const int fd : {setup_fd, setup.listener_fd, setup.segment_fd}) {
+    if (fd >= 0) ::fcntl(fd, F_SETFD, 0);
+  }
   ::execve(argv[0], argv, env);
   ::_exit(127);
 }
@@ -131,8 +133,11 @@ class Agent {
 
   void start() {
     std::vector<comm::NetSetup> setups = comm::make_net_setups(options_.nproc);
-    std::vector<File> listeners;
-    for (const comm::NetSetup& setup : setups) listeners.emplace_back(setup.listener_fd);
+    std::vector<File> inherited;
+    for (const comm::NetSetup& setup : setups) {
+      inherited.emplace_back(setup.listener_fd);
+      inherited.emplace_back(setup.segment_fd);
+    }
     for (const comm::NetSetup& setup : setups) {
       File file = setup_file(setup);
       std::vector<std::string> argv = options_.argv, env = environment(options_, setup, file.fd());
@@ -140,7 +145,7 @@ class Agent {
       const pid_t agent = ::getpid();
       const pid_t pid = ::fork();
       if (pid < 0) fail("fork");
-      if (pid == 0) become_rank(argv_list.data(), env_list.data(), agent, file.fd(), setup.listener_fd);
+      if (pid == 0) become_rank(argv_list.data(), env_list.data(), agent, file.fd(), setup);
       ranks_.push_back({pid, File(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)))});
     }
   }
@@ -255,18 +260,21 @@ comm::NetSetup inherited_setup(int setup_fd) {
     at += bytes;
   };
   uint64_t magic = 0;
-  int32_t rank = 0, size = 0, listener = 0;
+  int32_t rank = 0, size = 0, listener = 0, segment = 0;
   take(&magic, sizeof magic);
   if (magic != kMagic) refuse("not a set-up");
   take(&rank, sizeof rank);
   take(&size, sizeof size);
   take(&listener, sizeof listener);
+  take(&segment, sizeof segment);
   if (size < 1 || size > kSizeMax || rank < 0 || rank >= size) refuse("ranks out of range");
-  comm::NetSetup setup{.rank = rank, .size = size, .listener_fd = listener};
+  comm::NetSetup setup{.rank = rank, .size = size, .listener_fd = listener, .segment_fd = segment};
   take(setup.key.data(), setup.key.size());
   setup.ports.resize(static_cast<size_t>(size));
   take(setup.ports.data(), setup.ports.size() * sizeof(uint16_t));
-  if (listener >= 0) ::fcntl(listener, F_SETFD, FD_CLOEXEC);
+  for (const int fd : {listener, segment}) {
+    if (fd >= 0) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  }
   return setup;
 }
 

@@ -72,9 +72,15 @@ mesh::Batch make_batch(const Job& job, int64_t step) {
   const data::Share share = data::share_of(static_cast<int64_t>(ids.size()), job.replicas->rank(), job.replicas->size());
   mesh::Batch batch;
   job.data.samples->fill(std::span(ids).subspan(static_cast<size_t>(share.first), static_cast<size_t>(share.count)), batch);
+  if (job.subset.weighted()) {
+    batch.weights = at::empty({share.count}, at::kFloat);
+    for (int64_t i = 0; i < share.count; ++i)
+      batch.weights.mutable_data_ptr<float>()[i] = job.subset.weight(ids[static_cast<size_t>(share.first + i)]);
+  }
   batch.progress = job.sampler->progress(step - 1);
   if (job.device.is_cuda()) {  // so that the copy to the device makes nobody wait
     batch.ids = batch.ids.pin_memory();
+    if (batch.weights.defined()) batch.weights = batch.weights.pin_memory();
     for (auto& [name, field] : batch.fields) field.tensor = field.tensor.pin_memory();
   }
   return batch;
@@ -107,7 +113,7 @@ void check_recipe(base::Recipe recipe, int ranks) {
   make_plan(settings, ranks);
 }
 
-std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start& start) {
+std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset) {
   at::set_num_threads(start.threads);
   auto job = std::make_unique<Job>();
   job->settings = read_settings(recipe);
@@ -142,10 +148,10 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   book(*job);
 
   job->step = make_ordinary_step();
-  job->sampler = data::make_sampler(s.data.sampler, {.from = job->data.samples->training(),
-                                                     .global_batch = s.train.global_batch,
-                                                     .steps = s.train.steps,
-                                                     .seed = static_cast<uint64_t>(s.train.seed)});
+  job->subset = subset.within(job->data.samples->training());
+  job->sampler = data::make_sampler(
+      s.data.sampler,
+      {.from = job->subset, .global_batch = s.train.global_batch, .steps = s.train.steps, .seed = static_cast<uint64_t>(s.train.seed)});
   const auto steps = static_cast<double>(s.train.steps);
   job->schedule = {.shape = s.optim.schedule,
                    .highest = s.optim.learning_rate,

@@ -32,6 +32,7 @@ struct Job {
   parallel::Plan plan;
   at::Device device{at::kCPU};
   data::Opened data;
+  data::Subset subset;  // of the training samples
   std::unique_ptr<data::Sampler> sampler;
   optim::Schedule schedule;
   std::unique_ptr<base::Trace> trace;
@@ -51,7 +52,7 @@ struct Job {
 };
 
 // Reads the recipe, lays out the plan, builds model, data, optimizer and sync, and restores the newest snapshot where asked to.
-std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start& start);
+std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset);
 
 // The plan that these settings make on so many ranks. Refuses what cannot work.
 parallel::Plan make_plan(const Settings& settings, int ranks);

@@ -41,9 +41,9 @@ void save_snapshot(comm::World& world, Job& job, const Start& start) {
 
 }  // namespace
 
-Result run(comm::World& world, base::Recipe recipe, const Start& start, const base::Stop& stop) {
-  const std::unique_ptr<Job> job = build(world, std::move(recipe), start);  // model, data, optimizer, sync
-  Record record(world, *job, start);                                        // metrics, progress, report
+Result run(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset, const base::Stop& stop) {
+  const std::unique_ptr<Job> job = build(world, std::move(recipe), start, subset);  // model, data, optimizer, sync
+  Record record(world, *job, start);                                                // metrics, progress, report
   const int64_t last = job->settings.train.steps;
 
   bool stopped = false;

@@ -6,12 +6,12 @@
 #include <limits>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "base/text.h"
 #include "train/html_text.h"
 #include "train/report_plot.h"
 #include "train/report_style.h"
+#include "train/run_json.h"
 
 namespace cairn::train {
 namespace {
@@ -135,26 +135,6 @@ std::string samples(const ReportData& data) {
     html += fmt::format("<blockquote class=\"sample\"><b>{}</b>{}</blockquote>\n", html_escaped(sample.prompt), html_escaped(sample.text));
   }
   return html + "</section>\n";
-}
-
-struct Traffic {
-  std::string purpose;
-  double bytes = 0;
-  double messages = 0;
-};
-
-// What ledger.json says was sent, the most first; nothing where it cannot be read.
-std::vector<Traffic> traffic_of(const std::string& ledger_json) {
-  const auto json = nlohmann::json::parse(ledger_json, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("by_purpose") || !json["by_purpose"].is_object()) return {};
-  std::vector<Traffic> traffic;
-  for (const auto& [purpose, total] : json["by_purpose"].items()) {
-    if (!total.is_object() || !total.contains("bytes") || !total.contains("messages")) continue;
-    if (!total["bytes"].is_number() || !total["messages"].is_number() || total["messages"].get<double>() <= 0) continue;
-    traffic.push_back({purpose, total["bytes"].get<double>(), total["messages"].get<double>()});
-  }
-  std::sort(traffic.begin(), traffic.end(), [](const Traffic& a, const Traffic& b) { return a.bytes > b.bytes; });
-  return traffic;
 }
 
 std::string traffic_table(const ReportData& data) {

@@ -1,12 +1,11 @@
 #include "train/restore.h"
 
-#include <nlohmann/json.hpp>
-
 #include "base/check.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "snapshot/snapshot.h"
 #include "train/build.h"
+#include "train/run_json.h"
 
 namespace cairn::train {
 
@@ -20,12 +19,12 @@ std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
   if (job.data.tokenizer) contents.texts["tokenizer.json"] = job.data.tokenizer->json();
   contents.texts["training/recipe.toml"] = job.recipe_toml;
   contents.texts["training/plan.json"] = parallel::to_json(job.plan);
-  const nlohmann::ordered_json state = {{"step", job.steps_done},
-                                        {"tokens", job.tokens_done},
-                                        {"seconds", job.seconds_done},
-                                        {"seed", job.settings.train.seed},
-                                        {"next_sample", job.steps_done * job.settings.train.global_batch}};
-  contents.texts["training/state.json"] = state.dump(2) + "\n";
+  contents.texts["training/state.json"] = to_json(RunState{.step = job.steps_done,
+                                                           .tokens = job.tokens_done,
+                                                           .seconds = job.seconds_done,
+                                                           .seed = job.settings.train.seed,
+                                                           .subset = job.subset.hash(),
+                                                           .next_sample = job.steps_done * job.settings.train.global_batch});
   return snapshot::save(run_dir, contents, {.newest = job.settings.snapshot.keep}, disk);
 }
 
@@ -35,21 +34,20 @@ bool restore(Job& job, const std::string& run_dir, base::Log& log) {
     log.info("nothing to resume in {}: starting at step 1", run_dir);
     return false;
   }
-  const nlohmann::json state = nlohmann::json::parse(found->text("training/state.json"), nullptr, /*allow_exceptions=*/false);
-  if (!state.is_object() || !state.contains("step") || !state["step"].is_number_integer() || !state.contains("tokens") ||
-      !state["tokens"].is_number_integer())
-    throw Error(Error::Kind::corrupt_file, fmt::format("{}/training/state.json: not the state of a run", found->path()));
-  if (state.value("seed", job.settings.train.seed) != job.settings.train.seed)
+  const RunState state = parse_run_state(found->text("training/state.json"), found->path() + "/training/state.json");
+  if (state.seed && *state.seed != job.settings.train.seed)
     base::fail_input(
         "train.seed = {} differs from the {} that {} was trained with: its samples would come in another order; resume with the same seed",
-        job.settings.train.seed, state.value("seed", int64_t{0}), run_dir);
+        job.settings.train.seed, *state.seed, run_dir);
+  if (state.subset && *state.subset != job.subset.hash())
+    base::fail_input("{} was trained on other samples than it is to go on with: resume with the same data and subset", run_dir);
   found->load_into("model", job.engine.parameter_views);
   found->load_into("optimizer", job.engine.optimizer->state());
   if (mesh::NamedTensors own = job.engine.sync->state(); !own.empty()) found->load_into("sync", own);
   if (mesh::NamedTensors own = job.sampler->state(); !own.empty()) found->load_into("sampler", own);
   job.steps_done = found->step();
-  job.tokens_done = state["tokens"].get<int64_t>();
-  job.seconds_done = state.value("seconds", 0.0);
+  job.tokens_done = state.tokens;
+  job.seconds_done = state.seconds;
   log.info("resumed {} at step {}: the next sample is number {}", run_dir, job.steps_done,
            job.steps_done * job.settings.train.global_batch);
   return true;

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "base/files.h"
 #include "base/memory_tags.h"
@@ -15,6 +14,7 @@
 #include "comm/world.h"
 #include "train/build.h"
 #include "train/report.h"
+#include "train/run_json.h"
 #include "train/sample.h"
 
 namespace cairn::train {
@@ -39,21 +39,6 @@ std::vector<std::string> gather_texts(comm::Group& group, const std::string& own
     at += static_cast<size_t>(n);
   }
   return texts;
-}
-
-// Each rank's ledger holds what that rank sent, so the pairs of all ranks are disjoint and the purposes add up.
-std::string merge_ledgers(const std::vector<std::string>& texts) {
-  nlohmann::ordered_json merged = {{"by_purpose", nlohmann::ordered_json::object()}, {"pairs", nlohmann::ordered_json::array()}};
-  for (const std::string& text : texts) {
-    const auto one = nlohmann::ordered_json::parse(text);
-    for (const auto& [purpose, total] : one["by_purpose"].items()) {
-      auto& sum =
-          merged["by_purpose"].emplace(purpose, nlohmann::ordered_json{{"bytes", int64_t{0}}, {"messages", int64_t{0}}}).first.value();
-      for (const char* unit : {"bytes", "messages"}) sum[unit] = sum[unit].get<int64_t>() + total[unit].get<int64_t>();
-    }
-    for (const auto& pair : one["pairs"]) merged["pairs"].push_back(pair);
-  }
-  return merged.dump(2) + "\n";
 }
 
 void write_trace(comm::World& world, const Job& job, const std::filesystem::path& out) {

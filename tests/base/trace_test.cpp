@@ -4,10 +4,10 @@
 #include <thread>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "base/clock.h"
 #include "base/faulty_disk.h"
+#include "base/json.h"
 #include "error_of.h"
 #include "harness/scratch_folder.h"
 
@@ -15,7 +15,6 @@ namespace cairn::base {
 namespace {
 
 using namespace std::chrono_literals;
-using Json = nlohmann::json;
 
 TEST(Trace, MeasuresSpansOnItsClock) {
   VirtualClock clock;
@@ -96,7 +95,7 @@ TEST(Trace, WritesWhatPerfettoReads) {
     clock.advance_by(1234567ns);
   }
   trace.write_perfetto(folder / "trace.json");
-  const Json json = Json::parse(folder.text_of("trace.json"));
+  const Json json = parse_json(folder.text_of("trace.json"));
   const Json& events = json["traceEvents"];
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[0]["ph"], "M");
@@ -122,13 +121,13 @@ TEST(Trace, MergesRanksFromMemoryAndFromFiles) {
   one.write_perfetto(folder / "1.json");
   empty.write_perfetto(folder / "2.json");
   merge_perfetto(folder / "merged.json", {folder / "0.json", folder / "1.json", folder / "2.json"});
-  EXPECT_EQ(Json::parse(folder.text_of("merged.json")), Json::parse(folder.text_of("both.json")));
+  EXPECT_EQ(parse_json(folder.text_of("merged.json")), parse_json(folder.text_of("both.json")));
   std::set<int> ranks;
-  const Json merged = Json::parse(folder.text_of("merged.json"));
+  const Json merged = parse_json(folder.text_of("merged.json"));
   for (const Json& event : merged["traceEvents"]) ranks.insert(event["pid"].get<int>());
   EXPECT_EQ(ranks, (std::set<int>{0, 1, 2}));
   merge_perfetto(folder / "none.json", {});
-  EXPECT_TRUE(Json::parse(folder.text_of("none.json"))["traceEvents"].empty());
+  EXPECT_TRUE(parse_json(folder.text_of("none.json"))["traceEvents"].empty());
 }
 
 TEST(Trace, SaysWhichPartIsNoTrace) {

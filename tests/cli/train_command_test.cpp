@@ -1,8 +1,8 @@
 #include <csignal>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/metrics.h"
 #include "program.h"
 
@@ -47,7 +47,7 @@ TEST(TrainCommand, GivesTheSameLossesInOneProcessInThreadsAndInProcesses) {
     ASSERT_EQ(many.size(), 6u) << name;
     for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(many[i], one[i], 1e-5) << name << " step " << i + 1;
   }
-  const auto ledger = nlohmann::json::parse(scratch.text_of("net3/ledger.json"));
+  const base::Json ledger = base::parse_json(scratch.text_of("net3/ledger.json"));
   EXPECT_GT(ledger["by_purpose"]["gradient"]["bytes"].get<int64_t>(), 0);
   EXPECT_EQ(ledger["pairs"].size() % 6, 0u);  // every ordered pair of 3 ranks
 }
@@ -75,7 +75,7 @@ TEST(TrainCommand, GenerateContinuesAPromptFromARun) {
   ASSERT_EQ(cairn(scratch, tiny({"train", "--out", "run", "--set", "train.steps=3"})).code, 0);
   const Outcome outcome = cairn(scratch, {"generate", "run", "--prompt", "One", "--tokens", "5", "--greedy", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.output;
-  const auto json = nlohmann::json::parse(outcome.output);
+  const base::Json json = base::parse_json(outcome.output);
   EXPECT_LE(json["ids"].size(), 5u);
   EXPECT_EQ(json["ids"].size(), json["log_probabilities"].size());
   EXPECT_EQ(cairn(scratch, {"generate", "run", "--prompt", "One", "--tokens", "5", "--greedy", "--json"}).output, outcome.output);

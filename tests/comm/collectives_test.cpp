@@ -248,7 +248,7 @@ TEST_P(Collectives, TheLedgerHoldsTwoTimesTheShareOfTheOthers) {
   });
   for (int r = 0; r < n(); ++r) {
     EXPECT_EQ(result.ledger.bytes_sent(r, Purpose::gradient), 2 * 4 * kCount * (n() - 1) / n());
-    EXPECT_EQ(result.ledger.messages_sent(r, Purpose::gradient), 2 * (n() - 1));
+    EXPECT_EQ(result.ledger.messages_sent(r, Purpose::gradient), n() == 2 ? 1 : 2 * (n() - 1));  // two swap so little
     EXPECT_EQ(result.ledger.bytes_sent(r, Purpose::data), 0);
   }
 }

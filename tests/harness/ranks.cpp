@@ -1,5 +1,6 @@
 #include "harness/ranks.h"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <exception>
@@ -10,6 +11,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "base/check.h"
 #include "comm/local.h"
 #include "comm/net.h"
 
@@ -27,21 +29,18 @@ class Course {
     world.deadline = options_.deadline;
     world.warn_after = options_.warn_after;
     world.log = base::Log::capture(rank);
-    world.before_collective = [this, rank, freeze = std::move(freeze)](int64_t number) {
-      for (const Faults::Point& point : faults_.frozen()) {
-        if (point.rank == rank && point.before_collective == number) {
-          ++fired_;
-          freeze();
-        }
-      }
-      for (const Faults::Point& point : faults_.lost()) {
-        if (point.rank == rank && point.before_collective == number) {
-          ++fired_;
-          throw comm::Killed();
-        }
-      }
-    };
+    if (freeze) world.before_collective = [this, rank, freeze = std::move(freeze)](int64_t number) { strike(rank, number, freeze); };
     return world;
+  }
+
+  // On real sockets, where the network knows no faults: called before each collective.
+  void strike(int rank, int64_t number, const std::function<void()>& freeze) {
+    for (const comm::Fault& fault : faults_.all()) {
+      if (fault.rank != rank || fault.before_collective != number) continue;
+      ++fired_;
+      if (fault.kind == comm::Fault::Kind::freeze) freeze();
+      throw comm::Killed();
+    }
   }
 
   // The body, with this rank's log kept.
@@ -126,23 +125,34 @@ class Course {
 
 Run run_local(int n, const Options& options, const Faults& faults, const std::function<void(comm::World&)>& body) {
   Course course(n, options, faults);
-  comm::LocalNetwork* network = nullptr;
   comm::LocalOptions local;
   local.seed = options.seed;
   local.keep_event_log = true;
+  local.check_buffers = true;
   local.link = options.link;
-  local.world = [&](int rank) { return course.world_options(rank, [&network, rank] { network->freeze_here(rank); }); };
+  local.faults = faults.all();
+  local.lost_after = options.lost_after;
+  local.wrap = options.wrap;
+  local.world = [&](int rank) { return course.world_options(rank, nullptr); };
   comm::LocalNetwork net(n, std::move(local));
-  network = &net;
   const auto ends = net.run([&](comm::World& world) { course.run(world, body); });
   for (int rank = 0; rank < n; ++rank) course.end(rank, ends[rank]);
   Run run = course.result();
   run.ledger = net.ledger();
   run.event_log = net.event_log();
+  run.fired = net.faults_fired();
+  run.cancelled = net.cancelled();
+  run.faults_fired = static_cast<int>(std::count(run.fired.begin(), run.fired.end(), true));
   return run;
 }
 
 Run run_net(int n, const Options& options, const Faults& faults, const std::function<void(comm::World&)>& body) {
+  using Kind = comm::Fault::Kind;
+  for (const comm::Fault& fault : faults.all()) {
+    const bool possible =
+        fault.before_collective >= 0 && (fault.kind == Kind::kill || (fault.kind == Kind::freeze && fault.lasts.count() == 0));
+    if (!possible) base::fail_input("{}: not possible on net, only on local", describe(fault));
+  }
   Course course(n, options, faults);
   auto setups = comm::make_net_setups(n);
   std::vector<comm::Ledger> ledgers(static_cast<size_t>(n));
@@ -172,14 +182,48 @@ Run run_net(int n, const Options& options, const Faults& faults, const std::func
 
 }  // namespace
 
-Faults& Faults::lose(Point point) {
-  lost_.push_back(point);
+Faults& Faults::add(comm::Fault fault) {
+  all_.push_back(std::move(fault));
   return *this;
 }
 
-Faults& Faults::freeze(Point point) {
-  frozen_.push_back(point);
-  return *this;
+Faults& Faults::lose(const Point& p) {
+  return add({.kind = comm::Fault::Kind::kill, .rank = p.rank, .before_collective = p.before_collective, .at = p.at});
+}
+
+Faults& Faults::freeze(const Freeze& f) {
+  return add(
+      {.kind = comm::Fault::Kind::freeze, .rank = f.rank, .before_collective = f.before_collective, .at = f.at, .lasts = f.thaw_after});
+}
+
+Faults& Faults::slow(const Slow& s) {
+  return add({.kind = comm::Fault::Kind::slow,
+              .rank = s.rank,
+              .before_collective = s.before_collective,
+              .at = s.at,
+              .by = s.pause,
+              .factor = s.link_factor});
+}
+
+Faults& Faults::drop(const Message& m) {
+  return add({.kind = comm::Fault::Kind::drop, .at = m.at, .from = m.from, .to = m.to, .message = m.message});
+}
+
+Faults& Faults::delay(const Delay& d) {
+  return add({.kind = comm::Fault::Kind::delay, .at = d.at, .from = d.from, .to = d.to, .message = d.message, .by = d.by});
+}
+
+Faults& Faults::reorder(const Message& m) {
+  return add({.kind = comm::Fault::Kind::reorder, .at = m.at, .from = m.from, .to = m.to, .message = m.message});
+}
+
+Faults& Faults::corrupt(const Damage& d) {
+  return add({.kind = comm::Fault::Kind::corrupt, .at = d.at, .from = d.from, .to = d.to, .message = d.message, .bit = d.bit});
+}
+
+Faults& Faults::partition(const Partition& p) {
+  return add(
+      {.kind = comm::Fault::Kind::partition, .at = p.at, .lasts = p.heal_after, .these = p.these, .those = p.those, .one_way = p.one_way});
 }
 
 const Error& Run::error_on(int rank) const {

@@ -10,28 +10,80 @@
 #include "base/error.h"
 #include "comm/ledger.h"
 #include "comm/local.h"
+#include "comm/transport.h"
 #include "comm/world.h"
 
 namespace cairn::harness {
 
 enum class On { local, net };
 
-// What shall go wrong, as data. `before_collective` counts from 0 the collectives that the rank starts, over all its groups.
+// What shall go wrong, as data, one call for each fault: `Faults().lose({.rank = 2, .before_collective = 1})`. comm::Fault says what each
+// does and who is to blame for it; on net only lose and freeze before a collective are possible.
+//
+// When: `before_collective` counts from 0 the collectives that the rank starts, over all its groups; `at` is virtual time; `message` counts
+// from 0 what is sent from one rank to another. Exactly one is given; a length of zero lasts to the end.
 class Faults {
  public:
   struct Point {
     int rank = 0;
-    int64_t before_collective = 0;
+    int64_t before_collective = -1;
+    std::chrono::nanoseconds at{-1};
   };
-  Faults& lose(Point point);    // the rank dies there
-  Faults& freeze(Point point);  // the rank stands still there
-  const std::vector<Point>& lost() const { return lost_; }
-  const std::vector<Point>& frozen() const { return frozen_; }
-  bool empty() const { return lost_.empty() && frozen_.empty(); }
+  struct Freeze {
+    int rank = 0;
+    int64_t before_collective = -1;
+    std::chrono::nanoseconds at{-1};
+    std::chrono::nanoseconds thaw_after{};
+  };
+  struct Slow {
+    int rank = 0;
+    int64_t before_collective = -1;
+    std::chrono::nanoseconds at{-1};
+    std::chrono::nanoseconds pause{};  // before each collective from then on
+    double link_factor = 1;
+  };
+  struct Message {
+    int from = 0;
+    int to = 0;
+    int64_t message = -1;
+    std::chrono::nanoseconds at{-1};  // the first one from then on
+  };
+  struct Delay {
+    int from = 0;
+    int to = 0;
+    int64_t message = -1;
+    std::chrono::nanoseconds at{-1};
+    std::chrono::nanoseconds by{};
+  };
+  struct Damage {
+    int from = 0;
+    int to = 0;
+    int64_t message = -1;
+    std::chrono::nanoseconds at{-1};
+    int64_t bit = 0;
+  };
+  struct Partition {
+    std::vector<int> these = {};
+    std::vector<int> those = {};
+    bool one_way = false;  // those do not hear these, but are heard
+    std::chrono::nanoseconds at{};
+    std::chrono::nanoseconds heal_after{};
+  };
+
+  Faults& lose(const Point& point);         // the rank dies there
+  Faults& freeze(const Freeze& freeze);     // the rank stands still there
+  Faults& slow(const Slow& slow);           // the rank or its links are slow from there on
+  Faults& drop(const Message& message);     // never arrives
+  Faults& delay(const Delay& delay);        // arrives late
+  Faults& reorder(const Message& message);  // arrives after the next
+  Faults& corrupt(const Damage& damage);    // arrives with a bit flipped
+  Faults& partition(const Partition& partition);
+  Faults& add(comm::Fault fault);
+  const std::vector<comm::Fault>& all() const { return all_; }
+  bool empty() const { return all_.empty(); }
 
  private:
-  std::vector<Point> lost_;
-  std::vector<Point> frozen_;
+  std::vector<comm::Fault> all_;
 };
 
 struct Options {
@@ -39,13 +91,17 @@ struct Options {
   uint64_t seed = 0;
   std::chrono::nanoseconds deadline = std::chrono::seconds(300);  // virtual on local
   std::chrono::nanoseconds warn_after = std::chrono::seconds(5);
-  comm::LinkModel link = {};   // local only
-  bool expect_errors = false;  // errors of ranks are kept for error_on; otherwise they are rethrown
+  comm::LinkModel link = {};                                      // local only
+  std::chrono::nanoseconds lost_after = std::chrono::seconds(3);  // local only: see comm::LocalOptions
+  bool expect_errors = false;                                     // errors of ranks are kept for error_on; otherwise they are rethrown
+  std::function<std::unique_ptr<comm::Transport>(std::unique_ptr<comm::Transport>)> wrap = {};  // local only
 };
 
 struct Run {
   comm::Ledger ledger;  // of all ranks
   int faults_fired = 0;
+  std::vector<bool> fired;                      // which of the faults; local only
+  std::vector<int64_t> cancelled;               // by rank: messages given up before they were done; local only
   std::string event_log;                        // local only
   std::map<int, Error> errors;                  // by rank
   std::map<int, std::vector<std::string>> log;  // each rank's log lines

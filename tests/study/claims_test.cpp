@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "study/benches.h"
 
 namespace cairn::study {
@@ -32,7 +32,7 @@ TEST(Findings, PrintTheAgreedJson) {
   Findings findings;
   findings.at_most("error", 1, 0.25, 0.5);
   findings.skip("speed", "no GPU here");
-  const auto json = nlohmann::json::parse(to_json("x", findings, 1.5));
+  const base::Json json = base::parse_json(to_json("x", findings, 1.5));
   EXPECT_EQ(json["slug"], "x");
   EXPECT_EQ(json["claims"][0]["measured"], 0.25);
   EXPECT_EQ(json["claims"][0]["threshold"], "at most 0.5");

@@ -3,11 +3,13 @@
 #include <cmath>
 #include <filesystem>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/metrics.h"
 #include "base/stop.h"
 #include "comm/world.h"
+#include "data/subset.h"
 #include "harness/ranks.h"
 #include "harness/scratch_folder.h"
 
@@ -42,6 +44,7 @@ struct Options {
   harness::On on = harness::On::local;
   bool resume = false;
   std::string more = "";
+  data::Subset subset = {};
 };
 
 std::vector<double> train_on(int ranks, int64_t steps, const std::filesystem::path& out, Options options = {}) {
@@ -50,9 +53,25 @@ std::vector<double> train_on(int ranks, int64_t steps, const std::filesystem::pa
     Start start;
     start.out = out;
     start.resume = options.resume;
-    run(world, tiny(steps, options.more), start, never);
+    run(world, tiny(steps, options.more), start, options.subset, never);
   });
   return losses_of(out);
+}
+
+TEST(Train, TrainsOnTheSubsetItIsGivenWithItsWeights) {
+  const harness::ScratchFolder scratch;
+  const auto losses = [&](const char* name, data::Subset subset) { return train_on(2, 4, scratch / name, {.subset = std::move(subset)}); };
+  const std::vector<double> all = losses("all", {}), run = losses("run", {1, 3}), same = losses("same", data::Subset::of({1, 2, 3}));
+  const std::vector<double> doubled = losses("doubled", data::Subset::of({1, 2, 3}, {2, 2, 2}));
+  EXPECT_EQ(run, same);
+  EXPECT_NE(run, all);
+  EXPECT_NEAR(doubled[0], 2 * run[0], 1e-5 * run[0]);
+  try {
+    train_on(2, 6, scratch / "run", {.resume = true, .subset = {2, 3}});
+    ADD_FAILURE() << "resumed on other samples";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("was trained on other samples"));
+  }
 }
 
 TEST(Train, GivesTheSameLossesOnAnyNumberOfRanksAndAnyTransport) {
@@ -110,7 +129,7 @@ TEST(Train, SavesAndStopsOnAllRanksWhenOneIsAsked) {
   harness::on_ranks(3, [&](comm::World& world) {
     Start start;
     start.out = scratch / "run";
-    const Result result = run(world, tiny(10), start, world.rank() == 2 ? asked : never);
+    const Result result = run(world, tiny(10), start, {}, world.rank() == 2 ? asked : never);
     EXPECT_TRUE(result.stopped);
     EXPECT_EQ(result.step, 1);
   });
@@ -124,7 +143,7 @@ TEST(Train, StopsWithAClearErrorWhenTheLossIsNoLongerANumber) {
   const harness::Run ended = harness::on_ranks(2, {.expect_errors = true}, [&](comm::World& world) {
     Start start;
     start.out = scratch / "run";
-    run(world, tiny(10, "optim.learning_rate=1e30"), start, never);
+    run(world, tiny(10, "optim.learning_rate=1e30"), start, {}, never);
   });
   EXPECT_EQ(ended.error_on(0).kind(), Error::Kind::diverged);
   EXPECT_NE(std::string(ended.error_on(0).what()).find("lower optim.learning_rate"), std::string::npos) << ended.error_on(0).what();
@@ -152,7 +171,7 @@ TEST(Train, TrainsAClassifierThroughTheSameLoop) {
     harness::on_ranks(ranks, [&](comm::World& world) {
       Start start;
       start.out = out;
-      run(world, spirals(500), start, never);
+      run(world, spirals(500), start, {}, never);
     });
     curves[ranks == 3] = losses_of(out);
     EXPECT_LT(losses_of(out, "eval_loss").back(), std::log(3) / 3);  // a third of what guessing costs: the spirals are told apart
@@ -162,8 +181,8 @@ TEST(Train, TrainsAClassifierThroughTheSameLoop) {
 
 TEST(Train, RefusesATextModelOnLabelledPoints) {
   const base::Stop never;
-  const harness::Run ended =
-      harness::on_ranks(1, {.expect_errors = true}, [&](comm::World& world) { run(world, tiny(1, "data.kind=\"spirals\""), {}, never); });
+  const harness::Run ended = harness::on_ranks(1, {.expect_errors = true},
+                                               [&](comm::World& world) { run(world, tiny(1, "data.kind=\"spirals\""), {}, {}, never); });
   EXPECT_EQ(ended.error_on(0).kind(), Error::Kind::bad_input);
 }
 

@@ -1,0 +1,33 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+namespace cairn::base {
+
+// JSON as a value. Read and write it with the functions here: they are compiled once, where the library's own `parse` and `dump`
+// cost every file that calls them a second or more.
+using Json = nlohmann::json;                 // an object's keys are sorted
+using OrderedJson = nlohmann::ordered_json;  // they keep the order in which they were written
+
+// The value of a text. Where the text is not valid JSON the value is discarded: it is no object, no list, no anything.
+Json parse_json(std::string_view text);
+OrderedJson parse_ordered_json(std::string_view text);
+
+// What came of a text that may be hostile: the value, or why there is none.
+struct GuardedJson {
+  Json value;                         // discarded where there is none
+  std::optional<int64_t> invalid_at;  // the byte where the text stops being JSON, where one can be named; the first is 1
+  bool too_deep = false;              // something lies within more than the allowed number of lists and objects
+};
+GuardedJson parse_json_guarded(std::string_view text, int depth_max);
+
+// The text of a value, on one line or indented by two. Bytes that are not UTF-8 become U+FFFD, so that it can always be read back.
+std::string compact(const Json& json);
+std::string compact(const OrderedJson& json);
+std::string pretty(const OrderedJson& json);
+
+}  // namespace cairn::base

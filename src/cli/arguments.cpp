@@ -1,0 +1,118 @@
+#include "cli/arguments.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <CLI/CLI.hpp>
+
+#include "base/check.h"
+#include "base/nearest.h"
+
+namespace cairn::cli {
+namespace {
+
+CLI::App* add_train(CLI::App& app, TrainArguments& a) {
+  CLI::App* command = app.add_subcommand("train", "Train a model; without arguments a small one, on built-in stories, in about a minute");
+  command->add_option("recipe", a.recipe, "A recipe (TOML); without one every key has its default");
+  command->add_option("--data", a.data, "A text file to train on (data.path)");
+  command->add_option("--set", a.sets, "A recipe key: --set train.steps=200; may be repeated")->allow_extra_args(false)->take_all();
+  command->add_option("--nproc", a.nproc, "Ranks to start")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  command->add_option("--transport", a.transport, "How ranks talk: net (processes) or local (threads on a virtual network)")
+      ->check(CLI::IsMember({"local", "net"}))
+      ->capture_default_str();
+  command->add_option("--device", a.device, "What computes")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
+  command->add_option("--out", a.out, "The run directory (default: runs/NAME, the first that is free)");
+  command->add_option("--seed", a.seed, "train.seed")->check(CLI::NonNegativeNumber);
+  command->add_option("--resume", a.resume, "Continue a run: its directory, or `auto` for the newest one");
+  command->add_flag("--dry-run", a.dry_run, "Show what would run and the memory of each rank, and stop");
+  command->footer("Every recipe key with its default and range: cairn reference");
+  return command;
+}
+
+CLI::App* add_generate(CLI::App& app, GenerateArguments& a) {
+  CLI::App* command = app.add_subcommand("generate", "Continue a prompt with a trained model");
+  command->add_option("dir", a.folder, "A run directory or a snapshot")->required();
+  command->add_option("--prompt", a.prompt, "What the text begins with; without it the model begins");
+  command->add_option("--tokens", a.options.tokens, "Most tokens to add")->check(CLI::Range(1, 1 << 24))->capture_default_str();
+  command->add_option("--temperature", a.options.temperature, "0 takes the likeliest token")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--top-k", a.options.top_k, "Draw from so many of the likeliest; 0: from all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--seed", a.seed, "Decides what is drawn")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_flag("--greedy", a.greedy, "Always the likeliest token");
+  command->add_flag("--json", a.json, "Print ids, text and log-probabilities as JSON");
+  return command;
+}
+
+CLI::App* add_prove(CLI::App& app, ProveArguments& a) {
+  CLI::App* command = app.add_subcommand("prove", "Measure the claims of a published system; without a name, list the proofs");
+  command->add_option("slug", a.slug, "Which system");
+  command->add_option("--seed", a.seed, "Of everything random in it")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_option("--data", a.options.data, "A text file to measure on, instead of the built-in stories");
+  command->add_flag("--json", a.json, "Print the result as JSON, and nothing else");
+  command->add_flag("--full", a.options.full, "The long form, which may take more than five minutes");
+  command->add_flag("--all", a.all, "Every proof, one after the other");
+  command->footer("Exits with 0 only if every claim that could be measured holds, and at least one could.");
+  return command;
+}
+
+CLI::App* add_bench(CLI::App& app, BenchArguments& a) {
+  CLI::App* command = app.add_subcommand("bench", "Measure ours against a peer in one run; without a name, list the benches");
+  command->add_option("name", a.name, "Which bench");
+  command->add_option("--case", a.options.only, "One case of it");
+  command->add_flag("--json", a.json, "Print the rows as JSON, and nothing else");
+  command->footer("A ratio above 1 means ours is better. Exits with 0 only if every goal is reached.");
+  return command;
+}
+
+using Commands = std::vector<std::pair<const CLI::App*, Command>>;
+
+// Every command, in the order of the help.
+Commands add_commands(CLI::App& app, Arguments& into) {
+  Commands commands;
+  commands.emplace_back(add_train(app, into.train), Command::train);
+  commands.emplace_back(add_generate(app, into.generate), Command::generate);
+  commands.emplace_back(app.add_subcommand("doctor", "Show what this machine has and what will be used"), Command::doctor);
+  commands.emplace_back(app.add_subcommand("version", "Print the versions of Cairn and libtorch"), Command::version);
+  commands.emplace_back(app.add_subcommand("reference", "Print every recipe key: type, default, range, meaning (the page docs/recipe.md)"),
+                        Command::reference);
+  commands.emplace_back(add_prove(app, into.prove), Command::prove);
+  commands.emplace_back(add_bench(app, into.bench), Command::bench);
+  return commands;
+}
+
+// The parser would only say that a command is missing.
+void check_command(const Commands& commands, const std::string& word) {
+  if (word.starts_with("-")) return;
+  std::vector<std::string> names;
+  for (const auto& [command, _] : commands) names.push_back(command->get_name());
+  if (std::find(names.begin(), names.end(), word) == names.end()) base::fail_unknown("command", word, names);
+}
+
+}  // namespace
+
+std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
+  CLI::App app{"Cairn trains language models on whatever machines there are.", "cairn"};
+  app.require_subcommand(1);
+  app.set_help_all_flag("--help-all", "Help on every command");
+  app.footer(
+      "Run `cairn COMMAND --help` for what a command takes, and `cairn reference` for every recipe key.\n"
+      "Exit codes: 0 done, 2 wrong recipe or arguments, 3 failed run, 4 lost peer.");
+  Arguments arguments;
+  const Commands commands = add_commands(app, arguments);
+  if (argc > 1) check_command(commands, argv[1]);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) base::fail_input("{} (cairn --help lists what there is)", error.what());
+    app.exit(error);
+    return std::nullopt;
+  }
+  for (const auto& [command, name] : commands)
+    if (command->parsed()) arguments.command = name;
+  return arguments;
+}
+
+}  // namespace cairn::cli

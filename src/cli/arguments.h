@@ -1,0 +1,56 @@
+// What the command line can say, as structs: the parser is known to arguments.cpp alone.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/generate.h"
+#include "study/benches.h"
+#include "study/claims.h"
+
+namespace cairn::cli {
+
+struct TrainArguments {
+  std::string recipe, data, out, resume, transport = "net", device = "cpu";
+  std::vector<std::string> sets;
+  int nproc = 1;
+  int64_t seed = -1;
+  bool dry_run = false;
+};
+
+struct GenerateArguments {
+  std::string folder, prompt;
+  model::GenerateOptions options;
+  int64_t seed = 1;
+  bool greedy = false, json = false;
+};
+
+struct ProveArguments {
+  std::string slug;
+  study::ProofOptions options;
+  int64_t seed = 1;
+  bool json = false, all = false;
+};
+
+struct BenchArguments {
+  std::string name;
+  study::BenchOptions options;
+  bool json = false;
+};
+
+enum class Command { train, generate, doctor, version, reference, prove, bench };
+
+// The command that was asked for. Its own struct is filled, the others hold their defaults.
+struct Arguments {
+  Command command{};
+  TrainArguments train;
+  GenerateArguments generate;
+  ProveArguments prove;
+  BenchArguments bench;
+};
+
+// Reads a command line and refuses a wrong one as bad input. Nothing where help was asked for, which is then printed.
+std::optional<Arguments> parse_arguments(int argc, const char* const* argv);
+
+}  // namespace cairn::cli

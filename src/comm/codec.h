@@ -1,0 +1,46 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cairn::comm {
+
+// What a message of floats is turned into before it travels, to be smaller. A codec has no state: the bytes depend on the floats alone, and
+// are the same on every machine. What has been through it once goes through unchanged, where it is finite: decode(encode(y)) == y for y =
+// decode(encode(x)).
+//
+// Elements stand in blocks of `block()`, counted from the first; the last may be shorter. Each block is coded by itself, one after the
+// other, so that a message may be cut at every multiple of `block()`: the codes of the pieces in a row are the code of the whole.
+// The buffers of a call must not overlap; codes need no alignment.
+class Codec {
+ public:
+  virtual ~Codec() = default;
+  virtual std::string_view name() const = 0;
+  virtual int64_t block() const = 0;
+  virtual int64_t encoded_bytes(int64_t count) const = 0;
+
+  virtual void encode(const float* in, int64_t count, std::byte* out) const = 0;
+  virtual void decode(const std::byte* in, int64_t count, float* out) const = 0;
+  virtual void decode_add(const std::byte* in, int64_t count, float* out) const = 0;  // out[i] += what decode would give
+};
+
+// The codec of this name; another name is refused with the nearest known one.
+//
+//   name      bytes/element  largest error of an element x, in a block whose largest is m (both above 2^-110)
+//   fp32      4              none
+//   bf16      2              |x| 2^-8
+//   fp16      2              |x| 2^-11, or 2^-25 where |x| < 2^-14; from 65520 on infinite
+//   fp8       1 + 1/128      |x| 2^-4, or m 2^-17 if that is more: e4m3, a power of two per block of 128
+//   fp8_e5m2  1 + 1/128      |x| 2^-3, or m 2^-31 if that is more: e5m2, a power of two per block of 128
+//   int8      1 + 1/64       m / 253.9: -127 .. 127 and a float scale per block of 256; a block with m < 2^-119 is zero
+//
+// All round to the nearest, ties to even. A value that is not finite never becomes finite: it stays what it is, but for infinity in fp8
+// (e4m3 has none), which becomes nan, and int8, where one value that is not finite makes its whole block nan. In bf16 and fp8 values
+// above 3.1e38 may be rounded to infinity.
+std::unique_ptr<const Codec> make_codec(std::string_view name);
+std::vector<std::string> codec_names();
+
+}  // namespace cairn::comm

@@ -1,0 +1,134 @@
+#include "comm/link_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+
+namespace cairn::comm {
+namespace {
+
+using Nanoseconds = std::chrono::nanoseconds;
+
+constexpr int64_t kPacketBytes = 1460;       // what an Ethernet frame carries of a TCP stream
+constexpr int64_t kPacketsThatTell = 4;      // a lost packet and the three after it, whose acknowledgements tell of the gap
+constexpr int kResendsMax = 12;              // a message lost that often in a row gets through
+constexpr int kDoublingsMax = 6;             // of retransmit_after
+constexpr uint64_t kNumbersPerMessage = 16;  // indices of chance that belong to one message
+constexpr double kSigmasBelow = 4;           // log-normal latencies end here, which simulations need to look ahead
+
+Nanoseconds whole(double ns) { return Nanoseconds(static_cast<int64_t>(ns)); }
+
+Nanoseconds least_of(const LinkModel& model) {
+  Nanoseconds least = model.latency_matrix.empty() ? model.latency : Nanoseconds::max();
+  for (size_t from = 0; from < model.latency_matrix.size(); ++from) {
+    for (size_t to = 0; to < model.latency_matrix.size(); ++to) {
+      if (from != to) least = std::min(least, model.latency_matrix[from][to]);
+    }
+  }
+  if (least == Nanoseconds::max()) return model.latency_matrix[0][0];  // one rank
+  return whole(static_cast<double>(least.count()) * std::exp(-kSigmasBelow * model.latency_sigma));
+}
+
+}  // namespace
+
+void check(const LinkModel& model, int ranks) {
+  CAIRN_CHECK(ranks >= 1, "links among {} ranks", ranks);
+  if (!(model.bytes_per_s > 0)) base::fail_input("link.bytes_per_s = {}: must be above 0", model.bytes_per_s);
+  if (model.latency.count() < 0) base::fail_input("link.latency = {} ns: must not be negative", model.latency.count());
+  if (!(model.jitter >= 0)) base::fail_input("link.jitter = {}: must not be negative", model.jitter);
+  if (!(model.latency_sigma >= 0)) base::fail_input("link.latency_sigma = {}: must not be negative", model.latency_sigma);
+  if (!(model.loss >= 0 && model.loss <= 0.5)) base::fail_input("link.loss = {}: must be between 0 and 0.5", model.loss);
+  if (model.retransmit_after.count() <= 0) {
+    base::fail_input("link.retransmit_after = {} ns: must be above 0", model.retransmit_after.count());
+  }
+  const auto& matrix = model.latency_matrix;
+  if (matrix.empty()) return;
+  if (static_cast<int>(matrix.size()) != ranks) base::fail_input("link.latency_matrix has {} rows for {} ranks", matrix.size(), ranks);
+  for (const auto& row : matrix) {
+    if (static_cast<int>(row.size()) != ranks) base::fail_input("link.latency_matrix has a row of {} for {} ranks", row.size(), ranks);
+    for (const Nanoseconds one : row) {
+      if (one.count() < 0) base::fail_input("link.latency_matrix holds {} ns: must not be negative", one.count());
+    }
+  }
+}
+
+Shaper::Shaper(LinkModel model, int ranks, uint64_t seed)
+    : model_(std::move(model)), random_(base::Random(seed).for_purpose("links")), ranks_(static_cast<size_t>(std::max(ranks, 0))) {
+  check(model_, ranks);
+  least_latency_ = least_of(model_);
+}
+
+Shaper::Passage Shaper::send(int from, int to, int64_t bytes, Nanoseconds now) {
+  Link& way = link(from, to);
+  const uint64_t number = way.messages++;
+  const double slowdown = std::max(ranks_[from].slowdown, ranks_[to].slowdown);
+  Nanoseconds& free = model_.share == LinkModel::Share::pair ? way.free : ranks_[from].out_free;
+  free = std::max(free, now) + wire_time(bytes, slowdown);
+  const double latency = latency_ns(way, from, to, number) * slowdown;
+  Passage passage{.left = free, .arrives = free + whole(latency)};
+  if (model_.loss > 0) {
+    passage.arrives += resend_delay(way, number, bytes, latency, passage.resends);
+    if (passage.resends > 0) way.resent = std::max(way.resent, passage.arrives);
+    passage.arrives = std::max(passage.arrives, way.resent);
+  }
+  return passage;
+}
+
+Nanoseconds Shaper::receive(int to, int64_t bytes, Nanoseconds arrives) {
+  if (model_.share == LinkModel::Share::pair) return arrives;
+  Rank& card = ranks_[to];
+  const Nanoseconds needs = wire_time(bytes, card.slowdown);
+  card.in_free = std::max(card.in_free + needs, arrives);
+  return card.in_free;
+}
+
+void Shaper::slow_down(int rank, double factor) {
+  CAIRN_CHECK(factor >= 1, "link: slowed down by {}: must be at least 1", factor);
+  ranks_[rank].slowdown = factor;
+}
+
+Shaper::Link& Shaper::link(int from, int to) {
+  std::vector<Link>& links = ranks_[from].links;
+  if (links.empty()) {
+    links.resize(ranks_.size());
+    for (size_t peer = 0; peer < links.size(); ++peer) {
+      const base::Random pair = random_.for_index(static_cast<uint64_t>(from)).for_index(peer);
+      links[peer].even = pair.for_name("even");
+      links[peer].normal = pair.for_name("normal");
+    }
+  }
+  return links[to];
+}
+
+Nanoseconds Shaper::wire_time(int64_t bytes, double slowdown) const {
+  return whole(static_cast<double>(bytes) / model_.bytes_per_s * 1e9 * slowdown);
+}
+
+double Shaper::latency_ns(const Link& link, int from, int to, uint64_t number) const {
+  const Nanoseconds base = model_.latency_matrix.empty() ? model_.latency : model_.latency_matrix[from][to];
+  double latency = static_cast<double>(base.count());
+  if (model_.latency_sigma > 0) {
+    latency *= std::exp(model_.latency_sigma * std::max<double>(link.normal.normal(number), -kSigmasBelow));
+  }
+  if (model_.jitter > 0) latency *= 1 + model_.jitter * link.even.uniform(number * kNumbersPerMessage);
+  return latency;
+}
+
+Nanoseconds Shaper::resend_delay(const Link& link, uint64_t number, int64_t bytes, double latency_ns, int& resends) const {
+  int64_t packets = std::max<int64_t>(1, (bytes + kPacketBytes - 1) / kPacketBytes);
+  Nanoseconds delay{};
+  while (resends < kResendsMax) {
+    const double all_through = std::pow(1 - model_.loss, static_cast<double>(packets));
+    if (link.even.uniform(number * kNumbersPerMessage + 1 + static_cast<uint64_t>(resends)) < all_through) break;
+    const Nanoseconds round_trip = whole(2 * latency_ns);
+    delay +=
+        packets >= kPacketsThatTell ? round_trip : std::max(model_.retransmit_after, round_trip) * (1 << std::min(resends, kDoublingsMax));
+    packets = std::max<int64_t>(1, std::llround(static_cast<double>(packets) * model_.loss));
+    resends += 1;
+  }
+  return delay;
+}
+
+}  // namespace cairn::comm

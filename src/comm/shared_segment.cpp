@@ -1,0 +1,105 @@
+#include "comm/shared_segment.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+
+namespace cairn::comm {
+namespace {
+
+constexpr int64_t kPage = 4096;
+constexpr int64_t kArenasTotal = int64_t{64} << 30;  // of addresses, not of memory
+constexpr int64_t kBoardBytes = kPage;
+static_assert(sizeof(Board) <= kBoardBytes);
+
+// A few parts for each pair while ranks are few; many ranks get less, so that all rings together stay within some hundred MB.
+int64_t ring_capacity(int ranks) {
+  constexpr int64_t kPart = kSharedPartBytes + kPage;
+  if (ranks <= 4) return 16 * kPart;
+  if (ranks <= 16) return 4 * kPart;
+  return kPart / 2 / kPage * kPage;
+}
+
+struct Layout {
+  explicit Layout(int ranks)
+      : capacity(ring_capacity(ranks)),
+        ring_bytes(capacity + kPage),
+        rings(ranks * kBoardBytes),
+        arenas(rings + ranks * ranks * ring_bytes),
+        arena_bytes(kArenasTotal / ranks / kPage * kPage),
+        total(arenas + ranks * arena_bytes) {}
+  int64_t capacity, ring_bytes, rings, arenas, arena_bytes, total;
+};
+
+[[noreturn]] void fail(const char* what) {
+  throw Error(Error::Kind::bad_input, fmt::format("shared memory between ranks: {}: {}", what, std::strerror(errno)));
+}
+
+}  // namespace
+
+void Board::show(const Envelope& envelope) {
+  const uint64_t version = version_.load(std::memory_order_relaxed);
+  version_.store(version + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  doing_ = envelope;
+  version_.store(version + 2, std::memory_order_release);
+}
+
+std::optional<Envelope> Board::look() const {
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    const uint64_t before = version_.load(std::memory_order_acquire);
+    if (before == 0) return std::nullopt;
+    const Envelope seen = doing_;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) return seen;
+  }
+  return std::nullopt;  // stopped in the middle of a word about itself
+}
+
+int SharedSegment::create(int ranks) {
+  const int fd = ::memfd_create("cairn-ranks", MFD_CLOEXEC);
+  if (fd < 0) fail("memfd_create");
+  if (::ftruncate(fd, Layout(ranks).total) != 0) {
+    ::close(fd);
+    fail("ftruncate");
+  }
+  return fd;
+}
+
+SharedSegment::SharedSegment(int fd, int ranks) : ranks_(ranks) {
+  void* memory = ::mmap(nullptr, static_cast<size_t>(Layout(ranks).total), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (memory == MAP_FAILED) fail("mmap");
+  memory_ = static_cast<std::byte*>(memory);
+}
+
+SharedSegment::~SharedSegment() { ::munmap(memory_, static_cast<size_t>(Layout(ranks_).total)); }
+
+Board& SharedSegment::board(int rank) const { return *reinterpret_cast<Board*>(memory_ + rank * kBoardBytes); }
+
+std::byte* SharedSegment::ring(int from, int to) const {
+  const Layout layout(ranks_);
+  return memory_ + layout.rings + (int64_t{from} * ranks_ + to) * layout.ring_bytes;
+}
+
+RingWriter SharedSegment::writer(int from, int to) const {
+  std::byte* at = ring(from, to);
+  return RingWriter(*reinterpret_cast<RingPositions*>(at), at + kPage, Layout(ranks_).capacity);
+}
+
+RingReader SharedSegment::reader(int from, int to) const {
+  std::byte* at = ring(from, to);
+  return RingReader(*reinterpret_cast<RingPositions*>(at), at + kPage, Layout(ranks_).capacity);
+}
+
+std::span<std::byte> SharedSegment::arena(int rank) const {
+  const Layout layout(ranks_);
+  return {memory_ + layout.arenas + rank * layout.arena_bytes, static_cast<size_t>(layout.arena_bytes)};
+}
+
+}  // namespace cairn::comm

@@ -1,0 +1,37 @@
+// Which samples, and what each of them counts.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "data/dataset.h"
+
+namespace cairn::data {
+
+// Training samples by id, with weights. Selectors make one from another, samplers draw from one, a run is handed one. A value.
+class Subset {
+ public:
+  Subset() = default;                    // every training sample, whichever there are
+  Subset(int64_t first, int64_t count);  // a run of ids
+  // These ids, in this order, each once; a weight for each, or none: all weigh 1.
+  static Subset of(std::vector<int64_t> ids, std::vector<float> weights = {});
+
+  // The same among these samples: `every` becomes a run of ids, an id outside is refused.
+  Subset within(const Samples& samples) const;
+
+  int64_t size() const { return ids_.empty() ? run_.count : static_cast<int64_t>(ids_.size()); }
+  int64_t id(int64_t place) const { return ids_.empty() ? run_.first + place : ids_[static_cast<size_t>(place)]; }
+  bool weighted() const { return !weights_.empty(); }
+  float weight(int64_t id) const;  // of a sample in it
+  // Tells two subsets apart: the same for the same ids and weights, on every machine.
+  uint64_t hash() const;
+
+ private:
+  bool every_ = true;
+  Samples run_;
+  std::vector<int64_t> ids_;
+  std::unordered_map<int64_t, float> weights_;
+};
+
+}  // namespace cairn::data

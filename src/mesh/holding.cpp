@@ -1,0 +1,96 @@
+#include "mesh/holding.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace cairn::mesh {
+namespace {
+
+int64_t total(const std::vector<Interval>& intervals) {
+  int64_t n = 0;
+  for (const Interval& interval : intervals) n += interval.length();
+  return n;
+}
+
+// What is kept of the intervals held so far; `keep` counts in their concatenation, so that splits nest.
+std::vector<Interval> narrow(const std::vector<Interval>& held, const std::vector<Interval>& keep) {
+  std::vector<Interval> result;
+  for (const Interval& want : keep) {
+    int64_t start = 0;
+    for (const Interval& part : held) {
+      const int64_t begin = std::max(want.begin, start), end = std::min(want.end, start + part.length());
+      if (begin < end) result.push_back({part.begin + begin - start, part.begin + end - start});
+      start += part.length();
+    }
+  }
+  return result;
+}
+
+std::vector<Interval> kept_by(const Split& split, const Spot& spot, int64_t size) {
+  if (split.pieces.empty()) return {even_part(size, spot.extent, spot.coordinate)};
+  if (static_cast<int>(split.pieces.size()) != spot.extent)
+    base::fail_input("split({}) lists {} parts for {} = {}", split.dim, split.pieces.size(), spot.axis, spot.extent);
+  return split.pieces[static_cast<size_t>(spot.coordinate)];
+}
+
+}  // namespace
+
+std::vector<int64_t> Holding::local_shape() const {
+  std::vector<int64_t> shape;
+  for (const std::vector<Interval>& dim : dims) shape.push_back(total(dim));
+  return shape;
+}
+
+std::vector<Box> Holding::boxes() const {
+  std::vector<Box> result{Box{}};
+  for (const std::vector<Interval>& dim : dims) {
+    std::vector<Box> grown;
+    for (const Box& box : result)
+      for (const Interval& part : dim) {
+        if (part.length() == 0) continue;
+        grown.push_back(box);
+        grown.back().dims.push_back(part);
+      }
+    result = std::move(grown);
+  }
+  return result;
+}
+
+Box Holding::local(const Box& logical) const {
+  Box result;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const Interval want = logical.dims[i];
+    int64_t start = 0;
+    const auto holds = [&](const Interval& part) {
+      if (part.begin <= want.begin && want.end <= part.end) return true;
+      start += part.length();
+      return false;
+    };
+    const auto part = std::find_if(dims[i].begin(), dims[i].end(), holds);
+    CAIRN_CHECK(part != dims[i].end(), "a rank does not hold {}", to_string(logical));
+    result.dims.push_back({start + want.begin - part->begin, start + want.end - part->begin});
+  }
+  return result;
+}
+
+Holding holding(const Placement& placement, const std::vector<Spot>& spots, const std::vector<int64_t>& shape) {
+  Holding held;
+  for (int64_t size : shape) held.dims.push_back({{0, size}});
+  for (const Placement::OnAxis& on : placement.axes) {
+    const Split* split = std::get_if<Split>(&on.how);
+    const Ragged* ragged = std::get_if<Ragged>(&on.how);
+    if (!split && !ragged) continue;
+    const int64_t dim = split ? split->dim : ragged->dim;
+    if (dim < 0 || dim >= static_cast<int64_t>(shape.size()))
+      base::fail_input("{}: {}({}) of a tensor of {} dims", on.axis, split ? "split" : "ragged", dim, shape.size());
+    const auto at = std::find_if(spots.begin(), spots.end(), [&](const Spot& spot) { return spot.axis == on.axis; });
+    const Spot spot = at == spots.end() ? Spot{on.axis, 0, 1} : *at;
+    std::vector<Interval>& intervals = held.dims[static_cast<size_t>(dim)];
+    const int64_t size = total(intervals);
+    intervals = narrow(intervals, split ? kept_by(*split, spot, size) : intervals_of(*ragged, spot.coordinate, size));
+  }
+  return held;
+}
+
+}  // namespace cairn::mesh

@@ -1,0 +1,62 @@
+// Partial values that several ranks want: reduced once, in shares, and then spread.
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "mesh/steps.h"
+
+namespace cairn::mesh {
+namespace {
+
+// A box that all of `ranks` want as the same reduction.
+struct Wanted {
+  Box box;
+  std::vector<int> ranks;
+};
+using ByTerms = std::map<std::vector<int>, std::vector<Wanted>>;  // by the ranks whose values are reduced
+
+// Adds a box that `rank` wants. Where it meets one that others want, both are cut, so that each part has one set of receivers.
+void add(std::vector<Wanted>& all, const Box& box, int rank) {
+  const auto met = std::find_if(all.begin(), all.end(), [&](const Wanted& one) { return intersect(one.box, box).has_value(); });
+  if (met == all.end()) {
+    all.push_back({box, {rank}});
+    return;
+  }
+  const Box both = *intersect(met->box, box);
+  const Wanted before = *met;
+  met->box = both;
+  met->ranks.push_back(rank);
+  for (Box& outside : subtract(before.box, both)) all.push_back({std::move(outside), before.ranks});
+  for (const Box& outside : subtract(box, both)) add(all, outside, rank);
+}
+
+bool is_shared_reduction(const ByTerms::value_type& entry) {
+  return entry.first.size() > 1 &&
+         std::any_of(entry.second.begin(), entry.second.end(), [](const Wanted& one) { return one.ranks.size() > 1; });
+}
+
+}  // namespace
+
+TwoRounds in_two_rounds(const std::vector<Piece>& pieces) {
+  if (std::all_of(pieces.begin(), pieces.end(), [](const Piece& piece) { return piece.from.size() == 1; })) return {};
+  ByTerms by_terms;
+  for (const Piece& piece : pieces) add(by_terms[piece.from], piece.box, piece.to);
+  if (std::none_of(by_terms.begin(), by_terms.end(), is_shared_reduction)) return {};
+  TwoRounds rounds;
+  size_t turn = 0;  // who begins, so that not always the same rank gets the longer share
+  for (const auto& [from, all] : by_terms)
+    for (const Wanted& one : all) {
+      std::vector<int> owners;
+      for (int rank : one.ranks)
+        if (std::find(from.begin(), from.end(), rank) != from.end()) owners.push_back(rank);
+      if (owners.empty()) owners = one.ranks;
+      for (const Box& share : cut(one.box, static_cast<int64_t>(owners.size()))) {
+        const int owner = owners[turn++ % owners.size()];
+        rounds.first.push_back({owner, share, from});
+        for (int rank : one.ranks) rounds.second.push_back({rank, share, {owner}});
+      }
+    }
+  return rounds;
+}
+
+}  // namespace cairn::mesh

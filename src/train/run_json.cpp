@@ -1,0 +1,69 @@
+#include "train/run_json.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/json.h"
+
+namespace cairn::train {
+
+std::string to_json(const RunState& state) {
+  base::OrderedJson json;
+  json["step"] = state.step;
+  json["tokens"] = state.tokens;
+  json["seconds"] = state.seconds;
+  if (state.seed) json["seed"] = *state.seed;
+  if (state.subset) json["subset"] = fmt::format("{:016x}", *state.subset);
+  json["next_sample"] = state.next_sample;
+  return base::pretty(json) + "\n";
+}
+
+RunState parse_run_state(const std::string& json, const std::string& file) {
+  const base::Json found = base::parse_json(json);
+  if (!found.is_object() || !found.contains("step") || !found["step"].is_number_integer() || !found.contains("tokens") ||
+      !found["tokens"].is_number_integer())
+    throw Error(Error::Kind::corrupt_file, fmt::format("{}: not the state of a run", file));
+  RunState state;
+  state.step = found["step"].get<int64_t>();
+  state.tokens = found["tokens"].get<int64_t>();
+  if (found.contains("seconds")) state.seconds = found["seconds"].get<double>();
+  if (found.contains("seed")) state.seed = found["seed"].get<int64_t>();
+  if (found.contains("subset")) state.subset = std::stoull(found["subset"].get<std::string>(), nullptr, 16);
+  return state;
+}
+
+std::string merge_ledgers(const std::vector<std::string>& ledgers) {
+  base::OrderedJson purposes = base::OrderedJson::object(), pairs = base::OrderedJson::array();
+  for (const std::string& ledger : ledgers) {
+    const base::OrderedJson one = base::parse_ordered_json(ledger);
+    CAIRN_CHECK(one.is_object(), "the ledger of a rank is not JSON: {}", ledger);
+    for (const auto& [purpose, total] : one["by_purpose"].items()) {
+      base::OrderedJson& sum = purposes[purpose];
+      for (const char* unit : {"bytes", "messages"}) {
+        const int64_t so_far = sum.contains(unit) ? sum[unit].get<int64_t>() : 0;
+        sum[unit] = so_far + total[unit].get<int64_t>();
+      }
+    }
+    for (const base::OrderedJson& pair : one["pairs"]) pairs.push_back(pair);
+  }
+  base::OrderedJson merged;
+  merged["by_purpose"] = std::move(purposes);
+  merged["pairs"] = std::move(pairs);
+  return base::pretty(merged) + "\n";
+}
+
+std::vector<Traffic> traffic_of(const std::string& ledger) {
+  const base::Json json = base::parse_json(ledger);
+  if (!json.is_object() || !json.contains("by_purpose") || !json["by_purpose"].is_object()) return {};
+  std::vector<Traffic> traffic;
+  for (const auto& [purpose, total] : json["by_purpose"].items()) {
+    if (!total.is_object() || !total.contains("bytes") || !total.contains("messages")) continue;
+    if (!total["bytes"].is_number() || !total["messages"].is_number() || total["messages"].get<double>() <= 0) continue;
+    traffic.push_back({purpose, total["bytes"].get<double>(), total["messages"].get<double>()});
+  }
+  std::sort(traffic.begin(), traffic.end(), [](const Traffic& a, const Traffic& b) { return a.bytes > b.bytes; });
+  return traffic;
+}
+
+}  // namespace cairn::train

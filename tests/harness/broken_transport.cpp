@@ -1,0 +1,150 @@
+#include "harness/broken_transport.h"
+
+#include <cstring>
+#include <iterator>
+#include <list>
+#include <utility>
+
+namespace cairn::harness {
+namespace {
+
+using comm::Completion;
+using comm::Envelope;
+using comm::Purpose;
+using comm::Transfer;
+using std::chrono::nanoseconds;
+
+constexpr int kNowAndThen = 5;  // every so many receives
+
+class BrokenTransport final : public comm::Transport {
+ public:
+  BrokenTransport(std::unique_ptr<comm::Transport> inside, Bug bug) : inside_(std::move(inside)), bug_(bug) {}
+
+  int rank() const override { return inside_->rank(); }
+  int size() const override { return inside_->size(); }
+  Completion send(int to, const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) override {
+    return inside_->send(to, numbered(envelope), purpose, data, bytes);
+  }
+  Completion recv(int from, const Envelope& envelope, void* into, int64_t bytes) override {
+    if (!strikes(bytes)) return inside_->recv(from, numbered(envelope), into, bytes);
+    return take(from, envelope, into, bytes);
+  }
+  Completion recv_view(int from, const Envelope& envelope, int64_t bytes) override {
+    if (!strikes(bytes)) return inside_->recv_view(from, numbered(envelope), bytes);
+    return take(from, envelope, nullptr, bytes);
+  }
+  Completion expose(const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) override {
+    return inside_->expose(envelope, purpose, data, bytes);
+  }
+  Completion pull(int peer, const Envelope& envelope, int64_t offset, void* into, int64_t bytes, comm::Take take,
+                  comm::Dtype dtype) override {
+    return inside_->pull(peer, envelope, offset, into, bytes, take, dtype);
+  }
+  Completion timer(nanoseconds at) override { return inside_->timer(at); }
+  void cancel(Transfer& transfer) override {
+    transfer.done = true;
+    pending_.remove_if([&](const Pending& one) { return one.outer.get() == &transfer; });
+  }
+  bool drive(const std::function<bool()>& done, nanoseconds until, const std::string& doing) override {
+    const std::function<bool()> look = [&] {
+      hand_over();
+      return done();
+    };
+    return inside_->drive(look, until, doing);
+  }
+  void poll() override { inside_->poll(); }
+  const std::vector<comm::Loss>& losses() const override { return inside_->losses(); }
+  void fail(const std::string& reason, int culprit) override { inside_->fail(reason, culprit); }
+  void on_early(std::function<void(int, const Envelope&)> tell) override { inside_->on_early(std::move(tell)); }
+  std::shared_ptr<void> allocate(int64_t bytes) override { return inside_->allocate(bytes); }
+  const base::Clock& clock() const override { return inside_->clock(); }
+  comm::Ledger& ledger() override { return inside_->ledger(); }
+
+ private:
+  struct Pending {
+    std::shared_ptr<Transfer> outer;
+    Envelope envelope;
+    std::shared_ptr<std::byte[]> bytes_here;
+    int64_t bytes = 0;
+    void* into = nullptr;  // null: a view is wanted
+    Completion inner;      // last: it refers to what is above
+  };
+
+  Envelope numbered(Envelope envelope) const {
+    if (bug_ == Bug::missed_sequence) envelope.sequence &= ~uint64_t{1};
+    return envelope;
+  }
+
+  bool strikes(int64_t bytes) {
+    if (bug_ == Bug::missed_sequence || bytes == 0) return false;
+    return bug_ == Bug::swapped_order || ++receives_ % kNowAndThen == 0;
+  }
+
+  Completion take(int from, const Envelope& envelope, void* into, int64_t bytes) {
+    Pending one;
+    one.outer = std::make_shared<Transfer>();
+    one.outer->peer = from;
+    one.envelope = envelope;
+    one.bytes_here = std::make_shared<std::byte[]>(static_cast<size_t>(bytes));
+    one.bytes = bytes;
+    one.into = into;
+    one.inner = inside_->recv(from, envelope, one.bytes_here.get(), bytes);
+    const std::shared_ptr<Transfer> outer = one.outer;
+    if (bug_ == Bug::dropped_wait) {
+      outer->done = true;
+      outer->view = one.bytes_here.get();
+      outer->held = one.bytes_here;
+    }
+    pending_.push_back(std::move(one));
+    return Completion(*this, outer);
+  }
+
+  void hand_over() {
+    do {
+      done_.run();
+      for (auto one = pending_.begin(); one != pending_.end();) {
+        const bool ripe = bug_ != Bug::lost_wakeup && bug_ != Bug::dropped_wait && one->inner.done();
+        if (ripe && !one->outer->done && (bug_ != Bug::swapped_order || swap_with_another(*one))) finish(*one);
+        one = ripe && one->outer->done ? pending_.erase(one) : std::next(one);
+      }
+    } while (!done_.empty());  // who was woken may have asked for more
+  }
+
+  // False where the other one is yet to come.
+  bool swap_with_another(Pending& one) {
+    for (Pending& other : pending_) {
+      const bool same_place = other.envelope.key() == one.envelope.key() && other.bytes == one.bytes;
+      if (&other == &one || !same_place || other.outer->peer == one.outer->peer) continue;
+      if (!other.inner.done()) return false;
+      std::swap(one.bytes_here, other.bytes_here);
+      finish(other);
+      return true;
+    }
+    return true;
+  }
+
+  void finish(Pending& one) {
+    if (one.outer->done) return;
+    if (one.inner.transfer() && one.inner.transfer()->error) return done_.fail(one.outer, *one.inner.transfer()->error);
+    const int64_t bytes = bug_ == Bug::short_read ? one.bytes - 1 : one.bytes;
+    if (bug_ == Bug::short_read) one.bytes_here[bytes] = std::byte(0x55);
+    if (one.into) std::memcpy(one.into, one.bytes_here.get(), static_cast<size_t>(bytes));
+    one.outer->view = one.bytes_here.get();
+    one.outer->held = one.bytes_here;
+    done_.finish(one.outer);
+  }
+
+  std::unique_ptr<comm::Transport> inside_;
+  Bug bug_;
+  int receives_ = 0;
+  comm::DoneQueue done_;
+  std::list<Pending> pending_;
+};
+
+}  // namespace
+
+std::unique_ptr<comm::Transport> broken(std::unique_ptr<comm::Transport> inside, Bug bug) {
+  return std::make_unique<BrokenTransport>(std::move(inside), bug);
+}
+
+}  // namespace cairn::harness

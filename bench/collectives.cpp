@@ -1,0 +1,217 @@
+// `cairn bench collectives`: ours, Open MPI and torch.distributed/Gloo in turn, ranks of one machine, every rank rewriting its buffer
+// before each timed call.
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <sched.h>
+#include <sstream>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "bench/peer_python.h"
+#include "comm/net.h"
+#include "comm/world.h"
+#include "study/benches.h"
+#include "study/process.h"
+
+namespace cairn::study {
+namespace {
+
+constexpr int kRounds = 3;
+constexpr std::array<const char*, 4> kOperations{"all_reduce", "all_gather", "reduce_scatter", "all_to_all"};
+constexpr std::array<int64_t, 5> kSizes{4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20};
+
+using Case = std::pair<std::string, int64_t>;  // operation, bytes
+using Times = std::map<Case, double>;          // microseconds
+
+int cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+// As mpirun does: a core for each rank, where there are enough.
+void keep_to_core(int rank) {
+  cpu_set_t all, own;
+  CPU_ZERO(&all);
+  CPU_ZERO(&own);
+  ::sched_getaffinity(0, sizeof all, &all);
+  for (int core = 0, seen = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &all) && seen++ == rank) CPU_SET(core, &own);
+  }
+  ::sched_setaffinity(0, sizeof own, &own);
+}
+
+double measure(comm::Group& group, const std::string& operation, int64_t bytes, float* x, float* y) {
+  const int64_t count = bytes / 4, share = count / group.size();
+  const comm::Span whole_x{x, count, comm::Dtype::f32}, whole_y{y, count, comm::Dtype::f32};
+  const comm::Span part_x{x, share, comm::Dtype::f32}, part_y{y, share, comm::Dtype::f32};
+  const comm::Label label{comm::Purpose::data, "bench"};
+  const std::map<std::string, std::function<comm::Work()>> calls_by_name{
+      {"all_reduce", [&] { return group.all_reduce(whole_x, comm::Reduce::sum, label); }},
+      {"all_gather", [&] { return group.all_gather(whole_y, part_x, label); }},
+      {"reduce_scatter", [&] { return group.reduce_scatter(part_y, whole_x, comm::Reduce::sum, label); }},
+      {"all_to_all", [&] { return group.all_to_all(whole_y, whole_x, label); }}};
+  const auto& run = calls_by_name.at(operation);
+  const int calls = bytes <= 65536 ? 1000 : bytes <= 1 << 20 ? 200 : 11, unused = calls / 5 + 1;
+  const base::RealClock clock;
+  std::vector<double> seconds;
+  std::fill(y, y + count, 0.0f);
+  for (int call = -unused; call < calls; ++call) {
+    std::fill(x, x + count, static_cast<float>(group.rank() + call));
+    group.barrier("bench").wait();
+    const auto begun = clock.now();
+    run().wait();
+    if (call >= 0) seconds.push_back(base::seconds(clock.now() - begun));
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2] * 1e6;
+}
+
+// One rank of ours: writes the same lines as the peers' programs do.
+void be_rank(comm::NetSetup setup, bool from_group, const std::string& only, const std::string& file) {
+  const int rank = setup.rank, ranks = setup.size;
+  if (ranks <= cores()) keep_to_core(rank);
+  comm::World world(comm::make_net_transport(std::move(setup)));
+  comm::Group& group = world.everyone();
+  std::ofstream out;
+  if (rank == 0) out.open(file);
+  for (const std::string operation : kOperations) {
+    if (!only.empty() && only != operation) continue;
+    for (const int64_t bytes : kSizes) {
+      std::vector<float> mine(from_group ? 0 : static_cast<size_t>(bytes / 2));
+      const std::shared_ptr<void> shared = from_group ? group.allocate(2 * bytes) : nullptr;
+      float* x = from_group ? static_cast<float*>(shared.get()) : mine.data();
+      const double us = measure(group, operation, bytes, x, x + bytes / 4);
+      if (rank == 0) out << operation << ' ' << bytes << ' ' << us << '\n';
+    }
+  }
+}
+
+Times read_times(const std::string& file) {
+  std::ifstream in(file);
+  Times times;
+  std::string operation;
+  int64_t bytes = 0;
+  double us = 0;
+  for (std::string line; std::getline(in, line);) {
+    if (std::istringstream words(line); words >> operation >> bytes >> us) times[{operation, bytes}] = us;
+  }
+  return times;
+}
+
+Times run_ours(int ranks, bool from_group, const BenchOptions& options) {
+  const std::string file = options.scratch + "/ours.txt";
+  std::vector<comm::NetSetup> setups = comm::make_net_setups(ranks);
+  std::vector<pid_t> children;
+  for (const comm::NetSetup& setup : setups) {
+    const pid_t child = ::fork();
+    CAIRN_CHECK(child >= 0, "fork failed");
+    if (child == 0) {
+      int code = 1;
+      try {
+        be_rank(setup, from_group, options.only, file);
+        code = 0;
+      } catch (const std::exception& error) {
+        std::ofstream(file + ".error") << error.what();
+      }
+      ::_exit(code);
+    }
+    children.push_back(child);
+  }
+  for (const comm::NetSetup& setup : setups) {
+    for (const int fd : {setup.listener_fd, setup.segment_fd}) {
+      if (fd >= 0) ::close(fd);
+    }
+  }
+  bool good = true;
+  for (const pid_t child : children) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    good = good && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  }
+  if (!good) base::fail_input("our ranks failed: {}", std::filesystem::exists(file + ".error") ? "see " + file + ".error" : "killed");
+  return read_times(file);
+}
+
+Times run_mpi(int ranks, const BenchOptions& options) {
+  const std::string program = options.scratch + "/collectives_mpi", log = options.scratch + "/mpi.log";
+  if (!std::filesystem::exists(program)) {
+    const Ended built = run_program({"mpicc", "-O2", std::string(CAIRN_BENCH_FOLDER) + "/collectives_mpi.c", "-o", program}, log);
+    if (built.exit_code != 0)
+      base::fail_input("the Open MPI side cannot be built (packages libopenmpi-dev, openmpi-bin): {}", built.output);
+  }
+  std::vector<std::string> command{"mpirun", "--oversubscribe"};
+  if (::geteuid() == 0) command.emplace_back("--allow-run-as-root");
+  command.insert(command.end(), {"-n", std::to_string(ranks), program});
+  if (!options.only.empty()) command.push_back(options.only);
+  const Ended ended = run_program(command, log);
+  if (ended.exit_code != 0) base::fail_input("the Open MPI side failed: {}", ended.output);
+  return read_times(log);
+}
+
+Times run_gloo(int ranks, const std::string& python, const BenchOptions& options) {
+  const std::string log = options.scratch + "/gloo.log";
+  const auto [fd, port] = comm::listen_on_loopback();
+  ::close(fd);
+  const std::string script = std::string(CAIRN_BENCH_FOLDER) + "/collectives_gloo.py";
+  const Ended ended = run_program({python, script, std::to_string(ranks), std::to_string(port), options.only}, log);
+  if (ended.exit_code != 0) base::fail_input("the Gloo side failed: {}", ended.output);
+  return read_times(log);
+}
+
+std::string human(int64_t bytes) { return bytes >= 1 << 20 ? fmt::format("{} MB", bytes >> 20) : fmt::format("{} KB", bytes >> 10); }
+
+double goal(bool against_mpi, bool from_group, int ranks, int64_t bytes) {
+  if (!against_mpi) return 5;
+  if (bytes < 64 << 10) return 1;
+  if (ranks == 2) return from_group ? 3 : 1.5;
+  return from_group ? 2 : 1.3;
+}
+
+}  // namespace
+
+std::vector<BenchRow> bench_collectives(const BenchOptions& options, base::Log& log) {
+  const bool known = std::find(kOperations.begin(), kOperations.end(), options.only) != kOperations.end();
+  if (!options.only.empty() && !known) {
+    base::fail_input("--case {}: the cases are all_reduce, all_gather, reduce_scatter and all_to_all", options.only);
+  }
+  const std::string python = peer_python(options, log);
+  std::vector<BenchRow> rows;
+  for (const int ranks : {2, 4}) {
+    std::array<std::map<Case, std::vector<double>>, 4> found;  // group memory, private memory, Open MPI, Gloo
+    for (int round = 0; round < kRounds; ++round) {
+      log.info("{} ranks: round {} of {}", ranks, round + 1, kRounds);
+      const std::array<Times, 4> times{run_ours(ranks, true, options), run_ours(ranks, false, options), run_mpi(ranks, options),
+                                       run_gloo(ranks, python, options)};
+      for (size_t who = 0; who < times.size(); ++who) {
+        for (const auto& [which, us] : times[who]) found[who][which].push_back(us);
+      }
+    }
+    for (const char* operation : kOperations) {
+      for (const int64_t bytes : kSizes) {
+        for (const bool mpi : {true, false}) {
+          for (const bool from_group : {true, false}) {
+            const Case which{operation, bytes};
+            const std::vector<double>&ours = found[from_group ? 0 : 1][which], &peer = found[mpi ? 2 : 3][which];
+            if (ours.size() != kRounds || peer.size() != kRounds) continue;  // not asked for, or not offered by the peer
+            rows.push_back(compare(fmt::format("{} {}, {} ranks, {} memory, {}", operation, human(bytes), ranks,
+                                               from_group ? "group" : "private", mpi ? "Open MPI" : "Gloo"),
+                                   ours, peer, "us", Better::lower, goal(mpi, from_group, ranks, bytes)));
+          }
+        }
+      }
+    }
+  }
+  return rows;
+}
+
+}  // namespace cairn::study

@@ -27,14 +27,15 @@ using asio::ip::tcp;
 using Nanoseconds = std::chrono::nanoseconds;
 using EnvelopeKey = std::tuple<uint64_t, uint64_t, uint32_t>;
 
-constexpr auto kFlushDeadline = std::chrono::seconds(10);       // for messages still to go when a rank ends
-constexpr auto kFarewellDeadline = std::chrono::seconds(2);     // for peers to end too
-constexpr auto kFailDeadline = std::chrono::seconds(1);         // to tell the others why
-constexpr auto kSpinLimit = std::chrono::microseconds(1000);    // then a waiting rank sleeps until it is woken
-constexpr auto kSocketsEvery = std::chrono::microseconds(100);  // how often one that does not sleep looks at its sockets
-constexpr auto kGlanceEvery = std::chrono::milliseconds(100);   // how often one that sleeps looks at the others' pulses
-constexpr auto kKeepCore = std::chrono::microseconds(5);        // without a message, before others are offered this rank's core
-constexpr int kLooks = 16;                                      // at the rings between two looks at the clock
+constexpr auto kFlushDeadline = std::chrono::seconds(10);           // for messages still to go when a rank ends
+constexpr auto kFarewellDeadline = std::chrono::seconds(2);         // for peers to end too
+constexpr auto kFailDeadline = std::chrono::seconds(1);             // to tell the others why
+constexpr auto kSpinLimit = std::chrono::microseconds(1000);        // then a waiting rank sleeps until it is woken
+constexpr auto kSocketsEvery = std::chrono::microseconds(100);      // how often one that does not sleep looks at its sockets
+constexpr auto kGlanceEvery = std::chrono::milliseconds(100);       // how often one that sleeps looks at the others' pulses
+constexpr auto kBlockedGlanceEvery = std::chrono::milliseconds(1);  // one whose peer has no room for more
+constexpr auto kKeepCore = std::chrono::microseconds(5);            // without a message, before others are offered this rank's core
+constexpr int kLooks = 16;                                          // at the rings between two looks at the clock
 
 void relax() {
 #if defined(__x86_64__)
@@ -124,10 +125,8 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
     return Completion(*this, std::move(transfer));
   }
 
-  // In shared memory a piece goes through a ring in one part; on a wire many are on their way, or its latency would be waited for.
-  Pieces pieces(const std::vector<int>&) const override {
-    return !shared_ ? Pieces{.bytes = 1 << 20, .in_flight = 16} : Pieces{.bytes = kSharedPartBytes, .in_flight = 4};
-  }
+  // Many on their way: on a wire, or its latency would be waited for; in shared memory, where a piece is what is copied at once.
+  Pieces pieces(const std::vector<int>&) const override { return {.bytes = kSharedPartBytes, .in_flight = 16}; }
 
   Completion timer(Nanoseconds at) override {
     auto transfer = made(NetTransfer::Kind::timer, -1, {});
@@ -265,7 +264,8 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
       io_.run_one_for(limit);
       return;
     }
-    if (shared_->fall_asleep()) io_.run_one_for(std::min<Nanoseconds>(limit, kGlanceEvery));
+    const Nanoseconds most = shared_->blocked() ? Nanoseconds(kBlockedGlanceEvery) : Nanoseconds(kGlanceEvery);
+    if (shared_->fall_asleep()) io_.run_one_for(std::min(limit, most));
     shared_->wake_up();
   }
 

@@ -11,11 +11,12 @@
 namespace cairn::comm {
 namespace {
 
-constexpr int64_t kInlineMax = 8 << 10;  // up to here a copy through the ring costs less than asking for the memory back
+constexpr int64_t kInlineMax = 8 << 10;   // up to here a copy through the ring costs less than asking for the memory back
+constexpr int64_t kStagedMax = 16 << 20;  // copies of private messages that one peer has yet to read
 
 }  // namespace
 
-SharedLink::SharedLink(const SharedSegment& segment, int rank, int peer, const Arena& own, Inbox& inbox, LinkOwner& owner)
+SharedLink::SharedLink(const SharedSegment& segment, int rank, int peer, Arena& own, Inbox& inbox, LinkOwner& owner)
     : peer_(peer),
       writer_(segment.writer(rank, peer)),
       reader_(segment.reader(peer, rank)),
@@ -34,7 +35,6 @@ void SharedLink::send(const Envelope& envelope, Purpose purpose, const void* dat
   one.bytes = bytes;
   one.transfer = std::move(transfer);
   one.booking = booking;
-  if (bytes > kInlineMax && own_.holds(data, bytes)) one.kind = RecordKind::in_place;
   if (!outgoing_.empty() || !write(one)) outgoing_.push_back(std::move(one));
 }
 
@@ -46,48 +46,83 @@ void SharedLink::publish() {
 }
 
 bool SharedLink::write(Outgoing& one) {
-  if (one.kind == RecordKind::message) {
-    do {
-      if (!write_part(one)) return false;
-    } while (one.sent < one.bytes);
-    owner_.sent(one.transfer, one.booking);
-    return true;
-  }
-  Record* record = writer_.reserve(0);
-  if (!record) return false;
-  record->kind = one.kind;
+  if (one.bytes <= kInlineMax) return write_inline(one);
+  return own_.holds(one.data, one.bytes) ? write_in_place(one) : write_staged(one);
+}
+
+Record* SharedLink::begin_record(const Outgoing& one, RecordKind kind, int64_t inlined) {
+  Record* record = writer_.reserve(inlined);
+  if (!record) return nullptr;
+  record->kind = kind;
   record->purpose = one.purpose;
+  record->placed = false;
   record->bytes = one.bytes;
-  record->part = 0;
-  record->envelope = one.envelope;
-  if (one.kind == RecordKind::in_place) {
-    record->offset = own_.offset_of(one.data);
-    record->number = ++next_number_;
-    in_place_.emplace(next_number_, InPlace{one.transfer, one.booking, record});
-  } else {
-    record->number = one.number;
-  }
+  record->part = inlined;
+  record->number = one.number;
+  if (kind == RecordKind::message) record->envelope = one.envelope;
+  return record;
+}
+
+bool SharedLink::write_inline(Outgoing& one) {
+  Record* record = begin_record(one, RecordKind::message, one.bytes);
+  if (!record) return false;
+  if (one.bytes > 0) std::memcpy(record->payload(), one.data, static_cast<size_t>(one.bytes));
+  publish();
+  owner_.sent(one.transfer, one.booking);
+  return true;
+}
+
+bool SharedLink::write_in_place(Outgoing& one) {
+  Record* record = begin_record(one, RecordKind::message, 0);
+  if (!record) return false;
+  record->placed = true;
+  record->part = one.bytes;
+  record->offset = own_.offset_of(one.data);
+  record->number = ++next_number_;
+  placed_.emplace(next_number_, Placed{one.transfer, one.booking, record, writer_.position(), nullptr, one.bytes});
   publish();
   return true;
 }
 
-bool SharedLink::write_part(Outgoing& one) {
-  const int64_t part = std::min({one.bytes - one.sent, kSharedPartBytes, writer_.payload_max()});
-  Record* record = writer_.reserve(part);
-  if (!record) return false;
-  record->kind = one.sent == 0 ? RecordKind::message : RecordKind::more;
-  record->purpose = one.purpose;
-  record->bytes = one.bytes;
-  record->part = part;
-  if (one.sent == 0) record->envelope = one.envelope;
-  if (part > 0) std::memcpy(record->payload(), one.data + one.sent, static_cast<size_t>(part));
-  one.sent += part;
+bool SharedLink::write_staged(Outgoing& one) {
+  while (one.sent < one.bytes) {
+    const int64_t part = std::min(one.bytes - one.sent, kSharedPartBytes);
+    if (staged_bytes_ > 0 && staged_bytes_ + part > kStagedMax) return false;
+    void* staged = own_.allocate(part);
+    if (!staged) return false;
+    Record* record = begin_record(one, one.sent == 0 ? RecordKind::message : RecordKind::more, 0);
+    if (!record) {
+      own_.free(staged);
+      return false;
+    }
+    std::memcpy(staged, one.data + one.sent, static_cast<size_t>(part));
+    record->placed = true;
+    record->part = part;
+    record->offset = own_.offset_of(staged);
+    record->number = ++next_number_;
+    placed_.emplace(next_number_, Placed{nullptr, {}, record, writer_.position(), staged, part});
+    staged_bytes_ += part;
+    one.sent += part;
+    publish();
+  }
+  owner_.sent(one.transfer, one.booking);
+  return true;
+}
+
+bool SharedLink::write_release(uint64_t number) {
+  Outgoing release;
+  release.number = number;
+  if (!begin_record(release, RecordKind::release, 0)) return false;
   publish();
   return true;
 }
 
 bool SharedLink::flush() {
   bool moved = false;
+  while (!releases_.empty() && write_release(releases_.front())) {
+    releases_.pop_front();
+    moved = true;
+  }
   while (!outgoing_.empty()) {
     const int64_t before = outgoing_.front().sent;
     const bool whole = write(outgoing_.front());
@@ -99,9 +134,9 @@ bool SharedLink::flush() {
 }
 
 void SharedLink::cancel(const Transfer& transfer) {
-  for (auto& [number, one] : in_place_) {
+  for (auto& [number, one] : placed_) {
     if (one.transfer.get() != &transfer) continue;
-    one.record->withdrawn.store(true, std::memory_order_release);
+    if (writer_.held(one.position)) one.record->withdrawn.store(true, std::memory_order_release);
     one.transfer = nullptr;
     return;
   }
@@ -117,9 +152,9 @@ void SharedLink::cancel(const Transfer& transfer) {
 }
 
 bool SharedLink::progress() {
-  const bool sent = !outgoing_.empty() && flush();
+  const bool waiting = !outgoing_.empty() || !releases_.empty();
+  const bool sent = waiting && flush();
   const bool got = something_to_read() && read();
-  if (!outgoing_.empty()) flush();  // what reading gave back
   return sent || got;
 }
 
@@ -133,9 +168,6 @@ bool SharedLink::read() {
       case RecordKind::more:
         take_part(*record);
         break;
-      case RecordKind::in_place:
-        take_in_place(*record);
-        break;
       case RecordKind::release:
         take_release(*record);
         break;
@@ -147,34 +179,48 @@ bool SharedLink::read() {
   return moved;
 }
 
-// What keeps a record in the ring.
-std::shared_ptr<void> SharedLink::hold(uint64_t ticket) {
-  return std::shared_ptr<void>(this, [ticket](void* link) { static_cast<SharedLink*>(link)->reader_.give_back(ticket); });
+std::byte* SharedLink::bytes_of(Record& record) const {
+  if (!record.placed) return record.payload();
+  if (record.offset < 0 || record.offset > static_cast<int64_t>(theirs_.size()) - record.part) {
+    throw Error(Error::Kind::lost_peer, fmt::format("placed {} bytes at {} of its memory, which is shorter", record.part, record.offset));
+  }
+  return theirs_.data() + record.offset;
+}
+
+// A taken record is done with.
+void SharedLink::give_back(const Record& record, uint64_t ticket) {
+  if (!record.placed) return reader_.give_back(ticket);
+  if (record.withdrawn.load(std::memory_order_acquire)) owner_.distrust(peer_, "it withdrew a message while that was being read");
+  const uint64_t number = record.number;
+  reader_.give_back(ticket);
+  if (!releases_.empty() || !write_release(number)) releases_.push_back(number);
+}
+
+// What keeps a taken record, and the bytes it stands for, where they are.
+std::shared_ptr<void> SharedLink::hold(const Record& record, uint64_t ticket) {
+  return std::shared_ptr<void>(this, [&record, ticket](void* link) { static_cast<SharedLink*>(link)->give_back(record, ticket); });
 }
 
 // False: there is no room for it now.
 bool SharedLink::read_message(Record& record) {
   if (record.part != record.bytes) return begin_parts(record);
+  const std::byte* data = bytes_of(record);
   const Inbox::Found found = inbox_.wanted(peer_, record.envelope, record.bytes);
   if (found.receive || found.refused) {
     const uint64_t ticket = reader_.take(record);
-    if (found.refused) {
-      reader_.give_back(ticket);
-    } else if (found.receive->viewed) {
-      found.receive->view = record.payload();
-      found.receive->held = hold(ticket);
-      inbox_.finish(found.receive);
+    if (found.receive && found.receive->viewed) {
+      found.receive->view = data;
+      found.receive->held = hold(record, ticket);
     } else {
-      if (record.bytes > 0) std::memcpy(found.receive->data, record.payload(), static_cast<size_t>(record.bytes));
-      reader_.give_back(ticket);
-      inbox_.finish(found.receive);
+      if (found.receive && record.bytes > 0) std::memcpy(found.receive->data, data, static_cast<size_t>(record.bytes));
+      give_back(record, ticket);
     }
+    if (found.receive) inbox_.finish(found.receive);
     return true;
   }
-  if (reader_.held() + int64_t{record.length} <= reader_.capacity() / 2) {  // may lie where it is
-    const Envelope envelope = record.envelope;
+  if (reader_.held() + int64_t{record.length} <= reader_.capacity() / 2) {  // may stay where it is
     const uint64_t ticket = reader_.take(record);
-    inbox_.arrive({peer_, envelope, record.bytes, record.payload(), hold(ticket)});
+    inbox_.arrive({peer_, record.envelope, record.bytes, data, hold(record, ticket)});
     return true;
   }
   if (!owner_.may_keep(peer_, record.bytes)) {
@@ -182,15 +228,15 @@ bool SharedLink::read_message(Record& record) {
     return false;
   }
   const auto memory = owner_.early_memory(peer_, record.bytes);
-  if (record.bytes > 0) std::memcpy(memory.get(), record.payload(), static_cast<size_t>(record.bytes));
+  if (record.bytes > 0) std::memcpy(memory.get(), data, static_cast<size_t>(record.bytes));
   const Arrival arrival{peer_, record.envelope, record.bytes, memory.get(), memory};
-  reader_.give_back(reader_.take(record));
+  give_back(record, reader_.take(record));
   inbox_.arrive(arrival);
   return true;
 }
 
 bool SharedLink::begin_parts(Record& record) {
-  if (incoming_ || record.bytes <= record.part) throw Error(Error::Kind::lost_peer, "wrote a message into the middle of another");
+  if (incoming_) throw Error(Error::Kind::lost_peer, "wrote a message into the middle of another");
   Inbox::Found found = inbox_.wanted(peer_, record.envelope, record.bytes);
   const bool direct = found.receive && !found.receive->viewed;
   if (!found.receive && !found.refused && !owner_.may_keep(peer_, record.bytes)) {
@@ -200,23 +246,22 @@ bool SharedLink::begin_parts(Record& record) {
   incoming_ = std::make_unique<Incoming>();
   incoming_->arrival = {.from = peer_, .envelope = record.envelope, .bytes = record.bytes};
   incoming_->receive = std::move(found.receive);
-  if (!direct && !found.refused) {
-    incoming_->memory = owner_.early_memory(peer_, record.bytes);
-    incoming_->to = incoming_->memory.get();
-  }
+  if (!direct && !found.refused) incoming_->memory = owner_.early_memory(peer_, record.bytes);
   take_part(record);
   return true;
 }
 
-void SharedLink::take_part(const Record& record) {
+void SharedLink::take_part(Record& record) {
   if (!incoming_ || record.part > incoming_->arrival.bytes - incoming_->got) {
     throw Error(Error::Kind::lost_peer, "wrote a part of a message that was not begun");
   }
   Incoming& in = *incoming_;
-  std::byte* to = in.memory ? in.to : in.receive ? static_cast<std::byte*>(in.receive->data) : nullptr;
-  if (to) std::memcpy(to + in.got, const_cast<Record&>(record).payload(), static_cast<size_t>(record.part));
+  const std::byte* data = bytes_of(record);
+  // (Null: nobody wants it any more.)
+  std::byte* to = in.memory ? in.memory.get() : in.receive ? static_cast<std::byte*>(in.receive->data) : nullptr;
+  if (to) std::memcpy(to + in.got, data, static_cast<size_t>(record.part));
   in.got += record.part;
-  reader_.give_back(reader_.take(record));
+  give_back(record, reader_.take(record));
   if (in.got < in.arrival.bytes) return;
   const std::unique_ptr<Incoming> whole = std::move(incoming_);
   if (!whole->memory) {
@@ -234,32 +279,16 @@ void SharedLink::take_part(const Record& record) {
   inbox_.arrive(std::move(whole->arrival));
 }
 
-void SharedLink::take_in_place(Record& record) {
-  if (record.offset < 0 || record.offset > static_cast<int64_t>(theirs_.size()) - record.bytes) {
-    throw Error(Error::Kind::lost_peer, fmt::format("offered {} bytes at {} of its memory, which is shorter", record.bytes, record.offset));
-  }
-  const uint64_t ticket = reader_.take(record);
-  if (record.withdrawn.load(std::memory_order_acquire)) return give_back_in_place(record, ticket);
-  const std::shared_ptr<void> holder(this,
-                                     [&record, ticket](void* link) { static_cast<SharedLink*>(link)->give_back_in_place(record, ticket); });
-  inbox_.arrive({peer_, record.envelope, record.bytes, theirs_.data() + record.offset, holder});
-}
-
-void SharedLink::give_back_in_place(const Record& record, uint64_t ticket) {
-  if (record.withdrawn.load(std::memory_order_acquire)) owner_.distrust(peer_, "it withdrew a message while that was being read");
-  Outgoing release;
-  release.kind = RecordKind::release;
-  release.number = record.number;
-  reader_.give_back(ticket);
-  if (!outgoing_.empty() || !write(release)) outgoing_.push_back(std::move(release));
-}
-
 void SharedLink::take_release(const Record& record) {
-  const auto found = in_place_.find(record.number);
-  if (found == in_place_.end()) throw Error(Error::Kind::lost_peer, "gave back what it was not given");
-  const InPlace one = std::move(found->second);
-  in_place_.erase(found);
+  const auto found = placed_.find(record.number);
+  if (found == placed_.end()) throw Error(Error::Kind::lost_peer, "gave back what it was not given");
+  const Placed one = std::move(found->second);
+  placed_.erase(found);
   reader_.give_back(reader_.take(record));
+  if (one.staged) {
+    staged_bytes_ -= one.bytes;
+    own_.free(one.staged);
+  }
   if (one.transfer) owner_.sent(one.transfer, one.booking);
 }
 

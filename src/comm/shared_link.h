@@ -12,6 +12,8 @@
 
 namespace cairn::comm {
 
+constexpr int64_t kSharedPartBytes = 1 << 20;  // of a long message in private memory
+
 // Told by links what they cannot decide themselves.
 class LinkOwner {
  public:
@@ -23,11 +25,11 @@ class LinkOwner {
   virtual void distrust(int peer, const char* why) = 0;  // what it sent last may be wrong
 };
 
-// Messages to and from one peer on the same machine, through the memory both share. Small ones, and those in private memory, are copied
-// into a ring, a part at a time; those in this rank's arena stay there and are read in place by the peer.
+// Messages to and from one peer on the same machine, through the memory both share. Small ones are copied into a ring; those in this
+// rank's arena stay there and are read in place by the peer; long ones in private memory are copied into the arena first, a part at a time.
 class SharedLink {
  public:
-  SharedLink(const SharedSegment& segment, int rank, int peer, const Arena& own, Inbox& inbox, LinkOwner& owner);
+  SharedLink(const SharedSegment& segment, int rank, int peer, Arena& own, Inbox& inbox, LinkOwner& owner);
 
   void send(const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes, std::shared_ptr<Transfer> transfer,
             const Ledger::Message& booking);
@@ -36,59 +38,67 @@ class SharedLink {
   bool something_to_read() const { return !reader_.empty() && !parked_; }
   // Moves what can be moved, both ways. Whether anything did.
   bool progress();
-  void unpark() { parked_ = false; }  // somebody asked for a message: there may be room now
-  // Nothing waits for room in the ring, and nothing lies in place for the peer to read.
-  bool all_sent() const { return outgoing_.empty() && in_place_.empty(); }
+  void unpark() { parked_ = false; }                                         // somebody asked for a message: there may be room now
+  bool blocked() const { return !outgoing_.empty() || !releases_.empty(); }  // by want of room; the peer tells nobody when it makes some
+  // Nothing waits for room, and nothing is placed for the peer to read.
+  bool all_sent() const { return outgoing_.empty() && releases_.empty() && placed_.empty(); }
 
  private:
   struct Outgoing {
-    RecordKind kind = RecordKind::message;
     Purpose purpose = Purpose::control;
     Envelope envelope = {};
     const std::byte* data = nullptr;
     int64_t bytes = 0;
     int64_t sent = 0;
-    uint64_t number = 0;  // of a release
+    uint64_t number = 0;
     std::shared_ptr<Transfer> transfer = {};
     Ledger::Message booking = {};
   };
-  struct InPlace {
-    std::shared_ptr<Transfer> transfer;
+  struct Placed {
+    std::shared_ptr<Transfer> transfer;  // null: nobody waits for it
     Ledger::Message booking;
     Record* record;
+    uint64_t position;  // of the record
+    void* staged;       // a copy of ours; null: the sender's own memory
+    int64_t bytes;
   };
   struct Incoming {  // a message that comes in parts
     std::shared_ptr<Receive> receive;
     std::shared_ptr<std::byte[]> memory;
     Arrival arrival;
-    std::byte* to = nullptr;  // null: nobody wants it any more
     int64_t got = 0;
   };
 
   void publish();
-  bool write(Outgoing& one);  // whether all of it is in the ring
-  bool write_part(Outgoing& one);
+  bool write(Outgoing& one);  // whether all of it has gone
+  Record* begin_record(const Outgoing& one, RecordKind kind, int64_t inlined);
+  bool write_inline(Outgoing& one);
+  bool write_in_place(Outgoing& one);
+  bool write_staged(Outgoing& one);
+  bool write_release(uint64_t number);
   bool flush();
   bool read();
   bool read_message(Record& record);
   bool begin_parts(Record& record);
-  void take_part(const Record& record);
-  void take_in_place(Record& record);
+  void take_part(Record& record);
   void take_release(const Record& record);
-  void give_back_in_place(const Record& record, uint64_t ticket);
-  std::shared_ptr<void> hold(uint64_t ticket);
+  std::byte* bytes_of(Record& record) const;
+  void give_back(const Record& record, uint64_t ticket);
+  std::shared_ptr<void> hold(const Record& record, uint64_t ticket);
 
   int peer_;
   RingWriter writer_;
   RingReader reader_;
   Board& board_;  // the peer's
-  const Arena& own_;
+  Arena& own_;
   std::span<std::byte> theirs_;
   Inbox& inbox_;
   LinkOwner& owner_;
   std::deque<Outgoing> outgoing_;
-  std::unordered_map<uint64_t, InPlace> in_place_;  // by number
+  std::deque<uint64_t> releases_;                // first of all to go: the peer may wait for this room
+  std::unordered_map<uint64_t, Placed> placed_;  // by number
   uint64_t next_number_ = 0;
+  int64_t staged_bytes_ = 0;
   std::unique_ptr<Incoming> incoming_;
   bool parked_ = false;
 };

@@ -37,6 +37,10 @@ bool SharedMemory::waits() const {
   return std::any_of(links_.begin(), links_.end(), [](const auto& link) { return link && link->something_to_read(); });
 }
 
+bool SharedMemory::blocked() const {
+  return std::any_of(links_.begin(), links_.end(), [](const auto& link) { return link && link->blocked(); });
+}
+
 std::shared_ptr<void> SharedMemory::allocate(int64_t bytes) {
   void* piece = arena_->allocate(bytes);
   if (!piece) return nullptr;

@@ -20,6 +20,7 @@ class SharedMemory {
 
   SharedLink* link(int peer) { return links_[static_cast<size_t>(peer)].get(); }  // null: itself
   bool waits() const;                                                             // something is there to be read
+  bool blocked() const;                                                           // something waits for room
   bool crowded() const { return crowded_; }       // fewer cores than ranks: others must run for anything to come
   std::shared_ptr<void> allocate(int64_t bytes);  // from the arena; null where that has no room
 

@@ -33,6 +33,7 @@ Record* RingWriter::reserve(int64_t payload) {
   auto* record = new (memory_ + (tail_ + padding) % capacity_) Record;
   record->length = static_cast<uint32_t>(length);
   record->withdrawn.store(false, std::memory_order_relaxed);
+  position_ = tail_ + padding;
   reserved_ = after;
   return record;
 }
@@ -54,7 +55,8 @@ Record* RingReader::peek() {
       throw Error(Error::Kind::lost_peer, fmt::format("wrote a bad record of {} bytes", length));
     }
     if (record->kind != RecordKind::padding) {
-      if (length < sizeof(Record) || record->part < 0 || record->bytes < 0 || record_length(record->part) != length) {
+      if (length < sizeof(Record) || record->part < 0 || record->bytes < record->part ||
+          record_length(record->placed ? 0 : record->part) != length) {
         throw Error(Error::Kind::lost_peer, fmt::format("wrote a bad record with {} of {} bytes", record->part, record->bytes));
       }
       return record;

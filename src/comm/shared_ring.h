@@ -11,29 +11,28 @@ namespace cairn::comm {
 
 // What one record of a ring is.
 enum class RecordKind : uint8_t {
-  padding,   // up to the end of the ring
-  message,   // the first, or only, part of a payload
-  more,      // a further part
-  in_place,  // no payload: it lies in the sender's arena until it is given back
-  release,   // what lay in place under this number was read
+  padding,  // up to the end of the ring
+  message,  // the first, or only, part of a message
+  more,     // a further part
+  release,  // what was placed under this number was read
 };
 
-// The head of a record. A payload follows.
+// The head of a record. The bytes of its part follow, or they are placed in the sender's arena until they are given back.
 struct alignas(64) Record {
   uint32_t length;  // of the whole record, a multiple of kRecordAlign
   RecordKind kind;
   Purpose purpose;
-  std::atomic<bool> withdrawn;  // in_place: the sender has given up, what lies there may be anything
+  bool placed;
+  std::atomic<bool> withdrawn;  // placed: the sender has given up, what lies there may be anything
   int64_t bytes;                // of the whole message
   int64_t part;                 // of these in this record
-  int64_t offset;               // in_place: where in the sender's arena
-  uint64_t number;              // in_place, release
+  int64_t offset;               // placed: where in the sender's arena
+  uint64_t number;              // placed, release
   Envelope envelope;
   std::byte* payload() { return reinterpret_cast<std::byte*>(this + 1); }
 };
 
 constexpr int64_t kRecordAlign = 64;
-constexpr int64_t kSharedPartBytes = 64 << 10;  // of a longer message, at most this much in a record: a few fit the second-level cache
 static_assert(sizeof(Record) % kRecordAlign == 0 && sizeof(Record) <= 192);
 
 // The two positions of a ring, each on lines of its own: bytes ever written and bytes ever given back. They lie in shared memory.
@@ -51,14 +50,18 @@ class RingWriter {
   // Room for a record with this much payload, to be filled and then published; null while there is none.
   Record* reserve(int64_t payload);
   void publish();
+  uint64_t position() const { return position_; }  // of the record reserved last
+  // Whether the receiver still has that record, so that its place is not used again.
+  bool held(uint64_t position) const { return position >= positions_->head.load(std::memory_order_acquire); }
   int64_t payload_max() const { return static_cast<int64_t>(capacity_) / 4 - static_cast<int64_t>(sizeof(Record)); }
 
  private:
   RingPositions* positions_;
   std::byte* memory_;
   uint64_t capacity_;
-  uint64_t tail_ = 0;       // as published
-  uint64_t reserved_ = 0;   // where it will be after the next publish
+  uint64_t tail_ = 0;      // as published
+  uint64_t reserved_ = 0;  // where it will be after the next publish
+  uint64_t position_ = 0;
   uint64_t head_seen_ = 0;  // the receiver's line is looked at only when the ring seems full
 };
 

@@ -18,12 +18,11 @@ constexpr int64_t kArenasTotal = int64_t{64} << 30;  // of addresses, not of mem
 constexpr int64_t kBoardBytes = kPage;
 static_assert(sizeof(Board) <= kBoardBytes);
 
-// A few parts for each pair while ranks are few; many ranks get less, so that all rings together stay within some hundred MB.
+// Small messages go through; many ranks get less, so that all rings together stay within some hundred MB.
 int64_t ring_capacity(int ranks) {
-  constexpr int64_t kPart = kSharedPartBytes + kPage;
-  if (ranks <= 4) return 16 * kPart;
-  if (ranks <= 16) return 4 * kPart;
-  return kPart / 2 / kPage * kPage;
+  if (ranks <= 8) return 256 << 10;
+  if (ranks <= 32) return 64 << 10;
+  return 32 << 10;
 }
 
 struct Layout {

@@ -8,6 +8,7 @@
 #include "model/model.h"
 #include "model/objective.h"
 #include "optim/optimizer.h"
+#include "parallel/pass.h"
 #include "sync/sync.h"
 
 namespace cairn::base {
@@ -36,5 +37,8 @@ struct Engine {
   base::Trace* trace = nullptr;
   base::MemoryTags* memory = nullptr;
 };
+
+// A run of the engine's model over a batch: for its losses only, until it is told where gradients go.
+parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch);
 
 }  // namespace cairn::train

@@ -25,14 +25,7 @@ double held_out_loss(Job& job) {
     mesh::Batch batch;
     job.data.samples->fill(ids, batch);
     batch = mesh::to_device(batch, job.device);
-    Engine& engine = job.engine;
-    const model::Losses losses = parallel::execute({.model = *engine.model,
-                                                    .at = *engine.weights,
-                                                    .buffers = engine.buffers,
-                                                    .axes = engine.axes,
-                                                    .batch = batch,
-                                                    .objective = *engine.objective,
-                                                    .random = engine.random});
+    const model::Losses losses = parallel::execute(pass_over(job.engine, batch));
     sums[0] += losses.sum.item<double>();
     sums[1] += losses.count.to(at::kDouble).item<double>();
   }

@@ -20,18 +20,14 @@ class OrdinaryStep final : public Step {
     engine.gradients->begin(static_cast<int64_t>(parts.size()), [&](int64_t index) { engine.sync->gradient_ready(index); });
     for (const data::Share& part : parts) {
       const mesh::Batch batch = mesh::slice(input.batch, part.first, part.first + part.count);
-      // Divided by the global count here, so that gradients of micro-batches and ranks simply add up.
-      const model::Losses losses = parallel::execute({.model = *engine.model,
-                                                      .at = *engine.weights,
-                                                      .buffers = engine.buffers,
-                                                      .axes = engine.axes,
-                                                      .batch = batch,
-                                                      .objective = *engine.objective,
-                                                      .into = engine.gradients.get(),
-                                                      .weight = 1.0 / static_cast<double>(input.tokens),
-                                                      .random = engine.random.for_index(static_cast<uint64_t>(input.step)),
-                                                      .trace = engine.trace,
-                                                      .memory = engine.memory});
+      parallel::Pass pass = pass_over(engine, batch);
+      pass.into = engine.gradients.get();
+      // Divided by the global count, so that gradients of micro-batches and ranks simply add up.
+      pass.weight = 1.0 / static_cast<double>(input.tokens);
+      pass.random = engine.random.for_index(static_cast<uint64_t>(input.step));
+      pass.trace = engine.trace;
+      pass.memory = engine.memory;
+      const model::Losses losses = parallel::execute(pass);
       loss_sum = loss_sum.defined() ? loss_sum + losses.sum : losses.sum;
     }
     engine.gradients->finish();

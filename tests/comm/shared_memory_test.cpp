@@ -35,6 +35,7 @@ struct Ring {
     Record* record = writer.reserve(payload);
     if (!record) return false;
     record->kind = RecordKind::message;
+    record->placed = false;
     record->bytes = record->part = payload;
     record->number = number;
     std::memset(record->payload(), static_cast<int>(number % 251), static_cast<size_t>(payload));
@@ -166,10 +167,11 @@ TEST(SharedSegment, EachRankSeesTheOthersBoardsRingsAndArenas) {
   EXPECT_EQ(other.arena(1)[100], std::byte{0});
   RingWriter writer = one.writer(0, 2);
   RingReader right = other.reader(0, 2), wrong = other.reader(2, 0);
-  Record* record = writer.reserve(kSharedPartBytes);
+  Record* record = writer.reserve(8192);
   ASSERT_NE(record, nullptr);
   record->kind = RecordKind::message;
-  record->bytes = record->part = kSharedPartBytes;
+  record->placed = false;
+  record->bytes = record->part = 8192;
   writer.publish();
   EXPECT_NE(right.peek(), nullptr);
   EXPECT_EQ(wrong.peek(), nullptr);
@@ -196,7 +198,7 @@ TEST(Pulse, MissesAreCountedOnlyWhileSomebodyLooks) {
 TEST(SharedMemory, AllReduceIsRightForEveryMixOfBuffersAndSizes) {
   harness::on_ranks(3, {.on = harness::On::net}, [](World& world) {
     Group& group = world.everyone();
-    for (const int64_t count : {1, 3, 2048, 6144, 6147, 49152, 49153, 300001}) {
+    for (const int64_t count : {1, 3, 2048, 6144, 6147, 49152, 49153, 300001, 1500007}) {
       for (int mix = 0; mix < 8; ++mix) {
         const bool shared = (mix >> world.rank()) % 2 == 1;
         std::vector<float> mine(static_cast<size_t>(count));

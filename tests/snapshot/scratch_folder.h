@@ -1,33 +1,18 @@
-// A folder of a test's own, gone with it.
 #pragma once
-#include <cstdlib>
-#include <filesystem>
 #include <string>
-#include <unistd.h>
 
-#include "base/check.h"
+#include "harness/scratch_folder.h"
 
 namespace cairn::snapshot {
 
+// A folder of a test's own, with strings for paths, as the snapshot room takes them.
 class ScratchFolder {
  public:
-  ScratchFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "cairn-snapshot-XXXXXX").string();
-    CAIRN_CHECK(::mkdtemp(pattern.data()) != nullptr, "no scratch folder {}", pattern);
-    path_ = pattern;
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-
-  std::string path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ / name; }
+  std::string path() const { return folder_.path().string(); }
+  std::string operator/(const std::string& name) const { return (folder_ / name).string(); }
 
  private:
-  std::filesystem::path path_;
+  harness::ScratchFolder folder_;
 };
 
 }  // namespace cairn::snapshot

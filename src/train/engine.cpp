@@ -1,0 +1,15 @@
+#include "train/engine.h"
+
+namespace cairn::train {
+
+parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch) {
+  return {.model = *engine.model,
+          .at = *engine.weights,
+          .buffers = engine.buffers,
+          .axes = engine.axes,
+          .batch = batch,
+          .objective = *engine.objective,
+          .random = engine.random};
+}
+
+}  // namespace cairn::train

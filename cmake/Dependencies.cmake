@@ -42,6 +42,17 @@ if(CAIRN_TORCH_ROOMS)
   endif()
 endif()
 
+# MPI is optional: without it the mpi transport says what to install.
+option(CAIRN_MPI "Build the mpi transport where MPI is found" ON)
+if(CAIRN_MPI)
+  find_package(MPI QUIET COMPONENTS C)
+endif()
+if(MPI_C_FOUND)
+  message(STATUS "MPI: ${MPI_C_LIBRARIES}")
+else()
+  message(STATUS "MPI: not found (Debian: libopenmpi-dev openmpi-bin); no mpi transport")
+endif()
+
 # CUDA is optional: sources compile where nvcc is, with a GPU or without.
 option(CAIRN_CUDA "Build the CUDA kernels" OFF)
 if(CAIRN_CUDA)

@@ -1,6 +1,8 @@
 // The list of codecs.
 #include "comm/codec.h"
 
+#include <iterator>
+
 #include "base/nearest.h"
 
 namespace cairn::comm {
@@ -31,6 +33,18 @@ std::vector<std::string> codec_names() {
   std::vector<std::string> names;
   for (const Entry& entry : kCodecs) names.emplace_back(entry.name);
   return names;
+}
+
+uint8_t codec_number(std::string_view name) {
+  for (size_t i = 0; i < std::size(kCodecs); ++i) {
+    if (name == kCodecs[i].name) return static_cast<uint8_t>(i + 1);
+  }
+  base::fail_unknown("codec", name, codec_names());
+}
+
+std::string codec_name(uint8_t number) {
+  if (number >= 1 && number <= std::size(kCodecs)) return kCodecs[number - 1].name;
+  return "codec " + std::to_string(number);
 }
 
 std::unique_ptr<const Codec> make_codec(std::string_view name) {

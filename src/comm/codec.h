@@ -42,5 +42,8 @@ class Codec {
 // above 3.1e38 may be rounded to infinity.
 std::unique_ptr<const Codec> make_codec(std::string_view name);
 std::vector<std::string> codec_names();
+// A codec in a message's header: its place in the list, from 1 on; and back, "codec 9" where the list has no such place.
+uint8_t codec_number(std::string_view name);
+std::string codec_name(uint8_t number);
 
 }  // namespace cairn::comm

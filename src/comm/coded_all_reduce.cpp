@@ -153,4 +153,8 @@ Task coded_all_reduce(Exchange& exchange, const Codec& codec, float* x, int64_t 
   return coded_all_reduce(exchange, codec, codec, x, count);
 }
 
+Task coded_all_reduce(Exchange& exchange, const Arguments& arguments) {
+  return coded_all_reduce(exchange, *arguments.codec, static_cast<float*>(arguments.out.data), arguments.out.count);
+}
+
 }  // namespace cairn::comm

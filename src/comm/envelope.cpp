@@ -4,11 +4,13 @@
 
 #include <fmt/format.h>
 
+#include "comm/codec.h"
+
 namespace cairn::comm {
 
 std::string_view name(OperationKind kind) {
-  constexpr std::array<std::string_view, 9> names{"all_reduce", "broadcast",  "all_gather", "reduce_scatter", "gather",
-                                                  "scatter",    "all_to_all", "send",       "barrier"};
+  constexpr std::array<std::string_view, 11> names{"all_reduce", "broadcast", "all_gather", "reduce_scatter",   "gather", "scatter",
+                                                   "all_to_all", "send",      "reduce",     "coded_all_reduce", "barrier"};
   return names.at(static_cast<size_t>(kind));
 }
 
@@ -17,8 +19,10 @@ std::string describe(const Signature& signature, std::string_view what) {
   if (!what.empty()) text += fmt::format(" of {}", what);
   if (signature.kind == OperationKind::barrier) return text;
   text += fmt::format(", {} {}", signature.count, name(signature.dtype));
-  const bool reduces = signature.kind == OperationKind::all_reduce || signature.kind == OperationKind::reduce_scatter;
+  const bool reduces = signature.kind == OperationKind::all_reduce || signature.kind == OperationKind::reduce_scatter ||
+                       signature.kind == OperationKind::reduce;
   if (reduces && signature.reduce != Reduce::sum) text += fmt::format(" {}", name(signature.reduce));
+  if (signature.codec > 0) text += fmt::format(" as {}", codec_name(signature.codec));
   if (signature.root >= 0) text += fmt::format(", root {}", signature.root);
   return text;
 }

@@ -9,7 +9,19 @@
 
 namespace cairn::comm {
 
-enum class OperationKind : uint8_t { all_reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all, send_recv, barrier };
+enum class OperationKind : uint8_t {
+  all_reduce,
+  broadcast,
+  all_gather,
+  reduce_scatter,
+  gather,
+  scatter,
+  all_to_all,
+  send_recv,
+  reduce,
+  coded_all_reduce,
+  barrier
+};
 
 // What an operation is, as all its ranks must agree. It travels with each message, so that a rank that calls something else is named.
 struct Signature {
@@ -19,6 +31,7 @@ struct Signature {
   int32_t root = -1;
   int64_t count = 0;
   uint32_t label = 0;  // of a collective: a hash of what it is said to be of
+  uint8_t codec = 0;   // of a coded_all_reduce: codec_number
   bool operator==(const Signature&) const = default;
 };
 

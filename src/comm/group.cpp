@@ -77,6 +77,20 @@ Work Group::all_reduce(const at::Tensor& x, Reduce reduce, Label label) {
   return brought_back(all_reduce(both.span(), reduce, label), tensors);
 }
 
+Work Group::coded_all_reduce(const at::Tensor& x, const Codec& codec, Label label) {
+  const Host both(x, true);
+  const auto tensors = kept(*state_, both, both);
+  return brought_back(coded_all_reduce(both.span(), codec, label), tensors);
+}
+
+Work Group::reduce(const at::Tensor& x, int root, Reduce how, Label label) {
+  if (size() == 1) return Work::done();
+  const Host both(x, true);
+  const auto tensors = kept(*state_, both, both);
+  const Work work = reduce(both.span(), root, how, label);
+  return rank() == root ? brought_back(work, tensors) : work;
+}
+
 Work Group::broadcast(const at::Tensor& x, int root, Label label) {
   if (size() == 1) return Work::done();
   const Host both(x, rank() == root);
@@ -92,6 +106,19 @@ Work Group::all_gather(const at::Tensor& out, const at::Tensor& in, Label label,
 Work Group::reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduce reduce, Label label, std::vector<int64_t> counts) {
   const auto tensors = kept(*state_, Host(out, false), Host(in, true));
   return brought_back(reduce_scatter(tensors->out.span(), tensors->in.span(), reduce, label, std::move(counts)), tensors);
+}
+
+Work Group::gather(const at::Tensor& out, const at::Tensor& in, int root, Label label, std::vector<int64_t> counts) {
+  const bool here = rank() == root;
+  const auto tensors = kept(*state_, Host(here ? out : in, false), Host(in, true));
+  const Work work = gather(here ? tensors->out.span() : Span{}, tensors->in.span(), root, label, std::move(counts));
+  return here ? brought_back(work, tensors) : work;
+}
+
+Work Group::scatter(const at::Tensor& out, const at::Tensor& in, int root, Label label, std::vector<int64_t> counts) {
+  const bool here = rank() == root;
+  const auto tensors = kept(*state_, Host(out, false), Host(here ? in : out, here));
+  return brought_back(scatter(tensors->out.span(), here ? tensors->in.span() : Span{}, root, label, std::move(counts)), tensors);
 }
 
 Work Group::all_to_all(const at::Tensor& out, const at::Tensor& in, Label label, std::vector<int64_t> out_counts,

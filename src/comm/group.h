@@ -15,6 +15,7 @@ class Tensor;
 
 namespace cairn::comm {
 
+class Codec;
 class World;
 
 // Elements in memory that somebody else owns and keeps until the operation on them is done.
@@ -54,8 +55,14 @@ class Group {
   const std::vector<int>& ranks() const;  // the world's numbers of the members, in order
   World& world() const;
 
-  // x becomes the reduction of all ranks' x. Each rank sends 2(n-1)/n of x.
+  // x becomes the reduction of all ranks' x. Up to 8 ranks each sends 2(n-1)/n of x and the sum is in rank order; choice.h says what
+  // happens beyond.
   Work all_reduce(Span x, Reduce reduce, Label label);
+  // x (f32) becomes the sum of all ranks' x, which travel as codes: coded_all_reduce.h says what comes of it. One of make_codec's; it need
+  // not live longer than the call.
+  Work coded_all_reduce(Span x, const Codec& codec, Label label);
+  // The root's x becomes the reduction of all ranks' x, in rank order; elsewhere x stays as it is.
+  Work reduce(Span x, int root, Reduce reduce, Label label);
   // x becomes the root's x.
   Work broadcast(Span x, int root, Label label);
   // out becomes the ranks' `in`, one after the other. `in` may be its own place inside `out`.
@@ -75,9 +82,14 @@ class Group {
   Work barrier(std::string_view what = "");
 
   Work all_reduce(const at::Tensor& x, Reduce reduce, Label label);
+  Work coded_all_reduce(const at::Tensor& x, const Codec& codec, Label label);
+  Work reduce(const at::Tensor& x, int root, Reduce reduce, Label label);
   Work broadcast(const at::Tensor& x, int root, Label label);
   Work all_gather(const at::Tensor& out, const at::Tensor& in, Label label, std::vector<int64_t> counts = {});
   Work reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduce reduce, Label label, std::vector<int64_t> counts = {});
+  // Where it is not needed (gather: out, scatter: in, both but at the root), a tensor may be undefined.
+  Work gather(const at::Tensor& out, const at::Tensor& in, int root, Label label, std::vector<int64_t> counts = {});
+  Work scatter(const at::Tensor& out, const at::Tensor& in, int root, Label label, std::vector<int64_t> counts = {});
   Work all_to_all(const at::Tensor& out, const at::Tensor& in, Label label, std::vector<int64_t> out_counts = {},
                   std::vector<int64_t> in_counts = {});
   Work send(const at::Tensor& x, int peer, Label label);

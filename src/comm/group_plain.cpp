@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "comm/codec.h"
 #include "comm/group.h"
 #include "comm/operation.h"
 
@@ -50,6 +51,20 @@ void Group::set_deadline(std::chrono::nanoseconds deadline) { state_->deadline =
 Work Group::all_reduce(Span x, Reduce reduce, Label label) {
   const Signature signature{OperationKind::all_reduce, x.dtype, reduce, -1, x.count};
   return state_->start(signature, label, {.out = x, .in = x, .reduce = reduce, .counts = even_counts(x.count, size())}, &comm::all_reduce);
+}
+
+Work Group::coded_all_reduce(Span x, const Codec& codec, Label label) {
+  CAIRN_CHECK(x.dtype == Dtype::f32, "coded_all_reduce of {}: only f32 can be coded", name(x.dtype));
+  Signature signature{OperationKind::coded_all_reduce, x.dtype, Reduce::sum, -1, x.count};
+  signature.codec = codec_number(codec.name());
+  return state_->start(signature, label, {.out = x, .in = x, .codec = make_codec(codec.name())}, &comm::coded_all_reduce);
+}
+
+Work Group::reduce(Span x, int root, Reduce reduce, Label label) {
+  check_member(*state_, root, "reduce");
+  const Signature signature{OperationKind::reduce, x.dtype, reduce, root, x.count};
+  return state_->start(signature, label, {.out = x, .in = x, .reduce = reduce, .root = root, .counts = even_counts(x.count, size())},
+                       &comm::reduce);
 }
 
 Work Group::broadcast(Span x, int root, Label label) {

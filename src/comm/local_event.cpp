@@ -26,8 +26,9 @@ uint64_t scramble(std::initializer_list<uint64_t> values) {
 
 uint64_t LocalEvent::computed_checksum() const {
   const Signature& s = envelope.signature;
-  const uint64_t signature = scramble({static_cast<uint64_t>(s.kind), static_cast<uint64_t>(s.dtype), static_cast<uint64_t>(s.reduce),
-                                       static_cast<uint64_t>(s.root), static_cast<uint64_t>(s.count), uint64_t{s.label}});
+  const uint64_t signature =
+      scramble({static_cast<uint64_t>(s.kind), static_cast<uint64_t>(s.dtype), static_cast<uint64_t>(s.reduce),
+                static_cast<uint64_t>(s.root), static_cast<uint64_t>(s.count), uint64_t{s.label}, uint64_t{s.codec}});
   return scramble({static_cast<uint64_t>(kind), envelope.group, envelope.sequence, envelope.step, signature,
                    base::checksum(std::string_view(envelope.what, sizeof envelope.what)), static_cast<uint64_t>(bytes),
                    static_cast<uint64_t>(offset), data ? base::checksum(std::span(data.get(), static_cast<size_t>(bytes))) : 0});

@@ -21,7 +21,7 @@ struct Wire {
   uint8_t frame_kind, purpose;
   uint64_t group, sequence;
   uint32_t step;
-  uint8_t kind, dtype, reduce, zero;
+  uint8_t kind, dtype, reduce, codec;
   int32_t root;
   uint32_t label;
   int64_t count, bytes, offset;
@@ -46,7 +46,7 @@ std::array<std::byte, kFrameBytes> encode(const Frame& frame) {
             .kind = static_cast<uint8_t>(e.signature.kind),
             .dtype = static_cast<uint8_t>(e.signature.dtype),
             .reduce = static_cast<uint8_t>(e.signature.reduce),
-            .zero = 0,
+            .codec = e.signature.codec,
             .root = e.signature.root,
             .label = e.signature.label,
             .count = e.signature.count,
@@ -81,7 +81,7 @@ Frame decode(std::span<const std::byte, kFrameBytes> header, int64_t message_byt
                     wire.sequence,
                     wire.step,
                     {static_cast<OperationKind>(wire.kind), static_cast<Dtype>(wire.dtype), static_cast<Reduce>(wire.reduce), wire.root,
-                     wire.count, wire.label}};
+                     wire.count, wire.label, wire.codec}};
   std::memcpy(frame.envelope.what, wire.what, sizeof(wire.what));
   frame.envelope.what[sizeof(wire.what) - 1] = 0;
   for (char& c : frame.envelope.what) {

@@ -28,6 +28,22 @@ Error as_error(const std::exception_ptr& failure) {
   }
 }
 
+bool contains(const std::vector<int>& ranks, int rank) { return std::find(ranks.begin(), ranks.end(), rank) != ranks.end(); }
+
+// Nobody is done before everybody began.
+bool needs_all(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::all_reduce:
+    case OperationKind::coded_all_reduce:
+    case OperationKind::all_gather:
+    case OperationKind::reduce_scatter:
+    case OperationKind::barrier:
+      return true;
+    default:
+      return false;
+  }
+}
+
 Envelope addressed(const Group::State& group, const Signature& signature, uint64_t sequence, std::string_view what) {
   Envelope envelope;
   envelope.group = group.id + (signature.kind == OperationKind::send_recv ? 1 : 0);
@@ -100,9 +116,32 @@ const Operation& Operation::holdup() const {
   return *this;
 }
 
+std::vector<int> Operation::culprits() const {
+  const std::vector<int> late = exchange.late();
+  if (signature.kind == OperationKind::send_recv) return late;
+  std::vector<int> absent, elsewhere;
+  for (const int rank : group->ranks) {
+    if (rank == group->transport.rank()) continue;
+    const auto theirs = group->transport.doing(rank);
+    if (!theirs || theirs->group != group->id) {
+      elsewhere.push_back(rank);  // it may have started ours before
+    } else if (theirs->sequence < sequence) {
+      absent.push_back(rank);
+    }
+  }
+  if (!absent.empty() && needs_all(signature.kind)) return absent;
+  std::vector<int> missed;
+  for (const int rank : late) {
+    if (contains(absent, rank) || contains(elsewhere, rank)) missed.push_back(rank);
+  }
+  if (!missed.empty()) return missed;
+  if (!absent.empty()) return absent;
+  return elsewhere.empty() ? late : elsewhere;
+}
+
 Error Operation::timed_out(std::chrono::nanoseconds waited) const {
   if (&holdup() != this) return holdup().timed_out(waited);
-  const std::vector<int> late = exchange.late();
+  const std::vector<int> late = culprits();
   Error failure(Error::Kind::lost_peer,
                 fmt::format("rank {} lost: silent for {:.1f} s in {}", fmt::join(late, ", "), base::seconds(waited), describe()));
   failure.about_peer(late.empty() ? -1 : late.front()).with(group->where(*this));
@@ -112,13 +151,14 @@ Error Operation::timed_out(std::chrono::nanoseconds waited) const {
 void Operation::warn(std::chrono::nanoseconds waited) const {
   if (&holdup() != this) return holdup().warn(waited);
   std::string doing;
-  for (const int rank : exchange.late()) {
+  const std::vector<int> late = culprits();
+  for (const int rank : late) {
     if (const auto theirs = group->transport.doing(rank)) {
       doing += fmt::format("; rank {} last started {}", rank, comm::describe(theirs->signature, theirs->what));
     }
   }
-  group->world.log().warn("waiting for rank {} waited_s={:.1f} in {} ({}){}", fmt::join(exchange.late(), ", "), base::seconds(waited),
-                          describe(), group->where(*this), doing);
+  group->world.log().warn("waiting for rank {} waited_s={:.1f} in {} ({}){}", fmt::join(late, ", "), base::seconds(waited), describe(),
+                          group->where(*this), doing);
 }
 
 void Operation::end(std::optional<Error> failure) {
@@ -195,7 +235,7 @@ void Group::State::settle() {
 bool Group::State::look_for_losses(bool only_tainted) {
   for (size_t i = losses_seen; i < transport.losses().size(); ++i) {
     const Loss& loss = transport.losses()[i];
-    if ((only_tainted && !loss.tainted) || std::find(ranks.begin(), ranks.end(), loss.rank) == ranks.end()) continue;
+    if ((only_tainted && !loss.tainted) || !contains(ranks, loss.rank)) continue;
     Error error(Error::Kind::lost_peer, fmt::format("rank {} lost: {}", loss.rank, loss.reason));
     error.about_peer(loss.culprit);
     fail_all(error);
@@ -264,8 +304,8 @@ void Group::State::judge() {
 
 void Group::State::check_boards(const Operation& operation) {
   if (operation.signature.kind == OperationKind::send_recv) return;
-  for (const int rank : operation.exchange.late()) {
-    const auto theirs = transport.doing(rank);
+  for (const int rank : ranks) {
+    const auto theirs = rank == transport.rank() ? std::nullopt : transport.doing(rank);
     if (theirs && theirs->group == id && theirs->sequence == operation.sequence && theirs->signature != operation.signature) {
       contest(operation.sequence, operation.signature, mismatch(rank, *theirs, transport.rank(), operation.signature, operation.what));
     }

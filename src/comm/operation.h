@@ -26,6 +26,9 @@ struct Operation final : Work::State {
   void end(std::optional<Error> failure);  // done, or failed; cancels what is still under way
   // What keeps it from completing: itself, or the first unfinished operation before it.
   const Operation& holdup() const;
+  // Whom it waits for: those who have not started it, where that can be seen; else those whose messages are missing and who do not show
+  // that they are in it too. In a ring or tree the one whose message is missing may itself only wait.
+  std::vector<int> culprits() const;
   Error timed_out(std::chrono::nanoseconds waited) const;
   void warn(std::chrono::nanoseconds waited) const;
 
@@ -92,7 +95,7 @@ struct Group::State {
   void check_early(int from, const Envelope& envelope);
   void contest(uint64_t sequence, const Signature& ours, Error error);
   void judge();  // ends a dispute, once it is clear or its time is over
-  // Do those for whom an operation waits show that they are in another one?
+  // Does a member show that it is in another operation of the same number?
   void check_boards(const Operation& operation);
   void note_end(const Operation& operation);
   std::string where(const Operation& operation) const;  // "operation 5 of ranks 0 1 2"

@@ -13,6 +13,7 @@
 #include "comm/envelope.h"
 #include "comm/label.h"
 #include "comm/ledger.h"
+#include "comm/link_facts.h"
 
 namespace cairn::comm {
 
@@ -53,6 +54,7 @@ class Transport {
   // Reads from a region that the peer exposes, now or later; booked at the peer.
   virtual Completion pull(int peer, const Envelope& envelope, int64_t offset, void* into, int64_t bytes, Take take, Dtype dtype) = 0;
   virtual Pieces pieces(const std::vector<int>& /*ranks*/) const { return {}; }
+  virtual LinkFacts link_facts(const std::vector<int>& /*ranks*/) const { return {}; }  // the same on all of these ranks
   // Done at this time of clock().
   virtual Completion timer(std::chrono::nanoseconds at) = 0;
 

@@ -40,6 +40,8 @@ class BrokenTransport final : public comm::Transport {
                   comm::Dtype dtype) override {
     return inside_->pull(peer, envelope, offset, into, bytes, take, dtype);
   }
+  comm::Pieces pieces(const std::vector<int>& ranks) const override { return inside_->pieces(ranks); }
+  comm::LinkFacts link_facts(const std::vector<int>& ranks) const override { return inside_->link_facts(ranks); }
   Completion timer(nanoseconds at) override { return inside_->timer(at); }
   void cancel(Transfer& transfer) override {
     transfer.done = true;

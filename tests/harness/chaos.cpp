@@ -14,7 +14,9 @@
 #include <fmt/ranges.h>
 
 #include "base/random.h"
+#include "comm/codec.h"
 #include "harness/chaos_values.h"
+#include "harness/link_facts_transport.h"
 #include "harness/ranks.h"
 
 namespace cairn::harness {
@@ -104,6 +106,7 @@ Story::Operation make_operation(Dice& dice, const Story& story) {
   operation.kind = static_cast<OperationKind>(dice.between(0, static_cast<int64_t>(OperationKind::barrier)));
   if (dice.one_in(3)) operation.kind = OperationKind::all_reduce;
   operation.dtype = dice.any_of({Dtype::f32, Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16, Dtype::i32, Dtype::i64, Dtype::u8});
+  if (operation.kind == OperationKind::coded_all_reduce) operation.dtype = Dtype::f32;
   operation.reduce = dice.any_of({Reduce::sum, Reduce::sum, Reduce::max, Reduce::min});
   operation.root = static_cast<int>(dice.below(members));
   operation.to = static_cast<int>((operation.root + dice.between(1, members - 1)) % members);
@@ -146,6 +149,15 @@ Fault make_fault(Dice& dice, const Story& story) {
 }
 
 // --- what the ranks do ---
+
+// Floats as a codec leaves them.
+std::vector<std::byte> through(const comm::Codec& codec, std::vector<std::byte> x) {
+  const auto count = static_cast<int64_t>(x.size() / sizeof(float));
+  std::vector<std::byte> codes(static_cast<size_t>(codec.encoded_bytes(count)));
+  codec.encode(reinterpret_cast<const float*>(x.data()), count, codes.data());
+  codec.decode(codes.data(), count, reinterpret_cast<float*>(x.data()));
+  return x;
+}
 
 struct Buffers {
   std::vector<std::byte> in, out, expected;
@@ -249,12 +261,19 @@ comm::Work Actor::start(comm::Group& group, int k, int me, Buffers& b) {
     for (int member = 0; member < n; ++member) all.push_back(values(member, whole));
     return reduced_values(o.dtype, o.reduce, all);
   };
+  const auto all_reduced = [&] {
+    std::vector<std::vector<std::byte>> all;
+    for (int member = 0; member < n; ++member) all.push_back(values(member, whole));
+    const comm::Pieces pieces = group.world().transport().pieces(group.ranks());
+    const auto algorithm = comm::choose_all_reduce(whole * size_of(o.dtype), n, pieces, story_.facts);
+    return all_reduced_values(algorithm, o.dtype, o.reduce, std::move(all));
+  };
   const auto blank = [&](int64_t count) { return std::vector<std::byte>(static_cast<size_t>(count * size_of(o.dtype)), std::byte(0xee)); };
   const std::string what = fmt::format("operation {}", k);
   const comm::Label label{comm::Purpose::data, what};
   switch (o.kind) {
     case OperationKind::all_reduce:
-      b.out = values(me, whole), b.expected = reduced();
+      b.out = values(me, whole), b.expected = all_reduced();
       return group.all_reduce(span(b.out), o.reduce, label);
     case OperationKind::broadcast:
       b.out = values(me, whole), b.expected = values(o.root, whole);
@@ -285,6 +304,17 @@ comm::Work Actor::start(comm::Group& group, int k, int me, Buffers& b) {
       b.expected = values(o.root, whole);
       b.out = me == o.root ? b.expected : blank(whole);
       return me == o.root ? group.send(span(b.out), o.to, label) : group.recv(span(b.out), o.root, label);
+    case OperationKind::reduce:
+      b.out = values(me, whole), b.expected = me == o.root ? reduced() : b.out;
+      return group.reduce(span(b.out), o.root, o.reduce, label);
+    case OperationKind::coded_all_reduce: {
+      const auto names = comm::codec_names();
+      const auto codec = comm::make_codec(names[k % names.size()]);
+      std::vector<std::vector<std::byte>> all;
+      for (int member = 0; member < n; ++member) all.push_back(through(*codec, values(member, whole)));
+      b.out = values(me, whole), b.expected = through(*codec, reduced_values(o.dtype, Reduce::sum, all));
+      return group.coded_all_reduce(span(b.out), *codec, label);
+    }
     case OperationKind::barrier:
       break;
   }
@@ -373,8 +403,11 @@ Story make_story(uint64_t seed) {
   Dice dice(base::Random(seed).for_purpose("story"));
   Story story;
   story.seed = seed;
-  story.ranks = static_cast<int>(dice.one_in(16) ? 16 : dice.between(2, 8));
+  story.ranks = static_cast<int>(dice.one_in(16) ? dice.between(9, 16) : dice.between(2, 8));
   story.link = make_link(dice, story.ranks);
+  story.facts.overhead = dice.any_of({0ns, nanoseconds(2us), nanoseconds(1ms)});
+  story.facts.ranks_per_core = dice.any_of({1.0, 100.0});
+  story.facts.crowding = dice.any_of({0.0, 1000.0});
   story.groups = make_groups(dice, story.ranks);
   for (int64_t k = dice.between(3, 20); k > 0; --k) story.operations.push_back(make_operation(dice, story));
   for (int64_t k = dice.below(4); k > 0; --k) story.faults.push_back(make_fault(dice, story));
@@ -382,9 +415,10 @@ Story make_story(uint64_t seed) {
 }
 
 std::string describe(const Story& story) {
-  std::string text = fmt::format("seed {}: {} ranks, link {} us, jitter {}, sigma {}, loss {}{}\n", story.seed, story.ranks,
-                                 story.link.latency.count() / 1000, story.link.jitter, story.link.latency_sigma, story.link.loss,
-                                 story.link.latency_matrix.empty() ? "" : ", latencies from a matrix");
+  std::string text = fmt::format(
+      "seed {}: {} ranks, overhead {} us, crowding {}, {} ranks per core, link {} us, jitter {}, sigma {}, loss {}{}\n", story.seed,
+      story.ranks, story.facts.overhead.count() / 1000, story.facts.crowding, story.facts.ranks_per_core, story.link.latency.count() / 1000,
+      story.link.jitter, story.link.latency_sigma, story.link.loss, story.link.latency_matrix.empty() ? "" : ", latencies from a matrix");
   for (const Fault& fault : story.faults) text += fmt::format("  fault: {}\n", describe(fault));
   for (size_t k = 0; k < story.operations.size(); ++k) {
     const Story::Operation& o = story.operations[k];
@@ -401,7 +435,10 @@ Outcome play(const Story& story, const Wrap& wrap) {
   std::deque<Actor> actors;
   for (int rank = 0; rank < story.ranks; ++rank) actors.emplace_back(story, started);
   Options options{.seed = story.seed, .deadline = story.deadline, .link = story.link, .lost_after = kLostAfter, .expect_errors = true};
-  options.wrap = wrap;
+  options.wrap = [&](std::unique_ptr<comm::Transport> inside) {
+    auto told = with_link_facts(std::move(inside), story.facts);
+    return wrap ? wrap(std::move(told)) : std::move(told);
+  };
   const Run run = on_ranks(story.ranks, options, faults, [&](comm::World& world) {
     Actor& actor = actors[world.rank()];
     try {

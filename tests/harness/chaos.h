@@ -35,6 +35,7 @@ struct Story {
   uint64_t seed = 0;
   int ranks = 2;
   comm::LinkModel link = {};
+  comm::LinkFacts facts = {};  // what the ranks are told of the links: more than eight choose their algorithms by it
   std::chrono::nanoseconds deadline = std::chrono::seconds(20);
   std::vector<Members> groups = {};
   std::vector<Operation> operations = {};

@@ -1,10 +1,12 @@
 #include "harness/chaos_values.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "base/random.h"
+#include "comm/group.h"
 
 namespace cairn::harness {
 namespace {
@@ -133,6 +135,39 @@ std::vector<std::byte> reduced_values(Dtype dtype, Reduce reduce, const std::vec
     }
     return result;
   });
+}
+
+std::vector<std::byte> all_reduced_values(comm::AllReduce algorithm, Dtype dtype, Reduce reduce, std::vector<std::vector<std::byte>> x) {
+  const auto n = x.size();
+  if (algorithm == comm::AllReduce::direct) return reduced_values(dtype, reduce, x);
+  if (algorithm == comm::AllReduce::ring) {
+    std::vector<std::byte> all;
+    const int64_t size = comm::size_of(dtype);
+    const auto counts = comm::even_counts(static_cast<int64_t>(x[0].size()) / size, static_cast<int>(n));
+    for (size_t part = 0; part < n; ++part) {
+      std::vector<std::vector<std::byte>> versions;
+      for (size_t i = 1; i <= n; ++i) {
+        const auto first = x[(part + i) % n].begin() + static_cast<int64_t>(all.size());
+        versions.emplace_back(first, first + counts[part] * size);
+      }
+      const auto sum = reduced_values(dtype, reduce, versions);
+      all.insert(all.end(), sum.begin(), sum.end());
+    }
+    return all;
+  }
+  const size_t pairs = algorithm == comm::AllReduce::halving ? n - std::bit_floor(n) : 0;
+  for (size_t i = 0; i < pairs; ++i) {
+    x[i] = reduced_values(dtype, reduce, {x[i], x[i + 1]});
+    x.erase(x.begin() + static_cast<int64_t>(i) + 1);
+  }
+  while (x.size() > 1) {  // neighbours; the last one may be alone
+    std::vector<std::vector<std::byte>> next;
+    for (size_t i = 0; i < x.size(); i += 2) {
+      next.push_back(i + 1 < x.size() ? reduced_values(dtype, reduce, {x[i], x[i + 1]}) : x[i]);
+    }
+    x = std::move(next);
+  }
+  return x[0];
 }
 
 }  // namespace cairn::harness

@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "comm/local.h"
+#include "comm/mpi_transport.h"
 #include "comm/net.h"
 
 namespace cairn::harness {
@@ -109,7 +110,7 @@ class Course {
     if (!first) return;
     Error told = *first;
     throw told.with(fmt::format("rank {} of {} on {}, seed {}: give harness::Options{{.seed = {}}} to replay", culprit, n_,
-                                options_.on == On::local ? "local" : "net", options_.seed, options_.seed));
+                                name(options_.on), options_.seed, options_.seed));
   }
 
   int n_;
@@ -180,7 +181,53 @@ Run run_net(int n, const Options& options, const Faults& faults, const std::func
   return run;
 }
 
+// What every rank sent, known to all. As many messages as there were; which of them held the bytes is not kept.
+comm::Ledger ledger_of_all(comm::World& world) {
+  const int n = world.size();
+  std::vector<comm::Ledger::Total> mine, all;
+  for (int to = 0; to < n; ++to) {
+    for (int p = 0; p < comm::kPurposes; ++p) mine.push_back(world.ledger().between(world.rank(), to, static_cast<comm::Purpose>(p)));
+  }
+  all.resize(mine.size() * static_cast<size_t>(n));
+  const auto span = [](std::vector<comm::Ledger::Total>& totals) {
+    return comm::Span{totals.data(), static_cast<int64_t>(totals.size() * sizeof(comm::Ledger::Total)), comm::Dtype::u8};
+  };
+  world.everyone().all_gather(span(all), span(mine), {comm::Purpose::control, "ledgers"}).wait();
+  comm::Ledger merged;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const int pair = static_cast<int>(i) / comm::kPurposes;
+    comm::Ledger::Message message{
+        .from = pair / n, .to = pair % n, .bytes = all[i].bytes, .purpose = static_cast<comm::Purpose>(i % comm::kPurposes)};
+    for (int64_t k = 0; k < all[i].messages; ++k, message.bytes = 0) merged.book(message);
+  }
+  return merged;
+}
+
+Run run_mpi(int n, const Options& options, const Faults& faults, const std::function<void(comm::World&)>& body) {
+  if (!faults.empty()) base::fail_input("{}: not possible on mpi, only on local", describe(faults.all().front()));
+  Course course(n, options, faults);
+  std::unique_ptr<comm::Transport> transport = comm::make_mpi_transport();
+  const int rank = transport->rank();
+  if (transport->size() != n) base::fail_input("a test of {} ranks on mpi, and mpirun started {}", n, transport->size());
+  comm::World world(std::move(transport), course.world_options(rank, nullptr));
+  comm::Ledger ledger;
+  std::exception_ptr how;
+  try {
+    course.run(world, body);
+    ledger = ledger_of_all(world);
+  } catch (const std::exception& error) {
+    world.fail(error);
+    how = std::current_exception();
+  }
+  course.end(rank, how);
+  Run run = course.result();
+  run.ledger = std::move(ledger);
+  return run;
+}
+
 }  // namespace
+
+std::string name(On on) { return on == On::local ? "local" : on == On::net ? "net" : "mpi"; }
 
 Faults& Faults::add(comm::Fault fault) {
   all_.push_back(std::move(fault));
@@ -235,7 +282,15 @@ const Error& Run::error_on(int rank) const {
 }
 
 Run on_ranks(int n, const Options& options, const Faults& faults, const std::function<void(comm::World&)>& body) {
-  return options.on == On::local ? run_local(n, options, faults, body) : run_net(n, options, faults, body);
+  switch (options.on) {
+    case On::local:
+      return run_local(n, options, faults, body);
+    case On::net:
+      return run_net(n, options, faults, body);
+    case On::mpi:
+      return run_mpi(n, options, faults, body);
+  }
+  base::fail_input("no such transport");
 }
 
 Run on_ranks(int n, const Options& options, const std::function<void(comm::World&)>& body) { return on_ranks(n, options, Faults(), body); }

@@ -15,7 +15,8 @@
 
 namespace cairn::harness {
 
-enum class On { local, net };
+enum class On { local, net, mpi };
+std::string name(On on);
 
 // What shall go wrong, as data, one call for each fault: `Faults().lose({.rank = 2, .before_collective = 1})`. comm::Fault says what each
 // does and who is to blame for it; on net only lose and freeze before a collective are possible.
@@ -109,7 +110,9 @@ struct Run {
 };
 
 // Runs the body on n ranks: threads of this process, each with a World of its own, joined by a virtual network or by real loopback sockets.
-// With faults or expect_errors the ranks' errors are kept, without they are rethrown with the seed. A body may return something: ignored.
+// On mpi this process is one of the n ranks that mpirun started, all of which call this; the Run then has this rank's errors and log, and
+// (where the body went well) the ledger of all. With faults or expect_errors the ranks' errors are kept, without they are rethrown with the
+// seed. A body may return something: ignored.
 Run on_ranks(int n, const Options& options, const Faults& faults, const std::function<void(comm::World&)>& body);
 Run on_ranks(int n, const Options& options, const std::function<void(comm::World&)>& body);
 Run on_ranks(int n, const Faults& faults, const std::function<void(comm::World&)>& body);

@@ -1,0 +1,56 @@
+#include "comm/exchange.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+namespace cairn::comm {
+
+Exchange::Exchange(Transport& transport, const std::vector<int>& ranks, int me, Envelope envelope, Purpose purpose)
+    : transport_(transport), ranks_(ranks), me_(me), envelope_(envelope), purpose_(purpose) {}
+
+Completion Exchange::watch(uint32_t step, Completion completion) {
+  if (!completion.done()) watched_.push_back({step, completion.transfer()});
+  return completion;
+}
+
+Completion Exchange::send(int peer, uint32_t step, const void* data, int64_t bytes) {
+  envelope_.step = step;
+  return watch(step, transport_.send(ranks_[peer], envelope_, purpose_, data, bytes));
+}
+
+Completion Exchange::recv(int peer, uint32_t step, void* into, int64_t bytes) {
+  envelope_.step = step;
+  return watch(step, transport_.recv(ranks_[peer], envelope_, into, bytes));
+}
+
+Completion Exchange::recv_view(int peer, uint32_t step, int64_t bytes) {
+  envelope_.step = step;
+  return watch(step, transport_.recv_view(ranks_[peer], envelope_, bytes));
+}
+
+std::vector<int> Exchange::late() const {
+  for (const bool outgoing : {false, true}) {
+    std::optional<uint32_t> first_step;
+    for (const auto& [step, transfer] : watched_) {
+      if (!transfer->done && transfer->outgoing == outgoing) first_step = std::min(first_step.value_or(step), step);
+    }
+    if (!first_step) continue;
+    std::set<int> peers;
+    for (const auto& [step, transfer] : watched_) {
+      if (!transfer->done && transfer->outgoing == outgoing && step == *first_step) peers.insert(transfer->peer);
+    }
+    return {peers.begin(), peers.end()};
+  }
+  return {};
+}
+
+std::vector<int> Exchange::heard() const {
+  std::set<int> peers;
+  for (const auto& [step, transfer] : watched_) {
+    if (transfer->done && !transfer->outgoing && !transfer->error && !transfer->cancelled) peers.insert(transfer->peer);
+  }
+  return {peers.begin(), peers.end()};
+}
+
+}  // namespace cairn::comm

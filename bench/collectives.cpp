@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "bench/peer_python.h"
 #include "comm/net.h"
+#include "comm/net_listen.h"
 #include "comm/world.h"
 #include "study/benches.h"
 #include "study/process.h"
@@ -128,7 +129,7 @@ Times run_ours(int ranks, bool from_group, const BenchOptions& options) {
     children.push_back(child);
   }
   for (const comm::NetSetup& setup : setups) {
-    for (const int fd : {setup.listener_fd, setup.segment_fd}) {
+    for (const int fd : setup.fds()) {
       if (fd >= 0) ::close(fd);
     }
   }
@@ -160,7 +161,7 @@ Times run_mpi(int ranks, const BenchOptions& options) {
 
 Times run_gloo(int ranks, const std::string& python, const BenchOptions& options) {
   const std::string log = options.scratch + "/gloo.log";
-  const auto [fd, port] = comm::listen_on_loopback();
+  const auto [fd, port] = comm::listen_at("127.0.0.1");
   ::close(fd);
   const std::string script = std::string(CAIRN_BENCH_FOLDER) + "/collectives_gloo.py";
   const Ended ended = run_program({python, script, std::to_string(ranks), std::to_string(port), options.only}, log);

@@ -19,6 +19,9 @@ add_library(cairn_flags INTERFACE)
 target_compile_options(cairn_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow=local -Werror -Wno-restrict -fno-math-errno -fno-trapping-math>)
 target_include_directories(cairn_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
+if(CMAKE_UNITY_BUILD)
+  target_compile_options(cairn_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)  # takes joined sources for headers
+endif()
 if(CAIRN_SANITIZE)
   target_compile_options(cairn_flags INTERFACE -fsanitize=${CAIRN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(cairn_flags INTERFACE -fsanitize=${CAIRN_SANITIZE})

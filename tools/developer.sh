@@ -75,11 +75,26 @@ select_cases() {
 run_slowest() {
   local log=$root/build/$preset/compile_times.log
   [[ -s $log ]] || stop "$log: nothing was compiled there yet; ./cairn build first"
-  awk '{ cpu[$4] = $1 + $2; wall[$4] = $3 } END { for (f in cpu) printf "%.1f %.1f %s\n", cpu[f], wall[f], f }' "$log" |
+  # Sources that are compiled together share the time evenly: such a unit is a file that includes them.
+  awk -v folder="$root/build/$preset/" -v root="$root/" '
+    { cpu[$4] = $1 + $2; wall[$4] = $3 }
+    END {
+      for (f in cpu) {
+        n = 0
+        unit = folder f
+        sub(/\.o$/, "", unit)
+        while (f ~ /\/Unity\// && (getline line < unit) > 0) if (line ~ /^#include/) sources[++n] = line
+        if (n == 0) printf "%.2f %.2f %s\n", cpu[f], wall[f], f
+        for (i = 1; i <= n; i++) {
+          gsub(/^#include "|"$/, "", sources[i])
+          printf "%.2f %.2f %s\n", cpu[f] / n, wall[f] / n, substr(sources[i], length(root) + 1) (n > 1 ? " (with " n - 1 " more)" : "")
+        }
+      }
+    }' "$log" |
     sed -E -e 's,tests/CMakeFiles/[^/]*\.dir/,tests/,' -e 's,CMakeFiles/[^/]*\.dir/,,' -e 's,\.o$,,' | sort -rn |
     awk -v top="${1:-15}" '
       /\.gch$/ { header = $1; next }
-      { cpu[++n] = $1; total += $1; if (n <= top) lines[n] = sprintf("%8.1f %8.1f  %s", $1, $2, $3) }
+      { cpu[++n] = $1; total += $1; name = $0; sub(/^[^ ]+ [^ ]+ /, "", name); if (n <= top) lines[n] = sprintf("%8.1f %8.1f  %s", $1, $2, name) }
       END {
         print "   CPU s   wall s  file"
         for (i = 1; i <= n && i <= top; i++) print lines[i]

@@ -11,4 +11,8 @@ void fail_check(const char* condition, const char* file, int line, const std::st
               fmt::format("{}: `{}` does not hold at {}:{}; this is a bug in Cairn", values, condition, path, line));
 }
 
+void fail_corrupt(const std::string& path, const std::string& reason) {
+  throw Error(Error::Kind::corrupt_file, fmt::format("{}: {}", path, reason));
+}
+
 }  // namespace cairn::base

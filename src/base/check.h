@@ -13,6 +13,9 @@ template <typename... Args>
   throw Error(Error::Kind::bad_input, fmt::format(format, std::forward<Args>(args)...));
 }
 
+// Throws about a file whose content cannot be used.
+[[noreturn]] void fail_corrupt(const std::string& path, const std::string& reason);
+
 }  // namespace cairn::base
 
 // States what must hold if the code is right; stays on in release. Bad input is never a check.

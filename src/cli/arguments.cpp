@@ -16,16 +16,38 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
   command->add_option("recipe", a.recipe, "A recipe (TOML); without one every key has its default");
   command->add_option("--data", a.data, "A text file to train on (data.path)");
   command->add_option("--set", a.sets, "A recipe key: --set train.steps=200; may be repeated")->allow_extra_args(false)->take_all();
-  command->add_option("--nproc", a.nproc, "Ranks to start")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  command->add_option("--transport", a.transport, "How ranks talk: net (processes) or local (threads on a virtual network)")
-      ->check(CLI::IsMember({"local", "net"}))
+  command->add_option("--nproc", a.nproc, "Ranks to start on this machine")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->each([&a](const std::string&) { a.nproc_given = true; });
+  command->add_option("--transport", a.transport,
+                      "How ranks talk: net (processes), local (threads on a virtual network) or mpi (processes that mpirun started)")
+      ->check(CLI::IsMember({"local", "net", "mpi"}))
       ->capture_default_str();
   command->add_option("--device", a.device, "What computes")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
   command->add_option("--out", a.out, "The run directory (default: runs/NAME, the first that is free)");
   command->add_option("--seed", a.seed, "train.seed")->check(CLI::NonNegativeNumber);
   command->add_option("--resume", a.resume, "Continue a run: its directory, or `auto` for the newest one");
   command->add_flag("--dry-run", a.dry_run, "Show what would run and the memory of each rank, and stop");
-  command->footer("Every recipe key with its default and range: cairn reference");
+  const char* several = "Several machines: run the same command on each, with its own --node-rank";
+  command->add_option("--nnodes", a.nnodes, "How many machines")->check(CLI::Range(1, 1 << 16))->group(several);
+  command->add_option("--node-rank", a.node_rank, "Which of them this is, from 0")->check(CLI::NonNegativeNumber)->group(several);
+  command->add_option("--rendezvous", a.rendezvous, "HOST:PORT where they meet: an address of machine 0")->group(several);
+  command->add_option("--key", a.key, "The run's key file, the same everywhere (`cairn key FILE` makes one)")->group(several);
+  command->add_option("--address", a.address, "Where the others reach this machine (default: as machine 0 sees it)")->group(several);
+  command->add_option("--tls-authority", a.tls_authority, "Instead of a key: the authority whose certificates are believed (PEM)")
+      ->group(several);
+  command->add_option("--tls-certificate", a.tls_certificate, "This machine's certificate (PEM)")->group(several);
+  command->add_option("--tls-key", a.tls_key, "Its private key (PEM)")->group(several);
+  command->footer(
+      "Under torchrun, srun or mpirun each process is one rank, without --nproc.\n"
+      "Every recipe key with its default and range: cairn reference");
+  return command;
+}
+
+CLI::App* add_key(CLI::App& app, KeyArguments& a) {
+  CLI::App* command = app.add_subcommand("key", "Make the key that lets the machines of a run recognise each other");
+  command->add_option("file", a.file, "Where to write it; copy it to every machine, and let nobody else read it")->required();
   return command;
 }
 
@@ -74,6 +96,7 @@ Commands add_commands(CLI::App& app, Arguments& into) {
   Commands commands;
   commands.emplace_back(add_train(app, into.train), Command::train);
   commands.emplace_back(add_generate(app, into.generate), Command::generate);
+  commands.emplace_back(add_key(app, into.key), Command::key);
   commands.emplace_back(app.add_subcommand("doctor", "Show what this machine has and what will be used"), Command::doctor);
   commands.emplace_back(app.add_subcommand("version", "Print the versions of Cairn and libtorch"), Command::version);
   commands.emplace_back(app.add_subcommand("reference", "Print every recipe key: type, default, range, meaning (the page docs/recipe.md)"),

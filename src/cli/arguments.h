@@ -15,8 +15,16 @@ struct TrainArguments {
   std::string recipe, data, out, resume, transport = "net", device = "cpu";
   std::vector<std::string> sets;
   int nproc = 1;
+  bool nproc_given = false;
   int64_t seed = -1;
   bool dry_run = false;
+  // Several machines.
+  int nnodes = 0, node_rank = -1;  // 0 and -1: not given
+  std::string rendezvous, address, key, tls_authority, tls_certificate, tls_key;
+};
+
+struct KeyArguments {
+  std::string file;
 };
 
 struct GenerateArguments {
@@ -39,13 +47,14 @@ struct BenchArguments {
   bool json = false;
 };
 
-enum class Command { train, generate, doctor, version, reference, prove, bench };
+enum class Command { train, generate, key, doctor, version, reference, prove, bench };
 
 // The command that was asked for. Its own struct is filled, the others hold their defaults.
 struct Arguments {
   Command command{};
   TrainArguments train;
   GenerateArguments generate;
+  KeyArguments key;
   ProveArguments prove;
   BenchArguments bench;
 };

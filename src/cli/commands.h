@@ -6,6 +6,7 @@ namespace cairn::cli {
 
 struct BenchArguments;
 struct GenerateArguments;
+struct KeyArguments;
 struct ProveArguments;
 struct TrainArguments;
 
@@ -16,6 +17,7 @@ int run(int argc, char** argv);
 // Each runs one command and gives the exit code. `command_line` is what ranks are started with again.
 int train_command(const TrainArguments& a, const std::vector<std::string>& command_line);
 int generate_command(const GenerateArguments& a);
+int key_command(const KeyArguments& a);
 int doctor_command();
 int version_command();
 int reference_command();

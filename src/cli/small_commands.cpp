@@ -1,4 +1,4 @@
-// `cairn version`, `cairn reference` and `cairn doctor`: what this program is, takes and finds.
+// `cairn version`, `cairn reference` and `cairn doctor`: what this program is, takes and finds. `cairn key`.
 #include <sys/utsname.h>
 
 #include <ATen/Context.h>
@@ -12,8 +12,11 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "base/version.h"
+#include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
+#include "comm/key.h"
+#include "comm/mpi_transport.h"
 #include "kernels/adamw.h"
 #include "train/settings.h"
 
@@ -41,7 +44,15 @@ int doctor_command() {
   terminal.line("what will be used");
   fact("train", fmt::format("--device {}, {} threads on one rank", at::hasCUDA() && kernels::has_cuda_kernels() ? "cuda or cpu" : "cpu",
                             processors()));
-  fact("transports", "local, net");
+  fact("transports", comm::has_mpi() ? "local, net, mpi" : "local, net (mpi was not found when Cairn was built)");
+  return 0;
+}
+
+int key_command(const KeyArguments& a) {
+  comm::write_key(a.file, comm::fresh_key());
+  base::Terminal().line(fmt::format("{}: a new key; copy it to every machine of the run (scp keeps it private), then: cairn train --nnodes 2 "
+                                    "--node-rank 0 --rendezvous HOST:29400 --key {}",
+                                    a.file, a.file));
   return 0;
 }
 

@@ -1,21 +1,31 @@
 // `cairn train`: decides where and on what a recipe runs, then runs it: as processes under an agent, or as threads of this one.
 #include <cmath>
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
 
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/clock.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/memory_tags.h"
 #include "base/terminal.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "cli/decision.h"
 #include "cli/environment.h"
+#include "cli/joining.h"
+#include "cli/launcher.h"
 #include "cli/run_directory.h"
 #include "cli/signals.h"
 #include "comm/local.h"
+#include "comm/mpi_transport.h"
 #include "comm/net.h"
 #include "comm/world.h"
 #include "train/agent.h"
@@ -26,22 +36,31 @@
 namespace cairn::cli {
 namespace {
 
+constexpr int64_t kRecipeBytesMax = 16 << 20;
 constexpr int64_t kRankBytes = int64_t{150} << 20;  // a rank process before it holds anything
 constexpr int64_t kThreadRankBytes = int64_t{64}
                                      << 20;  // a rank as a thread: its own data, parameters and optimizer state, of a small model
 
-// The file, or a resumed run's own recipe where none is given, then what the command line adds, the later the stronger.
-base::Recipe make_recipe(const TrainArguments& a, const RunDirectory& run) {
-  base::Recipe recipe;
-  if (!a.recipe.empty()) {
-    recipe = base::Recipe::parse_file(a.recipe);
-  } else if (run.resume) {
-    recipe = base::Recipe::parse_file(run.path / "recipe.toml");
-  }
+// What the run starts from: the file, or a resumed run's own recipe where none is given.
+Decision decide(const TrainArguments& a, const RunDirectory& run) {
+  const std::filesystem::path file = !a.recipe.empty() ? std::filesystem::path(a.recipe) : run.resume ? run.path / "recipe.toml" : "";
+  return {run, file.empty() ? "" : base::read_file(file, kRecipeBytesMax), file.filename().string()};
+}
+
+// Then what the command line adds, the later the stronger.
+base::Recipe make_recipe(const TrainArguments& a, const Decision& decision) {
+  base::Recipe recipe = decision.name.empty() ? base::Recipe() : base::Recipe::parse(decision.recipe, decision.name);
   if (!a.data.empty()) recipe.set("data.path", a.data, "--data");
   if (a.seed >= 0) recipe.set("train.seed", a.seed, "--seed");
   for (const std::string& set : a.sets) recipe.set(set);
   return recipe;
+}
+
+// What must be the same on all machines, in a word.
+std::string fingerprint(const TrainArguments& a) {
+  std::string all = fmt::format("{}\n{}\n{}\n", a.data, a.seed, a.device);
+  for (const std::string& set : a.sets) all += set + "\n";
+  return fmt::format("--data, --seed, --device, --set {:08x}", static_cast<uint32_t>(base::checksum(all)));
 }
 
 std::string name_of(const TrainArguments& a) {
@@ -59,9 +78,9 @@ void check_ranks(const TrainArguments& a) {
                      base::human_bytes(each * a.nproc), base::human_bytes(machine), fits);
 }
 
-void greet(const TrainArguments& a, const RunDirectory& run, base::Terminal& terminal) {
-  terminal.line(fmt::format("{} {} on {} rank{} ({}); everything goes to {}", run.resume ? "resuming" : "training", name_of(a), a.nproc,
-                            a.nproc == 1 ? "" : "s", a.device, run.path.string()));
+void greet(const TrainArguments& a, const RunDirectory& run, int ranks, base::Terminal& terminal) {
+  terminal.line(fmt::format("{} {} on {} rank{} ({}); everything goes to {}", run.resume ? "resuming" : "training", name_of(a), ranks,
+                            ranks == 1 ? "" : "s", a.device, run.path.string()));
 }
 
 void bid_farewell(const train::Result& result, const RunDirectory& run, base::Terminal& terminal) {
@@ -71,30 +90,47 @@ void bid_farewell(const train::Result& result, const RunDirectory& run, base::Te
 }
 
 // One rank's whole life. Its error is told to the others before it leaves.
-train::Result run_rank(comm::World& world, const base::Recipe& recipe, const train::Start& start, const base::Stop& stop) {
+train::Result run_rank(comm::World& world, const std::function<base::Recipe()>& recipe, const train::Start& start, const base::Stop& stop) {
   try {
-    return train::run(world, recipe, start, {}, stop);
+    return train::run(world, recipe(), start, {}, stop);
   } catch (const std::exception& error) {
     world.fail(error);
     throw;
   }
 }
 
-int run_process(const TrainArguments& a, const RunDirectory& run, train::Start start, comm::NetSetup setup) {
+// A rank that is a process of its own, on whatever joins it to the others.
+int run_process(const TrainArguments& a, train::Start start, const std::function<std::unique_ptr<comm::Transport>(const base::Stop&)>& connect,
+                const std::optional<RunDirectory>& chosen) {
   const Signals signals;
-  const bool first = setup.rank == 0;
   auto terminal = std::make_shared<base::Terminal>();
-  if (first) start.terminal = terminal;
+  std::unique_ptr<comm::Transport> transport = connect(signals.stop());
+  const int rank = transport->rank(), size = transport->size();
   comm::WorldOptions options;
-  options.log = base::Log({.rank = setup.rank, .terminal = terminal, .file = {}});
-  comm::World world(comm::make_net_transport(std::move(setup)), std::move(options));
-  const train::Result result = run_rank(world, make_recipe(a, run), start, signals.stop());
-  if (first) bid_farewell(result, run, *terminal);
+  options.log = base::Log({.rank = rank, .terminal = terminal, .file = {}});
+  comm::World world(std::move(transport), std::move(options));
+  const auto decision = [&] {
+    try {
+      return decided_by_first(world, [&] { return decide(a, chosen ? *chosen : choose_run_directory(a.out, a.resume, name_of(a))); });
+    } catch (const std::exception& error) {
+      world.fail(error);
+      throw;
+    }
+  }();
+  const RunDirectory& run = decision.run;
+  start.out = run.path;
+  start.resume = run.resume;
+  if (rank == 0) {
+    start.terminal = terminal;
+    if (!chosen) greet(a, run, size, *terminal);
+  }
+  const train::Result result = run_rank(world, [&] { return make_recipe(a, decision); }, start, signals.stop());
+  if (rank == 0) bid_farewell(result, run, *terminal);
   return 0;
 }
 
 // Ranks as threads of this process, on the virtual network.
-int run_local(const TrainArguments& a, const RunDirectory& run, const train::Start& start) {
+int run_local(const TrainArguments& a, const Decision& decision, const train::Start& start) {
   const Signals signals;
   auto terminal = std::make_shared<base::Terminal>();
   comm::LocalOptions options;
@@ -107,7 +143,7 @@ int run_local(const TrainArguments& a, const RunDirectory& run, const train::Sta
   const auto ended = comm::LocalNetwork(a.nproc, options).run([&](comm::World& world) {
     train::Start own = start;
     if (world.rank() == 0) own.terminal = terminal;
-    const train::Result mine = run_rank(world, make_recipe(a, run), own, signals.stop());
+    const train::Result mine = run_rank(world, [&] { return make_recipe(a, decision); }, own, signals.stop());
     if (world.rank() == 0) result = mine;
   });
   // The cause, not its echo on the ranks that lost a peer to it.
@@ -122,54 +158,79 @@ int run_local(const TrainArguments& a, const RunDirectory& run, const train::Sta
     }
   }
   if (echo) std::rethrow_exception(echo);
-  bid_farewell(result, run, *terminal);
+  bid_farewell(result, decision.run, *terminal);
   return 0;
 }
 
-int run_agent(const TrainArguments& a, const RunDirectory& run, const std::vector<std::string>& command_line) {
+// Starts this machine's ranks as processes. On the first machine rank 0 is told what was decided here.
+int run_agent(const TrainArguments& a, const NodePlace& place, const std::optional<RunDirectory>& run,
+              const std::vector<std::string>& command_line) {
   const Signals signals;
   auto terminal = std::make_shared<base::Terminal>();
   base::Log log({.terminal = terminal, .file = {}});
-  train::AgentOptions options{.nproc = a.nproc, .argv = {own_program().string()}, .env = {}};
+  train::AgentOptions options{
+      .setups = start_together(a, place, fingerprint(a), signals.stop(), *terminal), .argv = {own_program().string()}, .env = {}};
   options.argv.insert(options.argv.end(), command_line.begin(), command_line.end());
-  // Decided here, so that all ranks decide alike.
-  options.env = {{"CAIRN_RUN_DIR", run.path.string()},
-                 {"CAIRN_RUN_RESUME", run.resume ? "1" : "0"},
-                 {"CAIRN_AGENT_SECONDS", fmt::format("{:.3f}", base::process_age())}};
+  if (run) options.env = {{"CAIRN_RUN_DIR", run->path.string()}, {"CAIRN_RUN_RESUME", run->resume ? "1" : "0"}};
+  options.env.emplace_back("CAIRN_AGENT_SECONDS", fmt::format("{:.3f}", base::process_age()));
   return train::run_ranks(options, log, signals.stop());
+}
+
+// A launcher that binds its processes to cores has divided them already.
+int threads_of_each(int ranks_here) {
+  const bool bound = processors() < static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, bound ? processors() : processors() / ranks_here);
 }
 
 }  // namespace
 
 int train_command(const TrainArguments& a, const std::vector<std::string>& command_line) {
-  const std::optional<std::string> setup_fd = variable("CAIRN_SETUP_FD");
   train::Start start{.out = {},
                      .resume = false,
                      .cache = cache_folder() / "data",
                      .device = a.device,
                      .threads = std::max(1, processors() / a.nproc),
                      .terminal = nullptr};
-  if (setup_fd) {  // a rank that the agent started
-    const RunDirectory run{*variable("CAIRN_RUN_DIR"), *variable("CAIRN_RUN_RESUME") == "1"};
-    start.out = run.path;
-    start.resume = run.resume;
+  if (const auto setup_fd = variable("CAIRN_SETUP_FD")) {  // a rank that the agent started
+    std::optional<RunDirectory> run;
+    if (const auto path = variable("CAIRN_RUN_DIR")) run = {*path, *variable("CAIRN_RUN_RESUME") == "1"};
     start.seconds_before = std::stod(*variable("CAIRN_AGENT_SECONDS"));
-    return run_process(a, run, start, train::inherited_setup(std::stoi(*setup_fd)));
+    return run_process(a, start, [&](const base::Stop&) { return comm::make_net_transport(train::inherited_setup(std::stoi(*setup_fd))); }, run);
+  }
+  const std::optional<Launch> launch = a.nproc_given || a.nnodes > 0 || a.transport == "local" || a.dry_run ? std::nullopt : launch_of(variable);
+  if (a.transport == "mpi") {
+    if (a.nproc_given) base::fail_input("--nproc {} --transport mpi: MPI starts its ranks itself: mpirun -n {} cairn train --transport mpi", a.nproc, a.nproc);
+    start.threads = threads_of_each(launch ? launch->local_size : 1);
+    return run_process(a, start, [](const base::Stop&) { return comm::make_mpi_transport(); }, std::nullopt);
+  }
+  if (launch) {  // a rank that somebody else's launcher started
+    start.threads = threads_of_each(launch->local_size);
+    const auto connect = [&](const base::Stop& stop) {
+      base::Terminal terminal;
+      return comm::make_net_transport(join_launched(a, *launch, fingerprint(a), stop, terminal));
+    };
+    return run_process(a, start, connect, std::nullopt);
   }
   check_ranks(a);
-  const RunDirectory run = choose_run_directory(a.out, a.resume, name_of(a));
-  start.out = run.path;
-  start.resume = run.resume;
-  base::Recipe recipe = make_recipe(a, run);
+  const NodePlace place = node_place(a);
+  if (place.node_rank > 0) {
+    base::Terminal().line(fmt::format("machine {} of {}: {} rank{} here; machine 0 shows how the run goes", place.node_rank, place.nnodes, a.nproc,
+                                      a.nproc == 1 ? "" : "s"));
+    return run_agent(a, place, std::nullopt, command_line);
+  }
+  const Decision decision = decide(a, choose_run_directory(a.out, a.resume, name_of(a)));
+  start.out = decision.run.path;
+  start.resume = decision.run.resume;
+  base::Recipe recipe = make_recipe(a, decision);
   base::Terminal terminal;
   if (a.dry_run) {
-    terminal.line(train::dry_run(recipe, start, a.nproc));
+    terminal.line(train::dry_run(recipe, start, a.nproc * place.nnodes));
     return 0;
   }
-  train::check_recipe(recipe, a.nproc);  // once here, before any rank starts
-  greet(a, run, terminal);
-  if (a.transport == "local") return run_local(a, run, start);
-  return run_agent(a, run, command_line);
+  train::check_recipe(recipe, a.nproc * place.nnodes);  // once here, before any rank starts
+  greet(a, decision.run, a.nproc * place.nnodes, terminal);
+  if (a.transport == "local") return run_local(a, decision, start);
+  return run_agent(a, place, decision.run, command_line);
 }
 
 }  // namespace cairn::cli

@@ -1,5 +1,6 @@
 #include "comm/envelope.h"
 
+#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
@@ -14,9 +15,20 @@ std::string_view name(OperationKind kind) {
   return names.at(static_cast<size_t>(kind));
 }
 
+std::string flaw_in(Envelope& envelope) {
+  const Signature& signature = envelope.signature;
+  if (signature.kind > OperationKind::barrier) return fmt::format("operation {}", static_cast<int>(signature.kind));
+  if (signature.dtype > Dtype::u8) return fmt::format("dtype {}", static_cast<int>(signature.dtype));
+  if (signature.reduce > Reduce::min) return fmt::format("reduction {}", static_cast<int>(signature.reduce));
+  envelope.what[sizeof(envelope.what) - 1] = 0;
+  return "";
+}
+
 std::string describe(const Signature& signature, std::string_view what) {
   std::string text(name(signature.kind));
   if (!what.empty()) text += fmt::format(" of {}", what);
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; }, '?');  // it may be another rank's
   if (signature.kind == OperationKind::barrier) return text;
   text += fmt::format(", {} {}", signature.count, name(signature.dtype));
   const bool reduces = signature.kind == OperationKind::all_reduce || signature.kind == OperationKind::reduce_scatter ||

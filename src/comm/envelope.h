@@ -49,8 +49,11 @@ struct Envelope {
   auto key() const { return std::tuple(group, sequence, step); }
 };
 
+// Of an envelope that came from elsewhere, before it is used: what makes no sense in it; empty where all does. Its text has an end then.
+std::string flaw_in(Envelope& envelope);
+
 std::string_view name(OperationKind kind);
-std::string describe(const Signature& signature, std::string_view what);  // "all_reduce of w, 12 f32"
+std::string describe(const Signature& signature, std::string_view what);  // "all_reduce of w, 12 f32", without control characters
 
 // The error of rank `here`, whose peer called something else in the same place; about that peer, until others have been heard.
 Error mismatch(int from, const Envelope& theirs, int here, const Signature& ours, std::string_view our_what);

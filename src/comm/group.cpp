@@ -1,4 +1,5 @@
-// The part of Group that knows tensors: contiguous memory in, Spans out; CUDA tensors by way of pinned host memory.
+// The part of Group that knows tensors: contiguous memory in, Spans out; CUDA tensors as they are where devices talk among themselves, else
+// by way of pinned host memory.
 #include "comm/group.h"
 
 #include <memory>
@@ -8,6 +9,7 @@
 #include <ATen/ops/empty.h>
 
 #include "base/check.h"
+#include "comm/device_stream.h"
 #include "comm/operation.h"
 
 namespace cairn::comm {
@@ -33,22 +35,39 @@ Dtype dtype_of(const at::Tensor& x) {
       return Dtype::u8;
     default:
       CAIRN_CHECK(false, "tensors of {} cannot be sent", c10::toString(x.scalar_type()));
+      return Dtype::u8;  // not reached, which g++ does not see with the thread sanitizer
   }
 }
 
-// A tensor as the raw face sees it. A CUDA tensor is mirrored in pinned host memory.
+// Whether it goes from device to device.
+bool direct(Group::State& group, const at::Tensor& x) {
+  if (!x.is_cuda()) return false;
+  const DeviceGroup* devices = group.device_group();
+  if (!devices) return false;
+  CAIRN_CHECK(x.get_device() == devices->device(), "a tensor of cuda:{} in a world whose rank has cuda:{}", x.get_device(),
+              devices->device());
+  return true;
+}
+
+// Where one rank has nothing to do.
+bool nothing_to_do(Group::State& group, const at::Tensor& x) { return group.ranks.size() == 1 && !direct(group, x); }
+
+// A tensor as the raw face sees it. A CUDA tensor that cannot travel as it is, is mirrored in pinned host memory.
 struct Host {
-  Host(const at::Tensor& x, bool read) : tensor(x), host(x) {
+  Host(Group::State& group, const at::Tensor& x, bool read) : Host(x, read, direct(group, x)) {}
+  Host(const at::Tensor& x, bool read, bool as_it_is) : tensor(x), host(x), on_device(as_it_is) {
     CAIRN_CHECK(x.is_contiguous(), "a tensor that is not contiguous cannot be sent: call contiguous() and keep the result");
-    if (x.is_cpu()) return;
+    if (!mirrored()) return;
     host = at::empty(x.sizes(), x.options().device(at::kCPU).pinned_memory(true));
     if (read) host.copy_(x);  // waits for the device
   }
 
-  Span span() const { return {host.data_ptr(), host.numel(), dtype_of(host)}; }
+  bool mirrored() const { return !on_device && !tensor.is_cpu(); }
+  Span span() const { return {host.data_ptr(), host.numel(), dtype_of(host), on_device ? &current_device_stream : nullptr}; }
 
   at::Tensor tensor;
   at::Tensor host;
+  bool on_device;
 };
 
 // An operation's tensors: kept by the operation until it is complete, by its Work until the result is back on the device.
@@ -58,83 +77,85 @@ struct Tensors {
 };
 
 std::shared_ptr<Tensors> kept(Group::State& group, Host out, Host in) {
+  CAIRN_CHECK(out.on_device == in.on_device, "an operation from a tensor of {} to one of {}: both must be on the device or neither",
+              in.tensor.device().str(), out.tensor.device().str());
   auto tensors = std::make_shared<Tensors>(Tensors{std::move(out), std::move(in)});
   group.keep_next = tensors;
   return tensors;
 }
 
 Work brought_back(const Work& work, const std::shared_ptr<Tensors>& tensors) {
-  if (tensors->out.tensor.is_cpu()) return work;
+  if (!tensors->out.mirrored()) return work;
   return work.then([tensors] { tensors->out.tensor.copy_(tensors->out.host, /*non_blocking=*/true); });  // ordered on the current stream
 }
 
 }  // namespace
 
 Work Group::all_reduce(const at::Tensor& x, Reduce reduce, Label label) {
-  if (size() == 1) return Work::done();  // nothing to bring to the host
-  const Host both(x, true);
+  if (nothing_to_do(*state_, x)) return Work::done();  // nothing to bring to the host
+  const Host both(*state_, x, true);
   const auto tensors = kept(*state_, both, both);
   return brought_back(all_reduce(both.span(), reduce, label), tensors);
 }
 
 Work Group::coded_all_reduce(const at::Tensor& x, const Codec& codec, Label label) {
-  const Host both(x, true);
+  const Host both(x, true, /*as_it_is=*/false);  // codecs are the host's
   const auto tensors = kept(*state_, both, both);
   return brought_back(coded_all_reduce(both.span(), codec, label), tensors);
 }
 
 Work Group::reduce(const at::Tensor& x, int root, Reduce how, Label label) {
-  if (size() == 1) return Work::done();
-  const Host both(x, true);
+  if (nothing_to_do(*state_, x)) return Work::done();
+  const Host both(*state_, x, true);
   const auto tensors = kept(*state_, both, both);
   const Work work = reduce(both.span(), root, how, label);
   return rank() == root ? brought_back(work, tensors) : work;
 }
 
 Work Group::broadcast(const at::Tensor& x, int root, Label label) {
-  if (size() == 1) return Work::done();
-  const Host both(x, rank() == root);
+  if (nothing_to_do(*state_, x)) return Work::done();
+  const Host both(*state_, x, rank() == root);
   const auto tensors = kept(*state_, both, both);
   return brought_back(broadcast(both.span(), root, label), tensors);
 }
 
 Work Group::all_gather(const at::Tensor& out, const at::Tensor& in, Label label, std::vector<int64_t> counts) {
-  const auto tensors = kept(*state_, Host(out, false), Host(in, true));
+  const auto tensors = kept(*state_, Host(*state_, out, false), Host(*state_, in, true));
   return brought_back(all_gather(tensors->out.span(), tensors->in.span(), label, std::move(counts)), tensors);
 }
 
 Work Group::reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduce reduce, Label label, std::vector<int64_t> counts) {
-  const auto tensors = kept(*state_, Host(out, false), Host(in, true));
+  const auto tensors = kept(*state_, Host(*state_, out, false), Host(*state_, in, true));
   return brought_back(reduce_scatter(tensors->out.span(), tensors->in.span(), reduce, label, std::move(counts)), tensors);
 }
 
 Work Group::gather(const at::Tensor& out, const at::Tensor& in, int root, Label label, std::vector<int64_t> counts) {
   const bool here = rank() == root;
-  const auto tensors = kept(*state_, Host(here ? out : in, false), Host(in, true));
+  const auto tensors = kept(*state_, Host(*state_, here ? out : in, false), Host(*state_, in, true));
   const Work work = gather(here ? tensors->out.span() : Span{}, tensors->in.span(), root, label, std::move(counts));
   return here ? brought_back(work, tensors) : work;
 }
 
 Work Group::scatter(const at::Tensor& out, const at::Tensor& in, int root, Label label, std::vector<int64_t> counts) {
   const bool here = rank() == root;
-  const auto tensors = kept(*state_, Host(out, false), Host(here ? in : out, here));
+  const auto tensors = kept(*state_, Host(*state_, out, false), Host(*state_, here ? in : out, here));
   return brought_back(scatter(tensors->out.span(), here ? tensors->in.span() : Span{}, root, label, std::move(counts)), tensors);
 }
 
 Work Group::all_to_all(const at::Tensor& out, const at::Tensor& in, Label label, std::vector<int64_t> out_counts,
                        std::vector<int64_t> in_counts) {
-  const auto tensors = kept(*state_, Host(out, false), Host(in, true));
+  const auto tensors = kept(*state_, Host(*state_, out, false), Host(*state_, in, true));
   return brought_back(all_to_all(tensors->out.span(), tensors->in.span(), label, std::move(out_counts), std::move(in_counts)), tensors);
 }
 
 Work Group::send(const at::Tensor& x, int peer, Label label) {
-  const Host from(x, true);
+  const Host from(*state_, x, true);
   kept(*state_, from, from);
   return send(from.span(), peer, label);
 }
 
 Work Group::recv(const at::Tensor& x, int peer, Label label) {
-  const Host to(x, false);
+  const Host to(*state_, x, false);
   const auto tensors = kept(*state_, to, to);
   return brought_back(recv(to.span(), peer, label), tensors);
 }

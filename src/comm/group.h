@@ -23,6 +23,9 @@ struct Span {
   void* data = nullptr;
   int64_t count = 0;
   Dtype dtype = Dtype::f32;
+  // Of a device's memory: tells on which of its streams (a cudaStream_t) the caller works just now. Null: host memory. Only where the
+  // world's transport lets devices talk among themselves.
+  void* (*stream)(int device) = nullptr;
 };
 
 // What is known about an operation that ran: the group keeps the last ones.
@@ -42,7 +45,9 @@ struct OperationRecord {
 // same bits on every rank, whatever the order of arrival. An operation that is not done within the group's deadline fails and names who was
 // late; after a failure the group is broken and every later operation throws the same error.
 //
-// Ranks here are positions in the group. Tensors must be contiguous; CUDA tensors travel through pinned host memory.
+// Ranks here are positions in the group. Tensors must be contiguous. CUDA tensors travel from device to device where the transport can
+// (nccl_transport.h): such an operation comes after what is on the current stream when it is called, and Work::wait() only lets the current
+// stream wait for it. Elsewhere, and in coded_all_reduce, they travel through pinned host memory.
 // Counts are in elements, one per rank of the group; empty: as even as can be, as `even_counts` says.
 class Group {
  public:

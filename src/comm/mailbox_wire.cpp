@@ -81,6 +81,7 @@ ParcelHeader decode_header(std::span<const std::byte, kParcelHeaderBytes> bytes,
   if (wire.version != kVersion) refuse(fmt::format("version {}, this is version {}", wire.version, kVersion));
   if (wire.kind > static_cast<uint8_t>(Parcel::Kind::refusal)) refuse(fmt::format("kind {}", wire.kind));
   if (wire.purpose >= kPurposes) refuse(fmt::format("purpose {}", wire.purpose));
+  if (wire.zero != 0 || wire.zeros != 0) refuse(fmt::format("{} and {} where there should be nothing", wire.zero, wire.zeros));
   const auto longest = std::max({wire.from_bytes, wire.to_bytes, wire.tag_bytes});
   if (longest > kNameBytesMax) refuse(fmt::format("a name of {} bytes, at most {} are allowed", longest, kNameBytesMax));
   if (wire.from_bytes == 0) refuse("no sender");

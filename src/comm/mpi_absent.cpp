@@ -10,4 +10,6 @@ std::unique_ptr<Transport> make_mpi_transport(MpiOptions) {
       "transport mpi: Cairn was built without MPI; install it (Debian: apt-get install libopenmpi-dev openmpi-bin), then build again");
 }
 
+bool has_mpi() { return false; }
+
 }  // namespace cairn::comm

@@ -504,4 +504,6 @@ class MpiTransport final : public Transport {
 
 std::unique_ptr<Transport> make_mpi_transport(MpiOptions options) { return std::make_unique<MpiTransport>(options); }
 
+bool has_mpi() { return true; }
+
 }  // namespace cairn::comm

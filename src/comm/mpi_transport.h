@@ -20,5 +20,6 @@ struct MpiOptions {
 //
 // A rank that dies without a word takes the job with it, since mpirun then ends all others. What one says by fail(), they hear.
 std::unique_ptr<Transport> make_mpi_transport(MpiOptions options = {});
+bool has_mpi();  // Cairn was built with it
 
 }  // namespace cairn::comm

@@ -6,6 +6,7 @@
 #include <optional>
 #include <sched.h>
 #include <sys/socket.h>
+#include <unistd.h>
 #include <utility>
 
 #include <asio/executor_work_guard.hpp>
@@ -18,6 +19,8 @@
 #include "base/check.h"
 #include "comm/net_meeting.h"
 #include "comm/net_peer.h"
+#include "comm/net_stream.h"
+#include "comm/pulse.h"
 #include "comm/shared_memory.h"
 
 namespace cairn::comm {
@@ -32,6 +35,7 @@ constexpr auto kFarewellDeadline = std::chrono::seconds(2);         // for peers
 constexpr auto kFailDeadline = std::chrono::seconds(1);             // to tell the others why
 constexpr auto kSpinLimit = std::chrono::microseconds(1000);        // then a waiting rank sleeps until it is woken
 constexpr auto kSocketsEvery = std::chrono::microseconds(100);      // how often one that does not sleep looks at its sockets
+constexpr auto kFarSocketsEvery = std::chrono::microseconds(5);     // where messages come that way
 constexpr auto kGlanceEvery = std::chrono::milliseconds(100);       // how often one that sleeps looks at the others' pulses
 constexpr auto kBlockedGlanceEvery = std::chrono::milliseconds(1);  // one whose peer has no room for more
 constexpr auto kKeepCore = std::chrono::microseconds(5);            // without a message, before others are offered this rank's core
@@ -49,19 +53,27 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
  public:
   NetTransport(NetSetup setup, NetOptions options)
       : setup_(std::move(setup)), options_(options), io_(1), guard_(io_.get_executor()), inbox_(setup_.rank, done_) {
-    const std::vector<int> connected = meet(setup_, options_);
+    std::vector<Connection> connected = meet(setup_, options_);
     early_bytes_.resize(static_cast<size_t>(size()));
     for (int rank = 0; rank < size(); ++rank) {
+      Connection& one = connected[static_cast<size_t>(rank)];
       sockets_.emplace_back(io_);
-      if (connected[rank] >= 0) sockets_[rank].assign(tcp::v4(), connected[rank]);
-      peers_.emplace_back(rank, connected[rank], options_.message_bytes_max);
-      if (rank == setup_.rank) continue;
-      sockets_[rank].non_blocking(true);
-      sockets_[rank].set_option(tcp::no_delay(true));
-      arm_read(rank);
+      if (one.fd >= 0) sockets_[rank].assign(protocol_of(one.fd), one.fd);
+      peers_.emplace_back(rank, std::move(one.wire), options_.message_bytes_max);
     }
     peers_[setup_.rank].open = false;
-    if (setup_.segment_fd >= 0) shared_ = std::make_unique<SharedMemory>(setup_.segment_fd, rank(), size(), inbox_, owner());
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank != setup_.rank) arm_read(rank);
+    }
+    std::shared_ptr<SharedSegment> segment;
+    const std::vector<int> neighbours = setup_.neighbours();
+    if (setup_.segment_fd >= 0) {
+      segment = std::make_shared<SharedSegment>(setup_.segment_fd, static_cast<int>(neighbours.size()));
+      ::close(setup_.segment_fd);
+      shared_ = std::make_unique<SharedMemory>(segment, neighbours, rank(), inbox_, owner());
+    }
+    far_ = static_cast<int>(neighbours.size()) < size();
+    if (segment || setup_.pulse_fd >= 0) presence_ = std::make_unique<Presence>(setup_, segment);
   }
 
   ~NetTransport() override {
@@ -168,7 +180,7 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
       const Nanoseconds now = clock_.now();
       if (moved) moved_at = now;
       if (now - begun > kSpinLimit) return false;
-      if (now - sockets_at > kSocketsEvery) {
+      if (now - sockets_at > (far_ ? Nanoseconds(kFarSocketsEvery) : Nanoseconds(kSocketsEvery))) {
         sockets_at = now;
         if (io_.poll() > 0 && (done_.run(), done())) return true;
       }
@@ -196,10 +208,11 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
   }
 
   void show(const Envelope& starting) override {
-    if (shared_) shared_->show(starting);
+    if (presence_) presence_->show(starting);
   }
 
-  std::optional<Envelope> doing(int other) const override { return shared_ ? shared_->doing(other) : std::nullopt; }
+  std::optional<Envelope> doing(int other) const override { return presence_ ? presence_->doing(other) : std::nullopt; }
+  Nanoseconds age_of_sight(int other) const override { return presence_ ? presence_->age_of_sight(other) : Nanoseconds(0); }
 
   const std::vector<Loss>& losses() const override { return losses_; }
 
@@ -245,13 +258,14 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
 
   bool move_shared() {
     bool moved = false;
-    for (int peer = 0; shared_ && peer < size(); ++peer) moved |= move_shared(peer);
+    for (int peer = 0; shared_ && peer < size(); ++peer) moved |= link_to(peer) && move_shared(peer);
     return moved;
   }
 
   bool move_shared(int peer) {
     try {
-      return peers_[peer].open && shared_ && shared_->link(peer)->progress();
+      SharedLink* link = link_to(peer);
+      return peers_[peer].open && link && link->progress();
     } catch (const Error& error) {
       end(peers_[peer], error.sentence());
       return true;
@@ -261,7 +275,7 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
   // Until something comes: by a socket, or through shared memory, whose senders wake who sleeps.
   void rest(Nanoseconds limit) {
     if (!shared_) {
-      io_.run_one_for(limit);
+      io_.run_one_for(presence_ ? std::min(limit, Nanoseconds(kGlanceEvery)) : limit);
       return;
     }
     const Nanoseconds most = shared_->blocked() ? Nanoseconds(kBlockedGlanceEvery) : Nanoseconds(kGlanceEvery);
@@ -271,11 +285,11 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
 
   // Whose process does not even count any more has been stopped.
   void look_at_pulses(Nanoseconds now) {
-    if (!shared_ || !shared_->pulses_due(now)) return;
-    shared_->begin_look(now);
+    if (!presence_ || !presence_->due(now)) return;
+    presence_->begin_look(now);
     for (const NetPeer& peer : peers_) {
       if (!peer.open || peer.said_bye) continue;
-      if (const auto silent = shared_->stopped(peer.rank(), now)) {
+      if (const auto silent = presence_->stopped(peer.rank(), now)) {
         lose(peer.rank(), fmt::format("its process stands still, without a sign of life for {:.1f} s", base::seconds(*silent)));
       }
     }
@@ -319,6 +333,13 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
 
   void arm_read(int peer) {
     if (std::exchange(peers_[peer].read_armed, true)) return;
+    if (peers_[peer].has_buffered()) {  // the socket would wake nobody for it
+      asio::post(io_, [this, peer] {
+        peers_[peer].read_armed = false;
+        readable(peer);
+      });
+      return;
+    }
     sockets_[peer].async_wait(tcp::socket::wait_read, [this, peer](asio::error_code error) {
       peers_[peer].read_armed = false;
       if (!error) readable(peer);
@@ -493,7 +514,7 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
       }
       flush(kFlushDeadline);
       for (NetPeer& peer : peers_) {
-        if (peer.open) ::shutdown(sockets_[peer.rank()].native_handle(), SHUT_WR);
+        if (peer.open) peer.end_writing();
       }
       run_while([](const NetPeer& peer) { return peer.open && !peer.parked(); }, kFarewellDeadline);
     }
@@ -512,6 +533,8 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
   Inbox inbox_;
   std::vector<int64_t> early_bytes_;      // of messages that nobody asked for yet, by peer
   std::unique_ptr<SharedMemory> shared_;  // none: sockets only
+  std::unique_ptr<Presence> presence_;    // none: nobody else can be seen
+  bool far_ = false;                      // there are other machines
   std::map<EnvelopeKey, std::shared_ptr<NetTransfer>> exposed_;
   std::vector<std::pair<int, Frame>> early_pulls_;
   std::map<uint64_t, std::shared_ptr<NetTransfer>> pulls_;
@@ -525,8 +548,7 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
 
 std::unique_ptr<Transport> make_net_transport(NetSetup setup, NetOptions options) {
   CAIRN_CHECK(setup.size >= 1 && setup.rank >= 0 && setup.rank < setup.size, "rank {} of {}", setup.rank, setup.size);
-  CAIRN_CHECK(setup.size == 1 || static_cast<int>(setup.ports.size()) == setup.size, "{} ports for {} ranks", setup.ports.size(),
-              setup.size);
+  CAIRN_CHECK(static_cast<int>(setup.seats.size()) == setup.size || setup.size == 1, "{} seats for {} ranks", setup.seats.size(), setup.size);
   return std::make_unique<NetTransport>(std::move(setup), options);
 }
 

@@ -1,23 +1,38 @@
 #pragma once
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <utility>
+#include <string>
 #include <vector>
 
+#include "comm/key.h"
 #include "comm/transport.h"
 
 namespace cairn::comm {
+
+// Where a rank is, and where it can be called.
+struct NetSeat {
+  int machine = 0;                 // ranks of one machine share memory
+  uint16_t port = 0;               // on its own loopback, for the ranks of its machine
+  std::string host = "127.0.0.1";  // of its machine, as the others reach it
+  uint16_t outside_port = 0;       // there: TCP for messages, in TLS, and UDP for pulses; 0: there is one machine only
+};
 
 // What a rank process must be told to find its peers. Made by the agent before it starts the ranks.
 struct NetSetup {
   int rank = 0;
   int size = 1;
-  std::array<uint8_t, 32> key{};     // of this run; who does not know it is refused
-  std::vector<uint16_t> ports = {};  // where each rank listens, on 127.0.0.1
-  int listener_fd = -1;              // this rank's listening socket; taken over. -1 only where size is 1
-  int segment_fd = -1;               // the memory that all ranks share, if they are on one machine; taken over
+  Key key{};                     // of this run; who does not know it is refused
+  std::vector<NetSeat> seats{};  // by rank
+  // Open files, taken over; -1: none.
+  int listener_fd = -1;  // on loopback
+  int outside_fd = -1;   // for the ranks of other machines
+  int pulse_fd = -1;     // UDP
+  int segment_fd = -1;   // the memory that the ranks of this machine share, in the order of their numbers
+
+  std::vector<int> fds() const { return {listener_fd, outside_fd, pulse_fd, segment_fd}; }
+  void set_fds(const std::vector<int>& files);  // in that order
+  std::vector<int> neighbours() const;  // the ranks on this one's machine, itself among them
 };
 
 struct NetOptions {
@@ -27,14 +42,13 @@ struct NetOptions {
   int64_t early_bytes_max = int64_t{256} << 20;  // of messages that nobody asked for yet, per peer; then its sender has to wait
 };
 
-// Ranks as processes joined by TCP over loopback and, with a segment, by shared memory. Connects to all peers, or throws naming those that
-// did not come.
+// Ranks as processes joined by TCP over loopback and, with a segment, by shared memory; to other machines by TCP in TLS 1.3. Connects to all
+// peers, or throws naming those that did not come.
 std::unique_ptr<Transport> make_net_transport(NetSetup setup, NetOptions options = {});
 
-// A listening socket on 127.0.0.1 with a port that the system chose: (fd, port). The fd is closed on exec unless told otherwise.
-std::pair<int, uint16_t> listen_on_loopback();
-
-// One set-up for each rank, with sockets already listening and a fresh key.
+// One set-up for each rank, with sockets already listening and a fresh key. All on one machine, or as if they were on these: `machines`
+// says on which each rank is.
 std::vector<NetSetup> make_net_setups(int size);
+std::vector<NetSetup> make_net_setups(const std::vector<int>& machines);
 
 }  // namespace cairn::comm

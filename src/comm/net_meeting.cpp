@@ -1,49 +1,44 @@
 #include "comm/net_meeting.h"
 
 #include <optional>
+#include <tuple>
+#include <unistd.h>
+#include <utility>
 
 #include <asio/awaitable.hpp>
-#include <asio/buffer.hpp>
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
 #include <asio/io_context.hpp>
-#include <asio/ip/tcp.hpp>
-#include <asio/read.hpp>
-#include <asio/redirect_error.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/use_awaitable.hpp>
-#include <asio/write.hpp>
 #include <fmt/ranges.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/net_handshake.h"
+#include "comm/net_strangers.h"
 
 namespace cairn::comm {
 namespace {
 
-using asio::ip::tcp;
-
-constexpr int kStrangersMax = 64;  // connections that have not shown the key yet; further ones wait in the system's queue
+constexpr int kCalls = 20;  // to a rank that hung up before it heard us: it may have had too many callers
+constexpr auto kCallAgainAfter = std::chrono::milliseconds(100);
 
 // The calling side of the handshake. Throws where the other is not rank `to` of this run.
-asio::awaitable<void> introduce(tcp::socket& socket, const NetSetup& setup, int to) {
+asio::awaitable<void> introduce(NetStream& stream, const NetSetup& setup, int to) {
   const Hello hello = make_hello(setup, to);
-  Challenge challenge;
-  co_await asio::async_write(socket, asio::buffer(&hello, sizeof hello), asio::use_awaitable);
-  co_await asio::async_read(socket, asio::buffer(&challenge, sizeof challenge), asio::use_awaitable);
+  co_await stream.write_value(hello);
+  const auto challenge = co_await stream.read_value<Challenge>();
   const Bytes32 proof = make_proof(setup, hello, challenge);
-  co_await asio::async_write(socket, asio::buffer(proof), asio::use_awaitable);
+  co_await stream.write_value(proof);
 }
 
 // The called side: the caller's rank. Throws where it is none of this run that should call.
-asio::awaitable<int> recognise(tcp::socket& socket, const NetSetup& setup) {
-  Hello hello;
-  Bytes32 proof;
-  co_await asio::async_read(socket, asio::buffer(&hello, sizeof hello), asio::use_awaitable);
+asio::awaitable<int> recognise(NetStream& stream, const NetSetup& setup) {
+  const auto hello = co_await stream.read_value<Hello>();
   const Challenge challenge = make_challenge(setup, hello);
-  co_await asio::async_write(socket, asio::buffer(&challenge, sizeof challenge), asio::use_awaitable);
-  co_await asio::async_read(socket, asio::buffer(proof), asio::use_awaitable);
+  co_await stream.write_value(challenge);
+  const auto proof = co_await stream.read_value<Bytes32>();
   check_proof(setup, hello, challenge, proof);
   co_return hello.from;
 }
@@ -51,89 +46,75 @@ asio::awaitable<int> recognise(tcp::socket& socket, const NetSetup& setup) {
 class Meeting {
  public:
   Meeting(const NetSetup& setup, const NetOptions& options) : io_(1), setup_(setup), options_(options) {
-    for (int rank = 0; rank < setup.size; ++rank) sockets_.emplace_back(io_);
+    connected_.resize(static_cast<size_t>(setup.size));
     missing_ = setup.size - 1;
+    if (setup.outside_fd >= 0) tls_.emplace(setup.key);
   }
 
-  std::vector<int> run() {
-    std::optional<tcp::acceptor> listener;
-    if (setup_.rank + 1 < setup_.size) {
-      listener.emplace(io_, tcp::v4(), setup_.listener_fd);
-      asio::co_spawn(io_, accept_all(*listener), asio::detached);
+  ~Meeting() {
+    for (const Connection& one : connected_) {
+      if (one.fd >= 0) ::close(one.fd);
     }
+  }
+
+  std::vector<Connection> run() {
+    const auto welcome = [this](NetStream& caller) -> asio::awaitable<void> { keep(co_await recognise(caller, setup_), caller); };
+    std::optional<Strangers> inside, outside;
+    if (setup_.listener_fd >= 0) inside.emplace(io_, setup_.listener_fd, nullptr, options_.handshake_deadline, welcome);
+    if (tls_) outside.emplace(io_, setup_.outside_fd, &*tls_, options_.handshake_deadline, welcome);
     for (int rank = 0; rank < setup_.rank; ++rank) asio::co_spawn(io_, call(rank), asio::detached);
     const base::RealClock clock;
     while (missing_ > 0 && !failure_ && clock.now() < options_.connect_deadline) io_.run_one_for(options_.connect_deadline - clock.now());
-    if (listener) listener->close();
     over_ = true;
-    for (const auto& timer : timers_) timer->cancel();
-    for (auto& stranger : strangers_) stranger->close();
+    if (inside) inside->close();
+    if (outside) outside->close();
     io_.restart();
     io_.poll();  // lets the conversations that were cut short end
     if (failure_) throw Error(*failure_);
     if (missing_ > 0) throw absent();
-    std::vector<int> connected;
-    for (tcp::socket& socket : sockets_) connected.push_back(socket.is_open() ? socket.release() : -1);
-    return connected;
+    return std::exchange(connected_, {});
   }
 
  private:
-  asio::awaitable<void> accept_all(tcp::acceptor& listener) {
-    while (!over_) {
-      asio::error_code error;
-      auto socket = std::make_shared<tcp::socket>(io_);
-      co_await listener.async_accept(*socket, asio::redirect_error(asio::use_awaitable, error));
-      if (over_ || error == asio::error::operation_aborted) co_return;
-      if (error || strangers_.size() >= kStrangersMax) continue;  // dropped: closed as it goes out of scope
-      asio::co_spawn(io_, be_called(std::move(socket)), asio::detached);
-    }
-  }
-
-  asio::awaitable<void> be_called(std::shared_ptr<tcp::socket> socket) {
-    strangers_.push_back(socket);
-    const auto timer = guard(socket);
-    try {
-      const int from = co_await recognise(*socket, setup_);
-      if (!sockets_[from].is_open() && !over_) {
-        sockets_[from] = std::move(*socket);
-        --missing_;
-      }
-    } catch (const std::exception&) {  // a stranger: it costs us nothing but this socket
-    }
-    timer->cancel();
-    std::erase(strangers_, socket);
-    std::erase(timers_, timer);
+  void keep(int rank, NetStream& stream) {
+    Connection& place = connected_[static_cast<size_t>(rank)];
+    if (place.fd >= 0 || over_) return;
+    std::tie(place.fd, place.wire) = stream.release();
+    --missing_;
   }
 
   asio::awaitable<void> call(int rank) {
-    const auto socket = std::make_shared<tcp::socket>(io_);
-    try {
-      const tcp::endpoint there(asio::ip::address_v4::loopback(), setup_.ports[rank]);
-      co_await socket->async_connect(there, asio::use_awaitable);
-      co_await introduce(*socket, setup_, rank);
-      sockets_[rank] = std::move(*socket);
-      --missing_;
-    } catch (const std::exception& error) {
-      if (over_) co_return;
-      failure_ = Error(Error::Kind::lost_peer,
-                       fmt::format("rank {} lost: no connection at 127.0.0.1:{}: {}", rank, setup_.ports[rank], error.what()));
-      failure_->about_peer(rank);
+    const NetSeat& seat = setup_.seats[static_cast<size_t>(rank)];
+    const bool near = seat.machine == setup_.seats[static_cast<size_t>(setup_.rank)].machine;
+    const std::string host = near ? "127.0.0.1" : seat.host;
+    const uint16_t port = near ? seat.port : seat.outside_port;
+    std::string why;
+    for (int attempt = 0; attempt < kCalls && !over_; ++attempt) {
+      if (attempt > 0) {
+        asio::steady_timer pause(io_, kCallAgainAfter);
+        co_await pause.async_wait(asio::use_awaitable);
+      }
+      try {
+        NetStream stream(io_);
+        co_await stream.connect(host, port);
+        co_await stream.begin(near ? nullptr : &*tls_, Tls::Side::calls);
+        co_await introduce(stream, setup_, rank);
+        keep(rank, stream);
+        co_return;
+      } catch (const std::exception& error) {
+        why = error.what();
+        if (why != kHungUp) break;
+      }
     }
-  }
-
-  std::shared_ptr<asio::steady_timer> guard(const std::shared_ptr<tcp::socket>& socket) {
-    auto timer = std::make_shared<asio::steady_timer>(io_, options_.handshake_deadline);
-    timer->async_wait([socket](asio::error_code error) {
-      if (!error) socket->close(error);
-    });
-    timers_.push_back(timer);
-    return timer;
+    if (over_) co_return;
+    failure_ = Error(Error::Kind::lost_peer, fmt::format("rank {} lost: no connection at {}:{}: {}", rank, host, port, why));
+    failure_->about_peer(rank);
   }
 
   Error absent() const {
     std::vector<int> ranks;
     for (int rank = 0; rank < setup_.size; ++rank) {
-      if (rank != setup_.rank && !sockets_[rank].is_open()) ranks.push_back(rank);
+      if (rank != setup_.rank && connected_[static_cast<size_t>(rank)].fd < 0) ranks.push_back(rank);
     }
     Error error(Error::Kind::lost_peer, fmt::format("rank {} lost: not there {:.1f} s after the start", fmt::join(ranks, ", "),
                                                     base::seconds(options_.connect_deadline)));
@@ -144,9 +125,8 @@ class Meeting {
   asio::io_context io_;
   const NetSetup& setup_;
   const NetOptions& options_;
-  std::vector<tcp::socket> sockets_;
-  std::vector<std::shared_ptr<tcp::socket>> strangers_;
-  std::vector<std::shared_ptr<asio::steady_timer>> timers_;
+  std::optional<Tls> tls_;
+  std::vector<Connection> connected_;
   int missing_ = 0;
   bool over_ = false;
   std::optional<Error> failure_;
@@ -154,6 +134,6 @@ class Meeting {
 
 }  // namespace
 
-std::vector<int> meet(const NetSetup& setup, const NetOptions& options) { return Meeting(setup, options).run(); }
+std::vector<Connection> meet(const NetSetup& setup, const NetOptions& options) { return Meeting(setup, options).run(); }
 
 }  // namespace cairn::comm

@@ -1,12 +1,20 @@
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "comm/net.h"
+#include "comm/wire.h"
 
 namespace cairn::comm {
 
-// Connects this rank with all others: calls those below it, is called by those above it. One connected socket per rank (-1 for itself),
-// each end known to have the run's key. Throws naming who did not come. The listening socket is closed afterwards.
-std::vector<int> meet(const NetSetup& setup, const NetOptions& options);
+struct Connection {
+  int fd = -1;  // none to itself
+  std::unique_ptr<Wire> wire;
+};
+
+// Connects this rank with all others: calls those below it, is called by those above it; on its own machine over loopback, to others in
+// TLS. One connection per rank, each end known to have the run's key. Throws naming who did not come. The listening sockets are closed
+// afterwards.
+std::vector<Connection> meet(const NetSetup& setup, const NetOptions& options);
 
 }  // namespace cairn::comm

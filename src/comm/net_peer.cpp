@@ -1,10 +1,8 @@
 #include "comm/net_peer.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <sys/socket.h>
-#include <sys/uio.h>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,12 +14,10 @@ constexpr int64_t kBufferBytes = 64 << 10;
 constexpr int64_t kDirectBytes = 16 << 10;  // from here on a payload is read straight to where it goes
 constexpr int64_t kReadAtOnce = 8 << 20;    // then others get their turn
 
-[[noreturn]] void gone(const char* how) { throw Error(Error::Kind::lost_peer, how); }
-
 }  // namespace
 
-NetPeer::NetPeer(int rank, int fd, int64_t message_bytes_max)
-    : rank_(rank), fd_(fd), message_bytes_max_(message_bytes_max), buffer_(static_cast<size_t>(kBufferBytes)) {}
+NetPeer::NetPeer(int rank, std::unique_ptr<Wire> wire, int64_t message_bytes_max)
+    : rank_(rank), wire_(std::move(wire)), message_bytes_max_(message_bytes_max), buffer_(static_cast<size_t>(wire_ ? kBufferBytes : 0)) {}
 
 void NetPeer::read(FrameSink& sink) {
   parked_ = false;
@@ -74,27 +70,17 @@ bool NetPeer::receive_some() {
   if (missing >= kDirectBytes) {  // the buffer is empty here
     std::byte* to = destination();
     if (!to) scratch_.resize(static_cast<size_t>(kBufferBytes));
-    const int64_t got = to ? receive(to + landed_, missing) : receive(scratch_.data(), std::min(missing, kBufferBytes));
+    const int64_t got = to ? wire_->read(to + landed_, missing) : wire_->read(scratch_.data(), std::min(missing, kBufferBytes));
     if (got < 0) return false;
     landed_ += got;
     return true;
   }
   std::memmove(buffer_.data(), buffer_.data() + buffer_begin_, static_cast<size_t>(buffer_end_ - buffer_begin_));
   buffer_end_ -= std::exchange(buffer_begin_, 0);
-  const int64_t got = receive(buffer_.data() + buffer_end_, kBufferBytes - buffer_end_);
+  const int64_t got = wire_->read(buffer_.data() + buffer_end_, kBufferBytes - buffer_end_);
   if (got < 0) return false;
   buffer_end_ += got;
   return true;
-}
-
-int64_t NetPeer::receive(void* into, int64_t bytes) {
-  while (true) {
-    const ssize_t got = ::recv(fd_, into, static_cast<size_t>(bytes), MSG_DONTWAIT);
-    if (got > 0) return got;
-    if (got == 0) gone("its connection was closed");
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return -1;
-    if (errno != EINTR) gone(std::strerror(errno));
-  }
 }
 
 void NetPeer::enqueue(const Frame& frame, const void* data, std::shared_ptr<std::byte[]> owned, std::shared_ptr<Transfer> transfer,
@@ -108,17 +94,10 @@ void NetPeer::write(FrameSink& sink) {
     Outgoing& one = outgoing_.front();
     const int64_t header_left = std::max<int64_t>(kFrameBytes - one.sent, 0);
     const int64_t data_sent = std::max<int64_t>(one.sent - kFrameBytes, 0);
-    std::array<iovec, 2> pieces{{{one.header.data() + (kFrameBytes - header_left), static_cast<size_t>(header_left)},
-                                 {const_cast<std::byte*>(one.data) + data_sent, static_cast<size_t>(one.bytes - data_sent)}}};
-    msghdr message{};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = one.bytes > 0 ? 2 : 1;
-    const ssize_t sent = ::sendmsg(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0) {
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      if (errno == EINTR) continue;
-      gone(errno == EPIPE || errno == ECONNRESET ? "its connection was closed" : std::strerror(errno));
-    }
+    const auto whole_header = std::span<const std::byte>(one.header);
+    const std::span payload(one.data + data_sent, static_cast<size_t>(one.bytes - data_sent));
+    const int64_t sent = wire_->write(whole_header.last(static_cast<size_t>(header_left)), payload);
+    if (sent < 0) return;
     one.sent += sent;
     if (one.sent < kFrameBytes + one.bytes) continue;
     const Outgoing whole = std::move(outgoing_.front());
@@ -130,10 +109,10 @@ void NetPeer::write(FrameSink& sink) {
 void NetPeer::cancel(const Transfer& transfer) {
   const auto found = std::find_if(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& one) { return one.transfer.get() == &transfer; });
   if (found == outgoing_.end()) return;
-  if (found->sent > 0) {
+  if (found->sent > 0 || (found == outgoing_.begin() && wire_->must_repeat())) {
     mute_ = true;  // the memory may be gone already, so that the rest cannot be sent
     outgoing_.clear();
-    ::shutdown(fd_, SHUT_WR);
+    wire_->end_writing();
   } else {
     outgoing_.erase(found);
   }

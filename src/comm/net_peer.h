@@ -12,6 +12,7 @@
 #include "comm/ledger.h"
 #include "comm/net_frame.h"
 #include "comm/transport.h"
+#include "comm/wire.h"
 
 namespace cairn::comm {
 
@@ -41,11 +42,11 @@ class FrameSink {
   virtual void written(const std::shared_ptr<Transfer>& transfer, const Ledger::Message& booking) = 0;
 };
 
-// The stream of frames to and from one peer, over a socket that never blocks. It knows nothing of who waits; somebody calls read and write
+// The stream of frames to and from one peer, over a wire that never blocks. It knows nothing of who waits; somebody calls read and write
 // when the socket is ready.
 class NetPeer {
  public:
-  NetPeer(int rank, int fd, int64_t message_bytes_max);
+  NetPeer(int rank, std::unique_ptr<Wire> wire, int64_t message_bytes_max);  // no wire: nothing is ever read or written
 
   // Reads what is there (not too much at once). Throws cairn::Error where the peer is gone or talks nonsense.
   void read(FrameSink& sink);
@@ -57,6 +58,8 @@ class NetPeer {
   void cancel(const Transfer& transfer);
 
   bool wants_write() const { return !outgoing_.empty() && !mute_; }
+  bool has_buffered() const { return wire_->has_buffered(); }  // more to read, of which the socket knows nothing
+  void end_writing() { wire_->end_writing(); }
   bool parked() const { return parked_; }  // a frame waits for a place; read again when there may be one
   int rank() const { return rank_; }
 
@@ -76,12 +79,11 @@ class NetPeer {
     Ledger::Message booking;
   };
   bool receive_some();  // false: the socket has no more for now
-  int64_t receive(void* into, int64_t bytes);
   bool begin_frame(FrameSink& sink);
   std::byte* destination();
 
   int rank_;
-  int fd_;
+  std::unique_ptr<Wire> wire_;
   int64_t message_bytes_max_;
   std::vector<std::byte> buffer_;  // read ahead: headers and small payloads
   int64_t buffer_begin_ = 0, buffer_end_ = 0;

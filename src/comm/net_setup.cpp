@@ -1,53 +1,158 @@
-// What is made before the ranks start: listening sockets on loopback and the key of the run.
-#include <arpa/inet.h>
+// What is made before the ranks of one machine start: listening sockets, shared memory, the key of the run.
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include <fmt/format.h>
-#include <openssl/rand.h>
-
 #include "base/check.h"
-#include "comm/net.h"
+#include "comm/net_listen.h"
+#include "comm/net_setup.h"
 #include "comm/shared_segment.h"
 
 namespace cairn::comm {
+namespace {
 
-std::pair<int, uint16_t> listen_on_loopback() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (fd < 0 || ::bind(fd, generic, length) != 0 || ::listen(fd, SOMAXCONN) != 0 || ::getsockname(fd, generic, &length) != 0) {
-    const std::string why = std::strerror(errno);
-    if (fd >= 0) ::close(fd);
-    throw Error(Error::Kind::bad_input, fmt::format("cannot listen on 127.0.0.1: {}", why));
-  }
-  return {fd, ntohs(address.sin_port)};
+constexpr uint64_t kMagic = 0x3270757465736e63;  // the first bytes of a set-up
+constexpr int kSizeMax = 65536;
+constexpr size_t kHostBytesMax = 256;
+
+template <typename T>
+void put(std::string& text, const T& value) {
+  text.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-std::vector<NetSetup> make_net_setups(int size) {
-  NetSetup common;
-  common.size = size;
-  CAIRN_CHECK(RAND_bytes(common.key.data(), static_cast<int>(common.key.size())) == 1, "no random numbers from the system");
-  std::vector<int> listeners;
-  for (int rank = 0; rank < size; ++rank) {
-    const auto [fd, port] = listen_on_loopback();
-    listeners.push_back(fd);
-    common.ports.push_back(port);
+class Reader {
+ public:
+  explicit Reader(std::string_view rest) : rest_(rest) {}
+  void take(void* into, size_t bytes) {
+    if (rest_.size() < bytes) base::fail_input("too short for the set-up of a rank");
+    std::memcpy(into, rest_.data(), bytes);
+    rest_.remove_prefix(bytes);
   }
-  const int segment = size > 1 ? SharedSegment::create(size) : -1;
-  std::vector<NetSetup> setups(static_cast<size_t>(size), common);
-  for (int rank = 0; rank < size; ++rank) {
-    setups[rank].rank = rank;
-    setups[rank].listener_fd = listeners[rank];
-    setups[rank].segment_fd = rank == 0 ? segment : ::fcntl(segment, F_DUPFD_CLOEXEC, 0);
+  template <typename T>
+  T take() {
+    T value;
+    take(&value, sizeof value);
+    return value;
   }
+
+ private:
+  std::string_view rest_;
+};
+
+int another(int fd) {
+  const int copy = fd < 0 ? -1 : ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (fd >= 0 && copy < 0) base::fail_input("the ranks cannot be set up: {}", std::strerror(errno));
+  return copy;
+}
+
+}  // namespace
+
+std::vector<int> NetSetup::neighbours() const {
+  std::vector<int> ranks;
+  for (int other = 0; other < size; ++other) {
+    if (seats.empty() || seats[static_cast<size_t>(other)].machine == seats[static_cast<size_t>(rank)].machine) ranks.push_back(other);
+  }
+  return ranks;
+}
+
+void NetSetup::set_fds(const std::vector<int>& files) {
+  CAIRN_CHECK(files.size() == 4, "{} files for a rank", files.size());
+  listener_fd = files[0];
+  outside_fd = files[1];
+  pulse_fd = files[2];
+  segment_fd = files[3];
+}
+
+std::vector<NetSetup> make_machine_setups(const std::vector<int>& ranks, const std::optional<std::string>& outside) {
+  std::vector<NetSetup> setups;
+  const int segment = ranks.size() > 1 ? SharedSegment::create(static_cast<int>(ranks.size())) : -1;
+  for (const int rank : ranks) {
+    NetSetup setup;
+    setup.rank = rank;
+    const Listener inside = listen_at("127.0.0.1");
+    setup.listener_fd = inside.fd;
+    setup.seats.resize(1);
+    setup.seats[0].port = inside.port;
+    if (outside) {
+      const ListenerPair pair = listen_twice_at(*outside);
+      setup.outside_fd = pair.tcp.fd;
+      setup.pulse_fd = pair.udp_fd;
+      setup.seats[0].outside_port = pair.tcp.port;
+    }
+    setup.segment_fd = rank == ranks.front() ? segment : another(segment);
+    setups.push_back(std::move(setup));
+  }
+  return setups;
+}
+
+void seat_all(std::vector<NetSetup>& setups, const std::vector<NetSeat>& seats, const Key& key) {
+  for (NetSetup& setup : setups) {
+    setup.size = static_cast<int>(seats.size());
+    setup.seats = seats;
+    setup.key = key;
+  }
+}
+
+std::string to_bytes(const NetSetup& setup) {
+  std::string text;
+  put(text, kMagic);
+  for (const int number : {setup.rank, setup.size, setup.listener_fd, setup.outside_fd, setup.pulse_fd, setup.segment_fd})
+    put(text, int32_t{number});
+  text.append(reinterpret_cast<const char*>(setup.key.data()), setup.key.size());
+  for (const NetSeat& seat : setup.seats) {
+    put(text, int32_t{seat.machine});
+    put(text, seat.port);
+    put(text, seat.outside_port);
+    put(text, static_cast<uint32_t>(seat.host.size()));
+    text += seat.host;
+  }
+  return text;
+}
+
+NetSetup setup_from_bytes(std::string_view bytes) {
+  Reader reader(bytes);
+  NetSetup setup;
+  if (reader.take<uint64_t>() != kMagic) base::fail_input("not the set-up of a rank");
+  for (int* number : {&setup.rank, &setup.size, &setup.listener_fd, &setup.outside_fd, &setup.pulse_fd, &setup.segment_fd})
+    *number = reader.take<int32_t>();
+  if (setup.size < 1 || setup.size > kSizeMax || setup.rank < 0 || setup.rank >= setup.size) base::fail_input("ranks out of range");
+  reader.take(setup.key.data(), setup.key.size());
+  for (int rank = 0; rank < setup.size; ++rank) {
+    NetSeat seat;
+    seat.machine = reader.take<int32_t>();
+    seat.port = reader.take<uint16_t>();
+    seat.outside_port = reader.take<uint16_t>();
+    const auto length = reader.take<uint32_t>();
+    if (length > kHostBytesMax) base::fail_input("a host's name of {} bytes", length);
+    seat.host.resize(length);
+    reader.take(seat.host.data(), length);
+    setup.seats.push_back(std::move(seat));
+  }
+  return setup;
+}
+
+std::vector<NetSetup> make_net_setups(int size) { return make_net_setups(std::vector<int>(static_cast<size_t>(size), 0)); }
+
+std::vector<NetSetup> make_net_setups(const std::vector<int>& machines) {
+  const int last = *std::max_element(machines.begin(), machines.end());
+  std::vector<NetSetup> setups(machines.size());
+  std::vector<NetSeat> seats(machines.size());
+  for (int machine = 0; machine <= last; ++machine) {
+    std::vector<int> ranks;
+    for (size_t rank = 0; rank < machines.size(); ++rank) {
+      if (machines[rank] == machine) ranks.push_back(static_cast<int>(rank));
+    }
+    if (ranks.empty()) continue;
+    for (NetSetup& setup : make_machine_setups(ranks, last > 0 ? std::optional<std::string>("127.0.0.1") : std::nullopt)) {
+      const auto rank = static_cast<size_t>(setup.rank);
+      seats[rank] = setup.seats[0];
+      seats[rank].machine = machine;
+      setups[rank] = std::move(setup);
+    }
+  }
+  seat_all(setups, seats, fresh_key());
   return setups;
 }
 

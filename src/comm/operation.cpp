@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
+#include "comm/roll_call.h"
 
 namespace cairn::comm {
 namespace {
@@ -69,14 +70,26 @@ Operation::Operation(Group::State& owner, const Signature& what_it_is, uint64_t 
 std::string Operation::describe() const { return comm::describe(signature, what); }
 
 void Operation::wait() {
-  if (!complete) {
-    const auto done = [this] {
-      if (group) group->settle();
-      return complete;
-    };
-    if (!group->transport.spin(done)) wait_long(done);
+  if (!complete && job) {
+    wait_for([this] { return job->state() == DeviceJob::State::queued || job->state() == DeviceJob::State::done; });
+    if (!complete) return job->order(current_stream());
   }
+  wait_host();
+}
+
+void Operation::wait_host() {
+  wait_for([] { return false; });
   if (error) throw Error(*error);
+}
+
+// Until it is complete, or has come as far as is asked for.
+void Operation::wait_for(const std::function<bool()>& reached) {
+  const auto done = [&] {
+    if (group) group->settle();
+    return complete || reached();
+  };
+  if (complete || (job && done())) return;
+  if (!group->transport.spin(done)) wait_long(done);
 }
 
 // Looks up now and then from waiting: to see what the late ones do, to warn, to judge, and to give up at the deadline.
@@ -111,14 +124,15 @@ void Operation::wait_long(const std::function<bool()>& done) {
 const Operation& Operation::holdup() const {
   if (signature.kind == OperationKind::send_recv) return *this;
   for (const auto& one : group->collectives) {
-    if (!one->task.done()) return *one;
+    if (one->under_way()) return *one;
   }
   return *this;
 }
 
 std::vector<int> Operation::culprits() const {
   const std::vector<int> late = exchange.late();
-  if (signature.kind == OperationKind::send_recv) return late;
+  if (signature.kind == OperationKind::send_recv) return late.empty() ? std::vector{group->ranks[arguments.root]} : late;
+  if (job && exchange.size() <= kRollCallOfAll) return late;
   std::vector<int> absent, elsewhere;
   for (const int rank : group->ranks) {
     if (rank == group->transport.rank()) continue;
@@ -126,10 +140,12 @@ std::vector<int> Operation::culprits() const {
     if (!theirs || theirs->group != group->id) {
       elsewhere.push_back(rank);  // it may have started ours before
     } else if (theirs->sequence < sequence) {
-      absent.push_back(rank);
+      const bool then = group->transport.clock().now() - begun < group->transport.age_of_sight(rank);  // that was before ours began
+      (then ? elsewhere : absent).push_back(rank);
     }
   }
   if (!absent.empty() && needs_all(signature.kind)) return absent;
+  if (job) return absent.empty() ? late : absent;
   std::vector<int> missed;
   for (const int rank : late) {
     if (contains(absent, rank) || contains(elsewhere, rank)) missed.push_back(rank);
@@ -142,10 +158,12 @@ std::vector<int> Operation::culprits() const {
 Error Operation::timed_out(std::chrono::nanoseconds waited) const {
   if (&holdup() != this) return holdup().timed_out(waited);
   const std::vector<int> late = culprits();
-  Error failure(Error::Kind::lost_peer,
-                fmt::format("rank {} lost: silent for {:.1f} s in {}", fmt::join(late, ", "), base::seconds(waited), describe()));
-  failure.about_peer(late.empty() ? -1 : late.front()).with(group->where(*this));
-  return failure;
+  Error timeout(Error::Kind::lost_peer,
+                late.empty()
+                    ? fmt::format("not done after {:.1f} s though all ranks are in it: {}", base::seconds(waited), describe())
+                    : fmt::format("rank {} lost: silent for {:.1f} s in {}", fmt::join(late, ", "), base::seconds(waited), describe()));
+  timeout.about_peer(late.empty() ? -1 : late.front()).with(group->where(*this));
+  return timeout;
 }
 
 void Operation::warn(std::chrono::nanoseconds waited) const {
@@ -157,14 +175,26 @@ void Operation::warn(std::chrono::nanoseconds waited) const {
       doing += fmt::format("; rank {} last started {}", rank, comm::describe(theirs->signature, theirs->what));
     }
   }
-  group->world.log().warn("waiting for rank {} waited_s={:.1f} in {} ({}){}", fmt::join(late, ", "), base::seconds(waited), describe(),
-                          group->where(*this), doing);
+  const std::string whom = late.empty() ? "the device" : fmt::format("rank {}", fmt::join(late, ", "));
+  group->world.log().warn("waiting for {} waited_s={:.1f} in {} ({}){}", whom, base::seconds(waited), describe(), group->where(*this),
+                          doing);
 }
 
-void Operation::end(std::optional<Error> failure) {
+bool Operation::under_way() const { return !task.done() || (job && job->state() < DeviceJob::State::done); }
+
+bool Operation::finished() const { return !under_way() && !failure(); }
+
+std::optional<Error> Operation::failure() const {
+  if (task.done() && task.error()) return as_error(task.error());
+  if (job && job->state() == DeviceJob::State::failed) return job->error();
+  return std::nullopt;
+}
+
+void Operation::end(std::optional<Error> how) {
   if (complete) return;
-  error = std::move(failure);
+  error = std::move(how);
   complete = true;
+  if (job) std::exchange(job, nullptr)->cancel();
   task.destroy();
   keep.reset();
   group->note_end(*this);
@@ -173,6 +203,9 @@ void Operation::end(std::optional<Error> failure) {
 
 Work Group::State::start(Signature signature, Label label, Arguments arguments, Task (*algorithm)(Exchange&, const Arguments&)) {
   const bool collective = signature.kind != OperationKind::send_recv;
+  const bool device = arguments.out.stream || arguments.in.stream;
+  std::string marked;
+  if (device) label.what = marked = fmt::format("{} on the device", label.what.empty() ? "a tensor" : label.what);  // others see where
   if (collective) {
     world.before_collective();
     signature.label = label_hash(label.what);
@@ -193,7 +226,11 @@ Work Group::State::start(Signature signature, Label label, Arguments arguments, 
   }
   transport.show(envelope);
   operation->keep = std::exchange(keep_next, nullptr);
-  operation->task = algorithm(operation->exchange, operation->arguments);
+  if (device) {
+    hand_over(*operation, algorithm == &send_one);
+  } else {
+    operation->task = algorithm(operation->exchange, operation->arguments);
+  }
   collective ? collectives.push_back(operation) : point_to_point.push_back(operation);
   settle();
   return Work(std::move(operation));
@@ -203,24 +240,23 @@ void Group::State::settle() {
   if (broken && (!collectives.empty() || !point_to_point.empty())) return fail_all(*broken);
   if (dispute) judge();
   if (!look_for_losses(/*only_tainted=*/true)) return;
-  const auto failed = [](const Operation& operation) { return operation.task.done() && operation.task.error(); };
   for (const auto& operation : collectives) {
-    if (!failed(*operation)) continue;
-    const Error error = as_error(operation->task.error());
-    if (!is_mismatch(error)) return fail_all(Error(error).with(where(*operation)));
-    contest(operation->sequence, operation->signature, error);
+    const auto error = operation->failure();
+    if (!error) continue;
+    if (!is_mismatch(*error)) return give_up(*operation, *error);
+    contest(operation->sequence, operation->signature, *error);
     if (broken) return;
   }
   for (const auto& operation : point_to_point) {
-    if (failed(*operation)) return fail_all(as_error(operation->task.error()).with(where(*operation)));
+    if (const auto error = operation->failure()) return give_up(*operation, *error);
   }
-  while (!collectives.empty() && collectives.front()->task.done() && !collectives.front()->task.error()) {
+  while (!collectives.empty() && collectives.front()->finished()) {
     const auto operation = std::move(collectives.front());
     collectives.pop_front();
     operation->end(std::nullopt);
   }
   for (size_t i = 0; i < point_to_point.size();) {
-    if (point_to_point[i]->task.done()) {
+    if (point_to_point[i]->finished()) {
       const auto operation = std::exchange(point_to_point[i], std::move(point_to_point.back()));
       point_to_point.pop_back();
       operation->end(std::nullopt);
@@ -229,6 +265,13 @@ void Group::State::settle() {
     }
   }
   look_for_losses(/*only_tainted=*/false);
+}
+
+// A device that was stopped at the deadline does not know who was late.
+void Group::State::give_up(const Operation& operation, const Error& error) {
+  const auto waited = transport.clock().now() - operation.begun;
+  if (operation.job && waited >= operation.deadline) return fail_all(operation.timed_out(waited));
+  fail_all(Error(error).with(where(operation)));
 }
 
 // Whether this group goes on. What a lost member sent in good order counts, so that what is complete is completed first.

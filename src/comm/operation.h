@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/collectives.h"
+#include "comm/device_group.h"
 #include "comm/world.h"
 
 namespace cairn::comm {
@@ -19,11 +20,17 @@ struct Operation final : Work::State {
   Operation(Group::State& owner, const Signature& what_it_is, uint64_t number, Label label, Arguments on, const Envelope& envelope);
 
   bool ready() const override { return complete; }
-  void wait() override;
+  void wait() override;       // of one among devices: lets the caller's stream wait
+  void wait_host() override;  // until it is complete
+  void wait_for(const std::function<bool()>& reached);
   void wait_long(const std::function<bool()>& done);
 
-  std::string describe() const;            // "all_reduce of w, 12 f32"
-  void end(std::optional<Error> failure);  // done, or failed; cancels what is still under way
+  std::string describe() const;  // "all_reduce of w, 12 f32"
+  bool under_way() const;
+  bool finished() const;  // without an error; it is complete once those before it are
+  std::optional<Error> failure() const;
+  void* current_stream() const;        // of one among devices
+  void end(std::optional<Error> how);  // done, or failed; cancels what is still under way
   // What keeps it from completing: itself, or the first unfinished operation before it.
   const Operation& holdup() const;
   // Whom it waits for: those who have not started it, where that can be seen; else those whose messages are missing and who do not show
@@ -43,8 +50,9 @@ struct Operation final : Work::State {
   std::chrono::nanoseconds deadline{};
   bool complete = false;
   std::optional<Error> error;
-  std::shared_ptr<void> keep;  // the buffers, until it is complete
-  Task task;                   // last: it refers to what is above
+  std::shared_ptr<void> keep;      // the buffers, until it is complete
+  std::shared_ptr<DeviceJob> job;  // of one among devices, until it is complete; the task is then the ranks' roll call
+  Task task;                       // last: it refers to what is above
 };
 
 // What a group is inside.
@@ -83,11 +91,17 @@ struct Group::State {
   };
   std::optional<Dispute> dispute = {};
   size_t losses_seen = 0;
-  std::shared_ptr<void> keep_next = {};  // what the operation started next shall keep alive
+  std::shared_ptr<void> keep_next = {};                      // what the operation started next shall keep alive
+  std::optional<std::shared_ptr<DeviceGroup>> devices = {};  // once somebody asked
+
+  // What the members' devices do among themselves; null: nothing.
+  DeviceGroup* device_group();
 
   Work start(Signature signature, Label label, Arguments arguments, Task (*algorithm)(Exchange&, const Arguments&));
+  void hand_over(Operation& operation, bool sends);  // to the device
   // Completes what is done, in order, and fails everything where a member is lost or an operation failed.
   void settle();
+  void give_up(const Operation& operation, const Error& error);
   bool look_for_losses(bool only_tainted);
   Error broken_for(const Operation& operation) const;  // what broke the group, as this operation reports it
   void fail_all(const Error& error);

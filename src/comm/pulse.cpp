@@ -7,11 +7,15 @@ constexpr auto kInterval = std::chrono::milliseconds(100);
 
 }  // namespace
 
-Pulse::Pulse(Board& own)
-    : thread_([this, &own] {
+Pulse::Pulse(Board& own, Heartbeat* elsewhere)
+    : thread_([this, &own, elsewhere] {
         std::unique_lock guard(lock_);
         do {
           own.beat.fetch_add(1, std::memory_order_relaxed);
+          if (elsewhere) {
+            elsewhere->send(own);
+            elsewhere->receive();
+          }
         } while (!stop_.wait_for(guard, kInterval, [this] { return stopping_; }));
       }) {}
 
@@ -34,6 +38,45 @@ PulseWatch::Nanoseconds PulseWatch::silent(int rank, const Board& board, Nanosec
   const uint64_t beat = board.beat.load(std::memory_order_relaxed);
   if (anew_ || beat != seen.beat) seen = {beat, now};
   return now - seen.at;
+}
+
+Presence::Presence(const NetSetup& setup, std::shared_ptr<SharedSegment> segment)
+    : segment_(std::move(segment)),
+      places_(static_cast<size_t>(setup.size), -1),
+      elsewhere_(setup.pulse_fd >= 0 ? std::make_unique<Heartbeat>(setup) : nullptr),
+      private_board_(segment_ ? nullptr : std::make_unique<Board>()),
+      own_(private_board_.get()),
+      watch_(setup.size) {
+  if (segment_) {
+    int place = 0;
+    for (const int rank : setup.neighbours()) places_[static_cast<size_t>(rank)] = place++;
+    own_ = &segment_->board(places_[static_cast<size_t>(setup.rank)]);
+  }
+  pulse_.emplace(*own_, elsewhere_.get());
+}
+
+const Board* Presence::board(int rank) const {
+  const int place = places_[static_cast<size_t>(rank)];
+  if (place >= 0) return &segment_->board(place);
+  return elsewhere_ ? elsewhere_->board(rank) : nullptr;
+}
+
+std::optional<Envelope> Presence::doing(int rank) const {
+  const Board* seen = board(rank);
+  return seen ? seen->look() : std::nullopt;
+}
+
+std::chrono::nanoseconds Presence::age_of_sight(int rank) const {
+  return places_[static_cast<size_t>(rank)] < 0 && elsewhere_ ? elsewhere_->age(rank) : Nanoseconds(0);
+}
+
+std::optional<std::chrono::nanoseconds> Presence::stopped(int peer, Nanoseconds now) {
+  const Board* seen = board(peer);
+  const bool far = places_[static_cast<size_t>(peer)] < 0;
+  // Where nothing was ever heard, nothing can be missed: datagrams may not get through to here at all.
+  if (!seen || (far && seen->beat.load(std::memory_order_relaxed) == 0)) return std::nullopt;
+  const Nanoseconds silent = watch_.silent(peer, *seen, now);
+  return silent > (far ? PulseWatch::kFarLimit : PulseWatch::kLimit) ? std::optional(silent) : std::nullopt;
 }
 
 }  // namespace cairn::comm

@@ -2,18 +2,21 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
+#include "comm/heartbeat.h"
 #include "comm/shared_segment.h"
 
 namespace cairn::comm {
 
-// Shows the others on this machine that this process is alive, whatever its rank computes: a thread that only counts.
+// Shows the others that this process is alive, whatever its rank computes: a thread that only counts, and tells other machines.
 class Pulse {
  public:
-  explicit Pulse(Board& own);
+  Pulse(Board& own, Heartbeat* elsewhere);
   ~Pulse();
   Pulse(const Pulse&) = delete;
   Pulse& operator=(const Pulse&) = delete;
@@ -32,7 +35,8 @@ class PulseWatch {
   using Nanoseconds = std::chrono::nanoseconds;
   explicit PulseWatch(int ranks) : seen_(static_cast<size_t>(ranks)) {}
 
-  static constexpr Nanoseconds kLimit = std::chrono::milliseconds(1800);  // silent for so long: stopped
+  static constexpr Nanoseconds kLimit = std::chrono::milliseconds(1800);     // silent for so long: stopped
+  static constexpr Nanoseconds kFarLimit = std::chrono::milliseconds(2400);  // on another machine: the way there may be busy
   static constexpr Nanoseconds kPauseMax = std::chrono::milliseconds(500);
 
   bool due(Nanoseconds now) const { return now - last_look_ > std::chrono::milliseconds(20); }
@@ -48,6 +52,33 @@ class PulseWatch {
   std::vector<Seen> seen_;
   Nanoseconds last_look_ = Nanoseconds::min() / 2;
   bool anew_ = true;
+};
+
+// Who lives and what they do, as far as this rank can see: by shared memory on its machine, by heartbeats from others.
+class Presence {
+ public:
+  using Nanoseconds = std::chrono::nanoseconds;
+  Presence(const NetSetup& setup, std::shared_ptr<SharedSegment> segment);  // null: there is none to share
+
+  void show(const Envelope& starting) { own_->show(starting); }
+  std::optional<Envelope> doing(int rank) const;
+  Nanoseconds age_of_sight(int rank) const;  // how old what doing() says may be
+
+  // For how long a peer's process has shown no life, where that is too long; looked at every now and then.
+  bool due(Nanoseconds now) const { return watch_.due(now); }
+  void begin_look(Nanoseconds now) { watch_.begin(now); }
+  std::optional<Nanoseconds> stopped(int peer, Nanoseconds now);
+
+ private:
+  const Board* board(int rank) const;
+
+  std::shared_ptr<SharedSegment> segment_;
+  std::vector<int> places_;  // in the segment, by rank; -1: elsewhere
+  std::unique_ptr<Heartbeat> elsewhere_;
+  std::unique_ptr<Board> private_board_;  // where nothing is shared
+  Board* own_;
+  PulseWatch watch_;
+  std::optional<Pulse> pulse_;  // last: it refers to what is above
 };
 
 }  // namespace cairn::comm

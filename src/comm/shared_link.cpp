@@ -16,13 +16,13 @@ constexpr int64_t kStagedMax = 16 << 20;  // copies of private messages that one
 
 }  // namespace
 
-SharedLink::SharedLink(const SharedSegment& segment, int rank, int peer, Arena& own, Inbox& inbox, LinkOwner& owner)
+SharedLink::SharedLink(const SharedSegment& segment, int place, int peer_place, int peer, Arena& own, Inbox& inbox, LinkOwner& owner)
     : peer_(peer),
-      writer_(segment.writer(rank, peer)),
-      reader_(segment.reader(peer, rank)),
-      board_(segment.board(peer)),
+      writer_(segment.writer(place, peer_place)),
+      reader_(segment.reader(peer_place, place)),
+      board_(segment.board(peer_place)),
       own_(own),
-      theirs_(segment.arena(peer)),
+      theirs_(segment.arena(peer_place)),
       inbox_(inbox),
       owner_(owner) {}
 
@@ -55,7 +55,7 @@ Record* SharedLink::begin_record(const Outgoing& one, RecordKind kind, int64_t i
   if (!record) return nullptr;
   record->kind = kind;
   record->purpose = one.purpose;
-  record->placed = false;
+  record->placed = 0;
   record->bytes = one.bytes;
   record->part = inlined;
   record->number = one.number;
@@ -75,7 +75,7 @@ bool SharedLink::write_inline(Outgoing& one) {
 bool SharedLink::write_in_place(Outgoing& one) {
   Record* record = begin_record(one, RecordKind::message, 0);
   if (!record) return false;
-  record->placed = true;
+  record->placed = 1;
   record->part = one.bytes;
   record->offset = own_.offset_of(one.data);
   record->number = ++next_number_;
@@ -96,7 +96,7 @@ bool SharedLink::write_staged(Outgoing& one) {
       return false;
     }
     std::memcpy(staged, one.data + one.sent, static_cast<size_t>(part));
-    record->placed = true;
+    record->placed = 1;
     record->part = part;
     record->offset = own_.offset_of(staged);
     record->number = ++next_number_;
@@ -136,7 +136,7 @@ bool SharedLink::flush() {
 void SharedLink::cancel(const Transfer& transfer) {
   for (auto& [number, one] : placed_) {
     if (one.transfer.get() != &transfer) continue;
-    if (writer_.held(one.position)) one.record->withdrawn.store(true, std::memory_order_release);
+    if (writer_.held(one.position)) one.record->withdrawn.store(1, std::memory_order_release);
     one.transfer = nullptr;
     return;
   }
@@ -187,10 +187,17 @@ std::byte* SharedLink::bytes_of(Record& record) const {
   return theirs_.data() + record.offset;
 }
 
+Envelope SharedLink::envelope_of(const Record& record) {
+  Envelope envelope = record.envelope;
+  const std::string flaw = flaw_in(envelope);
+  if (!flaw.empty()) throw Error(Error::Kind::lost_peer, "wrote a bad record: " + flaw);
+  return envelope;
+}
+
 // A taken record is done with.
 void SharedLink::give_back(const Record& record, uint64_t ticket) {
   if (!record.placed) return reader_.give_back(ticket);
-  if (record.withdrawn.load(std::memory_order_acquire)) owner_.distrust(peer_, "it withdrew a message while that was being read");
+  if (record.withdrawn.load(std::memory_order_acquire) != 0) owner_.distrust(peer_, "it withdrew a message while that was being read");
   const uint64_t number = record.number;
   reader_.give_back(ticket);
   if (!releases_.empty() || !write_release(number)) releases_.push_back(number);
@@ -205,7 +212,8 @@ std::shared_ptr<void> SharedLink::hold(const Record& record, uint64_t ticket) {
 bool SharedLink::read_message(Record& record) {
   if (record.part != record.bytes) return begin_parts(record);
   const std::byte* data = bytes_of(record);
-  const Inbox::Found found = inbox_.wanted(peer_, record.envelope, record.bytes);
+  const Envelope envelope = envelope_of(record);
+  const Inbox::Found found = inbox_.wanted(peer_, envelope, record.bytes);
   if (found.receive || found.refused) {
     const uint64_t ticket = reader_.take(record);
     if (found.receive && found.receive->viewed) {
@@ -220,7 +228,7 @@ bool SharedLink::read_message(Record& record) {
   }
   if (reader_.held() + int64_t{record.length} <= reader_.capacity() / 2) {  // may stay where it is
     const uint64_t ticket = reader_.take(record);
-    inbox_.arrive({peer_, record.envelope, record.bytes, data, hold(record, ticket)});
+    inbox_.arrive({peer_, envelope, record.bytes, data, hold(record, ticket)});
     return true;
   }
   if (!owner_.may_keep(peer_, record.bytes)) {
@@ -229,7 +237,7 @@ bool SharedLink::read_message(Record& record) {
   }
   const auto memory = owner_.early_memory(peer_, record.bytes);
   if (record.bytes > 0) std::memcpy(memory.get(), data, static_cast<size_t>(record.bytes));
-  const Arrival arrival{peer_, record.envelope, record.bytes, memory.get(), memory};
+  const Arrival arrival{peer_, envelope, record.bytes, memory.get(), memory};
   give_back(record, reader_.take(record));
   inbox_.arrive(arrival);
   return true;
@@ -237,14 +245,15 @@ bool SharedLink::read_message(Record& record) {
 
 bool SharedLink::begin_parts(Record& record) {
   if (incoming_) throw Error(Error::Kind::lost_peer, "wrote a message into the middle of another");
-  Inbox::Found found = inbox_.wanted(peer_, record.envelope, record.bytes);
+  const Envelope envelope = envelope_of(record);
+  Inbox::Found found = inbox_.wanted(peer_, envelope, record.bytes);
   const bool direct = found.receive && !found.receive->viewed;
   if (!found.receive && !found.refused && !owner_.may_keep(peer_, record.bytes)) {
     parked_ = true;
     return false;
   }
   incoming_ = std::make_unique<Incoming>();
-  incoming_->arrival = {.from = peer_, .envelope = record.envelope, .bytes = record.bytes};
+  incoming_->arrival = {.from = peer_, .envelope = envelope, .bytes = record.bytes};
   incoming_->receive = std::move(found.receive);
   if (!direct && !found.refused) incoming_->memory = owner_.early_memory(peer_, record.bytes);
   take_part(record);

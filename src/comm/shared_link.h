@@ -29,7 +29,8 @@ class LinkOwner {
 // rank's arena stay there and are read in place by the peer; long ones in private memory are copied into the arena first, a part at a time.
 class SharedLink {
  public:
-  SharedLink(const SharedSegment& segment, int rank, int peer, Arena& own, Inbox& inbox, LinkOwner& owner);
+  // Places are positions in the segment; `peer` is what the others call it.
+  SharedLink(const SharedSegment& segment, int place, int peer_place, int peer, Arena& own, Inbox& inbox, LinkOwner& owner);
 
   void send(const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes, std::shared_ptr<Transfer> transfer,
             const Ledger::Message& booking);
@@ -83,6 +84,7 @@ class SharedLink {
   void take_part(Record& record);
   void take_release(const Record& record);
   std::byte* bytes_of(Record& record) const;
+  static Envelope envelope_of(const Record& record);  // a copy, fit to be used
   void give_back(const Record& record, uint64_t ticket);
   std::shared_ptr<void> hold(const Record& record, uint64_t ticket);
 

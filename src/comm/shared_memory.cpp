@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <sched.h>
-#include <unistd.h>
 
 namespace cairn::comm {
 namespace {
@@ -13,23 +12,22 @@ int cores() {
   return ::sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
 
-std::shared_ptr<SharedSegment> join(int fd, int size) {
-  auto segment = std::make_shared<SharedSegment>(fd, size);
-  ::close(fd);
-  return segment;
+int place_of(int rank, const std::vector<int>& ranks) {
+  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
 
 }  // namespace
 
-SharedMemory::SharedMemory(int fd, int rank, int size, Inbox& inbox, LinkOwner& owner)
-    : rank_(rank),
-      crowded_(size > cores()),
-      segment_(join(fd, size)),
-      arena_(std::make_shared<Arena>(segment_->arena(rank).data(), static_cast<int64_t>(segment_->arena(rank).size()))),
-      pulse_(segment_->board(rank)),
-      watch_(size) {
-  for (int peer = 0; peer < size; ++peer) {
-    links_.push_back(peer == rank ? nullptr : std::make_unique<SharedLink>(*segment_, rank, peer, *arena_, inbox, owner));
+SharedMemory::SharedMemory(std::shared_ptr<SharedSegment> segment, const std::vector<int>& ranks, int rank, Inbox& inbox, LinkOwner& owner)
+    : crowded_(static_cast<int>(ranks.size()) > cores()), segment_(std::move(segment)), own_board_(segment_->board(place_of(rank, ranks))) {
+  const int own = place_of(rank, ranks);
+  const std::span<std::byte> memory = segment_->arena(own);
+  arena_ = std::make_shared<Arena>(memory.data(), static_cast<int64_t>(memory.size()));
+  by_rank_.resize(static_cast<size_t>(*std::max_element(ranks.begin(), ranks.end())) + 1);
+  for (int place = 0; place < static_cast<int>(ranks.size()); ++place) {
+    const int peer = ranks[static_cast<size_t>(place)];
+    links_.push_back(place == own ? nullptr : std::make_unique<SharedLink>(*segment_, own, place, peer, *arena_, inbox, owner));
+    by_rank_[static_cast<size_t>(peer)] = links_.back().get();
   }
 }
 
@@ -48,13 +46,8 @@ std::shared_ptr<void> SharedMemory::allocate(int64_t bytes) {
 }
 
 bool SharedMemory::fall_asleep() {
-  segment_->board(rank_).asleep.store(1, std::memory_order_seq_cst);  // before the last look, as senders look the other way round
+  own_board_.asleep.store(1, std::memory_order_seq_cst);  // before the last look, as senders look the other way round
   return !waits();
-}
-
-std::optional<std::chrono::nanoseconds> SharedMemory::stopped(int peer, std::chrono::nanoseconds now) {
-  const auto silent = watch_.silent(peer, segment_->board(peer), now);
-  return silent > PulseWatch::kLimit ? std::optional(silent) : std::nullopt;
 }
 
 }  // namespace cairn::comm

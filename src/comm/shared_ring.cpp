@@ -32,7 +32,7 @@ Record* RingWriter::reserve(int64_t payload) {
   }
   auto* record = new (memory_ + (tail_ + padding) % capacity_) Record;
   record->length = static_cast<uint32_t>(length);
-  record->withdrawn.store(false, std::memory_order_relaxed);
+  record->withdrawn.store(0, std::memory_order_relaxed);
   position_ = tail_ + padding;
   reserved_ = after;
   return record;
@@ -47,6 +47,9 @@ Record* RingReader::peek() {
   while (true) {
     const uint64_t tail = positions_->tail.load(std::memory_order_acquire);
     if (tail == next_) return nullptr;
+    if (tail - next_ > capacity_ - (next_ - head_)) {  // nor would there be an end to it
+      throw Error(Error::Kind::lost_peer, fmt::format("wrote {} bytes into a ring of {}", tail - head_, capacity_));
+    }
     const uint64_t at = next_ % capacity_;
     auto* record = reinterpret_cast<Record*>(memory_ + at);
     const uint64_t length = record->length;
@@ -55,9 +58,12 @@ Record* RingReader::peek() {
       throw Error(Error::Kind::lost_peer, fmt::format("wrote a bad record of {} bytes", length));
     }
     if (record->kind != RecordKind::padding) {
-      if (length < sizeof(Record) || record->part < 0 || record->bytes < record->part ||
-          record_length(record->placed ? 0 : record->part) != length) {
+      if (length < sizeof(Record) || record->part < 0 || record->bytes < record->part || record->placed > 1) {
         throw Error(Error::Kind::lost_peer, fmt::format("wrote a bad record with {} of {} bytes", record->part, record->bytes));
+      }
+      const int64_t inlined = record->placed ? 0 : record->part;
+      if (inlined > static_cast<int64_t>(length) || record_length(inlined) != length) {
+        throw Error(Error::Kind::lost_peer, fmt::format("wrote a bad record of {} bytes with {} inside", length, inlined));
       }
       return record;
     }

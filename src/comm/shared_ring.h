@@ -22,12 +22,12 @@ struct alignas(64) Record {
   uint32_t length;  // of the whole record, a multiple of kRecordAlign
   RecordKind kind;
   Purpose purpose;
-  bool placed;
-  std::atomic<bool> withdrawn;  // placed: the sender has given up, what lies there may be anything
-  int64_t bytes;                // of the whole message
-  int64_t part;                 // of these in this record
-  int64_t offset;               // placed: where in the sender's arena
-  uint64_t number;              // placed, release
+  uint8_t placed;                  // 0 or 1; no bool, which may not hold whatever the peer put there
+  std::atomic<uint8_t> withdrawn;  // placed, and not 0: the sender has given up, what lies there may be anything
+  int64_t bytes;                   // of the whole message
+  int64_t part;                    // of these in this record
+  int64_t offset;                  // placed: where in the sender's arena
+  uint64_t number;                 // placed, release
   Envelope envelope;
   std::byte* payload() { return reinterpret_cast<std::byte*>(this + 1); }
 };

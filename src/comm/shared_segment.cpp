@@ -1,9 +1,13 @@
 #include "comm/shared_segment.h"
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <tuple>
+#include <type_traits>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -17,6 +21,7 @@ constexpr int64_t kPage = 4096;
 constexpr int64_t kArenasTotal = int64_t{64} << 30;  // of addresses, not of memory
 constexpr int64_t kBoardBytes = kPage;
 static_assert(sizeof(Board) <= kBoardBytes);
+static_assert(std::is_trivially_copyable_v<Envelope> && sizeof(Envelope) % sizeof(uint64_t) == 0);
 
 // Small messages go through; many ranks get less, so that all rings together stay within some hundred MB.
 int64_t ring_capacity(int ranks) {
@@ -46,7 +51,9 @@ void Board::show(const Envelope& envelope) {
   const uint64_t version = version_.load(std::memory_order_relaxed);
   version_.store(version + 1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-  doing_ = envelope;
+  std::array<uint64_t, std::tuple_size_v<decltype(doing_)>> words;
+  std::memcpy(words.data(), &envelope, sizeof envelope);
+  for (size_t i = 0; i < words.size(); ++i) doing_[i].store(words[i], std::memory_order_relaxed);
   version_.store(version + 2, std::memory_order_release);
 }
 
@@ -54,17 +61,21 @@ std::optional<Envelope> Board::look() const {
   for (int attempt = 0; attempt < 100; ++attempt) {
     const uint64_t before = version_.load(std::memory_order_acquire);
     if (before == 0) return std::nullopt;
-    const Envelope seen = doing_;
+    std::array<uint64_t, std::tuple_size_v<decltype(doing_)>> words;
+    for (size_t i = 0; i < words.size(); ++i) words[i] = doing_[i].load(std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_acquire);
-    if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) return seen;
+    if (before % 2 != 0 || version_.load(std::memory_order_relaxed) != before) continue;
+    auto seen = std::bit_cast<Envelope>(words);
+    return flaw_in(seen).empty() ? std::optional(seen) : std::nullopt;
   }
   return std::nullopt;  // stopped in the middle of a word about itself
 }
 
 int SharedSegment::create(int ranks) {
-  const int fd = ::memfd_create("cairn-ranks", MFD_CLOEXEC);
+  const int fd = ::memfd_create("cairn-ranks", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) fail("memfd_create");
-  if (::ftruncate(fd, Layout(ranks).total) != 0) {
+  // Sealed, so that no rank can take away what the others look at.
+  if (::ftruncate(fd, Layout(ranks).total) != 0 || ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     ::close(fd);
     fail("ftruncate");
   }

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -20,11 +21,12 @@ class Board {
 
   // The operation that the rank started last.
   void show(const Envelope& envelope);
-  std::optional<Envelope> look() const;  // none before the first
+  std::optional<Envelope> look() const;  // none before the first, and where it makes no sense
 
  private:
   alignas(128) std::atomic<uint64_t> version_;  // odd while it is written
-  Envelope doing_;
+  // Word by word, so that looking while it is written is no race; the version says whether what was seen is whole.
+  std::array<std::atomic<uint64_t>, sizeof(Envelope) / sizeof(uint64_t)> doing_;
 };
 
 // The memory that the ranks of one machine share: a board for each, a ring for each ordered pair, an arena for each. A sparse anonymous

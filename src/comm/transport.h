@@ -17,6 +17,8 @@
 
 namespace cairn::comm {
 
+class DeviceGroup;
+
 // A rank that is gone, and why.
 struct Loss {
   int rank = -1;     // who is gone
@@ -69,12 +71,17 @@ class Transport {
   // What this rank does from now on, for those who will ask why it is late.
   virtual void show(const Envelope& /*starting*/) {}
   virtual std::optional<Envelope> doing(int /*rank*/) const { return std::nullopt; }  // what that rank started last, where it can be seen
+  virtual std::chrono::nanoseconds age_of_sight(int /*rank*/) const { return {}; }                  // how old that may be
 
   virtual const std::vector<Loss>& losses() const = 0;
   virtual void fail(const std::string& reason, int culprit) = 0;
 
   // Told of each message that came before anybody asked for it; the world checks that it fits what this rank did or does.
   virtual void on_early(std::function<void(int from, const Envelope&)> tell) = 0;
+
+  // What the devices of these ranks do among themselves; null: nothing, so that their tensors travel through the host. `group` is the
+  // number of the group, the same on all of them.
+  virtual std::shared_ptr<DeviceGroup> device_group(const std::vector<int>& /*ranks*/, uint64_t /*group*/) { return nullptr; }
 
   virtual std::shared_ptr<void> allocate(int64_t bytes) = 0;
   virtual const base::Clock& clock() const = 0;

@@ -17,11 +17,15 @@ class All final : public Work::State {
     return true;
   }
 
-  void wait() override {
+  void wait() override { each(&Work::wait); }
+  void wait_host() override { each(&Work::wait_host); }
+
+ private:
+  void each(void (Work::*wait_for)() const) {
     std::exception_ptr first;
     for (const Work& part : parts_) {
       try {
-        part.wait();
+        (part.*wait_for)();
       } catch (...) {  // the other parts still use their buffers: wait for them too
         if (!first) first = std::current_exception();
       }
@@ -29,7 +33,6 @@ class All final : public Work::State {
     if (first) std::rethrow_exception(first);
   }
 
- private:
   std::vector<Work> parts_;
 };
 
@@ -42,6 +45,11 @@ class Then final : public Work::State {
   void wait() override {
     before_.wait();
     if (last_) std::exchange(last_, nullptr)();
+  }
+
+  void wait_host() override {
+    before_.wait_host();
+    wait();
   }
 
  private:
@@ -65,7 +73,9 @@ void Work::wait() const {
   if (state_) state_->wait();
 }
 
-void Work::wait_host() const { wait(); }
+void Work::wait_host() const {
+  if (state_) state_->wait_host();
+}
 
 bool Work::ready() const { return !state_ || state_->ready(); }
 

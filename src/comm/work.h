@@ -15,6 +15,7 @@ class [[nodiscard]] Work {
     virtual ~State() = default;
     virtual bool ready() const = 0;  // asks, moves nothing
     virtual void wait() = 0;         // throws cairn::Error; may be called again
+    virtual void wait_host() { wait(); }
   };
 
   Work() = default;  // done already

@@ -13,27 +13,23 @@ constexpr int64_t kFormatVersion = 1;
 constexpr std::string_view kTraining = "training/";
 constexpr std::string_view kExtension = ".safetensors";
 
-[[noreturn]] void refuse(const std::string& path, const std::string& reason) {
-  throw Error(Error::Kind::corrupt_file, fmt::format("{}: {}", path, reason));
-}
-
 // The value under `key` if it is there and of that type.
 template <typename T>
 T value_of(const base::Json& object, const char* key, const std::string& path) {
   const auto found = object.find(key);
   const bool right = found != object.end() && (std::is_same_v<T, std::string> ? found->is_string() : found->is_number_unsigned());
-  if (!right) refuse(path, fmt::format("no {} that can be read", key));
+  if (!right) base::fail_corrupt(path, fmt::format("no {} that can be read", key));
   return found->template get<T>();
 }
 
 Written file_facts(const std::string& name, const base::Json& facts, const std::string& path) {
-  if (!is_file_name(name)) refuse(path, "a file name that no snapshot has");
-  if (!facts.is_object()) refuse(path, fmt::format("nothing is said about {}", name));
+  if (!is_file_name(name)) base::fail_corrupt(path, "a file name that no snapshot has");
+  if (!facts.is_object()) base::fail_corrupt(path, fmt::format("nothing is said about {}", name));
   const auto digits = value_of<std::string>(facts, "xxh3", path);
   Written written{.bytes = value_of<int64_t>(facts, "bytes", path)};
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), written.checksum, 16);
   if (error != std::errc() || end != digits.data() + digits.size() || digits.size() != 16)
-    refuse(path, fmt::format("the xxh3 of {} is not 16 hex digits", name));
+    base::fail_corrupt(path, fmt::format("the xxh3 of {} is not 16 hex digits", name));
   return written;
 }
 
@@ -57,16 +53,16 @@ std::string format_manifest(const Manifest& manifest) {
 
 Manifest parse_manifest(const std::string& text, const std::string& path) {
   const base::Json json = base::parse_json(text);
-  if (!json.is_object()) refuse(path, "not a JSON object");
+  if (!json.is_object()) base::fail_corrupt(path, "not a JSON object");
   if (const auto format = value_of<std::string>(json, "format", path); format != kFormat)
-    refuse(path, "not the manifest of a Cairn snapshot");
+    base::fail_corrupt(path, "not the manifest of a Cairn snapshot");
   if (const auto version = value_of<int64_t>(json, "format_version", path); version != kFormatVersion) {
-    refuse(path, fmt::format("format version {}, this Cairn reads version {}", version, kFormatVersion));
+    base::fail_corrupt(path, fmt::format("format version {}, this Cairn reads version {}", version, kFormatVersion));
   }
   Manifest manifest{
       .step = value_of<int64_t>(json, "step", path), .version = value_of<std::string>(json, "cairn_version", path), .files = {}};
   const auto files = json.find("files");
-  if (files == json.end() || !files->is_object()) refuse(path, "no files that can be read");
+  if (files == json.end() || !files->is_object()) base::fail_corrupt(path, "no files that can be read");
   for (const auto& [name, facts] : files->items()) manifest.files.emplace(name, file_facts(name, facts, path));
   return manifest;
 }

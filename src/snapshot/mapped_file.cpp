@@ -9,28 +9,20 @@
 
 #include <fmt/format.h>
 
-#include "base/error.h"
+#include "base/check.h"
 
 namespace cairn::snapshot {
-namespace {
-
-[[noreturn]] void refuse(const std::string& path, const std::string& reason) {
-  throw Error(Error::Kind::corrupt_file, fmt::format("{}: {}", path, reason));
-}
-
-}  // namespace
-
 std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe under that name must not make us wait
-  if (file < 0) refuse(path, errno == ENOENT ? "missing" : fmt::format("cannot be opened: {}", std::strerror(errno)));
+  if (file < 0) base::fail_corrupt(path, errno == ENOENT ? "missing" : fmt::format("cannot be opened: {}", std::strerror(errno)));
   struct stat facts {};
   const bool regular = ::fstat(file, &facts) == 0 && S_ISREG(facts.st_mode);
   const auto size = static_cast<size_t>(facts.st_size);
   void* start = regular && size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0) : nullptr;
   const int error = errno;
   ::close(file);
-  if (!regular) refuse(path, "not a regular file");
-  if (start == MAP_FAILED) refuse(path, fmt::format("cannot be mapped: {}", std::strerror(error)));
+  if (!regular) base::fail_corrupt(path, "not a regular file");
+  if (start == MAP_FAILED) base::fail_corrupt(path, fmt::format("cannot be mapped: {}", std::strerror(error)));
   return std::shared_ptr<const MappedFile>(new MappedFile(path, {static_cast<const std::byte*>(start), start ? size : 0}));
 }
 

@@ -23,22 +23,18 @@ constexpr size_t kManifestBytesMax = 1 << 20;
 constexpr size_t kTextBytesMax = 1 << 30;
 constexpr size_t kNamesShown = 5;
 
-[[noreturn]] void refuse(const std::string& path, const std::string& reason) {
-  throw Error(Error::Kind::corrupt_file, fmt::format("{}: {}", path, reason));
-}
-
 std::string text_of(const MappedFile& file, size_t bytes_max) {
   const std::span<const std::byte> bytes = file.bytes();
-  if (bytes.size() > bytes_max) refuse(file.path(), fmt::format("{} bytes, at most {} are read", bytes.size(), bytes_max));
+  if (bytes.size() > bytes_max) base::fail_corrupt(file.path(), fmt::format("{} bytes, at most {} are read", bytes.size(), bytes_max));
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 std::shared_ptr<const MappedFile> checked_file(const std::string& path, const Written& expected) {
   std::shared_ptr<const MappedFile> file = MappedFile::open(path);
   const auto bytes = static_cast<int64_t>(file->bytes().size());
-  if (bytes != expected.bytes) refuse(path, fmt::format("{} bytes long, the manifest says {}", bytes, expected.bytes));
+  if (bytes != expected.bytes) base::fail_corrupt(path, fmt::format("{} bytes long, the manifest says {}", bytes, expected.bytes));
   const uint64_t found = base::checksum(file->bytes());
-  if (found != expected.checksum) refuse(path, fmt::format("checksum {:016x}, the manifest says {:016x}", found, expected.checksum));
+  if (found != expected.checksum) base::fail_corrupt(path, fmt::format("checksum {:016x}, the manifest says {:016x}", found, expected.checksum));
   return file;
 }
 
@@ -110,7 +106,7 @@ Opened open(const std::string& path) {
   const std::string manifest_path = folder / kManifestFile;
   const Manifest manifest = parse_manifest(text_of(*MappedFile::open(manifest_path), kManifestBytesMax), manifest_path);
   if (const auto named = parse_step_folder(folder); named && named->step != manifest.step) {
-    refuse(manifest_path, fmt::format("step {}, the folder's name says {}", manifest.step, named->step));
+    base::fail_corrupt(manifest_path, fmt::format("step {}, the folder's name says {}", manifest.step, named->step));
   }
   Opened opened;
   opened.path_ = folder;

@@ -159,10 +159,6 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
   bool named_ = false, in_metadata_ = false, has_metadata_ = false, in_list_ = false;
 };
 
-[[noreturn]] void refuse(const std::string& path, const std::string& reason) {
-  throw Error(Error::Kind::corrupt_file, fmt::format("{}: {}", path, reason));
-}
-
 // dtype x shape in bytes; nothing where that does not fit.
 std::optional<int64_t> byte_size(const Reader::Raw& raw) {
   int64_t bytes = static_cast<int64_t>(c10::elementSize(raw.dtype));
@@ -176,14 +172,14 @@ std::optional<int64_t> byte_size(const Reader::Raw& raw) {
 TensorEntry checked_entry(const Reader::Raw& raw, int64_t data_begin, int64_t data_bytes, const std::string& path) {
   const std::string tensor = "tensor " + in_quotes(raw.name);
   const std::optional<int64_t> bytes = byte_size(raw);
-  if (!bytes) refuse(path, fmt::format("{}: shape [{}] is larger than any memory", tensor, fmt::join(raw.shape, ", ")));
+  if (!bytes) base::fail_corrupt(path, fmt::format("{}: shape [{}] is larger than any memory", tensor, fmt::join(raw.shape, ", ")));
   const uint64_t begin = raw.offsets[0], end = raw.offsets[1];
-  if (begin > end) refuse(path, fmt::format("{}: data_offsets [{}, {}] run backwards", tensor, begin, end));
+  if (begin > end) base::fail_corrupt(path, fmt::format("{}: data_offsets [{}, {}] run backwards", tensor, begin, end));
   if (end > static_cast<uint64_t>(data_bytes)) {
-    refuse(path, fmt::format("{}: data_offsets [{}, {}] reach beyond the file's {} bytes of data", tensor, begin, end, data_bytes));
+    base::fail_corrupt(path, fmt::format("{}: data_offsets [{}, {}] reach beyond the file's {} bytes of data", tensor, begin, end, data_bytes));
   }
   if (end - begin != static_cast<uint64_t>(*bytes)) {
-    refuse(path, fmt::format("{}: data_offsets [{}, {}] hold {} bytes, but {} of shape [{}] is {} bytes", tensor, begin, end, end - begin,
+    base::fail_corrupt(path, fmt::format("{}: data_offsets [{}, {}] hold {} bytes, but {} of shape [{}] is {} bytes", tensor, begin, end, end - begin,
                              safetensors_dtype(raw.dtype), fmt::join(raw.shape, ", "), *bytes));
   }
   return {.name = raw.name,
@@ -201,32 +197,32 @@ void check_cover(std::vector<TensorEntry>& entries, int64_t data_begin, int64_t 
   const TensorEntry* before = nullptr;
   for (const TensorEntry& entry : entries) {
     if (entry.begin < covered)
-      refuse(path, fmt::format("tensor {}: its bytes overlap those of {}", in_quotes(entry.name), in_quotes(before->name)));
+      base::fail_corrupt(path, fmt::format("tensor {}: its bytes overlap those of {}", in_quotes(entry.name), in_quotes(before->name)));
     if (entry.begin > covered)
-      refuse(path, fmt::format("tensor {}: {} bytes before it belong to no tensor", in_quotes(entry.name), entry.begin - covered));
+      base::fail_corrupt(path, fmt::format("tensor {}: {} bytes before it belong to no tensor", in_quotes(entry.name), entry.begin - covered));
     covered = entry.end;
     before = &entry;
   }
-  if (covered != file_bytes) refuse(path, fmt::format("{} bytes at the end belong to no tensor", file_bytes - covered));
+  if (covered != file_bytes) base::fail_corrupt(path, fmt::format("{} bytes at the end belong to no tensor", file_bytes - covered));
 }
 
 }  // namespace
 
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, const std::string& path) {
   const auto file_bytes = static_cast<int64_t>(file.size());
-  if (file_bytes < 8) refuse(path, fmt::format("{} bytes is too short for a safetensors file", file_bytes));
+  if (file_bytes < 8) base::fail_corrupt(path, fmt::format("{} bytes is too short for a safetensors file", file_bytes));
   uint64_t header_bytes = 0;
   for (size_t i = 0; i < 8; ++i) header_bytes |= static_cast<uint64_t>(file[i]) << (8 * i);
   if (header_bytes > static_cast<uint64_t>(kHeaderBytesMax)) {
-    refuse(path, fmt::format("header length {} is above the limit of {}: not a safetensors file?", header_bytes, kHeaderBytesMax));
+    base::fail_corrupt(path, fmt::format("header length {} is above the limit of {}: not a safetensors file?", header_bytes, kHeaderBytesMax));
   }
   if (header_bytes > static_cast<uint64_t>(file_bytes - 8)) {
-    refuse(path, fmt::format("header length {} is more than the {} bytes the file has left", header_bytes, file_bytes - 8));
+    base::fail_corrupt(path, fmt::format("header length {} is more than the {} bytes the file has left", header_bytes, file_bytes - 8));
   }
   const auto* text = reinterpret_cast<const char*>(file.data()) + 8;
   Reader reader;
   if (!nlohmann::json::sax_parse(text, text + header_bytes, &reader)) {
-    refuse(path, reader.trouble.empty() ? "the header is not a JSON object of tensors" : reader.trouble);
+    base::fail_corrupt(path, reader.trouble.empty() ? "the header is not a JSON object of tensors" : reader.trouble);
   }
   SafetensorsHeader header{.entries = {}, .metadata = std::move(reader.metadata)};
   const int64_t data_begin = 8 + static_cast<int64_t>(header_bytes);

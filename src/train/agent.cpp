@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/net_setup.h"
 
 extern char** environ;
 
@@ -27,9 +28,7 @@ namespace {
 
 using Nanoseconds = std::chrono::nanoseconds;
 
-constexpr uint64_t kMagic = 0x3170757465736e63;           // the first bytes of a set-up file
 constexpr auto kGlance = std::chrono::milliseconds(100);  // how often a stop is looked for while ranks run
-constexpr int kSizeMax = 65536;
 
 // An open file that is closed with its owner.
 class File {
@@ -47,21 +46,9 @@ class File {
 
 [[noreturn]] void fail(const char* what) { throw Error(Error::Kind::bad_input, fmt::format("{}: {}", what, std::strerror(errno))); }
 
-template <typename T>
-void put(std::string& text, const T& value) {
-  text.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-
 // The set-up of one rank as an anonymous file, rewound.
 File setup_file(const comm::NetSetup& setup) {
-  std::string text;
-  put(text, kMagic);
-  put(text, int32_t{setup.rank});
-  put(text, int32_t{setup.size});
-  put(text, int32_t{setup.listener_fd});
-  put(text, int32_t{setup.segment_fd});
-  text.append(reinterpret_cast<const char*>(setup.key.data()), setup.key.size());
-  for (const uint16_t port : setup.ports) put(text, port);
+  const std::string text = comm::to_bytes(setup);
   File file(::memfd_create("cairn-setup", MFD_CLOEXEC));
   if (file.fd() < 0) fail("memfd_create");
   if (::write(file.fd(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) || ::lseek(file.fd(), 0, SEEK_SET) != 0)
@@ -99,7 +86,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   for (const int signal : {SIGINT, SIGTERM, SIGPIPE}) ::signal(signal, SIG_DFL);
-  for (const int fd : {setup_fd, setup.listener_fd, setup.segment_fd}) {
+  for (const int fd : {setup_fd, setup.listener_fd, setup.outside_fd, setup.pulse_fd, setup.segment_fd}) {
     if (fd >= 0) ::fcntl(fd, F_SETFD, 0);
   }
   ::execve(argv[0], argv, env);
@@ -132,11 +119,10 @@ class Agent {
   }
 
   void start() {
-    std::vector<comm::NetSetup> setups = comm::make_net_setups(options_.nproc);
+    const std::vector<comm::NetSetup>& setups = options_.setups;
     std::vector<File> inherited;
     for (const comm::NetSetup& setup : setups) {
-      inherited.emplace_back(setup.listener_fd);
-      inherited.emplace_back(setup.segment_fd);
+      for (const int fd : setup.fds()) inherited.emplace_back(fd);
     }
     for (const comm::NetSetup& setup : setups) {
       File file = setup_file(setup);
@@ -193,7 +179,7 @@ class Agent {
       int status = 0;
       if (::waitpid(ranks_[i].pid, &status, flags) != ranks_[i].pid) continue;
       ranks_[i].status = status;
-      note(static_cast<int>(i), status);
+      note(options_.setups[i].rank, status);
       return true;
     }
     return false;
@@ -238,7 +224,7 @@ class Agent {
 }  // namespace
 
 int run_ranks(const AgentOptions& options, base::Log& log, const base::Stop& stop) {
-  CAIRN_CHECK(options.nproc >= 1 && options.nproc <= kSizeMax, "{} ranks", options.nproc);
+  CAIRN_CHECK(!options.setups.empty(), "no ranks to start");
   CAIRN_CHECK(!options.argv.empty(), "no program to start");
   Agent agent(options, log, stop);
   agent.start();
@@ -247,32 +233,19 @@ int run_ranks(const AgentOptions& options, base::Log& log, const base::Stop& sto
 
 comm::NetSetup inherited_setup(int setup_fd) {
   File file(setup_fd);
-  std::string text(1 << 20, '\0');
+  std::string text(16 << 20, '\0');
   const ssize_t length = ::pread(setup_fd, text.data(), text.size(), 0);
   const auto refuse = [&](const char* why) {
     base::fail_input("CAIRN_SETUP_FD = {}: {}: this process was not started by cairn's agent", setup_fd, why);
   };
   if (length < 0) refuse(std::strerror(errno));
-  size_t at = 0;
-  const auto take = [&](void* into, size_t bytes) {
-    if (static_cast<size_t>(length) - at < bytes) refuse("too short");
-    std::memcpy(into, text.data() + at, bytes);
-    at += bytes;
-  };
-  uint64_t magic = 0;
-  int32_t rank = 0, size = 0, listener = 0, segment = 0;
-  take(&magic, sizeof magic);
-  if (magic != kMagic) refuse("not a set-up");
-  take(&rank, sizeof rank);
-  take(&size, sizeof size);
-  take(&listener, sizeof listener);
-  take(&segment, sizeof segment);
-  if (size < 1 || size > kSizeMax || rank < 0 || rank >= size) refuse("ranks out of range");
-  comm::NetSetup setup{.rank = rank, .size = size, .listener_fd = listener, .segment_fd = segment};
-  take(setup.key.data(), setup.key.size());
-  setup.ports.resize(static_cast<size_t>(size));
-  take(setup.ports.data(), setup.ports.size() * sizeof(uint16_t));
-  for (const int fd : {listener, segment}) {
+  comm::NetSetup setup;
+  try {
+    setup = comm::setup_from_bytes({text.data(), static_cast<size_t>(length)});
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
+  for (const int fd : setup.fds()) {
     if (fd >= 0) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   }
   return setup;

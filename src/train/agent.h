@@ -11,7 +11,7 @@
 namespace cairn::train {
 
 struct AgentOptions {
-  int nproc = 1;
+  std::vector<comm::NetSetup> setups = {};  // one for each rank to start; their files are taken over
   std::vector<std::string> argv;  // what each rank executes: the program's path, then its arguments
   std::vector<std::pair<std::string, std::string>>
       env;  // added to each rank's environment, beside CAIRN_RANK, CAIRN_WORLD_SIZE, CAIRN_SETUP_FD

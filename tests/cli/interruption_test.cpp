@@ -53,12 +53,6 @@ class Running {
   pid_t process_ = -1;
 };
 
-std::vector<double> losses_in(const std::filesystem::path& run) {
-  std::vector<double> losses;
-  for (const base::MetricsRow& row : base::read_metrics(run / "metrics.jsonl")) losses.push_back(row.number("loss"));
-  return losses;
-}
-
 // Waits until the run has booked so many steps; false after a minute.
 bool reaches(const std::filesystem::path& run, size_t steps) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);

@@ -1,11 +1,13 @@
 // The program itself, run as a user would run it.
 #pragma once
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
+#include "base/metrics.h"
 #include "harness/scratch_folder.h"
 #include "study/process.h"
 
@@ -23,6 +25,12 @@ inline Outcome cairn(const harness::ScratchFolder& scratch, std::vector<std::str
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   const study::Ended ended = study::run_program(argv, (scratch / "output.txt").string());
   return {ended.exit_code, scratch.text_of("output.txt")};
+}
+
+inline std::vector<double> losses_in(const std::filesystem::path& run) {
+  std::vector<double> losses;
+  for (const base::MetricsRow& row : base::read_metrics(run / "metrics.jsonl")) losses.push_back(row.number("loss"));
+  return losses;
 }
 
 // Settings that train in a second.

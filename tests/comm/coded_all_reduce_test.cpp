@@ -132,9 +132,9 @@ TEST_P(CodedAllReduce, SendsTheBytesOfTheFormula) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CodedAllReduce,
-                         testing::Values(Case{On::local, 1}, Case{On::local, 2}, Case{On::local, 5}, Case{On::net, 3}),
+                         testing::Values(Case{On::local, 1}, Case{On::local, 2}, Case{On::local, 5}, Case{On::net, 3}, Case{On::machines, 3}),
                          [](const auto& given) {
-                           return std::string(given.param.on == On::local ? "local" : "net") + std::to_string(given.param.ranks);
+                           return harness::name(given.param.on) + std::to_string(given.param.ranks);
                          });
 
 // More pieces than are on their way at once; rank 0 has one more than rank 1.

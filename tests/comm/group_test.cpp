@@ -1,6 +1,8 @@
 // What a group promises beyond the sums: mismatched calls, lost and frozen ranks, records; on both transports.
 #include "comm/group.h"
 
+#include <atomic>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -116,6 +118,21 @@ TEST_P(Groups, ARankMayLeaveWhileOthersStillWork) {
   });
 }
 
+// Its transport still reads when it leaves; by then the groups are gone.
+TEST(Leaving, AMessageThatComesMeanwhileHarmsNobody) {
+  std::atomic<bool> sent = false;
+  on_ranks(2, {.on = On::net}, [&sent](World& world) {
+    std::vector<float> x(3);
+    if (world.rank() == 0) {
+      world.everyone().broadcast(span(x), 0, kW).wait();
+      sent = true;
+      sent.notify_all();
+    } else {
+      sent.wait(false);
+    }
+  });
+}
+
 TEST_P(Groups, KeepsARecordOfEachOperation) {
   on_ranks(2, {.on = GetParam()}, [](World& world) {
     std::vector<float> x(5);
@@ -211,8 +228,8 @@ TEST(Group, RefusesWrongBuffersAndRanks) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(On, Groups, testing::Values(On::local, On::net),
-                         [](const auto& one) { return one.param == On::local ? "local" : "net"; });
+INSTANTIATE_TEST_SUITE_P(On, Groups, testing::Values(On::local, On::net, On::machines),
+                         [](const auto& one) { return harness::name(one.param); });
 
 }  // namespace
 }  // namespace cairn::comm

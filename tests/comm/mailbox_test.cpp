@@ -48,8 +48,8 @@ void stay(Node& node, int64_t others) {
 }
 
 class MailboxOn : public testing::TestWithParam<On> {};
-INSTANTIATE_TEST_SUITE_P(Transports, MailboxOn, testing::Values(On::local, On::net),
-                         [](const auto& one) { return one.param == On::local ? "local" : "net"; });
+INSTANTIATE_TEST_SUITE_P(Transports, MailboxOn, testing::Values(On::local, On::net, On::machines),
+                         [](const auto& one) { return harness::name(one.param); });
 
 TEST_P(MailboxOn, DeliversEachPairsMessagesOfATagInOrder) {
   on_ranks(3, {.on = GetParam()}, [](World& world) {

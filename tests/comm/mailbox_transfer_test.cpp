@@ -40,8 +40,8 @@ constexpr int64_t kChunk = 1000;
 const MailboxOptions kSmallChunks{.within = 10s, .chunk_bytes = kChunk, .chunks_in_flight = 3};
 
 class TransferOn : public testing::TestWithParam<On> {};
-INSTANTIATE_TEST_SUITE_P(Transports, TransferOn, testing::Values(On::local, On::net),
-                         [](const auto& one) { return one.param == On::local ? "local" : "net"; });
+INSTANTIATE_TEST_SUITE_P(Transports, TransferOn, testing::Values(On::local, On::net, On::machines),
+                         [](const auto& one) { return harness::name(one.param); });
 
 TEST_P(TransferOn, FetchesEverySizeAndMovesEachByteOnce) {
   const harness::Run run = on_ranks(2, {.on = GetParam()}, [](World& world) {

@@ -112,12 +112,13 @@ TEST(Net, AStrangerWithAnotherKeyIsRefusedAndHarmsNobody) {
     sum_of_two(world);
   };
   std::jthread first(rank, 0);
-  const int silent = connect_to(setups[0].ports[0]);  // says nothing
-  const int loud = connect_to(setups[0].ports[0]);    // says something else
+  const int silent = connect_to(setups[0].seats[0].port);  // says nothing
+  const int loud = connect_to(setups[0].seats[0].port);    // says something else
   const std::string noise(4096, 'G');
   EXPECT_GT(::send(loud, noise.data(), noise.size(), MSG_NOSIGNAL), 0);
   NetSetup wrong = setups[1];
   wrong.key[0] ^= 1;
+  wrong.listener_fd = wrong.segment_fd = -1;  // those of the true rank 1
   try {
     make_net_transport(wrong);
     ADD_FAILURE() << "the stranger was let in";
@@ -143,7 +144,7 @@ TEST(Net, ACallerThatKnowsNoKeyLearnsNothingFromReplayedBytes) {
   };
   const std::jthread first(rank, 0);
   {
-    const int fd = connect_to(setups[0].ports[0]);
+    const int fd = connect_to(setups[0].seats[0].port);
     struct {
       char magic[8] = {'c', 'a', 'i', 'r', 'n', '/', '1', 0};
       int32_t from = 1, to = 0;

@@ -110,8 +110,8 @@ TEST_P(GroupReduce, AnotherCodecIsAMismatchThatNamesBoth) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(On, GroupReduce, testing::Values(On::local, On::net),
-                         [](const auto& one) { return one.param == On::local ? "local" : "net"; });
+INSTANTIATE_TEST_SUITE_P(On, GroupReduce, testing::Values(On::local, On::net, On::machines),
+                         [](const auto& one) { return harness::name(one.param); });
 
 TEST(GroupReduceArguments, AreChecked) {
   on_ranks(1, [](World& world) {

@@ -155,7 +155,9 @@ Run run_net(int n, const Options& options, const Faults& faults, const std::func
     if (!possible) base::fail_input("{}: not possible on net, only on local", describe(fault));
   }
   Course course(n, options, faults);
-  auto setups = comm::make_net_setups(n);
+  std::vector<int> machines(static_cast<size_t>(n), 0);
+  for (int rank = 0; rank < n; ++rank) machines[static_cast<size_t>(rank)] = options.on == On::machines ? rank % 2 : 0;
+  auto setups = comm::make_net_setups(machines);
   std::vector<comm::Ledger> ledgers(static_cast<size_t>(n));
   const auto rank_main = [&](int rank) {
     std::exception_ptr how;
@@ -227,7 +229,19 @@ Run run_mpi(int n, const Options& options, const Faults& faults, const std::func
 
 }  // namespace
 
-std::string name(On on) { return on == On::local ? "local" : on == On::net ? "net" : "mpi"; }
+std::string name(On on) {
+  switch (on) {
+    case On::local:
+      return "local";
+    case On::net:
+      return "net";
+    case On::machines:
+      return "machines";
+    case On::mpi:
+      return "mpi";
+  }
+  return "?";
+}
 
 Faults& Faults::add(comm::Fault fault) {
   all_.push_back(std::move(fault));
@@ -286,6 +300,7 @@ Run on_ranks(int n, const Options& options, const Faults& faults, const std::fun
     case On::local:
       return run_local(n, options, faults, body);
     case On::net:
+    case On::machines:
       return run_net(n, options, faults, body);
     case On::mpi:
       return run_mpi(n, options, faults, body);

@@ -15,7 +15,8 @@
 
 namespace cairn::harness {
 
-enum class On { local, net, mpi };
+// machines: net, as if the ranks were on two machines in turn, with TLS between them.
+enum class On { local, net, machines, mpi };
 std::string name(On on);
 
 // What shall go wrong, as data, one call for each fault: `Faults().lose({.rank = 2, .before_collective = 1})`. comm::Fault says what each

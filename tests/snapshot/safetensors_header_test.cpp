@@ -23,7 +23,7 @@ std::string file_with(const std::string& json, size_t data_bytes) { return lengt
 
 SafetensorsHeader parse(const std::string& file) { return parse_safetensors_header(std::as_bytes(std::span(file)), "dir/x.safetensors"); }
 
-std::string refusal(const std::string& file) {
+std::string refusal_of_header(const std::string& file) {
   try {
     parse(file);
   } catch (const Error& error) {
@@ -162,14 +162,14 @@ const std::vector<Lie> kLies{
 class SafetensorsLie : public testing::TestWithParam<Lie> {};
 
 TEST_P(SafetensorsLie, IsRefusedByName) {
-  const std::string message = refusal(GetParam().file);
+  const std::string message = refusal_of_header(GetParam().file);
   EXPECT_THAT(message, testing::StartsWith("dir/x.safetensors: "));
   EXPECT_THAT(message, HasSubstr(GetParam().reason));
 }
 INSTANTIATE_TEST_SUITE_P(Table, SafetensorsLie, testing::ValuesIn(kLies), [](const auto& lie) { return std::string(lie.param.name); });
 
 TEST(SafetensorsHeader, ShortensLongNamesInMessages) {
-  EXPECT_LT(refusal(file_with("{\"" + std::string(1'000'000, 'n') + "\":3}", 0)).size(), 250);
+  EXPECT_LT(refusal_of_header(file_with("{\"" + std::string(1'000'000, 'n') + "\":3}", 0)).size(), 250);
 }
 
 // Whatever is accepted must lie inside the file; nothing may crash.

@@ -20,7 +20,7 @@ using testing::HasSubstr;
 
 AgentOptions shell(int nproc, const std::string& script) {
   AgentOptions options;
-  options.nproc = nproc;
+  options.setups = comm::make_net_setups(nproc);
   options.argv = {"/bin/sh", "-c", script};
   return options;
 }
@@ -28,7 +28,7 @@ AgentOptions shell(int nproc, const std::string& script) {
 // This very program as a rank; what it does there is the test DISABLED_... named below.
 AgentOptions self(int nproc, const std::string& what) {
   AgentOptions options;
-  options.nproc = nproc;
+  options.setups = comm::make_net_setups(nproc);
   options.argv = {std::filesystem::read_symlink("/proc/self/exe").string(), "--gtest_also_run_disabled_tests",
                   "--gtest_filter=AgentRank.DISABLED_" + what, "--gtest_brief=1"};
   options.failure_grace = 5s;
@@ -40,7 +40,7 @@ struct Ended {
   std::string log;
 };
 
-Ended run(const AgentOptions& options, const base::Stop& stop = base::Stop()) {
+Ended run_to_end(const AgentOptions& options, const base::Stop& stop = base::Stop()) {
   base::Log log = base::Log::capture();
   Ended ended{run_ranks(options, log, stop), ""};
   for (const std::string& line : log.lines()) ended.log += line + "\n";
@@ -88,7 +88,7 @@ TEST(AgentRank, DISABLED_LosesOne) {
 // --- the agent ---------------------------------------------------------------------------------------------------------------------------
 
 TEST(Agent, GivesZeroWhereAllRanksEndWell) {
-  const Ended ended = run(shell(3, "exit 0"));
+  const Ended ended = run_to_end(shell(3, "exit 0"));
   EXPECT_EQ(ended.code, 0);
   EXPECT_EQ(ended.log, "");
 }
@@ -96,17 +96,17 @@ TEST(Agent, GivesZeroWhereAllRanksEndWell) {
 TEST(Agent, PutsRankAndSizeIntoTheEnvironment) {
   AgentOptions options = shell(3, "test $CAIRN_WORLD_SIZE = 3 && test $EXTRA = yes && exit $((CAIRN_RANK == 2 ? 7 : 0))");
   options.env = {{"EXTRA", "yes"}, {"CAIRN_RANK", "wrong"}};
-  const Ended ended = run(options);
+  const Ended ended = run_to_end(options);
   EXPECT_EQ(ended.code, 7);
   EXPECT_EQ(ended.log, "[0] error: rank 2 ended with exit code 7\n");
 }
 
 TEST(Agent, GivesTheCodeOfTheCauseNotOfThoseWhoLostIt) {
-  EXPECT_EQ(run(shell(3, "if [ $CAIRN_RANK = 1 ]; then sleep 0.2; exit 2; fi; exit 4")).code, 2);
+  EXPECT_EQ(run_to_end(shell(3, "if [ $CAIRN_RANK = 1 ]; then sleep 0.2; exit 2; fi; exit 4")).code, 2);
 }
 
 TEST(Agent, SaysWhoWasKilledAndGivesFour) {
-  const Ended ended = run(shell(2, "if [ $CAIRN_RANK = 1 ]; then kill -9 $$; fi"));
+  const Ended ended = run_to_end(shell(2, "if [ $CAIRN_RANK = 1 ]; then kill -9 $$; fi"));
   EXPECT_EQ(ended.code, 4);
   EXPECT_EQ(ended.log, "[0] error: rank 1 was killed by signal 9 (SIGKILL)\n");
 }
@@ -114,7 +114,7 @@ TEST(Agent, SaysWhoWasKilledAndGivesFour) {
 TEST(Agent, SaysThatAProgramCannotBeStarted) {
   AgentOptions options = shell(1, "");
   options.argv = {"/nowhere/program"};
-  const Ended ended = run(options);
+  const Ended ended = run_to_end(options);
   EXPECT_EQ(ended.code, 3);
   EXPECT_THAT(ended.log, HasSubstr("rank 0 could not be started"));
 }
@@ -126,12 +126,12 @@ Ended run_and_stop(AgentOptions options) {
   options.env = {{"READY", (folder / "r").string()}};
   base::Stop stop;
   std::jthread asker([&] {
-    for (int rank = 0; rank < options.nproc; ++rank) {
+    for (int rank = 0; rank < static_cast<int>(options.setups.size()); ++rank) {
       while (!std::filesystem::exists(folder / ("r" + std::to_string(rank)))) std::this_thread::yield();
     }
     stop.request(SIGTERM);
   });
-  const Ended ended = run(options, stop);
+  const Ended ended = run_to_end(options, stop);
   asker.join();
   std::filesystem::remove_all(folder);
   return ended;
@@ -155,15 +155,15 @@ TEST(Agent, KillsRanksThatDoNotEndWithinTheGraceTime) {
 TEST(Agent, KillsTheRestSomeTimeAfterTheFirstFailure) {
   AgentOptions options = shell(2, "if [ $CAIRN_RANK = 0 ]; then exit 3; fi; while true; do sleep 0.02; done");
   options.failure_grace = 100ms;
-  const Ended ended = run(options);
+  const Ended ended = run_to_end(options);
   EXPECT_EQ(ended.code, 3);
   EXPECT_THAT(ended.log, HasSubstr("rank 1 was killed by signal 9"));
 }
 
-TEST(Agent, StartsRanksThatFindEachOther) { EXPECT_EQ(run(self(3, "Sums")).code, 0); }
+TEST(Agent, StartsRanksThatFindEachOther) { EXPECT_EQ(run_to_end(self(3, "Sums")).code, 0); }
 
 TEST(Agent, ARankKilledInACollectiveIsNamedByTheOthers) {
-  const Ended ended = run(self(3, "LosesOne"));
+  const Ended ended = run_to_end(self(3, "LosesOne"));
   EXPECT_EQ(ended.code, 4);
   EXPECT_THAT(ended.log, HasSubstr("rank 1 was killed by signal 9 (SIGKILL)"));
   EXPECT_THAT(ended.log, HasSubstr("rank 0 ended with exit code 4"));
@@ -186,8 +186,8 @@ TEST(Agent, ASetUpThatIsNoneIsRefused) {
     }
     return std::string("accepted");
   };
-  EXPECT_THAT(refused(""), HasSubstr("too short: this process was not started by cairn's agent"));
-  EXPECT_THAT(refused(std::string(100, 'x')), HasSubstr("not a set-up"));
+  EXPECT_THAT(refused(""), HasSubstr("too short for the set-up of a rank: this process was not started by cairn's agent"));
+  EXPECT_THAT(refused(std::string(100, 'x')), HasSubstr("not the set-up of a rank"));
   EXPECT_THROW(inherited_setup(-1), Error);
 }
 

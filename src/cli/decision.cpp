@@ -1,0 +1,30 @@
+#include "cli/decision.h"
+
+#include "base/check.h"
+#include "base/json.h"
+#include "comm/world.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr comm::Label kDecision{comm::Purpose::control, "the run's decision"};
+
+}  // namespace
+
+Decision decided_by_first(comm::World& world, const std::function<Decision()>& decide) {
+  std::string text;
+  if (world.rank() == 0) {
+    const Decision decision = decide();
+    text = base::compact(base::Json{
+        {"path", decision.run.path.string()}, {"resume", decision.run.resume}, {"recipe", decision.recipe}, {"name", decision.name}});
+  }
+  auto bytes = static_cast<int64_t>(text.size());
+  world.everyone().broadcast({&bytes, 1, comm::Dtype::i64}, 0, kDecision).wait();
+  text.resize(static_cast<size_t>(bytes));
+  world.everyone().broadcast({text.data(), bytes, comm::Dtype::u8}, 0, kDecision).wait();
+  const base::Json json = base::parse_json(text);
+  CAIRN_CHECK(json.is_object(), "rank 0 decided {} bytes that make no sense", bytes);
+  return {{json["path"].get<std::string>(), json["resume"].get<bool>()}, json["recipe"].get<std::string>(), json["name"].get<std::string>()};
+}
+
+}  // namespace cairn::cli

@@ -1,0 +1,24 @@
+#pragma once
+#include <functional>
+#include <string>
+
+#include "cli/run_directory.h"
+
+namespace cairn::comm {
+class World;
+}
+
+namespace cairn::cli {
+
+// What rank 0 decides for all: where the run writes, whether it goes on with what is there, and what the recipe's file says.
+struct Decision {
+  RunDirectory run;
+  std::string recipe;  // TOML, before what the command line adds; empty: every key has its default
+  std::string name;    // of that file, for messages
+};
+
+// On rank 0 calls `decide` and tells the others; elsewhere is told. So machines need not share a file system, or agree on what they see
+// there.
+Decision decided_by_first(comm::World& world, const std::function<Decision()>& decide);
+
+}  // namespace cairn::cli

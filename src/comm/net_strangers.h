@@ -1,0 +1,47 @@
+#pragma once
+#include <chrono>
+#include <functional>
+#include <list>
+#include <memory>
+
+#include <asio/awaitable.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/steady_timer.hpp>
+
+#include "comm/net_stream.h"
+
+namespace cairn::comm {
+
+// Takes the calls at a listening socket and lets each caller show who it is. Until then it is a stranger: it has a few seconds and a few
+// kilobytes, there are only so many at a time, and if more come, the one that has been silent longest goes. So nobody who knows the key
+// waits for those who do not.
+class Strangers {
+ public:
+  // Talks to a caller and keeps it if it is welcome; throws where it is not.
+  using Recognise = std::function<asio::awaitable<void>(NetStream& caller)>;
+
+  Strangers(asio::io_context& io, int listener_fd, const Tls* tls, std::chrono::nanoseconds patience, Recognise recognise);
+  Strangers(const Strangers&) = delete;
+  Strangers& operator=(const Strangers&) = delete;
+
+  void close();  // no more calls; who has not been recognised by now is sent away
+
+ private:
+  struct Stranger {
+    explicit Stranger(asio::io_context& io) : stream(io), timer(io) {}
+    NetStream stream;
+    asio::steady_timer timer;
+  };
+  asio::awaitable<void> accept_all();
+  asio::awaitable<void> talk(std::shared_ptr<Stranger> stranger);
+
+  asio::io_context& io_;
+  asio::ip::tcp::acceptor listener_;
+  const Tls* tls_;
+  std::chrono::nanoseconds patience_;
+  Recognise recognise_;
+  std::list<std::shared_ptr<Stranger>> present_;  // the oldest first
+  bool closed_ = false;
+};
+
+}  // namespace cairn::comm

@@ -20,8 +20,9 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
       ->each([&a](const std::string&) { a.nproc_given = true; });
-  command->add_option("--transport", a.transport,
-                      "How ranks talk: net (processes), local (threads on a virtual network) or mpi (processes that mpirun started)")
+  command
+      ->add_option("--transport", a.transport,
+                   "How ranks talk: net (processes), local (threads on a virtual network) or mpi (processes that mpirun started)")
       ->check(CLI::IsMember({"local", "net", "mpi"}))
       ->capture_default_str();
   command->add_option("--device", a.device, "What computes")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();

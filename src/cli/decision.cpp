@@ -24,7 +24,8 @@ Decision decided_by_first(comm::World& world, const std::function<Decision()>& d
   world.everyone().broadcast({text.data(), bytes, comm::Dtype::u8}, 0, kDecision).wait();
   const base::Json json = base::parse_json(text);
   CAIRN_CHECK(json.is_object(), "rank 0 decided {} bytes that make no sense", bytes);
-  return {{json["path"].get<std::string>(), json["resume"].get<bool>()}, json["recipe"].get<std::string>(), json["name"].get<std::string>()};
+  return {
+      {json["path"].get<std::string>(), json["resume"].get<bool>()}, json["recipe"].get<std::string>(), json["name"].get<std::string>()};
 }
 
 }  // namespace cairn::cli

@@ -53,7 +53,8 @@ std::vector<comm::NetSetup> alone_on_this_machine(const std::vector<int>& ranks)
 }
 
 // The first rank of a machine makes the set-ups of all of them.
-comm::NetSetup lead(const TrainArguments& a, const Launch& launch, const std::string& alike, const base::Stop& stop, base::Terminal& terminal) {
+comm::NetSetup lead(const TrainArguments& a, const Launch& launch, const std::string& alike, const base::Stop& stop,
+                    base::Terminal& terminal) {
   comm::SiblingHost siblings(launch.job, launch.local_size, launch.rank, kSiblingsDeadline);
   const std::vector<int> ranks = siblings.ranks();
   std::vector<comm::NetSetup> setups;
@@ -62,7 +63,8 @@ comm::NetSetup lead(const TrainArguments& a, const Launch& launch, const std::st
   } else {
     const std::string place = a.rendezvous.empty() ? launch.rendezvous.value_or("") : a.rendezvous;
     if (place.empty())
-      base::fail_input("this launcher does not say where the machines can meet: add --rendezvous HOST:PORT, an address of the machine of rank 0");
+      base::fail_input(
+          "this launcher does not say where the machines can meet: add --rendezvous HOST:PORT, an address of the machine of rank 0");
     const std::unique_ptr<comm::Tls> tls = make_tls(a);
     const comm::Party party{.count = launch.local_size, .ranks = ranks, .size = launch.size};
     setups = comm::meet_machines(party, *tls, meeting(a, place, alike, stop, terminal));
@@ -94,17 +96,20 @@ NodePlace node_place(const TrainArguments& a) {
     if (a.node_rank > 0) base::fail_input("--node-rank {}: there is one machine only; say how many there are with --nnodes", a.node_rank);
     return place;
   }
-  if (a.nnodes > 0 && a.node_rank < 0) base::fail_input("--nnodes {}: which of them is this one? Say --node-rank 0 to {}", a.nnodes, a.nnodes - 1);
+  if (a.nnodes > 0 && a.node_rank < 0)
+    base::fail_input("--nnodes {}: which of them is this one? Say --node-rank 0 to {}", a.nnodes, a.nnodes - 1);
   if (place.node_rank >= place.nnodes)
     base::fail_input("--node-rank {}: of {} machines the last one is {}", place.node_rank, place.nnodes, place.nnodes - 1);
   if (!place.rendezvous)
-    base::fail_input("--nnodes {}: where do they meet? Say --rendezvous HOST:PORT, an address of the machine with --node-rank 0", place.nnodes);
-  if (a.transport != "net") base::fail_input("--transport {}: several machines are joined by net (or by mpirun and --transport mpi)", a.transport);
+    base::fail_input("--nnodes {}: where do they meet? Say --rendezvous HOST:PORT, an address of the machine with --node-rank 0",
+                     place.nnodes);
+  if (a.transport != "net")
+    base::fail_input("--transport {}: several machines are joined by net (or by mpirun and --transport mpi)", a.transport);
   return place;
 }
 
-std::vector<comm::NetSetup> start_together(const TrainArguments& a, const NodePlace& place, const std::string& alike, const base::Stop& stop,
-                                           base::Terminal& terminal) {
+std::vector<comm::NetSetup> start_together(const TrainArguments& a, const NodePlace& place, const std::string& alike,
+                                           const base::Stop& stop, base::Terminal& terminal) {
   if (place.nnodes == 1) return comm::make_net_setups(a.nproc);
   const std::unique_ptr<comm::Tls> tls = make_tls(a);
   const comm::Party party{.node = place.node_rank, .nodes = place.nnodes, .count = a.nproc};

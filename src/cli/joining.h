@@ -15,8 +15,8 @@ namespace cairn::cli {
 NodePlace node_place(const TrainArguments& a);
 
 // The set-ups of the ranks that this process will start, once all machines have met. `alike` is what must be the same on all of them.
-std::vector<comm::NetSetup> start_together(const TrainArguments& a, const NodePlace& place, const std::string& alike, const base::Stop& stop,
-                                           base::Terminal& terminal);
+std::vector<comm::NetSetup> start_together(const TrainArguments& a, const NodePlace& place, const std::string& alike,
+                                           const base::Stop& stop, base::Terminal& terminal);
 
 // The set-up of this process, which a launcher started as one rank of many.
 comm::NetSetup join_launched(const TrainArguments& a, const Launch& launch, const std::string& alike, const base::Stop& stop,

@@ -50,9 +50,10 @@ int doctor_command() {
 
 int key_command(const KeyArguments& a) {
   comm::write_key(a.file, comm::fresh_key());
-  base::Terminal().line(fmt::format("{}: a new key; copy it to every machine of the run (scp keeps it private), then: cairn train --nnodes 2 "
-                                    "--node-rank 0 --rendezvous HOST:29400 --key {}",
-                                    a.file, a.file));
+  base::Terminal().line(
+      fmt::format("{}: a new key; copy it to every machine of the run (scp keeps it private), then: cairn train --nnodes 2 "
+                  "--node-rank 0 --rendezvous HOST:29400 --key {}",
+                  a.file, a.file));
   return 0;
 }
 

@@ -100,7 +100,8 @@ train::Result run_rank(comm::World& world, const std::function<base::Recipe()>& 
 }
 
 // A rank that is a process of its own, on whatever joins it to the others.
-int run_process(const TrainArguments& a, train::Start start, const std::function<std::unique_ptr<comm::Transport>(const base::Stop&)>& connect,
+int run_process(const TrainArguments& a, train::Start start,
+                const std::function<std::unique_ptr<comm::Transport>(const base::Stop&)>& connect,
                 const std::optional<RunDirectory>& chosen) {
   const Signals signals;
   auto terminal = std::make_shared<base::Terminal>();
@@ -124,7 +125,8 @@ int run_process(const TrainArguments& a, train::Start start, const std::function
     start.terminal = terminal;
     if (!chosen) greet(a, run, size, *terminal);
   }
-  const train::Result result = run_rank(world, [&] { return make_recipe(a, decision); }, start, signals.stop());
+  const train::Result result = run_rank(
+      world, [&] { return make_recipe(a, decision); }, start, signals.stop());
   if (rank == 0) bid_farewell(result, run, *terminal);
   return 0;
 }
@@ -143,7 +145,8 @@ int run_local(const TrainArguments& a, const Decision& decision, const train::St
   const auto ended = comm::LocalNetwork(a.nproc, options).run([&](comm::World& world) {
     train::Start own = start;
     if (world.rank() == 0) own.terminal = terminal;
-    const train::Result mine = run_rank(world, [&] { return make_recipe(a, decision); }, own, signals.stop());
+    const train::Result mine = run_rank(
+        world, [&] { return make_recipe(a, decision); }, own, signals.stop());
     if (world.rank() == 0) result = mine;
   });
   // The cause, not its echo on the ranks that lost a peer to it.
@@ -195,13 +198,18 @@ int train_command(const TrainArguments& a, const std::vector<std::string>& comma
     std::optional<RunDirectory> run;
     if (const auto path = variable("CAIRN_RUN_DIR")) run = {*path, *variable("CAIRN_RUN_RESUME") == "1"};
     start.seconds_before = std::stod(*variable("CAIRN_AGENT_SECONDS"));
-    return run_process(a, start, [&](const base::Stop&) { return comm::make_net_transport(train::inherited_setup(std::stoi(*setup_fd))); }, run);
+    return run_process(
+        a, start, [&](const base::Stop&) { return comm::make_net_transport(train::inherited_setup(std::stoi(*setup_fd))); }, run);
   }
-  const std::optional<Launch> launch = a.nproc_given || a.nnodes > 0 || a.transport == "local" || a.dry_run ? std::nullopt : launch_of(variable);
+  const std::optional<Launch> launch =
+      a.nproc_given || a.nnodes > 0 || a.transport == "local" || a.dry_run ? std::nullopt : launch_of(variable);
   if (a.transport == "mpi") {
-    if (a.nproc_given) base::fail_input("--nproc {} --transport mpi: MPI starts its ranks itself: mpirun -n {} cairn train --transport mpi", a.nproc, a.nproc);
+    if (a.nproc_given)
+      base::fail_input("--nproc {} --transport mpi: MPI starts its ranks itself: mpirun -n {} cairn train --transport mpi", a.nproc,
+                       a.nproc);
     start.threads = threads_of_each(launch ? launch->local_size : 1);
-    return run_process(a, start, [](const base::Stop&) { return comm::make_mpi_transport(); }, std::nullopt);
+    return run_process(
+        a, start, [](const base::Stop&) { return comm::make_mpi_transport(); }, std::nullopt);
   }
   if (launch) {  // a rank that somebody else's launcher started
     start.threads = threads_of_each(launch->local_size);
@@ -214,8 +222,8 @@ int train_command(const TrainArguments& a, const std::vector<std::string>& comma
   check_ranks(a);
   const NodePlace place = node_place(a);
   if (place.node_rank > 0) {
-    base::Terminal().line(fmt::format("machine {} of {}: {} rank{} here; machine 0 shows how the run goes", place.node_rank, place.nnodes, a.nproc,
-                                      a.nproc == 1 ? "" : "s"));
+    base::Terminal().line(fmt::format("machine {} of {}: {} rank{} here; machine 0 shows how the run goes", place.node_rank, place.nnodes,
+                                      a.nproc, a.nproc == 1 ? "" : "s"));
     return run_agent(a, place, std::nullopt, command_line);
   }
   const Decision decision = decide(a, choose_run_directory(a.out, a.resume, name_of(a)));

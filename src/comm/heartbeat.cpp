@@ -36,7 +36,9 @@ static_assert(sizeof(Datagram) == sizeof(Head) + kFrameBytes + kTagBytes);
 // AES-128-GCM; no two datagrams of a run have the same nonce.
 class Seal {
  public:
-  explicit Seal(const Key& key) : key_(derive(key, "pulse")), context_(EVP_CIPHER_CTX_new()) { CAIRN_CHECK(context_, "OpenSSL gave no cipher"); }
+  explicit Seal(const Key& key) : key_(derive(key, "pulse")), context_(EVP_CIPHER_CTX_new()) {
+    CAIRN_CHECK(context_, "OpenSSL gave no cipher");
+  }
   ~Seal() { EVP_CIPHER_CTX_free(context_); }
   Seal(const Seal&) = delete;
   Seal& operator=(const Seal&) = delete;

@@ -43,7 +43,8 @@ Key derive(const Key& key, std::string_view use) {
 Key read_key(const std::filesystem::path& file) {
   const std::string name = file.string();
   const int fd = ::open(name.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) base::fail_input("{}: {}; `cairn key {}` makes a new key, which all machines of a run must have", name, std::strerror(errno), name);
+  if (fd < 0)
+    base::fail_input("{}: {}; `cairn key {}` makes a new key, which all machines of a run must have", name, std::strerror(errno), name);
   struct stat facts {};
   std::array<char, 128> text{};
   const bool seen = ::fstat(fd, &facts) == 0;
@@ -67,7 +68,8 @@ Key read_key(const std::filesystem::path& file) {
 void write_key(const std::filesystem::path& file, const Key& key) {
   const std::string name = file.string();
   const int fd = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) base::fail_input("{}: {}", name, errno == EEXIST ? "is there already, and a key is never written over" : std::strerror(errno));
+  if (fd < 0)
+    base::fail_input("{}: {}", name, errno == EEXIST ? "is there already, and a key is never written over" : std::strerror(errno));
   std::string text;
   for (const uint8_t byte : key) text += fmt::format("{:02x}", byte);
   text += '\n';

@@ -60,6 +60,18 @@ Shaper::Shaper(LinkModel model, int ranks, uint64_t seed)
   least_latency_ = least_of(model_);
 }
 
+LinkFacts facts_of(const LinkModel& model, const std::vector<int>& ranks) {
+  LinkFacts facts;
+  Nanoseconds latency = model.latency;
+  if (!model.latency_matrix.empty()) {  // round the ring, since nobody waits for all pairs
+    latency = {};
+    for (size_t i = 0; i < ranks.size(); ++i) latency = std::max(latency, model.latency_matrix[ranks[i]][ranks[(i + 1) % ranks.size()]]);
+  }
+  facts.latency = whole(static_cast<double>(latency.count()) * (1 + model.jitter / 2));
+  facts.bytes_per_s = model.bytes_per_s;
+  return facts;
+}
+
 Shaper::Passage Shaper::send(int from, int to, int64_t bytes, Nanoseconds now) {
   Link& way = link(from, to);
   const uint64_t number = way.messages++;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "comm/link_facts.h"
 
 namespace cairn::comm {
 
@@ -29,6 +30,9 @@ struct LinkModel {
 
 // Refuses what no link is like, naming the field.
 void check(const LinkModel& model, int ranks);
+
+// What collectives among these ranks should know of such links. The same on all of them.
+LinkFacts facts_of(const LinkModel& model, const std::vector<int>& ranks);
 
 // Says when messages leave and arrive on links of this model. Chance enters as a function of the seed, the pair and the message's number
 // on it alone: the same messages at the same times fare alike, whatever else happens. Made for one world of ranks on a simulated network,

@@ -113,6 +113,8 @@ Completion LocalTransport::pull(int peer, const Envelope& envelope, int64_t offs
   return Completion(*this, std::move(transfer));
 }
 
+LinkFacts LocalTransport::link_facts(const std::vector<int>& ranks) const { return facts_of(net_.options().link, ranks); }
+
 Completion LocalTransport::timer(Nanoseconds at) {
   auto transfer = std::make_shared<LocalTransfer>();
   transfer->kind = LocalTransfer::Kind::timer;

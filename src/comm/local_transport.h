@@ -28,6 +28,7 @@ class LocalTransport final : public Transport {
   Completion recv_view(int from, const Envelope& envelope, int64_t bytes) override;
   Completion expose(const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) override;
   Completion pull(int peer, const Envelope& envelope, int64_t offset, void* into, int64_t bytes, Take take, Dtype dtype) override;
+  LinkFacts link_facts(const std::vector<int>& ranks) const override;
   Completion timer(Nanoseconds at) override;
   void cancel(Transfer& transfer) override;
   bool drive(const std::function<bool()>& done, Nanoseconds until, const std::string& doing) override;

@@ -16,7 +16,7 @@ struct MpiOptions {
 
 // The ranks of MPI_COMM_WORLD, as mpirun (or Slurm's srun) started them. All ranks must call it, as often and in the same order: each time
 // gives a world of its own. To be called and used on the thread that initialised MPI. Initialises MPI where nobody has; then it is also
-// finalised, when the process ends by returning from main or by exit. Throws where Cairn was built without MPI.
+// finalised, when the process ends by returning from main, by exit or by quick_exit. Throws where Cairn was built without MPI.
 //
 // A rank that dies without a word takes the job with it, since mpirun then ends all others. What one says by fail(), they hear.
 std::unique_ptr<Transport> make_mpi_transport(MpiOptions options = {});

@@ -53,6 +53,7 @@ void begin_mpi() {
   if (!begun) {
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &threads);
     std::atexit(finalize);
+    std::at_quick_exit(finalize);
   }
   MPI_Query_thread(&threads);
   if (threads < MPI_THREAD_FUNNELED) {

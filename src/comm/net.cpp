@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
+#include <deque>
 #include <optional>
 #include <sched.h>
 #include <sys/socket.h>
@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "comm/net_meeting.h"
 #include "comm/net_peer.h"
+#include "comm/net_regions.h"
 #include "comm/net_stream.h"
 #include "comm/pulse.h"
 #include "comm/shared_memory.h"
@@ -28,7 +29,6 @@ namespace {
 
 using asio::ip::tcp;
 using Nanoseconds = std::chrono::nanoseconds;
-using EnvelopeKey = std::tuple<uint64_t, uint64_t, uint32_t>;
 
 constexpr auto kFlushDeadline = std::chrono::seconds(10);           // for messages still to go when a rank ends
 constexpr auto kFarewellDeadline = std::chrono::seconds(2);         // for peers to end too
@@ -39,7 +39,10 @@ constexpr auto kFarSocketsEvery = std::chrono::microseconds(5);     // where mes
 constexpr auto kGlanceEvery = std::chrono::milliseconds(100);       // how often one that sleeps looks at the others' pulses
 constexpr auto kBlockedGlanceEvery = std::chrono::milliseconds(1);  // one whose peer has no room for more
 constexpr auto kKeepCore = std::chrono::microseconds(5);            // without a message, before others are offered this rank's core
-constexpr int kLooks = 16;                                          // at the rings between two looks at the clock
+// What a usual network between machines is like: 10 Gbit/s.
+constexpr LinkFacts kBetweenMachines{
+    .latency = std::chrono::microseconds(60), .overhead = std::chrono::microseconds(8), .bytes_per_s = 1.2e9};
+constexpr int kLooks = 16;  // at the rings between two looks at the clock
 
 void relax() {
 #if defined(__x86_64__)
@@ -52,7 +55,15 @@ void relax() {
 class NetTransport final : public Transport, private FrameSink, private LinkOwner {
  public:
   NetTransport(NetSetup setup, NetOptions options)
-      : setup_(std::move(setup)), options_(options), io_(1), guard_(io_.get_executor()), inbox_(setup_.rank, done_) {
+      : setup_(std::move(setup)),
+        options_(options),
+        io_(1),
+        guard_(io_.get_executor()),
+        inbox_(setup_.rank, done_),
+        regions_(done_, [this](int to, const Frame& frame, std::shared_ptr<std::byte[]> payload) {
+          const std::byte* data = payload.get();
+          say(to, frame, data, std::move(payload), nullptr);
+        }) {
     std::vector<Connection> connected = meet(setup_, options_);
     early_bytes_.resize(static_cast<size_t>(size()));
     for (int rank = 0; rank < size(); ++rank) {
@@ -70,7 +81,11 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
     if (setup_.segment_fd >= 0) {
       segment = std::make_shared<SharedSegment>(setup_.segment_fd, static_cast<int>(neighbours.size()));
       ::close(setup_.segment_fd);
-      shared_ = std::make_unique<SharedMemory>(segment, neighbours, rank(), inbox_, owner());
+      if (!options_.links) shared_ = std::make_unique<SharedMemory>(segment, neighbours, rank(), inbox_, owner());
+    }
+    if (options_.links) {
+      check(*options_.links, size());
+      shaper_.emplace(*options_.links, size(), options_.links_seed);
     }
     far_ = static_cast<int>(neighbours.size()) < size();
     if (segment || setup_.pulse_fd >= 0) presence_ = std::make_unique<Presence>(setup_, segment);
@@ -119,8 +134,7 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
     transfer->purpose = purpose;
     transfer->data = const_cast<void*>(data);
     transfer->bytes = bytes;
-    exposed_[envelope.key()] = transfer;
-    for (const auto& [peer, pull] : std::exchange(early_pulls_, {})) answer(peer, pull);
+    regions_.expose(transfer);
     return Completion(*this, std::move(transfer));
   }
 
@@ -130,11 +144,15 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
     transfer->bytes = bytes;
     transfer->take = how;
     transfer->dtype = dtype;
-    transfer->number = ++pulls_made_;
-    pulls_[transfer->number] = transfer;
-    say(peer, {.kind = Frame::Kind::pull, .envelope = envelope, .bytes = bytes, .offset = offset, .number = transfer->number}, nullptr,
-        nullptr, nullptr);
+    regions_.pull(transfer, offset);
     return Completion(*this, std::move(transfer));
+  }
+
+  LinkFacts link_facts(const std::vector<int>& ranks) const override {
+    if (options_.links) return facts_of(*options_.links, ranks);
+    const int machine = setup_.seats.empty() ? 0 : setup_.seats[static_cast<size_t>(ranks.front())].machine;
+    const auto here = [&](int rank) { return setup_.seats.empty() || setup_.seats[static_cast<size_t>(rank)].machine == machine; };
+    return std::all_of(ranks.begin(), ranks.end(), here) ? LinkFacts() : kBetweenMachines;
   }
 
   // Many on their way: on a wire, or its latency would be waited for; in shared memory, where a piece is what is copied at once.
@@ -159,8 +177,7 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
       SharedLink* link = link_to(one.peer);
       link ? link->cancel(one) : peers_[one.peer].cancel(one);
     }
-    if (one.kind == NetTransfer::Kind::expose) exposed_.erase(one.envelope.key());
-    if (one.kind == NetTransfer::Kind::pull) pulls_.erase(one.number);
+    regions_.forget(one);
     if (one.kind == NetTransfer::Kind::recv) inbox_.forget(one);
   }
 
@@ -278,8 +295,8 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
       io_.run_one_for(presence_ ? std::min(limit, Nanoseconds(kGlanceEvery)) : limit);
       return;
     }
-    const Nanoseconds most = shared_->blocked() ? Nanoseconds(kBlockedGlanceEvery) : Nanoseconds(kGlanceEvery);
-    if (shared_->fall_asleep()) io_.run_one_for(std::min(limit, most));
+    if (shared_->blocked()) limit = std::min<Nanoseconds>(limit, kBlockedGlanceEvery);
+    if (shared_->fall_asleep()) io_.run_one_for(std::min<Nanoseconds>(limit, kGlanceEvery));
     shared_->wake_up();
   }
 
@@ -327,8 +344,26 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
     }
     const bool idle = !peer.wants_write();
     const Ledger::Message booking{rank(), to, frame.payload_bytes(), frame.purpose, clock_.now(), {}};
-    peer.enqueue(frame, data, std::move(owned), std::move(transfer), booking);
+    peer.enqueue(frame, data, std::move(owned), std::move(transfer), booking, pace_of(to, frame));
     if (idle) writable(to);
+  }
+
+  // A message of a shaped link arrives as if it had come that way: its last byte when the model says, the others before it.
+  Pace pace_of(int to, const Frame& frame) {
+    if (!shaper_ || frame.payload_bytes() == 0) return {};
+    const int64_t bytes = kFrameBytes + frame.payload_bytes();
+    const double bytes_per_ns = shaper_->model().bytes_per_s / 1e9;
+    const Nanoseconds arrives = shaper_->send(rank(), to, bytes, clock_.now()).arrives;
+    return {arrives - Nanoseconds(static_cast<int64_t>(static_cast<double>(bytes) / bytes_per_ns)), bytes_per_ns};
+  }
+
+  void wake_when_released(int peer) {
+    const auto timer = std::make_shared<asio::steady_timer>(io_, *peers_[peer].held_until() - clock_.now());
+    peers_[peer].write_armed = true;
+    timer->async_wait([this, peer, timer](asio::error_code error) {
+      peers_[peer].write_armed = false;
+      if (!error) writable(peer);
+    });
   }
 
   void arm_read(int peer) {
@@ -369,8 +404,10 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
     NetPeer& peer = peers_[rank];
     if (!peer.open) return;
     try {
-      peer.write(*this);
-      if (peer.wants_write()) arm_write(rank);
+      if (peer.write_armed) return;
+      peer.write(*this, clock_.now());
+      if (!peer.wants_write()) return;
+      peer.held_until() ? wake_when_released(rank) : arm_write(rank);
     } catch (const Error& error) {
       // What it said before it went is still to be read, its reason perhaps.
       if (peer.open) readable(rank);
@@ -390,15 +427,13 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
     peer.open = false;
     asio::error_code ignored;
     sockets_[peer.rank()].close(ignored);
-    peer.said_bye ? inbox_.close(peer.rank()) : lose(peer.rank(), reason);
+    if (!peer.said_bye) return lose(peer.rank(), reason);
+    if (!in_card(peer.rank())) inbox_.close(peer.rank());
   }
 
   std::optional<Landing> place(int from, const Frame& frame) override {
     if (frame.kind == Frame::Kind::reply) {
-      const auto found = pulls_.find(frame.number);
-      if (found == pulls_.end()) return Landing{};
-      if (frame.bytes != found->second->bytes) throw Error(Error::Kind::lost_peer, "answered a pull with another number of bytes");
-      if (found->second->take == Take::replace) return Landing{found->second, nullptr};
+      return regions_.place(frame);
     } else if (frame.kind == Frame::Kind::message) {
       Inbox::Found found = inbox_.wanted(from, frame.envelope, frame.bytes);
       if (found.refused) return Landing{};
@@ -412,17 +447,13 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
   void landed(int from, const Frame& frame, Landing landing) override {
     switch (frame.kind) {
       case Frame::Kind::message:
-        land(from, frame, std::move(landing));
+        shaper_ ? through_card(from, frame, std::move(landing)) : land(from, frame, std::move(landing));
         break;
       case Frame::Kind::reply:
-        if (const auto found = pulls_.find(frame.number); found != pulls_.end()) {
-          const auto transfer = found->second;
-          pulls_.erase(found);
-          landing.owned ? take(transfer, landing.owned.get(), frame.bytes) : done_.finish(transfer);
-        }
+        regions_.landed(frame, landing);
         break;
       case Frame::Kind::pull:
-        answer(from, frame);
+        regions_.asked(from, frame);
         break;
       case Frame::Kind::failing: {
         move_shared(from);  // what it said before counts
@@ -439,6 +470,30 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
     }
   }
 
+  // Where links are shaped and share their cards, this rank's card may still be busy with others' messages.
+  void through_card(int from, const Frame& frame, Landing landing) {
+    const Nanoseconds now = clock_.now(), at = shaper_->receive(rank(), kFrameBytes + frame.bytes, now);
+    if (at <= now) return land(from, frame, std::move(landing));
+    in_card_.push_back({at, from, frame, std::move(landing)});
+    const auto timer = std::make_shared<asio::steady_timer>(io_, at - now);
+    timer->async_wait([this, timer](asio::error_code error) {
+      if (!error) leave_card();
+    });
+  }
+
+  bool in_card(int from) const {
+    return std::any_of(in_card_.begin(), in_card_.end(), [&](const InCard& one) { return one.from == from; });
+  }
+
+  void leave_card() {
+    while (!in_card_.empty() && in_card_.front().at <= clock_.now()) {
+      InCard one = std::move(in_card_.front());
+      in_card_.pop_front();
+      land(one.from, one.frame, std::move(one.landing));
+      if (peers_[one.from].said_bye && !peers_[one.from].open && !in_card(one.from)) inbox_.close(one.from);
+    }
+  }
+
   void land(int from, const Frame& frame, Landing landing) {
     if (!landing.owned) {
       if (landing.transfer && landing.transfer->data) done_.finish(landing.transfer);
@@ -450,35 +505,6 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
       const std::byte* data = landing.owned.get();
       inbox_.arrive({from, frame.envelope, frame.bytes, data, std::move(landing.owned)});
     }
-  }
-
-  void take(const std::shared_ptr<NetTransfer>& transfer, const std::byte* data, int64_t bytes) {
-    if (transfer->take == Take::add) {
-      add_into(transfer->dtype, transfer->data, data, bytes / size_of(transfer->dtype));
-    } else if (bytes > 0) {
-      std::memcpy(transfer->data, data, static_cast<size_t>(bytes));
-    }
-    done_.finish(transfer);
-  }
-
-  void answer(int peer, const Frame& pull) {
-    const auto found = exposed_.find(pull.envelope.key());
-    if (found == exposed_.end()) {
-      early_pulls_.emplace_back(peer, pull);
-      return;
-    }
-    const NetTransfer& region = *found->second;
-    if (pull.offset > region.bytes - pull.bytes) {
-      throw Error(Error::Kind::lost_peer, fmt::format("asked for {} bytes at {} of a region of {}", pull.bytes, pull.offset, region.bytes));
-    }
-    const auto* first = static_cast<const std::byte*>(region.data) + pull.offset;
-    // A copy, so that the region may be withdrawn while the answer is on its way.
-    auto copy = std::make_shared_for_overwrite<std::byte[]>(static_cast<size_t>(pull.bytes));
-    std::memcpy(copy.get(), first, static_cast<size_t>(pull.bytes));
-    const std::byte* data = copy.get();
-    say(peer,
-        {.kind = Frame::Kind::reply, .purpose = region.purpose, .envelope = pull.envelope, .bytes = pull.bytes, .number = pull.number},
-        data, std::move(copy), nullptr);
   }
 
   void written(const std::shared_ptr<Transfer>& transfer, const Ledger::Message& booking) override {
@@ -534,11 +560,16 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
   std::vector<int64_t> early_bytes_;      // of messages that nobody asked for yet, by peer
   std::unique_ptr<SharedMemory> shared_;  // none: sockets only
   std::unique_ptr<Presence> presence_;    // none: nobody else can be seen
-  bool far_ = false;                      // there are other machines
-  std::map<EnvelopeKey, std::shared_ptr<NetTransfer>> exposed_;
-  std::vector<std::pair<int, Frame>> early_pulls_;
-  std::map<uint64_t, std::shared_ptr<NetTransfer>> pulls_;
-  uint64_t pulls_made_ = 0;
+  std::optional<Shaper> shaper_;          // links are as slow as it says
+  struct InCard {
+    Nanoseconds at;
+    int from;
+    Frame frame;
+    Landing landing;
+  };
+  std::deque<InCard> in_card_;
+  bool far_ = false;  // there are other machines
+  NetRegions regions_;
   std::vector<Loss> losses_;
   bool failed_ = false;
   std::byte nothing_{};
@@ -548,7 +579,8 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
 
 std::unique_ptr<Transport> make_net_transport(NetSetup setup, NetOptions options) {
   CAIRN_CHECK(setup.size >= 1 && setup.rank >= 0 && setup.rank < setup.size, "rank {} of {}", setup.rank, setup.size);
-  CAIRN_CHECK(static_cast<int>(setup.seats.size()) == setup.size || setup.size == 1, "{} seats for {} ranks", setup.seats.size(), setup.size);
+  CAIRN_CHECK(static_cast<int>(setup.seats.size()) == setup.size || setup.size == 1, "{} seats for {} ranks", setup.seats.size(),
+              setup.size);
   return std::make_unique<NetTransport>(std::move(setup), options);
 }
 

@@ -2,10 +2,12 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/key.h"
+#include "comm/link_model.h"
 #include "comm/transport.h"
 
 namespace cairn::comm {
@@ -32,7 +34,7 @@ struct NetSetup {
 
   std::vector<int> fds() const { return {listener_fd, outside_fd, pulse_fd, segment_fd}; }
   void set_fds(const std::vector<int>& files);  // in that order
-  std::vector<int> neighbours() const;  // the ranks on this one's machine, itself among them
+  std::vector<int> neighbours() const;          // the ranks on this one's machine, itself among them
 };
 
 struct NetOptions {
@@ -40,10 +42,13 @@ struct NetOptions {
   std::chrono::nanoseconds handshake_deadline = std::chrono::seconds(5);  // for one stranger to show that it knows the key
   int64_t message_bytes_max = int64_t{1} << 36;                           // a longer frame is refused before anything is allocated
   int64_t early_bytes_max = int64_t{256} << 20;  // of messages that nobody asked for yet, per peer; then its sender has to wait
+  // Links as slow as these, for trying out what a run would be like elsewhere: all ranks are then joined by sockets alone. The same on all.
+  std::optional<LinkModel> links = {};
+  uint64_t links_seed = 1;
 };
 
-// Ranks as processes joined by TCP over loopback and, with a segment, by shared memory; to other machines by TCP in TLS 1.3. Connects to all
-// peers, or throws naming those that did not come.
+// Ranks as processes joined by TCP over loopback and, with a segment, by shared memory; to other machines by TCP in TLS 1.3. Connects to
+// all peers, or throws naming those that did not come.
 std::unique_ptr<Transport> make_net_transport(NetSetup setup, NetOptions options = {});
 
 // One set-up for each rank, with sockets already listening and a fresh key. All on one machine, or as if they were on these: `machines`

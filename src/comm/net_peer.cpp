@@ -1,6 +1,7 @@
 #include "comm/net_peer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -12,6 +13,7 @@ namespace {
 
 constexpr int64_t kBufferBytes = 64 << 10;
 constexpr int64_t kDirectBytes = 16 << 10;  // from here on a payload is read straight to where it goes
+constexpr int64_t kPaceBytes = 32 << 10;    // a shaped link lets at least so much go at once
 constexpr int64_t kReadAtOnce = 8 << 20;    // then others get their turn
 
 }  // namespace
@@ -84,18 +86,36 @@ bool NetPeer::receive_some() {
 }
 
 void NetPeer::enqueue(const Frame& frame, const void* data, std::shared_ptr<std::byte[]> owned, std::shared_ptr<Transfer> transfer,
-                      const Ledger::Message& booking) {
+                      const Ledger::Message& booking, Pace pace) {
   outgoing_.push_back(
-      {encode(frame), static_cast<const std::byte*>(data), frame.payload_bytes(), 0, std::move(owned), std::move(transfer), booking});
+      {encode(frame), static_cast<const std::byte*>(data), frame.payload_bytes(), 0, std::move(owned), std::move(transfer), booking, pace});
 }
 
-void NetPeer::write(FrameSink& sink) {
+int64_t Pace::bytes_until(std::chrono::nanoseconds now) const {
+  return now < from ? 0 : static_cast<int64_t>(static_cast<double>((now - from).count()) * bytes_per_ns);
+}
+
+std::chrono::nanoseconds Pace::time_of(int64_t bytes) const {
+  return from + std::chrono::nanoseconds(static_cast<int64_t>(std::ceil(static_cast<double>(bytes) / bytes_per_ns)));
+}
+
+void NetPeer::write(FrameSink& sink, std::chrono::nanoseconds now) {
+  held_until_.reset();
   while (wants_write()) {
     Outgoing& one = outgoing_.front();
+    int64_t most = kFrameBytes + one.bytes;
+    if (one.pace.bytes_per_ns > 0) {
+      const int64_t due = std::min(most, one.sent + kPaceBytes);  // in pieces that are worth a call
+      if (one.pace.bytes_until(now) < due) {
+        held_until_ = one.pace.time_of(due);
+        return;
+      }
+      most = std::min(most, one.pace.bytes_until(now));
+    }
     const int64_t header_left = std::max<int64_t>(kFrameBytes - one.sent, 0);
     const int64_t data_sent = std::max<int64_t>(one.sent - kFrameBytes, 0);
     const auto whole_header = std::span<const std::byte>(one.header);
-    const std::span payload(one.data + data_sent, static_cast<size_t>(one.bytes - data_sent));
+    const std::span payload(one.data + data_sent, static_cast<size_t>(std::max<int64_t>(most - kFrameBytes, data_sent) - data_sent));
     const int64_t sent = wire_->write(whole_header.last(static_cast<size_t>(header_left)), payload);
     if (sent < 0) return;
     one.sent += sent;

@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -42,6 +43,15 @@ class FrameSink {
   virtual void written(const std::shared_ptr<Transfer>& transfer, const Ledger::Message& booking) = 0;
 };
 
+// How fast a frame may go out, where links are shaped: from a time on, so many bytes a second.
+struct Pace {
+  std::chrono::nanoseconds from{};
+  double bytes_per_ns = 0;  // 0: as fast as can be
+
+  int64_t bytes_until(std::chrono::nanoseconds now) const;
+  std::chrono::nanoseconds time_of(int64_t bytes) const;
+};
+
 // The stream of frames to and from one peer, over a wire that never blocks. It knows nothing of who waits; somebody calls read and write
 // when the socket is ready.
 class NetPeer {
@@ -50,10 +60,12 @@ class NetPeer {
 
   // Reads what is there (not too much at once). Throws cairn::Error where the peer is gone or talks nonsense.
   void read(FrameSink& sink);
-  // Writes what the socket takes. Throws where the peer is gone.
-  void write(FrameSink& sink);
+  // Writes what the socket takes and the pace allows. Throws where the peer is gone.
+  void write(FrameSink& sink, std::chrono::nanoseconds now);
   void enqueue(const Frame& frame, const void* data, std::shared_ptr<std::byte[]> owned, std::shared_ptr<Transfer> transfer,
-               const Ledger::Message& booking);
+               const Ledger::Message& booking, Pace pace = {});
+  // When the pace lets more go, where it is the pace that holds it back.
+  std::optional<std::chrono::nanoseconds> held_until() const { return held_until_; }
   // Forgets what is not sent of it. Half a frame cannot be taken back: then nothing more can be said to this peer.
   void cancel(const Transfer& transfer);
 
@@ -77,6 +89,7 @@ class NetPeer {
     std::shared_ptr<std::byte[]> owned;
     std::shared_ptr<Transfer> transfer;
     Ledger::Message booking;
+    Pace pace;
   };
   bool receive_some();  // false: the socket has no more for now
   bool begin_frame(FrameSink& sink);
@@ -94,6 +107,7 @@ class NetPeer {
   bool parked_ = false;
   bool mute_ = false;
   std::deque<Outgoing> outgoing_;
+  std::optional<std::chrono::nanoseconds> held_until_;
 };
 
 }  // namespace cairn::comm

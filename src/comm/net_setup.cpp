@@ -1,4 +1,6 @@
 // What is made before the ranks of one machine start: listening sockets, shared memory, the key of the run.
+#include "comm/net_setup.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -7,7 +9,6 @@
 
 #include "base/check.h"
 #include "comm/net_listen.h"
-#include "comm/net_setup.h"
 #include "comm/shared_segment.h"
 
 namespace cairn::comm {

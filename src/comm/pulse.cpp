@@ -52,6 +52,10 @@ Presence::Presence(const NetSetup& setup, std::shared_ptr<SharedSegment> segment
     for (const int rank : setup.neighbours()) places_[static_cast<size_t>(rank)] = place++;
     own_ = &segment_->board(places_[static_cast<size_t>(setup.rank)]);
   }
+  if (elsewhere_) {  // at once: who stops before its first beat would never be missed
+    own_->beat.fetch_add(1, std::memory_order_relaxed);
+    elsewhere_->send(*own_);
+  }
   pulse_.emplace(*own_, elsewhere_.get());
 }
 

@@ -32,11 +32,11 @@ using base::Json;
 using Nanoseconds = std::chrono::nanoseconds;
 
 constexpr uint32_t kTextBytesMax = 16 << 20;
-constexpr auto kPatience = std::chrono::seconds(5);             // with one who has not shown who it is
+constexpr auto kPatience = std::chrono::seconds(5);  // with one who has not shown who it is
 constexpr auto kCallAgainAfter = std::chrono::milliseconds(300);
-constexpr auto kGlance = std::chrono::milliseconds(100);        // how often a stop is looked for
-constexpr auto kSayEvery = std::chrono::seconds(10);            // for whom we wait
-constexpr auto kTellDeadline = std::chrono::seconds(30);        // for all to be told where everybody is
+constexpr auto kGlance = std::chrono::milliseconds(100);  // how often a stop is looked for
+constexpr auto kSayEvery = std::chrono::seconds(10);      // for whom we wait
+constexpr auto kTellDeadline = std::chrono::seconds(30);  // for all to be told where everybody is
 constexpr int kRanksMax = 65536;
 
 asio::awaitable<void> write_text(NetStream& stream, const std::string& text) {
@@ -68,14 +68,17 @@ struct Guest {
   std::vector<uint16_t> ports;
   std::optional<NetStream> stream;  // none: the host itself
 
-  std::string name() const { return party.numbered() ? fmt::format("the machine of rank {}", party.first()) : fmt::format("machine {}", party.node); }
+  std::string name() const {
+    return party.numbered() ? fmt::format("the machine of rank {}", party.first()) : fmt::format("machine {}", party.node);
+  }
 };
 
 Json say(const Party& party, const RendezvousOptions& options, const std::vector<NetSetup>& setups) {
   std::vector<uint16_t> ports;
   for (const NetSetup& setup : setups) ports.push_back(setup.seats[0].outside_port);
-  return {{"version", base::version()}, {"alike", options.alike}, {"node", party.node},       {"nodes", party.nodes}, {"count", party.count},
-          {"ranks", party.ranks},       {"size", party.size},     {"address", options.address}, {"ports", ports}};
+  return {{"version", base::version()}, {"alike", options.alike},     {"node", party.node},
+          {"nodes", party.nodes},       {"count", party.count},       {"ranks", party.ranks},
+          {"size", party.size},         {"address", options.address}, {"ports", ports}};
 }
 
 std::string refusal(const std::string& why) { return base::compact(Json{{"refused", why}}); }
@@ -138,10 +141,11 @@ class Host {
     for (const NetSetup& setup : setups) self.ports.push_back(setup.seats[0].outside_port);
     Strangers strangers(io_, listener.fd, &tls_, kPatience, [this](NetStream& caller) { return welcome(caller); });
     Waiting waiting(io_, options_);
-    const bool all = waiting.until([this] { return missing().empty(); }, options_.deadline, [this] { return fmt::format("{}", missing()); });
+    const bool all =
+        waiting.until([this] { return missing().empty(); }, options_.deadline, [this] { return fmt::format("{}", missing()); });
     if (!all) {
-      Error error(Error::Kind::lost_peer, fmt::format("{} did not come to {}:{} within {:.0f} s", missing(), options_.place.host, listener.port,
-                                                      base::seconds(options_.deadline)));
+      Error error(Error::Kind::lost_peer, fmt::format("{} did not come to {}:{} within {:.0f} s", missing(), options_.place.host,
+                                                      listener.port, base::seconds(options_.deadline)));
       throw error;
     }
     strangers.close();
@@ -199,7 +203,8 @@ class Host {
     if (wrong.empty()) {
       const std::string address = said["address"].get<std::string>();
       guest.host = address.empty() ? there(caller.socket()) : address;
-      tell_user(fmt::format("{} is here, {}, with {} rank{}", guest.name(), guest.host, guest.party.count, guest.party.count == 1 ? "" : "s"));
+      tell_user(
+          fmt::format("{} is here, {}, with {} rank{}", guest.name(), guest.host, guest.party.count, guest.party.count == 1 ? "" : "s"));
       guest.stream.emplace(std::move(caller));
       const int number = guest.party.first();
       guests_.insert_or_assign(number, std::move(guest));
@@ -217,18 +222,25 @@ class Host {
   // Empty, or why this machine cannot be one of ours.
   std::string check(const Json& said, Guest& guest) {
     try {
-      guest.party = {.node = said.at("node"), .nodes = said.at("nodes"), .count = said.at("count"), .ranks = said.at("ranks"), .size = said.at("size")};
+      guest.party = {.node = said.at("node"),
+                     .nodes = said.at("nodes"),
+                     .count = said.at("count"),
+                     .ranks = said.at("ranks"),
+                     .size = said.at("size")};
       guest.ports = said.at("ports").get<std::vector<uint16_t>>();
       const std::string version = said.at("version"), alike = said.at("alike");
       said.at("address").get<std::string>();
       if (version != base::version()) return fmt::format("it runs Cairn {}, the first machine {}", version, base::version());
-      if (alike != options_.alike) return fmt::format("it was started otherwise than the first machine: {} here, {} there", options_.alike, alike);
+      if (alike != options_.alike)
+        return fmt::format("it was started otherwise than the first machine: {} here, {} there", options_.alike, alike);
     } catch (const Json::exception&) {
       return "it does not speak this protocol";
     }
     const Party& party = guest.party;
-    if (party.count < 1 || party.count > kRanksMax || guest.ports.size() != static_cast<size_t>(party.count)) return "its number of ranks makes no sense";
-    if (party.numbered() != own_.numbered()) return "its ranks are numbered by a launcher and those of the first machine are not, or the other way round";
+    if (party.count < 1 || party.count > kRanksMax || guest.ports.size() != static_cast<size_t>(party.count))
+      return "its number of ranks makes no sense";
+    if (party.numbered() != own_.numbered())
+      return "its ranks are numbered by a launcher and those of the first machine are not, or the other way round";
     if (party.numbered()) {
       if (party.size != own_.size) return fmt::format("it counts {} ranks in all, the first machine {}", party.size, own_.size);
       if (party.ranks.size() != static_cast<size_t>(party.count)) return "its number of ranks makes no sense";
@@ -236,12 +248,14 @@ class Host {
         if (rank < 0 || rank >= own_.size) return fmt::format("it has a rank {} of {}", rank, own_.size);
         for (const auto& [_, other] : guests_) {
           const auto& taken = other.party.ranks;
-          if (std::find(taken.begin(), taken.end(), rank) != taken.end() && !has_gone(other)) return fmt::format("rank {} is there already", rank);
+          if (std::find(taken.begin(), taken.end(), rank) != taken.end() && !has_gone(other))
+            return fmt::format("rank {} is there already", rank);
         }
       }
       return "";
     }
-    if (party.nodes != own_.nodes) return fmt::format("it was told of {} machines (--nnodes), the first one of {}", party.nodes, own_.nodes);
+    if (party.nodes != own_.nodes)
+      return fmt::format("it was told of {} machines (--nnodes), the first one of {}", party.nodes, own_.nodes);
     if (party.node < 1 || party.node >= own_.nodes) return fmt::format("it is machine {} (--node-rank) of {}", party.node, own_.nodes);
     const auto same = guests_.find(party.node);
     if (same != guests_.end() && !has_gone(same->second)) return fmt::format("there is a machine {} (--node-rank) already", party.node);
@@ -326,16 +340,21 @@ class Host {
 // Every other machine: calls the first one, until it is there, and is told.
 class Caller {
  public:
-  Caller(const Party& own, const Tls& tls, const RendezvousOptions& options) : own_(own), tls_(tls), options_(options), io_(1), stream_(io_) {}
+  Caller(const Party& own, const Tls& tls, const RendezvousOptions& options)
+      : own_(own), tls_(tls), options_(options), io_(1), stream_(io_) {}
 
   std::vector<NetSetup> run() {
     const std::string place = fmt::format("{}:{}", options_.place.host, options_.place.port);
     asio::co_spawn(io_, visit(), asio::detached);
     Waiting waiting(io_, options_);
-    const auto for_whom = [&] { return called_ ? fmt::format("the other machines, at {}", place) : fmt::format("the first machine, at {}", place); };
+    const auto for_whom = [&] {
+      return called_ ? fmt::format("the other machines, at {}", place) : fmt::format("the first machine, at {}", place);
+    };
     const bool told = waiting.until([this] { return over_; }, options_.deadline, for_whom);
     if (!told) {
-      throw Error(Error::Kind::lost_peer, fmt::format("{} within {:.0f} s{}", called_ ? fmt::format("{}: the other machines did not come", place) : fmt::format("nobody answered at {}", place),
+      throw Error(Error::Kind::lost_peer, fmt::format("{} within {:.0f} s{}",
+                                                      called_ ? fmt::format("{}: the other machines did not come", place)
+                                                              : fmt::format("nobody answered at {}", place),
                                                       base::seconds(options_.deadline), why_.empty() ? "" : " (" + why_ + ")"));
     }
     if (refused_) base::fail_input("{}: refused by the first machine: {}", place, why_);

@@ -35,11 +35,11 @@ struct Party {
 
 struct RendezvousOptions {
   MeetingPlace place;
-  std::string address = {};      // where the other machines reach this one; empty: as the first machine sees it
-  std::string alike = {};        // what must be the same on all machines, as people would say it; machines that differ are refused
+  std::string address = {};  // where the other machines reach this one; empty: as the first machine sees it
+  std::string alike = {};    // what must be the same on all machines, as people would say it; machines that differ are refused
   std::chrono::nanoseconds deadline = std::chrono::seconds(300);
   std::function<void(const std::string&)> tell = {};  // who came, for whom we wait
-  const base::Stop* stop = nullptr;  // gives up when asked to
+  const base::Stop* stop = nullptr;                   // gives up when asked to
 };
 
 // Makes the set-ups of this machine's ranks: listens, meets the other machines under TLS, and learns where everybody is. Throws naming the

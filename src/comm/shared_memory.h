@@ -16,7 +16,7 @@ class SharedMemory {
   // ranks: those of this machine, by their places in the segment.
   SharedMemory(std::shared_ptr<SharedSegment> segment, const std::vector<int>& ranks, int rank, Inbox& inbox, LinkOwner& owner);
 
-  SharedLink* link(int peer) const {              // null: itself, or on another machine
+  SharedLink* link(int peer) const {  // null: itself, or on another machine
     return static_cast<size_t>(peer) < by_rank_.size() ? by_rank_[static_cast<size_t>(peer)] : nullptr;
   }
   bool waits() const;                             // something is there to be read

@@ -40,7 +40,8 @@ std::string reason() {
 // How OpenSSL reaches the socket. Its own way would let a peer that has gone end this process with SIGPIPE.
 int bio_write(BIO* bio, const char* data, int bytes) {
   BIO_clear_retry_flags(bio);
-  const auto sent = ::send(static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio))), data, static_cast<size_t>(bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
+  const auto sent = ::send(static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio))), data, static_cast<size_t>(bytes),
+                           MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) BIO_set_retry_write(bio);
   return static_cast<int>(sent);
 }
@@ -149,7 +150,7 @@ struct TlsWire::State {
   int fd = -1;
   bool by_key = false;
   int64_t written_under_key = 0;
-  bool waiting = false;  // a write was not done
+  bool waiting = false;           // a write was not done
   std::vector<std::byte> joined;  // two pieces as one record
 
   // What a call that did not succeed means; -1: not now.

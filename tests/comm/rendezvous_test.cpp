@@ -2,14 +2,13 @@
 #include "comm/rendezvous.h"
 
 #include <thread>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "comm/net_listen.h"
 #include "comm/world.h"
-
-#include <unistd.h>
 
 namespace cairn::comm {
 namespace {
@@ -49,7 +48,8 @@ std::vector<std::string> meet_and_sum(const std::vector<Machine>& machines, std:
       threads.emplace_back([&, i] {
         try {
           const Tls tls(machines[i].key);
-          auto setups = meet_machines(machines[i].party, tls, {.place = place, .alike = machines[i].alike, .deadline = machines[i].deadline});
+          auto setups =
+              meet_machines(machines[i].party, tls, {.place = place, .alike = machines[i].alike, .deadline = machines[i].deadline});
           std::vector<std::jthread> ranks;
           for (NetSetup& setup : setups) {
             ranks.emplace_back([&, setup] {
@@ -82,13 +82,15 @@ TEST(Rendezvous, RanksAreNumberedByMachineAndAllCanTalk) {
 
 TEST(Rendezvous, RanksThatALauncherNumberedKeepTheirNumbers) {
   std::vector<int> ranks;
-  const auto ends = meet_and_sum({{.party = {.count = 2, .ranks = {0, 2}, .size = 4}}, {.party = {.count = 2, .ranks = {1, 3}, .size = 4}}}, &ranks);
+  const auto ends =
+      meet_and_sum({{.party = {.count = 2, .ranks = {0, 2}, .size = 4}}, {.party = {.count = 2, .ranks = {1, 3}, .size = 4}}}, &ranks);
   EXPECT_THAT(ends, testing::Each(""));
   EXPECT_THAT(ranks, testing::UnorderedElementsAre(0, 1, 2, 3));
 }
 
 TEST(Rendezvous, MachinesThatDoNotComeAreNamed) {
-  const auto ends = meet_and_sum({{.party = {.node = 0, .nodes = 4, .count = 1}, .deadline = 500ms}, {.party = {.node = 2, .nodes = 4, .count = 1}, .deadline = 5s}});
+  const auto ends = meet_and_sum(
+      {{.party = {.node = 0, .nodes = 4, .count = 1}, .deadline = 500ms}, {.party = {.node = 2, .nodes = 4, .count = 1}, .deadline = 5s}});
   EXPECT_THAT(ends[0], HasSubstr("machines 1, 3 did not come to 127.0.0.1:"));
   EXPECT_THAT(ends[1], HasSubstr("gave up"));
 }
@@ -108,11 +110,14 @@ TEST(Rendezvous, AnotherKeyIsRefusedAtOnceAndTheOthersStillMeet) {
 }
 
 TEST(Rendezvous, WhatDiffersIsRefusedWithTheDifference) {
-  const auto ends = meet_and_sum({{.party = {.node = 0, .nodes = 2, .count = 1}, .deadline = 400ms}, {.party = {.node = 1, .nodes = 2, .count = 1}, .alike = "another recipe"}});
+  const auto ends = meet_and_sum({{.party = {.node = 0, .nodes = 2, .count = 1}, .deadline = 400ms},
+                                  {.party = {.node = 1, .nodes = 2, .count = 1}, .alike = "another recipe"}});
   EXPECT_THAT(ends[1], HasSubstr("the recipe here, another recipe there"));
-  const auto counts = meet_and_sum({{.party = {.node = 0, .nodes = 2, .count = 1}, .deadline = 400ms}, {.party = {.node = 1, .nodes = 3, .count = 1}}});
+  const auto counts =
+      meet_and_sum({{.party = {.node = 0, .nodes = 2, .count = 1}, .deadline = 400ms}, {.party = {.node = 1, .nodes = 3, .count = 1}}});
   EXPECT_THAT(counts[1], HasSubstr("told of 3 machines (--nnodes), the first one of 2"));
-  const auto numbers = meet_and_sum({{.party = {.node = 0, .nodes = 2, .count = 1}, .deadline = 400ms}, {.party = {.node = 2, .nodes = 2, .count = 1}}});
+  const auto numbers =
+      meet_and_sum({{.party = {.node = 0, .nodes = 2, .count = 1}, .deadline = 400ms}, {.party = {.node = 2, .nodes = 2, .count = 1}}});
   EXPECT_THAT(numbers[1], HasSubstr("machine 2 (--node-rank) of 2"));
 }
 
@@ -132,7 +137,8 @@ TEST(Rendezvous, PlacesAreHostAndPort) {
   EXPECT_EQ(parse_meeting_place("node1:29400").host, "node1");
   EXPECT_EQ(parse_meeting_place("[fd00::1]:29400").host, "fd00::1");
   EXPECT_EQ(parse_meeting_place("10.0.0.1:29400").port, 29400);
-  for (const char* bad : {"", "host", ":1", "host:", "host:0", "host:70000", "host:12x"}) EXPECT_THROW(parse_meeting_place(bad), Error) << bad;
+  for (const char* bad : {"", "host", ":1", "host:", "host:0", "host:70000", "host:12x"})
+    EXPECT_THROW(parse_meeting_place(bad), Error) << bad;
 }
 
 }  // namespace

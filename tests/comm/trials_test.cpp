@@ -18,6 +18,8 @@
 namespace cairn::comm {
 namespace {
 
+// How the ranks are joined: by shared memory, by sockets alone, or as if they were on two machines in turn.
+enum class Way { shared, sockets, machines };
 enum class Fault { dies, freezes, other_collective, other_size, other_dtype };
 
 struct Plan {
@@ -26,7 +28,7 @@ struct Plan {
   int victim;
   int at;  // the operation before which it happens
   uint32_t seed;
-  bool shared;
+  Way way;
 };
 
 // What a rank tells its parent, through a pipe.
@@ -118,22 +120,28 @@ void misbehave(const Plan& plan, Group& group, std::vector<float>& x, int said) 
 double run_trial(const Plan& plan, double limit_s) {
   std::array<int, 2> pipe{};
   EXPECT_EQ(::pipe(pipe.data()), 0);
-  auto setups = make_net_setups(plan.ranks);
+  std::vector<int> machines(static_cast<size_t>(plan.ranks));
+  for (size_t rank = 0; rank < machines.size(); ++rank) machines[rank] = plan.way == Way::machines ? static_cast<int>(rank % 2) : 0;
+  auto setups = make_net_setups(machines);
   std::vector<pid_t> children;
   for (NetSetup& setup : setups) {
-    if (!plan.shared) ::close(std::exchange(setup.segment_fd, -1));
+    if (plan.way == Way::sockets) ::close(std::exchange(setup.segment_fd, -1));
     const pid_t child = ::fork();
     if (child == 0) {
       for (const NetSetup& other : setups) {  // a parent's copy would keep a dead rank's socket open
-        if (other.rank != setup.rank) ::close(other.listener_fd);
+        if (other.rank == setup.rank) continue;
+        for (const int fd : {other.listener_fd, other.outside_fd, other.pulse_fd}) {
+          if (fd >= 0) ::close(fd);
+        }
       }
       be_rank(plan, setup, pipe[1]);
     }
     children.push_back(child);
   }
   for (const NetSetup& setup : setups) {
-    ::close(setup.listener_fd);
-    if (setup.segment_fd >= 0) ::close(setup.segment_fd);
+    for (const int fd : setup.fds()) {
+      if (fd >= 0) ::close(fd);
+    }
   }
   ::close(pipe[1]);
   double fault_s = 0, last_s = 0;
@@ -161,7 +169,7 @@ double run_trial(const Plan& plan, double limit_s) {
   return last_s - fault_s;
 }
 
-void run_trials(Fault fault, int trials, double limit_s, bool shared = true) {
+void run_trials(Fault fault, int trials, double limit_s, Way way = Way::shared) {
   std::mt19937 random(testing::UnitTest::GetInstance()->random_seed());
   double worst = 0;
   for (int i = 0; i < trials && !testing::Test::HasFailure(); ++i) {
@@ -170,7 +178,7 @@ void run_trials(Fault fault, int trials, double limit_s, bool shared = true) {
               .victim = 0,
               .at = static_cast<int>(random() % 200),
               .seed = static_cast<uint32_t>(random()),
-              .shared = shared};
+              .way = way};
     // Of two who disagree neither is the odd one, so that mismatches need a third.
     if (fault >= Fault::other_collective && plan.ranks == 2) plan.ranks = 3;
     plan.victim = static_cast<int>(random() % static_cast<uint32_t>(plan.ranks));
@@ -181,19 +189,27 @@ void run_trials(Fault fault, int trials, double limit_s, bool shared = true) {
 }
 
 TEST(Trials, ADeadProcessIsNamedByAllWithinASecond) { run_trials(Fault::dies, 4, 1.0); }
-TEST(Trials, ADeadProcessIsNamedByAllWithinASecondOverSockets) { run_trials(Fault::dies, 4, 1.0, /*shared=*/false); }
+TEST(Trials, ADeadProcessIsNamedByAllWithinASecondOverSockets) { run_trials(Fault::dies, 4, 1.0, Way::sockets); }
 TEST(Trials, AStoppedProcessIsNamedByAllWithinThreeSeconds) { run_trials(Fault::freezes, 1, 3.0); }
 TEST(Trials, AnotherCollectiveIsNamedByAllWithinThreeSeconds) { run_trials(Fault::other_collective, 4, 3.0); }
 TEST(Trials, AnotherSizeIsNamedByAllWithinThreeSeconds) { run_trials(Fault::other_size, 4, 3.0); }
 TEST(Trials, AnotherDtypeIsNamedByAllWithinThreeSeconds) { run_trials(Fault::other_dtype, 4, 3.0); }
+TEST(Trials, ADeadProcessIsNamedByAllWithinASecondOnTwoMachines) { run_trials(Fault::dies, 4, 1.0, Way::machines); }
+TEST(Trials, AStoppedProcessIsNamedByAllWithinThreeSecondsOnTwoMachines) { run_trials(Fault::freezes, 1, 3.0, Way::machines); }
+TEST(Trials, AnotherCollectiveIsNamedByAllWithinThreeSecondsOnTwoMachines) { run_trials(Fault::other_collective, 4, 3.0, Way::machines); }
 
 // The long form: test_comm --gtest_also_run_disabled_tests --gtest_filter='Trials.DISABLED_*'
 TEST(Trials, DISABLED_FiftyDeaths) { run_trials(Fault::dies, 50, 1.0); }
-TEST(Trials, DISABLED_FiftyDeathsOverSockets) { run_trials(Fault::dies, 50, 1.0, /*shared=*/false); }
+TEST(Trials, DISABLED_FiftyDeathsOverSockets) { run_trials(Fault::dies, 50, 1.0, Way::sockets); }
 TEST(Trials, DISABLED_FiftyFreezes) { run_trials(Fault::freezes, 50, 3.0); }
 TEST(Trials, DISABLED_FiftyOtherCollectives) { run_trials(Fault::other_collective, 50, 3.0); }
 TEST(Trials, DISABLED_FiftyOtherSizes) { run_trials(Fault::other_size, 50, 3.0); }
 TEST(Trials, DISABLED_FiftyOtherDtypes) { run_trials(Fault::other_dtype, 50, 3.0); }
+TEST(Trials, DISABLED_FiftyDeathsOnTwoMachines) { run_trials(Fault::dies, 50, 1.0, Way::machines); }
+TEST(Trials, DISABLED_FiftyFreezesOnTwoMachines) { run_trials(Fault::freezes, 50, 3.0, Way::machines); }
+TEST(Trials, DISABLED_FiftyOtherCollectivesOnTwoMachines) { run_trials(Fault::other_collective, 50, 3.0, Way::machines); }
+TEST(Trials, DISABLED_FiftyOtherSizesOnTwoMachines) { run_trials(Fault::other_size, 50, 3.0, Way::machines); }
+TEST(Trials, DISABLED_FiftyOtherDtypesOnTwoMachines) { run_trials(Fault::other_dtype, 50, 3.0, Way::machines); }
 
 }  // namespace
 }  // namespace cairn::comm

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <optional>
 #include <sched.h>
 #include <sstream>
 #include <sys/wait.h>
@@ -77,17 +78,29 @@ double measure(comm::Group& group, const std::string& operation, int64_t bytes, 
   return seconds[seconds.size() / 2] * 1e6;
 }
 
+// What our ranks shall do, and how they are joined.
+struct Ours {
+  std::vector<comm::NetSetup> setups;
+  bool from_group = false;
+  std::vector<int64_t> sizes = {kSizes.begin(), kSizes.end()};
+  std::string only = {};
+  std::optional<comm::LinkModel> links = {};
+};
+
 // One rank of ours: writes the same lines as the peers' programs do.
-void be_rank(comm::NetSetup setup, bool from_group, const std::string& only, const std::string& file) {
+void be_rank(const Ours& ours, comm::NetSetup setup, const std::string& file) {
   const int rank = setup.rank, ranks = setup.size;
+  const bool from_group = ours.from_group;
   if (ranks <= cores()) keep_to_core(rank);
-  comm::World world(comm::make_net_transport(std::move(setup)));
+  comm::NetOptions options;
+  options.links = ours.links;
+  comm::World world(comm::make_net_transport(std::move(setup), options));
   comm::Group& group = world.everyone();
   std::ofstream out;
   if (rank == 0) out.open(file);
   for (const std::string operation : kOperations) {
-    if (!only.empty() && only != operation) continue;
-    for (const int64_t bytes : kSizes) {
+    if (!ours.only.empty() && ours.only != operation) continue;
+    for (const int64_t bytes : ours.sizes) {
       std::vector<float> mine(from_group ? 0 : static_cast<size_t>(bytes / 2));
       const std::shared_ptr<void> shared = from_group ? group.allocate(2 * bytes) : nullptr;
       float* x = from_group ? static_cast<float*>(shared.get()) : mine.data();
@@ -109,17 +122,16 @@ Times read_times(const std::string& file) {
   return times;
 }
 
-Times run_ours(int ranks, bool from_group, const BenchOptions& options) {
-  const std::string file = options.scratch + "/ours.txt";
-  std::vector<comm::NetSetup> setups = comm::make_net_setups(ranks);
+Times run_ours(const Ours& ours, const std::string& scratch) {
+  const std::string file = scratch + "/ours.txt";
   std::vector<pid_t> children;
-  for (const comm::NetSetup& setup : setups) {
+  for (const comm::NetSetup& setup : ours.setups) {
     const pid_t child = ::fork();
     CAIRN_CHECK(child >= 0, "fork failed");
     if (child == 0) {
       int code = 1;
       try {
-        be_rank(setup, from_group, options.only, file);
+        be_rank(ours, setup, file);
         code = 0;
       } catch (const std::exception& error) {
         std::ofstream(file + ".error") << error.what();
@@ -128,7 +140,7 @@ Times run_ours(int ranks, bool from_group, const BenchOptions& options) {
     }
     children.push_back(child);
   }
-  for (const comm::NetSetup& setup : setups) {
+  for (const comm::NetSetup& setup : ours.setups) {
     for (const int fd : setup.fds()) {
       if (fd >= 0) ::close(fd);
     }
@@ -169,6 +181,27 @@ Times run_gloo(int ranks, const std::string& python, const BenchOptions& options
   return read_times(log);
 }
 
+// What TLS costs between two machines: sockets as they are against sockets in TLS, both on a link of 1 Gbit/s.
+std::vector<BenchRow> bench_tls(const BenchOptions& options, base::Log& log) {
+  const std::vector<int64_t> sizes{1 << 20, 16 << 20};
+  std::map<Case, std::vector<double>> plain, sealed;
+  for (int round = 0; round < kRounds; ++round) {
+    log.info("TLS at 1 Gbit/s: round {} of {}", round + 1, kRounds);
+    for (const bool tls : {false, true}) {
+      Ours ours{.setups = comm::make_net_setups(std::vector<int>{0, tls ? 1 : 0}), .sizes = sizes, .only = "all_reduce"};
+      ours.links = comm::LinkModel{.latency = std::chrono::microseconds(50), .bytes_per_s = 125e6, .jitter = 0};
+      for (const auto& [which, us] : run_ours(ours, options.scratch)) (tls ? sealed : plain)[which].push_back(us);
+    }
+  }
+  std::vector<BenchRow> rows;
+  for (const int64_t bytes : sizes) {
+    const Case which{"all_reduce", bytes};
+    rows.push_back(compare(fmt::format("all_reduce {} MB, 2 machines at 1 Gbit/s, TLS against none", bytes >> 20), sealed[which],
+                           plain[which], "us", Better::lower, 1 / 1.03));
+  }
+  return rows;
+}
+
 std::string human(int64_t bytes) { return bytes >= 1 << 20 ? fmt::format("{} MB", bytes >> 20) : fmt::format("{} KB", bytes >> 10); }
 
 double goal(bool against_mpi, bool from_group, int ranks, int64_t bytes) {
@@ -182,17 +215,21 @@ double goal(bool against_mpi, bool from_group, int ranks, int64_t bytes) {
 
 std::vector<BenchRow> bench_collectives(const BenchOptions& options, base::Log& log) {
   const bool known = std::find(kOperations.begin(), kOperations.end(), options.only) != kOperations.end();
-  if (!options.only.empty() && !known) {
-    base::fail_input("--case {}: the cases are all_reduce, all_gather, reduce_scatter and all_to_all", options.only);
+  if (!options.only.empty() && !known && options.only != "tls") {
+    base::fail_input("--case {}: the cases are all_reduce, all_gather, reduce_scatter, all_to_all and tls", options.only);
   }
-  const std::string python = peer_python(options, log);
   std::vector<BenchRow> rows;
+  if (!known) rows = bench_tls(options, log);
+  if (options.only == "tls") return rows;
+  const std::string python = peer_python(options, log);
   for (const int ranks : {2, 4}) {
     std::array<std::map<Case, std::vector<double>>, 4> found;  // group memory, private memory, Open MPI, Gloo
     for (int round = 0; round < kRounds; ++round) {
       log.info("{} ranks: round {} of {}", ranks, round + 1, kRounds);
-      const std::array<Times, 4> times{run_ours(ranks, true, options), run_ours(ranks, false, options), run_mpi(ranks, options),
-                                       run_gloo(ranks, python, options)};
+      const auto ours = [&](bool from_group) {
+        return run_ours({.setups = comm::make_net_setups(ranks), .from_group = from_group, .only = options.only}, options.scratch);
+      };
+      const std::array<Times, 4> times{ours(true), ours(false), run_mpi(ranks, options), run_gloo(ranks, python, options)};
       for (size_t who = 0; who < times.size(); ++who) {
         for (const auto& [which, us] : times[who]) found[who][which].push_back(us);
       }

@@ -13,6 +13,8 @@ std::optional<std::string> variable(const char* name) {
   return value;
 }
 
+void set_variable(const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); }
+
 std::filesystem::path cache_folder() {
   if (const auto folder = variable("CAIRN_CACHE")) return *folder;
   if (const auto folder = variable("XDG_CACHE_HOME")) return std::filesystem::path(*folder) / "cairn";

@@ -203,6 +203,7 @@ int train_command(const TrainArguments& a, const std::vector<std::string>& comma
   }
   const std::optional<Launch> launch =
       a.nproc_given || a.nnodes > 0 || a.transport == "local" || a.dry_run ? std::nullopt : launch_of(variable);
+  if (launch) set_variable("CAIRN_RANK", std::to_string(launch->rank));
   if (a.transport == "mpi") {
     if (a.nproc_given)
       base::fail_input("--nproc {} --transport mpi: MPI starts its ranks itself: mpirun -n {} cairn train --transport mpi", a.nproc,

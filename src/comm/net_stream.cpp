@@ -42,6 +42,8 @@ asio::awaitable<void> NetStream::begin(const Tls* tls, Tls::Side side) {
     wire_ = plain_wire(socket_.native_handle());
     co_return;
   }
+  if (side == Tls::Side::is_called) co_await socket_.async_wait(tcp::socket::wait_read, asio::use_awaitable);  // who is silent costs little
+  check_open();
   auto wire = std::make_unique<TlsWire>(*tls, side, socket_.native_handle());
   while (true) {
     check_open();

@@ -21,6 +21,7 @@ constexpr const char* kSuite = "TLS_AES_128_GCM_SHA256";
 constexpr std::array<unsigned char, 2> kSuiteNumber{0x13, 0x01};
 constexpr std::string_view kName = "cairn";  // of the secret, as both sides call it
 constexpr int64_t kRecordBytes = 16 << 10;   // what TLS sends at once
+constexpr size_t kShakingBytes = 2 << 10;    // as long as the other side may be anybody
 constexpr size_t kReadAhead = 64 << 10;      // taken from the socket at once, on connections that are established
 // AES-GCM must not encrypt more than some 2^24 records under one key; long before that we take a new one.
 constexpr int64_t kBytesPerKey = int64_t{64} << 30;
@@ -96,6 +97,7 @@ struct Tls::Context {
                      SSL_CTX_set_session_id_context(ctx, text_of(kName), kName.size()) == 1;
     CAIRN_CHECK(set, "OpenSSL: {}", reason());
     SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+    SSL_CTX_set_max_send_fragment(ctx, kShakingBytes);
     SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_max_cert_list(ctx, 16 << 10);  // a stranger cannot make us keep more
     SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
@@ -200,6 +202,7 @@ TlsWire::Shake TlsWire::shake_hands() {
   const int result = SSL_do_handshake(state_->ssl);
   if (result == 1) {
     if (state_->by_key && SSL_session_reused(state_->ssl) != 1) gone("it does not have the key of this run");
+    SSL_set_max_send_fragment(state_->ssl, kRecordBytes);
     SSL_set_read_ahead(state_->ssl, 1);
     SSL_set_default_read_buffer_len(state_->ssl, kReadAhead);
     return Shake::done;

@@ -22,8 +22,9 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
       ->each([&a](const std::string&) { a.nproc_given = true; });
   command
       ->add_option("--transport", a.transport,
-                   "How ranks talk: net (processes), local (threads on a virtual network) or mpi (processes that mpirun started)")
-      ->check(CLI::IsMember({"local", "net", "mpi"}))
+                   "How ranks talk: net (processes), nccl (net, and GPUs among themselves), mpi (processes that mpirun started) or local "
+                   "(threads on a virtual network)")
+      ->check(CLI::IsMember({"local", "net", "nccl", "mpi"}))
       ->capture_default_str();
   command->add_option("--device", a.device, "What computes")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
   command->add_option("--out", a.out, "The run directory (default: runs/NAME, the first that is free)");

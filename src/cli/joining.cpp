@@ -103,7 +103,7 @@ NodePlace node_place(const TrainArguments& a) {
   if (!place.rendezvous)
     base::fail_input("--nnodes {}: where do they meet? Say --rendezvous HOST:PORT, an address of the machine with --node-rank 0",
                      place.nnodes);
-  if (a.transport != "net")
+  if (a.transport == "local")
     base::fail_input("--transport {}: several machines are joined by net (or by mpirun and --transport mpi)", a.transport);
   return place;
 }

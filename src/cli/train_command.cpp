@@ -1,4 +1,5 @@
 // `cairn train`: decides where and on what a recipe runs, then runs it: as processes under an agent, or as threads of this one.
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <functional>
@@ -20,12 +21,14 @@
 #include "cli/commands.h"
 #include "cli/decision.h"
 #include "cli/environment.h"
+#include "cli/gpus.h"
 #include "cli/joining.h"
 #include "cli/launcher.h"
 #include "cli/run_directory.h"
 #include "cli/signals.h"
 #include "comm/local.h"
 #include "comm/mpi_transport.h"
+#include "comm/nccl_transport.h"
 #include "comm/net.h"
 #include "comm/world.h"
 #include "train/agent.h"
@@ -99,13 +102,36 @@ train::Result run_rank(comm::World& world, const std::function<base::Recipe()>& 
   }
 }
 
+// How a rank is joined to the others, and which it is among those of its machine.
+struct Joined {
+  std::unique_ptr<comm::Transport> transport;
+  int local_rank = 0, local_size = 1;
+};
+
+Joined join_net(comm::NetSetup setup) {
+  const std::vector<int> here = setup.neighbours();
+  const auto place = std::find(here.begin(), here.end(), setup.rank) - here.begin();
+  return {comm::make_net_transport(std::move(setup)), static_cast<int>(place), static_cast<int>(here.size())};
+}
+
+// Gives a rank its GPU and, if asked, lets GPUs talk to each other.
+std::unique_ptr<comm::Transport> with_gpu(const TrainArguments& a, Joined joined) {
+  if (a.device != "cuda") return std::move(joined.transport);
+  const auto gpus = static_cast<int>(visible_gpus().size());
+  if (a.transport == "nccl" && joined.local_size > std::max(gpus, 1))
+    base::fail_input(
+        "--transport nccl: {} ranks on this machine and {} GPU{}: each rank needs one of its own; fewer ranks, or --transport net",
+        joined.local_size, gpus, gpus == 1 ? "" : "s");
+  keep_to_one_gpu(joined.local_rank);
+  return a.transport == "nccl" ? comm::make_nccl_transport(std::move(joined.transport), 0) : std::move(joined.transport);
+}
+
 // A rank that is a process of its own, on whatever joins it to the others.
-int run_process(const TrainArguments& a, train::Start start,
-                const std::function<std::unique_ptr<comm::Transport>(const base::Stop&)>& connect,
+int run_process(const TrainArguments& a, train::Start start, const std::function<Joined(const base::Stop&)>& connect,
                 const std::optional<RunDirectory>& chosen) {
   const Signals signals;
   auto terminal = std::make_shared<base::Terminal>();
-  std::unique_ptr<comm::Transport> transport = connect(signals.stop());
+  std::unique_ptr<comm::Transport> transport = with_gpu(a, connect(signals.stop()));
   const int rank = transport->rank(), size = transport->size();
   comm::WorldOptions options;
   options.log = base::Log({.rank = rank, .terminal = terminal, .file = {}});
@@ -188,6 +214,7 @@ int threads_of_each(int ranks_here) {
 }  // namespace
 
 int train_command(const TrainArguments& a, const std::vector<std::string>& command_line) {
+  if (a.transport == "nccl" && a.device != "cuda") base::fail_input("--transport nccl joins GPUs: add --device cuda");
   train::Start start{.out = {},
                      .resume = false,
                      .cache = cache_folder() / "data",
@@ -199,7 +226,7 @@ int train_command(const TrainArguments& a, const std::vector<std::string>& comma
     if (const auto path = variable("CAIRN_RUN_DIR")) run = {*path, *variable("CAIRN_RUN_RESUME") == "1"};
     start.seconds_before = std::stod(*variable("CAIRN_AGENT_SECONDS"));
     return run_process(
-        a, start, [&](const base::Stop&) { return comm::make_net_transport(train::inherited_setup(std::stoi(*setup_fd))); }, run);
+        a, start, [&](const base::Stop&) { return join_net(train::inherited_setup(std::stoi(*setup_fd))); }, run);
   }
   const std::optional<Launch> launch =
       a.nproc_given || a.nnodes > 0 || a.transport == "local" || a.dry_run ? std::nullopt : launch_of(variable);
@@ -210,13 +237,17 @@ int train_command(const TrainArguments& a, const std::vector<std::string>& comma
                        a.nproc);
     start.threads = threads_of_each(launch ? launch->local_size : 1);
     return run_process(
-        a, start, [](const base::Stop&) { return comm::make_mpi_transport(); }, std::nullopt);
+        a, start,
+        [&](const base::Stop&) -> Joined {
+          return {comm::make_mpi_transport(), launch ? launch->local_rank : 0, launch ? launch->local_size : 1};
+        },
+        std::nullopt);
   }
   if (launch) {  // a rank that somebody else's launcher started
     start.threads = threads_of_each(launch->local_size);
     const auto connect = [&](const base::Stop& stop) {
       base::Terminal terminal;
-      return comm::make_net_transport(join_launched(a, *launch, fingerprint(a), stop, terminal));
+      return join_net(join_launched(a, *launch, fingerprint(a), stop, terminal));
     };
     return run_process(a, start, connect, std::nullopt);
   }

@@ -98,6 +98,7 @@ TEST(Machines, WhatIsMissingOnTheCommandLineIsSaid) {
   EXPECT_THAT(said({"--node-rank", "1"}), HasSubstr("--nnodes"));
   EXPECT_THAT(said({"--nnodes", "2", "--node-rank", "2", "--rendezvous", "127.0.0.1:1"}), HasSubstr("the last one is 1"));
   EXPECT_THAT(said({"--transport", "mpi", "--nproc", "2"}), HasSubstr("mpirun -n 2"));
+  EXPECT_THAT(said({"--transport", "nccl"}), HasSubstr("add --device cuda"));
 }
 
 // As torchrun does it: one process for each rank, which knows its place from its environment.

@@ -48,8 +48,8 @@ int run(int argc, char** argv) {
     const std::optional<Arguments> arguments = parse_arguments(argc, argv);
     return arguments ? run_command(*arguments, {argv + 1, argv + argc}) : 0;
   } catch (const Error& error) {
-    // All ranks refuse wrong input alike; the user hears it once.
-    const bool said = error.kind() == Error::Kind::bad_input && variable("CAIRN_RANK").value_or("0") != "0";
+    // The ranks of a machine refuse wrong input alike; the user hears it once.
+    const bool said = error.kind() == Error::Kind::bad_input && variable("CAIRN_LOCAL_RANK").value_or("0") != "0";
     return said ? error.exit_code() : report(error.what(), error.exit_code());
   } catch (const std::bad_alloc&) {
     return report("out of memory: try a smaller train.micro_batch or fewer ranks (--nproc); `cairn train --dry-run` shows what a run needs",

@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "base/checksum.h"
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -59,11 +58,18 @@ base::Recipe make_recipe(const TrainArguments& a, const Decision& decision) {
   return recipe;
 }
 
-// What must be the same on all machines, in a word.
+// What must be the same on all machines, as it was typed.
 std::string fingerprint(const TrainArguments& a) {
-  std::string all = fmt::format("{}\n{}\n{}\n", a.data, a.seed, a.device);
-  for (const std::string& set : a.sets) all += set + "\n";
-  return fmt::format("--data, --seed, --device, --set {:08x}", static_cast<uint32_t>(base::checksum(all)));
+  std::string all;
+  const auto add = [&](const char* option, const std::string& value) {
+    if (!value.empty()) all += fmt::format("{}{} {}", all.empty() ? "" : " ", option, value);
+  };
+  add("--data", a.data);
+  add("--seed", a.seed >= 0 ? std::to_string(a.seed) : "");
+  add("--device", a.device);
+  add("--transport", a.transport);
+  for (const std::string& set : a.sets) add("--set", set);
+  return all;
 }
 
 std::string name_of(const TrainArguments& a) {
@@ -196,9 +202,16 @@ int run_agent(const TrainArguments& a, const NodePlace& place, const std::option
               const std::vector<std::string>& command_line) {
   const Signals signals;
   auto terminal = std::make_shared<base::Terminal>();
-  base::Log log({.terminal = terminal, .file = {}});
-  train::AgentOptions options{
-      .setups = start_together(a, place, fingerprint(a), signals.stop(), *terminal), .argv = {own_program().string()}, .env = {}};
+  train::AgentOptions options{.setups = {}, .argv = {own_program().string()}, .env = {}};
+  try {
+    options.setups = start_together(a, place, fingerprint(a), signals.stop(), *terminal);
+  } catch (const Error& error) {
+    if (!signals.stop().requested()) throw;
+    terminal->line(error.what());
+    return 0;
+  }
+  if (run) greet(a, *run, options.setups.front().size, *terminal);
+  base::Log log({.rank = options.setups.front().rank, .terminal = terminal, .file = {}});
   options.argv.insert(options.argv.end(), command_line.begin(), command_line.end());
   if (run) options.env = {{"CAIRN_RUN_DIR", run->path.string()}, {"CAIRN_RUN_RESUME", run->resume ? "1" : "0"}};
   options.env.emplace_back("CAIRN_AGENT_SECONDS", fmt::format("{:.3f}", base::process_age()));
@@ -230,7 +243,10 @@ int train_command(const TrainArguments& a, const std::vector<std::string>& comma
   }
   const std::optional<Launch> launch =
       a.nproc_given || a.nnodes > 0 || a.transport == "local" || a.dry_run ? std::nullopt : launch_of(variable);
-  if (launch) set_variable("CAIRN_RANK", std::to_string(launch->rank));
+  if (launch) {
+    set_variable("CAIRN_RANK", std::to_string(launch->rank));
+    set_variable("CAIRN_LOCAL_RANK", std::to_string(launch->local_rank));
+  }
   if (a.transport == "mpi") {
     if (a.nproc_given)
       base::fail_input("--nproc {} --transport mpi: MPI starts its ranks itself: mpirun -n {} cairn train --transport mpi", a.nproc,
@@ -268,8 +284,10 @@ int train_command(const TrainArguments& a, const std::vector<std::string>& comma
     return 0;
   }
   train::check_recipe(recipe, a.nproc * place.nnodes);  // once here, before any rank starts
-  greet(a, decision.run, a.nproc * place.nnodes, terminal);
-  if (a.transport == "local") return run_local(a, decision, start);
+  if (a.transport == "local") {
+    greet(a, decision.run, a.nproc, terminal);
+    return run_local(a, decision, start);
+  }
   return run_agent(a, place, decision.run, command_line);
 }
 

@@ -307,7 +307,10 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
     for (const NetPeer& peer : peers_) {
       if (!peer.open || peer.said_bye) continue;
       if (const auto silent = presence_->stopped(peer.rank(), now)) {
-        lose(peer.rank(), fmt::format("its process stands still, without a sign of life for {:.1f} s", base::seconds(*silent)));
+        const bool far = setup_.seats[static_cast<size_t>(peer.rank())].machine != setup_.seats[static_cast<size_t>(rank())].machine;
+        lose(peer.rank(), far ? fmt::format("no sign of life for {:.1f} s: it stands still, or the network to its machine is cut",
+                                            base::seconds(*silent))
+                              : fmt::format("its process stands still, without a sign of life for {:.1f} s", base::seconds(*silent)));
       }
     }
   }

@@ -13,8 +13,14 @@ constexpr auto kNoFilesPause = std::chrono::milliseconds(50);  // where the syst
 
 }  // namespace
 
-Strangers::Strangers(asio::io_context& io, int listener_fd, const Tls* tls, std::chrono::nanoseconds patience, Recognise recognise)
-    : io_(io), listener_(io, protocol_of(listener_fd), listener_fd), tls_(tls), patience_(patience), recognise_(std::move(recognise)) {
+Strangers::Strangers(asio::io_context& io, int listener_fd, const Tls* tls, std::chrono::nanoseconds patience, Recognise recognise,
+                     Refused refused)
+    : io_(io),
+      listener_(io, protocol_of(listener_fd), listener_fd),
+      tls_(tls),
+      patience_(patience),
+      recognise_(std::move(recognise)),
+      refused_(std::move(refused)) {
   asio::co_spawn(io_, accept_all(), asio::detached);
 }
 
@@ -53,10 +59,15 @@ asio::awaitable<void> Strangers::talk(std::shared_ptr<Stranger> stranger) {
   stranger->timer.async_wait([stranger](asio::error_code error) {
     if (!error) stranger->stream.close();
   });
+  asio::error_code ignored;
+  const std::string address = stranger->stream.socket().remote_endpoint(ignored).address().to_string();
+  bool began = false;
   try {
     co_await stranger->stream.begin(tls_, Tls::Side::is_called);
+    began = true;
     co_await recognise_(stranger->stream);
-  } catch (const std::exception&) {  // it costs us nothing but this connection
+  } catch (const std::exception& error) {  // it costs us nothing but this connection
+    if (!began && refused_ && std::string_view(error.what()) != kHungUp) refused_(address);
   }
   stranger->timer.cancel();
   present_.remove(stranger);

@@ -3,6 +3,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <string>
 
 #include <asio/awaitable.hpp>
 #include <asio/ip/tcp.hpp>
@@ -20,7 +21,11 @@ class Strangers {
   // Talks to a caller and keeps it if it is welcome; throws where it is not.
   using Recognise = std::function<asio::awaitable<void>(NetStream& caller)>;
 
-  Strangers(asio::io_context& io, int listener_fd, const Tls* tls, std::chrono::nanoseconds patience, Recognise recognise);
+  // Told of an address from which somebody came who could not show that it belongs here.
+  using Refused = std::function<void(const std::string& address)>;
+
+  Strangers(asio::io_context& io, int listener_fd, const Tls* tls, std::chrono::nanoseconds patience, Recognise recognise,
+            Refused refused = {});
   Strangers(const Strangers&) = delete;
   Strangers& operator=(const Strangers&) = delete;
 
@@ -40,6 +45,7 @@ class Strangers {
   const Tls* tls_;
   std::chrono::nanoseconds patience_;
   Recognise recognise_;
+  Refused refused_;
   std::list<std::shared_ptr<Stranger>> present_;  // the oldest first
   bool closed_ = false;
 };

@@ -139,7 +139,11 @@ class Host {
     Guest& self = guests_[own_.first()];
     self.party = own_;
     for (const NetSetup& setup : setups) self.ports.push_back(setup.seats[0].outside_port);
-    Strangers strangers(io_, listener.fd, &tls_, kPatience, [this](NetStream& caller) { return welcome(caller); });
+    Strangers strangers(
+        io_, listener.fd, &tls_, kPatience, [this](NetStream& caller) { return welcome(caller); },
+        [this](const std::string& from) {
+          if (refused_.insert(from).second) tell_user(fmt::format("a caller at {} was refused: it does not have this run's key", from));
+        });
     Waiting waiting(io_, options_);
     const bool all =
         waiting.until([this] { return missing().empty(); }, options_.deadline, [this] { return fmt::format("{}", missing()); });
@@ -232,7 +236,7 @@ class Host {
       said.at("address").get<std::string>();
       if (version != base::version()) return fmt::format("it runs Cairn {}, the first machine {}", version, base::version());
       if (alike != options_.alike)
-        return fmt::format("it was started otherwise than the first machine: {} here, {} there", options_.alike, alike);
+        return fmt::format("it was started otherwise than machine 0: `{}` on machine 0, `{}` there", options_.alike, alike);
     } catch (const Json::exception&) {
       return "it does not speak this protocol";
     }
@@ -330,6 +334,7 @@ class Host {
   const RendezvousOptions& options_;
   asio::io_context io_;
   std::map<int, Guest> guests_;
+  std::set<std::string> refused_;  // addresses
   std::vector<NetSeat> seats_;
   std::vector<int> own_ranks_;
   Key key_{};
@@ -379,8 +384,10 @@ class Caller {
       understand(base::parse_json(text));
       if (!refused_) co_await stream_.write_value(uint8_t{1});
     } catch (const std::exception& error) {
-      why_ = called_ ? fmt::format("the first machine gave up: {}", error.what())
-                     : fmt::format("it does not take us for one of this run ({}); all machines need the same key", error.what());
+      refused_ = !called_ && std::string_view(error.what()) != kHungUp;
+      why_ = called_    ? fmt::format("the first machine gave up: {}", error.what())
+             : refused_ ? "it does not have our key: all machines need the same key file (or certificates of the same authority)"
+                        : error.what();
     }
     over_ = true;
   }

@@ -58,7 +58,9 @@ File setup_file(const comm::NetSetup& setup) {
 
 std::vector<std::string> environment(const AgentOptions& options, const comm::NetSetup& setup, int setup_fd) {
   std::vector<std::pair<std::string, std::string>> own = options.env;
+  const std::vector<int> here = setup.neighbours();
   own.emplace_back("CAIRN_RANK", std::to_string(setup.rank));
+  own.emplace_back("CAIRN_LOCAL_RANK", std::to_string(std::find(here.begin(), here.end(), setup.rank) - here.begin()));
   own.emplace_back("CAIRN_WORLD_SIZE", std::to_string(setup.size));
   own.emplace_back("CAIRN_SETUP_FD", std::to_string(setup_fd));
   std::vector<std::string> all;

@@ -157,7 +157,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
                    .highest = s.optim.learning_rate,
                    .warmup = static_cast<double>(s.optim.warmup_steps) / steps,
                    .final_share = s.optim.final_share};
-  if (!start.resume || !restore(*job, start.out.string(), world.log()))
+  if (!start.resume || !restore(*job, world, start.out.string()))
     model::materialise(*engine.model, engine.weights->flat(), base::Random(static_cast<uint64_t>(s.train.seed)));
   start_loader(*job);
   return job;

@@ -1,8 +1,13 @@
 #include "train/restore.h"
 
+#include <array>
+#include <vector>
+
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "comm/world.h"
 #include "snapshot/snapshot.h"
 #include "train/build.h"
 #include "train/run_json.h"
@@ -28,8 +33,32 @@ std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
   return snapshot::save(run_dir, contents, {.newest = job.settings.snapshot.keep}, disk);
 }
 
-bool restore(Job& job, const std::string& run_dir, base::Log& log) {
+namespace {
+
+// All ranks must go on from the same snapshot; machines that do not share a file system may see different ones.
+void check_alike(comm::World& world, const std::optional<snapshot::Opened>& found, const std::string& run_dir) {
+  std::array<int64_t, 2> mine{-1, 0};
+  if (found) mine = {found->step(), static_cast<int64_t>(base::checksum(found->text("training/state.json")))};
+  std::vector<std::array<int64_t, 2>> all(static_cast<size_t>(world.size()));
+  world.everyone()
+      .all_gather({all.data(), 2 * world.size(), comm::Dtype::i64}, {mine.data(), 2, comm::Dtype::i64},
+                  {comm::Purpose::control, "snapshots"})
+      .wait_host();
+  const auto described = [](const std::array<int64_t, 2>& one) { return one[0] < 0 ? "none" : fmt::format("one of step {}", one[0]); };
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    base::fail_input(
+        "{}: rank 0 finds {} to resume, rank {} {}{}: every machine needs the same snapshots there: share the folder or copy it", run_dir,
+        described(all[0]), rank, described(all[rank]), all[rank][0] == all[0][0] ? ", but another" : "");
+  }
+}
+
+}  // namespace
+
+bool restore(Job& job, comm::World& world, const std::string& run_dir) {
+  base::Log& log = world.log();
   const std::optional<snapshot::Opened> found = snapshot::open_latest(run_dir, log);
+  check_alike(world, found, run_dir);
   if (!found) {
     log.info("nothing to resume in {}: starting at step 1", run_dir);
     return false;

@@ -3,8 +3,11 @@
 
 namespace cairn::base {
 class Disk;
-class Log;
-}  // namespace cairn::base
+}
+
+namespace cairn::comm {
+class World;
+}
 
 namespace cairn::train {
 
@@ -14,7 +17,7 @@ struct Job;
 // what is needed to open the model elsewhere. Called on the rank that keeps the run directory.
 std::string save(Job& job, const std::string& run_dir, const base::Disk& disk);
 
-// Puts the newest good snapshot of a run directory into the job; false where there is none.
-bool restore(Job& job, const std::string& run_dir, base::Log& log);
+// Puts the newest good snapshot of a run directory into the job; false where there is none. All ranks call it, and must find the same one.
+bool restore(Job& job, comm::World& world, const std::string& run_dir);
 
 }  // namespace cairn::train

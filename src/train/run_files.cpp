@@ -1,6 +1,8 @@
 #include "train/run_files.h"
 
 #include <cmath>
+#include <filesystem>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -41,13 +43,34 @@ std::vector<std::string> gather_texts(comm::Group& group, const std::string& own
   return texts;
 }
 
+// The ranks' traces as one. Each sends its own to the first, one after the other: machines need not share a file system, and the first
+// never holds more than one.
 void write_trace(comm::World& world, const Job& job, const std::filesystem::path& out) {
+  constexpr comm::Label kTrace{comm::Purpose::control, "trace"};
+  constexpr int64_t kTraceBytesMax = int64_t{1} << 30;
+  comm::Group& all = world.everyone();
+  if (world.rank() != 0) {
+    const std::filesystem::path own =
+        std::filesystem::temp_directory_path() / fmt::format("cairn-trace-{}-{}.json", ::getpid(), world.rank());
+    job.trace->write_perfetto(own);
+    std::string text = base::read_file(own, kTraceBytesMax);
+    std::filesystem::remove(own);
+    auto bytes = static_cast<int64_t>(text.size());
+    all.send({&bytes, 1, comm::Dtype::i64}, 0, kTrace).wait_host();
+    all.send({text.data(), bytes, comm::Dtype::u8}, 0, kTrace).wait_host();
+    return;
+  }
   const auto part = [&](int rank) { return out / fmt::format("trace.rank-{}.json", rank); };
-  job.trace->write_perfetto(part(world.rank()));
-  world.everyone().barrier("trace").wait_host();
-  if (!job.writes) return;
-  std::vector<std::filesystem::path> parts;
-  for (int rank = 0; rank < world.size(); ++rank) parts.push_back(part(rank));
+  job.trace->write_perfetto(part(0));
+  std::vector<std::filesystem::path> parts{part(0)};
+  for (int rank = 1; rank < world.size(); ++rank) {
+    int64_t bytes = 0;
+    all.recv({&bytes, 1, comm::Dtype::i64}, rank, kTrace).wait_host();
+    std::string text(static_cast<size_t>(bytes), '\0');
+    all.recv({text.data(), bytes, comm::Dtype::u8}, rank, kTrace).wait_host();
+    base::write_atomically(part(rank), text);
+    parts.push_back(part(rank));
+  }
   base::merge_perfetto(out / "trace.json", parts);
   for (const auto& path : parts) std::filesystem::remove(path);
 }

@@ -156,6 +156,7 @@ TEST_F(NcclPairs, ADeadRankIsNamedAndTheDeviceIsFreeAgain) {
   run([](World& world) {
     at::Tensor x = counting(1000);
     world.everyone().all_reduce(x, Reduce::sum, kW).wait_host();
+    world.everyone().barrier().wait_host();  // both have it
     if (world.rank() == 1) _exit(0);
     const base::RealClock clock;
     try {

@@ -112,7 +112,7 @@ TEST(Rendezvous, AnotherKeyIsRefusedAtOnceAndTheOthersStillMeet) {
 TEST(Rendezvous, WhatDiffersIsRefusedWithTheDifference) {
   const auto ends = meet_and_sum({{.party = {.node = 0, .nodes = 2, .count = 1}, .deadline = 400ms},
                                   {.party = {.node = 1, .nodes = 2, .count = 1}, .alike = "another recipe"}});
-  EXPECT_THAT(ends[1], HasSubstr("the recipe here, another recipe there"));
+  EXPECT_THAT(ends[1], HasSubstr("`the recipe` on machine 0, `another recipe` there"));
   const auto counts =
       meet_and_sum({{.party = {.node = 0, .nodes = 2, .count = 1}, .deadline = 400ms}, {.party = {.node = 1, .nodes = 3, .count = 1}}});
   EXPECT_THAT(counts[1], HasSubstr("told of 3 machines (--nnodes), the first one of 2"));

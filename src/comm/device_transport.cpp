@@ -65,7 +65,9 @@ class DeviceTransport final : public Transport {
 
   void show(const Envelope& starting) override { host_->show(starting); }
   std::optional<Envelope> doing(int rank) const override { return host_->doing(rank); }
+  nanoseconds age_of_sight(int rank) const override { return host_->age_of_sight(rank); }
   const std::vector<Loss>& losses() const override { return host_->losses(); }
+  bool left(int rank) const override { return host_->left(rank); }
   void fail(const std::string& reason, int culprit) override { host_->fail(reason, culprit); }
   void on_early(std::function<void(int, const Envelope&)> tell) override { host_->on_early(std::move(tell)); }
 

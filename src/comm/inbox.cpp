@@ -68,6 +68,7 @@ void Inbox::close(int from) {
 bool Inbox::fits(const std::shared_ptr<Receive>& receive, int from, const Envelope& envelope, int64_t bytes) {
   if (envelope.signature == receive->envelope.signature && bytes == receive->bytes) return true;
   done_.fail(receive, mismatch(from, envelope, rank_, receive->envelope.signature, receive->envelope.what));
+  if (tell_early_) tell_early_(from, envelope);
   return false;
 }
 

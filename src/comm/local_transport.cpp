@@ -154,7 +154,9 @@ std::shared_ptr<void> LocalTransport::allocate(int64_t bytes) { return allocate_
 void LocalTransport::deliver(const std::shared_ptr<LocalTransfer>& transfer, const LocalEvent& event) {
   const bool reply = event.kind == LocalEvent::Kind::reply;
   if (!reply && (event.envelope.signature != transfer->envelope.signature || event.bytes != transfer->bytes)) {
-    return done_.fail(transfer, mismatch(event.from, event.envelope, rank_, transfer->envelope.signature, transfer->envelope.what));
+    done_.fail(transfer, mismatch(event.from, event.envelope, rank_, transfer->envelope.signature, transfer->envelope.what));
+    if (tell_early_) tell_early_(event.from, event.envelope);
+    return;
   }
   if (transfer->kind == LocalTransfer::Kind::recv_view) {
     transfer->held = event.data;

@@ -34,6 +34,7 @@ class LocalTransport final : public Transport {
   bool drive(const std::function<bool()>& done, Nanoseconds until, const std::string& doing) override;
   void poll() override {}  // the network moves only while all ranks wait
   const std::vector<Loss>& losses() const override { return losses_; }
+  bool left(int rank) const override { return left_[rank]; }
   void fail(const std::string& reason, int culprit) override;
   void on_early(std::function<void(int, const Envelope&)> tell) override { tell_early_ = std::move(tell); }
   std::shared_ptr<void> allocate(int64_t bytes) override;

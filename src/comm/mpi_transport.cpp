@@ -185,6 +185,7 @@ class MpiTransport final : public Transport {
   }
 
   const std::vector<Loss>& losses() const override { return losses_; }
+  bool left(int other) const override { return peers_[other].said_bye; }
 
   void fail(const std::string& reason, int culprit) override {
     if (std::exchange(failed_, true)) return;

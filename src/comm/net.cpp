@@ -232,6 +232,7 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
   Nanoseconds age_of_sight(int other) const override { return presence_ ? presence_->age_of_sight(other) : Nanoseconds(0); }
 
   const std::vector<Loss>& losses() const override { return losses_; }
+  bool left(int other) const override { return peers_[other].said_bye && !peers_[other].open && !in_card(other); }
 
   void fail(const std::string& reason, int culprit) override {
     if (std::exchange(failed_, true)) return;

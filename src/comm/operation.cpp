@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kPastMax = 256;                             // records kept per group
 constexpr auto kLookAfter = std::chrono::milliseconds(500);  // of waiting, what the late ones do is looked at
 constexpr auto kLookEvery = std::chrono::milliseconds(500);
-constexpr auto kDisputeLimit = std::chrono::seconds(1);  // for a third to be heard
+constexpr auto kWordAfter = std::chrono::milliseconds(500);  // a rank that took a message back says why
 
 Error as_error(const std::exception_ptr& failure) {
   try {
@@ -101,12 +101,15 @@ void Operation::wait_long(const std::function<bool()>& done) {
   auto look_at = from + kLookAfter;
   try {
     while (!complete) {
-      const auto next = std::min({until, warn_at, look_at, group->dispute ? group->dispute->until : until});
-      if (transport.drive(done, next, describe())) return;
+      if (transport.drive(done, std::min({until, warn_at, look_at}), describe())) return;
       const auto now = transport.clock().now();
       group->judge();
       if (complete) return;
-      if (now >= until) return group->fail_all(timed_out(now - from));
+      if (now >= until) {
+        const auto left = [&](int rank) { return transport.left(rank); };
+        const auto undecided = group->dispute ? group->dispute->undecided(left, now - from) : std::nullopt;
+        return group->fail_all(undecided ? *undecided : timed_out(now - from));
+      }
       if (now >= warn_at) {
         warn(now - from);
         warn_at = until;
@@ -217,8 +220,10 @@ Work Group::State::start(Signature signature, Label label, Arguments arguments, 
   if (collective) {
     past.push_back(
         {.sequence = sequence, .signature = signature, .what = operation->what, .purpose = label.purpose, .begun = operation->begun});
-    if (past.size() > kPastMax) past.pop_front();
+    const uint64_t oldest = collectives.empty() ? sequence : collectives.front()->sequence;
+    while (past.size() > kPastMax && past.front().sequence < oldest) past.pop_front();
     if (!broken) world.check_earlier(*this, sequence);
+    if (dispute) judge();
   }
   if (broken) {
     operation->end(broken_for(*operation));
@@ -243,9 +248,8 @@ void Group::State::settle() {
   for (const auto& operation : collectives) {
     const auto error = operation->failure();
     if (!error) continue;
-    if (!is_mismatch(*error)) return give_up(*operation, *error);
-    contest(operation->sequence, operation->signature, *error);
-    if (broken) return;
+    // Who called something else is known when the dispute is over; in it, that a peer has left says nothing new.
+    if (!disputed() || (!is_mismatch(*error) && error->kind() != Error::Kind::lost_peer)) return give_up(*operation, *error);
   }
   for (const auto& operation : point_to_point) {
     if (const auto error = operation->failure()) return give_up(*operation, *error);
@@ -274,12 +278,27 @@ void Group::State::give_up(const Operation& operation, const Error& error) {
   fail_all(Error(error).with(where(operation)));
 }
 
-// Whether this group goes on. What a lost member sent in good order counts, so that what is complete is completed first.
+// Whether this group goes on. What a lost member sent in good order counts, so that what is complete is completed first; nothing is
+// completed any more where it may be wrong. Who took a message back gave up for a reason of which it, or others, will tell.
 bool Group::State::look_for_losses(bool only_tainted) {
+  const Loss *tainted = nullptr, *told = nullptr;
   for (size_t i = losses_seen; i < transport.losses().size(); ++i) {
     const Loss& loss = transport.losses()[i];
-    if ((only_tainted && !loss.tainted) || !contains(ranks, loss.rank)) continue;
-    Error error(Error::Kind::lost_peer, fmt::format("rank {} lost: {}", loss.rank, loss.reason));
+    if (!contains(ranks, loss.rank)) continue;
+    const Loss*& first = loss.tainted ? tainted : told;
+    if (!first) first = &loss;
+  }
+  if (tainted && !told) {
+    const auto now = transport.clock().now();
+    if (!tainted_since) tainted_since = now;
+    if (now - *tainted_since < kWordAfter) return false;
+  }
+  if (tainted || (told && !only_tainted)) {
+    const Loss& loss = told ? *told : *tainted;
+    // Of somebody else's loss the messenger's own words tell.
+    const bool told_of = loss.culprit >= 0 && loss.culprit != loss.rank && loss.reason.starts_with("rank ");
+    Error error(Error::Kind::lost_peer, told_of ? fmt::format("{} (as rank {} says)", loss.reason, loss.rank)
+                                                : fmt::format("rank {} lost: {}", loss.rank, loss.reason));
     error.about_peer(loss.culprit);
     fail_all(error);
     return false;
@@ -305,54 +324,54 @@ Error Group::State::broken_for(const Operation& operation) const {
 }
 
 void Group::State::check_early(int from, const Envelope& envelope) {
-  if (broken || envelope.group != id) return;
-  for (const Past& one : past) {
-    if (one.sequence != envelope.sequence) continue;
-    if (one.signature != envelope.signature) {
-      contest(one.sequence, one.signature, mismatch(from, envelope, transport.rank(), one.signature, one.what));
-    } else if (dispute && dispute->sequence == one.sequence) {
-      dispute->with.insert(from);
-    }
-    return;
+  if (broken || envelope.group != id || !contains(ranks, from)) return;
+  const Past* ours = called(envelope.sequence);
+  if (!ours) return;
+  if (ours->signature != envelope.signature || envelope.step == kTestimony) {
+    contest(*ours, from, envelope);
+  } else if (dispute && dispute->sequence() == envelope.sequence) {
+    dispute->agrees(from);
   }
 }
 
-void Group::State::contest(uint64_t sequence, const Signature& ours, Error error) {
-  if (dispute && dispute->sequence != sequence) return;
-  if (!dispute) dispute = Dispute{.sequence = sequence, .ours = ours, .error = error, .until = transport.clock().now() + kDisputeLimit};
-  dispute->against.insert(error.peer());
-  judge();
+const Group::State::Past* Group::State::called(uint64_t sequence) const {
+  if (past.empty() || sequence < past.front().sequence || sequence > past.back().sequence) return nullptr;
+  return &past[sequence - past.front().sequence];
+}
+
+void Group::State::contest(const Past& ours, int from, const Envelope& theirs) {
+  if (dispute && dispute->sequence() < ours.sequence) return;
+  if (!dispute || dispute->sequence() > ours.sequence) {
+    const Envelope own = addressed(*this, ours.signature, ours.sequence, ours.what);
+    dispute.emplace(ranks, transport.rank(), own);
+    testimonies.push_back(testify(transport, ranks, own));
+  }
+  dispute->hear(from, theirs);
 }
 
 void Group::State::judge() {
   if (!dispute || broken) return;
   for (const auto& operation : collectives) {
-    if (operation->sequence != dispute->sequence) continue;
-    for (const int rank : operation->exchange.heard()) dispute->with.insert(rank);
+    if (operation->sequence != dispute->sequence()) continue;
+    for (const int rank : operation->exchange.heard()) dispute->agrees(rank);
   }
   for (const int rank : ranks) {
     const auto theirs = rank == transport.rank() ? std::nullopt : transport.doing(rank);
-    if (!theirs || theirs->group != id || theirs->sequence != dispute->sequence) continue;
-    (theirs->signature == dispute->ours ? dispute->with : dispute->against).insert(rank);
+    if (theirs && theirs->group == id && theirs->sequence == dispute->sequence()) dispute->hear(rank, *theirs);
   }
-  const size_t with = dispute->with.size() + 1, against = dispute->against.size();
-  const bool clear = ranks.size() == 2 || 2 * with > ranks.size() || 2 * against > ranks.size();
-  if (!clear && transport.clock().now() < dispute->until) return;
-  Error verdict = dispute->error;
-  if (ranks.size() > 2 && against > with) verdict.about_peer(transport.rank());
-  verdict.with(fmt::format("operation {} of ranks {}", dispute->sequence, fmt::join(ranks, " ")));
-  dispute.reset();
-  fail_all(verdict);
+  if (const auto verdict = dispute->verdict([this](int rank) { return transport.left(rank); })) fail_all(*verdict);
+}
+
+bool Group::State::disputed() const {
+  return dispute && dispute->waits([this](int rank) { return transport.left(rank); });
 }
 
 void Group::State::check_boards(const Operation& operation) {
   if (operation.signature.kind == OperationKind::send_recv) return;
   for (const int rank : ranks) {
     const auto theirs = rank == transport.rank() ? std::nullopt : transport.doing(rank);
-    if (theirs && theirs->group == id && theirs->sequence == operation.sequence && theirs->signature != operation.signature) {
-      contest(operation.sequence, operation.signature, mismatch(rank, *theirs, transport.rank(), operation.signature, operation.what));
-    }
-    if (broken) return;
+    const bool same = theirs && theirs->group == id && theirs->sequence == operation.sequence;
+    if (same && theirs->signature != operation.signature) contest(*called(operation.sequence), rank, *theirs);
   }
 }
 

@@ -5,12 +5,12 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "comm/collectives.h"
 #include "comm/device_group.h"
+#include "comm/dispute.h"
 #include "comm/world.h"
 
 namespace cairn::comm {
@@ -78,19 +78,14 @@ struct Group::State {
     std::chrono::nanoseconds begun{}, ended{};
     bool failed = false;
   };
-  std::deque<Past> past = {};
+  std::deque<Past> past = {};  // of consecutive numbers; those under way too
   std::optional<Error> broken = {};
 
-  // A peer called something else than this rank. Who of them is the odd one, the others' operations tell.
-  struct Dispute {
-    uint64_t sequence = 0;
-    Signature ours;
-    Error error;  // about the peer
-    std::chrono::nanoseconds until{};
-    std::set<int> with = {}, against = {};  // ranks of the world known to be in our operation, or in another
-  };
+  // Of all that members disagree on the earliest: whoever has come further has something to say to that, too.
   std::optional<Dispute> dispute = {};
+  std::vector<Task> testimonies = {};
   size_t losses_seen = 0;
+  std::optional<std::chrono::nanoseconds> tainted_since = {};
   std::shared_ptr<void> keep_next = {};                      // what the operation started next shall keep alive
   std::optional<std::shared_ptr<DeviceGroup>> devices = {};  // once somebody asked
 
@@ -106,9 +101,12 @@ struct Group::State {
   Error broken_for(const Operation& operation) const;  // what broke the group, as this operation reports it
   void fail_all(const Error& error);
   // A message arrived that no operation asked for (yet): does it fit the operation of that number, if it began?
+  // Or it does not fit the one that did. Called while the transport is at work: nothing is failed here.
   void check_early(int from, const Envelope& envelope);
-  void contest(uint64_t sequence, const Signature& ours, Error error);
-  void judge();  // ends a dispute, once it is clear or its time is over
+  const Past* called(uint64_t sequence) const;  // null: not yet, or too long ago
+  void contest(const Past& ours, int from, const Envelope& theirs);
+  void judge();           // ends a dispute, once it is clear
+  bool disputed() const;  // and somebody has yet to be heard
   // Does a member show that it is in another operation of the same number?
   void check_boards(const Operation& operation);
   void note_end(const Operation& operation);

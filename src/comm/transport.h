@@ -71,12 +71,14 @@ class Transport {
   // What this rank does from now on, for those who will ask why it is late.
   virtual void show(const Envelope& /*starting*/) {}
   virtual std::optional<Envelope> doing(int /*rank*/) const { return std::nullopt; }  // what that rank started last, where it can be seen
-  virtual std::chrono::nanoseconds age_of_sight(int /*rank*/) const { return {}; }                  // how old that may be
+  virtual std::chrono::nanoseconds age_of_sight(int /*rank*/) const { return {}; }    // how old that may be
 
   virtual const std::vector<Loss>& losses() const = 0;
+  virtual bool left(int /*rank*/) const { return false; }  // that rank has ended in good order, and all it sent has come
   virtual void fail(const std::string& reason, int culprit) = 0;
 
-  // Told of each message that came before anybody asked for it; the world checks that it fits what this rank did or does.
+  // Told of each message that came before anybody asked for it, or that is not what was asked for; the world checks that it fits what this
+  // rank did or does. It may be told of one twice.
   virtual void on_early(std::function<void(int from, const Envelope&)> tell) = 0;
 
   // What the devices of these ranks do among themselves; null: nothing, so that their tensors travel through the host. `group` is the

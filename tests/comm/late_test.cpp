@@ -73,6 +73,30 @@ TEST_P(Late, RankIsNamedToAllAndNotWhoWaitsForItToo) {
   }
 }
 
+// Rank 1 waits no longer for rank 2 and takes its message back, while rank 0 has it in its hands; why, it says a little later.
+TEST(LateWord, WhoTakesAMessageBackIsNotBlamedButWhomItBlames) {
+  constexpr int64_t kCount = 100'000;
+  const harness::Options with{.on = harness::On::net, .deadline = 20s, .expect_errors = true};
+  const harness::Run run = harness::on_ranks(3, with, [](World& world) {
+    const int rank = world.rank();
+    Group& group = world.everyone();
+    const auto memory = group.allocate(kCount * 4);
+    const Span x{memory.get(), kCount, Dtype::f32};
+    const auto begun = world.clock().now();
+    if (rank == 1) group.set_deadline(100ms);
+    if (rank == 2) world.timer(begun + 200ms).wait();
+    try {
+      group.reduce(x, 0, Reduce::sum, kW).wait();
+      group.barrier("after").wait();
+    } catch (const Error&) {
+      if (rank == 1) world.timer(begun + 350ms).wait();
+      throw;
+    }
+  });
+  EXPECT_EQ(run.error_on(1).peer(), 2) << run.error_on(1).what();
+  EXPECT_EQ(run.error_on(0).peer(), 2) << run.error_on(0).what();
+}
+
 INSTANTIATE_TEST_SUITE_P(In, Late, testing::Values(AllReduce::direct, AllReduce::ring, AllReduce::halving, AllReduce::tree),
                          [](const auto& one) { return std::string(name(one.param)); });
 

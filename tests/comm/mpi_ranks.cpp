@@ -156,7 +156,6 @@ TEST(Mpi, AFailingRankIsNamedToAllWithItsReason) {
   EXPECT_TRUE(me == 1 || error.peer() == 1) << error.peer();
 }
 
-// (Who is the odd one of three is a matter of who is heard within a second, which a busy machine does not promise: see trials_test.cpp.)
 TEST(Mpi, AnotherCallThanThePeersIsNamedOnEveryRank) {
   const int n = make_mpi_transport()->size();
   for (const int64_t count : {12, 50000}) {
@@ -168,6 +167,7 @@ TEST(Mpi, AnotherCallThanThePeersIsNamedOnEveryRank) {
     ASSERT_EQ(run.errors.size(), 1u);
     const Error& error = run.errors.begin()->second;
     EXPECT_THAT(error.what(), HasSubstr("rank 1 "));
+    EXPECT_TRUE(n == 2 || error.peer() == 1) << error.what();
     EXPECT_THAT(error.what(), HasSubstr(std::to_string(count) + " f32"));
   }
 }

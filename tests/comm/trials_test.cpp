@@ -194,6 +194,7 @@ TEST(Trials, AStoppedProcessIsNamedByAllWithinThreeSeconds) { run_trials(Fault::
 TEST(Trials, AnotherCollectiveIsNamedByAllWithinThreeSeconds) { run_trials(Fault::other_collective, 4, 3.0); }
 TEST(Trials, AnotherSizeIsNamedByAllWithinThreeSeconds) { run_trials(Fault::other_size, 4, 3.0); }
 TEST(Trials, AnotherDtypeIsNamedByAllWithinThreeSeconds) { run_trials(Fault::other_dtype, 4, 3.0); }
+TEST(Trials, AnotherSizeIsNamedByAllWithinThreeSecondsOverSockets) { run_trials(Fault::other_size, 4, 3.0, Way::sockets); }
 TEST(Trials, ADeadProcessIsNamedByAllWithinASecondOnTwoMachines) { run_trials(Fault::dies, 4, 1.0, Way::machines); }
 TEST(Trials, AStoppedProcessIsNamedByAllWithinThreeSecondsOnTwoMachines) { run_trials(Fault::freezes, 1, 3.0, Way::machines); }
 TEST(Trials, AnotherCollectiveIsNamedByAllWithinThreeSecondsOnTwoMachines) { run_trials(Fault::other_collective, 4, 3.0, Way::machines); }
@@ -205,6 +206,8 @@ TEST(Trials, DISABLED_FiftyFreezes) { run_trials(Fault::freezes, 50, 3.0); }
 TEST(Trials, DISABLED_FiftyOtherCollectives) { run_trials(Fault::other_collective, 50, 3.0); }
 TEST(Trials, DISABLED_FiftyOtherSizes) { run_trials(Fault::other_size, 50, 3.0); }
 TEST(Trials, DISABLED_FiftyOtherDtypes) { run_trials(Fault::other_dtype, 50, 3.0); }
+TEST(Trials, DISABLED_FiftyOtherCollectivesOverSockets) { run_trials(Fault::other_collective, 50, 3.0, Way::sockets); }
+TEST(Trials, DISABLED_FiftyOtherSizesOverSockets) { run_trials(Fault::other_size, 50, 3.0, Way::sockets); }
 TEST(Trials, DISABLED_FiftyDeathsOnTwoMachines) { run_trials(Fault::dies, 50, 1.0, Way::machines); }
 TEST(Trials, DISABLED_FiftyFreezesOnTwoMachines) { run_trials(Fault::freezes, 50, 3.0, Way::machines); }
 TEST(Trials, DISABLED_FiftyOtherCollectivesOnTwoMachines) { run_trials(Fault::other_collective, 50, 3.0, Way::machines); }

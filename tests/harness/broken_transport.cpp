@@ -56,6 +56,7 @@ class BrokenTransport final : public comm::Transport {
   }
   void poll() override { inside_->poll(); }
   const std::vector<comm::Loss>& losses() const override { return inside_->losses(); }
+  bool left(int rank) const override { return inside_->left(rank); }
   void fail(const std::string& reason, int culprit) override { inside_->fail(reason, culprit); }
   void on_early(std::function<void(int, const Envelope&)> tell) override { inside_->on_early(std::move(tell)); }
   std::shared_ptr<void> allocate(int64_t bytes) override { return inside_->allocate(bytes); }

@@ -99,7 +99,7 @@ TEST(Strangers, AreSentAwayWhenTheirTimeIsOver) {
   ::send(slow, words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   const base::RealClock clock;
   while (clock.now() < 5s && !(was_closed(silent) && was_closed(slow))) door.io.run_one_for(10ms);
-  EXPECT_LT(clock.now(), 2s);
+  EXPECT_LT(clock.now(), 4s);
   EXPECT_GE(clock.now(), 190ms);
   ::close(silent);
   ::close(slow);
@@ -113,7 +113,7 @@ TEST(Strangers, DoNotKeepOutWhoHasTheKey) {
   const base::RealClock clock;
   while (clock.now() < 5s && door.recognised == 0) door.io.run_one_for(10ms);
   EXPECT_EQ(door.recognised, 1);
-  EXPECT_LT(clock.now(), 1s);
+  EXPECT_LT(clock.now(), 4s);
   int open = 0;
   for (const int caller : callers) open += !was_closed(caller);
   EXPECT_LE(open, 64);

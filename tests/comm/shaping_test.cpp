@@ -48,7 +48,7 @@ TEST(ShapedNet, AMessageTakesItsLatencyAndItsBytes) {
       EXPECT_EQ(x.back(), 1.0f);
       if (world.rank() == 0) return;
       EXPECT_GT(took, 0.125);  // (the barrier may have let rank 0 start a little earlier)
-      EXPECT_LT(took, 0.5);
+      EXPECT_LT(took, 1.0);
     });
   }
 }
@@ -74,7 +74,7 @@ TEST(ShapedNet, PairsHaveTheirOwnBandwidthAndCardsShareIt) {
     });
     return took;
   };
-  EXPECT_THAT(time_of(LinkModel::Share::pair), testing::AllOf(testing::Gt(0.045), testing::Lt(0.25)));
+  EXPECT_THAT(time_of(LinkModel::Share::pair), testing::AllOf(testing::Gt(0.045), testing::Lt(0.8)));
   EXPECT_THAT(time_of(LinkModel::Share::card), testing::Gt(0.09));
 }
 

@@ -5,10 +5,10 @@
 namespace cairn::kernels {
 namespace {
 
-struct Shape {
+struct LossShape {
   int64_t rows, vocab;
 };
-constexpr Shape kShapes[] = {{1, 1}, {3, 2}, {5, 97}, {33, 257}, {7, 1024}, {130, 1031}};
+constexpr LossShape kLossShapes[] = {{1, 1}, {3, 2}, {5, 97}, {33, 257}, {7, 1024}, {130, 1031}};
 
 // Random targets with every third row ignored.
 at::Tensor some_targets(int64_t rows, int64_t vocab) {
@@ -23,7 +23,7 @@ at::Tensor plain_loss(const at::Tensor& logits, const at::Tensor& targets) {
 }
 
 TEST(CrossEntropy, LossAndLogSumExpMatchDouble) {
-  for (const auto& [rows, vocab] : kShapes) {
+  for (const auto& [rows, vocab] : kLossShapes) {
     const at::Tensor logits = normal({rows, vocab}, 1) * 5, targets = some_targets(rows, vocab), loss = at::empty({rows}),
                      lse = at::empty({rows});
     with_threads([&] {
@@ -35,7 +35,7 @@ TEST(CrossEntropy, LossAndLogSumExpMatchDouble) {
 }
 
 TEST(CrossEntropy, GradientIsThatOfAutogradForOneScaleAndForOnePerRow) {
-  for (const auto& [rows, vocab] : kShapes)
+  for (const auto& [rows, vocab] : kLossShapes)
     for (const at::Tensor& scale : {at::scalar_tensor(0.25), normal({rows}, 3)}) {
       const at::Tensor logits = normal({rows, vocab}, 1) * 5, targets = some_targets(rows, vocab), loss = at::empty({rows}),
                        lse = at::empty({rows});

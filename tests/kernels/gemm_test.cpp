@@ -5,13 +5,13 @@
 namespace cairn::kernels {
 namespace {
 
-struct Shape {
+struct GemmShape {
   int64_t rows, in, out;
 };
-constexpr Shape kShapes[] = {{1, 1, 1}, {1, 320, 7}, {5, 3, 2}, {17, 31, 63}, {129, 65, 33}, {2, 1, 257}, {0, 3, 4}, {3, 0, 4}};
+constexpr GemmShape kGemmShapes[] = {{1, 1, 1}, {1, 320, 7}, {5, 3, 2}, {17, 31, 63}, {129, 65, 33}, {2, 1, 257}, {0, 3, 4}, {3, 0, 4}};
 
 TEST(Gemm, MatchesTheProductInDouble) {
-  for (const auto& [rows, in, out] : kShapes) {
+  for (const auto& [rows, in, out] : kGemmShapes) {
     const at::Tensor x = normal({rows, in}, 1), w = normal({out, in}, 2), y = normal({rows, out}, 3);
     linear(y, x, w);
     expect_close(y, at::matmul(wide(x), wide(w).t()), 4 + 2 * std::sqrt(in), "y");
@@ -19,7 +19,7 @@ TEST(Gemm, MatchesTheProductInDouble) {
 }
 
 TEST(Gemm, GradientsAreThoseOfAutograd) {
-  for (const auto& [rows, in, out] : kShapes) {
+  for (const auto& [rows, in, out] : kGemmShapes) {
     const at::Tensor x = normal({rows, in}, 1), w = normal({out, in}, 2), dy = normal({rows, out}, 3);
     const at::Tensor xd = leaf(x), wd = leaf(w);
     const std::vector<at::Tensor> expected = gradients(at::matmul(xd, wd.t()), dy, {xd, wd});

@@ -5,16 +5,16 @@
 namespace cairn::kernels {
 namespace {
 
-struct Shape {
+struct NormShape {
   int64_t rows, embed;
 };
-constexpr Shape kShapes[] = {{1, 1}, {1, 17}, {3, 31}, {65, 64}, {131, 320}, {5, 257}};
+constexpr NormShape kNormShapes[] = {{1, 1}, {1, 17}, {3, 31}, {65, 64}, {131, 320}, {5, 257}};
 constexpr double kEps = 1e-5;
 
 at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& weight) { return x / at::sqrt(at::mean(x * x, -1, true) + kEps) * weight; }
 
 TEST(RmsNorm, MatchesTheFormulaInDouble) {
-  for (const auto& [rows, embed] : kShapes) {
+  for (const auto& [rows, embed] : kNormShapes) {
     const at::Tensor x = normal({rows, embed}, 1), weight = normal({embed}, 2), y = at::empty({rows, embed}), rstd = at::empty({rows});
     with_threads([&] {
       rms_norm(y, rstd, x, weight, kEps);
@@ -25,7 +25,7 @@ TEST(RmsNorm, MatchesTheFormulaInDouble) {
 }
 
 TEST(RmsNorm, AddsTheResidualFirst) {
-  for (const auto& [rows, embed] : kShapes) {
+  for (const auto& [rows, embed] : kNormShapes) {
     const at::Tensor x = normal({rows, embed}, 1), r = normal({rows, embed}, 2), weight = normal({embed}, 3);
     const at::Tensor expected = wide(x) + wide(r), y = at::empty({rows, embed}), rstd = at::empty({rows}), sum = at::empty({rows, embed});
     add_rms_norm(y, rstd, sum, x, r, weight, kEps);
@@ -37,7 +37,7 @@ TEST(RmsNorm, AddsTheResidualFirst) {
 }
 
 TEST(RmsNorm, GradientsAreThoseOfAutograd) {
-  for (const auto& [rows, embed] : kShapes) {
+  for (const auto& [rows, embed] : kNormShapes) {
     const at::Tensor x = normal({rows, embed}, 1), weight = normal({embed}, 2), dy = normal({rows, embed}, 3),
                      add = normal({rows, embed}, 4);
     const at::Tensor xd = leaf(x), wd = leaf(weight), y = at::empty({rows, embed}), rstd = at::empty({rows}), dx = at::empty({rows, embed});

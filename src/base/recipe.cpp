@@ -103,8 +103,8 @@ struct KnownKeys {
 
 }  // namespace
 
-Recipe Recipe::parse_file(const std::filesystem::path& path) {
-  return parse(read_file(path, kRecipeBytesMax), one_line(path.filename().string()));
+Recipe::File Recipe::File::read(const std::filesystem::path& path) {
+  return {read_file(path, kRecipeBytesMax), one_line(path.filename().string())};
 }
 
 Recipe Recipe::parse(std::string_view text, std::string name) {

@@ -14,9 +14,17 @@ namespace cairn::base {
 // through their schemas; what nobody knows is refused. A value: copy it where ranks are threads, since reading takes notes.
 class Recipe {
  public:
+  // A recipe's file as it is: what one rank reads and others are told.
+  struct File {
+    std::string text;
+    std::string name;  // for messages
+    static File read(const std::filesystem::path& path);
+  };
+
   Recipe() = default;  // empty: every key has its default
-  // Both throw bad_input, naming file, line and column.
-  static Recipe parse_file(const std::filesystem::path& path);
+  // All throw bad_input, naming file, line and column.
+  static Recipe parse_file(const std::filesystem::path& path) { return parse(File::read(path)); }
+  static Recipe parse(const File& file) { return parse(file.text, file.name); }
   static Recipe parse(std::string_view text, std::string name);
 
   // `train.steps=200`: the right side is read as TOML, or else taken as a string.

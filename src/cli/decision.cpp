@@ -15,8 +15,9 @@ Decision decided_by_first(comm::World& world, const std::function<Decision()>& d
   std::string text;
   if (world.rank() == 0) {
     const Decision decision = decide();
-    text = base::compact(base::Json{
-        {"path", decision.run.path.string()}, {"resume", decision.run.resume}, {"recipe", decision.recipe}, {"name", decision.name}});
+    base::Json json{{"path", decision.run.path.string()}, {"resume", decision.run.resume}};
+    if (decision.recipe) json["recipe"] = {{"text", decision.recipe->text}, {"name", decision.recipe->name}};
+    text = base::compact(json);
   }
   auto bytes = static_cast<int64_t>(text.size());
   world.everyone().broadcast({&bytes, 1, comm::Dtype::i64}, 0, kDecision).wait();
@@ -24,8 +25,9 @@ Decision decided_by_first(comm::World& world, const std::function<Decision()>& d
   world.everyone().broadcast({text.data(), bytes, comm::Dtype::u8}, 0, kDecision).wait();
   const base::Json json = base::parse_json(text);
   CAIRN_CHECK(json.is_object(), "rank 0 decided {} bytes that make no sense", bytes);
-  return {
-      {json["path"].get<std::string>(), json["resume"].get<bool>()}, json["recipe"].get<std::string>(), json["name"].get<std::string>()};
+  Decision decision{{json["path"].get<std::string>(), json["resume"].get<bool>()}, std::nullopt};
+  if (json.contains("recipe")) decision.recipe = {json["recipe"]["text"].get<std::string>(), json["recipe"]["name"].get<std::string>()};
+  return decision;
 }
 
 }  // namespace cairn::cli

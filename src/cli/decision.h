@@ -1,7 +1,8 @@
 #pragma once
 #include <functional>
-#include <string>
+#include <optional>
 
+#include "base/recipe.h"
 #include "cli/run_directory.h"
 
 namespace cairn::comm {
@@ -13,8 +14,7 @@ namespace cairn::cli {
 // What rank 0 decides for all: where the run writes, whether it goes on with what is there, and what the recipe's file says.
 struct Decision {
   RunDirectory run;
-  std::string recipe;  // TOML, before what the command line adds; empty: every key has its default
-  std::string name;    // of that file, for messages
+  std::optional<base::Recipe::File> recipe;  // before what the command line adds; none: every key has its default
 };
 
 // On rank 0 calls `decide` and tells the others; elsewhere is told. So machines need not share a file system, or agree on what they see

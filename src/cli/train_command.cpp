@@ -11,7 +11,6 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/files.h"
 #include "base/log.h"
 #include "base/memory_tags.h"
 #include "base/terminal.h"
@@ -38,20 +37,19 @@
 namespace cairn::cli {
 namespace {
 
-constexpr int64_t kRecipeBytesMax = 16 << 20;
 constexpr int64_t kRankBytes = int64_t{150} << 20;  // a rank process before it holds anything
 constexpr int64_t kThreadRankBytes = int64_t{64}
                                      << 20;  // a rank as a thread: its own data, parameters and optimizer state, of a small model
 
 // What the run starts from: the file, or a resumed run's own recipe where none is given.
 Decision decide(const TrainArguments& a, const RunDirectory& run) {
-  const std::filesystem::path file = !a.recipe.empty() ? std::filesystem::path(a.recipe) : run.resume ? run.path / "recipe.toml" : "";
-  return {run, file.empty() ? "" : base::read_file(file, kRecipeBytesMax), file.filename().string()};
+  if (!a.recipe.empty()) return {run, base::Recipe::File::read(a.recipe)};
+  return {run, run.resume ? std::optional(base::Recipe::File::read(run.path / "recipe.toml")) : std::nullopt};
 }
 
 // Then what the command line adds, the later the stronger.
 base::Recipe make_recipe(const TrainArguments& a, const Decision& decision) {
-  base::Recipe recipe = decision.name.empty() ? base::Recipe() : base::Recipe::parse(decision.recipe, decision.name);
+  base::Recipe recipe = decision.recipe ? base::Recipe::parse(*decision.recipe) : base::Recipe();
   if (!a.data.empty()) recipe.set("data.path", a.data, "--data");
   if (a.seed >= 0) recipe.set("train.seed", a.seed, "--seed");
   for (const std::string& set : a.sets) recipe.set(set);
@@ -98,69 +96,53 @@ void bid_farewell(const train::Result& result, const RunDirectory& run, base::Te
     terminal.line(fmt::format("stopped on request after step {}; continue with: cairn train --resume {}", result.step, run.path.string()));
 }
 
-// One rank's whole life. Its error is told to the others before it leaves.
-train::Result run_rank(comm::World& world, const std::function<base::Recipe()>& recipe, const train::Start& start, const base::Stop& stop) {
+// What a rank does; its error is told to the others before it leaves.
+template <typename Act>
+auto telling_others(comm::World& world, Act act) {
   try {
-    return train::run(world, recipe(), start, {}, stop);
+    return act();
   } catch (const std::exception& error) {
     world.fail(error);
     throw;
   }
 }
 
-// How a rank is joined to the others, and which it is among those of its machine.
-struct Joined {
-  std::unique_ptr<comm::Transport> transport;
-  int local_rank = 0, local_size = 1;
-};
-
-Joined join_net(comm::NetSetup setup) {
-  const std::vector<int> here = setup.neighbours();
-  const auto place = std::find(here.begin(), here.end(), setup.rank) - here.begin();
-  return {comm::make_net_transport(std::move(setup)), static_cast<int>(place), static_cast<int>(here.size())};
-}
-
-// Gives a rank its GPU and, if asked, lets GPUs talk to each other.
-std::unique_ptr<comm::Transport> with_gpu(const TrainArguments& a, Joined joined) {
-  if (a.device != "cuda") return std::move(joined.transport);
+// Gives a rank its GPU, before anything starts that may use one.
+void take_gpu(const TrainArguments& a, int local_rank, int local_size) {
+  if (a.device != "cuda") return;
   const auto gpus = static_cast<int>(visible_gpus().size());
-  if (a.transport == "nccl" && joined.local_size > std::max(gpus, 1))
+  if (a.transport == "nccl" && local_size > std::max(gpus, 1))
     base::fail_input(
         "--transport nccl: {} ranks on this machine and {} GPU{}: each rank needs one of its own; fewer ranks, or --transport net",
-        joined.local_size, gpus, gpus == 1 ? "" : "s");
-  keep_to_one_gpu(joined.local_rank);
-  return a.transport == "nccl" ? comm::make_nccl_transport(std::move(joined.transport), 0) : std::move(joined.transport);
+        local_size, gpus, gpus == 1 ? "" : "s");
+  keep_to_one_gpu(local_rank);
 }
 
 // A rank that is a process of its own, on whatever joins it to the others.
-int run_process(const TrainArguments& a, train::Start start, const std::function<Joined(const base::Stop&)>& connect,
+int run_process(const TrainArguments& a, train::Start start,
+                const std::function<std::unique_ptr<comm::Transport>(const base::Stop&)>& connect,
                 const std::optional<RunDirectory>& chosen) {
   const Signals signals;
   auto terminal = std::make_shared<base::Terminal>();
-  std::unique_ptr<comm::Transport> transport = with_gpu(a, connect(signals.stop()));
+  std::unique_ptr<comm::Transport> transport = connect(signals.stop());
+  if (a.transport == "nccl") transport = comm::make_nccl_transport(std::move(transport), 0);
   const int rank = transport->rank(), size = transport->size();
   comm::WorldOptions options;
   options.log = base::Log({.rank = rank, .terminal = terminal, .file = {}});
   comm::World world(std::move(transport), std::move(options));
-  const auto decision = [&] {
-    try {
-      return decided_by_first(world, [&] { return decide(a, chosen ? *chosen : choose_run_directory(a.out, a.resume, name_of(a))); });
-    } catch (const std::exception& error) {
-      world.fail(error);
-      throw;
+  return telling_others(world, [&] {
+    const Decision decision =
+        decided_by_first(world, [&] { return decide(a, chosen ? *chosen : choose_run_directory(a.out, a.resume, name_of(a))); });
+    start.out = decision.run.path;
+    start.resume = decision.run.resume;
+    if (rank == 0) {
+      start.terminal = terminal;
+      if (!chosen) greet(a, decision.run, size, *terminal);
     }
-  }();
-  const RunDirectory& run = decision.run;
-  start.out = run.path;
-  start.resume = run.resume;
-  if (rank == 0) {
-    start.terminal = terminal;
-    if (!chosen) greet(a, run, size, *terminal);
-  }
-  const train::Result result = run_rank(
-      world, [&] { return make_recipe(a, decision); }, start, signals.stop());
-  if (rank == 0) bid_farewell(result, run, *terminal);
-  return 0;
+    const train::Result result = train::run(world, make_recipe(a, decision), start, {}, signals.stop());
+    if (rank == 0) bid_farewell(result, decision.run, *terminal);
+    return 0;
+  });
 }
 
 // Ranks as threads of this process, on the virtual network.
@@ -177,8 +159,7 @@ int run_local(const TrainArguments& a, const Decision& decision, const train::St
   const auto ended = comm::LocalNetwork(a.nproc, options).run([&](comm::World& world) {
     train::Start own = start;
     if (world.rank() == 0) own.terminal = terminal;
-    const train::Result mine = run_rank(
-        world, [&] { return make_recipe(a, decision); }, own, signals.stop());
+    const train::Result mine = telling_others(world, [&] { return train::run(world, make_recipe(a, decision), own, {}, signals.stop()); });
     if (world.rank() == 0) result = mine;
   });
   // The cause, not its echo on the ranks that lost a peer to it.
@@ -238,14 +219,17 @@ int train_command(const TrainArguments& a, const std::vector<std::string>& comma
     std::optional<RunDirectory> run;
     if (const auto path = variable("CAIRN_RUN_DIR")) run = {*path, *variable("CAIRN_RUN_RESUME") == "1"};
     start.seconds_before = std::stod(*variable("CAIRN_AGENT_SECONDS"));
+    comm::NetSetup setup = train::inherited_setup(std::stoi(*setup_fd));
+    take_gpu(a, std::stoi(*variable("CAIRN_LOCAL_RANK")), static_cast<int>(setup.neighbours().size()));
     return run_process(
-        a, start, [&](const base::Stop&) { return join_net(train::inherited_setup(std::stoi(*setup_fd))); }, run);
+        a, start, [&](const base::Stop&) { return comm::make_net_transport(std::move(setup)); }, run);
   }
   const std::optional<Launch> launch =
       a.nproc_given || a.nnodes > 0 || a.transport == "local" || a.dry_run ? std::nullopt : launch_of(variable);
   if (launch) {
     set_variable("CAIRN_RANK", std::to_string(launch->rank));
     set_variable("CAIRN_LOCAL_RANK", std::to_string(launch->local_rank));
+    take_gpu(a, launch->local_rank, launch->local_size);
   }
   if (a.transport == "mpi") {
     if (a.nproc_given)
@@ -253,17 +237,13 @@ int train_command(const TrainArguments& a, const std::vector<std::string>& comma
                        a.nproc);
     start.threads = threads_of_each(launch ? launch->local_size : 1);
     return run_process(
-        a, start,
-        [&](const base::Stop&) -> Joined {
-          return {comm::make_mpi_transport(), launch ? launch->local_rank : 0, launch ? launch->local_size : 1};
-        },
-        std::nullopt);
+        a, start, [](const base::Stop&) { return comm::make_mpi_transport(); }, std::nullopt);
   }
   if (launch) {  // a rank that somebody else's launcher started
     start.threads = threads_of_each(launch->local_size);
     const auto connect = [&](const base::Stop& stop) {
       base::Terminal terminal;
-      return join_net(join_launched(a, *launch, fingerprint(a), stop, terminal));
+      return comm::make_net_transport(join_launched(a, *launch, fingerprint(a), stop, terminal));
     };
     return run_process(a, start, connect, std::nullopt);
   }
@@ -283,7 +263,8 @@ int train_command(const TrainArguments& a, const std::vector<std::string>& comma
     terminal.line(train::dry_run(recipe, start, a.nproc * place.nnodes));
     return 0;
   }
-  train::check_recipe(recipe, a.nproc * place.nnodes);  // once here, before any rank starts
+  // Once here, before any rank starts or anybody waits. (Of other machines only that each has a rank is known.)
+  train::check_recipe(recipe, a.nproc + place.nnodes - 1);
   if (a.transport == "local") {
     greet(a, decision.run, a.nproc, terminal);
     return run_local(a, decision, start);

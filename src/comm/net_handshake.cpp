@@ -4,20 +4,11 @@
 
 #include <fmt/format.h>
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-#include <openssl/rand.h>
 
-#include "base/check.h"
+#include "base/error.h"
 
 namespace cairn::comm {
 namespace {
-
-Bytes32 fresh() {
-  Bytes32 bytes;
-  CAIRN_CHECK(RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) == 1, "no random numbers from the system");
-  return bytes;
-}
 
 // What shows that one knows the key: bound to the side that says it, to both nonces and both ranks, so that no answer serves twice.
 Bytes32 signature(const NetSetup& setup, char side, const Hello& hello, const Bytes32& answer_nonce) {
@@ -25,12 +16,7 @@ Bytes32 signature(const NetSetup& setup, char side, const Hello& hello, const By
   text[0] = static_cast<uint8_t>(side);
   std::memcpy(text.data() + 1, &hello, sizeof(Hello));
   std::memcpy(text.data() + 1 + sizeof(Hello), answer_nonce.data(), answer_nonce.size());
-  Bytes32 out;
-  unsigned length = 0;
-  const auto* done =
-      HMAC(EVP_sha256(), setup.key.data(), static_cast<int>(setup.key.size()), text.data(), text.size(), out.data(), &length);
-  CAIRN_CHECK(done != nullptr && length == out.size(), "HMAC-SHA256 gave {} bytes", length);
-  return out;
+  return derive(setup.key, {reinterpret_cast<const char*>(text.data()), text.size()});
 }
 
 void demand(bool holds, const char* what) {
@@ -45,7 +31,7 @@ Hello make_hello(const NetSetup& setup, int to) {
   Hello hello;
   hello.from = setup.rank;
   hello.to = to;
-  hello.nonce = fresh();
+  hello.nonce = fresh_key();
   return hello;
 }
 
@@ -53,7 +39,7 @@ Challenge make_challenge(const NetSetup& setup, const Hello& hello) {
   demand(hello.magic == Hello().magic, "it does not speak this protocol");
   demand(hello.to == setup.rank && hello.from > setup.rank && hello.from < setup.size, "it names the wrong ranks");
   Challenge challenge;
-  challenge.nonce = fresh();
+  challenge.nonce = fresh_key();
   challenge.proof = signature(setup, 'b', hello, challenge.nonce);
   return challenge;
 }

@@ -10,7 +10,7 @@ namespace cairn::comm {
 // bound to both rank numbers and to who called. Whoever does not know the key learns nothing and is refused after a few bytes of fixed
 // size. The caller says hello, the called side answers with a challenge, the caller with its proof; each checks before it goes on.
 
-using Bytes32 = std::array<uint8_t, 32>;
+using Bytes32 = Key;  // as long as one
 
 struct Hello {
   std::array<char, 8> magic{'c', 'a', 'i', 'r', 'n', '/', '1', 0};

@@ -250,7 +250,7 @@ class Host {
       if (party.ranks.size() != static_cast<size_t>(party.count)) return "its number of ranks makes no sense";
       for (const int rank : party.ranks) {
         if (rank < 0 || rank >= own_.size) return fmt::format("it has a rank {} of {}", rank, own_.size);
-        for (const auto& [_, other] : guests_) {
+        for (auto& [_, other] : guests_) {
           const auto& taken = other.party.ranks;
           if (std::find(taken.begin(), taken.end(), rank) != taken.end() && !has_gone(other))
             return fmt::format("rank {} is there already", rank);
@@ -267,10 +267,10 @@ class Host {
   }
 
   // One that was started, ended, and started again may come again.
-  static bool has_gone(const Guest& guest) {
+  static bool has_gone(Guest& guest) {
     if (!guest.stream) return false;
     char byte = 0;
-    const int fd = const_cast<NetStream&>(*guest.stream).socket().native_handle();
+    const int fd = guest.stream->socket().native_handle();
     return ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
   }
 

@@ -5,6 +5,8 @@
 #include <list>
 #include <utility>
 
+#include "comm/forwarding_transport.h"
+
 namespace cairn::harness {
 namespace {
 
@@ -16,33 +18,21 @@ using std::chrono::nanoseconds;
 
 constexpr int kNowAndThen = 5;  // every so many receives
 
-class BrokenTransport final : public comm::Transport {
+class BrokenTransport final : public comm::ForwardingTransport {
  public:
-  BrokenTransport(std::unique_ptr<comm::Transport> inside, Bug bug) : inside_(std::move(inside)), bug_(bug) {}
+  BrokenTransport(std::unique_ptr<comm::Transport> inside, Bug bug) : ForwardingTransport(std::move(inside)), bug_(bug) {}
 
-  int rank() const override { return inside_->rank(); }
-  int size() const override { return inside_->size(); }
   Completion send(int to, const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) override {
-    return inside_->send(to, numbered(envelope), purpose, data, bytes);
+    return inside().send(to, numbered(envelope), purpose, data, bytes);
   }
   Completion recv(int from, const Envelope& envelope, void* into, int64_t bytes) override {
-    if (!strikes(bytes)) return inside_->recv(from, numbered(envelope), into, bytes);
+    if (!strikes(bytes)) return inside().recv(from, numbered(envelope), into, bytes);
     return take(from, envelope, into, bytes);
   }
   Completion recv_view(int from, const Envelope& envelope, int64_t bytes) override {
-    if (!strikes(bytes)) return inside_->recv_view(from, numbered(envelope), bytes);
+    if (!strikes(bytes)) return inside().recv_view(from, numbered(envelope), bytes);
     return take(from, envelope, nullptr, bytes);
   }
-  Completion expose(const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) override {
-    return inside_->expose(envelope, purpose, data, bytes);
-  }
-  Completion pull(int peer, const Envelope& envelope, int64_t offset, void* into, int64_t bytes, comm::Take take,
-                  comm::Dtype dtype) override {
-    return inside_->pull(peer, envelope, offset, into, bytes, take, dtype);
-  }
-  comm::Pieces pieces(const std::vector<int>& ranks) const override { return inside_->pieces(ranks); }
-  comm::LinkFacts link_facts(const std::vector<int>& ranks) const override { return inside_->link_facts(ranks); }
-  Completion timer(nanoseconds at) override { return inside_->timer(at); }
   void cancel(Transfer& transfer) override {
     transfer.done = true;
     pending_.remove_if([&](const Pending& one) { return one.outer.get() == &transfer; });
@@ -52,16 +42,9 @@ class BrokenTransport final : public comm::Transport {
       hand_over();
       return done();
     };
-    return inside_->drive(look, until, doing);
+    return inside().drive(look, until, doing);
   }
-  void poll() override { inside_->poll(); }
-  const std::vector<comm::Loss>& losses() const override { return inside_->losses(); }
-  bool left(int rank) const override { return inside_->left(rank); }
-  void fail(const std::string& reason, int culprit) override { inside_->fail(reason, culprit); }
-  void on_early(std::function<void(int, const Envelope&)> tell) override { inside_->on_early(std::move(tell)); }
-  std::shared_ptr<void> allocate(int64_t bytes) override { return inside_->allocate(bytes); }
-  const base::Clock& clock() const override { return inside_->clock(); }
-  comm::Ledger& ledger() override { return inside_->ledger(); }
+  bool spin(const std::function<bool()>&) override { return false; }  // what is handed over is handed over in drive
 
  private:
   struct Pending {
@@ -91,7 +74,7 @@ class BrokenTransport final : public comm::Transport {
     one.bytes_here = std::make_shared<std::byte[]>(static_cast<size_t>(bytes));
     one.bytes = bytes;
     one.into = into;
-    one.inner = inside_->recv(from, envelope, one.bytes_here.get(), bytes);
+    one.inner = inside().recv(from, envelope, one.bytes_here.get(), bytes);
     const std::shared_ptr<Transfer> outer = one.outer;
     if (bug_ == Bug::dropped_wait) {
       outer->done = true;
@@ -137,7 +120,6 @@ class BrokenTransport final : public comm::Transport {
     done_.finish(one.outer);
   }
 
-  std::unique_ptr<comm::Transport> inside_;
   Bug bug_;
   int receives_ = 0;
   comm::DoneQueue done_;

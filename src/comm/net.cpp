@@ -65,7 +65,7 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
           say(to, frame, data, std::move(payload), nullptr);
         }) {
     std::vector<Connection> connected = meet(setup_, options_);
-    early_bytes_.resize(static_cast<size_t>(size()));
+    early_bytes_->resize(static_cast<size_t>(size()));
     for (int rank = 0; rank < size(); ++rank) {
       Connection& one = connected[static_cast<size_t>(rank)];
       sockets_.emplace_back(io_);
@@ -322,15 +322,16 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
   }
 
   bool may_keep(int peer, int64_t bytes) const override {
-    return bytes <= options_.early_bytes_max && (early_bytes_[peer] == 0 || early_bytes_[peer] + bytes <= options_.early_bytes_max);
+    const int64_t counted = early_bytes_->at(static_cast<size_t>(peer));
+    return bytes <= options_.early_bytes_max && (counted == 0 || counted + bytes <= options_.early_bytes_max);
   }
 
-  // For a message that nobody asked for yet; counted until somebody has it.
+  // For a message that nobody asked for yet; counted until somebody has it. A message half read when a run fails outlives the transport's
+  // other members, so the memory keeps the counts.
   std::shared_ptr<std::byte[]> early_memory(int peer, int64_t bytes) override {
-    int64_t& counted = early_bytes_[peer];
-    counted += bytes;
-    return {new std::byte[static_cast<size_t>(std::max<int64_t>(bytes, 1))], [&counted, bytes](const std::byte* memory) {
-              counted -= bytes;
+    early_bytes_->at(static_cast<size_t>(peer)) += bytes;
+    return {new std::byte[static_cast<size_t>(std::max<int64_t>(bytes, 1))], [counts = early_bytes_, peer, bytes](const std::byte* memory) {
+              counts->at(static_cast<size_t>(peer)) -= bytes;
               delete[] memory;
             }};
   }
@@ -561,10 +562,10 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
   std::vector<NetPeer> peers_;
   DoneQueue done_;
   Inbox inbox_;
-  std::vector<int64_t> early_bytes_;      // of messages that nobody asked for yet, by peer
-  std::unique_ptr<SharedMemory> shared_;  // none: sockets only
-  std::unique_ptr<Presence> presence_;    // none: nobody else can be seen
-  std::optional<Shaper> shaper_;          // links are as slow as it says
+  std::shared_ptr<std::vector<int64_t>> early_bytes_ = std::make_shared<std::vector<int64_t>>();  // of messages nobody asked for, by peer
+  std::unique_ptr<SharedMemory> shared_;                                                          // none: sockets only
+  std::unique_ptr<Presence> presence_;                                                            // none: nobody else can be seen
+  std::optional<Shaper> shaper_;                                                                  // links are as slow as it says
   struct InCard {
     Nanoseconds at;
     int from;

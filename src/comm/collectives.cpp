@@ -5,7 +5,7 @@
 
 namespace cairn::comm {
 
-Task reduce_scatter(Exchange& exchange, const Arguments& arguments) {
+Task reduce_scatter_direct(Exchange& exchange, const Arguments& arguments) {
   const std::vector<int64_t>& counts = arguments.counts;
   const std::vector<int64_t> begin = starts(counts);
   const std::vector<int> peers = peers_in_turn(exchange);
@@ -70,7 +70,7 @@ Task scatter(Exchange& exchange, const Arguments& arguments) {
   for (Completion& moved : moves) co_await moved;
 }
 
-Task all_to_all(Exchange& exchange, const Arguments& arguments) {
+Task all_to_all_direct(Exchange& exchange, const Arguments& arguments) {
   const std::vector<int64_t>& out_counts = arguments.counts;
   const std::vector<int64_t>& in_counts = arguments.in_counts;
   const std::vector<int64_t> out_begin = starts(out_counts), in_begin = starts(in_counts);
@@ -89,7 +89,7 @@ Task all_to_all(Exchange& exchange, const Arguments& arguments) {
   for (Completion& moved : moves) co_await moved;
 }
 
-Task barrier(Exchange& exchange, const Arguments&) {
+Task barrier_direct(Exchange& exchange) {
   std::vector<Completion> moves;
   for (const int peer : peers_in_turn(exchange)) {
     moves.push_back(exchange.recv(peer, kParts, nullptr, 0));

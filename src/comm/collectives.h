@@ -37,7 +37,17 @@ Task barrier(Exchange& exchange, const Arguments& arguments);
 Task send_one(Exchange& exchange, const Arguments& arguments);  // `out`, to position `root`
 Task recv_one(Exchange& exchange, const Arguments& arguments);  // `out`, from position `root`
 
+// Among ranks of one machine that meet in the memory they share; where one of them cannot, as below.
+Task meet_all_reduce(Exchange& exchange, Meeting& meeting, const Arguments& arguments);
+Task meet_all_gather(Exchange& exchange, Meeting& meeting, const Arguments& arguments);
+Task meet_reduce_scatter(Exchange& exchange, Meeting& meeting, const Arguments& arguments);
+Task meet_all_to_all(Exchange& exchange, Meeting& meeting, const Arguments& arguments);
+Task meet_barrier(Exchange& exchange, Meeting& meeting);
+
 // The algorithms among which is chosen; each works for every number of ranks and elements.
+Task barrier_direct(Exchange& exchange);
+Task reduce_scatter_direct(Exchange& exchange, const Arguments& arguments);
+Task all_to_all_direct(Exchange& exchange, const Arguments& arguments);
 Task all_reduce_direct(Exchange& exchange, const Arguments& arguments);
 Task all_reduce_ring(Exchange& exchange, const Arguments& arguments);
 Task all_reduce_halving(Exchange& exchange, const Arguments& arguments);

@@ -16,7 +16,8 @@ class Transport;
 // One thing a transport was asked to do. Transports derive what they need to remember.
 struct Transfer {
   virtual ~Transfer() = default;
-  int peer = -1;
+  virtual std::vector<int> awaited() const { return done ? std::vector<int>() : std::vector<int>{peer}; }  // for whom it waits
+  int peer = -1;                                                                                           // none: several
   bool outgoing = false;
   bool done = false;
   bool cancelled = false;

@@ -38,7 +38,8 @@ std::vector<int> Exchange::late() const {
     if (!first_step) continue;
     std::set<int> peers;
     for (const auto& [step, transfer] : watched_) {
-      if (!transfer->done && transfer->outgoing == outgoing && step == *first_step) peers.insert(transfer->peer);
+      if (transfer->done || transfer->outgoing != outgoing || step != *first_step) continue;
+      for (const int rank : transfer->awaited()) peers.insert(rank);
     }
     return {peers.begin(), peers.end()};
   }
@@ -48,7 +49,11 @@ std::vector<int> Exchange::late() const {
 std::vector<int> Exchange::heard() const {
   std::set<int> peers;
   for (const auto& [step, transfer] : watched_) {
-    if (transfer->done && !transfer->outgoing && !transfer->error && !transfer->cancelled) peers.insert(transfer->peer);
+    const bool came = transfer->done && !transfer->outgoing && !transfer->error && !transfer->cancelled;
+    if (came && transfer->peer >= 0) peers.insert(transfer->peer);
+  }
+  for (int i = 0; i < size(); ++i) {
+    if (i < 64 && (met_ >> i & 1) != 0) peers.insert(ranks_[i]);
   }
   return {peers.begin(), peers.end()};
 }

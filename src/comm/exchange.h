@@ -21,6 +21,14 @@ class Exchange {
   Completion recv(int peer, uint32_t step, void* into, int64_t bytes);
   Completion recv_view(int peer, uint32_t step, int64_t bytes);  // read where it lies
 
+  // Where all of these ranks share memory, they need no messages; null where they do not.
+  Meeting* meeting() const { return transport_.meeting(ranks_, envelope_.group); }
+  Completion watch(uint32_t step, Completion completion);  // so that it is known for whom this operation waits
+  uint64_t& met() { return met_; }                         // positions of those who were met in this operation, as bits
+  const Envelope& envelope() const { return envelope_; }
+  Purpose purpose() const { return purpose_; }
+  Transport& transport() const { return transport_; }
+
   Pieces pieces() const { return transport_.pieces(ranks_); }
   LinkFacts link_facts() const { return transport_.link_facts(ranks_); }
 
@@ -30,13 +38,12 @@ class Exchange {
   std::vector<int> heard() const;
 
  private:
-  Completion watch(uint32_t step, Completion completion);
-
   Transport& transport_;
   const std::vector<int>& ranks_;
   int me_;
   Envelope envelope_;
   Purpose purpose_;
+  uint64_t met_ = 0;
   std::vector<std::pair<uint32_t, std::shared_ptr<Transfer>>> watched_;  // with their steps
 };
 

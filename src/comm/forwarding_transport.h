@@ -26,6 +26,7 @@ class ForwardingTransport : public Transport {
   Completion pull(int peer, const Envelope& envelope, int64_t offset, void* into, int64_t bytes, Take take, Dtype dtype) override {
     return inside_->pull(peer, envelope, offset, into, bytes, take, dtype);
   }
+  Meeting* meeting(const std::vector<int>& ranks, uint64_t group) override { return inside().meeting(ranks, group); }
   Pieces pieces(const std::vector<int>& ranks) const override { return inside_->pieces(ranks); }
   LinkFacts link_facts(const std::vector<int>& ranks) const override { return inside_->link_facts(ranks); }
   Completion timer(std::chrono::nanoseconds at) override { return inside_->timer(at); }

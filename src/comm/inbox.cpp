@@ -67,9 +67,13 @@ void Inbox::close(int from) {
 
 bool Inbox::fits(const std::shared_ptr<Receive>& receive, int from, const Envelope& envelope, int64_t bytes) {
   if (envelope.signature == receive->envelope.signature && bytes == receive->bytes) return true;
-  done_.fail(receive, mismatch(from, envelope, rank_, receive->envelope.signature, receive->envelope.what));
-  if (tell_early_) tell_early_(from, envelope);
+  refuse(receive, from, envelope, receive->envelope);
   return false;
+}
+
+void Inbox::refuse(const std::shared_ptr<Transfer>& transfer, int from, const Envelope& theirs, const Envelope& ours) {
+  done_.fail(transfer, mismatch(from, theirs, rank_, ours.signature, ours.what));
+  if (tell_early_) tell_early_(from, theirs);
 }
 
 void Inbox::deliver(const std::shared_ptr<Receive>& receive, Arrival&& arrival) {

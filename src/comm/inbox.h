@@ -45,7 +45,10 @@ class Inbox {
     bool refused = false;
   };
   Found wanted(int from, const Envelope& envelope, int64_t bytes);
-  void finish(const std::shared_ptr<Receive>& receive) { done_.finish(receive); }
+  void finish(const std::shared_ptr<Transfer>& transfer) { done_.finish(transfer); }
+  void fail(const std::shared_ptr<Transfer>& transfer, Error error) { done_.fail(transfer, std::move(error)); }
+  // What this rank waits for is not what that peer is in.
+  void refuse(const std::shared_ptr<Transfer>& transfer, int from, const Envelope& theirs, const Envelope& ours);
 
   // Delivers it, or keeps it until somebody asks.
   void arrive(Arrival arrival);

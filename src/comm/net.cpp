@@ -17,7 +17,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "comm/net_meeting.h"
+#include "comm/net_greeting.h"
 #include "comm/net_peer.h"
 #include "comm/net_regions.h"
 #include "comm/net_stream.h"
@@ -64,7 +64,7 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
           const std::byte* data = payload.get();
           say(to, frame, data, std::move(payload), nullptr);
         }) {
-    std::vector<Connection> connected = meet(setup_, options_);
+    std::vector<Connection> connected = greet(setup_, options_);
     early_bytes_->resize(static_cast<size_t>(size()));
     for (int rank = 0; rank < size(); ++rank) {
       Connection& one = connected[static_cast<size_t>(rank)];
@@ -156,6 +156,9 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
   }
 
   // Many on their way: on a wire, or its latency would be waited for; in shared memory, where a piece is what is copied at once.
+  Meeting* meeting(const std::vector<int>& ranks, uint64_t group) override {
+    return shared_ ? shared_->meetings().of(ranks, group) : nullptr;
+  }
   Pieces pieces(const std::vector<int>&) const override { return {.bytes = kSharedPartBytes, .in_flight = 16}; }
 
   Completion timer(Nanoseconds at) override {
@@ -169,6 +172,7 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
   }
 
   void cancel(Transfer& transfer) override {
+    if (auto* wait = dynamic_cast<MeetingWait*>(&transfer)) return shared_->meetings().forget(*wait);
     auto& one = static_cast<NetTransfer&>(transfer);
     one.data = nullptr;
     one.done = true;
@@ -192,7 +196,7 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
         done_.run();
         if (done()) return true;
       }
-      for (int i = 0; i < kLooks && !shared_->waits(); ++i) relax();
+      for (int i = 0; i < (shared_->crowded() ? 1 : kLooks) && !shared_->waits(); ++i) relax();
       if (shared_->waits()) continue;
       const Nanoseconds now = clock_.now();
       if (moved) moved_at = now;
@@ -277,7 +281,7 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
   bool move_shared() {
     bool moved = false;
     for (int peer = 0; shared_ && peer < size(); ++peer) moved |= link_to(peer) && move_shared(peer);
-    return moved;
+    return (shared_ && shared_->meetings().progress()) || moved;
   }
 
   bool move_shared(int peer) {
@@ -428,12 +432,14 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
         }
       } catch (const Error&) {  // it died while it wrote
       }
+      shared_->meetings().progress();
     }
     peer.open = false;
     asio::error_code ignored;
     sockets_[peer.rank()].close(ignored);
     if (!peer.said_bye) return lose(peer.rank(), reason);
     if (!in_card(peer.rank())) inbox_.close(peer.rank());
+    if (shared_) shared_->meetings().close(peer.rank());
   }
 
   std::optional<Landing> place(int from, const Frame& frame) override {

@@ -29,10 +29,12 @@ SharedMemory::SharedMemory(std::shared_ptr<SharedSegment> segment, const std::ve
     links_.push_back(place == own ? nullptr : std::make_unique<SharedLink>(*segment_, own, place, peer, *arena_, inbox, owner));
     by_rank_[static_cast<size_t>(peer)] = links_.back().get();
   }
+  meetings_ = std::make_unique<Meetings>(*segment_, ranks, own, crowded_, *arena_, inbox, owner);
 }
 
 bool SharedMemory::waits() const {
-  return std::any_of(links_.begin(), links_.end(), [](const auto& link) { return link && link->something_to_read(); });
+  return meetings_->waits() ||
+         std::any_of(links_.begin(), links_.end(), [](const auto& link) { return link && link->something_to_read(); });
 }
 
 bool SharedMemory::blocked() const {

@@ -5,6 +5,7 @@
 
 #include "comm/arena.h"
 #include "comm/inbox.h"
+#include "comm/meeting.h"
 #include "comm/shared_link.h"
 #include "comm/shared_segment.h"
 
@@ -19,6 +20,7 @@ class SharedMemory {
   SharedLink* link(int peer) const {  // null: itself, or on another machine
     return static_cast<size_t>(peer) < by_rank_.size() ? by_rank_[static_cast<size_t>(peer)] : nullptr;
   }
+  Meetings& meetings() { return *meetings_; }
   bool waits() const;                             // something is there to be read
   bool blocked() const;                           // something waits for room
   bool crowded() const { return crowded_; }       // fewer cores than ranks: others must run for anything to come
@@ -35,6 +37,7 @@ class SharedMemory {
   Board& own_board_;
   std::vector<std::unique_ptr<SharedLink>> links_;  // by place; none to itself
   std::vector<SharedLink*> by_rank_;
+  std::unique_ptr<Meetings> meetings_;
 };
 
 }  // namespace cairn::comm

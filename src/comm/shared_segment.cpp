@@ -21,6 +21,7 @@ constexpr int64_t kPage = 4096;
 constexpr int64_t kArenasTotal = int64_t{64} << 30;  // of addresses, not of memory
 constexpr int64_t kBoardBytes = kPage;
 static_assert(sizeof(Board) <= kBoardBytes);
+constexpr int64_t kDirectoryBytes = (static_cast<int64_t>(sizeof(DeskDirectory)) + kPage - 1) / kPage * kPage;
 static_assert(std::is_trivially_copyable_v<Envelope> && sizeof(Envelope) % sizeof(uint64_t) == 0);
 
 // Small messages go through; many ranks get less, so that all rings together stay within some hundred MB.
@@ -34,11 +35,12 @@ struct Layout {
   explicit Layout(int ranks)
       : capacity(ring_capacity(ranks)),
         ring_bytes(capacity + kPage),
-        rings(ranks * kBoardBytes),
+        directories(ranks * kBoardBytes),
+        rings(directories + ranks * kDirectoryBytes),
         arenas(rings + ranks * ranks * ring_bytes),
         arena_bytes(kArenasTotal / ranks / kPage * kPage),
         total(arenas + ranks * arena_bytes) {}
-  int64_t capacity, ring_bytes, rings, arenas, arena_bytes, total;
+  int64_t capacity, ring_bytes, directories, rings, arenas, arena_bytes, total;
 };
 
 [[noreturn]] void fail(const char* what) {
@@ -91,6 +93,10 @@ SharedSegment::SharedSegment(int fd, int ranks) : ranks_(ranks) {
 SharedSegment::~SharedSegment() { ::munmap(memory_, static_cast<size_t>(Layout(ranks_).total)); }
 
 Board& SharedSegment::board(int rank) const { return *reinterpret_cast<Board*>(memory_ + rank * kBoardBytes); }
+
+DeskDirectory& SharedSegment::directory(int rank) const {
+  return *reinterpret_cast<DeskDirectory*>(memory_ + Layout(ranks_).directories + rank * kDirectoryBytes);
+}
 
 std::byte* SharedSegment::ring(int from, int to) const {
   const Layout layout(ranks_);

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "comm/envelope.h"
+#include "comm/meeting_desk.h"
 #include "comm/shared_ring.h"
 
 namespace cairn::comm {
@@ -29,8 +30,8 @@ class Board {
   std::array<std::atomic<uint64_t>, sizeof(Envelope) / sizeof(uint64_t)> doing_;
 };
 
-// The memory that the ranks of one machine share: a board for each, a ring for each ordered pair, an arena for each. A sparse anonymous
-// file: only what is touched exists.
+// The memory that the ranks of one machine share: a board and a directory for each, a ring for each ordered pair, an arena for each. A
+// sparse anonymous file: only what is touched exists.
 class SharedSegment {
  public:
   static int create(int ranks);  // the file
@@ -40,6 +41,7 @@ class SharedSegment {
   SharedSegment& operator=(const SharedSegment&) = delete;
 
   Board& board(int rank) const;
+  DeskDirectory& directory(int rank) const;
   RingWriter writer(int from, int to) const;
   RingReader reader(int from, int to) const;
   std::span<std::byte> arena(int rank) const;

@@ -18,6 +18,7 @@
 namespace cairn::comm {
 
 class DeviceGroup;
+class Meeting;
 
 // A rank that is gone, and why.
 struct Loss {
@@ -55,6 +56,8 @@ class Transport {
   virtual Completion expose(const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) = 0;
   // Reads from a region that the peer exposes, now or later; booked at the peer.
   virtual Completion pull(int peer, const Envelope& envelope, int64_t offset, void* into, int64_t bytes, Take take, Dtype dtype) = 0;
+  // Where these ranks may meet without messages, having memory in common; null where they may not. The same on all of them.
+  virtual Meeting* meeting(const std::vector<int>& /*ranks*/, uint64_t /*group*/) { return nullptr; }
   virtual Pieces pieces(const std::vector<int>& /*ranks*/) const { return {}; }
   virtual LinkFacts link_facts(const std::vector<int>& /*ranks*/) const { return {}; }  // the same on all of these ranks
   // Done at this time of clock().

@@ -15,6 +15,6 @@ struct Connection {
 // Connects this rank with all others: calls those below it, is called by those above it; on its own machine over loopback, to others in
 // TLS. One connection per rank, each end known to have the run's key. Throws naming who did not come. The listening sockets are closed
 // afterwards.
-std::vector<Connection> meet(const NetSetup& setup, const NetOptions& options);
+std::vector<Connection> greet(const NetSetup& setup, const NetOptions& options);
 
 }  // namespace cairn::comm

@@ -1,4 +1,4 @@
-#include "comm/net_meeting.h"
+#include "comm/net_greeting.h"
 
 #include <optional>
 #include <tuple>
@@ -43,15 +43,15 @@ asio::awaitable<int> recognise(NetStream& stream, const NetSetup& setup) {
   co_return hello.from;
 }
 
-class Meeting {
+class Greeting {
  public:
-  Meeting(const NetSetup& setup, const NetOptions& options) : io_(1), setup_(setup), options_(options) {
+  Greeting(const NetSetup& setup, const NetOptions& options) : io_(1), setup_(setup), options_(options) {
     connected_.resize(static_cast<size_t>(setup.size));
     missing_ = setup.size - 1;
     if (setup.outside_fd >= 0) tls_.emplace(setup.key);
   }
 
-  ~Meeting() {
+  ~Greeting() {
     for (const Connection& one : connected_) {
       if (one.fd >= 0) ::close(one.fd);
     }
@@ -134,6 +134,6 @@ class Meeting {
 
 }  // namespace
 
-std::vector<Connection> meet(const NetSetup& setup, const NetOptions& options) { return Meeting(setup, options).run(); }
+std::vector<Connection> greet(const NetSetup& setup, const NetOptions& options) { return Greeting(setup, options).run(); }
 
 }  // namespace cairn::comm

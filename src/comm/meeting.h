@@ -1,0 +1,176 @@
+// Collectives among ranks of one machine without messages: each shows where its bytes lie and reads those of the others in place.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/arena.h"
+#include "comm/exchange.h"
+#include "comm/inbox.h"
+#include "comm/meeting_desk.h"
+#include "comm/shared_link.h"
+#include "comm/shared_segment.h"
+
+namespace cairn::comm {
+
+class Meetings;
+
+// One rank's side of the meetings of one group.
+class Meeting {
+ public:
+  Meeting(Meetings& home, std::vector<int> ranks, uint64_t group);
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  int rank() const { return me_; }
+  const std::vector<int>& ranks() const { return ranks_; }
+  // Looks for the desks that are not known yet; whether none is missing any more.
+  bool complete();
+  bool refused() const { return refused_; }  // of a complete one: some rank has no desk, so that nobody meets
+  bool knows(int position) const { return desks_[position] != nullptr; }
+  MeetingSlot& slot(int position, uint64_t sequence) const { return desks_[position]->slots[sequence % kMeetingSlots]; }
+  // Takes the slot of this operation, in the order in which operations begin: free once all have come to this stamp there.
+  uint64_t claim(uint64_t sequence);
+  // Memory that others see, for as long as any of them reads what this operation put there; null: there is none now.
+  std::byte* borrow(int64_t bytes, uint64_t sequence);
+  Meetings& home() const { return home_; }
+
+ private:
+  Meetings& home_;
+  std::vector<int> ranks_;  // the world's numbers
+  uint64_t group_;
+  int me_;
+  std::vector<Desk*> desks_;  // by position; null: not known
+  bool refused_ = false;
+  bool complete_ = false;
+  // Where what others cannot see is copied to: a little further each time, because memory that another core has just read is slow to write.
+  struct Used {
+    int64_t begin, end;
+    uint64_t sequence;
+  };
+  std::array<uint64_t, kMeetingSlots> claimed_ = {};  // the last stamp of the slot's last operation; 0: none yet
+  std::byte* ring_ = nullptr;
+  int64_t ring_at_ = 0;
+  std::deque<Used> used_;  // oldest first
+};
+
+// What a rank waits for at a meeting: that all others have come so far in one operation.
+struct Awaited {
+  Meeting* meeting = nullptr;
+  const Envelope* envelope = nullptr;  // the operation's, which outlives this
+  uint32_t phase = 0;                  // 0: for desks and a free slot
+  uint64_t free_at = 0;                // of a slot: the stamp of its last user's end
+  uint64_t* fit = nullptr;             // the exchange's: which positions were seen to be in the same operation, as bits
+
+  bool reached(int position) const;
+  bool ready() const;           // all that it waits for is there
+  bool stirred() const;         // or somebody new has come
+  std::vector<int> by() const;  // the world's numbers of those who have not
+  uint64_t sequence() const { return envelope->sequence; }
+};
+
+struct MeetingWait final : Transfer {
+  explicit MeetingWait(const Awaited& what) : for_(what) {}
+  std::vector<int> awaited() const override { return done ? std::vector<int>() : for_.by(); }
+  Awaited for_;
+};
+
+// All of one rank's meetings, and who waits in them.
+class Meetings {
+ public:
+  Meetings(const SharedSegment& segment, std::vector<int> ranks, int place, bool crowded, Arena& own, Inbox& inbox, LinkOwner& owner);
+
+  // Null: they do not all share memory, or are too many to meet.
+  Meeting* of(const std::vector<int>& ranks, uint64_t group);
+  bool waits() const;    // for something that has come
+  bool progress();       // lets those go on for whom it has; whether there were any
+  void close(int rank);  // it has ended: those who wait for it fail
+  // Whether it is there already, or comes while one looks for a moment.
+  bool met(const Awaited& what) const;
+  // Done, or kept until it is.
+  void wait(const std::shared_ptr<MeetingWait>& one);
+  void forget(const MeetingWait& one);
+
+  Desk* open_desk(uint64_t group);  // this rank's; null: there is no room
+  std::optional<int64_t> desk_of(int rank, uint64_t group) const;
+  std::span<std::byte> arena_of(int rank) const { return segment_.arena(place_of(rank)); }
+  bool is_own(int rank) const { return place_of(rank) == place_; }
+  Arena& own() { return own_; }
+  void wake(int rank);  // where it sleeps
+  LinkOwner& owner() { return owner_; }
+
+ private:
+  int place_of(int rank) const;
+  int misfit(const Awaited& what) const;  // the position of one who is in another operation; -1: nobody
+  void fail_misfit(const std::shared_ptr<MeetingWait>& one, int position);
+  bool settle(const std::shared_ptr<MeetingWait>& one);  // whether it is done
+
+  const SharedSegment& segment_;
+  std::vector<int> ranks_;  // by place
+  int place_;
+  bool crowded_;
+  Arena& own_;
+  Inbox& inbox_;
+  LinkOwner& owner_;
+  std::map<uint64_t, std::unique_ptr<Meeting>> meetings_;  // by group
+  std::vector<std::shared_ptr<MeetingWait>> waiting_;
+  std::vector<bool> closed_;  // by rank
+};
+
+// One operation at a meeting, from the side of one rank. All of its ranks go through the same phases: 1, 2, ..., kLastPhase.
+class Encounter {
+ public:
+  struct Part {  // what others may read of this rank's
+    const void* data = nullptr;
+    int64_t bytes = 0;
+  };
+
+  Encounter(Exchange& exchange, Meeting& meeting);
+  ~Encounter();
+  Encounter(const Encounter&) = delete;
+  Encounter& operator=(const Encounter&) = delete;
+
+  Completion seated();  // first of all
+  bool possible() const { return !meeting_.refused(); }
+
+  // What each reader (or all, where there is one part) may read, in chunks of so many bytes; it is copied where the others could not see
+  // it.
+  // `copied`: in any case, since the original will change before all have read it.
+  void offer(std::span<const Part> parts, int64_t chunk, bool copied = false);
+  bool staged() const { return turn_ != 0; }      // a chunk's place is used again for the next but one
+  void put(int64_t k);                            // copies chunk k where it is read, if it does not lie there
+  std::byte* place(int reader, int64_t k) const;  // where it lies
+
+  void reach(uint32_t phase);
+  Completion all(uint32_t phase);  // until all others have reached it
+  // Where chunk k lies of what that peer offers to `reader`, of `bytes` in all.
+  const std::byte* theirs(int peer, int reader, int64_t bytes, int64_t k) const;
+  // The last phase; until nobody reads here any more.
+  Completion over();
+  void book(int peer, int64_t bytes) const;
+
+ private:
+  struct Offered {
+    const std::byte* data;
+    int64_t bytes;
+    std::byte* place;  // of the first chunk, as others see it
+  };
+  Completion until(uint32_t phase);
+
+  Exchange& exchange_;
+  Meeting& meeting_;
+  uint64_t sequence_;
+  uint64_t free_at_;
+  int64_t chunk_ = 1;
+  int64_t turn_ = 0;
+  bool lasting_ = true;  // what was offered stays as long as anybody reads it
+  std::array<Offered, kMeetingRanks> offered_;
+  int offers_ = 0;
+  void* stage_ = nullptr;
+  std::chrono::nanoseconds begun_;
+};
+
+}  // namespace cairn::comm

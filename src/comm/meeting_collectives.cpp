@@ -1,0 +1,234 @@
+// The collectives of ranks that meet in the memory they share: no messages, and each reads where the others' bytes lie.
+//
+// Long ones go chunk by chunk, so that what one rank has just written is read by the others while it is still in a cache. Before a rank
+// reads a chunk, all have shown it (a phase); before a chunk's place is used for the next but one, all have come a chunk further.
+#include <algorithm>
+#include <array>
+
+#include "comm/collectives.h"
+#include "comm/layout.h"
+#include "comm/meeting.h"
+#include "comm/stream_copy.h"
+
+namespace cairn::comm {
+namespace {
+
+constexpr int64_t kChunk = 256 << 10;     // bytes of each part
+constexpr int64_t kWholeBytes = 8 << 10;  // up to here two ranks read all of each other's: as many bytes, and one wait less
+constexpr int64_t kLongPart = 4 << 20;    // from here on a result does not stay in the caches anyway
+
+// How parts are cut; alike on all ranks.
+struct Chunks {
+  explicit Chunks(int64_t longest_part) : count(std::max<int64_t>(1, (longest_part + kChunk - 1) / kChunk)) {}
+  static int64_t bytes(int64_t part, int64_t k) { return std::clamp<int64_t>(part - k * kChunk, 0, kChunk); }
+  int64_t count;
+};
+
+struct Sizes {
+  Sizes(const std::vector<int64_t>& counts, Dtype dtype) : begin(starts(counts)), bytes(counts) {
+    const int64_t size = size_of(dtype);
+    for (int64_t& one : begin) one *= size;
+    for (int64_t& one : bytes) one *= size;
+  }
+  int64_t longest() const { return *std::max_element(bytes.begin(), bytes.end()); }
+  std::vector<int64_t> begin, bytes;  // of each rank's part
+};
+
+std::vector<Encounter::Part> parts_of(const void* data, const Sizes& sizes) {
+  std::vector<Encounter::Part> parts;
+  for (size_t i = 0; i < sizes.bytes.size(); ++i) parts.push_back({static_cast<const std::byte*>(data) + sizes.begin[i], sizes.bytes[i]});
+  return parts;
+}
+
+// Everybody's chunk of one part, in rank order.
+void reduce_chunk(const Encounter& encounter, const Exchange& exchange, const Arguments& arguments, const void* own, int64_t bytes,
+                  int64_t k, void* into) {
+  const int n = exchange.size(), me = exchange.rank();
+  std::array<const void*, kMeetingRanks> sources{};
+  for (int i = 0; i < n; ++i) sources[i] = i == me ? own : encounter.theirs(i, me, bytes, k);
+  const std::span<const void* const> all(sources.data(), static_cast<size_t>(n));
+  combine(arguments.reduce, arguments.in.dtype, into, all, Chunks::bytes(bytes, k) / size_of(arguments.in.dtype));
+}
+
+// Into a result that only this rank reads. (Both may be the same memory.)
+void place_chunk(const std::byte* from, int64_t bytes, int64_t k, std::byte* part) {
+  const int64_t length = Chunks::bytes(bytes, k);
+  if (bytes >= kLongPart && from != part + k * kChunk) return stream_copy(part + k * kChunk, from, length);
+  copy_bytes(part + k * kChunk, from, length);
+}
+
+// Few bytes, two ranks: each reads all of the other's, and both add in the same order.
+Task reduce_whole(Exchange& exchange, Encounter& encounter, const Arguments& arguments) {
+  const int64_t bytes = arguments.out.count * size_of(arguments.out.dtype);
+  const std::array<Encounter::Part, 1> whole{Encounter::Part{arguments.out.data, bytes}};
+  encounter.offer(whole, kChunk, /*copied=*/true);
+  encounter.put(0);
+  encounter.reach(1);
+  co_await encounter.all(1);
+  reduce_chunk(encounter, exchange, arguments, arguments.out.data, bytes, 0, arguments.out.data);
+  co_await encounter.over();
+  for (int i = 0; i < exchange.size(); ++i) {
+    if (i != exchange.rank()) encounter.book(i, bytes);
+  }
+}
+
+// Each rank reduces its own part of all ranks' and then reads the others' results. Chunk k is phases 2k + 1 (shown) and 2k + 2 (reduced).
+Task reduce_parts(Exchange& exchange, Encounter& encounter, const Arguments& arguments) {
+  const Sizes sizes(arguments.counts, arguments.out.dtype);
+  const Chunks chunks(sizes.longest());
+  const int n = exchange.size(), me = exchange.rank();
+  auto* x = static_cast<std::byte*>(arguments.out.data);
+  const std::vector<Encounter::Part> parts = parts_of(x, sizes);
+  encounter.offer(parts, kChunk);
+  for (int64_t k = 0; k < chunks.count; ++k) {
+    const auto phase = static_cast<uint32_t>(2 * k + 1);
+    encounter.put(k);
+    encounter.reach(phase);
+    co_await encounter.all(phase);
+    std::byte* own = x + sizes.begin[me] + k * kChunk;
+    const int64_t own_bytes = Chunks::bytes(sizes.bytes[me], k);
+    if (own_bytes > 0) {
+      reduce_chunk(encounter, exchange, arguments, own, sizes.bytes[me], k, own);
+      if (encounter.place(me, k) != own) copy_bytes(encounter.place(me, k), own, own_bytes);
+    }
+    encounter.reach(phase + 1);
+    co_await encounter.all(phase + 1);
+    for (int step = 1; step < n; ++step) {
+      const int peer = (me + step) % n;
+      const std::byte* result = encounter.theirs(peer, peer, sizes.bytes[peer], k);
+      copy_bytes(x + sizes.begin[peer] + k * kChunk, result, Chunks::bytes(sizes.bytes[peer], k));
+    }
+  }
+  co_await encounter.over();
+  for (int i = 0; i < n; ++i) {
+    if (i == me) continue;
+    encounter.book(i, sizes.bytes[i]);
+    encounter.book(i, sizes.bytes[me]);
+  }
+}
+
+}  // namespace
+
+Task meet_all_reduce(Exchange& exchange, Meeting& meeting, const Arguments& arguments) {
+  Encounter encounter(exchange, meeting);
+  co_await encounter.seated();
+  const bool whole = exchange.size() == 2 && arguments.out.count * size_of(arguments.out.dtype) <= kWholeBytes;
+  Task all = !encounter.possible() ? all_reduce_direct(exchange, arguments)
+             : whole               ? reduce_whole(exchange, encounter, arguments)
+                                   : reduce_parts(exchange, encounter, arguments);
+  co_await all;
+}
+
+Task meet_all_gather(Exchange& exchange, Meeting& meeting, const Arguments& arguments) {
+  Encounter encounter(exchange, meeting);
+  co_await encounter.seated();
+  if (!encounter.possible()) {
+    Task all = all_gather_direct(exchange, arguments);
+    co_await all;
+    co_return;
+  }
+  const Sizes sizes(arguments.counts, arguments.in.dtype);
+  const Chunks chunks(sizes.longest());
+  const int n = exchange.size(), me = exchange.rank();
+  auto* out = static_cast<std::byte*>(arguments.out.data);
+  const auto* in = static_cast<const std::byte*>(arguments.in.data);
+  const std::array<Encounter::Part, 1> whole{Encounter::Part{in, sizes.bytes[me]}};
+  encounter.offer(whole, kChunk);
+  for (int64_t k = 0; k < chunks.count; ++k) {
+    const auto phase = static_cast<uint32_t>(k + 1);
+    encounter.put(k);
+    encounter.reach(phase);
+    place_chunk(in + k * kChunk, sizes.bytes[me], k, out + sizes.begin[me]);
+    co_await encounter.all(phase);
+    for (int step = 1; step < n; ++step) {
+      const int peer = (me + step) % n;
+      place_chunk(encounter.theirs(peer, me, sizes.bytes[peer], k), sizes.bytes[peer], k, out + sizes.begin[peer]);
+    }
+  }
+  co_await encounter.over();
+  for (int i = 0; i < n; ++i) {
+    if (i != me) encounter.book(i, sizes.bytes[me]);
+  }
+}
+
+Task meet_reduce_scatter(Exchange& exchange, Meeting& meeting, const Arguments& arguments) {
+  Encounter encounter(exchange, meeting);
+  co_await encounter.seated();
+  if (!encounter.possible()) {
+    Task all = reduce_scatter_direct(exchange, arguments);
+    co_await all;
+    co_return;
+  }
+  const Sizes sizes(arguments.counts, arguments.in.dtype);
+  const Chunks chunks(sizes.longest());
+  const int n = exchange.size(), me = exchange.rank();
+  const auto* in = static_cast<const std::byte*>(arguments.in.data);
+  const std::vector<Encounter::Part> parts = parts_of(in, sizes);
+  encounter.offer(parts, kChunk);
+  for (int64_t k = 0; k < chunks.count; ++k) {
+    const auto phase = static_cast<uint32_t>(k + 1);
+    encounter.put(k);
+    encounter.reach(phase);
+    co_await encounter.all(phase);
+    const std::byte* own = in + sizes.begin[me] + k * kChunk;
+    std::byte* into = static_cast<std::byte*>(arguments.out.data) + k * kChunk;
+    reduce_chunk(encounter, exchange, arguments, own, sizes.bytes[me], k, into);
+  }
+  co_await encounter.over();
+  for (int i = 0; i < n; ++i) {
+    if (i != me) encounter.book(i, sizes.bytes[i]);
+  }
+}
+
+// Counts may differ from rank to rank, so that each goes on as long as itself has something to give or take.
+Task meet_all_to_all(Exchange& exchange, Meeting& meeting, const Arguments& arguments) {
+  Encounter encounter(exchange, meeting);
+  co_await encounter.seated();
+  if (!encounter.possible()) {
+    Task all = all_to_all_direct(exchange, arguments);
+    co_await all;
+    co_return;
+  }
+  const Sizes outs(arguments.counts, arguments.in.dtype), ins(arguments.in_counts, arguments.in.dtype);
+  const Chunks chunks(std::max(outs.longest(), ins.longest()));
+  const int n = exchange.size(), me = exchange.rank();
+  auto* out = static_cast<std::byte*>(arguments.out.data);
+  const auto* in = static_cast<const std::byte*>(arguments.in.data);
+  const std::vector<Encounter::Part> parts = parts_of(in, ins);
+  encounter.offer(parts, kChunk);
+  for (int64_t k = 0; k < chunks.count; ++k) {
+    const auto phase = static_cast<uint32_t>(k + 1);
+    if (k >= 2 && encounter.staged()) co_await encounter.all(phase - 1);
+    encounter.put(k);
+    encounter.reach(phase);
+    place_chunk(in + ins.begin[me] + k * kChunk, ins.bytes[me], k, out + outs.begin[me]);
+    co_await encounter.all(phase);
+    for (int step = 1; step < n; ++step) {
+      const int peer = (me + step) % n;
+      place_chunk(encounter.theirs(peer, me, outs.bytes[peer], k), outs.bytes[peer], k, out + outs.begin[peer]);
+    }
+  }
+  co_await encounter.over();
+  for (int i = 0; i < n; ++i) {
+    if (i != me && ins.bytes[i] > 0) encounter.book(i, ins.bytes[i]);
+  }
+}
+
+Task meet_barrier(Exchange& exchange, Meeting& meeting) {
+  Encounter encounter(exchange, meeting);
+  co_await encounter.seated();
+  if (!encounter.possible()) {
+    Task all = barrier_direct(exchange);
+    co_await all;
+    co_return;
+  }
+  encounter.offer({}, kChunk);
+  encounter.reach(1);
+  co_await encounter.all(1);
+  co_await encounter.over();
+  for (int i = 0; i < exchange.size(); ++i) {
+    if (i != exchange.rank()) encounter.book(i, 0);
+  }
+}
+
+}  // namespace cairn::comm

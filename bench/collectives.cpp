@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "bench/collectives_bare.h"
 #include "bench/peer_python.h"
 #include "comm/net.h"
 #include "comm/net_listen.h"
@@ -204,6 +205,28 @@ std::vector<BenchRow> bench_tls(const BenchOptions& options, base::Log& log) {
 
 std::string human(int64_t bytes) { return bytes >= 1 << 20 ? fmt::format("{} MB", bytes >> 20) : fmt::format("{} KB", bytes >> 10); }
 
+// What is left to gain: two processes that do no more than read each other's memory.
+std::vector<BenchRow> bench_bare(const BenchOptions& options, base::Log& log) {
+  std::vector<BenchRow> rows;
+  if (cores() < 2) return rows;
+  const std::vector<int64_t> sizes{kSizes.begin(), kSizes.end()};
+  for (const std::string operation : {"all_reduce", "all_gather"}) {
+    std::map<int64_t, std::vector<double>> ours, bare;
+    for (int round = 0; round < kRounds; ++round) {
+      log.info("{} against bare memory: round {} of {}", operation, round + 1, kRounds);
+      const std::vector<double> times = bare_times(operation, sizes);
+      for (size_t i = 0; i < sizes.size(); ++i) bare[sizes[i]].push_back(times[i]);
+      const Times measured = run_ours({.setups = comm::make_net_setups(2), .from_group = true, .only = operation}, options.scratch);
+      for (const auto& [which, us] : measured) ours[which.second].push_back(us);
+    }
+    for (const int64_t bytes : sizes) {
+      rows.push_back(compare(fmt::format("{} {}, 2 ranks, group memory, bare memory", operation, human(bytes)), ours[bytes], bare[bytes],
+                             "us", Better::lower, bytes < 64 << 10 ? 0.3 : 0.6));
+    }
+  }
+  return rows;
+}
+
 double goal(bool against_mpi, bool from_group, int ranks, int64_t bytes) {
   if (!against_mpi) return 5;
   if (bytes < 64 << 10) return 1;
@@ -215,9 +238,10 @@ double goal(bool against_mpi, bool from_group, int ranks, int64_t bytes) {
 
 std::vector<BenchRow> bench_collectives(const BenchOptions& options, base::Log& log) {
   const bool known = std::find(kOperations.begin(), kOperations.end(), options.only) != kOperations.end();
-  if (!options.only.empty() && !known && options.only != "tls") {
-    base::fail_input("--case {}: the cases are all_reduce, all_gather, reduce_scatter, all_to_all and tls", options.only);
+  if (!options.only.empty() && !known && options.only != "tls" && options.only != "bare") {
+    base::fail_input("--case {}: the cases are all_reduce, all_gather, reduce_scatter, all_to_all, tls and bare", options.only);
   }
+  if (options.only == "bare") return bench_bare(options, log);
   std::vector<BenchRow> rows;
   if (!known) rows = bench_tls(options, log);
   if (options.only == "tls") return rows;

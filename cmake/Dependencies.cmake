@@ -17,6 +17,24 @@ target_link_libraries(cairn_flags INTERFACE ${CAIRN_FMT})
 target_compile_definitions(cairn_flags INTERFACE SPDLOG_FMT_EXTERNAL SPDLOG_HEADER_ONLY ASIO_STANDALONE TOML_HEADER_ONLY=1
   TOML_ENABLE_FORMATTERS=1)
 
+# Tokenizers: regular expressions and normal forms of Unicode. SentencePiece is optional: without it its models are refused with a
+# sentence that says what to install.
+option(CAIRN_SENTENCEPIECE "Read SentencePiece models where the library is found" ON)
+if(CAIRN_TORCH_ROOMS)
+  find_library(CAIRN_PCRE2 NAMES pcre2-8 REQUIRED)
+  find_library(CAIRN_UTF8PROC NAMES utf8proc REQUIRED)
+  if(CAIRN_SENTENCEPIECE)
+    find_library(CAIRN_SENTENCEPIECE_LIBRARY NAMES sentencepiece)
+    find_path(CAIRN_SENTENCEPIECE_INCLUDE sentencepiece_processor.h)
+  endif()
+  if(CAIRN_SENTENCEPIECE_LIBRARY AND CAIRN_SENTENCEPIECE_INCLUDE)
+    message(STATUS "SentencePiece: ${CAIRN_SENTENCEPIECE_LIBRARY}")
+  else()
+    unset(CAIRN_SENTENCEPIECE_LIBRARY CACHE)
+    message(STATUS "SentencePiece: not found (Debian: libsentencepiece-dev); its models cannot be read")
+  endif()
+endif()
+
 if(CAIRN_TORCH_ROOMS)
   set(CAIRN_TORCH "" CACHE PATH "The torch package folder of the wheel (holds include/ and lib/)")
   if(NOT EXISTS ${CAIRN_TORCH}/lib/libtorch_cpu.so)

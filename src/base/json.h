@@ -22,6 +22,7 @@ struct GuardedJson {
   Json value;                         // discarded where there is none
   std::optional<int64_t> invalid_at;  // the byte where the text stops being JSON, where one can be named; the first is 1
   bool too_deep = false;              // something lies within more than the allowed number of lists and objects
+  std::optional<std::string> repeated_key = std::nullopt;  // one object has this key twice: readers would take either value
 };
 GuardedJson parse_json_guarded(std::string_view text, int depth_max);
 

@@ -70,6 +70,32 @@ CLI::App* add_generate(CLI::App& app, GenerateArguments& a) {
   return command;
 }
 
+CLI::App* add_tokenize(CLI::App& app, TokenizeArguments& a) {
+  CLI::App* command = app.add_subcommand("tokenize", "Turn text into token ids or back, count tokens, or learn a tokenizer");
+  command->add_option("files", a.files, "Texts; without any, standard input");
+  command->add_option("--tokenizer", a.tokenizer,
+                      "tokenizer.json, a SentencePiece tokenizer.model, vocab.json (merges.txt beside it), or a folder with one of them");
+  command->add_option("--text", a.text, "A text, instead of files")->each([&a](const std::string&) { a.text_given = true; });
+  const char* shown = "What is printed (one of them)";
+  command->add_flag("--ids", a.ids, "The ids of each text on a line (this is what happens without any of these)")->group(shown);
+  command->add_flag("--json", a.json, "An object for each text: ids, and what each stands for")->group(shown);
+  command->add_flag("--count", a.count, "How many tokens and bytes each text has")->group(shown);
+  command->add_flag("--decode", a.decode, "The texts hold ids: the text that they stand for")->group(shown);
+  command->add_flag("--lines", a.lines, "Each line is a JSON text (with --decode: a JSON list of ids); a JSON line comes out for each");
+  command->add_flag("--add-special", a.add_special, "Put the tokens around a text that the tokenizer has for it (a Llama's <s>)");
+  command->add_flag("--plain-specials", a.plain_specials, "Text that reads like a special token is text all the same");
+  CLI::App* train = command->add_subcommand("train", "Learn a byte-level BPE from texts and write a tokenizer.json");
+  train->add_option("files", a.train_files, "Texts; without any, the built-in stories");
+  train->add_option("--vocab", a.vocab, "Tokens in all")->check(CLI::Range(257, 1 << 20))->capture_default_str();
+  train->add_option("--pattern", a.pattern, "How text is cut into words")
+      ->check(CLI::IsMember({"gpt2", "llama3", "qwen2"}))
+      ->capture_default_str();
+  train->add_option("--special", a.specials, "A special token; may be repeated")->allow_extra_args(false)->capture_default_str();
+  train->add_option("--out", a.out, "Where to write it")->required();
+  train->callback([&a] { a.train = true; });
+  return command;
+}
+
 CLI::App* add_prove(CLI::App& app, ProveArguments& a) {
   CLI::App* command = app.add_subcommand("prove", "Measure the claims of a published system; without a name, list the proofs");
   command->add_option("slug", a.slug, "Which system");
@@ -98,6 +124,7 @@ Commands add_commands(CLI::App& app, Arguments& into) {
   Commands commands;
   commands.emplace_back(add_train(app, into.train), Command::train);
   commands.emplace_back(add_generate(app, into.generate), Command::generate);
+  commands.emplace_back(add_tokenize(app, into.tokenize), Command::tokenize);
   commands.emplace_back(add_key(app, into.key), Command::key);
   commands.emplace_back(app.add_subcommand("doctor", "Show what this machine has and what will be used"), Command::doctor);
   commands.emplace_back(app.add_subcommand("version", "Print the versions of Cairn and libtorch"), Command::version);

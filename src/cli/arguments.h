@@ -34,6 +34,18 @@ struct GenerateArguments {
   bool greedy = false, json = false;
 };
 
+struct TokenizeArguments {
+  std::string tokenizer, text;
+  std::vector<std::string> files;
+  bool text_given = false, ids = false, json = false, count = false, decode = false, lines = false;
+  bool add_special = false, plain_specials = false;
+  // `tokenize train`.
+  bool train = false;
+  std::vector<std::string> train_files, specials{"<|endoftext|>"};
+  int64_t vocab = 4096;
+  std::string out, pattern = "gpt2";
+};
+
 struct ProveArguments {
   std::string slug;
   study::ProofOptions options;
@@ -47,13 +59,14 @@ struct BenchArguments {
   bool json = false;
 };
 
-enum class Command { train, generate, key, doctor, version, reference, prove, bench };
+enum class Command { train, generate, tokenize, key, doctor, version, reference, prove, bench };
 
 // The command that was asked for. Its own struct is filled, the others hold their defaults.
 struct Arguments {
   Command command{};
   TrainArguments train;
   GenerateArguments generate;
+  TokenizeArguments tokenize;
   KeyArguments key;
   ProveArguments prove;
   BenchArguments bench;

@@ -8,6 +8,7 @@ struct BenchArguments;
 struct GenerateArguments;
 struct KeyArguments;
 struct ProveArguments;
+struct TokenizeArguments;
 struct TrainArguments;
 
 // The program: parses the arguments, runs the command, and returns the exit code. 2: wrong recipe or arguments, 3: failed run,
@@ -17,6 +18,7 @@ int run(int argc, char** argv);
 // Each runs one command and gives the exit code. `command_line` is what ranks are started with again.
 int train_command(const TrainArguments& a, const std::vector<std::string>& command_line);
 int generate_command(const GenerateArguments& a);
+int tokenize_command(const TokenizeArguments& a);
 int key_command(const KeyArguments& a);
 int doctor_command();
 int version_command();

@@ -23,6 +23,8 @@ int run_command(const Arguments& arguments, const std::vector<std::string>& comm
       return train_command(arguments.train, command_line);
     case Command::generate:
       return generate_command(arguments.generate);
+    case Command::tokenize:
+      return tokenize_command(arguments.tokenize);
     case Command::key:
       return key_command(arguments.key);
     case Command::doctor:

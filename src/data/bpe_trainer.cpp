@@ -3,19 +3,20 @@
 #include <algorithm>
 #include <queue>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
 
 #include "base/check.h"
-#include "data/tokenizer.h"
-#include "data/word_split.h"
 
 namespace cairn::data {
 namespace {
 
 // A longer word (a page without spaces) is learned from in pieces of this size, which keeps every merge cheap.
 constexpr size_t kWordBytes = 256;
+// What one thread counts at a time.
+constexpr size_t kChunkBytes = 1 << 18;
 
 struct Pair {
   int32_t left = 0;
@@ -49,17 +50,46 @@ struct Candidate {
   }
 };
 
-std::vector<Word> count_words(std::span<const std::string_view> texts) {
-  std::unordered_map<std::string_view, int64_t> counts;
-  for (const std::string_view text : texts) {
-    for_each_word(text, [&](std::string_view word) {
-      for (; word.size() > kWordBytes; word.remove_prefix(kWordBytes)) ++counts[word.substr(0, kWordBytes)];
-      ++counts[word];
-    });
+using WordCounts = std::unordered_map<std::string_view, int64_t>;
+
+void count_words(std::string_view text, WordPattern pattern, WordCounts& counts) {
+  for_each_word(pattern, text, [&](std::string_view word) {
+    for (; word.size() > kWordBytes; word.remove_prefix(kWordBytes)) ++counts[word.substr(0, kWordBytes)];
+    ++counts[word];
+  });
+}
+
+// The texts in pieces of about kChunkBytes, cut where words end.
+std::vector<std::string_view> in_chunks(std::span<const std::string_view> texts, WordPattern pattern) {
+  std::vector<std::string_view> chunks;
+  for (std::string_view text : texts) {
+    while (text.size() > kChunkBytes) {
+      size_t at = kChunkBytes;
+      while (at < text.size() && !is_word_border(pattern, text[at - 1], text[at])) ++at;
+      chunks.push_back(text.substr(0, at));
+      text.remove_prefix(at);
+    }
+    chunks.push_back(text);
   }
+  return chunks;
+}
+
+std::vector<Word> count_words(std::span<const std::string_view> texts, WordPattern pattern, int threads) {
+  const std::vector<std::string_view> chunks = in_chunks(texts, pattern);
+  std::vector<WordCounts> parts(static_cast<size_t>(std::max(1, threads)));
+  const auto count_part = [&](size_t part) {
+    for (size_t i = part; i < chunks.size(); i += parts.size()) count_words(chunks[i], pattern, parts[part]);
+  };
+  {
+    std::vector<std::jthread> crew;
+    for (size_t part = 1; part < parts.size(); ++part) crew.emplace_back(count_part, part);
+    count_part(0);
+  }
+  for (size_t part = 1; part < parts.size(); ++part)
+    for (const auto& [word, count] : parts[part]) parts[0][word] += count;
   std::vector<Word> words;
-  words.reserve(counts.size());
-  for (const auto& [bytes, count] : counts) {
+  words.reserve(parts[0].size());
+  for (const auto& [bytes, count] : parts[0]) {
     Word& word = words.emplace_back();
     word.count = count;
     for (const char c : bytes) word.ids.push_back(static_cast<uint8_t>(c));
@@ -147,13 +177,16 @@ class Trainer {
 
 }  // namespace
 
-Bpe train_bpe(std::span<const std::string_view> texts, int64_t vocab) {
-  CAIRN_CHECK(vocab >= 257, "vocab = {}: 256 bytes and {} must fit", vocab, kEndOfText);
+Bpe train_bpe(std::span<const std::string_view> texts, const BpeTraining& training) {
+  const auto specials = static_cast<int64_t>(training.specials.size());
+  CAIRN_CHECK(training.vocab >= 256 + specials, "vocab = {}: 256 bytes and {} special tokens must fit", training.vocab, specials);
   Bpe bpe;
+  const Cut::Kind kinds[] = {Cut::Kind::gpt2, Cut::Kind::llama3, Cut::Kind::qwen2};
+  bpe.cuts = {{kinds[static_cast<int>(training.pattern)]}};
   for (int byte = 0; byte < 256; ++byte) bpe.pieces.emplace_back(1, static_cast<char>(byte));
   std::unordered_map<std::string, int32_t> ids;  // two merges may spell one piece: it keeps one id
-  Trainer trainer(count_words(texts));
-  while (static_cast<int64_t>(bpe.pieces.size()) + 1 < vocab) {
+  Trainer trainer(count_words(texts, training.pattern, training.threads));
+  while (static_cast<int64_t>(bpe.pieces.size()) + specials < training.vocab) {
     const Candidate best = trainer.best();
     if (best.count < 2) break;
     std::string piece = bpe.pieces[best.pair.left] + bpe.pieces[best.pair.right];
@@ -162,8 +195,10 @@ Bpe train_bpe(std::span<const std::string_view> texts, int64_t vocab) {
     bpe.merges.push_back({best.pair.left, best.pair.right, entry->second});
     trainer.merge(best.pair, entry->second);
   }
-  bpe.specials.push_back({static_cast<int32_t>(bpe.pieces.size()), std::string(kEndOfText)});
-  bpe.pieces.emplace_back(kEndOfText);
+  for (const std::string& special : training.specials) {
+    bpe.added.push_back({.id = static_cast<int32_t>(bpe.pieces.size()), .text = special});
+    bpe.pieces.push_back(special);
+  }
   return bpe;
 }
 

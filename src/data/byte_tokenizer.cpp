@@ -1,7 +1,7 @@
 #include "data/byte_tokenizer.h"
 
 #include "base/check.h"
-#include "data/special_split.h"
+#include "data/bpe.h"
 #include "data/tokenizer_json.h"
 
 namespace cairn::data {
@@ -11,16 +11,16 @@ constexpr int32_t kBytes = 256;
 
 class ByteTokenizer final : public Tokenizer {
  public:
-  std::vector<int32_t> encode(std::string_view text) const override {
-    std::vector<int32_t> ids;
-    ids.reserve(text.size());
-    for_each_part(
-        text, std::span(&end_, 1),
-        [&](std::string_view part) {
-          for (const char c : part) ids.push_back(static_cast<uint8_t>(c));
-        },
-        [&](int32_t id) { ids.push_back(id); });
-    return ids;
+  using Tokenizer::encode;
+
+  void encode(std::string_view text, const EncodeOptions& options, std::vector<int32_t>& into) const override {
+    while (!text.empty()) {
+      const size_t end = options.parse_special ? text.find(kEndOfText) : std::string_view::npos;
+      for (const char c : text.substr(0, end)) into.push_back(static_cast<uint8_t>(c));
+      if (end == std::string_view::npos) return;
+      into.push_back(kBytes);
+      text.remove_prefix(end + kEndOfText.size());
+    }
   }
 
   std::string decode(std::span<const int32_t> ids) const override {
@@ -36,18 +36,25 @@ class ByteTokenizer final : public Tokenizer {
     return text;
   }
 
+  std::string piece(int32_t id) const override { return decode(std::span(&id, 1)); }
   int64_t vocab_size() const override { return kBytes + 1; }
-  int32_t end_of_text() const override { return kBytes; }
+  bool is_special(int32_t id) const override { return id == kBytes; }
+  // Anywhere but within the one special token, which holds no space.
+  bool is_border(char, char after) const override { return after == ' '; }
+
+  std::optional<int32_t> id_of(std::string_view token) const override {
+    if (token == kEndOfText) return kBytes;
+    return token.size() == 1 ? std::optional<int32_t>(static_cast<uint8_t>(token[0])) : std::nullopt;
+  }
 
   std::string json() const override {
-    Bpe bpe{.pieces = {}, .merges = {}, .specials = {end_}, .words = false};
+    Bpe bpe;
+    bpe.cuts.clear();
+    bpe.added = {{kBytes, std::string(kEndOfText)}};
     for (int byte = 0; byte < kBytes; ++byte) bpe.pieces.emplace_back(1, static_cast<char>(byte));
     bpe.pieces.emplace_back(kEndOfText);
     return write_tokenizer_json(bpe);
   }
-
- private:
-  SpecialToken end_{kBytes, std::string(kEndOfText)};
 };
 
 }  // namespace

@@ -9,7 +9,7 @@ MergeTable::MergeTable(std::span<const Merge> merges) : slots_(std::bit_ceil(2 *
     const auto [left, right, result] = merges[rank];
     size_t slot = start(left, right);
     while (slots_[slot].rank >= 0 && (slots_[slot].left != left || slots_[slot].right != right)) slot = (slot + 1) & mask_;
-    if (slots_[slot].rank < 0) slots_[slot] = {left, right, static_cast<int32_t>(rank)};
+    slots_[slot] = {left, right, static_cast<int32_t>(rank)};
   }
 }
 

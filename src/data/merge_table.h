@@ -13,7 +13,8 @@ class MergeTable {
  public:
   explicit MergeTable(std::span<const Merge> merges);
 
-  // The rank of the merge of this pair (0 is applied first), or -1. Of two merges of one pair the first counts.
+  // The rank of the merge of this pair (0 is applied first), or -1. Of two merges of one pair the last counts, as in the `tokenizers`
+  // library.
   int32_t rank(int32_t left, int32_t right) const {
     for (size_t slot = start(left, right);; slot = (slot + 1) & mask_) {
       const Slot& here = slots_[slot];

@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "base/check.h"
-#include "data/word_split.h"
 
 namespace cairn::data {
 namespace {
@@ -20,21 +19,21 @@ struct Piece {
   bool ends_document = false;
 };
 
-// Where to cut `text` after at least `bytes`: at a border of words, so that the ids do not change.
-size_t cut(std::string_view text, size_t bytes) {
+// Where to cut `text` after at least `bytes`: at a border, so that the ids do not change.
+size_t cut(const Tokenizer& tokenizer, std::string_view text, size_t bytes) {
   for (size_t at = bytes; at < text.size(); ++at)
-    if (is_border(text[at - 1], text[at])) return at;
+    if (tokenizer.is_border(text[at - 1], text[at])) return at;
   return text.size();
 }
 
 // Pieces of a chunk's size, with many small documents in one.
-std::vector<std::vector<Piece>> plan(const Documents& documents, int64_t chunk_bytes) {
+std::vector<std::vector<Piece>> plan(const Documents& documents, const Tokenizer& tokenizer, int64_t chunk_bytes) {
   std::vector<std::vector<Piece>> chunks(1);
   int64_t filled = 0;
   for (const Documents::Span& span : documents.spans) {
     for (int64_t begin = span.begin; begin < span.end;) {
       const std::string_view rest = std::string_view(documents.text).substr(begin, span.end - begin);
-      const auto end = begin + static_cast<int64_t>(cut(rest, static_cast<size_t>(chunk_bytes)));
+      const auto end = begin + static_cast<int64_t>(cut(tokenizer, rest, static_cast<size_t>(chunk_bytes)));
       if (filled > 0 && filled + (end - begin) > chunk_bytes) {
         chunks.emplace_back();
         filled = 0;
@@ -47,14 +46,13 @@ std::vector<std::vector<Piece>> plan(const Documents& documents, int64_t chunk_b
   return chunks;
 }
 
-// The pieces of a chunk are encoded in one go, markers between them, so that they share what a tokenizer remembers of words.
 std::vector<int32_t> encode_chunk(const Documents& documents, const Tokenizer& tokenizer, const std::vector<Piece>& pieces) {
-  std::string text;
+  std::vector<int32_t> ids;
   for (const Piece& piece : pieces) {
-    text += std::string_view(documents.text).substr(piece.begin, piece.end - piece.begin);
-    if (piece.ends_document) text += kEndOfText;
+    tokenizer.encode(std::string_view(documents.text).substr(piece.begin, piece.end - piece.begin), {}, ids);
+    if (piece.ends_document) ids.push_back(tokenizer.end_of_text());
   }
-  return tokenizer.encode(text);
+  return ids;
 }
 
 // Threads that take chunks in turn; the first exception ends the work and is carried to the caller.
@@ -116,7 +114,7 @@ class Crew {
 
 std::vector<int32_t> tokenize(const Documents& documents, const Tokenizer& tokenizer, const TokenizeOptions& options) {
   CAIRN_CHECK(options.threads >= 1 && options.chunk_bytes >= 1, "{} threads, chunks of {} bytes", options.threads, options.chunk_bytes);
-  const std::vector<std::vector<Piece>> chunks = plan(documents, options.chunk_bytes);
+  const std::vector<std::vector<Piece>> chunks = plan(documents, tokenizer, options.chunk_bytes);
   const int threads = static_cast<int>(std::min<size_t>(options.threads, chunks.size()));
   std::optional<Crew> crew;
   if (threads > 1) crew.emplace(documents, tokenizer, chunks, threads);

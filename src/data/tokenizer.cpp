@@ -1,9 +1,31 @@
 #include "data/tokenizer.h"
 
+#include "base/check.h"
 #include "base/checksum.h"
 
 namespace cairn::data {
 
-uint64_t hash(const Tokenizer& tokenizer) { return base::checksum(tokenizer.json()); }
+std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  std::vector<int32_t> ids;
+  ids.reserve(text.size() / 3 + 8);
+  encode(text, options, ids);
+  return ids;
+}
+
+int32_t Tokenizer::end_of_text() const {
+  for (const std::string_view name : {kEndOfText, std::string_view("<|end_of_text|>"), std::string_view("</s>"), std::string_view("<eos>"),
+                                      std::string_view("<|im_end|>")})
+    if (const std::optional<int32_t> id = id_of(name)) return *id;
+  base::fail_input("the tokenizer has no token that ends a document: add one of <|endoftext|>, <|end_of_text|>, </s>, <eos>, <|im_end|>");
+}
+
+std::optional<int32_t> Tokenizer::begin_of_text() const {
+  for (const char* name : {"<s>", "<|begin_of_text|>", "<bos>"})
+    if (const std::optional<int32_t> id = id_of(name)) return id;
+  return std::nullopt;
+}
+
+// The number changes when the same file gives other ids than before. (2: Unicode's letters, numbers and spaces.)
+uint64_t hash(const Tokenizer& tokenizer) { return base::checksum(tokenizer.json() + "\nids 2"); }
 
 }  // namespace cairn::data

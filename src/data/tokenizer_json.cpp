@@ -7,14 +7,14 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "data/byte_letters.h"
-#include "data/tokenizer.h"
+#include "data/piece_text.h"
+#include "data/tokenizer_parts.h"
 
 namespace cairn::data {
 namespace {
 
 using base::Json;
 
-constexpr size_t kFileBytes = 64 << 20;
 constexpr size_t kPieces = 1 << 20;
 constexpr int kDepth = 16;  // of nested lists and objects; the format needs 4
 
@@ -33,15 +33,25 @@ class Reader {
  public:
   explicit Reader(const std::string& name) : name_(name) {}
 
-  Bpe read(std::string_view text) {
-    const Json root = parse(text);
+  Bpe read(const Json& root) {
+    if (!root.is_object()) refuse("holds no JSON object: not a tokenizer.json");
     const Json& model = object_at(root, "model");
-    check_kind(root, model);
+    read_model_options(model);
+    read_tokenizer_parts(root, name_, bpe_);
     read_added(root);
     read_vocab(object_at(model, "vocab"));
     read_merges(model);
-    check_bytes();
+    check_pieces(model);
     return std::move(bpe_);
+  }
+
+  Json parse(std::string_view text) const {
+    if (text.size() > kTokenizerFileBytes) refuse("{} bytes, and a tokenizer.json has at most {}", text.size(), kTokenizerFileBytes);
+    base::GuardedJson read = base::parse_json_guarded(text, kDepth);
+    if (read.repeated_key) refuse("the key \"{}\" stands twice in one object", *read.repeated_key);
+    if (read.too_deep) refuse("nested more than {} deep: not a tokenizer.json", kDepth);
+    if (read.invalid_at) refuse("not valid JSON at byte {}", *read.invalid_at);
+    return std::move(read.value);
   }
 
  private:
@@ -50,66 +60,69 @@ class Reader {
     base::fail_input("{}: {}", name_, fmt::format(format, std::forward<Args>(args)...));
   }
 
-  Json parse(std::string_view text) const {
-    if (text.size() > kFileBytes) refuse("{} bytes, and a tokenizer.json has at most {}", text.size(), kFileBytes);
-    base::GuardedJson read = base::parse_json_guarded(text, kDepth);
-    if (read.too_deep) refuse("nested more than {} deep: not a tokenizer.json", kDepth);
-    if (read.invalid_at) refuse("not valid JSON at byte {}", *read.invalid_at);
-    if (!read.value.is_object()) refuse("holds no JSON object: not a tokenizer.json");
-    return std::move(read.value);
-  }
-
   const Json& object_at(const Json& parent, const char* key) const {
     const auto at = parent.find(key);
     if (at == parent.end() || !at->is_object()) refuse("has no \"{}\" object: not a tokenizer.json of a BPE", key);
     return *at;
   }
 
-  // Refuses whatever would give other ids than the plain byte-level form.
-  void check_kind(const Json& root, const Json& model) {
+  // Refuses whatever would give other ids than the merges as they stand.
+  void read_model_options(const Json& model) {
     if (const std::string type = type_of(model); !type.empty() && type != "BPE")
-      refuse("model type \"{}\": only byte-level BPE can be read", type);
+      refuse("model type \"{}\": only BPE can be read{}", type,
+             type == "Unigram" ? " (a SentencePiece tokenizer.model of this kind can)" : "");
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
-      if (!is_null_or(model, key, "")) refuse("model.{} is set: only byte-level BPE can be read", key);
-    for (const char* key : {"byte_fallback", "ignore_merges"})
-      if (!is_null_or(model, key, false)) refuse("model.{} is set: only plain byte-level BPE can be read", key);
+      if (!is_null_or(model, key, "")) refuse("model.{} is set: not supported", key);
     if (!is_null_or(model, "dropout", 0.0)) refuse("model.dropout is set: ids would be random");
-    if (!is_null_or(root, "normalizer", nullptr)) refuse("has a normalizer: only text as it stands can be read");
-    for (const char* part : {"pre_tokenizer", "decoder"}) {
-      const Json& object = object_at(root, part);
-      if (type_of(object) != "ByteLevel") refuse("{} type \"{}\": only ByteLevel can be read", part, type_of(object));
+    for (const auto& [key, into] : {std::pair("byte_fallback", &bpe_.byte_fallback), std::pair("fuse_unk", &bpe_.fuse_unknown),
+                                    std::pair("ignore_merges", &bpe_.whole_words)}) {
+      const auto at = model.find(key);
+      if (at == model.end() || at->is_null()) continue;
+      if (!at->is_boolean()) refuse("model.{} is {}: must be true or false", key, base::compact(*at));
+      *into = at->get<bool>();
     }
-    const Json& words = root["pre_tokenizer"];
-    if (!is_null_or(words, "add_prefix_space", false)) refuse("pre_tokenizer.add_prefix_space is set: not supported");
-    bpe_.words = is_null_or(words, "use_regex", true);
-    const auto post = root.find("post_processor");
-    if (post != root.end() && !post->is_null() && (!post->is_object() || type_of(*post) != "ByteLevel"))
-      refuse("post_processor type \"{}\": only ByteLevel can be read", post->is_object() ? type_of(*post) : "?");
   }
 
   void read_added(const Json& root) {
     const auto added = root.find("added_tokens");
-    if (added == root.end() || !added->is_array()) refuse("has no \"added_tokens\" list");
+    if (added == root.end() || added->is_null()) return;
+    if (!added->is_array()) refuse("\"added_tokens\" is no list");
     if (added->size() > kPieces) refuse("{} added tokens, and at most {} are read", added->size(), kPieces);
     for (const Json& token : *added) {
       if (!token.is_object() || !token.contains("content") || !token["content"].is_string()) refuse("an added token has no \"content\"");
-      const std::string content = token["content"].get<std::string>();
-      for (const char* key : {"lstrip", "rstrip", "single_word"})
-        if (!is_null_or(token, key, false)) refuse("added token \"{}\" has {} set: not supported", content, key);
-      if (content.empty()) refuse("an added token is empty");
-      put(token.value("id", Json()), content, content);
-      bpe_.specials.push_back({ids_.at(content), content});
+      AddedToken read{.id = 0, .text = token["content"].get<std::string>(), .in_vocab = false};
+      if (read.text.empty()) refuse("an added token is empty");
+      for (const auto& [key, into] :
+           {std::pair("special", &read.special), std::pair("normalized", &read.normalized), std::pair("lstrip", &read.left_strip),
+            std::pair("rstrip", &read.right_strip), std::pair("single_word", &read.single_word)})
+        *into = flag_of(token, key, read.text);
+      put(token.value("id", Json()), read.text, read.text);
+      read.id = ids_.at(read.text);
+      bpe_.added.push_back(std::move(read));
     }
+  }
+
+  bool flag_of(const Json& token, const char* key, const std::string& text) const {
+    const auto at = token.find(key);
+    if (at == token.end() || at->is_null()) return false;
+    if (!at->is_boolean()) refuse("added token \"{}\" has {} {}: must be true or false", text, key, base::compact(*at));
+    return at->get<bool>();
   }
 
   void read_vocab(const Json& vocab) {
     if (vocab.size() > kPieces) refuse("{} pieces, and at most {} are read", vocab.size(), kPieces);
+    std::unordered_map<std::string_view, AddedToken*> added;
+    for (AddedToken& token : bpe_.added) added.emplace(token.text, &token);
     for (const auto& [written, id] : vocab.items()) {
-      const auto known = ids_.find(written);
-      if (known != ids_.end() && id == known->second) continue;  // an added token, listed here too
-      const std::optional<std::string> piece = from_letters(written);
-      if (!piece || piece->empty()) refuse("piece \"{}\" is not written in byte letters", written);
-      put(id, written, *piece);
+      if (const auto known = added.find(written); known != added.end()) {
+        if (id != known->second->id)
+          refuse("\"{}\" has id {} in the vocabulary and {} among the added tokens", written, base::compact(id), known->second->id);
+        known->second->in_vocab = true;
+        continue;
+      }
+      if (written.empty()) refuse("a piece is empty");
+      // A piece that is not in letters never comes out of bytes; it stands for itself.
+      put(id, written, bpe_.bytes ? from_letters(written).value_or(written) : written);
     }
     bpe_.pieces.resize(by_id_.size());
     for (size_t id = 0; id < by_id_.size(); ++id) {
@@ -156,13 +169,25 @@ class Reader {
     return at->second;
   }
 
-  void check_bytes() const {
-    std::array<bool, 256> seen{};
-    for (const std::string& piece : bpe_.pieces)
-      if (piece.size() == 1) seen[static_cast<uint8_t>(piece[0])] = true;
-    for (size_t byte = 0; byte < seen.size(); ++byte)
-      if (!seen[byte]) refuse("no piece for byte 0x{:02x}: not a byte-level BPE", byte);
-    if (!ids_.contains(std::string(kEndOfText))) refuse("has no added token \"{}\"", kEndOfText);
+  void check_pieces(const Json& model) {
+    if (bpe_.bytes) {
+      std::array<bool, 256> seen{};
+      for (const std::string& piece : bpe_.pieces)
+        if (piece.size() == 1) seen[static_cast<uint8_t>(piece[0])] = true;
+      for (size_t byte = 0; byte < seen.size(); ++byte)
+        if (!seen[byte]) refuse("no piece for byte 0x{:02x}: not a byte-level BPE", byte);
+    } else if (bpe_.byte_fallback) {
+      for (int byte = 0; byte < 256; ++byte)
+        if (!ids_.contains(byte_piece(byte))) refuse("model.byte_fallback is set, and there is no piece {}", byte_piece(byte));
+    }
+    for (const std::vector<int32_t>* ids : {&bpe_.begin, &bpe_.end})
+      for (const int32_t id : *ids)
+        if (id >= static_cast<int64_t>(bpe_.pieces.size())) refuse("the post_processor adds id {}, which no token has", id);
+    const auto unknown = model.find("unk_token");
+    if (bpe_.bytes || unknown == model.end() || unknown->is_null()) return;
+    const auto found = unknown->is_string() ? ids_.find(unknown->get<std::string>()) : ids_.end();
+    if (found == ids_.end()) refuse("model.unk_token {} is not in the vocabulary", base::compact(*unknown));
+    bpe_.unknown = found->second;
   }
 
   const std::string& name_;
@@ -173,48 +198,11 @@ class Reader {
 
 }  // namespace
 
-Bpe read_tokenizer_json(std::string_view text, const std::string& name) { return Reader(name).read(text); }
-
-std::string write_tokenizer_json(const Bpe& bpe) {
-  const auto quoted = [](const std::string& text) { return base::compact(Json(text)); };
-  const auto is_special = [&](size_t id) {
-    for (const SpecialToken& token : bpe.specials)
-      if (token.id == static_cast<int32_t>(id)) return true;
-    return false;
-  };
-  std::string out = "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [";
-  const char* comma = "";
-  for (const SpecialToken& token : bpe.specials) {
-    out += fmt::format(
-        "{}\n    {{\"id\": {}, \"content\": {}, \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
-        "\"normalized\": false, \"special\": true}}",
-        comma, token.id, quoted(token.text));
-    comma = ",";
-  }
-  const std::string byte_level =
-      fmt::format("{{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": {}}}", bpe.words);
-  out += fmt::format("\n  ],\n  \"normalizer\": null,\n  \"pre_tokenizer\": {0},\n  \"post_processor\": null,\n  \"decoder\": {0},\n",
-                     byte_level);
-  out +=
-      "  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
-      "    \"continuing_subword_prefix\": null,\n"
-      "    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n    \"byte_fallback\": false,\n    \"ignore_merges\": false,\n"
-      "    \"vocab\": {";
-  std::vector<std::string> written(bpe.pieces.size());
-  comma = "";
-  for (size_t id = 0; id < bpe.pieces.size(); ++id) {
-    written[id] = is_special(id) ? bpe.pieces[id] : to_letters(bpe.pieces[id]);
-    out += fmt::format("{}\n      {}: {}", comma, quoted(written[id]), id);
-    comma = ",";
-  }
-  out += "\n    },\n    \"merges\": [";
-  comma = "";
-  for (const Merge& merge : bpe.merges) {
-    out += fmt::format("{}\n      {}", comma, quoted(written[merge.left] + " " + written[merge.right]));
-    comma = ",";
-  }
-  out += "\n    ]\n  }\n}\n";
-  return out;
+Bpe read_tokenizer_json(std::string_view json, const std::string& name) {
+  Reader reader(name);
+  return reader.read(reader.parse(json));
 }
+
+Bpe bpe_of_json(const Json& root, const std::string& name) { return Reader(name).read(root); }
 
 }  // namespace cairn::data

@@ -64,10 +64,13 @@ TEST(Tokenize, TellsHowFarItIs) {
 
 class Failing final : public Tokenizer {
  public:
-  std::vector<int32_t> encode(std::string_view) const override { base::fail_input("no luck"); }
+  void encode(std::string_view, const EncodeOptions&, std::vector<int32_t>&) const override { base::fail_input("no luck"); }
   std::string decode(std::span<const int32_t>) const override { return ""; }
+  std::string piece(int32_t) const override { return ""; }
   int64_t vocab_size() const override { return 1; }
-  int32_t end_of_text() const override { return 0; }
+  std::optional<int32_t> id_of(std::string_view) const override { return 0; }
+  bool is_special(int32_t) const override { return false; }
+  bool is_border(char, char after) const override { return after == ' '; }
   std::string json() const override { return ""; }
 };
 

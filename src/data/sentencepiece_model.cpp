@@ -1,0 +1,117 @@
+#include "data/sentencepiece_model.h"
+
+#include <cstring>
+
+#include "base/check.h"
+
+namespace cairn::data {
+namespace {
+
+constexpr size_t kPiecesMax = 1 << 20;
+
+// Reads a protocol buffer field by field: a number and its value, which is a varint, four or eight bytes, or a text.
+class Fields {
+ public:
+  Fields(std::string_view bytes, const std::string& name) : bytes_(bytes), name_(name) {}
+
+  // Goes to the next field; false at the end.
+  bool next() {
+    if (bytes_.empty()) return false;
+    const uint64_t tag = varint();
+    field = tag >> 3;
+    switch (tag & 7) {
+      case 0:
+        number = varint();
+        return true;
+      case 1:
+        text = take(8);
+        return true;
+      case 2:
+        text = take(varint());
+        return true;
+      case 5:
+        text = take(4);
+        return true;
+      default:
+        refuse();
+    }
+  }
+  float real() const {
+    float value = 0;
+    if (text.size() != sizeof value) refuse();
+    std::memcpy(&value, text.data(), sizeof value);
+    return value;
+  }
+
+  uint64_t field = 0, number = 0;
+  std::string_view text;
+
+ private:
+  [[noreturn]] void refuse() const { base::fail_input("{}: not a SentencePiece model", name_); }
+
+  std::string_view take(uint64_t count) {
+    if (count > bytes_.size()) refuse();
+    const std::string_view taken = bytes_.substr(0, count);
+    bytes_.remove_prefix(count);
+    return taken;
+  }
+  uint64_t varint() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      const auto byte = static_cast<uint8_t>(take(1)[0]);
+      value |= static_cast<uint64_t>(byte & 0x7f) << shift;
+      if (byte < 0x80) return value;
+    }
+    refuse();
+  }
+
+  std::string_view bytes_;
+  const std::string& name_;
+};
+
+ScoredPiece read_piece(std::string_view bytes, const std::string& name) {
+  ScoredPiece piece;
+  Fields fields(bytes, name);
+  while (fields.next()) {
+    if (fields.field == 1) piece.text = fields.text;
+    if (fields.field == 2) piece.score = fields.real();
+    if (fields.field == 3) {
+      if (fields.number < 1 || fields.number > 6) base::fail_input("{}: piece \"{}\" is of kind {}", name, piece.text, fields.number);
+      piece.kind = static_cast<ScoredPiece::Kind>(fields.number - 1);
+    }
+  }
+  return piece;
+}
+
+}  // namespace
+
+SentencepieceModel read_sentencepiece_model(std::string_view bytes, const std::string& name) {
+  SentencepieceModel model;
+  Fields fields(bytes, name);
+  while (fields.next()) {
+    if (fields.field == 1) {
+      if (model.pieces.size() == kPiecesMax) base::fail_input("{}: more than {} pieces", name, kPiecesMax);
+      model.pieces.push_back(read_piece(fields.text, name));
+      if (model.pieces.back().text.empty()) base::fail_input("{}: piece {} is empty", name, model.pieces.size() - 1);
+    } else if (fields.field == 2) {
+      Fields trainer(fields.text, name);
+      while (trainer.next()) {
+        if (trainer.field != 3) continue;
+        if (trainer.number < 1 || trainer.number > 4) base::fail_input("{}: a model of kind {}", name, trainer.number);
+        model.kind = static_cast<SentencepieceModel::Kind>(trainer.number);
+      }
+    } else if (fields.field == 3) {
+      Fields normalizer(fields.text, name);
+      while (normalizer.next()) {
+        if (normalizer.field == 1) model.normalizer = normalizer.text;
+        if (normalizer.field == 2) model.character_map = normalizer.text;
+        if (normalizer.field == 3) model.add_dummy_prefix = normalizer.number != 0;
+        if (normalizer.field == 4) model.remove_extra_whitespaces = normalizer.number != 0;
+      }
+    }
+  }
+  if (model.pieces.empty()) base::fail_input("{}: not a SentencePiece model (it has no pieces)", name);
+  return model;
+}
+
+}  // namespace cairn::data

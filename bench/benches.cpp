@@ -4,12 +4,15 @@
 namespace cairn::study {
 
 std::vector<BenchRow> bench_collectives(const BenchOptions&, base::Log&);
+std::vector<BenchRow> bench_tokenizer(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_train_cpu(const BenchOptions&, base::Log&);
 
 const std::vector<Bench>& benches() {
   static const std::vector<Bench> list{
       {"collectives", "Ranks of one machine against Open MPI and torch.distributed/Gloo: four collectives, 4 KB to 64 MB, 2 and 4 ranks.",
        bench_collectives},
+      {"tokenizer", "Encoding on one thread against the PyPI package `tokenizers`: three patterns, MB/s; --data FILE for another text.",
+       bench_tokenizer},
       {"train-cpu", "Training on this CPU against PyTorch eager: tokens/s, time to the first step, peak memory.", bench_train_cpu}};
   return list;
 }

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <vector>
 
 #include "study/benches.h"
 
@@ -7,5 +8,9 @@ namespace cairn::study {
 
 // An environment of PyTorch's own, made on first use: the same wheel as the libtorch that Cairn runs on. The path of its interpreter.
 std::string peer_python(const BenchOptions& options, base::Log& log);
+
+// One with other packages, kept under `name`; `cost` says what making it takes.
+std::string peer_python(const BenchOptions& options, base::Log& log, const std::string& name, const std::vector<std::string>& packages,
+                        const std::string& cost);
 
 }  // namespace cairn::study

@@ -81,6 +81,7 @@ CLI::App* add_tokenize(CLI::App& app, TokenizeArguments& a) {
   command->add_flag("--json", a.json, "An object for each text: ids, and what each stands for")->group(shown);
   command->add_flag("--count", a.count, "How many tokens and bytes each text has")->group(shown);
   command->add_flag("--decode", a.decode, "The texts hold ids: the text that they stand for")->group(shown);
+  command->add_flag("--tokenizer-json", a.tokenizer_json, "The tokenizer itself, as a Hugging Face tokenizer.json")->group(shown);
   command->add_flag("--lines", a.lines, "Each line is a JSON text (with --decode: a JSON list of ids); a JSON line comes out for each");
   command->add_flag("--add-special", a.add_special, "Put the tokens around a text that the tokenizer has for it (a Llama's <s>)");
   command->add_flag("--plain-specials", a.plain_specials, "Text that reads like a special token is text all the same");
@@ -112,6 +113,7 @@ CLI::App* add_bench(CLI::App& app, BenchArguments& a) {
   CLI::App* command = app.add_subcommand("bench", "Measure ours against a peer in one run; without a name, list the benches");
   command->add_option("name", a.name, "Which bench");
   command->add_option("--case", a.options.only, "One case of it");
+  command->add_option("--data", a.options.data, "A text file to measure on, where a bench reads text");
   command->add_flag("--json", a.json, "Print the rows as JSON, and nothing else");
   command->footer("A ratio above 1 means ours is better. Exits with 0 only if every goal is reached.");
   return command;

@@ -37,7 +37,7 @@ struct GenerateArguments {
 struct TokenizeArguments {
   std::string tokenizer, text;
   std::vector<std::string> files;
-  bool text_given = false, ids = false, json = false, count = false, decode = false, lines = false;
+  bool text_given = false, ids = false, json = false, count = false, decode = false, tokenizer_json = false, lines = false;
   bool add_special = false, plain_specials = false;
   // `tokenize train`.
   bool train = false;

@@ -142,9 +142,14 @@ int tokenize_command(const TokenizeArguments& a) {
   if (a.train) return train_tokenizer(a);
   if (a.tokenizer.empty())
     base::fail_input("tokenize: needs --tokenizer FILE (a tokenizer.json, tokenizer.model, vocab.json or their folder)");
-  if (a.ids + a.json + a.count + a.decode > 1) base::fail_input("tokenize: give one of --ids, --json, --count and --decode");
+  if (a.ids + a.json + a.count + a.decode + a.tokenizer_json > 1)
+    base::fail_input("tokenize: give one of --ids, --json, --count, --decode and --tokenizer-json");
   if (a.lines && (a.json || a.count)) base::fail_input("tokenize: --lines goes with --ids or --decode");
   const std::unique_ptr<data::Tokenizer> tokenizer = data::open_tokenizer(a.tokenizer);
+  if (a.tokenizer_json) {
+    print(tokenizer->json());
+    return 0;
+  }
   const data::EncodeOptions options{.add_special = a.add_special, .parse_special = !a.plain_specials};
   for (const Text& text : read_texts(a)) a.lines ? print_lines(a, *tokenizer, options, text) : print_text(a, *tokenizer, options, text);
   return 0;

@@ -23,6 +23,7 @@ struct BenchRow {
 
 struct BenchOptions {
   std::string only;     // one case; empty: all
+  std::string data;     // a text to measure on, where a bench reads one; empty: its own
   std::string program;  // this program's own file, for benches that start it
   std::string cache;    // where a peer's environment is kept
   std::string scratch;  // a folder of its own, empty, removed afterwards

@@ -55,6 +55,13 @@ TEST(GuardedJson, SaysWhereTheTextStopsBeingJson) {
   EXPECT_TRUE(read.value.is_discarded());
 }
 
+TEST(GuardedJson, NamesAKeyThatAnObjectHasTwice) {
+  const GuardedJson read = parse_json_guarded(R"({"a": {"b": 1}, "c": [{"b": 2}, {"d": 1, "e": 2, "d": 3}]})", kDepth);
+  EXPECT_EQ(read.repeated_key, "d");
+  EXPECT_TRUE(read.value.is_discarded());
+  EXPECT_FALSE(parse_json_guarded(R"({"a": {"a": 1}, "b": [{"a": 2}, {"a": 3}]})", kDepth).repeated_key);
+}
+
 TEST(GuardedJson, HoldsNoNumberBeyondADouble) { EXPECT_TRUE(parse_json_guarded("[1e999]", kDepth).value.is_discarded()); }
 
 TEST(Json, IsWrittenOnOneLineOrIndentedByTwo) {

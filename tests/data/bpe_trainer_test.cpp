@@ -12,12 +12,12 @@
 namespace cairn::data {
 namespace {
 
-Bpe train(std::string_view text, int64_t vocab) { return train_bpe(std::span(&text, 1), vocab); }
+Bpe train(std::string_view text, int64_t vocab) { return train_bpe(std::span(&text, 1), {.vocab = vocab}); }
 
 // The definition, counted anew for each merge.
 std::vector<Merge> train_plainly(std::string_view text, int64_t vocab) {
   std::vector<std::vector<int32_t>> words;
-  for_each_word(text, [&](std::string_view word) {
+  for_each_word(WordPattern::gpt2, text, [&](std::string_view word) {
     words.emplace_back();
     for (const char c : word) words.back().push_back(static_cast<uint8_t>(c));
   });
@@ -51,7 +51,7 @@ TEST(BpeTrainer, MergesTheMostFrequentPairFirst) {
   EXPECT_EQ(bpe.merges[2], (Merge{' ', 257, 258}));
   EXPECT_EQ(bpe.pieces[258], " low");
   EXPECT_EQ(bpe.pieces.back(), kEndOfText);
-  EXPECT_EQ(bpe.specials, (std::vector<SpecialToken>{{259, std::string(kEndOfText)}}));
+  EXPECT_EQ(bpe.added, (std::vector<AddedToken>{{259, std::string(kEndOfText)}}));
 }
 
 TEST(BpeTrainer, AgreesWithThePlainDefinitionOnStories) {
@@ -77,7 +77,7 @@ TEST(BpeTrainer, StopsWhenNoPairOccursTwice) {
 
 TEST(BpeTrainer, CountsOverAllTexts) {
   const std::vector<std::string_view> texts = {"xy", "ab ab", "xy", "xy"};
-  EXPECT_EQ(train_bpe(texts, 258).merges, (std::vector<Merge>{{'x', 'y', 256}}));
+  EXPECT_EQ(train_bpe(texts, {.vocab = 258}).merges, (std::vector<Merge>{{'x', 'y', 256}}));
 }
 
 TEST(BpeTrainer, HandlesAPageWithoutSpaces) {
@@ -85,6 +85,22 @@ TEST(BpeTrainer, HandlesAPageWithoutSpaces) {
   std::string text;
   for (int64_t i = 0; i < 100000; ++i) text += static_cast<char>('a' + random.below(i, 7));
   EXPECT_EQ(train(text, 512).pieces.size(), 512u);
+}
+
+TEST(BpeTrainer, LearnsTheSameOnAnyNumberOfThreads) {
+  const std::string text = stories(3, 0, 1500);  // several pieces for each thread
+  const std::string_view view = text;
+  ASSERT_GT(text.size(), 900000u);
+  const Bpe alone = train_bpe(std::span(&view, 1), {.vocab = 300, .pattern = WordPattern::llama3});
+  EXPECT_EQ(train_bpe(std::span(&view, 1), {.vocab = 300, .pattern = WordPattern::llama3, .threads = 3}), alone);
+}
+
+TEST(BpeTrainer, PutsItsSpecialTokensLast) {
+  const std::string_view text = "ab ab ab";
+  const Bpe bpe = train_bpe(std::span(&text, 1), {.vocab = 260, .pattern = WordPattern::qwen2, .specials = {"<a>", "<b>"}});
+  EXPECT_EQ(bpe.pieces.size(), 260u);
+  EXPECT_EQ(bpe.added, (std::vector<AddedToken>{{258, "<a>"}, {259, "<b>"}}));
+  EXPECT_EQ(bpe.cuts, (std::vector<Cut>{{Cut::Kind::qwen2}}));
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ TEST(Stories, ArePlainTextWithoutLooseEnds) {
 TEST(Stories, UseASmallVocabularyAndEveryPlot) {
   const std::string text = stories(4, 0, 5000);
   std::set<std::string> words;
-  for_each_word(text, [&](std::string_view word) {
+  for_each_word(WordPattern::gpt2, text, [&](std::string_view word) {
     if (word[0] == ' ') word.remove_prefix(1);
     words.emplace(word);
   });

@@ -18,7 +18,7 @@ Documents one_document(std::string text) {
 
 std::unique_ptr<Tokenizer> story_tokenizer(const Documents& documents) {
   const std::string_view text = documents.text;
-  return make_bpe_tokenizer(train_bpe(std::span(&text, 1), 500));
+  return make_bpe_tokenizer(train_bpe(std::span(&text, 1), {.vocab = 500}));
 }
 
 TEST(Tokenize, EndsEachDocument) {

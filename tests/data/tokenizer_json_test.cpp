@@ -14,7 +14,7 @@ namespace {
 
 Bpe small_bpe() {
   const std::string_view text = "the cat and the hat and the \"bat\"\n\\ \t \xc3\xa9\xc3\xa9";
-  return train_bpe(std::span(&text, 1), 300);
+  return train_bpe(std::span(&text, 1), {.vocab = 300});
 }
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
@@ -64,25 +64,27 @@ TEST(TokenizerJson, RefusesEveryBrokenFileBySayingWhatIsWrong) {
   EXPECT_EQ(says("[1, 2]"), "x.json: holds no JSON object: not a tokenizer.json");
   EXPECT_EQ(says("{}"), "x.json: has no \"model\" object: not a tokenizer.json of a BPE");
   EXPECT_EQ(says(std::string(100000, '[')), "x.json: nested more than 16 deep: not a tokenizer.json");
-  EXPECT_EQ(with("\"BPE\"", "\"Unigram\""), "x.json: model type \"Unigram\": only byte-level BPE can be read");
+  EXPECT_EQ(with("\"BPE\"", "\"Unigram\""),
+            "x.json: model type \"Unigram\": only BPE can be read (a SentencePiece tokenizer.model of this kind can)");
+  EXPECT_EQ(with("\"BPE\"", "\"WordPiece\""), "x.json: model type \"WordPiece\": only BPE can be read");
   EXPECT_EQ(with("\"dropout\": null", "\"dropout\": 0.1"), "x.json: model.dropout is set: ids would be random");
-  EXPECT_EQ(with("\"byte_fallback\": false", "\"byte_fallback\": true"),
-            "x.json: model.byte_fallback is set: only plain byte-level BPE can be read");
-  EXPECT_EQ(with("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}"),
-            "x.json: has a normalizer: only text as it stands can be read");
-  EXPECT_EQ(with("\"ByteLevel\"", "\"Metaspace\""), "x.json: pre_tokenizer type \"Metaspace\": only ByteLevel can be read");
-  EXPECT_EQ(with("\"add_prefix_space\": false", "\"add_prefix_space\": true"),
-            "x.json: pre_tokenizer.add_prefix_space is set: not supported");
-  EXPECT_EQ(with("\"post_processor\": null", "\"post_processor\": {\"type\": \"Bert\"}"),
-            "x.json: post_processor type \"Bert\": only ByteLevel can be read");
-  EXPECT_EQ(with("\"lstrip\": false", "\"lstrip\": true"), "x.json: added token \"<|endoftext|>\" has lstrip set: not supported");
+  EXPECT_EQ(with("\"end_of_word_suffix\": null", "\"end_of_word_suffix\": \"</w>\""),
+            "x.json: model.end_of_word_suffix is set: not supported");
+  EXPECT_EQ(with("\"byte_fallback\": false", "\"byte_fallback\": 1"), "x.json: model.byte_fallback is 1: must be true or false");
+  EXPECT_EQ(with("\"lstrip\": false", "\"lstrip\": 1"), "x.json: added token \"<|endoftext|>\" has lstrip 1: must be true or false");
+  EXPECT_EQ(with("\"version\"", "\"model\""), "x.json: the key \"model\" stands twice in one object");
+  EXPECT_EQ(with("\"!\": 33", "\"\\\"\": 33"), "x.json: the key \"\"\" stands twice in one object");
+  EXPECT_EQ(with("\"<|endoftext|>\": 2", "\"<|endoftext|>\": 7"),
+            fmt::format("x.json: \"<|endoftext|>\" has id 7{} in the vocabulary and {} among the added tokens",
+                        std::to_string(small_bpe().added[0].id).substr(1), small_bpe().added[0].id));
+  EXPECT_EQ(with("\"added_tokens\": [", "\"added_tokens\": 3, \"others\": ["), "x.json: \"added_tokens\" is no list");
   EXPECT_EQ(with("\"content\": \"<|endoftext|>\"", "\"content\": \"\""), "x.json: an added token is empty");
   EXPECT_EQ(with("\"!\": 33", "\"!\": 34"), "x.json: id 34 is given twice, the second time to \"\"\"");
   EXPECT_EQ(with("\"!\": 33", "\"!\": -1"), "x.json: \"!\" has id -1: must be 0 to 1048575");
   EXPECT_EQ(with("\"!\": 33", "\"!\": 99999999999999"), "x.json: \"!\" has id 99999999999999: must be 0 to 1048575");
   EXPECT_EQ(with("\"!\": 33", "\"!\": 500"), "x.json: id 33 is missing: ids must run from 0 without a hole");
   EXPECT_EQ(with("\"!\": 33", "\"!!\": 33"), "x.json: no piece for byte 0x21: not a byte-level BPE");
-  EXPECT_EQ(with("\"!\": 33", "\"\u20ac\": 33"), "x.json: piece \"\u20ac\" is not written in byte letters");
+  EXPECT_EQ(with("\"!\": 33", "\"\u20ac\": 33"), "x.json: no piece for byte 0x21: not a byte-level BPE");
   EXPECT_EQ(with("\"a t\"", "\"t\""), "x.json: merge \"t\" is not two pieces");
   EXPECT_EQ(with("\"a t\"", "\"t zz\""), "x.json: merge \"t zz\" needs the piece \"zz\", which is not in the vocabulary");
   EXPECT_EQ(with("\"merges\"", "\"mergers\""), "x.json: has no \"merges\" list");

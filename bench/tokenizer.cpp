@@ -62,8 +62,8 @@ Measured run_ours(const std::string& tokenizer_file, const std::vector<std::stri
 Measured run_peer(const std::string& python, const std::string& tokenizer_file, const std::string& text_file, double megabytes,
                   const BenchOptions& options) {
   const base::Json settings = {{"tokenizer", tokenizer_file}, {"text", text_file}, {"between", data::kEndOfText}, {"rounds", 2}};
-  const Ended ended =
-      run_program({python, std::string(CAIRN_BENCH_FOLDER) + "/tokenizer_peer.py", base::compact(settings)}, options.scratch + "/peer.log");
+  const Ended ended = run_program({python, fmt::format("{}/tokenizer_peer.py", CAIRN_BENCH_FOLDER), base::compact(settings)},
+                                  fmt::format("{}/peer.log", options.scratch));
   const base::Json result = base::parse_json(ended.output);
   if (ended.exit_code != 0 || !result.is_object()) base::fail_input("the peer's run failed: {}", ended.output);
   return {megabytes / result["seconds"][1].get<double>(), result["ids"].get<int64_t>(), result["checksum"].get<uint32_t>()};
@@ -75,7 +75,8 @@ std::vector<BenchRow> bench_tokenizer(const BenchOptions& options, base::Log& lo
   const std::string python = peer_python(options, log, "tokenizers", {"tokenizers==0.23.3"}, "about 50 MB, half a minute");
   const data::Documents documents = options.data.empty() ? data::tell_stories(1, kTextBytes) : data::read_text(options.data);
   const std::vector<std::string> texts = parts_of(documents);
-  const std::string text_file = options.scratch + "/texts.txt", tokenizer_file = options.scratch + "/tokenizer.json";
+  const std::string text_file = fmt::format("{}/texts.txt", options.scratch);
+  const std::string tokenizer_file = fmt::format("{}/tokenizer.json", options.scratch);
   std::string joined;
   size_t bytes = 0;
   for (const std::string& text : texts) {

@@ -178,6 +178,10 @@ def compare(options, name, peer, path, strings):
     ours = [json.loads(line) for line in run(options, ["--tokenizer", path, "--lines", *plain], lines).split("\n")[:-1]]
     theirs = peer.encode(strings) if hasattr(peer, "piece_to_id") else [e.ids for e in peer.encode_batch(strings, add_special_tokens=False)]
     wrong = [i for i in range(len(strings)) if ours[i] != theirs[i]]
+    if not plain:  # and with what belongs around a text
+        some = strings[-1000:]
+        around = [json.loads(line) for line in run(options, ["--tokenizer", path, "--lines", "--add-special"], "".join(json.dumps(t) + "\n" for t in some)).split("\n")[:-1]]
+        wrong += [len(strings) - len(some) + i for i, e in enumerate(peer.encode_batch(some)) if e.ids != around[i]]
     decoded = [json.loads(line) for line in run(options, ["--tokenizer", path, "--lines", "--decode"], "".join(json.dumps(ids) + "\n" for ids in theirs)).split("\n")[:-1]]
     texts = peer.decode(theirs) if hasattr(peer, "piece_to_id") else peer.decode_batch(theirs, skip_special_tokens=False)
     unlike = [i for i in range(len(strings)) if decoded[i] != texts[i]]
@@ -187,6 +191,25 @@ def compare(options, name, peer, path, strings):
     for i in unlike[:5]:
         print(f"  {theirs[i]}\n    ours   {decoded[i]!r}\n    theirs {texts[i]!r}")
     return len(wrong) + len(unlike)
+
+
+def compare_trainers(options, texts):
+    """Both learn 2,000 pieces from the same text. They number the bytes otherwise, so ties fall otherwise: nearly all pieces agree."""
+    path, ours = os.path.join(options.scratch, "learn.txt"), os.path.join(options.scratch, "learned.json")
+    text = "".join(texts[:20000])
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+    run(options, ["train", path, "--vocab", "2000", "--out", ours], "")
+    peer = Tokenizer(models.BPE())
+    peer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    peer.train_from_iterator([text], trainers.BpeTrainer(vocab_size=2000, min_frequency=2, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+                                                         special_tokens=["<|endoftext|>"], show_progress=False))
+    mine = Tokenizer.from_file(ours)
+    shared = len(set(mine.get_vocab()) & set(peer.get_vocab()))
+    lengths = [len(tokenizer.encode(text).ids) for tokenizer in (mine, peer)]
+    good = shared >= 1950 and abs(lengths[0] / lengths[1] - 1) < 0.001
+    print(f"{'trainers':40} {shared} of 2000 pieces alike; the text has {lengths[0]} tokens of ours, {lengths[1]} of theirs")
+    return 0 if good else 1
 
 
 def main():
@@ -209,6 +232,8 @@ def main():
     unknown = unknown_to_peer()
     failures = 0
     with tempfile.TemporaryDirectory() as options.scratch:
+        if options.only in "trainers":
+            failures += compare_trainers(options, [text for text in texts if "<|endoftext|>" not in text])
         for name, peer, path, general in tokenizers_of(options, texts):
             if options.only not in name:
                 continue

@@ -13,7 +13,7 @@ base::Schema<DataOptions> data_schema() {
            {"tokenizer", &O::tokenizer, "How text becomes tokens: each byte, or byte pairs learned from the text.",
             base::one_of({"bytes", "bpe"})},
            {"tokenizer_file", &O::tokenizer_file,
-            "A Hugging Face tokenizer.json (byte-level BPE) to use as it is; empty: as `tokenizer` says."},
+            "A tokenizer to use as it is: tokenizer.json, tokenizer.model, vocab.json, or a folder with one; empty: as `tokenizer` says."},
            {"vocab", &O::vocab, "Tokens of a BPE learned from the text.", base::between(257, 1 << 20)},
            {"length", &O::length, "Tokens that one sample holds.", base::between(1, 1 << 24)},
            {"sampler", &O::sampler, "The order in which samples come.", base::one_of(sampler_names())},

@@ -21,15 +21,34 @@ std::string base64(std::string_view bytes) {
   return out;
 }
 
-OrderedJson normalizer_of(const SentencepieceModel& model) {
+// What the model does to text before it puts its mark in front: a list of normalizers.
+OrderedJson normalizers_of(const SentencepieceModel& model) {
   OrderedJson steps = OrderedJson::array();
   if (!model.character_map.empty()) steps.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", base64(model.character_map)}});
   if (model.remove_extra_whitespaces) {
     steps.push_back({{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}});
     steps.push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", " "}});
   }
-  if (steps.empty()) return nullptr;
-  return {{"type", "Sequence"}, {"normalizers", steps}};
+  return steps;
+}
+
+OrderedJson sequence_of(const OrderedJson& normalizers) {
+  if (normalizers.empty()) return nullptr;
+  return {{"type", "Sequence"}, {"normalizers", normalizers}};
+}
+
+std::string bpe_json(const SentencepieceModel& model) {
+  const std::string plain = write_tokenizer_json(bpe_of_scored_pieces(model.pieces, model.add_dummy_prefix));
+  OrderedJson steps = normalizers_of(model);
+  if (steps.empty()) return plain;
+  OrderedJson root = base::parse_ordered_json(plain);
+  const OrderedJson& marks = root["normalizer"];
+  if (marks.contains("normalizers"))
+    for (const OrderedJson& step : marks["normalizers"]) steps.push_back(step);
+  else
+    steps.push_back(marks);
+  root["normalizer"] = sequence_of(steps);
+  return base::pretty(root) + "\n";
 }
 
 std::string unigram_json(const SentencepieceModel& model) {
@@ -59,7 +78,7 @@ std::string unigram_json(const SentencepieceModel& model) {
                             {"truncation", nullptr},
                             {"padding", nullptr},
                             {"added_tokens", added},
-                            {"normalizer", normalizer_of(model)},
+                            {"normalizer", sequence_of(normalizers_of(model))},
                             {"pre_tokenizer", mark},
                             {"post_processor", nullptr},
                             {"decoder", decoder},
@@ -70,7 +89,7 @@ std::string unigram_json(const SentencepieceModel& model) {
 }  // namespace
 
 std::string sentencepiece_json(const SentencepieceModel& model) {
-  if (model.kind == SentencepieceModel::Kind::bpe) return write_tokenizer_json(bpe_of_scored_pieces(model.pieces, model.add_dummy_prefix));
+  if (model.kind == SentencepieceModel::Kind::bpe) return bpe_json(model);
   if (model.kind == SentencepieceModel::Kind::unigram) return unigram_json(model);
   base::fail_input("a SentencePiece model of words or characters has no tokenizer.json; train one of kind bpe or unigram");
 }

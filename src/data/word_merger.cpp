@@ -10,6 +10,10 @@ namespace {
 // Up to here looking through all pairs for each merge is quicker than keeping a queue of them.
 constexpr size_t kShort = 48;
 constexpr int32_t kNone = std::numeric_limits<int32_t>::max();
+// Merging needs some twenty bytes of memory for each piece of a word; a text without spaces must not take all there is.
+constexpr size_t kLongest = 16 << 20;
+// What a long word needed is given back after it.
+constexpr size_t kKept = 1 << 16;
 
 }  // namespace
 
@@ -45,7 +49,9 @@ void WordMerger::merge_short() {
 }
 
 void WordMerger::merge_long(std::vector<int32_t>& into) {
-  CAIRN_CHECK(ids_.size() < static_cast<size_t>(kNone), "a word of {} pieces", ids_.size());
+  if (ids_.size() > kLongest)
+    base::fail_input("a word of {} characters, and at most {} can be encoded: is this text, with spaces and line breaks?", ids_.size(),
+                     kLongest);
   const auto n = static_cast<int32_t>(ids_.size());
   symbols_.resize(ids_.size());
   for (int32_t i = 0; i < n; ++i) symbols_[i] = {ids_[i], i - 1, i + 1 < n ? i + 1 : -1};
@@ -58,6 +64,10 @@ void WordMerger::merge_long(std::vector<int32_t>& into) {
     join(at, bpe_.merges[rank].result);
   }
   for (int32_t i = 0; i >= 0; i = symbols_[i].next) into.push_back(symbols_[i].id);
+  if (ids_.size() <= kKept) return;
+  ids_ = {};
+  symbols_ = {};
+  queue_ = {};
 }
 
 void WordMerger::offer(int32_t at) {

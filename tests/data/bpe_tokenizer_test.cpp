@@ -88,6 +88,13 @@ TEST(BpeTokenizer, EncodesAWordOfAMegabyteInNoTime) {
   EXPECT_EQ(tokenizer->decode(tokenizer->encode(word)), word);
 }
 
+TEST(BpeTokenizer, RefusesAWordThatWouldTakeAllMemory) {
+  const auto tokenizer = make_bpe_tokenizer(story_bpe());
+  const std::string word((16 << 20) + 1, 'o');
+  EXPECT_EQ(refusal([&] { tokenizer->encode(word); }),
+            "a word of 16777217 characters, and at most 16777216 can be encoded: is this text, with spaces and line breaks?");
+}
+
 TEST(BpeTokenizer, RefusesIdsItDoesNotHave) {
   const auto tokenizer = make_bpe_tokenizer(story_bpe());
   for (const int32_t id : {-1, 400})

@@ -187,6 +187,20 @@ TEST(SentencepieceTokenizer, GivesTheIdsOfTheModel) {
     EXPECT_EQ(again->encode(text), tokenizer->encode(text)) << text;
 }
 
+TEST(SentencepieceJson, HoldsWhatTheModelDoesToText) {
+  SentencepieceModel model = read_sentencepiece_model(sp_model(2), "t.model");
+  model.character_map = "abcd";
+  model.remove_extra_whitespaces = true;
+  const base::Json root = base::parse_json(sentencepiece_json(model));
+  ASSERT_EQ(root["normalizer"]["normalizers"].size(), 5u);
+  EXPECT_EQ(root["normalizer"]["normalizers"][0]["precompiled_charsmap"], "YWJjZA==");
+  EXPECT_EQ(root["normalizer"]["normalizers"][1]["type"], "Strip");
+  EXPECT_EQ(root["normalizer"]["normalizers"][3]["type"], "Prepend");
+  model.kind = SentencepieceModel::Kind::word;
+  EXPECT_EQ(refusal([&] { sentencepiece_json(model); }),
+            "a SentencePiece model of words or characters has no tokenizer.json; train one of kind bpe or unigram");
+}
+
 TEST(SentencepieceTokenizer, ReadsUnigramModelsToo) {
   if (!has_sentencepiece()) GTEST_SKIP() << "built without SentencePiece";
   const auto tokenizer = make_sentencepiece_tokenizer(sp_model(1), "t.model");

@@ -64,6 +64,27 @@ TEST(BpeTokenizer, RemembersWordsWithoutChangingTheirIds) {
   EXPECT_EQ(tokenizer->encode(text), encode_plainly(story_bpe(), text));
 }
 
+TEST(BpeTokenizer, AppliesTheMergesInTheirOrderToLongWords) {
+  const auto tokenizer = make_bpe_tokenizer(story_bpe());
+  for (uint64_t seed = 0; seed < 50; ++seed) {  // a queue takes over from 49 bytes on
+    const base::Random random = base::Random(seed).for_purpose("long words");
+    std::string word;
+    for (uint64_t i = 0; i < 40 + seed * 3; ++i) word += "theaonds"[random.below(i, 8)];
+    EXPECT_EQ(tokenizer->encode(word), encode_plainly(story_bpe(), word)) << "seed " << seed;
+  }
+}
+
+TEST(BpeTokenizer, CountsTheLastOfTwoMergesOfOnePair) {
+  Bpe bpe = story_bpe();
+  bpe.pieces = {bpe.pieces.begin(), bpe.pieces.begin() + 256};
+  for (const char* piece : {"ab", "bc", "<|endoftext|>"}) bpe.pieces.emplace_back(piece);
+  bpe.added[0].id = 258;
+  bpe.merges = {{'a', 'b', 256}, {'b', 'c', 257}};
+  EXPECT_EQ(make_bpe_tokenizer(bpe)->encode("abc"), (std::vector<int32_t>{256, 'c'}));
+  bpe.merges.push_back({'a', 'b', 256});
+  EXPECT_EQ(make_bpe_tokenizer(bpe)->encode("abc"), (std::vector<int32_t>{'a', 257}));
+}
+
 TEST(BpeTokenizer, GivesBackAnyBytes) {
   const auto tokenizer = make_bpe_tokenizer(story_bpe());
   for (int64_t length : {0, 1, 2, 3, 17, 1000, 40000}) {

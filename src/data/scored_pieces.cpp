@@ -55,7 +55,7 @@ Bpe bpe_of_scored_pieces(const std::vector<ScoredPiece>& pieces, bool prefix) {
   bpe.rewrites.push_back({Rewrite::Kind::replace, " ", mark});
   bpe.decoding = {.letters = false, .replaces = {{Rewrite::Kind::replace, mark, " "}}, .byte_pieces = bpe.byte_fallback};
   if (prefix) {
-    bpe.decoding.strip = " ";
+    bpe.decoding.strip.assign(1, ' ');
     bpe.decoding.strip_first = 1;
   }
   return bpe;

@@ -81,7 +81,7 @@ class SentencepieceTokenizer final : public Tokenizer {
     }
     std::string text = found.text;
     for (size_t at = text.find(kSpaceMark); at != std::string::npos; at = text.find(kSpaceMark, at))
-      text.replace(at, kSpaceMark.size(), " ");
+      text.replace(at, kSpaceMark.size(), 1, ' ');
     return text;
   }
 

@@ -78,22 +78,11 @@ bool Meeting::complete() {
 
 uint64_t Meeting::claim(uint64_t sequence) { return std::exchange(claimed_[sequence % kMeetingSlots], stamp_of(sequence, kLastPhase)); }
 
-std::byte* Meeting::borrow(int64_t bytes, uint64_t sequence) {
-  if (bytes > kBorrowedMax) return nullptr;
-  if (!ring_) ring_ = static_cast<std::byte*>(home_.own().allocate(kRingBytes));
-  if (!ring_) return nullptr;
-  const int64_t begin = ring_at_ + bytes > kRingBytes ? 0 : ring_at_;
-  while (!used_.empty()) {  // what lay here before, nobody may read any more
-    const Used& oldest = used_.front();
-    if (oldest.begin >= begin + bytes || oldest.end <= begin) break;
-    for (int i = 0; i < size(); ++i) {
-      if (slot(i, oldest.sequence).stamp.load(std::memory_order_acquire) < stamp_of(oldest.sequence, kLastPhase)) return nullptr;
-    }
-    used_.pop_front();
+bool Meeting::over(uint64_t sequence) const {
+  for (int i = 0; i < size(); ++i) {
+    if (slot(i, sequence).stamp.load(std::memory_order_acquire) < stamp_of(sequence, kLastPhase)) return false;
   }
-  ring_at_ = begin + bytes;
-  used_.push_back({begin, ring_at_, sequence});
-  return ring_ + begin;
+  return true;
 }
 
 bool Awaited::reached(int position) const {
@@ -162,6 +151,20 @@ Desk* Meetings::open_desk(uint64_t group) {
 }
 
 std::optional<int64_t> Meetings::desk_of(int rank, uint64_t group) const { return segment_.directory(place_of(rank)).find(group); }
+
+std::byte* Meetings::borrow(int64_t bytes, const Meeting& meeting, uint64_t sequence) {
+  if (bytes > kBorrowedMax) return nullptr;
+  if (!ring_) ring_ = static_cast<std::byte*>(own_.allocate(kRingBytes));
+  if (!ring_) return nullptr;
+  const int64_t begin = ring_at_ + bytes > kRingBytes ? 0 : ring_at_;
+  while (!lent_.empty() && lent_.front().begin < begin + bytes && lent_.front().end > begin) {
+    if (!lent_.front().meeting->over(lent_.front().sequence)) return nullptr;
+    lent_.pop_front();
+  }
+  ring_at_ = begin + bytes;
+  lent_.push_back({begin, ring_at_, &meeting, sequence});
+  return ring_ + begin;
+}
 
 void Meetings::wake(int rank) {
   std::atomic<uint32_t>& asleep = segment_.board(place_of(rank)).asleep;
@@ -288,7 +291,7 @@ void Encounter::offer(std::span<const Part> parts, int64_t chunk, bool copied) {
   const int64_t needed = several ? 2 * half : half;
   std::byte* stage = nullptr;
   if (!visible && needed > 0) {
-    stage = meeting_.borrow(needed, sequence_);
+    stage = meeting_.home().borrow(needed, meeting_, sequence_);
     if (!stage) {
       stage_ = arena.allocate(needed);
       if (!stage_) throw Error(Error::Kind::out_of_memory, fmt::format("no room for {} bytes in the memory that ranks share", needed));

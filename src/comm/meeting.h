@@ -34,8 +34,8 @@ class Meeting {
   MeetingSlot& slot(int position, uint64_t sequence) const { return desks_[position]->slots[sequence % kMeetingSlots]; }
   // Takes the slot of this operation, in the order in which operations begin: free once all have come to this stamp there.
   uint64_t claim(uint64_t sequence);
-  // Memory that others see, for as long as any of them reads what this operation put there; null: there is none now.
-  std::byte* borrow(int64_t bytes, uint64_t sequence);
+  // Whether this operation is over for all of them.
+  bool over(uint64_t sequence) const;
   Meetings& home() const { return home_; }
 
  private:
@@ -46,15 +46,7 @@ class Meeting {
   std::vector<Desk*> desks_;  // by position; null: not known
   bool refused_ = false;
   bool complete_ = false;
-  // Where what others cannot see is copied to: a little further each time, because memory that another core has just read is slow to write.
-  struct Used {
-    int64_t begin, end;
-    uint64_t sequence;
-  };
   std::array<uint64_t, kMeetingSlots> claimed_ = {};  // the last stamp of the slot's last operation; 0: none yet
-  std::byte* ring_ = nullptr;
-  int64_t ring_at_ = 0;
-  std::deque<Used> used_;  // oldest first
 };
 
 // What a rank waits for at a meeting: that all others have come so far in one operation.
@@ -97,6 +89,8 @@ class Meetings {
   Desk* open_desk(uint64_t group);  // this rank's; null: there is no room
   std::optional<int64_t> desk_of(int rank, uint64_t group) const;
   std::span<std::byte> arena_of(int rank) const { return segment_.arena(place_of(rank)); }
+  // Memory that others see, for as long as any of them reads what this operation put there; null: there is none now.
+  std::byte* borrow(int64_t bytes, const Meeting& meeting, uint64_t sequence);
   bool is_own(int rank) const { return place_of(rank) == place_; }
   Arena& own() { return own_; }
   void wake(int rank);  // where it sleeps
@@ -118,6 +112,16 @@ class Meetings {
   std::map<uint64_t, std::unique_ptr<Meeting>> meetings_;  // by group
   std::vector<std::shared_ptr<MeetingWait>> waiting_;
   std::vector<bool> closed_;  // by rank
+
+  // Where what others cannot see is copied to: a little further each time, because memory that another core has just read is slow to write.
+  struct Lent {
+    int64_t begin, end;
+    const Meeting* meeting;
+    uint64_t sequence;
+  };
+  std::byte* ring_ = nullptr;
+  int64_t ring_at_ = 0;
+  std::deque<Lent> lent_;  // oldest first
 };
 
 // One operation at a meeting, from the side of one rank. All of its ranks go through the same phases: 1, 2, ..., kLastPhase.

@@ -97,6 +97,38 @@ CLI::App* add_tokenize(CLI::App& app, TokenizeArguments& a) {
   return command;
 }
 
+CLI::App* add_snapshot(CLI::App& app, SnapshotArguments& a) {
+  CLI::App* command = app.add_subcommand("snapshot", "Turn models into directories that other programs open");
+  command->require_subcommand(1);
+  const auto action = [&](const char* name, const char* help, const char* source) {
+    CLI::App* one = command->add_subcommand(name, help);
+    one->add_option("source", a.source, source)->required();
+    one->add_option("--out", a.out, "The Hugging Face directory to write; it must not be there yet")->required();
+    one->add_option("--dtype", a.dtype, "Of its tensors")->check(CLI::IsMember({"fp32", "bf16", "fp16"}))->capture_default_str();
+    one->add_option("--shard-bytes", a.shard_bytes, "A larger model is cut into several files")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    one->callback([&a, name] { a.action = name; });
+    return one;
+  };
+  action("export", "Write a run, a snapshot or a Hugging Face directory as a Hugging Face directory", "A run, snapshot or directory")
+      ->add_flag("--adapter", a.only_adapter, "Only the adapter that was trained, in PEFT's format; without it, it is merged in");
+  action("convert", "Write a model of llama2.c as a Hugging Face directory", "Its .bin file")
+      ->add_option("--tokenizer", a.tokenizer, "What to put beside it: a tokenizer.json, or a tokenizer file of llama2.c (.bin)");
+  CLI::App* merge = action("merge", "Add an adapter (PEFT) to a model's weights", "The model: a run, snapshot or directory");
+  merge->add_option("--adapter", a.adapter, "The adapter's directory")->required();
+  merge->add_flag("--undo", a.undo, "Take it away from weights that it was added to");
+  return command;
+}
+
+CLI::App* add_logits(CLI::App& app, LogitsArguments& a) {
+  CLI::App* command = app.add_subcommand("logits", "Print a model's logits after each of some tokens, as JSON (for checks against others)");
+  command->group("");  // for developers: not in the list of commands
+  command->add_option("dir", a.folder, "A run, snapshot or Hugging Face directory")->required();
+  command->add_option("--ids", a.ids, "Token ids: 1,2,3")->required()->delimiter(',');
+  return command;
+}
+
 CLI::App* add_prove(CLI::App& app, ProveArguments& a) {
   CLI::App* command = app.add_subcommand("prove", "Measure the claims of a published system; without a name, list the proofs");
   command->add_option("slug", a.slug, "Which system");
@@ -127,6 +159,8 @@ Commands add_commands(CLI::App& app, Arguments& into) {
   commands.emplace_back(add_train(app, into.train), Command::train);
   commands.emplace_back(add_generate(app, into.generate), Command::generate);
   commands.emplace_back(add_tokenize(app, into.tokenize), Command::tokenize);
+  commands.emplace_back(add_snapshot(app, into.snapshot), Command::snapshot);
+  commands.emplace_back(add_logits(app, into.logits), Command::logits);
   commands.emplace_back(add_key(app, into.key), Command::key);
   commands.emplace_back(app.add_subcommand("doctor", "Show what this machine has and what will be used"), Command::doctor);
   commands.emplace_back(app.add_subcommand("version", "Print the versions of Cairn and libtorch"), Command::version);

@@ -46,6 +46,18 @@ struct TokenizeArguments {
   std::string out, pattern = "gpt2";
 };
 
+// What `cairn snapshot ACTION` does to `source`.
+struct SnapshotArguments {
+  std::string action, source, out, tokenizer, adapter, dtype = "fp32";
+  bool undo = false, only_adapter = false;
+  int64_t shard_bytes = 5'000'000'000;
+};
+
+struct LogitsArguments {
+  std::string folder;
+  std::vector<int64_t> ids;
+};
+
 struct ProveArguments {
   std::string slug;
   study::ProofOptions options;
@@ -59,7 +71,7 @@ struct BenchArguments {
   bool json = false;
 };
 
-enum class Command { train, generate, tokenize, key, doctor, version, reference, prove, bench };
+enum class Command { train, generate, tokenize, snapshot, logits, key, doctor, version, reference, prove, bench };
 
 // The command that was asked for. Its own struct is filled, the others hold their defaults.
 struct Arguments {
@@ -67,6 +79,8 @@ struct Arguments {
   TrainArguments train;
   GenerateArguments generate;
   TokenizeArguments tokenize;
+  SnapshotArguments snapshot;
+  LogitsArguments logits;
   KeyArguments key;
   ProveArguments prove;
   BenchArguments bench;

@@ -7,7 +7,9 @@ namespace cairn::cli {
 struct BenchArguments;
 struct GenerateArguments;
 struct KeyArguments;
+struct LogitsArguments;
 struct ProveArguments;
+struct SnapshotArguments;
 struct TokenizeArguments;
 struct TrainArguments;
 
@@ -19,6 +21,8 @@ int run(int argc, char** argv);
 int train_command(const TrainArguments& a, const std::vector<std::string>& command_line);
 int generate_command(const GenerateArguments& a);
 int tokenize_command(const TokenizeArguments& a);
+int snapshot_command(const SnapshotArguments& a);
+int logits_command(const LogitsArguments& a);
 int key_command(const KeyArguments& a);
 int doctor_command();
 int version_command();

@@ -25,6 +25,10 @@ int run_command(const Arguments& arguments, const std::vector<std::string>& comm
       return generate_command(arguments.generate);
     case Command::tokenize:
       return tokenize_command(arguments.tokenize);
+    case Command::snapshot:
+      return snapshot_command(arguments.snapshot);
+    case Command::logits:
+      return logits_command(arguments.logits);
     case Command::key:
       return key_command(arguments.key);
     case Command::doctor:

@@ -6,12 +6,14 @@
 
 namespace cairn::kernels {
 
-// Which key a query sees, and how scores are scaled. Key j is seen by query i if both hold:
+// Which key a query sees, and how scores are scaled. Key j is seen by query i if all hold:
 //   not causal, or key_offset + j <= query_offset + i;
+//   no window, or key_offset + j > query_offset + i - window;
 //   no document ids, or query_documents[b, i] == key_documents[b, j].
 struct AttentionOptions {
   double scale = 0;  // of q . k; 0 means 1 / sqrt(head_dim)
   bool causal = true;
+  int64_t window = 0;                           // 0: none. With one, the plain form runs: correct, not fast
   int64_t query_offset = 0;                     // global position of the first query here
   int64_t key_offset = 0;                       // and of the first key
   const at::Tensor* query_documents = nullptr;  // [batch, q_len] int64 (borrowed); both or neither

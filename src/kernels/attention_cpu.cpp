@@ -103,7 +103,7 @@ void share_out(const AttentionProblem& p, std::vector<AttentionTask>& tasks, int
 void attention(const at::Tensor& out, const at::Tensor& lse, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                const AttentionOptions& options) {
   check_shapes(q, k, v, options);
-  if (!(fits(out) && fits(q) && fits(k) && fits(v) && lse.is_contiguous() && lse.scalar_type() == at::kFloat))
+  if (options.window > 0 || !(fits(out) && fits(q) && fits(k) && fits(v) && lse.is_contiguous() && lse.scalar_type() == at::kFloat))
     return reference::attention(out, lse, q, k, v, options);
   const Documents documents(options);
   const AttentionProblem p = problem_of(q, k, v, out, lse, options, documents);
@@ -127,7 +127,7 @@ void attention_backward(const at::Tensor& dq, const at::Tensor& dk, const at::Te
   check_shapes(q, k, v, options);
   const at::Tensor* all[] = {&dq, &dk, &dv, &dout, &q, &k, &v, &out};
   if (!std::all_of(std::begin(all), std::end(all), [](const at::Tensor* x) { return fits(*x); }) || !lse.is_contiguous() ||
-      lse.scalar_type() != at::kFloat)
+      lse.scalar_type() != at::kFloat || options.window > 0)
     return reference::attention_backward(dq, dk, dv, dout, q, k, v, out, lse, options);
   const Documents documents(options);
   AttentionProblem p = problem_of(q, k, v, out, lse, options, documents);

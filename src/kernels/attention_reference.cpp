@@ -25,11 +25,12 @@ at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, const Attenti
   const double scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<double>(q.size(3)));
   at::Tensor scores = at::matmul(q.transpose(1, 2) * scale, by_head(k, q.size(2)).transpose(2, 3));
   constexpr double hidden = -std::numeric_limits<double>::infinity();
-  if (options.causal) {
+  if (options.causal || options.window > 0) {
     const at::TensorOptions indices = q.options().dtype(at::kLong);
-    const at::Tensor query = at::arange(q.size(1), indices) + options.query_offset;
-    const at::Tensor key = at::arange(k.size(1), indices) + options.key_offset;
-    scores = scores.masked_fill(key.unsqueeze(0) > query.unsqueeze(1), hidden);
+    const at::Tensor query = (at::arange(q.size(1), indices) + options.query_offset).unsqueeze(1);
+    const at::Tensor key = (at::arange(k.size(1), indices) + options.key_offset).unsqueeze(0);
+    if (options.causal) scores = scores.masked_fill(key > query, hidden);
+    if (options.window > 0) scores = scores.masked_fill(key <= query - options.window, hidden);
   }
   if (options.key_documents != nullptr)
     scores = scores.masked_fill((options.query_documents->unsqueeze(2) != options.key_documents->unsqueeze(1)).unsqueeze(1), hidden);

@@ -25,6 +25,7 @@ struct Card {
   std::string name;  // "layers.3.attention"
   std::vector<std::string> reads = {};
   std::vector<std::string> writes = {};
+  std::vector<std::string> may_read = {};  // fields of a batch that it takes notice of where they are there
   std::vector<Operation> operations = {};
   std::vector<std::string> buffers = {};
   bool gradients_together = false;  // both gradients come from one backward run (autograd inside); they cannot be placed apart

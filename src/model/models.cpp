@@ -1,8 +1,11 @@
 // The list of models. A new one is a file beside this and one line here.
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/nearest.h"
 #include "model/classifier.h"
-#include "model/llama.h"
+#include "model/decoder.h"
+#include "model/families.h"
 #include "model/model.h"
 #include "model/objective.h"
 #include "model/options.h"
@@ -10,27 +13,42 @@
 namespace cairn::model {
 namespace {
 
-Task llama(const ModelOptions& o, const Inputs& inputs) {
+void check_reads_tokens(const std::string& kind, const Inputs& inputs) {
   if (inputs.vocab == 0)
-    base::fail_input("model.kind = \"llama\" reads tokens, and the data have none: choose data of text, or model.kind = \"classifier\"");
+    base::fail_input("model.kind = \"{}\" reads tokens, and the data have none: choose data of text, or model.kind = \"classifier\"", kind);
+}
+
+Task decoder(const ModelOptions& o, const Inputs& inputs) {
+  const Family& kind = family(o.kind);
+  check_reads_tokens(o.kind, inputs);
   if (o.heads % o.kv_heads != 0) base::fail_input("model.heads = {} must be a multiple of model.kv_heads = {}", o.heads, o.kv_heads);
   if (o.head_dim == 0 && o.embed % o.heads != 0)
     base::fail_input("model.embed = {} must be a multiple of model.heads = {}, or set model.head_dim", o.embed, o.heads);
   const int64_t head_dim = o.head_dim ? o.head_dim : o.embed / o.heads;
-  if (head_dim % 2 != 0)
+  if (kind.rotary() && head_dim % 2 != 0)
     base::fail_input("model.head_dim = {}: rotary positions need an even width; choose embed = heads x an even number", head_dim);
-  return {make_llama({.vocab = inputs.vocab,
-                      .embed = o.embed,
-                      .layers = o.layers,
-                      .heads = o.heads,
-                      .kv_heads = o.kv_heads,
-                      .head_dim = head_dim,
-                      .mlp = o.mlp,
-                      .length = inputs.length,
-                      .tied = o.tied,
-                      .rope_theta = o.rope_theta,
-                      .norm_eps = o.norm_eps}),
-          make_next_token()};
+  if (kind.name == "gpt2" && (o.kv_heads != o.heads || head_dim * o.heads != o.embed))
+    base::fail_input(
+        "model.kind = \"gpt2\": its heads share no keys and fill the width: set model.kv_heads = {} (it is {}) and leave model.head_dim at "
+        "0",
+        o.heads, o.kv_heads);
+  DecoderShape shape{.vocab = inputs.vocab,
+                     .embed = o.embed,
+                     .layers = o.layers,
+                     .heads = o.heads,
+                     .kv_heads = o.kv_heads,
+                     .head_dim = head_dim,
+                     .mlp = o.mlp,
+                     .length = inputs.length,
+                     .tied = o.tied,
+                     .rope_theta = o.rope_theta,
+                     .norm_eps = o.norm_eps,
+                     .family = kind.name,
+                     .qkv_bias = kind.qkv_bias,
+                     .out_bias = kind.out_bias,
+                     .mlp_bias = kind.mlp_bias};
+  if (inputs.end_of_text >= 0) shape.tokens = {.bos = inputs.end_of_text, .eos = {inputs.end_of_text}};
+  return {make_decoder(shape), make_next_token()};
 }
 
 Task classifier(const ModelOptions& o, const Inputs& inputs) {
@@ -46,8 +64,14 @@ struct Entry {
   Task (*make)(const ModelOptions&, const Inputs&);
 };
 
+// The families of decoders (families.cpp), and what else there is.
 const std::vector<Entry>& models() {
-  static const std::vector<Entry> list{{"llama", llama}, {"classifier", classifier}};
+  static const std::vector<Entry> list = [] {
+    std::vector<Entry> all;
+    for (const std::string& name : family_names()) all.push_back({name, decoder});
+    all.push_back({"classifier", classifier});
+    return all;
+  }();
   return list;
 }
 
@@ -63,6 +87,44 @@ Task make_task(const ModelOptions& options, const Inputs& inputs) {
   for (const Entry& entry : models())
     if (entry.name == options.kind) return entry.make(options, inputs);
   base::fail_unknown("model", options.kind, model_names());
+}
+
+Task make_task(const ModelOptions& options, const Inputs& inputs, DecoderShape shape, const LoraShape& lora) {
+  check_reads_tokens(shape.family, inputs);
+  if (inputs.vocab > shape.vocab)
+    base::fail_input("model.from = {}: its vocabulary has {} entries, the tokenizer {}: train with the tokenizer that belongs to the model",
+                     options.from, shape.vocab, inputs.vocab);
+  if (inputs.length > shape.length)
+    base::fail_input("model.from = {}: it reads at most {} tokens, and data.length = {}: choose a shorter one", options.from, shape.length,
+                     inputs.length);
+  shape.table_length = inputs.length;
+  Task task{make_decoder(shape, lora), make_next_token()};
+  for (const std::string& target : lora.rank > 0 ? lora.targets : std::vector<std::string>{}) {
+    LoraShape alone = lora;
+    alone.targets = {target};
+    const auto& all = task.model->parameters();
+    if (std::none_of(all.begin(), all.end(), [&](const Parameter& p) {
+          return p.role == Parameter::Role::adapter && alone.targets_module(p.name.substr(0, p.name.find(".lora_")));
+        }))
+      base::fail_input(
+          "model.lora.targets: \"{}\" is no linear layer of {}, which has {}", target, shape.family,
+          shape.family == "gpt2" ? "c_attn, c_proj and c_fc" : "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj");
+  }
+  return task;
+}
+
+ModelOptions options_of(const DecoderShape& shape, ModelOptions options) {
+  options.kind = shape.family;
+  options.layers = shape.layers;
+  options.embed = shape.embed;
+  options.heads = shape.heads;
+  options.kv_heads = shape.kv_heads;
+  options.head_dim = shape.head_dim;
+  options.mlp = shape.mlp;
+  options.tied = shape.tied;
+  options.rope_theta = shape.rope_theta;
+  options.norm_eps = shape.norm_eps;
+  return options;
 }
 
 }  // namespace cairn::model

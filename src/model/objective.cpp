@@ -34,7 +34,11 @@ class CrossEntropy final : public Objective {
     at::Tensor table = loss.view({samples, -1});
     if (by_sample_weight.defined()) table = table * by_sample_weight;
     const at::Tensor per_sample = table.sum(1);
-    return {.sum = per_sample.sum(at::kDouble), .count = counted.sum(), .per_sample = per_sample};
+    const at::Tensor per_sample_count = counted.view({samples, -1}).sum(1);
+    return {.sum = per_sample.sum(at::kDouble),
+            .count = per_sample_count.sum(),
+            .per_sample = per_sample,
+            .per_sample_count = per_sample_count};
   }
 
  private:

@@ -12,7 +12,8 @@ namespace cairn::model {
 struct Losses {
   at::Tensor sum = {};         // 0-dim, on the model's device
   at::Tensor count = {};       // 0-dim: tokens or samples that were counted
-  at::Tensor per_sample = {};  // [samples]
+  at::Tensor per_sample = {};  // [samples]: the sum of each, and what it counts
+  at::Tensor per_sample_count = {};
 };
 
 // From outputs and batch to losses and the gradients of the outputs.

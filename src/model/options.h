@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "base/schema.h"
+#include "model/decoder_shape.h"
+#include "model/lora.h"
 
 namespace cairn::model {
 
@@ -14,6 +16,8 @@ class Objective;
 // The recipe's model.* keys.
 struct ModelOptions {
   std::string kind = "llama";
+  std::vector<std::string> train;  // what is trained, by name pattern or role; empty: the adapters, or all where there are none
+  std::string from;                // a directory whose shape and weights training starts from; empty: a new model
   int64_t layers = 4;
   int64_t embed = 128;
   int64_t heads = 4;
@@ -33,6 +37,7 @@ struct Inputs {
   int64_t length = 0;    // tokens of a sample
   int64_t features = 0;  // numbers of a sample, for classifiers
   int64_t classes = 0;
+  int64_t end_of_text = -1;  // the tokenizer's id for it; -1: unknown
 };
 
 // A model and what it is trained for.
@@ -43,6 +48,10 @@ struct Task {
 
 // The model called options.kind, built without values. Shapes that cannot work are refused. The list is in models.cpp.
 Task make_task(const ModelOptions& options, const Inputs& inputs);
+// The model of a shape that was read from options.from, with adapters; the data must fit it, and an adapter a layer.
+Task make_task(const ModelOptions& options, const Inputs& inputs, DecoderShape shape, const LoraShape& lora = {});
+// The keys as that shape has them; all else as in `options`.
+ModelOptions options_of(const DecoderShape& shape, ModelOptions options = {});
 std::vector<std::string> model_names();
 
 }  // namespace cairn::model

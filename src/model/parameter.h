@@ -9,7 +9,7 @@ namespace cairn::model {
 
 // One parameter: its Hugging Face name, shape, what each dim means, and what it is for. Values are not here: a model is built without them.
 struct Parameter {
-  enum class Role { embedding, weight, norm, bias, head };
+  enum class Role { embedding, weight, norm, bias, head, adapter };
   enum class Start { normal, ones, zeros };
 
   std::string name;  // "model.layers.0.self_attn.q_proj.weight"

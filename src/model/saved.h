@@ -10,6 +10,7 @@ namespace cairn::model {
 class Saved {
  public:
   void put(const std::string& name, at::Tensor tensor) { tensors_.insert_or_assign(name, std::move(tensor)); }
+  bool has(const std::string& name) const { return tensors_.count(name) != 0; }
   const at::Tensor& get(const std::string& name) const { return tensors_.at(name); }
   at::Tensor take(const std::string& name) { return std::move(tensors_.extract(name).mapped()); }
   int64_t bytes() const {

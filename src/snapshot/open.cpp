@@ -34,13 +34,12 @@ std::shared_ptr<const MappedFile> checked_file(const std::string& path, const Wr
   const auto bytes = static_cast<int64_t>(file->bytes().size());
   if (bytes != expected.bytes) base::fail_corrupt(path, fmt::format("{} bytes long, the manifest says {}", bytes, expected.bytes));
   const uint64_t found = base::checksum(file->bytes());
-  if (found != expected.checksum) base::fail_corrupt(path, fmt::format("checksum {:016x}, the manifest says {:016x}", found, expected.checksum));
+  if (found != expected.checksum)
+    base::fail_corrupt(path, fmt::format("checksum {:016x}, the manifest says {:016x}", found, expected.checksum));
   return file;
 }
 
-std::string described(c10::ScalarType dtype, at::IntArrayRef shape) {
-  return fmt::format("{} [{}]", safetensors_dtype(dtype), fmt::join(shape, ", "));
-}
+std::string described(Dtype dtype, at::IntArrayRef shape) { return fmt::format("{} [{}]", word_of(dtype), fmt::join(shape, ", ")); }
 
 // "; missing there: a, b and 3 more", or nothing.
 std::string listed(const char* title, const std::vector<std::string>& items) {
@@ -83,9 +82,9 @@ void Opened::load_into(const std::string& section_name, const mesh::NamedTensors
       continue;
     }
     const TensorEntry& entry = *found->second;
-    if (entry.dtype != tensor.scalar_type() || entry.shape != tensor.sizes()) {
+    if (scalar_type(entry.dtype) != tensor.scalar_type() || entry.shape != tensor.sizes()) {
       unlike.push_back(fmt::format("{} is {} there, {} here", name, described(entry.dtype, entry.shape),
-                                   described(tensor.scalar_type(), tensor.sizes())));
+                                   described(dtype_of(tensor.scalar_type()), tensor.sizes())));
     }
     copies.emplace_back(&entry, tensor);
     unread.erase(found);

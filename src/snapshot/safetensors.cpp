@@ -1,6 +1,7 @@
 #include "snapshot/safetensors.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "base/check.h"
@@ -14,15 +15,28 @@ std::vector<TensorEntry> entries_of(const mesh::NamedTensors& tensors) {
   std::vector<TensorEntry> entries;
   for (const auto& [name, tensor] : tensors) {
     CAIRN_CHECK(tensor.defined() && tensor.layout() == at::kStrided, "tensor {} has no bytes to save", name);
-    entries.push_back({.name = name, .dtype = tensor.scalar_type(), .shape = tensor.sizes().vec()});
+    entries.push_back({.name = name, .dtype = dtype_of(tensor.scalar_type()), .shape = tensor.sizes().vec()});
   }
   return entries;
 }
+
+// In the order of Dtype.
+constexpr std::array<c10::ScalarType, 10> kScalarTypes{at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong,
+                                                       at::kInt,    at::kShort, at::kChar, at::kByte,     at::kBool};
 
 // The format is little-endian, and so is every machine that Cairn runs on.
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
 
 }  // namespace
+
+Dtype dtype_of(c10::ScalarType dtype) {
+  const auto* found = std::find(kScalarTypes.begin(), kScalarTypes.end(), dtype);
+  if (found == kScalarTypes.end())
+    base::fail_input("dtype {} cannot be saved: safetensors files of Cairn hold {}", c10::toString(dtype), dtype_words());
+  return static_cast<Dtype>(found - kScalarTypes.begin());
+}
+
+c10::ScalarType scalar_type(Dtype dtype) { return kScalarTypes[static_cast<size_t>(dtype)]; }
 
 int64_t safetensors_bytes(const mesh::NamedTensors& tensors) {
   std::vector<TensorEntry> entries = entries_of(tensors);
@@ -55,12 +69,12 @@ const TensorEntry* Safetensors::find(const std::string& name) const {
 at::Tensor Safetensors::view(const TensorEntry& entry) const {
   const std::span<const std::byte> bytes =
       file_->bytes().subspan(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.end - entry.begin));
-  if (entry.dtype == at::kBool && std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; })) {
+  if (entry.dtype == Dtype::boolean && std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; })) {
     throw Error(Error::Kind::corrupt_file, fmt::format("{}: tensor \"{}\": a BOOL is neither 0 nor 1", path(), entry.name));
   }
-  const at::TensorOptions options = at::TensorOptions().dtype(entry.dtype);
+  const at::TensorOptions options = at::TensorOptions().dtype(scalar_type(entry.dtype));
   // Another writer's tensors may lie at odd addresses, where kernels may not read them.
-  if (reinterpret_cast<uintptr_t>(bytes.data()) % c10::elementSize(entry.dtype) != 0) {
+  if (reinterpret_cast<uintptr_t>(bytes.data()) % static_cast<uintptr_t>(bytes_of(entry.dtype)) != 0) {
     at::Tensor copy = at::empty(entry.shape, options);
     std::copy(bytes.begin(), bytes.end(), static_cast<std::byte*>(copy.mutable_data_ptr()));
     return copy;

@@ -17,6 +17,10 @@ class Disk;
 
 namespace cairn::snapshot {
 
+// The format's name for a dtype of libtorch, and back. Throws bad_input for one that it cannot hold.
+Dtype dtype_of(c10::ScalarType dtype);
+c10::ScalarType scalar_type(Dtype dtype);
+
 // What was written, as the manifest wants it.
 struct Written {
   int64_t bytes = 0;

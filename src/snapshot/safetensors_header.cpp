@@ -16,21 +16,13 @@
 namespace cairn::snapshot {
 namespace {
 
-struct Dtype {
+struct Known {
   const char* word;
-  c10::ScalarType type;
+  int64_t bytes;
 };
-constexpr std::array<Dtype, 10> kDtypes{{{"F64", c10::ScalarType::Double},
-                                         {"F32", c10::ScalarType::Float},
-                                         {"F16", c10::ScalarType::Half},
-                                         {"BF16", c10::ScalarType::BFloat16},
-                                         {"I64", c10::ScalarType::Long},
-                                         {"I32", c10::ScalarType::Int},
-                                         {"I16", c10::ScalarType::Short},
-                                         {"I8", c10::ScalarType::Char},
-                                         {"U8", c10::ScalarType::Byte},
-                                         {"BOOL", c10::ScalarType::Bool}}};
-constexpr const char* kDtypeWords = "F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL";
+// In the order of the enumerators.
+constexpr std::array<Known, 10> kDtypes{
+    {{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8}, {"I32", 4}, {"I16", 2}, {"I8", 1}, {"U8", 1}, {"BOOL", 1}}};
 
 // A string of an untrusted file, fit to stand in a message: short, printable, in quotes.
 std::string in_quotes(const std::string& text) {
@@ -52,7 +44,7 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   struct Raw {
     std::string name;
-    c10::ScalarType dtype{};
+    Dtype dtype{};
     std::vector<uint64_t> shape = {}, offsets = {};
     bool has_dtype = false, has_shape = false, has_offsets = false;
   };
@@ -79,9 +71,9 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
     if (depth_ == 2 && in_metadata_)
       return metadata.emplace(field_, value).second || fail("__metadata__ names " + in_quotes(field_) + " twice");
     if (depth_ != 2 || field_ != "dtype") return stop("the text " + in_quotes(value));
-    const auto* found = std::find_if(kDtypes.begin(), kDtypes.end(), [&](const Dtype& d) { return value == d.word; });
-    if (found == kDtypes.end()) return fail(fmt::format("dtype {} is not one of {}", in_quotes(value), kDtypeWords));
-    tensors.back().dtype = found->type;
+    const auto* found = std::find_if(kDtypes.begin(), kDtypes.end(), [&](const Known& d) { return value == d.word; });
+    if (found == kDtypes.end()) return fail(fmt::format("dtype {} is not one of {}", in_quotes(value), dtype_words()));
+    tensors.back().dtype = static_cast<Dtype>(found - kDtypes.begin());
     return true;
   }
 
@@ -159,14 +151,16 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
   bool named_ = false, in_metadata_ = false, has_metadata_ = false, in_list_ = false;
 };
 
-// dtype x shape in bytes; nothing where that does not fit.
+// dtype x shape in bytes; nothing where that does not fit, even if a dim of 0 makes it empty: strides must fit too.
 std::optional<int64_t> byte_size(const Reader::Raw& raw) {
-  int64_t bytes = static_cast<int64_t>(c10::elementSize(raw.dtype));
+  int64_t bytes = bytes_of(raw.dtype);
+  bool empty = false;
   for (const uint64_t dim : raw.shape) {
     if (dim > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
-    if (__builtin_mul_overflow(bytes, static_cast<int64_t>(dim), &bytes)) return std::nullopt;
+    if (__builtin_mul_overflow(bytes, std::max<int64_t>(1, static_cast<int64_t>(dim)), &bytes)) return std::nullopt;
+    empty = empty || dim == 0;
   }
-  return bytes;
+  return empty ? 0 : bytes;
 }
 
 TensorEntry checked_entry(const Reader::Raw& raw, int64_t data_begin, int64_t data_bytes, const std::string& path) {
@@ -176,11 +170,12 @@ TensorEntry checked_entry(const Reader::Raw& raw, int64_t data_begin, int64_t da
   const uint64_t begin = raw.offsets[0], end = raw.offsets[1];
   if (begin > end) base::fail_corrupt(path, fmt::format("{}: data_offsets [{}, {}] run backwards", tensor, begin, end));
   if (end > static_cast<uint64_t>(data_bytes)) {
-    base::fail_corrupt(path, fmt::format("{}: data_offsets [{}, {}] reach beyond the file's {} bytes of data", tensor, begin, end, data_bytes));
+    base::fail_corrupt(path,
+                       fmt::format("{}: data_offsets [{}, {}] reach beyond the file's {} bytes of data", tensor, begin, end, data_bytes));
   }
   if (end - begin != static_cast<uint64_t>(*bytes)) {
-    base::fail_corrupt(path, fmt::format("{}: data_offsets [{}, {}] hold {} bytes, but {} of shape [{}] is {} bytes", tensor, begin, end, end - begin,
-                             safetensors_dtype(raw.dtype), fmt::join(raw.shape, ", "), *bytes));
+    base::fail_corrupt(path, fmt::format("{}: data_offsets [{}, {}] hold {} bytes, but {} of shape [{}] is {} bytes", tensor, begin, end,
+                                         end - begin, word_of(raw.dtype), fmt::join(raw.shape, ", "), *bytes));
   }
   return {.name = raw.name,
           .dtype = raw.dtype,
@@ -199,7 +194,8 @@ void check_cover(std::vector<TensorEntry>& entries, int64_t data_begin, int64_t 
     if (entry.begin < covered)
       base::fail_corrupt(path, fmt::format("tensor {}: its bytes overlap those of {}", in_quotes(entry.name), in_quotes(before->name)));
     if (entry.begin > covered)
-      base::fail_corrupt(path, fmt::format("tensor {}: {} bytes before it belong to no tensor", in_quotes(entry.name), entry.begin - covered));
+      base::fail_corrupt(path,
+                         fmt::format("tensor {}: {} bytes before it belong to no tensor", in_quotes(entry.name), entry.begin - covered));
     covered = entry.end;
     before = &entry;
   }
@@ -214,7 +210,8 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, cons
   uint64_t header_bytes = 0;
   for (size_t i = 0; i < 8; ++i) header_bytes |= static_cast<uint64_t>(file[i]) << (8 * i);
   if (header_bytes > static_cast<uint64_t>(kHeaderBytesMax)) {
-    base::fail_corrupt(path, fmt::format("header length {} is above the limit of {}: not a safetensors file?", header_bytes, kHeaderBytesMax));
+    base::fail_corrupt(path,
+                       fmt::format("header length {} is above the limit of {}: not a safetensors file?", header_bytes, kHeaderBytesMax));
   }
   if (header_bytes > static_cast<uint64_t>(file_bytes - 8)) {
     base::fail_corrupt(path, fmt::format("header length {} is more than the {} bytes the file has left", header_bytes, file_bytes - 8));
@@ -248,12 +245,12 @@ std::string format_safetensors_header(std::vector<TensorEntry>& entries, const s
   int64_t offset = 0;
   for (TensorEntry& entry : entries) {
     if (!names.insert(entry.name).second) base::fail_input("tensor {}: the name is taken, cannot be saved twice", in_quotes(entry.name));
-    int64_t bytes = static_cast<int64_t>(c10::elementSize(entry.dtype));
+    int64_t bytes = bytes_of(entry.dtype);
     for (const int64_t dim : entry.shape) bytes *= dim;
     entry.begin = std::exchange(offset, offset + bytes);
     entry.end = offset;
-    json += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", text(entry.name),
-                        safetensors_dtype(entry.dtype), fmt::join(entry.shape, ","), entry.begin, entry.end);
+    json += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", text(entry.name), word_of(entry.dtype),
+                        fmt::join(entry.shape, ","), entry.begin, entry.end);
   }
   json += "}";
   json.resize((json.size() + 7) / 8 * 8, ' ');  // the data begins at a multiple of 8
@@ -265,11 +262,16 @@ std::string format_safetensors_header(std::vector<TensorEntry>& entries, const s
   return out + json;
 }
 
-const char* safetensors_dtype(c10::ScalarType dtype) {
-  for (const Dtype& known : kDtypes) {
-    if (known.type == dtype) return known.word;
-  }
-  base::fail_input("dtype {} cannot be saved: safetensors files of Cairn hold {}", c10::toString(dtype), kDtypeWords);
+const char* word_of(Dtype dtype) { return kDtypes[static_cast<size_t>(dtype)].word; }
+int64_t bytes_of(Dtype dtype) { return kDtypes[static_cast<size_t>(dtype)].bytes; }
+
+const std::string& dtype_words() {
+  static const std::string words = [] {
+    std::string all;
+    for (const Known& one : kDtypes) all += fmt::format("{}{}", all.empty() ? "" : ", ", one.word);
+    return all;
+  }();
+  return words;
 }
 
 }  // namespace cairn::snapshot

@@ -1,4 +1,4 @@
-// The header of a safetensors file: which tensor lies where. Parsing trusts nothing that the file says.
+// The header of a safetensors file: which tensor lies where. Parsing trusts nothing that the file says, and needs no libtorch.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,16 +7,20 @@
 #include <string>
 #include <vector>
 
-#include <c10/core/ScalarType.h>
-
 namespace cairn::snapshot {
 
 inline constexpr int64_t kHeaderBytesMax = 100'000'000;  // the format's own limit
 inline constexpr int64_t kDimsMax = 64;
 
+// What an element is, as the format calls it.
+enum class Dtype { f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean };
+const char* word_of(Dtype dtype);  // "F32", "BF16"
+int64_t bytes_of(Dtype dtype);
+const std::string& dtype_words();  // all of them, for messages
+
 struct TensorEntry {
   std::string name;
-  c10::ScalarType dtype{};
+  Dtype dtype{};
   std::vector<int64_t> shape = {};
   int64_t begin = 0;  // offsets into the file, not into the data part
   int64_t end = 0;
@@ -34,8 +38,5 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, cons
 // The first bytes of a file that holds these tensors one after the other (length, JSON, padding to 8 bytes). Only name, dtype and
 // shape of the entries are read; their offsets are assigned.
 std::string format_safetensors_header(std::vector<TensorEntry>& entries, const std::map<std::string, std::string>& metadata);
-
-// "F32", "BF16": the format's word for a dtype. Throws bad_input for one that it cannot hold.
-const char* safetensors_dtype(c10::ScalarType dtype);
 
 }  // namespace cairn::snapshot

@@ -11,6 +11,9 @@
 #include "data/shard.h"
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
+#include "mesh/chosen_gradients.h"
+#include "model/trainable.h"
+#include "train/model_from.h"
 #include "train/restore.h"
 
 namespace cairn::train {
@@ -31,10 +34,10 @@ data::Opened open_data(comm::World& world, const Settings& settings, const Start
 }
 
 // Buffers for parameters and gradients, one flat piece each; gradients come from the group that will reduce them.
-void place(Engine& engine, comm::Group& replicas, const at::Device& device) {
-  const mesh::FlatLayout layout = engine.model->layout();
+void place(Engine& engine, comm::Group& replicas, const at::Device& device, const std::vector<bool>& trained) {
+  const mesh::FlatLayout whole = engine.model->layout(), layout = mesh::chosen_layout(whole, trained);
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
-  engine.weights = std::make_unique<model::FlatWeights>(layout, at::empty({layout.elements}, options));
+  engine.weights = std::make_unique<model::FlatWeights>(whole, at::empty({whole.elements}, options));
   at::Tensor gradients;
   if (device.is_cpu()) {
     engine.gradient_memory = replicas.allocate(layout.elements * static_cast<int64_t>(sizeof(float)));
@@ -42,9 +45,16 @@ void place(Engine& engine, comm::Group& replicas, const at::Device& device) {
   } else {
     gradients = at::empty({layout.elements}, options);
   }
-  engine.gradients = std::make_unique<mesh::FlatGradients>(layout, gradients, engine.model->uses());
+  std::vector<int32_t> uses;
+  engine.parameter_views = whole.views(engine.weights->flat());
+  for (size_t i = 0; i < trained.size(); ++i) {
+    if (!trained[i]) continue;
+    uses.push_back(engine.model->uses()[i]);
+    engine.trained_views.push_back(engine.parameter_views[i]);
+  }
+  engine.gradients = std::make_unique<mesh::FlatGradients>(layout, gradients, uses);
+  if (layout.pieces.size() < whole.pieces.size()) engine.chosen = mesh::make_chosen_gradients(whole, trained, *engine.gradients);
   engine.buffers = engine.model->make_buffers(options);
-  engine.parameter_views = layout.views(engine.weights->flat());
   engine.gradient_views = layout.views(gradients);
 }
 
@@ -60,9 +70,10 @@ void book(Job& job) {
 
 std::vector<optim::Piece> pieces_of(const Engine& engine) {
   std::vector<optim::Piece> pieces;
-  for (size_t i = 0; i < engine.parameter_views.size(); ++i)
-    pieces.push_back({engine.parameter_views[i].name, engine.parameter_views[i].tensor, engine.gradient_views[i].tensor,
-                      engine.model->parameters()[i].decays()});
+  for (size_t i = 0; i < engine.trained_views.size(); ++i) {
+    const at::Tensor& parameter = engine.trained_views[i].tensor;
+    pieces.push_back({engine.trained_views[i].name, parameter, engine.gradient_views[i].tensor, parameter.dim() >= 2});
+  }
   return pieces;
 }
 
@@ -127,10 +138,13 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
 
   job->data = open_data(world, job->settings, start);
   const Settings& s = job->settings;
-  model::Task task = model::make_task(s.model, {.vocab = job->data.tokenizer ? job->data.tokenizer->vocab_size() : 0,
-                                                .length = job->data.length,
-                                                .features = job->data.features,
-                                                .classes = job->data.classes});
+  const std::optional<snapshot::Pretrained> pretrained = open_model_from(*job, world.log());
+  const model::Inputs inputs{.vocab = job->data.tokenizer ? job->data.tokenizer->vocab_size() : 0,
+                             .length = job->data.length,
+                             .features = job->data.features,
+                             .classes = job->data.classes,
+                             .end_of_text = job->data.tokenizer ? job->data.tokenizer->end_of_text() : -1};
+  model::Task task = pretrained ? model::make_task(s.model, inputs, pretrained->shape, lora_of(s.lora)) : model::make_task(s.model, inputs);
   Engine& engine = job->engine;
   engine.model = std::move(task.model);
   engine.objective = std::move(task.objective);
@@ -140,10 +154,10 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   engine.random = base::Random(static_cast<uint64_t>(s.train.seed)).for_purpose("pass");
   engine.trace = job->trace.get();
   engine.memory = job->memory.get();
-  place(engine, *job->replicas, job->device);
+  place(engine, *job->replicas, job->device, model::trainable(*engine.model, s.model.train));
   engine.optimizer = optim::make_optimizer(s.optim, pieces_of(engine));
-  engine.pieces = static_cast<int64_t>(engine.parameter_views.size());
-  engine.sync = sync::make_sync(s.sync, {*job->replicas, world.alone(), engine.parameter_views, engine.gradient_views});
+  engine.pieces = static_cast<int64_t>(engine.trained_views.size());
+  engine.sync = sync::make_sync(s.sync, {*job->replicas, world.alone(), engine.trained_views, engine.gradient_views});
 
   book(*job);
 
@@ -157,8 +171,10 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
                    .highest = s.optim.learning_rate,
                    .warmup = static_cast<double>(s.optim.warmup_steps) / steps,
                    .final_share = s.optim.final_share};
-  if (!start.resume || !restore(*job, world, start.out.string()))
+  if (!start.resume || !restore(*job, world, start.out.string())) {
     model::materialise(*engine.model, engine.weights->flat(), base::Random(static_cast<uint64_t>(s.train.seed)));
+    if (pretrained) start_from(*job, *pretrained, world);
+  }
   start_loader(*job);
   return job;
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <memory>
 #include <string>
 
@@ -40,8 +41,9 @@ struct Job {
   std::vector<base::BookedMemory> booked;
   Engine engine;
   std::unique_ptr<Step> step;
-  comm::Group* replicas = nullptr;  // along dp; borrowed from the world
-  bool writes = false;              // this rank keeps the run directory
+  std::map<std::string, std::string> carried;  // files that came with model.from and go into every snapshot
+  comm::Group* replicas = nullptr;             // along dp; borrowed from the world
+  bool writes = false;                         // this rank keeps the run directory
 
   // Where the run stands; a snapshot restores these.
   int64_t steps_done = 0;

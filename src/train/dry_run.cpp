@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "model/model.h"
 #include "model/objective.h"
+#include "snapshot/pretrained.h"
 #include "train/build.h"
 #include "train/settings.h"
 
@@ -33,6 +34,13 @@ Work count(const model::Model& model, int64_t length) {
   return work;
 }
 
+// Whether the tokenizer fits is seen when it is read.
+model::Task task_from(const model::ModelOptions& options, model::Inputs inputs) {
+  const model::DecoderShape shape = snapshot::read_outline(options.from).shape;
+  if (inputs.vocab > 0) inputs.vocab = shape.vocab;
+  return model::make_task(options, inputs, shape);
+}
+
 }  // namespace
 
 std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
@@ -41,8 +49,8 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   if (!s.data.path.empty() && !std::filesystem::exists(s.data.path)) base::fail_input("data.path = {}: no such file", s.data.path);
   const bool text = s.data.kind == "text";
   const int64_t vocab = s.data.tokenizer == "bytes" ? 257 : s.data.vocab, length = text ? s.data.length : 1;
-  const model::Task task = model::make_task(
-      s.model, {.vocab = text ? vocab : 0, .length = text ? length : 0, .features = text ? 0 : 2, .classes = text ? 0 : 3});
+  const model::Inputs inputs{.vocab = text ? vocab : 0, .length = text ? length : 0, .features = text ? 0 : 2, .classes = text ? 0 : 3};
+  const model::Task task = s.model.from.empty() ? model::make_task(s.model, inputs) : task_from(s.model, inputs);
   const Work work = count(*task.model, length);
   const int64_t elements = task.model->elements(), tokens = s.train.global_batch * length;
   Footprint f{.parameters = elements * 4,

@@ -2,6 +2,8 @@
 
 namespace cairn::train {
 
+mesh::Gradients* sink_of(Engine& engine) { return engine.chosen ? engine.chosen.get() : engine.gradients.get(); }
+
 parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch) {
   return {.model = *engine.model,
           .at = *engine.weights,

@@ -27,7 +27,9 @@ struct Engine {
   mesh::Axes axes;
   std::shared_ptr<void> gradient_memory;  // from the group that reduces them
   std::unique_ptr<mesh::FlatGradients> gradients;
-  mesh::NamedTensors parameter_views, gradient_views;  // what sync and optimizer work on, in one order
+  std::unique_ptr<mesh::Gradients> chosen;           // before `gradients`, where only some parameters are trained
+  mesh::NamedTensors parameter_views;                // all, in the model's order
+  mesh::NamedTensors trained_views, gradient_views;  // what sync and optimizer work on, in one order
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<sync::Sync> sync;
   int64_t pieces = 0;       // of the optimizer
@@ -37,6 +39,9 @@ struct Engine {
   base::Trace* trace = nullptr;
   base::MemoryTags* memory = nullptr;
 };
+
+// Where the weight gradients of a pass go.
+mesh::Gradients* sink_of(Engine& engine);
 
 // A run of the engine's model over a batch: for its losses only, until it is told where gradients go.
 parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch);

@@ -10,18 +10,22 @@
 #include "comm/world.h"
 #include "snapshot/snapshot.h"
 #include "train/build.h"
+#include "train/model_from.h"
 #include "train/run_json.h"
 
 namespace cairn::train {
 
 std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
   snapshot::Contents contents{.step = job.steps_done, .tensors = {}, .texts = {}, .version = base::version()};
-  contents.tensors["model"] = job.engine.parameter_views;
+  const Split parameters = split_adapters(job.engine.parameter_views);
+  contents.tensors["model"] = parameters.own;
   contents.tensors["optimizer"] = job.engine.optimizer->state();
   if (mesh::NamedTensors state = job.engine.sync->state(); !state.empty()) contents.tensors["sync"] = std::move(state);
   if (mesh::NamedTensors state = job.sampler->state(); !state.empty()) contents.tensors["sampler"] = std::move(state);
+  contents.texts = job.carried;
+  if (!parameters.adapters.empty()) contents.tensors["adapter"] = parameters.adapters;
   if (std::string config = job.engine.model->config_json(); !config.empty()) contents.texts["config.json"] = std::move(config);
-  if (job.data.tokenizer) contents.texts["tokenizer.json"] = job.data.tokenizer->json();
+  if (job.data.tokenizer && !job.carried.contains("tokenizer.json")) contents.texts["tokenizer.json"] = job.data.tokenizer->json();
   contents.texts["training/recipe.toml"] = job.recipe_toml;
   contents.texts["training/plan.json"] = parallel::to_json(job.plan);
   contents.texts["training/state.json"] = to_json(RunState{.step = job.steps_done,
@@ -70,7 +74,9 @@ bool restore(Job& job, comm::World& world, const std::string& run_dir) {
         job.settings.train.seed, *state.seed, run_dir);
   if (state.subset && *state.subset != job.subset.hash())
     base::fail_input("{} was trained on other samples than it is to go on with: resume with the same data and subset", run_dir);
-  found->load_into("model", job.engine.parameter_views);
+  const Split parameters = split_adapters(job.engine.parameter_views);
+  found->load_into("model", parameters.own);
+  if (!parameters.adapters.empty()) found->load_into("adapter", parameters.adapters);
   found->load_into("optimizer", job.engine.optimizer->state());
   if (mesh::NamedTensors own = job.engine.sync->state(); !own.empty()) found->load_into("sync", own);
   if (mesh::NamedTensors own = job.sampler->state(); !own.empty()) found->load_into("sampler", own);

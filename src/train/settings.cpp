@@ -1,11 +1,49 @@
 #include "train/settings.h"
 
+#include "base/check.h"
+#include "snapshot/adapter.h"
+#include "snapshot/pretrained.h"
+
 namespace cairn::train {
+namespace {
+
+// A key that says otherwise than the directory the model comes from.
+void refuse_conflicts(const model::ModelOptions& given, const model::ModelOptions& theirs) {
+  const auto schema = model::model_schema();
+  const std::vector<base::Setting> ours = schema.values_of(given), expected = schema.values_of(theirs);
+  for (size_t i = 0; i < ours.size(); ++i)
+    if (ours[i] != expected[i])
+      base::fail_input("model.{} = {}: {} says {}, and a model that starts from there has its shape: leave the key out",
+                       schema.section().entries[i].key, base::written(ours[i]), given.from, base::written(expected[i]));
+}
+
+}  // namespace
 
 Settings read_settings(base::Recipe& recipe) {
   Settings s;
   s.model = recipe.read(model::model_schema());
-  s.data = recipe.read(data::data_schema());
+  data::DataOptions data;
+  if (!s.model.from.empty()) {
+    const snapshot::Outline outline = snapshot::read_outline(s.model.from);
+    const model::ModelOptions theirs = model::options_of(outline.shape, s.model);
+    s.model = recipe.read(model::model_schema(), theirs);
+    refuse_conflicts(s.model, theirs);
+    if (!recipe.has("data.tokenizer")) data.tokenizer_file = outline.tokenizer_file;
+  }
+  s.lora = recipe.read(model::lora_schema());
+  if (!s.lora.from.empty()) {
+    const snapshot::Adapter adapter = snapshot::read_adapter(s.lora.from);
+    if (adapter.dropout > 0)
+      base::fail_input("model.lora.from = {}: lora_dropout = {}: Cairn trains adapters without dropout", s.lora.from, adapter.dropout);
+    if (adapter.lora.by_root)
+      base::fail_input("model.lora.from = {}: use_rslora = true: Cairn trains adapters that count alpha / rank", s.lora.from);
+    s.lora = recipe.read(model::lora_schema(), {adapter.lora.rank, adapter.lora.alpha, adapter.lora.targets, s.lora.from});
+    if (s.lora.rank != adapter.lora.rank || s.lora.alpha != adapter.lora.alpha || s.lora.targets != adapter.lora.targets)
+      base::fail_input("model.lora: rank, alpha and targets come from {}: leave them out", s.lora.from);
+  }
+  if (s.lora.rank > 0 && s.model.from.empty())
+    base::fail_input("model.lora.rank = {}: adapters are added to a model that is there: set model.from", s.lora.rank);
+  s.data = recipe.read(data::data_schema(), data);
   s.train = recipe.read(train_schema());
   s.optim = recipe.read(optim::optim_schema());
   s.mesh = recipe.read(mesh_schema());
@@ -18,9 +56,10 @@ Settings read_settings(base::Recipe& recipe) {
 }
 
 std::vector<base::Section> recipe_sections() {
-  return {model::model_schema().section(),       data::data_schema().section(), train_schema().section(),
-          optim::optim_schema().section(),       mesh_schema().section(),       sync::sync_schema().section(),
-          snapshot::snapshot_schema().section(), eval_schema().section(),       log_schema().section()};
+  return {model::model_schema().section(), model::lora_schema().section(),        data::data_schema().section(),
+          train_schema().section(),        optim::optim_schema().section(),       mesh_schema().section(),
+          sync::sync_schema().section(),   snapshot::snapshot_schema().section(), eval_schema().section(),
+          log_schema().section()};
 }
 
 }  // namespace cairn::train

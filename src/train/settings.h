@@ -14,6 +14,7 @@ namespace cairn::train {
 // A recipe as structs: every section read, checked, and nothing unknown left over.
 struct Settings {
   model::ModelOptions model;
+  model::LoraOptions lora;
   data::DataOptions data;
   TrainOptions train;
   optim::OptimOptions optim;

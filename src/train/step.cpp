@@ -21,7 +21,7 @@ class OrdinaryStep final : public Step {
     for (const data::Share& part : parts) {
       const mesh::Batch batch = mesh::slice(input.batch, part.first, part.first + part.count);
       parallel::Pass pass = pass_over(engine, batch);
-      pass.into = engine.gradients.get();
+      pass.into = sink_of(engine);
       // Divided by the global count, so that gradients of micro-batches and ranks simply add up.
       pass.weight = 1.0 / static_cast<double>(input.tokens);
       pass.random = engine.random.for_index(static_cast<uint64_t>(input.step));

@@ -47,7 +47,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Wrong{"AnUnknownProof", {"prove", "same-anwser"}, {"same-anwser", "same-answer"}},
                     Wrong{"AnUnknownBench", {"bench", "train-gpu"}, {"train-gpu"}},
                     Wrong{"HeadsThatDoNotDivide", {"train", "--set", "model.heads=3"}, {"model.heads"}},
-                    Wrong{"AModelThatIsNot", {"generate", "."}, {"not a run directory"}}),
+                    Wrong{"AModelThatIsNot", {"generate", "."}, {"no config.json there"}}),
     [](const auto& kind) { return kind.param.name; });
 
 TEST(WrongInput, ARunIsNeverOverwritten) {

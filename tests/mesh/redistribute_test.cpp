@@ -267,7 +267,7 @@ TEST(Redistribute, TakesTensorsThatAreNotContiguous) {
   });
 }
 
-std::string message_of(const std::function<void()>& act) {
+std::string refusal_of_move(const std::function<void()>& act) {
   try {
     act();
   } catch (const Error& error) {
@@ -280,11 +280,11 @@ std::string message_of(const std::function<void()>& act) {
 TEST(Redistribute, NamesTheRankWhoseTensorHasTheWrongShape) {
   harness::on_ranks(2, [](comm::World& world) {
     const Change change{layout("dp=2", "dp: split(0)"), layout("dp=2", "replicated"), {5, 3}};
-    const std::string text = message_of([&] { redistribute(world, at::ones({4, 3}), change, {}); });
+    const std::string text = refusal_of_move([&] { redistribute(world, at::ones({4, 3}), change, {}); });
     EXPECT_NE(text.find(fmt::format("rank {} hands in a tensor of shape [4, 3], it should hold [{}, 3]", world.rank(), 3 - world.rank())),
               std::string::npos)
         << text;
-    EXPECT_NE(message_of([&] { redistribute(world, {}, change, {}); }).find("hands in no tensor"), std::string::npos);
+    EXPECT_NE(refusal_of_move([&] { redistribute(world, {}, change, {}); }).find("hands in no tensor"), std::string::npos);
   });
 }
 

@@ -4,14 +4,15 @@
 #include <gtest/gtest.h>
 
 #include "kernels/aten.h"
-#include "model/llama.h"
+#include "model/decoder.h"
 
 namespace cairn::model {
 namespace {
 
 struct Small {
-  LlamaShape shape{.vocab = 29, .embed = 16, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 4, .mlp = 24, .length = 20, .tied = true};
-  std::unique_ptr<Model> model = make_llama(shape);
+  DecoderShape shape{
+      .vocab = 29, .embed = 16, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 4, .mlp = 24, .length = 20, .tied = true};
+  std::unique_ptr<Model> model = make_decoder(shape);
   FlatWeights weights{model->layout(), at::empty({model->elements()})};
   Buffers buffers = model->make_buffers(at::kFloat);
   Small() {

@@ -36,14 +36,17 @@ TEST(Manifest, RefusesEveryLieByName) {
   EXPECT_THAT(refusal_of_manifest(std::string(100'000, '[')), HasSubstr("not a JSON object"));
   EXPECT_THAT(refusal_of_manifest(R"({"format":"zip"})"), HasSubstr("not the manifest of a Cairn snapshot"));
   EXPECT_THAT(refusal_of_manifest(R"({"format":7})"), HasSubstr("no format that can be read"));
-  EXPECT_THAT(refusal_of_manifest(R"({"format":"cairn-snapshot","format_version":2})"), HasSubstr("format version 2, this Cairn reads version 1"));
+  EXPECT_THAT(refusal_of_manifest(R"({"format":"cairn-snapshot","format_version":2})"),
+              HasSubstr("format version 2, this Cairn reads version 1"));
   EXPECT_THAT(refusal_of_manifest(R"({"format":"cairn-snapshot","format_version":1,"step":-1})"), HasSubstr("no step that can be read"));
   EXPECT_THAT(refusal_of_manifest(with_files("3")), HasSubstr("no files that can be read"));
-  EXPECT_THAT(refusal_of_manifest(with_files(R"({"../x":{"bytes":1,"xxh3":"0000000000000001"}})")), HasSubstr("a file name that no snapshot has"));
+  EXPECT_THAT(refusal_of_manifest(with_files(R"({"../x":{"bytes":1,"xxh3":"0000000000000001"}})")),
+              HasSubstr("a file name that no snapshot has"));
   EXPECT_THAT(refusal_of_manifest(with_files(R"({"a":1})")), HasSubstr("nothing is said about a"));
   EXPECT_THAT(refusal_of_manifest(with_files(R"({"a":{"bytes":-1,"xxh3":"0000000000000001"}})")), HasSubstr("no bytes that can be read"));
   EXPECT_THAT(refusal_of_manifest(with_files(R"({"a":{"bytes":1,"xxh3":"1"}})")), HasSubstr("the xxh3 of a is not 16 hex digits"));
-  EXPECT_THAT(refusal_of_manifest(with_files(R"({"a":{"bytes":1,"xxh3":"00000000000000zz"}})")), HasSubstr("the xxh3 of a is not 16 hex digits"));
+  EXPECT_THAT(refusal_of_manifest(with_files(R"({"a":{"bytes":1,"xxh3":"00000000000000zz"}})")),
+              HasSubstr("the xxh3 of a is not 16 hex digits"));
 }
 
 TEST(Manifest, NamesSectionsByFile) {

@@ -1,0 +1,77 @@
+// `cairn snapshot`: models as directories that other programs open.
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/terminal.h"
+#include "base/text.h"
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "data/llama2c_tokenizer.h"
+#include "data/tokenizer_json.h"
+#include "kernels/aten.h"
+#include "model/decoder.h"
+#include "snapshot/adapter.h"
+#include "snapshot/llama2c.h"
+#include "snapshot/pretrained.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr int64_t kTokenizerBytesMax = 200'000'000;
+
+snapshot::ExportOptions options_of(const SnapshotArguments& a) {
+  return {.dtype = a.dtype == "bf16" ? at::kBFloat16 : a.dtype == "fp16" ? at::kHalf : at::kFloat, .shard_bytes = a.shard_bytes};
+}
+
+void say_done(const SnapshotArguments& a, const model::DecoderShape& shape, const mesh::NamedTensors& parameters) {
+  int64_t elements = 0;
+  for (const mesh::NamedTensor& one : parameters) elements += one.tensor.numel();
+  base::Terminal().line(fmt::format("{}: {}, {} parameters in {} tensors, {}", a.out, shape.family,
+                                    base::human_count(static_cast<double>(elements)), parameters.size(), a.dtype));
+}
+
+void export_model(const SnapshotArguments& a) {
+  base::Log log({.level = base::Level::warn, .terminal = std::make_shared<base::Terminal>(), .file = {}});
+  const snapshot::Pretrained opened = snapshot::open_pretrained(a.source, log);
+  if (a.only_adapter) {
+    if (!opened.adapter) base::fail_input("{}: it has no adapter: train one with model.lora.rank", a.source);
+    snapshot::write_adapter(a.out, *opened.adapter, opened.shape, a.source, base::real_disk());
+    return say_done(a, opened.shape, opened.adapter->tensors);
+  }
+  const model::FlatWeights weights = [&] {
+    const auto decoder = model::make_decoder(opened.shape);
+    return model::FlatWeights(decoder->layout(), at::empty({decoder->elements()}));
+  }();
+  const mesh::NamedTensors parameters = weights.layout().views(weights.flat());
+  opened.load_into(parameters);
+  if (!a.adapter.empty())
+    snapshot::merge_adapter(parameters, snapshot::read_adapter(a.adapter), opened.shape,
+                            a.undo ? snapshot::Merge::undo : snapshot::Merge::add);
+  snapshot::write_pretrained(a.out, opened.shape, parameters, opened.texts, options_of(a), base::real_disk());
+  say_done(a, opened.shape, parameters);
+}
+
+// The text of a tokenizer.json, or of what llama2.c has instead (tok512.bin).
+std::string tokenizer_json(const std::string& path) {
+  const std::string bytes = base::read_file(path, kTokenizerBytesMax);
+  return path.ends_with(".bin") ? data::write_tokenizer_json(data::read_llama2c_tokenizer(bytes, path)) : bytes;
+}
+
+void convert_llama2c(const SnapshotArguments& a) {
+  const snapshot::Llama2c model = snapshot::read_llama2c(a.source);
+  std::map<std::string, std::string> texts;
+  if (!a.tokenizer.empty()) texts["tokenizer.json"] = tokenizer_json(a.tokenizer);
+  snapshot::write_pretrained(a.out, model.shape, model.parameters, std::move(texts), options_of(a), base::real_disk());
+  say_done(a, model.shape, model.parameters);
+}
+
+}  // namespace
+
+int snapshot_command(const SnapshotArguments& a) {
+  a.action == "convert" ? convert_llama2c(a) : export_model(a);
+  return 0;
+}
+
+}  // namespace cairn::cli

@@ -1,0 +1,76 @@
+#include "mesh/chosen_gradients.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "kernels/aten.h"
+
+namespace cairn::mesh {
+namespace {
+
+class ChosenGradients final : public Gradients {
+ public:
+  ChosenGradients(FlatLayout all, std::vector<bool> chosen, Gradients& into)
+      : all_(std::move(all)), chosen_(std::move(chosen)), into_(into) {
+    CAIRN_CHECK(chosen_.size() == all_.pieces.size(), "{} choices for {} parameters", chosen_.size(), all_.pieces.size());
+    int32_t next = 0;
+    for (const bool one : chosen_) places_.push_back(one ? next++ : -1);
+  }
+
+  void outer(ParamId id, const at::Tensor& in, const at::Tensor& dout) override {
+    if (id.count == 1 || all_of(id)) return pass_on(id, [&](ParamId to) { into_.outer(to, in, dout); });
+    parts(id, [&](ParamId to, int64_t begin, int64_t rows) { into_.outer(to, in, dout.narrow(1, begin, rows)); });
+  }
+  void add(ParamId id, const at::Tensor& gradient) override {
+    if (id.count == 1 || all_of(id)) return pass_on(id, [&](ParamId to) { into_.add(to, gradient); });
+    parts(id, [&](ParamId to, int64_t begin, int64_t rows) { into_.add(to, gradient.narrow(0, begin, rows)); });
+  }
+  void add_rows(ParamId id, const at::Tensor& rows, const at::Tensor& values) override {
+    pass_on(id, [&](ParamId to) { into_.add_rows(to, rows, values); });
+  }
+
+ private:
+  int32_t place(int32_t index) const { return places_[static_cast<size_t>(index)]; }
+
+  bool all_of(ParamId id) const {
+    for (int32_t i = 0; i < id.count; ++i)
+      if (place(id.first + i) < 0) return false;
+    return true;  // and neighbours stay neighbours
+  }
+
+  template <typename Act>
+  void pass_on(ParamId id, const Act& act) const {
+    if (place(id.first) >= 0) act(ParamId{place(id.first), id.count});
+  }
+
+  // Neighbours of which some are trained: each for itself, with its rows of the stacked matrix.
+  template <typename Act>
+  void parts(ParamId id, const Act& act) const {
+    int64_t begin = 0;
+    for (int32_t i = id.first; i < id.first + id.count; ++i) {
+      const int64_t rows = all_.pieces[static_cast<size_t>(i)].shape[0];
+      if (place(i) >= 0) act(ParamId{place(i), 1}, begin, rows);
+      begin += rows;
+    }
+  }
+
+  FlatLayout all_;
+  std::vector<bool> chosen_;
+  std::vector<int32_t> places_;  // of each parameter among the chosen; -1: not trained
+  Gradients& into_;
+};
+
+}  // namespace
+
+FlatLayout chosen_layout(const FlatLayout& all, const std::vector<bool>& chosen) {
+  FlatLayout part;
+  for (size_t i = 0; i < all.pieces.size(); ++i)
+    if (chosen[i]) part.append(all.pieces[i].name, all.pieces[i].shape);
+  return part;
+}
+
+std::unique_ptr<Gradients> make_chosen_gradients(FlatLayout all, std::vector<bool> chosen, Gradients& into) {
+  return std::make_unique<ChosenGradients>(std::move(all), std::move(chosen), into);
+}
+
+}  // namespace cairn::mesh

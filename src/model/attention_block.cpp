@@ -1,0 +1,252 @@
+// x + out(attention(norm(x))) with grouped queries: rotary positions or none of its own, biases, normed heads, a window, documents. Keys
+// and values of earlier positions may come from a cache.
+
+#include "base/check.h"
+#include "kernels/aten.h"
+#include "kernels/attention.h"
+#include "kernels/rope.h"
+#include "model/decoder_blocks.h"
+#include "model/plain_ops.h"
+#include "model/rows.h"
+
+namespace cairn::model {
+namespace {
+
+// Query, key and value heads, [batch, length, heads, head_dim] each.
+struct Heads {
+  at::Tensor q, k, v;
+};
+
+// What a batch may say of its positions, [batch, length] int64 each; undefined: nothing.
+struct Places {
+  at::Tensor documents, positions;
+
+  static Places in(Values& values) {
+    const auto field = [&](const char* name) { return values.has(name) ? values.get(name) : at::Tensor(); };
+    return {field("documents"), field("positions")};
+  }
+  static Places in(const Saved& saved) {
+    const auto field = [&](const char* name) { return saved.has(name) ? saved.get(name) : at::Tensor(); };
+    return {field("documents"), field("positions")};
+  }
+  void save(Saved& keep) const {
+    if (documents.defined()) keep.put("documents", documents);
+    if (positions.defined()) keep.put("positions", positions);
+  }
+};
+
+class AttentionBlock final : public Block {
+ public:
+  AttentionBlock(const DecoderShape& shape, Border border, AttentionParts parts)
+      : shape_(shape), reads_(std::move(border.reads)), writes_(std::move(border.writes)), parts_(std::move(parts)) {
+    const double embed = static_cast<double>(shape.embed), q = static_cast<double>(shape.heads * shape.head_dim),
+                 kv = static_cast<double>(shape.kv_heads * shape.head_dim);
+    card_ = {.name = std::move(border.name),
+             .reads = {reads_},
+             .writes = {writes_},
+             .may_read = {"documents", "positions"},
+             .operations = {{.name = "norm",
+                             .kind = Operation::Kind::norm,
+                             .parameters = parts_.norm.parameters(),
+                             .axes = {"embed"},
+                             .flops_per_token = 4 * embed,
+                             .saved_elements_per_token = 2 * embed},
+                            {.name = "qkv",
+                             .kind = Operation::Kind::product,
+                             .parameters = parts_.qkv.parameters(),
+                             .axes = {"heads"},
+                             .flops_per_token = 2 * embed * (q + 2 * kv),
+                             .saved_elements_per_token = q + 2 * kv},
+                            {.name = "attention",
+                             .kind = Operation::Kind::attention,
+                             .axes = {"heads"},
+                             .flops_per_pair = 4 * q,
+                             .saved_elements_per_token = q + static_cast<double>(shape.heads)},
+                            {.name = "out",
+                             .kind = Operation::Kind::product,
+                             .parameters = parts_.out.parameters(),
+                             .axes = {"embed"},
+                             .flops_per_token = 2 * q * embed}}};
+    if (parts_.rotary) card_.buffers = {"rope.cos", "rope.sin"};
+    if (parts_.q_norm)
+      card_.operations.insert(card_.operations.begin() + 2, {.name = "qk_norm",
+                                                             .kind = Operation::Kind::norm,
+                                                             .parameters = {parts_.q_norm->weight, parts_.k_norm->weight},
+                                                             .axes = {"heads"},
+                                                             .flops_per_token = 4 * (q + kv),
+                                                             .saved_elements_per_token = q + kv});
+  }
+
+  const Card& card() const override { return card_; }
+
+  void forward(Values& values, Saved* keep, const Call& call) const override {
+    const at::Tensor x = values.get(reads_);  // [batch, length, embed]
+    const int64_t batch = x.size(0), length = x.size(1);
+    const Places places = Places::in(values);
+    const Norm::Result normed = parts_.norm.forward(x, call);
+    const at::Tensor qkv = at::empty({batch, length, (shape_.heads + 2 * shape_.kv_heads) * shape_.head_dim}, x.options());
+    parts_.qkv.forward(rows(qkv), rows(normed.y), call);
+    Heads heads = split(qkv);
+    if (parts_.q_norm) norm_heads(heads, keep, call);
+    rotate(heads.q, places, call);
+    rotate(heads.k, places, call);
+    if (keep && parts_.q_norm) keep->put("q", heads.q), keep->put("k", heads.k);
+    const Remembered seen = call.cache ? remember(heads, places, call) : Remembered{heads.k, heads.v, places.documents};
+
+    const at::Tensor mixed = at::empty({batch, length, shape_.heads, shape_.head_dim}, x.options());
+    const at::Tensor lse = at::empty({batch, shape_.heads, length}, x.options());
+    kernels::attention(mixed, lse, heads.q, seen.k, seen.v, options(call, length, places.documents, seen.documents));
+    const at::Tensor y = at::empty_like(x);
+    parts_.out.forward(rows(y), mixed.view({batch * length, -1}), call);
+    y.add_(x);
+    values.put(writes_, y);
+    if (!keep) return;
+    CAIRN_CHECK(!call.cache, "{}: a cache serves decoding, not gradients", card_.name);
+    keep->put("x", x);
+    keep->put("normed", normed.y);
+    keep->put("statistics", normed.statistics);
+    keep->put("qkv", qkv);
+    keep->put("mixed", mixed);
+    keep->put("lse", lse);
+    places.save(*keep);
+  }
+
+  void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
+    const at::Tensor dy = gradients.take(writes_);
+    const at::Tensor qkv = saved.take("qkv"), mixed = saved.get("mixed"), lse = saved.take("lse"), x = saved.get("x");
+    const Places places = Places::in(saved);
+    Heads heads = split(qkv);
+    if (parts_.q_norm) heads.q = saved.take("q"), heads.k = saved.take("k");
+    const at::Tensor dmixed = at::empty_like(mixed);
+    parts_.out.input_gradient(dmixed.view({rows(dy).size(0), -1}), rows(dy), call);
+    const at::Tensor dqkv = at::empty_like(qkv);
+    const Heads into = split(dqkv);
+    const Heads d = parts_.q_norm ? Heads{at::empty_like(heads.q), at::empty_like(heads.k), into.v} : into;
+    kernels::attention_backward(d.q, d.k, d.v, dmixed, heads.q, heads.k, heads.v, mixed, lse,
+                                options(call, x.size(1), places.documents, places.documents));
+    rotate(d.q, places, call, /*inverse=*/true);
+    rotate(d.k, places, call, /*inverse=*/true);
+    if (parts_.q_norm) norm_heads_input(into, d, saved, call);
+    const at::Tensor dnormed = at::empty_like(dy), dx = at::empty_like(dy);
+    parts_.qkv.input_gradient(rows(dnormed), rows(dqkv), call);
+    parts_.norm.input_gradient(dx, dnormed, x, saved.get("statistics"), call, &dy);
+    gradients.add(reads_, dx);
+    saved.put("dy", dy);
+    saved.put("dqkv", dqkv);
+    saved.put("dnormed", dnormed);
+  }
+
+  void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {
+    const at::Tensor dy = rows(saved.take("dy"));
+    parts_.out.weight_gradient(into, saved.take("mixed").view({dy.size(0), -1}), dy, call);
+    if (parts_.q_norm) {
+      parts_.k_norm->weight_gradient(into, saved.take("dk"), saved.take("raw_k"), saved.take("k_statistics"), call);
+      parts_.q_norm->weight_gradient(into, saved.take("dq"), saved.take("raw_q"), saved.take("q_statistics"), call);
+    }
+    parts_.qkv.weight_gradient(into, rows(saved.take("normed")), rows(saved.take("dqkv")), call);
+    parts_.norm.weight_gradient(into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
+  }
+
+  void plain(Values& values, const Call& call) const override {
+    const at::Tensor x = values.get(reads_);
+    const Places places = Places::in(values);
+    Heads heads = split(parts_.qkv.plain(parts_.norm.plain(x, call), call));
+    if (parts_.q_norm) heads.q = parts_.q_norm->plain(heads.q, call), heads.k = parts_.k_norm->plain(heads.k, call);
+    if (parts_.rotary) {
+      const kernels::RopeTable table = angles(places, call, x.size(1));
+      heads.q = plain_rope(heads.q, table.cos, table.sin);
+      heads.k = plain_rope(heads.k, table.cos, table.sin);
+    }
+    const at::Tensor mixed = plain_attention(heads.q, heads.k, heads.v, shape_.window, places.documents);
+    values.put(writes_, x + parts_.out.plain(mixed.flatten(2), call));
+  }
+
+ private:
+  struct Remembered {
+    at::Tensor k, v, documents;
+  };
+
+  Heads split(const at::Tensor& qkv) const {  // views
+    const at::Tensor heads = qkv.view({qkv.size(0), qkv.size(1), -1, shape_.head_dim});
+    return {heads.narrow(2, 0, shape_.heads), heads.narrow(2, shape_.heads, shape_.kv_heads),
+            heads.narrow(2, shape_.heads + shape_.kv_heads, shape_.kv_heads)};
+  }
+
+  kernels::AttentionOptions options(const Call& call, int64_t length, const at::Tensor& documents, const at::Tensor& key_documents) const {
+    kernels::AttentionOptions o{.query_offset = call.slice.begin, .key_offset = call.cache ? 0 : call.slice.begin};
+    if (shape_.window > 0 && call.slice.begin + length > shape_.window) o.window = shape_.window;
+    if (documents.defined()) o.query_documents = &documents, o.key_documents = &key_documents;
+    return o;
+  }
+
+  // Heads of their own instead of views: the norm reads the projection and writes elsewhere, since its gradient needs both.
+  void norm_heads(Heads& heads, Saved* keep, const Call& call) const {
+    const at::Tensor raw_q = heads.q.contiguous(), raw_k = heads.k.contiguous();
+    const Norm::Result q = parts_.q_norm->forward(raw_q, call), k = parts_.k_norm->forward(raw_k, call);
+    heads.q = q.y, heads.k = k.y;
+    if (!keep) return;
+    keep->put("raw_q", raw_q), keep->put("q_statistics", q.statistics);
+    keep->put("raw_k", raw_k), keep->put("k_statistics", k.statistics);
+  }
+
+  void norm_heads_input(const Heads& into, const Heads& d, Saved& saved, const Call& call) const {
+    const at::Tensor dq = at::empty_like(d.q), dk = at::empty_like(d.k);
+    parts_.q_norm->input_gradient(dq, d.q, saved.get("raw_q"), saved.get("q_statistics"), call);
+    parts_.k_norm->input_gradient(dk, d.k, saved.get("raw_k"), saved.get("k_statistics"), call);
+    into.q.copy_(dq);
+    into.k.copy_(dk);
+    saved.put("dq", d.q);
+    saved.put("dk", d.k);
+  }
+
+  // The angles of each position: [length, head_dim / 2], or with positions given [batch, length, head_dim / 2].
+  static kernels::RopeTable angles(const Places& places, const Call& call, int64_t length) {
+    const at::Tensor &cos = call.buffers.at("rope.cos"), &sin = call.buffers.at("rope.sin");
+    if (!places.positions.defined()) {
+      const int64_t begin = call.slice.begin;
+      return {cos.slice(0, begin, begin + length), sin.slice(0, begin, begin + length)};
+    }
+    const at::Tensor picked = places.positions.reshape({-1});
+    const std::vector<int64_t> shape{places.positions.size(0), places.positions.size(1), cos.size(1)};
+    return {cos.index_select(0, picked).view(shape), sin.index_select(0, picked).view(shape)};
+  }
+
+  void rotate(const at::Tensor& x, const Places& places, const Call& call, bool inverse = false) const {
+    if (!parts_.rotary) return;
+    if (!places.positions.defined())
+      return kernels::rope(x, {call.buffers.at("rope.cos"), call.buffers.at("rope.sin")}, call.slice.begin, inverse);
+    const kernels::RopeTable table = angles(places, call, x.size(1));
+    // One long row whose table has a line of its own for every token.
+    kernels::rope(x.view({1, -1, x.size(2), x.size(3)}), {table.cos.flatten(0, 1), table.sin.flatten(0, 1)}, 0, inverse);
+  }
+
+  // Writes keys, values and document ids into the cache at this slice's place; gives back all there are up to its end.
+  Remembered remember(const Heads& heads, const Places& places, const Call& call) const {
+    const int64_t end = call.slice.begin + heads.k.size(1);
+    CAIRN_CHECK(end <= call.cache->capacity, "{}: position {} is beyond the cache's {}", card_.name, end, call.cache->capacity);
+    const auto store = [&](const std::string& name, const at::Tensor& part) {
+      at::Tensor& kept = call.cache->tensors[card_.name + name];
+      if (!kept.defined()) {
+        std::vector<int64_t> shape = part.sizes().vec();
+        shape[1] = call.cache->capacity;
+        kept = at::empty(shape, part.options());
+      }
+      kept.narrow(1, call.slice.begin, part.size(1)).copy_(part);
+      return kept.narrow(1, 0, end);
+    };
+    return {store(".k", heads.k), store(".v", heads.v), places.documents.defined() ? store(".documents", places.documents) : at::Tensor()};
+  }
+
+  DecoderShape shape_;
+  std::string reads_, writes_;
+  AttentionParts parts_;
+  Card card_;
+};
+
+}  // namespace
+
+std::unique_ptr<Block> make_attention_block(const DecoderShape& shape, Border border, AttentionParts parts) {
+  return std::make_unique<AttentionBlock>(shape, std::move(border), std::move(parts));
+}
+
+}  // namespace cairn::model

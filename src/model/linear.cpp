@@ -1,0 +1,70 @@
+#include "model/linear.h"
+
+#include <ATen/ops/constant_pad_nd.h>
+
+#include "kernels/aten.h"
+#include "kernels/gemm.h"
+
+namespace cairn::model {
+namespace {
+
+// x a^T [rows, rank].
+at::Tensor narrowed(const at::Tensor& x, const Linear::LowRank& one, const Call& call) {
+  const at::Tensor a = call.weights.get(one.a), h = at::empty({x.size(0), a.size(0)}, x.options());
+  kernels::linear(h, x, a);
+  return h;
+}
+
+// The gradient of that: scale dy b [rows, rank].
+at::Tensor narrowed_gradient(const at::Tensor& dy, const Linear::LowRank& one, const Call& call) {
+  const at::Tensor b = call.weights.get(one.b), dh = at::empty({dy.size(0), b.size(1)}, dy.options());
+  kernels::linear_input(dh, dy.narrow(1, one.begin, one.out), b);
+  return dh.mul_(one.scale);
+}
+
+}  // namespace
+
+// A weight stored [in, out] is the matrix of the input gradient of a layer that runs the other way: the same three products serve.
+
+void Linear::forward(const at::Tensor& y, const at::Tensor& x, const Call& call) const {
+  const at::Tensor w = call.weights.get(weight);
+  by_input ? kernels::linear_input(y, x, w) : kernels::linear(y, x, w);
+  if (bias) y.add_(call.weights.get(*bias));
+  for (const LowRank& one : low_rank)
+    y.narrow(1, one.begin, one.out).addmm_(narrowed(x, one, call), call.weights.get(one.b).t(), 1, one.scale);
+}
+
+void Linear::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const Call& call) const {
+  const at::Tensor w = call.weights.get(weight);
+  by_input ? kernels::linear(dx, dy, w) : kernels::linear_input(dx, dy, w);
+  for (const LowRank& one : low_rank)
+    kernels::linear_input(dx, narrowed_gradient(dy, one, call), call.weights.get(one.a), /*accumulate=*/true);
+}
+
+void Linear::weight_gradient(mesh::Gradients& into, const at::Tensor& x, const at::Tensor& dy, const Call& call) const {
+  for (const LowRank& one : low_rank) {
+    into.outer(one.b, narrowed(x, one, call).mul_(one.scale), dy.narrow(1, one.begin, one.out));
+    into.outer(one.a, x, narrowed_gradient(dy, one, call));
+  }
+  if (bias) into.add(*bias, dy.sum(0));
+  by_input ? into.outer(weight, dy, x) : into.outer(weight, x, dy);
+}
+
+at::Tensor Linear::plain(const at::Tensor& x, const Call& call) const {
+  const at::Tensor w = call.weights.get(weight), y = at::matmul(x, by_input ? w : w.t());
+  at::Tensor sum = bias ? y + call.weights.get(*bias) : y;
+  for (const LowRank& one : low_rank) {
+    const at::Tensor added = at::matmul(at::matmul(x, call.weights.get(one.a).t()), call.weights.get(one.b).t()) * one.scale;
+    sum = sum + at::constant_pad_nd(added, {one.begin, sum.size(-1) - one.begin - one.out});
+  }
+  return sum;
+}
+
+std::vector<mesh::ParamId> Linear::parameters() const {
+  std::vector<mesh::ParamId> all{weight};
+  if (bias) all.push_back(*bias);
+  for (const LowRank& one : low_rank) all.insert(all.end(), {one.a, one.b});
+  return all;
+}
+
+}  // namespace cairn::model

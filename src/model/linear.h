@@ -1,0 +1,35 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "mesh/gradients.h"
+#include "model/call.h"
+
+namespace cairn::model {
+
+// A linear layer as blocks use it: y = x w^T + b. Where its weight comes from is decided here, so that blocks need not know: one
+// parameter or neighbours that are multiplied as one matrix, stored [out, in] or [in, out], with or without adapters. Rows of x and y may
+// lie apart.
+struct Linear {
+  // What an adapter adds to outputs begin .. begin + out - 1: scale (x a^T) b^T.
+  struct LowRank {
+    mesh::ParamId a = {}, b = {};  // [rank, in], [out, rank]
+    int64_t begin = 0, out = 0;
+    double scale = 1;
+  };
+
+  mesh::ParamId weight = {};
+  std::optional<mesh::ParamId> bias = {};
+  bool by_input = false;  // the weight is stored [in, out], as GPT-2's are
+  std::vector<LowRank> low_rank = {};
+
+  void forward(const at::Tensor& y /*[rows, out], overwritten*/, const at::Tensor& x /*[rows, in]*/, const Call& call) const;
+  void input_gradient(const at::Tensor& dx /*overwritten*/, const at::Tensor& dy, const Call& call) const;
+  void weight_gradient(mesh::Gradients& into, const at::Tensor& x, const at::Tensor& dy, const Call& call) const;
+  // x [..., in]; differentiable.
+  at::Tensor plain(const at::Tensor& x, const Call& call) const;
+  std::vector<mesh::ParamId> parameters() const;
+};
+
+}  // namespace cairn::model

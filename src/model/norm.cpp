@@ -1,0 +1,56 @@
+#include "model/norm.h"
+
+#include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/native_layer_norm_backward.h>
+
+#include "kernels/aten.h"
+#include "kernels/rms_norm.h"
+#include "model/plain_ops.h"
+
+namespace cairn::model {
+
+Norm::Result Norm::forward(const at::Tensor& x, const Call& call) const {
+  const at::Tensor gain = call.weights.get(weight);
+  if (kind == Kind::rms) {
+    const at::Tensor y = at::empty_like(x), rstd = at::empty({x.numel() / x.size(-1)}, x.options());
+    kernels::rms_norm(y, rstd, x, gain, eps);
+    return {y, rstd};
+  }
+  const auto [y, mean, rstd] = at::native_layer_norm(x, {x.size(-1)}, gain, call.weights.get(*bias), eps);
+  return {y, at::stack({mean, rstd})};
+}
+
+void Norm::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics, const Call& call,
+                          const at::Tensor* add) const {
+  const at::Tensor gain = call.weights.get(weight);
+  if (kind == Kind::rms) return kernels::rms_norm_input(dx, dy, x, gain, statistics, add);
+  const auto [gradient, unused, unused_too] = at::native_layer_norm_backward(dy, x, {x.size(-1)}, statistics[0], statistics[1], gain,
+                                                                             call.weights.get(*bias), {true, false, false});
+  dx.copy_(add ? gradient + *add : gradient);
+}
+
+void Norm::weight_gradient(mesh::Gradients& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics,
+                           const Call& call) const {
+  if (kind == Kind::rms) {
+    const at::Tensor gradient = at::empty({x.size(-1)}, dy.options());
+    kernels::rms_norm_weight(gradient, dy, x, statistics);
+    into.add(weight, gradient);
+    return;
+  }
+  const auto [unused, gain, shift] = at::native_layer_norm_backward(dy, x, {x.size(-1)}, statistics[0], statistics[1],
+                                                                    call.weights.get(weight), call.weights.get(*bias), {false, true, true});
+  into.add(*bias, shift);
+  into.add(weight, gain);
+}
+
+at::Tensor Norm::plain(const at::Tensor& x, const Call& call) const {
+  if (kind == Kind::rms) return plain_rms_norm(x, call.weights.get(weight), eps);
+  const at::Tensor centred = x - x.mean(-1, /*keepdim=*/true);
+  return centred * at::rsqrt(centred.square().mean(-1, /*keepdim=*/true) + eps) * call.weights.get(weight) + call.weights.get(*bias);
+}
+
+std::vector<mesh::ParamId> Norm::parameters() const {
+  return bias ? std::vector<mesh::ParamId>{weight, *bias} : std::vector<mesh::ParamId>{weight};
+}
+
+}  // namespace cairn::model

@@ -1,0 +1,33 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "mesh/gradients.h"
+#include "model/call.h"
+
+namespace cairn::model {
+
+// The norm of a block's input over its last dim: RMSNorm (a gain) or LayerNorm (a gain and a shift).
+struct Norm {
+  enum class Kind { rms, layer };
+  Kind kind = Kind::rms;
+  mesh::ParamId weight = {};
+  std::optional<mesh::ParamId> bias = {};  // of a LayerNorm
+  double eps = 1e-5;
+
+  // What the gradients need again: 1 / rms per row, or mean and 1 / deviation.
+  struct Result {
+    at::Tensor y, statistics;
+  };
+  Result forward(const at::Tensor& x, const Call& call) const;
+  // dx is overwritten: the input gradient, plus *add where given (what went round the norm on the residual path).
+  void input_gradient(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics, const Call& call,
+                      const at::Tensor* add = nullptr) const;
+  void weight_gradient(mesh::Gradients& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics,
+                       const Call& call) const;
+  at::Tensor plain(const at::Tensor& x, const Call& call) const;
+  std::vector<mesh::ParamId> parameters() const;
+};
+
+}  // namespace cairn::model

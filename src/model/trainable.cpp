@@ -1,0 +1,49 @@
+#include "model/trainable.h"
+
+#include <algorithm>
+
+#include <fmt/ranges.h>
+
+#include "base/check.h"
+#include "model/lora.h"
+#include "model/model.h"
+
+namespace cairn::model {
+namespace {
+
+struct RoleWord {
+  const char* word;
+  Parameter::Role role;
+};
+constexpr RoleWord kRoles[] = {{"embedding", Parameter::Role::embedding}, {"weight", Parameter::Role::weight},
+                               {"norm", Parameter::Role::norm},           {"bias", Parameter::Role::bias},
+                               {"head", Parameter::Role::head},           {"adapter", Parameter::Role::adapter}};
+
+bool fits(const std::string& pattern, const Parameter& parameter) {
+  if (!pattern.starts_with("role:")) return matches(pattern, parameter.name);
+  return std::any_of(std::begin(kRoles), std::end(kRoles),
+                     [&](const RoleWord& one) { return one.role == parameter.role && pattern.substr(5) == one.word; });
+}
+
+}  // namespace
+
+std::vector<bool> trainable(const Model& model, const std::vector<std::string>& patterns) {
+  const auto& parameters = model.parameters();
+  const bool adapted =
+      std::any_of(parameters.begin(), parameters.end(), [](const Parameter& p) { return p.role == Parameter::Role::adapter; });
+  std::vector<bool> chosen;
+  for (const Parameter& p : parameters)
+    chosen.push_back(patterns.empty()
+                         ? !adapted || p.role == Parameter::Role::adapter
+                         : std::any_of(patterns.begin(), patterns.end(), [&](const std::string& one) { return fits(one, p); }));
+  for (const std::string& pattern : patterns)
+    if (std::none_of(parameters.begin(), parameters.end(), [&](const Parameter& p) { return fits(pattern, p); }))
+      base::fail_input(
+          "model.train: \"{}\" fits no parameter: write a name such as \"{}\" with * for anything, or role:embedding, weight, norm, bias, "
+          "head "
+          "or adapter",
+          pattern, parameters.front().name);
+  return chosen;
+}
+
+}  // namespace cairn::model

@@ -1,0 +1,139 @@
+#include "snapshot/adapter.h"
+
+#include <filesystem>
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "kernels/aten.h"
+#include "model/families.h"
+
+namespace cairn::snapshot {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int64_t kAdapterConfigBytesMax = 1'000'000;
+constexpr const char* kPrefix = "base_model.model.";
+
+model::LoraShape parse_lora(const base::Json& json, const std::string& path) {
+  const auto given = [&](const char* key) { return json.contains(key) && !json[key].is_null(); };
+  if (!given("peft_type") || json["peft_type"] != "LORA")
+    base::fail_input("{}: peft_type is {}; Cairn reads LORA", path, given("peft_type") ? base::compact(json["peft_type"]) : "missing");
+  for (const char* key : {"use_dora", "lora_bias", "use_qalora"})
+    if (given(key) && json[key] != false) base::fail_input("{}: {} = {}: only plain LoRA is read", path, key, base::compact(json[key]));
+  for (const char* key :
+       {"modules_to_save", "rank_pattern", "alpha_pattern", "layers_to_transform", "target_parameters", "exclude_modules"})
+    if (given(key) && !json[key].empty())
+      base::fail_input("{}: {} = {}: Cairn reads adapters of one rank on whole models", path, key, base::compact(json[key]).substr(0, 80));
+  if (given("bias") && json["bias"] != "none") base::fail_input("{}: bias = {}: only \"none\" is read", path, base::compact(json["bias"]));
+  model::LoraShape lora;
+  if (!given("r") || !json["r"].is_number_integer() || json["r"].get<int64_t>() < 1 || json["r"].get<int64_t>() > 65536)
+    base::fail_corrupt(path,
+                       fmt::format("r = {}: must be a whole number from 1 to 65536", given("r") ? base::compact(json["r"]) : "nothing"));
+  lora.rank = json["r"].get<int64_t>();
+  if (!given("lora_alpha") || !json["lora_alpha"].is_number()) base::fail_corrupt(path, "lora_alpha is missing or no number");
+  lora.alpha = json["lora_alpha"].get<double>();
+  lora.by_root = given("use_rslora") && json["use_rslora"] == true;
+  lora.targets.clear();
+  if (given("target_modules") && json["target_modules"].is_array()) {
+    for (const base::Json& one : json["target_modules"])
+      if (one.is_string()) lora.targets.push_back(one.get<std::string>());
+  } else if (given("target_modules")) {
+    base::fail_input("{}: target_modules = {}: Cairn reads a list of names", path, base::compact(json["target_modules"]).substr(0, 80));
+  }
+  return lora;
+}
+
+std::string layer_of(const std::string& name) { return name.substr(0, name.find(".lora_")); }
+
+const at::Tensor* find(const mesh::NamedTensors& tensors, const std::string& name) {
+  for (const mesh::NamedTensor& one : tensors)
+    if (one.name == name) return &one.tensor;
+  return nullptr;
+}
+
+Adapter read_config(const std::string& folder) {
+  const std::string path = fs::path(folder) / "adapter_config.json";
+  const base::GuardedJson parsed = base::parse_json_guarded(base::read_file(path, kAdapterConfigBytesMax), 16);
+  if (!parsed.value.is_object()) base::fail_corrupt(path, "not a JSON object");
+  Adapter adapter{.lora = parse_lora(parsed.value, path), .tensors = {}};
+  if (const auto found = parsed.value.find("lora_dropout"); found != parsed.value.end() && found->is_number())
+    adapter.dropout = found->get<double>();
+  return adapter;
+}
+
+}  // namespace
+
+Adapter read_snapshot_adapter(const std::string& training) {
+  Adapter adapter = read_config(training);
+  const Safetensors file((fs::path(training) / "adapter.safetensors").string());
+  for (const TensorEntry& entry : file.entries()) adapter.tensors.push_back({entry.name, file.view(entry)});
+  return adapter;
+}
+
+Adapter read_adapter(const std::string& folder) {
+  Adapter adapter = read_config(folder);
+  const WeightFiles files = WeightFiles::open(folder, "adapter_model.safetensors", "adapter_model.safetensors.index.json");
+  for (const std::string& name : files.names()) {
+    if (!name.starts_with(kPrefix) || (!name.ends_with(".lora_A.weight") && !name.ends_with(".lora_B.weight")))
+      base::fail_input("{}: tensor \"{}\" is none of a LoRA adapter", files.path(), name.substr(0, 100));
+    adapter.tensors.push_back({name.substr(std::string(kPrefix).size()), files.view(name).to(at::kFloat)});
+  }
+  if (adapter.tensors.empty()) base::fail_corrupt(files.path(), "it holds no tensors");
+  return adapter;
+}
+
+std::string format_adapter_config(const model::LoraShape& lora, const model::DecoderShape& shape, const std::string& base_model) {
+  base::OrderedJson json;
+  json["base_model_name_or_path"] = base_model;
+  json["bias"] = "none";
+  json["fan_in_fan_out"] = model::family(shape.family).by_input;
+  json["inference_mode"] = true;
+  json["init_lora_weights"] = true;
+  json["lora_alpha"] = lora.alpha;
+  json["lora_dropout"] = 0.0;
+  json["modules_to_save"] = nullptr;
+  json["peft_type"] = "LORA";
+  json["r"] = lora.rank;
+  json["target_modules"] = lora.targets;
+  json["task_type"] = "CAUSAL_LM";
+  json["use_dora"] = false;
+  json["use_rslora"] = lora.by_root;
+  return base::pretty(json) + "\n";
+}
+
+void write_adapter(const std::string& folder, const Adapter& adapter, const model::DecoderShape& shape, const std::string& base_model,
+                   const base::Disk& disk) {
+  std::error_code error;
+  if (fs::exists(folder, error) && !fs::is_empty(folder, error))
+    base::fail_input("{}: there is something already; choose another directory to write to", folder);
+  base::make_folder(folder);
+  mesh::NamedTensors named;
+  for (const auto& [name, tensor] : adapter.tensors) named.push_back({kPrefix + name, tensor});
+  write_safetensors((fs::path(folder) / "adapter_model.safetensors").string(), named, disk);
+  base::write_atomically(fs::path(folder) / "adapter_config.json", format_adapter_config(adapter.lora, shape, base_model), disk);
+}
+
+void merge_adapter(const mesh::NamedTensors& parameters, const Adapter& adapter, const model::DecoderShape& shape, Merge merge) {
+  const at::NoGradGuard no_grad;
+  const bool by_input = model::family(shape.family).by_input;
+  for (const auto& [name, a] : adapter.tensors) {
+    if (!name.ends_with(".lora_A.weight")) continue;
+    const std::string layer = layer_of(name);
+    const at::Tensor *weight = find(parameters, layer + ".weight"), *b = find(adapter.tensors, layer + ".lora_B.weight");
+    if (!weight) base::fail_input("the adapter is for a layer {} that the model does not have", layer);
+    if (!b) base::fail_input("the adapter of {} has no lora_B", layer);
+    const at::Tensor w = by_input ? weight->t() : *weight;
+    if (w.dim() != 2 || a.dim() != 2 || b->dim() != 2 || a.size(1) != w.size(1) || b->size(0) != w.size(0) || a.size(0) != b->size(1))
+      base::fail_input("the adapter of {} is [{}] and [{}], which does not fit its weight [{}]", layer, fmt::join(a.sizes(), ", "),
+                       fmt::join(b->sizes(), ", "), fmt::join(w.sizes(), ", "));
+    w.add_(at::matmul(*b, a), merge == Merge::add ? adapter.lora.scale() : -adapter.lora.scale());
+  }
+}
+
+}  // namespace cairn::snapshot

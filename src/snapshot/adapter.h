@@ -1,0 +1,40 @@
+// Low-rank adapters as PEFT keeps them: adapter_config.json and adapter_model.safetensors beside each other.
+#pragma once
+#include <map>
+#include <string>
+
+#include "mesh/named_tensor.h"
+#include "model/decoder_shape.h"
+#include "model/lora.h"
+#include "snapshot/weight_files.h"
+
+namespace cairn::base {
+class Disk;
+}
+
+namespace cairn::snapshot {
+
+// One adapter: its shape and its tensors under the names of the model's parameters (".lora_A.weight" and ".lora_B.weight" behind a
+// layer's).
+struct Adapter {
+  model::LoraShape lora;
+  mesh::NamedTensors tensors;
+  double dropout = 0;  // that it was trained with
+};
+
+// Refuses what is not plain LoRA (DoRA, biases, other saved modules, ranks that differ from layer to layer), naming the key.
+Adapter read_adapter(const std::string& folder);
+// The one of a snapshot's training folder.
+Adapter read_snapshot_adapter(const std::string& training);
+void write_adapter(const std::string& folder, const Adapter& adapter, const model::DecoderShape& shape, const std::string& base_model,
+                   const base::Disk& disk);
+
+// The text of its adapter_config.json.
+std::string format_adapter_config(const model::LoraShape& lora, const model::DecoderShape& shape, const std::string& base_model);
+
+// Adds scale b a to each layer that has an adapter, in place; `undo` takes it away again. Throws bad_input where an adapter fits no layer.
+enum class Merge { add, undo };
+void merge_adapter(const mesh::NamedTensors& parameters, const Adapter& adapter, const model::DecoderShape& shape,
+                   Merge merge = Merge::add);
+
+}  // namespace cairn::snapshot

@@ -1,0 +1,52 @@
+// A model as others hand it on: a Hugging Face directory, opened for reading, and written so that `transformers` opens it.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "mesh/named_tensor.h"
+#include "model/decoder_shape.h"
+#include "snapshot/adapter.h"
+#include "snapshot/weight_files.h"
+
+namespace cairn::base {
+class Disk;
+class Log;
+}  // namespace cairn::base
+
+namespace cairn::snapshot {
+
+// A directory that was opened: its shape, its tensors, and the texts beside them (tokenizer.json, tokenizer_config.json with the chat
+// template, generation_config.json, ...), which are handed on as they are.
+struct Pretrained {
+  std::string path;
+  model::DecoderShape shape;
+  WeightFiles weights;
+  std::map<std::string, std::string> texts;  // without config.json
+  std::optional<Adapter> adapter;            // of a snapshot of a run that trained one
+
+  // Copies the weights into the parameters of a model of this shape; an adapter is merged into them.
+  void load_into(const mesh::NamedTensors& parameters) const;
+};
+
+// DIR may be a Hugging Face directory, a snapshot, or a run directory (its newest good snapshot). The manifest of a snapshot is checked.
+Pretrained open_pretrained(const std::string& folder, base::Log& log);
+
+// Its shape and where its tokenizer.json is (empty: it has none), without a look at the tensors.
+struct Outline {
+  model::DecoderShape shape;
+  std::string tokenizer_file;
+};
+Outline read_outline(const std::string& folder);
+
+struct ExportOptions {
+  c10::ScalarType dtype = c10::ScalarType::Float;  // Float, BFloat16 or Half
+  int64_t shard_bytes = 5'000'000'000;             // a larger model is cut into files of at most this, or one tensor
+};
+
+// Writes a directory that appears whole or not at all. It must not be there yet, unless empty. `texts` as in Pretrained.
+void write_pretrained(const std::string& folder, const model::DecoderShape& shape, const mesh::NamedTensors& parameters,
+                      std::map<std::string, std::string> texts, const ExportOptions& options, const base::Disk& disk);
+
+}  // namespace cairn::snapshot

@@ -1,0 +1,135 @@
+#include "snapshot/weight_files.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "kernels/aten.h"
+#include "snapshot/manifest.h"
+
+namespace cairn::snapshot {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int64_t kIndexBytesMax = 100'000'000;
+constexpr int kIndexDepthMax = 8;
+constexpr size_t kNamesListed = 10;
+constexpr size_t kShardsMax = 10'000;
+
+// Which tensor lies in which shard.
+std::map<std::string, std::string> read_index(const std::string& path) {
+  const base::GuardedJson parsed = base::parse_json_guarded(base::read_file(path, kIndexBytesMax), kIndexDepthMax);
+  if (parsed.too_deep) base::fail_corrupt(path, fmt::format("nested deeper than {}", kIndexDepthMax));
+  if (!parsed.value.is_object()) base::fail_corrupt(path, "not a JSON object");
+  const auto map = parsed.value.find("weight_map");
+  if (map == parsed.value.end() || !map->is_object()) base::fail_corrupt(path, "no weight_map that can be read");
+  std::map<std::string, std::string> shards;
+  for (const auto& [tensor, file] : map->items()) {
+    if (!file.is_string()) base::fail_corrupt(path, fmt::format("weight_map of {}: not a file name", base::compact(base::Json(tensor))));
+    const auto name = file.get<std::string>();
+    if (!is_file_name(name) || name.find('/') != std::string::npos || !name.ends_with(".safetensors"))
+      base::fail_corrupt(path, fmt::format("weight_map names {}: only safetensors files beside the index are read", base::compact(file)));
+    shards.emplace(tensor, name);
+  }
+  if (shards.empty()) base::fail_corrupt(path, "its weight_map is empty");
+  return shards;
+}
+
+// "; missing: a, b and 3 more", or nothing.
+std::string ten_of(const char* title, const std::vector<std::string>& items) {
+  if (items.empty()) return {};
+  const size_t shown = std::min(items.size(), kNamesListed);
+  const std::string more = items.size() > shown ? fmt::format(" and {} more", items.size() - shown) : "";
+  return fmt::format("; {}: {}{}", title, fmt::join(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(shown), ", "), more);
+}
+
+bool is_ignored(const std::string& name, const Aliases& aliases) {
+  const auto ends = [&](const std::string& ending) { return name.ends_with(ending); };
+  return std::any_of(aliases.ignored_endings.begin(), aliases.ignored_endings.end(), ends) ||
+         std::find(aliases.ignored.begin(), aliases.ignored.end(), name) != aliases.ignored.end();
+}
+
+}  // namespace
+
+WeightFiles WeightFiles::open(const std::string& folder, const std::string& one, const std::string& index) {
+  WeightFiles all;
+  const fs::path single = fs::path(folder) / one, list = fs::path(folder) / index;
+  std::error_code error;
+  if (fs::exists(single, error)) {
+    all.path_ = single;
+    all.add(Safetensors(single.string()));
+    return all;
+  }
+  if (!fs::exists(list, error)) {
+    const bool pickled = fs::exists(fs::path(folder) / "pytorch_model.bin", error);
+    base::fail_input(
+        "{}: no {} and no {} there{}", folder, one, index,
+        pickled ? "; pytorch_model.bin is a pickle, which can run code and is never read: save the model with safetensors" : "");
+  }
+  all.path_ = list;
+  const std::map<std::string, std::string> shards = read_index(list);
+  std::set<std::string> files;
+  for (const auto& [tensor, file] : shards) files.insert(file);
+  if (files.size() > kShardsMax) base::fail_corrupt(list, fmt::format("{} shards, at most {} are read", files.size(), kShardsMax));
+  for (const std::string& file : files) all.add(Safetensors((fs::path(folder) / file).string()));
+  for (const auto& [tensor, file] : shards) {
+    const auto found = all.entries_.find(tensor);
+    if (found == all.entries_.end() || fs::path(all.files_[found->second.first].path()).filename() != file)
+      base::fail_corrupt(list, fmt::format("tensor {} is not in {}, where the index says it is", base::compact(base::Json(tensor)), file));
+  }
+  return all;
+}
+
+void WeightFiles::add(Safetensors file) {
+  files_.push_back(std::move(file));
+  for (const TensorEntry& entry : files_.back().entries())
+    if (const auto [at, fresh] = entries_.emplace(entry.name, std::pair(files_.size() - 1, &entry)); !fresh)
+      base::fail_corrupt(files_.back().path(), fmt::format("tensor {} is also in {}", base::compact(base::Json(entry.name)),
+                                                           fs::path(files_[at->second.first].path()).filename().string()));
+}
+
+std::vector<std::string> WeightFiles::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, place] : entries_) names.push_back(name);
+  return names;
+}
+
+void WeightFiles::load_into(const mesh::NamedTensors& into, const Aliases& aliases) const {
+  std::set<std::string> used;
+  std::vector<std::pair<std::string, at::Tensor>> copies;
+  std::vector<std::string> missing, unlike, unexpected;
+  for (const auto& [wanted, tensor] : into) {
+    std::string name = wanted;
+    if (const auto others = aliases.others.find(wanted); !has(name) && others != aliases.others.end())
+      for (const std::string& other : others->second)
+        if (!has(name) && has(other)) name = other;
+    if (!has(name)) {
+      missing.push_back(wanted);
+      continue;
+    }
+    used.insert(name);
+    const TensorEntry& found = entry(name);
+    if (found.shape != tensor.sizes())
+      unlike.push_back(fmt::format("{} is [{}] there, [{}] here", name, fmt::join(found.shape, ", "), fmt::join(tensor.sizes(), ", ")));
+    else if (!c10::isFloatingType(scalar_type(found.dtype)))
+      unlike.push_back(fmt::format("{} is {} there, floating-point here", name, word_of(found.dtype)));
+    copies.emplace_back(name, tensor);
+  }
+  for (const auto& [name, place] : entries_)
+    if (!used.contains(name) && !is_ignored(name, aliases)) unexpected.push_back(name);
+  if (const std::string trouble = ten_of("missing", missing) + ten_of("unexpected", unexpected) + ten_of("different", unlike);
+      !trouble.empty())
+    base::fail_input("{}: its tensors are not those of the model{}", path_, trouble);
+  const at::NoGradGuard no_grad;
+  for (auto& [name, tensor] : copies) tensor.copy_(view(name));
+}
+
+}  // namespace cairn::snapshot

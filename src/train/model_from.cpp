@@ -1,0 +1,79 @@
+#include "train/model_from.h"
+
+#include <span>
+#include <vector>
+
+#include "base/check.h"
+#include "base/checksum.h"
+#include "base/log.h"
+#include "comm/world.h"
+#include "kernels/aten.h"
+#include "snapshot/adapter.h"
+#include "train/build.h"
+
+namespace cairn::train {
+namespace {
+
+void load_adapter(const mesh::NamedTensors& into, const snapshot::Adapter& adapter, const std::string& from) {
+  const auto find = [&](const std::string& name) -> const at::Tensor* {
+    for (const mesh::NamedTensor& one : adapter.tensors)
+      if (one.name == name) return &one.tensor;
+    return nullptr;
+  };
+  for (const mesh::NamedTensor& one : into) {
+    const at::Tensor* found = find(one.name);
+    if (!found || found->sizes() != one.tensor.sizes())
+      base::fail_input("model.lora.from = {}: {} is {} there: the adapter is for another model", from, one.name,
+                       found ? "of another shape" : "not");
+    one.tensor.copy_(*found);
+  }
+  if (adapter.tensors.size() != into.size())
+    base::fail_input("model.lora.from = {}: {} tensors, and the model has a place for {}", from, adapter.tensors.size(), into.size());
+}
+
+}  // namespace
+
+Split split_adapters(const mesh::NamedTensors& parameters) {
+  Split split;
+  for (const mesh::NamedTensor& one : parameters)
+    (one.name.find(".lora_") == std::string::npos ? split.own : split.adapters).push_back(one);
+  return split;
+}
+
+model::LoraShape lora_of(const model::LoraOptions& o) { return {.rank = o.rank, .alpha = o.alpha, .targets = o.targets}; }
+
+std::optional<snapshot::Pretrained> open_model_from(Job& job, base::Log& log) {
+  const std::string& from = job.settings.model.from;
+  if (from.empty()) return std::nullopt;
+  snapshot::Pretrained opened = snapshot::open_pretrained(from, log);
+  job.carried = opened.texts;
+  // A tokenizer of another kind would contradict what came with the model.
+  if (job.settings.data.tokenizer_file != opened.path + "/tokenizer.json") {
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+                             "merges.txt", "tokenizer.model", "chat_template.jinja"})
+      job.carried.erase(name);
+  }
+  if (job.settings.lora.rank > 0)
+    job.carried["training/adapter_config.json"] = snapshot::format_adapter_config(lora_of(job.settings.lora), opened.shape, from);
+  return opened;
+}
+
+void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& world) {
+  const Split parameters = split_adapters(job.engine.parameter_views);
+  pretrained.load_into(parameters.own);
+  if (const std::string& from = job.settings.lora.from; !from.empty())
+    load_adapter(parameters.adapters, snapshot::read_adapter(from), from);
+  const at::Tensor host = job.engine.weights->flat().cpu();
+  int64_t mine = static_cast<int64_t>(base::checksum(std::span(static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes())));
+  std::vector<int64_t> all(static_cast<size_t>(world.size()));
+  world.everyone()
+      .all_gather({all.data(), world.size(), comm::Dtype::i64}, {&mine, 1, comm::Dtype::i64}, {comm::Purpose::control, "model.from"})
+      .wait_host();
+  for (size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      base::fail_input("model.from = {}: rank {} reads other weights there than rank 0: every machine needs the same directory",
+                       job.settings.model.from, rank);
+  world.log().info("started from {}: {}, {} tensors", pretrained.path, pretrained.shape.family, job.engine.parameter_views.size());
+}
+
+}  // namespace cairn::train

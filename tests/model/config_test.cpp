@@ -1,0 +1,158 @@
+#include "model/config.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "model/families.h"
+#include "model/rope_angles.h"
+
+namespace cairn::model {
+namespace {
+
+DecoderShape some(const std::string& kind) {
+  const Family& of = family(kind);
+  DecoderShape shape{.vocab = 99,
+                     .embed = 48,
+                     .layers = 3,
+                     .heads = 6,
+                     .kv_heads = 3,
+                     .head_dim = 8,
+                     .mlp = 100,
+                     .length = 77,
+                     .tied = false,
+                     .rope_theta = 5e5,
+                     .norm_eps = 1e-6,
+                     .family = kind,
+                     .qkv_bias = of.qkv_bias,
+                     .out_bias = of.out_bias,
+                     .mlp_bias = of.mlp_bias};
+  if (!of.rotary()) shape.rope_theta = DecoderShape().rope_theta, shape.kv_heads = 6;
+  shape.tokens = {.bos = 1, .pad = 0, .eos = {2, 7}};
+  return shape;
+}
+
+TEST(Config, ReadsBackWhatItWroteForEveryFamily) {
+  for (const std::string& kind : family_names()) EXPECT_EQ(parse_config(format_config(some(kind)), "config.json"), some(kind)) << kind;
+  DecoderShape shape = some("mistral");
+  shape.window = 33;
+  EXPECT_EQ(parse_config(format_config(shape), "config.json"), shape);
+  shape = some("llama");
+  shape.qkv_bias = shape.out_bias = shape.mlp_bias = true;
+  shape.head_dim = 20;
+  EXPECT_EQ(parse_config(format_config(shape), "config.json"), shape);
+}
+
+TEST(Config, ReadsBackEveryRopeScaling) {
+  for (const RopeScaling& scaling :
+       {RopeScaling{.kind = RopeScaling::Kind::linear, .factor = 2}, RopeScaling{.kind = RopeScaling::Kind::dynamic, .factor = 3},
+        RopeScaling{.kind = RopeScaling::Kind::llama3, .factor = 8, .original_length = 8192, .low_freq_factor = 1, .high_freq_factor = 4},
+        RopeScaling{
+            .kind = RopeScaling::Kind::yarn, .factor = 4, .original_length = 64, .beta_fast = 16, .beta_slow = 2, .attention_factor = 0.7},
+        RopeScaling{.kind = RopeScaling::Kind::yarn, .factor = 4, .mscale = 0.7, .mscale_all_dim = 1.1, .truncate = false}}) {
+    DecoderShape shape = some("qwen3");
+    shape.rope_scaling = scaling;
+    EXPECT_EQ(parse_config(format_config(shape), "config.json"), shape);
+  }
+}
+
+constexpr const char* kLlama = R"("model_type": "llama", "vocab_size": 50, "hidden_size": 16, "intermediate_size": 24,
+  "num_hidden_layers": 2, "num_attention_heads": 4)";
+
+TEST(Config, TakesDefaultsWhereTransformersDoes) {
+  const DecoderShape shape = parse_config(fmt::format("{{{}}}", kLlama), "c");
+  EXPECT_EQ(shape.kv_heads, 4);
+  EXPECT_EQ(shape.head_dim, 4);
+  EXPECT_EQ(shape.length, 2048);
+  EXPECT_EQ(shape.norm_eps, 1e-6);
+  EXPECT_FALSE(shape.tied);
+  std::string mistral = fmt::format("{{{}}}", kLlama);
+  mistral.replace(mistral.find("llama"), 5, "mistral");
+  mistral.insert(1, R"("num_key_value_heads": 2,)");
+  EXPECT_EQ(parse_config(mistral, "c").window, 4096);
+  mistral.insert(1, R"("sliding_window": null,)");
+  EXPECT_EQ(parse_config(mistral, "c").window, 0);
+  EXPECT_TRUE(parse_config(R"({"model_type": "gpt2", "vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2})", "c").tied);
+}
+
+// Newer versions of transformers write rope_parameters in place of rope_theta and rope_scaling.
+TEST(Config, ReadsBothSpellingsOfTheRotaryKeys) {
+  const DecoderShape old =
+      parse_config(fmt::format(R"({{{}, "rope_theta": 5e5, "rope_scaling": {{"type": "linear", "factor": 2.0}}}})", kLlama), "c");
+  const DecoderShape recent =
+      parse_config(fmt::format(R"({{{}, "rope_parameters": {{"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}}}})", kLlama), "c");
+  EXPECT_EQ(old, recent);
+  EXPECT_EQ(old.rope_theta, 5e5);
+  EXPECT_EQ(old.rope_scaling.factor, 2);
+}
+
+struct Bad {
+  std::string json, says;
+};
+
+class BadConfig : public testing::TestWithParam<Bad> {};
+
+TEST_P(BadConfig, IsRefusedWithTheKeyAndTheFile) {
+  try {
+    parse_config(GetParam().json, "x/config.json");
+    FAIL() << GetParam().json;
+  } catch (const Error& error) {
+    const std::string said = error.what();
+    EXPECT_NE(said.find("x/config.json"), std::string::npos) << said;
+    EXPECT_NE(said.find(GetParam().says), std::string::npos) << said;
+  }
+}
+
+std::string with(const std::string& more) { return fmt::format("{{{}, {}}}", kLlama, more); }
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadConfig,
+    testing::Values(
+        Bad{"[]", "not a JSON object"}, Bad{"{\"a\"", "not JSON (at byte"}, Bad{std::string(1'000'000, '['), "nested deeper"},
+        Bad{"{}", "model_type is missing"}, Bad{R"({"model_type": "bert"})", "model_type is \"bert\"; Cairn reads llama"},
+        Bad{R"({"model_type": ["llama"]})", "model_type is"}, Bad{R"({"model_type": "llama"})", "vocab_size is missing"},
+        Bad{with(R"("head_dim": -4)"), "head_dim = -4"}, Bad{with(R"("head_dim": 3)"), "need an even one"},
+        Bad{with(R"("head_dim": 99999999999999)"), "head_dim = 99999999999999"}, Bad{with(R"("head_dim": "8")"), "head_dim = \"8\""},
+        Bad{with(R"("num_key_value_heads": 3)"), "no multiple of num_key_value_heads = 3"},
+        Bad{with(R"("rms_norm_eps": 0)"), "rms_norm_eps = 0: must be a number above 0"},
+        Bad{with(R"("tie_word_embeddings": 1)"), "tie_word_embeddings = 1: must be true or false"},
+        Bad{with(R"("hidden_act": "relu")"), "hidden_act = \"relu\""},
+        Bad{with(R"("quantization_config": {"bits": 4})"), "quantization_config = "},
+        Bad{with(R"("auto_map": {"AutoModel": "x.Y"})"), "auto_map"},
+        Bad{with(R"("partial_rotary_factor": 0.5)"), "partial_rotary_factor = 0.5"},
+        Bad{with(R"("layer_types": ["full_attention", "linear_attention"])"), "linear_attention"},
+        Bad{with(R"("use_sliding_window": true)"), "use_sliding_window = true"},
+        Bad{with(R"("rope_scaling": {"rope_type": "longrope", "factor": 2})"), "rope_scaling of type \"longrope\""},
+        Bad{with(R"("rope_scaling": {"rope_type": "linear"})"), "rope_scaling lacks factor"},
+        Bad{with(R"("rope_scaling": {"rope_type": "linear", "factor": -1})"), "factor = -1"},
+        Bad{with(R"("rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4,
+                 "original_max_position_embeddings": 8})"),
+            "high_freq_factor must be above"},
+        Bad{with(R"("rope_scaling": 5)"), "rope_scaling must be an object"}, Bad{with(R"("rope_theta": 0)"), "rope_theta"},
+        Bad{R"({"model_type": "gpt2", "vocab_size": 9, "n_embd": 9, "n_layer": 1, "n_head": 2})", "n_embd = 9 is no multiple"},
+        Bad{R"({"model_type": "gpt2", "vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2, "activation_function": "relu"})",
+            "activation_function = \"relu\""},
+        Bad{R"({"model_type": "gpt2", "vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2, "scale_attn_by_inverse_layer_idx": true})",
+            "scale_attn_by_inverse_layer_idx"}));
+
+// Figures from the papers' formulas, worked by hand.
+TEST(RopeFrequencies, AreStretchedAsEachTypeSays) {
+  DecoderShape shape{.head_dim = 4, .length = 1000, .rope_theta = 10000};
+  EXPECT_EQ(rope_frequencies(shape), (std::vector<double>{1.0, 0.01}));
+  shape.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 4};
+  EXPECT_EQ(rope_frequencies(shape), (std::vector<double>{0.25, 0.0025}));
+  // Waves of 6.28 and 628.3 positions; the original length is 400, so short means under 100 and long over 400.
+  shape.rope_scaling = {
+      .kind = RopeScaling::Kind::llama3, .factor = 8, .original_length = 400, .low_freq_factor = 1, .high_freq_factor = 4};
+  EXPECT_EQ(rope_frequencies(shape), (std::vector<double>{1.0, 0.01 / 8}));
+  shape.rope_scaling.original_length = 1000;  // 628.3 is between 250 and 1000: kept = (1000 / 628.3 - 1) / 3
+  const double kept = (1000 * 0.01 / (2 * 3.14159265358979323846) - 1) / 3;
+  EXPECT_NEAR(rope_frequencies(shape)[1], 0.01 * (kept + (1 - kept) / 8), 1e-15);
+  EXPECT_EQ(rope_magnitude(shape.rope_scaling), 1);
+  shape.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_length = 400};
+  EXPECT_NEAR(rope_magnitude(shape.rope_scaling), 0.1 * std::log(4.0) + 1, 1e-15);
+}
+
+}  // namespace
+}  // namespace cairn::model

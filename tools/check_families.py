@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""A developers' check of Cairn's model families against `transformers`; not part of `./cairn test`.
+
+For random small configurations of every family it compares logits both ways:
+  in   transformers writes a directory, `cairn logits` reads it;
+  out  `cairn snapshot export` writes one from that, transformers reads it and gives the same logits;
+  run  `cairn train` starts a model of its own, and transformers opens its snapshot;
+  peft an adapter that PEFT writes, merged by `cairn snapshot merge`; one that `cairn train` trains, opened by PEFT.
+
+    python3 -m venv venv && venv/bin/pip install torch==2.11.0 transformers==4.57.6 peft==0.21.2
+    venv/bin/python tools/check_families.py --cairn build/cairn [--seeds 3] [--tolerance 1e-4]
+
+Exits with 1 if a difference is above the tolerance. Prints one line a case.
+"""
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import transformers
+
+try:
+    import peft
+except ImportError:  # then adapters are not checked
+    peft = None
+
+
+def cairn(program, *words):
+    result = subprocess.run([program, *map(str, words)], capture_output=True, text=True)
+    if result.returncode != 0:
+        raise SystemExit(f"cairn {' '.join(map(str, words))}: exit code {result.returncode}: {result.stderr}")
+    return result.stdout
+
+
+def common(dice, heads=(2, 3, 4), widths=(8, 16)):
+    """Sizes that every family shares, as Llama names them."""
+    count, width = dice.choice(heads), dice.choice(widths)
+    return dict(vocab_size=dice.choice([61, 97, 128]), hidden_size=count * width, num_hidden_layers=dice.choice([1, 2, 3]),
+                num_attention_heads=count, num_key_value_heads=dice.choice([k for k in range(1, count + 1) if count % k == 0]),
+                intermediate_size=dice.choice([24, 40, 65]), max_position_embeddings=64, tie_word_embeddings=dice.random() < 0.5,
+                rms_norm_eps=dice.choice([1e-5, 1e-6]), bos_token_id=1, eos_token_id=2, initializer_range=0.15)
+
+
+SCALINGS = [None,
+            dict(rope_type="linear", factor=2.5),
+            dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32),
+            dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16),
+            dict(rope_type="yarn", factor=3.0, original_max_position_embeddings=20, attention_factor=0.9, beta_fast=20.0, beta_slow=2.0),
+            dict(rope_type="dynamic", factor=2.0)]
+
+
+def llama(dice, case):
+    sizes = common(dice)
+    sizes["rope_scaling"] = SCALINGS[case % len(SCALINGS)]
+    sizes["rope_theta"] = dice.choice([10000.0, 500000.0])
+    sizes["attention_bias"], sizes["mlp_bias"] = dice.random() < 0.5, dice.random() < 0.5
+    if dice.random() < 0.5:
+        sizes["head_dim"] = 12
+    return transformers.LlamaConfig(**sizes)
+
+
+def mistral(dice, case):
+    return transformers.MistralConfig(**common(dice), sliding_window=[None, 7, 48][case % 3], rope_theta=10000.0)
+
+
+def qwen2(dice, case):
+    return transformers.Qwen2Config(**common(dice), use_sliding_window=False, rope_theta=dice.choice([10000.0, 1e6]))
+
+
+def qwen3(dice, case):
+    sizes = common(dice)
+    return transformers.Qwen3Config(**sizes, head_dim=dice.choice([8, 20]), attention_bias=case % 2 == 1, rope_theta=1e6)
+
+
+def gpt2(dice, case):
+    heads, width = dice.choice([2, 3, 4]), dice.choice([5, 8, 16])
+    return transformers.GPT2Config(vocab_size=97, n_embd=heads * width, n_layer=dice.choice([1, 2, 3]), n_head=heads, n_positions=64,
+                                   n_inner=[None, 50][case % 2], bos_token_id=1, eos_token_id=2, initializer_range=0.15,
+                                   layer_norm_epsilon=dice.choice([1e-5, 1e-6]), tie_word_embeddings=case % 3 != 2)
+
+
+FAMILIES = dict(llama=llama, mistral=mistral, qwen2=qwen2, qwen3=qwen3, gpt2=gpt2)
+
+
+def build(config):
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    with torch.no_grad():  # biases and gains that do not hide a mistake
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") or "norm" in name or ".ln_" in name:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+def logits_there(model, ids):
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0].double()
+
+
+def logits_here(program, folder, ids):
+    return torch.tensor(json.loads(cairn(program, "logits", folder, "--ids", ",".join(map(str, ids))))["logits"], dtype=torch.double)
+
+
+def opened(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+
+
+def check_case(program, family, case, folder):
+    dice = random.Random(f"{family} {case}")
+    torch.manual_seed(1000 + case)
+    config = FAMILIES[family](dice, case)
+    model = build(config)
+    ids = [dice.randrange(config.vocab_size) for _ in range([41, 64, 17, 1, 33, 2][case % 6])]
+    shard = ["100MB", "40KB"][case % 2]
+    model.save_pretrained(folder / "theirs", max_shard_size=shard)
+    expected = logits_there(model, ids)
+    into = (logits_here(program, folder / "theirs", ids) - expected).abs().max().item()
+    cairn(program, "snapshot", "export", folder / "theirs", "--out", folder / "ours", *(["--shard-bytes", 40000] if case % 2 else []))
+    back = opened(folder / "ours")
+    out = (logits_there(back, ids) - expected).abs().max().item()
+    return into, out, expected.abs().max().item(), len(ids)
+
+
+def train(program, out, *keys):
+    sets = ["train.steps=2", "data.length=32", "data.tokenizer=bytes", "data.stories_bytes=20000", "eval.every=0", "log.samples=0", *keys]
+    cairn(program, "train", "--out", out, *(word for key in sets for word in ("--set", key)))
+
+
+def check_run(program, family, folder):
+    """A model that Cairn itself started: its snapshot opens in transformers and says the same."""
+    kv = 4 if family == "gpt2" else 2
+    train(program, folder / "run", f"model.kind={family}", f"model.kv_heads={kv}", "model.layers=2", "model.embed=32", "model.mlp=48")
+    snapshot = sorted((folder / "run" / "snapshots").iterdir())[-1]
+    ids = [random.Random(5).randrange(257) for _ in range(29)]
+    expected = logits_there(opened(snapshot), ids)
+    return (logits_here(program, folder / "run", ids) - expected).abs().max().item(), expected.abs().max().item()
+
+
+def check_adapter(program, family, folder):
+    """PEFT's adapters merged here, and an adapter trained here opened there."""
+    dice, ids = random.Random(family), [random.Random(9).randrange(61) for _ in range(23)]
+    torch.manual_seed(7)
+    model = build(FAMILIES[family](dice, 0))
+    model.save_pretrained(folder / "base")
+    targets = ["c_attn", "c_fc"] if family == "gpt2" else ["q_proj", "v_proj", "down_proj"]
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=6, target_modules=targets, init_lora_weights=False,
+                                                         fan_in_fan_out=family == "gpt2")).eval()
+    adapted.save_pretrained(folder / "adapter")
+    cairn(program, "snapshot", "merge", folder / "base", "--adapter", folder / "adapter", "--out", folder / "merged")
+    into = (logits_here(program, folder / "merged", ids) - logits_there(adapted, ids)).abs().max().item()
+
+    listed = "[" + ", ".join(f'"{one}"' for one in targets) + "]"
+    kv = 4 if family == "gpt2" else 2
+    train(program, folder / "first", f"model.kind={family}", f"model.kv_heads={kv}", "model.layers=2", "model.embed=32", "model.mlp=48")
+    train(program, folder / "tuned", f"model.from={folder / 'first'}", "model.lora.rank=3", f"model.lora.targets={listed}", "train.steps=8",
+          "optim.learning_rate=0.02")
+    cairn(program, "snapshot", "export", folder / "first", "--out", folder / "plain")
+    cairn(program, "snapshot", "export", folder / "tuned", "--out", folder / "peft", "--adapter")
+    there = peft.PeftModel.from_pretrained(opened(folder / "plain"), folder / "peft").eval()
+    plain = logits_here(program, folder / "plain", ids)
+    here, expected = logits_here(program, folder / "tuned", ids), logits_there(there, ids)
+    return into, (here - expected).abs().max().item(), (here - plain).abs().max().item()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cairn", required=True, help="the program")
+    parser.add_argument("--seeds", type=int, default=6, help="configurations of each family")
+    parser.add_argument("--tolerance", type=float, default=1e-4)
+    parser.add_argument("--family", choices=FAMILIES, help="only this one")
+    a = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    print(f"transformers {transformers.__version__}, torch {torch.__version__}")
+    worst = 0.0
+    for family in [a.family] if a.family else FAMILIES:
+        for case in range(a.seeds):
+            with tempfile.TemporaryDirectory() as folder:
+                into, out, size, length = check_case(a.cairn, family, case, Path(folder))
+            worst = max(worst, into, out)
+            print(f"{family:8} case {case}: {length:2} tokens, largest logit {size:7.2f}: in {into:.1e}, out {out:.1e}", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            run, size = check_run(a.cairn, family, Path(folder))
+        worst = max(worst, run)
+        print(f"{family:8} run    : largest logit {size:7.2f}: {run:.1e}", flush=True)
+        if peft is None:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            into, out, moved = check_adapter(a.cairn, family, Path(folder))
+        worst = max(worst, into, out)
+        print(f"{family:8} peft   : in {into:.1e}, out {out:.1e} (the adapter moved logits by {moved:.2f})", flush=True)
+    print(f"largest difference {worst:.1e}: {'within' if worst <= a.tolerance else 'ABOVE'} {a.tolerance:.0e}")
+    sys.exit(worst > a.tolerance)
+
+
+if __name__ == "__main__":
+    main()

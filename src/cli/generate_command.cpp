@@ -32,7 +32,7 @@ int generate_command(const GenerateArguments& a) {
   model::Buffers buffers = decoder->make_buffers(at::kFloat);
 
   std::vector<int32_t> prompt = tokenizer->encode(a.prompt);
-  prompt.insert(prompt.begin(), tokenizer->end_of_text());
+  prompt.insert(prompt.begin(), static_cast<int32_t>(shape.tokens.bos.value_or(tokenizer->end_of_text())));
   if (static_cast<int64_t>(prompt.size()) >= shape.length)
     base::fail_input("--prompt: {} tokens, and the model reads at most {}", prompt.size(), shape.length);
   model::GenerateOptions options = a.options;

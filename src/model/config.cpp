@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "base/check.h"
@@ -69,7 +70,7 @@ class Config {
 
   static std::string shown(const base::Json& value) {
     const std::string text = base::compact(value);
-    return text.size() > 80 ? text.substr(0, 77) + "..." : text;
+    return text.size() > 80 ? fmt::format("{}...", std::string_view(text).substr(0, 77)) : text;
   }
 
  private:

@@ -22,6 +22,7 @@ Error& Error::with(std::string context) {
 int Error::exit_code() const {
   switch (kind_) {
     case Kind::bad_input:
+    case Kind::corrupt_file:
       return 2;
     case Kind::lost_peer:
       return 4;

@@ -24,7 +24,7 @@ class Error : public std::exception {
   const std::vector<std::string>& context() const { return context_; }
   const char* what() const noexcept override { return what_.c_str(); }  // the sentence and its context, ready for a user
 
-  // What the process should end with: 2 wrong recipe or arguments, 4 lost peer, 3 any other failed run.
+  // What the process should end with: 2 wrong recipe, arguments or files, 4 lost peer, 3 any other failed run.
   int exit_code() const;
 
  private:

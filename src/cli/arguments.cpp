@@ -187,7 +187,7 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
   app.set_help_all_flag("--help-all", "Help on every command");
   app.footer(
       "Run `cairn COMMAND --help` for what a command takes, and `cairn reference` for every recipe key.\n"
-      "Exit codes: 0 done, 2 wrong recipe or arguments, 3 failed run, 4 lost peer.");
+      "Exit codes: 0 done, 2 wrong recipe, arguments or files, 3 failed run, 4 lost peer.");
   Arguments arguments;
   const Commands commands = add_commands(app, arguments);
   if (argc > 1) check_command(commands, argv[1]);

@@ -13,7 +13,7 @@ struct SnapshotArguments;
 struct TokenizeArguments;
 struct TrainArguments;
 
-// The program: parses the arguments, runs the command, and returns the exit code. 2: wrong recipe or arguments, 3: failed run,
+// The program: parses the arguments, runs the command, and returns the exit code. 2: wrong recipe, arguments or files, 3: failed run,
 // 4: lost peer.
 int run(int argc, char** argv);
 

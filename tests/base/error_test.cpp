@@ -18,6 +18,7 @@ TEST(Error, GathersContextInnermostFirst) {
 
 TEST(Error, TellsTheExitCode) {
   EXPECT_EQ(Error(Error::Kind::bad_input, "x").exit_code(), 2);
+  EXPECT_EQ(Error(Error::Kind::corrupt_file, "x").exit_code(), 2);
   EXPECT_EQ(Error(Error::Kind::disk, "x").exit_code(), 3);
   EXPECT_EQ(Error(Error::Kind::lost_peer, "x").exit_code(), 4);
 }

@@ -1,0 +1,229 @@
+#include "data/jinja_methods.h"
+
+#include <algorithm>
+#include <array>
+
+#include "data/characters.h"
+#include "data/jinja_loop.h"
+#include "data/jinja_operators.h"
+#include "data/jinja_print.h"
+#include "data/jinja_text.h"
+
+namespace cairn::data::jinja {
+namespace {
+
+using SharedLoopValue = std::shared_ptr<const Loop>;
+
+// What a method is called with: its value, and the rest.
+struct MethodCall {
+  const Value& self;
+  ArgumentReader& take;
+  Meter& meter;
+};
+using Run = Value (*)(MethodCall&);
+
+Value made(std::string_view text, Meter& meter) { return make_text(std::string(text), meter); }
+
+Value texts(const std::vector<std::string_view>& parts, Meter& meter) {
+  Values values;
+  for (const std::string_view part : parts) values.push_back(made(part, meter));
+  return make_list(std::move(values), meter);
+}
+
+Value strip_ends(MethodCall& call, Ends ends) {
+  const auto characters = call.take.take("chars");
+  if (!characters || characters->is_none()) return made(strip(call.self.text(), ends), call.meter);
+  if (!characters->is_text()) call.meter.fail("strip takes a string of characters, not {}", type_name(*characters));
+  call.meter.step(static_cast<int64_t>(call.self.text().size() * (1 + characters->text().size() / 64)));
+  return made(strip(call.self.text(), ends, characters->text()), call.meter);
+}
+
+Value split_text(MethodCall& call, bool from_right) {
+  const auto separator = call.take.take("sep");
+  const int64_t splits = call.take.integer_or("maxsplit", -1);
+  const std::string& text = call.self.text();
+  call.meter.step(static_cast<int64_t>(text.size()) / 8);
+  if (!separator || separator->is_none()) return texts(split_words(text, splits, from_right), call.meter);
+  if (!separator->is_text() || separator->text().empty()) call.meter.fail("split takes a string that is not empty as its separator");
+  return texts(split_at(text, separator->text(), splits, from_right), call.meter);
+}
+
+// startswith and endswith take one text or a tuple of them.
+bool any_of(MethodCall& call, bool (*fits)(std::string_view, std::string_view)) {
+  const Value wanted = call.take.require("prefix");
+  const auto check = [&](const Value& one) {
+    if (!one.is_text()) call.meter.fail("startswith and endswith take a string or a tuple of strings, not {}", type_name(one));
+    return fits(call.self.text(), one.text());
+  };
+  if (!wanted.is_list() || wanted.list().form != List::Form::tuple) return check(wanted);
+  return std::any_of(wanted.list().items.begin(), wanted.list().items.end(), check);
+}
+
+bool begins(std::string_view text, std::string_view with) { return text.starts_with(with); }
+bool ends(std::string_view text, std::string_view with) { return text.ends_with(with); }
+
+int64_t place(MethodCall& call) {
+  const std::string part = call.take.text("sub");
+  const size_t at = find_text(call.self.text(), part);
+  return at == std::string_view::npos ? -1 : character_count(std::string_view(call.self.text()).substr(0, at));
+}
+
+Value without(MethodCall& call, bool suffix) {
+  const std::string part = call.take.text(suffix ? "suffix" : "prefix");
+  std::string_view text = call.self.text();
+  if (suffix ? text.ends_with(part) : text.starts_with(part)) suffix ? text.remove_suffix(part.size()) : text.remove_prefix(part.size());
+  return made(text, call.meter);
+}
+
+Value joined(MethodCall& call) {
+  std::string text;
+  bool first = true;
+  for (const Value& item : items_of(call.take.require("iterable"), call.meter)) {
+    if (!item.is_text()) call.meter.fail("join: {} in the list, and only strings can be joined", type_name(item));
+    call.meter.bytes(item.text().size() + call.self.text().size());
+    if (!std::exchange(first, false)) text += call.self.text();
+    text += item.text();
+  }
+  return Value(std::move(text));
+}
+
+Value pairs_of(const Dict& dict, Meter& meter) {
+  Values pairs;
+  for (const auto& [key, value] : dict.entries) pairs.push_back(make_list({key, value}, meter, List::Form::tuple));
+  return make_list(std::move(pairs), meter);
+}
+
+Value values_of(const Dict& dict, Meter& meter) {
+  Values values;
+  for (const auto& [_, value] : dict.entries) values.push_back(value);
+  return make_list(std::move(values), meter);
+}
+
+Value get_or(MethodCall& call) {
+  const Value key = call.take.require("key");
+  const auto otherwise = call.take.take("default");
+  if (const Value* found = find(call.self.dict(), key, call.meter)) return *found;
+  return otherwise.value_or(Value(None{}));
+}
+
+struct Known {
+  const char* name;
+  Run run;
+};
+
+constexpr auto kTextMethods = std::to_array<Known>({
+    {"strip", [](MethodCall& c) { return strip_ends(c, {}); }},
+    {"lstrip", [](MethodCall& c) { return strip_ends(c, {.left = true, .right = false}); }},
+    {"rstrip", [](MethodCall& c) { return strip_ends(c, {.left = false, .right = true}); }},
+    {"split", [](MethodCall& c) { return split_text(c, false); }},
+    {"rsplit", [](MethodCall& c) { return split_text(c, true); }},
+    {"splitlines", [](MethodCall& c) { return texts(split_lines(c.self.text(), c.take.flag("keepends")), c.meter); }},
+    {"startswith", [](MethodCall& c) { return Value(any_of(c, begins)); }},
+    {"endswith", [](MethodCall& c) { return Value(any_of(c, ends)); }},
+    {"replace",
+     [](MethodCall& c) {
+       const std::string old = c.take.text("old");
+       const std::string with = c.take.text("new");
+       return replace_text(c.self.text(), old, with, c.take.integer_or("count", -1), c.meter);
+     }},
+    {"upper", [](MethodCall& c) { return make_text(upper(c.self.text()), c.meter); }},
+    {"lower", [](MethodCall& c) { return make_text(lower(c.self.text()), c.meter); }},
+    {"title", [](MethodCall& c) { return make_text(title(c.self.text()), c.meter); }},
+    {"capitalize", [](MethodCall& c) { return make_text(capitalize(c.self.text()), c.meter); }},
+    {"join", joined},
+    {"find", [](MethodCall& c) { return Value(place(c)); }},
+    {"count",
+     [](MethodCall& c) {
+       const std::string part = c.take.text("sub");
+       if (part.empty()) return Value(character_count(c.self.text()) + 1);
+       return Value(static_cast<int64_t>(find_all(c.self.text(), part, -1).size()));
+     }},
+    {"removeprefix", [](MethodCall& c) { return without(c, false); }},
+    {"removesuffix", [](MethodCall& c) { return without(c, true); }},
+    {"isspace", [](MethodCall& c) { return Value(!c.self.text().empty() && strip(c.self.text()).empty()); }},
+    {"isalpha", [](MethodCall& c) { return Value(all_of_kind(c.self.text(), data::Kind::letter)); }},
+    {"isdigit",
+     [](MethodCall& c) { return Value(!c.self.text().empty() && c.self.text().find_first_not_of("0123456789") == std::string::npos); }},
+});
+
+constexpr auto kDictMethods = std::to_array<Known>({
+    {"get", get_or},
+    {"items", [](MethodCall& c) { return pairs_of(c.self.dict(), c.meter); }},
+    {"keys", [](MethodCall& c) { return make_list(items_of(c.self, c.meter), c.meter); }},
+    {"values", [](MethodCall& c) { return values_of(c.self.dict(), c.meter); }},
+    {"copy", [](MethodCall& c) { return c.self; }},
+});
+
+constexpr auto kListMethods = std::to_array<Known>({
+    {"count",
+     [](MethodCall& c) {
+       const Value wanted = c.take.require("value");
+       int64_t count = 0;
+       for (const Value& item : c.self.list().items) count += equal(item, wanted, c.meter);
+       return Value(count);
+     }},
+    {"index",
+     [](MethodCall& c) {
+       const Value wanted = c.take.require("value");
+       const Values& items = c.self.list().items;
+       for (size_t i = 0; i < items.size(); ++i)
+         if (equal(items[i], wanted, c.meter)) return Value(static_cast<int64_t>(i));
+       c.meter.fail("index: the list does not hold it");
+     }},
+    {"copy", [](MethodCall& c) { return c.self; }},
+});
+
+constexpr auto kLoopMethods = std::to_array<Known>({
+    {"cycle", nullptr},  // these take any number of arguments
+    {"changed", nullptr},
+});
+
+const Known* find_method(const Value& value, const std::string& name) {
+  const auto among = [&](const auto& methods) -> const Known* {
+    const auto at = std::find_if(methods.begin(), methods.end(), [&](const Known& known) { return name == known.name; });
+    return at == methods.end() ? nullptr : &*at;
+  };
+  if (value.is_text()) return among(kTextMethods);
+  if (value.is_dict()) return among(kDictMethods);
+  if (value.is_list() && value.list().form != List::Form::once) return among(kListMethods);
+  if (value.is<SharedLoopValue>()) return among(kLoopMethods);
+  return nullptr;
+}
+
+Value call_loop_method(const Loop& loop, const std::string& name, const CallArguments& arguments, Meter& meter) {
+  if (name == "cycle") {
+    if (arguments.positional.empty()) meter.fail("loop.cycle needs something to go round in");
+    return arguments.positional[static_cast<size_t>(loop.index) % arguments.positional.size()];
+  }
+  const Value now = make_list(arguments.positional, meter, List::Form::tuple);
+  const bool changed = !loop.last_changed || !equal(*loop.last_changed, now, meter);
+  loop.last_changed = now;
+  return changed;
+}
+
+}  // namespace
+
+bool has_method(const Value& value, const std::string& name) { return find_method(value, name) != nullptr; }
+
+Value call_method(const Method& method, const CallArguments& arguments, Meter& meter) {
+  if (method.self.is<SharedLoopValue>()) return call_loop_method(*method.self.as<SharedLoopValue>(), method.name, arguments, meter);
+  const std::string called = fmt::format("{}.{}", type_name(method.self), method.name);
+  ArgumentReader take(called, arguments, meter);
+  MethodCall call{method.self, take, meter};
+  Value value = find_method(method.self, method.name)->run(call);
+  take.done();
+  return value;
+}
+
+std::string refused_method(const Value& value, const std::string& name) {
+  const auto is_one_of = [&](std::initializer_list<const char*> names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (value.is_list() && is_one_of({"append", "extend", "insert", "pop", "remove", "clear", "reverse", "sort"}))
+    return "would change a list, which transformers does not allow either: write list + [item]";
+  if (value.is_dict() && is_one_of({"update", "pop", "popitem", "clear", "setdefault"}))
+    return "would change a dict, which transformers does not allow either";
+  return {};
+}
+
+}  // namespace cairn::data::jinja

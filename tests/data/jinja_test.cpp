@@ -1,0 +1,228 @@
+// The template language: every expected text is what Jinja2 writes (tools/check_chat_templates.py compares thousands more).
+#include <chrono>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "data/chat_template.h"
+#include "scratch.h"
+
+namespace cairn::data {
+namespace {
+
+using testing::HasSubstr;
+
+std::string rendered(const std::string& text) {
+  const base::OrderedJson variables = {{"word", "hello World"},
+                                       {"wide", " Ünï 日本 "},
+                                       {"numbers", {3, 1, 2}},
+                                       {"nested", {{"b", 1}, {"a", "x"}, {"items", "own"}}},
+                                       {"people", {{{"name", "Ann"}, {"age", 3}}, {{"name", "bob"}, {"age", 0}}}}};
+  return ChatTemplate::parse(text).render_text({}, {.variables = variables});
+}
+std::string refused(const std::string& text) {
+  return refusal([&] { rendered(text); });
+}
+
+TEST(JinjaWhiteSpace, IsTrimmedAfterTagsAndStrippedBeforeThem) {
+  EXPECT_EQ(rendered("a\n  {% if true %}\n  b\n  {% endif %}\nc\n"), "a\n  b\nc");
+  EXPECT_EQ(rendered("a \n {%- if true -%} \n b {%- endif %} c"), "ab c");
+  EXPECT_EQ(rendered("  {%+ if true +%}\nb{% endif %}"), "  \nb");
+  EXPECT_EQ(rendered("  {{ 1 }}\n{# note #}\n  {# - #}x {{- 2 -}} y\n\n"), "  1\nx2y\n");
+  EXPECT_EQ(rendered("a\r\nb\rc"), "a\nb\nc");
+}
+
+TEST(JinjaText, RawIsLeftAlone) {
+  EXPECT_EQ(rendered("{% raw %}{{ x }} {% if %}{% endraw %}!{ } {x}"), "{{ x }} {% if %}!{ } {x}");
+  EXPECT_EQ(rendered("{{ 'a\\n\\t\\'\\x41\\u00e9\\101\\q' 'b' }}"), "a\n\t'AéA\\qb");
+}
+
+TEST(JinjaOperators, AreThoseOfPython) {
+  EXPECT_EQ(rendered("{{ 7 // 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }} {{ 2 ** 3 ** 2 }} {{ 2 + 3 * 4 - 1 }}"), "3 -4 2 3.5 64 13");
+  EXPECT_EQ(rendered("{{ 1 ~ 'a' ~ none }} {{ 'ab' * 2 }} {{ [1] + [2] }} {{ 1 < 2 < 3 }} {{ 1 < 3 < 2 }}"),
+            "1aNone abab [1, 2] True False");
+  EXPECT_EQ(rendered("{{ 'a' in 'cat' }} {{ 3 not in [1] }} {{ 'b' in nested }} {{ not 1 == 2 }} {{ 1 == 1.0 == true }}"),
+            "True True True True True");
+  EXPECT_EQ(rendered("{{ 0 or 'x' }} {{ 1 and '' }}| {{ 'y' if 0 else 'n' }} {{ 'y' if 0 }}|"), "x | n |");
+  EXPECT_EQ(rendered("{{ 1e22 }} {{ 0.1 }} {{ 100000.0 }} {{ 1e-5 }} {{ 1_000 }} {{ -0.5 }}"), "1e+22 0.1 100000.0 1e-05 1000 -0.5");
+}
+
+TEST(JinjaParts, CountCharactersFromBothEnds) {
+  EXPECT_EQ(rendered("{{ wide[1] }}{{ wide[-2] }}{{ wide[1:3] }}{{ wide[::-1] }}{{ wide | length }}"), "Ü本Ün 本日 ïnÜ 8");
+  EXPECT_EQ(rendered("{{ numbers[-1] }} {{ numbers[1:] }} {{ numbers[::-1] }} {{ numbers[9] is defined }} {{ nested['b'] }}{{ nested.a }}"),
+            "2 [1, 2] [2, 1, 3] False 1x");
+}
+
+TEST(JinjaParts, MethodsComeBeforeKeysAfterADotAndAfterThemInBrackets) {
+  EXPECT_EQ(rendered("{{ nested['items'] }} {% for k, v in nested.items() %}{{ k }}={{ v }};{% endfor %}"), "own b=1;a=x;items=own;");
+  EXPECT_EQ(rendered("{{ nested.get('b') }} {{ nested.get('q') }} {{ nested.get('q', 5) }} {{ nested.keys() | list }}"),
+            "1 None 5 ['b', 'a', 'items']");
+}
+
+TEST(JinjaMethods, AreThoseOfPythonsStrings) {
+  EXPECT_EQ(rendered("[{{ wide.strip() }}][{{ wide.lstrip() }}][{{ wide.rstrip() }}][{{ 'xxay'.strip('xy') }}]"),
+            "[Ünï 日本][Ünï 日本 ][ Ünï 日本][a]");
+  EXPECT_EQ(rendered("{{ 'a,b,,c'.split(',') }} {{ ' a  b '.split() }} {{ 'a.b.c'.rsplit('.', 1) }} {{ 'a b c'.split(none, 1) }}"),
+            "['a', 'b', '', 'c'] ['a', 'b'] ['a.b', 'c'] ['a', 'b c']");
+  EXPECT_EQ(rendered("{{ word.title() }} {{ word | title }} {{ \"it's\".title() }} {{ \"it's\" | title }} {{ wide.upper() }}"),
+            "Hello World Hello World It'S It's  ÜNÏ 日本 ");
+  EXPECT_EQ(
+      rendered("{{ word.startswith(('a', 'he')) }} {{ word.endswith('x') }} {{ word.replace('l', 'L', 2) }} {{ '-'.join(['a', 'b']) }}"),
+      "True False heLLo World a-b");
+}
+
+TEST(JinjaFilters, AreThoseThatTemplatesUse) {
+  EXPECT_EQ(rendered("{{ ' a ' | trim }}{{ q | default('d') }}{{ '' | default('e', true) }}{{ numbers | join('-') }}"), "ade3-1-2");
+  EXPECT_EQ(rendered("{{ people | map(attribute='name') | join(', ') }} {{ people | selectattr('age') | list | length }} "
+                     "{{ people | rejectattr('name', 'equalto', 'Ann') | map(attribute='age') | first }}"),
+            "Ann, bob 1 0");
+  EXPECT_EQ(rendered("{{ nested | dictsort | first }} {{ numbers | sort | last }} {{ '42.7' | int }} {{ 'x' | int(3) }} {{ 2.5 | round }}"),
+            "('a', 'x') 3 42 3 2.0");
+  EXPECT_EQ(rendered("{{ 'a\n\nb' | indent }}|{{ 'a\nb' | indent(2, first=true) }}"), "a\n\n    b|  a\n  b");
+  EXPECT_EQ(rendered("{{ {'k': [1, none, true, \"q\\\"\\n\"]} | tojson }} {{ [1] | tojson(indent=1) }}"),
+            "{\"k\": [1, null, true, \"q\\\"\\n\"]} [\n 1\n]");
+}
+
+TEST(JinjaTests, TellKindsApart) {
+  EXPECT_EQ(
+      rendered("{{ q is defined }} {{ q is undefined }} {{ none is none }} {{ 'a' is string }} {{ 1 is number }} {{ nested is mapping }} "
+               "{{ 'a' is iterable }} {{ 1 is sequence }} {{ true is boolean }} {{ 1 is true }} {{ 4 is even }} {{ 4 is odd }} {{ 2 is "
+               "equalto 2 }} "
+               "{{ 1 is not string }}"),
+      "False True True True True True True False True False True False True True");
+}
+
+TEST(JinjaLoops, KnowTheirPlace) {
+  EXPECT_EQ(rendered("{% for n in numbers %}{{ loop.index }}{{ loop.index0 }}{{ loop.first }}{{ loop.last }}{{ loop.length }}"
+                     "{{ loop.previtem }}{{ loop.nextitem }} {% endfor %}"),
+            "10TrueFalse31 21FalseFalse332 32FalseTrue31 ");
+  EXPECT_EQ(
+      rendered(
+          "{% for n in numbers if n > 1 %}{{ n }}/{{ loop.length }} {% else %}-{% endfor %}{% for n in [] %}{% else %}none{% endfor %}"),
+      "3/2 2/2 none");
+  EXPECT_EQ(
+      rendered("{% for n in range(9) %}{% if n == 1 %}{% continue %}{% endif %}{% if n == 4 %}{% break %}{% endif %}{{ n }}{% endfor %}"),
+      "023");
+}
+
+TEST(JinjaScopes, KeepWhatLoopsSetInsideAndNamespacesOutside) {
+  EXPECT_EQ(
+      rendered("{% set x = 1 %}{% for n in numbers %}{% set x = n %}{% endfor %}{{ x }}{% if true %}{% set x = 2 %}{% endif %}{{ x }}"),
+      "12");
+  EXPECT_EQ(rendered("{% set ns = namespace(t=0) %}{% for n in numbers %}{% set ns.t = ns.t + n %}{% endfor %}{{ ns.t }}"), "6");
+  EXPECT_EQ(rendered("{% set a, b = 1, 'z' %}{{ b }}{{ a }}{% set c | upper %}x{{ a }}y{% endset %}{{ c }}{% with d = 5 %}{{ d }}{% "
+                     "endwith %}{{ d }}"),
+            "z1X1Y5");
+}
+
+TEST(JinjaMacros, TakeArgumentsAndBlocks) {
+  EXPECT_EQ(rendered("{% macro f(a, b='-') %}{{ a }}{{ b }}{% endmacro %}{{ f(1) }}{{ f(2, b=3) }}{{ f() }}"), "1-23-");
+  EXPECT_EQ(rendered("{% macro f(n) %}{{ n }}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(3) }}"), "3210");
+  EXPECT_EQ(rendered("{% macro box() %}<{{ caller('x') }}>{% endmacro %}{% call(v) box() %}{{ v }}!{% endcall %}"), "<x!>");
+}
+
+TEST(JinjaWhatFiltersGive, IsTrueAndGoneThroughOnce) {
+  EXPECT_EQ(rendered("{% set s = [] | select %}{{ 'yes' if s }}{% set s = numbers | select %}{{ s | join }}{{ s | join }}|"), "yes312|");
+  EXPECT_THAT(refused("{{ numbers | select | length }}"), HasSubstr("put \"| list\" before it"));
+}
+
+struct Refusal {
+  const char* text;
+  const char* says;
+};
+
+TEST(JinjaErrors, NameTheLineAndTheCulprit) {
+  for (const auto& [text, says] : {
+           Refusal{"a\nb\n{{ 1 | foo }}", "chat_template, line 3: unknown filter 'foo'"},
+           {"{{ 1 | trm }}", "line 1: unknown filter 'trm': did you mean 'trim'?"},
+           {"{{ 1 is strin }}", "unknown test 'strin': did you mean 'string'?"},
+           {"\n{% fro x in y %}", "line 2: unknown tag 'fro': did you mean 'for'?"},
+           {"{% include 'secret' %}", "unknown tag 'include'"},
+           {"{% if true %}\n\n", "line 3: found the end of the template where {% endif %} is still missing"},
+           {"{% for x in [] %}{% endif %}", "found endif where {% endfor %} is still missing"},
+           {"{% endfor %}", "{% endfor %} stands here without its beginning"},
+           {"{{ x", "a tag begins here and has no }}"},
+           {"{# x", "a comment begins with {# and has no #}"},
+           {"{% raw %}", "{% raw %} has no {% endraw %}"},
+           {"{{ 'x }}", "a string begins with ' and does not end"},
+           {"{{ (1] }}", "found \"]\" where \")\" is still open"},
+           {"{{ 1) }}", "\")\" closes nothing"},
+           {"{{ $ }}", "\"$\" has no meaning in a tag"},
+           {"{{ 3x }}", "\"3x\" is neither a number nor a name"},
+           {"{{ '\\u12' }}", "without 4 hexadecimal digits"},
+           {"{{ 1 + }}", "expected an expression, found the end of the tag"},
+           {"{{ f(*x) }}", "*arguments and **arguments are not supported"},
+           {"{{ f(a=1, 2) }}", "an argument without a name comes after \"a=\""},
+           {"{{ 99999999999999999999 }}", "the number 99999999999999999999 is too large"},
+           {"{% break %}", "{% break %} stands outside a loop"},
+           {"{% set none = 1 %}", "\"none\" cannot be given a value"},
+           {"{{ q.a }}", "'q' is undefined and has no 'a'"},
+           {"{{ nested.q.a }}", "'q' of a dict is undefined and has no 'a'"},
+           {"{{ 'a' + 1 }}", "+ cannot stand between string and int (\"~\" joins anything as text)"},
+           {"{{ 'a' + q }}", "'q' is undefined and cannot be used with +"},
+           {"{{ 1 < 'a' }}", "int and string cannot be compared"},
+           {"{{ 1 / 0 }}", "a division by zero"},
+           {"{{ 2 ** 70 }}", "more than 64 bits"},
+           {"{{ '%s' % 1 }}", "formatting) is not supported"},
+           {"{{ numbers.append(1) }}", "list.append() would change a list, which transformers does not allow either: write list + [item]"},
+           {"{{ word.encode() }}", "a string has no method 'encode'"},
+           {"{{ open('/etc/passwd') }}", "'open' is undefined and cannot be called"},
+           {"{{ ''.__class__.__mro__ }}", "'__class__' of a string is undefined"},
+           {"{{ word() }}", "a string cannot be called"},
+           {"{{ word.replace('a') }}", "string.replace needs the argument 'new'"},
+           {"{{ word | trim(1, 2, 3) }}", "filter 'trim'"},
+           {"{{ word | upper(z=1) }}", "filter 'upper' was given arguments that it does not take"},
+           {"{{ raise_exception('no ' ~ 1) }}", "the template refuses this conversation: no 1"},
+           {"{{ {[]: 1} }}", "a list cannot be a key"},
+           {"{{ q | tojson }}", "'q', which is undefined, cannot be written as JSON"},
+           {"{% for a, b in [[1]] %}{% endfor %}", "2 names for 1 items"},
+           {"{% for a in 3 %}{% endfor %}", "int cannot be gone through"},
+           {"{% set word.x = 1 %}", "word.x cannot be set: word is string and no namespace()"},
+           {"{{ namespace }}", "a function has no text to write"},
+           {"{{ numbers[::0] }}", "a slice has the step 0"},
+       }) {
+    EXPECT_THAT(refused(text), HasSubstr(says)) << text;
+  }
+}
+
+TEST(JinjaBounds, StopWhatDoesNotEnd) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::string nines(9, '9');
+  EXPECT_THAT(refused("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"),
+              HasSubstr("takes more than 10000000 steps"));
+  EXPECT_THAT(refused("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), HasSubstr("does a macro call itself for ever?"));
+  EXPECT_THAT(refused("{{ 'ab' * " + nines + " }}"), HasSubstr("makes more than 256 MB"));
+  EXPECT_THAT(refused("{{ [1] * " + nines + nines + " }}"), HasSubstr("makes more than 256 MB"));
+  EXPECT_THAT(refused("{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"),
+              HasSubstr("256 MB"));
+  EXPECT_THAT(refused("{% set ns = namespace(s=[]) %}{% for i in range(999) %}{% set ns.s = [ns.s] %}{% endfor %}"),
+              HasSubstr("more than 100 deep"));
+  EXPECT_THAT(
+      refused("{% set n = namespace(s=[1]) %}{% for i in range(60) %}{% set n.s = [n.s, n.s] %}{% endfor %}{{ n.s == n.s[:] }}{{ n.s }}"),
+      HasSubstr("more than"));
+  EXPECT_THAT(refused("{{ range(100001) }}"), HasSubstr("more than 100000 numbers"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));  // far less outside sanitizers
+}
+
+TEST(JinjaBounds, HoldDepthAndSizeOfTheTemplate) {
+  const auto many = [](int count, const std::string& what) {
+    std::string text;
+    for (int i = 0; i < count; ++i) text += what;
+    return text;
+  };
+  for (const std::string& deep :
+       {"{{ " + many(100'000, "(") + " }}", "{{ " + many(100'000, "not ") + "1 }}", "{{ " + many(100'000, "-") + "1 }}",
+        "{{ " + many(100'000, "[") + " }}", many(50'000, "{% if 1 %}"), "{{ x" + many(50'000, ".a") + " }}",
+        "{{ x" + many(50'000, "|trim") + " }}", "{{ x" + many(50'000, " if 1") + " }}", "{{ x" + many(50'000, "()") + " }}"}) {
+    EXPECT_THAT(refused(deep), HasSubstr("deep")) << deep.substr(0, 20);
+  }
+  EXPECT_EQ(rendered("{{ 0" + many(5'000, "+1") + " }}"), "5000");  // a long sum is not deep
+  EXPECT_THAT(refused(std::string((1 << 20) + 1, 'x')), HasSubstr("1048577 bytes, and a template has at most 1048576"));
+}
+
+TEST(JinjaNamespaces, MayHoldThemselves) {
+  EXPECT_EQ(rendered("{% set ns = namespace() %}{% set ns.me = ns %}{{ ns.me.me == ns }}"), "True");
+}
+
+}  // namespace
+}  // namespace cairn::data

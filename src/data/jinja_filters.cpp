@@ -81,7 +81,7 @@ Value json_of(FilterCall& c) {
     if (indent->is_integer() && indent->integer() > 100)
       c.meter.fail("filter 'tojson': 'indent' is {}, and at most 100", indent->integer());
     style.indent = indent->is_text() ? indent->text() : std::string(static_cast<size_t>(std::max<int64_t>(indent->integer(), 0)), ' ');
-    style.between_items = ",";
+    style.between_items.assign(1, ',');
   }
   if (separators && !separators->is_none()) {
     const Values both = items_of(*separators, c.meter);

@@ -109,7 +109,8 @@ class TemplateParser {
       end_of_tag();
       made.branches.emplace_back(std::move(condition), parse_block({"elif", "else", "endif"}));
       cursor_.take();
-      const std::string next = cursor_.take().value;
+      const auto token = cursor_.take();
+      const std::string_view next = token.value;
       if (next == "elif") continue;
       if (next == "else") {
         end_of_tag();

@@ -4,6 +4,8 @@
 #include <array>
 #include <filesystem>
 
+#include <fmt/format.h>
+
 #include "base/check.h"
 #include "base/files.h"
 #include "data/jinja_meter.h"
@@ -75,7 +77,7 @@ class ConfigReader {
 
   static std::string shown(const Json& value) {
     std::string text = base::compact(value);
-    return text.size() > 60 ? text.substr(0, 60) + "..." : text;
+    return text.size() > 60 ? fmt::format("{}...", std::string_view(text).substr(0, 60)) : text;
   }
 
   // A string, or an AddedToken object with its "content".

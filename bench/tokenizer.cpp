@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "bench/peer_python.h"
 #include "data/bpe_trainer.h"
+#include "data/chunks.h"
 #include "data/open_tokenizer.h"
 #include "data/source.h"
 #include "data/tokenizer_json.h"

@@ -136,7 +136,8 @@ std::vector<BenchRow> bench_train_cpu(const BenchOptions& options, base::Log& lo
     if (corpus.tokenizer->vocab_size() != s.vocab)
       base::fail_input("the words give {} tokens where {} are asked for", corpus.tokenizer->vocab_size(), s.vocab);
     const std::string tokens = options.scratch + "/tokens.bin";
-    base::write_atomically(tokens, std::as_bytes(corpus.samples.tokens()));
+    const std::vector<int32_t> ids = corpus.rows[0]->ids();
+    base::write_atomically(tokens, std::as_bytes(std::span(ids)));
     std::vector<double> rate[2], start[2], memory[2];
     for (int round = 0; round < kRounds; ++round) {
       log.info("{}: round {} of {}", s.name, round + 1, kRounds);

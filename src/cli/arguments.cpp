@@ -14,7 +14,7 @@ namespace {
 CLI::App* add_train(CLI::App& app, TrainArguments& a) {
   CLI::App* command = app.add_subcommand("train", "Train a model; without arguments a small one, on built-in stories, in about a minute");
   command->add_option("recipe", a.recipe, "A recipe (TOML); without one every key has its default");
-  command->add_option("--data", a.data, "A text file to train on (data.path)");
+  command->add_option("--data", a.data, "A file, a folder or a pattern to train on (data.path)");
   command->add_option("--set", a.sets, "A recipe key: --set train.steps=200; may be repeated")->allow_extra_args(false)->take_all();
   command->add_option("--nproc", a.nproc, "Ranks to start on this machine")
       ->check(CLI::Range(1, 1 << 20))
@@ -129,6 +129,23 @@ CLI::App* add_logits(CLI::App& app, LogitsArguments& a) {
   return command;
 }
 
+CLI::App* add_data(CLI::App& app, DataArguments& a) {
+  CLI::App* command = app.add_subcommand("data", "Look at data, or turn them into token shards");
+  command->require_subcommand(1);
+  CLI::App* inspect = command->add_subcommand("inspect", "What files hold: format, documents, bad lines, the first document");
+  CLI::App* tokenize = command->add_subcommand("tokenize", "Write one token shard that runs read as it is");
+  inspect->callback([&a] { a.act = DataArguments::Act::inspect; });
+  tokenize->callback([&a] { a.act = DataArguments::Act::tokenize; });
+  for (CLI::App* one : {inspect, tokenize}) {
+    one->add_option("path", a.path, "A file, a folder or a pattern (data.path)")->required();
+    one->add_option("--set", a.sets, "A key of data: --set data.template=alpaca; may be repeated")->allow_extra_args(false)->take_all();
+  }
+  tokenize->add_option("--out", a.out, "The shard to write; a learned tokenizer goes beside it, as OUT.tokenizer.json")->required();
+  tokenize->add_option("--tokenizer", a.tokenizer,
+                       "A tokenizer's file or folder (data.tokenizer_file); without it, as data.tokenizer says");
+  return command;
+}
+
 CLI::App* add_prove(CLI::App& app, ProveArguments& a) {
   CLI::App* command = app.add_subcommand("prove", "Measure the claims of a published system; without a name, list the proofs");
   command->add_option("slug", a.slug, "Which system");
@@ -161,6 +178,7 @@ Commands add_commands(CLI::App& app, Arguments& into) {
   commands.emplace_back(add_tokenize(app, into.tokenize), Command::tokenize);
   commands.emplace_back(add_snapshot(app, into.snapshot), Command::snapshot);
   commands.emplace_back(add_logits(app, into.logits), Command::logits);
+  commands.emplace_back(add_data(app, into.data), Command::data);
   commands.emplace_back(add_key(app, into.key), Command::key);
   commands.emplace_back(app.add_subcommand("doctor", "Show what this machine has and what will be used"), Command::doctor);
   commands.emplace_back(app.add_subcommand("version", "Print the versions of Cairn and libtorch"), Command::version);

@@ -71,7 +71,14 @@ struct BenchArguments {
   bool json = false;
 };
 
-enum class Command { train, generate, tokenize, snapshot, logits, key, doctor, version, reference, prove, bench };
+struct DataArguments {
+  enum class Act { inspect, tokenize };
+  Act act{};
+  std::string path, out, tokenizer;
+  std::vector<std::string> sets;
+};
+
+enum class Command { train, generate, tokenize, data, snapshot, logits, key, doctor, version, reference, prove, bench };
 
 // The command that was asked for. Its own struct is filled, the others hold their defaults.
 struct Arguments {
@@ -81,6 +88,7 @@ struct Arguments {
   TokenizeArguments tokenize;
   SnapshotArguments snapshot;
   LogitsArguments logits;
+  DataArguments data;
   KeyArguments key;
   ProveArguments prove;
   BenchArguments bench;

@@ -5,6 +5,7 @@
 namespace cairn::cli {
 
 struct BenchArguments;
+struct DataArguments;
 struct GenerateArguments;
 struct KeyArguments;
 struct LogitsArguments;
@@ -23,6 +24,7 @@ int generate_command(const GenerateArguments& a);
 int tokenize_command(const TokenizeArguments& a);
 int snapshot_command(const SnapshotArguments& a);
 int logits_command(const LogitsArguments& a);
+int data_command(const DataArguments& a);
 int key_command(const KeyArguments& a);
 int doctor_command();
 int version_command();

@@ -29,6 +29,8 @@ int run_command(const Arguments& arguments, const std::vector<std::string>& comm
       return snapshot_command(arguments.snapshot);
     case Command::logits:
       return logits_command(arguments.logits);
+    case Command::data:
+      return data_command(arguments.data);
     case Command::key:
       return key_command(arguments.key);
     case Command::doctor:

@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/environment.h"
 #include "data/bpe_trainer.h"
+#include "data/chunks.h"
 #include "data/open_tokenizer.h"
 #include "data/source.h"
 #include "data/tokenizer_json.h"

@@ -1,84 +1,169 @@
 #include "data/corpus.h"
 
-#include <cstring>
+#include <algorithm>
+
+#include <fmt/ranges.h>
 
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/log.h"
+#include "data/added_tokens.h"
 #include "data/bpe_tokenizer.h"
 #include "data/bpe_trainer.h"
 #include "data/byte_tokenizer.h"
 #include "data/cache.h"
 #include "data/open_tokenizer.h"
-#include "data/source.h"
-#include "data/tokenize.h"
+#include "data/pair_set.h"
+#include "data/source_tokens.h"
+#include "data/token_set.h"
 #include "data/tokenizer_json.h"
 
 namespace cairn::data {
 namespace {
 
-// A BPE is learned from this much text at most, from the beginning.
+// A BPE is learned from this much text at most, from the beginning of each source in equal parts.
 constexpr int64_t kTrainingBytes = 32 << 20;
 
-uint64_t combine(std::initializer_list<uint64_t> parts) { return base::checksum(std::as_bytes(std::span(parts.begin(), parts.size()))); }
+ChunkOptions chunks_of(const DataOptions& data) { return {.line_bytes = data.line_bytes, .refuse_long = data.on_bad == "refuse"}; }
 
-// Covers where documents begin and end, not only the bytes.
-uint64_t hash(const Documents& documents) {
-  return combine({base::checksum(documents.text), base::checksum(std::as_bytes(std::span(documents.spans)))});
+// The tokens that a learned tokenizer has beside the learned ones: what ends a document, and where there may be conversations the markers
+// of their template.
+std::vector<std::string> specials_of(const std::vector<Source>& sources, const Renderer& renderer) {
+  std::vector<std::string> specials = {std::string(kEndOfText)};
+  const auto holds_records = [](const SourceFile& file) { return file.format == Format::jsonl || file.format == Format::json; };
+  if (std::any_of(sources.begin(), sources.end(), [&](const Source& source) { return std::ranges::any_of(source.files, holds_records); }))
+    specials.insert(specials.end(), renderer.markers.begin(), renderer.markers.end());
+  return specials;
 }
 
-std::unique_ptr<Tokenizer> learn_tokenizer(const Documents& documents, uint64_t text_hash, int64_t vocab, int threads, const Cache& cache) {
-  const uint64_t key = combine({text_hash, static_cast<uint64_t>(vocab), static_cast<uint64_t>(kTrainingBytes)});
+// The beginning of a source's documents, piece by piece.
+void append_texts(const Source& source, const SourceTokensOptions& how, int64_t bytes_max, std::vector<std::string>& texts) {
+  const std::unique_ptr<ChunkReader> reader = read_source(source, how.chunks);
+  Chunk chunk;
+  std::vector<Document> documents;
+  BadLines bad;
+  for (int64_t bytes = 0; bytes < bytes_max && reader->next(chunk);) {
+    documents.clear();
+    documents_of(chunk, how.reading, documents, bad);
+    for (Document& document : documents) {
+      for (Part& part : document.parts) {
+        if (bytes >= bytes_max) return;
+        part.text.resize(std::min(part.text.size(), static_cast<size_t>(bytes_max - bytes)));
+        bytes += static_cast<int64_t>(part.text.size());
+        texts.push_back(std::move(part.text));
+      }
+    }
+  }
+}
+
+// What lies between special tokens, from which alone there is something to learn.
+std::vector<std::string_view> without_specials(const std::vector<std::string>& texts, const std::vector<std::string>& specials) {
+  std::vector<AddedToken> tokens;
+  for (const std::string& special : specials) tokens.push_back({.text = special});
+  const AddedTokens marks(std::move(tokens), specials);
+  std::vector<std::string_view> parts;
+  for (const std::string& text : texts)
+    for_each_part(
+        text, marks, true, [&](std::string_view part, size_t) { parts.push_back(part); }, [](const AddedToken&) {});
+  return parts;
+}
+
+std::unique_ptr<Tokenizer> learn_tokenizer(int64_t vocab, const std::vector<Source>& sources, const SourceTokensOptions& how,
+                                           const Cache& cache) {
+  const std::vector<std::string> specials = specials_of(sources, how.reading.renderer);
+  if (vocab < 256 + static_cast<int64_t>(specials.size()))
+    base::fail_input("data.vocab = {}: must be at least {}: 256 bytes and the special tokens {}", vocab, 256 + specials.size(),
+                     fmt::join(specials, ", "));
+  uint64_t content = 0;
+  for (const Source& source : sources) content = combine({content, content_hash(source, cache)});
+  const uint64_t key = combine({content, static_cast<uint64_t>(vocab), static_cast<uint64_t>(kTrainingBytes),
+                                base::checksum(how.reading.identity()), base::checksum(fmt::format("{}", fmt::join(specials, "\n")))});
+  const std::unique_ptr<FileLock> lock = cache.lock("tokenizer", key);
   if (const std::optional<std::string> json = cache.get("tokenizer", key))
     return make_bpe_tokenizer(read_tokenizer_json(*json, cache.path("tokenizer", key)));
-  std::vector<std::string_view> texts;
-  int64_t bytes = 0;
-  for (int64_t i = 0; i < documents.size() && bytes < kTrainingBytes; ++i) {
-    texts.push_back(documents[i].substr(0, kTrainingBytes - bytes));
-    bytes += static_cast<int64_t>(texts.back().size());
-  }
-  Bpe bpe = train_bpe(texts, {.vocab = vocab, .threads = threads});
+  std::vector<std::string> texts;
+  for (const Source& source : sources) append_texts(source, how, kTrainingBytes / static_cast<int64_t>(sources.size()), texts);
+  const std::vector<std::string_view> parts = without_specials(texts, specials);
+  Bpe bpe = train_bpe(parts, {.vocab = vocab, .threads = how.threads, .specials = specials});
   cache.put("tokenizer", key, write_tokenizer_json(bpe));
   return make_bpe_tokenizer(std::move(bpe));
 }
 
-std::unique_ptr<Tokenizer> choose_tokenizer(const DataOptions& data, const Documents& documents, uint64_t text_hash, int threads,
+std::unique_ptr<Tokenizer> choose_tokenizer(const DataOptions& data, const std::vector<Source>& sources, const SourceTokensOptions& how,
                                             const Cache& cache) {
   if (!data.tokenizer_file.empty()) return read_tokenizer(data.tokenizer_file);
   if (data.tokenizer == "bytes") return make_byte_tokenizer();
-  if (data.tokenizer == "bpe") return learn_tokenizer(documents, text_hash, data.vocab, threads, cache);
-  base::fail_input("data.tokenizer = {}: must be bytes or bpe", data.tokenizer);
+  if (data.tokenizer != "bpe") base::fail_input("data.tokenizer = {}: must be bytes or bpe", data.tokenizer);
+  for (const Source& source : sources)
+    if (!source.holds_text())
+      base::fail_input("{}: token shards need the tokenizer they were made with: set data.tokenizer_file", source.origin);
+  return learn_tokenizer(data.vocab, sources, how, cache);
 }
 
-// The cached ids, unless they do not fit the tokenizer.
-std::optional<std::vector<int32_t>> cached_tokens(const Cache& cache, uint64_t key, int64_t vocab) {
-  const std::optional<std::string> bytes = cache.get("tokens", key);
-  if (!bytes || bytes->size() % sizeof(int32_t) != 0) return std::nullopt;
-  std::vector<int32_t> tokens(bytes->size() / sizeof(int32_t));
-  std::memcpy(tokens.data(), bytes->data(), bytes->size());
-  for (const int32_t token : tokens)
-    if (token < 0 || token >= vocab) return std::nullopt;
-  return tokens;
+// Samples of text: each source cut or packed by itself, then put together.
+void make_token_set(const DataOptions& data, const SampleOptions& options, Corpus& corpus) {
+  std::vector<std::unique_ptr<TokenSamples>> parts;
+  for (size_t i = 0; i < corpus.rows.size(); ++i) parts.push_back(make_samples(data.packing, corpus.rows[i], options, corpus.origins[i]));
+  auto samples = std::make_unique<TokenSet>(std::move(parts), options.length);
+  for (size_t i = 0; i < data.weights.size(); ++i)
+    corpus.streams.push_back({samples->training_of(static_cast<int64_t>(i)), data.weights[i]});
+  corpus.samples = std::move(samples);
+}
+
+void make_pair_set(const DataOptions& data, const SampleOptions& options, Corpus& corpus, base::Log& log) {
+  if (!data.weights.empty()) base::fail_input("data.weights: not with data.kind = preference; leave it out");
+  std::vector<Tokens> files;
+  for (const auto& row : corpus.rows) files.insert(files.end(), row->files().begin(), row->files().end());
+  auto samples = std::make_unique<PairSet>(std::make_shared<const TokenRow>(std::move(files)), options, corpus.origin);
+  if (samples->left_out() > 0)
+    log.warn("{}: {} pairs are left out: their prompts alone fill data.length = {}", corpus.origin, samples->left_out(), options.length);
+  corpus.samples = std::move(samples);
 }
 
 }  // namespace
 
-Corpus open_corpus(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
-  const Documents documents =
-      data.path.empty() ? tell_stories(static_cast<uint64_t>(data.stories_seed), data.stories_bytes) : read_text(data.path);
-  const uint64_t text_hash = hash(documents);
+Reading reading_of(const DataOptions& data) {
+  Reading reading{.renderer = make_renderer(data.chat_template),
+                  .text_field = data.text_field,
+                  .pairs = data.kind == "preference",
+                  .skip_bad = data.on_bad == "skip"};
+  if (data.learn_prompts) reading.renderer = all_targets(std::move(reading.renderer));
+  return reading;
+}
+
+Corpus open_rows(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
+  const std::vector<Source> sources = find_sources(data);
   const Cache cache(options.cache_folder, log);
-  std::unique_ptr<Tokenizer> tokenizer = choose_tokenizer(data, documents, text_hash, options.threads, cache);
-  const uint64_t key = combine({text_hash, hash(*tokenizer)});
-  std::optional<std::vector<int32_t>> tokens = cached_tokens(cache, key, tokenizer->vocab_size());
-  const bool from_cache = tokens.has_value();
-  if (!from_cache) {
-    tokens = tokenize(documents, *tokenizer, {.threads = options.threads, .progress = options.progress});
-    cache.put("tokens", key, std::string_view(reinterpret_cast<const char*>(tokens->data()), tokens->size() * sizeof(int32_t)));
+  SourceTokensOptions how{.reading = reading_of(data), .chunks = chunks_of(data), .threads = options.threads};
+  if (options.renderer) how.reading.renderer = data.learn_prompts ? all_targets(*options.renderer) : *options.renderer;
+  Corpus corpus;
+  corpus.tokenizer = choose_tokenizer(data, sources, how, cache);
+  corpus.from_cache = true;
+  int64_t bytes = 0;
+  for (const Source& source : sources) bytes += source.bytes();
+  int64_t done = 0;
+  for (const Source& source : sources) {
+    if (options.progress) how.progress = [&, done](int64_t now, int64_t) { options.progress(done + now, bytes); };
+    SourceTokens made = tokens_of(source, *corpus.tokenizer, how, cache, log);
+    corpus.rows.push_back(std::move(made.row));
+    corpus.origins.push_back(source.origin);
+    corpus.text_bytes += made.text_bytes;
+    corpus.from_cache = corpus.from_cache && made.from_cache;
+    corpus.origin += (corpus.origin.empty() ? "" : "; ") + source.origin;
+    done += source.bytes();
   }
-  const WindowOptions windows{.length = data.length, .held_out_fraction = options.held_out_fraction, .padding = tokenizer->end_of_text()};
-  TokenSet samples(std::move(*tokens), windows, documents.origin);
-  return {std::move(tokenizer), std::move(samples), documents.origin, static_cast<int64_t>(documents.text.size()), from_cache};
+  return corpus;
+}
+
+Corpus open_corpus(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
+  Corpus corpus = open_rows(data, options, log);
+  const SampleOptions samples{
+      .length = data.length, .held_out_fraction = options.held_out_fraction, .padding = corpus.tokenizer->end_of_text()};
+  if (data.kind == "preference")
+    make_pair_set(data, samples, corpus, log);
+  else
+    make_token_set(data, samples, corpus);
+  return corpus;
 }
 
 std::unique_ptr<Tokenizer> read_tokenizer(const std::string& path) { return open_tokenizer(path); }

@@ -1,12 +1,18 @@
-// From the data.* options to what training reads: a tokenizer and its samples.
+// From the data.* options to what training reads: a tokenizer and samples of text.
 #pragma once
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "data/dataset.h"
 #include "data/options.h"
-#include "data/token_set.h"
+#include "data/render.h"
+#include "data/sampler.h"
+#include "data/token_row.h"
+#include "data/tokenize.h"
 #include "data/tokenizer.h"
 
 namespace cairn::base {
@@ -20,20 +26,31 @@ struct CorpusOptions {
   std::string cache_folder = {};   // empty: nothing is kept between runs
   int threads = 1;
   std::function<void(int64_t bytes, int64_t of)> progress = {};  // of tokenising; may be empty
+  std::optional<Renderer> renderer = {};                         // of conversations, instead of the one data.template names
 };
 
 struct Corpus {
   std::unique_ptr<Tokenizer> tokenizer;
-  TokenSet samples;
-  std::string origin;  // what the text is: "the built-in stories"
+  std::unique_ptr<Dataset> samples;
+  std::vector<Stream> streams;                        // of a weighted mixture: what a sampler must know; else none
+  std::vector<std::shared_ptr<const TokenRow>> rows;  // of each source
+  std::vector<std::string> origins;                   // of each source
+  std::string origin;                                 // what the text is: "the built-in stories"
   int64_t text_bytes = 0;
   bool from_cache = false;  // whether the tokens were there from an earlier run
 };
 
-// Reads or makes the text, reads or trains the tokenizer, tokenises. The same result on every rank and with or without cache.
+// Reads or makes the text, reads or trains the tokenizer, tokenises. The same result on every rank and with or without cache. Ranks
+// that share a cache folder do the work once. Communicates with nobody.
 Corpus open_corpus(const DataOptions& data, const CorpusOptions& options, base::Log& log);
+
+// The same without cutting the tokens into samples: `samples` stays null.
+Corpus open_rows(const DataOptions& data, const CorpusOptions& options, base::Log& log);
 
 // A tokenizer as a run saved it (tokenizer.json).
 std::unique_ptr<Tokenizer> read_tokenizer(const std::string& path);
+
+// How records are read, as the options say.
+Reading reading_of(const DataOptions& data);
 
 }  // namespace cairn::data

@@ -1,26 +1,39 @@
 // The arithmetic that samplers share which take every sample once an epoch.
 #pragma once
-#include <algorithm>
 #include <cstdint>
+#include <vector>
 
-#include "base/check.h"
+#include "data/mixture.h"
 #include "data/sampler.h"
 
 namespace cairn::data {
 
-// Draws are numbered over the whole run: step s takes draws [s * global_batch, (s + 1) * global_batch); draw d is place
-// d % count of epoch d / count.
-struct Epochs {
-  SamplerFacts facts;
+// Draws are numbered over the whole run: step s takes draws [s * global_batch, (s + 1) * global_batch). The mixture makes draw d the
+// n-th of a stream, which is place n % count of that stream's epoch n / count.
+class Epochs {
+ public:
+  explicit Epochs(SamplerFacts facts);
 
-  explicit Epochs(const SamplerFacts& of) : facts(of) {
-    CAIRN_CHECK(facts.from.size() >= 1 && facts.global_batch >= 1 && facts.steps >= 1, "{} samples, global batch {}, {} steps",
-                facts.from.size(), facts.global_batch, facts.steps);
-  }
+  const SamplerFacts& facts() const { return facts_; }
+  int64_t first_draw(int64_t step) const { return step * facts_.global_batch; }
+  double epoch(int64_t step) const;
+  double progress(int64_t step) const;
+  std::vector<int64_t> positions(int64_t step) const;
 
-  int64_t first_draw(int64_t step) const { return step * facts.global_batch; }
-  double epoch(int64_t step) const { return static_cast<double>(first_draw(step)) / static_cast<double>(facts.from.size()); }
-  double progress(int64_t step) const { return std::clamp(static_cast<double>(step) / static_cast<double>(facts.steps), 0.0, 1.0); }
+  struct Place {
+    int64_t stream = 0;
+    int64_t epoch = 0;
+    int64_t place = 0;
+  };
+  Place place(int64_t draw) const;
+  int64_t streams() const { return static_cast<int64_t>(streams_.size()); }
+  int64_t size(int64_t stream) const { return streams_[static_cast<size_t>(stream)].size(); }
+  int64_t id(int64_t stream, int64_t place) const { return streams_[static_cast<size_t>(stream)].id(place); }
+
+ private:
+  SamplerFacts facts_;
+  std::vector<Subset> streams_;  // none is empty
+  Mixture mixture_;
 };
 
 }  // namespace cairn::data

@@ -12,11 +12,11 @@ Opened open_data(const DataOptions& data, const CorpusOptions& options, base::Lo
     return {.samples = make_spirals(spirals), .features = 2, .classes = spirals.classes, .origin = "the built-in spirals"};
   }
   Corpus corpus = open_corpus(data, options, log);
-  const int64_t length = corpus.samples.length();
-  return {.samples = std::make_unique<TokenSet>(std::move(corpus.samples)),
+  return {.samples = std::move(corpus.samples),
           .tokenizer = std::move(corpus.tokenizer),
-          .length = length,
-          .origin = corpus.origin};
+          .streams = std::move(corpus.streams),
+          .length = data.length,
+          .origin = std::move(corpus.origin)};
 }
 
 }  // namespace cairn::data

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "data/corpus.h"
 #include "data/dataset.h"
@@ -19,13 +20,14 @@ namespace cairn::data {
 struct Opened {
   std::unique_ptr<Dataset> samples = {};
   std::unique_ptr<Tokenizer> tokenizer = {};  // null where the data are not text
+  std::vector<Stream> streams = {};           // of a weighted mixture, for the sampler
   int64_t length = 0;                         // tokens of a sample, of text
   int64_t features = 0;                       // numbers of a sample, of labelled examples
   int64_t classes = 0;
   std::string origin = {};  // "the built-in stories"
 };
 
-// The same on every rank, with or without cache. `options.kind` says what: text or spirals.
+// The same on every rank, with or without cache. `data.kind` says what: text, preference or spirals.
 Opened open_data(const DataOptions& data, const CorpusOptions& options, base::Log& log);
 
 }  // namespace cairn::data

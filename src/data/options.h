@@ -2,18 +2,28 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/schema.h"
 
 namespace cairn::data {
 
 struct DataOptions {
-  std::string kind = "text";      // text or spirals
-  std::string path;               // empty: the built-in stories
+  std::string kind = "text";         // text, preference or spirals
+  std::string path;                  // empty, and no sources: the built-in stories
+  std::vector<std::string> sources;  // a mixture
+  std::vector<double> weights;       // of the sources; empty: by size
+  std::string format = "auto";
+  std::string text_field = "text";
+  std::string chat_template = "chatml";  // data.template
+  bool learn_prompts = false;
+  std::string on_bad = "refuse";  // or skip
+  int64_t line_bytes = 16 << 20;
   std::string tokenizer = "bpe";  // bytes or bpe
   std::string tokenizer_file;     // a tokenizer.json to use as it is
   int64_t vocab = 1024;           // ids of a tokenizer that is trained
   int64_t length = 128;           // tokens of a sample
+  std::string packing = "stream";
   std::string sampler = "shuffled";
   int64_t stories_bytes = 4'000'000;
   int64_t stories_seed = 1;

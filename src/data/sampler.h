@@ -11,12 +11,20 @@
 
 namespace cairn::data {
 
+// Samples that are drawn from at a rate of their own: one source of a mixture.
+struct Stream {
+  Samples samples;
+  double weight = 1;  // its share of the draws, relative to the others'
+  bool operator==(const Stream&) const = default;
+};
+
 // What a sampler is built from; alike on all ranks.
 struct SamplerFacts {
   Subset from;               // the samples to draw from
   int64_t global_batch = 1;  // samples of one step, over all ranks
   int64_t steps = 1;         // steps of the whole run
   uint64_t seed = 0;
+  std::vector<Stream> streams = {};  // together all of `from`; none: one stream
 };
 
 // Which samples each step trains on: a pure function of the facts, the step and the feedback so far. It is defined for the global
@@ -30,6 +38,8 @@ class Sampler {
   virtual double progress(int64_t step) const = 0;
   // Passes over the samples that lie before this step.
   virtual double epoch(int64_t step) const = 0;
+  // Where the run stands before this step: how many samples each stream has given. That number alone decides what it gives next.
+  virtual std::vector<int64_t> positions(int64_t step) const = 0;
   // What the model made of the samples of a step. Called alike on all ranks, with the whole global batch.
   virtual void feedback(int64_t /*step*/, const mesh::Batch& /*batch*/, const at::Tensor& /*losses_per_sample*/) {}
   // What feedback has left behind, by logical name, for snapshots. The tensors are the sampler's own: a loader writes into them.

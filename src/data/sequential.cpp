@@ -10,15 +10,18 @@ class Sequential final : public Sampler {
   explicit Sequential(const SamplerFacts& facts) : epochs_(facts) {}
 
   std::vector<int64_t> ids(int64_t step) const override {
-    const Subset& from = epochs_.facts.from;
     std::vector<int64_t> ids;
-    ids.reserve(epochs_.facts.global_batch);
-    for (int64_t draw = epochs_.first_draw(step); draw < epochs_.first_draw(step + 1); ++draw) ids.push_back(from.id(draw % from.size()));
+    ids.reserve(static_cast<size_t>(epochs_.facts().global_batch));
+    for (int64_t draw = epochs_.first_draw(step); draw < epochs_.first_draw(step + 1); ++draw) {
+      const Epochs::Place at = epochs_.place(draw);
+      ids.push_back(epochs_.id(at.stream, at.place));
+    }
     return ids;
   }
 
   double progress(int64_t step) const override { return epochs_.progress(step); }
   double epoch(int64_t step) const override { return epochs_.epoch(step); }
+  std::vector<int64_t> positions(int64_t step) const override { return epochs_.positions(step); }
 
  private:
   Epochs epochs_;

@@ -6,7 +6,7 @@
 
 namespace cairn::data {
 
-// The order of an epoch is a permutation keyed by (seed, epoch); nothing is stored. A batch may straddle two epochs.
+// The order of an epoch is a permutation keyed by (seed, stream, epoch); nothing is stored. A batch may straddle two epochs.
 std::unique_ptr<Sampler> make_shuffled(const SamplerFacts& facts);
 
 }  // namespace cairn::data

@@ -1,9 +1,13 @@
-// Where text comes from: documents read from a file, or the built-in stories.
+// Where text comes from: files, or the built-in stories.
 #pragma once
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "data/source_file.h"
 
 namespace cairn::data {
 
@@ -13,7 +17,7 @@ struct Documents {
     int64_t begin = 0;
     int64_t end = 0;
   };
-  std::string origin;  // for messages: "data.path = poems.txt", "the built-in stories"
+  std::string origin;  // for messages: "the built-in stories"
   std::string text;
   std::vector<Span> spans;  // in order, not empty; what lies between them belongs to no document
 
@@ -21,11 +25,23 @@ struct Documents {
   std::string_view operator[](int64_t index) const;
 };
 
-// The documents of a text file: what stands between kEndOfText markers (line breaks around a marker are dropped), or the whole
-// file as one document. Refused: no such file, a folder, an empty file, a file that is not text.
-Documents read_text(const std::string& path);
-
 // At least `bytes` of built-in stories, one document each.
 Documents tell_stories(uint64_t seed, int64_t bytes);
+
+// One source of a corpus: files, or documents in memory.
+struct Source {
+  std::string origin;             // "data.path = poems.txt"
+  std::vector<SourceFile> files;  // none: `told` holds it
+  std::shared_ptr<const Documents> told = {};
+
+  bool holds_text() const;  // some of it is to be tokenised
+  int64_t bytes() const;
+};
+
+struct DataOptions;
+
+// The sources that data.path, data.sources and data.format name; the built-in stories where they name none. Refuses what is not there,
+// and weights that do not fit.
+std::vector<Source> find_sources(const DataOptions& data);
 
 }  // namespace cairn::data

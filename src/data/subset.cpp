@@ -1,5 +1,6 @@
 #include "data/subset.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <unordered_set>
@@ -39,6 +40,19 @@ Subset Subset::within(const Samples& samples) const {
   }
   if (size() == 0) base::fail_input("a subset without samples: nothing could be trained on");
   return *this;
+}
+
+Subset Subset::among(const Samples& samples) const {
+  const int64_t end = samples.first + samples.count;
+  if (ids_.empty()) {
+    const int64_t first = std::max(run_.first, samples.first);
+    return Subset(first, std::max<int64_t>(std::min(run_.first + run_.count, end) - first, 0));
+  }
+  Subset part(0, 0);
+  for (const int64_t id : ids_)
+    if (id >= samples.first && id < end) part.ids_.push_back(id);
+  part.weights_ = weights_;
+  return part;
 }
 
 float Subset::weight(int64_t id) const {

@@ -20,6 +20,9 @@ class Subset {
   // The same among these samples: `every` becomes a run of ids, an id outside is refused.
   Subset within(const Samples& samples) const;
 
+  // Those of its ids that are among these samples, in the same order, with their weights. May be empty.
+  Subset among(const Samples& samples) const;
+
   int64_t size() const { return ids_.empty() ? run_.count : static_cast<int64_t>(ids_.size()); }
   int64_t id(int64_t place) const { return ids_.empty() ? run_.first + place : ids_[static_cast<size_t>(place)]; }
   bool weighted() const { return !weights_.empty(); }

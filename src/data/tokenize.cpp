@@ -3,129 +3,260 @@
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
+#include <map>
 #include <mutex>
-#include <optional>
 #include <thread>
 
 #include "base/check.h"
+#include "data/record.h"
 
 namespace cairn::data {
 namespace {
 
-// One turn of a thread: whole documents, or a part of a long one.
-struct Piece {
-  int64_t begin = 0;
-  int64_t end = 0;
-  bool ends_document = false;
+// The ids of one chunk.
+struct Encoded {
+  std::vector<int32_t> tokens;
+  std::vector<int64_t> ends;     // of documents, in tokens
+  std::vector<uint8_t> targets;  // one for each token; empty: all are
+  BadLines bad;
+  int64_t bytes_read = 0;
 };
 
-// Where to cut `text` after at least `bytes`: at a border, so that the ids do not change.
-size_t cut(const Tokenizer& tokenizer, std::string_view text, size_t bytes) {
-  for (size_t at = bytes; at < text.size(); ++at)
-    if (tokenizer.is_border(text[at - 1], text[at])) return at;
-  return text.size();
-}
+// Encodes documents one after the other, each by itself: what a tokenizer does at the beginning of a text, and what a special token
+// takes along of its neighbours, never depends on the document before.
+class Encoder {
+ public:
+  Encoder(const Tokenizer& tokenizer, int32_t end, Encoded& out) : tokenizer_(tokenizer), end_(end), out_(out) {}
 
-// Pieces of a chunk's size, with many small documents in one.
-std::vector<std::vector<Piece>> plan(const Documents& documents, const Tokenizer& tokenizer, int64_t chunk_bytes) {
-  std::vector<std::vector<Piece>> chunks(1);
-  int64_t filled = 0;
-  for (const Documents::Span& span : documents.spans) {
-    for (int64_t begin = span.begin; begin < span.end;) {
-      const std::string_view rest = std::string_view(documents.text).substr(begin, span.end - begin);
-      const auto end = begin + static_cast<int64_t>(cut(tokenizer, rest, static_cast<size_t>(chunk_bytes)));
-      if (filled > 0 && filled + (end - begin) > chunk_bytes) {
-        chunks.emplace_back();
-        filled = 0;
+  // A document, or a piece of one, that is asked for whole.
+  void add(std::string_view text, bool ends) {
+    append(text, true);
+    if (ends) end(true);
+  }
+
+  // Neighbouring parts that are alike are encoded as one text.
+  void add(const Document& document) {
+    const std::vector<Part>& parts = document.parts;
+    for (size_t first = 0, last = 0; first < parts.size(); first = last) {
+      const bool is_target = parts[first].is_target;
+      for (last = first + 1; last < parts.size() && parts[last].is_target == is_target;) ++last;
+      if (last == first + 1) {
+        append(parts[first].text, is_target);
+        continue;
       }
-      chunks.back().push_back({begin, end, end == span.end});
-      filled += end - begin;
-      begin = end;
+      joined_.clear();
+      for (size_t i = first; i < last; ++i) joined_ += parts[i].text;
+      append(joined_, is_target);
     }
+    if (document.ends) end(parts.back().is_target);
   }
-  return chunks;
+
+ private:
+  void append(std::string_view text, bool is_target) {
+    if (text.empty()) return;
+    tokenizer_.encode(text, {}, out_.tokens);
+    mark(is_target);
+  }
+
+  void end(bool is_target) {
+    out_.tokens.push_back(end_);
+    mark(is_target);
+    out_.ends.push_back(static_cast<int64_t>(out_.tokens.size()));
+  }
+
+  // The tokens added since the last call are targets, or not.
+  void mark(bool is_target) {
+    if (!is_target) out_.targets.resize(std::max(marked_, out_.targets.size()), 1);
+    if (!is_target || !out_.targets.empty()) out_.targets.resize(out_.tokens.size(), is_target ? 1 : 0);
+    marked_ = out_.tokens.size();
+  }
+
+  const Tokenizer& tokenizer_;
+  int32_t end_;
+  Encoded& out_;
+  std::string joined_;
+  size_t marked_ = 0;
+};
+
+// What turns chunks into ids, the same for all of them.
+struct Encoding {
+  const Tokenizer& tokenizer;
+  const Reading& reading;
+  int32_t end;  // the token that ends a document
+};
+
+Encoded encode_chunk(const Chunk& chunk, const Encoding& how) {
+  Encoded encoded;
+  encoded.bytes_read = chunk.bytes_read;
+  encoded.tokens.reserve(chunk.text.size() / 3 + 8);
+  Encoder encoder(how.tokenizer, how.end, encoded);
+  if (!chunk.records) {
+    for (const Chunk::Piece& piece : chunk.pieces) encoder.add(chunk[piece], piece.ends_document);
+    return encoded;
+  }
+  std::vector<Document> documents;
+  documents_of(chunk, how.reading, documents, encoded.bad);
+  for (const Document& document : documents) encoder.add(document);
+  return encoded;
 }
 
-std::vector<int32_t> encode_chunk(const Documents& documents, const Tokenizer& tokenizer, const std::vector<Piece>& pieces) {
-  std::vector<int32_t> ids;
-  for (const Piece& piece : pieces) {
-    tokenizer.encode(std::string_view(documents.text).substr(piece.begin, piece.end - piece.begin), {}, ids);
-    if (piece.ends_document) ids.push_back(tokenizer.end_of_text());
-  }
-  return ids;
-}
-
-// Threads that take chunks in turn; the first exception ends the work and is carried to the caller.
+// Threads that take chunks in turn, a few ahead of what has been taken away. A failure stays at its chunk, so that whoever takes the
+// chunks in order always meets the same one first.
 class Crew {
  public:
-  Crew(const Documents& documents, const Tokenizer& tokenizer, const std::vector<std::vector<Piece>>& chunks, int threads)
-      : documents_(documents), tokenizer_(tokenizer), chunks_(chunks), results_(chunks.size()) {
+  Crew(ChunkReader& source, const Encoding& how, int threads) : source_(source), how_(how), ahead_(4 * threads) {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
   }
 
   ~Crew() {
     {
       const std::lock_guard lock(mutex_);
-      next_ = chunks_.size();
+      ended_ = true;
     }
+    changed_.notify_all();
     for (std::thread& thread : threads_) thread.join();
   }
 
-  // Waits for chunk `index`, whose ids may be taken away.
-  std::vector<int32_t> take(size_t index) {
+  // The next chunk in order; false after the last.
+  bool take(Encoded& into) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return failure_ || results_[index]; });
-    if (failure_) std::rethrow_exception(failure_);
-    return std::move(*results_[index]);
+    changed_.wait(lock, [&] { return results_.contains(taken_) || (ended_ && taken_ == begun_); });
+    const auto found = results_.find(taken_);
+    if (found == results_.end()) return false;
+    if (found->second.failure) std::rethrow_exception(found->second.failure);
+    into = std::move(found->second.encoded);
+    results_.erase(found);
+    ++taken_;
+    lock.unlock();
+    changed_.notify_all();
+    return true;
   }
 
  private:
+  struct Result {
+    Encoded encoded;
+    std::exception_ptr failure;
+  };
+
   void work() {
+    Chunk chunk;
     std::unique_lock lock(mutex_);
-    while (next_ < chunks_.size() && !failure_) {
-      const size_t mine = next_++;
-      lock.unlock();
-      std::optional<std::vector<int32_t>> ids;
-      std::exception_ptr failure;
+    for (;;) {
+      changed_.wait(lock, [&] { return ended_ || begun_ < taken_ + ahead_; });
+      if (ended_) return;
+      Result result;
+      const int64_t mine = begun_;
       try {
-        ids = encode_chunk(documents_, tokenizer_, chunks_[mine]);
+        if (!source_.next(chunk)) {  // under the lock: one reads at a time
+          ended_ = true;
+          changed_.notify_all();
+          return;
+        }
+        ++begun_;
+        lock.unlock();
+        result.encoded = encode_chunk(chunk, how_);
       } catch (...) {
-        failure = std::current_exception();
+        result.failure = std::current_exception();
       }
-      lock.lock();
-      results_[mine] = std::move(ids);
-      if (failure) failure_ = failure;
+      if (!lock.owns_lock()) {
+        lock.lock();
+      } else {  // reading itself failed
+        ++begun_;
+      }
+      if (result.failure) ended_ = true;
+      results_.emplace(mine, std::move(result));
       changed_.notify_all();
     }
   }
 
-  const Documents& documents_;
-  const Tokenizer& tokenizer_;
-  const std::vector<std::vector<Piece>>& chunks_;
+  ChunkReader& source_;
+  Encoding how_;
+  int64_t ahead_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  size_t next_ = 0;
-  std::vector<std::optional<std::vector<int32_t>>> results_;
-  std::exception_ptr failure_;
+  int64_t begun_ = 0;
+  int64_t taken_ = 0;
+  bool ended_ = false;  // nothing more is read
+  std::map<int64_t, Result> results_;
   std::vector<std::thread> threads_;
 };
 
+// One record of JSON as documents; why it is no good, or nothing.
+std::string record_documents(std::string_view json, const Reading& reading, Record& record, std::vector<Document>& into) {
+  if (std::string why = parse_record(json, reading.text_field, record); !why.empty()) return why;
+  if (reading.pairs && record.kind != Record::Kind::preference)
+    return "no fields \"chosen\" and \"rejected\", which data.kind = preference needs";
+  if (record.kind == Record::Kind::text) {
+    if (!record.text.empty()) into.push_back({{{std::move(record.text), true}}, true});
+    return "";
+  }
+  const auto render = [&](const std::vector<Message>& messages) {
+    Document document{reading.renderer.render(messages), true};
+    const bool asked =
+        std::any_of(document.parts.begin(), document.parts.end(), [](const Part& part) { return part.is_target && !part.text.empty(); });
+    if (!asked) return false;
+    into.push_back(std::move(document));
+    return true;
+  };
+  const size_t before = into.size();
+  const bool good = render(record.messages) && (!reading.pairs || render(record.rejected));
+  if (!good) into.resize(before);
+  return good ? "" : "nothing to learn from: no message of the assistant";
+}
+
 }  // namespace
 
-std::vector<int32_t> tokenize(const Documents& documents, const Tokenizer& tokenizer, const TokenizeOptions& options) {
-  CAIRN_CHECK(options.threads >= 1 && options.chunk_bytes >= 1, "{} threads, chunks of {} bytes", options.threads, options.chunk_bytes);
-  const std::vector<std::vector<Piece>> chunks = plan(documents, tokenizer, options.chunk_bytes);
-  const int threads = static_cast<int>(std::min<size_t>(options.threads, chunks.size()));
-  std::optional<Crew> crew;
-  if (threads > 1) crew.emplace(documents, tokenizer, chunks, threads);
-  std::vector<int32_t> all;
-  all.reserve(documents.text.size() / 3 + documents.spans.size());
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    const std::vector<int32_t> ids = crew ? crew->take(i) : encode_chunk(documents, tokenizer, chunks[i]);
-    all.insert(all.end(), ids.begin(), ids.end());
-    if (options.progress && !chunks[i].empty()) options.progress(chunks[i].back().end, static_cast<int64_t>(documents.text.size()));
+std::string Reading::identity() const {
+  return fmt::format("{}|{}|{}|{}", renderer.identity, text_field, pairs ? "pairs" : "single", skip_bad ? "skip" : "refuse");
+}
+
+void documents_of(const Chunk& chunk, const Reading& reading, std::vector<Document>& into, BadLines& bad) {
+  if (!chunk.records) {
+    for (const Chunk::Piece& piece : chunk.pieces) into.push_back({{{std::string(chunk[piece]), true}}, piece.ends_document});
+    return;
   }
-  return all;
+  std::vector<BadLine> found = chunk.bad;
+  Record record;
+  for (const Chunk::Piece& piece : chunk.pieces) {
+    std::string why;
+    try {
+      why = record_documents(chunk[piece], reading, record, into);
+    } catch (const Error& error) {  // of the renderer
+      if (error.kind() != Error::Kind::bad_input) throw;
+      why = error.sentence();
+    }
+    if (!why.empty()) found.push_back({piece.line, std::move(why)});
+  }
+  std::stable_sort(found.begin(), found.end(), [](const BadLine& a, const BadLine& b) { return a.line < b.line; });
+  for (const BadLine& one : found) {
+    if (!reading.skip_bad) refuse(*chunk.path, one);
+    bad.add(*chunk.path, one);
+  }
+}
+
+ChunkOptions cut_for(const Tokenizer& tokenizer, ChunkOptions options) {
+  options.is_border = [&tokenizer](char before, char after) { return tokenizer.is_border(before, after); };
+  return options;
+}
+
+BadLines tokenize(ChunkReader& source, const Tokenizer& tokenizer, const Reading& reading, TokenWriter& into,
+                  const TokenizeOptions& options) {
+  CAIRN_CHECK(options.threads >= 1, "{} threads", options.threads);
+  const Encoding how{tokenizer, reading, tokenizer.end_of_text()};
+  BadLines bad;
+  const auto keep = [&](const Encoded& encoded) {
+    into.add(encoded.tokens, encoded.ends, encoded.targets);
+    bad.add(encoded.bad);
+    if (options.progress) options.progress(encoded.bytes_read, options.bytes);
+  };
+  if (options.threads == 1) {
+    Chunk chunk;
+    while (source.next(chunk)) keep(encode_chunk(chunk, how));
+    return bad;
+  }
+  Crew crew(source, how, options.threads);
+  for (Encoded encoded; crew.take(encoded);) keep(encoded);
+  return bad;
 }
 
 }  // namespace cairn::data

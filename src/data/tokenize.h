@@ -1,21 +1,48 @@
-// Turns documents into one long list of token ids.
+// Turns sources into token ids, in threads.
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
-#include "data/source.h"
+#include "data/bad_lines.h"
+#include "data/chunks.h"
+#include "data/render.h"
+#include "data/token_file.h"
 #include "data/tokenizer.h"
 
 namespace cairn::data {
 
+// How records become documents. Decides the ids, so caches know it by identity().
+struct Reading {
+  Renderer renderer = make_renderer("chatml");
+  std::string text_field = "text";
+  bool pairs = false;     // each record is a preference and gives two documents: prompt with chosen, prompt with rejected answer
+  bool skip_bad = false;  // bad lines are left out and counted; else the first is refused
+  std::string identity() const;
+};
+
 struct TokenizeOptions {
   int threads = 1;
-  int64_t chunk_bytes = 1 << 20;                                 // text is cut into about this much for each turn of a thread
+  int64_t bytes = 0;                                             // of the sources, for progress
   std::function<void(int64_t bytes, int64_t of)> progress = {};  // called on the caller's thread, now and then; may be empty
 };
 
-// The ids of each document in order, each followed by end_of_text. The same for any number of threads and any chunk size.
-std::vector<int32_t> tokenize(const Documents& documents, const Tokenizer& tokenizer, const TokenizeOptions& options = {});
+// The documents that a chunk holds: what trainers of tokenizers learn from, and what `cairn data inspect` shows.
+struct Document {
+  std::vector<Part> parts;
+  bool ends = true;  // else its next piece comes with the next chunk
+};
+void documents_of(const Chunk& chunk, const Reading& reading, std::vector<Document>& into, BadLines& bad);
+
+// How a reader must cut for `tokenizer`, which must outlive it: only where the ids stay those of the whole document.
+ChunkOptions cut_for(const Tokenizer& tokenizer, ChunkOptions options);
+
+// Writes the ids of each document in order, each followed by end_of_text. Special tokens in a text are recognised. Stretches that are
+// targets and those that are not are encoded apart, so that no token belongs to both. The same for any number of threads and, where
+// `source` cuts as cut_for says, any chunk size; at most a few chunks for each thread are in memory. Returns the bad lines that were left
+// out. A tokenizer without end_of_text is refused.
+BadLines tokenize(ChunkReader& source, const Tokenizer& tokenizer, const Reading& reading, TokenWriter& into,
+                  const TokenizeOptions& options = {});
 
 }  // namespace cairn::data

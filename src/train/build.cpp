@@ -1,5 +1,6 @@
 #include "train/build.h"
 
+#include <functional>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -9,6 +10,7 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "data/shard.h"
+#include "data/tokenize_progress.h"
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
 #include "mesh/chosen_gradients.h"
@@ -28,9 +30,16 @@ at::Device choose_device(const std::string& name) {
 }
 
 data::Opened open_data(comm::World& world, const Settings& settings, const Start& start) {
-  const data::CorpusOptions options{
+  if (settings.data.kind == "preference")
+    base::fail_input("data.kind = preference: no objective learns from pairs yet; set data.kind = text to learn the chosen answers");
+  data::CorpusOptions options{
       .held_out_fraction = settings.eval.fraction, .cache_folder = start.cache.string(), .threads = start.threads, .progress = {}};
-  return data::open_data(settings.data, options, world.log());
+  if (!start.terminal) return data::open_data(settings.data, options, world.log());
+  data::TokenizeProgress progress(*start.terminal, world.wall());
+  options.progress = std::ref(progress);
+  data::Opened opened = data::open_data(settings.data, options, world.log());
+  progress.finish();
+  return opened;
 }
 
 // Buffers for parameters and gradients, one flat piece each; gradients come from the group that will reduce them.
@@ -163,9 +172,11 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
 
   job->step = make_ordinary_step();
   job->subset = subset.within(job->data.samples->training());
-  job->sampler = data::make_sampler(
-      s.data.sampler,
-      {.from = job->subset, .global_batch = s.train.global_batch, .steps = s.train.steps, .seed = static_cast<uint64_t>(s.train.seed)});
+  job->sampler = data::make_sampler(s.data.sampler, {.from = job->subset,
+                                                     .global_batch = s.train.global_batch,
+                                                     .steps = s.train.steps,
+                                                     .seed = static_cast<uint64_t>(s.train.seed),
+                                                     .streams = job->data.streams});
   const auto steps = static_cast<double>(s.train.steps);
   job->schedule = {.shape = s.optim.schedule,
                    .highest = s.optim.learning_rate,

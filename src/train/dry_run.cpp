@@ -1,12 +1,11 @@
 #include "train/dry_run.h"
 
-#include <filesystem>
-
 #include <fmt/format.h>
 
 #include "base/check.h"
 #include "base/memory_tags.h"
 #include "base/text.h"
+#include "data/source.h"
 #include "model/model.h"
 #include "model/objective.h"
 #include "snapshot/pretrained.h"
@@ -46,8 +45,8 @@ model::Task task_from(const model::ModelOptions& options, model::Inputs inputs) 
 std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   const Settings s = read_settings(recipe);
   const parallel::Plan plan = make_plan(s, ranks);
-  if (!s.data.path.empty() && !std::filesystem::exists(s.data.path)) base::fail_input("data.path = {}: no such file", s.data.path);
-  const bool text = s.data.kind == "text";
+  if (!s.data.path.empty() || !s.data.sources.empty()) data::find_sources(s.data);  // refuses what is not there
+  const bool text = s.data.kind != "spirals";
   const int64_t vocab = s.data.tokenizer == "bytes" ? 257 : s.data.vocab, length = text ? s.data.length : 1;
   const model::Inputs inputs{.vocab = text ? vocab : 0, .length = text ? length : 0, .features = text ? 0 : 2, .classes = text ? 0 : 3};
   const model::Task task = s.model.from.empty() ? model::make_task(s.model, inputs) : task_from(s.model, inputs);
@@ -64,7 +63,10 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   out += "dry run: nothing is trained or written\n";
   line("model", fmt::format("{}, {} parameters in {} tensors", s.model.kind, base::human_count(static_cast<double>(elements)),
                             task.model->parameters().size()));
-  line("data", s.data.kind == "spirals" ? "the built-in spirals" : s.data.path.empty() ? "the built-in stories" : s.data.path);
+  line("data", s.data.kind == "spirals"  ? "the built-in spirals"
+               : !s.data.sources.empty() ? fmt::format("a mixture of {} sources", s.data.sources.size())
+               : s.data.path.empty()     ? "the built-in stories"
+                                         : s.data.path);
   line("run directory", start.out.string());
   line("layout",
        fmt::format("{} on {}, {} thread{} a rank", mesh::to_string(plan.mesh), start.device, start.threads, start.threads == 1 ? "" : "s"));

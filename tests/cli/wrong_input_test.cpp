@@ -19,6 +19,10 @@ TEST_P(WrongInput, GetsOneClearSentenceAndExitCodeTwo) {
   scratch.file("empty.txt", "");
   scratch.file("binary.bin", std::string("\x00\x01\x02\xff\xfe", 5) + std::string(1000, '\0'));
   scratch.file("short.txt", "Too short.");
+  scratch.file("bad.jsonl", "{\"text\": \"a\"}\n{\"text\": \n");
+  scratch.file("deep.json", "[" + std::string(1'000'000, '['));
+  scratch.file("table.parquet", "PAR1....PAR1");
+  scratch.file("cut.bin", std::string("\x88\xd8\x34\x01\x01\0\0\0\x09\0\0\0", 12) + std::string(1020, '\0'));
   scratch.file("typo.toml", "[train]\nsteps = 3\nstepz = 4\n");
   scratch.file("broken.toml", "[train\nsteps = 3\n");
   const Outcome outcome = cairn(scratch, GetParam().arguments);
@@ -30,24 +34,32 @@ TEST_P(WrongInput, GetsOneClearSentenceAndExitCodeTwo) {
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, WrongInput,
-    testing::Values(Wrong{"ATypoInAKeyOfTheRecipe", {"train", "typo.toml"}, {"train.stepz", "typo.toml:3", "did you mean", "train.steps"}},
-                    Wrong{"ATypoInASet", {"train", "--set", "optim.lerning_rate=1"}, {"optim.lerning_rate", "optim.learning_rate"}},
-                    Wrong{"AValueOutOfRange", {"train", "--set", "train.steps=0"}, {"train.steps", "0", "at least 1"}},
-                    Wrong{"AWrongType", {"train", "--set", "train.steps=\"many\""}, {"train.steps", "many"}},
-                    Wrong{"BrokenToml", {"train", "broken.toml"}, {"broken.toml:1"}},
-                    Wrong{"AMissingRecipe", {"train", "nowhere.toml"}, {"nowhere.toml"}},
-                    Wrong{"AMissingFile", {"train", "--data", "nowhere.txt"}, {"nowhere.txt"}},
-                    Wrong{"AnEmptyFile", {"train", "--data", "empty.txt"}, {"empty.txt", "empty"}},
-                    Wrong{"ABinaryFile", {"train", "--data", "binary.bin"}, {"binary.bin", "text"}},
-                    Wrong{"ATextTooShort", {"train", "--data", "short.txt"}, {"short.txt"}},
-                    Wrong{"ADirectoryAsData", {"train", "--data", "."}, {"."}},
-                    Wrong{"NotARunDirectory", {"train", "--resume", "."}, {"not a run directory"}},
-                    Wrong{"AThousandRanks", {"train", "--nproc", "1000"}, {"--nproc 1000", "ranks"}},
-                    Wrong{"AnUnknownFlag", {"train", "--stepz", "3"}, {"stepz"}}, Wrong{"AnUnknownCommand", {"trian"}, {"trian"}},
-                    Wrong{"AnUnknownProof", {"prove", "same-anwser"}, {"same-anwser", "same-answer"}},
-                    Wrong{"AnUnknownBench", {"bench", "train-gpu"}, {"train-gpu"}},
-                    Wrong{"HeadsThatDoNotDivide", {"train", "--set", "model.heads=3"}, {"model.heads"}},
-                    Wrong{"AModelThatIsNot", {"generate", "."}, {"no config.json there"}}),
+    testing::Values(
+        Wrong{"ATypoInAKeyOfTheRecipe", {"train", "typo.toml"}, {"train.stepz", "typo.toml:3", "did you mean", "train.steps"}},
+        Wrong{"ATypoInASet", {"train", "--set", "optim.lerning_rate=1"}, {"optim.lerning_rate", "optim.learning_rate"}},
+        Wrong{"AValueOutOfRange", {"train", "--set", "train.steps=0"}, {"train.steps", "0", "at least 1"}},
+        Wrong{"AWrongType", {"train", "--set", "train.steps=\"many\""}, {"train.steps", "many"}},
+        Wrong{"BrokenToml", {"train", "broken.toml"}, {"broken.toml:1"}},
+        Wrong{"AMissingRecipe", {"train", "nowhere.toml"}, {"nowhere.toml"}},
+        Wrong{"AMissingFile", {"train", "--data", "nowhere.txt"}, {"nowhere.txt"}},
+        Wrong{"AnEmptyFile", {"train", "--data", "empty.txt"}, {"empty.txt", "empty"}},
+        Wrong{"ABinaryFile", {"train", "--data", "binary.bin"}, {"binary.bin", "text"}},
+        Wrong{"ATextTooShort", {"train", "--data", "short.txt"}, {"short.txt"}}, Wrong{"ADirectoryAsData", {"train", "--data", "."}, {"."}},
+        Wrong{"ABadLine", {"train", "--data", "bad.jsonl"}, {"bad.jsonl:2", "invalid JSON", "data.on_bad"}},
+        Wrong{"JsonNestedAMillionDeep", {"train", "--data", "deep.json"}, {"deep.json:1"}},
+        Wrong{"AParquetFile", {"train", "--data", "table.parquet"}, {"table.parquet", "convert it"}},
+        Wrong{"ACutShard", {"train", "--data", "cut.bin", "--set", "data.tokenizer=bytes"}, {"cut.bin", "9 tokens"}},
+        Wrong{"AWeightTooFew", {"train", "--set", "data.weights=[1]"}, {"data.weights", "0 sources"}},
+        Wrong{"PairsWithoutAnObjective", {"train", "--set", "data.kind=preference"}, {"data.kind = preference", "chosen answers"}},
+        Wrong{"DataThatAreNot", {"data", "inspect", "nowhere"}, {"nowhere", "no such file"}},
+        Wrong{"AShardInTheWay", {"data", "tokenize", "short.txt", "--out", "empty.txt"}, {"empty.txt", "there already"}},
+        Wrong{"NotARunDirectory", {"train", "--resume", "."}, {"not a run directory"}},
+        Wrong{"AThousandRanks", {"train", "--nproc", "1000"}, {"--nproc 1000", "ranks"}},
+        Wrong{"AnUnknownFlag", {"train", "--stepz", "3"}, {"stepz"}}, Wrong{"AnUnknownCommand", {"trian"}, {"trian"}},
+        Wrong{"AnUnknownProof", {"prove", "same-anwser"}, {"same-anwser", "same-answer"}},
+        Wrong{"AnUnknownBench", {"bench", "train-gpu"}, {"train-gpu"}},
+        Wrong{"HeadsThatDoNotDivide", {"train", "--set", "model.heads=3"}, {"model.heads"}},
+        Wrong{"AModelThatIsNot", {"generate", "."}, {"no config.json there"}}),
     [](const auto& kind) { return kind.param.name; });
 
 TEST(WrongInput, ARunIsNeverOverwritten) {

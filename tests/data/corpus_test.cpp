@@ -5,7 +5,10 @@
 
 #include "base/files.h"
 #include "base/log.h"
+#include "data/llmc_file.h"
 #include "data/source.h"
+#include "documents.h"
+#include "kernels/aten.h"
 #include "scratch.h"
 
 namespace cairn::data {
@@ -22,7 +25,7 @@ DataOptions small() {
   return data;
 }
 
-std::vector<int32_t> tokens_of(const Corpus& corpus) { return {corpus.samples.tokens().begin(), corpus.samples.tokens().end()}; }
+std::vector<int32_t> tokens_of(const Corpus& corpus) { return corpus.rows.at(0)->ids(); }
 
 TEST(Corpus, ReadsAsTheStoriesItWasMadeFrom) {
   base::Log log = base::Log::capture();
@@ -31,8 +34,8 @@ TEST(Corpus, ReadsAsTheStoriesItWasMadeFrom) {
   EXPECT_EQ(corpus.tokenizer->vocab_size(), 400);
   std::string text;
   for (int64_t i = 0; i < stories.size(); ++i) text += std::string(stories[i]) + "<|endoftext|>";
-  EXPECT_EQ(corpus.tokenizer->decode(corpus.samples.tokens()), text);
-  EXPECT_GT(corpus.samples.held_out().count, 0);
+  EXPECT_EQ(corpus.tokenizer->decode(tokens_of(corpus)), text);
+  EXPECT_GT(corpus.samples->held_out().count, 0);
   EXPECT_EQ(corpus.text_bytes, static_cast<int64_t>(stories.text.size()));
 }
 
@@ -58,6 +61,7 @@ TEST(Corpus, IsMadeAnewWhereTheCacheIsDamaged) {
   const CorpusOptions options{.cache_folder = scratch.path("cache")};
   const Corpus first = open_corpus(small(), options, log);
   for (const auto& entry : std::filesystem::directory_iterator(options.cache_folder)) {
+    if (entry.path().extension() == ".lock") continue;
     std::string bytes = base::read_file(entry.path(), 1 << 20);
     bytes.back() = static_cast<char>(bytes.back() ^ 1);
     base::write_atomically(entry.path(), bytes);
@@ -96,10 +100,165 @@ TEST(Corpus, ReadsATextFileByBytes) {
                 "data.length to 2 or less");
 }
 
+DataOptions bytes_of(const std::string& path, int64_t length = 4) {
+  DataOptions data;
+  data.tokenizer = "bytes";
+  data.length = length;
+  data.path = path;
+  return data;
+}
+
+// Cairn's shard of a corpus, as `cairn data tokenize` writes it.
+std::string shard_of(const Corpus& corpus) {
+  std::string bytes;
+  TokenWriter writer([&](std::span<const std::byte> more) { bytes.append(reinterpret_cast<const char*>(more.data()), more.size()); },
+                     corpus.tokenizer->vocab_size());
+  const std::vector<int32_t> tokens = tokens_of(corpus);
+  const std::vector<int64_t> ends = {static_cast<int64_t>(tokens.size())};
+  writer.add(tokens, ends, {});
+  writer.finish({.tokenizer = hash(*corpus.tokenizer)});
+  return bytes;
+}
+
+TEST(Corpus, ReadsTokenShardsAsTheyAre) {
+  const Scratch scratch;
+  base::Log log = base::Log::capture();
+  const Corpus text = open_corpus(bytes_of(scratch.write("a.txt", "some text")), {}, log);
+  const std::string shard = scratch.write("a.tokens", shard_of(text));
+  EXPECT_EQ(tokens_of(open_corpus(bytes_of(shard), {}, log)), tokens_of(text));
+  const std::string llmc = scratch.write("a.bin", llmc_bytes(text.rows[0]->files()[0]));
+  EXPECT_EQ(tokens_of(open_corpus(bytes_of(llmc), {}, log)), tokens_of(text));
+  DataOptions learned = bytes_of(shard);
+  learned.tokenizer = "bpe";
+  EXPECT_EQ(refusal([&] { open_corpus(learned, {}, log); }),
+            "data.path = " + shard + ": token shards need the tokenizer they were made with: set data.tokenizer_file");
+  DataOptions other = bytes_of(shard);
+  other.tokenizer_file = scratch.write("tokenizer.json", open_corpus(small(), {}, log).tokenizer->json());
+  EXPECT_THAT(refusal([&] { open_corpus(other, {}, log); }), HasSubstr(shard + ": its tokens were made by another tokenizer ("));
+}
+
+TEST(Corpus, ReadsAFolderOfSeveralFormatsAsOneSource) {
+  const Scratch scratch;
+  base::Log log = base::Log::capture();
+  std::filesystem::create_directory(scratch.path("folder"));
+  scratch.write("folder/1.txt", "one");
+  scratch.write("folder/2.jsonl", "{\"text\": \"two\"}\n");
+  scratch.write("folder/3.json", "[{\"text\": \"three\"}]");
+  const Corpus corpus = open_corpus(bytes_of(scratch.path("folder")), {.cache_folder = scratch.path("cache"), .threads = 2}, log);
+  EXPECT_EQ(corpus.tokenizer->decode(tokens_of(corpus)), "one<|endoftext|>two<|endoftext|>three<|endoftext|>");
+  EXPECT_TRUE(open_corpus(bytes_of(scratch.path("folder")), {.cache_folder = scratch.path("cache")}, log).from_cache);
+  scratch.write("folder/2.jsonl", "{\"text\": \"TWO\"}\n");  // as long as before, and just now
+  const Corpus changed = open_corpus(bytes_of(scratch.path("folder")), {.cache_folder = scratch.path("cache")}, log);
+  EXPECT_FALSE(changed.from_cache);
+  EXPECT_EQ(changed.tokenizer->decode(tokens_of(changed)), "one<|endoftext|>TWO<|endoftext|>three<|endoftext|>");
+}
+
+TEST(Corpus, MixesSourcesByWeight) {
+  const Scratch scratch;
+  base::Log log = base::Log::capture();
+  DataOptions data = bytes_of("");
+  data.sources = {scratch.write("a.txt", std::string(99, 'a')), scratch.write("b.txt", std::string(43, 'b'))};
+  const Corpus whole = open_corpus(data, {}, log);
+  EXPECT_TRUE(whole.streams.empty());
+  data.weights = {1, 3};
+  const Corpus mixed = open_corpus(data, {.held_out_fraction = 0.2}, log);
+  EXPECT_EQ(mixed.origin, "data.sources[0] = " + data.sources[0] + "; data.sources[1] = " + data.sources[1]);
+  ASSERT_EQ(mixed.streams, (std::vector<Stream>{{{0, 20}, 1}, {{20, 9}, 3}}));
+  const auto sampler = make_sampler(
+      "shuffled",
+      {.from = Subset().within(mixed.samples->training()), .global_batch = 40, .steps = 10, .seed = 1, .streams = mixed.streams});
+  for (int64_t step = 0; step < 10; ++step) {
+    mesh::Batch batch;
+    mixed.samples->fill(sampler->ids(step), batch);
+    EXPECT_NEAR((batch.field("tokens").select(1, 0) == 'b').sum().item<int64_t>(), 30, 2) << step;
+  }
+}
+
+TEST(Corpus, LearnsAnswersOfConversationsAlone) {
+  const Scratch scratch;
+  base::Log log = base::Log::capture();
+  DataOptions data = bytes_of(scratch.write("chat.jsonl", "{\"question\": \"q\", \"answer\": \"ab\"}\n"), 8);
+  data.chat_template = "plain";
+  data.packing = "documents";
+  const Corpus corpus = open_corpus(data, {}, log);
+  mesh::Batch batch;
+  corpus.samples->fill(std::vector<int64_t>{0}, batch);
+  const int64_t no = kNoTarget;
+  EXPECT_TRUE(at::equal(batch.field("targets")[0], at::tensor({no, no, int64_t{'a'}, int64_t{'b'}, int64_t{256}, no, no, no}, at::kLong)));
+  EXPECT_EQ(corpus.samples->tokens_in(0), 3);
+  data.learn_prompts = true;
+  EXPECT_EQ(open_corpus(data, {}, log).samples->tokens_in(0), 5);
+  const Renderer shout{.identity = "shout", .render = [](std::span<const Message> messages) {
+                         return std::vector<Part>{{messages.back().content + "!", true}};
+                       }};
+  data.learn_prompts = false;
+  EXPECT_EQ(tokens_of(open_corpus(data, {.renderer = shout}, log)), (std::vector<int32_t>{'a', 'b', '!', 256}));
+}
+
+TEST(Corpus, LearnsATokenizerWithTheMarkersOfConversations) {
+  const Scratch scratch;
+  base::Log log = base::Log::capture();
+  DataOptions data = small();
+  data.path = scratch.write("chat.jsonl", "{\"question\": \"so so\", \"answer\": \"so so so\"}\n");
+  data.vocab = 260;
+  data.length = 4;
+  const CorpusOptions options{.cache_folder = scratch.path("cache"), .threads = 2};
+  for (const bool from_cache : {false, true}) {
+    const Corpus corpus = open_corpus(data, options, log);
+    EXPECT_EQ(corpus.from_cache, from_cache);
+    const int32_t start = corpus.tokenizer->id_of("<|im_start|>").value();
+    EXPECT_TRUE(corpus.tokenizer->is_special(start));
+    EXPECT_EQ(corpus.tokenizer->piece(256), "so");  // not a piece of a marker
+    const std::vector<int32_t> ids = tokens_of(corpus);
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), start), 2);
+    EXPECT_EQ(corpus.tokenizer->decode(ids), "<|im_start|>user\nso so<|im_end|>\n<|im_start|>assistant\nso so so<|im_end|>\n<|endoftext|>");
+  }
+  data.chat_template = "plain";
+  EXPECT_FALSE(open_corpus(data, options, log).tokenizer->id_of("<|im_start|>"));
+  data.chat_template = "chatml";
+  data.vocab = 258;
+  EXPECT_EQ(refusal([&] { open_corpus(data, options, log); }),
+            "data.vocab = 258: must be at least 259: 256 bytes and the special tokens <|endoftext|>, <|im_start|>, <|im_end|>");
+}
+
+TEST(Corpus, GivesPairsOfPreferences) {
+  const Scratch scratch;
+  base::Log log = base::Log::capture();
+  DataOptions data = bytes_of(scratch.write("p.json",
+                                            "[{\"prompt\": \"q\", \"chosen\": \"a\", \"rejected\": \"b\"},"
+                                            " {\"prompt\": \"long one\", \"chosen\": \"a\", \"rejected\": \"b\"}]"),
+                              8);
+  data.kind = "preference";
+  data.chat_template = "plain";
+  const Corpus corpus = open_corpus(data, {}, log);
+  EXPECT_EQ(corpus.samples->training(), (Samples{0, 1}));
+  EXPECT_EQ(corpus.samples->tokens_in(0), 4);
+  EXPECT_THAT(log.lines(), ElementsAre(HasSubstr("p.json: 1 pairs are left out: their prompts alone fill data.length = 8")));
+  data.sources = {data.path};
+  data.path.clear();
+  data.weights = {1};
+  EXPECT_EQ(refusal([&] { open_corpus(data, {}, log); }), "data.weights: not with data.kind = preference; leave it out");
+}
+
+TEST(Corpus, SkipsBadLinesIfToldToAndSaysSoEveryTime) {
+  const Scratch scratch;
+  base::Log log = base::Log::capture();
+  DataOptions data = bytes_of(scratch.write("x.jsonl", "{\"text\": \"abcdef\"}\noops\n"));
+  const CorpusOptions options{.cache_folder = scratch.path("cache")};
+  EXPECT_EQ(refusal([&] { open_corpus(data, options, log); }),
+            data.path + ":2: invalid JSON at byte 1; mend it, or set data.on_bad = \"skip\" to leave such lines out");
+  data.on_bad = "skip";
+  EXPECT_EQ(tokens_of(open_corpus(data, options, log)).size(), 7u);
+  EXPECT_TRUE(open_corpus(data, options, log).from_cache);
+  EXPECT_THAT(log.lines(),
+              ElementsAre(HasSubstr("data.path = " + data.path + ": 1 bad line was skipped: " + data.path + ":2: invalid JSON"),
+                          HasSubstr("data.path = " + data.path + ": 1 bad lines were skipped when it was tokenised")));
+}
+
 TEST(DataOptions, AreDescribedBySchema) {
   const base::Section section = data_schema().section();
   EXPECT_EQ(section.name, "data");
-  EXPECT_EQ(section.entries.size(), 9u);
+  EXPECT_EQ(section.entries.size(), 18u);
 }
 
 }  // namespace

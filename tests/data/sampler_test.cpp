@@ -86,6 +86,57 @@ TEST(Sequential, FollowsTheCorpus) {
   EXPECT_EQ(sampler->ids(1), (Ids{6, 3, 4}));
 }
 
+SamplerFacts mixed(int64_t batch) {
+  return {.from = {0, 110}, .global_batch = batch, .steps = 50, .seed = 3, .streams = {{{0, 10}, 1}, {{10, 100}, 3}}};
+}
+
+TEST(Samplers, DrawFromStreamsByTheirWeights) {
+  for (const std::string& name : sampler_names()) {
+    const auto sampler = make_sampler(name, mixed(8));
+    const Ids all = drawn(*sampler, 4000);
+    EXPECT_NEAR(std::count_if(all.begin(), all.end(), [](int64_t id) { return id < 10; }), 1000, 3) << name;
+    Ids streams[2];
+    for (const int64_t id : all) streams[id < 10 ? 0 : 1].push_back(id);
+    for (const int stream : {0, 1}) {  // each goes through all of its samples, then again
+      const int64_t size = stream == 0 ? 10 : 100;
+      for (int64_t number = 0; number < 9; ++number) {
+        const Ids ids = epoch(streams[stream], number, size);
+        EXPECT_EQ(static_cast<int64_t>(std::set<int64_t>(ids.begin(), ids.end()).size()), size) << name;
+      }
+    }
+    const std::vector<int64_t> positions = sampler->positions(500);
+    EXPECT_EQ(positions, (Ids{static_cast<int64_t>(streams[0].size()), static_cast<int64_t>(streams[1].size())}));
+  }
+}
+
+TEST(Samplers, OfStreamsDrawTheSameSamplesWhateverTheBatchAndRanks) {
+  for (const std::string& name : sampler_names()) {
+    const Ids all = drawn(*make_sampler(name, mixed(1)), 400);
+    for (const int64_t batch : {2, 8, 50}) EXPECT_EQ(drawn(*make_sampler(name, mixed(batch)), 400), all) << name;
+    // 3 steps on 2 ranks, then a new process on 5 ranks: the very next samples.
+    Ids together;
+    for (int64_t step = 0; step < 8; ++step) {
+      const auto sampler = make_sampler(name, mixed(50));
+      const int replicas = step < 3 ? 2 : 5;
+      for (int replica = 0; replica < replicas; ++replica) {
+        const Ids global = sampler->ids(step);
+        const Share share = share_of(50, replica, replicas);
+        together.insert(together.end(), global.begin() + share.first, global.begin() + share.first + share.count);
+      }
+    }
+    EXPECT_EQ(together, all) << name;
+  }
+}
+
+TEST(Samplers, DropStreamsThatASubsetLeavesEmpty) {
+  SamplerFacts facts = mixed(4);
+  facts.from = Subset::of({70, 30, 50});
+  EXPECT_EQ(make_sampler("sequential", facts)->ids(0), (Ids{70, 30, 50, 70}));
+  facts.from = Subset::of({70, 5, 30});
+  const Ids ids = make_sampler("sequential", facts)->ids(0);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), 5), 1);
+}
+
 TEST(Samplers, TellHowFarTheRunIs) {
   for (const std::string& name : sampler_names()) {
     const auto sampler = make_sampler(name, {.from = {0, 40}, .global_batch = 10, .steps = 16, .seed = 1});
@@ -94,6 +145,7 @@ TEST(Samplers, TellHowFarTheRunIs) {
     EXPECT_EQ(sampler->progress(16), 1.0);
     EXPECT_EQ(sampler->progress(99), 1.0);
     EXPECT_EQ(sampler->epoch(6), 1.5);
+    EXPECT_EQ(sampler->positions(6), Ids{60});
   }
 }
 

@@ -60,5 +60,17 @@ TEST(Subset, SamplersDrawFromItAlone) {
   }
 }
 
+TEST(Subset, GivesThoseAmongSomeSamples) {
+  const Subset run = Subset(10, 20).among({25, 100});
+  EXPECT_EQ(run.size(), 5);
+  EXPECT_EQ(run.id(0), 25);
+  EXPECT_EQ(Subset(10, 20).among({30, 5}).size(), 0);
+  const Subset some = Subset::of({7, 3, 9}, {1, 2, 3}).among({4, 6});
+  ASSERT_EQ(some.size(), 2);
+  EXPECT_EQ(some.id(0), 7);
+  EXPECT_EQ(some.id(1), 9);
+  EXPECT_EQ(some.weight(9), 3);
+}
+
 }  // namespace
 }  // namespace cairn::data

@@ -1,0 +1,94 @@
+// `cairn data inspect` and `cairn data tokenize`: what data hold, and data as token shards.
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/recipe.h"
+#include "base/terminal.h"
+#include "base/text.h"
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "cli/environment.h"
+#include "data/inspect.h"
+#include "data/tokenize_progress.h"
+#include "data/write_shard.h"
+
+namespace cairn::cli {
+namespace {
+
+data::DataOptions options_of(const DataArguments& a) {
+  base::Recipe recipe;
+  recipe.set("data.path", a.path, "the path");
+  if (!a.tokenizer.empty()) recipe.set("data.tokenizer_file", a.tokenizer, "--tokenizer");
+  for (const std::string& set : a.sets) recipe.set(set);
+  const data::DataOptions options = recipe.read(data::data_schema());
+  recipe.check_all_used();
+  return options;
+}
+
+std::string facts_of(const data::SourceFile& file, const data::Inspection& found) {
+  std::string facts = fmt::format("{:<6} {:>10}  {} document{}", name(file.format), base::human_bytes(file.bytes), found.documents,
+                                  found.documents == 1 ? "" : "s");
+  if (file.holds_tokens()) return facts + fmt::format(", {} tokens", found.tokens);
+  facts += fmt::format(", {} of text", base::human_bytes(found.text_bytes));
+  if (found.target_bytes < found.text_bytes)
+    facts +=
+        fmt::format(", {:.1f} % of it asked for", 100.0 * static_cast<double>(found.target_bytes) / static_cast<double>(found.text_bytes));
+  return facts + fmt::format(", {} bad lines", found.bad.count);
+}
+
+// The beginning of a document; what is not asked for stands in brackets.
+std::string beginning_of(const data::Document& document) {
+  std::string text;
+  for (const data::Part& part : document.parts) text += part.is_target ? part.text : "[" + part.text + "]";
+  constexpr size_t kShown = 500;
+  return base::printable(text.size() > kShown ? text.substr(0, kShown) + " …" : text);
+}
+
+int inspect(const DataArguments& a) {
+  base::Terminal terminal;
+  const data::DataOptions options = options_of(a);
+  const data::Reading reading = data::reading_of(options);
+  data::BadLines bad;
+  data::Document first;
+  for (const data::SourceFile& file : data::find_files(options.path, options.format, "data.path")) {
+    const data::Inspection found = data::inspect(file, reading, {.line_bytes = options.line_bytes});
+    terminal.line(fmt::format("{}\n  {}", file.path, facts_of(file, found)));
+    bad.add(found.bad);
+    if (first.parts.empty()) first = found.first;
+  }
+  for (const std::string& one : bad.named) terminal.line("bad: " + base::printable(one));
+  if (bad.count > static_cast<int64_t>(bad.named.size())) terminal.line(fmt::format("bad: {} in all", bad.count));
+  if (!first.parts.empty()) terminal.line("the first document begins:\n" + beginning_of(first));
+  return 0;
+}
+
+int tokenize(const DataArguments& a) {
+  auto terminal = std::make_shared<base::Terminal>();
+  base::Log log({.level = base::Level::info, .terminal = terminal, .file = {}});
+  const data::DataOptions options = options_of(a);
+  if (std::filesystem::exists(a.out)) base::fail_input("--out {}: it is there already; choose another name or remove it", a.out);
+  const base::RealClock clock;
+  data::TokenizeProgress progress(*terminal, clock);
+  const std::filesystem::path cache = cache_folder();
+  const data::WrittenShard shard = data::write_shard(
+      options, {.cache_folder = cache.empty() ? "" : (cache / "data").string(), .threads = processors(), .progress = std::ref(progress)},
+      a.out, log);
+  progress.finish();
+  terminal->line(fmt::format("{}: {} tokens of {} documents, {}", a.out, shard.tokens, shard.documents, base::human_bytes(shard.bytes)));
+  if (!options.tokenizer_file.empty()) return 0;
+  const std::string tokenizer = a.out + ".tokenizer.json";
+  base::write_atomically(tokenizer, shard.tokenizer->json());
+  terminal->line(fmt::format("train on it with: cairn train --data {} --set data.tokenizer_file={}", a.out, tokenizer));
+  return 0;
+}
+
+}  // namespace
+
+int data_command(const DataArguments& a) { return a.act == DataArguments::Act::inspect ? inspect(a) : tokenize(a); }
+
+}  // namespace cairn::cli

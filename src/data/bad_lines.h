@@ -1,0 +1,28 @@
+// What becomes of lines that cannot be used: counted, the first few named, skipped or refused.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cairn::data {
+
+struct BadLine {
+  int64_t line = 0;  // from 1
+  std::string why;   // "invalid JSON at byte 17"
+};
+
+// The bad lines of one source: how many there are, and the first few as "chat.jsonl:17: invalid JSON at byte 3".
+struct BadLines {
+  static constexpr size_t kNamed = 5;
+  int64_t count = 0;
+  std::vector<std::string> named;
+
+  void add(const std::string& path, const BadLine& bad);
+  void add(const BadLines& more);
+  std::string summary() const;  // "3 bad lines were skipped: a.jsonl:2: …; a.jsonl:9: …"; empty where there are none
+};
+
+// Throws for one bad line, with what to do about it.
+[[noreturn]] void refuse(const std::string& path, const BadLine& bad);
+
+}  // namespace cairn::data

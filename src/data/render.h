@@ -1,0 +1,42 @@
+// How a conversation becomes text to train on, and which stretches of it the model is asked for.
+#pragma once
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace cairn::data {
+
+// One turn of a conversation; `role` is system, user, assistant or tool.
+struct Message {
+  std::string role;
+  std::string content;
+  bool operator==(const Message&) const = default;
+};
+
+// A stretch of text that is asked for (a target) or only read.
+struct Part {
+  std::string text;
+  bool is_target = true;
+  bool operator==(const Part&) const = default;
+};
+
+// Turns messages into parts. `identity` names all that decides the result, for caches: two renderers with one identity render alike.
+// `render` is called from several threads at once, and refuses with bad_input what it cannot render.
+struct Renderer {
+  std::string identity;
+  std::function<std::vector<Part>(std::span<const Message>)> render;
+  std::vector<std::string> markers = {};  // texts that it writes and that a tokenizer should have as special tokens
+};
+
+// The renderer called `name` in data.template; an unknown name is refused, and the nearest one named.
+//   chatml  <|im_start|>role\ncontent<|im_end|>\n for each message; what the assistant says, with its <|im_end|>, is a target.
+//   alpaca  the prompt of Stanford's Alpaca: "### Instruction:", "### Response:"; the response is a target.
+//   plain   the contents, one after the other, with an empty line between them; what the assistant says is a target.
+Renderer make_renderer(const std::string& name);
+std::vector<std::string> renderer_names();
+
+// The same text with every part a target: training on prompts too.
+Renderer all_targets(Renderer renderer);
+
+}  // namespace cairn::data

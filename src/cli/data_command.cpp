@@ -46,7 +46,7 @@ std::string beginning_of(const data::Document& document) {
   std::string text;
   for (const data::Part& part : document.parts) text += part.is_target ? part.text : "[" + part.text + "]";
   constexpr size_t kShown = 500;
-  return base::printable(text.size() > kShown ? text.substr(0, kShown) + " …" : text);
+  return base::printable(text.size() > kShown ? fmt::format("{} …", std::string_view(text).substr(0, kShown)) : text);
 }
 
 int inspect(const DataArguments& a) {

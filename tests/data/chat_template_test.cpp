@@ -71,7 +71,7 @@ TEST(ChatTargets, AreWhatTheTemplateMarksAsGenerated) {
 
 TEST(ChatTargets, AreFoundByWhatEachAnswerAdds) {
   const RenderedChat chat = ChatTemplate::parse(kChatml).render(kTwoTurns, {});
-  EXPECT_EQ(chat.text.size(), 119u);
+  EXPECT_EQ(chat.text.size(), 136u);
   EXPECT_THAT(targets(chat), ElementsAre("Hü!<|im_end|>\n", "Bye.<|im_end|>\n"));
 }
 

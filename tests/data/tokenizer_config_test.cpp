@@ -10,10 +10,11 @@ namespace {
 
 using testing::HasSubstr;
 
-TokenizerConfig read(const std::string& text) { return read_tokenizer_config(text, "tokenizer_config.json"); }
+TokenizerConfig config_of(const std::string& text) { return read_tokenizer_config(text, "tokenizer_config.json"); }
 
 TEST(TokenizerConfig, ReadsTokensThatAreStringsOrObjects) {
-  const TokenizerConfig config = read(R"({"bos_token": "<s>", "eos_token": {"__type": "AddedToken", "content": "</s>", "lstrip": false},
+  const TokenizerConfig config =
+      config_of(R"({"bos_token": "<s>", "eos_token": {"__type": "AddedToken", "content": "</s>", "lstrip": false},
       "pad_token": null, "add_bos_token": true, "add_eos_token": false, "model_max_length": 4096, "tokenizer_class": "LlamaTokenizer"})");
   EXPECT_EQ(config.special_token("bos_token"), "<s>");
   EXPECT_EQ(config.special_token("eos_token"), "</s>");
@@ -26,14 +27,14 @@ TEST(TokenizerConfig, ReadsTokensThatAreStringsOrObjects) {
 }
 
 TEST(TokenizerConfig, TakesTheHugeLengthOfTransformersForNone) {
-  EXPECT_EQ(read(R"({"model_max_length": 1000000000000000019884624838656})").model_max_length, std::nullopt);
-  EXPECT_EQ(read("{}").add_bos_token, std::nullopt);
+  EXPECT_EQ(config_of(R"({"model_max_length": 1000000000000000019884624838656})").model_max_length, std::nullopt);
+  EXPECT_EQ(config_of("{}").add_bos_token, std::nullopt);
 }
 
 TEST(TokenizerConfig, ReadsOneTemplateOrSeveral) {
-  EXPECT_EQ(read(R"({"chat_template": "{{ x }}"})").chat_template(), "{{ x }}");
+  EXPECT_EQ(config_of(R"({"chat_template": "{{ x }}"})").chat_template(), "{{ x }}");
   const TokenizerConfig several =
-      read(R"({"chat_template": [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]})");
+      config_of(R"({"chat_template": [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]})");
   EXPECT_EQ(several.chat_template(), "a");
   EXPECT_EQ(several.chat_template("tool_use"), "b");
   EXPECT_EQ(several.chat_template("rag"), std::nullopt);
@@ -54,7 +55,7 @@ TEST(TokenizerConfig, PrefersTheFilesBesideIt) {
 }
 
 TEST(TokenizerConfig, RefusesWhatItCannotUse) {
-  const auto says = [](const std::string& text) { return refusal([&] { read(text); }); };
+  const auto says = [](const std::string& text) { return refusal([&] { config_of(text); }); };
   EXPECT_EQ(says("{"), "tokenizer_config.json: not valid JSON at byte 2");
   EXPECT_EQ(says("[]"), "tokenizer_config.json: holds no JSON object: not a tokenizer_config.json");
   EXPECT_EQ(says(R"({"a": 1, "a": 2})"), "tokenizer_config.json: the key \"a\" stands twice in one object");

@@ -26,7 +26,6 @@ class Adamw final : public Optimizer {
 
   Unit unit() const override { return Unit::elements; }
   bool waits_for_norm() const override { return options_.clip > 0; }
-  double bytes_per_element() const override { return 8; }
 
   void update(int64_t index, const UpdateFacts& facts) override {
     const Piece& piece = pieces_[static_cast<size_t>(index)];

@@ -12,18 +12,20 @@ namespace cairn::optim {
 
 struct OptimOptions;
 
-// What one update works on: a parameter or a flat shard of one, with its gradient.
+// What one update works on: a parameter or a part of one, with its gradient. A rule whose unit is rows or matrices is handed
+// pieces in their own shape: whole rows of a matrix, or all of it.
 struct Piece {
   std::string name;
   at::Tensor parameter;
   at::Tensor gradient;
   bool decays = true;
+  bool hidden = false;  // a matrix from hidden states to hidden states: no table, head, gain or bias
 };
 
 // What an update is told. The gradient counts times gradient_scale times *gradient_factor (one element on the device, the
 // clipping factor), so that neither costs a pass of its own or a wait for the device.
 struct UpdateFacts {
-  int64_t step = 1;  // counts from 1
+  int64_t step = 1;  // counts updates from 1; one that was skipped does not count
   double learning_rate = 0;
   double gradient_scale = 1;
   const at::Tensor* gradient_factor = nullptr;
@@ -41,11 +43,13 @@ class Optimizer {
   // Whether the first update must wait until the norm of the whole gradient is known.
   virtual bool waits_for_norm() const = 0;
   virtual void update(int64_t piece, const UpdateFacts& facts) = 0;
-  // What must survive a restart, by logical name. The tensors are the rule's own: a loader writes into them.
+  // What must survive a restart, by logical name. The tensors are the rule's own: a loader writes into them. Over pieces on the meta
+  // device it costs nothing and tells what the rule will keep.
   virtual mesh::NamedTensors state() = 0;
-  // Bytes of state for each parameter element.
-  virtual double bytes_per_element() const = 0;
 };
+
+// The gradient of a piece as it counts: a new fp32 tensor. Nothing waits for the device.
+at::Tensor counted_gradient(const Piece& piece, const UpdateFacts& facts);
 
 // The rule called options.kind; an unknown one is refused and the nearest named. The list is in optimizers.cpp.
 std::unique_ptr<Optimizer> make_optimizer(const OptimOptions& options, std::vector<Piece> pieces);

@@ -1,9 +1,13 @@
 // The list of update rules. A new one is a file beside this and one line here.
 #include "base/check.h"
 #include "base/nearest.h"
+#include "kernels/aten.h"
+#include "optim/adafactor.h"
 #include "optim/adamw.h"
+#include "optim/muon.h"
 #include "optim/optimizer.h"
 #include "optim/options.h"
+#include "optim/sgd.h"
 
 namespace cairn::optim {
 namespace {
@@ -14,11 +18,17 @@ struct Rule {
 };
 
 const std::vector<Rule>& rules() {
-  static const std::vector<Rule> list{{"adamw", make_adamw}};
+  static const std::vector<Rule> list{{"adamw", make_adamw}, {"sgd", make_sgd}, {"muon", make_muon}, {"adafactor", make_adafactor}};
   return list;
 }
 
 }  // namespace
+
+at::Tensor counted_gradient(const Piece& piece, const UpdateFacts& facts) {
+  const at::Tensor gradient = piece.gradient.to(at::kFloat);
+  if (facts.gradient_factor == nullptr) return gradient * facts.gradient_scale;
+  return gradient * facts.gradient_factor->reshape({}).mul(facts.gradient_scale);
+}
 
 std::vector<std::string> optimizer_names() {
   std::vector<std::string> names;

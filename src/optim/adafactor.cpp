@@ -1,0 +1,96 @@
+#include "optim/adafactor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/aten.h"
+#include "optim/options.h"
+
+namespace cairn::optim {
+namespace {
+
+constexpr double kScaleMin = 1e-3;  // of a relative step, so that parameters that start at 0 move
+
+at::Tensor root_mean_square(const at::Tensor& x) { return x.square().mean().sqrt(); }
+
+class Adafactor final : public Optimizer {
+ public:
+  Adafactor(const OptimOptions& options, std::vector<Piece> pieces) : options_(options), pieces_(std::move(pieces)) {
+    for (const Piece& piece : pieces_) {
+      const at::Tensor& p = piece.parameter;
+      const auto like = p.options().dtype(at::kFloat);
+      State state;
+      if (p.dim() == 2) {
+        state.rows = at::zeros({p.size(0), 1}, like);
+        state.columns = at::zeros({1, p.size(1)}, like);
+      } else {
+        state.square = at::zeros(p.sizes(), like);
+      }
+      if (options_.factor_beta1 > 0) state.mean = at::zeros(p.sizes(), like);
+      states_.push_back(std::move(state));
+    }
+  }
+
+  Unit unit() const override { return Unit::matrices; }
+  bool waits_for_norm() const override { return options_.clip > 0; }
+
+  void update(int64_t index, const UpdateFacts& facts) override {
+    const Piece& piece = pieces_[static_cast<size_t>(index)];
+    const State& state = states_[static_cast<size_t>(index)];
+    const auto t = static_cast<double>(facts.step);
+    const at::Tensor gradient = counted_gradient(piece, facts);
+    at::Tensor update =
+        gradient * second_moment(state, gradient, std::pow(t, -options_.factor_decay)).clamp_min_(options_.eps * options_.eps).rsqrt_();
+    at::Tensor size = (root_mean_square(update) / options_.factor_clip).clamp_min_(1.0).reciprocal_();
+    if (options_.relative_step) {
+      size.mul_(root_mean_square(piece.parameter).clamp_min_(kScaleMin)).mul_(std::min(facts.learning_rate, 1 / std::sqrt(t)));
+    } else {
+      size.mul_(facts.learning_rate);
+    }
+    update.mul_(size);
+    if (state.mean.defined()) update = state.mean.lerp_(update, 1 - options_.factor_beta1);
+    if (piece.decays) piece.parameter.mul_(1 - facts.learning_rate * options_.weight_decay);
+    piece.parameter.sub_(update);
+  }
+
+  mesh::NamedTensors state() override {
+    mesh::NamedTensors result;
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      const State& state = states_[i];
+      if (state.rows.defined()) result.push_back({"row_mean." + pieces_[i].name, state.rows});
+      if (state.columns.defined()) result.push_back({"column_mean." + pieces_[i].name, state.columns});
+      if (state.square.defined()) result.push_back({"exp_avg_sq." + pieces_[i].name, state.square});
+      if (state.mean.defined()) result.push_back({"exp_avg." + pieces_[i].name, state.mean});
+    }
+    return result;
+  }
+
+ private:
+  struct State {
+    at::Tensor rows, columns;  // of a matrix: [rows, 1] and [1, columns], means of squares
+    at::Tensor square;         // of anything else
+    at::Tensor mean;           // where a first moment is kept
+  };
+
+  // Moves the moments by the share `fresh` towards the gradient's squares and returns the estimate for every element, a new tensor.
+  at::Tensor second_moment(const State& state, const at::Tensor& gradient, double fresh) const {
+    const at::Tensor squares = gradient.square();
+    if (state.square.defined()) return state.square.lerp_(squares, fresh).clone();
+    state.rows.lerp_(squares.mean(1, /*keepdim=*/true), fresh);
+    state.columns.lerp_(squares.mean(0, /*keepdim=*/true), fresh);
+    return state.rows.mm(state.columns).div_(state.rows.mean().clamp_min_(options_.eps * options_.eps));
+  }
+
+  const OptimOptions options_;
+  std::vector<Piece> pieces_;
+  std::vector<State> states_;  // by piece
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_adafactor(const OptimOptions& options, std::vector<Piece> pieces) {
+  return std::make_unique<Adafactor>(options, std::move(pieces));
+}
+
+}  // namespace cairn::optim

@@ -1,0 +1,12 @@
+#pragma once
+#include <cstdint>
+
+#include <ATen/core/ATen_fwd.h>
+
+namespace cairn::optim {
+
+// The matrix with its singular values brought near 1 (about 0.7 to 1.2 after five iterations), its singular vectors kept: the quintic
+// Newton-Schulz iteration x = a x + (b x x^T + c (x x^T)^2) x with Muon's coefficients. A matrix of zeros stays one.
+at::Tensor orthogonalize(const at::Tensor& matrix /*[rows, columns]*/, int64_t iterations);
+
+}  // namespace cairn::optim

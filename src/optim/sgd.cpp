@@ -1,0 +1,53 @@
+#include "optim/sgd.h"
+
+#include <utility>
+
+#include "kernels/aten.h"
+#include "optim/options.h"
+
+namespace cairn::optim {
+namespace {
+
+class Sgd final : public Optimizer {
+ public:
+  Sgd(const OptimOptions& options, std::vector<Piece> pieces) : options_(options), pieces_(std::move(pieces)) {
+    if (options_.momentum == 0) return;
+    for (const Piece& piece : pieces_) momenta_.push_back(at::zeros_like(piece.parameter, at::kFloat));
+  }
+
+  Unit unit() const override { return Unit::elements; }
+  bool waits_for_norm() const override { return options_.clip > 0; }
+
+  void update(int64_t index, const UpdateFacts& facts) override {
+    const Piece& piece = pieces_[static_cast<size_t>(index)];
+    const double decay = piece.decays ? options_.weight_decay : 0;
+    at::Tensor step = counted_gradient(piece, facts);
+    if (decay > 0 && options_.decay_decoupled) piece.parameter.mul_(1 - facts.learning_rate * decay);
+    if (decay > 0 && !options_.decay_decoupled) step.add_(piece.parameter, decay);
+    if (!momenta_.empty()) {
+      const at::Tensor& momentum = momenta_[static_cast<size_t>(index)];
+      momentum.mul_(options_.momentum).add_(step);
+      step = options_.nesterov ? step.add_(momentum, options_.momentum) : momentum;
+    }
+    piece.parameter.add_(step, -facts.learning_rate);
+  }
+
+  mesh::NamedTensors state() override {
+    mesh::NamedTensors result;
+    for (size_t i = 0; i < momenta_.size(); ++i) result.push_back({"momentum." + pieces_[i].name, momenta_[i]});
+    return result;
+  }
+
+ private:
+  const OptimOptions options_;
+  std::vector<Piece> pieces_;
+  std::vector<at::Tensor> momenta_;  // one for each piece, or none
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_sgd(const OptimOptions& options, std::vector<Piece> pieces) {
+  return std::make_unique<Sgd>(options, std::move(pieces));
+}
+
+}  // namespace cairn::optim

@@ -1,0 +1,212 @@
+// The update rules against plain loops in double precision, their state, and how they are chosen.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "optim/orthogonalize.h"
+#include "optim/series.h"
+
+namespace cairn::optim {
+namespace {
+
+using Matrix = std::vector<std::vector<double>>;
+
+OptimOptions plain(const std::string& kind) {
+  OptimOptions options;
+  options.kind = kind;
+  options.weight_decay = 0;
+  return options;
+}
+
+Matrix product(const Matrix& a, const Matrix& b) {
+  Matrix c(a.size(), std::vector<double>(b[0].size(), 0));
+  for (size_t i = 0; i < a.size(); ++i)
+    for (size_t k = 0; k < b.size(); ++k)
+      for (size_t j = 0; j < b[0].size(); ++j) c[i][j] += a[i][k] * b[k][j];
+  return c;
+}
+
+// Newton-Schulz as it is written, on a matrix that is not tall.
+Matrix by_loops(Matrix x, int iterations) {
+  double squares = 0;
+  for (const auto& row : x)
+    for (double v : row) squares += v * v;
+  for (auto& row : x)
+    for (double& v : row) v /= std::sqrt(squares);
+  for (int n = 0; n < iterations; ++n) {
+    Matrix turned(x[0].size(), std::vector<double>(x.size()));
+    for (size_t i = 0; i < x.size(); ++i)
+      for (size_t j = 0; j < x[0].size(); ++j) turned[j][i] = x[i][j];
+    const Matrix gram = product(x, turned), gram2 = product(gram, gram);
+    Matrix polynomial = gram;
+    for (size_t i = 0; i < gram.size(); ++i)
+      for (size_t j = 0; j < gram.size(); ++j) polynomial[i][j] = -4.7750 * gram[i][j] + 2.0315 * gram2[i][j];
+    const Matrix rest = product(polynomial, x);
+    for (size_t i = 0; i < x.size(); ++i)
+      for (size_t j = 0; j < x[0].size(); ++j) x[i][j] = 3.4445 * x[i][j] + rest[i][j];
+  }
+  return x;
+}
+
+TEST(Orthogonalize, IsTheIterationWrittenOutAndLeavesSingularValuesNearOne) {
+  const Walk walk({7, 11});
+  walk.gradient_at(2);
+  Matrix by_hand(7, std::vector<double>(11));
+  for (int64_t i = 0; i < 77; ++i) by_hand[static_cast<size_t>(i / 11)][static_cast<size_t>(i % 11)] = series_gradient(i, 2);
+  by_hand = by_loops(by_hand, 5);
+  const at::Tensor wide = orthogonalize(walk.piece.gradient, 5), tall = orthogonalize(walk.piece.gradient.t(), 5);
+  for (int64_t i = 0; i < 77; ++i)
+    EXPECT_NEAR(wide[i / 11][i % 11].item<double>(), by_hand[static_cast<size_t>(i / 11)][static_cast<size_t>(i % 11)], 2e-4);
+  EXPECT_TRUE(at::allclose(tall.t(), wide, 1e-4, 1e-4));
+  // A matrix of full rank whose singular values are 1, 2 and 3.
+  const at::Tensor diagonal = at::tensor({1.f, 0.f, 0.f, 0.f, 2.f, 0.f, 0.f, 0.f, 3.f}).view({3, 3});
+  for (int i = 0; i < 3; ++i) EXPECT_NEAR(orthogonalize(diagonal, 5)[i][i].item<double>(), 0.95, 0.27);
+  EXPECT_EQ(orthogonalize(at::zeros({2, 3}), 5).abs().sum().item<float>(), 0);
+}
+
+TEST(Muon, LeavesWhatIsNoHiddenMatrixToAdamw) {
+  OptimOptions options = plain("muon");
+  options.muon_adamw_share = 0.5;
+  const Walk table({4, 3}, "table"), same({4, 3}, "table"), hidden({3, 3}, "hidden");
+  Piece as_table = table.piece;
+  as_table.hidden = false;
+  const auto muon = make_optimizer(options, {hidden.piece, as_table});
+  const auto adamw = make_optimizer(plain("adamw"), {same.piece});
+  for (int64_t step = 1; step <= 3; ++step) {
+    for (const Walk* walk : {&table, &same, &hidden}) walk->gradient_at(step);
+    for (int64_t piece : {0, 1}) muon->update(piece, {.step = step, .learning_rate = 0.1});
+    adamw->update(0, {.step = step, .learning_rate = 0.05});
+  }
+  EXPECT_EQ(table.values(), same.values());
+  std::vector<std::string> names;
+  for (const mesh::NamedTensor& state : muon->state()) names.push_back(state.name);
+  EXPECT_THAT(names, testing::UnorderedElementsAre("momentum.hidden", "exp_avg.table", "exp_avg_sq.table"));
+  EXPECT_EQ(muon->unit(), Optimizer::Unit::matrices);
+}
+
+TEST(Sgd, DecaysBesideTheGradientWhereDecoupled) {
+  OptimOptions options = plain("sgd");
+  options.weight_decay = 0.3;
+  options.momentum = 0.8;
+  options.nesterov = false;
+  const Walk walk({2, 2});
+  const auto rule = make_optimizer(options, {walk.piece});
+  walk.steps(*rule, 1, 4, 0.1);
+  for (int64_t i = 0; i < 4; ++i) {
+    double p = series_start(i), b = 0;
+    for (int64_t step = 1; step <= 4; ++step) {
+      b = 0.8 * b + series_gradient(i, step);
+      p = p * (1 - 0.1 * 0.3) - 0.1 * b;
+    }
+    EXPECT_NEAR(walk.values()[static_cast<size_t>(i)], p, 1e-6);
+  }
+}
+
+// One step after another of Adafactor on a matrix, with fixed steps and a first moment; written out in double.
+TEST(Adafactor, FollowsThePaperWithFixedStepsAndAFirstMoment) {
+  OptimOptions options = plain("adafactor");
+  options.factor_beta1 = 0.5;
+  options.factor_clip = 0.7;  // so that it bites
+  options.weight_decay = 0.2;
+  constexpr size_t kRows = 3, kColumns = 2;
+  const Walk walk({kRows, kColumns});
+  const auto rule = make_optimizer(options, {walk.piece});
+  walk.steps(*rule, 1, 3, 0.05);
+  double p[6], m[6] = {}, rows[kRows] = {}, columns[kColumns] = {};
+  for (int64_t i = 0; i < 6; ++i) p[i] = series_start(i);
+  for (int64_t step = 1; step <= 3; ++step) {
+    double g[6], u[6], row_mean = 0, square = 0;
+    const double fresh = std::pow(static_cast<double>(step), -0.8);
+    for (int64_t i = 0; i < 6; ++i) g[i] = series_gradient(i, step);
+    for (size_t r = 0; r < kRows; ++r) rows[r] += fresh * ((g[2 * r] * g[2 * r] + g[2 * r + 1] * g[2 * r + 1]) / 2 - rows[r]);
+    for (size_t c = 0; c < kColumns; ++c)
+      columns[c] += fresh * ((g[c] * g[c] + g[2 + c] * g[2 + c] + g[4 + c] * g[4 + c]) / 3 - columns[c]);
+    for (double row : rows) row_mean += row / kRows;
+    for (size_t i = 0; i < 6; ++i) u[i] = g[i] / std::sqrt(rows[i / 2] * columns[i % 2] / row_mean);
+    for (double one : u) square += one * one / 6;
+    for (size_t i = 0; i < 6; ++i) {
+      m[i] = 0.5 * m[i] + 0.5 * 0.05 * u[i] / std::max(1.0, std::sqrt(square) / 0.7);
+      p[i] = p[i] * (1 - 0.05 * 0.2) - m[i];
+    }
+  }
+  for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(walk.values()[i], p[i], 1e-6);
+}
+
+TEST(Adafactor, KeepsAVectorForEachSideOfAMatrix) {
+  const auto rule = make_optimizer(plain("adafactor"), {Walk({30, 20}, "w").piece, Walk({7}, "g").piece});
+  int64_t elements = 0;
+  std::vector<std::string> names;
+  for (const mesh::NamedTensor& state : rule->state()) elements += state.tensor.numel(), names.push_back(state.name);
+  EXPECT_EQ(elements, 30 + 20 + 7);
+  EXPECT_THAT(names, testing::ElementsAre("row_mean.w", "column_mean.w", "exp_avg_sq.g"));
+}
+
+// Gradients of which most models have some: none at all, and very small ones.
+TEST(Rules, StayFiniteOnZeroAndTinyGradients) {
+  for (const std::string& kind : optimizer_names())
+    for (float size : {0.f, 1e-12f}) {
+      const Walk walk({3, 4});
+      const auto rule = make_optimizer(plain(kind), {walk.piece});
+      walk.gradient_at(1);
+      walk.piece.gradient.mul_(size);
+      rule->update(0, {.step = 1, .learning_rate = 0.1});
+      for (double value : walk.values()) EXPECT_TRUE(std::isfinite(value)) << kind << ", gradients of " << size;
+    }
+}
+
+TEST(Rules, CountTheGradientTimesScaleAndFactor) {
+  const at::Tensor factor = at::tensor(0.5f);
+  for (const std::string& kind : optimizer_names()) {
+    const Walk whole({3, 4}), scaled({3, 4});
+    const auto one = make_optimizer(plain(kind), {whole.piece}), other = make_optimizer(plain(kind), {scaled.piece});
+    whole.gradient_at(1);
+    scaled.gradient_at(1);
+    scaled.piece.gradient.mul_(8);
+    one->update(0, {.step = 1, .learning_rate = 0.1});
+    other->update(0, {.step = 1, .learning_rate = 0.1, .gradient_scale = 0.25, .gradient_factor = &factor});
+    EXPECT_EQ(whole.values(), scaled.values()) << kind;
+  }
+}
+
+TEST(Rules, ContinueBitForBitFromSavedState) {
+  for (const std::string& kind : optimizer_names()) {
+    OptimOptions options = plain(kind);
+    options.factor_beta1 = 0.9;
+    const Walk whole({5, 3}), resumed({5, 3});
+    const auto one = make_optimizer(options, {whole.piece}), other = make_optimizer(options, {resumed.piece});
+    whole.steps(*one, 1, 3, 0.1);
+    resumed.piece.parameter.copy_(whole.piece.parameter);
+    const mesh::NamedTensors from = one->state(), into = other->state();
+    ASSERT_EQ(from.size(), into.size()) << kind;
+    for (size_t i = 0; i < from.size(); ++i) {
+      EXPECT_EQ(from[i].name, into[i].name);
+      into[i].tensor.copy_(from[i].tensor);
+    }
+    whole.steps(*one, 4, 6, 0.1);
+    resumed.steps(*other, 4, 6, 0.1);
+    EXPECT_EQ(whole.values(), resumed.values()) << kind;
+  }
+}
+
+TEST(Rules, TellTheirStateOverPiecesWithoutValues) {
+  for (const std::string& kind : optimizer_names()) {
+    const at::Tensor nowhere = at::empty({6, 5}, at::TensorOptions().dtype(at::kFloat).device(at::kMeta));
+    const auto rule = make_optimizer(plain(kind), {{"w", nowhere, nowhere, true, true}});
+    int64_t bytes = 0;
+    for (const mesh::NamedTensor& state : rule->state()) bytes += static_cast<int64_t>(state.tensor.nbytes());
+    EXPECT_EQ(bytes, kind == "adamw" ? 240 : kind == "adafactor" ? 44 : 120) << kind;
+  }
+}
+
+TEST(Rules, AnUnknownOneIsRefusedAndTheNearestNamed) {
+  try {
+    make_optimizer(plain("mion"), {});
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::bad_input);
+    EXPECT_STREQ(error.what(), "unknown optimizer \"mion\": did you mean \"muon\"?");
+  }
+}
+
+}  // namespace
+}  // namespace cairn::optim

@@ -79,16 +79,18 @@ void book(Job& job) {
 
 std::vector<optim::Piece> pieces_of(const Engine& engine) {
   std::vector<optim::Piece> pieces;
-  for (size_t i = 0; i < engine.trained_views.size(); ++i) {
-    const at::Tensor& parameter = engine.trained_views[i].tensor;
-    pieces.push_back({engine.trained_views[i].name, parameter, engine.gradient_views[i].tensor, parameter.dim() >= 2});
+  size_t next = 0;  // the trained ones lie in the model's order
+  for (const model::Parameter& parameter : engine.model->parameters()) {
+    if (next == engine.trained_views.size() || engine.trained_views[next].name != parameter.name) continue;
+    pieces.push_back(make_piece(parameter, engine.trained_views[next].tensor, engine.gradient_views[next].tensor));
+    ++next;
   }
   return pieces;
 }
 
 // This rank's share of the batch of `step` (from 1), made by the loader's thread.
 mesh::Batch make_batch(const Job& job, int64_t step) {
-  const std::vector<int64_t> ids = job.sampler->ids(step - 1);
+  const std::vector<int64_t> ids = job.sampler->ids(step - 1 + job.batches_passed);
   const data::Share share = data::share_of(static_cast<int64_t>(ids.size()), job.replicas->rank(), job.replicas->size());
   mesh::Batch batch;
   job.data.samples->fill(std::span(ids).subspan(static_cast<size_t>(share.first), static_cast<size_t>(share.count)), batch);
@@ -106,19 +108,27 @@ mesh::Batch make_batch(const Job& job, int64_t step) {
   return batch;
 }
 
+}  // namespace
+
 void start_loader(Job& job) {
+  job.loader.reset();
   // The loader outlives no part of the job it reads, because it is the last member; the job itself must not move while it runs.
   Job* const self = &job;
   job.loader = std::make_unique<data::Loader>([self](int64_t step) { return make_batch(*self, step); }, job.steps_done + 1,
                                               job.settings.train.steps + 1);
 }
 
-}  // namespace
+optim::Piece make_piece(const model::Parameter& of, at::Tensor parameter, at::Tensor gradient) {
+  return {of.name, std::move(parameter), std::move(gradient), of.decays(),
+          of.role == model::Parameter::Role::weight && of.shape.size() == 2};
+}
 
 parallel::Plan make_plan(const Settings& settings, int ranks) {
   const int64_t dp = settings.mesh.dp == 0 ? ranks : settings.mesh.dp;
   if (dp != ranks)
     base::fail_input("mesh.dp = {} needs {} ranks and there are {}: pass --nproc {}, or leave mesh.dp at 0", dp, dp, ranks, dp);
+  if (settings.train.spike_factor > 0 && settings.train.spike_factor <= 1)
+    base::fail_input("train.spike_factor = {}: must be more than 1, or 0 to look for no spikes", settings.train.spike_factor);
   parallel::Plan plan;
   plan.mesh.axes = {{"dp", ranks}};
   plan.sync["dp"] = settings.sync.kind;
@@ -141,6 +151,10 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   job->writes = world.rank() == 0 && !start.out.empty();
   job->device = choose_device(start.device);
   job->plan = make_plan(job->settings, world.size());
+  job->bad_steps = std::make_unique<BadSteps>(world.everyone(), job->settings.train, job->settings.optim.learning_rate);
+  if (job->bad_steps->before_update() && job->settings.log.sync_check)
+    base::fail_input("train.on_bad_step = {}: an update waits for the numbers of its step, which log.sync_check = true forbids; drop one",
+                     job->settings.train.on_bad_step);
   job->replicas = &world.group(job->plan.mesh.peers(world.rank(), "dp"));
   job->memory = std::make_unique<base::MemoryTags>();
   job->trace = std::make_unique<base::Trace>(world.wall(), world.rank(), job->settings.log.trace ? base::Trace::kEventsMax : 0);
@@ -181,7 +195,9 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   job->schedule = {.shape = s.optim.schedule,
                    .highest = s.optim.learning_rate,
                    .warmup = static_cast<double>(s.optim.warmup_steps) / steps,
-                   .final_share = s.optim.final_share};
+                   .final_share = s.optim.final_share,
+                   .decay_share = s.optim.decay_share,
+                   .decay_shape = s.optim.decay_shape};
   if (!start.resume || !restore(*job, world, start.out.string())) {
     model::materialise(*engine.model, engine.weights->flat(), base::Random(static_cast<uint64_t>(s.train.seed)));
     if (pretrained) start_from(*job, *pretrained, world);

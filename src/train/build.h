@@ -14,6 +14,7 @@
 #include "data/sampler.h"
 #include "optim/schedule.h"
 #include "parallel/plan.h"
+#include "train/bad_steps.h"
 #include "train/engine.h"
 #include "train/settings.h"
 #include "train/start.h"
@@ -49,12 +50,23 @@ struct Job {
   int64_t steps_done = 0;
   int64_t tokens_done = 0;
   double seconds_done = 0;
+  int64_t updates_skipped = 0;  // of the steps done
+  int64_t rollbacks = 0;
+  int64_t batches_passed = 0;  // left out by rollbacks: step s trains on the sampler's batch s + batches_passed
+
+  std::unique_ptr<BadSteps> bad_steps;
 
   std::unique_ptr<data::Loader> loader;  // last, so that its thread ends first
 };
 
 // Reads the recipe, lays out the plan, builds model, data, optimizer and sync, and restores the newest snapshot where asked to.
 std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset);
+
+// Starts, or starts again, the thread that makes the batches after steps_done.
+void start_loader(Job& job);
+
+// A parameter as the optimizer sees it.
+optim::Piece make_piece(const model::Parameter& of, at::Tensor parameter, at::Tensor gradient);
 
 // The plan that these settings make on so many ranks. Refuses what cannot work.
 parallel::Plan make_plan(const Settings& settings, int ranks);

@@ -6,8 +6,10 @@
 #include "base/memory_tags.h"
 #include "base/text.h"
 #include "data/source.h"
+#include "kernels/aten.h"
 #include "model/model.h"
 #include "model/objective.h"
+#include "model/trainable.h"
 #include "snapshot/pretrained.h"
 #include "train/build.h"
 #include "train/settings.h"
@@ -40,6 +42,22 @@ model::Task task_from(const model::ModelOptions& options, model::Inputs inputs) 
   return model::make_task(options, inputs, shape);
 }
 
+// What the update rule will keep, asked of the rule itself over parameters without values.
+int64_t optimizer_bytes(const Settings& settings, const model::Model& model) {
+  const std::vector<bool> trained = model::trainable(model, settings.model.train);
+  std::vector<optim::Piece> pieces;
+  for (size_t i = 0; i < trained.size(); ++i) {
+    if (!trained[i]) continue;
+    const model::Parameter& parameter = model.parameters()[i];
+    const at::Tensor nowhere = at::empty(parameter.shape, at::TensorOptions().dtype(at::kFloat).device(at::kMeta));
+    pieces.push_back(make_piece(parameter, nowhere, nowhere));
+  }
+  int64_t bytes = 0;
+  for (const mesh::NamedTensor& state : optim::make_optimizer(settings.optim, std::move(pieces))->state())
+    bytes += static_cast<int64_t>(state.tensor.nbytes());
+  return bytes;
+}
+
 }  // namespace
 
 std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
@@ -54,7 +72,7 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   const int64_t elements = task.model->elements(), tokens = s.train.global_batch * length;
   Footprint f{.parameters = elements * 4,
               .gradients = elements * 4,
-              .optimizer = elements * 8,
+              .optimizer = optimizer_bytes(s, *task.model),
               .activations = static_cast<int64_t>(work.saved_elements_per_token * static_cast<double>(plan.micro_batch * length) * 4),
               .program = kProgramBytes};
   const int64_t machine = base::machine_bytes();

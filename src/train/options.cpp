@@ -4,21 +4,31 @@ namespace cairn::train {
 
 base::Schema<TrainOptions> train_schema() {
   using O = TrainOptions;
-  return {"train",
-          "How long and in what portions to train.",
-          {{"steps", &O::steps, "Optimizer steps.", base::at_least(1), {"max_steps", "train_iters"}},
-           {"global_batch",
-            &O::global_batch,
-            "Samples of one step, over all ranks; any rank count divides it.",
-            base::at_least(1),
-            {"global_batch_size"}},
-           {"micro_batch",
-            &O::micro_batch,
-            "Samples of one pass on one rank; 0 takes the rank's whole share.",
-            base::at_least(0),
-            {"micro_batch_size", "per_device_train_batch_size"}},
-           {"precision", &O::precision, "Number format of the computation; parameters and sums are fp32.", base::one_of({"fp32"})},
-           {"seed", &O::seed, "Decides starting values and sample order, on any number of ranks.", base::at_least(0)}}};
+  return {
+      "train",
+      "How long and in what portions to train.",
+      {{"steps", &O::steps, "Optimizer steps.", base::at_least(1), {"max_steps", "train_iters"}},
+       {"global_batch",
+        &O::global_batch,
+        "Samples of one step, over all ranks; any rank count divides it.",
+        base::at_least(1),
+        {"global_batch_size"}},
+       {"micro_batch",
+        &O::micro_batch,
+        "Samples of one pass on one rank; 0 takes the rank's whole share.",
+        base::at_least(0),
+        {"micro_batch_size", "per_device_train_batch_size"}},
+       {"precision", &O::precision, "Number format of the computation; parameters and sums are fp32.", base::one_of({"fp32"})},
+       {"seed", &O::seed, "Decides starting values and sample order, on any number of ranks.", base::at_least(0)},
+       {"on_bad_step", &O::on_bad_step,
+        "When the loss or the gradient norm is not finite, or a spike: stop with an error; skip the update; or rollback: go back to the "
+        "last snapshot (kept in memory too) and on with the samples after the bad step.",
+        base::one_of({"stop", "skip", "rollback"})},
+       {"spike_factor", &O::spike_factor,
+        "A loss or gradient norm above this many times its median over the last 64 good steps is a spike; 0 looks for none.",
+        base::at_least(0)},
+       {"bad_steps_max", &O::bad_steps_max, "Bad steps in a row (skip), or rollbacks in a run (rollback), after which it stops.",
+        base::at_least(1)}}};
 }
 
 base::Schema<EvalOptions> eval_schema() {

@@ -13,6 +13,9 @@ struct TrainOptions {
   int64_t micro_batch = 0;
   std::string precision = "fp32";
   int64_t seed = 1;
+  std::string on_bad_step = "stop";
+  double spike_factor = 0;
+  int64_t bad_steps_max = 10;
 };
 base::Schema<TrainOptions> train_schema();
 

@@ -69,6 +69,7 @@ void Record::write(const StepRecord& facts, double loss, double gradient_norm) {
                           {"seconds", job_.seconds_done}}};
     if (startup_s_ > 0) row.values.push_back({"startup_seconds", std::exchange(startup_s_, 0)});
     if (!std::isnan(facts.held_out_loss)) row.values.push_back({"eval_loss", facts.held_out_loss});
+    if (!facts.fault.empty()) row.values.push_back({"skipped", facts.fault});
     metrics_->write(row);
   }
   if (tensorboard_) {
@@ -79,14 +80,9 @@ void Record::write(const StepRecord& facts, double loss, double gradient_norm) {
     tensorboard_->scalar("memory/bytes", facts.step, static_cast<double>(memory));
     if (!std::isnan(facts.held_out_loss)) tensorboard_->scalar("eval/loss", facts.step, facts.held_out_loss);
   }
-  if (!std::isfinite(loss) || !std::isfinite(gradient_norm))
-    throw Error(Error::Kind::diverged,
-                fmt::format("the {} became {} at step {}: lower optim.learning_rate = {} (or raise optim.warmup_steps), then continue from "
-                            "the last snapshot with --resume auto",
-                            std::isfinite(loss) ? "gradient norm" : "loss", std::isfinite(loss) ? gradient_norm : loss, facts.step,
-                            job_.settings.optim.learning_rate));
+  if (!job_.bad_steps->before_update()) job_.bad_steps->must_be_good(facts.step, loss, gradient_norm);
   result_.step = facts.step;
-  result_.loss = loss;
+  if (facts.fault.empty()) result_.loss = loss;
   if (!std::isnan(facts.held_out_loss)) result_.held_out_loss = facts.held_out_loss;
   if (progress_ && (progress_->due() || facts.step == job_.settings.train.steps)) {
     const int64_t steps = job_.settings.train.steps;
@@ -96,6 +92,14 @@ void Record::write(const StepRecord& facts, double loss, double gradient_norm) {
                                   base::human_count(tokens_per_s_), base::human_bytes(memory),
                                   base::human_duration(std::chrono::nanoseconds(static_cast<int64_t>(left_s * 1e9)))));
   }
+}
+
+void Record::rolled_back() {
+  while (const std::optional<Reading> reading = meter_.take(/*all=*/true)) take(&*reading, false);
+  if (!metrics_) return;
+  metrics_.reset();
+  base::cut_back(start_.out / "metrics.jsonl", job_.steps_done);
+  metrics_ = std::make_unique<base::Metrics>(start_.out / "metrics.jsonl");
 }
 
 void Record::finish(bool stopped) {

@@ -3,6 +3,7 @@
 #include <deque>
 #include <filesystem>
 #include <memory>
+#include <string>
 
 #include "base/metrics.h"
 #include "base/progress.h"
@@ -25,6 +26,7 @@ struct StepRecord {
   int64_t tokens_done = 0;  // of the run, up to its end
   double learning_rate = 0;
   double held_out_loss = 0;  // NaN: not evaluated
+  std::string fault = {};    // why its update was skipped; empty: it was not
 };
 
 // Keeps the run directory: recipe.toml, plan.json, metrics.jsonl, TensorBoard events, ledger.json, trace.json, report.html; and the
@@ -34,8 +36,11 @@ class Record {
   Record(comm::World& world, Job& job, const Start& start);
   ~Record();
 
-  // Books a finished step, and tells whether any rank wants to stop. Collective. Throws `diverged` where a loss is not finite.
+  // Books a finished step, and tells whether any rank wants to stop. Collective. Throws `diverged` where a bad
+  // step ends the run (bad_steps.h).
   bool step(const StepRecord& facts, const StepOutput& output, bool wants_to_stop);
+  // The run has gone back to job.steps_done: what was booked of later steps goes. Collective.
+  void rolled_back();
   // Everything that is still outstanding, then the files that are written once. Collective.
   void finish(bool stopped);
 

@@ -15,6 +15,13 @@
 
 namespace cairn::train {
 
+namespace {
+
+// Of the sampler's order, counted from 0.
+int64_t next_sample(const Job& job) { return (job.steps_done + job.batches_passed) * job.settings.train.global_batch; }
+
+}  // namespace
+
 std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
   snapshot::Contents contents{.step = job.steps_done, .tensors = {}, .texts = {}, .version = base::version()};
   const Split parameters = split_adapters(job.engine.parameter_views);
@@ -24,6 +31,7 @@ std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
   if (mesh::NamedTensors state = job.sampler->state(); !state.empty()) contents.tensors["sampler"] = std::move(state);
   contents.texts = job.carried;
   if (!parameters.adapters.empty()) contents.tensors["adapter"] = parameters.adapters;
+  if (mesh::NamedTensors state = job.bad_steps->state(); !state.empty()) contents.tensors["bad_steps"] = std::move(state);
   if (std::string config = job.engine.model->config_json(); !config.empty()) contents.texts["config.json"] = std::move(config);
   if (job.data.tokenizer && !job.carried.contains("tokenizer.json")) contents.texts["tokenizer.json"] = job.data.tokenizer->json();
   contents.texts["training/recipe.toml"] = job.recipe_toml;
@@ -33,7 +41,10 @@ std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
                                                            .seconds = job.seconds_done,
                                                            .seed = job.settings.train.seed,
                                                            .subset = job.subset.hash(),
-                                                           .next_sample = job.steps_done * job.settings.train.global_batch});
+                                                           .updates_skipped = job.updates_skipped,
+                                                           .rollbacks = job.rollbacks,
+                                                           .batches_passed = job.batches_passed,
+                                                           .next_sample = next_sample(job)});
   return snapshot::save(run_dir, contents, {.newest = job.settings.snapshot.keep}, disk);
 }
 
@@ -80,11 +91,15 @@ bool restore(Job& job, comm::World& world, const std::string& run_dir) {
   found->load_into("optimizer", job.engine.optimizer->state());
   if (mesh::NamedTensors own = job.engine.sync->state(); !own.empty()) found->load_into("sync", own);
   if (mesh::NamedTensors own = job.sampler->state(); !own.empty()) found->load_into("sampler", own);
+  // A run that did not look for spikes before has none to go by.
+  if (mesh::NamedTensors own = job.bad_steps->state(); !own.empty() && found->has_section("bad_steps")) found->load_into("bad_steps", own);
   job.steps_done = found->step();
   job.tokens_done = state.tokens;
   job.seconds_done = state.seconds;
-  log.info("resumed {} at step {}: the next sample is number {}", run_dir, job.steps_done,
-           job.steps_done * job.settings.train.global_batch);
+  job.updates_skipped = state.updates_skipped;
+  job.rollbacks = state.rollbacks;
+  job.batches_passed = state.batches_passed;
+  log.info("resumed {} at step {}: the next sample is number {}", run_dir, job.steps_done, next_sample(job));
   return true;
 }
 

@@ -14,7 +14,7 @@ namespace {
 class OrdinaryStep final : public Step {
  public:
   StepOutput run(Engine& engine, const StepInput& input) override {
-    const sync::StepFacts facts{.step = input.step, .tokens = input.tokens, .learning_rate = input.learning_rate};
+    sync::StepFacts facts{.step = input.step, .tokens = input.tokens, .learning_rate = input.learning_rate};
     const auto parts = data::micro_batches(input.batch.samples(), engine.micro_batch);
     at::Tensor loss_sum;
     engine.gradients->begin(static_cast<int64_t>(parts.size()), [&](int64_t index) { engine.sync->gradient_ready(index); });
@@ -35,19 +35,19 @@ class OrdinaryStep final : public Step {
       const auto traced = engine.trace->span("wait for gradients", "sync");
       engine.sync->after_backward(facts).wait();
     }
-    const at::Tensor norm = update(engine, input);
+    const optim::Clip clip = optim::clip(kernels::sum_of_squares(engine.gradients->flat()), 1.0, engine.clip_norm);
+    if (!loss_sum.defined()) loss_sum = at::zeros({}, clip.norm.options());  // a rank without samples
+    facts.skipped = input.approve && !input.approve(loss_sum, clip.norm);
+    if (!facts.skipped) update(engine, input, clip.factor);
     engine.sync->after_step(facts).wait();
-    if (!loss_sum.defined()) loss_sum = at::zeros({}, norm.options());  // a rank without samples
-    return {.loss_sum = loss_sum, .gradient_norm = norm};
+    return {.loss_sum = loss_sum, .gradient_norm = clip.norm, .skipped = facts.skipped};
   }
 
  private:
-  static at::Tensor update(Engine& engine, const StepInput& input) {
+  static void update(Engine& engine, const StepInput& input, const at::Tensor& factor) {
     const auto traced = engine.trace->span("update", "optimizer");
-    const optim::Clip clip = optim::clip(kernels::sum_of_squares(engine.gradients->flat()), 1.0, engine.clip_norm);
     for (int64_t piece = 0; piece < engine.pieces; ++piece)
-      engine.optimizer->update(piece, {.step = input.step, .learning_rate = input.learning_rate, .gradient_factor = &clip.factor});
-    return clip.norm;
+      engine.optimizer->update(piece, {.step = input.update, .learning_rate = input.learning_rate, .gradient_factor = &factor});
   }
 };
 

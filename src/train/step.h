@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include <ATen/core/Tensor.h>
@@ -16,12 +17,16 @@ struct StepInput {
   const mesh::Batch& batch;
   int64_t tokens = 0;  // counted in the global batch
   double learning_rate = 0;
+  int64_t update = 1;  // counts from 1; behind `step` by the updates that were skipped
+  // Asked before anything is updated, alike on all ranks; false skips the update. Empty: always.
+  std::function<bool(const at::Tensor& loss_sum, const at::Tensor& gradient_norm)> approve = {};
 };
 
 // What it leaves: one element each, still on the device, so that nothing waits for them here.
 struct StepOutput {
   at::Tensor loss_sum = {};       // over this rank's samples
   at::Tensor gradient_norm = {};  // of the whole model, alike on all ranks
+  bool skipped = false;           // nothing was updated
 };
 
 // One step: a short list of passes and updates of parameter sets. Ordinary training is one pass and one update; others are other values.

@@ -1,5 +1,6 @@
 #include "train/run_json.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -8,17 +9,40 @@ namespace cairn::train {
 namespace {
 
 TEST(RunState, IsReadAsItWasWritten) {
-  const RunState state = parse_run_state(to_json({.step = 3, .tokens = 48, .seconds = 1.5, .seed = 7, .next_sample = 15}), "state.json");
+  const RunState state = parse_run_state(to_json({.step = 3,
+                                                  .tokens = 48,
+                                                  .seconds = 1.5,
+                                                  .seed = 7,
+                                                  .updates_skipped = 2,
+                                                  .rollbacks = 1,
+                                                  .batches_passed = 4,
+                                                  .next_sample = 15}),
+                                         "state.json");
   EXPECT_EQ(state.step, 3);
   EXPECT_EQ(state.tokens, 48);
   EXPECT_EQ(state.seconds, 1.5);
   EXPECT_EQ(state.seed, 7);
+  EXPECT_EQ(state.updates_skipped, 2);
+  EXPECT_EQ(state.rollbacks, 1);
+  EXPECT_EQ(state.batches_passed, 4);
 }
 
 TEST(RunState, NeedsStepAndTokensOnly) {
   const RunState state = parse_run_state(R"({"step": 3, "tokens": 48})", "state.json");
   EXPECT_EQ(state.seconds, 0);
   EXPECT_FALSE(state.seed);
+  EXPECT_EQ(state.batches_passed, 0);
+}
+
+TEST(RunState, RefusesWhatIsNoCount) {
+  for (const char* bad : {"-1", "1.5", "\"many\""}) {
+    try {
+      parse_run_state(fmt::format(R"({{"step": 3, "tokens": 48, "batches_passed": {}}})", bad), "state.json");
+      ADD_FAILURE() << "accepted: " << bad;
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()), fmt::format("state.json: batches_passed = {} is no count", bad));
+    }
+  }
 }
 
 TEST(RunState, IsRefusedWhereItIsNone) {

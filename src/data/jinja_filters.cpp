@@ -38,6 +38,7 @@ Value trim(FilterCall& c) {
 // Jinja's own: words begin after white space, hyphens and opening brackets.
 Value title_words(FilterCall& c) {
   const std::string text = c.text();
+  c.meter.bytes(text.size() * sizeof(std::string_view));
   std::string made;
   bool first = true;
   for (const std::string_view character : characters_of(text)) {
@@ -371,6 +372,7 @@ Value apply_filter(const std::string& name, const Value& input, const CallArgume
     meter.fail_unknown("filter", name, names);
   }
   const std::string called = "filter '" + name + "'";
+  if (input.is_text()) meter.step(static_cast<int64_t>(input.text().size()) / 32);
   ArgumentReader take(called, arguments, meter);
   FilterCall call{input, arguments, take, meter};
   Value value = known->run(call);

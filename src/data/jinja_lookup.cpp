@@ -17,7 +17,9 @@ void refuse_undefined(const Value& value, const std::string& part, Meter& meter)
   if (value.is_undefined()) meter.fail("{} is undefined and has no '{}'", value.undefined_name(), part);
 }
 
-std::string part_name(const Value& value, const std::string& part) { return fmt::format("'{}' of a {}", part, type_name(value)); }
+std::string part_name(const Value& value, const std::string& part) {
+  return fmt::format("'{}' of a {}", part.substr(0, 100), type_name(value));
+}
 
 std::optional<Value> own_attribute(const Value& value, const std::string& name) {
   if (value.is<SharedNamespace>()) {
@@ -34,7 +36,7 @@ std::optional<Value> own_attribute(const Value& value, const std::string& name) 
 
 std::optional<Value> own_item(const Value& value, const Value& key, Meter& meter) {
   if (value.is_dict()) {
-    meter.step(static_cast<int64_t>(value.dict().entries.size()) / 8);
+    meter.step(static_cast<int64_t>(value.dict().entries.size() / 8 + (key.is_text() ? key.text().size() / 32 : 0)));
     const Value* found = key.is_text() ? find(value.dict(), key.text()) : find(value.dict(), key, meter);
     if (found != nullptr) return *found;
     return std::nullopt;
@@ -46,22 +48,27 @@ std::optional<Value> own_item(const Value& value, const Value& key, Meter& meter
   const int64_t index = key.integer() < 0 ? key.integer() + count : key.integer();
   if (index < 0 || index >= count) return std::nullopt;
   if (value.is_list()) return value.list().items[static_cast<size_t>(index)];
-  const std::string_view character = characters_of(value.text())[static_cast<size_t>(index)];
-  return Value(std::string(character));
+  const std::string_view rest = std::string_view(value.text()).substr(byte_of_character(value.text(), index));
+  return Value(std::string(rest.substr(0, byte_of_character(rest, 1))));
 }
 
-// Python's slice.indices: which items, in which order.
-std::vector<int64_t> indices(const Slice& slice, int64_t count, Meter& meter) {
+// Python's slice.indices: the first index, and the one at which it ends.
+std::pair<int64_t, int64_t> bounds(const Slice& slice, int64_t count) {
   const int64_t stride = slice.stride.value_or(1);
-  if (stride == 0) meter.fail("a slice has the step 0");
   const int64_t lowest = stride > 0 ? 0 : -1;
   const int64_t highest = stride > 0 ? count : count - 1;
   const auto bound = [&](std::optional<int64_t> given, int64_t otherwise) {
     if (!given) return otherwise;
     return std::clamp(*given < 0 ? *given + count : *given, lowest, highest);
   };
-  const int64_t first = bound(slice.first, stride > 0 ? lowest : highest);
-  const int64_t last = bound(slice.last, stride > 0 ? highest : lowest);
+  return {bound(slice.first, stride > 0 ? lowest : highest), bound(slice.last, stride > 0 ? highest : lowest)};
+}
+
+// Which items, in which order.
+std::vector<int64_t> indices(const Slice& slice, int64_t count, Meter& meter) {
+  const int64_t stride = slice.stride.value_or(1);
+  if (stride == 0) meter.fail("a slice has the step 0");
+  const auto [first, last] = bounds(slice, count);
   std::vector<int64_t> taken;
   for (int64_t i = first; stride > 0 ? i < last : i > last;) {
     taken.push_back(i);
@@ -108,7 +115,16 @@ Value get_path(const Value& value, const Value& path, Meter& meter) {
 Value get_slice(const Value& value, const Slice& slice, Meter& meter) {
   refuse_undefined(value, "slice", meter);
   if (value.is_text()) {
-    meter.step(static_cast<int64_t>(value.text().size()) / 8);
+    const std::string& text = value.text();
+    meter.step(static_cast<int64_t>(text.size()) / 8);
+    if (slice.stride.value_or(1) == 1) {
+      const int64_t count = character_count(text);
+      const auto [first, last] = bounds(slice, count);
+      if (first >= last) return Value(std::string());
+      const size_t begin = byte_of_character(text, first);
+      return make_text(text.substr(begin, byte_of_character(std::string_view(text).substr(begin), last - first)), meter);
+    }
+    meter.bytes(text.size() * sizeof(std::string_view));
     const auto characters = characters_of(value.text());
     std::string made;
     for (const int64_t i : indices(slice, static_cast<int64_t>(characters.size()), meter)) made += characters[static_cast<size_t>(i)];

@@ -1,6 +1,8 @@
 // The variable `loop` inside a for.
 #pragma once
 #include <cstdint>
+#include <optional>
+#include <string>
 
 #include "data/jinja_value.h"
 
@@ -8,9 +10,9 @@ namespace cairn::data::jinja {
 
 struct Loop {
   Values items;
-  int64_t index = 0;                                         // from 0
-  int depth = 1;                                             // of loops around it, itself included
-  mutable std::optional<Value> last_changed = std::nullopt;  // what loop.changed() was last given
+  int64_t index = 0;                                               // from 0
+  int depth = 1;                                                   // of loops around it, itself included
+  mutable std::optional<std::string> last_changed = std::nullopt;  // what loop.changed() was last given
 };
 
 // loop.index and its fellows; undefined where there is no such attribute.

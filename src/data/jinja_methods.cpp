@@ -42,7 +42,7 @@ Value split_text(MethodCall& call, bool from_right) {
   const auto separator = call.take.take("sep");
   const int64_t splits = call.take.integer_or("maxsplit", -1);
   const std::string& text = call.self.text();
-  call.meter.step(static_cast<int64_t>(text.size()) / 8);
+  call.meter.bytes(text.size() * 8);  // of views into it, at worst
   if (!separator || separator->is_none()) return texts(split_words(text, splits, from_right), call.meter);
   if (!separator->is_text() || separator->text().empty()) call.meter.fail("split takes a string that is not empty as its separator");
   return texts(split_at(text, separator->text(), splits, from_right), call.meter);
@@ -117,7 +117,11 @@ constexpr auto kTextMethods = std::to_array<Known>({
     {"rstrip", [](MethodCall& c) { return strip_ends(c, {.left = false, .right = true}); }},
     {"split", [](MethodCall& c) { return split_text(c, false); }},
     {"rsplit", [](MethodCall& c) { return split_text(c, true); }},
-    {"splitlines", [](MethodCall& c) { return texts(split_lines(c.self.text(), c.take.flag("keepends")), c.meter); }},
+    {"splitlines",
+     [](MethodCall& c) {
+       c.meter.bytes(c.self.text().size() * 8);
+       return texts(split_lines(c.self.text(), c.take.flag("keepends")), c.meter);
+     }},
     {"startswith", [](MethodCall& c) { return Value(any_of(c, begins)); }},
     {"endswith", [](MethodCall& c) { return Value(any_of(c, ends)); }},
     {"replace",
@@ -135,6 +139,7 @@ constexpr auto kTextMethods = std::to_array<Known>({
     {"count",
      [](MethodCall& c) {
        const std::string part = c.take.text("sub");
+       c.meter.bytes(c.self.text().size() * sizeof(size_t) / (part.size() + 1));
        if (part.empty()) return Value(character_count(c.self.text()) + 1);
        return Value(static_cast<int64_t>(find_all(c.self.text(), part, -1).size()));
      }},
@@ -195,9 +200,9 @@ Value call_loop_method(const Loop& loop, const std::string& name, const CallArgu
     if (arguments.positional.empty()) meter.fail("loop.cycle needs something to go round in");
     return arguments.positional[static_cast<size_t>(loop.index) % arguments.positional.size()];
   }
-  const Value now = make_list(arguments.positional, meter, List::Form::tuple);
-  const bool changed = !loop.last_changed || !equal(*loop.last_changed, now, meter);
-  loop.last_changed = now;
+  std::string now = to_text(make_list(arguments.positional, meter, List::Form::tuple), meter);  // no value: it might hold the loop
+  const bool changed = loop.last_changed != now;
+  loop.last_changed = std::move(now);
   return changed;
 }
 
@@ -208,6 +213,7 @@ bool has_method(const Value& value, const std::string& name) { return find_metho
 Value call_method(const Method& method, const CallArguments& arguments, Meter& meter) {
   if (method.self.is<SharedLoopValue>()) return call_loop_method(*method.self.as<SharedLoopValue>(), method.name, arguments, meter);
   const std::string called = fmt::format("{}.{}", type_name(method.self), method.name);
+  if (method.self.is_text()) meter.step(static_cast<int64_t>(method.self.text().size()) / 32);
   ArgumentReader take(called, arguments, meter);
   MethodCall call{method.self, take, meter};
   Value value = find_method(method.self, method.name)->run(call);

@@ -203,11 +203,13 @@ bool contains(const Value& whole, const Value& part, Meter& meter) {
 Value replace_text(std::string_view text, std::string_view old, std::string_view with, int64_t count, Meter& meter) {
   std::vector<size_t> places;
   if (old.empty()) {  // Python puts the new text around every character
+    meter.bytes(text.size() * sizeof(size_t));
     for (size_t at = 0; at <= text.size() && (count < 0 || static_cast<int64_t>(places.size()) < count);) {
       places.push_back(at);
       at += at < text.size() ? characters_of(text.substr(at, 4))[0].size() : 1;
     }
   } else {
+    meter.bytes(text.size() / old.size() * sizeof(size_t));
     meter.step(static_cast<int64_t>(text.size()) / 64);
     places = find_all(text, old, count);
   }

@@ -95,6 +95,7 @@ bool apply_test(const std::string& name, const Value& value, const CallArguments
     meter.fail_unknown("test", name, names);
   }
   const std::string called = "test '" + name + "'";
+  if (value.is_text()) meter.step(static_cast<int64_t>(value.text().size()) / 32);
   ArgumentReader take(called, arguments, meter);
   TestCall call{value, take, meter};
   const bool holds = known->holds(call);

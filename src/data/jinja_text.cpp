@@ -70,6 +70,12 @@ int64_t character_count(std::string_view text) {
   return count;
 }
 
+size_t byte_of_character(std::string_view text, int64_t index) {
+  size_t at = 0;
+  for (; index > 0 && at < text.size(); --index) at += character_at(text, at).bytes;
+  return at;
+}
+
 bool is_space(uint32_t code) {
   return (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85 || code == 0xA0 || code == 0x1680 ||
          (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000;

@@ -10,6 +10,7 @@ namespace cairn::data::jinja {
 
 std::vector<std::string_view> characters_of(std::string_view text);
 int64_t character_count(std::string_view text);
+size_t byte_of_character(std::string_view text, int64_t index);  // where it begins; the end, where there are not so many
 
 // What str.isspace says, which is what strip, split and the whitespace control of tags go by.
 bool is_space(uint32_t code);

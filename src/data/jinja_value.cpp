@@ -76,7 +76,7 @@ Value make_dict(std::vector<Entry> entries, Meter& meter) {
 }
 
 Value make_text(std::string text, Meter& meter) {
-  meter.bytes(text.size());
+  meter.bytes(text.size() + sizeof(std::string));
   return Value(std::move(text));
 }
 
@@ -174,6 +174,7 @@ Values items_of(const Value& value, Meter& meter) {
     return items;
   }
   if (value.is_text()) {
+    meter.bytes(value.text().size() * sizeof(std::string_view));
     for (const std::string_view character : characters_of(value.text())) {
       meter.bytes(sizeof(Value) + sizeof(std::string));
       items.emplace_back(std::string(character));

@@ -216,6 +216,21 @@ TEST(JinjaBounds, HoldDepthAndSizeOfTheTemplate) {
   EXPECT_THAT(refused(std::string((1 << 20) + 1, 'x')), HasSubstr("1048577 bytes, and a template has at most 1048576"));
 }
 
+TEST(JinjaBounds, CountWorkOnLongTexts) {
+  const std::string big = "{% set big = ' ' * 8000000 %}{% for i in range(1000) %}";
+  for (const char* work :
+       {"{% set x = big.strip() %}", "{% set x = big | trim %}", "{% set x = nested[big] %}", "{% set x = big[5] %}",
+        "{% set x = big.count('  ') %}", "{% set x = 'y' in big %}", "{% set x = big == big ~ '' %}", "{% set x = big is lower %}"})
+    EXPECT_THAT(refused(big + work + "{% endfor %}"), HasSubstr("more than")) << work;
+  EXPECT_THAT(refused("{% set x = ('a,' * 60000000).split(',') %}"), HasSubstr("makes more than 256 MB"));
+  EXPECT_THAT(refused("{% set x = ('a' * 60000000)[::2] %}"), HasSubstr("more than"));
+}
+
+TEST(JinjaLoops, SeeWhatChanges) {
+  EXPECT_EQ(rendered("{% for n in [1, 1, 2] %}{{ loop.changed(n) }}{{ loop.cycle('a', 'b') }} {% endfor %}"), "Truea Falseb Truea ");
+  EXPECT_THAT(refused("{% for n in [1] %}{{ loop.changed(loop) }}{% endfor %}"), HasSubstr("a loop has no text"));
+}
+
 TEST(JinjaNamespaces, MayHoldThemselves) {
   EXPECT_EQ(rendered("{% set ns = namespace() %}{% set ns.me = ns %}{{ ns.me.me == ns }}"), "True");
 }

@@ -4,6 +4,7 @@
 namespace cairn::study {
 
 std::vector<BenchRow> bench_collectives(const BenchOptions&, base::Log&);
+std::vector<BenchRow> bench_generate(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_tokenizer(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_train_cpu(const BenchOptions&, base::Log&);
 
@@ -11,6 +12,8 @@ const std::vector<Bench>& benches() {
   static const std::vector<Bench> list{
       {"collectives", "Ranks of one machine against Open MPI and torch.distributed/Gloo: four collectives, 4 KB to 64 MB, 2 and 4 ranks.",
        bench_collectives},
+      {"generate", "Greedy decoding on this CPU against llama.cpp and transformers, same fp32 weights and threads: tokens/s at 1M and 12M.",
+       bench_generate},
       {"tokenizer", "Encoding on one thread against the PyPI package `tokenizers`: three patterns, MB/s; --data FILE for another text.",
        bench_tokenizer},
       {"train-cpu", "Training on this CPU against PyTorch eager: tokens/s, time to the first step, peak memory.", bench_train_cpu}};

@@ -53,20 +53,47 @@ CLI::App* add_key(CLI::App& app, KeyArguments& a) {
   return command;
 }
 
+// How tokens are drawn; the values are checked where they are used.
+void add_sampling(CLI::App* command, model::GenerateOptions& o, int64_t& seed) {
+  const char* drawn = "How tokens are drawn";
+  command->add_option("--temperature", o.sampling.temperature, "0 takes the likeliest token")->capture_default_str()->group(drawn);
+  command->add_option("--top-k", o.sampling.top_k, "Draw from so many of the likeliest; 0: from all")->capture_default_str()->group(drawn);
+  command->add_option("--top-p", o.sampling.top_p, "Draw from the likeliest that together reach this; 1: from all")
+      ->capture_default_str()
+      ->group(drawn);
+  command->add_option("--min-p", o.sampling.min_p, "Draw from what has at least this part of the likeliest one's probability")
+      ->capture_default_str()
+      ->group(drawn);
+  command->add_option("--repetition-penalty", o.sampling.repetition_penalty, "Above 1: what was said already is less likely")
+      ->capture_default_str()
+      ->group(drawn);
+  command->add_option("--seed", seed, "Decides what is drawn")->check(CLI::NonNegativeNumber)->capture_default_str()->group(drawn);
+}
+
 CLI::App* add_generate(CLI::App& app, GenerateArguments& a) {
-  CLI::App* command = app.add_subcommand("generate", "Continue a prompt with a trained model");
-  command->add_option("dir", a.folder, "A run directory or a snapshot")->required();
-  command->add_option("--prompt", a.prompt, "What the text begins with; without it the model begins");
+  CLI::App* command = app.add_subcommand("generate", "Continue prompts with a trained model");
+  command->add_option("dir", a.folder, "A run, a snapshot or a Hugging Face directory")->required();
+  command->add_option("--prompt", a.prompt, "What the text begins with; without it the model begins")->each([&a](const std::string&) {
+    a.prompt_given = true;
+  });
+  command->add_option("--ids", a.ids, "The prompt as token ids: 1,2,3")->delimiter(',');
+  command->add_option("--prompt-file", a.prompt_file, "A file with a prompt on each line; they are continued together");
   command->add_option("--tokens", a.options.tokens, "Most tokens to add")->check(CLI::Range(1, 1 << 24))->capture_default_str();
-  command->add_option("--temperature", a.options.temperature, "0 takes the likeliest token")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command->add_option("--top-k", a.options.top_k, "Draw from so many of the likeliest; 0: from all")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command->add_option("--seed", a.seed, "Decides what is drawn")->check(CLI::NonNegativeNumber)->capture_default_str();
-  command->add_flag("--greedy", a.greedy, "Always the likeliest token");
-  command->add_flag("--json", a.json, "Print ids, text and log-probabilities as JSON");
+  command->add_option("--samples", a.samples, "So many texts for each prompt")->check(CLI::Range(1, 1 << 16))->capture_default_str();
+  command->add_option("--stop", a.stops, "A text that ends the answer, itself left out; may be repeated")->allow_extra_args(false);
+  command->add_flag("--ignore-end", a.ignore_end, "Go on after the token that ends a text");
+  command->add_flag("--json", a.json, "A line of JSON for each text: ids, text, log-probabilities, why it ended");
+  add_sampling(command, a.options, a.seed);
+  command->add_flag("--greedy", a.greedy, "Always the likeliest token")->group("How tokens are drawn");
+  return command;
+}
+
+CLI::App* add_chat(CLI::App& app, ChatArguments& a) {
+  CLI::App* command = app.add_subcommand("chat", "Talk with a model in the terminal");
+  command->add_option("dir", a.folder, "A run, a snapshot or a Hugging Face directory")->required();
+  command->add_option("--system", a.system, "What the model is told before the conversation");
+  command->add_option("--tokens", a.options.tokens, "Most tokens of one answer")->check(CLI::Range(1, 1 << 24))->capture_default_str();
+  add_sampling(command, a.options, a.seed);
   return command;
 }
 
@@ -175,6 +202,7 @@ Commands add_commands(CLI::App& app, Arguments& into) {
   Commands commands;
   commands.emplace_back(add_train(app, into.train), Command::train);
   commands.emplace_back(add_generate(app, into.generate), Command::generate);
+  commands.emplace_back(add_chat(app, into.chat), Command::chat);
   commands.emplace_back(add_tokenize(app, into.tokenize), Command::tokenize);
   commands.emplace_back(add_snapshot(app, into.snapshot), Command::snapshot);
   commands.emplace_back(add_logits(app, into.logits), Command::logits);

@@ -28,10 +28,18 @@ struct KeyArguments {
 };
 
 struct GenerateArguments {
-  std::string folder, prompt;
+  std::string folder, prompt, prompt_file;
+  std::vector<int64_t> ids;
+  std::vector<std::string> stops;
   model::GenerateOptions options;
+  int64_t seed = 1, samples = 1;
+  bool prompt_given = false, greedy = false, json = false, ignore_end = false;
+};
+
+struct ChatArguments {
+  std::string folder, system;
+  model::GenerateOptions options = {.tokens = 1000};
   int64_t seed = 1;
-  bool greedy = false, json = false;
 };
 
 struct TokenizeArguments {
@@ -78,13 +86,14 @@ struct DataArguments {
   std::vector<std::string> sets;
 };
 
-enum class Command { train, generate, tokenize, data, snapshot, logits, key, doctor, version, reference, prove, bench };
+enum class Command { train, generate, chat, tokenize, data, snapshot, logits, key, doctor, version, reference, prove, bench };
 
 // The command that was asked for. Its own struct is filled, the others hold their defaults.
 struct Arguments {
   Command command{};
   TrainArguments train;
   GenerateArguments generate;
+  ChatArguments chat;
   TokenizeArguments tokenize;
   SnapshotArguments snapshot;
   LogitsArguments logits;

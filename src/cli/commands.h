@@ -5,6 +5,7 @@
 namespace cairn::cli {
 
 struct BenchArguments;
+struct ChatArguments;
 struct DataArguments;
 struct GenerateArguments;
 struct KeyArguments;
@@ -21,6 +22,7 @@ int run(int argc, char** argv);
 // Each runs one command and gives the exit code. `command_line` is what ranks are started with again.
 int train_command(const TrainArguments& a, const std::vector<std::string>& command_line);
 int generate_command(const GenerateArguments& a);
+int chat_command(const ChatArguments& a);
 int tokenize_command(const TokenizeArguments& a);
 int snapshot_command(const SnapshotArguments& a);
 int logits_command(const LogitsArguments& a);

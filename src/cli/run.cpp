@@ -23,6 +23,8 @@ int run_command(const Arguments& arguments, const std::vector<std::string>& comm
       return train_command(arguments.train, command_line);
     case Command::generate:
       return generate_command(arguments.generate);
+    case Command::chat:
+      return chat_command(arguments.chat);
     case Command::tokenize:
       return tokenize_command(arguments.tokenize);
     case Command::snapshot:

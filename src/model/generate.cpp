@@ -1,68 +1,209 @@
 #include "model/generate.h"
 
 #include <algorithm>
-#include <cmath>
 
+#include <ATen/core/IListRef.h>
 #include <ATen/core/grad_mode.h>
 
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "mesh/axes.h"
+#include "model/decode_step.h"
 #include "model/model.h"
 
 namespace cairn::model {
 namespace {
 
-// Logits after the last of `ids`, which stand at positions begin, begin + 1, ...
-at::Tensor next_logits(const Model& model, const Weights& weights, Buffers& buffers, Cache& cache, const std::vector<int32_t>& ids,
-                       int64_t begin) {
-  const mesh::Axes alone;
-  const Call call{
-      .weights = weights, .buffers = buffers, .axes = alone, .random = {}, .needs = {false, false}, .slice = {begin}, .cache = &cache};
-  const at::Device device = weights.get({0}).device();
-  Values values;
-  values.put("tokens", at::tensor(ids, at::kInt).to(at::kLong).view({1, -1}).to(device));
-  for (const auto& block : model.blocks()) block->forward(values, nullptr, call);
-  const at::Tensor logits = values.take("logits");
-  return logits.select(1, logits.size(1) - 1).view({-1}).to(at::kCPU, at::kFloat);
-}
+constexpr int64_t kRoomAtFirst = 64;  // tokens beyond the longest prompt that a cache has room for before it grows
 
-int64_t draw(const at::Tensor& log_probabilities, const GenerateOptions& options, uint64_t index) {
-  if (options.temperature == 0) return log_probabilities.argmax().item<int64_t>();
-  const int64_t vocab = log_probabilities.numel();
-  const int64_t k = options.top_k > 0 ? std::min(options.top_k, vocab) : vocab;
-  const auto [best, ids] = log_probabilities.topk(k);
-  const at::Tensor chances = (best.to(at::kDouble) / options.temperature).softmax(0).contiguous();
-  double left = options.random.uniform(index);
-  const double* chance = chances.const_data_ptr<double>();
-  int64_t at = 0;
-  while (at < k - 1 && left >= chance[at]) left -= chance[at++];
-  return ids[at].item<int64_t>();
-}
+// Reads tokens into a cache with one row per sequence, and says what may come next. Sequences need not be equally long.
+class Reader {
+ public:
+  Reader(const Model& model, const Weights& weights, Buffers& buffers, int64_t rows, int64_t length_max)
+      : model_(model), weights_(weights), buffers_(buffers), rows_(rows), length_max_(length_max) {
+    step_ = DecodeStep::make(model, weights, buffers);
+  }
+
+  // All of a prompt into one row; the logits after it.
+  at::Tensor read_prompt(const std::vector<int32_t>& prompt, int64_t row) {
+    make_room(static_cast<int64_t>(prompt.size()));
+    return through_blocks(at::tensor(prompt, at::kInt).to(at::kLong).view({1, -1}), 0, row).view({-1});
+  }
+
+  // The row that has read a prompt gives another what it remembers of it.
+  void copy(int64_t from, int64_t to, int64_t positions) {
+    for (auto& [name, tensor] : cache_.tensors) tensor[to].narrow(0, 0, positions).copy_(tensor[from].narrow(0, 0, positions));
+  }
+
+  // One token for each of some rows; logits [rows, vocab] of them, valid until the next call.
+  at::Tensor read_tokens(std::span<const DecodeStep::Row> rows) {
+    int64_t end = 0;
+    for (const DecodeStep::Row& row : rows) end = std::max(end, row.position + 1);
+    make_room(end);
+    if (!step_) return by_rows(rows);
+    const auto count = static_cast<int64_t>(rows.size());
+    if (!logits_.defined() || logits_.size(0) < count) logits_ = at::empty({count, model_vocab()}, at::kFloat);
+    step_->run(rows, cache_, logits_.mutable_data_ptr<float>());
+    return logits_.narrow(0, 0, count);
+  }
+
+ private:
+  // Keys and values of positions before `end` must fit. A cache doubles, up to the longest that the model reads.
+  void make_room(int64_t end) {
+    if (end <= cache_.capacity) return;
+    const int64_t old = cache_.capacity;
+    cache_.capacity = std::min(length_max_, std::max(end + kRoomAtFirst, 2 * old));
+    for (auto& [name, tensor] : cache_.tensors) {
+      std::vector<int64_t> shape = tensor.sizes().vec();
+      shape[1] = cache_.capacity;
+      const at::Tensor larger = at::empty(shape, tensor.options());
+      larger.narrow(1, 0, old).copy_(tensor);
+      tensor = larger;
+    }
+  }
+
+  // The model's own blocks over one row of the cache; of the positions only the last one's logits are wanted.
+  at::Tensor through_blocks(const at::Tensor& tokens, int64_t begin, int64_t row) {
+    Cache one{.capacity = cache_.capacity, .tensors = {}};
+    for (const auto& [name, tensor] : cache_.tensors) one.tensors[name] = tensor.narrow(0, row, 1);
+    const mesh::Axes alone;
+    const Call call{
+        .weights = weights_, .buffers = buffers_, .axes = alone, .random = {}, .needs = {false, false}, .slice = {begin}, .cache = &one};
+    Values values;
+    values.put("tokens", tokens.to(weights_.get({0}).device()));
+    for (const auto& block : model_.blocks()) {
+      if (block == model_.blocks().back()) {
+        const std::string& reads = block->card().reads.front();
+        const at::Tensor hidden = values.take(reads);
+        values.put(reads, hidden.narrow(1, hidden.size(1) - 1, 1).contiguous());
+      }
+      block->forward(values, nullptr, call);
+    }
+    if (cache_.tensors.empty()) adopt(one, row);
+    return values.take("logits").to(at::kCPU, at::kFloat);  // [1, 1, vocab]
+  }
+
+  // The first prompt shows what a row of the cache looks like.
+  void adopt(const Cache& one, int64_t row) {
+    for (const auto& [name, tensor] : one.tensors) {
+      std::vector<int64_t> shape = tensor.sizes().vec();
+      shape[0] = rows_;
+      at::Tensor all = at::empty(shape, tensor.options());
+      all.narrow(0, row, 1).copy_(tensor);
+      cache_.tensors[name] = all;
+    }
+  }
+
+  at::Tensor by_rows(std::span<const DecodeStep::Row> rows) {
+    std::vector<at::Tensor> logits;
+    for (const DecodeStep::Row& row : rows)
+      logits.push_back(through_blocks(at::full({1, 1}, row.token, at::kLong), row.position, row.cache_row).view({1, -1}));
+    return at::cat(logits);
+  }
+
+  int64_t model_vocab() const { return weights_.get({0}).size(0); }  // a decoder's first parameter is its table
+
+  const Model& model_;
+  const Weights& weights_;
+  Buffers& buffers_;
+  int64_t rows_, length_max_;
+  std::unique_ptr<DecodeStep> step_;
+  Cache cache_;
+  at::Tensor logits_;
+};
+
+// One text being written.
+struct Text {
+  int64_t index;
+  const Request& request;
+  std::vector<int32_t> all;  // prompt and answer
+  Generated result = {};
+
+  int64_t position() const { return static_cast<int64_t>(all.size()) - 1; }  // of its last token
+};
+
+class Writer {
+ public:
+  Writer(const GenerateOptions& options, const OnToken& on_token) : options_(options), on_token_(on_token), chooser_(options.sampling) {}
+
+  // Draws the next token of a text. False: it ends, for the reason its result gives.
+  bool extend(Text& text, std::span<const float> logits) {
+    const auto drawn = static_cast<int64_t>(text.result.ids.size());
+    const Chooser::Choice choice = chooser_.choose(logits, text.all, text.request.random.uniform(static_cast<uint64_t>(drawn)));
+    const auto end = [&](Ended why) {
+      text.result.ended = why;
+      return false;
+    };
+    if (std::find(options_.stops.begin(), options_.stops.end(), choice.id) != options_.stops.end()) return end(Ended::stop_token);
+    text.all.push_back(choice.id);
+    text.result.ids.push_back(choice.id);
+    text.result.log_probabilities.push_back(choice.log_probability);
+    if (on_token_ && !on_token_(text.index, choice.id)) return end(Ended::stop_text);
+    if (drawn + 1 == options_.tokens) return end(Ended::tokens);
+    if (static_cast<int64_t>(text.all.size()) == options_.length_max) return end(Ended::context);
+    return true;
+  }
+
+ private:
+  const GenerateOptions& options_;
+  const OnToken& on_token_;
+  Chooser chooser_;
+};
+
+std::span<const float> row_of(const at::Tensor& logits) { return {logits.const_data_ptr<float>(), static_cast<size_t>(logits.numel())}; }
 
 }  // namespace
 
-Generated generate(const Model& model, const Weights& weights, Buffers& buffers, const std::vector<int32_t>& prompt,
-                   const GenerateOptions& options) {
-  CAIRN_CHECK(!prompt.empty(), "an empty prompt");
-  at::NoGradGuard no_grad;
-  Generated result;
-  const auto begin = static_cast<int64_t>(prompt.size());
-  const int64_t room = std::min(options.tokens, options.length_max - begin);
-  if (room <= 0) return result;
-  Cache cache{.capacity = begin + room, .tensors = {}};
-  at::Tensor logits = next_logits(model, weights, buffers, cache, prompt, 0);
-  while (true) {
-    const at::Tensor log_probabilities = logits.log_softmax(0);
-    const auto drawn = static_cast<uint64_t>(result.ids.size());
-    const auto id = static_cast<int32_t>(draw(log_probabilities, options, drawn));
-    if (id == options.stop) break;
-    result.ids.push_back(id);
-    result.log_probabilities.push_back(log_probabilities[id].item<float>());
-    if (static_cast<int64_t>(result.ids.size()) == room) break;
-    logits = next_logits(model, weights, buffers, cache, {id}, begin + static_cast<int64_t>(drawn));
+std::string name(Ended ended) {
+  switch (ended) {
+    case Ended::tokens:
+      return "tokens";
+    case Ended::stop_token:
+      return "end_of_text";
+    case Ended::stop_text:
+      return "stop";
+    case Ended::context:
+      return "context";
   }
-  return result;
+  CAIRN_CHECK(false, "end {}", static_cast<int>(ended));
+}
+
+std::vector<Generated> generate(const Model& model, const Weights& weights, Buffers& buffers, std::span<const Request> requests,
+                                const GenerateOptions& options, const OnToken& on_token) {
+  check(options.sampling);
+  at::NoGradGuard no_grad;
+  std::vector<Text> texts;
+  std::vector<size_t> writing;  // which texts go on
+  Reader reader(model, weights, buffers, static_cast<int64_t>(requests.size()), options.length_max);
+  Writer writer(options, on_token);
+  at::Tensor logits;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const std::vector<int32_t>& prompt = requests[i].prompt;
+    CAIRN_CHECK(!prompt.empty(), "an empty prompt");
+    if (static_cast<int64_t>(prompt.size()) >= options.length_max)
+      base::fail_input("a prompt of {} tokens leaves no room for an answer: the model reads at most {}", prompt.size(), options.length_max);
+    const bool shared = i > 0 && prompt == requests[i - 1].prompt;
+    if (shared)
+      reader.copy(static_cast<int64_t>(i) - 1, static_cast<int64_t>(i), static_cast<int64_t>(prompt.size()));
+    else
+      logits = reader.read_prompt(prompt, static_cast<int64_t>(i));
+    texts.push_back({static_cast<int64_t>(i), requests[i], prompt});
+    if (options.tokens > 0 && writer.extend(texts.back(), row_of(logits))) writing.push_back(i);
+  }
+  std::vector<DecodeStep::Row> rows;
+  std::vector<size_t> still;
+  while (!writing.empty()) {
+    rows.clear(), still.clear();
+    for (size_t i : writing) rows.push_back({texts[i].all.back(), texts[i].position(), static_cast<int64_t>(i)});
+    const at::Tensor all = reader.read_tokens(rows);
+    const auto vocab = static_cast<size_t>(all.size(1));
+    for (size_t r = 0; r < writing.size(); ++r)
+      if (writer.extend(texts[writing[r]], {all.const_data_ptr<float>() + r * vocab, vocab})) still.push_back(writing[r]);
+    std::swap(writing, still);
+  }
+  std::vector<Generated> results;
+  for (Text& text : texts) results.push_back(std::move(text.result));
+  return results;
 }
 
 }  // namespace cairn::model

@@ -69,17 +69,6 @@ TEST(TrainCommand, ADryRunWritesNothing) {
   EXPECT_FALSE(std::filesystem::exists(scratch / "runs"));
 }
 
-TEST(TrainCommand, GenerateContinuesAPromptFromARun) {
-  const harness::ScratchFolder scratch;
-  ASSERT_EQ(cairn(scratch, tiny({"train", "--out", "run", "--set", "train.steps=3"})).code, 0);
-  const Outcome outcome = cairn(scratch, {"generate", "run", "--prompt", "One", "--tokens", "5", "--greedy", "--json"});
-  ASSERT_EQ(outcome.code, 0) << outcome.output;
-  const base::Json json = base::parse_json(outcome.output);
-  EXPECT_LE(json["ids"].size(), 5u);
-  EXPECT_EQ(json["ids"].size(), json["log_probabilities"].size());
-  EXPECT_EQ(cairn(scratch, {"generate", "run", "--prompt", "One", "--tokens", "5", "--greedy", "--json"}).output, outcome.output);
-}
-
 TEST(TrainCommand, TheReferencePageIsWhatTheProgramPrints) {
   const harness::ScratchFolder scratch;
   std::ifstream page(std::string(CAIRN_SOURCE_DIR) + "/docs/recipe.md");

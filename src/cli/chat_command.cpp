@@ -1,0 +1,110 @@
+// `cairn chat`: a conversation with a model in the terminal.
+#include <cstdio>
+#include <iostream>
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/terminal.h"
+#include "cli/arguments.h"
+#include "cli/chat_prompt.h"
+#include "cli/commands.h"
+#include "cli/environment.h"
+#include "cli/growing_text.h"
+#include "cli/language_model.h"
+#include "model/generate.h"
+
+namespace cairn::cli {
+namespace {
+
+void show(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+// What was said so far, and how the model answers it.
+class Conversation {
+ public:
+  Conversation(const ChatArguments& a, LanguageModel& model, ChatRenderer render) : a_(a), model_(model), render_(std::move(render)) {
+    reset();
+  }
+
+  void reset() {
+    messages_.clear();
+    if (!a_.system.empty()) messages_.push_back({"system", a_.system});
+  }
+
+  void answer(const std::string& said) {
+    messages_.push_back({"user", said});
+    const model::Request request{fitting_prompt(), base::Random(static_cast<uint64_t>(a_.seed)).for_purpose("chat").for_index(answers_++)};
+    model::GenerateOptions options = a_.options;
+    options.length_max = model_.shape.length;
+    options.stops = model_.stops;
+    for (const char* end : {kChatmlEnd, "<|eot_id|>"})  // ends of a turn, where config.json may name only the end of a document
+      if (const auto id = model_.tokenizer->id_of(end)) options.stops.push_back(*id);
+    GrowingText text({kChatmlEnd});
+    const auto heard = [&](int64_t, int32_t id) {
+      show(base::printable(text.add(model_.tokenizer->piece(id))));
+      return !text.stopped();
+    };
+    const model::Generated written = model::generate(*model_.model, *model_.weights, model_.buffers, {&request, 1}, options, heard)[0];
+    show(base::printable(text.rest()) + "\n");
+    if (written.ended == model::Ended::context) show("(the model's context is full here)\n");
+    messages_.push_back({"assistant", text.text()});
+  }
+
+ private:
+  // The oldest exchanges are left out where the whole no longer fits.
+  std::vector<int32_t> fitting_prompt() {
+    const size_t kept = a_.system.empty() ? 0 : 1;
+    while (true) {
+      const std::vector<int32_t> ids = model_.tokenizer->encode(render_(messages_));
+      if (static_cast<int64_t>(ids.size()) < model_.shape.length) return ids;
+      if (messages_.size() <= kept + 1) {
+        messages_.pop_back();
+        base::fail_input("that is {} tokens, and the model reads at most {}, its answer included", ids.size(), model_.shape.length);
+      }
+      messages_.erase(messages_.begin() + static_cast<int64_t>(kept), messages_.begin() + static_cast<int64_t>(kept) + 2);
+    }
+  }
+
+  const ChatArguments& a_;
+  LanguageModel& model_;
+  ChatRenderer render_;
+  std::vector<ChatMessage> messages_;
+  uint64_t answers_ = 0;
+};
+
+}  // namespace
+
+int chat_command(const ChatArguments& a) {
+  auto terminal = std::make_shared<base::Terminal>();
+  base::Log log({.level = base::Level::warn, .terminal = terminal, .file = {}});
+  check(a.options.sampling);
+  at::set_num_threads(processors());
+  LanguageModel model = open_language_model(a.folder, log);
+  model.words("chat");
+  Conversation conversation(a, model, chat_renderer(model.path));
+  if (terminal->live()) terminal->line("/reset begins anew, /quit (or the end of input) ends");
+  for (std::string said; show(terminal->live() ? "> " : ""), std::getline(std::cin, said);) {
+    if (said == "/quit") break;
+    if (said == "/reset") {
+      conversation.reset();
+      terminal->line("(a new conversation)");
+    } else if (said.starts_with("/")) {
+      terminal->line(fmt::format("no command {}: there are /reset and /quit", base::printable(said)));
+    } else if (!said.empty()) {
+      try {
+        conversation.answer(said);
+      } catch (const Error& error) {
+        if (error.kind() != Error::Kind::bad_input) throw;
+        terminal->line(fmt::format("({})", error.what()));
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace cairn::cli

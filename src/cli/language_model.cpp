@@ -1,0 +1,87 @@
+#include "cli/language_model.h"
+
+#include <filesystem>
+#include <optional>
+
+#include "base/check.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "data/open_tokenizer.h"
+#include "kernels/aten.h"
+#include "model/decoder.h"
+#include "snapshot/manifest.h"
+#include "snapshot/pretrained.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr int kDepthMax = 32;
+
+std::vector<int64_t> eos_of(const snapshot::Pretrained& opened) {
+  const auto text = opened.texts.find("generation_config.json");
+  if (text == opened.texts.end()) return opened.shape.tokens.eos;
+  const base::Json config = base::parse_json_guarded(text->second, kDepthMax).value;
+  if (!config.is_object()) base::fail_input("{}/generation_config.json: not a JSON object", opened.path);
+  const auto eos = config.find("eos_token_id");
+  if (eos == config.end() || eos->is_null()) return opened.shape.tokens.eos;
+  std::vector<int64_t> ids;
+  for (const base::Json& one : eos->is_array() ? *eos : base::Json::array({*eos})) {
+    if (!one.is_number_integer() || one.get<int64_t>() < 0)
+      base::fail_input("{}/generation_config.json: eos_token_id must be a token id or a list of them", opened.path);
+    ids.push_back(one.get<int64_t>());
+  }
+  return ids;
+}
+
+bool has_tokenizer(const snapshot::Pretrained& opened) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"})
+    if (opened.texts.contains(name)) return true;
+  return false;
+}
+
+std::optional<int32_t> end_of_text(const data::Tokenizer& tokenizer) {
+  try {
+    return tokenizer.end_of_text();
+  } catch (const Error&) {  // one without such a token
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+const data::Tokenizer& LanguageModel::words(std::string_view option) const {
+  if (!tokenizer) base::fail_input("{}: {} has no tokenizer.json; give token ids (--ids 1,2,3)", option, path);
+  return *tokenizer;
+}
+
+std::vector<int32_t> LanguageModel::prompt_ids(std::string_view text, std::string_view option) const {
+  const data::Tokenizer& tokens = words(option);
+  std::vector<int32_t> ids = tokens.encode(text, {.add_special = true});
+  std::optional<int32_t> first = shape.tokens.bos ? static_cast<int32_t>(*shape.tokens.bos) : tokens.begin_of_text();
+  if (!first) first = end_of_text(tokens);
+  if (first && (ids.empty() || (trained_here && ids.front() != *first))) ids.insert(ids.begin(), *first);
+  if (ids.empty()) base::fail_input("{}: empty, and this model has no token that begins a text; give one or --ids", option);
+  for (int32_t id : ids)
+    if (id >= shape.vocab)
+      base::fail_input("{}: the tokenizer of {} gives id {}, and the model knows {} of them", option, path, id, shape.vocab);
+  return ids;
+}
+
+LanguageModel open_language_model(const std::string& folder, base::Log& log) {
+  const snapshot::Pretrained opened = snapshot::open_pretrained(folder, log);
+  LanguageModel found;
+  found.path = opened.path;
+  found.shape = opened.shape;
+  found.model = model::make_decoder(opened.shape);
+  found.weights = std::make_unique<model::FlatWeights>(found.model->layout(), at::empty({found.model->elements()}));
+  opened.load_into(found.weights->layout().views(found.weights->flat()));
+  found.buffers = found.model->make_buffers(at::kFloat);
+  found.trained_here = std::filesystem::exists(std::filesystem::path(opened.path) / snapshot::kManifestFile);
+  if (has_tokenizer(opened)) found.tokenizer = data::open_tokenizer(opened.path);
+  for (int64_t id : eos_of(opened)) found.stops.push_back(static_cast<int32_t>(id));
+  if (found.stops.empty() && found.tokenizer)
+    if (const std::optional<int32_t> end = end_of_text(*found.tokenizer)) found.stops.push_back(*end);
+  return found;
+}
+
+}  // namespace cairn::cli

@@ -1,0 +1,37 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/tokenizer.h"
+#include "model/decoder_shape.h"
+#include "model/model.h"
+
+namespace cairn::base {
+class Log;
+}
+
+namespace cairn::cli {
+
+// A directory opened to write texts with: a run, a snapshot or a Hugging Face directory.
+struct LanguageModel {
+  std::string path;
+  model::DecoderShape shape;
+  std::unique_ptr<model::Model> model;
+  std::unique_ptr<model::FlatWeights> weights;
+  model::Buffers buffers;
+  std::unique_ptr<data::Tokenizer> tokenizer;  // null: the directory has none
+  std::vector<int32_t> stops;                  // what ends a text, by generation_config.json, else config.json, else the tokenizer
+  bool trained_here = false;                   // a snapshot of Cairn: documents begin after the end of another
+
+  // Refuses, naming `option`, where there is no tokenizer.
+  const data::Tokenizer& words(std::string_view option) const;
+  // The ids that a text is continued from: with what the tokenizer puts before a text, or here trained, what ends the one before it.
+  std::vector<int32_t> prompt_ids(std::string_view text, std::string_view option) const;
+};
+
+LanguageModel open_language_model(const std::string& folder, base::Log& log);
+
+}  // namespace cairn::cli

@@ -16,7 +16,7 @@ const std::vector<Bench>& benches() {
        bench_generate},
       {"tokenizer", "Encoding on one thread against the PyPI package `tokenizers`: three patterns, MB/s; --data FILE for another text.",
        bench_tokenizer},
-      {"train-cpu", "Training on this CPU against PyTorch eager: tokens/s, time to the first step, peak memory.", bench_train_cpu}};
+      {"train-cpu", "Training on this CPU against PyTorch, eager and compiled: tokens/s, time to the first step, peak memory.", bench_train_cpu}};
   return list;
 }
 

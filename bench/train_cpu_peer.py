@@ -1,4 +1,6 @@
-"""The peer of `cairn bench train-cpu`: the same Llama-style model in PyTorch eager, on the same tokens, with the same batch and optimizer.
+"""The peer of `cairn bench train-cpu`: the same Llama-style model in PyTorch, eager or compiled, on the same tokens, with the same batch and
+optimizer. Samples hold several documents: attention stays within each (a mask), positions begin anew, and no document's first token is
+asked for.
 
 Prints one JSON object: seconds from the start of this process to the start of step 1, and the seconds and loss of each step.
 """
@@ -52,12 +54,12 @@ class Layer(torch.nn.Module):
         self.gate_up = linear(c["embed"], 2 * c["mlp"], 0.02)
         self.down = linear(c["mlp"], c["embed"], small)
 
-    def forward(self, x, cos, sin):
+    def forward(self, x, cos, sin, mask):
         c = self.c
         batch, length, _ = x.shape
         heads = self.qkv(self.norm1(x)).view(batch, length, -1, c["head_dim"]).transpose(1, 2)
         q, k, v = heads.split((c["heads"], c["kv_heads"], c["kv_heads"]), dim=1)
-        mixed = F.scaled_dot_product_attention(rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True, enable_gqa=c["heads"] != c["kv_heads"])
+        mixed = F.scaled_dot_product_attention(rotate(q, cos, sin), rotate(k, cos, sin), v, attn_mask=mask, enable_gqa=c["heads"] != c["kv_heads"])
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
         gate, up = self.gate_up(self.norm2(x)).chunk(2, -1)
         return x + self.down(F.silu(gate) * up)
@@ -74,11 +76,23 @@ class Llama(torch.nn.Module):
         angle = torch.outer(torch.arange(c["length"]).double(), 10000 ** (-torch.arange(0, c["head_dim"], 2).double() / c["head_dim"]))
         self.cos, self.sin = angle.cos().float(), angle.sin().float()
 
-    def forward(self, tokens):
+    def forward(self, tokens, positions, mask):
         x = self.table(tokens)
+        cos, sin = self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
         for layer in self.layers:
-            x = layer(x, self.cos, self.sin)
+            x = layer(x, cos, sin, mask)
         return self.head(self.norm(x))
+
+
+def places(tokens, end_of_text):
+    """Document and position of each token of the samples [batch, length], and who sees whom [batch, 1, length, length]."""
+    begins = torch.zeros_like(tokens)
+    begins[:, 1:] = tokens[:, :-1] == end_of_text
+    documents = begins.cumsum(1)
+    index = torch.arange(tokens.shape[1]).expand_as(tokens)
+    positions = index - torch.where(begins.bool(), index, 0).cummax(1).values
+    causal = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool).tril()
+    return positions, (causal & (documents.unsqueeze(2) == documents.unsqueeze(1))).unsqueeze(1)
 
 
 def main():
@@ -87,6 +101,7 @@ def main():
     torch.manual_seed(1)
     tokens = torch.from_numpy(numpy.fromfile(c["tokens"], dtype=numpy.int32)).long()
     model = Llama(c)
+    run = torch.compile(model) if c["compiled"] else model
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], lr=1e-3, betas=(0.9, 0.95), fused=True)
@@ -98,7 +113,8 @@ def main():
         rows = [order[(step * c["batch"] + i) % windows].item() * c["length"] for i in range(c["batch"])]
         inputs = torch.stack([tokens[r:r + c["length"]] for r in rows])
         targets = torch.stack([tokens[r + 1:r + 1 + c["length"]] for r in rows])
-        loss = F.cross_entropy(model(inputs).view(-1, c["vocab"]), targets.view(-1))
+        targets[inputs == c["end_of_text"]] = -100
+        loss = F.cross_entropy(run(inputs, *places(inputs, c["end_of_text"])).view(-1, c["vocab"]), targets.view(-1))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

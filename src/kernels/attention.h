@@ -22,6 +22,7 @@ struct AttentionOptions {
 
 // Shapes: q, out and their gradients [batch, q_len, heads, head_dim]; k, v and theirs [batch, k_len, kv_heads, head_dim], where
 // heads is a multiple of kv_heads and query head h reads key head h / (heads / kv_heads); lse [batch, heads, q_len], contiguous.
+// With q, k, v in bf16 or fp16, scores and sums are fp32 and so is lse.
 // The last dim is contiguous, other strides are free: q, k, v (and dq, dk, dv) may be slices of one fused buffer.
 
 // Overwrites out and lse, the log of the sum of exp(scale q . k) over seen keys. A query that sees no key: out 0, lse -inf.

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/attention_problem.h"
+#include "kernels/low_precision.h"
 #include "kernels/parallel.h"
 
 namespace cairn::kernels {
@@ -103,6 +104,12 @@ void share_out(const AttentionProblem& p, std::vector<AttentionTask>& tasks, int
 void attention(const at::Tensor& out, const at::Tensor& lse, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                const AttentionOptions& options) {
   check_shapes(q, k, v, options);
+  if (is_low(q)) {
+    const at::Tensor wide = wide_room(out);
+    attention(wide, lse, widened(q), widened(k), widened(v), options);
+    out.copy_(wide);
+    return;
+  }
   if (options.window > 0 || !(fits(out) && fits(q) && fits(k) && fits(v) && lse.is_contiguous() && lse.scalar_type() == at::kFloat))
     return reference::attention(out, lse, q, k, v, options);
   const Documents documents(options);
@@ -125,6 +132,12 @@ void attention_backward(const at::Tensor& dq, const at::Tensor& dk, const at::Te
                         const at::Tensor& k, const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
                         const AttentionOptions& options) {
   check_shapes(q, k, v, options);
+  if (is_low(q)) {
+    const at::Tensor wide_q = wide_room(dq), wide_k = wide_room(dk), wide_v = wide_room(dv);
+    attention_backward(wide_q, wide_k, wide_v, widened(dout), widened(q), widened(k), widened(v), widened(out), lse, options);
+    dq.copy_(wide_q), dk.copy_(wide_k), dv.copy_(wide_v);
+    return;
+  }
   const at::Tensor* all[] = {&dq, &dk, &dv, &dout, &q, &k, &v, &out};
   if (!std::all_of(std::begin(all), std::end(all), [](const at::Tensor* x) { return fits(*x); }) || !lse.is_contiguous() ||
       lse.scalar_type() != at::kFloat || options.window > 0)

@@ -8,7 +8,7 @@ namespace cairn::kernels {
 
 inline constexpr int64_t kIgnoreTarget = -100;  // a row with this target has loss 0 and gradient 0
 
-// logits [rows, vocab], targets [rows] int64, loss and lse [rows].
+// logits [rows, vocab], targets [rows] int64, loss and lse [rows], fp32 also where logits are bf16 or fp16.
 
 // Overwrites loss (lse - logits[target], 0 where ignored) and lse (log of the sum of exp).
 void cross_entropy(const at::Tensor& loss, const at::Tensor& lse, const at::Tensor& logits, const at::Tensor& targets,

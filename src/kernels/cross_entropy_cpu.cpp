@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/cpu_tensor.h"
+#include "kernels/low_precision.h"
 #include "kernels/parallel.h"
 #include "kernels/simd.h"
 
@@ -140,10 +141,28 @@ void run_rows(const Rows& rows, int64_t count) {
                 [&rows](int64_t begin, int64_t end) { run<Body>(&rows, begin, end); });
 }
 
+// Logits of lower precision are widened a stretch of rows at a time, so that fp32 never holds all of them.
+constexpr int64_t kWideFloats = int64_t{1} << 24;
+
+template <class Part>
+void by_stretches(const at::Tensor& logits, const Part& part) {
+  const int64_t rows = logits.size(0), stretch = std::max<int64_t>(1, kWideFloats / std::max<int64_t>(1, logits.size(1)));
+  for (int64_t begin = 0; begin < rows; begin += stretch) part(begin, std::min(stretch, rows - begin));
+}
+
+at::Tensor stretch_of(const at::Tensor& scale, int64_t begin, int64_t count) {
+  return scale.numel() == 1 ? scale : scale.narrow(0, begin, count);
+}
+
 }  // namespace
 
 void cross_entropy(const at::Tensor& loss, const at::Tensor& lse, const at::Tensor& logits, const at::Tensor& targets, int64_t ignore) {
   check(logits, targets, lse);
+  if (is_low(logits))
+    return by_stretches(logits, [&](int64_t begin, int64_t count) {
+      cross_entropy(loss.narrow(0, begin, count), lse.narrow(0, begin, count), widened(logits.narrow(0, begin, count)),
+                    targets.narrow(0, begin, count), ignore);
+    });
   if (!fits(logits, lse, targets) || !all_plain(loss)) return reference::cross_entropy(loss, lse, logits, targets, ignore);
   check_targets(targets, logits.size(1), ignore);
   const Rows rows{loss.mutable_data_ptr<float>(),
@@ -161,6 +180,12 @@ void cross_entropy_backward(const at::Tensor& logits, const at::Tensor& lse, con
                             int64_t ignore) {
   check(logits, targets, lse);
   CAIRN_CHECK(scale.numel() == 1 || scale.numel() == logits.size(0), "{} scales for {} rows", scale.numel(), logits.size(0));
+  if (is_low(logits))
+    return by_stretches(logits, [&](int64_t begin, int64_t count) {
+      const at::Tensor wide = widened(logits.narrow(0, begin, count));
+      cross_entropy_backward(wide, lse.narrow(0, begin, count), targets.narrow(0, begin, count), stretch_of(scale, begin, count), ignore);
+      logits.narrow(0, begin, count).copy_(wide);
+    });
   if (!fits(logits, lse, targets)) return reference::cross_entropy_backward(logits, lse, targets, scale, ignore);
   check_targets(targets, logits.size(1), ignore);
   const at::Tensor factors = scale.to(at::kFloat).contiguous();
@@ -179,6 +204,13 @@ void cross_entropy_and_gradient(const at::Tensor& loss, const at::Tensor& lse, c
                                 const at::Tensor& scale, int64_t ignore) {
   check(logits, targets, lse);
   CAIRN_CHECK(scale.numel() == 1 || scale.numel() == logits.size(0), "{} scales for {} rows", scale.numel(), logits.size(0));
+  if (is_low(logits))
+    return by_stretches(logits, [&](int64_t begin, int64_t count) {
+      const at::Tensor wide = widened(logits.narrow(0, begin, count));
+      cross_entropy_and_gradient(loss.narrow(0, begin, count), lse.narrow(0, begin, count), wide, targets.narrow(0, begin, count),
+                                 stretch_of(scale, begin, count), ignore);
+      logits.narrow(0, begin, count).copy_(wide);
+    });
   if (!fits(logits, lse, targets) || !all_plain(loss)) {
     reference::cross_entropy(loss, lse, logits, targets, ignore);
     return reference::cross_entropy_backward(logits, lse, targets, scale, ignore);

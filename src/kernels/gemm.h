@@ -5,7 +5,8 @@
 namespace cairn::kernels {
 
 // Every tensor is a matrix whose last dim is contiguous; rows may lie apart, so a slice of a fused buffer works, as input and
-// as output. The output comes first and is written in place; it may not overlap an input. rows, in and out may be 0.
+// as output. Inputs may be bf16 or fp16; the output has their precision, or is the fp32 weight gradient. The output comes first and is
+// written in place; it may not overlap an input. rows, in and out may be 0.
 
 // y = x w^T.  y [rows, out] overwritten, x [rows, in], w [out, in].
 void linear(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w);

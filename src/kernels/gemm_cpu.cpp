@@ -8,6 +8,8 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/cpu_tensor.h"
+#include "kernels/low_precision.h"
+#include "kernels/native_bf16.h"
 
 namespace cairn::kernels {
 namespace {
@@ -35,10 +37,19 @@ void check(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w) {
               "a linear layer of weight {} from {} to {}", c10::str(w.sizes()), c10::str(x.sizes()), c10::str(y.sizes()));
 }
 
+// Low precision that this processor does not multiply by itself.
+bool emulated(const at::Tensor& x) { return x.is_cpu() && is_low(x) && !(x.scalar_type() == at::kBFloat16 && has_native_bf16()); }
+
 }  // namespace
 
 void linear(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w) {
   check(y, x, w);
+  if (emulated(x)) {
+    const at::Tensor wide = wide_room(y);
+    linear(wide, widened(x), widened(w));
+    y.copy_(wide);
+    return;
+  }
   Sgemm* sgemm = find_sgemm();
   if (sgemm == nullptr || !fits(y) || !fits(x) || !fits(w)) return reference::linear(y, x, w);
   const int rows = static_cast<int>(x.size(0)), in = static_cast<int>(x.size(1)), out = static_cast<int>(w.size(0));
@@ -50,6 +61,12 @@ void linear(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w) {
 
 void linear_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w, bool accumulate) {
   check(dy, dx, w);
+  if (emulated(dy)) {
+    const at::Tensor wide = accumulate ? widened(dx) : wide_room(dx);
+    linear_input(wide, widened(dy), widened(w), accumulate);
+    dx.copy_(wide);
+    return;
+  }
   Sgemm* sgemm = find_sgemm();
   if (sgemm == nullptr || !fits(dx) || !fits(dy) || !fits(w)) return reference::linear_input(dx, dy, w, accumulate);
   const int rows = static_cast<int>(dx.size(0)), in = static_cast<int>(dx.size(1)), out = static_cast<int>(w.size(0));
@@ -61,6 +78,12 @@ void linear_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& 
 
 void linear_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
   check(dy, x, dw);
+  if (emulated(x)) {
+    const at::Tensor wide = accumulate ? widened(dw) : wide_room(dw);
+    linear_weight(wide, widened(dy), widened(x), accumulate);
+    if (!wide.is_same(dw)) dw.copy_(wide);
+    return;
+  }
   Sgemm* sgemm = find_sgemm();
   if (sgemm == nullptr || !fits(dw) || !fits(dy) || !fits(x)) return reference::linear_weight(dw, dy, x, accumulate);
   const int rows = static_cast<int>(x.size(0)), in = static_cast<int>(x.size(1)), out = static_cast<int>(dw.size(0));

@@ -6,9 +6,19 @@
 namespace cairn::kernels::reference {
 namespace {
 
+// On a GPU sums of low-precision products leave as they are; the CPU's libraries round them to the inputs' precision first.
+at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType into) {
+  return a.is_cuda() && into == at::kFloat ? at::mm(a, b, into) : at::mm(a, b);
+}
+
+// Where the output has the inputs' precision, straight into it.
 void write(const at::Tensor& to, const at::Tensor& a, const at::Tensor& b, bool accumulate) {
-  const at::Tensor product = at::matmul(a, b);
-  accumulate ? to.add_(product) : to.copy_(product);
+  at::Tensor out = to;
+  if (accumulate) {
+    a.scalar_type() == to.scalar_type() ? out.addmm_(a, b) : out.add_(product(a, b, to.scalar_type()));
+  } else {
+    a.scalar_type() == to.scalar_type() ? at::mm_out(out, a, b) : out.copy_(product(a, b, to.scalar_type()));
+  }
 }
 
 }  // namespace

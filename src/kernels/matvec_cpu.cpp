@@ -41,6 +41,15 @@ CAIRN_INLINE float total_of(const Float<W>& v) {
   }
 }
 
+// Fewer than W values, and zeros behind them. Ends of rows are multiplied as the rest is: a scalar loop would leave it to the compiler
+// whether a product is rounded before it is added.
+template <int W>
+CAIRN_INLINE Float<W> load_end(const float* from, int64_t count) {
+  float lanes[W] = {};
+  for (int64_t i = 0; i < count; ++i) lanes[i] = from[i];
+  return load<W>(lanes);
+}
+
 // O outputs of R rows. Two sums per number, so that additions overlap where there are few of them.
 template <int W, int O, int R>
 CAIRN_INLINE void dots(const Product& p, int64_t row, int64_t o) {
@@ -57,12 +66,13 @@ CAIRN_INLINE void dots(const Product& p, int64_t row, int64_t o) {
         odd[a][r] += second * load<W>(x + r * p.x_stride + i + W);
       }
     }
+  for (int64_t i = whole; i < in; i += W)
+    for (int a = 0; a < O; ++a)
+      for (int r = 0; r < R; ++r)
+        even[a][r] +=
+            load_end<W>(w + a * in + i, std::min<int64_t>(W, in - i)) * load_end<W>(x + r * p.x_stride + i, std::min<int64_t>(W, in - i));
   for (int a = 0; a < O; ++a)
-    for (int r = 0; r < R; ++r) {
-      float total = total_of<W>(even[a][r] + odd[a][r]);
-      for (int64_t i = whole; i < in; ++i) total += w[a * in + i] * x[r * p.x_stride + i];
-      p.put(row + r, o + a, total);
-    }
+    for (int r = 0; r < R; ++r) p.put(row + r, o + a, total_of<W>(even[a][r] + odd[a][r]));
 }
 
 template <int R>
@@ -106,12 +116,14 @@ struct ByInput {
     int64_t o = begin;
     for (; o + kTogether * W <= end; o += kTogether * W) strip<W, kTogether, R>(p, row, o);
     for (; o + W <= end; o += W) strip<W, 1, R>(p, row, o);
-    for (; o < end; ++o)
-      for (int r = 0; r < R; ++r) {
-        float total = 0;
-        for (int64_t i = 0; i < p.w->in; ++i) total += p.w->data[i * p.w->out + o] * p.x[(row + r) * p.x_stride + i];
-        p.put(row + r, o, total);
-      }
+    if (o == end) return;
+    for (int r = 0; r < R; ++r) {
+      Float<W> sums = {};
+      for (int64_t i = 0; i < p.w->in; ++i) sums += load_end<W>(p.w->data + i * p.w->out + o, end - o) * p.x[(row + r) * p.x_stride + i];
+      float lanes[W];
+      store<W>(lanes, sums);
+      for (int64_t lane = 0; lane < end - o; ++lane) p.put(row + r, o + lane, lanes[lane]);
+    }
   }
 };
 

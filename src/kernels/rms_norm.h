@@ -5,7 +5,7 @@
 namespace cairn::kernels {
 
 // x, y and their gradients are [..., embed] (all leading dims together are the rows), weight is [embed], rstd is [rows] and
-// holds 1 / sqrt(mean(x^2) + eps), which the gradients need.
+// holds 1 / sqrt(mean(x^2) + eps), which the gradients need. Where x is bf16 or fp16, rstd and dw are fp32.
 
 // Overwrites y and rstd. y may be x.
 void rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& x, const at::Tensor& weight, double eps);

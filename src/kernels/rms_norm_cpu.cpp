@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/cpu_tensor.h"
+#include "kernels/low_precision.h"
 #include "kernels/parallel.h"
 #include "kernels/simd.h"
 
@@ -112,6 +113,10 @@ void check(const at::Tensor& x, const at::Tensor& rstd, int64_t embed) {
 void add_rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& sum, const at::Tensor& x, const at::Tensor& r,
                   const at::Tensor& weight, double eps) {
   check(x, rstd, weight.numel());
+  if (is_low(x)) {
+    sum.copy_(x + r);
+    return rms_norm(y, rstd, sum, weight, eps);
+  }
   if (!all_plain(y, rstd, sum, x, r, weight)) return reference::add_rms_norm(y, rstd, sum, x, r, weight, eps);
   const ForwardRows f{y.mutable_data_ptr<float>(),
                       rstd.mutable_data_ptr<float>(),
@@ -126,6 +131,12 @@ void add_rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor&
 
 void rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& x, const at::Tensor& weight, double eps) {
   check(x, rstd, weight.numel());
+  if (is_low(x)) {
+    const at::Tensor wide = wide_room(y);
+    rms_norm(wide, rstd, widened(x), widened(weight), eps);
+    y.copy_(wide);
+    return;
+  }
   if (!all_plain(y, rstd, x, weight)) return reference::rms_norm(y, rstd, x, weight, eps);
   const ForwardRows f{y.mutable_data_ptr<float>(),
                       rstd.mutable_data_ptr<float>(),
@@ -141,6 +152,12 @@ void rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& x, 
 void rms_norm_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
                     const at::Tensor* add) {
   check(x, rstd, weight.numel());
+  if (is_low(x)) {
+    const at::Tensor wide = wide_room(dx), round = add != nullptr ? widened(*add) : at::Tensor();
+    rms_norm_input(wide, widened(dy), widened(x), widened(weight), rstd, add != nullptr ? &round : nullptr);
+    dx.copy_(wide);
+    return;
+  }
   if (!all_plain(dx, dy, x, weight, rstd) || (add != nullptr && !all_plain(*add)))
     return reference::rms_norm_input(dx, dy, x, weight, rstd, add);
   const BackwardRows b{dx.mutable_data_ptr<float>(),
@@ -155,6 +172,7 @@ void rms_norm_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor
 
 void rms_norm_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd, bool accumulate) {
   check(x, rstd, dw.numel());
+  if (is_low(x)) return rms_norm_weight(dw, widened(dy), widened(x), rstd, accumulate);
   if (!all_plain(dw, dy, x, rstd)) return reference::rms_norm_weight(dw, dy, x, rstd, accumulate);
   if (!accumulate) dw.zero_();
   const BackwardRows b{nullptr,   dy.const_data_ptr<float>(), x.const_data_ptr<float>(), nullptr, rstd.const_data_ptr<float>(), nullptr,

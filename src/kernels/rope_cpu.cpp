@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/cpu_tensor.h"
+#include "kernels/low_precision.h"
 #include "kernels/parallel.h"
 #include "kernels/simd.h"
 
@@ -59,6 +60,12 @@ void rope(const at::Tensor& x, const RopeTable& table, int64_t position, bool in
               c10::str(x.sizes()), c10::str(table.cos.sizes()));
   CAIRN_CHECK(position >= 0 && position + x.size(1) <= table.cos.size(0), "positions {} to {} in a table of {}", position,
               position + x.size(1), table.cos.size(0));
+  if (is_low(x)) {
+    const at::Tensor wide = widened(x);
+    rope(wide, table, position, inverse);
+    x.copy_(wide);
+    return;
+  }
   if (!is_cpu_float(x) || x.stride(3) != 1 || !all_plain(table.cos, table.sin)) return reference::rope(x, table, position, inverse);
   const int64_t half = table.cos.size(1);
   const Rows rows{x.mutable_data_ptr<float>(),

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/cpu_tensor.h"
+#include "kernels/low_precision.h"
 #include "kernels/parallel.h"
 #include "kernels/simd.h"
 
@@ -89,6 +90,12 @@ void check(const at::Tensor& y, const at::Tensor& gate_up) {
 
 void swiglu(const at::Tensor& y, const at::Tensor& gate_up) {
   check(y, gate_up);
+  if (is_low(gate_up)) {
+    const at::Tensor wide = wide_room(y);
+    swiglu(wide, widened(gate_up));
+    y.copy_(wide);
+    return;
+  }
   if (!all_plain(y, gate_up)) return reference::swiglu(y, gate_up);
   const int64_t ff = std::max<int64_t>(1, y.size(-1));
   float* to = y.mutable_data_ptr<float>();
@@ -99,6 +106,13 @@ void swiglu(const at::Tensor& y, const at::Tensor& gate_up) {
 void swiglu_backward(const at::Tensor& dgate_up, const at::Tensor& dy, const at::Tensor& gate_up, const at::Tensor* y) {
   check(dy, gate_up);
   check(dy, dgate_up);
+  if (is_low(gate_up)) {
+    const at::Tensor wide = widened(gate_up), again = y != nullptr ? wide_room(*y) : at::Tensor();
+    swiglu_backward(wide, widened(dy), wide, y != nullptr ? &again : nullptr);
+    dgate_up.copy_(wide);
+    if (y != nullptr) y->copy_(again);
+    return;
+  }
   if (!all_plain(dgate_up, dy, gate_up) || (y != nullptr && !all_plain(*y))) return reference::swiglu_backward(dgate_up, dy, gate_up, y);
   const int64_t ff = std::max<int64_t>(1, dy.size(-1));
   float *to = dgate_up.mutable_data_ptr<float>(), *again = y == nullptr ? nullptr : y->mutable_data_ptr<float>();

@@ -56,12 +56,7 @@ void FlatGradients::contributed(ParamId id) {
 void FlatGradients::outer(ParamId id, const at::Tensor& in, const at::Tensor& dout) {
   at::Tensor gradient = layout_.view(flat_, id);
   const bool accumulate = !fresh(id);
-  if (in.scalar_type() == gradient.scalar_type()) {
-    kernels::linear_weight(gradient, dout, in, accumulate);
-  } else {  // a lower compute precision: the product is taken there, the sum here
-    const at::Tensor product = at::matmul(dout.t(), in);
-    accumulate ? gradient.add_(product) : gradient.copy_(product);
-  }
+  kernels::linear_weight(gradient, dout, in, accumulate);  // a pass of lower precision still adds up here in fp32
   contributed(id);
 }
 

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/attention.h"
+#include "kernels/low_precision.h"
 #include "kernels/rope.h"
 #include "model/decoder_blocks.h"
 #include "model/plain_ops.h"
@@ -94,7 +95,7 @@ class AttentionBlock final : public Block {
     const Remembered seen = call.cache ? remember(heads, places, call) : Remembered{heads.k, heads.v, places.documents};
 
     const at::Tensor mixed = at::empty({batch, length, shape_.heads, shape_.head_dim}, x.options());
-    const at::Tensor lse = at::empty({batch, shape_.heads, length}, x.options());
+    const at::Tensor lse = at::empty({batch, shape_.heads, length}, kernels::is_low(x) ? x.options().dtype(at::kFloat) : x.options());
     kernels::attention(mixed, lse, heads.q, seen.k, seen.v, options(call, length, places.documents, seen.documents));
     const at::Tensor y = at::empty_like(x);
     parts_.out.forward(rows(y), mixed.view({batch * length, -1}), call);

@@ -212,7 +212,7 @@ DecoderShape parse_config(const std::string& text, const std::string& file) {
   const Config config(parsed.value, file);
   const base::Json* type = config.find("model_type");
   const std::vector<std::string> known = family_names();
-  if (!type || !type->is_string() || std::find(known.begin(), known.end(), *type) == known.end())
+  if (!type || !type->is_string() || std::find(known.begin(), known.end(), type->get<std::string>()) == known.end())
     base::fail_input("{}: model_type is {}; Cairn reads {}", file, type ? Config::shown(*type) : "missing", fmt::join(known, ", "));
   DecoderShape shape;
   shape.family = type->get<std::string>();

@@ -4,6 +4,7 @@
 
 #include "kernels/aten.h"
 #include "kernels/gemm.h"
+#include "kernels/low_precision.h"
 
 namespace cairn::model {
 namespace {
@@ -46,7 +47,7 @@ void Linear::weight_gradient(mesh::Gradients& into, const at::Tensor& x, const a
     into.outer(one.b, narrowed(x, one, call).mul_(one.scale), dy.narrow(1, one.begin, one.out));
     into.outer(one.a, x, narrowed_gradient(dy, one, call));
   }
-  if (bias) into.add(*bias, dy.sum(0));
+  if (bias) into.add(*bias, kernels::is_low(dy) ? dy.sum({0}, /*keepdim=*/false, at::kFloat) : dy.sum(0));
   by_input ? into.outer(weight, dy, x) : into.outer(weight, x, dy);
 }
 

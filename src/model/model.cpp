@@ -45,10 +45,10 @@ void materialise(const Model& model, const at::Tensor& flat, const base::Random&
         piece.zero_();
         break;
       case Parameter::Start::normal: {
-        if (piece.is_cpu()) {
+        if (piece.is_cpu() && piece.scalar_type() == at::kFloat) {
           kernels::fill_normal(piece, start.for_name(p.name), 0, p.deviation);
-        } else {  // made on the host, so that every device starts from the same bits
-          const at::Tensor host = at::empty({piece.numel()}, piece.options().device(at::kCPU));
+        } else {  // made on the host in fp32, so that every device and precision starts from the same values
+          const at::Tensor host = at::empty({piece.numel()}, at::kFloat);
           kernels::fill_normal(host, start.for_name(p.name), 0, p.deviation);
           piece.copy_(host);
         }

@@ -4,41 +4,51 @@
 #include <ATen/ops/native_layer_norm_backward.h>
 
 #include "kernels/aten.h"
+#include "kernels/low_precision.h"
 #include "kernels/rms_norm.h"
 #include "model/plain_ops.h"
 
 namespace cairn::model {
+namespace {
+
+// What sums over x are kept in: its own precision, and never less than fp32.
+at::TensorOptions summing(const at::Tensor& x) { return kernels::is_low(x) ? x.options().dtype(at::kFloat) : x.options(); }
+
+}  // namespace
 
 Norm::Result Norm::forward(const at::Tensor& x, const Call& call) const {
   const at::Tensor gain = call.weights.get(weight);
   if (kind == Kind::rms) {
-    const at::Tensor y = at::empty_like(x), rstd = at::empty({x.numel() / x.size(-1)}, x.options());
+    const at::Tensor y = at::empty_like(x), rstd = at::empty({x.numel() / x.size(-1)}, summing(x));
     kernels::rms_norm(y, rstd, x, gain, eps);
     return {y, rstd};
   }
-  const auto [y, mean, rstd] = at::native_layer_norm(x, {x.size(-1)}, gain, call.weights.get(*bias), eps);
-  return {y, at::stack({mean, rstd})};
+  const auto [y, mean, rstd] =
+      at::native_layer_norm(kernels::widened(x), {x.size(-1)}, kernels::widened(gain), kernels::widened(call.weights.get(*bias)), eps);
+  return {y.to(x.scalar_type()), at::stack({mean, rstd})};
 }
 
 void Norm::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics, const Call& call,
                           const at::Tensor* add) const {
   const at::Tensor gain = call.weights.get(weight);
   if (kind == Kind::rms) return kernels::rms_norm_input(dx, dy, x, gain, statistics, add);
-  const auto [gradient, unused, unused_too] = at::native_layer_norm_backward(dy, x, {x.size(-1)}, statistics[0], statistics[1], gain,
-                                                                             call.weights.get(*bias), {true, false, false});
+  const auto [gradient, unused, unused_too] =
+      at::native_layer_norm_backward(kernels::widened(dy), kernels::widened(x), {x.size(-1)}, statistics[0], statistics[1],
+                                     kernels::widened(gain), kernels::widened(call.weights.get(*bias)), {true, false, false});
   dx.copy_(add ? gradient + *add : gradient);
 }
 
 void Norm::weight_gradient(mesh::Gradients& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics,
                            const Call& call) const {
   if (kind == Kind::rms) {
-    const at::Tensor gradient = at::empty({x.size(-1)}, dy.options());
+    const at::Tensor gradient = at::empty({x.size(-1)}, summing(dy));
     kernels::rms_norm_weight(gradient, dy, x, statistics);
     into.add(weight, gradient);
     return;
   }
-  const auto [unused, gain, shift] = at::native_layer_norm_backward(dy, x, {x.size(-1)}, statistics[0], statistics[1],
-                                                                    call.weights.get(weight), call.weights.get(*bias), {false, true, true});
+  const auto [unused, gain, shift] = at::native_layer_norm_backward(kernels::widened(dy), kernels::widened(x), {x.size(-1)}, statistics[0],
+                                                                    statistics[1], kernels::widened(call.weights.get(weight)),
+                                                                    kernels::widened(call.weights.get(*bias)), {false, true, true});
   into.add(*bias, shift);
   into.add(weight, gain);
 }

@@ -15,6 +15,7 @@
 #include "kernels/aten.h"
 #include "mesh/chosen_gradients.h"
 #include "model/trainable.h"
+#include "optim/rounding_optimizer.h"
 #include "train/model_from.h"
 #include "train/restore.h"
 
@@ -43,10 +44,13 @@ data::Opened open_data(comm::World& world, const Settings& settings, const Start
 }
 
 // Buffers for parameters and gradients, one flat piece each; gradients come from the group that will reduce them.
-void place(Engine& engine, comm::Group& replicas, const at::Device& device, const std::vector<bool>& trained) {
+void place(Engine& engine, comm::Group& replicas, const at::Device& device, const std::vector<bool>& trained, const TrainOptions& train) {
   const mesh::FlatLayout whole = engine.model->layout(), layout = mesh::chosen_layout(whole, trained);
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
-  engine.weights = std::make_unique<model::FlatWeights>(whole, at::empty({whole.elements}, options));
+  const auto low = options.dtype(at::kBFloat16);
+  engine.weights = std::make_unique<model::FlatWeights>(whole, at::empty({whole.elements}, train.parameters == "bf16" ? low : options));
+  if (train.precision == "bf16" && train.parameters == "fp32")
+    engine.lowered = std::make_unique<model::FlatWeights>(whole, at::empty({whole.elements}, low));
   at::Tensor gradients;
   if (device.is_cpu()) {
     engine.gradient_memory = replicas.allocate(layout.elements * static_cast<int64_t>(sizeof(float)));
@@ -71,6 +75,7 @@ void place(Engine& engine, comm::Group& replicas, const at::Device& device, cons
 void book(Job& job) {
   const auto add = [&](base::MemoryUse use, int64_t bytes) { job.booked.emplace_back(*job.memory, use, bytes); };
   add(base::MemoryUse::parameters, static_cast<int64_t>(job.engine.weights->flat().nbytes()));
+  if (job.engine.lowered) add(base::MemoryUse::parameters, static_cast<int64_t>(job.engine.lowered->flat().nbytes()));
   add(base::MemoryUse::gradients, static_cast<int64_t>(job.engine.gradients->flat().nbytes()));
   int64_t optimizer = 0;
   for (const mesh::NamedTensor& state : job.engine.optimizer->state()) optimizer += static_cast<int64_t>(state.tensor.nbytes());
@@ -129,6 +134,10 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
     base::fail_input("mesh.dp = {} needs {} ranks and there are {}: pass --nproc {}, or leave mesh.dp at 0", dp, dp, ranks, dp);
   if (settings.train.spike_factor > 0 && settings.train.spike_factor <= 1)
     base::fail_input("train.spike_factor = {}: must be more than 1, or 0 to look for no spikes", settings.train.spike_factor);
+  if (settings.train.parameters == "bf16" && settings.train.precision != "bf16")
+    base::fail_input("train.parameters = bf16 needs train.precision = bf16: passes read the parameters as they are kept");
+  if (settings.train.precision == "bf16" && settings.model.kind == "classifier")
+    base::fail_input("train.precision = bf16: the classifier computes in fp32 only; leave train.precision out");
   parallel::Plan plan;
   plan.mesh.axes = {{"dp", ranks}};
   plan.sync["dp"] = settings.sync.kind;
@@ -177,8 +186,10 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   engine.random = base::Random(static_cast<uint64_t>(s.train.seed)).for_purpose("pass");
   engine.trace = job->trace.get();
   engine.memory = job->memory.get();
-  place(engine, *job->replicas, job->device, model::trainable(*engine.model, s.model.train));
-  engine.optimizer = optim::make_optimizer(s.optim, pieces_of(engine));
+  place(engine, *job->replicas, job->device, model::trainable(*engine.model, s.model.train), s.train);
+  engine.optimizer = s.train.parameters == "bf16"
+                         ? optim::make_rounding_optimizer(s.optim, pieces_of(engine), base::Random(static_cast<uint64_t>(s.train.seed)))
+                         : optim::make_optimizer(s.optim, pieces_of(engine));
   engine.pieces = static_cast<int64_t>(engine.trained_views.size());
   engine.sync = sync::make_sync(s.sync, {*job->replicas, world.alone(), engine.trained_views, engine.gradient_views});
 

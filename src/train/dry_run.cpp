@@ -70,11 +70,15 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   const model::Task task = s.model.from.empty() ? model::make_task(s.model, inputs) : task_from(s.model, inputs);
   const Work work = count(*task.model, length);
   const int64_t elements = task.model->elements(), tokens = s.train.global_batch * length;
-  Footprint f{.parameters = elements * 4,
-              .gradients = elements * 4,
-              .optimizer = optimizer_bytes(s, *task.model),
-              .activations = static_cast<int64_t>(work.saved_elements_per_token * static_cast<double>(plan.micro_batch * length) * 4),
-              .program = kProgramBytes};
+  const bool low = s.train.precision == "bf16", kept_low = s.train.parameters == "bf16";
+  Footprint f{
+      .parameters = elements * (kept_low ? 2
+                                : low    ? 4 + 2
+                                         : 4),
+      .gradients = elements * 4,
+      .optimizer = optimizer_bytes(s, *task.model),
+      .activations = static_cast<int64_t>(work.saved_elements_per_token * static_cast<double>(plan.micro_batch * length) * (low ? 2 : 4)),
+      .program = kProgramBytes};
   const int64_t machine = base::machine_bytes();
   std::string out;
   const auto line = [&](std::string_view name, const std::string& value) { out += fmt::format("  {:<22} {}\n", name, value); };

@@ -22,7 +22,8 @@ namespace cairn::train {
 struct Engine {
   std::unique_ptr<model::Model> model;
   std::unique_ptr<model::Objective> objective;
-  std::unique_ptr<model::FlatWeights> weights;
+  std::unique_ptr<model::FlatWeights> weights;  // as they are kept and updated
+  std::unique_ptr<model::FlatWeights> lowered;  // what passes read instead, where they compute in a lower precision: made anew for each
   model::Buffers buffers;
   mesh::Axes axes;
   std::shared_ptr<void> gradient_memory;  // from the group that reduces them
@@ -42,6 +43,9 @@ struct Engine {
 
 // Where the weight gradients of a pass go.
 mesh::Gradients* sink_of(Engine& engine);
+
+// What a pass reads, as the parameters are now.
+const model::Weights& weights_of_pass(Engine& engine);
 
 // A run of the engine's model over a batch: for its losses only, until it is told where gradients go.
 parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch);

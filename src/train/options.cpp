@@ -18,7 +18,16 @@ base::Schema<TrainOptions> train_schema() {
         "Samples of one pass on one rank; 0 takes the rank's whole share.",
         base::at_least(0),
         {"micro_batch_size", "per_device_train_batch_size"}},
-       {"precision", &O::precision, "Number format of the computation; parameters and sums are fp32.", base::one_of({"fp32"})},
+       {"precision", &O::precision,
+        "Number format of what passes compute and save: fp32 or bf16. Losses, sums of gradients, norms' statistics and the optimizer's "
+        "state "
+        "are fp32 either way.",
+        base::one_of({"fp32", "bf16"})},
+       {"parameters", &O::parameters,
+        "Number format in which parameters are kept and saved: fp32 (master weights, for bf16 passes rounded to a copy), or bf16 without "
+        "any, "
+        "each update rounded up or down at random so that small ones are not lost; needs precision = bf16.",
+        base::one_of({"fp32", "bf16"})},
        {"seed", &O::seed, "Decides starting values and sample order, on any number of ranks.", base::at_least(0)},
        {"on_bad_step", &O::on_bad_step,
         "When the loss or the gradient norm is not finite, or a spike: stop with an error; skip the update; or rollback: go back to the "

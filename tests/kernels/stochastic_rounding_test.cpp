@@ -1,4 +1,4 @@
-#include "optim/stochastic_rounding.h"
+#include "kernels/stochastic_rounding.h"
 
 #include <cmath>
 #include <limits>
@@ -7,9 +7,10 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "kernels/adamw.h"
 #include "kernels/aten.h"
 
-namespace cairn::optim {
+namespace cairn::kernels {
 namespace {
 
 base::Random draws(uint64_t step) { return base::Random(7).for_purpose("rounding").for_name("w").for_index(step); }
@@ -57,5 +58,12 @@ TEST(StochasticRounding, WantsBf16FromFp32) {
   EXPECT_THROW(round_stochastically(at::empty({3}, at::kBFloat16), at::empty({2}, at::kFloat), draws(1), 0), Error);
 }
 
+TEST(StochasticRounding, AGpuRoundsAsTheCpuDoes) {
+  if (!has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  const at::Tensor from = at::randn({100'003}), on_gpu = at::empty({100'003}, at::TensorOptions().dtype(at::kBFloat16).device(at::kCUDA));
+  round_stochastically(on_gpu, from.cuda(), draws(3), 5);
+  EXPECT_TRUE(at::equal(on_gpu.cpu().to(at::kDouble), rounded(from, draws(3), 5)));
+}
+
 }  // namespace
-}  // namespace cairn::optim
+}  // namespace cairn::kernels

@@ -1,0 +1,62 @@
+#include "optim/rounding_optimizer.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/random.h"
+#include "kernels/aten.h"
+#include "kernels/stochastic_rounding.h"
+#include "optim/options.h"
+
+namespace cairn::optim {
+namespace {
+
+class RoundingOptimizer final : public Optimizer {
+ public:
+  RoundingOptimizer(const OptimOptions& options, std::vector<Piece> pieces, const base::Random& random)
+      : random_(random.for_purpose("rounding")) {
+    int64_t largest = 0;
+    for (const Piece& piece : pieces) {
+      CAIRN_CHECK(piece.parameter.scalar_type() == at::kBFloat16 && piece.parameter.is_contiguous(), "{} is not kept in bf16", piece.name);
+      largest = std::max(largest, piece.parameter.numel());
+    }
+    const at::Device device = pieces.empty() ? at::Device(at::kCPU) : pieces[0].parameter.device();
+    const at::Tensor room = at::empty({largest}, at::TensorOptions().dtype(at::kFloat).device(device));
+    for (Piece& piece : pieces) {
+      const at::Tensor wide = room.narrow(0, 0, piece.parameter.numel()).view(piece.parameter.sizes());
+      kept_.push_back({piece.parameter, wide, random_.for_name(piece.name)});
+      piece.parameter = wide;
+    }
+    inner_ = make_optimizer(options, std::move(pieces));
+  }
+
+  Unit unit() const override { return inner_->unit(); }
+  bool waits_for_norm() const override { return inner_->waits_for_norm(); }
+  mesh::NamedTensors state() override { return inner_->state(); }
+
+  void update(int64_t piece, const UpdateFacts& facts) override {
+    const Kept& one = kept_[static_cast<size_t>(piece)];
+    one.wide.copy_(one.parameter);
+    inner_->update(piece, facts);
+    kernels::round_stochastically(one.parameter, one.wide, one.random.for_index(static_cast<uint64_t>(facts.step)), 0);
+  }
+
+ private:
+  struct Kept {
+    at::Tensor parameter;
+    at::Tensor wide;  // all of them in the same memory: one piece is updated at a time
+    base::Random random;
+  };
+
+  base::Random random_;
+  std::vector<Kept> kept_;
+  std::unique_ptr<Optimizer> inner_;
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_rounding_optimizer(const OptimOptions& options, std::vector<Piece> pieces, const base::Random& random) {
+  return std::make_unique<RoundingOptimizer>(options, std::move(pieces), random);
+}
+
+}  // namespace cairn::optim

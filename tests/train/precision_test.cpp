@@ -1,0 +1,108 @@
+// bf16 through the whole loop, with fp32 master weights and without.
+#include <filesystem>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/memory_tags.h"
+#include "base/metrics.h"
+#include "base/stop.h"
+#include "comm/world.h"
+#include "data/subset.h"
+#include "harness/ranks.h"
+#include "harness/scratch_folder.h"
+#include "kernels/aten.h"
+#include "train/build.h"
+#include "train/train.h"
+
+namespace cairn::train {
+namespace {
+
+base::Recipe precision_recipe(const std::string& precision, const std::string& parameters, const std::string& kind = "llama") {
+  return base::Recipe::parse(fmt::format(R"(
+    model = {{kind = "{}", layers = 2, embed = 32, heads = 2, kv_heads = {}, mlp = 48}}
+    data = {{vocab = 260, length = 16, stories_bytes = 20000}}
+    train = {{global_batch = 6, micro_batch = 2, steps = 30, precision = "{}", parameters = "{}"}}
+    optim = {{learning_rate = 0.01, warmup_steps = 4}}
+    snapshot = {{every = 10}}
+    log = {{tensorboard = false, trace = false, samples = 1}}
+    eval = {{every = 10, samples = 4}}
+  )",
+                                         kind, kind == "gpt2" ? 2 : 1, precision, parameters),
+                             "precision.toml");
+}
+
+std::vector<double> losses_of(const base::Recipe& recipe, int ranks, const std::filesystem::path& out, bool resume = false) {
+  const base::Stop never;
+  harness::on_ranks(ranks, [&](comm::World& world) {
+    Start start;
+    start.out = out;
+    start.resume = resume;
+    run(world, recipe, start, {}, never);
+  });
+  std::vector<double> result;
+  for (const base::MetricsRow& row : base::read_metrics(out / "metrics.jsonl")) result.push_back(row.number("loss"));
+  return result;
+}
+
+TEST(Precision, Bf16LearnsAsFp32Does) {
+  const harness::ScratchFolder scratch;
+  for (const std::string kind : {"llama", "qwen3", "gpt2"}) {
+    const std::vector<double> exact = losses_of(precision_recipe("fp32", "fp32", kind), 1, scratch / (kind + "-fp32"));
+    for (const std::string parameters : {"fp32", "bf16"}) {
+      const std::vector<double> low = losses_of(precision_recipe("bf16", parameters, kind), 1, scratch / (kind + "-" + parameters));
+      ASSERT_EQ(low.size(), 30u);
+      EXPECT_NE(low, exact);  // it did compute in another precision
+      EXPECT_NEAR(low[0], exact[0], 0.01) << kind;
+      for (size_t i = 0; i < 30; ++i) EXPECT_NEAR(low[i], exact[i], 0.02 * exact[i]) << kind << " " << parameters << ", step " << i + 1;
+    }
+  }
+}
+
+TEST(Precision, RankCountsAgreeToTheRoundingOfBf16) {
+  const harness::ScratchFolder scratch;
+  for (const std::string parameters : {"fp32", "bf16"}) {
+    const std::vector<double> one = losses_of(precision_recipe("bf16", parameters), 1, scratch / (parameters + "1")),
+                              three = losses_of(precision_recipe("bf16", parameters), 3, scratch / (parameters + "3"));
+    for (size_t i = 0; i < 30; ++i) EXPECT_NEAR(three[i], one[i], 0.01 * one[i]) << parameters << ", step " << i + 1;
+  }
+}
+
+TEST(Precision, ContinuesBitForBitFromASnapshot) {
+  const harness::ScratchFolder scratch;
+  for (const std::string parameters : {"fp32", "bf16"}) {
+    const base::Recipe recipe = precision_recipe("bf16", parameters);
+    const std::vector<double> whole = losses_of(recipe, 2, scratch / parameters);
+    std::filesystem::remove_all(scratch / parameters / "snapshots" / "step-00000030");
+    EXPECT_EQ(losses_of(recipe, 2, scratch / parameters, /*resume=*/true), whole) << parameters;
+  }
+}
+
+TEST(Precision, ParametersTakeTheMemoryTheyShould) {
+  const auto bytes = [](const std::string& precision, const std::string& parameters) {
+    int64_t result = 0;
+    harness::on_ranks(1, [&](comm::World& world) {
+      const auto job = build(world, precision_recipe(precision, parameters), {}, {});
+      result = job->memory->of(base::MemoryUse::parameters).now;
+    });
+    return result;
+  };
+  const int64_t whole = bytes("fp32", "fp32");
+  EXPECT_EQ(bytes("bf16", "fp32"), whole / 2 * 3);
+  EXPECT_EQ(bytes("bf16", "bf16"), whole / 2);
+}
+
+TEST(Precision, WhatCannotBeIsRefused) {
+  const base::Stop never;
+  const auto message = [&](const base::Recipe& recipe) {
+    const harness::Run ended =
+        harness::on_ranks(1, {.expect_errors = true}, [&](comm::World& world) { run(world, recipe, {}, {}, never); });
+    EXPECT_EQ(ended.error_on(0).kind(), Error::Kind::bad_input);
+    return std::string(ended.error_on(0).what());
+  };
+  EXPECT_THAT(message(precision_recipe("fp32", "bf16")), testing::HasSubstr("needs train.precision = bf16"));
+  EXPECT_THAT(message(precision_recipe("bf16", "fp32", "classifier")), testing::HasSubstr("the classifier computes in fp32 only"));
+}
+
+}  // namespace
+}  // namespace cairn::train

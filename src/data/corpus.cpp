@@ -68,13 +68,15 @@ std::vector<std::string_view> without_specials(const std::vector<std::string>& t
   return parts;
 }
 
+constexpr uint64_t kLearningVersion = 2;  // of how texts are read and tokens learned: a change makes cached tokenizers stale
+
 std::unique_ptr<Tokenizer> learn_tokenizer(int64_t vocab, const std::vector<Source>& sources, const SourceTokensOptions& how,
                                            const Cache& cache) {
   const std::vector<std::string> specials = specials_of(sources, how.reading.renderer);
   if (vocab < 256 + static_cast<int64_t>(specials.size()))
     base::fail_input("data.vocab = {}: must be at least {}: 256 bytes and the special tokens {}", vocab, 256 + specials.size(),
                      fmt::join(specials, ", "));
-  uint64_t content = 0;
+  uint64_t content = kLearningVersion;
   for (const Source& source : sources) content = combine({content, content_hash(source, cache)});
   const uint64_t key = combine({content, static_cast<uint64_t>(vocab), static_cast<uint64_t>(kTrainingBytes),
                                 base::checksum(how.reading.identity()), base::checksum(fmt::format("{}", fmt::join(specials, "\n")))});

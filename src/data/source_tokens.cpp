@@ -10,7 +10,7 @@
 namespace cairn::data {
 namespace {
 
-constexpr uint64_t kVersion = 1;  // of what tokenising does: a change makes all cached tokens stale
+constexpr uint64_t kVersion = 2;  // of what tokenising does: a change makes all cached tokens stale
 constexpr int64_t kGroupBytes = 64 << 20;
 
 // Files that share an entry of the cache: neighbours, until they are large enough together.

@@ -42,7 +42,7 @@ class TextReader final : public ChunkReader {
       waiting_.erase(0, taken);
       consumed_ += static_cast<int64_t>(taken);
     }
-    chunk.bytes_read = consumed_;
+    chunk.bytes_read = consumed_ + left_out_;
     if (chunk.pieces.empty() && documents_ == 0)
       base::fail_input("data.path = {}: nothing but {} markers; give a file with text in it", path_, kEndOfText);
     return !chunk.pieces.empty();
@@ -61,11 +61,30 @@ class TextReader final : public ChunkReader {
     waiting_.resize(wanted);
     waiting_.resize(before + file_.read(waiting_.data() + before, wanted - before));
     at_end_ = waiting_.size() < wanted;
+    plain_line_ends(before);
     const std::string_view fresh = std::string_view(waiting_).substr(before);
     if (const size_t nul = fresh.find('\0'); nul != std::string_view::npos)
       base::fail_input("data.path = {}: a binary file (a NUL byte at offset {}); give a plain UTF-8 text file", path_,
-                       consumed_ + static_cast<int64_t>(before + nul));
+                       consumed_ + left_out_ + static_cast<int64_t>(before + nul));
     if (consumed_ == 0 && before == 0) check_head(fresh.substr(0, 1 << 20), path_);
+  }
+
+  // What was read from `begin` on, without a mark of byte order at the file's beginning and with "\n" for every "\r\n".
+  void plain_line_ends(size_t begin) {
+    constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+    const size_t before = waiting_.size();
+    if (consumed_ == 0 && begin == 0 && waiting_.starts_with(kByteOrderMark)) waiting_.erase(0, kByteOrderMark.size());
+    if (char next = 0; !at_end_ && waiting_.ends_with('\r')) {  // the other half may be next
+      at_end_ = file_.read(&next, 1) == 0;
+      if (!at_end_) waiting_.push_back(next);
+    }
+    size_t to = waiting_.find("\r\n", begin);
+    if (to != std::string::npos) {
+      for (size_t from = to; from < waiting_.size(); ++from)
+        if (waiting_[from] != '\r' || from + 1 == waiting_.size() || waiting_[from + 1] != '\n') waiting_[to++] = waiting_[from];
+      waiting_.resize(to);
+    }
+    left_out_ += static_cast<int64_t>(before) - static_cast<int64_t>(waiting_.size());
   }
 
   // Moves whole documents, and what can be cut off an unfinished one, into the chunk; the bytes of `waiting_` that are done with.
@@ -104,7 +123,7 @@ class TextReader final : public ChunkReader {
       base::fail_input(
           "data.path = {}: no place to cut in more than data.line_bytes = {} from offset {} on: no space, or the tokenizer takes documents "
           "only whole; put {} between documents, or raise data.line_bytes",
-          path_, options_.line_bytes, consumed_, kEndOfText);
+          path_, options_.line_bytes, consumed_ + left_out_, kEndOfText);
     return 0;
   }
 
@@ -123,7 +142,8 @@ class TextReader final : public ChunkReader {
   ChunkOptions options_;
   FileBytes file_;
   std::string waiting_;
-  int64_t consumed_ = 0;   // bytes of the file before waiting_
+  int64_t consumed_ = 0;   // bytes of text before waiting_
+  int64_t left_out_ = 0;   // bytes of the file that are no part of the text
   int64_t documents_ = 0;  // pieces so far
   bool at_end_ = false;    // of the file
   bool at_start_ = true;   // of a document

@@ -33,6 +33,18 @@ TEST(TextChunks, GiveTheSameDocumentsForAnyChunkSize) {
   for (const int64_t bytes : {1, 2, 3, 13, 64, 100, 1000}) EXPECT_EQ(read(text, {.chunk_bytes = bytes}), whole) << bytes;
 }
 
+TEST(TextChunks, HaveUnixLineEndsAndNoByteOrderMark) {
+  const std::string text = "\xef\xbb\xbfone\r\n\r\ntwo\r alone\r\r\nthree\n\xef\xbb\xbf\r";
+  for (const int64_t bytes : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1000}) {
+    std::string whole;
+    for (const std::string& part : read(text, {.chunk_bytes = bytes})) whole += part;
+    EXPECT_EQ(whole, "one\n\ntwo\r alone\r\nthree\n\xef\xbb\xbf\r") << bytes;
+  }
+  // A pair that a read of the file divides: the first read takes chunk_bytes + chunk_bytes / 4 + 64 bytes.
+  const std::string divided = std::string(68, 'a') + "\r\nb c";
+  EXPECT_EQ(read(divided, {.chunk_bytes = 4}), Texts{std::string(68, 'a') + "\nb c"});
+}
+
 TEST(TextChunks, HoldOnlyAChunkOfALongDocument) {
   const Scratch scratch;
   std::string text;

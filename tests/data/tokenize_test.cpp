@@ -224,7 +224,7 @@ TEST(Tokenize, CutsNoDocumentOfATokenizerThatTakesThemWhole) {
 TEST(Tokenize, CutsWhereTheTokenizersOwnPatternAllowsIt) {
   const Scratch scratch;
   std::string text;
-  for (int i = 0; i < 5; ++i) text += "one,\n\n two?\n'three'\n\n4567 89\nten\r\n eleven\n";
+  for (int i = 0; i < 5; ++i) text += "one,\n\n two?\n'three'\n\n4567 89\nten\r eleven\n";
   const std::string path = scratch.write("a.txt", text);
   const std::string_view learned = "one,\n one,\n two?\n two?\n";
   for (const WordPattern pattern : {WordPattern::gpt2, WordPattern::llama3, WordPattern::qwen2}) {

@@ -5,12 +5,14 @@ For random small configurations of every family it compares logits both ways:
   in   transformers writes a directory, `cairn logits` reads it;
   out  `cairn snapshot export` writes one from that, transformers reads it and gives the same logits;
   run  `cairn train` starts a model of its own, and transformers opens its snapshot;
+  low  the same weights stored as bf16 and fp16;
+  text greedy tokens of `cairn generate` and of transformers;
   peft an adapter that PEFT writes, merged by `cairn snapshot merge`; one that `cairn train` trains, opened by PEFT.
 
     python3 -m venv venv && venv/bin/pip install torch==2.11.0 transformers==4.57.6 peft==0.21.2
-    venv/bin/python tools/check_families.py --cairn build/cairn [--seeds 3] [--tolerance 1e-4]
+    venv/bin/python tools/check_families.py --cairn build/cairn [--seeds 3] [--tolerance 1e-4] [--table]
 
-Exits with 1 if a difference is above the tolerance. Prints one line a case.
+Exits with 1 if a difference is above the tolerance or a token differs. Prints one line a case, with --table the table of docs/models.md.
 """
 import argparse
 import json
@@ -108,6 +110,27 @@ def opened(folder):
     return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
 
 
+def check_stored_low(program, model, ids, folder, dtype):
+    """A file of lower precision is computed in fp32 by both."""
+    model.to(dtype).save_pretrained(folder)
+    there = logits_there(opened(folder), ids)
+    return (logits_here(program, folder, ids) - there).abs().max().item()
+
+
+def greedy_differences(program, model, ids, folder, tokens=16):
+    """How many of the greedy tokens after a prompt differ. A tie in the logits is not counted."""
+    prompt = ids[:8]
+    said = json.loads(cairn(program, "generate", folder, "--ids", ",".join(map(str, prompt)), "--tokens", tokens, "--greedy", "--ignore-end",
+                            "--json"))["ids"]
+    there = list(prompt)
+    for id in said:
+        logits = logits_there(model, there)[-1]
+        if logits.max() - logits[id] > 1e-4:
+            return 1
+        there.append(id)
+    return int(len(said) != tokens)
+
+
 def check_case(program, family, case, folder):
     dice = random.Random(f"{family} {case}")
     torch.manual_seed(1000 + case)
@@ -121,7 +144,11 @@ def check_case(program, family, case, folder):
     cairn(program, "snapshot", "export", folder / "theirs", "--out", folder / "ours", *(["--shard-bytes", 40000] if case % 2 else []))
     back = opened(folder / "ours")
     out = (logits_there(back, ids) - expected).abs().max().item()
-    return into, out, expected.abs().max().item(), len(ids)
+    sharded = " in shards" if case % 2 else ""
+    found = {"read" + sharded: into, "written" + sharded: out, "text": greedy_differences(program, model, ids, folder / "theirs")}
+    for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        found[name] = check_stored_low(program, model, ids, folder / name, dtype)
+    return found, expected.abs().max().item(), len(ids)
 
 
 def train(program, out, *keys):
@@ -170,28 +197,41 @@ def main():
     parser.add_argument("--cairn", required=True, help="the program")
     parser.add_argument("--seeds", type=int, default=6, help="configurations of each family")
     parser.add_argument("--tolerance", type=float, default=1e-4)
+    parser.add_argument("--table", action="store_true", help="print the table of docs/models.md at the end")
     parser.add_argument("--family", choices=FAMILIES, help="only this one")
     a = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")
-    worst = 0.0
+    cells = {}  # the largest difference of each family in each respect
+
+    def note(family, found):
+        for name, value in found.items():
+            row = cells.setdefault(family, {})
+            row[name] = max(row.get(name, 0.0), value)
+        return ", ".join(f"{name} {value:.1e}" for name, value in found.items())
+
     for family in [a.family] if a.family else FAMILIES:
         for case in range(a.seeds):
             with tempfile.TemporaryDirectory() as folder:
-                into, out, size, length = check_case(a.cairn, family, case, Path(folder))
-            worst = max(worst, into, out)
-            print(f"{family:8} case {case}: {length:2} tokens, largest logit {size:7.2f}: in {into:.1e}, out {out:.1e}", flush=True)
+                found, size, length = check_case(a.cairn, family, case, Path(folder))
+            print(f"{family:8} case {case}: {length:2} tokens, largest logit {size:7.2f}: {note(family, found)}", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             run, size = check_run(a.cairn, family, Path(folder))
-        worst = max(worst, run)
-        print(f"{family:8} run    : largest logit {size:7.2f}: {run:.1e}", flush=True)
+        print(f"{family:8} run    : largest logit {size:7.2f}: {note(family, {'own run': run})}", flush=True)
         if peft is None:
             continue
         with tempfile.TemporaryDirectory() as folder:
             into, out, moved = check_adapter(a.cairn, family, Path(folder))
-        worst = max(worst, into, out)
-        print(f"{family:8} peft   : in {into:.1e}, out {out:.1e} (the adapter moved logits by {moved:.2f})", flush=True)
+        print(f"{family:8} peft   : {note(family, {'adapter read': into, 'adapter written': out})} (the adapter moved logits by {moved:.2f})", flush=True)
+    if a.table:
+        columns = list(dict.fromkeys(name for row in cells.values() for name in row))
+        print("\n| | " + " | ".join("greedy text" if name == "text" else name for name in columns) + " |\n|---" * 1 + "|---" * len(columns) + "|")
+        for family, row in cells.items():
+            shown = ["-" if name not in row else ("same" if row[name] == 0 else "NOT") if name == "text" else f"{row[name]:.0e}" for name in columns]
+            print(f"| `{family}` | " + " | ".join(shown) + " |")
+        print()
+    worst = max(value for row in cells.values() for value in row.values())
     print(f"largest difference {worst:.1e}: {'within' if worst <= a.tolerance else 'ABOVE'} {a.tolerance:.0e}")
     sys.exit(worst > a.tolerance)
 

@@ -13,7 +13,7 @@ namespace cairn::kernels {
 struct AttentionOptions {
   double scale = 0;  // of q . k; 0 means 1 / sqrt(head_dim)
   bool causal = true;
-  int64_t window = 0;                           // 0: none. With one, the plain form runs: correct, not fast
+  int64_t window = 0;                           // 0: none
   int64_t query_offset = 0;                     // global position of the first query here
   int64_t key_offset = 0;                       // and of the first key
   const at::Tensor* query_documents = nullptr;  // [batch, q_len] int64 (borrowed); both or neither

@@ -59,6 +59,7 @@ AttentionProblem problem_of(const at::Tensor& q, const at::Tensor& k, const at::
   p.batch = q.size(0), p.q_len = q.size(1), p.heads = q.size(2), p.head_dim = q.size(3), p.k_len = k.size(1), p.kv_heads = k.size(2);
   p.scale = static_cast<float>(options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<double>(p.head_dim)));
   p.causal = options.causal;
+  p.window = options.window;
   p.shift = options.query_offset - options.key_offset;
   if (options.key_documents != nullptr) {
     p.query_documents = documents.queries.data();
@@ -110,7 +111,7 @@ void attention(const at::Tensor& out, const at::Tensor& lse, const at::Tensor& q
     out.copy_(wide);
     return;
   }
-  if (options.window > 0 || !(fits(out) && fits(q) && fits(k) && fits(v) && lse.is_contiguous() && lse.scalar_type() == at::kFloat))
+  if (!(fits(out) && fits(q) && fits(k) && fits(v) && lse.is_contiguous() && lse.scalar_type() == at::kFloat))
     return reference::attention(out, lse, q, k, v, options);
   const Documents documents(options);
   const AttentionProblem p = problem_of(q, k, v, out, lse, options, documents);
@@ -140,7 +141,7 @@ void attention_backward(const at::Tensor& dq, const at::Tensor& dk, const at::Te
   }
   const at::Tensor* all[] = {&dq, &dk, &dv, &dout, &q, &k, &v, &out};
   if (!std::all_of(std::begin(all), std::end(all), [](const at::Tensor* x) { return fits(*x); }) || !lse.is_contiguous() ||
-      lse.scalar_type() != at::kFloat || options.window > 0)
+      lse.scalar_type() != at::kFloat)
     return reference::attention_backward(dq, dk, dv, dout, q, k, v, out, lse, options);
   const Documents documents(options);
   AttentionProblem p = problem_of(q, k, v, out, lse, options, documents);

@@ -37,9 +37,9 @@ struct Decode {
     const AttentionProblem& p = *problem;
     const int64_t kv_head = head / (p.heads / p.kv_heads);
     for (int64_t i = 0; i < p.q_len; ++i) {
-      const int64_t keys = p.keys_seen(i + 1);
+      const int64_t keys = p.keys_seen(i + 1), first = std::min(keys, p.first_key(i));
       float highest = -kInfinity;
-      for (int64_t j = 0; j < keys; ++j) {
+      for (int64_t j = first; j < keys; ++j) {
         const bool seen = p.key_documents == nullptr || p.key_documents[batch * p.k_len + j] == p.query_documents[batch * p.q_len + i];
         scores[j] = seen ? dot<W>(p.q.at(batch, i, head), p.k.at(batch, j, kv_head), p.head_dim) * (p.scale * kLog2e) : -kInfinity;
         highest = std::max(highest, scores[j]);
@@ -50,8 +50,8 @@ struct Decode {
       *lse = -kInfinity;
       if (highest == -kInfinity) continue;
       float total = 0;
-      for (int64_t j = 0; j < keys; ++j) total += scores[j] = std::exp2(scores[j] - highest);
-      for (int64_t j = 0; j < keys; ++j) add_scaled<W>(out, p.v.at(batch, j, kv_head), scores[j], p.head_dim);
+      for (int64_t j = first; j < keys; ++j) total += scores[j] = std::exp2(scores[j] - highest);
+      for (int64_t j = first; j < keys; ++j) add_scaled<W>(out, p.v.at(batch, j, kv_head), scores[j], p.head_dim);
       for (int64_t d = 0; d < p.head_dim; ++d) out[d] /= total;
       *lse = (highest + std::log2(total)) * kLn2;
     }

@@ -36,8 +36,9 @@ CAIRN_INLINE void mask_scores(const AttentionProblem& p, const Block& block, flo
   const Float<W> hidden = splat<W>(-kInfinity);
   // The first key that some query may not see: one after the first query, or padding.
   const int64_t ordered = p.causal ? block.query + p.shift - block.key + 1 : block.keys;
-  const int64_t first =
-      block.key_documents != nullptr ? 0 : std::clamp<int64_t>(std::min(ordered, block.key_limit - block.key), 0, block.keys);
+  const int64_t first = block.key_documents != nullptr || p.window > 0
+                            ? 0
+                            : std::clamp<int64_t>(std::min(ordered, block.key_limit - block.key), 0, block.keys);
   for (int64_t i = 0; i < block.queries; i += W) {
     const Int<W> documents = load_documents<W>(block, i);
     for (int64_t j = first; j < block.keys; ++j) {

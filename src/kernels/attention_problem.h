@@ -19,6 +19,7 @@ struct AttentionProblem {
   float scale = 1;
   bool causal = false;
   int64_t shift = 0;                         // causal: query i sees keys j <= i + shift
+  int64_t window = 0;                        // if not 0, only keys j > i + shift - window
   const int32_t* query_documents = nullptr;  // [batch, q_len], or null
   const int32_t* key_documents = nullptr;    // [batch, k_len]
   HeadRows q, k, v, out, dout, dq, dk, dv;   // what a pass does not use stays null
@@ -29,6 +30,11 @@ struct AttentionProblem {
     if (!causal) return k_len;
     const int64_t end = query_end + shift;
     return end < 0 ? 0 : end < k_len ? end : k_len;
+  }
+  // The first key that query `query` sees, as far as the window goes.
+  int64_t first_key(int64_t query) const {
+    const int64_t first = query + shift - window + 1;
+    return window == 0 || first < 0 ? 0 : first;
   }
   // The first query that sees key `key`.
   int64_t first_query(int64_t key) const {

@@ -159,9 +159,9 @@ CAIRN_INLINE Block key_block(const AttentionProblem& p, const PanelDocuments& pa
                              int64_t key, int64_t key_end) {
   Block block{.query = query, .queries = count, .key = key, .key_limit = p.k_len};
   const int64_t end = std::min({key_end, key + kKeyBlock, p.keys_seen(query + count)});
-  if (end <= key) return block;
+  if (end <= key || end <= p.first_key(query)) return block;
   block.keys = round_up(end - key, 24);
-  block.masked = key + block.keys > p.k_len || (p.causal && key + block.keys - 1 > query + p.shift);
+  block.masked = key + block.keys > p.k_len || (p.causal && key + block.keys - 1 > query + p.shift) || key < p.first_key(query + count - 1);
   if (p.key_documents != nullptr) {
     const int32_t* ids = p.key_documents + batch * p.k_len;
     const auto [lowest, highest] = std::minmax_element(ids + key, ids + end);
@@ -207,6 +207,10 @@ CAIRN_INLINE simd::Int<W> seen(const AttentionProblem& p, const Block& block, in
   if (p.causal) {  // the query must be at least this far into the panel
     const int64_t first = std::clamp<int64_t>(block.key + j - p.shift - block.query - i, 0, W);
     visible &= lane_indices<W>() >= static_cast<int32_t>(first);
+  }
+  if (p.window > 0) {  // and at most this far
+    const int64_t behind = std::clamp<int64_t>(block.key + j + p.window - p.shift - block.query - i, 0, W);
+    visible &= lane_indices<W>() < static_cast<int32_t>(behind);
   }
   if (block.key_documents != nullptr) visible &= query_documents == block.key_documents[j];
   return visible;

@@ -13,11 +13,12 @@ struct Case {
   bool causal = true;
   int64_t query_offset = 0, key_offset = 0;
   int64_t documents = 0;  // how many per row; 0: no ids
+  int64_t window = 0;
 };
 std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.batch << " x " << c.q_len << " on " << c.k_len << ", heads " << c.heads << "/" << c.kv_heads << " of " << c.head_dim
              << (c.causal ? ", causal, offsets " : ", full, offsets ") << c.query_offset << " " << c.key_offset << ", documents "
-             << c.documents;
+             << c.documents << ", window " << c.window;
 }
 
 const Case kCases[] = {{1, 1, 1, 1, 1, 1},
@@ -38,7 +39,18 @@ const Case kCases[] = {{1, 1, 1, 1, 1, 1},
                        {1, 50, 50, 1, 1, 16, true, 0, 60},
                        {2, 200, 200, 2, 1, 32, true, 0, 0, 3},
                        {2, 111, 111, 2, 2, 16, false, 0, 0, 5},
-                       {1, 2, 90, 2, 1, 16, true, 88, 0, 4}};
+                       {1, 2, 90, 2, 1, 16, true, 88, 0, 4},
+                       {1, 193, 193, 2, 1, 16, true, 0, 0, 0, 1},
+                       {2, 210, 210, 2, 2, 24, true, 0, 0, 0, 7},
+                       {1, 300, 300, 4, 2, 16, true, 0, 0, 0, 97},
+                       {1, 131, 131, 1, 1, 32, true, 0, 0, 0, 400},
+                       {2, 200, 200, 2, 1, 32, true, 0, 0, 3, 30},
+                       {1, 60, 250, 2, 2, 32, true, 190, 0, 0, 50},
+                       {1, 70, 70, 1, 1, 16, true, 0, 30, 0, 20},
+                       {1, 1, 177, 4, 2, 64, true, 176, 0, 0, 33},
+                       {1, 3, 90, 2, 1, 16, true, 87, 0, 4, 11},
+                       {1, 111, 111, 2, 2, 16, false, 0, 0, 0, 13},
+                       {1, 60, 130, 2, 2, 32, true, 300, 0, 0, 100}};
 
 struct Inputs {
   at::Tensor fused, q, k, v, dout, query_documents, key_documents;
@@ -57,6 +69,7 @@ struct Inputs {
     }
     dout = normal({c.batch, c.q_len, c.heads, c.head_dim}, 4);
     options = {.causal = c.causal, .query_offset = c.query_offset, .key_offset = c.key_offset};
+    options.window = c.window;
     if (c.documents == 0) return;
     const at::Tensor ids = std::get<0>(integers(0, c.documents, {c.batch, std::max(c.q_len, c.k_len)}, 5).sort(1)) * 1000000007;
     key_documents = ids.narrow(1, 0, c.k_len).contiguous();
@@ -76,6 +89,9 @@ at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::T
   if (options.causal)
     seen =
         seen & ((at::arange(k.size(1)) + options.key_offset).unsqueeze(0) <= (at::arange(q.size(1)) + options.query_offset).unsqueeze(1));
+  if (options.window > 0)
+    seen = seen & ((at::arange(k.size(1)) + options.key_offset).unsqueeze(0) >
+                   (at::arange(q.size(1)) + options.query_offset - options.window).unsqueeze(1));
   if (options.key_documents != nullptr) seen = seen & (options.query_documents->unsqueeze(2) == options.key_documents->unsqueeze(1));
   seen = seen.unsqueeze(1);
   const at::Tensor exponentials = at::exp(scores) * seen.to(scores.scalar_type());

@@ -7,7 +7,7 @@
 namespace cairn::comm {
 
 Exchange::Exchange(Transport& transport, const std::vector<int>& ranks, int me, Envelope envelope, Purpose purpose)
-    : transport_(transport), ranks_(ranks), me_(me), envelope_(envelope), purpose_(purpose) {}
+    : transport_(transport), ranks_(ranks), me_(me), envelope_(envelope), purpose_(purpose), begun_(transport.clock().now()) {}
 
 Completion Exchange::watch(uint32_t step, Completion completion) {
   if (!completion.done()) watched_.push_back({step, completion.transfer()});

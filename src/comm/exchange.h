@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -27,6 +28,7 @@ class Exchange {
   uint64_t& met() { return met_; }                         // positions of those who were met in this operation, as bits
   const Envelope& envelope() const { return envelope_; }
   Purpose purpose() const { return purpose_; }
+  std::chrono::nanoseconds begun() const { return begun_; }
   Transport& transport() const { return transport_; }
 
   Pieces pieces() const { return transport_.pieces(ranks_); }
@@ -43,6 +45,7 @@ class Exchange {
   int me_;
   Envelope envelope_;
   Purpose purpose_;
+  std::chrono::nanoseconds begun_;  // by the transport's clock
   uint64_t met_ = 0;
   std::vector<std::pair<uint32_t, std::shared_ptr<Transfer>>> watched_;  // with their steps
 };

@@ -256,11 +256,7 @@ void Meetings::forget(const MeetingWait& one) {
 }
 
 Encounter::Encounter(Exchange& exchange, Meeting& meeting)
-    : exchange_(exchange),
-      meeting_(meeting),
-      sequence_(exchange.envelope().sequence),
-      free_at_(meeting.claim(sequence_)),
-      begun_(exchange.transport().clock().now()) {}
+    : exchange_(exchange), meeting_(meeting), sequence_(exchange.envelope().sequence), free_at_(meeting.claim(sequence_)) {}
 
 Encounter::~Encounter() {
   if (stage_) meeting_.home().own().free(stage_);
@@ -369,7 +365,7 @@ Completion Encounter::over() {
 
 void Encounter::book(int peer, int64_t bytes) const {
   const int from = meeting_.ranks()[meeting_.rank()], to = meeting_.ranks()[peer];
-  meeting_.home().owner().sent(nullptr, {from, to, bytes, exchange_.purpose(), begun_, {}});
+  meeting_.home().owner().sent(nullptr, {from, to, bytes, exchange_.purpose(), exchange_.begun(), {}});
 }
 
 }  // namespace cairn::comm

@@ -174,7 +174,6 @@ class Encounter {
   std::array<Offered, kMeetingRanks> offered_;
   int offers_ = 0;
   void* stage_ = nullptr;
-  std::chrono::nanoseconds begun_;
 };
 
 }  // namespace cairn::comm

@@ -24,21 +24,28 @@ struct Chunks {
   int64_t count;
 };
 
+// Of each rank's part. Short operations are a matter of microseconds, so nothing here is allocated.
 struct Sizes {
-  Sizes(const std::vector<int64_t>& counts, Dtype dtype) : begin(starts(counts)), bytes(counts) {
-    const int64_t size = size_of(dtype);
-    for (int64_t& one : begin) one *= size;
-    for (int64_t& one : bytes) one *= size;
+  Sizes(const std::vector<int64_t>& counts, Dtype dtype) : ranks(counts.size()) {
+    int64_t at = 0;
+    for (size_t i = 0; i < ranks; ++i) {
+      begin[i] = at;
+      at += bytes[i] = counts[i] * size_of(dtype);
+    }
   }
-  int64_t longest() const { return *std::max_element(bytes.begin(), bytes.end()); }
-  std::vector<int64_t> begin, bytes;  // of each rank's part
+  int64_t longest() const { return *std::max_element(bytes.begin(), bytes.begin() + static_cast<int64_t>(ranks)); }
+  size_t ranks;
+  std::array<int64_t, kMeetingRanks> begin = {}, bytes = {};
 };
 
-std::vector<Encounter::Part> parts_of(const void* data, const Sizes& sizes) {
-  std::vector<Encounter::Part> parts;
-  for (size_t i = 0; i < sizes.bytes.size(); ++i) parts.push_back({static_cast<const std::byte*>(data) + sizes.begin[i], sizes.bytes[i]});
-  return parts;
-}
+struct PartsOf {
+  PartsOf(const void* data, const Sizes& sizes) : count(sizes.ranks) {
+    for (size_t i = 0; i < count; ++i) parts[i] = {static_cast<const std::byte*>(data) + sizes.begin[i], sizes.bytes[i]};
+  }
+  std::span<const Encounter::Part> all() const { return std::span(parts).first(count); }
+  size_t count;
+  std::array<Encounter::Part, kMeetingRanks> parts;
+};
 
 // Everybody's chunk of one part, in rank order.
 void reduce_chunk(const Encounter& encounter, const Exchange& exchange, const Arguments& arguments, const void* own, int64_t bytes,
@@ -78,8 +85,7 @@ Task reduce_parts(Exchange& exchange, Encounter& encounter, const Arguments& arg
   const Chunks chunks(sizes.longest());
   const int n = exchange.size(), me = exchange.rank();
   auto* x = static_cast<std::byte*>(arguments.out.data);
-  const std::vector<Encounter::Part> parts = parts_of(x, sizes);
-  encounter.offer(parts, kChunk);
+  encounter.offer(PartsOf(x, sizes).all(), kChunk);
   for (int64_t k = 0; k < chunks.count; ++k) {
     const auto phase = static_cast<uint32_t>(2 * k + 1);
     encounter.put(k);
@@ -163,8 +169,7 @@ Task meet_reduce_scatter(Exchange& exchange, Meeting& meeting, const Arguments& 
   const Chunks chunks(sizes.longest());
   const int n = exchange.size(), me = exchange.rank();
   const auto* in = static_cast<const std::byte*>(arguments.in.data);
-  const std::vector<Encounter::Part> parts = parts_of(in, sizes);
-  encounter.offer(parts, kChunk);
+  encounter.offer(PartsOf(in, sizes).all(), kChunk);
   for (int64_t k = 0; k < chunks.count; ++k) {
     const auto phase = static_cast<uint32_t>(k + 1);
     encounter.put(k);
@@ -194,8 +199,7 @@ Task meet_all_to_all(Exchange& exchange, Meeting& meeting, const Arguments& argu
   const int n = exchange.size(), me = exchange.rank();
   auto* out = static_cast<std::byte*>(arguments.out.data);
   const auto* in = static_cast<const std::byte*>(arguments.in.data);
-  const std::vector<Encounter::Part> parts = parts_of(in, ins);
-  encounter.offer(parts, kChunk);
+  encounter.offer(PartsOf(in, ins).all(), kChunk);
   for (int64_t k = 0; k < chunks.count; ++k) {
     const auto phase = static_cast<uint32_t>(k + 1);
     if (k >= 2 && encounter.staged()) co_await encounter.all(phase - 1);

@@ -64,7 +64,7 @@ Operation::Operation(Group::State& owner, const Signature& what_it_is, uint64_t 
       purpose(label.purpose),
       arguments(std::move(on)),
       exchange(owner.transport, owner.ranks, owner.me, envelope, label.purpose),
-      begun(owner.transport.clock().now()),
+      begun(exchange.begun()),
       deadline(owner.deadline) {}
 
 std::string Operation::describe() const { return comm::describe(signature, what); }

@@ -125,7 +125,8 @@ CLI::App* add_tokenize(CLI::App& app, TokenizeArguments& a) {
 }
 
 CLI::App* add_snapshot(CLI::App& app, SnapshotArguments& a) {
-  CLI::App* command = app.add_subcommand("snapshot", "Turn models into directories that other programs open");
+  CLI::App* command =
+      app.add_subcommand("snapshot", "Look into saved models, check them, and turn them into directories that other programs open");
   command->require_subcommand(1);
   const auto action = [&](const char* name, const char* help, const char* source) {
     CLI::App* one = command->add_subcommand(name, help);
@@ -142,9 +143,77 @@ CLI::App* add_snapshot(CLI::App& app, SnapshotArguments& a) {
       ->add_flag("--adapter", a.only_adapter, "Only the adapter that was trained, in PEFT's format; without it, it is merged in");
   action("convert", "Write a model of llama2.c as a Hugging Face directory", "Its .bin file")
       ->add_option("--tokenizer", a.tokenizer, "What to put beside it: a tokenizer.json, or a tokenizer file of llama2.c (.bin)");
+  const auto look = [&](const char* name, const char* help) {
+    CLI::App* one = command->add_subcommand(name, help);
+    one->add_option("dir", a.source, "A run, a snapshot or a Hugging Face directory")->required();
+    one->add_flag("--json", a.json, "Print it as JSON");
+    one->callback([&a, name] { a.action = name; });
+    return one;
+  };
+  look("inspect", "Show what is inside: step, shape, tokenizer, training state, recipe, files, tensors (of a run: the newest)");
+  look("verify", "Check every file, tensor and value, and name what is wrong (of a run: all its snapshots)")
+      ->footer("Exits with 0 if all is whole, with 2 if something is damaged.");
   CLI::App* merge = action("merge", "Add an adapter (PEFT) to a model's weights", "The model: a run, snapshot or directory");
   merge->add_option("--adapter", a.adapter, "The adapter's directory")->required();
   merge->add_flag("--undo", a.undo, "Take it away from weights that it was added to");
+  return command;
+}
+
+CLI::App* add_eval(CLI::App& app, EvalArguments& a) {
+  CLI::App* command = app.add_subcommand("eval", "Measure a model: perplexity of texts, multiple choice, exact answers");
+  command->add_option("dir", a.folder, "A run, a snapshot or a Hugging Face directory")->required();
+  command->add_option("--data", a.data, "Perplexity and bits per byte of these files, folders or patterns (whatever data.path reads)");
+  command->add_option("--task", a.tasks, "KIND FILE.jsonl: multiple-choice or exact-match, and the items; may be repeated")
+      ->type_name("KIND FILE");
+  command->add_option("--batch", a.batch, "Texts that are read together")->check(CLI::Range(1, 1 << 16))->capture_default_str();
+  command->add_option("--limit", a.limit, "Only so many documents or items of each; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--items", a.items_file, "A file to write a line of JSON to for each document or item");
+  command->add_flag("--json", a.json, "Print the results as one line of JSON");
+  const char* text = "Perplexity";
+  command->add_option("--window", a.window, "Tokens that are read at once; 0: as many as the model reads")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group(text);
+  command->add_option("--stride", a.stride, "Tokens that each window counts, the rest of it is context; 0: all of them (chunks)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group(text);
+  command->add_option("--set", a.sets, "A key of data: --set data.template=alpaca; may be repeated")
+      ->allow_extra_args(false)
+      ->take_all()
+      ->group(text);
+  const char* tasks = "Tasks";
+  command->add_option("--prefix", a.prefix_file, "A file with what stands before every prompt: instructions, a few solved examples")
+      ->group(tasks);
+  command->add_option("--tokens", a.tokens, "Most tokens of an answer (exact-match)")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str()
+      ->group(tasks);
+  command->add_option("--stop", a.stops, "A text that ends an answer (exact-match; without it the end of the line); may be repeated")
+      ->allow_extra_args(false)
+      ->group(tasks);
+  return command;
+}
+
+CLI::App* add_replay(CLI::App& app, ReplayArguments& a) {
+  CLI::App* command = app.add_subcommand("replay", "Run one step of a run again from its record, and compare loss and gradient norm");
+  command->add_option("run", a.run, "A run directory")->required();
+  command->add_option("--step", a.step, "Which step, from 1")->required()->check(CLI::PositiveNumber);
+  command->add_flag("--text", a.text, "Show the samples of the step as text");
+  command->add_option("--nproc", a.nproc, "Ranks (default: as many as there were then)")->check(CLI::Range(1, 1 << 16));
+  command->add_flag("--json", a.json, "Print it as one line of JSON");
+  command->footer("Exits with 0 if both numbers are the same bits, with 1 if not.");
+  return command;
+}
+
+CLI::App* add_completion(CLI::App& app, CompletionArguments& a) {
+  CLI::App* command = app.add_subcommand("completion", "Print a script that lets a shell complete commands, options and recipe keys");
+  command->add_option("shell", a.shell, "For which shell")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  command->footer(
+      "bash: . <(cairn completion bash), in ~/.bashrc; zsh: cairn completion zsh > a folder of $fpath/_cairn;\n"
+      "fish: cairn completion fish > ~/.config/fish/completions/cairn.fish");
   return command;
 }
 
@@ -203,6 +272,8 @@ Commands add_commands(CLI::App& app, Arguments& into) {
   commands.emplace_back(add_train(app, into.train), Command::train);
   commands.emplace_back(add_generate(app, into.generate), Command::generate);
   commands.emplace_back(add_chat(app, into.chat), Command::chat);
+  commands.emplace_back(add_eval(app, into.eval), Command::eval);
+  commands.emplace_back(add_replay(app, into.replay), Command::replay);
   commands.emplace_back(add_tokenize(app, into.tokenize), Command::tokenize);
   commands.emplace_back(add_snapshot(app, into.snapshot), Command::snapshot);
   commands.emplace_back(add_logits(app, into.logits), Command::logits);
@@ -212,9 +283,41 @@ Commands add_commands(CLI::App& app, Arguments& into) {
   commands.emplace_back(app.add_subcommand("version", "Print the versions of Cairn and libtorch"), Command::version);
   commands.emplace_back(app.add_subcommand("reference", "Print every recipe key: type, default, range, meaning (the page docs/recipe.md)"),
                         Command::reference);
+  commands.emplace_back(add_completion(app, into.completion), Command::completion);
   commands.emplace_back(add_prove(app, into.prove), Command::prove);
   commands.emplace_back(add_bench(app, into.bench), Command::bench);
   return commands;
+}
+
+// What a check shows of the words it allows: "TEXT:{cpu,cuda}".
+std::vector<std::string> choices_of(const CLI::Option& option) {
+  const std::string shown = option.get_type_name();
+  const size_t begin = shown.find('{'), end = shown.find('}');
+  std::vector<std::string> choices;
+  if (begin == std::string::npos || end == std::string::npos) return choices;
+  for (const std::string& word : CLI::detail::split(shown.substr(begin + 1, end - begin - 1), ',')) choices.push_back(word);
+  return choices;
+}
+
+void append_words(const CLI::App& app, const std::string& path, std::vector<CommandWords>& into) {
+  CommandWords words{.path = path, .help = app.get_description(), .options = {}, .arguments = {}, .commands = {}};
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_positional()) {
+      words.arguments.push_back({{option->get_name(true)}, option->get_description(), true, choices_of(*option)});
+      continue;
+    }
+    OptionWords one{{}, option->get_description(), option->get_items_expected_max() > 0, choices_of(*option)};
+    for (const std::string& name : option->get_snames()) one.names.push_back("-" + name);
+    for (const std::string& name : option->get_lnames()) one.names.push_back("--" + name);
+    words.options.push_back(std::move(one));
+  }
+  std::vector<const CLI::App*> shown;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App* one) { return !one->get_group().empty(); })) {
+    words.commands.push_back({command->get_name(), command->get_description()});
+    shown.push_back(command);
+  }
+  into.push_back(std::move(words));
+  for (const CLI::App* command : shown) append_words(*command, path.empty() ? command->get_name() : path + " " + command->get_name(), into);
 }
 
 // The parser would only say that a command is missing.
@@ -225,15 +328,31 @@ void check_command(const Commands& commands, const std::string& word) {
   if (std::find(names.begin(), names.end(), word) == names.end()) base::fail_unknown("command", word, names);
 }
 
-}  // namespace
-
-std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
-  CLI::App app{"Cairn trains language models on whatever machines there are.", "cairn"};
+void describe(CLI::App& app) {
+  app.description("Cairn trains language models on whatever machines there are.");
+  app.name("cairn");
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Help on every command");
   app.footer(
       "Run `cairn COMMAND --help` for what a command takes, and `cairn reference` for every recipe key.\n"
       "Exit codes: 0 done, 2 wrong recipe, arguments or files, 3 failed run, 4 lost peer.");
+}
+
+}  // namespace
+
+std::vector<CommandWords> command_words() {
+  CLI::App app;
+  describe(app);
+  Arguments ignored;
+  add_commands(app, ignored);
+  std::vector<CommandWords> all;
+  append_words(app, "", all);
+  return all;
+}
+
+std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
+  CLI::App app;
+  describe(app);
   Arguments arguments;
   const Commands commands = add_commands(app, arguments);
   if (argc > 1) check_command(commands, argv[1]);

@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "cli/command_words.h"
 #include "model/generate.h"
 #include "study/benches.h"
 #include "study/claims.h"
@@ -57,13 +59,33 @@ struct TokenizeArguments {
 // What `cairn snapshot ACTION` does to `source`.
 struct SnapshotArguments {
   std::string action, source, out, tokenizer, adapter, dtype = "fp32";
-  bool undo = false, only_adapter = false;
+  bool undo = false, only_adapter = false, json = false;
   int64_t shard_bytes = 5'000'000'000;
 };
 
 struct LogitsArguments {
   std::string folder;
   std::vector<int64_t> ids;
+};
+
+struct EvalArguments {
+  std::string folder, prefix_file, items_file;
+  std::vector<std::string> data, sets, stops{"\n"};
+  std::vector<std::pair<std::string, std::string>> tasks;  // what is measured, and the file
+  int64_t window = 0, stride = 0;                          // 0: what the model reads; the window
+  int64_t batch = 8, tokens = 64, limit = 0;               // 0: no limit
+  bool json = false;
+};
+
+struct ReplayArguments {
+  std::string run;
+  int64_t step = 0;
+  int nproc = 0;  // 0: as many as there were
+  bool text = false, json = false;
+};
+
+struct CompletionArguments {
+  std::string shell;
 };
 
 struct ProveArguments {
@@ -86,7 +108,24 @@ struct DataArguments {
   std::vector<std::string> sets;
 };
 
-enum class Command { train, generate, chat, tokenize, data, snapshot, logits, key, doctor, version, reference, prove, bench };
+enum class Command {
+  train,
+  generate,
+  chat,
+  eval,
+  replay,
+  tokenize,
+  data,
+  snapshot,
+  logits,
+  key,
+  doctor,
+  version,
+  reference,
+  completion,
+  prove,
+  bench
+};
 
 // The command that was asked for. Its own struct is filled, the others hold their defaults.
 struct Arguments {
@@ -94,16 +133,22 @@ struct Arguments {
   TrainArguments train;
   GenerateArguments generate;
   ChatArguments chat;
+  EvalArguments eval;
+  ReplayArguments replay;
   TokenizeArguments tokenize;
   SnapshotArguments snapshot;
   LogitsArguments logits;
   DataArguments data;
   KeyArguments key;
+  CompletionArguments completion;
   ProveArguments prove;
   BenchArguments bench;
 };
 
 // Reads a command line and refuses a wrong one as bad input. Nothing where help was asked for, which is then printed.
 std::optional<Arguments> parse_arguments(int argc, const char* const* argv);
+
+// Every command with its options, as parse_arguments takes them and --help shows them; the program itself first.
+std::vector<CommandWords> command_words();
 
 }  // namespace cairn::cli

@@ -6,11 +6,14 @@ namespace cairn::cli {
 
 struct BenchArguments;
 struct ChatArguments;
+struct CompletionArguments;
 struct DataArguments;
+struct EvalArguments;
 struct GenerateArguments;
 struct KeyArguments;
 struct LogitsArguments;
 struct ProveArguments;
+struct ReplayArguments;
 struct SnapshotArguments;
 struct TokenizeArguments;
 struct TrainArguments;
@@ -23,14 +26,19 @@ int run(int argc, char** argv);
 int train_command(const TrainArguments& a, const std::vector<std::string>& command_line);
 int generate_command(const GenerateArguments& a);
 int chat_command(const ChatArguments& a);
+int eval_command(const EvalArguments& a);
+int replay_command(const ReplayArguments& a);
 int tokenize_command(const TokenizeArguments& a);
 int snapshot_command(const SnapshotArguments& a);
+int inspect_snapshot(const SnapshotArguments& a);  // of snapshot_command
+int verify_snapshot(const SnapshotArguments& a);
 int logits_command(const LogitsArguments& a);
 int data_command(const DataArguments& a);
 int key_command(const KeyArguments& a);
 int doctor_command();
 int version_command();
 int reference_command();
+int completion_command(const CompletionArguments& a);
 int prove_command(const ProveArguments& a);
 int bench_command(const BenchArguments& a);
 

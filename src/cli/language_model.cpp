@@ -54,11 +54,24 @@ const data::Tokenizer& LanguageModel::words(std::string_view option) const {
   return *tokenizer;
 }
 
+std::optional<int32_t> LanguageModel::first_token() const {
+  if (shape.tokens.bos) return static_cast<int32_t>(*shape.tokens.bos);
+  if (!tokenizer) return std::nullopt;
+  const std::optional<int32_t> first = tokenizer->begin_of_text();
+  return first ? first : end_of_text(*tokenizer);
+}
+
+std::vector<int32_t> LanguageModel::before_text() const {
+  std::vector<int32_t> ids = words("--data").encode("", {.add_special = true});
+  const std::optional<int32_t> first = first_token();
+  if (first && trained_here && (ids.empty() || ids.front() != *first)) ids.insert(ids.begin(), *first);
+  return ids;
+}
+
 std::vector<int32_t> LanguageModel::prompt_ids(std::string_view text, std::string_view option) const {
   const data::Tokenizer& tokens = words(option);
   std::vector<int32_t> ids = tokens.encode(text, {.add_special = true});
-  std::optional<int32_t> first = shape.tokens.bos ? static_cast<int32_t>(*shape.tokens.bos) : tokens.begin_of_text();
-  if (!first) first = end_of_text(tokens);
+  const std::optional<int32_t> first = first_token();
   if (first && (ids.empty() || (trained_here && ids.front() != *first))) ids.insert(ids.begin(), *first);
   if (ids.empty()) base::fail_input("{}: empty, and this model has no token that begins a text; give one or --ids", option);
   for (int32_t id : ids)

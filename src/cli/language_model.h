@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,10 @@ struct LanguageModel {
   const data::Tokenizer& words(std::string_view option) const;
   // The ids that a text is continued from: with what the tokenizer puts before a text, or here trained, what ends the one before it.
   std::vector<int32_t> prompt_ids(std::string_view text, std::string_view option) const;
+  // What stands before every text (perhaps nothing), and what begins one that would else be empty (nothing where the model has no such
+  // token).
+  std::vector<int32_t> before_text() const;
+  std::optional<int32_t> first_token() const;
 };
 
 LanguageModel open_language_model(const std::string& folder, base::Log& log);

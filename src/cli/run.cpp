@@ -25,6 +25,10 @@ int run_command(const Arguments& arguments, const std::vector<std::string>& comm
       return generate_command(arguments.generate);
     case Command::chat:
       return chat_command(arguments.chat);
+    case Command::eval:
+      return eval_command(arguments.eval);
+    case Command::replay:
+      return replay_command(arguments.replay);
     case Command::tokenize:
       return tokenize_command(arguments.tokenize);
     case Command::snapshot:
@@ -41,6 +45,8 @@ int run_command(const Arguments& arguments, const std::vector<std::string>& comm
       return version_command();
     case Command::reference:
       return reference_command();
+    case Command::completion:
+      return completion_command(arguments.completion);
     case Command::prove:
       return prove_command(arguments.prove);
     case Command::bench:

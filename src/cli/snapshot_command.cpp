@@ -1,4 +1,4 @@
-// `cairn snapshot`: models as directories that other programs open.
+// `cairn snapshot`: models as directories that other programs open. (Looking into them: inspect_command.cpp.)
 #include <fmt/format.h>
 
 #include "base/check.h"
@@ -70,6 +70,8 @@ void convert_llama2c(const SnapshotArguments& a) {
 }  // namespace
 
 int snapshot_command(const SnapshotArguments& a) {
+  if (a.action == "inspect") return inspect_snapshot(a);
+  if (a.action == "verify") return verify_snapshot(a);
   a.action == "convert" ? convert_llama2c(a) : export_model(a);
   return 0;
 }

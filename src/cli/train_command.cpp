@@ -16,6 +16,7 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "cli/arguments.h"
+#include "cli/cause.h"
 #include "cli/commands.h"
 #include "cli/decision.h"
 #include "cli/environment.h"
@@ -162,18 +163,7 @@ int run_local(const TrainArguments& a, const Decision& decision, const train::St
     const train::Result mine = telling_others(world, [&] { return train::run(world, make_recipe(a, decision), own, {}, signals.stop()); });
     if (world.rank() == 0) result = mine;
   });
-  // The cause, not its echo on the ranks that lost a peer to it.
-  std::exception_ptr echo;
-  for (const std::exception_ptr& error : ended) {
-    if (!error) continue;
-    try {
-      std::rethrow_exception(error);
-    } catch (const Error& e) {
-      if (e.kind() != Error::Kind::lost_peer) throw;
-      echo = error;
-    }
-  }
-  if (echo) std::rethrow_exception(echo);
+  rethrow_cause(ended);
   bid_farewell(result, decision.run, *terminal);
   return 0;
 }

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "data/source_tokens.h"
 #include "data/spirals.h"
 
 namespace cairn::data {
@@ -12,11 +13,14 @@ Opened open_data(const DataOptions& data, const CorpusOptions& options, base::Lo
     return {.samples = make_spirals(spirals), .features = 2, .classes = spirals.classes, .origin = "the built-in spirals"};
   }
   Corpus corpus = open_corpus(data, options, log);
+  uint64_t all = 0;
+  for (const auto& row : corpus.rows) all = combine({all, digest(*row)});
   return {.samples = std::move(corpus.samples),
           .tokenizer = std::move(corpus.tokenizer),
           .streams = std::move(corpus.streams),
           .length = data.length,
-          .origin = std::move(corpus.origin)};
+          .origin = std::move(corpus.origin),
+          .digest = all};
 }
 
 }  // namespace cairn::data

@@ -25,6 +25,7 @@ struct Opened {
   int64_t features = 0;                       // numbers of a sample, of labelled examples
   int64_t classes = 0;
   std::string origin = {};  // "the built-in stories"
+  uint64_t digest = 0;      // of the tokens that the samples are made of; 0 where they are made up
 };
 
 // The same on every rank, with or without cache. `data.kind` says what: text, preference or spirals.

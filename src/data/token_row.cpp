@@ -1,10 +1,12 @@
 #include "data/token_row.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <utility>
 
 #include "base/check.h"
+#include "base/checksum.h"
 
 namespace cairn::data {
 namespace {
@@ -99,6 +101,21 @@ void TokenRow::hide_others(int64_t first, int64_t count, int64_t* targets) const
                        if ((file.targets[at / 64] >> (at % 64) & 1) == 0) targets[done + i] = kNoTarget;
                      }
                    });
+}
+
+uint64_t digest(const TokenRow& row) {
+  constexpr int64_t kStretch = 1024, kStretches = 1024;
+  base::Checksum sum;
+  const auto add = [&](std::span<const int64_t> numbers) { sum.add(std::as_bytes(numbers)); };
+  add(std::array{row.size(), row.documents()});
+  std::array<int64_t, kStretch> ids{};
+  const int64_t whole = (row.size() + kStretch - 1) / kStretch, stretches = std::min(whole, kStretches);
+  for (int64_t i = 0; i < stretches; ++i) {
+    const int64_t first = i * whole / stretches * kStretch, count = std::min(kStretch, row.size() - first);
+    row.copy(first, count, ids.data());
+    add(std::span(ids).first(static_cast<size_t>(count)));
+  }
+  return sum.value();
 }
 
 }  // namespace cairn::data

@@ -39,4 +39,7 @@ class TokenRow {
   bool masked_ = false;
 };
 
+// Distinguishes rows by content: all of their tokens, or of a long row a million, evenly taken. Quick on any row.
+uint64_t digest(const TokenRow& row);
+
 }  // namespace cairn::data

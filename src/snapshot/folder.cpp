@@ -43,6 +43,16 @@ std::vector<StepFolder> step_folders(const std::string& run_dir) {
   return found;
 }
 
+std::vector<SavedFile> saved_files(const fs::path& folder) {
+  std::vector<SavedFile> files;
+  std::error_code error;  // a file may go while we look
+  for (const std::string part : {"", "training/"})
+    for (fs::directory_iterator it(folder / part, error), end; !error && it != end; it.increment(error))
+      if (it->is_regular_file(error)) files.push_back({part + it->path().filename().string(), static_cast<int64_t>(it->file_size(error))});
+  std::sort(files.begin(), files.end(), [](const SavedFile& a, const SavedFile& b) { return a.name < b.name; });
+  return files;
+}
+
 void check_run_directory(const std::string& run_dir) {
   std::error_code error;
   if (!fs::is_directory(run_dir, error)) base::fail_input("{}: not a run directory (no such folder)", run_dir);

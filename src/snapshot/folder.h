@@ -25,6 +25,14 @@ std::vector<StepFolder> step_folders(const std::string& run_dir);
 // The step that a folder's name states; nothing for any other name.
 std::optional<StepFolder> parse_step_folder(const std::filesystem::path& path);
 
+// A file of a saved model, by its name within the folder: "config.json", "training/state.json".
+struct SavedFile {
+  std::string name;
+  int64_t bytes = 0;
+};
+// The files of a snapshot or a Hugging Face directory and of its training/, by name.
+std::vector<SavedFile> saved_files(const std::filesystem::path& folder);
+
 // Throws bad_input unless `run_dir` is a folder with a recipe.toml.
 void check_run_directory(const std::string& run_dir);
 

@@ -22,14 +22,24 @@ T value_of(const base::Json& object, const char* key, const std::string& path) {
   return found->template get<T>();
 }
 
+uint64_t checksum_of(const std::string& digits, const std::string& of, const std::string& path) {
+  uint64_t sum = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), sum, 16);
+  if (error != std::errc() || end != digits.data() + digits.size() || digits.size() != 16)
+    base::fail_corrupt(path, fmt::format("the xxh3 of {} is not 16 hex digits", of));
+  return sum;
+}
+
 Written file_facts(const std::string& name, const base::Json& facts, const std::string& path) {
   if (!is_file_name(name)) base::fail_corrupt(path, "a file name that no snapshot has");
   if (!facts.is_object()) base::fail_corrupt(path, fmt::format("nothing is said about {}", name));
   const auto digits = value_of<std::string>(facts, "xxh3", path);
-  Written written{.bytes = value_of<int64_t>(facts, "bytes", path)};
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), written.checksum, 16);
-  if (error != std::errc() || end != digits.data() + digits.size() || digits.size() != 16)
-    base::fail_corrupt(path, fmt::format("the xxh3 of {} is not 16 hex digits", name));
+  Written written{.bytes = value_of<int64_t>(facts, "bytes", path), .checksum = checksum_of(digits, name, path)};
+  const auto tensors = facts.find("tensors");
+  if (tensors == facts.end()) return written;  // of a Cairn that did not write them, or of a text
+  if (!tensors->is_object()) base::fail_corrupt(path, fmt::format("the tensors of {} cannot be read", name));
+  for (const auto& [tensor, sum] : tensors->items())
+    written.tensors[tensor] = checksum_of(sum.is_string() ? sum.get<std::string>() : "", fmt::format("a tensor of {}", name), path);
   return written;
 }
 
@@ -46,7 +56,9 @@ std::string format_manifest(const Manifest& manifest) {
   base::OrderedJson json{
       {"format", kFormat}, {"format_version", kFormatVersion}, {"cairn_version", manifest.version}, {"step", manifest.step}};
   for (const auto& [name, file] : manifest.files) {
-    json["files"][name] = {{"bytes", file.bytes}, {"xxh3", fmt::format("{:016x}", file.checksum)}};
+    base::OrderedJson& facts = json["files"][name];
+    facts = {{"bytes", file.bytes}, {"xxh3", fmt::format("{:016x}", file.checksum)}};
+    for (const auto& [tensor, checksum] : file.tensors) facts["tensors"][tensor] = fmt::format("{:016x}", checksum);
   }
   return base::pretty(json) + "\n";
 }

@@ -9,6 +9,7 @@
 namespace cairn::snapshot {
 
 inline constexpr const char* kManifestFile = "manifest.json";
+inline constexpr int64_t kManifestBytesMax = 16 << 20;
 
 struct Manifest {
   int64_t step = 0;

@@ -19,7 +19,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t kManifestBytesMax = 1 << 20;
 constexpr size_t kTextBytesMax = 1 << 30;
 constexpr size_t kNamesShown = 5;
 
@@ -121,9 +120,10 @@ Opened open(const std::string& path) {
   return opened;
 }
 
-std::optional<Opened> open_latest(const std::string& run_dir, base::Log& log) {
+std::optional<Opened> open_latest(const std::string& run_dir, base::Log& log, int64_t step_last) {
   check_run_directory(run_dir);
-  const std::vector<StepFolder> folders = step_folders(run_dir);
+  std::vector<StepFolder> folders = step_folders(run_dir);
+  std::erase_if(folders, [&](const StepFolder& folder) { return folder.step > step_last; });
   std::string newest_trouble;
   for (const StepFolder& folder : folders) {
     try {

@@ -6,7 +6,9 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "kernels/aten.h"
 #include "model/config.h"
+#include "model/decoder.h"
 #include "model/families.h"
 #include "snapshot/folder.h"
 #include "snapshot/manifest.h"
@@ -71,6 +73,14 @@ Aliases aliases_of(const model::DecoderShape& shape, const mesh::NamedTensors& p
 void Pretrained::load_into(const mesh::NamedTensors& parameters) const {
   weights.load_into(parameters, aliases_of(shape, parameters));
   if (adapter) merge_adapter(parameters, *adapter, shape);
+}
+
+void check_tensors(const model::DecoderShape& shape, const WeightFiles& weights) {
+  mesh::NamedTensors parameters;
+  const std::unique_ptr<model::Model> decoder = model::make_decoder(shape);
+  for (const model::Parameter& one : decoder->parameters())
+    parameters.push_back({one.name, at::empty(one.shape, at::TensorOptions().device(at::kMeta))});
+  weights.check(parameters, aliases_of(shape, parameters));
 }
 
 Pretrained open_pretrained(const std::string& folder, base::Log& log) {

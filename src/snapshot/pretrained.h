@@ -33,6 +33,9 @@ struct Pretrained {
 // DIR may be a Hugging Face directory, a snapshot, or a run directory (its newest good snapshot). The manifest of a snapshot is checked.
 Pretrained open_pretrained(const std::string& folder, base::Log& log);
 
+// Refuses tensors that are not those of a model of this shape, naming what is missing, unexpected or of another shape.
+void check_tensors(const model::DecoderShape& shape, const WeightFiles& weights);
+
 // Its shape and where its tokenizer.json is (empty: it has none), without a look at the tensors.
 struct Outline {
   model::DecoderShape shape;

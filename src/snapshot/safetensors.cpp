@@ -49,12 +49,17 @@ Written write_safetensors(const std::string& path, const mesh::NamedTensors& ten
   const std::string header = format_safetensors_header(entries, {{"format", "pt"}});
   base::FileWriter file(path, entries.empty() ? static_cast<int64_t>(header.size()) : entries.back().end, disk);
   file.write(header);
+  Written written;
   for (const auto& [name, tensor] : tensors) {
     const at::Tensor host = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
-    file.write(std::span(static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()));
+    const std::span bytes(static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes());
+    file.write(bytes);
+    written.tensors[name] = base::checksum(bytes);
   }
   file.commit();
-  return {.bytes = file.bytes_written(), .checksum = file.checksum()};
+  written.bytes = file.bytes_written();
+  written.checksum = file.checksum();
+  return written;
 }
 
 Safetensors::Safetensors(std::shared_ptr<const MappedFile> file)

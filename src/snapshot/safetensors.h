@@ -1,6 +1,7 @@
 // The safetensors file format: tensors by name in one file that cannot run code, written as a stream and read through a memory map.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,7 +25,8 @@ c10::ScalarType scalar_type(Dtype dtype);
 // What was written, as the manifest wants it.
 struct Written {
   int64_t bytes = 0;
-  uint64_t checksum = 0;  // xxh3-64 of the whole file
+  uint64_t checksum = 0;                         // xxh3-64 of the whole file
+  std::map<std::string, uint64_t> tensors = {};  // and of each tensor's bytes, so that damage has a name
   bool operator==(const Written&) const = default;
 };
 

@@ -19,7 +19,6 @@ namespace {
 
 constexpr const char* kWriting = ".writing-";
 constexpr const char* kRemoving = ".removing-";
-constexpr int64_t kManifestBytesMax = 1 << 20;
 constexpr int64_t kSpareBytes = 1 << 16;  // the manifest and the folders' own blocks
 
 void must(int result, const char* doing, const fs::path& path) {

@@ -1,6 +1,7 @@
 // A consistent saved state, keyed by logical ids: a Hugging Face directory with the training state beside it.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -67,8 +68,8 @@ Opened open(const std::string& path);
 
 // The newest good snapshot of a run; damaged ones are passed over, each with a warning that names the file and the reason.
 // Nothing where the run has none. Throws bad_input where `run_dir` is no run directory (no recipe.toml), and corrupt_file where there are
-// snapshots and all are damaged.
-std::optional<Opened> open_latest(const std::string& run_dir, base::Log& log);
+// snapshots and all are damaged. Those of steps after `step_last` are not looked at.
+std::optional<Opened> open_latest(const std::string& run_dir, base::Log& log, int64_t step_last = std::numeric_limits<int64_t>::max());
 
 // One saved step of a run, as listed, not verified.
 struct Listed {

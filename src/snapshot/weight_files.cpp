@@ -102,7 +102,7 @@ std::vector<std::string> WeightFiles::names() const {
   return names;
 }
 
-void WeightFiles::load_into(const mesh::NamedTensors& into, const Aliases& aliases) const {
+std::vector<std::pair<std::string, at::Tensor>> WeightFiles::matched(const mesh::NamedTensors& into, const Aliases& aliases) const {
   std::set<std::string> used;
   std::vector<std::pair<std::string, at::Tensor>> copies;
   std::vector<std::string> missing, unlike, unexpected;
@@ -128,8 +128,12 @@ void WeightFiles::load_into(const mesh::NamedTensors& into, const Aliases& alias
   if (const std::string trouble = ten_of("missing", missing) + ten_of("unexpected", unexpected) + ten_of("different", unlike);
       !trouble.empty())
     base::fail_input("{}: its tensors are not those of the model{}", path_, trouble);
+  return copies;
+}
+
+void WeightFiles::load_into(const mesh::NamedTensors& into, const Aliases& aliases) const {
   const at::NoGradGuard no_grad;
-  for (auto& [name, tensor] : copies) tensor.copy_(view(name));
+  for (const auto& [name, tensor] : matched(into, aliases)) tensor.copy_(view(name));
 }
 
 }  // namespace cairn::snapshot

@@ -34,8 +34,12 @@ class WeightFiles {
   // Copies into these by name, to their device and dtype (bf16, fp16, fp32 and fp64 are converted). Throws bad_input, before anything is
   // written, naming what is missing, unexpected, of another shape or no floating-point tensor: at most ten of each.
   void load_into(const mesh::NamedTensors& into, const Aliases& aliases = {}) const;
+  // The same refusals, and nothing is copied: these may be tensors without values.
+  void check(const mesh::NamedTensors& against, const Aliases& aliases = {}) const { matched(against, aliases); }
 
  private:
+  // Each of these with the name it has here.
+  std::vector<std::pair<std::string, at::Tensor>> matched(const mesh::NamedTensors& into, const Aliases& aliases) const;
   void add(Safetensors file);
 
   std::string path_;

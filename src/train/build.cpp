@@ -209,7 +209,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
                    .final_share = s.optim.final_share,
                    .decay_share = s.optim.decay_share,
                    .decay_shape = s.optim.decay_shape};
-  if (!start.resume || !restore(*job, world, start.out.string())) {
+  if (!start.resume || !restore(*job, world, start.out.string(), start.resume_step_last)) {
     model::materialise(*engine.model, engine.weights->flat(), base::Random(static_cast<uint64_t>(s.train.seed)));
     if (pretrained) start_from(*job, *pretrained, world);
   }

@@ -10,36 +10,13 @@
 #include "train/record.h"
 #include "train/restore.h"
 #include "train/rewind.h"
-#include "train/sync_check.h"
+#include "train/take_step.h"
 #include "train/train.h"
 
 namespace cairn::train {
 namespace {
 
 bool due(int64_t step, int64_t every, int64_t last) { return step == last || (every > 0 && step % every == 0); }
-
-// Targets counted in the global batch of a step: every rank can tell, since the order of samples is defined globally.
-int64_t tokens_of(const Job& job, int64_t step) {
-  int64_t tokens = 0;
-  for (int64_t id : job.sampler->ids(step - 1 + job.batches_passed)) tokens += job.data.samples->tokens_in(id);
-  return tokens;
-}
-
-// Everything that a step does on the device, from the copy of its batch to the update.
-StepOutput run_step(Job& job, const StepInput& on_host) {
-  const SyncCheck check(job.settings.log.sync_check && job.device.is_cuda());
-  const mesh::Batch batch = mesh::to_device(on_host.batch, job.device);
-  StepInput input{.step = on_host.step,
-                  .batch = batch,
-                  .tokens = on_host.tokens,
-                  .learning_rate = on_host.learning_rate,
-                  .update = on_host.step - job.updates_skipped};
-  if (job.bad_steps->before_update())
-    input.approve = [&](const at::Tensor& loss_sum, const at::Tensor& norm) {
-      return job.bad_steps->approve(input.tokens, loss_sum, norm);
-    };
-  return job.step->run(job.engine, input);
-}
 
 // One rank writes; the others wait for it, so that no rank runs ahead of what is on disk.
 void save_snapshot(comm::World& world, Job& job, const Start& start) {
@@ -79,24 +56,24 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
 
   bool stopped = false;
   while (job->steps_done < last && !stopped) {
-    const int64_t step = job->steps_done + 1, tokens = tokens_of(*job, step);
+    const int64_t step = job->steps_done + 1;
     const auto traced = job->trace->span("step", "step");
-    const mesh::Batch waiting = job->loader->next();
-    const double learning_rate = job->schedule.learning_rate(job->sampler->progress(step));
-    const StepOutput output = run_step(*job, {.step = step, .batch = waiting, .tokens = tokens, .learning_rate = learning_rate});
-    if (output.skipped && gone_back(world, *job, rewind, record, step)) continue;
+    const TakenStep taken = take_step(*job);  // batch, forward, backward, update
+    if (taken.output.skipped && gone_back(world, *job, rewind, record, step)) continue;
     job->steps_done = step;
-    job->tokens_done += tokens;
+    job->tokens_done += taken.tokens;
 
     double held_out = std::numeric_limits<double>::quiet_NaN();
     if (due(step, job->settings.eval.every, last)) held_out = held_out_loss(*job);
     stopped = record.step({.step = step,
-                           .tokens = tokens,
+                           .tokens = taken.tokens,
                            .tokens_done = job->tokens_done,
-                           .learning_rate = learning_rate,
+                           .batch = taken.batch,
+                           .samples = taken.samples,
+                           .learning_rate = taken.learning_rate,
                            .held_out_loss = held_out,
-                           .fault = output.skipped ? job->bad_steps->fault() : ""},
-                          output, stop.requested());
+                           .fault = taken.output.skipped ? job->bad_steps->fault() : ""},
+                          taken.output, stop.requested());
     const bool save_now = stopped || due(step, job->settings.snapshot.every, last);
     if (save_now && rewinds) rewind.keep(*job);
     if (save_now) save_snapshot(world, *job, start);

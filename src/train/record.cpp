@@ -13,6 +13,7 @@
 #include "comm/world.h"
 #include "train/build.h"
 #include "train/run_files.h"
+#include "train/run_starts.h"
 
 namespace cairn::train {
 
@@ -21,6 +22,7 @@ Record::Record(comm::World& world, Job& job, const Start& start) : world_(world)
   result_.held_out_loss = std::numeric_limits<double>::quiet_NaN();
   if (job.writes) {
     open_run_folder(start.out, job);
+    note_start(start.out / kStartsFile, this_start(job, start, world.size()));
     metrics_ = std::make_unique<base::Metrics>(start.out / "metrics.jsonl");
     if (job.settings.log.tensorboard) tensorboard_ = std::make_unique<base::TensorBoard>(start.out / "tensorboard");
   }
@@ -65,6 +67,8 @@ void Record::write(const StepRecord& facts, double loss, double gradient_norm) {
                           {"tokens_per_s", rate},
                           {"grad_norm", gradient_norm},
                           {"lr", facts.learning_rate},
+                          {"batch", facts.batch},
+                          {"samples", fmt::format("{:016x}", facts.samples)},
                           {"memory_bytes", memory},
                           {"seconds", job_.seconds_done}}};
     if (startup_s_ > 0) row.values.push_back({"startup_seconds", std::exchange(startup_s_, 0)});

@@ -24,6 +24,8 @@ struct StepRecord {
   int64_t step = 0;
   int64_t tokens = 0;       // of the step, over all ranks
   int64_t tokens_done = 0;  // of the run, up to its end
+  int64_t batch = 0;        // which of the sampler's batches, from 0
+  uint64_t samples = 0;     // checksum of the ids of that batch
   double learning_rate = 0;
   double held_out_loss = 0;  // NaN: not evaluated
   std::string fault = {};    // why its update was skipped; empty: it was not

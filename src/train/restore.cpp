@@ -70,9 +70,9 @@ void check_alike(comm::World& world, const std::optional<snapshot::Opened>& foun
 
 }  // namespace
 
-bool restore(Job& job, comm::World& world, const std::string& run_dir) {
+bool restore(Job& job, comm::World& world, const std::string& run_dir, int64_t step_last) {
   base::Log& log = world.log();
-  const std::optional<snapshot::Opened> found = snapshot::open_latest(run_dir, log);
+  const std::optional<snapshot::Opened> found = snapshot::open_latest(run_dir, log, step_last);
   check_alike(world, found, run_dir);
   if (!found) {
     log.info("nothing to resume in {}: starting at step 1", run_dir);

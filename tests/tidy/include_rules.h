@@ -18,7 +18,7 @@ inline int floor_of(std::string_view room) {
                                                                "sync snapshot elastic",
                                                                "planner",
                                                                "train",
-                                                               "serve",
+                                                               "serve evaluate",
                                                                "posttrain federate graph",
                                                                "study",
                                                                "cli"};

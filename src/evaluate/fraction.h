@@ -1,0 +1,21 @@
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+namespace cairn::evaluate {
+
+// A share of items, and how far it may be off by chance.
+struct Fraction {
+  int64_t right = 0;
+  int64_t of = 0;
+
+  void add(bool is_right) {
+    right += is_right ? 1 : 0;
+    ++of;
+  }
+  double value() const { return of == 0 ? 0 : static_cast<double>(right) / static_cast<double>(of); }
+  // Of the mean, from the sample's own variance (n - 1), as lm-eval has it; 0 for fewer than two items.
+  double standard_error() const { return of < 2 ? 0 : std::sqrt(value() * (1 - value()) / static_cast<double>(of - 1)); }
+};
+
+}  // namespace cairn::evaluate

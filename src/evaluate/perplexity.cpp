@@ -1,0 +1,174 @@
+#include "evaluate/perplexity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+#include "evaluate/token_losses.h"
+
+namespace cairn::evaluate {
+namespace {
+
+constexpr int64_t kBatchesAtOnce = 32;  // windows of so many batches wait until they are read, so that equally long ones come together
+
+// A document's own tokens, without the one that ends it (or, in shards of others, begins it).
+struct Text {
+  std::vector<int32_t> tokens;
+  std::vector<bool> counts;  // which are asked for; empty: all
+};
+
+Text text_of(const data::TokenRow& row, int64_t document, std::optional<int32_t> end) {
+  int64_t first = row.document_begin(document), count = row.document_begin(document + 1) - first;
+  std::vector<int64_t> ids(static_cast<size_t>(count)), targets(ids.size(), 0);
+  row.copy(first, count, ids.data());
+  if (row.masked()) row.hide_others(first, count, targets.data());
+  if (end && count > 0 && ids.back() == *end) --count;
+  const int64_t skipped = end && count > 0 && ids.front() == *end ? 1 : 0;
+  Text text;
+  text.tokens.assign(ids.begin() + skipped, ids.begin() + count);
+  if (row.masked())
+    for (int64_t i = skipped; i < count; ++i) text.counts.push_back(targets[static_cast<size_t>(i)] != data::kNoTarget);
+  return text;
+}
+
+int64_t bytes_of(const data::Tokenizer& tokenizer, const Text& text) {
+  if (text.counts.empty()) return static_cast<int64_t>(tokenizer.decode(text.tokens).size());
+  int64_t bytes = 0;
+  for (size_t i = 0; i < text.tokens.size(); ++i)
+    if (text.counts[i]) bytes += static_cast<int64_t>(tokenizer.piece(text.tokens[i]).size());
+  return bytes;
+}
+
+std::optional<int32_t> end_of(const data::Tokenizer& tokenizer) {
+  try {
+    return tokenizer.end_of_text();
+  } catch (const Error&) {  // one without such a token
+    return std::nullopt;
+  }
+}
+
+// Part of a document, waiting to be read.
+struct Window {
+  int64_t document = 0;
+  std::vector<bool> counts = {};  // for each judged token; empty: all
+};
+
+// Documents cut into windows, which are read some batches at a time; sums come out document by document.
+class Reading {
+ public:
+  // `tokens`: about as many as there will be.
+  Reading(const Subject& subject, const PerplexityOptions& options, const std::function<void(const TextLoss&)>& on_document,
+          const OnProgress& progress, int64_t tokens)
+      : subject_(subject),
+        window_(options.window == 0 ? subject.length : options.window),
+        stride_(options.stride == 0 ? window_ : options.stride),
+        batch_(options.batch),
+        on_document_(on_document),
+        progress_(progress),
+        tokens_(tokens),
+        end_(end_of(subject.tokenizer)) {
+    prefix_ = subject.before;
+    if (prefix_.empty() && subject.begin) prefix_ = {*subject.begin};
+  }
+
+  void add(const data::TokenRow& row, int64_t document) {
+    const Text text = text_of(row, document, end_);
+    waiting_.push_back({.documents = 1, .tokens = 0, .bytes = bytes_of(subject_.tokenizer, text), .loss = 0});
+    subject_.check(text.tokens);
+    std::vector<int32_t> all = prefix_;
+    all.insert(all.end(), text.tokens.begin(), text.tokens.end());
+    const auto size = static_cast<int64_t>(all.size()), begin = std::max<int64_t>(1, static_cast<int64_t>(prefix_.size()));
+    for (int64_t first = 0, done = begin, end = 0; done < size; first += stride_, done = end) {
+      end = std::min(size, first + window_ + 1);
+      judged_.push_back({{all.begin() + first, all.begin() + end}, done - first});
+      Window window{.document = first_document_ + static_cast<int64_t>(waiting_.size()) - 1};
+      const auto before = static_cast<int64_t>(prefix_.size());
+      if (!text.counts.empty())
+        for (int64_t i = done; i < end; ++i) window.counts.push_back(i >= before && text.counts[static_cast<size_t>(i - before)]);
+      windows_.push_back(std::move(window));
+      tokens_waiting_ += end - done;
+      if (static_cast<int64_t>(windows_.size()) >= kBatchesAtOnce * batch_) read();
+    }
+  }
+
+  TextLoss finish() {
+    read();
+    hand_over(waiting_.size());
+    return total_;
+  }
+
+ private:
+  void read() {
+    const std::vector<std::vector<float>> losses = token_losses(subject_, judged_, batch_, [&](int64_t done, int64_t of) {
+      if (progress_) progress_(tokens_read_ + tokens_waiting_ * done / of, tokens_);
+    });
+    tokens_read_ += std::exchange(tokens_waiting_, 0);
+    for (size_t w = 0; w < windows_.size(); ++w) {
+      TextLoss& document = waiting_[static_cast<size_t>(windows_[w].document - first_document_)];
+      for (size_t i = 0; i < losses[w].size(); ++i) {
+        if (!windows_[w].counts.empty() && !windows_[w].counts[i]) continue;
+        document.loss += losses[w][i];
+        ++document.tokens;
+      }
+    }
+    judged_.clear();
+    windows_.clear();
+    if (!waiting_.empty()) hand_over(waiting_.size() - 1);  // the last may go on
+  }
+
+  void hand_over(size_t documents) {
+    for (size_t i = 0; i < documents; ++i) {
+      total_.add(waiting_[i]);
+      if (on_document_) on_document_(waiting_[i]);
+    }
+    waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(documents));
+    first_document_ += static_cast<int64_t>(documents);
+  }
+
+  const Subject& subject_;
+  const int64_t window_, stride_, batch_;
+  const std::function<void(const TextLoss&)>& on_document_;
+  const OnProgress& progress_;
+  const int64_t tokens_;
+  int64_t tokens_read_ = 0, tokens_waiting_ = 0;
+  const std::optional<int32_t> end_;
+  std::vector<int32_t> prefix_;
+  std::vector<Judged> judged_;  // the windows' tokens
+  std::vector<Window> windows_;
+  std::vector<TextLoss> waiting_;  // documents from first_document_ on
+  int64_t first_document_ = 0;
+  TextLoss total_;
+};
+
+}  // namespace
+
+void TextLoss::add(const TextLoss& other) {
+  documents += other.documents;
+  tokens += other.tokens;
+  bytes += other.bytes;
+  loss += other.loss;
+}
+
+double TextLoss::mean() const { return loss / static_cast<double>(tokens); }
+double TextLoss::perplexity() const { return std::exp(mean()); }
+double TextLoss::bits_per_byte() const { return loss / std::log(2.0) / static_cast<double>(bytes); }
+
+void check(const PerplexityOptions& options, const Subject& subject) {
+  if (options.window > subject.length) base::fail_input("--window {}: the model reads at most {} tokens", options.window, subject.length);
+  const int64_t window = options.window == 0 ? subject.length : options.window;
+  if (options.stride > window) base::fail_input("--stride {}: must be at most the window, {} tokens", options.stride, window);
+  if (static_cast<int64_t>(subject.before.size()) > window)
+    base::fail_input("--window {}: {} tokens stand before every text; make it longer", window, subject.before.size());
+}
+
+TextLoss perplexity(const Subject& subject, const data::TokenRow& row, const PerplexityOptions& options,
+                    const std::function<void(const TextLoss&)>& on_document, const OnProgress& progress) {
+  check(options, subject);
+  const int64_t documents = options.documents_max == 0 ? row.documents() : std::min(row.documents(), options.documents_max);
+  Reading reading(subject, options, on_document, progress, row.document_begin(documents));
+  for (int64_t document = 0; document < documents; ++document) reading.add(row, document);
+  return reading.finish();
+}
+
+}  // namespace cairn::evaluate

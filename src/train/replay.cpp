@@ -1,0 +1,152 @@
+#include "train/replay.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/metrics.h"
+#include "base/recipe.h"
+#include "comm/world.h"
+#include "kernels/aten.h"
+#include "train/build.h"
+#include "train/take_step.h"
+
+namespace cairn::train {
+namespace {
+
+bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b) || (std::isnan(a) && std::isnan(b)); }
+
+std::string text_of_row(const base::MetricsRow& row, std::string_view name) {
+  for (const auto& [key, value] : row.values)
+    if (key == name && std::holds_alternative<std::string>(value)) return std::get<std::string>(value);
+  return {};
+}
+
+// The tokens of one sample as text, without what fills it up.
+std::string text_of_sample(const Job& job, int64_t id) {
+  mesh::Batch batch;
+  const std::array<int64_t, 1> ids{id};
+  job.data.samples->fill(ids, batch);
+  const auto tokens = batch.fields.find("tokens");
+  if (tokens == batch.fields.end() || !job.data.tokenizer) return {};
+  const auto documents = batch.fields.find("documents");
+  std::vector<int32_t> kept;
+  for (int64_t i = 0; i < tokens->second.tensor.numel(); ++i)
+    if (documents == batch.fields.end() || documents->second.tensor.const_data_ptr<int64_t>()[i] >= 0)
+      kept.push_back(static_cast<int32_t>(tokens->second.tensor.const_data_ptr<int64_t>()[i]));
+  return job.data.tokenizer->decode(kept);
+}
+
+// Rollbacks move a run on among the sampler's batches; the record says where it was.
+void go_to_batch(Job& job, int64_t batch) {
+  const int64_t passed = batch - job.steps_done;
+  if (passed == job.batches_passed) return;
+  job.loader.reset();  // before what it reads changes
+  job.batches_passed = passed;
+  start_loader(job);
+}
+
+// Relative paths of a recipe lead astray elsewhere than where the run was started.
+std::unique_ptr<Job> build_as_then(comm::World& world, const StepOfRecord& record, const Start& start, const data::Subset& subset) {
+  try {
+    return build(world, base::Recipe::parse(record.start().recipe, (record.run / "recipe.toml").string()), start, subset);
+  } catch (Error& error) {
+    std::error_code ignored;
+    const std::string here = std::filesystem::current_path(ignored).string();
+    if (error.kind() == Error::Kind::bad_input && here != record.start().folder)
+      error.with(fmt::format("the run was started in {}: replay it there", record.start().folder));
+    throw;
+  }
+}
+
+// Whatever may make the numbers other ones. `then` is how the step was computed.
+std::vector<std::string> doubts(const StepOfRecord& record, const RunStart& now, int64_t from) {
+  std::vector<std::string> found = differences(record.start(), now);
+  for (const RunStart& one : record.starts) {
+    if (one.after_step <= from) continue;
+    const std::string what = fmt::format("the run was resumed after step {}, whose snapshot is gone: this replay goes past it from step {}",
+                                         one.after_step, from);
+    const RunStart& earlier = *(std::find(record.starts.begin(), record.starts.end(), one) - 1);
+    if (!differences(earlier, one).empty() || earlier.recipe != one.recipe) found.push_back(what);
+  }
+  return found;
+}
+
+}  // namespace
+
+bool Replayed::equal() const { return same_bits(loss_then, loss_now) && same_bits(norm_then, norm_now); }
+
+StepOfRecord read_step_of_record(const std::filesystem::path& run, int64_t step) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(run, error)) base::fail_input("{}: no such directory; give a run directory", run.string());
+  if (!std::filesystem::exists(run / "recipe.toml", error))
+    base::fail_input("{}: not a run directory (no recipe.toml there)", run.string());
+  if (!std::filesystem::exists(run / "metrics.jsonl", error))
+    base::fail_input("{}: no metrics.jsonl there: the run has made no step", run.string());
+  StepOfRecord record{.run = run, .step = step, .samples = {}, .batches = {}, .starts = {}};
+  int64_t last = 0;
+  bool found = false;
+  for (const base::MetricsRow& row : base::read_metrics(run / "metrics.jsonl")) {
+    if (!row.has("step")) continue;
+    last = row.integer("step");
+    if (last > step) continue;
+    record.batches.push_back(row.has("batch") ? row.integer("batch") : last - 1);
+    if (last != static_cast<int64_t>(record.batches.size()))
+      throw Error(Error::Kind::corrupt_file,
+                  fmt::format("{}: step {} where step {} was due", (run / "metrics.jsonl").string(), last, record.batches.size()));
+    if (last < step) continue;
+    found = true;
+    record.loss = row.number("loss");
+    record.gradient_norm = row.number("grad_norm");
+    record.samples = text_of_row(row, "samples");
+  }
+  if (!found) base::fail_input("--step {}: {} has steps 1 to {}", step, run.string(), last);
+  for (const RunStart& one : read_starts(run / kStartsFile))
+    if (one.after_step < step) record.starts.push_back(one);
+  if (record.starts.empty())
+    base::fail_input("{}: it has no {} for step {}: the run was made by a Cairn that kept no record to replay", run.string(), kStartsFile,
+                     step);
+  return record;
+}
+
+Replayed replay(comm::World& world, const StepOfRecord& record, Start start, const ReplayOptions& options) {
+  start.out = record.run;
+  start.resume = true;
+  start.resume_step_last = record.step - 1;
+  const std::unique_ptr<Job> job = build_as_then(world, record, start, options.subset);
+  Replayed result{.from = job->steps_done,
+                  .samples = {},
+                  .loss_then = record.loss,
+                  .norm_then = record.gradient_norm,
+                  .differences = doubts(record, this_start(*job, start, world.size()), job->steps_done)};
+  while (job->steps_done < record.step) {
+    const int64_t step = job->steps_done + 1;
+    go_to_batch(*job, record.batches[static_cast<size_t>(step - 1)]);
+    const TakenStep taken = take_step(*job);
+    if (step == record.step) {
+      // As the run's own record adds it up: over all ranks, then divided by the global count.
+      std::array<double, 2> sums{taken.output.loss_sum.to(at::kDouble).item<double>(), 0.0};
+      world.everyone().all_reduce({sums.data(), 2, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::loss, "loss"}).wait_host();
+      result.loss_now = sums[0] / static_cast<double>(taken.tokens);
+      result.norm_now = taken.output.gradient_norm.to(at::kDouble).item<double>();
+      result.same_samples = record.samples.empty() || record.samples == fmt::format("{:016x}", taken.samples);
+    }
+    if (taken.output.skipped) {
+      if (job->settings.train.on_bad_step == "skip") ++job->updates_skipped;
+      if (job->settings.train.on_bad_step == "rollback" && step < record.step)
+        result.differences.push_back(fmt::format("step {} is bad now ({}), and was good then", step, job->bad_steps->fault()));
+    }
+    if (step == record.step)
+      for (const int64_t id : batch_ids(*job, step))
+        result.samples.push_back({id, job->data.samples->tokens_in(id), options.text ? text_of_sample(*job, id) : ""});
+    job->steps_done = step;
+    if (options.on_step && world.rank() == 0) options.on_step(step, record.step);
+  }
+  return result;
+}
+
+}  // namespace cairn::train

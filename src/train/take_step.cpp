@@ -1,0 +1,42 @@
+#include "train/take_step.h"
+
+#include "base/checksum.h"
+#include "train/build.h"
+#include "train/sync_check.h"
+
+namespace cairn::train {
+namespace {
+
+StepOutput run_step(Job& job, const StepInput& on_host) {
+  const SyncCheck check(job.settings.log.sync_check && job.device.is_cuda());
+  const mesh::Batch batch = mesh::to_device(on_host.batch, job.device);
+  StepInput input{.step = on_host.step,
+                  .batch = batch,
+                  .tokens = on_host.tokens,
+                  .learning_rate = on_host.learning_rate,
+                  .update = on_host.step - job.updates_skipped};
+  if (job.bad_steps->before_update())
+    input.approve = [&](const at::Tensor& loss_sum, const at::Tensor& norm) {
+      return job.bad_steps->approve(input.tokens, loss_sum, norm);
+    };
+  return job.step->run(job.engine, input);
+}
+
+}  // namespace
+
+std::vector<int64_t> batch_ids(const Job& job, int64_t step) { return job.sampler->ids(step - 1 + job.batches_passed); }
+
+TakenStep take_step(Job& job) {
+  const int64_t step = job.steps_done + 1;
+  TakenStep taken{.batch = step - 1 + job.batches_passed};
+  // Every rank can tell the global count without asking, since the order of samples is defined globally.
+  const std::vector<int64_t> ids = batch_ids(job, step);
+  taken.samples = base::checksum(std::as_bytes(std::span(ids)));
+  for (const int64_t id : ids) taken.tokens += job.data.samples->tokens_in(id);
+  taken.learning_rate = job.schedule.learning_rate(job.sampler->progress(step));
+  const mesh::Batch waiting = job.loader->next();
+  taken.output = run_step(job, {.step = step, .batch = waiting, .tokens = taken.tokens, .learning_rate = taken.learning_rate});
+  return taken;
+}
+
+}  // namespace cairn::train

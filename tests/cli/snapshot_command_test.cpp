@@ -1,0 +1,102 @@
+// `cairn snapshot inspect`, `cairn snapshot verify` and `cairn replay`, run as a user would run them.
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "cli/program.h"
+
+namespace cairn::cli {
+namespace {
+
+class SavedRunCommand : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    scratch = std::make_unique<harness::ScratchFolder>();
+    ASSERT_EQ(cairn(*scratch, tiny({"train", "--out", "run", "--nproc", "2", "--set", "train.steps=7", "--set", "snapshot.every=3"})).code,
+              0);
+  }
+  static void TearDownTestSuite() { scratch.reset(); }
+
+  static base::Json json_line(const std::string& output) {
+    const size_t begin = output.find("{\"");
+    return base::parse_json(output.substr(begin, output.find('\n', begin) - begin));
+  }
+
+  static void flip_last_byte(const std::filesystem::path& path) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(-1, std::ios::end);
+    const char byte = static_cast<char>(file.get() ^ 1);
+    file.seekp(-1, std::ios::end);
+    file.put(byte);
+  }
+
+  static std::unique_ptr<harness::ScratchFolder> scratch;
+};
+std::unique_ptr<harness::ScratchFolder> SavedRunCommand::scratch;
+
+TEST_F(SavedRunCommand, InspectShowsWhatIsInside) {
+  const Outcome shown = cairn(*scratch, {"snapshot", "inspect", "run"});
+  EXPECT_EQ(shown.code, 0) << shown.output;
+  for (const char* words :
+       {"snapshots/step-00000007", "7 (saved by Cairn ", "llama, ", "1 layers, embed 16", "tokenizer.json, 260 tokens", "next_sample 35",
+        "train.steps = 7  # --set", "training/optimizer.safetensors", "model.layers.0.self_attn.q_proj.weight", "[16, 16]"})
+    EXPECT_NE(shown.output.find(words), std::string::npos) << words << "\n" << shown.output;
+  const base::Json json = json_line(cairn(*scratch, {"snapshot", "inspect", "run/snapshots/step-00000006", "--json"}).output);
+  EXPECT_EQ(json["step"], 6);
+  EXPECT_EQ(json["family"], "llama");
+  EXPECT_EQ(json["state"]["step"], 6);
+  EXPECT_EQ(json["tokenizer"]["vocab"], 260);
+  EXPECT_GT(json["tensors"].size(), 10u);
+}
+
+TEST_F(SavedRunCommand, VerifyPassesWholeSnapshotsAndNamesWhatIsDamaged) {
+  const Outcome whole = cairn(*scratch, {"snapshot", "verify", "run"});
+  EXPECT_EQ(whole.code, 0) << whole.output;
+  EXPECT_NE(whole.output.find("step-00000007: whole: "), std::string::npos) << whole.output;
+  EXPECT_NE(whole.output.find("step-00000003: whole: "), std::string::npos);
+  std::filesystem::copy(*scratch / "run", *scratch / "damaged", std::filesystem::copy_options::recursive);
+  flip_last_byte(*scratch / "damaged" / "snapshots" / "step-00000006" / "model.safetensors");
+  const Outcome damaged = cairn(*scratch, {"snapshot", "verify", "damaged"});
+  EXPECT_EQ(damaged.code, 2);
+  EXPECT_NE(damaged.output.find("step-00000007: whole: "), std::string::npos);
+  EXPECT_NE(damaged.output.find("step-00000006: DAMAGED: "), std::string::npos);
+  EXPECT_NE(damaged.output.find("model.safetensors: tensor "), std::string::npos) << damaged.output;
+  const base::Json json = json_line(cairn(*scratch, {"snapshot", "verify", "damaged/snapshots/step-00000006", "--json"}).output);
+  EXPECT_EQ(json["whole"], false);
+  EXPECT_EQ(json["faults"][0]["file"], "model.safetensors");
+  EXPECT_EQ(cairn(*scratch, {"snapshot", "verify", "none"}).code, 2);
+}
+
+// The run was made by processes, the replay by threads.
+TEST_F(SavedRunCommand, ReplayGivesAStepsNumbersBitForBit) {
+  for (const char* step : {"1", "5", "7"}) {
+    const Outcome again = cairn(*scratch, {"replay", "run", "--step", step});
+    EXPECT_EQ(again.code, 0) << again.output;
+    EXPECT_NE(again.output.find("Both are the same, bit for bit."), std::string::npos) << again.output;
+  }
+  const base::Json json = json_line(cairn(*scratch, {"replay", "run", "--step", "5", "--text", "--json"}).output);
+  EXPECT_EQ(json["equal"], true);
+  EXPECT_EQ(json["from_step"], 3);
+  EXPECT_EQ(json["batch"], 4);
+  EXPECT_EQ(json["samples"].size(), 5u);
+  EXPECT_FALSE(json["samples"][0]["text"].get<std::string>().empty());
+  EXPECT_EQ(json["then"], json["now"]);
+}
+
+TEST_F(SavedRunCommand, ReplaySaysThatNumbersDifferAndWhy) {
+  std::filesystem::copy(*scratch / "run", *scratch / "other", std::filesystem::copy_options::recursive);
+  std::string metrics = scratch->text_of("other/metrics.jsonl");
+  const size_t at = metrics.find("\"loss\":", metrics.find("\"step\":5")) + 7;
+  metrics.replace(at, metrics.find(',', at) - at, "1.5");
+  scratch->file("other/metrics.jsonl", metrics);
+  const Outcome changed = cairn(*scratch, {"replay", "other", "--step", "5", "--nproc", "1"});
+  EXPECT_EQ(changed.code, 1) << changed.output;
+  EXPECT_NE(changed.output.find("They are NOT the same."), std::string::npos) << changed.output;
+  EXPECT_NE(changed.output.find("other ranks: 2 then, 1 now"), std::string::npos) << changed.output;
+  EXPECT_EQ(cairn(*scratch, {"replay", "run", "--step", "8"}).code, 2);
+  EXPECT_EQ(cairn(*scratch, {"replay", "none", "--step", "1"}).code, 2);
+}
+
+}  // namespace
+}  // namespace cairn::cli

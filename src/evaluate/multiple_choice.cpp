@@ -38,7 +38,7 @@ ChoiceText choice_text(const Subject& subject, const std::string& context, const
   while (end > 0 && is_space(context[end - 1])) --end;
   const std::string kept = context.substr(0, end);
   std::string rest = context.substr(end);
-  if (rest.empty() && !context.empty() && !is_space(choice[0])) rest = " ";
+  if (rest.empty() && !context.empty() && !is_space(choice[0])) rest.assign(1, ' ');
   rest += choice;
   ChoiceText text;
   std::vector<int32_t> alone = subject.prompt(kept);

@@ -52,7 +52,7 @@ std::string beginning_of(const data::Document& document) {
 int inspect(const DataArguments& a) {
   base::Terminal terminal;
   const data::DataOptions options = options_of(a);
-  const data::Reading reading = data::reading_of(options);
+  const data::Reading reading = data::reading_of(options, data::choose_chat_format(options, data::named_tokenizer(options).get()).renderer);
   data::BadLines bad;
   data::Document first;
   for (const data::SourceFile& file : data::find_files(options.path, options.format, "data.path")) {

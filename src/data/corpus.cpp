@@ -14,6 +14,7 @@
 #include "data/cache.h"
 #include "data/open_tokenizer.h"
 #include "data/pair_set.h"
+#include "data/record.h"
 #include "data/source_tokens.h"
 #include "data/token_set.h"
 #include "data/tokenizer_json.h"
@@ -72,6 +73,9 @@ constexpr uint64_t kLearningVersion = 2;  // of how texts are read and tokens le
 
 std::unique_ptr<Tokenizer> learn_tokenizer(int64_t vocab, const std::vector<Source>& sources, const SourceTokensOptions& how,
                                            const Cache& cache) {
+  for (const Source& source : sources)
+    if (!source.holds_text())
+      base::fail_input("{}: token shards need the tokenizer they were made with: set data.tokenizer_file", source.origin);
   const std::vector<std::string> specials = specials_of(sources, how.reading.renderer);
   if (vocab < 256 + static_cast<int64_t>(specials.size()))
     base::fail_input("data.vocab = {}: must be at least {}: 256 bytes and the special tokens {}", vocab, 256 + specials.size(),
@@ -91,15 +95,25 @@ std::unique_ptr<Tokenizer> learn_tokenizer(int64_t vocab, const std::vector<Sour
   return make_bpe_tokenizer(std::move(bpe));
 }
 
-std::unique_ptr<Tokenizer> choose_tokenizer(const DataOptions& data, const std::vector<Source>& sources, const SourceTokensOptions& how,
-                                            const Cache& cache) {
-  if (!data.tokenizer_file.empty()) return read_tokenizer(data.tokenizer_file);
-  if (data.tokenizer == "bytes") return make_byte_tokenizer();
-  if (data.tokenizer != "bpe") base::fail_input("data.tokenizer = {}: must be bytes or bpe", data.tokenizer);
-  for (const Source& source : sources)
-    if (!source.holds_text())
-      base::fail_input("{}: token shards need the tokenizer they were made with: set data.tokenizer_file", source.origin);
-  return learn_tokenizer(data.vocab, sources, how, cache);
+// Whether the first record of a file is a conversation.
+bool holds_conversations(const std::vector<Source>& sources, const SourceTokensOptions& how) {
+  constexpr size_t kFilesMax = 64;  // of a source: a folder has many of one kind
+  ChunkOptions one = how.chunks;
+  one.chunk_bytes = 1;
+  for (const Source& source : sources) {
+    size_t looked_at = 0;
+    for (const SourceFile& file : source.files) {
+      if (file.format != Format::jsonl && file.format != Format::json) continue;
+      if (++looked_at > kFilesMax) break;
+      const std::unique_ptr<ChunkReader> reader = make_chunk_reader({file}, one);
+      Chunk chunk;
+      Record record;
+      if (reader->next(chunk) && !chunk.pieces.empty() && parse_record(chunk[chunk.pieces[0]], how.reading.text_field, record).empty() &&
+          record.kind != Record::Kind::text)
+        return true;
+    }
+  }
+  return false;
 }
 
 // Samples of text: each source cut or packed by itself, then put together.
@@ -124,22 +138,35 @@ void make_pair_set(const DataOptions& data, const SampleOptions& options, Corpus
 
 }  // namespace
 
-Reading reading_of(const DataOptions& data) {
-  Reading reading{.renderer = make_renderer(data.chat_template),
-                  .text_field = data.text_field,
-                  .pairs = data.kind == "preference",
-                  .skip_bad = data.on_bad == "skip"};
-  if (data.learn_prompts) reading.renderer = all_targets(std::move(reading.renderer));
-  return reading;
+Reading reading_of(const DataOptions& data, Renderer renderer) {
+  return {.renderer = data.learn_prompts ? all_targets(std::move(renderer)) : std::move(renderer),
+          .text_field = data.text_field,
+          .pairs = data.kind == "preference",
+          .skip_bad = data.on_bad == "skip"};
+}
+
+std::unique_ptr<Tokenizer> named_tokenizer(const DataOptions& data) {
+  if (!data.tokenizer_file.empty()) return read_tokenizer(data.tokenizer_file);
+  if (data.tokenizer == "bytes") return make_byte_tokenizer();
+  if (data.tokenizer != "bpe") base::fail_input("data.tokenizer = {}: must be bytes or bpe", data.tokenizer);
+  return nullptr;
 }
 
 Corpus open_rows(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
   const std::vector<Source> sources = find_sources(data);
   const Cache cache(options.cache_folder, log);
-  SourceTokensOptions how{.reading = reading_of(data), .chunks = chunks_of(data), .threads = options.threads};
-  if (options.renderer) how.reading.renderer = data.learn_prompts ? all_targets(*options.renderer) : *options.renderer;
   Corpus corpus;
-  corpus.tokenizer = choose_tokenizer(data, sources, how, cache);
+  corpus.tokenizer = named_tokenizer(data);
+  ChatFormat chat = choose_chat_format(data, corpus.tokenizer.get());
+  SourceTokensOptions how{.reading = reading_of(data, options.renderer ? *options.renderer : chat.renderer),
+                          .chunks = chunks_of(data),
+                          .threads = options.threads};
+  if (!corpus.tokenizer) corpus.tokenizer = learn_tokenizer(data.vocab, sources, how, cache);
+  if (!options.renderer && holds_conversations(sources, how)) {
+    check_markers(chat, *corpus.tokenizer);
+    log.info("conversations become text by the template {}", chat.name);
+    corpus.chat = std::move(chat);
+  }
   corpus.from_cache = true;
   int64_t bytes = 0;
   for (const Source& source : sources) bytes += source.bytes();

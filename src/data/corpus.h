@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "data/chat_format.h"
 #include "data/dataset.h"
 #include "data/options.h"
 #include "data/render.h"
@@ -37,7 +38,8 @@ struct Corpus {
   std::vector<std::string> origins;                   // of each source
   std::string origin;                                 // what the text is: "the built-in stories"
   int64_t text_bytes = 0;
-  bool from_cache = false;  // whether the tokens were there from an earlier run
+  bool from_cache = false;              // whether the tokens were there from an earlier run
+  std::optional<ChatFormat> chat = {};  // how conversations became text, where the files hold some
 };
 
 // Reads or makes the text, reads or trains the tokenizer, tokenises. The same result on every rank and with or without cache. Ranks
@@ -51,6 +53,9 @@ Corpus open_rows(const DataOptions& data, const CorpusOptions& options, base::Lo
 std::unique_ptr<Tokenizer> read_tokenizer(const std::string& path);
 
 // How records are read, as the options say.
-Reading reading_of(const DataOptions& data);
+Reading reading_of(const DataOptions& data, Renderer renderer);
+
+// The tokenizer that the options name; null where one is to be learned from the text.
+std::unique_ptr<Tokenizer> named_tokenizer(const DataOptions& data);
 
 }  // namespace cairn::data

@@ -20,7 +20,8 @@ Opened open_data(const DataOptions& data, const CorpusOptions& options, base::Lo
           .streams = std::move(corpus.streams),
           .length = data.length,
           .origin = std::move(corpus.origin),
-          .digest = all};
+          .digest = all,
+          .chat = std::move(corpus.chat)};
 }
 
 }  // namespace cairn::data

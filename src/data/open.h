@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,9 @@ struct Opened {
   int64_t length = 0;                         // tokens of a sample, of text
   int64_t features = 0;                       // numbers of a sample, of labelled examples
   int64_t classes = 0;
-  std::string origin = {};  // "the built-in stories"
-  uint64_t digest = 0;      // of the tokens that the samples are made of; 0 where they are made up
+  std::string origin = {};              // "the built-in stories"
+  uint64_t digest = 0;                  // of the tokens that the samples are made of; 0 where they are made up
+  std::optional<ChatFormat> chat = {};  // how conversations became text, where there are some
 };
 
 // The same on every rank, with or without cache. `data.kind` says what: text, preference or spirals.

@@ -1,6 +1,5 @@
 #include "data/options.h"
 
-#include "data/render.h"
 #include "data/sampler.h"
 #include "data/source_file.h"
 #include "data/token_samples.h"
@@ -21,7 +20,12 @@ base::Schema<DataOptions> data_schema() {
        {"format", &O::format, "What the files hold: plain text, JSON lines, a JSON list, token shards; auto: seen from name and content.",
         base::one_of(format_names())},
        {"text_field", &O::text_field, "The field of a JSON record that holds its text."},
-       {"template", &O::chat_template, "How conversations become text.", base::one_of(renderer_names())},
+       {"template",
+        &O::chat_template,
+        "How conversations become text: model (the chat template in the tokenizer's folder), chatml, alpaca, plain, or a file X.jinja; "
+        "auto: the model's, else chatml where the tokenizer has its markers, else alpaca.",
+        base::any(),
+        {"chat_template"}},
        {"learn_prompts", &O::learn_prompts, "Whether what the assistant did not say is learned too."},
        {"on_bad", &O::on_bad, "What becomes of lines that cannot be used: the first is refused, or all are skipped and counted.",
         base::one_of({"refuse", "skip"})},

@@ -15,7 +15,7 @@ struct DataOptions {
   std::vector<double> weights;       // of the sources; empty: by size
   std::string format = "auto";
   std::string text_field = "text";
-  std::string chat_template = "chatml";  // data.template
+  std::string chat_template = "auto";  // data.template
   bool learn_prompts = false;
   std::string on_bad = "refuse";  // or skip
   int64_t line_bytes = 16 << 20;

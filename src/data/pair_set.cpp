@@ -49,7 +49,9 @@ int64_t PairSet::tokens_in(int64_t sample) const {
 
 void PairSet::fill(std::span<const int64_t> ids, mesh::Batch& batch) const {
   const auto samples = static_cast<int64_t>(ids.size());
-  const int64_t length = options_.length;
+  int64_t length = 0;
+  for (const int64_t id : ids)
+    for (const int64_t other : {0, 1}) length = std::max(length, side(pairs_.at(static_cast<size_t>(id)) + other).reads);
   batch.ids = at::empty({samples}, at::kLong);
   std::copy(ids.begin(), ids.end(), batch.ids.data_ptr<int64_t>());
   batch.weights = at::Tensor();

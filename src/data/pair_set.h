@@ -13,8 +13,9 @@
 namespace cairn::data {
 
 // Documents 2i and 2i + 1 of the row are the two sides of pair i. A side longer than `length` is cut at its end. Pairs of which a side
-// then has no target are left out. Fields chosen_tokens, chosen_targets, rejected_tokens, rejected_targets: int64 [samples, length] on
-// the CPU, filled up with `padding` and kNoTarget. The last `held_out_fraction` of the pairs is held out.
+// then has no target are left out. Fields chosen_tokens, chosen_targets, rejected_tokens, rejected_targets: int64 [samples, longest]
+// on the CPU, as long as the longest side of the batch, filled up with `padding` and kNoTarget. The last `held_out_fraction` of the pairs
+// is held out.
 class PairSet final : public Dataset {
  public:
   // Refused with `origin` named: too few pairs.

@@ -1,87 +1,61 @@
 #include "data/render.h"
 
-#include <array>
 #include <utility>
 
 #include "base/check.h"
 #include "base/nearest.h"
+#include "data/chat_renderer.h"
 
 namespace cairn::data {
 namespace {
 
-using Messages = std::span<const Message>;
-using Parts = std::vector<Part>;
+constexpr const char* kChatml =
+    R"({% for message in messages %}{% if message['role'] == 'assistant' %}{{ '<|im_start|>assistant\n' }}{% generation %})"
+    R"({{ message['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}{% else %})"
+    R"({{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endif %}{% endfor %})"
+    R"({% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})";
 
-Parts render_chatml(Messages messages) {
-  Parts parts;
-  for (const Message& message : messages) {
-    if (message.role == "assistant") {
-      parts.push_back({"<|im_start|>assistant\n", false});
-      parts.push_back({message.content + "<|im_end|>", true});
-      parts.push_back({"\n", false});
-    } else {
-      parts.push_back({"<|im_start|>" + message.role + "\n" + message.content + "<|im_end|>\n", false});
-    }
-  }
-  return parts;
-}
+constexpr const char* kAlpaca =
+    R"({% if messages[0]['role'] == 'system' %}{{ messages[0]['content'] + '\n\n' }}{% else %})"
+    R"({{ 'Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n' }}{% endif %})"
+    R"({% for message in messages %}{% if message['role'] == 'assistant' %}{{ '### Response:\n' }}{% generation %})"
+    R"({{ message['content'] + eos_token }}{% endgeneration %}{{ '' if loop.last else '\n\n' }})"
+    R"({% elif message['role'] != 'system' or not loop.first %}{{ '### Instruction:\n' + message['content'] + '\n\n' }}{% endif %})"
+    R"({% endfor %}{% if add_generation_prompt %}{{ '### Response:\n' }}{% endif %})";
 
-Parts render_alpaca(Messages messages) {
-  Parts parts;
-  std::string before = "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n";
-  for (const Message& message : messages) {
-    if (message.role == "system") {
-      before = message.content + "\n\n";
-    } else if (message.role == "assistant") {
-      parts.push_back({std::exchange(before, "") + "### Response:\n", false});
-      parts.push_back({message.content, true});
-    } else {
-      if (!parts.empty()) before += "\n\n";
-      before += "### Instruction:\n" + message.content + "\n\n";
-    }
-  }
-  if (!before.empty()) parts.push_back({before, false});
-  return parts;
-}
-
-Parts render_plain(Messages messages) {
-  Parts parts;
-  for (const Message& message : messages) {
-    if (!parts.empty()) parts.push_back({"\n\n", false});
-    parts.push_back({message.content, message.role == "assistant"});
-  }
-  return parts;
-}
-
-struct KnownRenderer {
-  const char* name;
-  Parts (*render)(Messages);
-  std::span<const char* const> markers;
-};
-
-constexpr const char* kChatmlMarkers[] = {"<|im_start|>", "<|im_end|>"};
-
-constexpr std::array kRenderers = {KnownRenderer{"chatml", render_chatml, kChatmlMarkers}, KnownRenderer{"alpaca", render_alpaca, {}},
-                                   KnownRenderer{"plain", render_plain, {}}};
+constexpr const char* kPlain =
+    R"({% for message in messages %}{{ '' if loop.first else '\n\n' }}{% if message['role'] == 'assistant' %}{% generation %})"
+    R"({{ message['content'] + eos_token }}{% endgeneration %}{% else %}{{ message['content'] }}{% endif %}{% endfor %})"
+    R"({% if add_generation_prompt %}{{ '\n\n' }}{% endif %})";
 
 }  // namespace
 
-Renderer make_renderer(const std::string& name) {
-  for (const KnownRenderer& known : kRenderers)
-    if (name == known.name) return {.identity = name, .render = known.render, .markers = {known.markers.begin(), known.markers.end()}};
-  base::fail_unknown("data.template", name, renderer_names());
+const std::vector<BuiltInTemplate>& built_in_templates() {
+  static const std::vector<BuiltInTemplate> list = {
+      {"chatml", kChatml, {"<|im_start|>", "<|im_end|>"}}, {"alpaca", kAlpaca, {}}, {"plain", kPlain, {}}};
+  return list;
 }
 
-std::vector<std::string> renderer_names() {
-  std::vector<std::string> names;
-  for (const KnownRenderer& known : kRenderers) names.emplace_back(known.name);
-  return names;
+const BuiltInTemplate& built_in_template(const std::string& name) {
+  std::vector<std::string> names = {"auto", "model"};
+  for (const BuiltInTemplate& one : built_in_templates()) {
+    if (one.name == name) return one;
+    names.push_back(one.name);
+  }
+  base::fail_unknown("data.template", name, names);
+}
+
+Renderer make_renderer(const std::string& name, const std::string& end) {
+  const BuiltInTemplate& one = built_in_template(name);
+  Renderer renderer = chat_renderer(ChatTemplate::parse(one.text, name), {.variables = {{"eos_token", end}}});
+  renderer.markers = one.markers;
+  return renderer;
 }
 
 Renderer all_targets(Renderer renderer) {
   renderer.identity += "+prompts";
-  renderer.render = [render = std::move(renderer.render)](Messages messages) {
-    Parts parts = render(messages);
+  renderer.render = [render = std::move(renderer.render)](std::span<const Message> messages) {
+    std::vector<Part> parts = render(messages);
     for (Part& part : parts) part.is_target = true;
     return parts;
   };

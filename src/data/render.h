@@ -26,15 +26,25 @@ struct Part {
 struct Renderer {
   std::string identity;
   std::function<std::vector<Part>(std::span<const Message>)> render;
-  std::vector<std::string> markers = {};  // texts that it writes and that a tokenizer should have as special tokens
+  std::vector<std::string> markers = {};  // texts that it writes and that a tokenizer must have as special tokens
 };
 
-// The renderer called `name` in data.template; an unknown name is refused, and the nearest one named.
-//   chatml  <|im_start|>role\ncontent<|im_end|>\n for each message; what the assistant says, with its <|im_end|>, is a target.
-//   alpaca  the prompt of Stanford's Alpaca: "### Instruction:", "### Response:"; the response is a target.
-//   plain   the contents, one after the other, with an empty line between them; what the assistant says is a target.
-Renderer make_renderer(const std::string& name);
-std::vector<std::string> renderer_names();
+// A chat template that comes with Cairn, for models that have none of their own. What the assistant says is a target, with the token that
+// ends it.
+//   chatml  <|im_start|>role\ncontent<|im_end|>\n for each message.
+//   alpaca  the prompt of Stanford's Alpaca: "### Instruction:", "### Response:"; eos_token ends a response.
+//   plain   the contents, one after the other, with an empty line between them; eos_token ends what the assistant says.
+struct BuiltInTemplate {
+  std::string name;  // in data.template
+  std::string text;  // Jinja, with {% generation %} blocks
+  std::vector<std::string> markers;
+};
+const std::vector<BuiltInTemplate>& built_in_templates();
+// An unknown name is refused, and the nearest one named.
+const BuiltInTemplate& built_in_template(const std::string& name);
+
+// Its renderer for a tokenizer in which `end` is the text of the token that ends a document.
+Renderer make_renderer(const std::string& name, const std::string& end = "<|endoftext|>");
 
 // The same text with every part a target: training on prompts too.
 Renderer all_targets(Renderer renderer);

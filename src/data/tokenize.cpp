@@ -34,24 +34,76 @@ class Encoder {
     if (ends) end(true);
   }
 
-  // Neighbouring parts that are alike are encoded as one text.
   void add(const Document& document) {
-    const std::vector<Part>& parts = document.parts;
-    for (size_t first = 0, last = 0; first < parts.size(); first = last) {
-      const bool is_target = parts[first].is_target;
-      for (last = first + 1; last < parts.size() && parts[last].is_target == is_target;) ++last;
-      if (last == first + 1) {
-        append(parts[first].text, is_target);
-        continue;
-      }
-      joined_.clear();
-      for (size_t i = first; i < last; ++i) joined_ += parts[i].text;
-      append(joined_, is_target);
-    }
-    if (document.ends) end(parts.back().is_target);
+    const size_t begin = out_.tokens.size();
+    join(document.parts);
+    if (stretches_.size() < 2 || cuts_at_borders() || !add_whole()) add_apart();
+    const bool asked = std::ranges::all_of(stretches_, [](const Stretch& one) { return one.is_target; });
+    if (!document.ends) return;
+    if (out_.tokens.size() > begin && out_.tokens.back() == end_)
+      out_.ends.push_back(static_cast<int64_t>(out_.tokens.size()));
+    else
+      end(asked);
   }
 
  private:
+  // Up to byte `end` of the joined text.
+  struct Stretch {
+    size_t end;
+    bool is_target;
+  };
+
+  // Neighbouring parts that are alike are one stretch.
+  void join(const std::vector<Part>& parts) {
+    joined_.clear();
+    stretches_.clear();
+    for (const Part& part : parts) {
+      if (part.text.empty()) continue;
+      joined_ += part.text;
+      if (!stretches_.empty() && stretches_.back().is_target == part.is_target)
+        stretches_.back().end = joined_.size();
+      else
+        stretches_.push_back({joined_.size(), part.is_target});
+    }
+  }
+
+  void add_apart() {
+    size_t at = 0;
+    for (const Stretch& one : stretches_) {
+      append(std::string_view(joined_).substr(at, one.end - at), one.is_target);
+      at = one.end;
+    }
+  }
+
+  // The ids of the whole text; false, and nothing added, where they are those of the stretches, or a stretch does not begin and end with
+  // tokens of its own.
+  bool add_whole() {
+    const std::vector<int32_t> whole = tokenizer_.encode(joined_);
+    std::vector<int32_t> apart;
+    for (size_t i = 0, at = 0; i < stretches_.size(); at = stretches_[i++].end)
+      tokenizer_.encode(std::string_view(joined_).substr(at, stretches_[i].end - at), {}, apart);
+    if (apart == whole) return false;
+    std::vector<size_t> ends;
+    for (const Stretch& one : stretches_) {
+      const std::vector<int32_t> before = tokenizer_.encode(std::string_view(joined_).substr(0, one.end));
+      if (before.size() > whole.size() || !std::equal(before.begin(), before.end(), whole.begin())) return false;
+      ends.push_back(before.size());
+    }
+    size_t at = 0;
+    for (size_t i = 0; i < ends.size(); ++i) {
+      out_.tokens.insert(out_.tokens.end(), whole.begin() + static_cast<ptrdiff_t>(at), whole.begin() + static_cast<ptrdiff_t>(ends[i]));
+      mark(stretches_[i].is_target);
+      at = ends[i];
+    }
+    return true;
+  }
+
+  bool cuts_at_borders() const {
+    for (size_t i = 0; i + 1 < stretches_.size(); ++i)
+      if (!tokenizer_.is_border(joined_[stretches_[i].end - 1], joined_[stretches_[i].end])) return false;
+    return true;
+  }
+
   void append(std::string_view text, bool is_target) {
     if (text.empty()) return;
     tokenizer_.encode(text, {}, out_.tokens);
@@ -75,6 +127,7 @@ class Encoder {
   int32_t end_;
   Encoded& out_;
   std::string joined_;
+  std::vector<Stretch> stretches_;
   size_t marked_ = 0;
 };
 

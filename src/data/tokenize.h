@@ -38,10 +38,12 @@ void documents_of(const Chunk& chunk, const Reading& reading, std::vector<Docume
 // How a reader must cut for `tokenizer`, which must outlive it: only where the ids stay those of the whole document.
 ChunkOptions cut_for(const Tokenizer& tokenizer, ChunkOptions options);
 
-// Writes the ids of each document in order, each followed by end_of_text. Special tokens in a text are recognised. Stretches that are
-// targets and those that are not are encoded apart, so that no token belongs to both. The same for any number of threads and, where
-// `source` cuts as cut_for says, any chunk size; at most a few chunks for each thread are in memory. Returns the bad lines that were left
-// out. A tokenizer without end_of_text is refused.
+// Writes the ids of each document in order, each followed by end_of_text, unless a record ends with it already; after a conversation it is
+// asked for only where all of it is. Special tokens in a text are recognised. No token belongs to a stretch that is a target and to one
+// that is not: a conversation has the ids of its whole text where each stretch begins and ends at a token and the text before it has the
+// same ids alone, as it has when an answer is generated; otherwise its stretches are encoded apart. The same for any number of threads and,
+// where `source` cuts as cut_for says, any chunk size; at most a few chunks for each thread are in memory. Returns the bad lines that were
+// left out. A tokenizer without end_of_text is refused.
 BadLines tokenize(ChunkReader& source, const Tokenizer& tokenizer, const Reading& reading, TokenWriter& into,
                   const TokenizeOptions& options = {});
 

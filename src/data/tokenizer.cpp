@@ -12,10 +12,12 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   return ids;
 }
 
-int32_t Tokenizer::end_of_text() const {
-  for (const std::string_view name : {kEndOfText, std::string_view("<|end_of_text|>"), std::string_view("</s>"), std::string_view("<eos>"),
-                                      std::string_view("<|im_end|>")})
-    if (const std::optional<int32_t> id = id_of(name)) return *id;
+int32_t Tokenizer::end_of_text() const { return *id_of(end_of_text_name()); }
+
+std::string_view Tokenizer::end_of_text_name() const {
+  static constexpr std::string_view kNames[] = {kEndOfText, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>"};
+  for (const std::string_view name : kNames)
+    if (id_of(name)) return name;
   base::fail_input("the tokenizer has no token that ends a document: add one of <|endoftext|>, <|end_of_text|>, </s>, <eos>, <|im_end|>");
 }
 

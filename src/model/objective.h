@@ -1,5 +1,7 @@
 #pragma once
 #include <memory>
+#include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -14,6 +16,7 @@ struct Losses {
   at::Tensor count = {};       // 0-dim: tokens or samples that were counted
   at::Tensor per_sample = {};  // [samples]: the sum of each, and what it counts
   at::Tensor per_sample_count = {};
+  at::Tensor measures = {};  // double [n]: sums over the samples of what Objective::measures names; undefined where it names nothing
 };
 
 // From outputs and batch to losses and the gradients of the outputs.
@@ -24,6 +27,8 @@ class Objective {
 
   virtual ~Objective() = default;
   virtual Separates separates() const = 0;
+  // Numbers that say how training goes beside the loss: their means over the samples go into the metrics under these names.
+  virtual std::vector<std::string> measures() const { return {}; }
   // Where `gradients` is given, puts there the gradient of weight * sum with respect to each output it read, and may overwrite
   // the outputs in doing so.
   virtual Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double weight) const = 0;

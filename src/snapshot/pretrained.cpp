@@ -105,8 +105,9 @@ Outline read_outline(const std::string& folder) {
     for (const StepFolder& step : step_folders(folder))  // those of one run are alike
       if (!fs::exists(place / "config.json", error)) place = step.path;
   if (!fs::exists(place / "config.json", error)) fail_no_config(folder);
-  const fs::path tokenizer = place / "tokenizer.json";
-  return {shape_in(place), fs::exists(tokenizer, error) ? tokenizer.string() : ""};
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"})
+    if (fs::exists(place / name, error)) return {shape_in(place), (place / name).string()};
+  return {shape_in(place), ""};
 }
 
 }  // namespace cairn::snapshot

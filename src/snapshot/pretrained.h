@@ -36,7 +36,7 @@ Pretrained open_pretrained(const std::string& folder, base::Log& log);
 // Refuses tensors that are not those of a model of this shape, naming what is missing, unexpected or of another shape.
 void check_tensors(const model::DecoderShape& shape, const WeightFiles& weights);
 
-// Its shape and where its tokenizer.json is (empty: it has none), without a look at the tensors.
+// Its shape and where its tokenizer is (tokenizer.json, tokenizer.model or vocab.json; empty: it has none), without a look at the tensors.
 struct Outline {
   model::DecoderShape shape;
   std::string tokenizer_file;

@@ -12,7 +12,7 @@ namespace cairn::train {
 
 struct AgentOptions {
   std::vector<comm::NetSetup> setups = {};  // one for each rank to start; their files are taken over
-  std::vector<std::string> argv;  // what each rank executes: the program's path, then its arguments
+  std::vector<std::string> argv;            // what each rank executes: the program's path, then its arguments
   std::vector<std::pair<std::string, std::string>>
       env;  // added to each rank's environment, beside CAIRN_RANK, CAIRN_LOCAL_RANK, CAIRN_WORLD_SIZE, CAIRN_SETUP_FD
   std::chrono::nanoseconds grace = std::chrono::seconds(60);          // from the wish to stop until ranks are killed

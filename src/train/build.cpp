@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "comm/group.h"
 #include "comm/world.h"
+#include "data/chat_files.h"
 #include "data/shard.h"
 #include "data/tokenize_progress.h"
 #include "kernels/adamw.h"
@@ -16,7 +17,9 @@
 #include "mesh/chosen_gradients.h"
 #include "model/trainable.h"
 #include "optim/rounding_optimizer.h"
+#include "train/dpo.h"
 #include "train/model_from.h"
+#include "train/reference.h"
 #include "train/restore.h"
 
 namespace cairn::train {
@@ -31,8 +34,6 @@ at::Device choose_device(const std::string& name) {
 }
 
 data::Opened open_data(comm::World& world, const Settings& settings, const Start& start) {
-  if (settings.data.kind == "preference")
-    base::fail_input("data.kind = preference: no objective learns from pairs yet; set data.kind = text to learn the chosen answers");
   data::CorpusOptions options{
       .held_out_fraction = settings.eval.fraction, .cache_folder = start.cache.string(), .threads = start.threads, .progress = {}};
   if (!start.terminal) return data::open_data(settings.data, options, world.log());
@@ -91,6 +92,32 @@ std::vector<optim::Piece> pieces_of(const Engine& engine) {
     ++next;
   }
   return pieces;
+}
+
+// Where training begins: new values, or those of model.from.
+void start_weights(Job& job, const std::optional<snapshot::Pretrained>& pretrained, comm::World& world) {
+  model::materialise(*job.engine.model, job.engine.weights->flat(), base::Random(static_cast<uint64_t>(job.settings.train.seed)));
+  if (pretrained) start_from(job, *pretrained, world);
+}
+
+// Pairs are learned from by comparing with the weights as they are now.
+void learn_from_pairs(Job& job, const std::vector<bool>& trained) {
+  weights_of_pass(job.engine);  // as passes read them, in whatever precision
+  const model::FlatWeights& live = job.engine.lowered ? *job.engine.lowered : *job.engine.weights;
+  const auto reference = std::make_shared<const Reference>(*job.engine.model, live, trained);
+  job.booked.emplace_back(*job.memory, base::MemoryUse::parameters, reference->bytes());
+  job.reference = reference->checksum();
+  job.engine.objective = model::make_preference(job.settings.dpo);
+  job.step = make_step(against(reference));
+}
+
+// The files beside the weights that say how conversations are written and where an answer ends.
+void carry_chat_files(Job& job, const std::optional<snapshot::Pretrained>& pretrained) {
+  if (!job.data.chat) return;
+  data::ModelEnds ends{.eos = {job.data.tokenizer->end_of_text()}};
+  if (pretrained && !pretrained->shape.tokens.eos.empty())
+    ends = {pretrained->shape.tokens.bos, pretrained->shape.tokens.pad, pretrained->shape.tokens.eos};
+  data::put_chat_files(*job.data.chat, *job.data.tokenizer, ends, job.carried);
 }
 
 // This rank's share of the batch of `step` (from 1), made by the loader's thread.
@@ -171,6 +198,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   job->data = open_data(world, job->settings, start);
   const Settings& s = job->settings;
   const std::optional<snapshot::Pretrained> pretrained = open_model_from(*job, world.log());
+  carry_chat_files(*job, pretrained);
   const model::Inputs inputs{.vocab = job->data.tokenizer ? job->data.tokenizer->vocab_size() : 0,
                              .length = job->data.length,
                              .features = job->data.features,
@@ -186,7 +214,8 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   engine.random = base::Random(static_cast<uint64_t>(s.train.seed)).for_purpose("pass");
   engine.trace = job->trace.get();
   engine.memory = job->memory.get();
-  place(engine, *job->replicas, job->device, model::trainable(*engine.model, s.model.train), s.train);
+  const std::vector<bool> trained = model::trainable(*engine.model, s.model.train);
+  place(engine, *job->replicas, job->device, trained, s.train);
   engine.optimizer = s.train.parameters == "bf16"
                          ? optim::make_rounding_optimizer(s.optim, pieces_of(engine), base::Random(static_cast<uint64_t>(s.train.seed)))
                          : optim::make_optimizer(s.optim, pieces_of(engine));
@@ -195,7 +224,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
 
   book(*job);
 
-  job->step = make_ordinary_step();
+  job->step = make_step(parallel::execute);
   job->subset = subset.within(job->data.samples->training());
   job->sampler = data::make_sampler(s.data.sampler, {.from = job->subset,
                                                      .global_batch = s.train.global_batch,
@@ -209,10 +238,13 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
                    .final_share = s.optim.final_share,
                    .decay_share = s.optim.decay_share,
                    .decay_shape = s.optim.decay_shape};
-  if (!start.resume || !restore(*job, world, start.out.string(), start.resume_step_last)) {
-    model::materialise(*engine.model, engine.weights->flat(), base::Random(static_cast<uint64_t>(s.train.seed)));
-    if (pretrained) start_from(*job, *pretrained, world);
+  const bool pairs = s.data.kind == "preference";
+  if (pairs) {  // also where a snapshot will take their place: its run began with them
+    start_weights(*job, pretrained, world);
+    learn_from_pairs(*job, trained);
   }
+  const bool resumed = start.resume && restore(*job, world, start.out.string(), start.resume_step_last);
+  if (!resumed && !pairs) start_weights(*job, pretrained, world);
   start_loader(*job);
   return job;
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <c10/core/Device.h>
@@ -42,6 +43,7 @@ struct Job {
   std::vector<base::BookedMemory> booked;
   Engine engine;
   std::unique_ptr<Step> step;
+  std::optional<uint64_t> reference;           // the checksum of the frozen weights that the step compares with, if it does
   std::map<std::string, std::string> carried;  // files that came with model.from and go into every snapshot
   comm::Group* replicas = nullptr;             // along dp; borrowed from the world
   bool writes = false;                         // this rank keeps the run directory

@@ -69,16 +69,18 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   const model::Inputs inputs{.vocab = text ? vocab : 0, .length = text ? length : 0, .features = text ? 0 : 2, .classes = text ? 0 : 3};
   const model::Task task = s.model.from.empty() ? model::make_task(s.model, inputs) : task_from(s.model, inputs);
   const Work work = count(*task.model, length);
-  const int64_t elements = task.model->elements(), tokens = s.train.global_batch * length;
+  const bool pairs = s.data.kind == "preference";
+  const int64_t rows = pairs ? 2 : 1;                        // of a sample
+  const int64_t copies = pairs && s.lora.rank == 0 ? 2 : 1;  // the reference model's; adapters are little
+  const double passes = pairs ? 4 : 3;                       // forward, two gradients, and the reference model's forward
+  const int64_t elements = task.model->elements(), tokens = s.train.global_batch * rows * length;
   const bool low = s.train.precision == "bf16", kept_low = s.train.parameters == "bf16";
-  Footprint f{
-      .parameters = elements * (kept_low ? 2
-                                : low    ? 4 + 2
-                                         : 4),
-      .gradients = elements * 4,
-      .optimizer = optimizer_bytes(s, *task.model),
-      .activations = static_cast<int64_t>(work.saved_elements_per_token * static_cast<double>(plan.micro_batch * length) * (low ? 2 : 4)),
-      .program = kProgramBytes};
+  Footprint f{.parameters = elements * ((kept_low ? 2 : 4) + (low && !kept_low ? 2 : 0) + (copies - 1) * (low ? 2 : 4)),
+              .gradients = elements * 4,
+              .optimizer = optimizer_bytes(s, *task.model),
+              .activations = static_cast<int64_t>(work.saved_elements_per_token * static_cast<double>(plan.micro_batch * rows * length) *
+                                                  (low ? 2 : 4)),
+              .program = kProgramBytes};
   const int64_t machine = base::machine_bytes();
   std::string out;
   const auto line = [&](std::string_view name, const std::string& value) { out += fmt::format("  {:<22} {}\n", name, value); };
@@ -96,10 +98,11 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   line("steps",
        fmt::format("{} of {} samples ({} tokens), micro-batches of {}", s.train.steps, s.train.global_batch, tokens, plan.micro_batch));
   line("work",
-       fmt::format("{} FLOP a step, {} in all", base::human_count(3 * work.forward_flops_per_token * static_cast<double>(tokens)),
-                   base::human_count(3 * work.forward_flops_per_token * static_cast<double>(tokens) * static_cast<double>(s.train.steps))));
+       fmt::format(
+           "{} FLOP a step, {} in all", base::human_count(passes * work.forward_flops_per_token * static_cast<double>(tokens)),
+           base::human_count(passes * work.forward_flops_per_token * static_cast<double>(tokens) * static_cast<double>(s.train.steps))));
   out += "memory of one rank\n";
-  line("parameters", base::human_bytes(f.parameters));
+  line(copies == 2 ? "parameters, reference" : "parameters", base::human_bytes(f.parameters));
   line("gradients", base::human_bytes(f.gradients));
   line("optimizer", base::human_bytes(f.optimizer));
   line("activations", base::human_bytes(f.activations));

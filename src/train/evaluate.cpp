@@ -1,36 +1,42 @@
 #include "train/evaluate.h"
 
-#include <array>
-#include <limits>
 #include <numeric>
 
 #include "comm/group.h"
 #include "data/shard.h"
 #include "kernels/aten.h"
-#include "parallel/pass.h"
 #include "train/build.h"
 
 namespace cairn::train {
 
-double held_out_loss(Job& job) {
+HeldOut evaluate_held_out(Job& job) {
   const data::Samples held = job.data.samples->held_out();
   const int64_t count = std::min(held.count, job.settings.eval.samples);
-  if (count == 0) return std::numeric_limits<double>::quiet_NaN();
+  if (count == 0) return {};
   const auto traced = job.trace->span("evaluate", "evaluate");
   const data::Share share = data::share_of(count, job.replicas->rank(), job.replicas->size());
-  std::array<double, 2> sums{0, 0};  // loss, tokens
+  const size_t measured = job.engine.objective->measures().size();
+  std::vector<double> sums(3 + measured);  // loss, what was counted, samples, what the objective measures
+  sums[2] = static_cast<double>(share.count);
   for (const data::Share& part : data::micro_batches(share.count, job.engine.micro_batch)) {
     std::vector<int64_t> ids(static_cast<size_t>(part.count));
     std::iota(ids.begin(), ids.end(), held.first + share.first + part.first);
     mesh::Batch batch;
     job.data.samples->fill(ids, batch);
     batch = mesh::to_device(batch, job.device);
-    const model::Losses losses = parallel::execute(pass_over(job.engine, batch));
+    const model::Losses losses = job.step->evaluate(job.engine, batch);
     sums[0] += losses.sum.item<double>();
     sums[1] += losses.count.to(at::kDouble).item<double>();
+    const at::Tensor measures = measured > 0 ? losses.measures.cpu() : at::Tensor();
+    for (size_t i = 0; i < measured; ++i) sums[3 + i] += measures.const_data_ptr<double>()[i];
   }
-  job.replicas->all_reduce({sums.data(), 2, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::loss, "held-out loss"}).wait_host();
-  return sums[0] / sums[1];
+  job.replicas
+      ->all_reduce({sums.data(), static_cast<int64_t>(sums.size()), comm::Dtype::f64}, comm::Reduce::sum,
+                   {comm::Purpose::loss, "held-out loss"})
+      .wait_host();
+  HeldOut found{.loss = sums[0] / sums[1]};
+  for (size_t i = 0; i < measured; ++i) found.measures.push_back(sums[3 + i] / sums[2]);
+  return found;
 }
 
 }  // namespace cairn::train

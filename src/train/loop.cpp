@@ -1,5 +1,5 @@
 // The training loop.
-#include <limits>
+#include <utility>
 
 #include "base/disk.h"
 #include "base/log.h"
@@ -63,15 +63,16 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     job->steps_done = step;
     job->tokens_done += taken.tokens;
 
-    double held_out = std::numeric_limits<double>::quiet_NaN();
-    if (due(step, job->settings.eval.every, last)) held_out = held_out_loss(*job);
+    HeldOut held_out;
+    if (due(step, job->settings.eval.every, last)) held_out = evaluate_held_out(*job);
     stopped = record.step({.step = step,
                            .tokens = taken.tokens,
+                           .counted = taken.counted,
                            .tokens_done = job->tokens_done,
                            .batch = taken.batch,
                            .samples = taken.samples,
                            .learning_rate = taken.learning_rate,
-                           .held_out_loss = held_out,
+                           .held_out = std::move(held_out),
                            .fault = taken.output.skipped ? job->bad_steps->fault() : ""},
                           taken.output, stop.requested());
     const bool save_now = stopped || due(step, job->settings.snapshot.every, last);

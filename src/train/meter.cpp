@@ -1,5 +1,6 @@
 #include "train/meter.h"
 
+#include <ATen/core/IListRef.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -11,7 +12,7 @@ namespace cairn::train {
 
 struct Meter::Pending {
   int64_t step;
-  at::Tensor numbers;                 // two doubles on the host
+  at::Tensor numbers;                 // doubles on the host: loss, gradient norm, measures
   std::unique_ptr<c10::Event> there;  // null: they are there
 };
 
@@ -19,12 +20,13 @@ Meter::Meter(const at::Device& device) : device_(device) {}
 Meter::~Meter() = default;
 
 void Meter::add(int64_t step, const StepOutput& output) {
-  const at::Tensor numbers = at::stack({output.loss_sum.to(at::kDouble), output.gradient_norm.to(at::kDouble)});
+  at::Tensor numbers = at::stack({output.loss_sum.to(at::kDouble), output.gradient_norm.to(at::kDouble)});
+  if (output.measures.defined()) numbers = at::cat(std::vector<at::Tensor>{numbers, output.measures.to(at::kDouble)});
   if (device_.is_cpu()) {
     pending_.push_back({step, numbers, nullptr});
     return;
   }
-  const at::Tensor host = at::empty({2}, at::TensorOptions().dtype(at::kDouble).pinned_memory(true));
+  const at::Tensor host = at::empty({numbers.size(0)}, at::TensorOptions().dtype(at::kDouble).pinned_memory(true));
   host.copy_(numbers, /*non_blocking=*/true);
   auto there = std::make_unique<c10::Event>(device_.type());
   there->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
@@ -37,7 +39,7 @@ std::optional<Reading> Meter::take(bool all) {
   const Pending& oldest = pending_.front();
   if (oldest.there) oldest.there->synchronize();  // of the step before: its work lies behind what is running now
   const double* numbers = oldest.numbers.const_data_ptr<double>();
-  const Reading reading{oldest.step, numbers[0], numbers[1]};
+  const Reading reading{oldest.step, numbers[0], numbers[1], {numbers + 2, numbers + oldest.numbers.size(0)}};
   pending_.pop_front();
   return reading;
 }

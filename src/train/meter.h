@@ -3,6 +3,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -16,6 +17,7 @@ struct Reading {
   int64_t step = 0;
   double loss_sum = 0;  // over this rank's samples
   double gradient_norm = 0;
+  std::vector<double> measures = {};  // sums over this rank's samples; empty where it has none
 };
 
 // Brings the few numbers of each step to the host without making the host wait inside a step: on an accelerator they are copied

@@ -1,5 +1,6 @@
 #include "train/model_from.h"
 
+#include <filesystem>
 #include <span>
 #include <vector>
 
@@ -31,6 +32,10 @@ void load_adapter(const mesh::NamedTensors& into, const snapshot::Adapter& adapt
     base::fail_input("model.lora.from = {}: {} tensors, and the model has a place for {}", from, adapter.tensors.size(), into.size());
 }
 
+bool same_folder(const std::filesystem::path& a, const std::filesystem::path& b) {
+  return (a / "").lexically_normal() == (b / "").lexically_normal();
+}
+
 }  // namespace
 
 Split split_adapters(const mesh::NamedTensors& parameters) {
@@ -48,7 +53,8 @@ std::optional<snapshot::Pretrained> open_model_from(Job& job, base::Log& log) {
   snapshot::Pretrained opened = snapshot::open_pretrained(from, log);
   job.carried = opened.texts;
   // A tokenizer of another kind would contradict what came with the model.
-  if (job.settings.data.tokenizer_file != opened.path + "/tokenizer.json") {
+  const std::filesystem::path tokenizer = job.settings.data.tokenizer_file;
+  if (!same_folder(tokenizer, opened.path) && !same_folder(tokenizer.parent_path(), opened.path)) {
     for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
                              "merges.txt", "tokenizer.model", "chat_template.jinja"})
       job.carried.erase(name);

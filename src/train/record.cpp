@@ -1,6 +1,5 @@
 #include "train/record.h"
 
-#include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -17,7 +16,8 @@
 
 namespace cairn::train {
 
-Record::Record(comm::World& world, Job& job, const Start& start) : world_(world), job_(job), start_(start), meter_(job.device) {
+Record::Record(comm::World& world, Job& job, const Start& start)
+    : world_(world), job_(job), start_(start), meter_(job.device), measured_(job.engine.objective->measures()) {
   result_.step = job.steps_done;
   result_.held_out_loss = std::numeric_limits<double>::quiet_NaN();
   if (job.writes) {
@@ -40,26 +40,34 @@ bool Record::step(const StepRecord& facts, const StepOutput& output, bool wants_
   return take(reading ? &*reading : nullptr, wants_to_stop);
 }
 
-// One small all-reduce a step carries both questions: the loss over all ranks, and whether anyone wants to stop.
+// One small all-reduce a step carries all questions: the loss over all ranks, what the objective measures, and whether anyone wants to
+// stop.
 bool Record::take(const Reading* reading, bool wants_to_stop) {
-  std::array<double, 2> sums{reading ? reading->loss_sum : 0, wants_to_stop ? 1.0 : 0.0};
-  world_.everyone().all_reduce({sums.data(), 2, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::loss, "loss"}).wait_host();
+  std::vector<double> sums{reading ? reading->loss_sum : 0, wants_to_stop ? 1.0 : 0.0};
+  if (reading) sums.insert(sums.end(), reading->measures.begin(), reading->measures.end());
+  sums.resize(2 + measured_.size());
+  world_.everyone()
+      .all_reduce({sums.data(), static_cast<int64_t>(sums.size()), comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::loss, "loss"})
+      .wait_host();
   if (reading) {
     const StepRecord facts = waiting_.front();
     waiting_.pop_front();
     CAIRN_CHECK(facts.step == reading->step, "a reading of step {} where step {} was due", reading->step, facts.step);
-    write(facts, sums[0] / static_cast<double>(facts.tokens), reading->gradient_norm);
+    std::vector<double> measures(sums.begin() + 2, sums.end());
+    for (double& one : measures) one /= static_cast<double>(facts.counted);
+    write(facts, sums[0] / static_cast<double>(facts.counted), reading->gradient_norm, measures);
   }
   return sums[1] > 0;
 }
 
-void Record::write(const StepRecord& facts, double loss, double gradient_norm) {
+void Record::write(const StepRecord& facts, double loss, double gradient_norm, const std::vector<double>& measures) {
   const double now_s = base::seconds(world_.wall().now()), step_s = now_s - last_s_;
   last_s_ = now_s;
   job_.seconds_done += step_s;
   const double rate = static_cast<double>(facts.tokens) / step_s;
   tokens_per_s_ = tokens_per_s_ == 0 ? rate : 0.9 * tokens_per_s_ + 0.1 * rate;
   const int64_t memory = memory_in_use(job_.device);
+  const bool evaluated = !std::isnan(facts.held_out.loss);
   if (metrics_) {
     base::MetricsRow row{{{"step", facts.step},
                           {"loss", loss},
@@ -72,7 +80,10 @@ void Record::write(const StepRecord& facts, double loss, double gradient_norm) {
                           {"memory_bytes", memory},
                           {"seconds", job_.seconds_done}}};
     if (startup_s_ > 0) row.values.push_back({"startup_seconds", std::exchange(startup_s_, 0)});
-    if (!std::isnan(facts.held_out_loss)) row.values.push_back({"eval_loss", facts.held_out_loss});
+    for (size_t i = 0; i < measures.size(); ++i) row.values.push_back({measured_[i], measures[i]});
+    if (evaluated) row.values.push_back({"eval_loss", facts.held_out.loss});
+    for (size_t i = 0; i < facts.held_out.measures.size(); ++i)
+      row.values.push_back({fmt::format("eval_{}", measured_[i]), facts.held_out.measures[i]});
     if (!facts.fault.empty()) row.values.push_back({"skipped", facts.fault});
     metrics_->write(row);
   }
@@ -82,12 +93,15 @@ void Record::write(const StepRecord& facts, double loss, double gradient_norm) {
     tensorboard_->scalar("train/learning_rate", facts.step, facts.learning_rate);
     tensorboard_->scalar("throughput/tokens_per_s", facts.step, rate);
     tensorboard_->scalar("memory/bytes", facts.step, static_cast<double>(memory));
-    if (!std::isnan(facts.held_out_loss)) tensorboard_->scalar("eval/loss", facts.step, facts.held_out_loss);
+    for (size_t i = 0; i < measures.size(); ++i) tensorboard_->scalar(fmt::format("train/{}", measured_[i]), facts.step, measures[i]);
+    if (evaluated) tensorboard_->scalar("eval/loss", facts.step, facts.held_out.loss);
+    for (size_t i = 0; i < facts.held_out.measures.size(); ++i)
+      tensorboard_->scalar(fmt::format("eval/{}", measured_[i]), facts.step, facts.held_out.measures[i]);
   }
   if (!job_.bad_steps->before_update()) job_.bad_steps->must_be_good(facts.step, loss, gradient_norm);
   result_.step = facts.step;
   if (facts.fault.empty()) result_.loss = loss;
-  if (!std::isnan(facts.held_out_loss)) result_.held_out_loss = facts.held_out_loss;
+  if (evaluated) result_.held_out_loss = facts.held_out.loss;
   if (progress_ && (progress_->due() || facts.step == job_.settings.train.steps)) {
     const int64_t steps = job_.settings.train.steps;
     const double left_s = static_cast<double>((steps - facts.step) * facts.tokens) / tokens_per_s_;

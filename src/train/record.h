@@ -8,6 +8,7 @@
 #include "base/metrics.h"
 #include "base/progress.h"
 #include "base/tensorboard.h"
+#include "train/evaluate.h"
 #include "train/meter.h"
 #include "train/start.h"
 
@@ -23,12 +24,13 @@ struct Job;
 struct StepRecord {
   int64_t step = 0;
   int64_t tokens = 0;       // of the step, over all ranks
+  int64_t counted = 0;      // what its loss is a mean over
   int64_t tokens_done = 0;  // of the run, up to its end
   int64_t batch = 0;        // which of the sampler's batches, from 0
   uint64_t samples = 0;     // checksum of the ids of that batch
   double learning_rate = 0;
-  double held_out_loss = 0;  // NaN: not evaluated
-  std::string fault = {};    // why its update was skipped; empty: it was not
+  HeldOut held_out = {};
+  std::string fault = {};  // why its update was skipped; empty: it was not
 };
 
 // Keeps the run directory: recipe.toml, plan.json, metrics.jsonl, TensorBoard events, ledger.json, trace.json, report.html; and the
@@ -50,13 +52,14 @@ class Record {
 
  private:
   bool take(const Reading* reading, bool wants_to_stop);
-  void write(const StepRecord& facts, double loss, double gradient_norm);
+  void write(const StepRecord& facts, double loss, double gradient_norm, const std::vector<double>& measures);
 
   comm::World& world_;
   Job& job_;
   const Start start_;
   Meter meter_;
-  std::deque<StepRecord> waiting_;  // steps whose numbers have not come yet
+  std::deque<StepRecord> waiting_;           // steps whose numbers have not come yet
+  const std::vector<std::string> measured_;  // names of what the objective measures
   std::unique_ptr<base::Metrics> metrics_;
   std::unique_ptr<base::TensorBoard> tensorboard_;
   std::unique_ptr<base::Progress> progress_;

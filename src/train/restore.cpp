@@ -41,6 +41,7 @@ std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
                                                            .seconds = job.seconds_done,
                                                            .seed = job.settings.train.seed,
                                                            .subset = job.subset.hash(),
+                                                           .reference = job.reference,
                                                            .updates_skipped = job.updates_skipped,
                                                            .rollbacks = job.rollbacks,
                                                            .batches_passed = job.batches_passed,
@@ -85,6 +86,11 @@ bool restore(Job& job, comm::World& world, const std::string& run_dir, int64_t s
         job.settings.train.seed, *state.seed, run_dir);
   if (state.subset && *state.subset != job.subset.hash())
     base::fail_input("{} was trained on other samples than it is to go on with: resume with the same data and subset", run_dir);
+  if (job.reference && state.reference != job.reference)
+    base::fail_input(
+        "{}: its reference model is not the one that this recipe starts from: {} must hold what it held when the run began, and "
+        "data.kind, model.lora and model.train must be as they were",
+        run_dir, job.settings.model.from.empty() ? "the model" : job.settings.model.from);
   const Split parameters = split_adapters(job.engine.parameter_views);
   found->load_into("model", parameters.own);
   if (!parameters.adapters.empty()) found->load_into("adapter", parameters.adapters);

@@ -15,6 +15,7 @@ std::string to_json(const RunState& state) {
   json["seconds"] = state.seconds;
   if (state.seed) json["seed"] = *state.seed;
   if (state.subset) json["subset"] = fmt::format("{:016x}", *state.subset);
+  if (state.reference) json["reference"] = fmt::format("{:016x}", *state.reference);
   json["updates_skipped"] = state.updates_skipped;
   json["rollbacks"] = state.rollbacks;
   json["batches_passed"] = state.batches_passed;
@@ -33,6 +34,7 @@ RunState parse_run_state(const std::string& json, const std::string& file) {
   if (found.contains("seconds")) state.seconds = found["seconds"].get<double>();
   if (found.contains("seed")) state.seed = found["seed"].get<int64_t>();
   if (found.contains("subset")) state.subset = std::stoull(found["subset"].get<std::string>(), nullptr, 16);
+  if (found.contains("reference")) state.reference = std::stoull(found["reference"].get<std::string>(), nullptr, 16);
   for (const auto& [key, into] : {std::pair("updates_skipped", &state.updates_skipped), std::pair("rollbacks", &state.rollbacks),
                                   std::pair("batches_passed", &state.batches_passed)}) {
     if (!found.contains(key)) continue;

@@ -12,9 +12,10 @@ struct RunState {
   int64_t step = 0;
   int64_t tokens = 0;
   double seconds = 0;
-  std::optional<int64_t> seed = {};     // nothing where the file does not say
-  std::optional<uint64_t> subset = {};  // the hash of what it is trained on
-  int64_t updates_skipped = 0;          // of the steps
+  std::optional<int64_t> seed = {};        // nothing where the file does not say
+  std::optional<uint64_t> subset = {};     // the hash of what it is trained on
+  std::optional<uint64_t> reference = {};  // the checksum of the frozen weights that its steps compare with
+  int64_t updates_skipped = 0;             // of the steps
   int64_t rollbacks = 0;
   int64_t batches_passed = 0;  // that rollbacks left out
   int64_t next_sample = 0;     // written for people, never read: a resumed run finds it from the step

@@ -1,8 +1,10 @@
 #include "train/settings.h"
 
 #include "base/check.h"
+#include "data/chat_format.h"
 #include "snapshot/adapter.h"
 #include "snapshot/pretrained.h"
+#include "train/dpo.h"
 
 namespace cairn::train {
 namespace {
@@ -44,7 +46,9 @@ Settings read_settings(base::Recipe& recipe) {
   if (s.lora.rank > 0 && s.model.from.empty())
     base::fail_input("model.lora.rank = {}: adapters are added to a model that is there: set model.from", s.lora.rank);
   s.data = recipe.read(data::data_schema(), data);
+  data::check_template_word(s.data.chat_template);
   s.train = recipe.read(train_schema());
+  s.dpo = recipe.read(dpo_schema());
   s.optim = recipe.read(optim::optim_schema());
   s.mesh = recipe.read(mesh_schema());
   s.sync = recipe.read(sync::sync_schema());
@@ -56,10 +60,10 @@ Settings read_settings(base::Recipe& recipe) {
 }
 
 std::vector<base::Section> recipe_sections() {
-  return {model::model_schema().section(), model::lora_schema().section(),        data::data_schema().section(),
-          train_schema().section(),        optim::optim_schema().section(),       mesh_schema().section(),
-          sync::sync_schema().section(),   snapshot::snapshot_schema().section(), eval_schema().section(),
-          log_schema().section()};
+  return {model::model_schema().section(), model::lora_schema().section(), data::data_schema().section(),
+          train_schema().section(),        dpo_schema().section(),         optim::optim_schema().section(),
+          mesh_schema().section(),         sync::sync_schema().section(),  snapshot::snapshot_schema().section(),
+          eval_schema().section(),         log_schema().section()};
 }
 
 }  // namespace cairn::train

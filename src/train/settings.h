@@ -4,6 +4,7 @@
 #include "base/recipe.h"
 #include "data/options.h"
 #include "model/options.h"
+#include "model/preference.h"
 #include "optim/options.h"
 #include "snapshot/options.h"
 #include "sync/options.h"
@@ -17,6 +18,7 @@ struct Settings {
   model::LoraOptions lora;
   data::DataOptions data;
   TrainOptions train;
+  model::PreferenceOptions dpo;
   optim::OptimOptions optim;
   MeshOptions mesh;
   sync::SyncOptions sync;

@@ -6,6 +6,11 @@
 #include <ATen/core/Tensor.h>
 
 #include "mesh/batch.h"
+#include "model/objective.h"
+
+namespace cairn::parallel {
+struct Pass;
+}
 
 namespace cairn::train {
 
@@ -15,7 +20,8 @@ struct Engine;
 struct StepInput {
   int64_t step = 1;  // counts from 1
   const mesh::Batch& batch;
-  int64_t tokens = 0;  // counted in the global batch
+  int64_t tokens = 0;   // in the global batch
+  int64_t counted = 0;  // what the loss is a mean over, in the global batch: its tokens, or its samples
   double learning_rate = 0;
   int64_t update = 1;  // counts from 1; behind `step` by the updates that were skipped
   // Asked before anything is updated, alike on all ranks; false skips the update. Empty: always.
@@ -26,6 +32,7 @@ struct StepInput {
 struct StepOutput {
   at::Tensor loss_sum = {};       // over this rank's samples
   at::Tensor gradient_norm = {};  // of the whole model, alike on all ranks
+  at::Tensor measures = {};       // sums over this rank's samples of what the objective measures; undefined: none
   bool skipped = false;           // nothing was updated
 };
 
@@ -34,9 +41,14 @@ class Step {
  public:
   virtual ~Step() = default;
   virtual StepOutput run(Engine& engine, const StepInput& input) = 0;
+  // The losses of samples that nothing is learned from.
+  virtual model::Losses evaluate(Engine& engine, const mesh::Batch& batch) const = 0;
 };
 
-// Forward and backward over the batch in micro-batches, then one update of everything.
-std::unique_ptr<Step> make_ordinary_step();
+// The passes over one micro-batch, of which `last` gives the losses and, where it says so, the gradients.
+using Passes = std::function<model::Losses(const parallel::Pass& last)>;
+
+// Passes over the batch in micro-batches, then one update of everything. With parallel::execute, one pass each: ordinary training.
+std::unique_ptr<Step> make_step(Passes passes);
 
 }  // namespace cairn::train

@@ -13,11 +13,12 @@ StepOutput run_step(Job& job, const StepInput& on_host) {
   StepInput input{.step = on_host.step,
                   .batch = batch,
                   .tokens = on_host.tokens,
+                  .counted = on_host.counted,
                   .learning_rate = on_host.learning_rate,
                   .update = on_host.step - job.updates_skipped};
   if (job.bad_steps->before_update())
     input.approve = [&](const at::Tensor& loss_sum, const at::Tensor& norm) {
-      return job.bad_steps->approve(input.tokens, loss_sum, norm);
+      return job.bad_steps->approve(input.counted, loss_sum, norm);
     };
   return job.step->run(job.engine, input);
 }
@@ -33,9 +34,11 @@ TakenStep take_step(Job& job) {
   const std::vector<int64_t> ids = batch_ids(job, step);
   taken.samples = base::checksum(std::as_bytes(std::span(ids)));
   for (const int64_t id : ids) taken.tokens += job.data.samples->tokens_in(id);
+  taken.counted = job.engine.objective->separates() == model::Objective::Separates::tokens ? taken.tokens : job.settings.train.global_batch;
   taken.learning_rate = job.schedule.learning_rate(job.sampler->progress(step));
   const mesh::Batch waiting = job.loader->next();
-  taken.output = run_step(job, {.step = step, .batch = waiting, .tokens = taken.tokens, .learning_rate = taken.learning_rate});
+  taken.output = run_step(
+      job, {.step = step, .batch = waiting, .tokens = taken.tokens, .counted = taken.counted, .learning_rate = taken.learning_rate});
   return taken;
 }
 

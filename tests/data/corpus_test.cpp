@@ -221,6 +221,36 @@ TEST(Corpus, LearnsATokenizerWithTheMarkersOfConversations) {
             "data.vocab = 258: must be at least 259: 256 bytes and the special tokens <|endoftext|>, <|im_start|>, <|im_end|>");
 }
 
+TEST(Corpus, TokenisesAnewWhenTheTemplateChanges) {
+  const Scratch scratch;
+  base::Log log = base::Log::capture();
+  DataOptions data = bytes_of(scratch.write("chat.jsonl", "{\"question\": \"q\", \"answer\": \"ab\"}\n"), 8);
+  data.chat_template = scratch.write("chat.jinja", "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}");
+  const CorpusOptions options{.cache_folder = scratch.path("cache"), .threads = 1};
+  EXPECT_EQ(tokens_of(open_rows(data, options, log)), (std::vector<int32_t>{'q', 'a', 'b', 256}));
+  EXPECT_TRUE(open_rows(data, options, log).from_cache);
+  scratch.write("chat.jinja", "{% for m in messages %}{% generation %}{{ m.content }}.{% endgeneration %}{% endfor %}");
+  const Corpus corpus = open_rows(data, options, log);
+  EXPECT_FALSE(corpus.from_cache);
+  EXPECT_EQ(tokens_of(corpus), (std::vector<int32_t>{'q', '.', 'a', 'b', '.', 256}));
+  EXPECT_EQ(corpus.chat.value().name, data.chat_template);
+}
+
+TEST(Corpus, AsksForMarkersOnlyWhereThereAreConversations) {
+  const Scratch scratch;
+  base::Log log = base::Log::capture();
+  DataOptions data = bytes_of(scratch.write("a.jsonl", "{\"text\": \"ab\"}\n"), 2);
+  data.chat_template = "chatml";
+  EXPECT_FALSE(open_rows(data, {}, log).chat);
+  data.path = scratch.write("b.jsonl", "{\"question\": \"q\", \"answer\": \"ab\"}\n");
+  EXPECT_EQ(
+      refusal([&] { open_rows(data, {}, log); }),
+      "data.template = chatml: the tokenizer has no token <|im_start|>: the template's marks would be ordinary text and an answer would "
+      "have no end; choose alpaca or plain, or a tokenizer with these tokens (cairn tokenize train --special)");
+  data.chat_template = "auto";
+  EXPECT_EQ(open_rows(data, {}, log).chat.value().name, "alpaca");
+}
+
 TEST(Corpus, GivesPairsOfPreferences) {
   const Scratch scratch;
   base::Log log = base::Log::capture();
@@ -233,7 +263,8 @@ TEST(Corpus, GivesPairsOfPreferences) {
   const Corpus corpus = open_corpus(data, {}, log);
   EXPECT_EQ(corpus.samples->training(), (Samples{0, 1}));
   EXPECT_EQ(corpus.samples->tokens_in(0), 4);
-  EXPECT_THAT(log.lines(), ElementsAre(HasSubstr("p.json: 1 pairs are left out: their prompts alone fill data.length = 8")));
+  EXPECT_THAT(log.lines(), ElementsAre(HasSubstr("conversations become text by the template plain"),
+                                       HasSubstr("p.json: 1 pairs are left out: their prompts alone fill data.length = 8")));
   data.sources = {data.path};
   data.path.clear();
   data.weights = {1};

@@ -38,6 +38,8 @@ TEST(PairSet, GivesBothSidesOfAPair) {
   EXPECT_THAT(values(batch, "chosen_targets"), ElementsAre(-100, 23, 24, 25, -100, 3, 9, -100));
   EXPECT_THAT(values(batch, "rejected_tokens"), ElementsAre(21, 22, 7, 7, 1, 2, 4, 5));
   EXPECT_THAT(values(batch, "rejected_targets"), ElementsAre(-100, 9, -100, -100, -100, 4, 5, 9));
+  PairSet(pairs(), {.length = 100, .held_out_fraction = 0, .padding = 7}, "a test").fill(std::vector<int64_t>{0}, batch);  // no wider
+  EXPECT_THAT(values(batch, "chosen_tokens"), ElementsAre(1, 2, 3, 7));
   EXPECT_EQ(set.tokens_in(0), 2 + 3);
   EXPECT_EQ(set.tokens_in(1), 3 + 1);
 }

@@ -30,21 +30,21 @@ TEST(Render, AlpacaPutsTheInstructionBeforeTheResponse) {
   const auto parts = make_renderer("alpaca").render(one);
   EXPECT_EQ(text_of(parts, false),
             "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
-            "### Instruction:\nAdd 1 and 2.\n\n### Response:\n3");
-  EXPECT_EQ(text_of(parts, true), "3|");
-  EXPECT_EQ(text_of(make_renderer("alpaca").render(kTalk), false),
-            "Be brief.\n\n### Instruction:\nHi\n\n### Response:\nHello\n\n### Instruction:\nBye\n\n### Response:\nSo long");
+            "### Instruction:\nAdd 1 and 2.\n\n### Response:\n3<|endoftext|>");
+  EXPECT_EQ(text_of(parts, true), "3<|endoftext|>|");
+  EXPECT_EQ(text_of(make_renderer("alpaca", "</s>").render(kTalk), false),
+            "Be brief.\n\n### Instruction:\nHi\n\n### Response:\nHello</s>\n\n### Instruction:\nBye\n\n### Response:\nSo long</s>");
 }
 
 TEST(Render, PlainIsTheContents) {
   const auto parts = make_renderer("plain").render(kTalk);
-  EXPECT_EQ(text_of(parts, false), "Be brief.\n\nHi\n\nHello\n\nBye\n\nSo long");
-  EXPECT_EQ(text_of(parts, true), "Hello|So long|");
+  EXPECT_EQ(text_of(parts, false), "Be brief.\n\nHi\n\nHello<|endoftext|>\n\nBye\n\nSo long<|endoftext|>");
+  EXPECT_EQ(text_of(parts, true), "Hello<|endoftext|>|So long<|endoftext|>|");
 }
 
 TEST(Render, MayAskForEverything) {
-  for (const std::string& name : renderer_names()) {
-    const Renderer some = make_renderer(name);
+  for (const BuiltInTemplate& one : built_in_templates()) {
+    const Renderer some = make_renderer(one.name);
     const Renderer all = all_targets(some);
     EXPECT_NE(all.identity, some.identity);
     EXPECT_EQ(all.markers, some.markers);

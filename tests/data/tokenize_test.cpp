@@ -121,6 +121,53 @@ TEST(Tokenize, AsksOnlyForWhatIsATargetAndGivesTheSameForAnyChunksAndThreads) {
   }
 }
 
+// Puts a dummy before each text that it is given, as Llama 2's tokenizer puts a space, and takes "ab" and "cc" as one.
+class Dummies final : public Tokenizer {
+ public:
+  using Tokenizer::encode;
+  void encode(std::string_view text, const EncodeOptions&, std::vector<int32_t>& into) const override {
+    into.push_back(0);
+    for (size_t i = 0; i < text.size(); ++i) {
+      const std::string_view two = text.substr(i, 2);
+      into.push_back(two == "ab" ? 1 : two == "cc" ? 2 : text[i]);
+      i += two == "ab" || two == "cc" ? 1 : 0;
+    }
+  }
+  std::string decode(std::span<const int32_t>) const override { return ""; }
+  std::string piece(int32_t) const override { return ""; }
+  int64_t vocab_size() const override { return 128; }
+  std::optional<int32_t> id_of(std::string_view token) const override { return token == "</s>" ? std::optional(3) : std::nullopt; }
+  bool is_special(int32_t id) const override { return id == 3; }
+  bool is_border(char, char) const override { return false; }
+  std::string json() const override { return ""; }
+};
+
+TEST(Tokenize, GivesAConversationTheIdsOfItsWholeTextWhereItsPromptsKeepTheirs) {
+  Reading reading;
+  reading.renderer = {.identity = "glued", .render = [](std::span<const Message> messages) {
+                        return std::vector<Part>{{messages[0].content, false}, {messages[1].content, true}, {"z", false}};
+                      }};
+  const auto ids = [&](const char* question, const char* answer) {
+    const Outcome outcome =
+        run_lines(fmt::format("{{\"question\": \"{}\", \"answer\": \"{}\"}}\n", question, answer), Dummies(), {.reading = reading});
+    Ids found = ids_of(outcome.row), targets(found.size(), 1);
+    outcome.row.hide_others(0, outcome.row.size(), targets.data());
+    for (size_t i = 0; i < found.size(); ++i) found[i] = targets[i] == 1 ? found[i] : -found[i];  // not asked for
+    return found;
+  };
+  EXPECT_EQ(ids("xab", "cc"), (Ids{0, -'x', -1, 2, -'z', -3}));          // one dummy, and the answer's tokens alone
+  EXPECT_EQ(ids("xa", "b"), (Ids{0, -'x', -'a', 0, 'b', 0, -'z', -3}));  // "ab" would be one token: apart, as it will be generated
+}
+
+TEST(Tokenize, EndsAConversationOnceThatEndsItself) {
+  Reading reading;
+  for (const char* name : {"plain", "alpaca"}) {
+    reading.renderer = make_renderer(name);
+    const Ids ids = ids_of(run_lines("{\"question\": \"q\", \"answer\": \"ab\"}\n", *make_byte_tokenizer(), {.reading = reading}).row);
+    EXPECT_EQ(Ids(ids.end() - 4, ids.end()), (Ids{'\n', 'a', 'b', 256}));
+  }
+}
+
 TEST(Tokenize, MakesTwoDocumentsOfAPreference) {
   const auto tokenizer = make_byte_tokenizer();
   const std::string line = "{\"prompt\": \"q\", \"chosen\": \"a\", \"rejected\": \"b\"}\n";

@@ -51,10 +51,10 @@ TEST(Inspect, CountsWhatAFileHolds) {
   const std::string lines = scratch.write("a.jsonl", "{\"question\": \"q\", \"answer\": \"ab\"}\nbad\n{\"text\": \"xyz\"}\n");
   const Inspection found = inspect(find_files(lines, "auto", "data.path").at(0), reading, {});
   EXPECT_EQ(found.documents, 2);
-  EXPECT_EQ(found.text_bytes, 1 + 2 + 2 + 3);
-  EXPECT_EQ(found.target_bytes, 5);
+  EXPECT_EQ(found.text_bytes, 1 + 2 + 2 + 13 + 3);
+  EXPECT_EQ(found.target_bytes, 2 + 13 + 3);
   EXPECT_EQ(found.bad.count, 1);
-  EXPECT_EQ(found.first.parts, (std::vector<Part>{{"q", false}, {"\n\n", false}, {"ab", true}}));
+  EXPECT_EQ(found.first.parts, (std::vector<Part>{{"q\n\n", false}, {"ab<|endoftext|>", true}}));
   const std::string text = scratch.write("b.txt", std::string(20000, 'w') + " one<|endoftext|>two");
   const Inspection texts = inspect(find_files(text, "auto", "data.path").at(0), reading, {.chunk_bytes = 1000});
   EXPECT_EQ(texts.documents, 2);

@@ -1,0 +1,48 @@
+#include "train/reference.h"
+
+#include <span>
+
+#include "base/checksum.h"
+#include "kernels/aten.h"
+#include "mesh/chosen_gradients.h"
+
+namespace cairn::train {
+namespace {
+
+// Neighbours that are read as one matrix are copied together.
+std::vector<bool> with_neighbours(const model::Model& model, std::vector<bool> chosen) {
+  for (const auto& block : model.blocks())
+    for (const model::Operation& operation : block->card().operations)
+      for (const mesh::ParamId& id : operation.parameters) {
+        bool any = false;
+        for (int32_t i = id.first; i < id.first + id.count; ++i) any = any || chosen[static_cast<size_t>(i)];
+        for (int32_t i = id.first; i < id.first + id.count; ++i)
+          if (any) chosen[static_cast<size_t>(i)] = true;
+      }
+  return chosen;
+}
+
+}  // namespace
+
+Reference::Reference(const model::Model& model, const model::FlatWeights& live, const std::vector<bool>& trained) : live_(live) {
+  const std::vector<bool> copied = with_neighbours(model, trained);
+  layout_ = mesh::chosen_layout(live.layout(), copied);
+  copy_ = at::empty({layout_.elements}, live.flat().options());
+  int32_t next = 0;
+  for (size_t i = 0; i < copied.size(); ++i) {
+    places_.push_back(copied[i] ? next++ : -1);
+    if (copied[i]) layout_.view(copy_, {places_[i]}).copy_(live.get({static_cast<int32_t>(i)}));
+  }
+}
+
+at::Tensor Reference::get(mesh::ParamId id) const {
+  const int32_t place = places_[static_cast<size_t>(id.first)];
+  return place < 0 ? live_.get(id) : layout_.view(copy_, {place, id.count});
+}
+
+uint64_t Reference::checksum() const {
+  const at::Tensor host = copy_.cpu();
+  return base::checksum(std::span(static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()));
+}
+
+}  // namespace cairn::train

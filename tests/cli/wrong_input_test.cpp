@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"AParquetFile", {"train", "--data", "table.parquet"}, {"table.parquet", "convert it"}},
         Wrong{"ACutShard", {"train", "--data", "cut.bin", "--set", "data.tokenizer=bytes"}, {"cut.bin", "9 tokens"}},
         Wrong{"AWeightTooFew", {"train", "--set", "data.weights=[1]"}, {"data.weights", "0 sources"}},
-        Wrong{"PairsWithoutAnObjective", {"train", "--set", "data.kind=preference"}, {"data.kind = preference", "chosen answers"}},
+        Wrong{"PairsWithoutAFile", {"train", "--set", "data.kind=preference"}, {"data.kind = preference", "\"chosen\" and \"rejected\""}},
         Wrong{"DataThatAreNot", {"data", "inspect", "nowhere"}, {"nowhere", "no such file"}},
         Wrong{"AShardInTheWay", {"data", "tokenize", "short.txt", "--out", "empty.txt"}, {"empty.txt", "there already"}},
         Wrong{"NotARunDirectory", {"train", "--resume", "."}, {"not a run directory"}},

@@ -90,7 +90,7 @@ TEST_P(DecoderGradients, EqualThoseOfThePlainFormInDouble) {
     // A query that sees one key only has no gradient: what is left there is rounding, and differs between processors.
     const double size = expected[i].norm().item<double>();
     const double error = (found - expected[i]).norm().item<double>() / (size > 1e-12 ? size : 1e-2);
-    EXPECT_LT(error, 1e-11) << layout.pieces[i].name;
+    EXPECT_LT(error, 1e-10) << layout.pieces[i].name;
   }
 }
 

@@ -11,7 +11,7 @@
 namespace cairn::evaluate {
 namespace {
 
-constexpr int64_t kFileBytesMax = 1'000'000'000;
+constexpr int64_t kFileBytesMax = 256 << 20;
 constexpr size_t kLineBytesMax = 16 << 20;
 constexpr int kDepthMax = 16;
 constexpr size_t kChoicesMax = 1000;

@@ -95,6 +95,7 @@ class Reading {
   TextLoss finish() {
     read();
     hand_over(waiting_.size());
+    if (progress_) progress_(tokens_, tokens_);
     return total_;
   }
 

@@ -26,19 +26,31 @@ std::string text_of_row(const base::MetricsRow& row, std::string_view name) {
   return {};
 }
 
-// The tokens of one sample as text, without what fills it up.
+// Tokens as text, without what fills a sample up: padding, or a special token again and again at its end.
+std::string text_of_tokens(const data::Tokenizer& tokenizer, const at::Tensor& tokens, const at::Tensor& documents) {
+  std::vector<int32_t> kept;
+  for (int64_t i = 0; i < tokens.numel(); ++i)
+    if (!documents.defined() || documents.const_data_ptr<int64_t>()[i] >= 0)
+      kept.push_back(static_cast<int32_t>(tokens.const_data_ptr<int64_t>()[i]));
+  while (kept.size() > 1 && kept[kept.size() - 2] == kept.back() && tokenizer.is_special(kept.back())) kept.pop_back();
+  return tokenizer.decode(kept);
+}
+
 std::string text_of_sample(const Job& job, int64_t id) {
   mesh::Batch batch;
   const std::array<int64_t, 1> ids{id};
   job.data.samples->fill(ids, batch);
-  const auto tokens = batch.fields.find("tokens");
-  if (tokens == batch.fields.end() || !job.data.tokenizer) return {};
-  const auto documents = batch.fields.find("documents");
-  std::vector<int32_t> kept;
-  for (int64_t i = 0; i < tokens->second.tensor.numel(); ++i)
-    if (documents == batch.fields.end() || documents->second.tensor.const_data_ptr<int64_t>()[i] >= 0)
-      kept.push_back(static_cast<int32_t>(tokens->second.tensor.const_data_ptr<int64_t>()[i]));
-  return job.data.tokenizer->decode(kept);
+  if (!job.data.tokenizer) return {};
+  const auto tensor = [&](const char* name) {
+    const auto found = batch.fields.find(name);
+    return found == batch.fields.end() ? at::Tensor() : found->second.tensor;
+  };
+  if (const at::Tensor tokens = tensor("tokens"); tokens.defined()) return text_of_tokens(*job.data.tokenizer, tokens, tensor("documents"));
+  std::string text;
+  for (const char* side : {"chosen", "rejected"})  // a preference
+    if (const at::Tensor tokens = tensor(fmt::format("{}_tokens", side).c_str()); tokens.defined())
+      text += fmt::format("{}{}: {}", text.empty() ? "" : "\n", side, text_of_tokens(*job.data.tokenizer, tokens, {}));
+  return text;
 }
 
 // Rollbacks move a run on among the sampler's batches; the record says where it was.

@@ -48,6 +48,11 @@ std::span<const std::byte> write_all(const Disk& disk, int file, std::span<const
 
 std::span<const std::byte> as_bytes(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
 
+bool is_there(const std::filesystem::path& path) {
+  struct stat facts {};
+  return ::lstat(path.c_str(), &facts) == 0;
+}
+
 std::string read_file(const std::filesystem::path& path, int64_t bytes_max) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a named pipe must not hang us
   if (file < 0) fail_input("cannot open {}: {}", path.string(), text_of(errno));

@@ -14,6 +14,9 @@ namespace cairn::base {
 // The whole file. Missing, a folder, unreadable, or longer than `bytes_max`: bad_input with the path and the reason.
 std::string read_file(const std::filesystem::path& path, int64_t bytes_max);
 
+// Something has this name: a file, a folder, also a link that leads nowhere or in a circle, so that opening it gives the reason.
+bool is_there(const std::filesystem::path& path);
+
 // Writes so that the path holds either what it held or all of `bytes`, also across a crash: temporary name beside it, write, fsync,
 // rename, fsync of the folder. Throws Kind::disk with path, cause and free space, and leaves no temporary file.
 void write_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes, const Disk& disk = real_disk());

@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json_scan.h"
+
 namespace cairn::base {
 
 // JSON as a value. Read and write it with the functions here: they are compiled once, where the library's own `parse` and `dump`
@@ -23,8 +25,19 @@ struct GuardedJson {
   std::optional<int64_t> invalid_at;  // the byte where the text stops being JSON, where one can be named; the first is 1
   bool too_deep = false;              // something lies within more than the allowed number of lists and objects
   std::optional<std::string> repeated_key = std::nullopt;  // one object has this key twice: readers would take either value
+  std::string trouble = {};  // any of these, or a limit of json_scan.h, in words for a message: "not JSON at byte 17"; empty: all is well
 };
-GuardedJson parse_json_guarded(std::string_view text, int depth_max);
+// The text is looked over (json_scan.h) before anything is built from it, so that its depth and size cost next to nothing.
+GuardedJson parse_json_guarded(std::string_view text, const JsonLimits& limits);
+inline GuardedJson parse_json_guarded(std::string_view text, int depth_max) {
+  return parse_json_guarded(text, JsonLimits{.depth = depth_max});
+}
+
+// Why a text is not JSON within these limits; empty: it is. Keeps nothing of it.
+std::string trouble_with_json(std::string_view text, const JsonLimits& limits = {});
+
+// The value in a message: its text, cut to a length that a person reads.
+std::string shown(const Json& value, size_t characters = 80);
 
 // The text of a value, on one line or indented by two. Bytes that are not UTF-8 become U+FFFD, so that it can always be read back.
 std::string compact(const Json& json);

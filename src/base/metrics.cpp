@@ -42,17 +42,36 @@ MetricsRow::Value from_json(const OrderedJson& json) {
   return text;
 }
 
+constexpr size_t kLineBytesMax = 1 << 20;
+
+// The next line; of one that is too long, a byte more than the limit.
+bool read_line(std::istream& in, std::string& line) {
+  line.clear();
+  for (int c = in.get(); c != EOF; c = in.get()) {
+    if (c == '\n') return true;
+    line += static_cast<char>(c);
+    if (line.size() > kLineBytesMax) return true;
+  }
+  return !line.empty();
+}
+
 // Hands every whole row to `take`, as text and parsed. The last line may be torn by a crash and is then left out; any other line
 // that is no object is damage.
-void for_each_row(const std::filesystem::path& path, const std::function<void(const std::string&, const OrderedJson&)>& take) {
+void for_each_row(const std::filesystem::path& path, const std::function<void(const std::string&, const OrderedJson&)>& take,
+                  int64_t rows_max = std::numeric_limits<int64_t>::max()) {
+  std::error_code ignored;
+  const std::filesystem::file_status status = std::filesystem::status(path, ignored);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
+    fail_input("cannot open {}: it is {}", path.string(), std::filesystem::is_directory(status) ? "a folder" : "not a regular file");
   std::ifstream in(path, std::ios::binary);
-  if (!in || std::filesystem::is_directory(path))
-    fail_input("cannot open {}: {}", path.string(), in ? "it is a folder" : std::generic_category().message(errno));
+  if (!in) fail_input("cannot open {}: {}", path.string(), std::generic_category().message(errno));
   std::string line;
   std::optional<int64_t> bad;
-  for (int64_t number = 1; std::getline(in, line); ++number) {
+  for (int64_t number = 1; number <= rows_max && read_line(in, line); ++number) {
+    if (line.size() > kLineBytesMax)
+      throw Error(Error::Kind::corrupt_file, fmt::format("{}:{}: a line of more than {} bytes", path.string(), number, kLineBytesMax));
     if (bad) throw Error(Error::Kind::corrupt_file, fmt::format("{}:{}: not a JSON object", path.string(), *bad));
-    const OrderedJson json = parse_ordered_json(line);
+    const OrderedJson json = scan_json(line, {.depth = 16}).trouble.empty() ? parse_ordered_json(line) : OrderedJson();
     if (json.is_object()) {
       take(line, json);
     } else {
@@ -108,13 +127,14 @@ void Metrics::write(const MetricsRow& row) {
   file_.append(as_bytes(line));
 }
 
-std::vector<MetricsRow> read_metrics(const std::filesystem::path& path) {
+std::vector<MetricsRow> read_metrics(const std::filesystem::path& path, int64_t rows_max) {
   std::vector<MetricsRow> rows;
-  for_each_row(path, [&](const std::string&, const OrderedJson& json) {
+  const auto take = [&](const std::string&, const OrderedJson& json) {
     MetricsRow row;
     for (const auto& [name, value] : json.items()) row.values.emplace_back(name, from_json(value));
     rows.push_back(std::move(row));
-  });
+  };
+  for_each_row(path, take, rows_max);
   return rows;
 }
 

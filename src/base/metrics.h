@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -36,8 +37,8 @@ class Metrics {
   Appender file_;
 };
 
-// All rows of a file, without a torn last line. Anything else malformed is corrupt_file with its line.
-std::vector<MetricsRow> read_metrics(const std::filesystem::path& path);
+// The rows of a file, the first so many, without a torn last line. Anything else malformed is corrupt_file with its line.
+std::vector<MetricsRow> read_metrics(const std::filesystem::path& path, int64_t rows_max = std::numeric_limits<int64_t>::max());
 
 // Rewrites the file, atomically, keeping the rows whose `step` is at most `step_last`, and rows without one. No file: nothing to do.
 void cut_back(const std::filesystem::path& path, int64_t step_last, const Disk& disk = real_disk());

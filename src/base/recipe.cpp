@@ -58,6 +58,8 @@ std::optional<Setting> converted(const Setting& given, const Setting& wanted) {
 }
 
 void check_value(const std::string& key, const Setting& value, const Check& check, const std::string& origin) {
+  const auto* number = std::get_if<double>(&value);
+  if (number && std::isinf(*number)) fail_input("{} = {}: must be a finite number ({})", key, written(value), origin);
   if (check.holds(value)) return;
   std::string allowed = check.allowed();
   if (allowed.empty()) allowed = "a number";  // only NaN fails a check that allows all

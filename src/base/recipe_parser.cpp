@@ -3,6 +3,14 @@
 #include <algorithm>
 #include <optional>
 
+// What the library takes for granted may not hold of a hostile text: that is an error of the text, not the end of the program.
+namespace cairn::base {
+struct ParserAstray {};
+constexpr void take_for_granted(bool holds) {
+  if (!holds) throw ParserAstray();
+}
+}  // namespace cairn::base
+#define TOML_ASSERT(expression) ::cairn::base::take_for_granted(static_cast<bool>(expression))
 #include <toml++/toml.h>
 
 #include "base/check.h"
@@ -70,6 +78,63 @@ std::optional<Setting> as_setting(const toml::node& node, std::string& misfit) {
   return std::nullopt;
 }
 
+constexpr int64_t kKeyDots = 32;
+
+// Where the string that begins at `at` ends: just behind its closing marks, or at the end of the text.
+size_t after_string(std::string_view text, size_t at) {
+  const char mark = text[at];
+  const std::string three(3, mark);
+  const bool long_one = text.substr(at).starts_with(three);
+  for (at += long_one ? 3 : 1; at < text.size(); ++at) {
+    if (mark == '"' && text[at] == '\\') {
+      ++at;
+    } else if (long_one ? text.substr(at).starts_with(three) : text[at] == mark || text[at] == '\n') {
+      return std::min(at + (long_one ? 3 : 1), text.size());
+    }
+  }
+  return text.size();
+}
+
+// The first line that opens a section and goes on with what begins no name: there the parser goes astray.
+int64_t line_of_bad_section(std::string_view text) {
+  int64_t line = 1;
+  for (; !text.empty(); ++line) {
+    std::string_view now = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), now.size() + 1));
+    const auto skip_space = [&now] { now.remove_prefix(std::min(now.find_first_not_of(" \t"), now.size())); };
+    skip_space();
+    if (!now.starts_with('[')) continue;
+    now.remove_prefix(now.starts_with("[[") ? 2 : 1);
+    skip_space();
+    if (now.empty() || !(plain(now.substr(0, 1)) || now[0] == '"' || now[0] == '\'')) return line;
+  }
+  return line - 1;
+}
+
+// A key a.b.c opens a table for each dot, and the tree of a key with a million dots can be neither walked nor dropped by recursion. Numbers
+// and names in values have a dot or two.
+std::optional<int64_t> line_of_deep_key(std::string_view text) {
+  int64_t dots = 0, line = 1;
+  for (size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    if (c == '"' || c == '\'') {
+      const size_t end = after_string(text, at);
+      line += std::count(text.begin() + static_cast<int64_t>(at), text.begin() + static_cast<int64_t>(end), '\n');
+      at = end;
+      continue;
+    }
+    if (c == '#') {
+      at = std::min(text.find('\n', at), text.size());
+      continue;
+    }
+    line += c == '\n';
+    if (std::string_view("=,[]{}\n").find(c) != std::string_view::npos) dots = 0;
+    if (c == '.' && ++dots > kKeyDots) return line;
+    ++at;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 // One walk over the tree for both ways in. `name` empty: the origin is `origin` itself, not a line of a file.
@@ -97,12 +162,17 @@ struct TreeWalk {
 };
 
 void RecipeParser::add_text(Recipe& recipe, std::string_view text, const std::string& name) {
+  if (const auto line = line_of_deep_key(text)) fail_input("{}:{}: a key with more than {} dots: no recipe has one", name, *line, kKeyDots);
   toml::table root;
   try {
     root = toml::parse(text, std::string_view(name));
   } catch (const toml::parse_error& error) {
     const toml::source_position at = error.source().begin;
-    fail_input("{}:{}:{}: not valid TOML: {}", name, at.line, at.column, error.description());
+    const std::string_view why = error.description();
+    fail_input("{}:{}:{}: not valid TOML: {}", name, at.line, at.column,
+               why.find("TOML_MAX_NESTED") != std::string_view::npos ? "lists or tables lie too deep within one another" : why);
+  } catch (const ParserAstray&) {
+    fail_input("{}:{}: not valid TOML: a section needs a name: [train]", name, line_of_bad_section(text));
   }
   const auto store = [&](const std::string& key, const toml::node& node, std::string origin) {
     Recipe::Given given;
@@ -123,10 +193,13 @@ void RecipeParser::add_assignment(Recipe& recipe, const std::string& key, std::s
   given.order = recipe.next_order_++;
   toml::table root;
   bool is_toml = value.find_first_of("\r\n#") == std::string_view::npos || value.starts_with('"') || value.starts_with('\'');
+  is_toml = is_toml && !line_of_deep_key(value);
   try {
     if (is_toml) root = toml::parse(fmt::format("value = {}", value));
   } catch (const toml::parse_error&) {
     is_toml = false;  // `bf16`, `/some/path`: a string that needs no quotes
+  } catch (const ParserAstray&) {
+    is_toml = false;
   }
   if (!is_toml || root.size() != 1) {
     recipe.given_.insert_or_assign(key, std::move(given));

@@ -1,6 +1,7 @@
 // `cairn chat`: a conversation with a model in the terminal.
+#include <algorithm>
 #include <cstdio>
-#include <iostream>
+#include <optional>
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -18,6 +19,20 @@
 
 namespace cairn::cli {
 namespace {
+
+constexpr int64_t kLengthMax = 1 << 17;  // tokens of a conversation, where the model would read more
+constexpr size_t kLineBytesMax = 1 << 20;
+
+// The next line that was typed, or nothing at the end of input. What nobody types is not gathered in memory.
+std::optional<std::string> read_line() {
+  std::string line;
+  for (int c = std::getchar(); c != EOF; c = std::getchar()) {
+    if (c == '\n') return line;
+    line += static_cast<char>(c);
+    if (line.size() > kLineBytesMax) base::fail_input("standard input: a line of more than {} bytes", kLineBytesMax);
+  }
+  return line.empty() ? std::nullopt : std::optional(line);
+}
 
 void show(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -40,7 +55,7 @@ class Conversation {
     messages_.push_back({"user", said});
     const model::Request request{fitting_prompt(), base::Random(static_cast<uint64_t>(a_.seed)).for_purpose("chat").for_index(answers_++)};
     model::GenerateOptions options = a_.options;
-    options.length_max = model_.shape.length;
+    options.length_max = length_max();
     options.stops = model_.stops;
     for (const char* end : {kChatmlEnd, "<|eot_id|>"})  // ends of a turn, where config.json may name only the end of a document
       if (const auto id = model_.tokenizer->id_of(end)) options.stops.push_back(*id);
@@ -55,16 +70,21 @@ class Conversation {
     messages_.push_back({"assistant", text.text()});
   }
 
+  // A template that cannot write the simplest conversation is of no use, and better refused before anybody has typed anything.
+  void try_template() { render_(std::vector<ChatMessage>{ChatMessage{"user", "Hello"}}); }
+
  private:
+  int64_t length_max() const { return std::min(model_.shape.length, kLengthMax); }
+
   // The oldest exchanges are left out where the whole no longer fits.
   std::vector<int32_t> fitting_prompt() {
     const size_t kept = a_.system.empty() ? 0 : 1;
     while (true) {
       const std::vector<int32_t> ids = model_.tokenizer->encode(render_(messages_));
-      if (static_cast<int64_t>(ids.size()) < model_.shape.length) return ids;
+      if (static_cast<int64_t>(ids.size()) < length_max()) return ids;
       if (messages_.size() <= kept + 1) {
         messages_.pop_back();
-        base::fail_input("that is {} tokens, and the model reads at most {}, its answer included", ids.size(), model_.shape.length);
+        base::fail_input("that is {} tokens, and the model reads at most {}, its answer included", ids.size(), length_max());
       }
       messages_.erase(messages_.begin() + static_cast<int64_t>(kept), messages_.begin() + static_cast<int64_t>(kept) + 2);
     }
@@ -86,10 +106,15 @@ int chat_command(const ChatArguments& a) {
   at::set_num_threads(processors());
   LanguageModel model = open_language_model(a.folder, log);
   model.words("chat");
+  model.reach(kLengthMax);
   Conversation conversation(a, model, chat_renderer(model.path));
+  conversation.try_template();
   if (terminal->live()) terminal->line("/reset begins anew, /quit (or the end of input) ends");
-  for (std::string said; show(terminal->live() ? "> " : ""), std::getline(std::cin, said);) {
-    if (said == "/quit") break;
+  while (true) {
+    show(terminal->live() ? "> " : "");
+    const std::optional<std::string> line = read_line();
+    if (!line || *line == "/quit") break;
+    const std::string& said = *line;
     if (said == "/reset") {
       conversation.reset();
       terminal->line("(a new conversation)");

@@ -55,14 +55,19 @@ int inspect(const DataArguments& a) {
   const data::Reading reading = data::reading_of(options, data::choose_chat_format(options, data::named_tokenizer(options).get()).renderer);
   data::BadLines bad;
   data::Document first;
+  int64_t documents = 0;
   for (const data::SourceFile& file : data::find_files(options.path, options.format, "data.path")) {
-    const data::Inspection found = data::inspect(file, reading, {.line_bytes = options.line_bytes});
+    const data::Inspection found =
+        data::inspect(file, reading, {.line_bytes = options.line_bytes, .refuse_long = options.on_bad == "refuse"});
     terminal.line(fmt::format("{}\n  {}", file.path, facts_of(file, found)));
     bad.add(found.bad);
+    documents += found.documents;
     if (first.parts.empty()) first = found.first;
   }
   for (const std::string& one : bad.named) terminal.line("bad: " + base::printable(one));
   if (bad.count > static_cast<int64_t>(bad.named.size())) terminal.line(fmt::format("bad: {} in all", bad.count));
+  if (documents == 0)
+    base::fail_input("{}: no document that can be used{}", options.path, bad.named.empty() ? "" : fmt::format("; {}", bad.named[0]));
   if (!first.parts.empty()) terminal.line("the first document begins:\n" + beginning_of(first));
   return 0;
 }

@@ -30,6 +30,7 @@
 namespace cairn::cli {
 namespace {
 
+constexpr int64_t kLengthMax = 1 << 17;  // tokens read at once, where the model would read more
 constexpr int64_t kPrefixBytesMax = 10'000'000;
 
 // One line of the table: a figure, and where it is a share its standard error.
@@ -55,12 +56,13 @@ class Evaluation {
     model_ = open_language_model(a.folder, log_);
     if (!model_.tokenizer)
       base::fail_input("{}: it has no tokenizer, and no text can be judged without one: put its tokenizer.json there", model_.path);
+    model_.reach(kLengthMax);
     subject_ = std::make_unique<evaluate::Subject>(evaluate::Subject{.model = *model_.model,
                                                                      .weights = *model_.weights,
                                                                      .buffers = model_.buffers,
                                                                      .tokenizer = *model_.tokenizer,
                                                                      .vocab = model_.shape.vocab,
-                                                                     .length = model_.shape.length,
+                                                                     .length = std::min(model_.shape.length, kLengthMax),
                                                                      .before = model_.before_text(),
                                                                      .begin = model_.first_token(),
                                                                      .stops = model_.stops});

@@ -20,7 +20,8 @@
 namespace cairn::cli {
 namespace {
 
-constexpr int64_t kPromptBytesMax = 100'000'000;
+constexpr int64_t kTokenBytesMax = 1024;  // no token stands for more
+constexpr int64_t kPromptBytesMax = 16 << 20;
 
 struct Prompt {
   std::string text;  // of --ids: what they stand for
@@ -60,6 +61,9 @@ std::vector<Prompt> prompts_of(const LanguageModel& model, const GenerateArgumen
   if (!a.ids.empty()) return {prompt_of_ids(model, a.ids)};
   std::vector<Prompt> prompts;
   const auto add = [&](const std::string& text, const std::string& option) {
+    if (static_cast<int64_t>(text.size()) / kTokenBytesMax > model.shape.length)
+      base::fail_input("{}: {} bytes are more than the {} tokens that the model reads at most, its answer included", option, text.size(),
+                       model.shape.length);
     prompts.push_back({text, model.prompt_ids(text, option)});
     refuse_long(model, option, prompts.back().ids.size());
   };
@@ -102,6 +106,9 @@ int generate_command(const GenerateArguments& a) {
   LanguageModel model = open_language_model(a.folder, log);
   if (!a.stops.empty()) model.words("--stop");
   const std::vector<Prompt> prompts = prompts_of(model, a);
+  int64_t longest = 0;
+  for (const Prompt& prompt : prompts) longest = std::max(longest, static_cast<int64_t>(prompt.ids.size()));
+  model.reach(longest + options.tokens);
   options.length_max = model.shape.length;
   if (!a.ignore_end) options.stops = model.stops;
 

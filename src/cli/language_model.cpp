@@ -1,5 +1,6 @@
 #include "cli/language_model.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
@@ -7,6 +8,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "data/open_tokenizer.h"
+#include "data/tokenizer_config.h"
 #include "kernels/aten.h"
 #include "model/decoder.h"
 #include "snapshot/manifest.h"
@@ -20,7 +22,9 @@ constexpr int kDepthMax = 32;
 std::vector<int64_t> eos_of(const snapshot::Pretrained& opened) {
   const auto text = opened.texts.find("generation_config.json");
   if (text == opened.texts.end()) return opened.shape.tokens.eos;
-  const base::Json config = base::parse_json_guarded(text->second, kDepthMax).value;
+  const base::GuardedJson parsed = base::parse_json_guarded(text->second, kDepthMax);
+  const base::Json& config = parsed.value;
+  if (!parsed.trouble.empty()) base::fail_input("{}/generation_config.json: {}", opened.path, parsed.trouble);
   if (!config.is_object()) base::fail_input("{}/generation_config.json: not a JSON object", opened.path);
   const auto eos = config.find("eos_token_id");
   if (eos == config.end() || eos->is_null()) return opened.shape.tokens.eos;
@@ -49,13 +53,20 @@ std::optional<int32_t> end_of_text(const data::Tokenizer& tokenizer) {
 
 }  // namespace
 
+void LanguageModel::reach(int64_t tokens) {
+  model::DecoderShape built = shape;
+  built.table_length = std::min(shape.length, tokens);
+  model = model::make_decoder(built);
+  buffers = model->make_buffers(at::kFloat);
+}
+
 const data::Tokenizer& LanguageModel::words(std::string_view option) const {
   if (!tokenizer) base::fail_input("{}: {} has no tokenizer.json; give token ids (--ids 1,2,3)", option, path);
   return *tokenizer;
 }
 
 std::optional<int32_t> LanguageModel::first_token() const {
-  if (shape.tokens.bos) return static_cast<int32_t>(*shape.tokens.bos);
+  if (shape.tokens.bos && *shape.tokens.bos < shape.vocab) return static_cast<int32_t>(*shape.tokens.bos);
   if (!tokenizer) return std::nullopt;
   const std::optional<int32_t> first = tokenizer->begin_of_text();
   return first ? first : end_of_text(*tokenizer);
@@ -88,10 +99,11 @@ LanguageModel open_language_model(const std::string& folder, base::Log& log) {
   found.model = model::make_decoder(opened.shape);
   found.weights = std::make_unique<model::FlatWeights>(found.model->layout(), at::empty({found.model->elements()}));
   opened.load_into(found.weights->layout().views(found.weights->flat()));
-  found.buffers = found.model->make_buffers(at::kFloat);
   found.trained_here = std::filesystem::exists(std::filesystem::path(opened.path) / snapshot::kManifestFile);
   if (has_tokenizer(opened)) found.tokenizer = data::open_tokenizer(opened.path);
-  for (int64_t id : eos_of(opened)) found.stops.push_back(static_cast<int32_t>(id));
+  data::open_tokenizer_config(opened.path);  // what is wrong with it is better told now than in the first chat
+  for (int64_t id : eos_of(opened))
+    if (id < opened.shape.vocab) found.stops.push_back(static_cast<int32_t>(id));
   if (found.stops.empty() && found.tokenizer)
     if (const std::optional<int32_t> end = end_of_text(*found.tokenizer)) found.stops.push_back(*end);
   return found;

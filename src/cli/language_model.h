@@ -22,11 +22,14 @@ struct LanguageModel {
   model::DecoderShape shape;
   std::unique_ptr<model::Model> model;
   std::unique_ptr<model::FlatWeights> weights;
-  model::Buffers buffers;
+  model::Buffers buffers;                      // empty until reach()
   std::unique_ptr<data::Tokenizer> tokenizer;  // null: the directory has none
   std::vector<int32_t> stops;                  // what ends a text, by generation_config.json, else config.json, else the tokenizer
   bool trained_here = false;                   // a snapshot of Cairn: documents begin after the end of another
 
+  // Makes what the model needs to read so many tokens, its own limit at most. Once, before the first is read: a table for all that a
+  // config.json promises may fit no memory.
+  void reach(int64_t tokens);
   // Refuses, naming `option`, where there is no tokenizer.
   const data::Tokenizer& words(std::string_view option) const;
   // The ids that a text is continued from: with what the tokenizer puts before a text, or here trained, what ends the one before it.

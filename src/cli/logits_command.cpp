@@ -23,7 +23,9 @@ int logits_command(const LogitsArguments& a) {
   if (length > opened.shape.length) base::fail_input("--ids: {} tokens, and the model reads at most {}", length, opened.shape.length);
   for (int64_t id : a.ids)
     if (id < 0 || id >= opened.shape.vocab) base::fail_input("--ids: {} is not in the vocabulary of {}", id, opened.shape.vocab);
-  const auto decoder = model::make_decoder(opened.shape);
+  model::DecoderShape shape = opened.shape;
+  shape.table_length = length;
+  const auto decoder = model::make_decoder(shape);
   const model::FlatWeights weights(decoder->layout(), at::empty({decoder->elements()}));
   opened.load_into(weights.layout().views(weights.flat()));
   model::Buffers buffers = decoder->make_buffers(at::kFloat);

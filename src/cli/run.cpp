@@ -1,9 +1,14 @@
 // The command line: one place where a command is chosen, and where errors become messages and exit codes.
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/terminal.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
@@ -12,9 +17,29 @@
 namespace cairn::cli {
 namespace {
 
-int report(const std::string& sentence, int code) {
-  std::fprintf(stderr, "cairn: %s\n", sentence.c_str());
+constexpr size_t kSentenceBytes = 1600;
+
+// What a file says may be part of a sentence: it is cut to what people read, and can do nothing to their terminal.
+int report(std::string_view sentence, int code) {
+  std::string text = base::printable(sentence);
+  if (text.size() > kSentenceBytes) text.replace(kSentenceBytes / 2, text.size() - kSentenceBytes, " ... ");  // the end says what is wrong
+  std::fprintf(stderr, "cairn: %s\n", text.c_str());
   return code;
+}
+
+int report(const Error& error) {
+  const bool damaged = error.kind() == Error::Kind::corrupt_file;
+  return report(damaged ? fmt::format("{} (damaged, or not what it should be: take another copy)", error.what()) : error.what(),
+                error.exit_code());
+}
+
+// A name that leads nowhere is wrong input; a disk that fails is not.
+int report(const std::filesystem::filesystem_error& error) {
+  bool wrong = false;
+  for (const std::errc one : {std::errc::too_many_symbolic_link_levels, std::errc::filename_too_long, std::errc::permission_denied,
+                              std::errc::not_a_directory, std::errc::no_such_file_or_directory, std::errc::invalid_argument})
+    wrong = wrong || error.code() == one;
+  return report(fmt::format("{}: {}", error.path1().string(), error.code().message()), wrong ? 2 : 3);
 }
 
 int run_command(const Arguments& arguments, const std::vector<std::string>& command_line) {
@@ -66,10 +91,14 @@ int run(int argc, char** argv) {
   } catch (const Error& error) {
     // The ranks of a machine refuse wrong input alike; the user hears it once.
     const bool said = error.kind() == Error::Kind::bad_input && variable("CAIRN_LOCAL_RANK").value_or("0") != "0";
-    return said ? error.exit_code() : report(error.what(), error.exit_code());
+    return said ? error.exit_code() : report(error);
   } catch (const std::bad_alloc&) {
     return report("out of memory: try a smaller train.micro_batch or fewer ranks (--nproc); `cairn train --dry-run` shows what a run needs",
                   3);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return report(error);
+  } catch (const c10::Error& error) {
+    return report(error.what_without_backtrace(), 3);
   } catch (const std::exception& error) {
     return report(error.what(), 3);
   }

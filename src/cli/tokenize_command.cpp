@@ -21,7 +21,7 @@
 namespace cairn::cli {
 namespace {
 
-constexpr int64_t kTextBytes = int64_t{4} << 30;
+constexpr int64_t kTextBytes = 128 << 20;  // larger ones are for `cairn data tokenize`, which holds a part of them at a time
 
 struct Text {
   std::string name, bytes;
@@ -32,7 +32,8 @@ std::string read_standard_input() {
   char buffer[1 << 16];
   for (size_t got = 0; (got = std::fread(buffer, 1, sizeof buffer, stdin)) > 0;) {
     text.append(buffer, got);
-    if (static_cast<int64_t>(text.size()) > kTextBytes) base::fail_input("standard input: more than {} bytes", kTextBytes);
+    if (static_cast<int64_t>(text.size()) > kTextBytes)
+      base::fail_input("standard input: more than {} bytes; `cairn data tokenize` reads files of any size", kTextBytes);
   }
   return text;
 }

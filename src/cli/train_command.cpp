@@ -31,6 +31,7 @@
 #include "comm/net.h"
 #include "comm/world.h"
 #include "train/agent.h"
+#include "train/check_files.h"
 #include "train/dry_run.h"
 #include "train/settings.h"
 #include "train/train.h"
@@ -255,6 +256,7 @@ int train_command(const TrainArguments& a, const std::vector<std::string>& comma
   }
   // Once here, before any rank starts or anybody waits. (Of other machines only that each has a rank is known.)
   train::check_recipe(recipe, a.nproc + place.nnodes - 1);
+  train::check_files(recipe, start);
   if (a.transport == "local") {
     greet(a, decision.run, a.nproc, terminal);
     return run_local(a, decision, start);

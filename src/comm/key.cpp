@@ -42,15 +42,17 @@ Key derive(const Key& key, std::string_view use) {
 
 Key read_key(const std::filesystem::path& file) {
   const std::string name = file.string();
-  const int fd = ::open(name.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a named pipe must not hang us
   if (fd < 0)
     base::fail_input("{}: {}; `cairn key {}` makes a new key, which all machines of a run must have", name, std::strerror(errno), name);
   struct stat facts {};
   std::array<char, 128> text{};
   const bool seen = ::fstat(fd, &facts) == 0;
-  const ssize_t length = ::read(fd, text.data(), text.size());
+  const bool regular = seen && S_ISREG(facts.st_mode);
+  const ssize_t length = !regular ? 0 : ::read(fd, text.data(), text.size());
   ::close(fd);
   if (!seen || length < 0) base::fail_input("{}: {}", name, std::strerror(errno));
+  if (!regular) base::fail_input("{}: not a regular file, and so no key; `cairn key FILE` makes one", name);
   if ((facts.st_mode & 077) != 0) base::fail_input("{}: a key that others can read is none; `chmod 600 {}`", name, name);
   Key key;
   std::string_view digits(text.data(), static_cast<size_t>(length));

@@ -138,6 +138,12 @@ Tls::Tls(const TlsFiles& files) : context_(std::make_unique<Context>()) {
   const auto use = [](bool done, const std::filesystem::path& file, const char* as) {
     if (!done) base::fail_input("{}: cannot be used as {}: {}", file.string(), as, reason());
   };
+  for (const auto& file : {files.authority, files.certificate, files.private_key}) {
+    std::error_code error;
+    const auto status = std::filesystem::status(file, error);
+    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))  // OpenSSL would wait for what a pipe brings
+      base::fail_input("{}: not a regular file: a certificate or key is a PEM file", file.string());
+  }
   SSL_CTX* ctx = context_->ctx;
   use(SSL_CTX_load_verify_locations(ctx, files.authority.c_str(), nullptr) == 1, files.authority, "certificate authority");
   use(SSL_CTX_use_certificate_chain_file(ctx, files.certificate.c_str()) == 1, files.certificate, "certificate");

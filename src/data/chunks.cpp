@@ -1,10 +1,10 @@
 #include "data/chunks.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "data/word_split.h"
 
 namespace cairn::data {
@@ -109,8 +109,14 @@ std::unique_ptr<ChunkReader> make_chunk_reader(const Documents& documents, const
 
 Documents read_text(const std::string& path) {
   Documents documents{.origin = "data.path = " + path, .text = {}, .spans = {}};
-  const std::unique_ptr<ChunkReader> reader =
-      make_chunk_reader(find_files(path, "text", "data.path"), {.line_bytes = std::numeric_limits<int64_t>::max()});
+  constexpr int64_t kTextBytesMax = int64_t{1} << 30;
+  const std::vector<SourceFile> files = find_files(path, "text", "data.path");
+  int64_t bytes = 0;
+  for (const SourceFile& file : files) bytes += file.bytes;
+  if (bytes > kTextBytesMax)
+    base::fail_input("{}: {}, and at most {} are read into memory here; give a part of it", path, base::human_bytes(bytes),
+                     base::human_bytes(kTextBytesMax));
+  const std::unique_ptr<ChunkReader> reader = make_chunk_reader(files, {});
   bool begins = true;
   for (Chunk chunk; reader->next(chunk);) {
     for (const Chunk::Piece& piece : chunk.pieces) {

@@ -116,6 +116,13 @@ bool holds_conversations(const std::vector<Source>& sources, const SourceTokensO
   return false;
 }
 
+// Before a large file is read for its hash. Where a text may be cut is known only with the tokenizer, but for one that is learned.
+void look_at(const std::vector<Source>& sources, const DataOptions& data, const SourceTokensOptions& how) {
+  ChunkOptions chunks = how.chunks;
+  if (!data.tokenizer_file.empty() || data.tokenizer != "bpe") chunks.is_border = [](char, char) { return true; };
+  for (const Source& source : sources) check_beginnings(source.files, how.reading, chunks);
+}
+
 // Samples of text: each source cut or packed by itself, then put together.
 void make_token_set(const DataOptions& data, const SampleOptions& options, Corpus& corpus) {
   std::vector<std::unique_ptr<TokenSamples>> parts;
@@ -152,6 +159,14 @@ std::unique_ptr<Tokenizer> named_tokenizer(const DataOptions& data) {
   return nullptr;
 }
 
+void check_data(const DataOptions& data) {
+  if (data.kind == "spirals") return;
+  const std::unique_ptr<Tokenizer> tokenizer = named_tokenizer(data);
+  const ChatFormat chat = choose_chat_format(data, tokenizer.get());
+  if (!data.path.empty() || !data.sources.empty())
+    look_at(find_sources(data), data, {.reading = reading_of(data, chat.renderer), .chunks = chunks_of(data)});
+}
+
 Corpus open_rows(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
   const std::vector<Source> sources = find_sources(data);
   const Cache cache(options.cache_folder, log);
@@ -161,6 +176,7 @@ Corpus open_rows(const DataOptions& data, const CorpusOptions& options, base::Lo
   SourceTokensOptions how{.reading = reading_of(data, options.renderer ? *options.renderer : chat.renderer),
                           .chunks = chunks_of(data),
                           .threads = options.threads};
+  look_at(sources, data, how);
   if (!corpus.tokenizer) corpus.tokenizer = learn_tokenizer(data.vocab, sources, how, cache);
   if (!options.renderer && holds_conversations(sources, how)) {
     check_markers(chat, *corpus.tokenizer);

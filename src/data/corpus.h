@@ -46,6 +46,10 @@ struct Corpus {
 // that share a cache folder do the work once. Communicates with nobody.
 Corpus open_corpus(const DataOptions& data, const CorpusOptions& options, base::Log& log);
 
+// Looks at the beginning of every file that the options name and opens the tokenizer: what is wrong with them is told before anything is
+// started. (What is wrong further on is found when they are read.)
+void check_data(const DataOptions& data);
+
 // The same without cutting the tokens into samples: `samples` stays null.
 Corpus open_rows(const DataOptions& data, const CorpusOptions& options, base::Log& log);
 

@@ -10,12 +10,15 @@ namespace {
 
 using base::Json;
 
+constexpr size_t kMergesMax = 1 << 20;
+
 Json read_vocab_file(std::string_view text, const std::string& name) {
   if (text.size() > kTokenizerFileBytes) base::fail_input("{}: {} bytes, and at most {} are read", name, text.size(), kTokenizerFileBytes);
-  base::GuardedJson read = base::parse_json_guarded(text, 2);
+  base::GuardedJson read = base::parse_json_guarded(text, base::JsonLimits{.depth = 2, .tree_bytes = 176 << 20, .string_bytes = 1 << 20});
   if (read.repeated_key) base::fail_input("{}: the piece \"{}\" stands twice", name, *read.repeated_key);
-  if (read.too_deep || read.value.is_discarded() || !read.value.is_object())
-    base::fail_input("{}: holds no JSON object of pieces and ids: not a GPT-2 vocabulary", name);
+  if (!read.value.is_object())
+    base::fail_input("{}: holds no JSON object of pieces and ids: not a GPT-2 vocabulary{}", name,
+                     read.trouble.empty() ? "" : fmt::format(" ({})", read.trouble));
   return std::move(read.value);
 }
 
@@ -31,6 +34,7 @@ Json read_merges_file(std::string_view text, const std::string& name) {
     const size_t space = merge.find(' ');
     if (space == std::string_view::npos || space == 0 || space + 1 == merge.size() || merge.find(' ', space + 1) != std::string_view::npos)
       base::fail_input("{}:{}: not two pieces with a space between them", name, line);
+    if (merges.size() == kMergesMax) base::fail_input("{}:{}: more than {} merges, and no more are read", name, line, kMergesMax);
     merges.push_back({std::string(merge.substr(0, space)), std::string(merge.substr(space + 1))});
   }
   return merges;

@@ -156,16 +156,23 @@ class Lexer {
 
   void cut_raw_text(int line) {
     const size_t from = at_;
+    const int from_line = line_;
+    // Each tag is looked at where it stands; only the right one is walked up to, which counts lines.
     for (size_t begin = text_.find("{%", at_); begin != std::string_view::npos; begin = text_.find("{%", begin + 2)) {
       const char mark = begin + 2 < text_.size() ? text_[begin + 2] : ' ';
-      at_ = from;
-      const std::string_view kept = text_before(begin, '%', mark);
-      advance(begin + 2 + (mark == '-' || mark == '+') - at_);
+      const size_t inside = begin + 2 + (mark == '-' || mark == '+');
+      at_ = inside;
       skip_space();
       if (!sees("endraw")) continue;
       advance(6);
       skip_space();
-      if (!takes_end_of_tag(true)) continue;
+      if (!sees("%}") && !sees("-%}") && !sees("+%}")) continue;
+      const size_t end = at_;
+      at_ = from;
+      line_ = from_line;
+      const std::string_view kept = text_before(begin, '%', mark);
+      advance(end - from);
+      takes_end_of_tag(true);
       tokens_.push_back({Kind::text, std::string(kept), line});
       return;
     }

@@ -12,7 +12,7 @@ namespace cairn::data::jinja {
 
 inline constexpr int64_t kTemplateBytes = 1 << 20;  // the longest in use have about 30 kB
 inline constexpr int64_t kSteps = 10'000'000;       // nodes visited, items copied, 64 bytes of text made: below a second
-inline constexpr int64_t kMadeBytes = 256 << 20;    // texts and lists made by one rendering, all together
+inline constexpr int64_t kMadeBytes = 192 << 20;    // texts and lists made by one rendering, all together
 inline constexpr int kSyntaxDepth = 100;            // of expressions and statements within one another
 inline constexpr int kCallDepth = 1000;             // of nodes being evaluated at one time, through macros too
 inline constexpr int kValueDepth = 100;             // of lists and dicts within one another

@@ -11,8 +11,8 @@
 namespace cairn::data {
 namespace {
 
-constexpr size_t kPiecesMax = 1 << 20;
-constexpr int32_t kPieceBytes = 4096;
+constexpr size_t kPiecesMax = 1 << 20, kFileBytes = 16 << 20;
+constexpr int32_t kPieceBytes = 256;  // Llama 2's longest has 27
 
 // Little-endian numbers and texts from the front of a file.
 class Bytes {
@@ -57,6 +57,8 @@ ScoredPiece piece_of(size_t id, std::string_view written, float score) {
 }  // namespace
 
 Bpe read_llama2c_tokenizer(std::string_view bytes, const std::string& name) {
+  if (bytes.size() > kFileBytes)
+    base::fail_input("{}: {} bytes, and a tokenizer of llama2.c has at most {}", name, bytes.size(), kFileBytes);
   Bytes file(bytes, name);
   const int32_t longest = file.number<int32_t>("the header");
   if (longest < 1 || longest > kPieceBytes)
@@ -73,7 +75,8 @@ Bpe read_llama2c_tokenizer(std::string_view bytes, const std::string& name) {
     if (length < 1 || length > longest) base::fail_input("{}: piece {} has {} bytes, must be 1 to {}", name, id, length, longest);
     const std::string_view written = file.take(static_cast<size_t>(length), "a piece");
     if (id >= 3 && id < 3 + 256 && written != byte_piece(static_cast<int>(id) - 3))
-      base::fail_input("{}: piece {} is \"{}\", and should stand for a byte: {}", name, id, written, byte_piece(static_cast<int>(id) - 3));
+      base::fail_input("{}: piece {} is \"{}\", and should stand for a byte: {}", name, id, written.substr(0, 80),
+                       byte_piece(static_cast<int>(id) - 3));
     pieces.push_back(piece_of(id, written, score));
     if (!seen.insert(pieces.back().text).second) base::fail_input("{}: piece {}, \"{}\", stands twice", name, id, pieces.back().text);
   }

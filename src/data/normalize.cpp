@@ -25,6 +25,15 @@ utf8proc_option_t options_of(Rewrite::Kind kind) {
   }
 }
 
+// Steps that make a text longer can follow one another, and ten of them that each make it ten times as long fill any memory. Unicode's
+// own normal forms make it 18 times as long at most.
+constexpr size_t kGrowthMax = 64, kGrowthBytes = 4096;
+
+[[noreturn]] void fail_growth(size_t bytes) {
+  base::fail_input("the tokenizer's normalizer or decoder makes more than {} times as much of a text of {} bytes: it cannot be right",
+                   kGrowthMax, bytes);
+}
+
 // `text` is well-formed UTF-8.
 void append_normal(std::string_view text, Rewrite::Kind kind, std::string& into) {
   utf8proc_uint8_t* made = nullptr;
@@ -78,12 +87,13 @@ bool changes_nothing(std::string_view text, Rewrite::Kind kind) {
   return true;
 }
 
-void replace_all(std::string& text, const std::string& from, const std::string& to) {
+void replace_all(std::string& text, const std::string& from, const std::string& to, size_t bytes_max) {
   std::string out;
   size_t copied = 0;
   for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, copied)) {
     out.append(text, copied, at - copied);
     out += to;
+    if (out.size() > bytes_max) fail_growth(text.size());
     copied = at + from.size();
   }
   if (copied == 0) return;
@@ -94,6 +104,7 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
 }  // namespace
 
 std::string_view rewritten(std::string_view text, std::span<const Rewrite> rewrites, std::string& scratch) {
+  const size_t bytes_max = kGrowthMax * text.size() + kGrowthBytes;
   bool same = true;
   const auto own = [&] {
     if (same) scratch = text;
@@ -110,7 +121,7 @@ std::string_view rewritten(std::string_view text, std::span<const Rewrite> rewri
       case Rewrite::Kind::replace:
         if (now.find(rewrite.from) == std::string_view::npos) break;
         own();
-        replace_all(scratch, rewrite.from, rewrite.to);
+        replace_all(scratch, rewrite.from, rewrite.to, bytes_max);
         break;
       default:
         if (changes_nothing(now, rewrite.kind)) break;
@@ -120,6 +131,7 @@ std::string_view rewritten(std::string_view text, std::span<const Rewrite> rewri
         scratch = std::move(out);
         same = false;
     }
+    if (!same && scratch.size() > bytes_max) fail_growth(text.size());
   }
   return same ? text : std::string_view(scratch);
 }

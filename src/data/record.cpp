@@ -15,6 +15,12 @@ using base::Json;
 
 constexpr int kDepth = 64;
 
+// What the values of a record take beside its text: enough for any that holds messages, and no more where one holds nothing but brackets.
+base::JsonLimits limits_of(std::string_view json) {
+  const auto bytes = static_cast<int64_t>(json.size());
+  return {.depth = kDepth, .tree_bytes = (int64_t{64} << 20) + 2 * bytes, .string_bytes = bytes};
+}
+
 // Why a record is no good, thrown past the nesting of the form it was read as.
 struct BadRecord {
   std::string why;
@@ -135,10 +141,10 @@ void read_object(const Json& object, const std::string& text_field, Record& into
 std::string parse_record(std::string_view json, const std::string& text_field, Record& into) {
   if (const size_t wrong = first_invalid_utf8(json); wrong != std::string_view::npos)
     return fmt::format("invalid UTF-8 at byte {}", wrong + 1);
-  const base::GuardedJson read = base::parse_json_guarded(json, kDepth);
+  const base::GuardedJson read = base::parse_json_guarded(json, limits_of(json));
   if (read.too_deep) return fmt::format("JSON nested more than {} deep", kDepth);
   if (read.invalid_at) return fmt::format("invalid JSON at byte {}", *read.invalid_at);
-  if (read.value.is_discarded()) return "invalid JSON: a number out of range";
+  if (!read.trouble.empty()) return "invalid JSON: " + read.trouble;
   if (!read.value.is_object()) return fmt::format("not a JSON object but {} {}", read.value.is_array() ? "an" : "a", kind_of(read.value));
   try {
     read_object(read.value, text_field, into);

@@ -11,7 +11,7 @@ namespace cairn::data {
 namespace {
 
 // Bounds on one search: a pattern such as (a+)+b would otherwise run for years, or eat all memory.
-constexpr uint32_t kTriesMax = 10'000'000;
+constexpr uint32_t kTriesMax = 10'000'000, kTriesAtLeast = 20'000, kTriesPerByte = 16;
 constexpr uint32_t kHeapKilobytes = 64 << 10;
 constexpr size_t kPatternBytes = 64 << 10;
 
@@ -39,6 +39,7 @@ std::string message_of(int code) {
 }
 
 using MatchData = std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)>;
+using MatchContext = std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)>;
 
 }  // namespace
 
@@ -64,7 +65,6 @@ RegularExpression::RegularExpression(const std::string& pattern, const std::stri
   pcre2_jit_compile(compiled->code, PCRE2_JIT_COMPLETE);  // where it cannot be, matching is slower and the same
   compiled->context = pcre2_match_context_create(nullptr);
   CAIRN_CHECK(compiled->context, "no memory for a match context");
-  pcre2_set_match_limit(compiled->context, kTriesMax);
   pcre2_set_heap_limit(compiled->context, kHeapKilobytes);
   compiled_ = std::move(compiled);
 }
@@ -74,10 +74,13 @@ RegularExpression::RegularExpression(RegularExpression&&) noexcept = default;
 
 std::optional<RegularExpression::Match> RegularExpression::find(std::string_view text, size_t from) const {
   const MatchData data(pcre2_match_data_create(1, nullptr), &pcre2_match_data_free);
-  CAIRN_CHECK(data, "no memory for a match");
+  const MatchContext context(pcre2_match_context_copy(compiled_->context), &pcre2_match_context_free);
+  CAIRN_CHECK(data && context, "no memory for a match");
+  // What an honest pattern tries at one place goes with the length of the text; a hostile one may be cheap at each place and dear at all.
+  const size_t tries = std::min<size_t>(kTriesMax, kTriesAtLeast + kTriesPerByte * (text.size() - std::min(from, text.size())));
+  pcre2_set_match_limit(context.get(), static_cast<uint32_t>(tries));
   const auto match = [&](uint32_t options) {
-    return pcre2_match(compiled_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, options, data.get(),
-                       compiled_->context);
+    return pcre2_match(compiled_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, options, data.get(), context.get());
   };
   int found = match(0);
   if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = match(PCRE2_NO_JIT);

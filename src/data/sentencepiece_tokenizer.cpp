@@ -28,8 +28,14 @@ class SentencepieceTokenizer final : public Tokenizer {
 
   SentencepieceTokenizer(const std::string& bytes, const std::string& name)
       : name_(name), model_(read_sentencepiece_model(bytes, name)), controls_(control_tokens(model_)) {
-    const auto status = processor_.LoadFromSerializedProto(bytes);
-    if (!status.ok()) base::fail_input("{}: SentencePiece refuses it: {}", name, status.ToString());
+    try {
+      const auto status = processor_.LoadFromSerializedProto(bytes);
+      if (!status.ok()) base::fail_input("{}: SentencePiece refuses it: {}", name, status.ToString());
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {  // of the tries that it builds
+      base::fail_input("{}: SentencePiece refuses it: {}", name, error.what());
+    }
     if (processor_.GetPieceSize() != static_cast<int>(model_.pieces.size()))
       base::fail_input("{}: SentencePiece reads {} pieces of {}", name, processor_.GetPieceSize(), model_.pieces.size());
     for (size_t id = 0; id < model_.pieces.size(); ++id) ids_.emplace(model_.pieces[id].text, static_cast<int32_t>(id));

@@ -77,7 +77,7 @@ class SourceWork {
         tokens_.push_back(open_shard(group[0], tokenizer_, tokenizer_hash_));
       } else {
         const auto open = [&] { return make_chunk_reader(group, chunks_); };
-        check_beginning(*open());
+        check_beginnings({group[0]}, options_.reading, chunks_);
         make(hash_of(group, cache_), bytes_of(group), open);
       }
       done_ += bytes_of(group);
@@ -87,14 +87,6 @@ class SourceWork {
   }
 
  private:
-  // What is wrong from the first line on is told before a large file is read for its hash.
-  void check_beginning(ChunkReader& reader) const {
-    Chunk chunk;
-    std::vector<Document> documents;
-    BadLines bad;
-    if (reader.next(chunk)) documents_of(chunk, options_.reading, documents, bad);
-  }
-
   template <typename Open>
   void make(uint64_t content, int64_t bytes, const Open& open) {
     const uint64_t key = combine({kVersion, content, tokenizer_hash_, base::checksum(options_.reading.identity()),
@@ -128,6 +120,19 @@ class SourceWork {
 };
 
 }  // namespace
+
+void check_beginnings(const std::vector<SourceFile>& files, const Reading& reading, const ChunkOptions& options) {
+  constexpr size_t kFilesMax = 64;
+  Chunk chunk;
+  std::vector<Document> documents;
+  BadLines bad;
+  for (size_t i = 0; i < std::min(files.size(), kFilesMax); ++i) {
+    if (files[i].holds_tokens()) continue;
+    const std::unique_ptr<ChunkReader> reader = make_chunk_reader({files[i]}, options);
+    if (reader->next(chunk)) documents_of(chunk, reading, documents, bad);
+    documents.clear();
+  }
+}
 
 uint64_t combine(std::initializer_list<uint64_t> parts) { return base::checksum(std::as_bytes(std::span(parts.begin(), parts.size()))); }
 

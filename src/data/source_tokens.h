@@ -27,6 +27,9 @@ struct SourceTokens {
   bool from_cache = true;  // nothing had to be tokenised
 };
 
+// Reads the beginning of each file and refuses what is wrong from there on, so that nobody waits for it.
+void check_beginnings(const std::vector<SourceFile>& files, const Reading& reading, const ChunkOptions& options);
+
 // Token shards are mapped as they are; text is tokenised, or found in the cache under a hash of the files' contents, the tokenizer and
 // the reading. Small files are put together, so that a folder of many becomes few entries; a large file has an entry of its own, so
 // that work done before an interruption is kept. Shards that another tokenizer made are refused.

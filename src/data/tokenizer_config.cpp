@@ -63,9 +63,9 @@ class ConfigReader {
   Json parse(std::string_view text) const {
     if (text.size() > kConfigBytes) refuse("{} bytes, and a tokenizer_config.json has at most {}", text.size(), kConfigBytes);
     base::GuardedJson read = base::parse_json_guarded(text, kConfigDepth);
-    if (read.repeated_key) refuse("the key \"{}\" stands twice in one object", *read.repeated_key);
     if (read.too_deep) refuse("nested more than {} deep: not a tokenizer_config.json", kConfigDepth);
     if (read.invalid_at) refuse("not valid JSON at byte {}", *read.invalid_at);
+    if (!read.trouble.empty()) refuse("{}", read.trouble);
     return std::move(read.value);
   }
 

@@ -17,6 +17,7 @@ using base::Json;
 
 constexpr size_t kPieces = 1 << 20;
 constexpr int kDepth = 16;  // of nested lists and objects; the format needs 4
+constexpr base::JsonLimits kLimits{.depth = kDepth, .tree_bytes = 176 << 20, .string_bytes = 1 << 20};  // Gemma 3's takes 140 MB
 
 bool is_null_or(const Json& object, const char* key, const Json& value) {
   const auto at = object.find(key);
@@ -47,10 +48,10 @@ class Reader {
 
   Json parse(std::string_view text) const {
     if (text.size() > kTokenizerFileBytes) refuse("{} bytes, and a tokenizer.json has at most {}", text.size(), kTokenizerFileBytes);
-    base::GuardedJson read = base::parse_json_guarded(text, kDepth);
-    if (read.repeated_key) refuse("the key \"{}\" stands twice in one object", *read.repeated_key);
+    base::GuardedJson read = base::parse_json_guarded(text, kLimits);
     if (read.too_deep) refuse("nested more than {} deep: not a tokenizer.json", kDepth);
     if (read.invalid_at) refuse("not valid JSON at byte {}", *read.invalid_at);
+    if (!read.trouble.empty()) refuse("{}", read.trouble);
     return std::move(read.value);
   }
 
@@ -78,7 +79,7 @@ class Reader {
                                     std::pair("ignore_merges", &bpe_.whole_words)}) {
       const auto at = model.find(key);
       if (at == model.end() || at->is_null()) continue;
-      if (!at->is_boolean()) refuse("model.{} is {}: must be true or false", key, base::compact(*at));
+      if (!at->is_boolean()) refuse("model.{} is {}: must be true or false", key, base::shown(*at));
       *into = at->get<bool>();
     }
   }
@@ -105,7 +106,7 @@ class Reader {
   bool flag_of(const Json& token, const char* key, const std::string& text) const {
     const auto at = token.find(key);
     if (at == token.end() || at->is_null()) return false;
-    if (!at->is_boolean()) refuse("added token \"{}\" has {} {}: must be true or false", text, key, base::compact(*at));
+    if (!at->is_boolean()) refuse("added token \"{}\" has {} {}: must be true or false", text, key, base::shown(*at));
     return at->get<bool>();
   }
 
@@ -116,7 +117,7 @@ class Reader {
     for (const auto& [written, id] : vocab.items()) {
       if (const auto known = added.find(written); known != added.end()) {
         if (id != known->second->id)
-          refuse("\"{}\" has id {} in the vocabulary and {} among the added tokens", written, base::compact(id), known->second->id);
+          refuse("\"{}\" has id {} in the vocabulary and {} among the added tokens", written, base::shown(id), known->second->id);
         known->second->in_vocab = true;
         continue;
       }
@@ -133,7 +134,7 @@ class Reader {
 
   void put(const Json& id, const std::string& written, std::string piece) {
     if (!id.is_number_integer() || id < 0 || id >= kPieces)
-      refuse("\"{}\" has id {}: must be 0 to {}", written, base::compact(id), kPieces - 1);
+      refuse("\"{}\" has id {}: must be 0 to {}", written, base::shown(id), kPieces - 1);
     const auto place = id.get<size_t>();
     if (place >= by_id_.size()) by_id_.resize(place + 1);
     if (by_id_[place]) refuse("id {} is given twice, the second time to \"{}\"", place, written);
@@ -160,12 +161,12 @@ class Reader {
       if (space != std::string::npos && space > 0 && space + 1 < text.size() && text.find(' ', space + 1) == std::string::npos)
         return {text.substr(0, space), text.substr(space + 1)};
     }
-    refuse("merge {} is not two pieces", base::compact(merge));
+    refuse("merge {} is not two pieces", base::shown(merge));
   }
 
   int32_t id_of(const std::string& written, const Json& merge) const {
     const auto at = ids_.find(written);
-    if (at == ids_.end()) refuse("merge {} needs the piece \"{}\", which is not in the vocabulary", base::compact(merge), written);
+    if (at == ids_.end()) refuse("merge {} needs the piece \"{}\", which is not in the vocabulary", base::shown(merge), written);
     return at->second;
   }
 
@@ -186,7 +187,7 @@ class Reader {
     const auto unknown = model.find("unk_token");
     if (bpe_.bytes || unknown == model.end() || unknown->is_null()) return;
     const auto found = unknown->is_string() ? ids_.find(unknown->get<std::string>()) : ids_.end();
-    if (found == ids_.end()) refuse("model.unk_token {} is not in the vocabulary", base::compact(*unknown));
+    if (found == ids_.end()) refuse("model.unk_token {} is not in the vocabulary", base::shown(*unknown));
     bpe_.unknown = found->second;
   }
 

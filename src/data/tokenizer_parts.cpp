@@ -11,6 +11,10 @@ namespace {
 
 using base::Json;
 
+constexpr size_t kTemplateIds = 1024;
+constexpr size_t kMarkBytes = 16;
+constexpr size_t kStepsMax = 256;  // of one part
+
 // Reads one file's parts; every complaint names the file and the part.
 class PartsReader {
  public:
@@ -57,7 +61,7 @@ class PartsReader {
   bool flag_at(const Json& part, const char* key, bool missing, const char* what) const {
     const auto at = part.find(key);
     if (at == part.end() || at->is_null()) return missing;
-    if (!at->is_boolean()) refuse("{}.{} is {}: must be true or false", what, key, base::compact(*at));
+    if (!at->is_boolean()) refuse("{}.{} is {}: must be true or false", what, key, base::shown(*at));
     return at->get<bool>();
   }
 
@@ -79,6 +83,7 @@ class PartsReader {
 
   void read_normalizer(const Json& part) {
     const std::string type = type_of(part, "normalizer");
+    if (bpe_.rewrites.size() >= kStepsMax) refuse("the normalizer has more than {} steps", kStepsMax);
     if (type == "Sequence") {
       for (const Json& each : list_at(part, "normalizers", "normalizer")) read_normalizer(each);
     } else if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") {
@@ -102,6 +107,7 @@ class PartsReader {
 
   void read_pre_tokenizer(const Json& part) {
     const std::string type = type_of(part, "pre_tokenizer");
+    if (bpe_.cuts.size() >= kStepsMax) refuse("the pre_tokenizer has more than {} steps", kStepsMax);
     if (bpe_.bytes) refuse("pre_tokenizer \"{}\" after ByteLevel: not supported", type);
     if (type == "Sequence") {
       for (const Json& each : list_at(part, "pretokenizers", "pre_tokenizer")) read_pre_tokenizer(each);
@@ -150,6 +156,7 @@ class PartsReader {
   std::string mark_of(const Json& part, const char* what) const {
     const std::string mark = text_at(part, "replacement", what);
     if (mark.empty()) refuse("{} Metaspace with an empty replacement", what);
+    if (mark.size() > kMarkBytes) refuse("{} Metaspace with a replacement of {} bytes: it is one character", what, mark.size());
     return mark;
   }
 
@@ -159,7 +166,7 @@ class PartsReader {
     if (*scheme == "always") return Cut::Prefix::always;
     if (*scheme == "first") return Cut::Prefix::first;
     if (*scheme == "never") return Cut::Prefix::never;
-    refuse("{} Metaspace prepend_scheme {}: must be always, first or never", what, base::compact(*scheme));
+    refuse("{} Metaspace prepend_scheme {}: must be always, first or never", what, base::shown(*scheme));
   }
 
   void read_metaspace(const Json& part) {
@@ -189,8 +196,9 @@ class PartsReader {
       } else if (item.is_object() && item.contains("SpecialToken")) {
         std::vector<int32_t>& into = seen ? bpe_.end : bpe_.begin;
         for (const int32_t id : template_ids(part, text_at(item["SpecialToken"], "id", "post_processor"))) into.push_back(id);
+        if (into.size() > kTemplateIds) refuse("the post_processor's template adds more than {} tokens to every text", kTemplateIds);
       } else {
-        refuse("post_processor template item {}: not supported", base::compact(item));
+        refuse("post_processor template item {}: not supported", base::shown(item));
       }
     }
     if (!seen) refuse("the post_processor's template does not have the text");
@@ -202,7 +210,7 @@ class PartsReader {
       refuse("the post_processor's template needs \"{}\", which is not among its special_tokens", token);
     std::vector<int32_t> ids;
     for (const Json& id : list_at((*tokens)[token], "ids", "post_processor")) {
-      if (!id.is_number_integer() || id < 0 || id > INT32_MAX) refuse("post_processor token \"{}\" has id {}", token, base::compact(id));
+      if (!id.is_number_integer() || id < 0 || id > INT32_MAX) refuse("post_processor token \"{}\" has id {}", token, base::shown(id));
       ids.push_back(id.get<int32_t>());
     }
     return ids;
@@ -210,6 +218,7 @@ class PartsReader {
 
   void read_decoder(const Json& part) {
     const std::string type = type_of(part, "decoder");
+    if (bpe_.decoding.replaces.size() >= kStepsMax) refuse("the decoder has more than {} steps", kStepsMax);
     Decoding& decoding = bpe_.decoding;
     if (type == "Sequence") {
       for (const Json& each : list_at(part, "decoders", "decoder")) read_decoder(each);

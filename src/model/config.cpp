@@ -15,7 +15,9 @@
 namespace cairn::model {
 namespace {
 
-constexpr int64_t kSizeMax = int64_t{1} << 32;  // far beyond any model; keeps products of two from overflowing
+// Far beyond any model there is. Products of any two of them, and of two and the layers, are far from overflowing.
+constexpr int64_t kVocabMax = 1 << 24, kWidthMax = 1 << 20, kHeadsMax = 1 << 12, kLayersMax = 1 << 14;
+constexpr int64_t kLengthMax = int64_t{1} << 40;  // some write 10^12 for "no end"; whoever makes tables looks at what is needed
 constexpr int kDepthMax = 64;
 
 // A config.json with the name it has in messages.
@@ -28,30 +30,30 @@ class Config {
     return found == json_.end() || found->is_null() ? nullptr : &*found;
   }
 
-  int64_t size(const char* key, std::optional<int64_t> otherwise = std::nullopt) const {
+  int64_t size(const char* key, int64_t most, std::optional<int64_t> otherwise = std::nullopt) const {
     const base::Json* value = find(key);
     if (!value) {
       if (otherwise) return *otherwise;
       base::fail_corrupt(file_, fmt::format("{} is missing", key));
     }
-    if (!value->is_number_integer() || value->get<int64_t>() < 1 || value->get<int64_t>() > kSizeMax)
-      base::fail_corrupt(file_, fmt::format("{} = {}: must be a whole number from 1 to {}", key, shown(*value), kSizeMax));
+    if (!value->is_number_integer() || value->get<int64_t>() < 1 || value->get<int64_t>() > most)
+      base::fail_corrupt(file_, fmt::format("{} = {}: must be a whole number from 1 to {}", key, base::shown(*value), most));
     return value->get<int64_t>();
   }
 
-  double number(const char* key, double otherwise) const {
+  double number(const char* key, double most, double otherwise) const {
     const base::Json* value = find(key);
     if (!value) return otherwise;
     const double found = value->is_number() ? value->get<double>() : -1;
-    if (!(found > 0) || !std::isfinite(found))
-      base::fail_corrupt(file_, fmt::format("{} = {}: must be a number above 0", key, shown(*value)));
+    if (!(found > 0) || !(found <= most))
+      base::fail_corrupt(file_, fmt::format("{} = {}: must be a number above 0 and at most {}", key, base::shown(*value), most));
     return found;
   }
 
   bool flag(const char* key, bool otherwise) const {
     const base::Json* value = find(key);
     if (!value) return otherwise;
-    if (!value->is_boolean()) base::fail_corrupt(file_, fmt::format("{} = {}: must be true or false", key, shown(*value)));
+    if (!value->is_boolean()) base::fail_corrupt(file_, fmt::format("{} = {}: must be true or false", key, base::shown(*value)));
     return value->get<bool>();
   }
 
@@ -61,17 +63,12 @@ class Config {
     if (!value || std::find(allowed.begin(), allowed.end(), *value) != allowed.end()) return;
     std::vector<std::string> words;
     for (const base::Json& one : allowed) words.push_back(base::compact(one));
-    base::fail_input("{}: {} = {}: Cairn computes this family only with {}{}", file_, key, shown(*value), key,
+    base::fail_input("{}: {} = {}: Cairn computes this family only with {}{}", file_, key, base::shown(*value), key,
                      words.empty() ? " left out" : fmt::format(" = {}", fmt::join(words, " or ")));
   }
 
   const base::Json& json() const { return json_; }
   const std::string& file() const { return file_; }
-
-  static std::string shown(const base::Json& value) {
-    const std::string text = base::compact(value);
-    return text.size() > 80 ? fmt::format("{}...", std::string_view(text).substr(0, 77)) : text;
-  }
 
  private:
   const base::Json& json_;
@@ -94,12 +91,19 @@ void refuse_other_maths(const Config& config) {
     if (!types->is_array()) base::fail_corrupt(config.file(), "layer_types must be a list");
     for (const base::Json& type : *types)
       if (type != "full_attention" && !(type == "sliding_attention" && config.json().value("model_type", "") == "mistral"))
-        base::fail_input("{}: layer_types has {}: Cairn computes layers of \"full_attention\"", config.file(), Config::shown(type));
+        base::fail_input("{}: layer_types has {}: Cairn computes layers of \"full_attention\"", config.file(), base::shown(type));
   }
 }
 
+// Ids that no vocabulary has (-1, or beyond the end) are as good as none, and common.
 SpecialTokens special_tokens(const Config& config) {
   SpecialTokens tokens;
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    const base::Json* value = config.find(key);
+    const auto is_id = [](const base::Json& one) { return one.is_number_integer(); };
+    if (value && !is_id(*value) && !(value->is_array() && std::all_of(value->begin(), value->end(), is_id)))
+      base::fail_corrupt(config.file(), fmt::format("{} = {}: must be a token id or a list of them", key, base::shown(*value)));
+  }
   const auto id = [&](const char* key) -> std::optional<int64_t> {
     const base::Json* value = config.find(key);
     if (!value || !value->is_number_integer() || value->get<int64_t>() < 0) return std::nullopt;
@@ -115,12 +119,12 @@ SpecialTokens special_tokens(const Config& config) {
 }
 
 void read_gpt2(DecoderShape& shape, const Config& config) {
-  shape.embed = config.size("n_embd");
-  shape.layers = config.size("n_layer");
-  shape.heads = shape.kv_heads = config.size("n_head");
-  shape.length = config.size("n_positions", 1024);
-  shape.mlp = config.size("n_inner", 4 * shape.embed);
-  shape.norm_eps = config.number("layer_norm_epsilon", 1e-5);
+  shape.embed = config.size("n_embd", kWidthMax);
+  shape.layers = config.size("n_layer", kLayersMax);
+  shape.heads = shape.kv_heads = config.size("n_head", kHeadsMax);
+  shape.length = config.size("n_positions", kVocabMax, 1024);  // each has a row of a table
+  shape.mlp = config.size("n_inner", kWidthMax, 4 * shape.embed);
+  shape.norm_eps = config.number("layer_norm_epsilon", 1, 1e-5);
   shape.tied = config.flag("tie_word_embeddings", true);
   if (shape.embed % shape.heads != 0)
     base::fail_corrupt(config.file(), fmt::format("n_embd = {} is no multiple of n_head = {}", shape.embed, shape.heads));
@@ -128,20 +132,29 @@ void read_gpt2(DecoderShape& shape, const Config& config) {
 }
 
 void read_llama_like(DecoderShape& shape, const Config& config) {
-  shape.embed = config.size("hidden_size");
-  shape.mlp = config.size("intermediate_size");
-  shape.layers = config.size("num_hidden_layers");
-  shape.heads = config.size("num_attention_heads");
-  shape.kv_heads = config.size("num_key_value_heads", shape.family == "mistral" ? 8 : shape.family == "llama" ? shape.heads : 32);
-  shape.head_dim = config.size("head_dim", shape.family == "qwen3" ? 128 : std::max<int64_t>(1, shape.embed / shape.heads));
-  shape.length = config.size("max_position_embeddings", shape.family == "llama" ? 2048 : shape.family == "mistral" ? 4096 * 32 : 32768);
-  shape.norm_eps = config.number("rms_norm_eps", 1e-6);
+  shape.embed = config.size("hidden_size", kWidthMax);
+  shape.mlp = config.size("intermediate_size", kWidthMax);
+  shape.layers = config.size("num_hidden_layers", kLayersMax);
+  shape.heads = config.size("num_attention_heads", kHeadsMax);
+  if (!config.find("head_dim") && shape.family != "qwen3" && shape.embed % shape.heads != 0)
+    base::fail_corrupt(config.file(), fmt::format("hidden_size = {} is no multiple of num_attention_heads = {}, and there is no head_dim",
+                                                  shape.embed, shape.heads));
+  shape.kv_heads = config.size("num_key_value_heads", kHeadsMax,
+                               shape.family == "mistral" ? 8
+                               : shape.family == "llama" ? shape.heads
+                                                         : 32);
+  shape.head_dim = config.size("head_dim", kHeadsMax, shape.family == "qwen3" ? 128 : std::max<int64_t>(1, shape.embed / shape.heads));
+  shape.length = config.size("max_position_embeddings", kLengthMax,
+                             shape.family == "llama"     ? 2048
+                             : shape.family == "mistral" ? 4096 * 32
+                                                         : 32768);
+  shape.norm_eps = config.number("rms_norm_eps", 1, 1e-6);
   shape.tied = config.flag("tie_word_embeddings", false);
   if (shape.family == "llama" || shape.family == "qwen3") shape.qkv_bias = shape.out_bias = config.flag("attention_bias", false);
   if (shape.family == "llama") shape.mlp_bias = config.flag("mlp_bias", false);
   if (shape.family == "mistral") {
     const bool none = config.json().contains("sliding_window") && !config.find("sliding_window");  // null; left out means 4096
-    shape.window = none ? 0 : config.size("sliding_window", 4096);
+    shape.window = none ? 0 : config.size("sliding_window", kLengthMax, 4096);
   }
   read_rope(shape, config.json(), config.file());
   if (shape.heads % shape.kv_heads != 0)
@@ -206,20 +219,19 @@ std::string format_config(const DecoderShape& shape, const std::string& dtype) {
 
 DecoderShape parse_config(const std::string& text, const std::string& file) {
   const base::GuardedJson parsed = base::parse_json_guarded(text, kDepthMax);
-  if (parsed.too_deep) base::fail_corrupt(file, fmt::format("nested deeper than {}", kDepthMax));
-  if (parsed.invalid_at) base::fail_corrupt(file, fmt::format("not JSON (at byte {})", *parsed.invalid_at));
+  if (!parsed.trouble.empty()) base::fail_corrupt(file, parsed.trouble);
   if (!parsed.value.is_object()) base::fail_corrupt(file, "not a JSON object");
   const Config config(parsed.value, file);
   const base::Json* type = config.find("model_type");
   const std::vector<std::string> known = family_names();
   if (!type || !type->is_string() || std::find(known.begin(), known.end(), type->get<std::string>()) == known.end())
-    base::fail_input("{}: model_type is {}; Cairn reads {}", file, type ? Config::shown(*type) : "missing", fmt::join(known, ", "));
+    base::fail_input("{}: model_type is {}; Cairn reads {}", file, type ? base::shown(*type) : "missing", fmt::join(known, ", "));
   DecoderShape shape;
   shape.family = type->get<std::string>();
   refuse_other_maths(config);
   const Family& kind = family(shape.family);
   shape.qkv_bias = kind.qkv_bias, shape.out_bias = kind.out_bias, shape.mlp_bias = kind.mlp_bias;
-  shape.vocab = config.size("vocab_size");
+  shape.vocab = config.size("vocab_size", kVocabMax);
   shape.tokens = special_tokens(config);
   shape.family == "gpt2" ? read_gpt2(shape, config) : read_llama_like(shape, config);
   return shape;

@@ -26,10 +26,11 @@ double positive(const base::Json& object, const char* key, const std::string& fi
   }
   const double value = found->is_number() ? found->get<double>() : -1;
   if (!(value > 0) || !std::isfinite(value))
-    base::fail_corrupt(file, fmt::format("rope_scaling: {} = {}: must be a number above 0", key, base::compact(*found)));
+    base::fail_corrupt(file, fmt::format("rope_scaling: {} = {}: must be a number above 0", key, base::shown(*found)));
   return value;
 }
 
+constexpr double kOriginalMax = 1e12;
 constexpr double kRequired = 0, kOptional = std::numeric_limits<double>::quiet_NaN();
 
 RopeScaling read_scaling(const base::Json& json, const std::string& file) {
@@ -39,12 +40,14 @@ RopeScaling read_scaling(const base::Json& json, const std::string& file) {
   for (const RopeWord& one : kWords)
     if (type != json.end() && *type == one.word) word = &one;
   if (!word && type != json.end())
-    base::fail_input("{}: rope_scaling of type {}: Cairn reads default, linear, dynamic, llama3 and yarn", file, base::compact(*type));
+    base::fail_input("{}: rope_scaling of type {}: Cairn reads default, linear, dynamic, llama3 and yarn", file, base::shown(*type));
   s.kind = word ? word->kind : Kind::none;
   if (s.kind == Kind::none) return s;
   s.factor = positive(json, "factor", file, kRequired);
-  s.original_length =
-      static_cast<int64_t>(positive(json, "original_max_position_embeddings", file, s.kind == Kind::llama3 ? kRequired : kOptional));
+  const double original = positive(json, "original_max_position_embeddings", file, s.kind == Kind::llama3 ? kRequired : kOptional);
+  if (original > kOriginalMax)
+    base::fail_corrupt(file, fmt::format("rope_scaling: original_max_position_embeddings = {}: at most {}", original, kOriginalMax));
+  s.original_length = static_cast<int64_t>(original);
   if (s.kind == Kind::llama3) {
     s.low_freq_factor = positive(json, "low_freq_factor", file, kRequired);
     s.high_freq_factor = positive(json, "high_freq_factor", file, kRequired);
@@ -77,7 +80,7 @@ void read_rope(DecoderShape& shape, const base::Json& config, const std::string&
   shape.rope_theta = positive(inside ? *parameters : config, "rope_theta", file, 10000);
   if (parameters && parameters->contains("partial_rotary_factor") && (*parameters)["partial_rotary_factor"] != 1)
     base::fail_input("{}: partial_rotary_factor = {}: Cairn rotates whole heads", file,
-                     base::compact((*parameters)["partial_rotary_factor"]));
+                     base::shown((*parameters)["partial_rotary_factor"]));
 }
 
 void write_rope(base::OrderedJson& config, const DecoderShape& shape) {

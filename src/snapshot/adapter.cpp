@@ -23,30 +23,45 @@ constexpr const char* kPrefix = "base_model.model.";
 model::LoraShape parse_lora(const base::Json& json, const std::string& path) {
   const auto given = [&](const char* key) { return json.contains(key) && !json[key].is_null(); };
   if (!given("peft_type") || json["peft_type"] != "LORA")
-    base::fail_input("{}: peft_type is {}; Cairn reads LORA", path, given("peft_type") ? base::compact(json["peft_type"]) : "missing");
+    base::fail_input("{}: peft_type is {}; Cairn reads LORA", path, given("peft_type") ? base::shown(json["peft_type"]) : "missing");
   for (const char* key : {"use_dora", "lora_bias", "use_qalora"})
-    if (given(key) && json[key] != false) base::fail_input("{}: {} = {}: only plain LoRA is read", path, key, base::compact(json[key]));
+    if (given(key) && json[key] != false) base::fail_input("{}: {} = {}: only plain LoRA is read", path, key, base::shown(json[key]));
   for (const char* key :
        {"modules_to_save", "rank_pattern", "alpha_pattern", "layers_to_transform", "target_parameters", "exclude_modules"})
     if (given(key) && !json[key].empty())
-      base::fail_input("{}: {} = {}: Cairn reads adapters of one rank on whole models", path, key, base::compact(json[key]).substr(0, 80));
-  if (given("bias") && json["bias"] != "none") base::fail_input("{}: bias = {}: only \"none\" is read", path, base::compact(json["bias"]));
+      base::fail_input("{}: {} = {}: Cairn reads adapters of one rank on whole models", path, key, base::shown(json[key]));
+  if (given("bias") && json["bias"] != "none") base::fail_input("{}: bias = {}: only \"none\" is read", path, base::shown(json["bias"]));
   model::LoraShape lora;
   if (!given("r") || !json["r"].is_number_integer() || json["r"].get<int64_t>() < 1 || json["r"].get<int64_t>() > 65536)
     base::fail_corrupt(path,
-                       fmt::format("r = {}: must be a whole number from 1 to 65536", given("r") ? base::compact(json["r"]) : "nothing"));
+                       fmt::format("r = {}: must be a whole number from 1 to 65536", given("r") ? base::shown(json["r"]) : "nothing"));
   lora.rank = json["r"].get<int64_t>();
   if (!given("lora_alpha") || !json["lora_alpha"].is_number()) base::fail_corrupt(path, "lora_alpha is missing or no number");
+  if (!(json["lora_alpha"].get<double>() > 0)) base::fail_corrupt(path, "lora_alpha must be above 0");
   lora.alpha = json["lora_alpha"].get<double>();
   lora.by_root = given("use_rslora") && json["use_rslora"] == true;
   lora.targets.clear();
   if (given("target_modules") && json["target_modules"].is_array()) {
-    for (const base::Json& one : json["target_modules"])
-      if (one.is_string()) lora.targets.push_back(one.get<std::string>());
+    for (const base::Json& one : json["target_modules"]) {
+      if (!one.is_string()) base::fail_corrupt(path, fmt::format("target_modules holds {}, which is no name", base::shown(one)));
+      lora.targets.push_back(one.get<std::string>());
+    }
   } else if (given("target_modules")) {
-    base::fail_input("{}: target_modules = {}: Cairn reads a list of names", path, base::compact(json["target_modules"]).substr(0, 80));
+    base::fail_input("{}: target_modules = {}: Cairn reads a list of names", path, base::shown(json["target_modules"]));
   }
   return lora;
+}
+
+// One matrix of an adapter in fp32, of the right width and finite. `name` as it is in the file.
+at::Tensor checked_matrix(const at::Tensor& tensor, const std::string& name, const std::string& path, int64_t rank) {
+  const bool first = name.ends_with(".lora_A.weight");
+  if (!c10::isFloatingType(tensor.scalar_type())) base::fail_corrupt(path, fmt::format("tensor {} holds no floating-point numbers", name));
+  if (tensor.dim() != 2 || tensor.size(first ? 0 : 1) != rank)
+    base::fail_corrupt(path,
+                       fmt::format("tensor {} is [{}], and adapter_config.json says r = {}", name, fmt::join(tensor.sizes(), ", "), rank));
+  at::Tensor matrix = tensor.to(at::kFloat);
+  check_finite(matrix, path, name);
+  return matrix;
 }
 
 std::string layer_of(const std::string& name) { return name.substr(0, name.find(".lora_")); }
@@ -60,10 +75,13 @@ const at::Tensor* find(const mesh::NamedTensors& tensors, const std::string& nam
 Adapter read_config(const std::string& folder) {
   const std::string path = fs::path(folder) / "adapter_config.json";
   const base::GuardedJson parsed = base::parse_json_guarded(base::read_file(path, kAdapterConfigBytesMax), 16);
+  if (!parsed.trouble.empty()) base::fail_corrupt(path, parsed.trouble);
   if (!parsed.value.is_object()) base::fail_corrupt(path, "not a JSON object");
-  Adapter adapter{.lora = parse_lora(parsed.value, path), .tensors = {}};
-  if (const auto found = parsed.value.find("lora_dropout"); found != parsed.value.end() && found->is_number())
+  Adapter adapter{.lora = parse_lora(parsed.value, path), .tensors = {}, .dropout = 0, .path = folder};
+  if (const auto found = parsed.value.find("lora_dropout"); found != parsed.value.end() && !found->is_null()) {
+    if (!found->is_number()) base::fail_corrupt(path, fmt::format("lora_dropout = {}: must be a number", base::shown(*found)));
     adapter.dropout = found->get<double>();
+  }
   return adapter;
 }
 
@@ -72,7 +90,8 @@ Adapter read_config(const std::string& folder) {
 Adapter read_snapshot_adapter(const std::string& training) {
   Adapter adapter = read_config(training);
   const Safetensors file((fs::path(training) / "adapter.safetensors").string());
-  for (const TensorEntry& entry : file.entries()) adapter.tensors.push_back({entry.name, file.view(entry)});
+  for (const TensorEntry& entry : file.entries())
+    adapter.tensors.push_back({entry.name, checked_matrix(file.view(entry), entry.name, file.path(), adapter.lora.rank)});
   return adapter;
 }
 
@@ -82,7 +101,8 @@ Adapter read_adapter(const std::string& folder) {
   for (const std::string& name : files.names()) {
     if (!name.starts_with(kPrefix) || (!name.ends_with(".lora_A.weight") && !name.ends_with(".lora_B.weight")))
       base::fail_input("{}: tensor \"{}\" is none of a LoRA adapter", files.path(), name.substr(0, 100));
-    adapter.tensors.push_back({name.substr(std::string(kPrefix).size()), files.view(name).to(at::kFloat)});
+    adapter.tensors.push_back(
+        {name.substr(std::string(kPrefix).size()), checked_matrix(files.view(name), name, files.path(), adapter.lora.rank)});
   }
   if (adapter.tensors.empty()) base::fail_corrupt(files.path(), "it holds no tensors");
   return adapter;
@@ -122,15 +142,17 @@ void write_adapter(const std::string& folder, const Adapter& adapter, const mode
 void merge_adapter(const mesh::NamedTensors& parameters, const Adapter& adapter, const model::DecoderShape& shape, Merge merge) {
   const at::NoGradGuard no_grad;
   const bool by_input = model::family(shape.family).by_input;
+  const std::string of = adapter.path.empty() ? "the adapter" : adapter.path;
   for (const auto& [name, a] : adapter.tensors) {
-    if (!name.ends_with(".lora_A.weight")) continue;
     const std::string layer = layer_of(name);
+    if (!find(adapter.tensors, layer + ".lora_A.weight")) base::fail_input("{}: the layer {} has no lora_A", of, layer);
+    if (!name.ends_with(".lora_A.weight")) continue;
     const at::Tensor *weight = find(parameters, layer + ".weight"), *b = find(adapter.tensors, layer + ".lora_B.weight");
-    if (!weight) base::fail_input("the adapter is for a layer {} that the model does not have", layer);
-    if (!b) base::fail_input("the adapter of {} has no lora_B", layer);
+    if (!weight) base::fail_input("{}: for a layer {} that the model does not have: it is an adapter of another model", of, layer);
+    if (!b) base::fail_input("{}: the layer {} has no lora_B", of, layer);
     const at::Tensor w = by_input ? weight->t() : *weight;
     if (w.dim() != 2 || a.dim() != 2 || b->dim() != 2 || a.size(1) != w.size(1) || b->size(0) != w.size(0) || a.size(0) != b->size(1))
-      base::fail_input("the adapter of {} is [{}] and [{}], which does not fit its weight [{}]", layer, fmt::join(a.sizes(), ", "),
+      base::fail_input("{}: the adapter of {} is [{}] and [{}], which does not fit its weight [{}]", of, layer, fmt::join(a.sizes(), ", "),
                        fmt::join(b->sizes(), ", "), fmt::join(w.sizes(), ", "));
     w.add_(at::matmul(*b, a), merge == Merge::add ? adapter.lora.scale() : -adapter.lora.scale());
   }

@@ -19,7 +19,8 @@ namespace cairn::snapshot {
 struct Adapter {
   model::LoraShape lora;
   mesh::NamedTensors tensors;
-  double dropout = 0;  // that it was trained with
+  double dropout = 0;     // that it was trained with
+  std::string path = {};  // where it was read, for messages
 };
 
 // Refuses what is not plain LoRA (DoRA, biases, other saved modules, ranks that differ from layer to layer), naming the key.

@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "kernels/aten.h"
-#include "model/decoder.h"
 #include "snapshot/mapped_file.h"
 
 namespace cairn::snapshot {
@@ -65,7 +64,8 @@ Llama2c read_llama2c(const std::string& path) {
       {"self_attn.v_proj", {kv, s.embed}}, {"self_attn.o_proj", {s.embed, q}},       {"post_attention_layernorm", {s.embed}},
       {"mlp.gate_proj", {s.mlp, s.embed}}, {"mlp.down_proj", {s.embed, s.mlp}},      {"mlp.up_proj", {s.mlp, s.embed}}};
   const int64_t angles = s.length * s.head_dim;  // cosines and sines, computed anew here
-  const int64_t floats = model::make_decoder(s)->elements() + angles, bytes = kHeaderBytes + 4 * floats;
+  const int64_t of_layer = 2 * s.embed + 2 * (q + kv) * s.embed + 3 * s.mlp * s.embed;
+  const int64_t floats = (s.tied ? 1 : 2) * s.vocab * s.embed + s.layers * of_layer + s.embed + angles, bytes = kHeaderBytes + 4 * floats;
   if (static_cast<int64_t>(file->bytes().size()) != bytes)
     base::fail_corrupt(path, fmt::format("{} bytes long, its header speaks of {}", file->bytes().size(), bytes));
   const auto* at = reinterpret_cast<const float*>(file->bytes().data() + kHeaderBytes);

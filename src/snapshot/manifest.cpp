@@ -10,6 +10,7 @@ namespace {
 
 constexpr const char* kFormat = "cairn-snapshot";
 constexpr int64_t kFormatVersion = 1;
+constexpr int kDepthMax = 8;
 constexpr std::string_view kTraining = "training/";
 constexpr std::string_view kExtension = ".safetensors";
 
@@ -64,7 +65,9 @@ std::string format_manifest(const Manifest& manifest) {
 }
 
 Manifest parse_manifest(const std::string& text, const std::string& path) {
-  const base::Json json = base::parse_json(text);
+  const base::GuardedJson parsed = base::parse_json_guarded(text, kDepthMax);
+  if (!parsed.trouble.empty()) base::fail_corrupt(path, parsed.trouble);
+  const base::Json& json = parsed.value;
   if (!json.is_object()) base::fail_corrupt(path, "not a JSON object");
   if (const auto format = value_of<std::string>(json, "format", path); format != kFormat)
     base::fail_corrupt(path, "not the manifest of a Cairn snapshot");

@@ -19,8 +19,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t kTextBytesMax = 1 << 30;
+constexpr size_t kTextBytesMax = 64 << 20;
 constexpr size_t kNamesShown = 5;
+constexpr int64_t kSmallBytes = 16 << 20;
 
 std::string text_of(const MappedFile& file, size_t bytes_max) {
   const std::span<const std::byte> bytes = file.bytes();
@@ -28,10 +29,15 @@ std::string text_of(const MappedFile& file, size_t bytes_max) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-std::shared_ptr<const MappedFile> checked_file(const std::string& path, const Written& expected) {
+std::shared_ptr<const MappedFile> file_of_length(const std::string& path, int64_t expected) {
   std::shared_ptr<const MappedFile> file = MappedFile::open(path);
   const auto bytes = static_cast<int64_t>(file->bytes().size());
-  if (bytes != expected.bytes) base::fail_corrupt(path, fmt::format("{} bytes long, the manifest says {}", bytes, expected.bytes));
+  if (bytes != expected) base::fail_corrupt(path, fmt::format("{} bytes long, the manifest says {}", bytes, expected));
+  return file;
+}
+
+std::shared_ptr<const MappedFile> checked_file(const std::string& path, const Written& expected) {
+  std::shared_ptr<const MappedFile> file = file_of_length(path, expected.bytes);
   const uint64_t found = base::checksum(file->bytes());
   if (found != expected.checksum)
     base::fail_corrupt(path, fmt::format("checksum {:016x}, the manifest says {:016x}", found, expected.checksum));
@@ -99,13 +105,32 @@ void Opened::load_into(const std::string& section_name, const mesh::NamedTensors
   for (auto& [entry, tensor] : copies) tensor.copy_(saved.view(*entry));
 }
 
+namespace {
+
+Manifest read_manifest(const fs::path& folder) {
+  const std::string path = folder / kManifestFile;
+  Manifest manifest = parse_manifest(text_of(*MappedFile::open(path), kManifestBytesMax), path);
+  if (const auto named = parse_step_folder(folder); named && named->step != manifest.step)
+    base::fail_corrupt(path, fmt::format("step {}, the folder's name says {}", manifest.step, named->step));
+  return manifest;
+}
+
+// Lengths, and checksums where they cost nothing.
+void check_lightly(const fs::path& folder) {
+  for (const auto& [name, expected] : read_manifest(folder).files)
+    expected.bytes <= kSmallBytes ? checked_file(folder / name, expected) : file_of_length(folder / name, expected.bytes);
+}
+
+[[noreturn]] void fail_all_damaged(const std::string& run_dir, size_t count, const std::string& newest_trouble) {
+  throw Error(Error::Kind::corrupt_file,
+              fmt::format("{}: none of its {} snapshots is whole; the newest: {}", run_dir, count, newest_trouble));
+}
+
+}  // namespace
+
 Opened open(const std::string& path) {
   const fs::path folder = fs::path(path).has_filename() ? fs::path(path) : fs::path(path).parent_path();
-  const std::string manifest_path = folder / kManifestFile;
-  const Manifest manifest = parse_manifest(text_of(*MappedFile::open(manifest_path), kManifestBytesMax), manifest_path);
-  if (const auto named = parse_step_folder(folder); named && named->step != manifest.step) {
-    base::fail_corrupt(manifest_path, fmt::format("step {}, the folder's name says {}", manifest.step, named->step));
-  }
+  const Manifest manifest = read_manifest(folder);
   Opened opened;
   opened.path_ = folder;
   opened.step_ = manifest.step;
@@ -118,6 +143,23 @@ Opened open(const std::string& path) {
     }
   }
   return opened;
+}
+
+std::optional<std::string> find_latest(const std::string& run_dir) {
+  check_run_directory(run_dir);
+  const std::vector<StepFolder> folders = step_folders(run_dir);
+  std::string newest_trouble;
+  for (const StepFolder& folder : folders) {
+    try {
+      check_lightly(folder.path);
+      return folder.path.string();
+    } catch (const Error& error) {
+      if (error.kind() != Error::Kind::corrupt_file) throw;
+      if (newest_trouble.empty()) newest_trouble = error.what();
+    }
+  }
+  if (!folders.empty()) fail_all_damaged(run_dir, folders.size(), newest_trouble);
+  return std::nullopt;
 }
 
 std::optional<Opened> open_latest(const std::string& run_dir, base::Log& log, int64_t step_last) {
@@ -135,8 +177,7 @@ std::optional<Opened> open_latest(const std::string& run_dir, base::Log& log, in
     }
   }
   if (folders.empty()) return std::nullopt;
-  throw Error(Error::Kind::corrupt_file,
-              fmt::format("{}: none of its {} snapshots is whole; the newest: {}", run_dir, folders.size(), newest_trouble));
+  fail_all_damaged(run_dir, folders.size(), newest_trouble);
 }
 
 std::vector<Listed> list(const std::string& run_dir) {

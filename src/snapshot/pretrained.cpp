@@ -1,11 +1,15 @@
 // Opening a Hugging Face directory, a snapshot or a run as a model.
 #include "snapshot/pretrained.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/log.h"
+#include "base/memory_tags.h"
+#include "base/text.h"
 #include "kernels/aten.h"
 #include "model/config.h"
 #include "model/decoder.h"
@@ -20,13 +24,15 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t kConfigBytesMax = 10'000'000, kCarriedBytesMax = 200'000'000;
+constexpr int64_t kLayersBuilt = 64;  // so many cost next to nothing
+constexpr int64_t kConfigBytesMax = 4 << 20, kCarriedBytesMax = 64 << 20;
 constexpr const char* kTexts[] = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",     "vocab.json",
     "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "generation_config.json"};
 
 [[noreturn]] void fail_absent(const std::string& folder) {
-  base::fail_input("{}: no such directory; give a Hugging Face directory, a run directory or a snapshot", folder);
+  base::fail_input("{}: {}; give a Hugging Face directory, a run directory or a snapshot", folder,
+                   base::is_there(folder) ? "no directory" : "no such directory");
 }
 
 [[noreturn]] void fail_no_config(const std::string& folder) {
@@ -38,9 +44,9 @@ constexpr const char* kTexts[] = {
 std::string model_folder(const std::string& folder, base::Log& log) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) fail_absent(folder);
-  if (fs::exists(fs::path(folder) / kManifestFile, error)) return open(folder).path();
-  if (fs::exists(fs::path(folder) / "config.json", error)) return folder;
-  if (!fs::exists(fs::path(folder) / "recipe.toml", error)) fail_no_config(folder);
+  if (base::is_there(fs::path(folder) / kManifestFile)) return open(folder).path();
+  if (base::is_there(fs::path(folder) / "config.json")) return folder;
+  if (!base::is_there(fs::path(folder) / "recipe.toml")) fail_no_config(folder);
   const std::optional<Opened> newest = open_latest(folder, log);
   if (!newest) base::fail_input("{}: this run has no snapshot yet", folder);
   return newest->path();
@@ -48,8 +54,7 @@ std::string model_folder(const std::string& folder, base::Log& log) {
 
 model::DecoderShape shape_in(const std::string& folder) {
   const std::string path = fs::path(folder) / "config.json";
-  std::error_code error;
-  if (!fs::exists(path, error)) fail_no_config(folder);
+  if (!base::is_there(path)) fail_no_config(folder);
   return model::parse_config(base::read_file(path, kConfigBytesMax), path);
 }
 
@@ -68,6 +73,14 @@ Aliases aliases_of(const model::DecoderShape& shape, const mesh::NamedTensors& p
   return aliases;
 }
 
+// What is handed on must at least be JSON where its name says so.
+std::string carried_text(const fs::path& path) {
+  std::string text = base::read_file(path, kCarriedBytesMax);
+  if (path.extension() == ".json")
+    if (const std::string trouble = base::trouble_with_json(text); !trouble.empty()) base::fail_corrupt(path, trouble);
+  return text;
+}
+
 }  // namespace
 
 void Pretrained::load_into(const mesh::NamedTensors& parameters) const {
@@ -76,24 +89,44 @@ void Pretrained::load_into(const mesh::NamedTensors& parameters) const {
 }
 
 void check_tensors(const model::DecoderShape& shape, const WeightFiles& weights) {
+  const std::string config = fs::path(weights.path()).parent_path() / "config.json";
+  if (shape.layers > std::max(kLayersBuilt, weights.size()))
+    base::fail_input("{}: it speaks of {} layers, and {} holds {} tensors: they do not belong together", config, shape.layers,
+                     weights.path(), weights.size());
   mesh::NamedTensors parameters;
   const std::unique_ptr<model::Model> decoder = model::make_decoder(shape);
   for (const model::Parameter& one : decoder->parameters())
     parameters.push_back({one.name, at::empty(one.shape, at::TensorOptions().device(at::kMeta))});
-  weights.check(parameters, aliases_of(shape, parameters));
+  try {
+    weights.check(parameters, aliases_of(shape, parameters));
+  } catch (Error& error) {
+    throw error.with(fmt::format("the model is that of {}", config));
+  }
 }
+
+namespace {
+
+void check_memory(const Pretrained& opened) {
+  const auto decoder = model::make_decoder(opened.shape);
+  const int64_t bytes = decoder->elements() * static_cast<int64_t>(sizeof(float)), machine = base::machine_bytes();
+  if (machine > 0 && bytes > machine)
+    base::fail_input("{}: its {} parameters take {} in fp32, and this machine has {}", opened.path,
+                     base::human_count(static_cast<double>(decoder->elements())), base::human_bytes(bytes), base::human_bytes(machine));
+}
+
+}  // namespace
 
 Pretrained open_pretrained(const std::string& folder, base::Log& log) {
   Pretrained opened;
   opened.path = model_folder(folder, log);
   opened.shape = shape_in(opened.path);
   opened.weights = WeightFiles::open(opened.path);
-  std::error_code error;
-  if (const fs::path training = fs::path(opened.path) / "training"; fs::exists(training / "adapter.safetensors", error))
+  check_tensors(opened.shape, opened.weights);
+  check_memory(opened);
+  if (const fs::path training = fs::path(opened.path) / "training"; base::is_there(training / "adapter.safetensors"))
     opened.adapter = read_snapshot_adapter(training);
   for (const char* name : kTexts)
-    if (const fs::path path = fs::path(opened.path) / name; fs::exists(path, error))
-      opened.texts[name] = base::read_file(path, kCarriedBytesMax);
+    if (const fs::path path = fs::path(opened.path) / name; base::is_there(path)) opened.texts[name] = carried_text(path);
   return opened;
 }
 
@@ -101,12 +134,12 @@ Outline read_outline(const std::string& folder) {
   std::error_code error;
   fs::path place = folder;
   if (!fs::is_directory(place, error)) fail_absent(folder);
-  if (!fs::exists(place / "config.json", error))
+  if (!base::is_there(place / "config.json"))
     for (const StepFolder& step : step_folders(folder))  // those of one run are alike
-      if (!fs::exists(place / "config.json", error)) place = step.path;
-  if (!fs::exists(place / "config.json", error)) fail_no_config(folder);
+      if (!base::is_there(place / "config.json")) place = step.path;
+  if (!base::is_there(place / "config.json")) fail_no_config(folder);
   for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"})
-    if (fs::exists(place / name, error)) return {shape_in(place), (place / name).string()};
+    if (base::is_there(place / name)) return {shape_in(place), (place / name).string()};
   return {shape_in(place), ""};
 }
 

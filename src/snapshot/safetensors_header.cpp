@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <climits>
 #include <cstring>
 #include <limits>
 #include <set>
@@ -12,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/json_scan.h"
 
 namespace cairn::snapshot {
 namespace {
@@ -23,6 +25,8 @@ struct Known {
 // In the order of the enumerators.
 constexpr std::array<Known, 10> kDtypes{
     {{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8}, {"I32", 4}, {"I16", 2}, {"I8", 1}, {"U8", 1}, {"BOOL", 1}}};
+
+constexpr int64_t kStringBytesMax = 1 << 20;
 
 // A string of an untrusted file, fit to stand in a message: short, printable, in quotes.
 std::string in_quotes(const std::string& text) {
@@ -127,6 +131,7 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
     named_ = true;
     field_.clear();
     if (in_metadata_) return !std::exchange(has_metadata_, true) || stop("a second __metadata__");
+    if (tensors.size() == kTensorsMax) return fail(fmt::format("more than {} tensors", kTensorsMax));
     tensors.push_back({.name = name});
     return names_.insert(name).second || fail("is named twice");
   }
@@ -217,6 +222,10 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, cons
     base::fail_corrupt(path, fmt::format("header length {} is more than the {} bytes the file has left", header_bytes, file_bytes - 8));
   }
   const auto* text = reinterpret_cast<const char*>(file.data()) + 8;
+  // The parser would build the longest of strings before it looks at it, and takes a NUL for the end.
+  const base::JsonLimits limits{.depth = INT_MAX, .tree_bytes = 256 << 20, .string_bytes = kStringBytesMax};
+  if (const base::JsonScan scan = base::scan_json({text, header_bytes}, limits); !scan.trouble.empty())
+    base::fail_corrupt(path, fmt::format("its header of {} bytes: {}", header_bytes, scan.trouble));
   Reader reader;
   if (!nlohmann::json::sax_parse(text, text + header_bytes, &reader)) {
     base::fail_corrupt(path, reader.trouble.empty() ? "the header is not a JSON object of tensors" : reader.trouble);

@@ -9,7 +9,9 @@
 
 namespace cairn::snapshot {
 
-inline constexpr int64_t kHeaderBytesMax = 100'000'000;  // the format's own limit
+// The format allows headers of 100 MB; one of this size names more tensors than any model has, and takes half a second to read.
+inline constexpr int64_t kHeaderBytesMax = 32 << 20;
+inline constexpr size_t kTensorsMax = 1 << 18;
 inline constexpr int64_t kDimsMax = 64;
 
 // What an element is, as the format calls it.

@@ -71,6 +71,10 @@ Opened open(const std::string& path);
 // snapshots and all are damaged. Those of steps after `step_last` are not looked at.
 std::optional<Opened> open_latest(const std::string& run_dir, base::Log& log, int64_t step_last = std::numeric_limits<int64_t>::max());
 
+// The folder of the newest snapshot that looks whole: files are there at their lengths, small ones with their checksums. Reads no tensor.
+// Throws corrupt_file where there are snapshots and none looks whole; nothing where there are none.
+std::optional<std::string> find_latest(const std::string& run_dir);
+
 // One saved step of a run, as listed, not verified.
 struct Listed {
   int64_t step = 0;

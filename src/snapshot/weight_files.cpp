@@ -1,6 +1,7 @@
 #include "snapshot/weight_files.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <set>
 
@@ -10,6 +11,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "base/terminal.h"
 #include "kernels/aten.h"
 #include "snapshot/manifest.h"
 
@@ -19,24 +21,25 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t kIndexBytesMax = 100'000'000;
-constexpr int kIndexDepthMax = 8;
+constexpr int64_t kIndexBytesMax = 32 << 20;
+constexpr base::JsonLimits kIndexLimits{.depth = 8, .tree_bytes = 128 << 20, .string_bytes = 1 << 16};
 constexpr size_t kNamesListed = 10;
+constexpr size_t kNameShown = 100;
 constexpr size_t kShardsMax = 10'000;
 
 // Which tensor lies in which shard.
 std::map<std::string, std::string> read_index(const std::string& path) {
-  const base::GuardedJson parsed = base::parse_json_guarded(base::read_file(path, kIndexBytesMax), kIndexDepthMax);
-  if (parsed.too_deep) base::fail_corrupt(path, fmt::format("nested deeper than {}", kIndexDepthMax));
+  const base::GuardedJson parsed = base::parse_json_guarded(base::read_file(path, kIndexBytesMax), kIndexLimits);
+  if (!parsed.trouble.empty()) base::fail_corrupt(path, parsed.trouble);
   if (!parsed.value.is_object()) base::fail_corrupt(path, "not a JSON object");
   const auto map = parsed.value.find("weight_map");
   if (map == parsed.value.end() || !map->is_object()) base::fail_corrupt(path, "no weight_map that can be read");
   std::map<std::string, std::string> shards;
   for (const auto& [tensor, file] : map->items()) {
-    if (!file.is_string()) base::fail_corrupt(path, fmt::format("weight_map of {}: not a file name", base::compact(base::Json(tensor))));
+    if (!file.is_string()) base::fail_corrupt(path, fmt::format("weight_map of {}: not a file name", base::shown(base::Json(tensor))));
     const auto name = file.get<std::string>();
     if (!is_file_name(name) || name.find('/') != std::string::npos || !name.ends_with(".safetensors"))
-      base::fail_corrupt(path, fmt::format("weight_map names {}: only safetensors files beside the index are read", base::compact(file)));
+      base::fail_corrupt(path, fmt::format("weight_map names {}: only safetensors files beside the index are read", base::shown(file)));
     shards.emplace(tensor, name);
   }
   if (shards.empty()) base::fail_corrupt(path, "its weight_map is empty");
@@ -62,14 +65,13 @@ bool is_ignored(const std::string& name, const Aliases& aliases) {
 WeightFiles WeightFiles::open(const std::string& folder, const std::string& one, const std::string& index) {
   WeightFiles all;
   const fs::path single = fs::path(folder) / one, list = fs::path(folder) / index;
-  std::error_code error;
-  if (fs::exists(single, error)) {
+  if (base::is_there(single)) {
     all.path_ = single;
     all.add(Safetensors(single.string()));
     return all;
   }
-  if (!fs::exists(list, error)) {
-    const bool pickled = fs::exists(fs::path(folder) / "pytorch_model.bin", error);
+  if (!base::is_there(list)) {
+    const bool pickled = base::is_there(fs::path(folder) / "pytorch_model.bin");
     base::fail_input(
         "{}: no {} and no {} there{}", folder, one, index,
         pickled ? "; pytorch_model.bin is a pickle, which can run code and is never read: save the model with safetensors" : "");
@@ -79,11 +81,17 @@ WeightFiles WeightFiles::open(const std::string& folder, const std::string& one,
   std::set<std::string> files;
   for (const auto& [tensor, file] : shards) files.insert(file);
   if (files.size() > kShardsMax) base::fail_corrupt(list, fmt::format("{} shards, at most {} are read", files.size(), kShardsMax));
-  for (const std::string& file : files) all.add(Safetensors((fs::path(folder) / file).string()));
+  for (const std::string& file : files) {
+    try {
+      all.add(Safetensors((fs::path(folder) / file).string()));
+    } catch (Error& error) {
+      throw error.with(fmt::format("named in {}", list.string()));
+    }
+  }
   for (const auto& [tensor, file] : shards) {
     const auto found = all.entries_.find(tensor);
     if (found == all.entries_.end() || fs::path(all.files_[found->second.first].path()).filename() != file)
-      base::fail_corrupt(list, fmt::format("tensor {} is not in {}, where the index says it is", base::compact(base::Json(tensor)), file));
+      base::fail_corrupt(list, fmt::format("tensor {} is not in {}, where the index says it is", base::shown(base::Json(tensor)), file));
   }
   return all;
 }
@@ -92,7 +100,7 @@ void WeightFiles::add(Safetensors file) {
   files_.push_back(std::move(file));
   for (const TensorEntry& entry : files_.back().entries())
     if (const auto [at, fresh] = entries_.emplace(entry.name, std::pair(files_.size() - 1, &entry)); !fresh)
-      base::fail_corrupt(files_.back().path(), fmt::format("tensor {} is also in {}", base::compact(base::Json(entry.name)),
+      base::fail_corrupt(files_.back().path(), fmt::format("tensor {} is also in {}", base::shown(base::Json(entry.name)),
                                                            fs::path(files_[at->second.first].path()).filename().string()));
 }
 
@@ -102,17 +110,21 @@ std::vector<std::string> WeightFiles::names() const {
   return names;
 }
 
-std::vector<std::pair<std::string, at::Tensor>> WeightFiles::matched(const mesh::NamedTensors& into, const Aliases& aliases) const {
+std::string WeightFiles::found_name(const std::string& wanted, const Aliases& aliases) const {
+  const auto others = aliases.others.find(wanted);
+  if (has(wanted) || others == aliases.others.end()) return wanted;
+  for (const std::string& other : others->second)
+    if (has(other)) return other;
+  return wanted;
+}
+
+void WeightFiles::check(const mesh::NamedTensors& wanted, const Aliases& aliases) const {
   std::set<std::string> used;
-  std::vector<std::pair<std::string, at::Tensor>> copies;
   std::vector<std::string> missing, unlike, unexpected;
-  for (const auto& [wanted, tensor] : into) {
-    std::string name = wanted;
-    if (const auto others = aliases.others.find(wanted); !has(name) && others != aliases.others.end())
-      for (const std::string& other : others->second)
-        if (!has(name) && has(other)) name = other;
+  for (const auto& [name_here, tensor] : wanted) {
+    const std::string name = found_name(name_here, aliases);
     if (!has(name)) {
-      missing.push_back(wanted);
+      missing.push_back(name_here);
       continue;
     }
     used.insert(name);
@@ -121,19 +133,29 @@ std::vector<std::pair<std::string, at::Tensor>> WeightFiles::matched(const mesh:
       unlike.push_back(fmt::format("{} is [{}] there, [{}] here", name, fmt::join(found.shape, ", "), fmt::join(tensor.sizes(), ", ")));
     else if (!c10::isFloatingType(scalar_type(found.dtype)))
       unlike.push_back(fmt::format("{} is {} there, floating-point here", name, word_of(found.dtype)));
-    copies.emplace_back(name, tensor);
   }
   for (const auto& [name, place] : entries_)
-    if (!used.contains(name) && !is_ignored(name, aliases)) unexpected.push_back(name);
+    if (!used.contains(name) && !is_ignored(name, aliases))
+      unexpected.push_back(base::printable(std::string_view(name).substr(0, kNameShown)));
   if (const std::string trouble = ten_of("missing", missing) + ten_of("unexpected", unexpected) + ten_of("different", unlike);
       !trouble.empty())
     base::fail_input("{}: its tensors are not those of the model{}", path_, trouble);
-  return copies;
 }
 
 void WeightFiles::load_into(const mesh::NamedTensors& into, const Aliases& aliases) const {
+  check(into, aliases);
   const at::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : matched(into, aliases)) tensor.copy_(view(name));
+  for (const auto& [wanted, tensor] : into) {
+    const std::string name = found_name(wanted, aliases);
+    tensor.copy_(view(name));
+    check_finite(tensor, files_[entries_.at(name).first].path(), name);
+  }
+}
+
+void check_finite(const at::Tensor& tensor, const std::string& path, const std::string& name) {
+  // A sum costs no memory. Only where it is not finite, which large numbers can do too, is each element asked.
+  if (std::isfinite(tensor.sum().item<double>()) || at::isfinite(tensor).all().item<bool>()) return;
+  base::fail_corrupt(path, fmt::format("tensor {} holds numbers that are not finite (NaN or infinity)", name));
 }
 
 }  // namespace cairn::snapshot

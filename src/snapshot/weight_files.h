@@ -17,6 +17,9 @@ struct Aliases {
   std::vector<std::string> ignored = {};
 };
 
+// Throws corrupt_file, naming both, where a number in the tensor is NaN or infinite.
+void check_finite(const at::Tensor& tensor, const std::string& path, const std::string& name);
+
 // The files are not trusted: an index may name plain files of its own folder only, each tensor must be in the shard that the index
 // says, and nothing may be in two shards. Opening checks all headers and reads no tensor.
 class WeightFiles {
@@ -26,21 +29,23 @@ class WeightFiles {
                           const std::string& index = "model.safetensors.index.json");
 
   std::vector<std::string> names() const;
+  int64_t size() const { return static_cast<int64_t>(entries_.size()); }
   bool has(const std::string& name) const { return entries_.contains(name); }
   const TensorEntry& entry(const std::string& name) const { return *entries_.at(name).second; }
   at::Tensor view(const std::string& name) const { return files_[entries_.at(name).first].view(entry(name)); }
   const std::string& path() const { return path_; }  // of the file or the index
 
-  // Copies into these by name, to their device and dtype (bf16, fp16, fp32 and fp64 are converted). Throws bad_input, before anything is
-  // written, naming what is missing, unexpected, of another shape or no floating-point tensor: at most ten of each.
+  // Throws bad_input unless the files hold just these tensors, as floating-point numbers: what is missing, unexpected, of another shape or
+  // of another kind is named, at most ten of each. Only names and shapes are looked at: tensors without memory will do.
+  void check(const mesh::NamedTensors& wanted, const Aliases& aliases = {}) const;
+  // Checks, then copies into these by name, to their device and dtype (bf16, fp16, fp32 and fp64 are converted). A tensor with a number
+  // that is not finite is refused as damaged.
   void load_into(const mesh::NamedTensors& into, const Aliases& aliases = {}) const;
-  // The same refusals, and nothing is copied: these may be tensors without values.
-  void check(const mesh::NamedTensors& against, const Aliases& aliases = {}) const { matched(against, aliases); }
 
  private:
-  // Each of these with the name it has here.
-  std::vector<std::pair<std::string, at::Tensor>> matched(const mesh::NamedTensors& into, const Aliases& aliases) const;
   void add(Safetensors file);
+  // The name under which a tensor that is wanted lies here; where there is none, the wanted name itself.
+  std::string found_name(const std::string& wanted, const Aliases& aliases) const;
 
   std::string path_;
   std::vector<Safetensors> files_;

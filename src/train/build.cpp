@@ -195,6 +195,9 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   job->memory = std::make_unique<base::MemoryTags>();
   job->trace = std::make_unique<base::Trace>(world.wall(), world.rank(), job->settings.log.trace ? base::Trace::kEventsMax : 0);
 
+  // Before the data: a damaged one is told at once.
+  const std::optional<snapshot::Opened> resumed =
+      start.resume ? find_snapshot(world, start.out.string(), start.resume_step_last) : std::nullopt;
   job->data = open_data(world, job->settings, start);
   const Settings& s = job->settings;
   const std::optional<snapshot::Pretrained> pretrained = open_model_from(*job, world.log());
@@ -243,8 +246,11 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
     start_weights(*job, pretrained, world);
     learn_from_pairs(*job, trained);
   }
-  const bool resumed = start.resume && restore(*job, world, start.out.string(), start.resume_step_last);
-  if (!resumed && !pairs) start_weights(*job, pretrained, world);
+  if (resumed) {
+    restore(*job, world.log(), *resumed, start.out.string());
+  } else if (!pairs) {
+    start_weights(*job, pretrained, world);
+  }
   start_loader(*job);
   return job;
 }

@@ -71,15 +71,17 @@ void check_alike(comm::World& world, const std::optional<snapshot::Opened>& foun
 
 }  // namespace
 
-bool restore(Job& job, comm::World& world, const std::string& run_dir, int64_t step_last) {
-  base::Log& log = world.log();
-  const std::optional<snapshot::Opened> found = snapshot::open_latest(run_dir, log, step_last);
+std::optional<snapshot::Opened> find_snapshot(comm::World& world, const std::string& run_dir, int64_t step_last) {
+  std::optional<snapshot::Opened> found = snapshot::open_latest(run_dir, world.log(), step_last);
   check_alike(world, found, run_dir);
-  if (!found) {
-    log.info("nothing to resume in {}: starting at step 1", run_dir);
-    return false;
-  }
-  const RunState state = parse_run_state(found->text("training/state.json"), found->path() + "/training/state.json");
+  if (!found) world.log().info("nothing to resume in {}: starting at step 1", run_dir);
+  return found;
+}
+
+void restore(Job& job, base::Log& log, const snapshot::Opened& found, const std::string& run_dir) {
+  const RunState state = parse_run_state(found.text("training/state.json"), found.path() + "/training/state.json");
+  if (state.step != found.step())
+    base::fail_corrupt(found.path() + "/training/state.json", fmt::format("step {}, the snapshot is of step {}", state.step, found.step()));
   if (state.seed && *state.seed != job.settings.train.seed)
     base::fail_input(
         "train.seed = {} differs from the {} that {} was trained with: its samples would come in another order; resume with the same seed",
@@ -92,21 +94,20 @@ bool restore(Job& job, comm::World& world, const std::string& run_dir, int64_t s
         "data.kind, model.lora and model.train must be as they were",
         run_dir, job.settings.model.from.empty() ? "the model" : job.settings.model.from);
   const Split parameters = split_adapters(job.engine.parameter_views);
-  found->load_into("model", parameters.own);
-  if (!parameters.adapters.empty()) found->load_into("adapter", parameters.adapters);
-  found->load_into("optimizer", job.engine.optimizer->state());
-  if (mesh::NamedTensors own = job.engine.sync->state(); !own.empty()) found->load_into("sync", own);
-  if (mesh::NamedTensors own = job.sampler->state(); !own.empty()) found->load_into("sampler", own);
+  found.load_into("model", parameters.own);
+  if (!parameters.adapters.empty()) found.load_into("adapter", parameters.adapters);
+  found.load_into("optimizer", job.engine.optimizer->state());
+  if (mesh::NamedTensors own = job.engine.sync->state(); !own.empty()) found.load_into("sync", own);
+  if (mesh::NamedTensors own = job.sampler->state(); !own.empty()) found.load_into("sampler", own);
   // A run that did not look for spikes before has none to go by.
-  if (mesh::NamedTensors own = job.bad_steps->state(); !own.empty() && found->has_section("bad_steps")) found->load_into("bad_steps", own);
-  job.steps_done = found->step();
+  if (mesh::NamedTensors own = job.bad_steps->state(); !own.empty() && found.has_section("bad_steps")) found.load_into("bad_steps", own);
+  job.steps_done = found.step();
   job.tokens_done = state.tokens;
   job.seconds_done = state.seconds;
   job.updates_skipped = state.updates_skipped;
   job.rollbacks = state.rollbacks;
   job.batches_passed = state.batches_passed;
   log.info("resumed {} at step {}: the next sample is number {}", run_dir, job.steps_done, next_sample(job));
-  return true;
 }
 
 }  // namespace cairn::train

@@ -1,10 +1,14 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
+
+#include "snapshot/snapshot.h"
 
 namespace cairn::base {
 class Disk;
-}
+class Log;
+}  // namespace cairn::base
 
 namespace cairn::comm {
 class World;
@@ -18,8 +22,11 @@ struct Job;
 // what is needed to open the model elsewhere. Called on the rank that keeps the run directory.
 std::string save(Job& job, const std::string& run_dir, const base::Disk& disk);
 
-// Puts the newest good snapshot of a run directory, of step_last at most, into the job; false where there is none. All ranks call it, and
-// must find the same one.
-bool restore(Job& job, comm::World& world, const std::string& run_dir, int64_t step_last);
+// The newest good snapshot of a run directory, of step_last at most; nothing where there is none. All ranks call it, and must find the same
+// one.
+std::optional<snapshot::Opened> find_snapshot(comm::World& world, const std::string& run_dir, int64_t step_last);
+
+// Puts a snapshot into the job.
+void restore(Job& job, base::Log& log, const snapshot::Opened& found, const std::string& run_dir);
 
 }  // namespace cairn::train

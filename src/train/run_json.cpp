@@ -7,6 +7,20 @@
 #include "base/json.h"
 
 namespace cairn::train {
+namespace {
+
+constexpr int kStateDepthMax = 8;
+
+bool is_count(const base::Json& value) { return value.is_number_integer() && value >= 0 && value <= INT64_MAX; }
+
+// 16 hexadecimal digits or fewer, as a number of 64 bits is written.
+bool is_hash(const base::Json& value) {
+  if (!value.is_string()) return false;
+  const auto& text = value.get_ref<const std::string&>();
+  return !text.empty() && text.size() <= 16 && text.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
+}
+
+}  // namespace
 
 std::string to_json(const RunState& state) {
   base::OrderedJson json;
@@ -24,10 +38,19 @@ std::string to_json(const RunState& state) {
 }
 
 RunState parse_run_state(const std::string& json, const std::string& file) {
-  const base::Json found = base::parse_json(json);
+  const base::GuardedJson parsed = base::parse_json_guarded(json, kStateDepthMax);
+  if (!parsed.trouble.empty()) base::fail_corrupt(file, parsed.trouble);
+  const base::Json& found = parsed.value;
   if (!found.is_object() || !found.contains("step") || !found["step"].is_number_integer() || !found.contains("tokens") ||
       !found["tokens"].is_number_integer())
-    throw Error(Error::Kind::corrupt_file, fmt::format("{}: not the state of a run", file));
+    base::fail_corrupt(file, "not the state of a run");
+  const auto refuse_if = [&](bool wrong, const char* key) {
+    if (wrong) base::fail_corrupt(file, fmt::format("{} = {} cannot be", key, base::shown(found[key])));
+  };
+  for (const char* key : {"step", "tokens"}) refuse_if(!is_count(found[key]), key);
+  if (found.contains("seconds")) refuse_if(!found["seconds"].is_number() || !(found["seconds"].get<double>() >= 0), "seconds");
+  if (found.contains("seed")) refuse_if(!found["seed"].is_number_integer(), "seed");
+  if (found.contains("subset")) refuse_if(!is_hash(found["subset"]), "subset");
   RunState state;
   state.step = found["step"].get<int64_t>();
   state.tokens = found["tokens"].get<int64_t>();
@@ -38,8 +61,7 @@ RunState parse_run_state(const std::string& json, const std::string& file) {
   for (const auto& [key, into] : {std::pair("updates_skipped", &state.updates_skipped), std::pair("rollbacks", &state.rollbacks),
                                   std::pair("batches_passed", &state.batches_passed)}) {
     if (!found.contains(key)) continue;
-    if (!found[key].is_number_integer() || found[key].get<int64_t>() < 0)
-      throw Error(Error::Kind::corrupt_file, fmt::format("{}: {} = {} is no count", file, key, found[key].dump()));
+    if (!is_count(found[key])) base::fail_corrupt(file, fmt::format("{} = {} is no count", key, base::shown(found[key])));
     *into = found[key].get<int64_t>();
   }
   return state;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <sys/stat.h>
 
 #include <gtest/gtest.h>
 
@@ -64,6 +65,18 @@ TEST(ReadMetrics, RefusesDamageWithItsLine) {
   EXPECT_EQ(message_of([&] { read_metrics(folder / "none"); }),
             "cannot open " + (folder / "none").string() + ": No such file or directory");
   EXPECT_TRUE(read_metrics(folder.file("empty", "")).empty());
+}
+
+TEST(ReadMetrics, RefusesALineWithoutEndAndWhatIsNoFile) {
+  const harness::ScratchFolder scratch;
+  scratch.file("long.jsonl", "{\"step\": 1}\n" + std::string((1 << 20) + 10, ' '));
+  EXPECT_NE(
+      std::string(error_of([&] { read_metrics(scratch / "long.jsonl"); }).what()).find("long.jsonl:2: a line of more than 1048576 bytes"),
+      std::string::npos);
+  scratch.file("deep.jsonl", std::string(100'000, '[') + "\n{}\n");
+  EXPECT_NE(std::string(error_of([&] { read_metrics(scratch / "deep.jsonl"); }).what()).find("deep.jsonl:1"), std::string::npos);
+  ASSERT_EQ(::mkfifo((scratch / "pipe.jsonl").c_str(), 0600), 0);
+  EXPECT_NE(std::string(error_of([&] { read_metrics(scratch / "pipe.jsonl"); }).what()).find("not a regular file"), std::string::npos);
 }
 
 TEST(ReadMetrics, NamesWhatARowLacks) {

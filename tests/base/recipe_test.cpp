@@ -123,6 +123,29 @@ TEST(Recipe, NamesPlaceOfBadSyntax) {
   EXPECT_EQ(message_of([] { Recipe::parse("\"a b\" = 1", "t.toml"); }), "recipe key \"a b\" (t.toml:1): keys are letters, digits, _ and -");
 }
 
+TEST(Recipe, RefusesKeysThatNestWithoutEnd) {
+  std::string dots;
+  for (int i = 0; i < 100'000; ++i) dots += "a.";
+  for (const std::string& deep : {dots + "a = 1", "[" + dots + "a]", "x = {" + dots + "a = 1}", "'a'. " + dots + "a = 1"}) {
+    const Error error = error_of([&] { Recipe::parse("\n" + deep, "deep.toml"); });
+    EXPECT_STREQ(error.what(), "deep.toml:2: a key with more than 32 dots: no recipe has one");
+  }
+  EXPECT_NO_THROW(Recipe::parse("a = \"................................................\" # ................................\n", "x.toml"));
+  EXPECT_NO_THROW(Recipe::parse("a = \"\"\"\n................................................\n\"\"\"\nb = 1\n", "x.toml"));
+}
+
+TEST(Recipe, SpeaksOfDepthWithoutTheParsersWords) {
+  const Error error = error_of([&] { Recipe::parse("a = " + std::string(1000, '['), "deep.toml"); });
+  EXPECT_NE(std::string(error.what()).find("lie too deep within one another"), std::string::npos) << error.what();
+}
+
+TEST(RecipeSet, TakesAValueOfManyDotsForAString) {
+  Recipe recipe;
+  std::string dots;
+  for (int i = 0; i < 10'000; ++i) dots += "a.";
+  EXPECT_NO_THROW(recipe.set("train.precision={" + dots + "a=1}"));
+}
+
 TEST(Recipe, RefusesAnUnknownKeyWithTheNearest) {
   EXPECT_EQ(unused("[train]\nsteps = 3\nstepz = 4"), "unknown key `train.stepz` (tiny.toml:3): did you mean `train.steps`?");
   EXPECT_EQ(unused("train.kind = 'x'"), "unknown key `train.kind` (tiny.toml:1): did you mean `sync.dp.kind`?");

@@ -188,10 +188,10 @@ TEST(JinjaBounds, StopWhatDoesNotEnd) {
   EXPECT_THAT(refused("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"),
               HasSubstr("takes more than 10000000 steps"));
   EXPECT_THAT(refused("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), HasSubstr("does a macro call itself for ever?"));
-  EXPECT_THAT(refused("{{ 'ab' * " + nines + " }}"), HasSubstr("makes more than 256 MB"));
-  EXPECT_THAT(refused("{{ [1] * " + nines + nines + " }}"), HasSubstr("makes more than 256 MB"));
+  EXPECT_THAT(refused("{{ 'ab' * " + nines + " }}"), HasSubstr("makes more than 192 MB"));
+  EXPECT_THAT(refused("{{ [1] * " + nines + nines + " }}"), HasSubstr("makes more than 192 MB"));
   EXPECT_THAT(refused("{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"),
-              HasSubstr("256 MB"));
+              HasSubstr("192 MB"));
   EXPECT_THAT(refused("{% set ns = namespace(s=[]) %}{% for i in range(999) %}{% set ns.s = [ns.s] %}{% endfor %}"),
               HasSubstr("more than 100 deep"));
   EXPECT_THAT(
@@ -222,7 +222,7 @@ TEST(JinjaBounds, CountWorkOnLongTexts) {
        {"{% set x = big.strip() %}", "{% set x = big | trim %}", "{% set x = nested[big] %}", "{% set x = big[5] %}",
         "{% set x = big.count('  ') %}", "{% set x = 'y' in big %}", "{% set x = big == big ~ '' %}", "{% set x = big is lower %}"})
     EXPECT_THAT(refused(big + work + "{% endfor %}"), HasSubstr("more than")) << work;
-  EXPECT_THAT(refused("{% set x = ('a,' * 60000000).split(',') %}"), HasSubstr("makes more than 256 MB"));
+  EXPECT_THAT(refused("{% set x = ('a,' * 60000000).split(',') %}"), HasSubstr("makes more than 192 MB"));
   EXPECT_THAT(refused("{% set x = ('a' * 60000000)[::2] %}"), HasSubstr("more than"));
 }
 

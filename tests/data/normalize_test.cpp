@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
+
 namespace cairn::data {
 namespace {
 
@@ -42,6 +44,14 @@ TEST(Normalize, HasTheOtherForms) {
   EXPECT_EQ(changed("\u00e9\ufb01", {{Rewrite::Kind::nfd}}), "e\u0301\ufb01");
   EXPECT_EQ(changed("\u00e9\ufb01\u2460", {{Rewrite::Kind::nfkc}}), "\u00e9fi1");
   EXPECT_EQ(changed("\u00e9\ufb01", {{Rewrite::Kind::nfkd}}), "e\u0301fi");
+}
+
+TEST(Normalize, StopsStepsThatMakeATextLongerAndLonger) {
+  std::vector<Rewrite> steps(20, Rewrite{Rewrite::Kind::replace, "a", "aaaaaaaaaa"});
+  std::string scratch;
+  EXPECT_THROW(rewritten("a text", steps, scratch), Error);
+  const Rewrite long_one{Rewrite::Kind::prepend, "", std::string(1 << 20, 'p')};
+  EXPECT_THROW(rewritten("a", std::span(&long_one, 1), scratch), Error);
 }
 
 TEST(Normalize, PrependsAndReplaces) {

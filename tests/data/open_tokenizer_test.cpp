@@ -106,7 +106,7 @@ TEST(Llama2cTokenizer, GivesTheIdsOfItsScores) {
 TEST(Llama2cTokenizer, RefusesEveryBrokenFile) {
   const auto says = [](const std::string& bytes) { return refusal([&] { read_llama2c_tokenizer(bytes, "t.bin"); }); };
   EXPECT_EQ(says("abc"), "t.bin: ends within the header, at byte 0: not a tokenizer of llama2.c");
-  EXPECT_EQ(says(raw(int32_t{-1})), "t.bin: says that its longest piece has -1 bytes, must be 1 to 4096: not a tokenizer of llama2.c");
+  EXPECT_EQ(says(raw(int32_t{-1})), "t.bin: says that its longest piece has -1 bytes, must be 1 to 256: not a tokenizer of llama2.c");
   EXPECT_EQ(says(raw(int32_t{7})), "t.bin: 0 pieces, and the first 259 are fixed: not a tokenizer of llama2.c");
   EXPECT_EQ(says(raw(int32_t{7}) + raw(0.f) + raw(int32_t{8})), "t.bin: piece 0 has 8 bytes, must be 1 to 7");
   EXPECT_EQ(says(raw(int32_t{7}) + raw(0.f) + raw(int32_t{5}) + "ab"),

@@ -57,11 +57,11 @@ TEST(Records, MayBePreferencesOfEachForm) {
 }
 
 TEST(Records, SayWhatIsWrongWithThem) {
-  EXPECT_EQ(why(R"({"text": "a)"), "invalid JSON at byte 12");
+  EXPECT_EQ(why(R"({"text": "a)"), "invalid JSON: a string begins at byte 10 and has no end");
   EXPECT_EQ(why("{\"text\": \"a\xff\"}"), "invalid UTF-8 at byte 12");
   EXPECT_EQ(why("[1]"), "not a JSON object but an array");
   EXPECT_EQ(why("17"), "not a JSON object but a number");
-  EXPECT_EQ(why(R"({"n": 1e999})"), "invalid JSON: a number out of range");
+  EXPECT_EQ(why(R"({"n": 1e999})"), "invalid JSON: a number that is too large for any");
   EXPECT_EQ(why(R"({"text": 3})"), "field \"text\" holds a number, not a string");
   EXPECT_EQ(why(R"({"text": ["a"]})"), "field \"text\" holds an array, not a string");
   EXPECT_EQ(why(R"({})"),

@@ -109,7 +109,7 @@ std::string with(const std::string& more) { return fmt::format("{{{}, {}}}", kLl
 INSTANTIATE_TEST_SUITE_P(
     All, BadConfig,
     testing::Values(
-        Bad{"[]", "not a JSON object"}, Bad{"{\"a\"", "not JSON (at byte"}, Bad{std::string(1'000'000, '['), "nested deeper"},
+        Bad{"[]", "not a JSON object"}, Bad{"{\"a\"", "not JSON at byte"}, Bad{std::string(1'000'000, '['), "nested more than"},
         Bad{"{}", "model_type is missing"}, Bad{R"({"model_type": "bert"})", "model_type is \"bert\"; Cairn reads llama"},
         Bad{R"({"model_type": ["llama"]})", "model_type is"}, Bad{R"({"model_type": "llama"})", "vocab_size is missing"},
         Bad{with(R"("head_dim": -4)"), "head_dim = -4"}, Bad{with(R"("head_dim": 3)"), "need an even one"},

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -162,6 +163,28 @@ TEST(Pretrained, NamesEveryTensorThatDoesNotFitAndWritesNone) {
   EXPECT_THAT(why_not_opened(scratch / "x"), HasSubstr("and 10 more"));  // 20 are missing, ten are named
 }
 
+TEST(Pretrained, IsRefusedBeforeAModelOfThatManyLayersIsBuilt) {
+  const ScratchFolder scratch;
+  write_pretrained(scratch / "x", small(), values_of(small()), {}, {}, base::real_disk());
+  model::DecoderShape shape = small();
+  shape.layers = 16000;
+  write_text(scratch / "x/config.json", model::format_config(shape));
+  EXPECT_THAT(why_not_opened(scratch / "x"), HasSubstr("it speaks of 16000 layers, and"));
+}
+
+TEST(Pretrained, HoldsFiniteNumbersAndTextsThatAreWhatTheirNamesSay) {
+  const ScratchFolder scratch;
+  mesh::NamedTensors tensors = values_of(small());
+  tensors[3].tensor.view({-1})[2] = std::numeric_limits<float>::infinity();
+  write_pretrained(scratch / "x", small(), tensors, {}, {}, base::real_disk());
+  EXPECT_THAT(why_not_opened(scratch / "x"), HasSubstr(fmt::format("tensor {} holds numbers that are not finite", tensors[3].name)));
+  tensors[3].tensor.fill_(3e38);  // their sum is beyond any fp32, and each is good
+  write_pretrained(scratch / "y", small(), tensors, {}, {}, base::real_disk());
+  EXPECT_EQ(why_not_opened(scratch / "y"), "accepted");
+  write_text(scratch / "y/special_tokens_map.json", "{\"bos_token\": ");
+  EXPECT_THAT(why_not_opened(scratch / "y"), HasSubstr("special_tokens_map.json: not JSON at byte"));
+}
+
 TEST(Pretrained, OpensASnapshotAndTheNewestOfARun) {
   const ScratchFolder scratch;
   base::Log log = quiet();
@@ -228,7 +251,7 @@ std::string map_of(const std::string& map) { return R"({"metadata": {}, "weight_
 
 INSTANTIATE_TEST_SUITE_P(
     All, ShardIndex,
-    testing::Values(BadIndex{"no_json", "{", "not a JSON object"}, BadIndex{"deep", std::string(1'000'000, '['), "nested deeper"},
+    testing::Values(BadIndex{"no_json", "{", "not JSON"}, BadIndex{"deep", std::string(1'000'000, '['), "nested more than"},
                     BadIndex{"no_map", "{}", "no weight_map"}, BadIndex{"list", map_of("[1]"), "no weight_map"},
                     BadIndex{"empty", map_of("{}"), "weight_map is empty"}, BadIndex{"number", map_of(R"({"x": 1})"), "not a file name"},
                     BadIndex{"parent", map_of(R"({"x": "../a.safetensors"})"), "only safetensors files beside the index are read"},

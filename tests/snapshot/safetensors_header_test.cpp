@@ -84,10 +84,10 @@ std::string tensor(const std::string& fields) { return "{\"w\":{" + fields + "}}
 
 const std::vector<Lie> kLies{
     {"too_short", "1234567", "7 bytes is too short"},
-    {"header_over_limit", length_of(100'000'001) + "{}", "header length 100000001 is above the limit of 100000000"},
+    {"header_over_limit", length_of((32 << 20) + 1) + "{}", "header length 33554433 is above the limit of 33554432"},
     {"header_length_all_ones", length_of(~uint64_t{0}) + "{}", "header length 18446744073709551615 is above the limit"},
     {"header_beyond_file", length_of(3) + "{}", "header length 3 is more than the 2 bytes the file has left"},
-    {"empty_header", file_with("", 0), "not JSON"},
+    {"empty_header", file_with("", 0), "it is empty"},
     {"not_json", file_with("{\"w\":", 0), "not JSON at byte 1"},
     {"bytes_after_json", file_with("{}x", 0), "not JSON at byte"},
     {"invalid_utf8", file_with("{\"\xff\xfe\":{}}", 0), "not JSON"},

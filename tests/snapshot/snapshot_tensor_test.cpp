@@ -355,6 +355,7 @@ TEST(Snapshot, LatestTellsNoneFromNotARunFromAllDamaged) {
   EXPECT_THAT(error_of([&] { open_latest(other / "absent", log); }).what(), HasSubstr("absent: not a run directory (no such folder)"));
   save_state(run, 5);
   fs::remove(run.step(5) + "/manifest.json");
+  EXPECT_THAT(error_of([&] { find_latest(run.path()); }).what(), HasSubstr("none of its"));
   const Error damaged = error_of([&] { open_latest(run.path(), log); });
   EXPECT_EQ(damaged.kind(), Error::Kind::corrupt_file);
   EXPECT_THAT(damaged.what(), HasSubstr("none of its 1 snapshots is whole; the newest: " + run.step(5) + "/manifest.json: missing"));

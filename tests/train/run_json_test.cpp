@@ -46,7 +46,7 @@ TEST(RunState, RefusesWhatIsNoCount) {
 }
 
 TEST(RunState, IsRefusedWhereItIsNone) {
-  for (const char* bad : {"", "[]", "{\"step\": 3}", "{\"step\": 3, \"tokens\": \"many\"}", "{\"step\": 1.5, \"tokens\": 48}"}) {
+  for (const char* bad : {"[]", "{\"step\": 3}", "{\"step\": 3, \"tokens\": \"many\"}", "{\"step\": 1.5, \"tokens\": 48}"}) {
     try {
       parse_run_state(bad, "here/state.json");
       ADD_FAILURE() << "accepted: " << bad;

@@ -1,0 +1,94 @@
+// Bad inputs by name: how each is made, the command that is given it, and what the program must answer.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <iosfwd>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "study/process.h"
+
+namespace cairn::study {
+
+// Bytes of a file to be made, kept as short texts and how often each is repeated: hundreds of large files are described in no memory.
+class Bytes {
+ public:
+  Bytes(std::string text) : parts_{{std::move(text), 1}} {}
+  Bytes(const char* text) : Bytes(std::string(text)) {}
+  Bytes(std::string text, int64_t times) : parts_{{std::move(text), times}} {}
+  int64_t size() const;
+  void write(std::ostream& out) const;
+  std::string text() const;  // of a short one
+  friend Bytes operator+(Bytes a, const Bytes& b) {
+    a.parts_.insert(a.parts_.end(), b.parts_.begin(), b.parts_.end());
+    return a;
+  }
+
+ private:
+  std::vector<std::pair<std::string, int64_t>> parts_;
+};
+inline Bytes operator+(const char* a, const Bytes& b) { return Bytes(a) + b; }
+inline Bytes operator+(const std::string& a, const Bytes& b) { return Bytes(a) + b; }
+
+// A folder in which one bad input is made. Good things to spoil are copied from `ground`.
+class HostileFolder {
+ public:
+  HostileFolder(std::filesystem::path path, std::filesystem::path ground) : path_(std::move(path)), ground_(std::move(ground)) {}
+
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+  void file(const std::string& name, const Bytes& bytes) const;  // folders on the way are made
+  void folder(const std::string& name) const;
+  void sparse(const std::string& name, std::string_view beginning, int64_t bytes) const;  // zeros after it, and no disk space
+  void pipe(const std::string& name) const;                                               // opening it to read would wait for ever
+  void link(const std::string& name, const std::string& to) const;
+  void remove(const std::string& name) const;
+  void good(const std::string& name, const std::string& as) const;  // copies what lies under this name in the ground
+  std::string text(const std::string& name) const;
+  void replace(const std::string& name, std::string_view from, std::string_view to) const;  // in a file; `from` must be there
+  void cut(const std::string& name, int64_t bytes) const;                                   // keeps the first so many
+  void flip(const std::string& name, int64_t at) const;  // turns the bits of a byte; negative: from the end
+
+ private:
+  std::filesystem::path path_, ground_;
+};
+
+struct HostileCase {
+  std::string reader;  // what it is fed to: "safetensors"
+  std::string name;    // "header_length_beyond_file"
+  std::vector<std::string> arguments;
+  std::function<void(const HostileFolder&)> make;
+  std::vector<std::string> said;  // parts that the message must have
+  Bytes input = "";               // on standard input
+  bool full = false;              // takes seconds to make: left out of quick runs
+};
+
+// Every case there is; the lists lie in proofs/hostile_*.cpp.
+const std::vector<HostileCase>& hostile_cases();
+// Makes what the cases spoil: a model directory "model", an adapter "adapter", a run "run".
+void make_hostile_ground(const std::filesystem::path& ground);
+
+struct HostileOutcome {
+  int exit_code = 0;
+  double seconds = 0;
+  int64_t peak_bytes = 0;
+  std::string message;  // the line that begins with "cairn:"
+  std::string trouble;  // what is wrong with the answer: "exit code 3", "does not say \"layers\"", "speaks of c10::"; empty: nothing
+};
+
+// One run of the program: these arguments in that folder, with a cache of its own, standard input from a file and all output to another.
+struct HostileRun {
+  std::vector<std::string> arguments;
+  std::string folder, cache, input, log;
+};
+using HostileRunner = std::function<Ended(const HostileRun&)>;
+// As a process of its own, which is ended after 20 s.
+HostileRunner hostile_process(std::string program);
+
+// Runs the case in a new folder under `scratch`, which is removed again. Judges all but time and memory.
+HostileOutcome run_hostile(const HostileCase& one, const HostileRunner& run, const std::filesystem::path& scratch,
+                           const std::filesystem::path& ground);
+
+}  // namespace cairn::study

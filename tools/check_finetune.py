@@ -7,7 +7,7 @@
          apply_chat_template(..., return_assistant_tokens_mask=True).
 
     python3 -m venv venv && venv/bin/pip install torch transformers jinja2
-    venv/bin/python tools/check_finetune.py --cairn build/release/cairn [--base DIR] [--data FILE.jsonl] [--steps 60] [--prompts 10]
+    venv/bin/python tools/check_finetune.py --cairn build/release/cairn [--base DIR] [--data FILE.jsonl] [--steps 60] [--prompts 10] [--set KEY=VALUE]
 
 Without --data it makes conversations up; without --base it trains a small model on them first. Exits with 1 if
 anything differs.
@@ -33,7 +33,7 @@ LLAMA3_LIKE = (
 
 
 def cairn(*words, **more):
-    result = subprocess.run([a.cairn, *map(str, words)], capture_output=True, text=True, **more)
+    result = subprocess.run([a.cairn, *map(str, words)], capture_output=True, text=True, errors="replace", **more)
     if result.returncode != 0:
         raise SystemExit(f"cairn {' '.join(map(str, words))}: exit code {result.returncode}: {result.stderr}")
     return result.stdout
@@ -42,7 +42,7 @@ def cairn(*words, **more):
 def made_up_talks(count):
     """Conversations of one or two turns, in every form that Cairn reads."""
     dice = random.Random(1)
-    names, things = ["Lily", "Tom", "Ben", "Anna", "Max"], ["ball", "kite", "cat", "hat", "boat", "drum"]
+    names, things = ["Lily", "Tom", "Ben", "Anna", "Max", "Zoe", "Sam", "Mia", "Leo", "Eva", "Finn", "Ida", "Kai", "Ruth"], ["ball", "kite", "cat", "hat", "boat", "drum"]
     for i in range(count):
         name, thing = dice.choice(names), dice.choice(things)
         asked, said = f"What did {name} find?", f"{name} found a {thing}. It was a good {thing}!"
@@ -84,7 +84,8 @@ def check_tune(scratch, base, data):
     cairn("train", "--out", run, "--set", f"model.from={base}", "--set", "model.lora.rank=8", "--set", f"data.path={data}",
           "--set", 'model.lora.targets=["q_proj", "v_proj", "down_proj"]', "--set", "data.packing=documents", "--set", f"data.length={a.length}",
           "--set", f"train.steps={a.steps}", "--set", "train.global_batch=8", "--set", "optim.learning_rate=0.01", "--set", "optim.warmup_steps=5",
-          "--set", f"data.template={a.template}", "--set", "log.samples=0", "--set", "eval.every=0")
+          "--set", f"data.template={a.template}", "--set", "log.samples=0", "--set", "eval.every=0",
+          *[word for one in a.set for word in ("--set", one)])
     cairn("snapshot", "export", run, "--out", merged)
     tokenizer = transformers.AutoTokenizer.from_pretrained(merged)
     model = transformers.AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32).eval()
@@ -149,6 +150,7 @@ parser.add_argument("--cairn", default="./cairn")
 parser.add_argument("--base")
 parser.add_argument("--data")
 parser.add_argument("--template", default="auto")
+parser.add_argument("--set", action="append", default=[], help="a key of the tuning recipe")
 parser.add_argument("--steps", type=int, default=60)
 parser.add_argument("--length", type=int, default=128)
 parser.add_argument("--prompts", type=int, default=10)

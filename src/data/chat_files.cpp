@@ -43,6 +43,7 @@ void put_template(const ChatFormat& format, const Tokenizer& tokenizer, Texts& t
   if (json.empty()) {  // of a tokenizer that was learned here: tokenizer.json is all there is to it
     json["tokenizer_class"] = "PreTrainedTokenizerFast";
     json["clean_up_tokenization_spaces"] = false;
+    json["model_input_names"] = OrderedJson::array({"input_ids", "attention_mask"});  // decoders take no token types
     json["pad_token"] = tokenizer.end_of_text_name();
   }
   if (!json.contains("eos_token") || json["eos_token"].is_null()) json["eos_token"] = format.end;

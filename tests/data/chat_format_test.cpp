@@ -115,6 +115,7 @@ TEST(ChatFiles, OfATokenizerLearnedHereSayAllThatOthersNeed) {
   const base::Json config = base::parse_json(files.at("tokenizer_config.json")),
                    ends = base::parse_json(files.at("generation_config.json"));
   EXPECT_EQ(config["tokenizer_class"], "PreTrainedTokenizerFast");
+  EXPECT_EQ(config["model_input_names"], (std::vector<std::string>{"input_ids", "attention_mask"}));
   EXPECT_EQ(config["eos_token"], "<|endoftext|>");
   EXPECT_EQ(config["chat_template"], built_in_template("chatml").text);
   EXPECT_EQ(ends["eos_token_id"], (std::vector<int64_t>{tokenizer->id_of("<|im_end|>").value(), 0}));

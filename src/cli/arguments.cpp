@@ -200,7 +200,7 @@ CLI::App* add_eval(CLI::App& app, EvalArguments& a) {
 CLI::App* add_replay(CLI::App& app, ReplayArguments& a) {
   CLI::App* command = app.add_subcommand("replay", "Run one step of a run again from its record, and compare loss and gradient norm");
   command->add_option("run", a.run, "A run directory")->required();
-  command->add_option("--step", a.step, "Which step, from 1")->required()->check(CLI::PositiveNumber);
+  command->add_option("--step", a.step, "Which step, from 1")->required()->check(CLI::Range(1, 1 << 30));
   command->add_flag("--text", a.text, "Show the samples of the step as text");
   command->add_option("--nproc", a.nproc, "Ranks (default: as many as there were then)")->check(CLI::Range(1, 1 << 16));
   command->add_flag("--json", a.json, "Print it as one line of JSON");

@@ -112,6 +112,8 @@ StepOfRecord read_step_of_record(const std::filesystem::path& run, int64_t step)
                   fmt::format("{}: step {} where step {} was due", (run / "metrics.jsonl").string(), last, record.batches.size()));
     if (last < step) continue;
     found = true;
+    for (const char* name : {"loss", "grad_norm"})
+      if (!row.has(name)) base::fail_corrupt((run / "metrics.jsonl").string(), fmt::format("the row of step {} has no {}", step, name));
     record.loss = row.number("loss");
     record.gradient_norm = row.number("grad_norm");
     record.samples = text_of_row(row, "samples");

@@ -43,14 +43,6 @@ bool has_tokenizer(const snapshot::Pretrained& opened) {
   return false;
 }
 
-std::optional<int32_t> end_of_text(const data::Tokenizer& tokenizer) {
-  try {
-    return tokenizer.end_of_text();
-  } catch (const Error&) {  // one without such a token
-    return std::nullopt;
-  }
-}
-
 }  // namespace
 
 void LanguageModel::reach(int64_t tokens) {
@@ -69,7 +61,7 @@ std::optional<int32_t> LanguageModel::first_token() const {
   if (shape.tokens.bos && *shape.tokens.bos < shape.vocab) return static_cast<int32_t>(*shape.tokens.bos);
   if (!tokenizer) return std::nullopt;
   const std::optional<int32_t> first = tokenizer->begin_of_text();
-  return first ? first : end_of_text(*tokenizer);
+  return first ? first : tokenizer->find_end_of_text();
 }
 
 std::vector<int32_t> LanguageModel::before_text() const {
@@ -105,7 +97,7 @@ LanguageModel open_language_model(const std::string& folder, base::Log& log) {
   for (int64_t id : eos_of(opened))
     if (id < opened.shape.vocab) found.stops.push_back(static_cast<int32_t>(id));
   if (found.stops.empty() && found.tokenizer)
-    if (const std::optional<int32_t> end = end_of_text(*found.tokenizer)) found.stops.push_back(*end);
+    if (const std::optional<int32_t> end = found.tokenizer->find_end_of_text()) found.stops.push_back(*end);
   return found;
 }
 

@@ -4,6 +4,11 @@
 #include "base/checksum.h"
 
 namespace cairn::data {
+namespace {
+
+constexpr std::string_view kEnds[] = {kEndOfText, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>"};
+
+}  // namespace
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   std::vector<int32_t> ids;
@@ -14,9 +19,14 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
 
 int32_t Tokenizer::end_of_text() const { return *id_of(end_of_text_name()); }
 
+std::optional<int32_t> Tokenizer::find_end_of_text() const {
+  for (const std::string_view name : kEnds)
+    if (const std::optional<int32_t> id = id_of(name)) return id;
+  return std::nullopt;
+}
+
 std::string_view Tokenizer::end_of_text_name() const {
-  static constexpr std::string_view kNames[] = {kEndOfText, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>"};
-  for (const std::string_view name : kNames)
+  for (const std::string_view name : kEnds)
     if (id_of(name)) return name;
   base::fail_input("the tokenizer has no token that ends a document: add one of <|endoftext|>, <|end_of_text|>, </s>, <eos>, <|im_end|>");
 }

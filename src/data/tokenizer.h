@@ -42,6 +42,7 @@ class Tokenizer {
   // The id that ends a document: <|endoftext|>, <|end_of_text|>, </s>, <eos> or <|im_end|>, the first that there is. A tokenizer
   // with none of them is refused.
   int32_t end_of_text() const;
+  std::optional<int32_t> find_end_of_text() const;  // nothing where there is none
   std::string_view end_of_text_name() const;
   // The id that begins a text, where this tokenizer has one: <s>, <|begin_of_text|> or <bos>.
   std::optional<int32_t> begin_of_text() const;

@@ -40,14 +40,6 @@ int64_t bytes_of(const data::Tokenizer& tokenizer, const Text& text) {
   return bytes;
 }
 
-std::optional<int32_t> end_of(const data::Tokenizer& tokenizer) {
-  try {
-    return tokenizer.end_of_text();
-  } catch (const Error&) {  // one without such a token
-    return std::nullopt;
-  }
-}
-
 // Part of a document, waiting to be read.
 struct Window {
   int64_t document = 0;
@@ -67,7 +59,7 @@ class Reading {
         on_document_(on_document),
         progress_(progress),
         tokens_(tokens),
-        end_(end_of(subject.tokenizer)) {
+        end_(subject.tokenizer.find_end_of_text()) {
     prefix_ = subject.before;
     if (prefix_.empty() && subject.begin) prefix_ = {*subject.begin};
   }

@@ -1,4 +1,7 @@
 // A whole decoder of each family through a pass: hand-written gradients against autograd of the plain form.
+#include <algorithm>
+#include <limits>
+
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
@@ -85,12 +88,17 @@ TEST_P(DecoderGradients, EqualThoseOfThePlainFormInDouble) {
                      .weight = weight});
   sink.finish();
   EXPECT_EQ(announced.size(), layout.pieces.size());
+  double largest = 0;
+  for (const at::Tensor& one : expected) largest = std::max(largest, one.norm().item<double>());
   for (size_t i = 0; i < expected.size(); ++i) {
     const at::Tensor found = layout.view(sink.flat(), {static_cast<int32_t>(i)});
+    const double apart = (found - expected[i]).norm().item<double>();
+    // Small gradients are differences of large ones, and keep some roundings of those.
+    if (apart <= 4 * std::numeric_limits<double>::epsilon() * largest) continue;
     // A query that sees one key only has no gradient: what is left there is rounding, and differs between processors.
     const double size = expected[i].norm().item<double>();
-    const double error = (found - expected[i]).norm().item<double>() / (size > 1e-12 ? size : 1e-2);
-    EXPECT_LT(error, 1e-10) << layout.pieces[i].name;
+    const double error = apart / (size > 1e-12 ? size : 1e-2);
+    EXPECT_LT(error, 1e-11) << layout.pieces[i].name;
   }
 }
 

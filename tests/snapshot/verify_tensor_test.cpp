@@ -138,6 +138,7 @@ TEST(Verify, FindsAMissingOrTruncatedShardOfADirectory) {
   const std::vector<Fault> without = verify(scratch / "d").faults;
   ASSERT_EQ(without.size(), 1u);
   EXPECT_EQ(without[0].file, shards[1]);
+  EXPECT_THAT(without[0].what, HasSubstr("missing (named in "));
   fs::copy_file(scratch / "kept", second);
   fs::resize_file(second, fs::file_size(second) - 1);
   const std::vector<Fault> faults = verify(scratch / "d").faults;

@@ -13,6 +13,7 @@
 #include "harness/scratch_folder.h"
 #include "kernels/aten.h"
 #include "train/build.h"
+#include "train/refusal.h"
 #include "train/train.h"
 
 namespace cairn::train {
@@ -53,18 +54,24 @@ TEST(Precision, Bf16LearnsAsFp32Does) {
       const std::vector<double> low = losses_of(precision_recipe("bf16", parameters, kind), 1, scratch / (kind + "-" + parameters));
       ASSERT_EQ(low.size(), 30u);
       EXPECT_NE(low, exact);  // it did compute in another precision
-      EXPECT_NEAR(low[0], exact[0], 0.01) << kind;
-      for (size_t i = 0; i < 30; ++i) EXPECT_NEAR(low[i], exact[i], 0.02 * exact[i]) << kind << " " << parameters << ", step " << i + 1;
+      EXPECT_NEAR(low[0], exact[0], 1e-3) << kind;
+      for (size_t i = 0; i < 30; ++i) EXPECT_NEAR(low[i], exact[i], 0.01 * exact[i]) << kind << " " << parameters << ", step " << i + 1;
     }
   }
 }
 
-TEST(Precision, RankCountsAgreeToTheRoundingOfBf16) {
+// Three ranks have the micro-batches of one, four have others, whose products bf16 rounds in another way.
+TEST(Precision, RankCountsAgree) {
   const harness::ScratchFolder scratch;
   for (const std::string parameters : {"fp32", "bf16"}) {
-    const std::vector<double> one = losses_of(precision_recipe("bf16", parameters), 1, scratch / (parameters + "1")),
-                              three = losses_of(precision_recipe("bf16", parameters), 3, scratch / (parameters + "3"));
-    for (size_t i = 0; i < 30; ++i) EXPECT_NEAR(three[i], one[i], 0.01 * one[i]) << parameters << ", step " << i + 1;
+    const auto on = [&](int ranks) {
+      return losses_of(precision_recipe("bf16", parameters), ranks, scratch / fmt::format("{}{}", parameters, ranks));
+    };
+    const std::vector<double> one = on(1), three = on(3), four = on(4);
+    for (size_t i = 0; i < 30; ++i) {
+      EXPECT_NEAR(three[i], one[i], 1e-6 * one[i]) << parameters << ", step " << i + 1;
+      EXPECT_NEAR(four[i], one[i], 0.01 * one[i]) << parameters << ", step " << i + 1;
+    }
   }
 }
 
@@ -93,15 +100,8 @@ TEST(Precision, ParametersTakeTheMemoryTheyShould) {
 }
 
 TEST(Precision, WhatCannotBeIsRefused) {
-  const base::Stop never;
-  const auto message = [&](const base::Recipe& recipe) {
-    const harness::Run ended =
-        harness::on_ranks(1, {.expect_errors = true}, [&](comm::World& world) { run(world, recipe, {}, {}, never); });
-    EXPECT_EQ(ended.error_on(0).kind(), Error::Kind::bad_input);
-    return std::string(ended.error_on(0).what());
-  };
-  EXPECT_THAT(message(precision_recipe("fp32", "bf16")), testing::HasSubstr("needs train.precision = bf16"));
-  EXPECT_THAT(message(precision_recipe("bf16", "fp32", "classifier")), testing::HasSubstr("the classifier computes in fp32 only"));
+  EXPECT_THAT(refusal_of(precision_recipe("fp32", "bf16")), testing::HasSubstr("needs train.precision = bf16"));
+  EXPECT_THAT(refusal_of(precision_recipe("bf16", "fp32", "classifier")), testing::HasSubstr("the classifier computes in fp32 only"));
 }
 
 }  // namespace

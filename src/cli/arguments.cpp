@@ -208,6 +208,34 @@ CLI::App* add_replay(CLI::App& app, ReplayArguments& a) {
   return command;
 }
 
+CLI::App* add_schedule(CLI::App& app, ScheduleArguments& a) {
+  CLI::App* command =
+      app.add_subcommand("schedule", "Show what a pipeline schedule costs: bubble, step time, memory; draw it; compare all");
+  const auto given = [&a](const std::string&) { a.size_given = true; };
+  command->add_option("name", a.name, "gpipe, 1f1b (this without a name), interleaved, zb_h1, zbv or dualpipev")->each(given);
+  command->add_option("--ranks", a.ranks, "Ranks along pp")->check(CLI::Range(1, 4096))->capture_default_str()->each(given);
+  command->add_option("--stages-per-rank", a.stages_per_rank, "0: what the schedule likes, 1 or 2; interleaved takes more")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str()
+      ->each(given);
+  command->add_option("--micro-batches", a.micro_batches, "Micro-batches of a step")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str()
+      ->each(given);
+  command->add_flag("--all", a.all, "Every schedule at this number of ranks and micro-batches, one line each");
+  command->add_option("--costs", a.costs_s, "F,I,W: seconds of a rank's share of the model for forward, input and weight gradient")
+      ->delimiter(',')
+      ->expected(3)
+      ->capture_default_str();
+  command->add_option("--latency", a.latency_s, "Seconds that a message between two ranks takes")->capture_default_str();
+  const char* files = "Files";
+  command->add_option("--csv", a.csv, "Read the schedule, as PyTorch writes one: a line for each rank, cells like 0F0,1F0,,0B0")
+      ->group(files);
+  command->add_option("--out-csv", a.out_csv, "Write the schedule in that form")->group(files);
+  command->add_option("--svg", a.svg, "Draw it: a row for each rank, a box for each action")->group(files);
+  return command;
+}
+
 CLI::App* add_completion(CLI::App& app, CompletionArguments& a) {
   CLI::App* command = app.add_subcommand("completion", "Print a script that lets a shell complete commands, options and recipe keys");
   command->add_option("shell", a.shell, "For which shell")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
@@ -276,6 +304,7 @@ Commands add_commands(CLI::App& app, Arguments& into) {
   commands.emplace_back(add_replay(app, into.replay), Command::replay);
   commands.emplace_back(add_tokenize(app, into.tokenize), Command::tokenize);
   commands.emplace_back(add_snapshot(app, into.snapshot), Command::snapshot);
+  commands.emplace_back(add_schedule(app, into.schedule), Command::schedule);
   commands.emplace_back(add_logits(app, into.logits), Command::logits);
   commands.emplace_back(add_data(app, into.data), Command::data);
   commands.emplace_back(add_key(app, into.key), Command::key);

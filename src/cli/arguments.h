@@ -84,6 +84,14 @@ struct ReplayArguments {
   bool text = false, json = false;
 };
 
+struct ScheduleArguments {
+  std::string name, csv, svg, out_csv;
+  int ranks = 4, stages_per_rank = 0, micro_batches = 8;
+  std::vector<double> costs_s{1, 1, 1};  // of a rank's share of the model: forward, input gradient, weight gradient
+  double latency_s = 0;
+  bool size_given = false, all = false;
+};
+
 struct CompletionArguments {
   std::string shell;
 };
@@ -117,6 +125,7 @@ enum class Command {
   tokenize,
   data,
   snapshot,
+  schedule,
   logits,
   key,
   doctor,
@@ -137,6 +146,7 @@ struct Arguments {
   ReplayArguments replay;
   TokenizeArguments tokenize;
   SnapshotArguments snapshot;
+  ScheduleArguments schedule;
   LogitsArguments logits;
   DataArguments data;
   KeyArguments key;

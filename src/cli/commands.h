@@ -14,6 +14,7 @@ struct KeyArguments;
 struct LogitsArguments;
 struct ProveArguments;
 struct ReplayArguments;
+struct ScheduleArguments;
 struct SnapshotArguments;
 struct TokenizeArguments;
 struct TrainArguments;
@@ -32,6 +33,7 @@ int tokenize_command(const TokenizeArguments& a);
 int snapshot_command(const SnapshotArguments& a);
 int inspect_snapshot(const SnapshotArguments& a);  // of snapshot_command
 int verify_snapshot(const SnapshotArguments& a);
+int schedule_command(const ScheduleArguments& a);
 int logits_command(const LogitsArguments& a);
 int data_command(const DataArguments& a);
 int key_command(const KeyArguments& a);

@@ -18,7 +18,7 @@
 namespace cairn::cli {
 namespace {
 
-constexpr int64_t kCsvBytes = 256 << 20;
+constexpr int64_t kCsvBytes = 64 << 20;
 
 std::string percent(double part) { return fmt::format("{:.1f} %", 100 * part); }
 

@@ -38,7 +38,7 @@ struct ScheduleRequest {
 
 // Sizes beyond these are mistakes: nobody waits for a step of so many actions.
 inline constexpr int kPipelineRanksMax = 4096;
-inline constexpr int kActionsMax = 1 << 24;
+inline constexpr int kActionsMax = 1 << 22;
 
 // The schedule of that name and size; the list of them is in schedules.cpp. Bad input: a name that is not there, or a size that the
 // schedule cannot take, with one that it can.

@@ -59,7 +59,10 @@ RankFigures rank_figures(const std::vector<TimedAction>& list, double step_s) {
 
 StageCosts even_costs(const Schedule& schedule, const RankCosts& costs) {
   std::vector<int> stages_on(schedule.ranks());
-  for (const int rank : schedule.rank_of_stage) ++stages_on[rank];
+  for (const int rank : schedule.rank_of_stage) {
+    CAIRN_CHECK(rank >= 0 && rank < schedule.ranks(), "a stage on rank {} of {}", rank, schedule.ranks());
+    ++stages_on[rank];
+  }
   StageCosts each;
   each.transfer_s = costs.transfer_s;
   for (const int rank : schedule.rank_of_stage) {

@@ -12,7 +12,8 @@ namespace cairn::parallel {
 namespace {
 
 constexpr int kLeft = 64, kRight = 16, kTop = 64, kRow = 34, kBox = 26;
-constexpr double kDigit = 6.5;  // pixels of a digit at size 11
+constexpr size_t kBoxesMax = 50'000;  // beyond these nothing can be seen, and few programs open the file
+constexpr double kDigit = 6.5;        // pixels of a digit at size 11
 
 struct Colour {
   int red, green, blue;
@@ -187,6 +188,12 @@ class Drawing {
 
 }  // namespace
 
-std::string draw_svg(const Timeline& timeline, const DrawOptions& options) { return Drawing(timeline, options).draw(); }
+std::string draw_svg(const Timeline& timeline, const DrawOptions& options) {
+  size_t boxes = 0;
+  for (const std::vector<TimedAction>& list : timeline.ranks) boxes += list.size();
+  if (boxes > kBoxesMax)
+    base::fail_input("a picture of {} actions: at most {} are drawn; use fewer micro-batches or ranks", boxes, kBoxesMax);
+  return Drawing(timeline, options).draw();
+}
 
 }  // namespace cairn::parallel

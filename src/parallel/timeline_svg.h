@@ -11,7 +11,8 @@ struct DrawOptions {
 };
 
 // The timeline as a picture: a row for each rank, a box for each action in the colour of its kind (lighter for later stages of the
-// rank) with the micro-batch in it, a time axis, a legend, and the bubble in the title. It needs nothing from outside.
+// rank) with the micro-batch in it, a time axis, a legend, and the bubble in the title. It needs nothing from outside. Refuses what
+// would be too much to see.
 std::string draw_svg(const Timeline& timeline, const DrawOptions& options = {});
 
 }  // namespace cairn::parallel

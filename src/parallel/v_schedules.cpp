@@ -55,9 +55,10 @@ class RankWriter {
   std::vector<Action> actions_;
 };
 
-// 2p-1 micro-batches fill the V. With fewer, the same order is right without those that are missing.
+// 2p-1 micro-batches fill the V. With fewer, the same order is right without those that are missing; with p or fewer it is quicker to
+// leave out the middle, so that all input gradients come before the weight gradients of the way down.
 std::vector<Action> zero_bubble_v_rank(int ranks, int rank, int micro_batches) {
-  const int filled = std::max(micro_batches, 2 * ranks - 1);
+  const int filled = micro_batches <= ranks ? micro_batches : std::max(micro_batches, 2 * ranks - 1);
   RankWriter w(ranks, rank);
   for (int i = 0; i < 2 * (ranks - rank) - 1; ++i) w.forward(down);
   for (int i = 0; i < rank; ++i) {

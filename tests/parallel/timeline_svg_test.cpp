@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 namespace cairn::parallel {
 namespace {
 
@@ -63,6 +64,15 @@ TEST(TimelineSvg, LeavesNumbersOutOfBoxesTooSmallForThem) {
   };
   EXPECT_EQ(numbers(8), 2);
   EXPECT_LE(numbers(400), 1);  // forwards have 2 pixels; what may be left is the time axis
+}
+
+TEST(TimelineSvg, RefusesMoreThanCanBeSeen) {
+  try {
+    drawing_of({.name = "gpipe", .ranks = 1, .micro_batches = 25001});
+    FAIL() << "it was drawn";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "a picture of 50002 actions: at most 50000 are drawn; use fewer micro-batches or ranks");
+  }
 }
 
 TEST(TimelineSvg, DrawsNothingWhereNothingWasDone) {

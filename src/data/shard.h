@@ -18,5 +18,9 @@ Share share_of(int64_t samples, int replica, int replicas);
 
 // `samples` in runs of `micro_batch`, the last perhaps shorter; none for an empty share.
 std::vector<Share> micro_batches(int64_t samples, int64_t micro_batch);
+// So many, as even as can be: the first samples % count have one more.
+std::vector<Share> even_micro_batches(int64_t samples, int64_t count);
+// By size, and empty ones until there are as many as for `samples_most`: all ranks then make as many passes as the one with most samples.
+std::vector<Share> micro_batches(int64_t samples, int64_t micro_batch, int64_t samples_most);
 
 }  // namespace cairn::data

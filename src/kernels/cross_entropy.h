@@ -7,6 +7,8 @@
 namespace cairn::kernels {
 
 inline constexpr int64_t kIgnoreTarget = -100;  // a row with this target has loss 0 and gradient 0
+inline constexpr int64_t kElsewhereTarget =
+    -1;  // its target is in a part of the vocabulary that is not here: loss lse, no 1 in the gradient
 
 // logits [rows, vocab], targets [rows] int64, loss and lse [rows], fp32 also where logits are bf16 or fp16.
 

@@ -76,7 +76,8 @@ struct Loss {
       float* x = r->logits + row * r->vocab;
       const float high = row_maximum<W>(x, r->vocab);
       r->lse[row] = high + std::log(row_exponentials<W, false>(x, r->vocab, high));
-      r->loss[row] = r->targets[row] == r->ignore ? 0 : r->lse[row] - x[r->targets[row]];
+      const int64_t target = r->targets[row];
+      r->loss[row] = target == r->ignore ? 0 : target == kElsewhereTarget ? r->lse[row] : r->lse[row] - x[target];
     }
   }
 };
@@ -87,7 +88,7 @@ struct LossAndGradient {
     for (int64_t row = begin; row < end; ++row) {
       float* x = r->logits + row * r->vocab;
       const int64_t target = r->targets[row];
-      const float high = row_maximum<W>(x, r->vocab), chosen = target == r->ignore ? 0 : x[target];
+      const float high = row_maximum<W>(x, r->vocab), chosen = target < 0 ? 0 : x[target];
       const float total = row_exponentials<W, true>(x, r->vocab, high), scale = r->scale[row * r->scale_stride];
       r->lse[row] = high + std::log(total);
       r->loss[row] = target == r->ignore ? 0 : r->lse[row] - chosen;
@@ -95,7 +96,7 @@ struct LossAndGradient {
         std::fill(x, x + r->vocab, 0.0f);
       } else {
         row_scale<W>(x, r->vocab, scale / total);
-        x[target] -= scale;
+        if (target != kElsewhereTarget) x[target] -= scale;
       }
     }
   }
@@ -114,7 +115,7 @@ struct Gradient {
       const float scale = r->scale[row * r->scale_stride];
       row_exponentials<W, true>(x, r->vocab, r->lse[row]);
       row_scale<W>(x, r->vocab, scale);
-      x[target] -= scale;
+      if (target != kElsewhereTarget) x[target] -= scale;
     }
   }
 };
@@ -127,7 +128,7 @@ void check(const at::Tensor& logits, const at::Tensor& targets, const at::Tensor
 void check_targets(const at::Tensor& targets, int64_t vocab, int64_t ignore) {
   const int64_t* target = targets.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < targets.numel(); ++i)
-    if (target[i] != ignore && (target[i] < 0 || target[i] >= vocab))
+    if (target[i] != ignore && target[i] != kElsewhereTarget && (target[i] < 0 || target[i] >= vocab))
       base::fail_input("target {} of row {} is outside the vocabulary of {}", target[i], i, vocab);
 }
 

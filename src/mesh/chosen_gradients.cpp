@@ -29,6 +29,11 @@ class ChosenGradients final : public Gradients {
     pass_on(id, [&](ParamId to) { into_.add_rows(to, rows, values); });
   }
 
+  void skip(ParamId id) override {
+    for (int32_t i = id.first; i < id.first + id.count; ++i) pass_on({i, 1}, [&](ParamId to) { into_.skip(to); });
+  }
+  void end_pass() override { into_.end_pass(); }
+
  private:
   int32_t place(int32_t index) const { return places_[static_cast<size_t>(index)]; }
 

@@ -6,9 +6,11 @@
 #include "kernels/attention.h"
 #include "kernels/low_precision.h"
 #include "kernels/rope.h"
+#include "model/context_attention.h"
 #include "model/decoder_blocks.h"
 #include "model/plain_ops.h"
 #include "model/rows.h"
+#include "model/stream.h"
 
 namespace cairn::model {
 namespace {
@@ -30,6 +32,7 @@ struct Places {
     const auto field = [&](const char* name) { return saved.has(name) ? saved.get(name) : at::Tensor(); };
     return {field("documents"), field("positions")};
   }
+  const at::Tensor* pointer() const { return documents.defined() ? &documents : nullptr; }  // to the documents
   void save(Saved& keep) const {
     if (documents.defined()) keep.put("documents", documents);
     if (positions.defined()) keep.put("positions", positions);
@@ -81,30 +84,39 @@ class AttentionBlock final : public Block {
   const Card& card() const override { return card_; }
 
   void forward(Values& values, Saved* keep, const Call& call) const override {
-    const at::Tensor x = values.get(reads_);  // [batch, length, embed]
-    const int64_t batch = x.size(0), length = x.size(1);
+    const at::Tensor x = values.get(reads_);  // the stream
+    const auto [batch, length] = extent(x, call);
     const Places places = Places::in(values);
     const Norm::Result normed = parts_.norm.forward(x, call);
-    const at::Tensor qkv = at::empty({batch, length, (shape_.heads + 2 * shape_.kv_heads) * shape_.head_dim}, x.options());
-    parts_.qkv.forward(rows(qkv), rows(normed.y), call);
-    Heads heads = split(qkv);
+    const at::Tensor in = gather_tokens(rows(normed.y), {batch, length}, call, card_.name);
+    const Counts counts = counts_here(call);
+    const at::Tensor qkv = at::empty({batch, length, counts.all() * shape_.head_dim}, x.options());
+    parts_.qkv.forward(rows(qkv), in, call);
+    Heads heads = split(qkv, counts);
     if (parts_.q_norm) norm_heads(heads, keep, call);
     rotate(heads.q, places, call);
     rotate(heads.k, places, call);
     if (keep && parts_.q_norm) keep->put("q", heads.q), keep->put("k", heads.k);
     const Remembered seen = call.cache ? remember(heads, places, call) : Remembered{heads.k, heads.v, places.documents};
 
-    const at::Tensor mixed = at::empty({batch, length, shape_.heads, shape_.head_dim}, x.options());
-    const at::Tensor lse = at::empty({batch, shape_.heads, length}, kernels::is_low(x) ? x.options().dtype(at::kFloat) : x.options());
-    kernels::attention(mixed, lse, heads.q, seen.k, seen.v, options(call, length, places.documents, seen.documents));
-    const at::Tensor y = at::empty_like(x);
-    parts_.out.forward(rows(y), mixed.view({batch * length, -1}), call);
+    const at::Tensor mixed = at::empty({batch, length, counts.q, shape_.head_dim}, x.options());
+    const at::Tensor lse = at::empty({batch, counts.q, length}, kernels::is_low(x) ? x.options().dtype(at::kFloat) : x.options());
+    if (call.slice.context) {
+      context_attention(mixed, lse, heads.q, heads.k, heads.v, options(call, call.slice.context->length, {}, {}), places.pointer(),
+                        *call.axes.find("cp"), *call.slice.context, form(call));
+    } else {
+      kernels::attention(mixed, lse, heads.q, seen.k, seen.v, options(call, length, places.documents, seen.documents));
+    }
+    const at::Tensor terms = at::empty({batch * length, shape_.embed}, x.options());
+    parts_.out.product(terms, mixed.view({batch * length, -1}), call);
+    const at::Tensor y = reduce_tokens(terms, call, card_.name).view(x.sizes());
+    parts_.out.add_bias(rows(y), call);
     y.add_(x);
     values.put(writes_, y);
     if (!keep) return;
     CAIRN_CHECK(!call.cache, "{}: a cache serves decoding, not gradients", card_.name);
     keep->put("x", x);
-    keep->put("normed", normed.y);
+    keep->put("in", in);
     keep->put("statistics", normed.statistics);
     keep->put("qkv", qkv);
     keep->put("mixed", mixed);
@@ -116,42 +128,53 @@ class AttentionBlock final : public Block {
     const at::Tensor dy = gradients.take(writes_);
     const at::Tensor qkv = saved.take("qkv"), mixed = saved.get("mixed"), lse = saved.take("lse"), x = saved.get("x");
     const Places places = Places::in(saved);
-    Heads heads = split(qkv);
+    const Counts counts = counts_here(call);
+    Heads heads = split(qkv, counts);
     if (parts_.q_norm) heads.q = saved.take("q"), heads.k = saved.take("k");
+    const at::Tensor dout = gather_tokens(rows(dy), extent(dy, call), call, card_.name);
     const at::Tensor dmixed = at::empty_like(mixed);
-    parts_.out.input_gradient(dmixed.view({rows(dy).size(0), -1}), rows(dy), call);
+    parts_.out.input_gradient(dmixed.view({dout.size(0), -1}), dout, call);
     const at::Tensor dqkv = at::empty_like(qkv);
-    const Heads into = split(dqkv);
+    const Heads into = split(dqkv, counts);
     const Heads d = parts_.q_norm ? Heads{at::empty_like(heads.q), at::empty_like(heads.k), into.v} : into;
-    kernels::attention_backward(d.q, d.k, d.v, dmixed, heads.q, heads.k, heads.v, mixed, lse,
-                                options(call, x.size(1), places.documents, places.documents));
+    if (call.slice.context) {
+      context_attention_backward(d.q, d.k, d.v, dmixed, heads.q, heads.k, heads.v, mixed, lse,
+                                 options(call, call.slice.context->length, {}, {}), places.pointer(), *call.axes.find("cp"),
+                                 *call.slice.context, form(call));
+    } else {
+      kernels::attention_backward(d.q, d.k, d.v, dmixed, heads.q, heads.k, heads.v, mixed, lse,
+                                  options(call, qkv.size(1), places.documents, places.documents));
+    }
     rotate(d.q, places, call, /*inverse=*/true);
     rotate(d.k, places, call, /*inverse=*/true);
     if (parts_.q_norm) norm_heads_input(into, d, saved, call);
-    const at::Tensor dnormed = at::empty_like(dy), dx = at::empty_like(dy);
-    parts_.qkv.input_gradient(rows(dnormed), rows(dqkv), call);
+    const at::Tensor din = at::empty_like(dout), dx = at::empty_like(dy);
+    parts_.qkv.input_gradient(din, rows(dqkv), call);
+    const at::Tensor dnormed = reduce_tokens(din, call, card_.name).view(dy.sizes());
     parts_.norm.input_gradient(dx, dnormed, x, saved.get("statistics"), call, &dy);
     gradients.add(reads_, dx);
     saved.put("dy", dy);
+    saved.put("dout", dout);
     saved.put("dqkv", dqkv);
     saved.put("dnormed", dnormed);
   }
 
   void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {
-    const at::Tensor dy = rows(saved.take("dy"));
-    parts_.out.weight_gradient(into, saved.take("mixed").view({dy.size(0), -1}), dy, call);
+    const at::Tensor dout = saved.take("dout");
+    parts_.out.product_gradient(into, saved.take("mixed").view({dout.size(0), -1}), dout, call);
+    parts_.out.bias_gradient(into, rows(saved.take("dy")));
     if (parts_.q_norm) {
       parts_.k_norm->weight_gradient(into, saved.take("dk"), saved.take("raw_k"), saved.take("k_statistics"), call);
       parts_.q_norm->weight_gradient(into, saved.take("dq"), saved.take("raw_q"), saved.take("q_statistics"), call);
     }
-    parts_.qkv.weight_gradient(into, rows(saved.take("normed")), rows(saved.take("dqkv")), call);
+    parts_.qkv.weight_gradient(into, saved.take("in"), rows(saved.take("dqkv")), call);
     parts_.norm.weight_gradient(into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
   }
 
   void plain(Values& values, const Call& call) const override {
     const at::Tensor x = values.get(reads_);
     const Places places = Places::in(values);
-    Heads heads = split(parts_.qkv.plain(parts_.norm.plain(x, call), call));
+    Heads heads = split(parts_.qkv.plain(parts_.norm.plain(x, call), call), {shape_.heads, shape_.kv_heads});
     if (parts_.q_norm) heads.q = parts_.q_norm->plain(heads.q, call), heads.k = parts_.k_norm->plain(heads.k, call);
     if (parts_.rotary) {
       const kernels::RopeTable table = angles(places, call, x.size(1));
@@ -167,10 +190,23 @@ class AttentionBlock final : public Block {
     at::Tensor k, v, documents;
   };
 
-  Heads split(const at::Tensor& qkv) const {  // views
+  static ContextForm form(const Call& call) { return call.slice.ring ? ContextForm::ring : ContextForm::gather; }
+
+  // Heads of queries, and of keys as of values.
+  struct Counts {
+    int64_t q, kv;
+    int64_t all() const { return q + 2 * kv; }
+  };
+
+  // Those that are here, as the weights say: a plan may share them out.
+  Counts counts_here(const Call& call) const {
+    const int64_t q = parts_.out.in_width(call) / shape_.head_dim;
+    return {q, (parts_.qkv.out_width(call) / shape_.head_dim - q) / 2};
+  }
+
+  Heads split(const at::Tensor& qkv, const Counts& counts) const {  // views
     const at::Tensor heads = qkv.view({qkv.size(0), qkv.size(1), -1, shape_.head_dim});
-    return {heads.narrow(2, 0, shape_.heads), heads.narrow(2, shape_.heads, shape_.kv_heads),
-            heads.narrow(2, shape_.heads + shape_.kv_heads, shape_.kv_heads)};
+    return {heads.narrow(2, 0, counts.q), heads.narrow(2, counts.q, counts.kv), heads.narrow(2, counts.q + counts.kv, counts.kv)};
   }
 
   kernels::AttentionOptions options(const Call& call, int64_t length, const at::Tensor& documents, const at::Tensor& key_documents) const {

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 
 #include <ATen/core/Tensor.h>
@@ -8,15 +9,28 @@
 #include "base/random.h"
 #include "mesh/axes.h"
 #include "mesh/gradients.h"
+#include "mesh/placement.h"
 
 namespace cairn::model {
+
+struct ContextSplit;
 
 // The values of a model's parameters for one call: live, averaged, perturbed, gathered or fetched, as the pass decides.
 class Weights {
  public:
   virtual ~Weights() = default;
-  // In the shape the parameter was declared with; several neighbours come as one taller matrix.
+  // In the shape the parameter was declared with
+  // (its part, where the plan splits it); several neighbours come as one taller matrix.
   virtual at::Tensor get(mesh::ParamId id) const = 0;
+  // How the parameter lies on the mesh.
+  virtual const mesh::Placement& placement(mesh::ParamId /*id*/) const { return replicated_; }
+  // These parameters will be asked for next: whoever has to bring them may begin.
+  virtual void fetch(std::span<const mesh::ParamId> /*ids*/) const {}
+  // They will not be asked for until they are fetched again.
+  virtual void release(std::span<const mesh::ParamId> /*ids*/) const {}
+
+ private:
+  mesh::Placement replicated_;
 };
 
 // What a model computes once or keeps beside its parameters (rotation tables, running statistics), by name.
@@ -28,9 +42,13 @@ struct Cache {
   std::map<std::string, at::Tensor> tensors = {};
 };
 
-// Which positions of the sequence this call covers: `begin` is the global position of the first one.
+// Which positions of the sequence this call covers: `begin` is the global position of the first one. Passes say how many samples and
+// positions there are, since blocks may see some of the tokens only.
 struct Slice {
   int64_t begin = 0;
+  int64_t batch = 0, length = 0;          // 0: as the tensors say
+  const ContextSplit* context = nullptr;  // which positions are here, where ranks along cp share the sequence out
+  bool ring = true;                       // how they see each other's keys then: by a ring, or gathered
 };
 
 // Which gradients this call is for.

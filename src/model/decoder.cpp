@@ -68,8 +68,13 @@ class Decoder final : public Model {
   }
 
   mesh::ParamId add_bias(const std::string& name, int64_t width, const std::string& axis) {
-    return Model::add(
-        {.name = name + ".bias", .shape = {width}, .axes = {axis}, .role = Parameter::Role::bias, .start = Parameter::Start::zeros});
+    return Model::add({.name = name + ".bias",
+                       .shape = {width},
+                       .axes = {axis},
+                       .role = Parameter::Role::bias,
+                       .start = Parameter::Start::zeros,
+                       .head_width = shape_.head_dim,
+                       .queries_per_key = shape_.heads / shape_.kv_heads});
   }
 
   // Projections of one input that are multiplied as one matrix. Those that add to the residual stream start smaller, so that its
@@ -82,7 +87,9 @@ class Decoder final : public Model {
       const mesh::ParamId id = Model::add({.name = out.name + ".weight",
                                            .shape = linear.by_input ? std::vector{in.width, out.width} : std::vector{out.width, in.width},
                                            .axes = linear.by_input ? std::vector{in.axis, out.axis} : std::vector{out.axis, in.axis},
-                                           .deviation = deviation});
+                                           .deviation = deviation,
+                                           .head_width = shape_.head_dim,
+                                           .queries_per_key = shape_.heads / shape_.kv_heads});
       if (i == 0) linear.weight = id;
     }
     linear.weight.count = static_cast<int32_t>(outs.size());
@@ -97,23 +104,27 @@ class Decoder final : public Model {
 
   // The first matrix starts at random and the second at 0, so that an adapter begins by changing nothing.
   void add_adapters(Linear& linear, const std::vector<Part>& outs, const Part& in) {
-    int64_t begin = 0;
+    int32_t place = 0;
     for (const Part& out : outs) {
       if (lora_.targets_module(out.name)) {
-        Linear::LowRank one{.begin = begin, .out = out.width, .scale = lora_.scale()};
+        Linear::LowRank one{.place = place, .scale = lora_.scale()};
         one.a = Model::add({.name = out.name + ".lora_A.weight",
                             .shape = {lora_.rank, in.width},
                             .axes = {"rank", in.axis},
                             .role = Parameter::Role::adapter,
-                            .deviation = 1 / std::sqrt(3.0 * static_cast<double>(in.width))});
+                            .deviation = 1 / std::sqrt(3.0 * static_cast<double>(in.width)),
+                            .head_width = shape_.head_dim,
+                            .queries_per_key = shape_.heads / shape_.kv_heads});
         one.b = Model::add({.name = out.name + ".lora_B.weight",
                             .shape = {out.width, lora_.rank},
                             .axes = {out.axis, "rank"},
                             .role = Parameter::Role::adapter,
-                            .start = Parameter::Start::zeros});
+                            .start = Parameter::Start::zeros,
+                            .head_width = shape_.head_dim,
+                            .queries_per_key = shape_.heads / shape_.kv_heads});
         linear.low_rank.push_back(one);
       }
-      begin += out.width;
+      ++place;
     }
   }
 
@@ -123,7 +134,7 @@ class Decoder final : public Model {
     const int64_t q = shape_.heads * shape_.head_dim, kv = shape_.kv_heads * shape_.head_dim;
     std::vector<Part> qkv;
     if (names.qkv.size() == 1) {
-      qkv = {{at + names.qkv[0], q + 2 * kv, "heads"}};
+      qkv = {{at + names.qkv[0], q + 2 * kv, "qkv"}};
     } else {
       qkv = {{at + names.qkv[0], q, "heads"}, {at + names.qkv[1], kv, "kv_heads"}, {at + names.qkv[2], kv, "kv_heads"}};
     }

@@ -5,6 +5,7 @@
 #include "kernels/embedding.h"
 #include "model/decoder_blocks.h"
 #include "model/rows.h"
+#include "model/stream.h"
 
 namespace cairn::model {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 class EmbeddingBlock final : public Block {
  public:
   EmbeddingBlock(const DecoderShape& shape, mesh::ParamId table, std::optional<mesh::ParamId> positions)
-      : embed_(shape.embed), length_(shape.length), table_(table), positions_(positions) {
+      : embed_(shape.embed), vocab_(shape.vocab), length_(shape.length), table_(table), positions_(positions) {
     card_ = {
         .name = "embedding",
         .reads = {"tokens"},
@@ -33,25 +34,31 @@ class EmbeddingBlock final : public Block {
 
   void forward(Values& values, Saved* keep, const Call& call) const override {
     const at::Tensor tokens = values.get("tokens");  // [batch, length]
-    const at::Tensor table = call.weights.get(table_);
-    const at::Tensor hidden = at::empty({tokens.size(0), tokens.size(1), embed_}, table.options());
-    kernels::embedding(hidden, table, tokens);
+    const Extent all{tokens.size(0), tokens.size(1)};
+    const at::Tensor hidden = reduce_tokens(look_up(tokens.reshape({-1}), call), call, card_.name);
     if (positions_) {
-      const at::Tensor places = places_of(values, tokens, call), added = at::empty_like(hidden);
+      const at::Tensor places = own_tokens(places_of(values, tokens, call).view({-1, 1}), call).flatten(), added = at::empty_like(hidden);
       kernels::embedding(added, call.weights.get(*positions_), places);
       hidden.add_(added);
       if (keep) keep->put("places", places);
     }
-    values.put("hidden.0", hidden);
+    values.put("hidden.0", as_stream(hidden, all, call));
     if (keep) keep->put("tokens", tokens);
   }
 
-  void backward_input(Values& gradients, Saved& saved, const Call&) const override { saved.put("dhidden", gradients.take("hidden.0")); }
+  void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
+    const at::Tensor dhidden = gradients.take("hidden.0");
+    saved.put("gathered", gather_tokens(rows(dhidden), extent(dhidden, call), call, card_.name));
+    saved.put("dhidden", dhidden);
+  }
 
-  void backward_weight(Saved&& saved, mesh::Gradients& into, const Call&) const override {
-    const at::Tensor dhidden = rows(saved.take("dhidden"));
-    if (positions_) into.add_rows(*positions_, saved.take("places").reshape({-1}), dhidden);
-    into.add_rows(table_, saved.take("tokens").reshape({-1}), dhidden);
+  void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {
+    if (positions_) into.add_rows(*positions_, saved.take("places"), rows(saved.take("dhidden")));
+    const at::Tensor tokens = saved.take("tokens").reshape({-1}), gathered = saved.take("gathered");
+    const mesh::Interval here = rows_here(table_, vocab_, call);
+    if (here.length() == vocab_) return into.add_rows(table_, tokens, gathered);
+    const at::Tensor mine = tokens.ge(here.begin).logical_and_(tokens.lt(here.end)).nonzero().flatten();
+    into.add_rows(table_, tokens.index_select(0, mine) - here.begin, gathered.index_select(0, mine));
   }
 
   void plain(Values& values, const Call& call) const override {
@@ -64,6 +71,20 @@ class EmbeddingBlock final : public Block {
   }
 
  private:
+  // The rows of the table for these ids, or what this rank has of them: 0 where a row is elsewhere.
+  at::Tensor look_up(const at::Tensor& ids, const Call& call) const {
+    const at::Tensor table = call.weights.get(table_), hidden = at::empty({ids.size(0), embed_}, table.options());
+    const mesh::Interval here = rows_here(table_, vocab_, call);
+    if (here.length() == vocab_) {
+      kernels::embedding(hidden, table, ids);
+      return hidden;
+    }
+    if (here.length() == 0) return hidden.zero_();
+    const at::Tensor elsewhere = ids.lt(here.begin).logical_or_(ids.ge(here.end));
+    kernels::embedding(hidden, table, (ids - here.begin).masked_fill_(elsewhere, 0));
+    return hidden.masked_fill_(elsewhere.unsqueeze(1), 0);
+  }
+
   // The position of each token [batch, length]: as the batch says, or one after the other.
   at::Tensor places_of(Values& values, const at::Tensor& tokens, const Call& call) const {
     if (values.has("positions")) return values.get("positions");
@@ -72,7 +93,7 @@ class EmbeddingBlock final : public Block {
     return at::arange(begin, end, tokens.options()).unsqueeze(0).expand({tokens.size(0), -1}).contiguous();
   }
 
-  int64_t embed_, length_;
+  int64_t embed_, vocab_, length_;
   mesh::ParamId table_;
   std::optional<mesh::ParamId> positions_;
   Card card_;
@@ -103,21 +124,26 @@ class HeadBlock final : public Block {
   const Card& card() const override { return card_; }
 
   void forward(Values& values, Saved* keep, const Call& call) const override {
-    const at::Tensor x = values.get(reads_);  // [batch, length, embed]
+    const at::Tensor x = values.get(reads_);  // the stream
+    const Extent all = extent(x, call);
     const Norm::Result normed = norm_.forward(x, call);
-    const at::Tensor logits = at::empty({x.size(0), x.size(1), vocab_}, x.options());
-    head_.forward(rows(logits), rows(normed.y), call);
-    values.put("logits", logits);
+    const at::Tensor in = gather_tokens(rows(normed.y), all, call, card_.name);
+    const at::Tensor logits = at::empty({all.batch, all.length, head_.out_width(call)}, x.options());
+    head_.forward(rows(logits), in, call);
+    Value value{.tensor = logits};
+    if (logits.size(2) != vocab_) value.placement.axes = {{"tp", call.weights.placement(head_.weight).on("tp")}};  // by rows of the weight
+    values.put("logits", std::move(value));
     if (!keep) return;
     keep->put("x", x);
-    keep->put("normed", normed.y);
+    keep->put("in", in);
     keep->put("statistics", normed.statistics);
   }
 
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
     const at::Tensor dlogits = gradients.take("logits"), x = saved.get("x");
-    const at::Tensor dnormed = at::empty_like(x), dx = at::empty_like(x);
-    head_.input_gradient(rows(dnormed), rows(dlogits), call);
+    const at::Tensor din = at::empty({rows(dlogits).size(0), x.size(-1)}, x.options()), dx = at::empty_like(x);
+    head_.input_gradient(din, rows(dlogits), call);
+    const at::Tensor dnormed = reduce_tokens(din, call, card_.name).view(x.sizes());
     norm_.input_gradient(dx, dnormed, x, saved.get("statistics"), call);
     gradients.add(reads_, dx);
     saved.put("dlogits", dlogits);
@@ -125,7 +151,7 @@ class HeadBlock final : public Block {
   }
 
   void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {
-    head_.weight_gradient(into, rows(saved.take("normed")), rows(saved.take("dlogits")), call);
+    head_.weight_gradient(into, saved.take("in"), rows(saved.take("dlogits")), call);
     norm_.weight_gradient(into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
   }
 

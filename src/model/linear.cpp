@@ -5,6 +5,7 @@
 #include "kernels/aten.h"
 #include "kernels/gemm.h"
 #include "kernels/low_precision.h"
+#include "mesh/box.h"
 
 namespace cairn::model {
 namespace {
@@ -16,10 +17,19 @@ at::Tensor narrowed(const at::Tensor& x, const Linear::LowRank& one, const Call&
   return h;
 }
 
+// The outputs that an adapter adds to.
+mesh::Interval outputs_of(const Linear& linear, const Linear::LowRank& one, const Call& call) {
+  int64_t begin = 0;
+  for (int32_t i = 0; i < one.place; ++i) begin += call.weights.get({linear.weight.first + i}).size(0);
+  return {begin, begin + call.weights.get(one.b).size(0)};
+}
+
+at::Tensor outputs(const at::Tensor& y, const mesh::Interval& of) { return y.narrow(1, of.begin, of.length()); }
+
 // The gradient of that: scale dy b [rows, rank].
-at::Tensor narrowed_gradient(const at::Tensor& dy, const Linear::LowRank& one, const Call& call) {
+at::Tensor narrowed_gradient(const Linear& linear, const at::Tensor& dy, const Linear::LowRank& one, const Call& call) {
   const at::Tensor b = call.weights.get(one.b), dh = at::empty({dy.size(0), b.size(1)}, dy.options());
-  kernels::linear_input(dh, dy.narrow(1, one.begin, one.out), b);
+  kernels::linear_input(dh, outputs(dy, outputs_of(linear, one, call)), b);
   return dh.mul_(one.scale);
 }
 
@@ -28,26 +38,42 @@ at::Tensor narrowed_gradient(const at::Tensor& dy, const Linear::LowRank& one, c
 // A weight stored [in, out] is the matrix of the input gradient of a layer that runs the other way: the same three products serve.
 
 void Linear::forward(const at::Tensor& y, const at::Tensor& x, const Call& call) const {
+  product(y, x, call);
+  add_bias(y, call);
+}
+
+void Linear::product(const at::Tensor& y, const at::Tensor& x, const Call& call) const {
   const at::Tensor w = call.weights.get(weight);
   by_input ? kernels::linear_input(y, x, w) : kernels::linear(y, x, w);
-  if (bias) y.add_(call.weights.get(*bias));
   for (const LowRank& one : low_rank)
-    y.narrow(1, one.begin, one.out).addmm_(narrowed(x, one, call), call.weights.get(one.b).t(), 1, one.scale);
+    outputs(y, outputs_of(*this, one, call)).addmm_(narrowed(x, one, call), call.weights.get(one.b).t(), 1, one.scale);
+}
+
+void Linear::add_bias(const at::Tensor& y, const Call& call) const {
+  if (bias) y.add_(call.weights.get(*bias));
 }
 
 void Linear::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const Call& call) const {
   const at::Tensor w = call.weights.get(weight);
   by_input ? kernels::linear(dx, dy, w) : kernels::linear_input(dx, dy, w);
   for (const LowRank& one : low_rank)
-    kernels::linear_input(dx, narrowed_gradient(dy, one, call), call.weights.get(one.a), /*accumulate=*/true);
+    kernels::linear_input(dx, narrowed_gradient(*this, dy, one, call), call.weights.get(one.a), /*accumulate=*/true);
 }
 
 void Linear::weight_gradient(mesh::Gradients& into, const at::Tensor& x, const at::Tensor& dy, const Call& call) const {
-  for (const LowRank& one : low_rank) {
-    into.outer(one.b, narrowed(x, one, call).mul_(one.scale), dy.narrow(1, one.begin, one.out));
-    into.outer(one.a, x, narrowed_gradient(dy, one, call));
-  }
+  product_gradient(into, x, dy, call);
+  bias_gradient(into, dy);
+}
+
+void Linear::bias_gradient(mesh::Gradients& into, const at::Tensor& dy) const {
   if (bias) into.add(*bias, kernels::is_low(dy) ? dy.sum({0}, /*keepdim=*/false, at::kFloat) : dy.sum(0));
+}
+
+void Linear::product_gradient(mesh::Gradients& into, const at::Tensor& x, const at::Tensor& dy, const Call& call) const {
+  for (const LowRank& one : low_rank) {
+    into.outer(one.b, narrowed(x, one, call).mul_(one.scale), outputs(dy, outputs_of(*this, one, call)));
+    into.outer(one.a, x, narrowed_gradient(*this, dy, one, call));
+  }
   by_input ? into.outer(weight, dy, x) : into.outer(weight, x, dy);
 }
 
@@ -56,10 +82,14 @@ at::Tensor Linear::plain(const at::Tensor& x, const Call& call) const {
   at::Tensor sum = bias ? y + call.weights.get(*bias) : y;
   for (const LowRank& one : low_rank) {
     const at::Tensor added = at::matmul(at::matmul(x, call.weights.get(one.a).t()), call.weights.get(one.b).t()) * one.scale;
-    sum = sum + at::constant_pad_nd(added, {one.begin, sum.size(-1) - one.begin - one.out});
+    const mesh::Interval of = outputs_of(*this, one, call);
+    sum = sum + at::constant_pad_nd(added, {of.begin, sum.size(-1) - of.end});
   }
   return sum;
 }
+
+int64_t Linear::in_width(const Call& call) const { return call.weights.get(weight).size(by_input ? 0 : 1); }
+int64_t Linear::out_width(const Call& call) const { return call.weights.get(weight).size(by_input ? 1 : 0); }
 
 std::vector<mesh::ParamId> Linear::parameters() const {
   std::vector<mesh::ParamId> all{weight};

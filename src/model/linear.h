@@ -12,10 +12,10 @@ namespace cairn::model {
 // parameter or neighbours that are multiplied as one matrix, stored [out, in] or [in, out], with or without adapters. Rows of x and y may
 // lie apart.
 struct Linear {
-  // What an adapter adds to outputs begin .. begin + out - 1: scale (x a^T) b^T.
+  // What an adapter adds to the outputs of one of the neighbours: scale (x a^T) b^T.
   struct LowRank {
     mesh::ParamId a = {}, b = {};  // [rank, in], [out, rank]
-    int64_t begin = 0, out = 0;
+    int32_t place = 0;             // of the matrix it is for, among the neighbours
     double scale = 1;
   };
 
@@ -25,11 +25,19 @@ struct Linear {
   std::vector<LowRank> low_rank = {};
 
   void forward(const at::Tensor& y /*[rows, out], overwritten*/, const at::Tensor& x /*[rows, in]*/, const Call& call) const;
+  // The same in two parts, for a layer whose inputs are shared out: products are summed over the ranks, the bias is added once.
+  void product(const at::Tensor& y, const at::Tensor& x, const Call& call) const;
+  void add_bias(const at::Tensor& y, const Call& call) const;
   void input_gradient(const at::Tensor& dx /*overwritten*/, const at::Tensor& dy, const Call& call) const;
   void weight_gradient(mesh::Gradients& into, const at::Tensor& x, const at::Tensor& dy, const Call& call) const;
+  void product_gradient(mesh::Gradients& into, const at::Tensor& x, const at::Tensor& dy, const Call& call) const;
+  void bias_gradient(mesh::Gradients& into, const at::Tensor& dy) const;
   // x [..., in]; differentiable.
   at::Tensor plain(const at::Tensor& x, const Call& call) const;
   std::vector<mesh::ParamId> parameters() const;
+  // Widths of what is here of the weight.
+  int64_t in_width(const Call& call) const;
+  int64_t out_width(const Call& call) const;
 };
 
 }  // namespace cairn::model

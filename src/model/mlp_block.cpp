@@ -8,6 +8,7 @@
 #include "model/decoder_blocks.h"
 #include "model/plain_ops.h"
 #include "model/rows.h"
+#include "model/stream.h"
 
 namespace cairn::model {
 namespace {
@@ -46,50 +47,54 @@ class MlpBlock final : public Block {
   const Card& card() const override { return card_; }
 
   void forward(Values& values, Saved* keep, const Call& call) const override {
-    const at::Tensor x = values.get(reads_);  // [batch, length, embed]
-    const int64_t tokens = x.numel() / shape_.embed;
+    const at::Tensor x = values.get(reads_);  // the stream
     const Norm::Result normed = parts_.norm.forward(x, call);
-    const at::Tensor up = at::empty({tokens, parts_.gated ? 2 * shape_.mlp : shape_.mlp}, x.options());
-    parts_.up.forward(up, rows(normed.y), call);
-    const at::Tensor active = parts_.gated ? at::empty({tokens, shape_.mlp}, x.options()) : at::gelu(up, "tanh");
+    const at::Tensor in = gather_tokens(rows(normed.y), extent(x, call), call, card_.name);
+    const at::Tensor up = at::empty({in.size(0), parts_.up.out_width(call)}, x.options());
+    parts_.up.forward(up, in, call);
+    const at::Tensor active = parts_.gated ? at::empty({in.size(0), up.size(1) / 2}, x.options()) : at::gelu(up, "tanh");
     if (parts_.gated) kernels::swiglu(active, up);
-    const at::Tensor y = at::empty_like(x);
-    parts_.down.forward(rows(y), active, call);
+    const at::Tensor terms = at::empty({in.size(0), shape_.embed}, x.options());
+    parts_.down.product(terms, active, call);
+    const at::Tensor y = reduce_tokens(terms, call, card_.name).view(x.sizes());
+    parts_.down.add_bias(rows(y), call);
     y.add_(x);
     values.put(writes_, y);
     if (!keep) return;
     keep->put("x", x);
-    keep->put("normed", normed.y);
+    keep->put("in", in);
     keep->put("statistics", normed.statistics);
     keep->put("up", up);
   }
 
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
-    const at::Tensor dy = gradients.take(writes_);
-    const at::Tensor up = saved.take("up");
+    const at::Tensor dy = gradients.take(writes_), up = saved.take("up");
+    const at::Tensor dout = gather_tokens(rows(dy), extent(dy, call), call, card_.name);
     // Each buffer serves twice: `active` first holds its own gradient, `up` becomes its gradient.
-    at::Tensor active = at::empty({up.size(0), shape_.mlp}, dy.options()), dup = up;
-    parts_.down.input_gradient(active, rows(dy), call);
+    at::Tensor active = at::empty({up.size(0), parts_.gated ? up.size(1) / 2 : up.size(1)}, dy.options()), dup = up;
+    parts_.down.input_gradient(active, dout, call);
     if (parts_.gated) {
       kernels::swiglu_backward(up, active, up, &active);
     } else {
       dup = at::gelu_backward(active, up, "tanh");
       active = at::gelu(up, "tanh");
     }
-    const at::Tensor dnormed = at::empty_like(dy), dx = at::empty_like(dy);
-    parts_.up.input_gradient(rows(dnormed), dup, call);
+    const at::Tensor din = at::empty_like(dout), dx = at::empty_like(dy);
+    parts_.up.input_gradient(din, dup, call);
+    const at::Tensor dnormed = reduce_tokens(din, call, card_.name).view(dy.sizes());
     parts_.norm.input_gradient(dx, dnormed, saved.get("x"), saved.get("statistics"), call, &dy);
     gradients.add(reads_, dx);
     saved.put("dy", dy);
+    saved.put("dout", dout);
     saved.put("active", active);
     saved.put("dup", dup);
     saved.put("dnormed", dnormed);
   }
 
   void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {
-    const at::Tensor dy = rows(saved.take("dy"));
-    parts_.down.weight_gradient(into, saved.take("active"), dy, call);
-    parts_.up.weight_gradient(into, rows(saved.take("normed")), saved.take("dup"), call);
+    parts_.down.product_gradient(into, saved.take("active"), saved.take("dout"), call);
+    parts_.down.bias_gradient(into, rows(saved.take("dy")));
+    parts_.up.weight_gradient(into, saved.take("in"), saved.take("dup"), call);
     parts_.norm.weight_gradient(into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
   }
 

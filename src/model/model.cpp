@@ -30,31 +30,33 @@ std::vector<int32_t> Model::uses() const {
   return uses;
 }
 
-void materialise(const Model& model, const at::Tensor& flat, const base::Random& random) {
-  const mesh::FlatLayout layout = model.layout();
-  CAIRN_CHECK(flat.numel() == layout.elements, "a buffer of {} elements for {} parameters", flat.numel(), layout.elements);
-  const base::Random start = random.for_purpose("init");
-  for (size_t i = 0; i < layout.pieces.size(); ++i) {
-    const Parameter& p = model.parameters()[i];
-    const at::Tensor piece = flat.narrow(0, layout.pieces[i].offset, layout.pieces[i].elements);
-    switch (p.start) {
-      case Parameter::Start::ones:
-        piece.fill_(1);
-        break;
-      case Parameter::Start::zeros:
-        piece.zero_();
-        break;
-      case Parameter::Start::normal: {
-        if (piece.is_cpu() && piece.scalar_type() == at::kFloat) {
-          kernels::fill_normal(piece, start.for_name(p.name), 0, p.deviation);
-        } else {  // made on the host in fp32, so that every device and precision starts from the same values
-          const at::Tensor host = at::empty({piece.numel()}, at::kFloat);
-          kernels::fill_normal(host, start.for_name(p.name), 0, p.deviation);
-          piece.copy_(host);
-        }
+void start_values(const Parameter& p, const at::Tensor& flat, const base::Random& random) {
+  CAIRN_CHECK(flat.numel() == p.elements(), "a buffer of {} elements for {} of {}", flat.numel(), p.name, p.elements());
+  switch (p.start) {
+    case Parameter::Start::ones:
+      flat.fill_(1);
+      break;
+    case Parameter::Start::zeros:
+      flat.zero_();
+      break;
+    case Parameter::Start::normal: {
+      const base::Random start = random.for_purpose("init").for_name(p.name);
+      if (flat.is_cpu() && flat.scalar_type() == at::kFloat) {
+        kernels::fill_normal(flat, start, 0, p.deviation);
+      } else {  // made on the host in fp32, so that every device and precision starts from the same values
+        const at::Tensor host = at::empty({flat.numel()}, at::kFloat);
+        kernels::fill_normal(host, start, 0, p.deviation);
+        flat.copy_(host);
       }
     }
   }
+}
+
+void materialise(const Model& model, const at::Tensor& flat, const base::Random& random) {
+  const mesh::FlatLayout layout = model.layout();
+  CAIRN_CHECK(flat.numel() == layout.elements, "a buffer of {} elements for {} parameters", flat.numel(), layout.elements);
+  for (size_t i = 0; i < layout.pieces.size(); ++i)
+    start_values(model.parameters()[i], flat.narrow(0, layout.pieces[i].offset, layout.pieces[i].elements), random);
 }
 
 }  // namespace cairn::model

@@ -43,15 +43,24 @@ class Model {
 // Weights that lie in one flat buffer, as Model::layout() says. The ordinary case.
 class FlatWeights final : public Weights {
  public:
-  FlatWeights(mesh::FlatLayout layout, at::Tensor flat) : layout_(std::move(layout)), flat_(std::move(flat)) {}
+  // `placements`: by place in the model; empty: every parameter is here whole.
+  FlatWeights(mesh::FlatLayout layout, at::Tensor flat, std::vector<mesh::Placement> placements = {})
+      : layout_(std::move(layout)), flat_(std::move(flat)), placements_(std::move(placements)) {}
   at::Tensor get(mesh::ParamId id) const override { return layout_.view(flat_, id); }
+  const mesh::Placement& placement(mesh::ParamId id) const override {
+    return placements_.empty() ? Weights::placement(id) : placements_[static_cast<size_t>(id.first)];
+  }
   const at::Tensor& flat() const { return flat_; }
   const mesh::FlatLayout& layout() const { return layout_; }
 
  private:
   mesh::FlatLayout layout_;
   at::Tensor flat_;
+  std::vector<mesh::Placement> placements_;
 };
+
+// Starting values of one parameter, all of it, into a flat buffer on any device.
+void start_values(const Parameter& parameter, const at::Tensor& flat, const base::Random& random);
 
 // Starting values into a flat buffer on any device: each element is a function of seed, parameter name and index in the parameter.
 void materialise(const Model& model, const at::Tensor& flat, const base::Random& random);

@@ -2,6 +2,7 @@
 
 #include "kernels/aten.h"
 #include "kernels/cross_entropy.h"
+#include "model/row_losses.h"
 
 namespace cairn::model {
 namespace {
@@ -13,12 +14,12 @@ class CrossEntropy final : public Objective {
 
   Separates separates() const override { return over_; }
 
-  Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double weight) const override {
+  Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double weight, const mesh::Axes& axes) const override {
     const at::Tensor logits = outputs.get("logits");
     const at::Tensor rows = logits.view({-1, logits.size(-1)});
     const at::Tensor targets = batch.field(field_).reshape({-1});
     const auto precise = rows.options().dtype(rows.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-    const at::Tensor loss = at::empty({rows.size(0)}, precise), lse = at::empty({rows.size(0)}, precise);
+    at::Tensor loss;
     const int64_t samples = batch.samples();
     const at::Tensor counted = targets.ne(kernels::kIgnoreTarget);
     at::Tensor by_sample_weight;  // [samples, 1], undefined: all 1
@@ -26,10 +27,17 @@ class CrossEntropy final : public Objective {
     if (gradients) {
       at::Tensor scale = at::full({1}, weight, precise);
       if (by_sample_weight.defined()) scale = (by_sample_weight * weight).expand({samples, rows.size(0) / samples}).reshape({-1});
-      kernels::cross_entropy_and_gradient(loss, lse, rows, targets, scale);
+      if (is_shared_out(outputs.value("logits"), axes)) {
+        const RowLosses found = row_losses(outputs.value("logits"), targets, axes);
+        loss = found.loss;
+        if (rows.size(1) > 0) kernels::cross_entropy_backward(rows, found.lse, found.targets, scale);
+      } else {
+        loss = at::empty({rows.size(0)}, precise);
+        kernels::cross_entropy_and_gradient(loss, at::empty_like(loss), rows, targets, scale);
+      }
       gradients->add("logits", logits);
     } else {
-      kernels::cross_entropy(loss, lse, rows, targets);
+      loss = row_losses(outputs.value("logits"), targets, axes).loss;
     }
     at::Tensor table = loss.view({samples, -1});
     if (by_sample_weight.defined()) table = table * by_sample_weight;

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "mesh/axes.h"
 #include "mesh/batch.h"
 #include "model/values.h"
 
@@ -31,7 +32,7 @@ class Objective {
   virtual std::vector<std::string> measures() const { return {}; }
   // Where `gradients` is given, puts there the gradient of weight * sum with respect to each output it read, and may overwrite
   // the outputs in doing so.
-  virtual Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double weight) const = 0;
+  virtual Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double weight, const mesh::Axes& axes) const = 0;
 };
 
 // Next-token cross entropy: value "logits" [batch, length, vocab] against field "targets" [batch, length].

@@ -14,12 +14,14 @@ struct Parameter {
 
   std::string name;  // "model.layers.0.self_attn.q_proj.weight"
   std::vector<int64_t> shape;
-  std::vector<std::string> axes = {};  // logical axis per dim: vocab, embed, heads, kv_heads, mlp, expert
+  std::vector<std::string> axes = {};  // logical axis per dim: vocab, embed, heads, kv_heads, qkv (those three, stacked), mlp, expert
   Role role = Role::weight;
   Start start = Start::normal;
   double deviation = 0.02;         // of a normal start
   mesh::Placement placement = {};  // filled in by the plan
   int32_t uses = 1;                // blocks that contribute to its gradient in one pass
+  int64_t head_width = 1;          // indices per head, along an axis of heads
+  int64_t queries_per_key = 1;     // query heads that share a key head, likewise
 
   int64_t elements() const {
     int64_t n = 1;

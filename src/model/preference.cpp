@@ -5,33 +5,26 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/cross_entropy.h"
+#include "model/row_losses.h"
 
 namespace cairn::model {
 namespace {
 
-// Cross entropies of all rows against their targets, and what a gradient needs of them.
-struct RowLosses {
-  at::Tensor rows, targets, lse;
-  at::Tensor by_answer;  // double [answers]: summed over the tokens of each
-};
-
-RowLosses row_losses(const at::Tensor& logits, const mesh::Batch& batch) {
-  const at::Tensor rows = logits.view({-1, logits.size(-1)}), targets = batch.field("targets").reshape({-1});
-  const auto precise = rows.options().dtype(rows.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-  const at::Tensor loss = at::empty({rows.size(0)}, precise), lse = at::empty({rows.size(0)}, precise);
-  kernels::cross_entropy(loss, lse, rows, targets);
-  return {rows, targets, lse, loss.view({logits.size(0), -1}).sum(1, /*keepdim=*/false, at::kDouble)};
+// Double [answers]: the losses of the tokens of each answer, summed.
+at::Tensor by_answer(const RowLosses& losses, const at::Tensor& logits) {
+  return losses.loss.view({logits.size(0), -1}).sum(1, /*keepdim=*/false, at::kDouble);
 }
 
 class AnswerLosses final : public Objective {
  public:
   Separates separates() const override { return Separates::samples; }
 
-  Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double /*weight*/) const override {
+  Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double /*weight*/, const mesh::Axes& axes) const override {
     CAIRN_CHECK(!gradients, "the losses of {} answers have no gradient here", batch.samples());
-    const RowLosses losses = row_losses(outputs.get("logits"), batch);
-    return {
-        .sum = losses.by_answer.sum(), .count = at::full({}, batch.samples(), losses.targets.options()), .per_sample = losses.by_answer};
+    const at::Tensor logits = outputs.get("logits");
+    const RowLosses losses = row_losses(outputs.value("logits"), batch.field("targets").reshape({-1}), axes);
+    const at::Tensor answers = by_answer(losses, logits);
+    return {.sum = answers.sum(), .count = at::full({}, batch.samples(), losses.targets.options()), .per_sample = answers};
   }
 };
 
@@ -42,11 +35,11 @@ class Preference final : public Objective {
   Separates separates() const override { return Separates::samples; }
   std::vector<std::string> measures() const override { return {"reward_chosen", "reward_rejected", "reward_margin", "reward_accuracy"}; }
 
-  Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double weight) const override {
+  Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double weight, const mesh::Axes& axes) const override {
     const at::Tensor logits = outputs.get("logits");
-    const RowLosses losses = row_losses(logits, batch);
+    const RowLosses losses = row_losses(outputs.value("logits"), batch.field("targets").reshape({-1}), axes);
     const int64_t pairs = batch.samples();
-    const at::Tensor rewards = -beta_ * (losses.by_answer - batch.field("reference")).view({pairs, 2});
+    const at::Tensor rewards = -beta_ * (by_answer(losses, logits) - batch.field("reference")).view({pairs, 2});
     const at::Tensor margin = rewards.select(1, 0) - rewards.select(1, 1);
     at::Tensor per_pair = -(1 - smoothing_) * at::log_sigmoid(margin) - smoothing_ * at::log_sigmoid(-margin);
     if (batch.weights.defined()) per_pair = per_pair * batch.weights.to(at::kDouble);

@@ -20,12 +20,14 @@ void Values::add(const std::string& name, at::Tensor gradient) {
   }
 }
 
-const at::Tensor& Values::get(const std::string& name) {
+const Value& Values::value(const std::string& name) {
   const auto found = values_.find(name);
   CAIRN_CHECK(found != values_.end(), "value \"{}\" is read before it is written", name);
   found->second.ready.wait();
-  return found->second.tensor;
+  return found->second;
 }
+
+const at::Tensor& Values::get(const std::string& name) { return value(name).tensor; }
 
 at::Tensor Values::take(const std::string& name) {
   at::Tensor tensor = get(name);

@@ -29,6 +29,7 @@ class Values {
   bool has(const std::string& name) const { return values_.count(name) != 0; }
   // The tensor, once what produces it is done.
   const at::Tensor& get(const std::string& name);
+  const Value& value(const std::string& name);
   // Likewise, and forgets it.
   at::Tensor take(const std::string& name);
   void drop(const std::string& name) { values_.erase(name); }

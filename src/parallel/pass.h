@@ -5,6 +5,7 @@
 #include "mesh/gradients.h"
 #include "model/call.h"
 #include "model/objective.h"
+#include "parallel/plan.h"
 
 namespace cairn::base {
 class MemoryTags;
@@ -27,12 +28,19 @@ struct Pass {
   mesh::Gradients* into = nullptr;  // null: losses only
   double weight = 1;                // of the summed loss
   base::Random random = {};
-  base::Trace* trace = nullptr;        // null: not traced
-  base::MemoryTags* memory = nullptr;  // where saved activations are booked; null: nowhere
+  base::Trace* trace = nullptr;                  // null: not traced
+  base::MemoryTags* memory = nullptr;            // where saved activations are booked; null: nowhere
+  ContextRule context = {};                      // where ranks along cp share the sequences out
+  const std::vector<bool>* recompute = nullptr;  // which blocks compute their inside again for their gradients; null: none
+  bool recompute_stage = false;                  // the whole run of blocks is computed again
+  std::vector<std::string> outputs = {};         // values that blocks outside of this run read
 };
 
 // Forward through all blocks in order, the objective, and, where gradients are asked for, both gradients of each block in reverse.
 // A value is dropped after its last reader. Starts no communication of its own and never waits for the device.
 model::Losses execute(const Pass& pass);
+
+// Of a pass that found none: where it has no samples, or another rank has the last blocks.
+model::Losses no_losses(const Pass& pass);
 
 }  // namespace cairn::parallel

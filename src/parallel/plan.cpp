@@ -10,6 +10,10 @@ std::string to_json(const Plan& plan) {
   for (const auto& [name, placement] : plan.placements) placements[name] = mesh::to_string(placement);
   base::OrderedJson json = {{"mesh", axes},      {"ranks", plan.mesh.ranks},        {"placements", placements},
                             {"sync", plan.sync}, {"micro_batch", plan.micro_batch}, {"precision", plan.precision}};
+  if (plan.zero > 0) json["zero"] = plan.zero;
+  if (plan.mesh.extent("cp") > 1) json["context"] = {{"form", plan.context.form}, {"balanced", plan.context.balanced}};
+  if (!plan.stage_blocks.empty())
+    json["pipeline"] = {{"schedule", plan.schedule}, {"stage_blocks", plan.stage_blocks}, {"rank_of_stage", plan.rank_of_stage}};
   return base::pretty(json) + "\n";
 }
 

@@ -2,11 +2,19 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "mesh/mesh.h"
 #include "mesh/placement.h"
 
 namespace cairn::parallel {
+
+// How ranks along cp share sequences out (context_batch.h) and see each other's keys (model/context_attention.h).
+struct ContextRule {
+  std::string form = "ring";
+  bool balanced = true;
+  bool operator==(const ContextRule&) const = default;
+};
 
 // How a run is laid out over machines: what people write, planners search, the trainer executes and the simulator costs. A value;
 // saved with every run.
@@ -15,6 +23,12 @@ struct Plan {
   std::map<std::string, mesh::Placement> placements;  // by parameter name; replicated where absent
   std::map<std::string, std::string> sync;            // rule by replicating axis
   int64_t micro_batch = 1;                            // samples of one pass on one rank
+  int64_t micro_batches = 0;                          // passes of a step on every rank; 0: as micro_batch makes it
+  std::vector<int64_t> stage_blocks = {};             // how many blocks each stage of the pipeline runs; empty: one stage has them all
+  std::vector<int> rank_of_stage = {};                // which rank along pp runs each stage
+  std::string schedule = {};                          // of the pipeline
+  ContextRule context = {};                           // along cp
+  int zero = 0;                                       // what ranks along shard and cp share out: 1 optimizer state, 2 gradients too, 3 all
   std::string precision = "fp32";
 
   bool operator==(const Plan&) const = default;

@@ -75,23 +75,30 @@ const std::string& Opened::text(const std::string& file) const {
 }
 
 void Opened::load_into(const std::string& section_name, const mesh::NamedTensors& into) const {
+  std::vector<Wanted> wanted;
+  for (const auto& [name, tensor] : into)
+    wanted.push_back({name, tensor.sizes().vec(), tensor.scalar_type(), [to = tensor](const at::Tensor& whole) { to.copy_(whole); }});
+  load(section_name, wanted);
+}
+
+void Opened::load(const std::string& section_name, const std::vector<Wanted>& wanted) const {
   const Safetensors& saved = section(section_name);
   std::unordered_map<std::string, const TensorEntry*> unread;
   for (const TensorEntry& entry : saved.entries()) unread.emplace(entry.name, &entry);
-  std::vector<std::pair<const TensorEntry*, at::Tensor>> copies;
+  std::vector<std::pair<const TensorEntry*, const Wanted*>> copies;
   std::vector<std::string> missing, unlike, unexpected;
-  for (const auto& [name, tensor] : into) {
-    const auto found = unread.find(name);
+  for (const Wanted& one : wanted) {
+    const auto found = unread.find(one.name);
     if (found == unread.end()) {
-      missing.push_back(name);
+      missing.push_back(one.name);
       continue;
     }
     const TensorEntry& entry = *found->second;
-    if (scalar_type(entry.dtype) != tensor.scalar_type() || entry.shape != tensor.sizes()) {
-      unlike.push_back(fmt::format("{} is {} there, {} here", name, described(entry.dtype, entry.shape),
-                                   described(dtype_of(tensor.scalar_type()), tensor.sizes())));
+    if (scalar_type(entry.dtype) != one.dtype || entry.shape != one.shape) {
+      unlike.push_back(
+          fmt::format("{} is {} there, {} here", one.name, described(entry.dtype, entry.shape), described(dtype_of(one.dtype), one.shape)));
     }
-    copies.emplace_back(&entry, tensor);
+    copies.emplace_back(&entry, &one);
     unread.erase(found);
   }
   for (const TensorEntry& entry : saved.entries()) {
@@ -102,7 +109,8 @@ void Opened::load_into(const std::string& section_name, const mesh::NamedTensors
     base::fail_input("{}: does not fit what it is loaded into{}", saved.path(), trouble);
   }
   const at::NoGradGuard no_grad;
-  for (auto& [entry, tensor] : copies) tensor.copy_(saved.view(*entry));
+  for (const auto& [entry, one] : copies)
+    if (one->take) one->take(saved.view(*entry));
 }
 
 namespace {

@@ -1,6 +1,7 @@
 // A consistent saved state, keyed by logical ids: a Hugging Face directory with the training state beside it.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -38,6 +39,14 @@ struct Keep {
 // earlier crashes left. A full disk throws Error::Kind::disk naming path, needed and free bytes, and leaves everything as it was.
 std::string save(const std::string& run_dir, const Contents& contents, const Keep& keep, const base::Disk& disk);
 
+// A tensor that a section must have, and what happens with it; empty: nothing.
+struct Wanted {
+  std::string name;
+  std::vector<int64_t> shape;
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  std::function<void(const at::Tensor& whole)> take = {};  // for reading only
+};
+
 // A snapshot opened for reading. Every file was found whole: size and checksum are those of the manifest.
 class Opened {
  public:
@@ -51,6 +60,8 @@ class Opened {
   // Copies the section's tensors into these, by name, to whatever device they are on. Throws bad_input, before it has written
   // anything, if a name is missing or unexpected, or a shape or dtype differs: the message names them.
   void load_into(const std::string& section, const mesh::NamedTensors& into) const;
+  // The same for whoever needs parts of the tensors.
+  void load(const std::string& section, const std::vector<Wanted>& wanted) const;
 
   const std::map<std::string, std::string>& texts() const { return texts_; }
   const std::string& text(const std::string& file) const;  // bad_input where there is none

@@ -1,5 +1,6 @@
 #include "train/build.h"
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
@@ -14,13 +15,14 @@
 #include "data/tokenize_progress.h"
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
-#include "mesh/chosen_gradients.h"
 #include "model/trainable.h"
 #include "optim/rounding_optimizer.h"
+#include "parallel/recompute.h"
 #include "train/dpo.h"
 #include "train/model_from.h"
 #include "train/reference.h"
 #include "train/restore.h"
+#include "train/whole_state.h"
 
 namespace cairn::train {
 namespace {
@@ -44,40 +46,61 @@ data::Opened open_data(comm::World& world, const Settings& settings, const Start
   return opened;
 }
 
-// Buffers for parameters and gradients, one flat piece each; gradients come from the group that will reduce them.
-void place(Engine& engine, comm::Group& replicas, const at::Device& device, const std::vector<bool>& trained, const TrainOptions& train) {
-  const mesh::FlatLayout whole = engine.model->layout(), layout = mesh::chosen_layout(whole, trained);
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
-  const auto low = options.dtype(at::kBFloat16);
-  engine.weights = std::make_unique<model::FlatWeights>(whole, at::empty({whole.elements}, train.parameters == "bf16" ? low : options));
-  if (train.precision == "bf16" && train.parameters == "fp32")
-    engine.lowered = std::make_unique<model::FlatWeights>(whole, at::empty({whole.elements}, low));
-  at::Tensor gradients;
-  if (device.is_cpu()) {
-    engine.gradient_memory = replicas.allocate(layout.elements * static_cast<int64_t>(sizeof(float)));
-    gradients = at::from_blob(engine.gradient_memory.get(), {layout.elements}, options);
-  } else {
-    gradients = at::empty({layout.elements}, options);
+// What an update must be handed, asked of the rule itself over a parameter without values.
+optim::Optimizer::Unit unit_of(const optim::OptimOptions& options) {
+  const at::Tensor nowhere = at::empty({1, 1}, at::TensorOptions().dtype(at::kFloat).device(at::kMeta));
+  return optim::make_optimizer(options, {{"parameter", nowhere, nowhere, true, true}})->unit();
+}
+
+// Parameters and gradients as the plan lays them out.
+void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
+  const Settings& s = job.settings;
+  Engine& engine = job.engine;
+  parallel::place(job.plan, *engine.model, s.layout.pipeline, job.data.length);
+  const auto unit = unit_of(s.optim);
+  const bool matrices = unit != optim::Optimizer::Unit::elements, some = std::find(trained.begin(), trained.end(), false) != trained.end();
+  if (matrices && job.plan.mesh.extent("tp") > 1)
+    base::fail_input("optim.kind = {}: works on whole matrices, which mesh.tp = {} splits: use adamw or sgd, or mesh.tp = 1", s.optim.kind,
+                     job.plan.mesh.extent("tp"));
+  if (some && job.plan.zero > 0)
+    base::fail_input(
+        "memory.zero = {}: only some parameters are trained (adapters, model.train), and their state is small: leave "
+        "memory.zero and mesh.shard out",
+        job.plan.zero);
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(job.device), low = options.dtype(at::kBFloat16);
+  const auto least = static_cast<int64_t>(s.sync.bucket_mib * (1 << 20)) / 4;
+  engine.store = std::make_unique<parallel::Store>(parallel::Store::Parts{.world = world,
+                                                                          .model = *engine.model,
+                                                                          .plan = job.plan,
+                                                                          .trained = trained,
+                                                                          .kept = s.train.parameters == "bf16" ? low : options,
+                                                                          .read = s.train.precision == "bf16" ? low : options,
+                                                                          .whole_parameters = matrices,
+                                                                          .unit_elements_least = least,
+                                                                          .accumulate_whole = s.layout.memory.accumulate_unsharded});
+  job.assembly = std::make_unique<parallel::Assembly>(parallel::Assembly::Parts{
+      .world = world, .model = *engine.model, .plan = job.plan, .whole_parameters = matrices, .unit_elements_least = least});
+  for (const parallel::KeptPiece& piece : engine.store->kept()) {
+    if (!piece.gradient.defined()) continue;
+    engine.kept_views.push_back({piece.name, piece.value});
+    engine.gradient_views.push_back({piece.name, piece.gradient});
   }
-  std::vector<int32_t> uses;
-  engine.parameter_views = whole.views(engine.weights->flat());
-  for (size_t i = 0; i < trained.size(); ++i) {
-    if (!trained[i]) continue;
-    uses.push_back(engine.model->uses()[i]);
-    engine.trained_views.push_back(engine.parameter_views[i]);
-  }
-  engine.gradients = std::make_unique<mesh::FlatGradients>(layout, gradients, uses);
-  if (layout.pieces.size() < whole.pieces.size()) engine.chosen = mesh::make_chosen_gradients(whole, trained, *engine.gradients);
   engine.buffers = engine.model->make_buffers(options);
-  engine.gradient_views = layout.views(gradients);
+  const parallel::RecomputeOptions& again = s.layout.recompute;
+  if (again.mode == "budget" && again.budget_mib == 0)
+    base::fail_input("recompute.mode = budget needs recompute.budget_mib: what one micro-batch may keep");
+  engine.recompute_stage = again.mode == "stage";
+  if (again.mode != "none" && again.mode != "stage")
+    engine.recompute = parallel::recomputed_blocks(
+        {again.mode, again.modules, again.every, static_cast<int64_t>(again.budget_mib * (1 << 20))}, *engine.model,
+        job.plan.micro_batch * std::max<int64_t>(1, job.data.length), s.train.precision == "bf16" ? 2 : 4);
 }
 
 // Books what stays for the whole run, from the tensors themselves.
 void book(Job& job) {
   const auto add = [&](base::MemoryUse use, int64_t bytes) { job.booked.emplace_back(*job.memory, use, bytes); };
-  add(base::MemoryUse::parameters, static_cast<int64_t>(job.engine.weights->flat().nbytes()));
-  if (job.engine.lowered) add(base::MemoryUse::parameters, static_cast<int64_t>(job.engine.lowered->flat().nbytes()));
-  add(base::MemoryUse::gradients, static_cast<int64_t>(job.engine.gradients->flat().nbytes()));
+  add(base::MemoryUse::parameters, job.engine.store->parameter_bytes());
+  add(base::MemoryUse::gradients, job.engine.store->gradient_bytes());
   int64_t optimizer = 0;
   for (const mesh::NamedTensor& state : job.engine.optimizer->state()) optimizer += static_cast<int64_t>(state.tensor.nbytes());
   add(base::MemoryUse::optimizer, optimizer);
@@ -85,30 +108,36 @@ void book(Job& job) {
 
 std::vector<optim::Piece> pieces_of(const Engine& engine) {
   std::vector<optim::Piece> pieces;
-  size_t next = 0;  // the trained ones lie in the model's order
-  for (const model::Parameter& parameter : engine.model->parameters()) {
-    if (next == engine.trained_views.size() || engine.trained_views[next].name != parameter.name) continue;
-    pieces.push_back(make_piece(parameter, engine.trained_views[next].tensor, engine.gradient_views[next].tensor));
-    ++next;
-  }
+  for (const parallel::KeptPiece& piece : engine.store->kept())
+    if (piece.gradient.defined()) pieces.push_back(make_piece(engine.model->parameters()[piece.parameter], piece.value, piece.gradient));
   return pieces;
 }
 
 // Where training begins: new values, or those of model.from.
 void start_weights(Job& job, const std::optional<snapshot::Pretrained>& pretrained, comm::World& world) {
-  model::materialise(*job.engine.model, job.engine.weights->flat(), base::Random(static_cast<uint64_t>(job.settings.train.seed)));
+  for (const StateTensor& one : parameter_state(job)) {
+    if (!one.mine.defined()) continue;
+    if (one.mine.sizes().vec() == one.shape) {
+      start_values(job, one.parameter, one.mine);
+    } else {  // one parameter at a time
+      const at::Tensor whole = at::empty(one.shape, at::kFloat);
+      start_values(job, one.parameter, whole);
+      job.engine.store->load(one.parameter, whole);
+    }
+  }
   if (pretrained) start_from(job, *pretrained, world);
+  job.engine.store->updated();
 }
 
 // Pairs are learned from by comparing with the weights as they are now.
 void learn_from_pairs(Job& job, const std::vector<bool>& trained) {
-  weights_of_pass(job.engine);  // as passes read them, in whatever precision
-  const model::FlatWeights& live = job.engine.lowered ? *job.engine.lowered : *job.engine.weights;
-  const auto reference = std::make_shared<const Reference>(*job.engine.model, live, trained);
+  // As passes read them, in whatever precision.
+  const parallel::Store& store = *job.engine.store;
+  const auto reference = std::make_shared<const Reference>(*job.engine.model, store.weights(), store.share().layout, trained);
   job.booked.emplace_back(*job.memory, base::MemoryUse::parameters, reference->bytes());
   job.reference = reference->checksum();
   job.engine.objective = model::make_preference(job.settings.dpo);
-  job.step = make_step(against(reference));
+  job.step = make_step(in_turn(against(reference)));
 }
 
 // The files beside the weights that say how conversations are written and where an answer ends.
@@ -123,7 +152,7 @@ void carry_chat_files(Job& job, const std::optional<snapshot::Pretrained>& pretr
 // This rank's share of the batch of `step` (from 1), made by the loader's thread.
 mesh::Batch make_batch(const Job& job, int64_t step) {
   const std::vector<int64_t> ids = job.sampler->ids(step - 1 + job.batches_passed);
-  const data::Share share = data::share_of(static_cast<int64_t>(ids.size()), job.replicas->rank(), job.replicas->size());
+  const data::Share share = data::share_of(static_cast<int64_t>(ids.size()), job.data_rank, job.data_ranks);
   mesh::Batch batch;
   job.data.samples->fill(std::span(ids).subspan(static_cast<size_t>(share.first), static_cast<size_t>(share.count)), batch);
   if (job.subset.weighted()) {
@@ -155,22 +184,52 @@ optim::Piece make_piece(const model::Parameter& of, at::Tensor parameter, at::Te
           of.role == model::Parameter::Role::weight && of.shape.size() == 2};
 }
 
+void start_values(const Job& job, size_t parameter, const at::Tensor& whole) {
+  model::start_values(job.engine.model->parameters()[parameter], whole.view({-1}),
+                      base::Random(static_cast<uint64_t>(job.settings.train.seed)));
+}
+
 parallel::Plan make_plan(const Settings& settings, int ranks) {
-  const int64_t dp = settings.mesh.dp == 0 ? ranks : settings.mesh.dp;
-  if (dp != ranks)
-    base::fail_input("mesh.dp = {} needs {} ranks and there are {}: pass --nproc {}, or leave mesh.dp at 0", dp, dp, ranks, dp);
+  parallel::Plan plan = parallel::lay_out(settings.layout, ranks);
   if (settings.train.spike_factor > 0 && settings.train.spike_factor <= 1)
     base::fail_input("train.spike_factor = {}: must be more than 1, or 0 to look for no spikes", settings.train.spike_factor);
   if (settings.train.parameters == "bf16" && settings.train.precision != "bf16")
     base::fail_input("train.parameters = bf16 needs train.precision = bf16: passes read the parameters as they are kept");
   if (settings.train.precision == "bf16" && settings.model.kind == "classifier")
     base::fail_input("train.precision = bf16: the classifier computes in fp32 only; leave train.precision out");
-  parallel::Plan plan;
-  plan.mesh.axes = {{"dp", ranks}};
+  const int tp = plan.mesh.extent("tp"), cp = plan.mesh.extent("cp");
+  if (settings.train.parameters == "bf16" && (tp > 1 || plan.zero > 0))
+    base::fail_input("train.parameters = bf16: parameters that are kept in bf16 are not shared out: leave {} out, or keep them in fp32",
+                     tp > 1 ? "mesh.tp" : "memory.zero");
+  if (cp > 1 && settings.model.kind == "classifier")
+    base::fail_input("mesh.cp = {}: the classifier reads no sequences to share out: use mesh.dp", cp);
+  if (cp > 1 && settings.data.kind == "preference")
+    base::fail_input("mesh.cp = {}: a preference compares whole answers, which cp takes apart: use mesh.dp or mesh.tp", cp);
+  if (plan.zero == 3 && settings.data.kind == "preference")
+    base::fail_input("memory.zero = 3: the reference model of a preference is kept whole on every rank: use memory.zero = 2");
   plan.sync["dp"] = settings.sync.kind;
-  const int64_t share_largest = (settings.train.global_batch + dp - 1) / dp;
+  const int64_t data_ranks = plan.mesh.extent("dp") * plan.mesh.extent("shard");
+  const int64_t share_largest = (settings.train.global_batch + data_ranks - 1) / data_ranks;
   plan.micro_batch = settings.train.micro_batch == 0 ? share_largest : std::min(settings.train.micro_batch, share_largest);
   plan.precision = settings.train.precision;
+  const int pp = plan.mesh.extent("pp");
+  if (pp == 1) return plan;
+  if (settings.data.kind == "preference")
+    base::fail_input(
+        "mesh.pp = {}: a preference is learned from by two passes, which a pipeline does not run yet: use mesh.dp, mesh.tp or "
+        "memory.zero",
+        pp);
+  const parallel::PipelineOptions& pipeline = settings.layout.pipeline;
+  if (settings.train.micro_batch > 0 && pipeline.micro_batches > 0)
+    base::fail_input("train.micro_batch = {} and pipeline.micro_batches = {} say the same thing twice: leave one out",
+                     settings.train.micro_batch, pipeline.micro_batches);
+  plan.micro_batches = settings.train.micro_batch > 0 ? (share_largest + plan.micro_batch - 1) / plan.micro_batch
+                       : pipeline.micro_batches > 0   ? pipeline.micro_batches
+                                                      : std::min<int64_t>(4 * pp, share_largest);
+  if (plan.micro_batches > share_largest)
+    base::fail_input("pipeline.micro_batches = {}: a rank has {} samples a step: use at most {}, or raise train.global_batch",
+                     plan.micro_batches, share_largest, share_largest);
+  plan.micro_batch = (share_largest + plan.micro_batches - 1) / plan.micro_batches;
   return plan;
 }
 
@@ -191,7 +250,12 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   if (job->bad_steps->before_update() && job->settings.log.sync_check)
     base::fail_input("train.on_bad_step = {}: an update waits for the numbers of its step, which log.sync_check = true forbids; drop one",
                      job->settings.train.on_bad_step);
-  job->replicas = &world.group(job->plan.mesh.peers(world.rank(), "dp"));
+  job->everyone = &world.everyone();
+  const mesh::Mesh& mesh = job->plan.mesh;
+  const std::vector<int> sharing = mesh.peers_along(world.rank(), {"dp", "shard"});  // the samples
+  job->data_rank = static_cast<int>(std::find(sharing.begin(), sharing.end(), world.rank()) - sharing.begin());
+  job->data_ranks = static_cast<int>(sharing.size());
+  job->data_share = static_cast<double>(job->data_ranks) / world.size();
   job->memory = std::make_unique<base::MemoryTags>();
   job->trace = std::make_unique<base::Trace>(world.wall(), world.rank(), job->settings.log.trace ? base::Trace::kEventsMax : 0);
 
@@ -211,23 +275,36 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   Engine& engine = job->engine;
   engine.model = std::move(task.model);
   engine.objective = std::move(task.objective);
-  engine.axes.put("dp", *job->replicas);
+  for (const char* axis : {"dp", "cp", "tp"})
+    if (mesh.extent(axis) > 1) engine.axes.put(axis, world.group(mesh.peers(world.rank(), axis)));
+  engine.loss_share = 1.0 / mesh.extent("tp");  // ranks along tp find the same loss
+  engine.micro_batches = job->plan.micro_batches;
+  engine.context = job->plan.context;
   engine.micro_batch = job->plan.micro_batch;
   engine.clip_norm = s.optim.clip;
   engine.random = base::Random(static_cast<uint64_t>(s.train.seed)).for_purpose("pass");
   engine.trace = job->trace.get();
   engine.memory = job->memory.get();
   const std::vector<bool> trained = model::trainable(*engine.model, s.model.train);
-  place(engine, *job->replicas, job->device, trained, s.train);
+  place(*job, world, trained);
   engine.optimizer = s.train.parameters == "bf16"
                          ? optim::make_rounding_optimizer(s.optim, pieces_of(engine), base::Random(static_cast<uint64_t>(s.train.seed)))
                          : optim::make_optimizer(s.optim, pieces_of(engine));
-  engine.pieces = static_cast<int64_t>(engine.trained_views.size());
-  engine.sync = sync::make_sync(s.sync, {*job->replicas, world.alone(), engine.trained_views, engine.gradient_views});
+  engine.pieces = static_cast<int64_t>(engine.kept_views.size());
+  engine.sync = sync::make_sync(s.sync, {world.group(mesh.peers_along(world.rank(), parallel::replicating_axes(job->plan))), world.alone(),
+                                         engine.kept_views, engine.gradient_views});
 
   book(*job);
 
-  job->step = make_step(parallel::execute);
+  if (mesh.extent("pp") > 1) {
+    comm::Group& along = world.group(mesh.peers(world.rank(), "pp"), "pipeline");
+    engine.pipeline = std::make_unique<parallel::Pipeline>(
+        *engine.model, job->plan, along,
+        [&layout = job->settings.layout, &along](int m) { return parallel::schedule_of(layout.pipeline, along.size(), m); });
+  }
+  job->step =
+      make_step(engine.pipeline ? Execution([&engine](std::span<const parallel::Pass> passes) { return engine.pipeline->run(passes); })
+                                : in_turn(parallel::execute));
   job->subset = subset.within(job->data.samples->training());
   job->sampler = data::make_sampler(s.data.sampler, {.from = job->subset,
                                                      .global_batch = s.train.global_batch,

@@ -14,6 +14,7 @@
 #include "data/open.h"
 #include "data/sampler.h"
 #include "optim/schedule.h"
+#include "parallel/assemble.h"
 #include "parallel/plan.h"
 #include "train/bad_steps.h"
 #include "train/engine.h"
@@ -43,10 +44,13 @@ struct Job {
   std::vector<base::BookedMemory> booked;
   Engine engine;
   std::unique_ptr<Step> step;
-  std::optional<uint64_t> reference;           // the checksum of the frozen weights that the step compares with, if it does
-  std::map<std::string, std::string> carried;  // files that came with model.from and go into every snapshot
-  comm::Group* replicas = nullptr;             // along dp; borrowed from the world
-  bool writes = false;                         // this rank keeps the run directory
+  std::optional<uint64_t> reference;             // the checksum of the frozen weights that the step compares with, if it does
+  std::map<std::string, std::string> carried;    // files that came with model.from and go into every snapshot
+  comm::Group* everyone = nullptr;               // borrowed from the world
+  std::unique_ptr<parallel::Assembly> assembly;  // puts whole parameters together
+  int data_rank = 0, data_ranks = 1;             // which share of the samples this rank has
+  double data_share = 1;                         // of that share: ranks that have the same samples count them together once
+  bool writes = false;                           // this rank keeps the run directory
 
   // Where the run stands; a snapshot restores these.
   int64_t steps_done = 0;
@@ -69,6 +73,9 @@ void start_loader(Job& job);
 
 // A parameter as the optimizer sees it.
 optim::Piece make_piece(const model::Parameter& of, at::Tensor parameter, at::Tensor gradient);
+
+// Starting values of one parameter, whole.
+void start_values(const Job& job, size_t parameter, const at::Tensor& whole);
 
 // The plan that these settings make on so many ranks. Refuses what cannot work.
 parallel::Plan make_plan(const Settings& settings, int ranks);

@@ -4,11 +4,12 @@
 
 #include "base/random.h"
 #include "mesh/axes.h"
-#include "mesh/flat_gradients.h"
 #include "model/model.h"
 #include "model/objective.h"
 #include "optim/optimizer.h"
 #include "parallel/pass.h"
+#include "parallel/pipeline.h"
+#include "parallel/store.h"
 #include "sync/sync.h"
 
 namespace cairn::base {
@@ -22,30 +23,25 @@ namespace cairn::train {
 struct Engine {
   std::unique_ptr<model::Model> model;
   std::unique_ptr<model::Objective> objective;
-  std::unique_ptr<model::FlatWeights> weights;  // as they are kept and updated
-  std::unique_ptr<model::FlatWeights> lowered;  // what passes read instead, where they compute in a lower precision: made anew for each
+  std::unique_ptr<parallel::Store> store;  // parameters and gradients
   model::Buffers buffers;
   mesh::Axes axes;
-  std::shared_ptr<void> gradient_memory;  // from the group that reduces them
-  std::unique_ptr<mesh::FlatGradients> gradients;
-  std::unique_ptr<mesh::Gradients> chosen;           // before `gradients`, where only some parameters are trained
-  mesh::NamedTensors parameter_views;                // all, in the model's order
-  mesh::NamedTensors trained_views, gradient_views;  // what sync and optimizer work on, in one order
+  mesh::NamedTensors kept_views, gradient_views;  // what sync and optimizer work on, in one order: the store's kept pieces
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<sync::Sync> sync;
-  int64_t pieces = 0;       // of the optimizer
-  int64_t micro_batch = 1;  // samples of one pass
+  int64_t pieces = 0;         // of the optimizer
+  int64_t micro_batch = 1;    // samples of one pass
+  int64_t micro_batches = 0;  // passes of a step; 0: as many as micro_batch makes
   double clip_norm = 0;
-  base::Random random;  // for what is drawn during a pass
+  double loss_share = 1;  // of the loss that a pass finds here: ranks that find the same one count it together once
+  parallel::ContextRule context = {};
+  std::vector<bool> recompute = {};  // by block
+  bool recompute_stage = false;
+  std::unique_ptr<parallel::Pipeline> pipeline;  // where there is one
+  base::Random random;                           // for what is drawn during a pass
   base::Trace* trace = nullptr;
   base::MemoryTags* memory = nullptr;
 };
-
-// Where the weight gradients of a pass go.
-mesh::Gradients* sink_of(Engine& engine);
-
-// What a pass reads, as the parameters are now.
-const model::Weights& weights_of_pass(Engine& engine);
 
 // A run of the engine's model over a batch: for its losses only, until it is told where gradients go.
 parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch);

@@ -18,11 +18,11 @@ namespace {
 
 bool due(int64_t step, int64_t every, int64_t last) { return step == last || (every > 0 && step % every == 0); }
 
-// One rank writes; the others wait for it, so that no rank runs ahead of what is on disk.
+// One rank writes what all of them keep; the others wait for it, so that no rank runs ahead of what is on disk.
 void save_snapshot(comm::World& world, Job& job, const Start& start) {
   if (start.out.empty()) return;
   const auto traced = job.trace->span("save", "snapshot");
-  if (job.writes) save(job, start.out.string(), base::real_disk());
+  save(job, start.out.string(), base::real_disk());
   world.everyone().barrier("snapshot").wait_host();
 }
 

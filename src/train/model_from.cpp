@@ -11,6 +11,7 @@
 #include "kernels/aten.h"
 #include "snapshot/adapter.h"
 #include "train/build.h"
+#include "train/whole_state.h"
 
 namespace cairn::train {
 namespace {
@@ -38,10 +39,11 @@ bool same_folder(const std::filesystem::path& a, const std::filesystem::path& b)
 
 }  // namespace
 
+bool is_adapter(const std::string& parameter) { return parameter.find(".lora_") != std::string::npos; }
+
 Split split_adapters(const mesh::NamedTensors& parameters) {
   Split split;
-  for (const mesh::NamedTensor& one : parameters)
-    (one.name.find(".lora_") == std::string::npos ? split.own : split.adapters).push_back(one);
+  for (const mesh::NamedTensor& one : parameters) (is_adapter(one.name) ? split.adapters : split.own).push_back(one);
   return split;
 }
 
@@ -65,12 +67,25 @@ std::optional<snapshot::Pretrained> open_model_from(Job& job, base::Log& log) {
 }
 
 void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& world) {
-  const Split parameters = split_adapters(job.engine.parameter_views);
+  // Where every rank keeps everything, the tensors that are kept are the whole ones.
+  const bool direct = job.assembly->trivial();
+  mesh::NamedTensors whole;
+  for (const StateTensor& one : parameter_state(job)) {
+    whole.push_back({one.name, direct ? one.mine : at::empty(one.shape, at::kFloat)});
+    if (!direct && is_adapter(one.name)) start_values(job, one.parameter, whole.back().tensor);
+  }
+  const Split parameters = split_adapters(whole);
   pretrained.load_into(parameters.own);
   if (const std::string& from = job.settings.lora.from; !from.empty())
     load_adapter(parameters.adapters, snapshot::read_adapter(from), from);
-  const at::Tensor host = job.engine.weights->flat().cpu();
-  int64_t mine = static_cast<int64_t>(base::checksum(std::span(static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes())));
+  uint64_t sum = 0;
+  for (size_t i = 0; i < whole.size(); ++i) {
+    const at::Tensor host = whole[i].tensor.cpu().contiguous();
+    sum = sum * 31 + base::checksum(std::span(static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()));
+    if (!direct) job.engine.store->load(i, whole[i].tensor);
+  }
+  job.engine.store->updated();
+  auto mine = static_cast<int64_t>(sum);
   std::vector<int64_t> all(static_cast<size_t>(world.size()));
   world.everyone()
       .all_gather({all.data(), world.size(), comm::Dtype::i64}, {&mine, 1, comm::Dtype::i64}, {comm::Purpose::control, "model.from"})
@@ -79,7 +94,7 @@ void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& w
     if (all[rank] != all[0])
       base::fail_input("model.from = {}: rank {} reads other weights there than rank 0: every machine needs the same directory",
                        job.settings.model.from, rank);
-  world.log().info("started from {}: {}, {} tensors", pretrained.path, pretrained.shape.family, job.engine.parameter_views.size());
+  world.log().info("started from {}: {}, {} tensors", pretrained.path, pretrained.shape.family, whole.size());
 }
 
 }  // namespace cairn::train

@@ -19,6 +19,7 @@ struct Split {
   mesh::NamedTensors own, adapters;
 };
 Split split_adapters(const mesh::NamedTensors& parameters);
+bool is_adapter(const std::string& parameter);
 
 // The adapters that the recipe asks for.
 model::LoraShape lora_of(const model::LoraOptions& options);

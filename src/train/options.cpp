@@ -60,15 +60,4 @@ base::Schema<LogOptions> log_schema() {
            {"sync_check", &O::sync_check, "On a GPU, fail a step in which the host waits for the device."}}};
 }
 
-base::Schema<MeshOptions> mesh_schema() {
-  using O = MeshOptions;
-  return {"mesh",
-          "How ranks are arranged.",
-          {{"dp",
-            &O::dp,
-            "Replicas that share each step's samples; 0 takes all ranks.",
-            base::at_least(0),
-            {"data_parallel_replicate_degree"}}}};
-}
-
 }  // namespace cairn::train

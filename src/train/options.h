@@ -38,10 +38,4 @@ struct LogOptions {
 };
 base::Schema<LogOptions> log_schema();
 
-// The recipe's mesh.* keys.
-struct MeshOptions {
-  int64_t dp = 0;
-};
-base::Schema<MeshOptions> mesh_schema();
-
 }  // namespace cairn::train

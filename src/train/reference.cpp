@@ -24,10 +24,12 @@ std::vector<bool> with_neighbours(const model::Model& model, std::vector<bool> c
 
 }  // namespace
 
-Reference::Reference(const model::Model& model, const model::FlatWeights& live, const std::vector<bool>& trained) : live_(live) {
+Reference::Reference(const model::Model& model, const model::Weights& live, const mesh::FlatLayout& layout,
+                     const std::vector<bool>& trained)
+    : live_(live) {
   const std::vector<bool> copied = with_neighbours(model, trained);
-  layout_ = mesh::chosen_layout(live.layout(), copied);
-  copy_ = at::empty({layout_.elements}, live.flat().options());
+  layout_ = mesh::chosen_layout(layout, copied);
+  copy_ = at::empty({layout_.elements}, live.get({0}).options());
   int32_t next = 0;
   for (size_t i = 0; i < copied.size(); ++i) {
     places_.push_back(copied[i] ? next++ : -1);

@@ -14,14 +14,15 @@ namespace cairn::train {
 class Reference final : public model::Weights {
  public:
   // `live` is borrowed and must outlive it. `trained`: by place in the model.
-  Reference(const model::Model& model, const model::FlatWeights& live, const std::vector<bool>& trained);
+  Reference(const model::Model& model, const model::Weights& live, const mesh::FlatLayout& layout, const std::vector<bool>& trained);
 
   at::Tensor get(mesh::ParamId id) const override;
+  const mesh::Placement& placement(mesh::ParamId id) const override { return live_.placement(id); }
   int64_t bytes() const { return static_cast<int64_t>(copy_.nbytes()); }  // of the copy
   uint64_t checksum() const;                                              // of the copy
 
  private:
-  const model::FlatWeights& live_;
+  const model::Weights& live_;
   std::vector<int32_t> places_;  // of each parameter in the copy; -1: it is shared
   mesh::FlatLayout layout_;
   at::Tensor copy_;

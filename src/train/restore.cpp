@@ -7,11 +7,13 @@
 #include "base/checksum.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "comm/group.h"
 #include "comm/world.h"
 #include "snapshot/snapshot.h"
 #include "train/build.h"
 #include "train/model_from.h"
 #include "train/run_json.h"
+#include "train/whole_state.h"
 
 namespace cairn::train {
 
@@ -24,9 +26,10 @@ int64_t next_sample(const Job& job) { return (job.steps_done + job.batches_passe
 
 std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
   snapshot::Contents contents{.step = job.steps_done, .tensors = {}, .texts = {}, .version = base::version()};
-  const Split parameters = split_adapters(job.engine.parameter_views);
+  const Split parameters = split_adapters(gather_whole(job, parameter_state(job)));
+  contents.tensors["optimizer"] = gather_whole(job, optimizer_state(job));
+  if (job.everyone->rank() != 0) return {};
   contents.tensors["model"] = parameters.own;
-  contents.tensors["optimizer"] = job.engine.optimizer->state();
   if (mesh::NamedTensors state = job.engine.sync->state(); !state.empty()) contents.tensors["sync"] = std::move(state);
   if (mesh::NamedTensors state = job.sampler->state(); !state.empty()) contents.tensors["sampler"] = std::move(state);
   contents.texts = job.carried;
@@ -93,14 +96,16 @@ void restore(Job& job, base::Log& log, const snapshot::Opened& found, const std:
         "{}: its reference model is not the one that this recipe starts from: {} must hold what it held when the run began, and "
         "data.kind, model.lora and model.train must be as they were",
         run_dir, job.settings.model.from.empty() ? "the model" : job.settings.model.from);
-  const Split parameters = split_adapters(job.engine.parameter_views);
-  found.load_into("model", parameters.own);
-  if (!parameters.adapters.empty()) found.load_into("adapter", parameters.adapters);
-  found.load_into("optimizer", job.engine.optimizer->state());
-  if (mesh::NamedTensors own = job.engine.sync->state(); !own.empty()) found.load_into("sync", own);
-  if (mesh::NamedTensors own = job.sampler->state(); !own.empty()) found.load_into("sampler", own);
+  std::vector<StateTensor> own, adapters;
+  for (StateTensor& one : parameter_state(job)) (is_adapter(one.name) ? adapters : own).push_back(std::move(one));
+  load(job, found, "model", own);
+  if (!adapters.empty()) load(job, found, "adapter", adapters);
+  load(job, found, "optimizer", optimizer_state(job));
+  job.engine.store->updated();
+  if (mesh::NamedTensors kept = job.engine.sync->state(); !kept.empty()) found.load_into("sync", kept);
+  if (mesh::NamedTensors kept = job.sampler->state(); !kept.empty()) found.load_into("sampler", kept);
   // A run that did not look for spikes before has none to go by.
-  if (mesh::NamedTensors own = job.bad_steps->state(); !own.empty() && found.has_section("bad_steps")) found.load_into("bad_steps", own);
+  if (mesh::NamedTensors kept = job.bad_steps->state(); !kept.empty() && found.has_section("bad_steps")) found.load_into("bad_steps", kept);
   job.steps_done = found.step();
   job.tokens_done = state.tokens;
   job.seconds_done = state.seconds;

@@ -19,7 +19,7 @@ namespace cairn::train {
 struct Job;
 
 // Saves the job's state as a snapshot of its run directory: parameters, optimizer and sync state by name, where the run stands, and
-// what is needed to open the model elsewhere. Called on the rank that keeps the run directory.
+// what is needed to open the model elsewhere. All ranks call it; rank 0 writes.
 std::string save(Job& job, const std::string& run_dir, const base::Disk& disk);
 
 // The newest good snapshot of a run directory, of step_last at most; nothing where there is none. All ranks call it, and must find the same

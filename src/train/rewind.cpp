@@ -9,8 +9,9 @@ namespace {
 
 // Everything that a step may change, in one order. What judged the steps so far stays as it is: it has only seen good ones.
 std::vector<at::Tensor> changing(Job& job) {
-  std::vector<at::Tensor> tensors{job.engine.weights->flat()};
-  for (const mesh::NamedTensors& part : {job.engine.optimizer->state(), job.engine.sync->state(), job.sampler->state()})
+  std::vector<at::Tensor> tensors;
+  for (const mesh::NamedTensors& part :
+       {job.engine.kept_views, job.engine.optimizer->state(), job.engine.sync->state(), job.sampler->state()})
     for (const mesh::NamedTensor& one : part) tensors.push_back(one.tensor);
   return tensors;
 }
@@ -38,6 +39,7 @@ void Rewind::back(Job& job, int64_t bad_step) const {
   const std::vector<at::Tensor> into = changing(job);
   CAIRN_CHECK(!tensors_.empty() && into.size() == tensors_.size(), "{} tensors where {} were kept", into.size(), tensors_.size());
   for (size_t i = 0; i < into.size(); ++i) into[i].copy_(tensors_[i]);
+  job.engine.store->updated();
   job.batches_passed += bad_step - steps_done_;
   job.steps_done = steps_done_;
   job.tokens_done = tokens_done_;

@@ -114,10 +114,11 @@ void open_run_folder(const std::filesystem::path& out, const Job& job) {
 void write_run_files(comm::World& world, Job& job, const Start& start, const Result& result) {
   const std::string ledger = merge_ledgers(gather_texts(world.everyone(), world.ledger().json(), "ledger"));
   if (job.settings.log.trace) write_trace(world, job, start.out);
+  const std::vector<ReportData::Sample> samples = job.data.tokenizer ? write_samples(job) : std::vector<ReportData::Sample>{};
   if (!job.writes) return;
   base::write_atomically(start.out / "ledger.json", ledger);
   ReportData report = report_of(job, start, result, ledger, world.size());
-  if (job.data.tokenizer) report.samples = write_samples(job);
+  report.samples = samples;
   base::write_atomically(start.out / "report.html", report_html(report));
   if (start.terminal && !report.samples.empty()) {
     start.terminal->line("");

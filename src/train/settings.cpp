@@ -50,7 +50,11 @@ Settings read_settings(base::Recipe& recipe) {
   s.train = recipe.read(train_schema());
   s.dpo = recipe.read(dpo_schema());
   s.optim = recipe.read(optim::optim_schema());
-  s.mesh = recipe.read(mesh_schema());
+  s.layout.mesh = recipe.read(parallel::mesh_schema());
+  s.layout.memory = recipe.read(parallel::memory_schema());
+  s.layout.context = recipe.read(parallel::context_schema());
+  s.layout.pipeline = recipe.read(parallel::pipeline_schema());
+  s.layout.recompute = recipe.read(parallel::recompute_schema());
   s.sync = recipe.read(sync::sync_schema());
   s.snapshot = recipe.read(snapshot::snapshot_schema());
   s.eval = recipe.read(eval_schema());
@@ -60,10 +64,21 @@ Settings read_settings(base::Recipe& recipe) {
 }
 
 std::vector<base::Section> recipe_sections() {
-  return {model::model_schema().section(), model::lora_schema().section(), data::data_schema().section(),
-          train_schema().section(),        dpo_schema().section(),         optim::optim_schema().section(),
-          mesh_schema().section(),         sync::sync_schema().section(),  snapshot::snapshot_schema().section(),
-          eval_schema().section(),         log_schema().section()};
+  return {model::model_schema().section(),
+          model::lora_schema().section(),
+          data::data_schema().section(),
+          train_schema().section(),
+          dpo_schema().section(),
+          optim::optim_schema().section(),
+          parallel::mesh_schema().section(),
+          parallel::memory_schema().section(),
+          parallel::context_schema().section(),
+          parallel::pipeline_schema().section(),
+          parallel::recompute_schema().section(),
+          sync::sync_schema().section(),
+          snapshot::snapshot_schema().section(),
+          eval_schema().section(),
+          log_schema().section()};
 }
 
 }  // namespace cairn::train

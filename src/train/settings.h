@@ -6,6 +6,7 @@
 #include "model/options.h"
 #include "model/preference.h"
 #include "optim/options.h"
+#include "parallel/lay_out.h"
 #include "snapshot/options.h"
 #include "sync/options.h"
 #include "train/options.h"
@@ -20,7 +21,7 @@ struct Settings {
   TrainOptions train;
   model::PreferenceOptions dpo;
   optim::OptimOptions optim;
-  MeshOptions mesh;
+  parallel::LayoutOptions layout;
   sync::SyncOptions sync;
   snapshot::SnapshotOptions snapshot;
   EvalOptions eval;

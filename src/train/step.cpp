@@ -1,10 +1,10 @@
 #include "train/step.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/trace.h"
 #include "data/shard.h"
-#include "kernels/adamw.h"
 #include "kernels/aten.h"
 #include "optim/clip.h"
 #include "parallel/pass.h"
@@ -15,38 +15,56 @@ namespace {
 
 class OneUpdate final : public Step {
  public:
-  explicit OneUpdate(Passes passes) : passes_(std::move(passes)) {}
+  explicit OneUpdate(Execution execution) : execution_(std::move(execution)) {}
 
-  model::Losses evaluate(Engine& engine, const mesh::Batch& batch) const override { return passes_(pass_over(engine, batch)); }
+  model::Losses evaluate(Engine& engine, const mesh::Batch& batch) const override {
+    const parallel::Pass pass = pass_over(engine, batch);
+    model::Losses losses = std::move(execution_({&pass, 1}).front());
+    losses.sum = losses.sum * engine.loss_share;
+    losses.count = losses.count.to(at::kDouble) * engine.loss_share;
+    if (losses.measures.defined()) losses.measures = losses.measures * engine.loss_share;
+    return losses;
+  }
 
   StepOutput run(Engine& engine, const StepInput& input) override {
     sync::StepFacts facts{.step = input.step, .tokens = input.tokens, .learning_rate = input.learning_rate};
-    const auto parts = data::micro_batches(input.batch.samples(), engine.micro_batch);
-    at::Tensor loss_sum, measures;
-    engine.gradients->begin(static_cast<int64_t>(parts.size()), [&](int64_t index) { engine.sync->gradient_ready(index); });
-    for (const data::Share& part : parts) {
-      const mesh::Batch batch = mesh::slice(input.batch, part.first, part.first + part.count);
-      parallel::Pass pass = pass_over(engine, batch);
-      pass.into = sink_of(engine);
+    const auto parts = engine.micro_batches > 0 ? data::even_micro_batches(input.batch.samples(), engine.micro_batches)
+                                                : data::micro_batches(input.batch.samples(), engine.micro_batch, input.samples_most);
+    const auto passes = std::count_if(parts.begin(), parts.end(), [](const data::Share& part) { return part.count > 0; });
+    parallel::GradientFlow& flow = engine.store->flow();
+    flow.begin(passes, static_cast<int64_t>(parts.size()), [&](int64_t index) { engine.sync->gradient_ready(index); });
+    std::vector<mesh::Batch> batches;
+    for (const data::Share& part : parts) batches.push_back(mesh::slice(input.batch, part.first, part.first + part.count));
+    std::vector<parallel::Pass> all;
+    for (const mesh::Batch& batch : batches) {
+      parallel::Pass& pass = all.emplace_back(pass_over(engine, batch));
+      pass.into = &engine.store->sink();
       // Divided by the global count, so that gradients of micro-batches and ranks simply add up.
       pass.weight = 1.0 / static_cast<double>(input.counted);
       pass.random = engine.random.for_index(static_cast<uint64_t>(input.step));
       pass.trace = engine.trace;
       pass.memory = engine.memory;
-      const model::Losses losses = passes_(pass);
-      loss_sum = loss_sum.defined() ? loss_sum + losses.sum : losses.sum;
-      measures = measures.defined() ? measures + losses.measures : losses.measures;
+      if (!engine.recompute.empty()) pass.recompute = &engine.recompute;
+      pass.recompute_stage = engine.recompute_stage;
     }
-    engine.gradients->finish();
+    at::Tensor loss_sum, measures;
+    for (const model::Losses& losses : execution_(all)) {
+      loss_sum = loss_sum.defined() ? loss_sum + losses.sum : losses.sum;
+      if (losses.measures.defined()) measures = measures.defined() ? measures + losses.measures : losses.measures;
+    }
     {
       const auto traced = engine.trace->span("wait for gradients", "sync");
+      flow.finish();
       engine.sync->after_backward(facts).wait();
     }
-    const optim::Clip clip = optim::clip(kernels::sum_of_squares(engine.gradients->flat()), 1.0, engine.clip_norm);
+    const optim::Clip clip = optim::clip(engine.store->sum_of_squares(), 1.0, engine.clip_norm);
     if (!loss_sum.defined()) loss_sum = at::zeros({}, clip.norm.options());  // a rank without samples
+    if (engine.loss_share != 1) loss_sum = loss_sum * engine.loss_share;
+    if (engine.loss_share != 1 && measures.defined()) measures = measures * engine.loss_share;
     facts.skipped = input.approve && !input.approve(loss_sum, clip.norm);
     if (!facts.skipped) update(engine, input, clip.factor);
     engine.sync->after_step(facts).wait();
+    engine.store->updated();
     return {.loss_sum = loss_sum, .gradient_norm = clip.norm, .measures = measures, .skipped = facts.skipped};
   }
 
@@ -57,11 +75,19 @@ class OneUpdate final : public Step {
       engine.optimizer->update(piece, {.step = input.update, .learning_rate = input.learning_rate, .gradient_factor = &factor});
   }
 
-  Passes passes_;
+  Execution execution_;
 };
 
 }  // namespace
 
-std::unique_ptr<Step> make_step(Passes passes) { return std::make_unique<OneUpdate>(std::move(passes)); }
+Execution in_turn(Passes passes) {
+  return [passes = std::move(passes)](std::span<const parallel::Pass> micro_batches) {
+    std::vector<model::Losses> losses;
+    for (const parallel::Pass& pass : micro_batches) losses.push_back(passes(pass));
+    return losses;
+  };
+}
+
+std::unique_ptr<Step> make_step(Execution execution) { return std::make_unique<OneUpdate>(std::move(execution)); }
 
 }  // namespace cairn::train

@@ -2,6 +2,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -23,7 +25,8 @@ struct StepInput {
   int64_t tokens = 0;   // in the global batch
   int64_t counted = 0;  // what the loss is a mean over, in the global batch: its tokens, or its samples
   double learning_rate = 0;
-  int64_t update = 1;  // counts from 1; behind `step` by the updates that were skipped
+  int64_t update = 1;        // counts from 1; behind `step` by the updates that were skipped
+  int64_t samples_most = 0;  // of the global batch, on any rank
   // Asked before anything is updated, alike on all ranks; false skips the update. Empty: always.
   std::function<bool(const at::Tensor& loss_sum, const at::Tensor& gradient_norm)> approve = {};
 };
@@ -47,8 +50,11 @@ class Step {
 
 // The passes over one micro-batch, of which `last` gives the losses and, where it says so, the gradients.
 using Passes = std::function<model::Losses(const parallel::Pass& last)>;
+// Those over all micro-batches of a step: one after the other, or as a pipeline.
+using Execution = std::function<std::vector<model::Losses>(std::span<const parallel::Pass> micro_batches)>;
+Execution in_turn(Passes passes);
 
-// Passes over the batch in micro-batches, then one update of everything. With parallel::execute, one pass each: ordinary training.
-std::unique_ptr<Step> make_step(Passes passes);
+// Passes over the batch in micro-batches, then one update of everything. With in_turn(parallel::execute), one pass each: ordinary training.
+std::unique_ptr<Step> make_step(Execution execution);
 
 }  // namespace cairn::train

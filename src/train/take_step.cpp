@@ -15,7 +15,8 @@ StepOutput run_step(Job& job, const StepInput& on_host) {
                   .tokens = on_host.tokens,
                   .counted = on_host.counted,
                   .learning_rate = on_host.learning_rate,
-                  .update = on_host.step - job.updates_skipped};
+                  .update = on_host.step - job.updates_skipped,
+                  .samples_most = on_host.samples_most};
   if (job.bad_steps->before_update())
     input.approve = [&](const at::Tensor& loss_sum, const at::Tensor& norm) {
       return job.bad_steps->approve(input.counted, loss_sum, norm);
@@ -37,8 +38,12 @@ TakenStep take_step(Job& job) {
   taken.counted = job.engine.objective->separates() == model::Objective::Separates::tokens ? taken.tokens : job.settings.train.global_batch;
   taken.learning_rate = job.schedule.learning_rate(job.sampler->progress(step));
   const mesh::Batch waiting = job.loader->next();
-  taken.output = run_step(
-      job, {.step = step, .batch = waiting, .tokens = taken.tokens, .counted = taken.counted, .learning_rate = taken.learning_rate});
+  taken.output = run_step(job, {.step = step,
+                                .batch = waiting,
+                                .tokens = taken.tokens,
+                                .counted = taken.counted,
+                                .learning_rate = taken.learning_rate,
+                                .samples_most = (static_cast<int64_t>(ids.size()) + job.data_ranks - 1) / job.data_ranks});
   return taken;
 }
 

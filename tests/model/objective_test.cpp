@@ -18,7 +18,7 @@ TEST(NextToken, GivesSumsAndCountsNotMeans) {
   const at::Tensor logits = at::linspace(-1, 1, 12, at::kDouble).view({2, 2, 3});
   Values values;
   values.put("logits", logits.clone());
-  const Losses losses = make_next_token()->evaluate(values, two_samples(), nullptr, 1.0);
+  const Losses losses = make_next_token()->evaluate(values, two_samples(), nullptr, 1.0, mesh::Axes{});
   const at::Tensor by_row = -logits.view({4, 3}).log_softmax(-1);
   const double first = by_row[0][0].item<double>() + by_row[1][2].item<double>(), second = by_row[3][1].item<double>();
   EXPECT_NEAR(losses.sum.item<double>(), first + second, 1e-12);
@@ -33,7 +33,7 @@ TEST(NextToken, WeighsSamplesInLossAndGradientAlike) {
   const at::Tensor logits = at::linspace(-1, 1, 12, at::kDouble).view({2, 2, 3});
   Values values, gradients;
   values.put("logits", logits.clone());
-  const Losses losses = make_next_token()->evaluate(values, batch, &gradients, 0.5);
+  const Losses losses = make_next_token()->evaluate(values, batch, &gradients, 0.5, mesh::Axes{});
   const at::Tensor row = logits.view({4, 3})[3];
   EXPECT_NEAR(losses.sum.item<double>(), -3 * row.log_softmax(0)[1].item<double>(), 1e-12);
   const at::Tensor expected = (row.softmax(0) - at::tensor({0.0, 1.0, 0.0}, at::kDouble)) * 1.5;

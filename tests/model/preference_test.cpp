@@ -52,7 +52,7 @@ TEST_P(PreferenceOf, GivesTheLossAndGradientOfPlainAutograd) {
     values.put("logits", pairs.logits.clone());
     const auto objective = make_preference(GetParam());
     EXPECT_EQ(objective->separates(), Objective::Separates::samples);
-    const Losses losses = objective->evaluate(values, pairs.batch, &gradients, 0.25);
+    const Losses losses = objective->evaluate(values, pairs.batch, &gradients, 0.25, mesh::Axes{});
     EXPECT_TRUE(at::allclose(losses.per_sample, each.detach(), 0, 1e-12));
     EXPECT_NEAR(losses.sum.item<double>(), each.sum().item<double>(), 1e-12);
     EXPECT_EQ(losses.count.item<int64_t>(), kPairs);
@@ -73,10 +73,10 @@ TEST(Preference, IsTheLogarithmOfTwoWhereTheModelIsTheReference) {
   values.put("logits", pairs.logits.to(at::kFloat));
   mesh::Batch alone = pairs.batch;
   alone.ids = at::arange(2 * kPairs);
-  const Losses reference = make_answer_losses()->evaluate(values, alone, nullptr, 1);
+  const Losses reference = make_answer_losses()->evaluate(values, alone, nullptr, 1, mesh::Axes{});
   EXPECT_TRUE(at::allclose(reference.per_sample, -pairs.log_p(pairs.logits), 1e-6, 1e-5));
   pairs.batch.fields["reference"] = {reference.per_sample};
-  const Losses losses = make_preference({})->evaluate(values, pairs.batch, nullptr, 1);
+  const Losses losses = make_preference({})->evaluate(values, pairs.batch, nullptr, 1, mesh::Axes{});
   EXPECT_NEAR(losses.sum.item<double>(), kPairs * std::log(2.0), 1e-15);
   EXPECT_EQ(losses.measures.abs().sum().item<double>(), 0);
 }

@@ -28,7 +28,7 @@ void expect_kept(const std::vector<std::string>& patterns, const model::LoraShap
   const model::FlatWeights live(model->layout(), at::empty({model->elements()}));
   model::materialise(*model, live.flat(), base::Random(2));
   const std::vector<bool> trained = model::trainable(*model, patterns);
-  const Reference reference(*model, live, trained);
+  const Reference reference(*model, live, live.layout(), trained);
   EXPECT_EQ(reference.bytes(), 4 * elements_copied);
   const uint64_t checksum = reference.checksum();
   const std::vector<at::Tensor> before = read_all(*model, live);

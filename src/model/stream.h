@@ -1,0 +1,37 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "mesh/box.h"
+#include "model/call.h"
+
+namespace cairn::model {
+
+// The residual stream between blocks, and the way into and out of them.
+//
+// Where ranks along tp share a model's width out, they share the stream's tokens out among them too: [batch, length, embed] elsewhere, the
+// stream is then [1, tokens here, embed], in the order of the tokens. Norms and sums on the stream are done once per token; a layer gathers
+// the tokens on its way in and leaves a sum over the ranks on its way out, of which each keeps its tokens. The gradient of either is the
+// other. A parameter that the ranks all hold sees some of the tokens (or heads) on each, so its gradient is a sum over them.
+//
+// Without tp nothing is done here and nothing is copied.
+
+// Samples and positions of the pass, whatever of them is here.
+struct Extent {
+  int64_t batch = 0, length = 0;
+  int64_t tokens() const { return batch * length; }
+};
+Extent extent(const at::Tensor& stream, const Call& call);
+
+// All tokens [tokens, width] from this rank's [tokens here, width].
+at::Tensor gather_tokens(const at::Tensor& here, const Extent& extent, const Call& call, std::string_view what);
+// This rank's tokens of the sum over the ranks of `terms` [tokens, width].
+at::Tensor reduce_tokens(const at::Tensor& terms, const Call& call, std::string_view what);
+// This rank's tokens of what every rank has whole [tokens, width]. A view.
+at::Tensor own_tokens(const at::Tensor& whole, const Call& call);
+// As the stream is written: [batch, length, width], or [1, tokens here, width].
+at::Tensor as_stream(const at::Tensor& rows, const Extent& extent, const Call& call);
+
+// The rows of a table of `size` that are here.
+mesh::Interval rows_here(mesh::ParamId table, int64_t size, const Call& call);
+
+}  // namespace cairn::model

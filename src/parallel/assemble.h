@@ -1,0 +1,46 @@
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "parallel/store.h"
+
+namespace cairn::parallel {
+
+// How the ranks of a plan put whole tensors together from what each of them keeps: for snapshots, samples and comparisons. Every rank can
+// tell who keeps what; whoever keeps a part first (of its copies and replicas) sends it.
+class Assembly {
+ public:
+  struct Parts {
+    comm::World& world;
+    const model::Model& model;
+    const Plan& plan;
+    bool whole_parameters = false;  // as the store was told
+    int64_t unit_elements_least = 0;
+  };
+  explicit Assembly(Parts parts);
+
+  // Whether every rank keeps all of every parameter, so that there is nothing to put together.
+  bool trivial() const { return trivial_; }
+
+  // The whole of one parameter, or of what an optimizer keeps for each of its elements, on rank 0; undefined elsewhere. `mine` is this
+  // rank's part (of KeptPiece::value's elements, fp32), undefined where it keeps none. Collective.
+  at::Tensor gather(size_t parameter, const at::Tensor& mine, std::string_view what) const;
+  // Likewise of a tensor that belongs to a parameter as a whole and is on the rank that keeps it.
+  at::Tensor gather_whole(size_t parameter, const at::Tensor& mine, const std::vector<int64_t>& shape, std::string_view what) const;
+
+ private:
+  struct Source {
+    int rank = 0;
+    mesh::Interval elements = {};  // of the rank's local tensor of the parameter
+  };
+  comm::World& world_;
+  const model::Model& model_;
+  bool trivial_ = false;
+  std::vector<std::vector<Source>> sources_;            // by parameter, in rank order
+  std::vector<std::map<int, mesh::Holding>> holdings_;  // by parameter, of its sources
+};
+
+}  // namespace cairn::parallel

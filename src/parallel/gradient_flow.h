@@ -1,0 +1,113 @@
+#pragma once
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "comm/work.h"
+#include "mesh/flat_gradients.h"
+#include "parallel/units.h"
+
+namespace cairn::comm {
+class Group;
+}
+
+namespace cairn::parallel {
+
+// The way of gradients from the sink, where blocks put them, to the ranks that keep the parameters. Each parameter's gradient is first
+// summed over the ranks that hold the same part of it (copies), then each unit is summed over the ranks that share its state out, and each
+// of them gets its part. All of it runs while backward still does, in one order on all ranks.
+//
+// `whole`: one buffer holds the gradients of all units until the last pass of a step. Otherwise a unit has a buffer only from its first
+// contribution until it is on its way, two such buffers wait at most, and each pass sends its own gradients, which add up where they are
+// kept.
+class GradientFlow final : public mesh::Gradients {
+ public:
+  struct Parts {
+    mesh::FlatLayout layout;  // of what is trained and here
+    std::vector<int32_t> uses;
+    std::vector<comm::Group*> copies;  // by piece; null: this rank alone has it
+    std::vector<Unit> units;
+    comm::Group* keepers = nullptr;  // null: this rank keeps all
+    comm::Group* memory = nullptr;   // whose memory the buffers come from
+    at::TensorOptions options;
+    bool whole = true;
+    bool accumulate_whole = true;  // not `whole`: a step of several passes is nevertheless treated so
+  };
+  // Told the index of a part in kept_by(layout, units, rank of this one among the keepers), when its gradient is complete.
+  using Announce = std::function<void(int64_t kept)>;
+
+  explicit GradientFlow(Parts parts);
+  ~GradientFlow() override;
+
+  // A step of `passes` backward passes here and at most `passes_most` on any rank.
+  void begin(int64_t passes, int64_t passes_most, Announce announce);
+  // After each pass: what it did not reach counts as zero in it.
+  void skip(mesh::ParamId id) override;
+  void end_pass() override;
+  // After the last of them. All kept gradients are complete and announced when it returns.
+  void finish();
+
+  // This rank's part of a unit's gradient.
+  const at::Tensor& kept(int64_t unit) const { return kept_[static_cast<size_t>(unit)]; }
+
+  void outer(mesh::ParamId id, const at::Tensor& in, const at::Tensor& dout) override;
+  void add(mesh::ParamId id, const at::Tensor& gradient) override;
+  void add_rows(mesh::ParamId id, const at::Tensor& rows, const at::Tensor& values) override;
+
+  int64_t bytes() const;  // held between steps
+  int64_t bytes_most() const { return bytes_most_; }
+
+ private:
+  static constexpr int64_t kShut = -1;  // nothing has come for the unit yet
+
+  // A unit in the current pass (or step, where gradients stay whole).
+  struct Open {
+    std::unique_ptr<mesh::FlatGradients> sink;
+    at::Tensor buffer;
+    int64_t missing = kShut;  // pieces that are not complete yet
+  };
+  struct OnItsWay {
+    int64_t unit = 0;
+    bool last = true;  // of the step
+    at::Tensor buffer = {};
+    comm::Work work = {};
+  };
+
+  at::Tensor allocate(int64_t elements);
+  bool stays_whole() const { return parts_.whole || (parts_.accumulate_whole && passes_most_ > 1); }
+  int64_t unit_of(mesh::ParamId id) const { return unit_of_[static_cast<size_t>(id.first)]; }
+  mesh::ParamId local(mesh::ParamId id) const;
+  mesh::Gradients& open(mesh::ParamId id);
+  void open_unit(int64_t unit);
+  void close(int64_t unit);
+  void completed(int64_t piece);  // by this rank's blocks
+  void summed(int64_t piece);     // over its copies
+  void send_ready_units();
+  void arrived(OnItsWay& one);
+  void keep_room(size_t most);
+  void take_ready();  // what has come meanwhile, without waiting
+  void wait_for_copies();
+
+  Parts parts_;
+  int me_ = 0;
+  std::vector<int64_t> unit_of_;                     // by piece
+  std::vector<std::vector<int64_t>> parts_of_unit_;  // indices of this rank's kept parts
+  std::vector<Open> open_;
+  std::vector<at::Tensor> kept_;
+  at::Tensor whole_;                                        // where gradients stay whole
+  std::vector<char> has_kept_;                              // something is in kept_ already, in this step
+  std::deque<std::pair<int64_t, comm::Work>> over_copies_;  // pieces being summed
+  std::deque<OnItsWay> on_their_way_;
+  std::vector<at::Tensor> spare_;
+  int64_t passes_ = 0, passes_most_ = 0;  // of this step
+  int64_t passes_done_ = 0;
+  int64_t rounds_ = 1, round_ = 0;  // how often every unit is sent in this step
+  int64_t next_ = 0;                // the unit that leaves next: from the last to the first
+  int64_t held_ = 0, bytes_most_ = 0;
+  Announce announce_;
+};
+
+}  // namespace cairn::parallel

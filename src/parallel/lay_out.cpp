@@ -1,0 +1,147 @@
+#include "parallel/lay_out.h"
+
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "model/model.h"
+#include "parallel/schedule_check.h"
+#include "parallel/schedule_csv.h"
+#include "parallel/stage_split.h"
+#include "parallel/tensor_split.h"
+
+namespace cairn::parallel {
+namespace {
+
+int64_t largest_divisor(int64_t of, int64_t most) {
+  while (of % most != 0) --most;
+  return most;
+}
+
+constexpr int64_t kScheduleBytesMost = int64_t{1} << 26;
+
+// Work of each block for a token of a sequence of this length, as its card says; each costs something.
+std::vector<double> costs_of(const model::Model& model, int64_t length) {
+  std::vector<double> costs;
+  for (const auto& block : model.blocks()) {
+    double flops = 0;
+    for (const model::Operation& operation : block->card().operations)
+      flops += operation.flops_per_token + operation.flops_per_pair * static_cast<double>(length + 1) / 2;
+    costs.push_back(flops + 1);
+  }
+  return costs;
+}
+
+// Blocks of each layer: those called layers.N.something. What is before the first goes with it, what is after the last likewise.
+std::vector<int64_t> blocks_by_layer(const model::Model& model) {
+  std::vector<int64_t> blocks;
+  std::string layer;
+  for (const auto& block : model.blocks()) {
+    const std::string& name = block->card().name;
+    const std::string mine = name.starts_with("layers.") ? name.substr(0, name.find('.', 7)) : "";
+    const bool begins = !mine.empty() && mine != layer && !layer.empty();
+    if (blocks.empty() || begins) blocks.push_back(0);
+    if (!mine.empty()) layer = mine;
+    ++blocks.back();
+  }
+  return blocks;
+}
+
+std::vector<int64_t> split_blocks(const model::Model& model, const PipelineOptions& options, int stages, int64_t length) {
+  if (options.split.empty()) return split_evenly_by_cost(costs_of(model, length), stages);
+  std::vector<int64_t> layers;
+  for (const std::string& text : options.split) {
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || end != text.data() + text.size()) base::fail_input("pipeline.split: \"{}\" is no number of layers", text);
+    layers.push_back(number);
+  }
+  if (static_cast<int>(layers.size()) != stages) base::fail_input("pipeline.split: {} numbers for {} stages", layers.size(), stages);
+  const std::vector<int64_t> by_layer = blocks_by_layer(model);
+  check_split(layers, static_cast<int64_t>(by_layer.size()));
+  std::vector<int64_t> blocks;
+  size_t next = 0;
+  for (const int64_t count : layers) {
+    blocks.push_back(0);
+    for (int64_t i = 0; i < count; ++i) blocks.back() += by_layer[next++];
+  }
+  return blocks;
+}
+
+}  // namespace
+
+Plan lay_out(const LayoutOptions& options, int ranks) {
+  const MeshOptions& m = options.mesh;
+  const int64_t others = m.pp * m.cp * m.tp;
+  if (m.dp == 0 && ranks % others != 0)
+    base::fail_input(
+        "mesh.pp = {}, mesh.cp = {}, mesh.tp = {}: {} ranks cannot be shared out by {}: pass --nproc {}, or change one of them", m.pp, m.cp,
+        m.tp, ranks, others, ((ranks + others - 1) / others) * others);
+  const int64_t dp = m.dp == 0 ? ranks / others : m.dp;
+  if (dp * others != ranks) {
+    if (others == 1)
+      base::fail_input("mesh.dp = {} needs {} ranks and there are {}: pass --nproc {}, or leave mesh.dp at 0", dp, dp, ranks, dp);
+    base::fail_input("mesh: pp = {} x dp = {} x cp = {} x tp = {} is {} ranks and there are {}: pass --nproc {}{}", m.pp, dp, m.cp, m.tp,
+                     dp * others, ranks, dp * others,
+                     m.shard > 1 ? " (mesh.shard is the part of mesh.dp that shares state out, not an axis beside it)" : "");
+  }
+  if (m.shard > 1 && dp % m.shard != 0)
+    base::fail_input("mesh.shard = {}: does not divide mesh.dp = {}; the nearest that does is {}", m.shard, dp,
+                     largest_divisor(dp, std::min(m.shard, dp)));
+  if (m.shard > 1 && options.memory.zero == 0)
+    base::fail_input(
+        "mesh.shard = {}: with memory.zero = 0 nothing is shared out along it: leave mesh.shard out, or set memory.zero to 1, "
+        "2 or 3",
+        m.shard);
+  Plan plan;
+  plan.zero = static_cast<int>(options.memory.zero < 0 ? (m.shard > 1 ? 3 : 0) : options.memory.zero);
+  const int64_t shard = m.shard > 0 ? m.shard : plan.zero > 0 ? dp : 1;
+  const auto axis = [&](const char* name, int64_t size) {
+    if (size > 1) plan.mesh.axes.push_back({name, static_cast<int>(size)});
+  };
+  axis("pp", m.pp);
+  plan.mesh.axes.push_back({"dp", static_cast<int>(dp / shard)});
+  axis("shard", shard);
+  axis("cp", m.cp);
+  axis("tp", m.tp);
+  if (plan.mesh.extent("shard") * plan.mesh.extent("cp") == 1) plan.zero = 0;  // one rank keeps all of it
+  if (m.cp > 1) plan.context = {options.context.form, options.context.balanced};
+  return plan;
+}
+
+Schedule schedule_of(const PipelineOptions& options, int ranks, int micro_batches) {
+  if (options.csv.empty())
+    return make_schedule({.name = options.schedule,
+                          .ranks = ranks,
+                          .stages_per_rank = static_cast<int>(options.stages_per_rank),
+                          .micro_batches = micro_batches});
+  Schedule schedule = read_schedule_csv(base::read_file(options.csv, kScheduleBytesMost), options.csv);
+  check(schedule);
+  if (schedule.ranks() != ranks || schedule.micro_batches != micro_batches)
+    base::fail_input(
+        "pipeline.csv = {}: is for {} ranks and {} micro-batches, and there are {} and {}: set mesh.pp and "
+        "pipeline.micro_batches to fit",
+        options.csv, schedule.ranks(), schedule.micro_batches, ranks, micro_batches);
+  return schedule;
+}
+
+void place(Plan& plan, const model::Model& model, const PipelineOptions& pipeline, int64_t length) {
+  const int tp = plan.mesh.extent("tp"), pp = plan.mesh.extent("pp");
+  if (pp > 1) {
+    const Schedule schedule = schedule_of(pipeline, pp, static_cast<int>(plan.micro_batches));
+    plan.schedule = schedule.name;
+    plan.rank_of_stage = schedule.rank_of_stage;
+    plan.stage_blocks = split_blocks(model, pipeline, schedule.stages(), length);
+  }
+  check_tensor_split(model, tp);
+  for (const model::Parameter& parameter : model.parameters()) {
+    mesh::Placement placement;
+    if (const mesh::Placement::How how = tensor_split(parameter, tp); !std::holds_alternative<mesh::Replicate>(how))
+      placement.axes.push_back({"tp", how});
+    if (!placement.axes.empty()) plan.placements[parameter.name] = placement;
+  }
+}
+
+}  // namespace cairn::parallel

@@ -1,0 +1,28 @@
+#pragma once
+#include "mesh/batch.h"
+#include "model/call.h"
+#include "model/context_split.h"
+#include "parallel/pass.h"
+
+namespace cairn::parallel {
+
+// The batch of a pass as this rank sees it: its positions of every sequence where ranks along cp share them out, else all of it.
+class LocalBatch {
+ public:
+  explicit LocalBatch(const Pass& pass);
+  LocalBatch(const LocalBatch&) = delete;
+  LocalBatch& operator=(const LocalBatch&) = delete;
+
+  const mesh::Batch& batch() const { return cut_ ? own_ : whole_; }
+  // Refers to this object.
+  model::Slice slice() const;
+
+ private:
+  const mesh::Batch& whole_;
+  bool cut_ = false;
+  bool ring_ = false;
+  mesh::Batch own_;
+  model::ContextSplit split_;
+};
+
+}  // namespace cairn::parallel

@@ -1,0 +1,82 @@
+#include "parallel/options.h"
+
+#include "parallel/schedule.h"
+
+namespace cairn::parallel {
+
+base::Schema<MeshOptions> mesh_schema() {
+  using O = MeshOptions;
+  return {"mesh",
+          "How ranks are arranged. The product of dp, pp, cp and tp is the number of ranks; --mesh pp=2,dp=2 is short for these keys.",
+          {{"dp",
+            &O::dp,
+            "Ranks that share each step's samples out; 0 takes those that the other axes leave.",
+            base::at_least(0),
+            {"data_parallel_replicate_degree"}},
+           {"shard",
+            &O::shard,
+            "How many of the dp ranks share one copy of the state out, as memory.zero says: it divides dp. 0: all of them where "
+            "memory.zero is set, else 1.",
+            base::at_least(0),
+            {"data_parallel_shard_degree"}},
+           {"pp", &O::pp, "Stages of the pipeline that ranks stand along.", base::at_least(1), {"pipeline_parallel_degree"}},
+           {"cp", &O::cp, "Ranks that share each sequence out.", base::at_least(1), {"context_parallel_degree"}},
+           {"tp", &O::tp, "Ranks that share each layer's width out.", base::at_least(1), {"tensor_parallel_degree"}}}};
+}
+
+base::Schema<MemoryOptions> memory_schema() {
+  using O = MemoryOptions;
+  return {"memory",
+          "What is not kept on every rank.",
+          {{"zero", &O::zero,
+            "What ranks along shard (and cp) share out: 0 nothing, 1 the optimizer's state, 2 the gradients too, 3 the parameters too. "
+            "-1: 3 where mesh.shard is above 1, else 0.",
+            base::between(-1, 3)},
+           {"accumulate_unsharded", &O::accumulate_unsharded,
+            "With zero 2 or 3 and several micro-batches a step: gradients are summed whole first and shared out once, rather than shared "
+            "out for each micro-batch."}}};
+}
+
+base::Schema<PipelineOptions> pipeline_schema() {
+  using O = PipelineOptions;
+  return {"pipeline",
+          "How stages along pp work on a step's micro-batches.",
+          {{"schedule",
+            &O::schedule,
+            "Who does what when; `cairn schedule --all` compares them.",
+            base::one_of(schedule_names()),
+            {"pipeline_parallel_schedule"}},
+           {"csv", &O::csv, "A file with a schedule, one line per rank with cells such as 0F0, 1B3, 0I2, 0W2; it wins over schedule."},
+           {"micro_batches", &O::micro_batches,
+            "Parts of a rank's samples that go through the pipeline one after the other; 0: four for each rank along pp, as far as there "
+            "are samples.",
+            base::at_least(0)},
+           {"stages_per_rank", &O::stages_per_rank, "Stages that each rank runs; 0: as the schedule wants it, 1 or 2.", base::at_least(0)},
+           {"split", &O::split,
+            "Layers of each stage, one number per stage; empty: such that the dearest stage is as cheap as it can be, in which a layer's "
+            "two halves may be apart."}}};
+}
+
+base::Schema<RecomputeOptions> recompute_schema() {
+  using O = RecomputeOptions;
+  return {"recompute",
+          "Activations that are computed again for the gradients rather than kept.",
+          {{"mode", &O::mode,
+            "none; full: every block keeps its input alone; selective: the blocks that modules and every name do; stage: each pipeline "
+            "stage keeps its input alone; budget: as many blocks as it takes to stay within budget_mib.",
+            base::one_of({"none", "full", "selective", "stage", "budget"})},
+           {"modules", &O::modules, "Names of blocks for selective, with * for anything: [\"*.mlp\"]; empty: all."},
+           {"every", &O::every, "Of those, each how manyeth.", base::at_least(1)},
+           {"budget_mib", &O::budget_mib, "Activations that one micro-batch may keep on a rank.", base::at_least(0)}}};
+}
+
+base::Schema<ContextOptions> context_schema() {
+  using O = ContextOptions;
+  return {"context",
+          "How ranks along cp see each other's keys.",
+          {{"form", &O::form, "Keys and values go round in a ring, or are gathered (gather).", base::one_of({"ring", "gather"})},
+           {"balanced", &O::balanced,
+            "Each rank takes a piece from the front of the sequence and its counterpart from the end, so that all have the same work."}}};
+}
+
+}  // namespace cairn::parallel

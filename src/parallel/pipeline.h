@@ -1,0 +1,58 @@
+#pragma once
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "parallel/crossings.h"
+#include "parallel/pass.h"
+#include "parallel/schedule.h"
+#include "parallel/timeline.h"
+
+namespace cairn::comm {
+class Group;
+}
+
+namespace cairn::parallel {
+
+// Executes the passes of a step over the stages of a pipeline, as a schedule says: every rank along pp does its actions in order, waits for
+// what an action needs, and sends on what it made without waiting. Messages between two ranks come in the order of the sender's actions,
+// which the receiver knows; so many are asked for ahead as the next actions need.
+class Pipeline {
+ public:
+  // The schedule for so many micro-batches.
+  using MakeSchedule = std::function<Schedule(int micro_batches)>;
+
+  // `along`: the ranks along pp, whose rank is the place in the schedule. Borrowed, like the model of the passes.
+  Pipeline(const model::Model& model, const Plan& plan, comm::Group& along, MakeSchedule make_schedule);
+  ~Pipeline();
+
+  // Alike on all ranks of the pipeline. The losses are those of the last stage; elsewhere they are zero.
+  std::vector<model::Losses> run(std::span<const Pass> micro_batches);
+
+  // When this rank did what in the last run with gradients, in seconds from its start.
+  const std::vector<TimedAction>& measured() const { return measured_; }
+  int64_t live_most() const { return live_most_; }  // stage runs that were under way at once on this rank, in the last run
+
+ private:
+  struct Traffic;
+  struct Prepared;  // what a schedule means for this rank
+  const Prepared& prepared(int micro_batches, bool gradients);
+
+  const model::Model& model_;
+  const Plan& plan_;
+  comm::Group& along_;
+  MakeSchedule make_schedule_;
+  std::vector<Crossing> crossings_;
+  std::map<std::pair<int, bool>, std::unique_ptr<Prepared>> prepared_;
+  std::map<std::pair<std::string, std::vector<int64_t>>, std::pair<std::vector<int64_t>, int>> shapes_;  // of values, by the batch's shape
+  std::set<std::pair<std::pair<std::string, std::vector<int64_t>>, int>> announced_;                     // of those, to which ranks
+  std::vector<TimedAction> measured_;
+  int64_t live_most_ = 0;
+};
+
+}  // namespace cairn::parallel

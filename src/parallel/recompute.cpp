@@ -1,0 +1,69 @@
+#include "parallel/recompute.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "model/model.h"
+
+namespace cairn::parallel {
+namespace {
+
+// Whether a name fits a pattern in which * stands for anything.
+bool fits_pattern(std::string_view pattern, std::string_view name) {
+  if (pattern.empty()) return name.empty();
+  if (pattern.front() == '*') return fits_pattern(pattern.substr(1), name) || (!name.empty() && fits_pattern(pattern, name.substr(1)));
+  return !name.empty() && pattern.front() == name.front() && fits_pattern(pattern.substr(1), name.substr(1));
+}
+
+std::vector<size_t> chosen_by(const RecomputeRule& rule, const model::Model& model) {
+  std::vector<size_t> chosen;
+  std::vector<bool> used(rule.modules.size(), false);
+  for (size_t i = 0; i < model.blocks().size(); ++i) {
+    bool fits = rule.modules.empty();
+    for (size_t k = 0; k < rule.modules.size(); ++k)
+      if (fits_pattern(rule.modules[k], model.blocks()[i]->card().name)) fits = used[k] = true;
+    if (fits) chosen.push_back(i);
+  }
+  for (size_t k = 0; k < used.size(); ++k)
+    if (!used[k])
+      base::fail_input("recompute.modules: \"{}\" fits no block of this model: they are called {}, {} and the like", rule.modules[k],
+                       model.blocks().front()->card().name, model.blocks()[std::min<size_t>(1, model.blocks().size() - 1)]->card().name);
+  return chosen;
+}
+
+}  // namespace
+
+std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Model& model, int64_t tokens, int64_t element_bytes) {
+  const size_t n = model.blocks().size();
+  if (rule.mode == "full") return std::vector<bool>(n, true);
+  std::vector<bool> recomputed(n, false);
+  if (rule.mode == "selective") {
+    const std::vector<size_t> chosen = chosen_by(rule, model);
+    for (size_t k = 0; k < chosen.size(); ++k)
+      if (static_cast<int64_t>(k) % rule.every == 0) recomputed[chosen[k]] = true;
+  }
+  if (rule.mode == "budget") {
+    std::vector<double> kept(n), inputs(n);  // bytes of one micro-batch
+    double total = 0;
+    for (size_t i = 0; i < n; ++i) {
+      for (const model::Operation& operation : model.blocks()[i]->card().operations) {
+        const double bytes = operation.saved_elements_per_token * static_cast<double>(tokens * element_bytes);
+        kept[i] += bytes;
+        // A block's first operation keeps its input and what it makes of it.
+        if (&operation == &model.blocks()[i]->card().operations.front()) inputs[i] = bytes / 2;
+      }
+      total += kept[i];
+    }
+    for (size_t i = 0; i < n && total > static_cast<double>(rule.budget_bytes); ++i) {
+      total -= kept[i] - inputs[i];
+      recomputed[i] = true;
+    }
+    if (total > static_cast<double>(rule.budget_bytes))
+      base::fail_input("recompute.budget_mib = {}: keeping the inputs of every block alone takes {}: raise it, or lower train.micro_batch",
+                       rule.budget_bytes >> 20, base::human_bytes(static_cast<int64_t>(total)));
+  }
+  return recomputed;
+}
+
+}  // namespace cairn::parallel

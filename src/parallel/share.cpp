@@ -1,0 +1,99 @@
+#include "parallel/share.h"
+
+#include <algorithm>
+#include <map>
+
+#include <ATen/core/IListRef.h>
+
+#include "base/check.h"
+#include "kernels/aten.h"
+#include "model/model.h"
+
+namespace cairn::parallel {
+namespace {
+
+std::vector<int> stages_of(const Plan& plan, int rank) {
+  const int place = plan.mesh.coordinate(rank, "pp");
+  std::vector<int> stages;
+  for (size_t stage = 0; stage < plan.rank_of_stage.size(); ++stage)
+    if (plan.rank_of_stage[stage] == place) stages.push_back(static_cast<int>(stage));
+  return plan.rank_of_stage.empty() ? std::vector<int>{0} : stages;
+}
+
+// Which parameters a rank's blocks name.
+std::vector<bool> named_by(const model::Model& model, const Plan& plan, const std::vector<int>& stages) {
+  std::vector<bool> named(model.parameters().size(), false);
+  for (const int stage : stages) {
+    const BlockRange range = blocks_of_stage(plan, stage, model.blocks().size());
+    for (size_t i = range.first; i < range.last; ++i)
+      for (const model::Operation& operation : model.blocks()[i]->card().operations)
+        for (const mesh::ParamId& id : operation.parameters)
+          for (int32_t k = id.first; k < id.first + id.count; ++k) named[static_cast<size_t>(k)] = true;
+  }
+  return named;
+}
+
+mesh::Placement placement_of(const Plan& plan, const model::Parameter& parameter) {
+  const auto found = plan.placements.find(parameter.name);
+  return found == plan.placements.end() ? mesh::Placement{} : found->second;
+}
+
+}  // namespace
+
+BlockRange blocks_of_stage(const Plan& plan, int stage, size_t blocks) {
+  if (plan.stage_blocks.empty()) return {0, blocks};
+  size_t first = 0;
+  for (int i = 0; i < stage; ++i) first += static_cast<size_t>(plan.stage_blocks[static_cast<size_t>(i)]);
+  return {first, first + static_cast<size_t>(plan.stage_blocks[static_cast<size_t>(stage)])};
+}
+
+Share share_of(const model::Model& model, const Plan& plan, int rank) {
+  // Everything outside tp and pp makes replicas of what those two share out.
+  const std::vector<int> mates = plan.mesh.peers_along(rank, {"pp", "tp"});
+  std::map<int, std::vector<bool>> named;
+  std::map<int, std::vector<mesh::Spot>> spots;
+  for (const int mate : mates) {
+    named[mate] = named_by(model, plan, stages_of(plan, mate));
+    spots[mate] = plan.mesh.spots(mate);
+  }
+  Share share;
+  share.stages = stages_of(plan, rank);
+  for (size_t i = 0; i < model.parameters().size(); ++i) {
+    const model::Parameter& parameter = model.parameters()[i];
+    const mesh::Placement placement = placement_of(plan, parameter);
+    ParameterShare& one = share.parameters.emplace_back();
+    one.here = named[rank][i];
+    one.holding = mesh::holding(placement, spots[rank], parameter.shape);
+    for (const int mate : mates)
+      if (named[mate][i] && (mate == rank || mesh::holding(placement, spots[mate], parameter.shape) == one.holding))
+        one.copies.push_back(mate);
+    share.layout.append(parameter.name, one.here ? one.holding.local_shape() : std::vector<int64_t>{0});
+  }
+  return share;
+}
+
+at::Tensor cut_out(const at::Tensor& whole, const mesh::Holding& holding) {
+  at::Tensor part = whole;
+  for (size_t dim = 0; dim < holding.dims.size(); ++dim) {
+    std::vector<at::Tensor> pieces;
+    for (const mesh::Interval& interval : holding.dims[dim])
+      pieces.push_back(part.narrow(static_cast<int64_t>(dim), interval.begin, interval.length()));
+    if (pieces.empty()) return at::empty(holding.local_shape(), whole.options());
+    part = pieces.size() == 1 ? pieces[0] : at::cat(pieces, static_cast<int64_t>(dim));
+  }
+  return part;
+}
+
+void put_back(const at::Tensor& whole, const mesh::Holding& holding, const at::Tensor& local) {
+  for (const mesh::Box& box : holding.boxes()) {
+    const mesh::Box inside = holding.local(box);
+    at::Tensor to = whole, from = local;
+    for (size_t dim = 0; dim < box.dims.size(); ++dim) {
+      to = to.narrow(static_cast<int64_t>(dim), box.dims[dim].begin, box.dims[dim].length());
+      from = from.narrow(static_cast<int64_t>(dim), inside.dims[dim].begin, inside.dims[dim].length());
+    }
+    to.copy_(from);
+  }
+}
+
+}  // namespace cairn::parallel

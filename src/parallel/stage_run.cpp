@@ -1,0 +1,181 @@
+#include "parallel/stage_run.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+
+#include "base/trace.h"
+#include "kernels/aten.h"
+#include "model/model.h"
+
+namespace cairn::parallel {
+namespace {
+
+std::optional<base::Trace::Span> span(const Pass& pass, std::string_view name, std::string_view category) {
+  if (!pass.trace) return std::nullopt;
+  return pass.trace->span(name, category);
+}
+
+}  // namespace
+
+StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
+    : pass_(pass),
+      range_(blocks),
+      releases_(releases),
+      local_(pass),
+      call_{.weights = pass.at,
+            .buffers = pass.buffers,
+            .axes = pass.axes,
+            .random = pass.random,
+            .needs = {.input = pass.into != nullptr, .weights = pass.into != nullptr},
+            .slice = local_.slice()},
+      keeps_(pass.into != nullptr),
+      stage_recomputed_(keeps_ && pass.recompute_stage) {
+  const size_t n = range_.last - range_.first;
+  std::map<std::string, size_t> last;
+  for (size_t i = 0; i < n; ++i)
+    for (const std::string& name : block(i).card().reads) last[name] = i;
+  std::set<std::string> wanted(pass.outputs.begin(), pass.outputs.end());  // by blocks after these
+  dead_.resize(n);
+  for (const auto& [name, at] : last)
+    if (!wanted.contains(name)) dead_[at].push_back(name);
+  for (size_t i = 0; i < n; ++i) {
+    std::vector<mesh::ParamId>& ids = named_.emplace_back();
+    for (const model::Operation& operation : block(i).card().operations)
+      ids.insert(ids.end(), operation.parameters.begin(), operation.parameters.end());
+  }
+  saved_.resize(keeps_ ? n : 0);
+  inputs_.resize(keeps_ ? n : 0);
+  booked_.reserve(n);
+  for (size_t i = 0; keeps_ && i < n; ++i) booked_.emplace_back();
+  for (const auto& [name, field] : local_.batch().fields) values_.put(name, field.tensor);
+}
+
+const model::Block& StageRun::block(size_t i) const { return *pass_.model.blocks()[range_.first + i]; }
+
+bool StageRun::recomputed(size_t i) const {
+  return pass_.recompute && range_.first + i < pass_.recompute->size() && (*pass_.recompute)[range_.first + i];
+}
+
+void StageRun::book(size_t i) {
+  if (!pass_.memory) return;
+  int64_t bytes = saved_[i].bytes();
+  for (const auto& [name, value] : inputs_[i]) bytes += static_cast<int64_t>(value.tensor.nbytes());
+  booked_[i] = base::BookedMemory(*pass_.memory, base::MemoryUse::activations, bytes);
+}
+
+// What a block reads, to be computed with again. Fields of the batch are there anyway.
+void StageRun::remember_inputs(size_t i, model::Values& from) {
+  for (const std::string& name : block(i).card().reads)
+    if (!local_.batch().fields.contains(name)) inputs_[i].emplace(name, from.value(name));
+}
+
+void StageRun::forward_block(size_t i, bool keep) {
+  const auto traced = span(pass_, block(i).card().name, "forward");
+  const size_t n = range_.last - range_.first;
+  pass_.at.fetch(named_[i]);
+  if (i + 1 < n) pass_.at.fetch(named_[i + 1]);
+  if (keep && recomputed(i)) {
+    remember_inputs(i, values_);
+    block(i).forward(values_, nullptr, call_);
+  } else {
+    block(i).forward(values_, keep ? &saved_[i] : nullptr, call_);
+  }
+  if (keep) book(i);
+  // The last block's weights are needed again at once.
+  if (releases_ && (!keeps_ || i + 1 < n)) pass_.at.release(named_[i]);
+}
+
+void StageRun::forward() {
+  at::NoGradGuard no_grad;  // gradients are driven block by block; a block that wants autograd turns it on inside
+  const size_t n = range_.last - range_.first;
+  if (stage_recomputed_) {
+    std::set<std::string> made;
+    for (size_t i = 0; i < n; ++i) {
+      for (const std::string& name : block(i).card().reads)
+        if (!made.contains(name) && !given_.contains(name) && !local_.batch().fields.contains(name))
+          given_.emplace(name, values_.value(name));
+      made.insert(block(i).card().writes.begin(), block(i).card().writes.end());
+    }
+    int64_t bytes = 0;
+    for (const auto& [name, value] : given_) bytes += static_cast<int64_t>(value.tensor.nbytes());
+    if (pass_.memory && n > 0) booked_[0] = base::BookedMemory(*pass_.memory, base::MemoryUse::activations, bytes);
+  }
+  for (size_t i = 0; i < n; ++i) {
+    forward_block(i, keeps_ && !stage_recomputed_);
+    for (const std::string& name : dead_[i]) values_.drop(name);
+  }
+}
+
+model::Losses StageRun::judge() {
+  at::NoGradGuard no_grad;
+  const auto traced = span(pass_, "objective", "objective");
+  model::Losses losses = pass_.objective.evaluate(values_, local_.batch(), keeps_ ? &gradients_ : nullptr, pass_.weight, pass_.axes);
+  values_ = {};
+  return losses;
+}
+
+// Forward again, keeping everything this time; what it writes is known already.
+void StageRun::recompute_stage() {
+  if (!std::exchange(stage_recomputed_, false)) return;
+  const auto traced = span(pass_, "recompute", "recompute");
+  model::Values kept = std::exchange(values_, {});
+  for (const auto& [name, field] : local_.batch().fields) values_.put(name, field.tensor);
+  for (auto& [name, value] : std::exchange(given_, {})) values_.put(name, value);
+  for (size_t i = 0; i < range_.last - range_.first; ++i) {
+    forward_block(i, true);
+    for (const std::string& name : dead_[i]) values_.drop(name);
+  }
+  values_ = std::move(kept);
+}
+
+void StageRun::recompute_block(size_t i) {
+  if (!recomputed(i)) return;
+  const auto traced = span(pass_, block(i).card().name, "recompute");
+  model::Values again;
+  for (const auto& [name, field] : local_.batch().fields) again.put(name, field.tensor);
+  for (auto& [name, value] : std::exchange(inputs_[i], {})) again.put(name, value);
+  block(i).forward(again, &saved_[i], call_);
+  book(i);
+}
+
+void StageRun::backward_input() {
+  at::NoGradGuard no_grad;
+  recompute_stage();
+  for (size_t i = range_.last - range_.first; i-- > 0;) {
+    const auto traced = span(pass_, block(i).card().name, "backward");
+    recompute_block(i);
+    block(i).backward_input(gradients_, saved_[i], call_);
+  }
+}
+
+void StageRun::backward_weight() {
+  at::NoGradGuard no_grad;
+  for (size_t i = range_.last - range_.first; i-- > 0;) {
+    const auto traced = span(pass_, block(i).card().name, "weight gradients");
+    block(i).backward_weight(std::move(saved_[i]), *pass_.into, call_);
+    saved_[i] = {};
+    booked_[i] = {};
+  }
+}
+
+void StageRun::backward() {
+  at::NoGradGuard no_grad;
+  recompute_stage();
+  for (size_t i = range_.last - range_.first; i-- > 0;) {
+    const auto traced = span(pass_, block(i).card().name, "backward");
+    pass_.at.fetch(named_[i]);
+    if (i > 0) pass_.at.fetch(named_[i - 1]);
+    recompute_block(i);
+    block(i).backward_input(gradients_, saved_[i], call_);
+    block(i).backward_weight(std::move(saved_[i]), *pass_.into, call_);
+    saved_[i] = {};
+    booked_[i] = {};
+    if (releases_) pass_.at.release(named_[i]);
+  }
+}
+
+}  // namespace cairn::parallel

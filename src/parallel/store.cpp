@@ -1,0 +1,149 @@
+#include "parallel/store.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "comm/group.h"
+#include "comm/world.h"
+#include "kernels/adamw.h"
+#include "kernels/aten.h"
+#include "mesh/chosen_gradients.h"
+#include "model/model.h"
+
+namespace cairn::parallel {
+namespace {
+
+comm::Group* group_of_several(comm::World& world, const std::vector<int>& ranks, std::string_view name = "") {
+  return ranks.size() > 1 ? &world.group(ranks, name) : nullptr;
+}
+
+// How often this rank's blocks name each parameter.
+std::vector<int32_t> uses_here(const model::Model& model, const Plan& plan, const Share& share) {
+  if (plan.stage_blocks.size() <= 1) return model.uses();
+  std::vector<int32_t> uses(model.parameters().size(), 0);
+  for (const int stage : share.stages) {
+    const BlockRange range = blocks_of_stage(plan, stage, model.blocks().size());
+    for (size_t b = range.first; b < range.last; ++b)
+      for (const model::Operation& operation : model.blocks()[b]->card().operations)
+        for (const mesh::ParamId& id : operation.parameters)
+          for (int32_t k = id.first; k < id.first + id.count; ++k) ++uses[static_cast<size_t>(k)];
+  }
+  return uses;
+}
+
+bool touch(const at::Tensor& a, const at::Tensor& b) {
+  return a.storage().is_alias_of(b.storage()) && a.storage_offset() + a.numel() == b.storage_offset();
+}
+
+}  // namespace
+
+std::vector<std::string> keeping_axes(const Plan& plan) {
+  return plan.zero > 0 ? std::vector<std::string>{"shard", "cp"} : std::vector<std::string>{};
+}
+
+std::vector<std::string> replicating_axes(const Plan& plan) {
+  return plan.zero > 0 ? std::vector<std::string>{"dp"} : std::vector<std::string>{"dp", "shard", "cp"};
+}
+
+Store::Store(Parts parts) : share_(share_of(parts.model, parts.plan, parts.world.rank())) {
+  comm::World& world = parts.world;
+  const int rank = world.rank();
+  const auto peers = [&](const std::vector<std::string>& axes) {
+    return axes.empty() ? std::vector<int>{rank} : parts.plan.mesh.peers_along(rank, axes);
+  };
+  // Gradients leave when they are complete, which no rank can tell of the others: so they have an order of their own.
+  comm::Group* keepers = group_of_several(world, peers(keeping_axes(parts.plan)), "parameters");
+  comm::Group* receivers = group_of_several(world, peers(keeping_axes(parts.plan)), "gradients");
+  std::vector<std::string> model_axes = keeping_axes(parts.plan);
+  model_axes.insert(model_axes.begin(), {"pp", "tp"});
+  mates_ = group_of_several(world, peers(model_axes));
+
+  const UnitRules rules{.ranks = keepers ? keepers->size() : 1,
+                        .elements_least = parts.plan.zero == 3 ? 0 : parts.unit_elements_least,
+                        .whole_parameters = parts.whole_parameters};
+  UnitWeights::Parts weights{.layout = share_.layout,
+                             .units = make_units(parts.model, share_.layout, rules),
+                             .placements = {},
+                             .keepers = keepers,
+                             .gathers = parts.plan.zero == 3 && keepers,
+                             .kept = parts.kept,
+                             .read = parts.read};
+  for (const model::Parameter& parameter : parts.model.parameters()) {
+    const auto found = parts.plan.placements.find(parameter.name);
+    weights.placements.push_back(found == parts.plan.placements.end() ? mesh::Placement{} : found->second);
+  }
+
+  std::vector<bool> chosen;
+  for (size_t i = 0; i < parts.trained.size(); ++i) chosen.push_back(parts.trained[i] && share_.parameters[i].here);
+  const std::vector<int32_t> uses = uses_here(parts.model, parts.plan, share_);
+  GradientFlow::Parts flow{
+      .layout = mesh::chosen_layout(share_.layout, chosen),
+      .uses = {},
+      .copies = {},
+      .units = {},
+      .keepers = receivers,
+      .memory = group_of_several(world, peers(replicating_axes(parts.plan))),
+      .options = parts.kept.dtype(at::kFloat),
+      .whole = parts.plan.zero < 2 || parts.plan.stage_blocks.size() > 1,  // micro-batches of a pipeline come in any order
+      .accumulate_whole = parts.accumulate_whole};
+  if (receivers) flow.memory = receivers;
+  std::vector<size_t> parameters;  // of each gradient piece
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    if (!chosen[i]) continue;
+    parameters.push_back(i);
+    flow.uses.push_back(uses[i]);
+    flow.copies.push_back(group_of_several(world, share_.parameters[i].copies));
+  }
+  flow.units = make_units(parts.model, flow.layout, rules);
+
+  const std::vector<KeptPart> kept_weights = kept_by(weights.layout, weights.units, keepers ? keepers->rank() : 0);
+  const std::vector<KeptPart> kept_gradients = kept_by(flow.layout, flow.units, keepers ? keepers->rank() : 0);
+  weights_ = std::make_unique<UnitWeights>(weights);
+  const mesh::FlatLayout gradient_layout = flow.layout;
+  flow_ = std::make_unique<GradientFlow>(std::move(flow));
+  if (gradient_layout.pieces.size() < share_.layout.pieces.size()) chosen_ = mesh::make_chosen_gradients(share_.layout, chosen, *flow_);
+
+  size_t next = 0;  // of the gradients, which leave some out but keep the order
+  for (const KeptPart& part : kept_weights) {
+    const auto parameter = static_cast<size_t>(part.piece);
+    const auto& piece = share_.layout.pieces[parameter];
+    const auto shaped = [&](const at::Tensor& flat) { return part.elements.length() == piece.elements ? flat.view(piece.shape) : flat; };
+    const int64_t n = part.elements.length();
+    kept_.push_back({piece.name, parameter, part.elements, shaped(weights_->kept(part.unit).narrow(0, part.offset, n)), {}});
+    if (!chosen[parameter]) continue;
+    const KeptPart& of_gradient = kept_gradients.at(next++);
+    CAIRN_CHECK(parameters[static_cast<size_t>(of_gradient.piece)] == parameter && of_gradient.elements == part.elements,
+                "{} is kept otherwise than its gradient", parts.model.parameters()[parameter].name);
+    kept_.back().gradient = shaped(flow_->kept(of_gradient.unit).narrow(0, of_gradient.offset, n));
+    const double counts = 1.0 / static_cast<double>(share_.parameters[parameter].copies.size());
+    const at::Tensor flat = kept_.back().gradient.view({-1});
+    if (!squares_.empty() && squares_.back().second == counts && touch(squares_.back().first, flat)) {
+      at::Tensor& run = squares_.back().first;
+      run = run.as_strided({run.numel() + n}, {1}, run.storage_offset());
+    } else {
+      squares_.emplace_back(flat, counts);
+    }
+  }
+}
+
+at::Tensor Store::sum_of_squares() const {
+  at::Tensor sum;
+  for (const auto& [run, counts] : squares_) {
+    at::Tensor one = kernels::sum_of_squares(run);
+    if (counts != 1) one = one * counts;
+    sum = sum.defined() ? sum + one : one;
+  }
+  if (!sum.defined()) sum = at::zeros({}, at::kDouble);
+  if (mates_) mates_->all_reduce(sum, comm::Reduce::sum, {comm::Purpose::gradient, "gradient norm"}).wait();
+  return sum;
+}
+
+void Store::load(size_t parameter, const at::Tensor& whole) const {
+  for (const KeptPiece& piece : kept_) {
+    if (piece.parameter != parameter) continue;
+    const at::Tensor local = cut_out(whole, share_.parameters[parameter].holding).reshape({-1});
+    piece.value.view({-1}).copy_(local.narrow(0, piece.elements.begin, piece.elements.length()));
+  }
+}
+
+}  // namespace cairn::parallel

@@ -1,0 +1,117 @@
+#include "parallel/unit_weights.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "comm/group.h"
+#include "kernels/aten.h"
+
+namespace cairn::parallel {
+
+UnitWeights::UnitWeights(Parts parts) : parts_(std::move(parts)) {
+  const size_t n = parts_.units.size();
+  me_ = parts_.keepers ? parts_.keepers->rank() : 0;
+  unit_of_.resize(parts_.layout.pieces.size());
+  whole_.resize(n);
+  coming_.resize(n);
+  const bool in_place = !parts_.gathers && parts_.kept.dtype() == parts_.read.dtype();
+  at::Tensor flat;
+  if (!parts_.gathers) flat = allocate(parts_.layout.elements);
+  int64_t mine = 0;
+  for (const Unit& unit : parts_.units) mine += unit.part_of(me_).length();
+  const at::Tensor own = in_place ? at::Tensor() : at::empty({mine}, parts_.kept);
+  int64_t next = 0;
+  for (size_t u = 0; u < n; ++u) {
+    const Unit& unit = parts_.units[u];
+    for (int64_t i = unit.first; i < unit.last; ++i) unit_of_[static_cast<size_t>(i)] = static_cast<int64_t>(u);
+    if (!parts_.gathers) whole_[u] = flat.narrow(0, unit.offset, unit.elements);
+    const mesh::Interval part = unit.part_of(me_);
+    kept_.push_back(in_place ? whole_[u].narrow(0, part.begin, part.length()) : own.narrow(0, next, part.length()));
+    next += part.length();
+  }
+}
+
+at::Tensor UnitWeights::allocate(int64_t elements) const {
+  if (!parts_.keepers || !parts_.read.device().is_cpu()) return at::empty({elements}, parts_.read);
+  const std::shared_ptr<void> memory = parts_.keepers->allocate(elements * static_cast<int64_t>(parts_.read.dtype().itemsize()));
+  return at::from_blob(
+      memory.get(), {elements}, [memory](void*) {}, parts_.read);
+}
+
+at::Tensor UnitWeights::get(mesh::ParamId id) const {
+  const int64_t unit = unit_of(id);
+  const at::Tensor& whole = whole_[static_cast<size_t>(unit)];
+  if (!whole.defined()) bring(unit);  // nobody fetched it
+  coming_[static_cast<size_t>(unit)].wait();
+  // The layout's offsets count from the first unit.
+  const auto& first = parts_.layout.pieces[static_cast<size_t>(id.first)];
+  const int64_t begin = first.offset - parts_.units[static_cast<size_t>(unit)].offset;
+  if (id.count == 1) return whole.narrow(0, begin, first.elements).view(first.shape);
+  std::vector<int64_t> shape = first.shape;
+  int64_t elements = first.elements;
+  for (int32_t i = 1; i < id.count; ++i) {
+    const auto& next = parts_.layout.pieces[static_cast<size_t>(id.first + i)];
+    CAIRN_CHECK(unit_of({id.first + i}) == unit, "{} and {} are in different units", first.name, next.name);
+    shape[0] += next.shape[0];
+    elements += next.elements;
+  }
+  return whole.narrow(0, begin, elements).view(shape);
+}
+
+void UnitWeights::fetch(std::span<const mesh::ParamId> ids) const {
+  if (!parts_.gathers) return;
+  for (const mesh::ParamId& id : ids)
+    if (!whole_[static_cast<size_t>(unit_of(id))].defined()) bring(unit_of(id));
+}
+
+void UnitWeights::release(std::span<const mesh::ParamId> ids) const {
+  if (!parts_.gathers) return;
+  for (const mesh::ParamId& id : ids) drop(unit_of(id));
+}
+
+void UnitWeights::bring(int64_t u) const {
+  const Unit& unit = parts_.units[static_cast<size_t>(u)];
+  at::Tensor& whole = whole_[static_cast<size_t>(u)];
+  if (parts_.gathers) {
+    for (size_t i = 0; i < spare_.size() && !whole.defined(); ++i)
+      if (spare_[i].numel() == unit.elements) {
+        whole = spare_[i];
+        spare_.erase(spare_.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    if (!whole.defined()) whole = allocate(unit.elements);
+    gathered_now_ += static_cast<int64_t>(whole.nbytes());
+    gathered_most_ = std::max(gathered_most_, gathered_now_);
+  }
+  const mesh::Interval mine = unit.part_of(me_);
+  const at::Tensor own = whole.narrow(0, mine.begin, mine.length());
+  if (!own.is_alias_of(kept_[static_cast<size_t>(u)])) own.copy_(kept_[static_cast<size_t>(u)]);
+  if (!parts_.keepers) return;
+  const std::string& name = parts_.layout.pieces[static_cast<size_t>(unit.first)].name;
+  coming_[static_cast<size_t>(u)] = parts_.keepers->all_gather(whole, own, {comm::Purpose::parameter, name}, unit.counts);
+}
+
+void UnitWeights::drop(int64_t u) const {
+  at::Tensor& whole = whole_[static_cast<size_t>(u)];
+  if (!whole.defined()) return;
+  coming_[static_cast<size_t>(u)].wait();
+  gathered_now_ -= static_cast<int64_t>(whole.nbytes());
+  constexpr size_t kSpareMost = 2;  // blocks alternate between few sizes; more would keep what was to be given up
+  spare_.push_back(std::move(whole));
+  if (spare_.size() > kSpareMost) spare_.erase(spare_.begin());
+  whole = at::Tensor();
+}
+
+void UnitWeights::updated() {
+  for (size_t u = 0; u < parts_.units.size(); ++u) parts_.gathers ? drop(static_cast<int64_t>(u)) : bring(static_cast<int64_t>(u));
+}
+
+int64_t UnitWeights::bytes() const {
+  int64_t n = 0;
+  for (size_t u = 0; u < kept_.size(); ++u) {
+    const bool inside = whole_[u].defined() && kept_[u].is_alias_of(whole_[u]);
+    n += static_cast<int64_t>((whole_[u].defined() ? whole_[u].nbytes() : 0) + (inside ? 0 : kept_[u].nbytes()));
+  }
+  return n;
+}
+
+}  // namespace cairn::parallel

@@ -1,0 +1,45 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mesh/box.h"
+#include "mesh/flat_layout.h"
+
+namespace cairn::model {
+class Model;
+}
+
+namespace cairn::parallel {
+
+// A run of neighbouring parameters whose state is shared out as one: one message brings it together, one gives each rank its part.
+struct Unit {
+  int64_t first = 0, last = 0;       // pieces [first, last) of a layout
+  int64_t offset = 0, elements = 0;  // of the flat buffer
+  std::vector<int64_t> counts;       // how many elements each of the ranks keeps, one after the other
+  bool operator==(const Unit&) const = default;
+
+  mesh::Interval part_of(int rank) const;  // in elements of the unit
+};
+
+// Where units may end, and how they are cut.
+struct UnitRules {
+  int ranks = 1;
+  int64_t elements_least = 0;     // neighbouring blocks join until a unit has this many; 0: each block that has parameters is one
+  bool whole_parameters = false;  // cut between parameters only, for rules that work on whole matrices
+};
+
+// The units of a layout over a model's parameters: by the first block that names each parameter. Every piece is in exactly one.
+std::vector<Unit> make_units(const model::Model& model, const mesh::FlatLayout& layout, const UnitRules& rules);
+
+// What one rank keeps of one parameter.
+struct KeptPart {
+  int64_t piece = 0;             // of the layout
+  mesh::Interval elements = {};  // of the piece
+  int64_t unit = 0;
+  int64_t offset = 0;  // in the rank's part of the unit
+  bool operator==(const KeptPart&) const = default;
+};
+std::vector<KeptPart> kept_by(const mesh::FlatLayout& layout, const std::vector<Unit>& units, int rank);
+
+}  // namespace cairn::parallel

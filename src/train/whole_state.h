@@ -1,0 +1,38 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "mesh/box.h"
+#include "mesh/named_tensor.h"
+
+namespace cairn::snapshot {
+class Opened;
+}
+
+namespace cairn::train {
+
+struct Job;
+
+// One tensor of a run's state as snapshots have it, whole, and what this rank keeps of it.
+struct StateTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  size_t parameter = 0;          // that it belongs to, by place in the model
+  bool by_element = true;        // it has a number for each of the parameter's; otherwise the rank that keeps the parameter has it whole
+  at::Tensor mine = {};          // undefined: nothing
+  mesh::Interval elements = {};  // of the parameter's part here
+};
+
+// All of them, alike on all ranks but for `mine`: the parameters, and what the optimizer keeps.
+std::vector<StateTensor> parameter_state(const Job& job);
+std::vector<StateTensor> optimizer_state(Job& job);
+
+// Whole tensors on rank 0, none elsewhere. Collective; where every rank keeps everything, no copy is made.
+mesh::NamedTensors gather_whole(const Job& job, const std::vector<StateTensor>& state);
+
+// Writes this rank's part of each. Refuses a section that holds other tensors.
+void load(const Job& job, const snapshot::Opened& from, const std::string& section, const std::vector<StateTensor>& into);
+
+}  // namespace cairn::train

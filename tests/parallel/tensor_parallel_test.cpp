@@ -1,0 +1,171 @@
+// A decoder whose width ranks along tp share out, against the same decoder on one rank: losses and every gradient, in double.
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "comm/group.h"
+#include "harness/ranks.h"
+#include "kernels/fill_normal.h"
+#include "mesh/flat_gradients.h"
+#include "model/decoder.h"
+#include "model/families.h"
+#include "model/objective.h"
+#include "parallel/pass.h"
+#include "parallel/share.h"
+#include "parallel/tensor_split.h"
+
+namespace cairn::parallel {
+namespace {
+
+struct TpCase {
+  std::string name;
+  model::DecoderShape shape;
+  int ranks;
+  model::LoraShape lora = {};
+};
+
+mesh::Batch batch_of(int64_t samples, int64_t length, int64_t vocab) {
+  mesh::Batch batch;
+  const base::Random random(7);
+  const at::Tensor tokens = at::empty({samples, length}, at::kLong), targets = at::empty({samples, length}, at::kLong);
+  for (int64_t i = 0; i < samples * length; ++i) {
+    tokens.data_ptr<int64_t>()[i] = static_cast<int64_t>(random.below(static_cast<uint64_t>(2 * i), static_cast<uint64_t>(vocab)));
+    targets.data_ptr<int64_t>()[i] = static_cast<int64_t>(random.below(static_cast<uint64_t>(2 * i + 1), static_cast<uint64_t>(vocab)));
+  }
+  targets[0][0] = -100;
+  batch.ids = at::arange(samples);
+  batch.weights = at::linspace(0.5, 1.5, samples);
+  batch.fields["tokens"] = {tokens};
+  batch.fields["targets"] = {targets};
+  return batch;
+}
+
+// Weights away from the linear regime, where wrong derivatives hide.
+at::Tensor weights_of(const model::Model& model) {
+  const mesh::FlatLayout layout = model.layout();
+  const at::Tensor flat = at::empty({layout.elements}, at::kDouble);
+  model::materialise(model, flat, base::Random(3));
+  for (const mesh::NamedTensor& one : layout.views(flat))
+    if (one.name.ends_with(".bias") || one.name.ends_with(".lora_B.weight"))
+      kernels::fill_normal(one.tensor.view({-1}), base::Random(4).for_name(one.name), 0, 0.03);
+  return flat.mul_(10);
+}
+
+struct Found {
+  at::Tensor loss, per_sample;
+  mesh::NamedTensors gradients;  // of the whole parameters
+};
+
+Plan tensor_plan(const model::Model& model, int ranks) {
+  Plan plan;
+  plan.mesh.axes = {{"tp", ranks}};
+  for (const model::Parameter& parameter : model.parameters()) plan.placements[parameter.name] = {{{"tp", tensor_split(parameter, ranks)}}};
+  return plan;
+}
+
+// One pass on this rank of the world; the gradients are put together on every rank.
+Found pass_on(comm::World& world, const TpCase& c) {
+  const auto model = model::make_decoder(c.shape, c.lora);
+  const Plan plan = tensor_plan(*model, world.size());
+  const Share share = share_of(*model, plan, world.rank());
+  const mesh::FlatLayout whole_layout = model->layout();
+  const at::Tensor whole = weights_of(*model), flat = at::empty({share.layout.elements}, at::kDouble);
+  std::vector<mesh::Placement> placements;
+  for (size_t i = 0; i < share.parameters.size(); ++i) {
+    const mesh::ParamId id{static_cast<int32_t>(i)};
+    share.layout.view(flat, id).copy_(cut_out(whole_layout.view(whole, id), share.parameters[i].holding));
+    placements.push_back(plan.placements.at(model->parameters()[i].name));
+  }
+  const model::FlatWeights weights(share.layout, flat, placements);
+  mesh::FlatGradients sink(share.layout, at::full({share.layout.elements}, 99.0, at::kDouble), model->uses());
+  sink.begin(1, nullptr);
+  mesh::Axes axes;
+  if (world.size() > 1) axes.put("tp", world.everyone());
+  model::Buffers buffers = model->make_buffers(at::TensorOptions().dtype(at::kDouble));
+  const mesh::Batch batch = batch_of(3, 7, c.shape.vocab);
+  const auto objective = model::make_next_token();
+  const model::Losses losses = execute({.model = *model,
+                                        .at = weights,
+                                        .buffers = buffers,
+                                        .axes = axes,
+                                        .batch = batch,
+                                        .objective = *objective,
+                                        .into = &sink,
+                                        .weight = 1.0 / 17});
+  sink.finish();
+  Found found{.loss = losses.sum, .per_sample = losses.per_sample, .gradients = {}};
+  for (size_t i = 0; i < share.parameters.size(); ++i) {
+    at::Tensor together = at::zeros(model->parameters()[i].shape, at::kDouble);
+    put_back(together, share.parameters[i].holding, share.layout.view(sink.flat(), {static_cast<int32_t>(i)}));
+    world.everyone().all_reduce(together, comm::Reduce::sum, {comm::Purpose::gradient, "check"}).wait_host();
+    found.gradients.push_back({model->parameters()[i].name, together});
+  }
+  return found;
+}
+
+class TensorParallel : public testing::TestWithParam<TpCase> {};
+
+TEST_P(TensorParallel, GivesTheLossesAndGradientsOfOneRank) {
+  const TpCase& c = GetParam();
+  Found alone;
+  harness::on_ranks(1, [&](comm::World& world) { alone = pass_on(world, c); });
+  harness::on_ranks(c.ranks, [&](comm::World& world) {
+    const Found found = pass_on(world, c);
+    EXPECT_NEAR(found.loss.item<double>(), alone.loss.item<double>(), 1e-11 * std::abs(alone.loss.item<double>()));
+    EXPECT_LT((found.per_sample - alone.per_sample).abs().max().item<double>(), 1e-9);
+    double largest = 0;
+    for (const mesh::NamedTensor& one : alone.gradients) largest = std::max(largest, one.tensor.norm().item<double>());
+    for (size_t i = 0; i < alone.gradients.size(); ++i) {
+      const double apart = (found.gradients[i].tensor - alone.gradients[i].tensor).norm().item<double>();
+      EXPECT_LT(apart, 1e-12 * largest + 1e-11 * alone.gradients[i].tensor.norm().item<double>()) << alone.gradients[i].name;
+    }
+  });
+}
+
+model::DecoderShape shape_of(const std::string& kind, int64_t heads, int64_t kv_heads) {
+  const model::Family& of = model::family(kind);
+  return {.vocab = 23,
+          .embed = 12,
+          .layers = 2,
+          .heads = heads,
+          .kv_heads = kind == "gpt2" ? heads : kv_heads,
+          .head_dim = 4,
+          .mlp = 14,
+          .length = 11,
+          .tied = kind != "mistral",
+          .family = kind,
+          .qkv_bias = of.qkv_bias,
+          .out_bias = of.out_bias,
+          .mlp_bias = of.mlp_bias};
+}
+
+std::vector<TpCase> tp_cases() {
+  std::vector<TpCase> cases;
+  for (const std::string& kind : model::family_names()) cases.push_back({kind + "_on_2", shape_of(kind, 4, 2), 2});
+  cases.push_back({"uneven_heads_on_3", shape_of("llama", 8, 4), 3});
+  cases.push_back({"gpt2_on_3", shape_of("gpt2", 5, 5), 3});
+  cases.push_back({"fewer_key_heads_than_ranks", shape_of("llama", 4, 2), 4});
+  cases.push_back({"one_key_head_on_3", shape_of("qwen3", 6, 1), 3});
+  cases.push_back(
+      {"adapters", shape_of("llama", 4, 2), 2, {.rank = 2, .alpha = 3, .targets = {"q_proj", "v_proj", "down_proj", "o_proj"}}});
+  cases.push_back({"gpt2_adapters", shape_of("gpt2", 4, 4), 2, {.rank = 2, .alpha = 3, .targets = {"c_fc", "c_proj"}}});
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Cases, TensorParallel, testing::ValuesIn(tp_cases()), [](const auto& c) { return c.param.name; });
+
+TEST(TensorSplit, RefusesMoreRanksThanHeadsAndNamesTheNearest) {
+  const auto model = model::make_decoder(shape_of("llama", 6, 3));
+  try {
+    check_tensor_split(*model, 5);
+    FAIL() << "5 ranks were accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("mesh.tp = 5: 6 query and 3 key heads"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("the next smaller is 3"), std::string::npos) << error.what();
+  }
+  EXPECT_NO_THROW(check_tensor_split(*model, 6));
+}
+
+}  // namespace
+}  // namespace cairn::parallel

@@ -16,6 +16,8 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
   command->add_option("recipe", a.recipe, "A recipe (TOML); without one every key has its default");
   command->add_option("--data", a.data, "A file, a folder or a pattern to train on (data.path)");
   command->add_option("--set", a.sets, "A recipe key: --set train.steps=200; may be repeated")->allow_extra_args(false)->take_all();
+  command->add_option("--mesh", a.mesh,
+                      "How ranks are arranged: pp=2,dp=2,tp=2 is short for the keys mesh.*; without --nproc it says how many");
   command->add_option("--nproc", a.nproc, "Ranks to start on this machine")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
@@ -208,6 +210,28 @@ CLI::App* add_replay(CLI::App& app, ReplayArguments& a) {
   return command;
 }
 
+CLI::App* add_verify(CLI::App& app, VerifyArguments& a) {
+  CLI::App* command = app.add_subcommand(
+      "verify", "Run two layouts of one recipe for a few steps and name the first tensor that differs; or a table of many layouts");
+  command->add_option("recipe", a.recipe, "A recipe (TOML); without one a small model on built-in stories");
+  command->add_option("--mesh", a.mesh, "The layout in question: pp=2,tp=2");
+  command->add_option("--against", a.against, "The layout that it is held against")->capture_default_str();
+  command->add_option("--set", a.sets, "A recipe key, of both; may be repeated")->allow_extra_args(false)->take_all();
+  command->add_option("--set-first", a.only_first, "A recipe key of the layout in question alone: --set-first memory.zero=3")
+      ->allow_extra_args(false)
+      ->take_all();
+  command->add_option("--steps", a.steps, "Steps to compare")->check(CLI::Range(1, 10000))->capture_default_str();
+  command->add_option("--tolerance", a.tolerance, "Largest difference that counts as none, relative to a tensor's largest element")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--plant", a.plant,
+                      "Leave out the sum over copies of this parameter's gradient (of the first layout), to see that it is found");
+  command->add_flag(
+      "--table", a.table,
+      "Instead: many layouts of 1 to 8 ranks against one rank, as a table (loss difference, bytes by purpose, state of a rank)");
+  return command;
+}
+
 CLI::App* add_schedule(CLI::App& app, ScheduleArguments& a) {
   CLI::App* command =
       app.add_subcommand("schedule", "Show what a pipeline schedule costs: bubble, step time, memory; draw it; compare all");
@@ -305,6 +329,7 @@ Commands add_commands(CLI::App& app, Arguments& into) {
   commands.emplace_back(add_tokenize(app, into.tokenize), Command::tokenize);
   commands.emplace_back(add_snapshot(app, into.snapshot), Command::snapshot);
   commands.emplace_back(add_schedule(app, into.schedule), Command::schedule);
+  commands.emplace_back(add_verify(app, into.verify), Command::verify);
   commands.emplace_back(add_logits(app, into.logits), Command::logits);
   commands.emplace_back(add_data(app, into.data), Command::data);
   commands.emplace_back(add_key(app, into.key), Command::key);

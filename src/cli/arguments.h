@@ -14,7 +14,7 @@
 namespace cairn::cli {
 
 struct TrainArguments {
-  std::string recipe, data, out, resume, transport = "net", device = "cpu";
+  std::string recipe, data, out, resume, mesh, transport = "net", device = "cpu";
   std::vector<std::string> sets;
   int nproc = 1;
   bool nproc_given = false;
@@ -23,6 +23,14 @@ struct TrainArguments {
   // Several machines.
   int nnodes = 0, node_rank = -1;  // 0 and -1: not given
   std::string rendezvous, address, key, tls_authority, tls_certificate, tls_key;
+};
+
+struct VerifyArguments {
+  std::string recipe, mesh, against = "dp=1", plant;
+  std::vector<std::string> sets, only_first;
+  int64_t steps = 3;
+  double tolerance = 1e-5;
+  bool table = false;
 };
 
 struct KeyArguments {
@@ -126,6 +134,7 @@ enum class Command {
   data,
   snapshot,
   schedule,
+  verify,
   logits,
   key,
   doctor,
@@ -147,6 +156,7 @@ struct Arguments {
   TokenizeArguments tokenize;
   SnapshotArguments snapshot;
   ScheduleArguments schedule;
+  VerifyArguments verify;
   LogitsArguments logits;
   DataArguments data;
   KeyArguments key;

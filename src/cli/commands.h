@@ -18,6 +18,7 @@ struct ScheduleArguments;
 struct SnapshotArguments;
 struct TokenizeArguments;
 struct TrainArguments;
+struct VerifyArguments;
 
 // The program: parses the arguments, runs the command, and returns the exit code. 2: wrong recipe, arguments or files, 3: failed run,
 // 4: lost peer.
@@ -34,6 +35,7 @@ int snapshot_command(const SnapshotArguments& a);
 int inspect_snapshot(const SnapshotArguments& a);  // of snapshot_command
 int verify_snapshot(const SnapshotArguments& a);
 int schedule_command(const ScheduleArguments& a);
+int verify_command(const VerifyArguments& a);
 int logits_command(const LogitsArguments& a);
 int data_command(const DataArguments& a);
 int key_command(const KeyArguments& a);

@@ -58,6 +58,8 @@ int run_command(const Arguments& arguments, const std::vector<std::string>& comm
       return tokenize_command(arguments.tokenize);
     case Command::snapshot:
       return snapshot_command(arguments.snapshot);
+    case Command::verify:
+      return verify_command(arguments.verify);
     case Command::schedule:
       return schedule_command(arguments.schedule);
     case Command::logits:

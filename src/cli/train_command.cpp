@@ -30,6 +30,7 @@
 #include "comm/nccl_transport.h"
 #include "comm/net.h"
 #include "comm/world.h"
+#include "mesh/mesh.h"
 #include "train/agent.h"
 #include "train/check_files.h"
 #include "train/dry_run.h"
@@ -49,11 +50,30 @@ Decision decide(const TrainArguments& a, const RunDirectory& run) {
   return {run, run.resume ? std::optional(base::Recipe::File::read(run.path / "recipe.toml")) : std::nullopt};
 }
 
+// What --mesh says.
+std::vector<mesh::Axis> axes_of(const std::string& text) {
+  if (text.empty()) return {};
+  std::vector<mesh::Axis> axes = mesh::parse_mesh(text).axes;
+  for (const mesh::Axis& axis : axes)
+    if (axis.name == "island" || axis.name == "ep")
+      base::fail_input("--mesh {}: ranks cannot be arranged along {} yet; pp, dp, shard, cp and tp can be used", text, axis.name);
+  return axes;
+}
+
+// Without --nproc, as many ranks as the mesh has. (shard is a part of dp.)
+TrainArguments with_ranks_of_mesh(TrainArguments a) {
+  if (a.nproc_given || a.nnodes > 1) return a;
+  for (const mesh::Axis& axis : axes_of(a.mesh))
+    if (axis.name != "shard") a.nproc *= axis.size;
+  return a;
+}
+
 // Then what the command line adds, the later the stronger.
 base::Recipe make_recipe(const TrainArguments& a, const Decision& decision) {
   base::Recipe recipe = decision.recipe ? base::Recipe::parse(*decision.recipe) : base::Recipe();
   if (!a.data.empty()) recipe.set("data.path", a.data, "--data");
   if (a.seed >= 0) recipe.set("train.seed", a.seed, "--seed");
+  for (const mesh::Axis& axis : axes_of(a.mesh)) recipe.set("mesh." + axis.name, static_cast<int64_t>(axis.size), "--mesh");
   for (const std::string& set : a.sets) recipe.set(set);
   return recipe;
 }
@@ -66,6 +86,7 @@ std::string fingerprint(const TrainArguments& a) {
   };
   add("--data", a.data);
   add("--seed", a.seed >= 0 ? std::to_string(a.seed) : "");
+  add("--mesh", a.mesh);
   add("--device", a.device);
   add("--transport", a.transport);
   for (const std::string& set : a.sets) add("--set", set);
@@ -198,7 +219,8 @@ int threads_of_each(int ranks_here) {
 
 }  // namespace
 
-int train_command(const TrainArguments& a, const std::vector<std::string>& command_line) {
+int train_command(const TrainArguments& given, const std::vector<std::string>& command_line) {
+  const TrainArguments a = with_ranks_of_mesh(given);
   if (a.transport == "nccl" && a.device != "cuda") base::fail_input("--transport nccl joins GPUs: add --device cuda");
   train::Start start{.out = {},
                      .resume = false,
@@ -254,8 +276,8 @@ int train_command(const TrainArguments& a, const std::vector<std::string>& comma
     terminal.line(train::dry_run(recipe, start, a.nproc * place.nnodes));
     return 0;
   }
-  // Once here, before any rank starts or anybody waits. (Of other machines only that each has a rank is known.)
-  train::check_recipe(recipe, a.nproc + place.nnodes - 1);
+  // Once here, before any rank starts or anybody waits. (How many ranks other machines have is not known yet.)
+  train::check_recipe(recipe, place.nnodes > 1 ? 0 : a.nproc);
   train::check_files(recipe, start);
   if (a.transport == "local") {
     greet(a, decision.run, a.nproc, terminal);

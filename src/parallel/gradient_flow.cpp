@@ -65,6 +65,16 @@ int64_t GradientFlow::bytes() const {
   return n;
 }
 
+bool GradientFlow::forget_copies(const std::string& parameter) {
+  bool found = false;
+  for (size_t i = 0; i < parts_.layout.pieces.size(); ++i) {
+    if (parts_.layout.pieces[i].name != parameter) continue;
+    found = parts_.copies[i] != nullptr;
+    parts_.copies[i] = nullptr;
+  }
+  return found;
+}
+
 void GradientFlow::begin(int64_t passes, int64_t passes_most, Announce announce) {
   CAIRN_CHECK(passes <= passes_most, "{} passes where at most {} were said", passes, passes_most);
   passes_ = passes;

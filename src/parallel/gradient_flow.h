@@ -57,6 +57,10 @@ class GradientFlow final : public mesh::Gradients {
   void add(mesh::ParamId id, const at::Tensor& gradient) override;
   void add_rows(mesh::ParamId id, const at::Tensor& rows, const at::Tensor& values) override;
 
+  // The gradient of this parameter is not summed over its copies any more: a mistake, for whoever wants to see it found. False: it is not
+  // summed anyway.
+  bool forget_copies(const std::string& parameter);
+
   int64_t bytes() const;  // held between steps
   int64_t bytes_most() const { return bytes_most_; }
 

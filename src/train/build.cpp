@@ -235,7 +235,7 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
 
 void check_recipe(base::Recipe recipe, int ranks) {
   const Settings settings = read_settings(recipe);
-  make_plan(settings, ranks);
+  if (ranks > 0) make_plan(settings, ranks);
 }
 
 std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "base/random.h"
@@ -38,7 +39,8 @@ struct Engine {
   std::vector<bool> recompute = {};  // by block
   bool recompute_stage = false;
   std::unique_ptr<parallel::Pipeline> pipeline;  // where there is one
-  base::Random random;                           // for what is drawn during a pass
+  std::function<void()> before_update;  // called when gradients are final and nothing is updated yet, alike on all ranks; may be empty
+  base::Random random;                  // for what is drawn during a pass
   base::Trace* trace = nullptr;
   base::MemoryTags* memory = nullptr;
 };

@@ -31,7 +31,7 @@ struct Settings {
 // Refuses unknown keys, wrong types and values out of range. The recipe remembers what was read, for Recipe::resolved_toml.
 Settings read_settings(base::Recipe& recipe);
 
-// Refuses what is wrong with a recipe on so many ranks and can be told without opening the data.
+// Refuses what is wrong with a recipe on so many ranks (0: not known yet) and can be told without opening the data.
 void check_recipe(base::Recipe recipe, int ranks);
 
 // Every section, in the order of the reference page.

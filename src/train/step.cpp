@@ -57,6 +57,7 @@ class OneUpdate final : public Step {
       flow.finish();
       engine.sync->after_backward(facts).wait();
     }
+    if (engine.before_update) engine.before_update();
     const optim::Clip clip = optim::clip(engine.store->sum_of_squares(), 1.0, engine.clip_norm);
     if (!loss_sum.defined()) loss_sum = at::zeros({}, clip.norm.options());  // a rank without samples
     if (engine.loss_share != 1) loss_sum = loss_sum * engine.loss_share;

@@ -1,0 +1,200 @@
+// Layouts of one recipe against one rank: the same losses, gradients and parameters; mistakes are found and named; snapshots move between
+// layouts.
+#include <cmath>
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/metrics.h"
+#include "base/recipe.h"
+#include "base/stop.h"
+#include "comm/local.h"
+#include "harness/scratch_folder.h"
+#include "train/recording.h"
+#include "train/train.h"
+
+namespace cairn::train {
+namespace {
+
+struct LayoutCase {
+  std::string name;
+  int ranks;
+  std::vector<std::string> sets;
+  std::string family = "llama";
+};
+
+base::Recipe layout_recipe(const LayoutCase& c) {
+  base::Recipe recipe = base::Recipe::parse(R"(
+    [model]
+    layers = 3
+    embed = 24
+    heads = 4
+    kv_heads = 2
+    mlp = 44
+    [data]
+    tokenizer = "bytes"
+    length = 19
+    stories_bytes = 20000
+    [train]
+    global_batch = 7
+    [log]
+    tensorboard = false
+    trace = false
+    samples = 0
+    [snapshot]
+    every = 0
+    [eval]
+    every = 2
+    samples = 5
+  )",
+                                            "layouts");
+  recipe.set("model.kind=" + c.family);
+  if (c.family == "gpt2") recipe.set("model.kv_heads=4");
+  for (const std::string& set : c.sets) recipe.set(set);
+  return recipe;
+}
+
+void on_threads(int ranks, const std::function<void(comm::World&)>& act) {
+  for (const std::exception_ptr& error : comm::LocalNetwork(ranks).run(act))
+    if (error) std::rethrow_exception(error);
+}
+
+Recording recorded(const LayoutCase& c, const std::string& plant = "") {
+  Recording recording;
+  on_threads(c.ranks, [&](comm::World& world) {
+    Recording own = record(world, layout_recipe(c), {.steps = 2, .tensors = true, .plant = plant, .cache = {}});
+    if (world.rank() == 0) recording = std::move(own);
+  });
+  return recording;
+}
+
+const Recording& alone(const std::string& family) {
+  static const Recording llama = recorded({"one", 1, {}}), gpt2 = recorded({"one", 1, {}, "gpt2"});
+  return family == "gpt2" ? gpt2 : llama;
+}
+
+class Layouts : public testing::TestWithParam<LayoutCase> {};
+
+TEST_P(Layouts, GiveTheGradientsAndParametersOfOneRank) {
+  const Recording many = recorded(GetParam());
+  const Difference found = first_difference(many, alone(GetParam().family), 1e-5);
+  EXPECT_EQ(found.step, 0) << found.what << " by " << found.largest << " of " << found.scale;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Every, Layouts,
+    testing::Values(LayoutCase{"dp3", 3, {}}, LayoutCase{"zero1", 3, {"memory.zero=1"}}, LayoutCase{"zero2", 3, {"memory.zero=2"}},
+                    LayoutCase{"zero3", 4, {"memory.zero=3"}},
+                    LayoutCase{"zero2_each_micro_batch", 3, {"memory.zero=2", "train.micro_batch=1", "memory.accumulate_unsharded=false"}},
+                    LayoutCase{"zero3_each_micro_batch", 3, {"memory.zero=3", "train.micro_batch=1", "memory.accumulate_unsharded=false"}},
+                    LayoutCase{"hybrid", 4, {"mesh.shard=2"}}, LayoutCase{"more_ranks_than_samples", 8, {"memory.zero=3"}},
+                    LayoutCase{"tp2", 2, {"mesh.tp=2"}}, LayoutCase{"tp4_shares_key_heads", 4, {"mesh.tp=4"}},
+                    LayoutCase{"cp3", 3, {"mesh.cp=3"}}, LayoutCase{"cp2_gather", 2, {"mesh.cp=2", "context.form=gather"}},
+                    LayoutCase{"pp3", 3, {"mesh.pp=3"}}, LayoutCase{"gpipe", 2, {"mesh.pp=2", "pipeline.schedule=gpipe"}},
+                    LayoutCase{"interleaved", 2, {"mesh.pp=2", "pipeline.schedule=interleaved", "pipeline.micro_batches=4"}},
+                    LayoutCase{"zero_bubble", 3, {"mesh.pp=3", "pipeline.schedule=zb_h1"}},
+                    LayoutCase{"zbv", 2, {"mesh.pp=2", "pipeline.schedule=zbv"}},
+                    LayoutCase{"dualpipev", 2, {"mesh.pp=2", "pipeline.schedule=dualpipev"}},
+                    LayoutCase{"uneven_stages", 2, {"mesh.pp=2", "pipeline.split=[\"1\", \"2\"]"}},
+                    LayoutCase{"recompute_full", 1, {"recompute.mode=full"}},
+                    LayoutCase{"recompute_some", 2, {"mesh.tp=2", "recompute.mode=selective", "recompute.modules=[\"*.mlp\"]"}},
+                    LayoutCase{"recompute_stage", 2, {"mesh.pp=2", "recompute.mode=stage"}},
+                    LayoutCase{"recompute_budget", 1, {"recompute.mode=budget", "recompute.budget_mib=0.3"}},
+                    LayoutCase{"pp2_dp2_tp2", 8, {"mesh.pp=2", "mesh.tp=2", "memory.zero=1"}},
+                    LayoutCase{"pp2_cp2_tp2", 8, {"mesh.pp=2", "mesh.cp=2", "mesh.tp=2", "memory.zero=3"}},
+                    LayoutCase{"dp2_cp2_tp2", 8, {"mesh.cp=2", "mesh.tp=2", "memory.zero=2"}},
+                    LayoutCase{"hybrid_tp", 8, {"mesh.dp=4", "mesh.shard=2", "mesh.tp=2"}},
+                    LayoutCase{"gpt2_pp2_tp2", 4, {"mesh.pp=2", "mesh.tp=2"}, "gpt2"},
+                    LayoutCase{"gpt2_cp2_zero3", 4, {"mesh.cp=2", "memory.zero=3"}, "gpt2"},
+                    LayoutCase{"gpt2_untied_pp3", 3, {"mesh.pp=3"}, "gpt2"}),
+    [](const auto& c) { return c.param.name; });
+
+TEST(Verify, NamesAParameterWhoseGradientIsNotSummedOverItsCopies) {
+  const LayoutCase tp{"tp", 2, {"mesh.tp=2"}};
+  const std::string planted = "model.layers.1.post_attention_layernorm.weight";
+  const Difference found = first_difference(recorded(tp, planted), alone("llama"), 1e-5);
+  EXPECT_EQ(found.step, 1);
+  EXPECT_EQ(found.what, "the gradient of " + planted);
+}
+
+TEST(Verify, NamesCopiesThatDiffer) {
+  // Against itself, so that rank 0's own gradient is no sign of it.
+  const Recording planted = recorded({"tp", 2, {"mesh.tp=2"}}, "model.norm.weight");
+  const Difference found = first_difference(planted, planted, 1e-5);
+  EXPECT_EQ(found.step, 1);
+  EXPECT_EQ(found.what, "two copies of the gradient of model.norm.weight (ranks 0 and 1)");
+}
+
+void expect_refused(const LayoutCase& c, const std::string& words) {
+  try {
+    recorded(c);
+    ADD_FAILURE() << c.name << " was accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+  }
+}
+
+TEST(LayoutRefusals, SayWhyAndWhatWorks) {
+  expect_refused({"ranks", 3, {"mesh.tp=2"}}, "3 ranks cannot be shared out by 2: pass --nproc 4");
+  expect_refused({"product", 4, {"mesh.dp=3", "mesh.tp=2"}}, "is 6 ranks and there are 4: pass --nproc 6");
+  expect_refused({"shard", 4, {"mesh.shard=3"}}, "mesh.shard = 3: does not divide mesh.dp = 4; the nearest that does is 2");
+  expect_refused({"shard0", 4, {"mesh.shard=2", "memory.zero=0"}}, "with memory.zero = 0 nothing is shared out");
+  expect_refused({"heads", 3, {"mesh.tp=3"}}, "mesh.tp = 3: 4 query and 2 key heads");
+  expect_refused({"muon", 2, {"mesh.tp=2", "optim.kind=muon"}}, "works on whole matrices, which mesh.tp = 2 splits");
+  expect_refused({"stages", 2, {"mesh.pp=2", "pipeline.schedule=interleaved", "pipeline.stages_per_rank=5", "pipeline.micro_batches=4"}},
+                 "10 stages");
+  expect_refused({"micro", 2, {"mesh.pp=2", "pipeline.micro_batches=9"}}, "a rank has 7 samples a step: use at most 7");
+  expect_refused({"twice", 2, {"mesh.pp=2", "pipeline.micro_batches=4", "train.micro_batch=1"}}, "say the same thing twice");
+  expect_refused({"split", 2, {"mesh.pp=2", "pipeline.split=[\"1\", \"1\"]"}}, "3");
+  expect_refused({"modules", 1, {"recompute.mode=selective", "recompute.modules=[\"*.moe\"]"}}, "fits no block of this model");
+  expect_refused({"budget", 1, {"recompute.mode=budget", "recompute.budget_mib=0.001"}}, "keeping the inputs of every block alone takes");
+  expect_refused({"cp", 2, {"mesh.cp=2", "model.kind=classifier", "data.kind=spirals"}}, "reads no sequences to share out");
+}
+
+// Trains six steps in a folder, or the last three of them from its snapshot of step 3.
+std::vector<double> losses_of(const LayoutCase& c, const std::filesystem::path& out, bool resume) {
+  const base::Stop never;
+  on_threads(c.ranks, [&](comm::World& world) {
+    base::Recipe recipe = layout_recipe(c);
+    recipe.set("train.steps", int64_t{6}, "test");
+    recipe.set("snapshot.every", int64_t{3}, "test");
+    Start start;
+    start.out = out;
+    start.resume = resume;
+    start.resume_step_last = resume ? 3 : start.resume_step_last;
+    run(world, std::move(recipe), start, {}, never);
+  });
+  std::vector<double> losses;
+  for (const base::MetricsRow& row : base::read_metrics(out / "metrics.jsonl")) losses.push_back(row.number("loss"));
+  return losses;
+}
+
+TEST(LayoutSnapshots, AreLoadedByEveryOtherLayout) {
+  const std::vector<LayoutCase> cases{{"one", 1, {}},
+                                      {"zero3", 3, {"memory.zero=3"}},
+                                      {"tp2_zero1", 4, {"mesh.tp=2", "memory.zero=1"}},
+                                      {"pp2", 2, {"mesh.pp=2"}},
+                                      {"muon", 1, {"optim.kind=muon"}},
+                                      {"muon_zero2", 3, {"optim.kind=muon", "memory.zero=2"}}};
+  std::map<bool, std::vector<double>> expected;
+  for (const LayoutCase& from : cases) {
+    const harness::ScratchFolder scratch;
+    const bool muon = from.name.starts_with("muon");
+    const std::vector<double> whole = losses_of(from, scratch.path() / "run", false);
+    if (!expected.contains(muon)) expected[muon] = whole;
+    ASSERT_EQ(whole.size(), 6U);
+    for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(whole[i], expected[muon][i], 1e-5) << from.name;
+    for (const LayoutCase& to : cases) {
+      if (to.name.starts_with("muon") != muon) continue;
+      const std::filesystem::path copy = scratch.path() / to.name;
+      std::filesystem::copy(scratch.path() / "run", copy, std::filesystem::copy_options::recursive);
+      const std::vector<double> resumed = losses_of(to, copy, true);
+      ASSERT_EQ(resumed.size(), 6U);
+      for (size_t i = 3; i < 6; ++i) EXPECT_NEAR(resumed[i], whole[i], 1e-6) << from.name << " to " << to.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cairn::train

@@ -88,10 +88,12 @@ class AttentionBlock final : public Block {
     const auto [batch, length] = extent(x, call);
     const Places places = Places::in(values);
     const Norm::Result normed = parts_.norm.forward(x, call);
-    const at::Tensor in = gather_tokens(rows(normed.y), {batch, length}, call, card_.name);
     const Counts counts = counts_here(call);
     const at::Tensor qkv = at::empty({batch, length, counts.all() * shape_.head_dim}, x.options());
-    parts_.qkv.forward(rows(qkv), in, call);
+    const auto project = [&](const at::Tensor& all, int64_t begin, int64_t count) {
+      parts_.qkv.forward(rows(qkv).narrow(0, begin, count), all.narrow(0, begin, count), call);
+    };
+    const at::Tensor in = gather_tokens(rows(normed.y), {batch, length}, call, card_.name, project);
     Heads heads = split(qkv, counts);
     if (parts_.q_norm) norm_heads(heads, keep, call);
     rotate(heads.q, places, call);
@@ -108,8 +110,11 @@ class AttentionBlock final : public Block {
       kernels::attention(mixed, lse, heads.q, seen.k, seen.v, options(call, length, places.documents, seen.documents));
     }
     const at::Tensor terms = at::empty({batch * length, shape_.embed}, x.options());
-    parts_.out.product(terms, mixed.view({batch * length, -1}), call);
-    const at::Tensor y = reduce_tokens(terms, call, card_.name).view(x.sizes());
+    const at::Tensor mixed_rows = mixed.view({batch * length, -1});
+    const auto out = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
+      parts_.out.product(sums.narrow(0, begin, count), mixed_rows.narrow(0, begin, count), call);
+    };
+    const at::Tensor y = reduce_tokens(terms, call, card_.name, out).view(x.sizes());
     parts_.out.add_bias(rows(y), call);
     y.add_(x);
     values.put(writes_, y);
@@ -131,9 +136,11 @@ class AttentionBlock final : public Block {
     const Counts counts = counts_here(call);
     Heads heads = split(qkv, counts);
     if (parts_.q_norm) heads.q = saved.take("q"), heads.k = saved.take("k");
-    const at::Tensor dout = gather_tokens(rows(dy), extent(dy, call), call, card_.name);
-    const at::Tensor dmixed = at::empty_like(mixed);
-    parts_.out.input_gradient(dmixed.view({dout.size(0), -1}), dout, call);
+    const at::Tensor dmixed = at::empty_like(mixed), dmixed_rows = dmixed.view({dmixed.size(0) * dmixed.size(1), -1});
+    const auto into_heads = [&](const at::Tensor& all, int64_t begin, int64_t count) {
+      parts_.out.input_gradient(dmixed_rows.narrow(0, begin, count), all.narrow(0, begin, count), call);
+    };
+    const at::Tensor dout = gather_tokens(rows(dy), extent(dy, call), call, card_.name, into_heads);
     const at::Tensor dqkv = at::empty_like(qkv);
     const Heads into = split(dqkv, counts);
     const Heads d = parts_.q_norm ? Heads{at::empty_like(heads.q), at::empty_like(heads.k), into.v} : into;
@@ -149,8 +156,10 @@ class AttentionBlock final : public Block {
     rotate(d.k, places, call, /*inverse=*/true);
     if (parts_.q_norm) norm_heads_input(into, d, saved, call);
     const at::Tensor din = at::empty_like(dout), dx = at::empty_like(dy);
-    parts_.qkv.input_gradient(din, rows(dqkv), call);
-    const at::Tensor dnormed = reduce_tokens(din, call, card_.name).view(dy.sizes());
+    const auto back = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
+      parts_.qkv.input_gradient(sums.narrow(0, begin, count), rows(dqkv).narrow(0, begin, count), call);
+    };
+    const at::Tensor dnormed = reduce_tokens(din, call, card_.name, back).view(dy.sizes());
     parts_.norm.input_gradient(dx, dnormed, x, saved.get("statistics"), call, &dy);
     gradients.add(reads_, dx);
     saved.put("dy", dy);

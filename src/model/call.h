@@ -66,6 +66,7 @@ struct Call {
   Needs needs = {};
   Slice slice = {};
   Cache* cache = nullptr;
+  bool overlap = false;  // products of layers that ranks along tp share out run while their inputs or sums are on their way
 };
 
 }  // namespace cairn::model

@@ -127,9 +127,10 @@ class HeadBlock final : public Block {
     const at::Tensor x = values.get(reads_);  // the stream
     const Extent all = extent(x, call);
     const Norm::Result normed = norm_.forward(x, call);
-    const at::Tensor in = gather_tokens(rows(normed.y), all, call, card_.name);
     const at::Tensor logits = at::empty({all.batch, all.length, head_.out_width(call)}, x.options());
-    head_.forward(rows(logits), in, call);
+    const at::Tensor in = gather_tokens(rows(normed.y), all, call, card_.name, [&](const at::Tensor& from, int64_t begin, int64_t count) {
+      head_.forward(rows(logits).narrow(0, begin, count), from.narrow(0, begin, count), call);
+    });
     Value value{.tensor = logits};
     if (logits.size(2) != vocab_) value.placement.axes = {{"tp", call.weights.placement(head_.weight).on("tp")}};  // by rows of the weight
     values.put("logits", std::move(value));
@@ -142,8 +143,10 @@ class HeadBlock final : public Block {
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
     const at::Tensor dlogits = gradients.take("logits"), x = saved.get("x");
     const at::Tensor din = at::empty({rows(dlogits).size(0), x.size(-1)}, x.options()), dx = at::empty_like(x);
-    head_.input_gradient(din, rows(dlogits), call);
-    const at::Tensor dnormed = reduce_tokens(din, call, card_.name).view(x.sizes());
+    const auto back = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
+      head_.input_gradient(sums.narrow(0, begin, count), rows(dlogits).narrow(0, begin, count), call);
+    };
+    const at::Tensor dnormed = reduce_tokens(din, call, card_.name, back).view(x.sizes());
     norm_.input_gradient(dx, dnormed, x, saved.get("statistics"), call);
     gradients.add(reads_, dx);
     saved.put("dlogits", dlogits);

@@ -49,14 +49,18 @@ class MlpBlock final : public Block {
   void forward(Values& values, Saved* keep, const Call& call) const override {
     const at::Tensor x = values.get(reads_);  // the stream
     const Norm::Result normed = parts_.norm.forward(x, call);
-    const at::Tensor in = gather_tokens(rows(normed.y), extent(x, call), call, card_.name);
-    const at::Tensor up = at::empty({in.size(0), parts_.up.out_width(call)}, x.options());
-    parts_.up.forward(up, in, call);
+    const at::Tensor up = at::empty({extent(x, call).tokens(), parts_.up.out_width(call)}, x.options());
+    const at::Tensor in =
+        gather_tokens(rows(normed.y), extent(x, call), call, card_.name, [&](const at::Tensor& all, int64_t begin, int64_t count) {
+          parts_.up.forward(up.narrow(0, begin, count), all.narrow(0, begin, count), call);
+        });
     const at::Tensor active = parts_.gated ? at::empty({in.size(0), up.size(1) / 2}, x.options()) : at::gelu(up, "tanh");
     if (parts_.gated) kernels::swiglu(active, up);
     const at::Tensor terms = at::empty({in.size(0), shape_.embed}, x.options());
-    parts_.down.product(terms, active, call);
-    const at::Tensor y = reduce_tokens(terms, call, card_.name).view(x.sizes());
+    const auto down = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
+      parts_.down.product(sums.narrow(0, begin, count), active.narrow(0, begin, count), call);
+    };
+    const at::Tensor y = reduce_tokens(terms, call, card_.name, down).view(x.sizes());
     parts_.down.add_bias(rows(y), call);
     y.add_(x);
     values.put(writes_, y);
@@ -69,10 +73,12 @@ class MlpBlock final : public Block {
 
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
     const at::Tensor dy = gradients.take(writes_), up = saved.take("up");
-    const at::Tensor dout = gather_tokens(rows(dy), extent(dy, call), call, card_.name);
     // Each buffer serves twice: `active` first holds its own gradient, `up` becomes its gradient.
     at::Tensor active = at::empty({up.size(0), parts_.gated ? up.size(1) / 2 : up.size(1)}, dy.options()), dup = up;
-    parts_.down.input_gradient(active, dout, call);
+    const at::Tensor dout =
+        gather_tokens(rows(dy), extent(dy, call), call, card_.name, [&](const at::Tensor& all, int64_t begin, int64_t count) {
+          parts_.down.input_gradient(active.narrow(0, begin, count), all.narrow(0, begin, count), call);
+        });
     if (parts_.gated) {
       kernels::swiglu_backward(up, active, up, &active);
     } else {
@@ -80,8 +86,10 @@ class MlpBlock final : public Block {
       active = at::gelu(up, "tanh");
     }
     const at::Tensor din = at::empty_like(dout), dx = at::empty_like(dy);
-    parts_.up.input_gradient(din, dup, call);
-    const at::Tensor dnormed = reduce_tokens(din, call, card_.name).view(dy.sizes());
+    const auto back = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
+      parts_.up.input_gradient(sums.narrow(0, begin, count), dup.narrow(0, begin, count), call);
+    };
+    const at::Tensor dnormed = reduce_tokens(din, call, card_.name, back).view(dy.sizes());
     parts_.norm.input_gradient(dx, dnormed, saved.get("x"), saved.get("statistics"), call, &dy);
     gradients.add(reads_, dx);
     saved.put("dy", dy);

@@ -2,6 +2,7 @@
 
 #include "comm/group.h"
 #include "kernels/aten.h"
+#include "kernels/low_precision.h"
 
 namespace cairn::model {
 namespace {
@@ -12,6 +13,64 @@ std::vector<int64_t> element_counts(int64_t tokens, int64_t width, int ranks) {
   return counts;
 }
 
+// The rows of one rank among all.
+struct Chunk {
+  int64_t begin, count;
+  at::Tensor of(const at::Tensor& matrix) const { return matrix.narrow(0, begin, count); }
+};
+
+Chunk chunk_of(const comm::Group& tp, int64_t tokens, int rank) {
+  const mesh::Interval rows = mesh::even_part(tokens, tp.size(), ((rank % tp.size()) + tp.size()) % tp.size());
+  return {rows.begin, rows.length()};
+}
+
+// Chunks go round: while one is worked on, it is sent on and the next one comes.
+void ring_gather(comm::Group& tp, const at::Tensor& all, const at::Tensor& here, std::string_view what, const OnRows& use) {
+  const int n = tp.size(), me = tp.rank(), right = (me + 1) % n, left = (me + n - 1) % n;
+  const comm::Label label{comm::Purpose::activation, what};
+  chunk_of(tp, all.size(0), me).of(all).copy_(here);
+  std::vector<comm::Work> sent;
+  for (int step = 0; step < n; ++step) {
+    const Chunk at_hand = chunk_of(tp, all.size(0), me - step);
+    comm::Work coming;
+    if (step + 1 < n) {
+      coming = tp.recv(chunk_of(tp, all.size(0), me - step - 1).of(all), left, label);
+      sent.push_back(tp.send(at_hand.of(all), right, label));
+      tp.progress();
+    }
+    use(all, at_hand.begin, at_hand.count);
+    coming.wait();
+  }
+  comm::Work::all(std::move(sent)).wait();
+}
+
+// The sum for each rank's rows starts at its right neighbour and goes round to it; while it is on its way the next rows are made.
+at::Tensor ring_reduce(comm::Group& tp, const at::Tensor& terms, std::string_view what, const OnRows& make) {
+  const int n = tp.size(), me = tp.rank(), right = (me + 1) % n, left = (me + n - 1) % n;
+  const comm::Label label{comm::Purpose::activation, what};
+  std::vector<comm::Work> sent;
+  at::Tensor received;
+  comm::Work coming;
+  for (int step = 0;; ++step) {
+    const Chunk chunk = chunk_of(tp, terms.size(0), me - 1 - step);
+    make(terms, chunk.begin, chunk.count);
+    const at::Tensor sum = chunk.of(terms);
+    if (step > 0) {
+      coming.wait();
+      sum.add_(received);
+    }
+    if (step + 1 == n) {
+      comm::Work::all(std::move(sent)).wait();
+      return sum.clone();
+    }
+    const Chunk next = chunk_of(tp, terms.size(0), me - 2 - step);
+    received = at::empty({next.count, terms.size(1)}, terms.options());
+    coming = tp.recv(received, left, label);
+    sent.push_back(tp.send(sum, right, label));
+    tp.progress();
+  }
+}
+
 }  // namespace
 
 Extent extent(const at::Tensor& stream, const Call& call) {
@@ -19,17 +78,27 @@ Extent extent(const at::Tensor& stream, const Call& call) {
   return {stream.size(0), stream.size(1)};
 }
 
-at::Tensor gather_tokens(const at::Tensor& here, const Extent& extent, const Call& call, std::string_view what) {
+at::Tensor gather_tokens(const at::Tensor& here, const Extent& extent, const Call& call, std::string_view what, const OnRows& use) {
   comm::Group* tp = call.axes.find("tp");
-  if (!tp) return here;
+  if (!tp) {
+    if (use) use(here, 0, here.size(0));
+    return here;
+  }
   const at::Tensor all = at::empty({extent.tokens(), here.size(1)}, here.options());
+  if (use && call.overlap) {
+    ring_gather(*tp, all, here, what, use);
+    return all;
+  }
   tp->all_gather(all, here.contiguous(), {comm::Purpose::activation, what}, element_counts(extent.tokens(), here.size(1), tp->size()))
       .wait();
+  if (use) use(all, 0, all.size(0));
   return all;
 }
 
-at::Tensor reduce_tokens(const at::Tensor& terms, const Call& call, std::string_view what) {
+at::Tensor reduce_tokens(const at::Tensor& terms, const Call& call, std::string_view what, const OnRows& make) {
   comm::Group* tp = call.axes.find("tp");
+  if (make && tp && call.overlap && !kernels::is_low(terms)) return ring_reduce(*tp, terms, what, make);
+  if (make) make(terms, 0, terms.size(0));
   if (!tp) return terms;
   const int64_t mine = mesh::even_part(terms.size(0), tp->size(), tp->rank()).length();
   const at::Tensor here = at::empty({mine, terms.size(1)}, terms.options());

@@ -1,4 +1,7 @@
 #pragma once
+#include <functional>
+#include <string_view>
+
 #include <ATen/core/Tensor.h>
 
 #include "mesh/box.h"
@@ -22,10 +25,16 @@ struct Extent {
 };
 Extent extent(const at::Tensor& stream, const Call& call);
 
-// All tokens [tokens, width] from this rank's [tokens here, width].
-at::Tensor gather_tokens(const at::Tensor& here, const Extent& extent, const Call& call, std::string_view what);
-// This rank's tokens of the sum over the ranks of `terms` [tokens, width].
-at::Tensor reduce_tokens(const at::Tensor& terms, const Call& call, std::string_view what);
+// Works on rows [begin, begin + count) of a matrix over all tokens.
+using OnRows = std::function<void(const at::Tensor& matrix, int64_t begin, int64_t count)>;
+
+// All tokens [tokens, width] from this rank's [tokens here, width]. `use` is called for all of their rows, once each: at the end, or where
+// the call overlaps (Call::overlap) for each rank's rows as they come, while the next are on their way.
+at::Tensor gather_tokens(const at::Tensor& here, const Extent& extent, const Call& call, std::string_view what, const OnRows& use = {});
+// This rank's tokens of the sum over the ranks of `terms` [tokens, width]. `make` is called for all of their rows, once each, before they
+// are sent: at the beginning, or where the call overlaps for each rank's rows in turn, while the rows before are on their way. Sums then
+// run round the ring, so their rounding differs from that of the plain form.
+at::Tensor reduce_tokens(const at::Tensor& terms, const Call& call, std::string_view what, const OnRows& make = {});
 // This rank's tokens of what every rank has whole [tokens, width]. A view.
 at::Tensor own_tokens(const at::Tensor& whole, const Call& call);
 // As the stream is written: [batch, length, width], or [1, tokens here, width].

@@ -14,6 +14,7 @@ struct LayoutOptions {
   MeshOptions mesh;
   MemoryOptions memory;
   ContextOptions context;
+  TensorOptions tensor;
   PipelineOptions pipeline;
   RecomputeOptions recompute;
 };

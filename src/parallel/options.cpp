@@ -70,6 +70,19 @@ base::Schema<RecomputeOptions> recompute_schema() {
            {"budget_mib", &O::budget_mib, "Activations that one micro-batch may keep on a rank.", base::at_least(0)}}};
 }
 
+base::Schema<TensorOptions> tensor_schema() {
+  using O = TensorOptions;
+  return {
+      "tensor",
+      "How ranks along tp work together.",
+      {{"overlap",
+        &O::overlap,
+        "Layers compute with the tokens they have while the next ones are on their way (asynchronous tensor parallelism): for links that "
+        "take as long as the products do.",
+        {},
+        {"enable_async_tensor_parallel"}}}};
+}
+
 base::Schema<ContextOptions> context_schema() {
   using O = ContextOptions;
   return {"context",

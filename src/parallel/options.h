@@ -43,6 +43,12 @@ struct RecomputeOptions {
 };
 base::Schema<RecomputeOptions> recompute_schema();
 
+// The recipe's tensor.* keys.
+struct TensorOptions {
+  bool overlap = false;
+};
+base::Schema<TensorOptions> tensor_schema();
+
 // The recipe's context.* keys.
 struct ContextOptions {
   std::string form = "ring";

@@ -32,6 +32,7 @@ struct Pass {
   base::MemoryTags* memory = nullptr;            // where saved activations are booked; null: nowhere
   ContextRule context = {};                      // where ranks along cp share the sequences out
   const std::vector<bool>* recompute = nullptr;  // which blocks compute their inside again for their gradients; null: none
+  bool overlap = false;                          // Call::overlap
   bool recompute_stage = false;                  // the whole run of blocks is computed again
   std::vector<std::string> outputs = {};         // values that blocks outside of this run read
 };

@@ -31,7 +31,8 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
             .axes = pass.axes,
             .random = pass.random,
             .needs = {.input = pass.into != nullptr, .weights = pass.into != nullptr},
-            .slice = local_.slice()},
+            .slice = local_.slice(),
+            .overlap = pass.overlap},
       keeps_(pass.into != nullptr),
       stage_recomputed_(keeps_ && pass.recompute_stage) {
   const size_t n = range_.last - range_.first;

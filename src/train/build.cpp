@@ -280,6 +280,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   engine.loss_share = 1.0 / mesh.extent("tp");  // ranks along tp find the same loss
   engine.micro_batches = job->plan.micro_batches;
   engine.context = job->plan.context;
+  engine.overlap = s.layout.tensor.overlap;
   engine.micro_batch = job->plan.micro_batch;
   engine.clip_norm = s.optim.clip;
   engine.random = base::Random(static_cast<uint64_t>(s.train.seed)).for_purpose("pass");

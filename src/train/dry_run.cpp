@@ -1,6 +1,7 @@
 #include "train/dry_run.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/check.h"
 #include "base/memory_tags.h"
@@ -10,6 +11,8 @@
 #include "model/model.h"
 #include "model/objective.h"
 #include "model/trainable.h"
+#include "parallel/lay_out.h"
+#include "parallel/share.h"
 #include "snapshot/pretrained.h"
 #include "train/build.h"
 #include "train/settings.h"
@@ -33,6 +36,26 @@ Work count(const model::Model& model, int64_t length) {
       work.saved_elements_per_token += operation.saved_elements_per_token;
     }
   return work;
+}
+
+// What the rank that has most of a model has of it.
+struct RankShare {
+  int64_t elements = 0;
+  int64_t keepers = 1;     // ranks that share its state out
+  double activations = 1;  // of those of one micro-batch on the whole model
+};
+
+RankShare largest_share(const model::Model& model, const parallel::Plan& plan, int ranks) {
+  RankShare largest;
+  for (int rank = 0; rank < ranks; ++rank)
+    largest.elements = std::max(largest.elements, parallel::share_of(model, plan, rank).layout.elements);
+  largest.keepers = plan.zero > 0 ? plan.mesh.extent("shard") * plan.mesh.extent("cp") : 1;
+  // The stream and what is made of it is shared out along tp and cp; a pipeline's first rank has as many micro-batches under way as there
+  // are ranks along it.
+  const int pp = plan.mesh.extent("pp");
+  largest.activations = 1.0 / (plan.mesh.extent("tp") * plan.mesh.extent("cp"));
+  if (pp > 1) largest.activations *= static_cast<double>(std::min<int64_t>(pp, plan.micro_batches)) / pp;
+  return largest;
 }
 
 // Whether the tokenizer fits is seen when it is read.
@@ -62,7 +85,7 @@ int64_t optimizer_bytes(const Settings& settings, const model::Model& model) {
 
 std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   const Settings s = read_settings(recipe);
-  const parallel::Plan plan = make_plan(s, ranks);
+  parallel::Plan plan = make_plan(s, ranks);
   if (!s.data.path.empty() || !s.data.sources.empty()) data::find_sources(s.data);  // refuses what is not there
   const bool text = s.data.kind != "spirals";
   const int64_t vocab = s.data.tokenizer == "bytes" ? 257 : s.data.vocab, length = text ? s.data.length : 1;
@@ -75,11 +98,16 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   const double passes = pairs ? 4 : 3;                       // forward, two gradients, and the reference model's forward
   const int64_t elements = task.model->elements(), tokens = s.train.global_batch * rows * length;
   const bool low = s.train.precision == "bf16", kept_low = s.train.parameters == "bf16";
-  Footprint f{.parameters = elements * ((kept_low ? 2 : 4) + (low && !kept_low ? 2 : 0) + (copies - 1) * (low ? 2 : 4)),
-              .gradients = elements * 4,
-              .optimizer = optimizer_bytes(s, *task.model),
-              .activations = static_cast<int64_t>(work.saved_elements_per_token * static_cast<double>(plan.micro_batch * rows * length) *
-                                                  (low ? 2 : 4)),
+  parallel::place(plan, *task.model, s.layout.pipeline, length);
+  const RankShare share = largest_share(*task.model, plan, ranks);
+  const double part = static_cast<double>(share.elements) / static_cast<double>(elements);
+  const auto kept = [&](int64_t bytes, int from_zero) { return plan.zero >= from_zero ? bytes / share.keepers : bytes; };
+  Footprint f{.parameters = kept(share.elements * (kept_low ? 2 : 4), low && !kept_low ? 1 : 3) +
+                            (low && !kept_low ? kept(share.elements * 2, 3) : 0) + share.elements * (copies - 1) * (low ? 2 : 4),
+              .gradients = kept(share.elements * 4, 2),
+              .optimizer = kept(static_cast<int64_t>(part * static_cast<double>(optimizer_bytes(s, *task.model))), 1),
+              .activations = static_cast<int64_t>(work.saved_elements_per_token * share.activations *
+                                                  static_cast<double>(plan.micro_batch * rows * length) * (low ? 2 : 4)),
               .program = kProgramBytes};
   const int64_t machine = base::machine_bytes();
   std::string out;
@@ -94,6 +122,10 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   line("run directory", start.out.string());
   line("layout",
        fmt::format("{} on {}, {} thread{} a rank", mesh::to_string(plan.mesh), start.device, start.threads, start.threads == 1 ? "" : "s"));
+  if (plan.mesh.extent("pp") > 1)
+    line("pipeline", fmt::format("{}, {} micro-batches, blocks of each stage {}", plan.schedule, plan.micro_batches,
+                                 fmt::join(plan.stage_blocks, " ")));
+  if (plan.zero > 0) line("shared out", fmt::format("zero {} over {} ranks", plan.zero, share.keepers));
   line("sync", plan.sync.at("dp"));
   line("steps",
        fmt::format("{} of {} samples ({} tokens), micro-batches of {}", s.train.steps, s.train.global_batch, tokens, plan.micro_batch));

@@ -10,7 +10,8 @@ parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch) {
           .batch = batch,
           .objective = *engine.objective,
           .random = engine.random,
-          .context = engine.context};
+          .context = engine.context,
+          .overlap = engine.overlap};
 }
 
 }  // namespace cairn::train

@@ -36,6 +36,7 @@ struct Engine {
   double clip_norm = 0;
   double loss_share = 1;  // of the loss that a pass finds here: ranks that find the same one count it together once
   parallel::ContextRule context = {};
+  bool overlap = false;              // of products along tp with their messages
   std::vector<bool> recompute = {};  // by block
   bool recompute_stage = false;
   std::unique_ptr<parallel::Pipeline> pipeline;  // where there is one

@@ -18,6 +18,7 @@
 #include "train/report.h"
 #include "train/run_json.h"
 #include "train/sample.h"
+#include "train/schedule_picture.h"
 
 namespace cairn::train {
 namespace {
@@ -114,6 +115,7 @@ void open_run_folder(const std::filesystem::path& out, const Job& job) {
 void write_run_files(comm::World& world, Job& job, const Start& start, const Result& result) {
   const std::string ledger = merge_ledgers(gather_texts(world.everyone(), world.ledger().json(), "ledger"));
   if (job.settings.log.trace) write_trace(world, job, start.out);
+  draw_schedule(world, job, start.out);
   const std::vector<ReportData::Sample> samples = job.data.tokenizer ? write_samples(job) : std::vector<ReportData::Sample>{};
   if (!job.writes) return;
   base::write_atomically(start.out / "ledger.json", ledger);

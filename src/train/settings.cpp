@@ -53,6 +53,7 @@ Settings read_settings(base::Recipe& recipe) {
   s.layout.mesh = recipe.read(parallel::mesh_schema());
   s.layout.memory = recipe.read(parallel::memory_schema());
   s.layout.context = recipe.read(parallel::context_schema());
+  s.layout.tensor = recipe.read(parallel::tensor_schema());
   s.layout.pipeline = recipe.read(parallel::pipeline_schema());
   s.layout.recompute = recipe.read(parallel::recompute_schema());
   s.sync = recipe.read(sync::sync_schema());
@@ -72,6 +73,7 @@ std::vector<base::Section> recipe_sections() {
           optim::optim_schema().section(),
           parallel::mesh_schema().section(),
           parallel::memory_schema().section(),
+          parallel::tensor_schema().section(),
           parallel::context_schema().section(),
           parallel::pipeline_schema().section(),
           parallel::recompute_schema().section(),

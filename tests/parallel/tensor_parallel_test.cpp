@@ -3,15 +3,19 @@
 
 #include <gtest/gtest.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/random.h"
 #include "comm/group.h"
+#include "comm/local.h"
+#include "comm/world.h"
 #include "harness/ranks.h"
 #include "kernels/fill_normal.h"
 #include "mesh/flat_gradients.h"
 #include "model/decoder.h"
 #include "model/families.h"
 #include "model/objective.h"
+#include "model/stream.h"
 #include "parallel/pass.h"
 #include "parallel/share.h"
 #include "parallel/tensor_split.h"
@@ -66,7 +70,7 @@ Plan tensor_plan(const model::Model& model, int ranks) {
 }
 
 // One pass on this rank of the world; the gradients are put together on every rank.
-Found pass_on(comm::World& world, const TpCase& c) {
+Found pass_on(comm::World& world, const TpCase& c, bool overlap = false) {
   const auto model = model::make_decoder(c.shape, c.lora);
   const Plan plan = tensor_plan(*model, world.size());
   const Share share = share_of(*model, plan, world.rank());
@@ -93,7 +97,8 @@ Found pass_on(comm::World& world, const TpCase& c) {
                                         .batch = batch,
                                         .objective = *objective,
                                         .into = &sink,
-                                        .weight = 1.0 / 17});
+                                        .weight = 1.0 / 17,
+                                        .overlap = overlap});
   sink.finish();
   Found found{.loss = losses.sum, .per_sample = losses.per_sample, .gradients = {}};
   for (size_t i = 0; i < share.parameters.size(); ++i) {
@@ -107,12 +112,11 @@ Found pass_on(comm::World& world, const TpCase& c) {
 
 class TensorParallel : public testing::TestWithParam<TpCase> {};
 
-TEST_P(TensorParallel, GivesTheLossesAndGradientsOfOneRank) {
-  const TpCase& c = GetParam();
+void expect_same(const TpCase& c, bool overlap) {
   Found alone;
   harness::on_ranks(1, [&](comm::World& world) { alone = pass_on(world, c); });
   harness::on_ranks(c.ranks, [&](comm::World& world) {
-    const Found found = pass_on(world, c);
+    const Found found = pass_on(world, c, overlap);
     EXPECT_NEAR(found.loss.item<double>(), alone.loss.item<double>(), 1e-11 * std::abs(alone.loss.item<double>()));
     EXPECT_LT((found.per_sample - alone.per_sample).abs().max().item<double>(), 1e-9);
     double largest = 0;
@@ -122,6 +126,40 @@ TEST_P(TensorParallel, GivesTheLossesAndGradientsOfOneRank) {
       EXPECT_LT(apart, 1e-12 * largest + 1e-11 * alone.gradients[i].tensor.norm().item<double>()) << alone.gradients[i].name;
     }
   });
+}
+
+TEST_P(TensorParallel, GivesTheLossesAndGradientsOfOneRank) { expect_same(GetParam(), false); }
+TEST_P(TensorParallel, GivesThemToWhereProductsOverlapMessages) { expect_same(GetParam(), true); }
+
+// A gather and a sum of two ranks, each with a product of its own: how long both take where the link takes as long as the product.
+double seconds_of_layer(bool overlap) {
+  constexpr int64_t kTokens = 1000, kWidth = 256;
+  constexpr double kProductS = 1e-3;                                     // of all tokens
+  const double link_bytes_per_s = kTokens / 2 * kWidth * 4 / kProductS;  // half of them cross, each way
+  comm::LocalOptions options;
+  options.link.bytes_per_s = link_bytes_per_s;
+  double seconds = 0;
+  const auto ended = comm::LocalNetwork(2, options).run([&](comm::World& world) {
+    mesh::Axes axes;
+    axes.put("tp", world.everyone());
+    model::Buffers buffers;
+    const model::FlatWeights weights({}, at::empty({0}));
+    const model::Call call{.weights = weights, .buffers = buffers, .axes = axes, .overlap = overlap};
+    const auto product = [&](const at::Tensor&, int64_t, int64_t count) {
+      world.timer(world.clock().now() + std::chrono::nanoseconds(static_cast<int64_t>(1e9 * kProductS * count / kTokens))).wait_host();
+    };
+    const at::Tensor all = model::gather_tokens(at::ones({kTokens / 2, kWidth}), {1, kTokens}, call, "in", product);
+    model::reduce_tokens(all, call, "out", product);
+    if (world.rank() == 0) seconds = base::seconds(world.clock().now());
+  });
+  for (const std::exception_ptr& error : ended)
+    if (error) std::rethrow_exception(error);
+  return seconds;
+}
+
+TEST(TensorParallelOverlap, HidesMessagesBehindProducts) {
+  const double apart = seconds_of_layer(false), together = seconds_of_layer(true);
+  EXPECT_GT(apart / together, 1.15) << apart << " s and " << together << " s";
 }
 
 model::DecoderShape shape_of(const std::string& kind, int64_t heads, int64_t kv_heads) {

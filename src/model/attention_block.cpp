@@ -116,6 +116,7 @@ class AttentionBlock final : public Block {
     };
     const at::Tensor y = reduce_tokens(terms, call, card_.name, out).view(x.sizes());
     parts_.out.add_bias(rows(y), call);
+    drop(rows(y), shape_.dropout, call, card_.name);
     y.add_(x);
     values.put(writes_, y);
     if (!keep) return;
@@ -130,7 +131,8 @@ class AttentionBlock final : public Block {
   }
 
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
-    const at::Tensor dy = gradients.take(writes_);
+    const at::Tensor dy = gradients.take(writes_), dbranch = shape_.dropout > 0 ? dy.clone() : dy;
+    drop(rows(dbranch), shape_.dropout, call, card_.name);
     const at::Tensor qkv = saved.take("qkv"), mixed = saved.get("mixed"), lse = saved.take("lse"), x = saved.get("x");
     const Places places = Places::in(saved);
     const Counts counts = counts_here(call);
@@ -140,7 +142,7 @@ class AttentionBlock final : public Block {
     const auto into_heads = [&](const at::Tensor& all, int64_t begin, int64_t count) {
       parts_.out.input_gradient(dmixed_rows.narrow(0, begin, count), all.narrow(0, begin, count), call);
     };
-    const at::Tensor dout = gather_tokens(rows(dy), extent(dy, call), call, card_.name, into_heads);
+    const at::Tensor dout = gather_tokens(rows(dbranch), extent(dy, call), call, card_.name, into_heads);
     const at::Tensor dqkv = at::empty_like(qkv);
     const Heads into = split(dqkv, counts);
     const Heads d = parts_.q_norm ? Heads{at::empty_like(heads.q), at::empty_like(heads.k), into.v} : into;
@@ -162,7 +164,7 @@ class AttentionBlock final : public Block {
     const at::Tensor dnormed = reduce_tokens(din, call, card_.name, back).view(dy.sizes());
     parts_.norm.input_gradient(dx, dnormed, x, saved.get("statistics"), call, &dy);
     gradients.add(reads_, dx);
-    saved.put("dy", dy);
+    saved.put("dy", dbranch);
     saved.put("dout", dout);
     saved.put("dqkv", dqkv);
     saved.put("dnormed", dnormed);

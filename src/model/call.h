@@ -66,6 +66,7 @@ struct Call {
   Needs needs = {};
   Slice slice = {};
   Cache* cache = nullptr;
+  const at::Tensor* token_keys = nullptr;  // int64 [batch, length] here: which sample and position each is; null: nothing is drawn by them
   bool overlap = false;  // products of layers that ranks along tp share out run while their inputs or sums are on their way
 };
 

@@ -13,7 +13,7 @@ namespace {
 class EmbeddingBlock final : public Block {
  public:
   EmbeddingBlock(const DecoderShape& shape, mesh::ParamId table, std::optional<mesh::ParamId> positions)
-      : embed_(shape.embed), vocab_(shape.vocab), length_(shape.length), table_(table), positions_(positions) {
+      : embed_(shape.embed), vocab_(shape.vocab), length_(shape.length), dropout_(shape.dropout), table_(table), positions_(positions) {
     card_ = {
         .name = "embedding",
         .reads = {"tokens"},
@@ -42,12 +42,14 @@ class EmbeddingBlock final : public Block {
       hidden.add_(added);
       if (keep) keep->put("places", places);
     }
+    drop(hidden, dropout_, call, card_.name);
     values.put("hidden.0", as_stream(hidden, all, call));
     if (keep) keep->put("tokens", tokens);
   }
 
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
-    const at::Tensor dhidden = gradients.take("hidden.0");
+    const at::Tensor dhidden = dropout_ > 0 ? gradients.take("hidden.0").clone() : gradients.take("hidden.0");
+    drop(rows(dhidden), dropout_, call, card_.name);
     saved.put("gathered", gather_tokens(rows(dhidden), extent(dhidden, call), call, card_.name));
     saved.put("dhidden", dhidden);
   }
@@ -94,6 +96,7 @@ class EmbeddingBlock final : public Block {
   }
 
   int64_t embed_, vocab_, length_;
+  double dropout_;
   mesh::ParamId table_;
   std::optional<mesh::ParamId> positions_;
   Card card_;

@@ -46,6 +46,7 @@ struct DecoderShape {
   RopeScaling rope_scaling = {};
   int64_t table_length = 0;  // rotation tables are this long, where no longer sequences will come; 0: length
   SpecialTokens tokens = {};
+  double dropout = 0;  // of what is added to the residual stream, in training
   bool operator==(const DecoderShape&) const = default;
 };
 

@@ -62,6 +62,7 @@ class MlpBlock final : public Block {
     };
     const at::Tensor y = reduce_tokens(terms, call, card_.name, down).view(x.sizes());
     parts_.down.add_bias(rows(y), call);
+    drop(rows(y), shape_.dropout, call, card_.name);
     y.add_(x);
     values.put(writes_, y);
     if (!keep) return;
@@ -72,11 +73,12 @@ class MlpBlock final : public Block {
   }
 
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
-    const at::Tensor dy = gradients.take(writes_), up = saved.take("up");
+    const at::Tensor dy = gradients.take(writes_), up = saved.take("up"), dbranch = shape_.dropout > 0 ? dy.clone() : dy;
+    drop(rows(dbranch), shape_.dropout, call, card_.name);
     // Each buffer serves twice: `active` first holds its own gradient, `up` becomes its gradient.
     at::Tensor active = at::empty({up.size(0), parts_.gated ? up.size(1) / 2 : up.size(1)}, dy.options()), dup = up;
     const at::Tensor dout =
-        gather_tokens(rows(dy), extent(dy, call), call, card_.name, [&](const at::Tensor& all, int64_t begin, int64_t count) {
+        gather_tokens(rows(dbranch), extent(dy, call), call, card_.name, [&](const at::Tensor& all, int64_t begin, int64_t count) {
           parts_.down.input_gradient(active.narrow(0, begin, count), all.narrow(0, begin, count), call);
         });
     if (parts_.gated) {
@@ -92,7 +94,7 @@ class MlpBlock final : public Block {
     const at::Tensor dnormed = reduce_tokens(din, call, card_.name, back).view(dy.sizes());
     parts_.norm.input_gradient(dx, dnormed, saved.get("x"), saved.get("statistics"), call, &dy);
     gradients.add(reads_, dx);
-    saved.put("dy", dy);
+    saved.put("dy", dbranch);
     saved.put("dout", dout);
     saved.put("active", active);
     saved.put("dup", dup);

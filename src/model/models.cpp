@@ -46,7 +46,8 @@ Task decoder(const ModelOptions& o, const Inputs& inputs) {
                      .family = kind.name,
                      .qkv_bias = kind.qkv_bias,
                      .out_bias = kind.out_bias,
-                     .mlp_bias = kind.mlp_bias};
+                     .mlp_bias = kind.mlp_bias,
+                     .dropout = o.dropout};
   if (inputs.end_of_text >= 0) shape.tokens = {.bos = inputs.end_of_text, .eos = {inputs.end_of_text}};
   return {make_decoder(shape), make_next_token()};
 }
@@ -98,6 +99,7 @@ Task make_task(const ModelOptions& options, const Inputs& inputs, DecoderShape s
     base::fail_input("model.from = {}: it reads at most {} tokens, and data.length = {}: choose a shorter one", options.from, shape.length,
                      inputs.length);
   shape.table_length = inputs.length;
+  shape.dropout = options.dropout;
   Task task{make_decoder(shape, lora), make_next_token()};
   for (const std::string& target : lora.rank > 0 ? lora.targets : std::vector<std::string>{}) {
     LoraShape alone = lora;

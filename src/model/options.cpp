@@ -25,7 +25,12 @@ base::Schema<ModelOptions> model_schema() {
            {"mlp", &O::mlp, "Width of the gated layer.", base::between(1, 1 << 22), {"intermediate_size"}},
            {"tied", &O::tied, "Whether the head is the embedding table.", base::any(), {"tie_word_embeddings"}},
            {"rope_theta", &O::rope_theta, "Base of the rotary angles.", base::more_than(1)},
-           {"norm_eps", &O::norm_eps, "Added inside the norm's root.", base::more_than(0), {"rms_norm_eps"}}}};
+           {"norm_eps", &O::norm_eps, "Added inside the norm's root.", base::more_than(0), {"rms_norm_eps"}},
+           {"dropout",
+            &O::dropout,
+            "Share of what the embedding and each block add to the hidden states that is left out at random in training.",
+            base::between(0, 0.9),
+            {"resid_pdrop"}}}};
 }
 
 }  // namespace cairn::model

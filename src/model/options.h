@@ -27,6 +27,7 @@ struct ModelOptions {
   bool tied = true;
   double rope_theta = 10000;
   double norm_eps = 1e-5;
+  double dropout = 0;
 };
 
 base::Schema<ModelOptions> model_schema();

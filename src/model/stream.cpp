@@ -1,7 +1,9 @@
 #include "model/stream.h"
 
+#include "base/check.h"
 #include "comm/group.h"
 #include "kernels/aten.h"
+#include "kernels/dropout.h"
 #include "kernels/low_precision.h"
 
 namespace cairn::model {
@@ -117,6 +119,13 @@ at::Tensor own_tokens(const at::Tensor& whole, const Call& call) {
 
 at::Tensor as_stream(const at::Tensor& rows, const Extent& extent, const Call& call) {
   return call.axes.find("tp") ? rows.unsqueeze(0) : rows.view({extent.batch, extent.length, rows.size(-1)});
+}
+
+void drop(const at::Tensor& here, double rate, const Call& call, std::string_view where) {
+  if (rate == 0 || !call.needs.weights) return;
+  CAIRN_CHECK(call.token_keys, "{}: dropout without keys of tokens", where);
+  kernels::dropout(here, own_tokens(call.token_keys->view({-1, 1}), call).reshape({-1}), call.random.for_purpose("dropout").for_name(where),
+                   rate);
 }
 
 mesh::Interval rows_here(mesh::ParamId table, int64_t size, const Call& call) {

@@ -40,6 +40,10 @@ at::Tensor own_tokens(const at::Tensor& whole, const Call& call);
 // As the stream is written: [batch, length, width], or [1, tokens here, width].
 at::Tensor as_stream(const at::Tensor& rows, const Extent& extent, const Call& call);
 
+// In place: some of the elements of this rank's tokens [tokens here, width] become 0, the others grow by as much, as a function of token,
+// place in the model and step alone. Nothing happens at rate 0 or where nothing is learned.
+void drop(const at::Tensor& here, double rate, const Call& call, std::string_view where);
+
 // The rows of a table of `size` that are here.
 mesh::Interval rows_here(mesh::ParamId table, int64_t size, const Call& call);
 

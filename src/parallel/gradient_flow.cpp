@@ -264,6 +264,10 @@ void GradientFlow::finish() {
   CAIRN_CHECK(next_ < 0, "unit {} of {} has not left", next_, parts_.units.size());
   keep_room(0);
   announce_ = nullptr;
+  if (parts_.whole || !whole_.defined()) return;
+  held_ -= static_cast<int64_t>(whole_.nbytes());  // between steps only what is kept stays
+  whole_ = at::Tensor();
+  for (Open& one : open_) one.sink.reset();
 }
 
 }  // namespace cairn::parallel

@@ -1,10 +1,15 @@
 #include "parallel/local_batch.h"
 
+#include <ATen/core/IListRef.h>
+
 #include "comm/group.h"
+#include "kernels/aten.h"
 #include "parallel/context_batch.h"
 
 namespace cairn::parallel {
 namespace {
+
+constexpr int64_t kPositionsMost = int64_t{1} << 24;  // data.length is at most that
 
 // [samples, length], where the batch is of sequences.
 const at::Tensor* tokens_of(const mesh::Batch& batch) {
@@ -17,10 +22,18 @@ const at::Tensor* tokens_of(const mesh::Batch& batch) {
 LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch), ring_(pass.context.form == "ring") {
   comm::Group* cp = pass.axes.find("cp");
   const at::Tensor* tokens = tokens_of(whole_);
-  if (!cp || !tokens) return;
+  if (!tokens) return;
+  if (pass.into && tokens->size(0) == whole_.samples())
+    keys_ = whole_.ids.view({-1, 1}) * kPositionsMost + at::arange(tokens->size(1), whole_.ids.options()).view({1, -1});
+  if (!cp) return;
   cut_ = true;
   split_ = make_context_split(tokens->size(1), cp->size(), pass.context.balanced);
   own_ = cut_context(whole_, split_, cp->rank());
+  if (!keys_.defined()) return;
+  std::vector<at::Tensor> pieces;
+  for (const mesh::Interval& piece : split_.pieces[static_cast<size_t>(cp->rank())])
+    pieces.push_back(keys_.narrow(1, piece.begin, piece.length()));
+  keys_ = pieces.empty() ? keys_.narrow(1, 0, 0) : at::cat(pieces, 1).contiguous();
 }
 
 model::Slice LocalBatch::slice() const {

@@ -16,6 +16,8 @@ class LocalBatch {
   const mesh::Batch& batch() const { return cut_ ? own_ : whole_; }
   // Refers to this object.
   model::Slice slice() const;
+  // Which sample and position each token here is, where the batch is of sequences with a sample to a row.
+  const at::Tensor* token_keys() const { return keys_.defined() ? &keys_ : nullptr; }
 
  private:
   const mesh::Batch& whole_;
@@ -23,6 +25,7 @@ class LocalBatch {
   bool ring_ = false;
   mesh::Batch own_;
   model::ContextSplit split_;
+  at::Tensor keys_;
 };
 
 }  // namespace cairn::parallel

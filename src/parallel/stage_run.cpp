@@ -32,6 +32,7 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
             .random = pass.random,
             .needs = {.input = pass.into != nullptr, .weights = pass.into != nullptr},
             .slice = local_.slice(),
+            .token_keys = local_.token_keys(),
             .overlap = pass.overlap},
       keeps_(pass.into != nullptr),
       stage_recomputed_(keeps_ && pass.recompute_stage) {

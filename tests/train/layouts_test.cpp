@@ -110,6 +110,16 @@ INSTANTIATE_TEST_SUITE_P(
                     LayoutCase{"gpt2_untied_pp3", 3, {"mesh.pp=3"}, "gpt2"}),
     [](const auto& c) { return c.param.name; });
 
+TEST(LayoutsWithDropout, DrawTheSameMasks) {
+  const Recording one = recorded({"one", 1, {"model.dropout=0.2"}});
+  for (const LayoutCase& c : std::vector<LayoutCase>{{"pp_tp", 4, {"model.dropout=0.2", "mesh.pp=2", "mesh.tp=2"}},
+                                                     {"cp_dp", 6, {"model.dropout=0.2", "mesh.cp=3", "recompute.mode=full"}}}) {
+    const Difference found = first_difference(recorded(c), one, 1e-5);
+    EXPECT_EQ(found.step, 0) << c.name << ": " << found.what << " by " << found.largest << " of " << found.scale;
+  }
+  EXPECT_GT(first_difference(one, alone("llama"), 1e-5).step, 0);
+}
+
 TEST(Verify, NamesAParameterWhoseGradientIsNotSummedOverItsCopies) {
   const LayoutCase tp{"tp", 2, {"mesh.tp=2"}};
   const std::string planted = "model.layers.1.post_attention_layernorm.weight";

@@ -1,0 +1,16 @@
+// Dropout whose mask is a function of where it falls, not of when it is drawn.
+#pragma once
+#include <ATen/core/ATen_fwd.h>
+
+namespace cairn::base {
+struct Random;
+}
+
+namespace cairn::kernels {
+
+// In place: x[r, c] becomes 0 where random.for_index(keys[r]).uniform_float(c) < rate, and x[r, c] / (1 - rate) elsewhere. x [rows, width],
+// keys [rows] int64. A row's mask depends on its key alone, so rows may be anywhere, in any order, and computed again. On other devices
+// than the CPU the mask is made on the host, which waits for the keys.
+void dropout(const at::Tensor& x, const at::Tensor& keys, const base::Random& random, double rate);
+
+}  // namespace cairn::kernels

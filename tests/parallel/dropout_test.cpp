@@ -1,0 +1,80 @@
+// Dropout in a decoder: its gradients are those of the function with that mask, and evaluation knows nothing of it.
+#include "kernels/dropout.h"
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+#include "kernels/fill_normal.h"
+#include "mesh/flat_gradients.h"
+#include "model/decoder.h"
+#include "model/objective.h"
+#include "parallel/pass.h"
+
+namespace cairn::parallel {
+namespace {
+
+struct Dropped {
+  std::unique_ptr<model::Model> model = model::make_decoder(
+      {.vocab = 23, .embed = 12, .layers = 2, .heads = 2, .kv_heads = 1, .head_dim = 6, .mlp = 14, .length = 7, .dropout = 0.3});
+  mesh::FlatLayout layout = model->layout();
+  model::Buffers buffers = model->make_buffers(at::TensorOptions().dtype(at::kDouble));
+  std::unique_ptr<model::Objective> objective = model::make_next_token();
+  mesh::Batch batch;
+
+  Dropped() {
+    batch.ids = at::arange(5, 8);
+    batch.fields["tokens"] = {(at::arange(21) * 5).remainder(23).view({3, 7})};
+    batch.fields["targets"] = {(at::arange(21) * 7).remainder(23).view({3, 7})};
+  }
+
+  double loss(const at::Tensor& flat, const base::Random& random, mesh::Gradients* into) {
+    const model::FlatWeights weights(layout, flat);
+    const mesh::Axes alone;
+    return execute({.model = *model,
+                    .at = weights,
+                    .buffers = buffers,
+                    .axes = alone,
+                    .batch = batch,
+                    .objective = *objective,
+                    .into = into,
+                    .weight = 1,
+                    .random = random})
+        .sum.item<double>();
+  }
+};
+
+TEST(Dropout, HasTheGradientsOfTheFunctionWithItsMask) {
+  Dropped one;
+  const at::Tensor flat = at::empty({one.layout.elements}, at::kDouble), direction = at::empty_like(flat);
+  model::materialise(*one.model, flat, base::Random(3));
+  flat.mul_(10);
+  kernels::fill_normal(direction, base::Random(9), 0, 1);
+  mesh::FlatGradients sink(one.layout, at::empty_like(flat), one.model->uses());
+  const auto trained = [&](const at::Tensor& at) {
+    sink.begin(1, nullptr);
+    const double loss = one.loss(at, base::Random(4), &sink);
+    sink.finish();
+    return loss;
+  };
+  constexpr double kStep = 1e-6;
+  const double slope = (trained(flat + kStep * direction) - trained(flat - kStep * direction)) / (2 * kStep);
+  trained(flat);
+  EXPECT_NEAR((sink.flat() * direction).sum().item<double>(), slope, 1e-5 * std::abs(slope));
+  const double first = trained(flat);
+  sink.begin(1, nullptr);
+  EXPECT_NE(one.loss(flat, base::Random(5), &sink), first);                                       // another step, another mask
+  EXPECT_EQ(one.loss(flat, base::Random(4), nullptr), one.loss(flat, base::Random(5), nullptr));  // none without gradients
+}
+
+TEST(Dropout, DropsTheShareItIsToldAndKeepsTheMean) {
+  const at::Tensor x = at::ones({400, 50}), keys = at::arange(400);
+  kernels::dropout(x, keys, base::Random(1), 0.2);
+  EXPECT_NEAR(x.eq(0).to(at::kDouble).mean().item<double>(), 0.2, 0.01);
+  EXPECT_NEAR(x.mean().item<double>(), 1, 0.02);
+  const at::Tensor one = at::ones({1, 50});
+  kernels::dropout(one, keys.narrow(0, 17, 1), base::Random(1), 0.2);
+  EXPECT_TRUE(at::equal(one[0], x[17]));  // a row's mask is its key's
+}
+
+}  // namespace
+}  // namespace cairn::parallel

@@ -5,6 +5,7 @@ namespace cairn::study {
 
 std::vector<BenchRow> bench_collectives(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_generate(const BenchOptions&, base::Log&);
+std::vector<BenchRow> bench_parallel(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_tokenizer(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_train_cpu(const BenchOptions&, base::Log&);
 
@@ -14,9 +15,13 @@ const std::vector<Bench>& benches() {
        bench_collectives},
       {"generate", "Greedy decoding on this CPU against llama.cpp and transformers, same fp32 weights and threads: tokens/s at 1M and 12M.",
        bench_generate},
+      {"parallel",
+       "Layouts on 2 and 4 ranks of this CPU against PyTorch's DDP, FSDP2 and pipeline schedules (Gloo): step time, bytes, memory.",
+       bench_parallel},
       {"tokenizer", "Encoding on one thread against the PyPI package `tokenizers`: three patterns, MB/s; --data FILE for another text.",
        bench_tokenizer},
-      {"train-cpu", "Training on this CPU against PyTorch, eager and compiled: tokens/s, time to the first step, peak memory.", bench_train_cpu}};
+      {"train-cpu", "Training on this CPU against PyTorch, eager and compiled: tokens/s, time to the first step, peak memory.",
+       bench_train_cpu}};
   return list;
 }
 

@@ -71,6 +71,7 @@ TEST_F(Completion, OffersTheWordsThatAnOptionTakesInBash) {
   EXPECT_THAT(offered({"cairn", "train", "--transport", "=", "n"}), ElementsAre("net", "nccl"));
   EXPECT_THAT(offered({"cairn", "completion", ""}), ElementsAre("bash", "zsh", "fish"));
   EXPECT_THAT(offered({"cairn", "bench", "train-"}), ElementsAre("train-cpu"));
+  EXPECT_THAT(offered({"cairn", "bench", "para"}), ElementsAre("parallel"));
 }
 
 TEST_F(Completion, OffersRecipeKeysAndTheirValuesInBash) {

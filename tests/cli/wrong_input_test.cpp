@@ -58,6 +58,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"AnUnknownFlag", {"train", "--stepz", "3"}, {"stepz"}}, Wrong{"AnUnknownCommand", {"trian"}, {"trian"}},
         Wrong{"AnUnknownProof", {"prove", "same-anwser"}, {"same-anwser", "same-answer"}},
         Wrong{"AnUnknownBench", {"bench", "train-gpu"}, {"train-gpu"}},
+        Wrong{"AnUnknownCaseOfABench", {"bench", "parallel", "--case", "dp-3"}, {"--case dp-3", "dp-2", "zero3-4", "interleaved-4"}},
         Wrong{"HeadsThatDoNotDivide", {"train", "--set", "model.heads=3"}, {"model.heads"}},
         Wrong{"AModelThatIsNot", {"generate", "."}, {"no config.json there"}}),
     [](const auto& kind) { return kind.param.name; });

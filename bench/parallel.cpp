@@ -24,9 +24,9 @@ namespace cairn::study {
 namespace {
 
 constexpr int kRounds = 3;
-constexpr int64_t kSteps = 25, kUnused = 5;  // the first ones warm up
+constexpr int64_t kSteps = 11, kUnused = 3;  // the first ones warm up
 constexpr int64_t kVocab = 1024, kEmbed = 192, kLayers = 8, kHeads = 3, kHeadDim = 64, kMlp = 512;
-constexpr int64_t kLength = 128, kBatch = 16, kMicroBatches = 8;
+constexpr int64_t kLength = 128, kBatch = 8, kMicroBatches = 8;
 constexpr double kLearningRate = 1e-4;  // so small that rounding has not grown by the last step, and losses can be compared
 
 // A layout in both worlds. With the sizes above equal stages are also the cheapest split in whole layers.

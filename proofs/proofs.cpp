@@ -5,11 +5,22 @@ namespace cairn::study {
 
 void prove_same_answer(const ProofOptions&, Findings&, base::Log&);
 void prove_hostile(const ProofOptions&, Findings&, base::Log&);
+void prove_zero(const ProofOptions&, Findings&, base::Log&);
+void prove_megatron(const ProofOptions&, Findings&, base::Log&);
+void prove_torchtitan(const ProofOptions&, Findings&, base::Log&);
+void prove_gpipe(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
       {"same-answer", "The same losses on any number of ranks, and after any interruption.", prove_same_answer},
-      {"hostile", "Bad files are refused with a clear message, within a second, in bounded memory.", prove_hostile}};
+      {"hostile", "Bad files are refused with a clear message, within a second, in bounded memory.", prove_hostile},
+      {"zero", "Optimizer state, gradients and parameters shared out over replicas: the same answer in less memory.", prove_zero},
+      {"megatron", "Tensor, interleaved pipeline and data parallelism together: the same answer, small bubbles, few bytes.",
+       prove_megatron},
+      {"torchtitan", "One named mesh for every parallelism: the same answer in any composition, snapshots that fit them all.",
+       prove_torchtitan},
+      {"gpipe", "Waves of micro-batches through stages, recomputed inside: the same bits, the bubble of theory, little memory.",
+       prove_gpipe}};
   return list;
 }
 

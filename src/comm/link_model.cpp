@@ -31,6 +31,24 @@ Nanoseconds least_of(const LinkModel& model) {
   return whole(static_cast<double>(least.count()) * std::exp(-kSigmasBelow * model.latency_sigma));
 }
 
+double bytes_per_s(const LinkModel& model, int from, int to) {
+  return model.bytes_per_s_matrix.empty() ? model.bytes_per_s
+                                          : model.bytes_per_s_matrix[static_cast<size_t>(from)][static_cast<size_t>(to)];
+}
+
+void check_bandwidths(const LinkModel& model, int ranks) {
+  const auto& matrix = model.bytes_per_s_matrix;
+  if (matrix.empty()) return;
+  if (model.share == LinkModel::Share::card)
+    base::fail_input("link.bytes_per_s_matrix with cards that all links of a rank share: give pairs their own (share = pair)");
+  if (static_cast<int>(matrix.size()) != ranks) base::fail_input("link.bytes_per_s_matrix has {} rows for {} ranks", matrix.size(), ranks);
+  for (const auto& row : matrix) {
+    if (static_cast<int>(row.size()) != ranks) base::fail_input("link.bytes_per_s_matrix has a row of {} for {} ranks", row.size(), ranks);
+    for (const double one : row)
+      if (!(one > 0)) base::fail_input("link.bytes_per_s_matrix holds {}: must be above 0", one);
+  }
+}
+
 }  // namespace
 
 void check(const LinkModel& model, int ranks) {
@@ -43,6 +61,7 @@ void check(const LinkModel& model, int ranks) {
   if (model.retransmit_after.count() <= 0) {
     base::fail_input("link.retransmit_after = {} ns: must be above 0", model.retransmit_after.count());
   }
+  check_bandwidths(model, ranks);
   const auto& matrix = model.latency_matrix;
   if (matrix.empty()) return;
   if (static_cast<int>(matrix.size()) != ranks) base::fail_input("link.latency_matrix has {} rows for {} ranks", matrix.size(), ranks);
@@ -69,6 +88,10 @@ LinkFacts facts_of(const LinkModel& model, const std::vector<int>& ranks) {
   }
   facts.latency = whole(static_cast<double>(latency.count()) * (1 + model.jitter / 2));
   facts.bytes_per_s = model.bytes_per_s;
+  for (size_t i = 0; i < ranks.size() && !model.bytes_per_s_matrix.empty(); ++i) {
+    const double next = bytes_per_s(model, ranks[i], ranks[(i + 1) % ranks.size()]);
+    facts.bytes_per_s = i == 0 ? next : std::min(facts.bytes_per_s, next);
+  }
   return facts;
 }
 
@@ -77,7 +100,7 @@ Shaper::Passage Shaper::send(int from, int to, int64_t bytes, Nanoseconds now) {
   const uint64_t number = way.messages++;
   const double slowdown = std::max(ranks_[from].slowdown, ranks_[to].slowdown);
   Nanoseconds& free = model_.share == LinkModel::Share::pair ? way.free : ranks_[from].out_free;
-  free = std::max(free, now) + wire_time(bytes, slowdown);
+  free = std::max(free, now) + wire_time(bytes, bytes_per_s(model_, from, to), slowdown);
   const double latency = latency_ns(way, from, to, number) * slowdown;
   Passage passage{.left = free, .arrives = free + whole(latency)};
   if (model_.loss > 0) {
@@ -91,7 +114,7 @@ Shaper::Passage Shaper::send(int from, int to, int64_t bytes, Nanoseconds now) {
 Nanoseconds Shaper::receive(int to, int64_t bytes, Nanoseconds arrives) {
   if (model_.share == LinkModel::Share::pair) return arrives;
   Rank& card = ranks_[to];
-  const Nanoseconds needs = wire_time(bytes, card.slowdown);
+  const Nanoseconds needs = wire_time(bytes, model_.bytes_per_s, card.slowdown);
   card.in_free = std::max(card.in_free + needs, arrives);
   return card.in_free;
 }
@@ -114,8 +137,8 @@ Shaper::Link& Shaper::link(int from, int to) {
   return links[to];
 }
 
-Nanoseconds Shaper::wire_time(int64_t bytes, double slowdown) const {
-  return whole(static_cast<double>(bytes) / model_.bytes_per_s * 1e9 * slowdown);
+Nanoseconds Shaper::wire_time(int64_t bytes, double bytes_per_s, double slowdown) {
+  return whole(static_cast<double>(bytes) / bytes_per_s * 1e9 * slowdown);
 }
 
 double Shaper::latency_ns(const Link& link, int from, int to, uint64_t number) const {

@@ -14,7 +14,8 @@ struct LinkModel {
 
   std::chrono::nanoseconds latency = std::chrono::microseconds(20);  // of a message of no length; the median where latency_sigma > 0
   double bytes_per_s = 10e9;
-  double jitter = 0.5;       // up to this share of the latency is added, evenly
+  std::vector<std::vector<double>> bytes_per_s_matrix = {};  // [from][to], in place of `bytes_per_s`; empty: all pairs alike
+  double jitter = 0.5;                                       // up to this share of the latency is added, evenly
   double latency_sigma = 0;  // above 0 the latency is log-normal: latency * exp(latency_sigma * z), z standard normal
   std::vector<std::vector<std::chrono::nanoseconds>> latency_matrix = {};  // [from][to], in place of `latency`; empty: all pairs alike
   // Probability that a packet (1,460 bytes) is lost. Links are reliable streams, so data still arrives, later: as TCP would, the sender
@@ -74,7 +75,7 @@ class Shaper {
   };
 
   Link& link(int from, int to);
-  std::chrono::nanoseconds wire_time(int64_t bytes, double slowdown) const;
+  static std::chrono::nanoseconds wire_time(int64_t bytes, double bytes_per_s, double slowdown);
   double latency_ns(const Link& link, int from, int to, uint64_t number) const;
   std::chrono::nanoseconds resend_delay(const Link& link, uint64_t number, int64_t bytes, double latency_ns, int& resends) const;
 

@@ -104,7 +104,9 @@ void GradientFlow::open_unit(int64_t u) {
         one.buffer = spare_[i];
         spare_.erase(spare_.begin() + static_cast<std::ptrdiff_t>(i));
       }
-    if (!one.buffer.defined()) {
+    if (!one.buffer.defined()) {  // those that wait are too small: this one takes their place
+      for (const at::Tensor& small : spare_) held_ -= static_cast<int64_t>(small.nbytes());
+      spare_.clear();
       one.buffer = allocate(unit.elements);
       held_ += static_cast<int64_t>(one.buffer.nbytes());
       bytes_most_ = std::max(bytes_most_, held_);

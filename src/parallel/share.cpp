@@ -20,16 +20,20 @@ std::vector<int> stages_of(const Plan& plan, int rank) {
   return plan.rank_of_stage.empty() ? std::vector<int>{0} : stages;
 }
 
-// Which parameters a rank's blocks name.
+// Which parameters a rank's blocks name. What no block names stays with the first stage.
 std::vector<bool> named_by(const model::Model& model, const Plan& plan, const std::vector<int>& stages) {
-  std::vector<bool> named(model.parameters().size(), false);
-  for (const int stage : stages) {
-    const BlockRange range = blocks_of_stage(plan, stage, model.blocks().size());
+  const auto mark = [&](BlockRange range, std::vector<bool>& into, bool value) {
     for (size_t i = range.first; i < range.last; ++i)
       for (const model::Operation& operation : model.blocks()[i]->card().operations)
         for (const mesh::ParamId& id : operation.parameters)
-          for (int32_t k = id.first; k < id.first + id.count; ++k) named[static_cast<size_t>(k)] = true;
+          for (int32_t k = id.first; k < id.first + id.count; ++k) into[static_cast<size_t>(k)] = value;
+  };
+  std::vector<bool> named(model.parameters().size(), false);
+  if (std::find(stages.begin(), stages.end(), 0) != stages.end()) {
+    named.assign(named.size(), true);
+    mark({0, model.blocks().size()}, named, false);
   }
+  for (const int stage : stages) mark(blocks_of_stage(plan, stage, model.blocks().size()), named, true);
   return named;
 }
 

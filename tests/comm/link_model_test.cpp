@@ -47,6 +47,17 @@ TEST(LinkModel, ACardIsSharedByAllLinksOfARankInAndOutSeparately) {
   EXPECT_EQ(pass(1, 0), 2ms);  // sending does not disturb receiving
 }
 
+TEST(LinkModel, PairsHaveBandwidthsOfTheirOwn) {
+  LinkModel model = kPlain;
+  model.bytes_per_s_matrix = {{1, 1e6, 2e6}, {5e5, 1, 1e6}, {1e6, 1e6, 1}};
+  Shaper shaper(model, 3, 0);
+  EXPECT_EQ(shaper.send(0, 1, 1000, 0ms).arrives, 2ms);
+  EXPECT_EQ(shaper.send(0, 2, 1000, 0ms).arrives, 1500us);
+  EXPECT_EQ(shaper.send(1, 0, 1000, 0ms).arrives, 3ms);
+  EXPECT_EQ(facts_of(model, {0, 1}).bytes_per_s, 5e5);  // the slowest round the ring
+  EXPECT_EQ(facts_of(model, {0, 2}).bytes_per_s, 1e6);
+}
+
 TEST(LinkModel, JitterAddsUpToItsShareOfTheLatency) {
   LinkModel model = kPlain;
   model.jitter = 0.5;
@@ -175,6 +186,17 @@ TEST(LinkModel, RefusesWhatNoLinkIsLikeAndNamesTheField) {
   EXPECT_EQ(refused([](LinkModel& m) { m.latency_sigma = -1; }), "bad_input: link.latency_sigma = -1: must not be negative");
   EXPECT_EQ(refused([](LinkModel& m) { m.loss = 0.6; }), "bad_input: link.loss = 0.6: must be between 0 and 0.5");
   EXPECT_EQ(refused([](LinkModel& m) { m.retransmit_after = 0ns; }), "bad_input: link.retransmit_after = 0 ns: must be above 0");
+  EXPECT_EQ(refused([](LinkModel& m) { m.bytes_per_s_matrix.resize(3); }), "bad_input: link.bytes_per_s_matrix has 3 rows for 2 ranks");
+  EXPECT_EQ(refused([](LinkModel& m) { m.bytes_per_s_matrix.resize(2); }), "bad_input: link.bytes_per_s_matrix has a row of 0 for 2 ranks");
+  EXPECT_EQ(refused([](LinkModel& m) {
+              m.bytes_per_s_matrix = {{1, 1}, {0, 1}};
+            }),
+            "bad_input: link.bytes_per_s_matrix holds 0: must be above 0");
+  EXPECT_EQ(refused([](LinkModel& m) {
+              m.bytes_per_s_matrix = {{1, 1}, {1, 1}};
+              m.share = LinkModel::Share::card;
+            }),
+            "bad_input: link.bytes_per_s_matrix with cards that all links of a rank share: give pairs their own (share = pair)");
   EXPECT_EQ(refused([](LinkModel& m) { m.latency_matrix.resize(3); }), "bad_input: link.latency_matrix has 3 rows for 2 ranks");
   EXPECT_EQ(refused([](LinkModel& m) { m.latency_matrix.resize(2); }), "bad_input: link.latency_matrix has a row of 0 for 2 ranks");
   EXPECT_EQ(refused([](LinkModel& m) {

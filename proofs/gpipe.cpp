@@ -1,0 +1,127 @@
+// GPipe: micro-batches in waves through the stages of a pipeline, recomputed inside, one update. The baseline is one process.
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "parallel/schedule.h"
+#include "parallel/timeline.h"
+#include "proofs/layout_run.h"
+#include "proofs/timed_model.h"
+#include "study/claims.h"
+
+namespace cairn::study {
+namespace {
+
+constexpr int kStages = 4;
+constexpr double kForward = 0.020, kGradient = 0.020;  // of a stage; two gradients
+
+// 1. The same losses and parameters; recomputing changes no bit.
+void exactness(const ProofOptions& options, Findings& findings, base::Log& log) {
+  // Without clipping, whose norm the stages sum in another order.
+  const base::Recipe recipe =
+      small_decoder(options, {"model.layers=8", "model.embed=32", "model.heads=4", "model.kv_heads=2", "model.mlp=72", "model.tied=false",
+                              "optim.clip=0", "train.steps=12", "train.global_batch=12"});
+  const Books one = keep_books({recipe, 1, 9, {}, 5});  // micro-batches of 3, 3, 2, 2 and 2 samples
+  const Assignments pipeline{"mesh.pp=4", "pipeline.micro_batches=5"};
+  const auto run = [&](const std::string& schedule, const std::string& mode) {
+    log.info("exactness: {}, recompute {}", schedule, mode);
+    base::Recipe laid_out = with(recipe, pipeline);
+    laid_out.set("pipeline.schedule=" + schedule);
+    laid_out.set("recompute.mode=" + mode);
+    return keep_books({laid_out, kStages, 9});
+  };
+  const Books gpipe = run("gpipe", "none"), in_order = run("1f1b", "none");
+  const auto furthest = [](const Books& a, const Books& b) {
+    double losses = 0;
+    for (size_t i = 0; i < a.losses.size(); ++i) losses = std::max(losses, std::abs(a.losses[i] - b.losses[i]));
+    return std::max(losses, largest_difference(a.parameters, b.parameters));
+  };
+  findings.at_most("1. K=4, N=12, M=5, 10 steps: largest difference of losses and parameters to one process with the same micro-batches", 0,
+                   furthest(one, gpipe), 1e-5);
+  findings.at_most("1. the same with the backwards in the order of the micro-batches (1f1b), the same bits", 0, furthest(one, in_order), 0);
+  double modes = 0;
+  for (const char* mode : {"stage", "full", "selective"}) modes = std::max(modes, furthest(gpipe, run("gpipe", mode)));
+  findings.at_most("1. recompute none, stage (always), full, selective: largest difference between them", 0, modes, 0);
+}
+
+PipelineRun timed(int micro_batches) {
+  PipelineRun run{.schedule = "gpipe", .ranks = kStages, .stages_per_rank = 1, .micro_batches = micro_batches};
+  run.blocks = {.blocks = kStages, .forward_s = kForward, .input_s = kGradient, .weight_s = kGradient, .boundary_elements = 8};
+  return run;
+}
+
+double ideal(int micro_batches) { return micro_batches * (kForward + 2 * kGradient); }
+
+// 2. The bubble, executed in virtual time.
+void bubble(Findings& findings, base::Log& log) {
+  log.info("bubbles in virtual time");
+  for (const int m : {4, 8, 16}) {
+    const double theory = 1 + (kStages - 1.0) / m, ratio = time_pipeline(timed(m)).step_s / ideal(m);
+    findings.at_most(fmt::format("2. K=4, M={}: step over M x 60 ms is {:.4f}, theory {:g}: off by", m, ratio, theory),
+                     kStages / theory - 1, std::abs(ratio / theory - 1), 0.08);
+    const parallel::Schedule schedule =
+        parallel::make_schedule({.name = "gpipe", .ranks = kStages, .stages_per_rank = 1, .micro_batches = m});
+    const double planned = parallel::figures(parallel::timeline(schedule, parallel::even_costs(schedule, {}))).step_to_ideal;
+    findings.at_most(fmt::format("2. K=4, M={}: simulated, off by", m), 0, std::abs(planned - theory), 1e-9);
+  }
+  findings.at_least("2. stages one after another (one micro-batch): step over ideal, which the measurement must tell apart", kStages,
+                    time_pipeline(timed(1)).step_s / ideal(1), 0.92 * kStages);
+}
+
+// 3. Slow links hide behind compute.
+void bandwidth(Findings& findings, base::Log& log) {
+  log.info("links of 20 MB/s");
+  PipelineRun run = timed(16);
+  run.blocks.boundary_elements = 75000;  // 300 KB: 15 ms, less than a forward
+  const double quick = time_pipeline(run).step_s;
+  run.link.bytes_per_s = 20e6;
+  const double slow = time_pipeline(run).step_s;
+  // Who waits for what he sends computes that much longer.
+  PipelineRun blocking = run;
+  blocking.link = quick_links();
+  blocking.blocks.forward_s += 0.015;
+  blocking.blocks.input_s += 0.015;
+  findings.at_most("3. M=16, boundaries of 15 ms on links of 20 MB/s: step longer by (baseline: sends that block)",
+                   time_pipeline(blocking).step_s / quick - 1, slow / quick - 1, 0.10);
+}
+
+// 4. Activations by the books.
+void memory(const ProofOptions& options, Findings& findings, base::Log& log) {
+  const base::Recipe recipe = small_decoder(
+      options, {"model.layers=32", "model.embed=32", "model.heads=4", "model.kv_heads=2", "model.mlp=72", "model.tied=false", "mesh.pp=4",
+                "pipeline.schedule=gpipe", "pipeline.split=[\"8\",\"8\",\"8\",\"8\"]", "train.steps=4", "train.global_batch=16"});
+  const auto peak = [&](int m, const std::string& mode) {
+    log.info("memory: M={}, recompute {}", m, mode);
+    const Books books = keep_books({with(recipe, {fmt::format("pipeline.micro_batches={}", m), "recompute.mode=" + mode}), kStages, 1});
+    double most = 0;
+    for (const RankBooks& rank : books.ranks) most = std::max(most, static_cast<double>(rank.activations_most));
+    return most;
+  };
+  const double never = peak(8, "none"), two = peak(2, "stage"), four = peak(4, "stage"), eight = peak(8, "stage"),
+               sixteen = peak(16, "stage");
+  findings.at_least("4. K=4, L=32, N=16, M=8: most activation bytes of a rank, keeping everything over recompute stage", 1, never / eight,
+                    3);
+  findings.at_most("4. recompute stage: the most of M=4 over M=2", 1, four / two, 1);
+  findings.at_most("4. recompute stage: the most of M=8 over M=4", 1, eight / four, 1);
+  // Inputs of all micro-batches, and one micro-batch's insides: (peak - N x boundary) falls as 1/M.
+  const double boundary = 16.0 * 16 * 32 * 4;
+  findings.at_most("4. recompute stage: insides of one micro-batch at M=16 over those at M=2, against 2/16, off by", 0,
+                   std::abs((sixteen - boundary) / (two - boundary) / (2.0 / 16) - 1), 0.1);
+}
+
+}  // namespace
+
+void prove_gpipe(const ProofOptions& options, Findings& findings, base::Log& log) {
+  exactness(options, findings, log);
+  bubble(findings, log);
+  bandwidth(findings, log);
+  memory(options, findings, log);
+  findings.skip("1. dropout 0.1 inside the layers", "models have no dropout yet");
+  findings.skip("1. recompute except_last", "recompute is chosen by block, not by micro-batch");
+  findings.skip("5. running statistics of batch norm over micro-batches", "models have no batch norm yet");
+  findings.skip("6. largest trainable depth with recompute", "needs the H200");
+}
+
+}  // namespace cairn::study

@@ -130,7 +130,10 @@ void sharding(const ProofOptions& options, Findings& findings, base::Log& log) {
   for (const Named& layout : layouts()) {
     if (layout.degree == 1) continue;
     log.info("sharding: {}", layout.name);
-    const Books books = keep_books({with(llama(options, 4, {"train.steps=4"}), layout.sets), kRanks, 1});
+    // Stages of two layers each: the table is with the first, the head, as large, with the last.
+    base::Recipe recipe = with(llama(options, 4, {"train.steps=4"}), layout.sets);
+    if (layout.name.starts_with("pp2")) recipe.set("pipeline.split=[\"2\",\"2\"]");
+    const Books books = keep_books({recipe, kRanks, 1});
     const double full = 16.0 * static_cast<double>(books.elements);  // parameter, gradient, two moments, in fp32
     double most = 0;
     for (const RankBooks& rank : books.ranks) most = std::max(most, static_cast<double>(rank.state()));

@@ -267,9 +267,9 @@ void GradientFlow::finish() {
   keep_room(0);
   announce_ = nullptr;
   if (parts_.whole || !whole_.defined()) return;
-  held_ -= static_cast<int64_t>(whole_.nbytes());  // between steps only what is kept stays
-  whole_ = at::Tensor();
-  for (Open& one : open_) one.sink.reset();
+  for (Open& one : open_) one = {};
+  held_ -= static_cast<int64_t>(whole_.nbytes());
+  whole_ = at::Tensor();  // others may have the memory between steps
 }
 
 }  // namespace cairn::parallel

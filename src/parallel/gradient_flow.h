@@ -34,7 +34,8 @@ class GradientFlow final : public mesh::Gradients {
     comm::Group* memory = nullptr;   // whose memory the buffers come from
     at::TensorOptions options;
     bool whole = true;
-    bool accumulate_whole = true;  // not `whole`: a step of several passes is nevertheless treated so
+    bool accumulate_whole = true;  // not `whole`: a step of several passes is nevertheless treated so, while it lasts
+    bool in_order = true;          // passes come one after the other; otherwise every step is treated so
   };
   // Told the index of a part in kept_by(layout, units, rank of this one among the keepers), when its gradient is complete.
   using Announce = std::function<void(int64_t kept)>;
@@ -62,6 +63,7 @@ class GradientFlow final : public mesh::Gradients {
   bool forget_copies(const std::string& parameter);
 
   int64_t bytes() const;  // held between steps
+  int64_t bytes_now() const { return held_; }
   int64_t bytes_most() const { return bytes_most_; }
 
  private:
@@ -81,7 +83,7 @@ class GradientFlow final : public mesh::Gradients {
   };
 
   at::Tensor allocate(int64_t elements);
-  bool stays_whole() const { return parts_.whole || (parts_.accumulate_whole && passes_most_ > 1); }
+  bool stays_whole() const { return parts_.whole || !parts_.in_order || (parts_.accumulate_whole && passes_most_ > 1); }
   int64_t unit_of(mesh::ParamId id) const { return unit_of_[static_cast<size_t>(id.first)]; }
   mesh::ParamId local(mesh::ParamId id) const;
   mesh::Gradients& open(mesh::ParamId id);

@@ -85,7 +85,9 @@ Store::Store(Parts parts) : share_(share_of(parts.model, parts.plan, parts.world
       .memory = group_of_several(world, peers(replicating_axes(parts.plan))),
       .options = parts.kept.dtype(at::kFloat),
       .whole = parts.plan.zero < 2,
-      .accumulate_whole = parts.accumulate_whole || parts.plan.stage_blocks.size() > 1};  // micro-batches of a pipeline come in any order
+      .accumulate_whole = parts.accumulate_whole,
+      .in_order = parts.plan.stage_blocks.size() <= 1,  // micro-batches of a pipeline come in any order
+  };
   if (receivers) flow.memory = receivers;
   std::vector<size_t> parameters;  // of each gradient piece
   for (size_t i = 0; i < chosen.size(); ++i) {

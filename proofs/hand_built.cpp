@@ -9,10 +9,9 @@
 #include "comm/world.h"
 #include "data/shard.h"
 #include "kernels/aten.h"
-#include "model/decoder.h"
 #include "optim/options.h"
 #include "parallel/assemble.h"
-#include "study/claims.h"
+#include "parallel/schedule.h"
 #include "sync/options.h"
 #include "train/build.h"
 #include "train/engine.h"
@@ -21,43 +20,57 @@
 namespace cairn::study {
 namespace {
 
-constexpr int64_t kSamples = 12, kLength = 9, kVocab = 37;
+parallel::Schedule schedule_of(const HandRun& run, int micro_batches) {
+  return parallel::make_schedule(
+      {.name = run.schedule, .ranks = run.plan.mesh.extent("pp"), .stages_per_rank = 1, .micro_batches = micro_batches});
+}
 
-mesh::Batch random_batch(uint64_t seed, int64_t step) {
-  const base::Random random = base::Random(seed).for_index(static_cast<uint64_t>(step));
-  mesh::Batch batch;
-  const at::Tensor tokens = at::empty({kSamples, kLength}, at::kLong), targets = at::empty({kSamples, kLength}, at::kLong);
-  for (int64_t i = 0; i < kSamples * kLength; ++i) {
-    tokens.mutable_data_ptr<int64_t>()[i] = static_cast<int64_t>(random.below(static_cast<uint64_t>(2 * i), kVocab));
-    targets.mutable_data_ptr<int64_t>()[i] = static_cast<int64_t>(random.below(static_cast<uint64_t>(2 * i + 1), kVocab));
+parallel::Plan plan_of(const HandRun& run, size_t blocks) {
+  parallel::Plan plan = run.plan;
+  const auto stages = static_cast<size_t>(plan.mesh.extent("pp"));
+  if (stages == 1) return plan;
+  plan.rank_of_stage = schedule_of(run, static_cast<int>(run.micro_batches)).rank_of_stage;
+  for (size_t i = 0; i < stages; ++i) plan.stage_blocks.push_back(static_cast<int64_t>(blocks * (i + 1) / stages - blocks * i / stages));
+  return plan;
+}
+
+// As a pipeline where there is one, in turn elsewhere.
+train::Execution execution_of(const HandRun& run, parallel::Pipeline* pipeline) {
+  if (!pipeline) return train::in_turn(parallel::execute);
+  return [&run, pipeline](std::span<const parallel::Pass> passes) {
+    std::vector<parallel::Pass> own(passes.begin(), passes.end());
+    for (size_t i = 0; i < own.size(); ++i)
+      own[i].recompute_stage = run.recompute == "always" || (run.recompute == "except_last" && i + 1 < own.size());
+    return pipeline->run(own);
+  };
+}
+
+}  // namespace
+
+mesh::Batch random_tokens(const RandomTokens& of) {
+  const base::Random random = base::Random(of.seed).for_index(static_cast<uint64_t>(of.step));
+  const at::Tensor tokens = at::empty({of.samples, of.length}, at::kLong), targets = at::empty({of.samples, of.length}, at::kLong);
+  const auto vocab = static_cast<uint64_t>(of.vocab);
+  for (int64_t i = 0; i < of.samples * of.length; ++i) {
+    tokens.mutable_data_ptr<int64_t>()[i] = static_cast<int64_t>(random.below(static_cast<uint64_t>(2 * i), vocab));
+    targets.mutable_data_ptr<int64_t>()[i] = static_cast<int64_t>(random.below(static_cast<uint64_t>(2 * i + 1), vocab));
   }
-  batch.ids = at::arange(kSamples);
+  mesh::Batch batch;
+  batch.ids = at::arange(of.samples);
   batch.fields["tokens"] = {tokens};
   batch.fields["targets"] = {targets};
   return batch;
 }
 
-std::unique_ptr<model::Model> model_with_unused() {
-  model::DecoderShape shape;
-  shape.vocab = kVocab, shape.embed = 20, shape.layers = 3, shape.heads = 2, shape.kv_heads = 1, shape.head_dim = 10, shape.mlp = 23;
-  shape.length = kLength, shape.tied = false;
-  auto model = model::make_decoder(shape);
-  model->add(model::Parameter{.name = "unused.weight", .shape = {7, 11}});
-  return model;
-}
-
-}  // namespace
-
-Trained train_with_unused(const ProofOptions& options, int ranks, int zero, int64_t steps) {
+Trained train_by_hand(const HandRun& run) {
   Trained trained;
   std::mutex mutex;
-  const auto ended = comm::LocalNetwork(ranks).run([&](comm::World& world) {
+  const auto ended = comm::LocalNetwork(run.plan.mesh.size()).run([&](comm::World& world) {
     train::Engine engine;
-    engine.model = model_with_unused();
-    engine.objective = model::make_next_token();
-    parallel::Plan plan;
-    plan.mesh.axes = {{zero > 0 ? "shard" : "dp", ranks}};
-    plan.zero = ranks > 1 ? zero : 0;
+    engine.model = run.model();
+    engine.objective = run.objective();
+    const parallel::Plan plan = plan_of(run, engine.model->blocks().size());
+    const mesh::Mesh& mesh = plan.mesh;
     const auto format = at::TensorOptions().dtype(at::kFloat);
     engine.store =
         std::make_unique<parallel::Store>(parallel::Store::Parts{.world = world,
@@ -78,33 +91,40 @@ Trained train_with_unused(const ProofOptions& options, int ranks, int zero, int6
     engine.optimizer = optim::make_optimizer({}, std::move(pieces));
     engine.sync = sync::make_sync({}, {world.group(plan.mesh.peers_along(world.rank(), parallel::replicating_axes(plan))), world.alone(),
                                        engine.kept_views, engine.gradient_views});
-    engine.micro_batch = 1;
-    engine.clip_norm = 1;
+    engine.micro_batches = run.micro_batches;
+    engine.clip_norm = run.clip;
     base::Trace trace(world.wall(), world.rank(), 0);
     engine.trace = &trace;
     for (size_t i = 0; i < engine.model->parameters().size(); ++i) {
       const at::Tensor whole = at::empty(engine.model->parameters()[i].shape, at::kFloat);
-      model::start_values(engine.model->parameters()[i], whole.view({-1}), base::Random(options.seed));
+      model::start_values(engine.model->parameters()[i], whole.view({-1}), base::Random(run.seed));
       engine.store->load(i, whole);
     }
     engine.store->updated();
 
-    const std::unique_ptr<train::Step> step = train::make_step(train::in_turn(parallel::execute));
+    if (mesh.extent("pp") > 1)
+      engine.pipeline = std::make_unique<parallel::Pipeline>(*engine.model, plan, world.group(mesh.peers(world.rank(), "pp"), "pipeline"),
+                                                             [&run](int m) { return schedule_of(run, m); });
+    engine.random = base::Random(run.seed).for_purpose("pass");
+    const std::unique_ptr<train::Step> step = train::make_step(execution_of(run, engine.pipeline.get()));
+    const std::vector<int> sharing = mesh.peers_along(world.rank(), {"dp", "shard"});
+    const auto place = static_cast<int>(std::find(sharing.begin(), sharing.end(), world.rank()) - sharing.begin());
     std::vector<double> losses, norms;
-    for (int64_t s = 1; s <= steps; ++s) {
-      const mesh::Batch all = random_batch(options.seed, s);
-      const data::Share share = data::share_of(kSamples, world.rank(), world.size());
+    for (int64_t s = 1; s <= run.steps; ++s) {
+      const mesh::Batch all = run.batch(s);
+      const auto replicas = static_cast<int>(sharing.size());
+      const data::Share share = data::share_of(all.samples(), place, replicas);
       const mesh::Batch mine = mesh::slice(all, share.first, share.first + share.count);
       const train::StepOutput output = step->run(engine, {.step = s,
                                                           .batch = mine,
-                                                          .tokens = kSamples * kLength,
-                                                          .counted = kSamples * kLength,
+                                                          .tokens = run.counted,
+                                                          .counted = run.counted,
                                                           .learning_rate = 0.0006,
                                                           .update = s,
-                                                          .samples_most = (kSamples + world.size() - 1) / world.size()});
+                                                          .samples_most = (all.samples() + replicas - 1) / replicas});
       const at::Tensor loss = output.loss_sum.to(at::kDouble).clone();
       world.everyone().all_reduce(loss, comm::Reduce::sum, {comm::Purpose::loss, "loss"}).wait_host();
-      losses.push_back(loss.item<double>() / (kSamples * kLength));
+      losses.push_back(loss.item<double>() / static_cast<double>(run.counted));
       norms.push_back(output.gradient_norm.item<double>());
     }
     Tensors parameters;

@@ -78,9 +78,13 @@ void UnitWeights::bring(int64_t u) const {
         whole = spare_[i];
         spare_.erase(spare_.begin() + static_cast<std::ptrdiff_t>(i));
       }
-    if (!whole.defined()) whole = allocate(unit.elements);
-    gathered_now_ += static_cast<int64_t>(whole.nbytes());
-    gathered_most_ = std::max(gathered_most_, gathered_now_);
+    if (!whole.defined()) {  // those that were dropped give way
+      for (const at::Tensor& other : spare_) gathered_now_ -= static_cast<int64_t>(other.nbytes());
+      spare_.clear();
+      whole = allocate(unit.elements);
+      gathered_now_ += static_cast<int64_t>(whole.nbytes());
+      gathered_most_ = std::max(gathered_most_, gathered_now_);
+    }
   }
   const mesh::Interval mine = unit.part_of(me_);
   const at::Tensor own = whole.narrow(0, mine.begin, mine.length());
@@ -94,11 +98,12 @@ void UnitWeights::drop(int64_t u) const {
   at::Tensor& whole = whole_[static_cast<size_t>(u)];
   if (!whole.defined()) return;
   coming_[static_cast<size_t>(u)].wait();
-  gathered_now_ -= static_cast<int64_t>(whole.nbytes());
   constexpr size_t kSpareMost = 2;  // blocks alternate between few sizes; more would keep what was to be given up
   spare_.push_back(std::move(whole));
-  if (spare_.size() > kSpareMost) spare_.erase(spare_.begin());
   whole = at::Tensor();
+  if (spare_.size() <= kSpareMost) return;
+  gathered_now_ -= static_cast<int64_t>(spare_.front().nbytes());
+  spare_.erase(spare_.begin());
 }
 
 void UnitWeights::updated() {

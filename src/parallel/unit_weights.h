@@ -41,7 +41,7 @@ class UnitWeights final : public model::Weights {
   void updated();
 
   int64_t bytes() const;  // between steps
-  // Bytes brought together beside what is kept: now, and at most so far.
+  // Bytes brought together beside what is kept, buffers that wait for the next included: now, and at most so far.
   int64_t gathered_bytes_now() const { return gathered_now_; }
   int64_t gathered_bytes_most() const { return gathered_most_; }
 

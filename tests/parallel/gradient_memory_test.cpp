@@ -9,7 +9,7 @@
 namespace cairn::parallel {
 namespace {
 
-constexpr int64_t kSmall = 5, kMiddle = 7, kLarge = 13;
+constexpr int64_t kSmall = 9, kMiddle = 11, kLarge = 13;
 
 // Three units of different sizes over two ranks; the first to leave, which is the last, is the smallest.
 GradientFlow::Parts three_units(comm::World& world) {

@@ -6,13 +6,14 @@
 
 #include "kernels/aten.h"
 #include "model/autograd_block.h"
+#include "model/batch_norm.h"
 
 namespace cairn::model {
 namespace {
 
 class Classifier final : public Model {
  public:
-  explicit Classifier(const ClassifierShape& shape) {
+  explicit Classifier(const ClassifierShape& shape) : shape_(shape) {
     std::string reads = "features";
     int64_t in = shape.features;
     for (int64_t layer = 0; layer < shape.layers; ++layer) {
@@ -24,7 +25,12 @@ class Classifier final : public Model {
     add_layer("head", reads, "logits", in, shape.classes, /*activate=*/false);
   }
 
-  Buffers make_buffers(const at::TensorOptions&) const override { return {}; }
+  Buffers make_buffers(const at::TensorOptions& options) const override {
+    Buffers buffers;
+    for (int64_t layer = 0; shape_.batch_norm && layer < shape_.layers; ++layer)
+      add_batch_norm_buffers(buffers, fmt::format("layers.{}.norm", layer), shape_.hidden, options);
+    return buffers;
+  }
 
  private:
   void add_layer(const std::string& name, const std::string& reads, const std::string& writes, int64_t in, int64_t out, bool activate) {
@@ -32,21 +38,35 @@ class Classifier final : public Model {
         {.name = name + ".weight", .shape = {out, in}, .axes = {"mlp", "embed"}, .deviation = 1 / std::sqrt(static_cast<double>(in))});
     const mesh::ParamId bias = Model::add(
         {.name = name + ".bias", .shape = {out}, .axes = {"mlp"}, .role = Parameter::Role::bias, .start = Parameter::Start::zeros});
+    std::vector<mesh::ParamId> all{weight, bias};
+    const bool normed = shape_.batch_norm && activate;
+    if (normed) {
+      all.push_back(Model::add({.name = name + ".norm.weight",
+                                .shape = {out},
+                                .axes = {"mlp"},
+                                .role = Parameter::Role::norm,
+                                .start = Parameter::Start::ones}));
+      all.push_back(Model::add(
+          {.name = name + ".norm.bias", .shape = {out}, .axes = {"mlp"}, .role = Parameter::Role::bias, .start = Parameter::Start::zeros}));
+    }
     Card card{.name = name,
               .reads = {reads},
               .writes = {writes},
               .operations = {{.name = "linear",
                               .kind = Operation::Kind::product,
-                              .parameters = {weight, bias},
+                              .parameters = all,
                               .axes = {"mlp"},
                               .flops_per_token = 2.0 * static_cast<double>(in * out),
                               .saved_elements_per_token = static_cast<double>(in + out)}}};
-    Model::add(make_autograd_block(
-        std::move(card), [activate](const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& parameters, const Call&) {
-          const at::Tensor y = at::linear(inputs[0], parameters[0], parameters[1]);
-          return std::vector<at::Tensor>{activate ? at::tanh(y) : y};
-        }));
+    Model::add(make_autograd_block(std::move(card), [activate, normed, name](const std::vector<at::Tensor>& inputs,
+                                                                             const std::vector<at::Tensor>& parameters, const Call& call) {
+      at::Tensor y = at::linear(inputs[0], parameters[0], parameters[1]);
+      if (normed) y = batch_norm(y, parameters[2], parameters[3], name + ".norm", call);
+      return std::vector<at::Tensor>{activate ? at::tanh(y) : y};
+    }));
   }
+
+  ClassifierShape shape_;
 };
 
 }  // namespace

@@ -11,6 +11,7 @@ struct ClassifierShape {
   int64_t classes = 3;
   int64_t hidden = 64;
   int64_t layers = 2;  // hidden layers
+  bool batch_norm = false;
 };
 
 // A multi-layer perceptron on "features" [batch, features] that writes "logits" [batch, classes]. Its blocks are autograd functions:

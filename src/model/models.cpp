@@ -56,7 +56,8 @@ Task classifier(const ModelOptions& o, const Inputs& inputs) {
   if (inputs.classes == 0)
     base::fail_input(
         "model.kind = \"classifier\" needs data with labels: set data.kind = \"spirals\", or choose model.kind = \"llama\" for text");
-  return {make_classifier({.features = inputs.features, .classes = inputs.classes, .hidden = o.embed, .layers = o.layers}),
+  return {make_classifier(
+              {.features = inputs.features, .classes = inputs.classes, .hidden = o.embed, .layers = o.layers, .batch_norm = o.batch_norm}),
           make_classification()};
 }
 

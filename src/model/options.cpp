@@ -30,7 +30,8 @@ base::Schema<ModelOptions> model_schema() {
             &O::dropout,
             "Share of what the embedding and each block add to the hidden states that is left out at random in training.",
             base::between(0, 0.9),
-            {"resid_pdrop"}}}};
+            {"resid_pdrop"}},
+           {"batch_norm", &O::batch_norm, "Batch normalisation after each hidden layer of a classifier."}}};
 }
 
 }  // namespace cairn::model

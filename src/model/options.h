@@ -28,6 +28,7 @@ struct ModelOptions {
   double rope_theta = 10000;
   double norm_eps = 1e-5;
   double dropout = 0;
+  bool batch_norm = false;
 };
 
 base::Schema<ModelOptions> model_schema();

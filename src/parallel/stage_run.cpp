@@ -75,16 +75,29 @@ void StageRun::remember_inputs(size_t i, model::Values& from) {
     if (!local_.batch().fields.contains(name)) inputs_[i].emplace(name, from.value(name));
 }
 
-void StageRun::forward_block(size_t i, bool keep) {
+// For computing again: buffers that blocks change (running statistics) have changed already.
+model::Call StageRun::again(model::Buffers& scratch) const {
+  scratch = call_.buffers;
+  return {.weights = call_.weights,
+          .buffers = scratch,
+          .axes = call_.axes,
+          .random = call_.random,
+          .needs = call_.needs,
+          .slice = call_.slice,
+          .token_keys = call_.token_keys,
+          .overlap = call_.overlap};
+}
+
+void StageRun::forward_block(size_t i, bool keep, const model::Call& call) {
   const auto traced = span(pass_, block(i).card().name, "forward");
   const size_t n = range_.last - range_.first;
   pass_.at.fetch(named_[i]);
   if (i + 1 < n) pass_.at.fetch(named_[i + 1]);
   if (keep && recomputed(i)) {
     remember_inputs(i, values_);
-    block(i).forward(values_, nullptr, call_);
+    block(i).forward(values_, nullptr, call);
   } else {
-    block(i).forward(values_, keep ? &saved_[i] : nullptr, call_);
+    block(i).forward(values_, keep ? &saved_[i] : nullptr, call);
   }
   if (keep) book(i);
   // The last block's weights are needed again at once.
@@ -107,7 +120,7 @@ void StageRun::forward() {
     if (pass_.memory && n > 0) booked_[0] = base::BookedMemory(*pass_.memory, base::MemoryUse::activations, bytes);
   }
   for (size_t i = 0; i < n; ++i) {
-    forward_block(i, keeps_ && !stage_recomputed_);
+    forward_block(i, keeps_ && !stage_recomputed_, call_);
     for (const std::string& name : dead_[i]) values_.drop(name);
   }
 }
@@ -127,8 +140,10 @@ void StageRun::recompute_stage() {
   model::Values kept = std::exchange(values_, {});
   for (const auto& [name, field] : local_.batch().fields) values_.put(name, field.tensor);
   for (auto& [name, value] : std::exchange(given_, {})) values_.put(name, value);
+  model::Buffers scratch;
+  const model::Call call = again(scratch);
   for (size_t i = 0; i < range_.last - range_.first; ++i) {
-    forward_block(i, true);
+    forward_block(i, true, call);
     for (const std::string& name : dead_[i]) values_.drop(name);
   }
   values_ = std::move(kept);
@@ -137,10 +152,11 @@ void StageRun::recompute_stage() {
 void StageRun::recompute_block(size_t i) {
   if (!recomputed(i)) return;
   const auto traced = span(pass_, block(i).card().name, "recompute");
-  model::Values again;
-  for (const auto& [name, field] : local_.batch().fields) again.put(name, field.tensor);
-  for (auto& [name, value] : std::exchange(inputs_[i], {})) again.put(name, value);
-  block(i).forward(again, &saved_[i], call_);
+  model::Values values;
+  for (const auto& [name, field] : local_.batch().fields) values.put(name, field.tensor);
+  for (auto& [name, value] : std::exchange(inputs_[i], {})) values.put(name, value);
+  model::Buffers scratch;
+  block(i).forward(values, &saved_[i], again(scratch));
   book(i);
 }
 

@@ -40,7 +40,8 @@ class StageRun {
 
  private:
   const model::Block& block(size_t i) const;
-  void forward_block(size_t i, bool keep);
+  void forward_block(size_t i, bool keep, const model::Call& call);
+  model::Call again(model::Buffers& scratch) const;
   void remember_inputs(size_t i, model::Values& from);
   void recompute_block(size_t i);
   void recompute_stage();

@@ -279,6 +279,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
     if (mesh.extent(axis) > 1) engine.axes.put(axis, world.group(mesh.peers(world.rank(), axis)));
   engine.loss_share = 1.0 / mesh.extent("tp");  // ranks along tp find the same loss
   engine.micro_batches = job->plan.micro_batches;
+  engine.everyone = job->everyone;
   engine.context = job->plan.context;
   engine.overlap = s.layout.tensor.overlap;
   engine.micro_batch = job->plan.micro_batch;

@@ -27,6 +27,7 @@ struct Engine {
   std::unique_ptr<parallel::Store> store;  // parameters and gradients
   model::Buffers buffers;
   mesh::Axes axes;
+  comm::Group* everyone = nullptr;
   mesh::NamedTensors kept_views, gradient_views;  // what sync and optimizer work on, in one order: the store's kept pieces
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<sync::Sync> sync;

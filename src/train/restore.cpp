@@ -9,6 +9,7 @@
 #include "base/version.h"
 #include "comm/group.h"
 #include "comm/world.h"
+#include "model/batch_norm.h"
 #include "snapshot/snapshot.h"
 #include "train/build.h"
 #include "train/model_from.h"
@@ -32,6 +33,8 @@ std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
   contents.tensors["model"] = parameters.own;
   if (mesh::NamedTensors state = job.engine.sync->state(); !state.empty()) contents.tensors["sync"] = std::move(state);
   if (mesh::NamedTensors state = job.sampler->state(); !state.empty()) contents.tensors["sampler"] = std::move(state);
+  if (mesh::NamedTensors running = model::running_buffers(job.engine.buffers); !running.empty())
+    contents.tensors["buffers"] = std::move(running);
   contents.texts = job.carried;
   if (!parameters.adapters.empty()) contents.tensors["adapter"] = parameters.adapters;
   if (mesh::NamedTensors state = job.bad_steps->state(); !state.empty()) contents.tensors["bad_steps"] = std::move(state);
@@ -101,6 +104,7 @@ void restore(Job& job, base::Log& log, const snapshot::Opened& found, const std:
   load(job, found, "model", own);
   if (!adapters.empty()) load(job, found, "adapter", adapters);
   load(job, found, "optimizer", optimizer_state(job));
+  if (const mesh::NamedTensors running = model::running_buffers(job.engine.buffers); !running.empty()) found.load_into("buffers", running);
   job.engine.store->updated();
   if (mesh::NamedTensors kept = job.engine.sync->state(); !kept.empty()) found.load_into("sync", kept);
   if (mesh::NamedTensors kept = job.sampler->state(); !kept.empty()) found.load_into("sampler", kept);

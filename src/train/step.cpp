@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "base/trace.h"
+#include "comm/group.h"
 #include "data/shard.h"
 #include "kernels/aten.h"
+#include "model/batch_norm.h"
 #include "optim/clip.h"
 #include "parallel/pass.h"
 #include "train/engine.h"
@@ -66,6 +68,9 @@ class OneUpdate final : public Step {
     if (!facts.skipped) update(engine, input, clip.factor);
     engine.sync->after_step(facts).wait();
     engine.store->updated();
+    model::commit_batch_norms(engine.buffers, facts.skipped, [&](const at::Tensor& sums) {
+      engine.everyone->all_reduce(sums, comm::Reduce::sum, {comm::Purpose::state, "running statistics"}).wait();
+    });
     return {.loss_sum = loss_sum, .gradient_norm = clip.norm, .measures = measures, .skipped = facts.skipped};
   }
 

@@ -31,6 +31,7 @@
 #include "comm/net.h"
 #include "comm/world.h"
 #include "mesh/mesh.h"
+#include "parallel/options.h"
 #include "train/agent.h"
 #include "train/check_files.h"
 #include "train/dry_run.h"
@@ -66,6 +67,12 @@ TrainArguments with_ranks_of_mesh(TrainArguments a) {
   for (const mesh::Axis& axis : axes_of(a.mesh))
     if (axis.name != "shard") a.nproc *= axis.size;
   return a;
+}
+
+// As many ranks as the recipe's mesh has, where it says so: of a resumed run those that it had.
+int ranks_of(base::Recipe recipe) {
+  const parallel::MeshOptions mesh = recipe.read(parallel::mesh_schema());
+  return static_cast<int>(std::min<int64_t>(std::max<int64_t>(1, mesh.dp) * mesh.pp * mesh.cp * mesh.tp, 1 << 20));
 }
 
 // Then what the command line adds, the later the stronger.
@@ -220,7 +227,7 @@ int threads_of_each(int ranks_here) {
 }  // namespace
 
 int train_command(const TrainArguments& given, const std::vector<std::string>& command_line) {
-  const TrainArguments a = with_ranks_of_mesh(given);
+  TrainArguments a = with_ranks_of_mesh(given);
   if (a.transport == "nccl" && a.device != "cuda") base::fail_input("--transport nccl joins GPUs: add --device cuda");
   train::Start start{.out = {},
                      .resume = false,
@@ -233,7 +240,9 @@ int train_command(const TrainArguments& given, const std::vector<std::string>& c
     if (const auto path = variable("CAIRN_RUN_DIR")) run = {*path, *variable("CAIRN_RUN_RESUME") == "1"};
     start.seconds_before = std::stod(*variable("CAIRN_AGENT_SECONDS"));
     comm::NetSetup setup = train::inherited_setup(std::stoi(*setup_fd));
-    take_gpu(a, std::stoi(*variable("CAIRN_LOCAL_RANK")), static_cast<int>(setup.neighbours().size()));
+    const auto here = static_cast<int>(setup.neighbours().size());
+    start.threads = std::max(1, processors() / std::max(1, here));
+    take_gpu(a, std::stoi(*variable("CAIRN_LOCAL_RANK")), here);
     return run_process(
         a, start, [&](const base::Stop&) { return comm::make_net_transport(std::move(setup)); }, run);
   }
@@ -260,9 +269,9 @@ int train_command(const TrainArguments& given, const std::vector<std::string>& c
     };
     return run_process(a, start, connect, std::nullopt);
   }
-  check_ranks(a);
   const NodePlace place = node_place(a);
   if (place.node_rank > 0) {
+    check_ranks(a);
     base::Terminal().line(fmt::format("machine {} of {}: {} rank{} here; machine 0 shows how the run goes", place.node_rank, place.nnodes,
                                       a.nproc, a.nproc == 1 ? "" : "s"));
     return run_agent(a, place, std::nullopt, command_line);
@@ -271,6 +280,11 @@ int train_command(const TrainArguments& given, const std::vector<std::string>& c
   start.out = decision.run.path;
   start.resume = decision.run.resume;
   base::Recipe recipe = make_recipe(a, decision);
+  if (!a.nproc_given && a.mesh.empty() && place.nnodes == 1) {
+    a.nproc = ranks_of(recipe);
+    start.threads = std::max(1, processors() / a.nproc);
+  }
+  check_ranks(a);
   base::Terminal terminal;
   if (a.dry_run) {
     terminal.line(train::dry_run(recipe, start, a.nproc * place.nnodes));

@@ -120,6 +120,18 @@ TEST(LayoutsWithDropout, DrawTheSameMasks) {
   EXPECT_GT(first_difference(one, alone("llama"), 1e-5).step, 0);
 }
 
+TEST(LayoutsInBf16, StayAsCloseAsBf16Is) {
+  const Recording one = recorded({"one", 1, {"train.precision=bf16"}});
+  for (const LayoutCase& c : std::vector<LayoutCase>{{"zero3_tp", 4, {"train.precision=bf16", "mesh.tp=2", "memory.zero=3"}},
+                                                     {"pp_cp", 4, {"train.precision=bf16", "mesh.pp=2", "mesh.cp=2"}}}) {
+    const Recording many = recorded(c);
+    for (size_t i = 0; i < one.steps.size(); ++i) {
+      EXPECT_NEAR(many.steps[i].loss, one.steps[i].loss, 4e-3) << c.name;  // half a unit in the last place of a bf16 near 5 is 1.6e-2
+      EXPECT_NEAR(many.steps[i].gradient_norm / one.steps[i].gradient_norm, 1, 2e-2) << c.name;
+    }
+  }
+}
+
 TEST(Verify, NamesAParameterWhoseGradientIsNotSummedOverItsCopies) {
   const LayoutCase tp{"tp", 2, {"mesh.tp=2"}};
   const std::string planted = "model.layers.1.post_attention_layernorm.weight";

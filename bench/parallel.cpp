@@ -95,13 +95,15 @@ std::string make_start(const BenchOptions& options) {
 // What the rank that sends most sends in a step, from the run's ledger. Snapshots and agreements at start and end are no part of a step.
 double sent_in_step(const std::string& ledger) {
   std::map<int64_t, double> sent;
-  for (const base::Json& pair : base::parse_json(base::read_file(ledger, 64 << 20))["pairs"]) {
+  const base::Json read = base::parse_json(base::read_file(ledger, 64 << 20));
+  for (const base::Json& pair : read["pairs"]) {
     const std::string purpose = pair["purpose"].get<std::string>();
     if (purpose == "state" || purpose == "control" || purpose == "barrier") continue;
     sent[pair["from"].get<int64_t>()] += pair["bytes"].get<double>();
   }
   double most = 0;
   for (const auto& [rank, bytes] : sent) most = std::max(most, bytes);
+  CAIRN_CHECK(most > 0, "{} books no bytes of the steps", ledger);
   return most / static_cast<double>(kSteps);
 }
 

@@ -1,5 +1,7 @@
 #include "parallel/pass.h"
 
+#include <algorithm>
+
 #include "kernels/aten.h"
 #include "model/model.h"
 #include "parallel/stage_run.h"
@@ -15,12 +17,13 @@ model::Losses walk(const Pass& pass) {
     for (const model::Operation& operation : block->card().operations)
       ids.insert(ids.end(), operation.parameters.begin(), operation.parameters.end());
   }
-  for (size_t i = 0; i < named.size(); ++i) {
-    pass.at.fetch(named[i]);
-    if (!pass.into || i + 1 < named.size()) pass.at.release(named[i]);
-  }
+  for (int round = 0; round < (pass.into && pass.recompute_stage ? 2 : 1); ++round)
+    for (size_t i = 0; i < named.size(); ++i) {
+      pass.at.fetch(named[i]);
+      if (!pass.into || i + 1 < named.size()) pass.at.release(named[i]);
+    }
   for (size_t i = named.size(); pass.into && i-- > 0;) {
-    pass.at.fetch(named[i]);
+    if (reads_weights_back(pass, i)) pass.at.fetch(named[i]);
     for (const mesh::ParamId& id : named[i]) pass.into->skip(id);
     pass.at.release(named[i]);
   }
@@ -29,6 +32,12 @@ model::Losses walk(const Pass& pass) {
 }
 
 }  // namespace
+
+bool reads_weights_back(const Pass& pass, size_t block) {
+  if (pass.recompute && (*pass.recompute)[block]) return true;
+  const std::vector<model::Operation>& all = pass.model.blocks()[block]->card().operations;
+  return std::any_of(all.begin(), all.end(), [](const model::Operation& one) { return one.kind != model::Operation::Kind::lookup; });
+}
 
 model::Losses no_losses(const Pass& pass) {
   const auto options = pass.batch.ids.options();

@@ -185,8 +185,8 @@ void StageRun::backward() {
   recompute_stage();
   for (size_t i = range_.last - range_.first; i-- > 0;) {
     const auto traced = span(pass_, block(i).card().name, "backward");
-    pass_.at.fetch(named_[i]);
-    if (i > 0) pass_.at.fetch(named_[i - 1]);
+    if (reads_weights_back(pass_, range_.first + i)) pass_.at.fetch(named_[i]);
+    if (i > 0 && reads_weights_back(pass_, range_.first + i - 1)) pass_.at.fetch(named_[i - 1]);
     recompute_block(i);
     block(i).backward_input(gradients_, saved_[i], call_);
     block(i).backward_weight(std::move(saved_[i]), *pass_.into, call_);

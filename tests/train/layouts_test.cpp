@@ -88,6 +88,8 @@ INSTANTIATE_TEST_SUITE_P(
                     LayoutCase{"zero3", 4, {"memory.zero=3"}},
                     LayoutCase{"zero2_each_micro_batch", 3, {"memory.zero=2", "train.micro_batch=1", "memory.accumulate_unsharded=false"}},
                     LayoutCase{"zero3_each_micro_batch", 3, {"memory.zero=3", "train.micro_batch=1", "memory.accumulate_unsharded=false"}},
+                    LayoutCase{"zero3_uneven_recompute_stage", 3, {"memory.zero=3", "train.micro_batch=1", "recompute.mode=stage"}},
+                    LayoutCase{"zero3_uneven_recompute_full", 3, {"memory.zero=3", "train.micro_batch=1", "recompute.mode=full"}},
                     LayoutCase{"hybrid", 4, {"mesh.shard=2"}}, LayoutCase{"more_ranks_than_samples", 8, {"memory.zero=3"}},
                     LayoutCase{"tp2", 2, {"mesh.tp=2"}}, LayoutCase{"tp4_shares_key_heads", 4, {"mesh.tp=4"}},
                     LayoutCase{"cp3", 3, {"mesh.cp=3"}}, LayoutCase{"cp2_gather", 2, {"mesh.cp=2", "context.form=gather"}},

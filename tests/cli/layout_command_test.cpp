@@ -6,7 +6,7 @@
 namespace cairn::cli {
 namespace {
 
-std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
+std::vector<std::string> and_more(std::vector<std::string> arguments, const std::vector<std::string>& more) {
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -15,7 +15,7 @@ TEST(LayoutCommand, ProcessesInAnyLayoutGiveTheLossesOfOne) {
   const harness::ScratchFolder scratch;
   const std::vector<std::string> heads{"--set", "model.heads=4", "--set", "model.kv_heads=2", "--set", "train.steps=4"};
   const auto run = [&](const std::string& name, const std::vector<std::string>& more) {
-    const Outcome outcome = cairn(scratch, with(with(tiny({"train", "--out", name}), heads), more));
+    const Outcome outcome = cairn(scratch, and_more(and_more(tiny({"train", "--out", name}), heads), more));
     EXPECT_EQ(outcome.code, 0) << outcome.output;
     return losses_in(scratch / name);
   };
@@ -43,7 +43,7 @@ TEST(LayoutCommand, ProcessesInAnyLayoutGiveTheLossesOfOne) {
 TEST(LayoutCommand, AMeshThatIsNoneIsRefused) {
   const harness::ScratchFolder scratch;
   const auto refused = [&](const std::vector<std::string>& more, const std::string& words) {
-    const Outcome outcome = cairn(scratch, with({"train"}, more));
+    const Outcome outcome = cairn(scratch, and_more({"train"}, more));
     EXPECT_EQ(outcome.code, 2) << outcome.output;
     EXPECT_NE(outcome.output.find(words), std::string::npos) << outcome.output;
   };

@@ -43,11 +43,10 @@ void settle(comm::World& world, const train::Job& job) {
 }
 
 std::vector<int64_t> unit_bytes(const train::Job& job) {
-  const int keepers = job.plan.zero > 0 ? job.plan.mesh.extent("shard") * job.plan.mesh.extent("cp") : 1;
   const auto least = static_cast<int64_t>(job.settings.sync.bucket_mib * (1 << 20)) / 4;
   std::vector<int64_t> bytes;
-  for (const parallel::Unit& unit : parallel::make_units(*job.engine.model, job.engine.store->share().layout,
-                                                         {.ranks = keepers, .elements_least = job.plan.zero == 3 ? 0 : least}))
+  for (const parallel::Unit& unit :
+       parallel::make_units(*job.engine.model, job.engine.store->share().layout, parallel::unit_rules(job.plan, false, least)))
     bytes.push_back(4 * unit.elements);
   std::sort(bytes.rbegin(), bytes.rend());
   return bytes;

@@ -9,6 +9,7 @@
 #include "base/recipe.h"
 #include "base/stop.h"
 #include "comm/local.h"
+#include "proofs/layout_run.h"
 #include "study/claims.h"
 #include "train/train.h"
 
@@ -67,13 +68,6 @@ double largest_difference(const Losses& a, const Losses& b) {
   double largest = 0;
   for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
   return largest;
-}
-
-// Copies the run as it was after `step`: what a kill right after that step's snapshot leaves behind.
-void copy_up_to(const std::filesystem::path& from, const std::filesystem::path& to, int64_t step) {
-  std::filesystem::copy(from, to, std::filesystem::copy_options::recursive);
-  for (const auto& entry : std::filesystem::directory_iterator(to / "snapshots"))
-    if (entry.path().filename().string() > fmt::format("step-{:08}", step)) std::filesystem::remove_all(entry.path());
 }
 
 }  // namespace

@@ -80,8 +80,10 @@ int compare(const VerifyArguments& a) {
                               other.steps[i].loss, one.steps[i].gradient_norm, other.steps[i].gradient_norm));
   const train::Difference found = train::first_difference(one, other, a.tolerance);
   if (found.step == 0) {
-    terminal.line(fmt::format("{} and {}: the same {} steps, {} gradients and parameters each, to {:g} of their largest element",
-                              first.mesh, second.mesh, a.steps, other.steps.front().gradients.size(), a.tolerance));
+    terminal.line(
+        fmt::format("{} and {}: the same {} steps, {} gradients and parameters each: the first gradients to {:g} of their largest element, "
+                    "what comes after an update to a hundred times that",
+                    first.mesh, second.mesh, a.steps, other.steps.front().gradients.size(), a.tolerance));
     return 0;
   }
   terminal.line(
@@ -168,7 +170,7 @@ int print_table(const VerifyArguments& given) {
       for (const train::RankMemory& rank : many.memory) state = std::max(state, rank.state());
       const double ideal = ideal_state(layout, static_cast<double>(many.elements));
       const auto sent = [&](comm::Purpose purpose) {
-        return base::human_bytes(many.sent.total(purpose).bytes / static_cast<int64_t>(many.memory.size()) / options.steps);
+        return base::human_bytes(many.sent[static_cast<size_t>(purpose)] / static_cast<int64_t>(many.memory.size()) / options.steps);
       };
       all_good = all_good && loss <= 1e-5;
       terminal.line(fmt::format("| {} | {} | {} | {:.1e} | {:.1e} | {} | {} | {} | {} | {} | {} | {:.2f} |", words(layout),

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "kernels/aten.h"
+#include "model/named_parameters.h"
 
 namespace cairn::model {
 namespace {
@@ -14,8 +15,7 @@ class AutogradBlock final : public Block {
  public:
   AutogradBlock(Card card, Differentiable function) : card_(std::move(card)), function_(std::move(function)) {
     card_.gradients_together = true;
-    for (const Operation& operation : card_.operations)
-      parameters_.insert(parameters_.end(), operation.parameters.begin(), operation.parameters.end());
+    parameters_ = named_parameters(card_);
   }
 
   const Card& card() const override { return card_; }

@@ -13,6 +13,10 @@
 namespace cairn::model {
 namespace {
 
+void check_no_batch_norm(const ModelOptions& o) {
+  if (o.batch_norm) base::fail_input("model.batch_norm = true: {} has norms of its own; it is for model.kind = \"classifier\"", o.kind);
+}
+
 void check_reads_tokens(const std::string& kind, const Inputs& inputs) {
   if (inputs.vocab == 0)
     base::fail_input("model.kind = \"{}\" reads tokens, and the data have none: choose data of text, or model.kind = \"classifier\"", kind);
@@ -27,6 +31,7 @@ Task decoder(const ModelOptions& o, const Inputs& inputs) {
   const int64_t head_dim = o.head_dim ? o.head_dim : o.embed / o.heads;
   if (kind.rotary() && head_dim % 2 != 0)
     base::fail_input("model.head_dim = {}: rotary positions need an even width; choose embed = heads x an even number", head_dim);
+  check_no_batch_norm(o);
   if (kind.name == "gpt2" && (o.kv_heads != o.heads || head_dim * o.heads != o.embed))
     base::fail_input(
         "model.kind = \"gpt2\": its heads share no keys and fill the width: set model.kv_heads = {} (it is {}) and leave model.head_dim at "
@@ -53,6 +58,8 @@ Task decoder(const ModelOptions& o, const Inputs& inputs) {
 }
 
 Task classifier(const ModelOptions& o, const Inputs& inputs) {
+  if (o.dropout > 0)
+    base::fail_input("model.dropout = {}: the classifier has none: leave it out, or choose model.kind = \"llama\"", o.dropout);
   if (inputs.classes == 0)
     base::fail_input(
         "model.kind = \"classifier\" needs data with labels: set data.kind = \"spirals\", or choose model.kind = \"llama\" for text");
@@ -101,6 +108,7 @@ Task make_task(const ModelOptions& options, const Inputs& inputs, DecoderShape s
                      inputs.length);
   shape.table_length = inputs.length;
   shape.dropout = options.dropout;
+  check_no_batch_norm(options);
   Task task{make_decoder(shape, lora), make_next_token()};
   for (const std::string& target : lora.rank > 0 ? lora.targets : std::vector<std::string>{}) {
     LoraShape alone = lora;

@@ -12,14 +12,12 @@ namespace cairn::parallel {
 
 Assembly::Assembly(Parts parts) : world_(parts.world), model_(parts.model) {
   const Plan& plan = parts.plan;
-  const int keepers = plan.zero > 0 ? plan.mesh.extent("shard") * plan.mesh.extent("cp") : 1;
-  trivial_ = keepers == 1 && plan.mesh.extent("tp") == 1 && plan.mesh.extent("pp") == 1;
+  const UnitRules rules = unit_rules(plan, parts.whole_parameters, parts.unit_elements_least);
+  trivial_ = rules.ranks == 1 && plan.mesh.extent("tp") == 1 && plan.mesh.extent("pp") == 1;
   if (trivial_) return;
   const size_t n = parts.model.parameters().size();
   sources_.resize(n);
   holdings_.resize(n);
-  const UnitRules rules{
-      .ranks = keepers, .elements_least = plan.zero == 3 ? 0 : parts.unit_elements_least, .whole_parameters = parts.whole_parameters};
   for (int rank = 0; rank < parts.world.size(); ++rank) {
     bool first = true;
     for (const std::string& axis : replicating_axes(plan)) first = first && plan.mesh.coordinate(rank, axis) == 0;
@@ -27,7 +25,7 @@ Assembly::Assembly(Parts parts) : world_(parts.world), model_(parts.model) {
     const Share share = share_of(parts.model, plan, rank);
     const std::vector<Unit> units = make_units(parts.model, share.layout, rules);
     int keeper = 0;
-    if (keepers > 1) {
+    if (rules.ranks > 1) {
       const std::vector<int> peers = plan.mesh.peers_along(rank, keeping_axes(plan));
       while (peers[static_cast<size_t>(keeper)] != rank) ++keeper;
     }

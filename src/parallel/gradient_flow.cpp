@@ -5,21 +5,12 @@
 #include "base/check.h"
 #include "comm/group.h"
 #include "kernels/aten.h"
+#include "parallel/group_memory.h"
 
 namespace cairn::parallel {
 namespace {
 
 constexpr size_t kBuffersOnTheirWay = 2;
-
-// The pieces of a unit as a layout of their own.
-mesh::FlatLayout layout_of(const mesh::FlatLayout& all, const Unit& unit) {
-  mesh::FlatLayout part;
-  for (int64_t i = unit.first; i < unit.last; ++i) {
-    const auto& piece = all.pieces[static_cast<size_t>(i)];
-    part.append(piece.name, piece.shape);
-  }
-  return part;
-}
 
 }  // namespace
 
@@ -30,7 +21,7 @@ GradientFlow::GradientFlow(Parts parts) : parts_(std::move(parts)) {
   parts_of_unit_.resize(parts_.units.size());
   has_kept_.assign(parts_.units.size(), 0);
   if (!parts_.keepers) parts_.whole = true;
-  if (parts_.whole) whole_ = allocate(parts_.layout.elements);
+  if (parts_.whole) whole_ = group_memory(parts_.memory, parts_.layout.elements, parts_.options);
   int64_t mine = 0;
   for (size_t u = 0; u < parts_.units.size(); ++u) {
     mine += parts_.units[u].part_of(me_).length();
@@ -50,13 +41,6 @@ GradientFlow::GradientFlow(Parts parts) : parts_(std::move(parts)) {
 }
 
 GradientFlow::~GradientFlow() = default;
-
-at::Tensor GradientFlow::allocate(int64_t elements) {
-  if (!parts_.memory || !parts_.options.device().is_cpu()) return at::empty({elements}, parts_.options);
-  const std::shared_ptr<void> memory = parts_.memory->allocate(elements * static_cast<int64_t>(parts_.options.dtype().itemsize()));
-  return at::from_blob(
-      memory.get(), {elements}, [memory](void*) {}, parts_.options);
-}
 
 int64_t GradientFlow::bytes() const {
   if (parts_.whole) return static_cast<int64_t>(whole_.nbytes());
@@ -84,7 +68,7 @@ void GradientFlow::begin(int64_t passes, int64_t passes_most, Announce announce)
   round_ = 0;
   announce_ = std::move(announce);
   if (stays_whole() && !whole_.defined()) {
-    whole_ = allocate(parts_.layout.elements);
+    whole_ = group_memory(parts_.memory, parts_.layout.elements, parts_.options);
     held_ += static_cast<int64_t>(whole_.nbytes());
     bytes_most_ = std::max(bytes_most_, held_);
   }
@@ -107,7 +91,7 @@ void GradientFlow::open_unit(int64_t u) {
     if (!one.buffer.defined()) {  // those that wait are too small: this one takes their place
       for (const at::Tensor& small : spare_) held_ -= static_cast<int64_t>(small.nbytes());
       spare_.clear();
-      one.buffer = allocate(unit.elements);
+      one.buffer = group_memory(parts_.memory, unit.elements, parts_.options);
       held_ += static_cast<int64_t>(one.buffer.nbytes());
       bytes_most_ = std::max(bytes_most_, held_);
     }

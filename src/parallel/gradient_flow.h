@@ -82,7 +82,6 @@ class GradientFlow final : public mesh::Gradients {
     comm::Work work = {};
   };
 
-  at::Tensor allocate(int64_t elements);
   bool stays_whole() const { return parts_.whole || !parts_.in_order || (parts_.accumulate_whole && passes_most_ > 1); }
   int64_t unit_of(mesh::ParamId id) const { return unit_of_[static_cast<size_t>(id.first)]; }
   mesh::ParamId local(mesh::ParamId id) const;

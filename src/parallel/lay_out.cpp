@@ -1,6 +1,7 @@
 #include "parallel/lay_out.h"
 
 #include <charconv>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -60,6 +61,8 @@ std::vector<int64_t> split_blocks(const model::Model& model, const PipelineOptio
   }
   if (static_cast<int>(layers.size()) != stages) base::fail_input("pipeline.split: {} numbers for {} stages", layers.size(), stages);
   const std::vector<int64_t> by_layer = blocks_by_layer(model);
+  if (const int64_t sum = std::accumulate(layers.begin(), layers.end(), int64_t{0}); sum != static_cast<int64_t>(by_layer.size()))
+    base::fail_input("pipeline.split: {} layers in all, and the model has {}", sum, by_layer.size());
   check_split(layers, static_cast<int64_t>(by_layer.size()));
   std::vector<int64_t> blocks;
   size_t next = 0;

@@ -23,8 +23,11 @@ LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch), ring_(pass.contex
   comm::Group* cp = pass.axes.find("cp");
   const at::Tensor* tokens = tokens_of(whole_);
   if (!tokens) return;
-  if (pass.into && tokens->size(0) == whole_.samples())
-    keys_ = whole_.ids.view({-1, 1}) * kPositionsMost + at::arange(tokens->size(1), whole_.ids.options()).view({1, -1});
+  if (pass.into && pass.draws_by_token) {
+    const int64_t rows = tokens->size(0) / whole_.samples();  // of a sample: a pair of answers has two
+    const at::Tensor row_ids = (whole_.ids.view({-1, 1}) * rows + at::arange(rows, whole_.ids.options())).view({-1, 1});
+    keys_ = row_ids * kPositionsMost + at::arange(tokens->size(1), whole_.ids.options());
+  }
   if (!cp) return;
   cut_ = true;
   split_ = make_context_split(tokens->size(1), cp->size(), pass.context.balanced);

@@ -16,7 +16,7 @@ class LocalBatch {
   const mesh::Batch& batch() const { return cut_ ? own_ : whole_; }
   // Refers to this object.
   model::Slice slice() const;
-  // Which sample and position each token here is, where the batch is of sequences with a sample to a row.
+  // Which sample and position each token here is, where the pass draws by them.
   const at::Tensor* token_keys() const { return keys_.defined() ? &keys_ : nullptr; }
 
  private:

@@ -1,9 +1,8 @@
 #include "parallel/pass.h"
 
-#include <algorithm>
-
 #include "kernels/aten.h"
 #include "model/model.h"
+#include "model/named_parameters.h"
 #include "parallel/stage_run.h"
 
 namespace cairn::parallel {
@@ -12,11 +11,7 @@ namespace {
 // A pass without samples: other ranks have some, and need this one's part of the weights.
 model::Losses walk(const Pass& pass) {
   std::vector<std::vector<mesh::ParamId>> named;
-  for (const auto& block : pass.model.blocks()) {
-    std::vector<mesh::ParamId>& ids = named.emplace_back();
-    for (const model::Operation& operation : block->card().operations)
-      ids.insert(ids.end(), operation.parameters.begin(), operation.parameters.end());
-  }
+  for (const auto& block : pass.model.blocks()) named.push_back(model::named_parameters(block->card()));
   for (int round = 0; round < (pass.into && pass.recompute_stage ? 2 : 1); ++round)
     for (size_t i = 0; i < named.size(); ++i) {
       pass.at.fetch(named[i]);
@@ -32,12 +27,6 @@ model::Losses walk(const Pass& pass) {
 }
 
 }  // namespace
-
-bool reads_weights_back(const Pass& pass, size_t block) {
-  if (pass.recompute && (*pass.recompute)[block]) return true;
-  const std::vector<model::Operation>& all = pass.model.blocks()[block]->card().operations;
-  return std::any_of(all.begin(), all.end(), [](const model::Operation& one) { return one.kind != model::Operation::Kind::lookup; });
-}
 
 model::Losses no_losses(const Pass& pass) {
   const auto options = pass.batch.ids.options();

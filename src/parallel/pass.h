@@ -33,12 +33,14 @@ struct Pass {
   ContextRule context = {};                      // where ranks along cp share the sequences out
   const std::vector<bool>* recompute = nullptr;  // which blocks compute their inside again for their gradients; null: none
   bool overlap = false;                          // Call::overlap
+  bool draws_by_token = false;                   // blocks draw random numbers by sample and position (dropout)
   bool recompute_stage = false;                  // the whole run of blocks is computed again
   std::vector<std::string> outputs = {};         // values that blocks outside of this run read
 };
 
 // Forward through all blocks in order, the objective, and, where gradients are asked for, both gradients of each block in reverse.
-// A value is dropped after its last reader. Starts no communication of its own and never waits for the device.
+// A value is dropped after its last reader. What has to travel (parts of weights, of activations, of gradients) does so as the weights, the
+// blocks and the sink say; nothing else waits for the device.
 model::Losses execute(const Pass& pass);
 
 // Of a pass that found none: where it has no samples, or another rank has the last blocks.

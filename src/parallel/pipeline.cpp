@@ -12,6 +12,7 @@
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "model/model.h"
+#include "model/named_parameters.h"
 #include "parallel/schedule_check.h"
 #include "parallel/share.h"
 #include "parallel/stage_run.h"
@@ -176,9 +177,10 @@ std::vector<model::Losses> Pipeline::run(std::span<const Pass> passes) {
   for (int stage = 0; stage <= last_stage; ++stage) {
     if (plan.schedule.rank_of_stage[static_cast<size_t>(stage)] != along_.rank()) continue;
     const BlockRange range = blocks_of_stage(plan_, stage, model_.blocks().size());
-    for (size_t i = range.first; i < range.last; ++i)
-      for (const model::Operation& operation : model_.blocks()[i]->card().operations)
-        named.insert(named.end(), operation.parameters.begin(), operation.parameters.end());
+    for (size_t i = range.first; i < range.last; ++i) {
+      const std::vector<mesh::ParamId> ids = model::named_parameters(model_.blocks()[i]->card());
+      named.insert(named.end(), ids.begin(), ids.end());
+    }
   }
   passes.front().at.fetch(named);
 

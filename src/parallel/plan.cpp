@@ -4,6 +4,11 @@
 
 namespace cairn::parallel {
 
+mesh::Placement placement_of(const Plan& plan, const std::string& parameter) {
+  const auto found = plan.placements.find(parameter);
+  return found == plan.placements.end() ? mesh::Placement{} : found->second;
+}
+
 std::string to_json(const Plan& plan) {
   base::OrderedJson axes = base::OrderedJson::object(), placements = base::OrderedJson::object();
   for (const mesh::Axis& axis : plan.mesh.axes) axes[axis.name] = axis.size;

@@ -34,6 +34,9 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
+// How a parameter lies.
+mesh::Placement placement_of(const Plan& plan, const std::string& parameter);
+
 std::string to_json(const Plan& plan);
 
 }  // namespace cairn::parallel

@@ -4,17 +4,11 @@
 
 #include "base/check.h"
 #include "base/text.h"
+#include "model/lora.h"
 #include "model/model.h"
 
 namespace cairn::parallel {
 namespace {
-
-// Whether a name fits a pattern in which * stands for anything.
-bool fits_pattern(std::string_view pattern, std::string_view name) {
-  if (pattern.empty()) return name.empty();
-  if (pattern.front() == '*') return fits_pattern(pattern.substr(1), name) || (!name.empty() && fits_pattern(pattern, name.substr(1)));
-  return !name.empty() && pattern.front() == name.front() && fits_pattern(pattern.substr(1), name.substr(1));
-}
 
 std::vector<size_t> chosen_by(const RecomputeRule& rule, const model::Model& model) {
   std::vector<size_t> chosen;
@@ -22,7 +16,7 @@ std::vector<size_t> chosen_by(const RecomputeRule& rule, const model::Model& mod
   for (size_t i = 0; i < model.blocks().size(); ++i) {
     bool fits = rule.modules.empty();
     for (size_t k = 0; k < rule.modules.size(); ++k)
-      if (fits_pattern(rule.modules[k], model.blocks()[i]->card().name)) fits = used[k] = true;
+      if (model::matches(rule.modules[k], model.blocks()[i]->card().name)) fits = used[k] = true;
     if (fits) chosen.push_back(i);
   }
   for (size_t k = 0; k < used.size(); ++k)

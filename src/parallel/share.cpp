@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "model/model.h"
+#include "model/named_parameters.h"
 
 namespace cairn::parallel {
 namespace {
@@ -24,9 +25,8 @@ std::vector<int> stages_of(const Plan& plan, int rank) {
 std::vector<bool> named_by(const model::Model& model, const Plan& plan, const std::vector<int>& stages) {
   const auto mark = [&](BlockRange range, std::vector<bool>& into, bool value) {
     for (size_t i = range.first; i < range.last; ++i)
-      for (const model::Operation& operation : model.blocks()[i]->card().operations)
-        for (const mesh::ParamId& id : operation.parameters)
-          for (int32_t k = id.first; k < id.first + id.count; ++k) into[static_cast<size_t>(k)] = value;
+      for (const mesh::ParamId& id : model::named_parameters(model.blocks()[i]->card()))
+        for (int32_t k = id.first; k < id.first + id.count; ++k) into[static_cast<size_t>(k)] = value;
   };
   std::vector<bool> named(model.parameters().size(), false);
   if (std::find(stages.begin(), stages.end(), 0) != stages.end()) {
@@ -35,11 +35,6 @@ std::vector<bool> named_by(const model::Model& model, const Plan& plan, const st
   }
   for (const int stage : stages) mark(blocks_of_stage(plan, stage, model.blocks().size()), named, true);
   return named;
-}
-
-mesh::Placement placement_of(const Plan& plan, const model::Parameter& parameter) {
-  const auto found = plan.placements.find(parameter.name);
-  return found == plan.placements.end() ? mesh::Placement{} : found->second;
 }
 
 }  // namespace
@@ -64,7 +59,7 @@ Share share_of(const model::Model& model, const Plan& plan, int rank) {
   share.stages = stages_of(plan, rank);
   for (size_t i = 0; i < model.parameters().size(); ++i) {
     const model::Parameter& parameter = model.parameters()[i];
-    const mesh::Placement placement = placement_of(plan, parameter);
+    const mesh::Placement placement = placement_of(plan, parameter.name);
     ParameterShare& one = share.parameters.emplace_back();
     one.here = named[rank][i];
     one.holding = mesh::holding(placement, spots[rank], parameter.shape);

@@ -10,6 +10,7 @@
 #include "base/trace.h"
 #include "kernels/aten.h"
 #include "model/model.h"
+#include "model/named_parameters.h"
 
 namespace cairn::parallel {
 namespace {
@@ -20,6 +21,12 @@ std::optional<base::Trace::Span> span(const Pass& pass, std::string_view name, s
 }
 
 }  // namespace
+
+bool reads_weights_back(const Pass& pass, size_t block) {
+  if (pass.recompute && (*pass.recompute)[block]) return true;
+  const std::vector<model::Operation>& all = pass.model.blocks()[block]->card().operations;
+  return std::any_of(all.begin(), all.end(), [](const model::Operation& one) { return one.kind != model::Operation::Kind::lookup; });
+}
 
 StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
     : pass_(pass),
@@ -44,11 +51,7 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
   dead_.resize(n);
   for (const auto& [name, at] : last)
     if (!wanted.contains(name)) dead_[at].push_back(name);
-  for (size_t i = 0; i < n; ++i) {
-    std::vector<mesh::ParamId>& ids = named_.emplace_back();
-    for (const model::Operation& operation : block(i).card().operations)
-      ids.insert(ids.end(), operation.parameters.begin(), operation.parameters.end());
-  }
+  for (size_t i = 0; i < n; ++i) named_.push_back(model::named_parameters(block(i).card()));
   saved_.resize(keeps_ ? n : 0);
   inputs_.resize(keeps_ ? n : 0);
   booked_.reserve(n);
@@ -58,9 +61,7 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
 
 const model::Block& StageRun::block(size_t i) const { return *pass_.model.blocks()[range_.first + i]; }
 
-bool StageRun::recomputed(size_t i) const {
-  return pass_.recompute && range_.first + i < pass_.recompute->size() && (*pass_.recompute)[range_.first + i];
-}
+bool StageRun::recomputed(size_t i) const { return pass_.recompute && (*pass_.recompute)[range_.first + i]; }
 
 void StageRun::book(size_t i) {
   if (!pass_.memory) return;

@@ -9,6 +9,7 @@
 #include "kernels/aten.h"
 #include "mesh/chosen_gradients.h"
 #include "model/model.h"
+#include "model/named_parameters.h"
 
 namespace cairn::parallel {
 namespace {
@@ -24,9 +25,8 @@ std::vector<int32_t> uses_here(const model::Model& model, const Plan& plan, cons
   for (const int stage : share.stages) {
     const BlockRange range = blocks_of_stage(plan, stage, model.blocks().size());
     for (size_t b = range.first; b < range.last; ++b)
-      for (const model::Operation& operation : model.blocks()[b]->card().operations)
-        for (const mesh::ParamId& id : operation.parameters)
-          for (int32_t k = id.first; k < id.first + id.count; ++k) ++uses[static_cast<size_t>(k)];
+      for (const mesh::ParamId& id : model::named_parameters(model.blocks()[b]->card()))
+        for (int32_t k = id.first; k < id.first + id.count; ++k) ++uses[static_cast<size_t>(k)];
   }
   return uses;
 }
@@ -45,6 +45,12 @@ std::vector<std::string> replicating_axes(const Plan& plan) {
   return plan.zero > 0 ? std::vector<std::string>{"dp"} : std::vector<std::string>{"dp", "shard", "cp"};
 }
 
+UnitRules unit_rules(const Plan& plan, bool whole_parameters, int64_t elements_least) {
+  return {.ranks = plan.zero > 0 ? plan.mesh.extent("shard") * plan.mesh.extent("cp") : 1,
+          .elements_least = plan.zero == 3 ? 0 : elements_least,
+          .whole_parameters = whole_parameters};
+}
+
 Store::Store(Parts parts) : share_(share_of(parts.model, parts.plan, parts.world.rank())) {
   comm::World& world = parts.world;
   const int rank = world.rank();
@@ -58,9 +64,7 @@ Store::Store(Parts parts) : share_(share_of(parts.model, parts.plan, parts.world
   model_axes.insert(model_axes.begin(), {"pp", "tp"});
   mates_ = group_of_several(world, peers(model_axes));
 
-  const UnitRules rules{.ranks = keepers ? keepers->size() : 1,
-                        .elements_least = parts.plan.zero == 3 ? 0 : parts.unit_elements_least,
-                        .whole_parameters = parts.whole_parameters};
+  const UnitRules rules = unit_rules(parts.plan, parts.whole_parameters, parts.unit_elements_least);
   UnitWeights::Parts weights{.layout = share_.layout,
                              .units = make_units(parts.model, share_.layout, rules),
                              .placements = {},
@@ -68,10 +72,7 @@ Store::Store(Parts parts) : share_(share_of(parts.model, parts.plan, parts.world
                              .gathers = parts.plan.zero == 3 && keepers,
                              .kept = parts.kept,
                              .read = parts.read};
-  for (const model::Parameter& parameter : parts.model.parameters()) {
-    const auto found = parts.plan.placements.find(parameter.name);
-    weights.placements.push_back(found == parts.plan.placements.end() ? mesh::Placement{} : found->second);
-  }
+  for (const model::Parameter& parameter : parts.model.parameters()) weights.placements.push_back(placement_of(parts.plan, parameter.name));
 
   std::vector<bool> chosen;
   for (size_t i = 0; i < parts.trained.size(); ++i) chosen.push_back(parts.trained[i] && share_.parameters[i].here);

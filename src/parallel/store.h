@@ -73,6 +73,9 @@ class Store {
   std::vector<std::pair<at::Tensor, double>> squares_;  // runs of kept gradients, and what their squares count
 };
 
+// How a plan cuts parameters into units. `whole_parameters`, `elements_least`: as Store::Parts has them.
+UnitRules unit_rules(const Plan& plan, bool whole_parameters, int64_t elements_least);
+
 // Over which axes state is shared out, and over which it is replicated.
 std::vector<std::string> keeping_axes(const Plan& plan);
 std::vector<std::string> replicating_axes(const Plan& plan);

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "comm/group.h"
 #include "kernels/aten.h"
+#include "parallel/group_memory.h"
 
 namespace cairn::parallel {
 
@@ -16,7 +17,7 @@ UnitWeights::UnitWeights(Parts parts) : parts_(std::move(parts)) {
   coming_.resize(n);
   const bool in_place = !parts_.gathers && parts_.kept.dtype() == parts_.read.dtype();
   at::Tensor flat;
-  if (!parts_.gathers) flat = allocate(parts_.layout.elements);
+  if (!parts_.gathers) flat = group_memory(parts_.keepers, parts_.layout.elements, parts_.read);
   int64_t mine = 0;
   for (const Unit& unit : parts_.units) mine += unit.part_of(me_).length();
   const at::Tensor own = in_place ? at::Tensor() : at::empty({mine}, parts_.kept);
@@ -24,6 +25,7 @@ UnitWeights::UnitWeights(Parts parts) : parts_(std::move(parts)) {
   for (size_t u = 0; u < n; ++u) {
     const Unit& unit = parts_.units[u];
     for (int64_t i = unit.first; i < unit.last; ++i) unit_of_[static_cast<size_t>(i)] = static_cast<int64_t>(u);
+    layouts_.push_back(layout_of(parts_.layout, unit));
     if (!parts_.gathers) whole_[u] = flat.narrow(0, unit.offset, unit.elements);
     const mesh::Interval part = unit.part_of(me_);
     kept_.push_back(in_place ? whole_[u].narrow(0, part.begin, part.length()) : own.narrow(0, next, part.length()));
@@ -31,31 +33,15 @@ UnitWeights::UnitWeights(Parts parts) : parts_(std::move(parts)) {
   }
 }
 
-at::Tensor UnitWeights::allocate(int64_t elements) const {
-  if (!parts_.keepers || !parts_.read.device().is_cpu()) return at::empty({elements}, parts_.read);
-  const std::shared_ptr<void> memory = parts_.keepers->allocate(elements * static_cast<int64_t>(parts_.read.dtype().itemsize()));
-  return at::from_blob(
-      memory.get(), {elements}, [memory](void*) {}, parts_.read);
-}
-
 at::Tensor UnitWeights::get(mesh::ParamId id) const {
   const int64_t unit = unit_of(id);
   const at::Tensor& whole = whole_[static_cast<size_t>(unit)];
   if (!whole.defined()) bring(unit);  // nobody fetched it
   coming_[static_cast<size_t>(unit)].wait();
-  // The layout's offsets count from the first unit.
-  const auto& first = parts_.layout.pieces[static_cast<size_t>(id.first)];
-  const int64_t begin = first.offset - parts_.units[static_cast<size_t>(unit)].offset;
-  if (id.count == 1) return whole.narrow(0, begin, first.elements).view(first.shape);
-  std::vector<int64_t> shape = first.shape;
-  int64_t elements = first.elements;
-  for (int32_t i = 1; i < id.count; ++i) {
-    const auto& next = parts_.layout.pieces[static_cast<size_t>(id.first + i)];
-    CAIRN_CHECK(unit_of({id.first + i}) == unit, "{} and {} are in different units", first.name, next.name);
-    shape[0] += next.shape[0];
-    elements += next.elements;
-  }
-  return whole.narrow(0, begin, elements).view(shape);
+  const Unit& of = parts_.units[static_cast<size_t>(unit)];
+  CAIRN_CHECK(id.first + id.count <= of.last, "{} and its neighbours are in different units",
+              parts_.layout.pieces[static_cast<size_t>(id.first)].name);
+  return layouts_[static_cast<size_t>(unit)].view(whole, {static_cast<int32_t>(id.first - of.first), id.count});
 }
 
 void UnitWeights::fetch(std::span<const mesh::ParamId> ids) const {
@@ -81,7 +67,7 @@ void UnitWeights::bring(int64_t u) const {
     if (!whole.defined()) {  // those that were dropped give way
       for (const at::Tensor& other : spare_) gathered_now_ -= static_cast<int64_t>(other.nbytes());
       spare_.clear();
-      whole = allocate(unit.elements);
+      whole = group_memory(parts_.keepers, unit.elements, parts_.read);
       gathered_now_ += static_cast<int64_t>(whole.nbytes());
       gathered_most_ = std::max(gathered_most_, gathered_now_);
     }

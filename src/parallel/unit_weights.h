@@ -47,13 +47,13 @@ class UnitWeights final : public model::Weights {
 
  private:
   int64_t unit_of(mesh::ParamId id) const { return unit_of_[static_cast<size_t>(id.first)]; }
-  at::Tensor allocate(int64_t elements) const;
   void bring(int64_t unit) const;  // starts
   void drop(int64_t unit) const;
 
   Parts parts_;
   int me_ = 0;
   std::vector<int64_t> unit_of_;           // by piece
+  std::vector<mesh::FlatLayout> layouts_;  // of each unit's pieces
   std::vector<at::Tensor> kept_;           // by unit
   mutable std::vector<at::Tensor> whole_;  // by unit; undefined: not here
   mutable std::vector<comm::Work> coming_;

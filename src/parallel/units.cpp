@@ -6,6 +6,7 @@
 
 #include "comm/group.h"
 #include "model/model.h"
+#include "model/named_parameters.h"
 
 namespace cairn::parallel {
 namespace {
@@ -14,10 +15,9 @@ namespace {
 std::vector<int64_t> first_blocks(const model::Model& model) {
   std::vector<int64_t> first(model.parameters().size(), -1);
   for (size_t b = 0; b < model.blocks().size(); ++b)
-    for (const model::Operation& operation : model.blocks()[b]->card().operations)
-      for (const mesh::ParamId& id : operation.parameters)
-        for (int32_t k = id.first; k < id.first + id.count; ++k)
-          if (int64_t& at = first[static_cast<size_t>(k)]; at < 0) at = static_cast<int64_t>(b);
+    for (const mesh::ParamId& id : model::named_parameters(model.blocks()[b]->card()))
+      for (int32_t k = id.first; k < id.first + id.count; ++k)
+        if (int64_t& at = first[static_cast<size_t>(k)]; at < 0) at = static_cast<int64_t>(b);
   for (size_t i = 1; i < first.size(); ++i) first[i] = std::max(first[i], first[i - 1]);
   return first;
 }
@@ -39,6 +39,15 @@ std::vector<int64_t> cut_between(const mesh::FlatLayout& layout, const Unit& uni
 mesh::Interval Unit::part_of(int rank) const {
   const int64_t begin = std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
   return {begin, begin + counts[static_cast<size_t>(rank)]};
+}
+
+mesh::FlatLayout layout_of(const mesh::FlatLayout& all, const Unit& unit) {
+  mesh::FlatLayout part;
+  for (int64_t i = unit.first; i < unit.last; ++i) {
+    const auto& piece = all.pieces[static_cast<size_t>(i)];
+    part.append(piece.name, piece.shape);
+  }
+  return part;
 }
 
 std::vector<Unit> make_units(const model::Model& model, const mesh::FlatLayout& layout, const UnitRules& rules) {

@@ -22,6 +22,9 @@ struct Unit {
   mesh::Interval part_of(int rank) const;  // in elements of the unit
 };
 
+// The pieces of a unit as a layout of their own.
+mesh::FlatLayout layout_of(const mesh::FlatLayout& all, const Unit& unit);
+
 // Where units may end, and how they are cut.
 struct UnitRules {
   int ranks = 1;

@@ -250,7 +250,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   if (job->bad_steps->before_update() && job->settings.log.sync_check)
     base::fail_input("train.on_bad_step = {}: an update waits for the numbers of its step, which log.sync_check = true forbids; drop one",
                      job->settings.train.on_bad_step);
-  job->everyone = &world.everyone();
+  job->engine.everyone = &world.everyone();
   const mesh::Mesh& mesh = job->plan.mesh;
   const std::vector<int> sharing = mesh.peers_along(world.rank(), {"dp", "shard"});  // the samples
   job->data_rank = static_cast<int>(std::find(sharing.begin(), sharing.end(), world.rank()) - sharing.begin());
@@ -279,9 +279,9 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
     if (mesh.extent(axis) > 1) engine.axes.put(axis, world.group(mesh.peers(world.rank(), axis)));
   engine.loss_share = 1.0 / mesh.extent("tp");  // ranks along tp find the same loss
   engine.micro_batches = job->plan.micro_batches;
-  engine.everyone = job->everyone;
   engine.context = job->plan.context;
   engine.overlap = s.layout.tensor.overlap;
+  engine.draws_by_token = s.model.dropout > 0;
   engine.micro_batch = job->plan.micro_batch;
   engine.clip_norm = s.optim.clip;
   engine.random = base::Random(static_cast<uint64_t>(s.train.seed)).for_purpose("pass");

@@ -46,7 +46,6 @@ struct Job {
   std::unique_ptr<Step> step;
   std::optional<uint64_t> reference;             // the checksum of the frozen weights that the step compares with, if it does
   std::map<std::string, std::string> carried;    // files that came with model.from and go into every snapshot
-  comm::Group* everyone = nullptr;               // borrowed from the world
   std::unique_ptr<parallel::Assembly> assembly;  // puts whole parameters together
   int data_rank = 0, data_ranks = 1;             // which share of the samples this rank has
   double data_share = 1;                         // of that share: ranks that have the same samples count them together once

@@ -60,7 +60,11 @@ Passes against(std::shared_ptr<const model::Weights> reference) {
                               .weight = last.weight,
                               .random = last.random,
                               .trace = last.trace,
-                              .memory = last.memory});
+                              .memory = last.memory,
+                              .recompute = last.recompute,
+                              .overlap = last.overlap,
+                              .draws_by_token = last.draws_by_token,
+                              .recompute_stage = last.recompute_stage});
   };
 }
 

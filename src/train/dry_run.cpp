@@ -50,8 +50,8 @@ RankShare largest_share(const model::Model& model, const parallel::Plan& plan, i
   for (int rank = 0; rank < ranks; ++rank)
     largest.elements = std::max(largest.elements, parallel::share_of(model, plan, rank).layout.elements);
   largest.keepers = plan.zero > 0 ? plan.mesh.extent("shard") * plan.mesh.extent("cp") : 1;
-  // The stream and what is made of it is shared out along tp and cp; a pipeline's first rank has as many micro-batches under way as there
-  // are ranks along it.
+  // The stream and what is made of it is shared out along tp and cp (but for inputs that layers gather; recompute is not counted); a
+  // pipeline's first rank has as many micro-batches under way as there are ranks along it.
   const int pp = plan.mesh.extent("pp");
   largest.activations = 1.0 / (plan.mesh.extent("tp") * plan.mesh.extent("cp"));
   if (pp > 1) largest.activations *= static_cast<double>(std::min<int64_t>(pp, plan.micro_batches)) / pp;

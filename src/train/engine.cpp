@@ -11,7 +11,8 @@ parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch) {
           .objective = *engine.objective,
           .random = engine.random,
           .context = engine.context,
-          .overlap = engine.overlap};
+          .overlap = engine.overlap,
+          .draws_by_token = engine.draws_by_token};
 }
 
 }  // namespace cairn::train

@@ -27,7 +27,7 @@ struct Engine {
   std::unique_ptr<parallel::Store> store;  // parameters and gradients
   model::Buffers buffers;
   mesh::Axes axes;
-  comm::Group* everyone = nullptr;
+  comm::Group* everyone = nullptr;                // all ranks of the run; borrowed from the world
   mesh::NamedTensors kept_views, gradient_views;  // what sync and optimizer work on, in one order: the store's kept pieces
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<sync::Sync> sync;
@@ -38,6 +38,7 @@ struct Engine {
   double loss_share = 1;  // of the loss that a pass finds here: ranks that find the same one count it together once
   parallel::ContextRule context = {};
   bool overlap = false;              // of products along tp with their messages
+  bool draws_by_token = false;       // as Pass has it
   std::vector<bool> recompute = {};  // by block
   bool recompute_stage = false;
   std::unique_ptr<parallel::Pipeline> pipeline;  // where there is one

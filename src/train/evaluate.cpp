@@ -30,7 +30,7 @@ HeldOut evaluate_held_out(Job& job) {
     const at::Tensor measures = losses.measures.defined() ? losses.measures.cpu() : at::Tensor();
     for (size_t i = 0; measures.defined() && i < measured; ++i) sums[3 + i] += measures.const_data_ptr<double>()[i];
   }
-  job.everyone
+  job.engine.everyone
       ->all_reduce({sums.data(), static_cast<int64_t>(sums.size()), comm::Dtype::f64}, comm::Reduce::sum,
                    {comm::Purpose::loss, "held-out loss"})
       .wait_host();

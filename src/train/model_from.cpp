@@ -1,16 +1,15 @@
 #include "train/model_from.h"
 
 #include <filesystem>
-#include <span>
 #include <vector>
 
 #include "base/check.h"
-#include "base/checksum.h"
 #include "base/log.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "snapshot/adapter.h"
 #include "train/build.h"
+#include "train/tensor_checksum.h"
 #include "train/whole_state.h"
 
 namespace cairn::train {
@@ -80,8 +79,7 @@ void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& w
     load_adapter(parameters.adapters, snapshot::read_adapter(from), from);
   uint64_t sum = 0;
   for (size_t i = 0; i < whole.size(); ++i) {
-    const at::Tensor host = whole[i].tensor.cpu().contiguous();
-    sum = sum * 31 + base::checksum(std::span(static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()));
+    sum = sum * 31 + checksum_of(whole[i].tensor);
     if (!direct) job.engine.store->load(i, whole[i].tensor);
   }
   job.engine.store->updated();

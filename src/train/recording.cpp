@@ -3,26 +3,22 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/check.h"
-#include "base/checksum.h"
 #include "base/log.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "train/build.h"
+#include "train/gather_texts.h"
 #include "train/take_step.h"
+#include "train/tensor_checksum.h"
 #include "train/whole_state.h"
 
 namespace cairn::train {
 namespace {
-
-uint64_t checksum_of(const at::Tensor& tensor) {
-  const at::Tensor host = tensor.cpu().contiguous();
-  return base::checksum(std::span(static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()));
-}
 
 // Ranks that hold the same part of a parameter must have the same gradient of it, to the bit.
 std::vector<std::string> unequal_copies(comm::World& world, const Job& job) {
@@ -46,26 +42,16 @@ std::vector<std::string> unequal_copies(comm::World& world, const Job& job) {
   return found;
 }
 
-// The texts of all ranks, on rank 0, none twice.
-std::vector<std::string> told_to_first(comm::World& world, const std::vector<std::string>& own) {
-  std::string text;
-  for (const std::string& one : own) text += one + "\n";
-  std::vector<int64_t> sizes(static_cast<size_t>(world.size()));
-  auto size = static_cast<int64_t>(text.size());
-  comm::Group& everyone = world.everyone();
-  const comm::Label label{comm::Purpose::control, "copies"};
-  everyone.all_gather({sizes.data(), world.size(), comm::Dtype::i64}, {&size, 1, comm::Dtype::i64}, label).wait_host();
-  int64_t total = 0;
-  for (const int64_t n : sizes) total += n;
-  std::string all(static_cast<size_t>(total), '\0');
-  everyone.all_gather({all.data(), total, comm::Dtype::u8}, {text.data(), size, comm::Dtype::u8}, label, sizes).wait_host();
+// What any rank found, none of it twice.
+std::vector<std::string> told_to_all(comm::World& world, const std::vector<std::string>& own) {
   std::vector<std::string> lines;
-  for (size_t begin = 0; begin < all.size();) {
-    const size_t end = all.find('\n', begin);
-    const std::string line = all.substr(begin, end - begin);
-    if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
-    begin = end + 1;
-  }
+  for (const std::string& text : gather_texts(world.everyone(), fmt::format("{}", fmt::join(own, "\n")), "copies"))
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string line = text.substr(begin, end - begin);
+      if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
+      begin = end + 1;
+    }
   return lines;
 }
 
@@ -85,19 +71,16 @@ std::vector<RankMemory> memory_of_all(comm::World& world, Job& job) {
   return ranks;
 }
 
-// What all ranks sent since `before` was taken of each.
-comm::Ledger sent_since(comm::World& world, const comm::Ledger& before) {
-  comm::Ledger sent;
+// What all ranks sent since `before`, by purpose.
+SentBytes sent_since(comm::World& world, const comm::Ledger& before) {
+  SentBytes sent{};
   for (int purpose = 0; purpose < comm::kPurposes; ++purpose) {
     const auto of = static_cast<comm::Purpose>(purpose);
-    int64_t bytes = world.ledger().total(of).bytes - before.total(of).bytes;
-    std::vector<int64_t> all(static_cast<size_t>(world.size()));
-    world.everyone()
-        .all_gather({all.data(), world.size(), comm::Dtype::i64}, {&bytes, 1, comm::Dtype::i64}, {comm::Purpose::control, "ledger"})
-        .wait_host();
-    for (int rank = 0; rank < world.size(); ++rank)
-      sent.book({.from = rank, .to = rank, .bytes = all[static_cast<size_t>(rank)], .purpose = of});
+    sent[static_cast<size_t>(purpose)] = world.ledger().total(of).bytes - before.total(of).bytes;
   }
+  world.everyone()
+      .all_reduce({sent.data(), comm::kPurposes, comm::Dtype::i64}, comm::Reduce::sum, {comm::Purpose::control, "ledger"})
+      .wait_host();
   return sent;
 }
 
@@ -128,17 +111,13 @@ Recording record(comm::World& world, base::Recipe recipe, const RecordOptions& o
       base::fail_input("--plant {}: its gradient is not summed over copies in this layout: name a norm's weight, with mesh.tp above 1",
                        options.plant);
   }
-  Recording recording{.plan = mesh::to_string(job->plan.mesh),
-                      .steps = {},
-                      .memory = {},
-                      .sent = comm::Ledger(),
-                      .elements = job->engine.model->elements()};
+  Recording recording{.elements = job->engine.model->elements()};
   const comm::Ledger before = world.ledger();
   for (int64_t step = 1; step <= options.steps; ++step) {
     RecordedStep& one = recording.steps.emplace_back();
     if (options.tensors)
       job->engine.before_update = [&] {
-        one.unequal_copies = told_to_first(world, unequal_copies(world, *job));
+        one.unequal_copies = told_to_all(world, unequal_copies(world, *job));
         one.gradients = whole_gradients(*job);
       };
     const TakenStep taken = take_step(*job);

@@ -1,10 +1,11 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "base/recipe.h"
-#include "comm/ledger.h"
+#include "comm/label.h"
 #include "mesh/named_tensor.h"
 
 namespace cairn::comm {
@@ -29,12 +30,13 @@ struct RankMemory {
   int64_t state() const { return parameters + gradients + optimizer; }
 };
 
+using SentBytes = std::array<int64_t, comm::kPurposes>;  // by purpose
+
 struct Recording {
-  std::string plan;  // the mesh, in words
-  std::vector<RecordedStep> steps;
-  std::vector<RankMemory> memory;  // by rank
-  comm::Ledger sent;               // by all ranks, in the steps alone
-  int64_t elements = 0;            // parameters of the whole model
+  std::vector<RecordedStep> steps = {};
+  std::vector<RankMemory> memory = {};  // by rank
+  SentBytes sent = {};                  // by all ranks, in the steps alone
+  int64_t elements = 0;                 // parameters of the whole model
 };
 
 struct RecordOptions {

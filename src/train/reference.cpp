@@ -1,10 +1,8 @@
 #include "train/reference.h"
 
-#include <span>
-
-#include "base/checksum.h"
 #include "kernels/aten.h"
 #include "mesh/chosen_gradients.h"
+#include "train/tensor_checksum.h"
 
 namespace cairn::train {
 namespace {
@@ -42,9 +40,6 @@ at::Tensor Reference::get(mesh::ParamId id) const {
   return place < 0 ? live_.get(id) : layout_.view(copy_, {place, id.count});
 }
 
-uint64_t Reference::checksum() const {
-  const at::Tensor host = copy_.cpu();
-  return base::checksum(std::span(static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()));
-}
+uint64_t Reference::checksum() const { return checksum_of(copy_); }
 
 }  // namespace cairn::train

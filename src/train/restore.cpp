@@ -29,7 +29,7 @@ std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
   snapshot::Contents contents{.step = job.steps_done, .tensors = {}, .texts = {}, .version = base::version()};
   const Split parameters = split_adapters(gather_whole(job, parameter_state(job)));
   contents.tensors["optimizer"] = gather_whole(job, optimizer_state(job));
-  if (job.everyone->rank() != 0) return {};
+  if (job.engine.everyone->rank() != 0) return {};
   contents.tensors["model"] = parameters.own;
   if (mesh::NamedTensors state = job.engine.sync->state(); !state.empty()) contents.tensors["sync"] = std::move(state);
   if (mesh::NamedTensors state = job.sampler->state(); !state.empty()) contents.tensors["sampler"] = std::move(state);

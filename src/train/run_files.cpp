@@ -15,6 +15,7 @@
 #include "base/version.h"
 #include "comm/world.h"
 #include "train/build.h"
+#include "train/gather_texts.h"
 #include "train/report.h"
 #include "train/run_json.h"
 #include "train/sample.h"
@@ -22,27 +23,6 @@
 
 namespace cairn::train {
 namespace {
-
-// The texts of all ranks, on every rank.
-std::vector<std::string> gather_texts(comm::Group& group, const std::string& own, std::string_view what) {
-  std::vector<int64_t> sizes(static_cast<size_t>(group.size()));
-  int64_t size = static_cast<int64_t>(own.size());
-  group.all_gather({sizes.data(), group.size(), comm::Dtype::i64}, {&size, 1, comm::Dtype::i64}, {comm::Purpose::control, what})
-      .wait_host();
-  int64_t total = 0;
-  for (int64_t n : sizes) total += n;
-  std::string all(static_cast<size_t>(total), '\0');
-  std::string mine = own;
-  group.all_gather({all.data(), total, comm::Dtype::u8}, {mine.data(), size, comm::Dtype::u8}, {comm::Purpose::control, what}, sizes)
-      .wait_host();
-  std::vector<std::string> texts;
-  size_t at = 0;
-  for (int64_t n : sizes) {
-    texts.push_back(all.substr(at, static_cast<size_t>(n)));
-    at += static_cast<size_t>(n);
-  }
-  return texts;
-}
 
 // The ranks' traces as one. Each sends its own to the first, one after the other: machines need not share a file system, and the first
 // never holds more than one.

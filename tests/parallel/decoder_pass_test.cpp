@@ -14,24 +14,10 @@
 #include "model/objective.h"
 #include "parallel/by_autograd.h"
 #include "parallel/pass.h"
+#include "parallel/token_batch.h"
 
 namespace cairn::model {
 namespace {
-
-mesh::Batch tokens_and_targets(int64_t samples, int64_t length, int64_t vocab) {
-  mesh::Batch batch;
-  const base::Random random(7);
-  at::Tensor tokens = at::empty({samples, length}, at::kLong), targets = at::empty({samples, length}, at::kLong);
-  for (int64_t i = 0; i < samples * length; ++i) {
-    tokens.data_ptr<int64_t>()[i] = static_cast<int64_t>(random.below(static_cast<uint64_t>(2 * i), static_cast<uint64_t>(vocab)));
-    targets.data_ptr<int64_t>()[i] = static_cast<int64_t>(random.below(static_cast<uint64_t>(2 * i + 1), static_cast<uint64_t>(vocab)));
-  }
-  targets[0][0] = -100;
-  batch.ids = at::arange(samples);
-  batch.fields["tokens"] = {tokens};
-  batch.fields["targets"] = {targets};
-  return batch;
-}
 
 // Documents of 3, 4, 5, ... tokens one after the other, each counting its positions from 0.
 void pack(mesh::Batch& batch) {
@@ -67,7 +53,7 @@ TEST_P(DecoderGradients, EqualThoseOfThePlainFormInDouble) {
       kernels::fill_normal(one.tensor.view({-1}), base::Random(4).for_name(one.name), 0, 0.03);
   flat.mul_(10);  // away from the linear regime, where wrong derivatives hide
   Buffers buffers = model->make_buffers(at::TensorOptions().dtype(at::kDouble));
-  mesh::Batch batch = tokens_and_targets(samples, length, shape.vocab);
+  mesh::Batch batch = parallel::token_batch(samples, length, shape.vocab);
   if (packed) pack(batch);
   const double weight = 1.0 / 17;
   const auto expected = gradients_by_autograd(*model, layout, flat, buffers, batch, "targets", weight);
@@ -177,7 +163,7 @@ TEST_P(Packing, ChangesNoLogitAndNoGradient) {
   materialise(*model, flat, base::Random(6));
   flat.mul_(5);
   const std::vector<int64_t> lengths{9, 1, 13};
-  mesh::Batch packed = tokens_and_targets(1, 23, shape.vocab);
+  mesh::Batch packed = parallel::token_batch(1, 23, shape.vocab);
   std::vector<int64_t> documents, positions;
   for (size_t d = 0; d < lengths.size(); ++d)
     for (int64_t i = 0; i < lengths[d]; ++i) documents.push_back(40 - static_cast<int64_t>(d)), positions.push_back(i);
@@ -223,7 +209,7 @@ TEST(Decoder, WithPositionsThatCountOnGivesTheBitsItGivesWithout) {
   const auto model = make_decoder(small("llama"));
   const at::Tensor flat = at::empty({model->elements()});
   materialise(*model, flat, base::Random(6));
-  mesh::Batch batch = tokens_and_targets(2, 11, 19);
+  mesh::Batch batch = parallel::token_batch(2, 11, 19);
   const at::Tensor without = logits_of(*model, flat, batch);
   batch.fields["positions"] = {at::arange(11).unsqueeze(0).expand({2, -1}).contiguous()};
   EXPECT_TRUE(at::equal(without, logits_of(*model, flat, batch)));
@@ -235,7 +221,7 @@ TEST(Llama, BooksWhatItKeepsForBackwardAsItsCardsSay) {
   const auto model = make_decoder(shape);
   const FlatWeights weights(model->layout(), at::zeros({model->elements()}));
   Buffers buffers = model->make_buffers(at::kFloat);
-  const mesh::Batch batch = tokens_and_targets(2, 8, 50);
+  const mesh::Batch batch = parallel::token_batch(2, 8, 50);
   mesh::FlatGradients sink(model->layout(), at::empty({model->elements()}), model->uses());
   sink.begin(1, nullptr);
   base::MemoryTags memory;
@@ -265,7 +251,7 @@ TEST(Llama, GivesTheSameLossInFloatAsThePlainForm) {
   const at::Tensor flat = at::empty({model->elements()});
   materialise(*model, flat, base::Random(5));
   Buffers buffers = model->make_buffers(at::kFloat);
-  const mesh::Batch batch = tokens_and_targets(3, 33, 101);
+  const mesh::Batch batch = parallel::token_batch(3, 33, 101);
   const FlatWeights weights(model->layout(), flat);
   const mesh::Axes alone;
   const auto objective = make_next_token();

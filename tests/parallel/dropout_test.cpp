@@ -38,7 +38,8 @@ struct Dropped {
                     .objective = *objective,
                     .into = into,
                     .weight = 1,
-                    .random = random})
+                    .random = random,
+                    .draws_by_token = true})
         .sum.item<double>();
   }
 };

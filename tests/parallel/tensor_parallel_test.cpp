@@ -19,6 +19,7 @@
 #include "parallel/pass.h"
 #include "parallel/share.h"
 #include "parallel/tensor_split.h"
+#include "parallel/token_batch.h"
 
 namespace cairn::parallel {
 namespace {
@@ -29,22 +30,6 @@ struct TpCase {
   int ranks;
   model::LoraShape lora = {};
 };
-
-mesh::Batch batch_of(int64_t samples, int64_t length, int64_t vocab) {
-  mesh::Batch batch;
-  const base::Random random(7);
-  const at::Tensor tokens = at::empty({samples, length}, at::kLong), targets = at::empty({samples, length}, at::kLong);
-  for (int64_t i = 0; i < samples * length; ++i) {
-    tokens.data_ptr<int64_t>()[i] = static_cast<int64_t>(random.below(static_cast<uint64_t>(2 * i), static_cast<uint64_t>(vocab)));
-    targets.data_ptr<int64_t>()[i] = static_cast<int64_t>(random.below(static_cast<uint64_t>(2 * i + 1), static_cast<uint64_t>(vocab)));
-  }
-  targets[0][0] = -100;
-  batch.ids = at::arange(samples);
-  batch.weights = at::linspace(0.5, 1.5, samples);
-  batch.fields["tokens"] = {tokens};
-  batch.fields["targets"] = {targets};
-  return batch;
-}
 
 // Weights away from the linear regime, where wrong derivatives hide.
 at::Tensor weights_of(const model::Model& model) {
@@ -88,7 +73,8 @@ Found pass_on(comm::World& world, const TpCase& c, bool overlap = false) {
   mesh::Axes axes;
   if (world.size() > 1) axes.put("tp", world.everyone());
   model::Buffers buffers = model->make_buffers(at::TensorOptions().dtype(at::kDouble));
-  const mesh::Batch batch = batch_of(3, 7, c.shape.vocab);
+  mesh::Batch batch = token_batch(3, 7, c.shape.vocab);
+  batch.weights = at::linspace(0.5, 1.5, 3);
   const auto objective = model::make_next_token();
   const model::Losses losses = execute({.model = *model,
                                         .at = weights,

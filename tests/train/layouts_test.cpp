@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(
                     LayoutCase{"hybrid_tp", 8, {"mesh.dp=4", "mesh.shard=2", "mesh.tp=2"}},
                     LayoutCase{"gpt2_pp2_tp2", 4, {"mesh.pp=2", "mesh.tp=2"}, "gpt2"},
                     LayoutCase{"gpt2_cp2_zero3", 4, {"mesh.cp=2", "memory.zero=3"}, "gpt2"},
-                    LayoutCase{"gpt2_untied_pp3", 3, {"mesh.pp=3"}, "gpt2"}),
+                    LayoutCase{"gpt2_pp3", 3, {"mesh.pp=3"}, "gpt2"}),
     [](const auto& c) { return c.param.name; });
 
 TEST(LayoutsWithDropout, DrawTheSameMasks) {
@@ -170,7 +170,9 @@ TEST(LayoutRefusals, SayWhyAndWhatWorks) {
                  "10 stages");
   expect_refused({"micro", 2, {"mesh.pp=2", "pipeline.micro_batches=9"}}, "a rank has 7 samples a step: use at most 7");
   expect_refused({"twice", 2, {"mesh.pp=2", "pipeline.micro_batches=4", "train.micro_batch=1"}}, "say the same thing twice");
-  expect_refused({"split", 2, {"mesh.pp=2", "pipeline.split=[\"1\", \"1\"]"}}, "3");
+  expect_refused({"split", 2, {"mesh.pp=2", "pipeline.split=[\"1\", \"1\"]"}}, "pipeline.split: 2 layers in all, and the model has 3");
+  expect_refused({"norm", 1, {"model.batch_norm=true"}}, "model.batch_norm");
+  expect_refused({"drop", 1, {"model.dropout=0.1", "model.kind=classifier", "data.kind=spirals"}}, "model.dropout");
   expect_refused({"modules", 1, {"recompute.mode=selective", "recompute.modules=[\"*.moe\"]"}}, "fits no block of this model");
   expect_refused({"budget", 1, {"recompute.mode=budget", "recompute.budget_mib=0.001"}}, "keeping the inputs of every block alone takes");
   expect_refused({"cp", 2, {"mesh.cp=2", "model.kind=classifier", "data.kind=spirals"}}, "reads no sequences to share out");

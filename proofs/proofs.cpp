@@ -1,4 +1,5 @@
 // The list of proofs. A new one is a file beside this and one line here.
+#include "proofs/oneflow_runtime.h"
 #include "study/claims.h"
 
 namespace cairn::study {
@@ -20,7 +21,8 @@ const std::vector<Proof>& proofs() {
       {"torchtitan", "One named mesh for every parallelism: the same answer in any composition, snapshots that fit them all.",
        prove_torchtitan},
       {"gpipe", "Waves of micro-batches through stages, recomputed inside: the same bits, the bubble of theory, little memory.",
-       prove_gpipe}};
+       prove_gpipe},
+      {"oneflow", "Actors with registers: flow control, overlap and pipelining from one rule.", prove_oneflow_runtime}};
   return list;
 }
 

@@ -54,11 +54,10 @@ Decision decide(const TrainArguments& a, const RunDirectory& run) {
 // What --mesh says.
 std::vector<mesh::Axis> axes_of(const std::string& text) {
   if (text.empty()) return {};
-  std::vector<mesh::Axis> axes = mesh::parse_mesh(text).axes;
-  for (const mesh::Axis& axis : axes)
-    if (axis.name == "island" || axis.name == "ep")
-      base::fail_input("--mesh {}: ranks cannot be arranged along {} yet; pp, dp, shard, cp and tp can be used", text, axis.name);
-  return axes;
+  const mesh::Mesh mesh = mesh::parse_mesh(text);
+  if (!mesh.parts.empty() || !mesh.ranks.empty())
+    base::fail_input("--mesh {}: every part of a run has the same mesh, in rank order: write it as axis=size,axis=size", text);
+  return mesh.axes;
 }
 
 // Without --nproc, as many ranks as the mesh has. (shard is a part of dp.)
@@ -72,7 +71,7 @@ TrainArguments with_ranks_of_mesh(TrainArguments a) {
 // As many ranks as the recipe's mesh has, where it says so: of a resumed run those that it had.
 int ranks_of(base::Recipe recipe) {
   const parallel::MeshOptions mesh = recipe.read(parallel::mesh_schema());
-  return static_cast<int>(std::min<int64_t>(std::max<int64_t>(1, mesh.dp) * mesh.pp * mesh.cp * mesh.tp, 1 << 20));
+  return static_cast<int>(std::min<int64_t>(mesh.island * std::max<int64_t>(1, mesh.dp) * mesh.pp * mesh.cp * mesh.tp * mesh.ep, 1 << 20));
 }
 
 // Then what the command line adds, the later the stronger.

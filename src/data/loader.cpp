@@ -1,86 +1,59 @@
 #include "data/loader.h"
 
-#include <condition_variable>
-#include <deque>
-#include <exception>
-#include <mutex>
-#include <thread>
+#include <any>
 
+#include "base/actor_runtime.h"
 #include "base/check.h"
 
 namespace cairn::data {
+namespace {
 
-struct Loader::Shared {
-  struct Made {
-    mesh::Batch batch;
-    std::exception_ptr failure;
-  };
-
-  Make make;
-  int64_t end;
-  int64_t ahead;
-  int64_t taken;  // the step that next() returns next
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<Made> ready;
-  bool stop = false;
-  std::thread thread;
-
-  // Ends after the last step, when told to stop, or after a failure: nothing sensible follows it.
-  void work(int64_t first) {
-    for (int64_t step = first; step < end; ++step) {
-      {
-        std::unique_lock lock(mutex);
-        changed.wait(lock, [&] { return stop || static_cast<int64_t>(ready.size()) < ahead; });
-        if (stop) return;
-      }
-      Made made;
-      try {
-        made.batch = make(step);
-      } catch (...) {
-        made.failure = std::current_exception();
-      }
-      const bool failed = made.failure != nullptr;
-      {
-        const std::lock_guard lock(mutex);
-        ready.push_back(std::move(made));
-      }
-      changed.notify_all();
-      if (failed) return;
-    }
-  }
+struct Made {
+  mesh::Batch batch;
+  std::exception_ptr failure;
 };
 
-Loader::Loader(Make make, int64_t first, int64_t end, int64_t ahead) : shared_(std::make_unique<Shared>()) {
+constexpr int kMaking = 0, kTaking = 1;  // queues
+
+}  // namespace
+
+Loader::Loader(Make make, int64_t first, int64_t end, int64_t ahead) : make_(std::move(make)), end_(end), asked_(first) {
   CAIRN_CHECK(ahead >= 1 && first <= end, "steps {} to {}, {} ahead", first, end, ahead);
-  shared_->make = std::move(make);
-  shared_->end = end;
-  shared_->ahead = ahead;
-  shared_->taken = first;
-  shared_->thread = std::thread([shared = shared_.get(), first] { shared->work(first); });
+  base::ActorGraph graph;
+  graph.add_queue({.name = "make batches"});
+  graph.add_queue({.name = "take batches"});
+  const int maker = graph.add_actor({.name = "loader", .queue = kMaking, .turns = end - first});
+  const int taker = graph.add_actor({.name = "step", .queue = kTaking});
+  graph.add_register({.name = "batches", .writer = maker, .readers = {taker}, .count = static_cast<int>(ahead)});
+  const auto do_make = [this, first](base::Desk& desk) -> std::optional<base::Flight> {
+    Made made;
+    try {
+      if (!failed_) made.batch = make_(first + desk.tag());
+    } catch (...) {
+      made.failure = std::current_exception();
+      failed_ = true;
+    }
+    desk.output(0) = std::move(made);
+    return std::nullopt;
+  };
+  const auto do_take = [this](base::Desk& desk) -> std::optional<base::Flight> {
+    auto& made = std::any_cast<Made&>(desk.input(0));
+    taken_ = std::move(made.batch);
+    failure_ = made.failure;
+    return std::nullopt;
+  };
+  actors_ = std::make_unique<base::ActorRuntime>(std::move(graph), std::vector<base::Body>{do_make, do_take}, std::vector<int>{kTaking});
 }
 
-Loader::~Loader() {
-  {
-    const std::lock_guard lock(shared_->mutex);
-    shared_->stop = true;
-  }
-  shared_->changed.notify_all();
-  shared_->thread.join();
-}
+Loader::~Loader() = default;
 
 mesh::Batch Loader::next() {
-  Shared& shared = *shared_;
-  CAIRN_CHECK(shared.taken < shared.end, "asked for step {}, and the loader ends before step {}", shared.taken, shared.end);
-  std::unique_lock lock(shared.mutex);
-  shared.changed.wait(lock, [&] { return !shared.ready.empty(); });
-  if (shared.ready.front().failure) std::rethrow_exception(shared.ready.front().failure);  // stays in front: told again if asked again
-  mesh::Batch batch = std::move(shared.ready.front().batch);
-  shared.ready.pop_front();
-  ++shared.taken;
-  lock.unlock();
-  shared.changed.notify_all();
-  return batch;
+  if (failure_) std::rethrow_exception(failure_);  // told again if asked again
+  CAIRN_CHECK(asked_ < end_, "asked for step {}, and the loader ends before step {}", asked_, end_);
+  actors_->turn_here(kTaking);
+  if (failure_) std::rethrow_exception(failure_);
+  ++asked_;
+  return std::move(taken_);
 }
 
 }  // namespace cairn::data

@@ -7,7 +7,10 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/token_game.h"
 #include "model/model.h"
+#include "parallel/crossings.h"
+#include "parallel/pipeline_actors.h"
 #include "parallel/schedule_check.h"
 #include "parallel/schedule_csv.h"
 #include "parallel/stage_split.h"
@@ -19,6 +22,14 @@ namespace {
 int64_t largest_divisor(int64_t of, int64_t most) {
   while (of % most != 0) --most;
   return most;
+}
+
+// "mesh.pp = 2, mesh.tp = 3": those above 1. `dp`: where it is known.
+std::string degrees(const MeshOptions& m, int64_t dp) {
+  std::string text;
+  for (const auto& [name, size] : {std::pair{"island", m.island}, {"pp", m.pp}, {"dp", dp}, {"cp", m.cp}, {"tp", m.tp}, {"ep", m.ep}})
+    if (size > 1 || (dp > 0 && std::string_view(name) == "dp")) text += fmt::format("{}mesh.{} = {}", text.empty() ? "" : ", ", name, size);
+  return text;
 }
 
 constexpr int64_t kScheduleBytesMost = int64_t{1} << 26;
@@ -77,17 +88,15 @@ std::vector<int64_t> split_blocks(const model::Model& model, const PipelineOptio
 
 Plan lay_out(const LayoutOptions& options, int ranks) {
   const MeshOptions& m = options.mesh;
-  const int64_t others = m.pp * m.cp * m.tp;
+  const int64_t others = m.island * m.pp * m.cp * m.tp * m.ep;
   if (m.dp == 0 && ranks % others != 0)
-    base::fail_input(
-        "mesh.pp = {}, mesh.cp = {}, mesh.tp = {}: {} ranks cannot be shared out by {}: pass --nproc {}, or change one of them", m.pp, m.cp,
-        m.tp, ranks, others, ((ranks + others - 1) / others) * others);
+    base::fail_input("{}: {} ranks cannot be shared out by {}: pass --nproc {}, or change one of them", degrees(m, 0), ranks, others,
+                     ((ranks + others - 1) / others) * others);
   const int64_t dp = m.dp == 0 ? ranks / others : m.dp;
   if (dp * others != ranks) {
     if (others == 1)
       base::fail_input("mesh.dp = {} needs {} ranks and there are {}: pass --nproc {}, or leave mesh.dp at 0", dp, dp, ranks, dp);
-    base::fail_input("mesh: pp = {} x dp = {} x cp = {} x tp = {} is {} ranks and there are {}: pass --nproc {}{}", m.pp, dp, m.cp, m.tp,
-                     dp * others, ranks, dp * others,
+    base::fail_input("{} is {} ranks and there are {}: pass --nproc {}{}", degrees(m, dp), dp * others, ranks, dp * others,
                      m.shard > 1 ? " (mesh.shard is the part of mesh.dp that shares state out, not an axis beside it)" : "");
   }
   if (m.shard > 1 && dp % m.shard != 0)
@@ -104,11 +113,13 @@ Plan lay_out(const LayoutOptions& options, int ranks) {
   const auto axis = [&](const char* name, int64_t size) {
     if (size > 1) plan.mesh.axes.push_back({name, static_cast<int>(size)});
   };
+  axis("island", m.island);
   axis("pp", m.pp);
   plan.mesh.axes.push_back({"dp", static_cast<int>(dp / shard)});
   axis("shard", shard);
   axis("cp", m.cp);
   axis("tp", m.tp);
+  axis("ep", m.ep);
   if (plan.mesh.extent("shard") * plan.mesh.extent("cp") == 1) plan.zero = 0;  // one rank keeps all of it
   if (m.cp > 1) plan.context = {options.context.form, options.context.balanced};
   return plan;
@@ -137,6 +148,9 @@ void place(Plan& plan, const model::Model& model, const PipelineOptions& pipelin
     plan.schedule = schedule.name;
     plan.rank_of_stage = schedule.rank_of_stage;
     plan.stage_blocks = split_blocks(model, pipeline, schedule.stages(), length);
+    plan.registers = static_cast<int>(pipeline.registers);
+    const std::vector<Crossing> crossed = crossings(model, plan);
+    base::check_it_runs(all_actors(schedule, crossed, registers_for(schedule, crossed, plan.registers)).graph);
   }
   check_tensor_split(model, tp);
   for (const model::Parameter& parameter : model.parameters()) {

@@ -20,7 +20,7 @@ struct LayoutOptions {
 };
 
 // The mesh of these options on so many ranks, and what is shared out along it. Refuses what does not fit, with what would. Axes from the
-// outermost: pp, dp (replicas), shard, cp, tp; neighbours in rank order stand along tp, which talks most.
+// outermost: island, pp, dp (replicas), shard, cp, tp, ep; neighbours in rank order stand along the innermost, which talk most.
 Plan lay_out(const LayoutOptions& options, int ranks);
 
 // Fills in what depends on the model: how each parameter lies, which blocks each stage of a pipeline runs. Refuses what the model does not

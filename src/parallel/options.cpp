@@ -6,22 +6,31 @@ namespace cairn::parallel {
 
 base::Schema<MeshOptions> mesh_schema() {
   using O = MeshOptions;
-  return {"mesh",
-          "How ranks are arranged. The product of dp, pp, cp and tp is the number of ranks; --mesh pp=2,dp=2 is short for these keys.",
-          {{"dp",
-            &O::dp,
-            "Ranks that share each step's samples out; 0 takes those that the other axes leave.",
-            base::at_least(0),
-            {"data_parallel_replicate_degree"}},
-           {"shard",
-            &O::shard,
-            "How many of the dp ranks share one copy of the state out, as memory.zero says: it divides dp. 0: all of them where "
-            "memory.zero is set, else 1.",
-            base::at_least(0),
-            {"data_parallel_shard_degree"}},
-           {"pp", &O::pp, "Stages of the pipeline that ranks stand along.", base::at_least(1), {"pipeline_parallel_degree"}},
-           {"cp", &O::cp, "Ranks that share each sequence out.", base::at_least(1), {"context_parallel_degree"}},
-           {"tp", &O::tp, "Ranks that share each layer's width out.", base::at_least(1), {"tensor_parallel_degree"}}}};
+  return {
+      "mesh",
+      "How ranks are arranged. The product of island, pp, dp, cp, tp and ep is the number of ranks; --mesh pp=2,dp=2 is short for these "
+      "keys.",
+      {{"dp",
+        &O::dp,
+        "Ranks that share each step's samples out; 0 takes those that the other axes leave.",
+        base::at_least(0),
+        {"data_parallel_replicate_degree"}},
+       {"shard",
+        &O::shard,
+        "How many of the dp ranks share one copy of the state out, as memory.zero says: it divides dp. 0: all of them where "
+        "memory.zero is set, else 1.",
+        base::at_least(0),
+        {"data_parallel_shard_degree"}},
+       {"pp", &O::pp, "Stages of the pipeline that ranks stand along.", base::at_least(1), {"pipeline_parallel_degree"}},
+       {"cp", &O::cp, "Ranks that share each sequence out.", base::at_least(1), {"context_parallel_degree"}},
+       {"tp", &O::tp, "Ranks that share each layer's width out.", base::at_least(1), {"tensor_parallel_degree"}},
+       {"ep",
+        &O::ep,
+        "Ranks that share a model's experts out. What is no expert lies on all of them, and they share samples out as ranks along dp "
+        "do.",
+        base::at_least(1),
+        {"expert_parallel_degree"}},
+       {"island", &O::island, "Islands of machines, each with a mesh of the other axes; they share samples out too.", base::at_least(1)}}};
 }
 
 base::Schema<MemoryOptions> memory_schema() {
@@ -39,22 +48,26 @@ base::Schema<MemoryOptions> memory_schema() {
 
 base::Schema<PipelineOptions> pipeline_schema() {
   using O = PipelineOptions;
-  return {"pipeline",
-          "How stages along pp work on a step's micro-batches.",
-          {{"schedule",
-            &O::schedule,
-            "Who does what when; `cairn schedule --all` compares them.",
-            base::one_of(schedule_names()),
-            {"pipeline_parallel_schedule"}},
-           {"csv", &O::csv, "A file with a schedule, one line per rank with cells such as 0F0, 1B3, 0I2, 0W2; it wins over schedule."},
-           {"micro_batches", &O::micro_batches,
-            "Parts of a rank's samples that go through the pipeline one after the other; 0: four for each rank along pp, as far as there "
-            "are samples.",
-            base::at_least(0)},
-           {"stages_per_rank", &O::stages_per_rank, "Stages that each rank runs; 0: as the schedule wants it, 1 or 2.", base::at_least(0)},
-           {"split", &O::split,
-            "Layers of each stage, one number per stage; empty: such that the dearest stage is as cheap as it can be, in which a layer's "
-            "two halves may be apart."}}};
+  return {
+      "pipeline",
+      "How stages along pp work on a step's micro-batches.",
+      {{"schedule",
+        &O::schedule,
+        "Who does what when; `cairn schedule --all` compares them.",
+        base::one_of(schedule_names()),
+        {"pipeline_parallel_schedule"}},
+       {"csv", &O::csv, "A file with a schedule, one line per rank with cells such as 0F0, 1B3, 0I2, 0W2; it wins over schedule."},
+       {"micro_batches", &O::micro_batches,
+        "Parts of a rank's samples that go through the pipeline one after the other; 0: four for each rank along pp, as far as there "
+        "are samples.",
+        base::at_least(0)},
+       {"stages_per_rank", &O::stages_per_rank, "Stages that each rank runs; 0: as the schedule wants it, 1 or 2.", base::at_least(0)},
+       {"split", &O::split,
+        "Layers of each stage, one number per stage; empty: such that the dearest stage is as cheap as it can be, in which a layer's "
+        "two halves may be apart."},
+       {"registers", &O::registers,
+        "Buffers for each value where it arrives at a stage: a neighbour that is further ahead waits. 0: as many as the schedule needs.",
+        base::between(0, 4096)}}};
 }
 
 base::Schema<RecomputeOptions> recompute_schema() {

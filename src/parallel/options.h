@@ -14,6 +14,8 @@ struct MeshOptions {
   int64_t pp = 1;
   int64_t cp = 1;
   int64_t tp = 1;
+  int64_t ep = 1;
+  int64_t island = 1;
 };
 base::Schema<MeshOptions> mesh_schema();
 
@@ -31,6 +33,7 @@ struct PipelineOptions {
   int64_t micro_batches = 0;
   int64_t stages_per_rank = 0;
   std::vector<std::string> split;
+  int64_t registers = 0;
 };
 base::Schema<PipelineOptions> pipeline_schema();
 

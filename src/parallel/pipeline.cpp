@@ -1,10 +1,12 @@
 #include "parallel/pipeline.h"
 
 #include <algorithm>
-#include <array>
+#include <any>
+#include <deque>
 #include <optional>
 #include <utility>
 
+#include "base/actor_runtime.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/trace.h"
@@ -13,6 +15,7 @@
 #include "kernels/aten.h"
 #include "model/model.h"
 #include "model/named_parameters.h"
+#include "parallel/pipeline_actors.h"
 #include "parallel/schedule_check.h"
 #include "parallel/share.h"
 #include "parallel/stage_run.h"
@@ -21,10 +24,6 @@ namespace cairn::parallel {
 namespace {
 
 constexpr int64_t kDimsMost = 8;
-constexpr int kActionsAhead = 2;  // whose messages are asked for while an action runs
-
-using Key = std::tuple<std::string, int, int, bool, int>;  // value, from, to, gradient, micro-batch
-Key key_of(const Message& m) { return {m.crossing.value, m.crossing.from, m.crossing.to, m.gradient, m.micro_batch}; }
 
 // Forwards alone, one micro-batch after the other.
 Schedule forwards_only(const Plan& plan, int ranks, int micro_batches) {
@@ -45,109 +44,95 @@ std::vector<int64_t> shape_of(const mesh::Batch& batch) {
 
 struct Pipeline::Prepared {
   Schedule schedule;
-  std::vector<std::vector<Message>> from;  // by rank: what it sends here, in order
+  PipelineActors actors;
 };
 
-// The messages of one run.
+// The messages of one run. They come in the order of the sender's actions; one is asked for as soon as its register is free and its
+// shape is known.
 struct Pipeline::Traffic {
   Pipeline& owner;
-  const Prepared& plan;
   std::span<const Pass> passes;
   struct Coming {
-    at::Tensor tensor;
-    comm::Work work;
+    Message message;
+    at::Tensor tensor = {};
+    comm::Work work = {};
+    bool asked = false;
   };
-  std::vector<size_t> asked = std::vector<size_t>(plan.from.size(), 0);  // by rank: messages that were asked for
-  std::map<Key, Coming> coming = {};
-  std::map<Key, at::Tensor> here = {};  // between stages of one rank
-  std::deque<std::pair<at::Tensor, comm::Work>> going = {};
+  std::map<int, std::deque<std::shared_ptr<Coming>>> expected = {};  // by rank: not asked for yet
 
   using Shape = std::pair<std::string, std::vector<int64_t>>;
   Shape shape_key(const Message& m) const { return {m.crossing.value, shape_of(passes[static_cast<size_t>(m.micro_batch)].batch)}; }
-  bool empty(int micro_batch) const { return passes[static_cast<size_t>(micro_batch)].batch.samples() == 0; }
-  int rank_of(int stage) const { return plan.schedule.rank_of_stage[static_cast<size_t>(stage)]; }
+  bool known(const Message& m) const { return owner.shapes_.contains(shape_key(m)); }
 
-  void send(const Message& m, const at::Tensor& tensor) {
-    const int to = rank_of(m.gradient ? m.crossing.from : m.crossing.to);
-    if (to == owner.along_.rank()) {
-      here[key_of(m)] = tensor;
-      return;
-    }
+  base::Flight send(const Message& m, const at::Tensor& tensor, int to) {
     const at::Tensor dense = tensor.contiguous();
     // The first of its shape is announced; gradients have the shape of their values, which both sides know by then.
+    comm::Work announced;
     if (!m.gradient && owner.announced_.insert({shape_key(m), to}).second) {
       CAIRN_CHECK(dense.dim() <= kDimsMost, "{} has {} dims", m.crossing.value, dense.dim());
-      at::Tensor header = at::zeros({kDimsMost + 2}, at::kLong);
+      const at::Tensor header = at::zeros({kDimsMost + 2}, at::kLong);
       auto* numbers = header.mutable_data_ptr<int64_t>();
       numbers[0] = static_cast<int64_t>(dense.scalar_type());
       numbers[1] = dense.dim();
       for (int64_t i = 0; i < dense.dim(); ++i) numbers[2 + i] = dense.size(i);
-      going.emplace_back(header, owner.along_.send(header, to, {comm::Purpose::control, m.crossing.value}));
+      announced = owner.along_.send(header, to, {comm::Purpose::control, m.crossing.value});
       owner.shapes_[shape_key(m)] = {dense.sizes().vec(), static_cast<int>(dense.scalar_type())};
     }
-    going.emplace_back(dense, owner.along_.send(dense, to, {comm::Purpose::activation, m.crossing.value}));
-    while (!going.empty() && going.front().second.ready()) going.pop_front();
+    const comm::Work sent = owner.along_.send(dense, to, {comm::Purpose::activation, m.crossing.value});
+    base::Trace* const trace = passes.front().trace;
+    return {[announced, sent] { return announced.ready() && sent.ready(); },
+            [announced, sent, dense, trace] {
+              std::optional<base::Trace::Span> traced;
+              if (trace) traced.emplace(trace->span("wait for a neighbour to take", "pipeline"));
+              announced.wait();
+              sent.wait();
+            }};
   }
 
-  bool known(const Message& m) const { return owner.shapes_.contains(shape_key(m)); }
-
-  // Asks for the next message of a rank; waits for its shape where that is new.
-  void ask(int rank) {
-    const Message& m = plan.from[static_cast<size_t>(rank)][asked[static_cast<size_t>(rank)]++];
-    if (empty(m.micro_batch)) return;
-    if (!known(m)) {
+  // Waits for the shape where that is new.
+  void ask(Coming& one, int rank) {
+    if (!known(one.message)) {
       const at::Tensor header = at::empty({kDimsMost + 2}, at::kLong);
-      owner.along_.recv(header, rank, {comm::Purpose::control, m.crossing.value}).wait_host();
+      owner.along_.recv(header, rank, {comm::Purpose::control, one.message.crossing.value}).wait_host();
       const auto* numbers = header.const_data_ptr<int64_t>();
-      CAIRN_CHECK(numbers[1] >= 0 && numbers[1] <= kDimsMost, "{} dims for {}", numbers[1], m.crossing.value);
-      owner.shapes_[shape_key(m)] = {std::vector<int64_t>(numbers + 2, numbers + 2 + numbers[1]), static_cast<int>(numbers[0])};
+      CAIRN_CHECK(numbers[1] >= 0 && numbers[1] <= kDimsMost, "{} dims for {}", numbers[1], one.message.crossing.value);
+      owner.shapes_[shape_key(one.message)] = {std::vector<int64_t>(numbers + 2, numbers + 2 + numbers[1]), static_cast<int>(numbers[0])};
     }
-    const auto& [shape, dtype] = owner.shapes_.at(shape_key(m));
+    const auto& [shape, dtype] = owner.shapes_.at(shape_key(one.message));
     const auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(dtype)).device(passes.front().batch.ids.device());
-    Coming& one = coming[key_of(m)];
     one.tensor = at::empty(shape, options);
-    one.work = owner.along_.recv(one.tensor, rank, {comm::Purpose::activation, m.crossing.value});
+    one.work = owner.along_.recv(one.tensor, rank, {comm::Purpose::activation, one.message.crossing.value});
+    one.asked = true;
   }
 
-  // Asks for messages of the message's sender up to it. `wait`: also where that means waiting for a shape.
-  void ask_up_to(const Message& m, bool wait) {
-    const int rank = rank_of(m.gradient ? m.crossing.to : m.crossing.from);
-    if (rank == owner.along_.rank()) return;
-    const std::vector<Message>& all = plan.from[static_cast<size_t>(rank)];
-    size_t& next = asked[static_cast<size_t>(rank)];
-    while (next < all.size() && !coming.contains(key_of(m))) {
-      if (!wait && !empty(all[next].micro_batch) && !known(all[next])) return;
-      ask(rank);
+  std::shared_ptr<Coming> expect(const Message& m, int rank) {
+    auto coming = std::make_shared<Coming>(Coming{.message = m});
+    std::deque<std::shared_ptr<Coming>>& queue = expected[rank];
+    queue.push_back(coming);
+    while (!queue.empty() && known(queue.front()->message)) {
+      ask(*queue.front(), rank);
+      queue.pop_front();
     }
+    return coming;
   }
 
-  at::Tensor receive(const Message& m) {
-    if (rank_of(m.gradient ? m.crossing.to : m.crossing.from) == owner.along_.rank()) return std::move(here.extract(key_of(m)).mapped());
-    ask_up_to(m, true);
-    const auto found = coming.find(key_of(m));
-    CAIRN_CHECK(found != coming.end(), "{} of micro-batch {} was never sent", m.crossing.value, m.micro_batch);
-    found->second.work.wait();
-    at::Tensor tensor = std::move(found->second.tensor);
-    coming.erase(found);
-    return tensor;
-  }
-
-  // What an action must be given.
-  std::vector<Message> needs_of(const Action& action) const {
-    std::vector<Message> needs;
-    for (const Crossing& crossing : owner.crossings_) {
-      if (action.kind == ActionKind::forward && crossing.to == action.stage) needs.push_back({crossing, false, action.micro_batch});
-      if ((action.kind == ActionKind::backward || action.kind == ActionKind::backward_input) && crossing.from == action.stage)
-        needs.push_back({crossing, true, action.micro_batch});
+  at::Tensor receive(Coming& one, int rank) {
+    std::deque<std::shared_ptr<Coming>>& queue = expected[rank];
+    while (!one.asked) {
+      CAIRN_CHECK(!queue.empty(), "{} of micro-batch {} was never sent", one.message.crossing.value, one.message.micro_batch);
+      const std::shared_ptr<Coming> next = std::move(queue.front());
+      queue.pop_front();
+      ask(*next, rank);
     }
-    return needs;
+    one.work.wait();
+    return std::move(one.tensor);
   }
+};
 
-  void finish() {
-    for (auto& [tensor, work] : going) work.wait();
-    going.clear();
-    CAIRN_CHECK(coming.empty() && here.empty(), "{} messages were not used", coming.size() + here.size());
-  }
+// What a stage has under way for a micro-batch.
+struct Pipeline::UnderWay {
+  Pass pass;
+  std::unique_ptr<StageRun> run;
 };
 
 Pipeline::Pipeline(const model::Model& model, const Plan& plan, comm::Group& along, MakeSchedule make_schedule)
@@ -161,20 +146,133 @@ const Pipeline::Prepared& Pipeline::prepared(int micro_batches, bool gradients) 
   found = std::make_unique<Prepared>();
   found->schedule = gradients ? make_schedule_(micro_batches) : forwards_only(plan_, along_.size(), micro_batches);
   if (gradients) check(found->schedule);
-  for (int rank = 0; rank < along_.size(); ++rank) found->from.push_back(messages(found->schedule, crossings_, rank, along_.rank()));
+  const BorderRegisters registers = registers_for(found->schedule, crossings_, plan_.registers);
+  found->actors = rank_actors(found->schedule, crossings_, registers, along_.rank());
   return *found;
 }
+
+// What one run does at each turn of its actors.
+struct Pipeline::Run {
+  Pipeline& owner;
+  const Prepared& plan;
+  std::span<const Pass> passes;
+  bool gradients;
+  Traffic traffic;
+  std::vector<model::Losses> losses = {};
+  double begun = 0;
+  int64_t live = 0;
+
+  double now() const { return base::seconds(owner.along_.world().wall().now()); }
+  int last_stage() const { return plan.schedule.stages() - 1; }
+  int rank_of(int stage) const { return plan.schedule.rank_of_stage[static_cast<size_t>(stage)]; }
+  int sender(const Message& m) const { return rank_of(m.gradient ? m.crossing.to : m.crossing.from); }
+  int receiver(const Message& m) const { return rank_of(m.gradient ? m.crossing.from : m.crossing.to); }
+  static Message at_turn(Message m, const base::Desk& desk) {
+    m.micro_batch = static_cast<int>(desk.tag());
+    return m;
+  }
+  const Pass& pass(const base::Desk& desk) const { return passes[static_cast<size_t>(desk.tag())]; }
+  bool empty(const base::Desk& desk) const { return pass(desk).batch.samples() == 0; }  // on all ranks of the pipeline
+
+  // What the actor is given, by input.
+  std::vector<at::Tensor> given(const PipelineActors::Part& part, base::Desk& desk) {
+    std::optional<base::Trace::Span> traced;
+    if (passes.front().trace) traced.emplace(passes.front().trace->span("wait for a neighbour", "pipeline"));
+    std::vector<at::Tensor> tensors;
+    for (size_t i = 0; i < part.reads.size(); ++i) {
+      const int from = sender(part.reads[i]);
+      const std::any held = std::exchange(desk.input(i), {});
+      tensors.push_back(from == owner.along_.rank() ? std::any_cast<at::Tensor>(held)
+                                                    : traffic.receive(*std::any_cast<const std::shared_ptr<Traffic::Coming>&>(held), from));
+    }
+    return tensors;
+  }
+
+  void forward(const PipelineActors::Part& part, base::Desk& desk) {
+    if (empty(desk)) return;
+    std::vector<at::Tensor> values = given(part, desk);
+    const double from = now();
+    auto under_way = std::make_shared<UnderWay>(UnderWay{.pass = pass(desk), .run = nullptr});
+    for (const Message& message : part.writes) under_way->pass.outputs.push_back(message.crossing.value);
+    under_way->run = std::make_unique<StageRun>(under_way->pass, blocks_of_stage(owner.plan_, part.stage, owner.model_.blocks().size()),
+                                                /*releases=*/false);
+    StageRun& run = *under_way->run;
+    for (size_t i = 0; i < values.size(); ++i) run.put(part.reads[i].crossing.value, std::move(values[i]));
+    run.forward();
+    for (size_t i = 0; i < part.writes.size(); ++i) desk.output(i) = run.output(part.writes[i].crossing.value);
+    if (part.stage == last_stage()) losses[static_cast<size_t>(desk.tag())] = run.judge();
+    run.forget_outputs();
+    if (gradients) {
+      desk.output(part.writes.size()) = std::move(under_way);
+      owner.live_most_ = std::max(owner.live_most_, ++live);
+    }
+    measured(ActionKind::forward, part, desk, from);
+  }
+
+  void backward(const PipelineActors::Part& part, base::Desk& desk) {
+    if (empty(desk)) return;
+    std::vector<at::Tensor> values = given(part, desk);
+    const double from = now();
+    std::any& kept = desk.input(part.reads.size());
+    StageRun& run = *std::any_cast<const std::shared_ptr<UnderWay>&>(kept)->run;
+    for (size_t i = 0; i < values.size(); ++i) run.put_gradient(part.reads[i].crossing.value, std::move(values[i]));
+    const bool apart = part.apart.contains(desk.tag());
+    apart ? run.backward_input() : run.backward();
+    for (size_t i = 0; i < part.writes.size(); ++i) desk.output(i) = run.input_gradient(part.writes[i].crossing.value);
+    if (!apart) over(kept);
+    measured(apart ? ActionKind::backward_input : ActionKind::backward, part, desk, from);
+  }
+
+  void weight(const PipelineActors::Part& part, base::Desk& desk) {
+    std::any& kept = desk.input(0);
+    if (!kept.has_value()) return;  // both gradients came at once
+    const double from = now();
+    std::any_cast<const std::shared_ptr<UnderWay>&>(kept)->run->backward_weight();
+    over(kept);
+    measured(ActionKind::backward_weight, part, desk, from);
+  }
+
+  void over(std::any& kept) {
+    kept.reset();
+    --live;
+  }
+
+  void measured(ActionKind kind, const PipelineActors::Part& part, const base::Desk& desk, double from) {
+    if (gradients) owner.measured_.push_back({{kind, part.stage, static_cast<int>(desk.tag())}, from - begun, now() - begun});
+  }
+
+  std::optional<base::Flight> act(const PipelineActors::Part& part, base::Desk& desk) {
+    const Message message = at_turn({.crossing = part.crossing, .gradient = part.gradient}, desk);
+    switch (part.role) {
+      case PipelineActors::Role::forward:
+        forward(part, desk);
+        break;
+      case PipelineActors::Role::backward:
+        backward(part, desk);
+        break;
+      case PipelineActors::Role::weight:
+        weight(part, desk);
+        break;
+      case PipelineActors::Role::send:
+        if (!empty(desk)) return traffic.send(message, std::any_cast<at::Tensor>(std::exchange(desk.input(0), {})), receiver(message));
+        break;
+      case PipelineActors::Role::receive:
+        if (!empty(desk)) desk.output(0) = traffic.expect(message, sender(message));
+        break;
+      case PipelineActors::Role::move:
+        CAIRN_CHECK(false, "{} moves on one rank", part.crossing.value);
+    }
+    return std::nullopt;
+  }
+};
 
 std::vector<model::Losses> Pipeline::run(std::span<const Pass> passes) {
   const bool gradients = passes.front().into != nullptr;
   const Prepared& plan = prepared(static_cast<int>(passes.size()), gradients);
-  const std::vector<Action>& actions = plan.schedule.actions[static_cast<size_t>(along_.rank())];
-  const int last_stage = plan.schedule.stages() - 1;
-  Traffic traffic{.owner = *this, .plan = plan, .passes = passes};
 
   // The weights of this rank's stages stay together for the whole step: micro-batches come and go between them.
   std::vector<mesh::ParamId> named;
-  for (int stage = 0; stage <= last_stage; ++stage) {
+  for (int stage = 0; stage < plan.schedule.stages(); ++stage) {
     if (plan.schedule.rank_of_stage[static_cast<size_t>(stage)] != along_.rank()) continue;
     const BlockRange range = blocks_of_stage(plan_, stage, model_.blocks().size());
     for (size_t i = range.first; i < range.last; ++i) {
@@ -184,57 +282,22 @@ std::vector<model::Losses> Pipeline::run(std::span<const Pass> passes) {
   }
   passes.front().at.fetch(named);
 
-  std::map<std::pair<int, int>, std::pair<std::unique_ptr<Pass>, std::unique_ptr<StageRun>>> runs;  // by stage and micro-batch
-  std::vector<model::Losses> losses;
-  for (const Pass& pass : passes) losses.push_back(no_losses(pass));
-  const base::Clock& wall = along_.world().wall();
-  const double begun = base::seconds(wall.now());
+  Run run{.owner = *this, .plan = plan, .passes = passes, .gradients = gradients, .traffic = {.owner = *this, .passes = passes}};
+  for (const Pass& pass : passes) run.losses.push_back(no_losses(pass));
   if (gradients) measured_.clear(), live_most_ = 0;
+  run.begun = run.now();
 
-  for (size_t a = 0; a < actions.size(); ++a) {
-    const Action& action = actions[a];
-    const Pass& pass = passes[static_cast<size_t>(action.micro_batch)];
-    if (pass.batch.samples() == 0) continue;  // on all ranks of the pipeline
-    std::vector<std::pair<Message, at::Tensor>> given;
-    {
-      std::optional<base::Trace::Span> traced;
-      if (pass.trace) traced.emplace(pass.trace->span("wait for a neighbour", "pipeline"));
-      for (const Message& need : traffic.needs_of(action)) given.emplace_back(need, traffic.receive(need));
-    }
-    for (size_t next = a + 1; next < actions.size() && next <= a + kActionsAhead; ++next)
-      for (const Message& need : traffic.needs_of(actions[next])) traffic.ask_up_to(need, false);
-
-    const double action_begun = base::seconds(wall.now());
-    auto& [own, run] = runs[{action.stage, action.micro_batch}];
-    if (action.kind == ActionKind::forward) {
-      own = std::make_unique<Pass>(pass);
-      for (const Crossing& crossing : crossings_)
-        if (crossing.from == action.stage) own->outputs.push_back(crossing.value);
-      run = std::make_unique<StageRun>(*own, blocks_of_stage(plan_, action.stage, model_.blocks().size()), /*releases=*/false);
-      for (auto& [message, tensor] : given) run->put(message.crossing.value, std::move(tensor));
-      run->forward();
-      for (const Crossing& crossing : crossings_)
-        if (crossing.from == action.stage) traffic.send({crossing, false, action.micro_batch}, run->output(crossing.value));
-      if (action.stage == last_stage) losses[static_cast<size_t>(action.micro_batch)] = run->judge();
-      run->forget_outputs();
-      if (!gradients) runs.erase({action.stage, action.micro_batch});
-    } else {
-      for (auto& [message, tensor] : given) run->put_gradient(message.crossing.value, std::move(tensor));
-      if (action.kind == ActionKind::backward) run->backward();
-      if (action.kind == ActionKind::backward_input) run->backward_input();
-      if (action.kind == ActionKind::backward_weight) run->backward_weight();
-      if (action.kind != ActionKind::backward_weight)
-        for (const Crossing& crossing : crossings_)
-          if (crossing.to == action.stage) traffic.send({crossing, true, action.micro_batch}, run->input_gradient(crossing.value));
-      if (action.kind != ActionKind::backward_input) runs.erase({action.stage, action.micro_batch});
-    }
-    live_most_ = std::max(live_most_, static_cast<int64_t>(runs.size()));
-    along_.progress();
-    if (gradients) measured_.push_back({action, action_begun - begun, base::seconds(wall.now()) - begun});
-  }
-  traffic.finish();
+  // One thread does it all: links first, which only ask and hand over, then what is to be computed.
+  std::vector<int> queues;
+  for (int queue = 0; queue < static_cast<int>(plan.actors.graph.queues.size()); ++queue)
+    if (queue != plan.actors.compute) queues.push_back(queue);
+  queues.push_back(plan.actors.compute);
+  std::vector<base::Body> bodies;
+  for (const PipelineActors::Part& part : plan.actors.parts)
+    bodies.push_back([&run, &part](base::Desk& desk) { return run.act(part, desk); });
+  base::ActorRuntime(plan.actors.graph, std::move(bodies), queues).run_here(queues, [&] { along_.progress(); });
   passes.front().at.release(named);
-  return losses;
+  return std::move(run.losses);
 }
 
 }  // namespace cairn::parallel

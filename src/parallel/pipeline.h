@@ -1,5 +1,4 @@
 #pragma once
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -19,9 +18,9 @@ class Group;
 
 namespace cairn::parallel {
 
-// Executes the passes of a step over the stages of a pipeline, as a schedule says: every rank along pp does its actions in order, waits for
-// what an action needs, and sends on what it made without waiting. Messages between two ranks come in the order of the sender's actions,
-// which the receiver knows; so many are asked for ahead as the next actions need.
+// Executes the passes of a step over the stages of a pipeline, as a schedule says: a rank's stages and its messages are actors
+// (pipeline_actors.h) that act when what they need is there and a register is free for what they make. So nothing waits but for its
+// inputs or for a neighbour that is behind, and no more is under way than the registers hold.
 class Pipeline {
  public:
   // The schedule for so many micro-batches.
@@ -39,8 +38,10 @@ class Pipeline {
   int64_t live_most() const { return live_most_; }  // stage runs that were under way at once on this rank, in the last run
 
  private:
-  struct Traffic;
   struct Prepared;  // what a schedule means for this rank
+  struct Traffic;
+  struct UnderWay;
+  struct Run;
   const Prepared& prepared(int micro_batches, bool gradients);
 
   const model::Model& model_;

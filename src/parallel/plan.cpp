@@ -19,6 +19,7 @@ std::string to_json(const Plan& plan) {
   if (plan.mesh.extent("cp") > 1) json["context"] = {{"form", plan.context.form}, {"balanced", plan.context.balanced}};
   if (!plan.stage_blocks.empty())
     json["pipeline"] = {{"schedule", plan.schedule}, {"stage_blocks", plan.stage_blocks}, {"rank_of_stage", plan.rank_of_stage}};
+  if (plan.registers > 0) json["pipeline"]["registers"] = plan.registers;
   return base::pretty(json) + "\n";
 }
 

@@ -27,12 +27,16 @@ struct Plan {
   std::vector<int64_t> stage_blocks = {};             // how many blocks each stage of the pipeline runs; empty: one stage has them all
   std::vector<int> rank_of_stage = {};                // which rank along pp runs each stage
   std::string schedule = {};                          // of the pipeline
+  int registers = 0;                                  // for each value where it arrives at a stage; 0: as the schedule needs
   ContextRule context = {};                           // along cp
   int zero = 0;                                       // what ranks along shard and cp share out: 1 optimizer state, 2 gradients too, 3 all
   std::string precision = "fp32";
 
   bool operator==(const Plan&) const = default;
 };
+
+// The axes along which ranks share a step's samples out.
+inline const std::vector<std::string> kSampleAxes{"island", "dp", "shard", "ep"};
 
 // How a parameter lies.
 mesh::Placement placement_of(const Plan& plan, const std::string& parameter);

@@ -19,6 +19,9 @@ RanksActions gpipe_actions(const PipelineSize& size);
 RanksActions one_forward_one_backward_actions(const PipelineSize& size);
 RanksActions zero_bubble_h1_actions(const PipelineSize& size);
 
+// The order that registers alone make (flow_schedule.cpp).
+RanksActions flow_actions(const PipelineSize& size);
+
 // Several stages per rank, in loops: rank r runs the stages r, p+r, 2p+r, ... (interleaved_schedule.cpp).
 RanksActions interleaved_actions(const PipelineSize& size);
 

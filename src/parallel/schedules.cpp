@@ -21,13 +21,14 @@ struct ScheduleKind {
 
 constexpr int kStagesPerRankMax = 1024;
 
-constexpr std::array<ScheduleKind, 6> kSchedules = {{
+constexpr std::array<ScheduleKind, 7> kSchedules = {{
     {"gpipe", Route::loops, 1, 1, 1, gpipe_actions},
     {"1f1b", Route::loops, 1, 1, 1, one_forward_one_backward_actions},
     {"interleaved", Route::loops, 2, 2, kStagesPerRankMax, interleaved_actions},
     {"zb_h1", Route::loops, 1, 1, 1, zero_bubble_h1_actions},
     {"zbv", Route::there_and_back, 2, 2, 2, zero_bubble_v_actions},
     {"dualpipev", Route::there_and_back, 2, 2, 2, dual_pipe_v_actions},
+    {"flow", Route::loops, 1, 1, kStagesPerRankMax, flow_actions},
 }};
 
 const ScheduleKind& find_schedule(const std::string& name) {
@@ -41,8 +42,10 @@ int checked_stages_per_rank(const ScheduleKind& kind, int wanted) {
   if (wanted >= kind.stages_min && wanted <= kind.stages_max) return wanted;
   const std::string takes = kind.stages_min == kind.stages_max ? fmt::format("it has {}", kind.stages_min)
                                                                : fmt::format("it takes {} to {}", kind.stages_min, kind.stages_max);
-  base::fail_input("schedule {} with {} stages per rank: {} (1: gpipe, 1f1b, zb_h1; 2: interleaved, zbv, dualpipev; more: interleaved)",
-                   kind.name, wanted, takes);
+  base::fail_input(
+      "schedule {} with {} stages per rank: {} (1: gpipe, 1f1b, zb_h1, flow; 2: interleaved, zbv, dualpipev, flow; more: interleaved, "
+      "flow)",
+      kind.name, wanted, takes);
 }
 
 PipelineSize checked_size(const ScheduleKind& kind, const ScheduleRequest& request) {

@@ -42,7 +42,9 @@ std::vector<std::string> keeping_axes(const Plan& plan) {
 }
 
 std::vector<std::string> replicating_axes(const Plan& plan) {
-  return plan.zero > 0 ? std::vector<std::string>{"dp"} : std::vector<std::string>{"dp", "shard", "cp"};
+  std::vector<std::string> axes{"island", "dp", "ep"};
+  if (plan.zero == 0) axes.insert(axes.end(), {"shard", "cp"});
+  return axes;
 }
 
 UnitRules unit_rules(const Plan& plan, bool whole_parameters, int64_t elements_least) {

@@ -208,7 +208,9 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
   if (plan.zero == 3 && settings.data.kind == "preference")
     base::fail_input("memory.zero = 3: the reference model of a preference is kept whole on every rank: use memory.zero = 2");
   plan.sync["dp"] = settings.sync.kind;
-  const int64_t data_ranks = plan.mesh.extent("dp") * plan.mesh.extent("shard");
+  if (plan.mesh.extent("island") > 1) plan.sync["island"] = settings.sync.kind;
+  int64_t data_ranks = 1;
+  for (const std::string& axis : parallel::kSampleAxes) data_ranks *= plan.mesh.extent(axis);
   const int64_t share_largest = (settings.train.global_batch + data_ranks - 1) / data_ranks;
   plan.micro_batch = settings.train.micro_batch == 0 ? share_largest : std::min(settings.train.micro_batch, share_largest);
   plan.precision = settings.train.precision;
@@ -252,7 +254,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
                      job->settings.train.on_bad_step);
   job->engine.everyone = &world.everyone();
   const mesh::Mesh& mesh = job->plan.mesh;
-  const std::vector<int> sharing = mesh.peers_along(world.rank(), {"dp", "shard"});  // the samples
+  const std::vector<int> sharing = mesh.peers_along(world.rank(), parallel::kSampleAxes);
   job->data_rank = static_cast<int>(std::find(sharing.begin(), sharing.end(), world.rank()) - sharing.begin());
   job->data_ranks = static_cast<int>(sharing.size());
   job->data_share = static_cast<double>(job->data_ranks) / world.size();
@@ -275,7 +277,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   Engine& engine = job->engine;
   engine.model = std::move(task.model);
   engine.objective = std::move(task.objective);
-  for (const char* axis : {"dp", "cp", "tp"})
+  for (const char* axis : {"island", "dp", "cp", "tp", "ep"})
     if (mesh.extent(axis) > 1) engine.axes.put(axis, world.group(mesh.peers(world.rank(), axis)));
   engine.loss_share = 1.0 / mesh.extent("tp");  // ranks along tp find the same loss
   engine.micro_batches = job->plan.micro_batches;

@@ -48,7 +48,7 @@ TEST(LayoutCommand, AMeshThatIsNoneIsRefused) {
     EXPECT_NE(outcome.output.find(words), std::string::npos) << outcome.output;
   };
   refused({"--mesh", "qq=2"}, "mesh axis \"qq\" is unknown");
-  refused({"--mesh", "ep=2"}, "along ep yet");
+  refused({"--mesh", "island=(dp=2|dp=1)"}, "every part of a run has the same mesh");
   refused({"--mesh", "dp=2", "--nproc", "3"}, "mesh.dp = 2 needs 2 ranks and there are 3");
   refused({"--mesh", "pp=2", "--set", "pipeline.csv=nowhere.csv"}, "nowhere.csv");
 }

@@ -142,7 +142,8 @@ TEST(Schedules, RefuseWithWhatWouldWork) {
       "schedule dualpipev: 7 micro-batches over 4 ranks: needs at least 8, two for each rank, to fill both directions; zbv has the same "
       "stages and takes any number");
   EXPECT_EQ(why_refused({.name = "1f1b", .ranks = 4, .stages_per_rank = 2, .micro_batches = 8}),
-            "schedule 1f1b with 2 stages per rank: it has 1 (1: gpipe, 1f1b, zb_h1; 2: interleaved, zbv, dualpipev; more: interleaved)");
+            "schedule 1f1b with 2 stages per rank: it has 1 (1: gpipe, 1f1b, zb_h1, flow; 2: interleaved, zbv, dualpipev, flow; more: "
+            "interleaved, flow)");
   EXPECT_NE(why_refused({.name = "interleaved", .ranks = 2, .stages_per_rank = 1, .micro_batches = 2}).find("it takes 2 to 1024"),
             std::string::npos);
   EXPECT_NE(why_refused({.name = "zbv", .ranks = 2, .stages_per_rank = -1, .micro_batches = 2}).find("-1 stages per rank: it has 2"),

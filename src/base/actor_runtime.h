@@ -1,0 +1,83 @@
+#pragma once
+#include <any>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "base/actor_graph.h"
+#include "base/tokens.h"
+
+namespace cairn::base {
+
+// A turn that goes on after its body returned: a message on its way. Its inputs stay taken until it has landed.
+struct Flight {
+  std::function<bool()> landed;
+  std::function<void()> wait;
+};
+
+// What a body sees of its turn. Buffers keep what was last in them, so that memory is used again.
+class Desk {
+ public:
+  Desk(const Turn& turn, std::vector<std::vector<std::any>>& buffers) : turn_(turn), buffers_(buffers) {}
+  int64_t tag() const { return turn_.tag; }
+  std::any& input(size_t i) { return at(turn_.inputs[i]); }
+  std::any& output(size_t i) { return at(turn_.outputs[i]); }
+
+ private:
+  std::any& at(const Turn::Slot& slot) { return buffers_[static_cast<size_t>(slot.index)][static_cast<size_t>(slot.buffer)]; }
+  const Turn& turn_;
+  std::vector<std::vector<std::any>>& buffers_;
+};
+
+// What an actor does in a turn.
+using Body = std::function<std::optional<Flight>(Desk& desk)>;
+
+// Runs a graph of actors. A queue runs on a thread of its own, or where its owner calls run_here. What a body throws ends everything and
+// is thrown again to those who call; nothing is left waiting.
+class ActorRuntime {
+ public:
+  // Bodies by actor. Starts a thread for each queue that is not in `here`.
+  ActorRuntime(ActorGraph graph, std::vector<Body> bodies, std::vector<int> here);
+  ~ActorRuntime();  // ends the threads after the turns that they are in
+  ActorRuntime(const ActorRuntime&) = delete;
+  ActorRuntime& operator=(const ActorRuntime&) = delete;
+
+  // Runs these queues on the calling thread, the first listed first, until they are over. `between` is called after every turn.
+  void run_here(std::span<const int> queues, const std::function<void()>& between = {});
+  // One turn of this queue on the calling thread; false: it is over.
+  bool turn_here(int queue);
+
+  std::vector<int> held_most() const;  // buffers of each register that were in use at once, so far
+
+ private:
+  struct Aloft {
+    Turn turn;
+    Flight flight;
+  };
+  bool act(int queue, std::vector<Aloft>& aloft);
+  void land(std::vector<Aloft>& aloft, size_t i);
+  int64_t changes() const;
+  bool wait_for_something(std::span<const int> queues, std::vector<Aloft>& aloft, int64_t seen);
+  void fail(std::exception_ptr why);
+  void work(int queue);
+
+  ActorGraph graph_;
+  std::vector<Body> bodies_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  Tokens tokens_;
+  std::vector<int> held_most_;
+  std::vector<std::vector<std::any>> buffers_;  // by register
+  std::exception_ptr failure_;
+  int64_t changes_ = 0;  // counts finished turns: whoever looks again sees whether anything is new
+  bool stop_ = false;
+  bool alone_ = true;  // no queue has a thread of its own
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace cairn::base

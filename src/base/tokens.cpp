@@ -1,0 +1,136 @@
+#include "base/tokens.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace cairn::base {
+
+Tokens::Tokens(const ActorGraph& graph) : graph_(graph) {
+  check(graph);
+  reads_.resize(graph.actors.size());
+  writes_.resize(graph.actors.size());
+  of_queue_.resize(graph.queues.size());
+  for (size_t i = 0; i < graph.actors.size(); ++i) of_queue_[static_cast<size_t>(graph.actors[i].queue)].push_back(static_cast<int>(i));
+  for (size_t i = 0; i < graph.registers.size(); ++i) {
+    const RegisterSpec& one = graph.registers[i];
+    writes_[static_cast<size_t>(one.writer)].push_back(static_cast<int>(i));
+    for (const int reader : one.readers) reads_[static_cast<size_t>(reader)].push_back(static_cast<int>(i));
+    waiting_.emplace_back(one.readers.size());
+    references_.emplace_back(static_cast<size_t>(one.count), 0);
+    std::vector<int>& free = free_.emplace_back();
+    for (int buffer = one.count - 1; buffer >= 0; --buffer) free.push_back(buffer);  // taken from the back: 0 first
+  }
+  held_.assign(graph.registers.size(), 0);
+  begun_.assign(graph.actors.size(), 0);
+  done_.assign(graph.actors.size(), 0);
+  position_.assign(graph.queues.size(), 0);
+}
+
+size_t Tokens::place(int index, int actor) const {
+  const std::vector<int>& readers = graph_.registers[static_cast<size_t>(index)].readers;
+  return static_cast<size_t>(std::find(readers.begin(), readers.end(), actor) - readers.begin());
+}
+
+// Of an actor that nobody orders: the oldest that its first input has, or its own count.
+std::optional<int64_t> Tokens::tag_of_next(int actor) const {
+  const auto at = static_cast<size_t>(actor);
+  if (graph_.actors[at].turns >= 0 && begun_[at] >= graph_.actors[at].turns) return std::nullopt;
+  if (reads_[at].empty()) return begun_[at];
+  const std::deque<Full>& first = waiting(reads_[at].front(), actor);
+  return first.empty() ? begun_[at] : first.front().tag;
+}
+
+std::vector<Tokens::Lack> Tokens::lacks_of(int actor, int64_t tag) const {
+  std::vector<Lack> lacks;
+  for (const int index : reads_[static_cast<size_t>(actor)]) {
+    const std::deque<Full>& full = waiting(index, actor);
+    if (std::none_of(full.begin(), full.end(), [&](const Full& one) { return one.tag == tag; }))
+      lacks.push_back({actor, tag, index, false});
+  }
+  for (const int index : writes_[static_cast<size_t>(actor)])
+    if (free_[static_cast<size_t>(index)].empty()) lacks.push_back({actor, tag, index, true});
+  return lacks;
+}
+
+std::vector<Tokens::Lack> Tokens::lacks(int queue) const {
+  const QueueSpec& spec = graph_.queues[static_cast<size_t>(queue)];
+  const size_t position = position_[static_cast<size_t>(queue)];
+  if (spec.ordered)
+    return position < spec.order.size() ? lacks_of(spec.order[position].actor, spec.order[position].tag) : std::vector<Lack>{};
+  std::vector<Lack> all;
+  for (const int actor : of_queue_[static_cast<size_t>(queue)])
+    if (const auto tag = tag_of_next(actor); tag && !ended(actor))
+      for (const Lack& lack : lacks_of(actor, *tag)) all.push_back(lack);
+  return all;
+}
+
+std::optional<Turn> Tokens::begin(int queue) {
+  const QueueSpec& spec = graph_.queues[static_cast<size_t>(queue)];
+  size_t& position = position_[static_cast<size_t>(queue)];
+  std::optional<ActorTurn> chosen;
+  if (spec.ordered) {
+    if (position < spec.order.size() && lacks_of(spec.order[position].actor, spec.order[position].tag).empty())
+      chosen = spec.order[position++];
+  } else {
+    for (const int actor : of_queue_[static_cast<size_t>(queue)]) {
+      const auto tag = tag_of_next(actor);
+      if (!tag || ended(actor) || !lacks_of(actor, *tag).empty()) continue;
+      chosen = ActorTurn{actor, *tag};
+      break;
+    }
+  }
+  if (!chosen) return std::nullopt;
+  Turn turn{.actor = chosen->actor, .tag = chosen->tag};
+  const auto at = static_cast<size_t>(turn.actor);
+  for (const int index : reads_[at]) {
+    std::deque<Full>& full = waiting_[static_cast<size_t>(index)][place(index, turn.actor)];
+    const auto found = std::find_if(full.begin(), full.end(), [&](const Full& one) { return one.tag == turn.tag; });
+    turn.inputs.push_back({index, found->buffer});
+    full.erase(found);
+  }
+  for (const int index : writes_[at]) {
+    std::vector<int>& free = free_[static_cast<size_t>(index)];
+    turn.outputs.push_back({index, free.back()});
+    free.pop_back();
+    ++held_[static_cast<size_t>(index)];
+  }
+  ++begun_[at];
+  return turn;
+}
+
+void Tokens::finish(const Turn& turn) {
+  const auto release = [&](const Turn::Slot& slot) {
+    free_[static_cast<size_t>(slot.index)].push_back(slot.buffer);
+    --held_[static_cast<size_t>(slot.index)];
+  };
+  for (const Turn::Slot& slot : turn.outputs) {
+    auto& readers = waiting_[static_cast<size_t>(slot.index)];
+    for (auto& full : readers) full.push_back({turn.tag, slot.buffer});
+    references_[static_cast<size_t>(slot.index)][static_cast<size_t>(slot.buffer)] = static_cast<int>(readers.size());
+    if (readers.empty()) release(slot);
+  }
+  for (const Turn::Slot& slot : turn.inputs)
+    if (--references_[static_cast<size_t>(slot.index)][static_cast<size_t>(slot.buffer)] == 0) release(slot);
+  ++done_[static_cast<size_t>(turn.actor)];
+}
+
+bool Tokens::ended(int actor) const {
+  const auto at = static_cast<size_t>(actor);
+  if (const int64_t turns = graph_.actors[at].turns; turns >= 0) return begun_[at] >= turns;
+  const QueueSpec& spec = graph_.queues[static_cast<size_t>(graph_.actors[at].queue)];
+  if (spec.ordered) return position_[static_cast<size_t>(graph_.actors[at].queue)] >= spec.order.size();
+  return std::any_of(reads_[at].begin(), reads_[at].end(), [&](int index) {
+    const int writer = graph_.registers[static_cast<size_t>(index)].writer;
+    return waiting(index, actor).empty() && ended(writer) && done_[static_cast<size_t>(writer)] == begun_[static_cast<size_t>(writer)];
+  });
+}
+
+bool Tokens::over(int queue) const {
+  const QueueSpec& spec = graph_.queues[static_cast<size_t>(queue)];
+  if (spec.ordered) return position_[static_cast<size_t>(queue)] >= spec.order.size();
+  const std::vector<int>& actors = of_queue_[static_cast<size_t>(queue)];
+  return std::all_of(actors.begin(), actors.end(), [&](int actor) { return ended(actor); });
+}
+
+}  // namespace cairn::base

@@ -72,15 +72,19 @@ base::Schema<PipelineOptions> pipeline_schema() {
 
 base::Schema<RecomputeOptions> recompute_schema() {
   using O = RecomputeOptions;
-  return {"recompute",
-          "Activations that are computed again for the gradients rather than kept.",
-          {{"mode", &O::mode,
-            "none; full: every block keeps its input alone; selective: the blocks that modules and every name do; stage: each pipeline "
-            "stage keeps its input alone; budget: as many blocks as it takes to stay within budget_mib.",
-            base::one_of({"none", "full", "selective", "stage", "budget"})},
-           {"modules", &O::modules, "Names of blocks for selective, with * for anything: [\"*.mlp\"]; empty: all."},
-           {"every", &O::every, "Of those, each how manyeth.", base::at_least(1)},
-           {"budget_mib", &O::budget_mib, "Activations that one micro-batch may keep on a rank.", base::at_least(0)}}};
+  return {
+      "recompute",
+      "Activations that are computed again for the gradients rather than kept.",
+      {{"mode", &O::mode,
+        "none; full: every block keeps its input alone; selective: the blocks that modules and every name do; stage: each pipeline "
+        "stage keeps its input alone; budget: as many blocks as it takes to stay within budget_mib.",
+        base::one_of({"none", "full", "selective", "stage", "budget"})},
+       {"modules", &O::modules, "Names of blocks for selective, with * for anything: [\"*.mlp\"]; empty: all."},
+       {"every", &O::every, "Of those, each how manyeth.", base::at_least(1)},
+       {"budget_mib", &O::budget_mib, "Activations that one micro-batch may keep on a rank.", base::at_least(0)},
+       {"except_last", &O::except_last,
+        "The last micro-batch of a step keeps everything: where its gradients are computed at once (gpipe, or no pipeline), nothing else "
+        "is kept then."}}};
 }
 
 base::Schema<TensorOptions> tensor_schema() {

@@ -43,6 +43,7 @@ struct RecomputeOptions {
   std::vector<std::string> modules;
   int64_t every = 1;
   double budget_mib = 0;
+  bool except_last = false;
 };
 base::Schema<RecomputeOptions> recompute_schema();
 

@@ -99,7 +99,7 @@ Store::Store(Parts parts) : share_(share_of(parts.model, parts.plan, parts.world
     flow.uses.push_back(uses[i]);
     flow.copies.push_back(group_of_several(world, share_.parameters[i].copies));
   }
-  flow.units = make_units(parts.model, flow.layout, rules);
+  flow.units = chosen_units(weights.layout, weights.units, chosen);
 
   const std::vector<KeptPart> kept_weights = kept_by(weights.layout, weights.units, keepers ? keepers->rank() : 0);
   const std::vector<KeptPart> kept_gradients = kept_by(flow.layout, flow.units, keepers ? keepers->rank() : 0);

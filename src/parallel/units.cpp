@@ -69,6 +69,29 @@ std::vector<Unit> make_units(const model::Model& model, const mesh::FlatLayout& 
   return units;
 }
 
+std::vector<Unit> chosen_units(const mesh::FlatLayout& layout, const std::vector<Unit>& units, const std::vector<bool>& chosen) {
+  std::vector<Unit> some;
+  int64_t piece = 0, offset = 0;  // in the layout of the chosen
+  for (const Unit& unit : units) {
+    Unit one{.first = piece, .last = piece, .offset = offset, .counts = std::vector<int64_t>(unit.counts.size(), 0)};
+    for (int64_t i = unit.first; i < unit.last; ++i) {
+      if (!chosen[static_cast<size_t>(i)]) continue;
+      const auto& of = layout.pieces[static_cast<size_t>(i)];
+      const int64_t at = of.offset - unit.offset;
+      ++one.last;
+      one.elements += of.elements;
+      for (size_t rank = 0; rank < one.counts.size(); ++rank) {
+        const mesh::Interval mine = unit.part_of(static_cast<int>(rank));
+        one.counts[rank] += std::max<int64_t>(0, std::min(at + of.elements, mine.end) - std::max(at, mine.begin));
+      }
+    }
+    piece = one.last;
+    offset += one.elements;
+    if (one.last > one.first) some.push_back(std::move(one));
+  }
+  return some;
+}
+
 std::vector<KeptPart> kept_by(const mesh::FlatLayout& layout, const std::vector<Unit>& units, int rank) {
   std::vector<KeptPart> kept;
   for (size_t u = 0; u < units.size(); ++u) {

@@ -58,15 +58,10 @@ void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
   Engine& engine = job.engine;
   parallel::place(job.plan, *engine.model, s.layout.pipeline, job.data.length);
   const auto unit = unit_of(s.optim);
-  const bool matrices = unit != optim::Optimizer::Unit::elements, some = std::find(trained.begin(), trained.end(), false) != trained.end();
+  const bool matrices = unit != optim::Optimizer::Unit::elements;
   if (matrices && job.plan.mesh.extent("tp") > 1)
     base::fail_input("optim.kind = {}: works on whole matrices, which mesh.tp = {} splits: use adamw or sgd, or mesh.tp = 1", s.optim.kind,
                      job.plan.mesh.extent("tp"));
-  if (some && job.plan.zero > 0)
-    base::fail_input(
-        "memory.zero = {}: only some parameters are trained (adapters, model.train), and their state is small: leave "
-        "memory.zero and mesh.shard out",
-        job.plan.zero);
   const auto options = at::TensorOptions().dtype(at::kFloat).device(job.device), low = options.dtype(at::kBFloat16);
   const auto least = static_cast<int64_t>(s.sync.bucket_mib * (1 << 20)) / 4;
   engine.store = std::make_unique<parallel::Store>(parallel::Store::Parts{.world = world,
@@ -90,6 +85,7 @@ void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
   if (again.mode == "budget" && again.budget_mib == 0)
     base::fail_input("recompute.mode = budget needs recompute.budget_mib: what one micro-batch may keep");
   engine.recompute_stage = again.mode == "stage";
+  engine.recompute_last = !again.except_last;
   if (again.mode != "none" && again.mode != "stage")
     engine.recompute = parallel::recomputed_blocks(
         {again.mode, again.modules, again.every, static_cast<int64_t>(again.budget_mib * (1 << 20))}, *engine.model,

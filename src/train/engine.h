@@ -41,6 +41,7 @@ struct Engine {
   bool draws_by_token = false;       // as Pass has it
   std::vector<bool> recompute = {};  // by block
   bool recompute_stage = false;
+  bool recompute_last = true;  // the last micro-batch of a step too
   std::unique_ptr<parallel::Pipeline> pipeline;  // where there is one
   std::function<void()> before_update;  // called when gradients are final and nothing is updated yet, alike on all ranks; may be empty
   base::Random random;                  // for what is drawn during a pass

@@ -106,6 +106,12 @@ INSTANTIATE_TEST_SUITE_P(
                     LayoutCase{"recompute_full", 1, {"recompute.mode=full"}},
                     LayoutCase{"recompute_some", 2, {"mesh.tp=2", "recompute.mode=selective", "recompute.modules=[\"*.mlp\"]"}},
                     LayoutCase{"recompute_stage", 2, {"mesh.pp=2", "recompute.mode=stage"}},
+                    LayoutCase{"recompute_except_last",
+                               2,
+                               {"mesh.pp=2", "pipeline.schedule=gpipe", "recompute.mode=stage", "recompute.except_last=true"}},
+                    LayoutCase{"recompute_except_last_zero3",
+                               3,
+                               {"memory.zero=3", "train.micro_batch=1", "recompute.mode=full", "recompute.except_last=true"}},
                     LayoutCase{"recompute_budget", 1, {"recompute.mode=budget", "recompute.budget_mib=0.3"}},
                     LayoutCase{"pp2_dp2_tp2", 8, {"mesh.pp=2", "mesh.tp=2", "memory.zero=1"}},
                     LayoutCase{"pp2_cp2_tp2", 8, {"mesh.pp=2", "mesh.cp=2", "mesh.tp=2", "memory.zero=3"}},
@@ -124,6 +130,22 @@ TEST(LayoutsWithDropout, DrawTheSameMasks) {
     EXPECT_EQ(found.step, 0) << c.name << ": " << found.what << " by " << found.largest << " of " << found.scale;
   }
   EXPECT_GT(first_difference(one, alone("llama"), 1e-5).step, 0);
+}
+
+TEST(LayoutsOfSomeParameters, ShareOutTheRestToo) {
+  const std::string some = R"(model.train=["*q_proj*", "*norm*", "*layers.1.mlp*"])";
+  const Recording one = recorded({"one", 1, {some}});
+  for (LayoutCase c :
+       std::vector<LayoutCase>{{"zero1", 3, {"memory.zero=1"}},
+                               {"zero2", 3, {"memory.zero=2"}},
+                               {"zero3", 4, {"memory.zero=3"}},
+                               {"each_micro_batch", 3, {"memory.zero=3", "train.micro_batch=1", "memory.accumulate_unsharded=false"}},
+                               {"tp_zero3", 4, {"mesh.tp=2", "memory.zero=3"}},
+                               {"pp_zero2", 4, {"mesh.pp=2", "memory.zero=2"}}}) {
+    c.sets.push_back(some);
+    const Difference found = first_difference(recorded(c), one, 1e-5);
+    EXPECT_EQ(found.step, 0) << c.name << ": " << found.what << " by " << found.largest << " of " << found.scale;
+  }
 }
 
 TEST(LayoutsInBf16, StayAsCloseAsBf16Is) {

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
+#include "model/trainable.h"
 #include "train/build.h"
 #include "train/gather_texts.h"
 #include "train/take_step.h"
@@ -94,6 +95,8 @@ mesh::NamedTensors whole_gradients(const Job& job) {
   std::vector<StateTensor> state = parameter_state(job);
   for (StateTensor& one : state) one.mine = at::Tensor();
   for (const parallel::KeptPiece& piece : job.engine.store->kept()) state[piece.parameter].mine = piece.gradient;
+  const std::vector<bool> trained = model::trainable(*job.engine.model, job.settings.model.train);
+  std::erase_if(state, [&](const StateTensor& one) { return !trained[one.parameter]; });
   return copied(gather_whole(job, state));
 }
 

@@ -10,6 +10,7 @@ void prove_zero(const ProofOptions&, Findings&, base::Log&);
 void prove_megatron(const ProofOptions&, Findings&, base::Log&);
 void prove_torchtitan(const ProofOptions&, Findings&, base::Log&);
 void prove_gpipe(const ProofOptions&, Findings&, base::Log&);
+void prove_redco(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
@@ -22,7 +23,8 @@ const std::vector<Proof>& proofs() {
        prove_torchtitan},
       {"gpipe", "Waves of micro-batches through stages, recomputed inside: the same bits, the bubble of theory, little memory.",
        prove_gpipe},
-      {"oneflow", "Actors with registers: flow control, overlap and pipelining from one rule.", prove_oneflow_runtime}};
+      {"oneflow", "Actors with registers: flow control, overlap and pipelining from one rule.", prove_oneflow_runtime},
+      {"redco", "Tensor parallelism for any model from two rules, any training from three functions.", prove_redco}};
   return list;
 }
 

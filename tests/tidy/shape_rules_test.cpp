@@ -48,7 +48,8 @@ TEST(Machines, AreNotNamed) {
   EXPECT_THAT(names_no_machine({"deps/x.txt", std::string("--index") + "-url https://example.org"}), ElementsAre(HasSubstr("registry")));
   EXPECT_THAT(names_no_machine({"deps/x.txt", std::string("https://") + "py" + "pi.artifac" + "tory.example.org/simple"}),
               ElementsAre(HasSubstr("registry")));
-  EXPECT_THAT(names_no_machine({"src/x.cpp", "#include \"comm/work.h\" // tree" + home + " https://py" + "pi.org $HOME" + place}), IsEmpty());
+  EXPECT_THAT(names_no_machine({"src/x.cpp", "#include \"comm/work.h\" // tree" + home + " https://py" + "pi.org $HOME" + place}),
+              IsEmpty());
 }
 
 TEST(Rooms, HaveAReadme) {

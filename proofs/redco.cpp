@@ -1,0 +1,13 @@
+// Redco: placements from two rules (items 1 to 4), training from three functions (5 to 7). Each has a file of its own.
+#include "study/claims.h"
+
+namespace cairn::study {
+
+void prove_redco_tasks(const ProofOptions&, Findings&, base::Log&);
+
+void prove_redco(const ProofOptions& options, Findings& findings, base::Log& log) {
+  prove_redco_tasks(options, findings, log);
+  findings.skip("8. one H200, n=1: throughput lost to the framework against a hand-written loop, at most 3 %", "no GPU here");
+}
+
+}  // namespace cairn::study

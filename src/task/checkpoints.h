@@ -1,0 +1,47 @@
+// Which epochs of a trainer are kept on disk, and where: FOLDER/epochs, FOLDER/last, FOLDER/argmin-LOSS, each with snapshots of its own.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mesh/named_tensor.h"
+#include "task/task.h"
+
+namespace cairn::comm {
+class World;
+}
+namespace cairn::snapshot {
+class Opened;
+}
+
+namespace cairn::task {
+
+struct SaveOptions;
+
+// Where a trainer stands: what a checkpoint's training/state.json says. Random numbers are functions of the seed and these.
+struct Progress {
+  int64_t step = 0, epoch = 0, updates = 0;
+  uint64_t seed = 0;
+  Metrics best = {};  // of what argmin and argmax follow, so far
+  bool operator==(const Progress&) const = default;
+};
+std::string to_json(const Progress& progress);
+Progress parse_progress(const std::string& json, const std::string& path);  // corrupt_file for anything else
+
+// The folders, below `folder`, into which the state after this epoch goes; notes new best values in `best`. Refuses a metric that the epoch
+// does not have.
+std::vector<std::string> folders_due(const SaveOptions& save, int64_t epoch, const Metrics& metrics, Metrics& best);
+
+// The newest state under `folder`, of those that training goes on from (last and epochs); nothing where there is none. All ranks must find
+// the same one.
+std::optional<snapshot::Opened> newest(comm::World& world, const std::filesystem::path& folder);
+
+// Writes a state into FOLDER/NAME: parameters and the optimizer's tensors as safetensors, `about` as recipe.toml. One rank does.
+void write_checkpoint(const std::filesystem::path& folder, const std::string& name, const std::string& about,
+                      const mesh::NamedTensors& model, const mesh::NamedTensors& optimizer, const Progress& progress);
+
+}  // namespace cairn::task

@@ -1,0 +1,39 @@
+#include "task/deployer.h"
+
+#include <algorithm>
+
+#include <ATen/Context.h>
+
+#include "base/check.h"
+#include "comm/world.h"
+
+namespace cairn::task {
+namespace {
+
+at::Device device_called(const std::string& name) {
+  if (name == "cpu") return at::Device(at::kCPU);
+  if (name != "cuda") base::fail_input("device \"{}\": must be cpu or cuda", name);
+  if (!at::hasCUDA()) base::fail_input("device \"cuda\": no usable GPU was found, or this build has no CUDA (CAIRN_PRESET=cuda)");
+  return at::Device(at::kCUDA, 0);
+}
+
+}  // namespace
+
+Deployer::Deployer(comm::World& world, DeployerOptions options)
+    : world_(world), options_(std::move(options)), device_(device_called(options_.device)) {}
+
+comm::Group& Deployer::replicas() const { return world_.everyone(); }
+int Deployer::dp() const { return world_.size(); }
+int Deployer::replica() const { return world_.rank(); }
+
+void Deployer::take_name(const std::string& name) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  };
+  if (name.empty() || !std::all_of(name.begin(), name.end(), allowed))
+    base::fail_input("a trainer is called \"{}\": a name has letters, digits, '_' and '-', for its folder is called so", name);
+  if (!names_.insert(name).second)
+    base::fail_input("two trainers of one deployer are called \"{}\": give each a name of its own (TrainerOptions::name)", name);
+}
+
+}  // namespace cairn::task

@@ -1,0 +1,218 @@
+#include "task/replica.h"
+
+#include <fmt/ranges.h>
+
+#include "base/check.h"
+#include "comm/world.h"
+#include "kernels/aten.h"
+#include "snapshot/snapshot.h"
+#include "task/calls.h"
+#include "task/trainer.h"
+#include "train/whole_state.h"
+
+namespace cairn::task {
+namespace {
+
+// Parameters without blocks: what is computed with them is the task's business.
+class Bare final : public model::Model {
+ public:
+  explicit Bare(const Params& of) {
+    for (const mesh::NamedTensor& one : of.all()) {
+      if (!one.tensor.defined() || !one.tensor.is_floating_point())
+        base::fail_input("parameter \"{}\" is {}: parameters are tensors of floating-point numbers", one.name,
+                         one.tensor.defined() ? c10::toString(one.tensor.scalar_type()) : "no tensor");
+      add(model::Parameter{.name = one.name, .shape = one.tensor.sizes().vec()});
+    }
+  }
+  model::Buffers make_buffers(const at::TensorOptions&) const override { return {}; }
+};
+
+// A task's passes find their losses themselves.
+class Unused final : public model::Objective {
+ public:
+  Separates separates() const override { return Separates::samples; }
+  model::Losses evaluate(model::Values&, const mesh::Batch&, model::Values*, double, const mesh::Axes&) const override {
+    CAIRN_CHECK(false, "a task has no objective");
+  }
+};
+
+optim::OptimOptions optim_of(const TrainerOptions& o) {
+  optim::OptimOptions options;
+  options.kind = o.optimizer;
+  options.learning_rate = o.learning_rate;
+  options.beta2 = o.beta2;
+  options.momentum = o.momentum;
+  options.nesterov = false;
+  options.weight_decay = o.weight_decay;
+  options.clip = o.clip;
+  return options;
+}
+
+mesh::ParamId id_of(size_t parameter) { return {static_cast<int32_t>(parameter), 1}; }
+
+}  // namespace
+
+Replica::Replica(Deployer& deployer, Functions functions, const Params& start, const TrainerOptions& options)
+    : deployer_(deployer),
+      functions_(std::move(functions)),
+      micro_batch_(options.per_device_batch),
+      random_(deployer.random("task").for_name(options.name)) {
+  if (start.size() == 0) base::fail_input("trainer \"{}\": no parameters to train", options.name);
+  if (functions_.train_step.finish && options.zero > 0)
+    base::fail_input("trainer \"{}\": train_step.finish needs whole sums, and zero = {} shares them out: use zero = 0", options.name,
+                     options.zero);
+  job_.settings.optim = optim_of(options);
+  job_.plan.mesh.axes = {{options.zero > 0 ? "shard" : "dp", deployer.dp()}};
+  job_.plan.zero = options.zero;
+  job_.plan.micro_batch = options.per_device_batch;
+  job_.device = deployer.device();
+  comm::World& world = deployer.world();
+  job_.trace = std::make_unique<base::Trace>(world.wall(), world.rank(), 0);
+  train::Engine& engine = job_.engine;
+  engine.model = std::make_unique<Bare>(start);
+  engine.objective = std::make_unique<Unused>();
+  const auto format = at::TensorOptions().dtype(at::kFloat).device(job_.device);
+  engine.store = std::make_unique<parallel::Store>(parallel::Store::Parts{.world = world,
+                                                                          .model = *engine.model,
+                                                                          .plan = job_.plan,
+                                                                          .trained = std::vector<bool>(start.size(), true),
+                                                                          .kept = format,
+                                                                          .read = format});
+  job_.assembly =
+      std::make_unique<parallel::Assembly>(parallel::Assembly::Parts{.world = world, .model = *engine.model, .plan = job_.plan});
+  for (const parallel::KeptPiece& piece : engine.store->kept()) {
+    engine.kept_views.push_back({piece.name, piece.value});
+    engine.gradient_views.push_back({piece.name, piece.gradient});
+  }
+  engine.pieces = static_cast<int64_t>(engine.store->kept().size());
+  engine.sync = sync::make_sync({}, {world.group(job_.plan.mesh.peers_along(world.rank(), parallel::replicating_axes(job_.plan))),
+                                     world.alone(), engine.kept_views, engine.gradient_views});
+  engine.micro_batch = options.per_device_batch;
+  engine.clip_norm = options.clip;
+  engine.everyone = &deployer.replicas();
+  engine.trace = job_.trace.get();
+  engine.before_update = [this] { settle(); };
+  job_.step = train::make_step(train::in_turn([this](const parallel::Pass& one) { return pass(one); }));
+  reset(start);
+}
+
+void Replica::fresh_optimizer() {
+  std::vector<optim::Piece> pieces;
+  for (const parallel::KeptPiece& piece : job_.engine.store->kept())
+    pieces.push_back(train::make_piece(job_.engine.model->parameters()[piece.parameter], piece.value, piece.gradient));
+  job_.engine.optimizer = optim::make_optimizer(job_.settings.optim, std::move(pieces));
+  if (job_.plan.zero > 0 && job_.engine.optimizer->unit() != optim::Optimizer::Unit::elements)
+    base::fail_input("optimizer {} works on whole matrices, which zero = {} cuts: use adamw or sgd, or zero = 0", job_.settings.optim.kind,
+                     job_.plan.zero);
+}
+
+void Replica::reset(const Params& to) {
+  const std::vector<model::Parameter>& parameters = job_.engine.model->parameters();
+  if (to.size() != parameters.size()) base::fail_input("{} parameters for a trainer that has {}", to.size(), parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& value = to[parameters[i].name];
+    if (value.sizes() != at::IntArrayRef(parameters[i].shape))
+      base::fail_input("parameter \"{}\" is [{}], the trainer's is [{}]", parameters[i].name, fmt::join(value.sizes(), ", "),
+                       fmt::join(parameters[i].shape, ", "));
+    job_.engine.store->load(i, value.detach().to(job_.device, at::kFloat).contiguous());
+  }
+  job_.engine.store->updated();
+  fresh_optimizer();
+}
+
+Params Replica::leaves(bool differentiable) const {
+  mesh::NamedTensors all;
+  for (size_t i = 0; i < job_.engine.model->parameters().size(); ++i)
+    all.push_back(
+        {job_.engine.model->parameters()[i].name, job_.engine.store->weights().get(id_of(i)).detach().requires_grad_(differentiable)});
+  return all;
+}
+
+Params Replica::params() const { return detached(leaves(false)); }
+
+model::Losses Replica::pass(const parallel::Pass& micro_batch) {
+  const at::Tensor& ids = micro_batch.batch.ids;
+  const Batch batch = collated(*examples_, {ids.const_data_ptr<int64_t>(), static_cast<size_t>(ids.size(0))}, job_.device);
+  // By the place in the global batch: any number of ranks draws the same numbers.
+  const int64_t place = micro_batch.batch.field("place").const_data_ptr<int64_t>()[0];
+  const base::Random random = step_random_.for_index(static_cast<uint64_t>(place / micro_batch_));
+  Params sums;
+  Weighed loss;
+  if (functions_.train_step) {
+    TrainStep::Part part = part_of(functions_, random, leaves(false), batch);
+    sums = std::move(part.sums);
+    loss = weighed(part.loss, batch.samples());
+  } else {
+    const Params params = leaves(true);
+    loss = loss_of(functions_, random, params, batch, /*training=*/true);
+    sums = gradients_of(loss, params);
+  }
+  for (size_t i = sums.size(); i-- > 0;)  // the last first, as units leave
+    micro_batch.into->add(id_of(i), sums[job_.engine.model->parameters()[i].name].detach().contiguous());
+  micro_batch.into->end_pass();
+  const at::Tensor sum = loss.sum.detach().to(at::kDouble);
+  totals_ += at::stack({sum, loss.weight});
+  return {.sum = sum, .count = loss.weight};
+}
+
+void Replica::settle() {
+  deployer_.replicas().all_reduce(totals_, comm::Reduce::sum, {comm::Purpose::loss, "loss"}).wait();
+  const mesh::NamedTensors& gradients = job_.engine.gradient_views;
+  if (functions_.train_step.finish) {
+    const Params finished = finished_of(functions_, step_random_.for_purpose("finish"), detached(gradients));
+    for (const mesh::NamedTensor& one : gradients) one.tensor.copy_(finished[one.name]);
+  }
+  const at::Tensor weight = totals_[1].to(at::kFloat);
+  for (const mesh::NamedTensor& one : gradients) one.tensor.div_(weight);
+}
+
+StepResult Replica::step(const Examples& examples, std::span<const int64_t> places, const StepPlace& at) {
+  examples_ = &examples;
+  step_random_ = random_.for_index(static_cast<uint64_t>(at.step));
+  totals_ = at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(job_.device));
+  const auto count = static_cast<int64_t>(places.size());
+  mesh::Batch batch;
+  batch.ids = at::tensor(at::IntArrayRef(places.data(), places.size()), at::kLong);
+  batch.fields["place"] = {at::arange(at.first, at.first + count, at::kLong)};
+  // Each pass adds the gradient of its sum; settle divides by the weight of all, which is not known before.
+  const train::StepOutput output = job_.step->run(job_.engine, {.step = at.step,
+                                                                .batch = batch,
+                                                                .tokens = 0,
+                                                                .counted = 1,
+                                                                .learning_rate = at.learning_rate,
+                                                                .update = at.update,
+                                                                .samples_most = count});
+  examples_ = nullptr;
+  const at::Tensor totals = totals_.cpu();
+  return {.loss = totals[0].item<double>() / totals[1].item<double>(), .gradient_norm = output.gradient_norm.item<double>()};
+}
+
+double Replica::mean_loss(const Examples& examples) const {
+  const Params params = leaves(false);
+  const base::Random random = deployer_.random("task.evaluate");
+  at::Tensor totals = at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(job_.device));
+  const int64_t batches = (examples.count + micro_batch_ - 1) / micro_batch_;
+  for (int64_t index = deployer_.replica(); index < batches; index += deployer_.dp()) {
+    std::vector<int64_t> places;
+    for (int64_t i = index * micro_batch_; i < std::min((index + 1) * micro_batch_, examples.count); ++i) places.push_back(i);
+    const Weighed loss = loss_of(functions_, random.for_index(static_cast<uint64_t>(index)), params,
+                                 collated(examples, places, job_.device), /*training=*/false);
+    totals += at::stack({loss.sum.detach().to(at::kDouble), loss.weight});
+  }
+  deployer_.replicas().all_reduce(totals, comm::Reduce::sum, {comm::Purpose::loss, "evaluation"}).wait_host();
+  totals = totals.cpu();
+  return totals[0].item<double>() / totals[1].item<double>();
+}
+
+std::pair<mesh::NamedTensors, mesh::NamedTensors> Replica::whole_state() {
+  mesh::NamedTensors model = train::gather_whole(job_, train::parameter_state(job_));
+  return {std::move(model), train::gather_whole(job_, train::optimizer_state(job_))};
+}
+
+void Replica::load(const snapshot::Opened& from) {
+  train::load(job_, from, "model", train::parameter_state(job_));
+  if (const auto state = train::optimizer_state(job_); !state.empty()) train::load(job_, from, "optimizer", state);
+  job_.engine.store->updated();
+}
+
+}  // namespace cairn::task

@@ -1,0 +1,71 @@
+// One rank's copy of what is trained, and one step of it: the engine of train/ with a task's functions for its passes.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "base/random.h"
+#include "mesh/named_tensor.h"
+#include "task/deployer.h"
+#include "task/task.h"
+#include "train/build.h"
+
+namespace cairn::snapshot {
+class Opened;
+}
+
+namespace cairn::task {
+
+struct TrainerOptions;
+
+// Which step it is. Alike on all ranks but for `first`.
+struct StepPlace {
+  int64_t step = 1, update = 1;  // from 1; updates since the optimizer was fresh
+  int64_t first = 0;             // of this rank's examples, counted in the global batch
+  double learning_rate = 0;
+};
+
+// Over all ranks.
+struct StepResult {
+  double loss = 0;
+  double gradient_norm = 0;
+};
+
+class Replica {
+ public:
+  Replica(Deployer& deployer, Functions functions, const Params& start, const TrainerOptions& options);
+  Replica(const Replica&) = delete;
+  Replica& operator=(const Replica&) = delete;
+
+  const Functions& functions() const { return functions_; }
+
+  // This rank's examples of the global batch, in micro-batches; then one update of everything. Collective.
+  StepResult step(const Examples& examples, std::span<const int64_t> places, const StepPlace& at);
+  // Over all examples, shared out over the ranks; nothing is learned. Collective.
+  double mean_loss(const Examples& examples) const;
+
+  Params params() const;         // copies
+  void reset(const Params& to);  // and a fresh optimizer
+
+  // Whole parameters and optimizer state on rank 0. Collective.
+  std::pair<mesh::NamedTensors, mesh::NamedTensors> whole_state();
+  void load(const snapshot::Opened& from);
+
+ private:
+  model::Losses pass(const parallel::Pass& micro_batch);
+  void settle();  // gradients are summed over all ranks: what is left to do before the update
+  void fresh_optimizer();
+  Params leaves(bool differentiable) const;  // as a pass reads them
+
+  Deployer& deployer_;
+  const Functions functions_;
+  const int64_t micro_batch_;
+  const base::Random random_;
+  train::Job job_;  // as a recipe makes one, as far as a step and a snapshot need it
+  // Of the step under way.
+  const Examples* examples_ = nullptr;
+  base::Random step_random_;
+  at::Tensor totals_;  // double [2]: sum and weight of the losses
+};
+
+}  // namespace cairn::task

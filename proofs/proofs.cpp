@@ -12,6 +12,8 @@ void prove_torchtitan(const ProofOptions&, Findings&, base::Log&);
 void prove_gpipe(const ProofOptions&, Findings&, base::Log&);
 void prove_redco(const ProofOptions&, Findings&, base::Log&);
 
+void prove_ladder_residual(const ProofOptions&, Findings&, base::Log&);
+
 const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
       {"same-answer", "The same losses on any number of ranks, and after any interruption.", prove_same_answer},
@@ -23,6 +25,9 @@ const std::vector<Proof>& proofs() {
        prove_torchtitan},
       {"gpipe", "Waves of micro-batches through stages, recomputed inside: the same bits, the bubble of theory, little memory.",
        prove_gpipe},
+      {"ladder-residual",
+       "A wiring one block late: sums over ranks along tp hide behind the next block, at the quality of the standard one.",
+       prove_ladder_residual},
       {"oneflow", "Actors with registers: flow control, overlap and pipelining from one rule.", prove_oneflow_runtime},
       {"redco", "Tensor parallelism for any model from two rules, any training from three functions.", prove_redco}};
   return list;

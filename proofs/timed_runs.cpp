@@ -35,7 +35,7 @@ class OnDemand final : public model::Weights {
   explicit OnDemand(const model::Weights& inner) : inner_(inner) {}
   at::Tensor get(mesh::ParamId id) const override { return inner_.get(id); }
   const mesh::Placement& placement(mesh::ParamId id) const override { return inner_.placement(id); }
-  void release(std::span<const mesh::ParamId> ids) const override { inner_.release(ids); }
+  void release(std::span<const mesh::ParamId> ids, std::span<const mesh::ParamId> next) const override { inner_.release(ids, next); }
 
  private:
   const model::Weights& inner_;

@@ -42,20 +42,11 @@ struct Places {
 class AttentionBlock final : public Block {
  public:
   AttentionBlock(const DecoderShape& shape, Border border, AttentionParts parts)
-      : shape_(shape), reads_(std::move(border.reads)), writes_(std::move(border.writes)), parts_(std::move(parts)) {
+      : shape_(shape), parts_(std::move(parts)), branch_(std::move(border), parts_.norm, shape.embed, shape.dropout) {
     const double embed = static_cast<double>(shape.embed), q = static_cast<double>(shape.heads * shape.head_dim),
                  kv = static_cast<double>(shape.kv_heads * shape.head_dim);
-    card_ = {.name = std::move(border.name),
-             .reads = {reads_},
-             .writes = {writes_},
-             .may_read = {"documents", "positions"},
-             .operations = {{.name = "norm",
-                             .kind = Operation::Kind::norm,
-                             .parameters = parts_.norm.parameters(),
-                             .axes = {"embed"},
-                             .flops_per_token = 4 * embed,
-                             .saved_elements_per_token = 2 * embed},
-                            {.name = "qkv",
+    card_ = {.may_read = {"documents", "positions"},
+             .operations = {{.name = "qkv",
                              .kind = Operation::Kind::product,
                              .parameters = parts_.qkv.parameters(),
                              .axes = {"heads"},
@@ -71,29 +62,31 @@ class AttentionBlock final : public Block {
                              .parameters = parts_.out.parameters(),
                              .axes = {"embed"},
                              .flops_per_token = 2 * q * embed}}};
+    branch_.describe(card_);
     if (parts_.rotary) card_.buffers = {"rope.cos", "rope.sin"};
     if (parts_.q_norm)
-      card_.operations.insert(card_.operations.begin() + 2, {.name = "qk_norm",
-                                                             .kind = Operation::Kind::norm,
-                                                             .parameters = {parts_.q_norm->weight, parts_.k_norm->weight},
-                                                             .axes = {"heads"},
-                                                             .flops_per_token = 4 * (q + kv),
-                                                             .saved_elements_per_token = q + kv});
+      card_.operations.insert(card_.operations.begin() + (parts_.norm ? 2 : 1),
+                              {.name = "qk_norm",
+                               .kind = Operation::Kind::norm,
+                               .parameters = {parts_.q_norm->weight, parts_.k_norm->weight},
+                               .axes = {"heads"},
+                               .flops_per_token = 4 * (q + kv),
+                               .saved_elements_per_token = q + kv});
   }
 
   const Card& card() const override { return card_; }
 
   void forward(Values& values, Saved* keep, const Call& call) const override {
-    const at::Tensor x = values.get(reads_);  // the stream
-    const auto [batch, length] = extent(x, call);
     const Places places = Places::in(values);
-    const Norm::Result normed = parts_.norm.forward(x, call);
     const Counts counts = counts_here(call);
-    const at::Tensor qkv = at::empty({batch, length, counts.all() * shape_.head_dim}, x.options());
-    const auto project = [&](const at::Tensor& all, int64_t begin, int64_t count) {
-      parts_.qkv.forward(rows(qkv).narrow(0, begin, count), all.narrow(0, begin, count), call);
-    };
-    const at::Tensor in = gather_tokens(rows(normed.y), {batch, length}, call, card_.name, project);
+    at::Tensor projected;
+    const Branch::In in = branch_.enter(values, keep, call, [&](const at::Tensor& all, int64_t begin, int64_t count) {
+      if (!projected.defined()) projected = at::empty({all.size(0), counts.all() * shape_.head_dim}, all.options());
+      parts_.qkv.forward(projected.narrow(0, begin, count), all.narrow(0, begin, count), call);
+    });
+    advance(call);
+    const auto [batch, length] = in.extent;
+    const at::Tensor qkv = projected.view({batch, length, -1});
     Heads heads = split(qkv, counts);
     if (parts_.q_norm) norm_heads(heads, keep, call);
     rotate(heads.q, places, call);
@@ -101,29 +94,23 @@ class AttentionBlock final : public Block {
     if (keep && parts_.q_norm) keep->put("q", heads.q), keep->put("k", heads.k);
     const Remembered seen = call.cache ? remember(heads, places, call) : Remembered{heads.k, heads.v, places.documents};
 
-    const at::Tensor mixed = at::empty({batch, length, counts.q, shape_.head_dim}, x.options());
-    const at::Tensor lse = at::empty({batch, counts.q, length}, kernels::is_low(x) ? x.options().dtype(at::kFloat) : x.options());
+    const at::Tensor mixed = at::empty({batch, length, counts.q, shape_.head_dim}, qkv.options());
+    const at::Tensor lse = at::empty({batch, counts.q, length}, kernels::is_low(qkv) ? qkv.options().dtype(at::kFloat) : qkv.options());
     if (call.slice.context) {
       context_attention(mixed, lse, heads.q, heads.k, heads.v, options(call, call.slice.context->length, {}, {}), places.pointer(),
                         *call.axes.find("cp"), *call.slice.context, form(call));
     } else {
       kernels::attention(mixed, lse, heads.q, seen.k, seen.v, options(call, length, places.documents, seen.documents));
     }
-    const at::Tensor terms = at::empty({batch * length, shape_.embed}, x.options());
+    advance(call);
+    const at::Tensor terms = at::empty({batch * length, shape_.embed}, qkv.options());
     const at::Tensor mixed_rows = mixed.view({batch * length, -1});
     const auto out = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
       parts_.out.product(sums.narrow(0, begin, count), mixed_rows.narrow(0, begin, count), call);
     };
-    const at::Tensor y = reduce_tokens(terms, call, card_.name, out).view(x.sizes());
-    parts_.out.add_bias(rows(y), call);
-    drop(rows(y), shape_.dropout, call, card_.name);
-    y.add_(x);
-    values.put(writes_, y);
+    branch_.leave(values, in, terms, out, parts_.out, call);
     if (!keep) return;
     CAIRN_CHECK(!call.cache, "{}: a cache serves decoding, not gradients", card_.name);
-    keep->put("x", x);
-    keep->put("in", in);
-    keep->put("statistics", normed.statistics);
     keep->put("qkv", qkv);
     keep->put("mixed", mixed);
     keep->put("lse", lse);
@@ -131,9 +118,7 @@ class AttentionBlock final : public Block {
   }
 
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
-    const at::Tensor dy = gradients.take(writes_), dbranch = shape_.dropout > 0 ? dy.clone() : dy;
-    drop(rows(dbranch), shape_.dropout, call, card_.name);
-    const at::Tensor qkv = saved.take("qkv"), mixed = saved.get("mixed"), lse = saved.take("lse"), x = saved.get("x");
+    const at::Tensor qkv = saved.take("qkv"), mixed = saved.get("mixed"), lse = saved.take("lse");
     const Places places = Places::in(saved);
     const Counts counts = counts_here(call);
     Heads heads = split(qkv, counts);
@@ -142,7 +127,8 @@ class AttentionBlock final : public Block {
     const auto into_heads = [&](const at::Tensor& all, int64_t begin, int64_t count) {
       parts_.out.input_gradient(dmixed_rows.narrow(0, begin, count), all.narrow(0, begin, count), call);
     };
-    const at::Tensor dout = gather_tokens(rows(dbranch), extent(dy, call), call, card_.name, into_heads);
+    const Branch::Back from = branch_.enter_back(gradients, saved, call, into_heads);
+    advance(call);
     const at::Tensor dqkv = at::empty_like(qkv);
     const Heads into = split(dqkv, counts);
     const Heads d = parts_.q_norm ? Heads{at::empty_like(heads.q), at::empty_like(heads.k), into.v} : into;
@@ -157,35 +143,32 @@ class AttentionBlock final : public Block {
     rotate(d.q, places, call, /*inverse=*/true);
     rotate(d.k, places, call, /*inverse=*/true);
     if (parts_.q_norm) norm_heads_input(into, d, saved, call);
-    const at::Tensor din = at::empty_like(dout), dx = at::empty_like(dy);
+    advance(call);
+    const at::Tensor din = at::empty_like(from.dout);
     const auto back = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
       parts_.qkv.input_gradient(sums.narrow(0, begin, count), rows(dqkv).narrow(0, begin, count), call);
     };
-    const at::Tensor dnormed = reduce_tokens(din, call, card_.name, back).view(dy.sizes());
-    parts_.norm.input_gradient(dx, dnormed, x, saved.get("statistics"), call, &dy);
-    gradients.add(reads_, dx);
-    saved.put("dy", dbranch);
-    saved.put("dout", dout);
+    branch_.leave_back(gradients, saved, from, din, back, call);
+    saved.put("dout", from.dout);
     saved.put("dqkv", dqkv);
-    saved.put("dnormed", dnormed);
   }
 
   void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {
     const at::Tensor dout = saved.take("dout");
     parts_.out.product_gradient(into, saved.take("mixed").view({dout.size(0), -1}), dout, call);
-    parts_.out.bias_gradient(into, rows(saved.take("dy")));
+    advance(call);
     if (parts_.q_norm) {
       parts_.k_norm->weight_gradient(into, saved.take("dk"), saved.take("raw_k"), saved.take("k_statistics"), call);
       parts_.q_norm->weight_gradient(into, saved.take("dq"), saved.take("raw_q"), saved.take("q_statistics"), call);
     }
     parts_.qkv.weight_gradient(into, saved.take("in"), rows(saved.take("dqkv")), call);
-    parts_.norm.weight_gradient(into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
+    branch_.weight_gradients(saved, into, parts_.out, call);
   }
 
   void plain(Values& values, const Call& call) const override {
-    const at::Tensor x = values.get(reads_);
+    const at::Tensor x = branch_.plain_in(values, call);
     const Places places = Places::in(values);
-    Heads heads = split(parts_.qkv.plain(parts_.norm.plain(x, call), call), {shape_.heads, shape_.kv_heads});
+    Heads heads = split(parts_.qkv.plain(x, call), {shape_.heads, shape_.kv_heads});
     if (parts_.q_norm) heads.q = parts_.q_norm->plain(heads.q, call), heads.k = parts_.k_norm->plain(heads.k, call);
     if (parts_.rotary) {
       const kernels::RopeTable table = angles(places, call, x.size(1));
@@ -193,7 +176,7 @@ class AttentionBlock final : public Block {
       heads.k = plain_rope(heads.k, table.cos, table.sin);
     }
     const at::Tensor mixed = plain_attention(heads.q, heads.k, heads.v, shape_.window, places.documents);
-    values.put(writes_, x + parts_.out.plain(mixed.flatten(2), call));
+    branch_.plain_out(values, parts_.out.plain(mixed.flatten(2), call));
   }
 
  private:
@@ -286,8 +269,8 @@ class AttentionBlock final : public Block {
   }
 
   DecoderShape shape_;
-  std::string reads_, writes_;
   AttentionParts parts_;
+  Branch branch_;
   Card card_;
 };
 

@@ -32,7 +32,8 @@ at::Tensor batch_norm(const at::Tensor& x, const at::Tensor& gain, const at::Ten
     const at::Tensor seen = x.detach().to(at::kDouble);
     const at::Tensor count = at::full({1}, static_cast<double>(x.numel() / x.size(1)), seen.options());
     at::Tensor& pending = call.buffers.at(name + std::string(kPending));
-    pending = pending + at::cat(at::TensorList{seen.sum(others), seen.square().sum(others), count});  // not in place: others may have the old value
+    pending = pending +
+              at::cat(at::TensorList{seen.sum(others), seen.square().sum(others), count});  // not in place: others may have the old value
   } else {
     mean = call.buffers.at(name + ".running_mean");
     variance = call.buffers.at(name + ".running_var");

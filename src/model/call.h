@@ -26,8 +26,8 @@ class Weights {
   virtual const mesh::Placement& placement(mesh::ParamId /*id*/) const { return replicated_; }
   // These parameters will be asked for next: whoever has to bring them may begin.
   virtual void fetch(std::span<const mesh::ParamId> /*ids*/) const {}
-  // They will not be asked for until they are fetched again.
-  virtual void release(std::span<const mesh::ParamId> /*ids*/) const {}
+  // They will not be asked for until they are fetched again; `next` will be, so what lies with those may stay.
+  virtual void release(std::span<const mesh::ParamId> /*ids*/, std::span<const mesh::ParamId> /*next*/ = {}) const {}
 
  private:
   mesh::Placement replicated_;
@@ -67,7 +67,8 @@ struct Call {
   Slice slice = {};
   Cache* cache = nullptr;
   const at::Tensor* token_keys = nullptr;  // int64 [batch, length] here: which sample and position each is; null: nothing is drawn by them
-  bool overlap = false;  // products of layers that ranks along tp share out run while their inputs or sums are on their way
+  bool late_sums = true;  // sums over ranks along tp may still be on their way when a block returns, where its readers come later
+  bool overlap = false;   // products of layers that ranks along tp share out run while their inputs or sums are on their way
 };
 
 }  // namespace cairn::model

@@ -22,7 +22,7 @@ struct Operation {
 
 // What a block is, without its code: the values it reads and writes and its operations in order.
 struct Card {
-  std::string name;  // "layers.3.attention"
+  std::string name = {};  // "layers.3.attention"
   std::vector<std::string> reads = {};
   std::vector<std::string> writes = {};
   std::vector<std::string> may_read = {};  // fields of a batch that it takes notice of where they are there

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "model/families.h"
 #include "model/rope_config.h"
+#include "model/wiring.h"
 
 namespace cairn::model {
 namespace {
@@ -194,12 +195,30 @@ void write_llama_like(base::OrderedJson& config, const DecoderShape& shape) {
   if (shape.family == "qwen2" || shape.family == "qwen3") config["use_sliding_window"] = false;
 }
 
+std::vector<int64_t> ladder_layers(const Config& config, int64_t layers) {
+  const base::Json* list = config.find("ladder_layers");
+  if (!list || !list->is_array() || list->size() > static_cast<size_t>(layers))
+    base::fail_corrupt(config.file(), "ladder_layers must be a list of layers");
+  std::vector<int64_t> numbers;
+  for (const base::Json& one : *list) {
+    if (!one.is_number_integer() || one.get<int64_t>() < 0 || one.get<int64_t>() >= layers ||
+        (!numbers.empty() && one.get<int64_t>() <= numbers.back()))
+      base::fail_corrupt(config.file(), fmt::format("ladder_layers has {}: layers from 0 to {}, in order", base::shown(one), layers - 1));
+    numbers.push_back(one.get<int64_t>());
+  }
+  return numbers;
+}
+
 }  // namespace
 
 std::string format_config(const DecoderShape& shape, const std::string& dtype) {
   base::OrderedJson config;
-  config["architectures"].push_back(family(shape.family).architecture);
-  config["model_type"] = shape.family;
+  // Another wiring is another function of the same parameters: no program may take it for the standard one.
+  const bool standard = shape.residual == "standard";
+  const std::string architecture = family(shape.family).architecture;
+  config["architectures"].push_back(standard ? architecture : fmt::format("{}With{}", architecture, shape.residual));
+  config["model_type"] = standard ? shape.family : fmt::format("{}_{}", shape.family, shape.residual);
+  if (shape.residual == "ladder") config["ladder_layers"] = shape.ladder_layers;
   config["vocab_size"] = shape.vocab;
   shape.family == "gpt2" ? write_gpt2(config, shape) : write_llama_like(config, shape);
   config["tie_word_embeddings"] = shape.tied;
@@ -224,16 +243,20 @@ DecoderShape parse_config(const std::string& text, const std::string& file) {
   const Config config(parsed.value, file);
   const base::Json* type = config.find("model_type");
   const std::vector<std::string> known = family_names();
-  if (!type || !type->is_string() || std::find(known.begin(), known.end(), type->get<std::string>()) == known.end())
-    base::fail_input("{}: model_type is {}; Cairn reads {}", file, type ? base::shown(*type) : "missing", fmt::join(known, ", "));
+  std::string named = type && type->is_string() ? type->get<std::string>() : "";
   DecoderShape shape;
-  shape.family = type->get<std::string>();
+  for (const std::string& wiring : kWirings)
+    if (named.ends_with("_" + wiring)) shape.residual = wiring, named.resize(named.size() - wiring.size() - 1);
+  if (std::find(known.begin(), known.end(), named) == known.end())
+    base::fail_input("{}: model_type is {}; Cairn reads {}", file, type ? base::shown(*type) : "missing", fmt::join(known, ", "));
+  shape.family = named;
   refuse_other_maths(config);
   const Family& kind = family(shape.family);
   shape.qkv_bias = kind.qkv_bias, shape.out_bias = kind.out_bias, shape.mlp_bias = kind.mlp_bias;
   shape.vocab = config.size("vocab_size", kVocabMax);
   shape.tokens = special_tokens(config);
   shape.family == "gpt2" ? read_gpt2(shape, config) : read_llama_like(shape, config);
+  if (shape.residual == "ladder") shape.ladder_layers = ladder_layers(config, shape.layers);
   return shape;
 }
 

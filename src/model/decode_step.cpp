@@ -74,6 +74,7 @@ std::unique_ptr<DecodeStep> DecodeStep::make(const Model& model, const Weights& 
   std::unique_ptr<DecodeStep> step(new DecodeStep);
   step->shape_ = parse_config(config, "config.json");
   const DecoderShape& s = step->shape_;
+  if (s.residual != "standard") return nullptr;
   const Family& kind = family(s.family);
   step->rotary_ = kind.rotary(), step->gated_ = kind.gated();
   Finder find(model, weights, step->held_);

@@ -1,6 +1,7 @@
 #include "model/decoder.h"
 
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -8,6 +9,8 @@
 #include "model/decoder_blocks.h"
 #include "model/families.h"
 #include "model/rope_angles.h"
+#include "model/stream.h"
+#include "model/wiring.h"
 
 namespace cairn::model {
 namespace {
@@ -28,20 +31,14 @@ class Decoder final : public Model {
                               .axes = {"position", "embed"},
                               .role = Parameter::Role::embedding});
     Model::add(make_embedding_block(shape, table, positions));
-    std::string hidden = "hidden.0";
-    for (int64_t layer = 0; layer < shape.layers; ++layer) {
-      const std::string middle = fmt::format("hidden.{}.5", layer), next = fmt::format("hidden.{}", layer + 1);
-      add_attention(layer, hidden, middle);
-      add_mlp(layer, middle, next);
-      hidden = next;
-    }
+    add_branches();
     const Norm norm = add_norm(names.final_norm, family_.norm, shape.embed, "embed");
     const mesh::ParamId head = shape.tied ? table
                                           : Model::add({.name = names.head + ".weight",
                                                         .shape = {shape.vocab, shape.embed},
                                                         .axes = {"vocab", "embed"},
                                                         .role = Parameter::Role::head});
-    Model::add(make_head_block(shape, hidden, norm, {.weight = head}));
+    Model::add(make_head_block(shape, fmt::format("hidden.{}", shape.layers), norm, {.weight = head}));
   }
 
   Buffers make_buffers(const at::TensorOptions& options) const override {
@@ -128,7 +125,37 @@ class Decoder final : public Model {
     }
   }
 
-  void add_attention(int64_t layer, const std::string& reads, const std::string& writes) {
+  // Attention and MLP in turn. Where norms are blocks of their own, each stands before the branch that comes before its own, if what it
+  // reads is there by then: forward nothing waits for it there, and backward the gradient of what it wrote is summed up meanwhile.
+  void add_branches() {
+    const std::vector<BranchWires> wires = wires_of(shape_);
+    struct Pending {
+      std::unique_ptr<Block> norm, branch;
+    };
+    std::vector<Pending> all;
+    for (size_t i = 0; i < wires.size(); ++i) {
+      const auto layer = static_cast<int64_t>(i / 2);
+      std::optional<Norm> norm;
+      const bool attention = i % 2 == 0;
+      const std::string name = fmt::format("layers.{}.{}", layer, attention ? "attention" : "mlp"), normed = name + ".in";
+      const bool apart = tokens_of(shape_) == Tokens::whole;
+      const Border border =
+          apart ? Border{.name = name, .reads = normed, .writes = wires[i].writes, .onto = wires[i].onto, .with = wires[i].with}
+                : Border{.name = name, .reads = wires[i].reads, .writes = wires[i].writes};
+      Pending one;
+      one.branch = attention ? make_attention(layer, border, apart, norm) : make_mlp(layer, border, apart, norm);
+      if (norm) one.norm = make_norm_block(shape_, {.name = name + "_norm", .reads = wires[i].reads, .writes = normed}, *norm);
+      all.push_back(std::move(one));
+    }
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i].norm) Model::add(std::move(all[i].norm));
+      const bool early = i + 1 < all.size() && all[i + 1].norm && wires[i + 1].reads != wires[i].writes;
+      if (early) Model::add(std::move(all[i + 1].norm));
+      Model::add(std::move(all[i].branch));
+    }
+  }
+
+  std::unique_ptr<Block> make_attention(int64_t layer, const Border& border, bool apart, std::optional<Norm>& norm) {
     const FamilyNames& names = family_.names;
     const std::string at = fmt::format("{}.{}.", names.layers, layer);
     const int64_t q = shape_.heads * shape_.head_dim, kv = shape_.kv_heads * shape_.head_dim;
@@ -139,26 +166,28 @@ class Decoder final : public Model {
       qkv = {{at + names.qkv[0], q, "heads"}, {at + names.qkv[1], kv, "kv_heads"}, {at + names.qkv[2], kv, "kv_heads"}};
     }
     AttentionParts parts{.rotary = family_.rotary()};
-    parts.norm = add_norm(at + names.attention_norm, family_.norm, shape_.embed, "embed");
+    norm = add_norm(at + names.attention_norm, family_.norm, shape_.embed, "embed");
+    if (!apart) parts.norm = std::exchange(norm, std::nullopt);
     parts.qkv = add_linear(qkv, {"", shape_.embed, "embed"}, shape_.qkv_bias);
     if (family_.qk_norm) {
       parts.q_norm = add_norm(at + "self_attn.q_norm", Norm::Kind::rms, shape_.head_dim, "head");
       parts.k_norm = add_norm(at + "self_attn.k_norm", Norm::Kind::rms, shape_.head_dim, "head");
     }
     parts.out = add_linear({{at + names.out, shape_.embed, "embed"}}, {"", q, "heads"}, shape_.out_bias, /*to_residual=*/true);
-    Model::add(make_attention_block(shape_, {fmt::format("layers.{}.attention", layer), reads, writes}, std::move(parts)));
+    return make_attention_block(shape_, border, std::move(parts));
   }
 
-  void add_mlp(int64_t layer, const std::string& reads, const std::string& writes) {
+  std::unique_ptr<Block> make_mlp(int64_t layer, const Border& border, bool apart, std::optional<Norm>& norm) {
     const FamilyNames& names = family_.names;
     const std::string at = fmt::format("{}.{}.", names.layers, layer);
     std::vector<Part> up;
     for (const std::string& name : names.up) up.push_back({at + name, shape_.mlp, "mlp"});
     MlpParts parts{.gated = family_.gated()};
-    parts.norm = add_norm(at + names.mlp_norm, family_.norm, shape_.embed, "embed");
+    norm = add_norm(at + names.mlp_norm, family_.norm, shape_.embed, "embed");
+    if (!apart) parts.norm = std::exchange(norm, std::nullopt);
     parts.up = add_linear(up, {"", shape_.embed, "embed"}, shape_.mlp_bias);
     parts.down = add_linear({{at + names.down, shape_.embed, "embed"}}, {"", shape_.mlp, "mlp"}, shape_.mlp_bias, /*to_residual=*/true);
-    Model::add(make_mlp_block(shape_, {fmt::format("layers.{}.mlp", layer), reads, writes}, std::move(parts)));
+    return make_mlp_block(shape_, border, std::move(parts));
   }
 
   DecoderShape shape_;

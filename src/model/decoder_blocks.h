@@ -4,6 +4,7 @@
 #include <string>
 
 #include "model/block.h"
+#include "model/branch.h"
 #include "model/decoder_shape.h"
 #include "model/linear.h"
 #include "model/norm.h"
@@ -11,13 +12,10 @@
 namespace cairn::model {
 
 // The four blocks of a decoder, each with forward, input gradient and weight gradient written by hand; what differs between families
-// is in the parts they are given. A block reads and writes [batch, length, embed], under the names in `border`.
-struct Border {
-  std::string name, reads, writes;
-};
-
+// is in the parts they are given. A block reads and writes [batch, length, embed], under the names in `border`
+// (branch.h).
 struct AttentionParts {
-  Norm norm = {};
+  std::optional<Norm> norm = {};  // absent: a block of its own does it
   Linear qkv = {}, out = {};
   std::optional<Norm> q_norm = {}, k_norm = {};  // of each head, before it is rotated
   bool rotary = true;
@@ -26,12 +24,15 @@ struct AttentionParts {
 std::unique_ptr<Block> make_attention_block(const DecoderShape& shape, Border border, AttentionParts parts);
 
 struct MlpParts {
-  Norm norm = {};
+  std::optional<Norm> norm = {};
   Linear up = {}, down = {};
   bool gated = true;  // `up` gives gate and up: silu(gate) * up; otherwise gelu(up), in its tanh form
 };
 // x + down(activation(up(norm(x)))).
 std::unique_ptr<Block> make_mlp_block(const DecoderShape& shape, Border border, MlpParts parts);
+
+// norm(x), for branches whose norm is not part of them.
+std::unique_ptr<Block> make_norm_block(const DecoderShape& shape, Border border, Norm norm);
 
 // "tokens" -> "hidden.0": a row of the table, plus the row of its position where there is a table of those.
 std::unique_ptr<Block> make_embedding_block(const DecoderShape& shape, mesh::ParamId table, std::optional<mesh::ParamId> positions);

@@ -6,6 +6,7 @@
 #include "model/decoder_blocks.h"
 #include "model/rows.h"
 #include "model/stream.h"
+#include "model/wiring.h"
 
 namespace cairn::model {
 namespace {
@@ -13,7 +14,13 @@ namespace {
 class EmbeddingBlock final : public Block {
  public:
   EmbeddingBlock(const DecoderShape& shape, mesh::ParamId table, std::optional<mesh::ParamId> positions)
-      : embed_(shape.embed), vocab_(shape.vocab), length_(shape.length), dropout_(shape.dropout), table_(table), positions_(positions) {
+      : embed_(shape.embed),
+        vocab_(shape.vocab),
+        length_(shape.length),
+        dropout_(shape.dropout),
+        stream_(tokens_of(shape)),
+        table_(table),
+        positions_(positions) {
     card_ = {
         .name = "embedding",
         .reads = {"tokens"},
@@ -35,27 +42,32 @@ class EmbeddingBlock final : public Block {
   void forward(Values& values, Saved* keep, const Call& call) const override {
     const at::Tensor tokens = values.get("tokens");  // [batch, length]
     const Extent all{tokens.size(0), tokens.size(1)};
-    const at::Tensor hidden = reduce_tokens(look_up(tokens.reshape({-1}), call), call, card_.name);
+    const at::Tensor hidden = reduce_tokens(look_up(tokens.reshape({-1}), call), call, card_.name, {}, stream_);
     if (positions_) {
-      const at::Tensor places = own_tokens(places_of(values, tokens, call).view({-1, 1}), call).flatten(), added = at::empty_like(hidden);
+      const at::Tensor all_places = places_of(values, tokens, call).view({-1, 1}), added = at::empty_like(hidden);
+      const at::Tensor places = (stream_ == Tokens::whole ? all_places : own_tokens(all_places, call)).flatten();
       kernels::embedding(added, call.weights.get(*positions_), places);
       hidden.add_(added);
       if (keep) keep->put("places", places);
     }
-    drop(hidden, dropout_, call, card_.name);
-    values.put("hidden.0", as_stream(hidden, all, call));
+    drop(hidden, dropout_, call, card_.name, stream_);
+    values.put("hidden.0", as_stream(hidden, all, call, stream_));
     if (keep) keep->put("tokens", tokens);
   }
 
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
     const at::Tensor dhidden = dropout_ > 0 ? gradients.take("hidden.0").clone() : gradients.take("hidden.0");
-    drop(rows(dhidden), dropout_, call, card_.name);
-    saved.put("gathered", gather_tokens(rows(dhidden), extent(dhidden, call), call, card_.name));
+    drop(rows(dhidden), dropout_, call, card_.name, stream_);
+    saved.put("gathered", gather_tokens(rows(dhidden), extent(dhidden, call), call, card_.name, {}, stream_));
     saved.put("dhidden", dhidden);
   }
 
   void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {
-    if (positions_) into.add_rows(*positions_, saved.take("places"), rows(saved.take("dhidden")));
+    if (positions_) {
+      const at::Tensor places = saved.take("places"), dhidden = rows(saved.take("dhidden"));
+      stream_ == Tokens::whole ? into.add_rows(*positions_, own_tokens(places.unsqueeze(1), call).flatten(), own_tokens(dhidden, call))
+                               : into.add_rows(*positions_, places, dhidden);
+    }
     const at::Tensor tokens = saved.take("tokens").reshape({-1}), gathered = saved.take("gathered");
     const mesh::Interval here = rows_here(table_, vocab_, call);
     if (here.length() == vocab_) return into.add_rows(table_, tokens, gathered);
@@ -97,6 +109,7 @@ class EmbeddingBlock final : public Block {
 
   int64_t embed_, vocab_, length_;
   double dropout_;
+  Tokens stream_;
   mesh::ParamId table_;
   std::optional<mesh::ParamId> positions_;
   Card card_;
@@ -105,7 +118,7 @@ class EmbeddingBlock final : public Block {
 class HeadBlock final : public Block {
  public:
   HeadBlock(const DecoderShape& shape, std::string reads, Norm norm, Linear head)
-      : vocab_(shape.vocab), reads_(std::move(reads)), norm_(std::move(norm)), head_(std::move(head)) {
+      : vocab_(shape.vocab), reads_(std::move(reads)), stream_(tokens_of(shape)), norm_(std::move(norm)), head_(std::move(head)) {
     const double embed = static_cast<double>(shape.embed), vocab = static_cast<double>(shape.vocab);
     card_ = {.name = "head",
              .reads = {reads_},
@@ -131,9 +144,10 @@ class HeadBlock final : public Block {
     const Extent all = extent(x, call);
     const Norm::Result normed = norm_.forward(x, call);
     const at::Tensor logits = at::empty({all.batch, all.length, head_.out_width(call)}, x.options());
-    const at::Tensor in = gather_tokens(rows(normed.y), all, call, card_.name, [&](const at::Tensor& from, int64_t begin, int64_t count) {
+    const auto project = [&](const at::Tensor& from, int64_t begin, int64_t count) {
       head_.forward(rows(logits).narrow(0, begin, count), from.narrow(0, begin, count), call);
-    });
+    };
+    const at::Tensor in = gather_tokens(rows(normed.y), all, call, card_.name, project, stream_);
     Value value{.tensor = logits};
     if (logits.size(2) != vocab_) value.placement.axes = {{"tp", call.weights.placement(head_.weight).on("tp")}};  // by rows of the weight
     values.put("logits", std::move(value));
@@ -149,7 +163,7 @@ class HeadBlock final : public Block {
     const auto back = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
       head_.input_gradient(sums.narrow(0, begin, count), rows(dlogits).narrow(0, begin, count), call);
     };
-    const at::Tensor dnormed = reduce_tokens(din, call, card_.name, back).view(x.sizes());
+    const at::Tensor dnormed = reduce_tokens(din, call, card_.name, back, stream_).view(x.sizes());
     norm_.input_gradient(dx, dnormed, x, saved.get("statistics"), call);
     gradients.add(reads_, dx);
     saved.put("dlogits", dlogits);
@@ -158,7 +172,10 @@ class HeadBlock final : public Block {
 
   void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {
     head_.weight_gradient(into, saved.take("in"), rows(saved.take("dlogits")), call);
-    norm_.weight_gradient(into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
+    if (stream_ == Tokens::whole)
+      own_weight_gradient(norm_, into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
+    else
+      norm_.weight_gradient(into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
   }
 
   void plain(Values& values, const Call& call) const override {
@@ -168,6 +185,7 @@ class HeadBlock final : public Block {
  private:
   int64_t vocab_;
   std::string reads_;
+  Tokens stream_;
   Norm norm_;
   Linear head_;
   Card card_;

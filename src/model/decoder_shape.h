@@ -46,7 +46,9 @@ struct DecoderShape {
   RopeScaling rope_scaling = {};
   int64_t table_length = 0;  // rotation tables are this long, where no longer sequences will come; 0: length
   SpecialTokens tokens = {};
-  double dropout = 0;  // of what is added to the residual stream, in training
+  double dropout = 0;                       // of what is added to the residual stream, in training
+  std::string residual = "standard";        // one of kWirings (wiring.h)
+  std::vector<int64_t> ladder_layers = {};  // of the ladder: which, in order
   bool operator==(const DecoderShape&) const = default;
 };
 

@@ -9,6 +9,7 @@
 #include "model/model.h"
 #include "model/objective.h"
 #include "model/options.h"
+#include "model/wiring.h"
 
 namespace cairn::model {
 namespace {
@@ -20,6 +21,11 @@ void check_no_batch_norm(const ModelOptions& o) {
 void check_reads_tokens(const std::string& kind, const Inputs& inputs) {
   if (inputs.vocab == 0)
     base::fail_input("model.kind = \"{}\" reads tokens, and the data have none: choose data of text, or model.kind = \"classifier\"", kind);
+}
+
+void check_ladder_layers(const ModelOptions& o) {
+  if (o.residual != "ladder" && o.ladder_layers != "all")
+    base::fail_input("model.ladder_layers = \"{}\": there is no ladder: set model.residual = \"ladder\", or leave it out", o.ladder_layers);
 }
 
 Task decoder(const ModelOptions& o, const Inputs& inputs) {
@@ -52,12 +58,17 @@ Task decoder(const ModelOptions& o, const Inputs& inputs) {
                      .qkv_bias = kind.qkv_bias,
                      .out_bias = kind.out_bias,
                      .mlp_bias = kind.mlp_bias,
-                     .dropout = o.dropout};
+                     .dropout = o.dropout,
+                     .residual = o.residual};
+  if (o.residual == "ladder") shape.ladder_layers = layers_named(o.ladder_layers, o.layers);
+  check_ladder_layers(o);
   if (inputs.end_of_text >= 0) shape.tokens = {.bos = inputs.end_of_text, .eos = {inputs.end_of_text}};
   return {make_decoder(shape), make_next_token()};
 }
 
 Task classifier(const ModelOptions& o, const Inputs& inputs) {
+  if (o.residual != "standard")
+    base::fail_input("model.residual = \"{}\": the classifier has no residual stream: leave it out", o.residual);
   if (o.dropout > 0)
     base::fail_input("model.dropout = {}: the classifier has none: leave it out, or choose model.kind = \"llama\"", o.dropout);
   if (inputs.classes == 0)
@@ -108,6 +119,9 @@ Task make_task(const ModelOptions& options, const Inputs& inputs, DecoderShape s
                      inputs.length);
   shape.table_length = inputs.length;
   shape.dropout = options.dropout;
+  check_ladder_layers(options);
+  shape.residual = options.residual;
+  shape.ladder_layers = options.residual == "ladder" ? layers_named(options.ladder_layers, shape.layers) : std::vector<int64_t>{};
   check_no_batch_norm(options);
   Task task{make_decoder(shape, lora), make_next_token()};
   for (const std::string& target : lora.rank > 0 ? lora.targets : std::vector<std::string>{}) {
@@ -135,6 +149,9 @@ ModelOptions options_of(const DecoderShape& shape, ModelOptions options) {
   options.tied = shape.tied;
   options.rope_theta = shape.rope_theta;
   options.norm_eps = shape.norm_eps;
+  if (options.convert) return options;
+  options.residual = shape.residual;
+  options.ladder_layers = shape.residual == "ladder" ? layers_in_words(shape.ladder_layers, shape.layers) : "all";
   return options;
 }
 

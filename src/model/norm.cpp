@@ -28,6 +28,26 @@ Norm::Result Norm::forward(const at::Tensor& x, const Call& call) const {
   return {y.to(x.scalar_type()), at::stack({mean, rstd})};
 }
 
+Norm::Held Norm::hold(const Call& call) const {
+  return {call.weights.get(weight).clone(), bias ? call.weights.get(*bias).clone() : at::Tensor()};
+}
+
+Norm::Result Norm::results_for(const at::Tensor& x) const {
+  if (kind == Kind::rms) return {at::empty_like(x), at::empty({x.numel() / x.size(-1)}, summing(x))};
+  std::vector<int64_t> shape{2};
+  for (int64_t dim = 0; dim + 1 < x.dim(); ++dim) shape.push_back(x.size(dim));
+  shape.push_back(1);
+  return {at::empty_like(x), at::empty(shape, summing(x))};
+}
+
+void Norm::forward(const Result& into, const at::Tensor& x, const Held& held) const {
+  if (kind == Kind::rms) return kernels::rms_norm(into.y, into.statistics, x, held.gain, eps);
+  const auto [y, mean, rstd] =
+      at::native_layer_norm(kernels::widened(x), {x.size(-1)}, kernels::widened(held.gain), kernels::widened(held.shift), eps);
+  into.y.copy_(y);
+  into.statistics.copy_(at::stack({mean, rstd}));
+}
+
 void Norm::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics, const Call& call,
                           const at::Tensor* add) const {
   const at::Tensor gain = call.weights.get(weight);

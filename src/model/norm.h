@@ -21,6 +21,13 @@ struct Norm {
     at::Tensor y, statistics;
   };
   Result forward(const at::Tensor& x, const Call& call) const;
+  // The same in parts, for an x that comes later: its parameters as they are now, room for the result, and the norm itself.
+  struct Held {
+    at::Tensor gain, shift;
+  };
+  Held hold(const Call& call) const;
+  Result results_for(const at::Tensor& x) const;
+  void forward(const Result& into, const at::Tensor& x, const Held& held) const;
   // dx is overwritten: the input gradient, plus *add where given (what went round the norm on the residual path).
   void input_gradient(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics, const Call& call,
                       const at::Tensor* add = nullptr) const;

@@ -28,6 +28,9 @@ struct ModelOptions {
   double rope_theta = 10000;
   double norm_eps = 1e-5;
   double dropout = 0;
+  std::string residual = "standard";
+  std::string ladder_layers = "all";
+  bool convert = false;
   bool batch_norm = false;
 };
 
@@ -52,7 +55,7 @@ struct Task {
 Task make_task(const ModelOptions& options, const Inputs& inputs);
 // The model of a shape that was read from options.from, with adapters; the data must fit it, and an adapter a layer.
 Task make_task(const ModelOptions& options, const Inputs& inputs, DecoderShape shape, const LoraShape& lora = {});
-// The keys as that shape has them; all else as in `options`.
+// The keys as that shape has them (its wiring only where that is not to be converted); all else as in `options`.
 ModelOptions options_of(const DecoderShape& shape, ModelOptions options = {});
 std::vector<std::string> model_names();
 

@@ -5,6 +5,7 @@
 #include "kernels/aten.h"
 #include "kernels/dropout.h"
 #include "kernels/low_precision.h"
+#include "model/rows.h"
 
 namespace cairn::model {
 namespace {
@@ -80,8 +81,9 @@ Extent extent(const at::Tensor& stream, const Call& call) {
   return {stream.size(0), stream.size(1)};
 }
 
-at::Tensor gather_tokens(const at::Tensor& here, const Extent& extent, const Call& call, std::string_view what, const OnRows& use) {
-  comm::Group* tp = call.axes.find("tp");
+at::Tensor gather_tokens(const at::Tensor& here, const Extent& extent, const Call& call, std::string_view what, const OnRows& use,
+                         Tokens tokens) {
+  comm::Group* tp = tokens == Tokens::whole ? nullptr : call.axes.find("tp");
   if (!tp) {
     if (use) use(here, 0, here.size(0));
     return here;
@@ -97,7 +99,12 @@ at::Tensor gather_tokens(const at::Tensor& here, const Extent& extent, const Cal
   return all;
 }
 
-at::Tensor reduce_tokens(const at::Tensor& terms, const Call& call, std::string_view what, const OnRows& make) {
+at::Tensor reduce_tokens(const at::Tensor& terms, const Call& call, std::string_view what, const OnRows& make, Tokens tokens) {
+  if (tokens == Tokens::whole) {
+    if (make) make(terms, 0, terms.size(0));
+    sum_over_ranks(terms, call, what).wait();
+    return terms;
+  }
   comm::Group* tp = call.axes.find("tp");
   if (make && tp && call.overlap && !kernels::is_low(terms)) return ring_reduce(*tp, terms, what, make);
   if (make) make(terms, 0, terms.size(0));
@@ -117,15 +124,32 @@ at::Tensor own_tokens(const at::Tensor& whole, const Call& call) {
   return whole.narrow(0, mine.begin, mine.length());
 }
 
-at::Tensor as_stream(const at::Tensor& rows, const Extent& extent, const Call& call) {
-  return call.axes.find("tp") ? rows.unsqueeze(0) : rows.view({extent.batch, extent.length, rows.size(-1)});
+at::Tensor as_stream(const at::Tensor& rows, const Extent& extent, const Call& call, Tokens tokens) {
+  return tokens == Tokens::shared && call.axes.find("tp") ? rows.unsqueeze(0) : rows.view({extent.batch, extent.length, rows.size(-1)});
 }
 
-void drop(const at::Tensor& here, double rate, const Call& call, std::string_view where) {
+void drop(const at::Tensor& here, double rate, const Call& call, std::string_view where, Tokens tokens) {
   if (rate == 0 || !call.needs.weights) return;
   CAIRN_CHECK(call.token_keys, "{}: dropout without keys of tokens", where);
-  kernels::dropout(here, own_tokens(call.token_keys->view({-1, 1}), call).reshape({-1}), call.random.for_purpose("dropout").for_name(where),
-                   rate);
+  const at::Tensor keys = call.token_keys->view({-1, 1});
+  kernels::dropout(here, (tokens == Tokens::whole ? keys : own_tokens(keys, call)).reshape({-1}),
+                   call.random.for_purpose("dropout").for_name(where), rate);
+}
+
+comm::Work sum_over_ranks(const at::Tensor& x, const Call& call, std::string_view what) {
+  comm::Group* tp = call.axes.find("tp");
+  if (!tp) return comm::Work::done();
+  comm::Work sum = tp->all_reduce(x, comm::Reduce::sum, {comm::Purpose::activation, what});
+  tp->progress();
+  return sum;
+}
+
+void own_weight_gradient(const Norm& norm, mesh::Gradients& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics,
+                         const Call& call) {
+  const bool by_row = statistics.dim() == 1;  // else [2, ..., 1]
+  const at::Tensor own = by_row ? own_tokens(statistics.unsqueeze(1), call).flatten()
+                                : own_tokens(statistics.flatten(1).t(), call).t().unsqueeze(2).contiguous();
+  norm.weight_gradient(into, own_tokens(rows(dy), call), own_tokens(rows(x), call), own, call);
 }
 
 mesh::Interval rows_here(mesh::ParamId table, int64_t size, const Call& call) {

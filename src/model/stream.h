@@ -4,8 +4,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "comm/work.h"
 #include "mesh/box.h"
 #include "model/call.h"
+#include "model/norm.h"
 
 namespace cairn::model {
 
@@ -17,6 +19,10 @@ namespace cairn::model {
 // other. A parameter that the ranks all hold sees some of the tokens (or heads) on each, so its gradient is a sum over them.
 //
 // Without tp nothing is done here and nothing is copied.
+
+// Where a wiring (wiring.h) lets sums be on their way while other blocks compute, every rank has the whole stream instead: what is summed
+// is then whole on all of them, and each does its own tokens of what all would do alike.
+enum class Tokens { shared, whole };
 
 // Samples and positions of the pass, whatever of them is here.
 struct Extent {
@@ -30,19 +36,28 @@ using OnRows = std::function<void(const at::Tensor& matrix, int64_t begin, int64
 
 // All tokens [tokens, width] from this rank's [tokens here, width]. `use` is called for all of their rows, once each: at the end, or where
 // the call overlaps (Call::overlap) for each rank's rows as they come, while the next are on their way.
-at::Tensor gather_tokens(const at::Tensor& here, const Extent& extent, const Call& call, std::string_view what, const OnRows& use = {});
+at::Tensor gather_tokens(const at::Tensor& here, const Extent& extent, const Call& call, std::string_view what, const OnRows& use = {},
+                         Tokens tokens = Tokens::shared);
 // This rank's tokens of the sum over the ranks of `terms` [tokens, width]. `make` is called for all of their rows, once each, before they
 // are sent: at the beginning, or where the call overlaps for each rank's rows in turn, while the rows before are on their way. Sums then
 // run round the ring, so their rounding differs from that of the plain form.
-at::Tensor reduce_tokens(const at::Tensor& terms, const Call& call, std::string_view what, const OnRows& make = {});
+at::Tensor reduce_tokens(const at::Tensor& terms, const Call& call, std::string_view what, const OnRows& make = {},
+                         Tokens tokens = Tokens::shared);
 // This rank's tokens of what every rank has whole [tokens, width]. A view.
 at::Tensor own_tokens(const at::Tensor& whole, const Call& call);
 // As the stream is written: [batch, length, width], or [1, tokens here, width].
-at::Tensor as_stream(const at::Tensor& rows, const Extent& extent, const Call& call);
+at::Tensor as_stream(const at::Tensor& rows, const Extent& extent, const Call& call, Tokens tokens = Tokens::shared);
 
 // In place: some of the elements of this rank's tokens [tokens here, width] become 0, the others grow by as much, as a function of token,
 // place in the model and step alone. Nothing happens at rate 0 or where nothing is learned.
-void drop(const at::Tensor& here, double rate, const Call& call, std::string_view where);
+void drop(const at::Tensor& here, double rate, const Call& call, std::string_view where, Tokens tokens = Tokens::shared);
+
+// x [tokens, width] becomes the sum over the ranks along tp, on all of them; only started here.
+comm::Work sum_over_ranks(const at::Tensor& x, const Call& call, std::string_view what);
+
+// The gradient of a norm's weights where every rank has all tokens: each does its own, since what all hold is summed over them.
+void own_weight_gradient(const Norm& norm, mesh::Gradients& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics,
+                         const Call& call);
 
 // The rows of a table of `size` that are here.
 mesh::Interval rows_here(mesh::ParamId table, int64_t size, const Call& call);

@@ -1,6 +1,7 @@
 #pragma once
 #include <map>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -23,19 +24,26 @@ class Values {
  public:
   void put(const std::string& name, Value value);
   void put(const std::string& name, at::Tensor tensor) { put(name, Value{.tensor = std::move(tensor)}); }
-  // A gradient: added where the value has several readers.
-  void add(const std::string& name, at::Tensor gradient);
+  // A gradient: added where the value has several readers, in the order of these calls. It may be in flight.
+  void add(const std::string& name, Value gradient);
+  void add(const std::string& name, at::Tensor gradient) { add(name, Value{.tensor = std::move(gradient)}); }
 
   bool has(const std::string& name) const { return values_.count(name) != 0; }
   // The tensor, once what produces it is done.
   const at::Tensor& get(const std::string& name);
   const Value& value(const std::string& name);
+  // As it is now: nothing may read its tensor before `ready` is done.
+  const Value& in_flight(const std::string& name) const;
   // Likewise, and forgets it.
   at::Tensor take(const std::string& name);
   void drop(const std::string& name) { values_.erase(name); }
 
  private:
-  std::map<std::string, Value> values_;
+  struct Entry {
+    Value value;
+    std::vector<Value> more = {};  // gradients that are yet to be added
+  };
+  std::map<std::string, Entry> values_;
 };
 
 }  // namespace cairn::model

@@ -82,6 +82,8 @@ void GradientFlow::open_unit(int64_t u) {
   if (stays_whole()) {
     one.buffer = whole_.narrow(0, unit.offset, unit.elements);
   } else {
+    // Others wait for units of this rank before they go on: all that can leave must have left by here, not when somebody happens to look.
+    wait_for_copies();
     keep_room(kBuffersOnTheirWay - 1);
     for (size_t i = 0; i < spare_.size() && !one.buffer.defined(); ++i)
       if (spare_[i].numel() >= unit.elements) {

@@ -97,7 +97,10 @@ base::Schema<TensorOptions> tensor_schema() {
         "Layers compute with the tokens they have while the next ones are on their way (asynchronous tensor parallelism): for links that "
         "take as long as the products do.",
         {},
-        {"enable_async_tensor_parallel"}}}};
+        {"enable_async_tensor_parallel"}},
+       {"late_sums", &O::late_sums,
+        "With model.residual = \"ladder\": sums over ranks are on their way while the next block computes. false: each is waited for; the "
+        "results are the same to the bit."}}};
 }
 
 base::Schema<ContextOptions> context_schema() {

@@ -50,6 +50,7 @@ base::Schema<RecomputeOptions> recompute_schema();
 // The recipe's tensor.* keys.
 struct TensorOptions {
   bool overlap = false;
+  bool late_sums = true;
 };
 base::Schema<TensorOptions> tensor_schema();
 

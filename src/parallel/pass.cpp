@@ -15,12 +15,13 @@ model::Losses walk(const Pass& pass) {
   for (int round = 0; round < (pass.into && pass.recompute_stage ? 2 : 1); ++round)
     for (size_t i = 0; i < named.size(); ++i) {
       pass.at.fetch(named[i]);
-      if (!pass.into || i + 1 < named.size()) pass.at.release(named[i]);
+      const bool last = i + 1 == named.size();
+      if (!pass.into || !last) pass.at.release(named[i], last ? std::vector<mesh::ParamId>{} : named[i + 1]);
     }
   for (size_t i = named.size(); pass.into && i-- > 0;) {
     if (reads_weights_back(pass, i)) pass.at.fetch(named[i]);
     for (const mesh::ParamId& id : named[i]) pass.into->skip(id);
-    pass.at.release(named[i]);
+    pass.at.release(named[i], i > 0 && reads_weights_back(pass, i - 1) ? named[i - 1] : std::vector<mesh::ParamId>{});
   }
   if (pass.into) pass.into->end_pass();
   return no_losses(pass);

@@ -33,6 +33,7 @@ struct Pass {
   ContextRule context = {};                      // where ranks along cp share the sequences out
   const std::vector<bool>* recompute = nullptr;  // which blocks compute their inside again for their gradients; null: none
   bool overlap = false;                          // Call::overlap
+  bool late_sums = true;                         // Call::late_sums
   bool draws_by_token = false;                   // blocks draw random numbers by sample and position (dropout)
   bool recompute_stage = false;                  // the whole run of blocks is computed again
   std::vector<std::string> outputs = {};         // values that blocks outside of this run read

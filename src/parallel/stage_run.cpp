@@ -40,6 +40,7 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
             .needs = {.input = pass.into != nullptr, .weights = pass.into != nullptr},
             .slice = local_.slice(),
             .token_keys = local_.token_keys(),
+            .late_sums = pass.late_sums,
             .overlap = pass.overlap},
       keeps_(pass.into != nullptr),
       stage_recomputed_(keeps_ && pass.recompute_stage) {
@@ -73,7 +74,7 @@ void StageRun::book(size_t i) {
 // What a block reads, to be computed with again. Fields of the batch are there anyway.
 void StageRun::remember_inputs(size_t i, model::Values& from) {
   for (const std::string& name : block(i).card().reads)
-    if (!local_.batch().fields.contains(name)) inputs_[i].emplace(name, from.value(name));
+    if (!local_.batch().fields.contains(name)) inputs_[i].emplace(name, from.in_flight(name));
 }
 
 // For computing again: buffers that blocks change (running statistics) have changed already.
@@ -86,6 +87,7 @@ model::Call StageRun::again(model::Buffers& scratch) const {
           .needs = call_.needs,
           .slice = call_.slice,
           .token_keys = call_.token_keys,
+          .late_sums = call_.late_sums,
           .overlap = call_.overlap};
 }
 
@@ -102,7 +104,7 @@ void StageRun::forward_block(size_t i, bool keep, const model::Call& call) {
   }
   if (keep) book(i);
   // The last block's weights are needed again at once.
-  if (releases_ && (!keeps_ || i + 1 < n)) pass_.at.release(named_[i]);
+  if (releases_ && (!keeps_ || i + 1 < n)) pass_.at.release(named_[i], i + 1 < n ? named_[i + 1] : std::vector<mesh::ParamId>{});
 }
 
 void StageRun::forward() {
@@ -187,13 +189,15 @@ void StageRun::backward() {
   for (size_t i = range_.last - range_.first; i-- > 0;) {
     const auto traced = span(pass_, block(i).card().name, "backward");
     if (reads_weights_back(pass_, range_.first + i)) pass_.at.fetch(named_[i]);
-    if (i > 0 && reads_weights_back(pass_, range_.first + i - 1)) pass_.at.fetch(named_[i - 1]);
+    const std::vector<mesh::ParamId> next =
+        i > 0 && reads_weights_back(pass_, range_.first + i - 1) ? named_[i - 1] : std::vector<mesh::ParamId>{};
+    pass_.at.fetch(next);
     recompute_block(i);
     block(i).backward_input(gradients_, saved_[i], call_);
     block(i).backward_weight(std::move(saved_[i]), *pass_.into, call_);
     saved_[i] = {};
     booked_[i] = {};
-    if (releases_) pass_.at.release(named_[i]);
+    if (releases_) pass_.at.release(named_[i], next);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "parallel/unit_weights.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -50,9 +51,12 @@ void UnitWeights::fetch(std::span<const mesh::ParamId> ids) const {
     if (!whole_[static_cast<size_t>(unit_of(id))].defined()) bring(unit_of(id));
 }
 
-void UnitWeights::release(std::span<const mesh::ParamId> ids) const {
+void UnitWeights::release(std::span<const mesh::ParamId> ids, std::span<const mesh::ParamId> next) const {
   if (!parts_.gathers) return;
-  for (const mesh::ParamId& id : ids) drop(unit_of(id));
+  for (const mesh::ParamId& id : ids) {
+    const int64_t unit = unit_of(id);
+    if (std::none_of(next.begin(), next.end(), [&](const mesh::ParamId& one) { return unit_of(one) == unit; })) drop(unit);
+  }
 }
 
 void UnitWeights::bring(int64_t u) const {

@@ -33,7 +33,7 @@ class UnitWeights final : public model::Weights {
   at::Tensor get(mesh::ParamId id) const override;
   const mesh::Placement& placement(mesh::ParamId id) const override { return parts_.placements[static_cast<size_t>(id.first)]; }
   void fetch(std::span<const mesh::ParamId> ids) const override;
-  void release(std::span<const mesh::ParamId> ids) const override;
+  void release(std::span<const mesh::ParamId> ids, std::span<const mesh::ParamId> next = {}) const override;
 
   // This rank's part of a unit, as it is kept and updated.
   const at::Tensor& kept(int64_t unit) const { return kept_[static_cast<size_t>(unit)]; }

@@ -194,6 +194,10 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
   if (settings.train.precision == "bf16" && settings.model.kind == "classifier")
     base::fail_input("train.precision = bf16: the classifier computes in fp32 only; leave train.precision out");
   const int tp = plan.mesh.extent("tp"), cp = plan.mesh.extent("cp");
+  if (settings.layout.tensor.overlap && settings.model.residual != "standard")
+    base::fail_input(
+        "tensor.overlap = true: is for model.residual = \"standard\"; a ladder's sums are on their way while the next block "
+        "computes anyway: leave it out");
   if (settings.train.parameters == "bf16" && (tp > 1 || plan.zero > 0))
     base::fail_input("train.parameters = bf16: parameters that are kept in bf16 are not shared out: leave {} out, or keep them in fp32",
                      tp > 1 ? "mesh.tp" : "memory.zero");
@@ -279,6 +283,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   engine.micro_batches = job->plan.micro_batches;
   engine.context = job->plan.context;
   engine.overlap = s.layout.tensor.overlap;
+  engine.late_sums = s.layout.tensor.late_sums;
   engine.draws_by_token = s.model.dropout > 0;
   engine.micro_batch = job->plan.micro_batch;
   engine.clip_norm = s.optim.clip;

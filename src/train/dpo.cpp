@@ -63,6 +63,7 @@ Passes against(std::shared_ptr<const model::Weights> reference) {
                               .memory = last.memory,
                               .recompute = last.recompute,
                               .overlap = last.overlap,
+                              .late_sums = last.late_sums,
                               .draws_by_token = last.draws_by_token,
                               .recompute_stage = last.recompute_stage});
   };

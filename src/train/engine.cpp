@@ -12,6 +12,7 @@ parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch) {
           .random = engine.random,
           .context = engine.context,
           .overlap = engine.overlap,
+          .late_sums = engine.late_sums,
           .draws_by_token = engine.draws_by_token};
 }
 

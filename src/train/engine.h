@@ -38,10 +38,11 @@ struct Engine {
   double loss_share = 1;  // of the loss that a pass finds here: ranks that find the same one count it together once
   parallel::ContextRule context = {};
   bool overlap = false;              // of products along tp with their messages
+  bool late_sums = true;             // Call::late_sums
   bool draws_by_token = false;       // as Pass has it
   std::vector<bool> recompute = {};  // by block
   bool recompute_stage = false;
-  bool recompute_last = true;  // the last micro-batch of a step too
+  bool recompute_last = true;                    // the last micro-batch of a step too
   std::unique_ptr<parallel::Pipeline> pipeline;  // where there is one
   std::function<void()> before_update;  // called when gradients are final and nothing is updated yet, alike on all ranks; may be empty
   base::Random random;                  // for what is drawn during a pass

@@ -29,6 +29,12 @@ Settings read_settings(base::Recipe& recipe) {
     const snapshot::Outline outline = snapshot::read_outline(s.model.from);
     const model::ModelOptions theirs = model::options_of(outline.shape, s.model);
     s.model = recipe.read(model::model_schema(), theirs);
+    if (s.model.residual != theirs.residual || s.model.ladder_layers != theirs.ladder_layers)
+      base::fail_input(
+          "model.residual = {}, model.ladder_layers = {}: the wiring differs from that of {} ({}, {}), whose weights would compute "
+          "something "
+          "else: set model.convert = true to train them further so, or leave the keys out",
+          s.model.residual, s.model.ladder_layers, s.model.from, theirs.residual, theirs.ladder_layers);
     refuse_conflicts(s.model, theirs);
     if (!recipe.has("data.tokenizer")) data.tokenizer_file = outline.tokenizer_file;
   }

@@ -139,6 +139,26 @@ std::vector<Case> of_every_family() {
 }
 INSTANTIATE_TEST_SUITE_P(Families, DecoderGradients, testing::ValuesIn(of_every_family()));
 
+std::vector<Case> of_every_wiring() {
+  std::vector<Case> cases;
+  for (const std::string kind : {"llama", "gpt2"})
+    for (const std::vector<int64_t>& ladder : std::vector<std::vector<int64_t>>{{}, {0, 1, 2}, {1, 2}, {0}, {0, 2}}) {
+      cases.push_back({small(kind), 2, 7, kind == "llama"});
+      cases.back().shape.layers = 3;
+      cases.back().shape.residual = "ladder";
+      cases.back().shape.ladder_layers = ladder;
+    }
+  cases.push_back({small("qwen3"), 2, 7});
+  cases.back().shape.residual = "ladder";
+  cases.back().shape.ladder_layers = {0, 1};
+  for (const std::string kind : {"llama", "gpt2"}) {
+    cases.push_back({small(kind), 2, 7});
+    cases.back().shape.residual = "parallel";
+  }
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Wirings, DecoderGradients, testing::ValuesIn(of_every_wiring()));
+
 // Logits of a batch in float, by the blocks as they run.
 at::Tensor logits_of(const Model& model, const at::Tensor& flat, const mesh::Batch& batch) {
   at::NoGradGuard no_grad;

@@ -148,6 +148,47 @@ TEST(LayoutsOfSomeParameters, ShareOutTheRestToo) {
   }
 }
 
+TEST(LayoutsOfWirings, GiveTheGradientsAndParametersOfOneRank) {
+  struct Wired {
+    std::vector<std::string> sets;
+    std::string family = "llama";
+  };
+  for (const Wired& wired : std::vector<Wired>{{{"model.residual=ladder"}},
+                                               {{"model.residual=ladder", "model.ladder_layers=last 2"}},
+                                               {{"model.residual=ladder"}, "gpt2"},
+                                               {{"model.residual=parallel"}}}) {
+    const Recording one = recorded({"one", 1, wired.sets, wired.family});
+    EXPECT_GT(first_difference(one, alone(wired.family), 1e-5).step, 0);
+    for (LayoutCase c : std::vector<LayoutCase>{{"tp2", 2, {"mesh.tp=2"}},
+                                                {"tp4", 4, {"mesh.tp=4"}},
+                                                {"tp_zero3", 4, {"mesh.tp=2", "memory.zero=3"}},
+                                                {"tp_full", 2, {"mesh.tp=2", "recompute.mode=full"}},
+                                                {"pp_tp", 4, {"mesh.pp=2", "mesh.tp=2"}},
+                                                {"zbv", 2, {"mesh.pp=2", "pipeline.schedule=zbv"}},
+                                                {"zero3_uneven", 3, {"memory.zero=3", "train.micro_batch=1"}},
+                                                {"cp_tp", 4, {"mesh.cp=2", "mesh.tp=2"}}}) {
+      c.family = wired.family;
+      c.sets.insert(c.sets.end(), wired.sets.begin(), wired.sets.end());
+      const Difference found = first_difference(recorded(c), one, 1e-5);
+      EXPECT_EQ(found.step, 0) << wired.sets.back() << ' ' << c.name << ": " << found.what << " by " << found.largest << " of "
+                               << found.scale;
+    }
+  }
+}
+
+TEST(LayoutsOfWirings, WaitingForEverySumChangesNoBit) {
+  const std::vector<std::string> sets{"model.residual=ladder", "mesh.tp=2", "model.dropout=0.1"};
+  std::vector<std::string> waits = sets;
+  waits.push_back("tensor.late_sums=false");
+  const Recording late = recorded({"late", 2, sets}), waited = recorded({"waits", 2, waits});
+  for (size_t step = 0; step < late.steps.size(); ++step) {
+    ASSERT_EQ(late.steps[step].gradients.size(), waited.steps[step].gradients.size());
+    for (size_t i = 0; i < late.steps[step].gradients.size(); ++i)
+      EXPECT_TRUE(at::equal(late.steps[step].gradients[i].tensor, waited.steps[step].gradients[i].tensor))
+          << late.steps[step].gradients[i].name;
+  }
+}
+
 TEST(LayoutsInBf16, StayAsCloseAsBf16Is) {
   const Recording one = recorded({"one", 1, {"train.precision=bf16"}});
   for (const LayoutCase& c : std::vector<LayoutCase>{{"zero3_tp", 4, {"train.precision=bf16", "mesh.tp=2", "memory.zero=3"}},
@@ -201,6 +242,9 @@ TEST(LayoutRefusals, SayWhyAndWhatWorks) {
   expect_refused({"drop", 1, {"model.dropout=0.1", "model.kind=classifier", "data.kind=spirals"}}, "model.dropout");
   expect_refused({"modules", 1, {"recompute.mode=selective", "recompute.modules=[\"*.moe\"]"}}, "fits no block of this model");
   expect_refused({"budget", 1, {"recompute.mode=budget", "recompute.budget_mib=0.001"}}, "keeping the inputs of every block alone takes");
+  expect_refused({"ladder", 2, {"model.residual=ladder", "tensor.overlap=true"}}, "is for model.residual = \"standard\"");
+  expect_refused({"layers", 1, {"model.ladder_layers=last 1"}}, "there is no ladder: set model.residual");
+  expect_refused({"classifier", 1, {"model.kind=classifier", "data.kind=spirals", "model.residual=ladder"}}, "no residual stream");
   expect_refused({"cp", 2, {"mesh.cp=2", "model.kind=classifier", "data.kind=spirals"}}, "reads no sequences to share out");
 }
 

@@ -116,6 +116,7 @@ WiredTimes time_wired(const WiredRun& run) {
     const auto objective = model::make_next_token();
     const mesh::Batch batch = random_tokens({.samples = run.batch, .length = run.length, .vocab = run.shape.vocab});
     parallel::Pass pass{.model = *model, .at = store.weights(), .buffers = buffers, .axes = axes, .batch = batch, .objective = *objective};
+    pass.late_sums = run.late_sums;
     if (run.training) pass.into = &store.sink();
     for (const bool counts : {false, true}) {
       computed.clear();

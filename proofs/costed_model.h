@@ -32,6 +32,7 @@ struct WiredRun {
   comm::LinkModel link;
   double block_s = 0;
   bool training = false;  // else a forward pass: a token that is decoded
+  bool late_sums = true;  // Call::late_sums
   int64_t batch = 1, length = 1;
 };
 struct WiredTimes {

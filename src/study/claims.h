@@ -28,9 +28,10 @@ struct Skipped {
 // What a proof is given.
 struct ProofOptions {
   uint64_t seed = 1;
-  std::string data;     // a text file to measure on; empty: the built-in stories
-  bool full = false;    // may take longer than five minutes
-  std::string scratch;  // a folder of its own, empty, removed afterwards
+  std::string data;           // a text file to measure on; empty: the built-in stories
+  bool full = false;          // may take longer than five minutes
+  std::string scratch;        // a folder of its own, empty, removed afterwards
+  std::string pictures = {};  // a folder for what it draws; empty: it draws nothing
 };
 
 // What a proof finds, gathered as it goes.

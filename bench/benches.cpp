@@ -5,6 +5,7 @@ namespace cairn::study {
 
 std::vector<BenchRow> bench_collectives(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_generate(const BenchOptions&, base::Log&);
+std::vector<BenchRow> bench_ladder(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_parallel(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_tokenizer(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_train_cpu(const BenchOptions&, base::Log&);
@@ -15,6 +16,8 @@ const std::vector<Bench>& benches() {
        bench_collectives},
       {"generate", "Greedy decoding on this CPU against llama.cpp and transformers, same fp32 weights and threads: tokens/s at 1M and 12M.",
        bench_generate},
+      {"ladder", "The ladder wiring against the standard one along tp, on links slowed down until messages are half of a step: step time.",
+       bench_ladder},
       {"parallel",
        "Layouts on 2 and 4 ranks of this CPU against PyTorch's DDP, FSDP2 and pipeline schedules (Gloo): step time, bytes, memory.",
        bench_parallel},

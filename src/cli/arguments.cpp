@@ -22,6 +22,10 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
       ->each([&a](const std::string&) { a.nproc_given = true; });
+  command->add_option(
+      "--links", a.links,
+      "Try out slower links between the ranks: latency and bandwidth of each pair, as 20ms,100Mbit; card at the end: of all "
+      "links of a rank together");
   command
       ->add_option("--transport", a.transport,
                    "How ranks talk: net (processes), nccl (net, and GPUs among themselves), mpi (processes that mpirun started) or local "

@@ -14,7 +14,7 @@
 namespace cairn::cli {
 
 struct TrainArguments {
-  std::string recipe, data, out, resume, mesh, transport = "net", device = "cpu";
+  std::string recipe, data, out, resume, mesh, links, transport = "net", device = "cpu";
   std::vector<std::string> sets;
   int nproc = 1;
   bool nproc_given = false;

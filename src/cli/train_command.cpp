@@ -23,6 +23,7 @@
 #include "cli/gpus.h"
 #include "cli/joining.h"
 #include "cli/launcher.h"
+#include "cli/links.h"
 #include "cli/run_directory.h"
 #include "cli/signals.h"
 #include "comm/local.h"
@@ -179,6 +180,7 @@ int run_local(const TrainArguments& a, const Decision& decision, const train::St
   const Signals signals;
   auto terminal = std::make_shared<base::Terminal>();
   comm::LocalOptions options;
+  if (const auto links = links_of(a.links)) options.link = *links;
   options.world = [&](int rank) {
     comm::WorldOptions world;
     world.log = base::Log({.rank = rank, .terminal = terminal, .file = {}});
@@ -227,6 +229,8 @@ int threads_of_each(int ranks_here) {
 
 int train_command(const TrainArguments& given, const std::vector<std::string>& command_line) {
   TrainArguments a = with_ranks_of_mesh(given);
+  if (links_of(a.links) && (a.transport == "mpi" || a.transport == "nccl"))
+    base::fail_input("--links {}: the links of {} are what they are: use --transport net or local", a.links, a.transport);
   if (a.transport == "nccl" && a.device != "cuda") base::fail_input("--transport nccl joins GPUs: add --device cuda");
   train::Start start{.out = {},
                      .resume = false,
@@ -243,7 +247,7 @@ int train_command(const TrainArguments& given, const std::vector<std::string>& c
     start.threads = std::max(1, processors() / std::max(1, here));
     take_gpu(a, std::stoi(*variable("CAIRN_LOCAL_RANK")), here);
     return run_process(
-        a, start, [&](const base::Stop&) { return comm::make_net_transport(std::move(setup)); }, run);
+        a, start, [&](const base::Stop&) { return comm::make_net_transport(std::move(setup), {.links = links_of(a.links)}); }, run);
   }
   const std::optional<Launch> launch =
       a.nproc_given || a.nnodes > 0 || a.transport == "local" || a.dry_run ? std::nullopt : launch_of(variable);
@@ -264,7 +268,7 @@ int train_command(const TrainArguments& given, const std::vector<std::string>& c
     start.threads = threads_of_each(launch->local_size);
     const auto connect = [&](const base::Stop& stop) {
       base::Terminal terminal;
-      return comm::make_net_transport(join_launched(a, *launch, fingerprint(a), stop, terminal));
+      return comm::make_net_transport(join_launched(a, *launch, fingerprint(a), stop, terminal), {.links = links_of(a.links)});
     };
     return run_process(a, start, connect, std::nullopt);
   }

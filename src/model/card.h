@@ -10,7 +10,7 @@ namespace cairn::model {
 // One operation of a block, as placement, recompute, swap and cost rules see it. Costs are per token of the pass; `per_pair` ones
 // are per pair of a query and a key that it sees.
 struct Operation {
-  enum class Kind { product, attention, norm, elementwise, lookup, other };
+  enum class Kind { product, attention, norm, elementwise, multiply, add, lookup, other };
   std::string name;
   Kind kind = Kind::other;
   std::vector<mesh::ParamId> parameters = {};
@@ -18,6 +18,14 @@ struct Operation {
   double flops_per_token = 0;          // forward; the two gradients of a product cost as much each
   double flops_per_pair = 0;
   double saved_elements_per_token = 0;  // kept for backward
+  // What it takes: values that the block reads, or operations before it (all results of one that makes several). Empty: the operation
+  // before it, or the block's first value. The last operation makes what the block writes first.
+  std::vector<std::string> reads = {};
+  bool by_input = false;  // of a product: its weight is stored [in, out]
+  int64_t heads = 0;      // of an attention: of queries, and of keys
+  int64_t key_heads = 0;
+  bool causal = true;     // likewise: a query sees the keys before it only
+  int64_t width = 0;      // of the result, where neither parameters nor inputs tell
 };
 
 // What a block is, without its code: the values it reads and writes and its operations in order.

@@ -216,7 +216,8 @@ std::string format_config(const DecoderShape& shape, const std::string& dtype) {
   // Another wiring is another function of the same parameters: no program may take it for the standard one.
   const bool standard = shape.residual == "standard";
   const std::string architecture = family(shape.family).architecture;
-  config["architectures"].push_back(standard ? architecture : fmt::format("{}With{}", architecture, shape.residual));
+  config["architectures"].push_back(standard ? architecture
+                                             : fmt::format("{}{}", shape.residual == "ladder" ? "Ladder" : "Parallel", architecture));
   config["model_type"] = standard ? shape.family : fmt::format("{}_{}", shape.family, shape.residual);
   if (shape.residual == "ladder") config["ladder_layers"] = shape.ladder_layers;
   config["vocab_size"] = shape.vocab;

@@ -1,0 +1,32 @@
+#pragma once
+#include <map>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "planner/placed.h"
+
+namespace cairn::comm {
+class World;
+}
+
+namespace cairn::planner {
+
+// What this rank has of some tensors, by name.
+using Held = std::map<std::string, at::Tensor>;
+
+// What a rank holds of a whole tensor in these forms; terms of a sum are at the axis' first coordinate.
+at::Tensor part_of(const at::Tensor& whole, const GraphTensor& tensor, const Forms& forms, const mesh::Mesh& mesh, int rank);
+
+// Runs a placed graph on the ranks of a world, the moves by redistribute, the operations by plain ATen. `held`: inputs and parameters as
+// `placed` says they lie. Gives back the graph's last value, whole, which is a scalar where gradients are wanted; and what this rank holds
+// of the gradients of the parameters. A check that a plan is right and moves what it says: training runs the model's own blocks.
+//
+// Ranks compare their plans first; those that differ are named.
+struct Ran {
+  at::Tensor result;
+  Held gradients;
+};
+Ran execute(comm::World& world, const Placed& placed, const Held& held);
+
+}  // namespace cairn::planner

@@ -1,0 +1,59 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "planner/boxing.h"
+
+namespace cairn::planner {
+
+// One change of placement that a placed graph does, in the order in which every rank does them.
+struct Move {
+  enum class When { forward, backward, gradient };  // gradient: at the end, of a parameter
+  When when = When::forward;
+  int tensor = -1;
+  Forms from = {}, to = {};       // of the value; backward moves its gradient the other way between their duals
+  std::vector<int> readers = {};  // operations it is for
+  std::string by = {};            // "all_gather", "all_reduce and all_gather"
+  int64_t bytes = 0;
+  double cost = 0;
+};
+
+// Sums over the ranks inside an operation.
+struct InnerSum {
+  int op = -1;
+  int64_t bytes = 0;
+};
+
+// A graph whose every tensor has a place on a mesh.
+struct Placed {
+  mesh::Mesh mesh;
+  OpGraph graph;
+  bool training = true;
+  std::vector<Forms> tensors = {};             // how each lies where it is made or kept
+  std::vector<Forms> gradients = {};           // of parameters: how their gradients end
+  std::vector<std::vector<Forms>> needs = {};  // by operation, by input
+  std::vector<Move> moves = {};
+  std::vector<InnerSum> inner = {};
+  int64_t bytes = 0;  // of a pass and its gradients, sent by all ranks together
+  double cost = 0;
+  double flops = 0;  // of the rank with the most to do
+};
+
+// Fills in the moves and sums of a graph from its forms.
+void settle(Placed& placed, Boxing& boxing);
+
+// Over how many ranks an operation is shared out whose inputs lie so.
+int64_t ways_of(const mesh::Mesh& mesh, const std::vector<Forms>& needs);
+
+// What an operation whose inputs lie so sends to sum up inside: each group adds up what its ranks have, and passes it on.
+int64_t inner_bytes(const mesh::Mesh& mesh, const GraphOp& op, const std::vector<Forms>& needs);
+
+// Tables of tensors and of moves, for people.
+std::string describe(const Placed& placed);
+// The same for programs, and a number that is equal where and only where plans are: ranks compare it before they start.
+std::string to_json(const Placed& placed);
+uint64_t hash_of(const Placed& placed);
+
+}  // namespace cairn::planner

@@ -80,11 +80,11 @@ TEST_P(DecoderGradients, EqualThoseOfThePlainFormInDouble) {
     const at::Tensor found = layout.view(sink.flat(), {static_cast<int32_t>(i)});
     const double apart = (found - expected[i]).norm().item<double>();
     // Small gradients are differences of large ones, and keep some roundings of those.
-    if (apart <= 4 * std::numeric_limits<double>::epsilon() * largest) continue;
+    if (apart <= 64 * std::numeric_limits<double>::epsilon() * largest) continue;
     // A query that sees one key only has no gradient: what is left there is rounding, and differs between processors.
     const double size = expected[i].norm().item<double>();
     const double error = apart / (size > 1e-12 ? size : 1e-2);
-    EXPECT_LT(error, 1e-11) << layout.pieces[i].name;
+    EXPECT_LT(error, 1e-11) << layout.pieces[i].name << ": " << apart << " apart, size " << size << ", largest " << largest;
   }
 }
 

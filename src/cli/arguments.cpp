@@ -18,6 +18,7 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
   command->add_option("--set", a.sets, "A recipe key: --set train.steps=200; may be repeated")->allow_extra_args(false)->take_all();
   command->add_option("--mesh", a.mesh,
                       "How ranks are arranged: pp=2,dp=2,tp=2 is short for the keys mesh.*; without --nproc it says how many");
+  command->add_option("--plan", a.plan, "A plan that `cairn plan --save` wrote: it says how the run is laid out, not the keys mesh.*");
   command->add_option("--nproc", a.nproc, "Ranks to start on this machine")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
@@ -236,6 +237,27 @@ CLI::App* add_verify(CLI::App& app, VerifyArguments& a) {
   return command;
 }
 
+CLI::App* add_plan(CLI::App& app, PlanArguments& a) {
+  CLI::App* command =
+      app.add_subcommand("plan", "Show how a recipe is laid out over ranks, why, and what a step sends; save, read, compare plans");
+  command->add_option("recipe", a.recipe, "A recipe (TOML); without one every key has its default");
+  command->add_option("--data", a.data, "As for train");
+  command->add_option("--set", a.sets, "A recipe key: --set mesh.tp=2; may be repeated")->allow_extra_args(false)->take_all();
+  command->add_option("--mesh", a.mesh, "How ranks are arranged: pp=2,dp=2,tp=2; without --nproc it says how many");
+  command->add_option("--nproc", a.nproc, "Ranks in all")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->each([&a](const std::string&) { a.nproc_given = true; });
+  command->add_option("--plan", a.plan, "A saved plan, to be shown instead of the one that the keys make");
+  command->add_flag("--explain", a.explain,
+                    "Every parameter with the reason for its placement, and every message of a step with its bytes");
+  const char* files = "Files";
+  command->add_flag("--json", a.json, "Print the plan as it is saved")->group(files);
+  command->add_option("--save", a.save, "Write it; `cairn train --plan FILE` trains with it, edited or not")->group(files);
+  command->add_option("--diff", a.diff, "Two saved plans: print what differs")->expected(2)->group(files);
+  return command;
+}
+
 CLI::App* add_schedule(CLI::App& app, ScheduleArguments& a) {
   CLI::App* command =
       app.add_subcommand("schedule", "Show what a pipeline schedule costs: bubble, step time, memory; draw it; compare all");
@@ -333,6 +355,7 @@ Commands add_commands(CLI::App& app, Arguments& into) {
   commands.emplace_back(add_replay(app, into.replay), Command::replay);
   commands.emplace_back(add_tokenize(app, into.tokenize), Command::tokenize);
   commands.emplace_back(add_snapshot(app, into.snapshot), Command::snapshot);
+  commands.emplace_back(add_plan(app, into.plan), Command::plan);
   commands.emplace_back(add_schedule(app, into.schedule), Command::schedule);
   commands.emplace_back(add_verify(app, into.verify), Command::verify);
   commands.emplace_back(add_logits(app, into.logits), Command::logits);

@@ -14,7 +14,7 @@
 namespace cairn::cli {
 
 struct TrainArguments {
-  std::string recipe, data, out, resume, mesh, links, transport = "net", device = "cpu";
+  std::string recipe, data, out, resume, mesh, plan, links, transport = "net", device = "cpu";
   std::vector<std::string> sets;
   int nproc = 1;
   bool nproc_given = false;
@@ -31,6 +31,13 @@ struct VerifyArguments {
   int64_t steps = 3;
   double tolerance = 1e-5;
   bool table = false;
+};
+
+struct PlanArguments {
+  std::string recipe, data, mesh, plan, save;
+  std::vector<std::string> sets, diff;  // diff: two files
+  int nproc = 1;
+  bool nproc_given = false, explain = false, json = false;
 };
 
 struct KeyArguments {
@@ -133,6 +140,7 @@ enum class Command {
   tokenize,
   data,
   snapshot,
+  plan,
   schedule,
   verify,
   logits,
@@ -155,6 +163,7 @@ struct Arguments {
   ReplayArguments replay;
   TokenizeArguments tokenize;
   SnapshotArguments snapshot;
+  PlanArguments plan;
   ScheduleArguments schedule;
   VerifyArguments verify;
   LogitsArguments logits;

@@ -12,6 +12,7 @@ struct EvalArguments;
 struct GenerateArguments;
 struct KeyArguments;
 struct LogitsArguments;
+struct PlanArguments;
 struct ProveArguments;
 struct ReplayArguments;
 struct ScheduleArguments;
@@ -34,6 +35,7 @@ int tokenize_command(const TokenizeArguments& a);
 int snapshot_command(const SnapshotArguments& a);
 int inspect_snapshot(const SnapshotArguments& a);  // of snapshot_command
 int verify_snapshot(const SnapshotArguments& a);
+int plan_command(const PlanArguments& a);
 int schedule_command(const ScheduleArguments& a);
 int verify_command(const VerifyArguments& a);
 int logits_command(const LogitsArguments& a);

@@ -60,6 +60,8 @@ int run_command(const Arguments& arguments, const std::vector<std::string>& comm
       return snapshot_command(arguments.snapshot);
     case Command::verify:
       return verify_command(arguments.verify);
+    case Command::plan:
+      return plan_command(arguments.plan);
     case Command::schedule:
       return schedule_command(arguments.schedule);
     case Command::logits:

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory_tags.h"
@@ -17,6 +18,7 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/cause.h"
+#include "cli/command_recipe.h"
 #include "cli/commands.h"
 #include "cli/decision.h"
 #include "cli/environment.h"
@@ -32,7 +34,7 @@
 #include "comm/net.h"
 #include "comm/world.h"
 #include "mesh/mesh.h"
-#include "parallel/options.h"
+#include "parallel/plan_file.h"
 #include "train/agent.h"
 #include "train/check_files.h"
 #include "train/dry_run.h"
@@ -52,15 +54,6 @@ Decision decide(const TrainArguments& a, const RunDirectory& run) {
   return {run, run.resume ? std::optional(base::Recipe::File::read(run.path / "recipe.toml")) : std::nullopt};
 }
 
-// What --mesh says.
-std::vector<mesh::Axis> axes_of(const std::string& text) {
-  if (text.empty()) return {};
-  const mesh::Mesh mesh = mesh::parse_mesh(text);
-  if (!mesh.parts.empty() || !mesh.ranks.empty())
-    base::fail_input("--mesh {}: every part of a run has the same mesh, in rank order: write it as axis=size,axis=size", text);
-  return mesh.axes;
-}
-
 // Without --nproc, as many ranks as the mesh has. (shard is a part of dp.)
 TrainArguments with_ranks_of_mesh(TrainArguments a) {
   if (a.nproc_given || a.nnodes > 1) return a;
@@ -69,20 +62,19 @@ TrainArguments with_ranks_of_mesh(TrainArguments a) {
   return a;
 }
 
-// As many ranks as the recipe's mesh has, where it says so: of a resumed run those that it had.
-int ranks_of(base::Recipe recipe) {
-  const parallel::MeshOptions mesh = recipe.read(parallel::mesh_schema());
-  return static_cast<int>(std::min<int64_t>(mesh.island * std::max<int64_t>(1, mesh.dp) * mesh.pp * mesh.cp * mesh.tp * mesh.ep, 1 << 20));
+// Then what the command line adds.
+base::Recipe make_recipe(const TrainArguments& a, const Decision& decision) {
+  return recipe_with(decision.recipe ? base::Recipe::parse(*decision.recipe) : base::Recipe(),
+                     {.data = a.data, .mesh = a.mesh, .sets = a.sets, .seed = a.seed});
 }
 
-// Then what the command line adds, the later the stronger.
-base::Recipe make_recipe(const TrainArguments& a, const Decision& decision) {
-  base::Recipe recipe = decision.recipe ? base::Recipe::parse(*decision.recipe) : base::Recipe();
-  if (!a.data.empty()) recipe.set("data.path", a.data, "--data");
-  if (a.seed >= 0) recipe.set("train.seed", a.seed, "--seed");
-  for (const mesh::Axis& axis : axes_of(a.mesh)) recipe.set("mesh." + axis.name, static_cast<int64_t>(axis.size), "--mesh");
-  for (const std::string& set : a.sets) recipe.set(set);
-  return recipe;
+// The plan that --plan names, and as many ranks as it has.
+std::shared_ptr<const parallel::Plan> given_plan(TrainArguments& a) {
+  if (a.plan.empty()) return nullptr;
+  if (!a.mesh.empty()) base::fail_input("--mesh {} --plan {}: the plan says how ranks are arranged: leave out --mesh", a.mesh, a.plan);
+  auto plan = std::make_shared<parallel::Plan>(parallel::read_plan(a.plan));
+  if (!a.nproc_given && a.nnodes <= 1) a.nproc = plan->mesh.size();
+  return plan;
 }
 
 // What must be the same on all machines, as it was typed.
@@ -94,6 +86,10 @@ std::string fingerprint(const TrainArguments& a) {
   add("--data", a.data);
   add("--seed", a.seed >= 0 ? std::to_string(a.seed) : "");
   add("--mesh", a.mesh);
+  if (!a.plan.empty()) {
+    const std::string text = parallel::to_json(parallel::read_plan(a.plan));
+    add("--plan", fmt::format("{:016x}", base::checksum(text)));
+  }
   add("--device", a.device);
   add("--transport", a.transport);
   for (const std::string& set : a.sets) add("--set", set);
@@ -229,6 +225,7 @@ int threads_of_each(int ranks_here) {
 
 int train_command(const TrainArguments& given, const std::vector<std::string>& command_line) {
   TrainArguments a = with_ranks_of_mesh(given);
+  const std::shared_ptr<const parallel::Plan> plan = given_plan(a);
   if (links_of(a.links) && (a.transport == "mpi" || a.transport == "nccl"))
     base::fail_input("--links {}: the links of {} are what they are: use --transport net or local", a.links, a.transport);
   if (a.transport == "nccl" && a.device != "cuda") base::fail_input("--transport nccl joins GPUs: add --device cuda");
@@ -237,7 +234,8 @@ int train_command(const TrainArguments& given, const std::vector<std::string>& c
                      .cache = cache_folder() / "data",
                      .device = a.device,
                      .threads = std::max(1, processors() / a.nproc),
-                     .terminal = nullptr};
+                     .terminal = nullptr,
+                     .plan = plan};
   if (const auto setup_fd = variable("CAIRN_SETUP_FD")) {  // a rank that the agent started
     std::optional<RunDirectory> run;
     if (const auto path = variable("CAIRN_RUN_DIR")) run = {*path, *variable("CAIRN_RUN_RESUME") == "1"};
@@ -283,7 +281,7 @@ int train_command(const TrainArguments& given, const std::vector<std::string>& c
   start.out = decision.run.path;
   start.resume = decision.run.resume;
   base::Recipe recipe = make_recipe(a, decision);
-  if (!a.nproc_given && a.mesh.empty() && place.nnodes == 1) {
+  if (!a.nproc_given && a.mesh.empty() && !plan && place.nnodes == 1) {
     a.nproc = ranks_of(recipe);
     start.threads = std::max(1, processors() / a.nproc);
   }
@@ -294,7 +292,7 @@ int train_command(const TrainArguments& given, const std::vector<std::string>& c
     return 0;
   }
   // Once here, before any rank starts or anybody waits. (How many ranks other machines have is not known yet.)
-  train::check_recipe(recipe, place.nnodes > 1 ? 0 : a.nproc);
+  train::check_recipe(recipe, place.nnodes > 1 ? 0 : a.nproc, plan.get());
   train::check_files(recipe, start);
   if (a.transport == "local") {
     greet(a, decision.run, a.nproc, terminal);

@@ -1,13 +1,19 @@
 #include "parallel/lay_out.h"
 
+#include <algorithm>
 #include <charconv>
+#include <map>
 #include <numeric>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "base/files.h"
+#include "base/nearest.h"
 #include "base/token_game.h"
+#include "mesh/holding.h"
 #include "model/model.h"
 #include "parallel/crossings.h"
 #include "parallel/pipeline_actors.h"
@@ -84,6 +90,41 @@ std::vector<int64_t> split_blocks(const model::Model& model, const PipelineOptio
   return blocks;
 }
 
+void check_stages(const std::vector<int64_t>& blocks, int stages, const model::Model& model) {
+  if (static_cast<int>(blocks.size()) != stages)
+    base::fail_input("the plan has blocks for {} stages, and the schedule has {}", blocks.size(), stages);
+  if (const int64_t sum = std::accumulate(blocks.begin(), blocks.end(), int64_t{0}); sum != static_cast<int64_t>(model.blocks().size()))
+    base::fail_input("the plan's stages have {} blocks in all, and the model has {}", sum, model.blocks().size());
+  check_split(blocks, static_cast<int64_t>(model.blocks().size()));
+}
+
+// Refuses a placement that a plan came with and the parameter's block cannot run. However it is written, every rank must hold the same.
+void check_given(const Plan& plan, const model::Parameter& parameter, const mesh::Placement& can) {
+  const mesh::Placement given = placement_of(plan, parameter.name);
+  try {
+    mesh::check(given, plan.mesh, parameter.shape);
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::bad_input) throw;
+    base::fail_input("the plan's placement of {}: {}", parameter.name, error.what());
+  }
+  bool same = true;
+  for (const auto& on : given.axes)
+    same = same && !std::holds_alternative<mesh::Partial>(on.how) && (on.axis == "tp" || std::holds_alternative<mesh::Replicate>(on.how));
+  for (const int rank : plan.mesh.peers(plan.mesh.members().front(), "tp"))
+    same =
+        same && mesh::holding(given, plan.mesh.spots(rank), parameter.shape) == mesh::holding(can, plan.mesh.spots(rank), parameter.shape);
+  if (!same)
+    base::fail_input("the plan's placement of {} is \"{}\": its block can run \"{}\" on this mesh, and nothing else yet", parameter.name,
+                     mesh::to_string(given), mesh::to_string(can));
+}
+
+void check_names(const Plan& plan, const model::Model& model) {
+  std::vector<std::string> names;
+  for (const model::Parameter& parameter : model.parameters()) names.push_back(parameter.name);
+  for (const auto& [name, placement] : plan.placements)
+    if (std::find(names.begin(), names.end(), name) == names.end()) base::fail_unknown("parameter in the plan's placements", name, names);
+}
+
 }  // namespace
 
 Plan lay_out(const LayoutOptions& options, int ranks) {
@@ -145,20 +186,28 @@ void place(Plan& plan, const model::Model& model, const PipelineOptions& pipelin
   const int tp = plan.mesh.extent("tp"), pp = plan.mesh.extent("pp");
   if (pp > 1) {
     const Schedule schedule = schedule_of(pipeline, pp, static_cast<int>(plan.micro_batches));
+    if (!plan.rank_of_stage.empty() && plan.rank_of_stage != schedule.rank_of_stage)
+      base::fail_input("the plan runs its stages on the ranks [{}] along pp, and the schedule {} on [{}]",
+                       fmt::join(plan.rank_of_stage, ", "), schedule.name, fmt::join(schedule.rank_of_stage, ", "));
     plan.schedule = schedule.name;
     plan.rank_of_stage = schedule.rank_of_stage;
-    plan.stage_blocks = split_blocks(model, pipeline, schedule.stages(), length);
+    if (plan.stage_blocks.empty()) plan.stage_blocks = split_blocks(model, pipeline, schedule.stages(), length);
+    check_stages(plan.stage_blocks, schedule.stages(), model);
     plan.registers = static_cast<int>(pipeline.registers);
     const std::vector<Crossing> crossed = crossings(model, plan);
     base::check_it_runs(all_actors(schedule, crossed, registers_for(schedule, crossed, plan.registers)).graph);
   }
   check_tensor_split(model, tp);
+  std::map<std::string, mesh::Placement> placements;
   for (const model::Parameter& parameter : model.parameters()) {
     mesh::Placement placement;
     if (const mesh::Placement::How how = tensor_split(parameter, tp); !std::holds_alternative<mesh::Replicate>(how))
       placement.axes.push_back({"tp", how});
-    if (!placement.axes.empty()) plan.placements[parameter.name] = placement;
+    if (!plan.placements.empty()) check_given(plan, parameter, placement);
+    if (!placement.axes.empty()) placements[parameter.name] = placement;
   }
+  check_names(plan, model);
+  plan.placements = std::move(placements);
 }
 
 }  // namespace cairn::parallel

@@ -24,7 +24,8 @@ struct LayoutOptions {
 Plan lay_out(const LayoutOptions& options, int ranks);
 
 // Fills in what depends on the model: how each parameter lies, which blocks each stage of a pipeline runs. Refuses what the model does not
-// allow. `length`: of the sequences, which attention's cost depends on.
+// allow. A plan that says some of it already (a person wrote or edited it) keeps its stages; placements it names must be those that the
+// blocks can run. `length`: of the sequences, which attention's cost depends on.
 void place(Plan& plan, const model::Model& model, const PipelineOptions& pipeline, int64_t length);
 
 // The pipeline's schedule for so many micro-batches, checked.

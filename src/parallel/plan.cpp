@@ -1,5 +1,7 @@
 #include "parallel/plan.h"
 
+#include <algorithm>
+
 #include "base/json.h"
 
 namespace cairn::parallel {
@@ -12,12 +14,15 @@ mesh::Placement placement_of(const Plan& plan, const std::string& parameter) {
 std::string to_json(const Plan& plan) {
   base::OrderedJson axes = base::OrderedJson::object(), placements = base::OrderedJson::object();
   for (const mesh::Axis& axis : plan.mesh.axes) axes[axis.name] = axis.size;
+  if (!plan.mesh.parts.empty()) axes = mesh::to_string({plan.mesh.axes, {}, plan.mesh.parts});
   for (const auto& [name, placement] : plan.placements) placements[name] = mesh::to_string(placement);
   base::OrderedJson json = {{"mesh", axes},      {"ranks", plan.mesh.ranks},        {"placements", placements},
                             {"sync", plan.sync}, {"micro_batch", plan.micro_batch}, {"precision", plan.precision}};
+  if (plan.micro_batches > 0) json["micro_batches"] = plan.micro_batches;
   if (plan.zero > 0) json["zero"] = plan.zero;
-  if (plan.mesh.extent("cp") > 1) json["context"] = {{"form", plan.context.form}, {"balanced", plan.context.balanced}};
-  if (!plan.stage_blocks.empty())
+  const bool along_cp = std::any_of(plan.mesh.axes.begin(), plan.mesh.axes.end(), [](const mesh::Axis& axis) { return axis.name == "cp"; });
+  if (along_cp || plan.context != ContextRule{}) json["context"] = {{"form", plan.context.form}, {"balanced", plan.context.balanced}};
+  if (!plan.stage_blocks.empty() || !plan.schedule.empty())
     json["pipeline"] = {{"schedule", plan.schedule}, {"stage_blocks", plan.stage_blocks}, {"rank_of_stage", plan.rank_of_stage}};
   if (plan.registers > 0) json["pipeline"]["registers"] = plan.registers;
   return base::pretty(json) + "\n";

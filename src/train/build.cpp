@@ -17,9 +17,10 @@
 #include "kernels/aten.h"
 #include "model/trainable.h"
 #include "optim/rounding_optimizer.h"
-#include "parallel/recompute.h"
 #include "train/dpo.h"
+#include "train/given_plan.h"
 #include "train/model_from.h"
+#include "train/planned.h"
 #include "train/reference.h"
 #include "train/restore.h"
 #include "train/whole_state.h"
@@ -46,24 +47,15 @@ data::Opened open_data(comm::World& world, const Settings& settings, const Start
   return opened;
 }
 
-// What an update must be handed, asked of the rule itself over a parameter without values.
-optim::Optimizer::Unit unit_of(const optim::OptimOptions& options) {
-  const at::Tensor nowhere = at::empty({1, 1}, at::TensorOptions().dtype(at::kFloat).device(at::kMeta));
-  return optim::make_optimizer(options, {{"parameter", nowhere, nowhere, true, true}})->unit();
-}
-
 // Parameters and gradients as the plan lays them out.
 void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
   const Settings& s = job.settings;
   Engine& engine = job.engine;
   parallel::place(job.plan, *engine.model, s.layout.pipeline, job.data.length);
-  const auto unit = unit_of(s.optim);
-  const bool matrices = unit != optim::Optimizer::Unit::elements;
-  if (matrices && job.plan.mesh.extent("tp") > 1)
-    base::fail_input("optim.kind = {}: works on whole matrices, which mesh.tp = {} splits: use adamw or sgd, or mesh.tp = 1", s.optim.kind,
-                     job.plan.mesh.extent("tp"));
+  const planner::StepRules rules = step_rules(s, *engine.model, job.plan, job.data.length);
+  const bool matrices = rules.whole_parameters;
   const auto options = at::TensorOptions().dtype(at::kFloat).device(job.device), low = options.dtype(at::kBFloat16);
-  const auto least = static_cast<int64_t>(s.sync.bucket_mib * (1 << 20)) / 4;
+  const int64_t least = rules.bucket_bytes / 4;
   engine.store = std::make_unique<parallel::Store>(parallel::Store::Parts{.world = world,
                                                                           .model = *engine.model,
                                                                           .plan = job.plan,
@@ -72,7 +64,7 @@ void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
                                                                           .read = s.train.precision == "bf16" ? low : options,
                                                                           .whole_parameters = matrices,
                                                                           .unit_elements_least = least,
-                                                                          .accumulate_whole = s.layout.memory.accumulate_unsharded});
+                                                                          .accumulate_whole = rules.accumulate_whole});
   job.assembly = std::make_unique<parallel::Assembly>(parallel::Assembly::Parts{
       .world = world, .model = *engine.model, .plan = job.plan, .whole_parameters = matrices, .unit_elements_least = least});
   for (const parallel::KeptPiece& piece : engine.store->kept()) {
@@ -81,15 +73,9 @@ void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
     engine.gradient_views.push_back({piece.name, piece.gradient});
   }
   engine.buffers = engine.model->make_buffers(options);
-  const parallel::RecomputeOptions& again = s.layout.recompute;
-  if (again.mode == "budget" && again.budget_mib == 0)
-    base::fail_input("recompute.mode = budget needs recompute.budget_mib: what one micro-batch may keep");
-  engine.recompute_stage = again.mode == "stage";
-  engine.recompute_last = !again.except_last;
-  if (again.mode != "none" && again.mode != "stage")
-    engine.recompute = parallel::recomputed_blocks(
-        {again.mode, again.modules, again.every, static_cast<int64_t>(again.budget_mib * (1 << 20))}, *engine.model,
-        job.plan.micro_batch * std::max<int64_t>(1, job.data.length), s.train.precision == "bf16" ? 2 : 4);
+  engine.recompute_stage = rules.recompute_stage;
+  engine.recompute_last = rules.recompute_last;
+  engine.recompute = rules.recompute;
 }
 
 // Books what stays for the whole run, from the tensors themselves.
@@ -235,19 +221,24 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
   return plan;
 }
 
-void check_recipe(base::Recipe recipe, int ranks) {
+void check_recipe(base::Recipe recipe, int ranks, const parallel::Plan* given) {
+  if (given) use_layout_of(*given, recipe, ranks > 0 ? ranks : given->mesh.size());
   const Settings settings = read_settings(recipe);
-  if (ranks > 0) make_plan(settings, ranks);
+  if (ranks == 0) return;
+  parallel::Plan plan = make_plan(settings, ranks);
+  if (given) take_from(*given, plan);
 }
 
 std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset) {
   at::set_num_threads(start.threads);
   auto job = std::make_unique<Job>();
+  if (start.plan) use_layout_of(*start.plan, recipe, world.size());
   job->settings = read_settings(recipe);
   job->recipe_toml = recipe.resolved_toml();
   job->writes = world.rank() == 0 && !start.out.empty();
   job->device = choose_device(start.device);
   job->plan = make_plan(job->settings, world.size());
+  if (start.plan) take_from(*start.plan, job->plan);
   job->bad_steps = std::make_unique<BadSteps>(world.everyone(), job->settings.train, job->settings.optim.learning_rate);
   if (job->bad_steps->before_update() && job->settings.log.sync_check)
     base::fail_input("train.on_bad_step = {}: an update waits for the numbers of its step, which log.sync_check = true forbids; drop one",

@@ -7,15 +7,9 @@
 #include "base/memory_tags.h"
 #include "base/text.h"
 #include "data/source.h"
-#include "kernels/aten.h"
 #include "model/model.h"
-#include "model/objective.h"
-#include "model/trainable.h"
-#include "parallel/lay_out.h"
 #include "parallel/share.h"
-#include "snapshot/pretrained.h"
-#include "train/build.h"
-#include "train/settings.h"
+#include "train/planned.h"
 
 namespace cairn::train {
 namespace {
@@ -58,47 +52,22 @@ RankShare largest_share(const model::Model& model, const parallel::Plan& plan, i
   return largest;
 }
 
-// Whether the tokenizer fits is seen when it is read.
-model::Task task_from(const model::ModelOptions& options, model::Inputs inputs) {
-  const model::DecoderShape shape = snapshot::read_outline(options.from).shape;
-  if (inputs.vocab > 0) inputs.vocab = shape.vocab;
-  return model::make_task(options, inputs, shape);
-}
-
-// What the update rule will keep, asked of the rule itself over parameters without values.
-int64_t optimizer_bytes(const Settings& settings, const model::Model& model) {
-  const std::vector<bool> trained = model::trainable(model, settings.model.train);
-  std::vector<optim::Piece> pieces;
-  for (size_t i = 0; i < trained.size(); ++i) {
-    if (!trained[i]) continue;
-    const model::Parameter& parameter = model.parameters()[i];
-    const at::Tensor nowhere = at::empty(parameter.shape, at::TensorOptions().dtype(at::kFloat).device(at::kMeta));
-    pieces.push_back(make_piece(parameter, nowhere, nowhere));
-  }
-  int64_t bytes = 0;
-  for (const mesh::NamedTensor& state : optim::make_optimizer(settings.optim, std::move(pieces))->state())
-    bytes += static_cast<int64_t>(state.tensor.nbytes());
-  return bytes;
-}
-
 }  // namespace
 
 std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
-  const Settings s = read_settings(recipe);
-  parallel::Plan plan = make_plan(s, ranks);
+  const Planned p = planned(std::move(recipe), ranks, start.plan.get());
+  const Settings& s = p.settings;
+  const parallel::Plan& plan = p.plan;
+  const model::Task& task = p.task;
   if (!s.data.path.empty() || !s.data.sources.empty()) data::find_sources(s.data);  // refuses what is not there
-  const bool text = s.data.kind != "spirals";
-  const int64_t vocab = s.data.tokenizer == "bytes" ? 257 : s.data.vocab, length = text ? s.data.length : 1;
-  const model::Inputs inputs{.vocab = text ? vocab : 0, .length = text ? length : 0, .features = text ? 0 : 2, .classes = text ? 0 : 3};
-  const model::Task task = s.model.from.empty() ? model::make_task(s.model, inputs) : task_from(s.model, inputs);
+  const int64_t length = p.batch.length;
   const Work work = count(*task.model, length);
   const bool pairs = s.data.kind == "preference";
-  const int64_t rows = pairs ? 2 : 1;                        // of a sample
+  const int64_t rows = p.batch.rows;
   const int64_t copies = pairs && s.lora.rank == 0 ? 2 : 1;  // the reference model's; adapters are little
   const double passes = pairs ? 4 : 3;                       // forward, two gradients, and the reference model's forward
   const int64_t elements = task.model->elements(), tokens = s.train.global_batch * rows * length;
   const bool low = s.train.precision == "bf16", kept_low = s.train.parameters == "bf16";
-  parallel::place(plan, *task.model, s.layout.pipeline, length);
   const RankShare share = largest_share(*task.model, plan, ranks);
   const double part = static_cast<double>(share.elements) / static_cast<double>(elements);
   const auto kept = [&](int64_t bytes, int from_zero) { return plan.zero >= from_zero ? bytes / share.keepers : bytes; };

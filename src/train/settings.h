@@ -31,8 +31,9 @@ struct Settings {
 // Refuses unknown keys, wrong types and values out of range. The recipe remembers what was read, for Recipe::resolved_toml.
 Settings read_settings(base::Recipe& recipe);
 
-// Refuses what is wrong with a recipe on so many ranks (0: not known yet) and can be told without opening the data.
-void check_recipe(base::Recipe recipe, int ranks);
+// Refuses what is wrong with a recipe on so many ranks (0: not known yet) and can be told without opening the data. `given`: a plan that
+// the run is laid out by (given_plan.h); null: none.
+void check_recipe(base::Recipe recipe, int ranks, const parallel::Plan* given = nullptr);
 
 // Every section, in the order of the reference page.
 std::vector<base::Section> recipe_sections();

@@ -11,6 +11,10 @@ namespace cairn::base {
 class Terminal;
 }
 
+namespace cairn::parallel {
+struct Plan;
+}
+
 namespace cairn::train {
 
 // What surrounds a run and is not part of its recipe: where it writes, where it starts from, what it runs on, who watches.
@@ -23,6 +27,7 @@ struct Start {
   int threads = 1;                                                 // of this rank
   double seconds_before = 0;                                       // that passed before this process was started for the run
   std::shared_ptr<base::Terminal> terminal;                        // null: nobody watches
+  std::shared_ptr<const parallel::Plan> plan = nullptr;            // how it is laid out; null: as the recipe's keys say
 };
 
 // What a run came to.

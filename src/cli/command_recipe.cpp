@@ -1,0 +1,32 @@
+#include "cli/command_recipe.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "parallel/options.h"
+
+namespace cairn::cli {
+
+std::vector<mesh::Axis> axes_of(const std::string& text) {
+  if (text.empty()) return {};
+  const mesh::Mesh mesh = mesh::parse_mesh(text);
+  if (!mesh.parts.empty() || !mesh.ranks.empty())
+    base::fail_input("--mesh {}: every part of a run has the same mesh, in rank order: write it as axis=size,axis=size", text);
+  return mesh.axes;
+}
+
+int ranks_of(base::Recipe recipe) {
+  const parallel::MeshOptions mesh = recipe.read(parallel::mesh_schema());
+  return static_cast<int>(std::min<int64_t>(mesh.island * std::max<int64_t>(1, mesh.dp) * mesh.pp * mesh.cp * mesh.tp * mesh.ep, 1 << 20));
+}
+
+base::Recipe recipe_with(base::Recipe recipe, const RecipeWords& words) {
+  if (!words.data.empty()) recipe.set("data.path", words.data, "--data");
+  if (words.seed >= 0) recipe.set("train.seed", words.seed, "--seed");
+  for (const mesh::Axis& axis : axes_of(words.mesh)) recipe.set("mesh." + axis.name, static_cast<int64_t>(axis.size), "--mesh");
+  for (const std::string& set : words.sets) recipe.set(set);
+  return recipe;
+}
+
+}  // namespace cairn::cli

@@ -1,0 +1,27 @@
+// A recipe and what a command line says beside it.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/recipe.h"
+#include "mesh/mesh.h"
+
+namespace cairn::cli {
+
+struct RecipeWords {
+  std::string data, mesh;  // --data, --mesh
+  std::vector<std::string> sets;
+  int64_t seed = -1;  // -1: not given
+};
+
+// The later the stronger: --set wins.
+base::Recipe recipe_with(base::Recipe recipe, const RecipeWords& words);
+
+// What --mesh says.
+std::vector<mesh::Axis> axes_of(const std::string& text);
+
+// As many ranks as the recipe's mesh has, where it says so: of a resumed run those that it had.
+int ranks_of(base::Recipe recipe);
+
+}  // namespace cairn::cli

@@ -1,0 +1,16 @@
+#pragma once
+#include <string>
+
+namespace cairn::mesh {
+struct Placement;
+}
+namespace cairn::model {
+struct Parameter;
+}
+
+namespace cairn::planner {
+
+// Why a parameter lies so, in a sentence: from its logical axes.
+std::string placement_reason(const model::Parameter& parameter, const mesh::Placement& placement);
+
+}  // namespace cairn::planner

@@ -1,0 +1,20 @@
+#pragma once
+#include <cstdint>
+
+#include "parallel/plan.h"
+#include "planner/traffic.h"
+
+namespace cairn::planner {
+
+// What one rank holds between steps.
+struct RankBytes {
+  int64_t parameters = 0;  // what it keeps, and what passes read where that is something else
+  int64_t gradients = 0;
+  int64_t trained_elements = 0;  // for which it keeps optimizer state
+  bool operator==(const RankBytes&) const = default;
+};
+
+// As parallel::Store will hold it. `kept_bytes`: of one element as it is kept and updated, which passes may read in fewer.
+RankBytes rank_bytes(const model::Model& model, const parallel::Plan& plan, const StepRules& rules, int rank, int64_t kept_bytes = 4);
+
+}  // namespace cairn::planner

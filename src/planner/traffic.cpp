@@ -1,0 +1,143 @@
+#include "planner/traffic.h"
+
+#include <algorithm>
+#include <map>
+
+#include "data/shard.h"
+#include "kernels/aten.h"
+#include "model/model.h"
+#include "planner/traffic_book.h"
+
+namespace cairn::planner {
+namespace {
+
+// Every rank's share of the samples, cut as the trainer's step cuts it.
+void cut_batch(TrafficCase& step) {
+  const auto ranks = static_cast<int>(step.extent(parallel::kSampleAxes));
+  const int64_t most = (step.batch.samples + ranks - 1) / ranks;
+  std::map<std::pair<int64_t, bool>, int64_t> times;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int64_t samples = data::share_of(step.batch.samples, rank, ranks).count;
+    const std::vector<data::Share> parts = step.plan.micro_batches > 0 ? data::even_micro_batches(samples, step.plan.micro_batches)
+                                                                       : data::micro_batches(samples, step.plan.micro_batch, most);
+    step.passes_most = std::max(step.passes_most, static_cast<int64_t>(parts.size()));
+    for (size_t i = 0; i < parts.size(); ++i)
+      if (parts[i].count > 0) ++times[{parts[i].count, step.rules.recompute_last || i + 1 < parts.size()}];
+  }
+  for (const auto& [kind, count] : times) step.micro_batches.push_back({kind.first, kind.second, count});
+}
+
+// What every rank tells every other once a step.
+void add_agreements(const TrafficCase& step, TrafficBook& book) {
+  const int64_t ranks = step.plan.mesh.size();
+  const auto agree = [&](const char* what, int64_t numbers, comm::Purpose purpose, const char* because) {
+    book.add({.what = what,
+              .axis = "all",
+              .collective = "all_reduce",
+              .shape = {numbers},
+              .dtype = "fp64",
+              .times = ranks > 1 ? 1 : 0,
+              .bytes = all_reduce_bytes(numbers * 8, ranks),
+              .purpose = purpose,
+              .because = because});
+  };
+  agree("loss, and whether anyone wants to stop", 2 + step.rules.measures, comm::Purpose::loss,
+        "each rank has the loss of its own samples; all go on or stop together");
+  if (step.rules.asks_before_update)
+    agree("loss before the update", 2, comm::Purpose::loss, "train.on_bad_step: all ranks decide alike whether the update happens");
+  // A norm block's sums of a whole batch are only complete over all ranks.
+  const bool decoder = !step.model.config_json().empty();
+  if (decoder) return;
+  for (const auto& [name, buffer] : step.model.make_buffers(at::TensorOptions().dtype(at::kFloat).device(at::kMeta)))
+    if (name.ends_with(".pending"))
+      agree(folded_name(name.substr(0, name.rfind('.')) + ", running statistics").c_str(), buffer.numel(), comm::Purpose::state,
+            "batch norms keep the mean and variance of the whole batch");
+}
+
+}  // namespace
+
+int64_t TrafficCase::extent(const std::vector<std::string>& axes) const {
+  int64_t ranks = 1;
+  for (const std::string& axis : axes) ranks *= plan.mesh.extent(axis);
+  return ranks;
+}
+
+std::string TrafficCase::axis_name(const std::vector<std::string>& axes) const {
+  std::string name;
+  for (const std::string& axis : axes)
+    if (plan.mesh.extent(axis) > 1) name += (name.empty() ? "" : "+") + axis;
+  return name;
+}
+
+void TrafficBook::add(TrafficRow row) {
+  if (row.times == 0 && row.predicted) return;
+  for (TrafficRow& known : rows) {
+    if (known.what != row.what || known.axis != row.axis || known.collective != row.collective || known.purpose != row.purpose) continue;
+    known.times += row.times;
+    known.bytes += row.bytes;
+    known.shape = std::max(known.shape, row.shape);
+    return;
+  }
+  rows.push_back(std::move(row));
+}
+
+void TrafficBook::cannot_tell(std::string what, std::string axis, comm::Purpose purpose, std::string because) {
+  add({.what = std::move(what),
+       .axis = std::move(axis),
+       .collective = "?",
+       .purpose = purpose,
+       .because = std::move(because),
+       .predicted = false});
+}
+
+std::string folded_name(const std::string& name) {
+  std::string folded;
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string word = name.substr(begin, end - begin);
+    const bool number = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; });
+    folded += (begin > 0 ? "." : "") + (number ? "*" : word);
+    begin = end + 1;
+  }
+  return folded;
+}
+
+int64_t bytes_for(const std::vector<TrafficRow>& rows, comm::Purpose purpose) {
+  int64_t bytes = 0;
+  for (const TrafficRow& row : rows)
+    if (row.purpose == purpose) bytes += row.bytes;
+  return bytes;
+}
+
+int64_t bytes_along(const std::vector<TrafficRow>& rows, const std::string& axis) {
+  int64_t bytes = 0;
+  for (const TrafficRow& row : rows)
+    if (row.axis == axis) bytes += row.bytes;
+  return bytes;
+}
+
+std::vector<TrafficRow> step_traffic(const model::Model& model, const parallel::Plan& plan, const StepBatch& batch,
+                                     const StepRules& rules) {
+  TrafficCase step{.model = model, .plan = plan, .batch = batch, .rules = rules};
+  TrafficBook book;
+  if (!plan.mesh.parts.empty()) {
+    book.cannot_tell("everything", "all", comm::Purpose::control, "the parts of this mesh have different shapes");
+    return book.rows;
+  }
+  cut_batch(step);
+  add_tensor_parallel(step, book);
+  add_context_parallel(step, book);
+  add_pipeline(step, book);
+  add_gradients(step, book);
+  add_parameters(step, book);
+  if (batch.length_varies)
+    for (TrafficRow& row : book.rows) {
+      if (row.purpose != comm::Purpose::activation && row.purpose != comm::Purpose::loss) continue;
+      row.predicted = false;
+      row.because += " (at most so much: sequences are as long as the longest of a batch)";
+    }
+  add_agreements(step, book);
+  return book.rows;
+}
+
+}  // namespace cairn::planner

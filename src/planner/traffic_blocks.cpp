@@ -1,0 +1,270 @@
+// What blocks send while they compute: model/stream.h, branch.h and context_attention.h say why; parallel/crossings.h for pipelines.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "kernels/attention.h"
+#include "model/config.h"
+#include "model/context_attention.h"
+#include "model/model.h"
+#include "model/named_parameters.h"
+#include "parallel/context_batch.h"
+#include "parallel/crossings.h"
+#include "parallel/share.h"
+#include "planner/traffic_book.h"
+
+namespace cairn::planner {
+namespace {
+
+using model::Operation;
+
+enum class BlockKind { embedding, branch, branch_whole, norm, head, other };
+
+bool has(const model::Card& card, Operation::Kind kind) {
+  return std::any_of(card.operations.begin(), card.operations.end(), [&](const Operation& one) { return one.kind == kind; });
+}
+
+// As the blocks of decoders are described (model/decoder_blocks.h); whatever else there is sends nothing inside.
+BlockKind kind_of(const model::Card& card) {
+  if (card.operations.empty() || card.reads.empty() || card.writes.size() != 1) return BlockKind::other;
+  if (card.operations.front().kind == Operation::Kind::lookup) return BlockKind::embedding;
+  const bool norm_first = card.operations.front().kind == Operation::Kind::norm, product = has(card, Operation::Kind::product);
+  if (norm_first && !product) return BlockKind::norm;
+  if (norm_first) return card.writes.front() == "logits" ? BlockKind::head : BlockKind::branch;
+  const bool layer = card.name.ends_with(".attention") || card.name.ends_with(".mlp");
+  return layer && product ? BlockKind::branch_whole : BlockKind::other;
+}
+
+// Whether every rank along tp has the whole stream (model::Tokens::whole).
+bool whole_stream(const model::Model& model) {
+  return std::any_of(model.blocks().begin(), model.blocks().end(),
+                     [](const auto& block) { return kind_of(block->card()) == BlockKind::branch_whole; });
+}
+
+// Of the residual stream; 0: this model has none.
+int64_t stream_width(const model::Model& model) {
+  for (const auto& block : model.blocks())
+    if (kind_of(block->card()) == BlockKind::embedding)
+      return model.parameters()[static_cast<size_t>(block->card().operations.front().parameters.front().first)].shape.back();
+  return 0;
+}
+
+// How often a block goes forward for each micro-batch of a kind.
+struct Forwards {
+  int64_t first = 1;  // for its outputs
+  int64_t again = 0;  // for what its gradient needs
+};
+Forwards forwards(const TrafficCase& step, size_t block, const MicroBatches& of) {
+  const bool again = of.recomputed && (step.rules.recompute_stage || (!step.rules.recompute.empty() && step.rules.recompute[block]));
+  return {1 + step.rules.reference_passes, again ? 1 : 0};
+}
+
+// One way of the stream's tokens along tp.
+struct Way {
+  const char* collective;
+  const char* because;
+};
+constexpr Way kGather{"all_gather", "ranks along tp share the tokens out; each needs all of them for its part of the layer"};
+constexpr Way kScatter{"reduce_scatter",
+                       "each rank has the terms of its part of the layer; a token's sum is kept by the rank that has the token"};
+constexpr Way kSum{"all_reduce", "each rank has the terms of its part of the layer, and every rank keeps the whole stream"};
+constexpr Way kGatherBack{"all_gather", "the gradient of a sum of which each rank kept its tokens"};
+constexpr Way kScatterBack{"reduce_scatter", "the gradient of tokens that were gathered"};
+constexpr Way kSumBack{"all_reduce", "every rank's part of the layer has a gradient for every token"};
+
+struct Ways {
+  std::vector<Way> forward, backward;
+};
+Ways ways_of(const model::Card& card, BlockKind kind, bool whole) {
+  switch (kind) {
+    case BlockKind::embedding:
+      return whole ? Ways{{kSum}, {}} : Ways{{kScatter}, {kGatherBack}};
+    case BlockKind::branch:
+      return {{kGather, kScatter}, {kGatherBack, kScatterBack}};
+    case BlockKind::branch_whole:  // one that adds to nothing leaves its terms for another to sum up
+      return card.reads.size() > 1 ? Ways{{kSum}, {kSumBack}} : Ways{{}, {kSumBack}};
+    case BlockKind::head:
+      return whole ? Ways{{}, {kSumBack}} : Ways{{kGather}, {kScatterBack}};
+    case BlockKind::norm:
+    case BlockKind::other:
+      break;
+  }
+  return {};
+}
+
+std::string dtype_of(const TrafficCase& step) { return step.element_bytes() == 2 ? "bf16" : "fp32"; }
+
+// Key heads that one rank works with, as model/attention_block.cpp counts them.
+int64_t key_heads(const TrafficCase& step, const model::Card& card, const parallel::Share& share) {
+  for (const mesh::ParamId& id : model::named_parameters(card))
+    for (int32_t k = id.first; k < id.first + id.count; ++k) {
+      const model::Parameter& p = step.model.parameters()[static_cast<size_t>(k)];
+      for (size_t dim = 0; dim < p.axes.size(); ++dim) {
+        const int64_t here = share.parameters[static_cast<size_t>(k)].holding.local_shape()[dim] / std::max<int64_t>(1, p.head_width);
+        if (p.axes[dim] == "kv_heads") return here;
+        if (p.axes[dim] == "qkv") return here / (p.queries_per_key + 2);
+      }
+    }
+  return 0;
+}
+
+// How many elements of a sample's position a block writes, where it is no part of a residual stream: the outputs of a product.
+int64_t written_width(const TrafficCase& step, const model::Card& card) {
+  if (card.operations.size() != 1 || card.operations.front().parameters.empty()) return 0;
+  const model::Parameter& p = step.model.parameters()[static_cast<size_t>(card.operations.front().parameters.front().first)];
+  return card.operations.front().kind == Operation::Kind::product && p.shape.size() == 2 ? p.shape.front() : 0;
+}
+
+const model::Card& writer_of(const model::Model& model, const std::string& value) {
+  const auto& blocks = model.blocks();
+  return (*std::find_if(blocks.begin(), blocks.end(),
+                        [&](const auto& block) {
+                          const auto& writes = block->card().writes;
+                          return std::find(writes.begin(), writes.end(), value) != writes.end();
+                        }))
+      ->card();
+}
+
+}  // namespace
+
+void add_tensor_parallel(const TrafficCase& step, TrafficBook& book) {
+  const int64_t tp = step.extent("tp"), cp = step.extent("cp");
+  if (tp == 1) return;
+  const int64_t width = stream_width(step.model);
+  const bool whole = whole_stream(step.model);
+  for (const MicroBatches& of : step.micro_batches) {
+    // Ranks along cp have different tokens of the same samples.
+    const int64_t tokens = of.samples * step.batch.rows * step.batch.length;
+    const int64_t most = (tokens + cp - 1) / cp;
+    const auto add = [&](const std::string& what, const Way& way, int64_t times) {
+      const int64_t bytes = tokens * width * step.element_bytes();
+      const bool sum = std::string_view(way.collective) == "all_reduce";
+      book.add({.what = what,
+                .axis = "tp",
+                .collective = way.collective,
+                .shape = {most, width},
+                .dtype = dtype_of(step),
+                .times = times * of.times * cp,
+                .bytes = times * of.times * (sum ? all_reduce_bytes(bytes, tp) : gather_bytes(bytes, tp)),
+                .purpose = comm::Purpose::activation,
+                .because = way.because});
+    };
+    for (size_t i = 0; i < step.model.blocks().size(); ++i) {
+      const model::Card& card = step.model.blocks()[i]->card();
+      const BlockKind kind = kind_of(card);
+      const std::string name = folded_name(card.name);
+      if (kind == BlockKind::other) {
+        book.cannot_tell(name, "tp", comm::Purpose::activation, "not predicted: nothing is known of what this block sends along tp");
+        continue;
+      }
+      const Ways ways = ways_of(card, kind, whole);
+      const Forwards forward = forwards(step, i, of);
+      for (const Way& way : ways.forward) add(name + ", forward", way, forward.first);
+      for (const Way& way : ways.forward) add(name + ", forward again (recompute)", way, forward.again);
+      for (const Way& way : ways.backward) add(name + ", backward", way, 1);
+    }
+    const int64_t numbers = tp * 2 * tokens * 4;
+    book.add({.what = "cross entropy",
+              .axis = "tp",
+              .collective = "all_gather",
+              .shape = {tp, 2, most},
+              .times = (1 + step.rules.reference_passes) * of.times * cp,
+              .bytes = (1 + step.rules.reference_passes) * of.times * gather_bytes(numbers, tp),
+              .purpose = comm::Purpose::loss,
+              .because = "each rank has the logits of its part of the vocabulary: two numbers for each token tell the others enough"});
+  }
+}
+
+void add_context_parallel(const TrafficCase& step, TrafficBook& book) {
+  const int cp = step.extent("cp");
+  if (cp == 1) return;
+  const std::string config = step.model.config_json();
+  if (config.empty()) {
+    book.cannot_tell("attention", "cp", comm::Purpose::activation, "not predicted: nothing is known of how this model attends");
+    return;
+  }
+  const int64_t window = model::parse_config(config, "the model").window;
+  const model::ContextSplit split = parallel::make_context_split(step.batch.length, cp, step.plan.context.balanced);
+  const bool ring = step.plan.context.form == "ring";
+  const kernels::AttentionOptions options{.window = step.batch.length > window ? window : 0};
+  std::vector<parallel::Share> shares;
+  for (const int rank : step.plan.mesh.peers(0, "tp")) shares.push_back(parallel::share_of(step.model, step.plan, rank));
+  for (const MicroBatches& of : step.micro_batches)
+    for (size_t i = 0; i < step.model.blocks().size(); ++i) {
+      const model::Card& card = step.model.blocks()[i]->card();
+      if (!has(card, Operation::Kind::attention)) continue;
+      model::ContextBytes bytes;
+      int64_t heads = 0, head_dim = 1;
+      for (const mesh::ParamId& id : model::named_parameters(card))
+        head_dim = std::max(head_dim, step.model.parameters()[static_cast<size_t>(id.first)].head_width);
+      for (const parallel::Share& share : shares) {
+        const int64_t here = key_heads(step, card, share);
+        heads = std::max(heads, here);
+        const model::ContextBytes one = model::context_bytes({.batch = of.samples * step.batch.rows,
+                                                              .kv_heads = here,
+                                                              .head_dim = head_dim,
+                                                              .element_bytes = step.element_bytes(),
+                                                              .documents = step.batch.documents},
+                                                             options, split, ring ? model::ContextForm::ring : model::ContextForm::gather);
+        bytes.forward += one.forward;
+        bytes.backward += one.backward;
+      }
+      const Forwards forward = forwards(step, i, of);
+      const auto add = [&](const char* when, const char* collective, int64_t sent, int64_t times, const char* because) {
+        book.add({.what = folded_name(card.name) + when,
+                  .axis = "cp",
+                  .collective = collective,
+                  .shape = {step.batch.length, of.samples * step.batch.rows, 2, heads, head_dim},
+                  .dtype = dtype_of(step),
+                  .times = times * of.times * static_cast<int64_t>(shares.size()),
+                  .bytes = times * of.times * sent,
+                  .purpose = comm::Purpose::activation,
+                  .because = because});
+      };
+      const char* seen = ring ? "keys and values go round, as far as some rank may still see them"
+                              : "every rank needs the keys and values of all positions";
+      const char* back = ring ? "keys and values go round again, and their gradients follow them home"
+                              : "keys and values are gathered again, and their gradients go to the ranks that have the positions";
+      add(", keys forward", ring ? "ring" : "all_gather", bytes.forward, forward.first, seen);
+      add(", keys forward again (recompute)", ring ? "ring" : "all_gather", bytes.forward, forward.again, seen);
+      add(", keys backward", ring ? "ring" : "gather, scatter", bytes.backward, 1, back);
+    }
+}
+
+void add_pipeline(const TrafficCase& step, TrafficBook& book) {
+  if (step.plan.stage_blocks.size() <= 1) return;
+  const int64_t tp = step.extent("tp"), cp = step.extent("cp");
+  const int64_t width = stream_width(step.model);
+  const int64_t copies = whole_stream(step.model) ? tp : 1;  // of each token
+  for (const parallel::Crossing& crossing : parallel::crossings(step.model, step.plan)) {
+    const int from = step.plan.rank_of_stage[static_cast<size_t>(crossing.from)],
+              to = step.plan.rank_of_stage[static_cast<size_t>(crossing.to)];
+    if (from == to) continue;
+    const int64_t each = width > 0 ? width : written_width(step, writer_of(step.model, crossing.value));
+    const std::string route = fmt::format("stage {} to {}", crossing.from, crossing.to);
+    if (each == 0) {
+      book.cannot_tell(crossing.value, "pp", comm::Purpose::activation,
+                       fmt::format("not predicted: goes from {}, and nothing is known of its shape", route));
+      continue;
+    }
+    for (const MicroBatches& of : step.micro_batches) {
+      const int64_t tokens = of.samples * step.batch.rows * step.batch.length;
+      const auto add = [&](const std::string& what, const std::string& because) {
+        const int64_t messages = tp * cp;
+        book.add({.what = what,
+                  .axis = "pp",
+                  .collective = "send",
+                  .shape = {(tokens * copies + messages - 1) / messages, each},
+                  .dtype = dtype_of(step),
+                  .times = of.times * messages,
+                  .bytes = of.times * copies * tokens * each * step.element_bytes(),
+                  .purpose = comm::Purpose::activation,
+                  .because = because});
+      };
+      add(fmt::format("{}, {}", crossing.value, route), "a block there reads what a block here wrote");
+      add(fmt::format("gradient of {}, back", crossing.value), fmt::format("{}: its gradient goes the other way", route));
+    }
+  }
+}
+
+}  // namespace cairn::planner

@@ -1,0 +1,100 @@
+#include "train/planned.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "data/open_tokenizer.h"
+#include "kernels/aten.h"
+#include "model/trainable.h"
+#include "optim/optimizer.h"
+#include "parallel/lay_out.h"
+#include "parallel/recompute.h"
+#include "snapshot/pretrained.h"
+#include "train/build.h"
+#include "train/given_plan.h"
+#include "train/model_from.h"
+
+namespace cairn::train {
+namespace {
+
+// What an update must be handed, asked of the rule itself over a parameter without values.
+optim::Optimizer::Unit unit_of(const optim::OptimOptions& options) {
+  const at::Tensor nowhere = at::empty({1, 1}, at::TensorOptions().dtype(at::kFloat).device(at::kMeta));
+  return optim::make_optimizer(options, {{"parameter", nowhere, nowhere, true, true}})->unit();
+}
+
+// A tokenizer that is learned has at most so many entries; the text says whether it comes to them.
+int64_t vocabulary(const Settings& s) {
+  if (!s.data.tokenizer_file.empty()) return data::open_tokenizer(s.data.tokenizer_file)->vocab_size();
+  return s.data.tokenizer == "bytes" ? 257 : s.data.vocab;
+}
+
+model::Task task_of(const Settings& s) {
+  if (s.data.kind == "spirals") return model::make_task(s.model, {.features = 2, .classes = 3});
+  if (s.model.from.empty()) return model::make_task(s.model, {.vocab = vocabulary(s), .length = s.data.length});
+  // Whether the tokenizer fits is seen when it is read.
+  const model::DecoderShape shape = snapshot::read_outline(s.model.from).shape;
+  return model::make_task(s.model, {.vocab = shape.vocab, .length = s.data.length}, shape, lora_of(s.lora));
+}
+
+}  // namespace
+
+planner::StepRules step_rules(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length) {
+  const parallel::RecomputeOptions& again = s.layout.recompute;
+  if (again.mode == "budget" && again.budget_mib == 0)
+    base::fail_input("recompute.mode = budget needs recompute.budget_mib: what one micro-batch may keep");
+  planner::StepRules rules{.trained = model::trainable(model, s.model.train),
+                           .recompute_stage = again.mode == "stage",
+                           .recompute_last = !again.except_last,
+                           .accumulate_whole = s.layout.memory.accumulate_unsharded,
+                           .whole_parameters = unit_of(s.optim) != optim::Optimizer::Unit::elements,
+                           .bucket_bytes = static_cast<int64_t>(s.sync.bucket_mib * (1 << 20)),
+                           .reference_passes = s.data.kind == "preference" ? 1 : 0,
+                           .asks_before_update = s.train.on_bad_step != "stop"};
+  if (const int tp = plan.mesh.extent("tp"); rules.whole_parameters && tp > 1)
+    base::fail_input("optim.kind = {}: works on whole matrices, which mesh.tp = {} splits: use adamw or sgd, or mesh.tp = 1", s.optim.kind,
+                     tp);
+  if (again.mode != "none" && again.mode != "stage")
+    rules.recompute =
+        parallel::recomputed_blocks({again.mode, again.modules, again.every, static_cast<int64_t>(again.budget_mib * (1 << 20))}, model,
+                                    plan.micro_batch * std::max<int64_t>(1, length), s.train.precision == "bf16" ? 2 : 4);
+  return rules;
+}
+
+int64_t optimizer_bytes(const Settings& settings, const model::Model& model) {
+  const std::vector<bool> trained = model::trainable(model, settings.model.train);
+  std::vector<optim::Piece> pieces;
+  for (size_t i = 0; i < trained.size(); ++i) {
+    if (!trained[i]) continue;
+    const model::Parameter& parameter = model.parameters()[i];
+    const at::Tensor nowhere = at::empty(parameter.shape, at::TensorOptions().dtype(at::kFloat).device(at::kMeta));
+    pieces.push_back(make_piece(parameter, nowhere, nowhere));
+  }
+  int64_t bytes = 0;
+  for (const mesh::NamedTensor& state : optim::make_optimizer(settings.optim, std::move(pieces))->state())
+    bytes += static_cast<int64_t>(state.tensor.nbytes());
+  return bytes;
+}
+
+Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given) {
+  if (given) use_layout_of(*given, recipe, ranks);
+  Planned p;
+  p.settings = read_settings(recipe);
+  const Settings& s = p.settings;
+  p.plan = make_plan(s, ranks);
+  if (given) take_from(*given, p.plan);
+  p.task = task_of(s);
+  const bool pairs = s.data.kind == "preference", text = s.data.kind != "spirals";
+  p.batch = {.samples = s.train.global_batch,
+             .rows = pairs ? 2 : 1,
+             .length = text ? s.data.length : 1,
+             .length_varies = pairs,
+             .documents = s.data.packing != "stream"};
+  parallel::place(p.plan, *p.task.model, s.layout.pipeline, p.batch.length);
+  p.rules = step_rules(s, *p.task.model, p.plan, p.batch.length);
+  if (pairs) p.task.objective = model::make_preference(s.dpo);
+  p.rules.measures = static_cast<int64_t>(p.task.objective->measures().size());
+  return p;
+}
+
+}  // namespace cairn::train

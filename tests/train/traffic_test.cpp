@@ -1,0 +1,175 @@
+// What a plan says a step sends, against what the trainer's ledger shows for one.
+#include "planner/traffic.h"
+
+#include <array>
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "base/recipe.h"
+#include "base/stop.h"
+#include "comm/local.h"
+#include "planner/rank_bytes.h"
+#include "train/planned.h"
+#include "train/recording.h"
+#include "train/train.h"
+
+namespace cairn::train {
+namespace {
+
+struct TrafficLayout {
+  std::string name;
+  int ranks;
+  std::vector<std::string> sets;
+  std::string family = "llama";
+};
+
+// Odd in every size that may be: 257 rows of the vocabulary, 7 samples of 19 positions, an MLP of 45.
+base::Recipe traffic_recipe(const TrafficLayout& c) {
+  base::Recipe recipe = base::Recipe::parse(R"(
+    [model]
+    layers = 3
+    embed = 24
+    heads = 4
+    kv_heads = 2
+    mlp = 45
+    [data]
+    tokenizer = "bytes"
+    length = 19
+    stories_bytes = 20000
+    [train]
+    global_batch = 7
+    [log]
+    tensorboard = false
+    trace = false
+    samples = 0
+    [snapshot]
+    every = 0
+    [eval]
+    every = 0
+    samples = 3
+  )",
+                                            "traffic");
+  recipe.set("model.kind=" + c.family);
+  if (c.family == "gpt2") recipe.set("model.kv_heads=4");
+  for (const std::string& set : c.sets) recipe.set(set);
+  return recipe;
+}
+
+using Bytes = std::array<int64_t, comm::kPurposes>;
+
+// All that so many steps of the real trainer send, from the first message to the last.
+Bytes sent_in(const TrafficLayout& c, int64_t steps) {
+  const base::Stop never;
+  comm::LocalNetwork network(c.ranks);
+  const auto ended = network.run([&](comm::World& world) {
+    base::Recipe recipe = traffic_recipe(c);
+    recipe.set("train.steps", steps, "test");
+    run(world, std::move(recipe), Start{}, {}, never);
+  });
+  for (const std::exception_ptr& error : ended)
+    if (error) std::rethrow_exception(error);
+  const comm::Ledger ledger = network.ledger();
+  Bytes bytes{};
+  for (int purpose = 0; purpose < comm::kPurposes; ++purpose)
+    bytes[static_cast<size_t>(purpose)] = ledger.total(static_cast<comm::Purpose>(purpose)).bytes;
+  return bytes;
+}
+
+class StepTraffic : public testing::TestWithParam<TrafficLayout> {};
+
+TEST_P(StepTraffic, IsWhatTheLedgerShows) {
+  const TrafficLayout& c = GetParam();
+  const Planned p = planned(traffic_recipe(c), c.ranks);
+  const std::vector<planner::TrafficRow> rows = planner::step_traffic(*p.task.model, p.plan, p.batch, p.rules);
+  const Bytes two = sent_in(c, 2), three = sent_in(c, 3);
+  int64_t all = 0;
+  for (int purpose = 0; purpose < comm::kPurposes; ++purpose) {
+    const auto of = static_cast<comm::Purpose>(purpose);
+    const int64_t sent = three[static_cast<size_t>(purpose)] - two[static_cast<size_t>(purpose)];
+    EXPECT_EQ(planner::bytes_for(rows, of), sent) << comm::name(of);
+    all += sent;
+  }
+  EXPECT_GT(all, 0);  // or the test shows nothing
+  for (const planner::TrafficRow& row : rows) {
+    EXPECT_TRUE(row.predicted) << row.what;
+    EXPECT_GT(row.times, 0) << row.what;
+    EXPECT_FALSE(row.because.empty()) << row.what;
+    EXPECT_FALSE(row.axis.empty()) << row.what;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Every, StepTraffic,
+    testing::Values(
+        TrafficLayout{"dp2", 2, {}}, TrafficLayout{"dp3", 3, {"model.tied=false"}},
+        TrafficLayout{"dp3_small_buckets", 3, {"sync.dp.bucket_mib=0.01"}}, TrafficLayout{"tp2", 2, {"mesh.tp=2"}},
+        TrafficLayout{"tp2_untied_overlap", 2, {"mesh.tp=2", "model.tied=false", "tensor.overlap=true"}},
+        TrafficLayout{"tp3_six_heads", 3, {"mesh.tp=3", "model.heads=6", "model.kv_heads=3"}},
+        TrafficLayout{"tp4_shares_key_heads", 4, {"mesh.tp=4"}}, TrafficLayout{"dp2_tp2", 4, {"mesh.tp=2"}},
+        TrafficLayout{"pp2", 2, {"mesh.pp=2"}}, TrafficLayout{"pp2_untied", 2, {"mesh.pp=2", "model.tied=false"}},
+        TrafficLayout{"pp2_tp2", 4, {"mesh.pp=2", "mesh.tp=2"}}, TrafficLayout{"pp2_dp2", 4, {"mesh.pp=2"}},
+        TrafficLayout{"pp3_zero_bubble", 3, {"mesh.pp=3", "pipeline.schedule=zb_h1"}},
+        TrafficLayout{"zbv", 2, {"mesh.pp=2", "pipeline.schedule=zbv"}},
+        TrafficLayout{"interleaved", 2, {"mesh.pp=2", "pipeline.schedule=interleaved", "pipeline.micro_batches=4"}},
+        TrafficLayout{"pp2_recompute_stage", 2, {"mesh.pp=2", "recompute.mode=stage"}}, TrafficLayout{"zero1_dp2", 2, {"memory.zero=1"}},
+        TrafficLayout{"zero1_dp3", 3, {"memory.zero=1"}}, TrafficLayout{"zero2_dp2", 2, {"memory.zero=2"}},
+        TrafficLayout{"zero2_dp3", 3, {"memory.zero=2", "train.micro_batch=1"}},
+        TrafficLayout{"zero2_each_micro_batch", 3, {"memory.zero=2", "train.micro_batch=1", "memory.accumulate_unsharded=false"}},
+        TrafficLayout{"zero3_dp2", 2, {"memory.zero=3"}}, TrafficLayout{"zero3_dp3", 3, {"memory.zero=3", "train.micro_batch=1"}},
+        TrafficLayout{"zero3_untied", 3, {"memory.zero=3", "model.tied=false"}},
+        TrafficLayout{"zero3_each_micro_batch", 3, {"memory.zero=3", "train.micro_batch=1", "memory.accumulate_unsharded=false"}},
+        TrafficLayout{"zero3_recompute_full", 3, {"memory.zero=3", "train.micro_batch=1", "recompute.mode=full"}},
+        TrafficLayout{
+            "zero3_recompute_stage", 3, {"memory.zero=3", "train.micro_batch=1", "recompute.mode=stage", "recompute.except_last=true"}},
+        TrafficLayout{"zero3_more_ranks_than_samples", 8, {"memory.zero=3"}}, TrafficLayout{"hybrid", 4, {"mesh.shard=2"}},
+        TrafficLayout{"zero3_tp2", 4, {"memory.zero=3", "mesh.tp=2"}}, TrafficLayout{"zero3_pp2", 4, {"memory.zero=3", "mesh.pp=2"}},
+        TrafficLayout{"zero1_muon", 3, {"memory.zero=1", "optim.kind=muon"}},
+        TrafficLayout{"zero2_some_trained", 3, {"memory.zero=2", R"(model.train=["*q_proj*", "*norm*"])"}},
+        TrafficLayout{"tp2_some_trained", 2, {"mesh.tp=2", R"(model.train=["*q_proj*", "*norm*"])"}},
+        TrafficLayout{"cp2", 2, {"mesh.cp=2"}}, TrafficLayout{"cp3_uneven", 3, {"mesh.cp=3", "context.balanced=false"}},
+        TrafficLayout{"cp2_gather", 2, {"mesh.cp=2", "context.form=gather"}},
+        TrafficLayout{"cp2_documents", 2, {"mesh.cp=2", "data.packing=separate"}},
+        TrafficLayout{"cp2_tp4_gather", 8, {"mesh.cp=2", "mesh.tp=4", "context.form=gather", "data.packing=documents"}},
+        TrafficLayout{"cp2_tp2_zero3", 4, {"mesh.cp=2", "mesh.tp=2", "memory.zero=3"}},
+        TrafficLayout{"pp2_cp2_tp2", 8, {"mesh.pp=2", "mesh.cp=2", "mesh.tp=2", "memory.zero=1"}},
+        TrafficLayout{"ladder_tp2", 2, {"model.residual=ladder", "mesh.tp=2"}},
+        TrafficLayout{"ladder_tp2_blocking", 2, {"model.residual=ladder", "mesh.tp=2", "tensor.late_sums=false"}},
+        TrafficLayout{"ladder_some_pp2_tp2", 4, {"model.residual=ladder", "model.ladder_layers=last 2", "mesh.pp=2", "mesh.tp=2"}},
+        TrafficLayout{"parallel_tp2_recompute", 2, {"model.residual=parallel", "mesh.tp=2", "recompute.mode=full"}},
+        TrafficLayout{"parallel_pp2_tp2", 4, {"model.residual=parallel", "mesh.pp=2", "mesh.tp=2"}},
+        TrafficLayout{"tp2_recompute_some", 2, {"mesh.tp=2", "recompute.mode=selective", "recompute.modules=[\"*.mlp\"]"}},
+        TrafficLayout{"gpt2_tp2", 2, {"mesh.tp=2"}, "gpt2"}, TrafficLayout{"gpt2_tp3", 3, {"mesh.tp=3"}, "gpt2"},
+        TrafficLayout{"gpt2_pp2_tp2", 4, {"mesh.pp=2", "mesh.tp=2"}, "gpt2"},
+        TrafficLayout{"gpt2_zero3_cp2", 4, {"memory.zero=3", "mesh.cp=2"}, "gpt2"}, TrafficLayout{"qwen3_tp2", 2, {"mesh.tp=2"}, "qwen3"},
+        TrafficLayout{"bf16_zero3_tp2", 4, {"train.precision=bf16", "memory.zero=3", "mesh.tp=2"}},
+        TrafficLayout{"bf16_pp2_cp2", 4, {"train.precision=bf16", "mesh.pp=2", "mesh.cp=2"}},
+        TrafficLayout{"skips_bad_steps", 2, {"train.on_bad_step=skip"}}, TrafficLayout{"islands", 6, {"mesh.island=3", "mesh.tp=2"}},
+        TrafficLayout{"classifier_pp2", 4, {"data.kind=spirals", "mesh.pp=2", "model.batch_norm=true"}, "classifier"}),
+    [](const auto& c) { return c.param.name; });
+
+TEST(RankBytes, AreWhatTheStoreHolds) {
+  for (const TrafficLayout& c : std::vector<TrafficLayout>{{"dp", 2, {}},
+                                                           {"zero1", 3, {"memory.zero=1"}},
+                                                           {"zero2", 3, {"memory.zero=2"}},
+                                                           {"zero3_tp", 4, {"memory.zero=3", "mesh.tp=2"}},
+                                                           {"pp", 2, {"mesh.pp=2"}},
+                                                           {"bf16", 3, {"train.precision=bf16", "memory.zero=1"}},
+                                                           {"some", 3, {"memory.zero=2", R"(model.train=["*q_proj*", "*norm*"])"}}}) {
+    Recording recorded;
+    for (const std::exception_ptr& error : comm::LocalNetwork(c.ranks).run([&](comm::World& world) {
+           Recording own = record(world, traffic_recipe(c), {.steps = 1, .tensors = false, .plant = "", .cache = {}});
+           if (world.rank() == 0) recorded = std::move(own);
+         }))
+      if (error) std::rethrow_exception(error);
+    const Planned p = planned(traffic_recipe(c), c.ranks);
+    for (int rank = 0; rank < c.ranks; ++rank) {
+      const planner::RankBytes expected = planner::rank_bytes(*p.task.model, p.plan, p.rules, rank);
+      EXPECT_EQ(expected.parameters, recorded.memory[static_cast<size_t>(rank)].parameters) << c.name << " rank " << rank;
+      EXPECT_EQ(expected.gradients, recorded.memory[static_cast<size_t>(rank)].gradients) << c.name << " rank " << rank;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cairn::train

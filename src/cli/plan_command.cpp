@@ -154,7 +154,7 @@ std::string traffic_by_axis(const std::vector<planner::TrafficRow>& rows) {
   }
   std::vector<std::vector<std::string>> lines{{"along", "for", "bytes", ""}};
   for (const auto& [key, sum] : bytes) lines.push_back({key.first, key.second, std::to_string(sum), base::human_bytes(sum)});
-  lines.push_back({"all", "", std::to_string(all), base::human_bytes(all)});
+  lines.push_back({"sum", "", std::to_string(all), base::human_bytes(all)});
   return fmt::format("what all ranks send in one step{}\n", known ? "" : ", as far as it can be told (--explain says what cannot)") +
          table(lines, {false, false, true, false});
 }

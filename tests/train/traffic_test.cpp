@@ -9,6 +9,7 @@
 #include "base/recipe.h"
 #include "base/stop.h"
 #include "comm/local.h"
+#include "harness/scratch_folder.h"
 #include "planner/rank_bytes.h"
 #include "train/planned.h"
 #include "train/recording.h"
@@ -76,10 +77,7 @@ Bytes sent_in(const TrafficLayout& c, int64_t steps) {
   return bytes;
 }
 
-class StepTraffic : public testing::TestWithParam<TrafficLayout> {};
-
-TEST_P(StepTraffic, IsWhatTheLedgerShows) {
-  const TrafficLayout& c = GetParam();
+void expect_as_sent(const TrafficLayout& c) {
   const Planned p = planned(traffic_recipe(c), c.ranks);
   const std::vector<planner::TrafficRow> rows = planner::step_traffic(*p.task.model, p.plan, p.batch, p.rules);
   const Bytes two = sent_in(c, 2), three = sent_in(c, 3);
@@ -87,7 +85,7 @@ TEST_P(StepTraffic, IsWhatTheLedgerShows) {
   for (int purpose = 0; purpose < comm::kPurposes; ++purpose) {
     const auto of = static_cast<comm::Purpose>(purpose);
     const int64_t sent = three[static_cast<size_t>(purpose)] - two[static_cast<size_t>(purpose)];
-    EXPECT_EQ(planner::bytes_for(rows, of), sent) << comm::name(of);
+    EXPECT_EQ(planner::bytes_for(rows, of), sent) << c.name << ": " << comm::name(of);
     all += sent;
   }
   EXPECT_GT(all, 0);  // or the test shows nothing
@@ -98,6 +96,10 @@ TEST_P(StepTraffic, IsWhatTheLedgerShows) {
     EXPECT_FALSE(row.axis.empty()) << row.what;
   }
 }
+
+class StepTraffic : public testing::TestWithParam<TrafficLayout> {};
+
+TEST_P(StepTraffic, IsWhatTheLedgerShows) { expect_as_sent(GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(
     Every, StepTraffic,
@@ -147,6 +149,24 @@ INSTANTIATE_TEST_SUITE_P(
         TrafficLayout{"skips_bad_steps", 2, {"train.on_bad_step=skip"}}, TrafficLayout{"islands", 6, {"mesh.island=3", "mesh.tp=2"}},
         TrafficLayout{"classifier_pp2", 4, {"data.kind=spirals", "mesh.pp=2", "model.batch_norm=true"}, "classifier"}),
     [](const auto& c) { return c.param.name; });
+
+TEST(StepTrafficOfAdapters, IsWhatTheLedgerShows) {
+  const harness::ScratchFolder scratch;
+  const base::Stop never;
+  for (const std::exception_ptr& error : comm::LocalNetwork(1).run([&](comm::World& world) {
+         base::Recipe recipe = traffic_recipe({"base", 1, {}});
+         recipe.set("train.steps", int64_t{1}, "test");
+         Start start;
+         start.out = scratch / "base";
+         run(world, std::move(recipe), start, {}, never);
+       }))
+    if (error) std::rethrow_exception(error);
+  const std::vector<std::string> adapters{"model.from=" + (scratch / "base").string(), "model.lora.rank=3"};
+  for (TrafficLayout c : std::vector<TrafficLayout>{{"tp2", 2, {"mesh.tp=2"}}, {"zero2", 3, {"memory.zero=2"}}}) {
+    c.sets.insert(c.sets.end(), adapters.begin(), adapters.end());
+    expect_as_sent(c);
+  }
+}
 
 TEST(RankBytes, AreWhatTheStoreHolds) {
   for (const TrafficLayout& c : std::vector<TrafficLayout>{{"dp", 2, {}},

@@ -45,33 +45,38 @@ class AttentionBlock final : public Block {
       : shape_(shape), parts_(std::move(parts)), branch_(std::move(border), parts_.norm, shape.embed, shape.dropout) {
     const double embed = static_cast<double>(shape.embed), q = static_cast<double>(shape.heads * shape.head_dim),
                  kv = static_cast<double>(shape.kv_heads * shape.head_dim);
-    card_ = {.may_read = {"documents", "positions"},
-             .operations = {{.name = "qkv",
-                             .kind = Operation::Kind::product,
-                             .parameters = parts_.qkv.parameters(),
-                             .axes = {"heads"},
-                             .flops_per_token = 2 * embed * (q + 2 * kv),
-                             .saved_elements_per_token = q + 2 * kv},
-                            {.name = "attention",
-                             .kind = Operation::Kind::attention,
-                             .axes = {"heads"},
-                             .flops_per_pair = 4 * q,
-                             .saved_elements_per_token = q + static_cast<double>(shape.heads)},
-                            {.name = "out",
-                             .kind = Operation::Kind::product,
-                             .parameters = parts_.out.parameters(),
-                             .axes = {"embed"},
-                             .flops_per_token = 2 * q * embed}}};
+    const bool apart = parts_.qkv.weight.count == 3;  // queries, keys and values, each with a weight of its own
+    std::vector<std::string> mixes = {"qkv"};         // what the attention reads
+    Operation project{
+        .name = "qkv", .axes = {"heads"}, .flops_per_token = 2 * embed * (q + 2 * kv), .saved_elements_per_token = q + 2 * kv};
+    parts_.qkv.describe(project);
+    card_ = {.may_read = {"documents", "positions"}, .operations = {project}};
+    const auto add_to_heads = [&](Operation operation) {
+      operation.reads = !apart ? mixes : mixes.size() == 1 ? std::vector<std::string>{"qkv.0", "qkv.1"} : std::vector{mixes[0]};
+      mixes = apart ? std::vector<std::string>{operation.name, "qkv.2"} : std::vector{operation.name};
+      card_.operations.push_back(std::move(operation));
+    };
+    if (parts_.q_norm)
+      add_to_heads({.name = "qk_norm",
+                    .kind = Operation::Kind::norm,
+                    .parameters = {parts_.q_norm->weight, parts_.k_norm->weight},
+                    .axes = {"heads"},
+                    .flops_per_token = 4 * (q + kv),
+                    .saved_elements_per_token = q + kv});
+    if (parts_.rotary) add_to_heads({.name = "rotary", .kind = Operation::Kind::elementwise, .axes = {"heads"}});
+    card_.operations.push_back({.name = "attention",
+                                .kind = Operation::Kind::attention,
+                                .axes = {"heads"},
+                                .flops_per_pair = 4 * q,
+                                .saved_elements_per_token = q + static_cast<double>(shape.heads),
+                                .reads = mixes,
+                                .heads = shape.heads,
+                                .key_heads = shape.kv_heads});
+    Operation out{.name = "out", .axes = {"embed"}, .flops_per_token = 2 * q * embed};
+    parts_.out.describe(out);
+    card_.operations.push_back(std::move(out));
     branch_.describe(card_);
     if (parts_.rotary) card_.buffers = {"rope.cos", "rope.sin"};
-    if (parts_.q_norm)
-      card_.operations.insert(card_.operations.begin() + (parts_.norm ? 2 : 1),
-                              {.name = "qk_norm",
-                               .kind = Operation::Kind::norm,
-                               .parameters = {parts_.q_norm->weight, parts_.k_norm->weight},
-                               .axes = {"heads"},
-                               .flops_per_token = 4 * (q + kv),
-                               .saved_elements_per_token = q + kv});
   }
 
   const Card& card() const override { return card_; }

@@ -21,6 +21,12 @@ void Branch::describe(Card& card) const {
   for (const std::string& other : {border_.onto, border_.with})
     if (!other.empty()) card.reads.push_back(other);
   card.writes = {border_.writes};
+  if (const std::string onto = norm_ ? border_.reads : border_.onto; !onto.empty()) {
+    Operation add{.name = "add", .kind = Operation::Kind::add, .axes = {"embed"}, .reads = {card.operations.back().name}};
+    if (!border_.with.empty()) add.reads.push_back(border_.with);
+    add.reads.push_back(onto);
+    card.operations.push_back(std::move(add));
+  }
   if (!norm_) return;
   const auto embed = static_cast<double>(embed_);
   card.operations.insert(card.operations.begin(), {.name = "norm",

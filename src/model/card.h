@@ -18,14 +18,20 @@ struct Operation {
   double flops_per_token = 0;          // forward; the two gradients of a product cost as much each
   double flops_per_pair = 0;
   double saved_elements_per_token = 0;  // kept for backward
-  // What it takes: values that the block reads, or operations before it (all results of one that makes several). Empty: the operation
-  // before it, or the block's first value. The last operation makes what the block writes first.
+  // What it takes: values that the block reads, or operations before it (all results of one that makes several; "qkv.2" is the third of
+  // them). Empty: the operation before it, or the block's first value. The last operation makes what the block writes first.
+  //
+  // Of these it makes: a product, one result for each of its weights (its first parameter and the neighbours of that; then come biases,
+  // then pairs of adapters); a norm and an elementwise operation, one for each value they take; an attention (of queries, keys and values,
+  // or of all three stacked, and of a bias), a multiplication, an addition and any other, one of all of them.
   std::vector<std::string> reads = {};
   bool by_input = false;  // of a product: its weight is stored [in, out]
   int64_t heads = 0;      // of an attention: of queries, and of keys
   int64_t key_heads = 0;
-  bool causal = true;     // likewise: a query sees the keys before it only
-  int64_t width = 0;      // of the result, where neither parameters nor inputs tell
+  bool causal = true;                 // likewise: a query sees the keys before it only
+  int64_t width = 0;                  // of the result, where neither parameters nor inputs tell
+  std::vector<int32_t> adapted = {};  // of a product: which of its weights each pair of adapters is for
+  double adapter_scale = 1;
 };
 
 // What a block is, without its code: the values it reads and writes and its operations in order.

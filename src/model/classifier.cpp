@@ -38,15 +38,15 @@ class Classifier final : public Model {
         {.name = name + ".weight", .shape = {out, in}, .axes = {"mlp", "embed"}, .deviation = 1 / std::sqrt(static_cast<double>(in))});
     const mesh::ParamId bias = Model::add(
         {.name = name + ".bias", .shape = {out}, .axes = {"mlp"}, .role = Parameter::Role::bias, .start = Parameter::Start::zeros});
-    std::vector<mesh::ParamId> all{weight, bias};
+    std::vector<mesh::ParamId> of_norm;
     const bool normed = shape_.batch_norm && activate;
     if (normed) {
-      all.push_back(Model::add({.name = name + ".norm.weight",
-                                .shape = {out},
-                                .axes = {"mlp"},
-                                .role = Parameter::Role::norm,
-                                .start = Parameter::Start::ones}));
-      all.push_back(Model::add(
+      of_norm.push_back(Model::add({.name = name + ".norm.weight",
+                                    .shape = {out},
+                                    .axes = {"mlp"},
+                                    .role = Parameter::Role::norm,
+                                    .start = Parameter::Start::ones}));
+      of_norm.push_back(Model::add(
           {.name = name + ".norm.bias", .shape = {out}, .axes = {"mlp"}, .role = Parameter::Role::bias, .start = Parameter::Start::zeros}));
     }
     Card card{.name = name,
@@ -54,10 +54,13 @@ class Classifier final : public Model {
               .writes = {writes},
               .operations = {{.name = "linear",
                               .kind = Operation::Kind::product,
-                              .parameters = all,
+                              .parameters = {weight, bias},
                               .axes = {"mlp"},
                               .flops_per_token = 2.0 * static_cast<double>(in * out),
                               .saved_elements_per_token = static_cast<double>(in + out)}}};
+    // Its sums run over the batch, so nothing of it is shared out.
+    if (normed) card.operations.push_back({.name = "batch_norm", .parameters = of_norm, .axes = {"mlp"}, .width = out});
+    if (activate) card.operations.push_back({.name = "tanh", .kind = Operation::Kind::elementwise, .axes = {"mlp"}});
     Model::add(make_autograd_block(std::move(card), [activate, normed, name](const std::vector<at::Tensor>& inputs,
                                                                              const std::vector<at::Tensor>& parameters, const Call& call) {
       at::Tensor y = at::linear(inputs[0], parameters[0], parameters[1]);

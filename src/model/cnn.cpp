@@ -52,13 +52,16 @@ class Cnn final : public Model {
               .reads = {reads},
               .writes = {writes},
               .operations = {{.name = "convolution",
-                              .kind = Operation::Kind::product,
                               .parameters = {weight, gain, shift},
                               .axes = {"channels"},
                               .flops_per_token = 18.0 * static_cast<double>(in * shape_.width),
-                              .saved_elements_per_token = 3.0 * static_cast<double>(shape_.width)}},
+                              .saved_elements_per_token = 3.0 * static_cast<double>(shape_.width),
+                              .width = shape_.width}},
               .buffers = {name + ".norm.running_mean", name + ".norm.running_var", name + ".norm.pending"}};
-    if (joins) card.reads.push_back("hidden.0");
+    if (joins) {
+      card.reads.push_back("hidden.0");
+      card.operations.front().reads = card.reads;
+    }
     Model::add(make_autograd_block(std::move(card), [norm = name + ".norm"](const std::vector<at::Tensor>& inputs,
                                                                             const std::vector<at::Tensor>& parameters, const Call& call) {
       const at::Tensor x = inputs.size() > 1 ? inputs[0] + inputs[1] : inputs[0];
@@ -76,7 +79,8 @@ class Cnn final : public Model {
     Card card{.name = "head",
               .reads = {reads},
               .writes = {"logits"},
-              .operations = {{.name = "linear",
+              .operations = {{.name = "pool", .axes = {"channels"}, .width = shape_.width},
+                             {.name = "linear",
                               .kind = Operation::Kind::product,
                               .parameters = {weight},
                               .axes = {"classes"},

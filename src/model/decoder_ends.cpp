@@ -34,7 +34,9 @@ class EmbeddingBlock final : public Block {
                                 .parameters = {*positions},
                                 .axes = {"embed"},
                                 .flops_per_token = static_cast<double>(embed_),
-                                .saved_elements_per_token = 1});
+                                .saved_elements_per_token = 1,
+                                .reads = {"positions"}});
+    card_.operations.push_back({.name = "add", .kind = Operation::Kind::add, .axes = {"embed"}, .reads = {"lookup", "positions"}});
   }
 
   const Card& card() const override { return card_; }
@@ -120,6 +122,8 @@ class HeadBlock final : public Block {
   HeadBlock(const DecoderShape& shape, std::string reads, Norm norm, Linear head)
       : vocab_(shape.vocab), reads_(std::move(reads)), stream_(tokens_of(shape)), norm_(std::move(norm)), head_(std::move(head)) {
     const double embed = static_cast<double>(shape.embed), vocab = static_cast<double>(shape.vocab);
+    Operation logits{.name = "logits", .axes = {"vocab"}, .flops_per_token = 2 * embed * vocab, .saved_elements_per_token = vocab};
+    head_.describe(logits);
     card_ = {.name = "head",
              .reads = {reads_},
              .writes = {"logits"},
@@ -129,12 +133,7 @@ class HeadBlock final : public Block {
                              .axes = {"embed"},
                              .flops_per_token = 4 * embed,
                              .saved_elements_per_token = 2 * embed},
-                            {.name = "logits",
-                             .kind = Operation::Kind::product,
-                             .parameters = head_.parameters(),
-                             .axes = {"vocab"},
-                             .flops_per_token = 2 * embed * vocab,
-                             .saved_elements_per_token = vocab}}};
+                            std::move(logits)}};
   }
 
   const Card& card() const override { return card_; }

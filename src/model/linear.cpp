@@ -6,6 +6,7 @@
 #include "kernels/gemm.h"
 #include "kernels/low_precision.h"
 #include "mesh/box.h"
+#include "model/card.h"
 
 namespace cairn::model {
 namespace {
@@ -96,6 +97,16 @@ std::vector<mesh::ParamId> Linear::parameters() const {
   if (bias) all.push_back(*bias);
   for (const LowRank& one : low_rank) all.insert(all.end(), {one.a, one.b});
   return all;
+}
+
+void Linear::describe(Operation& operation) const {
+  operation.kind = Operation::Kind::product;
+  operation.parameters = parameters();
+  operation.by_input = by_input;
+  for (const LowRank& one : low_rank) {
+    operation.adapted.push_back(one.place);
+    operation.adapter_scale = one.scale;
+  }
 }
 
 }  // namespace cairn::model

@@ -8,6 +8,8 @@
 
 namespace cairn::model {
 
+struct Operation;
+
 // A linear layer as blocks use it: y = x w^T + b. Where its weight comes from is decided here, so that blocks need not know: one
 // parameter or neighbours that are multiplied as one matrix, stored [out, in] or [in, out], with or without adapters. Rows of x and y may
 // lie apart.
@@ -35,6 +37,8 @@ struct Linear {
   // x [..., in]; differentiable.
   at::Tensor plain(const at::Tensor& x, const Call& call) const;
   std::vector<mesh::ParamId> parameters() const;
+  // Says on a card what this layer is.
+  void describe(Operation& operation) const;
   // Widths of what is here of the weight.
   int64_t in_width(const Call& call) const;
   int64_t out_width(const Call& call) const;

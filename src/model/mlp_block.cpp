@@ -18,20 +18,19 @@ class MlpBlock final : public Block {
       : shape_(shape), parts_(std::move(parts)), branch_(std::move(border), parts_.norm, shape.embed, shape.dropout) {
     const double embed = static_cast<double>(shape.embed), mlp = static_cast<double>(shape.mlp);
     const double widened = parts_.gated ? 2 * mlp : mlp;
-    card_ = {
-        .operations = {
-            {.name = parts_.gated ? "gate_up" : "up",
-             .kind = Operation::Kind::product,
-             .parameters = parts_.up.parameters(),
-             .axes = {"mlp"},
-             .flops_per_token = 2 * embed * widened,
-             .saved_elements_per_token = widened},
-            {.name = parts_.gated ? "swiglu" : "gelu", .kind = Operation::Kind::elementwise, .axes = {"mlp"}, .flops_per_token = 5 * mlp},
-            {.name = "down",
-             .kind = Operation::Kind::product,
-             .parameters = parts_.down.parameters(),
-             .axes = {"embed"},
-             .flops_per_token = 2 * embed * mlp}}};
+    Operation up{.name = parts_.gated ? "gate_up" : "up",
+                 .axes = {"mlp"},
+                 .flops_per_token = 2 * embed * widened,
+                 .saved_elements_per_token = widened};
+    parts_.up.describe(up);
+    Operation down{.name = "down", .axes = {"embed"}, .flops_per_token = 2 * embed * mlp};
+    parts_.down.describe(down);
+    card_ = {.operations = {std::move(up),
+                            {.name = parts_.gated ? "swiglu" : "gelu",
+                             .kind = parts_.gated ? Operation::Kind::multiply : Operation::Kind::elementwise,
+                             .axes = {"mlp"},
+                             .flops_per_token = 5 * mlp},
+                            std::move(down)}};
     branch_.describe(card_);
   }
 

@@ -25,7 +25,8 @@ std::optional<base::Trace::Span> span(const Pass& pass, std::string_view name, s
 bool reads_weights_back(const Pass& pass, size_t block) {
   if (pass.recompute && (*pass.recompute)[block]) return true;
   const std::vector<model::Operation>& all = pass.model.blocks()[block]->card().operations;
-  return std::any_of(all.begin(), all.end(), [](const model::Operation& one) { return one.kind != model::Operation::Kind::lookup; });
+  return std::any_of(all.begin(), all.end(),
+                     [](const model::Operation& one) { return one.kind != model::Operation::Kind::lookup && !one.parameters.empty(); });
 }
 
 StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)

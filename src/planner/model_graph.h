@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "model/card.h"
@@ -26,6 +27,10 @@ struct PassShape {
   int64_t length = 1;
   int64_t other_length = 0;  // of values that are not along the first sequence (an encoder's); 0: the same
 };
+
+// The detail of a lookup whose ids the block makes up itself where a batch has none (its card only may read them): they count, they are no
+// data.
+inline constexpr std::string_view kByPosition = "by position";
 
 // The operations of one forward pass, from the cards alone. Every value is [batch, length, width]. A product with several weights becomes
 // one operation for each, biases become operations of their own. `loss`: a cross entropy and a mean follow the value "logits", if there is

@@ -1,5 +1,4 @@
 // The list of proofs. A new one is a file beside this and one line here.
-#include "proofs/oneflow_runtime.h"
 #include "study/claims.h"
 
 namespace cairn::study {
@@ -10,8 +9,8 @@ void prove_zero(const ProofOptions&, Findings&, base::Log&);
 void prove_megatron(const ProofOptions&, Findings&, base::Log&);
 void prove_torchtitan(const ProofOptions&, Findings&, base::Log&);
 void prove_gpipe(const ProofOptions&, Findings&, base::Log&);
+void prove_oneflow(const ProofOptions&, Findings&, base::Log&);
 void prove_redco(const ProofOptions&, Findings&, base::Log&);
-
 void prove_ladder_residual(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
@@ -28,7 +27,8 @@ const std::vector<Proof>& proofs() {
       {"ladder-residual",
        "A wiring one block late: sums over ranks along tp hide behind the next block, at the quality of the standard one.",
        prove_ladder_residual},
-      {"oneflow", "Actors with registers: flow control, overlap and pipelining from one rule.", prove_oneflow_runtime},
+      {"oneflow", "Placements that infer themselves; actors with registers: flow control, overlap and pipelining from one rule.",
+       prove_oneflow},
       {"redco", "Tensor parallelism for any model from two rules, any training from three functions.", prove_redco}};
   return list;
 }

@@ -1,6 +1,7 @@
 #include "planner/execute.h"
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
@@ -45,6 +47,11 @@ double seed_of(const Forms& forms, const mesh::Mesh& mesh, int rank) {
   return 1;
 }
 
+void take(comm::World& world, double flops, const ExecuteOptions& options) {
+  if (options.flops_per_s <= 0) return;
+  world.timer(world.clock().now() + std::chrono::nanoseconds(static_cast<int64_t>(flops / options.flops_per_s * 1e9))).wait();
+}
+
 }  // namespace
 
 at::Tensor part_of(const at::Tensor& whole, const GraphTensor& tensor, const Forms& forms, const mesh::Mesh& mesh, int rank) {
@@ -66,12 +73,12 @@ at::Tensor part_of(const at::Tensor& whole, const GraphTensor& tensor, const For
       const mesh::Interval& cut = box.dims[static_cast<size_t>(dim)];
       pieces.push_back(part.narrow(dim, cut.begin, cut.length()));
     }
-    part = at::cat(pieces, dim);
+    part = pieces.empty() ? part.narrow(dim, 0, 0) : at::cat(pieces, dim);
   }
   return mine ? part.contiguous() : at::zeros_like(part);
 }
 
-Ran execute(comm::World& world, const Placed& placed, const Held& held) {
+Ran execute(comm::World& world, const Placed& placed, const Held& held, const ExecuteOptions& options) {
   compare_plans(world, placed);
   const int rank = world.rank();
   const OpGraph& graph = placed.graph;
@@ -91,6 +98,7 @@ Ran execute(comm::World& world, const Placed& placed, const Held& held) {
       parameters.push_back(t);
     }
   }
+  double all_flops = 0;
   std::map<std::pair<int, Forms>, at::Tensor> moved;
   for (size_t o = 0; o < graph.ops.size(); ++o) {
     const GraphOp& op = graph.ops[o];
@@ -117,11 +125,15 @@ Ran execute(comm::World& world, const Placed& placed, const Held& held) {
     mesh::Interval rows{};
     if (op.kind == GraphOp::Kind::lookup)
       rows = rows_of(graph.tensors[static_cast<size_t>(op.inputs[0])], placed.needs[o][0], placed.mesh, rank);
+    const double flops = op.flops / static_cast<double>(ways_of(placed.mesh, placed.needs[o]));
+    take(world, flops, options);
+    all_flops += flops;
     made[static_cast<size_t>(op.output)] = compute(graph, op, inputs, rows);
   }
   const auto last = static_cast<size_t>(graph.ops.back().output);
   Ran ran;
   if (!leaves.empty()) {
+    take(world, 2 * all_flops, options);
     const at::Tensor seed = at::full_like(made[last], seed_of(placed.tensors[last], placed.mesh, rank));
     const auto gradients =
         torch::autograd::grad({made[last]}, leaves, {seed}, /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);

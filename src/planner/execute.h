@@ -23,10 +23,13 @@ at::Tensor part_of(const at::Tensor& whole, const GraphTensor& tensor, const For
 // of the gradients of the parameters. A check that a plan is right and moves what it says: training runs the model's own blocks.
 //
 // Ranks compare their plans first; those that differ are named.
+struct ExecuteOptions {
+  double flops_per_s = 0;  // of a rank: each operation takes as long as this says on the world's clock; 0: as long as it takes
+};
 struct Ran {
   at::Tensor result;
   Held gradients;
 };
-Ran execute(comm::World& world, const Placed& placed, const Held& held);
+Ran execute(comm::World& world, const Placed& placed, const Held& held, const ExecuteOptions& options = {});
 
 }  // namespace cairn::planner

@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "harness/ranks.h"
 #include "planner/choices.h"
+#include "planner/example_graphs.h"
 #include "planner/execute.h"
-#include "planner/small_graphs.h"
 
 namespace cairn::planner {
 namespace {
@@ -36,7 +36,7 @@ int64_t count_moves(const Placed& placed, Move::When when, bool of_terms) {
 
 // Runs the plan on real values: the loss and every gradient are those of one process, and the ledger shows the bytes it promised.
 void expect_right(const Placed& placed) {
-  const Held whole = whole_values(placed.graph);
+  const Held whole = example_values(placed.graph);
   Boxing alone(mesh::parse_mesh("dp=1"), {});
   const Placed single = infer(placed.graph, alone, {.by = InferOptions::By::greedy});
   Ran expected;
@@ -133,7 +133,8 @@ std::map<std::string, Forms> megatron(const OpGraph& graph, size_t axes, size_t 
 
 TEST(Infer, ReducesTwicePerTransformerBlockEachWay) {
   for (const std::string mesh : {"tp=2", "tp=4", "dp=2,tp=2"}) {
-    const OpGraph graph = decoder_graph({.batch = 2, .length = 4, .heads = 4, .keys = 4, .width = 16, .mlp = 160, .layers = 3, .vocab = 100});
+    const OpGraph graph =
+        decoder_graph({.batch = 2, .length = 4, .heads = 4, .keys = 4, .width = 16, .mlp = 160, .layers = 3, .vocab = 100});
     const size_t axes = mesh::parse_mesh(mesh).axes.size();
     const Placed placed = inferred(graph, mesh, megatron(graph, axes, axes - 1));
     // Around the layers: the lookup's sum; on the way back the head's.
@@ -256,7 +257,7 @@ TEST(Infer, DecidesTheSameEveryTimeAndRanksCompare) {
     const Form how = world.rank() == 0 ? kReplicate : split_of(0);
     const Placed placed = inferred(mlp, "dp=2", {{"w1", {how}}, {"w2", {kReplicate}}});
     Held mine;
-    for (const auto& [name, value] : whole_values(mlp)) {
+    for (const auto& [name, value] : example_values(mlp)) {
       const auto t = static_cast<size_t>(mlp.find(name));
       mine[name] = part_of(value, mlp.tensors[t], placed.tensors[t], placed.mesh, world.rank());
     }

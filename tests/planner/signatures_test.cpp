@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "planner/boxing.h"
-#include "planner/small_graphs.h"
+#include "planner/example_graphs.h"
 
 namespace cairn::planner {
 namespace {

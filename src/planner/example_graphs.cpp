@@ -1,29 +1,23 @@
-#pragma once
-#include <cmath>
-#include <cstdint>
-#include <map>
+#include "planner/example_graphs.h"
+
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "kernels/aten.h"
-#include "planner/execute.h"
-#include "planner/op_graph.h"
 
 namespace cairn::planner {
 
-// Graphs written by hand, in double.
+namespace {
+
 class GraphMaker {
  public:
   OpGraph graph;
 
-  int input(const std::string& name, std::vector<int64_t> shape, bool whole_numbers = false) {
-    return graph.add({.name = name,
-                      .shape = std::move(shape),
-                      .kind = GraphTensor::Kind::input,
-                      .differentiable = false,
-                      .item_bytes = whole_numbers ? 8 : 8});
+  int input(const std::string& name, std::vector<int64_t> shape) {
+    return graph.add({.name = name, .shape = std::move(shape), .kind = GraphTensor::Kind::input, .differentiable = false, .item_bytes = 8});
   }
   int parameter(const std::string& name, std::vector<int64_t> shape, std::vector<Grain> grains = {}) {
     return graph.add(
@@ -75,8 +69,9 @@ class GraphMaker {
   const std::vector<Grain>& grains(int tensor) const { return graph.tensors[static_cast<size_t>(tensor)].grains; }
 };
 
-// loss = mean(tanh(w2 gelu(w1 x + b1) + b2))
-inline OpGraph mlp_graph(int64_t rows, int64_t in, int64_t hidden, int64_t out, bool biases = true) {
+}  // namespace
+
+OpGraph mlp_graph(int64_t rows, int64_t in, int64_t hidden, int64_t out, bool biases) {
   GraphMaker m;
   const int x = m.input("x", {rows, in});
   const int w1 = m.parameter("w1", {hidden, in}), b1 = biases ? m.parameter("b1", {hidden}) : -1;
@@ -89,16 +84,11 @@ inline OpGraph mlp_graph(int64_t rows, int64_t in, int64_t hidden, int64_t out, 
   return std::move(m.graph);
 }
 
-struct BlockShape {
-  int64_t batch = 2, length = 5, heads = 4, keys = 2, width = 3, mlp = 10, layers = 1, vocab = 11;
-};
-
-// A decoder: lookup, layers of attention and a gated MLP, a norm, a head, cross entropy.
-inline OpGraph decoder_graph(const BlockShape& s) {
+OpGraph decoder_graph(const BlockShape& s) {
   GraphMaker m;
   const int64_t embed = s.heads * s.width, kv = s.keys * s.width;
   const Grain query{.unit = s.width, .group = s.heads / s.keys}, key{.unit = s.width, .shared = true};
-  const int ids = m.input("ids", {s.batch, s.length}, true), targets = m.input("targets", {s.batch, s.length}, true);
+  const int ids = m.input("ids", {s.batch, s.length}), targets = m.input("targets", {s.batch, s.length});
   const int table = m.parameter("table", {s.vocab, embed});
   int x =
       m.add({.name = "hidden", .kind = GraphOp::Kind::lookup, .inputs = {table, ids}, .indices = "ve,bs->bse"}, {s.batch, s.length, embed});
@@ -134,10 +124,9 @@ inline OpGraph decoder_graph(const BlockShape& s) {
   return std::move(m.graph);
 }
 
-// Whole values of inputs and parameters, the same everywhere.
-inline Held whole_values(const OpGraph& graph, int64_t ids_below = 11) {
+Held example_values(const OpGraph& graph, int64_t ids_below, uint64_t offset) {
   Held all;
-  int64_t seed = 1;
+  uint64_t seed = 1 + offset;
   for (const GraphTensor& tensor : graph.tensors) {
     if (tensor.kind == GraphTensor::Kind::value) continue;
     int64_t count = 1;

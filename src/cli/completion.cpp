@@ -52,9 +52,12 @@ std::vector<std::string> names_of(const std::vector<OptionWords>& options) {
   return names;
 }
 
+// Whose --set takes any key of a recipe; those of the others are about data.
+bool takes_every_key(const std::string& path) { return path == "train" || path == "plan"; }
+
 // What may follow an option or stand as an argument, as a call of the script's own functions.
 std::string value_call(const std::string& path, const OptionWords& option) {
-  if (option.names.back() == "--set") return path == "train" ? "_cairn_keys ''" : "_cairn_keys data.";
+  if (option.names.back() == "--set") return takes_every_key(path) ? "_cairn_keys ''" : "_cairn_keys data.";
   if (option.names.back() == "recipe") return "_cairn_recipes";
   return option.choices.empty() ? "_cairn_files" : fmt::format("_cairn_choices {}", fmt::join(option.choices, " "));
 }
@@ -215,7 +218,7 @@ _cairn_keys() {
 
 // What fish takes as the words of an option's value.
 std::string fish_value(const std::string& path, const OptionWords& option) {
-  if (option.names.back() == "--set") return fmt::format(" -x -a '(__cairn_keys {})'", path == "train" ? "\"\"" : "data.");
+  if (option.names.back() == "--set") return fmt::format(" -x -a '(__cairn_keys {})'", takes_every_key(path) ? "\"\"" : "data.");
   if (option.names.back() == "recipe") return " -k -a '(__fish_complete_suffix .toml)'";
   return option.choices.empty() ? " -r -F" : fmt::format(" -x -a '{}'", fmt::join(option.choices, " "));
 }

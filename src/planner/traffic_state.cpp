@@ -72,17 +72,19 @@ int64_t buckets(const TrafficCase& step, const mesh::FlatLayout& layout, const s
   return count;
 }
 
-// Why several ranks of one replica have a gradient of the same thing.
-std::string copies_because(const TrafficCase& step, const parallel::ParameterShare& share) {
-  const mesh::Mesh& mesh = step.plan.mesh;
-  bool along_tp = false, along_pp = false;
-  for (const int rank : share.copies) {
-    along_tp = along_tp || mesh.coordinate(rank, "tp") != mesh.coordinate(share.copies.front(), "tp");
-    along_pp = along_pp || mesh.coordinate(rank, "pp") != mesh.coordinate(share.copies.front(), "pp");
-  }
-  if (along_pp && !along_tp) return "blocks of several stages use it: its gradient is the sum of theirs";
-  return along_pp ? "ranks of several stages and along tp hold the same of it: its gradient is the sum of theirs"
-                  : "ranks along tp hold the same of it and see different tokens or heads: its gradient is the sum of theirs";
+// Why several ranks of one replica have a gradient of the same thing, and along which axes they stand.
+struct Copies {
+  std::string axis, because;
+};
+Copies copies_in_words(const TrafficCase& step, const std::vector<int>& ranks) {
+  const auto differ = [&](const char* axis) {
+    const auto at = [&](int rank) { return step.plan.mesh.coordinate(rank, axis); };
+    return std::any_of(ranks.begin(), ranks.end(), [&](int rank) { return at(rank) != at(ranks.front()); });
+  };
+  if (!differ("pp"))
+    return {"tp", "ranks along tp hold the same of it and see different tokens or heads: its gradient is the sum of theirs"};
+  if (!differ("tp")) return {"pp", "blocks of several stages use it: its gradient is the sum of theirs"};
+  return {"pp+tp", "ranks of several stages and along tp hold the same of it: its gradient is the sum of theirs"};
 }
 
 // How often each unit is brought together in a step: a walk over what parallel/stage_run.cpp fetches and releases.
@@ -161,16 +163,15 @@ void add_gradients(const TrafficCase& step, TrafficBook& book) {
       const parallel::ParameterShare& one = share.parameters[i];
       if (!chosen[i] || one.copies.size() < 2 || one.copies.front() != ranks.first[r]) continue;
       const auto copies = static_cast<int64_t>(one.copies.size());
+      const auto [axis, because] = copies_in_words(step, one.copies);
       book.add({.what = "gradient of " + folded_name(step.model.parameters()[i].name),
-                .axis = copies == step.extent("tp")   ? "tp"
-                        : copies == step.extent("pp") ? "pp"
-                                                      : step.axis_name({"pp", "tp"}),
+                .axis = axis,
                 .collective = "all_reduce",
                 .shape = share.layout.pieces[i].shape,
                 .times = ranks.replicas * often,
                 .bytes = ranks.replicas * often * all_reduce_bytes(share.layout.pieces[i].elements * kGradientBytes, copies),
                 .purpose = comm::Purpose::gradient,
-                .because = copies_because(step, one)});
+                .because = because});
     }
     const std::vector<parallel::Unit> units = parallel::chosen_units(share.layout, units_of(step, share), chosen);
     const mesh::FlatLayout layout = mesh::chosen_layout(share.layout, chosen);

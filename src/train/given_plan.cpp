@@ -1,6 +1,8 @@
 #include "train/given_plan.h"
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -46,6 +48,10 @@ void use_layout_of(const parallel::Plan& given, base::Recipe& recipe, int ranks)
   if (ranks != given.mesh.size())
     base::fail_input("the plan is for {} ranks ({}) and there are {}: pass --nproc {}", given.mesh.size(), mesh::to_string(given.mesh),
                      ranks, given.mesh.size());
+  std::vector<int> members = given.mesh.members();
+  std::sort(members.begin(), members.end());
+  if (members.front() != 0 || members.back() != ranks - 1)  // they are all different
+    base::fail_input("the plan's mesh {}: its ranks must be 0 to {}", mesh::to_string(given.mesh), ranks - 1);
   const auto extent = [&](const char* axis) { return static_cast<int64_t>(given.mesh.extent(axis)); };
   if (given.zero == 0 && extent("shard") > 1)
     base::fail_input("the plan's mesh.shard = {}: with zero = 0 nothing is shared out along it: make it 1 and mesh.dp larger, or set zero",

@@ -20,10 +20,10 @@ TEST(PlanCommand, ShowsTheLayoutAndWhatItSends) {
   const harness::ScratchFolder scratch;
   const std::string shown = plan_says(scratch, tiny({"--mesh", "dp=3"}));
   expect_in(shown, "plan: dp=3 on 3 ranks\n");
-  expect_in(shown, "  model          llama, 5.76k parameters in 11 tensors\n");
+  expect_in(shown, "  model          llama, 5.74k parameters in 11 tensors\n");
   expect_in(shown, "  step           5 samples of 16 positions, micro-batches of 2\n");
-  expect_in(shown, "parameters 22.5 KiB, gradients 22.5 KiB, optimizer 45.0 KiB\n");
-  expect_in(shown, "  dp     gradient  92160  90.0 KiB\n");  // 2 (3 - 1) 4 x 5760
+  expect_in(shown, "parameters 22.4 KiB, gradients 22.4 KiB, optimizer 44.9 KiB\n");
+  expect_in(shown, "  dp     gradient  91904  89.8 KiB\n");  // 2 (3 - 1) 4 x 5744
   expect_in(shown, "  all    loss         64  64 B\n");
   EXPECT_EQ(shown.find("because"), std::string::npos);
   expect_in(plan_says(scratch, tiny({})), "a step sends nothing: there is one rank\n");
@@ -35,7 +35,7 @@ TEST(PlanCommand, ExplainsPlacementsAndMessages) {
   expect_in(shown, "tp: split(0) into 130+130  rows of the vocabulary");
   expect_in(shown, "tp: ragged(0) into 8+8     fewer key heads than ranks");
   expect_in(shown, "layers.*.mlp, forward");
-  expect_in(shown, "all_gather      80x16 fp32      1   5120  activation  ranks along tp share the tokens out");
+  expect_in(shown, "all_gather      80x16 fp32       1   5120  activation  ranks along tp share the tokens out");
   expect_in(shown, "not in a step: evaluations, snapshots");
 }
 

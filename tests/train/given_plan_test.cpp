@@ -170,6 +170,9 @@ TEST(GivenPlans, RefuseWhatTheModelOrTheRecipeCannotFollow) {
   edited.sync["dp"] = "gossip";
   refused(edited, {}, 2, "gossip");
   edited = tp;
+  edited.mesh.ranks = {4, 5};
+  refused(edited, {}, 2, "its ranks must be 0 to 1");
+  edited = tp;
   edited.mesh = mesh::parse_mesh("island=(dp=1|dp=1)");
   refused(edited, {}, 2, "parts of different shapes");
 }

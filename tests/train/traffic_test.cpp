@@ -146,7 +146,8 @@ INSTANTIATE_TEST_SUITE_P(
         TrafficLayout{"gpt2_zero3_cp2", 4, {"memory.zero=3", "mesh.cp=2"}, "gpt2"}, TrafficLayout{"qwen3_tp2", 2, {"mesh.tp=2"}, "qwen3"},
         TrafficLayout{"bf16_zero3_tp2", 4, {"train.precision=bf16", "memory.zero=3", "mesh.tp=2"}},
         TrafficLayout{"bf16_pp2_cp2", 4, {"train.precision=bf16", "mesh.pp=2", "mesh.cp=2"}},
-        TrafficLayout{"skips_bad_steps", 2, {"train.on_bad_step=skip"}}, TrafficLayout{"islands", 6, {"mesh.island=3", "mesh.tp=2"}},
+        TrafficLayout{"skips_bad_steps", 2, {"train.on_bad_step=skip"}}, TrafficLayout{"dp12", 12, {}},
+        TrafficLayout{"zero3_dp12", 12, {"memory.zero=3"}}, TrafficLayout{"islands", 6, {"mesh.island=3", "mesh.tp=2"}},
         TrafficLayout{"classifier_pp2", 4, {"data.kind=spirals", "mesh.pp=2", "model.batch_norm=true"}, "classifier"}),
     [](const auto& c) { return c.param.name; });
 

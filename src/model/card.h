@@ -29,7 +29,7 @@ struct Operation {
   int64_t heads = 0;      // of an attention: of queries, and of keys
   int64_t key_heads = 0;
   bool causal = true;                 // likewise: a query sees the keys before it only
-  int64_t width = 0;                  // of the result, where neither parameters nor inputs tell
+  int64_t width = 0;      // of the result, where neither parameters nor inputs tell; of a multiplication of parts stacked in one value, too
   std::vector<int32_t> adapted = {};  // of a product: which of its weights each pair of adapters is for
   double adapter_scale = 1;
 };

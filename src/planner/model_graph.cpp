@@ -325,6 +325,12 @@ class GraphMaker {
 
   int add_joint(const Place& at, const std::vector<int>& inputs) {
     const bool sum = at.operation.kind == Operation::Kind::add;
+    std::vector<int64_t> shape = tensor(inputs[0]).shape;
+    if (const int64_t out = at.operation.width; out > 0 && inputs.size() == 1 && !sum) {
+      if (shape[2] % out != 0) base::fail_input("{}: a width of {} is not several times {}", at.name, shape[2], out);
+      put_grain(graph_, inputs[0], 2, {.sections = std::vector<int64_t>(static_cast<size_t>(shape[2] / out), out)});
+      shape[2] = out;
+    }
     return make({.name = at.name,
                  .kind = sum ? GraphOp::Kind::add : GraphOp::Kind::multiply,
                  .inputs = inputs,
@@ -332,7 +338,7 @@ class GraphMaker {
                  .linear = sum ? GraphOp::Linear::jointly : GraphOp::Linear::none,
                  .flops = at.operation.flops_per_token * static_cast<double>(tokens_of(inputs[0])),
                  .detail = sum ? "" : at.operation.name},
-                at.result(0, 1), tensor(inputs[0]).shape);
+                at.result(0, 1), shape);
   }
 
   int add_lookup(const Place& at, int ids) {
@@ -340,7 +346,7 @@ class GraphMaker {
     CAIRN_CHECK(o.parameters.size() == 1, "{}: {} tables", at.name, o.parameters.size());
     const int table = parameter(o.parameters.front().first);
     const bool pairs = is_of_pairs(o);
-    const std::string& read = names_read(at.card, o).front();
+    const std::string read = names_read(at.card, o).front();
     const bool given = std::find(at.card.reads.begin(), at.card.reads.end(), read) != at.card.reads.end();
     GraphOp op{.name = at.name,
                .kind = GraphOp::Kind::lookup,

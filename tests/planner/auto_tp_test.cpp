@@ -238,6 +238,76 @@ TEST(AutoTp, SplitsTheLastOfAnOddChainWhereItsWeightIsMoreThanWhatMoves) {
   EXPECT_EQ(forms_of_chain(1, 32, {.batch = 1, .length = 16}), "B/B ");
 }
 
+// The chosen dims of some weights: "S0 S1 B".
+std::string dims_of(const Description& description, const std::vector<std::string>& layers) {
+  const auto ruled = by_name(auto_tp(graph_of(description, kPass), 2));
+  std::string text;
+  for (const std::string& layer : layers) {
+    const auto* split = std::get_if<mesh::Split>(&ruled.at(layer + ".weight").how);
+    text += (text.empty() ? "" : " ") + (split ? fmt::format("S{}", split->dim) : std::string("B"));
+  }
+  return text;
+}
+
+TEST(AutoTp, CountsFromTheStreamWhateverIsWidest) {
+  Describer all;
+  all.card("chain", {"x"}, "y");
+  all.norm("gain", 8, Describer::Bias::none);
+  all.product("a", 8, 16, Describer::Bias::none);
+  all.product("b", 16, 64, Describer::Bias::none);
+  all.product("c", 64, 16, Describer::Bias::none);
+  all.product("d", 16, 8, Describer::Bias::none);
+  all.add({"d", "x"});
+  EXPECT_EQ(dims_of(all.done(), {"a", "b", "c", "d"}), "S0 S1 S0 S1");
+}
+
+TEST(AutoTp, PairsProductsNotTheirAdapters) {
+  const auto described = [](bool adapter_first) {
+    Describer all;
+    all.card("mlp", {"x"}, "y");
+    all.norm("gain", 16, Describer::Bias::none);
+    if (!adapter_first) all.product("up", 16, 64, Describer::Bias::none, {"norm"});
+    all.product("lora_a", 16, 4, Describer::Bias::none, {"norm"});
+    all.product("lora_b", 4, 64, Describer::Bias::none);
+    if (adapter_first) all.product("up", 16, 64, Describer::Bias::none, {"norm"});
+    all.operation({.name = "sum", .kind = model::Operation::Kind::add, .reads = {"up", "lora_b"}});
+    all.elementwise("relu");
+    all.product("down", 64, 16, Describer::Bias::none);
+    all.add({"down", "x"});
+    return all.done();
+  };
+  for (const bool adapter_first : {false, true})
+    EXPECT_EQ(dims_of(described(adapter_first), {"up", "lora_a", "lora_b", "down"}), "S0 B S0 S1") << adapter_first;
+}
+
+TEST(AutoTp, DoesNotSplitWhatSomethingNeedsWhole) {
+  for (const auto kind : {model::Operation::Kind::norm, model::Operation::Kind::other, model::Operation::Kind::elementwise}) {
+    Describer all;
+    all.card("branch", {"x"}, "y");
+    all.norm("gain", 16, Describer::Bias::none);
+    all.product("a", 16, 64, Describer::Bias::none);
+    const bool norm = kind == model::Operation::Kind::norm;
+    model::Operation between{.name = "between", .kind = kind};
+    if (norm) between.parameters = {all.parameter("inside", {64})};
+    all.operation(between);
+    all.product("b", 64, 16, Describer::Bias::none);
+    all.add({"b", "x"});
+    EXPECT_EQ(dims_of(all.done(), {"a", "b"}), kind == model::Operation::Kind::elementwise ? "S0 S1" : "B B");
+  }
+}
+
+TEST(AutoTp, DoesNotSplitWhatAProductReadsAndAddsTo) {
+  Describer all;
+  all.card("branch", {"x"}, "y");
+  all.norm("gain", 16, Describer::Bias::none);
+  all.product("a", 16, 64, Describer::Bias::none);
+  all.product("again", 64, 64, Describer::Bias::none);
+  all.operation({.name = "sum", .kind = model::Operation::Kind::add, .reads = {"a", "again"}});
+  all.product("b", 64, 16, Describer::Bias::none);
+  all.add({"b", "x"});
+  EXPECT_EQ(dims_of(all.done(), {"a", "again", "b"}), "B B B");
+}
+
 TEST(AutoTp, SaysWhichRuleItWas) {
   const auto ruled = by_name(auto_tp(graph_of(opt({}), kPass), 2));
   const std::string at = "model.decoder.layers.0.";

@@ -1,4 +1,5 @@
-// `cairn bench train-cpu`: whole training runs, ours and PyTorch (eager, then compiled) in turn, packed documents, same model, data, batch, optimizer and threads.
+// `cairn bench train-cpu`: whole training runs, ours and PyTorch (eager, then compiled) in turn, packed documents, same model, data, batch,
+// optimizer and threads.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>

@@ -1,0 +1,33 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "planner/infer.h"
+#include "planner/model_graph.h"
+
+namespace cairn::study {
+
+// Model families at sizes that people train, as the planner sees them.
+struct PlannedFamily {
+  std::string name;
+  planner::OpGraph graph;
+};
+std::vector<PlannedFamily> planned_families();
+const std::vector<std::string>& planned_meshes();
+
+// Layouts as people write them, each operation decided by hand: samples along dp; along tp nothing (every rank has the same), or Megatron's
+// split of weights by their names with hidden states on every rank or with their tokens shared out; weights kept whole or shared out along
+// dp (FSDP).
+enum class HandTensor { none, samples, whole_stream, shared_tokens };
+struct HandPlan {
+  std::string name;
+  HandTensor tensor = HandTensor::none;
+  bool sharded = false;
+};
+const std::vector<HandPlan>& hand_plans();
+planner::Placed place_by_hand(const planner::OpGraph& graph, planner::Boxing& boxing, const HandPlan& plan);
+
+// How weights lie by the structural rules along tp, whole along the other axes: what inference is given.
+std::map<std::string, planner::Forms> forms_by_rules(const planner::OpGraph& graph, const mesh::Mesh& mesh);
+
+}  // namespace cairn::study

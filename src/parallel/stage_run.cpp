@@ -23,9 +23,11 @@ std::optional<base::Trace::Span> span(const Pass& pass, std::string_view name, s
 }  // namespace
 
 bool reads_weights_back(const Pass& pass, size_t block) {
-  if (pass.recompute && (*pass.recompute)[block]) return true;
-  const std::vector<model::Operation>& all = pass.model.blocks()[block]->card().operations;
-  return std::any_of(all.begin(), all.end(),
+  return (pass.recompute && (*pass.recompute)[block]) || reads_weights_back(pass.model.blocks()[block]->card());
+}
+
+bool reads_weights_back(const model::Card& card) {
+  return std::any_of(card.operations.begin(), card.operations.end(),
                      [](const model::Operation& one) { return one.kind != model::Operation::Kind::lookup && !one.parameters.empty(); });
 }
 

@@ -16,6 +16,7 @@ namespace cairn::parallel {
 
 // Whether the gradients of a block need its weights: those of a lookup in a table do not, unless it is computed again.
 bool reads_weights_back(const Pass& pass, size_t block);
+bool reads_weights_back(const model::Card& card);  // where it is not
 
 // One micro-batch on its way through a run of consecutive blocks: all of a model, or a stage of a pipeline. Forward, objective, input
 // gradients, weight gradients are four calls, in this order, with anything in between.

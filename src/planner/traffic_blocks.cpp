@@ -108,11 +108,19 @@ int64_t key_heads(const TrafficCase& step, const model::Card& card, const parall
   return 0;
 }
 
-// How many elements of a sample's position a block writes, where it is no part of a residual stream: the outputs of a product.
+// How many elements of a sample a block writes that is no part of a residual stream: the outputs of its last product, where what comes
+// after it keeps them apart. 0: that cannot be told.
 int64_t written_width(const TrafficCase& step, const model::Card& card) {
-  if (card.operations.size() != 1 || card.operations.front().parameters.empty()) return 0;
-  const model::Parameter& p = step.model.parameters()[static_cast<size_t>(card.operations.front().parameters.front().first)];
-  return card.operations.front().kind == Operation::Kind::product && p.shape.size() == 2 ? p.shape.front() : 0;
+  int64_t width = 0;
+  for (const Operation& one : card.operations) {
+    if (one.kind == Operation::Kind::product && !one.parameters.empty()) {
+      const model::Parameter& p = step.model.parameters()[static_cast<size_t>(one.parameters.front().first)];
+      width = p.shape.size() != 2 ? 0 : one.by_input ? p.shape[1] : p.shape[0];
+    } else if (one.kind != Operation::Kind::elementwise && one.kind != Operation::Kind::norm) {
+      width = one.width;
+    }
+  }
+  return width;
 }
 
 const model::Card& writer_of(const model::Model& model, const std::string& value) {

@@ -8,6 +8,7 @@
 #include "model/model.h"
 #include "model/named_parameters.h"
 #include "parallel/share.h"
+#include "parallel/stage_run.h"
 #include "parallel/store.h"
 #include "planner/traffic_book.h"
 
@@ -129,8 +130,7 @@ class Gatherings {
  private:
   bool read_back(size_t block, bool recomputed) const {
     if (recomputed && !step_.rules.recompute.empty() && step_.rules.recompute[block]) return true;
-    const auto& all = step_.model.blocks()[block]->card().operations;
-    return std::any_of(all.begin(), all.end(), [](const model::Operation& one) { return one.kind != model::Operation::Kind::lookup; });
+    return parallel::reads_weights_back(step_.model.blocks()[block]->card());
   }
   void fetch(const std::vector<size_t>& units) {
     for (const size_t u : units) {

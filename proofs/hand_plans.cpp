@@ -13,16 +13,12 @@ namespace cairn::study {
 
 using namespace planner;
 
-namespace {
-
-enum class ByName { whole, out, in, rows };
-
-// Megatron's placements by the names that Hugging Face gives, as its users write them down.
 ByName by_name(const std::string& name) {
   const auto has = [&](std::initializer_list<const char*> parts) {
     return std::any_of(parts.begin(), parts.end(), [&](const char* part) { return name.find(part) != std::string::npos; });
   };
-  if (has({"norm", "ln_", "relative_attention_bias", "position", "wpe", "patch_embeddings"})) return ByName::whole;
+  if (has({"relative_attention_bias"})) return ByName::columns;
+  if (has({"norm", "ln_", "position", "wpe", "patch_embeddings"})) return ByName::whole;
   if (has({"embed_tokens", "wte.", "shared.weight", "lm_head", "classifier"})) return ByName::rows;
   if (has({".q_proj", ".k_proj",      ".v_proj",      ".c_attn",      ".gate_proj", ".up_proj", ".c_fc",   ".fc1",
            ".wi",     "Attention.q.", "Attention.k.", "Attention.v.", ".query.",    ".key.",    ".value.", ".intermediate.dense",
@@ -32,6 +28,8 @@ ByName by_name(const std::string& name) {
     return ByName::in;
   return ByName::whole;
 }
+
+namespace {
 
 // The signature that shares out this dim of the operation's output; none where there is no such.
 std::optional<Signature> sharing_output(const std::vector<Signature>& all, int dim) {
@@ -58,8 +56,11 @@ class ByHand {
                   .needs = {}};
     for (const GraphOp& op : graph_.ops) placed.needs.emplace_back(op.inputs.size(), Forms(mesh.axes.size()));
     for (size_t axis = 0; axis < mesh.axes.size(); ++axis) along(axis, placed);
-    for (size_t t = 0; t < graph_.tensors.size(); ++t)
-      if (graph_.tensors[t].kind == GraphTensor::Kind::parameter) placed.gradients[t] = placed.tensors[t];
+    for (size_t t = 0; t < graph_.tensors.size(); ++t) {
+      if (!is_parameter(graph_.tensors[t])) continue;
+      if (plan_.sharded) share(graph_.tensors[t], placed.tensors[t]);
+      placed.gradients[t] = placed.tensors[t];
+    }
     settle(placed, boxing_);
     return placed;
   }
@@ -68,15 +69,26 @@ class ByHand {
   const GraphTensor& tensor(int place) const { return graph_.tensors[static_cast<size_t>(place)]; }
   static bool is_parameter(const GraphTensor& t) { return t.kind == GraphTensor::Kind::parameter; }
 
+  // Along every axis that it lies whole along and that shares samples out: by the first dim that can be cut.
+  void share(const GraphTensor& parameter, Forms& forms) const {
+    for (size_t axis = 0; axis < forms.size(); ++axis) {
+      if (forms[axis] != kReplicate || (boxing_.mesh().axes[axis].name == "tp" && plan_.tensor != HandTensor::samples)) continue;
+      for (size_t dim = 0; dim < parameter.shape.size(); ++dim) {
+        forms[axis] = split_of(static_cast<int>(dim));
+        if (fits(parameter, forms, boxing_.mesh())) break;
+        forms[axis] = kReplicate;
+      }
+    }
+  }
+
   void along(size_t axis, Placed& placed) const {
     const mesh::Axis& on = boxing_.mesh().axes[axis];
     const bool tp = on.name == "tp" && plan_.tensor != HandTensor::samples;
     if (on.name == "tp" && plan_.tensor == HandTensor::none) return;
     for (size_t t = 0; t < graph_.tensors.size(); ++t) {
       const GraphTensor& one = graph_.tensors[t];
-      if (one.kind == GraphTensor::Kind::input && !tp && !one.shape.empty() && one.shape[0] >= on.size)
+      if (one.kind == GraphTensor::Kind::input && one.of_samples && !tp && !one.shape.empty() && one.shape[0] >= on.size)
         placed.tensors[t][axis] = split_of(0);
-      if (is_parameter(one) && !tp && plan_.sharded && how_of(one, split_of(0), on.size)) placed.tensors[t][axis] = split_of(0);
     }
     for (size_t o = 0; o < graph_.ops.size(); ++o) {
       const GraphOp& op = graph_.ops[o];

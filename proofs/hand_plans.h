@@ -15,6 +15,11 @@ struct PlannedFamily {
 std::vector<PlannedFamily> planned_families();
 const std::vector<std::string>& planned_meshes();
 
+// Megatron's placements by the names that Hugging Face gives, as its users write them down: whole, by outputs, by inputs, by rows of a
+// table, by its columns.
+enum class ByName { whole, out, in, rows, columns };
+ByName by_name(const std::string& name);
+
 // Layouts as people write them, each operation decided by hand: samples along dp; along tp nothing (every rank has the same), or Megatron's
 // split of weights by their names with hidden states on every rank or with their tokens shared out; weights kept whole or shared out along
 // dp (FSDP).

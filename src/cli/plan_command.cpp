@@ -15,6 +15,8 @@
 #include "mesh/holding.h"
 #include "model/model.h"
 #include "parallel/plan_file.h"
+#include "planner/auto_tp.h"
+#include "planner/model_graph.h"
 #include "planner/placement_reason.h"
 #include "planner/rank_bytes.h"
 #include "planner/traffic.h"
@@ -52,12 +54,25 @@ struct ParameterRow {
   int64_t count = 0;
 };
 
+// Which rule shares each parameter out along tp.
+std::map<std::string, std::string> rules_along_tp(const train::Planned& p) {
+  std::map<std::string, std::string> rules;
+  const int ranks = p.plan.mesh.extent("tp");
+  if (ranks == 1) return rules;
+  const planner::OpGraph graph =
+      planner::graph_of(planner::describe(*p.task.model), {.batch = p.plan.micro_batch * p.batch.rows, .length = p.batch.length});
+  for (const planner::Ruled& one : planner::auto_tp(graph, ranks, {}, planner::OddHeads::replicate)) rules[one.parameter] = one.rule + "; ";
+  return rules;
+}
+
 std::vector<ParameterRow> parameter_rows(const train::Planned& p) {
+  const std::map<std::string, std::string> rules = rules_along_tp(p);
   std::vector<ParameterRow> rows;
   for (const model::Parameter& parameter : p.task.model->parameters()) {
     const mesh::Placement placement = parallel::placement_of(p.plan, parameter.name);
     ParameterRow row{planner::folded_name(parameter.name), sizes_in_words(parameter.shape),
-                     placement_in_words(p.plan, parameter, placement), planner::placement_reason(parameter, placement), 1};
+                     placement_in_words(p.plan, parameter, placement),
+                     (rules.contains(parameter.name) ? rules.at(parameter.name) : "") + planner::placement_reason(parameter, placement), 1};
     const auto known = std::find_if(rows.begin(), rows.end(), [&](const ParameterRow& one) {
       return one.name == row.name && one.shape == row.shape && one.placement == row.placement;
     });

@@ -28,8 +28,9 @@ struct Operation {
   bool by_input = false;  // of a product: its weight is stored [in, out]
   int64_t heads = 0;      // of an attention: of queries, and of keys
   int64_t key_heads = 0;
-  bool causal = true;                 // likewise: a query sees the keys before it only
-  int64_t width = 0;      // of the result, where neither parameters nor inputs tell; of a multiplication of parts stacked in one value, too
+  bool causal = true;  // likewise: a query sees the keys before it only
+  int64_t width = 0;   // of the result, where neither parameters nor inputs tell; of a multiplication of parts stacked in one value, too
+  bool by_sample = false;             // of an `other`: samples do not see each other
   std::vector<int32_t> adapted = {};  // of a product: which of its weights each pair of adapters is for
   double adapter_scale = 1;
 };

@@ -11,6 +11,14 @@ namespace {
 using ImageKind = model::Operation::Kind;
 constexpr Describer::Bias kPlain = Describer::Bias::none, kBiased = Describer::Bias::one;
 
+// Pictures do not see each other, whatever is done to them.
+Description of_pictures(Describer& all) {
+  Description done = all.done();
+  for (model::Card& card : done.cards)
+    for (model::Operation& operation : card.operations) operation.by_sample = operation.kind == ImageKind::other;
+  return done;
+}
+
 // A transformer block over what is read from "picture" and, by its second attention, from "text".
 void add_transformer_block(Describer& all, const std::string& at, const DiffusionShape& shape) {
   const int64_t width = shape.channels;
@@ -65,7 +73,7 @@ Description vit(const ImageShape& shape) {
   all.norm("vit.layernorm", shape.embed, kBiased);
   all.operation({.name = "first_token", .width = shape.embed});
   all.product("classifier", shape.embed, shape.classes, kBiased);
-  return all.done();
+  return of_pictures(all);
 }
 
 Description unet_block(const DiffusionShape& shape) {
@@ -97,7 +105,7 @@ Description unet_block(const DiffusionShape& shape) {
   all.card("leave", {"tokens.3", "picture.1"}, "picture.2");
   all.product(attention + "proj_out", width, width, kBiased);
   all.add({"proj_out", "picture.1"});
-  return all.done();
+  return of_pictures(all);
 }
 
 }  // namespace cairn::planner

@@ -110,7 +110,8 @@ Problem pose(const OpGraph& graph, Boxing& boxing, const InferOptions& options) 
     Forms forms;
     for (const mesh::Axis& axis : mesh.axes) {
       const auto& samples = options.sample_axes;
-      const bool shared = !tensor.shape.empty() && std::find(samples.begin(), samples.end(), axis.name) != samples.end();
+      const bool shared =
+          tensor.of_samples && !tensor.shape.empty() && std::find(samples.begin(), samples.end(), axis.name) != samples.end();
       forms.push_back(shared ? split_of(0) : kReplicate);
       if (forms.resize(mesh.axes.size()); !fits(tensor, forms, mesh)) forms[static_cast<size_t>(&axis - mesh.axes.data())] = kReplicate;
       forms.resize(static_cast<size_t>(&axis - mesh.axes.data()) + 1);

@@ -87,6 +87,7 @@ class GraphMaker {
     const int64_t length = length_of(name);
     GraphTensor given{.name = name, .shape = {pairs ? length : shape_.batch, length}, .kind = GraphTensor::Kind::input};
     given.differentiable = false;
+    given.of_samples = !pairs;
     if (reader.kind == Operation::Kind::lookup) {
       given.item_bytes = 8;
     } else if (reader.kind == Operation::Kind::product || reader.kind == Operation::Kind::norm) {
@@ -361,7 +362,7 @@ class GraphMaker {
     return rows;
   }
 
-  // Nothing is known of it: no index may be shared out.
+  // Nothing is known of it, but perhaps that samples do not see each other: no other index may be shared out.
   int add_other(const Place& at, const std::vector<int>& inputs) {
     GraphOp op{.name = at.name,
                .inputs = inputs,
@@ -376,11 +377,17 @@ class GraphMaker {
       for (size_t i = 0; i < dims; ++i) some += next == 'Z' + 1 ? next = 'a' : next, ++next;
       return some;
     };
-    for (const int one : op.inputs) op.indices += letters_for(tensor(one).shape.size()) + ",";
+    const auto letters_of = [&](size_t dims, bool samples) {
+      std::string some = letters_for(dims);
+      if (samples && at.operation.by_sample) some[0] = 'b';
+      return some;
+    };
+    for (const int one : op.inputs)
+      op.indices += letters_of(tensor(one).shape.size(), tensor(one).kind != GraphTensor::Kind::parameter) + ",";
     op.indices.back() = '-';
-    op.indices += ">" + letters_for(3);
+    op.indices += ">" + letters_of(3, true);
     for (const char c : op.indices)
-      if (std::isalpha(static_cast<unsigned char>(c))) op.whole += c;
+      if (std::isalpha(static_cast<unsigned char>(c)) && !(c == 'b' && at.operation.by_sample)) op.whole += c;
     CAIRN_CHECK(op.whole.size() <= 52, "{} has {} dims", at.name, op.whole.size());
     const int64_t out = at.operation.width > 0 ? at.operation.width : width(inputs[0]);
     return make(std::move(op), at.result(0, 1), with_width(inputs[0], out));

@@ -23,6 +23,7 @@ struct GraphTensor {
   std::vector<int64_t> shape;
   Kind kind = Kind::value;
   bool differentiable = true;
+  bool of_samples = true;  // of an input: its first dim counts samples
   int64_t item_bytes = 4;
   std::vector<Grain> grains = {};  // by dim; empty: single indices along all of them
 };

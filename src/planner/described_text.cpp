@@ -8,7 +8,7 @@
 namespace cairn::planner {
 namespace {
 
-using Kind = model::Operation::Kind;
+using TextKind = model::Operation::Kind;
 constexpr Describer::Bias kNoBias = Describer::Bias::none, kWithBias = Describer::Bias::one;
 
 // One half of a T5: its encoder or its decoder.
@@ -17,7 +17,7 @@ class T5Stack {
   T5Stack(Describer& into, const EncoderDecoderShape& shape, std::string name, std::string ids, mesh::ParamId table)
       : into_(into), shape_(shape), name_(std::move(name)), inner_(shape.heads * shape.head_dim) {
     into_.card(name_ + ".embedding", {std::move(ids)}, stream());
-    into_.operation({.name = "lookup", .kind = Kind::lookup, .parameters = {table}});
+    into_.operation({.name = "lookup", .kind = TextKind::lookup, .parameters = {table}});
   }
 
   void add_layers() {
@@ -53,7 +53,7 @@ class T5Stack {
     into_.may_read(name_ + ".relative_positions");
     into_.operation(
         {.name = "bias",
-         .kind = Kind::lookup,
+         .kind = TextKind::lookup,
          .parameters = {into_.parameter(path(0, 0) + ".SelfAttention.relative_attention_bias.weight", {shape_.buckets, shape_.heads})},
          .flops_per_pair = static_cast<double>(shape_.heads),
          .reads = {name_ + ".relative_positions"}});
@@ -79,7 +79,7 @@ class T5Stack {
     if (shape_.gated) {
       for (const char* one : {"wi_0", "wi_1"}) into_.product(at + one, shape_.embed, shape_.mlp, kNoBias, {"norm"});
       into_.elementwise("gelu", {"wi_0"});
-      into_.operation({.name = "multiply", .kind = Kind::multiply, .reads = {"gelu", "wi_1"}});
+      into_.operation({.name = "multiply", .kind = TextKind::multiply, .reads = {"gelu", "wi_1"}});
     } else {
       into_.product(at + "wi", shape_.embed, shape_.mlp, kNoBias);
       into_.elementwise("relu");
@@ -107,7 +107,7 @@ Description t5(const EncoderDecoderShape& shape) {
   decoder.add_norm("decoded");
   all.card("head", {"decoded"}, "logits");
   if (shape.tied)
-    all.operation({.name = "lm_head", .kind = Kind::product, .parameters = {table}});
+    all.operation({.name = "lm_head", .kind = TextKind::product, .parameters = {table}});
   else
     all.product("lm_head", shape.embed, shape.vocab, kNoBias);
   return all.done();
@@ -120,8 +120,8 @@ Description opt(const DescribedDecoderShape& shape) {
   const mesh::ParamId places = all.parameter(base + "embed_positions.weight", {shape.length + 2, shape.embed});  // the first two stand free
   all.card("embedding", {"input_ids"}, "hidden.0");
   all.may_read("positions");
-  all.operation({.name = "lookup", .kind = Kind::lookup, .parameters = {table}});
-  all.operation({.name = "places", .kind = Kind::lookup, .parameters = {places}, .reads = {"positions"}});
+  all.operation({.name = "lookup", .kind = TextKind::lookup, .parameters = {table}});
+  all.operation({.name = "places", .kind = TextKind::lookup, .parameters = {places}, .reads = {"positions"}});
   all.add({"lookup", "places"});
   for (int64_t layer = 0; layer < shape.layers; ++layer) {
     const std::string at = fmt::format("{}layers.{}.", base, layer), in = fmt::format("hidden.{}", layer), middle = in + ".5";
@@ -141,7 +141,7 @@ Description opt(const DescribedDecoderShape& shape) {
   }
   all.card("head", {fmt::format("hidden.{}", shape.layers)}, "logits");
   all.norm(base + "final_layer_norm", shape.embed, kWithBias);
-  all.operation({.name = "lm_head", .kind = Kind::product, .parameters = {table}});
+  all.operation({.name = "lm_head", .kind = TextKind::product, .parameters = {table}});
   return all.done();
 }
 

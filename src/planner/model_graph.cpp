@@ -24,9 +24,9 @@ std::string joined(const std::string& one, size_t count) {  // "bsn,bsn", as man
   return all;
 }
 
-class GraphMaker {
+class CardGraph {
  public:
-  GraphMaker(const Description& description, const PassShape& shape)
+  CardGraph(const Description& description, const PassShape& shape)
       : description_(description), shape_(shape), sequences_(description.cards), parameters_(description.parameters.size(), -1) {}
 
   OpGraph make(bool loss) {
@@ -429,7 +429,7 @@ Description describe(const model::Model& model) {
 }
 
 OpGraph graph_of(const Description& description, const PassShape& shape, bool loss) {
-  OpGraph graph = GraphMaker(description, shape).make(loss);
+  OpGraph graph = CardGraph(description, shape).make(loss);
   check(graph);
   return graph;
 }

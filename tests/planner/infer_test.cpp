@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "harness/ranks.h"
 #include "planner/choices.h"
+#include "planner/described_models.h"
 #include "planner/example_graphs.h"
 #include "planner/execute.h"
 
@@ -273,6 +274,17 @@ std::string infer_refusal(std::map<std::string, Forms> fixed) {
     return e.what();
   }
   return "";
+}
+
+TEST(Infer, MovesNoPicturesWhereSamplesAreSharedOut) {
+  // Convolutions are operations of no known kind, but samples do not see each other.
+  const OpGraph graph = graph_of(unet_block({}), {.batch = 4, .length = 16, .other_length = 5});
+  std::map<std::string, Forms> fixed;
+  for (const GraphTensor& tensor : graph.tensors)
+    if (tensor.kind == GraphTensor::Kind::parameter) fixed[tensor.name] = {kReplicate};
+  const Placed placed = inferred(graph, "dp=2", fixed);
+  EXPECT_EQ(count_moves(placed, Move::When::forward, false), 0) << describe(placed);
+  EXPECT_EQ(count_moves(placed, Move::When::backward, false), 0);
 }
 
 TEST(Infer, RefusesWhatCannotBe) {

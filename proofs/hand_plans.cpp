@@ -202,11 +202,7 @@ std::map<std::string, Forms> forms_by_rules(const OpGraph& graph, const mesh::Me
   for (const Ruled& one : auto_tp(graph, mesh.extent("tp"), {}, OddHeads::replicate)) {
     Forms forms;
     for (const mesh::Axis& axis : mesh.axes) {
-      Form form = kReplicate;
-      if (axis.name == "tp") {
-        if (const auto* split = std::get_if<mesh::Split>(&one.how)) form = split_of(static_cast<int>(split->dim));
-        if (const auto* ragged = std::get_if<mesh::Ragged>(&one.how)) form = split_of(static_cast<int>(ragged->dim));
-      }
+      const Form form = axis.name == "tp" ? form_of(one.how) : kReplicate;
       forms.push_back(form);
     }
     fixed[one.parameter] = forms;

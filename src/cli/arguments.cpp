@@ -248,6 +248,12 @@ CLI::App* add_plan(CLI::App& app, PlanArguments& a) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
       ->each([&a](const std::string&) { a.nproc_given = true; });
+  command
+      ->add_option(
+          "--infer", a.infer,
+          "A placement for every tensor of a pass, and every change between them: rules (weights along tp by the structural rules) or "
+          "free (nothing given but where samples are)")
+      ->check(CLI::IsMember({"rules", "free"}));
   command->add_option("--plan", a.plan, "A saved plan, to be shown instead of the one that the keys make");
   command->add_flag("--explain", a.explain,
                     "Every parameter with the reason for its placement, and every message of a step with its bytes");

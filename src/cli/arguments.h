@@ -34,7 +34,7 @@ struct VerifyArguments {
 };
 
 struct PlanArguments {
-  std::string recipe, data, mesh, plan, save;
+  std::string recipe, data, mesh, plan, save, infer;
   std::vector<std::string> sets, diff;  // diff: two files
   int nproc = 1;
   bool nproc_given = false, explain = false, json = false;

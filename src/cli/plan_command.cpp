@@ -12,6 +12,7 @@
 #include "cli/arguments.h"
 #include "cli/command_recipe.h"
 #include "cli/commands.h"
+#include "cli/plan_infer.h"
 #include "mesh/holding.h"
 #include "model/model.h"
 #include "parallel/plan_file.h"
@@ -188,7 +189,8 @@ std::string messages_in_words(const std::vector<planner::TrafficRow>& rows) {
 }
 
 int compare(const PlanArguments& a) {
-  if (!a.recipe.empty() || !a.mesh.empty() || !a.sets.empty() || !a.plan.empty() || !a.save.empty() || a.json || a.explain || a.nproc_given)
+  if (!a.recipe.empty() || !a.mesh.empty() || !a.sets.empty() || !a.plan.empty() || !a.save.empty() || a.json || a.explain ||
+      a.nproc_given || !a.infer.empty())
     base::fail_input("--diff compares two saved plans: leave out everything else");
   const std::vector<std::string> lines = parallel::differences(parallel::read_plan(a.diff[0]), parallel::read_plan(a.diff[1]));
   base::Terminal terminal;
@@ -208,6 +210,11 @@ int plan_command(const PlanArguments& a) {
   const std::optional<parallel::Plan> given = a.plan.empty() ? std::nullopt : std::optional(parallel::read_plan(a.plan));
   const int ranks = a.nproc_given ? a.nproc : given ? given->mesh.size() : ranks_of(recipe);
   const train::Planned p = train::planned(recipe, ranks, given ? &*given : nullptr);
+  if (!a.infer.empty()) {
+    const std::string text = inferred_placements(p, a.infer, a.json);
+    base::Terminal().line(base::printable(text.substr(0, text.size() - 1)));
+    return 0;
+  }
   const std::string json = parallel::to_json(p.plan);
   if (!a.save.empty()) base::write_atomically(a.save, json);
   base::Terminal terminal;

@@ -119,6 +119,12 @@ std::vector<Signature> signatures(const OpGraph& graph, const GraphOp& op, int r
   return found;
 }
 
+Form form_of(const mesh::Placement::How& how) {
+  if (const auto* split = std::get_if<mesh::Split>(&how)) return split_of(static_cast<int>(split->dim));
+  if (const auto* ragged = std::get_if<mesh::Ragged>(&how)) return split_of(static_cast<int>(ragged->dim));
+  return mesh::is_partial(how) ? kPartial : kReplicate;
+}
+
 std::optional<mesh::Placement::How> how_of(const GraphTensor& tensor, Form form, int ranks) {
   if (form.kind == Form::Kind::replicate || ranks == 1) return mesh::Replicate{};
   if (form.kind == Form::Kind::partial) return mesh::Partial{};

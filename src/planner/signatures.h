@@ -50,6 +50,9 @@ struct Signature {
 // Indices that the operation keeps whole, and dims shorter than the ranks are many, are left out.
 std::vector<Signature> signatures(const OpGraph& graph, const GraphOp& op, int ranks);
 
+// The form of what somebody has placed.
+Form form_of(const mesh::Placement::How& how);
+
 // What coordinates hold of a tensor of this form along an axis of so many ranks; none where it cannot be cut so.
 std::optional<mesh::Placement::How> how_of(const GraphTensor& tensor, Form form, int ranks);
 

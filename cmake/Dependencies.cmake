@@ -46,8 +46,10 @@ if(CAIRN_TORCH_ROOMS)
     ${CAIRN_TORCH}/include/torch/csrc/api/include)
   target_compile_definitions(cairn_torch INTERFACE AT_PER_OPERATOR_HEADERS)  # libtorch's headers include single operators, not all
   target_link_directories(cairn_torch INTERFACE ${CAIRN_TORCH}/lib)
-  # libstdc++ first: some of CUDA's libraries carry and export one of their own, which must not be found before it.
-  target_link_libraries(cairn_torch INTERFACE -Wl,--no-as-needed stdc++ torch_cpu c10)
+  # libstdc++ first, and the shared one: some of CUDA's libraries carry and export one of their own, which must not be found before it; and
+  # a static one beside it dies in its first destructor.
+  target_link_options(cairn_torch INTERFACE -Wl,--no-as-needed,-l:libstdc++.so.6)
+  target_link_libraries(cairn_torch INTERFACE torch_cpu c10)
   target_link_options(cairn_torch INTERFACE -Wl,--allow-shlib-undefined
     -Wl,-rpath,${CAIRN_TORCH}/lib -Wl,-rpath,${CAIRN_SITE}/nvidia/cu13/lib)
   # OpenMP is what libtorch itself runs on; using the same one keeps a single pool of threads.

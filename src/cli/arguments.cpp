@@ -254,6 +254,10 @@ CLI::App* add_plan(CLI::App& app, PlanArguments& a) {
           "A placement for every tensor of a pass, and every change between them: rules (weights along tp by the structural rules) or "
           "free (nothing given but where samples are)")
       ->check(CLI::IsMember({"rules", "free"}));
+  command->add_option("--links", a.links,
+                      "With --infer: links along an axis, as dp=20ms,100Mbit, so that it chooses by time; once for each axis");
+  command->add_option("--place", a.places,
+                      "With --infer rules: a parameter along tp, as \"lm_head.weight=B\" or \"*.mlp.*=S0\", before the rules");
   command->add_option("--plan", a.plan, "A saved plan, to be shown instead of the one that the keys make");
   command->add_flag("--explain", a.explain,
                     "Every parameter with the reason for its placement, and every message of a step with its bytes");

@@ -35,7 +35,7 @@ struct VerifyArguments {
 
 struct PlanArguments {
   std::string recipe, data, mesh, plan, save, infer;
-  std::vector<std::string> sets, diff;  // diff: two files
+  std::vector<std::string> sets, diff, links, places;  // diff: two files; links, places: for --infer
   int nproc = 1;
   bool nproc_given = false, explain = false, json = false;
 };

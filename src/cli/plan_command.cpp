@@ -66,8 +66,8 @@ std::map<std::string, std::string> rules_along_tp(const train::Planned& p) {
   return rules;
 }
 
-std::vector<ParameterRow> parameter_rows(const train::Planned& p) {
-  const std::map<std::string, std::string> rules = rules_along_tp(p);
+std::vector<ParameterRow> parameter_rows(const train::Planned& p, bool reasons) {
+  const std::map<std::string, std::string> rules = reasons ? rules_along_tp(p) : std::map<std::string, std::string>();
   std::vector<ParameterRow> rows;
   for (const model::Parameter& parameter : p.task.model->parameters()) {
     const mesh::Placement placement = parallel::placement_of(p.plan, parameter.name);
@@ -75,7 +75,7 @@ std::vector<ParameterRow> parameter_rows(const train::Planned& p) {
                      placement_in_words(p.plan, parameter, placement),
                      (rules.contains(parameter.name) ? rules.at(parameter.name) : "") + planner::placement_reason(parameter, placement), 1};
     const auto known = std::find_if(rows.begin(), rows.end(), [&](const ParameterRow& one) {
-      return one.name == row.name && one.shape == row.shape && one.placement == row.placement;
+      return one.name == row.name && one.shape == row.shape && one.placement == row.placement && one.reason == row.reason;
     });
     known == rows.end() ? rows.push_back(row) : static_cast<void>(++known->count);
   }
@@ -151,7 +151,7 @@ std::string memory_in_words(const train::Planned& p) {
 std::string placements_in_words(const train::Planned& p, bool reasons) {
   std::vector<std::vector<std::string>> lines{{"parameter", "times", "shape", "placement"}};
   if (reasons) lines.front().push_back("because");
-  for (const ParameterRow& row : parameter_rows(p)) {
+  for (const ParameterRow& row : parameter_rows(p, reasons)) {
     lines.push_back({row.name, std::to_string(row.count), row.shape, row.placement});
     if (reasons) lines.back().push_back(row.reason);
   }
@@ -211,10 +211,14 @@ int plan_command(const PlanArguments& a) {
   const int ranks = a.nproc_given ? a.nproc : given ? given->mesh.size() : ranks_of(recipe);
   const train::Planned p = train::planned(recipe, ranks, given ? &*given : nullptr);
   if (!a.infer.empty()) {
-    const std::string text = inferred_placements(p, a.infer, a.json);
+    if (a.explain) base::fail_input("--infer --explain: inference shows every move and whom it is for by itself: leave out --explain");
+    const InferredText inferred = inferred_placements(p, {a.infer, a.links, a.places});
+    if (!a.save.empty()) base::write_atomically(a.save, inferred.json);
+    const std::string& text = a.json ? inferred.json : inferred.tables;
     base::Terminal().line(base::printable(text.substr(0, text.size() - 1)));
     return 0;
   }
+  if (!a.links.empty() || !a.places.empty()) base::fail_input("--links and --place are for --infer");
   const std::string json = parallel::to_json(p.plan);
   if (!a.save.empty()) base::write_atomically(a.save, json);
   base::Terminal terminal;

@@ -1,6 +1,13 @@
 #include "cli/plan_infer.h"
 
+#include <algorithm>
+
+#include <fmt/format.h>
+
 #include "base/check.h"
+#include "base/text.h"
+#include "cli/links.h"
+#include "comm/link_model.h"
 #include "model/model.h"
 #include "planner/auto_tp.h"
 #include "planner/infer.h"
@@ -23,25 +30,69 @@ mesh::Mesh axes_that_count(const mesh::Mesh& mesh) {
   return some;
 }
 
-}  // namespace
+std::pair<std::string, std::string> halves(const std::string& option, const std::string& text) {
+  const size_t equals = text.rfind('=');
+  if (equals == std::string::npos || equals == 0) base::fail_input("{} {}: write NAME=VALUE", option, text);
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
 
-std::string inferred_placements(const train::Planned& p, const std::string& how, bool json) {
-  const mesh::Mesh mesh = axes_that_count(p.plan.mesh);
+planner::Prices prices_of(const std::vector<std::string>& links) {
+  planner::Prices prices;
+  for (const std::string& text : links) {
+    const auto [axis, value] = halves("--links", text);
+    const auto link = links_of(value);
+    if (!link) base::fail_input("--links {}: write AXIS=LATENCY,BANDWIDTH, as in dp=20ms,100Mbit", text);
+    prices.links[axis] = {std::chrono::duration<double>(link->latency).count(), link->bytes_per_s};
+  }
+  return prices;
+}
+
+planner::OpGraph graph_of_pass(const train::Planned& p, const mesh::Mesh& mesh) {
   int64_t replicas = 1;
   for (const std::string& axis : parallel::kSampleAxes) replicas *= mesh.extent(axis);
-  // One micro-batch on every rank.
-  const planner::OpGraph graph = planner::graph_of(planner::describe(*p.task.model),
-                                                   {.batch = p.plan.micro_batch * p.batch.rows * replicas, .length = p.batch.length});
-  planner::InferOptions options;
-  if (how == "rules")
-    for (const planner::Ruled& one : planner::auto_tp(graph, mesh.extent("tp"), {}, planner::OddHeads::replicate)) {
-      planner::Forms forms;
-      for (const mesh::Axis& axis : mesh.axes) forms.push_back(axis.name == "tp" ? planner::form_of(one.how) : planner::kReplicate);
-      options.fixed[one.parameter] = forms;
-    }
-  planner::Boxing boxing(mesh, {});
-  const planner::Placed placed = planner::infer(graph, boxing, options);
-  return json ? planner::to_json(placed) : planner::describe(placed);
+  planner::OpGraph graph = planner::graph_of(planner::describe(*p.task.model),
+                                             {.batch = p.plan.micro_batch * p.batch.rows * replicas, .length = p.batch.length});
+  const std::vector<model::Parameter>& parameters = p.task.model->parameters();
+  for (planner::GraphTensor& tensor : graph.tensors) {
+    if (tensor.kind == planner::GraphTensor::Kind::value && p.plan.precision == "bf16") tensor.item_bytes = 2;
+    if (tensor.kind != planner::GraphTensor::Kind::parameter || p.rules.trained.empty()) continue;
+    for (size_t i = 0; i < parameters.size(); ++i)
+      if (parameters[i].name == tensor.name) tensor.differentiable = p.rules.trained[i];
+  }
+  return graph;
+}
+
+std::map<std::string, planner::Forms> by_rules(const planner::OpGraph& graph, const mesh::Mesh& mesh, const planner::Overrides& overrides) {
+  std::map<std::string, planner::Forms> fixed;
+  for (const planner::Ruled& one : planner::auto_tp(graph, mesh.extent("tp"), overrides, planner::OddHeads::replicate)) {
+    planner::Forms forms;
+    for (const mesh::Axis& axis : mesh.axes) forms.push_back(axis.name == "tp" ? planner::form_of(one.how) : planner::kReplicate);
+    fixed[one.parameter] = forms;
+  }
+  return fixed;
+}
+
+}  // namespace
+
+InferredText inferred_placements(const train::Planned& p, const InferRequest& request) {
+  const mesh::Mesh mesh = axes_that_count(p.plan.mesh);
+  const planner::OpGraph graph = graph_of_pass(p, mesh);
+  planner::Boxing boxing(mesh, prices_of(request.links));
+  planner::Overrides overrides;
+  for (const std::string& text : request.places) {
+    const auto [pattern, form] = halves("--place", text);
+    overrides.push_back({pattern, planner::parse_form(form)});
+  }
+  const planner::Placed free = planner::infer(graph, boxing);
+  const bool rules = request.how == "rules";
+  const planner::Placed placed = rules ? planner::infer(graph, boxing, {.fixed = by_rules(graph, mesh, overrides)}) : free;
+  std::string text = planner::describe(placed);
+  if (rules && placed.cost > 1.5 * free.cost)
+    text += fmt::format("weights so placed cost {:.1f} times what the cheapest placement does ({}): --infer free shows it\n",
+                        placed.cost / free.cost, base::human_bytes(free.bytes));
+  text +=
+      "of one pass and its gradients, one micro-batch on every rank. cairn train runs the placements that `cairn plan --explain` shows.\n";
+  return {text, planner::to_json(placed)};
 }
 
 }  // namespace cairn::cli

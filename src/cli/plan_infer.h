@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <vector>
 
 namespace cairn::train {
 struct Planned;
@@ -7,9 +8,17 @@ struct Planned;
 
 namespace cairn::cli {
 
-// What inference makes of a recipe's model on its mesh (planner/infer.h): a placement for every tensor of a pass, weights included, and
-// every change of placement with its bytes. `how`: "rules" (weights along tp as the structural rules place them, whole along other axes) or
-// "free" (nothing is said but where the samples are). As tables, or as JSON.
-std::string inferred_placements(const train::Planned& planned, const std::string& how, bool json);
+struct InferRequest {
+  std::string how;                  // "rules": weights along tp by the structural rules; "free": nothing is said but where the samples are
+  std::vector<std::string> links;   // "dp=20ms,100Mbit": choose by seconds, not bytes
+  std::vector<std::string> places;  // "lm_head.weight=B": a parameter along tp, before the rules
+};
+
+// What inference makes of a recipe's model on its mesh (planner/infer.h): a placement for every tensor of one pass, weights included, and
+// every change of placement with its bytes.
+struct InferredText {
+  std::string tables, json;
+};
+InferredText inferred_placements(const train::Planned& planned, const InferRequest& request);
 
 }  // namespace cairn::cli

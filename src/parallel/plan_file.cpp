@@ -220,6 +220,11 @@ std::vector<std::string> differences(const Plan& before, const Plan& after) {
     return found == rules.end() ? "none" : found->second;
   });
   using Placements = std::map<std::string, mesh::Placement>;
+  if (before.mesh == after.mesh && before.placements.empty() != after.placements.empty()) {
+    // Left out, they are those that the model's blocks run.
+    lines.push_back(before.placements.empty() ? "placements: left out -> given" : "placements: given -> left out");
+    return lines;
+  }
   compare_maps(lines, "placements", before.placements, after.placements, [](const Placements& all, const std::string& name) {
     const auto found = all.find(name);
     return found == all.end() ? "replicated" : mesh::to_string(found->second);

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
+#include "mesh/holding.h"
 #include "mesh/redistribute_plan.h"
 
 namespace cairn::planner {
@@ -23,10 +24,9 @@ double seconds_of(const mesh::RedistributePlan& plan, const mesh::Mesh& mesh, co
   std::map<int, double> sent;
   double latency = 0;
   for (const auto& [pair, elements] : plan.traffic()) {
-    const auto link = prices.links.find(axis_between(mesh, pair.first, pair.second));
-    if (link == prices.links.end()) continue;
-    sent[pair.first] += static_cast<double>(elements * item_bytes) / link->second.bytes_per_s;
-    latency = std::max(latency, link->second.latency_s);
+    const LinkPrice& link = prices.links.at(axis_between(mesh, pair.first, pair.second));
+    sent[pair.first] += static_cast<double>(elements * item_bytes) / link.bytes_per_s;
+    latency = std::max(latency, link.latency_s);
   }
   double longest = 0;
   for (const auto& [rank, seconds] : sent) longest = std::max(longest, seconds);
@@ -46,6 +46,31 @@ std::string text_of(const Forms& forms) {
   return text;
 }
 
+// How many elements of one dim a rank holds of what it wants: [wanted, of these there already].
+struct Overlap {
+  int64_t wanted = 0, there = 0;
+};
+Overlap overlap(const std::vector<mesh::Interval>& wanted, const std::vector<mesh::Interval>& held) {
+  Overlap sum;
+  for (const mesh::Interval& a : wanted) {
+    sum.wanted += a.length();
+    for (const mesh::Interval& b : held) sum.there += std::max<int64_t>(0, std::min(a.end, b.end) - std::max(a.begin, b.begin));
+  }
+  return sum;
+}
+
+std::string carriers(const mesh::RedistributePlan& plan) {
+  std::vector<std::string> names;
+  for (const auto& round : plan.rounds())
+    for (const mesh::Step& step : round)
+      if (const std::string name(mesh::name(step.by));
+          step.by != mesh::Carrier::copy && std::find(names.begin(), names.end(), name) == names.end())
+        names.push_back(name);
+  return names.empty() ? "slice" : fmt::format("{}", fmt::join(names, " and "));
+}
+
+constexpr int kExactUpTo = 16;  // ranks
+
 }  // namespace
 
 bool makes_terms(const Forms& from, const Forms& to) {
@@ -62,6 +87,9 @@ Boxing::Boxing(mesh::Mesh mesh, Prices prices) : mesh_(std::move(mesh)), prices_
     if (!mesh::is_axis(axis)) base::fail_input("\"{}\" is no axis", axis);
     if (link.bytes_per_s <= 0) base::fail_input("links along {}: {} bytes a second", axis, link.bytes_per_s);
   }
+  for (const mesh::Axis& axis : mesh_.axes)
+    if (axis.size > 1 && !prices_.links.empty() && !prices_.links.contains(axis.name))
+      base::fail_input("links are given, but none along {}: give them for every axis of {}", axis.name, mesh::to_string(mesh_));
 }
 
 mesh::Change Boxing::change(const GraphTensor& tensor, const Forms& from, const Forms& to) const {
@@ -84,13 +112,72 @@ Price Boxing::gradient(const GraphTensor& parameter, const Forms& kept, const Fo
   return parameter.differentiable ? price(parameter, kept, wanted, Way::gradient) : Price{};
 }
 
+// Terms of a sum are added up at one of those who want the result, and passed on to the others; what is no term moves to who lacks it.
+double Boxing::estimate(const mesh::Change& change, int64_t item_bytes) const {
+  double terms = 1, wanters = 1;
+  mesh::Placement from;  // without the terms: each holds all of what it has terms of
+  std::string slowest;
+  for (const mesh::Axis& axis : mesh_.axes) {
+    const mesh::Placement::How before = change.from.placement.on(axis.name), after = change.to.placement.on(axis.name);
+    const bool reduced = mesh::is_partial(before) && !mesh::is_partial(after);
+    if (reduced) terms *= axis.size;
+    if (reduced && std::holds_alternative<mesh::Replicate>(after)) wanters *= axis.size;
+    if (before != after && slowest.empty()) slowest = axis.name;
+    // A part of a sum is had by who adds it up, a copy by nobody who lacks it.
+    from.axes.push_back({axis.name, reduced ? after : mesh::is_partial(before) ? mesh::Placement::How(mesh::Replicate{}) : before});
+  }
+  mesh::Placement to = change.to.placement;
+  // To become a term of a sum, a value stays where it is.
+  for (mesh::Placement::OnAxis& on : to.axes)
+    if (mesh::is_partial(on.how)) on.how = from.on(on.axis);
+  double lacked = 0, held = 0;
+  for (const int rank : mesh_.members()) {
+    const std::vector<mesh::Spot> spots = mesh_.spots(rank);
+    const mesh::Holding have = mesh::holding(from, spots, change.shape), want = mesh::holding(to, spots, change.shape);
+    double all = 1, there = 1;
+    for (size_t dim = 0; dim < change.shape.size(); ++dim) {
+      const Overlap one = overlap(want.dims[dim], have.dims[dim]);
+      all *= static_cast<double>(one.wanted);
+      there *= static_cast<double>(one.there);
+    }
+    lacked += all - there;
+    held += all;
+  }
+  // Of what a group of `terms` ranks wants, each element is wanted by `wanters` of them.
+  const double bytes = (lacked + held / wanters * (terms - 1 + wanters - 1)) * static_cast<double>(item_bytes);
+  if (prices_.links.empty() || bytes == 0) return bytes;
+  const LinkPrice& link = prices_.links.at(slowest);
+  return bytes / mesh_.size() / link.bytes_per_s + link.latency_s;
+}
+
+double Boxing::about(const GraphTensor& tensor, const Forms& from, const Forms& to, bool and_back) {
+  if (mesh_.size() <= kExactUpTo) return forward(tensor, from, to).cost + (and_back ? backward(tensor, from, to).cost : 0);
+  const std::string key = fmt::format("{}:{}:{}", text_of(tensor), text_of(from), text_of(to));
+  auto [known, fresh] = estimated_.try_emplace(key + (and_back ? "+" : ""), 0);
+  if (fresh) {
+    const mesh::Change there = change(tensor, from, to);
+    known->second = estimate(there, tensor.item_bytes);
+    if (and_back && tensor.differentiable) known->second += estimate(mesh::backward_of(there), tensor.item_bytes);
+  }
+  return known->second;
+}
+
+double Boxing::about_gradient(const GraphTensor& parameter, const Forms& kept, const Forms& wanted) {
+  if (!parameter.differentiable) return 0;
+  if (mesh_.size() <= kExactUpTo) return gradient(parameter, kept, wanted).cost;
+  const std::string key = fmt::format("gradient:{}:{}:{}", text_of(parameter), text_of(kept), text_of(wanted));
+  auto [known, fresh] = estimated_.try_emplace(key, 0);
+  if (fresh) known->second = estimate(gradient_change(parameter, kept, wanted), parameter.item_bytes);
+  return known->second;
+}
+
 Price Boxing::price(const GraphTensor& tensor, const Forms& from, const Forms& to, Way way) {
   const std::string key = fmt::format("{}:{}:{}:{}", static_cast<int>(way), text_of(tensor), text_of(from), text_of(to));
   if (const auto found = known_.find(key); found != known_.end()) return found->second;
   const mesh::RedistributePlan plan(way == Way::gradient  ? gradient_change(tensor, from, to)
                                     : way == Way::forward ? change(tensor, from, to)
                                                           : mesh::backward_of(change(tensor, from, to)));
-  Price price{.bytes = plan.cost().elements * tensor.item_bytes};
+  Price price{.bytes = plan.cost().elements * tensor.item_bytes, .by = carriers(plan)};
   price.cost = prices_.links.empty() ? static_cast<double>(price.bytes) : seconds_of(plan, mesh_, prices_, tensor.item_bytes);
   return known_[key] = price;
 }

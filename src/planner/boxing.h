@@ -23,8 +23,9 @@ struct Prices {
 
 // What a change of forms moves.
 struct Price {
-  int64_t bytes = 0;  // sent by all ranks together
-  double cost = 0;    // bytes, or seconds
+  int64_t bytes = 0;    // sent by all ranks together
+  double cost = 0;      // bytes, or seconds
+  std::string by = {};  // "all_gather", "reduce_scatter and all_gather", "slice"
   bool free() const { return bytes == 0; }
 };
 
@@ -44,6 +45,11 @@ class Boxing {
   // A parameter's gradient, from the terms that backward leaves to how it is kept.
   Price gradient(const GraphTensor& parameter, const Forms& kept, const Forms& wanted);
 
+  // About what it costs forward and, if there is a way back, backward: for comparing many choices. The same as the exact prices on small
+  // meshes; on large ones, whose plans take long to make, from the sizes of what ranks hold.
+  double about(const GraphTensor& tensor, const Forms& from, const Forms& to, bool and_back);
+  double about_gradient(const GraphTensor& parameter, const Forms& kept, const Forms& wanted);
+
   mesh::Change change(const GraphTensor& tensor, const Forms& from, const Forms& to) const;
   mesh::Change gradient_change(const GraphTensor& parameter, const Forms& kept, const Forms& wanted) const;
 
@@ -53,7 +59,10 @@ class Boxing {
 
   mesh::Mesh mesh_;
   Prices prices_;
+  double estimate(const mesh::Change& change, int64_t item_bytes) const;
+
   std::map<std::string, Price> known_;
+  std::map<std::string, double> estimated_;
 };
 
 // Whether a change makes terms of a sum out of a value, which costs nothing and gains nothing.

@@ -44,7 +44,7 @@ Placed placed_by(const Problem& problem, const std::vector<size_t>& chosen);
 std::vector<size_t> choose_greedily(const Problem& problem);
 // The best of all; none where it would take too long to find out.
 std::optional<std::vector<size_t>> choose_best(const Problem& problem);
-// One operation at a time, as long as it helps.
-std::vector<size_t> improve(const Problem& problem, std::vector<size_t> chosen);
+// The best of all choices that differ along one axis only, axis by axis, as long as it helps.
+std::vector<size_t> improve_by_axis(const Problem& problem, std::vector<size_t> chosen);
 
 }  // namespace cairn::planner

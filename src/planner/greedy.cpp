@@ -1,4 +1,4 @@
-// Choices one after the other, in running order; and choices made better one at a time.
+// Choices one after the other, in running order; and choices made better along one axis at a time.
 
 #include <algorithm>
 #include <tuple>
@@ -51,34 +51,37 @@ std::vector<size_t> choose_greedily(const Problem& problem) {
   return chosen;
 }
 
-std::vector<size_t> improve(const Problem& problem, std::vector<size_t> chosen) {
+std::vector<size_t> improve_by_axis(const Problem& problem, std::vector<size_t> chosen) {
+  constexpr int kSweepsMost = 4;
   double best = placed_by(problem, chosen).cost;
-  for (bool better = true; better;) {
+  bool better = true;
+  for (int sweep = 0; sweep < kSweepsMost && better; ++sweep) {
     better = false;
-    for (size_t o = 0; o < chosen.size(); ++o) {
-      const size_t before = chosen[o];
-      size_t keep = before;
-      for (size_t c = 0; c < problem.choices[o].size(); ++c) {
-        if (c == before) continue;
-        chosen[o] = c;
-        const auto possible = [&](size_t reader) {
-          const GraphOp& op = problem.graph.ops[reader];
-          for (size_t i = 0; i < op.inputs.size(); ++i) {
-            std::optional<Forms> from = problem.decided[static_cast<size_t>(op.inputs[i])];
-            for (size_t maker = 0; maker < reader && !from; ++maker)
-              if (problem.graph.ops[maker].output == op.inputs[i]) from = problem.choices[maker][chosen[maker]].output;
-            const Forms& to = problem.choices[reader][chosen[reader]].inputs[i];
-            if (from ? makes_terms(*from, to) : problem.keep(op.inputs[i], to) == kNever) return false;
-          }
+    for (size_t axis = 0; axis < problem.boxing.mesh().axes.size(); ++axis) {
+      Problem along{problem.graph, problem.boxing, problem.options, {}, problem.decided};
+      std::vector<std::vector<size_t>> places(chosen.size());
+      for (size_t o = 0; o < chosen.size(); ++o) {
+        const Choice& now = problem.choices[o][chosen[o]];
+        const auto same = [&](const Forms& a, const Forms& b) {
+          for (size_t i = 0; i < a.size(); ++i)
+            if (i != axis && a[i] != b[i]) return false;
           return true;
         };
-        bool allowed = possible(o);
-        for (const int reader : problem.graph.readers(problem.graph.ops[o].output))
-          allowed = allowed && possible(static_cast<size_t>(reader));
-        if (!allowed) continue;
-        if (const double cost = placed_by(problem, chosen).cost; cost < best * (1 - 1e-12)) best = cost, keep = c, better = true;
+        std::vector<Choice>& left = along.choices.emplace_back();
+        for (size_t c = 0; c < problem.choices[o].size(); ++c) {
+          const Choice& one = problem.choices[o][c];
+          bool alike = same(one.output, now.output);
+          for (size_t i = 0; i < one.inputs.size() && alike; ++i) alike = same(one.inputs[i], now.inputs[i]);
+          if (!alike) continue;
+          left.push_back(one);
+          places[o].push_back(c);
+        }
       }
-      chosen[o] = keep;
+      const std::optional<std::vector<size_t>> found = choose_best(along);
+      if (!found) continue;
+      std::vector<size_t> next;
+      for (size_t o = 0; o < chosen.size(); ++o) next.push_back(places[o][(*found)[o]]);
+      if (const double cost = placed_by(problem, next).cost; cost < best * (1 - 1e-12)) best = cost, chosen = next, better = true;
     }
   }
   return chosen;

@@ -78,9 +78,7 @@ void check_terms(const OpGraph& graph, int tensor, const Forms& forms, const std
 double Problem::move(int place, const Forms& from, const Forms& to) const {
   if (from == to) return 0;
   if (makes_terms(from, to)) return kNever;
-  double cost = boxing.forward(tensor(place), from, to).cost;
-  if (options.training) cost += boxing.backward(tensor(place), from, to).cost;
-  return cost;
+  return boxing.about(tensor(place), from, to, options.training);
 }
 
 Forms Problem::gradient_forms(int parameter, const Forms& kept) const {
@@ -90,7 +88,7 @@ Forms Problem::gradient_forms(int parameter, const Forms& kept) const {
 
 double Problem::keep(int parameter, const Forms& forms) const {
   if (std::find(forms.begin(), forms.end(), kPartial) != forms.end()) return kNever;
-  return options.training ? boxing.gradient(tensor(parameter), forms, gradient_forms(parameter, forms)).cost : 0;
+  return options.training ? boxing.about_gradient(tensor(parameter), forms, gradient_forms(parameter, forms)) : 0;
 }
 
 Problem pose(const OpGraph& graph, Boxing& boxing, const InferOptions& options) {
@@ -99,8 +97,7 @@ Problem pose(const OpGraph& graph, Boxing& boxing, const InferOptions& options) 
   Problem problem{graph, boxing, options, {}, std::vector<std::optional<Forms>>(graph.tensors.size())};
   for (const GraphOp& op : graph.ops) {
     std::vector<Choice> all = choices_of(graph, op, boxing, options.training);
-    if (!op.inner.empty() && boxing.prices().links.empty())
-      for (Choice& choice : all) choice.inner = static_cast<double>(inner_bytes(mesh, op, choice.inputs));
+    for (Choice& choice : all) choice.inner = inner_cost(mesh, boxing.prices(), inner_bytes(mesh, op, choice.inputs));
     problem.choices.push_back(std::move(all));
   }
   for (const auto& [name, forms] : options.gradients) find_fixed(graph, name, forms, mesh);
@@ -165,7 +162,7 @@ Placed infer(const OpGraph& graph, Boxing& boxing, const InferOptions& options) 
   Placed result = placed_by(problem, greedy);
   if (options.by == InferOptions::By::greedy) return result;
   const std::optional<std::vector<size_t>> best = choose_best(problem);
-  Placed searched = placed_by(problem, best ? *best : improve(problem, greedy));
+  Placed searched = placed_by(problem, best ? *best : improve_by_axis(problem, greedy));
   // Ties go to the search: it also shares work out.
   return searched.cost <= result.cost ? searched : result;
 }

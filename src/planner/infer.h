@@ -24,7 +24,7 @@ struct InferOptions {
 // that takes most inputs as they are, then to the one that shares out most work, then to the first.
 //
 // search: the cheapest of all together, where the graph is narrow enough to tell (it eliminates operations one by one, keeping the best
-// choice for each choice of their neighbours); else greedy, improved one operation at a time.
+// choice for each choice of their neighbours); else, as with three axes, greedy improved one axis at a time.
 //
 // Decided from the arguments alone, in a fixed order: every rank gets the same.
 Placed infer(const OpGraph& graph, Boxing& boxing, const InferOptions& options = {});

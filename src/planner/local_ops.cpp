@@ -44,6 +44,7 @@ at::Tensor norm(const GraphOp& op, const std::vector<at::Tensor>& held) {
 at::Tensor attention(const OpGraph& graph, const GraphOp& op, const std::vector<at::Tensor>& held) {
   const GraphTensor& whole = graph.tensors[static_cast<size_t>(op.output)];
   const int64_t width = whole.shape.back() / op.heads, share = op.heads / op.key_heads;
+  CAIRN_CHECK(held.size() == 1 || held.size() >= 3, "{}: {} inputs", op.name, held.size());
   at::Tensor q, k, v;
   if (held.size() == 1) {
     const int64_t keys = held[0].size(2) / (width * (share + 2));
@@ -57,6 +58,7 @@ at::Tensor attention(const OpGraph& graph, const GraphOp& op, const std::vector<
   const int64_t queries = q.size(2) / width, keys = k.size(2) / width;
   const at::Tensor kh = heads(k).repeat_interleave(queries / keys, 1), vh = heads(v).repeat_interleave(queries / keys, 1);
   at::Tensor scores = at::matmul(heads(q), kh.transpose(2, 3)) / std::sqrt(static_cast<double>(width));
+  if (held.size() == 4) scores = scores + held[3].permute({2, 0, 1});  // a bias for each query, key and head
   if (op.causal) {
     const at::Tensor later = at::ones({q.size(1), k.size(1)}, at::kBool).triu(1);
     scores = scores.masked_fill(later, -INFINITY);
@@ -98,6 +100,7 @@ at::Tensor compute(const OpGraph& graph, const GraphOp& op, const std::vector<at
     case GraphOp::Kind::elementwise:
       return activation(held[0], op.detail);
     case GraphOp::Kind::multiply:
+      CAIRN_CHECK(held.size() == 2, "{}: {} inputs: those of one stacked product are the block's own affair", op.name, held.size());
       return activation(held[0], op.detail == "swiglu" ? "silu" : "") * aligned(held[1], all[1], all[0]);
     case GraphOp::Kind::add:
     case GraphOp::Kind::bias: {

@@ -374,7 +374,7 @@ class CardGraph {
     char next = 'A';
     const auto letters_for = [&](size_t dims) {
       std::string some;
-      for (size_t i = 0; i < dims; ++i) some += next == 'Z' + 1 ? next = 'a' : next, ++next;
+      for (size_t i = 0; i < dims; ++i) some += next == 'Z' + 1 ? next = 'c' : next, ++next;
       return some;
     };
     const auto letters_of = [&](size_t dims, bool samples) {
@@ -388,7 +388,7 @@ class CardGraph {
     op.indices += ">" + letters_of(3, true);
     for (const char c : op.indices)
       if (std::isalpha(static_cast<unsigned char>(c)) && !(c == 'b' && at.operation.by_sample)) op.whole += c;
-    CAIRN_CHECK(op.whole.size() <= 52, "{} has {} dims", at.name, op.whole.size());
+    CAIRN_CHECK(op.whole.size() <= 50, "{} has {} dims", at.name, op.whole.size());
     const int64_t out = at.operation.width > 0 ? at.operation.width : width(inputs[0]);
     return make(std::move(op), at.result(0, 1), with_width(inputs[0], out));
   }

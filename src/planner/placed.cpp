@@ -1,6 +1,7 @@
 #include "planner/placed.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -9,23 +10,18 @@
 #include "base/checksum.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "mesh/redistribute_plan.h"
 
 namespace cairn::planner {
 namespace {
 
-std::string carriers(const mesh::RedistributePlan& plan) {
-  std::vector<std::string> names;
-  for (const auto& round : plan.rounds())
-    for (const mesh::Step& step : round)
-      if (const std::string name(mesh::name(step.by));
-          step.by != mesh::Carrier::copy && std::find(names.begin(), names.end(), name) == names.end())
-        names.push_back(name);
-  return names.empty() ? "slice" : fmt::format("{}", fmt::join(names, " and "));
-}
-
 std::string_view word(Move::When when) {
   return when == Move::When::forward ? "forward" : when == Move::When::backward ? "backward" : "gradient";
+}
+
+// From and to as they are on the way: gradients move the other way between duals.
+std::pair<Forms, Forms> on_the_way(const Move& move) {
+  if (move.when == Move::When::forward) return {move.from, move.to};
+  return move.when == Move::When::backward ? std::pair{dual(move.to), dual(move.from)} : std::pair{dual(move.from), move.to};
 }
 
 }  // namespace
@@ -40,28 +36,34 @@ int64_t ways_of(const mesh::Mesh& mesh, const std::vector<Forms>& needs) {
 }
 
 int64_t inner_bytes(const mesh::Mesh& mesh, const GraphOp& op, const std::vector<Forms>& needs) {
-  int64_t bytes = 0;
+  if (op.inner.empty()) return 0;
+  int64_t together = 1;  // ranks that share the index out
   const std::vector<std::string> all = letters(op);
-  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-    const int64_t ranks = mesh.axes[axis].size;
-    bool inner = false;
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis)
     for (size_t i = 0; i < needs.size(); ++i)
-      if (const Form form = needs[i][axis]; form.kind == Form::Kind::split && ranks > 1)
-        inner = inner || op.inner.find(all[i][static_cast<size_t>(form.dim)]) != std::string::npos;
-    if (!inner) continue;
-    const double others = static_cast<double>(mesh.size()) / static_cast<double>(ways_of(mesh, needs));
-    bytes += static_cast<int64_t>(2.0 * static_cast<double>(ranks - 1) * op.inner_elements * others * 4.0);
-  }
-  return bytes;
+      if (const Form form = needs[i][axis];
+          form.kind == Form::Kind::split && op.inner.find(all[i][static_cast<size_t>(form.dim)]) != std::string::npos) {
+        together *= mesh.axes[axis].size;
+        break;
+      }
+  const double copies = static_cast<double>(mesh.size()) / static_cast<double>(ways_of(mesh, needs));
+  return static_cast<int64_t>(2.0 * static_cast<double>(together - 1) * op.inner_elements * copies * 4.0);
+}
+
+double inner_cost(const mesh::Mesh& mesh, const Prices& prices, int64_t bytes) {
+  if (prices.links.empty() || bytes == 0) return static_cast<double>(bytes);
+  double slowest = std::numeric_limits<double>::infinity(), latency = 0;
+  for (const auto& [axis, link] : prices.links) slowest = std::min(slowest, link.bytes_per_s), latency = std::max(latency, link.latency_s);
+  return static_cast<double>(bytes) / mesh.size() / slowest + 2 * latency;
 }
 
 void settle(Placed& placed, Boxing& boxing) {
   placed.moves.clear();
   placed.inner.clear();
   placed.bytes = 0, placed.cost = 0, placed.flops = 0;
-  const auto add = [&](Move move, const Price& price, const mesh::Change& change) {
+  const auto add = [&](Move move, const Price& price) {
     if (price.free() && move.when != Move::When::forward) return;
-    move.by = carriers(mesh::RedistributePlan(change));
+    move.by = price.by;
     move.bytes = price.bytes;
     move.cost = price.cost;
     placed.bytes += price.bytes;
@@ -80,13 +82,12 @@ void settle(Placed& placed, Boxing& boxing) {
         continue;
       }
       const GraphTensor& tensor = placed.graph.tensors[static_cast<size_t>(op.inputs[i])];
-      add({.tensor = op.inputs[i], .from = from, .to = to, .readers = {static_cast<int>(o)}}, boxing.forward(tensor, from, to),
-          boxing.change(tensor, from, to));
+      add({.tensor = op.inputs[i], .from = from, .to = to, .readers = {static_cast<int>(o)}}, boxing.forward(tensor, from, to));
     }
     if (const int64_t bytes = inner_bytes(placed.mesh, op, placed.needs[o]); bytes > 0) {
       placed.inner.push_back({static_cast<int>(o), bytes});
       placed.bytes += bytes;
-      if (boxing.prices().links.empty()) placed.cost += static_cast<double>(bytes);
+      placed.cost += inner_cost(placed.mesh, boxing.prices(), bytes);
     }
     placed.flops += op.flops * (placed.training ? 3 : 1) / static_cast<double>(ways_of(placed.mesh, placed.needs[o]));
   }
@@ -98,14 +99,13 @@ void settle(Placed& placed, Boxing& boxing) {
     if (!tensor.differentiable) continue;
     Move back = *move;
     back.when = Move::When::backward;
-    add(std::move(back), boxing.backward(tensor, move->from, move->to), mesh::backward_of(boxing.change(tensor, move->from, move->to)));
+    add(std::move(back), boxing.backward(tensor, move->from, move->to));
   }
   for (size_t t = 0; t < placed.tensors.size(); ++t) {
     const GraphTensor& tensor = placed.graph.tensors[t];
     if (tensor.kind != GraphTensor::Kind::parameter || !tensor.differentiable) continue;
     add({.when = Move::When::gradient, .tensor = static_cast<int>(t), .from = placed.tensors[t], .to = placed.gradients[t], .readers = {}},
-        boxing.gradient(tensor, placed.tensors[t], placed.gradients[t]),
-        boxing.gradient_change(tensor, placed.tensors[t], placed.gradients[t]));
+        boxing.gradient(tensor, placed.tensors[t], placed.gradients[t]));
   }
 }
 
@@ -122,8 +122,7 @@ std::string describe(const Placed& placed) {
   for (size_t m = 0; m < placed.moves.size(); ++m) {
     const Move& move = placed.moves[m];
     const std::string& name = placed.graph.tensors[static_cast<size_t>(move.tensor)].name;
-    const Forms from = move.when == Move::When::forward ? move.from : move.when == Move::When::backward ? dual(move.to) : dual(move.from);
-    const Forms to = move.when == Move::When::backward ? dual(move.from) : move.to;
+    const auto [from, to] = on_the_way(move);
     std::vector<std::string> readers;
     for (const int reader : move.readers) readers.push_back(placed.graph.ops[static_cast<size_t>(reader)].name);
     text += fmt::format("{:3}  {:8}  {:{}}  {} -> {}  by {}, {}{}\n", m, word(move.when), name, width, to_string(from, placed.mesh),
@@ -143,17 +142,33 @@ std::string to_json(const Placed& placed) {
   for (const Move& move : placed.moves) {
     base::OrderedJson readers = base::OrderedJson::array();
     for (const int reader : move.readers) readers.push_back(placed.graph.ops[static_cast<size_t>(reader)].name);
+    const auto [from, to] = on_the_way(move);
     moves.push_back({{"when", word(move.when)},
                      {"tensor", placed.graph.tensors[static_cast<size_t>(move.tensor)].name},
-                     {"from", to_string(move.from, placed.mesh)},
-                     {"to", to_string(move.to, placed.mesh)},
+                     {"from", to_string(from, placed.mesh)},
+                     {"to", to_string(to, placed.mesh)},
                      {"by", move.by},
                      {"bytes", move.bytes},
                      {"for", readers}});
   }
-  return base::pretty({{"mesh", mesh::to_string(placed.mesh)}, {"tensors", tensors}, {"moves", moves}, {"bytes", placed.bytes}}) + "\n";
+  base::OrderedJson inner = base::OrderedJson::array();
+  for (const InnerSum& sum : placed.inner)
+    inner.push_back({{"operation", placed.graph.ops[static_cast<size_t>(sum.op)].name}, {"bytes", sum.bytes}});
+  return base::pretty({{"mesh", mesh::to_string(placed.mesh)},
+                       {"tensors", tensors},
+                       {"moves", moves},
+                       {"sums_inside_operations", inner},
+                       {"bytes", placed.bytes}}) +
+         "\n";
 }
 
-uint64_t hash_of(const Placed& placed) { return base::checksum(to_json(placed)); }
+uint64_t hash_of(const Placed& placed) {
+  std::string text = to_json(placed) + to_string(placed.graph);
+  for (const std::vector<Forms>& inputs : placed.needs)
+    for (const Forms& forms : inputs) text += to_string(forms, placed.mesh) + ";";
+  for (const Forms& forms : placed.gradients)
+    if (!forms.empty()) text += to_string(forms, placed.mesh) + ";";
+  return base::checksum(text);
+}
 
 }  // namespace cairn::planner

@@ -50,6 +50,8 @@ int64_t ways_of(const mesh::Mesh& mesh, const std::vector<Forms>& needs);
 // What an operation whose inputs lie so sends to sum up inside: each group adds up what its ranks have, and passes it on.
 int64_t inner_bytes(const mesh::Mesh& mesh, const GraphOp& op, const std::vector<Forms>& needs);
 
+double inner_cost(const mesh::Mesh& mesh, const Prices& prices, int64_t bytes);
+
 // Tables of tensors and of moves, for people.
 std::string describe(const Placed& placed);
 // The same for programs, and a number that is equal where and only where plans are: ranks compare it before they start.

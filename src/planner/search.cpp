@@ -1,6 +1,7 @@
 // The best choice of signatures for a whole graph: operations are eliminated one by one, each leaving a table that says what the best
 // choice for it costs for each choice of its neighbours. Exact for the sum of prices between pairs; a value with several readers is
-// brought to one form that all of them start from.
+// brought to one form that all of them start from. (What is chosen is then priced as it runs: each reader's form is made from the value as
+// it was made. The two differ where readers want several forms; the cheaper of this and the greedy choice is taken.)
 
 #include <algorithm>
 #include <cstdint>
@@ -14,7 +15,8 @@
 namespace cairn::planner {
 namespace {
 
-constexpr double kEntriesMost = 4e6;  // of a table before its operation is eliminated
+constexpr double kEntriesMost = 4e6;       // of a table before its operation is eliminated
+constexpr double kEntriesOfAllMost = 3e6;  // of the tables to begin with
 
 // A cost for each combination of some variables, the last one running fastest.
 struct Table {
@@ -137,10 +139,20 @@ std::vector<Forms> forms_seen(const Problem& problem, int tensor, const std::vec
   return {seen.begin(), seen.end()};
 }
 
+// Prices between makers and readers: what there is to look up before anything is eliminated.
+double entries_of_all(const Problem& problem) {
+  double entries = 0;
+  for (size_t o = 0; o < problem.graph.ops.size(); ++o)
+    for (const int reader : problem.graph.readers(problem.graph.ops[o].output))
+      entries += static_cast<double>(problem.choices[o].size() * problem.choices[static_cast<size_t>(reader)].size());
+  return entries;
+}
+
 }  // namespace
 
 std::optional<std::vector<size_t>> choose_best(const Problem& problem) {
   const OpGraph& graph = problem.graph;
+  if (entries_of_all(problem) > kEntriesOfAllMost) return std::nullopt;
   Elimination elimination;
   std::map<int, int> maker;  // by tensor
   for (size_t o = 0; o < graph.ops.size(); ++o) {

@@ -22,8 +22,10 @@ mesh::Split in_parts(int64_t dim, int64_t parts, int ranks, int64_t unit) {
 std::optional<mesh::Placement::How> cut_units(const GraphTensor& tensor, int64_t dim, int ranks) {
   const Grain& grain = tensor.grains[static_cast<size_t>(dim)];
   if (!grain.sections.empty()) {
+    // Where keys are shared by several queries, even parts of each go together only if all parts are equal.
+    const bool grouped = std::any_of(grain.sections.begin(), grain.sections.end(), [&](int64_t s) { return s != grain.sections[0]; });
     for (const int64_t section : grain.sections)
-      if (section / grain.unit < ranks) return std::nullopt;
+      if (section / grain.unit < ranks || (grouped && section / grain.unit % ranks != 0)) return std::nullopt;
     return mesh::split_fused(dim, grain.sections, ranks, grain.unit);
   }
   const int64_t units = tensor.shape[static_cast<size_t>(dim)] / grain.unit, groups = units / grain.group;

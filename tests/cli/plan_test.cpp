@@ -29,11 +29,26 @@ TEST(PlanCommand, ShowsTheLayoutAndWhatItSends) {
   expect_in(plan_says(scratch, tiny({})), "a step sends nothing: there is one rank\n");
 }
 
+TEST(PlanCommand, InfersPlacementsAndMoves) {
+  const harness::ScratchFolder scratch;
+  const std::string shown = plan_says(scratch, tiny({"--mesh", "dp=2,tp=2", "--infer", "rules"}));
+  expect_in(shown, "moves, in the order in which every rank does them\n");
+  expect_in(shown, "dp S0, tp B");
+  expect_in(shown, "cairn train runs the placements that `cairn plan --explain` shows");
+  const std::string free = plan_says(scratch, tiny({"--mesh", "dp=2,tp=2", "--infer", "free", "--json"}));
+  expect_in(free, "\"sums_inside_operations\"");
+  plan_says(scratch, tiny({"--mesh", "dp=2,tp=2", "--infer", "free", "--links", "dp=20ms,100Mbit", "--links", "tp=5us,100Gbit"}));
+  expect_in(plan_says(scratch, tiny({"--mesh", "dp=2,tp=2", "--infer", "free", "--links", "dp=20ms,100Mbit"}), 2), "none along tp");
+  expect_in(plan_says(scratch, tiny({"--mesh", "tp=2", "--infer", "rules", "--place", "lm_heat.weight=B"}), 2), "lm_heat.weight");
+  expect_in(plan_says(scratch, tiny({"--mesh", "pp=2", "--infer", "free"}), 2), "mesh.pp is 2");
+  expect_in(plan_says(scratch, tiny({"--infer", "free"}), 2), "there is one rank");
+}
+
 TEST(PlanCommand, ExplainsPlacementsAndMessages) {
   const harness::ScratchFolder scratch;
   const std::string shown = plan_says(scratch, tiny({"--mesh", "tp=2", "--explain"}));
-  expect_in(shown, "tp: split(0) into 130+130  rows of the vocabulary");
-  expect_in(shown, "tp: ragged(0) into 8+8     fewer key heads than ranks");
+  expect_in(shown, "tp: split(0) into 130+130  embedding; rows of the vocabulary");
+  expect_in(shown, "tp: ragged(0) into 8+8     R2: feeds an attention, whole heads; fewer key heads than ranks");
   expect_in(shown, "layers.*.mlp, forward");
   expect_in(shown, "all_gather      80x16 fp32       1   5120  activation  ranks along tp share the tokens out");
   expect_in(shown, "not in a step: evaluations, snapshots");

@@ -276,6 +276,26 @@ std::string infer_refusal(std::map<std::string, Forms> fixed) {
   return "";
 }
 
+TEST(Infer, AnswersForManyAxesRanksAndLayers) {
+  // More combinations than anyone could compare: it goes axis by axis, and on large meshes by estimates.
+  expect_right(inferred(decoder_graph({.batch = 4, .length = 4, .heads = 4, .keys = 2, .layers = 2}), "island=2,dp=2,tp=2", {}));
+  const OpGraph deep = decoder_graph({.batch = 64, .length = 16, .heads = 8, .keys = 4, .width = 8, .mlp = 96, .layers = 16, .vocab = 64});
+  EXPECT_GT(inferred(deep, "island=2,dp=4,tp=2", {}).bytes, 0);
+  EXPECT_GT(inferred(deep, "dp=64,tp=4", megatron(deep, 2, 1)).bytes, 0);
+}
+
+TEST(Boxing, EstimatesWhatItWouldPrice) {
+  // The same changes on a mesh that is priced exactly and, by one rank too many along an axis of copies, on one that is estimated.
+  const GraphTensor t{.name = "t", .shape = {64, 96}};
+  Boxing exact(mesh::parse_mesh("dp=4,tp=4"), {}), estimated(mesh::parse_mesh("dp=8,tp=4"), {});
+  for (const char* from : {"S0", "S1", "B", "P"})
+    for (const char* to : {"S0", "S1", "B"}) {
+      const Forms a{kReplicate, parse_form(from)}, b{kReplicate, parse_form(to)};
+      EXPECT_NEAR(estimated.about(t, a, b, true), 2 * exact.about(t, a, b, true), 1e-6) << from << " -> " << to;
+      EXPECT_NEAR(estimated.about(t, a, b, true), estimated.forward(t, a, b).cost + estimated.backward(t, a, b).cost, 1e-6);
+    }
+}
+
 TEST(Infer, MovesNoPicturesWhereSamplesAreSharedOut) {
   // Convolutions are operations of no known kind, but samples do not see each other.
   const OpGraph graph = graph_of(unet_block({}), {.batch = 4, .length = 16, .other_length = 5});

@@ -133,7 +133,7 @@ struct Agreement {
   double apart = 0, bytes_off = 0;
 };
 void compare_with_one(const Placed& placed, uint64_t seed, Agreement& worst) {
-  const Held whole = example_values(placed.graph, 11, seed);
+  const Held whole = example_values(placed.graph, seed);
   const GraphResult one = run_graph_alone(placed.graph, whole), many = run_graph({.placed = placed, .whole = whole});
   worst.apart = std::max({worst.apart, std::abs(one.loss - many.loss), furthest(many.gradients, one.gradients)});
   worst.bytes_off = std::max(
@@ -212,7 +212,7 @@ void prove_choice(uint64_t seed, Findings& findings) {
     Boxing boxing(mesh::parse_mesh("dp=4"), {});
     const InferOptions options{.fixed = {{"w1", {first}}, {"w2", {second}}}};
     const Placed placed = infer(graph, boxing, options);
-    const GraphResult ran = run_graph({.placed = placed, .whole = example_values(graph, 11, seed)});
+    const GraphResult ran = run_graph({.placed = placed, .whole = example_values(graph, seed)});
     const Problem problem = pose(graph, boxing, options);
     // Every combination of signatures there is.
     std::vector<size_t> chosen(problem.choices.size(), 0);

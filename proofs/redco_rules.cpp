@@ -175,7 +175,7 @@ double step_seconds(const Placed& placed, const Held& whole) {
 void prove_cost(uint64_t seed, Findings& findings, base::Log& log) {
   const OpGraph graph =
       decoder_graph({.batch = 1, .length = 16, .heads = 8, .keys = 8, .width = 16, .mlp = 352, .layers = 6, .vocab = 256});
-  const Held whole = example_values(graph, 256, seed);
+  const Held whole = example_values(graph, seed);
   const mesh::Mesh mesh = mesh::parse_mesh("tp=4");
   Boxing boxing(mesh, {});
   const auto seconds = [&](std::map<std::string, Forms> fixed) {

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "kernels/aten.h"
+#include "planner/model_graph.h"
 
 namespace cairn::planner {
 
@@ -124,16 +125,29 @@ OpGraph decoder_graph(const BlockShape& s) {
   return std::move(m.graph);
 }
 
-Held example_values(const OpGraph& graph, int64_t ids_below, uint64_t offset) {
+OpGraph in_double(OpGraph graph) {
+  for (GraphTensor& tensor : graph.tensors) tensor.item_bytes = 8;
+  for (GraphOp& op : graph.ops) op.inner_item_bytes = 8;
+  return graph;
+}
+
+Held example_values(const OpGraph& graph, uint64_t offset) {
   Held all;
   uint64_t seed = 1 + offset;
   for (const GraphTensor& tensor : graph.tensors) {
     if (tensor.kind == GraphTensor::Kind::value) continue;
     int64_t count = 1;
     for (const int64_t size : tensor.shape) count *= size;
-    at::Tensor value = at::arange(count, at::kDouble).mul(0.7 + 0.1 * static_cast<double>(seed++)).sin().mul(0.5).view(tensor.shape);
-    if (tensor.name == "ids" || tensor.name == "targets") value = (value * 1000).floor().to(at::kLong).remainder(ids_below);
-    all[tensor.name] = value;
+    all[tensor.name] = at::arange(count, at::kDouble).mul(0.7 + 0.1 * static_cast<double>(seed++)).sin().mul(0.5).view(tensor.shape);
+  }
+  for (const GraphOp& op : graph.ops) {
+    if (op.kind != GraphOp::Kind::lookup && op.kind != GraphOp::Kind::cross_entropy) continue;
+    const GraphTensor& of = graph.tensors[static_cast<size_t>(op.inputs[0])];
+    at::Tensor& ids = all.at(graph.tensors[static_cast<size_t>(op.inputs[1])].name);
+    if (op.detail == kByPosition)
+      ids = at::arange(ids.size(1), at::kLong).expand(ids.sizes()).contiguous();
+    else if (ids.scalar_type() == at::kDouble)
+      ids = (ids * 1000).floor().to(at::kLong).remainder(op.kind == GraphOp::Kind::lookup ? of.shape.front() : of.shape.back());
   }
   return all;
 }

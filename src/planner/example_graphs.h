@@ -19,7 +19,11 @@ struct BlockShape {
 // 3.wo, 3.g2, 3.wg, 3.wu, 3.wd; around them table, g and head.
 OpGraph decoder_graph(const BlockShape& shape);
 
-// Values of inputs and parameters, whole, a function of the seed alone; "ids" and "targets" are whole numbers below `ids_below`.
-Held example_values(const OpGraph& graph, int64_t ids_below = 11, uint64_t seed = 0);
+// The same graph in double: what can be run to the last digits.
+OpGraph in_double(OpGraph graph);
+
+// Values of inputs and parameters, whole, a function of the seed alone. What a lookup or a cross entropy takes as ids are whole numbers
+// below its rows; places in a sequence count.
+Held example_values(const OpGraph& graph, uint64_t seed = 0);
 
 }  // namespace cairn::planner

@@ -33,11 +33,39 @@ void compare_plans(comm::World& world, const Placed& placed) {
                      world.rank());
 }
 
-// The rows of a table that this rank has.
-mesh::Interval rows_of(const GraphTensor& table, const Forms& forms, const mesh::Mesh& mesh, int rank) {
-  const std::vector<mesh::Box> all = mesh::boxes(placement_of(table, forms, mesh), mesh, rank, table.shape);
-  CAIRN_CHECK(all.size() == 1, "{}: the rows here are not together", table.name);
-  return all[0].dims[0];
+// The indices of a dim that this rank has.
+mesh::Interval indices_here(const GraphTensor& tensor, const Forms& forms, size_t dim, const mesh::Mesh& mesh, int rank) {
+  const std::vector<mesh::Box> all = mesh::boxes(placement_of(tensor, forms, mesh), mesh, rank, tensor.shape);
+  for (const mesh::Box& box : all) CAIRN_CHECK(box.dims[dim] == all[0].dims[dim], "{}: what is here is not together", tensor.name);
+  return all.at(0).dims[dim];
+}
+
+// A cross entropy whose vocabulary is shared out: ranks tell each other the log of their sums of exponentials and what they have of the
+// target's logit. What this gives is a term of the loss, whose gradient is that of the logits here.
+at::Tensor shared_cross_entropy(comm::World& world, const Placed& placed, size_t o, const at::Tensor& logits, const at::Tensor& targets) {
+  const GraphOp& op = placed.graph.ops[o];
+  const mesh::Mesh& mesh = placed.mesh;
+  const std::vector<Forms>& needs = placed.needs[o];
+  const GraphTensor& whole = placed.graph.tensors[static_cast<size_t>(op.inputs[0])];
+  const mesh::Interval here = indices_here(whole, needs[0], 2, mesh, world.rank());
+  const at::Tensor elsewhere = targets.lt(here.begin).logical_or(targets.ge(here.end));
+  const at::Tensor picked =
+      logits.gather(-1, (targets - here.begin).masked_fill(elsewhere, 0).unsqueeze(-1)).squeeze(-1).masked_fill(elsewhere, 0);
+  const at::Tensor mine = at::stack(std::vector<at::Tensor>{at::logsumexp(logits, -1), picked}).detach();
+  int64_t together = 1;
+  Forms from, to;
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    const bool inner = needs[0][axis] == split_of(2);
+    const Form others = needs[1][axis].kind == Form::Kind::split ? split_of(needs[1][axis].dim + 1) : kReplicate;
+    from.push_back(inner ? split_of(0) : others);
+    to.push_back(inner ? kReplicate : others);
+    if (inner) together *= mesh.axes[axis].size;
+  }
+  const GraphTensor pairs{.name = op.name, .shape = {2 * together, whole.shape[0], whole.shape[1]}};
+  const at::Tensor all = mesh::redistribute(world, mine, Boxing(mesh, {}).change(pairs, from, to), {comm::Purpose::activation, op.name});
+  const at::Tensor lse = at::logsumexp(all.view({together, 2, mine.size(1), mine.size(2)}).select(1, 0), 0);
+  const at::Tensor weighed = (at::exp(logits - lse.unsqueeze(-1)).detach() * logits).sum(-1);  // has the gradient of the lse
+  return weighed - weighed.detach() + lse / static_cast<double>(together) - picked;
 }
 
 // What the gradient of a value that lies so starts with, for the sum over what all ranks start with to be 1.
@@ -102,7 +130,6 @@ Ran execute(comm::World& world, const Placed& placed, const Held& held, const Ex
   std::map<std::pair<int, Forms>, at::Tensor> moved;
   for (size_t o = 0; o < graph.ops.size(); ++o) {
     const GraphOp& op = graph.ops[o];
-    CAIRN_CHECK(op.inner.empty() || inner_bytes(placed.mesh, op, placed.needs[o]) == 0, "{}: sums inside it are the block's own", op.name);
     std::vector<at::Tensor> inputs;
     for (size_t i = 0; i < op.inputs.size(); ++i) {
       const auto t = static_cast<size_t>(op.inputs[i]);
@@ -122,13 +149,18 @@ Ran execute(comm::World& world, const Placed& placed, const Held& held, const Ex
       }
       inputs.push_back(there);
     }
-    mesh::Interval rows{};
-    if (op.kind == GraphOp::Kind::lookup)
-      rows = rows_of(graph.tensors[static_cast<size_t>(op.inputs[0])], placed.needs[o][0], placed.mesh, rank);
+    const auto indices_of = [&](size_t input, size_t dim) {
+      return indices_here(graph.tensors[static_cast<size_t>(op.inputs[input])], placed.needs[o][input], dim, placed.mesh, rank);
+    };
+    Here here;
+    if (op.kind == GraphOp::Kind::lookup) here.rows = indices_of(0, 0);
+    if (op.kind == GraphOp::Kind::elementwise && inputs[0].dim() == 3) here.positions = indices_of(0, 1);
     const double flops = op.flops / static_cast<double>(ways_of(placed.mesh, placed.needs[o]));
     take(world, flops, options);
     all_flops += flops;
-    made[static_cast<size_t>(op.output)] = compute(graph, op, inputs, rows);
+    made[static_cast<size_t>(op.output)] = inner_bytes(placed.mesh, op, placed.needs[o]) > 0
+                                               ? shared_cross_entropy(world, placed, o, inputs[0], inputs[1])
+                                               : compute(graph, op, inputs, here);
   }
   const auto last = static_cast<size_t>(graph.ops.back().output);
   Ran ran;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include <ATen/core/IListRef.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/softmax.h>
@@ -30,6 +31,15 @@ at::Tensor activation(const at::Tensor& x, const std::string& name) {
   if (name == "tanh") return at::tanh(x);
   CAIRN_CHECK(name.empty() || name == "same", "no such function: {}", name);
   return x;
+}
+
+// Rotary positions: of each head's first and second half, pairs are turned by position times a frequency.
+at::Tensor rotated(const at::Tensor& x, int64_t width, mesh::Interval positions) {
+  const at::Tensor frequencies = at::pow(10000.0, at::arange(width / 2, x.options()).mul(-2.0 / static_cast<double>(width)));
+  const at::Tensor angles = at::outer(at::arange(positions.begin, positions.end, x.options()), frequencies).unsqueeze(1);
+  const at::Tensor heads = x.reshape({x.size(0), x.size(1), -1, width}), cos = angles.cos(), sin = angles.sin();
+  const at::Tensor first = heads.narrow(3, 0, width / 2), second = heads.narrow(3, width / 2, width / 2);
+  return at::cat(std::vector<at::Tensor>{first * cos - second * sin, second * cos + first * sin}, 3).reshape(x.sizes());
 }
 
 at::Tensor norm(const GraphOp& op, const std::vector<at::Tensor>& held) {
@@ -88,7 +98,7 @@ at::Tensor mean(const OpGraph& graph, const GraphOp& op, const at::Tensor& x) {
 
 }  // namespace
 
-at::Tensor compute(const OpGraph& graph, const GraphOp& op, const std::vector<at::Tensor>& held, mesh::Interval rows) {
+at::Tensor compute(const OpGraph& graph, const GraphOp& op, const std::vector<at::Tensor>& held, const Here& here) {
   const std::vector<std::string> all = letters(op);
   switch (op.kind) {
     case GraphOp::Kind::product:
@@ -98,6 +108,7 @@ at::Tensor compute(const OpGraph& graph, const GraphOp& op, const std::vector<at
     case GraphOp::Kind::norm:
       return norm(op, held);
     case GraphOp::Kind::elementwise:
+      if (op.detail == "rotary") return rotated(held[0], graph.tensors[static_cast<size_t>(op.output)].grains.back().unit, here.positions);
       return activation(held[0], op.detail);
     case GraphOp::Kind::multiply:
       CAIRN_CHECK(held.size() == 2, "{}: {} inputs: those of one stacked product are the block's own affair", op.name, held.size());
@@ -111,7 +122,7 @@ at::Tensor compute(const OpGraph& graph, const GraphOp& op, const std::vector<at
     case GraphOp::Kind::scale:
       return held[0] * std::stod(op.detail);
     case GraphOp::Kind::lookup:
-      return lookup(held[0], held[1], rows);
+      return lookup(held[0], held[1], here.rows);
     case GraphOp::Kind::mean:
       return mean(graph, op, held[0]);
     case GraphOp::Kind::softmax:

@@ -8,8 +8,14 @@
 
 namespace cairn::planner {
 
+// Where a rank stands in what is shared out.
+struct Here {
+  mesh::Interval rows = {};       // of a lookup: of the table
+  mesh::Interval positions = {};  // of a rotation: of the sequence
+};
+
 // What one rank computes of an operation, in plain differentiable ATen: `held` is what it holds of the inputs, in the forms that its
-// signature wants. `rows`: of a lookup, which rows of the table are here.
-at::Tensor compute(const OpGraph& graph, const GraphOp& op, const std::vector<at::Tensor>& held, mesh::Interval rows);
+// signature wants.
+at::Tensor compute(const OpGraph& graph, const GraphOp& op, const std::vector<at::Tensor>& held, const Here& here);
 
 }  // namespace cairn::planner

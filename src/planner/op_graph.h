@@ -43,12 +43,14 @@ struct GraphOp {
   int output = -1;
   std::string indices = {};
   std::string whole = {};  // letters that are never shared out: the dim a softmax or a norm runs over
-  std::string inner = {};  // letters that may be shared out and summed up inside the operation: the vocabulary of a cross entropy
+  std::string inner =
+      {};  // letters that may be shared out where ranks exchange something inside the operation: the vocabulary of a cross entropy
   Linear linear = Linear::none;
   double flops = 0;           // forward
-  double inner_elements = 0;  // that each rank of a split along `inner` contributes to sums over the ranks
-  std::string detail = {};    // what the kind leaves open: "gelu", "silu", "relu", "rms", "layer"
-  int64_t heads = 0;          // of an attention: of queries, and of keys
+  double inner_elements = 0;  // that each of these ranks sends to every other, for all samples together
+  int64_t inner_item_bytes = 4;
+  std::string detail = {};  // what the kind leaves open: "gelu", "silu", "relu", "rms", "layer"
+  int64_t heads = 0;        // of an attention: of queries, and of keys
   int64_t key_heads = 0;
   bool causal = true;
 };

@@ -47,7 +47,7 @@ int64_t inner_bytes(const mesh::Mesh& mesh, const GraphOp& op, const std::vector
         break;
       }
   const double copies = static_cast<double>(mesh.size()) / static_cast<double>(ways_of(mesh, needs));
-  return static_cast<int64_t>(2.0 * static_cast<double>(together - 1) * op.inner_elements * copies * 4.0);
+  return static_cast<int64_t>(static_cast<double>(together * (together - 1) * op.inner_item_bytes) * op.inner_elements * copies);
 }
 
 double inner_cost(const mesh::Mesh& mesh, const Prices& prices, int64_t bytes) {
@@ -130,7 +130,7 @@ std::string describe(const Placed& placed) {
                         readers.empty() ? std::string() : fmt::format(", for {}", fmt::join(readers, ", ")));
   }
   for (const InnerSum& sum : placed.inner)
-    text += fmt::format("     inside    {:{}}  sums over the ranks, {}\n", placed.graph.ops[static_cast<size_t>(sum.op)].name, width,
+    text += fmt::format("     inside    {:{}}  ranks tell each other, {}\n", placed.graph.ops[static_cast<size_t>(sum.op)].name, width,
                         base::human_bytes(sum.bytes));
   return text + fmt::format("\n{} in all\n", base::human_bytes(placed.bytes));
 }
@@ -157,7 +157,7 @@ std::string to_json(const Placed& placed) {
   return base::pretty({{"mesh", mesh::to_string(placed.mesh)},
                        {"tensors", tensors},
                        {"moves", moves},
-                       {"sums_inside_operations", inner},
+                       {"inside_operations", inner},
                        {"bytes", placed.bytes}}) +
          "\n";
 }

@@ -20,7 +20,7 @@ struct Move {
   double cost = 0;
 };
 
-// Sums over the ranks inside an operation.
+// Messages inside an operation.
 struct InnerSum {
   int op = -1;
   int64_t bytes = 0;
@@ -47,7 +47,7 @@ void settle(Placed& placed, Boxing& boxing);
 // Over how many ranks an operation is shared out whose inputs lie so.
 int64_t ways_of(const mesh::Mesh& mesh, const std::vector<Forms>& needs);
 
-// What an operation whose inputs lie so sends to sum up inside: each group adds up what its ranks have, and passes it on.
+// What an operation whose inputs lie so sends inside: each of the ranks that share an index out tells all others something.
 int64_t inner_bytes(const mesh::Mesh& mesh, const GraphOp& op, const std::vector<Forms>& needs);
 
 double inner_cost(const mesh::Mesh& mesh, const Prices& prices, int64_t bytes);

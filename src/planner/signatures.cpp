@@ -106,8 +106,7 @@ std::vector<Signature> signatures(const OpGraph& graph, const GraphOp& op, int r
         signature.inputs.push_back(along(all[i], letter));
         can = can && how_of(graph.tensors[static_cast<size_t>(op.inputs[i])], signature.inputs[i], ranks);
       }
-      const bool inner = op.inner.find(letter) != std::string::npos;
-      signature.output = out.find(letter) != std::string::npos ? along(out, letter) : inner ? kReplicate : kPartial;
+      signature.output = out.find(letter) != std::string::npos ? along(out, letter) : kPartial;
       if (can && how_of(graph.tensors[static_cast<size_t>(op.output)], signature.output, ranks)) found.push_back(std::move(signature));
     }
     if (op.linear == GraphOp::Linear::jointly) found.push_back({std::vector<Form>(inputs, kPartial), kPartial});

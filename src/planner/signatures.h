@@ -46,6 +46,7 @@ struct Signature {
 //   an index of the output: inputs that have it are split along it, others whole, the output is split along it;
 //   an index that only inputs have: they are split along it, and the output is a sum over the ranks;
 //   where the operation is linear: terms in, terms out;
+//   an index that is exchanged inside: likewise, each rank has a term of the result;
 //   nothing: everything whole everywhere.
 // Indices that the operation keeps whole, and dims shorter than the ranks are many, are left out.
 std::vector<Signature> signatures(const OpGraph& graph, const GraphOp& op, int ranks);

@@ -36,7 +36,7 @@ TEST(PlanCommand, InfersPlacementsAndMoves) {
   expect_in(shown, "dp S0, tp B");
   expect_in(shown, "cairn train runs the placements that `cairn plan --explain` shows");
   const std::string free = plan_says(scratch, tiny({"--mesh", "dp=2,tp=2", "--infer", "free", "--json"}));
-  expect_in(free, "\"sums_inside_operations\"");
+  expect_in(free, "\"inside_operations\"");
   plan_says(scratch, tiny({"--mesh", "dp=2,tp=2", "--infer", "free", "--links", "dp=20ms,100Mbit", "--links", "tp=5us,100Gbit"}));
   expect_in(plan_says(scratch, tiny({"--mesh", "dp=2,tp=2", "--infer", "free", "--links", "dp=20ms,100Mbit"}), 2), "none along tp");
   expect_in(plan_says(scratch, tiny({"--mesh", "tp=2", "--infer", "rules", "--place", "lm_heat.weight=B"}), 2), "lm_heat.weight");

@@ -13,6 +13,7 @@ std::unique_ptr<const Codec> make_fp16_codec();
 std::unique_ptr<const Codec> make_fp8_e4m3_codec();
 std::unique_ptr<const Codec> make_fp8_e5m2_codec();
 std::unique_ptr<const Codec> make_int8_codec();
+std::unique_ptr<const Codec> make_e3m0_codec();
 
 namespace {
 
@@ -23,8 +24,8 @@ struct Entry {
 
 // A new codec is a format (codec_block.h says what that is) and one line here.
 constexpr Entry kCodecs[] = {
-    {"fp32", make_fp32_codec},    {"bf16", make_bf16_codec},         {"fp16", make_fp16_codec},
-    {"fp8", make_fp8_e4m3_codec}, {"fp8_e5m2", make_fp8_e5m2_codec}, {"int8", make_int8_codec},
+    {"fp32", make_fp32_codec},         {"bf16", make_bf16_codec}, {"fp16", make_fp16_codec}, {"fp8", make_fp8_e4m3_codec},
+    {"fp8_e5m2", make_fp8_e5m2_codec}, {"int8", make_int8_codec}, {"e3m0", make_e3m0_codec},
 };
 
 }  // namespace

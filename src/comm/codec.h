@@ -36,9 +36,11 @@ class Codec {
 //   fp8       1 + 1/128      |x| 2^-4, or m 2^-17 if that is more: e4m3, a power of two per block of 128
 //   fp8_e5m2  1 + 1/128      |x| 2^-3, or m 2^-31 if that is more: e5m2, a power of two per block of 128
 //   int8      1 + 1/64       m / 253.9: -127 .. 127 and a float scale per block of 256; a block with m < 2^-119 is zero
+//   e3m0      1/2 + 1/64     0.42 |x|, or m 2^-6.5 if that is more: a sign, and m (as bf16) times a power of two from 2^-6 to 1, or zero;
+//                            blocks of 128; a block with m < 2^-110 is zero
 //
-// All round to the nearest, ties to even. A value that is not finite never becomes finite: it stays what it is, but for infinity in fp8
-// (e4m3 has none), which becomes nan, and int8, where one value that is not finite makes its whole block nan. In bf16 and fp8 values
+// All round to the nearest, ties to even; e3m0 in the logarithm. A value that is not finite never becomes finite: it stays what it is, but
+// for infinity in fp8 (e4m3 has none), which becomes nan, and int8 and e3m0, where one value that is not finite makes its whole block nan. In bf16 and fp8 values
 // above 3.1e38 may be rounded to infinity.
 std::unique_ptr<const Codec> make_codec(std::string_view name);
 std::vector<std::string> codec_names();

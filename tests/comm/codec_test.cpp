@@ -144,7 +144,7 @@ TEST(Codec, IsFoundByNameAndOthersAreRefusedWithTheNearest) {
   };
   EXPECT_EQ(message("fp8_e5m3"), "unknown codec \"fp8_e5m3\": did you mean \"fp8_e5m2\"?");
   EXPECT_EQ(message("int9"), "unknown codec \"int9\": did you mean \"int8\"?");
-  EXPECT_EQ(message("zip"), "unknown codec \"zip\": known are fp32, bf16, fp16, fp8, fp8_e5m2, int8");
+  EXPECT_EQ(message("zip"), "unknown codec \"zip\": known are fp32, bf16, fp16, fp8, fp8_e5m2, int8, e3m0");
 }
 
 TEST(Codec, TakesTheBytesItSays) {
@@ -158,6 +158,9 @@ TEST(Codec, TakesTheBytesItSays) {
   EXPECT_EQ(bytes("fp8_e5m2", 129), 131);
   EXPECT_EQ(bytes("int8", 256), 260);
   EXPECT_EQ(bytes("int8", 257), 265);
+  EXPECT_EQ(bytes("e3m0", 1), 3);
+  EXPECT_EQ(bytes("e3m0", 128), 66);
+  EXPECT_EQ(bytes("e3m0", 131), 70);
 }
 
 TEST(Codec, Fp32ChangesNoBit) {
@@ -349,6 +352,49 @@ TEST(Codec, Int8MakesABlockNanWhereOneValueIsNotFinite) {
   }
 }
 
+// By the definition: the block's largest as bf16, times the power of two that is nearest in the logarithm, or nothing.
+double e3m0_of(double x, double largest) {
+  const auto scale = static_cast<double>(
+      float_of((bits_of(static_cast<float>(largest)) + 0x7fff + (bits_of(static_cast<float>(largest)) >> 16 & 1)) & 0xffff0000));
+  if (largest < 0x1p-110 || std::fabs(x) < scale * std::exp2(-6.5)) return 0;
+  return std::copysign(scale * std::exp2(std::min(0.0, std::round(std::log2(std::fabs(x) / scale)))), x);
+}
+
+TEST(Codec, E3m0RoundsToTheNearestPowerOfTwoBelowTheBlocksLargest) {
+  const auto codec = make_codec("e3m0");
+  for (const Floats& x : {near_floats(50'021, -8, 3, 21), near_floats(50'021, 20, 12, 22), near_floats(1000, -105, 20, 23)}) {
+    const Floats y = through(*codec, x);
+    for (size_t begin = 0; begin < x.size(); begin += 128) {
+      const size_t end = std::min(x.size(), begin + 128);
+      double largest = 0;
+      for (size_t i = begin; i < end; ++i) largest = std::max(largest, std::fabs(static_cast<double>(x[i])));
+      for (size_t i = begin; i < end; ++i) {
+        const double expected = e3m0_of(x[i], largest), ratio = std::log2(std::fabs(x[i]) / largest);
+        // Just between two codes either will do.
+        if (std::fabs(ratio - std::floor(ratio) - 0.5) < 0.01) continue;
+        ASSERT_EQ(y[i], static_cast<float>(expected)) << x[i] << " in a block up to " << largest;
+        if (largest > 0x1p-100) {
+          ASSERT_LE(std::fabs(y[i] - x[i]), std::max(0.4215 * std::fabs(x[i]), largest * std::exp2(-6.49))) << x[i];
+        }
+      }
+    }
+  }
+}
+
+TEST(Codec, E3m0KeepsZeroBlocksAndMakesABlockNanWhereOneValueIsNotFinite) {
+  const auto codec = make_codec("e3m0");
+  EXPECT_EQ(through(*codec, Floats(200, 0.0f)), Floats(200, 0.0f));
+  EXPECT_EQ(through(*codec, Floats(200, 0x1p-120f)), Floats(200, 0.0f));
+  for (const float bad : {kNan, kInfinite, -kInfinite}) {
+    Floats x(300, 2.0f);
+    x[130] = bad;
+    const Floats y = through(*codec, x);
+    for (size_t i = 0; i < y.size(); ++i) ASSERT_EQ(std::isnan(y[i]), i >= 128 && i < 256) << i;
+  }
+  const Floats most(5, std::numeric_limits<float>::max());
+  for (const float y : through(*codec, most)) EXPECT_TRUE(std::isfinite(y));
+}
+
 TEST(Codec, WhatWasDecodedGoesThroughUnchanged) {
   for (const std::string& name : codec_names()) {
     const auto codec = make_codec(name);
@@ -422,7 +468,8 @@ TEST(Codec, GivesTheSameBitsOnEveryMachine) {
   const std::vector<Recorded> recorded{
       {"fp32", 4550378216503875421u, 18047855690195306619u},    {"bf16", 6664084852195101104u, 13402234589711828688u},
       {"fp16", 15025676488454321460u, 10536684080130013750u},   {"fp8", 17063434432664474724u, 12925661826181955693u},
-      {"fp8_e5m2", 5836442113569494218u, 6273114927562852277u}, {"int8", 9695561505861901118u, 14775675510912973807u}};
+      {"fp8_e5m2", 5836442113569494218u, 6273114927562852277u}, {"int8", 9695561505861901118u, 14775675510912973807u},
+      {"e3m0", 15585591493441387938u, 6625351972731388199u}};
   for (const Recorded& one : recorded) {
     EXPECT_EQ(checksum(one.name, any), one.any) << one.name;
     EXPECT_EQ(checksum(one.name, near), one.near) << one.name;

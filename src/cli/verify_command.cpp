@@ -127,7 +127,7 @@ std::vector<Layout> many_layouts() {
   all.push_back({"pp=4,dp=2", {"pipeline.schedule=interleaved"}});
   all.push_back({"pp=3", {"pipeline.schedule=flow", "pipeline.registers=1"}});
   all.push_back({"island=2,dp=2"});
-  all.push_back({"island=3,tp=2", {"memory.zero=1"}});
+  all.push_back({"island=3,tp=2"});
   all.push_back({"island=2,pp=2,dp=2", {"memory.zero=2"}});
   all.push_back({"ep=2"});
   all.push_back({"dp=2,tp=2,ep=2", {"memory.zero=3"}});

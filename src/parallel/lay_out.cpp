@@ -161,7 +161,14 @@ Plan lay_out(const LayoutOptions& options, int ranks) {
   axis("cp", m.cp);
   axis("tp", m.tp);
   axis("ep", m.ep);
-  if (plan.mesh.extent("shard") * plan.mesh.extent("cp") == 1) plan.zero = 0;  // one rank keeps all of it
+  if (plan.mesh.extent("shard") * plan.mesh.extent("cp") == 1) {
+    // A recipe for many ranks may be tried on few; but replicas that share nothing out are not what was asked for.
+    if (plan.zero > 0 && m.island * m.ep > 1)
+      base::fail_input(
+          "memory.zero = {}: state is shared out along dp and cp, not along {}: use mesh.dp = {} in its place, or leave memory.zero out",
+          plan.zero, m.island > 1 ? "island" : "ep", m.island > 1 ? m.island : m.ep);
+    plan.zero = 0;  // one rank keeps all of it
+  }
   if (m.cp > 1) plan.context = {options.context.form, options.context.balanced};
   return plan;
 }

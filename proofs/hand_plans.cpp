@@ -6,7 +6,6 @@
 #include "base/check.h"
 #include "model/decoder.h"
 #include "model/model.h"
-#include "planner/auto_tp.h"
 #include "planner/described_models.h"
 
 namespace cairn::study {
@@ -196,18 +195,5 @@ const std::vector<HandPlan>& hand_plans() {
 }
 
 Placed place_by_hand(const OpGraph& graph, Boxing& boxing, const HandPlan& plan) { return ByHand(graph, boxing, plan).place(); }
-
-std::map<std::string, Forms> forms_by_rules(const OpGraph& graph, const mesh::Mesh& mesh) {
-  std::map<std::string, Forms> fixed;
-  for (const Ruled& one : auto_tp(graph, mesh.extent("tp"), {}, OddHeads::replicate)) {
-    Forms forms;
-    for (const mesh::Axis& axis : mesh.axes) {
-      const Form form = axis.name == "tp" ? form_of(one.how) : kReplicate;
-      forms.push_back(form);
-    }
-    fixed[one.parameter] = forms;
-  }
-  return fixed;
-}
 
 }  // namespace cairn::study

@@ -32,7 +32,4 @@ struct HandPlan {
 const std::vector<HandPlan>& hand_plans();
 planner::Placed place_by_hand(const planner::OpGraph& graph, planner::Boxing& boxing, const HandPlan& plan);
 
-// How weights lie by the structural rules along tp, whole along the other axes: what inference is given.
-std::map<std::string, planner::Forms> forms_by_rules(const planner::OpGraph& graph, const mesh::Mesh& mesh);
-
 }  // namespace cairn::study

@@ -62,16 +62,6 @@ planner::OpGraph graph_of_pass(const train::Planned& p, const mesh::Mesh& mesh) 
   return graph;
 }
 
-std::map<std::string, planner::Forms> by_rules(const planner::OpGraph& graph, const mesh::Mesh& mesh, const planner::Overrides& overrides) {
-  std::map<std::string, planner::Forms> fixed;
-  for (const planner::Ruled& one : planner::auto_tp(graph, mesh.extent("tp"), overrides, planner::OddHeads::replicate)) {
-    planner::Forms forms;
-    for (const mesh::Axis& axis : mesh.axes) forms.push_back(axis.name == "tp" ? planner::form_of(one.how) : planner::kReplicate);
-    fixed[one.parameter] = forms;
-  }
-  return fixed;
-}
-
 }  // namespace
 
 InferredText inferred_placements(const train::Planned& p, const InferRequest& request) {
@@ -85,7 +75,7 @@ InferredText inferred_placements(const train::Planned& p, const InferRequest& re
   }
   const planner::Placed free = planner::infer(graph, boxing);
   const bool rules = request.how == "rules";
-  const planner::Placed placed = rules ? planner::infer(graph, boxing, {.fixed = by_rules(graph, mesh, overrides)}) : free;
+  const planner::Placed placed = rules ? planner::infer(graph, boxing, {.fixed = planner::forms_by_rules(graph, mesh, overrides)}) : free;
   std::string text = planner::describe(placed);
   if (rules && placed.cost > 1.5 * free.cost)
     text += fmt::format("weights so placed cost {:.1f} times what the cheapest placement does ({}): --infer free shows it\n",

@@ -246,4 +246,13 @@ std::vector<Ruled> auto_tp(const OpGraph& graph, int ranks, const Overrides& ove
   return Rules(graph, ranks, odd).apply(overrides);
 }
 
+std::map<std::string, Forms> forms_by_rules(const OpGraph& graph, const mesh::Mesh& mesh, const Overrides& overrides) {
+  std::map<std::string, Forms> all;
+  for (const Ruled& one : auto_tp(graph, mesh.extent("tp"), overrides, OddHeads::replicate)) {
+    Forms& forms = all[one.parameter];
+    for (const mesh::Axis& axis : mesh.axes) forms.push_back(axis.name == "tp" ? form_of(one.how) : kReplicate);
+  }
+  return all;
+}
+
 }  // namespace cairn::planner

@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
 
@@ -35,5 +36,8 @@ enum class OddHeads { refuse, replicate };
 // it is added to; everything else is on every rank. Parts are as even as units (heads) allow. One entry for each parameter, in the graph's
 // order.
 std::vector<Ruled> auto_tp(const OpGraph& graph, int ranks, const Overrides& overrides = {}, OddHeads odd = OddHeads::refuse);
+
+// The same as inference takes it (InferOptions::fixed): along tp by the rules, whole along every other axis; odd heads are kept everywhere.
+std::map<std::string, Forms> forms_by_rules(const OpGraph& graph, const mesh::Mesh& mesh, const Overrides& overrides = {});
 
 }  // namespace cairn::planner

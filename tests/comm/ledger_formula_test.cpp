@@ -248,6 +248,7 @@ double code_bytes(const std::string& codec, int64_t count) {
   const auto elements = static_cast<double>(count);
   if (codec == "fp32") return 4 * elements;
   if (codec == "bf16" || codec == "fp16") return 2 * elements;
+  if (codec == "e3m0") return std::ceil(elements / 2) + 2 * blocks(128);
   return codec == "int8" ? elements + 4 * blocks(256) : elements + blocks(128);
 }
 
@@ -268,7 +269,7 @@ TEST_P(LedgerFormulaOfFloats, OfTheCodedAllReduce) {
                        world.everyone().coded_all_reduce({x.data(), 100, Dtype::f32}, *make_codec(codec), {Purpose::data, "x"}).wait();
                      },
                      [this, codec](int r) {
-                       const bool blocked = codec == "int8" || codec.starts_with("fp8");
+                       const bool blocked = codec == "int8" || codec == "e3m0" || codec.starts_with("fp8");
                        double sum = 0;
                        for (int to = 0; to < n(); ++to) {
                          const auto owned = [&](int rank) { return blocked ? (rank == 0 ? 100 : 0) : part(100, n(), rank); };

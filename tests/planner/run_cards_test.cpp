@@ -56,16 +56,6 @@ TEST(CardGraphs, ComputeWhatTheModelDoes) {
   }
 }
 
-std::map<std::string, Forms> ruled(const OpGraph& graph, const mesh::Mesh& mesh) {
-  std::map<std::string, Forms> fixed;
-  for (const Ruled& one : auto_tp(graph, mesh.extent("tp"), {}, OddHeads::replicate)) {
-    Forms forms;
-    for (const mesh::Axis& axis : mesh.axes) forms.push_back(axis.name == "tp" ? form_of(one.how) : kReplicate);
-    fixed[one.parameter] = forms;
-  }
-  return fixed;
-}
-
 TEST(CardGraphs, GiveTheSameAnswerOverRanksAndSendWhatTheyPromise) {
   const PassShape pass{.batch = 4, .length = 6};
   std::vector<std::pair<std::string, OpGraph>> graphs;
@@ -79,7 +69,7 @@ TEST(CardGraphs, GiveTheSameAnswerOverRanksAndSendWhatTheyPromise) {
         const mesh::Mesh mesh = mesh::parse_mesh(text);
         Boxing boxing(mesh, {});
         SCOPED_TRACE(name + " " + text + (rules ? " by rules" : " free"));
-        expect_right(infer(graph, boxing, {.fixed = rules ? ruled(graph, mesh) : std::map<std::string, Forms>{}}));
+        expect_right(infer(graph, boxing, {.fixed = rules ? forms_by_rules(graph, mesh) : std::map<std::string, Forms>{}}));
       }
 }
 

@@ -212,9 +212,16 @@ int plan_command(const PlanArguments& a) {
   const train::Planned p = train::planned(recipe, ranks, given ? &*given : nullptr);
   if (!a.infer.empty()) {
     if (a.explain) base::fail_input("--infer --explain: inference shows every move and whom it is for by itself: leave out --explain");
-    const InferredText inferred = inferred_placements(p, {a.infer, a.links, a.places});
-    if (!a.save.empty()) base::write_atomically(a.save, inferred.json);
-    const std::string& text = a.json ? inferred.json : inferred.tables;
+    const Inferred inferred = inferred_placements(p, {a.infer, a.links, a.places});
+    std::string text = a.json ? inferred.json : inferred.tables;
+    if (!a.save.empty()) {
+      parallel::Plan plan = p.plan;
+      plan.placements = inferred.parameters;
+      base::write_atomically(a.save, parallel::to_json(plan));
+      if (!a.json)
+        text += fmt::format("{}: saved; cairn train --plan {} trains with it where the blocks can run it, and says where not\n", a.save,
+                            a.save);
+    }
     base::Terminal().line(base::printable(text.substr(0, text.size() - 1)));
     return 0;
   }

@@ -64,7 +64,7 @@ planner::OpGraph graph_of_pass(const train::Planned& p, const mesh::Mesh& mesh) 
 
 }  // namespace
 
-InferredText inferred_placements(const train::Planned& p, const InferRequest& request) {
+Inferred inferred_placements(const train::Planned& p, const InferRequest& request) {
   const mesh::Mesh mesh = axes_that_count(p.plan.mesh);
   const planner::OpGraph graph = graph_of_pass(p, mesh);
   planner::Boxing boxing(mesh, prices_of(request.links));
@@ -82,7 +82,12 @@ InferredText inferred_placements(const train::Planned& p, const InferRequest& re
                         placed.cost / free.cost, base::human_bytes(free.bytes));
   text +=
       "of one pass and its gradients, one micro-batch on every rank. cairn train runs the placements that `cairn plan --explain` shows.\n";
-  return {text, planner::to_json(placed)};
+  Inferred inferred{text, planner::to_json(placed), {}};
+  for (size_t t = 0; t < graph.tensors.size(); ++t)
+    if (graph.tensors[t].kind == planner::GraphTensor::Kind::parameter)
+      if (const mesh::Placement lies = planner::placement_of(graph.tensors[t], placed.tensors[t], mesh); !lies.axes.empty())
+        inferred.parameters[graph.tensors[t].name] = lies;
+  return inferred;
 }
 
 }  // namespace cairn::cli

@@ -1,6 +1,9 @@
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
+
+#include "mesh/placement.h"
 
 namespace cairn::train {
 struct Planned;
@@ -16,9 +19,10 @@ struct InferRequest {
 
 // What inference makes of a recipe's model on its mesh (planner/infer.h): a placement for every tensor of one pass, weights included, and
 // every change of placement with its bytes.
-struct InferredText {
+struct Inferred {
   std::string tables, json;
+  std::map<std::string, mesh::Placement> parameters;  // as a Plan has them: those that are whole everywhere are left out
 };
-InferredText inferred_placements(const train::Planned& planned, const InferRequest& request);
+Inferred inferred_placements(const train::Planned& planned, const InferRequest& request);
 
 }  // namespace cairn::cli

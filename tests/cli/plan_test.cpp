@@ -42,6 +42,15 @@ TEST(PlanCommand, InfersPlacementsAndMoves) {
   expect_in(plan_says(scratch, tiny({"--mesh", "tp=2", "--infer", "rules", "--place", "lm_heat.weight=B"}), 2), "lm_heat.weight");
   expect_in(plan_says(scratch, tiny({"--mesh", "pp=2", "--infer", "free"}), 2), "mesh.pp is 2");
   expect_in(plan_says(scratch, tiny({"--infer", "free"}), 2), "there is one rank");
+  // What was inferred is a plan like any other: one can be compared, and trained with where the blocks can.
+  const std::string rules = (scratch / "rules.json").string(), other = (scratch / "free.json").string(),
+                    keys = (scratch / "keys.json").string();
+  expect_in(plan_says(scratch, tiny({"--mesh", "tp=2", "--infer", "rules", "--save", rules})), "rules.json: saved");
+  plan_says(scratch, tiny({"--mesh", "tp=2", "--infer", "free", "--save", other}));
+  plan_says(scratch, tiny({"--mesh", "tp=2", "--save", keys}));
+  expect_in(plan_says(scratch, {"--diff", rules, other}), "placements.");
+  expect_in(plan_says(scratch, tiny({"--plan", rules, "--explain"})), "tp: split(1) into 8+8");
+  EXPECT_EQ(plan_says(scratch, tiny({"--plan", rules})), plan_says(scratch, tiny({"--plan", keys})));
 }
 
 TEST(PlanCommand, ExplainsPlacementsAndMessages) {

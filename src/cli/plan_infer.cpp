@@ -85,8 +85,7 @@ Inferred inferred_placements(const train::Planned& p, const InferRequest& reques
   Inferred inferred{text, planner::to_json(placed), {}};
   for (size_t t = 0; t < graph.tensors.size(); ++t)
     if (graph.tensors[t].kind == planner::GraphTensor::Kind::parameter)
-      if (const mesh::Placement lies = planner::placement_of(graph.tensors[t], placed.tensors[t], mesh); !lies.axes.empty())
-        inferred.parameters[graph.tensors[t].name] = lies;
+      inferred.parameters[graph.tensors[t].name] = planner::placement_of(graph.tensors[t], placed.tensors[t], mesh);
   return inferred;
 }
 

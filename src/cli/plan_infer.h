@@ -21,7 +21,7 @@ struct InferRequest {
 // every change of placement with its bytes.
 struct Inferred {
   std::string tables, json;
-  std::map<std::string, mesh::Placement> parameters;  // as a Plan has them: those that are whole everywhere are left out
+  std::map<std::string, mesh::Placement> parameters;  // as a Plan has them, those that are whole everywhere too
 };
 Inferred inferred_placements(const train::Planned& planned, const InferRequest& request);
 

@@ -48,7 +48,8 @@ TEST(PlanCommand, InfersPlacementsAndMoves) {
   expect_in(plan_says(scratch, tiny({"--mesh", "tp=2", "--infer", "rules", "--save", rules})), "rules.json: saved");
   plan_says(scratch, tiny({"--mesh", "tp=2", "--infer", "free", "--save", other}));
   plan_says(scratch, tiny({"--mesh", "tp=2", "--save", keys}));
-  expect_in(plan_says(scratch, {"--diff", rules, other}), "placements.");
+  expect_in(plan_says(scratch, {"--diff", rules, other}), "placements.model.layers.0.mlp.up_proj.weight: tp: split(0) -> replicated");
+  expect_in(plan_says(scratch, tiny({"--plan", other}), 2), "is \"replicated\": its block can run");
   expect_in(plan_says(scratch, tiny({"--plan", rules, "--explain"})), "tp: split(1) into 8+8");
   EXPECT_EQ(plan_says(scratch, tiny({"--plan", rules})), plan_says(scratch, tiny({"--plan", keys})));
 }

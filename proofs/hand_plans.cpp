@@ -83,7 +83,6 @@ class ByHand {
   void along(size_t axis, Placed& placed) const {
     const mesh::Axis& on = boxing_.mesh().axes[axis];
     const bool tp = on.name == "tp" && plan_.tensor != HandTensor::samples;
-    if (on.name == "tp" && plan_.tensor == HandTensor::none) return;
     for (size_t t = 0; t < graph_.tensors.size(); ++t) {
       const GraphTensor& one = graph_.tensors[t];
       if (one.kind == GraphTensor::Kind::input && one.of_samples && !tp && !one.shape.empty() && one.shape[0] >= on.size)

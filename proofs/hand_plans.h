@@ -20,13 +20,13 @@ const std::vector<std::string>& planned_meshes();
 enum class ByName { whole, out, in, rows, columns };
 ByName by_name(const std::string& name);
 
-// Layouts as people write them, each operation decided by hand: samples along dp; along tp nothing (every rank has the same), or Megatron's
+// Layouts as people write them, each operation decided by hand: samples along dp; along tp too, or there Megatron's
 // split of weights by their names with hidden states on every rank or with their tokens shared out; weights kept whole or shared out along
 // dp (FSDP).
-enum class HandTensor { none, samples, whole_stream, shared_tokens };
+enum class HandTensor { samples, whole_stream, shared_tokens };
 struct HandPlan {
   std::string name;
-  HandTensor tensor = HandTensor::none;
+  HandTensor tensor = HandTensor::whole_stream;
   bool sharded = false;
 };
 const std::vector<HandPlan>& hand_plans();

@@ -213,26 +213,7 @@ void prove_choice(uint64_t seed, Findings& findings) {
     const InferOptions options{.fixed = {{"w1", {first}}, {"w2", {second}}}};
     const Placed placed = infer(graph, boxing, options);
     const GraphResult ran = run_graph({.placed = placed, .whole = example_values(graph, seed)});
-    const Problem problem = pose(graph, boxing, options);
-    // Every combination of signatures there is.
-    std::vector<size_t> chosen(problem.choices.size(), 0);
-    double best = kNever;
-    for (bool more = true; more;) {
-      bool possible = true;
-      std::map<int, Forms> lie;
-      for (size_t t = 0; t < problem.decided.size(); ++t)
-        if (problem.decided[t]) lie[static_cast<int>(t)] = *problem.decided[t];
-      for (size_t o = 0; o < chosen.size() && possible; ++o) {
-        const Choice& choice = problem.choices[o][chosen[o]];
-        for (size_t i = 0; i < choice.inputs.size(); ++i)
-          possible = possible && !makes_terms(lie.at(problem.graph.ops[o].inputs[i]), choice.inputs[i]);
-        lie[problem.graph.ops[o].output] = choice.output;
-      }
-      if (possible) best = std::min(best, static_cast<double>(placed_by(problem, chosen).bytes));
-      size_t o = 0;
-      while (o < chosen.size() && ++chosen[o] == problem.choices[o].size()) chosen[o++] = 0;
-      more = o < chosen.size();
-    }
+    const auto best = static_cast<double>(try_all(pose(graph, boxing, options)).bytes);
     worst = std::max(worst, static_cast<double>(ran.bytes) / best);
   }
   findings.at_most(

@@ -44,6 +44,8 @@ Placed placed_by(const Problem& problem, const std::vector<size_t>& chosen);
 std::vector<size_t> choose_greedily(const Problem& problem);
 // The best of all; none where it would take too long to find out.
 std::optional<std::vector<size_t>> choose_best(const Problem& problem);
+// The cheapest of every combination there is: what the search is checked against, on graphs of a few operations.
+Placed try_all(const Problem& problem);
 // The best of all choices that differ along one axis only, axis by axis, as long as it helps.
 std::vector<size_t> improve_by_axis(const Problem& problem, std::vector<size_t> chosen);
 

@@ -104,14 +104,12 @@ Problem pose(const OpGraph& graph, Boxing& boxing, const InferOptions& options) 
   for (size_t t = 0; t < graph.tensors.size(); ++t) {
     const GraphTensor& tensor = graph.tensors[t];
     if (tensor.kind != GraphTensor::Kind::input) continue;
-    Forms forms;
-    for (const mesh::Axis& axis : mesh.axes) {
+    Forms forms(mesh.axes.size());
+    for (size_t axis = 0; axis < forms.size() && tensor.of_samples && !tensor.shape.empty(); ++axis) {
       const auto& samples = options.sample_axes;
-      const bool shared =
-          tensor.of_samples && !tensor.shape.empty() && std::find(samples.begin(), samples.end(), axis.name) != samples.end();
-      forms.push_back(shared ? split_of(0) : kReplicate);
-      if (forms.resize(mesh.axes.size()); !fits(tensor, forms, mesh)) forms[static_cast<size_t>(&axis - mesh.axes.data())] = kReplicate;
-      forms.resize(static_cast<size_t>(&axis - mesh.axes.data()) + 1);
+      if (std::find(samples.begin(), samples.end(), mesh.axes[axis].name) == samples.end()) continue;
+      forms[axis] = split_of(0);
+      if (!fits(tensor, forms, mesh)) forms[axis] = kReplicate;
     }
     problem.decided[t] = forms;
   }

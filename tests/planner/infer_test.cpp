@@ -153,30 +153,6 @@ TEST(Infer, IsRightForPlacementsThatNobodyWouldChoose) {
   }
 }
 
-// The best of every combination of signatures.
-double cheapest(const Problem& problem) {
-  std::vector<size_t> chosen(problem.choices.size(), 0);
-  double best = kNever;
-  for (;;) {
-    bool possible = true;
-    std::map<int, Forms> lie;
-    for (size_t t = 0; t < problem.decided.size(); ++t)
-      if (problem.decided[t]) lie[static_cast<int>(t)] = *problem.decided[t];
-    for (size_t o = 0; o < chosen.size() && possible; ++o) {
-      const Choice& choice = problem.choices[o][chosen[o]];
-      for (size_t i = 0; i < choice.inputs.size(); ++i) {
-        const auto [at, fresh] = lie.try_emplace(problem.graph.ops[o].inputs[i], choice.inputs[i]);
-        possible = possible && (fresh ? problem.keep(at->first, choice.inputs[i]) < kNever : !makes_terms(at->second, choice.inputs[i]));
-      }
-      lie[problem.graph.ops[o].output] = choice.output;
-    }
-    if (possible) best = std::min(best, placed_by(problem, chosen).cost);
-    size_t o = 0;
-    while (o < chosen.size() && ++chosen[o] == problem.choices[o].size()) chosen[o++] = 0;
-    if (o == chosen.size()) return best;
-  }
-}
-
 TEST(Infer, IsAsCheapAsTheBestOfAllCombinations) {
   // Gathering activations is 8 times cheaper than gathering weights in the first, dearer in the second; the others lie between.
   const std::vector<std::vector<int64_t>> sizes{{4, 32, 32, 32}, {256, 8, 8, 8}, {32, 16, 64, 4}, {8, 64, 4, 64}};
@@ -186,7 +162,7 @@ TEST(Infer, IsAsCheapAsTheBestOfAllCombinations) {
       Boxing boxing(mesh::parse_mesh("dp=4"), {});
       const InferOptions options{.fixed = {{"w1", forms(first)}, {"w2", forms(second)}}};
       const Placed placed = infer(graph, boxing, options);
-      const double best = cheapest(pose(graph, boxing, options));
+      const double best = try_all(pose(graph, boxing, options)).cost;
       EXPECT_LE(placed.cost, 1.05 * best) << s[0] << " rows, " << first << ", " << second << "\n" << describe(placed);
       expect_right(placed);
     }

@@ -11,6 +11,7 @@
 #include "base/stop.h"
 #include "comm/local.h"
 #include "harness/scratch_folder.h"
+#include "small_decoder.h"
 #include "train/recording.h"
 #include "train/train.h"
 
@@ -24,36 +25,7 @@ struct LayoutCase {
   std::string family = "llama";
 };
 
-base::Recipe layout_recipe(const LayoutCase& c) {
-  base::Recipe recipe = base::Recipe::parse(R"(
-    [model]
-    layers = 3
-    embed = 24
-    heads = 4
-    kv_heads = 2
-    mlp = 44
-    [data]
-    tokenizer = "bytes"
-    length = 19
-    stories_bytes = 20000
-    [train]
-    global_batch = 7
-    [log]
-    tensorboard = false
-    trace = false
-    samples = 0
-    [snapshot]
-    every = 0
-    [eval]
-    every = 2
-    samples = 5
-  )",
-                                            "layouts");
-  recipe.set("model.kind=" + c.family);
-  if (c.family == "gpt2") recipe.set("model.kv_heads=4");
-  for (const std::string& set : c.sets) recipe.set(set);
-  return recipe;
-}
+base::Recipe layout_recipe(const LayoutCase& c) { return small_decoder(c.family, c.sets); }
 
 void on_threads(int ranks, const std::function<void(comm::World&)>& act) {
   for (const std::exception_ptr& error : comm::LocalNetwork(ranks).run(act))

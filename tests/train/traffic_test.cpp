@@ -11,6 +11,7 @@
 #include "comm/local.h"
 #include "harness/scratch_folder.h"
 #include "planner/rank_bytes.h"
+#include "small_decoder.h"
 #include "train/planned.h"
 #include "train/recording.h"
 #include "train/train.h"
@@ -27,34 +28,9 @@ struct TrafficLayout {
 
 // Odd in every size that may be: 257 rows of the vocabulary, 7 samples of 19 positions, an MLP of 45.
 base::Recipe traffic_recipe(const TrafficLayout& c) {
-  base::Recipe recipe = base::Recipe::parse(R"(
-    [model]
-    layers = 3
-    embed = 24
-    heads = 4
-    kv_heads = 2
-    mlp = 45
-    [data]
-    tokenizer = "bytes"
-    length = 19
-    stories_bytes = 20000
-    [train]
-    global_batch = 7
-    [log]
-    tensorboard = false
-    trace = false
-    samples = 0
-    [snapshot]
-    every = 0
-    [eval]
-    every = 0
-    samples = 3
-  )",
-                                            "traffic");
-  recipe.set("model.kind=" + c.family);
-  if (c.family == "gpt2") recipe.set("model.kv_heads=4");
-  for (const std::string& set : c.sets) recipe.set(set);
-  return recipe;
+  std::vector<std::string> sets{"model.mlp=45", "eval.every=0", "eval.samples=3"};
+  sets.insert(sets.end(), c.sets.begin(), c.sets.end());
+  return small_decoder(c.family, sets);
 }
 
 using Bytes = std::array<int64_t, comm::kPurposes>;

@@ -1,0 +1,40 @@
+#include <map>
+#include <optional>
+
+#include "base/check.h"
+#include "planner/choices.h"
+
+namespace cairn::planner {
+namespace {
+
+bool can_be(const Problem& problem, const std::vector<size_t>& chosen) {
+  std::map<int, Forms> lie;
+  for (size_t t = 0; t < problem.decided.size(); ++t)
+    if (problem.decided[t]) lie[static_cast<int>(t)] = *problem.decided[t];
+  for (size_t o = 0; o < chosen.size(); ++o) {
+    const Choice& choice = problem.choices[o][chosen[o]];
+    for (size_t i = 0; i < choice.inputs.size(); ++i) {
+      const auto [at, fresh] = lie.try_emplace(problem.graph.ops[o].inputs[i], choice.inputs[i]);
+      if (fresh ? problem.keep(at->first, choice.inputs[i]) == kNever : makes_terms(at->second, choice.inputs[i])) return false;
+    }
+    lie[problem.graph.ops[o].output] = choice.output;
+  }
+  return true;
+}
+
+}  // namespace
+
+Placed try_all(const Problem& problem) {
+  std::vector<size_t> chosen(problem.choices.size(), 0);
+  std::optional<Placed> best;
+  for (size_t o = 0; o < chosen.size();) {
+    if (can_be(problem, chosen))
+      if (Placed placed = placed_by(problem, chosen); !best || placed.cost < best->cost) best = std::move(placed);
+    o = 0;
+    while (o < chosen.size() && ++chosen[o] == problem.choices[o].size()) chosen[o++] = 0;
+  }
+  CAIRN_CHECK(best, "no combination can be had");
+  return *best;
+}
+
+}  // namespace cairn::planner

@@ -93,7 +93,7 @@ Trained train_by_hand(const HandRun& run) {
                                        engine.kept_views, engine.gradient_views});
     engine.micro_batches = run.micro_batches;
     engine.clip_norm = run.clip;
-    engine.everyone = &world.everyone();
+    engine.company = &world.everyone();
     engine.draws_by_token = true;  // for models that drop
     base::Trace trace(world.wall(), world.rank(), 0);
     engine.trace = &trace;

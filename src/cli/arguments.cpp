@@ -23,10 +23,14 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
       ->each([&a](const std::string&) { a.nproc_given = true; });
+  command->add_option("--islands", a.islands, "Islands of ranks that are joined by slow links (mesh.island); each has what --mesh says")
+      ->check(CLI::Range(1, 1 << 20));
+  command->add_option("--sync", a.sync,
+                      "How islands come to agree (sync.island.kind): all_reduce, diloco, streaming_diloco, noloco, co2, gossip");
   command->add_option(
       "--links", a.links,
-      "Try out slower links between the ranks: latency and bandwidth of each pair, as 20ms,100Mbit; card at the end: of all "
-      "links of a rank together");
+      "Try out slower links between the ranks, or between islands where there are any: latency and bandwidth of each pair, as "
+      "20ms,100Mbit; card: of all links of a rank together; sigma=1: log-normal latency; matrix=FILE: latencies in ms by pair");
   command
       ->add_option("--transport", a.transport,
                    "How ranks talk: net (processes), nccl (net, and GPUs among themselves), mpi (processes that mpirun started) or local "

@@ -14,11 +14,12 @@
 namespace cairn::cli {
 
 struct TrainArguments {
-  std::string recipe, data, out, resume, mesh, plan, links, transport = "net", device = "cpu";
+  std::string recipe, data, out, resume, mesh, plan, links, sync, transport = "net", device = "cpu";
   std::vector<std::string> sets;
   int nproc = 1;
   bool nproc_given = false;
   int64_t seed = -1;
+  int islands = 0;  // 0: not given
   bool dry_run = false;
   // Several machines.
   int nnodes = 0, node_rank = -1;  // 0 and -1: not given

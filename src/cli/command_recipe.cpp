@@ -25,6 +25,8 @@ base::Recipe recipe_with(base::Recipe recipe, const RecipeWords& words) {
   if (!words.data.empty()) recipe.set("data.path", words.data, "--data");
   if (words.seed >= 0) recipe.set("train.seed", words.seed, "--seed");
   for (const mesh::Axis& axis : axes_of(words.mesh)) recipe.set("mesh." + axis.name, static_cast<int64_t>(axis.size), "--mesh");
+  if (words.islands > 0) recipe.set("mesh.island", static_cast<int64_t>(words.islands), "--islands");
+  if (!words.sync.empty()) recipe.set("sync.island.kind", words.sync, "--sync");
   for (const std::string& set : words.sets) recipe.set(set);
   return recipe;
 }

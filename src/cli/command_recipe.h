@@ -12,7 +12,9 @@ namespace cairn::cli {
 struct RecipeWords {
   std::string data, mesh;  // --data, --mesh
   std::vector<std::string> sets;
-  int64_t seed = -1;  // -1: not given
+  int64_t seed = -1;      // -1: not given
+  int islands = 0;        // --islands; 0: not given
+  std::string sync = {};  // --sync
 };
 
 // The later the stronger: --set wins.

@@ -34,7 +34,9 @@
 #include "comm/net.h"
 #include "comm/world.h"
 #include "mesh/mesh.h"
+#include "parallel/options.h"
 #include "parallel/plan_file.h"
+#include "sync/options.h"
 #include "train/agent.h"
 #include "train/check_files.h"
 #include "train/dry_run.h"
@@ -59,13 +61,14 @@ TrainArguments with_ranks_of_mesh(TrainArguments a) {
   if (a.nproc_given || a.nnodes > 1) return a;
   for (const mesh::Axis& axis : axes_of(a.mesh))
     if (axis.name != "shard") a.nproc *= axis.size;
+  if (!a.mesh.empty() && a.islands > 0) a.nproc *= a.islands;
   return a;
 }
 
 // Then what the command line adds.
 base::Recipe make_recipe(const TrainArguments& a, const Decision& decision) {
   return recipe_with(decision.recipe ? base::Recipe::parse(*decision.recipe) : base::Recipe(),
-                     {.data = a.data, .mesh = a.mesh, .sets = a.sets, .seed = a.seed});
+                     {.data = a.data, .mesh = a.mesh, .sets = a.sets, .seed = a.seed, .islands = a.islands, .sync = a.sync});
 }
 
 // The plan that --plan names, and as many ranks as it has.
@@ -77,6 +80,20 @@ std::shared_ptr<const parallel::Plan> given_plan(TrainArguments& a) {
   return plan;
 }
 
+// How many islands there are, as far as is known before the recipe is: the agent, which has read it, tells its ranks.
+int islands_of(const TrainArguments& a) {
+  if (a.islands > 0) return a.islands;
+  for (const mesh::Axis& axis : axes_of(a.mesh))
+    if (axis.name == "island") return axis.size;
+  const auto told = variable("CAIRN_ISLANDS");
+  return told ? std::stoi(*told) : 1;
+}
+
+std::optional<comm::LinkModel> links_among(const TrainArguments& a, int ranks) {
+  const std::optional<comm::LinkModel> links = links_of(a.links);
+  return links ? std::optional(between_islands(*links, ranks, islands_of(a))) : std::nullopt;
+}
+
 // What must be the same on all machines, as it was typed.
 std::string fingerprint(const TrainArguments& a) {
   std::string all;
@@ -86,6 +103,8 @@ std::string fingerprint(const TrainArguments& a) {
   add("--data", a.data);
   add("--seed", a.seed >= 0 ? std::to_string(a.seed) : "");
   add("--mesh", a.mesh);
+  add("--islands", a.islands > 0 ? std::to_string(a.islands) : "");
+  add("--sync", a.sync);
   if (!a.plan.empty()) {
     const std::string text = parallel::to_json(parallel::read_plan(a.plan));
     add("--plan", fmt::format("{:016x}", base::checksum(text)));
@@ -176,7 +195,7 @@ int run_local(const TrainArguments& a, const Decision& decision, const train::St
   const Signals signals;
   auto terminal = std::make_shared<base::Terminal>();
   comm::LocalOptions options;
-  if (const auto links = links_of(a.links)) options.link = *links;
+  if (const auto links = links_of(a.links)) options.link = between_islands(*links, a.nproc, islands_of(a));
   options.world = [&](int rank) {
     comm::WorldOptions world;
     world.log = base::Log({.rank = rank, .terminal = terminal, .file = {}});
@@ -194,12 +213,20 @@ int run_local(const TrainArguments& a, const Decision& decision, const train::St
   return 0;
 }
 
+// For the agent and its ranks: how many islands the recipe has, and whether they train apart.
+void tell_islands(base::Recipe recipe) {
+  const int64_t islands = recipe.read(parallel::mesh_schema()).island;
+  set_variable("CAIRN_ISLANDS", std::to_string(islands));
+  if (islands > 1 && sync::read_island_sync(recipe).kind != "all_reduce") set_variable("CAIRN_ISLANDS_APART", std::to_string(islands));
+}
+
 // Starts this machine's ranks as processes. On the first machine rank 0 is told what was decided here.
 int run_agent(const TrainArguments& a, const NodePlace& place, const std::optional<RunDirectory>& run,
               const std::vector<std::string>& command_line) {
   const Signals signals;
   auto terminal = std::make_shared<base::Terminal>();
   train::AgentOptions options{.setups = {}, .argv = {own_program().string()}, .env = {}};
+  if (const auto apart = variable("CAIRN_ISLANDS_APART")) options.islands = std::stoi(*apart);
   try {
     options.setups = start_together(a, place, fingerprint(a), signals.stop(), *terminal);
   } catch (const Error& error) {
@@ -245,7 +272,8 @@ int train_command(const TrainArguments& given, const std::vector<std::string>& c
     start.threads = std::max(1, processors() / std::max(1, here));
     take_gpu(a, std::stoi(*variable("CAIRN_LOCAL_RANK")), here);
     return run_process(
-        a, start, [&](const base::Stop&) { return comm::make_net_transport(std::move(setup), {.links = links_of(a.links)}); }, run);
+        a, start, [&](const base::Stop&) { return comm::make_net_transport(std::move(setup), {.links = links_among(a, setup.size)}); },
+        run);
   }
   const std::optional<Launch> launch =
       a.nproc_given || a.nnodes > 0 || a.transport == "local" || a.dry_run ? std::nullopt : launch_of(variable);
@@ -266,7 +294,7 @@ int train_command(const TrainArguments& given, const std::vector<std::string>& c
     start.threads = threads_of_each(launch->local_size);
     const auto connect = [&](const base::Stop& stop) {
       base::Terminal terminal;
-      return comm::make_net_transport(join_launched(a, *launch, fingerprint(a), stop, terminal), {.links = links_of(a.links)});
+      return comm::make_net_transport(join_launched(a, *launch, fingerprint(a), stop, terminal), {.links = links_among(a, launch->size)});
     };
     return run_process(a, start, connect, std::nullopt);
   }
@@ -294,6 +322,7 @@ int train_command(const TrainArguments& given, const std::vector<std::string>& c
   // Once here, before any rank starts or anybody waits. (How many ranks other machines have is not known yet.)
   train::check_recipe(recipe, place.nnodes > 1 ? 0 : a.nproc, plan.get());
   train::check_files(recipe, start);
+  tell_islands(recipe);
   if (a.transport == "local") {
     greet(a, decision.run, a.nproc, terminal);
     return run_local(a, decision, start);

@@ -9,8 +9,15 @@
 #include "model/model.h"
 
 namespace cairn::parallel {
+namespace {
 
-Assembly::Assembly(Parts parts) : world_(parts.world), model_(parts.model) {
+comm::Group& company_group(comm::World& world, const Plan& plan) {
+  return islands_apart(plan) ? world.group(company_of(plan, world.rank())) : world.everyone();
+}
+
+}  // namespace
+
+Assembly::Assembly(Parts parts) : company_(company_group(parts.world, parts.plan)), rank_(parts.world.rank()), model_(parts.model) {
   const Plan& plan = parts.plan;
   const UnitRules rules = unit_rules(plan, parts.whole_parameters, parts.unit_elements_least);
   trivial_ = rules.ranks == 1 && plan.mesh.extent("tp") == 1 && plan.mesh.extent("pp") == 1;
@@ -18,7 +25,7 @@ Assembly::Assembly(Parts parts) : world_(parts.world), model_(parts.model) {
   const size_t n = parts.model.parameters().size();
   sources_.resize(n);
   holdings_.resize(n);
-  for (int rank = 0; rank < parts.world.size(); ++rank) {
+  for (const int rank : company_.ranks()) {
     bool first = true;
     for (const std::string& axis : replicating_axes(plan)) first = first && plan.mesh.coordinate(rank, axis) == 0;
     if (!first) continue;
@@ -39,12 +46,11 @@ Assembly::Assembly(Parts parts) : world_(parts.world), model_(parts.model) {
 }
 
 at::Tensor Assembly::gather(size_t parameter, const at::Tensor& mine, std::string_view what) const {
-  comm::Group& all = world_.everyone();
   const comm::Label label{comm::Purpose::state, what};
   const auto flat = [&] { return mine.to(at::TensorOptions().dtype(at::kFloat).device(at::kCPU)).contiguous().view({-1}); };
-  if (world_.rank() != 0) {
+  if (company_.rank() != 0) {
     for (const Source& source : sources_[parameter])
-      if (source.rank == world_.rank()) all.send(flat(), 0, label).wait_host();
+      if (source.rank == rank_) company_.send(flat(), 0, label).wait_host();
     return {};
   }
   // Ranks that share one part out fill one local tensor.
@@ -54,10 +60,10 @@ at::Tensor Assembly::gather(size_t parameter, const at::Tensor& mine, std::strin
     auto found = std::find_if(locals.begin(), locals.end(), [&](const auto& one) { return one.first == holding; });
     if (found == locals.end()) found = locals.insert(locals.end(), {holding, at::empty(holding.local_shape(), at::kFloat)});
     const at::Tensor place = found->second.view({-1}).narrow(0, source.elements.begin, source.elements.length());
-    if (source.rank == 0) {
+    if (source.rank == rank_) {
       place.copy_(flat());
     } else {
-      all.recv(place, source.rank, label).wait_host();
+      company_.recv(place, place_of(source.rank), label).wait_host();
     }
   }
   const at::Tensor whole = at::empty(model_.parameters()[parameter].shape, at::kFloat);
@@ -67,17 +73,21 @@ at::Tensor Assembly::gather(size_t parameter, const at::Tensor& mine, std::strin
 
 at::Tensor Assembly::gather_whole(size_t parameter, const at::Tensor& mine, const std::vector<int64_t>& shape,
                                   std::string_view what) const {
-  comm::Group& all = world_.everyone();
   const comm::Label label{comm::Purpose::state, what};
   CAIRN_CHECK(sources_[parameter].size() == 1, "{} is kept in {} parts and {} is not", model_.parameters()[parameter].name,
               sources_[parameter].size(), what);
   const int from = sources_[parameter][0].rank;
-  if (world_.rank() == from && from != 0) all.send(mine.cpu().contiguous(), 0, label).wait_host();
-  if (world_.rank() != 0) return {};
-  if (from == 0) return mine;
+  if (rank_ == from && company_.rank() != 0) company_.send(mine.cpu().contiguous(), 0, label).wait_host();
+  if (company_.rank() != 0) return {};
+  if (from == rank_) return mine;
   const at::Tensor whole = at::empty(shape, at::kFloat);
-  all.recv(whole, from, label).wait_host();
+  company_.recv(whole, place_of(from), label).wait_host();
   return whole;
+}
+
+int Assembly::place_of(int rank) const {
+  const std::vector<int>& ranks = company_.ranks();
+  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
 
 }  // namespace cairn::parallel

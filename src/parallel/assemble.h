@@ -9,8 +9,8 @@
 
 namespace cairn::parallel {
 
-// How the ranks of a plan put whole tensors together from what each of them keeps: for snapshots, samples and comparisons. Every rank can
-// tell who keeps what; whoever keeps a part first (of its copies and replicas) sends it.
+// How the ranks that take steps together (company_of) put whole tensors together from what each of them keeps: for snapshots, samples and
+// comparisons. Every rank can tell who keeps what; whoever keeps a part first (of its copies and replicas) sends it to their first.
 class Assembly {
  public:
   struct Parts {
@@ -25,8 +25,8 @@ class Assembly {
   // Whether every rank keeps all of every parameter, so that there is nothing to put together.
   bool trivial() const { return trivial_; }
 
-  // The whole of one parameter, or of what an optimizer keeps for each of its elements, on rank 0; undefined elsewhere. `mine` is this
-  // rank's part (of KeptPiece::value's elements, fp32), undefined where it keeps none. Collective.
+  // The whole of one parameter, or of what an optimizer keeps for each of its elements, on the first rank; undefined elsewhere. `mine` is
+  // this rank's part (of KeptPiece::value's elements, fp32), undefined where it keeps none. Collective.
   at::Tensor gather(size_t parameter, const at::Tensor& mine, std::string_view what) const;
   // Likewise of a tensor that belongs to a parameter as a whole and is on the rank that keeps it.
   at::Tensor gather_whole(size_t parameter, const at::Tensor& mine, const std::vector<int64_t>& shape, std::string_view what) const;
@@ -36,7 +36,10 @@ class Assembly {
     int rank = 0;
     mesh::Interval elements = {};  // of the rank's local tensor of the parameter
   };
-  comm::World& world_;
+  int place_of(int rank) const;  // among the company
+
+  comm::Group& company_;
+  int rank_ = 0;  // in the world; likewise the sources'
   const model::Model& model_;
   bool trivial_ = false;
   std::vector<std::vector<Source>> sources_;            // by parameter, in rank order

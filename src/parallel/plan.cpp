@@ -11,6 +11,19 @@ mesh::Placement placement_of(const Plan& plan, const std::string& parameter) {
   return found == plan.placements.end() ? mesh::Placement{} : found->second;
 }
 
+bool islands_apart(const Plan& plan) {
+  const auto rule = plan.sync.find("island");
+  return rule != plan.sync.end() && rule->second != "all_reduce" && plan.mesh.extent("island") > 1;
+}
+
+std::vector<int> company_of(const Plan& plan, int rank) {
+  std::vector<int> company = plan.mesh.members();
+  if (!islands_apart(plan)) return company;
+  const int island = plan.mesh.coordinate(rank, "island");
+  std::erase_if(company, [&](int other) { return plan.mesh.coordinate(other, "island") != island; });
+  return company;
+}
+
 std::string to_json(const Plan& plan) {
   base::OrderedJson axes = base::OrderedJson::object(), placements = base::OrderedJson::object();
   for (const mesh::Axis& axis : plan.mesh.axes) axes[axis.name] = axis.size;

@@ -42,7 +42,8 @@ std::vector<std::string> keeping_axes(const Plan& plan) {
 }
 
 std::vector<std::string> replicating_axes(const Plan& plan) {
-  std::vector<std::string> axes{"island", "dp", "ep"};
+  std::vector<std::string> axes{"dp", "ep"};
+  if (!islands_apart(plan)) axes.insert(axes.begin(), "island");
   if (plan.zero == 0) axes.insert(axes.end(), {"shard", "cp"});
   return axes;
 }

@@ -76,7 +76,7 @@ class Store {
 // How a plan cuts parameters into units. `whole_parameters`, `elements_least`: as Store::Parts has them.
 UnitRules unit_rules(const Plan& plan, bool whole_parameters, int64_t elements_least);
 
-// Over which axes state is shared out, and over which it is replicated.
+// Over which axes state is shared out, and over which it is replicated at every step (islands that are apart differ between steps).
 std::vector<std::string> keeping_axes(const Plan& plan);
 std::vector<std::string> replicating_axes(const Plan& plan);
 

@@ -137,6 +137,9 @@ std::vector<TrafficRow> step_traffic(const model::Model& model, const parallel::
       row.because += " (at most so much: sequences are as long as the longest of a batch)";
     }
   add_agreements(step, book);
+  if (parallel::islands_apart(plan))
+    book.cannot_tell("updates between islands", "island", comm::Purpose::gradient,
+                     fmt::format("not predicted: sync rule {}, which says little and not at every step", plan.sync.at("island")));
   return book.rows;
 }
 

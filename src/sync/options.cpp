@@ -1,8 +1,145 @@
 #include "sync/options.h"
 
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/check.h"
+#include "base/recipe.h"
+#include "comm/codec.h"
 #include "sync/sync.h"
 
 namespace cairn::sync {
+namespace {
+
+constexpr const char* kIsland = "sync.island";
+
+base::Schema<SyncOptions> island_schema() {
+  using O = SyncOptions;
+  return {kIsland,
+          "How islands come to agree: `all_reduce` sums gradients over all of them at every step; with the others each island takes its "
+          "steps by itself.",
+          {{"kind", &O::kind, "The rule.", base::one_of(island_rule_names())}}};
+}
+
+base::Schema<TalkOptions> talk_schema() {
+  using O = TalkOptions;
+  std::vector<std::string> wires = comm::codec_names(), merges{"mean", "clip", "trim", "median"};
+  wires.insert(wires.begin(), "auto");
+  return {kIsland,
+          "With any rule by which islands train apart: how they talk.",
+          {{"wire", &O::wire, "How numbers travel between islands. auto: e3m0 (4 bits) with streaming_diloco, else fp32.",
+            base::one_of(std::move(wires))},
+           {"merge", &O::merge,
+            "How the islands' updates become one (diloco and streaming_diloco). clip: none counts for more than the median norm; trim: of "
+            "each number the largest and smallest are left out; median: of each number.",
+            base::one_of(std::move(merges))},
+           {"trim", &O::trim, "With merge = \"trim\": which share is left out at each end.", base::between(0, 0.49)},
+           {"timeout_s", &O::timeout_s, "An island of which nothing is heard for so long is left out of the round.", base::more_than(0)}}};
+}
+
+base::Schema<OuterOptions> diloco_schema() {
+  using O = OuterOptions;
+  return {kIsland,
+          "With kind = \"diloco\" or \"streaming_diloco\": islands step alone; what they moved by is the gradient of an outer optimizer.",
+          {{"every", &O::every, "Steps between two rounds.", base::at_least(1)},
+           {"outer_lr", &O::outer_lr, "Of the outer optimizer. 0: 0.7 for diloco, 0.4 for streaming_diloco.", base::at_least(0)},
+           {"outer_momentum", &O::outer_momentum, "Of the outer optimizer (Nesterov).", base::between(0, 0.999)},
+           {"weights", &O::weights, "How much each island counts: alike, or as the tokens that it learned from.",
+            base::one_of({"uniform", "tokens"})},
+           {"error_feedback", &O::error_feedback, "What the wire rounds away is added to the next message."}}};
+}
+
+base::Schema<OuterOptions> streaming_schema() {
+  using O = OuterOptions;
+  return {
+      kIsland,
+      "With kind = \"streaming_diloco\": the model travels fragment by fragment while the islands train on.",
+      {{"fragment_layers", &O::fragment_layers, "Layers of a fragment, about.", base::at_least(1)},
+       {"pattern", &O::pattern, "Which layers a fragment has: every so many-th, or neighbours.", base::one_of({"strided", "sequential"})},
+       {"extras", &O::extras, "Parameters outside of layers: a fragment of their own, or each in the smallest one.",
+        base::one_of({"own", "smallest"})},
+       {"delay", &O::delay, "Steps that a fragment may take to travel; the islands train on meanwhile.", base::at_least(0)},
+       {"blend", &O::blend, "Share of the island's own values that stays when a fragment arrives.", base::between(0, 1)}}};
+}
+
+base::Schema<NolocoOptions> noloco_schema() {
+  using O = NolocoOptions;
+  return {kIsland,
+          "With kind = \"noloco\": in every round each island talks with one other, drawn anew; there is no sum over all.",
+          {{"every", &O::every, "Steps between two rounds.", base::at_least(1)},
+           {"group", &O::group, "Islands that talk together in a round.", base::at_least(2)},
+           {"outer_lr", &O::outer_lr, "How much the progress of the group counts.", base::more_than(0)},
+           {"outer_momentum", &O::outer_momentum, "Of the outer step.", base::between(0, 0.999)},
+           {"pull", &O::pull, "How strongly an island is pulled towards the mean of its group. -1: as outer_lr."},
+           {"prefetch_slow", &O::prefetch_slow, "Slow weights travel to the next partner during the steps before the round."},
+           {"final", &O::final_model, "What the run ends with: the mean over all islands, or each island's own.",
+            base::one_of({"mean", "one"})}}};
+}
+
+base::Schema<Co2Options> co2_schema() {
+  using O = Co2Options;
+  return {
+      kIsland,
+      "With kind = \"co2\": the mean of a round travels while the next one is trained, and is used one round late.",
+      {{"every", &O::every, "Steps of a round. 0: as many as hide the traffic, measured at the start.", base::at_least(0)},
+       {"min_every", &O::min_every, "With every = 0: at least so many.", base::at_least(1)},
+       {"outer_lr", &O::outer_lr, "How much of the outer momentum is taken.", base::more_than(0)},
+       {"outer_momentum", &O::outer_momentum, "How much of it stays.", base::between(0, 0.999)},
+       {"gap", &O::gap, "What a late contribution is divided by: how far the islands have gone since, a constant, or nothing.",
+        base::one_of({"ratio", "constant", "off"})},
+       {"gap_value", &O::gap_value, "With gap = \"constant\".", base::at_least(1)},
+       {"clip", &O::clip, "No number moves by more than so many full inner steps per step of the round. 0: no limit.", base::at_least(0)}}};
+}
+
+base::Schema<GossipOptions> gossip_schema() {
+  using O = GossipOptions;
+  return {kIsland,
+          "With kind = \"gossip\": islands average with a few others now and then, and with all of them once, at the end.",
+          {{"every", &O::every, "Steps between two rounds.", base::at_least(1)},
+           {"topology", &O::topology,
+            "Whom an island averages with: random others that it asks (random), in pairs (pairwise), or fixed neighbours.",
+            base::one_of({"random", "pairwise", "ring", "exponential", "complete"})},
+           {"neighbours", &O::neighbours, "With topology = \"random\": how many others, on average.", base::at_least(0)},
+           {"schedule", &O::schedule,
+            "How much is said when: fixed and final as topology says all along; window: with all from window_start on, for window_width.",
+            base::one_of({"fixed", "final", "window"})},
+           {"window_start", &O::window_start, "With schedule = \"window\", as a share of the run.", base::between(0, 1)},
+           {"window_width", &O::window_width, "With schedule = \"window\", as a share of the run.", base::between(0, 1)},
+           {"final", &O::final_model, "What the run ends with: the mean over all, or nothing.", base::one_of({"merge", "none"})}}};
+}
+
+struct Named {
+  base::Section section;
+  std::vector<std::string> kinds;
+};
+
+std::vector<Named> rule_sections() {
+  return {{talk_schema().section(), {"diloco", "streaming_diloco", "noloco", "co2", "gossip"}},
+          {diloco_schema().section(), {"diloco", "streaming_diloco"}},
+          {streaming_schema().section(), {"streaming_diloco"}},
+          {noloco_schema().section(), {"noloco"}},
+          {co2_schema().section(), {"co2"}},
+          {gossip_schema().section(), {"gossip"}}};
+}
+
+// A key of a rule that was not chosen would be ignored: say so, and whose it is.
+void refuse_others(const base::Recipe& recipe, const std::string& kind) {
+  const std::vector<Named> all = rule_sections();
+  const auto serves = [&](const Named& one) { return std::find(one.kinds.begin(), one.kinds.end(), kind) != one.kinds.end(); };
+  std::vector<std::string> known{"kind"};
+  for (const Named& one : all)
+    if (serves(one))
+      for (const base::Entry& entry : one.section.entries) known.push_back(entry.key);
+  for (const Named& one : all)
+    for (const base::Entry& entry : one.section.entries)
+      if (recipe.has(fmt::format("{}.{}", kIsland, entry.key)) && std::find(known.begin(), known.end(), entry.key) == known.end())
+        base::fail_input("{}.{}: is for kind = {}, and kind is {}: leave the key out or change the rule", kIsland, entry.key,
+                         fmt::join(one.kinds, " or "), kind);
+}
+
+}  // namespace
 
 base::Schema<SyncOptions> sync_schema() {
   using O = SyncOptions;
@@ -12,5 +149,38 @@ base::Schema<SyncOptions> sync_schema() {
            {"bucket_mib", &O::bucket_mib, "Gradients are reduced in runs of about this size, each as soon as backward has completed it.",
             base::more_than(0)}}};
 }
+
+SyncOptions read_dp_sync(base::Recipe& recipe) { return recipe.read(sync_schema()); }
+
+SyncOptions read_island_sync(base::Recipe& recipe) {
+  SyncOptions options = recipe.read(island_schema());
+  refuse_others(recipe, options.kind);
+  if (options.kind == "all_reduce") return options;
+  options.talk = recipe.read(talk_schema());
+  if (options.kind == "diloco" || options.kind == "streaming_diloco") options.outer = recipe.read(diloco_schema());
+  if (options.kind == "streaming_diloco") options.outer = recipe.read(streaming_schema(), options.outer);
+  if (options.kind == "noloco") options.noloco = recipe.read(noloco_schema());
+  if (options.kind == "co2") options.co2 = recipe.read(co2_schema());
+  if (options.kind == "gossip") options.gossip = recipe.read(gossip_schema());
+  return options;
+}
+
+std::vector<base::Section> sync_sections() {
+  std::vector<base::Section> sections{sync_schema().section(), island_schema().section()};
+  for (Named& one : rule_sections()) sections.push_back(std::move(one.section));
+  return sections;
+}
+
+std::string wire_of(const SyncOptions& options) {
+  if (options.talk.wire != "auto") return options.talk.wire;
+  return options.kind == "streaming_diloco" ? "e3m0" : "fp32";
+}
+
+double outer_lr_of(const SyncOptions& options) {
+  if (options.outer.outer_lr > 0) return options.outer.outer_lr;
+  return options.kind == "streaming_diloco" ? 0.4 : 0.7;
+}
+
+double pull_of(const NolocoOptions& options) { return options.pull < 0 ? options.outer_lr : options.pull; }
 
 }  // namespace cairn::sync

@@ -3,11 +3,15 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/work.h"
 #include "mesh/named_tensor.h"
 
+namespace cairn::base {
+class Trace;
+}
 namespace cairn::comm {
 class Group;
 }
@@ -16,17 +20,27 @@ namespace cairn::sync {
 
 struct SyncOptions;
 
+// A parameter of the whole model, wherever its parts are kept.
+struct WholeParameter {
+  std::string name;
+  int64_t elements = 0;
+};
+
 // What a rule works on, borrowed from the trainer.
 struct Replica {
   comm::Group& peers;                             // ranks that hold the same shard in other replicas
   comm::Group& mates;                             // ranks that share this replica's model (norms over the whole of it)
   std::span<const mesh::NamedTensor> parameters;  // same names in the same order on every peer
   std::span<const mesh::NamedTensor> gradients;   // the gradient sink's pieces, in that same order
+  std::span<const WholeParameter> model = {};     // what is trained of the whole model: alike on all ranks
+  int64_t steps = 0;                              // of the run
+  uint64_t seed = 0;                              // of the run
+  base::Trace* trace = nullptr;                   // where waits are noted; null: nowhere
 };
 
 struct StepFacts {
   int64_t step = 0;
-  int64_t tokens = 0;
+  int64_t tokens = 0;  // that this replica has learned from in it
   double learning_rate = 0;
   bool skipped = false;
 };
@@ -35,6 +49,16 @@ struct StepFacts {
 struct Membership {
   int64_t generation = 0;
 };
+
+// Something that a rule keeps for every element of some parameters, shared out like them.
+struct ElementState {
+  std::string name;              // "momentum"
+  std::vector<bool> of;          // by place in Replica::model: which parameters have it at this step. Alike on all ranks
+  std::vector<at::Tensor> mine;  // by place in Replica::parameters; undefined where `of` says no. A loader writes into them
+};
+
+// A number that is worth a line in the metrics: what happened since it was last asked for.
+using Notes = std::vector<std::pair<std::string, double>>;
 
 // How the replicas along one mesh axis come to agree. The trainer calls the hooks in this order, alike on every peer. A hook
 // only starts work; its handle says when the next phase may begin, so a rule overlaps by handing back work not yet done.
@@ -51,14 +75,33 @@ class Sync {
   virtual void on_membership(const Membership& now) = 0;
   // After the last step: merges the replicas, or picks one, as the recipe's `final` says.
   virtual void finish() {}
-  // What must survive a restart, by logical name. The tensors are the rule's own: a loader writes into them.
+
+  // Parameters have their first values, or those of a snapshot, and so has what `elements` and `state` named: the run goes on after
+  // `steps_done` steps.
+  virtual void begin(int64_t /*steps_done*/) {}
+  // What is evaluated, exported and saved as the model, in the order of the parameters; empty: the parameters themselves. Its own tensors:
+  // a loader writes into them.
+  virtual std::vector<at::Tensor> agreed() { return {}; }
+  // What must survive a restart after `step`: by element, and what is small and alike on all ranks of a replica, by logical name. The
+  // tensors are the rule's own: a loader writes into them, before `begin`.
+  virtual std::vector<ElementState> elements(int64_t /*step*/) { return {}; }
   virtual mesh::NamedTensors state() { return {}; }
+
+  // This replica would like to end early. Where replicas take every step together the trainer sees to it itself.
+  virtual void ask_to_stop() {}
+  // Whether the replicas have agreed to end after the step that was just taken.
+  virtual bool stop_agreed() const { return false; }
+  virtual Notes notes() { return {}; }
 };
 
 // The rule called options.kind; an unknown one is refused and the nearest named. The list is in rules.cpp.
 std::unique_ptr<Sync> make_sync(const SyncOptions& options, Replica replica);
 
-// The names that make_sync knows.
+// Several rules as one: each hook calls theirs, in this order. At most one may have a model of its own (`agreed`).
+std::unique_ptr<Sync> make_chain(std::vector<std::unique_ptr<Sync>> rules);
+
+// The names that make_sync knows: those that sum gradients at every step, and those by which islands train apart.
 std::vector<std::string> rule_names();
+std::vector<std::string> island_rule_names();
 
 }  // namespace cairn::sync

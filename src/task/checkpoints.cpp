@@ -77,7 +77,7 @@ std::optional<snapshot::Opened> newest(comm::World& world, const std::filesystem
   std::optional<snapshot::Opened> best;
   for (const char* name : {kEpochs, kLast}) {
     if (!base::is_there(folder / name / "recipe.toml")) continue;
-    std::optional<snapshot::Opened> found = train::find_snapshot(world, (folder / name).string(), std::numeric_limits<int64_t>::max());
+    std::optional<snapshot::Opened> found = train::find_snapshot(world, world.everyone(), (folder / name).string(), std::numeric_limits<int64_t>::max());
     if (found && (!best || found->step() > best->step())) best = std::move(found);
   }
   return best;

@@ -89,7 +89,7 @@ Replica::Replica(Deployer& deployer, Functions functions, const Params& start, c
                                      world.alone(), engine.kept_views, engine.gradient_views});
   engine.micro_batch = options.per_device_batch;
   engine.clip_norm = options.clip;
-  engine.everyone = &deployer.replicas();
+  engine.company = &deployer.replicas();
   engine.trace = job_.trace.get();
   engine.before_update = [this] { settle(); };
   job_.step = train::make_step(train::in_turn([this](const parallel::Pass& one) { return pass(one); }));

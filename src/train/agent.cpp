@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <map>
 #include <optional>
 #include <poll.h>
 #include <signal.h>
@@ -139,7 +140,7 @@ class Agent {
   }
 
   int watch() {
-    std::optional<Nanoseconds> kill_at;
+    std::optional<Nanoseconds> kill_at;  // all
     bool passed_on = false;
     while (running() > 0) {
       if (stop_.requested() && !std::exchange(passed_on, true)) {
@@ -147,9 +148,10 @@ class Agent {
         kill_at = sooner(kill_at, clock_.now() + options_.grace);
       }
       if (reap(WNOHANG)) {
-        if (first_failure_) kill_at = sooner(kill_at, clock_.now() + options_.failure_grace);
+        if (first_failure_ && !others_go_on()) kill_at = sooner(kill_at, clock_.now() + options_.failure_grace);
         continue;
       }
+      end_lost_islands();
       if (kill_at && clock_.now() >= *kill_at) {
         log_.warn("ranks still running after the grace time are killed count={}", running());
         signal_all(SIGKILL);
@@ -161,6 +163,23 @@ class Agent {
   }
 
  private:
+  int island_of(size_t i) const { return options_.setups[i].rank / std::max(1, options_.setups[i].size / options_.islands); }
+  static bool well(const Rank& rank) { return rank.status && WIFEXITED(*rank.status) && WEXITSTATUS(*rank.status) == 0; }
+  // Whether what failed so far is an island's own business: ranks that were killed or lost somebody, not a run that cannot be.
+  bool others_go_on() const { return options_.islands > 1 && (first_failure_.value_or(4) == 4); }
+  // What is left of an island that has lost a rank can do nothing more.
+  void end_lost_islands() {
+    if (options_.islands <= 1) return;
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      if (!ranks_[i].status || well(ranks_[i])) continue;
+      auto [at, first] = lost_islands_.try_emplace(island_of(i), clock_.now() + options_.failure_grace);
+      if (first) log_.warn("island {} is lost; the others go on", island_of(i));
+      if (clock_.now() < at->second) continue;
+      for (size_t j = 0; j < ranks_.size(); ++j)
+        if (!ranks_[j].status && island_of(j) == island_of(i)) ::kill(ranks_[j].pid, SIGKILL);
+    }
+  }
+
   // A signal sent by the terminal has reached the ranks already: they are of the same process group.
   void pass_on(int signal) {
     log_.info("stopping ranks={}", running());
@@ -211,7 +230,16 @@ class Agent {
   int running() const {
     return static_cast<int>(std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return !rank.status; }));
   }
-  int result() const { return first_failure_.value_or(0); }
+  int result() const {
+    std::map<int, bool> came_to_its_end;
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      auto [island, first] = came_to_its_end.try_emplace(island_of(i), true);
+      island->second = island->second && well(ranks_[i]);
+    }
+    for (const auto& [island, whole] : came_to_its_end)
+      if (whole && others_go_on()) return 0;
+    return first_failure_.value_or(0);
+  }
   static Nanoseconds sooner(std::optional<Nanoseconds> a, Nanoseconds b) { return a ? std::min(*a, b) : b; }
 
   const AgentOptions& options_;
@@ -219,6 +247,7 @@ class Agent {
   const base::Stop& stop_;
   base::RealClock clock_;
   std::vector<Rank> ranks_;
+  std::map<int, Nanoseconds> lost_islands_;  // and when what is left of them is killed
   std::optional<int> first_failure_;
   bool consequence_ = false;
 };

@@ -15,6 +15,7 @@
 #include "data/tokenize_progress.h"
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
+#include "model/batch_norm.h"
 #include "model/trainable.h"
 #include "optim/rounding_optimizer.h"
 #include "train/dpo.h"
@@ -72,6 +73,8 @@ void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
     engine.kept_views.push_back({piece.name, piece.value});
     engine.gradient_views.push_back({piece.name, piece.gradient});
   }
+  for (size_t i = 0; i < trained.size(); ++i)
+    if (const model::Parameter& one = engine.model->parameters()[i]; trained[i]) engine.trained_whole.push_back({one.name, one.elements()});
   engine.buffers = engine.model->make_buffers(options);
   engine.recompute_stage = rules.recompute_stage;
   engine.recompute_last = rules.recompute_last;
@@ -131,6 +134,57 @@ void carry_chat_files(Job& job, const std::optional<snapshot::Pretrained>& pretr
   data::put_chat_files(*job.data.chat, *job.data.tokenizer, ends, job.carried);
 }
 
+// Who takes steps together with this rank, where they write, and which samples they have.
+void gather_company(Job& job, comm::World& world, const std::filesystem::path& out) {
+  const parallel::Plan& plan = job.plan;
+  const bool apart = parallel::islands_apart(plan);
+  const int island = apart ? plan.mesh.coordinate(world.rank(), "island") : 0;
+  job.engine.company = apart ? &world.group(parallel::company_of(plan, world.rank()), "company") : &world.everyone();
+  job.out = island == 0 || out.empty() ? out : out / fmt::format("island-{}", island);
+  job.writes = job.engine.company->rank() == 0 && !out.empty();
+  const std::vector<int> sharing = plan.mesh.peers_along(world.rank(), parallel::kSampleAxes);
+  const auto mine = [&](int rank) { return !apart || plan.mesh.coordinate(rank, "island") == island; };
+  job.data_rank = static_cast<int>(std::find(sharing.begin(), sharing.end(), world.rank()) - sharing.begin());
+  job.data_ranks = static_cast<int>(sharing.size());
+  job.company_first = static_cast<int>(std::find_if(sharing.begin(), sharing.end(), mine) - sharing.begin());
+  job.company_ranks = static_cast<int>(std::count_if(sharing.begin(), sharing.end(), mine));
+  CAIRN_CHECK(std::all_of(sharing.begin() + job.company_first, sharing.begin() + job.company_first + job.company_ranks, mine),
+              "the samples of island {} do not lie together", island);
+  job.data_share = static_cast<double>(job.company_ranks) / job.engine.company->size();
+}
+
+// One rule for the replicas that take every step together, and one for islands where these are apart.
+std::unique_ptr<sync::Sync> make_syncs(Job& job, comm::World& world) {
+  Engine& engine = job.engine;
+  const Settings& s = job.settings;
+  const mesh::Mesh& mesh = job.plan.mesh;
+  sync::Replica replica{.peers = world.group(mesh.peers_along(world.rank(), parallel::replicating_axes(job.plan))),
+                        .mates = world.alone(),
+                        .parameters = engine.kept_views,
+                        .gradients = engine.gradient_views,
+                        .model = engine.trained_whole,
+                        .steps = s.train.steps,
+                        .seed = static_cast<uint64_t>(s.train.seed),
+                        .trace = job.trace.get()};
+  std::vector<std::unique_ptr<sync::Sync>> rules;
+  rules.push_back(sync::make_sync(s.sync, replica));
+  if (!parallel::islands_apart(job.plan)) return sync::make_chain(std::move(rules));
+  if (!model::running_buffers(engine.buffers).empty())
+    base::fail_input(
+        "sync.island.kind = {}: this model keeps running statistics (batch norm), which differ from island to island: use "
+        "all_reduce, or a model without them",
+        s.island.kind);
+  rules.push_back(sync::make_sync(s.island, {.peers = world.group(mesh.peers(world.rank(), "island"), "islands"),
+                                             .mates = *engine.company,
+                                             .parameters = engine.kept_views,
+                                             .gradients = engine.gradient_views,
+                                             .model = engine.trained_whole,
+                                             .steps = s.train.steps,
+                                             .seed = static_cast<uint64_t>(s.train.seed),
+                                             .trace = job.trace.get()}));
+  return sync::make_chain(std::move(rules));
+}
+
 // This rank's share of the batch of `step` (from 1), made by the loader's thread.
 mesh::Batch make_batch(const Job& job, int64_t step) {
   const std::vector<int64_t> ids = job.sampler->ids(step - 1 + job.batches_passed);
@@ -171,6 +225,28 @@ void start_values(const Job& job, size_t parameter, const at::Tensor& whole) {
                       base::Random(static_cast<uint64_t>(job.settings.train.seed)));
 }
 
+namespace {
+
+// What islands that train apart cannot do.
+void check_islands(const Settings& settings, const parallel::Plan& plan) {
+  const std::string& kind = settings.island.kind;
+  const int islands = plan.mesh.extent("island");
+  if (kind == "all_reduce") return;
+  if (islands == 1)
+    base::fail_input("sync.island.kind = {}: there is one island only: set mesh.island (or --islands), or leave the rule out", kind);
+  if (settings.train.global_batch < islands)
+    base::fail_input("train.global_batch = {}: {} islands share its samples out, and each needs at least one", settings.train.global_batch,
+                     islands);
+  if (settings.train.on_bad_step == "rollback")
+    base::fail_input(
+        "train.on_bad_step = rollback: an island cannot go back by itself while the others go on (sync.island.kind = {}): use skip or stop",
+        kind);
+  if (settings.data.kind == "preference")
+    base::fail_input("sync.island.kind = {}: pairs are not learned from on islands that train apart yet: use all_reduce", kind);
+}
+
+}  // namespace
+
 parallel::Plan make_plan(const Settings& settings, int ranks) {
   parallel::Plan plan = parallel::lay_out(settings.layout, ranks);
   if (settings.train.spike_factor > 0 && settings.train.spike_factor <= 1)
@@ -194,7 +270,8 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
   if (plan.zero == 3 && settings.data.kind == "preference")
     base::fail_input("memory.zero = 3: the reference model of a preference is kept whole on every rank: use memory.zero = 2");
   plan.sync["dp"] = settings.sync.kind;
-  if (plan.mesh.extent("island") > 1) plan.sync["island"] = settings.sync.kind;
+  if (plan.mesh.extent("island") > 1) plan.sync["island"] = settings.island.kind;
+  check_islands(settings, plan);
   int64_t data_ranks = 1;
   for (const std::string& axis : parallel::kSampleAxes) data_ranks *= plan.mesh.extent(axis);
   const int64_t share_largest = (settings.train.global_batch + data_ranks - 1) / data_ranks;
@@ -235,26 +312,20 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   if (start.plan) use_layout_of(*start.plan, recipe, world.size());
   job->settings = read_settings(recipe);
   job->recipe_toml = recipe.resolved_toml();
-  job->writes = world.rank() == 0 && !start.out.empty();
   job->device = choose_device(start.device);
   job->plan = make_plan(job->settings, world.size());
   if (start.plan) take_from(*start.plan, job->plan);
-  job->bad_steps = std::make_unique<BadSteps>(world.everyone(), job->settings.train, job->settings.optim.learning_rate);
+  gather_company(*job, world, start.out);
+  job->bad_steps = std::make_unique<BadSteps>(*job->engine.company, job->settings.train, job->settings.optim.learning_rate);
   if (job->bad_steps->before_update() && job->settings.log.sync_check)
     base::fail_input("train.on_bad_step = {}: an update waits for the numbers of its step, which log.sync_check = true forbids; drop one",
                      job->settings.train.on_bad_step);
-  job->engine.everyone = &world.everyone();
-  const mesh::Mesh& mesh = job->plan.mesh;
-  const std::vector<int> sharing = mesh.peers_along(world.rank(), parallel::kSampleAxes);
-  job->data_rank = static_cast<int>(std::find(sharing.begin(), sharing.end(), world.rank()) - sharing.begin());
-  job->data_ranks = static_cast<int>(sharing.size());
-  job->data_share = static_cast<double>(job->data_ranks) / world.size();
   job->memory = std::make_unique<base::MemoryTags>();
   job->trace = std::make_unique<base::Trace>(world.wall(), world.rank(), job->settings.log.trace ? base::Trace::kEventsMax : 0);
 
   // Before the data: a damaged one is told at once.
   const std::optional<snapshot::Opened> resumed =
-      start.resume ? find_snapshot(world, start.out.string(), start.resume_step_last) : std::nullopt;
+      start.resume ? find_snapshot(world, *job->engine.company, job->out.string(), start.resume_step_last) : std::nullopt;
   job->data = open_data(world, job->settings, start);
   const Settings& s = job->settings;
   const std::optional<snapshot::Pretrained> pretrained = open_model_from(*job, world.log());
@@ -268,6 +339,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   Engine& engine = job->engine;
   engine.model = std::move(task.model);
   engine.objective = std::move(task.objective);
+  const mesh::Mesh& mesh = job->plan.mesh;
   for (const char* axis : {"island", "dp", "cp", "tp", "ep"})
     if (mesh.extent(axis) > 1) engine.axes.put(axis, world.group(mesh.peers(world.rank(), axis)));
   engine.loss_share = 1.0 / mesh.extent("tp");  // ranks along tp find the same loss
@@ -287,8 +359,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
                          ? optim::make_rounding_optimizer(s.optim, pieces_of(engine), base::Random(static_cast<uint64_t>(s.train.seed)))
                          : optim::make_optimizer(s.optim, pieces_of(engine));
   engine.pieces = static_cast<int64_t>(engine.kept_views.size());
-  engine.sync = sync::make_sync(s.sync, {world.group(mesh.peers_along(world.rank(), parallel::replicating_axes(job->plan))), world.alone(),
-                                         engine.kept_views, engine.gradient_views});
+  engine.sync = make_syncs(*job, world);
 
   book(*job);
 
@@ -320,10 +391,11 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
     learn_from_pairs(*job, trained);
   }
   if (resumed) {
-    restore(*job, world.log(), *resumed, start.out.string());
+    restore(*job, world.log(), *resumed, job->out.string());
   } else if (!pairs) {
     start_weights(*job, pretrained, world);
   }
+  engine.sync->begin(job->steps_done);
   start_loader(*job);
   return job;
 }

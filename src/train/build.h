@@ -1,4 +1,5 @@
 #pragma once
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -48,8 +49,10 @@ struct Job {
   std::map<std::string, std::string> carried;    // files that came with model.from and go into every snapshot
   std::unique_ptr<parallel::Assembly> assembly;  // puts whole parameters together
   int data_rank = 0, data_ranks = 1;             // which share of the samples this rank has
-  double data_share = 1;                         // of that share: ranks that have the same samples count them together once
-  bool writes = false;                           // this rank keeps the run directory
+  int company_first = 0, company_ranks = 1;      // which of these shares the company (Engine::company) has
+  double data_share = 1;                         // of its own: ranks that have the same samples count them together once
+  std::filesystem::path out;                     // the run directory of its company; empty: nothing is written
+  bool writes = false;                           // this rank keeps the run directory of its company
 
   // Where the run stands; a snapshot restores these.
   int64_t steps_done = 0;

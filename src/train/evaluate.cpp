@@ -5,6 +5,7 @@
 #include "comm/group.h"
 #include "data/shard.h"
 #include "kernels/aten.h"
+#include "train/as_agreed.h"
 #include "train/build.h"
 
 namespace cairn::train {
@@ -14,11 +15,13 @@ HeldOut evaluate_held_out(Job& job) {
   const int64_t count = std::min(held.count, job.settings.eval.samples);
   if (count == 0) return {};
   const auto traced = job.trace->span("evaluate", "evaluate");
-  const data::Share share = data::share_of(count, job.data_rank, job.data_ranks);
+  const AsAgreed agreed(job);
+  const data::Share share = data::share_of(count, job.data_rank - job.company_first, job.company_ranks);
   const size_t measured = job.engine.objective->measures().size();
   std::vector<double> sums(3 + measured);  // loss, what was counted, samples, what the objective measures
   sums[2] = static_cast<double>(share.count) * job.data_share;
-  for (const data::Share& part : data::micro_batches(share.count, job.engine.micro_batch, (count + job.data_ranks - 1) / job.data_ranks)) {
+  for (const data::Share& part :
+       data::micro_batches(share.count, job.engine.micro_batch, (count + job.company_ranks - 1) / job.company_ranks)) {
     std::vector<int64_t> ids(static_cast<size_t>(part.count));
     std::iota(ids.begin(), ids.end(), held.first + share.first + part.first);
     mesh::Batch batch;
@@ -30,7 +33,7 @@ HeldOut evaluate_held_out(Job& job) {
     const at::Tensor measures = losses.measures.defined() ? losses.measures.cpu() : at::Tensor();
     for (size_t i = 0; measures.defined() && i < measured; ++i) sums[3 + i] += measures.const_data_ptr<double>()[i];
   }
-  job.engine.everyone
+  job.engine.company
       ->all_reduce({sums.data(), static_cast<int64_t>(sums.size()), comm::Dtype::f64}, comm::Reduce::sum,
                    {comm::Purpose::loss, "held-out loss"})
       .wait_host();

@@ -78,6 +78,8 @@ void use_layout_of(const parallel::Plan& given, base::Recipe& recipe, int ranks)
               mesh.pp > 1 ? std::vector<std::string>{"precision"} : std::vector<std::string>{"precision", "micro_batch"});
   if (const auto rule = given.sync.find("dp"); rule != given.sync.end())
     set_section(recipe, sync::sync_schema(), {.kind = rule->second}, {"kind"});
+  if (const auto rule = given.sync.find("island"); rule != given.sync.end() && rule->second != "all_reduce")
+    set_section(recipe, sync::sync_schema().in("sync.island"), {.kind = rule->second}, {"kind"});
   if (mesh.pp == 1) return;
   const auto stages = static_cast<int64_t>(given.rank_of_stage.size());
   if (stages == 0 || stages % mesh.pp != 0)
@@ -100,7 +102,7 @@ void take_from(const parallel::Plan& given, parallel::Plan& made) {
   must_be("micro_batch", given.micro_batch, made.micro_batch, "that is how the samples of a step are shared out");
   must_be("micro_batches", given.micro_batches, made.micro_batches, "that is how the samples of a step are shared out");
   for (const auto& [axis, rule] : given.sync)
-    must_be(("sync." + axis).c_str(), rule, made.sync.contains(axis) ? made.sync.at(axis) : "none", "one rule serves all axes");
+    must_be(("sync." + axis).c_str(), rule, made.sync.contains(axis) ? made.sync.at(axis) : "none", "that is how replicas come to agree");
   made.mesh = given.mesh;
   made.stage_blocks = given.stage_blocks;
   made.rank_of_stage = given.rank_of_stage;

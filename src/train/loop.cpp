@@ -18,12 +18,12 @@ namespace {
 
 bool due(int64_t step, int64_t every, int64_t last) { return step == last || (every > 0 && step % every == 0); }
 
-// One rank writes what all of them keep; the others wait for it, so that no rank runs ahead of what is on disk.
-void save_snapshot(comm::World& world, Job& job, const Start& start) {
-  if (start.out.empty()) return;
+// One rank writes what its company keeps; the others wait for it, so that no rank runs ahead of what is on disk.
+void save_snapshot(Job& job) {
+  if (job.out.empty()) return;
   const auto traced = job.trace->span("save", "snapshot");
-  save(job, start.out.string(), base::real_disk());
-  world.everyone().barrier("snapshot").wait_host();
+  save(job, job.out.string(), base::real_disk());
+  job.engine.company->barrier("snapshot").wait_host();
 }
 
 // A bad step whose update did not happen. True: the run has gone back to where `rewind` was kept, and the step is forgotten.
@@ -51,6 +51,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
   Record record(world, *job, start);                                                // metrics, progress, report
   const int64_t last = job->settings.train.steps;
   const bool rewinds = job->settings.train.on_bad_step == "rollback";
+  const bool apart = parallel::islands_apart(job->plan);
   Rewind rewind;
   if (rewinds) rewind.keep(*job);
 
@@ -63,6 +64,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     job->steps_done = step;
     job->tokens_done += taken.tokens;
 
+    if (step == last) job->engine.sync->finish();
     HeldOut held_out;
     if (due(step, job->settings.eval.every, last)) held_out = evaluate_held_out(*job);
     stopped = record.step({.step = step,
@@ -73,13 +75,17 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
                            .samples = taken.samples,
                            .learning_rate = taken.learning_rate,
                            .held_out = std::move(held_out),
+                           .notes = job->engine.sync->notes(),
                            .fault = taken.output.skipped ? job->bad_steps->fault() : ""},
                           taken.output, stop.requested());
+    if (apart) {  // the others must end after the same step
+      if (stopped) job->engine.sync->ask_to_stop();
+      stopped = job->engine.sync->stop_agreed();
+    }
     const bool save_now = stopped || due(step, job->settings.snapshot.every, last);
     if (save_now && rewinds) rewind.keep(*job);
-    if (save_now) save_snapshot(world, *job, start);
+    if (save_now) save_snapshot(*job);
   }
-  job->engine.sync->finish();
   record.finish(stopped);
   return record.result();
 }

@@ -15,16 +15,24 @@
 #include "train/run_starts.h"
 
 namespace cairn::train {
+namespace {
+
+Start of_company(Start start, const Job& job) {
+  start.out = job.out;
+  return start;
+}
+
+}  // namespace
 
 Record::Record(comm::World& world, Job& job, const Start& start)
-    : world_(world), job_(job), start_(start), meter_(job.device), measured_(job.engine.objective->measures()) {
+    : world_(world), job_(job), start_(of_company(start, job)), meter_(job.device), measured_(job.engine.objective->measures()) {
   result_.step = job.steps_done;
   result_.held_out_loss = std::numeric_limits<double>::quiet_NaN();
   if (job.writes) {
-    open_run_folder(start.out, job);
-    note_start(start.out / kStartsFile, this_start(job, start, world.size()));
-    metrics_ = std::make_unique<base::Metrics>(start.out / "metrics.jsonl");
-    if (job.settings.log.tensorboard) tensorboard_ = std::make_unique<base::TensorBoard>(start.out / "tensorboard");
+    open_run_folder(start_.out, job);
+    note_start(start_.out / kStartsFile, this_start(job, start_, world.size()));
+    metrics_ = std::make_unique<base::Metrics>(start_.out / "metrics.jsonl");
+    if (job.settings.log.tensorboard) tensorboard_ = std::make_unique<base::TensorBoard>(start_.out / "tensorboard");
   }
   if (start.terminal && world.rank() == 0) progress_ = std::make_unique<base::Progress>(*start.terminal, world.wall());
   startup_s_ = start.seconds_before + base::process_age();
@@ -40,14 +48,14 @@ bool Record::step(const StepRecord& facts, const StepOutput& output, bool wants_
   return take(reading ? &*reading : nullptr, wants_to_stop);
 }
 
-// One small all-reduce a step carries all questions: the loss over all ranks, what the objective measures, and whether anyone wants to
-// stop.
+// One small all-reduce a step carries all questions: the loss over all ranks of the company, what the objective measures, and whether
+// anyone wants to stop.
 bool Record::take(const Reading* reading, bool wants_to_stop) {
   std::vector<double> sums{reading ? reading->loss_sum : 0, wants_to_stop ? 1.0 : 0.0};
   if (reading) sums.insert(sums.end(), reading->measures.begin(), reading->measures.end());
   sums.resize(2 + measured_.size());
-  world_.everyone()
-      .all_reduce({sums.data(), static_cast<int64_t>(sums.size()), comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::loss, "loss"})
+  job_.engine.company
+      ->all_reduce({sums.data(), static_cast<int64_t>(sums.size()), comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::loss, "loss"})
       .wait_host();
   if (reading) {
     const StepRecord facts = waiting_.front();
@@ -84,6 +92,7 @@ void Record::write(const StepRecord& facts, double loss, double gradient_norm, c
     if (evaluated) row.values.push_back({"eval_loss", facts.held_out.loss});
     for (size_t i = 0; i < facts.held_out.measures.size(); ++i)
       row.values.push_back({fmt::format("eval_{}", measured_[i]), facts.held_out.measures[i]});
+    for (const auto& [name, value] : facts.notes) row.values.push_back({name, value});
     if (!facts.fault.empty()) row.values.push_back({"skipped", facts.fault});
     metrics_->write(row);
   }
@@ -94,6 +103,7 @@ void Record::write(const StepRecord& facts, double loss, double gradient_norm, c
     tensorboard_->scalar("throughput/tokens_per_s", facts.step, rate);
     tensorboard_->scalar("memory/bytes", facts.step, static_cast<double>(memory));
     for (size_t i = 0; i < measures.size(); ++i) tensorboard_->scalar(fmt::format("train/{}", measured_[i]), facts.step, measures[i]);
+    for (const auto& [name, value] : facts.notes) tensorboard_->scalar(fmt::format("sync/{}", name), facts.step, value);
     if (evaluated) tensorboard_->scalar("eval/loss", facts.step, facts.held_out.loss);
     for (size_t i = 0; i < facts.held_out.measures.size(); ++i)
       tensorboard_->scalar(fmt::format("eval/{}", measured_[i]), facts.step, facts.held_out.measures[i]);

@@ -8,6 +8,7 @@
 #include "base/metrics.h"
 #include "base/progress.h"
 #include "base/tensorboard.h"
+#include "sync/sync.h"
 #include "train/evaluate.h"
 #include "train/meter.h"
 #include "train/start.h"
@@ -24,17 +25,18 @@ struct Job;
 struct StepRecord {
   int64_t step = 0;
   int64_t tokens = 0;       // of the step, over all ranks
-  int64_t counted = 0;      // what its loss is a mean over
+  int64_t counted = 0;      // what the company's loss is a mean over
   int64_t tokens_done = 0;  // of the run, up to its end
   int64_t batch = 0;        // which of the sampler's batches, from 0
   uint64_t samples = 0;     // checksum of the ids of that batch
   double learning_rate = 0;
   HeldOut held_out = {};
+  sync::Notes notes = {};  // of the sync
   std::string fault = {};  // why its update was skipped; empty: it was not
 };
 
 // Keeps the run directory: recipe.toml, plan.json, metrics.jsonl, TensorBoard events, ledger.json, trace.json, report.html; and the
-// progress line. Lives on every rank, since losses are summed over all; only one writes.
+// progress line. Lives on every rank, since losses are summed over the company; only its first writes.
 class Record {
  public:
   Record(comm::World& world, Job& job, const Start& start);

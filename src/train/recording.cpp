@@ -126,7 +126,7 @@ Recording record(comm::World& world, base::Recipe recipe, const RecordOptions& o
     const TakenStep taken = take_step(*job);
     job->steps_done = step;
     std::array<double, 1> loss{taken.output.loss_sum.item<double>()};
-    world.everyone().all_reduce({loss.data(), 1, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::control, "loss"}).wait_host();
+    job->engine.company->all_reduce({loss.data(), 1, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::control, "loss"}).wait_host();
     one.loss = loss[0] / static_cast<double>(taken.counted);
     one.gradient_norm = taken.output.gradient_norm.item<double>();
     if (options.tensors) one.parameters = copied(gather_whole(*job, parameter_state(*job)));

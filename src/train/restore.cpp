@@ -1,6 +1,8 @@
 #include "train/restore.h"
 
+#include <algorithm>
 #include <array>
+#include <filesystem>
 #include <vector>
 
 #include "base/check.h"
@@ -27,9 +29,12 @@ int64_t next_sample(const Job& job) { return (job.steps_done + job.batches_passe
 
 std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
   snapshot::Contents contents{.step = job.steps_done, .tensors = {}, .texts = {}, .version = base::version()};
-  const Split parameters = split_adapters(gather_whole(job, parameter_state(job)));
+  const Split parameters = split_adapters(gather_whole(job, model_state(job)));
   contents.tensors["optimizer"] = gather_whole(job, optimizer_state(job));
-  if (job.engine.everyone->rank() != 0) return {};
+  mesh::NamedTensors live = gather_whole(job, live_state(job)), kept = gather_whole(job, sync_state(job, job.steps_done));
+  if (job.engine.company->rank() != 0) return {};
+  if (!live.empty()) contents.tensors["live"] = std::move(live);
+  if (!kept.empty()) contents.tensors["sync_elements"] = std::move(kept);
   contents.tensors["model"] = parameters.own;
   if (mesh::NamedTensors state = job.engine.sync->state(); !state.empty()) contents.tensors["sync"] = std::move(state);
   if (mesh::NamedTensors state = job.sampler->state(); !state.empty()) contents.tensors["sampler"] = std::move(state);
@@ -57,32 +62,72 @@ std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
 
 namespace {
 
-// All ranks must go on from the same snapshot; machines that do not share a file system may see different ones.
-void check_alike(comm::World& world, const std::optional<snapshot::Opened>& found, const std::string& run_dir) {
-  std::array<int64_t, 2> mine{-1, 0};
-  if (found) mine = {found->step(), static_cast<int64_t>(base::checksum(found->text("training/state.json")))};
-  std::vector<std::array<int64_t, 2>> all(static_cast<size_t>(world.size()));
+// What one rank found: step (-1: nothing), checksum, and who is first of the company that it must be alike in.
+using Found = std::array<int64_t, 3>;
+
+std::vector<Found> found_by_all(comm::World& world, const comm::Group& company, const std::optional<snapshot::Opened>& found) {
+  Found mine{-1, 0, company.ranks().front()};
+  if (found) mine = {found->step(), static_cast<int64_t>(base::checksum(found->text("training/state.json"))), mine[2]};
+  std::vector<Found> all(static_cast<size_t>(world.size()));
   world.everyone()
-      .all_gather({all.data(), 2 * world.size(), comm::Dtype::i64}, {mine.data(), 2, comm::Dtype::i64},
+      .all_gather({all.data(), 3 * world.size(), comm::Dtype::i64}, {mine.data(), 3, comm::Dtype::i64},
                   {comm::Purpose::control, "snapshots"})
       .wait_host();
-  const auto described = [](const std::array<int64_t, 2>& one) { return one[0] < 0 ? "none" : fmt::format("one of step {}", one[0]); };
+  return all;
+}
+
+// All ranks of a company must go on from the same snapshot; machines that do not share a file system may see different ones.
+void check_alike(const std::vector<Found>& all, const std::string& run_dir) {
+  const auto described = [](const Found& one) { return one[0] < 0 ? "none" : fmt::format("one of step {}", one[0]); };
   for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
+    const auto first = static_cast<size_t>(all[rank][2]);
+    if (all[rank] == all[first]) continue;
     base::fail_input(
-        "{}: rank 0 finds {} to resume, rank {} {}{}: every machine needs the same snapshots there: share the folder or copy it", run_dir,
-        described(all[0]), rank, described(all[rank]), all[rank][0] == all[0][0] ? ", but another" : "");
+        "{}: rank {} finds {} to resume, rank {} {}{}: every machine needs the same snapshots there: share the folder or copy it", run_dir,
+        first, described(all[first]), rank, described(all[rank]), all[rank][0] == all[first][0] ? ", but another" : "");
   }
 }
 
 }  // namespace
 
-std::optional<snapshot::Opened> find_snapshot(comm::World& world, const std::string& run_dir, int64_t step_last) {
-  std::optional<snapshot::Opened> found = snapshot::open_latest(run_dir, world.log(), step_last);
-  check_alike(world, found, run_dir);
-  if (!found) world.log().info("nothing to resume in {}: starting at step 1", run_dir);
-  return found;
+std::optional<snapshot::Opened> find_snapshot(comm::World& world, const comm::Group& company, const std::string& run_dir,
+                                              int64_t step_last) {
+  while (true) {
+    std::optional<snapshot::Opened> found;
+    if (company.ranks().front() == 0 || std::filesystem::exists(run_dir)) found = snapshot::open_latest(run_dir, world.log(), step_last);
+    const std::vector<Found> all = found_by_all(world, company, found);
+    check_alike(all, run_dir);
+    const auto [least, most] = std::minmax_element(all.begin(), all.end());
+    if ((*least)[0] < 0 && world.rank() == 0)
+      world.log().info("nothing to resume in {}{}: starting at step 1", run_dir, (*most)[0] < 0 ? "" : " that all islands have");
+    if ((*least)[0] < 0) return std::nullopt;
+    if ((*least)[0] == (*most)[0]) return found;
+    // Islands save each for itself; when a run was ended by force, some had come further than others.
+    step_last = (*least)[0];
+  }
 }
+
+namespace {
+
+// What the rules of replicas kept, and this replica's own values where the model is not they. A snapshot of a run with another rule has
+// none that fits: replicas then begin from its model.
+void restore_sync(Job& job, base::Log& log, const snapshot::Opened& found) {
+  sync::Sync& sync = *job.engine.sync;
+  const std::vector<at::Tensor> agreed = sync.agreed();
+  const mesh::NamedTensors state = sync.state();
+  const std::vector<StateTensor> elements = sync_state(job, found.step());
+  if (agreed.empty() && state.empty() && elements.empty()) return;
+  for (size_t i = 0; i < agreed.size(); ++i) job.engine.kept_views[i].tensor.copy_(agreed[i].view(job.engine.kept_views[i].tensor.sizes()));
+  if ((!agreed.empty() && !found.has_section("live")) || (!state.empty() && !found.has_section("sync"))) {
+    log.warn("{}: no state of sync.island.kind = {}: islands go on from its model", found.path(), job.settings.island.kind);
+    return;
+  }
+  if (!agreed.empty()) load(job, found, "live", live_state(job));
+  if (!elements.empty()) load(job, found, "sync_elements", elements);
+  if (!state.empty()) found.load_into("sync", state);
+}
+
+}  // namespace
 
 void restore(Job& job, base::Log& log, const snapshot::Opened& found, const std::string& run_dir) {
   const RunState state = parse_run_state(found.text("training/state.json"), found.path() + "/training/state.json");
@@ -100,13 +145,13 @@ void restore(Job& job, base::Log& log, const snapshot::Opened& found, const std:
         "data.kind, model.lora and model.train must be as they were",
         run_dir, job.settings.model.from.empty() ? "the model" : job.settings.model.from);
   std::vector<StateTensor> own, adapters;
-  for (StateTensor& one : parameter_state(job)) (is_adapter(one.name) ? adapters : own).push_back(std::move(one));
+  for (StateTensor& one : model_state(job)) (is_adapter(one.name) ? adapters : own).push_back(std::move(one));
   load(job, found, "model", own);
   if (!adapters.empty()) load(job, found, "adapter", adapters);
   load(job, found, "optimizer", optimizer_state(job));
   if (const mesh::NamedTensors running = model::running_buffers(job.engine.buffers); !running.empty()) found.load_into("buffers", running);
+  restore_sync(job, log, found);
   job.engine.store->updated();
-  if (mesh::NamedTensors kept = job.engine.sync->state(); !kept.empty()) found.load_into("sync", kept);
   if (mesh::NamedTensors kept = job.sampler->state(); !kept.empty()) found.load_into("sampler", kept);
   // A run that did not look for spikes before has none to go by.
   if (mesh::NamedTensors kept = job.bad_steps->state(); !kept.empty() && found.has_section("bad_steps")) found.load_into("bad_steps", kept);

@@ -11,20 +11,22 @@ class Log;
 }  // namespace cairn::base
 
 namespace cairn::comm {
+class Group;
 class World;
-}
+}  // namespace cairn::comm
 
 namespace cairn::train {
 
 struct Job;
 
 // Saves the job's state as a snapshot of its run directory: parameters, optimizer and sync state by name, where the run stands, and
-// what is needed to open the model elsewhere. All ranks call it; rank 0 writes.
+// what is needed to open the model elsewhere. All ranks call it; the first of each company writes.
 std::string save(Job& job, const std::string& run_dir, const base::Disk& disk);
 
-// The newest good snapshot of a run directory, of step_last at most; nothing where there is none. All ranks call it, and must find the same
-// one.
-std::optional<snapshot::Opened> find_snapshot(comm::World& world, const std::string& run_dir, int64_t step_last);
+// The newest good snapshot of this company's run directory, of step_last at most and of a step that all companies have one of; nothing
+// where there is none. All ranks call it, and those of a company must find the same one.
+std::optional<snapshot::Opened> find_snapshot(comm::World& world, const comm::Group& company, const std::string& run_dir,
+                                              int64_t step_last);
 
 // Puts a snapshot into the job.
 void restore(Job& job, base::Log& log, const snapshot::Opened& found, const std::string& run_dir);

@@ -29,8 +29,8 @@ namespace {
 void write_trace(comm::World& world, const Job& job, const std::filesystem::path& out) {
   constexpr comm::Label kTrace{comm::Purpose::control, "trace"};
   constexpr int64_t kTraceBytesMax = int64_t{1} << 30;
-  comm::Group& all = world.everyone();
-  if (world.rank() != 0) {
+  comm::Group& all = *job.engine.company;
+  if (all.rank() != 0) {
     const std::filesystem::path own =
         std::filesystem::temp_directory_path() / fmt::format("cairn-trace-{}-{}.json", ::getpid(), world.rank());
     job.trace->write_perfetto(own);
@@ -44,7 +44,7 @@ void write_trace(comm::World& world, const Job& job, const std::filesystem::path
   const auto part = [&](int rank) { return out / fmt::format("trace.rank-{}.json", rank); };
   job.trace->write_perfetto(part(0));
   std::vector<std::filesystem::path> parts{part(0)};
-  for (int rank = 1; rank < world.size(); ++rank) {
+  for (int rank = 1; rank < all.size(); ++rank) {
     int64_t bytes = 0;
     all.recv({&bytes, 1, comm::Dtype::i64}, rank, kTrace).wait_host();
     std::string text(static_cast<size_t>(bytes), '\0');
@@ -93,7 +93,7 @@ void open_run_folder(const std::filesystem::path& out, const Job& job) {
 }
 
 void write_run_files(comm::World& world, Job& job, const Start& start, const Result& result) {
-  const std::string ledger = merge_ledgers(gather_texts(world.everyone(), world.ledger().json(), "ledger"));
+  const std::string ledger = merge_ledgers(gather_texts(*job.engine.company, world.ledger().json(), "ledger"));
   if (job.settings.log.trace) write_trace(world, job, start.out);
   draw_schedule(world, job, start.out);
   const std::vector<ReportData::Sample> samples = job.data.tokenizer ? write_samples(job) : std::vector<ReportData::Sample>{};
@@ -102,7 +102,7 @@ void write_run_files(comm::World& world, Job& job, const Start& start, const Res
   ReportData report = report_of(job, start, result, ledger, world.size());
   report.samples = samples;
   base::write_atomically(start.out / "report.html", report_html(report));
-  if (start.terminal && !report.samples.empty()) {
+  if (start.terminal && world.rank() == 0 && !report.samples.empty()) {
     start.terminal->line("");
     start.terminal->line(base::printable(report.samples[0].prompt + report.samples[0].text));
     start.terminal->line("");

@@ -8,7 +8,7 @@
 namespace cairn::train {
 
 std::vector<ReportData::Sample> write_samples(Job& job) {
-  const mesh::NamedTensors parameters = gather_whole(job, parameter_state(job));
+  const mesh::NamedTensors parameters = gather_whole(job, model_state(job));
   if (!job.writes) return {};
   std::vector<ReportData::Sample> samples;
   const data::Tokenizer& tokenizer = *job.data.tokenizer;

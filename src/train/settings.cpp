@@ -62,7 +62,8 @@ Settings read_settings(base::Recipe& recipe) {
   s.layout.tensor = recipe.read(parallel::tensor_schema());
   s.layout.pipeline = recipe.read(parallel::pipeline_schema());
   s.layout.recompute = recipe.read(parallel::recompute_schema());
-  s.sync = recipe.read(sync::sync_schema());
+  s.sync = sync::read_dp_sync(recipe);
+  s.island = sync::read_island_sync(recipe);
   s.snapshot = recipe.read(snapshot::snapshot_schema());
   s.eval = recipe.read(eval_schema());
   s.log = recipe.read(log_schema());
@@ -71,22 +72,24 @@ Settings read_settings(base::Recipe& recipe) {
 }
 
 std::vector<base::Section> recipe_sections() {
-  return {model::model_schema().section(),
-          model::lora_schema().section(),
-          data::data_schema().section(),
-          train_schema().section(),
-          dpo_schema().section(),
-          optim::optim_schema().section(),
-          parallel::mesh_schema().section(),
-          parallel::memory_schema().section(),
-          parallel::tensor_schema().section(),
-          parallel::context_schema().section(),
-          parallel::pipeline_schema().section(),
-          parallel::recompute_schema().section(),
-          sync::sync_schema().section(),
-          snapshot::snapshot_schema().section(),
-          eval_schema().section(),
-          log_schema().section()};
+  std::vector<base::Section> sections{model::model_schema().section(),
+                                      model::lora_schema().section(),
+                                      data::data_schema().section(),
+                                      train_schema().section(),
+                                      dpo_schema().section(),
+                                      optim::optim_schema().section(),
+                                      parallel::mesh_schema().section(),
+                                      parallel::memory_schema().section(),
+                                      parallel::tensor_schema().section(),
+                                      parallel::context_schema().section(),
+                                      parallel::pipeline_schema().section(),
+                                      parallel::recompute_schema().section(),
+                                      snapshot::snapshot_schema().section(),
+                                      eval_schema().section(),
+                                      log_schema().section()};
+  const std::vector<base::Section> sync = sync::sync_sections();
+  sections.insert(sections.end() - 3, sync.begin(), sync.end());
+  return sections;
 }
 
 }  // namespace cairn::train

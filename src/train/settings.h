@@ -22,7 +22,8 @@ struct Settings {
   model::PreferenceOptions dpo;
   optim::OptimOptions optim;
   parallel::LayoutOptions layout;
-  sync::SyncOptions sync;
+  sync::SyncOptions sync;    // along dp, and wherever else replicas take every step together
+  sync::SyncOptions island;  // along island
   snapshot::SnapshotOptions snapshot;
   EvalOptions eval;
   LogOptions log;

@@ -70,7 +70,7 @@ class OneUpdate final : public Step {
     engine.sync->after_step(facts).wait();
     engine.store->updated();
     model::commit_batch_norms(engine.buffers, facts.skipped, [&](const at::Tensor& sums) {
-      engine.everyone->all_reduce(sums, comm::Reduce::sum, {comm::Purpose::state, "running statistics"}).wait();
+      engine.company->all_reduce(sums, comm::Reduce::sum, {comm::Purpose::state, "running statistics"}).wait();
     });
     return {.loss_sum = loss_sum, .gradient_norm = clip.norm, .measures = measures, .skipped = facts.skipped};
   }

@@ -18,12 +18,12 @@ namespace cairn::train {
 
 struct Engine;
 
-// What one step is given. All ranks are given the same but for the batch, which is this rank's share.
+// What one step is given. All ranks of a company are given the same but for the batch, which is this rank's share.
 struct StepInput {
   int64_t step = 1;  // counts from 1
   const mesh::Batch& batch;
-  int64_t tokens = 0;   // in the global batch
-  int64_t counted = 0;  // what the loss is a mean over, in the global batch: its tokens, or its samples
+  int64_t tokens = 0;   // that the company (Engine::company) has of the global batch
+  int64_t counted = 0;  // what the loss is a mean over, of those: tokens, or samples
   double learning_rate = 0;
   int64_t update = 1;        // counts from 1; behind `step` by the updates that were skipped
   int64_t samples_most = 0;  // of the global batch, on any rank
@@ -34,7 +34,7 @@ struct StepInput {
 // What it leaves: one element each, still on the device, so that nothing waits for them here.
 struct StepOutput {
   at::Tensor loss_sum = {};       // over this rank's samples
-  at::Tensor gradient_norm = {};  // of the whole model, alike on all ranks
+  at::Tensor gradient_norm = {};  // of the whole model, alike on all ranks of the company
   at::Tensor measures = {};       // sums over this rank's samples of what the objective measures; undefined: none
   bool skipped = false;           // nothing was updated
 };

@@ -1,6 +1,7 @@
 #include "train/take_step.h"
 
 #include "base/checksum.h"
+#include "data/shard.h"
 #include "train/build.h"
 #include "train/sync_check.h"
 
@@ -34,16 +35,24 @@ TakenStep take_step(Job& job) {
   // Every rank can tell the global count without asking, since the order of samples is defined globally.
   const std::vector<int64_t> ids = batch_ids(job, step);
   taken.samples = base::checksum(std::as_bytes(std::span(ids)));
-  for (const int64_t id : ids) taken.tokens += job.data.samples->tokens_in(id);
-  taken.counted = job.engine.objective->separates() == model::Objective::Separates::tokens ? taken.tokens : job.settings.train.global_batch;
+  const auto count = static_cast<int64_t>(ids.size());
+  const int64_t first = data::share_of(count, job.company_first, job.data_ranks).first;
+  const data::Share last = data::share_of(count, job.company_first + job.company_ranks - 1, job.data_ranks);
+  int64_t own = 0;  // tokens of the company
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t tokens = job.data.samples->tokens_in(ids[static_cast<size_t>(i)]);
+    taken.tokens += tokens;
+    if (i >= first && i < last.first + last.count) own += tokens;
+  }
+  taken.counted = job.engine.objective->separates() == model::Objective::Separates::tokens ? own : last.first + last.count - first;
   taken.learning_rate = job.schedule.learning_rate(job.sampler->progress(step));
   const mesh::Batch waiting = job.loader->next();
   taken.output = run_step(job, {.step = step,
                                 .batch = waiting,
-                                .tokens = taken.tokens,
+                                .tokens = own,
                                 .counted = taken.counted,
                                 .learning_rate = taken.learning_rate,
-                                .samples_most = (static_cast<int64_t>(ids.size()) + job.data_ranks - 1) / job.data_ranks});
+                                .samples_most = (count + job.data_ranks - 1) / job.data_ranks});
   return taken;
 }
 

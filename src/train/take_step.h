@@ -13,7 +13,7 @@ struct TakenStep {
   int64_t batch = 0;     // which of the sampler's batches it trained on, from 0
   uint64_t samples = 0;  // checksum of the ids of its global batch
   int64_t tokens = 0;    // targets in its global batch
-  int64_t counted = 0;   // what its loss is a mean over: those tokens, or samples
+  int64_t counted = 0;   // what the company's loss is a mean over: its tokens, or samples
   double learning_rate = 0;
   StepOutput output = {};
 };

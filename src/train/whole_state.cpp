@@ -68,6 +68,43 @@ std::vector<StateTensor> optimizer_state(Job& job) {
   return all;
 }
 
+std::vector<StateTensor> model_state(Job& job) {
+  std::vector<StateTensor> all = parameter_state(job);
+  const std::vector<at::Tensor> agreed = job.engine.sync->agreed();
+  if (agreed.empty()) return all;
+  size_t next = 0;  // kept views leave out what is not trained, but keep the order
+  for (const parallel::KeptPiece& piece : job.engine.store->kept())
+    if (piece.gradient.defined()) all[piece.parameter].mine = agreed[next++].view(piece.value.sizes());
+  return all;
+}
+
+std::vector<StateTensor> live_state(Job& job) {
+  if (job.engine.sync->agreed().empty()) return {};
+  std::vector<StateTensor> all = parameter_state(job);
+  const std::vector<bool> trained = model::trainable(*job.engine.model, job.settings.model.train);
+  std::erase_if(all, [&](const StateTensor& one) { return !trained[one.parameter]; });
+  return all;
+}
+
+std::vector<StateTensor> sync_state(Job& job, int64_t step) {
+  std::vector<StateTensor> parameters = parameter_state(job), all;
+  const std::vector<bool> trained = model::trainable(*job.engine.model, job.settings.model.train);
+  std::erase_if(parameters, [&](const StateTensor& one) { return !trained[one.parameter]; });
+  std::map<std::string, size_t> views;
+  for (size_t i = 0; i < job.engine.kept_views.size(); ++i) views[job.engine.kept_views[i].name] = i;
+  for (const sync::ElementState& state : job.engine.sync->elements(step)) {
+    CAIRN_CHECK(state.of.size() == parameters.size(), "{}: {} answers for {} parameters", state.name, state.of.size(), parameters.size());
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!state.of[i]) continue;
+      StateTensor& one = all.emplace_back(parameters[i]);
+      const auto view = views.find(one.name);
+      one.name = state.name + "." + one.name;
+      one.mine = view == views.end() ? at::Tensor() : state.mine.at(view->second);
+    }
+  }
+  return all;
+}
+
 mesh::NamedTensors gather_whole(const Job& job, const std::vector<StateTensor>& state) {
   mesh::NamedTensors whole;
   for (const StateTensor& one : state) {

@@ -28,8 +28,14 @@ struct StateTensor {
 // All of them, alike on all ranks but for `mine`: the parameters, and what the optimizer keeps.
 std::vector<StateTensor> parameter_state(const Job& job);
 std::vector<StateTensor> optimizer_state(Job& job);
+// The model that the sync calls agreed on; the parameters themselves where that is what it is.
+std::vector<StateTensor> model_state(Job& job);
+// What training works on where that is not the model: the trained parameters of this replica. Else nothing.
+std::vector<StateTensor> live_state(Job& job);
+// What the sync keeps for each element of the parameters after `step`.
+std::vector<StateTensor> sync_state(Job& job, int64_t step);
 
-// Whole tensors on rank 0, none elsewhere. Collective; where every rank keeps everything, no copy is made.
+// Whole tensors on the company's first rank, none elsewhere. Collective; where every rank keeps everything, no copy is made.
 mesh::NamedTensors gather_whole(const Job& job, const std::vector<StateTensor>& state);
 
 // Writes this rank's part of each. Refuses a section that holds other tensors.

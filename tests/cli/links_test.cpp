@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "harness/scratch_folder.h"
 
 namespace cairn::cli {
 namespace {
@@ -21,8 +22,30 @@ TEST(Links, AreWrittenWithTheirUnits) {
   EXPECT_EQ(card->share, comm::LinkModel::Share::card);
 }
 
+TEST(Links, AreSlowBetweenIslandsOnly) {
+  const comm::LinkModel links = between_islands(*links_of("20ms,100Mbit"), 4, 2);
+  EXPECT_EQ(links.latency_matrix[0][1], std::chrono::nanoseconds(0));
+  EXPECT_EQ(links.latency_matrix[1][2], std::chrono::milliseconds(20));
+  EXPECT_DOUBLE_EQ(links.bytes_per_s_matrix[3][0], 12.5e6);
+  EXPECT_DOUBLE_EQ(links.bytes_per_s_matrix[3][2], 1e12);
+  EXPECT_EQ(between_islands(*links_of("20ms"), 4, 4), *links_of("20ms"));
+}
+
+TEST(Links, MayBeReadFromAMatrixAndVary) {
+  const harness::ScratchFolder folder;
+  const auto file = folder.file("ms.txt", "0,10.5,20\n11 0 21\n12,22,0\n");
+  const auto links = links_of("1Gbit,sigma=0.5,matrix=" + file.string());
+  EXPECT_DOUBLE_EQ(links->latency_sigma, 0.5);
+  const comm::LinkModel two = between_islands(*links, 4, 2);  // the first two rows
+  EXPECT_EQ(two.latency_matrix[0][2], std::chrono::microseconds(10500));
+  EXPECT_EQ(two.latency_matrix[3][1], std::chrono::milliseconds(11));
+  EXPECT_THROW(between_islands(*links, 8, 4), Error);
+  EXPECT_THROW(links_of("matrix=" + folder.file("bad.txt", "0,1\n2\n").string()), Error);
+  EXPECT_THROW(links_of("matrix=" + folder.file("worse.txt", "0,x\n2,0\n").string()), Error);
+}
+
 TEST(Links, AreRefusedWithTheWordThatIsNone) {
-  for (const std::string text : {"20", "ms", "20ms,", "-1ms", "0Mbit", "100MB", "nanms", "1e300ms"}) {
+  for (const std::string text : {"20", "ms", "20ms,", "-1ms", "0Mbit", "100MB", "nanms", "1e300ms", "sigma=", "sigma=x"}) {
     try {
       links_of(text);
       ADD_FAILURE() << text;

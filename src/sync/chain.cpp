@@ -1,0 +1,81 @@
+// Replicas along several axes, each with a rule of its own.
+#include "base/check.h"
+#include "sync/sync.h"
+
+namespace cairn::sync {
+namespace {
+
+class Chain final : public Sync {
+ public:
+  explicit Chain(std::vector<std::unique_ptr<Sync>> rules) : rules_(std::move(rules)) {}
+
+  void gradient_ready(int64_t index) override {
+    for (const auto& rule : rules_) rule->gradient_ready(index);
+  }
+  comm::Work after_backward(const StepFacts& facts) override {
+    std::vector<comm::Work> works;
+    for (const auto& rule : rules_) works.push_back(rule->after_backward(facts));
+    return comm::Work::all(std::move(works));
+  }
+  comm::Work after_step(const StepFacts& facts) override {
+    std::vector<comm::Work> works;
+    for (const auto& rule : rules_) works.push_back(rule->after_step(facts));
+    return comm::Work::all(std::move(works));
+  }
+  void on_membership(const Membership& now) override {
+    for (const auto& rule : rules_) rule->on_membership(now);
+  }
+  void finish() override {
+    for (const auto& rule : rules_) rule->finish();
+  }
+  void begin(int64_t steps_done) override {
+    for (const auto& rule : rules_) rule->begin(steps_done);
+  }
+  std::vector<at::Tensor> agreed() override {
+    std::vector<at::Tensor> found;
+    for (const auto& rule : rules_) {
+      std::vector<at::Tensor> own = rule->agreed();
+      if (own.empty()) continue;
+      CAIRN_CHECK(found.empty(), "two rules say what the model is");
+      found = std::move(own);
+    }
+    return found;
+  }
+  std::vector<ElementState> elements(int64_t step) override {
+    return gathered([&](Sync& rule) { return rule.elements(step); });
+  }
+  mesh::NamedTensors state() override {
+    return gathered([](Sync& rule) { return rule.state(); });
+  }
+  Notes notes() override {
+    return gathered([](Sync& rule) { return rule.notes(); });
+  }
+  void ask_to_stop() override {
+    for (const auto& rule : rules_) rule->ask_to_stop();
+  }
+  bool stop_agreed() const override {
+    for (const auto& rule : rules_)
+      if (rule->stop_agreed()) return true;
+    return false;
+  }
+
+ private:
+  template <typename Ask>
+  auto gathered(Ask ask) -> decltype(ask(std::declval<Sync&>())) {
+    decltype(ask(std::declval<Sync&>())) all;
+    for (const auto& rule : rules_)
+      for (auto& one : ask(*rule)) all.push_back(std::move(one));
+    return all;
+  }
+
+  std::vector<std::unique_ptr<Sync>> rules_;
+};
+
+}  // namespace
+
+std::unique_ptr<Sync> make_chain(std::vector<std::unique_ptr<Sync>> rules) {
+  if (rules.size() == 1) return std::move(rules.front());
+  return std::make_unique<Chain>(std::move(rules));
+}
+
+}  // namespace cairn::sync

@@ -1,0 +1,278 @@
+#include "sync/diloco.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <deque>
+#include <map>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/trace.h"
+#include "comm/codec.h"
+#include "comm/group.h"
+#include "comm/world.h"
+#include "kernels/aten.h"
+#include "sync/council.h"
+#include "sync/flat_parameters.h"
+#include "sync/fragments.h"
+#include "sync/island_merge.h"
+#include "sync/island_post.h"
+#include "sync/options.h"
+#include "sync/replica_signature.h"
+
+namespace cairn::sync {
+namespace {
+
+// What this rank keeps of one fragment: its parameters one after the other.
+struct Fragment {
+  FlatParameters parameters;
+  at::Tensor anchor, momentum;  // fp32
+  at::Tensor residual;          // what the wire rounded away; undefined: that is forgotten
+  at::Tensor sent;              // the update under way, for snapshots; undefined: none
+  int64_t last_sent = 0;        // step
+};
+
+class Diloco final : public Sync {
+ public:
+  Diloco(const SyncOptions& options, Replica replica)
+      : options_(options.outer),
+        replica_(replica),
+        streaming_(options.kind == "streaming_diloco"),
+        delay_(streaming_ ? options.outer.delay : 0),
+        blend_(streaming_ ? options.outer.blend : 0),
+        outer_lr_(outer_lr_of(options)),
+        codec_(comm::make_codec(wire_of(options))),
+        rule_{options.talk.merge, options.talk.trim},
+        post_({replica.peers, signature_of(options, replica), message_bytes_most(replica)}),
+        council_(post_, std::chrono::nanoseconds(static_cast<int64_t>(options.talk.timeout_s * 1e9))),
+        cut_(streaming_ ? cut(replica.model, options_.fragment_layers, options_.pattern == "strided", options_.extras == "own")
+                        : uncut(replica.model)),
+        step_(at::full({1}, -1, at::kLong)),
+        flying_(at::zeros({cut_.count}, at::kLong)),
+        tokens_(at::zeros({cut_.count}, at::kLong)),
+        weights_(at::ones({cut_.count}, at::kDouble)) {
+    check();
+    fragments_.resize(static_cast<size_t>(cut_.count));
+    std::map<std::string_view, size_t> places;
+    for (size_t i = 0; i < replica.model.size(); ++i) places[replica.model[i].name] = i;
+    std::vector<std::vector<size_t>> parameters(fragments_.size());
+    for (size_t i = 0; i < replica.parameters.size(); ++i)
+      parameters[static_cast<size_t>(cut_.of[places.at(replica.parameters[i].name)])].push_back(i);
+    for (size_t f = 0; f < fragments_.size(); ++f) {
+      Fragment& one = fragments_[f];
+      one.parameters = FlatParameters(replica.parameters, std::move(parameters[f]));
+      one.anchor = one.parameters.zeros();
+      one.momentum = one.parameters.zeros();
+      if (options_.error_feedback) one.residual = one.parameters.zeros();
+    }
+  }
+
+  void begin(int64_t steps_done) override {
+    const bool restored = steps_done > 0 && step_.item<int64_t>() == steps_done;
+    for (size_t f = 0; f < fragments_.size(); ++f) {
+      Fragment& one = fragments_[f];
+      one.last_sent = last_sent_before(steps_done, static_cast<int>(f));
+      if (!restored) one.anchor.copy_(one.parameters.live());
+      if (!restored || flying_[static_cast<int64_t>(f)].item<int64_t>() == 0) one.sent.reset();
+    }
+    // Applied in the order in which they were sent.
+    if (restored)
+      for (const int f : in_order_of_sending())
+        if (fragments_[static_cast<size_t>(f)].sent.defined()) start(f, fragments_[static_cast<size_t>(f)].last_sent, f);
+    step_.fill_(steps_done);
+  }
+
+  void gradient_ready(int64_t) override {
+    for (Flight& flight : flights_) flight.merge->progress();
+  }
+
+  comm::Work after_step(const StepFacts& facts) override {
+    stop_agreed_ = false;
+    if (!facts.skipped) tokens_.add_(facts.tokens);
+    while (!flights_.empty() && flights_.front().due <= facts.step) land(blend_);
+    for (int f = 0; f < cut_.count; ++f) {
+      if (facts.step % options_.every != sent_at(f)) continue;
+      send(f, facts.step, f);
+      if (delay_ == 0) land(blend_);
+    }
+    for (Flight& flight : flights_) flight.merge->progress();
+    step_.fill_(facts.step);
+    return comm::Work::done();
+  }
+
+  void on_membership(const Membership&) override {}  // rounds find out for themselves who is there
+
+  void finish() override {
+    const int64_t step = step_.item<int64_t>();
+    while (!flights_.empty()) land(blend_);
+    // What was trained since each fragment was last sent. As of the next step, since rounds of this one may be over.
+    for (int f = 0; f < cut_.count; ++f)
+      if (fragments_[static_cast<size_t>(f)].last_sent < step) send(f, step + 1, cut_.count + f);
+    while (!flights_.empty()) land(0);
+    for (const Fragment& one : fragments_) one.parameters.put(one.anchor);
+  }
+
+  std::vector<at::Tensor> agreed() override { return by_parameter(&Fragment::anchor); }
+
+  std::vector<ElementState> elements(int64_t step) override {
+    std::vector<ElementState> all{{"momentum", std::vector<bool>(cut_.of.size(), true), by_parameter(&Fragment::momentum)}};
+    if (options_.error_feedback) all.push_back({"residual", all[0].of, by_parameter(&Fragment::residual)});
+    ElementState sent{"sent", {}, {}};
+    for (const int f : cut_.of) sent.of.push_back(under_way(step, f));
+    for (size_t f = 0; f < fragments_.size(); ++f)  // a loader needs a place to write to
+      if (under_way(step, static_cast<int>(f)) && !fragments_[f].sent.defined()) fragments_[f].sent = at::zeros_like(fragments_[f].anchor);
+    sent.mine = by_parameter(&Fragment::sent);
+    if (delay_ > 0) all.push_back(std::move(sent));
+    return all;
+  }
+  mesh::NamedTensors state() override {
+    return {{"outer_step", step_}, {"outer_flying", flying_}, {"outer_tokens", tokens_}, {"outer_weights", weights_}};
+  }
+
+  void ask_to_stop() override { wants_to_stop_ = true; }
+  bool stop_agreed() const override { return stop_agreed_; }
+  Notes notes() override { return std::exchange(notes_, {}); }
+
+ private:
+  struct Flight {
+    int fragment = 0;
+    int64_t due = 0;
+    std::unique_ptr<IslandMerge> merge;
+  };
+
+  void check() const {
+    const int64_t every = options_.every;
+    if (replica_.steps > 0 && replica_.steps < every)
+      base::fail_input("sync.island.every = {}: the run has {} steps, so no round would take place: use less", every, replica_.steps);
+    if (!streaming_) return;
+    if (every % cut_.count != 0) {
+      const int64_t below = every / cut_.count * cut_.count;
+      base::fail_input("sync.island.every = {} is not a multiple of {} fragments: use {}{}", every, cut_.count,
+                       below > 0 ? fmt::format("{} or ", below) : "", below + cut_.count);
+    }
+    if (delay_ >= every)
+      base::fail_input("sync.island.delay = {}: a fragment must arrive before it is sent again, {} steps later: use less", delay_, every);
+  }
+
+  // At which step of each `every` a fragment leaves: one after the other, the last with the end.
+  int64_t sent_at(int f) const { return (f + 1) * (options_.every / cut_.count) % options_.every; }
+  int64_t last_sent_before(int64_t step, int f) const {
+    const int64_t last = step - ((step - sent_at(f)) % options_.every + options_.every) % options_.every;
+    return std::max<int64_t>(last, 0);
+  }
+  bool under_way(int64_t step, int f) const {
+    const int64_t last = last_sent_before(step, f);
+    return last > 0 && step < last + delay_;
+  }
+  std::vector<int> in_order_of_sending() const {
+    std::vector<int> order(fragments_.size());
+    for (size_t f = 0; f < order.size(); ++f) order[f] = static_cast<int>(f);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+      return fragments_[static_cast<size_t>(a)].last_sent < fragments_[static_cast<size_t>(b)].last_sent;
+    });
+    return order;
+  }
+
+  std::vector<at::Tensor> by_parameter(at::Tensor Fragment::*member) const {
+    std::vector<at::Tensor> all(replica_.parameters.size());
+    for (const Fragment& one : fragments_) one.parameters.views(one.*member, all);
+    return all;
+  }
+
+  // Right after the update of `step`: what the island has moved by leaves, as a copy, and the island trains on.
+  void send(int f, int64_t step, int part) {
+    Fragment& one = fragments_[static_cast<size_t>(f)];
+    one.sent = one.anchor - one.parameters.live();
+    drift_ = relative_norm(one.sent, one.anchor);
+    if (one.residual.defined()) one.sent.add_(one.residual);
+    const at::Tensor tokens = tokens_[f];
+    weights_[f].fill_(options_.weights == "tokens" ? std::max<double>(1, tokens.item<double>()) : 1);
+    tokens.zero_();
+    one.last_sent = step;
+    start(f, step, part);
+  }
+  void start(int f, int64_t step, int part) {
+    Fragment& one = fragments_[static_cast<size_t>(f)];
+    const at::Tensor host = one.sent.cpu();
+    auto merge = std::make_unique<IslandMerge>(IslandMerge::Parts{.council = council_,
+                                                                  .codec = *codec_,
+                                                                  .rule = rule_,
+                                                                  .step = step,
+                                                                  .part = part,
+                                                                  .weight = weights_[f].item<double>(),
+                                                                  .wants_to_stop = wants_to_stop_},
+                                               host);
+    if (one.residual.defined()) one.residual.copy_(host - merge->as_sent());
+    flying_[f].fill_(1);
+    flights_.push_back({f, step + delay_, std::move(merge)});
+  }
+
+  // The oldest fragment under way arrives: the outer step.
+  void land(double blend) {
+    Flight flight = std::move(flights_.front());
+    flights_.pop_front();
+    Fragment& one = fragments_[static_cast<size_t>(flight.fragment)];
+    at::Tensor gradient;
+    const base::Clock& clock = replica_.peers.world().clock();
+    const std::chrono::nanoseconds begun = clock.now();
+    {
+      std::optional<base::Trace::Span> traced;
+      if (replica_.trace && !flight.merge->progress()) traced.emplace(replica_.trace->span("wait for islands", "sync"));
+      gradient = flight.merge->wait();
+    }
+    stall_s_ += base::seconds(clock.now() - begun);
+    stop_agreed_ = stop_agreed_ || flight.merge->stop();
+    one.sent.reset();
+    flying_[flight.fragment].fill_(0);
+    bytes_ += flight.merge->bytes_sent();
+    if (flights_.empty() || flights_.front().merge->step() > flight.merge->step()) council_.close(flight.merge->step());
+    if (!gradient.defined()) return;  // dropped, by all alike: the next one covers a longer time
+    gradient = gradient.to(one.anchor.device());
+    const double along = cosine(gradient, one.momentum);
+    // Products and sums by themselves, never fused: the anchor must be the same bits on machines of all kinds.
+    one.momentum.mul_(options_.outer_momentum).add_(gradient);
+    at::Tensor move = one.momentum.mul(options_.outer_momentum).add_(gradient).mul_(outer_lr_);
+    one.anchor.sub_(move);
+    if (blend == 0) {
+      one.parameters.put(one.anchor);
+    } else {
+      one.parameters.put(one.parameters.live().mul_(blend).add_(one.anchor.mul(1 - blend)));
+    }
+    notes_ = {{"fragment", flight.fragment},
+              {"islands", flight.merge->counted()},
+              {"sync_bytes", static_cast<double>(bytes_)},
+              {"stall_s", std::exchange(stall_s_, 0)},
+              {"outer_norm", gradient.norm().item<double>()},
+              {"outer_cosine", along},
+              {"drift", drift_}};
+  }
+
+  const OuterOptions options_;
+  Replica replica_;
+  const bool streaming_;
+  const int64_t delay_;
+  const double blend_, outer_lr_;
+  std::unique_ptr<const comm::Codec> codec_;
+  const MergeRule rule_;
+  IslandPost post_;
+  Council council_;
+  Fragments cut_;
+  std::vector<Fragment> fragments_;
+  std::deque<Flight> flights_;            // in the order in which they were sent
+  at::Tensor step_;                       // of which this is the state
+  at::Tensor flying_, tokens_, weights_;  // by fragment: under way; learned from since it was last sent; how much what is under way counts
+  bool wants_to_stop_ = false, stop_agreed_ = false;
+  int64_t bytes_ = 0;
+  double stall_s_ = 0, drift_ = 0;
+  Notes notes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Sync> make_diloco(const SyncOptions& options, Replica replica) { return std::make_unique<Diloco>(options, replica); }
+
+}  // namespace cairn::sync

@@ -1,0 +1,74 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "sync/council.h"
+#include "sync/merge.h"
+
+namespace cairn::comm {
+class Codec;
+}
+
+namespace cairn::sync {
+
+// What the islands' versions of a tensor come to, with codes on the wire: the same bits on all islands that live, in spite of losses on
+// the way. Nobody sums codes: they are decoded, and merged in fp32 in the order of the islands.
+//
+// Up to kGatherMost islands each sends its code to all. Beyond, each of them merges one part of the tensor, for which it gets the code of
+// all, and sends what came of it to all, as bf16 unless values travel as fp32, which everybody, itself included, then uses.
+class IslandMerge {
+ public:
+  static constexpr int kGatherMost = 8;
+
+  struct Parts {
+    Council& council;
+    const comm::Codec& codec;
+    const MergeRule& rule;
+    int64_t step = 0;
+    int32_t part = 0;  // of this step; below kParts
+    double weight = 1;
+    double note = 0;  // travels along as it is
+    bool wants_to_stop = false;
+  };
+  static constexpr int32_t kParts = 1 << 20;
+
+  // `values` (fp32, host, one dim) is read here and now.
+  IslandMerge(const Parts& parts, const at::Tensor& values);
+
+  // Goes on as far as it can without waiting. True: `wait` will not have to.
+  bool progress();
+  // The merged values; undefined: the round came to nothing, on all islands alike.
+  at::Tensor wait();
+
+  int64_t bytes_sent() const { return bytes_sent_; }  // codes, by this island
+  int counted() const { return counted_; }            // islands, after `wait`
+  bool stop() const { return stop_; }                 // after `wait`: some island would like to end
+  double note() const { return note_; }               // after `wait`: the mean of those that count
+  // What the wire left of this island's values.
+  at::Tensor as_sent() const;
+  int64_t step() const { return parts_.step; }
+
+ private:
+  at::Tensor merged(int32_t part, int64_t first, int64_t count, const IslandSet& counted) const;
+  void start_second();
+
+  Parts parts_;
+  std::unique_ptr<const comm::Codec> results_;
+  int64_t elements_;
+  std::vector<int> owners_;     // islands that each merge a part; empty: all merge all
+  std::vector<int64_t> first_;  // of each owner's part, and the end
+  std::vector<std::byte> own_;  // this island's code of everything
+  int64_t bytes_sent_ = 0;
+  int counted_ = 0;
+  bool stop_ = false;
+  double note_ = 0;
+  std::optional<Council::Round> round_, second_;
+  at::Tensor mine_;  // what this island's part came to
+};
+
+}  // namespace cairn::sync

@@ -1,0 +1,235 @@
+#include "sync/noloco.h"
+
+#include <chrono>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/trace.h"
+#include "comm/codec.h"
+#include "comm/group.h"
+#include "comm/world.h"
+#include "kernels/aten.h"
+#include "sync/council.h"
+#include "sync/flat_parameters.h"
+#include "sync/island_merge.h"
+#include "sync/island_post.h"
+#include "sync/options.h"
+#include "sync/pairing.h"
+#include "sync/replica_signature.h"
+
+namespace cairn::sync {
+namespace {
+
+using Kind = Subject::Kind;
+
+class Noloco final : public Sync {
+ public:
+  Noloco(const SyncOptions& options, Replica replica)
+      : options_(options.noloco),
+        pull_(pull_of(options.noloco)),
+        timeout_(static_cast<int64_t>(options.talk.timeout_s * 1e9)),
+        replica_(replica),
+        codec_(comm::make_codec(wire_of(options))),
+        exact_(comm::make_codec("fp32")),
+        post_({replica.peers, signature_of(options, replica), message_bytes_most(replica)}),
+        parameters_(replica.parameters),
+        slow_(parameters_.zeros()),
+        momentum_(parameters_.zeros()),
+        step_(at::full({1}, -1, at::kLong)) {
+    const auto group = static_cast<int>(options_.group);
+    if (group > post_.size() && post_.size() > 1) base::fail_input("sync.island.group = {}: there are {} islands", group, post_.size());
+    if (const double factor = contraction(options_.outer_momentum, pull_, group); factor >= 1)
+      base::fail_input(
+          "sync.island.pull = {} with outer_momentum = {}: the islands would drift apart ({:.3g} times the spread after every round): with "
+          "this momentum the pull must be below {:.3g}",
+          pull_, options_.outer_momentum, factor, strongest_pull(options_.outer_momentum, group));
+    if (replica.steps > 0 && replica.steps < options_.every)
+      base::fail_input("sync.island.every = {}: the run has {} steps, so no round would take place: use less", options_.every,
+                       replica.steps);
+  }
+
+  void begin(int64_t steps_done) override {
+    if (steps_done == 0 || step_.item<int64_t>() != steps_done) slow_.copy_(parameters_.live());
+    step_.fill_(steps_done);
+    if (options_.prefetch_slow) send_slow(steps_done / options_.every + 1);
+  }
+
+  void gradient_ready(int64_t) override { post_.pump(); }
+
+  comm::Work after_step(const StepFacts& facts) override {
+    step_.fill_(facts.step);
+    if (facts.step % options_.every == 0) round(facts.step / options_.every);
+    return comm::Work::done();
+  }
+
+  void on_membership(const Membership&) override {}  // who is lost is done without
+
+  void finish() override {
+    const at::Tensor own = parameters_.live();
+    slow_.copy_(own);
+    if (options_.final_model == "one" || post_.size() == 1) return;
+    // The only time that all islands talk together.
+    Council council(post_, timeout_);
+    const MergeRule mean{};
+    IslandMerge merge({.council = council, .codec = *exact_, .rule = mean, .step = step_.item<int64_t>() + 1}, own.cpu());
+    const at::Tensor merged = merge.wait();
+    if (!merged.defined()) return;
+    slow_.copy_(merged);
+    parameters_.put(slow_);
+  }
+
+  std::vector<at::Tensor> agreed() override { return parameters_.views(slow_); }
+  std::vector<ElementState> elements(int64_t) override {
+    return {{"momentum", std::vector<bool>(replica_.model.size(), true), parameters_.views(momentum_)}};
+  }
+  mesh::NamedTensors state() override { return {{"outer_step", step_}}; }
+
+  void ask_to_stop() override { stop_ = true; }  // whoever was to talk with this island does without
+  bool stop_agreed() const override { return stop_; }
+  Notes notes() override { return std::exchange(notes_, {}); }
+
+ private:
+  std::vector<int> partners(int64_t round) const {
+    return group_of(post_.me(), post_.size(), static_cast<int>(options_.group), replica_.seed, round);
+  }
+
+  void send(int64_t round, Kind kind, const comm::Codec& codec, const at::Tensor& values, comm::Purpose purpose) {
+    const at::Tensor host = values.cpu();
+    std::vector<std::byte> code(static_cast<size_t>(codec.encoded_bytes(host.numel())));
+    codec.encode(host.const_data_ptr<float>(), host.numel(), code.data());
+    for (const int other : partners(round)) {
+      if (other == post_.me()) continue;
+      post_.send(other, {kind, round, 0}, code, purpose);
+      bytes_ += static_cast<int64_t>(code.size());
+    }
+  }
+  // Slow weights do not change until the round, and who will want them is known: they travel meanwhile. Always exact: the pull is a
+  // difference of nearly equal numbers.
+  void send_slow(int64_t round) {
+    if (replica_.steps > 0 && round * options_.every > replica_.steps) return;  // there will be none
+    send(round, Kind::slow, *exact_, slow_, comm::Purpose::parameter);
+  }
+
+  at::Tensor decoded(int from, const Subject& subject, const comm::Codec& codec) {
+    const std::vector<std::byte> code = post_.take(from, subject);
+    const int64_t count = parameters_.elements();
+    if (static_cast<int64_t>(code.size()) != codec.encoded_bytes(count)) return {};
+    at::Tensor values = at::empty({count}, at::kFloat);
+    codec.decode(code.data(), count, values.mutable_data_ptr<float>());
+    return values.to(slow_.device());
+  }
+
+  // What one island of the group brings along.
+  struct Member {
+    at::Tensor progress, slow;
+  };
+
+  // Messages of the others, if all of them came in time and all have confirmed to have those of the rest; else none.
+  std::optional<std::vector<Member>> exchange(int64_t round, const std::vector<int>& group, const at::Tensor& progress) {
+    send(round, Kind::progress, *codec_, progress, comm::Purpose::gradient);
+    if (!options_.prefetch_slow) send_slow(round);
+    const auto others = [&](const auto& holds) {
+      for (const int other : group)
+        if (other != post_.me() && !holds(other)) return false;
+      return true;
+    };
+    bool gone = false;
+    const auto came = [&](Kind kind) {
+      return [&, kind](int other) {
+        gone = gone || (post_.lost(other) && !post_.find(other, {kind, round, 0}));
+        return post_.find(other, {kind, round, 0}) != nullptr;
+      };
+    };
+    const std::chrono::nanoseconds until = post_.now() + timeout_;
+    const bool here = post_.wait([&] { return (others(came(Kind::slow)) && others(came(Kind::progress))) || gone; }, until) && !gone;
+    if (!here) return std::nullopt;
+    for (const int other : group)
+      if (other != post_.me()) post_.send(other, {Kind::confirm, round, 0}, {}, comm::Purpose::control);
+    if (!post_.wait([&] { return others(came(Kind::confirm)) || gone; }, until) || gone) return std::nullopt;
+    std::vector<Member> members;
+    for (const int island : group) {
+      const bool me = island == post_.me();
+      // This island's own as the others have it.
+      Member one{me ? as_sent(progress) : decoded(island, {Kind::progress, round, 0}, *codec_),
+                 me ? slow_ : decoded(island, {Kind::slow, round, 0}, *exact_)};
+      if (!one.progress.defined() || !one.slow.defined() || !std::isfinite(one.progress.norm().item<double>()) ||
+          !std::isfinite(one.slow.norm().item<double>()))
+        return std::nullopt;
+      members.push_back(std::move(one));
+    }
+    return members;
+  }
+
+  at::Tensor as_sent(const at::Tensor& values) const {
+    const at::Tensor host = values.cpu().contiguous();
+    std::vector<std::byte> code(static_cast<size_t>(codec_->encoded_bytes(host.numel())));
+    codec_->encode(host.const_data_ptr<float>(), host.numel(), code.data());
+    at::Tensor back = at::empty_like(host);
+    codec_->decode(code.data(), host.numel(), back.mutable_data_ptr<float>());
+    return back.to(values.device());
+  }
+
+  void round(int64_t number) {
+    const std::vector<int> group = partners(number);
+    const at::Tensor progress = parameters_.live().sub_(slow_);
+    const base::Clock& clock = replica_.peers.world().clock();
+    const std::chrono::nanoseconds begun = clock.now();
+    std::optional<std::vector<Member>> members;
+    if (group.size() > 1) {
+      std::optional<base::Trace::Span> traced;
+      if (replica_.trace) traced.emplace(replica_.trace->span("wait for partner", "sync"));
+      members = exchange(number, group, progress);
+    }
+    const double wait_s = base::seconds(clock.now() - begun);
+    for (const Kind kind : {Kind::slow, Kind::progress, Kind::confirm}) post_.forget(kind, number);
+    at::Tensor mean_progress = progress, apart;
+    double spread = 0;
+    if (members) {
+      at::Tensor mean_slow = members->front().slow.clone();
+      mean_progress = members->front().progress.clone();
+      for (size_t i = 1; i < members->size(); ++i) {
+        mean_progress.add_((*members)[i].progress);
+        mean_slow.add_((*members)[i].slow);
+      }
+      const double share = 1.0 / static_cast<double>(members->size());
+      apart = slow_ - mean_slow.mul_(share);
+      mean_progress.mul_(share);
+      spread = relative_norm(apart, slow_);
+    }
+    momentum_.mul_(options_.outer_momentum).add_(mean_progress.mul(options_.outer_lr));
+    if (apart.defined()) momentum_.sub_(apart.mul_(pull_));
+    slow_.add_(momentum_);
+    parameters_.put(slow_);
+    if (options_.prefetch_slow) send_slow(number + 1);
+    int partner = -1;
+    for (const int other : group)
+      if (other != post_.me()) partner = other;
+    notes_ = {{"partner", members ? partner : -1},
+              {"sync_bytes", static_cast<double>(bytes_)},
+              {"stall_s", wait_s},
+              {"outer_norm", mean_progress.norm().item<double>()},
+              {"spread", spread}};
+  }
+
+  const NolocoOptions options_;
+  const double pull_;
+  const std::chrono::nanoseconds timeout_;
+  Replica replica_;
+  std::unique_ptr<const comm::Codec> codec_, exact_;
+  IslandPost post_;
+  FlatParameters parameters_;
+  at::Tensor slow_, momentum_;
+  at::Tensor step_;  // of which this is the state
+  bool stop_ = false;
+  int64_t bytes_ = 0;
+  Notes notes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Sync> make_noloco(const SyncOptions& options, Replica replica) { return std::make_unique<Noloco>(options, replica); }
+
+}  // namespace cairn::sync

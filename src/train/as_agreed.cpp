@@ -1,0 +1,24 @@
+#include "train/as_agreed.h"
+
+#include "kernels/aten.h"
+#include "train/build.h"
+
+namespace cairn::train {
+
+AsAgreed::AsAgreed(Job& job) : job_(job) {
+  const std::vector<at::Tensor> agreed = job.engine.sync->agreed();
+  for (size_t i = 0; i < agreed.size(); ++i) {
+    const at::Tensor& parameter = job.engine.kept_views[i].tensor;
+    own_.push_back(parameter.clone());
+    parameter.copy_(agreed[i].view(parameter.sizes()));
+  }
+  if (!own_.empty()) job.engine.store->updated();
+}
+
+AsAgreed::~AsAgreed() {
+  if (own_.empty()) return;
+  for (size_t i = 0; i < own_.size(); ++i) job_.engine.kept_views[i].tensor.copy_(own_[i]);
+  job_.engine.store->updated();
+}
+
+}  // namespace cairn::train

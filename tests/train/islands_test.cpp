@@ -1,0 +1,159 @@
+// Islands that train apart: what they come to, in any layout inside, and through interruptions.
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "base/metrics.h"
+#include "base/recipe.h"
+#include "base/stop.h"
+#include "comm/local.h"
+#include "harness/scratch_folder.h"
+#include "kernels/aten.h"
+#include "small_decoder.h"
+#include "snapshot/snapshot.h"
+#include "train/train.h"
+
+namespace cairn::train {
+namespace {
+
+using Sets = std::vector<std::string>;
+
+base::Recipe islands(Sets sets, const Sets& more = {}) {
+  sets.insert(sets.end(), {"train.steps=12", "snapshot.every=4", "train.global_batch=8"});
+  sets.insert(sets.end(), more.begin(), more.end());
+  return small_decoder("llama", sets);
+}
+
+void train_on(int ranks, const base::Recipe& recipe, const std::filesystem::path& out, bool resume = false) {
+  for (const std::exception_ptr& error : comm::LocalNetwork(ranks).run([&](comm::World& world) {
+         run(world, recipe, {.out = out, .resume = resume, .cache = {}, .terminal = nullptr}, {}, base::Stop());
+       }))
+    if (error) std::rethrow_exception(error);
+}
+
+// The model that a run ends with.
+std::map<std::string, at::Tensor> model_of(const std::filesystem::path& out) {
+  std::map<std::string, at::Tensor> all;
+  const snapshot::Opened opened = snapshot::open(*snapshot::find_latest(out.string()));
+  const snapshot::Safetensors& tensors = opened.section("model");
+  for (const snapshot::TensorEntry& entry : tensors.entries()) all[entry.name] = tensors.view(entry).clone();
+  return all;
+}
+
+double furthest(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
+  double most = 0;
+  EXPECT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) most = std::max(most, (tensor - b.at(name)).abs().max().item<double>());
+  return most;
+}
+
+const Sets kDiloco{"mesh.island=2", "sync.island.kind=diloco", "sync.island.every=4"};
+const Sets kStreaming{"mesh.island=2",           "sync.island.kind=streaming_diloco", "sync.island.every=4",
+                      "sync.island.delay=1",     "sync.island.fragment_layers=1",     "sync.island.wire=fp32",
+                      "sync.island.outer_lr=0.4"};
+
+const Sets kNoloco{"mesh.island=2", "sync.island.kind=noloco", "sync.island.every=4"};
+const Sets kCo2{"mesh.island=2", "sync.island.kind=co2", "sync.island.every=3"};
+const Sets kGossip{"mesh.island=2", "sync.island.kind=gossip", "sync.island.every=3", "sync.island.neighbours=0.5"};
+
+TEST(Islands, WithAnAverageAfterEveryStepOfSgdAreOneReplicaSet) {
+  const harness::ScratchFolder folder;
+  const Sets sgd{"optim.kind=sgd", "optim.learning_rate=0.05", "optim.clip=0"};
+  train_on(2, islands({"mesh.island=2"}, sgd), folder.path() / "ddp");
+  Sets each = sgd;
+  each.insert(each.end(), {"sync.island.kind=diloco", "sync.island.every=1", "sync.island.outer_lr=1", "sync.island.outer_momentum=0"});
+  train_on(2, islands({"mesh.island=2"}, each), folder.path() / "apart");
+  EXPECT_LT(furthest(model_of(folder.path() / "ddp"), model_of(folder.path() / "apart")), 1e-6);
+}
+
+TEST(Islands, HaveOneModelAndTheirOwnMetrics) {
+  const harness::ScratchFolder folder;
+  train_on(2, islands(kStreaming), folder.path());
+  EXPECT_EQ(furthest(model_of(folder.path()), model_of(folder.path() / "island-1")), 0);
+  const auto first = base::read_metrics(folder.path() / "metrics.jsonl");
+  const auto second = base::read_metrics(folder.path() / "island-1" / "metrics.jsonl");
+  ASSERT_EQ(first.size(), 12);
+  ASSERT_EQ(second.size(), 12);
+  EXPECT_NE(first[3].number("loss"), second[3].number("loss"));              // of samples of their own
+  EXPECT_EQ(first[11].number("eval_loss"), second[11].number("eval_loss"));  // of the one model
+  EXPECT_EQ(first[11].integer("tokens"), second[11].integer("tokens"));      // of all islands
+  EXPECT_GT(first[4].number("islands"), 1);
+}
+
+TEST(Islands, MayHaveAnyLayoutInside) {
+  const harness::ScratchFolder folder;
+  for (const Sets& rule : {kDiloco, kStreaming, kNoloco, kCo2, kGossip}) {
+    const std::string kind = rule[1];
+    train_on(2, islands(rule), folder.path() / kind / "plain");
+    const auto expected = model_of(folder.path() / kind / "plain");
+    for (const auto& [name, ranks, sets] :
+         std::vector<std::tuple<std::string, int, Sets>>{{"dp", 4, {}},
+                                                         {"zero2", 4, {"memory.zero=2"}},
+                                                         {"zero3", 6, {"memory.zero=3"}},
+                                                         {"tp", 4, {"mesh.tp=2"}},
+                                                         {"pp", 6, {"mesh.pp=3"}},
+                                                         {"pp_tp", 8, {"mesh.pp=2", "mesh.tp=2"}},
+                                                         {"cp_zero1", 4, {"mesh.cp=2", "memory.zero=1"}}}) {
+      train_on(ranks, islands(rule, sets), folder.path() / kind / name);
+      EXPECT_LT(furthest(model_of(folder.path() / kind / name), expected), 3e-5) << kind << " " << name;
+    }
+  }
+}
+
+TEST(Islands, GoOnWhereTheyWereInterrupted) {
+  const harness::ScratchFolder folder;
+  Sets late = kStreaming;
+  late.push_back("sync.island.delay=2");  // a fragment is under way at every snapshot
+  late.push_back("sync.island.weights=tokens");
+  for (const Sets& rule : {kDiloco, late, kNoloco, kCo2, kGossip}) {
+    const std::filesystem::path straight = folder.path() / rule[1] / "straight", cut = folder.path() / rule[1] / "cut";
+    train_on(2, islands(rule), straight);
+    train_on(2, islands(rule), cut);
+    // As if killed after its second snapshot, with one island that had not yet saved its own.
+    for (const char* later : {"snapshots/step-00000012", "island-1/snapshots/step-00000012", "island-1/snapshots/step-00000008"})
+      ASSERT_GT(std::filesystem::remove_all(cut / later), 0U);
+    train_on(2, islands(rule), cut, /*resume=*/true);
+    EXPECT_EQ(furthest(model_of(straight), model_of(cut)), 0) << rule[1];
+    EXPECT_EQ(furthest(model_of(straight / "island-1"), model_of(cut / "island-1")), 0) << rule[1];
+  }
+}
+
+TEST(Islands, MoveBetweenLayoutsWithTheirSnapshots) {
+  const harness::ScratchFolder folder;
+  Sets late = kStreaming;
+  late.push_back("sync.island.delay=2");
+  train_on(2, islands(late), folder.path() / "straight");
+  train_on(2, islands(late), folder.path() / "moved");
+  for (const char* of : {"snapshots/step-00000012", "island-1/snapshots/step-00000012"})
+    std::filesystem::remove_all(folder.path() / "moved" / of);
+  train_on(8, islands(late, {"mesh.pp=2", "memory.zero=2"}), folder.path() / "moved", /*resume=*/true);
+  EXPECT_LT(furthest(model_of(folder.path() / "straight"), model_of(folder.path() / "moved")), 3e-5);
+}
+
+TEST(Islands, RefuseWhatCannotWork) {
+  const auto refusal = [](const Sets& sets, int ranks) {
+    try {
+      check_recipe(islands(sets), ranks);
+      return std::string("nothing");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(refusal({"sync.island.kind=diloco"}, 2),
+            "sync.island.kind = diloco: there is one island only: set mesh.island (or --islands), or leave the rule out");
+  EXPECT_NE(refusal({"mesh.island=2", "sync.island.kind=diloco", "sync.island.delay=2"}, 2)
+                .find("sync.island.delay: is for kind = streaming_diloco, and kind is diloco"),
+            std::string::npos);
+  EXPECT_NE(refusal({"mesh.island=2", "sync.island.kind=diloc"}, 2).find("did you mean \"diloco\""), std::string::npos)
+      << refusal({"mesh.island=2", "sync.island.kind=diloc"}, 2);
+  EXPECT_NE(refusal({"mesh.island=16", "sync.island.kind=diloco", "sync.island.every=4"}, 16).find("each needs at least one"),
+            std::string::npos);
+  EXPECT_NE(refusal({"mesh.island=2", "sync.island.kind=diloco", "train.on_bad_step=rollback"}, 2).find("use skip or stop"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace cairn::train

@@ -12,6 +12,10 @@ void prove_gpipe(const ProofOptions&, Findings&, base::Log&);
 void prove_oneflow(const ProofOptions&, Findings&, base::Log&);
 void prove_redco(const ProofOptions&, Findings&, base::Log&);
 void prove_ladder_residual(const ProofOptions&, Findings&, base::Log&);
+void prove_noloco(const ProofOptions&, Findings&, base::Log&);
+void prove_co2(const ProofOptions&, Findings&, base::Log&);
+void prove_single_merging(const ProofOptions&, Findings&, base::Log&);
+void prove_streaming_diloco(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
@@ -29,7 +33,13 @@ const std::vector<Proof>& proofs() {
        prove_ladder_residual},
       {"oneflow", "Placements that infer themselves; actors with registers: flow control, overlap and pipelining from one rule.",
        prove_oneflow},
-      {"redco", "Tensor parallelism for any model from two rules, any training from three functions.", prove_redco}};
+      {"redco", "Tensor parallelism for any model from two rules, any training from three functions.", prove_redco},
+      {"streaming-diloco", "Islands that talk seldom and little, while they train: one model, few bytes, no waiting.",
+       prove_streaming_diloco},
+      {"noloco", "Islands that only ever talk with one other, drawn anew: as good as all at once, and no sum over all.", prove_noloco},
+      {"co2", "Means of islands that travel while the next round is trained: nobody waits, and a late mean does no harm.", prove_co2},
+      {"single-merging", "Nodes that see different data and hardly talk: one average at the end makes a good model of poor ones.",
+       prove_single_merging}};
   return list;
 }
 

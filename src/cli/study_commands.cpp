@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/nearest.h"
@@ -49,6 +50,7 @@ bool prove_one(const study::Proof& proof, const ProveArguments& a, base::Log& lo
   study::ProofOptions options = a.options;
   options.seed = static_cast<uint64_t>(a.seed);
   options.scratch = scratch.path();
+  if (!options.pictures.empty()) base::make_folder(options.pictures);
   study::Findings findings;
   proof.prove(options, findings, log);
   base::Terminal terminal;

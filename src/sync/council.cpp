@@ -60,7 +60,8 @@ const std::vector<std::byte>* Council::parcel(int from, int64_t step, int32_t pa
 }
 
 void Council::close(int64_t step) {
-  for (const Subject::Kind kind : {Subject::Kind::parcel, Subject::Kind::vote, Subject::Kind::verdict}) post_.forget(kind, step);
+  for (const Subject::Kind kind : {Subject::Kind::parcel, Subject::Kind::share, Subject::Kind::vote, Subject::Kind::verdict})
+    post_.forget(kind, step);
   std::erase_if(verdicts_, [&](const auto& one) { return one.first.first < step - kStepsRemembered; });
 }
 

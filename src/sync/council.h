@@ -32,6 +32,8 @@ class Council {
   const IslandSet& members() const { return members_; }
   int count() const;  // of the members
   int me() const { return post_.me(); }
+  IslandPost& post() const { return post_; }
+  std::chrono::nanoseconds timeout() const { return timeout_; }
 
   // The state of one round here.
   class Round {

@@ -109,9 +109,10 @@ class Diloco final : public Sync {
   void finish() override {
     const int64_t step = step_.item<int64_t>();
     while (!flights_.empty()) land(blend_);
-    // What was trained since each fragment was last sent. As of the next step, since rounds of this one may be over.
+    // What the islands have beside the anchor: trained since a fragment was last sent, or kept when it arrived. As of the next step, since
+    // rounds of this one may be over.
     for (int f = 0; f < cut_.count; ++f)
-      if (fragments_[static_cast<size_t>(f)].last_sent < step) send(f, step + 1, cut_.count + f);
+      if (fragments_[static_cast<size_t>(f)].last_sent < step || blend_ > 0) send(f, step + 1, cut_.count + f);
     while (!flights_.empty()) land(0);
     for (const Fragment& one : fragments_) one.parameters.put(one.anchor);
   }

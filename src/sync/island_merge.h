@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -19,23 +20,23 @@ namespace cairn::sync {
 // What the islands' versions of a tensor come to, with codes on the wire: the same bits on all islands that live, in spite of losses on
 // the way. Nobody sums codes: they are decoded, and merged in fp32 in the order of the islands.
 //
-// Up to kGatherMost islands each sends its code to all. Beyond, each of them merges one part of the tensor, for which it gets the code of
+// Up to gather_most islands each sends its code to all. Beyond, each of them merges one part of the tensor, for which it gets the code of
 // all, and sends what came of it to all, as bf16 unless values travel as fp32, which everybody, itself included, then uses.
 class IslandMerge {
  public:
-  static constexpr int kGatherMost = 8;
+  // Islands up to which each sends its code to all. Beyond, or where codes are long, that would cost more than it saves.
+  static int gather_most(const comm::Codec& codec);
 
   struct Parts {
     Council& council;
     const comm::Codec& codec;
     const MergeRule& rule;
     int64_t step = 0;
-    int32_t part = 0;  // of this step; below kParts
+    int32_t part = 0;  // of this step
     double weight = 1;
     double note = 0;  // travels along as it is
     bool wants_to_stop = false;
   };
-  static constexpr int32_t kParts = 1 << 20;
 
   // `values` (fp32, host, one dim) is read here and now.
   IslandMerge(const Parts& parts, const at::Tensor& values);
@@ -54,12 +55,18 @@ class IslandMerge {
   int64_t step() const { return parts_.step; }
 
  private:
-  at::Tensor merged(int32_t part, int64_t first, int64_t count, const IslandSet& counted) const;
-  void start_second();
+  std::vector<std::byte> body(const std::byte* code, int64_t bytes) const;
+  void hand_out();
+  Subject share_of_step() const;
+  bool shares_are_here() const;
+  void give_result();
+  at::Tensor merged(const Subject& subject, int64_t first, int64_t count, const IslandSet& counted) const;
+  at::Tensor put_together(const IslandSet& counted) const;
 
   Parts parts_;
   std::unique_ptr<const comm::Codec> results_;
   int64_t elements_;
+  std::chrono::nanoseconds begun_;
   std::vector<int> owners_;     // islands that each merge a part; empty: all merge all
   std::vector<int64_t> first_;  // of each owner's part, and the end
   std::vector<std::byte> own_;  // this island's code of everything
@@ -67,7 +74,7 @@ class IslandMerge {
   int counted_ = 0;
   bool stop_ = false;
   double note_ = 0;
-  std::optional<Council::Round> round_, second_;
+  std::optional<Council::Round> round_;
   at::Tensor mine_;  // what this island's part came to
 };
 

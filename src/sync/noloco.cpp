@@ -44,7 +44,7 @@ class Noloco final : public Sync {
     if (const double factor = contraction(options_.outer_momentum, pull_, group); factor >= 1)
       base::fail_input(
           "sync.island.pull = {} with outer_momentum = {}: the islands would drift apart ({:.3g} times the spread after every round): with "
-          "this momentum the pull must be below {:.3g}",
+          "this momentum the pull must lie between 0 and {:.3g}",
           pull_, options_.outer_momentum, factor, strongest_pull(options_.outer_momentum, group));
     if (replica.steps > 0 && replica.steps < options_.every)
       base::fail_input("sync.island.every = {}: the run has {} steps, so no round would take place: use less", options_.every,

@@ -104,7 +104,7 @@ TEST(Noloco, RefusesWhatWouldDriftApart) {
       train_toy(world, {.options = noloco(4, 0.7, 0.9, 0.7), .steps = 8});
       FAIL();
     } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("the pull must be below 0.38"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("the pull must lie between 0 and 0.38"), std::string::npos) << error.what();
     }
   });
 }

@@ -83,7 +83,7 @@ void add_sampling(CLI::App* command, model::GenerateOptions& o, int64_t& seed) {
 
 CLI::App* add_generate(CLI::App& app, GenerateArguments& a) {
   CLI::App* command = app.add_subcommand("generate", "Continue prompts with a trained model");
-  command->add_option("dir", a.folder, "A run, a snapshot or a Hugging Face directory")->required();
+  command->add_option("dir", a.folder, "A run, a snapshot, a Hugging Face directory or an ensemble")->required();
   command->add_option("--prompt", a.prompt, "What the text begins with; without it the model begins")->each([&a](const std::string&) {
     a.prompt_given = true;
   });
@@ -93,6 +93,7 @@ CLI::App* add_generate(CLI::App& app, GenerateArguments& a) {
   command->add_option("--samples", a.samples, "So many texts for each prompt")->check(CLI::Range(1, 1 << 16))->capture_default_str();
   command->add_option("--stop", a.stops, "A text that ends the answer, itself left out; may be repeated")->allow_extra_args(false);
   command->add_flag("--ignore-end", a.ignore_end, "Go on after the token that ends a text");
+  command->add_option("--domain", a.domain, "Of an ensemble: take the prior of this domain");
   command->add_flag("--json", a.json, "A line of JSON for each text: ids, text, log-probabilities, why it ended");
   add_sampling(command, a.options, a.seed);
   command->add_flag("--greedy", a.greedy, "Always the likeliest token")->group("How tokens are drawn");
@@ -172,7 +173,8 @@ CLI::App* add_snapshot(CLI::App& app, SnapshotArguments& a) {
 
 CLI::App* add_eval(CLI::App& app, EvalArguments& a) {
   CLI::App* command = app.add_subcommand("eval", "Measure a model: perplexity of texts, multiple choice, exact answers");
-  command->add_option("dir", a.folder, "A run, a snapshot or a Hugging Face directory")->required();
+  command->add_option("dir", a.folder, "A run, a snapshot, a Hugging Face directory or an ensemble")->required();
+  command->add_option("--domain", a.domain, "Of an ensemble: take the prior of this domain");
   command->add_option("--data", a.data, "Perplexity and bits per byte of these files, folders or patterns (whatever data.path reads)");
   command->add_option("--task", a.tasks, "KIND FILE.jsonl: multiple-choice or exact-match, and the items; may be repeated")
       ->type_name("KIND FILE");
@@ -357,6 +359,19 @@ CLI::App* add_bench(CLI::App& app, BenchArguments& a) {
   return command;
 }
 
+CLI::App* add_study(CLI::App& app, StudyArguments& a) {
+  CLI::App* command = app.add_subcommand("study", "Train many models as one study, and compare them");
+  command->add_option("kind", a.kind, "Which study: hdee (domain experts at one total of compute, combined in what they say)")
+      ->required()
+      ->check(CLI::IsMember({"hdee"}));
+  command->add_option("recipe", a.recipe, "A recipe (TOML) with a [study]")->required();
+  command->add_option("--out", a.out, "Where everything goes; a study that is there already goes on (default: studies/RECIPE)");
+  command->add_option("--set", a.sets, "A recipe key: --set study.mode=steps; may be repeated")->allow_extra_args(false)->take_all();
+  command->add_flag("--dry-run", a.dry_run, "Show who would be trained how long at what cost, and train nobody");
+  command->add_flag("--json", a.json, "Print results.json, and nothing else");
+  return command;
+}
+
 using Commands = std::vector<std::pair<const CLI::App*, Command>>;
 
 // Every command, in the order of the help.
@@ -382,6 +397,7 @@ Commands add_commands(CLI::App& app, Arguments& into) {
   commands.emplace_back(add_completion(app, into.completion), Command::completion);
   commands.emplace_back(add_prove(app, into.prove), Command::prove);
   commands.emplace_back(add_bench(app, into.bench), Command::bench);
+  commands.emplace_back(add_study(app, into.study), Command::study);
   return commands;
 }
 

@@ -46,7 +46,7 @@ struct KeyArguments {
 };
 
 struct GenerateArguments {
-  std::string folder, prompt, prompt_file;
+  std::string folder, prompt, prompt_file, domain;
   std::vector<int64_t> ids;
   std::vector<std::string> stops;
   model::GenerateOptions options;
@@ -85,7 +85,7 @@ struct LogitsArguments {
 };
 
 struct EvalArguments {
-  std::string folder, prefix_file, items_file;
+  std::string folder, domain, prefix_file, items_file;
   std::vector<std::string> data, sets, stops{"\n"};
   std::vector<std::pair<std::string, std::string>> tasks;  // what is measured, and the file
   int64_t window = 0, stride = 0;                          // 0: what the model reads; the window
@@ -125,6 +125,13 @@ struct BenchArguments {
   bool json = false;
 };
 
+// `cairn study KIND RECIPE`.
+struct StudyArguments {
+  std::string kind, recipe, out;
+  std::vector<std::string> sets;
+  bool dry_run = false, json = false;
+};
+
 struct DataArguments {
   enum class Act { inspect, tokenize };
   Act act{};
@@ -151,7 +158,8 @@ enum class Command {
   reference,
   completion,
   prove,
-  bench
+  bench,
+  study
 };
 
 // The command that was asked for. Its own struct is filled, the others hold their defaults.
@@ -173,6 +181,7 @@ struct Arguments {
   CompletionArguments completion;
   ProveArguments prove;
   BenchArguments bench;
+  StudyArguments study;
 };
 
 // Reads a command line and refuses a wrong one as bad input. Nothing where help was asked for, which is then printed.

@@ -17,6 +17,7 @@ struct ProveArguments;
 struct ReplayArguments;
 struct ScheduleArguments;
 struct SnapshotArguments;
+struct StudyArguments;
 struct TokenizeArguments;
 struct TrainArguments;
 struct VerifyArguments;
@@ -47,5 +48,6 @@ int reference_command();
 int completion_command(const CompletionArguments& a);
 int prove_command(const ProveArguments& a);
 int bench_command(const BenchArguments& a);
+int study_command(const StudyArguments& a);
 
 }  // namespace cairn::cli

@@ -4,11 +4,15 @@
 #include <filesystem>
 #include <optional>
 
+#include <ATen/core/IListRef.h>
+
 #include "base/check.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "data/open_tokenizer.h"
 #include "data/tokenizer_config.h"
+#include "evaluate/ensemble_file.h"
+#include "evaluate/ensemble_model.h"
 #include "kernels/aten.h"
 #include "model/decoder.h"
 #include "snapshot/manifest.h"
@@ -43,12 +47,74 @@ bool has_tokenizer(const snapshot::Pretrained& opened) {
   return false;
 }
 
+LanguageModel open_one(const std::string& folder, base::Log& log) {
+  const snapshot::Pretrained opened = snapshot::open_pretrained(folder, log);
+  LanguageModel found;
+  found.path = opened.path;
+  found.shape = opened.shape;
+  found.model = model::make_decoder(opened.shape);
+  found.weights = std::make_unique<model::FlatWeights>(found.model->layout(), at::empty({found.model->elements()}));
+  opened.load_into(found.weights->layout().views(found.weights->flat()));
+  found.trained_here = std::filesystem::exists(std::filesystem::path(opened.path) / snapshot::kManifestFile);
+  if (has_tokenizer(opened)) found.tokenizer = data::open_tokenizer(opened.path);
+  data::open_tokenizer_config(opened.path);  // what is wrong with it is better told now than in the first chat
+  for (int64_t id : eos_of(opened))
+    if (id < opened.shape.vocab) found.stops.push_back(static_cast<int32_t>(id));
+  if (found.stops.empty() && found.tokenizer)
+    if (const std::optional<int32_t> end = found.tokenizer->find_end_of_text()) found.stops.push_back(*end);
+  return found;
+}
+
+// The experts that are there, each opened; those that are not are left out of the file, with a warning.
+std::vector<LanguageModel> open_experts(evaluate::EnsembleFile& file, const std::string& folder, base::Log& log) {
+  std::vector<LanguageModel> experts;
+  while (experts.size() < file.experts.size()) {
+    const evaluate::EnsembleExpert& expert = file.experts[experts.size()];
+    if (!std::filesystem::is_directory(expert.path)) {
+      log.warn("{}: expert {} is missing ({}): the others share its weight", folder, expert.name, expert.path);
+      evaluate::leave_out(file, experts.size());
+      if (file.experts.empty()) base::fail_input("{}: none of its experts is there", folder);
+      continue;
+    }
+    experts.push_back(open_one(expert.path, log));
+    const LanguageModel& one = experts.back();
+    if (!one.tokenizer) base::fail_input("{}: expert {} has no tokenizer ({})", folder, expert.name, expert.path);
+    if (const uint64_t hash = data::hash(*one.tokenizer); hash != file.tokenizer)
+      base::fail_input("{}: expert {} has another tokenizer ({:016x}) than the ensemble ({:016x}): all experts must have the same", folder,
+                       expert.name, hash, file.tokenizer);
+  }
+  return experts;
+}
+
+LanguageModel open_ensemble(const std::string& folder, const std::string& domain, base::Log& log) {
+  evaluate::EnsembleFile file = evaluate::read_ensemble(folder);
+  std::vector<LanguageModel> experts = open_experts(file, folder, log);
+  LanguageModel found;
+  found.path = experts.front().path;
+  found.shape = experts.front().shape;
+  found.mix = file.mix(domain);
+  std::vector<at::Tensor> flat;
+  for (const LanguageModel& expert : experts) {
+    found.experts.push_back(expert.shape);
+    found.shape.length = std::min(found.shape.length, expert.shape.length);
+    flat.push_back(expert.weights->flat());
+  }
+  found.model = evaluate::make_ensemble(found.experts, found.mix);
+  found.weights = std::make_unique<model::FlatWeights>(found.model->layout(), at::cat(flat));
+  found.tokenizer = std::move(experts.front().tokenizer);
+  found.stops = experts.front().stops;
+  found.trained_here = experts.front().trained_here;
+  return found;
+}
+
 }  // namespace
 
 void LanguageModel::reach(int64_t tokens) {
   model::DecoderShape built = shape;
   built.table_length = std::min(shape.length, tokens);
-  model = model::make_decoder(built);
+  std::vector<model::DecoderShape> several = experts;
+  for (model::DecoderShape& one : several) one.table_length = built.table_length;
+  model = several.empty() ? model::make_decoder(built) : evaluate::make_ensemble(several, mix);
   buffers = model->make_buffers(at::kFloat);
 }
 
@@ -83,22 +149,10 @@ std::vector<int32_t> LanguageModel::prompt_ids(std::string_view text, std::strin
   return ids;
 }
 
-LanguageModel open_language_model(const std::string& folder, base::Log& log) {
-  const snapshot::Pretrained opened = snapshot::open_pretrained(folder, log);
-  LanguageModel found;
-  found.path = opened.path;
-  found.shape = opened.shape;
-  found.model = model::make_decoder(opened.shape);
-  found.weights = std::make_unique<model::FlatWeights>(found.model->layout(), at::empty({found.model->elements()}));
-  opened.load_into(found.weights->layout().views(found.weights->flat()));
-  found.trained_here = std::filesystem::exists(std::filesystem::path(opened.path) / snapshot::kManifestFile);
-  if (has_tokenizer(opened)) found.tokenizer = data::open_tokenizer(opened.path);
-  data::open_tokenizer_config(opened.path);  // what is wrong with it is better told now than in the first chat
-  for (int64_t id : eos_of(opened))
-    if (id < opened.shape.vocab) found.stops.push_back(static_cast<int32_t>(id));
-  if (found.stops.empty() && found.tokenizer)
-    if (const std::optional<int32_t> end = found.tokenizer->find_end_of_text()) found.stops.push_back(*end);
-  return found;
+LanguageModel open_language_model(const std::string& folder, base::Log& log, const std::string& domain) {
+  if (evaluate::is_ensemble(folder)) return open_ensemble(folder, domain, log);
+  if (!domain.empty()) base::fail_input("--domain {}: {} is one model; only an ensemble has priors for domains", domain, folder);
+  return open_one(folder, log);
 }
 
 }  // namespace cairn::cli

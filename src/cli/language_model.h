@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "data/tokenizer.h"
+#include "evaluate/posterior.h"
 #include "model/decoder_shape.h"
 #include "model/model.h"
 
@@ -16,16 +17,18 @@ class Log;
 
 namespace cairn::cli {
 
-// A directory opened to write texts with: a run, a snapshot or a Hugging Face directory.
+// A directory opened to write texts with: a run, a snapshot, a Hugging Face directory, or an ensemble of these.
 struct LanguageModel {
-  std::string path;
-  model::DecoderShape shape;
+  std::string path;           // where its tokenizer is
+  model::DecoderShape shape;  // of an ensemble: of its first expert, with the length that all of them read
   std::unique_ptr<model::Model> model;
   std::unique_ptr<model::FlatWeights> weights;
-  model::Buffers buffers;                      // empty until reach()
-  std::unique_ptr<data::Tokenizer> tokenizer;  // null: the directory has none
-  std::vector<int32_t> stops;                  // what ends a text, by generation_config.json, else config.json, else the tokenizer
-  bool trained_here = false;                   // a snapshot of Cairn: documents begin after the end of another
+  model::Buffers buffers;                         // empty until reach()
+  std::unique_ptr<data::Tokenizer> tokenizer;     // null: the directory has none
+  std::vector<int32_t> stops;                     // what ends a text, by generation_config.json, else config.json, else the tokenizer
+  bool trained_here = false;                      // a snapshot of Cairn: documents begin after the end of another
+  std::vector<model::DecoderShape> experts = {};  // of an ensemble
+  evaluate::MixOptions mix = {};
 
   // Makes what the model needs to read so many tokens, its own limit at most. Once, before the first is read: a table for all that a
   // config.json promises may fit no memory.
@@ -40,6 +43,7 @@ struct LanguageModel {
   std::optional<int32_t> first_token() const;
 };
 
-LanguageModel open_language_model(const std::string& folder, base::Log& log);
+// `domain`: of an ensemble, the one whose prior is taken; empty: none.
+LanguageModel open_language_model(const std::string& folder, base::Log& log, const std::string& domain = "");
 
 }  // namespace cairn::cli

@@ -82,6 +82,8 @@ int run_command(const Arguments& arguments, const std::vector<std::string>& comm
       return prove_command(arguments.prove);
     case Command::bench:
       return bench_command(arguments.bench);
+    case Command::study:
+      return study_command(arguments.study);
   }
   CAIRN_CHECK(false, "command {}", static_cast<int>(arguments.command));
 }

@@ -18,6 +18,7 @@
 #include "comm/key.h"
 #include "comm/mpi_transport.h"
 #include "kernels/adamw.h"
+#include "study/hdee_options.h"
 #include "train/settings.h"
 
 namespace cairn::cli {
@@ -66,7 +67,11 @@ int reference_command() {
   base::Terminal().line(
       "# Recipe reference\n\nEvery key of a recipe, as `cairn reference` prints it. Any of them can be given as `--set "
       "section.key=value`.\n\n" +
-      base::reference_markdown(train::recipe_sections()));
+      base::reference_markdown(train::recipe_sections()) +
+      "\n\n# Studies\n\nSections of a study's recipe, beside those above. NAME is any name; sizes are `[study.size.NAME]`, with the keys "
+      "of "
+      "`[model]`.\n\n" +
+      base::reference_markdown(study::hdee_sections()));
   return 0;
 }
 

@@ -16,7 +16,7 @@ extern char** environ;
 
 namespace cairn::study {
 
-Ended run_program(const std::vector<std::string>& argv, const std::string& log_file) {
+Ended run_program(const std::vector<std::string>& argv, const std::string& log_file, const std::function<void(int pid)>& on_start) {
   std::vector<char*> arguments;
   for (const std::string& argument : argv) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
@@ -29,6 +29,7 @@ Ended run_program(const std::vector<std::string>& argv, const std::string& log_f
   const int failed = posix_spawnp(&child, argv[0].c_str(), &files, nullptr, arguments.data(), environ);
   posix_spawn_file_actions_destroy(&files);
   if (failed) throw Error(Error::Kind::bad_input, fmt::format("cannot run {}: {}", argv[0], std::strerror(failed)));
+  if (on_start) on_start(child);
   int status = 0;
   rusage used{};
   while (wait4(child, &status, 0, &used) < 0) CAIRN_CHECK(errno == EINTR, "wait4: {}", std::strerror(errno));

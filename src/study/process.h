@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,8 @@ struct Ended {
   std::string output;      // its last 4,000 characters, standard output and error together
 };
 
-// Runs a program and waits for it. The first of `argv` is looked for in PATH.
-Ended run_program(const std::vector<std::string>& argv, const std::string& log_file);
+// Runs a program and waits for it. The first of `argv` is looked for in PATH. `on_start` hears its process id. Any number of threads may
+// each wait for one.
+Ended run_program(const std::vector<std::string>& argv, const std::string& log_file, const std::function<void(int pid)>& on_start = {});
 
 }  // namespace cairn::study

@@ -1,0 +1,58 @@
+// `cairn study hdee`: domain experts at one total of compute.
+#include <filesystem>
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/terminal.h"
+#include "base/text.h"
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "cli/environment.h"
+#include "cli/side_terminal.h"
+#include "cli/signals.h"
+#include "study/hdee.h"
+#include "study/hdee_report.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr int64_t kResultBytesMax = 64 << 20;
+
+}  // namespace
+
+int study_command(const StudyArguments& a) {
+  const Signals signals;
+  const base::RealClock clock;
+  at::set_num_threads(processors());
+  base::Log log({.terminal = a.json ? side_terminal() : std::make_shared<base::Terminal>(), .file = {}});
+  study::HdeeRecipe recipe = study::read_hdee(base::Recipe::File::read(a.recipe), a.sets);
+  const std::filesystem::path out =
+      a.out.empty() ? std::filesystem::path("studies") / std::filesystem::path(a.recipe).stem() : std::filesystem::path(a.out);
+  const std::filesystem::path cache = cache_folder();
+  const study::HdeeSetup setup{.out = out,
+                               .program = own_program().string(),
+                               .cache = cache.empty() ? cache : cache / "data",
+                               .threads = processors(),
+                               .dry_run = a.dry_run};
+  const study::HdeeResult result = study::run_hdee(std::move(recipe), setup, log, signals.stop());
+  base::Terminal terminal;
+  if (a.dry_run) {
+    terminal.line(study::to_tables(result.plan));
+    return 0;
+  }
+  if (a.json) {
+    terminal.line(base::read_file(out / "results.json", kResultBytesMax));
+    return 0;
+  }
+  terminal.line(study::to_tables(result));
+  terminal.line(fmt::format("done in {}; ensembles: {}; report: {}", base::human_duration(clock.now()), (out / "ensembles").string(),
+                            (out / "report.html").string()));
+  return 0;
+}
+
+}  // namespace cairn::cli

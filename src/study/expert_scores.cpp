@@ -1,0 +1,130 @@
+#include "study/expert_scores.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "data/open_tokenizer.h"
+#include "evaluate/subject.h"
+#include "kernels/aten.h"
+#include "model/decoder.h"
+#include "snapshot/pretrained.h"
+
+namespace cairn::study {
+namespace {
+
+constexpr int64_t kBatch = 16;  // sequences read together
+
+TokenLogs score(const evaluate::Subject& subject, const std::vector<evaluate::Judged>& sequences) {
+  TokenLogs logs;
+  for (const std::vector<float>& losses : evaluate::token_losses(subject, sequences, kBatch)) {
+    logs.emplace_back(losses.begin(), losses.end());
+    for (double& one : logs.back()) one = -one;
+  }
+  return logs;
+}
+
+// One sequence of each domain, then the next of each.
+TokenLogs in_turn(const std::vector<const TokenLogs*>& all) {
+  TokenLogs mixed;
+  size_t longest = 0;
+  for (const TokenLogs* one : all) longest = std::max(longest, one->size());
+  for (size_t i = 0; i < longest; ++i)
+    for (const TokenLogs* one : all)
+      if (i < one->size()) mixed.push_back((*one)[i]);
+  return mixed;
+}
+
+std::vector<double> sums_of(const std::vector<const DomainLogs*>& experts, size_t sequence) {
+  std::vector<double> sums;
+  for (const DomainLogs* expert : experts) {
+    double sum = 0;
+    for (const double one : expert->development[sequence]) sum += one;
+    sums.push_back(sum);
+  }
+  return sums;
+}
+
+}  // namespace
+
+std::map<std::string, DomainLogs> score_model(const std::filesystem::path& path, const std::vector<DomainText>& domains, uint64_t tokenizer,
+                                              int64_t parameters, base::Log& log) {
+  const snapshot::Pretrained opened = snapshot::open_pretrained(path.string(), log);
+  const auto model = model::make_decoder(opened.shape);
+  if (model->elements() != parameters)
+    base::fail_input("{}: {} parameters, and its size says {}: another run has written there", path.string(), model->elements(),
+                     parameters);
+  const model::FlatWeights weights(model->layout(), at::empty({model->elements()}));
+  opened.load_into(weights.layout().views(weights.flat()));
+  const auto words = data::open_tokenizer(opened.path);
+  if (const uint64_t hash = data::hash(*words); hash != tokenizer)
+    base::fail_input("{}: its tokenizer ({:016x}) is not the study's ({:016x}): perplexities could not be compared", path.string(), hash,
+                     tokenizer);
+  model::Buffers buffers = model->make_buffers(at::kFloat);
+  const evaluate::Subject subject{.model = *model,
+                                  .weights = weights,
+                                  .buffers = buffers,
+                                  .tokenizer = *words,
+                                  .vocab = opened.shape.vocab,
+                                  .length = opened.shape.length};
+  std::map<std::string, DomainLogs> found;
+  for (const DomainText& domain : domains) found[domain.name] = {score(subject, domain.development), score(subject, domain.test)};
+  return found;
+}
+
+void add_mixture(std::map<std::string, DomainLogs>& by_domain) {
+  std::vector<const TokenLogs*> development, test;
+  for (const auto& [name, logs] : by_domain) development.push_back(&logs.development), test.push_back(&logs.test);
+  DomainLogs mixture{in_turn(development), in_turn(test)};
+  by_domain[kMixture] = std::move(mixture);
+}
+
+double loss_of(const TokenLogs& logs) {
+  double sum = 0, count = 0;
+  for (const std::vector<double>& sequence : logs) {
+    for (const double one : sequence) sum -= one;
+    count += static_cast<double>(sequence.size());
+  }
+  return sum / count;
+}
+
+DomainResult score_ensemble(const std::vector<const DomainLogs*>& experts, const EnsembleOptions& options) {
+  evaluate::MixOptions mix{.prior = std::vector<double>(experts.size(), 1.0 / static_cast<double>(experts.size())),
+                           .average = options.prior == "simple_average",
+                           .top_k = options.top_k,
+                           .refresh = options.refresh};
+  if (options.prior == "cached") {
+    evaluate::CachedPrior cached(static_cast<int64_t>(experts.size()), options.decay, options.decay_by_power);
+    for (size_t i = 0; i < experts.front()->development.size(); ++i) cached.add(sums_of(experts, i));
+    mix.prior = cached.prior();
+  }
+  DomainResult result{.prior = mix.prior, .posterior = std::vector<double>(experts.size(), 0.0)};
+  std::vector<double> sequences;  // that reach each position
+  double tokens = 0;
+  for (size_t i = 0; i < experts.front()->test.size(); ++i) {
+    std::vector<std::vector<double>> logs;
+    for (const DomainLogs* expert : experts) logs.push_back(expert->test[i]);
+    const evaluate::Mixed mixed = evaluate::mix(mix, logs);
+    std::vector<int64_t> likeliest;
+    for (size_t t = 0; t < mixed.log_p.size(); ++t) {
+      result.loss -= mixed.log_p[t];
+      if (t >= result.by_position.size()) result.by_position.emplace_back(experts.size(), 0.0), sequences.push_back(0);
+      for (size_t j = 0; j < experts.size(); ++j) {
+        const double weight = std::exp(mixed.log_q[t][j]);
+        result.posterior[j] += weight;
+        result.by_position[t][j] += weight;
+      }
+      ++sequences[t];
+      ++tokens;
+      likeliest.push_back(std::max_element(mixed.log_q[t].begin(), mixed.log_q[t].end()) - mixed.log_q[t].begin());
+    }
+    result.likeliest.push_back(std::move(likeliest));
+  }
+  result.loss /= tokens;
+  for (double& one : result.posterior) one /= tokens;
+  for (size_t t = 0; t < sequences.size(); ++t)
+    for (double& one : result.by_position[t]) one /= sequences[t];
+  return result;
+}
+
+}  // namespace cairn::study

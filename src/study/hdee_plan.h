@@ -1,0 +1,62 @@
+// Who is trained how long, and that all modes of a study cost the same.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "study/hdee_options.h"
+
+namespace cairn::study {
+
+// A size as training sees it.
+struct SizeFacts {
+  int64_t parameters = 0;  // all
+  int64_t counted = 0;     // those that a token is multiplied with: the head, but no table that is only looked up in
+  int64_t bytes = 0;       // parameters, gradients, optimizer state and the activations of a micro-batch, fp32
+};
+SizeFacts facts_of(const model::ModelOptions& size, int64_t vocab, int64_t length, int64_t micro_batch);
+
+// One line of one mode: a chain of runs, one for each of its domains.
+struct PlannedExpert {
+  std::string line, size;
+  int64_t steps_asked = 0;  // on each domain, before a small one cuts them short
+  std::vector<std::string> domains;
+  std::vector<int64_t> steps = {};  // on each
+  SizeFacts facts = {};
+  int64_t tokens = 0;
+  double flops = 0;  // 6 * counted * tokens
+
+  // Equal for experts that are trained alike: two modes share them.
+  std::string id() const;
+};
+
+// What a step takes and how much there is of each domain.
+struct StudyData {
+  int64_t vocab = 0, length = 0, batch = 0, micro_batch = 0;
+  std::map<std::string, int64_t> tokens;  // to train on, by domain
+};
+
+struct ModePlan {
+  std::string mode;
+  std::vector<PlannedExpert> experts = {};  // by line
+  double flops = 0;
+  double share = 1;  // of the budget
+};
+
+struct HdeePlan {
+  std::vector<ModePlan> modes;     // uniform first, whether it is trained or not
+  double budget = 0;               // FLOPs of all experts of a mode
+  std::vector<std::string> notes;  // what was solved for, what was cut short
+  const ModePlan& mode(const std::string& name) const;
+};
+
+// Fills in what budget.solve leaves open, in the recipe, and refuses a mode whose experts together are further from the budget than its
+// tolerance, saying by how much and what would fit.
+HdeePlan plan_hdee(HdeeRecipe& recipe, const StudyData& data);
+
+// The dearest size and steps for the most difficult line, and so on down: what there is of either is shared out anew, so that the total
+// stays what it was. `difficulty` by line.
+void assign_by_difficulty(HdeeRecipe& recipe, const std::map<std::string, double>& difficulty, const StudyData& data);
+
+}  // namespace cairn::study

@@ -16,6 +16,7 @@ void prove_noloco(const ProofOptions&, Findings&, base::Log&);
 void prove_co2(const ProofOptions&, Findings&, base::Log&);
 void prove_single_merging(const ProofOptions&, Findings&, base::Log&);
 void prove_streaming_diloco(const ProofOptions&, Findings&, base::Log&);
+void prove_hdee(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
@@ -39,7 +40,9 @@ const std::vector<Proof>& proofs() {
       {"noloco", "Islands that only ever talk with one other, drawn anew: as good as all at once, and no sum over all.", prove_noloco},
       {"co2", "Means of islands that travel while the next round is trained: nobody waits, and a late mean does no harm.", prove_co2},
       {"single-merging", "Nodes that see different data and hardly talk: one average at the end makes a good model of poor ones.",
-       prove_single_merging}};
+       prove_single_merging},
+      {"hdee", "Domain experts that never communicate, each as large or trained as long as its domain needs: better at equal compute.",
+       prove_hdee}};
   return list;
 }
 

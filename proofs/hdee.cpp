@@ -1,0 +1,262 @@
+// HDEE: experts that never communicate, larger or trained longer where their domain is hard, at the compute of equal ones. The baseline is
+// the uniform ensemble of the same study: the same domains, seeds and budget.
+#include "study/hdee.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <poll.h>
+#include <sched.h>
+#include <sys/inotify.h>
+#include <thread>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/stop.h"
+#include "kernels/aten.h"
+#include "proofs/hdee_parts.h"
+#include "proofs/layout_run.h"
+#include "snapshot/folder.h"
+#include "study/hdee_pictures.h"
+#include "study/hdee_report.h"
+
+namespace cairn::study {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Three islands on the cores there are, so that experts are processes side by side, of one thread each.
+std::string islands() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof set, &set) == 0)
+    for (int core = 0; core < CPU_SETSIZE; ++core)
+      if (CPU_ISSET(static_cast<size_t>(core), &set)) cores.push_back(core);
+  std::string text;
+  for (size_t i = 0; i < 3; ++i)
+    text += fmt::format("[study.island.{}]\ncores = [{}]\n", static_cast<char>('a' + i), cores.empty() ? 0 : cores[i % cores.size()]);
+  return text;
+}
+
+base::Recipe::File recipe_of(const ProofOptions& options, const fs::path& domains, int64_t steps, int64_t snapshot_every) {
+  return {.text = fmt::format(R"(
+[model]
+layers = 2
+embed = 96
+heads = 4
+kv_heads = 4
+mlp = 192
+[data]
+tokenizer = "bytes"
+length = 64
+[train]
+global_batch = 16
+seed = {}
+[optim]
+learning_rate = 0.003
+warmup_steps = 10
+[eval]
+every = 0
+fraction = 0.05
+samples = 1
+[snapshot]
+every = {}
+[log]
+tensorboard = false
+trace = false
+samples = 0
+[study]
+mode = "sizes"
+compare = ["uniform", "steps"]
+uniform_size = "m"
+uniform_steps = {}
+[study.budget]
+solve = "l"
+[study.size.s]
+embed = 64
+mlp = 128
+[study.size.m]
+[study.size.l]
+embed = 128
+[study.line.easy]
+size = "s"
+steps = {}
+domains = ["easy"]
+[study.line.medium]
+domains = ["medium"]
+[study.line.hard]
+size = "l"
+steps = {}
+domains = ["hard"]
+[study.domain.easy]
+path = "{}/easy.txt"
+[study.domain.medium]
+path = "{}/medium.txt"
+[study.domain.hard]
+path = "{}/hard.txt"
+[ensemble]
+test_sequences = 200
+)",
+                              options.seed, snapshot_every, steps, steps / 2, steps + steps / 2, domains.string(), domains.string(),
+                              domains.string()) +
+                  islands(),
+          .name = "hdee"};
+}
+
+HdeeSetup setup_of(const ProofOptions& options, const char* name) {
+  const fs::path scratch = options.scratch;
+  return {.out = scratch / name, .program = fs::read_symlink("/proc/self/exe").string(), .cache = scratch / "cache"};
+}
+
+std::string refused(const base::Recipe::File& file, const std::vector<std::string>& sets, const HdeeSetup& setup) {
+  base::Log quiet = base::Log::quiet();
+  HdeeSetup dry = setup;
+  dry.dry_run = true;
+  try {
+    run_hdee(read_hdee(file, sets), dry, quiet, base::Stop());
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+// 2. The planner refuses what is not equal; what was trained is.
+void budget(const base::Recipe::File& file, const ProofOptions& options, const HdeeResult& result, Findings& findings, base::Log& log) {
+  for (const ModeResult& mode : result.modes) {
+    double flops = 0;
+    for (const PlannedExpert& expert : result.plan.mode(mode.mode).experts) flops += result.experts.at(expert.id()).flops;
+    findings.at_most(fmt::format("2. mode {}: parameters x tokens of its snapshots, off the budget by", mode.mode), 0,
+                     std::abs(flops / result.plan.budget - 1), 0.01);
+  }
+  // 5 % more in all: the hard line takes that much longer.
+  const int64_t base_steps = result.plan.mode("uniform").experts.front().steps_asked, steps = base_steps + base_steps / 2;
+  const std::string said =
+      refused(file, {fmt::format("study.line.hard.steps={}", steps + 3 * base_steps / 20)}, setup_of(options, "refused"));
+  log.info("5 % off: {}", said);
+  findings.at_least("2. a mode 5 % off the budget is refused, saying so", 1, said.find("5.00 % more than the budget") != std::string::npos,
+                    1);
+  findings.at_most("2. within the tolerance it is not refused", 0,
+                   static_cast<double>(refused(file, {}, setup_of(options, "refused")).size()), 0);
+}
+
+double mean_perplexity(const ModeResult& mode, const std::vector<std::string>& domains) {
+  double sum = 0;
+  for (const std::string& domain : domains) sum += std::exp(mode.domains.at(domain).loss);
+  return sum / static_cast<double>(domains.size());
+}
+
+// 3. At the same compute, better where it is hard, hardly worse where it is easy.
+void quality(const HdeeResult& result, Findings& findings) {
+  const std::vector<std::string> domains{"easy", "medium", "hard"};
+  const auto mode = [&](const std::string& name) -> const ModeResult& {
+    return *std::find_if(result.modes.begin(), result.modes.end(), [&](const ModeResult& one) { return one.mode == name; });
+  };
+  const ModeResult& uniform = mode("uniform");
+  for (const std::string name : {"sizes", "steps"}) {
+    const ModeResult& one = mode(name);
+    findings.at_most(fmt::format("3. mean perplexity of three domains, {} / uniform", name), 1,
+                     mean_perplexity(one, domains) / mean_perplexity(uniform, domains), 0.97);
+    double no_worse = 0, worst = 0;
+    for (const std::string& domain : domains) {
+      const double ratio = std::exp(one.domains.at(domain).loss - uniform.domains.at(domain).loss);
+      no_worse += ratio <= 1 ? 1 : 0;
+      worst = std::max(worst, ratio);
+    }
+    findings.at_least(fmt::format("3. domains in which {} is no worse than uniform", name), 3, no_worse, 2);
+    findings.at_most(fmt::format("3. perplexity of {} / uniform in its worst domain", name), 1, worst, 1.1);
+    double best = INFINITY;
+    for (const PlannedExpert& expert : result.plan.mode(name).experts) best = std::min(best, result.single.at(expert.id()).at(kMixture));
+    findings.at_most(fmt::format("3. a stream of all domains in turn, {}: perplexity of the ensemble / of its best expert", name), 1,
+                     std::exp(one.domains.at(kMixture).loss - best), 1);
+    double right = 0, all = 0;
+    for (size_t line = 0; line < result.lines.size(); ++line)
+      for (const std::vector<int64_t>& likeliest : one.domains.at(result.lines[line]).likeliest) {
+        const size_t at = std::min<size_t>(32, likeliest.size() - 1);
+        right += std::all_of(likeliest.begin() + static_cast<std::ptrdiff_t>(at), likeliest.end(),
+                             [&](int64_t which) { return which == static_cast<int64_t>(line); });
+        ++all;
+      }
+    findings.at_least(fmt::format("3. sequences for which {} trusts the right expert from token 32 on", name), 1, right / all, 0.95);
+  }
+}
+
+// Waits until a run has saved something, then kills its process: no earlier, so that there is something to go on from.
+void kill_after_snapshot(const fs::path& run, int pid) {
+  constexpr int kDeadline = 60'000;  // ms without any change in the folder
+  base::make_folder(run);
+  const int notes = inotify_init1(IN_CLOEXEC);
+  inotify_add_watch(notes, run.c_str(), IN_MODIFY | IN_CREATE | IN_MOVED_TO);
+  std::vector<char> events(1 << 16);
+  while (snapshot::step_folders(run.string()).empty()) {
+    pollfd ready{.fd = notes, .events = POLLIN, .revents = 0};
+    if (poll(&ready, 1, kDeadline) <= 0) break;
+    if (read(notes, events.data(), events.size()) <= 0) break;
+  }
+  close(notes);
+  kill(pid, SIGKILL);
+}
+
+// 4. Nobody sends anything; one that is killed and started again changes no bit of the others, nor of itself.
+void independence(const ProofOptions& options, const HdeeResult& whole, Findings& findings, base::Log& log) {
+  double sent = 0;
+  for (const auto& [id, expert] : whole.experts) sent += static_cast<double>(expert.bytes_sent);
+  findings.at_most("4. bytes that experts sent in training, by the ledgers of all of their runs", 0, sent, 0);
+
+  const fs::path scratch = options.scratch;
+  const base::Recipe::File file = recipe_of(options, scratch / "domains", 40, 10);
+  const std::vector<std::string> sets{"study.compare=[]"};
+  log.info("three experts, undisturbed, then with one killed");
+  const HdeeResult calm = run_hdee(read_hdee(file, sets), setup_of(options, "calm"), log, base::Stop());
+  HdeeSetup disturbed = setup_of(options, "disturbed");
+  std::vector<std::jthread> killers;
+  disturbed.on_start = [&](const std::string& run, int64_t attempt, int pid) {
+    if (run.starts_with("medium") && attempt == 0)
+      killers.emplace_back([path = disturbed.out / "experts" / run, pid] { kill_after_snapshot(path, pid); });
+  };
+  const HdeeResult after = run_hdee(read_hdee(file, sets), disturbed, log, base::Stop());
+  killers.clear();
+  double restarts = 0, differ = 0;
+  for (const auto& [id, expert] : after.experts) {
+    restarts += static_cast<double>(expert.ended.restarts);
+    const Tensors a = snapshot_tensors(expert.runs.back(), "model"), b = snapshot_tensors(calm.experts.at(id).runs.back(), "model");
+    for (const auto& [name, tensor] : a) differ += !at::equal(tensor, b.at(name));
+  }
+  findings.at_least("4. experts that were killed and went on from their snapshots", 0, restarts, 1);
+  findings.at_most("4. parameters of all three experts in which that run differs from an undisturbed one in any bit", 0, differ, 0);
+}
+
+void draw(const HdeeResult& result, const std::string& folder) {
+  if (folder.empty()) return;
+  base::write_atomically(fs::path(folder) / "hdee-perplexity.svg", draw_perplexities(result));
+  for (const ModeResult& mode : result.modes) {
+    base::write_atomically(fs::path(folder) / fmt::format("hdee-posterior-{}.svg", mode.mode), draw_posteriors(result, mode));
+    base::write_atomically(fs::path(folder) / fmt::format("hdee-positions-{}.svg", mode.mode), draw_positions(result, mode));
+  }
+}
+
+}  // namespace
+
+void prove_hdee(const ProofOptions& options, Findings& findings, base::Log& log) {
+  prove_hdee_exactness(options, findings, log);
+  prove_hdee_gaussians(options, findings, log);
+  const fs::path scratch = options.scratch;
+  write_hdee_domains(scratch / "domains", options);
+  const base::Recipe::File file = recipe_of(options, scratch / "domains", options.full ? 800 : 200, 0);
+  const HdeeResult result = run_hdee(read_hdee(file, {}), setup_of(options, "study"), log, base::Stop());
+  log.info("\n{}", to_tables(result));
+  budget(file, options, result, findings, log);
+  quality(result, findings);
+  independence(options, result, findings, log);
+  draw(result, options.pictures);
+  findings.skip("seeds of 20M, 30M and 40M, three experts on one GPU: the same comparison", "needs an H200");
+  findings.skip("serving throughput with E experts at least 0.9 / E of one of mean size", "needs an H200");
+}
+
+}  // namespace cairn::study

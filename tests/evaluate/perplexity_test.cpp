@@ -6,8 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "data/documents.h"
+#include "evaluate/refused.h"
 #include "evaluate/small_subject.h"
 #include "evaluate/token_losses.h"
 
@@ -27,16 +27,6 @@ std::shared_ptr<const data::TokenRow> rows(const std::vector<std::string>& texts
   std::vector<data::TestDocument> documents;
   for (const std::string& text : texts) documents.push_back(document(text));
   return data::row_of(documents, 257);
-}
-
-std::string refused(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), Error::Kind::bad_input);
-    return error.what();
-  }
-  return "accepted";
 }
 
 double sum_of(const std::vector<double>& logs, size_t first = 0) {

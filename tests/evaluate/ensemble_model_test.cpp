@@ -1,0 +1,126 @@
+#include "evaluate/ensemble_model.h"
+
+#include <cmath>
+
+#include <ATen/core/IListRef.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "evaluate/small_subject.h"
+#include "evaluate/token_losses.h"
+#include "model/generate.h"
+
+namespace cairn::evaluate {
+namespace {
+
+// Three small models of different widths, and the ensemble that they make.
+class SmallEnsemble {
+ public:
+  explicit SmallEnsemble(MixOptions options) {
+    std::vector<model::DecoderShape> shapes;
+    std::vector<at::Tensor> flat;
+    for (size_t j = 0; j < 3; ++j) {
+      SmallSubject& expert = experts_[j];
+      expert.shape.mlp += static_cast<int64_t>(8 * j);
+      expert.model = model::make_decoder(expert.shape);
+      const at::Tensor values = at::empty({expert.model->elements()});
+      base::Random(5 + j).fill_normal({values.mutable_data_ptr<float>(), static_cast<size_t>(values.numel())});
+      values_.push_back(values.mul_(0.3));
+      shapes.push_back(expert.shape);
+      flat.push_back(values_.back());
+    }
+    model_ = make_ensemble(shapes, options);
+    weights_ = std::make_unique<model::FlatWeights>(model_->layout(), at::cat(flat));
+    buffers_ = model_->make_buffers(at::kFloat);
+  }
+
+  Subject subject() {
+    return {.model = *model_, .weights = *weights_, .buffers = buffers_, .tokenizer = *experts_[0].tokenizer, .vocab = 257, .length = 24};
+  }
+
+  // log p of each token but the first under each expert by itself.
+  std::vector<std::vector<double>> by_expert(const std::vector<int32_t>& tokens) {
+    std::vector<std::vector<double>> logs;
+    for (size_t j = 0; j < 3; ++j) {
+      const model::FlatWeights own(experts_[j].model->layout(), values_[j]);
+      const std::vector<Judged> rows{{tokens, 1}};
+      const Subject alone{.model = *experts_[j].model,
+                          .weights = own,
+                          .buffers = experts_[j].buffers,
+                          .tokenizer = *experts_[j].tokenizer,
+                          .vocab = 257,
+                          .length = 24};
+      const std::vector<std::vector<float>> losses = token_losses(alone, rows);
+      logs.emplace_back();
+      for (const float loss : losses.front()) logs.back().push_back(-loss);
+    }
+    return logs;
+  }
+
+  std::vector<model::Generated> generate(const std::vector<model::Request>& requests, int64_t tokens) {
+    return model::generate(*model_, *weights_, buffers_, requests,
+                           {.tokens = tokens, .length_max = 24, .sampling = {.temperature = 1, .top_k = 0}});
+  }
+
+ private:
+  SmallSubject experts_[3];
+  std::vector<at::Tensor> values_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<model::FlatWeights> weights_;
+  model::Buffers buffers_;
+};
+
+void expect_scored_as_mixed(const MixOptions& options) {
+  SmallEnsemble ensemble(options);
+  const std::vector<Judged> rows{{{256, 1, 2, 3, 4, 5, 6, 200, 100, 17, 17, 17, 3, 9}, 1}, {{9, 8}, 1}, {{7, 7, 7, 7, 1, 2, 3}, 3}};
+  const std::vector<std::vector<float>> found = token_losses(ensemble.subject(), rows);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const Mixed expected = mix(options, ensemble.by_expert(rows[r].tokens));
+    const auto skipped = static_cast<size_t>(rows[r].first) - 1;
+    ASSERT_EQ(found[r].size() + skipped, expected.log_p.size());
+    for (size_t i = 0; i < found[r].size(); ++i) EXPECT_NEAR(-found[r][i], expected.log_p[skipped + i], 2e-5) << r << ", " << i;
+  }
+}
+
+TEST(EnsembleModel, ScoresEveryTokenAsTheMixtureOfItsExperts) {
+  expect_scored_as_mixed({.prior = {1, 2, 3}});
+  expect_scored_as_mixed({.prior = {1, 2, 3}, .average = true});
+  expect_scored_as_mixed({.prior = {1, 0, 3}});
+  expect_scored_as_mixed({.prior = {1, 1, 1}, .top_k = 1, .refresh = 4});
+  expect_scored_as_mixed({.prior = {1, 1, 1}, .top_k = 2, .refresh = 3});
+}
+
+// Prompts of several lengths side by side, two of them the same; experts that are left out have to catch up from the cache.
+TEST(EnsembleModel, WritesTokensWithTheProbabilitiesThatItScoresThemWith) {
+  for (const MixOptions& options :
+       {MixOptions{.prior = {1, 2, 3}}, MixOptions{.prior = {1, 1, 1}, .average = true},
+        MixOptions{.prior = {1, 1, 1}, .top_k = 1, .refresh = 4}, MixOptions{.prior = {1, 1, 1}, .top_k = 2, .refresh = 5}}) {
+    SmallEnsemble ensemble(options);
+    const std::vector<model::Request> requests{
+        {{256, 4, 5}, base::Random(1)}, {{256, 4, 5}, base::Random(2)}, {{9, 9, 9, 9, 9, 9, 9}, base::Random(3)}, {{1}, base::Random(4)}};
+    const std::vector<model::Generated> written = ensemble.generate(requests, 15);
+    for (size_t r = 0; r < requests.size(); ++r) {
+      std::vector<int32_t> all = requests[r].prompt;
+      all.insert(all.end(), written[r].ids.begin(), written[r].ids.end());
+      const std::vector<Judged> row{{all, static_cast<int64_t>(requests[r].prompt.size())}};
+      const std::vector<std::vector<float>> scored = token_losses(ensemble.subject(), row);
+      ASSERT_EQ(written[r].ids.size(), 15u);
+      for (size_t i = 0; i < 15; ++i)
+        EXPECT_NEAR(written[r].log_probabilities[i], -scored[0][i], 2e-5) << "top_k " << options.top_k << ", " << r << ", " << i;
+    }
+  }
+}
+
+TEST(EnsembleModel, RefusesOtherVocabularies) {
+  const model::DecoderShape one{.vocab = 257}, other{.vocab = 300};
+  try {
+    make_ensemble({one, other}, {.prior = {1, 1}});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("vocabularies of 257 and 300"));
+  }
+}
+
+}  // namespace
+}  // namespace cairn::evaluate

@@ -11,7 +11,7 @@
 namespace cairn::study {
 namespace {
 
-constexpr size_t kBytes = 400'000, kHardBytes = 1'000'000;
+constexpr size_t kBytes = 400'000, kHardBytes = 600'000;
 
 // Numbers one after the other.
 class Dice {
@@ -54,25 +54,40 @@ std::string sentences(Dice dice) {
   return text;
 }
 
-// Five letters; after each four of them one of two may come, nine times in ten the first.
-std::string chain(Dice dice) {
-  constexpr size_t kLetters = 5, kOrder = 4, kColumns = 79;
-  std::map<std::string, std::array<char, 2>> next;
-  std::string letters = "abcd", text;
-  while (text.size() < kHardBytes) {
-    const std::string before = letters.substr(letters.size() - kOrder);
-    auto found = next.find(before);
-    if (found == next.end()) {
-      const size_t first = dice.below(kLetters), second = (first + 1 + dice.below(kLetters - 1)) % kLetters;
-      found = next.emplace(before, std::array{static_cast<char>('a' + first), static_cast<char>('a' + second)}).first;
+// A chain of order 4: after each four letters one of two may come, nine times in ten the first. Half of the contexts of n letters go on as
+// their last n - 1 letters do, so that there is something to learn at every order; else experts wait for a lucky moment to see any of it.
+class Chain {
+ public:
+  explicit Chain(Dice dice) : dice_(dice) {}
+
+  std::string text() {
+    constexpr size_t kColumns = 79;
+    std::string before = "abcd", text;
+    while (text.size() < kHardBytes) {
+      before = before.substr(1) + after(before)[dice_.below(10) == 0 ? 1 : 0];
+      text += before.back();
+      if (text.size() % (kColumns + 1) == kColumns) text += '\n';
     }
-    letters += found->second[dice.below(10) == 0 ? 1 : 0];
-    text += letters.back();
-    if (text.size() % (kColumns + 1) == kColumns) text += '\n';
-    if (letters.size() > 4096) letters.erase(0, letters.size() - kOrder);
+    return text;
   }
-  return text;
-}
+
+ private:
+  using Pair = std::array<char, 2>;
+
+  Pair after(const std::string& context) {
+    if (const auto found = next_.find(context); found != next_.end()) return found->second;
+    const Pair pair = context.size() > 1 && dice_.below(2) == 0 ? after(context.substr(1)) : fresh();
+    return next_.emplace(context, pair).first->second;
+  }
+  Pair fresh() {
+    constexpr size_t kLetters = 10;
+    const size_t first = dice_.below(kLetters), second = (first + 1 + dice_.below(kLetters - 1)) % kLetters;
+    return {static_cast<char>('a' + first), static_cast<char>('a' + second)};
+  }
+
+  Dice dice_;
+  std::map<std::string, Pair> next_;
+};
 
 }  // namespace
 
@@ -82,7 +97,7 @@ void write_hdee_domains(const std::filesystem::path& folder, const ProofOptions&
   base::make_folder(folder);
   base::write_atomically(folder / "easy.txt", patterns(dice("easy")));
   base::write_atomically(folder / "medium.txt", sentences(dice("medium")));
-  base::write_atomically(folder / "hard.txt", options.data.empty() ? chain(dice("hard")) : base::read_file(options.data, 1 << 30));
+  base::write_atomically(folder / "hard.txt", options.data.empty() ? Chain(dice("hard")).text() : base::read_file(options.data, 1 << 30));
 }
 
 }  // namespace cairn::study

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/stop.h"
 #include "base/text.h"
+#include "snapshot/folder.h"
 #include "study/process.h"
 
 namespace cairn::study {
@@ -43,6 +44,12 @@ void keep_to(const std::vector<int64_t>& cores) {
     if (core < CPU_SETSIZE) CPU_SET(static_cast<size_t>(core), &set);
   if (sched_setaffinity(0, sizeof set, &set) != 0)
     base::fail_input("study.island: cores {}: this machine has no such cores", fmt::join(cores, ", "));
+}
+
+bool is_done(const JobRun& run) {
+  if (run.steps == 0 || !std::filesystem::exists(run.out / "ledger.json")) return false;  // what a run writes last
+  const std::vector<snapshot::StepFolder> saved = snapshot::step_folders(run.out.string());
+  return !saved.empty() && saved.front().step == run.steps;
 }
 
 // All hosts work off their own queues; a job that was lost moves to another's.
@@ -106,6 +113,10 @@ class Yard {
     const Job& job = jobs_[going.job];
     while (going.run < job.runs.size()) {
       const JobRun& run = job.runs[going.run];
+      if (is_done(run)) {
+        ++going.run;
+        continue;
+      }
       const Ended ended = start(run, going.attempt, options_.hosts[host]);
       const std::lock_guard lock(mutex_);
       JobEnded& sums = ended_[going.job];

@@ -20,6 +20,7 @@ struct JobRun {
   std::string name;                    // "hard/1-math"
   std::filesystem::path out;           // its run directory; what is there already is continued
   std::vector<std::string> arguments;  // after the recipe: --set ...
+  int64_t steps = 0;                   // one that has a snapshot of this step is not started again; 0: it always is
 };
 
 struct Job {

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/stop.h"
 #include "data/corpus.h"
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 
 using Keys = std::vector<std::pair<std::string, base::Setting>>;
 
-constexpr int64_t kLedgerBytesMax = 16 << 20;
+constexpr int64_t kLedgerBytesMax = 16 << 20, kStudyBytesMax = 16 << 20;
 
 class Study {
  public:
@@ -34,7 +35,6 @@ class Study {
     for (const auto& [name, island] : recipe_.islands)
       hosts_.push_back(
           {{name, island.speed, static_cast<int64_t>(island.memory_gib * static_cast<double>(1 << 30))}, island.cores, island.launch});
-    base::write_atomically(out_ / "training.toml", recipe_.training.text);
   }
 
   HdeeResult run() {
@@ -42,6 +42,7 @@ class Study {
     domains_ =
         open_domains(recipe_, {.tokenizer_file = tokenizer_file(), .cache_folder = setup_.cache.string(), .threads = setup_.threads}, log_);
     gather_facts();
+    if (!setup_.dry_run) check_same_study();
     if (recipe_.study.difficulty != "given" && !setup_.dry_run) find_difficulty();
     result_.plan = plan_hdee(recipe_, data_);
     if (setup_.dry_run) return std::move(result_);
@@ -87,6 +88,31 @@ class Study {
     data_.vocab = read_back->vocab_size();
   }
 
+  // What is there already may be gone on with only if it was trained alike.
+  void check_same_study() const {
+    base::OrderedJson alike{{"training", recipe_.training.text}, {"sets", recipe_.sets}};
+    const auto describe = [](const auto& schema, const auto& options) {
+      std::string text;
+      for (const base::Setting& value : schema.values_of(options)) text += base::written(value) + " ";
+      return text;
+    };
+    alike["seed"] = describe(seed_schema(), recipe_.seed);
+    for (const auto& [name, size] : recipe_.sizes) alike["sizes"][name] = describe(model::model_schema(), size);
+    for (const auto& [name, domain] : recipe_.domains) alike["domains"][name] = fs::absolute(domain.path).string();
+    const fs::path file = out_ / "study.json";
+    if (fs::exists(file)) {
+      const base::OrderedJson before = base::parse_ordered_json(base::read_file(file, kStudyBytesMax));
+      for (const auto& [key, value] : alike.items())
+        if (!before.is_object() || !before.contains(key) || before[key] != value)
+          base::fail_input("{}: a study with other {} lies there: its experts cannot be gone on with; choose another --out", out_.string(),
+                           key == "training" || key == "sets" ? "training keys"
+                           : key == "seed"                    ? "seeds"
+                                                              : key);
+    }
+    base::write_atomically(file, base::pretty(alike) + "\n");
+    base::write_atomically(out_ / "training.toml", recipe_.training.text);
+  }
+
   void gather_facts() {
     base::Recipe own = recipe_.training_with({});
     const train::TrainOptions train = own.read(train::train_schema());
@@ -116,6 +142,8 @@ class Study {
   JobRun make_run(std::string name, fs::path folder, Keys keys) const {
     keys.emplace_back("data.tokenizer_file", tokenizer_file());
     JobRun run{.name = std::move(name), .out = std::move(folder), .arguments = {}};
+    for (const auto& [key, value] : keys)
+      if (key == "train.steps") run.steps = std::get<int64_t>(value);
     for (const std::string& set : recipe_.sets) run.arguments.insert(run.arguments.end(), {"--set", set});
     for (const auto& [key, value] : keys)
       run.arguments.insert(run.arguments.end(), {"--set", fmt::format("{}={}", key, base::written(value))});

@@ -58,8 +58,8 @@ struct HdeeResult {
   std::vector<ModeResult> modes;
 };
 
-// Trains what the recipe says and measures it. Leaves in `out`: tokenizer.json, training.toml, seeds/SIZE, experts/LINE-SIZE-STEPS/N-DOMAIN
-// (run directories), ensembles/MODE/ensemble.json, results.json, report.html.
+// Trains what the recipe says and measures it. Leaves in `out`: study.json, tokenizer.json, training.toml, seeds/SIZE,
+// experts/LINE-SIZE-STEPS/N-DOMAIN (run directories), ensembles/MODE/ensemble.json, results.json, report.html.
 HdeeResult run_hdee(HdeeRecipe recipe, const HdeeSetup& setup, base::Log& log, const base::Stop& stop);
 
 }  // namespace cairn::study

@@ -54,6 +54,10 @@ TEST_F(StudyCommand, GoesOnWhereItWasAndGivesTheSame) {
   ASSERT_EQ(again.code, 0) << again.output;
   const base::Json a = base::parse_json(before), b = base::parse_json(scratch->text_of("out/results.json"));
   EXPECT_EQ(a["modes"], b["modes"]);
+  EXPECT_EQ(again.output.find("process"), std::string::npos);  // nobody was trained again
+  const Outcome other = cairn(*scratch, {"study", "hdee", "study.toml", "--out", "out", "--set", "optim.learning_rate=0.1"});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.output, HasSubstr("a study with other training keys lies there"));
 }
 
 TEST_F(StudyCommand, LeavesEnsemblesThatGenerateAndEvalTake) {

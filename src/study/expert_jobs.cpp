@@ -124,7 +124,7 @@ class Yard {
       sums.island = options_.hosts[host].island.name;
       if (failed_) return;
       if (stop_.requested()) throw Error(Error::Kind::cancelled, "the study was stopped; start it again to go on");
-      if (ended.exit_code == 0) {
+      if (ended.exit_code == 0 && (run.steps == 0 || is_done(run))) {  // one that was asked to stop ends well, but early
         ++going.run;
         going.attempt = 0;
         continue;
@@ -158,6 +158,7 @@ class Yard {
   Ended start(const JobRun& run, int64_t attempt, const Host& host) {
     std::vector<std::string> argv = host.launch;
     argv.insert(argv.end(), {options_.program, "train", options_.recipe.string(), "--out", run.out.string(), "--resume", "auto"});
+    if (host.device != "cpu") argv.insert(argv.end(), {"--device", host.device});
     argv.insert(argv.end(), run.arguments.begin(), run.arguments.end());
     base::make_folder(run.out.parent_path());
     int child = 0;

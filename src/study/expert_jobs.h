@@ -35,6 +35,7 @@ struct Host {
   Island island;
   std::vector<int64_t> cores = {};       // of this machine; empty: all
   std::vector<std::string> launch = {};  // what stands before the command
+  std::string device = "cpu";
 };
 
 struct JobsOptions {

@@ -33,8 +33,10 @@ class Study {
       : recipe_(std::move(recipe)), setup_(setup), log_(log), stop_(stop), out_(fs::absolute(setup.out)) {
     base::make_folder(out_);
     for (const auto& [name, island] : recipe_.islands)
-      hosts_.push_back(
-          {{name, island.speed, static_cast<int64_t>(island.memory_gib * static_cast<double>(1 << 30))}, island.cores, island.launch});
+      hosts_.push_back({{name, island.speed, static_cast<int64_t>(island.memory_gib * static_cast<double>(1 << 30))},
+                        island.cores,
+                        island.launch,
+                        island.device});
   }
 
   HdeeResult run() {

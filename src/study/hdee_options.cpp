@@ -182,6 +182,7 @@ base::Schema<IslandOptions> island_schema() {
           "soonest.",
           {{"speed", &O::speed, "FLOPs a second, in any unit that all islands share.", base::more_than(0)},
            {"memory_gib", &O::memory_gib, "Memory; experts that need more are placed elsewhere. 0: enough for any.", base::at_least(0)},
+           {"device", &O::device, "What experts are trained on there.", base::one_of({"cpu", "cuda"})},
            {"cores", &O::cores, "Cores of this machine that its experts keep to; empty: all.", base::at_least(0)},
            {"launch", &O::launch,
             "What stands before the command that trains an expert: [\"ssh\", \"host\"], where folders are shared; empty: nothing."}}};

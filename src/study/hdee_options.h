@@ -57,6 +57,7 @@ base::Schema<DomainOptions> domain_schema();
 struct IslandOptions {
   double speed = 1;
   double memory_gib = 0;
+  std::string device = "cpu";
   std::vector<int64_t> cores;
   std::vector<std::string> launch;
 };

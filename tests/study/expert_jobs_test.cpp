@@ -85,14 +85,25 @@ TEST_F(ExpertJobs, AreNotStartedAgainForWrongInput) {
   EXPECT_EQ(scratch_.text_of("x/1/tries"), "\n");
 }
 
+TEST_F(ExpertJobs, AreGoneOnWithWhereTheyWereAskedToStopAndLeftAloneWhereTheyAreDone) {
+  Job one = job("x", 1, {"1"});
+  one.runs[0].steps = 7;
+  const JobsOptions with = options(
+      "echo >> $out/tries; touch $out/ledger.json; test $(wc -l < $out/tries) -gt 1 || exit 0; mkdir -p $out/snapshots/step-00000007",
+      {{{"here"}}});
+  EXPECT_EQ(run({one}, with)[0].restarts, 1);
+  EXPECT_EQ(run({one}, with)[0].restarts, 0);
+  EXPECT_EQ(scratch_.text_of("x/1/tries"), "\n\n");
+}
+
 TEST_F(ExpertJobs, MayNotShareADirectory) {
   EXPECT_THAT(failure({job("x", 1, {"1"}), job("y", 1, {"../x/1"})}, options("true", {{{"here"}}})), HasSubstr("another run writes to"));
 }
 
 TEST_F(ExpertJobs, AreStartedByWhatTheirIslandSays) {
-  const Host host{.island = {"far"}, .cores = {}, .launch = {"env", "PLACE=far"}};
-  run({job("x", 1, {"1"})}, options("echo $PLACE > $out/place", {host}));
-  EXPECT_EQ(scratch_.text_of("x/1/place"), "far\n");
+  const Host host{.island = {"far"}, .cores = {}, .launch = {"env", "PLACE=far"}, .device = "cuda"};
+  run({job("x", 1, {"1"})}, options("echo $PLACE $7 $8 > $out/place", {host}));
+  EXPECT_EQ(scratch_.text_of("x/1/place"), "far --device cuda\n");
 }
 
 TEST_F(ExpertJobs, KeepToTheCoresOfTheirIsland) {

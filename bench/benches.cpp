@@ -5,6 +5,7 @@ namespace cairn::study {
 
 std::vector<BenchRow> bench_collectives(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_generate(const BenchOptions&, base::Log&);
+std::vector<BenchRow> bench_islands(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_ladder(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_parallel(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_placements(const BenchOptions&, base::Log&);
@@ -17,6 +18,9 @@ const std::vector<Bench>& benches() {
        bench_collectives},
       {"generate", "Greedy decoding on this CPU against llama.cpp and transformers, same fp32 weights and threads: tokens/s at 1M and 12M.",
        bench_generate},
+      {"islands",
+       "Rules by which 4 islands train apart against a sum at every step, over links of 100 Mbit/s and 50 ms: bytes, time, loss.",
+       bench_islands},
       {"ladder", "The ladder wiring against the standard one along tp, on links slowed down until messages are half of a step: step time.",
        bench_ladder},
       {"parallel",

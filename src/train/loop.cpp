@@ -55,7 +55,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
   Rewind rewind;
   if (rewinds) rewind.keep(*job);
 
-  bool stopped = false;
+  bool stopped = false, asked = false;
   while (job->steps_done < last && !stopped) {
     const int64_t step = job->steps_done + 1;
     const auto traced = job->trace->span("step", "step");
@@ -79,7 +79,10 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
                            .fault = taken.output.skipped ? job->bad_steps->fault() : ""},
                           taken.output, stop.requested());
     if (apart) {  // the others must end after the same step
-      if (stopped) job->engine.sync->ask_to_stop();
+      if (stopped && !std::exchange(asked, true)) {
+        job->engine.sync->ask_to_stop();
+        if (world.rank() == 0) world.log().info("stopping, together with the other islands: after the next round");
+      }
       stopped = job->engine.sync->stop_agreed();
     }
     const bool save_now = stopped || due(step, job->settings.snapshot.every, last);

@@ -32,7 +32,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kSteps = 240;  // of the uniform mode
+// Of the uniform mode. What people write takes longer than the chain until width counts for more than time.
+int64_t steps_of(const ProofOptions& options) { return options.data.empty() ? 240 : 480; }
 
 // Three islands on the cores there are, so that experts are processes side by side, of one thread each.
 std::string islands() {
@@ -264,7 +265,7 @@ void prove_hdee(const ProofOptions& options, Findings& findings, base::Log& log)
   }
   const fs::path scratch = options.scratch;
   write_hdee_domains(scratch / "domains", options);
-  const base::Recipe::File file = recipe_of(options, scratch / "domains", kSteps, 0);
+  const base::Recipe::File file = recipe_of(options, scratch / "domains", steps_of(options), 0);
   const HdeeResult result = run_hdee(read_hdee(file, {}), setup_of(options, "study"), log, base::Stop());
   log.info("\n{}", to_tables(result));
   budget(file, options, result, findings, log);
@@ -273,8 +274,9 @@ void prove_hdee(const ProofOptions& options, Findings& findings, base::Log& log)
     ProofOptions other = options;
     other.seed += 1000;
     write_hdee_domains(scratch / "others", other);
-    quality(run_hdee(read_hdee(recipe_of(other, scratch / "others", kSteps, 0), {}), setup_of(options, "again"), log, base::Stop()),
-            findings);
+    quality(
+        run_hdee(read_hdee(recipe_of(other, scratch / "others", steps_of(options), 0), {}), setup_of(options, "again"), log, base::Stop()),
+        findings);
   }
   independence(options, result, findings, log);
   draw(result, options.pictures);

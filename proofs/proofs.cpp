@@ -17,6 +17,7 @@ void prove_co2(const ProofOptions&, Findings&, base::Log&);
 void prove_single_merging(const ProofOptions&, Findings&, base::Log&);
 void prove_streaming_diloco(const ProofOptions&, Findings&, base::Log&);
 void prove_hdee(const ProofOptions&, Findings&, base::Log&);
+void prove_masha(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
@@ -42,7 +43,8 @@ const std::vector<Proof>& proofs() {
       {"single-merging", "Nodes that see different data and hardly talk: one average at the end makes a good model of poor ones.",
        prove_single_merging},
       {"hdee", "Domain experts that never communicate, each as large or trained as long as its domain needs: better at equal compute.",
-       prove_hdee}};
+       prove_hdee},
+      {"masha", "Saddle points and games over devices: compressed messages that still lead to the exact solution.", prove_masha}};
   return list;
 }
 

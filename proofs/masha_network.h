@@ -1,0 +1,9 @@
+#pragma once
+#include "study/claims.h"
+
+namespace cairn::study {
+
+// MASHA on networks: two players that are a generator and a critic, and a transformer against a perturbation.
+void masha_networks(const ProofOptions& options, Findings& findings, base::Log& log);
+
+}  // namespace cairn::study

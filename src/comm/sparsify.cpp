@@ -1,0 +1,150 @@
+#include "comm/sparsify.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "base/check.h"
+#include "base/random.h"
+
+namespace cairn::comm {
+namespace {
+
+constexpr uint32_t kInfiniteBits = 0x7F800000;
+
+uint32_t magnitude_bits(float x) { return std::bit_cast<uint32_t>(x) & 0x7FFFFFFF; }
+
+[[noreturn]] void fail_not_finite(const char* what, size_t place) {
+  throw Error(Error::Kind::diverged,
+              fmt::format("element {} of a message is {}: which elements are the largest cannot be told", place, what));
+}
+
+void put_number(uint64_t number, std::vector<std::byte>& bytes) {
+  for (; number >= 128; number >>= 7) bytes.push_back(static_cast<std::byte>(number | 128));
+  bytes.push_back(static_cast<std::byte>(number));
+}
+
+[[noreturn]] void fail_sparse(std::string_view what) {
+  throw Error(Error::Kind::corrupt_file, fmt::format("a message of places and values is damaged: {}", what));
+}
+
+uint64_t take_number(std::span<const std::byte>& bytes) {
+  uint64_t number = 0;
+  for (int shift = 0; shift < 63; shift += 7) {
+    if (bytes.empty()) fail_sparse("it ends too soon");
+    const auto byte = static_cast<uint64_t>(bytes.front());
+    bytes = bytes.subspan(1);
+    number |= (byte & 127) << shift;
+    if (byte < 128) return number;
+  }
+  fail_sparse("a number in it has no end");
+}
+
+}  // namespace
+
+int64_t kept_of(int64_t elements, double density) {
+  CAIRN_CHECK(density > 0 && density <= 1, "density {}", density);
+  return std::clamp<int64_t>(std::llround(density * static_cast<double>(elements)), std::min<int64_t>(elements, 1), elements);
+}
+
+// Floyd's way (Bentley and Floyd 1987): one number for each place, none drawn twice. A bit for each element sorts them.
+Places random_places(const base::Random& random, int64_t elements, int64_t count) {
+  CAIRN_CHECK(count >= 0 && count <= elements, "{} of {} places", count, elements);
+  std::vector<uint64_t> taken(static_cast<size_t>((elements + 63) / 64), 0);
+  for (int64_t last = elements - count; last < elements; ++last) {
+    const auto drawn = static_cast<int64_t>(random.below(static_cast<uint64_t>(last), static_cast<uint64_t>(last) + 1));
+    const bool fresh = (taken[static_cast<size_t>(drawn / 64)] >> (drawn % 64) & 1) == 0;
+    const int64_t place = fresh ? drawn : last;
+    taken[static_cast<size_t>(place / 64)] |= uint64_t{1} << (place % 64);
+  }
+  Places places;
+  places.reserve(static_cast<size_t>(count));
+  for (size_t word = 0; word < taken.size(); ++word)
+    for (uint64_t bits = taken[word]; bits != 0; bits &= bits - 1)
+      places.push_back(static_cast<int64_t>(word) * 64 + std::countr_zero(bits));
+  return places;
+}
+
+Places top_places(std::span<const float> message, int64_t count) {
+  const size_t elements = message.size();
+  CAIRN_CHECK(count >= 0 && count <= static_cast<int64_t>(elements) && elements <= (uint64_t{1} << 32), "{} of {} places", count, elements);
+  // One number orders by magnitude, then by place: the bits of a float's magnitude grow with it.
+  std::vector<uint64_t> order(elements);
+  for (size_t i = 0; i < elements; ++i) {
+    const uint32_t magnitude = magnitude_bits(message[i]);
+    if (magnitude > kInfiniteBits) fail_not_finite("nan", i);
+    order[i] = uint64_t{magnitude} << 32 | (0xFFFFFFFFu - static_cast<uint32_t>(i));
+  }
+  const auto end = order.begin() + count;
+  if (count < static_cast<int64_t>(elements)) std::nth_element(order.begin(), end, order.end(), std::greater<>());
+  Places places;
+  places.reserve(static_cast<size_t>(count));
+  for (auto i = order.begin(); i != end; ++i) places.push_back(static_cast<int64_t>(0xFFFFFFFFu - static_cast<uint32_t>(*i)));
+  std::sort(places.begin(), places.end());
+  return places;
+}
+
+void values_at(std::span<const float> message, std::span<const int64_t> places, std::span<float> values) {
+  for (size_t i = 0; i < places.size(); ++i) values[i] = message[static_cast<size_t>(places[i])];
+}
+
+void set_at(std::span<float> message, std::span<const int64_t> places, std::span<const float> values) {
+  for (size_t i = 0; i < places.size(); ++i) message[static_cast<size_t>(places[i])] = values[i];
+}
+
+void add_at(std::span<float> message, std::span<const int64_t> places, std::span<const float> values, float factor) {
+  for (size_t i = 0; i < places.size(); ++i) message[static_cast<size_t>(places[i])] += factor * values[i];
+}
+
+Places take_largest(std::span<const float> message, std::span<float> owed, int64_t count, std::vector<float>& values) {
+  CAIRN_CHECK(message.size() == owed.size(), "{} elements of a message, {} owed", message.size(), owed.size());
+  for (size_t i = 0; i < message.size(); ++i)
+    if (magnitude_bits(message[i] + owed[i]) >= kInfiniteBits) fail_not_finite("not finite", i);
+  for (size_t i = 0; i < message.size(); ++i) owed[i] += message[i];
+  Places places = top_places(owed, count);
+  values.resize(places.size());
+  values_at(owed, places, values);
+  for (const int64_t place : places) owed[static_cast<size_t>(place)] = 0;
+  return places;
+}
+
+std::vector<std::byte> encode_sparse(std::span<const int64_t> places, std::span<const float> values) {
+  CAIRN_CHECK(places.size() == values.size(), "{} places, {} values", places.size(), values.size());
+  std::vector<std::byte> bytes;
+  bytes.reserve(places.size() * 6 + 4);
+  put_number(places.size(), bytes);
+  int64_t next = 0;
+  for (const int64_t place : places) {
+    put_number(static_cast<uint64_t>(place - next), bytes);
+    next = place + 1;
+  }
+  const size_t head = bytes.size();
+  bytes.resize(head + values.size() * sizeof(float));
+  if (!values.empty()) std::memcpy(bytes.data() + head, values.data(), values.size() * sizeof(float));
+  return bytes;
+}
+
+Sparse decode_sparse(std::span<const std::byte> bytes, int64_t elements) {
+  const uint64_t count = take_number(bytes);
+  if (count > static_cast<uint64_t>(elements)) fail_sparse(fmt::format("{} pairs for {} elements", count, elements));
+  // Each pair takes five bytes at least: a number that lies cannot ask for much memory.
+  if (count > bytes.size() / 5) fail_sparse("it ends too soon");
+  Sparse sparse;
+  sparse.places.reserve(count);
+  int64_t next = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t gap = take_number(bytes);
+    if (gap >= static_cast<uint64_t>(elements - next)) fail_sparse(fmt::format("a place beyond its {} elements", elements));
+    sparse.places.push_back(next + static_cast<int64_t>(gap));
+    next = sparse.places.back() + 1;
+  }
+  if (bytes.size() != count * sizeof(float)) fail_sparse(fmt::format("{} bytes of values for {} places", bytes.size(), count));
+  sparse.values.resize(count);
+  if (count > 0) std::memcpy(sparse.values.data(), bytes.data(), bytes.size());
+  return sparse;
+}
+
+}  // namespace cairn::comm

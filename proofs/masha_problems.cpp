@@ -36,8 +36,9 @@ class DenseSaddle final : public sync::Operator {
     const base::Random own = random.for_index(static_cast<uint64_t>(device));
     const double deviation = 1 / std::sqrt(static_cast<double>(side_));
     matrix_ = normals(random.for_name("A"), {side_, side_}, deviation) + normals(own.for_name("E"), {side_, side_}, kOwnShare * deviation);
+    matrix_ = matrix_.to(at::kDouble);
     transposed_ = matrix_.t().contiguous();
-    a_ = normals(own.for_name("a"), {side_}, 1), b_ = normals(own.for_name("b"), {side_}, 1);
+    a_ = normals(own.for_name("a"), {side_}, 1).to(at::kDouble), b_ = normals(own.for_name("b"), {side_}, 1).to(at::kDouble);
   }
   int64_t elements() const override { return 2 * side_; }
   std::vector<sync::Player> players() const override { return {{"x", 0, side_}, {"y", side_, 2 * side_, true}}; }
@@ -111,17 +112,17 @@ class SparseSaddle final : public sync::Operator {
 
 // Evaluates F_m and brings the mean to all, whole.
 at::Tensor mean_value(comm::Group& peers, sync::Operator& problem, const at::Tensor& point) {
-  const at::Tensor value = sync::value_at(problem, point, {});
+  const at::Tensor value = sync::value_at(problem, point, {}).to(at::kFloat);
   peers.all_reduce(value, Reduce::sum, {Purpose::state, "F"}).wait_host();
-  return value.div_(static_cast<double>(peers.size()));
+  return value.to(point.scalar_type()).div_(static_cast<double>(peers.size()));
 }
 
 // The same, each device letting random places through.
 at::Tensor thinned_value(comm::Group& peers, sync::Operator& problem, const at::Tensor& point, sync::MashaExchange& exchange,
                          int64_t iteration) {
-  const at::Tensor value = sync::value_at(problem, point, {}), mean = at::empty_like(point);
+  const at::Tensor value = sync::value_at(problem, point, {}).to(at::kFloat), mean = at::empty_like(value);
   exchange.exchange(iteration, value, std::vector<bool>(static_cast<size_t>(peers.size()), true), mean);
-  return mean;
+  return mean.to(point.scalar_type());
 }
 
 }  // namespace
@@ -131,12 +132,17 @@ std::unique_ptr<sync::Operator> make_saddle(const Saddle& saddle, int64_t device
   return std::make_unique<SparseSaddle>(saddle, device);
 }
 
+at::Tensor start_of(const Saddle& saddle) {
+  return at::zeros({2 * saddle.side}, at::TensorOptions().dtype(saddle.per_row == 0 ? at::kDouble : at::kFloat));
+}
+
 double lipschitz(const Saddle& saddle, int devices) {
   double largest = 0;
   for (int device = 0; device < devices; ++device) {
     const std::unique_ptr<sync::Operator> problem = make_saddle(saddle, device);
-    const at::Tensor zero = sync::value_at(*problem, at::zeros({problem->elements()}), {});
-    at::Tensor direction = normals(base::Random(saddle.seed).for_purpose("power iteration"), {problem->elements()}, 1);
+    const at::Tensor zero = sync::value_at(*problem, start_of(saddle), {});
+    at::Tensor direction =
+        normals(base::Random(saddle.seed).for_purpose("power iteration"), {problem->elements()}, 1).to(zero.scalar_type());
     double norm = 0;
     for (int i = 0; i < 40; ++i) {
       direction = direction / direction.norm();
@@ -198,7 +204,7 @@ Solved solve(const SaddleRun& run) {
   comm::LocalNetwork network(run.devices, options);
   const auto errors = network.run([&](comm::World& world) {
     const std::unique_ptr<sync::Operator> problem = make_saddle(run.saddle, world.rank());
-    const at::Tensor point = at::zeros({problem->elements()});
+    const at::Tensor point = start_of(run.saddle);
     const auto begun = world.clock().now();
     const std::function<double()> iterate = run.solver(world.everyone(), *problem, point);
     // Whole problem at hand, so that a solver that never knows |F| is measured too. Costs no message.

@@ -23,6 +23,8 @@ struct Saddle {
 
 // One device's operator. Elements of A_0 and E_m have the variance that gives A_0 a largest singular value of about 2.
 std::unique_ptr<sync::Operator> make_saddle(const Saddle& saddle, int64_t device);
+// Zero. Small saddles are solved in double, so that rounding does not hide where compression leads; messages are float all the same.
+at::Tensor start_of(const Saddle& saddle);
 // The largest Lipschitz constant of the devices' operators, by power iteration.
 double lipschitz(const Saddle& saddle, int devices);
 

@@ -21,8 +21,8 @@ struct Direction {
 // out[i] = weights[i] + coefficient * z[first + i], in float, rounded once to the type of `out` (fp32 or bf16). Both flat, on the CPU.
 void perturb(const at::Tensor& out, const at::Tensor& weights, const Direction& direction, int64_t first, Noise noise);
 
-// weights[i] = weights[i] * keep - rate * sum over the directions, in their order, of coefficient * z[first + i]; in float, each product and
-// sum rounded on its own. One pass over the weights, however many directions there are.
+// weights[i] = weights[i] * keep - rate * sum over the directions, in their order, of coefficient * z[first + i]; in float, each product
+// and sum rounded on its own. One pass over the weights, however many directions there are.
 void replay(const at::Tensor& weights, std::span<const Direction> directions, int64_t first, float rate, float keep, Noise noise);
 
 // z[first ...] of one direction, without its coefficient.

@@ -1,10 +1,11 @@
 // This file is compiled without contraction of a*b+c into one rounding: replicas on different machines must get the same bits.
+#include "kernels/perturb.h"
+
 #include <array>
 
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/parallel.h"
-#include "kernels/perturb.h"
 
 namespace cairn::kernels {
 namespace {

@@ -15,7 +15,7 @@ namespace cairn::sync {
 namespace {
 
 constexpr int64_t kUndoneMost = 3;  // in a row
-constexpr double kSquaresDecay = 0.9, kSquaresFloor = 1e-8;
+constexpr double kSquaresDecay = 0.9, kSquaresFloor = 0.1;
 
 void check_compression(const Compression& compression, const char* key, const std::string& rule) {
   const std::vector<std::string> known{"none", "randk", "topk"};
@@ -58,7 +58,8 @@ Masha::Masha(const MashaOptions& options, const Setting& setting, const at::Tens
   refresh_probability_ = options.refresh > 0 ? options.refresh : options_.up.density;
   players_ = problem_.players();
   check_players(players_, problem_.elements());
-  CAIRN_CHECK(start.is_contiguous() && start.numel() == problem_.elements() && start.scalar_type() == at::kFloat && start.is_cpu(),
+  CAIRN_CHECK(start.is_contiguous() && start.numel() == problem_.elements() && start.is_cpu() &&
+                  (start.scalar_type() == at::kFloat || start.scalar_type() == at::kDouble),
               "a start of {} elements for a problem of {}", start.numel(), problem_.elements());
   point_ = start.detach().clone().view({-1});
   reference_ = point_.clone();
@@ -90,9 +91,9 @@ at::Tensor Masha::own_value(const BatchKey& first, int64_t batches) const {
 bool Masha::refresh() {
   reference_.copy_(point_);
   own_ = own_value({iteration(), device(), 1}, problem_.stochastic() ? options_.refresh_batches : 1);
-  at::Tensor mean = own_.clone();
+  at::Tensor mean = own_.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
   peers_->all_reduce(mean, comm::Reduce::sum, {comm::Purpose::state, "F at the reference"}).wait_host();
-  mean.div_(static_cast<double>(peers_->size()));
+  mean = mean.to(point_.scalar_type()).div_(static_cast<double>(peers_->size()));
   if (!at::isfinite(mean).all().item<bool>()) return false;
   const double before = mean_.norm().item<double>();
   mean_ = mean;
@@ -107,7 +108,9 @@ bool Masha::refresh() {
 at::Tensor Masha::scaled(const at::Tensor& direction) const {
   if (!options_.adam) return direction;
   const double seen = 1 - std::pow(kSquaresDecay, static_cast<double>(refreshes()));
-  return direction / ((squares_ / seen).sqrt() + kSquaresFloor);
+  // What was never seen to move at references may move all the same: its scale is bounded by that of all elements together.
+  const double typical = std::sqrt(squares_.mean().item<double>() / seen);
+  return direction / ((squares_ / seen).sqrt() + std::max(kSquaresFloor * typical, 1e-20));
 }
 
 std::vector<bool> Masha::takes_part() const {
@@ -136,19 +139,20 @@ MashaFacts Masha::iterate() {
   apply_prox(ahead);
 
   const std::vector<bool> part = takes_part();
-  at::Tensor message = at::empty_like(point_);
+  const auto wire = at::TensorOptions().dtype(at::kFloat);
+  at::Tensor message = at::empty(point_.sizes(), wire);
   if (part[static_cast<size_t>(peers_->rank())]) {
     const BatchKey key{iteration(), device(), 0};
     const at::Tensor difference = value_at(problem_, ahead, key) - (problem_.stochastic() ? value_at(problem_, reference_, key) : own_);
     facts.difference = difference.norm().item<double>();
-    message = difference * gamma;
+    message = (difference * gamma).to(at::kFloat);
   }
-  const at::Tensor mean = at::empty_like(point_);
+  const at::Tensor mean = at::empty(point_.sizes(), wire);
   const MashaExchange::Sent sent = exchange_->exchange(iteration(), message, part, mean);
   facts.error_ratio = sent.error_ratio;
   bool finite = sent.finite;
   if (finite) {
-    point_ = without - scaled(mean);
+    point_ = without - scaled(mean.to(point_.scalar_type()));
     apply_prox(point_);
     // One coin for all: keyed by the iteration, never drawn from a generator that a device has to itself.
     facts.refreshed = random_.for_purpose("refresh").uniform(static_cast<uint64_t>(iteration())) < refresh_probability_;

@@ -60,7 +60,8 @@ class Masha {
     std::function<void(const at::Tensor& x, double step)> prox = {};
   };
 
-  // Starts at `start` (flat, float, on the CPU; alike on all devices). Collective: F there is exchanged whole.
+  // Starts at `start` (flat, on the CPU, alike on all devices). Messages are float; everything else is of start's type, float or double,
+  // which decides how close to the solution rounding lets it come. Collective: F at the start is exchanged whole.
   Masha(const MashaOptions& options, const Setting& setting, const at::Tensor& start);
 
   // Collective. Throws Error::Kind::diverged where three iterations in a row had to be undone.

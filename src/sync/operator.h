@@ -33,7 +33,7 @@ class Operator {
   // Whether keys matter: without, all keys name the device's whole data.
   virtual bool stochastic() const = 0;
   // `into` becomes, for each player's elements, the gradient of that player's own loss on this device's batch. Both are flat, contiguous
-  // and float; the point is not to be changed.
+  // and of one type, float or double as the solver was started; the point is not to be changed.
   virtual void gradients(const at::Tensor& point, const BatchKey& batch, const at::Tensor& into) = 0;
 };
 

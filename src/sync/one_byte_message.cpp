@@ -126,22 +126,39 @@ void append_record(const RoundRecord& record, std::vector<std::byte>& log) {
   }
 }
 
+namespace {
+
+RoundRecord take_record(std::span<const std::byte>& log, SlopeCode code) {
+  RoundRecord record{take_manifest(log), {}};
+  for (const Manifest::Entry& entry : record.manifest.accepted) {
+    const auto size = take<uint32_t>(log);
+    if (log.size() < size) fail_message("a log ends in the middle of a round");
+    record.messages.push_back(decode_message(log.first(size), code));
+    if (record.messages.back().machine != entry.machine || crc_of(log.first(size)) != entry.crc)
+      fail_message(
+          fmt::format("round {} holds another message of machine {} than its manifest says", record.manifest.round, entry.machine));
+    log = log.subspan(size);
+  }
+  return record;
+}
+
+}  // namespace
+
 std::vector<RoundRecord> decode_log(std::span<const std::byte> log, SlopeCode code) {
   std::vector<RoundRecord> records;
-  while (!log.empty()) {
-    RoundRecord record{take_manifest(log), {}};
-    for (const Manifest::Entry& entry : record.manifest.accepted) {
-      const auto size = take<uint32_t>(log);
-      if (log.size() < size) fail_message("a log ends in the middle of a round");
-      record.messages.push_back(decode_message(log.first(size), code));
-      if (record.messages.back().machine != entry.machine || crc_of(log.first(size)) != entry.crc)
-        fail_message(
-            fmt::format("round {} holds another message of machine {} than its manifest says", record.manifest.round, entry.machine));
-      log = log.subspan(size);
-    }
-    records.push_back(std::move(record));
-  }
+  while (!log.empty()) records.push_back(take_record(log, code));
   return records;
+}
+
+std::span<const std::byte> log_before(std::span<const std::byte> log, uint32_t round, SlopeCode code) {
+  std::span<const std::byte> left = log;
+  size_t good = 0;
+  try {
+    while (!left.empty() && take_record(left, code).manifest.round < round) good = log.size() - left.size();
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::corrupt_file) throw;
+  }
+  return log.first(good);
 }
 
 }  // namespace cairn::sync

@@ -53,5 +53,7 @@ struct RoundRecord {
 void append_record(const RoundRecord& record, std::vector<std::byte>& log);
 // All rounds of a log, which must be whole.
 std::vector<RoundRecord> decode_log(std::span<const std::byte> log, SlopeCode code);
+// Its rounds before this one, as bytes; what is damaged, and all after it, is left out.
+std::span<const std::byte> log_before(std::span<const std::byte> log, uint32_t round, SlopeCode code);
 
 }  // namespace cairn::sync

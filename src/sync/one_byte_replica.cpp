@@ -83,6 +83,10 @@ OneByteReplica::OneByteReplica(const OneByteOptions& options, uint64_t run, Mode
   CAIRN_CHECK(model_.names.size() == model_.trained.size(), "{} names, {} trained or not", model_.names.size(), model_.trained.size());
 }
 
+at::Tensor OneByteReplica::kept(size_t parameter) const {
+  return model_.kept.empty() ? model_.weights.get(id_of(parameter)) : model_.kept[parameter];
+}
+
 base::Random OneByteReplica::direction(uint32_t round, uint32_t machine, int64_t sample, int64_t parameter) const {
   return base::Random(run_)
       .for_purpose("one byte")
@@ -127,7 +131,7 @@ void OneByteReplica::apply(const RoundRecord& record) {
     for (size_t s = 0; s < slopes.size(); ++s)
       directions[s] = {direction(record.manifest.round, slopes[s].machine, slopes[s].sample, static_cast<int64_t>(i)),
                        slopes[s].coefficient};
-    const at::Tensor weight = model_.weights.get(id_of(i));
+    const at::Tensor weight = kept(i);
     kernels::replay(weight.view({-1}), directions, 0, record.manifest.rate, weight.dim() >= 2 ? record.manifest.keep : 1.0f, noise_);
   }
 }
@@ -135,7 +139,7 @@ void OneByteReplica::apply(const RoundRecord& record) {
 std::vector<uint64_t> OneByteReplica::tensor_hashes() const {
   std::vector<uint64_t> hashes(model_.names.size(), 0);
   for (size_t i = 0; i < hashes.size(); ++i)
-    if (model_.trained[i]) hashes[i] = base::checksum(bytes_of(model_.weights.get(id_of(i))));
+    if (model_.trained[i]) hashes[i] = base::checksum(bytes_of(kept(i)));
   return hashes;
 }
 

@@ -40,11 +40,12 @@ struct Slope {
 // a slope says all: every machine that applies the same rounds to the same start holds the same bits.
 class OneByteReplica {
  public:
-  // Borrowed. Weights are whole parameters on the CPU, fp32 or bf16; get(i) must be a view of what is kept.
+  // Borrowed. Weights are whole parameters on the CPU, fp32 or bf16.
   struct Model {
     const model::Weights& weights;
     std::vector<std::string> names;  // by place
     std::vector<bool> trained;
+    std::vector<at::Tensor> kept = {};  // what is updated, by place; empty: get(i), which then must be a view of it
   };
 
   OneByteReplica(const OneByteOptions& options, uint64_t run, Model model);
@@ -64,6 +65,7 @@ class OneByteReplica {
   const Model& model() const { return model_; }
   SlopeCode code() const { return code_; }
   uint64_t run() const { return run_; }
+  at::Tensor kept(size_t parameter) const;
   base::Random direction(uint32_t round, uint32_t machine, int64_t sample, int64_t parameter) const;
 
  private:

@@ -21,6 +21,7 @@
 #include "train/dpo.h"
 #include "train/given_plan.h"
 #include "train/model_from.h"
+#include "train/one_byte_step.h"
 #include "train/planned.h"
 #include "train/reference.h"
 #include "train/restore.h"
@@ -272,6 +273,7 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
   plan.sync["dp"] = settings.sync.kind;
   if (plan.mesh.extent("island") > 1) plan.sync["island"] = settings.island.kind;
   check_islands(settings, plan);
+  check_one_byte(settings, plan);
   int64_t data_ranks = 1;
   for (const std::string& axis : parallel::kSampleAxes) data_ranks *= plan.mesh.extent(axis);
   const int64_t share_largest = (settings.train.global_batch + data_ranks - 1) / data_ranks;
@@ -354,7 +356,8 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   engine.trace = job->trace.get();
   engine.memory = job->memory.get();
   const std::vector<bool> trained = model::trainable(*engine.model, s.model.train);
-  place(*job, world, trained);
+  const bool slopes = s.train.step == "one_byte";
+  place(*job, world, slopes ? std::vector<bool>(trained.size(), false) : trained);  // without gradients there is nothing to keep them in
   engine.optimizer = s.train.parameters == "bf16"
                          ? optim::make_rounding_optimizer(s.optim, pieces_of(engine), base::Random(static_cast<uint64_t>(s.train.seed)))
                          : optim::make_optimizer(s.optim, pieces_of(engine));
@@ -372,6 +375,14 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   job->step =
       make_step(engine.pipeline ? Execution([&engine](std::span<const parallel::Pass> passes) { return engine.pipeline->run(passes); })
                                 : in_turn(parallel::execute));
+  if (slopes) {
+    if (job->device.is_cuda()) base::fail_input("train.step = one_byte: directions are drawn on the CPU so far: use --device cpu");
+    job->step = make_one_byte_step(engine, {.options = s.one_byte,
+                                            .run = static_cast<uint64_t>(s.train.seed),
+                                            .machines = world.group(mesh.peers(world.rank(), "dp")),
+                                            .trained = trained,
+                                            .log = job->writes ? job->out / "rounds.bin" : std::filesystem::path()});
+  }
   job->subset = subset.within(job->data.samples->training());
   job->sampler = data::make_sampler(s.data.sampler, {.from = job->subset,
                                                      .global_batch = s.train.global_batch,

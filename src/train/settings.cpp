@@ -5,6 +5,7 @@
 #include "snapshot/adapter.h"
 #include "snapshot/pretrained.h"
 #include "train/dpo.h"
+#include "train/one_byte_step.h"
 
 namespace cairn::train {
 namespace {
@@ -55,6 +56,7 @@ Settings read_settings(base::Recipe& recipe) {
   data::check_template_word(s.data.chat_template);
   s.train = recipe.read(train_schema());
   s.dpo = recipe.read(dpo_schema());
+  s.one_byte = recipe.read(one_byte_schema());
   s.optim = recipe.read(optim::optim_schema());
   s.layout.mesh = recipe.read(parallel::mesh_schema());
   s.layout.memory = recipe.read(parallel::memory_schema());
@@ -77,6 +79,7 @@ std::vector<base::Section> recipe_sections() {
                                       data::data_schema().section(),
                                       train_schema().section(),
                                       dpo_schema().section(),
+                                      one_byte_schema().section(),
                                       optim::optim_schema().section(),
                                       parallel::mesh_schema().section(),
                                       parallel::memory_schema().section(),

@@ -8,6 +8,7 @@
 #include "optim/options.h"
 #include "parallel/lay_out.h"
 #include "snapshot/options.h"
+#include "sync/one_byte_replica.h"
 #include "sync/options.h"
 #include "train/options.h"
 
@@ -20,6 +21,7 @@ struct Settings {
   data::DataOptions data;
   TrainOptions train;
   model::PreferenceOptions dpo;
+  sync::OneByteOptions one_byte;
   optim::OptimOptions optim;
   parallel::LayoutOptions layout;
   sync::SyncOptions sync;    // along dp, and wherever else replicas take every step together

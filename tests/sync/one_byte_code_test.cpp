@@ -108,6 +108,9 @@ TEST(SlopeMessage, ALogGivesItsRoundsBack) {
     if (length != one) {
       EXPECT_THROW(decode_log(std::span(log).first(length), SlopeCode::log8), Error) << length;
     }
+  EXPECT_EQ(log_before(log, 7, SlopeCode::log8).size(), 0u);
+  EXPECT_EQ(log_before(log, 8, SlopeCode::log8).size(), log.size());
+  EXPECT_EQ(log_before(std::span(log).first(log.size() - 1), 8, SlopeCode::log8).size(), one);
   record.manifest.accepted[0].crc ^= 1;
   std::vector<std::byte> other;
   append_record(record, other);

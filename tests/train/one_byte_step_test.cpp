@@ -1,0 +1,107 @@
+// train.step = "one_byte" through the trainer: what it comes to, sends, keeps and refuses.
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/recipe.h"
+#include "base/stop.h"
+#include "comm/local.h"
+#include "harness/scratch_folder.h"
+#include "kernels/aten.h"
+#include "small_decoder.h"
+#include "snapshot/snapshot.h"
+#include "sync/one_byte_message.h"
+#include "train/settings.h"
+#include "train/train.h"
+
+namespace cairn::train {
+namespace {
+
+using Sets = std::vector<std::string>;
+
+base::Recipe slopes(const Sets& more = {}) {
+  Sets sets{"train.step=one_byte",
+            "train.one_byte.samples_per_round=3",
+            "optim.learning_rate=1e-4",
+            "optim.warmup_steps=0",
+            "train.steps=8",
+            "train.global_batch=4",
+            "snapshot.every=4",
+            "train.one_byte.hash_every=2"};
+  sets.insert(sets.end(), more.begin(), more.end());
+  return small_decoder("llama", sets);
+}
+
+comm::Ledger slopes_on(int ranks, const base::Recipe& recipe, const std::filesystem::path& out, bool resume = false) {
+  comm::LocalNetwork network(ranks);
+  for (const std::exception_ptr& error : network.run([&](comm::World& world) {
+         run(world, recipe, {.out = out, .resume = resume, .cache = {}, .terminal = nullptr}, {}, base::Stop());
+       }))
+    if (error) std::rethrow_exception(error);
+  return network.ledger();
+}
+
+std::map<std::string, at::Tensor> weights_after(const std::filesystem::path& out) {
+  std::map<std::string, at::Tensor> all;
+  const snapshot::Opened opened = snapshot::open(*snapshot::find_latest(out.string()));
+  const snapshot::Safetensors& tensors = opened.section("model");
+  for (const snapshot::TensorEntry& entry : tensors.entries()) all[entry.name] = tensors.view(entry).clone();
+  return all;
+}
+
+bool same_bits(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
+  return a.size() == b.size() && std::all_of(a.begin(), a.end(), [&](const auto& one) { return at::equal(one.second, b.at(one.first)); });
+}
+
+TEST(OneByteStep, SendsOneMessageToEachOtherRankInAStep) {
+  const harness::ScratchFolder folder;
+  const comm::Ledger ledger = slopes_on(2, slopes(), folder / "run");
+  EXPECT_EQ(ledger.bytes_sent(0, comm::Purpose::gradient), 8 * (26 + 3));
+}
+
+TEST(OneByteStep, GoesOnFromASnapshotToTheSameBitsAndTheSameLog) {
+  const harness::ScratchFolder folder;
+  slopes_on(2, slopes(), folder / "whole");
+  slopes_on(2, slopes({"train.steps=4"}), folder / "parts");
+  const auto half = weights_after(folder / "parts");
+  slopes_on(2, slopes(), folder / "parts", /*resume=*/true);
+  EXPECT_TRUE(same_bits(weights_after(folder / "whole"), weights_after(folder / "parts")));
+  EXPECT_FALSE(same_bits(half, weights_after(folder / "parts")));  // or the test shows nothing
+  const std::string log = folder.text_of("parts/rounds.bin");
+  EXPECT_EQ(sync::decode_log(base::as_bytes(log), sync::SlopeCode::log8).size(), 8u);
+}
+
+TEST(OneByteStep, TrainsAdaptersAndNothingElseWhereToldTo) {
+  const harness::ScratchFolder folder;
+  slopes_on(1, slopes({"train.steps=1"}), folder / "before");
+  slopes_on(1, slopes({"model.train=[\"*norm*\"]"}), folder / "norms");
+  slopes_on(1, slopes(), folder / "all");
+  const auto norms = weights_after(folder / "norms"), all = weights_after(folder / "all");
+  int moved = 0;
+  for (const auto& [name, tensor] : all)
+    if (!at::equal(tensor, norms.at(name))) ++moved;
+  EXPECT_GT(moved, 0);
+}
+
+TEST(OneByteStep, RefusesWhatItCannotDo) {
+  const auto message = [](const Sets& sets, int ranks) -> std::string {
+    try {
+      check_recipe(slopes(sets), ranks);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::bad_input);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message({}, 2), "");
+  EXPECT_NE(message({"mesh.tp=2"}, 2).find("each rank moves whole parameters: use mesh.dp"), std::string::npos);
+  EXPECT_NE(message({"model.dropout=0.1"}, 1).find("model.dropout = 0.1"), std::string::npos);
+  EXPECT_NE(message({"train.precision=bf16"}, 1).find("use fp32"), std::string::npos);
+  EXPECT_NE(message({"memory.zero=1"}, 2).find("memory.zero = 1"), std::string::npos);
+  EXPECT_NE(message({"train.global_batch=1"}, 2).find("each of 2 ranks needs a sample"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace cairn::train

@@ -141,7 +141,7 @@ Tuned tune(const SwappedClouds& clouds, const sync::OneByteOptions& options, uin
 // 2. The pilot: 6,858 parameters, rounds of 8 machines with 2 slopes each; 2,000 of them in the long form.
 void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
   const SwappedClouds clouds(options.seed, {31, 64, 64, 10}, 32);
-  const uint32_t rounds = options.full ? 2000 : 500;
+  const uint32_t rounds = options.full ? 2000 : 800;
   CurvesPicture picture{.title = "Two labels swapped, 6,858 parameters: learned from slopes", .across = "rounds", .up = "held-out loss"};
   const auto run = [&](const std::string& code, uint32_t machines) {
     sync::OneByteOptions how;

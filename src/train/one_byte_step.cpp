@@ -174,10 +174,10 @@ base::Schema<sync::OneByteOptions> one_byte_schema() {
 void check_one_byte(const Settings& settings, const parallel::Plan& plan) {
   if (settings.train.step != "one_byte") return;
   sync::check(settings.one_byte);
+  if (plan.zero > 0) base::fail_input("train.step = one_byte: memory.zero = {}: there is no state to share out: leave it out", plan.zero);
   for (const mesh::Axis& axis : plan.mesh.axes)
     if (axis.name != "dp" && axis.size > 1)
       base::fail_input("train.step = one_byte: mesh.{} = {}: each rank moves whole parameters: use mesh.dp", axis.name, axis.size);
-  if (plan.zero > 0) base::fail_input("train.step = one_byte: memory.zero = {}: there is no state to share out: leave it out", plan.zero);
   if (settings.model.dropout > 0)
     base::fail_input("train.step = one_byte: model.dropout = {}: the two looks at a slope must see the same network: set it to 0",
                      settings.model.dropout);

@@ -46,7 +46,6 @@ const std::vector<Proof>& proofs() {
       {"hdee", "Domain experts that never communicate, each as large or trained as long as its domain needs: better at equal compute.",
        prove_hdee},
       {"masha", "Saddle points and games over devices: compressed messages that still lead to the exact solution.", prove_masha},
-      {"masha", "Saddle points and games over devices: compressed messages that still lead to the exact solution.", prove_masha},
       {"one-byte", "Fine-tuning by forward passes alone over machines that come and go: one byte for each slope.", prove_one_byte}};
   return list;
 }

@@ -11,6 +11,7 @@
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "sync/options.h"
+#include "sync/pairing.h"
 #include "sync/sync.h"
 
 namespace cairn::study {
@@ -39,18 +40,22 @@ struct Rule {
 };
 
 // Rounds begin together; how long an island takes for one, on average.
-double mean_time(int islands, int rounds, const comm::LinkModel& link, uint64_t seed,
-                 const std::function<void(comm::World&, int64_t round, std::vector<float>& values)>& one_round) {
+double mean_time(
+    int islands, int rounds, const comm::LinkModel& link, uint64_t seed, const std::function<void(comm::World&)>& first,
+    const std::function<void(comm::World&, int64_t round, std::vector<float>& values, std::function<void()>& after)>& one_round) {
   std::vector<double> seconds(static_cast<size_t>(islands));
   comm::LocalNetwork network(islands, {.seed = seed, .link = link});
   for (const std::exception_ptr& error : network.run([&](comm::World& world) {
          std::vector<float> values(kFloats, 1);
+         if (first) first(world);
          for (int round = 0; round < rounds; ++round) {
            // An hour apart, so that nobody carries over what it waited.
-           if (round > 0) world.timer(std::chrono::hours(round)).wait();
+           world.timer(std::chrono::hours(round + 1)).wait();
            const std::chrono::nanoseconds begun = world.clock().now();
-           one_round(world, round, values);
+           std::function<void()> after;
+           one_round(world, round, values, after);
            seconds[static_cast<size_t>(world.rank())] += base::seconds(world.clock().now() - begun);
+           if (after) after();
          }
        }))
     if (error) std::rethrow_exception(error);
@@ -72,37 +77,64 @@ double pair_time(int islands, int rounds, const comm::LinkModel& link, uint64_t 
   options.noloco.final_model = "one";
   options.talk.timeout_s = 1800;
   std::vector<Rule> rules(static_cast<size_t>(islands));
-  return mean_time(islands, rounds, link, seed, [&](comm::World& world, int64_t round, std::vector<float>&) {
+  const auto first = [&](comm::World& world) { rules[static_cast<size_t>(world.rank())].begin(world, options, rounds, seed); };
+  return mean_time(islands, rounds, link, seed, first, [&](comm::World& world, int64_t round, std::vector<float>&, std::function<void()>&) {
     Rule& rule = rules[static_cast<size_t>(world.rank())];
-    if (round == 0) rule.begin(world, options, rounds, seed);
     rule.sync->after_step({.step = round + 1}).wait();
     if (round + 1 == rounds) rule.sync.reset();  // on its own thread
   });
 }
 
+double bare_pair_time(int islands, int rounds, const comm::LinkModel& link, uint64_t seed) {
+  return mean_time(islands, rounds, link, seed, {},
+                   [&](comm::World& world, int64_t round, std::vector<float>& values, std::function<void()>& after) {
+                     const std::vector<int> two = sync::group_of(world.rank(), islands, 2, seed, round);
+                     if (two.size() < 2) return;
+                     comm::Group& pair = world.group(two);
+                     const int other = 1 - pair.rank();
+                     std::vector<float> theirs(kFloats);
+                     int64_t mine = 1, confirmed = 0;
+                     const comm::Work progress = pair.recv({theirs.data(), kFloats, comm::Dtype::f32}, other, kLabel);
+                     const comm::Work confirm = pair.recv({&confirmed, 1, comm::Dtype::i64}, other, kLabel);
+                     const comm::Work sent = pair.send({values.data(), kFloats, comm::Dtype::f32}, other, kLabel);
+                     progress.wait_host();
+                     const comm::Work told = pair.send({&mine, 1, comm::Dtype::i64}, other, kLabel);
+                     confirm.wait_host();
+                     // What was sent arrives while the clock stands: the next round is an hour away.
+                     after = [sent, told] {
+                       sent.wait_host();
+                       told.wait_host();
+                     };
+                   });
+}
+
 double tree_time(int islands, int rounds, const comm::LinkModel& link, uint64_t seed) {
-  return mean_time(islands, rounds, link, seed, [&](comm::World& world, int64_t, std::vector<float>& values) {
-    comm::Group& all = world.everyone();
-    const int me = world.rank();
-    std::vector<std::vector<float>> below;
-    std::vector<comm::Work> works;
-    std::vector<int> children;
-    for (const int child : {2 * me + 1, 2 * me + 2})
-      if (child < islands) children.push_back(child);
-    for (const int child : children) {
-      below.emplace_back(kFloats);
-      works.push_back(all.recv({below.back().data(), kFloats, comm::Dtype::f32}, child, kLabel));
-    }
-    for (const comm::Work& work : works) work.wait_host();
-    for (const std::vector<float>& one : below)
-      for (size_t i = 0; i < values.size(); ++i) values[i] += one[i];
-    if (me > 0) {
-      all.send({values.data(), kFloats, comm::Dtype::f32}, (me - 1) / 2, kLabel).wait_host();
-      all.recv({values.data(), kFloats, comm::Dtype::f32}, (me - 1) / 2, kLabel).wait_host();
-    }
-    // Gone when they have left: nobody waits for those below.
-    for (const int child : children) (void)(all.send({values.data(), kFloats, comm::Dtype::f32}, child, kLabel));
-  });
+  return mean_time(islands, rounds, link, seed, {},
+                   [&](comm::World& world, int64_t, std::vector<float>& values, std::function<void()>& after) {
+                     comm::Group& all = world.everyone();
+                     const int me = world.rank();
+                     std::vector<std::vector<float>> below;
+                     std::vector<comm::Work> works;
+                     std::vector<int> children;
+                     for (const int child : {2 * me + 1, 2 * me + 2})
+                       if (child < islands) children.push_back(child);
+                     for (const int child : children) {
+                       below.emplace_back(kFloats);
+                       works.push_back(all.recv({below.back().data(), kFloats, comm::Dtype::f32}, child, kLabel));
+                     }
+                     for (const comm::Work& work : works) work.wait_host();
+                     for (const std::vector<float>& one : below)
+                       for (size_t i = 0; i < values.size(); ++i) values[i] += one[i];
+                     if (me > 0) {
+                       all.send({values.data(), kFloats, comm::Dtype::f32}, (me - 1) / 2, kLabel).wait_host();
+                       all.recv({values.data(), kFloats, comm::Dtype::f32}, (me - 1) / 2, kLabel).wait_host();
+                     }
+                     std::vector<comm::Work> down;
+                     for (const int child : children) down.push_back(all.send({values.data(), kFloats, comm::Dtype::f32}, child, kLabel));
+                     after = [down] {  // nobody waits for those below
+                       for (const comm::Work& work : down) work.wait_host();
+                     };
+                   });
 }
 
 }  // namespace cairn::study

@@ -95,13 +95,19 @@ LinkFacts facts_of(const LinkModel& model, const std::vector<int>& ranks) {
   return facts;
 }
 
+namespace {
+constexpr Nanoseconds kBurst = std::chrono::microseconds(100);
+}
+
 Shaper::Passage Shaper::send(int from, int to, int64_t bytes, Nanoseconds now) {
   Link& way = link(from, to);
   const uint64_t number = way.messages++;
   const double slowdown = std::max(ranks_[from].slowdown, ranks_[to].slowdown);
   Nanoseconds& free = model_.share == LinkModel::Share::pair ? way.free : ranks_[from].out_free;
   free = std::max(free, now) + wire_time(bytes, bytes_per_s(model_, from, to), slowdown);
-  const double latency = latency_ns(way, from, to, number) * slowdown;
+  if (model_.latency_sigma == 0 || number == 0 || now - way.handed_in > kBurst) way.burst = number;
+  way.handed_in = now;
+  const double latency = latency_ns(way, from, to, way.burst) * slowdown;
   Passage passage{.left = free, .arrives = free + whole(latency)};
   if (model_.loss > 0) {
     passage.arrives += resend_delay(way, number, bytes, latency, passage.resends);

@@ -16,7 +16,9 @@ struct LinkModel {
   double bytes_per_s = 10e9;
   std::vector<std::vector<double>> bytes_per_s_matrix = {};  // [from][to], in place of `bytes_per_s`; empty: all pairs alike
   double jitter = 0.5;                                       // up to this share of the latency is added, evenly
-  double latency_sigma = 0;  // above 0 the latency is log-normal: latency * exp(latency_sigma * z), z standard normal
+  // Above 0 the latency is log-normal: latency * exp(latency_sigma * z), z standard normal. Messages that are handed in within 0.1 ms of
+  // each other are of one burst, which meets one delay.
+  double latency_sigma = 0;
   std::vector<std::vector<std::chrono::nanoseconds>> latency_matrix = {};  // [from][to], in place of `latency`; empty: all pairs alike
   // Probability that a packet (1,460 bytes) is lost. Links are reliable streams, so data still arrives, later: as TCP would, the sender
   // sends again after a round trip where later packets tell it of the gap, else after retransmit_after, doubled each time; and what
@@ -66,6 +68,8 @@ class Shaper {
     std::chrono::nanoseconds free{};
     std::chrono::nanoseconds resent{};  // when the last message that was sent again arrives
     uint64_t messages = 0;
+    uint64_t burst = 0;  // number of its first message
+    std::chrono::nanoseconds handed_in{};
   };
   struct Rank {
     std::vector<Link> links;  // to each rank; made with the first message

@@ -151,13 +151,26 @@ void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
     picture.curves.push_back({fmt::format("{} x 2 slopes, {}", machines, code), curve_colour(picture.curves.size()), tuned.course});
     return tuned;
   };
-  const Tuned bytes = run("log8", 8), floats = run("fp32", 8), alone = run("log8", 1);
+  const Tuned bytes = run("log8", 8), floats = run("fp32", 8);
   if (options.full) run("sign", 8);
   findings.at_most(fmt::format("2. {} rounds, 8 machines: loss with bytes against floats, off by", rounds), 0,
                    std::abs(bytes.end / floats.end - 1), 0.01);
   findings.at_most("2. loss with bytes, of that before", 1, bytes.end / bytes.start, 0.85);
   findings.at_most("2. loss with floats, of that before", 1, floats.end / floats.start, 0.85);
-  findings.at_most("2. 8 machines against 1 at as many rounds: loss of", alone.end, bytes.end, alone.end);
+  // At one rate, small enough for both, they move as far on average, and what more slopes buy is less noise: so each has its best rate.
+  const auto best = [&](uint32_t machines) {
+    double least = bytes.start;
+    for (const float rate : {1e-3f, 4e-3f, 1.6e-2f}) {
+      sync::OneByteOptions how;
+      how.samples_per_round = 2;
+      const double loss = tune(clouds, how, machines, 300, rate, options.seed).end;
+      log.info("{} machines, 300 rounds, rate {:g}: loss {:.4f}", machines, rate, loss);
+      if (loss < least) least = loss;
+    }
+    return least;
+  };
+  const double alone = best(1), together = best(8);
+  findings.at_most("2. 300 rounds, each at the best of three rates: loss of 8 machines (baseline: of 1)", alone, together, alone);
   if (!options.pictures.empty())
     base::write_atomically(std::filesystem::path(options.pictures) / "one-byte-loss.svg", draw_curves(picture));
 }

@@ -106,9 +106,9 @@ void overlap(const ProofOptions& options, Findings& findings, base::Log& log) {
   findings.at_least("2. likewise, rounds of 4 steps, too short to hide it (the wait is real)", of_hidden, of_shown, 0.3);
 }
 
-// 3. Test loss of the pilot, over three draws.
+// 3. Test loss of the pilot, over four draws.
 void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
-  constexpr int kDraws = 3;
+  constexpr int kDraws = 4;
   CurvesPicture picture{.title = "Pilot, 8 islands: test loss of the model", .across = "step", .up = "test loss"};
   const auto loss = [&](const char* name, const sync::SyncOptions& sync) {
     double mean = 0;
@@ -150,7 +150,8 @@ void safety(const ProofOptions& options, Findings& findings, base::Log& log) {
   const std::vector<at::Tensor>& rounds = starts.at(0);
   for (size_t i = 1; i < rounds.size(); ++i) most = std::max(most, (rounds[i] - rounds[i - 1]).abs().max().item<double>());
   const double bound = kClip * clipped.rate * 12;
-  findings.at_most("5. clip 0.01: the furthest that any number moves in a round, to clip x rate x steps", bound, most, bound * 1.0001);
+  findings.at_most("5. clip 0.01: the furthest that any number moves in a round, to clip x rate x steps", bound, most,
+                   bound + 2.4e-7);  // weights are rounded to fp32 where they are added up
   findings.at_least("5. likewise: the clip binds", bound, most, bound * 0.9);
 }
 

@@ -221,7 +221,7 @@ Coverage adam_ring(uint64_t seed, int iterations, base::Log& log) {
 void ring(const ProofOptions& options, Findings& findings, base::Log& log) {
   constexpr int kIterations = 1000;
   sync::MashaOptions thin;
-  thin.step = 2e-3, thin.adam = true, thin.halve_above = 0, thin.refresh = 0.1, thin.refresh_batches = 4;
+  thin.step = 1e-3, thin.adam = true, thin.refresh = 0.2, thin.refresh_batches = 4;
   thin.up = {.kind = "randk", .density = 0.1};
   const Coverage masha = train_ring(options.seed, kIterations, thin, log), naive = adam_ring(options.seed, kIterations, log);
   log.info("ring: in the last 200 iterations masha1 covered {} modes at least, Adam with top-10% and no feedback {}", masha.least,

@@ -47,7 +47,7 @@ void keep_to(const std::vector<int64_t>& cores) {
 }
 
 bool is_done(const JobRun& run) {
-  if (run.steps == 0 || !std::filesystem::exists(run.out / "ledger.json")) return false;  // what a run writes last
+  if (run.steps == 0 || !std::filesystem::exists(run.out / "ledger.json")) return false;  // written when a run is over
   const std::vector<snapshot::StepFolder> saved = snapshot::step_folders(run.out.string());
   return !saved.empty() && saved.front().step == run.steps;
 }

@@ -120,8 +120,9 @@ MixOptions EnsembleFile::mix(const std::string& domain) const {
 }
 
 bool is_ensemble(const fs::path& path) {
-  if (fs::is_directory(path)) return fs::is_regular_file(path / kEnsembleFile);
-  return path.filename() == kEnsembleFile && fs::is_regular_file(path);
+  std::error_code none;  // a path that cannot be is no ensemble: whoever opens it as something else says what is wrong with it
+  if (fs::is_directory(path, none)) return fs::is_regular_file(path / kEnsembleFile, none);
+  return path.filename() == kEnsembleFile && fs::is_regular_file(path, none);
 }
 
 EnsembleFile read_ensemble(const fs::path& path) {

@@ -8,7 +8,6 @@
 #include <ATen/core/IListRef.h>
 #include <fmt/format.h>
 
-#include "base/files.h"
 #include "base/log.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
@@ -130,7 +129,7 @@ void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
   findings.at_most("3. rounds of 12, momentum 0.2, gap off: test loss to that of averaging that waits", plain, mild, 1.05 * plain);
   findings.at_most("3. rounds of 48, momentum 0.5: divided by the gap, to not", long_off, long_ratio, 0.85 * long_off);
   findings.at_most("3. rounds of 12, momentum 0.9: divided by the gap, to not", high_off, high_ratio, 0.7 * high_off);
-  if (!options.pictures.empty()) base::write_atomically(std::filesystem::path(options.pictures) / "co2-loss.svg", draw_curves(picture));
+  write_curves(options.pictures, "co2-loss", picture);
 }
 
 // 4, 5. Delays change nothing; the clip binds.

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 #include <fmt/format.h>
+
+#include "base/files.h"
 
 namespace cairn::study {
 namespace {
@@ -75,6 +78,10 @@ std::string draw_curves(const CurvesPicture& picture) {
                     kLeft, line - 11, curve.colour, kLeft + 18, line, curve.label);
   }
   return svg + "</svg>\n";
+}
+
+void write_curves(const std::string& folder, const std::string& name, const CurvesPicture& picture) {
+  if (!folder.empty()) base::write_atomically(std::filesystem::path(folder) / (name + ".svg"), draw_curves(picture));
 }
 
 }  // namespace cairn::study

@@ -17,6 +17,8 @@ struct CurvesPicture {
   std::vector<Curve> curves = {};
 };
 std::string draw_curves(const CurvesPicture& picture);
+// As NAME.svg in a folder; empty: nothing.
+void write_curves(const std::string& folder, const std::string& name, const CurvesPicture& picture);
 
 // The colour of the nth curve.
 std::string curve_colour(size_t n);

@@ -255,7 +255,7 @@ PilotEnd run_pilot(const PilotRun& run) {
   PilotEnd end;
   end.own.resize(n), end.agreed.resize(n), end.before_finish.resize(n), end.losses.resize(n), end.bytes.resize(n);
   end.seconds.resize(n), end.stalls.resize(n);
-  comm::LocalOptions local{.seed = run.seed, .link = run.link, .faults = run.faults};
+  comm::LocalOptions local{.seed = run.seed, .link = run.link};
   local.world = [&](int) {
     comm::WorldOptions world;
     world.before_collective = run.before_collective;
@@ -264,7 +264,7 @@ PilotEnd run_pilot(const PilotRun& run) {
   comm::LocalNetwork network(run.islands, local);
   end.errors = network.run([&](comm::World& world) { train_island(run, mixture, hands[static_cast<size_t>(world.rank())], world, end); });
   end.ledger = network.ledger();
-  if (run.faults.empty() && !run.after)
+  if (!run.after)
     for (const std::exception_ptr& error : end.errors)
       if (error) std::rethrow_exception(error);
   return end;

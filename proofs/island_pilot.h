@@ -75,7 +75,6 @@ struct PilotRun {
   int64_t each = 2000;   // examples of an island, with dirichlet
   bool finish = true;
   comm::LinkModel link = {};
-  std::vector<comm::Fault> faults = {};
   double step_s = 0;       // virtual time that a step takes; 0: none
   int64_t loss_every = 0;  // how often the model is scored on the way; 0: never
   std::function<void(comm::World&, sync::Sync&, int64_t step)> after = {};

@@ -2,13 +2,11 @@
 // are compressed as they are.
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <mutex>
 
 #include <fmt/format.h>
 
-#include "base/files.h"
 #include "base/log.h"
 #include "comm/group.h"
 #include "comm/local.h"
@@ -202,8 +200,7 @@ void convergence(const ProofOptions& options, const Saddle& saddle, double const
   findings.at_most("3. masha1 rand-10%: bytes up, of extragradient's", 1, solved[1].up / plain.up, 0.6);
   findings.at_most("3. masha1 rand-30% both ways: bytes up, of extragradient's", 1, solved[2].up / plain.up, 0.8);
   findings.at_most("3. masha1 rand-30% both ways: bytes down, of extragradient's", 1, solved[2].down / plain.down, 0.8);
-  if (!options.pictures.empty())
-    base::write_atomically(std::filesystem::path(options.pictures) / "masha-residual.svg", draw_curves(picture));
+  write_curves(options.pictures, "masha-residual", picture);
 }
 
 // 4. Four devices, links of 1 MB/s, 200,000 elements.

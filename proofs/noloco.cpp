@@ -1,12 +1,10 @@
 // NoLoCo: islands that only ever talk with one other, drawn anew. The baseline is the same outer step over all islands at once.
 #include <cmath>
-#include <filesystem>
 #include <mutex>
 
 #include <fmt/format.h>
 
 #include "base/clock.h"
-#include "base/files.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "comm/group.h"
@@ -130,7 +128,7 @@ void training(const ProofOptions& options, Findings& findings, base::Log& log) {
   findings.at_most("2. likewise, to pairs without a pull", loose.of_islands, two.of_islands, 0.92 * loose.of_islands);
   findings.at_most("2. distance of islands from their mean, relative", 0, two.spread, 0.03);
   findings.at_least("2. likewise, without a pull", 0, loose.spread, 0.10);
-  if (!options.pictures.empty()) base::write_atomically(std::filesystem::path(options.pictures) / "noloco-loss.svg", draw_curves(picture));
+  write_curves(options.pictures, "noloco-loss", picture);
 }
 
 // 3. Nobody ever calls a collective, and in each round two tensors go each way.
@@ -181,8 +179,7 @@ void latency(const ProofOptions& options, Findings& findings, base::Log& log) {
     if (islands != 8) before = pair / tree;
   }
   picture.curves = {of_pairs, of_trees};
-  if (!options.pictures.empty())
-    base::write_atomically(std::filesystem::path(options.pictures) / "noloco-latency.svg", draw_curves(picture));
+  write_curves(options.pictures, "noloco-latency", picture);
 
   // One island stands still for 10 s.
   std::mutex lock;

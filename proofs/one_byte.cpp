@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <mutex>
 
 #include <ATen/Parallel.h>
@@ -13,7 +12,6 @@
 
 #include "base/checksum.h"
 #include "base/clock.h"
-#include "base/files.h"
 #include "base/log.h"
 #include "comm/group.h"
 #include "comm/local.h"
@@ -171,8 +169,7 @@ void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
   };
   const double alone = best(1), together = best(8);
   findings.at_most("2. 300 rounds, each at the best of three rates: loss of 8 machines (baseline: of 1)", alone, together, alone);
-  if (!options.pictures.empty())
-    base::write_atomically(std::filesystem::path(options.pictures) / "one-byte-loss.svg", draw_curves(picture));
+  write_curves(options.pictures, "one-byte-loss", picture);
 }
 
 struct Crowd {

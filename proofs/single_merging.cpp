@@ -1,10 +1,8 @@
 // Single merging: nodes that see very different data and hardly talk; the average of their poor models is a good one. The baseline averages
 // after every round.
-#include <filesystem>
 
 #include <fmt/format.h>
 
-#include "base/files.h"
 #include "base/log.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
@@ -113,8 +111,7 @@ void prove_single_merging(const ProofOptions& options, Findings& findings, base:
                         .up = "accuracy"};
   picture.curves = {{"mean of local models", curve_colour(0), {{0.1, early.local}, {0.45, middle.local}, {0.9, late.local}}},
                     {"their average", curve_colour(1), {{0.1, early.merged}, {0.45, middle.merged}, {0.9, late.merged}}}};
-  if (!options.pictures.empty())
-    base::write_atomically(std::filesystem::path(options.pictures) / "single-merging-window.svg", draw_curves(picture));
+  write_curves(options.pictures, "single-merging-window", picture);
   findings.skip("batch norm: statistics of a merged model estimated anew",
                 "not built yet: islands of models with running statistics are refused");
   findings.skip("a language model on four languages, one for each pair of nodes", "needs data by island, which recipes cannot say yet");

@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "base/files.h"
 #include "base/log.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
@@ -115,8 +114,7 @@ void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
   findings.at_most("2. pilot: DiLoCo to one island alone", loss(7), loss(1), 0.90 * loss(7));
   CurvesPicture picture{.title = "Pilot, 8 islands: test loss of the model", .across = "step", .up = "test loss"};
   for (const Case& one : cases) picture.curves.push_back({one.name, curve_colour(picture.curves.size()), one.curve});
-  if (!options.pictures.empty())
-    base::write_atomically(std::filesystem::path(options.pictures) / "streaming-diloco-loss.svg", draw_curves(picture));
+  write_curves(options.pictures, "streaming-diloco-loss", picture);
 }
 
 // 3. Virtual time on links over which one sum of all gradients takes as long as 15 steps.
@@ -154,8 +152,7 @@ void wall_clock(const ProofOptions& options, Findings& findings, base::Log& log)
       curve.points.emplace_back(static_cast<double>(step + 1), static_cast<double>(end->bytes[0][step]));
     picture.curves.push_back(std::move(curve));
   }
-  if (!options.pictures.empty())
-    base::write_atomically(std::filesystem::path(options.pictures) / "streaming-diloco-bytes.svg", draw_curves(picture));
+  write_curves(options.pictures, "streaming-diloco-bytes", picture);
 }
 
 // 4. What travels, by step: twelve layers alike, no training.

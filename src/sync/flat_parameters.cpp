@@ -21,13 +21,14 @@ FlatParameters::FlatParameters(std::span<const mesh::NamedTensor> all, std::vect
 
 FlatParameters::FlatParameters(std::span<const mesh::NamedTensor> all) : FlatParameters(all, every(all.size())) {}
 
-at::Tensor FlatParameters::zeros() const {
-  const at::TensorOptions like = all_.empty() ? at::TensorOptions() : all_.front().tensor.options();
-  return at::zeros({elements_}, like.dtype(at::kFloat));
+at::TensorOptions FlatParameters::options() const {
+  return (all_.empty() ? at::TensorOptions() : all_.front().tensor.options()).dtype(at::kFloat);
 }
 
+at::Tensor FlatParameters::zeros() const { return at::zeros({elements_}, options()); }
+
 at::Tensor FlatParameters::live() const {
-  at::Tensor flat = zeros();
+  at::Tensor flat = at::empty({elements_}, options());
   int64_t at = 0;
   for (const size_t i : which_) {
     const at::Tensor& tensor = all_[i].tensor;

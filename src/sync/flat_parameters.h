@@ -26,6 +26,8 @@ class FlatParameters {
   std::vector<at::Tensor> views(const at::Tensor& flat) const;
 
  private:
+  at::TensorOptions options() const;
+
   std::span<const mesh::NamedTensor> all_;
   std::vector<size_t> which_;
   int64_t elements_ = 0;

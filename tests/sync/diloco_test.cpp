@@ -62,9 +62,8 @@ TEST(Diloco, FollowsItsRecurrencesOnAnyNumberOfIslands) {
   for (const int islands : {2, 3, 5, 11}) {
     const auto expected = by_hand(islands, 20, 4, 0.7, 0.9);
     const auto found = train_toys(islands, {.options = plain(4, 0.7, 0.9), .steps = 20});
-    // Beyond 8 islands results travel as bf16.
     for (int k = 0; k < islands; ++k) {
-      EXPECT_LT(furthest(found[k].own, expected[k].own), islands > 8 ? 2e-2 : 1e-5) << islands;
+      EXPECT_LT(furthest(found[k].own, expected[k].own), 1e-5) << islands;
       EXPECT_TRUE(at::equal(found[k].agreed, found[0].agreed));
       EXPECT_TRUE(at::equal(found[k].own, found[k].agreed));
     }

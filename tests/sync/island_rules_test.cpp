@@ -283,7 +283,6 @@ TEST(Gossip, TalksWithAllInItsWindow) {
   SyncOptions options{.kind = "gossip"};
   options.gossip = {.every = 2, .topology = "random", .neighbours = 0, .schedule = "window", .window_start = 0.5, .window_width = 0.2};
   options.gossip.final_model = "none";
-  std::vector<std::vector<bool>> alike(1);
   std::vector<std::vector<at::Tensor>> at_step(3);
   ToyRun run{.options = options, .steps = 20};
   run.after = [&](comm::World& world, Sync&, ToyModel& model, int64_t step) {

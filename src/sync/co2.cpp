@@ -35,7 +35,7 @@ class Co2 final : public Sync {
         codec_(comm::make_codec(wire_of(options))),
         exact_(comm::make_codec("fp32")),
         rule_{options.talk.merge, options.talk.trim},
-        post_({replica.peers, signature_of(options, replica), message_bytes_most(replica)}),
+        post_({link_in_world(replica.peers), signature_of(options, replica), message_bytes_most(replica)}),
         council_(post_, std::chrono::nanoseconds(static_cast<int64_t>(options.talk.timeout_s * 1e9))),
         parameters_(replica.parameters),
         start_(parameters_.zeros()),

@@ -47,7 +47,7 @@ class Diloco final : public Sync {
         outer_lr_(outer_lr_of(options)),
         codec_(comm::make_codec(wire_of(options))),
         rule_{options.talk.merge, options.talk.trim},
-        post_({replica.peers, signature_of(options, replica), message_bytes_most(replica)}),
+        post_({link_in_world(replica.peers), signature_of(options, replica), message_bytes_most(replica)}),
         council_(post_, std::chrono::nanoseconds(static_cast<int64_t>(options.talk.timeout_s * 1e9))),
         cut_(streaming_ ? cut(replica.model, options_.fragment_layers, options_.pattern == "strided", options_.extras == "own")
                         : uncut(replica.model)),
@@ -178,6 +178,12 @@ class Diloco final : public Sync {
     return order;
   }
 
+  // By the round that `step` lies in, so a resumed run needs no count of its own.
+  double momentum_at(int64_t step) const {
+    const double round = static_cast<double>((step - 1) / options_.every), full = static_cast<double>(options_.outer_warmup);
+    return options_.outer_momentum * (round < full ? round / full : 1);
+  }
+
   std::vector<at::Tensor> by_parameter(at::Tensor Fragment::*member) const {
     std::vector<at::Tensor> all(replica_.parameters.size());
     for (const Fragment& one : fragments_) one.parameters.views(one.*member, all);
@@ -235,8 +241,9 @@ class Diloco final : public Sync {
     gradient = gradient.to(one.anchor.device());
     const double along = cosine(gradient, one.momentum);
     // Products and sums by themselves, never fused: the anchor must be the same bits on machines of all kinds.
-    one.momentum.mul_(options_.outer_momentum).add_(gradient);
-    at::Tensor move = one.momentum.mul(options_.outer_momentum).add_(gradient).mul_(outer_lr_);
+    const double keep = momentum_at(flight.merge->step());
+    one.momentum.mul_(keep).add_(gradient);
+    at::Tensor move = one.momentum.mul(keep).add_(gradient).mul_(outer_lr_);
     one.anchor.sub_(move);
     if (blend == 0) {
       one.parameters.put(one.anchor);

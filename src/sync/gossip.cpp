@@ -50,7 +50,7 @@ class Gossip final : public Sync {
         exact_(comm::make_codec("fp32")),
         rule_{options.talk.merge, options.talk.trim},
         timeout_(static_cast<int64_t>(options.talk.timeout_s * 1e9)),
-        post_({replica.peers, signature_of(options, replica), message_bytes_most(replica)}),
+        post_({link_in_world(replica.peers), signature_of(options, replica), message_bytes_most(replica)}),
         council_(post_, timeout_),
         parameters_(replica.parameters),
         step_(at::full({1}, -1, at::kLong)) {

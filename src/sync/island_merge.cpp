@@ -142,6 +142,7 @@ at::Tensor IslandMerge::wait() {
     give_result();
   }
   const Verdict& verdict = round_->wait();
+  parts_.council.conclude(*round_);
   stop_ = verdict.stop;
   const auto counted = static_cast<int>(std::count(verdict.counted.begin(), verdict.counted.end(), true));
   note_ = 0;

@@ -43,7 +43,7 @@ class IslandMerge {
 
   // Goes on as far as it can without waiting. True: `wait` will not have to.
   bool progress();
-  // The merged values; undefined: the round came to nothing, on all islands alike.
+  // The merged values; undefined: the round came to nothing, on all islands alike. Concludes the round: waits are in one order on all.
   at::Tensor wait();
 
   int64_t bytes_sent() const { return bytes_sent_; }  // codes, by this island

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -12,11 +12,7 @@
 #include <vector>
 
 #include "comm/label.h"
-#include "comm/mailbox.h"
-
-namespace cairn::comm {
-class Group;
-}
+#include "sync/island_link.h"
 
 namespace cairn::sync {
 
@@ -29,12 +25,12 @@ struct Subject {
   auto operator<=>(const Subject&) const = default;
 };
 
-// Messages among the ranks that hold one shard of the model on different islands. Nobody need take part but sender and reader: an island
-// that is late or lost fails nothing here. What comes is checked for its form before it is kept; what nobody asked for is bounded.
+// Messages among islands, told apart by subject. Nobody need take part but sender and reader: an island that is late or lost fails nothing
+// here. What comes is checked for its form before it is kept; what nobody asked for is bounded.
 class IslandPost {
  public:
   struct Parts {
-    comm::Group& islands;    // one rank of each, this one among them: position = island
+    std::unique_ptr<IslandLink> link;
     uint64_t signature = 0;  // of model, layout and rule: messages with another one are refused
     int64_t bytes_most = 0;  // of a message; longer ones are refused before anything is allocated
   };
@@ -43,6 +39,7 @@ class IslandPost {
   int me() const;
   int size() const;
   bool lost(int island) const;
+  void renew(int island) { link_->renew(island); }
   std::chrono::nanoseconds now() const;
 
   void send(int to, const Subject& subject, std::span<const std::byte> body, comm::Purpose purpose);
@@ -58,7 +55,8 @@ class IslandPost {
   bool wait(const std::function<bool()>& done, std::chrono::nanoseconds until);
 
   // Called for messages of this kind in place of keeping them.
-  void answer(Subject::Kind kind, std::function<void(int from, const Subject&)> answer);
+  using Answer = std::function<void(int from, const Subject&, std::span<const std::byte> body)>;
+  void answer(Subject::Kind kind, Answer answer);
 
   int64_t refused() const { return refused_; }  // messages that were not what they had to be
 
@@ -67,19 +65,15 @@ class IslandPost {
     std::vector<std::byte> bytes;
     int64_t missing = 0;
   };
-  void arrived(const comm::Mail& mail);
+  void arrived(const IslandLink::Letter& letter);
 
-  comm::Group& islands_;
+  std::unique_ptr<IslandLink> link_;
   uint64_t signature_;
   int64_t bytes_most_;
-  std::map<std::string, int> island_of_;  // by node
-  comm::Mailbox mailbox_;
-  comm::Node node_;
-  comm::Errand next_;
   std::map<std::pair<int, Subject>, std::vector<std::byte>> kept_;
   std::map<std::pair<int, Subject>, Half> halves_;
   std::map<Subject::Kind, int64_t> forgotten_;  // steps up to which
-  std::map<Subject::Kind, std::function<void(int, const Subject&)>> answers_;
+  std::map<Subject::Kind, Answer> answers_;
   std::vector<int64_t> bytes_kept_;  // by island
   int64_t refused_ = 0;
 };

@@ -34,7 +34,7 @@ class Noloco final : public Sync {
         replica_(replica),
         codec_(comm::make_codec(wire_of(options))),
         exact_(comm::make_codec("fp32")),
-        post_({replica.peers, signature_of(options, replica), message_bytes_most(replica)}),
+        post_({link_in_world(replica.peers), signature_of(options, replica), message_bytes_most(replica)}),
         parameters_(replica.parameters),
         slow_(parameters_.zeros()),
         momentum_(parameters_.zeros()),

@@ -41,14 +41,19 @@ base::Schema<TalkOptions> talk_schema() {
 
 base::Schema<OuterOptions> diloco_schema() {
   using O = OuterOptions;
-  return {kIsland,
-          "With kind = \"diloco\" or \"streaming_diloco\": islands step alone; what they moved by is the gradient of an outer optimizer.",
-          {{"every", &O::every, "Steps between two rounds.", base::at_least(1)},
-           {"outer_lr", &O::outer_lr, "Of the outer optimizer. 0: 0.7 for diloco, 0.4 for streaming_diloco.", base::at_least(0)},
-           {"outer_momentum", &O::outer_momentum, "Of the outer optimizer (Nesterov).", base::between(0, 0.999)},
-           {"weights", &O::weights, "How much each island counts: alike, or as the tokens that it learned from.",
-            base::one_of({"uniform", "tokens"})},
-           {"error_feedback", &O::error_feedback, "What the wire rounds away is added to the next message."}}};
+  return {
+      kIsland,
+      "With kind = \"diloco\" or \"streaming_diloco\": islands step alone; what they moved by is the gradient of an outer optimizer.",
+      {{"every", &O::every, "Steps between two rounds.", base::at_least(1)},
+       {"outer_lr", &O::outer_lr, "Of the outer optimizer. 0: 0.7 for diloco, 0.4 for streaming_diloco.", base::at_least(0)},
+       {"outer_momentum", &O::outer_momentum, "Of the outer optimizer (Nesterov).", base::between(0, 0.999)},
+       {"outer_warmup", &O::outer_warmup,
+        "Rounds in which the outer momentum grows from nothing: the first moves of a fresh model are long and all one way, and momentum "
+        "would carry it past the goal.",
+        base::at_least(0)},
+       {"weights", &O::weights, "How much each island counts: alike, or as the tokens that it learned from.",
+        base::one_of({"uniform", "tokens"})},
+       {"error_feedback", &O::error_feedback, "What the wire rounds away is added to the next message."}}};
 }
 
 base::Schema<OuterOptions> streaming_schema() {

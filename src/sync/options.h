@@ -24,6 +24,7 @@ struct OuterOptions {
   int64_t every = 30;
   double outer_lr = 0;
   double outer_momentum = 0.9;
+  int64_t outer_warmup = 0;
   std::string weights = "uniform";
   int64_t fragment_layers = 3;
   std::string pattern = "strided";

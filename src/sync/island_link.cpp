@@ -1,0 +1,74 @@
+#include "sync/island_link.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "comm/group.h"
+#include "comm/mailbox.h"
+#include "comm/world.h"
+
+namespace cairn::sync {
+namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(200);  // how often losses are looked for while nothing comes
+constexpr auto kWithin = std::chrono::hours(24 * 365);  // waits have limits of their own
+
+std::string node_of(int rank) { return fmt::format("rank {}", rank); }
+
+class LinkInWorld final : public IslandLink {
+ public:
+  explicit LinkInWorld(comm::Group& islands)
+      : islands_(islands),
+        mailbox_(islands.world(), {.name = "islands", .within = kWithin}),
+        node_(mailbox_.open(node_of(islands.world().rank()))) {
+    for (int island = 0; island < islands_.size(); ++island) island_of_[node_of(islands_.ranks()[static_cast<size_t>(island)])] = island;
+    next_ = node_.receive();
+  }
+
+  int me() const override { return islands_.rank(); }
+  int size() const override { return islands_.size(); }
+  bool lost(int island) const override {
+    const std::vector<int> gone = islands_.world().lost();
+    return std::find(gone.begin(), gone.end(), islands_.ranks()[static_cast<size_t>(island)]) != gone.end();
+  }
+  std::chrono::nanoseconds now() const override { return islands_.world().clock().now(); }
+
+  void send(int to, std::vector<std::byte> body, comm::Purpose purpose) override {
+    // Whoever is gone by now gets nothing, and is found lost by those who wait for it.
+    (void)node_.send(node_of(islands_.ranks()[static_cast<size_t>(to)]), "island", std::move(body),
+                     {.purpose = purpose, .within = kWithin});
+  }
+
+  std::optional<Letter> next() override {
+    mailbox_.progress();
+    if (!next_.ready()) return std::nullopt;
+    comm::Mail mail = next_.mail();
+    next_ = node_.receive();
+    const auto from = island_of_.find(mail.from);
+    return Letter{from == island_of_.end() ? -1 : from->second, std::move(mail.body)};
+  }
+
+  void wait(std::chrono::nanoseconds until) override {
+    const std::array<comm::Errand, 2> either{next_, mailbox_.timer(std::min<std::chrono::nanoseconds>(until - now(), kLook))};
+    (void)mailbox_.first(either);
+  }
+
+  void warn(const std::string& what) override { islands_.world().log().warn("{}", what); }
+
+ private:
+  comm::Group& islands_;
+  std::map<std::string, int> island_of_;  // by node
+  comm::Mailbox mailbox_;
+  comm::Node node_;
+  comm::Errand next_;
+};
+
+}  // namespace
+
+std::unique_ptr<IslandLink> link_in_world(comm::Group& islands) { return std::make_unique<LinkInWorld>(islands); }
+
+}  // namespace cairn::sync

@@ -28,8 +28,14 @@ class Chain final : public Sync {
   void finish() override {
     for (const auto& rule : rules_) rule->finish();
   }
-  void begin(int64_t steps_done) override {
-    for (const auto& rule : rules_) rule->begin(steps_done);
+  int64_t begin(int64_t steps_done) override {
+    for (const auto& rule : rules_) steps_done = rule->begin(steps_done);
+    return steps_done;
+  }
+  bool takes(int64_t step) override {
+    bool all = true;
+    for (const auto& rule : rules_) all = rule->takes(step) && all;
+    return all;
   }
   std::vector<at::Tensor> agreed() override {
     std::vector<at::Tensor> found;

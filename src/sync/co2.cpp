@@ -49,7 +49,7 @@ class Co2 final : public Sync {
                        replica.steps);
   }
 
-  void begin(int64_t steps_done) override {
+  int64_t begin(int64_t steps_done) override {
     const bool restored = steps_done > 0 && number(kStep) == static_cast<double>(steps_done);
     if (!restored) {
       start_.copy_(parameters_.live());
@@ -63,6 +63,7 @@ class Co2 final : public Sync {
     }
     set(kStep, static_cast<double>(steps_done));
     last_s_ = now_s();
+    return steps_done;
   }
 
   void gradient_ready(int64_t) override {

@@ -1,6 +1,7 @@
 #include "sync/diloco.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <deque>
@@ -16,13 +17,11 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
-#include "sync/council.h"
 #include "sync/flat_parameters.h"
 #include "sync/fragments.h"
-#include "sync/island_merge.h"
-#include "sync/island_post.h"
+#include "sync/island_exchange.h"
+#include "sync/merge.h"
 #include "sync/options.h"
-#include "sync/replica_signature.h"
 
 namespace cairn::sync {
 namespace {
@@ -47,14 +46,13 @@ class Diloco final : public Sync {
         outer_lr_(outer_lr_of(options)),
         codec_(comm::make_codec(wire_of(options))),
         rule_{options.talk.merge, options.talk.trim},
-        post_({link_in_world(replica.peers), signature_of(options, replica), message_bytes_most(replica)}),
-        council_(post_, std::chrono::nanoseconds(static_cast<int64_t>(options.talk.timeout_s * 1e9))),
         cut_(streaming_ ? cut(replica.model, options_.fragment_layers, options_.pattern == "strided", options_.extras == "own")
                         : uncut(replica.model)),
         step_(at::full({1}, -1, at::kLong)),
         flying_(at::zeros({cut_.count}, at::kLong)),
         tokens_(at::zeros({cut_.count}, at::kLong)),
-        weights_(at::ones({cut_.count}, at::kDouble)) {
+        weights_(at::ones({cut_.count}, at::kDouble)),
+        pace_(at::zeros({2}, at::kDouble)) {
     check();
     fragments_.resize(static_cast<size_t>(cut_.count));
     std::map<std::string_view, size_t> places;
@@ -69,38 +67,69 @@ class Diloco final : public Sync {
       one.momentum = one.parameters.zeros();
       if (options_.error_feedback) one.residual = one.parameters.zeros();
     }
+    exchange_ = make_exchange({.options = options,
+                               .replica = replica_,
+                               .codec = *codec_,
+                               .rule = rule_,
+                               .rows = rows(places),
+                               .outer_step = [this](const at::Tensor& anchor, const at::Tensor& momentum, const at::Tensor& gradient,
+                                                    int64_t step) { outer_step(anchor, momentum, gradient, step); }});
+    pace_[0].fill_(1);
   }
 
-  void begin(int64_t steps_done) override {
+  int64_t begin(int64_t steps_done) override {
     const bool restored = steps_done > 0 && step_.item<int64_t>() == steps_done;
+    for (const Fragment& one : fragments_)
+      if (!restored) one.anchor.copy_(one.parameters.live());
+    const IslandExchange::Met met = exchange_->meet(steps_done);
     for (size_t f = 0; f < fragments_.size(); ++f) {
       Fragment& one = fragments_[f];
-      one.last_sent = last_sent_before(steps_done, static_cast<int>(f));
-      if (!restored) one.anchor.copy_(one.parameters.live());
-      if (!restored || flying_[static_cast<int64_t>(f)].item<int64_t>() == 0) one.sent.reset();
+      one.last_sent = last_sent_before(met.step, static_cast<int>(f));
+      if (met.theirs) one.parameters.put(one.anchor);
+      if (met.theirs && one.residual.defined()) one.residual.zero_();
+      if (!restored || flying_[static_cast<int64_t>(f)].item<int64_t>() == 0 || exchange_->may_leave()) one.sent.reset();
     }
-    // Applied in the order in which they were sent.
-    if (restored)
-      for (const int f : in_order_of_sending())
-        if (fragments_[static_cast<size_t>(f)].sent.defined()) start(f, fragments_[static_cast<size_t>(f)].last_sent, f);
-    step_.fill_(steps_done);
+    // Applied in the order in which they were sent. Where islands come and go, what was under way when they ended is dropped: what each has
+    // moved by goes with its next message.
+    for (const int f : in_order_of_sending()) {
+      Fragment& one = fragments_[static_cast<size_t>(f)];
+      if (met.joined && under_way(met.step, f)) flights_.push_back({f, one.last_sent + delay_, exchange_->expect(f, one.last_sent, f)});
+      if (restored && one.sent.defined()) start(f, one.last_sent, f);
+    }
+    if (met.theirs) {
+      tokens_.zero_();
+      began_ = met.joined ? met.step : 0;
+    }
+    if (exchange_->may_leave()) flying_.zero_();
+    step_.fill_(met.step);
+    return met.step;
+  }
+
+  bool takes(int64_t step) override {
+    // Steps are left out evenly, so that the others need not wait.
+    const double share = pace_[0].item<double>(), from = pace_[1].item<double>();
+    return options_.pace != "own" ||
+           std::floor((static_cast<double>(step) - from) * share) > std::floor((static_cast<double>(step) - 1 - from) * share);
   }
 
   void gradient_ready(int64_t) override {
-    for (Flight& flight : flights_) flight.merge->progress();
+    for (Flight& flight : flights_) flight.voyage->progress();
   }
 
   comm::Work after_step(const StepFacts& facts) override {
     stop_agreed_ = false;
     if (!facts.skipped) tokens_.add_(facts.tokens);
-    while (!flights_.empty() && flights_.front().due <= facts.step) land(blend_);
+    time_step(facts.step);
+    exchange_->look();
+    while (!flights_.empty() && flights_.front().due <= facts.step) land(blend_, facts.step);
     for (int f = 0; f < cut_.count; ++f) {
       if (facts.step % options_.every != sent_at(f)) continue;
       send(f, facts.step, f);
-      if (delay_ == 0) land(blend_);
+      if (delay_ == 0) land(blend_, facts.step);
     }
-    for (Flight& flight : flights_) flight.merge->progress();
+    for (Flight& flight : flights_) flight.voyage->progress();
     step_.fill_(facts.step);
+    ended_s_ = now_s();
     return comm::Work::done();
   }
 
@@ -108,12 +137,12 @@ class Diloco final : public Sync {
 
   void finish() override {
     const int64_t step = step_.item<int64_t>();
-    while (!flights_.empty()) land(blend_);
+    while (!flights_.empty()) land(blend_, step);
     // What the islands have beside the anchor: trained since a fragment was last sent, or kept when it arrived. As of the next step, since
     // rounds of this one may be over.
     for (int f = 0; f < cut_.count; ++f)
       if (fragments_[static_cast<size_t>(f)].last_sent < step || blend_ > 0) send(f, step + 1, cut_.count + f);
-    while (!flights_.empty()) land(0);
+    while (!flights_.empty()) land(0, step);
     for (const Fragment& one : fragments_) one.parameters.put(one.anchor);
   }
 
@@ -131,18 +160,19 @@ class Diloco final : public Sync {
     return all;
   }
   mesh::NamedTensors state() override {
-    return {{"outer_step", step_}, {"outer_flying", flying_}, {"outer_tokens", tokens_}, {"outer_weights", weights_}};
+    return {
+        {"outer_step", step_}, {"outer_flying", flying_}, {"outer_tokens", tokens_}, {"outer_weights", weights_}, {"outer_pace", pace_}};
   }
 
   void ask_to_stop() override { wants_to_stop_ = true; }
-  bool stop_agreed() const override { return stop_agreed_; }
+  bool stop_agreed() const override { return stop_agreed_ || (wants_to_stop_ && exchange_->may_leave()); }
   Notes notes() override { return std::exchange(notes_, {}); }
 
  private:
   struct Flight {
     int fragment = 0;
     int64_t due = 0;
-    std::unique_ptr<IslandMerge> merge;
+    std::unique_ptr<Voyage> voyage;
   };
 
   void check() const {
@@ -197,7 +227,9 @@ class Diloco final : public Sync {
     drift_ = relative_norm(one.sent, one.anchor);
     if (one.residual.defined()) one.sent.add_(one.residual);
     const at::Tensor tokens = tokens_[f];
-    weights_[f].fill_(options_.weights == "tokens" ? std::max<double>(1, tokens.item<double>()) : 1);
+    // Whoever came while the others were at work counts from its first whole interval on.
+    const bool whole = began_ == 0 || step - began_ >= options_.every;
+    weights_[f].fill_(!whole ? 0 : options_.weights == "tokens" ? std::max<double>(1, tokens.item<double>()) : 1);
     tokens.zero_();
     one.last_sent = step;
     start(f, step, part);
@@ -205,21 +237,20 @@ class Diloco final : public Sync {
   void start(int f, int64_t step, int part) {
     Fragment& one = fragments_[static_cast<size_t>(f)];
     const at::Tensor host = one.sent.cpu();
-    auto merge = std::make_unique<IslandMerge>(IslandMerge::Parts{.council = council_,
-                                                                  .codec = *codec_,
-                                                                  .rule = rule_,
-                                                                  .step = step,
-                                                                  .part = part,
-                                                                  .weight = weights_[f].item<double>(),
-                                                                  .wants_to_stop = wants_to_stop_},
-                                               host);
-    if (one.residual.defined()) one.residual.copy_(host - merge->as_sent());
+    auto voyage = exchange_->send({.fragment = f,
+                                   .step = step,
+                                   .part = part,
+                                   .weight = weights_[f].item<double>(),
+                                   .seconds = step_s_,
+                                   .wants_to_stop = wants_to_stop_ && !exchange_->may_leave()},
+                                  host);
+    if (one.residual.defined()) one.residual.copy_(host - voyage->as_sent());
     flying_[f].fill_(1);
-    flights_.push_back({f, step + delay_, std::move(merge)});
+    flights_.push_back({f, step + delay_, std::move(voyage)});
   }
 
   // The oldest fragment under way arrives: the outer step.
-  void land(double blend) {
+  void land(double blend, int64_t now) {
     Flight flight = std::move(flights_.front());
     flights_.pop_front();
     Fragment& one = fragments_[static_cast<size_t>(flight.fragment)];
@@ -228,35 +259,82 @@ class Diloco final : public Sync {
     const std::chrono::nanoseconds begun = clock.now();
     {
       std::optional<base::Trace::Span> traced;
-      if (replica_.trace && !flight.merge->progress()) traced.emplace(replica_.trace->span("wait for islands", "sync"));
-      gradient = flight.merge->wait();
+      if (replica_.trace && !flight.voyage->progress()) traced.emplace(replica_.trace->span("wait for islands", "sync"));
+      gradient = flight.voyage->wait();
     }
     stall_s_ += base::seconds(clock.now() - begun);
-    stop_agreed_ = stop_agreed_ || flight.merge->stop();
+    const Voyage::Outcome& outcome = flight.voyage->outcome();
+    const int64_t step = flight.voyage->step();
+    stop_agreed_ = stop_agreed_ || outcome.stop;
     one.sent.reset();
     flying_[flight.fragment].fill_(0);
-    bytes_ += flight.merge->bytes_sent();
-    if (flights_.empty() || flights_.front().merge->step() > flight.merge->step()) council_.close(flight.merge->step());
-    if (!gradient.defined()) return;  // dropped, by all alike: the next one covers a longer time
+    bytes_ += outcome.bytes_sent;
+    if (flights_.empty() || flights_.front().voyage->step() > step) exchange_->close(step);
+    if (gradient.defined()) take_in(one, flight, gradient, blend);
+    exchange_->landed(*flight.voyage, flight.fragment, now);
+    if (options_.pace == "own") keep_pace(outcome.fastest, now);
+  }
+
+  void take_in(Fragment& one, const Flight& flight, at::Tensor gradient, double blend) {
     gradient = gradient.to(one.anchor.device());
     const double along = cosine(gradient, one.momentum);
-    // Products and sums by themselves, never fused: the anchor must be the same bits on machines of all kinds.
-    const double keep = momentum_at(flight.merge->step());
-    one.momentum.mul_(keep).add_(gradient);
-    at::Tensor move = one.momentum.mul(keep).add_(gradient).mul_(outer_lr_);
-    one.anchor.sub_(move);
+    outer_step(one.anchor, one.momentum, gradient, flight.voyage->step());
     if (blend == 0) {
       one.parameters.put(one.anchor);
     } else {
       one.parameters.put(one.parameters.live().mul_(blend).add_(one.anchor.mul(1 - blend)));
     }
     notes_ = {{"fragment", flight.fragment},
-              {"islands", flight.merge->counted()},
+              {"islands", flight.voyage->outcome().counted},
               {"sync_bytes", static_cast<double>(bytes_)},
               {"stall_s", std::exchange(stall_s_, 0)},
               {"outer_norm", gradient.norm().item<double>()},
               {"outer_cosine", along},
               {"drift", drift_}};
+    if (options_.pace == "own") notes_.emplace_back("pace", pace_[0].item<double>());
+  }
+
+  // Products and sums by themselves, never fused: the anchor must be the same bits on machines of all kinds.
+  void outer_step(const at::Tensor& anchor, const at::Tensor& momentum, const at::Tensor& gradient, int64_t step) const {
+    const double keep = momentum_at(step);
+    momentum.mul_(keep).add_(gradient);
+    anchor.sub_(momentum.mul(keep).add_(gradient).mul_(outer_lr_));
+  }
+
+  double now_s() const { return base::seconds(replica_.mates.world().clock().now()); }
+
+  // How long a step takes here, without what is waited for: the mean of the last ones.
+  void time_step(int64_t step) {
+    const double took = now_s() - ended_s_;
+    if (ended_s_ > 0 && takes(step)) step_s_ = step_s_ > 0 ? 0.8 * step_s_ + 0.2 * took : took;
+  }
+
+  // Of the steps to come this island takes as many as it can while the fastest takes all of them.
+  void keep_pace(double fastest, int64_t now) {
+    std::array<double, 1> share{step_s_ > 0 && fastest > 0 ? std::clamp(fastest / step_s_, 0.05, 1.0) : 1};
+    if (share[0] > 0.9) share[0] = 1;  // as near as times can be told apart
+    if (replica_.mates.size() > 1)
+      replica_.mates.broadcast({share.data(), 1, comm::Dtype::f64}, 0, {comm::Purpose::control, "the pace of this island"}).wait();
+    pace_[0].fill_(share[0]);
+    pace_[1].fill_(static_cast<double>(now));
+  }
+
+  // Parameters of each fragment: all of the model's, and those of which this rank keeps a part.
+  std::vector<FragmentRows> rows(const std::map<std::string_view, size_t>& places) const {
+    std::vector<FragmentRows> all(fragments_.size());
+    for (size_t place = 0; place < cut_.of.size(); ++place) all[static_cast<size_t>(cut_.of[place])].whole.push_back(place);
+    for (const mesh::NamedTensor& one : replica_.parameters) {
+      const size_t place = places.at(one.name);
+      FragmentRows& rows = all[static_cast<size_t>(cut_.of[place])];
+      CAIRN_CHECK(rows.own.empty() || rows.own.back() < place, "{} is out of order", one.name);
+      rows.own.push_back(place);
+      rows.own_elements.push_back(one.tensor.numel());
+    }
+    for (size_t f = 0; f < all.size(); ++f) {
+      all[f].anchor = fragments_[f].anchor;
+      all[f].momentum = fragments_[f].momentum;
+    }
+    return all;
   }
 
   const OuterOptions options_;
@@ -266,15 +344,17 @@ class Diloco final : public Sync {
   const double blend_, outer_lr_;
   std::unique_ptr<const comm::Codec> codec_;
   const MergeRule rule_;
-  IslandPost post_;
-  Council council_;
   Fragments cut_;
   std::vector<Fragment> fragments_;
+  std::unique_ptr<IslandExchange> exchange_;
   std::deque<Flight> flights_;            // in the order in which they were sent
   at::Tensor step_;                       // of which this is the state
   at::Tensor flying_, tokens_, weights_;  // by fragment: under way; learned from since it was last sent; how much what is under way counts
+  at::Tensor pace_;                       // which share of the steps this island takes, and since when
   bool wants_to_stop_ = false, stop_agreed_ = false;
   int64_t bytes_ = 0;
+  int64_t began_ = 0;                // after which step this island joined the others; 0: it was there from the start
+  double step_s_ = 0, ended_s_ = 0;  // how long a step takes; when the last one was over
   double stall_s_ = 0, drift_ = 0;
   Notes notes_;
 };

@@ -61,7 +61,10 @@ class Gossip final : public Sync {
           "sync.island.neighbours = 0: islands that never talk cannot be merged in the end: their average is of no use; try 0.2");
   }
 
-  void begin(int64_t steps_done) override { step_.fill_(steps_done); }
+  int64_t begin(int64_t steps_done) override {
+    step_.fill_(steps_done);
+    return steps_done;
+  }
   void gradient_ready(int64_t) override { post_.pump(); }
 
   comm::Work after_step(const StepFacts& facts) override {

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "comm/bridge.h"
 #include "comm/group.h"
 #include "comm/mailbox.h"
 #include "comm/world.h"
@@ -67,8 +68,43 @@ class LinkInWorld final : public IslandLink {
   comm::Errand next_;
 };
 
+class LinkAbroad final : public IslandLink {
+ public:
+  LinkAbroad(comm::Bridge& bridge, comm::World& world) : bridge_(bridge), world_(world), known_(static_cast<size_t>(bridge.sites())) {}
+
+  int me() const override { return bridge_.site(); }
+  int size() const override { return bridge_.sites(); }
+  bool lost(int island) const override {
+    const uint64_t known = known_[static_cast<size_t>(island)];
+    return island != me() && (known == 0 || bridge_.life(island) != known);
+  }
+  void renew(int island) override { known_[static_cast<size_t>(island)] = bridge_.life(island); }
+  std::chrono::nanoseconds now() const override { return world_.clock().now(); }
+
+  void send(int to, std::vector<std::byte> body, comm::Purpose purpose) override {
+    const std::chrono::nanoseconds time = now();
+    world_.ledger().book({world_.rank(), -1 - to, static_cast<int64_t>(body.size()), purpose, time, time});
+    bridge_.send(to, known_[static_cast<size_t>(to)], std::move(body));
+  }
+
+  std::optional<Letter> next() override {
+    while (auto letter = bridge_.next())  // what others say in a life that does not count here is not heard
+      if (letter->life == known_[static_cast<size_t>(letter->from)]) return Letter{letter->from, std::move(letter->body)};
+    return std::nullopt;
+  }
+
+  void wait(std::chrono::nanoseconds until) override { bridge_.wait(std::min<std::chrono::nanoseconds>(until - now(), kLook)); }
+  void warn(const std::string& what) override { world_.log().warn("{}", what); }
+
+ private:
+  comm::Bridge& bridge_;
+  comm::World& world_;
+  std::vector<uint64_t> known_;  // by island: the life that counts; 0: none
+};
+
 }  // namespace
 
 std::unique_ptr<IslandLink> link_in_world(comm::Group& islands) { return std::make_unique<LinkInWorld>(islands); }
+std::unique_ptr<IslandLink> link_abroad(comm::Bridge& bridge, comm::World& world) { return std::make_unique<LinkAbroad>(bridge, world); }
 
 }  // namespace cairn::sync

@@ -42,5 +42,7 @@ class IslandLink {
 
 // Among ranks of one world, one of each island: position = island.
 std::unique_ptr<IslandLink> link_in_world(comm::Group& islands);
+// Among worlds: islands are the bridge's sites. Bytes are booked in this world's ledger, as sent to rank -1 - island.
+std::unique_ptr<IslandLink> link_abroad(comm::Bridge& bridge, comm::World& world);
 
 }  // namespace cairn::sync

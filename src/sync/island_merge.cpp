@@ -1,6 +1,7 @@
 #include "sync/island_merge.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -153,6 +154,7 @@ at::Tensor IslandMerge::wait() {
         body && body->size() >= kHeadBytes)
       std::memcpy(&note, body->data() + sizeof(double), sizeof(double));
     note_ += note / counted;
+    if (note > 0 && std::isfinite(note)) least_note_ = least_note_ > 0 ? std::min(least_note_, note) : note;
   }
   if (!owners_.empty()) return put_together(verdict.counted);
   counted_ = counted;

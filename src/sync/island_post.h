@@ -18,7 +18,25 @@ namespace cairn::sync {
 
 // What a message between islands is about. Messages are told apart by it and by their sender, so they may come early, late or not at all.
 struct Subject {
-  enum class Kind : uint8_t { parcel, share, vote, verdict, question, slow, progress, confirm, pull };
+  enum class Kind : uint8_t {
+    parcel,
+    share,
+    vote,
+    verdict,
+    question,  // rounds of all
+    slow,
+    progress,
+    confirm,
+    pull,  // of some
+    status,
+    found,
+    join,
+    state,
+    welcome,
+    ready,
+    landed,
+    news  // coming and going
+  };
   Kind kind = Kind::parcel;
   int64_t step = 0;
   int32_t part = 0;  // of what there are several at a step: fragments, phases

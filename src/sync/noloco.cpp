@@ -51,10 +51,11 @@ class Noloco final : public Sync {
                        replica.steps);
   }
 
-  void begin(int64_t steps_done) override {
+  int64_t begin(int64_t steps_done) override {
     if (steps_done == 0 || step_.item<int64_t>() != steps_done) slow_.copy_(parameters_.live());
     step_.fill_(steps_done);
     if (options_.prefetch_slow) send_slow(steps_done / options_.every + 1);
+    return steps_done;
   }
 
   void gradient_ready(int64_t) override { post_.pump(); }

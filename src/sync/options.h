@@ -26,6 +26,7 @@ struct OuterOptions {
   double outer_momentum = 0.9;
   int64_t outer_warmup = 0;
   std::string weights = "uniform";
+  std::string pace = "alike";
   int64_t fragment_layers = 3;
   std::string pattern = "strided";
   std::string extras = "own";

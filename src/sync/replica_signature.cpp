@@ -15,19 +15,24 @@ uint64_t signature_of(const SyncOptions& options, const Replica& replica) {
   const NolocoOptions& n = options.noloco;
   const Co2Options& c = options.co2;
   const GossipOptions& g = options.gossip;
-  std::string text = fmt::format("{} {} {} {} | {} {} {} {} {} {} {} | {} {} {} {} {} | {} {} {} {} {} {} | {} {} {} {} {} {} | {}",
+  std::string text = fmt::format("{} {} {} {} | {} {} {} {} {} {} {} {} | {} {} {} {} {} | {} {} {} {} {} {} | {} {} {} {} {} {} | {}",
                                  options.kind, wire_of(options), options.talk.merge, options.talk.trim, o.every, outer_lr_of(options),
-                                 o.outer_momentum, o.fragment_layers, o.pattern, o.extras, o.delay, n.every, n.group, n.outer_lr,
-                                 n.outer_momentum, n.pull, c.every, c.outer_lr, c.outer_momentum, c.gap, c.gap_value, c.clip, g.every,
-                                 g.topology, g.neighbours, g.schedule, g.window_start, g.window_width, replica.seed);
+                                 o.outer_momentum, o.outer_warmup, o.fragment_layers, o.pattern, o.extras, o.delay, n.every, n.group,
+                                 n.outer_lr, n.outer_momentum, n.pull, c.every, c.outer_lr, c.outer_momentum, c.gap, c.gap_value, c.clip,
+                                 g.every, g.topology, g.neighbours, g.schedule, g.window_start, g.window_width, replica.seed);
   for (const WholeParameter& one : replica.model) text += fmt::format(" {}={}", one.name, one.elements);
-  for (const mesh::NamedTensor& one : replica.parameters) text += fmt::format(" {}:{}", one.name, one.tensor.numel());
+  // Islands that are worlds of their own may lay the model out each in its way.
+  if (!replica.abroad)
+    for (const mesh::NamedTensor& one : replica.parameters) text += fmt::format(" {}:{}", one.name, one.tensor.numel());
   return base::checksum(std::as_bytes(std::span(text)));
 }
 
 int64_t message_bytes_most(const Replica& replica) {
   int64_t elements = 0;
-  for (const mesh::NamedTensor& one : replica.parameters) elements += one.tensor.numel();
+  if (replica.abroad)
+    for (const WholeParameter& one : replica.model) elements += one.elements;
+  else
+    for (const mesh::NamedTensor& one : replica.parameters) elements += one.tensor.numel();
   return 3 * 4 * elements + 4096;
 }
 

@@ -13,8 +13,9 @@ namespace cairn::base {
 class Trace;
 }
 namespace cairn::comm {
+class Bridge;
 class Group;
-}
+}  // namespace cairn::comm
 
 namespace cairn::sync {
 
@@ -24,6 +25,24 @@ struct SyncOptions;
 struct WholeParameter {
   std::string name;
   int64_t elements = 0;
+};
+
+// Whole parameters of a replica of which each rank keeps a part, for rules that talk with islands of other layouts.
+class Wholes {
+ public:
+  virtual ~Wholes() = default;
+  // `mine` is this rank's part of the parameter at this place of Replica::model, fp32; undefined: none. The whole on the replica's first
+  // rank, on the host; undefined elsewhere. Collective.
+  virtual at::Tensor gather(size_t place, const at::Tensor& mine) = 0;
+  // This rank's part of a whole, as it is kept here.
+  virtual void take(size_t place, const at::Tensor& whole, const at::Tensor& mine) = 0;
+};
+
+// Where each island is a world of its own: how it talks with the others.
+struct Abroad {
+  comm::Bridge* bridge = nullptr;  // on the island's first rank; null elsewhere
+  int founders = 1;                // islands that wait for each other before the first step; others join them
+  Wholes* wholes = nullptr;        // null: every rank keeps everything
 };
 
 // What a rule works on, borrowed from the trainer.
@@ -36,6 +55,7 @@ struct Replica {
   int64_t steps = 0;                              // of the run
   uint64_t seed = 0;                              // of the run
   base::Trace* trace = nullptr;                   // where waits are noted; null: nowhere
+  const Abroad* abroad = nullptr;                 // null: the islands are parts of this world, and peers their ranks
 };
 
 struct StepFacts {
@@ -77,8 +97,10 @@ class Sync {
   virtual void finish() {}
 
   // Parameters have their first values, or those of a snapshot, and so has what `elements` and `state` named: the run goes on after
-  // `steps_done` steps.
-  virtual void begin(int64_t /*steps_done*/) {}
+  // `steps_done` steps, or more where it joins others that have come further: the answer.
+  virtual int64_t begin(int64_t steps_done) { return steps_done; }
+  // Whether this replica takes part in the step that comes, or lets it pass, being slower than others. Alike on all of its ranks.
+  virtual bool takes(int64_t /*step*/) { return true; }
   // What is evaluated, exported and saved as the model, in the order of the parameters; empty: the parameters themselves. Its own tensors:
   // a loader writes into them.
   virtual std::vector<at::Tensor> agreed() { return {}; }

@@ -1,0 +1,100 @@
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "sync/council.h"
+#include "sync/island_exchange.h"
+#include "sync/island_post.h"
+
+namespace cairn::comm {
+class Bridge;
+}
+namespace cairn::base {
+class Log;
+}
+
+namespace cairn::sync {
+
+// How islands that are worlds of their own come together: some found a run, others join it while it goes on. Used by the first rank of
+// each.
+//
+// Islands that wait tell each other what they have; when there are enough, the lowest of them says who founds the run, and from whom those
+// get the model that have another one. A newcomer asks an island at work, its sponsor, which sends it the model and, from then on, what
+// each round came to. When the newcomer has caught up the sponsor proposes it; all agree on it by a round's verdict (council.h), and from
+// there on it takes part.
+class IslandGate {
+ public:
+  // The model that islands agreed on, whole, by fragment.
+  struct State {
+    std::vector<at::Tensor> anchors, momenta;
+  };
+  struct Parts {
+    comm::Bridge& bridge;
+    IslandPost& post;
+    Council& council;
+    base::Log& log;
+    int founders = 1;
+    OuterStep outer_step;
+  };
+  explicit IslandGate(Parts parts);
+
+  // Before the first step, with what this island has; it may be others' afterwards.
+  IslandExchange::Met enter(int64_t steps_done, State& state);
+
+  // At work: sees who is there.
+  void look();
+  // A newcomer waits for the model.
+  bool is_asked() const;
+  // Gives it, as it is after step `now`, to those who asked for it.
+  void give(int64_t now, const State& state);
+  // To newcomers: what a round came to in which they had no part (undefined: nothing), after step `now`.
+  void tell(const IslandSet& members, int64_t step, int32_t part, int64_t now, const at::Tensor& gradient);
+  // As a newcomer: whether the sponsor has told of this round, and what it said.
+  bool is_told(int64_t step, int32_t part);
+  at::Tensor told(int64_t step, int32_t part, int64_t elements);
+
+ private:
+  enum class Phase : int32_t { none, waits, works };
+  struct Status {
+    Phase phase = Phase::none;
+    int32_t spare = 0;
+    int64_t step = 0;
+    uint64_t checksum = 0;
+  };
+  struct News {
+    int64_t step = 0;
+    int32_t part = 0;
+    int64_t now = 0;
+    bool defined = false;
+    IslandSet members;  // afterwards
+  };
+
+  bool here(int island) const { return island == post_.me() || !post_.lost(island); }
+  void send_to(int island, const State& state, int64_t now);
+  bool take_state(int from, State& state);
+  IslandExchange::Met found(const std::vector<std::byte>& decided, int from, State& state);
+  std::vector<std::byte> decide();
+  bool join(int sponsor, State& state, IslandExchange::Met& met);
+  at::Tensor take_row(int from, const Subject& subject, int64_t elements);
+  void set_status(Phase phase, int64_t step, uint64_t checksum);
+
+  comm::Bridge& bridge_;
+  IslandPost& post_;
+  Council& council_;
+  base::Log& log_;
+  int founders_;
+  OuterStep outer_step_;
+  Status mine_;
+  std::vector<Status> statuses_;   // by island
+  std::vector<uint64_t> told_;     // by island: the life to which this one's status was said
+  std::vector<int64_t> welcomed_;  // by island: the step of the model that it has sent; -1: none
+  IslandSet asked_, sponsored_;    // newcomers that want the model, and that have it
+  int sponsor_ = -1;               // of this island
+  std::deque<News> news_;          // from it
+};
+
+}  // namespace cairn::sync

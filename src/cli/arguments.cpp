@@ -42,6 +42,20 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
   command->add_option("--seed", a.seed, "train.seed")->check(CLI::NonNegativeNumber);
   command->add_option("--resume", a.resume, "Continue a run: its directory, or `auto` for the newest one");
   command->add_flag("--dry-run", a.dry_run, "Show what would run and the memory of each rank, and stop");
+  const char* apart = "Islands that are started each by itself, with the same recipe and key, and may come and go";
+  command->add_option("--island", a.island, "Which of the --islands this is, from 0; --mesh says how it is laid out")
+      ->check(CLI::NonNegativeNumber)
+      ->group(apart);
+  command
+      ->add_option("--meet", a.meet, "HOST:PORT where islands find each other: an address of island 0's machine, or of any that is there")
+      ->group(apart);
+  command->add_option("--listen", a.listen, "ADDRESS:PORT where this island listens (default: island 0 at --meet, others at a free port)")
+      ->group(apart);
+  command
+      ->add_option("--founders", a.founders,
+                   "So many islands wait for each other before the first step; more may join later (default: all)")
+      ->check(CLI::PositiveNumber)
+      ->group(apart);
   const char* several = "Several machines: run the same command on each, with its own --node-rank";
   command->add_option("--nnodes", a.nnodes, "How many machines")->check(CLI::Range(1, 1 << 16))->group(several);
   command->add_option("--node-rank", a.node_rank, "Which of them this is, from 0")->check(CLI::NonNegativeNumber)->group(several);

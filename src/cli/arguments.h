@@ -19,7 +19,9 @@ struct TrainArguments {
   int nproc = 1;
   bool nproc_given = false;
   int64_t seed = -1;
-  int islands = 0;  // 0: not given
+  int islands = 0;                // 0: not given
+  int island = -1, founders = 0;  // -1 and 0: not given
+  std::string meet, listen;
   bool dry_run = false;
   // Several machines.
   int nnodes = 0, node_rank = -1;  // 0 and -1: not given

@@ -25,7 +25,18 @@ base::Recipe recipe_with(base::Recipe recipe, const RecipeWords& words) {
   if (!words.data.empty()) recipe.set("data.path", words.data, "--data");
   if (words.seed >= 0) recipe.set("train.seed", words.seed, "--seed");
   for (const mesh::Axis& axis : axes_of(words.mesh)) recipe.set("mesh." + axis.name, static_cast<int64_t>(axis.size), "--mesh");
-  if (words.islands > 0) recipe.set("mesh.island", static_cast<int64_t>(words.islands), "--islands");
+  if (words.islands > 0 && words.island < 0) recipe.set("mesh.island", static_cast<int64_t>(words.islands), "--islands");
+  if (words.island >= 0) {  // the recipe is the same for all islands; each of them is a mesh of its own
+    const int64_t islands = words.islands > 0 ? words.islands : base::Recipe(recipe).read(parallel::mesh_schema()).island;
+    recipe.set("island.number", static_cast<int64_t>(words.island), "--island");
+    if (islands > 1) {
+      recipe.set("island.count", islands, "--islands");
+      recipe.set("mesh.island", int64_t{1}, "--island");
+    }
+  }
+  if (words.founders > 0) recipe.set("island.founders", static_cast<int64_t>(words.founders), "--founders");
+  if (!words.meet.empty()) recipe.set("island.meet", words.meet, "--meet");
+  if (!words.listen.empty()) recipe.set("island.listen", words.listen, "--listen");
   if (!words.sync.empty()) recipe.set("sync.island.kind", words.sync, "--sync");
   for (const std::string& set : words.sets) recipe.set(set);
   return recipe;

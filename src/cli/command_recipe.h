@@ -12,9 +12,12 @@ namespace cairn::cli {
 struct RecipeWords {
   std::string data, mesh;  // --data, --mesh
   std::vector<std::string> sets;
-  int64_t seed = -1;      // -1: not given
-  int islands = 0;        // --islands; 0: not given
-  std::string sync = {};  // --sync
+  int64_t seed = -1;                   // -1: not given
+  int islands = 0;                     // --islands; 0: not given
+  std::string sync = {};               // --sync
+  int island = -1;                     // --island; -1: not given
+  int founders = 0;                    // --founders
+  std::string meet = {}, listen = {};  // --meet, --listen
 };
 
 // The later the stronger: --set wins.

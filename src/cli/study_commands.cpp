@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "base/files.h"
 #include "base/clock.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/nearest.h"
 #include "base/terminal.h"

@@ -61,14 +61,22 @@ TrainArguments with_ranks_of_mesh(TrainArguments a) {
   if (a.nproc_given || a.nnodes > 1) return a;
   for (const mesh::Axis& axis : axes_of(a.mesh))
     if (axis.name != "shard") a.nproc *= axis.size;
-  if (!a.mesh.empty() && a.islands > 0) a.nproc *= a.islands;
+  if (!a.mesh.empty() && a.islands > 0 && a.island < 0) a.nproc *= a.islands;
   return a;
 }
 
 // Then what the command line adds.
 base::Recipe make_recipe(const TrainArguments& a, const Decision& decision) {
-  return recipe_with(decision.recipe ? base::Recipe::parse(*decision.recipe) : base::Recipe(),
-                     {.data = a.data, .mesh = a.mesh, .sets = a.sets, .seed = a.seed, .islands = a.islands, .sync = a.sync});
+  return recipe_with(decision.recipe ? base::Recipe::parse(*decision.recipe) : base::Recipe(), {.data = a.data,
+                                                                                                .mesh = a.mesh,
+                                                                                                .sets = a.sets,
+                                                                                                .seed = a.seed,
+                                                                                                .islands = a.islands,
+                                                                                                .sync = a.sync,
+                                                                                                .island = a.island,
+                                                                                                .founders = a.founders,
+                                                                                                .meet = a.meet,
+                                                                                                .listen = a.listen});
 }
 
 // The plan that --plan names, and as many ranks as it has.
@@ -90,7 +98,7 @@ int islands_of(const TrainArguments& a) {
 }
 
 std::optional<comm::LinkModel> links_among(const TrainArguments& a, int ranks) {
-  const std::optional<comm::LinkModel> links = links_of(a.links);
+  const std::optional<comm::LinkModel> links = variable("CAIRN_ISLAND_ALONE") ? std::nullopt : links_of(a.links);
   return links ? std::optional(between_islands(*links, ranks, islands_of(a))) : std::nullopt;
 }
 
@@ -105,6 +113,7 @@ std::string fingerprint(const TrainArguments& a) {
   add("--mesh", a.mesh);
   add("--islands", a.islands > 0 ? std::to_string(a.islands) : "");
   add("--sync", a.sync);
+  add("--island", a.island >= 0 ? std::to_string(a.island) : "");
   if (!a.plan.empty()) {
     const std::string text = parallel::to_json(parallel::read_plan(a.plan));
     add("--plan", fmt::format("{:016x}", base::checksum(text)));
@@ -163,6 +172,18 @@ void take_gpu(const TrainArguments& a, int local_rank, int local_size) {
   keep_to_one_gpu(local_rank);
 }
 
+// Whether this run is one island of several that are started each by itself, and how they recognise each other.
+bool starts_alone(base::Recipe recipe) { return train::is_abroad(recipe.read(train::abroad_schema())); }
+
+train::AbroadStart abroad_of(const TrainArguments& a) {
+  const std::string key = a.key.empty() ? variable("CAIRN_KEY").value_or("") : a.key;
+  if (key.empty())
+    base::fail_input(
+        "islands that are started each by itself need a key, so that nobody else can join: `cairn key run.key` makes one; copy it to each "
+        "and add --key run.key (or set CAIRN_KEY to its path)");
+  return {.key = comm::read_key(key), .links = links_of(a.links)};
+}
+
 // A rank that is a process of its own, on whatever joins it to the others.
 int run_process(const TrainArguments& a, train::Start start,
                 const std::function<std::unique_ptr<comm::Transport>(const base::Stop&)>& connect,
@@ -184,7 +205,12 @@ int run_process(const TrainArguments& a, train::Start start,
       start.terminal = terminal;
       if (!chosen) greet(a, decision.run, size, *terminal);
     }
-    const train::Result result = train::run(world, make_recipe(a, decision), start, {}, signals.stop());
+    base::Recipe recipe = make_recipe(a, decision);
+    if (starts_alone(recipe)) {
+      start.abroad = abroad_of(a);
+      start.abroad.stop = &signals.stop();
+    }
+    const train::Result result = train::run(world, std::move(recipe), start, {}, signals.stop());
     if (rank == 0) bid_farewell(result, decision.run, *terminal);
     return 0;
   });
@@ -217,6 +243,7 @@ int run_local(const TrainArguments& a, const Decision& decision, const train::St
 void tell_islands(base::Recipe recipe) {
   const int64_t islands = recipe.read(parallel::mesh_schema()).island;
   set_variable("CAIRN_ISLANDS", std::to_string(islands));
+  if (starts_alone(recipe)) set_variable("CAIRN_ISLAND_ALONE", "1");
   if (islands > 1 && sync::read_island_sync(recipe).kind != "all_reduce") set_variable("CAIRN_ISLANDS_APART", std::to_string(islands));
 }
 
@@ -322,6 +349,11 @@ int train_command(const TrainArguments& given, const std::vector<std::string>& c
   // Once here, before any rank starts or anybody waits. (How many ranks other machines have is not known yet.)
   train::check_recipe(recipe, place.nnodes > 1 ? 0 : a.nproc, plan.get());
   train::check_files(recipe, start);
+  if (starts_alone(recipe)) {
+    if (a.transport == "local")
+      base::fail_input("--transport local: islands that are started each by itself live in real time: leave it out, or leave out --island");
+    abroad_of(a);
+  }
   tell_islands(recipe);
   if (a.transport == "local") {
     greet(a, decision.run, a.nproc, terminal);

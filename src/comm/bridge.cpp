@@ -41,6 +41,7 @@ constexpr auto kIntroduction = std::chrono::seconds(5);      // for one who has 
 constexpr auto kBeatEvery = std::chrono::milliseconds(500);  // a sign of life
 constexpr auto kSilenceMost = std::chrono::seconds(5);       // then the connection is taken for broken
 constexpr auto kCallAgainAfter = std::chrono::milliseconds(200);
+constexpr auto kCallOverAfter = std::chrono::milliseconds(1000);
 constexpr auto kVisitAgainAfter = std::chrono::milliseconds(500);
 constexpr auto kGlance = std::chrono::milliseconds(100);
 constexpr auto kFarewell = std::chrono::seconds(10);  // for all that was sent to be there, when this site ends
@@ -383,7 +384,8 @@ class Bridge::Impl {
 
   asio::awaitable<void> call(Line& line) {
     while (!leaving_) {
-      if (!line.stream && line.at.life != 0 && line.at.life > line.over) {
+      const bool over = line.at.life <= line.over;  // it may come again, in the same place
+      if (!line.stream && line.at.life != 0) {
         const auto stream = std::make_shared<NetStream>(io_);
         const auto timer = give_up_later(stream);
         try {
@@ -401,7 +403,7 @@ class Bridge::Impl {
         }
         timer->cancel();
       }
-      co_await pause(kCallAgainAfter);
+      co_await pause(over ? kCallOverAfter : kCallAgainAfter);
     }
   }
 

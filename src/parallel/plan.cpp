@@ -13,7 +13,7 @@ mesh::Placement placement_of(const Plan& plan, const std::string& parameter) {
 
 bool islands_apart(const Plan& plan) {
   const auto rule = plan.sync.find("island");
-  return rule != plan.sync.end() && rule->second != "all_reduce" && plan.mesh.extent("island") > 1;
+  return rule != plan.sync.end() && rule->second != "all_reduce" && (plan.mesh.extent("island") > 1 || plan.islands > 1);
 }
 
 std::vector<int> company_of(const Plan& plan, int rank) {

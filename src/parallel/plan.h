@@ -31,6 +31,7 @@ struct Plan {
   ContextRule context = {};                           // along cp
   int zero = 0;                                       // what ranks along shard and cp share out: 1 optimizer state, 2 gradients too, 3 all
   std::string precision = "fp32";
+  int island = 0, islands = 1;  // where each island is started by itself: which this is, of how many
 
   bool operator==(const Plan&) const = default;
 };

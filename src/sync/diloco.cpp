@@ -119,7 +119,7 @@ class Diloco final : public Sync {
   comm::Work after_step(const StepFacts& facts) override {
     stop_agreed_ = false;
     if (!facts.skipped) tokens_.add_(facts.tokens);
-    time_step(facts.step);
+    if (!facts.skipped) time_step();
     exchange_->look();
     while (!flights_.empty() && flights_.front().due <= facts.step) land(blend_, facts.step);
     for (int f = 0; f < cut_.count; ++f) {
@@ -304,9 +304,9 @@ class Diloco final : public Sync {
   double now_s() const { return base::seconds(replica_.mates.world().clock().now()); }
 
   // How long a step takes here, without what is waited for: the mean of the last ones.
-  void time_step(int64_t step) {
+  void time_step() {
     const double took = now_s() - ended_s_;
-    if (ended_s_ > 0 && takes(step)) step_s_ = step_s_ > 0 ? 0.8 * step_s_ + 0.2 * took : took;
+    if (ended_s_ > 0) step_s_ = step_s_ > 0 ? 0.8 * step_s_ + 0.2 * took : took;
   }
 
   // Of the steps to come this island takes as many as it can while the fastest takes all of them.

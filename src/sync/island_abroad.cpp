@@ -50,6 +50,7 @@ class ExchangeAbroad final : public IslandExchange {
   explicit ExchangeAbroad(ExchangeParts parts)
       : company_(parts.replica.mates),
         wholes_(parts.replica.abroad->wholes),
+        stopping_(parts.replica.abroad->stopping),
         codec_(parts.codec),
         rule_(parts.rule),
         rows_(parts.rows),
@@ -71,12 +72,20 @@ class ExchangeAbroad final : public IslandExchange {
 
   Met meet(int64_t steps_done) override {
     IslandGate::State state = gather_state();
-    std::array<int64_t, 3> told{};
+    std::array<int64_t, 4> told{};  // the last: that there is something to tell
+    const auto tell = [&] {
+      if (company_.size() > 1)
+        company_.broadcast({told.data(), 4, comm::Dtype::i64}, 0, {comm::Purpose::control, "where islands are"}).wait();
+    };
     if (head_) {
-      const Met met = head_->gate.enter(steps_done, state);
-      told = {met.step, met.theirs, met.joined};
+      const Met met = head_->gate.enter(steps_done, state, [&] {
+        if (stopping_ && stopping_()) base::fail_input("stopped while waiting for the other islands");
+        tell();
+      });
+      told = {met.step, met.theirs, met.joined, 1};
+      tell();
     }
-    company_.broadcast({told.data(), 3, comm::Dtype::i64}, 0, {comm::Purpose::control, "where islands are"}).wait();
+    while (told[3] == 0) tell();
     for (size_t f = 0; told[1] != 0 && f < rows_.size(); ++f) {
       take(f, share(f, head_ ? state.anchors[f] : at::Tensor()), rows_[f].anchor);
       take(f, share(f, head_ ? state.momenta[f] : at::Tensor()), rows_[f].momentum);
@@ -146,6 +155,7 @@ class ExchangeAbroad final : public IslandExchange {
 
   comm::Group& company_;
   Wholes* wholes_;
+  std::function<bool()> stopping_;
   const comm::Codec& codec_;
   const MergeRule& rule_;
   std::vector<FragmentRows> rows_;

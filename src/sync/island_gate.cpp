@@ -82,7 +82,9 @@ IslandGate::IslandGate(Parts parts)
   const auto place = [](int island) { return static_cast<size_t>(island); };
   post_.answer(Kind::status, [this, place](int from, const Subject&, std::span<const std::byte> body) {
     Status said;
-    if (read_into(said, body)) statuses_[place(from)] = said;
+    if (!read_into(said, body)) return;
+    statuses_[place(from)] = said;
+    if (said.asks != 0) post_.send(from, {Kind::status, 0, 0}, bytes_of(mine_), comm::Purpose::control);
   });
   post_.answer(Kind::join, [this, place](int from, const Subject&, std::span<const std::byte>) {
     if (mine_.phase == Phase::works && !council_.members()[place(from)] && !sponsored_[place(from)]) asked_[place(from)] = true;
@@ -115,7 +117,9 @@ void IslandGate::look() {
     }
     if (post_.lost(island) || told_[i] == life) continue;
     told_[i] = life;
-    post_.send(island, {Kind::status, 0, 0}, bytes_of(mine_), comm::Purpose::control);
+    Status said = mine_;
+    said.asks = 1;
+    post_.send(island, {Kind::status, 0, 0}, bytes_of(said), comm::Purpose::control);
   }
   post_.pump();
 }
@@ -126,10 +130,17 @@ void IslandGate::set_status(Phase phase, int64_t step, uint64_t checksum) {
   look();
 }
 
-IslandExchange::Met IslandGate::enter(int64_t steps_done, State& state) {
+bool IslandGate::wait_a_while(const std::function<bool()>& done) {
+  const bool so = post_.wait(done, post_.now() + kAskAgainAfter);
+  tick_();
+  return so;
+}
+
+IslandExchange::Met IslandGate::enter(int64_t steps_done, State& state, std::function<void()> tick) {
+  tick_ = std::move(tick);
   set_status(Phase::waits, steps_done, checksum_of(state));
   const Nanoseconds begun = post_.now();
-  Nanoseconds said = begun;
+  Nanoseconds said = begun, ticked = begun;
   IslandExchange::Met met{steps_done};
   while (true) {
     look();
@@ -153,6 +164,10 @@ IslandExchange::Met IslandGate::enter(int64_t steps_done, State& state) {
     if (now - said > kSayEvery) {
       said = now;
       log_.info("waiting for islands: {} of {} are here", waiting, founders_);
+    }
+    if (now - ticked > kAskAgainAfter) {
+      ticked = now;
+      tick_();
     }
     post_.wait([] { return false; }, now + std::chrono::milliseconds(50));
   }
@@ -232,7 +247,7 @@ bool IslandGate::take_state(int from, State& state) {
   int64_t& step = welcomed_[static_cast<size_t>(from)];
   while (step < 0) {
     if (post_.lost(from)) return false;
-    post_.wait([&] { return step >= 0; }, post_.now() + kAskAgainAfter);
+    wait_a_while([&] { return step >= 0; });
   }
   for (size_t f = 0; f < state.anchors.size(); ++f) {
     state.anchors[f] = take_row(from, {Kind::state, step, static_cast<int32_t>(2 * f)}, state.anchors[f].numel());
@@ -250,14 +265,14 @@ bool IslandGate::join(int sponsor, State& state, IslandExchange::Met& met) {
   while (welcomed_[static_cast<size_t>(sponsor)] < 0) {
     if (post_.lost(sponsor)) return false;
     post_.send(sponsor, {Kind::join, 0, 0}, {}, comm::Purpose::control);  // again and again: it hears of us only when it knows we are new
-    post_.wait([&] { return welcomed_[static_cast<size_t>(sponsor)] >= 0; }, post_.now() + kAskAgainAfter);
+    wait_a_while([&] { return welcomed_[static_cast<size_t>(sponsor)] >= 0; });
     look();
   }
   met.step = welcomed_[static_cast<size_t>(sponsor)];
   if (!take_state(sponsor, state)) return false;
   post_.send(sponsor, {Kind::ready, 0, 0}, {}, comm::Purpose::control);
   while (true) {
-    if (!post_.wait([&] { return !news_.empty(); }, post_.now() + kAskAgainAfter)) {
+    if (!wait_a_while([&] { return !news_.empty(); })) {
       look();
       if (post_.lost(sponsor)) return false;
       continue;

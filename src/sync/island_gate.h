@@ -43,7 +43,8 @@ class IslandGate {
   explicit IslandGate(Parts parts);
 
   // Before the first step, with what this island has; it may be others' afterwards.
-  IslandExchange::Met enter(int64_t steps_done, State& state);
+  // While it waits, `tick` is called every second or so, and may throw.
+  IslandExchange::Met enter(int64_t steps_done, State& state, std::function<void()> tick);
 
   // At work: sees who is there.
   void look();
@@ -61,7 +62,7 @@ class IslandGate {
   enum class Phase : int32_t { none, waits, works };
   struct Status {
     Phase phase = Phase::none;
-    int32_t spare = 0;
+    int32_t asks = 0;  // for the reader's own
     int64_t step = 0;
     uint64_t checksum = 0;
   };
@@ -81,6 +82,7 @@ class IslandGate {
   bool join(int sponsor, State& state, IslandExchange::Met& met);
   at::Tensor take_row(int from, const Subject& subject, int64_t elements);
   void set_status(Phase phase, int64_t step, uint64_t checksum);
+  bool wait_a_while(const std::function<bool()>& done);  // for a second at most
 
   comm::Bridge& bridge_;
   IslandPost& post_;
@@ -94,7 +96,8 @@ class IslandGate {
   std::vector<int64_t> welcomed_;  // by island: the step of the model that it has sent; -1: none
   IslandSet asked_, sponsored_;    // newcomers that want the model, and that have it
   int sponsor_ = -1;               // of this island
-  std::deque<News> news_;          // from it
+  std::function<void()> tick_;
+  std::deque<News> news_;  // from it
 };
 
 }  // namespace cairn::sync

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "comm/bridge.h"
 #include "comm/group.h"
@@ -79,7 +80,7 @@ class LinkAbroad final : public IslandLink {
     return island != me() && (known == 0 || bridge_.life(island) != known);
   }
   void renew(int island) override { known_[static_cast<size_t>(island)] = bridge_.life(island); }
-  std::chrono::nanoseconds now() const override { return world_.clock().now(); }
+  std::chrono::nanoseconds now() const override { return clock_.now(); }
 
   void send(int to, std::vector<std::byte> body, comm::Purpose purpose) override {
     const std::chrono::nanoseconds time = now();
@@ -88,8 +89,11 @@ class LinkAbroad final : public IslandLink {
   }
 
   std::optional<Letter> next() override {
-    while (auto letter = bridge_.next())  // what others say in a life that does not count here is not heard
-      if (letter->life == known_[static_cast<size_t>(letter->from)]) return Letter{letter->from, std::move(letter->body)};
+    while (auto letter = bridge_.next()) {  // what others say in a life that does not count here is not heard
+      uint64_t& known = known_[static_cast<size_t>(letter->from)];
+      if (known == 0) known = letter->life;
+      if (letter->life == known) return Letter{letter->from, std::move(letter->body)};
+    }
     return std::nullopt;
   }
 
@@ -99,6 +103,7 @@ class LinkAbroad final : public IslandLink {
  private:
   comm::Bridge& bridge_;
   comm::World& world_;
+  base::RealClock clock_;  // other worlds know no other
   std::vector<uint64_t> known_;  // by island: the life that counts; 0: none
 };
 

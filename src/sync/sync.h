@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -40,9 +41,10 @@ class Wholes {
 
 // Where each island is a world of its own: how it talks with the others.
 struct Abroad {
-  comm::Bridge* bridge = nullptr;  // on the island's first rank; null elsewhere
-  int founders = 1;                // islands that wait for each other before the first step; others join them
-  Wholes* wholes = nullptr;        // null: every rank keeps everything
+  comm::Bridge* bridge = nullptr;       // on the island's first rank; null elsewhere
+  int founders = 1;                     // islands that wait for each other before the first step; others join them
+  Wholes* wholes = nullptr;             // null: every rank keeps everything
+  std::function<bool()> stopping = {};  // whether somebody would like this island to end
 };
 
 // What a rule works on, borrowed from the trainer.

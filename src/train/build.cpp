@@ -139,12 +139,12 @@ void carry_chat_files(Job& job, const std::optional<snapshot::Pretrained>& pretr
 void gather_company(Job& job, comm::World& world, const std::filesystem::path& out) {
   const parallel::Plan& plan = job.plan;
   const bool apart = parallel::islands_apart(plan);
-  const int island = apart ? plan.mesh.coordinate(world.rank(), "island") : 0;
+  const int island = apart && plan.islands == 1 ? plan.mesh.coordinate(world.rank(), "island") : 0;
   job.engine.company = apart ? &world.group(parallel::company_of(plan, world.rank()), "company") : &world.everyone();
   job.out = island == 0 || out.empty() ? out : out / fmt::format("island-{}", island);
   job.writes = job.engine.company->rank() == 0 && !out.empty();
   const std::vector<int> sharing = plan.mesh.peers_along(world.rank(), parallel::kSampleAxes);
-  const auto mine = [&](int rank) { return !apart || plan.mesh.coordinate(rank, "island") == island; };
+  const auto mine = [&](int rank) { return !apart || plan.islands > 1 || plan.mesh.coordinate(rank, "island") == island; };
   job.data_rank = static_cast<int>(std::find(sharing.begin(), sharing.end(), world.rank()) - sharing.begin());
   job.data_ranks = static_cast<int>(sharing.size());
   job.company_first = static_cast<int>(std::find_if(sharing.begin(), sharing.end(), mine) - sharing.begin());
@@ -154,8 +154,18 @@ void gather_company(Job& job, comm::World& world, const std::filesystem::path& o
   job.data_share = static_cast<double>(job.company_ranks) / job.engine.company->size();
 }
 
+}  // namespace
+
+data::Share Job::samples_of(int64_t count, int rank) const {
+  const data::Share island = data::share_of(count, plan.island, plan.islands);
+  const data::Share own = data::share_of(island.count, rank, data_ranks);
+  return {island.first + own.first, own.count};
+}
+
+namespace {
+
 // One rule for the replicas that take every step together, and one for islands where these are apart.
-std::unique_ptr<sync::Sync> make_syncs(Job& job, comm::World& world) {
+std::unique_ptr<sync::Sync> make_syncs(Job& job, comm::World& world, const AbroadStart& abroad) {
   Engine& engine = job.engine;
   const Settings& s = job.settings;
   const mesh::Mesh& mesh = job.plan.mesh;
@@ -175,21 +185,24 @@ std::unique_ptr<sync::Sync> make_syncs(Job& job, comm::World& world) {
         "sync.island.kind = {}: this model keeps running statistics (batch norm), which differ from island to island: use "
         "all_reduce, or a model without them",
         s.island.kind);
-  rules.push_back(sync::make_sync(s.island, {.peers = world.group(mesh.peers(world.rank(), "island"), "islands"),
-                                             .mates = *engine.company,
-                                             .parameters = engine.kept_views,
-                                             .gradients = engine.gradient_views,
-                                             .model = engine.trained_whole,
-                                             .steps = s.train.steps,
-                                             .seed = static_cast<uint64_t>(s.train.seed),
-                                             .trace = job.trace.get()}));
+  if (job.plan.islands > 1) job.abroad = std::make_unique<AbroadRoom>(job, world, abroad);
+  rules.push_back(
+      sync::make_sync(s.island, {.peers = job.abroad ? world.alone() : world.group(mesh.peers(world.rank(), "island"), "islands"),
+                                 .mates = *engine.company,
+                                 .parameters = engine.kept_views,
+                                 .gradients = engine.gradient_views,
+                                 .model = engine.trained_whole,
+                                 .steps = s.train.steps,
+                                 .seed = static_cast<uint64_t>(s.train.seed),
+                                 .trace = job.trace.get(),
+                                 .abroad = job.abroad ? job.abroad->abroad() : nullptr}));
   return sync::make_chain(std::move(rules));
 }
 
 // This rank's share of the batch of `step` (from 1), made by the loader's thread.
 mesh::Batch make_batch(const Job& job, int64_t step) {
   const std::vector<int64_t> ids = job.sampler->ids(step - 1 + job.batches_passed);
-  const data::Share share = data::share_of(static_cast<int64_t>(ids.size()), job.data_rank, job.data_ranks);
+  const data::Share share = job.samples_of(static_cast<int64_t>(ids.size()), job.data_rank);
   mesh::Batch batch;
   job.data.samples->fill(std::span(ids).subspan(static_cast<size_t>(share.first), static_cast<size_t>(share.count)), batch);
   if (job.subset.weighted()) {
@@ -231,7 +244,7 @@ namespace {
 // What islands that train apart cannot do.
 void check_islands(const Settings& settings, const parallel::Plan& plan) {
   const std::string& kind = settings.island.kind;
-  const int islands = plan.mesh.extent("island");
+  const int islands = std::max(plan.mesh.extent("island"), plan.islands);
   if (kind == "all_reduce") return;
   if (islands == 1)
     base::fail_input("sync.island.kind = {}: there is one island only: set mesh.island (or --islands), or leave the rule out", kind);
@@ -271,10 +284,15 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
   if (plan.zero == 3 && settings.data.kind == "preference")
     base::fail_input("memory.zero = 3: the reference model of a preference is kept whole on every rank: use memory.zero = 2");
   plan.sync["dp"] = settings.sync.kind;
-  if (plan.mesh.extent("island") > 1) plan.sync["island"] = settings.island.kind;
+  check_abroad(settings);
+  if (is_abroad(settings.abroad)) {
+    plan.island = static_cast<int>(settings.abroad.number);
+    plan.islands = static_cast<int>(settings.abroad.count);
+  }
+  if (plan.mesh.extent("island") > 1 || plan.islands > 1) plan.sync["island"] = settings.island.kind;
   check_islands(settings, plan);
   check_one_byte(settings, plan);
-  int64_t data_ranks = 1;
+  int64_t data_ranks = plan.islands;
   for (const std::string& axis : parallel::kSampleAxes) data_ranks *= plan.mesh.extent(axis);
   const int64_t share_largest = (settings.train.global_batch + data_ranks - 1) / data_ranks;
   plan.micro_batch = settings.train.micro_batch == 0 ? share_largest : std::min(settings.train.micro_batch, share_largest);
@@ -362,7 +380,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
                          ? optim::make_rounding_optimizer(s.optim, pieces_of(engine), base::Random(static_cast<uint64_t>(s.train.seed)))
                          : optim::make_optimizer(s.optim, pieces_of(engine));
   engine.pieces = static_cast<int64_t>(engine.kept_views.size());
-  engine.sync = make_syncs(*job, world);
+  engine.sync = make_syncs(*job, world, start.abroad);
 
   book(*job);
 
@@ -406,7 +424,10 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   } else if (!pairs) {
     start_weights(*job, pretrained, world);
   }
-  engine.sync->begin(job->steps_done);
+  // An island that joins others at work goes on where they are; what it did not train it did not update either.
+  const int64_t begun = engine.sync->begin(job->steps_done);
+  job->updates_skipped += begun - job->steps_done;
+  job->steps_done = begun;
   start_loader(*job);
   return job;
 }

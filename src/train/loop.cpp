@@ -59,6 +59,12 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
   while (job->steps_done < last && !stopped) {
     const int64_t step = job->steps_done + 1;
     const auto traced = job->trace->span("step", "step");
+    const bool noted = step == last || due(step, job->settings.eval.every, last) || due(step, job->settings.snapshot.every, last);
+    if (!job->engine.sync->takes(step) && !noted) {  // this island is slower than others
+      let_pass(*job);
+      job->steps_done = step;
+      continue;
+    }
     const TakenStep taken = take_step(*job);  // batch, forward, backward, update
     if (taken.output.skipped && gone_back(world, *job, rewind, record, step)) continue;
     job->steps_done = step;
@@ -81,7 +87,8 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     if (apart) {  // the others must end after the same step
       if (stopped && !std::exchange(asked, true)) {
         job->engine.sync->ask_to_stop();
-        if (world.rank() == 0) world.log().info("stopping, together with the other islands: after the next round");
+        if (world.rank() == 0 && !job->engine.sync->stop_agreed())
+          world.log().info("stopping, together with the other islands: after the next round");
       }
       stopped = job->engine.sync->stop_agreed();
     }

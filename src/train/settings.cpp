@@ -66,6 +66,7 @@ Settings read_settings(base::Recipe& recipe) {
   s.layout.recompute = recipe.read(parallel::recompute_schema());
   s.sync = sync::read_dp_sync(recipe);
   s.island = sync::read_island_sync(recipe);
+  s.abroad = recipe.read(abroad_schema());
   s.snapshot = recipe.read(snapshot::snapshot_schema());
   s.eval = recipe.read(eval_schema());
   s.log = recipe.read(log_schema());
@@ -87,11 +88,12 @@ std::vector<base::Section> recipe_sections() {
                                       parallel::context_schema().section(),
                                       parallel::pipeline_schema().section(),
                                       parallel::recompute_schema().section(),
+                                      abroad_schema().section(),
                                       snapshot::snapshot_schema().section(),
                                       eval_schema().section(),
                                       log_schema().section()};
   const std::vector<base::Section> sync = sync::sync_sections();
-  sections.insert(sections.end() - 3, sync.begin(), sync.end());
+  sections.insert(sections.end() - 4, sync.begin(), sync.end());
   return sections;
 }
 

@@ -10,6 +10,7 @@
 #include "snapshot/options.h"
 #include "sync/one_byte_replica.h"
 #include "sync/options.h"
+#include "train/abroad.h"
 #include "train/options.h"
 
 namespace cairn::train {
@@ -26,6 +27,7 @@ struct Settings {
   parallel::LayoutOptions layout;
   sync::SyncOptions sync;    // along dp, and wherever else replicas take every step together
   sync::SyncOptions island;  // along island
+  AbroadOptions abroad;
   snapshot::SnapshotOptions snapshot;
   EvalOptions eval;
   LogOptions log;

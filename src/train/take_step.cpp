@@ -36,8 +36,8 @@ TakenStep take_step(Job& job) {
   const std::vector<int64_t> ids = batch_ids(job, step);
   taken.samples = base::checksum(std::as_bytes(std::span(ids)));
   const auto count = static_cast<int64_t>(ids.size());
-  const int64_t first = data::share_of(count, job.company_first, job.data_ranks).first;
-  const data::Share last = data::share_of(count, job.company_first + job.company_ranks - 1, job.data_ranks);
+  const int64_t first = job.samples_of(count, job.company_first).first;
+  const data::Share last = job.samples_of(count, job.company_first + job.company_ranks - 1);
   int64_t own = 0;  // tokens of the company
   for (int64_t i = 0; i < count; ++i) {
     const int64_t tokens = job.data.samples->tokens_in(ids[static_cast<size_t>(i)]);
@@ -46,14 +46,22 @@ TakenStep take_step(Job& job) {
   }
   taken.counted = job.engine.objective->separates() == model::Objective::Separates::tokens ? own : last.first + last.count - first;
   taken.learning_rate = job.schedule.learning_rate(job.sampler->progress(step));
+  const int64_t shares = job.data_ranks * job.plan.islands, most = (count + shares - 1) / shares;
   const mesh::Batch waiting = job.loader->next();
   taken.output = run_step(job, {.step = step,
                                 .batch = waiting,
                                 .tokens = own,
                                 .counted = taken.counted,
                                 .learning_rate = taken.learning_rate,
-                                .samples_most = (count + job.data_ranks - 1) / job.data_ranks});
+                                .samples_most = most});
   return taken;
+}
+
+void let_pass(Job& job) {
+  const int64_t step = job.steps_done + 1;
+  (void)job.loader->next();
+  job.engine.sync->after_step({.step = step, .skipped = true}).wait();
+  job.updates_skipped += 1;
 }
 
 }  // namespace cairn::train

@@ -22,6 +22,9 @@ struct TakenStep {
 // remembers of it (steps_done and the like) is the caller's. Collective.
 TakenStep take_step(Job& job);
 
+// In place of it: the step passes without this replica, which takes its time.
+void let_pass(Job& job);
+
 // The ids of the global batch that a step trains on, alike on all ranks.
 std::vector<int64_t> batch_ids(const Job& job, int64_t step);
 

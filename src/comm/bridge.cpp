@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -77,6 +78,21 @@ struct Whereabouts {
 };
 
 std::string refusal_of(const std::string& why) { return base::compact(Json{{"refused", why}}); }
+
+// Lines that the other has not, as people would list them.
+std::string only_in(const std::string& text, const std::string& other) {
+  const auto lines = [](const std::string& of) {
+    std::vector<std::string> all;
+    std::istringstream in(of);
+    for (std::string line; std::getline(in, line);) all.push_back(line);
+    return all;
+  };
+  const std::vector<std::string> known = lines(other);
+  std::string list;
+  for (const std::string& line : lines(text))
+    if (std::find(known.begin(), known.end(), line) == known.end()) list += (list.empty() ? "" : ", ") + line;
+  return list.empty() ? "no more" : list;
+}
 
 uint64_t new_life() {
   return static_cast<uint64_t>(std::chrono::duration_cast<Nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
@@ -251,7 +267,9 @@ class Bridge::Impl {
       if (version != base::version()) return fmt::format("one runs Cairn {}, the other {}", base::version(), version);
       if (sites != options_.sites) return fmt::format("one counts {} islands, the other {}", options_.sites, sites);
       if (site < 0 || site >= sites) return fmt::format("there is no island {} of {}", site, sites);
-      if (alike != options_.alike) return fmt::format("they were started otherwise: `{}` here, `{}` there", options_.alike, alike);
+      if (alike != options_.alike)
+        return fmt::format("they were started otherwise: {} here, {} there", only_in(options_.alike, alike),
+                           only_in(alike, options_.alike));
       const auto life = said.at("life").get<uint64_t>();
       if (site == options_.site)
         return life == life_ ? "" : fmt::format("there is an island {} already: give this one another number (--island)", site);

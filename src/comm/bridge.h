@@ -23,7 +23,7 @@ struct BridgeOptions {
   std::string known_as = {};
   uint16_t port = 0;
   std::vector<MeetingPlace> places = {};  // where some other site may be found
-  std::string alike = {};                 // what must be the same on all sites, as people would say it; those that differ are refused
+  std::string alike = {};                 // what must be the same on all sites, a line for each thing; those that differ are refused
   std::chrono::nanoseconds patience = std::chrono::seconds(10);  // for a site that cannot be reached, before it counts as lost
   int64_t letter_bytes_most = int64_t{1} << 32;
   std::optional<LinkModel> links = {};                // to try out slow ones; sites in place of ranks

@@ -176,6 +176,24 @@ std::vector<base::Section> sync_sections() {
   return sections;
 }
 
+std::vector<std::string> island_keys(const SyncOptions& options) {
+  std::vector<std::string> all;
+  const auto add = [&](const auto& schema, const auto& values) {
+    const base::Section section = schema.section();
+    const std::vector<base::Setting> settings = schema.values_of(values);
+    for (size_t i = 0; i < settings.size(); ++i)
+      all.push_back(fmt::format("{}.{} = {}", section.name, section.entries[i].key, base::written(settings[i])));
+  };
+  add(island_schema(), options);
+  add(talk_schema(), options.talk);
+  if (options.kind == "diloco" || options.kind == "streaming_diloco") add(diloco_schema(), options.outer);
+  if (options.kind == "streaming_diloco") add(streaming_schema(), options.outer);
+  if (options.kind == "noloco") add(noloco_schema(), options.noloco);
+  if (options.kind == "co2") add(co2_schema(), options.co2);
+  if (options.kind == "gossip") add(gossip_schema(), options.gossip);
+  return all;
+}
+
 std::string wire_of(const SyncOptions& options) {
   if (options.talk.wire != "auto") return options.talk.wire;
   return options.kind == "streaming_diloco" ? "e3m0" : "fp32";

@@ -87,6 +87,9 @@ SyncOptions read_island_sync(base::Recipe& recipe);
 // The sections of the reference page.
 std::vector<base::Section> sync_sections();
 
+// What must be alike on all islands: each key of the rule with its value, as recipes have them.
+std::vector<std::string> island_keys(const SyncOptions& options);
+
 // What "auto" stands for.
 std::string wire_of(const SyncOptions& options);
 double outer_lr_of(const SyncOptions& options);

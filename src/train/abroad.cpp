@@ -3,6 +3,7 @@
 #include <map>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -60,6 +61,18 @@ comm::MeetingPlace listening_place(const AbroadOptions& options) {
   return {near ? (meet.host == "::1" ? "::1" : "127.0.0.1") : "0.0.0.0", options.number == 0 ? meet.port : uint16_t{0}};
 }
 
+// What must be the same on all islands, a line for each key.
+std::string keys_in_common(const Settings& s) {
+  std::vector<std::string> keys = sync::island_keys(s.island);
+  const base::Section model = model::model_schema().section();
+  const std::vector<base::Setting> shape = model::model_schema().values_of(s.model);
+  for (size_t i = 0; i < shape.size(); ++i) keys.push_back(fmt::format("model.{} = {}", model.entries[i].key, base::written(shape[i])));
+  keys.push_back(fmt::format("train.steps = {}", s.train.steps));
+  keys.push_back(fmt::format("train.global_batch = {}", s.train.global_batch));
+  keys.push_back(fmt::format("train.seed = {}", s.train.seed));
+  return fmt::format("{}", fmt::join(keys, "\n"));
+}
+
 }  // namespace
 
 base::Schema<AbroadOptions> abroad_schema() {
@@ -106,17 +119,16 @@ AbroadRoom::AbroadRoom(Job& job, comm::World& world, const AbroadStart& start) {
   if (start.stop) abroad_.stopping = [stop = start.stop] { return stop->requested(); };
   if (world.rank() != 0) return;
   const comm::MeetingPlace place = listening_place(o);
-  bridge_ = std::make_unique<comm::Bridge>(comm::BridgeOptions{
-      .site = static_cast<int>(o.number),
-      .sites = static_cast<int>(o.count),
-      .key = start.key,
-      .address = place.host,
-      .port = place.port,
-      .places = {comm::parse_meeting_place(o.meet)},
-      .alike = fmt::format("sync.island.kind {}, train.steps {}, train.global_batch {}, train.seed {}", job.settings.island.kind,
-                           job.settings.train.steps, job.settings.train.global_batch, job.settings.train.seed),
-      .links = start.links,
-      .tell = [&log = world.log()](const std::string& what) { log.info("{}", what); }});
+  bridge_ =
+      std::make_unique<comm::Bridge>(comm::BridgeOptions{.site = static_cast<int>(o.number),
+                                                         .sites = static_cast<int>(o.count),
+                                                         .key = start.key,
+                                                         .address = place.host,
+                                                         .port = place.port,
+                                                         .places = {comm::parse_meeting_place(o.meet)},
+                                                         .alike = keys_in_common(job.settings),
+                                                         .links = start.links,
+                                                         .tell = [&log = world.log()](const std::string& what) { log.info("{}", what); }});
   abroad_.bridge = bridge_.get();
   world.log().info("island {} of {}, at {}:{}", o.number, o.count, place.host, bridge_->port());
 }

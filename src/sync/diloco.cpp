@@ -105,12 +105,8 @@ class Diloco final : public Sync {
     return met.step;
   }
 
-  bool takes(int64_t step) override {
-    // Steps are left out evenly, so that the others need not wait.
-    const double share = pace_[0].item<double>(), from = pace_[1].item<double>();
-    return options_.pace != "own" ||
-           std::floor((static_cast<double>(step) - from) * share) > std::floor((static_cast<double>(step) - 1 - from) * share);
-  }
+  // Steps are left out evenly, so that the others need not wait.
+  bool takes(int64_t) override { return options_.pace != "own" || pace_[1].item<double>() + pace_[0].item<double>() > 1 - 1e-6; }
 
   void gradient_ready(int64_t) override {
     for (Flight& flight : flights_) flight.voyage->progress();
@@ -120,6 +116,7 @@ class Diloco final : public Sync {
     stop_agreed_ = false;
     if (!facts.skipped) tokens_.add_(facts.tokens);
     if (!facts.skipped) time_step();
+    pace_[1].fill_(std::max(-1.0, pace_[1].item<double>() + pace_[0].item<double>() - (facts.skipped ? 0 : 1)));
     exchange_->look();
     while (!flights_.empty() && flights_.front().due <= facts.step) land(blend_, facts.step);
     for (int f = 0; f < cut_.count; ++f) {
@@ -272,7 +269,7 @@ class Diloco final : public Sync {
     if (flights_.empty() || flights_.front().voyage->step() > step) exchange_->close(step);
     if (gradient.defined()) take_in(one, flight, gradient, blend);
     exchange_->landed(*flight.voyage, flight.fragment, now);
-    if (options_.pace == "own") keep_pace(outcome.fastest, now);
+    if (options_.pace == "own") keep_pace(outcome.fastest);
   }
 
   void take_in(Fragment& one, const Flight& flight, at::Tensor gradient, double blend) {
@@ -310,13 +307,12 @@ class Diloco final : public Sync {
   }
 
   // Of the steps to come this island takes as many as it can while the fastest takes all of them.
-  void keep_pace(double fastest, int64_t now) {
+  void keep_pace(double fastest) {
     std::array<double, 1> share{step_s_ > 0 && fastest > 0 ? std::clamp(fastest / step_s_, 0.05, 1.0) : 1};
     if (share[0] > 0.9) share[0] = 1;  // as near as times can be told apart
     if (replica_.mates.size() > 1)
       replica_.mates.broadcast({share.data(), 1, comm::Dtype::f64}, 0, {comm::Purpose::control, "the pace of this island"}).wait();
     pace_[0].fill_(share[0]);
-    pace_[1].fill_(static_cast<double>(now));
   }
 
   // Parameters of each fragment: all of the model's, and those of which this rank keeps a part.
@@ -350,7 +346,7 @@ class Diloco final : public Sync {
   std::deque<Flight> flights_;            // in the order in which they were sent
   at::Tensor step_;                       // of which this is the state
   at::Tensor flying_, tokens_, weights_;  // by fragment: under way; learned from since it was last sent; how much what is under way counts
-  at::Tensor pace_;                       // which share of the steps this island takes, and since when
+  at::Tensor pace_;                       // which share of the steps this island takes, and how much of one it may take already
   bool wants_to_stop_ = false, stop_agreed_ = false;
   int64_t bytes_ = 0;
   int64_t began_ = 0;                // after which step this island joined the others; 0: it was there from the start

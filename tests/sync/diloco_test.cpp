@@ -2,12 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "sync/fragments.h"
 #include "sync/toy_islands.h"
 
 namespace cairn::sync {
 namespace {
+
+using namespace std::chrono_literals;
 
 SyncOptions plain(int64_t every, double lr, double momentum) {
   SyncOptions options{.kind = "diloco"};
@@ -287,6 +290,80 @@ TEST(Fragments, AreStridedOrNeighbours) {
   EXPECT_EQ(smallest.of, (std::vector<int>{1, 0, 1, 2, 0, 1, 2, 0, 2}));
   EXPECT_EQ(layer_of("transformer.h.12.attn.c_attn.weight"), 12);
   EXPECT_EQ(layer_of("lm_head.weight"), -1);
+}
+
+TEST(Diloco, ASlowerIslandLeavesStepsOutSoThatNobodyWaits) {
+  constexpr int64_t kSteps = 240;
+  for (const char* pace : {"alike", "own"}) {
+    SyncOptions options{.kind = "diloco"};
+    options.outer.every = 12;
+    options.outer.weights = "tokens";
+    options.outer.pace = pace;
+    std::vector<int64_t> taken(3), after_half(3);
+    std::vector<double> seconds(3);
+    std::vector<at::Tensor> agreed(3);
+    harness::on_ranks(3, [&](comm::World& world) {
+      const auto me = static_cast<size_t>(world.rank());
+      const std::chrono::milliseconds step_takes = std::vector{10ms, 30ms, 20ms}[me];
+      ToyModel model;
+      const std::unique_ptr<Sync> rule = make_sync(options, {.peers = world.everyone(),
+                                                             .mates = world.alone(),
+                                                             .parameters = model.parameters,
+                                                             .gradients = {},
+                                                             .model = model.whole,
+                                                             .steps = kSteps,
+                                                             .seed = 3});
+      rule->begin(0);
+      for (int64_t step = 1; step <= kSteps; ++step) {
+        const bool takes = rule->takes(step);
+        if (takes) {
+          model.step(world.rank(), step);
+          world.timer(world.clock().now() + step_takes).wait();
+          ++taken[me];
+          if (step > kSteps / 2) ++after_half[me];
+        }
+        rule->after_step({.step = step, .tokens = takes ? 10 : 0, .learning_rate = 0.1, .skipped = !takes}).wait();
+      }
+      seconds[me] = base::seconds(world.clock().now());
+      agreed[me] = flat(rule->agreed()).clone();
+    });
+    const bool own = std::string_view(pace) == "own";
+    EXPECT_EQ(taken[0], kSteps);
+    EXPECT_EQ(after_half[1], own ? kSteps / 6 : kSteps / 2) << "a third of the speed, a third of the steps";
+    EXPECT_EQ(after_half[2], own ? kSteps / 4 : kSteps / 2);
+    // The first round goes by before anybody knows who is slow.
+    EXPECT_NEAR(seconds[0], own ? 0.01 * (kSteps - 12) + 0.03 * 12 : 0.03 * kSteps, 0.1);
+    EXPECT_TRUE(at::equal(agreed[0], agreed[1]) && at::equal(agreed[0], agreed[2]));
+  }
+}
+
+TEST(Diloco, MomentumGrowsOverTheFirstRoundsWhereAskedTo) {
+  SyncOptions options{.kind = "diloco"};
+  options.outer.every = 2;
+  options.outer.outer_warmup = 4;
+  const std::vector<ToyEnd> ends = train_toys(2, {.options = options, .steps = 12});
+  // By hand: the rounds keep 0, 1/4, 2/4, 3/4 and then all of the momentum.
+  std::vector<ToyModel> models(2);
+  at::Tensor anchor = models[0].flat(), momentum = at::zeros_like(anchor);
+  for (int64_t round = 0; round < 6; ++round) {
+    at::Tensor mean = at::zeros_like(anchor);
+    for (int island = 0; island < 2; ++island) {
+      ToyModel& model = models[static_cast<size_t>(island)];
+      for (int64_t step = 2 * round + 1; step <= 2 * round + 2; ++step) model.step(island, step);
+      mean += (anchor - model.flat()) / 2;
+    }
+    const double keep = 0.9 * std::min(1.0, static_cast<double>(round) / 4);
+    momentum = momentum * keep + mean;
+    anchor = anchor - 0.7 * (mean + keep * momentum);
+    for (ToyModel& model : models) {
+      int64_t at = 0;
+      for (const mesh::NamedTensor& one : model.parameters) {
+        one.tensor.copy_(anchor.narrow(0, at, one.tensor.numel()));
+        at += one.tensor.numel();
+      }
+    }
+  }
+  EXPECT_LT(furthest(ends[0].agreed, anchor), 1e-6);
 }
 
 }  // namespace

@@ -10,10 +10,12 @@
 #include "base/recipe.h"
 #include "base/stop.h"
 #include "comm/local.h"
+#include "ended_models.h"
 #include "harness/scratch_folder.h"
 #include "kernels/aten.h"
 #include "small_decoder.h"
 #include "snapshot/snapshot.h"
+#include "train/settings.h"
 #include "train/train.h"
 
 namespace cairn::train {
@@ -32,22 +34,6 @@ void train_on(int ranks, const base::Recipe& recipe, const std::filesystem::path
          run(world, recipe, {.out = out, .resume = resume, .cache = {}, .terminal = nullptr}, {}, base::Stop());
        }))
     if (error) std::rethrow_exception(error);
-}
-
-// The model that a run ends with.
-std::map<std::string, at::Tensor> model_of(const std::filesystem::path& out) {
-  std::map<std::string, at::Tensor> all;
-  const snapshot::Opened opened = snapshot::open(*snapshot::find_latest(out.string()));
-  const snapshot::Safetensors& tensors = opened.section("model");
-  for (const snapshot::TensorEntry& entry : tensors.entries()) all[entry.name] = tensors.view(entry).clone();
-  return all;
-}
-
-double furthest(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
-  double most = 0;
-  EXPECT_EQ(a.size(), b.size());
-  for (const auto& [name, tensor] : a) most = std::max(most, (tensor - b.at(name)).abs().max().item<double>());
-  return most;
 }
 
 const Sets kDiloco{"mesh.island=2", "sync.island.kind=diloco", "sync.island.every=4"};

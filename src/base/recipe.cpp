@@ -72,6 +72,7 @@ void check_value(const std::string& key, const Setting& value, const Check& chec
 // Every name that a recipe may hold, and what to say about one that it may not.
 struct KnownKeys {
   std::map<std::string, std::vector<std::string>> keys_of;  // section -> its keys, aliases left out
+  std::map<std::string, std::vector<Entry>> entries_of;     // and all about them
   std::set<std::string> accepted;                           // full keys, aliases too
   std::set<std::string> sections;                           // and what they lie in
 
@@ -79,6 +80,7 @@ struct KnownKeys {
     for (std::string name = section.name; !name.empty(); name = section_of(name)) sections.insert(name);
     for (const Entry& entry : section.entries) {
       keys_of[section.name].push_back(entry.key);
+      entries_of[section.name].push_back(entry);
       accepted.insert(join(section.name, entry.key));
       for (const std::string& alias : entry.aliases) accepted.insert(join(section.name, alias));
     }
@@ -89,12 +91,34 @@ struct KnownKeys {
     return meant ? fmt::format("did you mean `{}`?", *meant) : fmt::format("known are {}", fmt::join(sections, ", "));
   }
 
-  // A key of the same section spelled much alike, else the same word in another section, else what there is.
-  std::string advice_on_key(const std::string& full) const {
+  bool can_hold(const std::string& section, const std::string& key, const Setting& value) const {
+    for (const Entry& entry : entries_of.at(section))
+      if (entry.key == key) {
+        const std::optional<Setting> as = converted(value, entry.fallback);
+        return as && entry.check.holds(*as);
+      }
+    return false;
+  }
+
+  // The key of a section whose list of words holds this one.
+  std::optional<std::string> key_with_word(const std::string& section, const Setting& value) const {
+    for (const Entry& entry : entries_of.at(section))
+      if (entry.check.kind == Check::Kind::one_of && std::holds_alternative<std::string>(value) && entry.check.holds(value))
+        return entry.key;
+    return std::nullopt;
+  }
+
+  // A key of the same section spelled much alike; one that takes the very word, if that one cannot (a key that got another name);
+  // else the same key in another section, else what there is.
+  std::string advice_on_key(const std::string& full, const Setting& value) const {
     const std::string section = section_of(full);
     const auto here = keys_of.find(section);
-    if (here != keys_of.end())
-      if (const auto meant = nearest(leaf_of(full), here->second)) return fmt::format("did you mean `{}`?", join(section, *meant));
+    if (here != keys_of.end()) {
+      const auto meant = nearest(leaf_of(full), here->second);
+      const auto takes = meant && can_hold(section, *meant, value) ? std::nullopt : key_with_word(section, value);
+      if (takes) return fmt::format("did you mean `{}`, which takes {}?", join(section, *takes), written(value));
+      if (meant) return fmt::format("did you mean `{}`?", join(section, *meant));
+    }
     for (const auto& [other, keys] : keys_of)
       if (std::find(keys.begin(), keys.end(), leaf_of(full)) != keys.end())
         return fmt::format("did you mean `{}`?", join(other, leaf_of(full)));
@@ -224,7 +248,7 @@ void Recipe::check_all_used(const std::vector<Section>& known) const {
     const std::string section = section_of(full);
     if (!section.empty() && !all.sections.contains(section))
       fail_input("unknown section `{}` in `{}` ({}): {}", section, full, given.origin, all.advice_on_section(section));
-    fail_input("unknown key `{}` ({}): {}", full, given.origin, all.advice_on_key(full));
+    fail_input("unknown key `{}` ({}): {}", full, given.origin, all.advice_on_key(full, given.value));
   }
 }
 

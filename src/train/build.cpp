@@ -374,7 +374,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   engine.trace = job->trace.get();
   engine.memory = job->memory.get();
   const std::vector<bool> trained = model::trainable(*engine.model, s.model.train);
-  const bool slopes = s.train.step == "one_byte";
+  const bool slopes = s.train.method == "one_byte";
   place(*job, world, slopes ? std::vector<bool>(trained.size(), false) : trained);  // without gradients there is nothing to keep them in
   engine.optimizer = s.train.parameters == "bf16"
                          ? optim::make_rounding_optimizer(s.optim, pieces_of(engine), base::Random(static_cast<uint64_t>(s.train.seed)))
@@ -394,7 +394,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
       make_step(engine.pipeline ? Execution([&engine](std::span<const parallel::Pass> passes) { return engine.pipeline->run(passes); })
                                 : in_turn(parallel::execute));
   if (slopes) {
-    if (job->device.is_cuda()) base::fail_input("train.step = one_byte: directions are drawn on the CPU so far: use --device cpu");
+    if (job->device.is_cuda()) base::fail_input("train.method = one_byte: directions are drawn on the CPU so far: use --device cpu");
     job->step = make_one_byte_step(engine, {.options = s.one_byte,
                                             .run = static_cast<uint64_t>(s.train.seed),
                                             .machines = world.group(mesh.peers(world.rank(), "dp")),

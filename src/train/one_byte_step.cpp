@@ -157,39 +157,40 @@ class OneByteStep final : public Step {
 
 base::Schema<sync::OneByteOptions> one_byte_schema() {
   using O = sync::OneByteOptions;
-  return {"train.one_byte",
-          "Training without gradients (train.step = \"one_byte\"): slopes of the loss along random directions, a byte each. Small learning "
-          "rates: 1e-6 for whole models, 1e-4 for adapters.",
-          {{"samples_per_round", &O::samples_per_round, "Directions that each rank tries in a step.", base::between(1, 65535)},
-           {"eps", &O::eps, "How far weights are moved to both sides: 1e-3 for whole models, 1e-2 for adapters.", base::more_than(0)},
-           {"noise", &O::noise, "What directions are made of: normal numbers, or 1 and -1.", base::one_of({"normal", "rademacher"})},
-           {"code", &O::code, "What a slope is on the wire: log8 is one byte; fp32 and sign are to compare with.",
-            base::one_of({"log8", "fp32", "sign"})},
-           {"unbiased", &O::unbiased, "Round log8 up or down by chance, right on average, rather than to the nearest."},
-           {"scale", &O::scale, "What slopes are divided by: their number, or its square root.", base::one_of({"mean", "sqrt"})},
-           {"weight_decay", &O::weight_decay, "Of matrices, times the learning rate.", base::at_least(0)},
-           {"hash_every", &O::hash_every, "Steps between two comparisons of all ranks' weights.", base::at_least(1)}}};
+  return {
+      "train.one_byte",
+      "Training without gradients (train.method = \"one_byte\"): slopes of the loss along random directions, a byte each. Small learning "
+      "rates: 1e-6 for whole models, 1e-4 for adapters.",
+      {{"samples_per_round", &O::samples_per_round, "Directions that each rank tries in a step.", base::between(1, 65535)},
+       {"eps", &O::eps, "How far weights are moved to both sides: 1e-3 for whole models, 1e-2 for adapters.", base::more_than(0)},
+       {"noise", &O::noise, "What directions are made of: normal numbers, or 1 and -1.", base::one_of({"normal", "rademacher"})},
+       {"code", &O::code, "What a slope is on the wire: log8 is one byte; fp32 and sign are to compare with.",
+        base::one_of({"log8", "fp32", "sign"})},
+       {"unbiased", &O::unbiased, "Round log8 up or down by chance, right on average, rather than to the nearest."},
+       {"scale", &O::scale, "What slopes are divided by: their number, or its square root.", base::one_of({"mean", "sqrt"})},
+       {"weight_decay", &O::weight_decay, "Of matrices, times the learning rate.", base::at_least(0)},
+       {"hash_every", &O::hash_every, "Steps between two comparisons of all ranks' weights.", base::at_least(1)}}};
 }
 
 void check_one_byte(const Settings& settings, const parallel::Plan& plan) {
-  if (settings.train.step != "one_byte") return;
+  if (settings.train.method != "one_byte") return;
   sync::check(settings.one_byte);
-  if (plan.zero > 0) base::fail_input("train.step = one_byte: memory.zero = {}: there is no state to share out: leave it out", plan.zero);
+  if (plan.zero > 0) base::fail_input("train.method = one_byte: memory.zero = {}: there is no state to share out: leave it out", plan.zero);
   for (const mesh::Axis& axis : plan.mesh.axes)
     if (axis.name != "dp" && axis.size > 1)
-      base::fail_input("train.step = one_byte: mesh.{} = {}: each rank moves whole parameters: use mesh.dp", axis.name, axis.size);
+      base::fail_input("train.method = one_byte: mesh.{} = {}: each rank moves whole parameters: use mesh.dp", axis.name, axis.size);
   if (settings.model.dropout > 0)
-    base::fail_input("train.step = one_byte: model.dropout = {}: the two looks at a slope must see the same network: set it to 0",
+    base::fail_input("train.method = one_byte: model.dropout = {}: the two looks at a slope must see the same network: set it to 0",
                      settings.model.dropout);
   if (settings.model.batch_norm)
     base::fail_input(
-        "train.step = one_byte: model.batch_norm = true: statistics of batches are no function of the weights: set it to false");
+        "train.method = one_byte: model.batch_norm = true: statistics of batches are no function of the weights: set it to false");
   if (settings.train.precision == "bf16")
-    base::fail_input("train.step = one_byte: train.precision = bf16: a slope is the difference of two nearly equal losses: use fp32");
+    base::fail_input("train.method = one_byte: train.precision = bf16: a slope is the difference of two nearly equal losses: use fp32");
   if (settings.data.kind == "preference")
-    base::fail_input("train.step = one_byte: pairs are learned from by gradients: leave train.step out");
+    base::fail_input("train.method = one_byte: pairs are learned from by gradients: leave train.method out");
   if (settings.train.global_batch < plan.mesh.size())
-    base::fail_input("train.step = one_byte: train.global_batch = {}: each of {} ranks needs a sample", settings.train.global_batch,
+    base::fail_input("train.method = one_byte: train.global_batch = {}: each of {} ranks needs a sample", settings.train.global_batch,
                      plan.mesh.size());
 }
 

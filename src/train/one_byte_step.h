@@ -19,7 +19,7 @@ struct Settings;
 // The recipe's train.one_byte.* keys.
 base::Schema<sync::OneByteOptions> one_byte_schema();
 
-// Refuses what a step of slopes cannot do: train.step = "one_byte".
+// Refuses what a step of slopes cannot do: train.method = "one_byte".
 void check_one_byte(const Settings& settings, const parallel::Plan& plan);
 
 // A step as a round of sync/one_byte_replica.h: every rank looks at the loss of its share on both sides of the weights along so many random

@@ -9,7 +9,7 @@ namespace cairn::train {
 // The recipe's train.* keys.
 struct TrainOptions {
   int64_t steps = 340;
-  std::string step = "gradient";
+  std::string method = "gradient";
   int64_t global_batch = 16;
   int64_t micro_batch = 0;
   std::string precision = "fp32";

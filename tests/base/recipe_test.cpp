@@ -159,6 +159,12 @@ TEST(Recipe, RefusesAnUnknownKeyWithTheNearest) {
   EXPECT_EQ(unused("[sync.dq]"), "unknown section `sync.dq` (tiny.toml:1): did you mean `sync.dp`?");
 }
 
+TEST(Recipe, FindsAKeyOfAnotherNameByTheWordThatItTakes) {
+  EXPECT_EQ(unused("train.step = 'bf16'"), "unknown key `train.step` (tiny.toml:1): did you mean `train.precision`, which takes \"bf16\"?");
+  EXPECT_EQ(unused("train.step = 'bf61'"), "unknown key `train.step` (tiny.toml:1): did you mean `train.steps`?");
+  EXPECT_EQ(unused("train.precisian = 'bf16'"), "unknown key `train.precisian` (tiny.toml:1): did you mean `train.precision`?");
+}
+
 TEST(Recipe, RefusesAnUnknownKeyOfTheCommandLine) {
   EXPECT_EQ(message_of([] {
               Recipe recipe;

@@ -1,4 +1,4 @@
-// train.step = "one_byte" through the trainer: what it comes to, sends, keeps and refuses.
+// train.method = "one_byte" through the trainer: what it comes to, sends, keeps and refuses.
 #include <filesystem>
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ namespace {
 using Sets = std::vector<std::string>;
 
 base::Recipe slopes(const Sets& more = {}) {
-  Sets sets{"train.step=one_byte",        "train.one_byte.samples_per_round=3",
+  Sets sets{"train.method=one_byte",      "train.one_byte.samples_per_round=3",
             "optim.learning_rate=1e-4",   "optim.warmup_steps=0",
             "optim.schedule=constant",    "train.steps=8",
             "train.global_batch=4",       "snapshot.every=4",
@@ -93,6 +93,7 @@ TEST(OneByteStep, RefusesWhatItCannotDo) {
   EXPECT_NE(message({"model.dropout=0.1"}, 1).find("model.dropout = 0.1"), std::string::npos);
   EXPECT_NE(message({"train.precision=bf16"}, 1).find("use fp32"), std::string::npos);
   EXPECT_NE(message({"memory.zero=1"}, 2).find("memory.zero = 1"), std::string::npos);
+  EXPECT_NE(message({"train.step=one_byte"}, 1).find("did you mean `train.method`, which takes \"one_byte\"?"), std::string::npos);
   EXPECT_NE(message({"train.global_batch=1"}, 2).find("each of 2 ranks needs a sample"), std::string::npos);
 }
 

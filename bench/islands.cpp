@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/text.h"
+#include "bench/islands_peer.h"
 #include "study/benches.h"
 #include "study/process.h"
 
@@ -107,6 +108,30 @@ BenchRow row(const std::string& name, double ours, double peer, const std::strin
   return {.case_name = name, .ours = ours, .peer = peer, .unit = unit, .ratio = ratio, .spread = 0, .goal = goal, .pass = ratio >= goal};
 }
 
+// The same work in plain PyTorch: DiLoCo, and gradients at every step.
+void add_peer_rows(const BenchOptions& options, const std::map<std::string, Measured>& found, std::vector<BenchRow>& rows, base::Log& log) {
+  for (const auto& [ours, name] : {std::pair{"diloco", "plain PyTorch DiLoCo"}, std::pair{"sum", "plain PyTorch, a sum at every step"}}) {
+    const auto curve = run_peer_islands({.recipe = options.scratch + "/sum/recipe.toml",
+                                         .links = kLinks,
+                                         .islands = kIslands,
+                                         .every = 30,
+                                         .ddp = std::string_view(ours) == "sum"},
+                                        options, log);
+    if (!curve) return;
+    const PeerPoint& end = curve->back();
+    const Measured& m = found.at(ours);
+    log.info("{}: held-out loss {:.4f} at first, {:.4f} after {} steps, {:.1f} s, {} sent, {:.1f} % waiting", name,
+             curve->front().eval_loss, end.eval_loss, end.step, end.seconds, base::human_bytes(static_cast<int64_t>(end.bytes)),
+             100 * end.waited_s / end.seconds);
+    rows.push_back(
+        row(fmt::format("{} to {}: bytes of all islands", ours, name), m.bytes / 1e6, end.bytes / 1e6, "MB", end.bytes / m.bytes, 0));
+    rows.push_back(
+        row(fmt::format("{} to {}: time of the same steps", ours, name), m.seconds, end.seconds, "s", end.seconds / m.seconds, 1));
+    rows.push_back(
+        row(fmt::format("{} to {}: held-out loss", ours, name), m.loss, end.eval_loss, "nats", end.eval_loss / m.loss, 1 / 1.02));
+  }
+}
+
 }  // namespace
 
 std::vector<BenchRow> bench_islands(const BenchOptions& options, base::Log& log) {
@@ -138,6 +163,7 @@ std::vector<BenchRow> bench_islands(const BenchOptions& options, base::Log& log)
     rows.push_back(row("streaming-4bit to streaming-fp32: held-out loss", coarse, exact, "nats", exact / coarse, 1 / 1.02));
     rows.push_back(row("streaming-4bit to diloco at the same outer rate: held-out loss", coarse, plain, "nats", plain / coarse, 1 / 1.10));
   }
+  if (found.contains("diloco")) add_peer_rows(options, found, rows, log);
   return rows;
 }
 

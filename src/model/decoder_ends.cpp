@@ -25,10 +25,11 @@ class EmbeddingBlock final : public Block {
         .name = "embedding",
         .reads = {"tokens"},
         .writes = {"hidden.0"},
+        .may_read = {"perturbation"},
         .operations = {
             {.name = "lookup", .kind = Operation::Kind::lookup, .parameters = {table}, .axes = {"embed"}, .saved_elements_per_token = 1}}};
     if (!positions) return;
-    card_.may_read = {"positions"};
+    card_.may_read = {"perturbation", "positions"};
     card_.operations.push_back({.name = "positions",
                                 .kind = Operation::Kind::lookup,
                                 .parameters = {*positions},
@@ -52,6 +53,12 @@ class EmbeddingBlock final : public Block {
       hidden.add_(added);
       if (keep) keep->put("places", places);
     }
+    if (values.has("perturbation")) {  // [positions, embed]: the same for every sample
+      CAIRN_CHECK(hidden.size(0) == all.tokens(), "a perturbation of {} tokens, of which {} are here", all.tokens(), hidden.size(0));
+      const at::Tensor perturbation = values.get("perturbation");
+      hidden.view({all.batch, all.length, embed_}).add_(perturbation.narrow(0, 0, all.length));
+      if (keep) keep->put("perturbation", perturbation);
+    }
     drop(hidden, dropout_, call, card_.name, stream_);
     values.put("hidden.0", as_stream(hidden, all, call, stream_));
     if (keep) keep->put("tokens", tokens);
@@ -60,6 +67,11 @@ class EmbeddingBlock final : public Block {
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
     const at::Tensor dhidden = dropout_ > 0 ? gradients.take("hidden.0").clone() : gradients.take("hidden.0");
     drop(rows(dhidden), dropout_, call, card_.name, stream_);
+    if (saved.has("perturbation")) {
+      const at::Tensor gradient = at::zeros_like(saved.take("perturbation"));
+      gradient.narrow(0, 0, dhidden.size(1)).copy_(dhidden.sum(0, /*keepdim=*/false, gradient.scalar_type()));
+      gradients.add("perturbation", gradient);
+    }
     saved.put("gathered", gather_tokens(rows(dhidden), extent(dhidden, call), call, card_.name, {}, stream_));
     saved.put("dhidden", dhidden);
   }
@@ -82,8 +94,10 @@ class EmbeddingBlock final : public Block {
     const auto pick = [&](mesh::ParamId id, const at::Tensor& ids) {
       return call.weights.get(id).index_select(0, ids.reshape({-1})).view({tokens.size(0), tokens.size(1), embed_});
     };
-    const at::Tensor hidden = pick(table_, tokens);
-    values.put("hidden.0", positions_ ? hidden + pick(*positions_, places_of(values, tokens, call)) : hidden);
+    at::Tensor hidden = pick(table_, tokens);
+    if (positions_) hidden = hidden + pick(*positions_, places_of(values, tokens, call));
+    if (values.has("perturbation")) hidden = hidden + values.get("perturbation").narrow(0, 0, tokens.size(1));
+    values.put("hidden.0", hidden);
   }
 
  private:

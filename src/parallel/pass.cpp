@@ -41,6 +41,7 @@ model::Losses execute(const Pass& pass) {
   model::Losses losses = run.judge();
   if (!pass.into) return losses;
   run.backward();
+  if (pass.field_gradients) run.give_field_gradients(*pass.field_gradients);
   pass.into->end_pass();
   return losses;
 }

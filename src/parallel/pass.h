@@ -5,6 +5,7 @@
 #include "mesh/gradients.h"
 #include "model/call.h"
 #include "model/objective.h"
+#include "model/values.h"
 #include "parallel/plan.h"
 
 namespace cairn::base {
@@ -37,6 +38,7 @@ struct Pass {
   bool draws_by_token = false;                   // blocks draw random numbers by sample and position (dropout)
   bool recompute_stage = false;                  // the whole run of blocks is computed again
   std::vector<std::string> outputs = {};         // values that blocks outside of this run read
+  model::Values* field_gradients = nullptr;      // gains those of the batch's fields that have any (a perturbation); null: not wanted
 };
 
 // Forward through all blocks in order, the objective, and, where gradients are asked for, both gradients of each block in reverse.

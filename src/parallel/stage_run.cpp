@@ -176,6 +176,11 @@ void StageRun::backward_input() {
   }
 }
 
+void StageRun::give_field_gradients(model::Values& into) {
+  for (const auto& [name, field] : local_.batch().fields)
+    if (gradients_.has(name)) into.add(name, gradients_.take(name));
+}
+
 void StageRun::backward_weight() {
   at::NoGradGuard no_grad;
   for (size_t i = range_.last - range_.first; i-- > 0;) {

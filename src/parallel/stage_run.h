@@ -39,6 +39,7 @@ class StageRun {
   void put_gradient(const std::string& name, at::Tensor gradient) { gradients_.add(name, std::move(gradient)); }
   void backward_input();
   at::Tensor input_gradient(const std::string& name) { return gradients_.take(name); }
+  void give_field_gradients(model::Values& into);
   void backward_weight();
   void backward();  // both, block by block
 

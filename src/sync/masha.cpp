@@ -63,12 +63,14 @@ Masha::Masha(const MashaOptions& options, const Setting& setting, const at::Tens
               "a start of {} elements for a problem of {}", start.numel(), problem_.elements());
   point_ = start.detach().clone().view({-1});
   reference_ = point_.clone();
-  mean_ = at::zeros_like(point_), own_ = at::zeros_like(point_);
+  mean_ = at::zeros_like(point_);
+  if (!problem_.stochastic()) own_ = at::zeros_like(point_);
   if (options_.average) average_ = at::zeros_like(point_);
   if (options_.adam) squares_ = at::zeros_like(point_);
-  counters_ = at::zeros({3}, at::kLong);
+  counters_ = at::zeros({4}, at::kLong);
   step_ = at::full({1}, options_.step, at::kDouble);
   begin(*peers_);
+  if (!setting.later) first_reference();
 }
 
 void Masha::begin(comm::Group& peers) {
@@ -76,6 +78,9 @@ void Masha::begin(comm::Group& peers) {
   mean_.zero_();  // other devices are another problem: what it grows by says nothing
   exchange_ = options_.kind == "masha1" ? make_random_exchange(options_.up, options_.down, peers, problem_.elements(), random_)
                                         : make_largest_exchange(options_.up, options_.down, peers, problem_.elements());
+}
+
+void Masha::first_reference() {
   if (!refresh()) throw Error(Error::Kind::diverged, "MASHA: the problem's value at the starting point is not finite on every device");
 }
 
@@ -90,16 +95,16 @@ at::Tensor Masha::own_value(const BatchKey& first, int64_t batches) const {
 // w is where the point is now. Part 0 of an iteration's batches is for its difference, so the reference's begin at 1.
 bool Masha::refresh() {
   reference_.copy_(point_);
-  own_ = own_value({iteration(), device(), 1}, problem_.stochastic() ? options_.refresh_batches : 1);
-  at::Tensor mean = own_.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  const at::Tensor own = own_value({iteration(), device(), 1}, problem_.stochastic() ? options_.refresh_batches : 1);
+  if (!problem_.stochastic()) own_ = own;
+  at::Tensor mean = own.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
   peers_->all_reduce(mean, comm::Reduce::sum, {comm::Purpose::state, "F at the reference"}).wait_host();
   mean = mean.to(point_.scalar_type()).div_(static_cast<double>(peers_->size()));
   if (!at::isfinite(mean).all().item<bool>()) return false;
   const double before = mean_.norm().item<double>();
   mean_ = mean;
   int64_t& refreshes = counters_.mutable_data_ptr<int64_t>()[1];
-  if (options_.halve_above > 0 && refreshes > 0 && before > 0 && mean_.norm().item<double>() > options_.halve_above * before)
-    set_step(step() / 2);
+  if (options_.halve_above > 0 && refreshes > 0 && before > 0 && mean_.norm().item<double>() > options_.halve_above * before) halve();
   if (options_.adam) squares_.mul_(kSquaresDecay).add_(mean_.square(), 1 - kSquaresDecay);
   ++refreshes;
   return true;
@@ -128,6 +133,7 @@ void Masha::apply_prox(const at::Tensor& x) const {
 }
 
 MashaFacts Masha::iterate() {
+  if (refreshes() == 0) first_reference();
   const double tau = 1 - refresh_probability_, gamma = step();
   int64_t* counters = counters_.mutable_data_ptr<int64_t>();
   MashaFacts facts{.iteration = iteration(), .step = gamma};
@@ -181,14 +187,24 @@ void Masha::undo(MashaFacts& facts) {
   if (++in_a_row >= kUndoneMost)
     throw Error(Error::Kind::diverged,
                 fmt::format("MASHA: {} iterations in a row were not finite, at last with step {:g}: use a smaller step", in_a_row, step()));
-  set_step(step() / 2);
+  halve();
 }
 
 at::Tensor Masha::average() const { return options_.average && iteration() > 0 ? average_ : point_; }
 
+double Masha::step() const { return std::ldexp(step_.item<double>(), -static_cast<int>(counters_.const_data_ptr<int64_t>()[3])); }
+
+// What is owed has the step inside.
 void Masha::set_step(double step) {
-  exchange_->rescale(step / this->step());  // what is owed has the step inside
+  const double before = step_.item<double>();
+  if (step == before) return;
+  exchange_->rescale(step / before);
   step_.fill_(step);
+}
+
+void Masha::halve() {
+  exchange_->rescale(0.5);
+  ++counters_.mutable_data_ptr<int64_t>()[3];
 }
 
 void Masha::regroup(comm::Group& peers) {
@@ -208,13 +224,18 @@ void Masha::regroup(comm::Group& peers) {
     peers.broadcast(tensor, furthest, {comm::Purpose::state, "state of the furthest device"}).wait_host();
   check(options_, peers.size());
   begin(peers);
+  first_reference();
 }
 
 mesh::NamedTensors Masha::state() {
   point_ = point_.contiguous();
   const std::string here = fmt::format("masha.device.{}.", device());
-  mesh::NamedTensors all{{"masha.point", point_},       {"masha.reference", reference_}, {"masha.mean", mean_},
-                         {"masha.counters", counters_}, {"masha.step", step_},           {here + "own", own_}};
+  mesh::NamedTensors all{{"masha.point", point_},
+                         {"masha.reference", reference_},
+                         {"masha.mean", mean_},
+                         {"masha.counters", counters_},
+                         {"masha.step", step_}};
+  if (own_.defined()) all.push_back({here + "own", own_});
   if (options_.average) all.push_back({"masha.average", average_});
   if (options_.adam) all.push_back({"masha.squares", squares_});
   for (mesh::NamedTensor& tensor : exchange_->state()) all.push_back(std::move(tensor));

@@ -58,10 +58,12 @@ class Masha {
     base::Random random;  // alike on all devices
     // Where the problem has constraints or a regulariser g: x becomes prox_{step g}(x). Empty: none.
     std::function<void(const at::Tensor& x, double step)> prox = {};
+    // F at the start is asked for at the first iteration, not before: until then a state may be loaded, which has it.
+    bool later = false;
   };
 
   // Starts at `start` (flat, on the CPU, alike on all devices). Messages are float; everything else is of start's type, float or double,
-  // which decides how close to the solution rounding lets it come. Collective: F at the start is exchanged whole.
+  // which decides how close to the solution rounding lets it come. Collective, unless `later`: F at the start is exchanged whole.
   Masha(const MashaOptions& options, const Setting& setting, const at::Tensor& start);
 
   // Collective. Throws Error::Kind::diverged where three iterations in a row had to be undone.
@@ -73,8 +75,8 @@ class Masha {
   at::Tensor average() const;                                 // of the points looked at; the last iterate before there is any
   int64_t iteration() const { return counters_.const_data_ptr<int64_t>()[0]; }
   int64_t refreshes() const { return counters_.const_data_ptr<int64_t>()[1]; }  // the epoch of w
-  double step() const { return step_.item<double>(); }
-  void set_step(double step);  // what is owed is rescaled
+  double step() const;                                                          // as it was set, halved as often as had to be
+  void set_step(double step);                                                   // what is owed is rescaled
 
   // Devices came or went. Collective among those of the new group, who may have got to different places when the old one broke, or be new:
   // all take the point of whoever got furthest, owe nothing, and exchange F there.
@@ -85,6 +87,8 @@ class Masha {
 
  private:
   bool refresh();  // false: not finite
+  void first_reference();
+  void halve();
   void begin(comm::Group& peers);
   at::Tensor own_value(const BatchKey& first, int64_t batches) const;
   std::vector<bool> takes_part() const;
@@ -106,8 +110,8 @@ class Masha {
   at::Tensor own_;       // F_m(w), where the problem is not stochastic
   at::Tensor average_;   // where it is kept
   at::Tensor squares_;   // where elements are scaled: moving mean of F(w)^2
-  at::Tensor counters_;  // iterations, refreshes, undone in a row
-  at::Tensor step_;      // double
+  at::Tensor counters_;  // iterations, refreshes, undone in a row, halvings of the step
+  at::Tensor step_;      // double; as it was set
 };
 
 }  // namespace cairn::sync

@@ -20,6 +20,7 @@
 #include "optim/rounding_optimizer.h"
 #include "train/dpo.h"
 #include "train/given_plan.h"
+#include "train/masha_step.h"
 #include "train/model_from.h"
 #include "train/one_byte_step.h"
 #include "train/planned.h"
@@ -92,6 +93,13 @@ void book(Job& job) {
   add(base::MemoryUse::optimizer, optimizer);
 }
 
+void book_step(Job& job) {
+  int64_t bytes = 0;
+  for (const mesh::NamedTensors& part : {job.step->state(), job.step->rank_state()})
+    for (const mesh::NamedTensor& one : part) bytes += static_cast<int64_t>(one.tensor.nbytes());
+  if (bytes > 0) job.booked.emplace_back(*job.memory, base::MemoryUse::optimizer, bytes);
+}
+
 std::vector<optim::Piece> pieces_of(const Engine& engine) {
   std::vector<optim::Piece> pieces;
   for (const parallel::KeptPiece& piece : engine.store->kept())
@@ -113,6 +121,24 @@ void start_weights(Job& job, const std::optional<snapshot::Pretrained>& pretrain
   }
   if (pretrained) start_from(job, *pretrained, world);
   job.engine.store->updated();
+}
+
+// What train.method names; pairs have one of their own (learn_from_pairs).
+std::unique_ptr<Step> choose_step(Job& job, comm::World& world, const std::vector<bool>& trained) {
+  const Settings& s = job.settings;
+  Engine& engine = job.engine;
+  const auto replicas = [&]() -> comm::Group& { return world.group(job.plan.mesh.peers(world.rank(), "dp")); };
+  if (s.train.method != "gradient" && job.device.is_cuda())
+    base::fail_input("train.method = {}: works on the CPU only so far: use --device cpu", s.train.method);
+  if (takes_masha_steps(s)) return make_masha_step(engine, masha_parts(s, replicas(), job.data.length));
+  if (s.train.method == "one_byte")
+    return make_one_byte_step(engine, {.options = s.one_byte,
+                                       .run = static_cast<uint64_t>(s.train.seed),
+                                       .machines = replicas(),
+                                       .trained = trained,
+                                       .log = job.writes ? job.out / "rounds.bin" : std::filesystem::path()});
+  return make_step(engine.pipeline ? Execution([&engine](std::span<const parallel::Pass> passes) { return engine.pipeline->run(passes); })
+                                   : in_turn(parallel::execute));
 }
 
 // Pairs are learned from by comparing with the weights as they are now.
@@ -199,7 +225,8 @@ std::unique_ptr<sync::Sync> make_syncs(Job& job, comm::World& world, const Abroa
   return sync::make_chain(std::move(rules));
 }
 
-// This rank's share of the batch of `step` (from 1), made by the loader's thread.
+}  // namespace
+
 mesh::Batch make_batch(const Job& job, int64_t step) {
   const std::vector<int64_t> ids = job.sampler->ids(step - 1 + job.batches_passed);
   const data::Share share = job.samples_of(static_cast<int64_t>(ids.size()), job.data_rank);
@@ -218,8 +245,6 @@ mesh::Batch make_batch(const Job& job, int64_t step) {
   }
   return batch;
 }
-
-}  // namespace
 
 void start_loader(Job& job) {
   job.loader.reset();
@@ -292,6 +317,7 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
   if (plan.mesh.extent("island") > 1 || plan.islands > 1) plan.sync["island"] = settings.island.kind;
   check_islands(settings, plan);
   check_one_byte(settings, plan);
+  check_masha(settings, plan);
   int64_t data_ranks = plan.islands;
   for (const std::string& axis : parallel::kSampleAxes) data_ranks *= plan.mesh.extent(axis);
   const int64_t share_largest = (settings.train.global_batch + data_ranks - 1) / data_ranks;
@@ -376,9 +402,11 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   const std::vector<bool> trained = model::trainable(*engine.model, s.model.train);
   const bool slopes = s.train.method == "one_byte";
   place(*job, world, slopes ? std::vector<bool>(trained.size(), false) : trained);  // without gradients there is nothing to keep them in
+  // Steps that are their own update rule leave it nothing.
+  const std::vector<optim::Piece> pieces = takes_masha_steps(s) ? std::vector<optim::Piece>{} : pieces_of(engine);
   engine.optimizer = s.train.parameters == "bf16"
-                         ? optim::make_rounding_optimizer(s.optim, pieces_of(engine), base::Random(static_cast<uint64_t>(s.train.seed)))
-                         : optim::make_optimizer(s.optim, pieces_of(engine));
+                         ? optim::make_rounding_optimizer(s.optim, pieces, base::Random(static_cast<uint64_t>(s.train.seed)))
+                         : optim::make_optimizer(s.optim, pieces);
   engine.pieces = static_cast<int64_t>(engine.kept_views.size());
   engine.sync = make_syncs(*job, world, start.abroad);
 
@@ -390,17 +418,8 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
         *engine.model, job->plan, along,
         [&layout = job->settings.layout, &along](int m) { return parallel::schedule_of(layout.pipeline, along.size(), m); });
   }
-  job->step =
-      make_step(engine.pipeline ? Execution([&engine](std::span<const parallel::Pass> passes) { return engine.pipeline->run(passes); })
-                                : in_turn(parallel::execute));
-  if (slopes) {
-    if (job->device.is_cuda()) base::fail_input("train.method = one_byte: directions are drawn on the CPU so far: use --device cpu");
-    job->step = make_one_byte_step(engine, {.options = s.one_byte,
-                                            .run = static_cast<uint64_t>(s.train.seed),
-                                            .machines = world.group(mesh.peers(world.rank(), "dp")),
-                                            .trained = trained,
-                                            .log = job->writes ? job->out / "rounds.bin" : std::filesystem::path()});
-  }
+  job->step = choose_step(*job, world, trained);
+  book_step(*job);
   job->subset = subset.within(job->data.samples->training());
   job->sampler = data::make_sampler(s.data.sampler, {.from = job->subset,
                                                      .global_batch = s.train.global_batch,

@@ -73,6 +73,9 @@ struct Job {
 // Reads the recipe, lays out the plan, builds model, data, optimizer and sync, and restores the newest snapshot where asked to.
 std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset);
 
+// This rank's share of the batch of `step` (from 1).
+mesh::Batch make_batch(const Job& job, int64_t step);
+
 // Starts, or starts again, the thread that makes the batches after steps_done.
 void start_loader(Job& job);
 

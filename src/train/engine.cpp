@@ -16,4 +16,10 @@ parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch) {
           .draws_by_token = engine.draws_by_token};
 }
 
+void recompute_as_planned(const Engine& engine, parallel::Pass& pass, bool last) {
+  if (!engine.recompute_last && last) return;
+  if (!engine.recompute.empty()) pass.recompute = &engine.recompute;
+  pass.recompute_stage = engine.recompute_stage;
+}
+
 }  // namespace cairn::train

@@ -54,4 +54,7 @@ struct Engine {
 // A run of the engine's model over a batch: for its losses only, until it is told where gradients go.
 parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch);
 
+// What a pass with gradients computes again, in place of keeping it. `last`: of the micro-batches of a step.
+void recompute_as_planned(const Engine& engine, parallel::Pass& pass, bool last);
+
 }  // namespace cairn::train

@@ -18,6 +18,12 @@ namespace {
 
 bool due(int64_t step, int64_t every, int64_t last) { return step == last || (every > 0 && step % every == 0); }
 
+sync::Notes notes_of(Job& job) {
+  sync::Notes notes = job.engine.sync->notes();
+  for (auto& note : job.step->notes()) notes.push_back(std::move(note));
+  return notes;
+}
+
 // One rank writes what its company keeps; the others wait for it, so that no rank runs ahead of what is on disk.
 void save_snapshot(Job& job) {
   if (job.out.empty()) return;
@@ -81,7 +87,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
                            .samples = taken.samples,
                            .learning_rate = taken.learning_rate,
                            .held_out = std::move(held_out),
-                           .notes = job->engine.sync->notes(),
+                           .notes = notes_of(*job),
                            .fault = taken.output.skipped ? job->bad_steps->fault() : ""},
                           taken.output, stop.requested());
     if (apart) {  // the others must end after the same step

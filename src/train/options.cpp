@@ -9,8 +9,10 @@ base::Schema<TrainOptions> train_schema() {
       "How long and in what portions to train.",
       {{"steps", &O::steps, "Optimizer steps.", base::at_least(1), {"max_steps", "train_iters"}},
        {"method", &O::method,
-        "How a step learns: gradient (backward and an optimizer), or one_byte (forward passes alone, a byte per slope: train.one_byte).",
-        base::one_of({"gradient", "one_byte"})},
+        "How a step learns: gradient (backward and an optimizer); one_byte (forward passes alone, a byte per slope: train.one_byte); "
+        "masha1 "
+        "or masha2 (compressed differences, also against an adversary: train.masha).",
+        base::one_of({"gradient", "one_byte", "masha1", "masha2"})},
        {"global_batch",
         &O::global_batch,
         "Samples of one step, over all ranks; any rank count divides it.",

@@ -25,6 +25,9 @@ namespace {
 // Of the sampler's order, counted from 0.
 int64_t next_sample(const Job& job) { return (job.steps_done + job.batches_passed) * job.settings.train.global_batch; }
 
+// Of what a rank has to itself.
+std::string step_section(size_t rank) { return fmt::format("step.rank-{}", rank); }
+
 }  // namespace
 
 std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
@@ -32,7 +35,10 @@ std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
   const Split parameters = split_adapters(gather_whole(job, model_state(job)));
   contents.tensors["optimizer"] = gather_whole(job, optimizer_state(job));
   mesh::NamedTensors live = gather_whole(job, live_state(job)), kept = gather_whole(job, sync_state(job, job.steps_done));
+  const std::vector<mesh::NamedTensors> by_rank = gather_ranks(job, job.step->rank_state());
   if (job.engine.company->rank() != 0) return {};
+  if (mesh::NamedTensors state = job.step->state(); !state.empty()) contents.tensors["step"] = std::move(state);
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) contents.tensors[step_section(rank)] = by_rank[rank];
   if (!live.empty()) contents.tensors["live"] = std::move(live);
   if (!kept.empty()) contents.tensors["sync_elements"] = std::move(kept);
   contents.tensors["model"] = parameters.own;
@@ -127,6 +133,23 @@ void restore_sync(Job& job, base::Log& log, const snapshot::Opened& found) {
   if (!state.empty()) found.load_into("sync", state);
 }
 
+// What the step keeps. A snapshot of a run with another kind of step has nothing of it: the step begins anew from its model.
+void restore_step(Job& job, base::Log& log, const snapshot::Opened& found) {
+  const mesh::NamedTensors state = job.step->state(), mine = job.step->rank_state();
+  if (state.empty() && mine.empty()) return;
+  if (!found.has_section("step")) {
+    log.warn("{}: no state of train.step = {}: it begins anew from the model", found.path(), job.settings.train.step);
+    return;
+  }
+  const auto ranks = static_cast<size_t>(job.engine.company->size());
+  if (!mine.empty() && (!found.has_section(step_section(ranks - 1)) || found.has_section(step_section(ranks))))
+    base::fail_input(
+        "{}: train.step = {}: each rank has something of its own, and it was not saved by {} ranks: resume on as many as before",
+        found.path(), job.settings.train.step, ranks);
+  found.load_into("step", state);
+  if (!mine.empty()) found.load_into(step_section(static_cast<size_t>(job.engine.company->rank())), mine);
+}
+
 }  // namespace
 
 void restore(Job& job, base::Log& log, const snapshot::Opened& found, const std::string& run_dir) {
@@ -151,6 +174,7 @@ void restore(Job& job, base::Log& log, const snapshot::Opened& found, const std:
   load(job, found, "optimizer", optimizer_state(job));
   if (const mesh::NamedTensors running = model::running_buffers(job.engine.buffers); !running.empty()) found.load_into("buffers", running);
   restore_sync(job, log, found);
+  restore_step(job, log, found);
   job.engine.store->updated();
   if (mesh::NamedTensors kept = job.sampler->state(); !kept.empty()) found.load_into("sampler", kept);
   // A run that did not look for spikes before has none to go by.

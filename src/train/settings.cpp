@@ -57,6 +57,7 @@ Settings read_settings(base::Recipe& recipe) {
   s.train = recipe.read(train_schema());
   s.dpo = recipe.read(dpo_schema());
   s.one_byte = recipe.read(one_byte_schema());
+  s.masha = recipe.read(masha_schema());
   s.optim = recipe.read(optim::optim_schema());
   s.layout.mesh = recipe.read(parallel::mesh_schema());
   s.layout.memory = recipe.read(parallel::memory_schema());
@@ -81,6 +82,7 @@ std::vector<base::Section> recipe_sections() {
                                       train_schema().section(),
                                       dpo_schema().section(),
                                       one_byte_schema().section(),
+                                      masha_schema().section(),
                                       optim::optim_schema().section(),
                                       parallel::mesh_schema().section(),
                                       parallel::memory_schema().section(),

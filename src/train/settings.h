@@ -11,6 +11,7 @@
 #include "sync/one_byte_replica.h"
 #include "sync/options.h"
 #include "train/abroad.h"
+#include "train/masha_step.h"
 #include "train/options.h"
 
 namespace cairn::train {
@@ -23,6 +24,7 @@ struct Settings {
   TrainOptions train;
   model::PreferenceOptions dpo;
   sync::OneByteOptions one_byte;
+  MashaStepOptions masha;
   optim::OptimOptions optim;
   parallel::LayoutOptions layout;
   sync::SyncOptions sync;    // along dp, and wherever else replicas take every step together

@@ -46,9 +46,7 @@ class OneUpdate final : public Step {
       pass.random = engine.random.for_index(static_cast<uint64_t>(input.step));
       pass.trace = engine.trace;
       pass.memory = engine.memory;
-      if (!engine.recompute_last && all.size() == batches.size()) continue;
-      if (!engine.recompute.empty()) pass.recompute = &engine.recompute;
-      pass.recompute_stage = engine.recompute_stage;
+      recompute_as_planned(engine, pass, all.size() == batches.size());
     }
     at::Tensor loss_sum, measures;
     for (const model::Losses& losses : execution_(all)) {

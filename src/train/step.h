@@ -8,7 +8,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "mesh/batch.h"
+#include "mesh/named_tensor.h"
 #include "model/objective.h"
+#include "sync/sync.h"
 
 namespace cairn::parallel {
 struct Pass;
@@ -17,6 +19,13 @@ struct Pass;
 namespace cairn::train {
 
 struct Engine;
+
+// This rank's share of a global batch.
+struct Portion {
+  mesh::Batch batch = {};
+  int64_t counted = 0;       // what the loss is a mean over, of what the company (Engine::company) has: tokens, or samples
+  int64_t samples_most = 0;  // of the global batch, on any rank
+};
 
 // What one step is given. All ranks of a company are given the same but for the batch, which is this rank's share.
 struct StepInput {
@@ -27,6 +36,8 @@ struct StepInput {
   double learning_rate = 0;
   int64_t update = 1;        // counts from 1; behind `step` by the updates that were skipped
   int64_t samples_most = 0;  // of the global batch, on any rank
+  // What the step that comes so many steps after this one will be given. Made when it is asked for; empty: not to be had.
+  std::function<Portion(int64_t steps)> ahead = {};
   // Asked before anything is updated, alike on all ranks; false skips the update. Empty: always.
   std::function<bool(const at::Tensor& loss_sum, const at::Tensor& gradient_norm)> approve = {};
 };
@@ -46,6 +57,12 @@ class Step {
   virtual StepOutput run(Engine& engine, const StepInput& input) = 0;
   // The losses of samples that nothing is learned from.
   virtual model::Losses evaluate(Engine& engine, const mesh::Batch& batch) const = 0;
+  // What must survive a restart beside the parameters: alike on all ranks, by logical name, and what each rank has to itself, under names
+  // that all have. The tensors are the step's own: a loader writes into them, before the first step.
+  virtual mesh::NamedTensors state() { return {}; }
+  virtual mesh::NamedTensors rank_state() { return {}; }
+  // Of the last step, for the metrics.
+  virtual sync::Notes notes() { return {}; }
 };
 
 // The passes over one micro-batch, of which `last` gives the losses and, where it says so, the gradients.

@@ -8,6 +8,31 @@
 namespace cairn::train {
 namespace {
 
+// What the global batch of a step comes to. Every rank can tell without asking, since the order of samples is defined globally.
+struct Counts {
+  std::vector<int64_t> ids;
+  int64_t tokens = 0;   // of all
+  int64_t own = 0;      // of the company
+  int64_t counted = 0;  // what the company's loss is a mean over
+  int64_t samples_most = 0;
+};
+
+Counts counts_of(const Job& job, int64_t step) {
+  Counts counts{.ids = batch_ids(job, step)};
+  const auto count = static_cast<int64_t>(counts.ids.size());
+  const int64_t first = job.samples_of(count, job.company_first).first;
+  const data::Share last = job.samples_of(count, job.company_first + job.company_ranks - 1);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t tokens = job.data.samples->tokens_in(counts.ids[static_cast<size_t>(i)]);
+    counts.tokens += tokens;
+    if (i >= first && i < last.first + last.count) counts.own += tokens;
+  }
+  counts.counted = job.engine.objective->separates() == model::Objective::Separates::tokens ? counts.own : last.first + last.count - first;
+  const int64_t shares = job.data_ranks * job.plan.islands;
+  counts.samples_most = (count + shares - 1) / shares;
+  return counts;
+}
+
 StepOutput run_step(Job& job, const StepInput& on_host) {
   const SyncCheck check(job.settings.log.sync_check && job.device.is_cuda());
   const mesh::Batch batch = mesh::to_device(on_host.batch, job.device);
@@ -18,6 +43,10 @@ StepOutput run_step(Job& job, const StepInput& on_host) {
                   .learning_rate = on_host.learning_rate,
                   .update = on_host.step - job.updates_skipped,
                   .samples_most = on_host.samples_most};
+  input.ahead = [&](int64_t steps) {
+    const Counts counts = counts_of(job, input.step + steps);
+    return Portion{mesh::to_device(make_batch(job, input.step + steps), job.device), counts.counted, counts.samples_most};
+  };
   if (job.bad_steps->before_update())
     input.approve = [&](const at::Tensor& loss_sum, const at::Tensor& norm) {
       return job.bad_steps->approve(input.counted, loss_sum, norm);
@@ -31,29 +60,19 @@ std::vector<int64_t> batch_ids(const Job& job, int64_t step) { return job.sample
 
 TakenStep take_step(Job& job) {
   const int64_t step = job.steps_done + 1;
-  TakenStep taken{.batch = step - 1 + job.batches_passed};
-  // Every rank can tell the global count without asking, since the order of samples is defined globally.
-  const std::vector<int64_t> ids = batch_ids(job, step);
-  taken.samples = base::checksum(std::as_bytes(std::span(ids)));
-  const auto count = static_cast<int64_t>(ids.size());
-  const int64_t first = job.samples_of(count, job.company_first).first;
-  const data::Share last = job.samples_of(count, job.company_first + job.company_ranks - 1);
-  int64_t own = 0;  // tokens of the company
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t tokens = job.data.samples->tokens_in(ids[static_cast<size_t>(i)]);
-    taken.tokens += tokens;
-    if (i >= first && i < last.first + last.count) own += tokens;
-  }
-  taken.counted = job.engine.objective->separates() == model::Objective::Separates::tokens ? own : last.first + last.count - first;
+  const Counts counts = counts_of(job, step);
+  TakenStep taken{.batch = step - 1 + job.batches_passed,
+                  .samples = base::checksum(std::as_bytes(std::span(counts.ids))),
+                  .tokens = counts.tokens,
+                  .counted = counts.counted};
   taken.learning_rate = job.schedule.learning_rate(job.sampler->progress(step));
-  const int64_t shares = job.data_ranks * job.plan.islands, most = (count + shares - 1) / shares;
   const mesh::Batch waiting = job.loader->next();
   taken.output = run_step(job, {.step = step,
                                 .batch = waiting,
-                                .tokens = own,
+                                .tokens = counts.own,
                                 .counted = taken.counted,
                                 .learning_rate = taken.learning_rate,
-                                .samples_most = most});
+                                .samples_most = counts.samples_most});
   return taken;
 }
 

@@ -1,8 +1,10 @@
 #include "train/whole_state.h"
 
 #include <map>
+#include <numeric>
 
 #include "base/check.h"
+#include "comm/group.h"
 #include "kernels/aten.h"
 #include "model/trainable.h"
 #include "snapshot/snapshot.h"
@@ -115,6 +117,28 @@ mesh::NamedTensors gather_whole(const Job& job, const std::vector<StateTensor>& 
     if (tensor.defined()) whole.push_back({one.name, one.by_element ? tensor.view(one.shape) : tensor});
   }
   return whole;
+}
+
+std::vector<mesh::NamedTensors> gather_ranks(const Job& job, const mesh::NamedTensors& mine) {
+  comm::Group& company = *job.engine.company;
+  std::vector<mesh::NamedTensors> ranks(mine.empty() || company.rank() != 0 ? 0 : static_cast<size_t>(company.size()));
+  for (const mesh::NamedTensor& one : mine) {
+    int64_t count = one.tensor.numel();
+    std::vector<int64_t> counts(static_cast<size_t>(company.size()));
+    company
+        .all_gather({counts.data(), static_cast<int64_t>(counts.size()), comm::Dtype::i64}, {&count, 1, comm::Dtype::i64},
+                    {comm::Purpose::control, "sizes of " + one.name})
+        .wait_host();
+    const at::Tensor all =
+        company.rank() == 0 ? at::empty({std::accumulate(counts.begin(), counts.end(), int64_t{0})}, at::kFloat) : at::Tensor();
+    company.gather(all, one.tensor, 0, {comm::Purpose::state, one.name}, counts).wait_host();
+    int64_t next = 0;
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      ranks[rank].push_back({one.name, all.narrow(0, next, counts[rank])});
+      next += counts[rank];
+    }
+  }
+  return ranks;
 }
 
 void load(const Job& job, const snapshot::Opened& from, const std::string& section, const std::vector<StateTensor>& into) {

@@ -38,6 +38,10 @@ std::vector<StateTensor> sync_state(Job& job, int64_t step);
 // Whole tensors on the company's first rank, none elsewhere. Collective; where every rank keeps everything, no copy is made.
 mesh::NamedTensors gather_whole(const Job& job, const std::vector<StateTensor>& state);
 
+// What each rank of the company has to itself, by rank, on its first rank; elsewhere nothing. All must have the same names, and flat
+// floats. Collective.
+std::vector<mesh::NamedTensors> gather_ranks(const Job& job, const mesh::NamedTensors& mine);
+
 // Writes this rank's part of each. Refuses a section that holds other tensors.
 void load(const Job& job, const snapshot::Opened& from, const std::string& section, const std::vector<StateTensor>& into);
 

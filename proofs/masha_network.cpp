@@ -1,4 +1,4 @@
-// Games of networks: a generator against a critic on a ring of eight Gaussians, a small transformer against a perturbation.
+// A game of networks: a generator against a critic on a ring of eight Gaussians.
 #include "proofs/masha_network.h"
 
 #include <algorithm>
@@ -10,14 +10,12 @@
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "base/files.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "comm/group.h"
 #include "comm/local.h"
 #include "comm/sparsify.h"
 #include "comm/world.h"
-#include "data/stories.h"
 #include "kernels/aten.h"
 #include "kernels/fill_normal.h"
 #include "sync/masha.h"
@@ -230,137 +228,11 @@ void ring(const ProofOptions& options, Findings& findings, base::Log& log) {
                     naive.last, masha.last, 7);
 }
 
-// -------------------------------------------------------------------------------------------------------------------------------------
-
-constexpr int64_t kVocabulary = 128, kEmbed = 24, kHeads = 2, kLength = 16, kSequences = 8, kMlp = 48;
-constexpr int64_t kTransformer = kVocabulary * kEmbed + kLength * kEmbed + 4 * kEmbed * kEmbed + 2 * kEmbed * kMlp + kEmbed * kVocabulary;
-constexpr int64_t kPerturbation = kLength * kEmbed;
-
-at::Tensor normed(const at::Tensor& x) { return x * at::rsqrt(x.square().mean(-1, true) + 1e-5); }
-
-// The mean loss of a transformer of one layer whose embeddings are perturbed, the same for all sequences [n, length + 1].
-at::Tensor transformer_loss(const at::Tensor& parameters, const at::Tensor& perturbation, const at::Tensor& tokens) {
-  Cut cut(parameters);
-  const int64_t n = tokens.size(0);
-  const at::Tensor inputs = tokens.slice(1, 0, kLength).reshape({-1}), targets = tokens.slice(1, 1).reshape({-1});
-  at::Tensor x = cut.next({kVocabulary, kEmbed}).index_select(0, inputs).view({n, kLength, kEmbed}) + cut.next({kLength, kEmbed}) +
-                 perturbation.view({kLength, kEmbed});
-  const auto heads = [&](const at::Tensor& y) { return y.view({n, kLength, kHeads, kEmbed / kHeads}).transpose(1, 2); };
-  const at::Tensor h = normed(x);
-  const at::Tensor q = heads(at::matmul(h, cut.next({kEmbed, kEmbed}))), k = heads(at::matmul(h, cut.next({kEmbed, kEmbed}))),
-                   v = heads(at::matmul(h, cut.next({kEmbed, kEmbed})));
-  const at::Tensor mask = at::full({kLength, kLength}, -1e9).triu(1);
-  const at::Tensor weights = (at::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(kEmbed / kHeads)) + mask).softmax(-1);
-  const at::Tensor mixed = at::matmul(weights, v).transpose(1, 2).reshape({n, kLength, kEmbed});
-  x = x + at::matmul(mixed, cut.next({kEmbed, kEmbed}));
-  const at::Tensor inner = at::matmul(normed(x), cut.next({kEmbed, kMlp}));
-  x = x + at::matmul(at::silu(inner), cut.next({kMlp, kEmbed}));
-  const at::Tensor logits = at::matmul(normed(x), cut.next({kEmbed, kVocabulary})).view({-1, kVocabulary});
-  return -at::log_softmax(logits, -1).gather(1, targets.unsqueeze(1)).mean();
-}
-
-// Windows of a text's bytes, drawn by `random` from one of `parts` equal parts of it.
-at::Tensor windows(const std::string& text, const base::Random& random, int64_t part, int64_t parts, int64_t count) {
-  const auto size = static_cast<int64_t>(text.size()) / parts;
-  at::Tensor tokens = at::empty({count, kLength + 1}, at::kLong);
-  int64_t* to = tokens.mutable_data_ptr<int64_t>();
-  for (int64_t i = 0; i < count; ++i) {
-    const auto from = part * size + static_cast<int64_t>(random.below(static_cast<uint64_t>(i), static_cast<uint64_t>(size - kLength - 1)));
-    for (int64_t j = 0; j <= kLength; ++j) *to++ = static_cast<unsigned char>(text[static_cast<size_t>(from + j)]) % kVocabulary;
-  }
-  return tokens;
-}
-
-struct Text {
-  std::string bytes;
-  uint64_t seed = 1;
-};
-
-// min over the transformer, max over the perturbation; each device has a fifth of the text, and the last is for judging.
-class Perturbed final : public sync::Operator {
- public:
-  explicit Perturbed(const Text& text) : text_(text) {}
-  int64_t elements() const override { return kTransformer + kPerturbation; }
-  std::vector<sync::Player> players() const override {
-    return {{"transformer", 0, kTransformer}, {"perturbation", kTransformer, kTransformer + kPerturbation, true}};
-  }
-  bool stochastic() const override { return true; }
-  void gradients(const at::Tensor& point, const sync::BatchKey& batch, const at::Tensor& into) override {
-    const at::AutoGradMode record(true);
-    const at::Tensor leaf = point.detach().clone().requires_grad_();
-    const at::Tensor tokens = windows(text_.bytes, of_batch(text_.seed, batch), batch.device, kDevices + 1, kSequences);
-    into.copy_(gradient_of(transformer_loss(leaf.slice(0, 0, kTransformer), leaf.slice(0, kTransformer), tokens), leaf));
-  }
-
- private:
-  const Text& text_;
-};
-
-at::Tensor start_transformer(uint64_t seed) {
-  at::Tensor point = normals(base::Random(seed).for_purpose("transformer"), {kTransformer + kPerturbation}, 1 / std::sqrt(double{kEmbed}));
-  point.slice(0, kTransformer).zero_();
-  return point;
-}
-
-// The loss at the worst perturbation that thirty steps along the signs of the gradient find.
-double robust_loss(const Text& text, const at::Tensor& point, double bound) {
-  const at::Tensor tokens = windows(text.bytes, base::Random(text.seed).for_purpose("held out"), kDevices, kDevices + 1, 64);
-  const at::Tensor parameters = point.slice(0, 0, kTransformer).detach();
-  at::Tensor perturbation = at::zeros({kPerturbation});
-  double worst = 0;
-  for (int i = 0; i < 30; ++i) {
-    const at::AutoGradMode record(true);
-    const at::Tensor leaf = perturbation.detach().clone().requires_grad_();
-    const at::Tensor loss = transformer_loss(parameters, leaf, tokens);
-    worst = std::max(worst, loss.item<double>());
-    perturbation = (perturbation + gradient_of(loss, leaf).sign() * (bound / 5)).clamp(-bound, bound);
-  }
-  return worst;
-}
-
-struct Hardened {
-  double robust = 0, bytes = 0;
-};
-
-Hardened harden(const Text& text, const sync::MashaOptions& options, double bound, double judged_at, int iterations) {
-  Hardened result;
-  comm::LocalNetwork network(kDevices);
-  const auto errors = network.run([&](comm::World& world) {
-    Perturbed problem(text);
-    const auto into_box = [bound](const at::Tensor& x, double) { x.slice(0, kTransformer).clamp_(-bound, bound); };
-    sync::Masha masha(options, {problem, world.everyone(), base::Random(text.seed), into_box}, start_transformer(text.seed));
-    for (int i = 0; i < iterations; ++i) masha.iterate();
-    if (world.rank() == 0) result.robust = robust_loss(text, masha.point(), judged_at);
-  });
-  for (const std::exception_ptr& error : errors)
-    if (error) std::rethrow_exception(error);
-  result.bytes = static_cast<double>(network.ledger().total().bytes);
-  return result;
-}
-
-void perturbed_transformer(const ProofOptions& options, Findings& findings, base::Log& log) {
-  constexpr double kBound = 0.1;
-  constexpr int kIterations = 500;
-  const Text text{options.data.empty() ? data::stories(options.seed, 0, 400) : base::read_file(options.data, 1 << 20), options.seed};
-  sync::MashaOptions thin;
-  thin.step = 1e-3, thin.adam = true, thin.halve_above = 0, thin.refresh = 0.3, thin.refresh_batches = 1;
-  thin.up = {.kind = "randk", .density = 0.1};
-  sync::MashaOptions whole = thin;
-  whole.up = {}, whole.refresh = 1;
-  const Hardened uncompressed = harden(text, whole, kBound, kBound, kIterations),
-                 compressed = harden(text, thin, kBound, kBound, kIterations), careless = harden(text, whole, 0, kBound, kIterations);
-  log.info("transformer: robust loss {:.4f} with whole messages, {:.4f} compressed, {:.4f} trained without a perturbation",
-           uncompressed.robust, compressed.robust, careless.robust);
-  findings.at_most("5. transformer against a perturbation, masha1 rand-10%: robust loss, of that with whole messages",
-                   careless.robust / uncompressed.robust, compressed.robust / uncompressed.robust, 1.05);
-  findings.at_most("5. its bytes, of those with whole messages", 1, compressed.bytes / uncompressed.bytes, 0.5);
-}
-
 }  // namespace
 
 void masha_networks(const ProofOptions& options, Findings& findings, base::Log& log) {
   ring(options, findings, log);
-  perturbed_transformer(options, findings, log);
+  masha_adversary(options, findings, log);
 }
 
 }  // namespace cairn::study

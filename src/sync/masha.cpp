@@ -105,7 +105,11 @@ bool Masha::refresh() {
   mean_ = mean;
   int64_t& refreshes = counters_.mutable_data_ptr<int64_t>()[1];
   if (options_.halve_above > 0 && refreshes > 0 && before > 0 && mean_.norm().item<double>() > options_.halve_above * before) halve();
-  if (options_.adam) squares_.mul_(kSquaresDecay).add_(mean_.square(), 1 - kSquaresDecay);
+  if (options_.adam) {
+    at::Tensor plain = mean_.clone();  // without the players' scales, which must not cancel out
+    for (const Player& player : players_) plain.slice(0, player.begin, player.end).div_(player.scale);
+    squares_.mul_(kSquaresDecay).add_(plain.square(), 1 - kSquaresDecay);
+  }
   ++refreshes;
   return true;
 }

@@ -120,10 +120,10 @@ void masha_adversary(const ProofOptions& options, Findings& findings, base::Log&
     Assignments sets;
     Hardened found = {};
   };
-  std::vector<Case> cases{{"whole messages", {"train.step=masha1", "train.masha.density=1", "train.masha.refresh=1"}},
-                          {"masha1 rand-10%", {"train.step=masha1", "train.masha.density=0.1", "train.masha.refresh=0.5"}},
+  std::vector<Case> cases{{"whole messages", {"train.method=masha1", "train.masha.density=1", "train.masha.refresh=1"}},
+                          {"masha1 rand-10%", {"train.method=masha1", "train.masha.density=0.1", "train.masha.refresh=0.5"}},
                           {"no adversary, whole messages",
-                           {"train.step=masha1", "train.masha.density=1", "train.masha.refresh=1", "train.masha.adversary=none"}}};
+                           {"train.method=masha1", "train.masha.density=1", "train.masha.refresh=1", "train.masha.adversary=none"}}};
   CurvesPicture picture{.title = "A decoder against a perturbation of its embeddings, 4 ranks",
                         .across = "bytes that rank 0 sent",
                         .up = "held-out loss at the worst perturbation found",

@@ -138,14 +138,14 @@ void restore_step(Job& job, base::Log& log, const snapshot::Opened& found) {
   const mesh::NamedTensors state = job.step->state(), mine = job.step->rank_state();
   if (state.empty() && mine.empty()) return;
   if (!found.has_section("step")) {
-    log.warn("{}: no state of train.step = {}: it begins anew from the model", found.path(), job.settings.train.step);
+    log.warn("{}: no state of train.method = {}: it begins anew from the model", found.path(), job.settings.train.method);
     return;
   }
   const auto ranks = static_cast<size_t>(job.engine.company->size());
   if (!mine.empty() && (!found.has_section(step_section(ranks - 1)) || found.has_section(step_section(ranks))))
     base::fail_input(
-        "{}: train.step = {}: each rank has something of its own, and it was not saved by {} ranks: resume on as many as before",
-        found.path(), job.settings.train.step, ranks);
+        "{}: train.method = {}: each rank has something of its own, and it was not saved by {} ranks: resume on as many as before",
+        found.path(), job.settings.train.method, ranks);
   found.load_into("step", state);
   if (!mine.empty()) found.load_into(step_section(static_cast<size_t>(job.engine.company->rank())), mine);
 }

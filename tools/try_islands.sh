@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# Trains on islands that are network namespaces of this machine, each with an address of its own on one switch and started by itself. The
+# last one may come later, be killed or be unplugged, and comes again; in the end all must have the same model, bit by bit. Needs root and
+# iproute2.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cairn=${CAIRN:-$root/cairn}
+machines=3 rate='' delay='' break='' folder='' agents=()
+place=10.77.0.1:29400 net=cairn$$ # what the namespaces are called: net-switch, net-0, net-1, ...
+
+usage() {
+  cat <<'TEXT'
+usage: tools/try_islands.sh [--islands N] [--rate R] [--delay D] [--break HOW] [CAIRN ARGUMENTS...]
+  --islands N    how many islands, at 10.77.0.1, 10.77.0.2, ... (default 3)
+  --rate R       what each island sends at most, as tc says it: 100mbit
+  --delay D      added to what each island sends: 50ms (where the kernel has no netem: use --links of cairn train)
+  --break HOW    late: the last island is started after 40 steps of the others; kill: after 40 steps it is killed (kill -9), and started
+                 again; unplug: its cable is out for good after 40 steps
+  CAIRN ARGUMENTS  of `cairn train` (default: a small streaming DiLoCo of 200 steps)
+  CAIRN=FILE in the environment is the program to try (default: ./cairn)
+example: tools/try_islands.sh --islands 4 --rate 100mbit --break kill
+TEXT
+}
+
+# shellcheck source=tools/namespaces.sh
+source "$root/tools/namespaces.sh"
+
+start_island() {
+  local at=$1 again=${2:-}
+  setsid ip netns exec "$net-$at" "$cairn" train "${arguments[@]}" --islands "$machines" --island "$at" --founders "$founders" \
+    --meet "$place" --key "$folder/run.key" --listen "10.77.0.$((at + 1)):$((at == 0 ? 29400 : 29500))" \
+    --out "$folder/island$at$again" >"$folder/island$at$again.log" 2>&1 &
+  agents[at]=$!
+}
+
+# Waits until island 0 has taken so many steps.
+wait_for_steps() {
+  until [[ -s $folder/island0/metrics.jsonl ]] && (($(wc -l <"$folder/island0/metrics.jsonl") >= $1)); do
+    runs "${agents[0]}" || {
+      cat "$folder/island0.log" >&2
+      stop "island 0 ended before step $1"
+    }
+    pause
+  done
+}
+
+arguments=()
+while (($#)); do
+  case $1 in
+    --islands) machines=$(number "$1" "${2:-}" 64) && shift 2 ;;
+    --rate) rate=${2:?--rate needs a value} && shift 2 ;;
+    --delay) delay=${2:?--delay needs a value} && shift 2 ;;
+    --break)
+      break=${2:-}
+      [[ $break =~ ^(late|kill|unplug)$ ]] || stop "--break = $break: must be late, kill or unplug"
+      shift 2
+      ;;
+    --help | -h)
+      usage
+      exit 0
+      ;;
+    *) arguments+=("$1") && shift ;;
+  esac
+done
+((machines >= 2)) || stop "--islands = $machines: must be at least 2"
+if ((${#arguments[@]} == 0)); then
+  arguments=(--sync streaming_diloco --set train.steps=200 --set sync.island.every=10 --set sync.island.fragment_layers=2 --set sync.island.delay=2
+    --set eval.every=100 --set log.samples=0 --set "train.global_batch=$((2 * machines))")
+fi
+((EUID == 0)) || stop "network namespaces need root"
+folder=$(mktemp -d)
+trap clean EXIT
+trap 'exit 130' INT TERM
+make_network
+"$cairn" key "$folder/run.key" >/dev/null
+last=$((machines - 1))
+founders=$machines
+if [[ $break == late ]]; then founders=$last; fi
+for ((at = 0; at < founders; ++at)); do start_island "$at"; done
+final=()
+for ((at = 0; at < machines; ++at)); do final[at]=$folder/island$at; done
+if [[ -n $break ]]; then wait_for_steps 40; fi
+case $break in
+  late)
+    say late "island $last is started"
+    start_island "$last"
+    ;;
+  kill)
+    say break "kill -9 of island $last"
+    kill -9 "${agents[last]}"
+    { wait "${agents[last]}" || true; } 2>/dev/null
+    start_island "$last" -again
+    final[last]=$folder/island$last-again
+    ;;
+  unplug)
+    say break "ip link set port$last down: island $last is unplugged"
+    ip -n "$net-switch" link set "port$last" down
+    unset 'final[last]'
+    ;;
+esac
+wrong=0
+for at in "${!final[@]}"; do
+  wait "${agents[at]}" || {
+    wrong=1
+    tail -n 20 "${final[at]}.log" >&2
+  }
+done
+((wrong == 0)) || stop "an island failed"
+sums=()
+for at in "${!final[@]}"; do
+  model=$(find "${final[at]}/snapshots" -name 'model*.safetensors' | sort | tail -n 1)
+  [[ -n $model ]] || stop "island $at left no model"
+  sums+=("$(sha256sum <"$model")")
+  say "island $at" "$(grep -cE '"islands":' "${final[at]}/metrics.jsonl") rounds, last line: $(tail -n 1 "${final[at]}/metrics.jsonl" | cut -c1-120)"
+done
+[[ $(printf '%s\n' "${sums[@]}" | sort -u | wc -l) == 1 ]] || stop "the islands have different models"
+say result "the same model on all islands, bit by bit"

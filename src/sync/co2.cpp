@@ -9,7 +9,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/trace.h"
-#include "comm/codec.h"
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
@@ -19,6 +18,7 @@
 #include "sync/island_post.h"
 #include "sync/options.h"
 #include "sync/replica_signature.h"
+#include "sync/wire.h"
 
 namespace cairn::sync {
 namespace {
@@ -32,8 +32,8 @@ class Co2 final : public Sync {
   Co2(const SyncOptions& options, Replica replica)
       : options_(options.co2),
         replica_(replica),
-        codec_(comm::make_codec(wire_of(options))),
-        exact_(comm::make_codec("fp32")),
+        wire_(make_wire({wire_of(options), options.talk.keep, replica.seed})),
+        exact_(make_wire({"fp32"})),
         rule_{options.talk.merge, options.talk.trim},
         post_({link_in_world(replica.peers), signature_of(options, replica), message_bytes_most(replica)}),
         council_(post_, std::chrono::nanoseconds(static_cast<int64_t>(options.talk.timeout_s * 1e9))),
@@ -44,6 +44,7 @@ class Co2 final : public Sync {
         sent_(parameters_.zeros()),
         counters_(at::zeros({kCounters}, at::kDouble)) {
     counters_[kStep].fill_(-1);
+    if (leaves_out(wire_of(options))) own_start_ = parameters_.zeros();
     if (replica.steps > 0 && replica.steps < options_.every)
       base::fail_input("sync.island.every = {}: the run has {} steps, so no round would take place: use less", options_.every,
                        replica.steps);
@@ -61,6 +62,7 @@ class Co2 final : public Sync {
     } else if (number(kFlying) > 0) {
       fly(number(kFlightStep));
     }
+    if (own_start_.defined()) own_start_.copy_(parameters_.live());
     set(kStep, static_cast<double>(steps_done));
     last_s_ = now_s();
     return steps_done;
@@ -75,7 +77,7 @@ class Co2 final : public Sync {
     const auto in_round = facts.step - static_cast<int64_t>(number(kRoundBegun));
     if (in_round == 1) {
       set(kLearningRate, facts.learning_rate);
-      set(kFirstMove, norm_over_island(parameters_.live().sub_(start_)));
+      set(kFirstMove, norm_over_island(parameters_.live().sub_(own_start_.defined() ? own_start_ : start_)));
     }
     if (number(kEvery) == 0 && in_round == kTimed) choose_every(facts.step);
     if (number(kEvery) > 0 && in_round >= static_cast<int64_t>(number(kEvery))) end_round(facts.step, in_round);
@@ -91,8 +93,14 @@ class Co2 final : public Sync {
     const auto step = static_cast<int64_t>(number(kStep));
     if (const int64_t in_round = step - static_cast<int64_t>(number(kRoundBegun)); in_round > 0) end_round(step, in_round);
     if (!flight_) return;
-    const at::Tensor mean = land();
-    if (mean.defined()) take_in(mean, 1);
+    const at::Tensor owed = own_start_.defined() ? parameters_.live().sub_(start_) : at::Tensor();
+    if (const at::Tensor mean = land(); mean.defined()) take_in(mean, 1);
+    if (owed.defined()) {  // all of it, this time
+      last_ = true;
+      sent_.copy_(owed);
+      fly(static_cast<double>(step + 1));
+      if (const at::Tensor mean = land(); mean.defined()) take_in(mean, 1);
+    }
     parameters_.put(start_);
   }
 
@@ -140,7 +148,7 @@ class Co2 final : public Sync {
   // same on all islands, so that this says where it stands, in numbers that survive a coarse wire.
   void fly(double step) {
     flight_ = std::make_unique<IslandMerge>(IslandMerge::Parts{.council = council_,
-                                                               .codec = *codec_,
+                                                               .wire = last_ ? *exact_ : *wire_,
                                                                .rule = rule_,
                                                                .step = static_cast<int64_t>(step),
                                                                .part = kMeans,
@@ -211,7 +219,12 @@ class Co2 final : public Sync {
     }
     set(kFlightSteps, static_cast<double>(steps));
     before_.copy_(begun);
-    parameters_.put(start_);
+    if (own_start_.defined()) {
+      // What the wire leaves out the island keeps, so that it is part of what it sends next.
+      own_start_.copy_(start_ + (sent_ - flight_->as_sent().to(sent_.device())));
+      if (!std::isfinite(own_start_.norm().item<double>())) own_start_.copy_(start_);
+    }
+    parameters_.put(own_start_.defined() ? own_start_ : start_);
     set(kRoundBegun, static_cast<double>(step));
     set(kRounds, number(kRounds) + 1);
   }
@@ -219,7 +232,7 @@ class Co2 final : public Sync {
   // With every = 0: how long a whole exchange takes, and how long a step; all islands must choose alike.
   void time_traffic(int64_t step) {
     const double begun = now_s();
-    IslandMerge trial({.council = council_, .codec = *codec_, .rule = rule_, .step = step, .part = kTrial}, parameters_.live().cpu());
+    IslandMerge trial({.council = council_, .wire = *wire_, .rule = rule_, .step = step, .part = kTrial}, parameters_.live().cpu());
     trial.wait();
     traffic_s_ = now_s() - begun;
   }
@@ -229,7 +242,7 @@ class Co2 final : public Sync {
     times[0].fill_(traffic_s_);
     times[1].fill_(step_s);
     const MergeRule mean{};
-    IslandMerge merge({.council = council_, .codec = *exact_, .rule = mean, .step = step, .part = kTimes}, times);
+    IslandMerge merge({.council = council_, .wire = *exact_, .rule = mean, .step = step, .part = kTimes}, times);
     times = merge.wait();
     int64_t every = options_.min_every;
     if (times.defined() && times[1].item<double>() > 0)
@@ -241,16 +254,18 @@ class Co2 final : public Sync {
 
   const Co2Options options_;
   Replica replica_;
-  std::unique_ptr<const comm::Codec> codec_, exact_;
+  std::unique_ptr<const Wire> wire_, exact_;
   const MergeRule rule_;
   IslandPost post_;
   Council council_;
   FlatParameters parameters_;
   at::Tensor start_, before_, momentum_;  // of this round, of the one before; outer momentum
   at::Tensor sent_;                       // what is under way, for snapshots
+  at::Tensor own_start_;                  // where this island began the round, with a wire that leaves numbers out; else undefined
   at::Tensor counters_;
   std::unique_ptr<IslandMerge> flight_;
   bool wants_to_stop_ = false, stop_agreed_ = false;
+  bool last_ = false;  // the exchange that ends the run
   int islands_ = 0;
   int64_t bytes_ = 0;
   double stall_s_ = 0, traffic_s_ = 0, last_s_ = 0;

@@ -12,8 +12,8 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/trace.h"
-#include "comm/codec.h"
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
@@ -22,6 +22,7 @@
 #include "sync/island_exchange.h"
 #include "sync/merge.h"
 #include "sync/options.h"
+#include "sync/wire.h"
 
 namespace cairn::sync {
 namespace {
@@ -30,8 +31,8 @@ namespace {
 struct Fragment {
   FlatParameters parameters;
   at::Tensor anchor, momentum;  // fp32
-  at::Tensor residual;          // what the wire rounded away; undefined: that is forgotten
   at::Tensor sent;              // the update under way, for snapshots; undefined: none
+  at::Tensor owed;              // of what landed, what the wire did not let through; undefined: nothing, or it is forgotten
   int64_t last_sent = 0;        // step
 };
 
@@ -44,7 +45,9 @@ class Diloco final : public Sync {
         delay_(streaming_ ? options.outer.delay : 0),
         blend_(streaming_ ? options.outer.blend : 0),
         outer_lr_(outer_lr_of(options)),
-        codec_(comm::make_codec(wire_of(options))),
+        wire_(make_wire({wire_of(options), options.talk.keep, replica.seed})),
+        exact_(make_wire({"fp32"})),
+        leaves_out_(leaves_out(wire_of(options))),
         rule_{options.talk.merge, options.talk.trim},
         cut_(streaming_ ? cut(replica.model, options_.fragment_layers, options_.pattern == "strided", options_.extras == "own")
                         : uncut(replica.model)),
@@ -65,11 +68,9 @@ class Diloco final : public Sync {
       one.parameters = FlatParameters(replica.parameters, std::move(parameters[f]));
       one.anchor = one.parameters.zeros();
       one.momentum = one.parameters.zeros();
-      if (options_.error_feedback) one.residual = one.parameters.zeros();
     }
     exchange_ = make_exchange({.options = options,
                                .replica = replica_,
-                               .codec = *codec_,
                                .rule = rule_,
                                .rows = rows(places),
                                .outer_step = [this](const at::Tensor& anchor, const at::Tensor& momentum, const at::Tensor& gradient,
@@ -86,7 +87,6 @@ class Diloco final : public Sync {
       Fragment& one = fragments_[f];
       one.last_sent = last_sent_before(met.step, static_cast<int>(f));
       if (met.theirs) one.parameters.put(one.anchor);
-      if (met.theirs && one.residual.defined()) one.residual.zero_();
       if (!restored || flying_[static_cast<int64_t>(f)].item<int64_t>() == 0 || exchange_->may_leave()) one.sent.reset();
     }
     // Applied in the order in which they were sent. Where islands come and go, what was under way when they ended is dropped: what each has
@@ -135,10 +135,10 @@ class Diloco final : public Sync {
   void finish() override {
     const int64_t step = step_.item<int64_t>();
     while (!flights_.empty()) land(blend_, step);
-    // What the islands have beside the anchor: trained since a fragment was last sent, or kept when it arrived. As of the next step, since
-    // rounds of this one may be over.
+    // What the islands have beside the anchor: trained since a fragment was last sent, or kept when it arrived. This time a wire that
+    // leaves numbers out does not. As of the next step, since rounds of this one may be over.
     for (int f = 0; f < cut_.count; ++f)
-      if (fragments_[static_cast<size_t>(f)].last_sent < step || blend_ > 0) send(f, step + 1, cut_.count + f);
+      if (fragments_[static_cast<size_t>(f)].last_sent < step || blend_ > 0 || leaves_out_) send(f, step + 1, cut_.count + f);
     while (!flights_.empty()) land(0, step);
     for (const Fragment& one : fragments_) one.parameters.put(one.anchor);
   }
@@ -147,7 +147,6 @@ class Diloco final : public Sync {
 
   std::vector<ElementState> elements(int64_t step) override {
     std::vector<ElementState> all{{"momentum", std::vector<bool>(cut_.of.size(), true), by_parameter(&Fragment::momentum)}};
-    if (options_.error_feedback) all.push_back({"residual", all[0].of, by_parameter(&Fragment::residual)});
     ElementState sent{"sent", {}, {}};
     for (const int f : cut_.of) sent.of.push_back(under_way(step, f));
     for (size_t f = 0; f < fragments_.size(); ++f)  // a loader needs a place to write to
@@ -174,6 +173,9 @@ class Diloco final : public Sync {
 
   void check() const {
     const int64_t every = options_.every;
+    if (leaves_out_ && !options_.error_feedback && replica_.mates.rank() == 0)
+      replica_.peers.world().log().warn(
+          "sync.island.error_feedback = false: what the wire leaves out of a round is lost, which is most of what was learned in it");
     if (replica_.steps > 0 && replica_.steps < every)
       base::fail_input("sync.island.every = {}: the run has {} steps, so no round would take place: use less", every, replica_.steps);
     if (!streaming_) return;
@@ -222,7 +224,6 @@ class Diloco final : public Sync {
     Fragment& one = fragments_[static_cast<size_t>(f)];
     one.sent = one.anchor - one.parameters.live();
     drift_ = relative_norm(one.sent, one.anchor);
-    if (one.residual.defined()) one.sent.add_(one.residual);
     const at::Tensor tokens = tokens_[f];
     // Whoever came while the others were at work counts from its first whole interval on.
     const bool whole = began_ == 0 || step - began_ >= options_.every;
@@ -235,13 +236,13 @@ class Diloco final : public Sync {
     Fragment& one = fragments_[static_cast<size_t>(f)];
     const at::Tensor host = one.sent.cpu();
     auto voyage = exchange_->send({.fragment = f,
+                                   .wire = leaves_out_ && part >= cut_.count ? exact_.get() : wire_.get(),
                                    .step = step,
                                    .part = part,
                                    .weight = weights_[f].item<double>(),
                                    .seconds = step_s_,
                                    .wants_to_stop = wants_to_stop_ && !exchange_->may_leave()},
                                   host);
-    if (one.residual.defined()) one.residual.copy_(host - voyage->as_sent());
     flying_[f].fill_(1);
     flights_.push_back({f, step + delay_, std::move(voyage)});
   }
@@ -263,6 +264,7 @@ class Diloco final : public Sync {
     const Voyage::Outcome& outcome = flight.voyage->outcome();
     const int64_t step = flight.voyage->step();
     stop_agreed_ = stop_agreed_ || outcome.stop;
+    if (options_.error_feedback && one.sent.defined() && gradient.defined()) one.owed = owed_of(one, *flight.voyage);
     one.sent.reset();
     flying_[flight.fragment].fill_(0);
     bytes_ += outcome.bytes_sent;
@@ -272,15 +274,22 @@ class Diloco final : public Sync {
     if (options_.pace == "own") keep_pace(outcome.fastest);
   }
 
+  // What the wire did not let through of what this island sent. The island keeps it: its next message, the way from the anchor to where it
+  // is by then, has it again. Elsewhere errors are kept apart from the weights and added to messages; but islands go far in a round, and
+  // would go the same way again in every round that it takes until a number's turn comes.
+  static at::Tensor owed_of(const Fragment& one, Voyage& voyage) {
+    at::Tensor owed = one.sent - voyage.as_sent().to(one.sent.device());
+    return std::isfinite(owed.norm().item<double>()) ? owed : at::Tensor();
+  }
+
   void take_in(Fragment& one, const Flight& flight, at::Tensor gradient, double blend) {
     gradient = gradient.to(one.anchor.device());
     const double along = cosine(gradient, one.momentum);
     outer_step(one.anchor, one.momentum, gradient, flight.voyage->step());
-    if (blend == 0) {
-      one.parameters.put(one.anchor);
-    } else {
-      one.parameters.put(one.parameters.live().mul_(blend).add_(one.anchor.mul(1 - blend)));
-    }
+    at::Tensor next = one.owed.defined() ? one.anchor - one.owed : one.anchor;
+    one.owed.reset();
+    if (blend > 0) next = one.parameters.live().mul_(blend).add_(next.mul(1 - blend));
+    one.parameters.put(next);
     notes_ = {{"fragment", flight.fragment},
               {"islands", flight.voyage->outcome().counted},
               {"sync_bytes", static_cast<double>(bytes_)},
@@ -338,7 +347,8 @@ class Diloco final : public Sync {
   const bool streaming_;
   const int64_t delay_;
   const double blend_, outer_lr_;
-  std::unique_ptr<const comm::Codec> codec_;
+  std::unique_ptr<const Wire> wire_, exact_;
+  const bool leaves_out_;
   const MergeRule rule_;
   Fragments cut_;
   std::vector<Fragment> fragments_;

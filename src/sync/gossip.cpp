@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/trace.h"
-#include "comm/codec.h"
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
@@ -23,6 +22,7 @@
 #include "sync/options.h"
 #include "sync/pairing.h"
 #include "sync/replica_signature.h"
+#include "sync/wire.h"
 
 namespace cairn::sync {
 namespace {
@@ -46,8 +46,8 @@ class Gossip final : public Sync {
   Gossip(const SyncOptions& options, Replica replica)
       : options_(options.gossip),
         replica_(replica),
-        codec_(comm::make_codec(wire_of(options))),
-        exact_(comm::make_codec("fp32")),
+        wire_(make_wire({wire_of(options)})),
+        exact_(make_wire({"fp32"})),
         rule_{options.talk.merge, options.talk.trim},
         timeout_(static_cast<int64_t>(options.talk.timeout_s * 1e9)),
         post_({link_in_world(replica.peers), signature_of(options, replica), message_bytes_most(replica)}),
@@ -100,7 +100,7 @@ class Gossip final : public Sync {
     int with = post_.size();
     double apart = 0;
     if (options_.topology == "complete" || in_window(step)) {
-      apart = average_all(step, *codec_);
+      apart = average_all(step, *wire_);
     } else {
       const auto rows = mixing_rows(options_.topology, post_.size(), options_.neighbours, replica_.seed, step / options_.every);
       std::tie(with, apart) = mix(step, rows);
@@ -111,9 +111,9 @@ class Gossip final : public Sync {
   }
 
   // A mean over all that live; everybody gets the same bits. How far this island was from it.
-  double average_all(int64_t step, const comm::Codec& codec) {
+  double average_all(int64_t step, const Wire& wire) {
     const at::Tensor own = parameters_.live();
-    IslandMerge merge({.council = council_, .codec = codec, .rule = rule_, .step = step, .wants_to_stop = wants_to_stop_}, own.cpu());
+    IslandMerge merge({.council = council_, .wire = wire, .rule = rule_, .step = step, .wants_to_stop = wants_to_stop_}, own.cpu());
     const at::Tensor mean = merge.wait();
     bytes_ += merge.bytes_sent();
     council_.close(step);
@@ -132,8 +132,7 @@ class Gossip final : public Sync {
       const std::vector<int>& row = rows[static_cast<size_t>(other)];
       if (other == post_.me() || std::find(row.begin(), row.end(), post_.me()) == row.end()) continue;
       if (code.empty()) {
-        code.resize(static_cast<size_t>(codec_->encoded_bytes(host.numel())));
-        codec_->encode(host.const_data_ptr<float>(), host.numel(), code.data());
+        code = wire_->encode({}, {host.const_data_ptr<float>(), static_cast<size_t>(host.numel())});
       }
       post_.send(other, {Kind::pull, step, 0}, code, comm::Purpose::parameter);
       bytes_ += static_cast<int64_t>(code.size());
@@ -148,8 +147,7 @@ class Gossip final : public Sync {
       if (island != post_.me() && post_.find(island, {Kind::pull, step, 0})) {
         const std::vector<std::byte> theirs = post_.take(island, {Kind::pull, step, 0});
         at::Tensor back = at::empty_like(host);
-        if (static_cast<int64_t>(theirs.size()) == codec_->encoded_bytes(host.numel())) {
-          codec_->decode(theirs.data(), host.numel(), back.mutable_data_ptr<float>());
+        if (wire_->decode({}, theirs, {back.mutable_data_ptr<float>(), static_cast<size_t>(back.numel())})) {
           if (std::isfinite(back.norm().item<double>())) {
             values = back.to(own.device());
             ++with;
@@ -167,7 +165,7 @@ class Gossip final : public Sync {
 
   const GossipOptions options_;
   Replica replica_;
-  std::unique_ptr<const comm::Codec> codec_, exact_;
+  std::unique_ptr<const Wire> wire_, exact_;
   const MergeRule rule_;
   const std::chrono::nanoseconds timeout_;
   IslandPost post_;

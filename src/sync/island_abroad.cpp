@@ -12,7 +12,6 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "comm/bridge.h"
-#include "comm/codec.h"
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
@@ -51,7 +50,6 @@ class ExchangeAbroad final : public IslandExchange {
       : company_(parts.replica.mates),
         wholes_(parts.replica.abroad->wholes),
         stopping_(parts.replica.abroad->stopping),
-        codec_(parts.codec),
         rule_(parts.rule),
         rows_(parts.rows),
         timeout_(static_cast<int64_t>(parts.options.talk.timeout_s * 1e9)) {
@@ -156,7 +154,6 @@ class ExchangeAbroad final : public IslandExchange {
   comm::Group& company_;
   Wholes* wholes_;
   std::function<bool()> stopping_;
-  const comm::Codec& codec_;
   const MergeRule& rule_;
   std::vector<FragmentRows> rows_;
   std::vector<int64_t> elements_;  // of whole parameters
@@ -170,7 +167,7 @@ class VoyageAbroad final : public Voyage {
 
   void set_out(const at::Tensor& whole) {
     merge_ = std::make_unique<IslandMerge>(IslandMerge::Parts{.council = home_.head_->council,
-                                                              .codec = home_.codec_,
+                                                              .wire = *cargo_.wire,
                                                               .rule = home_.rule_,
                                                               .step = cargo_.step,
                                                               .part = cargo_.part,

@@ -3,7 +3,6 @@
 #include <chrono>
 
 #include "base/check.h"
-#include "comm/codec.h"
 #include "comm/group.h"
 #include "sync/council.h"
 #include "sync/island_abroad.h"
@@ -36,14 +35,13 @@ class VoyageInWorld final : public Voyage {
 class ExchangeInWorld final : public IslandExchange {
  public:
   explicit ExchangeInWorld(const ExchangeParts& parts)
-      : codec_(parts.codec),
-        rule_(parts.rule),
+      : rule_(parts.rule),
         post_({link_in_world(parts.replica.peers), signature_of(parts.options, parts.replica), message_bytes_most(parts.replica)}),
         council_(post_, std::chrono::nanoseconds(static_cast<int64_t>(parts.options.talk.timeout_s * 1e9))) {}
 
   std::unique_ptr<Voyage> send(const Cargo& cargo, const at::Tensor& mine) override {
     return std::make_unique<VoyageInWorld>(IslandMerge::Parts{.council = council_,
-                                                              .codec = codec_,
+                                                              .wire = *cargo.wire,
                                                               .rule = rule_,
                                                               .step = cargo.step,
                                                               .part = cargo.part,
@@ -55,7 +53,6 @@ class ExchangeInWorld final : public IslandExchange {
   void close(int64_t step) override { council_.close(step); }
 
  private:
-  const comm::Codec& codec_;
   const MergeRule& rule_;
   IslandPost post_;
   Council council_;

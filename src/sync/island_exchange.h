@@ -6,19 +6,17 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace cairn::comm {
-class Codec;
-}
-
 namespace cairn::sync {
 
 struct MergeRule;
 struct Replica;
 struct SyncOptions;
+class Wire;
 
 // What leaves an island.
 struct Cargo {
   int fragment = 0;
+  const Wire* wire = nullptr;  // by which it goes; null for what is only expected
   int64_t step = 0;
   int32_t part = 0;    // of this step
   double weight = 1;   // of this island
@@ -88,7 +86,6 @@ class IslandExchange {
 struct ExchangeParts {
   const SyncOptions& options;
   const Replica& replica;
-  const comm::Codec& codec;
   const MergeRule& rule;
   std::vector<FragmentRows> rows;  // by fragment
   OuterStep outer_step;

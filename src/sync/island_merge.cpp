@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "comm/codec.h"
 #include "comm/coded_all_reduce.h"
 #include "kernels/aten.h"
 
@@ -15,62 +14,57 @@ namespace {
 // Before the codes: weight and note.
 constexpr size_t kHeadBytes = 2 * sizeof(double);
 
-// What results travel as: exactly where the values do.
-std::unique_ptr<const comm::Codec> result_codec(const comm::Codec& values) {
-  return comm::make_codec(values.name() == "fp32" ? "fp32" : "bf16");
-}
+std::span<float> values_of(const at::Tensor& tensor) { return {tensor.mutable_data_ptr<float>(), static_cast<size_t>(tensor.numel())}; }
 
-at::Tensor decoded(const comm::Codec& codec, const std::byte* code, int64_t count) {
+// Undefined: these bytes are no code of so many values.
+at::Tensor decoded(const Wire& wire, const Wire::Run& run, std::span<const std::byte> code, int64_t count) {
   at::Tensor values = at::empty({count}, at::kFloat);
-  codec.decode(code, count, values.mutable_data_ptr<float>());
-  return values;
+  return wire.decode(run, code, values_of(values)) ? values : at::Tensor();
 }
 
 }  // namespace
 
-int IslandMerge::gather_most(const comm::Codec& codec) { return codec.name() == "fp32" ? 2 : 8; }
-
 IslandMerge::IslandMerge(const Parts& parts, const at::Tensor& values)
-    : parts_(parts), results_(result_codec(parts.codec)), elements_(values.numel()), begun_(parts.council.post().now()) {
+    : parts_(parts), elements_(values.numel()), begun_(parts.council.post().now()), first_{0} {
   CAIRN_CHECK(parts.part >= 0 && values.is_contiguous() && values.dtype() == at::kFloat && values.is_cpu(), "part {} of {}", parts.part,
               values.toString());
   const IslandSet& members = parts.council.members();
-  own_.resize(static_cast<size_t>(parts.codec.encoded_bytes(elements_)));
-  parts.codec.encode(values.const_data_ptr<float>(), elements_, own_.data());
-  if (parts.council.count() > gather_most(parts.codec)) {
+  if (parts.council.count() > parts.wire.gather_most()) {
     for (size_t i = 0; i < members.size(); ++i)
       if (members[i]) owners_.push_back(static_cast<int>(i));
-    first_.push_back(0);
-    for (const int64_t count : comm::block_counts(elements_, static_cast<int>(owners_.size()), parts.codec.block()))
+    for (const int64_t count : comm::block_counts(elements_, static_cast<int>(owners_.size()), parts.wire.block()))
       first_.push_back(first_.back() + count);
+  } else {
+    first_.push_back(elements_);
   }
+  for (size_t piece = 0; piece + 1 < first_.size(); ++piece)
+    own_.push_back(parts.wire.encode(run(piece), values_of(values.narrow(0, first_[piece], count(piece)))));
   if (!owners_.empty()) {
     hand_out();
     return;
   }
-  std::vector<std::byte> all = body(own_.data(), static_cast<int64_t>(own_.size()));
+  const std::vector<std::byte> all = body(own_[0]);
   round_.emplace(parts.council.begin(parts.step, parts.part, parts.wants_to_stop, [&](int) {
-    bytes_sent_ += static_cast<int64_t>(own_.size());
+    bytes_sent_ += static_cast<int64_t>(own_[0].size());
     return all;
   }));
 }
 
 // Weight and note, then a code.
-std::vector<std::byte> IslandMerge::body(const std::byte* code, int64_t bytes) const {
-  std::vector<std::byte> body(kHeadBytes + static_cast<size_t>(bytes));
+std::vector<std::byte> IslandMerge::body(std::span<const std::byte> code) const {
+  std::vector<std::byte> body(kHeadBytes + code.size());
   std::memcpy(body.data(), &parts_.weight, sizeof(double));
   std::memcpy(body.data() + sizeof(double), &parts_.note, sizeof(double));
-  if (bytes > 0) std::memcpy(body.data() + kHeadBytes, code, static_cast<size_t>(bytes));
+  if (!code.empty()) std::memcpy(body.data() + kHeadBytes, code.data(), code.size());
   return body;
 }
 
-// To each owner this island's code of its part. Nobody need agree on who was heard of here: what the owner makes of it is what counts.
+// To each owner this island's code of its piece. Nobody need agree on who was heard of here: what the owner makes of it is what counts.
 void IslandMerge::hand_out() {
   for (size_t i = 0; i < owners_.size(); ++i) {
     if (owners_[i] == parts_.council.me()) continue;
-    const int64_t skipped = parts_.codec.encoded_bytes(first_[i]), bytes = parts_.codec.encoded_bytes(first_[i + 1]) - skipped;
-    parts_.council.post().send(owners_[i], share_of_step(), body(own_.data() + skipped, bytes), comm::Purpose::gradient);
-    bytes_sent_ += bytes;
+    parts_.council.post().send(owners_[i], share_of_step(), body(own_[i]), comm::Purpose::gradient);
+    bytes_sent_ += static_cast<int64_t>(own_[i].size());
   }
 }
 
@@ -85,43 +79,45 @@ bool IslandMerge::shares_are_here() const {
   return true;
 }
 
-at::Tensor IslandMerge::as_sent() const { return decoded(parts_.codec, own_.data(), elements_); }
+at::Tensor IslandMerge::as_sent() const {
+  at::Tensor all = at::empty({elements_}, at::kFloat);
+  for (size_t piece = 0; piece < own_.size(); ++piece)
+    CAIRN_CHECK(parts_.wire.decode(run(piece), own_[piece], values_of(all.narrow(0, first_[piece], count(piece)))), "piece {}", piece);
+  return all;
+}
 
-// Of elements first .. first + count - 1, from what these islands sent under the subject.
-at::Tensor IslandMerge::merged(const Subject& subject, int64_t first, int64_t count, const IslandSet& counted) const {
-  const int64_t skipped = parts_.codec.encoded_bytes(first), bytes = parts_.codec.encoded_bytes(first + count) - skipped;
+// Of one piece, from what these islands sent under the subject.
+at::Tensor IslandMerge::merged(const Subject& subject, size_t piece, const IslandSet& counted) const {
   std::vector<Contribution> contributions;
   for (size_t island = 0; island < counted.size(); ++island) {
     if (!counted[island]) continue;
-    if (static_cast<int>(island) == parts_.council.me()) {
-      contributions.push_back({decoded(parts_.codec, own_.data() + skipped, count), parts_.weight});
-      continue;
+    std::span<const std::byte> code = own_[piece];
+    double weight = parts_.weight;
+    if (static_cast<int>(island) != parts_.council.me()) {
+      const std::vector<std::byte>* body = parts_.council.post().find(static_cast<int>(island), subject);
+      if (!body || body->size() < kHeadBytes) continue;
+      std::memcpy(&weight, body->data(), sizeof(double));
+      code = std::span(*body).subspan(kHeadBytes);
     }
-    const std::vector<std::byte>* body = parts_.council.post().find(static_cast<int>(island), subject);
-    if (!body || static_cast<int64_t>(body->size()) != static_cast<int64_t>(kHeadBytes) + bytes)
-      continue;  // of another form: alike for all
-    double weight = 0;
-    std::memcpy(&weight, body->data(), sizeof(double));
-    contributions.push_back({decoded(parts_.codec, body->data() + kHeadBytes, count), weight});
+    const at::Tensor values = decoded(parts_.wire, run(piece), code, count(piece));
+    if (values.defined()) contributions.push_back({values, weight});  // of another form: alike for all
   }
   return merge(parts_.rule, contributions);
 }
 
 void IslandMerge::give_result() {
   const auto owner = static_cast<size_t>(std::find(owners_.begin(), owners_.end(), parts_.council.me()) - owners_.begin());
-  const int64_t count = first_[owner + 1] - first_[owner];
   IslandSet heard(static_cast<size_t>(parts_.council.post().size()));
   for (const int island : owners_)
     heard[static_cast<size_t>(island)] = island == parts_.council.me() || parts_.council.post().find(island, share_of_step());
   counted_ = static_cast<int>(std::count(heard.begin(), heard.end(), true));
-  const at::Tensor values = merged(share_of_step(), first_[owner], count, heard);
+  const at::Tensor values = merged(share_of_step(), owner, heard);
   std::vector<std::byte> code;
   if (values.defined()) {
-    code.resize(static_cast<size_t>(results_->encoded_bytes(count)));
-    results_->encode(values.const_data_ptr<float>(), count, code.data());
-    mine_ = decoded(*results_, code.data(), count);
+    code = parts_.wire.results().encode(run(owner), values_of(values));
+    mine_ = decoded(parts_.wire.results(), run(owner), code, count(owner));
   }
-  const std::vector<std::byte> whole = body(code.data(), static_cast<int64_t>(code.size()));
+  const std::vector<std::byte> whole = body(code);
   round_.emplace(parts_.council.begin(parts_.step, parts_.part, parts_.wants_to_stop, [&](int) {
     bytes_sent_ += static_cast<int64_t>(code.size());
     return whole;
@@ -158,25 +154,24 @@ at::Tensor IslandMerge::wait() {
   }
   if (!owners_.empty()) return put_together(verdict.counted);
   counted_ = counted;
-  return merged({Subject::Kind::parcel, parts_.step, parts_.part}, 0, elements_, verdict.counted);
+  return merged({Subject::Kind::parcel, parts_.step, parts_.part}, 0, verdict.counted);
 }
 
 // Every part is needed: where an owner was lost with its own, nothing comes of the round.
 at::Tensor IslandMerge::put_together(const IslandSet& counted) const {
   at::Tensor whole = at::empty({elements_}, at::kFloat);
   for (size_t i = 0; i < owners_.size(); ++i) {
-    const int64_t count = first_[i + 1] - first_[i];
-    if (count == 0) continue;
+    if (count(i) == 0) continue;
     if (!counted[static_cast<size_t>(owners_[i])]) return {};
-    const at::Tensor place = whole.narrow(0, first_[i], count);
+    const at::Tensor place = whole.narrow(0, first_[i], count(i));
     if (owners_[i] == parts_.council.me()) {
       if (!mine_.defined()) return {};
       place.copy_(mine_);
       continue;
     }
     const std::vector<std::byte>* body = parts_.council.parcel(owners_[i], parts_.step, parts_.part);
-    if (!body || static_cast<int64_t>(body->size()) != static_cast<int64_t>(kHeadBytes) + results_->encoded_bytes(count)) return {};
-    results_->decode(body->data() + kHeadBytes, count, place.mutable_data_ptr<float>());
+    if (!body || body->size() < kHeadBytes) return {};
+    if (!parts_.wire.results().decode(run(i), std::span(*body).subspan(kHeadBytes), values_of(place))) return {};
   }
   return whole;
 }

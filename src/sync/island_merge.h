@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,26 +11,20 @@
 
 #include "sync/council.h"
 #include "sync/merge.h"
-
-namespace cairn::comm {
-class Codec;
-}
+#include "sync/wire.h"
 
 namespace cairn::sync {
 
 // What the islands' versions of a tensor come to, with codes on the wire: the same bits on all islands that live, in spite of losses on
 // the way. Nobody sums codes: they are decoded, and merged in fp32 in the order of the islands.
 //
-// Up to gather_most islands each sends its code to all. Beyond, each of them merges one part of the tensor, for which it gets the code of
-// all, and sends what came of it to all, as bf16 unless values travel as fp32, which everybody, itself included, then uses.
+// Up to as many islands as the wire says, each sends its code to all. Beyond, each of them merges one part of the tensor, for which it gets
+// the code of all, and sends what came of it to all by the wire for results, which everybody, itself included, then uses.
 class IslandMerge {
  public:
-  // Islands up to which each sends its code to all. Beyond, or where codes are long, that would cost more than it saves.
-  static int gather_most(const comm::Codec& codec);
-
   struct Parts {
     Council& council;
-    const comm::Codec& codec;
+    const Wire& wire;
     const MergeRule& rule;
     int64_t step = 0;
     int32_t part = 0;  // of this step
@@ -58,21 +53,22 @@ class IslandMerge {
   int64_t step() const { return parts_.step; }
 
  private:
-  std::vector<std::byte> body(const std::byte* code, int64_t bytes) const;
+  std::vector<std::byte> body(std::span<const std::byte> code) const;
   void hand_out();
   Subject share_of_step() const;
   bool shares_are_here() const;
   void give_result();
-  at::Tensor merged(const Subject& subject, int64_t first, int64_t count, const IslandSet& counted) const;
+  Wire::Run run(size_t piece) const { return {parts_.step, parts_.part, first_[piece]}; }
+  int64_t count(size_t piece) const { return first_[piece + 1] - first_[piece]; }
+  at::Tensor merged(const Subject& subject, size_t piece, const IslandSet& counted) const;
   at::Tensor put_together(const IslandSet& counted) const;
 
   Parts parts_;
-  std::unique_ptr<const comm::Codec> results_;
   int64_t elements_;
   std::chrono::nanoseconds begun_;
-  std::vector<int> owners_;     // islands that each merge a part; empty: all merge all
-  std::vector<int64_t> first_;  // of each owner's part, and the end
-  std::vector<std::byte> own_;  // this island's code of everything
+  std::vector<int> owners_;                  // islands that each merge a part; empty: all merge all
+  std::vector<int64_t> first_;               // of each owner's piece, or of the one that all merge, and the end
+  std::vector<std::vector<std::byte>> own_;  // this island's code of each piece
   int64_t bytes_sent_ = 0;
   int counted_ = 0;
   bool stop_ = false;

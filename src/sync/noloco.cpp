@@ -8,7 +8,6 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/trace.h"
-#include "comm/codec.h"
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
@@ -19,6 +18,7 @@
 #include "sync/options.h"
 #include "sync/pairing.h"
 #include "sync/replica_signature.h"
+#include "sync/wire.h"
 
 namespace cairn::sync {
 namespace {
@@ -32,8 +32,8 @@ class Noloco final : public Sync {
         pull_(pull_of(options.noloco)),
         timeout_(static_cast<int64_t>(options.talk.timeout_s * 1e9)),
         replica_(replica),
-        codec_(comm::make_codec(wire_of(options))),
-        exact_(comm::make_codec("fp32")),
+        wire_(make_wire({wire_of(options)})),
+        exact_(make_wire({"fp32"})),
         post_({link_in_world(replica.peers), signature_of(options, replica), message_bytes_most(replica)}),
         parameters_(replica.parameters),
         slow_(parameters_.zeros()),
@@ -75,7 +75,7 @@ class Noloco final : public Sync {
     // The only time that all islands talk together.
     Council council(post_, timeout_);
     const MergeRule mean{};
-    IslandMerge merge({.council = council, .codec = *exact_, .rule = mean, .step = step_.item<int64_t>() + 1}, own.cpu());
+    IslandMerge merge({.council = council, .wire = *exact_, .rule = mean, .step = step_.item<int64_t>() + 1}, own.cpu());
     const at::Tensor merged = merge.wait();
     if (!merged.defined()) return;
     slow_.copy_(merged);
@@ -97,10 +97,18 @@ class Noloco final : public Sync {
     return group_of(post_.me(), post_.size(), static_cast<int>(options_.group), replica_.seed, round);
   }
 
-  void send(int64_t round, Kind kind, const comm::Codec& codec, const at::Tensor& values, comm::Purpose purpose) {
-    const at::Tensor host = values.cpu();
-    std::vector<std::byte> code(static_cast<size_t>(codec.encoded_bytes(host.numel())));
-    codec.encode(host.const_data_ptr<float>(), host.numel(), code.data());
+  static std::vector<std::byte> encoded(const Wire& wire, const at::Tensor& values) {
+    const at::Tensor host = values.cpu().contiguous();
+    return wire.encode({}, {host.const_data_ptr<float>(), static_cast<size_t>(host.numel())});
+  }
+  // Undefined: these bytes are no code of the model.
+  at::Tensor decoded(const Wire& wire, const std::vector<std::byte>& code) const {
+    at::Tensor values = at::empty({parameters_.elements()}, at::kFloat);
+    const std::span<float> into(values.mutable_data_ptr<float>(), static_cast<size_t>(values.numel()));
+    return wire.decode({}, code, into) ? values.to(slow_.device()) : at::Tensor();
+  }
+
+  void send(int64_t round, Kind kind, const std::vector<std::byte>& code, comm::Purpose purpose) {
     for (const int other : partners(round)) {
       if (other == post_.me()) continue;
       post_.send(other, {kind, round, 0}, code, purpose);
@@ -111,16 +119,7 @@ class Noloco final : public Sync {
   // difference of nearly equal numbers.
   void send_slow(int64_t round) {
     if (replica_.steps > 0 && round * options_.every > replica_.steps) return;  // there will be none
-    send(round, Kind::slow, *exact_, slow_, comm::Purpose::parameter);
-  }
-
-  at::Tensor decoded(int from, const Subject& subject, const comm::Codec& codec) {
-    const std::vector<std::byte> code = post_.take(from, subject);
-    const int64_t count = parameters_.elements();
-    if (static_cast<int64_t>(code.size()) != codec.encoded_bytes(count)) return {};
-    at::Tensor values = at::empty({count}, at::kFloat);
-    codec.decode(code.data(), count, values.mutable_data_ptr<float>());
-    return values.to(slow_.device());
+    send(round, Kind::slow, encoded(*exact_, slow_), comm::Purpose::parameter);
   }
 
   // What one island of the group brings along.
@@ -130,7 +129,8 @@ class Noloco final : public Sync {
 
   // Messages of the others, if all of them came in time and all have confirmed to have those of the rest; else none.
   std::optional<std::vector<Member>> exchange(int64_t round, const std::vector<int>& group, const at::Tensor& progress) {
-    send(round, Kind::progress, *codec_, progress, comm::Purpose::gradient);
+    const std::vector<std::byte> code = encoded(*wire_, progress);
+    send(round, Kind::progress, code, comm::Purpose::gradient);
     if (!options_.prefetch_slow) send_slow(round);
     const auto others = [&](const auto& holds) {
       for (const int other : group)
@@ -154,23 +154,14 @@ class Noloco final : public Sync {
     for (const int island : group) {
       const bool me = island == post_.me();
       // This island's own as the others have it.
-      Member one{me ? as_sent(progress) : decoded(island, {Kind::progress, round, 0}, *codec_),
-                 me ? slow_ : decoded(island, {Kind::slow, round, 0}, *exact_)};
+      Member one{decoded(*wire_, me ? code : post_.take(island, {Kind::progress, round, 0})),
+                 me ? slow_ : decoded(*exact_, post_.take(island, {Kind::slow, round, 0}))};
       if (!one.progress.defined() || !one.slow.defined() || !std::isfinite(one.progress.norm().item<double>()) ||
           !std::isfinite(one.slow.norm().item<double>()))
         return std::nullopt;
       members.push_back(std::move(one));
     }
     return members;
-  }
-
-  at::Tensor as_sent(const at::Tensor& values) const {
-    const at::Tensor host = values.cpu().contiguous();
-    std::vector<std::byte> code(static_cast<size_t>(codec_->encoded_bytes(host.numel())));
-    codec_->encode(host.const_data_ptr<float>(), host.numel(), code.data());
-    at::Tensor back = at::empty_like(host);
-    codec_->decode(code.data(), host.numel(), back.mutable_data_ptr<float>());
-    return back.to(values.device());
   }
 
   void round(int64_t number) {
@@ -219,7 +210,7 @@ class Noloco final : public Sync {
   const double pull_;
   const std::chrono::nanoseconds timeout_;
   Replica replica_;
-  std::unique_ptr<const comm::Codec> codec_, exact_;
+  std::unique_ptr<const Wire> wire_, exact_;
   IslandPost post_;
   FlatParameters parameters_;
   at::Tensor slow_, momentum_;

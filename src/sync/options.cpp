@@ -7,8 +7,8 @@
 
 #include "base/check.h"
 #include "base/recipe.h"
-#include "comm/codec.h"
 #include "sync/sync.h"
+#include "sync/wire.h"
 
 namespace cairn::sync {
 namespace {
@@ -25,18 +25,29 @@ base::Schema<SyncOptions> island_schema() {
 
 base::Schema<TalkOptions> talk_schema() {
   using O = TalkOptions;
-  std::vector<std::string> wires = comm::codec_names(), merges{"mean", "clip", "trim", "median"};
+  std::vector<std::string> wires = wire_names(), merges{"mean", "clip", "trim", "median"};
   wires.insert(wires.begin(), "auto");
+  return {
+      kIsland,
+      "With any rule by which islands train apart: how they talk.",
+      {{"wire", &O::wire,
+        "How numbers travel between islands. auto: e3m0 (4 bits) with streaming_diloco, else fp32. topk: the largest, with their places; "
+        "randk: some at random, the same ones on all islands; what stays behind is part of the next message (diloco, streaming_diloco, "
+        "co2).",
+        base::one_of(std::move(wires))},
+       {"merge", &O::merge,
+        "How the islands' updates become one (diloco and streaming_diloco). clip: none counts for more than the median norm; trim: of "
+        "each number the largest and smallest are left out; median: of each number.",
+        base::one_of(std::move(merges))},
+       {"trim", &O::trim, "With merge = \"trim\": which share is left out at each end.", base::between(0, 0.49)},
+       {"timeout_s", &O::timeout_s, "An island of which nothing is heard for so long is left out of the round.", base::more_than(0)}}};
+}
+
+base::Schema<TalkOptions> sparse_schema() {
+  using O = TalkOptions;
   return {kIsland,
-          "With any rule by which islands train apart: how they talk.",
-          {{"wire", &O::wire, "How numbers travel between islands. auto: e3m0 (4 bits) with streaming_diloco, else fp32.",
-            base::one_of(std::move(wires))},
-           {"merge", &O::merge,
-            "How the islands' updates become one (diloco and streaming_diloco). clip: none counts for more than the median norm; trim: of "
-            "each number the largest and smallest are left out; median: of each number.",
-            base::one_of(std::move(merges))},
-           {"trim", &O::trim, "With merge = \"trim\": which share is left out at each end.", base::between(0, 0.49)},
-           {"timeout_s", &O::timeout_s, "An island of which nothing is heard for so long is left out of the round.", base::more_than(0)}}};
+          "With wire = \"topk\" or \"randk\".",
+          {{"keep", &O::keep, "The share of the numbers that travels in a round.", base::between(1e-6, 1)}}};
 }
 
 base::Schema<OuterOptions> diloco_schema() {
@@ -53,7 +64,9 @@ base::Schema<OuterOptions> diloco_schema() {
         base::at_least(0)},
        {"weights", &O::weights, "How much each island counts: alike, or as the tokens that it learned from.",
         base::one_of({"uniform", "tokens"})},
-       {"error_feedback", &O::error_feedback, "What the wire rounds away is added to the next message."}}};
+       {"error_feedback", &O::error_feedback,
+        "What the wire rounds away or leaves out stays on the island and is part of its next message. With topk and randk true unless "
+        "said otherwise."}}};
 }
 
 base::Schema<OuterOptions> streaming_schema() {
@@ -122,6 +135,7 @@ struct Named {
 
 std::vector<Named> rule_sections() {
   return {{talk_schema().section(), {"diloco", "streaming_diloco", "noloco", "co2", "gossip"}},
+          {sparse_schema().section(), {"diloco", "streaming_diloco", "co2"}},
           {diloco_schema().section(), {"diloco", "streaming_diloco"}},
           {streaming_schema().section(), {"streaming_diloco"}},
           {noloco_schema().section(), {"noloco"}},
@@ -144,6 +158,19 @@ void refuse_others(const base::Recipe& recipe, const std::string& kind) {
                          fmt::join(one.kinds, " or "), kind);
 }
 
+// Wires that leave numbers out are for rules that send what was learned since the islands were last alike.
+void refuse_wire(const SyncOptions& options) {
+  const std::string wire = wire_of(options), what = fmt::format("{}.wire = {}", kIsland, wire);
+  if (options.kind == "gossip")
+    base::fail_input("{}: gossip sends models, of which nothing can be left out: use bf16, or another kind", what);
+  if (options.kind == "noloco")
+    base::fail_input("{}: noloco's other half, the slow weights, travels whole, so little would be saved: use bf16, or another kind", what);
+  if (wire == "topk" && (options.talk.merge == "trim" || options.talk.merge == "median"))
+    base::fail_input(
+        "{}.merge = {}: with wire = topk most islands leave a number out, and its {} would be nothing: use mean or clip, or wire = randk",
+        kIsland, options.talk.merge, options.talk.merge == "trim" ? "trimmed mean" : "median");
+}
+
 }  // namespace
 
 base::Schema<SyncOptions> sync_schema() {
@@ -162,7 +189,16 @@ SyncOptions read_island_sync(base::Recipe& recipe) {
   refuse_others(recipe, options.kind);
   if (options.kind == "all_reduce") return options;
   options.talk = recipe.read(talk_schema());
-  if (options.kind == "diloco" || options.kind == "streaming_diloco") options.outer = recipe.read(diloco_schema());
+  const bool sparse = leaves_out(wire_of(options));
+  if (sparse) {
+    refuse_wire(options);
+    options.talk = recipe.read(sparse_schema(), options.talk);
+  } else if (recipe.has(fmt::format("{}.keep", kIsland))) {
+    base::fail_input("{}.keep: is for wire = topk or randk, and wire is {}: leave the key out or change the wire", kIsland,
+                     wire_of(options));
+  }
+  options.outer.error_feedback = sparse;
+  if (options.kind == "diloco" || options.kind == "streaming_diloco") options.outer = recipe.read(diloco_schema(), options.outer);
   if (options.kind == "streaming_diloco") options.outer = recipe.read(streaming_schema(), options.outer);
   if (options.kind == "noloco") options.noloco = recipe.read(noloco_schema());
   if (options.kind == "co2") options.co2 = recipe.read(co2_schema());

@@ -14,6 +14,7 @@ namespace cairn::sync {
 // How islands talk: what all rules of islands share.
 struct TalkOptions {
   std::string wire = "auto";
+  double keep = 0.05;
   std::string merge = "mean";
   double trim = 0.25;
   double timeout_s = 60;

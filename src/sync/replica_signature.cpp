@@ -15,11 +15,12 @@ uint64_t signature_of(const SyncOptions& options, const Replica& replica) {
   const NolocoOptions& n = options.noloco;
   const Co2Options& c = options.co2;
   const GossipOptions& g = options.gossip;
-  std::string text = fmt::format("{} {} {} {} | {} {} {} {} {} {} {} {} | {} {} {} {} {} | {} {} {} {} {} {} | {} {} {} {} {} {} | {}",
-                                 options.kind, wire_of(options), options.talk.merge, options.talk.trim, o.every, outer_lr_of(options),
-                                 o.outer_momentum, o.outer_warmup, o.fragment_layers, o.pattern, o.extras, o.delay, n.every, n.group,
-                                 n.outer_lr, n.outer_momentum, n.pull, c.every, c.outer_lr, c.outer_momentum, c.gap, c.gap_value, c.clip,
-                                 g.every, g.topology, g.neighbours, g.schedule, g.window_start, g.window_width, replica.seed);
+  std::string text =
+      fmt::format("{} {} {} {} {} | {} {} {} {} {} {} {} {} | {} {} {} {} {} | {} {} {} {} {} {} | {} {} {} {} {} {} | {}", options.kind,
+                  wire_of(options), options.talk.keep, options.talk.merge, options.talk.trim, o.every, outer_lr_of(options),
+                  o.outer_momentum, o.outer_warmup, o.fragment_layers, o.pattern, o.extras, o.delay, n.every, n.group, n.outer_lr,
+                  n.outer_momentum, n.pull, c.every, c.outer_lr, c.outer_momentum, c.gap, c.gap_value, c.clip, g.every, g.topology,
+                  g.neighbours, g.schedule, g.window_start, g.window_width, replica.seed);
   for (const WholeParameter& one : replica.model) text += fmt::format(" {}={}", one.name, one.elements);
   // Islands that are worlds of their own may lay the model out each in its way.
   if (!replica.abroad)

@@ -194,8 +194,7 @@ TEST(Diloco, GoesOnWithoutAnIslandThatDies) {
   }
 }
 
-TEST(Diloco, ResumesWithAFragmentUnderWay) {
-  const SyncOptions options = streaming(8, 0.4, 0.9, 2, 0.5);
+void expect_to_resume(const SyncOptions& options) {
   for (const int64_t at : {3, 10, 13}) {
     const auto straight = train_toys(2, {.options = options, .steps = 30, .finish = true});
     std::vector<ToyEnd> ends(2);
@@ -256,6 +255,18 @@ TEST(Diloco, ResumesWithAFragmentUnderWay) {
       rule->finish();
       EXPECT_TRUE(at::equal(flat(rule->agreed()), straight[static_cast<size_t>(world.rank())].agreed)) << at;
     });
+  }
+}
+
+TEST(Diloco, ResumesWithAFragmentUnderWay) { expect_to_resume(streaming(8, 0.4, 0.9, 2, 0.5)); }
+
+TEST(Diloco, ResumesWithWhatItOwes) {
+  for (const char* wire : {"e3m0", "topk", "randk"}) {
+    SyncOptions options = streaming(8, 0.2, 0.5, 2, 0.5);
+    options.talk.wire = wire;
+    options.talk.keep = 0.25;
+    options.outer.error_feedback = true;
+    expect_to_resume(options);
   }
 }
 

@@ -94,7 +94,10 @@ TEST(Islands, GoOnWhereTheyWereInterrupted) {
   Sets late = kStreaming;
   late.push_back("sync.island.delay=2");  // a fragment is under way at every snapshot
   late.push_back("sync.island.weights=tokens");
-  for (const Sets& rule : {kDiloco, late, kNoloco, kCo2, kGossip}) {
+  // What these leave out lies in the islands' own weights.
+  const Sets top{"mesh.island=2", "sync.island.wire=topk", "sync.island.kind=diloco", "sync.island.every=3"};
+  const Sets random{"mesh.island=2", "sync.island.wire=randk", "sync.island.kind=co2", "sync.island.every=3"};
+  for (const Sets& rule : {kDiloco, late, kNoloco, kCo2, kGossip, top, random}) {
     const std::filesystem::path straight = folder.path() / rule[1] / "straight", cut = folder.path() / rule[1] / "cut";
     train_on(2, islands(rule), straight);
     train_on(2, islands(rule), cut);
@@ -117,6 +120,26 @@ TEST(Islands, MoveBetweenLayoutsWithTheirSnapshots) {
     std::filesystem::remove_all(folder.path() / "moved" / of);
   train_on(8, islands(late, {"mesh.pp=2", "memory.zero=2"}), folder.path() / "moved", /*resume=*/true);
   EXPECT_LT(furthest(model_of(folder.path() / "straight"), model_of(folder.path() / "moved")), 3e-5);
+}
+
+TEST(Islands, RefuseModelsThatKeepRunningStatistics) {
+  const harness::ScratchFolder folder;
+  const auto classifier = [](const std::string& kind) {
+    return small_decoder("classifier", {"data.kind=spirals", "model.batch_norm=true", "mesh.island=2", "train.steps=4",
+                                        "train.global_batch=8", "sync.island.kind=" + kind});
+  };
+  try {
+    train_on(2, classifier("gossip"), folder.path() / "apart");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::bad_input);
+    EXPECT_NE(std::string(error.what())
+                  .find("sync.island.kind = gossip: this model keeps running statistics (batch norm), which differ from "
+                        "island to island: use all_reduce, or a model without them"),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_NO_THROW(train_on(2, classifier("all_reduce"), folder.path() / "together"));
 }
 
 TEST(Islands, RefuseWhatCannotWork) {

@@ -1,0 +1,46 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cairn::sync {
+
+// How values travel between islands: each of them as a code (comm/codec.h), or some of them as they are (comm/sparsify.h); the others then
+// read as zero, and the rule owes them. No state: the bytes depend on the run and the values alone.
+class Wire {
+ public:
+  // Which values these are. Alike on all islands, so that where places are drawn all draw the same ones.
+  struct Run {
+    int64_t step = 0;
+    int32_t part = 0;   // of this step
+    int64_t first = 0;  // of the values of this part
+  };
+
+  virtual ~Wire() = default;
+  virtual std::vector<std::byte> encode(const Run& run, std::span<const float> values) const = 0;
+  // False: these bytes cannot have been written by `encode` for a run of this length. `values` then holds anything.
+  virtual bool decode(const Run& run, std::span<const std::byte> bytes, std::span<float> values) const = 0;
+  // Values are cut into runs at multiples of this.
+  virtual int64_t block() const = 0;
+  // Up to how many islands each sends its values to all. Beyond, or where messages are long, that would cost more than it saves.
+  virtual int gather_most() const = 0;
+  // How one island that has merged a run tells the others what came of it.
+  virtual const Wire& results() const = 0;
+};
+
+struct WireFacts {
+  std::string name = "fp32";  // of a codec, "topk" or "randk"
+  double keep = 0.05;         // with those two: the share of the values that travels
+  uint64_t seed = 0;          // of the run: decides the places of randk
+};
+std::unique_ptr<const Wire> make_wire(const WireFacts& facts);
+
+// The names that make_wire knows, and whether one of them leaves values out.
+std::vector<std::string> wire_names();
+bool leaves_out(std::string_view wire);
+
+}  // namespace cairn::sync

@@ -3,6 +3,7 @@
 
 namespace cairn::study {
 
+std::vector<BenchRow> bench_codecs(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_collectives(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_generate(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_islands(const BenchOptions&, base::Log&);
@@ -14,6 +15,7 @@ std::vector<BenchRow> bench_train_cpu(const BenchOptions&, base::Log&);
 
 const std::vector<Bench>& benches() {
   static const std::vector<Bench> list{
+      {"codecs", "Codecs on one core against a copy of the same floats: encode, decode, decode and add, GB/s of floats.", bench_codecs},
       {"collectives", "Ranks of one machine against Open MPI and torch.distributed/Gloo: four collectives, 4 KB to 64 MB, 2 and 4 ranks.",
        bench_collectives},
       {"generate", "Greedy decoding on this CPU against llama.cpp and transformers, same fp32 weights and threads: tokens/s at 1M and 12M.",

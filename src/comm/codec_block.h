@@ -12,12 +12,35 @@ namespace cairn::comm {
 using Code16 = uint16_t __attribute__((aligned(1), may_alias));
 using Code32 = uint32_t __attribute__((aligned(1), may_alias));
 
+// The bits of the largest magnitude of a run, not a number counting for more than infinity. Four at a time: a comparison takes as long as
+// four of them.
+template <int W, int64_t kRun>
+CAIRN_INLINE int32_t largest_magnitude(const float* in) {
+  using Int = kernels::simd::Int<W>;
+  Int most[4] = {};
+  for (int64_t i = 0; i < kRun; i += 4 * W)
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < 4; ++j) {
+      Int size;
+      std::memcpy(&size, in + i + j * W, sizeof size);
+      size &= 0x7fffffff;
+      most[j] = size > most[j] ? size : most[j];
+    }
+#pragma GCC unroll 4
+  for (int64_t j = 1; j < 4; ++j) most[0] = most[j] > most[0] ? most[j] : most[0];
+  int32_t lanes[W];
+  std::memcpy(lanes, &most[0], sizeof lanes);
+#pragma GCC unroll 16
+  for (int i = 1; i < W; ++i) lanes[0] = lanes[i] > lanes[0] ? lanes[i] : lanes[0];
+  return lanes[0];
+}
+
 // A format F has, all static:
 //   kName
 //   kBlock                         elements that share a scale, 1 where there is none
 //   kRun                           elements of one call: the block, or where that is 1 a number that keeps vectors busy
 //   kScaleBytes, kCodeBytes        of a block, before its codes; of an element
-//   encode(in, out)                a whole run
+//   encode<W>(in, most, out)       a whole run, on vectors of W floats; most: its largest magnitude where there are scales, else 0
 //   decode<kAdd>(in, out)          a whole run; kAdd: onto what is there
 // Its loops run over kRun elements, a number the compiler knows, and carry `GCC ivdep`: so they become vectors without tests.
 template <class F>
@@ -35,6 +58,11 @@ class BlockCodec final : public Codec {
 
  private:
   static constexpr int64_t kRunBytes = F::kScaleBytes + F::kRun * F::kCodeBytes;
+  template <int W>
+  CAIRN_INLINE static int32_t most_of(const float* in) {
+    if constexpr (F::kScaleBytes > 0) return largest_magnitude<W, F::kRun>(in);
+    return 0;
+  }
   static int64_t bytes_of(int64_t count) { return F::kScaleBytes + count * F::kCodeBytes; }  // 0 < count <= kRun
 
   // The processor does not look far enough ahead on its own: large buffers are a third slower without. (An address past the end does no
@@ -49,18 +77,22 @@ class BlockCodec final : public Codec {
 
   // What is left at the end goes through a whole run in local memory, filled up with zeros.
   struct Encode {
-    template <int>
+    template <int W>
     CAIRN_INLINE static void run(const float* in, int64_t count, std::byte* out) {
+      // Of a block is looked for its largest while the one before is coded: neither need wait for the other.
+      int32_t most = count >= F::kRun ? most_of<W>(in) : 0;
       for (; count >= F::kRun; count -= F::kRun, in += F::kRun, out += kRunBytes) {
         fetch_ahead<0>(in, F::kRun * 4);
         fetch_ahead<1>(out, kRunBytes);
-        F::encode(in, out);
+        const int32_t next = count >= 2 * F::kRun ? most_of<W>(in + F::kRun) : 0;
+        F::template encode<W>(in, most, out);
+        most = next;
       }
       if (count == 0) return;
       float values[F::kRun] = {};
       std::byte codes[kRunBytes];
       std::copy_n(in, count, values);
-      F::encode(values, codes);
+      F::template encode<W>(values, most_of<W>(values), codes);
       std::memcpy(out, codes, static_cast<size_t>(bytes_of(count)));
     }
   };

@@ -1,0 +1,65 @@
+// `cairn bench codecs`: what one core makes of floats and back, by codec, against a copy of the same floats. In turn, after a warm-up. To
+// add moves half as much again as to copy.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "comm/codec.h"
+#include "study/benches.h"
+
+namespace cairn::study {
+namespace {
+
+constexpr int64_t kElements = int64_t{16} << 20;  // 64 MiB of floats: nothing of it stays in a cache
+constexpr int kRounds = 7, kTries = 5;
+
+// GB of floats a second, in the fastest of a few tries: other work on the machine only ever makes one slower.
+template <typename Work>
+double rate(const Work& work) {
+  double best = 0;
+  for (int i = 0; i < kTries; ++i) {
+    const base::RealClock clock;
+    work();
+    best = std::max(best, 4e-9 * static_cast<double>(kElements) / base::seconds(clock.now()));
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<BenchRow> bench_codecs(const BenchOptions& options, base::Log& log) {
+  const base::Random random = base::Random(1).for_purpose("bench codecs");
+  std::vector<float> values(kElements), back(kElements);
+  for (int64_t i = 0; i < kElements; ++i) values[static_cast<size_t>(i)] = 1e-3F * random.normal(static_cast<uint64_t>(i));
+  std::vector<BenchRow> rows;
+  for (const std::string& name : comm::codec_names()) {
+    if (!options.only.empty() && options.only != name) continue;
+    const auto codec = comm::make_codec(name);
+    std::vector<std::byte> code(static_cast<size_t>(codec->encoded_bytes(kElements)));
+    std::vector<double> copied, encoded, decoded, added;
+    for (int round = -1; round < kRounds; ++round) {
+      const double rates[] = {rate([&] { std::memcpy(back.data(), values.data(), 4 * kElements); }),
+                              rate([&] { codec->encode(values.data(), kElements, code.data()); }),
+                              rate([&] { codec->decode(code.data(), kElements, back.data()); }),
+                              rate([&] { codec->decode_add(code.data(), kElements, back.data()); })};
+      if (round < 0) continue;
+      copied.push_back(rates[0]);
+      encoded.push_back(rates[1]);
+      decoded.push_back(rates[2]);
+      added.push_back(rates[3]);
+    }
+    log.info("{}: {} rounds of {} floats, the fastest of {} tries each", name, kRounds, kElements, kTries);
+    const double goal = name == "fp16" ? 0.2 : 0.3;  // which no rule uses unless told to
+    rows.push_back(compare(name + " encode", encoded, copied, "GB/s", Better::higher, goal));
+    rows.push_back(compare(name + " decode", decoded, copied, "GB/s", Better::higher, goal));
+    rows.push_back(compare(name + " decode and add", added, copied, "GB/s", Better::higher, goal - 0.05));
+  }
+  return rows;
+}
+
+}  // namespace cairn::study

@@ -10,6 +10,8 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "comm/codec.h"
+#include "kernels/aten.h"
+#include "kernels/codec.h"
 #include "study/benches.h"
 
 namespace cairn::study {
@@ -28,6 +30,39 @@ double rate(const Work& work) {
     best = std::max(best, 4e-9 * static_cast<double>(kElements) / base::seconds(clock.now()));
   }
   return best;
+}
+
+// On a GPU, against a copy there.
+void add_gpu_rows(std::vector<BenchRow>& rows, const BenchOptions& options, base::Log& log) {
+  if (!kernels::has_cuda_codec("e3m0") || !at::hasCUDA()) {
+    log.info("no GPU here: codecs on one are not measured");
+    return;
+  }
+  constexpr int64_t kOnGpu = int64_t{256} << 20;
+  constexpr int kTimes = 20;
+  const at::Tensor values = at::full({kOnGpu}, 1e-3, at::TensorOptions().dtype(at::kFloat).device(at::kCUDA)).normal_();
+  const auto gpu_rate = [&](const auto& work) {
+    const auto settle = [](const at::Tensor& made) { (void)made.narrow(0, 0, 1).cpu(); };  // waits for the GPU
+    settle(work());
+    const base::RealClock clock;
+    at::Tensor last;
+    for (int i = 0; i < kTimes; ++i) last = work();
+    settle(last);
+    return 4e-9 * static_cast<double>(kOnGpu) * kTimes / base::seconds(clock.now());
+  };
+  for (const std::string& name : comm::codec_names()) {
+    if (!kernels::has_cuda_codec(name) || (!options.only.empty() && options.only != name)) continue;
+    const int64_t bytes = comm::make_codec(name)->encoded_bytes(kOnGpu);
+    const at::Tensor codes = kernels::encode_on_cuda(name, values, bytes);
+    std::vector<double> copied, encoded, decoded;
+    for (int round = 0; round < kRounds; ++round) {
+      copied.push_back(gpu_rate([&] { return values.clone(); }));
+      encoded.push_back(gpu_rate([&] { return kernels::encode_on_cuda(name, values, bytes); }));
+      decoded.push_back(gpu_rate([&] { return kernels::decode_on_cuda(name, codes, kOnGpu); }));
+    }
+    rows.push_back(compare(name + " encode on the GPU", encoded, copied, "GB/s", Better::higher, 1));
+    rows.push_back(compare(name + " decode on the GPU", decoded, copied, "GB/s", Better::higher, 1));
+  }
 }
 
 }  // namespace
@@ -59,6 +94,7 @@ std::vector<BenchRow> bench_codecs(const BenchOptions& options, base::Log& log) 
     rows.push_back(compare(name + " decode", decoded, copied, "GB/s", Better::higher, goal));
     rows.push_back(compare(name + " decode and add", added, copied, "GB/s", Better::higher, goal - 0.05));
   }
+  add_gpu_rows(rows, options, log);
   return rows;
 }
 

@@ -234,7 +234,6 @@ class Diloco final : public Sync {
   }
   void start(int f, int64_t step, int part) {
     Fragment& one = fragments_[static_cast<size_t>(f)];
-    const at::Tensor host = one.sent.cpu();
     auto voyage = exchange_->send({.fragment = f,
                                    .wire = leaves_out_ && part >= cut_.count ? exact_.get() : wire_.get(),
                                    .step = step,
@@ -242,7 +241,7 @@ class Diloco final : public Sync {
                                    .weight = weights_[f].item<double>(),
                                    .seconds = step_s_,
                                    .wants_to_stop = wants_to_stop_ && !exchange_->may_leave()},
-                                  host);
+                                  one.sent);
     flying_[f].fill_(1);
     flights_.push_back({f, step + delay_, std::move(voyage)});
   }

@@ -63,7 +63,7 @@ using OuterStep = std::function<void(const at::Tensor& anchor, const at::Tensor&
 class IslandExchange {
  public:
   virtual ~IslandExchange() = default;
-  virtual std::unique_ptr<Voyage> send(const Cargo& cargo, const at::Tensor& mine) = 0;  // mine: fp32, on the host
+  virtual std::unique_ptr<Voyage> send(const Cargo& cargo, const at::Tensor& mine) = 0;  // mine: fp32
   // Rounds of this step and earlier ones are over.
   virtual void close(int64_t step) = 0;
 

@@ -103,7 +103,7 @@ class LinkAbroad final : public IslandLink {
  private:
   comm::Bridge& bridge_;
   comm::World& world_;
-  base::RealClock clock_;  // other worlds know no other
+  base::RealClock clock_;        // other worlds know no other
   std::vector<uint64_t> known_;  // by island: the life that counts; 0: none
 };
 

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "comm/coded_all_reduce.h"
 #include "kernels/aten.h"
+#include "sync/wire_tensor.h"
 
 namespace cairn::sync {
 namespace {
@@ -14,20 +15,11 @@ namespace {
 // Before the codes: weight and note.
 constexpr size_t kHeadBytes = 2 * sizeof(double);
 
-std::span<float> values_of(const at::Tensor& tensor) { return {tensor.mutable_data_ptr<float>(), static_cast<size_t>(tensor.numel())}; }
-
-// Undefined: these bytes are no code of so many values.
-at::Tensor decoded(const Wire& wire, const Wire::Run& run, std::span<const std::byte> code, int64_t count) {
-  at::Tensor values = at::empty({count}, at::kFloat);
-  return wire.decode(run, code, values_of(values)) ? values : at::Tensor();
-}
-
 }  // namespace
 
 IslandMerge::IslandMerge(const Parts& parts, const at::Tensor& values)
-    : parts_(parts), elements_(values.numel()), begun_(parts.council.post().now()), first_{0} {
-  CAIRN_CHECK(parts.part >= 0 && values.is_contiguous() && values.dtype() == at::kFloat && values.is_cpu(), "part {} of {}", parts.part,
-              values.toString());
+    : parts_(parts), device_(values.device()), elements_(values.numel()), begun_(parts.council.post().now()), first_{0} {
+  CAIRN_CHECK(parts.part >= 0 && values.is_contiguous() && values.dtype() == at::kFloat, "part {} of {}", parts.part, values.toString());
   const IslandSet& members = parts.council.members();
   if (parts.council.count() > parts.wire.gather_most()) {
     for (size_t i = 0; i < members.size(); ++i)
@@ -38,7 +30,7 @@ IslandMerge::IslandMerge(const Parts& parts, const at::Tensor& values)
     first_.push_back(elements_);
   }
   for (size_t piece = 0; piece + 1 < first_.size(); ++piece)
-    own_.push_back(parts.wire.encode(run(piece), values_of(values.narrow(0, first_[piece], count(piece)))));
+    own_.push_back(encode(parts.wire, run(piece), values.narrow(0, first_[piece], count(piece))));
   if (!owners_.empty()) {
     hand_out();
     return;
@@ -80,9 +72,12 @@ bool IslandMerge::shares_are_here() const {
 }
 
 at::Tensor IslandMerge::as_sent() const {
-  at::Tensor all = at::empty({elements_}, at::kFloat);
-  for (size_t piece = 0; piece < own_.size(); ++piece)
-    CAIRN_CHECK(parts_.wire.decode(run(piece), own_[piece], values_of(all.narrow(0, first_[piece], count(piece)))), "piece {}", piece);
+  at::Tensor all = at::empty({elements_}, at::TensorOptions().dtype(at::kFloat).device(device_));
+  for (size_t piece = 0; piece < own_.size(); ++piece) {
+    const at::Tensor values = decode(parts_.wire, run(piece), own_[piece], count(piece), device_);
+    CAIRN_CHECK(values.defined(), "piece {}", piece);
+    all.narrow(0, first_[piece], count(piece)).copy_(values);
+  }
   return all;
 }
 
@@ -99,7 +94,9 @@ at::Tensor IslandMerge::merged(const Subject& subject, size_t piece, const Islan
       std::memcpy(&weight, body->data(), sizeof(double));
       code = std::span(*body).subspan(kHeadBytes);
     }
-    const at::Tensor values = decoded(parts_.wire, run(piece), code, count(piece));
+    // Sums of two are the same bits on every kind of device; norms and orders are left to the host.
+    const at::Tensor values =
+        decode(parts_.wire, run(piece), code, count(piece), parts_.rule.kind == "mean" ? device_ : at::Device(at::kCPU));
     if (values.defined()) contributions.push_back({values, weight});  // of another form: alike for all
   }
   return merge(parts_.rule, contributions);
@@ -114,8 +111,8 @@ void IslandMerge::give_result() {
   const at::Tensor values = merged(share_of_step(), owner, heard);
   std::vector<std::byte> code;
   if (values.defined()) {
-    code = parts_.wire.results().encode(run(owner), values_of(values));
-    mine_ = decoded(parts_.wire.results(), run(owner), code, count(owner));
+    code = encode(parts_.wire.results(), run(owner), values);
+    mine_ = decode(parts_.wire.results(), run(owner), code, count(owner), device_);
   }
   const std::vector<std::byte> whole = body(code);
   round_.emplace(parts_.council.begin(parts_.step, parts_.part, parts_.wants_to_stop, [&](int) {
@@ -159,7 +156,7 @@ at::Tensor IslandMerge::wait() {
 
 // Every part is needed: where an owner was lost with its own, nothing comes of the round.
 at::Tensor IslandMerge::put_together(const IslandSet& counted) const {
-  at::Tensor whole = at::empty({elements_}, at::kFloat);
+  at::Tensor whole = at::empty({elements_}, at::TensorOptions().dtype(at::kFloat).device(device_));
   for (size_t i = 0; i < owners_.size(); ++i) {
     if (count(i) == 0) continue;
     if (!counted[static_cast<size_t>(owners_[i])]) return {};
@@ -171,7 +168,9 @@ at::Tensor IslandMerge::put_together(const IslandSet& counted) const {
     }
     const std::vector<std::byte>* body = parts_.council.parcel(owners_[i], parts_.step, parts_.part);
     if (!body || body->size() < kHeadBytes) return {};
-    if (!parts_.wire.results().decode(run(i), std::span(*body).subspan(kHeadBytes), values_of(place))) return {};
+    const at::Tensor values = decode(parts_.wire.results(), run(i), std::span(*body).subspan(kHeadBytes), count(i), device_);
+    if (!values.defined()) return {};
+    place.copy_(values);
   }
   return whole;
 }

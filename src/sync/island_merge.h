@@ -33,7 +33,7 @@ class IslandMerge {
     bool wants_to_stop = false;
   };
 
-  // `values` (fp32, host, one dim) is read here and now.
+  // `values` (fp32, one dim) is read here and now; what `wait` gives is on the same device, or on the host.
   IslandMerge(const Parts& parts, const at::Tensor& values);
 
   // Goes on as far as it can without waiting. True: `wait` will not have to.
@@ -64,6 +64,7 @@ class IslandMerge {
   at::Tensor put_together(const IslandSet& counted) const;
 
   Parts parts_;
+  at::Device device_;
   int64_t elements_;
   std::chrono::nanoseconds begun_;
   std::vector<int> owners_;                  // islands that each merge a part; empty: all merge all

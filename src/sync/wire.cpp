@@ -35,6 +35,8 @@ class CodedWire final : public Wire {
     codec_->decode(bytes.data(), count, values.data());
     return true;
   }
+  std::string_view codec() const override { return codec_->name(); }
+  int64_t encoded_bytes(int64_t count) const override { return codec_->encoded_bytes(count); }
   int64_t block() const override { return codec_->block(); }
   int gather_most() const override { return codec_->name() == "fp32" ? 2 : 8; }
   const Wire& results() const override { return results_ ? *results_ : *this; }

@@ -24,6 +24,9 @@ class Wire {
   virtual std::vector<std::byte> encode(const Run& run, std::span<const float> values) const = 0;
   // False: these bytes cannot have been written by `encode` for a run of this length. `values` then holds anything.
   virtual bool decode(const Run& run, std::span<const std::byte> bytes, std::span<float> values) const = 0;
+  // Where every value travels as a code: of which codec, and how many bytes so many values take. Empty: not so.
+  virtual std::string_view codec() const { return {}; }
+  virtual int64_t encoded_bytes(int64_t /*count*/) const { return 0; }
   // Values are cut into runs at multiples of this.
   virtual int64_t block() const = 0;
   // Up to how many islands each sends its values to all. Beyond, or where messages are long, that would cost more than it saves.

@@ -1,0 +1,18 @@
+#pragma once
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "sync/wire.h"
+
+namespace cairn::sync {
+
+// A wire's bytes of a tensor (fp32, one dim), wherever it is: on a GPU the codes are made there, where it has the codec, and only they
+// leave it.
+std::vector<std::byte> encode(const Wire& wire, const Wire::Run& run, const at::Tensor& values);
+// And back, on this device. Undefined: these bytes are no code of so many values.
+at::Tensor decode(const Wire& wire, const Wire::Run& run, std::span<const std::byte> bytes, int64_t count, const at::Device& device);
+
+}  // namespace cairn::sync

@@ -239,7 +239,9 @@ base::Schema<MashaStepOptions> masha_schema() {
        {"refresh", &O::refresh,
         "Probability that the reference moves to the newest weights after a step, for which whole vectors travel; 0: as density says.",
         base::between(0, 1)},
-       {"refresh_batches", &O::refresh_batches, "Batches, those of the steps that follow, over which the gradient there is averaged.",
+       {"refresh_batches", &O::refresh_batches,
+        "Batches, those of the steps that follow, over which the gradient there is averaged. With precondition = adam use 1: more make "
+        "its scales too small.",
         base::at_least(1)},
        {"precondition", &O::precondition,
         "adam scales elements by the sizes of their gradients at references (a heuristic, for transformers); none does not.",

@@ -32,7 +32,7 @@ class Bilinear final : public Operator {
     a_ = normals(seed, "a", {kSide}), b_ = normals(seed, "b", {kSide});
   }
   int64_t elements() const override { return 2 * kSide; }
-  std::vector<Player> players() const override { return {{"x", 0, kSide}, {"y", kSide, 2 * kSide, true}}; }
+  std::vector<Player> players() const override { return {{"x", 0, kSide}, {"y", kSide, 2 * kSide, true, scale}}; }
   bool stochastic() const override { return noise_ > 0; }
   void gradients(const at::Tensor& point, const BatchKey& batch, const at::Tensor& into) override {
     asked.push_back(batch);
@@ -47,6 +47,7 @@ class Bilinear final : public Operator {
 
   static constexpr double kRegular = 0.5;
   int64_t bad_at = -1;
+  double scale = 1;
   std::vector<BatchKey> asked;
 
  private:
@@ -236,6 +237,52 @@ TEST(Masha, HalvesAStepThatMakesItGrow) {
     for (int i = 0; i < 400; ++i) masha.iterate();
     EXPECT_LT(masha.step(), 2);
     EXPECT_TRUE(at::isfinite(masha.point()).all().item<bool>());
+  });
+}
+
+// Dividing by the sizes of F would otherwise undo a player's own rate.
+TEST(Masha, ScalesOfPlayersCountBesideThePreconditioner) {
+  harness::on_ranks(2, [](comm::World& world) {
+    const auto squares = [&](double scale) {
+      Bilinear problem(world.rank());
+      problem.scale = scale;
+      MashaOptions options = masha1(1, 0.1);
+      options.adam = true;
+      Masha masha(options, {problem, world.everyone(), kShared}, at::ones({2 * kSide}));
+      for (const mesh::NamedTensor& tensor : masha.state())
+        if (tensor.name == "masha.squares") return tensor.tensor;
+      return at::Tensor();
+    };
+    EXPECT_TRUE(at::allclose(squares(8), squares(1)));
+    EXPECT_GT(squares(1).min().item<double>(), 0);
+  });
+}
+
+// A schedule sets the step anew each time; what was halved stays halved, and what is owed follows.
+TEST(Masha, AStepThatIsSetAnewStaysHalved) {
+  harness::on_ranks(2, [](comm::World& world) {
+    Bilinear problem(world.rank());
+    Masha masha(masha2(0.2, 0.1), {problem, world.everyone(), kShared}, at::ones({2 * kSide}));
+    masha.iterate();
+    if (world.rank() == 1) problem.bad_at = 1;
+    EXPECT_TRUE(masha.iterate().undone);
+    const auto owed = [&] { return masha.state().back().tensor.clone(); };
+    const at::Tensor before = owed();
+    masha.set_step(0.3);
+    EXPECT_DOUBLE_EQ(masha.step(), 0.15);
+    EXPECT_TRUE(at::allclose(owed(), before * 3));
+  });
+}
+
+TEST(Masha, AsksForNothingBeforeItsFirstIterationWhereAStateMayCome) {
+  harness::on_ranks(2, [](comm::World& world) {
+    Bilinear problem(world.rank());
+    Masha now(masha1(0.5, 0.1), {problem, world.everyone(), kShared}, at::ones({2 * kSide}));
+    problem.asked.clear();
+    Masha later(masha1(0.5, 0.1), {problem, world.everyone(), kShared, {}, /*later=*/true}, at::ones({2 * kSide}));
+    EXPECT_TRUE(problem.asked.empty());
+    now.iterate(), later.iterate();
+    EXPECT_TRUE(at::equal(now.point(), later.point()));
   });
 }
 

@@ -279,6 +279,9 @@ void check_masha(const Settings& settings, const parallel::Plan& plan) {
     if (axis.name != "dp" && axis.size > 1)
       base::fail_input("{}: mesh.{} = {}: a device of MASHA is one rank with a whole model so far: use mesh.dp", chosen, axis.name,
                        axis.size);
+  if (plan.islands > 1)
+    base::fail_input("{}: {} islands that are worlds of their own: their ranks share no steps: use mesh.dp in one world", chosen,
+                     plan.islands);
   if (settings.sync.kind != sync::SyncOptions{}.kind)
     base::fail_input("{}: sync.dp.kind = {}: MASHA is how its ranks agree: leave it out", chosen, settings.sync.kind);
   if (settings.model.batch_norm)

@@ -13,6 +13,7 @@
 #include "proofs/curves_svg.h"
 #include "proofs/island_pilot.h"
 #include "proofs/island_text.h"
+#include "proofs/paired_draws.h"
 #include "study/claims.h"
 
 namespace cairn::study {
@@ -77,6 +78,7 @@ void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
     bool alone = false;
     int draws = 3;
     double loss = 0, of_three = 0;
+    std::vector<double> losses = {};
     std::vector<std::pair<double, double>> curve = {};
   };
   std::vector<Case> cases{{"a sum at every step", {}},
@@ -98,6 +100,7 @@ void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
       const PilotEnd end = run_pilot(run);
       const double loss = score_of(run, end.agreed[0]).loss;
       one.loss += loss / one.draws;
+      one.losses.push_back(loss);
       if (draw < 3) one.of_three += loss / 3;
       if (draw == 0) one.curve = end.losses[0];
     }
@@ -110,7 +113,7 @@ void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
   findings.at_most("2. pilot: streaming without delay to DiLoCo at the same outer rate (relative difference)", loss(2),
                    std::abs(loss(3) - loss(2)) / loss(2), 0.02);
   findings.at_most("2. pilot: 4-bit messages to fp32 (relative difference)", loss(4), std::abs(loss(5) - loss(4)) / loss(4), 0.02);
-  findings.at_most("2. pilot: 2 steps late, half blended, to no delay (6 draws)", cases[3].loss, cases[4].loss, 1.10 * cases[3].loss);
+  at_most_ratio(findings, "2. pilot: 2 steps late, half blended, to no delay", cases[4].losses, cases[3].losses, 1.10);
   findings.at_most("2. pilot: DiLoCo to one island alone", loss(7), loss(1), 0.90 * loss(7));
   CurvesPicture picture{.title = "Pilot, 8 islands: test loss of the model", .across = "step", .up = "test loss"};
   for (const Case& one : cases) picture.curves.push_back({one.name, curve_colour(picture.curves.size()), one.curve});
@@ -234,22 +237,27 @@ void loss_of_an_island(const ProofOptions& options, Findings& findings, base::Lo
 // 2, on text, through the trainer.
 void text(const ProofOptions& options, Findings& findings, base::Log& log) {
   const int64_t steps = options.full ? 600 : 300;
-  const base::Recipe recipe = with(island_decoder(options, steps), {"mesh.island=4"});
+  const int draws = options.full ? 1 : 4;  // short runs differ by chance
   const std::filesystem::path folder = std::filesystem::path(options.scratch) / "text";
-  const auto loss = [&](const std::string& name, const std::string& kind, const Assignments& more) {
+  const auto loss = [&](const std::string& name, const std::string& kind, const Assignments& more, int draw = 0) {
+    ProofOptions drawn = options;
+    drawn.seed = options.seed * 10 + static_cast<uint64_t>(draw);
+    const base::Recipe recipe = with(island_decoder(drawn, steps), {"mesh.island=4"});
     Assignments sets = more;
     if (!kind.empty()) sets.insert(sets.end(), {"sync.island.kind=" + kind, fmt::format("sync.island.every={}", kEvery)});
-    const double found = held_out_loss(with(recipe, sets), 4, folder / name);
+    const double found = held_out_loss(with(recipe, sets), 4, folder / (name + std::to_string(draw)));
     log.info("text, {}: held-out loss {:.4f}", name, found);
     return found;
   };
   const std::string layers = "sync.island.fragment_layers=" + std::string(options.full ? "2" : "1"), extras = "sync.island.extras=smallest";
-  const double plain = loss("diloco at 0.4", "diloco", {"sync.island.outer_lr=0.4"});
-  const double exact = loss("streaming fp32", "streaming_diloco", {layers, extras, "sync.island.wire=fp32"});
-  const double coarse = loss("streaming 4 bits", "streaming_diloco", {layers, extras, "sync.island.wire=e3m0"});
-  findings.at_most("2. text, 4 islands: held-out loss of streaming, 4 bits, to fp32 (relative difference)", exact,
-                   std::abs(coarse - exact) / exact, 0.02);
-  findings.at_most("2. text: streaming, 4 bits, one step late, to DiLoCo at the same outer rate", plain, coarse, 1.10 * plain);
+  std::vector<double> plain, exact, coarse;
+  for (int draw = 0; draw < draws; ++draw) {
+    plain.push_back(loss("diloco at 0.4", "diloco", {"sync.island.outer_lr=0.4"}, draw));
+    exact.push_back(loss("streaming fp32", "streaming_diloco", {layers, extras, "sync.island.wire=fp32"}, draw));
+    coarse.push_back(loss("streaming 4 bits", "streaming_diloco", {layers, extras, "sync.island.wire=e3m0"}, draw));
+  }
+  at_most_ratio(findings, "2. text, 4 islands: held-out loss of streaming, 4 bits, to fp32", coarse, exact, 1.02);
+  at_most_ratio(findings, "2. text: streaming, 4 bits, one step late, to DiLoCo at the same outer rate", coarse, plain, 1.10);
   const char* to_sum = "2. text: held-out loss of DiLoCo to that of a sum at every step";
   if (!options.full) return findings.skip(to_sum, "takes longer runs: --full");
   const double sum = loss("a sum at every step", "", {}), diloco = loss("diloco", "diloco", {});

@@ -34,7 +34,7 @@ base::Recipe differences(const std::string& kind, const Sets& more = {}, const s
             fmt::format("optim.learning_rate={}", kRate),
             "optim.warmup_steps=0",
             "optim.schedule=constant",
-            fmt::format("train.methods={}", kSteps),
+            fmt::format("train.steps={}", kSteps),
             "train.global_batch=7",
             "train.micro_batch=2",
             fmt::format("train.masha.refresh={}", kRefresh),
@@ -206,7 +206,7 @@ TEST(MashaStep, GoesOnFromASnapshotToTheBit) {
 }
 
 TEST(MashaStep, OnlyMasha2NeedsAsManyRanksAsBefore) {
-  const Sets thin{"train.masha.density=0.3", "train.methods=2"}, longer{"train.masha.density=0.3"};
+  const Sets thin{"train.masha.density=0.3", "train.steps=2"}, longer{"train.masha.density=0.3"};
   const harness::ScratchFolder folder;
   masha_on(2, differences("masha1", thin), folder / "random");
   masha_on(3, differences("masha1", longer), folder / "random", /*resume=*/true);
@@ -222,7 +222,7 @@ TEST(MashaStep, SendsAsMuchOfAGradientAsItsDensitySays) {
   const auto sent = [&](const base::Recipe& recipe, const std::string& name) {
     return static_cast<double>(masha_on(2, recipe, folder / name).bytes_sent(0, comm::Purpose::gradient));
   };
-  const double whole = sent(small_decoder("llama", {fmt::format("train.methods={}", kSteps)}), "whole"),
+  const double whole = sent(small_decoder("llama", {fmt::format("train.steps={}", kSteps)}), "whole"),
                thin = sent(differences("masha1", {"train.masha.density=0.1", "train.masha.adversary=none"}), "thin");
   // Of an all-reduce half is on its way to those who sum. What they pass on is booked apart.
   EXPECT_NEAR(thin / whole, 0.1 / 2, 0.002);
@@ -230,7 +230,7 @@ TEST(MashaStep, SendsAsMuchOfAGradientAsItsDensitySays) {
 
 TEST(MashaStep, MovesWhatIsTrainedAndNothingElse) {
   const harness::ScratchFolder folder;
-  masha_on(1, small_decoder("llama", {"train.methods=1", "optim.learning_rate=1e-30"}), folder / "start");
+  masha_on(1, small_decoder("llama", {"train.steps=1", "optim.learning_rate=1e-30"}), folder / "start");
   masha_on(1, differences("masha1", {"model.train=[\"role:norm\"]", "train.masha.density=1"}), folder / "norms");
   const Tensors start = section_of(folder / "start", "model"), after = section_of(folder / "norms", "model");
   for (const auto& [name, tensor] : after) EXPECT_EQ(at::equal(tensor, start.at(name)), name.find("norm") == std::string::npos) << name;

@@ -94,9 +94,8 @@ std::string only_in(const std::string& text, const std::string& other) {
   return list.empty() ? "no more" : list;
 }
 
-uint64_t new_life() {
-  return static_cast<uint64_t>(std::chrono::duration_cast<Nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
-}
+// A later life has a higher number, also where a machine was started anew in between.
+uint64_t new_life() { return static_cast<uint64_t>(base::wall_time() * 1e6); }
 
 }  // namespace
 

@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "study/claims.h"
 
 namespace cairn::study {
@@ -23,13 +25,22 @@ inline PairedDraws ratio_of(const std::vector<double>& b, const std::vector<doub
   return draws;
 }
 
-// A bound on the mean ratio is missed where the mean is above it by more than twice its standard error: what chance does to a few draws is
-// no verdict on the method.
+// How the claim reads: the error is told, and allows nothing.
+inline std::string with_error(const std::string& claim, const PairedDraws& draws, size_t count) {
+  return fmt::format("{} (mean ratio of {} draws, standard error {:.3f})", claim, count, draws.error);
+}
+
+// The mean ratio is at most the bound.
 inline void at_most_ratio(Findings& findings, const std::string& claim, const std::vector<double>& b, const std::vector<double>& a,
                           double bound) {
   const PairedDraws draws = ratio_of(b, a);
-  findings.at_most(claim + " (mean ratio of " + std::to_string(a.size()) + " draws, against the bound and twice its standard error)", bound,
-                   draws.mean, bound + 2 * draws.error);
+  findings.at_most(with_error(claim, draws, a.size()), 1, draws.mean, bound);
+}
+
+// The mean ratio is 1, give or take this.
+inline void alike(Findings& findings, const std::string& claim, const std::vector<double>& b, const std::vector<double>& a, double within) {
+  const PairedDraws draws = ratio_of(b, a);
+  findings.at_most(with_error(claim, draws, a.size()) + ": how far from 1", draws.mean, std::abs(draws.mean - 1), within);
 }
 
 }  // namespace cairn::study

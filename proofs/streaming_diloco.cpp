@@ -256,7 +256,7 @@ void text(const ProofOptions& options, Findings& findings, base::Log& log) {
     exact.push_back(loss("streaming fp32", "streaming_diloco", {layers, extras, "sync.island.wire=fp32"}, draw));
     coarse.push_back(loss("streaming 4 bits", "streaming_diloco", {layers, extras, "sync.island.wire=e3m0"}, draw));
   }
-  at_most_ratio(findings, "2. text, 4 islands: held-out loss of streaming, 4 bits, to fp32", coarse, exact, 1.02);
+  alike(findings, "2. text, 4 islands: held-out loss of streaming, 4 bits, to fp32", coarse, exact, 0.02);
   at_most_ratio(findings, "2. text: streaming, 4 bits, one step late, to DiLoCo at the same outer rate", coarse, plain, 1.10);
   const char* to_sum = "2. text: held-out loss of DiLoCo to that of a sum at every step";
   if (!options.full) return findings.skip(to_sum, "takes longer runs: --full");

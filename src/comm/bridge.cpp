@@ -57,19 +57,6 @@ struct Head {
 };
 static_assert(sizeof(Head) == 32);
 
-asio::awaitable<void> write_text(NetStream& stream, std::string text) {
-  co_await stream.write_value(static_cast<uint32_t>(text.size()));
-  co_await stream.write(std::as_bytes(std::span(text)));
-}
-
-asio::awaitable<std::string> read_text(NetStream& stream) {
-  const auto length = co_await stream.read_value<uint32_t>();
-  if (length > kTextBytesMax) throw Error(Error::Kind::lost_peer, "sent more than anybody has to say here");
-  std::string text(length, '\0');
-  co_await stream.read(std::as_writable_bytes(std::span(text)));
-  co_return text;
-}
-
 // Where a site can be called, in one of its lives: later ones have higher numbers.
 struct Whereabouts {
   std::string host;
@@ -346,32 +333,32 @@ class Bridge::Impl {
   // ---- making connections: sites call those with lower numbers; a visit only tells each side where the others are ----
 
   asio::awaitable<void> welcome(NetStream& caller) {
-    const Json said = base::parse_json(co_await read_text(caller));
+    const Json said = base::parse_json(co_await caller.read_text(kTextBytesMax));
     if (leaving_) co_return;
     const std::string wrong = check_introduction(said);
     if (!wrong.empty()) {
       if (complained_.insert(wrong).second) tell("an island was refused: " + wrong);
       const std::string answer = refusal_of(wrong);
-      co_await write_text(caller, answer);
+      co_await caller.write_text(answer);
       co_return;
     }
     const int site = said.at("site");
     if (site == options_.site) {  // this very process
-      co_await write_text(caller, introduction(nullptr, false));
+      co_await caller.write_text(introduction(nullptr, false));
       co_return;
     }
     Line& line = lines_[static_cast<size_t>(site)];
     const bool visit = said.at("visit").get<bool>();
     learn(site, whereabouts(said, caller));
     learn(said.at("book"));
-    co_await write_text(caller, introduction(line.life == said.at("life").get<uint64_t>() ? &line : nullptr, visit));
+    co_await caller.write_text(introduction(line.life == said.at("life").get<uint64_t>() ? &line : nullptr, visit));
     if (!visit && !leaving_) connect(caller, said);
   }
 
   asio::awaitable<Json> introduce(NetStream& stream, const Line* to, bool visit) {
     co_await stream.begin(&tls_, Tls::Side::calls);
-    co_await write_text(stream, introduction(to, visit));
-    co_return base::parse_json(co_await read_text(stream));
+    co_await stream.write_text(introduction(to, visit));
+    co_return base::parse_json(co_await stream.read_text(kTextBytesMax));
   }
 
   // Whoever does not answer in time is left.

@@ -78,6 +78,19 @@ asio::awaitable<void> NetStream::write(std::span<const std::byte> data) {
   }
 }
 
+asio::awaitable<void> NetStream::write_text(std::string text) {
+  co_await write_value(static_cast<uint32_t>(text.size()));
+  co_await write(std::as_bytes(std::span(text)));
+}
+
+asio::awaitable<std::string> NetStream::read_text(uint32_t most) {
+  const auto length = co_await read_value<uint32_t>();
+  if (length > most) throw Error(Error::Kind::lost_peer, "sent more than anybody has to say here");
+  std::string text(length, '\0');
+  co_await read(std::as_writable_bytes(std::span(text)));
+  co_return text;
+}
+
 void NetStream::close() {
   asio::error_code ignored;
   socket_.close(ignored);

@@ -42,6 +42,10 @@ class NetStream {
     co_await write(std::as_bytes(std::span(&value, 1)));
   }
 
+  // A text and its length; one that is longer than `most` is refused before anything is allocated.
+  asio::awaitable<void> write_text(std::string text);
+  asio::awaitable<std::string> read_text(uint32_t most);
+
   asio::ip::tcp::socket& socket() { return socket_; }
   bool is_open() const { return socket_.is_open(); }
   void close();

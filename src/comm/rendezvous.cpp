@@ -39,19 +39,6 @@ constexpr auto kSayEvery = std::chrono::seconds(10);      // for whom we wait
 constexpr auto kTellDeadline = std::chrono::seconds(30);  // for all to be told where everybody is
 constexpr int kRanksMax = 65536;
 
-asio::awaitable<void> write_text(NetStream& stream, const std::string& text) {
-  co_await stream.write_value(static_cast<uint32_t>(text.size()));
-  co_await stream.write(std::as_bytes(std::span(text)));
-}
-
-asio::awaitable<std::string> read_text(NetStream& stream) {
-  const auto length = co_await stream.read_value<uint32_t>();
-  if (length > kTextBytesMax) throw Error(Error::Kind::lost_peer, "sent more than anybody has to say here");
-  std::string text(length, '\0');
-  co_await stream.read(std::as_writable_bytes(std::span(text)));
-  co_return text;
-}
-
 std::string here(const tcp::socket& socket) { return socket.local_endpoint().address().to_string(); }
 std::string there(const tcp::socket& socket) { return socket.remote_endpoint().address().to_string(); }
 
@@ -201,7 +188,7 @@ class Host {
   }
 
   asio::awaitable<void> welcome(NetStream& caller) {
-    const Json said = base::parse_json(co_await read_text(caller));
+    const Json said = base::parse_json(co_await caller.read_text(kTextBytesMax));
     Guest guest;
     std::string wrong = check(said, guest);
     if (wrong.empty()) {
@@ -215,7 +202,7 @@ class Host {
     } else {
       tell_user("a machine was refused: " + wrong);
       const std::string answer = refusal(wrong);
-      co_await write_text(caller, answer);
+      co_await caller.write_text(answer);
     }
   }
 
@@ -312,7 +299,7 @@ class Host {
 
   asio::awaitable<void> tell(Guest& guest, std::string text) {
     try {
-      co_await write_text(*guest.stream, text);
+      co_await guest.stream->write_text(text);
       co_await guest.stream->read_value<uint8_t>();  // it has understood
     } catch (const std::exception& error) {
       failure_ = fmt::format("{} was lost before the start: {}", guest.name(), error.what());
@@ -378,9 +365,9 @@ class Caller {
       co_await stream_.begin(&tls_, Tls::Side::calls);
       setups_ = make_machine_setups(counted(own_.count), here(stream_.socket()));
       const std::string introduction = base::compact(say(own_, options_, setups_));
-      co_await write_text(stream_, introduction);
+      co_await stream_.write_text(introduction);
       called_ = true;
-      text = co_await read_text(stream_);
+      text = co_await stream_.read_text(kTextBytesMax);
       understand(base::parse_json(text));
       if (!refused_) co_await stream_.write_value(uint8_t{1});
     } catch (const std::exception& error) {

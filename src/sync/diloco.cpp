@@ -269,7 +269,7 @@ class Diloco final : public Sync {
     bytes_ += outcome.bytes_sent;
     if (flights_.empty() || flights_.front().voyage->step() > step) exchange_->close(step);
     if (gradient.defined()) take_in(one, flight, gradient, blend);
-    exchange_->landed(*flight.voyage, flight.fragment, now);
+    exchange_->landed(*flight.voyage, now);
     if (options_.pace == "own") keep_pace(outcome.fastest);
   }
 

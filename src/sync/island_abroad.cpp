@@ -91,7 +91,7 @@ class ExchangeAbroad final : public IslandExchange {
     return {told[0], told[1] != 0, told[2] != 0};
   }
 
-  void landed(Voyage& voyage, int fragment, int64_t now) override;
+  void landed(Voyage& voyage, int64_t now) override;
 
  private:
   friend class VoyageAbroad;
@@ -253,7 +253,7 @@ std::unique_ptr<Voyage> ExchangeAbroad::expect(int fragment, int64_t step, int32
   return std::make_unique<VoyageAbroad>(*this, Cargo{.fragment = fragment, .step = step, .part = part});
 }
 
-void ExchangeAbroad::landed(Voyage& voyage, int /*fragment*/, int64_t now) {
+void ExchangeAbroad::landed(Voyage& voyage, int64_t now) {
   const auto& one = static_cast<VoyageAbroad&>(voyage);
   one.pass_on(now);
   if (!one.gives()) return;

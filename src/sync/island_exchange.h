@@ -77,7 +77,7 @@ class IslandExchange {
   // A round that was under way when this island came.
   virtual std::unique_ptr<Voyage> expect(int fragment, int64_t step, int32_t part);
   // The rule has taken in what the voyage brought, after step `now`.
-  virtual void landed(Voyage& /*voyage*/, int /*fragment*/, int64_t /*now*/) {}
+  virtual void landed(Voyage& /*voyage*/, int64_t /*now*/) {}
   virtual void look() {}  // sees who comes and goes, without waiting
   // Whether each island may leave by itself.
   virtual bool may_leave() const { return false; }

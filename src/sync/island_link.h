@@ -1,7 +1,6 @@
 #pragma once
 #include <chrono>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>

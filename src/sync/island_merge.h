@@ -41,12 +41,11 @@ class IslandMerge {
   // The merged values; undefined: the round came to nothing, on all islands alike. Concludes the round: waits are in one order on all.
   at::Tensor wait();
 
-  int64_t bytes_sent() const { return bytes_sent_; }                // codes, by this island
-  int counted() const { return counted_; }                          // islands, after `wait`
-  bool stop() const { return stop_; }                               // after `wait`: some island would like to end
-  double note() const { return note_; }                             // after `wait`: the mean of those that count
-  double least_note() const { return least_note_; }                 // after `wait`: of those above 0; 0: none is
-  const IslandSet& come() const { return round_->verdict().come; }  // after `wait`: who takes part from now on
+  int64_t bytes_sent() const { return bytes_sent_; }  // codes, by this island
+  int counted() const { return counted_; }            // islands, after `wait`
+  bool stop() const { return stop_; }                 // after `wait`: some island would like to end
+  double note() const { return note_; }               // after `wait`: the mean of those that count
+  double least_note() const { return least_note_; }   // after `wait`: of those above 0; 0: none is
   bool is_member(int island) const { return round_->members()[static_cast<size_t>(island)]; }  // of this round, once it has begun
   // What the wire left of this island's values.
   at::Tensor as_sent() const;

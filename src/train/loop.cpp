@@ -69,6 +69,8 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     if (!job->engine.sync->takes(step) && !noted) {  // this island is slower than others
       let_pass(*job);
       job->steps_done = step;
+      stopped = job->engine.sync->stop_agreed();  // a round may have ended in it
+      if (stopped) save_snapshot(*job);
       continue;
     }
     const TakenStep taken = take_step(*job);  // batch, forward, backward, update

@@ -209,13 +209,13 @@ TEST(Abroad, OneLeavesAndTheOthersGoOn) {
 TEST(Abroad, WhoDiffersInTheRuleIsNotHeard) {
   // The bridge cannot tell (its user says what must be alike); messages carry a signature of rule and model.
   std::vector<Visitor> visitors(2);
-  for (int i = 0; i < 2; ++i) visitors[static_cast<size_t>(i)] = {.island = i, .options = plain(), .steps = 10};
+  for (int i = 0; i < 2; ++i) visitors[static_cast<size_t>(i)] = {.island = i, .options = plain(), .steps = 1500};
   visitors[1].options.outer.every = 10;
   visitors[0].founders = 1;
   std::atomic<bool> over = false;
   visitors[0].after = [&](comm::Bridge& bridge, Sync&, int64_t step) {
     if (step == 4) until(bridge, [&] { return bridge.life(1) != 0; });
-    over = step == 10;
+    over = step == 1500;  // long enough for one that is heard to join (ANewcomerCatchesUpAndTakesPart)
   };
   visitors[1].stopping = [&] { return over.load(); };
   const std::vector<VisitorEnd> ends = visit_together(visitors);

@@ -105,8 +105,9 @@ Trained train_by_hand(const HandRun& run) {
     engine.store->updated();
 
     if (mesh.extent("pp") > 1)
-      engine.pipeline = std::make_unique<parallel::Pipeline>(*engine.model, plan, world.group(mesh.peers(world.rank(), "pp"), "pipeline"),
-                                                             [&run](int m) { return schedule_of(run, m); });
+      engine.pipeline = std::make_unique<parallel::Pipeline>(
+          *engine.model, plan, parallel::one_pipeline(world.group(mesh.peers(world.rank(), "pp"), "pipeline")),
+          [&run](int m) { return schedule_of(run, m); });
     engine.random = base::Random(run.seed).for_purpose("pass");
     const std::unique_ptr<train::Step> step = train::make_step(execution_of(run, engine.pipeline.get()));
     const std::vector<int> sharing = mesh.peers_along(world.rank(), {"dp", "shard"});

@@ -69,7 +69,7 @@ struct PilotRun {
   bool alone = false;           // islands never talk; their first one is what counts
   double rate = 3e-3;
   bool constant_rate = false;
-  double beta2 = 0.999, weight_decay = 0.01;  // AdamW as most have it
+  double beta2 = 0.999, weight_decay = 0;
   bool same_start = true;
   double dirichlet = 0;  // alpha; 0: all islands see the same mixture
   int64_t each = 2000;   // examples of an island, with dirichlet

@@ -60,7 +60,7 @@ PipelineTimes time_pipeline(const PipelineRun& run) {
     plan.rank_of_stage = first.rank_of_stage;
     plan.stage_blocks.assign(first.rank_of_stage.size(), run.blocks.blocks / static_cast<int64_t>(first.rank_of_stage.size()));
     comm::Group& along = world.group(plan.mesh.peers(world.rank(), "pp"), "pipeline");
-    parallel::Pipeline pipeline(*model, plan, along, schedule);
+    parallel::Pipeline pipeline(*model, plan, parallel::one_pipeline(along), schedule);
     const model::FlatWeights weights(model->layout(), at::empty({model->elements()}));
     mesh::FlatGradients sink(model->layout(), at::empty({model->elements()}), model->uses());
     mesh::Axes axes;

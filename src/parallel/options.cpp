@@ -67,7 +67,12 @@ base::Schema<PipelineOptions> pipeline_schema() {
         "two halves may be apart."},
        {"registers", &O::registers,
         "Buffers for each value where it arrives at a stage: a neighbour that is further ahead waits. 0: as many as the schedule needs.",
-        base::between(0, 4096)}}};
+        base::between(0, 4096)},
+       {"routing", &O::routing,
+        "Where islands train apart, each with a pipeline: random: a micro-batch that leaves a stage goes on in the next stage of an island "
+        "drawn anew, and its gradients come back the same way; fixed: it stays on its island. auto: random with sync.island.kind = "
+        "\"noloco\", where it can be.",
+        base::one_of({"auto", "random", "fixed"})}}};
 }
 
 base::Schema<RecomputeOptions> recompute_schema() {

@@ -34,6 +34,7 @@ struct PipelineOptions {
   int64_t stages_per_rank = 0;
   std::vector<std::string> split;
   int64_t registers = 0;
+  std::string routing = "auto";
 };
 base::Schema<PipelineOptions> pipeline_schema();
 

@@ -18,13 +18,13 @@ class Model;
 
 namespace cairn::parallel {
 
-// One run through a model: at which weights, on what, judged how, and where its gradients go. Everything is borrowed.
+// One run through a model: at which weights, on what, judged how, and where its gradients go. Everything but the batch is borrowed.
 struct Pass {
   const model::Model& model;
   const model::Weights& at;
   model::Buffers& buffers;
   const mesh::Axes& axes;
-  const mesh::Batch& batch;  // on the model's device
+  mesh::Batch batch;  // on the model's device
   const model::Objective& objective;
   mesh::Gradients* into = nullptr;  // null: losses only
   double weight = 1;                // of the summed loss

@@ -40,6 +40,10 @@ std::vector<int64_t> shape_of(const mesh::Batch& batch) {
   return tokens == batch.fields.end() ? std::vector<int64_t>{batch.samples()} : tokens->second.tensor.sizes().vec();
 }
 
+// The stages that a message goes from and to.
+int leaves(const Message& m) { return m.gradient ? m.crossing.to : m.crossing.from; }
+int arrives(const Message& m) { return m.gradient ? m.crossing.from : m.crossing.to; }
+
 }  // namespace
 
 struct Pipeline::Prepared {
@@ -52,6 +56,7 @@ struct Pipeline::Prepared {
 struct Pipeline::Traffic {
   Pipeline& owner;
   std::span<const Pass> passes;
+  std::map<std::pair<int, int>, mesh::Batch> visiting = {};  // by stage and micro-batch: what other replicas' micro-batches are made of
   struct Coming {
     Message message;
     at::Tensor tensor = {};
@@ -61,24 +66,34 @@ struct Pipeline::Traffic {
   std::map<int, std::deque<std::shared_ptr<Coming>>> expected = {};  // by rank: not asked for yet
 
   using Shape = std::pair<std::string, std::vector<int64_t>>;
-  Shape shape_key(const Message& m) const { return {m.crossing.value, shape_of(passes[static_cast<size_t>(m.micro_batch)].batch)}; }
-  bool known(const Message& m) const { return owner.shapes_.contains(shape_key(m)); }
+  const mesh::Batch& batch(int stage, int micro_batch) const {
+    const auto found = visiting.find({stage, micro_batch});
+    return found == visiting.end() ? passes[static_cast<size_t>(micro_batch)].batch : found->second;
+  }
+  Shape shape_key(const Message& m, int stage) const { return {m.crossing.value, shape_of(batch(stage, m.micro_batch))}; }
+  Shape shape_leaving(const Message& m) const { return shape_key(m, leaves(m)); }
+  Shape shape_arriving(const Message& m) const { return shape_key(m, arrives(m)); }
+  // Each sender announces its values; gradients have the shape of values that went out from here.
+  bool known(const Message& m, int from) const {
+    const Shape key = shape_arriving(m);
+    return m.gradient ? owner.shapes_.contains(key) : owner.heard_.contains({key, from});
+  }
 
   base::Flight send(const Message& m, const at::Tensor& tensor, int to) {
     const at::Tensor dense = tensor.contiguous();
-    // The first of its shape is announced; gradients have the shape of their values, which both sides know by then.
+    // The first of its shape is announced to each; gradients have the shape of their values, which both sides know by then.
     comm::Work announced;
-    if (!m.gradient && owner.announced_.insert({shape_key(m), to}).second) {
+    if (!m.gradient && owner.announced_.insert({shape_leaving(m), to}).second) {
       CAIRN_CHECK(dense.dim() <= kDimsMost, "{} has {} dims", m.crossing.value, dense.dim());
       const at::Tensor header = at::zeros({kDimsMost + 2}, at::kLong);
       auto* numbers = header.mutable_data_ptr<int64_t>();
       numbers[0] = static_cast<int64_t>(dense.scalar_type());
       numbers[1] = dense.dim();
       for (int64_t i = 0; i < dense.dim(); ++i) numbers[2 + i] = dense.size(i);
-      announced = owner.along_.send(header, to, {comm::Purpose::control, m.crossing.value});
-      owner.shapes_[shape_key(m)] = {dense.sizes().vec(), static_cast<int>(dense.scalar_type())};
+      announced = owner.at_.all.send(header, to, {comm::Purpose::control, m.crossing.value});
+      owner.shapes_[shape_leaving(m)] = {dense.sizes().vec(), static_cast<int>(dense.scalar_type())};
     }
-    const comm::Work sent = owner.along_.send(dense, to, {comm::Purpose::activation, m.crossing.value});
+    const comm::Work sent = owner.at_.all.send(dense, to, {comm::Purpose::activation, m.crossing.value});
     base::Trace* const trace = passes.front().trace;
     return {[announced, sent] { return announced.ready() && sent.ready(); },
             [announced, sent, dense, trace] {
@@ -91,17 +106,19 @@ struct Pipeline::Traffic {
 
   // Waits for the shape where that is new.
   void ask(Coming& one, int rank) {
-    if (!known(one.message)) {
+    const Shape key = shape_arriving(one.message);
+    if (!known(one.message, rank)) {
       const at::Tensor header = at::empty({kDimsMost + 2}, at::kLong);
-      owner.along_.recv(header, rank, {comm::Purpose::control, one.message.crossing.value}).wait_host();
+      owner.at_.all.recv(header, rank, {comm::Purpose::control, one.message.crossing.value}).wait_host();
       const auto* numbers = header.const_data_ptr<int64_t>();
       CAIRN_CHECK(numbers[1] >= 0 && numbers[1] <= kDimsMost, "{} dims for {}", numbers[1], one.message.crossing.value);
-      owner.shapes_[shape_key(one.message)] = {std::vector<int64_t>(numbers + 2, numbers + 2 + numbers[1]), static_cast<int>(numbers[0])};
+      owner.heard_.insert({key, rank});
+      owner.shapes_[key] = {std::vector<int64_t>(numbers + 2, numbers + 2 + numbers[1]), static_cast<int>(numbers[0])};
     }
-    const auto& [shape, dtype] = owner.shapes_.at(shape_key(one.message));
+    const auto& [shape, dtype] = owner.shapes_.at(key);
     const auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(dtype)).device(passes.front().batch.ids.device());
     one.tensor = at::empty(shape, options);
-    one.work = owner.along_.recv(one.tensor, rank, {comm::Purpose::activation, one.message.crossing.value});
+    one.work = owner.at_.all.recv(one.tensor, rank, {comm::Purpose::activation, one.message.crossing.value});
     one.asked = true;
   }
 
@@ -109,7 +126,7 @@ struct Pipeline::Traffic {
     auto coming = std::make_shared<Coming>(Coming{.message = m});
     std::deque<std::shared_ptr<Coming>>& queue = expected[rank];
     queue.push_back(coming);
-    while (!queue.empty() && known(queue.front()->message)) {
+    while (!queue.empty() && known(queue.front()->message, rank)) {
       ask(*queue.front(), rank);
       queue.pop_front();
     }
@@ -135,8 +152,16 @@ struct Pipeline::UnderWay {
   std::unique_ptr<StageRun> run;
 };
 
-Pipeline::Pipeline(const model::Model& model, const Plan& plan, comm::Group& along, MakeSchedule make_schedule)
-    : model_(model), plan_(plan), along_(along), make_schedule_(std::move(make_schedule)), crossings_(crossings(model, plan)) {}
+Pipeline::Pipeline(const model::Model& model, const Plan& plan, Crossroads at, MakeSchedule make_schedule)
+    : model_(model), plan_(plan), at_(std::move(at)), make_schedule_(std::move(make_schedule)), crossings_(crossings(model, plan)) {
+  if (at_.replicas == 1) return;
+  for (const Crossing& one : crossings_)
+    if (plan.rank_of_stage[static_cast<size_t>(one.from)] == plan.rank_of_stage[static_cast<size_t>(one.to)])
+      base::fail_input(
+          "pipeline.routing = random: {} stays on its rank in this schedule (pipeline.schedule = {}), and would have to change over to "
+          "another island: use 1f1b, or routing = fixed",
+          crossing_name(one), plan.schedule);
+}
 
 Pipeline::~Pipeline() = default;
 
@@ -144,10 +169,10 @@ const Pipeline::Prepared& Pipeline::prepared(int micro_batches, bool gradients) 
   auto& found = prepared_[{micro_batches, gradients}];
   if (found) return *found;
   found = std::make_unique<Prepared>();
-  found->schedule = gradients ? make_schedule_(micro_batches) : forwards_only(plan_, along_.size(), micro_batches);
+  found->schedule = gradients ? make_schedule_(micro_batches) : forwards_only(plan_, at_.ranks, micro_batches);
   if (gradients) check(found->schedule);
   const BorderRegisters registers = registers_for(found->schedule, crossings_, plan_.registers);
-  found->actors = rank_actors(found->schedule, crossings_, registers, along_.rank());
+  found->actors = rank_actors(found->schedule, crossings_, registers, at_.along);
   return *found;
 }
 
@@ -158,21 +183,26 @@ struct Pipeline::Run {
   std::span<const Pass> passes;
   bool gradients;
   Traffic traffic;
+  Routes routes = {};
   std::vector<model::Losses> losses = {};
   double begun = 0;
   int64_t live = 0;
 
-  double now() const { return base::seconds(owner.along_.world().wall().now()); }
+  double now() const { return base::seconds(owner.at_.all.world().wall().now()); }
   int last_stage() const { return plan.schedule.stages() - 1; }
   int rank_of(int stage) const { return plan.schedule.rank_of_stage[static_cast<size_t>(stage)]; }
-  int sender(const Message& m) const { return rank_of(m.gradient ? m.crossing.to : m.crossing.from); }
-  int receiver(const Message& m) const { return rank_of(m.gradient ? m.crossing.from : m.crossing.to); }
+  // Who has at that stage what this rank has at its own.
+  int partner(int micro_batch, int own_stage, int stage) const {
+    return owner.at_.place(routes.go(micro_batch, owner.at_.replica, own_stage, stage), rank_of(stage));
+  }
+  int sender(const Message& m) const { return partner(m.micro_batch, arrives(m), leaves(m)); }
+  int receiver(const Message& m) const { return partner(m.micro_batch, leaves(m), arrives(m)); }
   static Message at_turn(Message m, const base::Desk& desk) {
     m.micro_batch = static_cast<int>(desk.tag());
     return m;
   }
   const Pass& pass(const base::Desk& desk) const { return passes[static_cast<size_t>(desk.tag())]; }
-  bool empty(const base::Desk& desk) const { return pass(desk).batch.samples() == 0; }  // on all ranks of the pipeline
+  bool empty(const base::Desk& desk) const { return pass(desk).batch.samples() == 0; }  // on all ranks of all pipelines
 
   // What the actor is given, by input.
   std::vector<at::Tensor> given(const PipelineActors::Part& part, base::Desk& desk) {
@@ -180,10 +210,11 @@ struct Pipeline::Run {
     if (passes.front().trace) traced.emplace(passes.front().trace->span("wait for a neighbour", "pipeline"));
     std::vector<at::Tensor> tensors;
     for (size_t i = 0; i < part.reads.size(); ++i) {
-      const int from = sender(part.reads[i]);
+      const Message message = at_turn(part.reads[i], desk);
       const std::any held = std::exchange(desk.input(i), {});
-      tensors.push_back(from == owner.along_.rank() ? std::any_cast<at::Tensor>(held)
-                                                    : traffic.receive(*std::any_cast<const std::shared_ptr<Traffic::Coming>&>(held), from));
+      tensors.push_back(rank_of(leaves(message)) == owner.at_.along
+                            ? std::any_cast<at::Tensor>(held)
+                            : traffic.receive(*std::any_cast<const std::shared_ptr<Traffic::Coming>&>(held), sender(message)));
     }
     return tensors;
   }
@@ -193,6 +224,7 @@ struct Pipeline::Run {
     std::vector<at::Tensor> values = given(part, desk);
     const double from = now();
     auto under_way = std::make_shared<UnderWay>(UnderWay{.pass = pass(desk), .run = nullptr});
+    under_way->pass.batch = traffic.batch(part.stage, static_cast<int>(desk.tag()));
     for (const Message& message : part.writes) under_way->pass.outputs.push_back(message.crossing.value);
     under_way->run = std::make_unique<StageRun>(under_way->pass, blocks_of_stage(owner.plan_, part.stage, owner.model_.blocks().size()),
                                                 /*releases=*/false);
@@ -272,8 +304,10 @@ std::vector<model::Losses> Pipeline::run(std::span<const Pass> passes) {
 
   // The weights of this rank's stages stay together for the whole step: micro-batches come and go between them.
   std::vector<mesh::ParamId> named;
+  std::vector<int> stages;
   for (int stage = 0; stage < plan.schedule.stages(); ++stage) {
-    if (plan.schedule.rank_of_stage[static_cast<size_t>(stage)] != along_.rank()) continue;
+    if (plan.schedule.rank_of_stage[static_cast<size_t>(stage)] != at_.along) continue;
+    stages.push_back(stage);
     const BlockRange range = blocks_of_stage(plan_, stage, model_.blocks().size());
     for (size_t i = range.first; i < range.last; ++i) {
       const std::vector<mesh::ParamId> ids = model::named_parameters(model_.blocks()[i]->card());
@@ -285,6 +319,12 @@ std::vector<model::Losses> Pipeline::run(std::span<const Pass> passes) {
   Run run{.owner = *this, .plan = plan, .passes = passes, .gradients = gradients, .traffic = {.owner = *this, .passes = passes}};
   for (const Pass& pass : passes) run.losses.push_back(no_losses(pass));
   if (gradients) measured_.clear(), live_most_ = 0;
+  if (gradients && at_.replicas > 1) {  // the model that is judged is each replica's own
+    run.routes = Routes(passes.front().random, at_.replicas, static_cast<int>(passes.size()), plan.schedule.stages());
+    std::vector<mesh::Batch> own;
+    for (const Pass& pass : passes) own.push_back(pass.batch);
+    run.traffic.visiting = bring_over(at_, run.routes, stages, own);
+  }
   run.begun = run.now();
 
   // One thread does it all: links first, which only ask and hand over, then what is to be computed.
@@ -295,7 +335,7 @@ std::vector<model::Losses> Pipeline::run(std::span<const Pass> passes) {
   std::vector<base::Body> bodies;
   for (const PipelineActors::Part& part : plan.actors.parts)
     bodies.push_back([&run, &part](base::Desk& desk) { return run.act(part, desk); });
-  base::ActorRuntime(plan.actors.graph, std::move(bodies), queues).run_here(queues, [&] { along_.progress(); });
+  base::ActorRuntime(plan.actors.graph, std::move(bodies), queues).run_here(queues, [&] { at_.all.progress(); });
   passes.front().at.release(named);
   return std::move(run.losses);
 }

@@ -9,12 +9,9 @@
 
 #include "parallel/crossings.h"
 #include "parallel/pass.h"
+#include "parallel/routes.h"
 #include "parallel/schedule.h"
 #include "parallel/timeline.h"
-
-namespace cairn::comm {
-class Group;
-}
 
 namespace cairn::parallel {
 
@@ -26,8 +23,9 @@ class Pipeline {
   // The schedule for so many micro-batches.
   using MakeSchedule = std::function<Schedule(int micro_batches)>;
 
-  // `along`: the ranks along pp, whose rank is the place in the schedule. Borrowed, like the model of the passes.
-  Pipeline(const model::Model& model, const Plan& plan, comm::Group& along, MakeSchedule make_schedule);
+  // `at`: the ranks along pp, by their place in the schedule; of several replicas where micro-batches of a step with gradients change over
+  // between them. Its group is borrowed, like the model of the passes.
+  Pipeline(const model::Model& model, const Plan& plan, Crossroads at, MakeSchedule make_schedule);
   ~Pipeline();
 
   // Alike on all ranks of the pipeline. The losses are those of the last stage; elsewhere they are zero.
@@ -46,12 +44,12 @@ class Pipeline {
 
   const model::Model& model_;
   const Plan& plan_;
-  comm::Group& along_;
+  Crossroads at_;
   MakeSchedule make_schedule_;
   std::vector<Crossing> crossings_;
   std::map<std::pair<int, bool>, std::unique_ptr<Prepared>> prepared_;
   std::map<std::pair<std::string, std::vector<int64_t>>, std::pair<std::vector<int64_t>, int>> shapes_;  // of values, by the batch's shape
-  std::set<std::pair<std::pair<std::string, std::vector<int64_t>>, int>> announced_;                     // of those, to which ranks
+  std::set<std::pair<std::pair<std::string, std::vector<int64_t>>, int>> announced_, heard_;             // of those, to and by which ranks
   std::vector<TimedAction> measured_;
   int64_t live_most_ = 0;
 };

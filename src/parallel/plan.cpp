@@ -38,6 +38,7 @@ std::string to_json(const Plan& plan) {
   if (!plan.stage_blocks.empty() || !plan.schedule.empty())
     json["pipeline"] = {{"schedule", plan.schedule}, {"stage_blocks", plan.stage_blocks}, {"rank_of_stage", plan.rank_of_stage}};
   if (plan.registers > 0) json["pipeline"]["registers"] = plan.registers;
+  if (plan.routing != "fixed") json["pipeline"]["routing"] = plan.routing;
   return base::pretty(json) + "\n";
 }
 

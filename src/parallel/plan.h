@@ -28,6 +28,7 @@ struct Plan {
   std::vector<int> rank_of_stage = {};                // which rank along pp runs each stage
   std::string schedule = {};                          // of the pipeline
   int registers = 0;                                  // for each value where it arrives at a stage; 0: as the schedule needs
+  std::string routing = "fixed";                      // random: micro-batches change over between the islands' pipelines
   ContextRule context = {};                           // along cp
   int zero = 0;                                       // what ranks along shard and cp share out: 1 optimizer state, 2 gradients too, 3 all
   std::string precision = "fp32";

@@ -125,6 +125,7 @@ void read_pipeline(Plan& into, PlanReader& plan, const std::string& file) {
   into.stage_blocks = pipeline.numbers<int64_t>("stage_blocks", 1, kNumberMost);
   into.rank_of_stage = pipeline.numbers<int>("rank_of_stage", 0, kRanksMost - 1);
   into.registers = static_cast<int>(pipeline.number("registers", 0, 0, kRanksMost));
+  into.routing = pipeline.one_of("routing", "fixed", {"fixed", "random"});
   pipeline.nothing_else();
   if (into.stage_blocks.size() != into.rank_of_stage.size())
     base::fail_input("{}: pipeline: stage_blocks has {} stages and rank_of_stage {}", file, into.stage_blocks.size(),
@@ -147,6 +148,7 @@ std::vector<std::pair<std::string, std::string>> spelled_out(const Plan& plan) {
   fields.emplace_back("pipeline.stage_blocks", fmt::format("[{}]", fmt::join(plan.stage_blocks, ", ")));
   fields.emplace_back("pipeline.rank_of_stage", fmt::format("[{}]", fmt::join(plan.rank_of_stage, ", ")));
   fields.emplace_back("pipeline.registers", std::to_string(plan.registers));
+  fields.emplace_back("pipeline.routing", plan.routing);
   return fields;
 }
 

@@ -64,6 +64,10 @@ base::Schema<OuterOptions> diloco_schema() {
         base::at_least(0)},
        {"weights", &O::weights, "How much each island counts: alike, or as the tokens that it learned from.",
         base::one_of({"uniform", "tokens"})},
+       {"pace", &O::pace,
+        "alike: every island takes every step; own: slower islands leave steps out, so that all come to a round at about the same time "
+        "(use weights = \"tokens\" with it).",
+        base::one_of({"alike", "own"})},
        {"error_feedback", &O::error_feedback,
         "What the wire rounds away or leaves out stays on the island and is part of its next message. With topk and randk true unless "
         "said otherwise."}}};

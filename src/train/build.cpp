@@ -284,6 +284,24 @@ void check_islands(const Settings& settings, const parallel::Plan& plan) {
     base::fail_input("sync.island.kind = {}: pairs are not learned from on islands that train apart yet: use all_reduce", kind);
 }
 
+// Whether micro-batches change over between the islands' pipelines, which is half of what NoLoCo is where there are any.
+std::string routing_of(const Settings& settings, const parallel::Plan& plan, int64_t data_ranks) {
+  const std::string& asked = settings.layout.pipeline.routing;
+  const auto refusal = [&]() -> std::string {
+    if (!parallel::islands_apart(plan))
+      return "is for islands that train apart (mesh.island and sync.island.kind): elsewhere all replicas are alike";
+    if (plan.islands > 1) return "islands that are started each by itself do not pass activations on: use mesh.island in one run";
+    if (!plan.mesh.parts.empty()) return "needs islands that are laid out alike";
+    if (settings.island.outer.pace == "own") return "islands work on each step together: leave sync.island.pace out";
+    if (settings.train.global_batch % data_ranks != 0)
+      return fmt::format("needs as many samples on every rank: use a train.global_batch that is a multiple of {}", data_ranks);
+    return "";
+  }();
+  if (asked == "random" && !refusal.empty()) base::fail_input("pipeline.routing = random: {}", refusal);
+  if (asked != "auto") return asked;
+  return settings.island.kind == "noloco" && refusal.empty() ? "random" : "fixed";
+}
+
 }  // namespace
 
 parallel::Plan make_plan(const Settings& settings, int ranks) {
@@ -324,6 +342,8 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
   plan.micro_batch = settings.train.micro_batch == 0 ? share_largest : std::min(settings.train.micro_batch, share_largest);
   plan.precision = settings.train.precision;
   const int pp = plan.mesh.extent("pp");
+  if (pp == 1 && settings.layout.pipeline.routing == "random")
+    base::fail_input("pipeline.routing = random: there is no pipeline (mesh.pp = 1): leave it out");
   if (pp == 1) return plan;
   if (settings.data.kind == "preference")
     base::fail_input(
@@ -341,6 +361,7 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
     base::fail_input("pipeline.micro_batches = {}: a rank has {} samples a step: use at most {}, or raise train.global_batch",
                      plan.micro_batches, share_largest, share_largest);
   plan.micro_batch = (share_largest + plan.micro_batches - 1) / plan.micro_batches;
+  plan.routing = routing_of(settings, plan, data_ranks);
   return plan;
 }
 
@@ -413,10 +434,14 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   book(*job);
 
   if (mesh.extent("pp") > 1) {
-    comm::Group& along = world.group(mesh.peers(world.rank(), "pp"), "pipeline");
+    const auto peers = [&](const std::vector<std::string>& axes) -> comm::Group& {
+      return world.group(mesh.peers_along(world.rank(), axes), "pipeline");
+    };
     engine.pipeline = std::make_unique<parallel::Pipeline>(
-        *engine.model, job->plan, along,
-        [&layout = job->settings.layout, &along](int m) { return parallel::schedule_of(layout.pipeline, along.size(), m); });
+        *engine.model, job->plan,
+        job->plan.routing == "random" ? parallel::pipelines_of_islands(job->plan, peers({"island", "pp"}), world.rank())
+                                      : parallel::one_pipeline(peers({"pp"})),
+        [&layout = job->settings.layout, ranks = mesh.extent("pp")](int m) { return parallel::schedule_of(layout.pipeline, ranks, m); });
   }
   job->step = choose_step(*job, world, trained);
   book_step(*job);

@@ -89,8 +89,9 @@ void use_layout_of(const parallel::Plan& given, base::Recipe& recipe, int ranks)
                                            .micro_batches = given.micro_batches,
                                            .stages_per_rank = stages / mesh.pp,
                                            .split = {},
-                                           .registers = given.registers};
-  std::vector<std::string> keys{"registers"};
+                                           .registers = given.registers,
+                                           .routing = given.routing};
+  std::vector<std::string> keys{"registers", "routing"};
   if (!recipe.has("pipeline.csv")) keys.insert(keys.end(), {"schedule", "stages_per_rank"});  // else the file says it
   if (!recipe.has("train.micro_batch")) keys.push_back("micro_batches");
   set_section(recipe, parallel::pipeline_schema(), pipeline, keys);

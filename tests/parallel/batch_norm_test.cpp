@@ -71,7 +71,8 @@ Step step_over(const std::vector<int64_t>& sizes, comm::World* world, std::vecto
     plan.mesh.axes = {{"pp", world->size()}};
     plan.stage_blocks = std::move(stage_blocks);
     for (int stage = 0; stage < static_cast<int>(plan.stage_blocks.size()); ++stage) plan.rank_of_stage.push_back(stage);
-    Pipeline pipeline(*model, plan, world->everyone(), [&](int m) { return make_schedule({.ranks = world->size(), .micro_batches = m}); });
+    Pipeline pipeline(*model, plan, one_pipeline(world->everyone()),
+                      [&](int m) { return make_schedule({.ranks = world->size(), .micro_batches = m}); });
     for (const model::Losses& losses : pipeline.run(passes)) step.loss += losses.sum.item<double>();
     // Blocks of other ranks contribute nothing here: those gradients stay 0, and the sums over ranks are whole.
     world->everyone().all_reduce(step.gradients, comm::Reduce::sum, {comm::Purpose::gradient, "check"}).wait_host();

@@ -11,6 +11,7 @@
 #include "base/stop.h"
 #include "comm/local.h"
 #include "ended_models.h"
+#include "harness/ranks.h"
 #include "harness/scratch_folder.h"
 #include "kernels/aten.h"
 #include "small_decoder.h"
@@ -80,8 +81,8 @@ TEST(Islands, MayHaveAnyLayoutInside) {
                                                          {"zero2", 4, {"memory.zero=2"}},
                                                          {"zero3", 6, {"memory.zero=3"}},
                                                          {"tp", 4, {"mesh.tp=2"}},
-                                                         {"pp", 6, {"mesh.pp=3"}},
-                                                         {"pp_tp", 8, {"mesh.pp=2", "mesh.tp=2"}},
+                                                         {"pp", 6, {"mesh.pp=3", "pipeline.routing=fixed"}},
+                                                         {"pp_tp", 8, {"mesh.pp=2", "mesh.tp=2", "pipeline.routing=fixed"}},
                                                          {"cp_zero1", 4, {"mesh.cp=2", "memory.zero=1"}}}) {
       train_on(ranks, islands(rule, sets), folder.path() / kind / name);
       EXPECT_LT(furthest(model_of(folder.path() / kind / name), expected), 3e-5) << kind << " " << name;
@@ -120,6 +121,24 @@ TEST(Islands, MoveBetweenLayoutsWithTheirSnapshots) {
     std::filesystem::remove_all(folder.path() / "moved" / of);
   train_on(8, islands(late, {"mesh.pp=2", "memory.zero=2"}), folder.path() / "moved", /*resume=*/true);
   EXPECT_LT(furthest(model_of(folder.path() / "straight"), model_of(folder.path() / "moved")), 3e-5);
+}
+
+TEST(Islands, OfWhichOneIsSlowLeaveStepsOutAtItsOwnPace) {
+  const harness::ScratchFolder folder;
+  const base::Recipe recipe =
+      islands(kDiloco, {"sync.island.pace=own", "sync.island.weights=tokens", "train.steps=36", "snapshot.every=36", "eval.every=0"});
+  // Two ranks in each island; one of the second island's is late at every sum of gradients.
+  const harness::Run ended = harness::on_ranks(
+      4, harness::Faults().slow({.rank = 3, .before_collective = 4, .pause = std::chrono::milliseconds(20)}),
+      [&](comm::World& world) { run(world, recipe, {.out = folder.path(), .cache = {}, .terminal = nullptr}, {}, base::Stop()); });
+  for (const auto& [rank, error] : ended.errors) ADD_FAILURE() << rank << ": " << error.what();
+  const auto fast = base::read_metrics(folder.path() / "metrics.jsonl"),
+             slow = base::read_metrics(folder.path() / "island-1" / "metrics.jsonl");
+  EXPECT_EQ(fast.size(), 36);
+  EXPECT_LT(slow.size(), 24);
+  EXPECT_EQ(slow.back().integer("step"), 36);
+  EXPECT_LT(slow.back().number("pace"), 0.7);
+  EXPECT_EQ(furthest(model_of(folder.path()), model_of(folder.path() / "island-1")), 0);
 }
 
 TEST(Islands, RefuseModelsThatKeepRunningStatistics) {

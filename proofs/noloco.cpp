@@ -13,6 +13,7 @@
 #include "proofs/curves_svg.h"
 #include "proofs/island_latency.h"
 #include "proofs/island_pilot.h"
+#include "proofs/noloco_routes.h"
 #include "study/claims.h"
 #include "sync/pairing.h"
 
@@ -207,7 +208,7 @@ void prove_noloco(const ProofOptions& options, Findings& findings, base::Log& lo
   training(options, findings, log);
   no_collective(options, findings, log);
   latency(options, findings, log);
-  findings.skip("5. random routes between the stages of pipelines of different replicas", "not built yet");
+  prove_routes(options, findings, log);
 }
 
 }  // namespace cairn::study

@@ -65,7 +65,7 @@ while (($#)); do
 done
 ((machines >= 2)) || stop "--islands = $machines: must be at least 2"
 if ((${#arguments[@]} == 0)); then
-  arguments=(--sync streaming_diloco --set train.steps=200 --set sync.island.every=10 --set sync.island.fragment_layers=2 --set sync.island.delay=2
+  arguments=(--sync streaming_diloco --set train.steps=200 --set sync.island.every=12 --set sync.island.fragment_layers=2 --set sync.island.delay=2
     --set eval.every=100 --set log.samples=0 --set "train.global_batch=$((2 * machines))")
 fi
 ((EUID == 0)) || stop "network namespaces need root"

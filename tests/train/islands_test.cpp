@@ -123,21 +123,41 @@ TEST(Islands, MoveBetweenLayoutsWithTheirSnapshots) {
   EXPECT_LT(furthest(model_of(folder.path() / "straight"), model_of(folder.path() / "moved")), 3e-5);
 }
 
+// Two islands of two ranks each; one of the second island's ranks is late at every sum of gradients.
+void train_unlike(const Sets& more, const std::filesystem::path& out, bool resume, const base::Stop& stop) {
+  Sets sets{"sync.island.pace=own", "sync.island.weights=tokens", "train.steps=36", "eval.every=0"};
+  sets.insert(sets.end(), more.begin(), more.end());
+  const base::Recipe recipe = islands(kDiloco, sets);
+  const harness::Faults late = harness::Faults().slow({.rank = 3, .before_collective = 4, .pause = std::chrono::milliseconds(20)});
+  const harness::Run ended = harness::on_ranks(
+      4, late, [&](comm::World& world) { run(world, recipe, {.out = out, .resume = resume, .cache = {}, .terminal = nullptr}, {}, stop); });
+  for (const auto& [rank, error] : ended.errors) ADD_FAILURE() << rank << ": " << error.what();
+}
+
 TEST(Islands, OfWhichOneIsSlowLeaveStepsOutAtItsOwnPace) {
   const harness::ScratchFolder folder;
-  const base::Recipe recipe =
-      islands(kDiloco, {"sync.island.pace=own", "sync.island.weights=tokens", "train.steps=36", "snapshot.every=36", "eval.every=0"});
-  // Two ranks in each island; one of the second island's is late at every sum of gradients.
-  const harness::Run ended = harness::on_ranks(
-      4, harness::Faults().slow({.rank = 3, .before_collective = 4, .pause = std::chrono::milliseconds(20)}),
-      [&](comm::World& world) { run(world, recipe, {.out = folder.path(), .cache = {}, .terminal = nullptr}, {}, base::Stop()); });
-  for (const auto& [rank, error] : ended.errors) ADD_FAILURE() << rank << ": " << error.what();
-  const auto fast = base::read_metrics(folder.path() / "metrics.jsonl"),
-             slow = base::read_metrics(folder.path() / "island-1" / "metrics.jsonl");
+  train_unlike({"snapshot.every=36"}, folder.path(), false, base::Stop());
+  const auto fast = base::read_metrics(folder.path() / "metrics.jsonl");
+  const auto slow = base::read_metrics(folder.path() / "island-1" / "metrics.jsonl");
   EXPECT_EQ(fast.size(), 36);
   EXPECT_LT(slow.size(), 24);
   EXPECT_EQ(slow.back().integer("step"), 36);
   EXPECT_LT(slow.back().number("pace"), 0.7);
+  EXPECT_EQ(furthest(model_of(folder.path()), model_of(folder.path() / "island-1")), 0);
+}
+
+TEST(Islands, StopTogetherAlsoInAStepThatOneLeavesOut) {
+  const harness::ScratchFolder folder;
+  train_unlike({"snapshot.every=18"}, folder.path(), false, base::Stop());
+  for (const char* of : {"snapshots", "island-1/snapshots"})
+    ASSERT_GT(std::filesystem::remove_all(folder.path() / of / "step-00000036"), 0U);
+  base::Stop asked;
+  asked.request();
+  train_unlike({"snapshot.every=18"}, folder.path(), true, asked);
+  // The round that ends after step 20 agrees on it.
+  for (const char* of : {"snapshots", "island-1/snapshots"})
+    EXPECT_TRUE(std::filesystem::exists(folder.path() / of / "step-00000020")) << of;
+  EXPECT_LT(base::read_metrics(folder.path() / "island-1" / "metrics.jsonl").back().integer("step"), 20) << "it took that step";
   EXPECT_EQ(furthest(model_of(folder.path()), model_of(folder.path() / "island-1")), 0);
 }
 

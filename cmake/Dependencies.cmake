@@ -83,7 +83,7 @@ if(CAIRN_CUDA)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   endif()
   find_package(CUDAToolkit REQUIRED)
-  target_link_libraries(cairn_torch INTERFACE torch_cuda c10_cuda CUDA::cudart)
+  target_link_libraries(cairn_torch INTERFACE torch_cuda c10_cuda CUDA::cudart CUDA::cublasLt)
   target_include_directories(cairn_torch SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
   # NCCL: the one next to torch first, since libtorch itself loads that one.
   set(nccl_of_torch ${CAIRN_SITE}/nvidia/nccl)

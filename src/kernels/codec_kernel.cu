@@ -288,49 +288,31 @@ int blocks_of(int64_t count) {
   return blocks_for((count + Format::kBlock - 1) / Format::kBlock * kWarp);
 }
 
+// Calls `act` with a value of the format that has blocks.
+template <typename Do>
+void with_format(CudaCodec codec, Do act) {
+  if (codec == CudaCodec::fp8_e4m3) act(E4m3());
+  if (codec == CudaCodec::fp8_e5m2) act(E5m2());
+  if (codec == CudaCodec::int8) act(Int8());
+  if (codec == CudaCodec::e3m0) act(E3m0());
+}
+
 }  // namespace
 
 cudaError_t launch_encode(CudaCodec codec, const float* values, int64_t count, uint8_t* codes, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  switch (codec) {
-    case CudaCodec::bf16:
-      encode_bf16<<<blocks_for(count), kThreads, 0, stream>>>(values, count, reinterpret_cast<uint16_t*>(codes));
-      break;
-    case CudaCodec::fp8_e4m3:
-      encode_kernel<E4m3><<<blocks_of<E4m3>(count), kThreads, 0, stream>>>(values, count, codes);
-      break;
-    case CudaCodec::fp8_e5m2:
-      encode_kernel<E5m2><<<blocks_of<E5m2>(count), kThreads, 0, stream>>>(values, count, codes);
-      break;
-    case CudaCodec::int8:
-      encode_kernel<Int8><<<blocks_of<Int8>(count), kThreads, 0, stream>>>(values, count, codes);
-      break;
-    case CudaCodec::e3m0:
-      encode_kernel<E3m0><<<blocks_of<E3m0>(count), kThreads, 0, stream>>>(values, count, codes);
-      break;
-  }
+  if (codec == CudaCodec::bf16) encode_bf16<<<blocks_for(count), kThreads, 0, stream>>>(values, count, reinterpret_cast<uint16_t*>(codes));
+  with_format(
+      codec, [&]<class Format>(Format) { encode_kernel<Format><<<blocks_of<Format>(count), kThreads, 0, stream>>>(values, count, codes); });
   return cudaGetLastError();
 }
 
 cudaError_t launch_decode(CudaCodec codec, const uint8_t* codes, int64_t count, float* values, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  switch (codec) {
-    case CudaCodec::bf16:
-      decode_bf16<<<blocks_for(count), kThreads, 0, stream>>>(reinterpret_cast<const uint16_t*>(codes), count, values);
-      break;
-    case CudaCodec::fp8_e4m3:
-      decode_kernel<E4m3><<<blocks_of<E4m3>(count), kThreads, 0, stream>>>(codes, count, values);
-      break;
-    case CudaCodec::fp8_e5m2:
-      decode_kernel<E5m2><<<blocks_of<E5m2>(count), kThreads, 0, stream>>>(codes, count, values);
-      break;
-    case CudaCodec::int8:
-      decode_kernel<Int8><<<blocks_of<Int8>(count), kThreads, 0, stream>>>(codes, count, values);
-      break;
-    case CudaCodec::e3m0:
-      decode_kernel<E3m0><<<blocks_of<E3m0>(count), kThreads, 0, stream>>>(codes, count, values);
-      break;
-  }
+  if (codec == CudaCodec::bf16)
+    decode_bf16<<<blocks_for(count), kThreads, 0, stream>>>(reinterpret_cast<const uint16_t*>(codes), count, values);
+  with_format(
+      codec, [&]<class Format>(Format) { decode_kernel<Format><<<blocks_of<Format>(count), kThreads, 0, stream>>>(codes, count, values); });
   return cudaGetLastError();
 }
 

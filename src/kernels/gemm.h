@@ -8,8 +8,8 @@ namespace cairn::kernels {
 // as output. Inputs may be bf16 or fp16; the output has their precision, or is the fp32 weight gradient. The output comes first and is
 // written in place; it may not overlap an input. rows, in and out may be 0.
 
-// y = x w^T.  y [rows, out] overwritten, x [rows, in], w [out, in].
-void linear(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w);
+// y = x w^T, or *onto + x w^T.  y and *onto [rows, out], y is overwritten and may be *onto; x [rows, in], w [out, in].
+void linear(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const at::Tensor* onto = nullptr);
 
 // The input gradient, dx = dy w, or dx += dy w.  dx [rows, in], dy [rows, out], w [out, in].
 void linear_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w, bool accumulate = false);
@@ -18,7 +18,7 @@ void linear_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& 
 void linear_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate = false);
 
 namespace reference {
-void linear(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w);
+void linear(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const at::Tensor* onto = nullptr);
 void linear_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w, bool accumulate = false);
 void linear_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate = false);
 }  // namespace reference

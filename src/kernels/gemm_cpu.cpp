@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/cpu_tensor.h"
+#include "kernels/gemm_cuda.h"
 #include "kernels/low_precision.h"
 #include "kernels/native_bf16.h"
 
@@ -42,25 +43,29 @@ bool emulated(const at::Tensor& x) { return x.is_cpu() && is_low(x) && !(x.scala
 
 }  // namespace
 
-void linear(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w) {
+void linear(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const at::Tensor* onto) {
   check(y, x, w);
+  CAIRN_CHECK(!onto || onto->sizes() == y.sizes(), "a sum onto {} that is {}", onto ? c10::str(onto->sizes()) : "", c10::str(y.sizes()));
+  if (linear_on_cuda(y, x, w, onto)) return;
   if (emulated(x)) {
-    const at::Tensor wide = wide_room(y);
-    linear(wide, widened(x), widened(w));
+    const at::Tensor wide = onto ? onto->to(at::kFloat) : wide_room(y);
+    linear(wide, widened(x), widened(w), onto ? &wide : nullptr);
     y.copy_(wide);
     return;
   }
   Sgemm* sgemm = find_sgemm();
-  if (sgemm == nullptr || !fits(y) || !fits(x) || !fits(w)) return reference::linear(y, x, w);
+  if (sgemm == nullptr || !fits(y) || !fits(x) || !fits(w)) return reference::linear(y, x, w, onto);
+  if (onto && !y.is_same(*onto)) y.copy_(*onto);
   const int rows = static_cast<int>(x.size(0)), in = static_cast<int>(x.size(1)), out = static_cast<int>(w.size(0));
   const int ldw = leading(w), ldx = leading(x), ldy = leading(y);
-  const float one = 1, zero = 0;
-  sgemm("T", "N", &out, &rows, &in, &one, w.const_data_ptr<float>(), &ldw, x.const_data_ptr<float>(), &ldx, &zero,
+  const float one = 1, keep = onto ? 1 : 0;
+  sgemm("T", "N", &out, &rows, &in, &one, w.const_data_ptr<float>(), &ldw, x.const_data_ptr<float>(), &ldx, &keep,
         y.mutable_data_ptr<float>(), &ldy);
 }
 
 void linear_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w, bool accumulate) {
   check(dy, dx, w);
+  if (linear_input_on_cuda(dx, dy, w, accumulate)) return;
   if (emulated(dy)) {
     const at::Tensor wide = accumulate ? widened(dx) : wide_room(dx);
     linear_input(wide, widened(dy), widened(w), accumulate);
@@ -78,6 +83,7 @@ void linear_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& 
 
 void linear_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
   check(dy, x, dw);
+  if (linear_weight_on_cuda(dw, dy, x, accumulate)) return;
   if (emulated(x)) {
     const at::Tensor wide = accumulate ? widened(dw) : wide_room(dw);
     linear_weight(wide, widened(dy), widened(x), accumulate);

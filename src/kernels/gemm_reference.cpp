@@ -23,7 +23,10 @@ void write(const at::Tensor& to, const at::Tensor& a, const at::Tensor& b, bool 
 
 }  // namespace
 
-void linear(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w) { write(y, x, w.t(), false); }
+void linear(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const at::Tensor* onto) {
+  if (onto && !y.is_same(*onto)) y.copy_(*onto);
+  write(y, x, w.t(), onto != nullptr);
+}
 
 void linear_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w, bool accumulate) { write(dx, dy, w, accumulate); }
 

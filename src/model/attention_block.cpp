@@ -108,12 +108,7 @@ class AttentionBlock final : public Block {
       kernels::attention(mixed, lse, heads.q, seen.k, seen.v, options(call, length, places.documents, seen.documents));
     }
     advance(call);
-    const at::Tensor terms = at::empty({batch * length, shape_.embed}, qkv.options());
-    const at::Tensor mixed_rows = mixed.view({batch * length, -1});
-    const auto out = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
-      parts_.out.product(sums.narrow(0, begin, count), mixed_rows.narrow(0, begin, count), call);
-    };
-    branch_.leave(values, in, terms, out, parts_.out, call);
+    branch_.leave(values, in, mixed.view({batch * length, -1}), parts_.out, call);
     if (!keep) return;
     CAIRN_CHECK(!call.cache, "{}: a cache serves decoding, not gradients", card_.name);
     keep->put("qkv", qkv);

@@ -43,8 +43,8 @@ class Branch {
     Extent extent = {};
   };
   In enter(Values& values, Saved* keep, const Call& call, const OnRows& use) const;
-  // Adds the branch's result, whose terms [tokens, embed] `make` makes; `out` is the product that makes them, whose bias is added once.
-  void leave(Values& values, const In& in, const at::Tensor& terms, const OnRows& make, const Linear& out, const Call& call) const;
+  // Adds the branch's result, whose terms [tokens, embed] are `out` of `from`, whose bias is added once.
+  void leave(Values& values, const In& in, const at::Tensor& from, const Linear& out, const Call& call) const;
 
   // The gradient of the branch's result, for all tokens: [tokens, embed].
   struct Back {

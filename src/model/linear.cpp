@@ -43,9 +43,10 @@ void Linear::forward(const at::Tensor& y, const at::Tensor& x, const Call& call)
   add_bias(y, call);
 }
 
-void Linear::product(const at::Tensor& y, const at::Tensor& x, const Call& call) const {
+void Linear::product(const at::Tensor& y, const at::Tensor& x, const Call& call, const at::Tensor* onto) const {
   const at::Tensor w = call.weights.get(weight);
-  by_input ? kernels::linear_input(y, x, w) : kernels::linear(y, x, w);
+  if (by_input && onto) y.copy_(*onto);
+  by_input ? kernels::linear_input(y, x, w, onto != nullptr) : kernels::linear(y, x, w, onto);
   for (const LowRank& one : low_rank)
     outputs(y, outputs_of(*this, one, call)).addmm_(narrowed(x, one, call), call.weights.get(one.b).t(), 1, one.scale);
 }

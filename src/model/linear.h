@@ -28,7 +28,7 @@ struct Linear {
 
   void forward(const at::Tensor& y /*[rows, out], overwritten*/, const at::Tensor& x /*[rows, in]*/, const Call& call) const;
   // The same in two parts, for a layer whose inputs are shared out: products are summed over the ranks, the bias is added once.
-  void product(const at::Tensor& y, const at::Tensor& x, const Call& call) const;
+  void product(const at::Tensor& y, const at::Tensor& x, const Call& call, const at::Tensor* onto = nullptr /*added to it*/) const;
   void add_bias(const at::Tensor& y, const Call& call) const;
   void input_gradient(const at::Tensor& dx /*overwritten*/, const at::Tensor& dy, const Call& call) const;
   void weight_gradient(mesh::Gradients& into, const at::Tensor& x, const at::Tensor& dy, const Call& call) const;

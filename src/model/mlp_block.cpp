@@ -45,11 +45,7 @@ class MlpBlock final : public Block {
     advance(call);
     const at::Tensor active = parts_.gated ? at::empty({up.size(0), up.size(1) / 2}, up.options()) : at::gelu(up, "tanh");
     if (parts_.gated) kernels::swiglu(active, up);
-    const at::Tensor terms = at::empty({up.size(0), shape_.embed}, up.options());
-    const auto down = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
-      parts_.down.product(sums.narrow(0, begin, count), active.narrow(0, begin, count), call);
-    };
-    branch_.leave(values, in, terms, down, parts_.down, call);
+    branch_.leave(values, in, active, parts_.down, call);
     if (keep) keep->put("up", up);
   }
 

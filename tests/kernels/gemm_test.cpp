@@ -18,6 +18,21 @@ TEST(Gemm, MatchesTheProductInDouble) {
   }
 }
 
+TEST(Gemm, StartsFromAnotherMatrixOrFromItsOwn) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16})
+    for (const auto& [rows, in, out] : kGemmShapes) {
+      const at::Tensor x = normal({rows, in}, 1, type), w = normal({out, in}, 2, type), onto = normal({rows, out}, 3, type);
+      const at::Tensor y = at::full({rows, out}, std::nan(""), onto.options()), before = onto.clone();
+      const at::Tensor expected = wide(onto) + at::matmul(wide(x), wide(w).t());
+      const double roundings = type == at::kBFloat16 ? std::ldexp(1, 44) : 4 + 2 * std::sqrt(in);  // of double: one of bf16
+      linear(y, x, w, &onto);
+      EXPECT_TRUE(at::equal(onto, before));
+      expect_close(y, expected, roundings, "y");
+      linear(onto, x, w, &onto);
+      expect_close(onto, expected, roundings, "in place");
+    }
+}
+
 TEST(Gemm, GradientsAreThoseOfAutograd) {
   for (const auto& [rows, in, out] : kGemmShapes) {
     const at::Tensor x = normal({rows, in}, 1), w = normal({out, in}, 2), dy = normal({rows, out}, 3);

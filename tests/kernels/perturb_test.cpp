@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "base/checksum.h"

@@ -9,6 +9,7 @@
 #include "kernels/cpu_tensor.h"
 #include "kernels/low_precision.h"
 #include "kernels/parallel.h"
+#include "kernels/rms_norm_cuda.h"
 #include "kernels/simd.h"
 
 #pragma GCC diagnostic ignored "-Wpsabi"
@@ -113,6 +114,7 @@ void check(const at::Tensor& x, const at::Tensor& rstd, int64_t embed) {
 void add_rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& sum, const at::Tensor& x, const at::Tensor& r,
                   const at::Tensor& weight, double eps) {
   check(x, rstd, weight.numel());
+  if (rms_norm_on_cuda(y, rstd, &sum, x, &r, weight, eps)) return;
   if (is_low(x)) {
     sum.copy_(x + r);
     return rms_norm(y, rstd, sum, weight, eps);
@@ -131,6 +133,7 @@ void add_rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor&
 
 void rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& x, const at::Tensor& weight, double eps) {
   check(x, rstd, weight.numel());
+  if (rms_norm_on_cuda(y, rstd, nullptr, x, nullptr, weight, eps)) return;
   if (is_low(x)) {
     const at::Tensor wide = wide_room(y);
     rms_norm(wide, rstd, widened(x), widened(weight), eps);
@@ -152,6 +155,7 @@ void rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& x, 
 void rms_norm_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
                     const at::Tensor* add) {
   check(x, rstd, weight.numel());
+  if (rms_norm_input_on_cuda(dx, dy, x, weight, rstd, add)) return;
   if (is_low(x)) {
     const at::Tensor wide = wide_room(dx), round = add != nullptr ? widened(*add) : at::Tensor();
     rms_norm_input(wide, widened(dy), widened(x), widened(weight), rstd, add != nullptr ? &round : nullptr);
@@ -172,6 +176,7 @@ void rms_norm_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor
 
 void rms_norm_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd, bool accumulate) {
   check(x, rstd, dw.numel());
+  if (rms_norm_weight_on_cuda(dw, dy, x, rstd, accumulate)) return;
   if (is_low(x)) return rms_norm_weight(dw, widened(dy), widened(x), rstd, accumulate);
   if (!all_plain(dw, dy, x, rstd)) return reference::rms_norm_weight(dw, dy, x, rstd, accumulate);
   if (!accumulate) dw.zero_();

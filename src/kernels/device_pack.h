@@ -1,0 +1,65 @@
+// How CUDA kernels read and write: neighbours together, sixteen bytes at a time where they are aligned, and as floats once they are in
+// registers. For .cu files.
+#pragma once
+#include <cuda_bf16.h>
+
+namespace cairn::kernels::device {
+
+using bf16 = __nv_bfloat16;
+
+constexpr int kPackBytes = 16;  // the widest access of a thread
+template <class T>
+constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T));  // elements in it
+
+// N neighbours as they lie in memory, rounded already: half the registers of floats where T is bf16.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T at[N];
+
+  __device__ static Pack load(const T* from) { return *reinterpret_cast<const Pack*>(from); }
+  __device__ void store(T* to) const { *reinterpret_cast<Pack*>(to) = *this; }
+
+  __device__ float operator[](int i) const { return static_cast<float>(at[i]); }
+
+  // Rounded to nearest, once. Two at a time where there are two: that is one instruction.
+  __device__ static Pack of(const float (&values)[N]) {
+    Pack result;
+    if constexpr (sizeof(T) == 4) {
+      for (int i = 0; i < N; ++i) result.at[i] = values[i];
+    } else if constexpr (N == 1) {
+      result.at[0] = __float2bfloat16_rn(values[0]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; i += 2) {
+        const __nv_bfloat162 two = __floats2bfloat162_rn(values[i], values[i + 1]);
+        result.at[i] = two.x, result.at[i + 1] = two.y;
+      }
+    }
+    return result;
+  }
+};
+
+// The sum over a warp, the same bits in every lane.
+__device__ inline float warp_sum(float mine) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) mine += __shfl_xor_sync(0xffffffff, mine, step);
+  return mine;
+}
+
+// The sum over the threads that share a row: a warp (no barrier), or the whole block, whose threads must all call it.
+template <int kThreadsOfRow>
+__device__ float row_sum(float mine) {
+  mine = warp_sum(mine);
+  if constexpr (kThreadsOfRow > 32) {
+    __shared__ float parts[kThreadsOfRow / 32];
+    __syncthreads();  // an earlier sum has been read
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = mine;
+    __syncthreads();
+    mine = 0;
+#pragma unroll
+    for (int warp = 0; warp < kThreadsOfRow / 32; ++warp) mine += parts[warp];
+  }
+  return mine;
+}
+
+}  // namespace cairn::kernels::device

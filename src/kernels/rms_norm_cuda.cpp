@@ -1,0 +1,63 @@
+// RMSNorm on a GPU: from tensors to pointers.
+#include "kernels/rms_norm_cuda.h"
+
+#include "kernels/aten.h"
+#include "kernels/cuda_tensor.h"
+#include "kernels/rms_norm_kernel.h"
+
+namespace cairn::kernels {
+
+bool rms_norm_on_cuda(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor* sum, const at::Tensor& x, const at::Tensor* r,
+                      const at::Tensor& weight, double eps) {
+  if (!all_of_kernels(x, y, weight) || !all_sums(x, rstd) || (r != nullptr && !all_of_kernels(x, *r, *sum))) return false;
+  const OnDeviceOf device(x.device());
+  const NormLaunch launch{.elements = elements_of(x),
+                          .y = y.mutable_data_ptr(),
+                          .sum = r != nullptr ? sum->mutable_data_ptr() : nullptr,
+                          .rstd = rstd.mutable_data_ptr<float>(),
+                          .x = x.const_data_ptr(),
+                          .r = r != nullptr ? r->const_data_ptr() : nullptr,
+                          .weight = weight.const_data_ptr(),
+                          .rows = rstd.numel(),
+                          .embed = weight.numel(),
+                          .eps = static_cast<float>(eps)};
+  check_started(launch_norm(launch, stream_of(x)), "RMSNorm");
+  return true;
+}
+
+bool rms_norm_input_on_cuda(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& rstd, const at::Tensor* add) {
+  if (!all_of_kernels(x, dx, dy, weight) || !all_sums(x, rstd) || (add != nullptr && !all_of_kernels(x, *add))) return false;
+  const OnDeviceOf device(x.device());
+  const NormInputLaunch launch{.elements = elements_of(x),
+                               .dx = dx.mutable_data_ptr(),
+                               .dy = dy.const_data_ptr(),
+                               .x = x.const_data_ptr(),
+                               .weight = weight.const_data_ptr(),
+                               .add = add != nullptr ? add->const_data_ptr() : nullptr,
+                               .rstd = rstd.const_data_ptr<float>(),
+                               .rows = rstd.numel(),
+                               .embed = weight.numel()};
+  check_started(launch_norm_input(launch, stream_of(x)), "RMSNorm gradient");
+  return true;
+}
+
+bool rms_norm_weight_on_cuda(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd, bool accumulate) {
+  if (!all_of_kernels(x, dy) || !all_sums(x, dw, rstd) || x.numel() == 0) return false;
+  const OnDeviceOf device(x.device());
+  const int64_t rows = rstd.numel(), embed = dw.numel();
+  const at::Tensor parts = at::empty({norm_weight_parts(rows, embed), embed}, dw.options());
+  const NormWeightLaunch launch{.elements = elements_of(x),
+                                .dw = dw.mutable_data_ptr<float>(),
+                                .parts = parts.mutable_data_ptr<float>(),
+                                .dy = dy.const_data_ptr(),
+                                .x = x.const_data_ptr(),
+                                .rstd = rstd.const_data_ptr<float>(),
+                                .rows = rows,
+                                .embed = embed,
+                                .accumulate = accumulate};
+  check_started(launch_norm_weight(launch, stream_of(x)), "RMSNorm weight gradient");
+  return true;
+}
+
+}  // namespace cairn::kernels

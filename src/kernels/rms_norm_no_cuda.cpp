@@ -1,0 +1,16 @@
+// A build without CUDA has no RMSNorm for a GPU.
+#include "kernels/rms_norm_cuda.h"
+
+namespace cairn::kernels {
+
+bool rms_norm_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor*, const at::Tensor&, const at::Tensor*, const at::Tensor&,
+                      double) {
+  return false;
+}
+bool rms_norm_input_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                            const at::Tensor*) {
+  return false;
+}
+bool rms_norm_weight_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool) { return false; }
+
+}  // namespace cairn::kernels

@@ -1,6 +1,8 @@
 // How CUDA kernels read and write: neighbours together, sixteen bytes at a time where they are aligned, and as floats once they are in
 // registers. For .cu files.
 #pragma once
+#include <cstdint>
+
 #include <cuda_bf16.h>
 
 namespace cairn::kernels::device {
@@ -10,6 +12,8 @@ using bf16 = __nv_bfloat16;
 constexpr int kPackBytes = 16;  // the widest access of a thread
 template <class T>
 constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T));  // elements in it
+
+inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % kPackBytes == 0; }  // null is
 
 // N neighbours as they lie in memory, rounded already: half the registers of floats where T is bf16.
 template <class T, int N>

@@ -9,6 +9,7 @@ namespace cairn::kernels {
 namespace {
 
 using device::bf16;
+using device::is_aligned;
 using device::kPack;
 using device::Pack;
 
@@ -223,8 +224,6 @@ __global__ void __launch_bounds__(kWarp* kWarp) norm_weight_kernel(NormWeightLau
   for (int y = 0; y < kWarp; ++y) sum += sums[y][threadIdx.x];
   a.dw[column] = sum;
 }
-
-bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % device::kPackBytes == 0; }  // null is
 
 enum class Form { long_row, warp, block };
 

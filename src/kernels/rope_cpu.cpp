@@ -8,6 +8,7 @@
 #include "kernels/cpu_tensor.h"
 #include "kernels/low_precision.h"
 #include "kernels/parallel.h"
+#include "kernels/rope_cuda.h"
 #include "kernels/simd.h"
 
 #pragma GCC diagnostic ignored "-Wpsabi"
@@ -60,6 +61,7 @@ void rope(const at::Tensor& x, const RopeTable& table, int64_t position, bool in
               c10::str(x.sizes()), c10::str(table.cos.sizes()));
   CAIRN_CHECK(position >= 0 && position + x.size(1) <= table.cos.size(0), "positions {} to {} in a table of {}", position,
               position + x.size(1), table.cos.size(0));
+  if (rope_on_cuda(x, table, position, inverse)) return;
   if (is_low(x)) {
     const at::Tensor wide = widened(x);
     rope(wide, table, position, inverse);

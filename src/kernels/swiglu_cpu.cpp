@@ -7,6 +7,7 @@
 #include "kernels/low_precision.h"
 #include "kernels/parallel.h"
 #include "kernels/simd.h"
+#include "kernels/swiglu_cuda.h"
 
 #pragma GCC diagnostic ignored "-Wpsabi"
 
@@ -90,6 +91,7 @@ void check(const at::Tensor& y, const at::Tensor& gate_up) {
 
 void swiglu(const at::Tensor& y, const at::Tensor& gate_up) {
   check(y, gate_up);
+  if (swiglu_on_cuda(y, gate_up)) return;
   if (is_low(gate_up)) {
     const at::Tensor wide = wide_room(y);
     swiglu(wide, widened(gate_up));
@@ -106,6 +108,7 @@ void swiglu(const at::Tensor& y, const at::Tensor& gate_up) {
 void swiglu_backward(const at::Tensor& dgate_up, const at::Tensor& dy, const at::Tensor& gate_up, const at::Tensor* y) {
   check(dy, gate_up);
   check(dy, dgate_up);
+  if (swiglu_backward_on_cuda(dgate_up, dy, gate_up, y)) return;
   if (is_low(gate_up)) {
     const at::Tensor wide = widened(gate_up), again = y != nullptr ? wide_room(*y) : at::Tensor();
     swiglu_backward(wide, widened(dy), wide, y != nullptr ? &again : nullptr);

@@ -94,8 +94,10 @@ class AttentionBlock final : public Block {
     const at::Tensor qkv = projected.view({batch, length, -1});
     Heads heads = split(qkv, counts);
     if (parts_.q_norm) norm_heads(heads, keep, call);
-    rotate(heads.q, places, call);
-    rotate(heads.k, places, call);
+    if (parts_.q_norm)
+      rotate(heads.q, places, call), rotate(heads.k, places, call);
+    else
+      rotate(queries_and_keys(qkv, counts), places, call);
     if (keep && parts_.q_norm) keep->put("q", heads.q), keep->put("k", heads.k);
     const Remembered seen = call.cache ? remember(heads, places, call) : Remembered{heads.k, heads.v, places.documents};
 
@@ -140,9 +142,12 @@ class AttentionBlock final : public Block {
       kernels::attention_backward(d.q, d.k, d.v, dmixed, heads.q, heads.k, heads.v, mixed, lse,
                                   options(call, qkv.size(1), places.documents, places.documents));
     }
-    rotate(d.q, places, call, /*inverse=*/true);
-    rotate(d.k, places, call, /*inverse=*/true);
-    if (parts_.q_norm) norm_heads_input(into, d, saved, call);
+    if (parts_.q_norm) {
+      rotate(d.q, places, call, /*inverse=*/true), rotate(d.k, places, call, /*inverse=*/true);
+      norm_heads_input(into, d, saved, call);
+    } else {
+      rotate(queries_and_keys(dqkv, counts), places, call, /*inverse=*/true);
+    }
     advance(call);
     const at::Tensor din = at::empty_like(from.dout);
     const auto back = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
@@ -201,6 +206,11 @@ class AttentionBlock final : public Block {
   Heads split(const at::Tensor& qkv, const Counts& counts) const {  // views
     const at::Tensor heads = qkv.view({qkv.size(0), qkv.size(1), -1, shape_.head_dim});
     return {heads.narrow(2, 0, counts.q), heads.narrow(2, counts.q, counts.kv), heads.narrow(2, counts.q + counts.kv, counts.kv)};
+  }
+
+  // Both together, since they lie side by side: what is done to each head alike is done in one go.
+  at::Tensor queries_and_keys(const at::Tensor& qkv, const Counts& counts) const {
+    return qkv.view({qkv.size(0), qkv.size(1), -1, shape_.head_dim}).narrow(2, 0, counts.q + counts.kv);
   }
 
   kernels::AttentionOptions options(const Call& call, int64_t length, const at::Tensor& documents, const at::Tensor& key_documents) const {

@@ -1,0 +1,77 @@
+// Rotary position embedding on a GPU, in place: a thread keeps the angles of its columns and turns one head after the other by them.
+#include "kernels/device_pack.h"
+#include "kernels/rope_kernel.h"
+
+namespace cairn::kernels {
+namespace {
+
+using device::bf16;
+using device::is_aligned;
+using device::kPack;
+using device::Pack;
+
+constexpr int kThreads = 256;
+constexpr int kTokensMax = 64;  // of a block: CUDA's limit of its third dimension
+
+// Threads: x over packs of half a head, y over heads, z over tokens.
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) rope_kernel(RopeLaunch a) {
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * blockDim.z + threadIdx.z;
+  if (token >= a.batch * a.length) return;
+  const int64_t batch = token / a.length, at = token - batch * a.length;
+  T* row = static_cast<T*>(a.x) + batch * a.batch_stride + at * a.row_stride;
+  for (int64_t d = static_cast<int64_t>(threadIdx.x) * N; d < a.half; d += static_cast<int64_t>(blockDim.x) * N) {
+    float cos[N], sin[N];
+    constexpr int kAngles = N < kPack<float> ? N : kPack<float>;
+#pragma unroll
+    for (int i = 0; i < N; i += kAngles) {
+      const auto c = Pack<float, kAngles>::load(a.cos + at * a.half + d + i), s = Pack<float, kAngles>::load(a.sin + at * a.half + d + i);
+#pragma unroll
+      for (int j = 0; j < kAngles; ++j) cos[i + j] = c[j], sin[i + j] = a.inverse ? -s[j] : s[j];
+    }
+    for (int64_t head = threadIdx.y; head < a.heads; head += blockDim.y) {
+      T *first = row + head * a.head_stride + d, *second = first + a.half;
+      const auto u = Pack<T, N>::load(first), v = Pack<T, N>::load(second);
+      float turned[N], turned_second[N];
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        turned[i] = u[i] * cos[i] - v[i] * sin[i];
+        turned_second[i] = v[i] * cos[i] + u[i] * sin[i];
+      }
+      Pack<T, N>::of(turned).store(first);
+      Pack<T, N>::of(turned_second).store(second);
+    }
+  }
+}
+
+int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+template <class T, int N>
+void start(const RopeLaunch& a, cudaStream_t stream) {
+  const int64_t x = smaller(a.half / N, 32);
+  // So many heads that all turns of a thread are full.
+  const int64_t heads_at_most = kThreads / x, turns = (a.heads + heads_at_most - 1) / heads_at_most, y = (a.heads + turns - 1) / turns;
+  const int64_t z = smaller(kThreads / (x * y), kTokensMax), tokens = a.batch * a.length;
+  const dim3 threads(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
+  rope_kernel<T, N><<<static_cast<unsigned>((tokens + z - 1) / z), threads, 0, stream>>>(a);
+}
+
+template <class T>
+void start_for(const RopeLaunch& a, cudaStream_t stream) {
+  const auto whole = [](int64_t elements) { return elements % kPack<T> == 0; };
+  // Strides of dims of one element may be anything.
+  const bool aligned = is_aligned(a.x) && is_aligned(a.cos) && is_aligned(a.sin) && whole(a.half) &&
+                       (a.batch == 1 || whole(a.batch_stride)) && (a.length == 1 || whole(a.row_stride)) &&
+                       (a.heads == 1 || whole(a.head_stride));
+  aligned ? start<T, kPack<T>>(a, stream) : start<T, 1>(a, stream);
+}
+
+}  // namespace
+
+cudaError_t launch_rope(const RopeLaunch& launch, cudaStream_t stream) {
+  if (launch.batch * launch.length * launch.heads * launch.half == 0) return cudaSuccess;
+  launch.elements == Elements::bf16 ? start_for<bf16>(launch, stream) : start_for<float>(launch, stream);
+  return cudaGetLastError();
+}
+
+}  // namespace cairn::kernels

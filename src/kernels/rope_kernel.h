@@ -1,0 +1,17 @@
+// What the host wrapper of rotary embedding hands to its CUDA kernel.
+#pragma once
+#include "kernels/cuda_launch.h"
+
+namespace cairn::kernels {
+
+struct RopeLaunch {
+  Elements elements;
+  void* x;
+  const float *cos, *sin;  // of the first row's position, [length, half]
+  int64_t batch, length, heads, half;
+  int64_t batch_stride, row_stride, head_stride;  // in elements
+  bool inverse;
+};
+cudaError_t launch_rope(const RopeLaunch& launch, cudaStream_t stream);
+
+}  // namespace cairn::kernels

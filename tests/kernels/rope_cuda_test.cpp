@@ -1,0 +1,37 @@
+// Rotary embedding on a GPU is as exact as its plain form there, on heads that lie in a fused buffer.
+#include "kernels/on_gpu.h"
+#include "kernels/rope.h"
+
+namespace cairn::kernels {
+namespace {
+
+// Of `all` heads in the buffer, those from `first` are turned.
+struct GpuRopeCase {
+  int64_t batch, length, all, first, heads, head_dim;
+};
+constexpr GpuRopeCase kGpuRopeCases[] = {{1, 1, 1, 0, 1, 2},      {2, 127, 12, 0, 8, 64}, {3, 5, 3, 1, 2, 128},
+                                         {2, 33, 60, 5, 40, 128}, {1, 9, 4, 1, 2, 6},     {2, 3, 3, 1, 1, 100},
+                                         {4, 7, 3, 0, 2, 16},     {1, 70, 2, 0, 1, 1024}, {2, 0, 3, 0, 2, 64}};
+
+TEST(RopeOnCuda, IsAsExactAsPlainOperations) {
+  CAIRN_NEEDS_GPU();
+  for (const at::ScalarType type : kKernelTypes)
+    for (const GpuRopeCase& c : kGpuRopeCases)
+      for (const bool inverse : {false, true}) {
+        const std::string what = fmt::format("{} x {} x {} x {}, {}", c.batch, c.length, c.heads, c.head_dim, c10::toString(type));
+        const at::Tensor buffer = on_gpu(normal({c.batch, c.length, c.all, c.head_dim}, 1, type)), before = buffer.clone();
+        const RopeTable host = rope_table(c.length + 3, c.head_dim, 1e4, at::kFloat), table{on_gpu(host.cos), on_gpu(host.sin)};
+        const RopeTable exact_table = rope_table(c.length + 3, c.head_dim, 1e4, at::kDouble);
+        const at::Tensor plain = before.clone(), exact = wide(before.cpu());
+        rope(buffer.narrow(2, c.first, c.heads), table, 3, inverse);
+        reference::rope(plain.narrow(2, c.first, c.heads), table, 3, inverse);
+        reference::rope(exact.narrow(2, c.first, c.heads), exact_table, 3, inverse);
+        expect_as_exact(buffer, plain, exact, what);
+        for (int64_t head = 0; head < c.all; ++head)
+          if (head < c.first || head >= c.first + c.heads)
+            EXPECT_TRUE(same_bits(buffer.select(2, head), before.select(2, head))) << what << ": head " << head << " was not meant";
+      }
+}
+
+}  // namespace
+}  // namespace cairn::kernels

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/cpu_tensor.h"
+#include "kernels/cross_entropy_cuda.h"
 #include "kernels/low_precision.h"
 #include "kernels/parallel.h"
 #include "kernels/simd.h"
@@ -159,6 +160,7 @@ at::Tensor stretch_of(const at::Tensor& scale, int64_t begin, int64_t count) {
 
 void cross_entropy(const at::Tensor& loss, const at::Tensor& lse, const at::Tensor& logits, const at::Tensor& targets, int64_t ignore) {
   check(logits, targets, lse);
+  if (cross_entropy_on_cuda(loss, lse, logits, targets, ignore)) return;
   if (is_low(logits))
     return by_stretches(logits, [&](int64_t begin, int64_t count) {
       cross_entropy(loss.narrow(0, begin, count), lse.narrow(0, begin, count), widened(logits.narrow(0, begin, count)),
@@ -181,6 +183,7 @@ void cross_entropy_backward(const at::Tensor& logits, const at::Tensor& lse, con
                             int64_t ignore) {
   check(logits, targets, lse);
   CAIRN_CHECK(scale.numel() == 1 || scale.numel() == logits.size(0), "{} scales for {} rows", scale.numel(), logits.size(0));
+  if (cross_entropy_backward_on_cuda(logits, lse, targets, scale, ignore)) return;
   if (is_low(logits))
     return by_stretches(logits, [&](int64_t begin, int64_t count) {
       const at::Tensor wide = widened(logits.narrow(0, begin, count));
@@ -205,6 +208,7 @@ void cross_entropy_and_gradient(const at::Tensor& loss, const at::Tensor& lse, c
                                 const at::Tensor& scale, int64_t ignore) {
   check(logits, targets, lse);
   CAIRN_CHECK(scale.numel() == 1 || scale.numel() == logits.size(0), "{} scales for {} rows", scale.numel(), logits.size(0));
+  if (cross_entropy_and_gradient_on_cuda(loss, lse, logits, targets, scale, ignore)) return;
   if (is_low(logits))
     return by_stretches(logits, [&](int64_t begin, int64_t count) {
       const at::Tensor wide = widened(logits.narrow(0, begin, count));

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "kernels/aten.h"
+#include "kernels/attention_cuda.h"
 #include "kernels/attention_problem.h"
 #include "kernels/low_precision.h"
 #include "kernels/parallel.h"
@@ -105,6 +106,7 @@ void share_out(const AttentionProblem& p, std::vector<AttentionTask>& tasks, int
 void attention(const at::Tensor& out, const at::Tensor& lse, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                const AttentionOptions& options) {
   check_shapes(q, k, v, options);
+  if (attention_on_cuda(out, lse, q, k, v, options)) return;
   if (is_low(q)) {
     const at::Tensor wide = wide_room(out);
     attention(wide, lse, widened(q), widened(k), widened(v), options);
@@ -133,6 +135,7 @@ void attention_backward(const at::Tensor& dq, const at::Tensor& dk, const at::Te
                         const at::Tensor& k, const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
                         const AttentionOptions& options) {
   check_shapes(q, k, v, options);
+  if (attention_backward_on_cuda(dq, dk, dv, dout, q, k, v, out, lse, options)) return;
   if (is_low(q)) {
     const at::Tensor wide_q = wide_room(dq), wide_k = wide_room(dk), wide_v = wide_room(dv);
     attention_backward(wide_q, wide_k, wide_v, widened(dout), widened(q), widened(k), widened(v), widened(out), lse, options);

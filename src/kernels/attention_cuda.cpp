@@ -1,0 +1,151 @@
+// Attention on a GPU by the libraries that libtorch brings: cuDNN where it can, which is half as fast again on a Hopper GPU, else
+// FlashAttention-2. Neither backward pass promises the same bits twice. Both make tensors of their own for their results, so that those
+// are copied once into the caller's.
+#include "kernels/attention_cuda.h"
+
+#include <cmath>
+#include <tuple>
+
+#include <ATen/native/transformers/cuda/sdp_utils.h>
+#include <ATen/ops/_flash_attention_backward.h>
+#include <ATen/ops/_flash_attention_forward.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
+
+#include "kernels/aten.h"
+#include "kernels/attention.h"
+#include "kernels/cuda_tensor.h"
+#include "kernels/low_precision.h"
+
+namespace cairn::kernels {
+namespace {
+
+constexpr int64_t kCudnnHeadDim = 128, kFlashHeadDim = 256;  // at most
+constexpr int64_t kHeadDimStep = 8;                          // both take multiples of this
+
+// What of the mask is left once it is compared with the lengths at hand.
+struct Mask {
+  bool causal;       // query i sees keys up to i + (k_len - q_len): the last query sees the last key
+  int64_t window;    // 0: none
+  bool is_possible;  // false: a mask that no library has
+};
+
+Mask mask_of(const at::Tensor& q, const at::Tensor& k, const AttentionOptions& options) {
+  const int64_t q_len = q.size(1), k_len = k.size(1), shift = options.query_offset - options.key_offset;
+  const bool all_before = shift >= k_len - 1;  // even the first query sees every key
+  const bool causal = options.causal && !all_before;
+  // A window that reaches back from the last query to the first key hides nothing.
+  const int64_t window = options.window > 0 && q_len - 1 + shift - options.window >= 0 ? options.window : 0;
+  const bool lined_up = shift == k_len - q_len && shift >= 0;  // below 0 some queries see no key, of which libraries think otherwise
+  return {causal, window, options.key_documents == nullptr && ((!causal && window == 0) || lined_up)};
+}
+
+bool fits(const at::Tensor& x, const at::Tensor& like) {
+  return is_on_gpu(x) && x.device() == like.device() && x.scalar_type() == like.scalar_type() && is_low(x) && x.stride(3) == 1;
+}
+
+double scale_of(const at::Tensor& q, const AttentionOptions& options) {
+  return options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<double>(q.size(3)));
+}
+
+at::Tensor by_head(const at::Tensor& x) { return x.transpose(1, 2); }  // [batch, heads, length, head_dim], a view, and back
+
+enum class Library { none, cudnn, flash };
+
+// The same for both directions, so that a gradient is of what was computed.
+Library library_for(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& lse, const Mask& mask) {
+  const int64_t head_dim = q.size(3);
+  if (!mask.is_possible || !fits(q, q) || !fits(k, q) || !fits(v, q) || !all_sums(q, lse) || head_dim % kHeadDimStep != 0 ||
+      q.numel() == 0 || k.numel() == 0)
+    return Library::none;
+  // cuDNN's causal mask begins at the first key, which is the same for as many queries as keys. A single query is none of its trades.
+  const bool square = q.size(1) == k.size(1) && q.size(1) > 1;
+  if (head_dim <= kCudnnHeadDim && mask.window == 0 && square &&
+      sdp::can_use_cudnn_attention({by_head(q), by_head(k), by_head(v), std::nullopt, 0.0, mask.causal, q.size(2) != k.size(2)},
+                                   /*debug=*/false))
+    return Library::cudnn;
+  return head_dim <= kFlashHeadDim ? Library::flash : Library::none;
+}
+
+// Keys to the left and to the right of a query's own place; none: all.
+struct Sides {
+  std::optional<int64_t> left, right;
+  explicit Sides(const Mask& mask) {
+    if (mask.window > 0) left = mask.window - 1;
+    if (mask.window > 0 && mask.causal) right = 0;
+  }
+};
+
+// FlashAttention is told of causality by one means or the other.
+bool plainly_causal(const Mask& mask) { return mask.causal && mask.window == 0; }
+
+}  // namespace
+
+bool attention_on_cuda(const at::Tensor& out, const at::Tensor& lse, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                       const AttentionOptions& options) {
+  if (!is_on_gpu(q)) return false;
+  const Mask mask = mask_of(q, k, options);
+  const double scale = scale_of(q, options);
+  const OnDeviceOf device(q.device());
+  switch (library_for(q, k, v, lse, mask)) {
+    case Library::none:
+      return false;
+    case Library::cudnn: {
+      const auto found = at::_scaled_dot_product_cudnn_attention(by_head(q), by_head(k), by_head(v), /*attn_bias=*/std::nullopt,
+                                                                 /*compute_log_sumexp=*/true, /*dropout_p=*/0.0, mask.causal,
+                                                                 /*return_debug_mask=*/false, scale);
+      out.copy_(by_head(std::get<0>(found)));
+      lse.copy_(std::get<1>(found).view_as(lse));
+      return true;
+    }
+    case Library::flash: {
+      const Sides sides(mask);
+      const auto found = at::_flash_attention_forward(q, k, v, /*cum_seq_q=*/std::nullopt, /*cum_seq_k=*/std::nullopt, q.size(1), k.size(1),
+                                                      /*dropout_p=*/0.0, plainly_causal(mask), /*return_debug_mask=*/false, scale,
+                                                      sides.left, sides.right);
+      out.copy_(std::get<0>(found));
+      lse.copy_(std::get<1>(found).view_as(lse));
+      return true;
+    }
+  }
+  return false;
+}
+
+bool attention_backward_on_cuda(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv, const at::Tensor& dout,
+                                const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
+                                const AttentionOptions& options) {
+  if (!is_on_gpu(q) || !fits(dout, q) || !fits(out, q)) return false;
+  const Mask mask = mask_of(q, k, options);
+  const double scale = scale_of(q, options);
+  const OnDeviceOf device(q.device());
+  const at::Tensor unused = at::empty({2}, q.options().dtype(at::kUInt64));  // the state of a dropout that there is not
+  // libtorch keeps cuDNN's plans by the strides of q, k and v alone, so those of the others must always be the same.
+  const at::Tensor gradient = dout.contiguous(), result = out.contiguous();
+  switch (library_for(q, k, v, lse, mask)) {
+    case Library::none:
+      return false;
+    case Library::cudnn: {
+      const auto found = at::_scaled_dot_product_cudnn_attention_backward(
+          by_head(gradient), by_head(q), by_head(k), by_head(v), by_head(result), lse.unsqueeze(3), unused, unused,
+          /*attn_bias=*/at::Tensor(), /*cum_seq_q=*/at::Tensor(), /*cum_seq_k=*/at::Tensor(), q.size(1), k.size(1), /*dropout_p=*/0.0,
+          mask.causal, scale);
+      dq.copy_(by_head(std::get<0>(found)));
+      dk.copy_(by_head(std::get<1>(found)));
+      dv.copy_(by_head(std::get<2>(found)));
+      return true;
+    }
+    case Library::flash: {
+      const Sides sides(mask);
+      const auto found =
+          at::_flash_attention_backward(gradient, q, k, v, result, lse, /*cum_seq_q=*/at::Tensor(), /*cum_seq_k=*/at::Tensor(), q.size(1),
+                                        k.size(1), /*dropout_p=*/0.0, plainly_causal(mask), unused, unused, scale, sides.left, sides.right);
+      dq.copy_(std::get<0>(found));
+      dk.copy_(std::get<1>(found));
+      dv.copy_(std::get<2>(found));
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace cairn::kernels

@@ -1,0 +1,15 @@
+// A build without CUDA has no attention for a GPU.
+#include "kernels/attention_cuda.h"
+
+namespace cairn::kernels {
+
+bool attention_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                       const AttentionOptions&) {
+  return false;
+}
+bool attention_backward_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const AttentionOptions&) {
+  return false;
+}
+
+}  // namespace cairn::kernels

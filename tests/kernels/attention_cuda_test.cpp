@@ -1,0 +1,105 @@
+// Attention on a GPU, by whichever library takes a case, is as exact as its plain form there.
+#include "kernels/attention.h"
+#include "kernels/on_gpu.h"
+
+namespace cairn::kernels {
+namespace {
+
+struct GpuAttentionCase {
+  const char* what;
+  int64_t batch, q_len, k_len, heads, kv_heads, head_dim;
+  AttentionOptions options = {};
+};
+
+std::vector<GpuAttentionCase> gpu_attention_cases() {
+  return {{"causal", 2, 128, 128, 4, 4, 64},
+          {"causal, odd length", 2, 127, 127, 12, 12, 64},
+          {"causal, grouped", 1, 320, 320, 8, 2, 128},
+          {"causal, another scale", 1, 65, 65, 4, 4, 64, {.scale = 0.3}},
+          {"causal at equal offsets", 1, 96, 96, 4, 2, 64, {.query_offset = 50, .key_offset = 50}},
+          {"all seen", 2, 100, 100, 6, 3, 96, {.causal = false}},
+          {"all keys before the queries", 2, 64, 64, 4, 4, 64, {.query_offset = 64}},
+          {"more keys than queries", 2, 16, 80, 8, 4, 64, {.query_offset = 64}},
+          {"one query", 3, 1, 65, 8, 2, 128, {.query_offset = 64}},
+          {"one query, one key", 1, 1, 1, 2, 1, 64},
+          {"window", 2, 150, 150, 4, 2, 64, {.window = 33}},
+          {"window beyond the keys", 1, 64, 64, 4, 4, 64, {.window = 64}},
+          {"window, more keys", 1, 20, 90, 4, 4, 64, {.window = 17, .query_offset = 70}},
+          {"wide heads", 1, 80, 80, 2, 2, 256},
+          {"heads of 20", 1, 33, 33, 2, 2, 20},
+          {"some queries see nothing", 1, 40, 24, 2, 2, 64, {.query_offset = 0, .key_offset = 16}},
+          {"partly before", 1, 40, 40, 2, 2, 64, {.query_offset = 10}}};
+}
+
+struct AttentionResults {
+  at::Tensor out, lse, dqkv;
+};
+
+using AttentionForward = void (*)(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                  const AttentionOptions&);
+using AttentionBackward = void (*)(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                   const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const AttentionOptions&);
+
+// Queries, keys and values as slices of one buffer, as a model has them; where lengths differ, rows of it are left alone.
+AttentionResults run_attention(const GpuAttentionCase& c, const at::Tensor& qkv, const at::Tensor& dout, AttentionForward forward,
+                               AttentionBackward backward) {
+  const auto parts = [&](const at::Tensor& all) {
+    return std::vector<at::Tensor>{all.narrow(1, 0, c.q_len).narrow(2, 0, c.heads),
+                                   all.narrow(1, 0, c.k_len).narrow(2, c.heads, c.kv_heads),
+                                   all.narrow(1, 0, c.k_len).narrow(2, c.heads + c.kv_heads, c.kv_heads)};
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<at::Tensor> from = parts(qkv);
+  const auto sums = qkv.options().dtype(qkv.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  AttentionResults results{at::full({c.batch, c.q_len, c.heads, c.head_dim}, nan, qkv.options()),
+                           at::full({c.batch, c.heads, c.q_len}, nan, sums), at::zeros_like(qkv)};
+  const std::vector<at::Tensor> into = parts(results.dqkv);
+  for (const at::Tensor& part : into) part.fill_(nan);
+  forward(results.out, results.lse, from[0], from[1], from[2], c.options);
+  backward(into[0], into[1], into[2], dout, from[0], from[1], from[2], results.out, results.lse, c.options);
+  return results;
+}
+
+TEST(AttentionOnCuda, IsAsExactAsPlainOperations) {
+  CAIRN_NEEDS_GPU();
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf})
+    for (GpuAttentionCase& c : gpu_attention_cases()) {
+      const std::string what = fmt::format(" of {}, {}", c.what, c10::toString(type));
+      const int64_t rows = std::max(c.q_len, c.k_len);
+      const at::Tensor qkv = on_gpu(normal({c.batch, rows, c.heads + 2 * c.kv_heads, c.head_dim}, 1, type));
+      const at::Tensor dout = on_gpu(normal({c.batch, c.q_len, c.heads, c.head_dim}, 2, type));
+      const AttentionResults fast = run_attention(c, qkv, dout, attention, attention_backward);
+      const AttentionResults plain = run_attention(c, qkv, dout, reference::attention, reference::attention_backward);
+      const AttentionResults exact = run_attention(c, wide(qkv), wide(dout), reference::attention, reference::attention_backward);
+      expect_as_exact(fast.out, plain.out, exact.out, "out" + what);
+      expect_as_exact(fast.dqkv, plain.dqkv, exact.dqkv, "gradients" + what);
+      const at::Tensor seen = at::isfinite(exact.lse);
+      ASSERT_TRUE(at::equal(at::isfinite(fast.lse), seen)) << "lse" + what;
+      expect_as_exact(fast.lse.masked_fill(~seen, 0), plain.lse.masked_fill(~seen, 0), exact.lse.masked_fill(~seen, 0), "lse" + what);
+    }
+}
+
+TEST(AttentionOnCuda, DocumentsDoNotSeeEachOther) {
+  CAIRN_NEEDS_GPU();
+  const at::Tensor documents = on_gpu(at::cat({at::zeros({2, 30}, at::kLong), at::ones({2, 34}, at::kLong)}, 1));
+  const GpuAttentionCase c{"documents", 2, 64, 64, 4, 2, 64, {.query_documents = &documents, .key_documents = &documents}};
+  const at::Tensor qkv = on_gpu(normal({2, 64, 8, 64}, 1, at::kBFloat16)), dout = on_gpu(normal({2, 64, 4, 64}, 2, at::kBFloat16));
+  const AttentionResults fast = run_attention(c, qkv, dout, attention, attention_backward);
+  const AttentionResults plain = run_attention(c, qkv, dout, reference::attention, reference::attention_backward);
+  const AttentionResults exact = run_attention(c, wide(qkv), wide(dout), reference::attention, reference::attention_backward);
+  expect_as_exact(fast.out, plain.out, exact.out, "out");
+  expect_as_exact(fast.dqkv, plain.dqkv, exact.dqkv, "gradients");
+}
+
+// The same q, k and v with a gradient that lies otherwise: a plan that was kept for the first must not be used wrongly for the second.
+TEST(AttentionOnCuda, TakesAGradientOfAnyStrides) {
+  CAIRN_NEEDS_GPU();
+  const GpuAttentionCase c{"strides", 2, 128, 128, 4, 4, 64};
+  const at::Tensor qkv = on_gpu(normal({2, 128, 12, 64}, 1, at::kBFloat16)), dout = on_gpu(normal({2, 128, 4, 64}, 2, at::kBFloat16));
+  const AttentionResults one = run_attention(c, qkv, dout, attention, attention_backward);
+  const AttentionResults other = run_attention(c, qkv, dout.transpose(1, 2).contiguous().transpose(1, 2), attention, attention_backward);
+  EXPECT_LT(relative_error(other.dqkv, one.dqkv), 1e-2);
+}
+
+}  // namespace
+}  // namespace cairn::kernels

@@ -145,7 +145,8 @@ std::string memory_in_words(const train::Planned& p) {
   const double share = trained == 0 ? 0 : static_cast<double>(most.trained_elements) / static_cast<double>(trained);
   const auto optimizer = static_cast<int64_t>(share * static_cast<double>(train::optimizer_bytes(p.settings, *p.task.model)));
   return fmt::format("memory between steps, of the rank that has most: parameters {}, gradients {}, optimizer {}\n",
-                     base::human_bytes(most.parameters), base::human_bytes(most.gradients), base::human_bytes(optimizer));
+                     base::human_bytes(most.parameters), base::human_bytes(most.gradients / (p.settings.train.gradients == "bf16" ? 2 : 1)),
+                     base::human_bytes(optimizer));
 }
 
 std::string placements_in_words(const train::Planned& p, bool reasons) {

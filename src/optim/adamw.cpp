@@ -4,10 +4,20 @@
 
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
+#include "kernels/low_precision.h"
 #include "optim/options.h"
 
 namespace cairn::optim {
 namespace {
+
+// AdamW in fp32, whatever its tensors are kept in: what is kept in less is rounded to the nearest once, on the way out.
+void update_in_fp32(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, const kernels::AdamwStep& step) {
+  const at::Tensor kept[] = {p, m, v};
+  const at::Tensor wide[] = {kernels::widened(p), kernels::widened(m), kernels::widened(v)};
+  kernels::adamw(wide[0], wide[1], wide[2], kernels::widened(g), step);
+  for (size_t i = 0; i < std::size(kept); ++i)
+    if (!wide[i].is_same(kept[i])) kept[i].copy_(wide[i]);
+}
 
 class Adamw final : public Optimizer {
  public:
@@ -15,7 +25,7 @@ class Adamw final : public Optimizer {
     int64_t elements = 0;
     for (const Piece& piece : pieces_) elements += piece.parameter.numel();
     if (pieces_.empty()) return;
-    const auto like = pieces_[0].parameter.options().dtype(at::kFloat);
+    const auto like = pieces_[0].parameter.options().dtype(options_.moments == "bf16" ? at::kBFloat16 : at::kFloat);
     mean_ = at::zeros({elements}, like);
     square_ = at::zeros({elements}, like);
     for (const Piece& piece : pieces_) {
@@ -30,7 +40,7 @@ class Adamw final : public Optimizer {
   void update(int64_t index, const UpdateFacts& facts) override {
     const Piece& piece = pieces_[static_cast<size_t>(index)];
     const int64_t n = piece.parameter.numel(), offset = offsets_[static_cast<size_t>(index)];
-    kernels::adamw(piece.parameter.view({n}), mean_.narrow(0, offset, n), square_.narrow(0, offset, n), piece.gradient.view({n}),
+    update_in_fp32(piece.parameter.view({n}), mean_.narrow(0, offset, n), square_.narrow(0, offset, n), piece.gradient.view({n}),
                    {.learning_rate = facts.learning_rate,
                     .beta1 = options_.beta1,
                     .beta2 = options_.beta2,

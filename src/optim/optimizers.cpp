@@ -37,6 +37,9 @@ std::vector<std::string> optimizer_names() {
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimOptions& options, std::vector<Piece> pieces) {
+  if (options.moments != "fp32" && options.kind != "adamw")
+    base::fail_input("optim.moments = {}: is for optim.kind = adamw; {} keeps what it keeps in fp32: leave it out", options.moments,
+                     options.kind);
   for (const Rule& rule : rules())
     if (rule.name == options.kind) return rule.make(options, std::move(pieces));
   base::fail_unknown("optimizer", options.kind, optimizer_names());

@@ -15,6 +15,12 @@ base::Schema<OptimOptions> optim_schema() {
        {"beta1", &O::beta1, "Decay of the first moment (adamw, and what muon leaves to it).", base::between(0, 0.9999)},
        {"beta2", &O::beta2, "Decay of the second moment (adamw, and what muon leaves to it).", base::between(0, 0.99999)},
        {"eps", &O::eps, "Added to the root of the second moment; for adafactor the least that root may be.", base::more_than(0)},
+       {"moments", &O::moments, "Number format of adamw's two moments; bf16 halves what it keeps, and rounds to the nearest.",
+        base::one_of({"fp32", "bf16"})},
+       {"rounding", &O::rounding,
+        "How updates are rounded where train.parameters = bf16: stochastic keeps small ones on the average; nearest loses those below half "
+        "of the last place, as PyTorch's AdamW on bf16 weights does.",
+        base::one_of({"stochastic", "nearest"})},
        {"momentum", &O::momentum, "Decay of the momentum of sgd and muon; 0 for sgd keeps none.", base::between(0, 0.9999)},
        {"nesterov", &O::nesterov, "Whether sgd and muon look ahead along their momentum."},
        {"weight_decay", &O::weight_decay, "Decay of matrices, a share of the learning rate; gains and biases are not decayed.",

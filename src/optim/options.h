@@ -13,6 +13,8 @@ struct OptimOptions {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
+  std::string moments = "fp32";
+  std::string rounding = "stochastic";
   double momentum = 0.95;
   bool nesterov = true;
   bool decay_decoupled = true;

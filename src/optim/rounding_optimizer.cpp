@@ -14,7 +14,7 @@ namespace {
 class RoundingOptimizer final : public Optimizer {
  public:
   RoundingOptimizer(const OptimOptions& options, std::vector<Piece> pieces, const base::Random& random)
-      : random_(random.for_purpose("rounding")) {
+      : nearest_(options.rounding == "nearest"), random_(random.for_purpose("rounding")) {
     int64_t largest = 0;
     for (const Piece& piece : pieces) {
       CAIRN_CHECK(piece.parameter.scalar_type() == at::kBFloat16 && piece.parameter.is_contiguous(), "{} is not kept in bf16", piece.name);
@@ -38,7 +38,10 @@ class RoundingOptimizer final : public Optimizer {
     const Kept& one = kept_[static_cast<size_t>(piece)];
     one.wide.copy_(one.parameter);
     inner_->update(piece, facts);
-    kernels::round_stochastically(one.parameter, one.wide, one.random.for_index(static_cast<uint64_t>(facts.step)), 0);
+    if (nearest_)
+      one.parameter.copy_(one.wide);
+    else
+      kernels::round_stochastically(one.parameter, one.wide, one.random.for_index(static_cast<uint64_t>(facts.step)), 0);
   }
 
  private:
@@ -48,6 +51,7 @@ class RoundingOptimizer final : public Optimizer {
     base::Random random;
   };
 
+  const bool nearest_;
   base::Random random_;
   std::vector<Kept> kept_;
   std::unique_ptr<Optimizer> inner_;

@@ -87,7 +87,7 @@ Store::Store(Parts parts) : share_(share_of(parts.model, parts.plan, parts.world
       .units = {},
       .keepers = receivers,
       .memory = group_of_several(world, peers(replicating_axes(parts.plan))),
-      .options = parts.kept.dtype(at::kFloat),
+      .options = parts.gradients.device(parts.kept.device()),
       .whole = parts.plan.zero < 2,
       .accumulate_whole = parts.accumulate_whole,
       .in_order = parts.plan.stage_blocks.size() <= 1,  // micro-batches of a pipeline come in any order

@@ -34,11 +34,12 @@ class Store {
     comm::World& world;
     const model::Model& model;
     const Plan& plan;
-    std::vector<bool> trained;        // by place in the model
-    at::TensorOptions kept, read;     // how parameters are kept, and how passes read them
-    bool whole_parameters = false;    // the optimizer works on whole matrices
-    int64_t unit_elements_least = 0;  // how small a message may be
-    bool accumulate_whole = true;     // see GradientFlow
+    std::vector<bool> trained;                 // by place in the model
+    at::TensorOptions kept, read;              // how parameters are kept, and how passes read them
+    at::TensorOptions gradients = at::kFloat;  // how gradients are summed and kept
+    bool whole_parameters = false;             // the optimizer works on whole matrices
+    int64_t unit_elements_least = 0;           // how small a message may be
+    bool accumulate_whole = true;              // see GradientFlow
   };
   explicit Store(Parts parts);
 

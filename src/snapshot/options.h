@@ -9,6 +9,7 @@ namespace cairn::snapshot {
 struct SnapshotOptions {
   int64_t every = 100;  // 0: only at the end
   int64_t keep = 3;
+  bool last = true;
 };
 
 base::Schema<SnapshotOptions> snapshot_schema();

@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "comm/group.h"
 #include "comm/world.h"
@@ -65,6 +66,7 @@ void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
                                                                           .trained = trained,
                                                                           .kept = s.train.parameters == "bf16" ? low : options,
                                                                           .read = s.train.precision == "bf16" ? low : options,
+                                                                          .gradients = s.train.gradients == "bf16" ? low : options,
                                                                           .whole_parameters = matrices,
                                                                           .unit_elements_least = least,
                                                                           .accumulate_whole = rules.accumulate_whole});
@@ -302,6 +304,21 @@ std::string routing_of(const Settings& settings, const parallel::Plan& plan, int
   return settings.island.kind == "noloco" && refusal.empty() ? "random" : "fixed";
 }
 
+// Sums of many small terms are no business of bf16: what it may hold is what one product or table gives, and the two uses of a tied table.
+void check_gradients(const Settings& settings, const parallel::Plan& plan, int64_t samples) {
+  if (settings.train.gradients == "fp32") return;
+  const char* chosen = "train.gradients = bf16";
+  if (settings.train.precision != "bf16") base::fail_input("{} needs train.precision = bf16: passes find them in fp32 otherwise", chosen);
+  if (settings.train.method != "gradient")
+    base::fail_input("{}: train.method = {} keeps its own sums in fp32: leave it out", chosen, settings.train.method);
+  if (plan.mesh.size() > 1 || plan.islands > 1)
+    base::fail_input("{}: gradients are summed over {} ranks, in fp32: leave it out, or use one rank", chosen,
+                     plan.mesh.size() * plan.islands);
+  if (plan.micro_batch < samples)
+    base::fail_input("{}: a step of several passes sums them up, in fp32: leave it out, or set train.micro_batch = 0 (it is {})", chosen,
+                     settings.train.micro_batch);
+}
+
 }  // namespace
 
 parallel::Plan make_plan(const Settings& settings, int ranks) {
@@ -341,6 +358,7 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
   const int64_t share_largest = (settings.train.global_batch + data_ranks - 1) / data_ranks;
   plan.micro_batch = settings.train.micro_batch == 0 ? share_largest : std::min(settings.train.micro_batch, share_largest);
   plan.precision = settings.train.precision;
+  check_gradients(settings, plan, share_largest);
   const int pp = plan.mesh.extent("pp");
   if (pp == 1 && settings.layout.pipeline.routing == "random")
     base::fail_input("pipeline.routing = random: there is no pipeline (mesh.pp = 1): leave it out");
@@ -376,10 +394,17 @@ void check_recipe(base::Recipe recipe, int ranks, const parallel::Plan* given) {
 std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset) {
   at::set_num_threads(start.threads);
   auto job = std::make_unique<Job>();
+  double since = base::seconds(world.wall().now());
+  const auto took = [&](const char* part) {
+    const double now = base::seconds(world.wall().now());
+    job->startup.emplace_back(part, now - std::exchange(since, now));
+  };
   if (start.plan) use_layout_of(*start.plan, recipe, world.size());
   job->settings = read_settings(recipe);
   job->recipe_toml = recipe.resolved_toml();
   job->device = choose_device(start.device);
+  (void)at::empty({1}, job->device);  // a GPU starts with its first tensor
+  took("device");
   job->plan = make_plan(job->settings, world.size());
   if (start.plan) take_from(*start.plan, job->plan);
   gather_company(*job, world, start.out);
@@ -394,6 +419,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   const std::optional<snapshot::Opened> resumed =
       start.resume ? find_snapshot(world, *job->engine.company, job->out.string(), start.resume_step_last) : std::nullopt;
   job->data = open_data(world, job->settings, start);
+  took("data");
   const Settings& s = job->settings;
   const std::optional<snapshot::Pretrained> pretrained = open_model_from(*job, world.log());
   carry_chat_files(*job, pretrained);
@@ -473,6 +499,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   job->updates_skipped += begun - job->steps_done;
   job->steps_done = begun;
   start_loader(*job);
+  took("model");
   return job;
 }
 

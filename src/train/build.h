@@ -60,7 +60,8 @@ struct Job {
   int64_t steps_done = 0;
   int64_t tokens_done = 0;
   double seconds_done = 0;
-  int64_t updates_skipped = 0;  // of the steps done
+  std::vector<std::pair<std::string, double>> startup;  // what building it took, part by part, in seconds
+  int64_t updates_skipped = 0;                          // of the steps done
   int64_t rollbacks = 0;
   int64_t batches_passed = 0;  // left out by rollbacks: step s trains on the sampler's batch s + batches_passed
 

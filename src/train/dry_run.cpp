@@ -73,7 +73,7 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   const auto kept = [&](int64_t bytes, int from_zero) { return plan.zero >= from_zero ? bytes / share.keepers : bytes; };
   Footprint f{.parameters = kept(share.elements * (kept_low ? 2 : 4), low && !kept_low ? 1 : 3) +
                             (low && !kept_low ? kept(share.elements * 2, 3) : 0) + share.elements * (copies - 1) * (low ? 2 : 4),
-              .gradients = kept(share.elements * 4, 2),
+              .gradients = kept(share.elements * (s.train.gradients == "bf16" ? 2 : 4), 2),
               .optimizer = kept(static_cast<int64_t>(part * static_cast<double>(optimizer_bytes(s, *task.model))), 1),
               .activations = static_cast<int64_t>(work.saved_elements_per_token * share.activations *
                                                   static_cast<double>(plan.micro_batch * rows * length) * (low ? 2 : 4)),

@@ -100,7 +100,8 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
       }
       stopped = job->engine.sync->stop_agreed();
     }
-    const bool save_now = stopped || due(step, job->settings.snapshot.every, last);
+    const bool wanted = step < last || job->settings.snapshot.last;
+    const bool save_now = stopped || (wanted && due(step, job->settings.snapshot.every, last));
     if (save_now && rewinds) rewind.keep(*job);
     if (save_now) save_snapshot(*job);
   }

@@ -44,10 +44,20 @@ std::optional<Reading> Meter::take(bool all) {
   return reading;
 }
 
-int64_t memory_in_use(const at::Device& device) {
-  if (device.is_cpu()) return base::resident_bytes();
-  const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
-  return stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current;
+namespace {
+
+constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+c10::CachingDeviceAllocator::DeviceStats statistics(const at::Device& device) {
+  return c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
 }
+
+}  // namespace
+
+int64_t memory_in_use(const at::Device& device) {
+  return device.is_cpu() ? base::resident_bytes() : statistics(device).reserved_bytes[kAll].current;
+}
+
+int64_t memory_of_tensors_most(const at::Device& device) { return device.is_cpu() ? 0 : statistics(device).allocated_bytes[kAll].peak; }
 
 }  // namespace cairn::train

@@ -39,5 +39,7 @@ class Meter {
 
 // Bytes in use: of the device's allocator, or of this process on the CPU.
 int64_t memory_in_use(const at::Device& device);
+// The most that tensors ever took on an accelerator, which its allocator may have rounded up to more; on the CPU nobody counts: 0.
+int64_t memory_of_tensors_most(const at::Device& device);
 
 }  // namespace cairn::train

@@ -33,6 +33,10 @@ base::Schema<TrainOptions> train_schema() {
         "any, "
         "each update rounded up or down at random so that small ones are not lost; needs precision = bf16.",
         base::one_of({"fp32", "bf16"})},
+       {"gradients", &O::gradients,
+        "Number format in which gradients are summed and kept: fp32, or bf16 for half of that memory, on one rank with one pass a step; "
+        "needs precision = bf16.",
+        base::one_of({"fp32", "bf16"})},
        {"seed", &O::seed, "Decides starting values and sample order, on any number of ranks.", base::at_least(0)},
        {"on_bad_step", &O::on_bad_step,
         "When the loss or the gradient norm is not finite, or a spike: stop with an error; skip the update; or rollback: go back to the "

@@ -14,6 +14,7 @@ struct TrainOptions {
   int64_t micro_batch = 0;
   std::string precision = "fp32";
   std::string parameters = "fp32";
+  std::string gradients = "fp32";
   int64_t seed = 1;
   std::string on_bad_step = "stop";
   double spike_factor = 0;

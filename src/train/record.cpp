@@ -87,7 +87,11 @@ void Record::write(const StepRecord& facts, double loss, double gradient_norm, c
                           {"samples", fmt::format("{:016x}", facts.samples)},
                           {"memory_bytes", memory},
                           {"seconds", job_.seconds_done}}};
-    if (startup_s_ > 0) row.values.push_back({"startup_seconds", std::exchange(startup_s_, 0)});
+    if (const int64_t most = memory_of_tensors_most(job_.device); most > 0) row.values.push_back({"memory_tensors_most_bytes", most});
+    if (startup_s_ > 0) {
+      row.values.push_back({"startup_seconds", std::exchange(startup_s_, 0)});
+      for (const auto& [part, seconds] : job_.startup) row.values.push_back({fmt::format("startup_{}_seconds", part), seconds});
+    }
     for (size_t i = 0; i < measures.size(); ++i) row.values.push_back({measured_[i], measures[i]});
     if (evaluated) row.values.push_back({"eval_loss", facts.held_out.loss});
     for (size_t i = 0; i < facts.held_out.measures.size(); ++i)

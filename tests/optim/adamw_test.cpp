@@ -4,9 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
+#include "base/random.h"
 #include "kernels/aten.h"
 #include "optim/clip.h"
 #include "optim/options.h"
+#include "optim/rounding_optimizer.h"
 
 namespace cairn::optim {
 namespace {
@@ -40,6 +43,47 @@ TEST(Adamw, NamesItsStateByParameter) {
   EXPECT_EQ(state[0].name, "exp_avg.w");
   EXPECT_EQ(state[1].name, "exp_avg_sq.w");
   EXPECT_EQ(state[0].tensor.sizes(), (at::IntArrayRef{2, 3}));
+}
+
+// Everything in bf16, as PyTorch's fused rule has it: each step computes in fp32 and rounds parameter and moments once, to the nearest.
+TEST(Adamw, RoundsWhatIsKeptInBf16OnceAStep) {
+  const OptimOptions options{.beta2 = 0.9, .moments = "bf16", .rounding = "nearest", .weight_decay = 0.1};
+  const at::Tensor kept = at::tensor({1.f, -2.f, 0.75f}).to(at::kBFloat16), gradient = at::tensor({0.1f, 0.3f, -1e-4f}).to(at::kBFloat16);
+  const auto rule = make_rounding_optimizer(options, {{"w", kept, gradient, true}}, base::Random(1));
+  const auto rounded = [](double x) { return static_cast<double>(static_cast<float>(c10::BFloat16(static_cast<float>(x)))); };
+  double p[3] = {1, -2, 0.75}, m[3] = {}, v[3] = {};
+  for (int64_t step = 1; step <= 3; ++step) {
+    rule->update(0, {.step = step, .learning_rate = 0.02});
+    for (int64_t i = 0; i < 3; ++i) {
+      const double g = gradient[i].item<double>(), mean = 0.9 * m[i] + 0.1 * g, square = 0.9 * v[i] + 0.1 * g * g;
+      p[i] = rounded(p[i] * (1 - 0.02 * 0.1) -
+                     0.02 * mean / (1 - std::pow(0.9, step)) / (std::sqrt(square / (1 - std::pow(0.9, step))) + 1e-8));
+      m[i] = rounded(mean), v[i] = rounded(square);
+      EXPECT_EQ(kept[i].item<double>(), p[i]) << "element " << i << ", step " << step;
+    }
+  }
+  for (const mesh::NamedTensor& one : rule->state()) EXPECT_EQ(one.tensor.scalar_type(), at::kBFloat16) << one.name;
+}
+
+// The spacing of bf16 at 1 is 2^-7: an update of a tenth of that is lost to the nearest, and kept on the average otherwise.
+TEST(Adamw, RoundingToTheNearestLosesSmallUpdates) {
+  const auto mean_after = [](const std::string& rounding) {
+    const at::Tensor kept = at::ones({1000}, at::kBFloat16), gradient = at::ones({1000});
+    const auto rule = make_rounding_optimizer({.rounding = rounding}, {{"w", kept, gradient, false}}, base::Random(3));
+    for (int64_t step = 1; step <= 10; ++step) rule->update(0, {.step = step, .learning_rate = 0.1 / 128});
+    return kept.to(at::kFloat).mean().item<double>();
+  };
+  EXPECT_EQ(mean_after("nearest"), 1);
+  EXPECT_NEAR(mean_after("stochastic"), 1 - 1.0 / 128, 1e-3);
+}
+
+TEST(Adamw, AloneKeepsMomentsInBf16) {
+  try {
+    (void)make_optimizer({.kind = "muon", .moments = "bf16"}, {});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("optim.moments = bf16: is for optim.kind = adamw"), std::string::npos) << error.what();
+  }
 }
 
 TEST(Clip, BringsTheNormToTheLimitAndLeavesSmallOnesAlone) {

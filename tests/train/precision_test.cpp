@@ -105,6 +105,46 @@ TEST(Precision, ParametersTakeTheMemoryTheyShould) {
   EXPECT_EQ(bytes("bf16", "bf16"), whole / 2);
 }
 
+// Everything in bf16 and nothing else: what plain PyTorch keeps of a bf16 model.
+base::Recipe all_bf16(const std::string& train, const std::string& precision = "bf16") {
+  return base::Recipe::parse(fmt::format(R"(
+    model = {{layers = 2, embed = 32, heads = 2, kv_heads = 1, mlp = 48}}
+    data = {{vocab = 260, length = 16, stories_bytes = 20000}}
+    train = {{global_batch = 6, steps = 30, precision = "{}", gradients = "bf16"{}}}
+    optim = {{learning_rate = 0.01, warmup_steps = 4, moments = "bf16", rounding = "nearest"}}
+    snapshot = {{every = 10}}
+    log = {{tensorboard = false, trace = false, samples = 0}}
+    eval = {{fraction = 0}}
+  )",
+                                         precision, train),
+                             "all_bf16.toml");
+}
+
+TEST(Precision, EverythingMayBeKeptInBf16) {
+  const harness::ScratchFolder scratch;
+  const base::Recipe recipe = all_bf16(", parameters = \"bf16\"");
+  const std::vector<double> low = losses_of(recipe, 1, scratch / "low");
+  EXPECT_LT(low.back(), 0.8 * low.front());
+  std::filesystem::remove_all(scratch / "low" / "snapshots" / "step-00000030");
+  EXPECT_EQ(losses_of(recipe, 1, scratch / "low", /*resume=*/true), low);
+  harness::on_ranks(1, [&](comm::World& world) {
+    const auto job = build(world, recipe, {}, {});
+    const int64_t parameters = job->memory->of(base::MemoryUse::parameters).now;
+    EXPECT_EQ(job->memory->of(base::MemoryUse::gradients).now, parameters);
+    EXPECT_EQ(job->memory->of(base::MemoryUse::optimizer).now, 2 * parameters);
+  });
+}
+
+TEST(Precision, GradientsThatAreSummedUpAreNotKeptInBf16) {
+  EXPECT_THAT(refusal_of(all_bf16(", micro_batch = 2")), testing::HasSubstr("set train.micro_batch = 0 (it is 2)"));
+  EXPECT_THAT(refusal_of(all_bf16("", "fp32")), testing::HasSubstr("train.gradients = bf16 needs train.precision = bf16"));
+  EXPECT_THAT(refusal_of(all_bf16(", method = \"masha1\"")), testing::HasSubstr("keeps its own sums in fp32"));
+  const base::Stop never;
+  const harness::Run two =
+      harness::on_ranks(2, {.expect_errors = true}, [&](comm::World& world) { run(world, all_bf16(""), {}, {}, never); });
+  EXPECT_THAT(two.error_on(0).what(), testing::HasSubstr("summed over 2 ranks"));
+}
+
 TEST(Precision, WhatCannotBeIsRefused) {
   EXPECT_THAT(refusal_of(precision_recipe("fp32", "bf16")), testing::HasSubstr("needs train.precision = bf16"));
   EXPECT_THAT(refusal_of(precision_recipe("bf16", "fp32", "classifier")), testing::HasSubstr("the classifier computes in fp32 only"));

@@ -137,6 +137,22 @@ TEST(Train, SavesAndStopsOnAllRanksWhenOneIsAsked) {
   EXPECT_TRUE(std::filesystem::exists(scratch / "run" / "report.html"));
 }
 
+TEST(Train, TheEndIsNotSavedWhereNobodyAsksForIt) {
+  const harness::ScratchFolder scratch;
+  const base::Stop never;
+  harness::on_ranks(1, [&](comm::World& world) {
+    base::Recipe recipe = tiny(6);
+    recipe.set("snapshot.last=false");
+    Start start;
+    start.out = scratch / "run";
+    run(world, recipe, start, {}, never);
+  });
+  EXPECT_TRUE(std::filesystem::exists(scratch / "run" / "snapshots" / "step-00000004"));
+  EXPECT_FALSE(std::filesystem::exists(scratch / "run" / "snapshots" / "step-00000006"));
+  const base::MetricsRow first = base::read_metrics(scratch / "run" / "metrics.jsonl").front();
+  EXPECT_LE(first.number("startup_data_seconds") + first.number("startup_model_seconds"), first.number("startup_seconds"));
+}
+
 TEST(Train, StopsWithAClearErrorWhenTheLossIsNoLongerANumber) {
   const harness::ScratchFolder scratch;
   const base::Stop never;

@@ -6,6 +6,7 @@ namespace cairn::study {
 std::vector<BenchRow> bench_codecs(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_collectives(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_generate(const BenchOptions&, base::Log&);
+std::vector<BenchRow> bench_gpu(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_islands(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_ladder(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_parallel(const BenchOptions&, base::Log&);
@@ -20,6 +21,11 @@ const std::vector<Bench>& benches() {
        bench_collectives},
       {"generate", "Greedy decoding on this CPU against llama.cpp and transformers, same fp32 weights and threads: tokens/s at 1M and 12M.",
        bench_generate},
+      {"gpu",
+       "Training in bf16 on one GPU against PyTorch, compiled and eager, from the same weights on the same tokens: speed, memory, "
+       "start-up, "
+       "energy, losses.",
+       bench_gpu},
       {"islands",
        "Rules by which 4 islands train apart against a sum at every step, over links of 100 Mbit/s and 50 ms: bytes, time, loss.",
        bench_islands},

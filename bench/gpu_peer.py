@@ -141,8 +141,7 @@ def load(model, path):
             continue
         begin, end = (8 + count + at for at in entry["data_offsets"])
         dtype = {"BF16": torch.bfloat16, "F32": torch.float32}[entry["dtype"]]
-        values = torch.frombuffer(bytearray(raw[begin:end].numpy().tobytes()), dtype=dtype) if begin % 2 else raw[begin:end].view(dtype)
-        own.pop(name.removeprefix("model.")).data.copy_(values.view(entry["shape"]))
+        own.pop(name.removeprefix("model.")).data.copy_(raw[begin:end].view(dtype).view(entry["shape"]))
     assert not own, f"no values for {list(own)}"
 
 
@@ -158,9 +157,10 @@ def train():
     else:
         torch.cuda.init()
     device_s = age()
-    with torch.device(device):
-        torch.set_default_dtype(torch.bfloat16)
-        model = torch.nn.utils.skip_init(Llama)
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("meta"):
+        model = Llama()
+    model.to_empty(device=device)
     load(model, c["weights"]) if c["weights"] else draw(model)
     cos, sin = angles()
     tokens = torch.from_file(c["tokens"], shared=False, size=os.path.getsize(c["tokens"]) // 4, dtype=torch.int32)[256:].long()

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -22,11 +23,15 @@ struct BenchRow {
 };
 
 struct BenchOptions {
-  std::string only;     // one case; empty: all
-  std::string data;     // a text to measure on, where a bench reads one; empty: its own
-  std::string program;  // this program's own file, for benches that start it
-  std::string cache;    // where a peer's environment is kept
-  std::string scratch;  // a folder of its own, empty, removed afterwards
+  std::string only;                // one case; empty: all
+  std::string data;                // a text to measure on, where a bench reads one; empty: its own
+  int64_t steps = 0;               // of each run, where a bench trains; 0: as many as the case has
+  std::string precision = "bf16";  // of passes, where a bench has a choice
+  double limit_s = 0;              // for each case, where a bench keeps to one; 0: the case's own
+  std::string out;                 // where pictures and rows of measurements are kept; empty: nowhere
+  std::string program;             // this program's own file, for benches that start it
+  std::string cache;               // where a peer's environment is kept
+  std::string scratch;             // a folder of its own, empty, removed afterwards
 };
 
 struct Bench {

@@ -138,7 +138,10 @@ TEST(Precision, EverythingMayBeKeptInBf16) {
 TEST(Precision, GradientsThatAreSummedUpAreNotKeptInBf16) {
   EXPECT_THAT(refusal_of(all_bf16(", micro_batch = 2")), testing::HasSubstr("set train.micro_batch = 0 (it is 2)"));
   EXPECT_THAT(refusal_of(all_bf16("", "fp32")), testing::HasSubstr("train.gradients = bf16 needs train.precision = bf16"));
-  EXPECT_THAT(refusal_of(all_bf16(", method = \"masha1\"")), testing::HasSubstr("keeps its own sums in fp32"));
+  base::Recipe masha = all_bf16(", method = \"masha1\"");
+  masha.set("optim.moments=\"fp32\"");
+  masha.set("optim.rounding=\"stochastic\"");
+  EXPECT_THAT(refusal_of(masha), testing::HasSubstr("train.method = masha1 keeps its own sums in fp32"));
   const base::Stop never;
   const harness::Run two =
       harness::on_ranks(2, {.expect_errors = true}, [&](comm::World& world) { run(world, all_bf16(""), {}, {}, never); });

@@ -1,0 +1,30 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cairn::study {
+
+// One model and batch of `cairn bench gpu`.
+struct GpuCase {
+  std::string name;
+  int64_t vocab, embed, layers, heads, kv_heads, head_dim, mlp;
+  bool tied;
+  int64_t batch, length;  // of a step, in one piece
+  int64_t steps;          // of the runs whose losses are compared
+  double limit_s;         // for the whole case
+  bool same_weights;      // ours are written to a file and read by the peer; else each draws its own
+
+  int64_t tokens() const { return batch * length; }
+  int64_t parameters() const;
+  // Floating-point operations of one step: 6 for each token and weight of a matrix (the head counts once, a table that is only looked up
+  // not at all), and three times the forward pass of causal attention, which sees half of all pairs.
+  double flops() const;
+};
+
+const std::vector<GpuCase>& gpu_cases();
+
+// Those that --case names: one, "qwen" for all four of them, or A, B and C where it is empty. Unknown names are refused.
+std::vector<GpuCase> gpu_cases_named(const std::string& only);
+
+}  // namespace cairn::study

@@ -206,7 +206,7 @@ GpuCeiling measure_gpu_ceiling(const GpuPlace& place, double limit_s) {
   settings["repeats"] = cuda ? 20 : 1;
   settings["seconds"] = cuda ? 4.0 : 0.2;
   const std::string said = place.scratch + "/ceiling.log";
-  GpuCeiling found{.fault = fault_of(run_peer(settings, place, said, limit_s), limit_s)};
+  GpuCeiling found{.fault = fault_of(run_peer(settings, place, said, limit_s), limit_s), .size = settings["size"].get<int64_t>()};
   for (const base::Json& line : objects_in(said)) {
     if (!line.contains("ceiling")) continue;
     found.tflops = line["ceiling"]["tflops"].get<double>();

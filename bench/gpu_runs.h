@@ -44,9 +44,10 @@ GpuRun run_gpu_ours(const GpuCase& one, const GpuInputs& inputs, int64_t steps, 
 GpuRun run_gpu_peer(const GpuCase& one, const GpuInputs& inputs, int64_t steps, const GpuPlace& place, const GpuWatch& watch,
                     double limit_s, bool compiled);
 
-// Matrix products of 8192 for some seconds on end: what this device comes to under load.
+// Large matrix products for some seconds on end: what this device comes to under load.
 struct GpuCeiling {
   std::string fault = {};
+  int64_t size = 0;  // of the matrices
   double tflops = 0, burst_tflops = 0;
   std::string device = {}, torch = {};
 };

@@ -16,9 +16,9 @@ std::string gibibytes(int64_t bytes) { return number(static_cast<double>(bytes) 
 std::string gpu_table(const GpuCase& one, const std::vector<GpuRun>& runs, const GpuCeiling& ceiling) {
   std::string table = fmt::format("{} parameters, {} x {} tokens a step, {:.1f} TFLOP a step\n",
                                   base::human_count(static_cast<double>(one.parameters())), one.batch, one.length, one.flops() / 1e12);
-  table +=
-      fmt::format("{}, PyTorch {}; products of 8192: {} TFLOP/s on end, {} at best\n", ceiling.device.empty() ? "?" : ceiling.device,
-                  ceiling.torch.empty() ? "?" : ceiling.torch, number(ceiling.tflops, "{:.4g}"), number(ceiling.burst_tflops, "{:.4g}"));
+  table += fmt::format("{}, PyTorch {}; products of {}: {} TFLOP/s on end, {} at best\n", ceiling.device.empty() ? "?" : ceiling.device,
+                       ceiling.torch.empty() ? "?" : ceiling.torch, ceiling.size, number(ceiling.tflops, "{:.4g}"),
+                       number(ceiling.burst_tflops, "{:.4g}"));
   table += fmt::format("{:<9} {:>6} {:>9} {:>10} {:>8} {:>8} | {:>8} {:>9} {:>8} | {:>8} {:>9} {:>6} {:>5}\n", "", "steps", "ms/step",
                        "tokens/s", "TFLOP/s", "ceiling", "tensors", "allocator", "device", "start s", "tokens/J", "W", "MHz");
   for (const GpuRun& run : runs) {

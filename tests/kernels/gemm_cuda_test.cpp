@@ -8,10 +8,10 @@
 namespace cairn::kernels {
 namespace {
 
-struct Sizes {
+struct ProductSizes {
   int64_t rows, in, out;
 };
-constexpr Sizes kSizes[] = {{1, 1, 1}, {1, 8, 8}, {5, 3, 2}, {127, 65, 33}, {128, 256, 384}, {1000, 768, 2304}};
+constexpr ProductSizes kProducts[] = {{1, 1, 1}, {1, 8, 8}, {5, 3, 2}, {127, 65, 33}, {128, 256, 384}, {1000, 768, 2304}};
 
 double relative(const at::Tensor& found, const at::Tensor& expected) {
   return ((found.to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
@@ -30,7 +30,7 @@ at::Tensor nothing(at::IntArrayRef sizes, at::ScalarType type) {
 }
 
 TEST_F(GemmOnCuda, MatchesTheProductInDouble) {
-  for (const auto& [rows, in, out] : kSizes)
+  for (const auto& [rows, in, out] : kProducts)
     for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
       const double bound = type == at::kFloat ? 1e-5 : 4e-3;  // of bf16: one rounding
       const at::Tensor x = on_gpu(normal({rows, in}, 1)), w = on_gpu(normal({out, in}, 2)), dy = on_gpu(normal({rows, out}, 3));
@@ -51,7 +51,7 @@ TEST_F(GemmOnCuda, MatchesTheProductInDouble) {
       EXPECT_TRUE(at::equal(onto, kept));
       EXPECT_LT(relative(sum, onto.to(at::kDouble) + at::matmul(xd, wd.t())), bound);
       linear(onto, x, w, &onto);
-      EXPECT_TRUE(at::equal(onto, sum));
+      EXPECT_LT(relative(onto, sum.to(at::kDouble)), bound) << "in place";
     }
 }
 

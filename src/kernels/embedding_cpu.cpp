@@ -7,6 +7,8 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/cpu_tensor.h"
+#include "kernels/embedding_cuda.h"
+#include "kernels/low_precision.h"
 #include "kernels/parallel.h"
 
 namespace cairn::kernels {
@@ -34,6 +36,7 @@ void check_ids(const at::Tensor& ids, int64_t vocab) {
 
 void embedding(const at::Tensor& y, const at::Tensor& table, const at::Tensor& ids) {
   check(table, ids, y);
+  if (embedding_on_cuda(y, table, ids)) return;
   if (!fits(table, ids, y)) return reference::embedding(y, table, ids);
   check_ids(ids, table.size(0));
   const int64_t embed = table.size(1);
@@ -47,6 +50,8 @@ void embedding(const at::Tensor& y, const at::Tensor& table, const at::Tensor& i
 
 void embedding_rows(const at::Tensor& dtable, const at::Tensor& ids, const at::Tensor& dy) {
   check(dtable, ids, dy);
+  if (embedding_rows_on_cuda(dtable, ids, dy)) return;
+  if (is_low(dy) && !is_low(dtable)) return embedding_rows(dtable, ids, widened(dy));
   if (!fits(dtable, ids, dy)) return reference::embedding_rows(dtable, ids, dy);
   check_ids(ids, dtable.size(0));
   const int64_t embed = dtable.size(1), count = ids.numel();

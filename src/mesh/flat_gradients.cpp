@@ -69,7 +69,7 @@ void FlatGradients::add(ParamId id, const at::Tensor& value) {
 void FlatGradients::add_rows(ParamId id, const at::Tensor& rows, const at::Tensor& values) {
   at::Tensor gradient = layout_.view(flat_, id);
   if (fresh(id)) gradient.zero_();
-  kernels::embedding_rows(gradient, rows, values.to(gradient.scalar_type()));
+  kernels::embedding_rows(gradient, rows, values);
   contributed(id);
 }
 

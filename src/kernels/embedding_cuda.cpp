@@ -1,0 +1,54 @@
+// Table look-up on a GPU: from tensors to pointers, and the order of the ids.
+#include "kernels/embedding_cuda.h"
+
+#include <limits>
+#include <tuple>
+
+#include "kernels/aten.h"
+#include "kernels/cuda_tensor.h"
+#include "kernels/embedding_kernel.h"
+
+namespace cairn::kernels {
+namespace {
+
+bool are_ids(const at::Tensor& ids, const at::Tensor& table) {
+  return ids.device() == table.device() && ids.scalar_type() == at::kLong && ids.is_contiguous();
+}
+
+}  // namespace
+
+bool embedding_on_cuda(const at::Tensor& y, const at::Tensor& table, const at::Tensor& ids) {
+  if (!all_of_kernels(table, y) || !are_ids(ids, table)) return false;
+  const OnDeviceOf device(table.device());
+  const EmbeddingLaunch launch{.elements = elements_of(table),
+                               .y = y.mutable_data_ptr(),
+                               .table = table.const_data_ptr(),
+                               .ids = ids.const_data_ptr<int64_t>(),
+                               .count = ids.numel(),
+                               .vocab = table.size(0),
+                               .embed = table.size(1)};
+  check_started(launch_embedding(launch, stream_of(table)), "look-up");
+  return true;
+}
+
+bool embedding_rows_on_cuda(const at::Tensor& dtable, const at::Tensor& ids, const at::Tensor& dy) {
+  if (!all_of_kernels(dy) || !all_sums(dy, dtable) || !are_ids(ids, dtable) || dtable.size(0) > std::numeric_limits<int32_t>::max())
+    return false;
+  const OnDeviceOf device(dtable.device());
+  // Stable, so that equal ids keep the order of their rows; with 32 bits in half the time of 64.
+  const auto [sorted, places] = ids.reshape({-1}).to(at::kInt).sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const at::Tensor ends = at::empty({embedding_rows_slices(ids.numel()), 2, dtable.size(1)}, dtable.options());
+  const EmbeddingRowsLaunch launch{.elements = elements_of(dy),
+                                   .dtable = dtable.mutable_data_ptr<float>(),
+                                   .dy = dy.const_data_ptr(),
+                                   .ids = sorted.const_data_ptr<int32_t>(),
+                                   .places = places.const_data_ptr<int64_t>(),
+                                   .ends = ends.mutable_data_ptr<float>(),
+                                   .count = ids.numel(),
+                                   .vocab = dtable.size(0),
+                                   .embed = dtable.size(1)};
+  check_started(launch_embedding_rows(launch, stream_of(dtable)), "look-up gradient");
+  return true;
+}
+
+}  // namespace cairn::kernels

@@ -1,0 +1,29 @@
+// What the host wrapper of table look-up hands to its CUDA kernels.
+#pragma once
+#include "kernels/cuda_launch.h"
+
+namespace cairn::kernels {
+
+struct EmbeddingLaunch {
+  Elements elements;
+  void* y;
+  const void* table;
+  const int64_t* ids;
+  int64_t count, vocab, embed;
+};
+cudaError_t launch_embedding(const EmbeddingLaunch& launch, cudaStream_t stream);
+
+// Gradients of rows, summed by id: ids are sorted, and places[i] says which row of dy belongs to sorted id i.
+int64_t embedding_rows_slices(int64_t count);
+struct EmbeddingRowsLaunch {
+  Elements elements;  // of dy
+  float* dtable;
+  const void* dy;
+  const int32_t* ids;
+  const int64_t* places;
+  float* ends;  // room for [embedding_rows_slices, 2, embed]
+  int64_t count, vocab, embed;
+};
+cudaError_t launch_embedding_rows(const EmbeddingRowsLaunch& launch, cudaStream_t stream);
+
+}  // namespace cairn::kernels

@@ -32,14 +32,16 @@ bool embedding_on_cuda(const at::Tensor& y, const at::Tensor& table, const at::T
 }
 
 bool embedding_rows_on_cuda(const at::Tensor& dtable, const at::Tensor& ids, const at::Tensor& dy) {
-  if (!all_of_kernels(dy) || !all_sums(dy, dtable) || !are_ids(ids, dtable) || dtable.size(0) > std::numeric_limits<int32_t>::max())
+  if (!all_of_kernels(dy) || !all_of_kernels(dtable) || dy.device() != dtable.device() || !are_ids(ids, dtable) ||
+      dtable.size(0) > std::numeric_limits<int32_t>::max())
     return false;
   const OnDeviceOf device(dtable.device());
   // Stable, so that equal ids keep the order of their rows; with 32 bits in half the time of 64.
   const auto [sorted, places] = ids.reshape({-1}).to(at::kInt).sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
-  const at::Tensor ends = at::empty({embedding_rows_slices(ids.numel()), 2, dtable.size(1)}, dtable.options());
+  const at::Tensor ends = at::empty({embedding_rows_slices(ids.numel()), 2, dtable.size(1)}, dtable.options().dtype(at::kFloat));
   const EmbeddingRowsLaunch launch{.elements = elements_of(dy),
-                                   .dtable = dtable.mutable_data_ptr<float>(),
+                                   .table_elements = elements_of(dtable),
+                                   .dtable = dtable.mutable_data_ptr(),
                                    .dy = dy.const_data_ptr(),
                                    .ids = sorted.const_data_ptr<int32_t>(),
                                    .places = places.const_data_ptr<int64_t>(),

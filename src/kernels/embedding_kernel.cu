@@ -33,12 +33,27 @@ __global__ void __launch_bounds__(kThreads) embedding_kernel(EmbeddingLaunch a) 
 }
 
 // ---- gradients ----
-// Sums are read and written as floats, four at a time where the columns of a lane are that many.
-template <int N>
-constexpr int kFloats = N < kPack<float> ? N : kPack<float>;
+// Elements of S that are read or written at a time where a lane has N columns.
+template <class S, int N>
+constexpr int kStep = N < kPack<S> ? N : kPack<S>;
 
-// What a warp has of one tile of columns: N of each lane.
-template <class T, int N>
+// to[0 .. N-1] += or = sum, in S.
+template <bool kAdd, class S, int N>
+__device__ void write_sums(S* to, const float (&sum)[N]) {
+  using Some = Pack<S, kStep<S, N>>;
+#pragma unroll
+  for (int i = 0; i < N; i += kStep<S, N>) {
+    float values[kStep<S, N>];
+    Some before;
+    if constexpr (kAdd) before = Some::load(to + i);
+#pragma unroll
+    for (int j = 0; j < kStep<S, N>; ++j) values[j] = kAdd ? before[j] + sum[i + j] : sum[i + j];
+    Some::of(values).store(to + i);
+  }
+}
+
+// What a warp has of one tile of columns: N of each lane. T: of the gradients of rows, S: of the table's.
+template <class T, class S, int N>
 struct Columns {
   const EmbeddingRowsLaunch& a;
   int64_t first;  // of this lane
@@ -51,24 +66,10 @@ struct Columns {
   __device__ float* end(int64_t slice, int which) const { return a.ends + (slice * 2 + which) * a.embed + first; }
   __device__ void add_to_table(int32_t id, const float (&sum)[N]) const {
     if (!here || id < 0 || id >= a.vocab) return;
-    float* to = a.dtable + id * a.embed + first;
-    Pack<float, kFloats<N>> before[N / kFloats<N>];
-#pragma unroll
-    for (int i = 0; i < N; i += kFloats<N>) before[i / kFloats<N>] = Pack<float, kFloats<N>>::load(to + i);
-#pragma unroll
-    for (int i = 0; i < N; ++i) before[i / kFloats<N>].at[i % kFloats<N>] += sum[i];
-#pragma unroll
-    for (int i = 0; i < N; i += kFloats<N>) before[i / kFloats<N>].store(to + i);
+    write_sums<true>(static_cast<S*>(a.dtable) + id * a.embed + first, sum);
   }
   __device__ void keep(int64_t slice, int which, const float (&sum)[N]) const {
-    if (!here) return;
-#pragma unroll
-    for (int i = 0; i < N; i += kFloats<N>) {
-      Pack<float, kFloats<N>> part;
-#pragma unroll
-      for (int j = 0; j < kFloats<N>; ++j) part.at[j] = sum[i + j];
-      part.store(end(slice, which) + i);
-    }
+    if (here) write_sums<false>(end(slice, which), sum);
   }
 };
 
@@ -77,11 +78,11 @@ constexpr int kHead = 0, kTail = 1;  // the two ends of a slice
 // Whether the run at the border before sorted place i goes on across it.
 __device__ bool goes_on(const EmbeddingRowsLaunch& a, int64_t i) { return i > 0 && i < a.count && a.ids[i - 1] == a.ids[i]; }
 
-template <class T, int N>
+template <class T, class S, int N>
 __global__ void __launch_bounds__(kThreads) embedding_rows_kernel(EmbeddingRowsLaunch a, int64_t slices) {
   const int64_t slice = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (slice >= slices) return;
-  const Columns<T, N> columns(a, blockIdx.y);
+  const Columns<T, S, N> columns(a, blockIdx.y);
   const int64_t begin = slice * kSlice, end = begin + kSlice < a.count ? begin + kSlice : a.count;
   bool from_before = goes_on(a, begin);
   float sum[N] = {};
@@ -118,7 +119,7 @@ __global__ void __launch_bounds__(kThreads) embedding_rows_kernel(EmbeddingRowsL
 }
 
 // A warp puts together the run that begins in its slice and goes on beyond it, if there is one: the slices' parts in their order.
-template <int N>
+template <class S, int N>
 __global__ void __launch_bounds__(kThreads) embedding_ends_kernel(EmbeddingRowsLaunch a, int64_t slices) {
   const int64_t slice = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (slice >= slices) return;
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(kThreads) embedding_ends_kernel(EmbeddingRowsL
   if (!goes_on(a, end)) return;
   const int32_t id = a.ids[end];
   if (goes_on(a, begin) && a.ids[begin] == id) return;  // it began earlier: another warp has it
-  const Columns<float, N> columns(a, blockIdx.y);
+  const Columns<float, S, N> columns(a, blockIdx.y);
   if (!columns.here) return;
   float sum[N];
   for (int d = 0; d < N; ++d) sum[d] = columns.end(slice, kTail)[d];
@@ -145,21 +146,24 @@ void start_for(const EmbeddingLaunch& a, cudaStream_t stream) {
   a.embed % kPack<T> == 0 && is_aligned(a.y) && is_aligned(a.table) ? start<T, kPack<T>>(a, stream) : start<T, 1>(a, stream);
 }
 
-template <class T, int N>
-void start(const EmbeddingRowsLaunch& a, cudaStream_t stream) {
+template <class T, class S, int N>
+void start_rows(const EmbeddingRowsLaunch& a, cudaStream_t stream) {
   const int64_t slices = embedding_rows_slices(a.count);
   const auto grid = [&](int columns) {
     return dim3(static_cast<unsigned>((slices + kWarps - 1) / kWarps),
                 static_cast<unsigned>((a.embed + columns * kWarp - 1) / (columns * kWarp)));
   };
-  embedding_rows_kernel<T, N><<<grid(N), kThreads, 0, stream>>>(a, slices);
-  embedding_ends_kernel<1><<<grid(1), kThreads, 0, stream>>>(a, slices);
+  embedding_rows_kernel<T, S, N><<<grid(N), kThreads, 0, stream>>>(a, slices);
+  embedding_ends_kernel<S, 1><<<grid(1), kThreads, 0, stream>>>(a, slices);
 }
 
 template <class T>
 void start_for(const EmbeddingRowsLaunch& a, cudaStream_t stream) {
-  a.embed % kPack<T> == 0 && is_aligned(a.dy) && is_aligned(a.dtable) && is_aligned(a.ends) ? start<T, kPack<T>>(a, stream)
-                                                                                            : start<T, 1>(a, stream);
+  const bool whole = a.embed % kPack<T> == 0 && is_aligned(a.dy) && is_aligned(a.dtable) && is_aligned(a.ends);
+  if (a.table_elements == Elements::bf16)
+    whole ? start_rows<T, bf16, kPack<T>>(a, stream) : start_rows<T, bf16, 1>(a, stream);
+  else
+    whole ? start_rows<T, float, kPack<T>>(a, stream) : start_rows<T, float, 1>(a, stream);
 }
 
 template <class Launch>

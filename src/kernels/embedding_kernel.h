@@ -16,8 +16,8 @@ cudaError_t launch_embedding(const EmbeddingLaunch& launch, cudaStream_t stream)
 // Gradients of rows, summed by id: ids are sorted, and places[i] says which row of dy belongs to sorted id i.
 int64_t embedding_rows_slices(int64_t count);
 struct EmbeddingRowsLaunch {
-  Elements elements;  // of dy
-  float* dtable;
+  Elements elements, table_elements;  // of dy, of dtable
+  void* dtable;
   const void* dy;
   const int32_t* ids;
   const int64_t* places;

@@ -41,6 +41,12 @@ TEST(EmbeddingOnCuda, AddsGradientsInOneOrder) {
       reference::embedding_rows(plain, ids, dy);
       embedding_rows(dtable, ids, dy);
       expect_as_exact(dtable, plain, exact, table_name(c, type));
+      const at::Tensor low = askew(start.to(at::kBFloat16), c.askew), low_exact = wide(low.cpu()),
+                       low_plain = low.clone();  // each sum is rounded once
+      low_exact.index_add_(0, ids.cpu(), wide(dy.cpu()));
+      reference::embedding_rows(low_plain, ids, dy);
+      embedding_rows(low, ids, dy);
+      expect_as_exact(low, low_plain, low_exact, table_name(c, type) + " into bf16");
       embedding_rows(again, ids, dy);
       EXPECT_TRUE(same_bits(again, dtable)) << table_name(c, type) << " a second time";
     }

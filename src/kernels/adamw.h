@@ -4,6 +4,10 @@
 
 #include <ATen/core/ATen_fwd.h>
 
+namespace cairn::base {
+struct Random;
+}
+
 namespace cairn::kernels {
 
 struct AdamwStep {
@@ -15,9 +19,12 @@ struct AdamwStep {
   int64_t step = 1;                             // counts from 1; for the bias corrections
   double gradient_scale = 1;                    // g is multiplied by this
   const at::Tensor* gradient_factor = nullptr;  // and by this: one element on the piece's device (a clipping factor), borrowed
+  // How a p in bf16 is rounded: by number i of these for its element i (stochastic_rounding.h), borrowed; null: to the nearest.
+  const base::Random* rounding = nullptr;
 };
 
-// Updates p, m and v in place from g (only read), four flat contiguous tensors of one length.
+// Updates p, m and v in place from g (only read), four flat contiguous tensors of one length. Any of them may be in bf16 (m and v alike):
+// the update is made in fp32, and each result is rounded once.
 void adamw(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, const AdamwStep& step);
 
 // The sum of x^2 over a flat contiguous tensor, as a 0-dim double on its device. On the CPU the same bits for every thread count.

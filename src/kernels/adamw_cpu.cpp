@@ -2,15 +2,19 @@
 #include "kernels/adamw.h"
 
 #include <cmath>
+#include <iterator>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "kernels/adamw_cuda.h"
 #include "kernels/aten.h"
 #include "kernels/cpu_tensor.h"
+#include "kernels/low_precision.h"
 #include "kernels/parallel.h"
 #include "kernels/simd.h"
+#include "kernels/stochastic_rounding.h"
 
 namespace cairn::kernels {
 namespace {
@@ -54,13 +58,25 @@ struct Squares {
   }
 };
 
+// The update in fp32 of tensors of which some are kept in less.
+void widened_adamw(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, AdamwStep step) {
+  const base::Random* rounding = std::exchange(step.rounding, nullptr);
+  const at::Tensor kept[] = {p, m, v}, wide[] = {widened(p), widened(m), widened(v)};
+  adamw(wide[0], wide[1], wide[2], widened(g), step);
+  if (rounding != nullptr && is_low(p)) round_stochastically(p, wide[0], *rounding, 0);
+  for (size_t i = rounding != nullptr ? 1 : 0; i < std::size(kept); ++i)
+    if (!wide[i].is_same(kept[i])) kept[i].copy_(wide[i]);
+}
+
 }  // namespace
 
 void adamw(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, const AdamwStep& step) {
   CAIRN_CHECK(p.numel() == m.numel() && p.numel() == v.numel() && p.numel() == g.numel(), "AdamW on pieces of {}, {}, {} and {} elements",
               p.numel(), m.numel(), v.numel(), g.numel());
   CAIRN_CHECK(step.step >= 1, "AdamW at step {}: steps count from 1", step.step);
-  if (p.is_cuda() && adamw_on_cuda(p, m, v, g, step)) return;
+  CAIRN_CHECK(step.rounding == nullptr || p.scalar_type() == at::kBFloat16, "stochastic rounding into {}", c10::toString(p.scalar_type()));
+  if (adamw_on_cuda(p, m, v, g, step)) return;
+  if (is_low(p) || is_low(m) || is_low(v) || is_low(g)) return widened_adamw(p, m, v, g, step);
   if (!all_plain(p, m, v, g)) return reference::adamw(p, m, v, g, step);
   Piece piece{};
   piece.p = p.mutable_data_ptr<float>(), piece.m = m.mutable_data_ptr<float>(), piece.v = v.mutable_data_ptr<float>();

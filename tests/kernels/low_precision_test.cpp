@@ -2,12 +2,15 @@
 #include "kernels/low_precision.h"
 
 #include "base/random.h"
+#include "kernels/adamw.h"
 #include "kernels/attention.h"
 #include "kernels/closeness.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/embedding.h"
 #include "kernels/gemm.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
+#include "kernels/stochastic_rounding.h"
 #include "kernels/swiglu.h"
 
 namespace cairn::kernels {
@@ -89,6 +92,27 @@ TEST(LowPrecision, CrossEntropyCountsInFp32) {
   EXPECT_TRUE(at::equal(loss, wide_loss));
   EXPECT_TRUE(at::equal(lse, wide_lse));
   expect_rounded(logits, wide, "the gradient");
+}
+
+TEST(LowPrecision, AdamwIsRoundedOnceToTheNearestOrAsTold) {
+  const base::Random random = base::Random(3).for_name("w");
+  for (const base::Random* rounding : {static_cast<const base::Random*>(nullptr), &random}) {
+    const at::Tensor p = low({41}, 1), g = low({41}, 2), m = low({41}, 3), v = low({41}, 4).abs();
+    const at::Tensor wide_p = fp32(p), wide_m = fp32(m), wide_v = fp32(v), expected = low_room({41});
+    adamw(wide_p, wide_m, wide_v, fp32(g), {.weight_decay = 0.1, .step = 2});
+    adamw(p, m, v, g, {.weight_decay = 0.1, .step = 2, .rounding = rounding});
+    expect_rounded(m, wide_m, "m");
+    expect_rounded(v, wide_v, "v");
+    if (rounding != nullptr) round_stochastically(expected, wide_p, *rounding, 0);
+    EXPECT_TRUE(at::equal(p, rounding != nullptr ? expected : wide_p.to(at::kBFloat16)));
+  }
+}
+
+TEST(LowPrecision, GradientsOfRowsAreSummedInTheTablesPrecision) {
+  const at::Tensor ids = integers(0, 5, {64}, 1), dy = low({64, 9}, 2), dtable = at::zeros({5, 9}), expected = at::zeros({5, 9});
+  embedding_rows(dtable, ids, dy);
+  embedding_rows(expected, ids, fp32(dy));
+  EXPECT_TRUE(at::equal(dtable, expected));
 }
 
 // The processor may add up in another order, so these are compared to a rounding of the result.

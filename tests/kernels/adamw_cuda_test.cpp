@@ -1,0 +1,67 @@
+// AdamW on a GPU: the update of fp32, whatever its tensors are kept in.
+#include "base/random.h"
+#include "kernels/on_gpu.h"
+
+namespace cairn::kernels {
+namespace {
+
+struct GpuAdamwTensors {
+  at::Tensor p, m, v, g;
+  GpuAdamwTensors(int64_t count, int64_t beyond, at::ScalarType parameters, at::ScalarType gradients, at::ScalarType moments) {
+    const auto make = [&](const at::Tensor& x, at::ScalarType type) { return askew(on_gpu(x.to(type)), beyond); };
+    p = make(normal({count}, 1), parameters), g = make(normal({count}, 2), gradients);
+    m = make(0.1 * normal({count}, 3), moments), v = make(normal({count}, 4).square(), moments);
+  }
+};
+
+TEST(AdamwOnCuda, FollowsTheRuleInEveryMixtureOfTypes) {
+  CAIRN_NEEDS_GPU();
+  const at::Tensor factor = on_gpu(at::full({1}, 0.5));
+  for (const int64_t count : {0, 1, 127, 4096, 100003})
+    for (const int64_t beyond : {0, 3})
+      for (const at::ScalarType parameters : kKernelTypes)
+        for (const at::ScalarType gradients : kKernelTypes)
+          for (const at::ScalarType moments : kKernelTypes) {
+            const std::string what = fmt::format("{} + {} in {}, {}, {}", count, beyond, c10::toString(parameters),
+                                                 c10::toString(gradients), c10::toString(moments));
+            const GpuAdamwTensors t(count, beyond, parameters, gradients, moments);
+            const at::Tensor p = wide(t.p).clone(), m = wide(t.m).clone(), v = wide(t.v).clone(), before = t.g.clone();
+            const AdamwStep step{.learning_rate = 0.01, .weight_decay = 0.1, .step = 3, .gradient_scale = 1.5, .gradient_factor = &factor};
+            reference::adamw(p, m, v, wide(t.g), step);
+            adamw(t.p, t.m, t.v, t.g, step);
+            expect_as_exact(t.p, p.to(parameters), p, "p of " + what);
+            expect_as_exact(t.m, m.to(moments), m, "m of " + what);
+            expect_as_exact(t.v, v.to(moments), v, "v of " + what);
+            EXPECT_TRUE(same_bits(t.g, before)) << what;
+          }
+}
+
+// Where fp32 itself comes out a rounding apart on the two devices, an element may go the other way.
+TEST(AdamwOnCuda, RoundsStochasticallyByTheNumbersOfTheHost) {
+  CAIRN_NEEDS_GPU();
+  const base::Random random = base::Random(7).for_name("w").for_index(3);
+  for (const int64_t count : {1, 4096, 100003}) {
+    GpuAdamwTensors t(count, 0, at::kBFloat16, at::kFloat, at::kFloat);
+    const AdamwStep step{.learning_rate = 1e-3, .step = 3, .rounding = &random};
+    const at::Tensor p = t.p.cpu().clone(), m = t.m.cpu().clone(), v = t.v.cpu().clone(), wide_p = p.to(at::kFloat), m2 = m.clone(),
+                     v2 = v.clone();
+    adamw(t.p, t.m, t.v, t.g, step);
+    AdamwStep plain = step;
+    plain.rounding = nullptr;
+    adamw(wide_p, m2, v2, t.g.cpu(), plain);
+    int64_t unlike = 0, moved = 0;
+    const at::Tensor now = t.p.cpu();
+    for (int64_t i = 0; i < count; ++i) {
+      uint32_t bits = 0;
+      std::memcpy(&bits, wide_p.const_data_ptr<float>() + i, sizeof(bits));
+      const auto expected = static_cast<uint16_t>((bits + (random.bits32(static_cast<uint64_t>(i)) & 0xffff)) >> 16);
+      unlike += static_cast<const uint16_t*>(now.const_data_ptr())[i] != expected;
+      moved += static_cast<const uint16_t*>(now.const_data_ptr())[i] != static_cast<const uint16_t*>(p.const_data_ptr())[i];
+    }
+    EXPECT_LE(unlike, count / 1000) << count;
+    if (count > 1000) EXPECT_GT(moved, count / 100) << "updates below the spacing of bf16 must move some";
+  }
+}
+
+}  // namespace
+}  // namespace cairn::kernels

@@ -8,6 +8,7 @@ std::vector<BenchRow> bench_collectives(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_generate(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_gpu(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_islands(const BenchOptions&, base::Log&);
+std::vector<BenchRow> bench_kernels(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_ladder(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_parallel(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_placements(const BenchOptions&, base::Log&);
@@ -29,6 +30,8 @@ const std::vector<Bench>& benches() {
       {"islands",
        "Rules by which 4 islands train apart against a sum at every step, over links of 100 Mbit/s and 50 ms: bytes, time, loss.",
        bench_islands},
+      {"kernels", "Kernels of a training step on a GPU against the plain operations they stand for, bf16: GB/s, attention TFLOP/s.",
+       bench_kernels},
       {"ladder", "The ladder wiring against the standard one along tp, on links slowed down until messages are half of a step: step time.",
        bench_ladder},
       {"parallel",

@@ -1,0 +1,183 @@
+// `cairn bench kernels`: what the kernels of a training step make of a GPU's memory, against the plain operations they stand for, in bf16.
+// GB/s counts the bytes that an operation must move at least, for both; attention counts TFLOP/s instead. By the GPU's own clock, after a
+// warm-up, in turn, over sets of tensors of which two together are larger than its cache.
+#include <functional>
+#include <vector>
+
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "kernels/adamw.h"
+#include "kernels/aten.h"
+#include "kernels/attention.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/embedding.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
+#include "kernels/swiglu.h"
+#include "study/benches.h"
+
+namespace cairn::study {
+namespace {
+
+constexpr int kSets = 3, kRounds = 5, kTimes = 6;
+// A model of 1.2 billion parameters on 6 texts of 4,096 tokens.
+constexpr int64_t kBatch = 6, kLength = 4096, kRows = kBatch * kLength, kEmbed = 2048, kMlp = 8192, kHeads = 32, kKeyHeads = 8,
+                  kHeadDim = 64, kVocab = 128256;
+
+struct Operation {
+  std::string name;
+  double work;                     // bytes, or floating-point operations
+  std::function<void(int)> fast;   // on the tensors of one set
+  std::function<void(int)> plain;  // the same by plain operations
+};
+
+at::TensorOptions on_gpu(at::ScalarType type) { return at::TensorOptions().device(at::kCUDA).dtype(type); }
+
+// One tensor for each set.
+struct Sets {
+  std::vector<at::Tensor> all;
+  explicit Sets(const std::vector<int64_t>& sizes, at::ScalarType type = at::kBFloat16, double size = 1) {
+    for (int i = 0; i < kSets; ++i) all.push_back(at::randn(sizes, on_gpu(type)) * size);
+  }
+  const at::Tensor& operator[](int set) const { return all[static_cast<size_t>(set)]; }
+};
+
+// Seconds of one call, by events on the stream.
+double seconds_of(const std::function<void(int)>& call) {
+  const c10::impl::VirtualGuardImpl gpu(at::kCUDA);
+  const c10::Stream stream = gpu.getStream(gpu.getDevice());
+  c10::Event begin(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT), end(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
+  begin.record(stream);
+  for (int i = 0; i < kTimes; ++i) call(i % kSets);
+  end.record(stream);
+  end.synchronize();
+  return begin.elapsedTime(end) * 1e-3 / kTimes;
+}
+
+void add_row(std::vector<BenchRow>& rows, const Operation& operation, const char* unit, double in_unit, const BenchOptions& options,
+             base::Log& log) {
+  if (!options.only.empty() && options.only != operation.name) return;
+  std::vector<double> fast, plain;
+  for (int round = -1; round < kRounds; ++round) {
+    const double times[] = {seconds_of(operation.fast), seconds_of(operation.plain)};
+    if (round < 0) continue;
+    fast.push_back(operation.work / in_unit / times[0]);
+    plain.push_back(operation.work / in_unit / times[1]);
+  }
+  rows.push_back(compare(operation.name, fast, plain, unit, Better::higher, 1));
+  log.info("{}: {:.0f} MB or Mflop, {:.3f} ms", operation.name, operation.work * 1e-6, operation.work / in_unit / rows.back().ours * 1e3);
+}
+
+constexpr double kX = 2.0 * kRows * kEmbed, kUp = 2.0 * kRows * kMlp;  // bytes of a hidden state, and of half a gated one
+
+void norms(const std::function<void(const Operation&)>& measure) {
+  const Sets x({kRows, kEmbed}), dy({kRows, kEmbed}), add({kRows, kEmbed}), weight(std::vector<int64_t>{kEmbed}), y({kRows, kEmbed}),
+      sum({kRows, kEmbed});
+  const at::Tensor rstd = at::ones({kRows}, on_gpu(at::kFloat)), dw = at::zeros({kEmbed}, on_gpu(at::kFloat));
+  measure({"rms_norm", 2 * kX, [&](int i) { kernels::rms_norm(y[i], rstd, x[i], weight[i], 1e-5); },
+           [&](int i) { kernels::reference::rms_norm(y[i], rstd, x[i], weight[i], 1e-5); }});
+  measure({"add_rms_norm", 4 * kX, [&](int i) { kernels::add_rms_norm(y[i], rstd, sum[i], x[i], add[i], weight[i], 1e-5); },
+           [&](int i) { kernels::reference::add_rms_norm(y[i], rstd, sum[i], x[i], add[i], weight[i], 1e-5); }});
+  measure({"rms_norm_input", 4 * kX, [&](int i) { kernels::rms_norm_input(y[i], dy[i], x[i], weight[i], rstd, &add[i]); },
+           [&](int i) { kernels::reference::rms_norm_input(y[i], dy[i], x[i], weight[i], rstd, &add[i]); }});
+  measure({"rms_norm_weight", 2 * kX, [&](int i) { kernels::rms_norm_weight(dw, dy[i], x[i], rstd); },
+           [&](int i) { kernels::reference::rms_norm_weight(dw, dy[i], x[i], rstd); }});
+}
+
+void gates(const std::function<void(const Operation&)>& measure) {
+  const Sets gate_up({kRows, 2 * kMlp}), dgate_up({kRows, 2 * kMlp}), dy({kRows, kMlp}), y({kRows, kMlp});
+  measure(
+      {"swiglu", 3 * kUp, [&](int i) { kernels::swiglu(y[i], gate_up[i]); }, [&](int i) { kernels::reference::swiglu(y[i], gate_up[i]); }});
+  measure({"swiglu_backward", 6 * kUp, [&](int i) { kernels::swiglu_backward(dgate_up[i], dy[i], gate_up[i], &y[i]); },
+           [&](int i) { kernels::reference::swiglu_backward(dgate_up[i], dy[i], gate_up[i], &y[i]); }});
+}
+
+void heads(const std::function<void(const Operation&)>& turn, const std::function<void(const Operation&)>& attend) {
+  const Sets qkv({kBatch, kLength, kHeads + 2 * kKeyHeads, kHeadDim}), dqkv({kBatch, kLength, kHeads + 2 * kKeyHeads, kHeadDim}),
+      out({kBatch, kLength, kHeads, kHeadDim}), dout({kBatch, kLength, kHeads, kHeadDim});
+  const kernels::RopeTable table = kernels::rope_table(kLength, kHeadDim, 5e5, on_gpu(at::kFloat));
+  const auto both = [&](int i) { return qkv[i].narrow(2, 0, kHeads + kKeyHeads); };
+  turn({"rope", 2.0 * 2 * kRows * (kHeads + kKeyHeads) * kHeadDim, [&](int i) { kernels::rope(both(i), table); },
+        [&](int i) { kernels::reference::rope(both(i), table); }});
+  const at::Tensor lse = at::empty({kBatch, kHeads, kLength}, on_gpu(at::kFloat));
+  const auto part = [](const at::Tensor& all, int64_t first, int64_t count) { return all.narrow(2, first, count); };
+  const auto forward = [&](int i, auto attention) {
+    attention(out[i], lse, part(qkv[i], 0, kHeads), part(qkv[i], kHeads, kKeyHeads), part(qkv[i], kHeads + kKeyHeads, kKeyHeads),
+              kernels::AttentionOptions{});
+  };
+  const auto backward = [&](int i, auto attention_backward) {
+    attention_backward(part(dqkv[i], 0, kHeads), part(dqkv[i], kHeads, kKeyHeads), part(dqkv[i], kHeads + kKeyHeads, kKeyHeads), dout[i],
+                       part(qkv[i], 0, kHeads), part(qkv[i], kHeads, kKeyHeads), part(qkv[i], kHeads + kKeyHeads, kKeyHeads), out[i], lse,
+                       kernels::AttentionOptions{});
+  };
+  const double flops = 2.0 * kBatch * kLength * kLength * kHeads * kHeadDim;  // two products of half a square each
+  attend({"attention", flops, [&](int i) { forward(i, kernels::attention); }, [&](int i) { forward(i, kernels::reference::attention); }});
+  attend({"attention_backward", 2.5 * flops, [&](int i) { backward(i, kernels::attention_backward); },
+          [&](int i) { backward(i, kernels::reference::attention_backward); }});
+}
+
+void losses(const std::function<void(const Operation&)>& measure) {
+  constexpr int64_t kSome = kRows / 4;  // of the rows: three sets of all would take 19 GB
+  const Sets logits({kSome, kVocab});
+  const at::Tensor targets = at::randint(0, kVocab, {kSome}, on_gpu(at::kLong)), loss = at::empty({kSome}, on_gpu(at::kFloat)),
+                   lse = at::zeros({kSome}, on_gpu(at::kFloat)), scale = at::full({1}, 1.0, on_gpu(at::kFloat));
+  const double bytes = 2.0 * kSome * kVocab;
+  measure({"cross_entropy", bytes, [&](int i) { kernels::cross_entropy(loss, lse, logits[i], targets); },
+           [&](int i) { kernels::reference::cross_entropy(loss, lse, logits[i], targets); }});
+  measure({"cross_entropy_and_gradient", 2 * bytes,
+           [&](int i) { kernels::cross_entropy_and_gradient(loss, lse, logits[i], targets, scale); },
+           [&](int i) {
+             kernels::reference::cross_entropy(loss, lse, logits[i], targets);
+             kernels::reference::cross_entropy_backward(logits[i], lse, targets, scale);
+           }});
+}
+
+void tables(const std::function<void(const Operation&)>& measure) {
+  const Sets dy({kRows, kEmbed}), y({kRows, kEmbed}), table({kVocab, kEmbed});
+  const at::Tensor dtable = at::zeros({kVocab, kEmbed}, on_gpu(at::kFloat));
+  // As in texts, some ids come often: half of them are among the first 256.
+  const at::Tensor ids = at::cat(
+      std::vector<at::Tensor>{at::randint(0, 256, {kRows / 2}, on_gpu(at::kLong)), at::randint(0, kVocab, {kRows / 2}, on_gpu(at::kLong))});
+  measure({"embedding", 2 * kX, [&](int i) { kernels::embedding(y[i], table[i], ids); },
+           [&](int i) { kernels::reference::embedding(y[i], table[i], ids); }});
+  measure({"embedding_rows", 3.5 * kX,
+           [&](int i) { kernels::embedding_rows(dtable, ids, dy[i]); },  // half of the rows of the table: read, written
+           [&](int i) { kernels::reference::embedding_rows(dtable, ids, dy[i]); }});
+}
+
+void updates(const std::function<void(const Operation&)>& measure) {
+  constexpr int64_t kCount = int64_t{1} << 27;
+  const std::vector<int64_t> size{kCount};
+  const Sets p(size), g(size), m(size, at::kBFloat16, 0.0), v(size, at::kBFloat16, 0.0);
+  const base::Random random(1);
+  kernels::AdamwStep nearest{.learning_rate = 1e-3}, drawn = nearest;
+  drawn.rounding = &random;
+  const auto plain = [&](int i) { kernels::reference::adamw(p[i], m[i], v[i], g[i], nearest); };
+  measure({"adamw in bf16", 14.0 * kCount, [&](int i) { kernels::adamw(p[i], m[i], v[i], g[i], nearest); }, plain});
+  measure({"adamw in bf16, rounded stochastically", 14.0 * kCount, [&](int i) { kernels::adamw(p[i], m[i], v[i], g[i], drawn); }, plain});
+}
+
+}  // namespace
+
+std::vector<BenchRow> bench_kernels(const BenchOptions& options, base::Log& log) {
+  std::vector<BenchRow> rows;
+  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) {
+    log.info("no GPU here: nothing is measured");
+    return rows;
+  }
+  const auto bytes = [&](const Operation& operation) { add_row(rows, operation, "GB/s", 1e9, options, log); };
+  const auto products = [&](const Operation& operation) { add_row(rows, operation, "TFLOP/s", 1e12, options, log); };
+  norms(bytes);
+  gates(bytes);
+  heads(bytes, products);
+  losses(bytes);
+  tables(bytes);
+  updates(bytes);
+  return rows;
+}
+
+}  // namespace cairn::study

@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include <ATen/core/IListRef.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>

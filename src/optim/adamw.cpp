@@ -4,20 +4,10 @@
 
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
-#include "kernels/low_precision.h"
 #include "optim/options.h"
 
 namespace cairn::optim {
 namespace {
-
-// AdamW in fp32, whatever its tensors are kept in: what is kept in less is rounded to the nearest once, on the way out.
-void update_in_fp32(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, const kernels::AdamwStep& step) {
-  const at::Tensor kept[] = {p, m, v};
-  const at::Tensor wide[] = {kernels::widened(p), kernels::widened(m), kernels::widened(v)};
-  kernels::adamw(wide[0], wide[1], wide[2], kernels::widened(g), step);
-  for (size_t i = 0; i < std::size(kept); ++i)
-    if (!wide[i].is_same(kept[i])) kept[i].copy_(wide[i]);
-}
 
 class Adamw final : public Optimizer {
  public:
@@ -40,7 +30,7 @@ class Adamw final : public Optimizer {
   void update(int64_t index, const UpdateFacts& facts) override {
     const Piece& piece = pieces_[static_cast<size_t>(index)];
     const int64_t n = piece.parameter.numel(), offset = offsets_[static_cast<size_t>(index)];
-    update_in_fp32(piece.parameter.view({n}), mean_.narrow(0, offset, n), square_.narrow(0, offset, n), piece.gradient.view({n}),
+    kernels::adamw(piece.parameter.view({n}), mean_.narrow(0, offset, n), square_.narrow(0, offset, n), piece.gradient.view({n}),
                    {.learning_rate = facts.learning_rate,
                     .beta1 = options_.beta1,
                     .beta2 = options_.beta2,
@@ -48,7 +38,8 @@ class Adamw final : public Optimizer {
                     .weight_decay = piece.decays ? options_.weight_decay : 0,
                     .step = facts.step,
                     .gradient_scale = facts.gradient_scale,
-                    .gradient_factor = facts.gradient_factor});
+                    .gradient_factor = facts.gradient_factor,
+                    .rounding = facts.rounding});
   }
 
   mesh::NamedTensors state() override {

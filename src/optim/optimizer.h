@@ -8,6 +8,10 @@
 
 #include "mesh/named_tensor.h"
 
+namespace cairn::base {
+struct Random;
+}
+
 namespace cairn::optim {
 
 struct OptimOptions;
@@ -29,6 +33,7 @@ struct UpdateFacts {
   double learning_rate = 0;
   double gradient_scale = 1;
   const at::Tensor* gradient_factor = nullptr;
+  const base::Random* rounding = nullptr;  // how parameters in bf16 are rounded, by rules that update them; null: to the nearest
 };
 
 // The inner rule, in pieces, so that it can run sharded, offloaded, fused with the end of backward, or held back while a snapshot
@@ -53,6 +58,9 @@ at::Tensor counted_gradient(const Piece& piece, const UpdateFacts& facts);
 
 // The rule called options.kind; an unknown one is refused and the nearest named. The list is in optimizers.cpp.
 std::unique_ptr<Optimizer> make_optimizer(const OptimOptions& options, std::vector<Piece> pieces);
+
+// Whether that rule updates parameters in bf16 by itself; others are given fp32 copies (rounding_optimizer.h).
+bool updates_bf16(const OptimOptions& options);
 
 // The names that make_optimizer knows.
 std::vector<std::string> optimizer_names();

@@ -15,10 +15,11 @@ namespace {
 struct Rule {
   std::string name;
   std::unique_ptr<Optimizer> (*make)(const OptimOptions&, std::vector<Piece>);
+  bool updates_bf16 = false;
 };
 
 const std::vector<Rule>& rules() {
-  static const std::vector<Rule> list{{"adamw", make_adamw}, {"sgd", make_sgd}, {"muon", make_muon}, {"adafactor", make_adafactor}};
+  static const std::vector<Rule> list{{"adamw", make_adamw, true}, {"sgd", make_sgd}, {"muon", make_muon}, {"adafactor", make_adafactor}};
   return list;
 }
 
@@ -28,6 +29,12 @@ at::Tensor counted_gradient(const Piece& piece, const UpdateFacts& facts) {
   const at::Tensor gradient = piece.gradient.to(at::kFloat);
   if (facts.gradient_factor == nullptr) return gradient * facts.gradient_scale;
   return gradient * facts.gradient_factor->reshape({}).mul(facts.gradient_scale);
+}
+
+bool updates_bf16(const OptimOptions& options) {
+  for (const Rule& rule : rules())
+    if (rule.name == options.kind) return rule.updates_bf16;
+  return false;
 }
 
 std::vector<std::string> optimizer_names() {

@@ -14,18 +14,19 @@ namespace {
 class RoundingOptimizer final : public Optimizer {
  public:
   RoundingOptimizer(const OptimOptions& options, std::vector<Piece> pieces, const base::Random& random)
-      : nearest_(options.rounding == "nearest"), random_(random.for_purpose("rounding")) {
+      : nearest_(options.rounding == "nearest"), direct_(updates_bf16(options)), random_(random.for_purpose("rounding")) {
     int64_t largest = 0;
     for (const Piece& piece : pieces) {
       CAIRN_CHECK(piece.parameter.scalar_type() == at::kBFloat16 && piece.parameter.is_contiguous(), "{} is not kept in bf16", piece.name);
       largest = std::max(largest, piece.parameter.numel());
     }
+    if (direct_) largest = 0;
     const at::Device device = pieces.empty() ? at::Device(at::kCPU) : pieces[0].parameter.device();
     const at::Tensor room = at::empty({largest}, at::TensorOptions().dtype(at::kFloat).device(device));
     for (Piece& piece : pieces) {
-      const at::Tensor wide = room.narrow(0, 0, piece.parameter.numel()).view(piece.parameter.sizes());
-      kept_.push_back({piece.parameter, wide, random_.for_name(piece.name)});
-      piece.parameter = wide;
+      kept_.push_back({piece.parameter, {}, random_.for_name(piece.name)});
+      if (direct_) continue;
+      piece.parameter = kept_.back().wide = room.narrow(0, 0, piece.parameter.numel()).view(piece.parameter.sizes());
     }
     inner_ = make_optimizer(options, std::move(pieces));
   }
@@ -36,22 +37,29 @@ class RoundingOptimizer final : public Optimizer {
 
   void update(int64_t piece, const UpdateFacts& facts) override {
     const Kept& one = kept_[static_cast<size_t>(piece)];
+    const base::Random random = one.random.for_index(static_cast<uint64_t>(facts.step));
+    if (direct_) {
+      UpdateFacts rounded = facts;
+      rounded.rounding = nearest_ ? nullptr : &random;
+      return inner_->update(piece, rounded);
+    }
     one.wide.copy_(one.parameter);
     inner_->update(piece, facts);
     if (nearest_)
       one.parameter.copy_(one.wide);
     else
-      kernels::round_stochastically(one.parameter, one.wide, one.random.for_index(static_cast<uint64_t>(facts.step)), 0);
+      kernels::round_stochastically(one.parameter, one.wide, random, 0);
   }
 
  private:
   struct Kept {
     at::Tensor parameter;
-    at::Tensor wide;  // all of them in the same memory: one piece is updated at a time
+    at::Tensor wide;  // all of them in the same memory: one piece is updated at a time; undefined where the rule rounds by itself
     base::Random random;
   };
 
   const bool nearest_;
+  const bool direct_;  // the rule rounds by itself
   base::Random random_;
   std::vector<Kept> kept_;
   std::unique_ptr<Optimizer> inner_;

@@ -59,7 +59,9 @@ TEST(AdamwOnCuda, RoundsStochasticallyByTheNumbersOfTheHost) {
       moved += static_cast<const uint16_t*>(now.const_data_ptr())[i] != static_cast<const uint16_t*>(p.const_data_ptr())[i];
     }
     EXPECT_LE(unlike, count / 1000) << count;
-    if (count > 1000) EXPECT_GT(moved, count / 100) << "updates below the spacing of bf16 must move some";
+    if (count > 1000) {
+      EXPECT_GT(moved, count / 100) << "updates below the spacing of bf16 must move some";
+    }
   }
 }
 

@@ -28,8 +28,9 @@ TEST(RopeOnCuda, IsAsExactAsPlainOperations) {
         reference::rope(exact.narrow(2, c.first, c.heads), exact_table, 3, inverse);
         expect_as_exact(buffer, plain, exact, what);
         for (int64_t head = 0; head < c.all; ++head)
-          if (head < c.first || head >= c.first + c.heads)
+          if (head < c.first || head >= c.first + c.heads) {
             EXPECT_TRUE(same_bits(buffer.select(2, head), before.select(2, head))) << what << ": head " << head << " was not meant";
+          }
       }
 }
 

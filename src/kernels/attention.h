@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include <ATen/core/ATen_fwd.h>
+#include <ATen/core/Tensor.h>
 
 namespace cairn::kernels {
 
@@ -34,6 +34,18 @@ void attention(const at::Tensor& out, const at::Tensor& lse, const at::Tensor& q
 void attention_backward(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv, const at::Tensor& dout, const at::Tensor& q,
                         const at::Tensor& k, const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
                         const AttentionOptions& options);
+
+// The same two where the results may lie anywhere: libraries on a GPU make tensors of their own, which are then not copied.
+struct Attended {
+  at::Tensor out, lse;
+};
+Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options);
+struct AttentionGradients {
+  at::Tensor q, k, v;  // the last dim is contiguous
+};
+// `room`: overwritten and given back where they are not a library's own.
+AttentionGradients attention_gradients(const AttentionGradients& room, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+                                       const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse, const AttentionOptions& options);
 
 namespace reference {
 void attention(const at::Tensor& out, const at::Tensor& lse, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

@@ -161,4 +161,21 @@ void attention_backward(const at::Tensor& dq, const at::Tensor& dk, const at::Te
   share_out(p, tasks, attention_backward_scratch(p), attention_backward_task);
 }
 
+Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options) {
+  check_shapes(q, k, v, options);
+  if (std::optional<Attended> found = attended_on_cuda(q, k, v, options)) return {found->out.contiguous(), found->lse.contiguous()};
+  const auto sums = is_low(q) ? q.options().dtype(at::kFloat) : q.options();
+  Attended made{at::empty(q.sizes(), q.options()), at::empty({q.size(0), q.size(2), q.size(1)}, sums)};
+  attention(made.out, made.lse, q, k, v, options);
+  return made;
+}
+
+AttentionGradients attention_gradients(const AttentionGradients& room, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+                                       const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse, const AttentionOptions& options) {
+  check_shapes(q, k, v, options);
+  if (std::optional<AttentionGradients> found = attention_gradients_on_cuda(dout, q, k, v, out, lse, options)) return *std::move(found);
+  attention_backward(room.q, room.k, room.v, dout, q, k, v, out, lse, options);
+  return room;
+}
+
 }  // namespace cairn::kernels

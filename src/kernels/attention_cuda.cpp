@@ -1,6 +1,5 @@
 // Attention on a GPU by the libraries that libtorch brings: cuDNN where it can, which is half as fast again on a Hopper GPU, else
-// FlashAttention-2. Neither backward pass promises the same bits twice. Both make tensors of their own for their results, so that those
-// are copied once into the caller's.
+// FlashAttention-2. Neither backward pass promises the same bits twice. Both make tensors of their own for their results.
 #include "kernels/attention_cuda.h"
 
 #include <cmath>
@@ -53,10 +52,9 @@ at::Tensor by_head(const at::Tensor& x) { return x.transpose(1, 2); }  // [batch
 enum class Library { none, cudnn, flash };
 
 // The same for both directions, so that a gradient is of what was computed.
-Library library_for(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& lse, const Mask& mask) {
+Library library_for(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Mask& mask) {
   const int64_t head_dim = q.size(3);
-  if (!mask.is_possible || !fits(q, q) || !fits(k, q) || !fits(v, q) || !all_sums(q, lse) || head_dim % kHeadDimStep != 0 ||
-      q.numel() == 0 || k.numel() == 0)
+  if (!mask.is_possible || !fits(q, q) || !fits(k, q) || !fits(v, q) || head_dim % kHeadDimStep != 0 || q.numel() == 0 || k.numel() == 0)
     return Library::none;
   // cuDNN's causal mask begins at the first key, which is the same for as many queries as keys. A single query is none of its trades.
   const bool square = q.size(1) == k.size(1) && q.size(1) > 1;
@@ -81,71 +79,81 @@ bool plainly_causal(const Mask& mask) { return mask.causal && mask.window == 0; 
 
 }  // namespace
 
-bool attention_on_cuda(const at::Tensor& out, const at::Tensor& lse, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                       const AttentionOptions& options) {
-  if (!is_on_gpu(q)) return false;
+std::optional<Attended> attended_on_cuda(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options) {
+  if (!is_on_gpu(q)) return std::nullopt;
   const Mask mask = mask_of(q, k, options);
   const double scale = scale_of(q, options);
   const OnDeviceOf device(q.device());
-  switch (library_for(q, k, v, lse, mask)) {
+  const std::vector<int64_t> sums{q.size(0), q.size(2), q.size(1)};
+  switch (library_for(q, k, v, mask)) {
     case Library::none:
-      return false;
+      return std::nullopt;
     case Library::cudnn: {
       const auto found = at::_scaled_dot_product_cudnn_attention(by_head(q), by_head(k), by_head(v), /*attn_bias=*/std::nullopt,
                                                                  /*compute_log_sumexp=*/true, /*dropout_p=*/0.0, mask.causal,
                                                                  /*return_debug_mask=*/false, scale);
-      out.copy_(by_head(std::get<0>(found)));
-      lse.copy_(std::get<1>(found).view_as(lse));
-      return true;
+      return Attended{by_head(std::get<0>(found)), std::get<1>(found).view(sums)};
     }
     case Library::flash: {
       const Sides sides(mask);
       const auto found = at::_flash_attention_forward(q, k, v, /*cum_seq_q=*/std::nullopt, /*cum_seq_k=*/std::nullopt, q.size(1), k.size(1),
                                                       /*dropout_p=*/0.0, plainly_causal(mask), /*return_debug_mask=*/false, scale,
                                                       sides.left, sides.right);
-      out.copy_(std::get<0>(found));
-      lse.copy_(std::get<1>(found).view_as(lse));
-      return true;
+      return Attended{std::get<0>(found), std::get<1>(found).view(sums)};
     }
   }
-  return false;
+  return std::nullopt;
 }
 
-bool attention_backward_on_cuda(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv, const at::Tensor& dout,
-                                const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
-                                const AttentionOptions& options) {
-  if (!is_on_gpu(q) || !fits(dout, q) || !fits(out, q)) return false;
+bool attention_on_cuda(const at::Tensor& out, const at::Tensor& lse, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                       const AttentionOptions& options) {
+  const std::optional<Attended> found = attended_on_cuda(q, k, v, options);
+  if (!found) return false;
+  out.copy_(found->out);
+  lse.copy_(found->lse);
+  return true;
+}
+
+std::optional<AttentionGradients> attention_gradients_on_cuda(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+                                                              const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
+                                                              const AttentionOptions& options) {
+  if (!is_on_gpu(q) || !fits(dout, q) || !fits(out, q) || !all_sums(q, lse)) return std::nullopt;
   const Mask mask = mask_of(q, k, options);
   const double scale = scale_of(q, options);
   const OnDeviceOf device(q.device());
   const at::Tensor unused = at::empty({2}, q.options().dtype(at::kUInt64));  // the state of a dropout that there is not
   // libtorch keeps cuDNN's plans by the strides of q, k and v alone, so those of the others must always be the same.
   const at::Tensor gradient = dout.contiguous(), result = out.contiguous();
-  switch (library_for(q, k, v, lse, mask)) {
+  switch (library_for(q, k, v, mask)) {
     case Library::none:
-      return false;
+      return std::nullopt;
     case Library::cudnn: {
       const auto found = at::_scaled_dot_product_cudnn_attention_backward(
           by_head(gradient), by_head(q), by_head(k), by_head(v), by_head(result), lse.unsqueeze(3), unused, unused,
           /*attn_bias=*/at::Tensor(), /*cum_seq_q=*/at::Tensor(), /*cum_seq_k=*/at::Tensor(), q.size(1), k.size(1), /*dropout_p=*/0.0,
           mask.causal, scale);
-      dq.copy_(by_head(std::get<0>(found)));
-      dk.copy_(by_head(std::get<1>(found)));
-      dv.copy_(by_head(std::get<2>(found)));
-      return true;
+      return AttentionGradients{by_head(std::get<0>(found)), by_head(std::get<1>(found)), by_head(std::get<2>(found))};
     }
     case Library::flash: {
       const Sides sides(mask);
       const auto found =
           at::_flash_attention_backward(gradient, q, k, v, result, lse, /*cum_seq_q=*/at::Tensor(), /*cum_seq_k=*/at::Tensor(), q.size(1),
                                         k.size(1), /*dropout_p=*/0.0, plainly_causal(mask), unused, unused, scale, sides.left, sides.right);
-      dq.copy_(std::get<0>(found));
-      dk.copy_(std::get<1>(found));
-      dv.copy_(std::get<2>(found));
-      return true;
+      return AttentionGradients{std::get<0>(found), std::get<1>(found), std::get<2>(found)};
     }
   }
-  return false;
+  return std::nullopt;
+}
+
+bool attention_backward_on_cuda(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv, const at::Tensor& dout,
+                                const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
+                                const AttentionOptions& options) {
+  const std::optional<AttentionGradients> found = attention_gradients_on_cuda(dout, q, k, v, out, lse, options);
+  if (!found) return false;
+  dq.copy_(found->q);
+  dk.copy_(found->k);
+  dv.copy_(found->v);
+  return true;
 }
 
 }  // namespace cairn::kernels

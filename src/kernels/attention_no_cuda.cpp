@@ -1,4 +1,6 @@
 // A build without CUDA has no attention for a GPU.
+#include "kernels/attention.h"
+
 #include "kernels/attention_cuda.h"
 
 namespace cairn::kernels {
@@ -10,6 +12,14 @@ bool attention_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, 
 bool attention_backward_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                                 const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const AttentionOptions&) {
   return false;
+}
+
+std::optional<Attended> attended_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const AttentionOptions&) {
+  return std::nullopt;
+}
+std::optional<AttentionGradients> attention_gradients_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                                              const at::Tensor&, const at::Tensor&, const AttentionOptions&) {
+  return std::nullopt;
 }
 
 }  // namespace cairn::kernels

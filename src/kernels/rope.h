@@ -15,7 +15,8 @@ RopeTable rope_table(int64_t length, int64_t head_dim, double theta, const at::T
 
 // Rotates x [batch, length, heads, head_dim] in place; row l by the angles of table row position + l. `inverse` rotates back,
 // which is also the gradient. Outer strides are free, so x may be a slice of a fused qkv buffer; the last dim is contiguous.
-void rope(const at::Tensor& x, const RopeTable& table, int64_t position = 0, bool inverse = false);
+// With *from, which is like x and not a part of it: x becomes *from rotated.
+void rope(const at::Tensor& x, const RopeTable& table, int64_t position = 0, bool inverse = false, const at::Tensor* from = nullptr);
 
 namespace reference {
 void rope(const at::Tensor& x, const RopeTable& table, int64_t position = 0, bool inverse = false);

@@ -56,12 +56,14 @@ struct Rotate {
 
 }  // namespace
 
-void rope(const at::Tensor& x, const RopeTable& table, int64_t position, bool inverse) {
+void rope(const at::Tensor& x, const RopeTable& table, int64_t position, bool inverse, const at::Tensor* from) {
   CAIRN_CHECK(x.dim() == 4 && table.cos.dim() == 2 && 2 * table.cos.size(1) == x.size(3), "rope of {} by a table of {}",
               c10::str(x.sizes()), c10::str(table.cos.sizes()));
   CAIRN_CHECK(position >= 0 && position + x.size(1) <= table.cos.size(0), "positions {} to {} in a table of {}", position,
               position + x.size(1), table.cos.size(0));
-  if (rope_on_cuda(x, table, position, inverse)) return;
+  CAIRN_CHECK(!from || from->sizes() == x.sizes(), "rope of {} into {}", from ? c10::str(from->sizes()) : "", c10::str(x.sizes()));
+  if (rope_on_cuda(x, table, position, inverse, from)) return;
+  if (from) x.copy_(*from);
   if (is_low(x)) {
     const at::Tensor wide = widened(x);
     rope(wide, table, position, inverse);

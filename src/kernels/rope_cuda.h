@@ -10,6 +10,6 @@ struct RopeTable;
 
 // As rope(). Starts the kernel on the current stream of x's device and returns true; false, with nothing done, if there is none for
 // these tensors.
-bool rope_on_cuda(const at::Tensor& x, const RopeTable& table, int64_t position, bool inverse);
+bool rope_on_cuda(const at::Tensor& x, const RopeTable& table, int64_t position, bool inverse, const at::Tensor* from);
 
 }  // namespace cairn::kernels

@@ -1,4 +1,5 @@
-// Rotary position embedding on a GPU, in place: a thread keeps the angles of its columns and turns one head after the other by them.
+// Rotary position embedding on a GPU, in place or on the way from one tensor to another: a thread keeps the angles of its columns and turns
+// one head after the other by them.
 #include "kernels/device_pack.h"
 #include "kernels/rope_kernel.h"
 
@@ -20,6 +21,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeLaunch a) {
   if (token >= a.batch * a.length) return;
   const int64_t batch = token / a.length, at = token - batch * a.length;
   T* row = static_cast<T*>(a.x) + batch * a.batch_stride + at * a.row_stride;
+  const T* from = static_cast<const T*>(a.from) + batch * a.from_batch_stride + at * a.from_row_stride;
   for (int64_t d = static_cast<int64_t>(threadIdx.x) * N; d < a.half; d += static_cast<int64_t>(blockDim.x) * N) {
     float cos[N], sin[N];
     constexpr int kAngles = N < kPack<float> ? N : kPack<float>;
@@ -31,7 +33,8 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeLaunch a) {
     }
     for (int64_t head = threadIdx.y; head < a.heads; head += blockDim.y) {
       T *first = row + head * a.head_stride + d, *second = first + a.half;
-      const auto u = Pack<T, N>::load(first), v = Pack<T, N>::load(second);
+      const T* pair = from + head * a.from_head_stride + d;
+      const auto u = Pack<T, N>::load(pair), v = Pack<T, N>::load(pair + a.half);
       float turned[N], turned_second[N];
 #pragma unroll
       for (int i = 0; i < N; ++i) {
@@ -60,9 +63,10 @@ template <class T>
 void start_for(const RopeLaunch& a, cudaStream_t stream) {
   const auto whole = [](int64_t elements) { return elements % kPack<T> == 0; };
   // Strides of dims of one element may be anything.
-  const bool aligned = is_aligned(a.x) && is_aligned(a.cos) && is_aligned(a.sin) && whole(a.half) &&
-                       (a.batch == 1 || whole(a.batch_stride)) && (a.length == 1 || whole(a.row_stride)) &&
-                       (a.heads == 1 || whole(a.head_stride));
+  const bool aligned = is_aligned(a.x) && is_aligned(a.from) && is_aligned(a.cos) && is_aligned(a.sin) && whole(a.half) &&
+                       (a.batch == 1 || (whole(a.batch_stride) && whole(a.from_batch_stride))) &&
+                       (a.length == 1 || (whole(a.row_stride) && whole(a.from_row_stride))) &&
+                       (a.heads == 1 || (whole(a.head_stride) && whole(a.from_head_stride)));
   aligned ? start<T, kPack<T>>(a, stream) : start<T, 1>(a, stream);
 }
 

@@ -7,9 +7,11 @@ namespace cairn::kernels {
 struct RopeLaunch {
   Elements elements;
   void* x;
+  const void* from;        // x itself, or another of the same shape
   const float *cos, *sin;  // of the first row's position, [length, half]
   int64_t batch, length, heads, half;
   int64_t batch_stride, row_stride, head_stride;  // in elements
+  int64_t from_batch_stride, from_row_stride, from_head_stride;
   bool inverse;
 };
 cudaError_t launch_rope(const RopeLaunch& launch, cudaStream_t stream);

@@ -3,6 +3,6 @@
 
 namespace cairn::kernels {
 
-bool rope_on_cuda(const at::Tensor&, const RopeTable&, int64_t, bool) { return false; }
+bool rope_on_cuda(const at::Tensor&, const RopeTable&, int64_t, bool, const at::Tensor*) { return false; }
 
 }  // namespace cairn::kernels

@@ -101,13 +101,15 @@ class AttentionBlock final : public Block {
     if (keep && parts_.q_norm) keep->put("q", heads.q), keep->put("k", heads.k);
     const Remembered seen = call.cache ? remember(heads, places, call) : Remembered{heads.k, heads.v, places.documents};
 
-    const at::Tensor mixed = at::empty({batch, length, counts.q, shape_.head_dim}, qkv.options());
-    const at::Tensor lse = at::empty({batch, counts.q, length}, kernels::is_low(qkv) ? qkv.options().dtype(at::kFloat) : qkv.options());
+    at::Tensor mixed, lse;
     if (call.slice.context) {
+      mixed = at::empty({batch, length, counts.q, shape_.head_dim}, qkv.options());
+      lse = at::empty({batch, counts.q, length}, kernels::is_low(qkv) ? qkv.options().dtype(at::kFloat) : qkv.options());
       context_attention(mixed, lse, heads.q, heads.k, heads.v, options(call, call.slice.context->length, {}, {}), places.pointer(),
                         *call.axes.find("cp"), *call.slice.context, form(call));
     } else {
-      kernels::attention(mixed, lse, heads.q, seen.k, seen.v, options(call, length, places.documents, seen.documents));
+      kernels::Attended attended = kernels::attend(heads.q, seen.k, seen.v, options(call, length, places.documents, seen.documents));
+      mixed = std::move(attended.out), lse = std::move(attended.lse);
     }
     advance(call);
     branch_.leave(values, in, mixed.view({batch * length, -1}), parts_.out, call);
@@ -133,20 +135,25 @@ class AttentionBlock final : public Block {
     advance(call);
     const at::Tensor dqkv = at::empty_like(qkv);
     const Heads into = split(dqkv, counts);
-    const Heads d = parts_.q_norm ? Heads{at::empty_like(heads.q), at::empty_like(heads.k), into.v} : into;
+    Heads d = parts_.q_norm ? Heads{at::empty_like(heads.q), at::empty_like(heads.k), into.v} : into;
     if (call.slice.context) {
       context_attention_backward(d.q, d.k, d.v, dmixed, heads.q, heads.k, heads.v, mixed, lse,
                                  options(call, call.slice.context->length, {}, {}), places.pointer(), *call.axes.find("cp"),
                                  *call.slice.context, form(call));
     } else {
-      kernels::attention_backward(d.q, d.k, d.v, dmixed, heads.q, heads.k, heads.v, mixed, lse,
-                                  options(call, qkv.size(1), places.documents, places.documents));
+      kernels::AttentionGradients found = kernels::attention_gradients({d.q, d.k, d.v}, dmixed, heads.q, heads.k, heads.v, mixed, lse,
+                                                                       options(call, qkv.size(1), places.documents, places.documents));
+      d = {std::move(found.q), std::move(found.k), std::move(found.v)};
     }
+    if (!d.v.is_same(into.v)) into.v.copy_(d.v);
     if (parts_.q_norm) {
+      d.q = d.q.contiguous(), d.k = d.k.contiguous();
       rotate(d.q, places, call, /*inverse=*/true), rotate(d.k, places, call, /*inverse=*/true);
       norm_heads_input(into, d, saved, call);
-    } else {
+    } else if (d.q.is_same(into.q)) {
       rotate(queries_and_keys(dqkv, counts), places, call, /*inverse=*/true);
+    } else {
+      rotate(into.q, places, call, /*inverse=*/true, &d.q), rotate(into.k, places, call, /*inverse=*/true, &d.k);
     }
     advance(call);
     const at::Tensor din = at::empty_like(from.dout);
@@ -252,13 +259,19 @@ class AttentionBlock final : public Block {
     return {cos.index_select(0, picked).view(shape), sin.index_select(0, picked).view(shape)};
   }
 
-  void rotate(const at::Tensor& x, const Places& places, const Call& call, bool inverse = false) const {
-    if (!parts_.rotary) return;
+  // In place, or what `from` has.
+  void rotate(const at::Tensor& x, const Places& places, const Call& call, bool inverse = false, const at::Tensor* from = nullptr) const {
+    if (!parts_.rotary) {
+      if (from) x.copy_(*from);
+      return;
+    }
     if (!places.positions.defined())
-      return kernels::rope(x, {call.buffers.at("rope.cos"), call.buffers.at("rope.sin")}, call.slice.begin, inverse);
+      return kernels::rope(x, {call.buffers.at("rope.cos"), call.buffers.at("rope.sin")}, call.slice.begin, inverse, from);
     const kernels::RopeTable table = angles(places, call, x.size(1));
     // One long row whose table has a line of its own for every token.
-    kernels::rope(x.view({1, -1, x.size(2), x.size(3)}), {table.cos.flatten(0, 1), table.sin.flatten(0, 1)}, 0, inverse);
+    const std::vector<int64_t> row{1, -1, x.size(2), x.size(3)};
+    const at::Tensor turned = from ? from->reshape(row) : at::Tensor();
+    kernels::rope(x.view(row), {table.cos.flatten(0, 1), table.sin.flatten(0, 1)}, 0, inverse, from ? &turned : nullptr);
   }
 
   // Writes keys, values and document ids into the cache at this slice's place; gives back all there are up to its end.

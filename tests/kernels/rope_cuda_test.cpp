@@ -34,5 +34,19 @@ TEST(RopeOnCuda, IsAsExactAsPlainOperations) {
       }
 }
 
+TEST(RopeOnCuda, TurnsOneTensorIntoAnother) {
+  CAIRN_NEEDS_GPU();
+  for (const at::ScalarType type : kKernelTypes)
+    for (const int64_t head_dim : {6, 64, 128}) {
+      const RopeTable host = rope_table(40, head_dim, 1e4, at::kFloat), table{on_gpu(host.cos), on_gpu(host.sin)};
+      const at::Tensor fused = on_gpu(normal({2, 33, 5, head_dim}, 1, type)), others = fused.narrow(2, 3, 2).clone();
+      const at::Tensor from = on_gpu(normal({2, 3, 33, head_dim}, 2, type)).transpose(1, 2), expected = from.contiguous().clone();
+      rope(expected, table, 4, true);
+      rope(fused.narrow(2, 0, 3), table, 4, true, &from);
+      EXPECT_TRUE(same_bits(fused.narrow(2, 0, 3).contiguous(), expected));
+      EXPECT_TRUE(same_bits(fused.narrow(2, 3, 2).contiguous(), others));
+    }
+}
+
 }  // namespace
 }  // namespace cairn::kernels

@@ -60,5 +60,18 @@ TEST(Rope, RefusesPositionsBeyondItsTable) {
   EXPECT_NE(error.find("positions 4 to 9 in a table of 8"), std::string::npos) << error;
 }
 
+TEST(Rope, MayTurnOneTensorIntoAnother) {
+  const RopeTable table = rope_table(20, 6, 10000, at::kFloat);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    const at::Tensor fused = normal({2, 7, 5, 6}, 1, type), from = normal({2, 3, 7, 6}, 2, type).transpose(1, 2), before = from.clone();
+    const at::Tensor others = fused.narrow(2, 3, 2).clone(), expected = from.contiguous().clone();
+    rope(expected, table, 4, true);
+    rope(fused.narrow(2, 0, 3), table, 4, true, &from);
+    EXPECT_TRUE(at::equal(fused.narrow(2, 0, 3), expected));
+    EXPECT_TRUE(at::equal(fused.narrow(2, 3, 2), others));
+    EXPECT_TRUE(at::equal(from, before));
+  }
+}
+
 }  // namespace
 }  // namespace cairn::kernels

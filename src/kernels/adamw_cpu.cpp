@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/linalg_vector_norm.h>
+
 #include "base/check.h"
 #include "kernels/adamw_cuda.h"
 #include "kernels/aten.h"
@@ -90,6 +92,9 @@ void adamw(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const 
 }
 
 at::Tensor sum_of_squares(const at::Tensor& x) {
+  // In fp32 on a GPU, whose sums are trees: read once, where a copy in double would take more memory than the optimizer has.
+  if (x.is_cuda() && x.scalar_type() != at::kDouble)
+    return at::linalg_vector_norm(x, 2, at::OptionalIntArrayRef(), /*keepdim=*/false, at::kFloat).to(at::kDouble).square_();
   if (!all_plain(x)) return reference::sum_of_squares(x);
   std::vector<double> parts(static_cast<size_t>((x.numel() + kChunk - 1) / kChunk));
   const float* from = x.const_data_ptr<float>();

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <ATen/ops/linalg_vector_norm.h>
-
 #include "base/check.h"
 #include "comm/group.h"
 #include "comm/world.h"
@@ -31,12 +29,6 @@ std::vector<int32_t> uses_here(const model::Model& model, const Plan& plan, cons
         for (int32_t k = id.first; k < id.first + id.count; ++k) ++uses[static_cast<size_t>(k)];
   }
   return uses;
-}
-
-// In fp32 on a GPU, whose sums are trees: read once, where a copy in double would take more memory than the optimizer has.
-at::Tensor squares_of(const at::Tensor& run) {
-  if (!run.is_cuda()) return kernels::sum_of_squares(run);
-  return at::linalg_vector_norm(run, 2, at::OptionalIntArrayRef(), /*keepdim=*/false, at::kFloat).to(at::kDouble).square_();
 }
 
 bool touch(const at::Tensor& a, const at::Tensor& b) {
@@ -143,7 +135,7 @@ Store::Store(Parts parts) : share_(share_of(parts.model, parts.plan, parts.world
 at::Tensor Store::sum_of_squares() const {
   at::Tensor sum;
   for (const auto& [run, counts] : squares_) {
-    at::Tensor one = squares_of(run);
+    at::Tensor one = kernels::sum_of_squares(run);
     if (counts != 1) one = one * counts;
     sum = sum.defined() ? sum + one : one;
   }

@@ -18,6 +18,7 @@
 #include "snapshot/snapshot.h"
 #include "train/settings.h"
 #include "train/train.h"
+#include "train_on.h"
 
 namespace cairn::train {
 namespace {
@@ -28,13 +29,6 @@ base::Recipe islands(Sets sets, const Sets& more = {}) {
   sets.insert(sets.end(), {"train.steps=12", "snapshot.every=4", "train.global_batch=8"});
   sets.insert(sets.end(), more.begin(), more.end());
   return small_decoder("llama", sets);
-}
-
-void train_on(int ranks, const base::Recipe& recipe, const std::filesystem::path& out, bool resume = false) {
-  for (const std::exception_ptr& error : comm::LocalNetwork(ranks).run([&](comm::World& world) {
-         run(world, recipe, {.out = out, .resume = resume, .cache = {}, .terminal = nullptr}, {}, base::Stop());
-       }))
-    if (error) std::rethrow_exception(error);
 }
 
 const Sets kDiloco{"mesh.island=2", "sync.island.kind=diloco", "sync.island.every=4"};

@@ -15,6 +15,7 @@
 #include "train/build.h"
 #include "train/settings.h"
 #include "train/train.h"
+#include "train_on.h"
 
 namespace cairn::train {
 namespace {
@@ -25,13 +26,6 @@ base::Recipe piped(Sets sets, const Sets& more) {
   sets.insert(sets.end(), {"train.steps=12", "snapshot.every=4", "train.global_batch=12", "mesh.pp=2", "pipeline.micro_batches=4"});
   sets.insert(sets.end(), more.begin(), more.end());
   return small_decoder("llama", sets);
-}
-
-void train_on(int ranks, const base::Recipe& recipe, const std::filesystem::path& out, bool resume = false) {
-  for (const std::exception_ptr& error : comm::LocalNetwork(ranks).run([&](comm::World& world) {
-         run(world, recipe, {.out = out, .resume = resume, .cache = {}, .terminal = nullptr}, {}, base::Stop());
-       }))
-    if (error) std::rethrow_exception(error);
 }
 
 const Sets kPairs{"mesh.island=3", "sync.island.kind=noloco", "sync.island.every=4"};

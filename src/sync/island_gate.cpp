@@ -24,6 +24,7 @@ using Nanoseconds = std::chrono::nanoseconds;
 
 constexpr auto kAskAgainAfter = std::chrono::seconds(1);
 constexpr auto kSayEvery = std::chrono::seconds(10);
+constexpr auto kReachLimit = std::chrono::seconds(60);     // for islands that found a run to meet each other
 constexpr auto kFoundersLimit = std::chrono::minutes(30);  // for enough islands to come
 
 template <typename T>
@@ -210,6 +211,7 @@ IslandExchange::Met IslandGate::found(const std::vector<std::byte>& decided, int
   }
   if (!members[me] || founding.source < 0 || founding.source >= post_.size())
     throw Error(Error::Kind::lost_peer, fmt::format("island {} founded the run without this one: start it again, it will join", from));
+  reach(members);
   council_.found(members);
   if (founding.source == post_.me()) {
     for (size_t i = 0; i < islands; ++i)
@@ -222,6 +224,25 @@ IslandExchange::Met IslandGate::found(const std::vector<std::byte>& decided, int
   set_status(Phase::works, founding.step, 0);
   log_.info("{} islands train together from step {} on", std::count(members.begin(), members.end(), true), founding.step + 1);
   return {founding.step, needy[me], false};
+}
+
+// Whoever founds has met all others, but they may not have met each other yet. Taken for lost they would stay so, and rounds in which two
+// members do not hear each other come to nothing.
+void IslandGate::reach(const IslandSet& members) {
+  const Nanoseconds begun = post_.now();
+  while (true) {
+    look();
+    int missing = -1;
+    for (int island = 0; island < post_.size() && missing < 0; ++island)
+      if (island != post_.me() && members[static_cast<size_t>(island)] && post_.lost(island)) missing = island;
+    if (missing < 0) return;
+    if (post_.now() - begun > kReachLimit)
+      throw Error(Error::Kind::lost_peer,
+                  fmt::format("island {} cannot be reached from here within {:.0f} s, though others have: every island must be able to "
+                              "connect to every other (--listen with an address that they can reach)",
+                              missing, base::seconds(kReachLimit)));
+    wait_a_while([&] { return bridge_.life(missing) != 0; });
+  }
 }
 
 void IslandGate::send_to(int island, const State& state, int64_t now) {

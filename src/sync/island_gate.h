@@ -75,6 +75,7 @@ class IslandGate {
   };
 
   bool here(int island) const { return island == post_.me() || !post_.lost(island); }
+  void reach(const IslandSet& members);
   void send_to(int island, const State& state, int64_t now);
   bool take_state(int from, State& state);
   IslandExchange::Met found(const std::vector<std::byte>& decided, int from, State& state);

@@ -49,6 +49,7 @@ class Store {
   // What passes read, once `updated` has been called after the last change of what is kept.
   const model::Weights& weights() const { return *weights_; }
   void updated() { weights_->updated(); }
+  void settle() const { weights_->settle(); }  // before what is kept is written to outside of a step
 
   // Where the weight gradients of a pass go. A parameter that is not trained costs nothing.
   mesh::Gradients& sink() { return chosen_ ? *chosen_ : static_cast<mesh::Gradients&>(*flow_); }

@@ -100,6 +100,10 @@ void UnitWeights::updated() {
   for (size_t u = 0; u < parts_.units.size(); ++u) parts_.gathers ? drop(static_cast<int64_t>(u)) : bring(static_cast<int64_t>(u));
 }
 
+void UnitWeights::settle() const {
+  for (const comm::Work& work : coming_) work.wait_host();
+}
+
 int64_t UnitWeights::bytes() const {
   int64_t n = 0;
   for (size_t u = 0; u < kept_.size(); ++u) {

@@ -39,6 +39,8 @@ class UnitWeights final : public model::Weights {
   const at::Tensor& kept(int64_t unit) const { return kept_[static_cast<size_t>(unit)]; }
   // What is kept has changed: passes from now on read the new values. Collective; starts the messages.
   void updated();
+  // Waits until those messages are over: what is kept may be written to outside of a step.
+  void settle() const;
 
   int64_t bytes() const;  // between steps
   // Bytes brought together beside what is kept, buffers that wait for the next included: now, and at most so far.

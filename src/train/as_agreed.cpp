@@ -7,6 +7,7 @@ namespace cairn::train {
 
 AsAgreed::AsAgreed(Job& job) : job_(job) {
   const std::vector<at::Tensor> agreed = job.engine.sync->agreed();
+  if (!agreed.empty()) job.engine.store->settle();
   for (size_t i = 0; i < agreed.size(); ++i) {
     const at::Tensor& parameter = job.engine.kept_views[i].tensor;
     own_.push_back(parameter.clone());

@@ -104,6 +104,16 @@ TEST(IslandsAbroad, OfUnlikeLayoutsTheyComeToTheModelOfAlikeOnesInOneWorld) {
     // The anchor is the same bits, whatever the layout.
     EXPECT_EQ(furthest(model_of(scratch.path() / std::to_string(i)), model_of(scratch.path() / "0")), 0) << i;
   }
+  // What is judged on the way is the anchor, too.
+  const auto judged = base::read_metrics(scratch.path() / "alike" / "metrics.jsonl");
+  for (int i = 0; i < 3; ++i) {
+    const auto rows = base::read_metrics(scratch.path() / std::to_string(i) / "metrics.jsonl");
+    ASSERT_EQ(rows.size(), judged.size());
+    for (size_t step = 0; step < rows.size(); ++step)
+      if (judged[step].has("eval_loss")) {
+        EXPECT_NEAR(rows[step].number("eval_loss"), judged[step].number("eval_loss"), 1e-5) << i << " at " << step + 1;
+      }
+  }
   // Bytes to other islands stand in the ledger under numbers below 0; who is not the first of its island sends none.
   const base::Json ledger = base::parse_json(base::read_file(scratch.path() / "0" / "ledger.json", 1 << 20));
   double abroad = 0;

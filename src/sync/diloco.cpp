@@ -268,7 +268,13 @@ class Diloco final : public Sync {
     flying_[flight.fragment].fill_(0);
     bytes_ += outcome.bytes_sent;
     if (flights_.empty() || flights_.front().voyage->step() > step) exchange_->close(step);
-    if (gradient.defined()) take_in(one, flight, gradient, blend);
+    if (gradient.defined())
+      take_in(one, flight, gradient, blend);
+    else if (replica_.mates.rank() == 0 && replica_.peers.rank() == 0)
+      replica_.peers.world().log().warn(
+          "step {}: the round came to nothing: no island's message reached all others in time with finite numbers; what was learned goes "
+          "along with the next. Should it go on, raise sync.island.timeout_s, or look at the link",
+          step);
     exchange_->landed(*flight.voyage, now);
     if (options_.pace == "own") keep_pace(outcome.fastest);
   }

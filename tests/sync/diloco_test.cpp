@@ -1,5 +1,7 @@
 #include "sync/diloco.h"
 
+#include <limits>
+
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
@@ -164,6 +166,25 @@ TEST(StreamingDiloco, FinishTakesInWhatWasTrainedLast) {
   // A run that ends with a round has nothing left to take in: momentum alone moves nothing.
   EXPECT_TRUE(at::equal(train_toys(2, {.options = plain(4, 0.7, 0.9), .steps = 12, .finish = true})[0].agreed,
                         train_toys(2, {.options = plain(4, 0.7, 0.9), .steps = 12})[0].agreed));
+}
+
+// Numbers that are not finite count for nothing; where that leaves none, the anchor stays and somebody says so, once.
+TEST(Diloco, ARoundThatComesToNothingIsSaid) {
+  ToyRun run{.options = plain(4, 1, 0), .steps = 8};
+  run.after = [](comm::World&, Sync&, ToyModel& model, int64_t step) {
+    if (step == 3) model.parameters[0].tensor.fill_(std::numeric_limits<float>::quiet_NaN());
+    if (step == 4) model.parameters[0].tensor.fill_(1);
+  };
+  std::vector<ToyEnd> ends(2);
+  const harness::Run told =
+      harness::on_ranks(2, [&](comm::World& world) { ends[static_cast<size_t>(world.rank())] = train_toy(world, run); });
+  EXPECT_EQ(furthest(ends[0].agreed, ends[1].agreed), 0);
+  EXPECT_TRUE(ends[0].agreed.isfinite().all().item<bool>());
+  std::string lines;
+  for (const auto& [rank, said] : told.log)
+    for (const std::string& line : said) lines += line + "\n";
+  EXPECT_NE(lines.find("step 4: the round came to nothing"), std::string::npos) << lines;
+  EXPECT_EQ(lines.find("came to nothing"), lines.rfind("came to nothing")) << lines;
 }
 
 TEST(Diloco, SlowLinksChangeNoBit) {

@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "kernels/aten.h"
+#include "kernels/fp8_cuda.h"
 
 namespace cairn::kernels {
 namespace {
@@ -41,11 +42,27 @@ bool is_matrix(const at::Tensor& x, at::ScalarType type) {
          (x.size(0) == 1 || x.stride(0) >= x.size(1));
 }
 bool is_input(const at::Tensor& x) { return is_matrix(x, at::kBFloat16); }
+// Codes by rows, as cuBLASLt asks for them.
+bool is_codes(const at::Tensor& x) {
+  return (is_matrix(x, at::kFloat8_e4m3fn) || is_matrix(x, at::kFloat8_e5m2)) && x.size(1) % 16 == 0 && x.stride(0) % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
+}
 bool is_output(const at::Tensor& x) { return is_matrix(x, at::kBFloat16) || is_matrix(x, at::kFloat); }
 
 int64_t leading(const at::Tensor& x) { return x.size(0) == 1 ? x.size(1) : x.stride(0); }
 
-cudaDataType_t type_of(const at::Tensor& x) { return x.scalar_type() == at::kFloat ? CUDA_R_32F : CUDA_R_16BF; }
+cudaDataType_t type_of(const at::Tensor& x) {
+  switch (x.scalar_type()) {
+    case at::kFloat:
+      return CUDA_R_32F;
+    case at::kFloat8_e4m3fn:
+      return CUDA_R_8F_E4M3;
+    case at::kFloat8_e5m2:
+      return CUDA_R_8F_E5M2;
+    default:
+      return CUDA_R_16BF;
+  }
+}
 
 // The largest power of two, up to 256, that an address is a multiple of: what an algorithm may be chosen for.
 uint32_t alignment_of(const void* data) {
@@ -61,6 +78,8 @@ struct Product {
   bool transpose_a = false, transpose_b = false;
   const at::Tensor* c = nullptr;
   const at::Tensor& d;
+  const at::Tensor *factor_a = nullptr, *factor_b = nullptr;  // of codes in eight bits
+  bool fast = false;                                          // their sums may keep fewer bits on the way
 };
 
 // A product as it was prepared once: all that depends on sizes, strides and types, not on addresses.
@@ -68,6 +87,7 @@ struct Prepared {
   Operation operation;
   Layout a, b, c, d;
   cublasLtMatmulAlgo_t algorithm{};
+  std::mutex launch = {};  // factors are part of the operation while one is launched
 };
 
 Layout layout_of(const at::Tensor& x) {
@@ -88,6 +108,10 @@ std::unique_ptr<Prepared> prepare(cublasLtHandle_t handle, const Product& p) {
   };
   transposition(CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_a);
   transposition(CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_b);
+  if (p.fast) {
+    const int8_t fast = 1;
+    check(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast)), "a way of summing");
+  }
   made->a = layout_of(p.a), made->b = layout_of(p.b), made->d = layout_of(p.d), made->c = layout_of(p.c ? *p.c : p.d);
 
   cublasLtMatmulPreference_t preference = nullptr;
@@ -113,14 +137,15 @@ std::unique_ptr<Prepared> prepare(cublasLtHandle_t handle, const Product& p) {
   return made;
 }
 
-const Prepared& prepared(cublasLtHandle_t handle, const Product& p, int device) {
+Prepared& prepared(cublasLtHandle_t handle, const Product& p, int device) {
   const at::Tensor& c = p.c ? *p.c : p.d;
   const auto aligned = [](const at::Tensor& x) { return static_cast<int64_t>(alignment_of(x.const_data_ptr())); };
-  const std::array<int64_t, 16> key{device,       p.m,          p.n,           p.k,           leading(p.a),   leading(p.b),
-                                    leading(c),   leading(p.d), p.transpose_a, p.transpose_b, p.c != nullptr, type_of(p.d),
-                                    aligned(p.a), aligned(p.b), aligned(c),    aligned(p.d)};
+  const std::array<int64_t, 19> key{device,         p.m,          p.n,          p.k,           leading(p.a),
+                                    leading(p.b),   leading(c),   leading(p.d), p.transpose_a, p.transpose_b,
+                                    p.c != nullptr, type_of(p.d), aligned(p.a), aligned(p.b),  aligned(c),
+                                    aligned(p.d),   type_of(p.a), type_of(p.b), p.fast};
   static std::mutex lock;
-  static std::map<std::array<int64_t, 16>, std::unique_ptr<Prepared>> known;
+  static std::map<std::array<int64_t, 19>, std::unique_ptr<Prepared>> known;
   const std::lock_guard guard(lock);
   std::unique_ptr<Prepared>& found = known[key];
   if (!found) found = prepare(handle, p);
@@ -131,10 +156,19 @@ void multiply(const Product& p) {
   const c10::cuda::CUDAGuard device(p.d.device());
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
   cublasLtHandle_t handle = at::cuda::getCurrentCUDABlasLtHandle();
-  const Prepared& how = prepared(handle, p, p.d.device().index());
+  Prepared& how = prepared(handle, p, p.d.device().index());
   // From the caching allocator: products on one stream come one after the other, so that the next one gets the same bytes.
   const at::Tensor workspace = at::empty({static_cast<int64_t>(kWorkspaceBytes)}, p.d.options().dtype(at::kByte));
   const float one = 1, keep = p.c ? 1 : 0;
+  std::unique_lock guard(how.launch, std::defer_lock);
+  if (p.factor_a) {
+    guard.lock();
+    const void *factor_a = p.factor_a->const_data_ptr(), *factor_b = p.factor_b->const_data_ptr();
+    check(cublasLtMatmulDescSetAttribute(how.operation.get(), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &factor_a, sizeof(factor_a)),
+          "a factor");
+    check(cublasLtMatmulDescSetAttribute(how.operation.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &factor_b, sizeof(factor_b)),
+          "a factor");
+  }
   check(cublasLtMatmul(handle, how.operation.get(), &one, p.a.const_data_ptr(), how.a.get(), p.b.const_data_ptr(), how.b.get(), &keep,
                        (p.c ? *p.c : p.d).const_data_ptr(), how.c.get(), p.d.mutable_data_ptr(), how.d.get(), &how.algorithm,
                        workspace.mutable_data_ptr(), kWorkspaceBytes, stream),
@@ -159,6 +193,25 @@ bool linear_weight_on_cuda(const at::Tensor& dw, const at::Tensor& dy, const at:
   if (!is_output(dw) || !is_input(dy) || !is_input(x)) return false;
   multiply(
       {.m = x.size(1), .n = dy.size(1), .k = x.size(0), .a = x, .b = dy, .transpose_b = true, .c = accumulate ? &dw : nullptr, .d = dw});
+  return true;
+}
+
+bool fp8_product_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& x_factor, const at::Tensor& w,
+                         const at::Tensor& w_factor, const at::Tensor* onto, bool fast) {
+  if (!is_output(y) || !is_codes(x) || !is_codes(w) || y.size(1) % 16 != 0 || (onto && !is_matrix(*onto, y.scalar_type())) ||
+      !has_fp8(y.device()))
+    return false;
+  multiply({.m = w.size(0),
+            .n = x.size(0),
+            .k = x.size(1),
+            .a = w,
+            .b = x,
+            .transpose_a = true,
+            .c = onto,
+            .d = y,
+            .factor_a = &w_factor,
+            .factor_b = &x_factor,
+            .fast = fast});
   return true;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "kernels/aten.h"
+#include "kernels/fp8.h"
 
 namespace cairn::mesh {
 namespace {
@@ -20,6 +21,12 @@ class ChosenGradients final : public Gradients {
   void outer(ParamId id, const at::Tensor& in, const at::Tensor& dout) override {
     if (id.count == 1 || all_of(id)) return pass_on(id, [&](ParamId to) { into_.outer(to, in, dout); });
     parts(id, [&](ParamId to, int64_t begin, int64_t rows) { into_.outer(to, in, dout.narrow(1, begin, rows)); });
+  }
+  void outer_of_codes(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) override {
+    if (id.count == 1 || all_of(id)) return pass_on(id, [&](ParamId to) { into_.outer_of_codes(to, in, dout); });
+    parts(id, [&](ParamId to, int64_t begin, int64_t rows) {
+      into_.outer_of_codes(to, in, {.columns = dout.columns.narrow(0, begin, rows), .factor = dout.factor});
+    });
   }
   void add(ParamId id, const at::Tensor& gradient) override {
     if (id.count == 1 || all_of(id)) return pass_on(id, [&](ParamId to) { into_.add(to, gradient); });

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/embedding.h"
+#include "kernels/fp8.h"
 #include "kernels/gemm.h"
 
 namespace cairn::mesh {
@@ -57,6 +58,13 @@ void FlatGradients::outer(ParamId id, const at::Tensor& in, const at::Tensor& do
   at::Tensor gradient = layout_.view(flat_, id);
   const bool accumulate = !fresh(id);
   kernels::linear_weight(gradient, dout, in, accumulate);  // a pass of lower precision still adds up here in fp32
+  contributed(id);
+}
+
+void FlatGradients::outer_of_codes(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) {
+  at::Tensor gradient = layout_.view(flat_, id);
+  const bool accumulate = !fresh(id);
+  kernels::linear_weight(gradient, dout, in, accumulate);
   contributed(id);
 }
 

@@ -25,6 +25,7 @@ class FlatGradients final : public Gradients {
   void finish();
 
   void outer(ParamId id, const at::Tensor& in, const at::Tensor& dout) override;
+  void outer_of_codes(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) override;
   void add(ParamId id, const at::Tensor& gradient) override;
   void add_rows(ParamId id, const at::Tensor& rows, const at::Tensor& values) override;
 

@@ -5,6 +5,10 @@ namespace at {
 class Tensor;
 }
 
+namespace cairn::kernels {
+struct Fp8Matrix;
+}
+
 namespace cairn::mesh {
 
 // One parameter of a model by its place in the model's list; `count` > 1 names several that lie next to each other in one
@@ -22,6 +26,8 @@ class Gradients {
   virtual ~Gradients() = default;
   // The weight gradient of a product y = in w^T: dout^T in, computed where the sink wants it.
   virtual void outer(ParamId id, const at::Tensor& in /*[rows, in]*/, const at::Tensor& dout /*[rows, out]*/) = 0;
+  // The same of matrices in eight bits, by columns.
+  virtual void outer_of_codes(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout);
   virtual void add(ParamId id, const at::Tensor& gradient /*the parameter's shape*/) = 0;
   // The gradient of a table lookup: row `rows[i]` of the table receives values[i].
   virtual void add_rows(ParamId id, const at::Tensor& rows /*[n] int64*/, const at::Tensor& values /*[n, embed]*/) = 0;

@@ -85,9 +85,11 @@ class AttentionBlock final : public Block {
     const Places places = Places::in(values);
     const Counts counts = counts_here(call);
     at::Tensor projected;
+    Factor normed, mixed_heads;
     const Branch::In in = branch_.enter(values, keep, call, [&](const at::Tensor& all, int64_t begin, int64_t count) {
       if (!projected.defined()) projected = at::empty({all.size(0), counts.all() * shape_.head_dim}, all.options());
-      parts_.qkv.forward(projected.narrow(0, begin, count), all.narrow(0, begin, count), call);
+      parts_.qkv.forward(projected.narrow(0, begin, count), all.narrow(0, begin, count), call,
+                         keep && count == all.size(0) ? &normed : nullptr);
     });
     advance(call);
     const auto [batch, length] = in.extent;
@@ -112,11 +114,12 @@ class AttentionBlock final : public Block {
       mixed = std::move(attended.out), lse = std::move(attended.lse);
     }
     advance(call);
-    branch_.leave(values, in, mixed.view({batch * length, -1}), parts_.out, call);
+    branch_.leave(values, in, mixed.view({batch * length, -1}), parts_.out, call, keep ? &mixed_heads : nullptr);
     if (!keep) return;
     CAIRN_CHECK(!call.cache, "{}: a cache serves decoding, not gradients", card_.name);
     keep->put("qkv", qkv);
-    keep->put("mixed", mixed);
+    normed.save(*keep, "in", in.rows);
+    mixed_heads.save(*keep, "mixed", mixed, /*values_too=*/true);
     keep->put("lse", lse);
     places.save(*keep);
   }
@@ -128,8 +131,10 @@ class AttentionBlock final : public Block {
     Heads heads = split(qkv, counts);
     if (parts_.q_norm) heads.q = saved.take("q"), heads.k = saved.take("k");
     const at::Tensor dmixed = at::empty_like(mixed), dmixed_rows = dmixed.view({dmixed.size(0) * dmixed.size(1), -1});
+    Factor dout, dprojected;
     const auto into_heads = [&](const at::Tensor& all, int64_t begin, int64_t count) {
-      parts_.out.input_gradient(dmixed_rows.narrow(0, begin, count), all.narrow(0, begin, count), call);
+      parts_.out.input_gradient(dmixed_rows.narrow(0, begin, count), all.narrow(0, begin, count), call,
+                                count == all.size(0) ? &dout : nullptr);
     };
     const Branch::Back from = branch_.enter_back(gradients, saved, call, into_heads);
     advance(call);
@@ -158,22 +163,25 @@ class AttentionBlock final : public Block {
     advance(call);
     const at::Tensor din = at::empty_like(from.dout);
     const auto back = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
-      parts_.qkv.input_gradient(sums.narrow(0, begin, count), rows(dqkv).narrow(0, begin, count), call);
+      parts_.qkv.input_gradient(sums.narrow(0, begin, count), rows(dqkv).narrow(0, begin, count), call,
+                                count == sums.size(0) ? &dprojected : nullptr);
     };
     branch_.leave_back(gradients, saved, from, din, back, call);
-    saved.put("dout", from.dout);
-    saved.put("dqkv", dqkv);
+    dout.save(saved, "dout", from.dout);
+    dprojected.save(saved, "dqkv", rows(dqkv), parts_.qkv.needs_values());
+    if (saved.has("mixed.codes")) saved.take("mixed");
   }
 
   void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {
-    const at::Tensor dout = saved.take("dout");
-    parts_.out.product_gradient(into, saved.take("mixed").view({dout.size(0), -1}), dout, call);
+    Factor attended = Factor::take(saved, "mixed");
+    if (attended.values.defined()) attended.values = attended.values.flatten(0, 1).flatten(1);
+    parts_.out.product_gradient(into, attended, Factor::take(saved, "dout"), call);
     advance(call);
     if (parts_.q_norm) {
       parts_.k_norm->weight_gradient(into, saved.take("dk"), saved.take("raw_k"), saved.take("k_statistics"), call);
       parts_.q_norm->weight_gradient(into, saved.take("dq"), saved.take("raw_q"), saved.take("q_statistics"), call);
     }
-    parts_.qkv.weight_gradient(into, saved.take("in"), rows(saved.take("dqkv")), call);
+    parts_.qkv.weight_gradient(into, Factor::take(saved, "in"), Factor::take(saved, "dqkv"), call);
     branch_.weight_gradients(saved, into, parts_.out, call);
   }
 

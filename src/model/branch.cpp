@@ -63,17 +63,17 @@ void Branch::finish(const at::Tensor& sums, const Value& onto, const Call& call)
   sums.add_(rows(onto.tensor));
 }
 
-void Branch::leave(Values& values, const In& in, const at::Tensor& from, const Linear& out, const Call& call) const {
+void Branch::leave(Values& values, const In& in, const at::Tensor& from, const Linear& out, const Call& call, Factor* made) const {
   const at::Tensor terms = at::empty({from.size(0), embed_}, from.options());
   if (norm_ && dropout_ == 0 && !call.axes.find("tp")) {  // the product starts from the stream
     const at::Tensor x = rows(in.x);
-    out.product(terms, from, call, &x);
+    out.product(terms, from, call, &x, made);
     out.add_bias(terms, call);
     values.put(border_.writes, terms.view(in.x.sizes()));
     return;
   }
   const OnRows make = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
-    out.product(sums.narrow(0, begin, count), from.narrow(0, begin, count), call);
+    out.product(sums.narrow(0, begin, count), from.narrow(0, begin, count), call, nullptr, count == from.size(0) ? made : nullptr);
   };
   if (norm_) {
     const at::Tensor y = reduce_tokens(terms, call, border_.name, make).view(in.x.sizes());

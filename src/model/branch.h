@@ -44,7 +44,7 @@ class Branch {
   };
   In enter(Values& values, Saved* keep, const Call& call, const OnRows& use) const;
   // Adds the branch's result, whose terms [tokens, embed] are `out` of `from`, whose bias is added once.
-  void leave(Values& values, const In& in, const at::Tensor& from, const Linear& out, const Call& call) const;
+  void leave(Values& values, const In& in, const at::Tensor& from, const Linear& out, const Call& call, Factor* made = nullptr) const;
 
   // The gradient of the branch's result, for all tokens: [tokens, embed].
   struct Back {

@@ -14,6 +14,7 @@
 namespace cairn::model {
 
 struct ContextSplit;
+class Fp8Products;
 
 // The values of a model's parameters for one call: live, averaged, perturbed, gathered or fetched, as the pass decides.
 class Weights {
@@ -68,7 +69,8 @@ struct Call {
   Cache* cache = nullptr;
   const at::Tensor* token_keys = nullptr;  // int64 [batch, length] here: which sample and position each is; null: nothing is drawn by them
   bool late_sums = true;  // sums over ranks along tp may still be on their way when a block returns, where its readers come later
-  bool overlap = false;   // products of layers that ranks along tp share out run while their inputs or sums are on their way
+  const Fp8Products* fp8 = nullptr;  // which products with weights are in eight bits; null: none
+  bool overlap = false;              // products of layers that ranks along tp share out run while their inputs or sums are on their way
 };
 
 }  // namespace cairn::model

@@ -157,8 +157,10 @@ class HeadBlock final : public Block {
     const Extent all = extent(x, call);
     const Norm::Result normed = norm_.forward(x, call);
     const at::Tensor logits = at::empty({all.batch, all.length, head_.out_width(call)}, x.options());
+    Factor from_norm;
     const auto project = [&](const at::Tensor& from, int64_t begin, int64_t count) {
-      head_.forward(rows(logits).narrow(0, begin, count), from.narrow(0, begin, count), call);
+      head_.forward(rows(logits).narrow(0, begin, count), from.narrow(0, begin, count), call,
+                    keep && count == from.size(0) ? &from_norm : nullptr);
     };
     const at::Tensor in = gather_tokens(rows(normed.y), all, call, card_.name, project, stream_);
     Value value{.tensor = logits};
@@ -166,25 +168,27 @@ class HeadBlock final : public Block {
     values.put("logits", std::move(value));
     if (!keep) return;
     keep->put("x", x);
-    keep->put("in", in);
+    from_norm.save(*keep, "in", in);
     keep->put("statistics", normed.statistics);
   }
 
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
     const at::Tensor dlogits = gradients.take("logits"), x = saved.get("x");
     const at::Tensor din = at::empty({rows(dlogits).size(0), x.size(-1)}, x.options()), dx = at::empty_like(x);
+    Factor from_loss;
     const auto back = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
-      head_.input_gradient(sums.narrow(0, begin, count), rows(dlogits).narrow(0, begin, count), call);
+      head_.input_gradient(sums.narrow(0, begin, count), rows(dlogits).narrow(0, begin, count), call,
+                           count == sums.size(0) ? &from_loss : nullptr);
     };
     const at::Tensor dnormed = reduce_tokens(din, call, card_.name, back, stream_).view(x.sizes());
     norm_.input_gradient(dx, dnormed, x, saved.get("statistics"), call);
     gradients.add(reads_, dx);
-    saved.put("dlogits", dlogits);
+    from_loss.save(saved, "dlogits", rows(dlogits));
     saved.put("dnormed", dnormed);
   }
 
   void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {
-    head_.weight_gradient(into, saved.take("in"), rows(saved.take("dlogits")), call);
+    head_.weight_gradient(into, Factor::take(saved, "in"), Factor::take(saved, "dlogits"), call);
     if (stream_ == Tokens::whole)
       own_weight_gradient(norm_, into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
     else

@@ -7,6 +7,7 @@
 #include "kernels/low_precision.h"
 #include "mesh/box.h"
 #include "model/card.h"
+#include "model/fp8_products.h"
 
 namespace cairn::model {
 namespace {
@@ -38,13 +39,23 @@ at::Tensor narrowed_gradient(const Linear& linear, const at::Tensor& dy, const L
 
 // A weight stored [in, out] is the matrix of the input gradient of a layer that runs the other way: the same three products serve.
 
-void Linear::forward(const at::Tensor& y, const at::Tensor& x, const Call& call) const {
-  product(y, x, call);
+bool Linear::in_eight_bits(const Call& call) const { return call.fp8 && call.fp8->of(weight); }
+
+void Linear::forward(const at::Tensor& y, const at::Tensor& x, const Call& call, Factor* made) const {
+  product(y, x, call, nullptr, made);
   add_bias(y, call);
 }
 
-void Linear::product(const at::Tensor& y, const at::Tensor& x, const Call& call, const at::Tensor* onto) const {
+void Linear::product(const at::Tensor& y, const at::Tensor& x, const Call& call, const at::Tensor* onto, Factor* made) const {
   const at::Tensor w = call.weights.get(weight);
+  if (in_eight_bits(call)) {
+    const kernels::Fp8Matrix codes = kernels::to_fp8(x, kernels::Fp8::e4m3, {.columns = made != nullptr});
+    const kernels::Fp8Matrix weights = kernels::to_fp8(w, kernels::Fp8::e4m3, {.rows = !by_input, .columns = by_input});
+    if (by_input && onto) y.copy_(*onto);
+    by_input ? kernels::linear_input(y, codes, weights, onto != nullptr) : kernels::linear(y, codes, weights, onto);
+    if (made) made->codes = {.columns = codes.columns, .factor = codes.factor};
+    return;
+  }
   if (by_input && onto) y.copy_(*onto);
   by_input ? kernels::linear_input(y, x, w, onto != nullptr) : kernels::linear(y, x, w, onto);
   for (const LowRank& one : low_rank)
@@ -55,23 +66,37 @@ void Linear::add_bias(const at::Tensor& y, const Call& call) const {
   if (bias) y.add_(call.weights.get(*bias));
 }
 
-void Linear::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const Call& call) const {
+void Linear::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const Call& call, Factor* made) const {
   const at::Tensor w = call.weights.get(weight);
+  if (in_eight_bits(call)) {
+    const kernels::Fp8Matrix codes = kernels::to_fp8(dy, kernels::Fp8::e5m2, {.columns = made != nullptr});
+    const kernels::Fp8Matrix weights = kernels::to_fp8(w, kernels::Fp8::e4m3, {.rows = by_input, .columns = !by_input});
+    by_input ? kernels::linear(dx, codes, weights) : kernels::linear_input(dx, codes, weights);
+    if (made) made->codes = {.columns = codes.columns, .factor = codes.factor};
+    return;
+  }
   by_input ? kernels::linear(dx, dy, w) : kernels::linear_input(dx, dy, w);
   for (const LowRank& one : low_rank)
     kernels::linear_input(dx, narrowed_gradient(*this, dy, one, call), call.weights.get(one.a), /*accumulate=*/true);
 }
 
-void Linear::weight_gradient(mesh::Gradients& into, const at::Tensor& x, const at::Tensor& dy, const Call& call) const {
+void Linear::weight_gradient(mesh::Gradients& into, const Factor& x, const Factor& dy, const Call& call) const {
   product_gradient(into, x, dy, call);
-  bias_gradient(into, dy);
+  if (bias) bias_gradient(into, dy.values);
 }
 
 void Linear::bias_gradient(mesh::Gradients& into, const at::Tensor& dy) const {
   if (bias) into.add(*bias, kernels::is_low(dy) ? dy.sum({0}, /*keepdim=*/false, at::kFloat) : dy.sum(0));
 }
 
-void Linear::product_gradient(mesh::Gradients& into, const at::Tensor& x, const at::Tensor& dy, const Call& call) const {
+void Linear::product_gradient(mesh::Gradients& into, const Factor& x_factor, const Factor& dy_factor, const Call& call) const {
+  const at::Tensor &x = x_factor.values, &dy = dy_factor.values;
+  if (in_eight_bits(call)) {  // sides that no other product made codes of, as a whole, get them now
+    const kernels::Fp8Forms columns{.rows = false};
+    const kernels::Fp8Matrix in = x_factor.codes.defined() ? x_factor.codes : kernels::to_fp8(x, kernels::Fp8::e4m3, columns);
+    const kernels::Fp8Matrix out = dy_factor.codes.defined() ? dy_factor.codes : kernels::to_fp8(dy, kernels::Fp8::e5m2, columns);
+    return by_input ? into.outer_of_codes(weight, out, in) : into.outer_of_codes(weight, in, out);
+  }
   for (const LowRank& one : low_rank) {
     into.outer(one.b, narrowed(x, one, call).mul_(one.scale), outputs(dy, outputs_of(*this, one, call)));
     into.outer(one.a, x, narrowed_gradient(*this, dy, one, call));

@@ -38,47 +38,54 @@ class MlpBlock final : public Block {
 
   void forward(Values& values, Saved* keep, const Call& call) const override {
     at::Tensor up;
+    Factor normed, activated;
     const Branch::In in = branch_.enter(values, keep, call, [&](const at::Tensor& all, int64_t begin, int64_t count) {
       if (!up.defined()) up = at::empty({all.size(0), parts_.up.out_width(call)}, all.options());
-      parts_.up.forward(up.narrow(0, begin, count), all.narrow(0, begin, count), call);
+      parts_.up.forward(up.narrow(0, begin, count), all.narrow(0, begin, count), call, keep && count == all.size(0) ? &normed : nullptr);
     });
     advance(call);
     const at::Tensor active = parts_.gated ? at::empty({up.size(0), up.size(1) / 2}, up.options()) : at::gelu(up, "tanh");
     if (parts_.gated) kernels::swiglu(active, up);
-    branch_.leave(values, in, active, parts_.down, call);
-    if (keep) keep->put("up", up);
+    branch_.leave(values, in, active, parts_.down, call, keep ? &activated : nullptr);
+    if (!keep) return;
+    keep->put("up", up);
+    normed.save(*keep, "in", in.rows);
+    if (activated.codes.defined()) activated.save(*keep, "active", active);
   }
 
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
     const at::Tensor up = saved.take("up");
+    const bool again = !saved.has("active.codes");  // `active` is made once more
+    Factor dout, dwidened;
     // Each buffer serves twice: `active` first holds its own gradient, `up` becomes its gradient.
     at::Tensor active = at::empty({up.size(0), parts_.gated ? up.size(1) / 2 : up.size(1)}, up.options()), dup = up;
     const Branch::Back back = branch_.enter_back(gradients, saved, call, [&](const at::Tensor& all, int64_t begin, int64_t count) {
-      parts_.down.input_gradient(active.narrow(0, begin, count), all.narrow(0, begin, count), call);
+      parts_.down.input_gradient(active.narrow(0, begin, count), all.narrow(0, begin, count), call, count == all.size(0) ? &dout : nullptr);
     });
     advance(call);
     if (parts_.gated) {
-      kernels::swiglu_backward(up, active, up, &active);
+      kernels::swiglu_backward(up, active, up, again ? &active : nullptr);
     } else {
       dup = at::gelu_backward(active, up, "tanh");
-      active = at::gelu(up, "tanh");
+      if (again) active = at::gelu(up, "tanh");
     }
+    if (again) saved.put("active", active);
     const at::Tensor din = at::empty_like(back.dout);
     branch_.leave_back(
         gradients, saved, back, din,
         [&](const at::Tensor& sums, int64_t begin, int64_t count) {
-          parts_.up.input_gradient(sums.narrow(0, begin, count), dup.narrow(0, begin, count), call);
+          parts_.up.input_gradient(sums.narrow(0, begin, count), dup.narrow(0, begin, count), call,
+                                   count == dup.size(0) ? &dwidened : nullptr);
         },
         call);
-    saved.put("dout", back.dout);
-    saved.put("active", active);
-    saved.put("dup", dup);
+    dout.save(saved, "dout", back.dout);
+    dwidened.save(saved, "dup", dup, parts_.up.needs_values());
   }
 
   void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {
-    parts_.down.product_gradient(into, saved.take("active"), saved.take("dout"), call);
+    parts_.down.product_gradient(into, Factor::take(saved, "active"), Factor::take(saved, "dout"), call);
     advance(call);
-    parts_.up.weight_gradient(into, saved.take("in"), saved.take("dup"), call);
+    parts_.up.weight_gradient(into, Factor::take(saved, "in"), Factor::take(saved, "dup"), call);
     branch_.weight_gradients(saved, into, parts_.down, call);
   }
 

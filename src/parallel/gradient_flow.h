@@ -55,6 +55,7 @@ class GradientFlow final : public mesh::Gradients {
   const at::Tensor& kept(int64_t unit) const { return kept_[static_cast<size_t>(unit)]; }
 
   void outer(mesh::ParamId id, const at::Tensor& in, const at::Tensor& dout) override;
+  void outer_of_codes(mesh::ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) override;
   void add(mesh::ParamId id, const at::Tensor& gradient) override;
   void add_rows(mesh::ParamId id, const at::Tensor& rows, const at::Tensor& values) override;
 

@@ -35,6 +35,7 @@ struct Pass {
   const std::vector<bool>* recompute = nullptr;  // which blocks compute their inside again for their gradients; null: none
   bool overlap = false;                          // Call::overlap
   bool late_sums = true;                         // Call::late_sums
+  const model::Fp8Products* fp8 = nullptr;       // Call::fp8, where gradients are asked for
   bool draws_by_token = false;                   // blocks draw random numbers by sample and position (dropout)
   bool recompute_stage = false;                  // the whole run of blocks is computed again
   std::vector<std::string> outputs = {};         // values that blocks outside of this run read

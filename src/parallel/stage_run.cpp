@@ -44,6 +44,7 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
             .slice = local_.slice(),
             .token_keys = local_.token_keys(),
             .late_sums = pass.late_sums,
+            .fp8 = pass.into ? pass.fp8 : nullptr,
             .overlap = pass.overlap},
       keeps_(pass.into != nullptr),
       stage_recomputed_(keeps_ && pass.recompute_stage) {
@@ -91,6 +92,7 @@ model::Call StageRun::again(model::Buffers& scratch) const {
           .slice = call_.slice,
           .token_keys = call_.token_keys,
           .late_sums = call_.late_sums,
+          .fp8 = call_.fp8,
           .overlap = call_.overlap};
 }
 

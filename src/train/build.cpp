@@ -16,6 +16,7 @@
 #include "data/tokenize_progress.h"
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
+#include "kernels/fp8_cuda.h"
 #include "model/batch_norm.h"
 #include "model/trainable.h"
 #include "optim/rounding_optimizer.h"
@@ -319,6 +320,20 @@ void check_gradients(const Settings& settings, const parallel::Plan& plan, int64
                      settings.train.micro_batch);
 }
 
+void check_fp8(const Settings& settings) {
+  if (settings.train.fp8 == "none") {
+    if (settings.train.fp8_layers != "all")
+      base::fail_input("train.fp8_layers = \"{}\": nothing is in eight bits: set train.fp8 = \"layers\", or leave it out",
+                       settings.train.fp8_layers);
+    return;
+  }
+  if (settings.train.precision != "bf16")
+    base::fail_input("train.fp8 = {} needs train.precision = bf16: what is not in eight bits is in bf16", settings.train.fp8);
+  if (settings.train.method != "gradient")
+    base::fail_input("train.fp8 = {}: train.method = {} finds slopes in full precision: leave it out", settings.train.fp8,
+                     settings.train.method);
+}
+
 }  // namespace
 
 parallel::Plan make_plan(const Settings& settings, int ranks) {
@@ -327,6 +342,7 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
     base::fail_input("train.spike_factor = {}: must be more than 1, or 0 to look for no spikes", settings.train.spike_factor);
   if (settings.train.parameters == "bf16" && settings.train.precision != "bf16")
     base::fail_input("train.parameters = bf16 needs train.precision = bf16: passes read the parameters as they are kept");
+  check_fp8(settings);
   if (settings.train.precision == "bf16" && settings.model.kind == "classifier")
     base::fail_input("train.precision = bf16: the classifier computes in fp32 only; leave train.precision out");
   const int tp = plan.mesh.extent("tp"), cp = plan.mesh.extent("cp");
@@ -441,6 +457,12 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   engine.overlap = s.layout.tensor.overlap;
   engine.late_sums = s.layout.tensor.late_sums;
   engine.draws_by_token = s.model.dropout > 0;
+  if (s.train.fp8 != "none") {
+    if (job->device.is_cuda() && !kernels::has_fp8(job->device))
+      base::fail_input("train.fp8 = {}: this GPU does not multiply in eight bits (compute capability 8.9 or more does): leave it out",
+                       s.train.fp8);
+    engine.fp8 = std::make_unique<model::Fp8Products>(*engine.model, s.train.fp8, s.train.fp8_layers, mesh.extent("tp"));
+  }
   engine.micro_batch = job->plan.micro_batch;
   engine.clip_norm = s.optim.clip;
   engine.random = base::Random(static_cast<uint64_t>(s.train.seed)).for_purpose("pass");

@@ -13,6 +13,7 @@ parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch) {
           .context = engine.context,
           .overlap = engine.overlap,
           .late_sums = engine.late_sums,
+          .fp8 = engine.fp8.get(),
           .draws_by_token = engine.draws_by_token};
 }
 

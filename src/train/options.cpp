@@ -28,6 +28,11 @@ base::Schema<TrainOptions> train_schema() {
         "state "
         "are fp32 either way.",
         base::one_of({"fp32", "bf16"})},
+       {"fp8", &O::fp8,
+        "Products with weights that are in eight bits in training: layers (attention and MLP), or all, the head's too; the rest is as "
+        "precision says, which must be bf16. Needs a GPU of compute capability 8.9 or more; a CPU only imitates it.",
+        base::one_of({"none", "layers", "all"})},
+       {"fp8_layers", &O::fp8_layers, "Which layers those are: \"all\", \"last 8\", or numbers from 0 on: \"0,2,5\"."},
        {"parameters", &O::parameters,
         "Number format in which parameters are kept and saved: fp32 (master weights, for bf16 passes rounded to a copy), or bf16 without "
         "any, "

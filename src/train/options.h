@@ -13,6 +13,8 @@ struct TrainOptions {
   int64_t global_batch = 16;
   int64_t micro_batch = 0;
   std::string precision = "fp32";
+  std::string fp8 = "none";
+  std::string fp8_layers = "all";
   std::string parameters = "fp32";
   std::string gradients = "fp32";
   int64_t seed = 1;

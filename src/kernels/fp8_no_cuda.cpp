@@ -1,0 +1,12 @@
+#include "kernels/fp8_cuda.h"
+
+namespace cairn::kernels {
+
+bool to_fp8_on_cuda(Fp8Matrix&, const at::Tensor&, Fp8, const Fp8Forms&) { return false; }
+bool fp8_product_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor*,
+                         bool) {
+  return false;
+}
+bool has_fp8(const at::Device&) { return false; }
+
+}  // namespace cairn::kernels

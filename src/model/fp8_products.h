@@ -1,0 +1,25 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "mesh/gradients.h"
+
+namespace cairn::model {
+
+class Model;
+
+// Which products with weights are in eight bits in passes with gradients: all three of a layer (kernels/fp8.h), those of values in e4m3,
+// of gradients in e5m2. By place in the model's list of parameters. Attention, norms and sums stay as they are.
+class Fp8Products {
+ public:
+  // `kind`: "layers" (of blocks between embedding and head) or "all" (the head's too); `layers` as in layers_named (wiring.h). Refuses a
+  // model that has no such layers, and widths that codes cannot have where `parts` ranks share them out.
+  Fp8Products(const Model& model, const std::string& kind, const std::string& layers, int64_t parts);
+
+  bool of(mesh::ParamId id) const { return of_[static_cast<size_t>(id.first)]; }
+
+ private:
+  std::vector<bool> of_;
+};
+
+}  // namespace cairn::model

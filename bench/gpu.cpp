@@ -19,6 +19,7 @@
 #include "bench/peer_python.h"
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
+#include "kernels/fp8_cuda.h"
 #include "proofs/curves_svg.h"
 #include "study/benches.h"
 #include "study/process.h"
@@ -64,24 +65,28 @@ class OneCase {
         watch_(watch),
         log_(log),
         budget_(watch, options.limit_s > 0 ? options.limit_s : one.limit_s),
-        steps_(options.steps > 0 ? options.steps : one.steps) {}
+        steps_(options.steps > 0 ? options.steps : one.steps),
+        fp8_(place.device == "cpu" || kernels::has_fp8(at::Device(at::kCUDA, 0))) {}
 
   // Ours and compiled whole, since their losses are laid over each other; eager for its speed; then again in turn while there is time.
   void measure() {
     const GpuInputs inputs = write_gpu_inputs(one_, steps_, place_.scratch);
     const int64_t few = std::min(steps_, std::max<int64_t>(12, steps_ / 8));
-    const auto ours = [&](int64_t steps, double share) {
-      return keep("ours", share, [&](double limit_s) { return run_gpu_ours(one_, inputs, steps, place_, watch_, limit_s); });
+    const auto ours = [&](int64_t steps, double share, bool fp8 = false) {
+      return keep(fp8 ? "fp8" : "ours", share,
+                  [&](double limit_s) { return run_gpu_ours(one_, inputs, steps, place_, watch_, limit_s, fp8); });
     };
     const auto peer = [&](int64_t steps, double share, bool compiled) {
       return keep(compiled ? "compiled" : "eager", share,
                   [&](double limit_s) { return run_gpu_peer(one_, inputs, steps, place_, watch_, limit_s, compiled); });
     };
-    const double round_s = ours(steps_, 0.45) + peer(steps_, 0.6, true);
+    double round_s = ours(steps_, 0.45) + peer(steps_, 0.6, true);
+    if (fp8_) round_s += ours(steps_, 0.45, true);
     peer(few, 0.35, false);
     while (rounds_ < kRoundsMost && budget_.left_s() > std::max(kLeastPart_s, 0.6 * round_s)) {
       ours(few, 0.3);
       peer(few, 0.3, true);
+      if (fp8_) ours(few, 0.3, true);
       ++rounds_;
     }
     std::filesystem::remove_all(place_.scratch + "/ours");
@@ -96,7 +101,7 @@ class OneCase {
     CurvesPicture picture{.title = fmt::format("Shape {}: {} x {} tokens a step, bf16", one_.name, one_.batch, one_.length),
                           .across = "step",
                           .up = "training loss"};
-    for (const auto& [who, colour] : {std::pair{"compiled", "#e08a3c"}, std::pair{"ours", "#5e96de"}}) {
+    for (const auto& [who, colour] : {std::pair{"compiled", "#e08a3c"}, std::pair{"ours", "#5e96de"}, std::pair{"fp8", "#57a773"}}) {
       const GpuRun* const run = longest(who);
       if (run == nullptr || run->losses.size() < 2) continue;
       Curve curve{.label = who, .colour = colour, .points = {}};
@@ -108,9 +113,9 @@ class OneCase {
 
   void add_rows(std::vector<BenchRow>& rows) const {
     const auto add = [&](const std::string& what, const std::string& peer, auto&& of, const std::string& unit, Better better, double goal,
-                         size_t pairs_most = kRoundsMost) {
-      const std::string name = fmt::format("{} {}, {}", one_.name, what, peer);
-      std::vector<double> mine = values("ours", of), theirs = values(peer, of);
+                         size_t pairs_most = kRoundsMost, const std::string& who = "ours") {
+      const std::string name = fmt::format("{} {}{}, {}", one_.name, who == "ours" ? "" : who + " ", what, peer);
+      std::vector<double> mine = values(who, of), theirs = values(peer, of);
       const size_t pairs = std::min({mine.size(), theirs.size(), pairs_most});
       if (pairs == 0) {
         if (!missing(what)) rows.push_back({.case_name = name + " (not measured)", .unit = unit, .goal = goal});
@@ -125,12 +130,14 @@ class OneCase {
     const auto thrift = [&](const GpuRun& run) {
       return run.joules > 0 ? static_cast<double>(run.steady_steps * one_.tokens()) / run.joules : 0;
     };
-    add("tokens/s", "compiled", rate, "tokens/s", Better::higher, 1.1);
+    add("tokens/s", "compiled", rate, "tokens/s", Better::higher, one_.goals.bf16);
+    if (fp8_) add("tokens/s", "compiled", rate, "tokens/s", Better::higher, one_.goals.fp8, kRoundsMost, "fp8");
     add("tokens/s", "eager", rate, "tokens/s", Better::higher, 1.1);
-    add("peak memory", "compiled", memory, "GiB", Better::lower, 1.0);
+    add("peak memory", "compiled", memory, "GiB", Better::lower, 1 / one_.goals.memory);
     add("start to end of step 1", "compiled", start, "s", Better::lower, 1.0, 1);  // later compilations find the first one's work
     add("tokens per joule", "compiled", thrift, "tokens/J", Better::higher, 1.0);
-    compare_losses(rows);
+    compare_losses(rows, "ours");
+    if (fp8_) compare_losses(rows, "fp8");
   }
 
  private:
@@ -202,8 +209,8 @@ class OneCase {
     return (what == "peak memory" && place_.device == "cpu") || (what == "tokens per joule" && !counted);
   }
 
-  void compare_losses(std::vector<BenchRow>& rows) const {
-    const GpuRun *ours = longest("ours"), *peer = longest("compiled");
+  void compare_losses(std::vector<BenchRow>& rows, const std::string& who) const {
+    const GpuRun *ours = longest(who), *peer = longest("compiled");
     if (peer == nullptr || peer->losses.empty()) peer = longest("eager");
     if (!one_.same_weights || ours == nullptr || peer == nullptr) return;
     const size_t n = std::min(ours->losses.size(), peer->losses.size());
@@ -214,8 +221,8 @@ class OneCase {
       const auto last = run.losses.begin() + static_cast<std::ptrdiff_t>(n), first = last - static_cast<std::ptrdiff_t>(n / 3);
       return std::accumulate(first, last, 0.0) / static_cast<double>(n / 3);
     };
-    rows.push_back(
-        compare(fmt::format("{} loss, last third of {} steps", one_.name, n), {end(*ours)}, {end(*peer)}, "nats", Better::lower, 0.995));
+    rows.push_back(compare(fmt::format("{} {}loss, last third of {} steps", one_.name, who == "ours" ? "" : who + " ", n), {end(*ours)},
+                           {end(*peer)}, "nats", Better::lower, 0.995));
   }
 
   const GpuCase& one_;
@@ -225,6 +232,7 @@ class OneCase {
   base::Log& log_;
   Budget budget_;
   int64_t steps_;
+  bool fp8_;  // this device multiplies in eight bits; a CPU imitates it
   size_t rounds_ = 1;
   std::vector<GpuRun> runs_;
 };

@@ -5,6 +5,11 @@
 
 namespace cairn::study {
 
+// How many times the peer's tokens/s, in bf16 and with products in eight bits, and how much of its memory.
+struct GpuGoals {
+  double bf16, fp8, memory;
+};
+
 // One model and batch of `cairn bench gpu`.
 struct GpuCase {
   std::string name;
@@ -13,6 +18,7 @@ struct GpuCase {
   int64_t batch, length;  // of a step, in one piece
   int64_t steps;          // of the runs whose losses are compared
   double limit_s;         // for the whole case
+  GpuGoals goals;         // against the compiled peer
   bool same_weights;      // ours are written to a file and read by the peer; else each draws its own
 
   int64_t tokens() const { return batch * length; }

@@ -128,12 +128,13 @@ Ended run_peer(const base::Json& settings, const GpuPlace& place, const std::str
 }  // namespace
 
 GpuRun run_gpu_ours(const GpuCase& one, const GpuInputs& inputs, int64_t steps, const GpuPlace& place, const GpuWatch& watch,
-                    double limit_s) {
+                    double limit_s, bool fp8) {
   const std::string out = place.scratch + "/ours";
   std::filesystem::remove_all(out);
   std::vector<std::string> command{place.program, "train", "--device", place.device, "--data", inputs.tokens, "--out", out};
   for (const std::string& set : recipe_of(one, inputs, steps)) command.insert(command.end(), {"--set", set});
-  GpuRun run{.who = "ours"};
+  if (fp8) command.insert(command.end(), {"--set", "train.fp8=\"all\""});
+  GpuRun run{.who = fp8 ? "fp8" : "ours"};
   Times times;
   const int64_t before = watch.bytes_now();
   const Ended ended = run_program_for(std::chrono::duration<double>(limit_s), command, place.scratch + "/ours.log",

@@ -12,7 +12,7 @@ namespace cairn::study {
 
 // What one run came to, or as much of it as there was when it failed or its time was up.
 struct GpuRun {
-  std::string who;                                           // ours, compiled, eager
+  std::string who;                                           // ours, fp8 (ours with products in eight bits), compiled, eager
   std::string fault = {};                                    // why it did not reach its end; empty: it did
   std::vector<std::pair<std::string, double>> startup = {};  // parts of the time to the end of the first step, in seconds
   double first_step_s = 0;           // from the start of the process to the end of the first step; 0: never came so far
@@ -37,8 +37,9 @@ struct GpuPlace {
 };
 
 // Cairn by a recipe of plain bf16: weights, gradients and moments, updates rounded to the nearest, no clipping.
+// With `fp8`, products with weights are in eight bits.
 GpuRun run_gpu_ours(const GpuCase& one, const GpuInputs& inputs, int64_t steps, const GpuPlace& place, const GpuWatch& watch,
-                    double limit_s);
+                    double limit_s, bool fp8);
 
 // bench/gpu_peer.py.
 GpuRun run_gpu_peer(const GpuCase& one, const GpuInputs& inputs, int64_t steps, const GpuPlace& place, const GpuWatch& watch,

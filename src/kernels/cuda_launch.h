@@ -9,4 +9,6 @@ namespace cairn::kernels {
 // Which elements lie behind the pointers of a launch. Whatever it is, sums and products are fp32.
 enum class Elements { fp32, bf16 };
 
+constexpr int kLargestWords = 32;  // the largest magnitude of a result is the largest of so many
+
 }  // namespace cairn::kernels

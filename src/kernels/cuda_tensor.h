@@ -7,6 +7,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "base/check.h"
+#include "kernels/aten.h"
 #include "kernels/cuda_launch.h"
 
 namespace cairn::kernels {
@@ -31,6 +32,13 @@ bool all_sums(const at::Tensor& x, const More&... more) {
 }
 
 inline Elements elements_of(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 ? Elements::bf16 : Elements::fp32; }
+
+// Room for the largest magnitude of a result like x (device_pack.h), where it is wanted and x is bf16; else null.
+inline unsigned* words_for(at::Tensor* largest, const at::Tensor& x) {
+  if (largest == nullptr || x.scalar_type() != at::kBFloat16) return nullptr;
+  *largest = at::zeros({kLargestWords}, x.options().dtype(at::kInt));
+  return reinterpret_cast<unsigned*>(largest->mutable_data_ptr<int>());
+}
 
 inline void check_started(cudaError_t status, const char* what) {
   CAIRN_CHECK(status == cudaSuccess, "the {} kernel did not start: {}", what, cudaGetErrorString(status));

@@ -5,6 +5,8 @@
 
 #include <cuda_bf16.h>
 
+#include "kernels/cuda_launch.h"
+
 namespace cairn::kernels::device {
 
 using bf16 = __nv_bfloat16;
@@ -40,6 +42,32 @@ struct alignas(sizeof(T) * N) Pack {
       }
     }
     return result;
+  }
+};
+
+// The largest magnitude of what a thread wrote, noted in one of several words for all threads: the bits of a float, of which those that
+// are not finite are larger than all others. For bf16; of fp32 nothing is noted.
+template <class T>
+struct Largest {
+  unsigned two = 0;  // bf16 without their signs, which are ordered like unsigned numbers
+
+  template <int N>
+  __device__ void meet(const Pack<T, N>& pack) {
+    if constexpr (sizeof(T) == 2 && N == 1) {
+      two = __vmaxu2(two, __bfloat16_as_ushort(pack.at[0]) & 0x7fffU);
+    } else if constexpr (sizeof(T) == 2) {
+#pragma unroll
+      for (int i = 0; i < N; i += 2) two = __vmaxu2(two, *reinterpret_cast<const unsigned*>(pack.at + i) & 0x7fff7fffU);
+    }
+  }
+  // All threads of a warp call it. A word is written to only where it is less, so that few have to wait for it.
+  __device__ void note(unsigned* words) const {
+    if constexpr (sizeof(T) == 2) {
+      if (words == nullptr) return;
+      const unsigned low = two << 16, high = two & 0xffff0000U, mine = __reduce_max_sync(0xffffffffU, low > high ? low : high);
+      unsigned* word = words + (blockIdx.x + threadIdx.x / 32 + threadIdx.y) % kLargestWords;
+      if ((threadIdx.x + blockDim.x * threadIdx.y) % 32 == 0 && mine > *const_cast<volatile unsigned*>(word)) atomicMax(word, mine);
+    }
   }
 };
 

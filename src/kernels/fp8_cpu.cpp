@@ -16,10 +16,10 @@ void product(const at::Tensor& y, const at::Tensor& x, const at::Tensor& x_facto
 
 }  // namespace
 
-Fp8Matrix to_fp8(const at::Tensor& x, Fp8 code, const Fp8Forms& forms) {
+Fp8Matrix to_fp8(const at::Tensor& x, Fp8 code, const Fp8Forms& forms, const at::Tensor& largest) {
   CAIRN_CHECK(x.dim() == 2 && fits_fp8(x.size(1)), "a matrix of {} for codes of eight bits", c10::str(x.sizes()));
   Fp8Matrix made;
-  if (to_fp8_on_cuda(made, x, code, forms)) return made;
+  if (to_fp8_on_cuda(made, x, code, forms, largest)) return made;
   return reference::to_fp8(x, code, forms);
 }
 

@@ -114,7 +114,7 @@ void check(const at::Tensor& x, const at::Tensor& rstd, int64_t embed) {
 void add_rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& sum, const at::Tensor& x, const at::Tensor& r,
                   const at::Tensor& weight, double eps) {
   check(x, rstd, weight.numel());
-  if (rms_norm_on_cuda(y, rstd, &sum, x, &r, weight, eps)) return;
+  if (rms_norm_on_cuda(y, rstd, &sum, x, &r, weight, eps, nullptr)) return;
   if (is_low(x)) {
     sum.copy_(x + r);
     return rms_norm(y, rstd, sum, weight, eps);
@@ -131,9 +131,9 @@ void add_rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor&
   parallel_rows(rstd.numel(), kGrainFloats / weight.numel(), [&f](int64_t begin, int64_t end) { run<Forward>(&f, begin, end); });
 }
 
-void rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& x, const at::Tensor& weight, double eps) {
+void rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor* largest) {
   check(x, rstd, weight.numel());
-  if (rms_norm_on_cuda(y, rstd, nullptr, x, nullptr, weight, eps)) return;
+  if (rms_norm_on_cuda(y, rstd, nullptr, x, nullptr, weight, eps, largest)) return;
   if (is_low(x)) {
     const at::Tensor wide = wide_room(y);
     rms_norm(wide, rstd, widened(x), widened(weight), eps);
@@ -153,9 +153,9 @@ void rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& x, 
 }
 
 void rms_norm_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
-                    const at::Tensor* add) {
+                    const at::Tensor* add, at::Tensor* largest) {
   check(x, rstd, weight.numel());
-  if (rms_norm_input_on_cuda(dx, dy, x, weight, rstd, add)) return;
+  if (rms_norm_input_on_cuda(dx, dy, x, weight, rstd, add, largest)) return;
   if (is_low(x)) {
     const at::Tensor wide = wide_room(dx), round = add != nullptr ? widened(*add) : at::Tensor();
     rms_norm_input(wide, widened(dy), widened(x), widened(weight), rstd, add != nullptr ? &round : nullptr);

@@ -8,7 +8,7 @@
 namespace cairn::kernels {
 
 bool rms_norm_on_cuda(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor* sum, const at::Tensor& x, const at::Tensor* r,
-                      const at::Tensor& weight, double eps) {
+                      const at::Tensor& weight, double eps, at::Tensor* largest) {
   if (!all_of_kernels(x, y, weight) || !all_sums(x, rstd) || (r != nullptr && !all_of_kernels(x, *r, *sum))) return false;
   const OnDeviceOf device(x.device());
   const NormLaunch launch{.elements = elements_of(x),
@@ -20,13 +20,14 @@ bool rms_norm_on_cuda(const at::Tensor& y, const at::Tensor& rstd, const at::Ten
                           .weight = weight.const_data_ptr(),
                           .rows = rstd.numel(),
                           .embed = weight.numel(),
-                          .eps = static_cast<float>(eps)};
+                          .eps = static_cast<float>(eps),
+                          .largest = words_for(largest, x)};
   check_started(launch_norm(launch, stream_of(x)), "RMSNorm");
   return true;
 }
 
 bool rms_norm_input_on_cuda(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& rstd, const at::Tensor* add) {
+                            const at::Tensor& rstd, const at::Tensor* add, at::Tensor* largest) {
   if (!all_of_kernels(x, dx, dy, weight) || !all_sums(x, rstd) || (add != nullptr && !all_of_kernels(x, *add))) return false;
   const OnDeviceOf device(x.device());
   const NormInputLaunch launch{.elements = elements_of(x),
@@ -37,7 +38,8 @@ bool rms_norm_input_on_cuda(const at::Tensor& dx, const at::Tensor& dy, const at
                                .add = add != nullptr ? add->const_data_ptr() : nullptr,
                                .rstd = rstd.const_data_ptr<float>(),
                                .rows = rstd.numel(),
-                               .embed = weight.numel()};
+                               .embed = weight.numel(),
+                               .largest = words_for(largest, x)};
   check_started(launch_norm_input(launch, stream_of(x)), "RMSNorm gradient");
   return true;
 }

@@ -7,9 +7,9 @@ namespace cairn::kernels {
 // As in rms_norm.h, where r and sum are null for a plain norm. Each starts its kernels on the current stream of x's device and returns
 // true; false, with nothing done, if there is none for these tensors.
 bool rms_norm_on_cuda(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor* sum, const at::Tensor& x, const at::Tensor* r,
-                      const at::Tensor& weight, double eps);
+                      const at::Tensor& weight, double eps, at::Tensor* largest);
 bool rms_norm_input_on_cuda(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& rstd, const at::Tensor* add);
+                            const at::Tensor& rstd, const at::Tensor* add, at::Tensor* largest);
 bool rms_norm_weight_on_cuda(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd, bool accumulate);
 
 }  // namespace cairn::kernels

@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(kThreads<kThreadsOfRow>) norm_kernel(NormLaunc
   }
   const float scale = 1.0f / sqrtf(device::row_sum<kThreadsOfRow>(squares) / static_cast<float>(embed) + a.eps);
   if (place.thread == 0) a.rstd[place.row] = scale;
+  device::Largest<T> largest;
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
     const int d = (k * kThreadsOfRow + place.thread) * N;
@@ -77,8 +78,11 @@ __global__ void __launch_bounds__(kThreads<kThreadsOfRow>) norm_kernel(NormLaunc
     float y[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) y[i] = kept[k][i] * scale * gains[k][i];
-    Pack<T, N>::of(y).store(static_cast<T*>(a.y) + begin + d);
+    const auto rounded = Pack<T, N>::of(y);
+    rounded.store(static_cast<T*>(a.y) + begin + d);
+    largest.meet(rounded);
   }
+  largest.note(a.largest);
 }
 
 // Any width and alignment: a block reads its row again for the result.
@@ -101,10 +105,14 @@ __global__ void __launch_bounds__(kBlock) long_norm_kernel(NormLaunch a) {
   const float scale = 1.0f / sqrtf(device::row_sum<kBlock>(squares) / static_cast<float>(a.embed) + a.eps);
   if (threadIdx.x == 0) a.rstd[blockIdx.x] = scale;
   const T* from = a.r != nullptr ? sum + begin : x;  // each thread what it wrote itself
+  device::Largest<T> largest;
   for (int64_t d = threadIdx.x; d < a.embed; d += kBlock) {
     const float y[1] = {static_cast<float>(from[d]) * scale * static_cast<float>(weight[d])};
-    Pack<T, 1>::of(y).store(static_cast<T*>(a.y) + begin + d);
+    const auto rounded = Pack<T, 1>::of(y);
+    rounded.store(static_cast<T*>(a.y) + begin + d);
+    largest.meet(rounded);
   }
+  largest.note(a.largest);
 }
 
 template <class T, int N, int kThreadsOfRow, int kPacks>
@@ -132,6 +140,7 @@ __global__ void __launch_bounds__(kThreads<kThreadsOfRow>) norm_input_kernel(Nor
     for (int i = 0; i < N; ++i) products += dy[k][i] * gains[k][i] * x[k][i];
   }
   const float along = device::row_sum<kThreadsOfRow>(products) / static_cast<float>(embed) * scale * scale;
+  device::Largest<T> largest;
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
     const int d = (k * kThreadsOfRow + place.thread) * N;
@@ -143,8 +152,11 @@ __global__ void __launch_bounds__(kThreads<kThreadsOfRow>) norm_input_kernel(Nor
 #pragma unroll
       for (int i = 0; i < N; ++i) dx[i] += added[k][i];
     }
-    Pack<T, N>::of(dx).store(static_cast<T*>(a.dx) + begin + d);
+    const auto rounded = Pack<T, N>::of(dx);
+    rounded.store(static_cast<T*>(a.dx) + begin + d);
+    largest.meet(rounded);
   }
+  largest.note(a.largest);
 }
 
 template <class T>
@@ -156,11 +168,15 @@ __global__ void __launch_bounds__(kBlock) long_norm_input_kernel(NormInputLaunch
   for (int64_t d = threadIdx.x; d < a.embed; d += kBlock)
     products += static_cast<float>(dy[d]) * static_cast<float>(weight[d]) * static_cast<float>(x[d]);
   const float along = device::row_sum<kBlock>(products) / static_cast<float>(a.embed) * scale * scale;
+  device::Largest<T> largest;
   for (int64_t d = threadIdx.x; d < a.embed; d += kBlock) {
     float dx[1] = {scale * (static_cast<float>(dy[d]) * static_cast<float>(weight[d]) - static_cast<float>(x[d]) * along)};
     if (a.add != nullptr) dx[0] += static_cast<float>(static_cast<const T*>(a.add)[begin + d]);
-    Pack<T, 1>::of(dx).store(static_cast<T*>(a.dx) + begin + d);
+    const auto rounded = Pack<T, 1>::of(dx);
+    rounded.store(static_cast<T*>(a.dx) + begin + d);
+    largest.meet(rounded);
   }
+  largest.note(a.largest);
 }
 
 constexpr int kRowLanes = 8;         // rows that a block of the weight gradient reads side by side, a warp each

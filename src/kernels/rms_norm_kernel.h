@@ -11,6 +11,7 @@ struct NormLaunch {
   const void *x, *r, *weight;  // r null: a plain norm
   int64_t rows, embed;
   float eps;
+  unsigned* largest;  // magnitude of y (device_pack.h); null: not wanted
 };
 cudaError_t launch_norm(const NormLaunch& launch, cudaStream_t stream);
 
@@ -20,6 +21,7 @@ struct NormInputLaunch {
   const void *dy, *x, *weight, *add;  // add may be null
   const float* rstd;
   int64_t rows, embed;
+  unsigned* largest;  // of dx
 };
 cudaError_t launch_norm_input(const NormInputLaunch& launch, cudaStream_t stream);
 

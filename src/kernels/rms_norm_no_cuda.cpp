@@ -4,11 +4,11 @@
 namespace cairn::kernels {
 
 bool rms_norm_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor*, const at::Tensor&, const at::Tensor*, const at::Tensor&,
-                      double) {
+                      double, at::Tensor*) {
   return false;
 }
 bool rms_norm_input_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                            const at::Tensor*) {
+                            const at::Tensor*, at::Tensor*) {
   return false;
 }
 bool rms_norm_weight_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool) { return false; }

@@ -89,9 +89,9 @@ void check(const at::Tensor& y, const at::Tensor& gate_up) {
 
 }  // namespace
 
-void swiglu(const at::Tensor& y, const at::Tensor& gate_up) {
+void swiglu(const at::Tensor& y, const at::Tensor& gate_up, at::Tensor* largest) {
   check(y, gate_up);
-  if (swiglu_on_cuda(y, gate_up)) return;
+  if (swiglu_on_cuda(y, gate_up, largest)) return;
   if (is_low(gate_up)) {
     const at::Tensor wide = wide_room(y);
     swiglu(wide, widened(gate_up));
@@ -105,10 +105,11 @@ void swiglu(const at::Tensor& y, const at::Tensor& gate_up) {
   parallel_rows(y.numel() / ff, kGrainFloats / ff, [=](int64_t begin, int64_t end) { run<Forward>(to, from, ff, begin, end); });
 }
 
-void swiglu_backward(const at::Tensor& dgate_up, const at::Tensor& dy, const at::Tensor& gate_up, const at::Tensor* y) {
+void swiglu_backward(const at::Tensor& dgate_up, const at::Tensor& dy, const at::Tensor& gate_up, const at::Tensor* y,
+                     at::Tensor* largest) {
   check(dy, gate_up);
   check(dy, dgate_up);
-  if (swiglu_backward_on_cuda(dgate_up, dy, gate_up, y)) return;
+  if (swiglu_backward_on_cuda(dgate_up, dy, gate_up, y, largest)) return;
   if (is_low(gate_up)) {
     const at::Tensor wide = widened(gate_up), again = y != nullptr ? wide_room(*y) : at::Tensor();
     swiglu_backward(wide, widened(dy), wide, y != nullptr ? &again : nullptr);

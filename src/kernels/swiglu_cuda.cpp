@@ -9,7 +9,7 @@
 
 namespace cairn::kernels {
 
-bool swiglu_on_cuda(const at::Tensor& y, const at::Tensor& gate_up) {
+bool swiglu_on_cuda(const at::Tensor& y, const at::Tensor& gate_up, at::Tensor* largest) {
   if (!all_of_kernels(gate_up, y)) return false;
   const OnDeviceOf device(gate_up.device());
   const int64_t ff = y.size(-1);
@@ -17,12 +17,14 @@ bool swiglu_on_cuda(const at::Tensor& y, const at::Tensor& gate_up) {
                             .y = y.mutable_data_ptr(),
                             .gate_up = gate_up.const_data_ptr(),
                             .rows = y.numel() / std::max<int64_t>(1, ff),
-                            .ff = ff};
+                            .ff = ff,
+                            .largest = words_for(largest, gate_up)};
   check_started(launch_swiglu(launch, stream_of(gate_up)), "SwiGLU");
   return true;
 }
 
-bool swiglu_backward_on_cuda(const at::Tensor& dgate_up, const at::Tensor& dy, const at::Tensor& gate_up, const at::Tensor* y) {
+bool swiglu_backward_on_cuda(const at::Tensor& dgate_up, const at::Tensor& dy, const at::Tensor& gate_up, const at::Tensor* y,
+                             at::Tensor* largest) {
   if (!all_of_kernels(gate_up, dgate_up, dy) || (y != nullptr && !all_of_kernels(gate_up, *y))) return false;
   const OnDeviceOf device(gate_up.device());
   const int64_t ff = dy.size(-1);
@@ -32,7 +34,8 @@ bool swiglu_backward_on_cuda(const at::Tensor& dgate_up, const at::Tensor& dy, c
                                     .dy = dy.const_data_ptr(),
                                     .gate_up = gate_up.const_data_ptr(),
                                     .rows = dy.numel() / std::max<int64_t>(1, ff),
-                                    .ff = ff};
+                                    .ff = ff,
+                                    .largest = words_for(largest, gate_up)};
   check_started(launch_swiglu_backward(launch, stream_of(gate_up)), "SwiGLU gradient");
   return true;
 }

@@ -29,6 +29,7 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(SwigluLaunch a) {
   if (row >= a.rows) return;
   const T *gates = static_cast<const T*>(a.gate_up) + row * 2 * a.ff, *ups = gates + a.ff;
   T* to = static_cast<T*>(a.y) + row * a.ff;
+  device::Largest<T> largest;
   const int64_t step = static_cast<int64_t>(blockDim.x) * N;
   for (int64_t first = static_cast<int64_t>(threadIdx.x) * N; first < a.ff; first += kTogether * step) {
     Pack<T, N> gate[kTogether], up[kTogether];
@@ -44,9 +45,12 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(SwigluLaunch a) {
         float y[N];
 #pragma unroll
         for (int i = 0; i < N; ++i) y[i] = gate[k][i] * sigmoid<T>(gate[k][i]) * up[k][i];
-        Pack<T, N>::of(y).store(to + first + k * step);
+        const auto rounded = Pack<T, N>::of(y);
+        rounded.store(to + first + k * step);
+        largest.meet(rounded);
       }
   }
+  largest.note(a.largest);
 }
 
 template <class T, int N>
@@ -55,6 +59,7 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(SwigluBackwar
   if (row >= a.rows) return;
   const T *gates = static_cast<const T*>(a.gate_up) + row * 2 * a.ff, *ups = gates + a.ff, *from = static_cast<const T*>(a.dy) + row * a.ff;
   T *to_gates = static_cast<T*>(a.dgate_up) + row * 2 * a.ff, *to_ups = to_gates + a.ff;
+  device::Largest<T> largest;
   T* again = a.y == nullptr ? nullptr : static_cast<T*>(a.y) + row * a.ff;
   const int64_t step = static_cast<int64_t>(blockDim.x) * N;
   for (int64_t first = static_cast<int64_t>(threadIdx.x) * N; first < a.ff; first += kTogether * step) {
@@ -77,11 +82,15 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(SwigluBackwar
           dup[i] = dy[k][i] * silu;
           y[i] = silu * up[k][i];
         }
-        Pack<T, N>::of(dgate).store(to_gates + first + k * step);
-        Pack<T, N>::of(dup).store(to_ups + first + k * step);
+        const auto gates_back = Pack<T, N>::of(dgate), ups_back = Pack<T, N>::of(dup);
+        gates_back.store(to_gates + first + k * step);
+        ups_back.store(to_ups + first + k * step);
+        largest.meet(gates_back);
+        largest.meet(ups_back);
         if (again != nullptr) Pack<T, N>::of(y).store(again + first + k * step);
       }
   }
+  largest.note(a.largest);
 }
 
 // A block has as many columns of threads as a row needs, in whole warps, and as many rows as fit.

@@ -9,6 +9,7 @@ struct SwigluLaunch {
   void* y;
   const void* gate_up;
   int64_t rows, ff;
+  unsigned* largest;  // magnitude of y (device_pack.h); null: not wanted
 };
 cudaError_t launch_swiglu(const SwigluLaunch& launch, cudaStream_t stream);
 
@@ -17,6 +18,7 @@ struct SwigluBackwardLaunch {
   void *dgate_up, *y;  // y may be null
   const void *dy, *gate_up;
   int64_t rows, ff;
+  unsigned* largest;  // of dgate_up
 };
 cudaError_t launch_swiglu_backward(const SwigluBackwardLaunch& launch, cudaStream_t stream);
 

@@ -3,7 +3,7 @@
 
 namespace cairn::kernels {
 
-bool swiglu_on_cuda(const at::Tensor&, const at::Tensor&) { return false; }
-bool swiglu_backward_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor*) { return false; }
+bool swiglu_on_cuda(const at::Tensor&, const at::Tensor&, at::Tensor*) { return false; }
+bool swiglu_backward_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor*, at::Tensor*) { return false; }
 
 }  // namespace cairn::kernels

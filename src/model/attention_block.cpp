@@ -86,11 +86,14 @@ class AttentionBlock final : public Block {
     const Counts counts = counts_here(call);
     at::Tensor projected;
     Factor normed, mixed_heads;
-    const Branch::In in = branch_.enter(values, keep, call, [&](const at::Tensor& all, int64_t begin, int64_t count) {
-      if (!projected.defined()) projected = at::empty({all.size(0), counts.all() * shape_.head_dim}, all.options());
-      parts_.qkv.forward(projected.narrow(0, begin, count), all.narrow(0, begin, count), call,
-                         keep && count == all.size(0) ? &normed : nullptr);
-    });
+    const Branch::In in = branch_.enter(
+        values, keep, call,
+        [&](const at::Tensor& all, int64_t begin, int64_t count) {
+          if (!projected.defined()) projected = at::empty({all.size(0), counts.all() * shape_.head_dim}, all.options());
+          parts_.qkv.forward(projected.narrow(0, begin, count), all.narrow(0, begin, count), call,
+                             keep && count == all.size(0) ? &normed : nullptr);
+        },
+        &normed);
     advance(call);
     const auto [batch, length] = in.extent;
     const at::Tensor qkv = projected.view({batch, length, -1});
@@ -136,7 +139,7 @@ class AttentionBlock final : public Block {
       parts_.out.input_gradient(dmixed_rows.narrow(0, begin, count), all.narrow(0, begin, count), call,
                                 count == all.size(0) ? &dout : nullptr);
     };
-    const Branch::Back from = branch_.enter_back(gradients, saved, call, into_heads);
+    const Branch::Back from = branch_.enter_back(gradients, saved, call, into_heads, &dout);
     advance(call);
     const at::Tensor dqkv = at::empty_like(qkv);
     const Heads into = split(dqkv, counts);

@@ -37,7 +37,7 @@ void Branch::describe(Card& card) const {
                                                    .saved_elements_per_token = 2 * embed});
 }
 
-Branch::In Branch::enter(Values& values, Saved* keep, const Call& call, const OnRows& use) const {
+Branch::In Branch::enter(Values& values, Saved* keep, const Call& call, const OnRows& use, Factor* normed_factor) const {
   const at::Tensor x = values.get(border_.reads);
   if (!norm_) {
     In in{.rows = rows(x), .extent = {x.size(0), x.size(1)}};
@@ -45,7 +45,8 @@ Branch::In Branch::enter(Values& values, Saved* keep, const Call& call, const On
     if (keep) keep->put("in", in.rows);
     return in;
   }
-  const Norm::Result normed = norm_->forward(x, call);
+  const bool alone = !call.axes.find("tp");  // what is gathered from others may be larger
+  const Norm::Result normed = norm_->forward(x, call, normed_factor && alone && call.fp8 ? &normed_factor->largest : nullptr);
   In in{.x = x, .extent = extent(x, call)};
   in.rows = gather_tokens(rows(normed.y), in.extent, call, border_.name, use);
   if (keep) {
@@ -96,7 +97,8 @@ void Branch::leave(Values& values, const In& in, const at::Tensor& from, const L
   values.put(border_.writes, std::move(written));
 }
 
-Branch::Back Branch::enter_back(Values& gradients, Saved& saved, const Call& call, const OnRows& use) const {
+Branch::Back Branch::enter_back(Values& gradients, Saved& saved, const Call& call, const OnRows& use, Factor* dout) const {
+  if (dout && dropout_ == 0 && !call.axes.find("tp")) dout->largest = gradients.value(border_.writes).largest;
   Back back{.dy = gradients.take(border_.writes)};
   const at::Tensor dbranch = dropout_ > 0 ? back.dy.clone() : back.dy;
   drop(rows(dbranch), dropout_, call, border_.name, norm_ ? Tokens::shared : Tokens::whole);
@@ -116,8 +118,9 @@ void Branch::leave_back(Values& gradients, Saved& saved, const Back& back, const
                         const Call& call) const {
   if (norm_) {
     const at::Tensor dx = at::empty_like(back.dy), dnormed = reduce_tokens(din, call, border_.name, make).view(back.dy.sizes());
-    norm_->input_gradient(dx, dnormed, saved.get("x"), saved.get("statistics"), call, &back.dy);
-    gradients.add(border_.reads, dx);
+    Value handed_on{.tensor = dx};
+    norm_->input_gradient(dx, dnormed, saved.get("x"), saved.get("statistics"), call, &back.dy, call.fp8 ? &handed_on.largest : nullptr);
+    gradients.add(border_.reads, std::move(handed_on));
     saved.put("dnormed", dnormed);
     return;
   }

@@ -42,7 +42,8 @@ class Branch {
     at::Tensor x = {};  // the stream, where the norm is here
     Extent extent = {};
   };
-  In enter(Values& values, Saved* keep, const Call& call, const OnRows& use) const;
+  // `normed` and `dout`: gain the largest magnitude of what the branch, or its gradient, computes with, where it is known by then.
+  In enter(Values& values, Saved* keep, const Call& call, const OnRows& use, Factor* normed = nullptr) const;
   // Adds the branch's result, whose terms [tokens, embed] are `out` of `from`, whose bias is added once.
   void leave(Values& values, const In& in, const at::Tensor& from, const Linear& out, const Call& call, Factor* made = nullptr) const;
 
@@ -51,7 +52,7 @@ class Branch {
     at::Tensor dy = {};    // as it came
     at::Tensor dout = {};  // for all tokens, through the dropout
   };
-  Back enter_back(Values& gradients, Saved& saved, const Call& call, const OnRows& use) const;
+  Back enter_back(Values& gradients, Saved& saved, const Call& call, const OnRows& use, Factor* dout = nullptr) const;
   // Hands on the gradient of what the branch read; `make` makes its terms [tokens, embed].
   void leave_back(Values& gradients, Saved& saved, const Back& back, const at::Tensor& din, const OnRows& make, const Call& call) const;
   void weight_gradients(Saved& saved, mesh::Gradients& into, const Linear& out, const Call& call) const;

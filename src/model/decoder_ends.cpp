@@ -155,9 +155,9 @@ class HeadBlock final : public Block {
   void forward(Values& values, Saved* keep, const Call& call) const override {
     const at::Tensor x = values.get(reads_);  // the stream
     const Extent all = extent(x, call);
-    const Norm::Result normed = norm_.forward(x, call);
-    const at::Tensor logits = at::empty({all.batch, all.length, head_.out_width(call)}, x.options());
     Factor from_norm;
+    const Norm::Result normed = norm_.forward(x, call, head_.in_eight_bits(call) && !call.axes.find("tp") ? &from_norm.largest : nullptr);
+    const at::Tensor logits = at::empty({all.batch, all.length, head_.out_width(call)}, x.options());
     const auto project = [&](const at::Tensor& from, int64_t begin, int64_t count) {
       head_.forward(rows(logits).narrow(0, begin, count), from.narrow(0, begin, count), call,
                     keep && count == from.size(0) ? &from_norm : nullptr);
@@ -173,16 +173,18 @@ class HeadBlock final : public Block {
   }
 
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
+    Factor from_loss;
+    from_loss.largest = gradients.value("logits").largest;
     const at::Tensor dlogits = gradients.take("logits"), x = saved.get("x");
     const at::Tensor din = at::empty({rows(dlogits).size(0), x.size(-1)}, x.options()), dx = at::empty_like(x);
-    Factor from_loss;
     const auto back = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
       head_.input_gradient(sums.narrow(0, begin, count), rows(dlogits).narrow(0, begin, count), call,
                            count == sums.size(0) ? &from_loss : nullptr);
     };
     const at::Tensor dnormed = reduce_tokens(din, call, card_.name, back, stream_).view(x.sizes());
-    norm_.input_gradient(dx, dnormed, x, saved.get("statistics"), call);
-    gradients.add(reads_, dx);
+    Value handed_on{.tensor = dx};
+    norm_.input_gradient(dx, dnormed, x, saved.get("statistics"), call, nullptr, call.fp8 ? &handed_on.largest : nullptr);
+    gradients.add(reads_, std::move(handed_on));
     from_loss.save(saved, "dlogits", rows(dlogits));
     saved.put("dnormed", dnormed);
   }

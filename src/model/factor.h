@@ -12,6 +12,7 @@ namespace cairn::model {
 struct Factor {
   at::Tensor values = {};
   kernels::Fp8Matrix codes = {};
+  at::Tensor largest = {};  // magnitude of the values, as to_fp8 takes it; undefined: not known
 
   Factor() = default;
   explicit Factor(at::Tensor matrix) : values(std::move(matrix)) {}

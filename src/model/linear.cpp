@@ -49,7 +49,8 @@ void Linear::forward(const at::Tensor& y, const at::Tensor& x, const Call& call,
 void Linear::product(const at::Tensor& y, const at::Tensor& x, const Call& call, const at::Tensor* onto, Factor* made) const {
   const at::Tensor w = call.weights.get(weight);
   if (in_eight_bits(call)) {
-    const kernels::Fp8Matrix codes = kernels::to_fp8(x, kernels::Fp8::e4m3, {.columns = made != nullptr});
+    const kernels::Fp8Matrix codes =
+        kernels::to_fp8(x, kernels::Fp8::e4m3, {.columns = made != nullptr}, made ? made->largest : at::Tensor());
     const kernels::Fp8Matrix weights = kernels::to_fp8(w, kernels::Fp8::e4m3, {.rows = !by_input, .columns = by_input});
     if (by_input && onto) y.copy_(*onto);
     by_input ? kernels::linear_input(y, codes, weights, onto != nullptr) : kernels::linear(y, codes, weights, onto);
@@ -69,7 +70,8 @@ void Linear::add_bias(const at::Tensor& y, const Call& call) const {
 void Linear::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const Call& call, Factor* made) const {
   const at::Tensor w = call.weights.get(weight);
   if (in_eight_bits(call)) {
-    const kernels::Fp8Matrix codes = kernels::to_fp8(dy, kernels::Fp8::e5m2, {.columns = made != nullptr});
+    const kernels::Fp8Matrix codes =
+        kernels::to_fp8(dy, kernels::Fp8::e5m2, {.columns = made != nullptr}, made ? made->largest : at::Tensor());
     const kernels::Fp8Matrix weights = kernels::to_fp8(w, kernels::Fp8::e4m3, {.rows = by_input, .columns = !by_input});
     by_input ? kernels::linear(dx, codes, weights) : kernels::linear_input(dx, codes, weights);
     if (made) made->codes = {.columns = codes.columns, .factor = codes.factor};

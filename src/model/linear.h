@@ -27,7 +27,8 @@ struct Linear {
   bool by_input = false;  // the weight is stored [in, out], as GPT-2's are
   std::vector<LowRank> low_rank = {};
 
-  // `made`, here and below: gains codes of x or dy where this layer is in eight bits, for its weight gradient.
+  // `made`, here and below: gains codes of x or dy where this layer is in eight bits, for its weight gradient; may know their largest
+  // magnitude.
   void forward(const at::Tensor& y /*[rows, out], overwritten*/, const at::Tensor& x /*[rows, in]*/, const Call& call,
                Factor* made = nullptr) const;
   // The same in two parts, for a layer whose inputs are shared out: products are summed over the ranks, the bias is added once.
@@ -38,6 +39,7 @@ struct Linear {
   void weight_gradient(mesh::Gradients& into, const Factor& x, const Factor& dy, const Call& call) const;
   void product_gradient(mesh::Gradients& into, const Factor& x, const Factor& dy, const Call& call) const;
   void bias_gradient(mesh::Gradients& into, const at::Tensor& dy) const;
+  bool in_eight_bits(const Call& call) const;
   bool needs_values() const { return bias || !low_rank.empty(); }  // of dy for its gradients, whatever the codes
   // x [..., in]; differentiable.
   at::Tensor plain(const at::Tensor& x, const Call& call) const;
@@ -47,9 +49,6 @@ struct Linear {
   // Widths of what is here of the weight.
   int64_t in_width(const Call& call) const;
   int64_t out_width(const Call& call) const;
-
- private:
-  bool in_eight_bits(const Call& call) const;
 };
 
 }  // namespace cairn::model

@@ -39,13 +39,17 @@ class MlpBlock final : public Block {
   void forward(Values& values, Saved* keep, const Call& call) const override {
     at::Tensor up;
     Factor normed, activated;
-    const Branch::In in = branch_.enter(values, keep, call, [&](const at::Tensor& all, int64_t begin, int64_t count) {
-      if (!up.defined()) up = at::empty({all.size(0), parts_.up.out_width(call)}, all.options());
-      parts_.up.forward(up.narrow(0, begin, count), all.narrow(0, begin, count), call, keep && count == all.size(0) ? &normed : nullptr);
-    });
+    const Branch::In in = branch_.enter(
+        values, keep, call,
+        [&](const at::Tensor& all, int64_t begin, int64_t count) {
+          if (!up.defined()) up = at::empty({all.size(0), parts_.up.out_width(call)}, all.options());
+          parts_.up.forward(up.narrow(0, begin, count), all.narrow(0, begin, count), call,
+                            keep && count == all.size(0) ? &normed : nullptr);
+        },
+        &normed);
     advance(call);
     const at::Tensor active = parts_.gated ? at::empty({up.size(0), up.size(1) / 2}, up.options()) : at::gelu(up, "tanh");
-    if (parts_.gated) kernels::swiglu(active, up);
+    if (parts_.gated) kernels::swiglu(active, up, parts_.down.in_eight_bits(call) ? &activated.largest : nullptr);
     branch_.leave(values, in, active, parts_.down, call, keep ? &activated : nullptr);
     if (!keep) return;
     keep->put("up", up);
@@ -59,12 +63,16 @@ class MlpBlock final : public Block {
     Factor dout, dwidened;
     // Each buffer serves twice: `active` first holds its own gradient, `up` becomes its gradient.
     at::Tensor active = at::empty({up.size(0), parts_.gated ? up.size(1) / 2 : up.size(1)}, up.options()), dup = up;
-    const Branch::Back back = branch_.enter_back(gradients, saved, call, [&](const at::Tensor& all, int64_t begin, int64_t count) {
-      parts_.down.input_gradient(active.narrow(0, begin, count), all.narrow(0, begin, count), call, count == all.size(0) ? &dout : nullptr);
-    });
+    const Branch::Back back = branch_.enter_back(
+        gradients, saved, call,
+        [&](const at::Tensor& all, int64_t begin, int64_t count) {
+          parts_.down.input_gradient(active.narrow(0, begin, count), all.narrow(0, begin, count), call,
+                                     count == all.size(0) ? &dout : nullptr);
+        },
+        &dout);
     advance(call);
     if (parts_.gated) {
-      kernels::swiglu_backward(up, active, up, again ? &active : nullptr);
+      kernels::swiglu_backward(up, active, up, again ? &active : nullptr, parts_.up.in_eight_bits(call) ? &dwidened.largest : nullptr);
     } else {
       dup = at::gelu_backward(active, up, "tanh");
       if (again) active = at::gelu(up, "tanh");

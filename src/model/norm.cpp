@@ -16,11 +16,11 @@ at::TensorOptions summing(const at::Tensor& x) { return kernels::is_low(x) ? x.o
 
 }  // namespace
 
-Norm::Result Norm::forward(const at::Tensor& x, const Call& call) const {
+Norm::Result Norm::forward(const at::Tensor& x, const Call& call, at::Tensor* largest) const {
   const at::Tensor gain = call.weights.get(weight);
   if (kind == Kind::rms) {
     const at::Tensor y = at::empty_like(x), rstd = at::empty({x.numel() / x.size(-1)}, summing(x));
-    kernels::rms_norm(y, rstd, x, gain, eps);
+    kernels::rms_norm(y, rstd, x, gain, eps, largest);
     return {y, rstd};
   }
   const auto [y, mean, rstd] =
@@ -49,9 +49,9 @@ void Norm::forward(const Result& into, const at::Tensor& x, const Held& held) co
 }
 
 void Norm::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics, const Call& call,
-                          const at::Tensor* add) const {
+                          const at::Tensor* add, at::Tensor* largest) const {
   const at::Tensor gain = call.weights.get(weight);
-  if (kind == Kind::rms) return kernels::rms_norm_input(dx, dy, x, gain, statistics, add);
+  if (kind == Kind::rms) return kernels::rms_norm_input(dx, dy, x, gain, statistics, add, largest);
   const auto [gradient, unused, unused_too] =
       at::native_layer_norm_backward(kernels::widened(dy), kernels::widened(x), {x.size(-1)}, statistics[0], statistics[1],
                                      kernels::widened(gain), kernels::widened(call.weights.get(*bias)), {true, false, false});

@@ -35,7 +35,9 @@ class CrossEntropy final : public Objective {
         loss = at::empty({rows.size(0)}, precise);
         kernels::cross_entropy_and_gradient(loss, at::empty_like(loss), rows, targets, scale);
       }
-      gradients->add("logits", logits);
+      // No probability is off by more than 1: in the order of floats, which is that of their bits where they are not negative.
+      const at::Tensor most = precise.dtype() == at::kFloat ? scale.abs().max().view({1}).view(at::kInt) : at::Tensor();
+      gradients->add("logits", Value{.tensor = logits, .largest = most});
     } else {
       loss = row_losses(outputs.value("logits"), targets, axes).loss;
     }

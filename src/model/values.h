@@ -16,6 +16,7 @@ struct Value {
   mesh::Placement placement = {};
   comm::Work ready = comm::Work::done();
   bool differentiable = true;
+  at::Tensor largest = {};  // its largest magnitude or more, as to_fp8 takes it (kernels/fp8.h); undefined: not known
 };
 
 // Values by name. A name is written once in a pass, so a list of blocks is any acyclic graph: skips, ladders, towers.

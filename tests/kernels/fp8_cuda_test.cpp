@@ -3,6 +3,8 @@
 
 #include "kernels/fp8.h"
 #include "kernels/on_gpu.h"
+#include "kernels/rms_norm.h"
+#include "kernels/swiglu.h"
 
 namespace cairn::kernels {
 namespace {
@@ -36,6 +38,38 @@ TEST(Fp8OnCuda, CodesAreThoseOfTheCpu) {
         EXPECT_TRUE(!alone.rows.defined() && same_codes(alone.columns, expected.columns));
       }
     }
+}
+
+// What kernels note of their results on the way is what a pass of its own finds.
+TEST(Fp8OnCuda, CodesFromANotedLargestMagnitudeAreTheSame) {
+  CAIRN_NEEDS_FP8();
+  for (const int64_t width : {16, 144, 768, 2048, 4096, 16384}) {
+    const int64_t rows = 75;
+    const auto same = [&](const at::Tensor& x, const at::Tensor& largest, const char* what) {
+      ASSERT_TRUE(largest.defined()) << what;
+      const Fp8Matrix found = to_fp8(x.view({rows, -1}), Fp8::e5m2, {}, largest), expected = to_fp8(x.view({rows, -1}), Fp8::e5m2);
+      EXPECT_EQ(found.factor.item<float>(), expected.factor.item<float>()) << what << " " << width;
+      EXPECT_TRUE(same_codes(found.rows, expected.rows) && same_codes(found.columns, expected.columns)) << what << " " << width;
+    };
+    for (const double size : {1e-6, 1.0, 300.0}) {
+      const at::Tensor x = on_gpu(normal({rows, width}, 1).mul_(size)).to(at::kBFloat16),
+                       dy = on_gpu(normal({rows, width}, 2).mul_(size)).to(at::kBFloat16),
+                       weight = on_gpu(normal({width}, 3)).to(at::kBFloat16);
+      const at::Tensor y = poisoned({rows, width}, at::kBFloat16), dx = poisoned({rows, width}, at::kBFloat16), rstd = poisoned({rows});
+      at::Tensor largest, largest_back;
+      rms_norm(y, rstd, x, weight, 1e-5, &largest);
+      same(y, largest, "norm");
+      rms_norm_input(dx, dy, x, weight, rstd, &dy, &largest_back);
+      same(dx, largest_back, "norm gradient");
+      const at::Tensor gate_up = on_gpu(normal({rows, 2 * width}, 4).mul_(size)).to(at::kBFloat16);
+      at::Tensor largest_active, largest_gates;
+      swiglu(y, gate_up, &largest_active);
+      same(y, largest_active, "swiglu");
+      const at::Tensor dgate_up = poisoned({rows, 2 * width}, at::kBFloat16);
+      swiglu_backward(dgate_up, dy, gate_up, nullptr, &largest_gates);
+      same(dgate_up, largest_gates, "swiglu gradient");
+    }
+  }
 }
 
 TEST(Fp8OnCuda, WhatIsNotFiniteShows) {

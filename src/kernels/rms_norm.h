@@ -24,7 +24,22 @@ void rms_norm_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor
 // The weight gradient: dw [embed] = or += sum over rows of dy * x * rstd. The same bits for every thread count.
 void rms_norm_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd, bool accumulate = false);
 
+// All gradients of a norm at once: dx as rms_norm_input gives it, dw [embed] as rms_norm_weight does, and where y is given, what the norm
+// came to, so that it need not be kept. dx may be dy or *add.
+struct RmsNormGradients {
+  const at::Tensor& dx;
+  const at::Tensor& dw;
+  const at::Tensor* y = nullptr;
+  at::Tensor* largest = nullptr;  // of dx
+};
+void rms_norm_backward(const RmsNormGradients& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                       const at::Tensor& rstd, const at::Tensor* add = nullptr);
+// Whether that is one pass over such an x, and so costs hardly more than dx alone.
+bool is_one_pass_backward(const at::Tensor& x);
+
 namespace reference {
+void rms_norm_backward(const RmsNormGradients& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                       const at::Tensor& rstd, const at::Tensor* add = nullptr);
 void rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& x, const at::Tensor& weight, double eps);
 void add_rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& sum, const at::Tensor& x, const at::Tensor& r,
                   const at::Tensor& weight, double eps);

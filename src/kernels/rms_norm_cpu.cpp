@@ -187,4 +187,18 @@ void rms_norm_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tenso
   parallel_rows(dw.numel(), kColumns, [&b, to, rows](int64_t begin, int64_t end) { run<WeightGradient>(&b, to, rows, begin, end); });
 }
 
+void rms_norm_backward(const RmsNormGradients& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                       const at::Tensor& rstd, const at::Tensor* add) {
+  check(x, rstd, weight.numel());
+  if (rms_norm_backward_on_cuda(into, dy, x, weight, rstd, add)) return;
+  rms_norm_weight(into.dw, dy, x, rstd);
+  if (into.y) {
+    const at::Tensor scale = rstd.view({-1, 1});
+    into.y->copy_((x.reshape({-1, x.size(-1)}).to(scale.scalar_type()) * scale * weight).view(x.sizes()));
+  }
+  rms_norm_input(into.dx, dy, x, weight, rstd, add, into.largest);  // last: dx may be dy
+}
+
+bool is_one_pass_backward(const at::Tensor& x) { return is_one_pass_backward_on_cuda(x); }
+
 }  // namespace cairn::kernels

@@ -44,6 +44,38 @@ bool rms_norm_input_on_cuda(const at::Tensor& dx, const at::Tensor& dy, const at
   return true;
 }
 
+bool is_one_pass_backward_on_cuda(const at::Tensor& x) {
+  return all_of_kernels(x) && x.numel() > 0 && x.dim() > 0 && norm_backward_takes(elements_of(x), x.size(-1));
+}
+
+bool rms_norm_backward_on_cuda(const RmsNormGradients& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                               const at::Tensor& rstd, const at::Tensor* add) {
+  const auto aligned = [](const at::Tensor& t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0; };
+  if (!is_one_pass_backward_on_cuda(x) || !all_of_kernels(x, into.dx, dy, weight) || !all_sums(x, rstd, into.dw) ||
+      (add != nullptr && !(all_of_kernels(x, *add) && aligned(*add))) ||
+      (into.y != nullptr && !(all_of_kernels(x, *into.y) && aligned(*into.y))) || !aligned(into.dx) || !aligned(dy) || !aligned(x) ||
+      !aligned(weight))
+    return false;
+  const OnDeviceOf device(x.device());
+  const int64_t rows = rstd.numel(), embed = weight.numel();
+  const at::Tensor parts = at::empty({norm_backward_parts(elements_of(x), rows, embed), embed}, into.dw.options());
+  const NormBackwardLaunch launch{.elements = elements_of(x),
+                                  .dx = into.dx.mutable_data_ptr(),
+                                  .y = into.y != nullptr ? into.y->mutable_data_ptr() : nullptr,
+                                  .dw = into.dw.mutable_data_ptr<float>(),
+                                  .parts = parts.mutable_data_ptr<float>(),
+                                  .dy = dy.const_data_ptr(),
+                                  .x = x.const_data_ptr(),
+                                  .weight = weight.const_data_ptr(),
+                                  .add = add != nullptr ? add->const_data_ptr() : nullptr,
+                                  .rstd = rstd.const_data_ptr<float>(),
+                                  .rows = rows,
+                                  .embed = embed,
+                                  .largest = words_for(into.largest, x)};
+  check_started(launch_norm_backward(launch, stream_of(x)), "RMSNorm gradients");
+  return true;
+}
+
 bool rms_norm_weight_on_cuda(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd, bool accumulate) {
   if (!all_of_kernels(x, dy) || !all_sums(x, dw, rstd) || x.numel() == 0) return false;
   const OnDeviceOf device(x.device());

@@ -2,6 +2,8 @@
 #pragma once
 #include <ATen/core/ATen_fwd.h>
 
+#include "kernels/rms_norm.h"
+
 namespace cairn::kernels {
 
 // As in rms_norm.h, where r and sum are null for a plain norm. Each starts its kernels on the current stream of x's device and returns
@@ -11,5 +13,9 @@ bool rms_norm_on_cuda(const at::Tensor& y, const at::Tensor& rstd, const at::Ten
 bool rms_norm_input_on_cuda(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& rstd, const at::Tensor* add, at::Tensor* largest);
 bool rms_norm_weight_on_cuda(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd, bool accumulate);
+
+bool rms_norm_backward_on_cuda(const RmsNormGradients& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                               const at::Tensor& rstd, const at::Tensor* add);
+bool is_one_pass_backward_on_cuda(const at::Tensor& x);
 
 }  // namespace cairn::kernels

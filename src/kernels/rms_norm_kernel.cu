@@ -241,6 +241,107 @@ __global__ void __launch_bounds__(kWarp* kWarp) norm_weight_kernel(NormWeightLau
   a.dw[column] = sum;
 }
 
+// Blocks of the kernel below, each of which has rows so many apart: whole rounds on 132 multiprocessors, whose parts of the weight gradient
+// are little beside the rows.
+template <int kThreadsOfRow>
+constexpr int64_t kBackwardBlocks = kThreadsOfRow == kWarp ? 1584 : 792;
+
+// Everything that a norm's backward pass makes, from one reading of its rows.
+template <class T, int N, int kThreadsOfRow, int kPacks>
+__global__ void __launch_bounds__(kThreads<kThreadsOfRow>) norm_backward_kernel(NormBackwardLaunch a) {
+  constexpr int kRows = kThreads<kThreadsOfRow> / kThreadsOfRow;  // side by side
+  const Place<kThreadsOfRow> place;
+  const int embed = static_cast<int>(a.embed);
+  Pack<T, N> gains[kPacks];
+  float totals[kPacks][N] = {};
+  device::Largest<T> largest;
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const int d = (k * kThreadsOfRow + place.thread) * N;
+    if (d < embed) gains[k] = Pack<T, N>::load(static_cast<const T*>(a.weight) + d);
+  }
+  for (int64_t row = place.row; row < a.rows; row += static_cast<int64_t>(gridDim.x) * kRows) {
+    const int64_t begin = row * a.embed;
+    const float scale = a.rstd[row];
+    Pack<T, N> x[kPacks], dy[kPacks], added[kPacks];
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      const int d = (k * kThreadsOfRow + place.thread) * N;
+      if (d >= embed) continue;
+      x[k] = Pack<T, N>::load(static_cast<const T*>(a.x) + begin + d);
+      dy[k] = Pack<T, N>::load(static_cast<const T*>(a.dy) + begin + d);
+      if (a.add != nullptr) added[k] = Pack<T, N>::load(static_cast<const T*>(a.add) + begin + d);
+    }
+    float products = 0;
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      if ((k * kThreadsOfRow + place.thread) * N >= embed) continue;
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const float along_x = dy[k][i] * x[k][i];
+        products += along_x * gains[k][i];
+        totals[k][i] += along_x * scale;
+      }
+    }
+    const float along = device::row_sum<kThreadsOfRow>(products) / static_cast<float>(embed) * scale * scale;
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      const int d = (k * kThreadsOfRow + place.thread) * N;
+      if (d >= embed) continue;
+      float dx[N];
+#pragma unroll
+      for (int i = 0; i < N; ++i) dx[i] = scale * (dy[k][i] * gains[k][i] - x[k][i] * along);
+      if (a.add != nullptr) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) dx[i] += added[k][i];
+      }
+      const auto rounded = Pack<T, N>::of(dx);
+      rounded.store(static_cast<T*>(a.dx) + begin + d);
+      largest.meet(rounded);
+      if (a.y != nullptr) {
+        float y[N];
+#pragma unroll
+        for (int i = 0; i < N; ++i) y[i] = x[k][i] * scale * gains[k][i];
+        Pack<T, N>::of(y).store(static_cast<T*>(a.y) + begin + d);
+      }
+    }
+  }
+  largest.note(a.largest);
+
+  // The block's part of the weight gradient: of one row of threads after the other.
+  float* part = a.parts + blockIdx.x * a.embed;
+  if constexpr (kRows > 1) {
+    __shared__ float sums[kWarp * kPacksMax * N];  // 4 KiB for bf16
+    for (int turn = 0; turn < kRows; ++turn) {
+      if (static_cast<int>(threadIdx.x) / kThreadsOfRow == turn) {
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k)
+#pragma unroll
+          for (int i = 0; i < N; ++i) {
+            float& sum = sums[(k * N + i) * kWarp + place.thread];
+            sum = turn == 0 ? totals[k][i] : sum + totals[k][i];
+            if (turn + 1 == kRows) totals[k][i] = sum;
+          }
+      }
+      __syncthreads();
+    }
+    if (static_cast<int>(threadIdx.x) / kThreadsOfRow + 1 != kRows) return;
+  }
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const int d = (k * kThreadsOfRow + place.thread) * N;
+    if (d >= embed) continue;
+#pragma unroll
+    for (int i = 0; i < N; i += kPack<float>) {
+      constexpr int kEach = N < kPack<float> ? N : kPack<float>;
+      float four[kEach];
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) four[j] = totals[k][i + j];
+      Pack<float, kEach>::of(four).store(part + d + i);
+    }
+  }
+}
+
 enum class Form { long_row, warp, block };
 
 // How a row of so many elements is worked on, and how many packs each thread keeps of it.
@@ -303,6 +404,25 @@ void start(const NormInputLaunch& a, cudaStream_t stream) {
     });
 }
 
+template <class T>
+int64_t backward_blocks(int64_t rows, int64_t embed) {
+  const Choice choice = choose<T>(embed, true);
+  const int64_t most = choice.form == Form::warp ? kBackwardBlocks<kWarp> : kBackwardBlocks<kBlock>;
+  const int64_t needed = static_cast<int64_t>(blocks_for(rows, choice));
+  return needed < most ? needed : most;
+}
+
+template <class T>
+void start(const NormBackwardLaunch& a, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(backward_blocks<T>(a.rows, a.embed));
+  with_constants(choose<T>(a.embed, true), [&](auto threads, auto packs) {
+    norm_backward_kernel<T, kPack<T>, threads.value, packs.value><<<blocks, kThreads<threads.value>, 0, stream>>>(a);
+  });
+  const NormWeightLaunch sum{.elements = a.elements, .dw = a.dw, .parts = a.parts, .rows = a.rows, .embed = a.embed};
+  norm_weight_kernel<<<static_cast<unsigned>((a.embed + kWarp - 1) / kWarp), dim3(kWarp, kWarp), 0, stream>>>(sum,
+                                                                                                              static_cast<int>(blocks));
+}
+
 int64_t tiles_of(int64_t embed) { return (embed + kTile<bf16> - 1) / kTile<bf16>; }
 
 template <class T>
@@ -329,6 +449,15 @@ cudaError_t start_for(const Launch& launch, cudaStream_t stream) {
 cudaError_t launch_norm(const NormLaunch& launch, cudaStream_t stream) { return start_for(launch, stream); }
 cudaError_t launch_norm_input(const NormInputLaunch& launch, cudaStream_t stream) { return start_for(launch, stream); }
 cudaError_t launch_norm_weight(const NormWeightLaunch& launch, cudaStream_t stream) { return start_for(launch, stream); }
+cudaError_t launch_norm_backward(const NormBackwardLaunch& launch, cudaStream_t stream) { return start_for(launch, stream); }
+
+bool norm_backward_takes(Elements elements, int64_t embed) {
+  return (elements == Elements::bf16 ? choose<bf16>(embed, true) : choose<float>(embed, true)).form != Form::long_row;
+}
+
+int64_t norm_backward_parts(Elements elements, int64_t rows, int64_t embed) {
+  return elements == Elements::bf16 ? backward_blocks<bf16>(rows, embed) : backward_blocks<float>(rows, embed);
+}
 
 int64_t norm_weight_parts(int64_t rows, int64_t embed) {
   constexpr int64_t kRowsAtLeast = 4 * kRowLanes;  // of a part

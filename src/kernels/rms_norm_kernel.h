@@ -37,4 +37,18 @@ struct NormWeightLaunch {
 };
 cudaError_t launch_norm_weight(const NormWeightLaunch& launch, cudaStream_t stream);
 
+// Both gradients, and the norm's result once more. Parts of the weight gradient: one for each block.
+struct NormBackwardLaunch {
+  Elements elements;
+  void *dx, *y;                       // y may be null
+  float *dw, *parts;                  // parts: room for [norm_backward_parts, embed]
+  const void *dy, *x, *weight, *add;  // add may be null
+  const float* rstd;
+  int64_t rows, embed;
+  unsigned* largest;  // of dx
+};
+bool norm_backward_takes(Elements elements, int64_t embed);
+int64_t norm_backward_parts(Elements elements, int64_t rows, int64_t embed);
+cudaError_t launch_norm_backward(const NormBackwardLaunch& launch, cudaStream_t stream);
+
 }  // namespace cairn::kernels

@@ -13,4 +13,10 @@ bool rms_norm_input_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tens
 }
 bool rms_norm_weight_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool) { return false; }
 
+bool rms_norm_backward_on_cuda(const RmsNormGradients&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                               const at::Tensor*) {
+  return false;
+}
+bool is_one_pass_backward_on_cuda(const at::Tensor&) { return false; }
+
 }  // namespace cairn::kernels

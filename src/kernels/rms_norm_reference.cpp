@@ -37,4 +37,14 @@ void rms_norm_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tenso
   accumulate ? dw.add_(gradient) : dw.copy_(gradient);
 }
 
+void rms_norm_backward(const RmsNormGradients& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                       const at::Tensor& rstd, const at::Tensor* add) {
+  rms_norm_weight(into.dw, dy, x, rstd);
+  if (into.y) {
+    const at::Tensor scale = rstd.view({-1, 1});
+    into.y->copy_((x.reshape({-1, x.size(-1)}).to(scale.scalar_type()) * scale * weight).view(x.sizes()));
+  }
+  rms_norm_input(into.dx, dy, x, weight, rstd, add);  // last: dx may be dy
+}
+
 }  // namespace cairn::kernels::reference

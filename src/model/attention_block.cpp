@@ -121,7 +121,7 @@ class AttentionBlock final : public Block {
     if (!keep) return;
     CAIRN_CHECK(!call.cache, "{}: a cache serves decoding, not gradients", card_.name);
     keep->put("qkv", qkv);
-    normed.save(*keep, "in", in.rows);
+    if (normed.codes.defined()) normed.save(*keep, "in", in.rows);
     mixed_heads.save(*keep, "mixed", mixed, /*values_too=*/true);
     keep->put("lse", lse);
     places.save(*keep);

@@ -51,7 +51,7 @@ Branch::In Branch::enter(Values& values, Saved* keep, const Call& call, const On
   in.rows = gather_tokens(rows(normed.y), in.extent, call, border_.name, use);
   if (keep) {
     keep->put("x", x);
-    keep->put("in", in.rows);
+    if (!alone || !norm_->is_one_pass(x)) keep->put("in", in.rows);  // else it is made once more
     keep->put("statistics", normed.statistics);
   }
   return in;
@@ -119,9 +119,18 @@ void Branch::leave_back(Values& gradients, Saved& saved, const Back& back, const
   if (norm_) {
     const at::Tensor dx = at::empty_like(back.dy), dnormed = reduce_tokens(din, call, border_.name, make).view(back.dy.sizes());
     Value handed_on{.tensor = dx};
-    norm_->input_gradient(dx, dnormed, saved.get("x"), saved.get("statistics"), call, &back.dy, call.fp8 ? &handed_on.largest : nullptr);
+    at::Tensor* largest = call.fp8 ? &handed_on.largest : nullptr;
+    if (norm_->is_one_pass(saved.get("x"))) {
+      const at::Tensor x = saved.take("x");
+      const bool again = !saved.has("in") && !saved.has("in.codes");
+      const at::Tensor y = again ? at::empty_like(x) : at::Tensor();
+      saved.put("dgain", norm_->backward({dx, again ? &y : nullptr, largest}, dnormed, x, saved.take("statistics"), call, &back.dy));
+      if (again) saved.put("in", rows(y));
+    } else {
+      norm_->input_gradient(dx, dnormed, saved.get("x"), saved.get("statistics"), call, &back.dy, largest);
+      saved.put("dnormed", dnormed);
+    }
     gradients.add(border_.reads, std::move(handed_on));
-    saved.put("dnormed", dnormed);
     return;
   }
   make(din, 0, din.size(0));
@@ -133,6 +142,7 @@ void Branch::leave_back(Values& gradients, Saved& saved, const Back& back, const
 void Branch::weight_gradients(Saved& saved, mesh::Gradients& into, const Linear& out, const Call& call) const {
   const at::Tensor dy = rows(saved.take("dy"));
   out.bias_gradient(into, norm_ ? dy : own_tokens(dy, call));
+  if (saved.has("dgain")) return into.add(norm_->weight, saved.take("dgain"));
   if (norm_) norm_->weight_gradient(into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
 }
 

@@ -168,7 +168,7 @@ class HeadBlock final : public Block {
     values.put("logits", std::move(value));
     if (!keep) return;
     keep->put("x", x);
-    from_norm.save(*keep, "in", in);
+    if (from_norm.codes.defined() || !makes_again(x, call)) from_norm.save(*keep, "in", in);
     keep->put("statistics", normed.statistics);
   }
 
@@ -183,15 +183,25 @@ class HeadBlock final : public Block {
     };
     const at::Tensor dnormed = reduce_tokens(din, call, card_.name, back, stream_).view(x.sizes());
     Value handed_on{.tensor = dx};
-    norm_.input_gradient(dx, dnormed, x, saved.get("statistics"), call, nullptr, call.fp8 ? &handed_on.largest : nullptr);
+    at::Tensor* largest = call.fp8 ? &handed_on.largest : nullptr;
+    if (makes_again(x, call)) {
+      const bool again = !saved.has("in.codes");
+      const at::Tensor y = again ? at::empty_like(x) : at::Tensor();
+      saved.put("dgain", norm_.backward({dx, again ? &y : nullptr, largest}, dnormed, x, saved.get("statistics"), call));
+      if (again) saved.put("in", rows(y));
+    } else {
+      norm_.input_gradient(dx, dnormed, x, saved.get("statistics"), call, nullptr, largest);
+      saved.put("dnormed", dnormed);
+    }
     gradients.add(reads_, std::move(handed_on));
     from_loss.save(saved, "dlogits", rows(dlogits));
-    saved.put("dnormed", dnormed);
   }
 
   void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {
     head_.weight_gradient(into, Factor::take(saved, "in"), Factor::take(saved, "dlogits"), call);
-    if (stream_ == Tokens::whole)
+    if (saved.has("dgain"))
+      into.add(norm_.weight, saved.take("dgain"));
+    else if (stream_ == Tokens::whole)
       own_weight_gradient(norm_, into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
     else
       norm_.weight_gradient(into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
@@ -202,6 +212,9 @@ class HeadBlock final : public Block {
   }
 
  private:
+  // Whether what the norm comes to is made once more in its backward pass, for nothing, and not kept.
+  bool makes_again(const at::Tensor& x, const Call& call) const { return !call.axes.find("tp") && norm_.is_one_pass(x); }
+
   int64_t vocab_;
   std::string reads_;
   Tokens stream_;

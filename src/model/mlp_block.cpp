@@ -53,7 +53,7 @@ class MlpBlock final : public Block {
     branch_.leave(values, in, active, parts_.down, call, keep ? &activated : nullptr);
     if (!keep) return;
     keep->put("up", up);
-    normed.save(*keep, "in", in.rows);
+    if (normed.codes.defined()) normed.save(*keep, "in", in.rows);
     if (activated.codes.defined()) activated.save(*keep, "active", active);
   }
 

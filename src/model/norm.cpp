@@ -73,6 +73,15 @@ void Norm::weight_gradient(mesh::Gradients& into, const at::Tensor& dy, const at
   into.add(weight, gain);
 }
 
+bool Norm::is_one_pass(const at::Tensor& x) const { return kind == Kind::rms && kernels::is_one_pass_backward(x); }
+
+at::Tensor Norm::backward(const Back& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics, const Call& call,
+                          const at::Tensor* add) const {
+  const at::Tensor gain = at::empty({x.size(-1)}, summing(dy));
+  kernels::rms_norm_backward({into.dx, gain, into.y, into.largest}, dy, x, call.weights.get(weight), statistics, add);
+  return gain;
+}
+
 at::Tensor Norm::plain(const at::Tensor& x, const Call& call) const {
   if (kind == Kind::rms) return plain_rms_norm(x, call.weights.get(weight), eps);
   const at::Tensor centred = x - x.mean(-1, /*keepdim=*/true);

@@ -34,6 +34,15 @@ struct Norm {
                       const at::Tensor* add = nullptr, at::Tensor* largest = nullptr) const;
   void weight_gradient(mesh::Gradients& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics,
                        const Call& call) const;
+  // Both gradients in one pass over x, where there is such a thing; then also what the norm came to, into *y, so that it need not be kept.
+  bool is_one_pass(const at::Tensor& x) const;
+  struct Back {
+    const at::Tensor& dx;
+    const at::Tensor* y = nullptr;
+    at::Tensor* largest = nullptr;  // of dx
+  };
+  at::Tensor /*the gain's gradient*/ backward(const Back& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics,
+                                              const Call& call, const at::Tensor* add = nullptr) const;
   at::Tensor plain(const at::Tensor& x, const Call& call) const;
   std::vector<mesh::ParamId> parameters() const;
 };

@@ -97,5 +97,40 @@ TEST(RmsNormOnCuda, GradientsAreAsExactAsPlainOperations) {
     }
 }
 
+TEST(RmsNormOnCuda, AllGradientsInOnePassAreThoseOfSeveral) {
+  CAIRN_NEEDS_GPU();
+  constexpr GpuNormCase kMore[] = {{7000, 768, 0}, {900, 2048, 0}, {801, 4096, 0}, {4, 8192, 0}};
+  std::vector<GpuNormCase> cases(std::begin(kGpuNormCases), std::end(kGpuNormCases));
+  cases.insert(cases.end(), std::begin(kMore), std::end(kMore));
+  for (const at::ScalarType type : kKernelTypes)
+    for (const GpuNormCase& c : cases) {
+      if (c.rows == 0) continue;
+      const GpuNormInputs in(c, type);
+      const at::Tensor y = poisoned({c.rows, c.embed}, type), rstd = poisoned({c.rows});
+      rms_norm(y, rstd, in.x, in.weight, 1e-5);
+      for (const at::Tensor* add : {static_cast<const at::Tensor*>(nullptr), &in.add}) {
+        const at::Tensor dx = poisoned({c.rows, c.embed}, type), dw = poisoned({c.embed}), again = poisoned({c.rows, c.embed}, type);
+        rms_norm_backward({dx, dw, &again}, in.dy, in.x, in.weight, rstd, add);
+        const at::Tensor plain = poisoned({c.rows, c.embed}, type), exact = at::empty_like(wide(dx)), plain_dw = poisoned({c.embed}),
+                         exact_dw = wide(dw).clone(), wide_add = add ? wide(*add) : at::Tensor();
+        reference::rms_norm_input(plain, in.dy, in.x, in.weight, rstd, add);
+        reference::rms_norm_input(exact, wide(in.dy), wide(in.x), wide(in.weight), wide(rstd), add ? &wide_add : nullptr);
+        reference::rms_norm_weight(plain_dw, in.dy, in.x, rstd);
+        reference::rms_norm_weight(exact_dw, wide(in.dy), wide(in.x), wide(rstd));
+        expect_as_exact(dx, plain, exact, norm_name("dx", c, type));
+        expect_as_exact(dw, plain_dw, exact_dw, norm_name("dw", c, type));
+        if (c.askew == 0) {
+          EXPECT_TRUE(same_bits(again, y)) << norm_name("y again", c, type);
+        }
+        // Twice the same bits, and in place.
+        const at::Tensor place = in.dy.clone(), dw_again = poisoned({c.embed});
+        rms_norm_backward({place, dw_again}, place, in.x, in.weight, rstd, add);
+        if (c.askew == 0) {
+          EXPECT_TRUE(same_bits(place, dx) && same_bits(dw_again, dw)) << norm_name("in place", c, type);
+        }
+      }
+    }
+}
+
 }  // namespace
 }  // namespace cairn::kernels

@@ -278,9 +278,8 @@ __global__ void __launch_bounds__(kThreads<kThreadsOfRow>) norm_backward_kernel(
       if ((k * kThreadsOfRow + place.thread) * N >= embed) continue;
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        const float along_x = dy[k][i] * x[k][i];
-        products += along_x * gains[k][i];
-        totals[k][i] += along_x * scale;
+        products += dy[k][i] * gains[k][i] * x[k][i];
+        totals[k][i] += dy[k][i] * x[k][i] * scale;
       }
     }
     const float along = device::row_sum<kThreadsOfRow>(products) / static_cast<float>(embed) * scale * scale;

@@ -30,7 +30,7 @@ namespace cairn::kernels {
 namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
-constexpr int kCandidates = 10;  // that are tried
+constexpr int kCandidates = 8;  // that are tried
 
 std::atomic<bool> searches{false};
 

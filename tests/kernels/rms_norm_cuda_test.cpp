@@ -117,7 +117,7 @@ TEST(RmsNormOnCuda, AllGradientsInOnePassAreThoseOfSeveral) {
         reference::rms_norm_input(exact, wide(in.dy), wide(in.x), wide(in.weight), wide(rstd), add ? &wide_add : nullptr);
         reference::rms_norm_weight(plain_dw, in.dy, in.x, rstd);
         reference::rms_norm_weight(exact_dw, wide(in.dy), wide(in.x), wide(rstd));
-        expect_as_exact(dx, plain, exact, norm_name("dx", c, type));
+        if (c.embed > 1) expect_as_exact(dx, plain, exact, norm_name("dx", c, type));  // else its two terms leave nothing but roundings
         expect_as_exact(dw, plain_dw, exact_dw, norm_name("dw", c, type));
         if (c.askew == 0) {
           EXPECT_TRUE(same_bits(again, y)) << norm_name("y again", c, type);

@@ -17,10 +17,6 @@ void linear_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& 
 // The weight gradient, dw = dy^T x, or dw += dy^T x.  dw [out, in], dy [rows, out], x [rows, in].
 void linear_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate = false);
 
-// Whether on a GPU the algorithms that its library has for a product are tried in the first uses of it, and the fastest is used from then
-// on, in later runs from the start (product_choices.h). Which one it is decides the last bits of results. Off at first.
-void search_products(bool on);
-
 namespace reference {
 void linear(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const at::Tensor* onto = nullptr);
 void linear_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w, bool accumulate = false);

@@ -3,43 +3,23 @@
 #include "kernels/gemm_cuda.h"
 
 #include <array>
-#include <atomic>
-#include <chrono>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cublasLt.h>
-#include <fmt/ranges.h>
 
 #include "base/check.h"
 #include "kernels/aten.h"
-#include "kernels/contest.h"
 #include "kernels/fp8_cuda.h"
-#include "kernels/gemm.h"
-#include "kernels/product_choices.h"
 
 namespace cairn::kernels {
 namespace {
 
-constexpr size_t kWorkspaceBytes = size_t{64} << 20;
-constexpr int kCandidates = 8;  // that are tried
-
-std::atomic<bool> searches{false};
-
-// Tries begin some seconds after the first product: the first step, which people wait for, is not the place to load so many kernels.
-bool is_time_for_tries() {
-  using Clock = std::chrono::steady_clock;
-  static const Clock::time_point first = Clock::now();
-  return Clock::now() - first > std::chrono::seconds(3);
-}
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
 void check(cublasStatus_t status, const char* what) {
   CAIRN_CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {}: {}", what, cublasLtGetStatusString(status));
@@ -106,16 +86,8 @@ struct Product {
 struct Prepared {
   Operation operation;
   Layout a, b, c, d;
-  std::vector<cublasLtMatmulAlgo_t> algorithms = {};
-  std::string name = {};   // for its choice to be kept under
-  std::mutex launch = {};  // factors are part of the operation while one is launched, and tries are counted
-
-  Contest contest{1};
-  struct Try {
-    int who = 0;
-    cudaEvent_t begun = nullptr, ended = nullptr;
-  };
-  std::vector<Try> tries = {};  // under way
+  cublasLtMatmulAlgo_t algorithm{};
+  std::mutex launch = {};  // factors are part of the operation while one is launched
 };
 
 Layout layout_of(const at::Tensor& x) {
@@ -155,58 +127,14 @@ std::unique_ptr<Prepared> prepare(cublasLtHandle_t handle, const Product& p) {
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.b.const_data_ptr()));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of((p.c ? *p.c : p.d).const_data_ptr()));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(p.d.const_data_ptr()));
-  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> found{};
+  cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
-  check(cublasLtMatmulAlgoGetHeuristic(handle, operation, made->a.get(), made->b.get(), made->c.get(), made->d.get(), preference,
-                                       searches ? kCandidates : 1, found.data(), &count),
+  check(cublasLtMatmulAlgoGetHeuristic(handle, operation, made->a.get(), made->b.get(), made->c.get(), made->d.get(), preference, 1, &found,
+                                       &count),
         "an algorithm");
-  for (int i = 0; i < count; ++i)
-    if (found[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS) made->algorithms.push_back(found[static_cast<size_t>(i)].algo);
-  CAIRN_CHECK(!made->algorithms.empty(), "cuBLASLt has no algorithm for a product of {} x {} x {}", p.m, p.n, p.k);
+  CAIRN_CHECK(count == 1, "cuBLASLt has no algorithm for a product of {} x {} x {}", p.m, p.n, p.k);
+  made->algorithm = found.algo;
   return made;
-}
-
-// Of the GPU and library that this program runs with.
-ProductChoices& choices() {
-  static ProductChoices kept(
-      product_choices_file(fmt::format("{}-{}", at::cuda::getCurrentDeviceProperties()->name, cublasLtGetVersion())));
-  return kept;
-}
-
-// The choice of an earlier run, or a contest.
-void begin_search(cublasLtHandle_t handle, Prepared& how) {
-  static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(ProductChoices::Algorithm));
-  if (const auto known = choices().find(how.name)) {
-    cublasLtMatmulAlgo_t algorithm;
-    std::memcpy(&algorithm, known->data(), sizeof(algorithm));
-    cublasLtMatmulHeuristicResult_t checked{};
-    if (cublasLtMatmulAlgoCheck(handle, how.operation.get(), how.a.get(), how.b.get(), how.c.get(), how.d.get(), &algorithm, &checked) ==
-            CUBLAS_STATUS_SUCCESS &&
-        checked.state == CUBLAS_STATUS_SUCCESS && checked.workspaceSize <= kWorkspaceBytes) {
-      how.algorithms = {algorithm};
-      return;
-    }
-  }
-  how.contest = Contest(static_cast<int>(how.algorithms.size()));
-}
-
-// What has come of tries so far. Waits for nothing.
-void look_at_tries(Prepared& how) {
-  std::erase_if(how.tries, [&](const Prepared::Try& one) {
-    if (cudaEventQuery(one.ended) != cudaSuccess) return false;
-    float ms = 0;
-    C10_CUDA_CHECK(cudaEventElapsedTime(&ms, one.begun, one.ended));
-    C10_CUDA_CHECK(cudaEventDestroy(one.begun));
-    C10_CUDA_CHECK(cudaEventDestroy(one.ended));
-    how.contest.took(one.who, ms * 1e-3);
-    return true;
-  });
-  if (!how.contest.is_decided() || how.algorithms.size() == 1) return;
-  how.algorithms = {how.algorithms[static_cast<size_t>(how.contest.winner())]};
-  how.contest = Contest(1);
-  ProductChoices::Algorithm words;
-  std::memcpy(words.data(), how.algorithms.data(), sizeof(words));
-  choices().keep(how.name, words);
 }
 
 Prepared& prepared(cublasLtHandle_t handle, const Product& p, int device) {
@@ -220,11 +148,7 @@ Prepared& prepared(cublasLtHandle_t handle, const Product& p, int device) {
   static std::map<std::array<int64_t, 19>, std::unique_ptr<Prepared>> known;
   const std::lock_guard guard(lock);
   std::unique_ptr<Prepared>& found = known[key];
-  if (!found) {
-    found = prepare(handle, p);
-    found->name = fmt::format("{}", fmt::join(key.begin() + 1, key.end(), " "));  // on any such device
-    if (searches) begin_search(handle, *found);
-  }
+  if (!found) found = prepare(handle, p);
   return *found;
 }
 
@@ -236,35 +160,22 @@ void multiply(const Product& p) {
   // From the caching allocator: products on one stream come one after the other, so that the next one gets the same bytes.
   const at::Tensor workspace = at::empty({static_cast<int64_t>(kWorkspaceBytes)}, p.d.options().dtype(at::kByte));
   const float one = 1, keep = p.c ? 1 : 0;
-  const std::lock_guard guard(how.launch);
+  std::unique_lock guard(how.launch, std::defer_lock);
   if (p.factor_a) {
+    guard.lock();
     const void *factor_a = p.factor_a->const_data_ptr(), *factor_b = p.factor_b->const_data_ptr();
     check(cublasLtMatmulDescSetAttribute(how.operation.get(), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &factor_a, sizeof(factor_a)),
           "a factor");
     check(cublasLtMatmulDescSetAttribute(how.operation.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &factor_b, sizeof(factor_b)),
           "a factor");
   }
-  const bool trying = how.algorithms.size() > 1 && is_time_for_tries();
-  if (trying) look_at_tries(how);
-  const Contest::Turn turn = trying && how.algorithms.size() > 1 ? how.contest.next() : Contest::Turn{};
-  Prepared::Try timed{.who = turn.who};
-  if (turn.counts) {
-    C10_CUDA_CHECK(cudaEventCreate(&timed.begun));
-    C10_CUDA_CHECK(cudaEventCreate(&timed.ended));
-    C10_CUDA_CHECK(cudaEventRecord(timed.begun, stream));
-  }
   check(cublasLtMatmul(handle, how.operation.get(), &one, p.a.const_data_ptr(), how.a.get(), p.b.const_data_ptr(), how.b.get(), &keep,
-                       (p.c ? *p.c : p.d).const_data_ptr(), how.c.get(), p.d.mutable_data_ptr(), how.d.get(),
-                       &how.algorithms[static_cast<size_t>(turn.who)], workspace.mutable_data_ptr(), kWorkspaceBytes, stream),
+                       (p.c ? *p.c : p.d).const_data_ptr(), how.c.get(), p.d.mutable_data_ptr(), how.d.get(), &how.algorithm,
+                       workspace.mutable_data_ptr(), kWorkspaceBytes, stream),
         "a product");
-  if (!turn.counts) return;
-  C10_CUDA_CHECK(cudaEventRecord(timed.ended, stream));
-  how.tries.push_back(timed);
 }
 
 }  // namespace
-
-void search_products(bool on) { searches = on; }
 
 bool linear_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const at::Tensor* onto) {
   if (!is_output(y) || !is_input(x) || !is_input(w) || (onto && !is_matrix(*onto, y.scalar_type()))) return false;

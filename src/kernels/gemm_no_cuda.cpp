@@ -1,6 +1,4 @@
 // A build without CUDA multiplies on the CPU.
-#include "kernels/gemm.h"
-
 #include "kernels/gemm_cuda.h"
 
 namespace cairn::kernels {
@@ -8,7 +6,5 @@ namespace cairn::kernels {
 bool linear_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor*) { return false; }
 bool linear_input_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool) { return false; }
 bool linear_weight_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool) { return false; }
-
-void search_products(bool) {}
 
 }  // namespace cairn::kernels

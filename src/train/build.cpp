@@ -17,7 +17,6 @@
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
 #include "kernels/fp8_cuda.h"
-#include "kernels/gemm.h"
 #include "model/batch_norm.h"
 #include "model/trainable.h"
 #include "optim/rounding_optimizer.h"
@@ -422,7 +421,6 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   job->device = choose_device(start.device);
   (void)at::empty({1}, job->device);  // a GPU starts with its first tensor
   took("device");
-  kernels::search_products(job->device.is_cuda() && job->settings.train.search);
   job->plan = make_plan(job->settings, world.size());
   if (start.plan) take_from(*start.plan, job->plan);
   gather_company(*job, world, start.out);

@@ -33,10 +33,6 @@ base::Schema<TrainOptions> train_schema() {
         "precision says, which must be bf16. Needs a GPU of compute capability 8.9 or more; a CPU only imitates it.",
         base::one_of({"none", "layers", "all"})},
        {"fp8_layers", &O::fp8_layers, "Which layers those are: \"all\", \"last 8\", or numbers from 0 on: \"0,2,5\"."},
-       {"search", &O::search,
-        "On a GPU, try its library's algorithms for each product in the first steps and keep the fastest, for later runs too. They differ "
-        "in "
-        "the last bits, so the first runs of a shape do; false takes the library's first choice."},
        {"parameters", &O::parameters,
         "Number format in which parameters are kept and saved: fp32 (master weights, for bf16 passes rounded to a copy), or bf16 without "
         "any, "

@@ -14,7 +14,6 @@ struct TrainOptions {
   int64_t micro_batch = 0;
   std::string precision = "fp32";
   std::string fp8 = "none";
-  bool search = true;
   std::string fp8_layers = "all";
   std::string parameters = "fp32";
   std::string gradients = "fp32";

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "kernels/aten.h"
+#include "kernels/fill_normal_cuda.h"
 #include "kernels/parallel.h"
 
 namespace cairn::kernels {
@@ -15,6 +16,13 @@ constexpr int64_t kChunk = 16384;
 
 void fill_normal(const at::Tensor& flat, const base::Random& random, int64_t first_index, double deviation) {
   CAIRN_CHECK(flat.is_contiguous(), "fill_normal of a tensor of shape {} that is not contiguous", c10::str(flat.sizes()));
+  if (fill_normal_on_cuda(flat, random, first_index, deviation)) return;
+  if (flat.scalar_type() == at::kBFloat16) {
+    const at::Tensor exact = at::empty(flat.sizes(), at::kFloat);
+    fill_normal(exact, random, first_index, deviation);
+    flat.copy_(exact);
+    return;
+  }
   const bool direct = flat.device().is_cpu() && flat.scalar_type() == at::kFloat;
   const at::Tensor values = direct ? flat : at::empty(flat.sizes(), at::TensorOptions().dtype(at::kFloat).device(at::kCPU));
   float* to = values.mutable_data_ptr<float>();

@@ -10,8 +10,8 @@ struct Random;
 
 namespace cairn::kernels {
 
-// Overwrites the flat contiguous tensor (fp32 or double): element i becomes a normal value of mean 0 and deviation `deviation`
-// that depends only on the key of `random` and on first_index + i, not on threads, pieces or order.
+// Overwrites the flat contiguous tensor: element i becomes a normal value of mean 0 and deviation `deviation` that depends only on the key
+// of `random` and on first_index + i, not on threads, pieces or order. In fp32 the same bits on every device; in bf16 those, rounded.
 void fill_normal(const at::Tensor& flat, const base::Random& random, int64_t first_index, double deviation);
 
 }  // namespace cairn::kernels

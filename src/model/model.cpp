@@ -41,12 +41,12 @@ void start_values(const Parameter& p, const at::Tensor& flat, const base::Random
       break;
     case Parameter::Start::normal: {
       const base::Random start = random.for_purpose("init").for_name(p.name);
-      if (flat.is_cpu() && flat.scalar_type() == at::kFloat) {
+      if (flat.scalar_type() != at::kDouble) {
         kernels::fill_normal(flat, start, 0, p.deviation);
-      } else {  // made on the host in fp32, so that every device and precision starts from the same values
-        const at::Tensor host = at::empty({flat.numel()}, at::kFloat);
-        kernels::fill_normal(host, start, 0, p.deviation);
-        flat.copy_(host);
+      } else {  // from fp32, so that every precision starts from the same values
+        const at::Tensor single = at::empty({flat.numel()}, flat.options().dtype(at::kFloat));
+        kernels::fill_normal(single, start, 0, p.deviation);
+        flat.copy_(single);
       }
     }
   }

@@ -44,6 +44,7 @@ class HostAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     void* block = take(bytes);
+    if (block != nullptr) tell(block, static_cast<int64_t>(size_class(bytes).bytes));
     return {block, block, &release, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
@@ -126,7 +127,17 @@ class HostAllocator final : public c10::Allocator {
   }
 
   static void release(void* block) {
-    if (block != nullptr) instance().put_back(block);
+    if (block == nullptr) return;
+    instance().tell(block, -static_cast<int64_t>(reinterpret_cast<Header*>(static_cast<char*>(block) - sizeof(Header))->size.bytes));
+    instance().put_back(block);
+  }
+
+  // Whoever counts allocations of this thread (a profiler, train/memory_report.h).
+  void tell(void* block, int64_t bytes) {
+    if (!c10::memoryProfilingEnabled()) return;
+    const HostMemory now = memory();
+    c10::reportMemoryUsageToProfiler(block, bytes, static_cast<size_t>(now.current_bytes),
+                                     static_cast<size_t>(now.current_bytes + now.cached_bytes), c10::Device(c10::DeviceType::CPU));
   }
 
   void put_back(void* block) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/memory_purpose.h"
 #include "comm/group.h"
 #include "kernels/aten.h"
 #include "parallel/group_memory.h"
@@ -93,6 +94,7 @@ void GradientFlow::open_unit(int64_t u) {
     if (!one.buffer.defined()) {  // those that wait are too small: this one takes their place
       for (const at::Tensor& small : spare_) held_ -= static_cast<int64_t>(small.nbytes());
       spare_.clear();
+      const base::MemoryPurpose purpose("gradients");
       one.buffer = group_memory(parts_.memory, unit.elements, parts_.options);
       held_ += static_cast<int64_t>(one.buffer.nbytes());
       bytes_most_ = std::max(bytes_most_, held_);

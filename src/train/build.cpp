@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory_purpose.h"
 #include "comm/group.h"
 #include "comm/world.h"
 #include "data/chat_files.h"
@@ -419,6 +420,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   job->settings = read_settings(recipe);
   job->recipe_toml = recipe.resolved_toml();
   job->device = choose_device(start.device);
+  if (job->settings.log.memory) job->memory_report = std::make_unique<MemoryReport>(job->device);
   (void)at::empty({1}, job->device);  // a GPU starts with its first tensor
   took("device");
   job->plan = make_plan(job->settings, world.size());
@@ -473,9 +475,12 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   place(*job, world, slopes ? std::vector<bool>(trained.size(), false) : trained);  // without gradients there is nothing to keep them in
   // Steps that are their own update rule leave it nothing.
   const std::vector<optim::Piece> pieces = takes_masha_steps(s) ? std::vector<optim::Piece>{} : pieces_of(engine);
-  engine.optimizer = s.train.parameters == "bf16"
-                         ? optim::make_rounding_optimizer(s.optim, pieces, base::Random(static_cast<uint64_t>(s.train.seed)))
-                         : optim::make_optimizer(s.optim, pieces);
+  {
+    const base::MemoryPurpose purpose("optimizer");
+    engine.optimizer = s.train.parameters == "bf16"
+                           ? optim::make_rounding_optimizer(s.optim, pieces, base::Random(static_cast<uint64_t>(s.train.seed)))
+                           : optim::make_optimizer(s.optim, pieces);
+  }
   engine.pieces = static_cast<int64_t>(engine.kept_views.size());
   engine.sync = make_syncs(*job, world, start.abroad);
 

@@ -71,6 +71,8 @@ base::Schema<LogOptions> log_schema() {
            {"trace", &O::trace, "Write trace.json, to be opened in Perfetto."},
            {"samples", &O::samples, "Texts to write at the end.", base::between(0, 100)},
            {"prompt", &O::prompt, "What those texts begin with; empty leaves the beginning to the model."},
+           {"memory", &O::memory,
+            "Write memory.json: what tensors were for when they took the most memory on the device. Slows allocations down a little."},
            {"sync_check", &O::sync_check, "On a GPU, fail a step in which the host waits for the device."}}};
 }
 

@@ -39,6 +39,7 @@ struct LogOptions {
   int64_t samples = 3;
   std::string prompt;
   bool sync_check = false;
+  bool memory = false;
 };
 base::Schema<LogOptions> log_schema();
 

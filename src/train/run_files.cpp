@@ -99,6 +99,10 @@ void write_run_files(comm::World& world, Job& job, const Start& start, const Res
   const std::vector<ReportData::Sample> samples = job.data.tokenizer ? write_samples(job) : std::vector<ReportData::Sample>{};
   if (!job.writes) return;
   base::write_atomically(start.out / "ledger.json", ledger);
+  if (job.memory_report) {
+    base::write_atomically(start.out / "memory.json", job.memory_report->json());
+    world.log().info("{}", job.memory_report->table());
+  }
   ReportData report = report_of(job, start, result, ledger, world.size());
   report.samples = samples;
   base::write_atomically(start.out / "report.html", report_html(report));

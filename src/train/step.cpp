@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/memory_purpose.h"
 #include "base/trace.h"
 #include "comm/group.h"
 #include "data/shard.h"
@@ -76,6 +77,7 @@ class OneUpdate final : public Step {
  private:
   static void update(Engine& engine, const StepInput& input, const at::Tensor& factor) {
     const auto traced = engine.trace->span("update", "optimizer");
+    const base::MemoryPurpose purpose("update");
     for (int64_t piece = 0; piece < engine.pieces; ++piece)
       engine.optimizer->update(piece, {.step = input.update, .learning_rate = input.learning_rate, .gradient_factor = &factor});
   }

@@ -3,6 +3,8 @@
 #include <sys/resource.h>
 #include <thread>
 
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 
 #include "kernels/aten.h"
@@ -111,6 +113,32 @@ TEST(HostAllocator, SaysWhatDidNotFit) {
   } catch (const std::exception& error) {
     EXPECT_NE(std::string(error.what()).find("out of host memory: a tensor of 1125899906842624 bytes"), std::string::npos) << error.what();
   }
+}
+
+// Whoever counts allocations of a thread hears of all of them, by what the allocator takes for each.
+TEST(HostAllocator, TellsWhoeverCounts) {
+  install_host_allocator();
+  struct Counter final : c10::MemoryReportingInfoBase {
+    void reportMemoryUsage(void*, int64_t bytes, size_t allocated, size_t, c10::Device) override {
+      now += bytes;
+      said = static_cast<int64_t>(allocated);
+    }
+    bool memoryProfilingEnabled() const override { return true; }
+    int64_t now = 0, said = 0;
+  };
+  const int64_t before = host_memory().current_bytes;
+  const auto counter = std::make_shared<Counter>();
+  {
+    const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, counter);
+    at::Tensor one = at::empty({1000}), two = at::empty({77777});
+    EXPECT_EQ(counter->now, host_memory().current_bytes - before);
+    EXPECT_EQ(counter->said, host_memory().current_bytes);
+    one.reset();
+    EXPECT_EQ(counter->now, host_memory().current_bytes - before);
+  }
+  EXPECT_EQ(counter->now, 0);
+  const at::Tensor unheard = at::empty({10});
+  EXPECT_EQ(counter->now, 0);
 }
 
 }  // namespace

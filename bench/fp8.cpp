@@ -1,0 +1,139 @@
+// `cairn bench fp8`: what products in eight bits cost in quality. The same model on the same text, in bf16 from several seeds and in eight
+// bits: the held-out loss may differ by as much as seeds make it differ, or by 0.3 %.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/metrics.h"
+#include "base/nearest.h"
+#include "kernels/aten.h"
+#include "kernels/fp8_cuda.h"
+#include "proofs/curves_svg.h"
+#include "study/benches.h"
+#include "study/process.h"
+
+namespace cairn::study {
+namespace {
+
+constexpr double kLeastTolerance = 0.003;
+constexpr int kSeeds = 3;
+
+struct Fp8Case {
+  std::string name;
+  int64_t steps;
+  std::vector<std::string> sets;
+};
+
+const std::vector<Fp8Case>& fp8_cases() {
+  static const std::vector<Fp8Case> list{
+      {"small",
+       300,
+       {"model.layers=4", "model.embed=128", "model.heads=4", "model.kv_heads=2", "model.mlp=352", "data.vocab=1024", "data.length=64",
+        "train.global_batch=16", "optim.learning_rate=0.002", "optim.warmup_steps=30", "eval.samples=128"}},
+      {"A",
+       2000,
+       {"model.layers=12", "model.embed=768", "model.heads=12", "model.kv_heads=12", "model.mlp=2048", "data.vocab=50304",
+        "data.length=1024", "train.global_batch=64", "optim.learning_rate=0.0006", "optim.warmup_steps=100", "eval.samples=128"}}};
+  return list;
+}
+
+// What one run came to.
+struct Fp8Run {
+  std::vector<double> losses;                       // of training, step by step
+  std::vector<std::pair<double, double>> held_out;  // step, loss
+  double end() const { return held_out.back().second; }
+  double best() const {
+    return std::min_element(held_out.begin(), held_out.end(), [](const auto& a, const auto& b) { return a.second < b.second; })->second;
+  }
+};
+
+class Comparison {
+ public:
+  Comparison(const Fp8Case& one, const BenchOptions& options, base::Log& log)
+      : one_(one), options_(options), log_(log), steps_(options.steps > 0 ? options.steps : one.steps) {}
+
+  Fp8Run train(const std::string& fp8, int seed) const {
+    const std::filesystem::path out = std::filesystem::path(options_.scratch) / fmt::format("{}-{}", fp8, seed);
+    const bool gpu = at::hasCUDA() && kernels::has_fp8(at::Device(at::kCUDA, 0));
+    std::vector<std::string> command{options_.program, "train", "--device", gpu ? "cuda" : "cpu", "--out", out.string()};
+    if (!options_.data.empty()) command.insert(command.end(), {"--data", options_.data});
+    std::vector<std::string> sets = one_.sets;
+    sets.insert(sets.end(),
+                {fmt::format("train.steps={}", steps_), fmt::format("train.seed={}", seed), fmt::format("train.fp8=\"{}\"", fp8),
+                 fmt::format("eval.every={}", std::max<int64_t>(1, steps_ / 10)), "eval.fraction=0.05", "train.precision=\"bf16\"",
+                 "snapshot.every=0", "snapshot.last=false", "log.samples=0", "log.trace=false", "log.tensorboard=false"});
+    for (const std::string& set : sets) command.insert(command.end(), {"--set", set});
+    const Ended ended = run_program(command, (std::filesystem::path(options_.scratch) / "train.log").string());
+    if (ended.exit_code != 0) base::fail_input("a run of bench fp8 failed: {}", ended.output);
+    Fp8Run run;
+    for (const base::MetricsRow& row : base::read_metrics(out / "metrics.jsonl")) {
+      run.losses.push_back(row.number("loss"));
+      if (row.has("eval_loss")) run.held_out.emplace_back(static_cast<double>(row.integer("step")), row.number("eval_loss"));
+    }
+    CAIRN_CHECK(!run.held_out.empty(), "a run without a held-out loss");
+    std::filesystem::remove_all(out);
+    log_.info("{}, {}, seed {}: held-out loss {:.4f} at the end, {:.4f} at best, in {:.0f} s", one_.name,
+              fp8 == "none" ? "bf16" : "fp8 " + fp8, seed, run.end(), run.best(), ended.seconds);
+    return run;
+  }
+
+  std::vector<BenchRow> measure() const {
+    std::vector<Fp8Run> plain;
+    for (int seed = 1; seed <= kSeeds; ++seed) plain.push_back(train("none", seed));
+    std::vector<BenchRow> rows;
+    CurvesPicture picture{.title = fmt::format("{}: held-out loss", one_.name), .across = "step", .up = "loss"};
+    for (const Fp8Run& run : plain) picture.curves.push_back({.label = "bf16", .colour = "#e08a3c", .points = run.held_out});
+    for (const std::string fp8 : {"layers", "all"}) {
+      const Fp8Run coded = train(fp8, 1);
+      picture.curves.push_back({.label = "fp8 " + fp8, .colour = fp8 == "all" ? "#5e96de" : "#57a773", .points = coded.held_out});
+      const auto add = [&](const std::string& what, double (Fp8Run::*of)() const) {
+        std::vector<double> all;
+        for (const Fp8Run& run : plain) all.push_back((run.*of)());
+        const double mean = std::accumulate(all.begin(), all.end(), 0.0) / kSeeds;
+        double squares = 0;
+        for (const double loss : all) squares += (loss - mean) * (loss - mean);
+        const double tolerance = std::max(kLeastTolerance, 2 * std::sqrt(squares / (kSeeds - 1)) / mean);
+        // From the same seed: the same first weights and samples.
+        rows.push_back(compare(fmt::format("{} fp8 {}, held-out loss {} of {} steps (bf16 seeds: {:.2f} %)", one_.name, fp8, what, steps_,
+                                           100 * std::sqrt(squares / (kSeeds - 1)) / mean),
+                               {(coded.*of)()}, {(plain.front().*of)()}, "nats", Better::lower, 1 - tolerance));
+      };
+      add("at the end", &Fp8Run::end);
+      add("at best", &Fp8Run::best);
+    }
+    if (!options_.out.empty()) {
+      base::make_folder(options_.out);
+      write_curves(options_.out, fmt::format("fp8-loss-{}", one_.name), picture);
+    }
+    return rows;
+  }
+
+ private:
+  const Fp8Case& one_;
+  const BenchOptions& options_;
+  base::Log& log_;
+  int64_t steps_;
+};
+
+}  // namespace
+
+std::vector<BenchRow> bench_fp8(const BenchOptions& options, base::Log& log) {
+  const std::string wanted = options.only.empty() ? "small" : options.only;
+  std::vector<std::string> names;
+  for (const Fp8Case& one : fp8_cases()) {
+    if (one.name == wanted) return Comparison(one, options, log).measure();
+    names.push_back(one.name);
+  }
+  base::fail_unknown("case", wanted, names);
+}
+
+}  // namespace cairn::study

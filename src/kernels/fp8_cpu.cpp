@@ -6,10 +6,12 @@ namespace cairn::kernels {
 namespace {
 
 void product(const at::Tensor& y, const at::Tensor& x, const at::Tensor& x_factor, const at::Tensor& w, const at::Tensor& w_factor,
-             const at::Tensor* onto, bool fast) {
+             const at::Tensor* onto) {
   CAIRN_CHECK(x.defined() && w.defined(), "a product of codes that were not made: rows or columns");
   CAIRN_CHECK(x.size(1) == w.size(1) && y.size(0) == x.size(0) && y.size(1) == w.size(0), "a product of codes {} by {} to {}",
               c10::str(x.sizes()), c10::str(w.sizes()), c10::str(y.sizes()));
+  // Sums of values bear fewer bits on the way; those of gradients do not.
+  const bool fast = x.scalar_type() == at::kFloat8_e4m3fn && w.scalar_type() == at::kFloat8_e4m3fn;
   if (fp8_product_on_cuda(y, x, x_factor, w, w_factor, onto, fast)) return;
   reference::fp8_product(y, x, x_factor, w, w_factor, onto);
 }
@@ -24,15 +26,15 @@ Fp8Matrix to_fp8(const at::Tensor& x, Fp8 code, const Fp8Forms& forms, const at:
 }
 
 void linear(const at::Tensor& y, const Fp8Matrix& x, const Fp8Matrix& w, const at::Tensor* onto) {
-  product(y, x.rows, x.factor, w.rows, w.factor, onto, /*fast=*/true);
+  product(y, x.rows, x.factor, w.rows, w.factor, onto);
 }
 
 void linear_input(const at::Tensor& dx, const Fp8Matrix& dy, const Fp8Matrix& w, bool accumulate) {
-  product(dx, dy.rows, dy.factor, w.columns, w.factor, accumulate ? &dx : nullptr, /*fast=*/false);
+  product(dx, dy.rows, dy.factor, w.columns, w.factor, accumulate ? &dx : nullptr);
 }
 
 void linear_weight(const at::Tensor& dw, const Fp8Matrix& dy, const Fp8Matrix& x, bool accumulate) {
-  product(dw, dy.columns, dy.factor, x.columns, x.factor, accumulate ? &dw : nullptr, /*fast=*/false);
+  product(dw, dy.columns, dy.factor, x.columns, x.factor, accumulate ? &dw : nullptr);
 }
 
 }  // namespace cairn::kernels

@@ -175,10 +175,15 @@ class HeadBlock final : public Block {
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
     Factor from_loss;
     from_loss.largest = gradients.value("logits").largest;
-    const at::Tensor dlogits = gradients.take("logits"), x = saved.get("x");
-    const at::Tensor din = at::empty({rows(dlogits).size(0), x.size(-1)}, x.options()), dx = at::empty_like(x);
+    at::Tensor dlogits = rows(gradients.take("logits"));
+    const at::Tensor x = saved.get("x");
+    const at::Tensor din = at::empty({dlogits.size(0), x.size(-1)}, x.options()), dx = at::empty_like(x);
+    if (head_.in_eight_bits(call) && !call.axes.find("tp")) {  // the largest matrix of all need not wait beside its codes
+      Linear::code_gradient(from_loss, dlogits);
+      dlogits.reset();
+    }
     const auto back = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
-      head_.input_gradient(sums.narrow(0, begin, count), rows(dlogits).narrow(0, begin, count), call,
+      head_.input_gradient(sums.narrow(0, begin, count), dlogits.defined() ? dlogits.narrow(0, begin, count) : dlogits, call,
                            count == sums.size(0) ? &from_loss : nullptr);
     };
     const at::Tensor dnormed = reduce_tokens(din, call, card_.name, back, stream_).view(x.sizes());
@@ -194,7 +199,7 @@ class HeadBlock final : public Block {
       saved.put("dnormed", dnormed);
     }
     gradients.add(reads_, std::move(handed_on));
-    from_loss.save(saved, "dlogits", rows(dlogits));
+    from_loss.save(saved, "dlogits", dlogits);
   }
 
   void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {

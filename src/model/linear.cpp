@@ -70,8 +70,9 @@ void Linear::add_bias(const at::Tensor& y, const Call& call) const {
 void Linear::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const Call& call, Factor* made) const {
   const at::Tensor w = call.weights.get(weight);
   if (in_eight_bits(call)) {
-    const kernels::Fp8Matrix codes =
-        kernels::to_fp8(dy, kernels::Fp8::e5m2, {.columns = made != nullptr}, made ? made->largest : at::Tensor());
+    const bool known = made && made->codes.rows.defined();
+    if (made && !known) code_gradient(*made, dy);
+    const kernels::Fp8Matrix codes = made ? made->codes : kernels::to_fp8(dy, kernels::Fp8::e5m2, {.columns = false});
     const kernels::Fp8Matrix weights = kernels::to_fp8(w, kernels::Fp8::e4m3, {.rows = by_input, .columns = !by_input});
     by_input ? kernels::linear(dx, codes, weights) : kernels::linear_input(dx, codes, weights);
     if (made) made->codes = {.columns = codes.columns, .factor = codes.factor};
@@ -81,6 +82,8 @@ void Linear::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const Ca
   for (const LowRank& one : low_rank)
     kernels::linear_input(dx, narrowed_gradient(*this, dy, one, call), call.weights.get(one.a), /*accumulate=*/true);
 }
+
+void Linear::code_gradient(Factor& into, const at::Tensor& dy) { into.codes = kernels::to_fp8(dy, kernels::Fp8::e5m2, {}, into.largest); }
 
 void Linear::weight_gradient(mesh::Gradients& into, const Factor& x, const Factor& dy, const Call& call) const {
   product_gradient(into, x, dy, call);

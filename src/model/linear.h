@@ -36,6 +36,8 @@ struct Linear {
                Factor* made = nullptr) const;
   void add_bias(const at::Tensor& y, const Call& call) const;
   void input_gradient(const at::Tensor& dx /*overwritten*/, const at::Tensor& dy, const Call& call, Factor* made = nullptr) const;
+  // Codes of dy beforehand, of which `input_gradient` then makes use in place of dy: so dy, where it is large, need not live until then.
+  static void code_gradient(Factor& into, const at::Tensor& dy);
   void weight_gradient(mesh::Gradients& into, const Factor& x, const Factor& dy, const Call& call) const;
   void product_gradient(mesh::Gradients& into, const Factor& x, const Factor& dy, const Call& call) const;
   void bias_gradient(mesh::Gradients& into, const at::Tensor& dy) const;

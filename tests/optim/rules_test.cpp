@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/random.h"
 #include "optim/orthogonalize.h"
 #include "optim/series.h"
 
@@ -62,6 +63,18 @@ TEST(Orthogonalize, IsTheIterationWrittenOutAndLeavesSingularValuesNearOne) {
   const at::Tensor diagonal = at::tensor({1.f, 0.f, 0.f, 0.f, 2.f, 0.f, 0.f, 0.f, 3.f}).view({3, 3});
   for (int i = 0; i < 3; ++i) EXPECT_NEAR(orthogonalize(diagonal, 5)[i][i].item<double>(), 0.95, 0.27);
   EXPECT_EQ(orthogonalize(at::zeros({2, 3}), 5).abs().sum().item<float>(), 0);
+}
+
+TEST(Orthogonalize, ForgivesTheRoundingsOfBf16) {
+  const at::Tensor noise = at::empty({24, 40});
+  base::Random(5).fill_normal({noise.mutable_data_ptr<float>(), 960});
+  const at::Tensor exact = orthogonalize(noise, 5), low = orthogonalize(noise, 5, at::kBFloat16);
+  EXPECT_EQ(low.scalar_type(), at::kFloat);
+  EXPECT_FALSE(at::equal(low, exact));
+  EXPECT_LT((low - exact).norm().item<double>(), 0.03 * exact.norm().item<double>());
+  // Singular values of the result: its Gram matrix is near the unit matrix.
+  const at::Tensor gram = low.mm(low.t());
+  for (int64_t i = 0; i < 24; ++i) EXPECT_NEAR(gram[i][i].item<double>(), 0.9, 0.45);
 }
 
 TEST(Muon, LeavesWhatIsNoHiddenMatrixToAdamw) {

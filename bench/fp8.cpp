@@ -48,7 +48,6 @@ const std::vector<Fp8Case>& fp8_cases() {
 
 // What one run came to.
 struct Fp8Run {
-  std::vector<double> losses;                       // of training, step by step
   std::vector<std::pair<double, double>> held_out;  // step, loss
   double end() const { return held_out.back().second; }
   double best() const {
@@ -76,7 +75,6 @@ class Comparison {
     if (ended.exit_code != 0) base::fail_input("a run of bench fp8 failed: {}", ended.output);
     Fp8Run run;
     for (const base::MetricsRow& row : base::read_metrics(out / "metrics.jsonl")) {
-      run.losses.push_back(row.number("loss"));
       if (row.has("eval_loss")) run.held_out.emplace_back(static_cast<double>(row.integer("step")), row.number("eval_loss"));
     }
     CAIRN_CHECK(!run.held_out.empty(), "a run without a held-out loss");

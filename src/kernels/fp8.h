@@ -24,10 +24,10 @@ struct Fp8Forms {
   bool rows = true, columns = true;
 };
 
+// Codes of x [r, c], bf16 or fp32 (on a GPU bf16); rows may lie apart, c is a multiple of 16. Rounds to the nearest. Where x has a value
+// that is not finite, the factor is NaN (or the value's code, where a given `largest` does not show it).
 // `largest`, where it is known: words whose largest is the bits of x's largest magnitude as a float, or of more than that; int32 [n], on
 // x's device. Saves a pass over x.
-// Codes of x [r, c], bf16 or fp32 (on a GPU bf16); rows may lie apart, c is a multiple of 16. Rounds to the nearest. Where x has a value
-// that is not finite, the factor is NaN.
 Fp8Matrix to_fp8(const at::Tensor& x, Fp8 code, const Fp8Forms& forms = {}, const at::Tensor& largest = {});
 // What the codes stand for: [r, c], where `rows` says r (the transpose has been filled up).
 at::Tensor from_fp8(const Fp8Matrix& x, int64_t rows, at::ScalarType type);

@@ -198,8 +198,9 @@ bool linear_weight_on_cuda(const at::Tensor& dw, const at::Tensor& dy, const at:
 
 bool fp8_product_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& x_factor, const at::Tensor& w,
                          const at::Tensor& w_factor, const at::Tensor* onto, bool fast) {
-  if (!is_output(y) || !is_codes(x) || !is_codes(w) || y.size(1) % 16 != 0 || (onto && !is_matrix(*onto, y.scalar_type())) ||
-      !has_fp8(y.device()))
+  if (!is_output(y) || !is_codes(x) || !is_codes(w) || y.size(1) % 16 != 0 || alignment_of(y.const_data_ptr()) < 16 ||
+      leading(y) % 8 != 0 || (onto && (alignment_of(onto->const_data_ptr()) < 16 || leading(*onto) % 8 != 0)) ||
+      (onto && !is_matrix(*onto, y.scalar_type())) || !has_fp8(y.device()))
     return false;
   multiply({.m = w.size(0),
             .n = x.size(0),

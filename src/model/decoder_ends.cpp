@@ -156,7 +156,8 @@ class HeadBlock final : public Block {
     const at::Tensor x = values.get(reads_);  // the stream
     const Extent all = extent(x, call);
     Factor from_norm;
-    const Norm::Result normed = norm_.forward(x, call, head_.in_eight_bits(call) && !call.axes.find("tp") ? &from_norm.largest : nullptr);
+    const Norm::Result normed =
+        norm_.forward(x, call, keep && head_.in_eight_bits(call) && !call.axes.find("tp") ? &from_norm.largest : nullptr);
     const at::Tensor logits = at::empty({all.batch, all.length, head_.out_width(call)}, x.options());
     const auto project = [&](const at::Tensor& from, int64_t begin, int64_t count) {
       head_.forward(rows(logits).narrow(0, begin, count), from.narrow(0, begin, count), call,
@@ -178,7 +179,8 @@ class HeadBlock final : public Block {
     at::Tensor dlogits = rows(gradients.take("logits"));
     const at::Tensor x = saved.get("x");
     const at::Tensor din = at::empty({dlogits.size(0), x.size(-1)}, x.options()), dx = at::empty_like(x);
-    if (head_.in_eight_bits(call) && !call.axes.find("tp")) {  // the largest matrix of all need not wait beside its codes
+    if (head_.in_eight_bits(call) && !head_.needs_values() &&
+        !call.axes.find("tp")) {  // the largest matrix of all need not wait beside its codes
       Linear::code_gradient(from_loss, dlogits);
       dlogits.reset();
     }
@@ -199,7 +201,7 @@ class HeadBlock final : public Block {
       saved.put("dnormed", dnormed);
     }
     gradients.add(reads_, std::move(handed_on));
-    from_loss.save(saved, "dlogits", dlogits);
+    from_loss.save(saved, "dlogits", dlogits, head_.needs_values());
   }
 
   void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {

@@ -22,23 +22,28 @@ std::optional<int64_t> layer_of(const Card& card) {
   return layer;
 }
 
-void check_widths(const Model& model, const Operation& product, int64_t parts) {
+void check_widths(const Model& model, const Operation& product, const Fp8Products::Lengths& lengths) {
   const mesh::ParamId id = product.parameters.front();
-  int64_t out = 0, in = 0;
-  for (int32_t i = id.first; i < id.first + id.count; ++i) {
-    const std::vector<int64_t>& shape = model.parameters()[static_cast<size_t>(i)].shape;
-    out += shape[0], in = shape[1];
-  }
   const std::string& name = model.parameters()[static_cast<size_t>(id.first)].name;
-  for (const int64_t width : {out, in})
-    if (width % parts != 0 || !kernels::fits_fp8(width / parts))
-      base::fail_input("train.fp8: {} is {} wide{}: codes of eight bits need multiples of 16: choose such a width, or leave train.fp8 out",
-                       name, width, parts > 1 ? fmt::format(", shared out over mesh.tp = {}", parts) : "");
+  for (const int64_t dim : {0, 1}) {
+    std::vector<int64_t> widths = lengths(model.parameters()[static_cast<size_t>(id.first)], dim);
+    // Neighbours lie below each other.
+    for (int32_t i = id.first + 1; dim == 0 && i < id.first + id.count; ++i) {
+      const std::vector<int64_t> more = lengths(model.parameters()[static_cast<size_t>(i)], dim);
+      widths.resize(std::max(widths.size(), more.size()), widths.back());
+      for (size_t rank = 0; rank < widths.size(); ++rank) widths[rank] += more[std::min(rank, more.size() - 1)];
+    }
+    for (size_t rank = 0; rank < widths.size(); ++rank)
+      if (!kernels::fits_fp8(widths[rank]))
+        base::fail_input(
+            "train.fp8: {} is {} wide{}: codes of eight bits need multiples of 16: choose such a width, or leave train.fp8 out", name,
+            widths[rank], widths.size() > 1 ? fmt::format(" on rank {} of mesh.tp = {}", rank, widths.size()) : "");
+  }
 }
 
 }  // namespace
 
-Fp8Products::Fp8Products(const Model& model, const std::string& kind, const std::string& layers, int64_t parts)
+Fp8Products::Fp8Products(const Model& model, const std::string& kind, const std::string& layers, const Lengths& lengths)
     : of_(model.parameters().size(), false) {
   int64_t count = 0;
   for (const auto& block : model.blocks())
@@ -53,7 +58,7 @@ Fp8Products::Fp8Products(const Model& model, const std::string& kind, const std:
       if (operation.kind != Operation::Kind::product || operation.parameters.empty()) continue;
       if (!operation.adapted.empty())
         base::fail_input("train.fp8: layers with adapters (model.lora) are not multiplied in eight bits: leave one of the two out");
-      check_widths(model, operation, parts);
+      check_widths(model, operation, lengths);
       of_[static_cast<size_t>(operation.parameters.front().first)] = true;
     }
   }

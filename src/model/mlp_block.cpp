@@ -49,7 +49,7 @@ class MlpBlock final : public Block {
         &normed);
     advance(call);
     const at::Tensor active = parts_.gated ? at::empty({up.size(0), up.size(1) / 2}, up.options()) : at::gelu(up, "tanh");
-    if (parts_.gated) kernels::swiglu(active, up, parts_.down.in_eight_bits(call) ? &activated.largest : nullptr);
+    if (parts_.gated) kernels::swiglu(active, up, keep && parts_.down.in_eight_bits(call) ? &activated.largest : nullptr);
     branch_.leave(values, in, active, parts_.down, call, keep ? &activated : nullptr);
     if (!keep) return;
     keep->put("up", up);

@@ -69,6 +69,7 @@ void GradientFlow::begin(int64_t passes, int64_t passes_most, Announce announce)
   round_ = 0;
   announce_ = std::move(announce);
   if (stays_whole() && !whole_.defined()) {
+    const base::MemoryPurpose purpose("gradients");
     whole_ = group_memory(parts_.memory, parts_.layout.elements, parts_.options);
     held_ += static_cast<int64_t>(whole_.nbytes());
     bytes_most_ = std::max(bytes_most_, held_);

@@ -229,6 +229,30 @@ std::unique_ptr<sync::Sync> make_syncs(Job& job, comm::World& world, const Abroa
   return sync::make_chain(std::move(rules));
 }
 
+std::unique_ptr<model::Fp8Products> products_in_eight_bits(const Job& job) {
+  const Settings& s = job.settings;
+  if (job.device.is_cuda() && !kernels::has_fp8(job.device))
+    base::fail_input("train.fp8 = {}: this GPU does not multiply in eight bits (compute capability 8.9 or more does): leave it out",
+                     s.train.fp8);
+  const auto lengths = [&](const model::Parameter& parameter, int64_t dim) {
+    const int64_t whole = parameter.shape[static_cast<size_t>(dim)], tp = job.plan.mesh.extent("tp");
+    const mesh::Placement::How how = parallel::placement_of(job.plan, parameter.name).on("tp");
+    const auto* split = std::get_if<mesh::Split>(&how);
+    if (!split || split->dim != dim) return std::vector<int64_t>{whole};
+    std::vector<int64_t> found;
+    for (int64_t rank = 0; rank < tp; ++rank) {
+      if (split->pieces.empty()) {
+        found.push_back(whole / tp + (rank < whole % tp ? 1 : 0));
+        continue;
+      }
+      found.push_back(0);
+      for (const mesh::Interval& piece : split->pieces[static_cast<size_t>(rank)]) found.back() += piece.length();
+    }
+    return found;
+  };
+  return std::make_unique<model::Fp8Products>(*job.engine.model, s.train.fp8, s.train.fp8_layers, lengths);
+}
+
 }  // namespace
 
 mesh::Batch make_batch(const Job& job, int64_t step) {
@@ -330,6 +354,11 @@ void check_fp8(const Settings& settings) {
   }
   if (settings.train.precision != "bf16")
     base::fail_input("train.fp8 = {} needs train.precision = bf16: what is not in eight bits is in bf16", settings.train.fp8);
+  if (settings.data.kind == "preference")
+    base::fail_input(
+        "train.fp8 = {}: the reference model of a preference computes in bf16, and what codes leave out would count as a "
+        "preference: leave it out",
+        settings.train.fp8);
   if (settings.train.method != "gradient")
     base::fail_input("train.fp8 = {}: train.method = {} finds slopes in full precision: leave it out", settings.train.fp8,
                      settings.train.method);
@@ -459,12 +488,6 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   engine.overlap = s.layout.tensor.overlap;
   engine.late_sums = s.layout.tensor.late_sums;
   engine.draws_by_token = s.model.dropout > 0;
-  if (s.train.fp8 != "none") {
-    if (job->device.is_cuda() && !kernels::has_fp8(job->device))
-      base::fail_input("train.fp8 = {}: this GPU does not multiply in eight bits (compute capability 8.9 or more does): leave it out",
-                       s.train.fp8);
-    engine.fp8 = std::make_unique<model::Fp8Products>(*engine.model, s.train.fp8, s.train.fp8_layers, mesh.extent("tp"));
-  }
   engine.micro_batch = job->plan.micro_batch;
   engine.clip_norm = s.optim.clip;
   engine.random = base::Random(static_cast<uint64_t>(s.train.seed)).for_purpose("pass");
@@ -473,6 +496,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   const std::vector<bool> trained = model::trainable(*engine.model, s.model.train);
   const bool slopes = s.train.method == "one_byte";
   place(*job, world, slopes ? std::vector<bool>(trained.size(), false) : trained);  // without gradients there is nothing to keep them in
+  if (s.train.fp8 != "none") engine.fp8 = products_in_eight_bits(*job);
   // Steps that are their own update rule leave it nothing.
   const std::vector<optim::Piece> pieces = takes_masha_steps(s) ? std::vector<optim::Piece>{} : pieces_of(engine);
   {

@@ -31,6 +31,10 @@ struct MemoryReport::Watch final : c10::MemoryReportingInfoBase {
       return;
     }
     const size_t purpose = number_of(base::MemoryPurpose::now());
+    if (const auto known = blocks.find(block); known != blocks.end()) {  // freed where nobody listened
+      counts[known->second.purpose] -= known->second.bytes;
+      total -= known->second.bytes;
+    }
     blocks[block] = {purpose, bytes};
     counts[purpose] += bytes;
     total += bytes;

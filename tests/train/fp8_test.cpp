@@ -111,7 +111,11 @@ TEST(EightBits, IsRefusedWhereItCannotBe) {
   };
   refused(eight_bits("all", {"train.precision=\"fp32\""}), "train.fp8 = all needs train.precision = bf16");
   refused(eight_bits("layers", {"model.mlp=100"}), "mlp.gate_proj.weight is 200 wide");
-  refused(eight_bits("layers", {"model.mlp=48", "mesh.tp=2"}), "shared out over mesh.tp = 2", 2);
+  refused(eight_bits("layers", {"model.mlp=48", "mesh.tp=2"}), "on rank 0 of mesh.tp = 2", 2);
+  // Four heads over three ranks: two, one and one.
+  refused(eight_bits("layers", {"model.embed=96", "model.heads=4", "model.kv_heads=4", "model.head_dim=24", "mesh.tp=3"}),
+          "is 72 wide on rank 1 of mesh.tp = 3", 3);
+  refused(eight_bits("layers", {"data.kind=\"preference\""}), "the reference model of a preference computes in bf16");
   refused(eight_bits("none", {"train.fp8_layers=\"1\""}), "nothing is in eight bits");
   refused(eight_bits("layers", {"train.fp8_layers=\"5\""}), "5");
 }

@@ -13,6 +13,7 @@
 #include "harness/ranks.h"
 #include "harness/scratch_folder.h"
 #include "train/train.h"
+#include "train/train_on.h"
 
 namespace cairn::train {
 namespace {
@@ -32,19 +33,6 @@ base::Recipe eight_bits(const std::string& fp8, const std::vector<std::string>& 
   return recipe;
 }
 
-std::vector<double> losses_with(const base::Recipe& recipe, int ranks, const std::filesystem::path& out, bool resume = false) {
-  const base::Stop never;
-  harness::on_ranks(ranks, [&](comm::World& world) {
-    Start start;
-    start.out = out;
-    start.resume = resume;
-    run(world, recipe, start, {}, never);
-  });
-  std::vector<double> losses;
-  for (const base::MetricsRow& row : base::read_metrics(out / "metrics.jsonl")) losses.push_back(row.number("loss"));
-  return losses;
-}
-
 double furthest(const std::vector<double>& a, const std::vector<double>& b) {
   EXPECT_EQ(a.size(), b.size());
   double worst = 0;
@@ -55,10 +43,10 @@ double furthest(const std::vector<double>& a, const std::vector<double>& b) {
 TEST(EightBits, TrainsAsBf16DoesInEveryFamily) {
   const harness::ScratchFolder scratch;
   for (const std::string kind : {"llama", "gpt2", "qwen2"}) {
-    const std::vector<double> low = losses_with(eight_bits("none", {}, kind), 1, scratch / (kind + "-none"));
+    const std::vector<double> low = losses_on(1, eight_bits("none", {}, kind), scratch / (kind + "-none"));
     EXPECT_LT(low.back(), 0.8 * low.front());
     for (const std::string fp8 : {"layers", "all"}) {
-      const std::vector<double> found = losses_with(eight_bits(fp8, {}, kind), 1, scratch / (kind + "-" + fp8));
+      const std::vector<double> found = losses_on(1, eight_bits(fp8, {}, kind), scratch / (kind + "-" + fp8));
       EXPECT_GT(furthest(found, low), 1e-4) << kind << " " << fp8;  // or the test shows nothing
       EXPECT_LT(furthest(found, low), 0.03) << kind << " " << fp8;
     }
@@ -68,7 +56,7 @@ TEST(EightBits, TrainsAsBf16DoesInEveryFamily) {
 // Parts of a matrix have factors of their own where ranks share it out, which changes roundings and nothing else.
 TEST(EightBits, IsTheSameOnAnyLayoutButForRoundings) {
   const harness::ScratchFolder scratch;
-  const std::vector<double> alone = losses_with(eight_bits("all"), 1, scratch / "alone");
+  const std::vector<double> alone = losses_on(1, eight_bits("all"), scratch / "alone");
   int at = 0;
   for (const auto& [ranks, sets] : std::vector<std::pair<int, std::vector<std::string>>>{{1, {"recompute.mode=\"full\""}},
                                                                                          {1, {"train.micro_batch=3"}},
@@ -77,7 +65,7 @@ TEST(EightBits, IsTheSameOnAnyLayoutButForRoundings) {
                                                                                          {2, {"mesh.tp=2"}},
                                                                                          {2, {"mesh.tp=2", "tensor.overlap=true"}},
                                                                                          {2, {"mesh.pp=2", "train.micro_batch=2"}}}) {
-    const std::vector<double> found = losses_with(eight_bits("all", sets), ranks, scratch / std::to_string(at++));
+    const std::vector<double> found = losses_on(ranks, eight_bits("all", sets), scratch / std::to_string(at++));
     EXPECT_LT(furthest(found, alone), 0.02) << sets.front();
     if (sets.front().starts_with("recompute")) {
       EXPECT_EQ(furthest(found, alone), 0);
@@ -88,16 +76,16 @@ TEST(EightBits, IsTheSameOnAnyLayoutButForRoundings) {
 TEST(EightBits, ResumesExactly) {
   const harness::ScratchFolder scratch;
   const base::Recipe recipe = eight_bits("layers", {"snapshot.every=8"});
-  const std::vector<double> whole = losses_with(recipe, 1, scratch / "run");
+  const std::vector<double> whole = losses_on(1, recipe, scratch / "run");
   std::filesystem::remove_all(scratch / "run" / "snapshots" / "step-00000024");
-  EXPECT_EQ(losses_with(recipe, 1, scratch / "run", /*resume=*/true), whole);
+  EXPECT_EQ(losses_on(1, recipe, scratch / "run", /*resume=*/true), whole);
 }
 
 TEST(EightBits, OfSomeLayersOnly) {
   const harness::ScratchFolder scratch;
-  const std::vector<double> none = losses_with(eight_bits("none"), 1, scratch / "none"),
-                            one = losses_with(eight_bits("layers", {"train.fp8_layers=\"1\""}), 1, scratch / "one"),
-                            both = losses_with(eight_bits("layers"), 1, scratch / "both");
+  const std::vector<double> none = losses_on(1, eight_bits("none"), scratch / "none"),
+                            one = losses_on(1, eight_bits("layers", {"train.fp8_layers=\"1\""}), scratch / "one"),
+                            both = losses_on(1, eight_bits("layers"), scratch / "both");
   EXPECT_GT(furthest(one, none), 0);
   EXPECT_GT(furthest(one, both), 0);
 }

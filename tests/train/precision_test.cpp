@@ -15,6 +15,7 @@
 #include "train/build.h"
 #include "train/refusal.h"
 #include "train/train.h"
+#include "train/train_on.h"
 
 namespace cairn::train {
 namespace {
@@ -33,25 +34,12 @@ base::Recipe precision_recipe(const std::string& precision, const std::string& p
                              "precision.toml");
 }
 
-std::vector<double> losses_of(const base::Recipe& recipe, int ranks, const std::filesystem::path& out, bool resume = false) {
-  const base::Stop never;
-  harness::on_ranks(ranks, [&](comm::World& world) {
-    Start start;
-    start.out = out;
-    start.resume = resume;
-    run(world, recipe, start, {}, never);
-  });
-  std::vector<double> result;
-  for (const base::MetricsRow& row : base::read_metrics(out / "metrics.jsonl")) result.push_back(row.number("loss"));
-  return result;
-}
-
 TEST(Precision, Bf16LearnsAsFp32Does) {
   const harness::ScratchFolder scratch;
   for (const std::string kind : {"llama", "qwen3", "gpt2"}) {
-    const std::vector<double> exact = losses_of(precision_recipe("fp32", "fp32", kind), 1, scratch / (kind + "-fp32"));
+    const std::vector<double> exact = losses_on(1, precision_recipe("fp32", "fp32", kind), scratch / (kind + "-fp32"));
     for (const std::string parameters : {"fp32", "bf16"}) {
-      const std::vector<double> low = losses_of(precision_recipe("bf16", parameters, kind), 1, scratch / (kind + "-" + parameters));
+      const std::vector<double> low = losses_on(1, precision_recipe("bf16", parameters, kind), scratch / (kind + "-" + parameters));
       ASSERT_EQ(low.size(), 30u);
       EXPECT_NE(low, exact);  // it did compute in another precision
       EXPECT_NEAR(low[0], exact[0], 1e-3) << kind;
@@ -71,7 +59,7 @@ TEST(Precision, RankCountsAgree) {
   const harness::ScratchFolder scratch;
   for (const std::string parameters : {"fp32", "bf16"}) {
     const auto on = [&](int ranks) {
-      return losses_of(precision_recipe("bf16", parameters), ranks, scratch / fmt::format("{}{}", parameters, ranks));
+      return losses_on(ranks, precision_recipe("bf16", parameters), scratch / fmt::format("{}{}", parameters, ranks));
     };
     const std::vector<double> one = on(1), three = on(3), four = on(4);
     for (size_t i = 0; i < 30; ++i) {
@@ -85,9 +73,9 @@ TEST(Precision, ContinuesBitForBitFromASnapshot) {
   const harness::ScratchFolder scratch;
   for (const std::string parameters : {"fp32", "bf16"}) {
     const base::Recipe recipe = precision_recipe("bf16", parameters);
-    const std::vector<double> whole = losses_of(recipe, 2, scratch / parameters);
+    const std::vector<double> whole = losses_on(2, recipe, scratch / parameters);
     std::filesystem::remove_all(scratch / parameters / "snapshots" / "step-00000030");
-    EXPECT_EQ(losses_of(recipe, 2, scratch / parameters, /*resume=*/true), whole) << parameters;
+    EXPECT_EQ(losses_on(2, recipe, scratch / parameters, /*resume=*/true), whole) << parameters;
   }
 }
 
@@ -123,10 +111,10 @@ base::Recipe all_bf16(const std::string& train, const std::string& precision = "
 TEST(Precision, EverythingMayBeKeptInBf16) {
   const harness::ScratchFolder scratch;
   const base::Recipe recipe = all_bf16(", parameters = \"bf16\"");
-  const std::vector<double> low = losses_of(recipe, 1, scratch / "low");
+  const std::vector<double> low = losses_on(1, recipe, scratch / "low");
   EXPECT_LT(low.back(), 0.8 * low.front());
   std::filesystem::remove_all(scratch / "low" / "snapshots" / "step-00000030");
-  EXPECT_EQ(losses_of(recipe, 1, scratch / "low", /*resume=*/true), low);
+  EXPECT_EQ(losses_on(1, recipe, scratch / "low", /*resume=*/true), low);
   harness::on_ranks(1, [&](comm::World& world) {
     const auto job = build(world, recipe, {}, {});
     const int64_t parameters = job->memory->of(base::MemoryUse::parameters).now;

@@ -1,6 +1,8 @@
 #pragma once
 #include <filesystem>
+#include <vector>
 
+#include "base/metrics.h"
 #include "base/recipe.h"
 #include "base/stop.h"
 #include "comm/local.h"
@@ -14,6 +16,14 @@ inline void train_on(int ranks, const base::Recipe& recipe, const std::filesyste
          run(world, recipe, {.out = out, .resume = resume, .cache = {}, .terminal = nullptr}, {}, base::Stop());
        }))
     if (error) std::rethrow_exception(error);
+}
+
+// The same, and its losses step by step.
+inline std::vector<double> losses_on(int ranks, const base::Recipe& recipe, const std::filesystem::path& out, bool resume = false) {
+  train_on(ranks, recipe, out, resume);
+  std::vector<double> losses;
+  for (const base::MetricsRow& row : base::read_metrics(out / "metrics.jsonl")) losses.push_back(row.number("loss"));
+  return losses;
 }
 
 }  // namespace cairn::train

@@ -93,7 +93,7 @@ class AttentionBlock final : public Block {
           parts_.qkv.forward(projected.narrow(0, begin, count), all.narrow(0, begin, count), call,
                              keep && count == all.size(0) ? &normed : nullptr);
         },
-        &normed);
+        parts_.qkv.in_eight_bits(call) ? &normed : nullptr);
     advance(call);
     const auto [batch, length] = in.extent;
     const at::Tensor qkv = projected.view({batch, length, -1});

@@ -46,7 +46,7 @@ Branch::In Branch::enter(Values& values, Saved* keep, const Call& call, const On
     return in;
   }
   const bool alone = !call.axes.find("tp");  // what is gathered from others may be larger
-  const Norm::Result normed = norm_->forward(x, call, normed_factor && keep && alone && call.fp8 ? &normed_factor->largest : nullptr);
+  const Norm::Result normed = norm_->forward(x, call, normed_factor && keep && alone ? &normed_factor->largest : nullptr);
   In in{.x = x, .extent = extent(x, call)};
   in.rows = gather_tokens(rows(normed.y), in.extent, call, border_.name, use);
   if (keep) {

@@ -1,6 +1,5 @@
 #pragma once
 #include <string>
-#include <utility>
 
 #include "kernels/fp8.h"
 #include "model/saved.h"
@@ -13,9 +12,6 @@ struct Factor {
   at::Tensor values = {};
   kernels::Fp8Matrix codes = {};
   at::Tensor largest = {};  // magnitude of the values, as to_fp8 takes it; undefined: not known
-
-  Factor() = default;
-  explicit Factor(at::Tensor matrix) : values(std::move(matrix)) {}
 
   // Keeps the codes, by columns, and drops what was kept of the matrix unless it is needed all the same; where there are no codes, the
   // matrix.

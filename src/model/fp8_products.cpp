@@ -49,7 +49,7 @@ Fp8Products::Fp8Products(const Model& model, const std::string& kind, const std:
   for (const auto& block : model.blocks())
     if (const auto layer = layer_of(block->card())) count = std::max(count, *layer + 1);
   if (count == 0) base::fail_input("train.fp8: this model has no layers whose products could be in eight bits: leave it out");
-  const std::vector<int64_t> chosen = layers_named(layers, count);
+  const std::vector<int64_t> chosen = layers_named(layers, count, "train.fp8_layers");
   for (const auto& block : model.blocks()) {
     const auto layer = layer_of(block->card());
     const bool wanted = layer ? std::find(chosen.begin(), chosen.end(), *layer) != chosen.end() : kind == "all";

@@ -70,8 +70,7 @@ void Linear::add_bias(const at::Tensor& y, const Call& call) const {
 void Linear::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const Call& call, Factor* made) const {
   const at::Tensor w = call.weights.get(weight);
   if (in_eight_bits(call)) {
-    const bool known = made && made->codes.rows.defined();
-    if (made && !known) code_gradient(*made, dy);
+    if (made && !made->codes.rows.defined()) code_gradient(*made, dy);
     const kernels::Fp8Matrix codes = made ? made->codes : kernels::to_fp8(dy, kernels::Fp8::e5m2, {.columns = false});
     const kernels::Fp8Matrix weights = kernels::to_fp8(w, kernels::Fp8::e4m3, {.rows = by_input, .columns = !by_input});
     by_input ? kernels::linear(dx, codes, weights) : kernels::linear_input(dx, codes, weights);

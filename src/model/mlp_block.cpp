@@ -46,7 +46,7 @@ class MlpBlock final : public Block {
           parts_.up.forward(up.narrow(0, begin, count), all.narrow(0, begin, count), call,
                             keep && count == all.size(0) ? &normed : nullptr);
         },
-        &normed);
+        parts_.up.in_eight_bits(call) ? &normed : nullptr);
     advance(call);
     const at::Tensor active = parts_.gated ? at::empty({up.size(0), up.size(1) / 2}, up.options()) : at::gelu(up, "tanh");
     if (parts_.gated) kernels::swiglu(active, up, keep && parts_.down.in_eight_bits(call) ? &activated.largest : nullptr);

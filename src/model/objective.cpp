@@ -35,8 +35,9 @@ class CrossEntropy final : public Objective {
         loss = at::empty({rows.size(0)}, precise);
         kernels::cross_entropy_and_gradient(loss, at::empty_like(loss), rows, targets, scale);
       }
-      // No probability is off by more than 1: in the order of floats, which is that of their bits where they are not negative.
-      const at::Tensor most = precise.dtype() == at::kFloat ? scale.abs().max().view({1}).view(at::kInt) : at::Tensor();
+      // No probability is off by more than 1, so that one weight for all is the most; as bits, which are in the order of the floats.
+      const bool known = scale.numel() == 1 && weight >= 0 && precise.dtype() == at::kFloat;
+      const at::Tensor most = known ? scale.view(at::kInt) : at::Tensor();
       gradients->add("logits", Value{.tensor = logits, .largest = most});
     } else {
       loss = row_losses(outputs.value("logits"), targets, axes).loss;

@@ -13,27 +13,27 @@
 namespace cairn::model {
 namespace {
 
-int64_t number_in(std::string_view word, const std::string& text) {
+int64_t number_in(std::string_view word, const std::string& text, const std::string& key) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
   if (error != std::errc() || end != word.data() + word.size() || number < 0)
-    base::fail_input("model.ladder_layers = \"{}\": write \"all\", \"last 4\", or the numbers of layers from 0 on: \"0,2,5\"", text);
+    base::fail_input("{} = \"{}\": write \"all\", \"last 4\", or the numbers of layers from 0 on: \"0,2,5\"", key, text);
   return number;
 }
 
 }  // namespace
 
-std::vector<int64_t> layers_named(const std::string& text, int64_t layers) {
+std::vector<int64_t> layers_named(const std::string& text, int64_t layers, const std::string& key) {
   std::set<int64_t> named;
   if (text == "all" || text.starts_with("last ")) {
-    const int64_t count = text == "all" ? layers : number_in(std::string_view(text).substr(5), text);
-    if (count > layers) base::fail_input("model.ladder_layers = \"{}\": the model has {} layers", text, layers);
+    const int64_t count = text == "all" ? layers : number_in(std::string_view(text).substr(5), text, key);
+    if (count > layers) base::fail_input("{} = \"{}\": the model has {} layers", key, text, layers);
     for (int64_t layer = layers - count; layer < layers; ++layer) named.insert(layer);
   } else {
     for (size_t at = 0; at <= text.size();) {
       const size_t end = std::min(text.find(',', at), text.size());
-      const int64_t layer = number_in(std::string_view(text).substr(at, end - at), text);
-      if (layer >= layers) base::fail_input("model.ladder_layers = \"{}\": there is no layer {}, the last is {}", text, layer, layers - 1);
+      const int64_t layer = number_in(std::string_view(text).substr(at, end - at), text, key);
+      if (layer >= layers) base::fail_input("{} = \"{}\": there is no layer {}, the last is {}", key, text, layer, layers - 1);
       named.insert(layer);
       at = end + 1;
     }

@@ -18,8 +18,8 @@ enum class Tokens;
 // It is another function of the same parameters: weights of one wiring have to be trained further for another.
 inline const std::vector<std::string> kWirings{"standard", "ladder", "parallel"};
 
-// Layers that "all", "last 8", "last 0" or "0,2,5" names, in order. Refuses what names none of a model of so many.
-std::vector<int64_t> layers_named(const std::string& text, int64_t layers);
+// Layers that "all", "last 8", "last 0" or "0,2,5" names, in order. Refuses what names none of a model of so many, by the recipe's key.
+std::vector<int64_t> layers_named(const std::string& text, int64_t layers, const std::string& key = "model.ladder_layers");
 
 // And back.
 std::string layers_in_words(const std::vector<int64_t>& named, int64_t layers);

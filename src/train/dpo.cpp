@@ -64,7 +64,6 @@ Passes against(std::shared_ptr<const model::Weights> reference) {
                               .recompute = last.recompute,
                               .overlap = last.overlap,
                               .late_sums = last.late_sums,
-                              .fp8 = last.fp8,
                               .draws_by_token = last.draws_by_token,
                               .recompute_stage = last.recompute_stage});
   };

@@ -105,7 +105,7 @@ TEST(EightBits, IsRefusedWhereItCannotBe) {
           "is 72 wide on rank 1 of mesh.tp = 3", 3);
   refused(eight_bits("layers", {"data.kind=\"preference\""}), "the reference model of a preference computes in bf16");
   refused(eight_bits("none", {"train.fp8_layers=\"1\""}), "nothing is in eight bits");
-  refused(eight_bits("layers", {"train.fp8_layers=\"5\""}), "5");
+  refused(eight_bits("layers", {"train.fp8_layers=\"5\""}), "train.fp8_layers = \"5\": there is no layer 5, the last is 1");
 }
 
 }  // namespace

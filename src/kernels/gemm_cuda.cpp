@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/fp8_cuda.h"
+#include "kernels/fused_product_cuda.h"
 
 namespace cairn::kernels {
 namespace {
@@ -179,12 +180,14 @@ void multiply(const Product& p) {
 
 bool linear_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const at::Tensor* onto) {
   if (!is_output(y) || !is_input(x) || !is_input(w) || (onto && !is_matrix(*onto, y.scalar_type()))) return false;
+  if (!onto && short_product_on_cuda(y, x, w, /*by_input=*/false)) return true;
   multiply({.m = w.size(0), .n = x.size(0), .k = x.size(1), .a = w, .b = x, .transpose_a = true, .c = onto, .d = y});
   return true;
 }
 
 bool linear_input_on_cuda(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w, bool accumulate) {
   if (!is_output(dx) || !is_input(dy) || !is_input(w)) return false;
+  if (!accumulate && short_product_on_cuda(dx, dy, w, /*by_input=*/true)) return true;
   multiply({.m = w.size(1), .n = dy.size(0), .k = w.size(0), .a = w, .b = dy, .c = accumulate ? &dx : nullptr, .d = dx});
   return true;
 }

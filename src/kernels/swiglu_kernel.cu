@@ -14,11 +14,10 @@ using device::Pack;
 constexpr int kThreads = 256;
 constexpr int kTogether = 2;  // packs of each array that a thread reads before it computes
 
-// Fast exponential and division are exact to a few roundings of fp32: far below one of bf16, not good enough for fp32 itself.
 template <class T>
 __device__ float sigmoid(float x) {
   if constexpr (sizeof(T) == 2)
-    return __fdividef(1.0f, 1.0f + __expf(-x));
+    return device::quick_sigmoid(x);  // not good enough for fp32 itself
   else
     return 1.0f / (1.0f + expf(-x));
 }

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/attention.h"
+#include "kernels/fused_product.h"
 #include "kernels/low_precision.h"
 #include "kernels/rope.h"
 #include "model/context_attention.h"
@@ -86,10 +87,23 @@ class AttentionBlock final : public Block {
     const Counts counts = counts_here(call);
     at::Tensor projected;
     Factor normed, mixed_heads;
+    // One kernel for both, where rows are whole samples and nothing comes between product and turn.
+    const std::optional<at::Tensor> fused =
+        parts_.rotary && !parts_.q_norm && !places.positions.defined() ? parts_.qkv.bare(call) : std::nullopt;
+    bool turned = false;
     const Branch::In in = branch_.enter(
         values, keep, call,
         [&](const at::Tensor& all, int64_t begin, int64_t count) {
           if (!projected.defined()) projected = at::empty({all.size(0), counts.all() * shape_.head_dim}, all.options());
+          if (fused && count == all.size(0)) {
+            const kernels::RopeTable table{call.buffers.at("rope.cos"), call.buffers.at("rope.sin")};
+            turned = true;
+            return kernels::linear_rope(projected, all, *fused,
+                                        {.table = table,
+                                         .heads = counts.q + counts.kv,
+                                         .length = extent(values.get(branch_.reads()), call).length,
+                                         .position = call.slice.begin});
+          }
           parts_.qkv.forward(projected.narrow(0, begin, count), all.narrow(0, begin, count), call,
                              keep && count == all.size(0) ? &normed : nullptr);
         },
@@ -101,7 +115,7 @@ class AttentionBlock final : public Block {
     if (parts_.q_norm) norm_heads(heads, keep, call);
     if (parts_.q_norm)
       rotate(heads.q, places, call), rotate(heads.k, places, call);
-    else
+    else if (!turned)
       rotate(queries_and_keys(qkv, counts), places, call);
     if (keep && parts_.q_norm) keep->put("q", heads.q), keep->put("k", heads.k);
     const Remembered seen = call.cache ? remember(heads, places, call) : Remembered{heads.k, heads.v, places.documents};

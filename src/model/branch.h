@@ -32,6 +32,7 @@ class Branch {
   Branch(Border border, std::optional<Norm> norm, int64_t embed, double dropout);
 
   const std::string& name() const { return border_.name; }
+  const std::string& reads() const { return border_.reads; }
   // Puts its name, its values, its norm and what it adds its result to on the block's card.
   void describe(Card& card) const;
   const std::optional<Norm>& norm() const { return norm_; }

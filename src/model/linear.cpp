@@ -41,6 +41,11 @@ at::Tensor narrowed_gradient(const Linear& linear, const at::Tensor& dy, const L
 
 bool Linear::in_eight_bits(const Call& call) const { return call.fp8 && call.fp8->of(weight); }
 
+std::optional<at::Tensor> Linear::bare(const Call& call) const {
+  if (bias || by_input || !low_rank.empty() || in_eight_bits(call)) return {};
+  return call.weights.get(weight);
+}
+
 void Linear::forward(const at::Tensor& y, const at::Tensor& x, const Call& call, Factor* made) const {
   product(y, x, call, nullptr, made);
   add_bias(y, call);

@@ -42,6 +42,8 @@ struct Linear {
   void product_gradient(mesh::Gradients& into, const Factor& x, const Factor& dy, const Call& call) const;
   void bias_gradient(mesh::Gradients& into, const at::Tensor& dy) const;
   bool in_eight_bits(const Call& call) const;
+  // The weight [out, in] where y = x w^T is all there is to it: then a kernel may take it together with what comes after.
+  std::optional<at::Tensor> bare(const Call& call) const;
   bool needs_values() const { return bias || !low_rank.empty(); }  // of dy for its gradients, whatever the codes
   // x [..., in]; differentiable.
   at::Tensor plain(const at::Tensor& x, const Call& call) const;

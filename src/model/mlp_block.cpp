@@ -4,6 +4,7 @@
 #include <ATen/ops/gelu_backward.h>
 
 #include "kernels/aten.h"
+#include "kernels/fused_product.h"
 #include "kernels/swiglu.h"
 #include "model/decoder_blocks.h"
 #include "model/plain_ops.h"
@@ -37,19 +38,23 @@ class MlpBlock final : public Block {
   const Card& card() const override { return card_; }
 
   void forward(Values& values, Saved* keep, const Call& call) const override {
-    at::Tensor up;
+    at::Tensor up, active;
     Factor normed, activated;
+    // One kernel for both, where nothing else has to know of what is in between.
+    const std::optional<at::Tensor> fused = parts_.gated && !parts_.down.in_eight_bits(call) ? parts_.up.bare(call) : std::nullopt;
     const Branch::In in = branch_.enter(
         values, keep, call,
         [&](const at::Tensor& all, int64_t begin, int64_t count) {
+          const at::Tensor from = all.narrow(0, begin, count);
           if (!up.defined()) up = at::empty({all.size(0), parts_.up.out_width(call)}, all.options());
-          parts_.up.forward(up.narrow(0, begin, count), all.narrow(0, begin, count), call,
-                            keep && count == all.size(0) ? &normed : nullptr);
+          if (parts_.gated && !active.defined()) active = at::empty({up.size(0), up.size(1) / 2}, up.options());
+          if (fused) return kernels::linear_swiglu(up.narrow(0, begin, count), active.narrow(0, begin, count), from, *fused);
+          parts_.up.forward(up.narrow(0, begin, count), from, call, keep && count == all.size(0) ? &normed : nullptr);
         },
         parts_.up.in_eight_bits(call) ? &normed : nullptr);
     advance(call);
-    const at::Tensor active = parts_.gated ? at::empty({up.size(0), up.size(1) / 2}, up.options()) : at::gelu(up, "tanh");
-    if (parts_.gated) kernels::swiglu(active, up, keep && parts_.down.in_eight_bits(call) ? &activated.largest : nullptr);
+    if (!parts_.gated) active = at::gelu(up, "tanh");
+    if (parts_.gated && !fused) kernels::swiglu(active, up, keep && parts_.down.in_eight_bits(call) ? &activated.largest : nullptr);
     branch_.leave(values, in, active, parts_.down, call, keep ? &activated : nullptr);
     if (!keep) return;
     keep->put("up", up);
@@ -63,17 +68,19 @@ class MlpBlock final : public Block {
     Factor dout, dwidened;
     // Each buffer serves twice: `active` first holds its own gradient, `up` becomes its gradient.
     at::Tensor active = at::empty({up.size(0), parts_.gated ? up.size(1) / 2 : up.size(1)}, up.options()), dup = up;
+    const std::optional<at::Tensor> fused = parts_.gated && again && !parts_.up.in_eight_bits(call) ? parts_.down.bare(call) : std::nullopt;
     const Branch::Back back = branch_.enter_back(
         gradients, saved, call,
         [&](const at::Tensor& all, int64_t begin, int64_t count) {
-          parts_.down.input_gradient(active.narrow(0, begin, count), all.narrow(0, begin, count), call,
-                                     count == all.size(0) ? &dout : nullptr);
+          const at::Tensor from = all.narrow(0, begin, count), into = active.narrow(0, begin, count), widened = up.narrow(0, begin, count);
+          if (fused) return kernels::linear_input_swiglu(widened, into, from, *fused, widened);
+          parts_.down.input_gradient(into, from, call, count == all.size(0) ? &dout : nullptr);
         },
         &dout);
     advance(call);
-    if (parts_.gated) {
+    if (parts_.gated && !fused) {
       kernels::swiglu_backward(up, active, up, again ? &active : nullptr, parts_.up.in_eight_bits(call) ? &dwidened.largest : nullptr);
-    } else {
+    } else if (!parts_.gated) {
       dup = at::gelu_backward(active, up, "tanh");
       if (again) active = at::gelu(up, "tanh");
     }

@@ -1,0 +1,95 @@
+// Products that go on working on their results: from tensors to pointers.
+#include "kernels/fused_product_cuda.h"
+
+#include <ATen/cuda/CUDAContext.h>
+
+#include "kernels/aten.h"
+#include "kernels/cuda_tensor.h"
+#include "kernels/fused_product.h"
+#include "kernels/fused_product_kernel.h"
+
+namespace cairn::kernels {
+namespace {
+
+// As copies of boxes ask for it: rows begin at multiples of sixteen bytes.
+bool is_in_boxes(const at::Tensor& x) {
+  constexpr int64_t kTogether = 8, kMost = int64_t{1} << 31;
+  return x.is_cuda() && x.scalar_type() == at::kBFloat16 && x.dim() == 2 && x.size(0) > 0 && x.size(1) > 0 && x.stride(1) == 1 &&
+         x.stride(0) >= x.size(1) && x.size(1) % kTogether == 0 && x.stride(0) % kTogether == 0 && x.size(0) < kMost && x.size(1) < kMost &&
+         reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
+}
+// Results are written as one piece.
+bool is_result(const at::Tensor& x) { return is_in_boxes(x) && x.is_contiguous(); }
+
+bool is_hopper(const at::Tensor& x) { return at::cuda::getDeviceProperties(x.device().index())->major == 9; }
+
+bool is_worth_it(const at::Tensor& x, int64_t columns, Fewest tiles) {
+  constexpr int64_t kRows = 128, kColumns = 256;
+  const int64_t found = (x.size(0) + kRows - 1) / kRows * ((columns + kColumns - 1) / kColumns);
+  return tiles == Fewest::any || found >= at::cuda::getDeviceProperties(x.device().index())->multiProcessorCount;
+}
+
+ProductLaunch product_of(const at::Tensor& x, const at::Tensor& w, bool by_input = false) {
+  return {.x = x.const_data_ptr(),
+          .w = w.const_data_ptr(),
+          .x_stride = x.stride(0),
+          .w_stride = w.stride(0),
+          .rows = x.size(0),
+          .in = x.size(1),
+          .out = w.size(by_input ? 1 : 0),
+          .by_input = by_input};
+}
+
+}  // namespace
+
+bool short_product_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, bool by_input, Fewest tiles) {
+  constexpr int64_t kShort = 1024;
+  if (x.size(1) > kShort || !is_in_boxes(y) || !is_in_boxes(x) || !is_in_boxes(w) || !is_hopper(x) || !is_worth_it(x, y.size(1), tiles))
+    return false;
+  const OnDeviceOf device(x.device());
+  check_started(launch_product(product_of(x, w, by_input), y.mutable_data_ptr(), y.stride(0), stream_of(x)), "product");
+  return true;
+}
+
+bool linear_swiglu_on_cuda(const at::Tensor& gate_up, const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, Fewest tiles) {
+  if (!is_result(gate_up) || !is_result(y) || !is_in_boxes(x) || !is_in_boxes(w) || !is_hopper(x) || !is_worth_it(x, w.size(0), tiles))
+    return false;
+  const OnDeviceOf device(x.device());
+  const ProductSwigluLaunch launch{.product = product_of(x, w), .gate_up = gate_up.mutable_data_ptr(), .y = y.mutable_data_ptr()};
+  check_started(launch_product_swiglu(launch, stream_of(x)), "product with SwiGLU");
+  return true;
+}
+
+bool linear_input_swiglu_on_cuda(const at::Tensor& dgate_up, const at::Tensor& y, const at::Tensor& dout, const at::Tensor& w,
+                                 const at::Tensor& gate_up, Fewest tiles) {
+  if (!is_result(dgate_up) || !is_result(y) || !is_result(gate_up) || !is_in_boxes(dout) || !is_in_boxes(w) || !is_hopper(dout) ||
+      !is_worth_it(dout, w.size(1), tiles))
+    return false;
+  const OnDeviceOf device(dout.device());
+  const ProductSwigluBackwardLaunch launch{.product = product_of(dout, w, /*by_input=*/true),
+                                           .gate_up = gate_up.const_data_ptr(),
+                                           .dgate_up = dgate_up.mutable_data_ptr(),
+                                           .y = y.mutable_data_ptr()};
+  check_started(launch_product_swiglu_backward(launch, stream_of(dout)), "product with SwiGLU's gradient");
+  return true;
+}
+
+bool linear_rope_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const Turned& turned, Fewest tiles) {
+  const at::Tensor &cos = turned.table.cos, &sin = turned.table.sin;
+  const int64_t half = cos.size(1);
+  if (!is_result(y) || !is_in_boxes(x) || !is_in_boxes(w) || (half != 32 && half != 64) || y.size(1) % (2 * half) != 0 ||
+      !all_sums(x, cos, sin) || !is_hopper(x) || !is_worth_it(x, w.size(0), tiles))
+    return false;
+  const OnDeviceOf device(x.device());
+  const ProductRopeLaunch launch{.product = product_of(x, w),
+                                 .y = y.mutable_data_ptr(),
+                                 .cos = cos.const_data_ptr<float>() + turned.position * half,
+                                 .sin = sin.const_data_ptr<float>() + turned.position * half,
+                                 .length = turned.length,
+                                 .head_dim = 2 * half,
+                                 .turned = turned.heads * 2 * half};
+  check_started(launch_product_rope(launch, stream_of(x)), "product with rotary embedding");
+  return true;
+}
+
+}  // namespace cairn::kernels

@@ -1,0 +1,398 @@
+// Products on Hopper that go on working on their results before these leave the chip, so that nothing is written only to be read again.
+//
+// Two blocks on neighbouring multiprocessors make two tiles of 128 rows and the same 256 columns at a time: each reads half of what both
+// need of w and sends it to both. In a block one thread copies x and w to shared memory, some steps of the sum ahead; two warpgroups
+// multiply, 64 rows each, round what they have and leave it in shared memory; from there copies write it out, or other warps go on with it
+// (an `End`), while the next tile is under way. Blocks stay, and go from tile to tile.
+#include "kernels/device_pack.h"
+#include "kernels/fused_product_kernel.h"
+#include "kernels/hopper.h"
+#include "kernels/product_tiles.h"
+
+namespace cairn::kernels {
+namespace {
+
+using device::bf16;
+
+constexpr int kColumns = 256;  // of a tile
+constexpr int kProducts = 8;   // warps that multiply
+constexpr int kEndWarps = 3;   // that go on with results
+constexpr int kStages = 3;     // steps of a sum that are in shared memory
+constexpr uint32_t kXBytes = kTileRows * kTileSum * 2, kWBytes = kColumns * kTileSum * 2, kStageBytes = kXBytes + kWBytes;
+
+// Eight neighbours as they lie in memory, in whole registers: what is on its way is not touched until it is used.
+struct Eight {
+  uint4 words;
+
+  __device__ static Eight load(const bf16* from) { return {__ldcs(reinterpret_cast<const uint4*>(from))}; }  // not to be kept in caches
+  __device__ float operator[](int i) const {
+    const uint32_t word = i / 2 == 0 ? words.x : i / 2 == 1 ? words.y : i / 2 == 2 ? words.z : words.w;
+    return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000U);
+  }
+  __device__ static void store(bf16* to, const float (&values)[8]) {
+    const auto two = [&](int i) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(values[i], values[i + 1]);
+      return *reinterpret_cast<const uint32_t*>(&pair);
+    };
+    __stcs(reinterpret_cast<uint4*>(to), uint4{two(0), two(2), two(4), two(6)});
+  }
+};
+
+// A tile in shared memory, rounded, in boxes, four of which side by side are what one warp has.
+constexpr int kBoxes = kColumns / kBoxColumns;
+constexpr uint32_t kTileBytes = kTileRows * kColumns * 2;
+
+struct Tile {
+  unsigned char* data;
+  uint32_t base;  // its address
+
+  __device__ uint32_t box(int warp, int across) const { return base + static_cast<uint32_t>(warp * kBoxes + across) * kBoxBytes; }
+  // Where eight columns from 8 eight on lie.
+  __device__ static uint32_t place(int row, int eight) {
+    return static_cast<uint32_t>(row / kBoxRows * kBoxes + eight / 8) * kBoxBytes +
+           static_cast<uint32_t>(row % kBoxRows * 128 + ((eight % 8 ^ row % 8) << 4));
+  }
+  __device__ Eight read(int row, int eight) const { return {*reinterpret_cast<const uint4*>(data + place(row, eight))}; }
+  // What a warp has of the result, as hopper::multiply leaves it.
+  __device__ void write(const float (&d)[128], int warp, int lane) const {
+    const auto rounded = [&](int i) {
+      const __nv_bfloat162 two = __floats2bfloat162_rn(d[i], d[i + 1]);
+      return *reinterpret_cast<const uint32_t*>(&two);
+    };
+#pragma unroll
+    for (int i = 0; i < kColumns / 16; ++i)  // lanes name rows of the four quarters of 16 x 16
+      hopper::write_fragment(base + place(warp * kBoxRows + lane % 16, 2 * i + lane / 16), rounded(8 * i), rounded(8 * i + 2),
+                             rounded(8 * i + 4), rounded(8 * i + 6));
+  }
+};
+
+// An End says which boxes of a tile are copied to where, what warp `self` of kEndWarps does with it (`work`; `ready` waits for it), and
+// what should be in the L2 cache by then (`expect`).
+
+struct PlainEnd {
+  static constexpr bool kCopies = true, kWorks = false;
+  CUtensorMap y;
+
+  __device__ void copy(const Tile& tile, int warp, int row, int column) const {
+#pragma unroll
+    for (int i = 0; i < kBoxes; ++i) hopper::store_box(y, column + kBoxColumns * i, row, tile.box(warp, i));
+  }
+};
+
+// Half a warp has a row; a thread eight columns of the first half of a head, and those of the second that they are turned with.
+struct RopeEnd {
+  static constexpr bool kCopies = false, kWorks = true;
+  static constexpr int kTogether = 3;  // rows whose angles are on their way
+  bf16* y;
+  const float *cos, *sin;
+  int length, half, turned;
+
+  template <class Ready>
+  __device__ void work(const Tile& tile, const Tiles& tiles, Tiles::Place at, int self, int lane, const Ready& ready) const {
+    const int eights = half / 8, place = lane % 16, head = place / eights, eight = place % eights;
+    const int first = head * 2 * eights + eight, column = at.column + 8 * first;
+    const bool turns = column < turned;
+    const int rows = column < tiles.columns ? min(kTileRows, tiles.rows - at.row) : 0, step = 2 * kEndWarps;
+    ready();
+    for (int from = 2 * self + lane / 16; from < rows; from += kTogether * step) {
+      float4 c[kTogether][2], s[kTogether][2];
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          c[k][i] = {1, 1, 1, 1}, s[k][i] = {0, 0, 0, 0};
+          const int64_t angles = static_cast<int64_t>((at.row + from + k * step) % length) * half + 8 * eight + 4 * i;
+          if (turns) c[k][i] = *reinterpret_cast<const float4*>(cos + angles), s[k][i] = *reinterpret_cast<const float4*>(sin + angles);
+        }
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) {
+        const int row = from + k * step;
+        if (row >= rows) continue;
+        const Eight u = tile.read(row, first), v = tile.read(row, first + eights);
+        const float *cs = reinterpret_cast<const float*>(c[k]), *ss = reinterpret_cast<const float*>(s[k]);
+        float to_first[8], to_second[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          to_first[i] = u[i] * cs[i] - v[i] * ss[i];
+          to_second[i] = v[i] * cs[i] + u[i] * ss[i];
+        }
+        bf16* to = y + static_cast<int64_t>(at.row + row) * tiles.columns + column;
+        Eight::store(to, to_first);
+        Eight::store(to + half, to_second);
+      }
+    }
+  }
+};
+
+// The first half of a tile's columns are gates, the second the ups of the same places. Both are copied; warps make y of them.
+struct SwigluEnd {
+  static constexpr bool kCopies = true, kWorks = true;
+  CUtensorMap gate, up;
+  bf16* y;
+
+  __device__ void copy(const Tile& tile, int warp, int row, int column) const {
+#pragma unroll
+    for (int i = 0; i < kBoxes / 2; ++i) {
+      hopper::store_box(gate, column + kBoxColumns * i, row, tile.box(warp, i));
+      hopper::store_box(up, column + kBoxColumns * i, row, tile.box(warp, kBoxes / 2 + i));
+    }
+  }
+  template <class Ready>
+  __device__ void work(const Tile& tile, const Tiles& tiles, Tiles::Place at, int self, int lane, const Ready& ready) const {
+    const int eight = lane % 16, column = at.column + 8 * eight;
+    const int rows = column < tiles.columns ? min(kTileRows, tiles.rows - at.row) : 0;
+    ready();
+#pragma unroll 2
+    for (int row = 2 * self + lane / 16; row < rows; row += 2 * kEndWarps) {
+      const Eight gates = tile.read(row, eight), ups = tile.read(row, 16 + eight);
+      float values[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) values[i] = gates[i] * device::quick_sigmoid(gates[i]) * ups[i];
+      Eight::store(y + static_cast<int64_t>(at.row + row) * tiles.columns + column, values);
+    }
+  }
+};
+
+// A warp has some rows at a time, of each eight columns a thread. Their gates and ups are on their way while the rows before are worked on,
+// and in the L2 cache before that.
+struct SwigluBackwardEnd {
+  static constexpr bool kCopies = false, kWorks = true;
+  static constexpr int kTogether = 3;
+  CUtensorMap gates_ahead, ups_ahead;
+  const bf16* gate_up;
+  bf16 *dgate_up, *y;
+
+  __device__ void expect(Tiles::Place at) const {
+    for (int i = 0; i < kBoxes; ++i) {
+      hopper::fetch_box(gates_ahead, at.column + kBoxColumns * i, at.row);
+      hopper::fetch_box(ups_ahead, at.column + kBoxColumns * i, at.row);
+    }
+  }
+
+  struct Rows {
+    Eight gates[kTogether], ups[kTogether];
+  };
+
+  template <class Ready>
+  __device__ void work(const Tile& tile, const Tiles& tiles, Tiles::Place at, int self, int lane, const Ready& ready) const {
+    const int column = at.column + 8 * lane, rows = column < tiles.columns ? min(kTileRows, tiles.rows - at.row) : 0;
+    const int64_t ff = tiles.columns, first = static_cast<int64_t>(at.row) * 2 * ff + column;
+    constexpr int kStep = kTogether * kEndWarps;
+    const auto load = [&](Rows& into, int from) {
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) {
+        const int64_t row = min(at.row + from + k * kEndWarps, tiles.rows - 1);  // some row rather than none: nothing waits for a choice
+        const bf16* gates = gate_up + row * 2 * ff + min(column, tiles.columns - 8);
+        into.gates[k] = Eight::load(gates), into.ups[k] = Eight::load(gates + ff);
+      }
+    };
+    const auto compute = [&](const Rows& of, int from) {
+      float s[kTogether][8];
+      Eight dy[kTogether];
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) dy[k] = tile.read(min(from + k * kEndWarps, kTileRows - 1), lane);
+#pragma unroll
+      for (int i = 0; i < 8 * kTogether; ++i) s[i / 8][i % 8] = device::quick_sigmoid(of.gates[i / 8][i % 8]);
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) {
+        float dgate[8], dup[8], again[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const float u = of.ups[k][i], silu = of.gates[k][i] * s[k][i];
+          dgate[i] = dy[k][i] * u * (s[k][i] + silu * (1.0f - s[k][i]));
+          dup[i] = dy[k][i] * silu;
+          again[i] = silu * u;
+        }
+        const int row = from + k * kEndWarps;
+        if (row >= rows) continue;
+        bf16* gates = dgate_up + first + row * 2 * ff;
+        Eight::store(gates, dgate);
+        Eight::store(gates + ff, dup);
+        Eight::store(y + static_cast<int64_t>(at.row + row) * ff + column, again);
+      }
+    };
+    Rows even, odd;
+    load(even, self);
+    ready();
+    for (int from = self; from < kTileRows; from += 2 * kStep) {
+      load(odd, from + kStep);
+      compute(even, from);
+      load(even, from + 2 * kStep);
+      if (from + kStep < kTileRows) compute(odd, from + kStep);
+    }
+  }
+};
+
+constexpr int kBarriers = 2 * kStages + 2;
+constexpr uint32_t kSharedBytes = 1024 /* to align */ + kStages * kStageBytes + kTileBytes + 8 * kBarriers;
+
+constexpr int kThreads = 384;                                  // products, and one warpgroup of one warp that copies and kEndWarps
+constexpr int kProductRegisters = 184, kOtherRegisters = 136;  // of a thread
+
+template <class End, bool kByInput>
+__global__ void __cluster_dims__(kTileBlocks, 1, 1) __launch_bounds__(kThreads, 1)
+    fused_product_kernel(const __grid_constant__ Tiles tiles, const __grid_constant__ End end) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ unsigned char shared[];
+  const uint32_t base = (hopper::address_of(shared) + 1023) / 1024 * 1024;  // the same in both blocks
+  const Tile tile{.data = shared + (base - hopper::address_of(shared)) + kStages * kStageBytes, .base = base + kStages * kStageBytes};
+  const uint32_t full = tile.base + kTileBytes, empty = full + 8 * kStages, tile_full = empty + 8 * kStages, tile_empty = tile_full + 8;
+  const uint32_t block = hopper::rank_in_cluster();
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane = threadIdx.x % 32;  // all lanes know that it is the same
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      hopper::init_barrier(full + 8 * i, 1);
+      hopper::init_barrier(empty + 8 * i, 2 * kTileBlocks);  // warpgroups of both blocks
+    }
+    hopper::init_barrier(tile_full, kProducts);
+    hopper::init_barrier(tile_empty, kEndWarps);
+    hopper::publish_barriers();
+  }
+  __syncthreads();
+  hopper::meet_cluster();
+
+  const int first = blockIdx.x / kTileBlocks, step = gridDim.x / kTileBlocks;
+  if (warp >= kProducts) {
+    hopper::keep_registers<kOtherRegisters>();
+    if (warp == kProducts) {  // copies x and w
+      if (lane == 0) {
+        hopper::fetch_map(tiles.x);
+        hopper::fetch_map(tiles.w);
+        int stage = 0;
+        uint32_t parity = 1;  // nobody has to free a stage that was never used
+        for (int unit = first; unit < tiles.units(); unit += step) {
+          const Tiles::Place at = tiles.place(unit, block);
+          const int column = at.column + static_cast<int>(block) * tiles.w_second;
+          if constexpr (requires { end.expect(at); }) end.expect(at);
+          for (int k = 0; k < tiles.steps; ++k) {
+            const uint32_t to = base + stage * kStageBytes, barrier = full + 8 * stage, half = to + kXBytes + block * (kWBytes / 2);
+            hopper::wait(empty + 8 * stage, parity);
+            hopper::arrive_and_expect(barrier, kStageBytes);
+            hopper::load_box(to, tiles.x, k * kTileSum, at.row, barrier);
+            if constexpr (kByInput) {  // 64 columns of w are a box
+              hopper::load_box_for(3, half, tiles.w, column, k * kTileSum, barrier);
+              hopper::load_box_for(3, half + kWBytes / 4, tiles.w, column + 64, k * kTileSum, barrier);
+            } else {
+              hopper::load_box_for(3, half, tiles.w, k * kTileSum, column, barrier);
+            }
+            if (++stage == kStages) stage = 0, parity ^= 1;
+          }
+        }
+      }
+    } else if constexpr (End::kWorks) {
+      uint32_t parity = 0;
+      for (int unit = first; unit < tiles.units(); unit += step, parity ^= 1) {
+        end.work(tile, tiles, tiles.place(unit, block), warp - kProducts - 1, lane, [&] { hopper::wait(tile_full, parity); });
+        __syncwarp();
+        if (lane == 0) hopper::arrive(tile_empty);
+      }
+    }
+  } else {  // multiplies
+    hopper::take_registers<kProductRegisters>();
+    int stage = 0;
+    uint32_t parity = 0, tile_parity = 1;
+    const auto release = [&](int which) {  // one thread of the warpgroup for each block
+      if (threadIdx.x % 128 < kTileBlocks) hopper::arrive_at(empty + 8 * which, threadIdx.x % 128);
+    };
+    for (int unit = first; unit < tiles.units(); unit += step, tile_parity ^= 1) {
+      const Tiles::Place at = tiles.place(unit, block);
+      float d[128];
+      int before = 0;
+      for (int k = 0; k < tiles.steps; ++k) {
+        hopper::wait(full + 8 * stage, parity);
+        const uint32_t x = base + stage * kStageBytes + warp / 4 * (kXBytes / 2), w = base + stage * kStageBytes + kXBytes;
+        const uint64_t a = hopper::describe(x, 16, 1024), b = hopper::describe(w, kByInput ? kWBytes / 4 : 16, 1024);
+        hopper::begin_products();
+#pragma unroll
+        for (int i = 0; i < kTileSum / 16; ++i)  // 16 of the sum: 32 bytes on in each row, or 16 rows of 128 bytes on
+          hopper::multiply<kByInput>(d, a + 32 / 16 * i, b + (kByInput ? 2048 : 32) / 16 * i, k > 0 || i > 0);
+        hopper::end_products();
+        if (k > 0) {
+          hopper::wait_for_products<1>();
+          release(before);
+        }
+        before = stage;
+        if (++stage == kStages) stage = 0, parity ^= 1;
+      }
+      hopper::wait_for_products<0>();
+      release(before);
+      if constexpr (End::kWorks) hopper::wait(tile_empty, tile_parity);
+      if constexpr (End::kCopies) {
+        if (lane == 0) hopper::wait_until_read<0>();
+        __syncwarp();
+      }
+      tile.write(d, warp, lane);
+      if constexpr (End::kCopies) hopper::publish_shared();
+      __syncwarp();
+      if (lane == 0) {
+        if constexpr (End::kWorks) hopper::arrive(tile_full);
+        if constexpr (End::kCopies) {
+          end.copy(tile, warp, at.row + warp * kBoxRows, at.column);
+          hopper::end_group();
+        }
+      }
+      __syncwarp();
+    }
+    if (End::kCopies && lane == 0) hopper::wait_until_stored<0>();
+  }
+  hopper::meet_cluster();  // shared memory is written to from the other block
+#endif
+}
+
+template <class End, bool kByInput>
+cudaError_t start(const Maps& maps, const Tiles& tiles, const End& end, cudaStream_t stream) {
+  return start_tiles<fused_product_kernel<End, kByInput>>(maps, kThreads, kSharedBytes, stream, tiles, end);
+}
+
+template <class End>
+cudaError_t start(const Maps& maps, const Tiles& tiles, const End& end, bool by_input, cudaStream_t stream) {
+  return by_input ? start<End, true>(maps, tiles, end, stream) : start<End, false>(maps, tiles, end, stream);
+}
+
+}  // namespace
+
+cudaError_t launch_product(const ProductLaunch& p, void* y, int64_t y_stride, cudaStream_t stream) {
+  Maps maps;
+  const Tiles tiles = maps.tiles_of(p, kColumns);
+  return start(maps, tiles, PlainEnd{.y = maps.boxes_of(y, p.rows, p.out, y_stride)}, p.by_input, stream);
+}
+
+cudaError_t launch_product_swiglu(const ProductSwigluLaunch& launch, cudaStream_t stream) {
+  const ProductLaunch& p = launch.product;
+  const int64_t ff = p.out / 2;
+  Maps maps;
+  const Tiles tiles = maps.tiles_of(p, kColumns, /*halves=*/true);
+  const SwigluEnd end{.gate = maps.boxes_of(launch.gate_up, p.rows, ff, p.out),
+                      .up = maps.boxes_of(static_cast<bf16*>(launch.gate_up) + ff, p.rows, ff, p.out),
+                      .y = static_cast<bf16*>(launch.y)};
+  return start<SwigluEnd, false>(maps, tiles, end, stream);
+}
+
+cudaError_t launch_product_swiglu_backward(const ProductSwigluBackwardLaunch& launch, cudaStream_t stream) {
+  // kEndWarps need about as long for a tile as a sum of two thousand takes. Taking turns costs wider tiles, so energy, in longer sums.
+  if (launch.product.in <= 1024) return launch_alternating_swiglu_backward(launch, stream);
+  const int64_t rows = launch.product.rows, ff = launch.product.out;
+  Maps maps;
+  const Tiles tiles = maps.tiles_of(launch.product, kColumns);
+  const auto* gates = static_cast<const bf16*>(launch.gate_up);
+  const SwigluBackwardEnd end{.gates_ahead = maps.of(gates, rows, ff, 2 * ff, kTileRows),
+                              .ups_ahead = maps.of(gates + ff, rows, ff, 2 * ff, kTileRows),
+                              .gate_up = gates,
+                              .dgate_up = static_cast<bf16*>(launch.dgate_up),
+                              .y = static_cast<bf16*>(launch.y)};
+  return start<SwigluBackwardEnd, true>(maps, tiles, end, stream);
+}
+
+cudaError_t launch_product_rope(const ProductRopeLaunch& launch, cudaStream_t stream) {
+  Maps maps;
+  const Tiles tiles = maps.tiles_of(launch.product, kColumns);
+  const RopeEnd end{.y = static_cast<bf16*>(launch.y),
+                    .cos = launch.cos,
+                    .sin = launch.sin,
+                    .length = static_cast<int>(launch.length),
+                    .half = static_cast<int>(launch.head_dim / 2),
+                    .turned = static_cast<int>(launch.turned)};
+  return start<RopeEnd, false>(maps, tiles, end, stream);
+}
+
+}  // namespace cairn::kernels

@@ -1,0 +1,13 @@
+// A build without CUDA has no products for a GPU.
+#include "kernels/fused_product_cuda.h"
+
+namespace cairn::kernels {
+
+bool short_product_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool, Fewest) { return false; }
+bool linear_swiglu_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, Fewest) { return false; }
+bool linear_input_swiglu_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, Fewest) {
+  return false;
+}
+bool linear_rope_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const Turned&, Fewest) { return false; }
+
+}  // namespace cairn::kernels

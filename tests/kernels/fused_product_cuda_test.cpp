@@ -1,0 +1,119 @@
+// Products on a GPU that go on working on their results, against double: as exact as the parts in a row.
+#include "kernels/fused_product_cuda.h"
+
+#include "kernels/fused_product.h"
+#include "kernels/gemm.h"
+#include "kernels/on_gpu.h"
+#include "kernels/swiglu.h"
+
+namespace cairn::kernels {
+namespace {
+
+struct FusedSizes {
+  int64_t rows, in, ff;
+};
+// Less than a box, one off a tile, several tiles for each block, and sums on both sides of where the gradient takes turns.
+constexpr FusedSizes kFusedSizes[] = {{1, 8, 8},         {127, 64, 128},   {129, 72, 136},     {300, 328, 8},     {1000, 328, 344},
+                                      {4096, 768, 2048}, {300, 1032, 264}, {1000, 2048, 1016}, {5000, 1096, 1536}};
+
+std::string fused_name(const FusedSizes& c) { return fmt::format("{} rows, {} in, {} ff", c.rows, c.in, c.ff); }
+
+bool has_hopper() {
+  if (!has_gpu()) return false;
+  const at::Tensor x = on_gpu(normal({8, 8}, 1).to(at::kBFloat16)), y = at::empty_like(x);
+  return short_product_on_cuda(y, x, x, false, Fewest::any);
+}
+#define CAIRN_NEEDS_HOPPER() \
+  if (!has_hopper()) GTEST_SKIP() << "no Hopper GPU here"
+
+at::Tensor low(const std::vector<int64_t>& sizes, uint64_t seed, double size = 1) {
+  return on_gpu((normal(sizes, seed) * size).to(at::kBFloat16));
+}
+at::Tensor doubled(const at::Tensor& x) { return x.to(at::kDouble); }
+
+TEST(FusedProductOnCuda, PlainOnesAreAsExactAsCublas) {
+  CAIRN_NEEDS_HOPPER();
+  for (const FusedSizes& c : kFusedSizes) {
+    if (c.in > 1024) continue;
+    const at::Tensor x = low({c.rows, c.in}, 1), w = low({c.ff, c.in}, 2), by_input = low({c.in, c.ff}, 3);
+    const at::Tensor y = poisoned({c.rows, c.ff}, at::kBFloat16);
+    ASSERT_TRUE(short_product_on_cuda(y, x, w, false, Fewest::any));
+    expect_as_exact(y, at::matmul(x, w.t()), at::matmul(doubled(x), doubled(w).t()), fused_name(c));
+    y.fill_(std::nan(""));
+    ASSERT_TRUE(short_product_on_cuda(y, x, by_input, true, Fewest::any));
+    expect_as_exact(y, at::matmul(x, by_input), at::matmul(doubled(x), doubled(by_input)), fused_name(c));
+  }
+}
+
+TEST(FusedProductOnCuda, SwigluIsAsExactAsItsParts) {
+  CAIRN_NEEDS_HOPPER();
+  for (const FusedSizes& c : kFusedSizes) {
+    const at::Tensor x = low({c.rows, c.in}, 1), w = low({2 * c.ff, c.in}, 2, 0.05);
+    const at::Tensor gate_up = poisoned({c.rows, 2 * c.ff}, at::kBFloat16), y = poisoned({c.rows, c.ff}, at::kBFloat16);
+    ASSERT_TRUE(linear_swiglu_on_cuda(gate_up, y, x, w, Fewest::any));
+    const at::Tensor plain = at::matmul(x, w.t()), exact = at::matmul(doubled(x), doubled(w).t());
+    expect_as_exact(gate_up, plain, exact, fused_name(c));
+    const auto swiglu_of = [&](const at::Tensor& both) { return at::silu(both.narrow(1, 0, c.ff)) * both.narrow(1, c.ff, c.ff); };
+    expect_as_exact(y, swiglu_of(plain), swiglu_of(exact), fused_name(c));
+    const at::Tensor again = at::empty_like(y);
+    swiglu(again, gate_up);
+    EXPECT_TRUE(same_bits(y, again)) << "on the way back it is made from what was rounded: " << fused_name(c);
+  }
+}
+
+TEST(FusedProductOnCuda, SwigluBackwardIsAsExactAsItsPartsAndMayBeInPlace) {
+  CAIRN_NEEDS_HOPPER();
+  for (const FusedSizes& c : kFusedSizes) {
+    const at::Tensor gate_up = low({c.rows, 2 * c.ff}, 1, 2), w = low({c.in, c.ff}, 2, 0.1), dout = low({c.rows, c.in}, 3);
+    const at::Tensor dgate_up = poisoned({c.rows, 2 * c.ff}, at::kBFloat16), y = poisoned({c.rows, c.ff}, at::kBFloat16);
+    ASSERT_TRUE(linear_input_swiglu_on_cuda(dgate_up, y, dout, w, gate_up, Fewest::any));
+    const at::Tensor dy = at::matmul(dout, w), plain = at::empty_like(gate_up), plain_y = at::empty_like(y);
+    swiglu_backward(plain, dy, gate_up, &plain_y);
+    const at::Tensor exact = at::empty(gate_up.sizes(), gate_up.options().dtype(at::kDouble)),
+                     exact_y = at::empty(y.sizes(), exact.options());
+    reference::swiglu_backward(exact, at::matmul(doubled(dout), doubled(w)), doubled(gate_up), &exact_y);
+    expect_as_exact(dgate_up, plain, exact, fused_name(c));
+    expect_as_exact(y, plain_y, exact_y, fused_name(c));
+    const at::Tensor in_place = gate_up.clone();
+    ASSERT_TRUE(linear_input_swiglu_on_cuda(in_place, y, dout, w, in_place, Fewest::any));
+    EXPECT_TRUE(same_bits(in_place, dgate_up)) << fused_name(c);
+  }
+}
+
+TEST(FusedProductOnCuda, RopeIsAsExactAsItsParts) {
+  CAIRN_NEEDS_HOPPER();
+  struct {
+    int64_t batch, length, in, heads, turned, head_dim;
+  } const cases[] = {
+      {1, 1, 8, 1, 1, 64}, {3, 43, 72, 5, 3, 64}, {2, 129, 328, 7, 5, 128}, {4, 1024, 768, 36, 24, 64}, {1, 300, 64, 3, 0, 128}};
+  for (const auto& c : cases) {
+    const int64_t rows = c.batch * c.length, out = c.heads * c.head_dim, position = 3;
+    const at::Tensor x = low({rows, c.in}, 1), w = low({out, c.in}, 2);
+    const RopeTable table = rope_table(position + c.length, c.head_dim, 10000, at::kFloat), there{table.cos.cuda(), table.sin.cuda()},
+                    in_double{doubled(there.cos), doubled(there.sin)};
+    const at::Tensor y = poisoned({rows, out}, at::kBFloat16);
+    ASSERT_TRUE(linear_rope_on_cuda(y, x, w, {.table = there, .heads = c.turned, .length = c.length, .position = position}, Fewest::any));
+    const std::vector<int64_t> shape{c.batch, c.length, c.heads, c.head_dim};
+    const at::Tensor plain = at::matmul(x, w.t()).view(shape), exact = at::matmul(doubled(x), doubled(w).t()).view(shape);
+    rope(plain.narrow(2, 0, c.turned), there, position);
+    reference::rope(exact.narrow(2, 0, c.turned), in_double, position);
+    expect_as_exact(y, plain.view({rows, out}), exact.view({rows, out}), fmt::format("{} x {}, {} heads", c.batch, c.length, c.heads));
+  }
+}
+
+TEST(FusedProductOnCuda, WhatDoesNotSuitItIsLeftToOthers) {
+  CAIRN_NEEDS_HOPPER();
+  const at::Tensor x = low({64, 16}, 1), w = low({32, 16}, 2), gate_up = at::empty({64, 32}, x.options()),
+                   y = at::empty({64, 16}, x.options());
+  EXPECT_FALSE(linear_swiglu_on_cuda(gate_up, y, x, w)) << "few tiles";
+  EXPECT_FALSE(linear_swiglu_on_cuda(gate_up, y, askew(x, 1), w, Fewest::any)) << "rows off their places";
+  EXPECT_FALSE(linear_swiglu_on_cuda(gate_up, y, x.narrow(1, 0, 12), w.narrow(1, 0, 12), Fewest::any)) << "12 is no multiple of 8";
+  EXPECT_FALSE(linear_swiglu_on_cuda(gate_up.to(at::kFloat), y, x, w, Fewest::any)) << "fp32";
+  ASSERT_TRUE(linear_swiglu_on_cuda(gate_up, y, x, w, Fewest::any));
+  const at::Tensor expected = y.clone();
+  linear_swiglu(gate_up, y, x, w);
+  EXPECT_LT(relative_error(y, expected), 0.01);
+}
+
+}  // namespace
+}  // namespace cairn::kernels

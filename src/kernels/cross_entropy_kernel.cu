@@ -11,6 +11,7 @@ namespace {
 using device::bf16;
 using device::kPack;
 using device::Pack;
+using device::power_of_2;
 
 constexpr int kWarp = 32;
 constexpr int kTogether = 4;                          // packs that a thread reads before it computes
@@ -19,13 +20,6 @@ constexpr int64_t kFewPacks = 512;                    // rows of up to so many p
 constexpr int64_t kHalfBytes = 110 * 1024;            // of shared memory: two blocks of this fit into a multiprocessor of a Hopper GPU
 constexpr int64_t kOtherBytes = 1024;                 // of shared memory, for what the kernel itself declares
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
-
-// The hardware's own: exact to 2 roundings of fp32, subnormal results are 0, NaN stays NaN.
-__device__ float power_of_2(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
 
 __device__ float minus_infinity() { return __uint_as_float(0xff800000u); }
 
@@ -178,15 +172,29 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyLau
   }
 }
 
-// The gradient alone, from a log-sum-exp that is known.
-template <class T, int kThreads>
+// The gradient, from a log-sum-exp that is known, or, with loss and log-sum-exp, from parts of it.
+template <class T, int kThreads, bool kFromParts>
 __global__ void __launch_bounds__(kThreads) cross_entropy_backward_kernel(CrossEntropyLaunch a) {
   using P = Pack<T, kPack<T>>;
   const int64_t index = blockIdx.x, target = a.targets[index];
   const Row<T> row(a.logits, index, a.vocab);
   const float chosen = chosen_logit(row, target, a);
-  const Gradient<T> gradient{a.lse[index] * kLog2e, a.scale[index * a.scale_stride], target == a.ignore};
-  __syncthreads();  // all have read the target's logit
+  const bool ignored = target == a.ignore;
+  float log2_sum = 0;
+  if constexpr (kFromParts) {
+    const float2* parts = reinterpret_cast<const float2*>(a.parts) + index * a.parts_of_row;
+    Sum sum;
+    for (int64_t i = threadIdx.x; i < a.parts_of_row; i += kThreads) sum.merge(parts[i].x, parts[i].y);
+    log2_sum = sum.log2_of_block<kThreads>();  // a barrier: all have read the target's logit
+    if (threadIdx.x == 0) {
+      a.lse[index] = log2_sum * kLn2;
+      a.loss[index] = ignored ? 0.0f : log2_sum * kLn2 - chosen;
+    }
+  } else {
+    log2_sum = a.lse[index] * kLog2e;
+    __syncthreads();  // likewise
+  }
+  const Gradient<T> gradient{log2_sum, a.scale[index * a.scale_stride], ignored};
   row.each_loose([&](T* at) {
     const float value[1] = {gradient.of(static_cast<float>(*at))};
     Pack<T, 1>::of(value).store(at);
@@ -228,6 +236,12 @@ cudaError_t start(const CrossEntropyLaunch& a, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
+template <class T, int kThreads, bool kFromParts>
+cudaError_t start_backward(const CrossEntropyLaunch& a, cudaStream_t stream) {
+  cross_entropy_backward_kernel<T, kThreads, kFromParts><<<static_cast<unsigned>(a.rows), kThreads, 0, stream>>>(a);
+  return cudaGetLastError();
+}
+
 // Where nothing is kept, several blocks share a multiprocessor.
 template <class Threads>
 constexpr int kSharing = Threads::value < kMany ? Threads::value : kSome;
@@ -259,18 +273,17 @@ cudaError_t launch_cross_entropy(const CrossEntropyLaunch& launch, cudaStream_t 
 cudaError_t launch_cross_entropy_and_gradient(const CrossEntropyLaunch& launch, cudaStream_t stream) {
   return with_type(launch, [&](auto type) {
     using T = decltype(type);
-    return with_threads<T>(launch, [&](auto threads) { return start<T, threads.value, true>(launch, stream); });
+    return with_threads<T>(launch, [&](auto threads) {
+      if (launch.parts != nullptr) return start_backward<T, kSharing<decltype(threads)>, true>(launch, stream);
+      return start<T, threads.value, true>(launch, stream);
+    });
   });
 }
 
 cudaError_t launch_cross_entropy_backward(const CrossEntropyLaunch& launch, cudaStream_t stream) {
   return with_type(launch, [&](auto type) {
     using T = decltype(type);
-    return with_threads<T>(launch, [&](auto threads) {
-      constexpr int kThreads = kSharing<decltype(threads)>;
-      cross_entropy_backward_kernel<T, kThreads><<<static_cast<unsigned>(launch.rows), kThreads, 0, stream>>>(launch);
-      return cudaGetLastError();
-    });
+    return with_threads<T>(launch, [&](auto threads) { return start_backward<T, kSharing<decltype(threads)>, false>(launch, stream); });
   });
 }
 

@@ -71,11 +71,17 @@ struct Largest {
   }
 };
 
+// The hardware's own: exact to 2 roundings of fp32, subnormal results are 0, NaN stays NaN.
+__device__ inline float power_of_2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 // 1 / (1 + e^-x) to a few roundings of fp32, in four instructions: far below one of bf16. Far out it is 0 and 1.
 __device__ inline float quick_sigmoid(float x) {
-  float power, result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.4426950408889634f));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0f + power));
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0f + power_of_2(x * -1.4426950408889634f)));
   return result;
 }
 

@@ -7,6 +7,12 @@
 
 namespace cairn::kernels {
 
+at::Tensor linear_sums(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w) {
+  if (at::Tensor parts = linear_sums_on_cuda(y, x, w); parts.defined()) return parts;
+  linear(y, x, w);
+  return {};
+}
+
 void linear_swiglu(const at::Tensor& gate_up, const at::Tensor& y, const at::Tensor& x, const at::Tensor& w) {
   if (linear_swiglu_on_cuda(gate_up, y, x, w)) return;
   linear(gate_up, x, w);

@@ -51,6 +51,15 @@ bool short_product_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::T
   return true;
 }
 
+at::Tensor linear_sums_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, Fewest tiles) {
+  if (!is_result(y) || !is_in_boxes(x) || !is_in_boxes(w) || !is_hopper(x) || !is_worth_it(x, w.size(0), tiles)) return {};
+  const OnDeviceOf device(x.device());
+  const at::Tensor parts = at::empty({x.size(0), product_tiles_across(w.size(0)), 2}, x.options().dtype(at::kFloat));
+  const ProductSumsLaunch launch{.product = product_of(x, w), .y = y.mutable_data_ptr(), .parts = parts.mutable_data_ptr<float>()};
+  check_started(launch_product_sums(launch, stream_of(x)), "product with sums");
+  return parts;
+}
+
 bool linear_swiglu_on_cuda(const at::Tensor& gate_up, const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, Fewest tiles) {
   if (!is_result(gate_up) || !is_result(y) || !is_in_boxes(x) || !is_in_boxes(w) || !is_hopper(x) || !is_worth_it(x, w.size(0), tiles))
     return false;

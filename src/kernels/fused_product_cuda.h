@@ -1,6 +1,6 @@
 // Products on a Hopper GPU that go on working on their results.
 #pragma once
-#include <ATen/core/ATen_fwd.h>
+#include <ATen/core/Tensor.h>
 
 namespace cairn::kernels {
 
@@ -12,7 +12,8 @@ enum class Fewest { worth_it, any };
 // y = x w^T, or x w (`by_input`): the same without anything more, for sums that are so short that writing results counts.
 bool short_product_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, bool by_input, Fewest tiles = Fewest::worth_it);
 
-// As in fused_product.h. False: not for it, and nothing was done.
+// As in fused_product.h. False, or undefined: not for it, and nothing was done.
+at::Tensor linear_sums_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, Fewest tiles = Fewest::worth_it);
 bool linear_swiglu_on_cuda(const at::Tensor& gate_up, const at::Tensor& y, const at::Tensor& x, const at::Tensor& w,
                            Fewest tiles = Fewest::worth_it);
 bool linear_input_swiglu_on_cuda(const at::Tensor& dgate_up, const at::Tensor& y, const at::Tensor& dout, const at::Tensor& w,

@@ -82,44 +82,64 @@ struct PlainEnd {
 // Half a warp has a row; a thread eight columns of the first half of a head, and those of the second that they are turned with.
 struct RopeEnd {
   static constexpr bool kCopies = false, kWorks = true;
-  static constexpr int kTogether = 3;  // rows whose angles are on their way
+  static constexpr int kTogether = 2;  // rows whose angles are on their way while as many are turned
   bf16* y;
   const float *cos, *sin;
   int length, half, turned;
+
+  struct Angles {
+    float4 cos[kTogether][2], sin[kTogether][2];
+  };
+  __device__ static float element(const float4 (&of)[2], int i) {
+    const float4& four = of[i / 4];
+    return i % 4 == 0 ? four.x : i % 4 == 1 ? four.y : i % 4 == 2 ? four.z : four.w;
+  }
 
   template <class Ready>
   __device__ void work(const Tile& tile, const Tiles& tiles, Tiles::Place at, int self, int lane, const Ready& ready) const {
     const int eights = half / 8, place = lane % 16, head = place / eights, eight = place % eights;
     const int first = head * 2 * eights + eight, column = at.column + 8 * first;
     const bool turns = column < turned;
-    const int rows = column < tiles.columns ? min(kTileRows, tiles.rows - at.row) : 0, step = 2 * kEndWarps;
-    ready();
-    for (int from = 2 * self + lane / 16; from < rows; from += kTogether * step) {
-      float4 c[kTogether][2], s[kTogether][2];
-#pragma unroll
-      for (int k = 0; k < kTogether; ++k)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          c[k][i] = {1, 1, 1, 1}, s[k][i] = {0, 0, 0, 0};
-          const int64_t angles = static_cast<int64_t>((at.row + from + k * step) % length) * half + 8 * eight + 4 * i;
-          if (turns) c[k][i] = *reinterpret_cast<const float4*>(cos + angles), s[k][i] = *reinterpret_cast<const float4*>(sin + angles);
-        }
+    const int rows = column < tiles.columns ? min(kTileRows, tiles.rows - at.row) : 0;
+    constexpr int kStep = 2 * kEndWarps;
+    const auto load = [&](Angles& into, int from) {
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
-        const int row = from + k * step;
+        const int64_t angles = static_cast<int64_t>((at.row + from + k * kStep) % length) * half + 8 * eight;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          into.cos[k][i] = *reinterpret_cast<const float4*>(cos + angles + 4 * i);
+          into.sin[k][i] = *reinterpret_cast<const float4*>(sin + angles + 4 * i);
+        }
+      }
+    };
+    const auto turn = [&](const Angles& by, int from) {
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) {
+        const int row = from + k * kStep;
         if (row >= rows) continue;
         const Eight u = tile.read(row, first), v = tile.read(row, first + eights);
-        const float *cs = reinterpret_cast<const float*>(c[k]), *ss = reinterpret_cast<const float*>(s[k]);
         float to_first[8], to_second[8];
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-          to_first[i] = u[i] * cs[i] - v[i] * ss[i];
-          to_second[i] = v[i] * cs[i] + u[i] * ss[i];
+          const float c = turns ? element(by.cos[k], i) : 1.0f, s = turns ? element(by.sin[k], i) : 0.0f;
+          to_first[i] = u[i] * c - v[i] * s;
+          to_second[i] = v[i] * c + u[i] * s;
         }
         bf16* to = y + static_cast<int64_t>(at.row + row) * tiles.columns + column;
         Eight::store(to, to_first);
         Eight::store(to + half, to_second);
       }
+    };
+    Angles even, odd;
+    const int begin = 2 * self + lane / 16;
+    load(even, begin);
+    ready();
+    for (int from = begin; from < kTileRows; from += 2 * kTogether * kStep) {
+      load(odd, from + kTogether * kStep);
+      turn(even, from);
+      load(even, from + 2 * kTogether * kStep);
+      turn(odd, from + kTogether * kStep);
     }
   }
 };
@@ -219,6 +239,48 @@ struct SwigluBackwardEnd {
       compute(even, from);
       load(even, from + 2 * kStep);
       if (from + kStep < kTileRows) compute(odd, from + kStep);
+    }
+  }
+};
+
+// The result is copied. Of every row of a tile, warps note the largest value and the sum of exponentials as a multiple of that value's:
+// eight threads have a row.
+struct SumsEnd {
+  static constexpr bool kCopies = true, kWorks = true;
+  CUtensorMap y;
+  float2* parts;  // [rows, tiles across]
+
+  __device__ void copy(const Tile& tile, int warp, int row, int column) const {
+#pragma unroll
+    for (int i = 0; i < kBoxes; ++i) hopper::store_box(y, column + kBoxColumns * i, row, tile.box(warp, i));
+  }
+  template <class Ready>
+  __device__ void work(const Tile& tile, const Tiles& tiles, Tiles::Place at, int self, int lane, const Ready& ready) const {
+    constexpr float kLog2e = 1.4426950408889634f;
+    const float none = __uint_as_float(0xff800000U);  // minus infinity
+    const int left = tiles.columns - at.column;       // a multiple of 8
+    const auto over_row = [](float mine, auto both) {
+#pragma unroll
+      for (int step = 4; step > 0; step /= 2) mine = both(mine, __shfl_xor_sync(0xffffffff, mine, step));
+      return mine;
+    };
+    ready();
+    for (int row = 4 * self + lane / 8; row < kTileRows; row += 4 * kEndWarps) {
+      Eight values[kBoxes];
+#pragma unroll
+      for (int i = 0; i < kBoxes; ++i) values[i] = tile.read(row, 8 * i + lane % 8);
+      float high = none, times = 0;
+#pragma unroll
+      for (int i = 0; i < 8 * kBoxes; ++i)
+        if (64 * (i / 8) + 8 * (lane % 8) < left) high = fmaxf(high, values[i / 8][i % 8]);
+      high = over_row(high, [](float a, float b) { return fmaxf(a, b); });
+      const float base = high == none ? 0.0f : high * kLog2e;
+#pragma unroll
+      for (int i = 0; i < 8 * kBoxes; ++i)
+        if (64 * (i / 8) + 8 * (lane % 8) < left) times += device::power_of_2(fmaf(values[i / 8][i % 8], kLog2e, -base));
+      times = over_row(times, [](float a, float b) { return a + b; });
+      if (lane % 8 == 0 && at.row + row < tiles.rows)
+        parts[static_cast<int64_t>(at.row + row) * tiles.across + at.column / kColumns] = {high, times};
     }
   }
 };
@@ -355,6 +417,16 @@ cudaError_t launch_product(const ProductLaunch& p, void* y, int64_t y_stride, cu
   Maps maps;
   const Tiles tiles = maps.tiles_of(p, kColumns);
   return start(maps, tiles, PlainEnd{.y = maps.boxes_of(y, p.rows, p.out, y_stride)}, p.by_input, stream);
+}
+
+int64_t product_tiles_across(int64_t out) { return (out + kColumns - 1) / kColumns; }
+
+cudaError_t launch_product_sums(const ProductSumsLaunch& launch, cudaStream_t stream) {
+  const ProductLaunch& p = launch.product;
+  Maps maps;
+  const Tiles tiles = maps.tiles_of(p, kColumns);
+  const SumsEnd end{.y = maps.boxes_of(launch.y, p.rows, p.out, p.out), .parts = reinterpret_cast<float2*>(launch.parts)};
+  return start<SumsEnd, false>(maps, tiles, end, stream);
 }
 
 cudaError_t launch_product_swiglu(const ProductSwigluLaunch& launch, cudaStream_t stream) {

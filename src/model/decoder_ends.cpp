@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/embedding.h"
+#include "kernels/fused_product.h"
 #include "model/decoder_blocks.h"
 #include "model/rows.h"
 #include "model/stream.h"
@@ -159,12 +160,17 @@ class HeadBlock final : public Block {
     const Norm::Result normed =
         norm_.forward(x, call, keep && head_.in_eight_bits(call) && !call.axes.find("tp") ? &from_norm.largest : nullptr);
     const at::Tensor logits = at::empty({all.batch, all.length, head_.out_width(call)}, x.options());
+    Value value{.tensor = logits};
+    const std::optional<at::Tensor> bare = keep ? head_.bare(call) : std::nullopt;  // a loss with its gradient comes next
     const auto project = [&](const at::Tensor& from, int64_t begin, int64_t count) {
+      if (bare && count == from.size(0)) {
+        value.sums = kernels::linear_sums(rows(logits), from, *bare);
+        return;
+      }
       head_.forward(rows(logits).narrow(0, begin, count), from.narrow(0, begin, count), call,
                     keep && count == from.size(0) ? &from_norm : nullptr);
     };
     const at::Tensor in = gather_tokens(rows(normed.y), all, call, card_.name, project, stream_);
-    Value value{.tensor = logits};
     if (logits.size(2) != vocab_) value.placement.axes = {{"tp", call.weights.placement(head_.weight).on("tp")}};  // by rows of the weight
     values.put("logits", std::move(value));
     if (!keep) return;

@@ -33,7 +33,8 @@ class CrossEntropy final : public Objective {
         if (rows.size(1) > 0) kernels::cross_entropy_backward(rows, found.lse, found.targets, scale);
       } else {
         loss = at::empty({rows.size(0)}, precise);
-        kernels::cross_entropy_and_gradient(loss, at::empty_like(loss), rows, targets, scale);
+        kernels::cross_entropy_and_gradient(loss, at::empty_like(loss), rows, targets, scale, kernels::kIgnoreTarget,
+                                            outputs.value("logits").sums);
       }
       // No probability is off by more than 1, so that one weight for all is the most; as bits, which are in the order of the floats.
       const bool known = scale.numel() == 1 && weight >= 0 && precise.dtype() == at::kFloat;

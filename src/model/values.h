@@ -16,6 +16,7 @@ struct Value {
   mesh::Placement placement = {};
   comm::Work ready = comm::Work::done();
   bool differentiable = true;
+  at::Tensor sums = {};     // of logits: parts of their rows' sums of exponentials (kernels/cross_entropy.h); undefined: not known
   at::Tensor largest = {};  // its largest magnitude or more, as to_fp8 takes it (kernels/fp8.h); undefined: not known
 };
 

@@ -1,6 +1,7 @@
 // Products on a GPU that go on working on their results, against double: as exact as the parts in a row.
 #include "kernels/fused_product_cuda.h"
 
+#include "kernels/cross_entropy.h"
 #include "kernels/fused_product.h"
 #include "kernels/gemm.h"
 #include "kernels/on_gpu.h"
@@ -98,6 +99,31 @@ TEST(FusedProductOnCuda, RopeIsAsExactAsItsParts) {
     rope(plain.narrow(2, 0, c.turned), there, position);
     reference::rope(exact.narrow(2, 0, c.turned), in_double, position);
     expect_as_exact(y, plain.view({rows, out}), exact.view({rows, out}), fmt::format("{} x {}, {} heads", c.batch, c.length, c.heads));
+  }
+}
+
+TEST(FusedProductOnCuda, SumsOfExponentialsAreThoseOfTheRows) {
+  CAIRN_NEEDS_HOPPER();
+  for (const FusedSizes& c : kFusedSizes) {
+    const int64_t vocab = 2 * c.ff;
+    const at::Tensor x = low({c.rows, c.in}, 1), w = low({vocab, c.in}, 2, 0.2), y = poisoned({c.rows, vocab}, at::kBFloat16);
+    const at::Tensor parts = linear_sums_on_cuda(y, x, w, Fewest::any);
+    ASSERT_TRUE(parts.defined());
+    expect_as_exact(y, at::matmul(x, w.t()), at::matmul(doubled(x), doubled(w).t()), fused_name(c));
+    const at::Tensor exact = doubled(y).logsumexp(1);  // of what was rounded, which is what a loss is of
+    const at::Tensor found = (doubled(parts.select(2, 0)) + doubled(parts.select(2, 1)).log()).logsumexp(1);
+    EXPECT_LT((found - exact).abs().max().item<double>(), 1e-5) << fused_name(c);
+    // The same loss and gradient as without.
+    const at::Tensor targets = on_gpu(at::arange(c.rows).remainder(vocab)), scale = on_gpu(at::full({1}, 0.25f));
+    targets[c.rows / 2].fill_(kIgnoreTarget);
+    const at::Tensor loss = poisoned({c.rows}), lse = poisoned({c.rows}), gradient = y.clone();
+    cross_entropy_and_gradient(loss, lse, gradient, targets, scale, kIgnoreTarget, parts);
+    const at::Tensor plain_loss = poisoned({c.rows}), plain_lse = poisoned({c.rows}), plain_gradient = y.clone();
+    cross_entropy_and_gradient(plain_loss, plain_lse, plain_gradient, targets, scale);
+    EXPECT_LT((lse - plain_lse).abs().max().item<float>(), 1e-5) << fused_name(c);
+    EXPECT_LT((loss - plain_loss).abs().max().item<float>(), 2e-5) << fused_name(c);
+    EXPECT_EQ(loss[c.rows / 2].item<float>(), 0);
+    EXPECT_LT(relative_error(gradient, plain_gradient), 1e-3) << fused_name(c);
   }
 }
 

@@ -29,6 +29,10 @@ struct Fp8Forms {
 // `largest`, where it is known: words whose largest is the bits of x's largest magnitude as a float, or of more than that; int32 [n], on
 // x's device. Saves a pass over x.
 Fp8Matrix to_fp8(const at::Tensor& x, Fp8 code, const Fp8Forms& forms = {}, const at::Tensor& largest = {});
+// Codes in e5m2 of the gradient of a cross entropy: what cross_entropy_backward (cross_entropy.h) makes of these logits, of which nothing
+// is left, in one pass. `largest` is that of the gradient: no probability is off by more than 1, so the largest scale will do.
+Fp8Matrix cross_entropy_to_fp8(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& targets, const at::Tensor& scale,
+                               const at::Tensor& largest);
 // What the codes stand for: [r, c], where `rows` says r (the transpose has been filled up).
 at::Tensor from_fp8(const Fp8Matrix& x, int64_t rows, at::ScalarType type);
 

@@ -1,5 +1,6 @@
 // Eight bits on the CPU: as exact as on a GPU and slower than bf16, for trying a recipe out and for tests.
 #include "base/check.h"
+#include "kernels/cross_entropy.h"
 #include "kernels/fp8_cuda.h"
 
 namespace cairn::kernels {
@@ -23,6 +24,15 @@ Fp8Matrix to_fp8(const at::Tensor& x, Fp8 code, const Fp8Forms& forms, const at:
   Fp8Matrix made;
   if (to_fp8_on_cuda(made, x, code, forms, largest)) return made;
   return reference::to_fp8(x, code, forms);
+}
+
+Fp8Matrix cross_entropy_to_fp8(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& targets, const at::Tensor& scale,
+                               const at::Tensor& largest) {
+  CAIRN_CHECK(logits.dim() == 2 && fits_fp8(logits.size(1)), "logits of {} for codes of eight bits", c10::str(logits.sizes()));
+  Fp8Matrix made;
+  if (cross_entropy_to_fp8_on_cuda(made, logits, lse, targets, scale, largest)) return made;
+  cross_entropy_backward(logits, lse, targets, scale);
+  return to_fp8(logits, Fp8::e5m2, {}, largest);
 }
 
 void linear(const at::Tensor& y, const Fp8Matrix& x, const Fp8Matrix& w, const at::Tensor* onto) {

@@ -2,6 +2,7 @@
 // square of 8 x 8 elements and turns its codes in registers; threads lie so that all reads and writes are whole sectors of 32 bytes.
 #include <cuda_fp8.h>
 
+#include "kernels/device_pack.h"
 #include "kernels/fp8_kernel.h"
 
 namespace cairn::kernels {
@@ -66,9 +67,35 @@ __device__ int exponent_for(unsigned largest, bool e5m2) {
 
 __device__ float power_of_two(int exponent) { return __uint_as_float(static_cast<unsigned>(exponent + 127) << 23); }
 
-template <bool kE5m2>
-__device__ unsigned two_codes(unsigned two_bf16, float scale) {
-  const float2 values{__uint_as_float(two_bf16 << 16) * scale, __uint_as_float(two_bf16 & 0xffff0000U) * scale};
+// What is coded of a row: its values, or the gradient of cross entropy that they are logits of.
+template <bool kLogits>
+struct Coded {
+  float scale;  // that makes codes of values
+
+  __device__ Coded(const Fp8Launch&, int64_t /*row*/, int64_t /*column*/, float factor) : scale(factor) {}
+  __device__ float of(float value, int /*place*/) const { return value * scale; }
+};
+template <>
+struct Coded<true> {
+  float log2_sum = 0, scale = 0;
+  int64_t target = -1;  // counted from the first column
+
+  __device__ Coded(const Fp8Launch& a, int64_t row, int64_t column, float factor) {
+    if (row >= a.rows || a.targets[row] == a.ignore) {
+      log2_sum = __uint_as_float(0x7f800000U);  // of which every power is 0
+      return;
+    }
+    log2_sum = a.lse[row] * 1.4426950408889634f, scale = a.scale[row * a.scale_stride] * factor, target = a.targets[row] - column;
+  }
+  __device__ float of(float logit, int place) const {
+    const float probability = device::power_of_2(fmaf(logit, 1.4426950408889634f, -log2_sum));
+    return (place == target ? probability - 1.0f : probability) * scale;
+  }
+};
+
+template <bool kE5m2, bool kLogits>
+__device__ unsigned two_codes(unsigned two_bf16, const Coded<kLogits>& coded, int place) {
+  const float2 values{coded.of(__uint_as_float(two_bf16 << 16), place), coded.of(__uint_as_float(two_bf16 & 0xffff0000U), place + 1)};
   return __nv_cvt_float2_to_fp8x2(values, __NV_SATFINITE, kE5m2 ? __NV_E5M2 : __NV_E4M3);
 }
 
@@ -80,7 +107,7 @@ __device__ void turn(const unsigned (&rows)[4], unsigned (&columns)[4]) {
   columns[2] = __byte_perm(right_top, right_bottom, 0x5410), columns[3] = __byte_perm(right_top, right_bottom, 0x7632);
 }
 
-template <bool kE5m2>
+template <bool kE5m2, bool kLogits>
 __global__ void __launch_bounds__(kThreads) code_kernel(Fp8Launch a) {
   // 4 x 8 threads of a warp, 4 x 2 warps of a block: columns x rows.
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -105,8 +132,10 @@ __global__ void __launch_bounds__(kThreads) code_kernel(Fp8Launch a) {
   unsigned left[kSquare], right[kSquare];  // codes of columns 0 to 3 and 4 to 7
 #pragma unroll
   for (int i = 0; i < kSquare; ++i) {
-    left[i] = two_codes<kE5m2>(from[i].x, scale) | two_codes<kE5m2>(from[i].y, scale) << 16;
-    right[i] = two_codes<kE5m2>(from[i].z, scale) | two_codes<kE5m2>(from[i].w, scale) << 16;
+    const Coded<kLogits> coded(a, row + i, column, scale);
+    const auto two = [&](unsigned values, int place) { return two_codes<kE5m2>(values, coded, place); };
+    left[i] = two(from[i].x, 0) | two(from[i].y, 2) << 16;
+    right[i] = two(from[i].z, 4) | two(from[i].w, 6) << 16;
   }
   if (a.by_rows != nullptr) {
     auto* to = static_cast<unsigned char*>(a.by_rows) + row * a.columns + column;
@@ -143,7 +172,8 @@ cudaError_t launch_fp8_largest(const Fp8LargestLaunch& launch, cudaStream_t stre
 cudaError_t launch_fp8(const Fp8Launch& launch, cudaStream_t stream) {
   const auto tiles = [](int64_t n) { return static_cast<unsigned>((n + kTile - 1) / kTile); };
   const dim3 grid(tiles(launch.filled > 0 ? launch.filled : 1), tiles(launch.columns));
-  launch.e5m2 ? code_kernel<true><<<grid, kThreads, 0, stream>>>(launch) : code_kernel<false><<<grid, kThreads, 0, stream>>>(launch);
+  const auto kernel = launch.lse != nullptr ? code_kernel<true, true> : launch.e5m2 ? code_kernel<true, false> : code_kernel<false, false>;
+  kernel<<<grid, kThreads, 0, stream>>>(launch);
   return cudaGetLastError();
 }
 

@@ -24,6 +24,11 @@ struct Fp8Launch {
   int64_t rows, columns, stride, filled;
   int parts;
   bool e5m2;
+  // Where x are logits, and codes those of the gradient of their cross entropy:
+  const float *lse = nullptr, *scale = nullptr;  // [rows]; one for each row, or one for all
+  int64_t scale_stride = 0;                      // 1 or 0
+  const int64_t* targets = nullptr;              // [rows]
+  int64_t ignore = 0;
 };
 cudaError_t launch_fp8(const Fp8Launch& launch, cudaStream_t stream);
 

@@ -2,6 +2,10 @@
 
 namespace cairn::kernels {
 
+bool cross_entropy_to_fp8_on_cuda(Fp8Matrix&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                  const at::Tensor&) {
+  return false;
+}
 bool to_fp8_on_cuda(Fp8Matrix&, const at::Tensor&, Fp8, const Fp8Forms&, const at::Tensor&) { return false; }
 bool fp8_product_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor*,
                          bool) {

@@ -42,12 +42,15 @@ ProductLaunch product_of(const at::Tensor& x, const at::Tensor& w, bool by_input
 
 }  // namespace
 
-bool short_product_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, bool by_input, Fewest tiles) {
+bool product_on_hopper(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, bool by_input, const at::Tensor* onto, Fewest tiles) {
   constexpr int64_t kShort = 1024;
-  if (x.size(1) > kShort || !is_in_boxes(y) || !is_in_boxes(x) || !is_in_boxes(w) || !is_hopper(x) || !is_worth_it(x, y.size(1), tiles))
+  if ((!onto && x.size(1) > kShort) || !is_in_boxes(y) || !is_in_boxes(x) || !is_in_boxes(w) || (onto && !is_in_boxes(*onto)) ||
+      !is_hopper(x) || !is_worth_it(x, y.size(1), tiles))
     return false;
   const OnDeviceOf device(x.device());
-  check_started(launch_product(product_of(x, w, by_input), y.mutable_data_ptr(), y.stride(0), stream_of(x)), "product");
+  check_started(launch_product(product_of(x, w, by_input), y.mutable_data_ptr(), y.stride(0), onto ? onto->const_data_ptr() : nullptr,
+                               onto ? onto->stride(0) : 0, stream_of(x)),
+                "product");
   return true;
 }
 

@@ -9,8 +9,10 @@ struct Turned;
 // Results that are cut into fewer tiles than a GPU works on at a time are left to those who cut sums as well.
 enum class Fewest { worth_it, any };
 
-// y = x w^T, or x w (`by_input`): the same without anything more, for sums that are so short that writing results counts.
-bool short_product_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, bool by_input, Fewest tiles = Fewest::worth_it);
+// y = x w^T, or x w (`by_input`), or *onto + that, for what these kernels are better at than cuBLASLt: sums so short that writing results
+// counts, and sums onto something.
+bool product_on_hopper(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, bool by_input, const at::Tensor* onto = nullptr,
+                       Fewest tiles = Fewest::worth_it);
 
 // As in fused_product.h. False, or undefined: not for it, and nothing was done.
 at::Tensor linear_sums_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, Fewest tiles = Fewest::worth_it);

@@ -53,16 +53,26 @@ struct Tile {
            static_cast<uint32_t>(row % kBoxRows * 128 + ((eight % 8 ^ row % 8) << 4));
   }
   __device__ Eight read(int row, int eight) const { return {*reinterpret_cast<const uint4*>(data + place(row, eight))}; }
-  // What a warp has of the result, as hopper::multiply leaves it.
+  // What a warp has of the result, as hopper::multiply leaves it; with kAdd, and what lies there.
+  template <bool kAdd>
   __device__ void write(const float (&d)[128], int warp, int lane) const {
-    const auto rounded = [&](int i) {
-      const __nv_bfloat162 two = __floats2bfloat162_rn(d[i], d[i + 1]);
-      return *reinterpret_cast<const uint32_t*>(&two);
-    };
 #pragma unroll
-    for (int i = 0; i < kColumns / 16; ++i)  // lanes name rows of the four quarters of 16 x 16
-      hopper::write_fragment(base + place(warp * kBoxRows + lane % 16, 2 * i + lane / 16), rounded(8 * i), rounded(8 * i + 2),
-                             rounded(8 * i + 4), rounded(8 * i + 6));
+    for (int c = 0; c < kBoxColumns / 16; ++c) {  // lanes name rows of the four quarters of 16 x 16
+      const uint32_t first = base + place(warp * kBoxRows + lane % 16, 2 * c + lane / 16);
+#pragma unroll
+      for (int i = 0; i < kBoxes; ++i) {
+        const uint32_t at = first + static_cast<uint32_t>(i) * kBoxBytes;
+        uint32_t two[4] = {};
+        if constexpr (kAdd) hopper::read_fragment(at, two[0], two[1], two[2], two[3]);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const float *from = d + 32 * i + 8 * c + 2 * k, low = __uint_as_float(two[k] << 16), high = __uint_as_float(two[k] & 0xffff0000U);
+          const __nv_bfloat162 sums = kAdd ? __floats2bfloat162_rn(from[0] + low, from[1] + high) : __floats2bfloat162_rn(from[0], from[1]);
+          two[k] = *reinterpret_cast<const uint32_t*>(&sums);
+        }
+        hopper::write_fragment(at, two[0], two[1], two[2], two[3]);
+      }
+    }
   }
 };
 
@@ -76,6 +86,17 @@ struct PlainEnd {
   __device__ void copy(const Tile& tile, int warp, int row, int column) const {
 #pragma unroll
     for (int i = 0; i < kBoxes; ++i) hopper::store_box(y, column + kBoxColumns * i, row, tile.box(warp, i));
+  }
+};
+
+// What a warp's part of the result is added to comes in the place of the tile before, once that has been copied.
+struct OntoEnd : PlainEnd {
+  CUtensorMap onto;
+
+  __device__ void start(const Tile& tile, int warp, int row, int column, uint32_t barrier) const {
+    hopper::arrive_and_expect(barrier, kBoxes * kBoxBytes);
+#pragma unroll
+    for (int i = 0; i < kBoxes; ++i) hopper::load_box(tile.box(warp, i), onto, column + kBoxColumns * i, row, barrier);
   }
 };
 
@@ -285,7 +306,13 @@ struct SumsEnd {
   }
 };
 
-constexpr int kBarriers = 2 * kStages + 2;
+// Whether an End has something that the result is added to.
+template <class End>
+constexpr bool kStarts = requires {
+  &End::start;
+};
+
+constexpr int kBarriers = 2 * kStages + 2 + kProducts;
 constexpr uint32_t kSharedBytes = 1024 /* to align */ + kStages * kStageBytes + kTileBytes + 8 * kBarriers;
 
 constexpr int kThreads = 384;                                  // products, and one warpgroup of one warp that copies and kEndWarps
@@ -298,7 +325,8 @@ __global__ void __cluster_dims__(kTileBlocks, 1, 1) __launch_bounds__(kThreads, 
   extern __shared__ unsigned char shared[];
   const uint32_t base = (hopper::address_of(shared) + 1023) / 1024 * 1024;  // the same in both blocks
   const Tile tile{.data = shared + (base - hopper::address_of(shared)) + kStages * kStageBytes, .base = base + kStages * kStageBytes};
-  const uint32_t full = tile.base + kTileBytes, empty = full + 8 * kStages, tile_full = empty + 8 * kStages, tile_empty = tile_full + 8;
+  const uint32_t full = tile.base + kTileBytes, empty = full + 8 * kStages, tile_full = empty + 8 * kStages, tile_empty = tile_full + 8,
+                 starts = tile_empty + 8;
   const uint32_t block = hopper::rank_in_cluster();
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane = threadIdx.x % 32;  // all lanes know that it is the same
   if (threadIdx.x == 0) {
@@ -308,6 +336,7 @@ __global__ void __cluster_dims__(kTileBlocks, 1, 1) __launch_bounds__(kThreads, 
     }
     hopper::init_barrier(tile_full, kProducts);
     hopper::init_barrier(tile_empty, kEndWarps);
+    for (int i = 0; i < kProducts; ++i) hopper::init_barrier(starts + 8 * i, 1);
     hopper::publish_barriers();
   }
   __syncthreads();
@@ -352,7 +381,7 @@ __global__ void __cluster_dims__(kTileBlocks, 1, 1) __launch_bounds__(kThreads, 
   } else {  // multiplies
     hopper::take_registers<kProductRegisters>();
     int stage = 0;
-    uint32_t parity = 0, tile_parity = 1;
+    uint32_t parity = 0, tile_parity = 1;  // of a tile that is empty; one that has come in is of the other parity
     const auto release = [&](int which) {  // one thread of the warpgroup for each block
       if (threadIdx.x % 128 < kTileBlocks) hopper::arrive_at(empty + 8 * which, threadIdx.x % 128);
     };
@@ -373,17 +402,27 @@ __global__ void __cluster_dims__(kTileBlocks, 1, 1) __launch_bounds__(kThreads, 
           hopper::wait_for_products<1>();
           release(before);
         }
+        if constexpr (kStarts<End>)
+          if (k == min(2, tiles.steps - 1)) {  // by now the tile before has been copied, or nearly
+            if (lane == 0) {
+              hopper::wait_until_read<0>();
+              end.start(tile, warp, at.row + warp * kBoxRows, at.column, starts + 8 * warp);
+            }
+            __syncwarp();
+          }
         before = stage;
         if (++stage == kStages) stage = 0, parity ^= 1;
       }
       hopper::wait_for_products<0>();
       release(before);
       if constexpr (End::kWorks) hopper::wait(tile_empty, tile_parity);
-      if constexpr (End::kCopies) {
+      if constexpr (kStarts<End>) {
+        hopper::wait(starts + 8 * warp, tile_parity ^ 1);
+      } else if constexpr (End::kCopies) {
         if (lane == 0) hopper::wait_until_read<0>();
         __syncwarp();
       }
-      tile.write(d, warp, lane);
+      tile.write<kStarts<End>>(d, warp, lane);
       if constexpr (End::kCopies) hopper::publish_shared();
       __syncwarp();
       if (lane == 0) {
@@ -413,10 +452,12 @@ cudaError_t start(const Maps& maps, const Tiles& tiles, const End& end, bool by_
 
 }  // namespace
 
-cudaError_t launch_product(const ProductLaunch& p, void* y, int64_t y_stride, cudaStream_t stream) {
+cudaError_t launch_product(const ProductLaunch& p, void* y, int64_t y_stride, const void* onto, int64_t onto_stride, cudaStream_t stream) {
   Maps maps;
   const Tiles tiles = maps.tiles_of(p, kColumns);
-  return start(maps, tiles, PlainEnd{.y = maps.boxes_of(y, p.rows, p.out, y_stride)}, p.by_input, stream);
+  const CUtensorMap to = maps.boxes_of(y, p.rows, p.out, y_stride);
+  if (onto == nullptr) return start(maps, tiles, PlainEnd{.y = to}, p.by_input, stream);
+  return start(maps, tiles, OntoEnd{{.y = to}, maps.boxes_of(onto, p.rows, p.out, onto_stride)}, p.by_input, stream);
 }
 
 int64_t product_tiles_across(int64_t out) { return (out + kColumns - 1) / kColumns; }

@@ -12,8 +12,9 @@ struct ProductLaunch {
   bool by_input = false;  // w lies [in, out]
 };
 
-// y [rows, out].
-cudaError_t launch_product(const ProductLaunch& product, void* y, int64_t y_stride, cudaStream_t stream);
+// y [rows, out], or with `onto` that and the product; y may be *onto.
+cudaError_t launch_product(const ProductLaunch& product, void* y, int64_t y_stride, const void* onto, int64_t onto_stride,
+                           cudaStream_t stream);
 
 // y [rows, out], and of every row of it parts of the sum of exponentials: for each tile the largest value, and the sum as a multiple of its
 // exponential.

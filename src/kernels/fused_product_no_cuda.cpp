@@ -3,7 +3,7 @@
 
 namespace cairn::kernels {
 
-bool short_product_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool, Fewest) { return false; }
+bool product_on_hopper(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool, const at::Tensor*, Fewest) { return false; }
 at::Tensor linear_sums_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, Fewest) { return {}; }
 bool linear_swiglu_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, Fewest) { return false; }
 bool linear_input_swiglu_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, Fewest) {

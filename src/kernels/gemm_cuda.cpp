@@ -180,14 +180,14 @@ void multiply(const Product& p) {
 
 bool linear_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const at::Tensor* onto) {
   if (!is_output(y) || !is_input(x) || !is_input(w) || (onto && !is_matrix(*onto, y.scalar_type()))) return false;
-  if (!onto && short_product_on_cuda(y, x, w, /*by_input=*/false)) return true;
+  if (product_on_hopper(y, x, w, /*by_input=*/false, onto)) return true;
   multiply({.m = w.size(0), .n = x.size(0), .k = x.size(1), .a = w, .b = x, .transpose_a = true, .c = onto, .d = y});
   return true;
 }
 
 bool linear_input_on_cuda(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w, bool accumulate) {
   if (!is_output(dx) || !is_input(dy) || !is_input(w)) return false;
-  if (!accumulate && short_product_on_cuda(dx, dy, w, /*by_input=*/true)) return true;
+  if (product_on_hopper(dx, dy, w, /*by_input=*/true, accumulate ? &dx : nullptr)) return true;
   multiply({.m = w.size(1), .n = dy.size(0), .k = w.size(0), .a = w, .b = dy, .c = accumulate ? &dx : nullptr, .d = dx});
   return true;
 }

@@ -160,7 +160,7 @@ class HeadBlock final : public Block {
     const Norm::Result normed =
         norm_.forward(x, call, keep && head_.in_eight_bits(call) && !call.axes.find("tp") ? &from_norm.largest : nullptr);
     const at::Tensor logits = at::empty({all.batch, all.length, head_.out_width(call)}, x.options());
-    Value value{.tensor = logits};
+    Value value{.tensor = logits, .gradient_later = keep && codes_alone(call)};
     const std::optional<at::Tensor> bare = keep ? head_.bare(call) : std::nullopt;  // a loss with its gradient comes next
     const auto project = [&](const at::Tensor& from, int64_t begin, int64_t count) {
       if (bare && count == from.size(0)) {
@@ -182,12 +182,15 @@ class HeadBlock final : public Block {
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
     Factor from_loss;
     from_loss.largest = gradients.value("logits").largest;
+    const std::optional<OfLogits> of_logits = gradients.value("logits").of_logits;
     at::Tensor dlogits = rows(gradients.take("logits"));
     const at::Tensor x = saved.get("x");
     const at::Tensor din = at::empty({dlogits.size(0), x.size(-1)}, x.options()), dx = at::empty_like(x);
-    if (head_.in_eight_bits(call) && !head_.needs_values() &&
-        !call.axes.find("tp")) {  // the largest matrix of all need not wait beside its codes
-      Linear::code_gradient(from_loss, dlogits);
+    if (codes_alone(call)) {
+      if (of_logits)
+        from_loss.codes = kernels::cross_entropy_to_fp8(dlogits, of_logits->lse, of_logits->targets, of_logits->scale, from_loss.largest);
+      else
+        Linear::code_gradient(from_loss, dlogits);
       dlogits.reset();
     }
     const auto back = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
@@ -225,6 +228,9 @@ class HeadBlock final : public Block {
   }
 
  private:
+  // Whether of the gradient of logits, the largest matrix of all, only codes are needed: then it need not wait beside them, nor be made.
+  bool codes_alone(const Call& call) const { return head_.in_eight_bits(call) && !head_.needs_values() && !call.axes.find("tp"); }
+
   // Whether what the norm comes to is made once more in its backward pass, for nothing, and not kept.
   bool makes_again(const at::Tensor& x, const Call& call) const { return !call.axes.find("tp") && norm_.is_one_pass(x); }
 

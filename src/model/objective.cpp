@@ -27,19 +27,23 @@ class CrossEntropy final : public Objective {
     if (gradients) {
       at::Tensor scale = at::full({1}, weight, precise);
       if (by_sample_weight.defined()) scale = (by_sample_weight * weight).expand({samples, rows.size(0) / samples}).reshape({-1});
-      if (is_shared_out(outputs.value("logits"), axes)) {
-        const RowLosses found = row_losses(outputs.value("logits"), targets, axes);
-        loss = found.loss;
-        if (rows.size(1) > 0) kernels::cross_entropy_backward(rows, found.lse, found.targets, scale);
-      } else {
-        loss = at::empty({rows.size(0)}, precise);
-        kernels::cross_entropy_and_gradient(loss, at::empty_like(loss), rows, targets, scale, kernels::kIgnoreTarget,
-                                            outputs.value("logits").sums);
-      }
       // No probability is off by more than 1, so that one weight for all is the most; as bits, which are in the order of the floats.
       const bool known = scale.numel() == 1 && weight >= 0 && precise.dtype() == at::kFloat;
-      const at::Tensor most = known ? scale.view(at::kInt) : at::Tensor();
-      gradients->add("logits", Value{.tensor = logits, .largest = most});
+      Value gradient{.tensor = logits, .largest = known ? scale.view(at::kInt) : at::Tensor()};
+      const Value& made = outputs.value("logits");
+      if (is_shared_out(made, axes)) {
+        const RowLosses found = row_losses(made, targets, axes);
+        loss = found.loss;
+        if (rows.size(1) > 0) kernels::cross_entropy_backward(rows, found.lse, found.targets, scale);
+      } else if (made.gradient_later && known) {
+        const RowLosses found = row_losses(made, targets, axes);
+        loss = found.loss;
+        gradient.of_logits = {found.lse, found.targets, scale};
+      } else {
+        loss = at::empty({rows.size(0)}, precise);
+        kernels::cross_entropy_and_gradient(loss, at::empty_like(loss), rows, targets, scale, kernels::kIgnoreTarget, made.sums);
+      }
+      gradients->add("logits", std::move(gradient));
     } else {
       loss = row_losses(outputs.value("logits"), targets, axes).loss;
     }

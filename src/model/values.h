@@ -1,5 +1,6 @@
 #pragma once
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,12 +11,19 @@
 
 namespace cairn::model {
 
+// A gradient of logits that is still the logits: what it takes to make it of them (kernels::cross_entropy_backward, _to_fp8).
+struct OfLogits {
+  at::Tensor lse, targets, scale;
+};
+
 // What blocks read and write: a tensor, how it lies on the mesh, and when it may be read.
 struct Value {
   at::Tensor tensor = {};
   mesh::Placement placement = {};
   comm::Work ready = comm::Work::done();
   bool differentiable = true;
+  bool gradient_later = false;             // of logits: whoever made them makes their gradient as well, where a loss says how
+  std::optional<OfLogits> of_logits = {};  // of their gradient: this is how
   at::Tensor sums = {};     // of logits: parts of their rows' sums of exponentials (kernels/cross_entropy.h); undefined: not known
   at::Tensor largest = {};  // its largest magnitude or more, as to_fp8 takes it (kernels/fp8.h); undefined: not known
 };

@@ -1,6 +1,7 @@
 // Codes of a GPU are those of the CPU, bit for bit, and its products are those of what they stand for.
 #include "kernels/fp8_cuda.h"
 
+#include "kernels/cross_entropy.h"
 #include "kernels/fp8.h"
 #include "kernels/on_gpu.h"
 #include "kernels/rms_norm.h"
@@ -38,6 +39,28 @@ TEST(Fp8OnCuda, CodesAreThoseOfTheCpu) {
         EXPECT_TRUE(!alone.rows.defined() && same_codes(alone.columns, expected.columns));
       }
     }
+}
+
+TEST(Fp8OnCuda, GradientsOfACrossEntropyAreCodedAsTheyAreMade) {
+  CAIRN_NEEDS_FP8();
+  for (const auto& [rows, vocab] : std::vector<std::pair<int64_t, int64_t>>{{1, 16}, {37, 144}, {130, 1008}, {500, 4096}}) {
+    const at::Tensor logits = on_gpu((normal({rows, vocab}, 1) * 3).to(at::kBFloat16));
+    const at::Tensor targets = on_gpu((at::arange(rows) * 7).remainder(vocab)), scale = on_gpu(at::full({1}, 0.03f));
+    if (rows > 1) targets[rows / 2].fill_(kIgnoreTarget);
+    const at::Tensor loss = poisoned({rows}), lse = poisoned({rows}), exact = logits.to(at::kDouble), exact_lse = exact.logsumexp(1);
+    cross_entropy(loss, lse, logits, targets);
+    const Fp8Matrix found = cross_entropy_to_fp8(logits.clone(), lse, targets, scale, scale.view(at::kInt));
+    reference::cross_entropy_backward(exact, exact_lse, targets, scale.to(at::kDouble));
+    EXPECT_EQ(found.factor.item<float>(), std::ldexp(1.0f, -20)) << "0.03 is 1.92 times 2^-6, codes go up to 1.75 times 2^15";
+    const at::Tensor plain = to_fp8(exact.to(at::kBFloat16), Fp8::e5m2, {}, scale.view(at::kInt)).rows.to(at::kFloat) * found.factor;
+    expect_as_exact(from_fp8(found, rows, at::kFloat), plain, exact, "by rows");
+    const at::Tensor by_columns = from_fp8({.columns = found.columns, .factor = found.factor}, rows, at::kFloat);
+    EXPECT_TRUE(at::equal(by_columns, from_fp8(found, rows, at::kFloat)));
+    EXPECT_EQ(found.columns.view(at::kByte).narrow(1, rows, found.columns.size(1) - rows).sum().item<int64_t>(), 0);
+    if (rows > 1) {
+      EXPECT_EQ(found.rows[rows / 2].to(at::kFloat).abs().sum().item<float>(), 0);
+    }
+  }
 }
 
 // What kernels note of their results on the way is what a pass of its own finds.

@@ -7,6 +7,7 @@
 
 #include "kernels/aten.h"
 #include "kernels/closeness.h"
+#include "kernels/cross_entropy.h"
 
 namespace cairn::kernels {
 namespace {
@@ -63,6 +64,19 @@ TEST(Fp8, NothingAndWhatIsNotFinite) {
     x[2][3] = bad;
     EXPECT_TRUE(std::isnan(to_fp8(x, Fp8::e4m3).factor.item<float>())) << bad;
   }
+}
+
+TEST(Fp8, GradientsOfACrossEntropyAreTheCodesOfTheGradient) {
+  const int64_t rows = 5, vocab = 32;
+  const at::Tensor logits = normal({rows, vocab}, 1), targets = at::arange(rows), scale = at::full({1}, 0.25f), loss = at::empty({rows}),
+                   lse = at::empty({rows});
+  targets[3].fill_(kIgnoreTarget);
+  cross_entropy(loss, lse, logits, targets);
+  const at::Tensor gradient = logits.clone();
+  cross_entropy_backward(gradient, lse, targets, scale);
+  const Fp8Matrix found = cross_entropy_to_fp8(logits, lse, targets, scale, scale.view(at::kInt)), expected = to_fp8(gradient, Fp8::e5m2);
+  EXPECT_TRUE(at::equal(found.rows.view(at::kByte), expected.rows.view(at::kByte)));
+  EXPECT_TRUE(at::equal(found.columns.view(at::kByte), expected.columns.view(at::kByte)));
 }
 
 TEST(Fp8, ProductsAreThoseOfWhatTheCodesStandFor) {

@@ -22,7 +22,7 @@ std::string fused_name(const FusedSizes& c) { return fmt::format("{} rows, {} in
 bool has_hopper() {
   if (!has_gpu()) return false;
   const at::Tensor x = on_gpu(normal({8, 8}, 1).to(at::kBFloat16)), y = at::empty_like(x);
-  return short_product_on_cuda(y, x, x, false, Fewest::any);
+  return product_on_hopper(y, x, x, false, nullptr, Fewest::any);
 }
 #define CAIRN_NEEDS_HOPPER() \
   if (!has_hopper()) GTEST_SKIP() << "no Hopper GPU here"
@@ -35,15 +35,31 @@ at::Tensor doubled(const at::Tensor& x) { return x.to(at::kDouble); }
 TEST(FusedProductOnCuda, PlainOnesAreAsExactAsCublas) {
   CAIRN_NEEDS_HOPPER();
   for (const FusedSizes& c : kFusedSizes) {
-    if (c.in > 1024) continue;
-    const at::Tensor x = low({c.rows, c.in}, 1), w = low({c.ff, c.in}, 2), by_input = low({c.in, c.ff}, 3);
-    const at::Tensor y = poisoned({c.rows, c.ff}, at::kBFloat16);
-    ASSERT_TRUE(short_product_on_cuda(y, x, w, false, Fewest::any));
-    expect_as_exact(y, at::matmul(x, w.t()), at::matmul(doubled(x), doubled(w).t()), fused_name(c));
-    y.fill_(std::nan(""));
-    ASSERT_TRUE(short_product_on_cuda(y, x, by_input, true, Fewest::any));
-    expect_as_exact(y, at::matmul(x, by_input), at::matmul(doubled(x), doubled(by_input)), fused_name(c));
+    const at::Tensor x = low({c.rows, c.in}, 1), by_rows = low({c.ff, c.in}, 2), by_columns = low({c.in, c.ff}, 3);
+    const at::Tensor onto = low({c.rows, c.ff}, 4, 3), kept = onto.clone();
+    for (const bool by_input : {false, true}) {
+      const at::Tensor w = by_input ? by_columns : by_rows, turned = by_input ? w : w.t();
+      const at::Tensor exact = at::matmul(doubled(x), doubled(turned)), y = poisoned({c.rows, c.ff}, at::kBFloat16);
+      if (product_on_hopper(y, x, w, by_input, nullptr, Fewest::any)) expect_as_exact(y, at::matmul(x, turned), exact, fused_name(c));
+      EXPECT_TRUE(c.in > 1024 || at::isfinite(y).all().item<bool>()) << "short sums are taken: " << fused_name(c);
+      y.fill_(std::nan(""));
+      ASSERT_TRUE(product_on_hopper(y, x, w, by_input, &onto, Fewest::any));
+      expect_as_exact(y, onto.addmm(x, turned), doubled(onto) + exact, "onto, " + fused_name(c));
+      EXPECT_TRUE(same_bits(onto, kept));
+      const at::Tensor in_place = onto.clone();
+      ASSERT_TRUE(product_on_hopper(in_place, x, w, by_input, &in_place, Fewest::any));
+      EXPECT_TRUE(same_bits(in_place, y)) << fused_name(c);
+    }
   }
+}
+
+TEST(FusedProductOnCuda, ReadsAndWritesSlicesOfAFusedBuffer) {
+  CAIRN_NEEDS_HOPPER();
+  const int64_t rows = 300, in = 64, out = 136;
+  const at::Tensor inputs = low({rows, 3 * in}, 1), w = low({out, in}, 2), outputs = at::zeros({rows, 3 * out}, inputs.options());
+  ASSERT_TRUE(product_on_hopper(outputs.narrow(1, out, out), inputs.narrow(1, in, in), w, false, nullptr, Fewest::any));
+  EXPECT_LT(relative_error(outputs.narrow(1, out, out), at::matmul(doubled(inputs.narrow(1, in, in)), doubled(w).t())), 4e-3);
+  EXPECT_EQ(outputs.narrow(1, 0, out).abs().sum().item<float>() + outputs.narrow(1, 2 * out, out).abs().sum().item<float>(), 0);
 }
 
 TEST(FusedProductOnCuda, SwigluIsAsExactAsItsParts) {

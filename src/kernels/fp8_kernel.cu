@@ -12,6 +12,7 @@ constexpr int kThreads = 256;
 constexpr int kSquare = 8;  // elements along one side of a thread's square: 16 bytes of a row
 constexpr int kTile = 128;  // along one side of a block's
 constexpr unsigned kMagnitudes = 0x7fff7fffU;
+constexpr float kLog2e = 1.4426950408889634f;
 
 // Of each half by itself: bf16 without signs are ordered like unsigned numbers.
 __device__ unsigned larger(unsigned a, unsigned b) { return __vmaxu2(a, b & kMagnitudes); }
@@ -67,34 +68,46 @@ __device__ int exponent_for(unsigned largest, bool e5m2) {
 
 __device__ float power_of_two(int exponent) { return __uint_as_float(static_cast<unsigned>(exponent + 127) << 23); }
 
-// What is coded of a row: its values, or the gradient of cross entropy that they are logits of.
+// What is coded: values as they are, or the gradient of cross entropy that they are logits of. A block reads once what that takes.
 template <bool kLogits>
 struct Coded {
-  float scale;  // that makes codes of values
+  __device__ void read(const Fp8Launch&, int64_t /*first_row*/, int64_t /*first_column*/) {}
 
-  __device__ Coded(const Fp8Launch&, int64_t /*row*/, int64_t /*column*/, float factor) : scale(factor) {}
-  __device__ float of(float value, int /*place*/) const { return value * scale; }
+  struct Row {
+    float scale;  // that makes codes of values
+    __device__ float of(float value, int /*place*/) const { return value * scale; }
+  };
+  __device__ Row row(int /*row*/, int /*column*/, float scale) const { return {scale}; }
 };
 template <>
 struct Coded<true> {
-  float log2_sum = 0, scale = 0;
-  int64_t target = -1;  // counted from the first column
+  float sums[kTile], scales[kTile];  // by rows: log of the sum of exponentials in units of log 2, weight
+  int targets[kTile];                // counted from the first column; -1: elsewhere
 
-  __device__ Coded(const Fp8Launch& a, int64_t row, int64_t column, float factor) {
-    if (row >= a.rows || a.targets[row] == a.ignore) {
-      log2_sum = __uint_as_float(0x7f800000U);  // of which every power is 0
-      return;
+  __device__ void read(const Fp8Launch& a, int64_t first_row, int64_t first_column) {
+    const int mine = static_cast<int>(threadIdx.x);
+    const int64_t row = first_row + mine;
+    if (mine >= kTile) return;
+    sums[mine] = __uint_as_float(0x7f800000U), scales[mine] = 0, targets[mine] = -1;  // infinity, of which every power is 0
+    if (row >= a.rows || a.targets[row] == a.ignore) return;
+    const int64_t from_first = a.targets[row] - first_column;
+    sums[mine] = a.lse[row] * kLog2e, scales[mine] = a.scale[row * a.scale_stride];
+    if (from_first >= 0 && from_first < kTile) targets[mine] = static_cast<int>(from_first);
+  }
+
+  struct Row {
+    float log2_sum, scale;
+    int target;
+    __device__ float of(float logit, int place) const {
+      const float probability = device::power_of_2(fmaf(logit, kLog2e, -log2_sum));
+      return (place == target ? probability - 1.0f : probability) * scale;
     }
-    log2_sum = a.lse[row] * 1.4426950408889634f, scale = a.scale[row * a.scale_stride] * factor, target = a.targets[row] - column;
-  }
-  __device__ float of(float logit, int place) const {
-    const float probability = device::power_of_2(fmaf(logit, 1.4426950408889634f, -log2_sum));
-    return (place == target ? probability - 1.0f : probability) * scale;
-  }
+  };
+  __device__ Row row(int row, int column, float scale) const { return {sums[row], scales[row] * scale, targets[row] - column}; }
 };
 
 template <bool kE5m2, bool kLogits>
-__device__ unsigned two_codes(unsigned two_bf16, const Coded<kLogits>& coded, int place) {
+__device__ unsigned two_codes(unsigned two_bf16, const typename Coded<kLogits>::Row& coded, int place) {
   const float2 values{coded.of(__uint_as_float(two_bf16 << 16), place), coded.of(__uint_as_float(two_bf16 & 0xffff0000U), place + 1)};
   return __nv_cvt_float2_to_fp8x2(values, __NV_SATFINITE, kE5m2 ? __NV_E5M2 : __NV_E4M3);
 }
@@ -121,6 +134,8 @@ __global__ void __launch_bounds__(kThreads) code_kernel(Fp8Launch a) {
     from[i] = {};
     if (mine && row + i < a.rows) from[i] = *reinterpret_cast<const uint4*>(x + i * a.stride);
   }
+  __shared__ Coded<kLogits> coded;
+  coded.read(a, static_cast<int64_t>(blockIdx.x) * kTile, static_cast<int64_t>(blockIdx.y) * kTile);  // a barrier follows
   unsigned largest = 0;
   for (int part = static_cast<int>(threadIdx.x); part < a.parts; part += kThreads) largest = max(largest, a.largest[part]);
   largest = largest_of_block(largest);
@@ -132,8 +147,8 @@ __global__ void __launch_bounds__(kThreads) code_kernel(Fp8Launch a) {
   unsigned left[kSquare], right[kSquare];  // codes of columns 0 to 3 and 4 to 7
 #pragma unroll
   for (int i = 0; i < kSquare; ++i) {
-    const Coded<kLogits> coded(a, row + i, column, scale);
-    const auto two = [&](unsigned values, int place) { return two_codes<kE5m2>(values, coded, place); };
+    const auto of_row = coded.row(static_cast<int>(row % kTile) + i, static_cast<int>(column % kTile), scale);
+    const auto two = [&](unsigned values, int place) { return two_codes<kE5m2, kLogits>(values, of_row, place); };
     left[i] = two(from[i].x, 0) | two(from[i].y, 2) << 16;
     right[i] = two(from[i].z, 4) | two(from[i].w, 6) << 16;
   }

@@ -43,8 +43,8 @@ ProductLaunch product_of(const at::Tensor& x, const at::Tensor& w, bool by_input
 }  // namespace
 
 bool product_on_hopper(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, bool by_input, const at::Tensor* onto, Fewest tiles) {
-  constexpr int64_t kShort = 1024;
-  if ((!onto && x.size(1) > kShort) || !is_in_boxes(y) || !is_in_boxes(x) || !is_in_boxes(w) || (onto && !is_in_boxes(*onto)) ||
+  constexpr int64_t kShort = 1024, kShortOnto = 2048;
+  if (x.size(1) > (onto ? kShortOnto : kShort) || !is_in_boxes(y) || !is_in_boxes(x) || !is_in_boxes(w) || (onto && !is_in_boxes(*onto)) ||
       !is_hopper(x) || !is_worth_it(x, y.size(1), tiles))
     return false;
   const OnDeviceOf device(x.device());

@@ -9,8 +9,8 @@ struct Turned;
 // Results that are cut into fewer tiles than a GPU works on at a time are left to those who cut sums as well.
 enum class Fewest { worth_it, any };
 
-// y = x w^T, or x w (`by_input`), or *onto + that, for what these kernels are better at than cuBLASLt: sums so short that writing results
-// counts, and sums onto something.
+// y = x w^T, or x w (`by_input`), or *onto + that, for what these kernels are better at than cuBLASLt: sums so short that reading and
+// writing results counts.
 bool product_on_hopper(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, bool by_input, const at::Tensor* onto = nullptr,
                        Fewest tiles = Fewest::worth_it);
 

@@ -117,10 +117,12 @@ Branch::Back Branch::enter_back(Values& gradients, Saved& saved, const Call& cal
 void Branch::leave_back(Values& gradients, Saved& saved, const Back& back, const at::Tensor& din, const OnRows& make,
                         const Call& call) const {
   if (norm_) {
-    const at::Tensor dx = at::empty_like(back.dy), dnormed = reduce_tokens(din, call, border_.name, make).view(back.dy.sizes());
+    const at::Tensor dnormed = reduce_tokens(din, call, border_.name, make).view(back.dy.sizes());
+    const bool one_pass = norm_->is_one_pass(saved.get("x"));
+    const at::Tensor dx = one_pass ? dnormed : at::empty_like(back.dy);  // its place, where nothing else needs it
     Value handed_on{.tensor = dx};
     at::Tensor* largest = call.fp8 ? &handed_on.largest : nullptr;
-    if (norm_->is_one_pass(saved.get("x"))) {
+    if (one_pass) {
       const at::Tensor x = saved.take("x");
       const bool again = !saved.has("in") && !saved.has("in.codes");
       const at::Tensor y = again ? at::empty_like(x) : at::Tensor();

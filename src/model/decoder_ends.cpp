@@ -185,7 +185,7 @@ class HeadBlock final : public Block {
     const std::optional<OfLogits> of_logits = gradients.value("logits").of_logits;
     at::Tensor dlogits = rows(gradients.take("logits"));
     const at::Tensor x = saved.get("x");
-    const at::Tensor din = at::empty({dlogits.size(0), x.size(-1)}, x.options()), dx = at::empty_like(x);
+    const at::Tensor din = at::empty({dlogits.size(0), x.size(-1)}, x.options());
     if (codes_alone(call)) {
       if (of_logits)
         from_loss.codes = kernels::cross_entropy_to_fp8(dlogits, of_logits->lse, of_logits->targets, of_logits->scale, from_loss.largest);
@@ -198,6 +198,7 @@ class HeadBlock final : public Block {
                            count == sums.size(0) ? &from_loss : nullptr);
     };
     const at::Tensor dnormed = reduce_tokens(din, call, card_.name, back, stream_).view(x.sizes());
+    const at::Tensor dx = makes_again(x, call) ? dnormed : at::empty_like(x);  // its place, where nothing else needs it
     Value handed_on{.tensor = dx};
     at::Tensor* largest = call.fp8 ? &handed_on.largest : nullptr;
     if (makes_again(x, call)) {

@@ -18,6 +18,9 @@ struct AttentionOptions {
   int64_t key_offset = 0;                       // and of the first key
   const at::Tensor* query_documents = nullptr;  // [batch, q_len] int64 (borrowed); both or neither
   const at::Tensor* key_documents = nullptr;    // [batch, k_len] int64
+  // The same once more, where it is known and both are the same: where documents begin in a row, int32 [batch, n], filled up with its
+  // length. Libraries on a GPU take it.
+  const at::Tensor* document_starts = nullptr;
 };
 
 // Shapes: q, out and their gradients [batch, q_len, heads, head_dim]; k, v and theirs [batch, k_len, kv_heads, head_dim], where

@@ -27,6 +27,7 @@ struct Mask {
   bool causal;       // query i sees keys up to i + (k_len - q_len): the last query sees the last key
   int64_t window;    // 0: none
   bool is_possible;  // false: a mask that no library has
+  bool documents;    // each for itself
 };
 
 Mask mask_of(const at::Tensor& q, const at::Tensor& k, const AttentionOptions& options) {
@@ -36,7 +37,9 @@ Mask mask_of(const at::Tensor& q, const at::Tensor& k, const AttentionOptions& o
   // A window that reaches back from the last query to the first key hides nothing.
   const int64_t window = options.window > 0 && q_len - 1 + shift - options.window >= 0 ? options.window : 0;
   const bool lined_up = shift == k_len - q_len && shift >= 0;  // below 0 some queries see no key, of which libraries think otherwise
-  return {causal, window, options.key_documents == nullptr && ((!causal && window == 0) || lined_up)};
+  const bool documents = options.key_documents != nullptr;
+  const bool by_runs = options.document_starts != nullptr && q_len == k_len && shift == 0;
+  return {causal, window, (!documents || by_runs) && ((!causal && window == 0) || lined_up), documents};
 }
 
 bool fits(const at::Tensor& x, const at::Tensor& like) {
@@ -51,6 +54,29 @@ at::Tensor by_head(const at::Tensor& x) { return x.transpose(1, 2); }  // [batch
 
 enum class Library { none, cudnn, flash };
 
+// Rows one after the other, cut into runs that do not see each other: FlashAttention's form for documents. Runs without a position are
+// none.
+struct Runs {
+  at::Tensor q, k, v;  // [positions of all rows, heads, head_dim], views
+  at::Tensor begins;   // int32 [runs + 1], the last is the number of positions
+  int64_t longest;     // at most
+
+  Runs(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& starts)
+      : q(queries.flatten(0, 1)), k(keys.flatten(0, 1)), v(values.flatten(0, 1)), longest(queries.size(1)) {
+    const int64_t rows = queries.size(0), positions = rows * longest;
+    const at::Tensor first = at::arange(0, positions, longest, starts.options()).unsqueeze(1);
+    begins = at::cat({(starts + first).flatten(), at::full({1}, positions, starts.options())});
+  }
+};
+
+// Log-sum-exps as libtorch's form for runs has them, [heads, positions], and as ours are, [batch, heads, length].
+at::Tensor sums_of_runs(const at::Tensor& lse) { return lse.transpose(0, 1).flatten(1).contiguous(); }
+at::Tensor sums_of_rows(const at::Tensor& lse, const at::Tensor& q) {
+  CAIRN_CHECK(lse.dim() == 2 && lse.size(0) == q.size(2) && lse.size(1) == q.size(0) * q.size(1),
+              "log-sum-exps of {} for queries of {}: another form than that of libtorch 2.11", c10::str(lse.sizes()), c10::str(q.sizes()));
+  return lse.view({q.size(2), q.size(0), q.size(1)}).transpose(0, 1);
+}
+
 // The same for both directions, so that a gradient is of what was computed.
 Library library_for(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Mask& mask) {
   const int64_t head_dim = q.size(3);
@@ -58,7 +84,7 @@ Library library_for(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
     return Library::none;
   // cuDNN's causal mask begins at the first key, which is the same for as many queries as keys. A single query is none of its trades.
   const bool square = q.size(1) == k.size(1) && q.size(1) > 1;
-  if (head_dim <= kCudnnHeadDim && mask.window == 0 && square &&
+  if (head_dim <= kCudnnHeadDim && mask.window == 0 && square && !mask.documents &&
       sdp::can_use_cudnn_attention({by_head(q), by_head(k), by_head(v), std::nullopt, 0.0, mask.causal, q.size(2) != k.size(2)},
                                    /*debug=*/false))
     return Library::cudnn;
@@ -96,6 +122,13 @@ std::optional<Attended> attended_on_cuda(const at::Tensor& q, const at::Tensor& 
     }
     case Library::flash: {
       const Sides sides(mask);
+      if (mask.documents) {
+        const Runs runs(q, k, v, *options.document_starts);
+        const auto found = at::_flash_attention_forward(runs.q, runs.k, runs.v, runs.begins, runs.begins, runs.longest, runs.longest,
+                                                        /*dropout_p=*/0.0, plainly_causal(mask), /*return_debug_mask=*/false, scale,
+                                                        sides.left, sides.right);
+        return Attended{std::get<0>(found).view(q.sizes()), sums_of_rows(std::get<1>(found), q)};
+      }
       const auto found = at::_flash_attention_forward(q, k, v, /*cum_seq_q=*/std::nullopt, /*cum_seq_k=*/std::nullopt, q.size(1), k.size(1),
                                                       /*dropout_p=*/0.0, plainly_causal(mask), /*return_debug_mask=*/false, scale,
                                                       sides.left, sides.right);
@@ -136,6 +169,15 @@ std::optional<AttentionGradients> attention_gradients_on_cuda(const at::Tensor& 
     }
     case Library::flash: {
       const Sides sides(mask);
+      if (mask.documents) {
+        const Runs runs(q, k, v, *options.document_starts);
+        const auto found =
+            at::_flash_attention_backward(gradient.flatten(0, 1), runs.q, runs.k, runs.v, result.flatten(0, 1), sums_of_runs(lse),
+                                          runs.begins, runs.begins, runs.longest, runs.longest,
+                                          /*dropout_p=*/0.0, plainly_causal(mask), unused, unused, scale, sides.left, sides.right);
+        return AttentionGradients{std::get<0>(found).view(q.sizes()), std::get<1>(found).view(k.sizes()),
+                                  std::get<2>(found).view(v.sizes())};
+      }
       const auto found =
           at::_flash_attention_backward(gradient, q, k, v, result, lse, /*cum_seq_q=*/at::Tensor(), /*cum_seq_k=*/at::Tensor(), q.size(1),
                                         k.size(1), /*dropout_p=*/0.0, plainly_causal(mask), unused, unused, scale, sides.left, sides.right);

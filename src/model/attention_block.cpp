@@ -24,19 +24,21 @@ struct Heads {
 // What a batch may say of its positions, [batch, length] int64 each; undefined: nothing.
 struct Places {
   at::Tensor documents, positions;
+  at::Tensor starts;  // of documents, as AttentionOptions has them
 
   static Places in(Values& values) {
     const auto field = [&](const char* name) { return values.has(name) ? values.get(name) : at::Tensor(); };
-    return {field("documents"), field("positions")};
+    return {field("documents"), field("positions"), field("document_starts")};
   }
   static Places in(const Saved& saved) {
     const auto field = [&](const char* name) { return saved.has(name) ? saved.get(name) : at::Tensor(); };
-    return {field("documents"), field("positions")};
+    return {field("documents"), field("positions"), field("document_starts")};
   }
   const at::Tensor* pointer() const { return documents.defined() ? &documents : nullptr; }  // to the documents
   void save(Saved& keep) const {
     if (documents.defined()) keep.put("documents", documents);
     if (positions.defined()) keep.put("positions", positions);
+    if (starts.defined()) keep.put("document_starts", starts);
   }
 };
 
@@ -51,7 +53,7 @@ class AttentionBlock final : public Block {
     Operation project{
         .name = "qkv", .axes = {"heads"}, .flops_per_token = 2 * embed * (q + 2 * kv), .saved_elements_per_token = q + 2 * kv};
     parts_.qkv.describe(project);
-    card_ = {.may_read = {"documents", "positions"}, .operations = {project}};
+    card_ = {.may_read = {"documents", "positions", "document_starts"}, .operations = {project}};
     const auto add_to_heads = [&](Operation operation) {
       operation.reads = !apart ? mixes : mixes.size() == 1 ? std::vector<std::string>{"qkv.0", "qkv.1"} : std::vector{mixes[0]};
       mixes = apart ? std::vector<std::string>{operation.name, "qkv.2"} : std::vector{operation.name};
@@ -127,7 +129,8 @@ class AttentionBlock final : public Block {
       context_attention(mixed, lse, heads.q, heads.k, heads.v, options(call, call.slice.context->length, {}, {}), places.pointer(),
                         *call.axes.find("cp"), *call.slice.context, form(call));
     } else {
-      kernels::Attended attended = kernels::attend(heads.q, seen.k, seen.v, options(call, length, places.documents, seen.documents));
+      kernels::Attended attended = kernels::attend(
+          heads.q, seen.k, seen.v, options(call, length, places.documents, seen.documents, call.cache ? nullptr : &places.starts));
       mixed = std::move(attended.out), lse = std::move(attended.lse);
     }
     advance(call);
@@ -163,8 +166,9 @@ class AttentionBlock final : public Block {
                                  options(call, call.slice.context->length, {}, {}), places.pointer(), *call.axes.find("cp"),
                                  *call.slice.context, form(call));
     } else {
-      kernels::AttentionGradients found = kernels::attention_gradients({d.q, d.k, d.v}, dmixed, heads.q, heads.k, heads.v, mixed, lse,
-                                                                       options(call, qkv.size(1), places.documents, places.documents));
+      kernels::AttentionGradients found =
+          kernels::attention_gradients({d.q, d.k, d.v}, dmixed, heads.q, heads.k, heads.v, mixed, lse,
+                                       options(call, qkv.size(1), places.documents, places.documents, &places.starts));
       d = {std::move(found.q), std::move(found.k), std::move(found.v)};
     }
     if (!d.v.is_same(into.v)) into.v.copy_(d.v);
@@ -245,10 +249,12 @@ class AttentionBlock final : public Block {
     return qkv.view({qkv.size(0), qkv.size(1), -1, shape_.head_dim}).narrow(2, 0, counts.q + counts.kv);
   }
 
-  kernels::AttentionOptions options(const Call& call, int64_t length, const at::Tensor& documents, const at::Tensor& key_documents) const {
+  kernels::AttentionOptions options(const Call& call, int64_t length, const at::Tensor& documents, const at::Tensor& key_documents,
+                                    const at::Tensor* starts = nullptr) const {
     kernels::AttentionOptions o{.query_offset = call.slice.begin, .key_offset = call.cache ? 0 : call.slice.begin};
     if (shape_.window > 0 && call.slice.begin + length > shape_.window) o.window = shape_.window;
     if (documents.defined()) o.query_documents = &documents, o.key_documents = &key_documents;
+    if (documents.defined() && starts && starts->defined()) o.document_starts = starts;
     return o;
   }
 

@@ -13,6 +13,7 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "data/chat_files.h"
+#include "data/document_starts.h"
 #include "data/shard.h"
 #include "data/tokenize_progress.h"
 #include "kernels/adamw.h"
@@ -267,6 +268,7 @@ mesh::Batch make_batch(const Job& job, int64_t step) {
   }
   batch.progress = job.sampler->progress(step - 1);
   if (job.device.is_cuda()) {  // so that the copy to the device makes nobody wait
+    data::add_document_starts(batch);
     batch.ids = batch.ids.pin_memory();
     if (batch.weights.defined()) batch.weights = batch.weights.pin_memory();
     for (auto& [name, field] : batch.fields) field.tensor = field.tensor.pin_memory();

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "comm/group.h"
+#include "data/document_starts.h"
 #include "data/shard.h"
 #include "kernels/aten.h"
 #include "train/as_agreed.h"
@@ -26,6 +27,7 @@ HeldOut evaluate_held_out(Job& job) {
     std::iota(ids.begin(), ids.end(), held.first + share.first + part.first);
     mesh::Batch batch;
     job.data.samples->fill(ids, batch);
+    if (job.device.is_cuda()) data::add_document_starts(batch);
     batch = mesh::to_device(batch, job.device);
     const model::Losses losses = job.step->evaluate(job.engine, batch);
     sums[0] += losses.sum.item<double>();

@@ -79,16 +79,34 @@ TEST(AttentionOnCuda, IsAsExactAsPlainOperations) {
     }
 }
 
+// By ids alone, as plain operations, and where they begin in a row is known, as runs.
 TEST(AttentionOnCuda, DocumentsDoNotSeeEachOther) {
   CAIRN_NEEDS_GPU();
-  const at::Tensor documents = on_gpu(at::cat({at::zeros({2, 30}, at::kLong), at::ones({2, 34}, at::kLong)}, 1));
-  const GpuAttentionCase c{"documents", 2, 64, 64, 4, 2, 64, {.query_documents = &documents, .key_documents = &documents}};
-  const at::Tensor qkv = on_gpu(normal({2, 64, 8, 64}, 1, at::kBFloat16)), dout = on_gpu(normal({2, 64, 4, 64}, 2, at::kBFloat16));
-  const AttentionResults fast = run_attention(c, qkv, dout, attention, attention_backward);
-  const AttentionResults plain = run_attention(c, qkv, dout, reference::attention, reference::attention_backward);
-  const AttentionResults exact = run_attention(c, wide(qkv), wide(dout), reference::attention, reference::attention_backward);
-  expect_as_exact(fast.out, plain.out, exact.out, "out");
-  expect_as_exact(fast.dqkv, plain.dqkv, exact.dqkv, "gradients");
+  struct {
+    int64_t window, heads, kv_heads, head_dim;
+  } const cases[] = {{0, 4, 2, 64}, {7, 4, 4, 64}, {0, 6, 6, 128}, {0, 2, 1, 256}};
+  const at::Tensor documents = on_gpu(at::stack(
+      {at::cat({at::zeros({30}, at::kLong), at::ones({34}, at::kLong)}),
+       at::cat({at::full({1}, 5, at::kLong), at::full({50}, 3, at::kLong), at::full({13}, -1, at::kLong)}), at::zeros({64}, at::kLong)}));
+  const at::Tensor starts = on_gpu(at::tensor({0, 30, 64, 0, 1, 51, 0, 64, 64}, at::kInt).view({3, 3}));
+  for (const auto& one : cases) {
+    GpuAttentionCase c{"documents",  3,
+                       64,           64,
+                       one.heads,    one.kv_heads,
+                       one.head_dim, {.window = one.window, .query_documents = &documents, .key_documents = &documents}};
+    const at::Tensor qkv = on_gpu(normal({3, 64, c.heads + 2 * c.kv_heads, c.head_dim}, 1, at::kBFloat16)),
+                     dout = on_gpu(normal({3, 64, c.heads, c.head_dim}, 2, at::kBFloat16));
+    const AttentionResults plain = run_attention(c, qkv, dout, reference::attention, reference::attention_backward);
+    const AttentionResults exact = run_attention(c, wide(qkv), wide(dout), reference::attention, reference::attention_backward);
+    for (const at::Tensor* known : std::vector<const at::Tensor*>{nullptr, &starts}) {
+      c.options.document_starts = known;
+      const AttentionResults fast = run_attention(c, qkv, dout, attention, attention_backward);
+      const std::string what = fmt::format(" {} runs, heads of {}", known ? "by" : "without", c.head_dim);
+      expect_as_exact(fast.out, plain.out, exact.out, "out" + what);
+      expect_as_exact(fast.dqkv, plain.dqkv, exact.dqkv, "gradients" + what);
+      expect_as_exact(fast.lse, plain.lse, exact.lse, "lse" + what);
+    }
+  }
 }
 
 // The same q, k and v with a gradient that lies otherwise: a plan that was kept for the first must not be used wrongly for the second.

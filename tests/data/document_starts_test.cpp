@@ -1,0 +1,31 @@
+#include "data/document_starts.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/aten.h"
+
+namespace cairn::data {
+namespace {
+
+mesh::Batch batch_with(std::vector<int64_t> documents, int64_t length) {
+  mesh::Batch batch;
+  batch.fields["documents"] = {at::tensor(documents, at::kLong).view({-1, length}), mesh::Field::Shape::per_sample};
+  return batch;
+}
+
+TEST(DocumentStarts, AreWhereAnotherDocumentBegins) {
+  mesh::Batch batch = batch_with({7, 7, 8, 8, -1, 3, 3, 3, 3, 3, 1, 2, 3, 4, -1}, 5);
+  add_document_starts(batch);
+  EXPECT_TRUE(at::equal(batch.field("document_starts"), at::tensor({0, 2, 4, 5, 5, 0, 5, 5, 5, 5, 0, 1, 2, 3, 4}, at::kInt).view({3, 5})));
+}
+
+TEST(DocumentStarts, AreLeftOutWhereADocumentIsInTwoPieces) {
+  mesh::Batch batch = batch_with({7, 8, 7}, 3), none;
+  add_document_starts(batch);
+  EXPECT_FALSE(batch.fields.contains("document_starts"));
+  add_document_starts(none);
+  EXPECT_TRUE(none.fields.empty());
+}
+
+}  // namespace
+}  // namespace cairn::data

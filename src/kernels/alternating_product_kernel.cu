@@ -76,7 +76,7 @@ __device__ void finish_box(const float* d, const Slots& slots, int pair) {
   }
 }
 
-__global__ void __cluster_dims__(kTileBlocks, 1, 1) __launch_bounds__(kThreads, 1)
+__global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
     swiglu_backward_product_kernel(const __grid_constant__ Tiles tiles, const __grid_constant__ Gradients to) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ unsigned char shared[];

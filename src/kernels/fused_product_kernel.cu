@@ -319,7 +319,7 @@ constexpr int kThreads = 384;                                  // products, and 
 constexpr int kProductRegisters = 184, kOtherRegisters = 136;  // of a thread
 
 template <class End, bool kByInput>
-__global__ void __cluster_dims__(kTileBlocks, 1, 1) __launch_bounds__(kThreads, 1)
+__global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
     fused_product_kernel(const __grid_constant__ Tiles tiles, const __grid_constant__ End end) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ unsigned char shared[];

@@ -13,6 +13,13 @@ constexpr int kTileRows = 128, kTileSum = 64;  // of a tile, and of a step of it
 constexpr int kTileBlocks = 2;                 // of a cluster: tiles below each other
 constexpr int kGroupRows = 8;  // clusters below each other, before the next columns: what they read of w and x stays in the L2 cache
 
+// Of a kernel; older GPUs have no clusters, nor such kernels.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define CAIRN_CLUSTER
+#else
+#define CAIRN_CLUSTER __cluster_dims__(kTileBlocks, 1, 1)
+#endif
+
 // What a copy to or from results takes.
 constexpr int kBoxRows = 16, kBoxColumns = 64;
 constexpr uint32_t kBoxBytes = kBoxRows * kBoxColumns * 2;

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/nearest.h"
+#include "base/version.h"
 #include "kernels/aten.h"
 #include "kernels/fp8_cuda.h"
 #include "proofs/curves_svg.h"
@@ -136,7 +137,9 @@ class Comparison {
 
   // With --out, runs that have ended are not made again: a bench of half an hour may be stopped and go on.
   base::Json name_of(const std::string& fp8, int seed) const {
-    return {{"case", one_.name}, {"steps", steps_}, {"data", options_.data}, {"fp8", fp8}, {"seed", seed}};
+    const bool gpu = at::hasCUDA() && kernels::has_fp8(at::Device(at::kCUDA, 0));
+    return {{"case", one_.name}, {"steps", steps_},   {"data", options_.data},       {"fp8", fp8},
+            {"seed", seed},      {"sets", one_.sets}, {"program", base::build_id()}, {"device", gpu ? "cuda" : "cpu"}};
   }
   Fp8Run remembered(const std::string& fp8, int seed) const {
     Fp8Run found;
@@ -145,6 +148,7 @@ class Comparison {
     for (std::string line; std::getline(lines, line);) {
       const base::Json one = base::parse_json(line);
       if (!one.is_object() || one.value("run", base::Json()) != name_of(fp8, seed)) continue;
+      found.held_out.clear();
       for (const base::Json& point : one["held_out"]) found.held_out.emplace_back(point[0].get<double>(), point[1].get<double>());
     }
     if (!found.held_out.empty()) log_.info("{}, {}, seed {}: as it was run before ({})", one_.name, fp8, seed, kept_);

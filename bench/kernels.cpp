@@ -16,6 +16,8 @@
 #include "kernels/attention.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
+#include "kernels/fused_product.h"
+#include "kernels/gemm.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"
@@ -121,6 +123,45 @@ void heads(const std::function<void(const Operation&)>& turn, const std::functio
           [&](int i) { backward(i, kernels::reference::attention_backward); }});
 }
 
+// Against the same in a row: the product by cuBLASLt, then the kernel that comes after it.
+void products_that_go_on(const std::function<void(const Operation&)>& measure) {
+  const Sets x({kRows, kEmbed}), w({2 * kMlp, kEmbed}, at::kBFloat16, 0.02), down({kEmbed, kMlp}, at::kBFloat16, 0.02), y({kRows, kMlp}),
+      gate_up({kRows, 2 * kMlp});
+  const double flops = 2.0 * kRows * kEmbed * kMlp;
+  measure({"linear_swiglu", 2 * flops, [&](int i) { kernels::linear_swiglu(gate_up[i], y[i], x[i], w[i]); },
+           [&](int i) {
+             kernels::linear(gate_up[i], x[i], w[i]);
+             kernels::swiglu(y[i], gate_up[i]);
+           }});
+  measure({"linear_input_swiglu", flops, [&](int i) { kernels::linear_input_swiglu(gate_up[i], y[i], x[i], down[i], gate_up[i]); },
+           [&](int i) {
+             kernels::linear_input(y[i], x[i], down[i]);
+             kernels::swiglu_backward(gate_up[i], y[i], gate_up[i], &y[i]);
+           }});
+  constexpr int64_t kAll = kHeads + 2 * kKeyHeads;
+  const Sets qkv({kRows, kAll * kHeadDim}), project({kAll * kHeadDim, kEmbed}, at::kBFloat16, 0.02);
+  const kernels::RopeTable table = kernels::rope_table(kLength, kHeadDim, 5e5, on_gpu(at::kFloat));
+  const kernels::Turned turned{.table = table, .heads = kHeads + kKeyHeads, .length = kLength};
+  measure({"linear_rope", 2.0 * kRows * kEmbed * kAll * kHeadDim, [&](int i) { kernels::linear_rope(qkv[i], x[i], project[i], turned); },
+           [&](int i) {
+             kernels::linear(qkv[i], x[i], project[i]);
+             kernels::rope(qkv[i].view({kBatch, kLength, kAll, kHeadDim}).narrow(2, 0, turned.heads), table);
+           }});
+  constexpr int64_t kSome = kRows / 4;
+  const Sets head({kVocab, kEmbed}, at::kBFloat16, 0.02), logits({kSome, kVocab});
+  const at::Tensor targets = at::randint(0, kVocab, {kSome}, on_gpu(at::kLong)), loss = at::empty({kSome}, on_gpu(at::kFloat)),
+                   lse = at::empty({kSome}, on_gpu(at::kFloat)), scale = at::full({1}, 1.0, on_gpu(at::kFloat));
+  measure({"linear_sums, then cross entropy", 2.0 * kSome * kEmbed * kVocab,
+           [&](int i) {
+             const at::Tensor parts = kernels::linear_sums(logits[i], x[i].narrow(0, 0, kSome), head[i]);
+             kernels::cross_entropy_and_gradient(loss, lse, logits[i], targets, scale, kernels::kIgnoreTarget, parts);
+           },
+           [&](int i) {
+             kernels::linear(logits[i], x[i].narrow(0, 0, kSome), head[i]);
+             kernels::cross_entropy_and_gradient(loss, lse, logits[i], targets, scale);
+           }});
+}
+
 void losses(const std::function<void(const Operation&)>& measure) {
   constexpr int64_t kSome = kRows / 4;  // of the rows: three sets of all would take 19 GB
   const Sets logits({kSome, kVocab});
@@ -175,6 +216,7 @@ std::vector<BenchRow> bench_kernels(const BenchOptions& options, base::Log& log)
   norms(bytes);
   gates(bytes);
   heads(bytes, products);
+  products_that_go_on(products);
   losses(bytes);
   tables(bytes);
   updates(bytes);

@@ -16,20 +16,23 @@ void add_document_starts(mesh::Batch& batch) {
   const auto* id = documents.const_data_ptr<int64_t>();
   std::vector<std::vector<int32_t>> starts(static_cast<size_t>(samples));
   size_t most = 1;
+  bool in_one_piece = true;
   std::unordered_set<int64_t> seen;
   for (std::vector<int32_t>& row : starts) {
     seen.clear();
     for (int64_t i = 0; i < length; ++i) {
       if (i > 0 && id[i] == id[i - 1]) continue;
-      if (!seen.insert(id[i]).second) return;  // in two pieces, which see each other
+      in_one_piece = in_one_piece && seen.insert(id[i]).second;  // two pieces would see each other
       row.push_back(static_cast<int32_t>(i));
     }
     most = std::max(most, row.size());
     id += length;
   }
+  if (!in_one_piece) most = 0;
   const at::Tensor table = at::empty({samples, static_cast<int64_t>(most)}, at::kInt);
   auto* to = table.mutable_data_ptr<int32_t>();
   for (const std::vector<int32_t>& row : starts) {
+    if (!in_one_piece) break;
     std::copy(row.begin(), row.end(), to);
     std::fill(to + row.size(), to + most, static_cast<int32_t>(length));
     to += most;

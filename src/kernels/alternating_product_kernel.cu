@@ -188,11 +188,13 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
           hopper::store_box(to.y, box_column(i), box_row(i), slots.slot(4 + pair));
           hopper::end_group();
         }
+        __syncwarp();
         if (pair == 1) load_parity ^= 1;
       }
     }
     if (lane == 0) hopper::wait_until_stored<0>();
   }
+  __syncwarp();
   hopper::meet_cluster();  // shared memory is written to from the other block
 #endif
 }

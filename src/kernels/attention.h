@@ -19,7 +19,7 @@ struct AttentionOptions {
   const at::Tensor* query_documents = nullptr;  // [batch, q_len] int64 (borrowed); both or neither
   const at::Tensor* key_documents = nullptr;    // [batch, k_len] int64
   // The same once more, where it is known and both are the same: where documents begin in a row, int32 [batch, n], filled up with its
-  // length. Libraries on a GPU take it.
+  // length; n 0: not known after all. Libraries on a GPU take it.
   const at::Tensor* document_starts = nullptr;
 };
 

@@ -30,6 +30,8 @@ void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
               "attention over q {}, k {}, v {}", c10::str(q.sizes()), c10::str(k.sizes()), c10::str(v.sizes()));
   CAIRN_CHECK(k.size(2) > 0 && q.size(2) % k.size(2) == 0, "{} query heads over {} key heads", q.size(2), k.size(2));
   CAIRN_CHECK((options.query_documents == nullptr) == (options.key_documents == nullptr), "document ids for queries or keys only");
+  CAIRN_CHECK(options.document_starts == nullptr || (options.document_starts->dim() == 2 && options.document_starts->size(0) == q.size(0)),
+              "document starts of {} for {} rows", c10::str(options.document_starts->sizes()), q.size(0));
 }
 
 // Document ids as small integers: the rank of each among the ids of its own row's keys, -1 where no key has it.

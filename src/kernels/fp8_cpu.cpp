@@ -29,6 +29,8 @@ Fp8Matrix to_fp8(const at::Tensor& x, Fp8 code, const Fp8Forms& forms, const at:
 Fp8Matrix cross_entropy_to_fp8(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& targets, const at::Tensor& scale,
                                const at::Tensor& largest) {
   CAIRN_CHECK(logits.dim() == 2 && fits_fp8(logits.size(1)), "logits of {} for codes of eight bits", c10::str(logits.sizes()));
+  CAIRN_CHECK(lse.numel() == logits.size(0) && targets.numel() == logits.size(0) && (scale.numel() == 1 || scale.numel() == logits.size(0)),
+              "{} sums, {} targets and {} scales for {} rows", lse.numel(), targets.numel(), scale.numel(), logits.size(0));
   Fp8Matrix made;
   if (cross_entropy_to_fp8_on_cuda(made, logits, lse, targets, scale, largest)) return made;
   cross_entropy_backward(logits, lse, targets, scale);

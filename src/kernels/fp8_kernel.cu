@@ -99,6 +99,7 @@ struct Coded<true> {
     float log2_sum, scale;
     int target;
     __device__ float of(float logit, int place) const {
+      if (scale == 0.0f) return 0.0f;  // whatever the logits of a row that is ignored
       const float probability = device::power_of_2(fmaf(logit, kLog2e, -log2_sum));
       return (place == target ? probability - 1.0f : probability) * scale;
     }

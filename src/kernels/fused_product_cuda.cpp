@@ -21,14 +21,7 @@ bool is_in_boxes(const at::Tensor& x) {
 // Results are written as one piece.
 bool is_result(const at::Tensor& x) { return is_in_boxes(x) && x.is_contiguous(); }
 
-// Whether there are kernels for this GPU: they are built for it by name (sm_90a), or not at all.
-bool is_hopper(const at::Tensor& x) {
-#if defined(CAIRN_HOPPER)
-  return at::cuda::getDeviceProperties(x.device().index())->major == 9;
-#else
-  return static_cast<void>(x), false;
-#endif
-}
+bool is_taken(const at::Tensor& x) { return has_hopper_products() && is_hopper(x.device()); }
 
 bool is_worth_it(const at::Tensor& x, int64_t columns, Fewest tiles) {
   constexpr int64_t kRows = 128, kColumns = 256;
@@ -49,10 +42,20 @@ ProductLaunch product_of(const at::Tensor& x, const at::Tensor& w, bool by_input
 
 }  // namespace
 
+bool is_hopper(const at::Device& device) { return device.is_cuda() && at::cuda::getDeviceProperties(device.index())->major == 9; }
+
+bool has_hopper_products() {
+#if defined(CAIRN_HOPPER)
+  return true;
+#else
+  return false;
+#endif
+}
+
 bool product_on_hopper(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, bool by_input, const at::Tensor* onto, Fewest tiles) {
   constexpr int64_t kShort = 1024, kShortOnto = 2048;
   if (x.size(1) > (onto ? kShortOnto : kShort) || !is_in_boxes(y) || !is_in_boxes(x) || !is_in_boxes(w) || (onto && !is_in_boxes(*onto)) ||
-      !is_hopper(x) || !is_worth_it(x, y.size(1), tiles))
+      !is_taken(x) || !is_worth_it(x, y.size(1), tiles))
     return false;
   const OnDeviceOf device(x.device());
   check_started(launch_product(product_of(x, w, by_input), y.mutable_data_ptr(), y.stride(0), onto ? onto->const_data_ptr() : nullptr,
@@ -62,7 +65,7 @@ bool product_on_hopper(const at::Tensor& y, const at::Tensor& x, const at::Tenso
 }
 
 at::Tensor linear_sums_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, Fewest tiles) {
-  if (!is_result(y) || !is_in_boxes(x) || !is_in_boxes(w) || !is_hopper(x) || !is_worth_it(x, w.size(0), tiles)) return {};
+  if (!is_result(y) || !is_in_boxes(x) || !is_in_boxes(w) || !is_taken(x) || !is_worth_it(x, w.size(0), tiles)) return {};
   const OnDeviceOf device(x.device());
   const at::Tensor parts = at::empty({x.size(0), product_tiles_across(w.size(0)), 2}, x.options().dtype(at::kFloat));
   const ProductSumsLaunch launch{.product = product_of(x, w), .y = y.mutable_data_ptr(), .parts = parts.mutable_data_ptr<float>()};
@@ -71,7 +74,7 @@ at::Tensor linear_sums_on_cuda(const at::Tensor& y, const at::Tensor& x, const a
 }
 
 bool linear_swiglu_on_cuda(const at::Tensor& gate_up, const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, Fewest tiles) {
-  if (!is_result(gate_up) || !is_result(y) || !is_in_boxes(x) || !is_in_boxes(w) || !is_hopper(x) || !is_worth_it(x, w.size(0), tiles))
+  if (!is_result(gate_up) || !is_result(y) || !is_in_boxes(x) || !is_in_boxes(w) || !is_taken(x) || !is_worth_it(x, w.size(0), tiles))
     return false;
   const OnDeviceOf device(x.device());
   const ProductSwigluLaunch launch{.product = product_of(x, w), .gate_up = gate_up.mutable_data_ptr(), .y = y.mutable_data_ptr()};
@@ -81,7 +84,7 @@ bool linear_swiglu_on_cuda(const at::Tensor& gate_up, const at::Tensor& y, const
 
 bool linear_input_swiglu_on_cuda(const at::Tensor& dgate_up, const at::Tensor& y, const at::Tensor& dout, const at::Tensor& w,
                                  const at::Tensor& gate_up, Fewest tiles) {
-  if (!is_result(dgate_up) || !is_result(y) || !is_result(gate_up) || !is_in_boxes(dout) || !is_in_boxes(w) || !is_hopper(dout) ||
+  if (!is_result(dgate_up) || !is_result(y) || !is_result(gate_up) || !is_in_boxes(dout) || !is_in_boxes(w) || !is_taken(dout) ||
       !is_worth_it(dout, w.size(1), tiles))
     return false;
   const OnDeviceOf device(dout.device());
@@ -97,7 +100,7 @@ bool linear_rope_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Ten
   const at::Tensor &cos = turned.table.cos, &sin = turned.table.sin;
   const int64_t half = cos.size(1);
   if (!is_result(y) || !is_in_boxes(x) || !is_in_boxes(w) || (half != 32 && half != 64) || y.size(1) % (2 * half) != 0 ||
-      !all_sums(x, cos, sin) || !is_hopper(x) || !is_worth_it(x, w.size(0), tiles))
+      !all_sums(x, cos, sin) || !is_taken(x) || !is_worth_it(x, w.size(0), tiles))
     return false;
   const OnDeviceOf device(x.device());
   const ProductRopeLaunch launch{.product = product_of(x, w),

@@ -6,6 +6,10 @@ namespace cairn::kernels {
 
 struct Turned;
 
+// Whether this is a GPU that they are for, and whether they were built (for sm_90a).
+bool is_hopper(const at::Device& device);
+bool has_hopper_products();
+
 // Results that are cut into fewer tiles than a GPU works on at a time are left to those who cut sums as well.
 enum class Fewest { worth_it, any };
 

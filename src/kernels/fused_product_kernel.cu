@@ -436,6 +436,7 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
     }
     if (End::kCopies && lane == 0) hopper::wait_until_stored<0>();
   }
+  __syncwarp();
   hopper::meet_cluster();  // shared memory is written to from the other block
 #endif
 }

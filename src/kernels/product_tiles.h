@@ -2,6 +2,7 @@
 // alternating_product_kernel.cu) share. For .cu files.
 #pragma once
 #include <algorithm>
+#include <atomic>
 
 #include <cuda.h>
 
@@ -95,13 +96,19 @@ template <auto kKernel, class... More>
 cudaError_t start_tiles(const Maps& maps, int threads, uint32_t shared_bytes, cudaStream_t stream, const Tiles& tiles,
                         const More&... more) {
   if (maps.status != cudaSuccess) return maps.status;
-  static const int most = [&] {  // the same on all GPUs of a machine
+  int device = 0;
+  if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) return status;
+  constexpr int kDevices = 64;
+  static std::atomic<int> known[kDevices];  // clusters that run at a time, by device
+  int most = device < kDevices ? known[device].load() : 0;
+  if (most == 0) {
     cudaLaunchConfig_t config{};
     config.gridDim = kTileBlocks, config.blockDim = static_cast<unsigned>(threads), config.dynamicSmemBytes = shared_bytes;
-    int clusters = 0;
-    if (cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)) != cudaSuccess) return 0;
-    return cudaOccupancyMaxActiveClusters(&clusters, kKernel, &config) == cudaSuccess ? clusters : 0;
-  }();
+    cudaError_t status = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+    if (status == cudaSuccess) status = cudaOccupancyMaxActiveClusters(&most, kKernel, &config);
+    if (status != cudaSuccess) return status;
+    if (device < kDevices) known[device].store(most);
+  }
   if (most == 0) return cudaErrorInvalidConfiguration;
   kKernel<<<static_cast<unsigned>(kTileBlocks * std::min(most, tiles.down * tiles.across)), static_cast<unsigned>(threads), shared_bytes,
             stream>>>(tiles, more...);

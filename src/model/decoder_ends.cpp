@@ -160,8 +160,9 @@ class HeadBlock final : public Block {
     const Norm::Result normed =
         norm_.forward(x, call, keep && head_.in_eight_bits(call) && !call.axes.find("tp") ? &from_norm.largest : nullptr);
     const at::Tensor logits = at::empty({all.batch, all.length, head_.out_width(call)}, x.options());
-    Value value{.tensor = logits, .gradient_later = keep && codes_alone(call)};
-    const std::optional<at::Tensor> bare = keep ? head_.bare(call) : std::nullopt;  // a loss with its gradient comes next
+    Value value{.tensor = logits, .gradient_later = call.needs.weights && codes_alone(call)};
+    // A loss with its gradient comes next; whether this pass keeps anything or is repeated, it is the same.
+    const std::optional<at::Tensor> bare = call.needs.weights ? head_.bare(call) : std::nullopt;
     const auto project = [&](const at::Tensor& from, int64_t begin, int64_t count) {
       if (bare && count == from.size(0)) {
         value.sums = kernels::linear_sums(rows(logits), from, *bare);
@@ -186,6 +187,7 @@ class HeadBlock final : public Block {
     at::Tensor dlogits = rows(gradients.take("logits"));
     const at::Tensor x = saved.get("x");
     const at::Tensor din = at::empty({dlogits.size(0), x.size(-1)}, x.options());
+    CAIRN_CHECK(!of_logits || codes_alone(call), "{}: a gradient that nobody makes", card_.name);
     if (codes_alone(call)) {
       if (of_logits)
         from_loss.codes = kernels::cross_entropy_to_fp8(dlogits, of_logits->lse, of_logits->targets, of_logits->scale, from_loss.largest);

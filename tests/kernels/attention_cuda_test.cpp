@@ -1,4 +1,6 @@
 // Attention on a GPU, by whichever library takes a case, is as exact as its plain form there.
+#include "kernels/attention_cuda.h"
+
 #include "kernels/attention.h"
 #include "kernels/on_gpu.h"
 
@@ -100,6 +102,10 @@ TEST(AttentionOnCuda, DocumentsDoNotSeeEachOther) {
     const AttentionResults exact = run_attention(c, wide(qkv), wide(dout), reference::attention, reference::attention_backward);
     for (const at::Tensor* known : std::vector<const at::Tensor*>{nullptr, &starts}) {
       c.options.document_starts = known;
+      EXPECT_EQ(attended_on_cuda(qkv.narrow(2, 0, c.heads), qkv.narrow(2, c.heads, c.kv_heads),
+                                 qkv.narrow(2, c.heads + c.kv_heads, c.kv_heads), c.options)
+                    .has_value(),
+                known != nullptr);
       const AttentionResults fast = run_attention(c, qkv, dout, attention, attention_backward);
       const std::string what = fmt::format(" {} runs, heads of {}", known ? "by" : "without", c.head_dim);
       expect_as_exact(fast.out, plain.out, exact.out, "out" + what);

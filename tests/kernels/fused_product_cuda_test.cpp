@@ -19,13 +19,10 @@ constexpr FusedSizes kFusedSizes[] = {{1, 8, 8},         {127, 64, 128},   {129,
 
 std::string fused_name(const FusedSizes& c) { return fmt::format("{} rows, {} in, {} ff", c.rows, c.in, c.ff); }
 
-bool has_hopper() {
-  if (!has_gpu()) return false;
-  const at::Tensor x = on_gpu(normal({8, 8}, 1).to(at::kBFloat16)), y = at::empty_like(x);
-  return product_on_hopper(y, x, x, false, nullptr, Fewest::any);
-}
-#define CAIRN_NEEDS_HOPPER() \
-  if (!has_hopper()) GTEST_SKIP() << "no Hopper GPU here"
+#define CAIRN_NEEDS_HOPPER()                                                      \
+  CAIRN_NEEDS_GPU();                                                              \
+  if (!is_hopper(at::Device(at::kCUDA, 0))) GTEST_SKIP() << "no Hopper GPU here"; \
+  ASSERT_TRUE(has_hopper_products()) << "built without 90a in CMAKE_CUDA_ARCHITECTURES"
 
 at::Tensor low(const std::vector<int64_t>& sizes, uint64_t seed, double size = 1) {
   return on_gpu((normal(sizes, seed) * size).to(at::kBFloat16));

@@ -1,0 +1,66 @@
+// Training on a GPU comes to what it comes to on a CPU, with sizes for which products go on working on their results.
+#include <cmath>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "harness/scratch_folder.h"
+#include "kernels/adamw.h"
+#include "kernels/aten.h"
+#include "kernels/fp8_cuda.h"
+#include "train/train_on.h"
+
+namespace cairn::train {
+namespace {
+
+base::Recipe for_gpu(const std::vector<std::string>& sets) {
+  base::Recipe recipe = base::Recipe::parse(R"(
+    model = {layers = 2, embed = 512, heads = 8, kv_heads = 8, mlp = 1024}
+    data = {vocab = 1024, length = 128, stories_bytes = 400000}
+    train = {global_batch = 36, steps = 6, precision = "bf16"}
+    optim = {learning_rate = 0.003, warmup_steps = 2}
+    log = {tensorboard = false, trace = false, samples = 0}
+    eval = {fraction = 0}
+  )",
+                                            "gpu.toml");
+  for (const std::string& set : sets) recipe.set(set);
+  return recipe;
+}
+
+std::vector<double> losses_by(const std::string& device, const std::vector<std::string>& sets) {
+  const harness::ScratchFolder scratch;
+  for (const std::exception_ptr& error : comm::LocalNetwork(1).run([&](comm::World& world) {
+         run(world, for_gpu(sets), {.out = scratch / "run", .cache = {}, .device = device, .terminal = nullptr}, {}, base::Stop());
+       }))
+    if (error) std::rethrow_exception(error);
+  std::vector<double> losses;
+  for (const base::MetricsRow& row : base::read_metrics(scratch / "run" / "metrics.jsonl")) losses.push_back(row.number("loss"));
+  return losses;
+}
+
+void expect_near(const std::vector<double>& found, const std::vector<double>& expected, double relative, const std::string& what) {
+  ASSERT_EQ(found.size(), expected.size()) << what;
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], relative * expected[i]) << what << ", step " << i + 1;
+}
+
+TEST(OnGpu, TrainsAsOnACpu) {
+  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  const std::vector<double> expected = losses_by("cpu", {});
+  EXPECT_LT(expected.back(), 0.95 * expected.front());
+  expect_near(losses_by("cuda", {}), expected, 0.01, "plain");
+  expect_near(losses_by("cuda", {"train.micro_batch=12"}), expected, 0.01, "three passes a step");
+  expect_near(losses_by("cuda", {"recompute.mode=\"full\""}), expected, 0.01, "recomputed");
+  const std::vector<double> apart = losses_by("cpu", {"data.packing=\"documents\""});
+  expect_near(losses_by("cuda", {"data.packing=\"documents\""}), apart, 0.01, "packed documents");
+}
+
+TEST(OnGpu, EightBitsAreTheSameWhenAPassIsRepeated) {
+  if (!kernels::has_cuda_kernels() || !at::hasCUDA() || !kernels::has_fp8(at::Device(at::kCUDA, 0)))
+    GTEST_SKIP() << "no GPU that multiplies in eight bits here";
+  const std::vector<double> low = losses_by("cuda", {}), coded = losses_by("cuda", {"train.fp8=\"all\""});
+  expect_near(coded, low, 0.03, "eight bits");
+  expect_near(losses_by("cuda", {"train.fp8=\"all\"", "recompute.mode=\"full\""}), coded, 0.005, "recomputed");
+}
+
+}  // namespace
+}  // namespace cairn::train

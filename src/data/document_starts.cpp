@@ -28,11 +28,10 @@ void add_document_starts(mesh::Batch& batch) {
     most = std::max(most, row.size());
     id += length;
   }
-  if (!in_one_piece) most = 0;
+  if (!in_one_piece) starts.assign(starts.size(), {}), most = 0;
   const at::Tensor table = at::empty({samples, static_cast<int64_t>(most)}, at::kInt);
   auto* to = table.mutable_data_ptr<int32_t>();
   for (const std::vector<int32_t>& row : starts) {
-    if (!in_one_piece) break;
     std::copy(row.begin(), row.end(), to);
     std::fill(to + row.size(), to + most, static_cast<int32_t>(length));
     to += most;

@@ -24,9 +24,8 @@ bool is_result(const at::Tensor& x) { return is_in_boxes(x) && x.is_contiguous()
 bool is_taken(const at::Tensor& x) { return has_hopper_products() && is_hopper(x.device()); }
 
 bool is_worth_it(const at::Tensor& x, int64_t columns, Fewest tiles) {
-  constexpr int64_t kRows = 128, kColumns = 256;
-  const int64_t found = (x.size(0) + kRows - 1) / kRows * ((columns + kColumns - 1) / kColumns);
-  return tiles == Fewest::any || found >= at::cuda::getDeviceProperties(x.device().index())->multiProcessorCount;
+  return tiles == Fewest::any || product_tiles_down(x.size(0)) * product_tiles_across(columns) >=
+                                     at::cuda::getDeviceProperties(x.device().index())->multiProcessorCount;
 }
 
 ProductLaunch product_of(const at::Tensor& x, const at::Tensor& w, bool by_input = false) {

@@ -461,6 +461,7 @@ cudaError_t launch_product(const ProductLaunch& p, void* y, int64_t y_stride, co
   return start(maps, tiles, OntoEnd{{.y = to}, maps.boxes_of(onto, p.rows, p.out, onto_stride)}, p.by_input, stream);
 }
 
+int64_t product_tiles_down(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
 int64_t product_tiles_across(int64_t out) { return (out + kColumns - 1) / kColumns; }
 
 cudaError_t launch_product_sums(const ProductSumsLaunch& launch, cudaStream_t stream) {
@@ -483,7 +484,8 @@ cudaError_t launch_product_swiglu(const ProductSwigluLaunch& launch, cudaStream_
 }
 
 cudaError_t launch_product_swiglu_backward(const ProductSwigluBackwardLaunch& launch, cudaStream_t stream) {
-  // kEndWarps need about as long for a tile as a sum of two thousand takes. Taking turns costs wider tiles, so energy, in longer sums.
+  // kEndWarps need about as long for a tile as a sum of two thousand takes. Taking turns goes with narrower tiles, which cost energy in
+  // longer sums.
   if (launch.product.in <= 1024) return launch_alternating_swiglu_backward(launch, stream);
   const int64_t rows = launch.product.rows, ff = launch.product.out;
   Maps maps;

@@ -12,6 +12,10 @@ struct ProductLaunch {
   bool by_input = false;  // w lies [in, out]
 };
 
+// Into how many tiles results are cut.
+int64_t product_tiles_down(int64_t rows);
+int64_t product_tiles_across(int64_t out);
+
 // y [rows, out], or with `onto` that and the product; y may be *onto.
 cudaError_t launch_product(const ProductLaunch& product, void* y, int64_t y_stride, const void* onto, int64_t onto_stride,
                            cudaStream_t stream);
@@ -23,7 +27,6 @@ struct ProductSumsLaunch {
   void* y;
   float* parts;  // [rows, product_tiles_across(out), 2]
 };
-int64_t product_tiles_across(int64_t out);
 cudaError_t launch_product_sums(const ProductSumsLaunch& launch, cudaStream_t stream);
 
 // gate_up [rows, out], and of its halves y [rows, out / 2] = silu(gate) * up.

@@ -29,13 +29,7 @@ base::Recipe for_gpu(const std::vector<std::string>& sets) {
 
 std::vector<double> losses_by(const std::string& device, const std::vector<std::string>& sets) {
   const harness::ScratchFolder scratch;
-  for (const std::exception_ptr& error : comm::LocalNetwork(1).run([&](comm::World& world) {
-         run(world, for_gpu(sets), {.out = scratch / "run", .cache = {}, .device = device, .terminal = nullptr}, {}, base::Stop());
-       }))
-    if (error) std::rethrow_exception(error);
-  std::vector<double> losses;
-  for (const base::MetricsRow& row : base::read_metrics(scratch / "run" / "metrics.jsonl")) losses.push_back(row.number("loss"));
-  return losses;
+  return losses_on(1, for_gpu(sets), scratch / "run", /*resume=*/false, device);
 }
 
 void expect_near(const std::vector<double>& found, const std::vector<double>& expected, double relative, const std::string& what) {

@@ -21,6 +21,19 @@ void check_gated(const at::Tensor& gate_up, const at::Tensor& y) {
               c10::str(gate_up.sizes()), c10::str(y.sizes()));
 }
 
+void check_turned(const at::Tensor& y, const Turned& turned) {
+  const int64_t width = 2 * turned.table.cos.size(1);
+  CAIRN_CHECK(turned.length > 0 && y.size(0) % turned.length == 0 && y.size(1) % width == 0 && turned.heads * width <= y.size(1) &&
+                  turned.position >= 0 && turned.position + turned.length <= turned.table.cos.size(0),
+              "{} heads of {} in {}, positions {} to {} of {}", turned.heads, width, c10::str(y.sizes()), turned.position,
+              turned.position + turned.length, turned.table.cos.size(0));
+}
+
+void turn(const at::Tensor& y, const Turned& turned) {
+  const int64_t head_dim = 2 * turned.table.cos.size(1);
+  rope(y.view({-1, turned.length, y.size(1) / head_dim, head_dim}).narrow(2, 0, turned.heads), turned.table, turned.position);
+}
+
 }  // namespace
 
 at::Tensor linear_sums(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w) {
@@ -38,6 +51,14 @@ void linear_swiglu(const at::Tensor& gate_up, const at::Tensor& y, const at::Ten
   swiglu(y, gate_up);
 }
 
+void linear_swiglu(const at::Tensor& gate_up, const at::Tensor& y, const Fp8Matrix& x, const Fp8Matrix& w, at::Tensor* largest) {
+  check_product(gate_up, x.rows, w.rows);
+  check_gated(gate_up, y);
+  if (linear_swiglu_on_cuda(gate_up, y, x, w, largest)) return;
+  linear(gate_up, x, w);
+  swiglu(y, gate_up, largest);
+}
+
 void linear_input_swiglu(const at::Tensor& dgate_up, const at::Tensor& y, const at::Tensor& dout, const at::Tensor& w,
                          const at::Tensor& gate_up) {
   check_gated(gate_up, y);
@@ -50,15 +71,18 @@ void linear_input_swiglu(const at::Tensor& dgate_up, const at::Tensor& y, const 
 
 void linear_rope(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const Turned& turned) {
   check_product(y, x, w);
-  const int64_t width = 2 * turned.table.cos.size(1);
-  CAIRN_CHECK(turned.length > 0 && y.size(0) % turned.length == 0 && y.size(1) % width == 0 && turned.heads * width <= y.size(1) &&
-                  turned.position >= 0 && turned.position + turned.length <= turned.table.cos.size(0),
-              "{} heads of {} in {}, positions {} to {} of {}", turned.heads, width, c10::str(y.sizes()), turned.position,
-              turned.position + turned.length, turned.table.cos.size(0));
+  check_turned(y, turned);
   if (linear_rope_on_cuda(y, x, w, turned)) return;
   linear(y, x, w);
-  const int64_t head_dim = 2 * turned.table.cos.size(1);
-  rope(y.view({-1, turned.length, y.size(1) / head_dim, head_dim}).narrow(2, 0, turned.heads), turned.table, turned.position);
+  turn(y, turned);
+}
+
+void linear_rope(const at::Tensor& y, const Fp8Matrix& x, const Fp8Matrix& w, const Turned& turned) {
+  check_product(y, x.rows, w.rows);
+  check_turned(y, turned);
+  if (linear_rope_on_cuda(y, x, w, turned)) return;
+  linear(y, x, w);
+  turn(y, turned);
 }
 
 }  // namespace cairn::kernels

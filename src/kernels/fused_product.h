@@ -5,6 +5,7 @@
 
 #include <ATen/core/ATen_fwd.h>
 
+#include "kernels/fp8.h"
 #include "kernels/rope.h"
 
 namespace cairn::kernels {
@@ -15,6 +16,8 @@ at::Tensor linear_sums(const at::Tensor& y, const at::Tensor& x, const at::Tenso
 
 // gate_up = x w^T, and y = silu(gate) * up of its halves.  gate_up [rows, 2 ff], y [rows, ff], x [rows, in], w [2 ff, in].
 void linear_swiglu(const at::Tensor& gate_up, const at::Tensor& y, const at::Tensor& x, const at::Tensor& w);
+// The same of codes by rows. `largest`, of y, as in swiglu.h.
+void linear_swiglu(const at::Tensor& gate_up, const at::Tensor& y, const Fp8Matrix& x, const Fp8Matrix& w, at::Tensor* largest = nullptr);
 
 // The gradient of SwiGLU from that of the layer after it: dgate_up from dout w and gate_up, whose place it may take, and y once more.
 // dgate_up and gate_up [rows, 2 ff], y [rows, ff], dout [rows, out], w [out, ff].
@@ -28,5 +31,6 @@ struct Turned {
   int64_t heads, length, position = 0;
 };
 void linear_rope(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const Turned& turned);
+void linear_rope(const at::Tensor& y, const Fp8Matrix& x, const Fp8Matrix& w, const Turned& turned);
 
 }  // namespace cairn::kernels

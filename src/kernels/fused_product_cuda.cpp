@@ -39,6 +39,39 @@ ProductLaunch product_of(const at::Tensor& x, const at::Tensor& w, bool by_input
           .by_input = by_input};
 }
 
+// Codes of values, by rows.
+bool is_in_boxes(const Fp8Matrix& x) {
+  constexpr int64_t kTogether = 16;
+  return x.rows.defined() && x.rows.is_cuda() && x.rows.scalar_type() == at::kFloat8_e4m3fn && x.rows.dim() == 2 && x.rows.size(0) > 0 &&
+         x.rows.size(1) > 0 && x.rows.is_contiguous() && x.rows.size(1) % kTogether == 0 &&
+         reinterpret_cast<uintptr_t>(x.rows.const_data_ptr()) % 16 == 0;
+}
+
+ProductLaunch product_of(const Fp8Matrix& x, const Fp8Matrix& w) {
+  ProductLaunch product = product_of(x.rows, w.rows);
+  product.x_factor = x.factor.const_data_ptr<float>(), product.w_factor = w.factor.const_data_ptr<float>();
+  return product;
+}
+
+bool is_turned(const at::Tensor& y, const Turned& turned) {
+  const int64_t half = turned.table.cos.size(1);
+  return (half == 32 || half == 64) && y.size(1) % (2 * half) == 0 && all_sums(y, turned.table.cos, turned.table.sin);
+}
+
+bool start_rope(const ProductLaunch& product, const at::Tensor& y, const Turned& turned) {
+  const OnDeviceOf device(y.device());
+  const int64_t half = turned.table.cos.size(1);
+  const ProductRopeLaunch launch{.product = product,
+                                 .y = y.mutable_data_ptr(),
+                                 .cos = turned.table.cos.const_data_ptr<float>() + turned.position * half,
+                                 .sin = turned.table.sin.const_data_ptr<float>() + turned.position * half,
+                                 .length = turned.length,
+                                 .head_dim = 2 * half,
+                                 .turned = turned.heads * 2 * half};
+  check_started(launch_product_rope(launch, stream_of(y)), "product with rotary embedding");
+  return true;
+}
+
 }  // namespace
 
 bool is_hopper(const at::Device& device) { return device.is_cuda() && at::cuda::getDeviceProperties(device.index())->major == 9; }
@@ -96,20 +129,27 @@ bool linear_input_swiglu_on_cuda(const at::Tensor& dgate_up, const at::Tensor& y
 }
 
 bool linear_rope_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const Turned& turned, Fewest tiles) {
-  const at::Tensor &cos = turned.table.cos, &sin = turned.table.sin;
-  const int64_t half = cos.size(1);
-  if (!is_result(y) || !is_in_boxes(x) || !is_in_boxes(w) || (half != 32 && half != 64) || y.size(1) % (2 * half) != 0 ||
-      !all_sums(x, cos, sin) || !is_taken(x) || !is_worth_it(x, w.size(0), tiles))
+  if (!is_result(y) || !is_in_boxes(x) || !is_in_boxes(w) || !is_turned(y, turned) || !is_taken(x) || !is_worth_it(x, w.size(0), tiles))
     return false;
-  const OnDeviceOf device(x.device());
-  const ProductRopeLaunch launch{.product = product_of(x, w),
-                                 .y = y.mutable_data_ptr(),
-                                 .cos = cos.const_data_ptr<float>() + turned.position * half,
-                                 .sin = sin.const_data_ptr<float>() + turned.position * half,
-                                 .length = turned.length,
-                                 .head_dim = 2 * half,
-                                 .turned = turned.heads * 2 * half};
-  check_started(launch_product_rope(launch, stream_of(x)), "product with rotary embedding");
+  return start_rope(product_of(x, w), y, turned);
+}
+
+bool linear_rope_on_cuda(const at::Tensor& y, const Fp8Matrix& x, const Fp8Matrix& w, const Turned& turned, Fewest tiles) {
+  if (!is_result(y) || !is_in_boxes(x) || !is_in_boxes(w) || !is_turned(y, turned) || !is_taken(y) ||
+      !is_worth_it(x.rows, w.rows.size(0), tiles))
+    return false;
+  return start_rope(product_of(x, w), y, turned);
+}
+
+bool linear_swiglu_on_cuda(const at::Tensor& gate_up, const at::Tensor& y, const Fp8Matrix& x, const Fp8Matrix& w, at::Tensor* largest,
+                           Fewest tiles) {
+  if (!is_result(gate_up) || !is_result(y) || !is_in_boxes(x) || !is_in_boxes(w) || !is_taken(y) ||
+      !is_worth_it(x.rows, w.rows.size(0), tiles))
+    return false;
+  const OnDeviceOf device(y.device());
+  const ProductSwigluLaunch launch{
+      .product = product_of(x, w), .gate_up = gate_up.mutable_data_ptr(), .y = y.mutable_data_ptr(), .largest = words_for(largest, y)};
+  check_started(launch_product_swiglu(launch, stream_of(y)), "product of codes with SwiGLU");
   return true;
 }
 

@@ -29,12 +29,14 @@ struct Eight {
     const uint32_t word = i / 2 == 0 ? words.x : i / 2 == 1 ? words.y : i / 2 == 2 ? words.z : words.w;
     return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000U);
   }
-  __device__ static void store(bf16* to, const float (&values)[8]) {
+  __device__ static Eight store(bf16* to, const float (&values)[8]) {
     const auto two = [&](int i) {
       const __nv_bfloat162 pair = __floats2bfloat162_rn(values[i], values[i + 1]);
       return *reinterpret_cast<const uint32_t*>(&pair);
     };
-    __stcs(reinterpret_cast<uint4*>(to), uint4{two(0), two(2), two(4), two(6)});
+    const Eight stored{{two(0), two(2), two(4), two(6)}};
+    __stcs(reinterpret_cast<uint4*>(to), stored.words);
+    return stored;
   }
 };
 
@@ -53,9 +55,9 @@ struct Tile {
            static_cast<uint32_t>(row % kBoxRows * 128 + ((eight % 8 ^ row % 8) << 4));
   }
   __device__ Eight read(int row, int eight) const { return {*reinterpret_cast<const uint4*>(data + place(row, eight))}; }
-  // What a warp has of the result, as hopper::multiply leaves it; with kAdd, and what lies there.
+  // What a warp has of the result, as hopper::multiply leaves it, times a factor; with kAdd, and what lies there.
   template <bool kAdd>
-  __device__ void write(const float (&d)[128], int warp, int lane) const {
+  __device__ void write(const float (&d)[128], float factor, int warp, int lane) const {
 #pragma unroll
     for (int c = 0; c < kBoxColumns / 16; ++c) {  // lanes name rows of the four quarters of 16 x 16
       const uint32_t first = base + place(warp * kBoxRows + lane % 16, 2 * c + lane / 16);
@@ -67,7 +69,8 @@ struct Tile {
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
           const float *from = d + 32 * i + 8 * c + 2 * k, low = __uint_as_float(two[k] << 16), high = __uint_as_float(two[k] & 0xffff0000U);
-          const __nv_bfloat162 sums = kAdd ? __floats2bfloat162_rn(from[0] + low, from[1] + high) : __floats2bfloat162_rn(from[0], from[1]);
+          const __nv_bfloat162 sums =
+              kAdd ? __floats2bfloat162_rn(from[0] + low, from[1] + high) : __floats2bfloat162_rn(from[0] * factor, from[1] * factor);
           two[k] = *reinterpret_cast<const uint32_t*>(&sums);
         }
         hopper::write_fragment(at, two[0], two[1], two[2], two[3]);
@@ -170,6 +173,7 @@ struct SwigluEnd {
   static constexpr bool kCopies = true, kWorks = true;
   CUtensorMap gate, up;
   bf16* y;
+  unsigned* largest;  // magnitude of y; null: not wanted
 
   __device__ void copy(const Tile& tile, int warp, int row, int column) const {
 #pragma unroll
@@ -182,6 +186,7 @@ struct SwigluEnd {
   __device__ void work(const Tile& tile, const Tiles& tiles, Tiles::Place at, int self, int lane, const Ready& ready) const {
     const int eight = lane % 16, column = at.column + 8 * eight;
     const int rows = column < tiles.columns ? min(kTileRows, tiles.rows - at.row) : 0;
+    device::Largest<bf16> noted;
     ready();
 #pragma unroll 2
     for (int row = 2 * self + lane / 16; row < rows; row += 2 * kEndWarps) {
@@ -189,8 +194,11 @@ struct SwigluEnd {
       float values[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) values[i] = gates[i] * device::quick_sigmoid(gates[i]) * ups[i];
-      Eight::store(y + static_cast<int64_t>(at.row + row) * tiles.columns + column, values);
+      const uint4 words = Eight::store(y + static_cast<int64_t>(at.row + row) * tiles.columns + column, values).words;
+      for (const unsigned two : {words.x, words.y, words.z, words.w}) noted.two = __vmaxu2(noted.two, two & 0x7fff7fffU);
     }
+    __syncwarp();
+    noted.note(largest);
   }
 };
 
@@ -318,7 +326,7 @@ constexpr uint32_t kSharedBytes = 1024 /* to align */ + kStages * kStageBytes + 
 constexpr int kThreads = 384;                                  // products, and one warpgroup of one warp that copies and kEndWarps
 constexpr int kProductRegisters = 184, kOtherRegisters = 136;  // of a thread
 
-template <class End, bool kByInput>
+template <class End, bool kByInput, bool kCodes>
 __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
     fused_product_kernel(const __grid_constant__ Tiles tiles, const __grid_constant__ End end) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -342,6 +350,7 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
   __syncthreads();
   hopper::meet_cluster();
 
+  constexpr int kSum = kCodes ? 2 * kTileSum : kTileSum;  // of a step: 128 bytes
   const int first = blockIdx.x / kTileBlocks, step = gridDim.x / kTileBlocks;
   if (warp >= kProducts) {
     hopper::keep_registers<kOtherRegisters>();
@@ -359,12 +368,12 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
             const uint32_t to = base + stage * kStageBytes, barrier = full + 8 * stage, half = to + kXBytes + block * (kWBytes / 2);
             hopper::wait(empty + 8 * stage, parity);
             hopper::arrive_and_expect(barrier, kStageBytes);
-            hopper::load_box(to, tiles.x, k * kTileSum, at.row, barrier);
+            hopper::load_box(to, tiles.x, k * kSum, at.row, barrier);
             if constexpr (kByInput) {  // 64 columns of w are a box
-              hopper::load_box_for(3, half, tiles.w, column, k * kTileSum, barrier);
-              hopper::load_box_for(3, half + kWBytes / 4, tiles.w, column + 64, k * kTileSum, barrier);
+              hopper::load_box_for(3, half, tiles.w, column, k * kSum, barrier);
+              hopper::load_box_for(3, half + kWBytes / 4, tiles.w, column + 64, k * kSum, barrier);
             } else {
-              hopper::load_box_for(3, half, tiles.w, k * kTileSum, column, barrier);
+              hopper::load_box_for(3, half, tiles.w, k * kSum, column, barrier);
             }
             if (++stage == kStages) stage = 0, parity ^= 1;
           }
@@ -382,6 +391,7 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
     hopper::take_registers<kProductRegisters>();
     int stage = 0;
     uint32_t parity = 0, tile_parity = 1;  // of a tile that is empty; one that has come in is of the other parity
+    const float factor = kCodes ? *tiles.x_factor * *tiles.w_factor : 1.0f;
     const auto release = [&](int which) {  // one thread of the warpgroup for each block
       if (threadIdx.x % 128 < kTileBlocks) hopper::arrive_at(empty + 8 * which, threadIdx.x % 128);
     };
@@ -395,8 +405,12 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
         const uint64_t a = hopper::describe(x, 16, 1024), b = hopper::describe(w, kByInput ? kWBytes / 4 : 16, 1024);
         hopper::begin_products();
 #pragma unroll
-        for (int i = 0; i < kTileSum / 16; ++i)  // 16 of the sum: 32 bytes on in each row, or 16 rows of 128 bytes on
-          hopper::multiply<kByInput>(d, a + 32 / 16 * i, b + (kByInput ? 2048 : 32) / 16 * i, k > 0 || i > 0);
+        for (int i = 0; i < kTileSum / 16; ++i) {  // 16 of the sum, or 32 codes: 32 bytes on in each row, or 16 rows of 128 bytes on
+          if constexpr (kCodes)
+            hopper::multiply_codes(d, a + 32 / 16 * i, b + 32 / 16 * i, k > 0 || i > 0);
+          else
+            hopper::multiply<kByInput>(d, a + 32 / 16 * i, b + (kByInput ? 2048 : 32) / 16 * i, k > 0 || i > 0);
+        }
         hopper::end_products();
         if (k > 0) {
           hopper::wait_for_products<1>();
@@ -422,7 +436,7 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
         if (lane == 0) hopper::wait_until_read<0>();
         __syncwarp();
       }
-      tile.write<kStarts<End>>(d, warp, lane);
+      tile.write<kStarts<End>>(d, factor, warp, lane);
       if constexpr (End::kCopies) hopper::publish_shared();
       __syncwarp();
       if (lane == 0) {
@@ -441,9 +455,9 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
 #endif
 }
 
-template <class End, bool kByInput>
+template <class End, bool kByInput, bool kCodes = false>
 cudaError_t start(const Maps& maps, const Tiles& tiles, const End& end, cudaStream_t stream) {
-  return start_tiles<fused_product_kernel<End, kByInput>>(maps, kThreads, kSharedBytes, stream, tiles, end);
+  return start_tiles<fused_product_kernel<End, kByInput, kCodes>>(maps, kThreads, kSharedBytes, stream, tiles, end);
 }
 
 template <class End>
@@ -479,8 +493,9 @@ cudaError_t launch_product_swiglu(const ProductSwigluLaunch& launch, cudaStream_
   const Tiles tiles = maps.tiles_of(p, kColumns, /*halves=*/true);
   const SwigluEnd end{.gate = maps.boxes_of(launch.gate_up, p.rows, ff, p.out),
                       .up = maps.boxes_of(static_cast<bf16*>(launch.gate_up) + ff, p.rows, ff, p.out),
-                      .y = static_cast<bf16*>(launch.y)};
-  return start<SwigluEnd, false>(maps, tiles, end, stream);
+                      .y = static_cast<bf16*>(launch.y),
+                      .largest = launch.largest};
+  return tiles.x_factor ? start<SwigluEnd, false, true>(maps, tiles, end, stream) : start<SwigluEnd, false>(maps, tiles, end, stream);
 }
 
 cudaError_t launch_product_swiglu_backward(const ProductSwigluBackwardLaunch& launch, cudaStream_t stream) {
@@ -508,7 +523,7 @@ cudaError_t launch_product_rope(const ProductRopeLaunch& launch, cudaStream_t st
                     .length = static_cast<int>(launch.length),
                     .half = static_cast<int>(launch.head_dim / 2),
                     .turned = static_cast<int>(launch.turned)};
-  return start<RopeEnd, false>(maps, tiles, end, stream);
+  return tiles.x_factor ? start<RopeEnd, false, true>(maps, tiles, end, stream) : start<RopeEnd, false>(maps, tiles, end, stream);
 }
 
 }  // namespace cairn::kernels

@@ -9,7 +9,8 @@ struct ProductLaunch {
   const void *x, *w;
   int64_t x_stride, w_stride;  // in elements
   int64_t rows, in, out;
-  bool by_input = false;  // w lies [in, out]
+  bool by_input = false;                                 // w lies [in, out]
+  const float *x_factor = nullptr, *w_factor = nullptr;  // x and w are codes in eight bits (e4m3) of these; not by_input
 };
 
 // Into how many tiles results are cut.
@@ -33,6 +34,7 @@ cudaError_t launch_product_sums(const ProductSumsLaunch& launch, cudaStream_t st
 struct ProductSwigluLaunch {
   ProductLaunch product;
   void *gate_up, *y;
+  unsigned* largest = nullptr;  // magnitude of y (device_pack.h)
 };
 cudaError_t launch_product_swiglu(const ProductSwigluLaunch& launch, cudaStream_t stream);
 

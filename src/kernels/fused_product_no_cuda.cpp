@@ -12,5 +12,7 @@ bool linear_input_swiglu_on_cuda(const at::Tensor&, const at::Tensor&, const at:
   return false;
 }
 bool linear_rope_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const Turned&, Fewest) { return false; }
+bool linear_swiglu_on_cuda(const at::Tensor&, const at::Tensor&, const Fp8Matrix&, const Fp8Matrix&, at::Tensor*, Fewest) { return false; }
+bool linear_rope_on_cuda(const at::Tensor&, const Fp8Matrix&, const Fp8Matrix&, const Turned&, Fewest) { return false; }
 
 }  // namespace cairn::kernels

@@ -27,10 +27,11 @@ constexpr uint32_t kBoxBytes = kBoxRows * kBoxColumns * 2;
 
 struct Tiles {
   CUtensorMap x, w;
-  int rows, columns;        // of results, or of each half of them
-  int down, across, steps;  // pairs of tiles, tiles, steps of a sum
-  int w_second;             // where the second half of a tile's columns begins, counted from its first: 128, or half of all
-  int tile_columns;         // from one tile's first column to the next one's
+  int rows, columns;                 // of results, or of each half of them
+  int down, across, steps;           // pairs of tiles, tiles, steps of a sum
+  int w_second;                      // where the second half of a tile's columns begins, counted from its first: 128, or half of all
+  int tile_columns;                  // from one tile's first column to the next one's
+  const float *x_factor, *w_factor;  // of codes; null: there are none
 
   struct Place {
     int row, column;
@@ -59,18 +60,19 @@ inline EncodeTiled encode_tiled() {
   return found;
 }
 
-// Boxes of a matrix of bf16; of what lies beyond it, zeros are read and nothing is written.
+// Boxes of a matrix of bf16, or of codes; of what lies beyond it, zeros are read and nothing is written.
 struct Maps {
   cudaError_t status = cudaSuccess;
 
-  CUtensorMap of(const void* data, int64_t rows, int64_t columns, int64_t stride, uint32_t box_rows) {
+  CUtensorMap of(const void* data, int64_t rows, int64_t columns, int64_t stride, uint32_t box_rows, int bytes_each = 2) {
     CUtensorMap map{};
     const cuuint64_t extents[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)},
-                     bytes[1] = {static_cast<cuuint64_t>(stride) * 2};
-    const cuuint32_t box[2] = {64, box_rows}, steps[2] = {1, 1};
-    if (!encode_tiled() || encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(data), extents, bytes, box, steps,
-                                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+                     bytes[1] = {static_cast<cuuint64_t>(stride * bytes_each)};
+    const cuuint32_t box[2] = {static_cast<cuuint32_t>(128 / bytes_each), box_rows}, steps[2] = {1, 1};
+    const CUtensorMapDataType type = bytes_each == 2 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8;
+    if (!encode_tiled() ||
+        encode_tiled()(&map, type, 2, const_cast<void*>(data), extents, bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
       status = cudaErrorInvalidValue;
     return map;
   }
@@ -78,16 +80,19 @@ struct Maps {
     return of(data, rows, columns, stride, kBoxRows);
   }
   Tiles tiles_of(const ProductLaunch& p, int wide_tile, bool halves = false /* of all columns, one beside the other */) {
+    const int bytes = p.x_factor ? 1 : 2, sum = kTileSum * 2 / bytes;
     const int64_t columns = halves ? p.out / 2 : p.out, wide = halves ? wide_tile / 2 : wide_tile;
-    return {.x = of(p.x, p.rows, p.in, p.x_stride, kTileRows),
-            .w = p.by_input ? of(p.w, p.in, p.out, p.w_stride, kTileSum) : of(p.w, p.out, p.in, p.w_stride, wide_tile / 2),
+    return {.x = of(p.x, p.rows, p.in, p.x_stride, kTileRows, bytes),
+            .w = p.by_input ? of(p.w, p.in, p.out, p.w_stride, kTileSum) : of(p.w, p.out, p.in, p.w_stride, wide_tile / 2, bytes),
             .rows = static_cast<int>(p.rows),
             .columns = static_cast<int>(columns),
             .down = static_cast<int>((p.rows + kTileBlocks * kTileRows - 1) / (kTileBlocks * kTileRows)),
             .across = static_cast<int>((columns + wide - 1) / wide),
-            .steps = static_cast<int>((p.in + kTileSum - 1) / kTileSum),
+            .steps = static_cast<int>((p.in + sum - 1) / sum),
             .w_second = static_cast<int>(halves ? columns : wide_tile / 2),
-            .tile_columns = static_cast<int>(wide)};
+            .tile_columns = static_cast<int>(wide),
+            .x_factor = p.x_factor,
+            .w_factor = p.w_factor};
   }
 };
 

@@ -18,6 +18,13 @@ RopeTable rope_table(int64_t length, int64_t head_dim, double theta, const at::T
 // With *from, which is like x and not a part of it: x becomes *from rotated.
 void rope(const at::Tensor& x, const RopeTable& table, int64_t position = 0, bool inverse = false, const at::Tensor* from = nullptr);
 
+// The gradients of heads that lie side by side, of which queries and keys were turned: x [batch, length, all heads, head_dim], contiguous,
+// becomes q and k rotated back and v as it is. None of them is a part of x; their last dim is contiguous.
+struct HeadGradients {
+  const at::Tensor &q, &k, &v;
+};
+void rope_back(const at::Tensor& x, const HeadGradients& from, const RopeTable& table, int64_t position = 0);
+
 namespace reference {
 void rope(const at::Tensor& x, const RopeTable& table, int64_t position = 0, bool inverse = false);
 }  // namespace reference

@@ -87,4 +87,13 @@ void rope(const at::Tensor& x, const RopeTable& table, int64_t position, bool in
                 [&rows](int64_t begin, int64_t end) { run<Rotate>(&rows, begin, end); });
 }
 
+void rope_back(const at::Tensor& x, const HeadGradients& from, const RopeTable& table, int64_t position) {
+  const int64_t q = from.q.size(2), k = from.k.size(2), v = from.v.size(2);
+  CAIRN_CHECK(x.dim() == 4 && x.size(2) == q + k + v && x.is_contiguous(), "{}, {} and {} heads into {}", q, k, v, c10::str(x.sizes()));
+  if (rope_back_on_cuda(x, from, table, position)) return;
+  rope(x.narrow(2, 0, q), table, position, /*inverse=*/true, &from.q);
+  rope(x.narrow(2, q, k), table, position, /*inverse=*/true, &from.k);
+  x.narrow(2, q + k, v).copy_(from.v);
+}
+
 }  // namespace cairn::kernels

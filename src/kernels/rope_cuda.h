@@ -7,9 +7,11 @@
 namespace cairn::kernels {
 
 struct RopeTable;
+struct HeadGradients;
 
 // As rope(). Starts the kernel on the current stream of x's device and returns true; false, with nothing done, if there is none for
 // these tensors.
 bool rope_on_cuda(const at::Tensor& x, const RopeTable& table, int64_t position, bool inverse, const at::Tensor* from);
+bool rope_back_on_cuda(const at::Tensor& x, const HeadGradients& from, const RopeTable& table, int64_t position);
 
 }  // namespace cairn::kernels

@@ -47,6 +47,48 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeLaunch a) {
   }
 }
 
+// The same threads; they go through the heads of all sources.
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) rope_gather_kernel(RopeGatherLaunch a) {
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * blockDim.z + threadIdx.z;
+  if (token >= a.batch * a.length) return;
+  const int64_t batch = token / a.length, at = token - batch * a.length;
+  for (int64_t d = static_cast<int64_t>(threadIdx.x) * N; d < a.half; d += static_cast<int64_t>(blockDim.x) * N) {
+    float cos[N], sin[N];
+    constexpr int kAngles = N < kPack<float> ? N : kPack<float>;
+#pragma unroll
+    for (int i = 0; i < N; i += kAngles) {
+      const auto c = Pack<float, kAngles>::load(a.cos + at * a.half + d + i), s = Pack<float, kAngles>::load(a.sin + at * a.half + d + i);
+#pragma unroll
+      for (int j = 0; j < kAngles; ++j) cos[i + j] = c[j], sin[i + j] = a.inverse ? -s[j] : s[j];
+    }
+    T* row = static_cast<T*>(a.x) + token * a.row_stride + d;
+#pragma unroll
+    for (int source = 0; source < RopeGatherLaunch::kSources; ++source) {
+      const RopeGatherLaunch::Source& of = a.sources[source];
+      const T* from = static_cast<const T*>(of.from) + batch * of.batch_stride + at * of.row_stride + d;
+      for (int64_t head = threadIdx.y; head < of.heads; head += blockDim.y) {
+        const auto u = Pack<T, N>::load(from + head * of.head_stride), v = Pack<T, N>::load(from + head * of.head_stride + a.half);
+        T *first = row + head * 2 * a.half, *second = first + a.half;
+        if (!of.turned) {
+          u.store(first);
+          v.store(second);
+          continue;
+        }
+        float turned[N], turned_second[N];
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          turned[i] = u[i] * cos[i] - v[i] * sin[i];
+          turned_second[i] = v[i] * cos[i] + u[i] * sin[i];
+        }
+        Pack<T, N>::of(turned).store(first);
+        Pack<T, N>::of(turned_second).store(second);
+      }
+      row += of.heads * 2 * a.half;
+    }
+  }
+}
+
 int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 template <class T, int N>
@@ -70,7 +112,31 @@ void start_for(const RopeLaunch& a, cudaStream_t stream) {
   aligned ? start<T, kPack<T>>(a, stream) : start<T, 1>(a, stream);
 }
 
+template <class T, int N>
+void start(const RopeGatherLaunch& a, cudaStream_t stream) {
+  int64_t heads = 0;
+  for (const RopeGatherLaunch::Source& source : a.sources) heads = heads > source.heads ? heads : source.heads;
+  const int64_t x = smaller(a.half / N, 32), y = smaller(heads, kThreads / x), z = smaller(kThreads / (x * y), kTokensMax);
+  const dim3 threads(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
+  rope_gather_kernel<T, N><<<static_cast<unsigned>((a.batch * a.length + z - 1) / z), threads, 0, stream>>>(a);
+}
+
+template <class T>
+void start_for(const RopeGatherLaunch& a, cudaStream_t stream) {
+  const auto whole = [](int64_t elements) { return elements % kPack<T> == 0; };
+  bool aligned = is_aligned(a.x) && is_aligned(a.cos) && is_aligned(a.sin) && whole(a.half) && whole(a.row_stride);
+  for (const RopeGatherLaunch::Source& source : a.sources)
+    aligned = aligned && is_aligned(source.from) && whole(source.batch_stride) && whole(source.row_stride) && whole(source.head_stride);
+  aligned ? start<T, kPack<T>>(a, stream) : start<T, 1>(a, stream);
+}
+
 }  // namespace
+
+cudaError_t launch_rope_gather(const RopeGatherLaunch& launch, cudaStream_t stream) {
+  if (launch.batch * launch.length * launch.half == 0) return cudaSuccess;
+  launch.elements == Elements::bf16 ? start_for<bf16>(launch, stream) : start_for<float>(launch, stream);
+  return cudaGetLastError();
+}
 
 cudaError_t launch_rope(const RopeLaunch& launch, cudaStream_t stream) {
   if (launch.batch * launch.length * launch.heads * launch.half == 0) return cudaSuccess;

@@ -16,4 +16,22 @@ struct RopeLaunch {
 };
 cudaError_t launch_rope(const RopeLaunch& launch, cudaStream_t stream);
 
+// Heads from several tensors, each of [batch, length, heads, 2 * half], one after the other into one.
+struct RopeGatherLaunch {
+  static constexpr int kSources = 3;
+  struct Source {
+    const void* from;
+    int64_t heads, batch_stride, row_stride, head_stride;  // in elements
+    bool turned;                                           // or copied
+  };
+  Elements elements;
+  void* x;  // rows of all heads side by side
+  Source sources[kSources];
+  const float *cos, *sin;  // as above
+  int64_t batch, length, half;
+  int64_t row_stride;
+  bool inverse;
+};
+cudaError_t launch_rope_gather(const RopeGatherLaunch& launch, cudaStream_t stream);
+
 }  // namespace cairn::kernels

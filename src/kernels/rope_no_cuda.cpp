@@ -4,5 +4,6 @@
 namespace cairn::kernels {
 
 bool rope_on_cuda(const at::Tensor&, const RopeTable&, int64_t, bool, const at::Tensor*) { return false; }
+bool rope_back_on_cuda(const at::Tensor&, const HeadGradients&, const RopeTable&, int64_t) { return false; }
 
 }  // namespace cairn::kernels

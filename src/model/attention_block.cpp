@@ -90,21 +90,29 @@ class AttentionBlock final : public Block {
     at::Tensor projected;
     Factor normed, mixed_heads;
     // One kernel for both, where rows are whole samples and nothing comes between product and turn.
-    const std::optional<at::Tensor> fused =
-        parts_.rotary && !parts_.q_norm && !places.positions.defined() ? parts_.qkv.bare(call) : std::nullopt;
+    const bool plainly_turned = parts_.rotary && !parts_.q_norm && !places.positions.defined();
     bool turned = false;
+    const auto project_and_turn = [&](const at::Tensor& from) {
+      const kernels::RopeTable table{call.buffers.at("rope.cos"), call.buffers.at("rope.sin")};
+      const kernels::Turned how{.table = table,
+                                .heads = counts.q + counts.kv,
+                                .length = extent(values.get(branch_.reads()), call).length,
+                                .position = call.slice.begin};
+      if (const std::optional<at::Tensor> bare = parts_.qkv.bare(call)) {
+        kernels::linear_rope(projected, from, *bare, how);
+        return true;
+      }
+      const std::optional<Linear::Coded> coded = parts_.qkv.bare_codes(from, call, keep ? &normed : nullptr);
+      if (coded) kernels::linear_rope(projected, coded->x, coded->w, how);
+      return coded.has_value();
+    };
     const Branch::In in = branch_.enter(
         values, keep, call,
         [&](const at::Tensor& all, int64_t begin, int64_t count) {
           if (!projected.defined()) projected = at::empty({all.size(0), counts.all() * shape_.head_dim}, all.options());
-          if (fused && count == all.size(0)) {
-            const kernels::RopeTable table{call.buffers.at("rope.cos"), call.buffers.at("rope.sin")};
+          if (plainly_turned && count == all.size(0) && project_and_turn(all)) {
             turned = true;
-            return kernels::linear_rope(projected, all, *fused,
-                                        {.table = table,
-                                         .heads = counts.q + counts.kv,
-                                         .length = extent(values.get(branch_.reads()), call).length,
-                                         .position = call.slice.begin});
+            return;
           }
           parts_.qkv.forward(projected.narrow(0, begin, count), all.narrow(0, begin, count), call,
                              keep && count == all.size(0) ? &normed : nullptr);
@@ -171,8 +179,13 @@ class AttentionBlock final : public Block {
                                        options(call, qkv.size(1), places.documents, places.documents, &places.starts));
       d = {std::move(found.q), std::move(found.k), std::move(found.v)};
     }
-    if (!d.v.is_same(into.v)) into.v.copy_(d.v);
-    if (parts_.q_norm) {
+    const bool apart = !d.q.is_same(into.q) && !d.k.is_same(into.k) && !d.v.is_same(into.v);
+    const bool at_once = apart && parts_.rotary && !parts_.q_norm && !places.positions.defined();
+    if (!at_once && !d.v.is_same(into.v)) into.v.copy_(d.v);
+    if (at_once) {
+      kernels::rope_back(dqkv.view({dqkv.size(0), dqkv.size(1), -1, shape_.head_dim}), {d.q, d.k, d.v},
+                         {call.buffers.at("rope.cos"), call.buffers.at("rope.sin")}, call.slice.begin);
+    } else if (parts_.q_norm) {
       d.q = d.q.contiguous(), d.k = d.k.contiguous();
       rotate(d.q, places, call, /*inverse=*/true), rotate(d.k, places, call, /*inverse=*/true);
       norm_heads_input(into, d, saved, call);

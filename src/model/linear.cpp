@@ -46,22 +46,31 @@ std::optional<at::Tensor> Linear::bare(const Call& call) const {
   return call.weights.get(weight);
 }
 
+std::optional<Linear::Coded> Linear::bare_codes(const at::Tensor& x, const Call& call, Factor* made) const {
+  if (bias || by_input || !low_rank.empty() || !in_eight_bits(call)) return {};
+  return codes_for(x, call, made);
+}
+
+Linear::Coded Linear::codes_for(const at::Tensor& x, const Call& call, Factor* made) const {
+  Coded coded{.x = kernels::to_fp8(x, kernels::Fp8::e4m3, {.columns = made != nullptr}, made ? made->largest : at::Tensor()),
+              .w = kernels::to_fp8(call.weights.get(weight), kernels::Fp8::e4m3, {.rows = !by_input, .columns = by_input})};
+  if (made) made->codes = {.columns = coded.x.columns, .factor = coded.x.factor};
+  return coded;
+}
+
 void Linear::forward(const at::Tensor& y, const at::Tensor& x, const Call& call, Factor* made) const {
   product(y, x, call, nullptr, made);
   add_bias(y, call);
 }
 
 void Linear::product(const at::Tensor& y, const at::Tensor& x, const Call& call, const at::Tensor* onto, Factor* made) const {
-  const at::Tensor w = call.weights.get(weight);
   if (in_eight_bits(call)) {
-    const kernels::Fp8Matrix codes =
-        kernels::to_fp8(x, kernels::Fp8::e4m3, {.columns = made != nullptr}, made ? made->largest : at::Tensor());
-    const kernels::Fp8Matrix weights = kernels::to_fp8(w, kernels::Fp8::e4m3, {.rows = !by_input, .columns = by_input});
+    const Coded codes = codes_for(x, call, made);
     if (by_input && onto) y.copy_(*onto);
-    by_input ? kernels::linear_input(y, codes, weights, onto != nullptr) : kernels::linear(y, codes, weights, onto);
-    if (made) made->codes = {.columns = codes.columns, .factor = codes.factor};
+    by_input ? kernels::linear_input(y, codes.x, codes.w, onto != nullptr) : kernels::linear(y, codes.x, codes.w, onto);
     return;
   }
+  const at::Tensor w = call.weights.get(weight);
   if (by_input && onto) y.copy_(*onto);
   by_input ? kernels::linear_input(y, x, w, onto != nullptr) : kernels::linear(y, x, w, onto);
   for (const LowRank& one : low_rank)

@@ -47,12 +47,20 @@ struct Linear {
   bool needs_values() const { return bias || !low_rank.empty(); }  // of dy for its gradients, whatever the codes
   // x [..., in]; differentiable.
   at::Tensor plain(const at::Tensor& x, const Call& call) const;
+  // Likewise the codes of both sides, where it is in eight bits.
+  struct Coded {
+    kernels::Fp8Matrix x, w;
+  };
+  std::optional<Coded> bare_codes(const at::Tensor& x, const Call& call, Factor* made) const;
   std::vector<mesh::ParamId> parameters() const;
   // Says on a card what this layer is.
   void describe(Operation& operation) const;
   // Widths of what is here of the weight.
   int64_t in_width(const Call& call) const;
   int64_t out_width(const Call& call) const;
+
+ private:
+  Coded codes_for(const at::Tensor& x, const Call& call, Factor* made) const;
 };
 
 }  // namespace cairn::model

@@ -41,6 +41,7 @@ class MlpBlock final : public Block {
     at::Tensor up, active;
     Factor normed, activated;
     // One kernel for both, where nothing else has to know of what is in between.
+    bool activates = false;
     const std::optional<at::Tensor> fused = parts_.gated && !parts_.down.in_eight_bits(call) ? parts_.up.bare(call) : std::nullopt;
     const Branch::In in = branch_.enter(
         values, keep, call,
@@ -48,13 +49,20 @@ class MlpBlock final : public Block {
           const at::Tensor from = all.narrow(0, begin, count);
           if (!up.defined()) up = at::empty({all.size(0), parts_.up.out_width(call)}, all.options());
           if (parts_.gated && !active.defined()) active = at::empty({up.size(0), up.size(1) / 2}, up.options());
+          const bool whole = count == all.size(0);
           if (fused) return kernels::linear_swiglu(up.narrow(0, begin, count), active.narrow(0, begin, count), from, *fused);
-          parts_.up.forward(up.narrow(0, begin, count), from, call, keep && count == all.size(0) ? &normed : nullptr);
+          if (parts_.gated && whole && keep)
+            if (const std::optional<Linear::Coded> coded = parts_.up.bare_codes(from, call, &normed)) {
+              activates = true;
+              return kernels::linear_swiglu(up, active, coded->x, coded->w, parts_.down.in_eight_bits(call) ? &activated.largest : nullptr);
+            }
+          parts_.up.forward(up.narrow(0, begin, count), from, call, keep && whole ? &normed : nullptr);
         },
         parts_.up.in_eight_bits(call) ? &normed : nullptr);
     advance(call);
     if (!parts_.gated) active = at::gelu(up, "tanh");
-    if (parts_.gated && !fused) kernels::swiglu(active, up, keep && parts_.down.in_eight_bits(call) ? &activated.largest : nullptr);
+    if (parts_.gated && !fused && !activates)
+      kernels::swiglu(active, up, keep && parts_.down.in_eight_bits(call) ? &activated.largest : nullptr);
     branch_.leave(values, in, active, parts_.down, call, keep ? &activated : nullptr);
     if (!keep) return;
     keep->put("up", up);

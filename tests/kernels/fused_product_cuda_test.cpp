@@ -140,6 +140,31 @@ TEST(FusedProductOnCuda, SumsOfExponentialsAreThoseOfTheRows) {
   }
 }
 
+// Codes of both sides; sums keep fewer bits on the way than those of cuBLASLt's other form, as forward products may.
+TEST(FusedProductOnCuda, CodesInEightBitsComeToWhatTheyStandFor) {
+  CAIRN_NEEDS_HOPPER();
+  for (const FusedSizes& c : kFusedSizes) {
+    if (c.in % 16 != 0) continue;
+    const at::Tensor x = low({c.rows, c.in}, 1), w = low({2 * c.ff, c.in}, 2, 0.05);
+    const Fp8Matrix xs = to_fp8(x, Fp8::e4m3), ws = to_fp8(w, Fp8::e4m3);
+    const at::Tensor exact = at::matmul(from_fp8(xs, c.rows, at::kDouble), from_fp8(ws, 2 * c.ff, at::kDouble).t());
+    const at::Tensor gate_up = poisoned({c.rows, 2 * c.ff}, at::kBFloat16), y = poisoned({c.rows, c.ff}, at::kBFloat16);
+    at::Tensor largest;
+    ASSERT_TRUE(linear_swiglu_on_cuda(gate_up, y, xs, ws, &largest, Fewest::any));
+    EXPECT_LT(relative_error(gate_up, exact), 4e-3) << fused_name(c);
+    const at::Tensor again = at::empty_like(y);
+    swiglu(again, gate_up);
+    EXPECT_TRUE(same_bits(y, again)) << fused_name(c);
+    EXPECT_EQ(largest.max().view({1}).view(at::kFloat).item<float>(), y.abs().max().to(at::kFloat).item<float>()) << fused_name(c);
+    if (2 * c.ff % 64 != 0) continue;
+    const RopeTable table = rope_table(c.rows, 64, 10000, at::kFloat), there{table.cos.cuda(), table.sin.cuda()};
+    const at::Tensor turned = poisoned({c.rows, 2 * c.ff}, at::kBFloat16), plain = gate_up.view({1, c.rows, -1, 64});
+    ASSERT_TRUE(linear_rope_on_cuda(turned, xs, ws, {.table = there, .heads = 1, .length = c.rows}, Fewest::any));
+    rope(plain.narrow(2, 0, 1), there);
+    EXPECT_LT(relative_error(turned, plain.view_as(turned)), 4e-3) << fused_name(c);
+  }
+}
+
 TEST(FusedProductOnCuda, WhatDoesNotSuitItIsLeftToOthers) {
   CAIRN_NEEDS_HOPPER();
   const at::Tensor x = low({64, 16}, 1), w = low({32, 16}, 2), gate_up = at::empty({64, 32}, x.options()),

@@ -48,5 +48,25 @@ TEST(RopeOnCuda, TurnsOneTensorIntoAnother) {
     }
 }
 
+TEST(RopeOnCuda, GradientsOfHeadsSideBySideAreTurnedBackAndPutTogether) {
+  CAIRN_NEEDS_GPU();
+  struct {
+    int64_t batch, length, q, k, head_dim;
+  } const cases[] = {{1, 1, 1, 1, 2}, {2, 37, 12, 12, 64}, {3, 50, 32, 8, 128}, {2, 9, 3, 1, 20}};
+  for (const at::ScalarType type : kKernelTypes)
+    for (const auto& c : cases) {
+      const RopeTable table = rope_table(3 + c.length, c.head_dim, 10000, at::kFloat), there{table.cos.cuda(), table.sin.cuda()};
+      const at::Tensor dq = on_gpu(normal({c.batch, c.q, c.length, c.head_dim}, 1, type)).transpose(1, 2),
+                       dk = on_gpu(normal({c.batch, c.length, c.k, c.head_dim}, 2, type)),
+                       dv = on_gpu(normal({c.batch, c.length, c.k, c.head_dim}, 3, type)),
+                       x = poisoned({c.batch, c.length, c.q + 2 * c.k, c.head_dim}, type);
+      rope_back(x, {dq, dk, dv}, there, 3);
+      const at::Tensor back_q = dq.clone(), back_k = dk.clone();
+      rope(back_q, there, 3, /*inverse=*/true);
+      rope(back_k, there, 3, /*inverse=*/true);
+      EXPECT_TRUE(at::equal(x, at::cat({back_q, back_k, dv}, 2))) << c.length << " positions, heads of " << c.head_dim;
+    }
+}
+
 }  // namespace
 }  // namespace cairn::kernels

@@ -73,5 +73,17 @@ TEST(Rope, MayTurnOneTensorIntoAnother) {
   }
 }
 
+TEST(Rope, GradientsOfHeadsSideBySideAreTurnedBackAndPutTogether) {
+  const int64_t batch = 2, length = 5, q = 4, k = 2, head_dim = 8, position = 3;
+  const RopeTable table = rope_table(position + length, head_dim, 10000, at::kFloat);
+  const at::Tensor dq = normal({batch, q, length, head_dim}, 1).transpose(1, 2), dk = normal({batch, length, k, head_dim}, 2),
+                   dv = normal({batch, length, k, head_dim}, 3), x = at::full({batch, length, q + 2 * k, head_dim}, std::nan(""));
+  rope_back(x, {dq, dk, dv}, table, position);
+  const at::Tensor back_q = dq.clone(), back_k = dk.clone();
+  rope(back_q, table, position, /*inverse=*/true);
+  rope(back_k, table, position, /*inverse=*/true);
+  EXPECT_TRUE(at::equal(x, at::cat({back_q, back_k, dv}, 2)));
+}
+
 }  // namespace
 }  // namespace cairn::kernels

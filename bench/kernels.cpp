@@ -147,19 +147,6 @@ void products_that_go_on(const std::function<void(const Operation&)>& measure) {
              kernels::linear(qkv[i], x[i], project[i]);
              kernels::rope(qkv[i].view({kBatch, kLength, kAll, kHeadDim}).narrow(2, 0, turned.heads), table);
            }});
-  constexpr int64_t kSome = kRows / 4;
-  const Sets head({kVocab, kEmbed}, at::kBFloat16, 0.02), logits({kSome, kVocab});
-  const at::Tensor targets = at::randint(0, kVocab, {kSome}, on_gpu(at::kLong)), loss = at::empty({kSome}, on_gpu(at::kFloat)),
-                   lse = at::empty({kSome}, on_gpu(at::kFloat)), scale = at::full({1}, 1.0, on_gpu(at::kFloat));
-  measure({"linear_sums, then cross entropy", 2.0 * kSome * kEmbed * kVocab,
-           [&](int i) {
-             const at::Tensor parts = kernels::linear_sums(logits[i], x[i].narrow(0, 0, kSome), head[i]);
-             kernels::cross_entropy_and_gradient(loss, lse, logits[i], targets, scale, kernels::kIgnoreTarget, parts);
-           },
-           [&](int i) {
-             kernels::linear(logits[i], x[i].narrow(0, 0, kSome), head[i]);
-             kernels::cross_entropy_and_gradient(loss, lse, logits[i], targets, scale);
-           }});
 }
 
 void losses(const std::function<void(const Operation&)>& measure) {

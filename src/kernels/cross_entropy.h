@@ -21,11 +21,9 @@ void cross_entropy(const at::Tensor& loss, const at::Tensor& lse, const at::Tens
 void cross_entropy_backward(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& targets, const at::Tensor& scale,
                             int64_t ignore = kIgnoreTarget);
 
-// Both in one pass over the rows, while each is still in cache: loss and lse as above, logits become their gradient. `parts`, where whoever
-// made the logits knows them (linear_sums), are fp32 [rows, n, 2]: each the largest of some logits of a row, and the sum of their
-// exponentials as a multiple of that one's. Then logits are read once.
+// Both in one pass over the rows, while each is still in cache: loss and lse as above, logits become their gradient.
 void cross_entropy_and_gradient(const at::Tensor& loss, const at::Tensor& lse, const at::Tensor& logits, const at::Tensor& targets,
-                                const at::Tensor& scale, int64_t ignore = kIgnoreTarget, const at::Tensor& parts = {});
+                                const at::Tensor& scale, int64_t ignore = kIgnoreTarget);
 
 namespace reference {
 void cross_entropy(const at::Tensor& loss, const at::Tensor& lse, const at::Tensor& logits, const at::Tensor& targets,

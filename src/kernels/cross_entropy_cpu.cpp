@@ -205,10 +205,10 @@ void cross_entropy_backward(const at::Tensor& logits, const at::Tensor& lse, con
 }
 
 void cross_entropy_and_gradient(const at::Tensor& loss, const at::Tensor& lse, const at::Tensor& logits, const at::Tensor& targets,
-                                const at::Tensor& scale, int64_t ignore, const at::Tensor& parts) {
+                                const at::Tensor& scale, int64_t ignore) {
   check(logits, targets, lse);
   CAIRN_CHECK(scale.numel() == 1 || scale.numel() == logits.size(0), "{} scales for {} rows", scale.numel(), logits.size(0));
-  if (cross_entropy_and_gradient_on_cuda(loss, lse, logits, targets, scale, ignore, parts)) return;
+  if (cross_entropy_and_gradient_on_cuda(loss, lse, logits, targets, scale, ignore)) return;
   if (is_low(logits))
     return by_stretches(logits, [&](int64_t begin, int64_t count) {
       const at::Tensor wide = widened(logits.narrow(0, begin, count));

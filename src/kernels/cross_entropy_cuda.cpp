@@ -52,15 +52,13 @@ bool cross_entropy_backward_on_cuda(const at::Tensor& logits, const at::Tensor& 
 }
 
 bool cross_entropy_and_gradient_on_cuda(const at::Tensor& loss, const at::Tensor& lse, const at::Tensor& logits, const at::Tensor& targets,
-                                        const at::Tensor& scale, int64_t ignore, const at::Tensor& parts) {
+                                        const at::Tensor& scale, int64_t ignore) {
   if (!fits(logits, lse, targets) || !all_sums(logits, loss) || scale.device() != logits.device()) return false;
   const OnDeviceOf device(logits.device());
   const at::Tensor factors = scale.to(at::kFloat).contiguous();
   CrossEntropyLaunch launch = launch_of(logits, lse, targets, ignore);
   launch.loss = loss.mutable_data_ptr<float>();
   launch.scale = factors.const_data_ptr<float>(), launch.scale_stride = scale.numel() == 1 ? 0 : 1;
-  if (parts.defined() && all_sums(logits, parts) && parts.dim() == 3 && parts.size(0) == logits.size(0) && parts.size(2) == 2)
-    launch.parts = parts.const_data_ptr<float>(), launch.parts_of_row = parts.size(1);
   check_started(launch_cross_entropy_and_gradient(launch, stream_of(logits)), "cross entropy with gradient");
   return true;
 }

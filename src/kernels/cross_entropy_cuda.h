@@ -13,6 +13,6 @@ bool cross_entropy_on_cuda(const at::Tensor& loss, const at::Tensor& lse, const 
 bool cross_entropy_backward_on_cuda(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& targets, const at::Tensor& scale,
                                     int64_t ignore);
 bool cross_entropy_and_gradient_on_cuda(const at::Tensor& loss, const at::Tensor& lse, const at::Tensor& logits, const at::Tensor& targets,
-                                        const at::Tensor& scale, int64_t ignore, const at::Tensor& parts);
+                                        const at::Tensor& scale, int64_t ignore);
 
 }  // namespace cairn::kernels

@@ -172,29 +172,15 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyLau
   }
 }
 
-// The gradient, from a log-sum-exp that is known, or, with loss and log-sum-exp, from parts of it.
-template <class T, int kThreads, bool kFromParts>
+// The gradient, from a log-sum-exp that is known.
+template <class T, int kThreads>
 __global__ void __launch_bounds__(kThreads) cross_entropy_backward_kernel(CrossEntropyLaunch a) {
   using P = Pack<T, kPack<T>>;
   const int64_t index = blockIdx.x, target = a.targets[index];
   const Row<T> row(a.logits, index, a.vocab);
   const float chosen = chosen_logit(row, target, a);
-  const bool ignored = target == a.ignore;
-  float log2_sum = 0;
-  if constexpr (kFromParts) {
-    const float2* parts = reinterpret_cast<const float2*>(a.parts) + index * a.parts_of_row;
-    Sum sum;
-    for (int64_t i = threadIdx.x; i < a.parts_of_row; i += kThreads) sum.merge(parts[i].x, parts[i].y);
-    log2_sum = sum.log2_of_block<kThreads>();  // a barrier: all have read the target's logit
-    if (threadIdx.x == 0) {
-      a.lse[index] = log2_sum * kLn2;
-      a.loss[index] = ignored ? 0.0f : log2_sum * kLn2 - chosen;
-    }
-  } else {
-    log2_sum = a.lse[index] * kLog2e;
-    __syncthreads();  // likewise
-  }
-  const Gradient<T> gradient{log2_sum, a.scale[index * a.scale_stride], ignored};
+  __syncthreads();  // before anything is overwritten
+  const Gradient<T> gradient{a.lse[index] * kLog2e, a.scale[index * a.scale_stride], target == a.ignore};
   row.each_loose([&](T* at) {
     const float value[1] = {gradient.of(static_cast<float>(*at))};
     Pack<T, 1>::of(value).store(at);
@@ -236,9 +222,9 @@ cudaError_t start(const CrossEntropyLaunch& a, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-template <class T, int kThreads, bool kFromParts>
+template <class T, int kThreads>
 cudaError_t start_backward(const CrossEntropyLaunch& a, cudaStream_t stream) {
-  cross_entropy_backward_kernel<T, kThreads, kFromParts><<<static_cast<unsigned>(a.rows), kThreads, 0, stream>>>(a);
+  cross_entropy_backward_kernel<T, kThreads><<<static_cast<unsigned>(a.rows), kThreads, 0, stream>>>(a);
   return cudaGetLastError();
 }
 
@@ -273,17 +259,14 @@ cudaError_t launch_cross_entropy(const CrossEntropyLaunch& launch, cudaStream_t 
 cudaError_t launch_cross_entropy_and_gradient(const CrossEntropyLaunch& launch, cudaStream_t stream) {
   return with_type(launch, [&](auto type) {
     using T = decltype(type);
-    return with_threads<T>(launch, [&](auto threads) {
-      if (launch.parts != nullptr) return start_backward<T, kSharing<decltype(threads)>, true>(launch, stream);
-      return start<T, threads.value, true>(launch, stream);
-    });
+    return with_threads<T>(launch, [&](auto threads) { return start<T, threads.value, true>(launch, stream); });
   });
 }
 
 cudaError_t launch_cross_entropy_backward(const CrossEntropyLaunch& launch, cudaStream_t stream) {
   return with_type(launch, [&](auto type) {
     using T = decltype(type);
-    return with_threads<T>(launch, [&](auto threads) { return start_backward<T, kSharing<decltype(threads)>, false>(launch, stream); });
+    return with_threads<T>(launch, [&](auto threads) { return start_backward<T, kSharing<decltype(threads)>>(launch, stream); });
   });
 }
 

@@ -12,9 +12,7 @@ struct CrossEntropyLaunch {
   const float* scale;    // one per row, or one for all; the loss alone needs none
   int64_t scale_stride;  // 1 or 0
   int64_t rows, vocab;
-  int64_t ignore, elsewhere;     // the two targets that are none
-  const float* parts = nullptr;  // of the sums of exponentials (cross_entropy.h), where they are known; then
-  int64_t parts_of_row = 0;      // so many for each row
+  int64_t ignore, elsewhere;  // the two targets that are none
 };
 cudaError_t launch_cross_entropy(const CrossEntropyLaunch& launch, cudaStream_t stream);
 cudaError_t launch_cross_entropy_backward(const CrossEntropyLaunch& launch, cudaStream_t stream);

@@ -36,13 +36,6 @@ void turn(const at::Tensor& y, const Turned& turned) {
 
 }  // namespace
 
-at::Tensor linear_sums(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w) {
-  check_product(y, x, w);
-  if (at::Tensor parts = linear_sums_on_cuda(y, x, w); parts.defined()) return parts;
-  linear(y, x, w);
-  return {};
-}
-
 void linear_swiglu(const at::Tensor& gate_up, const at::Tensor& y, const at::Tensor& x, const at::Tensor& w) {
   check_product(gate_up, x, w);
   check_gated(gate_up, y);

@@ -10,10 +10,6 @@
 
 namespace cairn::kernels {
 
-// y = x w^T. Gives back parts of the sums of exponentials of its rows, as cross_entropy_and_gradient takes them, or nothing where they
-// would have to be made in a pass of their own.  y [rows, out], x [rows, in], w [out, in].
-at::Tensor linear_sums(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w);
-
 // gate_up = x w^T, and y = silu(gate) * up of its halves.  gate_up [rows, 2 ff], y [rows, ff], x [rows, in], w [2 ff, in].
 void linear_swiglu(const at::Tensor& gate_up, const at::Tensor& y, const at::Tensor& x, const at::Tensor& w);
 // The same of codes by rows. `largest`, of y, as in swiglu.h.

@@ -84,27 +84,6 @@ bool has_hopper_products() {
 #endif
 }
 
-bool product_on_hopper(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, bool by_input, const at::Tensor* onto, Fewest tiles) {
-  constexpr int64_t kShort = 1024, kShortOnto = 2048;
-  if (x.size(1) > (onto ? kShortOnto : kShort) || !is_in_boxes(y) || !is_in_boxes(x) || !is_in_boxes(w) || (onto && !is_in_boxes(*onto)) ||
-      !is_taken(x) || !is_worth_it(x, y.size(1), tiles))
-    return false;
-  const OnDeviceOf device(x.device());
-  check_started(launch_product(product_of(x, w, by_input), y.mutable_data_ptr(), y.stride(0), onto ? onto->const_data_ptr() : nullptr,
-                               onto ? onto->stride(0) : 0, stream_of(x)),
-                "product");
-  return true;
-}
-
-at::Tensor linear_sums_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, Fewest tiles) {
-  if (!is_result(y) || !is_in_boxes(x) || !is_in_boxes(w) || !is_taken(x) || !is_worth_it(x, w.size(0), tiles)) return {};
-  const OnDeviceOf device(x.device());
-  const at::Tensor parts = at::empty({x.size(0), product_tiles_across(w.size(0)), 2}, x.options().dtype(at::kFloat));
-  const ProductSumsLaunch launch{.product = product_of(x, w), .y = y.mutable_data_ptr(), .parts = parts.mutable_data_ptr<float>()};
-  check_started(launch_product_sums(launch, stream_of(x)), "product with sums");
-  return parts;
-}
-
 bool linear_swiglu_on_cuda(const at::Tensor& gate_up, const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, Fewest tiles) {
   if (!is_result(gate_up) || !is_result(y) || !is_in_boxes(x) || !is_in_boxes(w) || !is_taken(x) || !is_worth_it(x, w.size(0), tiles))
     return false;

@@ -14,13 +14,7 @@ bool has_hopper_products();
 // Results that are cut into fewer tiles than a GPU works on at a time are left to those who cut sums as well.
 enum class Fewest { worth_it, any };
 
-// y = x w^T, or x w (`by_input`), or *onto + that, for what these kernels are better at than cuBLASLt: sums so short that reading and
-// writing results counts.
-bool product_on_hopper(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, bool by_input, const at::Tensor* onto = nullptr,
-                       Fewest tiles = Fewest::worth_it);
-
-// As in fused_product.h. False, or undefined: not for it, and nothing was done.
-at::Tensor linear_sums_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, Fewest tiles = Fewest::worth_it);
+// As in fused_product.h. False: not for it, and nothing was done.
 bool linear_swiglu_on_cuda(const at::Tensor& gate_up, const at::Tensor& y, const at::Tensor& x, const at::Tensor& w,
                            Fewest tiles = Fewest::worth_it);
 bool linear_swiglu_on_cuda(const at::Tensor& gate_up, const at::Tensor& y, const Fp8Matrix& x, const Fp8Matrix& w, at::Tensor* largest,

@@ -2,8 +2,8 @@
 //
 // Two blocks on neighbouring multiprocessors make two tiles of 128 rows and the same 256 columns at a time: each reads half of what both
 // need of w and sends it to both. In a block one thread copies x and w to shared memory, some steps of the sum ahead; two warpgroups
-// multiply, 64 rows each, round what they have and leave it in shared memory; from there copies write it out, or other warps go on with it
-// (an `End`), while the next tile is under way. Blocks stay, and go from tile to tile.
+// multiply, 64 rows each, round what they have and leave it in shared memory; other warps go on with it there (an `End`), while the next
+// tile is under way. Blocks stay, and go from tile to tile.
 #include "kernels/device_pack.h"
 #include "kernels/fused_product_kernel.h"
 #include "kernels/hopper.h"
@@ -55,8 +55,7 @@ struct Tile {
            static_cast<uint32_t>(row % kBoxRows * 128 + ((eight % 8 ^ row % 8) << 4));
   }
   __device__ Eight read(int row, int eight) const { return {*reinterpret_cast<const uint4*>(data + place(row, eight))}; }
-  // What a warp has of the result, as hopper::multiply leaves it, times a factor; with kAdd, and what lies there.
-  template <bool kAdd>
+  // What a warp has of the result, as hopper::multiply leaves it, times a factor.
   __device__ void write(const float (&d)[128], float factor, int warp, int lane) const {
 #pragma unroll
     for (int c = 0; c < kBoxColumns / 16; ++c) {  // lanes name rows of the four quarters of 16 x 16
@@ -64,13 +63,11 @@ struct Tile {
 #pragma unroll
       for (int i = 0; i < kBoxes; ++i) {
         const uint32_t at = first + static_cast<uint32_t>(i) * kBoxBytes;
-        uint32_t two[4] = {};
-        if constexpr (kAdd) hopper::read_fragment(at, two[0], two[1], two[2], two[3]);
+        uint32_t two[4];
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-          const float *from = d + 32 * i + 8 * c + 2 * k, low = __uint_as_float(two[k] << 16), high = __uint_as_float(two[k] & 0xffff0000U);
-          const __nv_bfloat162 sums =
-              kAdd ? __floats2bfloat162_rn(from[0] + low, from[1] + high) : __floats2bfloat162_rn(from[0] * factor, from[1] * factor);
+          const float* from = d + 32 * i + 8 * c + 2 * k;
+          const __nv_bfloat162 sums = __floats2bfloat162_rn(from[0] * factor, from[1] * factor);
           two[k] = *reinterpret_cast<const uint32_t*>(&sums);
         }
         hopper::write_fragment(at, two[0], two[1], two[2], two[3]);
@@ -82,30 +79,9 @@ struct Tile {
 // An End says which boxes of a tile are copied to where, what warp `self` of kEndWarps does with it (`work`; `ready` waits for it), and
 // what should be in the L2 cache by then (`expect`).
 
-struct PlainEnd {
-  static constexpr bool kCopies = true, kWorks = false;
-  CUtensorMap y;
-
-  __device__ void copy(const Tile& tile, int warp, int row, int column) const {
-#pragma unroll
-    for (int i = 0; i < kBoxes; ++i) hopper::store_box(y, column + kBoxColumns * i, row, tile.box(warp, i));
-  }
-};
-
-// What a warp's part of the result is added to comes in the place of the tile before, once that has been copied.
-struct OntoEnd : PlainEnd {
-  CUtensorMap onto;
-
-  __device__ void start(const Tile& tile, int warp, int row, int column, uint32_t barrier) const {
-    hopper::arrive_and_expect(barrier, kBoxes * kBoxBytes);
-#pragma unroll
-    for (int i = 0; i < kBoxes; ++i) hopper::load_box(tile.box(warp, i), onto, column + kBoxColumns * i, row, barrier);
-  }
-};
-
 // Half a warp has a row; a thread eight columns of the first half of a head, and those of the second that they are turned with.
 struct RopeEnd {
-  static constexpr bool kCopies = false, kWorks = true;
+  static constexpr bool kCopies = false;
   static constexpr int kTogether = 2;  // rows whose angles are on their way while as many are turned
   bf16* y;
   const float *cos, *sin;
@@ -170,7 +146,7 @@ struct RopeEnd {
 
 // The first half of a tile's columns are gates, the second the ups of the same places. Both are copied; warps make y of them.
 struct SwigluEnd {
-  static constexpr bool kCopies = true, kWorks = true;
+  static constexpr bool kCopies = true;
   CUtensorMap gate, up;
   bf16* y;
   unsigned* largest;  // magnitude of y; null: not wanted
@@ -205,7 +181,7 @@ struct SwigluEnd {
 // A warp has some rows at a time, of each eight columns a thread. Their gates and ups are on their way while the rows before are worked on,
 // and in the L2 cache before that.
 struct SwigluBackwardEnd {
-  static constexpr bool kCopies = false, kWorks = true;
+  static constexpr bool kCopies = false;
   static constexpr int kTogether = 3;
   CUtensorMap gates_ahead, ups_ahead;
   const bf16* gate_up;
@@ -272,55 +248,7 @@ struct SwigluBackwardEnd {
   }
 };
 
-// The result is copied. Of every row of a tile, warps note the largest value and the sum of exponentials as a multiple of that value's:
-// eight threads have a row.
-struct SumsEnd {
-  static constexpr bool kCopies = true, kWorks = true;
-  CUtensorMap y;
-  float2* parts;  // [rows, tiles across]
-
-  __device__ void copy(const Tile& tile, int warp, int row, int column) const {
-#pragma unroll
-    for (int i = 0; i < kBoxes; ++i) hopper::store_box(y, column + kBoxColumns * i, row, tile.box(warp, i));
-  }
-  template <class Ready>
-  __device__ void work(const Tile& tile, const Tiles& tiles, Tiles::Place at, int self, int lane, const Ready& ready) const {
-    constexpr float kLog2e = 1.4426950408889634f;
-    const float none = __uint_as_float(0xff800000U);  // minus infinity
-    const int left = tiles.columns - at.column;       // a multiple of 8
-    const auto over_row = [](float mine, auto both) {
-#pragma unroll
-      for (int step = 4; step > 0; step /= 2) mine = both(mine, __shfl_xor_sync(0xffffffff, mine, step));
-      return mine;
-    };
-    ready();
-    for (int row = 4 * self + lane / 8; row < kTileRows; row += 4 * kEndWarps) {
-      Eight values[kBoxes];
-#pragma unroll
-      for (int i = 0; i < kBoxes; ++i) values[i] = tile.read(row, 8 * i + lane % 8);
-      float high = none, times = 0;
-#pragma unroll
-      for (int i = 0; i < 8 * kBoxes; ++i)
-        if (64 * (i / 8) + 8 * (lane % 8) < left) high = fmaxf(high, values[i / 8][i % 8]);
-      high = over_row(high, [](float a, float b) { return fmaxf(a, b); });
-      const float base = high == none ? 0.0f : high * kLog2e;
-#pragma unroll
-      for (int i = 0; i < 8 * kBoxes; ++i)
-        if (64 * (i / 8) + 8 * (lane % 8) < left) times += device::power_of_2(fmaf(values[i / 8][i % 8], kLog2e, -base));
-      times = over_row(times, [](float a, float b) { return a + b; });
-      if (lane % 8 == 0 && at.row + row < tiles.rows)
-        parts[static_cast<int64_t>(at.row + row) * tiles.across + at.column / kColumns] = {high, times};
-    }
-  }
-};
-
-// Whether an End has something that the result is added to.
-template <class End>
-constexpr bool kStarts = requires {
-  &End::start;
-};
-
-constexpr int kBarriers = 2 * kStages + 2 + kProducts;
+constexpr int kBarriers = 2 * kStages + 2;
 constexpr uint32_t kSharedBytes = 1024 /* to align */ + kStages * kStageBytes + kTileBytes + 8 * kBarriers;
 
 constexpr int kThreads = 384;                                  // products, and one warpgroup of one warp that copies and kEndWarps
@@ -333,8 +261,7 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
   extern __shared__ unsigned char shared[];
   const uint32_t base = (hopper::address_of(shared) + 1023) / 1024 * 1024;  // the same in both blocks
   const Tile tile{.data = shared + (base - hopper::address_of(shared)) + kStages * kStageBytes, .base = base + kStages * kStageBytes};
-  const uint32_t full = tile.base + kTileBytes, empty = full + 8 * kStages, tile_full = empty + 8 * kStages, tile_empty = tile_full + 8,
-                 starts = tile_empty + 8;
+  const uint32_t full = tile.base + kTileBytes, empty = full + 8 * kStages, tile_full = empty + 8 * kStages, tile_empty = tile_full + 8;
   const uint32_t block = hopper::rank_in_cluster();
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane = threadIdx.x % 32;  // all lanes know that it is the same
   if (threadIdx.x == 0) {
@@ -344,7 +271,6 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
     }
     hopper::init_barrier(tile_full, kProducts);
     hopper::init_barrier(tile_empty, kEndWarps);
-    for (int i = 0; i < kProducts; ++i) hopper::init_barrier(starts + 8 * i, 1);
     hopper::publish_barriers();
   }
   __syncthreads();
@@ -379,7 +305,7 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
           }
         }
       }
-    } else if constexpr (End::kWorks) {
+    } else {
       uint32_t parity = 0;
       for (int unit = first; unit < tiles.units(); unit += step, parity ^= 1) {
         end.work(tile, tiles, tiles.place(unit, block), warp - kProducts - 1, lane, [&] { hopper::wait(tile_full, parity); });
@@ -416,31 +342,21 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
           hopper::wait_for_products<1>();
           release(before);
         }
-        if constexpr (kStarts<End>)
-          if (k == min(2, tiles.steps - 1)) {  // by now the tile before has been copied, or nearly
-            if (lane == 0) {
-              hopper::wait_until_read<0>();
-              end.start(tile, warp, at.row + warp * kBoxRows, at.column, starts + 8 * warp);
-            }
-            __syncwarp();
-          }
         before = stage;
         if (++stage == kStages) stage = 0, parity ^= 1;
       }
       hopper::wait_for_products<0>();
       release(before);
-      if constexpr (End::kWorks) hopper::wait(tile_empty, tile_parity);
-      if constexpr (kStarts<End>) {
-        hopper::wait(starts + 8 * warp, tile_parity ^ 1);
-      } else if constexpr (End::kCopies) {
+      hopper::wait(tile_empty, tile_parity);
+      if constexpr (End::kCopies) {
         if (lane == 0) hopper::wait_until_read<0>();
         __syncwarp();
       }
-      tile.write<kStarts<End>>(d, factor, warp, lane);
+      tile.write(d, factor, warp, lane);
       if constexpr (End::kCopies) hopper::publish_shared();
       __syncwarp();
       if (lane == 0) {
-        if constexpr (End::kWorks) hopper::arrive(tile_full);
+        hopper::arrive(tile_full);
         if constexpr (End::kCopies) {
           end.copy(tile, warp, at.row + warp * kBoxRows, at.column);
           hopper::end_group();
@@ -460,31 +376,10 @@ cudaError_t start(const Maps& maps, const Tiles& tiles, const End& end, cudaStre
   return start_tiles<fused_product_kernel<End, kByInput, kCodes>>(maps, kThreads, kSharedBytes, stream, tiles, end);
 }
 
-template <class End>
-cudaError_t start(const Maps& maps, const Tiles& tiles, const End& end, bool by_input, cudaStream_t stream) {
-  return by_input ? start<End, true>(maps, tiles, end, stream) : start<End, false>(maps, tiles, end, stream);
-}
-
 }  // namespace
-
-cudaError_t launch_product(const ProductLaunch& p, void* y, int64_t y_stride, const void* onto, int64_t onto_stride, cudaStream_t stream) {
-  Maps maps;
-  const Tiles tiles = maps.tiles_of(p, kColumns);
-  const CUtensorMap to = maps.boxes_of(y, p.rows, p.out, y_stride);
-  if (onto == nullptr) return start(maps, tiles, PlainEnd{.y = to}, p.by_input, stream);
-  return start(maps, tiles, OntoEnd{{.y = to}, maps.boxes_of(onto, p.rows, p.out, onto_stride)}, p.by_input, stream);
-}
 
 int64_t product_tiles_down(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
 int64_t product_tiles_across(int64_t out) { return (out + kColumns - 1) / kColumns; }
-
-cudaError_t launch_product_sums(const ProductSumsLaunch& launch, cudaStream_t stream) {
-  const ProductLaunch& p = launch.product;
-  Maps maps;
-  const Tiles tiles = maps.tiles_of(p, kColumns);
-  const SumsEnd end{.y = maps.boxes_of(launch.y, p.rows, p.out, p.out), .parts = reinterpret_cast<float2*>(launch.parts)};
-  return start<SumsEnd, false>(maps, tiles, end, stream);
-}
 
 cudaError_t launch_product_swiglu(const ProductSwigluLaunch& launch, cudaStream_t stream) {
   const ProductLaunch& p = launch.product;

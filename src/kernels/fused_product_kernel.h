@@ -17,19 +17,6 @@ struct ProductLaunch {
 int64_t product_tiles_down(int64_t rows);
 int64_t product_tiles_across(int64_t out);
 
-// y [rows, out], or with `onto` that and the product; y may be *onto.
-cudaError_t launch_product(const ProductLaunch& product, void* y, int64_t y_stride, const void* onto, int64_t onto_stride,
-                           cudaStream_t stream);
-
-// y [rows, out], and of every row of it parts of the sum of exponentials: for each tile the largest value, and the sum as a multiple of its
-// exponential.
-struct ProductSumsLaunch {
-  ProductLaunch product;
-  void* y;
-  float* parts;  // [rows, product_tiles_across(out), 2]
-};
-cudaError_t launch_product_sums(const ProductSumsLaunch& launch, cudaStream_t stream);
-
 // gate_up [rows, out], and of its halves y [rows, out / 2] = silu(gate) * up.
 struct ProductSwigluLaunch {
   ProductLaunch product;

@@ -5,8 +5,6 @@ namespace cairn::kernels {
 
 bool is_hopper(const at::Device&) { return false; }
 bool has_hopper_products() { return false; }
-bool product_on_hopper(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool, const at::Tensor*, Fewest) { return false; }
-at::Tensor linear_sums_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, Fewest) { return {}; }
 bool linear_swiglu_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, Fewest) { return false; }
 bool linear_input_swiglu_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, Fewest) {
   return false;

@@ -2,6 +2,7 @@
 // other way round: y^T = w x^T.
 #include "kernels/gemm_cuda.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <memory>
@@ -15,7 +16,6 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/fp8_cuda.h"
-#include "kernels/fused_product_cuda.h"
 
 namespace cairn::kernels {
 namespace {
@@ -98,6 +98,26 @@ Layout layout_of(const at::Tensor& x) {
   return Layout(layout);
 }
 
+// cuBLASLt proposes first what should take the fewest cycles. Where large products come one after the other a card is at its power limit,
+// and what takes the fewest joules is done first: the largest tiles, by pairs of blocks that share what they read.
+bool is_thrifty(const cublasLtMatmulAlgo_t& algorithm) {
+  const auto attribute = [&](cublasLtMatmulAlgoConfigAttributes_t which, auto value) {
+    size_t written = 0;
+    check(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, which, &value, sizeof(value), &written), "an algorithm's attribute");
+    return value;
+  };
+  return attribute(CUBLASLT_ALGO_CONFIG_TILE_ID, uint32_t{}) == CUBLASLT_MATMUL_TILE_256x128 &&
+         attribute(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, uint16_t{}) == CUBLASLT_CLUSTER_SHAPE_1x2x1 &&
+         attribute(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, int32_t{}) <= 1;
+}
+
+// Whether such tiles keep a GPU busy for several rounds, so that it does not matter how many are left for the last one.
+bool has_many_tiles(const Product& p) {
+  constexpr int64_t kRounds = 4;
+  const cudaDeviceProp* const card = at::cuda::getDeviceProperties(p.d.device().index());
+  return card->major == 9 && (p.m + 255) / 256 * ((p.n + 127) / 128) >= kRounds * card->multiProcessorCount;
+}
+
 std::unique_ptr<Prepared> prepare(cublasLtHandle_t handle, const Product& p) {
   auto made = std::make_unique<Prepared>();
   cublasLtMatmulDesc_t operation = nullptr;
@@ -128,13 +148,16 @@ std::unique_ptr<Prepared> prepare(cublasLtHandle_t handle, const Product& p) {
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.b.const_data_ptr()));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of((p.c ? *p.c : p.d).const_data_ptr()));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(p.d.const_data_ptr()));
-  cublasLtMatmulHeuristicResult_t found{};
+  std::array<cublasLtMatmulHeuristicResult_t, 4> found{};
   int count = 0;
-  check(cublasLtMatmulAlgoGetHeuristic(handle, operation, made->a.get(), made->b.get(), made->c.get(), made->d.get(), preference, 1, &found,
-                                       &count),
+  check(cublasLtMatmulAlgoGetHeuristic(handle, operation, made->a.get(), made->b.get(), made->c.get(), made->d.get(), preference,
+                                       static_cast<int>(found.size()), found.data(), &count),
         "an algorithm");
-  CAIRN_CHECK(count == 1, "cuBLASLt has no algorithm for a product of {} x {} x {}", p.m, p.n, p.k);
-  made->algorithm = found.algo;
+  CAIRN_CHECK(count > 0, "cuBLASLt has no algorithm for a product of {} x {} x {}", p.m, p.n, p.k);
+  const auto last = found.begin() + count;
+  auto chosen = has_many_tiles(p) ? std::find_if(found.begin(), last, [](const auto& one) { return is_thrifty(one.algo); }) : last;
+  if (chosen == last) chosen = found.begin();
+  made->algorithm = chosen->algo;
   return made;
 }
 
@@ -180,14 +203,12 @@ void multiply(const Product& p) {
 
 bool linear_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const at::Tensor* onto) {
   if (!is_output(y) || !is_input(x) || !is_input(w) || (onto && !is_matrix(*onto, y.scalar_type()))) return false;
-  if (product_on_hopper(y, x, w, /*by_input=*/false, onto)) return true;
   multiply({.m = w.size(0), .n = x.size(0), .k = x.size(1), .a = w, .b = x, .transpose_a = true, .c = onto, .d = y});
   return true;
 }
 
 bool linear_input_on_cuda(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w, bool accumulate) {
   if (!is_output(dx) || !is_input(dy) || !is_input(w)) return false;
-  if (product_on_hopper(dx, dy, w, /*by_input=*/true, accumulate ? &dx : nullptr)) return true;
   multiply({.m = w.size(1), .n = dy.size(0), .k = w.size(0), .a = w, .b = dy, .c = accumulate ? &dx : nullptr, .d = dx});
   return true;
 }

@@ -3,7 +3,6 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/embedding.h"
-#include "kernels/fused_product.h"
 #include "model/decoder_blocks.h"
 #include "model/rows.h"
 #include "model/stream.h"
@@ -161,13 +160,7 @@ class HeadBlock final : public Block {
         norm_.forward(x, call, keep && head_.in_eight_bits(call) && !call.axes.find("tp") ? &from_norm.largest : nullptr);
     const at::Tensor logits = at::empty({all.batch, all.length, head_.out_width(call)}, x.options());
     Value value{.tensor = logits, .gradient_later = call.needs.weights && codes_alone(call)};
-    // A loss with its gradient comes next; whether this pass keeps anything or is repeated, it is the same.
-    const std::optional<at::Tensor> bare = call.needs.weights ? head_.bare(call) : std::nullopt;
     const auto project = [&](const at::Tensor& from, int64_t begin, int64_t count) {
-      if (bare && count == from.size(0)) {
-        value.sums = kernels::linear_sums(rows(logits), from, *bare);
-        return;
-      }
       head_.forward(rows(logits).narrow(0, begin, count), from.narrow(0, begin, count), call,
                     keep && count == from.size(0) ? &from_norm : nullptr);
     };

@@ -41,7 +41,7 @@ class CrossEntropy final : public Objective {
         gradient.of_logits = {found.lse, found.targets, scale};
       } else {
         loss = at::empty({rows.size(0)}, precise);
-        kernels::cross_entropy_and_gradient(loss, at::empty_like(loss), rows, targets, scale, kernels::kIgnoreTarget, made.sums);
+        kernels::cross_entropy_and_gradient(loss, at::empty_like(loss), rows, targets, scale);
       }
       gradients->add("logits", std::move(gradient));
     } else {

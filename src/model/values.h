@@ -24,7 +24,6 @@ struct Value {
   bool differentiable = true;
   bool gradient_later = false;             // of logits: whoever made them makes their gradient as well, where a loss says how
   std::optional<OfLogits> of_logits = {};  // of their gradient: this is how
-  at::Tensor sums = {};     // of logits: parts of their rows' sums of exponentials (kernels/cross_entropy.h); undefined: not known
   at::Tensor largest = {};  // its largest magnitude or more, as to_fp8 takes it (kernels/fp8.h); undefined: not known
 };
 

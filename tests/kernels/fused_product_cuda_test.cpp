@@ -1,7 +1,6 @@
 // Products on a GPU that go on working on their results, against double: as exact as the parts in a row.
 #include "kernels/fused_product_cuda.h"
 
-#include "kernels/cross_entropy.h"
 #include "kernels/fused_product.h"
 #include "kernels/gemm.h"
 #include "kernels/on_gpu.h"
@@ -28,36 +27,6 @@ at::Tensor low(const std::vector<int64_t>& sizes, uint64_t seed, double size = 1
   return on_gpu((normal(sizes, seed) * size).to(at::kBFloat16));
 }
 at::Tensor doubled(const at::Tensor& x) { return x.to(at::kDouble); }
-
-TEST(FusedProductOnCuda, PlainOnesAreAsExactAsCublas) {
-  CAIRN_NEEDS_HOPPER();
-  for (const FusedSizes& c : kFusedSizes) {
-    const at::Tensor x = low({c.rows, c.in}, 1), by_rows = low({c.ff, c.in}, 2), by_columns = low({c.in, c.ff}, 3);
-    const at::Tensor onto = low({c.rows, c.ff}, 4, 3), kept = onto.clone();
-    for (const bool by_input : {false, true}) {
-      const at::Tensor w = by_input ? by_columns : by_rows, turned = by_input ? w : w.t();
-      const at::Tensor exact = at::matmul(doubled(x), doubled(turned)), y = poisoned({c.rows, c.ff}, at::kBFloat16);
-      if (product_on_hopper(y, x, w, by_input, nullptr, Fewest::any)) expect_as_exact(y, at::matmul(x, turned), exact, fused_name(c));
-      EXPECT_TRUE(c.in > 1024 || at::isfinite(y).all().item<bool>()) << "short sums are taken: " << fused_name(c);
-      y.fill_(std::nan(""));
-      ASSERT_TRUE(product_on_hopper(y, x, w, by_input, &onto, Fewest::any));
-      expect_as_exact(y, onto.addmm(x, turned), doubled(onto) + exact, "onto, " + fused_name(c));
-      EXPECT_TRUE(same_bits(onto, kept));
-      const at::Tensor in_place = onto.clone();
-      ASSERT_TRUE(product_on_hopper(in_place, x, w, by_input, &in_place, Fewest::any));
-      EXPECT_TRUE(same_bits(in_place, y)) << fused_name(c);
-    }
-  }
-}
-
-TEST(FusedProductOnCuda, ReadsAndWritesSlicesOfAFusedBuffer) {
-  CAIRN_NEEDS_HOPPER();
-  const int64_t rows = 300, in = 64, out = 136;
-  const at::Tensor inputs = low({rows, 3 * in}, 1), w = low({out, in}, 2), outputs = at::zeros({rows, 3 * out}, inputs.options());
-  ASSERT_TRUE(product_on_hopper(outputs.narrow(1, out, out), inputs.narrow(1, in, in), w, false, nullptr, Fewest::any));
-  EXPECT_LT(relative_error(outputs.narrow(1, out, out), at::matmul(doubled(inputs.narrow(1, in, in)), doubled(w).t())), 4e-3);
-  EXPECT_EQ(outputs.narrow(1, 0, out).abs().sum().item<float>() + outputs.narrow(1, 2 * out, out).abs().sum().item<float>(), 0);
-}
 
 TEST(FusedProductOnCuda, SwigluIsAsExactAsItsParts) {
   CAIRN_NEEDS_HOPPER();
@@ -112,31 +81,6 @@ TEST(FusedProductOnCuda, RopeIsAsExactAsItsParts) {
     rope(plain.narrow(2, 0, c.turned), there, position);
     reference::rope(exact.narrow(2, 0, c.turned), in_double, position);
     expect_as_exact(y, plain.view({rows, out}), exact.view({rows, out}), fmt::format("{} x {}, {} heads", c.batch, c.length, c.heads));
-  }
-}
-
-TEST(FusedProductOnCuda, SumsOfExponentialsAreThoseOfTheRows) {
-  CAIRN_NEEDS_HOPPER();
-  for (const FusedSizes& c : kFusedSizes) {
-    const int64_t vocab = 2 * c.ff;
-    const at::Tensor x = low({c.rows, c.in}, 1), w = low({vocab, c.in}, 2, 0.2), y = poisoned({c.rows, vocab}, at::kBFloat16);
-    const at::Tensor parts = linear_sums_on_cuda(y, x, w, Fewest::any);
-    ASSERT_TRUE(parts.defined());
-    expect_as_exact(y, at::matmul(x, w.t()), at::matmul(doubled(x), doubled(w).t()), fused_name(c));
-    const at::Tensor exact = doubled(y).logsumexp(1);  // of what was rounded, which is what a loss is of
-    const at::Tensor found = (doubled(parts.select(2, 0)) + doubled(parts.select(2, 1)).log()).logsumexp(1);
-    EXPECT_LT((found - exact).abs().max().item<double>(), 1e-5) << fused_name(c);
-    // The same loss and gradient as without.
-    const at::Tensor targets = on_gpu(at::arange(c.rows).remainder(vocab)), scale = on_gpu(at::full({1}, 0.25f));
-    targets[c.rows / 2].fill_(kIgnoreTarget);
-    const at::Tensor loss = poisoned({c.rows}), lse = poisoned({c.rows}), gradient = y.clone();
-    cross_entropy_and_gradient(loss, lse, gradient, targets, scale, kIgnoreTarget, parts);
-    const at::Tensor plain_loss = poisoned({c.rows}), plain_lse = poisoned({c.rows}), plain_gradient = y.clone();
-    cross_entropy_and_gradient(plain_loss, plain_lse, plain_gradient, targets, scale);
-    EXPECT_LT((lse - plain_lse).abs().max().item<float>(), 1e-5) << fused_name(c);
-    EXPECT_LT((loss - plain_loss).abs().max().item<float>(), 2e-5) << fused_name(c);
-    EXPECT_EQ(loss[c.rows / 2].item<float>(), 0);
-    EXPECT_LT(relative_error(gradient, plain_gradient), 1e-3) << fused_name(c);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "parallel/gradient_flow.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -233,6 +234,16 @@ void GradientFlow::end_pass() {
   if (!stays_whole() && round_ + 1 < rounds_)
     for (const int64_t round = passes_done_; next_ >= 0 && round_ == round;) close(next_);
   ++passes_done_;
+}
+
+void GradientFlow::all_came() {
+  CAIRN_CHECK(!parts_.keepers && std::none_of(parts_.copies.begin(), parts_.copies.end(), [](const comm::Group* c) { return c; }),
+              "gradients that other ranks have a part in");
+  for (const std::vector<int64_t>& kept : parts_of_unit_)
+    for (const int64_t index : kept)
+      if (announce_) announce_(index);
+  next_ = -1;
+  passes_done_ = passes_;
 }
 
 // Whatever did not come for a unit counts as zero.

@@ -48,6 +48,10 @@ class GradientFlow final : public mesh::Gradients {
   // After each pass: what it did not reach counts as zero in it.
   void skip(mesh::ParamId id) override;
   void end_pass() override;
+  // In the place of all passes, where one rank has what they would put here already: a recording of them ran.
+  void all_came();
+  // Whether the passes so far have brought everything, so that `finish` has nothing to add.
+  bool is_complete() const { return next_ < 0; }
   // After the last of them. All kept gradients are complete and announced when it returns.
   void finish();
 

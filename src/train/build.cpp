@@ -22,12 +22,14 @@
 #include "model/batch_norm.h"
 #include "model/trainable.h"
 #include "optim/rounding_optimizer.h"
+#include "train/device_graph.h"
 #include "train/dpo.h"
 #include "train/given_plan.h"
 #include "train/masha_step.h"
 #include "train/model_from.h"
 #include "train/one_byte_step.h"
 #include "train/planned.h"
+#include "train/recorded_passes.h"
 #include "train/reference.h"
 #include "train/restore.h"
 #include "train/whole_state.h"
@@ -142,6 +144,9 @@ std::unique_ptr<Step> choose_step(Job& job, comm::World& world, const std::vecto
                                        .machines = replicas(),
                                        .trained = trained,
                                        .log = job.writes ? job.out / "rounds.bin" : std::filesystem::path()});
+  if (s.train.cuda_graph && !job.device.is_cuda())
+    base::fail_input("train.cuda_graph = true: is for GPUs, and this runs on the CPU: leave it out, or use --device cuda");
+  if (s.train.cuda_graph) return make_step(recorded(in_turn(parallel::execute), engine.store->flow(), make_cuda_graph));
   return make_step(engine.pipeline ? Execution([&engine](std::span<const parallel::Pass> passes) { return engine.pipeline->run(passes); })
                                    : in_turn(parallel::execute));
 }
@@ -401,6 +406,7 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
   check_islands(settings, plan);
   check_one_byte(settings, plan);
   check_masha(settings, plan);
+  check_recorded(settings, plan);
   int64_t data_ranks = plan.islands;
   for (const std::string& axis : parallel::kSampleAxes) data_ranks *= plan.mesh.extent(axis);
   const int64_t share_largest = (settings.train.global_batch + data_ranks - 1) / data_ranks;

@@ -17,6 +17,7 @@ struct TrainOptions {
   std::string fp8_layers = "all";
   std::string parameters = "fp32";
   std::string gradients = "fp32";
+  bool cuda_graph = false;
   int64_t seed = 1;
   std::string on_bad_step = "stop";
   double spike_factor = 0;

@@ -56,5 +56,19 @@ TEST(OnGpu, EightBitsAreTheSameWhenAPassIsRepeated) {
   expect_near(losses_by("cuda", {"train.fp8=\"all\"", "recompute.mode=\"full\""}), coded, 0.005, "recomputed");
 }
 
+TEST(OnGpu, RecordedPassesAreTheSame) {
+  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  std::vector<std::vector<std::string>> cases{
+      {}, {"train.micro_batch=12"}, {"recompute.mode=\"full\""}, {"eval.fraction=0.1", "eval.every=2"}, {"data.packing=\"documents\""}};
+  if (kernels::has_fp8(at::Device(at::kCUDA, 0))) cases.push_back({"train.fp8=\"all\""});
+  for (std::vector<std::string> sets : cases) {
+    const std::string what = sets.empty() ? "plain" : sets[0];
+    sets.emplace_back("train.steps=10");
+    const std::vector<double> expected = losses_by("cuda", sets);
+    sets.emplace_back("train.cuda_graph=true");
+    expect_near(losses_by("cuda", sets), expected, 0.005, what);
+  }
+}
+
 }  // namespace
 }  // namespace cairn::train

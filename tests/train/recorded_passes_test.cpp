@@ -1,0 +1,151 @@
+// Passes that are recorded and started again come to what passes come to. On a CPU a recording is an imitation; OnGpu.* has the real ones.
+#include "train/recorded_passes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "comm/world.h"
+#include "data/subset.h"
+#include "harness/ranks.h"
+#include "kernels/aten.h"
+#include "parallel/pass.h"
+#include "train/build.h"
+#include "train/device_graph.h"
+#include "train/refusal.h"
+#include "train/take_step.h"
+
+namespace cairn::train {
+namespace {
+
+base::Recipe recorded_recipe(const std::vector<std::string>& sets) {
+  base::Recipe recipe = base::Recipe::parse(R"(
+    model = {layers = 2, embed = 32, heads = 2, kv_heads = 1, mlp = 48}
+    data = {vocab = 260, length = 16, stories_bytes = 20000}
+    train = {global_batch = 6, steps = 12}
+    optim = {learning_rate = 0.01, warmup_steps = 4}
+    log = {tensorboard = false, trace = false, samples = 0}
+    eval = {fraction = 0}
+  )",
+                                            "recorded.toml");
+  for (const std::string& set : sets) recipe.set(set);
+  return recipe;
+}
+
+struct Counted {
+  int recorded = 0, started = 0;
+};
+
+// Does the same work again, into the same places, as a device would. The host's part of it must not count: so the flow starts anew.
+class Imitation final : public DeviceGraph {
+ public:
+  Imitation(parallel::GradientFlow& flow, Counted& counted, int64_t passes) : flow_(flow), counted_(counted), passes_(passes) {}
+
+  void record(const std::function<void()>& work) override {
+    work();
+    work_ = work;
+    ++counted_.recorded;
+  }
+  void start() override {
+    if (counted_.started++ > 0) {
+      EXPECT_TRUE(flow_.is_complete()) << "all gradients have come";
+      flow_.begin(passes_, passes_, {});
+      again();
+    }
+  }
+
+ private:
+  void again() const { work_(); }
+
+  parallel::GradientFlow& flow_;
+  Counted& counted_;
+  int64_t passes_;
+  std::function<void()> work_;
+};
+
+struct Taken {
+  std::vector<double> losses;
+  std::vector<at::Tensor> weights;
+};
+
+Taken take_steps(const base::Recipe& recipe, int steps, int64_t passes, Counted* counted) {
+  Taken taken;
+  harness::on_ranks(1, [&](comm::World& world) {
+    const auto job = build(world, recipe, {}, {});
+    parallel::GradientFlow& flow = job->engine.store->flow();
+    if (counted)
+      job->step =
+          make_step(recorded(in_turn(parallel::execute), flow, [&] { return std::make_unique<Imitation>(flow, *counted, passes); }));
+    std::vector<at::Tensor> sums;  // read at the end: what a later step finds must not get into them
+    for (int i = 0; i < steps; ++i) {
+      sums.push_back(take_step(*job).output.loss_sum);
+      ++job->steps_done;
+    }
+    for (const at::Tensor& sum : sums) taken.losses.push_back(sum.item<double>());
+    for (const parallel::KeptPiece& piece : job->engine.store->kept()) taken.weights.push_back(piece.value.clone());
+  });
+  return taken;
+}
+
+TEST(RecordedPasses, ComeToWhatPassesComeTo) {
+  struct {
+    std::vector<std::string> sets;
+    int64_t passes;
+  } const cases[] = {{{}, 1}, {{"train.micro_batch=2"}, 3}, {{"train.precision=\"bf16\"", "recompute.mode=\"full\""}, 1}};
+  for (const auto& c : cases) {
+    const base::Recipe recipe = recorded_recipe(c.sets);
+    Counted counted;
+    const Taken plain = take_steps(recipe, 12, c.passes, nullptr), again = take_steps(recipe, 12, c.passes, &counted);
+    EXPECT_EQ(again.losses, plain.losses);
+    ASSERT_EQ(again.weights.size(), plain.weights.size());
+    for (size_t i = 0; i < plain.weights.size(); ++i) EXPECT_TRUE(at::equal(again.weights[i], plain.weights[i])) << i;
+    EXPECT_EQ(counted.recorded, 1);
+    EXPECT_EQ(counted.started, 9) << "the first three are as ever";
+  }
+}
+
+TEST(RecordedPasses, ShapesThatSeldomComeAreNotRecorded) {
+  harness::on_ranks(1, [&](comm::World& world) {
+    const auto job = build(world, recorded_recipe({}), {}, {});
+    const mesh::Batch batch = job->loader->next();
+    Counted counted;
+    int made = 0;
+    parallel::GradientFlow& flow = job->engine.store->flow();
+    const Execution execution = recorded(
+        [&](std::span<const parallel::Pass> all) {
+          ++made;
+          return in_turn(parallel::execute)(all);
+        },
+        flow, [&] { return std::make_unique<Imitation>(flow, counted, 1); });
+    const auto pass_of = [&](int64_t samples) {
+      const mesh::Batch part = mesh::slice(batch, 0, samples);
+      parallel::Pass pass = pass_over(job->engine, part);
+      pass.into = &job->engine.store->sink();
+      flow.begin(1, 1, {});
+      const double sum = execution({&pass, 1}).front().sum.item<double>();
+      flow.finish();
+      return sum;
+    };
+    std::vector<double> first;
+    for (int round = 0; round < 3; ++round)
+      for (int64_t samples = 1; samples <= 3; ++samples) first.push_back(pass_of(samples));
+    EXPECT_EQ(made, 9);
+    for (int round = 0; round < 2; ++round)
+      for (int64_t samples = 1; samples <= 3; ++samples) EXPECT_EQ(pass_of(samples), first[static_cast<size_t>(samples - 1)]) << samples;
+    EXPECT_EQ(counted.recorded, 2) << "each has memory of its own: the third shape goes without";
+  });
+}
+
+TEST(RecordedPasses, AreRefusedWhereTheHostDecides) {
+  const auto refused = [](const std::vector<std::string>& sets, const std::string& why) {
+    base::Recipe recipe = recorded_recipe(sets);
+    recipe.set("train.cuda_graph=true");
+    EXPECT_THAT(refusal_of(recipe), testing::HasSubstr(why));
+  };
+  refused({}, "is for GPUs");
+  refused({"model.dropout=0.1"}, "model.dropout leaves out others in every pass");
+  refused({"train.method=\"one_byte\""}, "train.method = one_byte decides on the host");
+  refused({"data.kind=\"preference\""}, "is learned from by two passes");
+}
+
+}  // namespace
+}  // namespace cairn::train

@@ -371,6 +371,15 @@ void check_fp8(const Settings& settings) {
                      settings.train.method);
 }
 
+void check_kernel_report(const Settings& settings, const at::Device& device) {
+  if (!settings.log.kernels) return;
+  if (!device.is_cuda())
+    base::fail_input("log.kernels = true: is for GPUs, and this runs on the CPU: leave it out (log.trace shows what a step does)");
+  if (settings.log.memory) base::fail_input("log.kernels = true: the profiler can be had once, and log.memory = true has it: drop one");
+  if (settings.log.sync_check)
+    base::fail_input("log.kernels = true: waits for the device after some steps, which log.sync_check = true forbids; drop one");
+}
+
 }  // namespace
 
 parallel::Plan make_plan(const Settings& settings, int ranks) {
@@ -457,6 +466,8 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   job->settings = read_settings(recipe);
   job->recipe_toml = recipe.resolved_toml();
   job->device = choose_device(start.device);
+  check_kernel_report(job->settings, job->device);
+  if (job->settings.log.kernels) job->kernel_report = std::make_unique<KernelReport>(job->device);
   if (job->settings.log.memory) job->memory_report = std::make_unique<MemoryReport>(job->device);
   (void)at::empty({1}, job->device);  // a GPU starts with its first tensor
   took("device");

@@ -20,6 +20,7 @@
 #include "parallel/plan.h"
 #include "train/bad_steps.h"
 #include "train/engine.h"
+#include "train/kernel_report.h"
 #include "train/memory_report.h"
 #include "train/settings.h"
 #include "train/start.h"
@@ -43,6 +44,7 @@ struct Job {
   std::unique_ptr<data::Sampler> sampler;
   optim::Schedule schedule;
   std::unique_ptr<base::Trace> trace;
+  std::unique_ptr<KernelReport> kernel_report;  // where it is asked for
   std::unique_ptr<MemoryReport> memory_report;  // where it is asked for; before all that it counts
   std::unique_ptr<base::MemoryTags> memory;     // bytes by purpose, booked where they are allocated
   std::vector<base::BookedMemory> booked;

@@ -76,6 +76,8 @@ base::Schema<LogOptions> log_schema() {
            {"prompt", &O::prompt, "What those texts begin with; empty leaves the beginning to the model."},
            {"memory", &O::memory,
             "Write memory.json: what tensors were for when they took the most memory on the device. Slows allocations down a little."},
+           {"kernels", &O::kernels,
+            "On a GPU, write kernels.txt: which kernels the time of a step goes to, watched over steps 21 to 23 of this process."},
            {"sync_check", &O::sync_check, "On a GPU, fail a step in which the host waits for the device."}}};
 }
 

@@ -41,6 +41,7 @@ struct LogOptions {
   std::string prompt;
   bool sync_check = false;
   bool memory = false;
+  bool kernels = false;
 };
 base::Schema<LogOptions> log_schema();
 

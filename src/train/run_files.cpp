@@ -103,6 +103,11 @@ void write_run_files(comm::World& world, Job& job, const Start& start, const Res
     base::write_atomically(start.out / "memory.json", job.memory_report->json());
     world.log().info("{}", job.memory_report->table());
   }
+  if (job.kernel_report) {
+    constexpr size_t kFile = 1000, kTerminal = 12;
+    base::write_atomically(start.out / "kernels.txt", KernelReport::table(job.kernel_report->found(), kFile));
+    world.log().info("{}", KernelReport::table(job.kernel_report->found(), kTerminal));
+  }
   ReportData report = report_of(job, start, result, ledger, world.size());
   report.samples = samples;
   base::write_atomically(start.out / "report.html", report_html(report));

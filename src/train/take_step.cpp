@@ -51,7 +51,10 @@ StepOutput run_step(Job& job, const StepInput& on_host) {
     input.approve = [&](const at::Tensor& loss_sum, const at::Tensor& norm) {
       return job.bad_steps->approve(input.counted, loss_sum, norm);
     };
-  return job.step->run(job.engine, input);
+  if (job.kernel_report) job.kernel_report->before_step();
+  StepOutput output = job.step->run(job.engine, input);
+  if (job.kernel_report) job.kernel_report->after_step();
+  return output;
 }
 
 }  // namespace

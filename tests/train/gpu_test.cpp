@@ -2,8 +2,10 @@
 #include <cmath>
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/files.h"
 #include "harness/scratch_folder.h"
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
@@ -68,6 +70,15 @@ TEST(OnGpu, RecordedPassesAreTheSame) {
     sets.emplace_back("train.cuda_graph=true");
     expect_near(losses_by("cuda", sets), expected, 0.005, what);
   }
+}
+
+TEST(OnGpu, KernelsAreWatched) {
+  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  const harness::ScratchFolder scratch;
+  train_on(1, for_gpu({"train.steps=24", "log.kernels=true"}), scratch / "run", /*resume=*/false, "cuda");
+  const std::string table = base::read_file(scratch / "run" / "kernels.txt", 1 << 20);
+  EXPECT_THAT(table, testing::HasSubstr("(nothing ran)"));
+  EXPECT_THAT(table, testing::HasSubstr("adamw"));
 }
 
 }  // namespace

@@ -335,6 +335,12 @@ void Encounter::reach(uint32_t phase) {
   }
 }
 
+bool Encounter::all_put() const {
+  for (int i = 0; i < meeting_.size(); ++i)
+    if (meeting_.slot(i, sequence_).turn != 0) return false;
+  return true;
+}
+
 const std::byte* Encounter::theirs(int peer, int reader, int64_t bytes, int64_t k) const {
   const MeetingSlot& slot = meeting_.slot(peer, sequence_);
   const MeetingSlot::Share share = slot.shares[reader];

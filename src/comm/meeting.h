@@ -150,6 +150,9 @@ class Encounter {
 
   void reach(uint32_t phase);
   Completion all(uint32_t phase);  // until all others have reached it
+  // After phase 1: whether all that anybody offers lies where it is read already, so that nobody has to wait for a chunk to be put.
+  bool all_put() const;
+  void recut(int64_t chunk) { chunk_ = chunk; }  // where it is: chunks of another length from now on
   // Where chunk k lies of what that peer offers to `reader`, of `bytes` in all.
   const std::byte* theirs(int peer, int reader, int64_t bytes, int64_t k) const;
   // The last phase; until nobody reads here any more.

@@ -1,7 +1,9 @@
 // The collectives of ranks that meet in the memory they share: no messages, and each reads where the others' bytes lie.
 //
-// Long ones go chunk by chunk, so that what one rank has just written is read by the others while it is still in a cache. Before a rank
-// reads a chunk, all have shown it (a phase); before a chunk's place is used for the next but one, all have come a chunk further.
+// Long ones go chunk by chunk. Where some rank's bytes have to be copied to where others see them, chunks take turns in two places: before
+// a rank reads a chunk, all have shown it (a phase); before a chunk's place is used for the next but one, all have come a chunk further.
+// Where all lie there from the beginning, all are shown in phase 1, and nobody waits any more; and what a rank has just written is better
+// read by others when it has left that rank's cache, so that a long all-reduce reads results only when its own are done.
 #include <algorithm>
 #include <array>
 
@@ -14,15 +16,25 @@ namespace cairn::comm {
 namespace {
 
 constexpr int64_t kChunk = 256 << 10;     // bytes of each part
+constexpr int64_t kLongChunk = 4 << 20;   // where nothing is copied on the way
 constexpr int64_t kWholeBytes = 8 << 10;  // up to here two ranks read all of each other's: as many bytes, and one wait less
 constexpr int64_t kLongPart = 4 << 20;    // from here on a result does not stay in the caches anyway
 
 // How parts are cut; alike on all ranks.
 struct Chunks {
-  explicit Chunks(int64_t longest_part) : count(std::max<int64_t>(1, (longest_part + kChunk - 1) / kChunk)) {}
-  static int64_t bytes(int64_t part, int64_t k) { return std::clamp<int64_t>(part - k * kChunk, 0, kChunk); }
-  int64_t count;
+  explicit Chunks(int64_t longest_part, int64_t chunk = kChunk)
+      : size(chunk), count(std::max<int64_t>(1, (longest_part + chunk - 1) / chunk)) {}
+  int64_t bytes(int64_t part, int64_t k) const { return std::clamp<int64_t>(part - k * size, 0, size); }
+  int64_t size, count;
 };
+
+// After phase 1: where nothing more has to be put, chunks are as long as memory is read best. True: it is so.
+bool cut_longer(Encounter& encounter, Chunks& chunks, int64_t longest_part) {
+  if (!encounter.all_put()) return false;
+  chunks = Chunks(longest_part, kLongChunk);
+  encounter.recut(kLongChunk);
+  return true;
+}
 
 // Of each rank's part. Short operations are a matter of microseconds, so nothing here is allocated.
 struct Sizes {
@@ -48,20 +60,21 @@ struct PartsOf {
 };
 
 // Everybody's chunk of one part, in rank order.
-void reduce_chunk(const Encounter& encounter, const Exchange& exchange, const Arguments& arguments, const void* own, int64_t bytes,
-                  int64_t k, void* into) {
+void reduce_chunk(const Encounter& encounter, const Exchange& exchange, const Arguments& arguments, const Chunks& chunks, const void* own,
+                  int64_t bytes, int64_t k, void* into) {
   const int n = exchange.size(), me = exchange.rank();
   std::array<const void*, kMeetingRanks> sources{};
   for (int i = 0; i < n; ++i) sources[i] = i == me ? own : encounter.theirs(i, me, bytes, k);
   const std::span<const void* const> all(sources.data(), static_cast<size_t>(n));
-  combine(arguments.reduce, arguments.in.dtype, into, all, Chunks::bytes(bytes, k) / size_of(arguments.in.dtype));
+  combine(arguments.reduce, arguments.in.dtype, into, all, chunks.bytes(bytes, k) / size_of(arguments.in.dtype));
 }
 
 // Into a result that only this rank reads. (Both may be the same memory.)
-void place_chunk(const std::byte* from, int64_t bytes, int64_t k, std::byte* part) {
-  const int64_t length = Chunks::bytes(bytes, k);
-  if (bytes >= kLongPart && from != part + k * kChunk) return stream_copy(part + k * kChunk, from, length);
-  copy_bytes(part + k * kChunk, from, length);
+void place_chunk(const Chunks& chunks, const std::byte* from, int64_t bytes, int64_t k, std::byte* part) {
+  const int64_t length = chunks.bytes(bytes, k);
+  std::byte* to = part + k * chunks.size;
+  if (bytes >= kLongPart && from != to) return stream_copy(to, from, length);
+  copy_bytes(to, from, length);
 }
 
 // Few bytes, two ranks: each reads all of the other's, and both add in the same order.
@@ -72,37 +85,58 @@ Task reduce_whole(Exchange& exchange, Encounter& encounter, const Arguments& arg
   encounter.put(0);
   encounter.reach(1);
   co_await encounter.all(1);
-  reduce_chunk(encounter, exchange, arguments, arguments.out.data, bytes, 0, arguments.out.data);
+  reduce_chunk(encounter, exchange, arguments, Chunks(bytes), arguments.out.data, bytes, 0, arguments.out.data);
   co_await encounter.over();
   for (int i = 0; i < exchange.size(); ++i) {
     if (i != exchange.rank()) encounter.book(i, bytes);
   }
 }
 
-// Each rank reduces its own part of all ranks' and then reads the others' results. Chunk k is phases 2k + 1 (shown) and 2k + 2 (reduced).
+// Each rank reduces its own part of all ranks' and then reads the others' results. Where all is put from the beginning, chunk k is reduced
+// in phase k + 2; otherwise it is phases 2k + 1 (shown) and 2k + 2 (reduced).
 Task reduce_parts(Exchange& exchange, Encounter& encounter, const Arguments& arguments) {
   const Sizes sizes(arguments.counts, arguments.out.dtype);
-  const Chunks chunks(sizes.longest());
+  Chunks chunks(sizes.longest());
   const int n = exchange.size(), me = exchange.rank();
   auto* x = static_cast<std::byte*>(arguments.out.data);
-  encounter.offer(PartsOf(x, sizes).all(), kChunk);
-  for (int64_t k = 0; k < chunks.count; ++k) {
-    const auto phase = static_cast<uint32_t>(2 * k + 1);
-    encounter.put(k);
-    encounter.reach(phase);
-    co_await encounter.all(phase);
-    std::byte* own = x + sizes.begin[me] + k * kChunk;
-    const int64_t own_bytes = Chunks::bytes(sizes.bytes[me], k);
-    if (own_bytes > 0) {
-      reduce_chunk(encounter, exchange, arguments, own, sizes.bytes[me], k, own);
-      if (encounter.place(me, k) != own) copy_bytes(encounter.place(me, k), own, own_bytes);
-    }
-    encounter.reach(phase + 1);
-    co_await encounter.all(phase + 1);
+  const auto reduce_own = [&](int64_t k) {
+    std::byte* own = x + sizes.begin[me] + k * chunks.size;
+    const int64_t own_bytes = chunks.bytes(sizes.bytes[me], k);
+    if (own_bytes == 0) return;
+    reduce_chunk(encounter, exchange, arguments, chunks, own, sizes.bytes[me], k, own);
+    if (encounter.place(me, k) != own) copy_bytes(encounter.place(me, k), own, own_bytes);
+  };
+  const auto read_others = [&](int64_t k) {
     for (int step = 1; step < n; ++step) {
       const int peer = (me + step) % n;
-      const std::byte* result = encounter.theirs(peer, peer, sizes.bytes[peer], k);
-      copy_bytes(x + sizes.begin[peer] + k * kChunk, result, Chunks::bytes(sizes.bytes[peer], k));
+      place_chunk(chunks, encounter.theirs(peer, peer, sizes.bytes[peer], k), sizes.bytes[peer], k, x + sizes.begin[peer]);
+    }
+  };
+  encounter.offer(PartsOf(x, sizes).all(), kChunk);
+  encounter.put(0);
+  encounter.reach(1);
+  co_await encounter.all(1);
+  if (cut_longer(encounter, chunks, sizes.longest())) {
+    for (int64_t k = 0; k < chunks.count; ++k) {
+      reduce_own(k);
+      encounter.reach(static_cast<uint32_t>(k + 2));
+    }
+    for (int64_t k = 0; k < chunks.count; ++k) {
+      co_await encounter.all(static_cast<uint32_t>(k + 2));
+      read_others(k);
+    }
+  } else {
+    for (int64_t k = 0; k < chunks.count; ++k) {
+      const auto phase = static_cast<uint32_t>(2 * k + 1);
+      if (k > 0) {
+        encounter.put(k);
+        encounter.reach(phase);
+        co_await encounter.all(phase);
+      }
+      reduce_own(k);
+      encounter.reach(phase + 1);
+      co_await encounter.all(phase + 1);
+      read_others(k);
     }
   }
   co_await encounter.over();
@@ -134,21 +168,31 @@ Task meet_all_gather(Exchange& exchange, Meeting& meeting, const Arguments& argu
     co_return;
   }
   const Sizes sizes(arguments.counts, arguments.in.dtype);
-  const Chunks chunks(sizes.longest());
+  Chunks chunks(sizes.longest());
   const int n = exchange.size(), me = exchange.rank();
   auto* out = static_cast<std::byte*>(arguments.out.data);
   const auto* in = static_cast<const std::byte*>(arguments.in.data);
   const std::array<Encounter::Part, 1> whole{Encounter::Part{in, sizes.bytes[me]}};
+  const auto place_own = [&](int64_t k) { place_chunk(chunks, in + k * chunks.size, sizes.bytes[me], k, out + sizes.begin[me]); };
+  const bool one = chunks.count == 1;
   encounter.offer(whole, kChunk);
+  encounter.put(0);
+  encounter.reach(1);
+  if (one) place_own(0);  // others may still be on their way
+  co_await encounter.all(1);
+  const bool all_put = cut_longer(encounter, chunks, sizes.longest());
   for (int64_t k = 0; k < chunks.count; ++k) {
     const auto phase = static_cast<uint32_t>(k + 1);
-    encounter.put(k);
-    encounter.reach(phase);
-    place_chunk(in + k * kChunk, sizes.bytes[me], k, out + sizes.begin[me]);
-    co_await encounter.all(phase);
+    const bool waits = k > 0 && !all_put;
+    if (waits) {
+      encounter.put(k);
+      encounter.reach(phase);
+    }
+    if (!one) place_own(k);
+    if (waits) co_await encounter.all(phase);
     for (int step = 1; step < n; ++step) {
       const int peer = (me + step) % n;
-      place_chunk(encounter.theirs(peer, me, sizes.bytes[peer], k), sizes.bytes[peer], k, out + sizes.begin[peer]);
+      place_chunk(chunks, encounter.theirs(peer, me, sizes.bytes[peer], k), sizes.bytes[peer], k, out + sizes.begin[peer]);
     }
   }
   co_await encounter.over();
@@ -166,18 +210,24 @@ Task meet_reduce_scatter(Exchange& exchange, Meeting& meeting, const Arguments& 
     co_return;
   }
   const Sizes sizes(arguments.counts, arguments.in.dtype);
-  const Chunks chunks(sizes.longest());
+  Chunks chunks(sizes.longest());
   const int n = exchange.size(), me = exchange.rank();
   const auto* in = static_cast<const std::byte*>(arguments.in.data);
   encounter.offer(PartsOf(in, sizes).all(), kChunk);
+  encounter.put(0);
+  encounter.reach(1);
+  co_await encounter.all(1);
+  const bool all_put = cut_longer(encounter, chunks, sizes.longest());
   for (int64_t k = 0; k < chunks.count; ++k) {
-    const auto phase = static_cast<uint32_t>(k + 1);
-    encounter.put(k);
-    encounter.reach(phase);
-    co_await encounter.all(phase);
-    const std::byte* own = in + sizes.begin[me] + k * kChunk;
-    std::byte* into = static_cast<std::byte*>(arguments.out.data) + k * kChunk;
-    reduce_chunk(encounter, exchange, arguments, own, sizes.bytes[me], k, into);
+    if (k > 0 && !all_put) {
+      const auto phase = static_cast<uint32_t>(k + 1);
+      encounter.put(k);
+      encounter.reach(phase);
+      co_await encounter.all(phase);
+    }
+    const std::byte* own = in + sizes.begin[me] + k * chunks.size;
+    std::byte* into = static_cast<std::byte*>(arguments.out.data) + k * chunks.size;
+    reduce_chunk(encounter, exchange, arguments, chunks, own, sizes.bytes[me], k, into);
   }
   co_await encounter.over();
   for (int i = 0; i < n; ++i) {
@@ -195,21 +245,34 @@ Task meet_all_to_all(Exchange& exchange, Meeting& meeting, const Arguments& argu
     co_return;
   }
   const Sizes outs(arguments.counts, arguments.in.dtype), ins(arguments.in_counts, arguments.in.dtype);
-  const Chunks chunks(std::max(outs.longest(), ins.longest()));
+  const int64_t longest = std::max(outs.longest(), ins.longest());
+  Chunks chunks(longest);
   const int n = exchange.size(), me = exchange.rank();
   auto* out = static_cast<std::byte*>(arguments.out.data);
   const auto* in = static_cast<const std::byte*>(arguments.in.data);
+  const auto place_own = [&](int64_t k) {
+    place_chunk(chunks, in + ins.begin[me] + k * chunks.size, ins.bytes[me], k, out + outs.begin[me]);
+  };
+  const bool one = longest <= kChunk;
   encounter.offer(PartsOf(in, ins).all(), kChunk);
+  encounter.put(0);
+  encounter.reach(1);
+  if (one) place_own(0);  // others may still be on their way
+  co_await encounter.all(1);
+  const bool all_put = cut_longer(encounter, chunks, longest);
   for (int64_t k = 0; k < chunks.count; ++k) {
     const auto phase = static_cast<uint32_t>(k + 1);
-    if (k >= 2 && encounter.staged()) co_await encounter.all(phase - 1);
-    encounter.put(k);
-    encounter.reach(phase);
-    place_chunk(in + ins.begin[me] + k * kChunk, ins.bytes[me], k, out + outs.begin[me]);
-    co_await encounter.all(phase);
+    const bool waits = k > 0 && !all_put;
+    if (waits) {
+      if (k >= 2 && encounter.staged()) co_await encounter.all(phase - 1);
+      encounter.put(k);
+      encounter.reach(phase);
+    }
+    if (!one) place_own(k);
+    if (waits) co_await encounter.all(phase);
     for (int step = 1; step < n; ++step) {
       const int peer = (me + step) % n;
-      place_chunk(encounter.theirs(peer, me, outs.bytes[peer], k), outs.bytes[peer], k, out + outs.begin[peer]);
+      place_chunk(chunks, encounter.theirs(peer, me, outs.bytes[peer], k), outs.bytes[peer], k, out + outs.begin[peer]);
     }
   }
   co_await encounter.over();

@@ -15,15 +15,20 @@
 namespace cairn::comm {
 namespace {
 
-constexpr int64_t kChunk = 256 << 10;     // bytes of each part
 constexpr int64_t kLongChunk = 4 << 20;   // where nothing is copied on the way
 constexpr int64_t kWholeBytes = 8 << 10;  // up to here two ranks read all of each other's: as many bytes, and one wait less
 constexpr int64_t kLongPart = 4 << 20;    // from here on a result does not stay in the caches anyway
 
+// Of a part that is copied on the way: long, since what another core has just written is slow to read, and all parts together are in two
+// places at a time.
+int64_t chunk_of(int ranks) {
+  constexpr int64_t kAll = 2 << 20, kPage = 4096;
+  return kAll / ranks / kPage * kPage;
+}
+
 // How parts are cut; alike on all ranks.
 struct Chunks {
-  explicit Chunks(int64_t longest_part, int64_t chunk = kChunk)
-      : size(chunk), count(std::max<int64_t>(1, (longest_part + chunk - 1) / chunk)) {}
+  Chunks(int64_t longest_part, int64_t chunk) : size(chunk), count(std::max<int64_t>(1, (longest_part + chunk - 1) / chunk)) {}
   int64_t bytes(int64_t part, int64_t k) const { return std::clamp<int64_t>(part - k * size, 0, size); }
   int64_t size, count;
 };
@@ -81,11 +86,11 @@ void place_chunk(const Chunks& chunks, const std::byte* from, int64_t bytes, int
 Task reduce_whole(Exchange& exchange, Encounter& encounter, const Arguments& arguments) {
   const int64_t bytes = arguments.out.count * size_of(arguments.out.dtype);
   const std::array<Encounter::Part, 1> whole{Encounter::Part{arguments.out.data, bytes}};
-  encounter.offer(whole, kChunk, /*copied=*/true);
+  encounter.offer(whole, kWholeBytes, /*copied=*/true);
   encounter.put(0);
   encounter.reach(1);
   co_await encounter.all(1);
-  reduce_chunk(encounter, exchange, arguments, Chunks(bytes), arguments.out.data, bytes, 0, arguments.out.data);
+  reduce_chunk(encounter, exchange, arguments, Chunks(bytes, kWholeBytes), arguments.out.data, bytes, 0, arguments.out.data);
   co_await encounter.over();
   for (int i = 0; i < exchange.size(); ++i) {
     if (i != exchange.rank()) encounter.book(i, bytes);
@@ -96,7 +101,7 @@ Task reduce_whole(Exchange& exchange, Encounter& encounter, const Arguments& arg
 // in phase k + 2; otherwise it is phases 2k + 1 (shown) and 2k + 2 (reduced).
 Task reduce_parts(Exchange& exchange, Encounter& encounter, const Arguments& arguments) {
   const Sizes sizes(arguments.counts, arguments.out.dtype);
-  Chunks chunks(sizes.longest());
+  Chunks chunks(sizes.longest(), chunk_of(exchange.size()));
   const int n = exchange.size(), me = exchange.rank();
   auto* x = static_cast<std::byte*>(arguments.out.data);
   const auto reduce_own = [&](int64_t k) {
@@ -112,7 +117,7 @@ Task reduce_parts(Exchange& exchange, Encounter& encounter, const Arguments& arg
       place_chunk(chunks, encounter.theirs(peer, peer, sizes.bytes[peer], k), sizes.bytes[peer], k, x + sizes.begin[peer]);
     }
   };
-  encounter.offer(PartsOf(x, sizes).all(), kChunk);
+  encounter.offer(PartsOf(x, sizes).all(), chunks.size);
   encounter.put(0);
   encounter.reach(1);
   co_await encounter.all(1);
@@ -168,14 +173,14 @@ Task meet_all_gather(Exchange& exchange, Meeting& meeting, const Arguments& argu
     co_return;
   }
   const Sizes sizes(arguments.counts, arguments.in.dtype);
-  Chunks chunks(sizes.longest());
+  Chunks chunks(sizes.longest(), chunk_of(exchange.size()));
   const int n = exchange.size(), me = exchange.rank();
   auto* out = static_cast<std::byte*>(arguments.out.data);
   const auto* in = static_cast<const std::byte*>(arguments.in.data);
   const std::array<Encounter::Part, 1> whole{Encounter::Part{in, sizes.bytes[me]}};
   const auto place_own = [&](int64_t k) { place_chunk(chunks, in + k * chunks.size, sizes.bytes[me], k, out + sizes.begin[me]); };
   const bool one = chunks.count == 1;
-  encounter.offer(whole, kChunk);
+  encounter.offer(whole, chunks.size);
   encounter.put(0);
   encounter.reach(1);
   if (one) place_own(0);  // others may still be on their way
@@ -210,10 +215,10 @@ Task meet_reduce_scatter(Exchange& exchange, Meeting& meeting, const Arguments& 
     co_return;
   }
   const Sizes sizes(arguments.counts, arguments.in.dtype);
-  Chunks chunks(sizes.longest());
+  Chunks chunks(sizes.longest(), chunk_of(exchange.size()));
   const int n = exchange.size(), me = exchange.rank();
   const auto* in = static_cast<const std::byte*>(arguments.in.data);
-  encounter.offer(PartsOf(in, sizes).all(), kChunk);
+  encounter.offer(PartsOf(in, sizes).all(), chunks.size);
   encounter.put(0);
   encounter.reach(1);
   co_await encounter.all(1);
@@ -246,15 +251,15 @@ Task meet_all_to_all(Exchange& exchange, Meeting& meeting, const Arguments& argu
   }
   const Sizes outs(arguments.counts, arguments.in.dtype), ins(arguments.in_counts, arguments.in.dtype);
   const int64_t longest = std::max(outs.longest(), ins.longest());
-  Chunks chunks(longest);
+  Chunks chunks(longest, chunk_of(exchange.size()));
   const int n = exchange.size(), me = exchange.rank();
   auto* out = static_cast<std::byte*>(arguments.out.data);
   const auto* in = static_cast<const std::byte*>(arguments.in.data);
   const auto place_own = [&](int64_t k) {
     place_chunk(chunks, in + ins.begin[me] + k * chunks.size, ins.bytes[me], k, out + outs.begin[me]);
   };
-  const bool one = longest <= kChunk;
-  encounter.offer(PartsOf(in, ins).all(), kChunk);
+  const bool one = chunks.count == 1;
+  encounter.offer(PartsOf(in, ins).all(), chunks.size);
   encounter.put(0);
   encounter.reach(1);
   if (one) place_own(0);  // others may still be on their way
@@ -289,7 +294,7 @@ Task meet_barrier(Exchange& exchange, Meeting& meeting) {
     co_await all;
     co_return;
   }
-  encounter.offer({}, kChunk);
+  encounter.offer({}, 1);
   encounter.reach(1);
   co_await encounter.all(1);
   co_await encounter.over();

@@ -82,6 +82,7 @@ class OneCase {
     };
     double round_s = ours(steps_, 0.45) + peer(steps_, 0.6, true);
     if (fp8_) round_s += ours(steps_, 0.45, true);
+    if (options_.kernels) watch_kernels(inputs);
     peer(few, 0.35, false);
     while (rounds_ < kRoundsMost && budget_.left_s() > std::max(kLeastPart_s, 0.6 * round_s)) {
       ours(few, 0.3);
@@ -162,6 +163,23 @@ class OneCase {
     } catch (const std::exception& error) {
       log_.warn("{}, {}: {}", one_.name, who, error.what());
       return watch_.now_s() - began_s;
+    }
+  }
+
+  // A profiler costs time, so that these runs count for nothing else.
+  void watch_kernels(const GpuInputs& inputs) const {
+    constexpr int64_t kSteps = 24;
+    for (const std::string who : {"ours", "compiled", "fp8"}) {
+      const double limit_s = budget_.part_s(0.5);
+      if (limit_s == 0 || (who == "fp8" && !fp8_)) continue;
+      GpuPlace place = place_;
+      place.kernels = std::filesystem::absolute(std::filesystem::path(options_.out) / fmt::format("kernels-{}-{}.txt", one_.name, who));
+      const GpuRun run = who == "compiled" ? run_gpu_peer(one_, inputs, kSteps, place, watch_, limit_s, true)
+                                           : run_gpu_ours(one_, inputs, kSteps, place, watch_, limit_s, who == "fp8");
+      if (run.fault.empty())
+        log_.info("{}, {}: its kernels are in {}", one_.name, who, place.kernels);
+      else
+        log_.warn("{}, {}, kernels: {}", one_.name, who, run.fault);
     }
   }
 
@@ -247,6 +265,8 @@ std::vector<BenchRow> bench_gpu(const BenchOptions& options, base::Log& log) {
   if (!gpu && options.only != "tiny")
     base::fail_input("bench gpu: {}; --case tiny tries the bench out on the CPU",
                      kernels::has_cuda_kernels() ? "no usable GPU was found" : "this build has no CUDA: build it with CAIRN_PRESET=cuda");
+  if (options.kernels && (!gpu || options.out.empty()))
+    base::fail_input("--kernels: {}", gpu ? "writes tables: say where with --out" : "is for GPUs: leave it out");
   if (!options.out.empty()) base::make_folder(options.out);
   const GpuPlace place{.device = gpu ? "cuda" : "cpu",
                        .program = options.program,

@@ -151,6 +151,23 @@ def draw(model):
         p.data.normal_(std=0.02) if p.dim() == 2 else p.data.fill_(1)
 
 
+def write_kernels(profile, steps, path):
+    """The same table that `log.kernels` of Cairn writes."""
+    spans = sorted((e.time_range.start, e.time_range.end, e.name) for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA)
+    by_name, busy, until = {}, 0, spans[0][0]
+    for begin, end, name in spans:
+        count, total = by_name.get(name, (0, 0))
+        by_name[name] = (count + 1, total + end - begin)
+        busy += max(0, end - max(until, begin))
+        until = max(until, end)
+    whole = until - spans[0][0]
+    rows = [(whole - busy, 0, "(nothing ran)")] + sorted(((total, count, name) for name, (count, total) in by_name.items()), reverse=True)
+    with open(path, "w") as out:
+        out.write(f"a step on the device, over {steps} steps: {whole / steps / 1e3:.3f} ms, times each kernel ran, and which\n")
+        for total, count, name in rows:
+            out.write(f"{total / steps / 1e3:9.3f} ms {100 * total / whole:6.2f} % {count / steps:8.1f}  {name[:120]}\n")
+
+
 def train():
     if device.type == "cpu":
         torch.set_num_threads(c["threads"])
@@ -189,12 +206,21 @@ def train():
     def age_now():
         return began_age + time.perf_counter() - began
 
+    watched, profile = range(20, 23), None
     for step in range(c["steps"]):
+        if c.get("kernels") and step == watched.start:
+            torch.cuda.synchronize()
+            profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            profile.start()
         piece = tokens[step * rows:step * rows + rows + 1].to(device, non_blocking=True)
         loss = run(piece[:-1].view(-1, length), piece[1:].view(-1, length), cos, sin)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if profile and step == watched.stop - 1:
+            torch.cuda.synchronize()
+            profile.stop()
+            write_kernels(profile, len(watched), c["kernels"])
         host, there = loss.detach(), None
         if device.type == "cuda":
             host = torch.empty((), dtype=torch.float32, pin_memory=True)

@@ -134,12 +134,15 @@ GpuRun run_gpu_ours(const GpuCase& one, const GpuInputs& inputs, int64_t steps, 
   std::vector<std::string> command{place.program, "train", "--device", place.device, "--data", inputs.tokens, "--out", out};
   for (const std::string& set : recipe_of(one, inputs, steps)) command.insert(command.end(), {"--set", set});
   if (fp8) command.insert(command.end(), {"--set", "train.fp8=\"all\""});
+  if (!place.kernels.empty()) command.insert(command.end(), {"--set", "log.kernels=true"});
   GpuRun run{.who = fp8 ? "fp8" : "ours"};
   Times times;
   const int64_t before = watch.bytes_now();
   const Ended ended = run_program_for(std::chrono::duration<double>(limit_s), command, place.scratch + "/ours.log",
                                       [&](int) { times.began_s = watch.now_s(); });
   run.fault = fault_of(ended, limit_s);
+  if (!place.kernels.empty() && std::filesystem::exists(out + "/kernels.txt"))
+    base::write_atomically(place.kernels, base::read_file(out + "/kernels.txt", 1 << 20));
   const std::string metrics = out + "/metrics.jsonl";
   double startup_s = 0;
   for (const base::MetricsRow& row : std::filesystem::exists(metrics) ? base::read_metrics(metrics) : std::vector<base::MetricsRow>{}) {
@@ -171,6 +174,7 @@ GpuRun run_gpu_peer(const GpuCase& one, const GpuInputs& inputs, int64_t steps, 
   settings["steps"] = steps;
   settings["tokens"] = inputs.tokens;
   settings["weights"] = inputs.weights;
+  if (!place.kernels.empty()) settings["kernels"] = place.kernels;
   GpuRun run{.who = compiled ? "compiled" : "eager"};
   Times times;
   const int64_t before = watch.bytes_now();

@@ -33,7 +33,8 @@ struct GpuPlace {
   std::string program;  // Cairn itself
   std::string python;
   std::string scratch;
-  int threads = 1;  // on a CPU
+  int threads = 1;           // on a CPU
+  std::string kernels = {};  // a file for what the time of a step goes to; empty: it is not watched
 };
 
 // Cairn by a recipe of plain bf16: weights, gradients and moments, updates rounded to the nearest, no clipping.

@@ -371,6 +371,8 @@ CLI::App* add_bench(CLI::App& app, BenchArguments& a) {
   command->add_option("--steps", a.options.steps, "Steps of each run (gpu)")->check(CLI::PositiveNumber);
   command->add_option("--precision", a.options.precision, "Number format of passes (gpu)");
   command->add_option("--limit", a.options.limit_s, "Seconds that a case may take (gpu)")->check(CLI::PositiveNumber);
+  command->add_flag("--kernels", a.options.kernels,
+                    "Write down which kernels the time of a step goes to, ours and compiled (gpu, with --out)");
   command->add_option("--out", a.options.out, "Where pictures and measurements are kept (gpu)");
   command->add_flag("--json", a.json, "Print the rows as JSON, and nothing else");
   command->footer("A ratio above 1 means ours is better. Exits with 0 only if every goal is reached.");

@@ -14,6 +14,34 @@ using device::Pack;
 constexpr int kThreads = 256;
 constexpr int kTokensMax = 64;  // of a block: CUDA's limit of its third dimension
 
+// Of N neighbouring columns of the first half of a head, and those of the second that they are turned with.
+template <int N>
+struct Angles {
+  float cos[N], sin[N];
+
+  __device__ Angles(const float* cos_at, const float* sin_at, bool inverse) {
+    constexpr int kTogether = N < kPack<float> ? N : kPack<float>;
+#pragma unroll
+    for (int i = 0; i < N; i += kTogether) {
+      const auto c = Pack<float, kTogether>::load(cos_at + i), s = Pack<float, kTogether>::load(sin_at + i);
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) cos[i + j] = c[j], sin[i + j] = inverse ? -s[j] : s[j];
+    }
+  }
+
+  template <class T>
+  __device__ void turn(const Pack<T, N>& u, const Pack<T, N>& v, T* first, T* second) const {
+    float turned[N], turned_second[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      turned[i] = u[i] * cos[i] - v[i] * sin[i];
+      turned_second[i] = v[i] * cos[i] + u[i] * sin[i];
+    }
+    Pack<T, N>::of(turned).store(first);
+    Pack<T, N>::of(turned_second).store(second);
+  }
+};
+
 // Threads: x over packs of half a head, y over heads, z over tokens.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) rope_kernel(RopeLaunch a) {
@@ -23,26 +51,12 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeLaunch a) {
   T* row = static_cast<T*>(a.x) + batch * a.batch_stride + at * a.row_stride;
   const T* from = static_cast<const T*>(a.from) + batch * a.from_batch_stride + at * a.from_row_stride;
   for (int64_t d = static_cast<int64_t>(threadIdx.x) * N; d < a.half; d += static_cast<int64_t>(blockDim.x) * N) {
-    float cos[N], sin[N];
-    constexpr int kAngles = N < kPack<float> ? N : kPack<float>;
-#pragma unroll
-    for (int i = 0; i < N; i += kAngles) {
-      const auto c = Pack<float, kAngles>::load(a.cos + at * a.half + d + i), s = Pack<float, kAngles>::load(a.sin + at * a.half + d + i);
-#pragma unroll
-      for (int j = 0; j < kAngles; ++j) cos[i + j] = c[j], sin[i + j] = a.inverse ? -s[j] : s[j];
-    }
+    const Angles<N> angles(a.cos + at * a.half + d, a.sin + at * a.half + d, a.inverse);
     for (int64_t head = threadIdx.y; head < a.heads; head += blockDim.y) {
       T *first = row + head * a.head_stride + d, *second = first + a.half;
       const T* pair = from + head * a.from_head_stride + d;
       const auto u = Pack<T, N>::load(pair), v = Pack<T, N>::load(pair + a.half);
-      float turned[N], turned_second[N];
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        turned[i] = u[i] * cos[i] - v[i] * sin[i];
-        turned_second[i] = v[i] * cos[i] + u[i] * sin[i];
-      }
-      Pack<T, N>::of(turned).store(first);
-      Pack<T, N>::of(turned_second).store(second);
+      angles.turn(u, v, first, second);
     }
   }
 }
@@ -54,14 +68,7 @@ __global__ void __launch_bounds__(kThreads) rope_gather_kernel(RopeGatherLaunch 
   if (token >= a.batch * a.length) return;
   const int64_t batch = token / a.length, at = token - batch * a.length;
   for (int64_t d = static_cast<int64_t>(threadIdx.x) * N; d < a.half; d += static_cast<int64_t>(blockDim.x) * N) {
-    float cos[N], sin[N];
-    constexpr int kAngles = N < kPack<float> ? N : kPack<float>;
-#pragma unroll
-    for (int i = 0; i < N; i += kAngles) {
-      const auto c = Pack<float, kAngles>::load(a.cos + at * a.half + d + i), s = Pack<float, kAngles>::load(a.sin + at * a.half + d + i);
-#pragma unroll
-      for (int j = 0; j < kAngles; ++j) cos[i + j] = c[j], sin[i + j] = a.inverse ? -s[j] : s[j];
-    }
+    const Angles<N> angles(a.cos + at * a.half + d, a.sin + at * a.half + d, a.inverse);
     T* row = static_cast<T*>(a.x) + token * a.row_stride + d;
 #pragma unroll
     for (int source = 0; source < RopeGatherLaunch::kSources; ++source) {
@@ -70,19 +77,12 @@ __global__ void __launch_bounds__(kThreads) rope_gather_kernel(RopeGatherLaunch 
       for (int64_t head = threadIdx.y; head < of.heads; head += blockDim.y) {
         const auto u = Pack<T, N>::load(from + head * of.head_stride), v = Pack<T, N>::load(from + head * of.head_stride + a.half);
         T *first = row + head * 2 * a.half, *second = first + a.half;
-        if (!of.turned) {
+        if (of.turned) {
+          angles.turn(u, v, first, second);
+        } else {
           u.store(first);
           v.store(second);
-          continue;
         }
-        float turned[N], turned_second[N];
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-          turned[i] = u[i] * cos[i] - v[i] * sin[i];
-          turned_second[i] = v[i] * cos[i] + u[i] * sin[i];
-        }
-        Pack<T, N>::of(turned).store(first);
-        Pack<T, N>::of(turned_second).store(second);
       }
       row += of.heads * 2 * a.half;
     }

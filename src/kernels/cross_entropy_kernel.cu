@@ -9,6 +9,7 @@ namespace cairn::kernels {
 namespace {
 
 using device::bf16;
+using device::kLog2e;
 using device::kPack;
 using device::Pack;
 using device::power_of_2;
@@ -19,7 +20,7 @@ constexpr int kFew = 128, kSome = 512, kMany = 1024;  // threads of a block: for
 constexpr int64_t kFewPacks = 512;                    // rows of up to so many packs are short
 constexpr int64_t kHalfBytes = 110 * 1024;            // of shared memory: two blocks of this fit into a multiprocessor of a Hopper GPU
 constexpr int64_t kOtherBytes = 1024;                 // of shared memory, for what the kernel itself declares
-constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+constexpr float kLn2 = 0.6931471805599453f;
 
 __device__ float minus_infinity() { return __uint_as_float(0xff800000u); }
 

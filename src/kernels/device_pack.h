@@ -71,6 +71,8 @@ struct Largest {
   }
 };
 
+constexpr float kLog2e = 1.4426950408889634f;
+
 // The hardware's own: exact to 2 roundings of fp32, subnormal results are 0, NaN stays NaN.
 __device__ inline float power_of_2(float x) {
   float result;
@@ -81,7 +83,7 @@ __device__ inline float power_of_2(float x) {
 // 1 / (1 + e^-x) to a few roundings of fp32, in four instructions: far below one of bf16. Far out it is 0 and 1.
 __device__ inline float quick_sigmoid(float x) {
   float result;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0f + power_of_2(x * -1.4426950408889634f)));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0f + power_of_2(x * -kLog2e)));
   return result;
 }
 

@@ -12,7 +12,6 @@ constexpr int kThreads = 256;
 constexpr int kSquare = 8;  // elements along one side of a thread's square: 16 bytes of a row
 constexpr int kTile = 128;  // along one side of a block's
 constexpr unsigned kMagnitudes = 0x7fff7fffU;
-constexpr float kLog2e = 1.4426950408889634f;
 
 // Of each half by itself: bf16 without signs are ordered like unsigned numbers.
 __device__ unsigned larger(unsigned a, unsigned b) { return __vmaxu2(a, b & kMagnitudes); }
@@ -91,7 +90,7 @@ struct Coded<true> {
     sums[mine] = __uint_as_float(0x7f800000U), scales[mine] = 0, targets[mine] = -1;  // infinity, of which every power is 0
     if (row >= a.rows || a.targets[row] == a.ignore) return;
     const int64_t from_first = a.targets[row] - first_column;
-    sums[mine] = a.lse[row] * kLog2e, scales[mine] = a.scale[row * a.scale_stride];
+    sums[mine] = a.lse[row] * device::kLog2e, scales[mine] = a.scale[row * a.scale_stride];
     if (from_first >= 0 && from_first < kTile) targets[mine] = static_cast<int>(from_first);
   }
 
@@ -100,7 +99,7 @@ struct Coded<true> {
     int target;
     __device__ float of(float logit, int place) const {
       if (scale == 0.0f) return 0.0f;  // whatever the logits of a row that is ignored
-      const float probability = device::power_of_2(fmaf(logit, kLog2e, -log2_sum));
+      const float probability = device::power_of_2(fmaf(logit, device::kLog2e, -log2_sum));
       return (place == target ? probability - 1.0f : probability) * scale;
     }
   };

@@ -59,8 +59,7 @@ bool rope_back_on_cuda(const at::Tensor& x, const HeadGradients& from, const Rop
                                 .batch = x.size(0),
                                 .length = x.size(1),
                                 .half = half,
-                                .row_stride = x.size(2) * x.size(3),
-                                .inverse = true};
+                                .row_stride = x.size(2) * x.size(3)};
   check_started(launch_rope_gather(launch, stream_of(x)), "rotary embedding's gradient");
   return true;
 }

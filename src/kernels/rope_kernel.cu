@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) rope_gather_kernel(RopeGatherLaunch 
   if (token >= a.batch * a.length) return;
   const int64_t batch = token / a.length, at = token - batch * a.length;
   for (int64_t d = static_cast<int64_t>(threadIdx.x) * N; d < a.half; d += static_cast<int64_t>(blockDim.x) * N) {
-    const Angles<N> angles(a.cos + at * a.half + d, a.sin + at * a.half + d, a.inverse);
+    const Angles<N> angles(a.cos + at * a.half + d, a.sin + at * a.half + d, /*inverse=*/true);
     T* row = static_cast<T*>(a.x) + token * a.row_stride + d;
 #pragma unroll
     for (int source = 0; source < RopeGatherLaunch::kSources; ++source) {

@@ -30,7 +30,6 @@ struct RopeGatherLaunch {
   const float *cos, *sin;  // as above
   int64_t batch, length, half;
   int64_t row_stride;
-  bool inverse;
 };
 cudaError_t launch_rope_gather(const RopeGatherLaunch& launch, cudaStream_t stream);
 

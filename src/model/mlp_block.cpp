@@ -42,6 +42,7 @@ class MlpBlock final : public Block {
     Factor normed, activated;
     // One kernel for both, where nothing else has to know of what is in between.
     bool activates = false;
+    at::Tensor* const notes = keep && parts_.down.in_eight_bits(call) ? &activated.largest : nullptr;
     const std::optional<at::Tensor> fused = parts_.gated && !parts_.down.in_eight_bits(call) ? parts_.up.bare(call) : std::nullopt;
     const Branch::In in = branch_.enter(
         values, keep, call,
@@ -51,18 +52,17 @@ class MlpBlock final : public Block {
           if (parts_.gated && !active.defined()) active = at::empty({up.size(0), up.size(1) / 2}, up.options());
           const bool whole = count == all.size(0);
           if (fused) return kernels::linear_swiglu(up.narrow(0, begin, count), active.narrow(0, begin, count), from, *fused);
-          if (parts_.gated && whole && keep)
-            if (const std::optional<Linear::Coded> coded = parts_.up.bare_codes(from, call, &normed)) {
+          if (parts_.gated && whole)
+            if (const std::optional<Linear::Coded> coded = parts_.up.bare_codes(from, call, keep ? &normed : nullptr)) {
               activates = true;
-              return kernels::linear_swiglu(up, active, coded->x, coded->w, parts_.down.in_eight_bits(call) ? &activated.largest : nullptr);
+              return kernels::linear_swiglu(up, active, coded->x, coded->w, notes);
             }
           parts_.up.forward(up.narrow(0, begin, count), from, call, keep && whole ? &normed : nullptr);
         },
         parts_.up.in_eight_bits(call) ? &normed : nullptr);
     advance(call);
     if (!parts_.gated) active = at::gelu(up, "tanh");
-    if (parts_.gated && !fused && !activates)
-      kernels::swiglu(active, up, keep && parts_.down.in_eight_bits(call) ? &activated.largest : nullptr);
+    if (parts_.gated && !fused && !activates) kernels::swiglu(active, up, notes);
     branch_.leave(values, in, active, parts_.down, call, keep ? &activated : nullptr);
     if (!keep) return;
     keep->put("up", up);

@@ -43,8 +43,9 @@ base::Schema<TrainOptions> train_schema() {
         "needs precision = bf16.",
         base::one_of({"fp32", "bf16"})},
        {"cuda_graph", &O::cuda_graph,
-        "On a GPU, record what a pass starts on it and from then on start it all at once: small models train faster. For one rank, without "
-        "dropout."},
+        "On a GPU, record what a pass starts on it and from then on start it all at once, so that a small model does not wait for the "
+        "host. "
+        "For one rank, without dropout."},
        {"seed", &O::seed, "Decides starting values and sample order, on any number of ranks.", base::at_least(0)},
        {"on_bad_step", &O::on_bad_step,
         "When the loss or the gradient norm is not finite, or a spike: stop with an error; skip the update; or rollback: go back to the "

@@ -141,10 +141,11 @@ std::string case_name(const testing::TestParamInfo<Case>& one) {
 }
 
 // A part is cut at 65,536 floats.
+// The long ones are several chunks of a part: of 1 MB between two ranks, 2 MB / 3 among three, and of 4 MB where all is shared.
 INSTANTIATE_TEST_SUITE_P(In, Meets,
                          testing::Values(Case{2, Memory::shared, 1}, Case{2, Memory::own, 2'047}, Case{2, Memory::shared, 2'049},
-                                         Case{3, Memory::own, 5}, Case{2, Memory::own, 140'001}, Case{2, Memory::shared, 400'001},
-                                         Case{3, Memory::mixed, 200'003}, Case{4, Memory::own, 66'000}, Case{2, Memory::mixed, 65'536}),
+                                         Case{3, Memory::own, 5}, Case{2, Memory::own, 1'050'001}, Case{2, Memory::shared, 2'100'003},
+                                         Case{3, Memory::mixed, 1'050'003}, Case{4, Memory::own, 66'000}, Case{2, Memory::mixed, 65'536}),
                          case_name);
 
 // More than there are slots, small and large, begun before any is waited for.

@@ -272,7 +272,8 @@ std::vector<BenchRow> bench_gpu(const BenchOptions& options, base::Log& log) {
                        .program = options.program,
                        .python = python_with_torch(options, log),
                        .scratch = options.scratch,
-                       .threads = 2};
+                       .threads = 2,
+                       .sets = options.sets};
   const GpuWatch watch;
   std::optional<GpuCeiling> ceiling;
   std::vector<BenchRow> rows;

@@ -133,6 +133,7 @@ GpuRun run_gpu_ours(const GpuCase& one, const GpuInputs& inputs, int64_t steps, 
   std::filesystem::remove_all(out);
   std::vector<std::string> command{place.program, "train", "--device", place.device, "--data", inputs.tokens, "--out", out};
   for (const std::string& set : recipe_of(one, inputs, steps)) command.insert(command.end(), {"--set", set});
+  for (const std::string& set : place.sets) command.insert(command.end(), {"--set", set});
   if (fp8) command.insert(command.end(), {"--set", "train.fp8=\"all\""});
   if (!place.kernels.empty()) command.insert(command.end(), {"--set", "log.kernels=true"});
   GpuRun run{.who = fp8 ? "fp8" : "ours"};

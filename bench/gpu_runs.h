@@ -33,8 +33,9 @@ struct GpuPlace {
   std::string program;  // Cairn itself
   std::string python;
   std::string scratch;
-  int threads = 1;           // on a CPU
-  std::string kernels = {};  // a file for what the time of a step goes to; empty: it is not watched
+  int threads = 1;                     // on a CPU
+  std::vector<std::string> sets = {};  // keys of our runs' recipe besides those of the case
+  std::string kernels = {};            // a file for what the time of a step goes to; empty: it is not watched
 };
 
 // Cairn by a recipe of plain bf16: weights, gradients and moments, updates rounded to the nearest, no clipping.

@@ -106,6 +106,17 @@ void heads(const std::function<void(const Operation&)>& turn, const std::functio
   const auto both = [&](int i) { return qkv[i].narrow(2, 0, kHeads + kKeyHeads); };
   turn({"rope", 2.0 * 2 * kRows * (kHeads + kKeyHeads) * kHeadDim, [&](int i) { kernels::rope(both(i), table); },
         [&](int i) { kernels::reference::rope(both(i), table); }});
+  const Sets dq({kBatch, kLength, kHeads, kHeadDim}), dk({kBatch, kLength, kKeyHeads, kHeadDim}),
+      dv({kBatch, kLength, kKeyHeads, kHeadDim});
+  turn({"rope_back", 2.0 * 2 * kRows * (kHeads + 2 * kKeyHeads) * kHeadDim,
+        [&](int i) {
+          kernels::rope_back(dqkv[i], {dq[i], dk[i], dv[i]}, table);
+        },
+        [&](int i) {
+          at::Tensor all = dqkv[i];
+          at::cat_out(all, {dq[i], dk[i], dv[i]}, 2);
+          kernels::reference::rope(dqkv[i].narrow(2, 0, kHeads + kKeyHeads), table, 0, /*inverse=*/true);
+        }});
   const at::Tensor lse = at::empty({kBatch, kHeads, kLength}, on_gpu(at::kFloat));
   const auto part = [](const at::Tensor& all, int64_t first, int64_t count) { return all.narrow(2, first, count); };
   const auto forward = [&](int i, auto attention) {

@@ -371,6 +371,9 @@ CLI::App* add_bench(CLI::App& app, BenchArguments& a) {
   command->add_option("--steps", a.options.steps, "Steps of each run (gpu)")->check(CLI::PositiveNumber);
   command->add_option("--precision", a.options.precision, "Number format of passes (gpu)");
   command->add_option("--limit", a.options.limit_s, "Seconds that a case may take (gpu)")->check(CLI::PositiveNumber);
+  command->add_option("--set", a.options.sets, "A recipe key of our own runs: --set train.cuda_graph=true (gpu); may be repeated")
+      ->allow_extra_args(false)
+      ->take_all();
   command->add_flag("--kernels", a.options.kernels,
                     "Write down which kernels the time of a step goes to, ours and compiled (gpu, with --out)");
   command->add_option("--out", a.options.out, "Where pictures and measurements are kept (gpu)");

@@ -167,6 +167,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyLau
       const float value[1] = {gradient.of(static_cast<float>(*at))};
       Pack<T, 1>::of(value).store(at);
     });
+#pragma unroll 4
     for (int64_t p = threadIdx.x; p < row.packs; p += kThreads)
       gradient.write(row.pack(p), p < kept_packs ? kept[p] : P::load(row.pack(p)));
     gradient.write_target(row, target, chosen);

@@ -28,6 +28,7 @@ struct BenchOptions {
   int64_t steps = 0;               // of each run, where a bench trains; 0: as many as the case has
   std::string precision = "bf16";  // of passes, where a bench has a choice
   bool kernels = false;            // which kernels the time goes to is written down as well (gpu)
+  std::vector<std::string> sets;   // keys of our own runs' recipe (gpu)
   double limit_s = 0;              // for each case, where a bench keeps to one; 0: the case's own
   std::string out;                 // where pictures and rows of measurements are kept; empty: nowhere
   std::string program;             // this program's own file, for benches that start it

@@ -15,7 +15,7 @@
 #include "bench/gpu_case.h"
 #include "bench/gpu_runs.h"
 #include "bench/gpu_table.h"
-#include "bench/gpu_watch.h"
+#include "study/gpu_watch.h"
 #include "bench/peer_python.h"
 #include "kernels/adamw.h"
 #include "kernels/aten.h"

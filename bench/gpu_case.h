@@ -21,6 +21,10 @@ struct GpuCase {
   GpuGoals goals;         // against the compiled peer
   bool same_weights;      // ours are written to a file and read by the peer; else each draws its own
 
+  static constexpr int64_t kWarmup = 10;  // steps over which the rate rises
+  // Wide models at the rate of narrow ones part from each other, whoever computes: each rounding grows from step to step.
+  double learning_rate() const { return 3e-4 * (embed > 1024 ? 1024.0 / static_cast<double>(embed) : 1.0); }
+
   int64_t tokens() const { return batch * length; }
   int64_t parameters() const;
   // Floating-point operations of one step: 6 for each token and weight of a matrix (the head counts once, a table that is only looked up

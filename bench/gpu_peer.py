@@ -212,6 +212,8 @@ def train():
             torch.cuda.synchronize()
             profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
             profile.start()
+        for group in optimizer.param_groups:
+            group["lr"] = c["learning_rate"] * min(1, (step + 1) / c["warmup"])
         piece = tokens[step * rows:step * rows + rows + 1].to(device, non_blocking=True)
         loss = run(piece[:-1].view(-1, length), piece[1:].view(-1, length), cos, sin)
         loss.backward()

@@ -16,8 +16,6 @@
 namespace cairn::study {
 namespace {
 
-constexpr double kLearningRate = 3e-4;
-
 std::string fault_of(const Ended& ended, double limit_s) {
   if (ended.exit_code == 0) return {};
   if (ended.seconds >= limit_s) return fmt::format("ended after {:.0f} s, its time", limit_s);
@@ -62,7 +60,8 @@ std::vector<std::string> recipe_of(const GpuCase& one, const GpuInputs& inputs, 
                                 fmt::format("train.global_batch={}", one.batch),
                                 fmt::format("train.steps={}", steps),
                                 fmt::format("train.seed={}", kGpuSeed),
-                                fmt::format("optim.learning_rate={}", kLearningRate)};
+                                fmt::format("optim.learning_rate={}", one.learning_rate()),
+                                fmt::format("optim.warmup_steps={}", GpuCase::kWarmup)};
   for (const char* set : {"model.rope_theta=500000.0",
                           "model.norm_eps=1e-5",
                           "data.sampler=\"sequential\"",
@@ -78,7 +77,6 @@ std::vector<std::string> recipe_of(const GpuCase& one, const GpuInputs& inputs, 
                           "optim.weight_decay=0.1",
                           "optim.clip=0.0",
                           "optim.schedule=\"constant\"",
-                          "optim.warmup_steps=0",
                           "eval.fraction=0.0",
                           "snapshot.every=0",
                           "snapshot.last=false",
@@ -105,7 +103,8 @@ base::Json settings_of(const GpuCase& one, const GpuPlace& place) {
   settings["batch"] = one.batch;
   settings["length"] = one.length;
   settings["rope_theta"] = 500000.0;
-  settings["learning_rate"] = kLearningRate;
+  settings["learning_rate"] = one.learning_rate();
+  settings["warmup"] = GpuCase::kWarmup;
   return settings;
 }
 

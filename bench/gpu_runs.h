@@ -6,7 +6,7 @@
 
 #include "bench/gpu_case.h"
 #include "bench/gpu_inputs.h"
-#include "bench/gpu_watch.h"
+#include "study/gpu_watch.h"
 
 namespace cairn::study {
 

@@ -183,7 +183,6 @@ void prove_gpipe(const ProofOptions& options, Findings& findings, base::Log& log
   bandwidth(findings, log);
   memory(options, findings, log);
   batch_norm(options, findings, log);
-  findings.skip("6. largest trainable depth with recompute", "needs the H200");
 }
 
 }  // namespace cairn::study

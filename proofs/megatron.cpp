@@ -203,7 +203,6 @@ void prove_megatron(const ProofOptions& options, Findings& findings, base::Log& 
   pipelines(findings, log);
   scattered_boundaries(options, findings, log);
   placement_rule(findings, log);
-  findings.skip("7. fused against unfused block, MFU, memory of the vocabulary-parallel loss", "needs the H200");
 }
 
 }  // namespace cairn::study

@@ -197,7 +197,6 @@ void prove_oneflow_runtime(const ProofOptions&, Findings& findings, base::Log& l
   back_pressure(findings);
   pipeline(findings, log);
   deadlock(findings);
-  findings.skip("7. H200: host load, pinned copy and compute with 2 registers hides 90 % of the copy", "needs a GPU");
 }
 
 }  // namespace cairn::study

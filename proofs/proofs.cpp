@@ -6,16 +6,25 @@ namespace cairn::study {
 void prove_same_answer(const ProofOptions&, Findings&, base::Log&);
 void prove_hostile(const ProofOptions&, Findings&, base::Log&);
 void prove_zero(const ProofOptions&, Findings&, base::Log&);
+void prove_zero_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_megatron(const ProofOptions&, Findings&, base::Log&);
+void prove_megatron_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_torchtitan(const ProofOptions&, Findings&, base::Log&);
+void prove_torchtitan_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_gpipe(const ProofOptions&, Findings&, base::Log&);
+void prove_gpipe_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_oneflow(const ProofOptions&, Findings&, base::Log&);
+void prove_oneflow_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_redco(const ProofOptions&, Findings&, base::Log&);
+void prove_redco_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_ladder_residual(const ProofOptions&, Findings&, base::Log&);
+void prove_ladder_residual_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_noloco(const ProofOptions&, Findings&, base::Log&);
 void prove_co2(const ProofOptions&, Findings&, base::Log&);
+void prove_co2_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_single_merging(const ProofOptions&, Findings&, base::Log&);
 void prove_streaming_diloco(const ProofOptions&, Findings&, base::Log&);
+void prove_streaming_diloco_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_hdee(const ProofOptions&, Findings&, base::Log&);
 void prove_masha(const ProofOptions&, Findings&, base::Log&);
 void prove_one_byte(const ProofOptions&, Findings&, base::Log&);
@@ -24,23 +33,25 @@ const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
       {"same-answer", "The same losses on any number of ranks, and after any interruption.", prove_same_answer},
       {"hostile", "Bad files are refused with a clear message, within a second, in bounded memory.", prove_hostile},
-      {"zero", "Optimizer state, gradients and parameters shared out over replicas: the same answer in less memory.", prove_zero},
-      {"megatron", "Tensor, interleaved pipeline and data parallelism together: the same answer, small bubbles, few bytes.",
-       prove_megatron},
+      {"zero", "Optimizer state, gradients and parameters shared out over replicas: the same answer in less memory.", prove_zero,
+       prove_zero_on_gpu},
+      {"megatron", "Tensor, interleaved pipeline and data parallelism together: the same answer, small bubbles, few bytes.", prove_megatron,
+       prove_megatron_on_gpu},
       {"torchtitan", "One named mesh for every parallelism: the same answer in any composition, snapshots that fit them all.",
-       prove_torchtitan},
+       prove_torchtitan, prove_torchtitan_on_gpu},
       {"gpipe", "Waves of micro-batches through stages, recomputed inside: the same bits, the bubble of theory, little memory.",
-       prove_gpipe},
+       prove_gpipe, prove_gpipe_on_gpu},
       {"ladder-residual",
        "A wiring one block late: sums over ranks along tp hide behind the next block, at the quality of the standard one.",
-       prove_ladder_residual},
+       prove_ladder_residual, prove_ladder_residual_on_gpu},
       {"oneflow", "Placements that infer themselves; actors with registers: flow control, overlap and pipelining from one rule.",
-       prove_oneflow},
-      {"redco", "Tensor parallelism for any model from two rules, any training from three functions.", prove_redco},
+       prove_oneflow, prove_oneflow_on_gpu},
+      {"redco", "Tensor parallelism for any model from two rules, any training from three functions.", prove_redco, prove_redco_on_gpu},
       {"streaming-diloco", "Islands that talk seldom and little, while they train: one model, few bytes, no waiting.",
-       prove_streaming_diloco},
+       prove_streaming_diloco, prove_streaming_diloco_on_gpu},
       {"noloco", "Islands that only ever talk with one other, drawn anew: as good as all at once, and no sum over all.", prove_noloco},
-      {"co2", "Means of islands that travel while the next round is trained: nobody waits, and a late mean does no harm.", prove_co2},
+      {"co2", "Means of islands that travel while the next round is trained: nobody waits, and a late mean does no harm.", prove_co2,
+       prove_co2_on_gpu},
       {"single-merging", "Nodes that see different data and hardly talk: one average at the end makes a good model of poor ones.",
        prove_single_merging},
       {"hdee", "Domain experts that never communicate, each as large or trained as long as its domain needs: better at equal compute.",

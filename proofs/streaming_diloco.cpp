@@ -273,7 +273,6 @@ void prove_streaming_diloco(const ProofOptions& options, Findings& findings, bas
   traffic(findings, log);
   loss_of_an_island(options, findings, log);
   text(options, findings, log);
-  findings.skip("H200: 300M parameters, two processes on one GPU, 1 Gbit/s: busy at least 95 % of the time", "needs a GPU");
 }
 
 }  // namespace cairn::study

@@ -247,8 +247,6 @@ void prove_torchtitan(const ProofOptions& options, Findings& findings, base::Log
   asynchronous_products(options, findings, log);
   interleaving(findings, log);
   recompute(options, findings, log);
-  findings.skip("6. time lost to an asynchronous save", "asynchronous snapshots are not there yet, and the claim needs the H200");
-  findings.skip("7. float8 products and losses", "needs the H200");
 }
 
 }  // namespace cairn::study

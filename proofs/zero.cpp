@@ -221,8 +221,6 @@ void prove_zero(const ProofOptions& options, Findings& findings, base::Log& log)
   overlap(findings, log);
   resharding(options, findings, log);
   partitioned_checkpoints(options, findings, log);
-  findings.skip("7. peak device bytes of stage 3 against stage 0, 1 B parameters", "needs the H200");
-  findings.skip("7. checkpoints in pinned host memory", "needs the H200");
   findings.skip("7. the least N that fits, predicted", "belongs to the planner, which is not there yet");
 }
 

@@ -358,6 +358,9 @@ CLI::App* add_prove(CLI::App& app, ProveArguments& a) {
   command->add_flag("--json", a.json, "Print the result as JSON, and nothing else");
   command->add_flag("--full", a.options.full, "The long form, which may take more than five minutes");
   command->add_option("--pictures", a.options.pictures, "A folder for what a proof draws");
+  command->add_option("--device", a.device, "cuda: the claims that are about a GPU, and only those")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   command->add_flag("--all", a.all, "Every proof, one after the other");
   command->footer("Exits with 0 only if every claim that could be measured holds, and at least one could.");
   return command;

@@ -117,6 +117,7 @@ struct CompletionArguments {
 struct ProveArguments {
   std::string slug;
   study::ProofOptions options;
+  std::string device = "cpu";
   int64_t seed = 1;
   bool json = false, all = false;
 };

@@ -52,13 +52,16 @@ bool prove_one(const study::Proof& proof, const ProveArguments& a, base::Log& lo
   options.scratch = scratch.path();
   if (!options.pictures.empty()) base::make_folder(options.pictures);
   study::Findings findings;
-  proof.prove(options, findings, log);
+  options.program = own_program().string();
+  (a.device == "cuda" ? proof.prove_on_gpu : proof.prove)(options, findings, log);
   base::Terminal terminal;
   if (a.json) {
     terminal.line(study::to_json(proof.slug, findings, base::seconds(clock.now())));
   } else {
     terminal.line(fmt::format("{}: {}\n\n{}\n{} in {}", proof.slug, proof.about, study::to_table(findings),
                               findings.hold() ? "all claims hold" : "NOT all claims hold", base::human_duration(clock.now())));
+    if (a.device == "cpu" && proof.prove_on_gpu != nullptr)
+      terminal.line(fmt::format("What it claims about a GPU: cairn prove {} --device cuda", proof.slug));
   }
   return findings.hold();
 }
@@ -71,18 +74,25 @@ int prove_command(const ProveArguments& a) {
   for (const study::Proof& proof : study::proofs()) slugs.push_back(proof.slug);
   if (!a.options.data.empty() && !std::filesystem::is_regular_file(a.options.data))
     base::fail_input("--data {}: no such file", a.options.data);
+  if (a.device == "cuda" && !(a.slug.empty() && !a.all)) study::check_there_is_a_gpu();
+  const auto can = [&](const study::Proof& proof) { return a.device == "cpu" || proof.prove_on_gpu != nullptr; };
   if (a.all) {
     bool hold = true;
-    for (const study::Proof& proof : study::proofs()) hold = prove_one(proof, a, log) && hold;
+    for (const study::Proof& proof : study::proofs())
+      if (can(proof)) hold = prove_one(proof, a, log) && hold;
     return hold ? 0 : 1;
   }
   if (a.slug.empty()) {
     base::Terminal terminal;
-    for (const study::Proof& proof : study::proofs()) terminal.line(fmt::format("  {:<20} {}", proof.slug, proof.about));
+    for (const study::Proof& proof : study::proofs())
+      if (can(proof)) terminal.line(fmt::format("  {:<20} {}", proof.slug, proof.about));
     return 0;
   }
-  for (const study::Proof& proof : study::proofs())
-    if (proof.slug == a.slug) return prove_one(proof, a, log) ? 0 : 1;
+  for (const study::Proof& proof : study::proofs()) {
+    if (proof.slug != a.slug) continue;
+    if (!can(proof)) base::fail_input("--device cuda: {} claims nothing of a GPU that could be measured yet: leave it out", a.slug);
+    return prove_one(proof, a, log) ? 0 : 1;
+  }
   base::fail_unknown("proof", a.slug, slugs);
 }
 

@@ -31,6 +31,7 @@ struct ProofOptions {
   std::string data;           // a text file to measure on; empty: the built-in stories
   bool full = false;          // may take longer than five minutes
   std::string scratch;        // a folder of its own, empty, removed afterwards
+  std::string program = {};   // this program's own file, for proofs that start it
   std::string pictures = {};  // a folder for what it draws; empty: it draws nothing
 };
 
@@ -57,7 +58,11 @@ struct Proof {
   std::string slug;
   std::string about;  // one line
   void (*prove)(const ProofOptions&, Findings&, base::Log&);
+  void (*prove_on_gpu)(const ProofOptions&, Findings&, base::Log&) = nullptr;  // those claims that are about a GPU; null: there are none
 };
+
+// Refuses where proofs on a GPU would find none.
+void check_there_is_a_gpu();
 
 // Every proof there is. The list is in proofs.cpp.
 const std::vector<Proof>& proofs();

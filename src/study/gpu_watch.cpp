@@ -1,4 +1,4 @@
-#include "bench/gpu_watch.h"
+#include "study/gpu_watch.h"
 
 #include <condition_variable>
 #include <dlfcn.h>
@@ -14,12 +14,16 @@ struct Nvml {
   struct Memory {
     unsigned long long total, free, used;
   };
+  struct Load {
+    unsigned percent, memory_percent;
+  };
   static constexpr unsigned kMultiprocessors = 1;  // NVML_CLOCK_SM
 
   void* device = nullptr;
   int (*energy)(void* device, unsigned long long* millijoules) = nullptr;
   int (*memory)(void* device, Memory* memory) = nullptr;
   int (*clock)(void* device, unsigned which, unsigned* mhz) = nullptr;
+  int (*load)(void* device, Load* load) = nullptr;
 
   // Stays open until the process ends.
   static std::optional<Nvml> open() {
@@ -34,7 +38,7 @@ struct Nvml {
     };
     const bool found = find(init, "nvmlInit_v2") && find(by_index, "nvmlDeviceGetHandleByIndex_v2") &&
                        find(nvml.energy, "nvmlDeviceGetTotalEnergyConsumption") && find(nvml.memory, "nvmlDeviceGetMemoryInfo") &&
-                       find(nvml.clock, "nvmlDeviceGetClockInfo");
+                       find(nvml.clock, "nvmlDeviceGetClockInfo") && find(nvml.load, "nvmlDeviceGetUtilizationRates");
     if (!found || init() != 0 || by_index(0, &nvml.device) != 0) return std::nullopt;
     return nvml;
   }
@@ -46,7 +50,7 @@ constexpr std::chrono::milliseconds kEvery{50};
 
 struct GpuWatch::Parts {
   struct Sample {
-    double at_s, joules, clock_mhz;
+    double at_s, joules, clock_mhz, busy;
     int64_t bytes;
   };
 
@@ -61,10 +65,13 @@ struct GpuWatch::Parts {
     unsigned long long millijoules = 0;
     unsigned mhz = 0;
     Nvml::Memory memory{};
+    Nvml::Load load{};
     nvml.energy(nvml.device, &millijoules);
     nvml.memory(nvml.device, &memory);
     nvml.clock(nvml.device, Nvml::kMultiprocessors, &mhz);
-    return {at_s, static_cast<double>(millijoules) / 1000, static_cast<double>(mhz), static_cast<int64_t>(memory.used)};
+    nvml.load(nvml.device, &load);
+    return {at_s, static_cast<double>(millijoules) / 1000, static_cast<double>(mhz), load.percent / 100.0,
+            static_cast<int64_t>(memory.used)};
   }
 };
 
@@ -109,11 +116,13 @@ std::optional<GpuWatch::Span> GpuWatch::between(double from_s, double to_s) cons
     if (first == nullptr) first = &one;
     last = &one;
     span.clock_mhz += one.clock_mhz;
+    span.busy += one.busy;
     span.bytes_most = std::max(span.bytes_most, one.bytes);
     ++count;
   }
   if (count < 2 || last->at_s <= first->at_s) return std::nullopt;
   span.clock_mhz /= static_cast<double>(count);
+  span.busy /= static_cast<double>(count);
   // The samples lie a little inside the span: the rest drew as much.
   span.joules = (last->joules - first->joules) * (to_s - from_s) / (last->at_s - first->at_s);
   return span;

@@ -8,8 +8,8 @@
 
 namespace cairn::study {
 
-// Looks at the first GPU of this machine from outside while others use it: energy, memory and clock, twenty times a second. NVML is asked
-// where the driver brought it; elsewhere nothing is known.
+// Looks at the first GPU of this machine from outside while others use it: energy, memory, clock and load, twenty times a second. NVML is
+// asked where the driver brought it; elsewhere nothing is known.
 class GpuWatch {
  public:
   GpuWatch();
@@ -24,6 +24,7 @@ class GpuWatch {
   struct Span {
     double joules = 0;
     double clock_mhz = 0;  // of the multiprocessors, the mean
+    double busy = 0;       // share of the time in which something ran
     int64_t bytes_most = 0;
   };
   // From one time to another, of which samples are known; nothing where they are not.

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -22,8 +23,11 @@ struct GpuCase {
   bool same_weights;      // ours are written to a file and read by the peer; else each draws its own
 
   static constexpr int64_t kWarmup = 10;  // steps over which the rate rises
-  // Wide models at the rate of narrow ones part from each other, whoever computes: each rounding grows from step to step.
-  double learning_rate() const { return 3e-4 * (embed > 1024 ? 1024.0 / static_cast<double>(embed) : 1.0); }
+  // A wide model at the rate of a narrow one jumps, and runs part from each other, whoever computes: each rounding grows from step to step.
+  double learning_rate() const {
+    const double wider = std::max(1.0, static_cast<double>(embed) / 768);
+    return 3e-4 / (wider * wider);
+  }
 
   int64_t tokens() const { return batch * length; }
   int64_t parameters() const;

@@ -69,7 +69,10 @@ double period(const Feed& feed, int registers) {
                                 return until_done(feed.copies);
                               },
                               [&](base::Desk& desk) -> std::optional<base::Flight> {
-                                if (desk.tag() == kFirst) from = base::seconds(clock.now());
+                                if (desk.tag() == kFirst) {  // from here on all is counted: nothing is under way
+                                  until_done(feed.computes).wait();
+                                  from = base::seconds(clock.now());
+                                }
                                 feed.compute(desk.input(0));
                                 return until_done(feed.computes);
                               }},

@@ -1,4 +1,6 @@
 // TorchTitan's claims about a GPU: products in eight bits, and blocks that are computed again.
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include "base/log.h"
@@ -39,6 +41,7 @@ void float8_losses(const ProofOptions& options, Findings& findings, base::Log& l
     Assignments sets =
         gpu_decoder(options, {.embed = 768, .layers = 12, .heads = 12, .kv_heads = 12, .mlp = 2048, .batch = 16, .steps = 300});
     sets.push_back("train.fp8=" + fp8);
+    sets.emplace_back("optim.learning_rate=0.0003");  // the default is for a small model: this one would part from itself at it
     const GpuTrained trained = must_train_on_gpu(options, log, name, {.sets = std::move(sets)});
     double sum = 0;
     for (size_t i = 200; i < 300; ++i) sum += trained.losses[i] / 100;
@@ -46,13 +49,14 @@ void float8_losses(const ProofOptions& options, Findings& findings, base::Log& l
   };
   const double wide = loss("bf16", "none"), narrow = loss("fp8", "layers");
   findings.at_most(
-      fmt::format("7. 300 steps of a decoder of 85 million parameters: mean loss of the last 100, eight bits / bf16 ({:.4f})", wide), 1,
-      narrow / wide, 1.01);
+      fmt::format("7. 300 steps of a decoder of 85 million parameters: mean loss of the last 100, eight bits and bf16 ({:.4f}) apart by",
+                  wide),
+      0, std::abs(narrow / wide - 1), 0.01);
 }
 
 void recompute(const ProofOptions& options, Findings& findings, base::Log& log) {
   const auto train = [&](const std::string& mode) {
-    Assignments sets = gpu_decoder(options, {.layers = 12, .batch = 16, .steps = 3});
+    Assignments sets = gpu_decoder(options, {.layers = 12, .batch = 32, .steps = 3});
     sets.push_back("recompute.mode=" + mode);
     return must_train_on_gpu(options, log, "recompute-" + mode, {.sets = std::move(sets)});
   };

@@ -57,6 +57,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"AThousandRanks", {"train", "--nproc", "1000"}, {"--nproc 1000", "ranks"}},
         Wrong{"AnUnknownFlag", {"train", "--stepz", "3"}, {"stepz"}}, Wrong{"AnUnknownCommand", {"trian"}, {"trian"}},
         Wrong{"AnUnknownProof", {"prove", "same-anwser"}, {"same-anwser", "same-answer"}},
+        Wrong{"AProofOnAnUnknownDevice", {"prove", "zero", "--device", "gpu"}, {"--device", "cuda"}},
         Wrong{"AnUnknownBench", {"bench", "train-gpu"}, {"train-gpu"}},
         Wrong{"AnUnknownCaseOfABench", {"bench", "parallel", "--case", "dp-3"}, {"--case dp-3", "dp-2", "zero3-4", "interleaved-4"}},
         Wrong{"HeadsThatDoNotDivide", {"train", "--set", "model.heads=3"}, {"model.heads"}},

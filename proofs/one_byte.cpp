@@ -376,8 +376,6 @@ void prove_one_byte(const ProofOptions& options, Findings& findings, base::Log& 
   wire(options, findings, log);
   churn(options, findings, log);
   forward_only(options, findings, log);
-  findings.skip("1. directions on a GPU", "needs the H200");
-  findings.skip("7. LoRA on a model of 1 to 3 billion parameters, 4 processes: memory, replay cost, loss", "needs the H200");
 }
 
 }  // namespace cairn::study

@@ -28,6 +28,7 @@ void prove_streaming_diloco_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_hdee(const ProofOptions&, Findings&, base::Log&);
 void prove_masha(const ProofOptions&, Findings&, base::Log&);
 void prove_one_byte(const ProofOptions&, Findings&, base::Log&);
+void prove_one_byte_on_gpu(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
@@ -57,7 +58,8 @@ const std::vector<Proof>& proofs() {
       {"hdee", "Domain experts that never communicate, each as large or trained as long as its domain needs: better at equal compute.",
        prove_hdee},
       {"masha", "Saddle points and games over devices: compressed messages that still lead to the exact solution.", prove_masha},
-      {"one-byte", "Fine-tuning by forward passes alone over machines that come and go: one byte for each slope.", prove_one_byte}};
+      {"one-byte", "Fine-tuning by forward passes alone over machines that come and go: one byte for each slope.", prove_one_byte,
+       prove_one_byte_on_gpu}};
   return list;
 }
 

@@ -18,7 +18,8 @@ struct Direction {
   float coefficient = 1;
 };
 
-// out[i] = weights[i] + coefficient * z[first + i], in float, rounded once to the type of `out` (fp32 or bf16). Both flat, on the CPU.
+// out[i] = weights[i] + coefficient * z[first + i], in float, rounded once to the type of `out` (fp32 or bf16). Both flat, on the CPU or on
+// one GPU.
 void perturb(const at::Tensor& out, const at::Tensor& weights, const Direction& direction, int64_t first, Noise noise);
 
 // weights[i] = weights[i] * keep - rate * sum over the directions, in their order, of coefficient * z[first + i]; in float, each product

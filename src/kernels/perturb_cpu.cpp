@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/parallel.h"
+#include "kernels/perturb_cuda.h"
 
 namespace cairn::kernels {
 namespace {
@@ -15,7 +16,7 @@ constexpr int64_t kRun = 256;    // elements at a time: directions stay in the f
 
 template <typename Body>
 void over_weights(const at::Tensor& weights, const char* what, const Body& body) {
-  CAIRN_CHECK(weights.is_contiguous() && weights.is_cpu(), "{} of weights that are not contiguous on the CPU", what);
+  CAIRN_CHECK(weights.is_contiguous() && weights.is_cpu(), "{} of weights that are not contiguous, on the CPU or a GPU with kernels", what);
   parallel_rows(weights.numel(), kTask, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i += kRun) body(i, std::min(kRun, end - i));
   });
@@ -43,6 +44,7 @@ void fill_direction(std::span<float> values, const base::Random& random, int64_t
 void perturb(const at::Tensor& out, const at::Tensor& weights, const Direction& direction, int64_t first, Noise noise) {
   CAIRN_CHECK(out.is_contiguous() && out.numel() == weights.numel() && out.scalar_type() == weights.scalar_type(),
               "{} perturbed weights for {}", out.numel(), weights.numel());
+  if (perturb_on_cuda(out, weights, direction, first, noise)) return;
   of_type(weights, [&](auto type) {
     using T = decltype(type);
     const T* from = weights.const_data_ptr<T>();
@@ -57,6 +59,7 @@ void perturb(const at::Tensor& out, const at::Tensor& weights, const Direction& 
 }
 
 void replay(const at::Tensor& weights, std::span<const Direction> directions, int64_t first, float rate, float keep, Noise noise) {
+  if (replay_on_cuda(weights, directions, first, rate, keep, noise)) return;
   of_type(weights, [&](auto type) {
     using T = decltype(type);
     T* w = weights.mutable_data_ptr<T>();

@@ -139,7 +139,7 @@ void OneByteReplica::apply(const RoundRecord& record) {
 std::vector<uint64_t> OneByteReplica::tensor_hashes() const {
   std::vector<uint64_t> hashes(model_.names.size(), 0);
   for (size_t i = 0; i < hashes.size(); ++i)
-    if (model_.trained[i]) hashes[i] = base::checksum(bytes_of(kept(i)));
+    if (model_.trained[i]) hashes[i] = base::checksum(bytes_of(kept(i).cpu()));
   return hashes;
 }
 

@@ -40,7 +40,7 @@ struct Slope {
 // a slope says all: every machine that applies the same rounds to the same start holds the same bits.
 class OneByteReplica {
  public:
-  // Borrowed. Weights are whole parameters on the CPU, fp32 or bf16.
+  // Borrowed. Weights are whole parameters on one device, fp32 or bf16.
   struct Model {
     const model::Weights& weights;
     std::vector<std::string> names;  // by place

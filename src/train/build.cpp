@@ -135,7 +135,7 @@ std::unique_ptr<Step> choose_step(Job& job, comm::World& world, const std::vecto
   const Settings& s = job.settings;
   Engine& engine = job.engine;
   const auto replicas = [&]() -> comm::Group& { return world.group(job.plan.mesh.peers(world.rank(), "dp")); };
-  if (s.train.method != "gradient" && job.device.is_cuda())
+  if (s.train.method != "gradient" && s.train.method != "one_byte" && job.device.is_cuda())
     base::fail_input("train.method = {}: works on the CPU only so far: use --device cpu", s.train.method);
   if (takes_masha_steps(s)) return make_masha_step(engine, masha_parts(s, replicas(), job.data.length));
   if (s.train.method == "one_byte")

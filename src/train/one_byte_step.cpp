@@ -41,7 +41,9 @@ class OneByteStep final : public Step {
         squares += static_cast<double>(slope) * slope, ++count;
     }
     // The square of a slope along a random direction is the gradient's on average.
-    StepOutput output{.loss_sum = at::full({}, loss_sum), .gradient_norm = at::full({}, std::sqrt(squares / std::max(count, 1.0)))};
+    const auto there = at::TensorOptions().dtype(at::kDouble).device(input.batch.ids.device());
+    StepOutput output{.loss_sum = at::full({}, loss_sum, there),
+                      .gradient_norm = at::full({}, std::sqrt(squares / std::max(count, 1.0)), there)};
     output.skipped = input.approve && !input.approve(output.loss_sum, output.gradient_norm);
     if (!output.skipped) {
       const auto traced = engine.trace->span("replay", "optimizer");

@@ -24,7 +24,7 @@ class GemmOnCuda : public testing::Test {
   }
 };
 
-at::Tensor on_gpu(const at::Tensor& x) { return x.to(at::kBFloat16).cuda(); }
+at::Tensor bf16_on_gpu(const at::Tensor& x) { return x.to(at::kBFloat16).cuda(); }
 at::Tensor nothing(at::IntArrayRef sizes, at::ScalarType type) {
   return at::full(sizes, std::nan(""), at::TensorOptions().dtype(type).device(at::kCUDA));
 }
@@ -33,7 +33,8 @@ TEST_F(GemmOnCuda, MatchesTheProductInDouble) {
   for (const auto& [rows, in, out] : kProducts)
     for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
       const double bound = type == at::kFloat ? 1e-5 : 4e-3;  // of bf16: one rounding
-      const at::Tensor x = on_gpu(normal({rows, in}, 1)), w = on_gpu(normal({out, in}, 2)), dy = on_gpu(normal({rows, out}, 3));
+      const at::Tensor x = bf16_on_gpu(normal({rows, in}, 1)), w = bf16_on_gpu(normal({out, in}, 2)),
+                       dy = bf16_on_gpu(normal({rows, out}, 3));
       const at::Tensor xd = x.to(at::kDouble), wd = w.to(at::kDouble), dyd = dy.to(at::kDouble);
       const at::Tensor y = nothing({rows, out}, type), dx = nothing({rows, in}, type), dw = nothing({out, in}, type);
       linear(y, x, w);
@@ -57,7 +58,7 @@ TEST_F(GemmOnCuda, MatchesTheProductInDouble) {
 
 TEST_F(GemmOnCuda, ReadsAndWritesSlicesOfAFusedBuffer) {
   const int64_t rows = 37, in = 24, out = 40;
-  const at::Tensor inputs = on_gpu(normal({rows, 3 * in}, 1)), w = on_gpu(normal({out, in}, 2));
+  const at::Tensor inputs = bf16_on_gpu(normal({rows, 3 * in}, 1)), w = bf16_on_gpu(normal({out, in}, 2));
   const at::Tensor outputs = at::zeros({rows, 3 * out}, inputs.options());
   linear(outputs.narrow(1, out, out), inputs.narrow(1, in, in), w);
   EXPECT_LT(relative(outputs.narrow(1, out, out), at::matmul(inputs.narrow(1, in, in).to(at::kDouble), w.to(at::kDouble).t())), 4e-3);

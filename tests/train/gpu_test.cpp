@@ -50,6 +50,13 @@ TEST(OnGpu, TrainsAsOnACpu) {
   expect_near(losses_by("cuda", {"data.packing=\"documents\""}), apart, 0.01, "packed documents");
 }
 
+TEST(OnGpu, LearnsFromSlopesAsOnACpu) {
+  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  const std::vector<std::string> sets{"train.precision=\"fp32\"", "train.method=\"one_byte\"", "train.one_byte.samples_per_round=3",
+                                      "optim.learning_rate=0.0001"};
+  expect_near(losses_by("cuda", sets), losses_by("cpu", sets), 0.002, "one byte");
+}
+
 TEST(OnGpu, EightBitsAreTheSameWhenAPassIsRepeated) {
   if (!kernels::has_cuda_kernels() || !at::hasCUDA() || !kernels::has_fp8(at::Device(at::kCUDA, 0)))
     GTEST_SKIP() << "no GPU that multiplies in eight bits here";

@@ -1,0 +1,16 @@
+// The seam between directions and their CUDA kernels, which a build without CUDA answers with "no".
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include <ATen/core/ATen_fwd.h>
+
+#include "kernels/perturb.h"
+
+namespace cairn::kernels {
+
+// As in perturb.h. False: not for them, and nothing was done.
+bool perturb_on_cuda(const at::Tensor& out, const at::Tensor& weights, const Direction& direction, int64_t first, Noise noise);
+bool replay_on_cuda(const at::Tensor& weights, std::span<const Direction> directions, int64_t first, float rate, float keep, Noise noise);
+
+}  // namespace cairn::kernels

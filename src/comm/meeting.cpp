@@ -17,6 +17,9 @@ uint64_t stamp_of(uint64_t sequence, uint32_t phase) { return (sequence + 1) << 
 constexpr int kLooksAtFirst = 60;
 constexpr int kLooks = 1000;
 
+// So little is copied though others could see it: that takes less time than waiting until nobody reads it any more.
+constexpr int64_t kCopiedRather = 8 << 10;
+
 constexpr int64_t kRingBytes = 1 << 20;
 constexpr int64_t kBorrowedMax = kRingBytes / 8;  // by one operation
 
@@ -168,7 +171,7 @@ std::byte* Meetings::borrow(int64_t bytes, const Meeting& meeting, uint64_t sequ
 
 void Meetings::wake(int rank) {
   std::atomic<uint32_t>& asleep = segment_.board(place_of(rank)).asleep;
-  if (asleep.load(std::memory_order_relaxed) != 0 && asleep.exchange(0) != 0) owner_.wake(rank);
+  if (asleep.load(std::memory_order_seq_cst) != 0 && asleep.exchange(0) != 0) owner_.wake(rank);
 }
 
 // Of those who came to this operation's place since the last look: is one in another operation?
@@ -284,6 +287,7 @@ void Encounter::offer(std::span<const Part> parts, int64_t chunk, bool copied) {
   }
   const int64_t step = aligned(std::min(longest, chunk)), half = step * static_cast<int64_t>(parts.size());
   const bool several = longest > chunk;
+  visible = visible && half > kCopiedRather;
   const int64_t needed = several ? 2 * half : half;
   std::byte* stage = nullptr;
   if (!visible && needed > 0) {
@@ -328,8 +332,9 @@ void Encounter::put(int64_t k) {
 }
 
 void Encounter::reach(uint32_t phase) {
-  meeting_.slot(meeting_.rank(), sequence_).stamp.store(stamp_of(sequence_, phase), std::memory_order_release);
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // before the look at who sleeps, as the sleeper looks the other way round
+  // Before the look at who sleeps (Meetings::wake), as the sleeper looks the other way round; a store and a load in the one order of all
+  // such accesses, which costs less than a fence between them.
+  meeting_.slot(meeting_.rank(), sequence_).stamp.store(stamp_of(sequence_, phase), std::memory_order_seq_cst);
   for (int i = 0; i < meeting_.size(); ++i) {
     if (i != meeting_.rank()) meeting_.home().wake(meeting_.ranks()[i]);
   }

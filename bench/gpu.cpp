@@ -15,13 +15,13 @@
 #include "bench/gpu_case.h"
 #include "bench/gpu_runs.h"
 #include "bench/gpu_table.h"
-#include "study/gpu_watch.h"
 #include "bench/peer_python.h"
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
 #include "kernels/fp8_cuda.h"
 #include "proofs/curves_svg.h"
 #include "study/benches.h"
+#include "study/gpu_watch.h"
 #include "study/process.h"
 
 namespace cairn::study {
@@ -265,6 +265,7 @@ std::vector<BenchRow> bench_gpu(const BenchOptions& options, base::Log& log) {
   if (!gpu && options.only != "tiny")
     base::fail_input("bench gpu: {}; --case tiny tries the bench out on the CPU",
                      kernels::has_cuda_kernels() ? "no usable GPU was found" : "this build has no CUDA: build it with CAIRN_PRESET=cuda");
+  for (const std::string& set : options.sets) refuse_set_of_case(set);
   if (options.kernels && (!gpu || options.out.empty()))
     base::fail_input("--kernels: {}", gpu ? "writes tables: say where with --out" : "is for GPUs: leave it out");
   if (!options.out.empty()) base::make_folder(options.out);

@@ -126,6 +126,12 @@ Ended run_peer(const base::Json& settings, const GpuPlace& place, const std::str
 
 }  // namespace
 
+void refuse_set_of_case(const std::string& set) {
+  const std::string key = set.substr(0, set.find('='));
+  for (const std::string& one : recipe_of(gpu_cases().front(), {}, 1))
+    if (one.substr(0, one.find('=')) == key) base::fail_input("--set {}: the case says what {} is, and the peer has the same", set, key);
+}
+
 GpuRun run_gpu_ours(const GpuCase& one, const GpuInputs& inputs, int64_t steps, const GpuPlace& place, const GpuWatch& watch,
                     double limit_s, bool fp8) {
   const std::string out = place.scratch + "/ours";

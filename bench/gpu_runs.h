@@ -38,6 +38,9 @@ struct GpuPlace {
   std::string kernels = {};            // a file for what the time of a step goes to; empty: it is not watched
 };
 
+// What the case decides is compared with the peer's, and is not to be changed.
+void refuse_set_of_case(const std::string& set);
+
 // Cairn by a recipe of plain bf16: weights, gradients and moments, updates rounded to the nearest, no clipping.
 // With `fp8`, products with weights are in eight bits.
 GpuRun run_gpu_ours(const GpuCase& one, const GpuInputs& inputs, int64_t steps, const GpuPlace& place, const GpuWatch& watch,

@@ -1,7 +1,10 @@
 // GPipe on one GPU: how deep a model gets with and without recompute, stages and micro-batches alike.
+#include <algorithm>
+
 #include <c10/core/CachingDeviceAllocator.h>
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "kernels/aten.h"
 #include "proofs/gpu_runs.h"
@@ -16,13 +19,14 @@ constexpr int kStages = 4, kMicroBatches = 8;
 // The most layers, a multiple of the stages, with which two steps do not run out of memory.
 int64_t deepest(const ProofOptions& options, base::Log& log, const std::string& recompute) {
   const auto fits = [&](int64_t layers) {
-    Assignments sets = gpu_decoder(options, {.layers = layers, .batch = 4 * kMicroBatches, .length = 2048, .steps = 2, .wide_state = true});
+    Assignments sets = gpu_decoder(options, {.layers = layers, .batch = 4 * kMicroBatches, .length = 2048, .wide_state = true});
     for (const std::string& set :
          {std::string("pipeline.schedule=gpipe"), fmt::format("pipeline.micro_batches={}", kMicroBatches), "recompute.mode=" + recompute})
       sets.push_back(set);
     const GpuTrained trained =
         train_on_gpu(options, log, fmt::format("{}-{}", recompute, layers),
-                     {.sets = std::move(sets), .arguments = {"--transport", "local", "--mesh", fmt::format("pp={}", kStages)}});
+                     {.sets = std::move(sets), .steps = 2, .arguments = {"--transport", "local", "--mesh", fmt::format("pp={}", kStages)}});
+    if (!trained.fault.empty() && !trained.lacked_memory()) base::fail_input("{} layers: {}", layers, trained.fault);
     return trained.fault.empty();
   };
   int64_t most = 0, too_many = 1;  // in layers of each stage
@@ -38,14 +42,18 @@ int64_t deepest(const ProofOptions& options, base::Log& log, const std::string& 
 
 void prove_gpipe_on_gpu(const ProofOptions& options, Findings& findings, base::Log& log) {
   const auto [free, total] = c10::getDeviceAllocator(at::kCUDA)->getMemoryInfo(0);
-  const int64_t taken = std::max<int64_t>(0, static_cast<int64_t>(free) - kRoom);
+  if (static_cast<int64_t>(free) < kRoom) {
+    findings.skip("6. layers that can be trained with recompute and without", "needs 48 GiB of free memory on the GPU");
+    return;
+  }
+  const int64_t taken = static_cast<int64_t>(free) - kRoom;
   const at::Tensor filled = at::empty({taken}, at::TensorOptions().dtype(at::kByte).device(at::kCUDA));
   const int64_t plain = deepest(options, log, "none"), recomputed = deepest(options, log, "stage");
   findings.at_least(
       fmt::format("6. 2048 wide, 4 stages on one GPU with 48 GiB free, 8 micro-batches of 8,192 tokens: layers that can be trained with "
                   "recompute / without ({})",
                   plain),
-      1, static_cast<double>(recomputed) / static_cast<double>(std::max<int64_t>(1, plain)), 3);
+      1, plain == 0 ? 0 : static_cast<double>(recomputed) / static_cast<double>(plain), 3);
 }
 
 }  // namespace cairn::study

@@ -37,25 +37,29 @@ GpuTrained train_on_gpu(const ProofOptions& options, base::Log& log, const std::
   if (!options.data.empty()) command.insert(command.end(), {"--data", options.data});
   command.insert(command.end(), training.arguments.begin(), training.arguments.end());
   for (const std::string& set : training.sets) command.insert(command.end(), {"--set", set});
+  command.insert(command.end(), {"--set", fmt::format("train.steps={}", training.steps)});
   const GpuWatch watch;
-  const Ended ended = run_program_for(std::chrono::duration<double>(training.limit_s), command, out.string() + ".log");
-  const double over_s = watch.now_s();
+  double began_s = 0, startup_s = 0;
+  const Ended ended = run_program_for(std::chrono::duration<double>(training.limit_s), command, out.string() + ".log",
+                                      [&](int) { began_s = watch.now_s(); });
   GpuTrained trained;
   if (std::filesystem::exists(out / "metrics.jsonl"))
     for (const base::MetricsRow& row : base::read_metrics(out / "metrics.jsonl")) {
-      if (!row.has("loss")) continue;
+      if (row.has("startup_seconds")) startup_s = row.number("startup_seconds");
       trained.losses.push_back(row.number("loss"));
       trained.ends_s.push_back(row.number("seconds"));
       if (row.has("memory_tensors_most_bytes")) trained.tensor_bytes_most = row.integer("memory_tensors_most_bytes");
     }
   if (ended.exit_code != 0) {
-    const size_t from = ended.output.rfind("error");
+    const size_t from = ended.output.rfind("cairn: ");
     trained.fault = fmt::format("exit code {}: {}", ended.exit_code, ended.output.substr(from == std::string::npos ? 0 : from));
+  } else if (std::ssize(trained.losses) < training.steps) {  // asked to end, it did
+    trained.fault = fmt::format("its time was up after {} of {} steps", trained.losses.size(), training.steps);
   }
-  // The end of the last step is about when the program ended, which is close enough to place the others.
   if (trained.ends_s.size() > 2) {
-    const double last = trained.ends_s.back(), first = trained.ends_s[trained.ends_s.size() / 3];
-    if (const auto span = watch.between(over_s - (last - first), over_s)) trained.busy = span->busy;
+    const double first_s = began_s + startup_s;  // where the clock of the steps begins
+    if (const auto span = watch.between(first_s + trained.ends_s[trained.ends_s.size() / 3], first_s + trained.ends_s.back()))
+      trained.busy = span->busy;
   }
   if (trained.fault.empty())
     log.info("{}: {} steps of {:.1f} ms, {:.2f} GiB of tensors", name, trained.losses.size(), trained.step_s() * 1e3,
@@ -75,8 +79,7 @@ Assignments gpu_decoder(const ProofOptions& options, const GpuDecoder& shape) {
   Assignments sets{fmt::format("model.embed={}", shape.embed),  fmt::format("model.layers={}", shape.layers),
                    fmt::format("model.heads={}", shape.heads),  fmt::format("model.kv_heads={}", shape.kv_heads),
                    fmt::format("model.mlp={}", shape.mlp),      fmt::format("train.global_batch={}", shape.batch),
-                   fmt::format("data.length={}", shape.length), fmt::format("train.steps={}", shape.steps),
-                   fmt::format("train.seed={}", options.seed)};
+                   fmt::format("data.length={}", shape.length), fmt::format("train.seed={}", options.seed)};
   for (const char* set : {"train.precision=bf16", "eval.fraction=0.0", "snapshot.every=0", "snapshot.last=false", "log.samples=0",
                           "log.trace=false", "log.tensorboard=false"})
     sets.emplace_back(set);

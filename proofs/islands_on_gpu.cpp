@@ -10,20 +10,20 @@ namespace {
 
 // 300 million parameters, two islands, a link of 1 Gbit/s.
 GpuTrained train_islands(const ProofOptions& options, base::Log& log, const std::string& name, int64_t steps, const Assignments& rule) {
-  Assignments sets = gpu_decoder(options, {.embed = 1024,
-                                           .layers = 22,
-                                           .heads = 16,
-                                           .kv_heads = 16,
-                                           .mlp = 3072,
-                                           .batch = 16,
-                                           .length = 512,
-                                           .steps = steps,
-                                           .wide_state = true});
+  Assignments sets = gpu_decoder(
+      options, {.embed = 1024, .layers = 22, .heads = 16, .kv_heads = 16, .mlp = 3072, .batch = 16, .length = 512, .wide_state = true});
   sets.insert(sets.end(), rule.begin(), rule.end());
-  GpuTrained trained = must_train_on_gpu(
-      options, log, name, {.sets = std::move(sets), .arguments = {"--islands", "2", "--links", "1ms,1Gbit"}, .limit_s = 200});
-  log.info("{}: the GPU is busy {:.1f} % of the time", name, 100 * trained.busy);
+  GpuTrained trained =
+      must_train_on_gpu(options, log, name,
+                        {.sets = std::move(sets), .steps = steps, .arguments = {"--islands", "2", "--links", "1ms,1Gbit"}, .limit_s = 200});
+  if (trained.busy) log.info("{}: the GPU is busy {:.1f} % of the time", name, 100 * *trained.busy);
   return trained;
+}
+
+// Of the last two thirds of the steps.
+void claim_busy(Findings& findings, const std::string& claim, const GpuTrained& baseline, const GpuTrained& ours, double bound) {
+  if (!baseline.busy || !ours.busy) return findings.skip(claim, "this GPU does not tell how busy it is");
+  findings.at_least(claim, *baseline.busy, *ours.busy, bound);
 }
 
 double seconds_of(const GpuTrained& trained) { return trained.ends_s.back() - trained.ends_s.front(); }
@@ -44,10 +44,10 @@ void prove_streaming_diloco_on_gpu(const ProofOptions& options, Findings& findin
   const GpuTrained streaming =
       train_islands(options, log, "streaming", kSteps + 1,
                     with_rule("streaming_diloco", {"sync.island.fragment_layers=3", "sync.island.delay=6", "sync.island.wire=e3m0"}));
-  findings.at_most("H200: 300 M parameters, two islands on one GPU, 1 Gbit/s: seconds of 120 steps, DiLoCo / a sum at every step", 1,
+  findings.at_most("300 M parameters, two islands on one GPU, 1 Gbit/s: seconds of 120 steps, DiLoCo / a sum at every step", 1,
                    seconds_of(diloco) / (seconds_of(sum) / 3 * kSteps), 0.5);
-  findings.at_most("H200: the same, streaming / DiLoCo", 1, seconds_of(streaming) / seconds_of(diloco), 1);
-  findings.at_least("H200: share of the time in which the GPU is busy, streaming (baseline: DiLoCo)", diloco.busy, streaming.busy, 0.95);
+  findings.at_most("the same, streaming / DiLoCo", 1, seconds_of(streaming) / seconds_of(diloco), 1);
+  claim_busy(findings, "share of the time in which the GPU is busy, streaming (baseline: DiLoCo)", diloco, streaming, 0.95);
 }
 
 void prove_co2_on_gpu(const ProofOptions& options, Findings& findings, base::Log& log) {
@@ -59,14 +59,14 @@ void prove_co2_on_gpu(const ProofOptions& options, Findings& findings, base::Log
   };
   const GpuTrained waits = train_islands(options, log, "diloco", 121, with_rule("diloco")),
                    co2 = train_islands(options, log, "co2", 121, with_rule("co2"));
-  findings.at_least("H200: 300 M parameters, two islands on one GPU, 1 Gbit/s: share of the time in which it is busy (baseline: DiLoCo)",
-                    waits.busy, co2.busy, 0.97);
+  claim_busy(findings, "300 M parameters, two islands on one GPU, 1 Gbit/s: share of the time in which it is busy (baseline: DiLoCo)",
+             waits, co2, 0.97);
   // A step at a border of rounds takes no longer than others.
   std::vector<double> steps;
   for (size_t i = 1; i < co2.ends_s.size(); ++i) steps.push_back(co2.ends_s[i] - co2.ends_s[i - 1]);
   double longest = 0;
   for (size_t i = 55; i < std::min<size_t>(steps.size(), 66); ++i) longest = std::max(longest, steps[i]);
-  findings.at_most("H200: the longest of the steps around the end of the first round, in usual steps", 1, longest / co2.step_s(), 1.5);
+  findings.at_most("the longest of the steps around the end of the first round, in usual steps", 1, longest / co2.step_s(), 1.5);
 }
 
 }  // namespace cairn::study

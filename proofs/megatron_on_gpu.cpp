@@ -70,8 +70,8 @@ void prove_megatron_on_gpu(const ProofOptions& options, Findings& findings, base
                                                             .kv_heads = kHeads,
                                                             .mlp = kMlp,
                                                             .batch = kBatch,
-                                                            .length = kLength,
-                                                            .steps = 60})})
+                                                            .length = kLength}),
+                              .steps = 60})
         .step_s();
   };
   const double few = step(4), many = step(12), fused = (many - few) / 8, plain = plain_layer_seconds();

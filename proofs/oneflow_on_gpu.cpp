@@ -69,7 +69,7 @@ double period(const Feed& feed, int registers) {
                                 return until_done(feed.copies);
                               },
                               [&](base::Desk& desk) -> std::optional<base::Flight> {
-                                if (desk.tag() == kFirst) {  // from here on all is counted: nothing is under way
+                                if (desk.tag() == kFirst) {  // from here on turns are counted: none of them is under way
                                   until_done(feed.computes).wait();
                                   from = base::seconds(clock.now());
                                 }

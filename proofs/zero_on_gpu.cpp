@@ -11,10 +11,10 @@ namespace cairn::study {
 
 void prove_zero_on_gpu(const ProofOptions& options, Findings& findings, base::Log& log) {
   const auto stage = [&](int zero) {
-    Assignments sets = gpu_decoder(options, {.batch = 2, .length = 512, .steps = 4, .wide_state = true});
+    Assignments sets = gpu_decoder(options, {.batch = 2, .length = 512, .wide_state = true});
     sets.push_back(fmt::format("memory.zero={}", zero));
     return must_train_on_gpu(options, log, fmt::format("zero-{}", zero),
-                             {.sets = std::move(sets), .arguments = {"--nproc", "2", "--mesh", "dp=2"}});
+                             {.sets = std::move(sets), .steps = 4, .arguments = {"--nproc", "2", "--mesh", "dp=2"}});
   };
   const GpuTrained whole = stage(0), shared = stage(3);
   const auto gib = [](const GpuTrained& of) { return static_cast<double>(of.tensor_bytes_most) / (1 << 30); };

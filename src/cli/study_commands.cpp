@@ -1,4 +1,5 @@
 // `cairn prove`: the claims of a published system, measured; `cairn bench`: ratios against a peer.
+#include <algorithm>
 #include <filesystem>
 #include <unistd.h>
 
@@ -54,14 +55,14 @@ bool prove_one(const study::Proof& proof, const ProveArguments& a, base::Log& lo
   study::Findings findings;
   options.program = own_program().string();
   (a.device == "cuda" ? proof.prove_on_gpu : proof.prove)(options, findings, log);
+  if (a.device == "cpu" && proof.prove_on_gpu != nullptr)
+    findings.skip("what it claims about a GPU", fmt::format("cairn prove {} --device cuda", proof.slug));
   base::Terminal terminal;
   if (a.json) {
     terminal.line(study::to_json(proof.slug, findings, base::seconds(clock.now())));
   } else {
     terminal.line(fmt::format("{}: {}\n\n{}\n{} in {}", proof.slug, proof.about, study::to_table(findings),
                               findings.hold() ? "all claims hold" : "NOT all claims hold", base::human_duration(clock.now())));
-    if (a.device == "cpu" && proof.prove_on_gpu != nullptr)
-      terminal.line(fmt::format("What it claims about a GPU: cairn prove {} --device cuda", proof.slug));
   }
   return findings.hold();
 }
@@ -74,12 +75,20 @@ int prove_command(const ProveArguments& a) {
   for (const study::Proof& proof : study::proofs()) slugs.push_back(proof.slug);
   if (!a.options.data.empty() && !std::filesystem::is_regular_file(a.options.data))
     base::fail_input("--data {}: no such file", a.options.data);
-  if (a.device == "cuda" && !(a.slug.empty() && !a.all)) study::check_there_is_a_gpu();
+  if (!a.slug.empty() && std::find(slugs.begin(), slugs.end(), a.slug) == slugs.end()) base::fail_unknown("proof", a.slug, slugs);
+  if (a.device == "cuda" && (a.all || !a.slug.empty())) study::check_there_is_a_gpu();
   const auto can = [&](const study::Proof& proof) { return a.device == "cpu" || proof.prove_on_gpu != nullptr; };
   if (a.all) {
     bool hold = true;
-    for (const study::Proof& proof : study::proofs())
-      if (can(proof)) hold = prove_one(proof, a, log) && hold;
+    for (const study::Proof& proof : study::proofs()) {
+      if (!can(proof)) continue;
+      try {
+        hold = prove_one(proof, a, log) && hold;
+      } catch (const std::exception& error) {  // the others are worth knowing all the same
+        log.error("{}: {}", proof.slug, error.what());
+        hold = false;
+      }
+    }
     return hold ? 0 : 1;
   }
   if (a.slug.empty()) {
@@ -93,7 +102,7 @@ int prove_command(const ProveArguments& a) {
     if (!can(proof)) base::fail_input("--device cuda: {} claims nothing of a GPU that could be measured yet: leave it out", a.slug);
     return prove_one(proof, a, log) ? 0 : 1;
   }
-  base::fail_unknown("proof", a.slug, slugs);
+  return 1;
 }
 
 int bench_command(const BenchArguments& a) {

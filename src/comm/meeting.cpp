@@ -159,8 +159,13 @@ std::byte* Meetings::borrow(int64_t bytes, const Meeting& meeting, uint64_t sequ
   if (bytes > kBorrowedMax) return nullptr;
   if (!ring_) ring_ = static_cast<std::byte*>(own_.allocate(kRingBytes));
   if (!ring_) return nullptr;
-  const int64_t begin = ring_at_ + bytes > kRingBytes ? 0 : ring_at_;
-  while (!lent_.empty() && lent_.front().begin < begin + bytes && lent_.front().end > begin) {
+  const bool wraps = ring_at_ + bytes > kRingBytes;
+  const int64_t begin = wraps ? 0 : ring_at_;
+  // In the way are those of the lap before that lie there; and where a lap ends, all that are left of the one before it.
+  const auto in_the_way = [&](const Lent& one) {
+    return (wraps && one.begin >= ring_at_) || (one.begin < begin + bytes && one.end > begin);
+  };
+  while (!lent_.empty() && in_the_way(lent_.front())) {
     if (!lent_.front().meeting->over(lent_.front().sequence)) return nullptr;
     lent_.pop_front();
   }
@@ -287,17 +292,19 @@ void Encounter::offer(std::span<const Part> parts, int64_t chunk, bool copied) {
   }
   const int64_t step = aligned(std::min(longest, chunk)), half = step * static_cast<int64_t>(parts.size());
   const bool several = longest > chunk;
+  const bool in_sight = visible;
   visible = visible && half > kCopiedRather;
   const int64_t needed = several ? 2 * half : half;
   std::byte* stage = nullptr;
   if (!visible && needed > 0) {
     stage = meeting_.home().borrow(needed, meeting_, sequence_);
-    if (!stage) {
+    visible = !stage && in_sight;  // others are far behind: they may as well read it where it is
+    if (!stage && !visible) {
       stage_ = arena.allocate(needed);
       if (!stage_) throw Error(Error::Kind::out_of_memory, fmt::format("no room for {} bytes in the memory that ranks share", needed));
       stage = static_cast<std::byte*>(stage_);
     }
-    if (several) turn_ = half;
+    if (several && stage) turn_ = half;
   }
   lasting_ = !stage_ && (!visible || longest == 0);
   MeetingSlot& slot = meeting_.slot(meeting_.rank(), sequence_);

@@ -141,7 +141,7 @@ class Encounter {
   bool possible() const { return !meeting_.refused(); }
 
   // What each reader (or all, where there is one part) may read, in chunks of so many bytes; it is copied where the others could not see
-  // it.
+  // it, or is so short that this takes less time than to wait until they have.
   // `copied`: in any case, since the original will change before all have read it.
   void offer(std::span<const Part> parts, int64_t chunk, bool copied = false);
   bool staged() const { return turn_ != 0; }      // a chunk's place is used again for the next but one

@@ -16,7 +16,8 @@ constexpr int64_t kRun = 256;    // elements at a time: directions stay in the f
 
 template <typename Body>
 void over_weights(const at::Tensor& weights, const char* what, const Body& body) {
-  CAIRN_CHECK(weights.is_contiguous() && weights.is_cpu(), "{} of weights that are not contiguous, on the CPU or a GPU with kernels", what);
+  CAIRN_CHECK(weights.is_contiguous() && weights.is_cpu(),
+              "{}: weights must be contiguous, on the CPU or on a GPU that this build has kernels for", what);
   parallel_rows(weights.numel(), kTask, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i += kRun) body(i, std::min(kRun, end - i));
   });
@@ -42,7 +43,8 @@ void fill_direction(std::span<float> values, const base::Random& random, int64_t
 }
 
 void perturb(const at::Tensor& out, const at::Tensor& weights, const Direction& direction, int64_t first, Noise noise) {
-  CAIRN_CHECK(out.is_contiguous() && out.numel() == weights.numel() && out.scalar_type() == weights.scalar_type(),
+  CAIRN_CHECK(out.is_contiguous() && out.numel() == weights.numel() && out.scalar_type() == weights.scalar_type() &&
+                  out.device() == weights.device(),
               "{} perturbed weights for {}", out.numel(), weights.numel());
   if (perturb_on_cuda(out, weights, direction, first, noise)) return;
   of_type(weights, [&](auto type) {

@@ -1,6 +1,8 @@
 // Directions on a GPU: from tensors to pointers.
 #include "kernels/perturb_cuda.h"
 
+#include <vector>
+
 #include "kernels/aten.h"
 #include "kernels/cuda_tensor.h"
 #include "kernels/perturb_kernel.h"

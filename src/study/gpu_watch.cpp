@@ -1,5 +1,6 @@
 #include "study/gpu_watch.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <dlfcn.h>
 #include <mutex>

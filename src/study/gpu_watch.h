@@ -24,7 +24,7 @@ class GpuWatch {
   struct Span {
     double joules = 0;
     double clock_mhz = 0;  // of the multiprocessors, the mean
-    double busy = 0;       // share of the time in which something ran
+    double busy = 0;       // share of the time in which something ran, as NVML has it: each sample is of the last tenths of a second
     int64_t bytes_most = 0;
   };
   // From one time to another, of which samples are known; nothing where they are not.

@@ -168,6 +168,37 @@ TEST(Meeting, ManyAtOnceKeepTheirOrderAndTheirSums) {
   });
 }
 
+// The memory that parts are copied to goes round: what nobody has read yet must not be written over, though laps end in different places.
+TEST(Meeting, WhatIsNotReadYetStaysWhereItIs) {
+  on_ranks(2, {.on = On::net, .deadline = 30s}, [](World& world) {
+    constexpr int64_t kPart = 25'600;  // ten of them in a lap, and a little more
+    Group& all = world.everyone();
+    const auto gather = [&](Group& group, const Buffer& out, const Buffer& in) { return group.all_gather(out.span(), in.span(), kW); };
+    const Buffer in(all, Memory::own, kPart), out(all, Memory::own, 2 * kPart);
+    const Buffer little_in(all, Memory::own, 4'096), little_out(all, Memory::own, 2 * 4'096);
+    for (int k = 0; k < 10; ++k) gather(all, out, in).wait();
+    gather(all, little_out, little_in).wait();
+    std::vector<Buffer> ins, outs;
+    std::vector<Work> works;
+    constexpr int kMany = 12;
+    const auto begin = [&] {
+      for (int k = 0; k < kMany; ++k) works.push_back(gather(world.group({0, 1}, std::to_string(k % 4)), outs[k], ins[k]));
+    };
+    for (int k = 0; k < kMany; ++k) {
+      ins.emplace_back(all, Memory::own, kPart), outs.emplace_back(all, Memory::own, 2 * kPart);
+      std::fill(ins[k].data, ins[k].data + kPart, static_cast<float>(100 * world.rank() + k));
+    }
+    if (world.rank() == 0) begin();
+    all.barrier("the first has begun all").wait();
+    if (world.rank() == 1) begin();
+    for (int k = 0; k < kMany; ++k) {
+      works[k].wait();
+      for (const int rank : {0, 1})
+        for (const int64_t i : {int64_t{0}, kPart - 1}) ASSERT_EQ(outs[k].data[rank * kPart + i], static_cast<float>(100 * rank + k)) << k;
+    }
+  });
+}
+
 TEST(Meeting, MoreGroupsThanADirectoryHoldsSendMessages) {
   on_ranks(2, {.on = On::net, .deadline = 30s}, [](World& world) {
     for (int k = 0; k < 1'100; ++k) {

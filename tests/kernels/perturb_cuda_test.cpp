@@ -12,8 +12,8 @@ TEST(PerturbOnCuda, MovesWeightsAsTheCpuDoes) {
   const Direction direction{base::Random(5).for_name("w"), 0.0123f};
   for (const Noise noise : kNoises)
     for (const at::ScalarType type : kKernelTypes)
-      for (const int64_t count : {1, 3, 4, 33, 1013, 300007})
-        for (const int64_t first : {0, 1, 3, 31, 777, (1 << 30) + 5}) {
+      for (const int64_t count : {0, 1, 3, 4, 33, 1013, 300007})
+        for (const int64_t first : {int64_t{0}, int64_t{1}, int64_t{3}, int64_t{31}, int64_t{777}, (int64_t{1} << 36) + 5}) {
           const at::Tensor weights = normal({count}, 1, type), expected = at::empty_like(weights), found = poisoned({count}, type);
           perturb(expected, weights, direction, first, noise);
           perturb(found, on_gpu(weights), direction, first, noise);

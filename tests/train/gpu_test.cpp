@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/files.h"
+#include "base/metrics.h"
 #include "harness/scratch_folder.h"
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
@@ -53,8 +54,20 @@ TEST(OnGpu, TrainsAsOnACpu) {
 TEST(OnGpu, LearnsFromSlopesAsOnACpu) {
   if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
   const std::vector<std::string> sets{"train.precision=\"fp32\"", "train.method=\"one_byte\"", "train.one_byte.samples_per_round=3",
-                                      "optim.learning_rate=0.0001"};
-  expect_near(losses_by("cuda", sets), losses_by("cpu", sets), 0.002, "one byte");
+                                      "train.one_byte.code=\"fp32\""};
+  // The slopes, as floats: of the first round from the same weights, of later ones from weights that those before have moved.
+  const auto slopes_by = [&](const std::string& device, const std::string& rate) {
+    const harness::ScratchFolder scratch;
+    std::vector<std::string> all = sets;
+    all.push_back("optim.learning_rate=" + rate);
+    train_on(1, for_gpu(all), scratch / "run", /*resume=*/false, device);
+    std::vector<double> norms;
+    for (const base::MetricsRow& row : base::read_metrics(scratch / "run" / "metrics.jsonl")) norms.push_back(row.number("grad_norm"));
+    return norms;
+  };
+  const std::vector<double> expected = slopes_by("cpu", "0.0005"), unmoved = slopes_by("cpu", "0.0");
+  EXPECT_GT(std::abs(unmoved.back() / expected.back() - 1), 0.03) << "that the weights move would not be seen";
+  expect_near(slopes_by("cuda", "0.0005"), expected, 0.02, "one byte");
 }
 
 TEST(OnGpu, EightBitsAreTheSameWhenAPassIsRepeated) {

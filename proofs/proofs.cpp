@@ -26,6 +26,7 @@ void prove_single_merging(const ProofOptions&, Findings&, base::Log&);
 void prove_streaming_diloco(const ProofOptions&, Findings&, base::Log&);
 void prove_streaming_diloco_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_hdee(const ProofOptions&, Findings&, base::Log&);
+void prove_hdee_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_masha(const ProofOptions&, Findings&, base::Log&);
 void prove_one_byte(const ProofOptions&, Findings&, base::Log&);
 void prove_one_byte_on_gpu(const ProofOptions&, Findings&, base::Log&);
@@ -56,7 +57,7 @@ const std::vector<Proof>& proofs() {
       {"single-merging", "Nodes that see different data and hardly talk: one average at the end makes a good model of poor ones.",
        prove_single_merging},
       {"hdee", "Domain experts that never communicate, each as large or trained as long as its domain needs: better at equal compute.",
-       prove_hdee},
+       prove_hdee, prove_hdee_on_gpu},
       {"masha", "Saddle points and games over devices: compressed messages that still lead to the exact solution.", prove_masha},
       {"one-byte", "Fine-tuning by forward passes alone over machines that come and go: one byte for each slope.", prove_one_byte,
        prove_one_byte_on_gpu}};

@@ -212,11 +212,12 @@ bool Meetings::met(const Awaited& what) const {
 }
 
 bool Meetings::settle(const std::shared_ptr<MeetingWait>& one) {
+  const bool ready = one->for_.ready();  // first: whoever comes after this look is not taken for one that fits
   if (const int position = misfit(one->for_); position >= 0) {
     fail_misfit(one, position);
     return true;
   }
-  if (!one->for_.ready()) return false;
+  if (!ready) return false;
   inbox_.finish(one);
   return true;
 }

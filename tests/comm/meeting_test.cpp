@@ -1,5 +1,7 @@
 // Ranks of one machine that meet in shared memory: parts that are cut into chunks, memory of all kinds, many at once, and no room.
+#include <algorithm>
 #include <array>
+#include <deque>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -7,6 +9,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "base/random.h"
 #include "comm/meeting_desk.h"
 #include "comm/stream_copy.h"
 #include "comm/world.h"
@@ -198,6 +201,69 @@ TEST(Meeting, WhatIsNotReadYetStaysWhereItIs) {
     }
   });
 }
+
+// Operations of all kinds and lengths, in memory of all kinds, in groups that overlap, many begun before the first is waited for.
+class MeetsAtRandom : public testing::TestWithParam<uint64_t> {};
+
+TEST_P(MeetsAtRandom, EverybodyHasWhatIsTheirs) {
+  on_ranks(3, {.on = On::net, .deadline = 60s}, [](World& world) {
+    const base::Random random(GetParam());
+    struct Begun {
+      Buffer in, out;
+      Work work;
+      int kind;
+      Group* group;
+      int64_t part;
+      int salt;
+    };
+    std::deque<Begun> under_way;
+    const auto own_value = [](int rank, int salt, int64_t i) { return static_cast<float>((i * 3 + rank * 17 + salt * 5) % 61); };
+    const auto finish = [&](Begun& one) {
+      one.work.wait();
+      const int n = one.group->size(), me = one.group->rank();
+      const auto sum = [&](int64_t i) {
+        float total = 0;
+        for (int rank = 0; rank < n; ++rank) total += own_value(rank, one.salt, i);
+        return total;
+      };
+      for (int64_t i = 0; i < one.out.count; i += 1 + one.out.count / 97) {
+        const float found = one.out.data[i];
+        const int64_t from = one.part == 0 ? 0 : i / one.part, at = one.part == 0 ? 0 : i % one.part;
+        const float expected = one.kind == 0   ? sum(i)                                                            // all_reduce
+                               : one.kind == 1 ? own_value(static_cast<int>(from), one.salt, at)                   // all_gather
+                               : one.kind == 2 ? sum(me * one.part + i)                                            // reduce_scatter
+                                               : own_value(static_cast<int>(from), one.salt, me * one.part + at);  // all_to_all
+        ASSERT_EQ(found, expected) << "kind " << one.kind << ", " << one.part << " elements of each, operation " << one.salt << ", at "
+                                   << i;
+      }
+    };
+    constexpr int64_t kLengths[] = {0, 1, 7, 500, 1'023, 2'048, 2'049, 8'000, 16'384, 30'000, 33'000, 120'000, 300'000};
+    for (uint64_t k = 0; k < 120; ++k) {
+      const auto draw = [&](uint64_t what, uint64_t n) { return static_cast<int>(random.below(8 * k + what, n)); };
+      static const std::pair<std::vector<int>, const char*> kGroups[] = {
+          {{0, 1, 2}, "all"}, {{0, 1}, "first"}, {{2, 0, 1}, "turned"}, {{1, 2}, "last"}};
+      const auto& [ranks, name] = kGroups[draw(0, 4)];
+      const int kind = draw(1, 4), salt = static_cast<int>(k);
+      const int64_t part = kLengths[draw(2, std::size(kLengths))];
+      const auto in_memory = static_cast<Memory>(draw(3, 3)), out_memory = static_cast<Memory>(draw(4, 3));
+      while (static_cast<int>(under_way.size()) > draw(5, 9)) finish(under_way.front()), under_way.pop_front();
+      if (std::find(ranks.begin(), ranks.end(), world.rank()) == ranks.end()) continue;
+      Group* const group = &world.group(ranks, name);
+      const int n = group->size();
+      const int64_t in_count = kind == 1 ? part : n * part, out_count = kind == 2 ? part : n * part;
+      Begun one{{*group, kind == 0 ? out_memory : in_memory, in_count}, {*group, out_memory, out_count}, {}, kind, group, part, salt};
+      for (int64_t i = 0; i < in_count; ++i) (kind == 0 ? one.out : one.in).data[i] = own_value(group->rank(), salt, i);
+      one.work = kind == 0   ? group->all_reduce(one.out.span(), Reduce::sum, kW)
+                 : kind == 1 ? group->all_gather(one.out.span(), one.in.span(), kW)
+                 : kind == 2 ? group->reduce_scatter(one.out.span(), one.in.span(), Reduce::sum, kW)
+                             : group->all_to_all(one.out.span(), one.in.span(), kW);
+      under_way.push_back(std::move(one));
+    }
+    for (Begun& one : under_way) finish(one);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, MeetsAtRandom, testing::Range<uint64_t>(1, 7));
 
 TEST(Meeting, MoreGroupsThanADirectoryHoldsSendMessages) {
   on_ranks(2, {.on = On::net, .deadline = 30s}, [](World& world) {

@@ -20,6 +20,13 @@ GpuTrained train_islands(const ProofOptions& options, base::Log& log, const std:
   return trained;
 }
 
+// Rounds of 60 steps by this rule.
+Assignments rounds_of(const std::string& kind, const Assignments& more = {}) {
+  Assignments rule{"sync.island.every=60", "sync.island.kind=" + kind};
+  rule.insert(rule.end(), more.begin(), more.end());
+  return rule;
+}
+
 // Of the last two thirds of the steps.
 void claim_busy(Findings& findings, const std::string& claim, const GpuTrained& baseline, const GpuTrained& ours, double bound) {
   if (!baseline.busy || !ours.busy) return findings.skip(claim, "this GPU does not tell how busy it is");
@@ -31,19 +38,12 @@ double seconds_of(const GpuTrained& trained) { return trained.ends_s.back() - tr
 }  // namespace
 
 void prove_streaming_diloco_on_gpu(const ProofOptions& options, Findings& findings, base::Log& log) {
-  const Assignments rounds{"sync.island.every=60"};
-  const auto with_rule = [&](const std::string& kind, const Assignments& more) {
-    Assignments rule = rounds;
-    rule.push_back("sync.island.kind=" + kind);
-    rule.insert(rule.end(), more.begin(), more.end());
-    return rule;
-  };
   constexpr int64_t kSteps = 120;
   const GpuTrained sum = train_islands(options, log, "sum", 4, {"sync.island.kind=all_reduce"});
-  const GpuTrained diloco = train_islands(options, log, "diloco", kSteps + 1, with_rule("diloco", {}));
+  const GpuTrained diloco = train_islands(options, log, "diloco", kSteps + 1, rounds_of("diloco"));
   const GpuTrained streaming =
       train_islands(options, log, "streaming", kSteps + 1,
-                    with_rule("streaming_diloco", {"sync.island.fragment_layers=3", "sync.island.delay=6", "sync.island.wire=e3m0"}));
+                    rounds_of("streaming_diloco", {"sync.island.fragment_layers=3", "sync.island.delay=6", "sync.island.wire=e3m0"}));
   findings.at_most("300 M parameters, two islands on one GPU, 1 Gbit/s: seconds of 120 steps, DiLoCo / a sum at every step", 1,
                    seconds_of(diloco) / (seconds_of(sum) / 3 * kSteps), 0.5);
   findings.at_most("the same, streaming / DiLoCo", 1, seconds_of(streaming) / seconds_of(diloco), 1);
@@ -51,14 +51,8 @@ void prove_streaming_diloco_on_gpu(const ProofOptions& options, Findings& findin
 }
 
 void prove_co2_on_gpu(const ProofOptions& options, Findings& findings, base::Log& log) {
-  const Assignments rounds{"sync.island.every=60"};
-  const auto with_rule = [&](const std::string& kind) {
-    Assignments rule = rounds;
-    rule.push_back("sync.island.kind=" + kind);
-    return rule;
-  };
-  const GpuTrained waits = train_islands(options, log, "diloco", 121, with_rule("diloco")),
-                   co2 = train_islands(options, log, "co2", 121, with_rule("co2"));
+  const GpuTrained waits = train_islands(options, log, "diloco", 121, rounds_of("diloco")),
+                   co2 = train_islands(options, log, "co2", 121, rounds_of("co2"));
   claim_busy(findings, "300 M parameters, two islands on one GPU, 1 Gbit/s: share of the time in which it is busy (baseline: DiLoCo)",
              waits, co2, 0.97);
   // A step at a border of rounds takes no longer than others.

@@ -51,9 +51,9 @@ bool prove_one(const study::Proof& proof, const ProveArguments& a, base::Log& lo
   study::ProofOptions options = a.options;
   options.seed = static_cast<uint64_t>(a.seed);
   options.scratch = scratch.path();
+  options.program = own_program().string();
   if (!options.pictures.empty()) base::make_folder(options.pictures);
   study::Findings findings;
-  options.program = own_program().string();
   (a.device == "cuda" ? proof.prove_on_gpu : proof.prove)(options, findings, log);
   if (a.device == "cpu" && proof.prove_on_gpu != nullptr)
     findings.skip("what it claims about a GPU", fmt::format("cairn prove {} --device cuda", proof.slug));
@@ -75,7 +75,8 @@ int prove_command(const ProveArguments& a) {
   for (const study::Proof& proof : study::proofs()) slugs.push_back(proof.slug);
   if (!a.options.data.empty() && !std::filesystem::is_regular_file(a.options.data))
     base::fail_input("--data {}: no such file", a.options.data);
-  if (!a.slug.empty() && std::find(slugs.begin(), slugs.end(), a.slug) == slugs.end()) base::fail_unknown("proof", a.slug, slugs);
+  const auto found = std::find_if(study::proofs().begin(), study::proofs().end(), [&](const auto& proof) { return proof.slug == a.slug; });
+  if (!a.slug.empty() && found == study::proofs().end()) base::fail_unknown("proof", a.slug, slugs);
   if (a.device == "cuda" && (a.all || !a.slug.empty())) study::check_there_is_a_gpu();
   const auto can = [&](const study::Proof& proof) { return a.device == "cpu" || proof.prove_on_gpu != nullptr; };
   if (a.all) {
@@ -97,12 +98,8 @@ int prove_command(const ProveArguments& a) {
       if (can(proof)) terminal.line(fmt::format("  {:<20} {}", proof.slug, proof.about));
     return 0;
   }
-  for (const study::Proof& proof : study::proofs()) {
-    if (proof.slug != a.slug) continue;
-    if (!can(proof)) base::fail_input("--device cuda: {} claims nothing of a GPU that could be measured yet: leave it out", a.slug);
-    return prove_one(proof, a, log) ? 0 : 1;
-  }
-  return 1;
+  if (!can(*found)) base::fail_input("--device cuda: {} claims nothing of a GPU that could be measured yet: leave it out", a.slug);
+  return prove_one(*found, a, log) ? 0 : 1;
 }
 
 int bench_command(const BenchArguments& a) {

@@ -1,8 +1,9 @@
 // AdamW (Loshchilov and Hutter, arXiv:1711.05101) on one flat piece, and the sum of squares that clipping needs.
 #pragma once
 #include <cstdint>
+#include <span>
 
-#include <ATen/core/ATen_fwd.h>
+#include <ATen/core/Tensor.h>
 
 namespace cairn::base {
 struct Random;
@@ -26,6 +27,15 @@ struct AdamwStep {
 // Updates p, m and v in place from g (only read), four flat contiguous tensors of one length. Any of them may be in bf16 (m and v alike):
 // the update is made in fp32, and each result is rounded once.
 void adamw(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, const AdamwStep& step);
+
+// One of several pieces, with what AdamwStep says of a single one.
+struct AdamwPiece {
+  at::Tensor p, m, v, g;
+  double weight_decay = 0;
+  const base::Random* rounding = nullptr;
+};
+// Many pieces by a rule, each as above; on a GPU dozens of them by one kernel, since a model has hundreds and most are small.
+void adamw(std::span<const AdamwPiece> pieces, const AdamwStep& step);
 
 // The sum of x^2 over a flat contiguous tensor, as a 0-dim double on its device. On the CPU the same bits for every thread count.
 at::Tensor sum_of_squares(const at::Tensor& x);

@@ -70,14 +70,7 @@ void widened_adamw(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v
     if (!wide[i].is_same(kept[i])) kept[i].copy_(wide[i]);
 }
 
-}  // namespace
-
-void adamw(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, const AdamwStep& step) {
-  CAIRN_CHECK(p.numel() == m.numel() && p.numel() == v.numel() && p.numel() == g.numel(), "AdamW on pieces of {}, {}, {} and {} elements",
-              p.numel(), m.numel(), v.numel(), g.numel());
-  CAIRN_CHECK(step.step >= 1, "AdamW at step {}: steps count from 1", step.step);
-  CAIRN_CHECK(step.rounding == nullptr || p.scalar_type() == at::kBFloat16, "stochastic rounding into {}", c10::toString(p.scalar_type()));
-  if (adamw_on_cuda(p, m, v, g, step)) return;
+void adamw_without_cuda(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, const AdamwStep& step) {
   if (is_low(p) || is_low(m) || is_low(v) || is_low(g)) return widened_adamw(p, m, v, g, step);
   if (!all_plain(p, m, v, g)) return reference::adamw(p, m, v, g, step);
   Piece piece{};
@@ -89,6 +82,29 @@ void adamw(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const 
   piece.step_size = static_cast<float>(step.learning_rate / (1 - std::pow(step.beta1, static_cast<double>(step.step))));
   piece.inverse_root2 = static_cast<float>(1 / std::sqrt(1 - std::pow(step.beta2, static_cast<double>(step.step))));
   parallel_rows(p.numel(), kChunk, [&piece](int64_t begin, int64_t end) { simd::run<Update>(&piece, begin, end); });
+}
+
+}  // namespace
+
+void adamw(std::span<const AdamwPiece> pieces, const AdamwStep& step) {
+  CAIRN_CHECK(step.step >= 1, "AdamW at step {}: steps count from 1", step.step);
+  for (const AdamwPiece& one : pieces) {
+    CAIRN_CHECK(one.p.numel() == one.m.numel() && one.p.numel() == one.v.numel() && one.p.numel() == one.g.numel(),
+                "AdamW on pieces of {}, {}, {} and {} elements", one.p.numel(), one.m.numel(), one.v.numel(), one.g.numel());
+    CAIRN_CHECK(one.rounding == nullptr || one.p.scalar_type() == at::kBFloat16, "stochastic rounding into {}",
+                c10::toString(one.p.scalar_type()));
+  }
+  if (adamw_on_cuda(pieces, step)) return;
+  AdamwStep of_one = step;
+  for (const AdamwPiece& one : pieces) {
+    of_one.weight_decay = one.weight_decay, of_one.rounding = one.rounding;
+    adamw_without_cuda(one.p, one.m, one.v, one.g, of_one);
+  }
+}
+
+void adamw(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, const AdamwStep& step) {
+  const AdamwPiece one{p, m, v, g, step.weight_decay, step.rounding};
+  adamw({&one, 1}, step);
 }
 
 at::Tensor sum_of_squares(const at::Tensor& x) {

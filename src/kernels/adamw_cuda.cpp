@@ -1,6 +1,7 @@
 // AdamW on a GPU: from tensors to pointers.
 #include "kernels/adamw_cuda.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/random.h"
@@ -13,32 +14,49 @@ namespace cairn::kernels {
 
 bool has_cuda_kernels() { return true; }
 
-bool adamw_on_cuda(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, const AdamwStep& step) {
-  if (!all_of_kernels(p) || !all_of_kernels(m, v) || !all_of_kernels(g) || m.device() != p.device() || g.device() != p.device())
-    return false;
-  const OnDeviceOf device(p.device());
+namespace {
+
+bool has_kernel(const AdamwPiece& one, const at::Device& device) {
+  return one.p.device() == device && one.m.device() == device && one.g.device() == device && all_of_kernels(one.p) &&
+         all_of_kernels(one.m, one.v) && all_of_kernels(one.g);
+}
+
+bool are_kept_alike(const AdamwPiece& a, const AdamwPiece& b) {
+  return a.p.scalar_type() == b.p.scalar_type() && a.g.scalar_type() == b.g.scalar_type() && a.m.scalar_type() == b.m.scalar_type();
+}
+
+}  // namespace
+
+bool adamw_on_cuda(std::span<const AdamwPiece> pieces, const AdamwStep& step) {
+  if (pieces.empty()) return true;
+  const at::Device where = pieces[0].p.device();
+  if (!std::ranges::all_of(pieces, [&](const AdamwPiece& one) { return has_kernel(one, where); })) return false;
+  const OnDeviceOf device(where);
   at::Tensor factor;
   if (step.gradient_factor != nullptr) factor = step.gradient_factor->to(at::kFloat);
-  const AdamwLaunch launch{.parameters = elements_of(p),
-                           .gradients = elements_of(g),
-                           .moments = elements_of(m),
-                           .p = p.mutable_data_ptr(),
-                           .m = m.mutable_data_ptr(),
-                           .v = v.mutable_data_ptr(),
-                           .g = g.const_data_ptr(),
-                           .gradient_factor = factor.defined() ? factor.const_data_ptr<float>() : nullptr,
-                           .count = p.numel(),
-                           .gradient_scale = static_cast<float>(step.gradient_scale),
-                           .beta1 = static_cast<float>(step.beta1),
-                           .beta2 = static_cast<float>(step.beta2),
-                           .eps = static_cast<float>(step.eps),
-                           .decay = static_cast<float>(1 - step.learning_rate * step.weight_decay),
-                           .step_size = static_cast<float>(step.learning_rate / (1 - std::pow(step.beta1, static_cast<double>(step.step)))),
-                           .inverse_root2 = static_cast<float>(1 / std::sqrt(1 - std::pow(step.beta2, static_cast<double>(step.step)))),
-                           .rounds_randomly = step.rounding != nullptr,
-                           .key = step.rounding != nullptr ? step.rounding->key : 0,
-                           .stream = step.rounding != nullptr ? step.rounding->stream : 0};
-  check_started(launch_adamw(launch, stream_of(p)), "AdamW");
+  AdamwLaunch launch{.gradient_factor = factor.defined() ? factor.const_data_ptr<float>() : nullptr,
+                     .gradient_scale = static_cast<float>(step.gradient_scale),
+                     .beta1 = static_cast<float>(step.beta1),
+                     .beta2 = static_cast<float>(step.beta2),
+                     .eps = static_cast<float>(step.eps),
+                     .step_size = static_cast<float>(step.learning_rate / (1 - std::pow(step.beta1, static_cast<double>(step.step)))),
+                     .inverse_root2 = static_cast<float>(1 / std::sqrt(1 - std::pow(step.beta2, static_cast<double>(step.step))))};
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const AdamwPiece& one = pieces[i];
+    launch.piece[launch.pieces++] = {.p = one.p.mutable_data_ptr(),
+                                     .m = one.m.mutable_data_ptr(),
+                                     .v = one.v.mutable_data_ptr(),
+                                     .g = one.g.const_data_ptr(),
+                                     .count = one.p.numel(),
+                                     .key = one.rounding != nullptr ? one.rounding->key : 0,
+                                     .stream = one.rounding != nullptr ? one.rounding->stream : 0,
+                                     .rounds_randomly = one.rounding != nullptr,
+                                     .decay = static_cast<float>(1 - step.learning_rate * one.weight_decay)};
+    if (i + 1 < pieces.size() && launch.pieces < kAdamwPieces && are_kept_alike(one, pieces[i + 1])) continue;
+    launch.parameters = elements_of(one.p), launch.gradients = elements_of(one.g), launch.moments = elements_of(one.m);
+    check_started(launch_adamw(launch, stream_of(one.p)), "AdamW");
+    launch.pieces = 0;
+  }
   return true;
 }
 

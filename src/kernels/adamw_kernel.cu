@@ -1,4 +1,5 @@
-// AdamW on a GPU: one pass over the four arrays, whatever each of them is kept in, with fp32 in between.
+// AdamW on a GPU: one pass over the four arrays of each piece, whatever they are kept in, with fp32 in between. Many pieces to a launch:
+// each block of threads looks its piece up in the table that came with it.
 #include <type_traits>
 
 #include "kernels/adamw_kernel.h"
@@ -11,13 +12,12 @@ namespace {
 using device::bf16;
 using device::Pack;
 
-constexpr int kThreads = 256;         // enough warps to hide memory latency, small enough for any GPU
-constexpr int kBlocksMax = 132 * 16;  // about 16 blocks on each of an H200's 132 multiprocessors; the loop takes the rest
-constexpr int kEach = 4;              // neighbours of a thread: one call of the random numbers gives as many
+constexpr int kThreads = 256;  // enough warps to hide memory latency, small enough for any GPU
+constexpr int kEach = 4;       // neighbours of a thread: one call of the random numbers gives as many
 
 // Neighbours first .. first+N-1 of what stochastic_rounding.h makes of them; first is a multiple of N, and N is 1 or 4.
 template <int N>
-__device__ Pack<bf16, N> rounded_randomly(const AdamwLaunch& a, const float (&values)[N], int64_t first) {
+__device__ Pack<bf16, N> rounded_randomly(const AdamwPieceLaunch& a, const float (&values)[N], int64_t first) {
   const auto index = static_cast<uint64_t>(first), block = index / 4;
   const base::Words4 words = base::philox({{static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
                                             static_cast<uint32_t>(a.stream), static_cast<uint32_t>(a.stream >> 32)}},
@@ -31,46 +31,64 @@ __device__ Pack<bf16, N> rounded_randomly(const AdamwLaunch& a, const float (&va
   return result;
 }
 
+// The part of a piece that block number `block` of it has.
 template <class P, class G, class M, int N>
-__global__ void __launch_bounds__(kThreads) adamw_kernel(AdamwLaunch a) {
-  const float scale = a.gradient_scale * (a.gradient_factor != nullptr ? *a.gradient_factor : 1.0f);
-  for (int64_t first = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N; first < a.count;
-       first += static_cast<int64_t>(gridDim.x) * kThreads * N) {
-    const auto p = Pack<P, N>::load(static_cast<const P*>(a.p) + first);
-    const auto g = Pack<G, N>::load(static_cast<const G*>(a.g) + first);
-    const auto m = Pack<M, N>::load(static_cast<const M*>(a.m) + first), v = Pack<M, N>::load(static_cast<const M*>(a.v) + first);
+__device__ void update(const AdamwLaunch& a, const AdamwPieceLaunch& piece, int64_t block, float scale) {
+  const int64_t begin = block * kAdamwOfBlock, end = begin + kAdamwOfBlock < piece.count ? begin + kAdamwOfBlock : piece.count;
+  for (int64_t first = begin + static_cast<int64_t>(threadIdx.x) * N; first < end; first += kThreads * N) {
+    const auto p = Pack<P, N>::load(static_cast<const P*>(piece.p) + first);
+    const auto g = Pack<G, N>::load(static_cast<const G*>(piece.g) + first);
+    const auto m = Pack<M, N>::load(static_cast<const M*>(piece.m) + first), v = Pack<M, N>::load(static_cast<const M*>(piece.v) + first);
     float next_p[N], next_m[N], next_v[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float gradient = g[i] * scale;
       next_m[i] = a.beta1 * m[i] + (1 - a.beta1) * gradient;
       next_v[i] = a.beta2 * v[i] + (1 - a.beta2) * gradient * gradient;
-      next_p[i] = p[i] * a.decay - a.step_size * next_m[i] / (sqrtf(next_v[i]) * a.inverse_root2 + a.eps);
+      next_p[i] = p[i] * piece.decay - a.step_size * next_m[i] / (sqrtf(next_v[i]) * a.inverse_root2 + a.eps);
     }
-    Pack<M, N>::of(next_m).store(static_cast<M*>(a.m) + first);
-    Pack<M, N>::of(next_v).store(static_cast<M*>(a.v) + first);
+    Pack<M, N>::of(next_m).store(static_cast<M*>(piece.m) + first);
+    Pack<M, N>::of(next_v).store(static_cast<M*>(piece.v) + first);
     if constexpr (std::is_same_v<P, bf16>) {
-      (a.rounds_randomly ? rounded_randomly(a, next_p, first) : Pack<P, N>::of(next_p)).store(static_cast<P*>(a.p) + first);
+      (piece.rounds_randomly ? rounded_randomly(piece, next_p, first) : Pack<P, N>::of(next_p)).store(static_cast<P*>(piece.p) + first);
     } else {
-      Pack<P, N>::of(next_p).store(static_cast<P*>(a.p) + first);
+      Pack<P, N>::of(next_p).store(static_cast<P*>(piece.p) + first);
     }
   }
 }
 
+template <class P, class G, class M>
+__global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__ AdamwLaunch a) {
+  int low = 0, high = a.pieces;  // the last piece that begins no later than this block
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (a.piece[middle].first_block <= blockIdx.x ? low : high) = middle;
+  }
+  const AdamwPieceLaunch& piece = a.piece[low];
+  const float scale = a.gradient_scale * (a.gradient_factor != nullptr ? *a.gradient_factor : 1.0f);
+  const int64_t block = blockIdx.x - piece.first_block;
+  if (piece.takes_packs)
+    update<P, G, M, kEach>(a, piece, block, scale);
+  else
+    update<P, G, M, 1>(a, piece, block, scale);
+}
+
 template <class T>
-bool takes_packs(const void* pointer) {
+bool lies_in_packs(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % (kEach * sizeof(T)) == 0;
 }
 
 template <class P, class G, class M>
-void start(const AdamwLaunch& a, cudaStream_t stream) {
-  const bool whole = a.count % kEach == 0 && takes_packs<P>(a.p) && takes_packs<G>(a.g) && takes_packs<M>(a.m) && takes_packs<M>(a.v);
-  const int64_t threads = whole ? a.count / kEach : a.count, wanted = (threads + kThreads - 1) / kThreads;
-  const auto blocks = static_cast<unsigned>(wanted < kBlocksMax ? wanted : kBlocksMax);
-  if (whole)
-    adamw_kernel<P, G, M, kEach><<<blocks, kThreads, 0, stream>>>(a);
-  else
-    adamw_kernel<P, G, M, 1><<<blocks, kThreads, 0, stream>>>(a);
+void start(AdamwLaunch& a, cudaStream_t stream) {
+  unsigned blocks = 0;
+  for (int i = 0; i < a.pieces; ++i) {
+    AdamwPieceLaunch& one = a.piece[i];
+    one.takes_packs =
+        one.count % kEach == 0 && lies_in_packs<P>(one.p) && lies_in_packs<G>(one.g) && lies_in_packs<M>(one.m) && lies_in_packs<M>(one.v);
+    one.first_block = blocks;
+    blocks += static_cast<unsigned>((one.count + kAdamwOfBlock - 1) / kAdamwOfBlock);
+  }
+  if (blocks > 0) adamw_kernel<P, G, M><<<blocks, kThreads, 0, stream>>>(a);
 }
 
 template <class Run>
@@ -80,8 +98,7 @@ void with_type(Elements elements, const Run& run) {
 
 }  // namespace
 
-cudaError_t launch_adamw(const AdamwLaunch& launch, cudaStream_t stream) {
-  if (launch.count == 0) return cudaSuccess;
+cudaError_t launch_adamw(AdamwLaunch& launch, cudaStream_t stream) {
   with_type(launch.parameters, [&](auto p) {
     with_type(launch.gradients,
               [&](auto g) { with_type(launch.moments, [&](auto m) { start<decltype(p), decltype(g), decltype(m)>(launch, stream); }); });

@@ -1,23 +1,33 @@
-// What the host wrapper of AdamW hands to its CUDA kernel: pointers, a size, a stream.
+// What the host wrapper of AdamW hands to its CUDA kernel: a table of pieces, and what they have in common.
 #pragma once
 #include "kernels/cuda_launch.h"
 
 namespace cairn::kernels {
 
-struct AdamwLaunch {
-  Elements parameters, gradients, moments;
-  void *p, *m, *v;
-  const void* g;
-  const float* gradient_factor;  // one float on the device, or null
-  int64_t count;
-  float gradient_scale, beta1, beta2, eps;
-  float decay;           // p is multiplied by this first
-  float step_size;       // learning_rate / (1 - beta1^step)
-  float inverse_root2;   // 1 / sqrt(1 - beta2^step)
-  bool rounds_randomly;  // p in bf16, by the numbers of:
-  uint64_t key, stream;  // of base::Random
+constexpr int kAdamwPieces = 48;            // of one launch: what a kernel is handed must stay below 4 KB
+constexpr int64_t kAdamwOfBlock = 1 << 12;  // elements of one piece that a block of threads updates
+
+struct AdamwPieceLaunch {
+  void *p = nullptr, *m = nullptr, *v = nullptr;
+  const void* g = nullptr;
+  int64_t count = 0;
+  uint64_t key = 0, stream = 0;  // of base::Random, where:
+  bool rounds_randomly = false;  // p in bf16
+  bool takes_packs = false;      // set by launch_adamw
+  float decay = 1;               // p is multiplied by this first
+  unsigned first_block = 0;      // set by launch_adamw: those of the pieces before this one
 };
 
-cudaError_t launch_adamw(const AdamwLaunch& launch, cudaStream_t stream);
+struct AdamwLaunch {
+  Elements parameters = Elements::fp32, gradients = Elements::fp32, moments = Elements::fp32;  // alike in all pieces
+  const float* gradient_factor = nullptr;                                                      // one float on the device, or null
+  float gradient_scale = 1, beta1 = 0, beta2 = 0, eps = 0;
+  float step_size = 0;      // learning_rate / (1 - beta1^step)
+  float inverse_root2 = 1;  // 1 / sqrt(1 - beta2^step)
+  int pieces = 0;
+  AdamwPieceLaunch piece[kAdamwPieces] = {};
+};
+
+cudaError_t launch_adamw(AdamwLaunch& launch, cudaStream_t stream);
 
 }  // namespace cairn::kernels

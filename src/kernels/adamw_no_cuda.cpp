@@ -7,6 +7,6 @@ namespace cairn::kernels {
 
 bool has_cuda_kernels() { return false; }
 
-bool adamw_on_cuda(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const AdamwStep&) { return false; }
+bool adamw_on_cuda(std::span<const AdamwPiece>, const AdamwStep&) { return false; }
 
 }  // namespace cairn::kernels

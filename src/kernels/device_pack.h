@@ -24,13 +24,17 @@ struct alignas(sizeof(T) * N) Pack {
   T at[N];
 
   __device__ static Pack load(const T* from) { return *reinterpret_cast<const Pack*>(from); }
-  // To the memory of the device. Sixteen bytes by an instruction that is named: of an assignment the compiler makes a store for each
-  // element where it likes, which made a kernel take five times as long.
+  // To the memory of the device. Sixteen and eight bytes by an instruction that is named: of an assignment the compiler makes a store for
+  // each element where it likes, which made a kernel take five times as long.
   __device__ void store(T* to) const {
     if constexpr (sizeof(Pack) == kPackBytes) {
       uint4 bits;
       memcpy(&bits, at, sizeof bits);
       asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(bits.x), "r"(bits.y), "r"(bits.z), "r"(bits.w) : "memory");
+    } else if constexpr (sizeof(Pack) == kPackBytes / 2) {
+      uint2 bits;
+      memcpy(&bits, at, sizeof bits);
+      asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(bits.x), "r"(bits.y) : "memory");
     } else {
       *reinterpret_cast<Pack*>(to) = *this;
     }

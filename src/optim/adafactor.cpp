@@ -39,7 +39,7 @@ class Adafactor final : public Optimizer {
     const Piece& piece = pieces_[static_cast<size_t>(index)];
     const State& state = states_[static_cast<size_t>(index)];
     const auto t = static_cast<double>(facts.step);
-    const at::Tensor gradient = counted_gradient(piece, facts);
+    const at::Tensor gradient = counted_gradient(piece.gradient, facts);
     at::Tensor update =
         gradient * second_moment(state, gradient, std::pow(t, -options_.factor_decay)).clamp_min_(options_.eps * options_.eps).rsqrt_();
     at::Tensor size = (root_mean_square(update) / options_.factor_clip).clamp_min_(1.0).reciprocal_();

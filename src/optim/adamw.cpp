@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/random.h"
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
 #include "optim/options.h"
@@ -27,19 +28,31 @@ class Adamw final : public Optimizer {
   Unit unit() const override { return Unit::elements; }
   bool waits_for_norm() const override { return options_.clip > 0; }
 
-  void update(int64_t index, const UpdateFacts& facts) override {
-    const Piece& piece = pieces_[static_cast<size_t>(index)];
-    const int64_t n = piece.parameter.numel(), offset = offsets_[static_cast<size_t>(index)];
-    kernels::adamw(piece.parameter.view({n}), mean_.narrow(0, offset, n), square_.narrow(0, offset, n), piece.gradient.view({n}),
-                   {.learning_rate = facts.learning_rate,
-                    .beta1 = options_.beta1,
-                    .beta2 = options_.beta2,
-                    .eps = options_.eps,
-                    .weight_decay = piece.decays ? options_.weight_decay : 0,
-                    .step = facts.step,
-                    .gradient_scale = facts.gradient_scale,
-                    .gradient_factor = facts.gradient_factor,
-                    .rounding = facts.rounding});
+  void update(int64_t index, const UpdateFacts& facts) override { update_several(index, 1, facts); }
+
+  void update_several(int64_t first, int64_t count, const UpdateFacts& facts) override {
+    std::vector<base::Random> numbers;
+    numbers.reserve(static_cast<size_t>(count));  // they are pointed to
+    std::vector<kernels::AdamwPiece> some;
+    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(first + count); ++i) {
+      const Piece& piece = pieces_[i];
+      const int64_t n = piece.parameter.numel();
+      some.push_back({.p = piece.parameter.view({n}),
+                      .m = mean_.narrow(0, offsets_[i], n),
+                      .v = square_.narrow(0, offsets_[i], n),
+                      .g = piece.gradient.view({n}),
+                      .weight_decay = piece.decays ? options_.weight_decay : 0});
+      if (facts.rounding == nullptr) continue;
+      numbers.push_back(facts.rounding->for_name(piece.name).for_index(static_cast<uint64_t>(facts.step)));
+      some.back().rounding = &numbers.back();
+    }
+    kernels::adamw(some, {.learning_rate = facts.learning_rate,
+                          .beta1 = options_.beta1,
+                          .beta2 = options_.beta2,
+                          .eps = options_.eps,
+                          .step = facts.step,
+                          .gradient_scale = facts.gradient_scale,
+                          .gradient_factor = facts.gradient_factor});
   }
 
   mesh::NamedTensors state() override {

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
+
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_mul.h>
 
 #include "kernels/aten.h"
 #include "optim/adamw.h"
@@ -12,20 +16,30 @@
 namespace cairn::optim {
 namespace {
 
+// Elements of matrices that are updated together on a GPU: small matrices, one after the other, leave most of it idle; large ones do not,
+// and together they would only take more memory.
+constexpr int64_t kTogether = int64_t{1} << 24;
+
 class Muon final : public Optimizer {
  public:
   Muon(const OptimOptions& options, std::vector<Piece> pieces) : options_(options) {
     std::vector<Piece> rest;
     for (Piece& piece : pieces) {
       if (piece.hidden && piece.parameter.dim() == 2) {
-        places_.push_back({true, static_cast<int64_t>(matrices_.size())});
-        momenta_.push_back(at::zeros_like(piece.parameter, at::kFloat));
+        places_.push_back({true, matrices_.size()});
+        add_to_group(piece, matrices_.size());
         matrices_.push_back(std::move(piece));
       } else {
-        places_.push_back({false, static_cast<int64_t>(rest.size())});
+        places_.push_back({false, rest.size()});
         rest.push_back(std::move(piece));
       }
     }
+    for (Group& group : groups_) {
+      const Piece& like = matrices_[group.members[0]];
+      group.momenta = at::zeros({static_cast<int64_t>(group.members.size()), like.parameter.size(0), like.parameter.size(1)},
+                                like.parameter.options().dtype(at::kFloat));
+    }
+    rest_count_ = static_cast<int64_t>(rest.size());
     rest_ = make_adamw(options, std::move(rest));
   }
 
@@ -34,32 +48,71 @@ class Muon final : public Optimizer {
 
   void update(int64_t index, const UpdateFacts& facts) override {
     const Place place = places_[static_cast<size_t>(index)];
-    if (place.matrix) return update_matrix(matrices_[static_cast<size_t>(place.index)], momenta_[static_cast<size_t>(place.index)], facts);
-    UpdateFacts rest = facts;
-    rest.learning_rate *= options_.muon_adamw_share;
-    rest_->update(place.index, rest);
+    if (!place.matrix) return rest_->update(static_cast<int64_t>(place.index), facts_of_rest(facts));
+    update_together({&place.index, 1}, momentum_of(place.index).unsqueeze(0), facts);
+  }
+
+  void update_several(int64_t first, int64_t count, const UpdateFacts& facts) override {
+    if (count < static_cast<int64_t>(places_.size())) return Optimizer::update_several(first, count, facts);
+    for (const Group& group : groups_) update_together(group.members, group.momenta, facts);
+    rest_->update_several(0, rest_count_, facts_of_rest(facts));
   }
 
   mesh::NamedTensors state() override {
     mesh::NamedTensors result = rest_->state();
-    for (size_t i = 0; i < matrices_.size(); ++i) result.push_back({"momentum." + matrices_[i].name, momenta_[i]});
+    for (size_t i = 0; i < matrices_.size(); ++i) result.push_back({"momentum." + matrices_[i].name, momentum_of(i)});
     return result;
   }
 
  private:
   struct Place {
     bool matrix = false;
-    int64_t index = 0;  // in matrices_, or of rest_
+    size_t index = 0;  // in matrices_, or of rest_
+  };
+  // Matrices of one size.
+  struct Group {
+    std::vector<size_t> members;  // in matrices_
+    at::Tensor momenta = {};      // [member, rows, columns]
   };
 
-  void update_matrix(const Piece& piece, const at::Tensor& momentum, const UpdateFacts& facts) const {
-    const at::Tensor gradient = counted_gradient(piece, facts);
+  void add_to_group(const Piece& piece, size_t index) {
+    const auto takes = [&](const Group& group) {
+      const Piece& like = matrices_[group.members[0]];
+      return piece.parameter.is_cuda() && like.parameter.sizes() == piece.parameter.sizes() &&
+             static_cast<int64_t>(group.members.size() + 1) * piece.parameter.numel() <= kTogether;
+    };
+    size_t group = 0;
+    while (group < groups_.size() && !takes(groups_[group])) ++group;
+    if (group == groups_.size()) groups_.emplace_back();
+    in_group_.push_back({group, groups_[group].members.size()});
+    groups_[group].members.push_back(index);
+  }
+
+  at::Tensor momentum_of(size_t matrix) const {
+    const auto [group, member] = in_group_[matrix];
+    return groups_[group].momenta.select(0, static_cast<int64_t>(member));
+  }
+
+  UpdateFacts facts_of_rest(UpdateFacts facts) const {
+    facts.learning_rate *= options_.muon_adamw_share;
+    return facts;
+  }
+
+  void update_together(std::span<const size_t> members, const at::Tensor& momenta, const UpdateFacts& facts) const {
+    std::vector<at::Tensor> gradients, parameters, that_decay;
+    for (const size_t member : members) {
+      const Piece& piece = matrices_[member];
+      gradients.push_back(piece.gradient);
+      parameters.push_back(piece.parameter);
+      if (piece.decays) that_decay.push_back(piece.parameter);
+    }
+    const at::Tensor gradient = counted_gradient(gradients.size() > 1 ? at::stack(gradients) : gradients[0].unsqueeze(0), facts);
     // A mean, not a sum: the same after orthogonalize, which divides by the norm.
-    momentum.lerp_(gradient, 1 - options_.momentum);
-    const at::Tensor direction =
-        orthogonalize(options_.nesterov ? gradient.lerp(momentum, options_.momentum) : momentum, options_.muon_iterations);
-    if (piece.decays) piece.parameter.mul_(1 - facts.learning_rate * options_.weight_decay);
-    piece.parameter.add_(direction, -facts.learning_rate * scale_of(piece.parameter));
+    momenta.lerp_(gradient, 1 - options_.momentum);
+    const at::Tensor directions =
+        orthogonalize(options_.nesterov ? gradient.lerp(momenta, options_.momentum) : momenta, options_.muon_iterations);
+    if (!that_decay.empty()) at::_foreach_mul_(that_decay, 1 - facts.learning_rate * options_.weight_decay);
+    at::_foreach_add_(parameters, directions.unbind(0), -facts.learning_rate * scale_of(parameters[0]));
   }
 
   double scale_of(const at::Tensor& matrix) const {
@@ -71,8 +124,10 @@ class Muon final : public Optimizer {
   const OptimOptions options_;
   std::vector<Place> places_;  // by piece
   std::vector<Piece> matrices_;
-  std::vector<at::Tensor> momenta_;
+  std::vector<std::pair<size_t, size_t>> in_group_;  // by matrix: its group, its number there
+  std::vector<Group> groups_;
   std::unique_ptr<Optimizer> rest_;
+  int64_t rest_count_ = 0;
 };
 
 }  // namespace

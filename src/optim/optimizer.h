@@ -33,7 +33,9 @@ struct UpdateFacts {
   double learning_rate = 0;
   double gradient_scale = 1;
   const at::Tensor* gradient_factor = nullptr;
-  const base::Random* rounding = nullptr;  // how parameters in bf16 are rounded, by rules that update them; null: to the nearest
+  // How parameters in bf16 are rounded by rules that update them: of these numbers those of a piece's name and of the step, in this order.
+  // Null: to the nearest.
+  const base::Random* rounding = nullptr;
 };
 
 // The inner rule, in pieces, so that it can run sharded, offloaded, fused with the end of backward, or held back while a snapshot
@@ -48,13 +50,15 @@ class Optimizer {
   // Whether the first update must wait until the norm of the whole gradient is known.
   virtual bool waits_for_norm() const = 0;
   virtual void update(int64_t piece, const UpdateFacts& facts) = 0;
+  // update() of pieces first .. first+count-1, together where that is quicker.
+  virtual void update_several(int64_t first, int64_t count, const UpdateFacts& facts);
   // What must survive a restart, by logical name. The tensors are the rule's own: a loader writes into them. Over pieces on the meta
   // device it costs nothing and tells what the rule will keep.
   virtual mesh::NamedTensors state() = 0;
 };
 
-// The gradient of a piece as it counts: a new fp32 tensor. Nothing waits for the device.
-at::Tensor counted_gradient(const Piece& piece, const UpdateFacts& facts);
+// A gradient as it counts: a new fp32 tensor. Nothing waits for the device.
+at::Tensor counted_gradient(const at::Tensor& gradient, const UpdateFacts& facts);
 
 // The rule called options.kind; an unknown one is refused and the nearest named. The list is in optimizers.cpp.
 std::unique_ptr<Optimizer> make_optimizer(const OptimOptions& options, std::vector<Piece> pieces);

@@ -25,10 +25,14 @@ const std::vector<Rule>& rules() {
 
 }  // namespace
 
-at::Tensor counted_gradient(const Piece& piece, const UpdateFacts& facts) {
-  const at::Tensor gradient = piece.gradient.to(at::kFloat);
-  if (facts.gradient_factor == nullptr) return gradient * facts.gradient_scale;
-  return gradient * facts.gradient_factor->reshape({}).mul(facts.gradient_scale);
+void Optimizer::update_several(int64_t first, int64_t count, const UpdateFacts& facts) {
+  for (int64_t piece = first; piece < first + count; ++piece) update(piece, facts);
+}
+
+at::Tensor counted_gradient(const at::Tensor& gradient, const UpdateFacts& facts) {
+  const at::Tensor wide = gradient.to(at::kFloat);
+  if (facts.gradient_factor == nullptr) return wide * facts.gradient_scale;
+  return wide * facts.gradient_factor->reshape({}).mul(facts.gradient_scale);
 }
 
 bool updates_bf16(const OptimOptions& options) {

@@ -12,21 +12,28 @@ constexpr double kNormMin = 1e-7;  // keeps a matrix of zeros from dividing by z
 
 }  // namespace
 
-at::Tensor orthogonalize(const at::Tensor& matrix, int64_t iterations, at::ScalarType products) {
-  CAIRN_CHECK(matrix.dim() == 2, "a tensor of {} dims is no matrix", matrix.dim());
-  const bool tall = matrix.size(0) > matrix.size(1);  // the product of the shorter side is the smaller one
-  at::Tensor x = tall ? matrix.t() : matrix;
-  x = (x / x.square().sum().sqrt().clamp_min(kNormMin)).to(products);  // no singular value above 1, but for roundings
+at::Tensor orthogonalize(const at::Tensor& matrices, int64_t iterations, at::ScalarType products) {
+  CAIRN_CHECK(matrices.dim() == 2 || matrices.dim() == 3, "a tensor of {} dims is no matrix and no row of matrices", matrices.dim());
+  if (matrices.dim() == 2) return orthogonalize(matrices.unsqueeze(0), iterations, products)[0];
+  const bool one = matrices.size(0) == 1;
+  const bool tall = matrices.size(1) > matrices.size(2);  // the product of the shorter side is the smaller one
+  at::Tensor x = tall ? matrices.transpose(1, 2) : matrices;
+  x = (x / x.square().sum({1, 2}, /*keepdim=*/true).sqrt().clamp_min(kNormMin))
+          .to(products);  // no singular value above 1, but for roundings
   for (int64_t i = 0; i < iterations; ++i) {
-    const at::Tensor gram = x.mm(x.t());
-    const at::Tensor polynomial = gram.addmm(gram, gram, kThird, kFifth);
-    x = x.addmm(polynomial, x, kFirst);
+    if (one) {  // a product of single matrices has the better kernels
+      const at::Tensor x0 = x[0], gram = x0.mm(x0.t());
+      x = x0.addmm(gram.addmm(gram, gram, kThird, kFifth), x0, kFirst).unsqueeze(0);
+    } else {
+      const at::Tensor gram = x.bmm(x.transpose(1, 2));
+      x = x.baddbmm(gram.baddbmm(gram, gram, kThird, kFifth), x, kFirst);
+    }
   }
-  return (tall ? x.t() : x).to(matrix.scalar_type());
+  return (tall ? x.transpose(1, 2) : x).to(matrices.scalar_type());
 }
 
-at::Tensor orthogonalize(const at::Tensor& matrix, int64_t iterations) {
-  return orthogonalize(matrix, iterations, matrix.is_cuda() ? at::kBFloat16 : matrix.scalar_type());
+at::Tensor orthogonalize(const at::Tensor& matrices, int64_t iterations) {
+  return orthogonalize(matrices, iterations, matrices.is_cuda() ? at::kBFloat16 : matrices.scalar_type());
 }
 
 }  // namespace cairn::optim

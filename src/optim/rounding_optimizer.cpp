@@ -36,22 +36,28 @@ class RoundingOptimizer final : public Optimizer {
   mesh::NamedTensors state() override { return inner_->state(); }
 
   void update(int64_t piece, const UpdateFacts& facts) override {
+    if (direct_) return inner_->update(piece, rounded(facts));
     const Kept& one = kept_[static_cast<size_t>(piece)];
-    const base::Random random = one.random.for_index(static_cast<uint64_t>(facts.step));
-    if (direct_) {
-      UpdateFacts rounded = facts;
-      rounded.rounding = nearest_ ? nullptr : &random;
-      return inner_->update(piece, rounded);
-    }
     one.wide.copy_(one.parameter);
     inner_->update(piece, facts);
     if (nearest_)
       one.parameter.copy_(one.wide);
     else
-      kernels::round_stochastically(one.parameter, one.wide, random, 0);
+      kernels::round_stochastically(one.parameter, one.wide, one.random.for_index(static_cast<uint64_t>(facts.step)), 0);
+  }
+
+  // The others go through the same memory, one at a time.
+  void update_several(int64_t first, int64_t count, const UpdateFacts& facts) override {
+    if (direct_) return inner_->update_several(first, count, rounded(facts));
+    Optimizer::update_several(first, count, facts);
   }
 
  private:
+  UpdateFacts rounded(UpdateFacts facts) const {
+    facts.rounding = nearest_ ? nullptr : &random_;
+    return facts;
+  }
+
   struct Kept {
     at::Tensor parameter;
     at::Tensor wide;  // all of them in the same memory: one piece is updated at a time; undefined where the rule rounds by itself

@@ -21,7 +21,7 @@ class Sgd final : public Optimizer {
   void update(int64_t index, const UpdateFacts& facts) override {
     const Piece& piece = pieces_[static_cast<size_t>(index)];
     const double decay = piece.decays ? options_.weight_decay : 0;
-    at::Tensor step = counted_gradient(piece, facts);
+    at::Tensor step = counted_gradient(piece.gradient, facts);
     if (decay > 0 && options_.decay_decoupled) piece.parameter.mul_(1 - facts.learning_rate * decay);
     if (decay > 0 && !options_.decay_decoupled) step.add_(piece.parameter, decay);
     if (!momenta_.empty()) {

@@ -78,8 +78,8 @@ class OneUpdate final : public Step {
   static void update(Engine& engine, const StepInput& input, const at::Tensor& factor) {
     const auto traced = engine.trace->span("update", "optimizer");
     const base::MemoryPurpose purpose("update");
-    for (int64_t piece = 0; piece < engine.pieces; ++piece)
-      engine.optimizer->update(piece, {.step = input.update, .learning_rate = input.learning_rate, .gradient_factor = &factor});
+    engine.optimizer->update_several(0, engine.pieces,
+                                     {.step = input.update, .learning_rate = input.learning_rate, .gradient_factor = &factor});
   }
 
   Execution execution_;

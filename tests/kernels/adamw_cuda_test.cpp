@@ -36,6 +36,32 @@ TEST(AdamwOnCuda, FollowsTheRuleInEveryMixtureOfTypes) {
           }
 }
 
+// More pieces than one launch takes, of all types and lengths in a row, and one of them begins at an odd address.
+TEST(AdamwOnCuda, UpdatesManyPiecesAsOneByOne) {
+  CAIRN_NEEDS_GPU();
+  const at::Tensor factor = on_gpu(at::full({1}, 0.5));
+  const AdamwStep common{.learning_rate = 0.01, .step = 3, .gradient_scale = 1.5, .gradient_factor = &factor};
+  std::vector<base::Random> numbers;
+  std::vector<AdamwPiece> many, singles;
+  numbers.reserve(200);
+  for (int64_t i = 0; i < 200; ++i) {
+    const int64_t counts[] = {1, 8, 4096, 4097, 0, 12288, 100003};
+    const auto type_at = [&](int64_t bit) { return i < 120 ? at::kBFloat16 : kKernelTypes[i >> bit & 1]; };  // a long run, then mixtures
+    const GpuAdamwTensors t(counts[i % 7], i % 11 == 3 ? 1 : 0, type_at(0), type_at(1), type_at(2));
+    numbers.push_back(base::Random(7).for_index(static_cast<uint64_t>(i)));
+    many.push_back(
+        {t.p, t.m, t.v, t.g, i % 3 == 0 ? 0.0 : 0.1, i % 2 == 0 && t.p.scalar_type() == at::kBFloat16 ? &numbers.back() : nullptr});
+    singles.push_back({t.p.clone(), t.m.clone(), t.v.clone(), t.g, many.back().weight_decay, many.back().rounding});
+  }
+  adamw(many, common);
+  for (size_t i = 0; i < many.size(); ++i) {
+    AdamwStep step = common;
+    step.weight_decay = singles[i].weight_decay, step.rounding = singles[i].rounding;
+    adamw(singles[i].p, singles[i].m, singles[i].v, singles[i].g, step);
+    EXPECT_TRUE(same_bits(many[i].p, singles[i].p) && same_bits(many[i].m, singles[i].m) && same_bits(many[i].v, singles[i].v)) << i;
+  }
+}
+
 // Where fp32 itself comes out a rounding apart on the two devices, an element may go the other way.
 TEST(AdamwOnCuda, RoundsStochasticallyByTheNumbersOfTheHost) {
   CAIRN_NEEDS_GPU();

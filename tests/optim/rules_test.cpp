@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "kernels/adamw.h"
 #include "optim/orthogonalize.h"
 #include "optim/series.h"
 
@@ -75,6 +76,16 @@ TEST(Orthogonalize, ForgivesTheRoundingsOfBf16) {
   // Singular values of the result: its Gram matrix is near the unit matrix.
   const at::Tensor gram = low.mm(low.t());
   for (int64_t i = 0; i < 24; ++i) EXPECT_NEAR(gram[i][i].item<double>(), 0.9, 0.45);
+}
+
+TEST(Orthogonalize, TakesSeveralMatricesEachByItself) {
+  for (const std::vector<int64_t>& size : {std::vector<int64_t>{3, 6, 10}, {3, 10, 6}, {1, 6, 10}}) {
+    const at::Tensor noise = at::empty(size);
+    base::Random(6).fill_normal({noise.mutable_data_ptr<float>(), static_cast<size_t>(noise.numel())});
+    noise[0].mul_(100);  // a norm of its own
+    const at::Tensor together = orthogonalize(noise, 5);
+    for (int64_t i = 0; i < size[0]; ++i) EXPECT_TRUE(at::allclose(together[i], orthogonalize(noise[i], 5), 1e-4, 1e-5)) << i;
+  }
 }
 
 TEST(Muon, LeavesWhatIsNoHiddenMatrixToAdamw) {
@@ -152,6 +163,63 @@ TEST(Adafactor, KeepsAVectorForEachSideOfAMatrix) {
   for (const mesh::NamedTensor& state : rule->state()) elements += state.tensor.numel(), names.push_back(state.name);
   EXPECT_EQ(elements, 30 + 20 + 7);
   EXPECT_THAT(names, testing::ElementsAre("row_mean.w", "column_mean.w", "exp_avg_sq.g"));
+}
+
+// Pieces of several sizes, some alike, one that does not decay and one that is no matrix; updated one by one, and all at once.
+std::vector<at::Tensor> after_three_steps(const OptimOptions& options, at::Device device, bool at_once) {
+  std::vector<Piece> pieces;
+  for (const std::vector<int64_t>& size : {std::vector<int64_t>{24, 40}, {7}, {24, 40}, {40, 24}, {24, 40}}) {
+    Piece piece = Walk(size, std::to_string(pieces.size())).piece;
+    piece.parameter = piece.parameter.to(device), piece.gradient = piece.gradient.to(device);
+    piece.decays = pieces.size() != 2;
+    pieces.push_back(piece);
+  }
+  const auto rule = make_optimizer(options, pieces);
+  const at::Tensor factor = at::full({1}, 0.5, pieces[0].parameter.options());
+  for (int64_t step = 1; step <= 3; ++step) {
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const at::Tensor noise = at::empty(pieces[i].gradient.sizes());
+      base::Random(8)
+          .for_index(static_cast<uint64_t>(step))
+          .for_index(i)
+          .fill_normal({noise.mutable_data_ptr<float>(), static_cast<size_t>(noise.numel())});
+      pieces[i].gradient.copy_(noise);
+    }
+    const UpdateFacts facts{.step = step, .learning_rate = 0.1, .gradient_factor = &factor};
+    const auto count = static_cast<int64_t>(pieces.size());
+    if (at_once) rule->update_several(0, count, facts);
+    for (int64_t i = 0; !at_once && i < count; ++i) rule->update(i, facts);
+  }
+  std::vector<at::Tensor> result;
+  for (const Piece& piece : pieces) result.push_back(piece.parameter.cpu());
+  for (const mesh::NamedTensor& state : rule->state()) result.push_back(state.tensor.cpu());
+  return result;
+}
+
+TEST(Rules, UpdateSeveralPiecesAsOneByOne) {
+  for (const std::string& kind : optimizer_names()) {
+    OptimOptions options = plain(kind);
+    options.weight_decay = 0.1;
+    const auto one_by_one = after_three_steps(options, at::kCPU, false), at_once = after_three_steps(options, at::kCPU, true);
+    for (size_t i = 0; i < one_by_one.size(); ++i) EXPECT_TRUE(at::equal(at_once[i], one_by_one[i])) << kind << ", tensor " << i;
+  }
+}
+
+// There matrices of one size are multiplied together, in bf16.
+TEST(RulesOnCuda, UpdateSeveralPiecesAsOneByOne) {
+  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  for (const std::string& kind : optimizer_names()) {
+    OptimOptions options = plain(kind);
+    options.weight_decay = 0.1;
+    const auto on_cpu = after_three_steps(options, at::kCPU, false);
+    for (const bool at_once : {false, true}) {
+      const auto found = after_three_steps(options, at::kCUDA, at_once);
+      const double allowed = kind == "muon" ? 0.02 : 1e-5;
+      for (size_t i = 0; i < on_cpu.size(); ++i)
+        EXPECT_LT((found[i] - on_cpu[i]).norm().item<double>(), allowed * on_cpu[i].norm().item<double>())
+            << kind << ", tensor " << i << (at_once ? " at once" : " one by one");
+    }
+  }
 }
 
 // Gradients of which most models have some: none at all, and very small ones.

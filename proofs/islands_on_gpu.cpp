@@ -8,10 +8,15 @@
 namespace cairn::study {
 namespace {
 
+// Steps of a round: two rounds are trained. Of about a quarter of a second each, so that a round is longer than it takes 300 million
+// numbers to travel (10 s in fp32), which is what CO2 asks for.
+constexpr int64_t kEvery = 63, kSteps = 2 * kEvery + 1;
+
 // 300 million parameters, two islands, a link of 1 Gbit/s.
 GpuTrained train_islands(const ProofOptions& options, base::Log& log, const std::string& name, int64_t steps, const Assignments& rule) {
   Assignments sets = gpu_decoder(
-      options, {.embed = 1024, .layers = 22, .heads = 16, .kv_heads = 16, .mlp = 3072, .batch = 16, .length = 512, .wide_state = true});
+      options, {.embed = 1024, .layers = 22, .heads = 16, .kv_heads = 16, .mlp = 3072, .batch = 96, .length = 1024, .wide_state = true});
+  sets.push_back("train.micro_batch=24");
   sets.insert(sets.end(), rule.begin(), rule.end());
   GpuTrained trained =
       must_train_on_gpu(options, log, name,
@@ -20,9 +25,8 @@ GpuTrained train_islands(const ProofOptions& options, base::Log& log, const std:
   return trained;
 }
 
-// Rounds of 60 steps by this rule.
 Assignments rounds_of(const std::string& kind, const Assignments& more = {}) {
-  Assignments rule{"sync.island.every=60", "sync.island.kind=" + kind};
+  Assignments rule{fmt::format("sync.island.every={}", kEvery), "sync.island.kind=" + kind};
   rule.insert(rule.end(), more.begin(), more.end());
   return rule;
 }
@@ -38,29 +42,30 @@ double seconds_of(const GpuTrained& trained) { return trained.ends_s.back() - tr
 }  // namespace
 
 void prove_streaming_diloco_on_gpu(const ProofOptions& options, Findings& findings, base::Log& log) {
-  constexpr int64_t kSteps = 120;
   const GpuTrained sum = train_islands(options, log, "sum", 4, {"sync.island.kind=all_reduce"});
-  const GpuTrained diloco = train_islands(options, log, "diloco", kSteps + 1, rounds_of("diloco"));
+  const GpuTrained diloco = train_islands(options, log, "diloco", kSteps, rounds_of("diloco"));
   const GpuTrained streaming =
-      train_islands(options, log, "streaming", kSteps + 1,
+      train_islands(options, log, "streaming", kSteps,
                     rounds_of("streaming_diloco", {"sync.island.fragment_layers=3", "sync.island.delay=6", "sync.island.wire=e3m0"}));
-  findings.at_most("300 M parameters, two islands on one GPU, 1 Gbit/s: seconds of 120 steps, DiLoCo / a sum at every step", 1,
-                   seconds_of(diloco) / (seconds_of(sum) / 3 * kSteps), 0.5);
+  findings.at_most("300 M parameters, two islands on one GPU, 1 Gbit/s: seconds of 126 steps, DiLoCo / a sum at every step", 1,
+                   seconds_of(diloco) / (seconds_of(sum) / 3 * (kSteps - 1)), 0.5);
   findings.at_most("the same, streaming / DiLoCo", 1, seconds_of(streaming) / seconds_of(diloco), 1);
   claim_busy(findings, "share of the time in which the GPU is busy, streaming (baseline: DiLoCo)", diloco, streaming, 0.95);
 }
 
 void prove_co2_on_gpu(const ProofOptions& options, Findings& findings, base::Log& log) {
-  const GpuTrained waits = train_islands(options, log, "diloco", 121, rounds_of("diloco")),
-                   co2 = train_islands(options, log, "co2", 121, rounds_of("co2"));
+  const GpuTrained waits = train_islands(options, log, "diloco", kSteps, rounds_of("diloco")),
+                   co2 = train_islands(options, log, "co2", kSteps, rounds_of("co2"));
   claim_busy(findings, "300 M parameters, two islands on one GPU, 1 Gbit/s: share of the time in which it is busy (baseline: DiLoCo)",
              waits, co2, 0.97);
   // A step at a border of rounds takes no longer than others.
   std::vector<double> steps;
   for (size_t i = 1; i < co2.ends_s.size(); ++i) steps.push_back(co2.ends_s[i] - co2.ends_s[i - 1]);
   double longest = 0;
-  for (size_t i = 55; i < std::min<size_t>(steps.size(), 66); ++i) longest = std::max(longest, steps[i]);
-  findings.at_most("the longest of the steps around the end of the first round, in usual steps", 1, longest / co2.step_s(), 1.5);
+  for (size_t i = 0; i < steps.size(); ++i)
+    if (const size_t in_round = (i + 1) % kEvery; i > kEvery / 2 && (in_round < 4 || in_round > kEvery - 4))
+      longest = std::max(longest, steps[i]);
+  findings.at_most("the longest of the steps around the ends of both rounds, in usual steps", 1, longest / co2.step_s(), 1.5);
 }
 
 }  // namespace cairn::study

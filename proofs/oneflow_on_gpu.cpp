@@ -26,6 +26,30 @@ base::Flight until_done(const c10::Stream& stream) {
   return {.landed = [event] { return event->query(); }, .wait = [event] { event->synchronize(); }};
 }
 
+// When something ran on a stream, as the GPU itself saw it.
+struct Ran {
+  std::shared_ptr<c10::Event> began, ended;
+
+  static std::shared_ptr<c10::Event> now(const c10::Stream& stream) {
+    const auto event = std::make_shared<c10::Event>(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
+    event->record(stream);
+    return event;
+  }
+};
+
+// The share of these copies during which some computation ran.
+double share_hidden(const std::vector<Ran>& copies, const std::vector<Ran>& computations) {
+  const c10::Event& zero = *computations.front().began;
+  double copied = 0, hidden = 0;
+  for (const Ran& copy : copies) {
+    const double begin = zero.elapsedTime(*copy.began), end = zero.elapsedTime(*copy.ended);
+    copied += end - begin;
+    for (const Ran& one : computations)  // one after the other: nothing is counted twice
+      hidden += std::max(0.0, std::min(end, zero.elapsedTime(*one.ended)) - std::max(begin, zero.elapsedTime(*one.began)));
+  }
+  return hidden / copied;
+}
+
 struct Feed {
   at::Tensor source = at::rand({kElements}, at::kFloat);
   at::Tensor left = at::randn({8192, 8192}, at::TensorOptions().dtype(at::kBFloat16).device(at::kCUDA)), right = left.clone();
@@ -49,8 +73,13 @@ struct Feed {
   }
 };
 
-// Seconds of a turn where actors pass their results on, with so many registers between them.
-double period(const Feed& feed, int registers) {
+struct Turns {
+  double seconds = 0;  // of one
+  double hidden = 0;   // the share of copies that ran beside a computation
+};
+
+// Actors that pass their results on, with so many registers between them.
+Turns turns_with(const Feed& feed, int registers) {
   base::ActorGraph graph;
   for (const char* name : {"load", "copy", "compute"})
     graph.add_actor({.name = name, .queue = graph.add_queue({.name = name}), .turns = name == std::string("load") ? kTurns : -1});
@@ -58,6 +87,7 @@ double period(const Feed& feed, int registers) {
   graph.add_register({.name = "there", .writer = 1, .readers = {2}, .count = registers});
   const base::RealClock clock;
   double from = 0;
+  std::vector<Ran> copies, computations;
   const int last = 2;
   base::ActorRuntime runtime(graph,
                              {[&](base::Desk& desk) -> std::optional<base::Flight> {
@@ -65,7 +95,10 @@ double period(const Feed& feed, int registers) {
                                 return {};
                               },
                               [&](base::Desk& desk) -> std::optional<base::Flight> {
+                                const auto began = Ran::now(feed.copies);
                                 feed.copy(desk.input(0), desk.output(0));
+                                const Ran copy{began, Ran::now(feed.copies)};
+                                if (desk.tag() >= kFirst) copies.push_back(copy);
                                 return until_done(feed.copies);
                               },
                               [&](base::Desk& desk) -> std::optional<base::Flight> {
@@ -73,12 +106,15 @@ double period(const Feed& feed, int registers) {
                                   until_done(feed.computes).wait();
                                   from = base::seconds(clock.now());
                                 }
+                                const auto began = Ran::now(feed.computes);
                                 feed.compute(desk.input(0));
+                                computations.push_back({began, Ran::now(feed.computes)});
                                 return until_done(feed.computes);
                               }},
                              {last});
   runtime.run_here(std::span(&last, 1));
-  return (base::seconds(clock.now()) - from) / static_cast<double>(kTurns - kFirst);
+  const double seconds = (base::seconds(clock.now()) - from) / static_cast<double>(kTurns - kFirst);
+  return {seconds, share_hidden(copies, computations)};
 }
 
 }  // namespace
@@ -102,13 +138,16 @@ void prove_oneflow_on_gpu(const ProofOptions&, Findings& findings, base::Log& lo
     feed.copy(pinned, there), until_done(feed.copies).wait();
     feed.compute(there), until_done(feed.computes).wait();
   });
-  const double one = period(feed, 1), two = period(feed, 2),
-               again = seconds([&] { feed.compute(there), until_done(feed.computes).wait(); });
+  const Turns one = turns_with(feed, 1), two = turns_with(feed, 2);
+  const double again = seconds([&] { feed.compute(there), until_done(feed.computes).wait(); });
   log.info("load {:.1f} ms, copy {:.1f}, compute {:.1f} (afterwards {:.1f}); in turn {:.1f}, one register each {:.1f}, two {:.1f}",
-           load * 1e3, copy * 1e3, compute * 1e3, again * 1e3, in_turn * 1e3, one * 1e3, two * 1e3);
-  const double alone = std::max(compute, again);
-  findings.at_least("7. 256 MiB a step loaded, copied and computed with: share of the copy that two registers hide (baseline: in turn)",
-                    1 - (in_turn - load - alone) / copy, 1 - std::max(0.0, two - alone) / copy, 0.9);
+           load * 1e3, copy * 1e3, compute * 1e3, again * 1e3, in_turn * 1e3, one.seconds * 1e3, two.seconds * 1e3);
+  findings.at_least(
+      "7. 256 MiB a step loaded, copied and computed with: share of the copies that run beside a computation (baseline: one register)",
+      one.hidden, two.hidden, 0.9);
+  // Not quite 1 where power is what limits a GPU: what a copy draws the products lack.
+  findings.at_most("7. a turn, in computations by themselves (baseline: in turn)", in_turn / std::max(compute, again),
+                   two.seconds / std::max(compute, again), 1.05);
 }
 
 }  // namespace cairn::study

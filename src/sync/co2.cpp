@@ -153,8 +153,9 @@ class Co2 final : public Sync {
                                                                .step = static_cast<int64_t>(step),
                                                                .part = kMeans,
                                                                .note = number(kFlightMove),
-                                                               .wants_to_stop = wants_to_stop_},
-                                            sent_.cpu());
+                                                               .wants_to_stop = wants_to_stop_,
+                                                               .in_background = sent_.is_cuda()},
+                                            sent_);
     set(kFlying, 1);
     set(kFlightStep, step);
   }
@@ -232,7 +233,8 @@ class Co2 final : public Sync {
   // With every = 0: how long a whole exchange takes, and how long a step; all islands must choose alike.
   void time_traffic(int64_t step) {
     const double begun = now_s();
-    IslandMerge trial({.council = council_, .wire = *wire_, .rule = rule_, .step = step, .part = kTrial}, parameters_.live().cpu());
+    IslandMerge trial({.council = council_, .wire = *wire_, .rule = rule_, .step = step, .part = kTrial, .in_background = sent_.is_cuda()},
+                      parameters_.live());
     trial.wait();
     traffic_s_ = now_s() - begun;
   }

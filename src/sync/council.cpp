@@ -59,12 +59,7 @@ Council::Council(IslandPost& post, std::chrono::nanoseconds timeout)
 
 int Council::count() const { return static_cast<int>(std::count(members_.begin(), members_.end(), true)); }
 
-Council::Round Council::begin(int64_t step, int32_t part, bool wants_to_stop,
-                              const std::function<std::vector<std::byte>(int island)>& body) {
-  for (int island = 0; island < post_.size(); ++island) {
-    if (island == post_.me() || !members_[static_cast<size_t>(island)]) continue;
-    post_.send(island, {Subject::Kind::parcel, step, part}, body(island), comm::Purpose::gradient);
-  }
+Council::Round Council::begin(int64_t step, int32_t part, bool wants_to_stop) {
   return {*this, {Subject::Kind::parcel, step, part}, wants_to_stop};
 }
 

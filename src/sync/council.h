@@ -49,8 +49,7 @@ class Council {
     // Waits for the verdict.
     const Verdict& wait();
     const Verdict& verdict() const { return verdict_; }
-    int64_t step() const { return about_.step; }
-    int32_t part() const { return about_.part; }
+    const Subject& about() const { return about_; }
     const IslandSet& members() const { return members_; }  // of this round
 
    private:
@@ -76,8 +75,8 @@ class Council {
     Verdict verdict_;
   };
 
-  // Begins the round of this step and part: body(island) is what each other member shall get.
-  Round begin(int64_t step, int32_t part, bool wants_to_stop, const std::function<std::vector<std::byte>(int island)>& body);
+  // Begins the round of this step and part. Whoever does sends each other member its message, under Round::about, then or later.
+  Round begin(int64_t step, int32_t part, bool wants_to_stop);
   // All who live do this for all rounds in one order.
   void conclude(const Round& round);
   // What an island sent in a round; null: nothing (yet).

@@ -165,14 +165,15 @@ class VoyageAbroad final : public Voyage {
  public:
   VoyageAbroad(ExchangeAbroad& home, const Cargo& cargo) : home_(home), cargo_(cargo) {}
 
-  void set_out(const at::Tensor& whole) {
+  void set_out(const at::Tensor& whole, bool in_background) {
     merge_ = std::make_unique<IslandMerge>(IslandMerge::Parts{.council = home_.head_->council,
                                                               .wire = *cargo_.wire,
                                                               .rule = home_.rule_,
                                                               .step = cargo_.step,
                                                               .part = cargo_.part,
                                                               .weight = cargo_.weight,
-                                                              .note = cargo_.seconds},
+                                                              .note = cargo_.seconds,
+                                                              .in_background = in_background},
                                            whole);
   }
 
@@ -245,7 +246,7 @@ class VoyageAbroad final : public Voyage {
 std::unique_ptr<Voyage> ExchangeAbroad::send(const Cargo& cargo, const at::Tensor& mine) {
   auto voyage = std::make_unique<VoyageAbroad>(*this, cargo);
   const at::Tensor whole = gather(static_cast<size_t>(cargo.fragment), mine);
-  if (head_) voyage->set_out(whole);
+  if (head_) voyage->set_out(whole, mine.is_cuda());
   return voyage;
 }
 

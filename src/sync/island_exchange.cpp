@@ -47,7 +47,8 @@ class ExchangeInWorld final : public IslandExchange {
                                                               .part = cargo.part,
                                                               .weight = cargo.weight,
                                                               .note = cargo.seconds,
-                                                              .wants_to_stop = cargo.wants_to_stop},
+                                                              .wants_to_stop = cargo.wants_to_stop,
+                                                              .in_background = mine.is_cuda()},
                                            mine);
   }
   void close(int64_t step) override { council_.close(step); }

@@ -3,6 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <type_traits>
+
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "base/check.h"
 #include "comm/coded_all_reduce.h"
@@ -14,6 +22,45 @@ namespace {
 
 // Before the codes: weight and note.
 constexpr size_t kHeadBytes = 2 * sizeof(double);
+
+c10::Stream stream_of(const at::Device& device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
+
+// Where a GPU does what is none of the training's business. One stream, since each has memory of its own.
+c10::Stream stream_beside(const at::Device& device) {
+  static std::mutex mutex;
+  static std::map<c10::DeviceIndex, c10::Stream> streams;
+  const std::scoped_lock lock(mutex);
+  const auto found = streams.find(device.index());
+  if (found != streams.end()) return found->second;
+  return streams.emplace(device.index(), c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)).first->second;
+}
+
+// Calls `work` on another thread; on a GPU, on that stream and after all that this thread has started, so that neither holds up the other.
+// When the future is ready so is what was computed.
+template <typename Result>
+std::future<Result> in_background(const at::Device& device, std::function<Result()> work) {
+  if (!device.is_cuda()) return std::async(std::launch::async, std::move(work));
+  const auto before = std::make_shared<c10::Event>(device.type());
+  before->record(stream_of(device));
+  return std::async(std::launch::async, [device, before, work = std::move(work)] {
+    const c10::Stream beside = stream_beside(device);
+    const c10::StreamGuard on(beside);
+    before->block(beside);
+    if constexpr (std::is_void_v<Result>) {
+      work();
+      beside.synchronize();
+    } else {
+      Result result = work();
+      beside.synchronize();
+      return result;
+    }
+  });
+}
+
+template <typename Result>
+bool is_there(const std::future<Result>& future) {
+  return future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
 
 }  // namespace
 
@@ -28,37 +75,60 @@ IslandMerge::IslandMerge(const Parts& parts, const at::Tensor& values)
       first_.push_back(first_.back() + count);
   } else {
     first_.push_back(elements_);
+    round_.emplace(parts.council.begin(parts.step, parts.part, parts.wants_to_stop));  // now: who takes part is what it is at this step
   }
-  for (size_t piece = 0; piece + 1 < first_.size(); ++piece)
-    own_.push_back(encode(parts.wire, run(piece), values.narrow(0, first_[piece], count(piece))));
-  if (!owners_.empty()) {
-    hand_out();
-    return;
+  // Who gets what is decided here too.
+  letters_.resize(members.size());
+  if (parts.in_background) {
+    packing_ = in_background<void>(device_, [this, values] { pack(values); });
+  } else {
+    std::promise<void> packed;
+    pack(values);
+    packed.set_value();
+    packing_ = packed.get_future();
+    set_out(/*waits=*/true);
   }
-  const std::vector<std::byte> all = body(own_[0]);
-  round_.emplace(parts.council.begin(parts.step, parts.part, parts.wants_to_stop, [&](int) {
-    bytes_sent_ += static_cast<int64_t>(own_[0].size());
-    return all;
-  }));
 }
 
-// Weight and note, then a code.
-std::vector<std::byte> IslandMerge::body(std::span<const std::byte> code) const {
-  std::vector<std::byte> body(kHeadBytes + code.size());
+// This island's messages, ready to go.
+void IslandMerge::pack(const at::Tensor& values) {
+  for (size_t piece = 0; piece + 1 < first_.size(); ++piece)
+    own_.push_back(with_head(encode(parts_.wire, run(piece), values.narrow(0, first_[piece], count(piece)), kHeadBytes)));
+  const IslandPost& post = parts_.council.post();
+  if (round_) {
+    for (int island = 0; island < post.size(); ++island)
+      if (island != post.me() && is_member(island)) letters_[static_cast<size_t>(island)] = post.cut(round_->about(), own_[0]);
+    return;
+  }
+  // To each owner this island's code of its piece. Nobody need agree on who was heard of here: what the owner makes of it is what counts.
+  for (size_t i = 0; i < owners_.size(); ++i)
+    if (owners_[i] != post.me()) letters_[static_cast<size_t>(owners_[i])] = post.cut(share_of_step(), own_[i]);
+}
+
+// Sends what is packed. False: that is not ready yet, and nobody is to wait for it.
+bool IslandMerge::set_out(bool waits) {
+  if (!packing_.valid()) return true;
+  if (!waits && !is_there(packing_)) return false;
+  packing_.get();
+  for (size_t island = 0; island < letters_.size(); ++island) {
+    if (letters_[island].empty()) continue;
+    const auto piece =
+        round_ ? 0 : static_cast<size_t>(std::find(owners_.begin(), owners_.end(), static_cast<int>(island)) - owners_.begin());
+    bytes_sent_ += static_cast<int64_t>(own_code(piece).size());
+    parts_.council.post().send(static_cast<int>(island), std::move(letters_[island]), comm::Purpose::gradient);
+  }
+  letters_.clear();
+  return true;
+}
+
+// Weight and note, in the room before a code.
+std::vector<std::byte> IslandMerge::with_head(std::vector<std::byte> body) const {
   std::memcpy(body.data(), &parts_.weight, sizeof(double));
   std::memcpy(body.data() + sizeof(double), &parts_.note, sizeof(double));
-  if (!code.empty()) std::memcpy(body.data() + kHeadBytes, code.data(), code.size());
   return body;
 }
 
-// To each owner this island's code of its piece. Nobody need agree on who was heard of here: what the owner makes of it is what counts.
-void IslandMerge::hand_out() {
-  for (size_t i = 0; i < owners_.size(); ++i) {
-    if (owners_[i] == parts_.council.me()) continue;
-    parts_.council.post().send(owners_[i], share_of_step(), body(own_[i]), comm::Purpose::gradient);
-    bytes_sent_ += static_cast<int64_t>(own_[i].size());
-  }
-}
+std::span<const std::byte> IslandMerge::own_code(size_t piece) const { return std::span(own_[piece]).subspan(kHeadBytes); }
 
 Subject IslandMerge::share_of_step() const { return {Subject::Kind::share, parts_.step, parts_.part}; }
 
@@ -71,66 +141,89 @@ bool IslandMerge::shares_are_here() const {
   return true;
 }
 
-at::Tensor IslandMerge::as_sent() const {
+at::Tensor IslandMerge::as_sent() {
+  set_out(/*waits=*/true);
   at::Tensor all = at::empty({elements_}, at::TensorOptions().dtype(at::kFloat).device(device_));
   for (size_t piece = 0; piece < own_.size(); ++piece) {
-    const at::Tensor values = decode(parts_.wire, run(piece), own_[piece], count(piece), device_);
+    const at::Tensor values = decode(parts_.wire, run(piece), own_code(piece), count(piece), device_);
     CAIRN_CHECK(values.defined(), "piece {}", piece);
     all.narrow(0, first_[piece], count(piece)).copy_(values);
   }
   return all;
 }
 
-// Of one piece, from what these islands sent under the subject.
-at::Tensor IslandMerge::merged(const Subject& subject, size_t piece, const IslandSet& counted) const {
-  std::vector<Contribution> contributions;
+// What these islands sent of one piece under the subject.
+std::vector<IslandMerge::Code> IslandMerge::codes_of(const Subject& subject, size_t piece, const IslandSet& counted) const {
+  std::vector<Code> codes;
   for (size_t island = 0; island < counted.size(); ++island) {
     if (!counted[island]) continue;
-    std::span<const std::byte> code = own_[piece];
-    double weight = parts_.weight;
-    if (static_cast<int>(island) != parts_.council.me()) {
-      const std::vector<std::byte>* body = parts_.council.post().find(static_cast<int>(island), subject);
-      if (!body || body->size() < kHeadBytes) continue;
-      std::memcpy(&weight, body->data(), sizeof(double));
-      code = std::span(*body).subspan(kHeadBytes);
+    if (static_cast<int>(island) == parts_.council.me()) {
+      codes.push_back({own_code(piece), parts_.weight});
+      continue;
     }
-    // Sums of two are the same bits on every kind of device; norms and orders are left to the host.
-    const at::Tensor values =
-        decode(parts_.wire, run(piece), code, count(piece), parts_.rule.kind == "mean" ? device_ : at::Device(at::kCPU));
-    if (values.defined()) contributions.push_back({values, weight});  // of another form: alike for all
+    const std::vector<std::byte>* body = parts_.council.post().find(static_cast<int>(island), subject);
+    if (!body || body->size() < kHeadBytes) continue;
+    Code& one = codes.emplace_back(Code{std::span(*body).subspan(kHeadBytes)});
+    std::memcpy(&one.weight, body->data(), sizeof(double));
+  }
+  return codes;
+}
+
+at::Tensor IslandMerge::merged(const std::vector<Code>& codes, size_t piece) const {
+  // Sums of two are the same bits on every kind of device; norms and orders are left to the host.
+  const at::Device where = parts_.rule.kind == "mean" ? device_ : at::Device(at::kCPU);
+  std::vector<Contribution> contributions;
+  for (const Code& one : codes) {
+    const at::Tensor values = decode(parts_.wire, run(piece), one.bytes, count(piece), where);
+    if (values.defined()) contributions.push_back({values, one.weight});  // of another form: alike for all
   }
   return merge(parts_.rule, contributions);
 }
 
 void IslandMerge::give_result() {
   const auto owner = static_cast<size_t>(std::find(owners_.begin(), owners_.end(), parts_.council.me()) - owners_.begin());
-  IslandSet heard(static_cast<size_t>(parts_.council.post().size()));
-  for (const int island : owners_)
-    heard[static_cast<size_t>(island)] = island == parts_.council.me() || parts_.council.post().find(island, share_of_step());
+  const IslandPost& post = parts_.council.post();
+  IslandSet heard(static_cast<size_t>(post.size()));
+  for (const int island : owners_) heard[static_cast<size_t>(island)] = island == parts_.council.me() || post.find(island, share_of_step());
   counted_ = static_cast<int>(std::count(heard.begin(), heard.end(), true));
-  const at::Tensor values = merged(share_of_step(), owner, heard);
-  std::vector<std::byte> code;
-  if (values.defined()) {
-    code = encode(parts_.wire.results(), run(owner), values);
-    mine_ = decode(parts_.wire.results(), run(owner), code, count(owner), device_);
-  }
-  const std::vector<std::byte> whole = body(code);
-  round_.emplace(parts_.council.begin(parts_.step, parts_.part, parts_.wants_to_stop, [&](int) {
+  const at::Tensor values = merged(codes_of(share_of_step(), owner, heard), owner);
+  std::vector<std::byte> message(kHeadBytes);
+  if (values.defined()) message = encode(parts_.wire.results(), run(owner), values, kHeadBytes);
+  message = with_head(std::move(message));
+  const auto code = std::span<const std::byte>(message).subspan(kHeadBytes);
+  if (values.defined()) mine_ = decode(parts_.wire.results(), run(owner), code, count(owner), device_);
+  round_.emplace(parts_.council.begin(parts_.step, parts_.part, parts_.wants_to_stop));
+  for (int island = 0; island < post.size(); ++island) {
+    if (island == post.me() || !is_member(island)) continue;
     bytes_sent_ += static_cast<int64_t>(code.size());
-    return whole;
-  }));
+    parts_.council.post().send(island, round_->about(), message, comm::Purpose::gradient);
+  }
 }
 
 bool IslandMerge::progress() {
+  if (!set_out(/*waits=*/false)) {
+    parts_.council.post().pump();
+    return false;
+  }
   if (!round_) {
     parts_.council.post().pump();
     if (!shares_are_here()) return false;
     give_result();
   }
-  return round_->progress();
+  if (!round_->progress()) return false;
+  if (!parts_.in_background || !owners_.empty()) return true;
+  if (!landing_.valid()) begin_landing();
+  return is_there(landing_);
+}
+
+// There is a verdict. What it counts is looked up here, and read elsewhere: it stays where it is until the round is closed.
+void IslandMerge::begin_landing() {
+  const Verdict& verdict = round_->verdict();
+  landing_ = in_background<at::Tensor>(device_, [this, codes = codes_of(round_->about(), 0, verdict.counted)] { return merged(codes, 0); });
 }
 
 at::Tensor IslandMerge::wait() {
+  set_out(/*waits=*/true);
   if (!round_) {
     parts_.council.post().wait([&] { return shares_are_here(); }, begun_ + parts_.council.timeout());
     give_result();
@@ -151,7 +244,11 @@ at::Tensor IslandMerge::wait() {
   }
   if (!owners_.empty()) return put_together(verdict.counted);
   counted_ = counted;
-  return merged({Subject::Kind::parcel, parts_.step, parts_.part}, 0, verdict.counted);
+  if (!parts_.in_background) return merged(codes_of(round_->about(), 0, verdict.counted), 0);
+  if (!landing_.valid()) begin_landing();
+  at::Tensor result = landing_.get();
+  if (result.defined() && result.is_cuda()) result.record_stream(stream_of(device_));  // it was made on another
+  return result;
 }
 
 // Every part is needed: where an owner was lost with its own, nothing comes of the round.

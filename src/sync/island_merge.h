@@ -1,6 +1,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
@@ -31,10 +32,15 @@ class IslandMerge {
     double weight = 1;
     double note = 0;  // travels along as it is
     bool wants_to_stop = false;
+    // Codes are made, cut and read by another thread, while this one goes on; on a GPU beside what it computes. Else here and now.
+    bool in_background = false;
   };
 
-  // `values` (fp32, one dim) is read here and now; what `wait` gives is on the same device, or on the host.
+  // `values` (fp32, one dim) stay as they are until `wait`, where this is done in the background; what that gives is on the same device, or
+  // on the host.
   IslandMerge(const Parts& parts, const at::Tensor& values);
+  IslandMerge(const IslandMerge&) = delete;
+  IslandMerge& operator=(const IslandMerge&) = delete;
 
   // Goes on as far as it can without waiting. True: `wait` will not have to.
   bool progress();
@@ -46,20 +52,30 @@ class IslandMerge {
   bool stop() const { return stop_; }                 // after `wait`: some island would like to end
   double note() const { return note_; }               // after `wait`: the mean of those that count
   double least_note() const { return least_note_; }   // after `wait`: of those above 0; 0: none is
-  bool is_member(int island) const { return round_->members()[static_cast<size_t>(island)]; }  // of this round, once it has begun
+  bool is_member(int island) const { return round_->members()[static_cast<size_t>(island)]; }  // of this round, after `wait`
   // What the wire left of this island's values.
-  at::Tensor as_sent() const;
+  at::Tensor as_sent();
   int64_t step() const { return parts_.step; }
 
  private:
-  std::vector<std::byte> body(std::span<const std::byte> code) const;
-  void hand_out();
+  // What one island says of a piece.
+  struct Code {
+    std::span<const std::byte> bytes;
+    double weight = 1;
+  };
+
+  void pack(const at::Tensor& values);
+  bool set_out(bool waits);
+  std::vector<std::byte> with_head(std::vector<std::byte> body) const;
+  std::span<const std::byte> own_code(size_t piece) const;
   Subject share_of_step() const;
   bool shares_are_here() const;
   void give_result();
   Wire::Run run(size_t piece) const { return {parts_.step, parts_.part, first_[piece]}; }
   int64_t count(size_t piece) const { return first_[piece + 1] - first_[piece]; }
-  at::Tensor merged(const Subject& subject, size_t piece, const IslandSet& counted) const;
+  std::vector<Code> codes_of(const Subject& subject, size_t piece, const IslandSet& counted) const;
+  at::Tensor merged(const std::vector<Code>& codes, size_t piece) const;
+  void begin_landing();
   at::Tensor put_together(const IslandSet& counted) const;
 
   Parts parts_;
@@ -68,13 +84,16 @@ class IslandMerge {
   std::chrono::nanoseconds begun_;
   std::vector<int> owners_;                  // islands that each merge a part; empty: all merge all
   std::vector<int64_t> first_;               // of each owner's piece, or of the one that all merge, and the end
-  std::vector<std::vector<std::byte>> own_;  // this island's code of each piece
+  std::vector<std::vector<std::byte>> own_;  // this island's message of each piece
+  std::vector<IslandPost::Pieces> letters_;  // by island: what it gets
   int64_t bytes_sent_ = 0;
   int counted_ = 0;
   bool stop_ = false;
   double note_ = 0, least_note_ = 0;
   std::optional<Council::Round> round_;
-  at::Tensor mine_;  // what this island's part came to
+  at::Tensor mine_;                  // what this island's part came to
+  std::future<void> packing_;        // of own_ and letters_; not valid: they have been sent
+  std::future<at::Tensor> landing_;  // what all came to, where all merge all
 };
 
 }  // namespace cairn::sync

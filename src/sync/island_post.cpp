@@ -41,7 +41,16 @@ bool IslandPost::lost(int island) const { return link_->lost(island); }
 std::chrono::nanoseconds IslandPost::now() const { return link_->now(); }
 
 void IslandPost::send(int to, const Subject& subject, std::span<const std::byte> body, comm::Purpose purpose) {
+  if (!lost(to)) send(to, cut(subject, body), purpose);
+}
+
+void IslandPost::send(int to, Pieces pieces, comm::Purpose purpose) {
   if (lost(to)) return;
+  for (std::vector<std::byte>& piece : pieces) link_->send(to, std::move(piece), purpose);
+}
+
+IslandPost::Pieces IslandPost::cut(const Subject& subject, std::span<const std::byte> body) const {
+  Pieces pieces;
   Head head{.kind = static_cast<uint8_t>(subject.kind),
             .part = subject.part,
             .step = subject.step,
@@ -49,12 +58,12 @@ void IslandPost::send(int to, const Subject& subject, std::span<const std::byte>
             .bytes = static_cast<int64_t>(body.size())};
   do {
     const int64_t bytes = std::min(kPieceBytes, head.bytes - head.offset);
-    std::vector<std::byte> piece(sizeof(Head) + static_cast<size_t>(bytes));
+    std::vector<std::byte>& piece = pieces.emplace_back(sizeof(Head) + static_cast<size_t>(bytes));
     std::memcpy(piece.data(), &head, sizeof(Head));
     if (bytes > 0) std::memcpy(piece.data() + sizeof(Head), body.data() + head.offset, static_cast<size_t>(bytes));
-    link_->send(to, std::move(piece), purpose);
     head.offset += bytes;
   } while (head.offset < head.bytes);
+  return pieces;
 }
 
 const std::vector<std::byte>* IslandPost::find(int from, const Subject& subject) const {
@@ -130,12 +139,13 @@ void IslandPost::arrived(const IslandLink::Letter& letter) {
   // Pieces come in order, so the first says how much there is to be, and none is accepted twice.
   if ((half == halves_.end()) != (head.offset == 0)) return refuse("a piece of it is missing");
   Half& whole = halves_[key];
-  if (head.offset == 0) whole = {std::vector<std::byte>(static_cast<size_t>(head.bytes)), head.bytes};
-  if (static_cast<int64_t>(whole.bytes.size()) != head.bytes || head.bytes - whole.missing != head.offset)
-    return refuse("a piece of it is missing");
-  std::memcpy(whole.bytes.data() + head.offset, content, static_cast<size_t>(bytes));
-  whole.missing -= bytes;
-  if (whole.missing > 0) return;
+  if (head.offset == 0) {
+    whole.whole = head.bytes;
+    whole.bytes.reserve(static_cast<size_t>(head.bytes));  // filled as it comes: a gigabyte at once would hold up whoever trains here
+  }
+  if (whole.whole != head.bytes || static_cast<int64_t>(whole.bytes.size()) != head.offset) return refuse("a piece of it is missing");
+  whole.bytes.insert(whole.bytes.end(), content, content + bytes);
+  if (static_cast<int64_t>(whole.bytes.size()) < whole.whole) return;
   kept += head.bytes;
   kept_.emplace(key, std::move(whole.bytes));
   halves_.erase(key);

@@ -61,6 +61,10 @@ class IslandPost {
   std::chrono::nanoseconds now() const;
 
   void send(int to, const Subject& subject, std::span<const std::byte> body, comm::Purpose purpose);
+  // The same in two parts, of which the first, where the work is, may be done by any thread.
+  using Pieces = std::vector<std::vector<std::byte>>;
+  Pieces cut(const Subject& subject, std::span<const std::byte> body) const;
+  void send(int to, Pieces pieces, comm::Purpose purpose);
   // What has come from this island under the subject; null: nothing yet.
   const std::vector<std::byte>* find(int from, const Subject& subject) const;
   std::vector<std::byte> take(int from, const Subject& subject);
@@ -79,9 +83,9 @@ class IslandPost {
   int64_t refused() const { return refused_; }  // messages that were not what they had to be
 
  private:
-  struct Half {  // a long message arrives in pieces
-    std::vector<std::byte> bytes;
-    int64_t missing = 0;
+  struct Half {                    // a long message arrives in pieces
+    std::vector<std::byte> bytes;  // as many as have come
+    int64_t whole = 0;
   };
   void arrived(const IslandLink::Letter& letter);
 

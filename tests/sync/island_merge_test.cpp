@@ -1,0 +1,131 @@
+// What islands' versions of a tensor come to, whether or not another thread does the work.
+#include "sync/island_merge.h"
+
+#include <array>
+#include <mutex>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "comm/group.h"
+#include "kernels/adamw.h"
+#include "sync/island_link.h"
+#include "sync/toy_islands.h"
+
+namespace cairn::sync {
+namespace {
+
+constexpr int64_t kLong = 2'500'001;  // fp32 does not fit into one piece of a message
+
+at::Tensor values_of(int island, int32_t part, int64_t count) {
+  at::Tensor values = at::empty({count}, at::kFloat);
+  base::Random(3)
+      .for_index(static_cast<uint64_t>(island))
+      .for_index(static_cast<uint64_t>(part))
+      .fill_normal({values.mutable_data_ptr<float>(), static_cast<size_t>(count)});
+  return values;
+}
+
+struct Came {
+  at::Tensor merged, as_sent;
+  int64_t bytes = 0;
+  double note = 0;
+};
+
+// Two rounds at once on so many islands, as one of them sees them.
+using Both = std::array<Came, 2>;
+std::vector<Both> merge_on(int islands, const std::string& wire_name, const std::string& rule, int64_t count, bool in_background,
+                           at::Device device = at::kCPU) {
+  std::vector<Both> all(static_cast<size_t>(islands));
+  harness::on_ranks(islands, [&](comm::World& world) {
+    const std::unique_ptr<const Wire> wire = make_wire({wire_name});
+    const MergeRule how{rule};
+    IslandPost post({link_in_world(world.everyone()), 5, int64_t{64} << 20});
+    Council council(post, std::chrono::seconds(60));
+    std::vector<std::unique_ptr<IslandMerge>> flights;
+    for (const int32_t part : {0, 1})
+      flights.push_back(std::make_unique<IslandMerge>(IslandMerge::Parts{.council = council,
+                                                                         .wire = *wire,
+                                                                         .rule = how,
+                                                                         .step = 7,
+                                                                         .part = part,
+                                                                         .weight = 1.0 + world.rank(),
+                                                                         .note = 2.0 * world.rank(),
+                                                                         .in_background = in_background},
+                                                      values_of(world.rank(), part, count).to(device)));
+    for (size_t part : {0, 1}) {
+      Came& came = all[static_cast<size_t>(world.rank())][part];
+      flights[part]->progress();
+      came.merged = flights[part]->wait().cpu();
+      came.as_sent = flights[part]->as_sent().cpu();
+      came.bytes = flights[part]->bytes_sent();
+      came.note = flights[part]->note();
+      EXPECT_EQ(flights[part]->counted(), world.size());
+    }
+  });
+  return all;
+}
+
+TEST(IslandMerge, ComesToTheSameInTheBackground) {
+  // fp32 from three islands on, and others from nine: each merges a part.
+  for (const int islands : {2, 3})
+    for (const std::string wire : {"fp32", "bf16", "e3m0", "topk"})
+      for (const int64_t count : {int64_t{1}, int64_t{1009}, wire == "fp32" ? kLong : int64_t{70'001}}) {
+        const std::string what = fmt::format("{} islands, {}, {} values", islands, wire, count);
+        const std::vector<Both> here = merge_on(islands, wire, "mean", count, false), there = merge_on(islands, wire, "mean", count, true);
+        for (size_t island = 0; island < here.size(); ++island)
+          for (size_t part : {0, 1}) {
+            const Came &a = here[island][part], &b = there[island][part];
+            ASSERT_TRUE(a.merged.defined() && b.merged.defined()) << what;
+            EXPECT_TRUE(at::equal(b.merged, here[0][part].merged)) << what;  // on all islands alike, too
+            EXPECT_TRUE(at::equal(a.merged, b.merged)) << what;
+            EXPECT_TRUE(at::equal(a.as_sent, b.as_sent)) << what;
+            EXPECT_EQ(a.bytes, b.bytes) << what;
+            EXPECT_GT(a.bytes, 0) << what;
+            EXPECT_EQ(a.note, static_cast<double>(islands - 1)) << what;
+            EXPECT_EQ(b.note, a.note) << what;
+          }
+      }
+}
+
+TEST(IslandMerge, IsTheMeanByWeight) {
+  for (const bool in_background : {false, true}) {
+    const std::vector<Both> all = merge_on(3, "fp32", "mean", kLong, in_background);
+    for (size_t part : {0, 1}) {
+      at::Tensor sum = at::zeros({kLong}, at::kDouble);
+      for (int island = 0; island < 3; ++island)
+        sum.add_(values_of(island, static_cast<int32_t>(part), kLong).to(at::kDouble), 1.0 + island);
+      EXPECT_LT((all[0][part].merged.to(at::kDouble) - sum / 6).abs().max().item<double>(), 1e-6);
+      EXPECT_TRUE(at::equal(all[2][part].as_sent, values_of(2, static_cast<int32_t>(part), kLong)));
+    }
+  }
+}
+
+// The bits of a CPU: sums of two have no order.
+TEST(IslandMergeOnCuda, ComesToWhatACpuComesTo) {
+  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  for (const std::string wire : {"fp32", "bf16", "e3m0", "int8", "topk"})
+    for (const int64_t count : {int64_t{1}, kLong})
+      for (const int islands : {2, 3}) {
+        const std::vector<Both> here = merge_on(islands, wire, "mean", count, false);
+        const std::vector<Both> there = merge_on(islands, wire, "mean", count, true, at::Device(at::kCUDA, 0));
+        for (size_t island = 0; island < here.size(); ++island)
+          for (size_t part : {0, 1}) {
+            const Came &a = here[island][part], &b = there[island][part];
+            EXPECT_TRUE(at::equal(a.as_sent, b.as_sent)) << wire << ", " << count;
+            EXPECT_TRUE(islands == 2 ? at::equal(a.merged, b.merged) : at::allclose(a.merged, b.merged, 1e-2, 1e-3))
+                << wire << ", " << count;
+            EXPECT_EQ(a.bytes, b.bytes) << wire << ", " << count;
+          }
+      }
+}
+
+TEST(IslandMerge, RulesOfOrderWorkInTheBackgroundToo) {
+  const std::vector<Both> here = merge_on(3, "bf16", "median", 5003, false), there = merge_on(3, "bf16", "median", 5003, true);
+  for (size_t island = 0; island < 3; ++island)
+    for (size_t part : {0, 1}) EXPECT_TRUE(at::equal(here[island][part].merged, there[island][part].merged));
+  EXPECT_FALSE(at::equal(here[0][0].merged, here[0][1].merged));
+}
+
+}  // namespace
+}  // namespace cairn::sync

@@ -27,6 +27,7 @@ struct GpuTrained {
   std::vector<double> ends_s;       // when each step was over, after the first began
   int64_t tensor_bytes_most = 0;    // on the GPU, of the process of rank 0
   std::optional<double> busy = {};  // as GpuWatch has it, over the last two thirds of the steps; none: not known
+  double waited_s = 0;              // for other islands
   std::string fault;                // how it failed, or what it did not come to; empty: it went through
 
   bool lacked_memory() const { return fault.find("out of memory") != std::string::npos; }

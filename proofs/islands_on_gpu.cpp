@@ -16,12 +16,14 @@ constexpr int64_t kEvery = 63, kSteps = 2 * kEvery + 1;
 GpuTrained train_islands(const ProofOptions& options, base::Log& log, const std::string& name, int64_t steps, const Assignments& rule) {
   Assignments sets = gpu_decoder(
       options, {.embed = 1024, .layers = 22, .heads = 16, .kv_heads = 16, .mlp = 3072, .batch = 96, .length = 1024, .wide_state = true});
-  sets.push_back("train.micro_batch=24");
+  sets.emplace_back("train.micro_batch=24");
   sets.insert(sets.end(), rule.begin(), rule.end());
   GpuTrained trained =
       must_train_on_gpu(options, log, name,
                         {.sets = std::move(sets), .steps = steps, .arguments = {"--islands", "2", "--links", "1ms,1Gbit"}, .limit_s = 200});
-  if (trained.busy) log.info("{}: the GPU is busy {:.1f} % of the time", name, 100 * *trained.busy);
+  if (trained.busy)
+    log.info("{}: the GPU is busy {:.1f} % of the time; {:.1f} s were spent waiting for the other island", name, 100 * *trained.busy,
+             trained.waited_s);
   return trained;
 }
 

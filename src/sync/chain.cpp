@@ -12,6 +12,11 @@ class Chain final : public Sync {
   void gradient_ready(int64_t index) override {
     for (const auto& rule : rules_) rule->gradient_ready(index);
   }
+  bool move(std::chrono::nanoseconds at_most) override {
+    bool moves = false;
+    for (const auto& rule : rules_) moves = rule->move(at_most) || moves;
+    return moves;
+  }
   comm::Work after_backward(const StepFacts& facts) override {
     std::vector<comm::Work> works;
     for (const auto& rule : rules_) works.push_back(rule->after_backward(facts));

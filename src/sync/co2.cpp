@@ -72,6 +72,10 @@ class Co2 final : public Sync {
     if (flight_) flight_->progress();
   }
 
+  bool move(std::chrono::nanoseconds at_most) override {
+    return flight_ && !post_.wait([&] { return flight_->progress(); }, post_.now() + at_most);
+  }
+
   comm::Work after_step(const StepFacts& facts) override {
     stop_agreed_ = false;
     const auto in_round = facts.step - static_cast<int64_t>(number(kRoundBegun));

@@ -112,6 +112,15 @@ class Diloco final : public Sync {
     for (Flight& flight : flights_) flight.voyage->progress();
   }
 
+  bool move(std::chrono::nanoseconds at_most) override {
+    const auto have_come = [&] {
+      bool all = true;
+      for (const Flight& flight : flights_) all = flight.voyage->progress() && all;
+      return all;
+    };
+    return !flights_.empty() && !exchange_->wait(have_come, at_most);
+  }
+
   comm::Work after_step(const StepFacts& facts) override {
     stop_agreed_ = false;
     if (!facts.skipped) tokens_.add_(facts.tokens);

@@ -60,6 +60,9 @@ class ExchangeAbroad final : public IslandExchange {
 
   std::unique_ptr<Voyage> send(const Cargo& cargo, const at::Tensor& mine) override;
   std::unique_ptr<Voyage> expect(int fragment, int64_t step, int32_t part) override;
+  bool wait(const std::function<bool()>& done, std::chrono::nanoseconds at_most) override {
+    return !head_ || head_->post.wait(done, head_->post.now() + at_most);
+  }
   void close(int64_t step) override {
     if (head_) head_->council.close(step);
   }

@@ -51,6 +51,9 @@ class ExchangeInWorld final : public IslandExchange {
                                                               .in_background = mine.is_cuda()},
                                            mine);
   }
+  bool wait(const std::function<bool()>& done, std::chrono::nanoseconds at_most) override {
+    return post_.wait(done, post_.now() + at_most);
+  }
   void close(int64_t step) override { council_.close(step); }
 
  private:

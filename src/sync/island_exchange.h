@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -64,6 +65,8 @@ class IslandExchange {
  public:
   virtual ~IslandExchange() = default;
   virtual std::unique_ptr<Voyage> send(const Cargo& cargo, const at::Tensor& mine) = 0;  // mine: fp32
+  // Moves messages until `done`, for so long at most. False: the time is over.
+  virtual bool wait(const std::function<bool()>& done, std::chrono::nanoseconds at_most) = 0;
   // Rounds of this step and earlier ones are over.
   virtual void close(int64_t step) = 0;
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -89,6 +90,9 @@ class Sync {
   virtual ~Sync() = default;
   // The gradient of parameter `index` is complete, with backward still running: a rule may start on it.
   virtual void gradient_ready(int64_t /*index*/) {}
+  // Goes on with what is under way, for so long at most: called where this rank would otherwise only wait for its GPU, since messages move
+  // when somebody moves them. False: there is nothing to go on with.
+  virtual bool move(std::chrono::nanoseconds /*at_most*/) { return false; }
   // All gradients are complete. When the work is done the optimizer may read them.
   virtual comm::Work after_backward(const StepFacts&) { return comm::Work::done(); }
   // Parameters hold the result of the step. When the work is done the next forward may read them.

@@ -1,6 +1,7 @@
 #include "sync/wire_tensor.h"
 
-#include <ATen/ops/from_blob.h>
+#include <algorithm>
+#include <cstring>
 
 #include "kernels/aten.h"
 #include "kernels/codec.h"
@@ -11,9 +12,33 @@ namespace {
 bool goes_as_it_is(const Wire& wire) { return wire.codec() == "fp32"; }
 bool codes_on_gpu(const Wire& wire) { return goes_as_it_is(wire) || kernels::has_cuda_codec(wire.codec()); }
 
-// Bytes as a tensor, which they must outlive.
-at::Tensor as_tensor(std::span<const std::byte> bytes) {
-  return at::from_blob(const_cast<std::byte*>(bytes.data()), {static_cast<int64_t>(bytes.size())}, at::kByte);
+// Copies between a GPU and ordinary memory go by way of memory that the GPU reaches by itself, in long pieces. Left to the driver they go
+// in short ones, each of which waits its turn where other processes use the GPU too.
+constexpr int64_t kPiece = int64_t{32} << 20;
+
+template <typename CopyPiece>  // (pinned memory, first, count)
+void by_way_of_pinned(int64_t bytes, const CopyPiece& copy) {
+  const at::Tensor pinned = at::empty({std::min(bytes, kPiece)}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+  for (int64_t first = 0; first < bytes; first += kPiece) {
+    const int64_t count = std::min(kPiece, bytes - first);
+    copy(pinned.narrow(0, 0, count), first, count);
+  }
+}
+
+void to_host(const at::Tensor& codes, std::span<std::byte> bytes) {
+  by_way_of_pinned(codes.numel(), [&](const at::Tensor& pinned, int64_t first, int64_t count) {
+    pinned.copy_(codes.narrow(0, first, count));  // waits
+    std::memcpy(bytes.data() + first, pinned.const_data_ptr(), static_cast<size_t>(count));
+  });
+}
+
+at::Tensor to_gpu(std::span<const std::byte> bytes, const at::Device& device) {
+  at::Tensor codes = at::empty({static_cast<int64_t>(bytes.size())}, at::TensorOptions().dtype(at::kByte).device(device));
+  by_way_of_pinned(codes.numel(), [&](const at::Tensor& pinned, int64_t first, int64_t count) {
+    std::memcpy(pinned.mutable_data_ptr(), bytes.data() + first, static_cast<size_t>(count));
+    codes.narrow(0, first, count).copy_(pinned);  // waits
+  });
+  return codes;
 }
 
 }  // namespace
@@ -29,7 +54,7 @@ std::vector<std::byte> encode(const Wire& wire, const Wire::Run& run, const at::
   if (bytes.size() == room) return bytes;
   const at::Tensor codes = goes_as_it_is(wire) ? values.view(at::kByte)
                                                : kernels::encode_on_cuda(wire.codec(), values, static_cast<int64_t>(bytes.size() - room));
-  as_tensor(std::span(bytes).subspan(room)).copy_(codes);
+  to_host(codes, std::span(bytes).subspan(room));
   return bytes;
 }
 
@@ -37,7 +62,7 @@ at::Tensor decode(const Wire& wire, const Wire::Run& run, std::span<const std::b
   if (device.is_cuda() && codes_on_gpu(wire)) {
     if (static_cast<int64_t>(bytes.size()) != wire.encoded_bytes(count)) return {};
     if (count == 0) return at::empty({0}, at::TensorOptions().dtype(at::kFloat).device(device));
-    const at::Tensor codes = as_tensor(bytes).to(device);
+    const at::Tensor codes = to_gpu(bytes, device);
     return goes_as_it_is(wire) ? codes.view(at::kFloat) : kernels::decode_on_cuda(wire.codec(), codes, count);
   }
   at::Tensor values = at::empty({count}, at::kFloat);

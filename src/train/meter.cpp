@@ -16,7 +16,7 @@ struct Meter::Pending {
   std::unique_ptr<c10::Event> there;  // null: they are there
 };
 
-Meter::Meter(const at::Device& device) : device_(device) {}
+Meter::Meter(const at::Device& device, std::function<bool()> meanwhile) : device_(device), meanwhile_(std::move(meanwhile)) {}
 Meter::~Meter() = default;
 
 void Meter::add(int64_t step, const StepOutput& output) {
@@ -37,7 +37,10 @@ std::optional<Reading> Meter::take(bool all) {
   const size_t may_stay = device_.is_cpu() || all ? 0 : 1;
   if (pending_.size() <= may_stay) return std::nullopt;
   const Pending& oldest = pending_.front();
-  if (oldest.there) oldest.there->synchronize();  // of the step before: its work lies behind what is running now
+  if (oldest.there) {  // of the step before: its work lies behind what is running now
+    while (meanwhile_ && !oldest.there->query() && meanwhile_()) continue;
+    oldest.there->synchronize();
+  }
   const double* numbers = oldest.numbers.const_data_ptr<double>();
   const Reading reading{oldest.step, numbers[0], numbers[1], {numbers + 2, numbers + oldest.numbers.size(0)}};
   pending_.pop_front();

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -24,7 +25,8 @@ struct Reading {
 // behind the step's own work and read one step later; on the CPU they are there at once.
 class Meter {
  public:
-  explicit Meter(const at::Device& device);
+  // `meanwhile` is called again and again while the device is at work; false: there is nothing else to do.
+  explicit Meter(const at::Device& device, std::function<bool()> meanwhile = {});
   ~Meter();
 
   void add(int64_t step, const StepOutput& output);
@@ -34,6 +36,7 @@ class Meter {
  private:
   struct Pending;
   at::Device device_;
+  std::function<bool()> meanwhile_;
   std::deque<Pending> pending_;
 };
 

@@ -17,6 +17,8 @@
 namespace cairn::train {
 namespace {
 
+constexpr std::chrono::microseconds kLooksAway{500};  // from a GPU that is at work, to messages between islands
+
 Start of_company(Start start, const Job& job) {
   start.out = job.out;
   return start;
@@ -25,7 +27,11 @@ Start of_company(Start start, const Job& job) {
 }  // namespace
 
 Record::Record(comm::World& world, Job& job, const Start& start)
-    : world_(world), job_(job), start_(of_company(start, job)), meter_(job.device), measured_(job.engine.objective->measures()) {
+    : world_(world),
+      job_(job),
+      start_(of_company(start, job)),
+      meter_(job.device, [&job] { return job.engine.sync->move(kLooksAway); }),
+      measured_(job.engine.objective->measures()) {
   result_.step = job.steps_done;
   result_.held_out_loss = std::numeric_limits<double>::quiet_NaN();
   if (job.writes) {

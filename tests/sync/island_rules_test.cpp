@@ -292,5 +292,34 @@ TEST(Gossip, TalksWithAllInItsWindow) {
   for (size_t round = 0; round < 10; ++round) EXPECT_EQ(at::equal(at_step[0][round], at_step[1][round]), round == 5 || round == 6) << round;
 }
 
+// Nothing moves by itself: where an island only waits for its GPU, `move` brings what is under way to its end.
+TEST(IslandRules, MoveWhatIsUnderWayWhileAGpuIsWaitedFor) {
+  constexpr auto kLatency = std::chrono::milliseconds(40), kLook = std::chrono::milliseconds(1);
+  for (const std::string kind : {"co2", "streaming_diloco"})
+    for (const bool moves : {false, true}) {
+      SyncOptions options{.kind = kind};
+      options.outer = {.every = 8, .fragment_layers = 1, .delay = 2};
+      options.co2 = {.every = 6};
+      double waited = 0;
+      int64_t looks = 0, rounds = 0;
+      harness::on_ranks(2, {.link = {.latency = kLatency, .jitter = 0}}, [&](comm::World& world) {
+        ToyRun run{.options = options, .steps = 24};
+        run.after = [&](comm::World& w, Sync& rule, ToyModel&, int64_t) {
+          while (moves && rule.move(kLook)) looks += w.rank() == 0;
+          for (const auto& [name, value] : rule.notes())
+            if (name == "stall_s" && w.rank() == 0) waited += value, ++rounds;
+        };
+        train_toy(world, run);
+      });
+      EXPECT_GE(rounds, 2) << kind;
+      if (moves) {
+        EXPECT_EQ(waited, 0) << kind;
+        EXPECT_GE(looks, rounds) << kind;  // it says that there is something to do while there is
+      } else {
+        EXPECT_GT(waited, 0.03) << kind;
+      }
+    }
+}
+
 }  // namespace
 }  // namespace cairn::sync

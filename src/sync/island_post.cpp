@@ -58,9 +58,12 @@ IslandPost::Pieces IslandPost::cut(const Subject& subject, std::span<const std::
             .bytes = static_cast<int64_t>(body.size())};
   do {
     const int64_t bytes = std::min(kPieceBytes, head.bytes - head.offset);
-    std::vector<std::byte>& piece = pieces.emplace_back(sizeof(Head) + static_cast<size_t>(bytes));
-    std::memcpy(piece.data(), &head, sizeof(Head));
-    if (bytes > 0) std::memcpy(piece.data() + sizeof(Head), body.data() + head.offset, static_cast<size_t>(bytes));
+    std::vector<std::byte>& piece = pieces.emplace_back();
+    piece.reserve(sizeof(Head) + static_cast<size_t>(bytes));
+    const auto of_head = std::as_bytes(std::span(&head, 1)),
+               of_body = body.subspan(static_cast<size_t>(head.offset), static_cast<size_t>(bytes));
+    piece.insert(piece.end(), of_head.begin(), of_head.end());
+    piece.insert(piece.end(), of_body.begin(), of_body.end());
     head.offset += bytes;
   } while (head.offset < head.bytes);
   return pieces;

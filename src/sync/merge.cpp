@@ -4,12 +4,19 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "kernels/adamw.h"
 #include "kernels/aten.h"
 
 namespace cairn::sync {
 namespace {
 
-double norm_of(const at::Tensor& values) { return values.to(at::kDouble).square().sum().sqrt().item<double>(); }
+// A number that is not finite is the least or the largest, and one that is none is both.
+bool is_finite(const at::Tensor& values) {
+  const auto [least, most] = values.aminmax();
+  return std::isfinite(least.item<double>()) && std::isfinite(most.item<double>());
+}
+
+double norm_of(const at::Tensor& values) { return std::sqrt(kernels::sum_of_squares(values).item<double>()); }
 
 at::Tensor weighted_mean(const std::vector<Contribution>& contributions) {
   double total = 0;
@@ -17,8 +24,8 @@ at::Tensor weighted_mean(const std::vector<Contribution>& contributions) {
   at::Tensor sum;
   // A product, then a sum, each rounded by itself: a fused one would differ between machines.
   for (const Contribution& one : contributions) {
-    at::Tensor part = one.weight == contributions.front().weight ? one.values : one.values.mul(one.weight / contributions.front().weight);
-    sum = sum.defined() ? sum.add_(part) : part.clone();
+    at::Tensor part = one.weight == contributions.front().weight ? one.values : one.values.mul_(one.weight / contributions.front().weight);
+    sum = sum.defined() ? sum.add_(part) : part;
   }
   return sum.mul_(contributions.front().weight / total);
 }
@@ -48,7 +55,7 @@ at::Tensor middle_mean(const std::vector<Contribution>& contributions, int64_t c
 
 at::Tensor merge(const MergeRule& rule, std::vector<Contribution>& contributions) {
   std::erase_if(contributions, [](const Contribution& one) {
-    return !(one.weight > 0) || !std::isfinite(one.weight) || (one.values.numel() > 0 && !std::isfinite(norm_of(one.values)));
+    return !(one.weight > 0) || !std::isfinite(one.weight) || (one.values.numel() > 0 && !is_finite(one.values));
   });
   if (contributions.empty()) return {};
   const auto count = static_cast<int64_t>(contributions.size());

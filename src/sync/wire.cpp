@@ -23,10 +23,10 @@ class CodedWire final : public Wire {
     if (codec != "fp32" && codec != "bf16") results_ = std::make_unique<CodedWire>("bf16");
   }
 
-  std::vector<std::byte> encode(const Run&, std::span<const float> values) const override {
+  std::vector<std::byte> encode(const Run&, std::span<const float> values, size_t room) const override {
     const auto count = static_cast<int64_t>(values.size());
-    std::vector<std::byte> bytes(static_cast<size_t>(codec_->encoded_bytes(count)));
-    codec_->encode(values.data(), count, bytes.data());
+    std::vector<std::byte> bytes(room + static_cast<size_t>(codec_->encoded_bytes(count)));
+    codec_->encode(values.data(), count, bytes.data() + room);
     return bytes;
   }
   bool decode(const Run&, std::span<const std::byte> bytes, std::span<float> values) const override {
@@ -70,12 +70,14 @@ class TopWire final : public Wire {
  public:
   explicit TopWire(double keep) : keep_(keep), results_("bf16") {}
 
-  std::vector<std::byte> encode(const Run&, std::span<const float> values) const override {
+  std::vector<std::byte> encode(const Run&, std::span<const float> values, size_t room) const override {
     const int64_t kept = comm::kept_of(static_cast<int64_t>(values.size()), keep_);
     comm::Places places(static_cast<size_t>(kept));
     std::iota(places.begin(), places.end(), int64_t{0});
     if (sound(values)) places = comm::top_places(values, kept);
-    return comm::encode_sparse(places, taken(values, places));
+    std::vector<std::byte> bytes = comm::encode_sparse(places, taken(values, places));
+    bytes.insert(bytes.begin(), room, std::byte{0});
+    return bytes;
   }
   bool decode(const Run&, std::span<const std::byte> bytes, std::span<float> values) const override {
     const auto count = static_cast<int64_t>(values.size());
@@ -104,10 +106,10 @@ class RandomWire final : public Wire {
  public:
   RandomWire(double keep, uint64_t seed) : keep_(keep), seed_(seed) {}
 
-  std::vector<std::byte> encode(const Run& run, std::span<const float> values) const override {
+  std::vector<std::byte> encode(const Run& run, std::span<const float> values, size_t room) const override {
     const std::vector<float> kept = taken(values, places(run, values.size()));
-    std::vector<std::byte> bytes(kept.size() * sizeof(float));
-    if (!kept.empty()) std::memcpy(bytes.data(), kept.data(), bytes.size());
+    std::vector<std::byte> bytes(room + kept.size() * sizeof(float));
+    if (!kept.empty()) std::memcpy(bytes.data() + room, kept.data(), bytes.size() - room);
     return bytes;
   }
   bool decode(const Run& run, std::span<const std::byte> bytes, std::span<float> values) const override {

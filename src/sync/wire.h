@@ -21,7 +21,8 @@ class Wire {
   };
 
   virtual ~Wire() = default;
-  virtual std::vector<std::byte> encode(const Run& run, std::span<const float> values) const = 0;
+  // With so many bytes of room before the code.
+  virtual std::vector<std::byte> encode(const Run& run, std::span<const float> values, size_t room = 0) const = 0;
   // False: these bytes cannot have been written by `encode` for a run of this length. `values` then holds anything.
   virtual bool decode(const Run& run, std::span<const std::byte> bytes, std::span<float> values) const = 0;
   // Where every value travels as a code: of which codec, and how many bytes so many values take. Empty: not so.

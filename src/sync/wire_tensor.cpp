@@ -46,9 +46,7 @@ at::Tensor to_gpu(std::span<const std::byte> bytes, const at::Device& device) {
 std::vector<std::byte> encode(const Wire& wire, const Wire::Run& run, const at::Tensor& values, size_t room) {
   if (!values.is_cuda() || !codes_on_gpu(wire)) {
     const at::Tensor host = values.cpu();
-    std::vector<std::byte> bytes = wire.encode(run, {host.const_data_ptr<float>(), static_cast<size_t>(host.numel())});
-    if (room > 0) bytes.insert(bytes.begin(), room, std::byte{0});
-    return bytes;
+    return wire.encode(run, {host.const_data_ptr<float>(), static_cast<size_t>(host.numel())}, room);
   }
   std::vector<std::byte> bytes(room + static_cast<size_t>(wire.encoded_bytes(values.numel())));
   if (bytes.size() == room) return bytes;

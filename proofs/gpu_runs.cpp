@@ -10,18 +10,15 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/metrics.h"
-#include "kernels/adamw.h"
 #include "kernels/aten.h"
+#include "kernels/device.h"
 #include "study/claims.h"
 #include "study/gpu_watch.h"
 #include "study/process.h"
 
 namespace cairn::study {
 
-void check_there_is_a_gpu() {
-  if (!kernels::has_cuda_kernels()) base::fail_input("--device cuda: this build has no CUDA: build it with CAIRN_PRESET=cuda");
-  if (!at::hasCUDA()) base::fail_input("--device cuda: no usable GPU was found (nvidia-smi shows what the driver sees)");
-}
+void check_there_is_a_gpu() { kernels::device_called("cuda"); }
 
 double GpuTrained::step_s() const {
   std::vector<double> steps;

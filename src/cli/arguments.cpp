@@ -95,6 +95,13 @@ void add_sampling(CLI::App* command, model::GenerateOptions& o, int64_t& seed) {
   command->add_option("--seed", seed, "Decides what is drawn")->check(CLI::NonNegativeNumber)->capture_default_str()->group(drawn);
 }
 
+void add_computes_on(CLI::App* command, ComputesOn& on) {
+  command->add_option("--device", on.device, "What computes")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
+  command->add_option("--precision", on.precision, "What it computes in; bf16, which takes half the memory: on a GPU")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+}
+
 CLI::App* add_generate(CLI::App& app, GenerateArguments& a) {
   CLI::App* command = app.add_subcommand("generate", "Continue prompts with a trained model");
   command->add_option("dir", a.folder, "A run, a snapshot, a Hugging Face directory or an ensemble")->required();
@@ -109,6 +116,7 @@ CLI::App* add_generate(CLI::App& app, GenerateArguments& a) {
   command->add_flag("--ignore-end", a.ignore_end, "Go on after the token that ends a text");
   command->add_option("--domain", a.domain, "Of an ensemble: take the prior of this domain");
   command->add_flag("--json", a.json, "A line of JSON for each text: ids, text, log-probabilities, why it ended");
+  add_computes_on(command, a.on);
   add_sampling(command, a.options, a.seed);
   command->add_flag("--greedy", a.greedy, "Always the likeliest token")->group("How tokens are drawn");
   return command;
@@ -119,6 +127,7 @@ CLI::App* add_chat(CLI::App& app, ChatArguments& a) {
   command->add_option("dir", a.folder, "A run, a snapshot or a Hugging Face directory")->required();
   command->add_option("--system", a.system, "What the model is told before the conversation");
   command->add_option("--tokens", a.options.tokens, "Most tokens of one answer")->check(CLI::Range(1, 1 << 24))->capture_default_str();
+  add_computes_on(command, a.on);
   add_sampling(command, a.options, a.seed);
   return command;
 }
@@ -198,6 +207,7 @@ CLI::App* add_eval(CLI::App& app, EvalArguments& a) {
       ->capture_default_str();
   command->add_option("--items", a.items_file, "A file to write a line of JSON to for each document or item");
   command->add_flag("--json", a.json, "Print the results as one line of JSON");
+  add_computes_on(command, a.on);
   const char* text = "Perplexity";
   command->add_option("--window", a.window, "Tokens that are read at once; 0: as many as the model reads")
       ->check(CLI::NonNegativeNumber)

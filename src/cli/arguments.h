@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/command_words.h"
+#include "cli/computes_on.h"
 #include "model/generate.h"
 #include "study/benches.h"
 #include "study/claims.h"
@@ -49,6 +50,7 @@ struct KeyArguments {
 
 struct GenerateArguments {
   std::string folder, prompt, prompt_file, domain;
+  ComputesOn on;
   std::vector<int64_t> ids;
   std::vector<std::string> stops;
   model::GenerateOptions options;
@@ -58,6 +60,7 @@ struct GenerateArguments {
 
 struct ChatArguments {
   std::string folder, system;
+  ComputesOn on;
   model::GenerateOptions options = {.tokens = 1000};
   int64_t seed = 1;
 };
@@ -88,6 +91,7 @@ struct LogitsArguments {
 
 struct EvalArguments {
   std::string folder, domain, prefix_file, items_file;
+  ComputesOn on;
   std::vector<std::string> data, sets, stops{"\n"};
   std::vector<std::pair<std::string, std::string>> tasks;  // what is measured, and the file
   int64_t window = 0, stride = 0;                          // 0: what the model reads; the window

@@ -104,7 +104,7 @@ int chat_command(const ChatArguments& a) {
   base::Log log({.level = base::Level::warn, .terminal = terminal, .file = {}});
   check(a.options.sampling);
   at::set_num_threads(processors());
-  LanguageModel model = open_language_model(a.folder, log);
+  LanguageModel model = open_language_model(a.folder, log, a.on);
   model.words("chat");
   model.reach(kLengthMax);
   Conversation conversation(a, model, chat_renderer(model.path));

@@ -53,7 +53,7 @@ class Evaluation {
     if (!a.prefix_file.empty()) prefix_ = base::read_file(a.prefix_file, kPrefixBytesMax);
     if (!a.items_file.empty()) items_ = std::make_unique<base::FileWriter>(a.items_file);
     at::set_num_threads(processors());
-    model_ = open_language_model(a.folder, log_, a.domain);
+    model_ = open_language_model(a.folder, log_, a.on, a.domain);
     if (!model_.tokenizer)
       base::fail_input("{}: it has no tokenizer, and no text can be judged without one: put its tokenizer.json there", model_.path);
     model_.reach(kLengthMax);

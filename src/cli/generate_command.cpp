@@ -103,7 +103,7 @@ int generate_command(const GenerateArguments& a) {
   for (const std::string& stop : a.stops)
     if (stop.empty()) base::fail_input("--stop: an empty text is everywhere; give one that is not");
   at::set_num_threads(processors());
-  LanguageModel model = open_language_model(a.folder, log, a.domain);
+  LanguageModel model = open_language_model(a.folder, log, a.on, a.domain);
   if (!a.stops.empty()) model.words("--stop");
   const std::vector<Prompt> prompts = prompts_of(model, a);
   int64_t longest = 0;

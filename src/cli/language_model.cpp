@@ -14,6 +14,7 @@
 #include "evaluate/ensemble_file.h"
 #include "evaluate/ensemble_model.h"
 #include "kernels/aten.h"
+#include "kernels/device.h"
 #include "model/decoder.h"
 #include "snapshot/manifest.h"
 #include "snapshot/pretrained.h"
@@ -115,7 +116,7 @@ void LanguageModel::reach(int64_t tokens) {
   std::vector<model::DecoderShape> several = experts;
   for (model::DecoderShape& one : several) one.table_length = built.table_length;
   model = several.empty() ? model::make_decoder(built) : evaluate::make_ensemble(several, mix);
-  buffers = model->make_buffers(at::kFloat);
+  buffers = model->make_buffers(weights->flat().options().dtype(at::kFloat));
 }
 
 const data::Tokenizer& LanguageModel::words(std::string_view option) const {
@@ -149,10 +150,19 @@ std::vector<int32_t> LanguageModel::prompt_ids(std::string_view text, std::strin
   return ids;
 }
 
-LanguageModel open_language_model(const std::string& folder, base::Log& log, const std::string& domain) {
-  if (evaluate::is_ensemble(folder)) return open_ensemble(folder, domain, log);
-  if (!domain.empty()) base::fail_input("--domain {}: {} is one model; only an ensemble has priors for domains", domain, folder);
-  return open_one(folder, log);
+LanguageModel open_language_model(const std::string& folder, base::Log& log, const ComputesOn& on, const std::string& domain) {
+  const at::Device device = kernels::device_called(on.device);
+  if (on.precision == "bf16" && device.is_cpu())
+    base::fail_input("--precision bf16: is for a GPU (--device cuda); a CPU computes in fp32: leave it out");
+  const bool ensemble = evaluate::is_ensemble(folder);
+  if (!domain.empty() && !ensemble)
+    base::fail_input("--domain {}: {} is one model; only an ensemble has priors for domains", domain, folder);
+  LanguageModel found = ensemble ? open_ensemble(folder, domain, log) : open_one(folder, log);
+  if (device.is_cuda()) {
+    const at::Tensor there = found.weights->flat().to(device, on.precision == "bf16" ? at::kBFloat16 : at::kFloat);
+    found.weights = std::make_unique<model::FlatWeights>(found.model->layout(), there);
+  }
+  return found;
 }
 
 }  // namespace cairn::cli

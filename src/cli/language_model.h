@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/computes_on.h"
 #include "data/tokenizer.h"
 #include "evaluate/posterior.h"
 #include "model/decoder_shape.h"
@@ -23,7 +24,7 @@ struct LanguageModel {
   model::DecoderShape shape;  // of an ensemble: of its first expert, with the length that all of them read
   std::unique_ptr<model::Model> model;
   std::unique_ptr<model::FlatWeights> weights;
-  model::Buffers buffers;                         // empty until reach()
+  model::Buffers buffers = {};                    // empty until reach()
   std::unique_ptr<data::Tokenizer> tokenizer;     // null: the directory has none
   std::vector<int32_t> stops;                     // what ends a text, by generation_config.json, else config.json, else the tokenizer
   bool trained_here = false;                      // a snapshot of Cairn: documents begin after the end of another
@@ -44,6 +45,6 @@ struct LanguageModel {
 };
 
 // `domain`: of an ensemble, the one whose prior is taken; empty: none.
-LanguageModel open_language_model(const std::string& folder, base::Log& log, const std::string& domain = "");
+LanguageModel open_language_model(const std::string& folder, base::Log& log, const ComputesOn& on = {}, const std::string& domain = "");
 
 }  // namespace cairn::cli

@@ -44,6 +44,10 @@ struct Expert {
 };
 using Experts = std::vector<Expert>;
 
+bool all_count(const MixOptions& options, const Experts& experts) {
+  return options.top_k == 0 || options.top_k == static_cast<int64_t>(experts.size());
+}
+
 // One expert's view of a call: its weights, buffers and cache under its own names, put back when the view ends.
 class ExpertCall {
  public:
@@ -87,7 +91,7 @@ at::Tensor hidden_of(const Expert& expert, const at::Tensor& tokens, const Call&
   ExpertCall view(expert, outer, begin);
   const Call call = view.call();
   Values values;
-  values.put("tokens", tokens);
+  values.put("tokens", tokens.to(outer.weights.get({0}).device()));
   const auto& blocks = expert.model->blocks();
   for (size_t i = 0; i + 1 < blocks.size(); ++i) blocks[i]->forward(values, nullptr, call);
   return values.take(expert.head().card().reads.front());
@@ -97,21 +101,22 @@ at::Tensor hidden_of(const Expert& expert, const at::Tensor& tokens, const Call&
 at::Tensor logits_of(const Expert& expert, const at::Tensor& hidden, const Call& outer) {
   ExpertCall view(expert, outer, 0);
   Values values;
-  values.put(expert.head().card().reads.front(), hidden.contiguous().unsqueeze(0));
+  values.put(expert.head().card().reads.front(), hidden.to(outer.weights.get({0}).scalar_type()).contiguous().unsqueeze(0));
   expert.head().forward(values, nullptr, view.call());
   return values.take("logits").squeeze(0);
 }
 
-// log p of targets [rows] after hidden states [rows, width], a bounded number of logits at a time. In double, to be summed up.
+// log p of targets [rows] after hidden states [rows, width], a bounded number of logits at a time. In double on the host, to be summed up.
 at::Tensor log_probabilities(const Expert& expert, const at::Tensor& hidden, const at::Tensor& targets, int64_t vocab, const Call& outer) {
   const int64_t rows = hidden.size(0), most = std::max<int64_t>(1, kLogitBytesMax / (4 * vocab));
-  const at::Tensor losses = at::empty({rows}, at::kFloat), lse = at::empty({rows}, at::kFloat);
+  const at::Tensor losses = at::empty({rows}, hidden.options().dtype(at::kFloat)), lse = at::empty_like(losses);
+  const at::Tensor wanted = targets.to(hidden.device());
   for (int64_t done = 0; done < rows; done += most) {
     const int64_t count = std::min(most, rows - done);
     kernels::cross_entropy(losses.narrow(0, done, count), lse.narrow(0, done, count),
-                           logits_of(expert, hidden.narrow(0, done, count), outer).to(at::kFloat), targets.narrow(0, done, count));
+                           logits_of(expert, hidden.narrow(0, done, count), outer).to(at::kFloat), wanted.narrow(0, done, count));
   }
-  return losses.to(at::kDouble).neg_();
+  return losses.to(at::kCPU, at::kDouble).neg_();
 }
 
 [[noreturn]] void refuse_training() { base::fail_input("an ensemble is not trained: train its experts, each for itself"); }
@@ -128,10 +133,11 @@ class FrozenBlock : public model::Block {
   model::Card card_;
 };
 
-// What is known of a stretch of sequences, from position 0 on: of a cache that is gone on with, or of this pass alone.
+// What is known of a stretch of sequences, from position 0 on: of a cache that is gone on with, or of this pass alone. On the host, but for
+// hidden states.
 struct Memory {
   at::Tensor tokens;    // [batch, positions] int64
-  at::Tensor hidden;    // [batch, positions, all widths]
+  at::Tensor hidden;    // [batch, positions, all widths] fp32
   at::Tensor evidence;  // [batch, positions, experts] double: log w after the token there was read; not a number where an expert has not
 };
 
@@ -145,7 +151,7 @@ class ReadingBlock final : public FrozenBlock {
   void forward(Values& values, model::Saved* /*keep*/, const Call& call) const override {
     const at::Tensor tokens = values.get("tokens");
     const int64_t begin = call.slice.begin, count = tokens.size(1), end = begin + count;
-    CAIRN_CHECK(!call.cache || tokens.size(0) == 1, "{} sequences on one cache", tokens.size(0));
+    CAIRN_CHECK(!call.cache || tokens.size(0) == 1 || all_count(options_, experts_), "{} sequences on one cache", tokens.size(0));
     CAIRN_CHECK(call.cache || begin == 0, "position {} of a sequence whose beginning is not known", begin);
     Memory memory = memory_of(tokens, call);
     memory.tokens.narrow(1, begin, count).copy_(tokens);
@@ -153,27 +159,26 @@ class ReadingBlock final : public FrozenBlock {
     for (size_t j = 0; j < experts_.size(); ++j)
       if (reads(memory, j, begin, end)) read(memory, j, end, call);
     const at::Tensor weights = weights_of(memory, begin, end);
-    values.put("mixture", at::cat({memory.hidden.narrow(1, begin, count), weights}, -1));
+    values.put("mixture", at::cat({memory.hidden.narrow(1, begin, count), weights.to(memory.hidden.device())}, -1));
   }
 
  private:
   Memory memory_of(const at::Tensor& tokens, const Call& call) const {
     const int64_t batch = tokens.size(0), positions = call.cache ? call.cache->capacity : tokens.size(1);
-    const auto kept = [&](const char* name, std::vector<int64_t> shape, at::ScalarType dtype) {
-      if (!call.cache) return at::zeros(shape, dtype);
+    const auto kept = [&](const char* name, std::vector<int64_t> shape, const at::TensorOptions& like) {
+      if (!call.cache) return at::zeros(shape, like);
       at::Tensor& tensor = call.cache->tensors[name];
-      if (!tensor.defined()) tensor = at::zeros(shape, dtype);
+      if (!tensor.defined()) tensor = at::zeros(shape, like);
       return tensor;
     };
-    return {kept(kTokens, {batch, positions}, at::kLong), kept(kHidden, {batch, positions, experts_.back().end}, at::kFloat),
+    const at::TensorOptions there = call.weights.get({0}).options().dtype(at::kFloat);
+    return {kept(kTokens, {batch, positions}, at::kLong), kept(kHidden, {batch, positions, experts_.back().end}, there),
             kept(kEvidence, {batch, positions, static_cast<int64_t>(experts_.size())}, at::kDouble)};
   }
 
-  bool all_count() const { return options_.top_k == 0 || options_.top_k == static_cast<int64_t>(experts_.size()); }
-
   // Whether expert j is asked: one that does not count until the next refresh need not be, where a single token comes.
   bool reads(const Memory& memory, size_t j, int64_t begin, int64_t end) const {
-    if (all_count() || end - begin > 1 || begin % options_.refresh == 0) return true;
+    if (all_count(options_, experts_) || end - begin > 1 || begin % options_.refresh == 0) return true;
     const double* at = evidence_at(memory, 0, begin - begin % options_.refresh);
     return std::isfinite(log_weights(options_, {at, experts_.size()}, {at, experts_.size()})[j]);
   }
@@ -239,7 +244,7 @@ class MixingBlock final : public FrozenBlock {
       const bool all = counts.size(0) == rows.size(0);
       const at::Tensor logits = logits_of(experts_[j], all ? hidden : hidden.index_select(0, counts), call).to(at::kFloat);
       const at::Tensor own = at::log_softmax(logits, -1).add_((all ? weight : weight.index_select(0, counts)).unsqueeze(1));
-      if (!mixed.defined()) mixed = at::full({rows.size(0), own.size(1)}, -std::numeric_limits<float>::infinity(), at::kFloat);
+      if (!mixed.defined()) mixed = at::full({rows.size(0), own.size(1)}, -std::numeric_limits<float>::infinity(), own.options());
       all ? (void)(mixed = at::logaddexp(mixed, own))
           : (void)mixed.index_copy_(0, counts, at::logaddexp(mixed.index_select(0, counts), own));
     }
@@ -279,6 +284,9 @@ class Ensemble final : public model::Model {
       for (auto& [name, tensor] : expert.model->make_buffers(options)) all[expert.prefix + name] = tensor;
     return all;
   }
+
+  // Where only some experts count, each sequence has its own.
+  bool takes_rows_together() const override { return all_count(options_, experts_); }
 
  private:
   Experts experts_;

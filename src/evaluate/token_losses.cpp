@@ -53,8 +53,9 @@ std::vector<std::vector<float>> token_losses(const Subject& subject, std::span<c
   const mesh::Axes alone;
   const model::Call call{.weights = subject.weights, .buffers = subject.buffers, .axes = alone, .random = {}, .needs = {false, false}};
   const model::Block& last = *subject.model.blocks().back();
-  const at::Tensor hidden = hidden_of(subject, tokens, call);
-  const at::Tensor asked = hidden.view({-1, hidden.size(-1)}).index_select(0, at::tensor(places, at::kLong));
+  const at::Device device = subject.weights.get({0}).device();
+  const at::Tensor hidden = hidden_of(subject, tokens.to(device), call);
+  const at::Tensor asked = hidden.view({-1, hidden.size(-1)}).index_select(0, at::tensor(places, at::kLong).to(device));
   const auto all = static_cast<int64_t>(targets.size());
   std::vector<float> losses(targets.size());
   for (int64_t done = 0, part = 1; done < all; done += part) {
@@ -63,9 +64,10 @@ std::vector<std::vector<float>> token_losses(const Subject& subject, std::span<c
     values.put(last.card().reads.front(), asked.narrow(0, done, part).unsqueeze(0));
     last.forward(values, nullptr, call);
     const at::Tensor logits = values.take("logits").view({part, -1});
-    const at::Tensor loss = at::empty({part}, at::kFloat), lse = at::empty({part}, at::kFloat);
-    kernels::cross_entropy(loss, lse, logits, at::tensor(at::IntArrayRef(targets.data() + done, static_cast<size_t>(part)), at::kLong));
-    std::copy_n(loss.const_data_ptr<float>(), part, losses.begin() + done);
+    const at::Tensor loss = at::empty({part}, logits.options().dtype(at::kFloat)), lse = at::empty_like(loss);
+    const at::Tensor wanted = at::tensor(at::IntArrayRef(targets.data() + done, static_cast<size_t>(part)), at::kLong);
+    kernels::cross_entropy(loss, lse, logits, wanted.to(device));
+    std::copy_n(loss.cpu().const_data_ptr<float>(), part, losses.begin() + done);
   }
   std::vector<std::vector<float>> by_row;
   auto next = losses.begin();

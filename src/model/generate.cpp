@@ -19,8 +19,9 @@ constexpr int64_t kRoomAtFirst = 64;  // tokens beyond the longest prompt that a
 // Reads tokens into a cache with one row per sequence, and says what may come next. Sequences need not be equally long.
 class Reader {
  public:
-  Reader(const Model& model, const Weights& weights, Buffers& buffers, int64_t rows, int64_t length_max)
-      : model_(model), weights_(weights), buffers_(buffers), rows_(rows), length_max_(length_max) {
+  Reader(const Model& model, const Weights& weights, Buffers& buffers, int64_t rows, const GenerateOptions& options)
+      : model_(model), weights_(weights), buffers_(buffers), rows_(rows), length_max_(options.length_max) {
+    together_ = (options.together || weights.get({0}).is_cuda()) && model.takes_rows_together();
     step_ = DecodeStep::make(model, weights, buffers);
   }
 
@@ -62,13 +63,13 @@ class Reader {
     }
   }
 
-  // The model's own blocks over one row of the cache; of the positions only the last one's logits are wanted.
-  at::Tensor through_blocks(const at::Tensor& tokens, int64_t begin, int64_t row) {
-    Cache one{.capacity = cache_.capacity, .tensors = {}};
-    for (const auto& [name, tensor] : cache_.tensors) one.tensors[name] = tensor.narrow(0, row, 1);
+  // The model's own blocks over neighbouring rows of the cache; of the positions only the last one's logits are wanted.
+  at::Tensor through_blocks(const at::Tensor& tokens, int64_t begin, int64_t first_row) {
+    Cache part{.capacity = cache_.capacity, .tensors = {}};
+    for (const auto& [name, tensor] : cache_.tensors) part.tensors[name] = tensor.narrow(0, first_row, tokens.size(0));
     const mesh::Axes alone;
     const Call call{
-        .weights = weights_, .buffers = buffers_, .axes = alone, .random = {}, .needs = {false, false}, .slice = {begin}, .cache = &one};
+        .weights = weights_, .buffers = buffers_, .axes = alone, .random = {}, .needs = {false, false}, .slice = {begin}, .cache = &part};
     Values values;
     values.put("tokens", tokens.to(weights_.get({0}).device()));
     for (const auto& block : model_.blocks()) {
@@ -79,8 +80,8 @@ class Reader {
       }
       block->forward(values, nullptr, call);
     }
-    if (cache_.tensors.empty()) adopt(one, row);
-    return values.take("logits").to(at::kCPU, at::kFloat);  // [1, 1, vocab]
+    if (cache_.tensors.empty()) adopt(part, first_row);
+    return values.take("logits").to(at::kCPU, at::kFloat);  // [rows, 1, vocab]
   }
 
   // The first prompt shows what a row of the cache looks like.
@@ -94,11 +95,20 @@ class Reader {
     }
   }
 
+  // On a CPU one by one, so that no row's numbers depend on the others. On a GPU, which has as many idle as there are rows too few, those
+  // that stand at the same position together.
   at::Tensor by_rows(std::span<const DecodeStep::Row> rows) {
     std::vector<at::Tensor> logits;
-    for (const DecodeStep::Row& row : rows)
-      logits.push_back(through_blocks(at::full({1, 1}, row.token, at::kLong), row.position, row.cache_row).view({1, -1}));
+    for (size_t first = 0, count = 1; first < rows.size(); first += count, count = 1) {
+      while (together_ && first + count < rows.size() && follows(rows[first], rows[first + count], count)) ++count;
+      const at::Tensor tokens = at::empty({static_cast<int64_t>(count), 1}, at::kLong);
+      for (size_t i = 0; i < count; ++i) tokens.mutable_data_ptr<int64_t>()[i] = rows[first + i].token;
+      logits.push_back(through_blocks(tokens, rows[first].position, rows[first].cache_row).flatten(0, 1));
+    }
     return at::cat(logits);
+  }
+  static bool follows(const DecodeStep::Row& one, const DecodeStep::Row& other, size_t after) {
+    return other.position == one.position && other.cache_row == one.cache_row + static_cast<int64_t>(after);
   }
 
   int64_t model_vocab() const { return weights_.get({0}).size(0); }  // a decoder's first parameter is its table
@@ -107,6 +117,7 @@ class Reader {
   const Weights& weights_;
   Buffers& buffers_;
   int64_t rows_, length_max_;
+  bool together_ = false;
   std::unique_ptr<DecodeStep> step_;
   Cache cache_;
   at::Tensor logits_;
@@ -174,7 +185,7 @@ std::vector<Generated> generate(const Model& model, const Weights& weights, Buff
   at::NoGradGuard no_grad;
   std::vector<Text> texts;
   std::vector<size_t> writing;  // which texts go on
-  Reader reader(model, weights, buffers, static_cast<int64_t>(requests.size()), options.length_max);
+  Reader reader(model, weights, buffers, static_cast<int64_t>(requests.size()), options);
   Writer writer(options, on_token);
   at::Tensor logits;
   for (size_t i = 0; i < requests.size(); ++i) {

@@ -18,9 +18,11 @@ struct GenerateOptions {
   int64_t length_max = 0;  // of prompt and answer together: what the model was built for
   SamplingOptions sampling = {};
   std::vector<int32_t> stops = {};  // each ends the text when drawn; it is not returned
+  bool together = false;            // texts that stand at one position are read together on a CPU too, as always on a GPU
 };
 
-// One text to write. Its token i depends on the model, the prompt and `random` alone, whatever is written beside it.
+// One text to write. Its token i depends on the model, the prompt and `random` alone, whatever is written beside it (on a GPU: but for
+// roundings, which may depend on how many texts there are).
 struct Request {
   std::vector<int32_t> prompt;  // not empty, shorter than length_max
   base::Random random = {};

@@ -31,6 +31,8 @@ class Model {
 
   // Buffers that do not depend on training, made on the device the weights are on.
   virtual Buffers make_buffers(const at::TensorOptions& options) const = 0;
+  // Whether sequences that stand at the same position may go through one call, each with its row of a cache.
+  virtual bool takes_rows_together() const { return true; }
   // "config.json" of a Hugging Face directory; empty where there is no such thing.
   virtual std::string config_json() const { return {}; }
   virtual ~Model() = default;

@@ -16,8 +16,8 @@
 #include "data/document_starts.h"
 #include "data/shard.h"
 #include "data/tokenize_progress.h"
-#include "kernels/adamw.h"
 #include "kernels/aten.h"
+#include "kernels/device.h"
 #include "kernels/fp8_cuda.h"
 #include "model/batch_norm.h"
 #include "model/trainable.h"
@@ -36,14 +36,6 @@
 
 namespace cairn::train {
 namespace {
-
-at::Device choose_device(const std::string& name) {
-  if (name == "cpu") return at::Device(at::kCPU);
-  if (!kernels::has_cuda_kernels())
-    base::fail_input("--device cuda: this build has no CUDA; build it with CAIRN_PRESET=cuda where nvcc is installed");
-  if (!at::hasCUDA()) base::fail_input("--device cuda: no usable GPU was found (nvidia-smi shows what the driver sees)");
-  return at::Device(at::kCUDA, 0);
-}
 
 data::Opened open_data(comm::World& world, const Settings& settings, const Start& start) {
   data::CorpusOptions options{
@@ -465,7 +457,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   if (start.plan) use_layout_of(*start.plan, recipe, world.size());
   job->settings = read_settings(recipe);
   job->recipe_toml = recipe.resolved_toml();
-  job->device = choose_device(start.device);
+  job->device = kernels::device_called(start.device);
   check_kernel_report(job->settings, job->device);
   if (job->settings.log.kernels) job->kernel_report = std::make_unique<KernelReport>(job->device);
   if (job->settings.log.memory) job->memory_report = std::make_unique<MemoryReport>(job->device);

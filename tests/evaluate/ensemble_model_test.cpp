@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "evaluate/small_subject.h"
 #include "evaluate/token_losses.h"
+#include "kernels/adamw.h"
 #include "model/generate.h"
 
 namespace cairn::evaluate {
@@ -58,9 +59,14 @@ class SmallEnsemble {
     return logs;
   }
 
-  std::vector<model::Generated> generate(const std::vector<model::Request>& requests, int64_t tokens) {
+  std::vector<model::Generated> generate(const std::vector<model::Request>& requests, int64_t tokens, bool together = false) {
     return model::generate(*model_, *weights_, buffers_, requests,
-                           {.tokens = tokens, .length_max = 24, .sampling = {.temperature = 1, .top_k = 0}});
+                           {.tokens = tokens, .length_max = 24, .sampling = {.temperature = 1, .top_k = 0}, .together = together});
+  }
+
+  void move_to(at::Device device, at::ScalarType type) {
+    weights_ = std::make_unique<model::FlatWeights>(model_->layout(), weights_->flat().to(device, type));
+    buffers_ = model_->make_buffers(at::TensorOptions().dtype(at::kFloat).device(device));
   }
 
  private:
@@ -120,6 +126,45 @@ TEST(EnsembleModel, RefusesOtherVocabularies) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("vocabularies of 257 and 300"));
   }
+}
+
+// Prompts of two lengths, some alike, and more than one random number to each.
+std::vector<model::Request> some_requests() {
+  const base::Random random(3);
+  return {{{256, 1, 2}, random.for_index(0)}, {{256, 1, 2}, random.for_index(1)}, {{9, 9, 9}, random.for_index(2)},
+          {{7}, random.for_index(3)},         {{8}, random.for_index(4)},         {{256, 4, 4}, random.for_index(5)}};
+}
+
+void expect_alike(const std::vector<model::Generated>& found, const std::vector<model::Generated>& expected, double apart) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(found[i].ids, expected[i].ids) << i;
+    ASSERT_EQ(found[i].log_probabilities.size(), expected[i].log_probabilities.size()) << i;
+    for (size_t t = 0; t < found[i].log_probabilities.size(); ++t)
+      EXPECT_NEAR(found[i].log_probabilities[t], expected[i].log_probabilities[t], apart) << i << ", token " << t;
+  }
+}
+
+TEST(EnsembleModel, WritesTextsTogetherAsOneByOne) {
+  for (const int64_t top_k : {0, 1}) {  // where one expert counts each text goes by itself
+    SmallEnsemble ensemble({.prior = {1, 2, 3}, .top_k = top_k, .refresh = 4});
+    expect_alike(ensemble.generate(some_requests(), 15, true), ensemble.generate(some_requests(), 15, false), 1e-4);
+  }
+}
+
+TEST(EnsembleModelOnCuda, ScoresAndWritesAsOnACpu) {
+  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  SmallEnsemble here({.prior = {1, 2, 3}}), there({.prior = {1, 2, 3}});
+  there.move_to(at::Device(at::kCUDA, 0), at::kFloat);
+  const std::vector<Judged> rows{{{256, 1, 2, 3, 4, 5, 6, 200, 100, 17, 17, 17, 3, 9}, 1}, {{9, 8}, 1}, {{7, 7, 7, 7, 1, 2, 3}, 3}};
+  const auto expected = token_losses(here.subject(), rows), found = token_losses(there.subject(), rows);
+  for (size_t r = 0; r < rows.size(); ++r)
+    for (size_t i = 0; i < found[r].size(); ++i) EXPECT_NEAR(found[r][i], expected[r][i], 1e-3) << r << ", " << i;
+  expect_alike(there.generate(some_requests(), 15), here.generate(some_requests(), 15), 1e-3);
+  there.move_to(at::Device(at::kCUDA, 0), at::kBFloat16);
+  const auto low = token_losses(there.subject(), rows);
+  for (size_t r = 0; r < rows.size(); ++r)
+    for (size_t i = 0; i < low[r].size(); ++i) EXPECT_NEAR(low[r][i], expected[r][i], 0.3) << r << ", " << i;
 }
 
 }  // namespace

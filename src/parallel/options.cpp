@@ -89,7 +89,11 @@ base::Schema<RecomputeOptions> recompute_schema() {
        {"budget_mib", &O::budget_mib, "Activations that one micro-batch may keep on a rank.", base::at_least(0)},
        {"except_last", &O::except_last,
         "The last micro-batch of a step keeps everything: where its gradients are computed at once (gpipe, or no pipeline), nothing else "
-        "is kept then."}}};
+        "is kept then."},
+       {"inputs", &O::inputs,
+        "Where the inputs of blocks that are computed again wait: device; host: in the host's memory, and come back one block ahead of "
+        "their need, beside what a GPU computes.",
+        base::one_of({"device", "host"})}}};
 }
 
 base::Schema<TensorOptions> tensor_schema() {

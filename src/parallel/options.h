@@ -45,6 +45,7 @@ struct RecomputeOptions {
   int64_t every = 1;
   double budget_mib = 0;
   bool except_last = false;
+  std::string inputs = "device";
 };
 base::Schema<RecomputeOptions> recompute_schema();
 

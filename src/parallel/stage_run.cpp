@@ -68,6 +68,7 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
   for (size_t i = 0; i < n; ++i) named_.push_back(model::named_parameters(block(i).card()));
   saved_.resize(keeps_ ? n : 0);
   inputs_.resize(keeps_ ? n : 0);
+  away_.resize(keeps_ ? n : 0);
   booked_.reserve(n);
   for (size_t i = 0; keeps_ && i < n; ++i) booked_.emplace_back();
   for (const auto& [name, field] : local_.batch().fields) values_.put(name, field.tensor);
@@ -80,7 +81,8 @@ bool StageRun::recomputed(size_t i) const { return pass_.recompute && (*pass_.re
 void StageRun::book(size_t i) {
   if (!pass_.memory) return;
   int64_t bytes = saved_[i].bytes();
-  for (const auto& [name, value] : inputs_[i]) bytes += static_cast<int64_t>(value.tensor.nbytes());
+  for (const auto& [name, value] : inputs_[i])
+    if (value.tensor.defined()) bytes += static_cast<int64_t>(value.tensor.nbytes());
   booked_[i] = base::BookedMemory(*pass_.memory, base::MemoryUse::activations, bytes);
 }
 
@@ -88,6 +90,32 @@ void StageRun::book(size_t i) {
 void StageRun::remember_inputs(size_t i, model::Values& from) {
   for (const std::string& name : block(i).card().reads)
     if (!local_.batch().fields.contains(name)) inputs_[i].emplace(name, from.in_flight(name));
+}
+
+// The block has read its inputs: they leave while the next one computes, and when that is over are gone. Those of the last two blocks are
+// needed again too soon.
+void StageRun::send_away(size_t i) {
+  if (i + 2 >= range_.last - range_.first) return;
+  for (auto& [name, value] : inputs_[i]) {
+    value.ready.wait();
+    away_[i].emplace(name, std::exchange(value.tensor, {}));
+  }
+  leaving_ = i;
+}
+
+void StageRun::let_go() {
+  if (const auto one = std::exchange(leaving_, std::nullopt))
+    for (auto& [name, copy] : away_[*one]) copy.let_go();
+}
+
+// One block ahead of its need.
+void StageRun::bring_back(size_t i) {
+  for (size_t before = i; before-- > 0;) {
+    if (away_[before].empty()) continue;
+    for (auto& [name, copy] : away_[before]) copy.fetch();
+    break;
+  }
+  for (auto& [name, copy] : std::exchange(away_[i], {})) inputs_[i].at(name).tensor = copy.take();
 }
 
 // For computing again: buffers that blocks change (running statistics) have changed already.
@@ -116,6 +144,8 @@ void StageRun::forward_block(size_t i, bool keep, const model::Call& call) {
   } else {
     block(i).forward(values_, keep ? &saved_[i] : nullptr, call);
   }
+  let_go();
+  if (keep && recomputed(i) && pass_.inputs_to_host) send_away(i);
   if (keep) book(i);
   // The last block's weights are needed again at once.
   if (releases_ && (!keeps_ || i + 1 < n)) pass_.at.release(named_[i], i + 1 < n ? named_[i + 1] : std::vector<mesh::ParamId>{});
@@ -171,6 +201,7 @@ void StageRun::recompute_block(size_t i) {
   const auto traced = span(pass_, block(i).card().name, "recompute");
   model::Values values;
   for (const auto& [name, field] : local_.batch().fields) values.put(name, field.tensor);
+  bring_back(i);
   for (auto& [name, value] : std::exchange(inputs_[i], {})) values.put(name, value);
   model::Buffers scratch;
   block(i).forward(values, &saved_[i], again(scratch));

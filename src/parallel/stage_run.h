@@ -1,6 +1,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "model/block.h"
 #include "model/saved.h"
 #include "model/values.h"
+#include "parallel/host_copy.h"
 #include "parallel/local_batch.h"
 #include "parallel/pass.h"
 #include "parallel/share.h"
@@ -48,6 +50,9 @@ class StageRun {
   void forward_block(size_t i, bool keep, const model::Call& call);
   model::Call again(model::Buffers& scratch) const;
   void remember_inputs(size_t i, model::Values& from);
+  void send_away(size_t i);
+  void let_go();
+  void bring_back(size_t i);
   void recompute_block(size_t i);
   void recompute_stage();
   void book(size_t i);
@@ -64,6 +69,8 @@ class StageRun {
   std::vector<std::vector<std::string>> dead_;  // by block: what nobody in this run reads after it
   std::vector<model::Saved> saved_;
   std::vector<std::map<std::string, model::Value>> inputs_;  // of blocks that are computed again
+  std::vector<std::map<std::string, HostCopy>> away_;        // their tensors, where those are in host memory
+  std::optional<size_t> leaving_;                            // whose are on their way there
   std::map<std::string, model::Value> given_;                // to the whole run, likewise
   std::vector<base::BookedMemory> booked_;
   std::vector<std::vector<mesh::ParamId>> named_;

@@ -4,17 +4,15 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <map>
-#include <mutex>
 #include <type_traits>
 
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "base/check.h"
 #include "comm/coded_all_reduce.h"
 #include "kernels/aten.h"
+#include "kernels/streams.h"
 #include "sync/wire_tensor.h"
 
 namespace cairn::sync {
@@ -23,27 +21,15 @@ namespace {
 // Before the codes: weight and note.
 constexpr size_t kHeadBytes = 2 * sizeof(double);
 
-c10::Stream stream_of(const at::Device& device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
-
-// Where a GPU does what is none of the training's business. One stream, since each has memory of its own.
-c10::Stream stream_beside(const at::Device& device) {
-  static std::mutex mutex;
-  static std::map<c10::DeviceIndex, c10::Stream> streams;
-  const std::scoped_lock lock(mutex);
-  const auto found = streams.find(device.index());
-  if (found != streams.end()) return found->second;
-  return streams.emplace(device.index(), c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)).first->second;
-}
-
 // Calls `work` on another thread; on a GPU, on that stream and after all that this thread has started, so that neither holds up the other.
 // When the future is ready so is what was computed.
 template <typename Result>
 std::future<Result> in_background(const at::Device& device, std::function<Result()> work) {
   if (!device.is_cuda()) return std::async(std::launch::async, std::move(work));
   const auto before = std::make_shared<c10::Event>(device.type());
-  before->record(stream_of(device));
+  before->record(kernels::current_stream(device));
   return std::async(std::launch::async, [device, before, work = std::move(work)] {
-    const c10::Stream beside = stream_beside(device);
+    const c10::Stream beside = kernels::stream_beside(device, kernels::Beside::islands);
     const c10::StreamGuard on(beside);
     before->block(beside);
     if constexpr (std::is_void_v<Result>) {
@@ -247,7 +233,7 @@ at::Tensor IslandMerge::wait() {
   if (!parts_.in_background) return merged(codes_of(round_->about(), 0, verdict.counted), 0);
   if (!landing_.valid()) begin_landing();
   at::Tensor result = landing_.get();
-  if (result.defined() && result.is_cuda()) result.record_stream(stream_of(device_));  // it was made on another
+  if (result.defined() && result.is_cuda()) result.record_stream(kernels::current_stream(device_));  // it was made on another
   return result;
 }
 

@@ -62,6 +62,7 @@ Passes against(std::shared_ptr<const model::Weights> reference) {
                               .trace = last.trace,
                               .memory = last.memory,
                               .recompute = last.recompute,
+                              .inputs_to_host = last.inputs_to_host,
                               .overlap = last.overlap,
                               .late_sums = last.late_sums,
                               .draws_by_token = last.draws_by_token,

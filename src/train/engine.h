@@ -44,6 +44,7 @@ struct Engine {
   bool draws_by_token = false;                   // as Pass has it
   std::unique_ptr<model::Fp8Products> fp8 = {};  // null: no products in eight bits
   std::vector<bool> recompute = {};              // by block
+  bool inputs_to_host = false;                   // Pass::inputs_to_host
   bool recompute_stage = false;
   bool recompute_last = true;                    // the last micro-batch of a step too
   std::unique_ptr<parallel::Pipeline> pipeline;  // where there is one

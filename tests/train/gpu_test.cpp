@@ -47,6 +47,8 @@ TEST(OnGpu, TrainsAsOnACpu) {
   expect_near(losses_by("cuda", {}), expected, 0.01, "plain");
   expect_near(losses_by("cuda", {"train.micro_batch=12"}), expected, 0.01, "three passes a step");
   expect_near(losses_by("cuda", {"recompute.mode=\"full\""}), expected, 0.01, "recomputed");
+  expect_near(losses_by("cuda", {"recompute.mode=\"full\"", "recompute.inputs=\"host\"", "train.micro_batch=18"}), expected, 0.01,
+              "kept on the host");
   const std::vector<double> apart = losses_by("cpu", {"data.packing=\"documents\""});
   expect_near(losses_by("cuda", {"data.packing=\"documents\""}), apart, 0.01, "packed documents");
 }

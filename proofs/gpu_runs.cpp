@@ -54,9 +54,10 @@ GpuTrained train_on_gpu(const ProofOptions& options, base::Log& log, const std::
   } else if (std::ssize(trained.losses) < training.steps) {  // asked to end, it did
     trained.fault = fmt::format("its time was up after {} of {} steps", trained.losses.size(), training.steps);
   }
-  if (trained.ends_s.size() > 2) {
+  if (std::ssize(trained.ends_s) > 3 * kLastSteps) {
     const double first_s = began_s + startup_s;  // where the clock of the steps begins
-    if (const auto span = watch.between(first_s + trained.ends_s[trained.ends_s.size() / 3], first_s + trained.ends_s.back()))
+    if (const auto span = watch.between(first_s + trained.ends_s[trained.ends_s.size() / 3],
+                                        first_s + trained.ends_s[trained.ends_s.size() - 1 - kLastSteps]))
       trained.busy = span->busy;
   }
   if (trained.fault.empty())

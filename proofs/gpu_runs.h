@@ -13,6 +13,9 @@ class Log;
 
 namespace cairn::study {
 
+// Steps at the end of a run, into whose times its end falls: what is still under way, and losses that are read a step late.
+constexpr int64_t kLastSteps = 3;
+
 // Training on the GPU by this program, as anybody would start it.
 struct GpuTraining {
   Assignments sets;  // without train.steps
@@ -26,7 +29,7 @@ struct GpuTrained {
   std::vector<double> losses;
   std::vector<double> ends_s;       // when each step was over, after the first began
   int64_t tensor_bytes_most = 0;    // on the GPU, of the process of rank 0
-  std::optional<double> busy = {};  // as GpuWatch has it, over the last two thirds of the steps; none: not known
+  std::optional<double> busy = {};  // as GpuWatch has it, over the last two thirds of the steps but for the last ones; none: not known
   double waited_s = 0;              // for other islands
   std::string fault;                // how it failed, or what it did not come to; empty: it went through
 

@@ -27,7 +27,9 @@ void prove_inputs_on_host(const ProofOptions& options, Findings& findings, base:
                                2 * kLayers, kTokens),
                    2.0 * kLayers, 2.0 * kLayers - fewer, 2);
   findings.at_most("7. the same: time of a step", 1, host.step_s() / device.step_s(), 1.15);
-  findings.at_most("7. the same: relative difference of the losses", 0, largest_relative_difference(device.losses, host.losses), 0);
+  findings.at_most("7. the same: difference of the first loss", 0, std::abs(device.losses[0] - host.losses[0]), 0);
+  // The library's attention adds gradients up in any order.
+  findings.at_most("7. the same: relative difference of the losses", 0, largest_relative_difference(device.losses, host.losses), 1e-3);
 }
 
 }  // namespace

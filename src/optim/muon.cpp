@@ -8,7 +8,9 @@
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
 
+#include "base/random.h"
 #include "kernels/aten.h"
+#include "kernels/stochastic_rounding.h"
 #include "optim/adamw.h"
 #include "optim/options.h"
 #include "optim/orthogonalize.h"
@@ -103,8 +105,8 @@ class Muon final : public Optimizer {
     for (const size_t member : members) {
       const Piece& piece = matrices_[member];
       gradients.push_back(piece.gradient);
-      parameters.push_back(piece.parameter);
-      if (piece.decays) that_decay.push_back(piece.parameter);
+      parameters.push_back(wide(piece.parameter));
+      if (piece.decays) that_decay.push_back(parameters.back());
     }
     const at::Tensor gradient = counted_gradient(gradients.size() > 1 ? at::stack(gradients) : gradients[0].unsqueeze(0), facts);
     // A mean, not a sum: the same after orthogonalize, which divides by the norm.
@@ -113,6 +115,16 @@ class Muon final : public Optimizer {
         orthogonalize(options_.nesterov ? gradient.lerp(momenta, options_.momentum) : momenta, options_.muon_iterations);
     if (!that_decay.empty()) at::_foreach_mul_(that_decay, 1 - facts.learning_rate * options_.weight_decay);
     at::_foreach_add_(parameters, directions.unbind(0), -facts.learning_rate * scale_of(parameters[0]));
+    for (size_t i = 0; i < members.size(); ++i) put(matrices_[members[i]], parameters[i], facts);
+  }
+
+  // What an update is computed on: the parameter itself, or a copy of one that is kept in less.
+  static at::Tensor wide(const at::Tensor& parameter) { return parameter.to(at::kFloat); }
+  static void put(const Piece& piece, const at::Tensor& wide, const UpdateFacts& facts) {
+    if (wide.is_same(piece.parameter)) return;
+    if (facts.rounding == nullptr) return (void)piece.parameter.copy_(wide);
+    kernels::round_stochastically(piece.parameter, wide, facts.rounding->for_name(piece.name).for_index(static_cast<uint64_t>(facts.step)),
+                                  0);
   }
 
   double scale_of(const at::Tensor& matrix) const {

@@ -19,7 +19,8 @@ struct Rule {
 };
 
 const std::vector<Rule>& rules() {
-  static const std::vector<Rule> list{{"adamw", make_adamw, true}, {"sgd", make_sgd}, {"muon", make_muon}, {"adafactor", make_adafactor}};
+  static const std::vector<Rule> list{
+      {"adamw", make_adamw, true}, {"sgd", make_sgd}, {"muon", make_muon, true}, {"adafactor", make_adafactor}};
   return list;
 }
 

@@ -33,6 +33,11 @@ HostCopy::HostCopy(at::Tensor tensor) : here_(std::move(tensor)), device_(here_.
     away_.copy_(here_);
 }
 
+HostCopy::~HostCopy() {
+  if (out_) out_->block(kernels::current_stream(device_));
+  if (back_) back_->block(kernels::current_stream(device_));
+}
+
 void HostCopy::let_go() {
   if (!here_.defined()) return;
   if (out_) out_->block(kernels::current_stream(device_));

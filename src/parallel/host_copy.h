@@ -11,6 +11,9 @@ namespace cairn::parallel {
 class HostCopy {
  public:
   explicit HostCopy(at::Tensor tensor);  // begins to copy it out
+  ~HostCopy();                           // what comes next on the stream waits for copies that are under way
+  HostCopy(HostCopy&&) = default;
+  HostCopy& operator=(HostCopy&&) = delete;
   // The GPU's memory may go: what comes next on the stream waits until the copy is there.
   void let_go();
   void fetch();       // begins to bring it back, where it was let go

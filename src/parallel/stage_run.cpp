@@ -110,6 +110,7 @@ void StageRun::let_go() {
 
 // One block ahead of its need.
 void StageRun::bring_back(size_t i) {
+  for (auto& [name, copy] : away_[i]) copy.fetch();  // first, where nobody has yet
   for (size_t before = i; before-- > 0;) {
     if (away_[before].empty()) continue;
     for (auto& [name, copy] : away_[before]) copy.fetch();

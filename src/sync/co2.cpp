@@ -199,7 +199,7 @@ class Co2 final : public Sync {
     at::Tensor next = start_.sub(move.mul(options_.outer_lr));
     notes_ = {{"islands", islands_},
               {"sync_bytes", static_cast<double>(bytes_)},
-              {"stall_s", std::exchange(stall_s_, 0)},
+              {"stall_s", std::exchange(stall_s_, 0) + noted(notes_, "stall_s")},
               {"gap", gap},
               {"clipped", clipped},
               {"outer_norm", mean.norm().item<double>()},

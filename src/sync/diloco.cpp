@@ -307,7 +307,7 @@ class Diloco final : public Sync {
     notes_ = {{"fragment", flight.fragment},
               {"islands", flight.voyage->outcome().counted},
               {"sync_bytes", static_cast<double>(bytes_)},
-              {"stall_s", std::exchange(stall_s_, 0)},
+              {"stall_s", std::exchange(stall_s_, 0) + noted(notes_, "stall_s")},  // of others that landed in this step too
               {"outer_norm", gradient.norm().item<double>()},
               {"outer_cosine", along},
               {"drift", drift_}};

@@ -6,10 +6,12 @@
 #include <functional>
 #include <type_traits>
 
+#include <ATen/ThreadLocalState.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 
 #include "base/check.h"
+#include "base/memory_purpose.h"
 #include "comm/coded_all_reduce.h"
 #include "kernels/aten.h"
 #include "kernels/streams.h"
@@ -21,24 +23,31 @@ namespace {
 // Before the codes: weight and note.
 constexpr size_t kHeadBytes = 2 * sizeof(double);
 
-// Calls `work` on another thread; on a GPU, on that stream and after all that this thread has started, so that neither holds up the other.
-// When the future is ready so is what was computed.
+// Calls `work` on another thread, for which memory is booked as for this one; on a GPU, on a stream of its own and after all that this
+// thread has started, so that neither holds up the other. When the future is ready so is what was computed.
 template <typename Result>
 std::future<Result> in_background(const at::Device& device, std::function<Result()> work) {
-  if (!device.is_cuda()) return std::async(std::launch::async, std::move(work));
-  const auto before = std::make_shared<c10::Event>(device.type());
-  before->record(kernels::current_stream(device));
-  return std::async(std::launch::async, [device, before, work = std::move(work)] {
+  const auto before = device.is_cuda() ? std::make_shared<c10::Event>(device.type()) : nullptr;
+  if (before) before->record(kernels::current_stream(device));
+  return std::async(std::launch::async, [device, before, work = std::move(work), state = at::ThreadLocalState()] {
+    const at::ThreadLocalStateGuard as_there(state);
+    const base::MemoryPurpose purpose("islands");
+    if (!before) return work();
     const c10::Stream beside = kernels::stream_beside(device, kernels::Beside::islands);
     const c10::StreamGuard on(beside);
     before->block(beside);
-    if constexpr (std::is_void_v<Result>) {
-      work();
+    try {
+      if constexpr (std::is_void_v<Result>) {
+        work();
+        beside.synchronize();
+      } else {
+        Result result = work();
+        beside.synchronize();
+        return result;
+      }
+    } catch (...) {  // nothing may still be read when its tensors go
       beside.synchronize();
-    } else {
-      Result result = work();
-      beside.synchronize();
-      return result;
+      throw;
     }
   });
 }

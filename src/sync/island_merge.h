@@ -32,7 +32,8 @@ class IslandMerge {
     double weight = 1;
     double note = 0;  // travels along as it is
     bool wants_to_stop = false;
-    // Codes are made, cut and read by another thread, while this one goes on; on a GPU beside what it computes. Else here and now.
+    // Codes are made and cut by another thread, while this one goes on, and read where all merge all; on a GPU beside what it computes.
+    // Else here and now.
     bool in_background = false;
   };
 

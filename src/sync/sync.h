@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -82,6 +83,12 @@ struct ElementState {
 
 // A number that is worth a line in the metrics: what happened since it was last asked for.
 using Notes = std::vector<std::pair<std::string, double>>;
+inline double noted(const Notes& notes, std::string_view name) {
+  double value = 0;
+  for (const auto& [of, number] : notes)
+    if (of == name) value = number;
+  return value;
+}
 
 // How the replicas along one mesh axis come to agree. The trainer calls the hooks in this order, alike on every peer. A hook
 // only starts work; its handle says when the next phase may begin, so a rule overlaps by handing back work not yet done.

@@ -43,10 +43,11 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
   const parallel::RecomputeOptions& again = s.layout.recompute;
   if (again.mode == "budget" && again.budget_mib == 0)
     base::fail_input("recompute.mode = budget needs recompute.budget_mib: what one micro-batch may keep");
-  if (again.inputs == "host" && (again.mode == "none" || again.mode == "stage"))
+  if (again.inputs == "host" && again.mode != "full" && again.mode != "selective")
     base::fail_input(
-        "recompute.inputs = host: is about blocks that are computed again one by one, and with recompute.mode = {} none is: use full, "
-        "selective or budget",
+        "recompute.inputs = host: is about blocks that are computed again one by one, which recompute.mode = {} does not do, or counts "
+        "what "
+        "they keep as the GPU's: use full or selective",
         again.mode);
   planner::StepRules rules{.trained = model::trainable(model, s.model.train),
                            .recompute_stage = again.mode == "stage",

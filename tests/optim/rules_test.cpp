@@ -5,7 +5,9 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "kernels/adamw.h"
+#include "kernels/stochastic_rounding.h"
 #include "optim/orthogonalize.h"
+#include "optim/rounding_optimizer.h"
 #include "optim/series.h"
 
 namespace cairn::optim {
@@ -106,6 +108,43 @@ TEST(Muon, LeavesWhatIsNoHiddenMatrixToAdamw) {
   for (const mesh::NamedTensor& state : muon->state()) names.push_back(state.name);
   EXPECT_THAT(names, testing::UnorderedElementsAre("momentum.hidden", "exp_avg.table", "exp_avg_sq.table"));
   EXPECT_EQ(muon->unit(), Optimizer::Unit::matrices);
+}
+
+// Matrices and the rest, kept in bf16: an update in fp32, rounded once by the numbers of the name and the step.
+TEST(Muon, RoundsWhatIsKeptInBf16OnceAStep) {
+  for (const std::string rounding : {"stochastic", "nearest"}) {
+    OptimOptions options = plain("muon");
+    options.weight_decay = 0.1;
+    options.rounding = rounding;
+    const Walk wide_matrix({6, 8}, "matrix"), wide_vector({5}, "vector");
+    std::vector<Piece> low;
+    for (const Walk* walk : {&wide_matrix, &wide_vector}) {
+      Piece piece = walk->piece;
+      piece.parameter = piece.parameter.to(at::kBFloat16);
+      low.push_back(piece);
+    }
+    const base::Random seed(7), random = seed.for_purpose("rounding");
+    const auto rounded = make_rounding_optimizer(options, low, seed);
+    const auto exact = make_optimizer(options, {wide_matrix.piece, wide_vector.piece});
+    for (int64_t step = 1; step <= 3; ++step) {
+      std::vector<at::Tensor> expected;
+      for (size_t i = 0; i < 2; ++i) {
+        const Walk& walk = i == 0 ? wide_matrix : wide_vector;
+        walk.gradient_at(step);  // both share it
+        walk.piece.parameter.copy_(low[i].parameter);
+        exact->update(static_cast<int64_t>(i), {.step = step, .learning_rate = 0.01});
+        expected.push_back(at::empty_like(low[i].parameter));
+        if (rounding == "nearest")
+          expected.back().copy_(walk.piece.parameter);
+        else
+          kernels::round_stochastically(expected.back(), walk.piece.parameter,
+                                        random.for_name(low[i].name).for_index(static_cast<uint64_t>(step)), 0);
+      }
+      rounded->update_several(0, 2, {.step = step, .learning_rate = 0.01});
+      for (size_t i = 0; i < 2; ++i)
+        EXPECT_TRUE(at::equal(low[i].parameter, expected[i])) << rounding << ", step " << step << ", piece " << i;
+    }
+  }
 }
 
 TEST(Sgd, DecaysBesideTheGradientWhereDecoupled) {

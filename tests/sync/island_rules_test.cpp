@@ -305,7 +305,8 @@ TEST(IslandRules, MoveWhatIsUnderWayWhileAGpuIsWaitedFor) {
       harness::on_ranks(2, {.link = {.latency = kLatency, .jitter = 0}}, [&](comm::World& world) {
         ToyRun run{.options = options, .steps = 24};
         run.after = [&](comm::World& w, Sync& rule, ToyModel&, int64_t) {
-          while (moves && rule.move(kLook)) looks += w.rank() == 0;
+          while (moves && rule.move(kLook))
+            if (w.rank() == 0) ++looks;
           for (const auto& [name, value] : rule.notes())
             if (name == "stall_s" && w.rank() == 0) waited += value, ++rounds;
         };

@@ -108,14 +108,13 @@ void StageRun::let_go() {
     for (auto& [name, copy] : away_[*one]) copy.let_go();
 }
 
-// One block ahead of its need.
+// With those of the block that is computed again next, so that they are there in time.
 void StageRun::bring_back(size_t i) {
   for (auto& [name, copy] : away_[i]) copy.fetch();  // first, where nobody has yet
-  for (size_t before = i; before-- > 0;) {
-    if (away_[before].empty()) continue;
-    for (auto& [name, copy] : away_[before]) copy.fetch();
-    break;
-  }
+  size_t next = i;
+  while (next > 0 && !recomputed(next - 1)) --next;
+  if (next > 0)
+    for (auto& [name, copy] : away_[next - 1]) copy.fetch();
   for (auto& [name, copy] : std::exchange(away_[i], {})) inputs_[i].at(name).tensor = copy.take();
 }
 

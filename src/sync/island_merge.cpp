@@ -52,6 +52,19 @@ std::future<Result> in_background(const at::Device& device, std::function<Result
   });
 }
 
+// Here and now.
+template <typename Result>
+std::future<Result> at_once(const std::function<Result()>& work) {
+  std::promise<Result> promise;
+  if constexpr (std::is_void_v<Result>) {
+    work();
+    promise.set_value();
+  } else {
+    promise.set_value(work());
+  }
+  return promise.get_future();
+}
+
 template <typename Result>
 bool is_there(const std::future<Result>& future) {
   return future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
@@ -74,15 +87,13 @@ IslandMerge::IslandMerge(const Parts& parts, const at::Tensor& values)
   }
   // Who gets what is decided here too.
   letters_.resize(members.size());
-  if (parts.in_background) {
-    packing_ = in_background<void>(device_, [this, values] { pack(values); });
-  } else {
-    std::promise<void> packed;
-    pack(values);
-    packed.set_value();
-    packing_ = packed.get_future();
-    set_out(/*waits=*/true);
-  }
+  packing_ = start<void>([this, values] { pack(values); });
+  if (!parts.in_background) set_out(/*waits=*/true);
+}
+
+template <typename Made>
+std::future<Made> IslandMerge::start(std::function<Made()> work) const {
+  return parts_.in_background ? in_background(device_, std::move(work)) : at_once(work);
 }
 
 // This island's messages, ready to go.
@@ -175,53 +186,93 @@ at::Tensor IslandMerge::merged(const std::vector<Code>& codes, size_t piece) con
   return merge(parts_.rule, contributions);
 }
 
-void IslandMerge::give_result() {
+// All shares of this island's part have come, or will not. What it comes to is looked up here, and computed elsewhere: what others sent
+// stays where it is until the round is closed.
+void IslandMerge::begin_merging() {
   const auto owner = static_cast<size_t>(std::find(owners_.begin(), owners_.end(), parts_.council.me()) - owners_.begin());
   const IslandPost& post = parts_.council.post();
   IslandSet heard(static_cast<size_t>(post.size()));
   for (const int island : owners_) heard[static_cast<size_t>(island)] = island == parts_.council.me() || post.find(island, share_of_step());
   counted_ = static_cast<int>(std::count(heard.begin(), heard.end(), true));
-  const at::Tensor values = merged(codes_of(share_of_step(), owner, heard), owner);
-  std::vector<std::byte> message(kHeadBytes);
-  if (values.defined()) message = encode(parts_.wire.results(), run(owner), values, kHeadBytes);
-  message = with_head(std::move(message));
-  const auto code = std::span<const std::byte>(message).subspan(kHeadBytes);
-  if (values.defined()) mine_ = decode(parts_.wire.results(), run(owner), code, count(owner), device_);
+  merging_ = start<Result>([this, owner, codes = codes_of(share_of_step(), owner, heard)] {
+    const at::Tensor values = merged(codes, owner);
+    Result result{.message = std::vector<std::byte>(kHeadBytes)};
+    if (values.defined()) result.message = encode(parts_.wire.results(), run(owner), values, kHeadBytes);
+    result.message = with_head(std::move(result.message));
+    if (values.defined())
+      result.mine = decode(parts_.wire.results(), run(owner), std::span(result.message).subspan(kHeadBytes), count(owner), device_);
+    return result;
+  });
+}
+
+void IslandMerge::give_result(Result result) {
+  const IslandPost& post = parts_.council.post();
+  mine_ = std::move(result.mine);
+  keep_for_stream(mine_);
   round_.emplace(parts_.council.begin(parts_.step, parts_.part, parts_.wants_to_stop));
   for (int island = 0; island < post.size(); ++island) {
     if (island == post.me() || !is_member(island)) continue;
-    bytes_sent_ += static_cast<int64_t>(code.size());
-    parts_.council.post().send(island, round_->about(), message, comm::Purpose::gradient);
+    bytes_sent_ += static_cast<int64_t>(result.message.size() - kHeadBytes);
+    parts_.council.post().send(island, round_->about(), result.message, comm::Purpose::gradient);
   }
 }
 
+// What was made on another stream is used on this one.
+void IslandMerge::keep_for_stream(const at::Tensor& made) const {
+  if (parts_.in_background && made.defined() && made.is_cuda()) made.record_stream(kernels::current_stream(device_));
+}
+
 bool IslandMerge::progress() {
+  IslandPost& post = parts_.council.post();
   if (!set_out(/*waits=*/false)) {
-    parts_.council.post().pump();
+    post.pump();
     return false;
   }
   if (!round_) {
-    parts_.council.post().pump();
-    if (!shares_are_here()) return false;
-    give_result();
+    post.pump();
+    if (!merging_.valid()) {
+      if (!shares_are_here()) return false;
+      begin_merging();
+    }
+    if (!is_there(merging_)) return false;
+    give_result(merging_.get());
   }
   if (!round_->progress()) return false;
-  if (!parts_.in_background || !owners_.empty()) return true;
+  if (!parts_.in_background) return true;  // there it is computed when it is asked for
   if (!landing_.valid()) begin_landing();
   return is_there(landing_);
 }
 
-// There is a verdict. What it counts is looked up here, and read elsewhere: it stays where it is until the round is closed.
+// There is a verdict.
 void IslandMerge::begin_landing() {
-  const Verdict& verdict = round_->verdict();
-  landing_ = in_background<at::Tensor>(device_, [this, codes = codes_of(round_->about(), 0, verdict.counted)] { return merged(codes, 0); });
+  const IslandSet& counted = round_->verdict().counted;
+  if (owners_.empty()) {
+    landing_ = start<at::Tensor>([this, codes = codes_of(round_->about(), 0, counted)] { return merged(codes, 0); });
+    return;
+  }
+  // Of each part what its owner made of it. Every one is needed: where an owner was lost with its own, nothing comes of the round.
+  std::vector<std::span<const std::byte>> results;
+  for (size_t i = 0; i < owners_.size(); ++i) {
+    const bool own = owners_[i] == parts_.council.me();
+    const std::vector<std::byte>* body = own ? nullptr : parts_.council.parcel(owners_[i], parts_.step, parts_.part);
+    const bool lacks = !counted[static_cast<size_t>(owners_[i])] || (own ? !mine_.defined() : !body || body->size() < kHeadBytes);
+    if (count(i) > 0 && lacks) {
+      landing_ = at_once<at::Tensor>([] { return at::Tensor(); });
+      return;
+    }
+    results.push_back(body ? std::span(*body).subspan(std::min(body->size(), kHeadBytes)) : std::span<const std::byte>());
+  }
+  landing_ = start<at::Tensor>([this, results = std::move(results)] { return put_together(results); });
 }
 
 at::Tensor IslandMerge::wait() {
   set_out(/*waits=*/true);
   if (!round_) {
-    parts_.council.post().wait([&] { return shares_are_here(); }, begun_ + parts_.council.timeout());
-    give_result();
+    if (!merging_.valid()) {
+      parts_.council.post().wait([&] { return shares_are_here(); }, begun_ + parts_.council.timeout());
+      begin_merging();
+    }
+    give_result(merging_.get());
   }
   const Verdict& verdict = round_->wait();
   parts_.council.conclude(*round_);
@@ -237,32 +288,21 @@ at::Tensor IslandMerge::wait() {
     note_ += note / counted;
     if (note > 0 && std::isfinite(note)) least_note_ = least_note_ > 0 ? std::min(least_note_, note) : note;
   }
-  if (!owners_.empty()) return put_together(verdict.counted);
-  counted_ = counted;
-  if (!parts_.in_background) return merged(codes_of(round_->about(), 0, verdict.counted), 0);
+  if (owners_.empty()) counted_ = counted;
   if (!landing_.valid()) begin_landing();
   at::Tensor result = landing_.get();
-  if (result.defined() && result.is_cuda()) result.record_stream(kernels::current_stream(device_));  // it was made on another
+  keep_for_stream(result);
   return result;
 }
 
-// Every part is needed: where an owner was lost with its own, nothing comes of the round.
-at::Tensor IslandMerge::put_together(const IslandSet& counted) const {
+at::Tensor IslandMerge::put_together(const std::vector<std::span<const std::byte>>& results) const {
   at::Tensor whole = at::empty({elements_}, at::TensorOptions().dtype(at::kFloat).device(device_));
   for (size_t i = 0; i < owners_.size(); ++i) {
     if (count(i) == 0) continue;
-    if (!counted[static_cast<size_t>(owners_[i])]) return {};
-    const at::Tensor place = whole.narrow(0, first_[i], count(i));
-    if (owners_[i] == parts_.council.me()) {
-      if (!mine_.defined()) return {};
-      place.copy_(mine_);
-      continue;
-    }
-    const std::vector<std::byte>* body = parts_.council.parcel(owners_[i], parts_.step, parts_.part);
-    if (!body || body->size() < kHeadBytes) return {};
-    const at::Tensor values = decode(parts_.wire.results(), run(i), std::span(*body).subspan(kHeadBytes), count(i), device_);
+    const bool own = owners_[i] == parts_.council.me();
+    const at::Tensor values = own ? mine_ : decode(parts_.wire.results(), run(i), results[i], count(i), device_);
     if (!values.defined()) return {};
-    place.copy_(values);
+    whole.narrow(0, first_[i], count(i)).copy_(values);
   }
   return whole;
 }

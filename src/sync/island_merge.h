@@ -1,6 +1,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -32,8 +33,7 @@ class IslandMerge {
     double weight = 1;
     double note = 0;  // travels along as it is
     bool wants_to_stop = false;
-    // Codes are made and cut by another thread, while this one goes on, and read where all merge all; on a GPU beside what it computes.
-    // Else here and now.
+    // Codes are made, cut and read by another thread, while this one goes on; on a GPU beside what it computes. Else here and now.
     bool in_background = false;
   };
 
@@ -65,19 +65,29 @@ class IslandMerge {
     double weight = 1;
   };
 
+  // What this island makes of its part: for the others, and as they read it.
+  struct Result {
+    at::Tensor mine = {};
+    std::vector<std::byte> message = {};
+  };
+
   void pack(const at::Tensor& values);
   bool set_out(bool waits);
   std::vector<std::byte> with_head(std::vector<std::byte> body) const;
   std::span<const std::byte> own_code(size_t piece) const;
   Subject share_of_step() const;
   bool shares_are_here() const;
-  void give_result();
+  void begin_merging();
+  void give_result(Result result);
+  void keep_for_stream(const at::Tensor& made) const;
   Wire::Run run(size_t piece) const { return {parts_.step, parts_.part, first_[piece]}; }
   int64_t count(size_t piece) const { return first_[piece + 1] - first_[piece]; }
   std::vector<Code> codes_of(const Subject& subject, size_t piece, const IslandSet& counted) const;
   at::Tensor merged(const std::vector<Code>& codes, size_t piece) const;
   void begin_landing();
-  at::Tensor put_together(const IslandSet& counted) const;
+  at::Tensor put_together(const std::vector<std::span<const std::byte>>& results) const;
+  template <typename Made>
+  std::future<Made> start(std::function<Made()> work) const;
 
   Parts parts_;
   at::Device device_;
@@ -94,7 +104,8 @@ class IslandMerge {
   std::optional<Council::Round> round_;
   at::Tensor mine_;                  // what this island's part came to
   std::future<void> packing_;        // of own_ and letters_; not valid: they have been sent
-  std::future<at::Tensor> landing_;  // what all came to, where all merge all
+  std::future<Result> merging_;      // of this island's part
+  std::future<at::Tensor> landing_;  // what all came to
 };
 
 }  // namespace cairn::sync

@@ -11,14 +11,11 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "kernels/aten.h"
-#include "kernels/device.h"
 #include "study/claims.h"
 #include "study/gpu_watch.h"
 #include "study/process.h"
 
 namespace cairn::study {
-
-void check_there_is_a_gpu() { kernels::device_called("cuda"); }
 
 double GpuTrained::step_s() const {
   std::vector<double> steps;

@@ -291,6 +291,8 @@ void prove_hdee(const ProofOptions& options, Findings& findings, base::Log& log)
   draw(result, options.pictures);
 }
 
+namespace {
+
 // Tokens a second that the program writes on the GPU with this model, many texts at once: of the time that it says a long answer takes
 // longer than a short one, so that what it takes to begin does not count.
 double serving_rate(const ProofOptions& options, const fs::path& model, const std::string& name) {
@@ -315,6 +317,8 @@ void serving(const ProofOptions& options, const HdeeResult& result, const fs::pa
       fmt::format("serving {} experts, 256 texts at once: tokens/s, as a share of those of one by itself ({:.0f})", experts, one),
       1 / experts, all / one, 0.9 / experts);
 }
+
+}  // namespace
 
 // The same comparison with experts of 20, 30 and 40 million parameters, one after the other on the GPU.
 void prove_hdee_on_gpu(const ProofOptions& options, Findings& findings, base::Log& log) {

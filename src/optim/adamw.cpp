@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "base/random.h"
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
 #include "optim/options.h"
@@ -42,9 +41,7 @@ class Adamw final : public Optimizer {
                       .v = square_.narrow(0, offsets_[i], n),
                       .g = piece.gradient.view({n}),
                       .weight_decay = piece.decays ? options_.weight_decay : 0});
-      if (facts.rounding == nullptr) continue;
-      numbers.push_back(facts.rounding->for_name(piece.name).for_index(static_cast<uint64_t>(facts.step)));
-      some.back().rounding = &numbers.back();
+      if (const auto rounding = rounding_of(piece, facts)) some.back().rounding = &numbers.emplace_back(*rounding);
     }
     kernels::adamw(some, {.learning_rate = facts.learning_rate,
                           .beta1 = options_.beta1,

@@ -8,9 +8,7 @@
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
 
-#include "base/random.h"
 #include "kernels/aten.h"
-#include "kernels/stochastic_rounding.h"
 #include "optim/adamw.h"
 #include "optim/options.h"
 #include "optim/orthogonalize.h"
@@ -41,7 +39,6 @@ class Muon final : public Optimizer {
       group.momenta = at::zeros({static_cast<int64_t>(group.members.size()), like.parameter.size(0), like.parameter.size(1)},
                                 like.parameter.options().dtype(at::kFloat));
     }
-    rest_count_ = static_cast<int64_t>(rest.size());
     rest_ = make_adamw(options, std::move(rest));
   }
 
@@ -57,7 +54,7 @@ class Muon final : public Optimizer {
   void update_several(int64_t first, int64_t count, const UpdateFacts& facts) override {
     if (count < static_cast<int64_t>(places_.size())) return Optimizer::update_several(first, count, facts);
     for (const Group& group : groups_) update_together(group.members, group.momenta, facts);
-    rest_->update_several(0, rest_count_, facts_of_rest(facts));
+    rest_->update_several(0, static_cast<int64_t>(places_.size() - matrices_.size()), facts_of_rest(facts));
   }
 
   mesh::NamedTensors state() override {
@@ -121,10 +118,7 @@ class Muon final : public Optimizer {
   // What an update is computed on: the parameter itself, or a copy of one that is kept in less.
   static at::Tensor wide(const at::Tensor& parameter) { return parameter.to(at::kFloat); }
   static void put(const Piece& piece, const at::Tensor& wide, const UpdateFacts& facts) {
-    if (wide.is_same(piece.parameter)) return;
-    if (facts.rounding == nullptr) return (void)piece.parameter.copy_(wide);
-    kernels::round_stochastically(piece.parameter, wide, facts.rounding->for_name(piece.name).for_index(static_cast<uint64_t>(facts.step)),
-                                  0);
+    if (!wide.is_same(piece.parameter)) round_into(piece.parameter, wide, rounding_of(piece, facts));
   }
 
   double scale_of(const at::Tensor& matrix) const {
@@ -139,7 +133,6 @@ class Muon final : public Optimizer {
   std::vector<std::pair<size_t, size_t>> in_group_;  // by matrix: its group, its number there
   std::vector<Group> groups_;
   std::unique_ptr<Optimizer> rest_;
-  int64_t rest_count_ = 0;
 };
 
 }  // namespace

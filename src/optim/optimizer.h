@@ -1,16 +1,14 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "base/random.h"
 #include "mesh/named_tensor.h"
-
-namespace cairn::base {
-struct Random;
-}
 
 namespace cairn::optim {
 
@@ -56,6 +54,12 @@ class Optimizer {
   // device it costs nothing and tells what the rule will keep.
   virtual mesh::NamedTensors state() = 0;
 };
+
+// The numbers that round a piece in bf16 in this update; none: it is rounded to the nearest.
+std::optional<base::Random> rounding_of(const Piece& piece, const UpdateFacts& facts);
+
+// Writes what an update came to into a parameter in bf16, so rounded.
+void round_into(const at::Tensor& parameter, const at::Tensor& wide, const std::optional<base::Random>& rounding);
 
 // A gradient as it counts: a new fp32 tensor. Nothing waits for the device.
 at::Tensor counted_gradient(const at::Tensor& gradient, const UpdateFacts& facts);

@@ -2,6 +2,7 @@
 #include "base/check.h"
 #include "base/nearest.h"
 #include "kernels/aten.h"
+#include "kernels/stochastic_rounding.h"
 #include "optim/adafactor.h"
 #include "optim/adamw.h"
 #include "optim/muon.h"
@@ -28,6 +29,18 @@ const std::vector<Rule>& rules() {
 
 void Optimizer::update_several(int64_t first, int64_t count, const UpdateFacts& facts) {
   for (int64_t piece = first; piece < first + count; ++piece) update(piece, facts);
+}
+
+std::optional<base::Random> rounding_of(const Piece& piece, const UpdateFacts& facts) {
+  if (facts.rounding == nullptr) return std::nullopt;
+  return facts.rounding->for_name(piece.name).for_index(static_cast<uint64_t>(facts.step));
+}
+
+void round_into(const at::Tensor& parameter, const at::Tensor& wide, const std::optional<base::Random>& rounding) {
+  if (rounding)
+    kernels::round_stochastically(parameter, wide, *rounding, 0);
+  else
+    parameter.copy_(wide);
 }
 
 at::Tensor counted_gradient(const at::Tensor& gradient, const UpdateFacts& facts) {

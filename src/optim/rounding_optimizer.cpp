@@ -5,7 +5,6 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "kernels/aten.h"
-#include "kernels/stochastic_rounding.h"
 #include "optim/options.h"
 
 namespace cairn::optim {
@@ -24,8 +23,8 @@ class RoundingOptimizer final : public Optimizer {
     const at::Device device = pieces.empty() ? at::Device(at::kCPU) : pieces[0].parameter.device();
     const at::Tensor room = at::empty({largest}, at::TensorOptions().dtype(at::kFloat).device(device));
     for (Piece& piece : pieces) {
-      kept_.push_back({piece.parameter, {}, random_.for_name(piece.name)});
-      if (direct_) continue;
+      if (direct_) break;
+      kept_.push_back({piece});
       piece.parameter = kept_.back().wide = room.narrow(0, 0, piece.parameter.numel()).view(piece.parameter.sizes());
     }
     inner_ = make_optimizer(options, std::move(pieces));
@@ -38,12 +37,9 @@ class RoundingOptimizer final : public Optimizer {
   void update(int64_t piece, const UpdateFacts& facts) override {
     if (direct_) return inner_->update(piece, rounded(facts));
     const Kept& one = kept_[static_cast<size_t>(piece)];
-    one.wide.copy_(one.parameter);
+    one.wide.copy_(one.low.parameter);
     inner_->update(piece, facts);
-    if (nearest_)
-      one.parameter.copy_(one.wide);
-    else
-      kernels::round_stochastically(one.parameter, one.wide, one.random.for_index(static_cast<uint64_t>(facts.step)), 0);
+    round_into(one.low.parameter, one.wide, rounding_of(one.low, rounded(facts)));
   }
 
   // The others go through the same memory, one at a time.
@@ -59,15 +55,14 @@ class RoundingOptimizer final : public Optimizer {
   }
 
   struct Kept {
-    at::Tensor parameter;
-    at::Tensor wide;  // all of them in the same memory: one piece is updated at a time; undefined where the rule rounds by itself
-    base::Random random;
+    Piece low;
+    at::Tensor wide = {};  // all of them in the same memory: one piece is updated at a time
   };
 
   const bool nearest_;
   const bool direct_;  // the rule rounds by itself
   base::Random random_;
-  std::vector<Kept> kept_;
+  std::vector<Kept> kept_;  // none where the rule rounds by itself
   std::unique_ptr<Optimizer> inner_;
 };
 

@@ -61,9 +61,6 @@ struct Proof {
   void (*prove_on_gpu)(const ProofOptions&, Findings&, base::Log&) = nullptr;  // those claims that are about a GPU; null: there are none
 };
 
-// Refuses where proofs on a GPU would find none.
-void check_there_is_a_gpu();
-
 // Every proof there is. The list is in proofs.cpp.
 const std::vector<Proof>& proofs();
 

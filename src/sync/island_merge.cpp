@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <type_traits>
 
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/Event.h>
@@ -23,6 +22,14 @@ namespace {
 // Before the codes: weight and note.
 constexpr size_t kHeadBytes = 2 * sizeof(double);
 
+// Here and now; what is thrown is thrown to whoever asks for the result.
+template <typename Result>
+std::future<Result> at_once(const std::function<Result()>& work) {
+  std::packaged_task<Result()> task(work);
+  task();
+  return task.get_future();
+}
+
 // Calls `work` on another thread, for which memory is booked as for this one; on a GPU, on a stream of its own and after all that this
 // thread has started, so that neither holds up the other. When the future is ready so is what was computed.
 template <typename Result>
@@ -36,33 +43,10 @@ std::future<Result> in_background(const at::Device& device, std::function<Result
     const c10::Stream beside = kernels::stream_beside(device, kernels::Beside::islands);
     const c10::StreamGuard on(beside);
     before->block(beside);
-    try {
-      if constexpr (std::is_void_v<Result>) {
-        work();
-        beside.synchronize();
-      } else {
-        Result result = work();
-        beside.synchronize();
-        return result;
-      }
-    } catch (...) {  // nothing may still be read when its tensors go
-      beside.synchronize();
-      throw;
-    }
+    std::future<Result> made = at_once(work);
+    beside.synchronize();  // even where it failed: nothing may still be read when its tensors go
+    return made.get();
   });
-}
-
-// Here and now.
-template <typename Result>
-std::future<Result> at_once(const std::function<Result()>& work) {
-  std::promise<Result> promise;
-  if constexpr (std::is_void_v<Result>) {
-    work();
-    promise.set_value();
-  } else {
-    promise.set_value(work());
-  }
-  return promise.get_future();
 }
 
 template <typename Result>

@@ -31,6 +31,7 @@ struct GpuTrained {
   int64_t tensor_bytes_most = 0;    // on the GPU, of the process of rank 0
   std::optional<double> busy = {};  // as GpuWatch has it, over the last two thirds of the steps but for the last ones; none: not known
   double waited_s = 0;              // for other islands
+  std::vector<double> saves_s;      // how long each save held up training; not of a save at the end
   std::string fault;                // how it failed, or what it did not come to; empty: it went through
 
   bool lacked_memory() const { return fault.find("out of memory") != std::string::npos; }

@@ -21,7 +21,8 @@
 namespace cairn::kernels {
 namespace {
 
-constexpr int64_t kChunk = 16384;  // elements to a task; fixed, so that sums do not depend on the threads
+constexpr int64_t kCopied = 1 << 20;  // elements
+constexpr int64_t kChunk = 16384;     // elements to a task; fixed, so that sums do not depend on the threads
 
 struct Piece {
   float *p, *m, *v;
@@ -111,7 +112,13 @@ at::Tensor sum_of_squares(const at::Tensor& x) {
   // In fp32 on a GPU, whose sums are trees: read once, where a copy in double would take more memory than the optimizer has.
   if (x.is_cuda() && x.scalar_type() != at::kDouble)
     return at::linalg_vector_norm(x, 2, at::OptionalIntArrayRef(), /*keepdim=*/false, at::kFloat).to(at::kDouble).square_();
-  if (!all_plain(x)) return reference::sum_of_squares(x);
+  if (!all_plain(x)) {  // copies in double, a little at a time
+    const at::Tensor flat = x.reshape({-1});
+    at::Tensor sum = at::zeros({}, at::kDouble);
+    for (int64_t done = 0; done < flat.numel(); done += kCopied)
+      sum += reference::sum_of_squares(flat.narrow(0, done, std::min(kCopied, flat.numel() - done)));
+    return sum;
+  }
   std::vector<double> parts(static_cast<size_t>((x.numel() + kChunk - 1) / kChunk));
   const float* from = x.const_data_ptr<float>();
   parallel_rows(x.numel(), kChunk, [&parts, from](int64_t begin, int64_t end) {

@@ -1,10 +1,39 @@
 #include "kernels/device.h"
 
+#include <cstdlib>
+#include <mutex>
+
+#include <ATen/Context.h>
+
 #include "base/check.h"
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
 
 namespace cairn::kernels {
+namespace {
+
+std::mutex repeatable_lock;
+int repeatable_count = 0;  // ranks may be threads of one process
+
+// libtorch then takes FlashAttention's ordered sums rather than cuDNN's, and refuses what has no ordered form.
+void make_repeatable(bool wanted) {
+  at::globalContext().setDeterministicAlgorithms(wanted, /*warn_only=*/false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);  // we read nothing that we have not written
+}
+
+}  // namespace
+
+RepeatableBits::RepeatableBits() {
+  const std::lock_guard guard(repeatable_lock);
+  if (repeatable_count++ > 0) return;
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // what cuBLAS asks for; libtorch looks at it
+  make_repeatable(true);
+}
+
+RepeatableBits::~RepeatableBits() {
+  const std::lock_guard guard(repeatable_lock);
+  if (--repeatable_count == 0) make_repeatable(false);
+}
 
 at::Device device_called(const std::string& name) {
   if (name == "cpu") return at::Device(at::kCPU);

@@ -8,4 +8,14 @@ namespace cairn::kernels {
 // What --device names: "cpu", or "cuda", which is refused where this build or this machine cannot compute on a GPU.
 at::Device device_called(const std::string& name);
 
+// While one lives, whatever this process computes comes out with the same bits each time, or fails with a message that names what cannot.
+// Only attention on a GPU has to choose: its gradients are else added up in any order.
+class RepeatableBits {
+ public:
+  RepeatableBits();
+  ~RepeatableBits();
+  RepeatableBits(const RepeatableBits&) = delete;
+  RepeatableBits& operator=(const RepeatableBits&) = delete;
+};
+
 }  // namespace cairn::kernels

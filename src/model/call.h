@@ -37,10 +37,11 @@ class Weights {
 // What a model computes once or keeps beside its parameters (rotation tables, running statistics), by name.
 using Buffers = std::map<std::string, at::Tensor>;
 
-// Keys and values of earlier positions, per attention block, for decoding. Each tensor is [batch, capacity, kv_heads, head_dim].
+// What is kept of earlier positions, for decoding.
 struct Cache {
   int64_t capacity = 0;
-  std::map<std::string, at::Tensor> tensors = {};
+  std::map<std::string, at::Tensor> tensors = {};  // of each position, [batch, capacity, ...]: keys and values, per attention block
+  std::map<std::string, at::Tensor> states = {};   // of all that was read, [batch, ...]
 };
 
 // Which positions of the sequence this call covers: `begin` is the global position of the first one. Passes say how many samples and

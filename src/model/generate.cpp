@@ -34,6 +34,7 @@ class Reader {
   // The row that has read a prompt gives another what it remembers of it.
   void copy(int64_t from, int64_t to, int64_t positions) {
     for (auto& [name, tensor] : cache_.tensors) tensor[to].narrow(0, 0, positions).copy_(tensor[from].narrow(0, 0, positions));
+    for (auto& [name, tensor] : cache_.states) tensor[to].copy_(tensor[from]);
   }
 
   // One token for each of some rows; logits [rows, vocab] of them, valid until the next call.
@@ -65,8 +66,9 @@ class Reader {
 
   // The model's own blocks over neighbouring rows of the cache; of the positions only the last one's logits are wanted.
   at::Tensor through_blocks(const at::Tensor& tokens, int64_t begin, int64_t first_row) {
-    Cache part{.capacity = cache_.capacity, .tensors = {}};
+    Cache part{.capacity = cache_.capacity};
     for (const auto& [name, tensor] : cache_.tensors) part.tensors[name] = tensor.narrow(0, first_row, tokens.size(0));
+    for (const auto& [name, tensor] : cache_.states) part.states[name] = tensor.narrow(0, first_row, tokens.size(0));
     const mesh::Axes alone;
     const Call call{
         .weights = weights_, .buffers = buffers_, .axes = alone, .random = {}, .needs = {false, false}, .slice = {begin}, .cache = &part};
@@ -86,13 +88,15 @@ class Reader {
 
   // The first prompt shows what a row of the cache looks like.
   void adopt(const Cache& one, int64_t row) {
-    for (const auto& [name, tensor] : one.tensors) {
+    const auto for_all = [&](const at::Tensor& tensor) {
       std::vector<int64_t> shape = tensor.sizes().vec();
       shape[0] = rows_;
       at::Tensor all = at::empty(shape, tensor.options());
       all.narrow(0, row, 1).copy_(tensor);
-      cache_.tensors[name] = all;
-    }
+      return all;
+    };
+    for (const auto& [name, tensor] : one.tensors) cache_.tensors[name] = for_all(tensor);
+    for (const auto& [name, tensor] : one.states) cache_.states[name] = for_all(tensor);
   }
 
   // On a CPU one by one, so that no row's numbers depend on the others. On a GPU, which has as many idle as there are rows too few, those

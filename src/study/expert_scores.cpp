@@ -48,19 +48,20 @@ std::vector<double> sums_of(const std::vector<const DomainLogs*>& experts, size_
 }  // namespace
 
 std::map<std::string, DomainLogs> score_model(const std::filesystem::path& path, const std::vector<DomainText>& domains, uint64_t tokenizer,
-                                              int64_t parameters, base::Log& log) {
+                                              int64_t parameters, const at::Device& device, base::Log& log) {
   const snapshot::Pretrained opened = snapshot::open_pretrained(path.string(), log);
   const auto model = model::make_decoder(opened.shape);
   if (model->elements() != parameters)
     base::fail_input("{}: {} parameters, and its size says {}: another run has written there", path.string(), model->elements(),
                      parameters);
-  const model::FlatWeights weights(model->layout(), at::empty({model->elements()}));
+  const at::TensorOptions there = at::TensorOptions().dtype(at::kFloat).device(device);
+  const model::FlatWeights weights(model->layout(), at::empty({model->elements()}, there));
   opened.load_into(weights.layout().views(weights.flat()));
   const auto words = data::open_tokenizer(opened.path);
   if (const uint64_t hash = data::hash(*words); hash != tokenizer)
     base::fail_input("{}: its tokenizer ({:016x}) is not the study's ({:016x}): perplexities could not be compared", path.string(), hash,
                      tokenizer);
-  model::Buffers buffers = model->make_buffers(at::kFloat);
+  model::Buffers buffers = model->make_buffers(there);
   const evaluate::Subject subject{.model = *model,
                                   .weights = weights,
                                   .buffers = buffers,

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <c10/core/Device.h>
+
 #include "evaluate/posterior.h"
 #include "study/domain_text.h"
 
@@ -24,7 +26,7 @@ struct DomainLogs {
 // What a saved model gives the held-out text of each domain, by domain. A model whose tokenizer is another than `tokenizer` (its hash), or
 // that has another number of parameters than `parameters`, is refused.
 std::map<std::string, DomainLogs> score_model(const std::filesystem::path& model, const std::vector<DomainText>& domains,
-                                              uint64_t tokenizer, int64_t parameters, base::Log& log);
+                                              uint64_t tokenizer, int64_t parameters, const at::Device& device, base::Log& log);
 
 // The sequences of all domains in turn, as one more domain: a stream in which nobody knows what comes next.
 inline constexpr const char* kMixture = "mixture";

@@ -1,5 +1,6 @@
 #include "study/hdee.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -12,6 +13,7 @@
 #include "data/corpus.h"
 #include "data/open_tokenizer.h"
 #include "evaluate/ensemble_file.h"
+#include "kernels/device.h"
 #include "snapshot/pretrained.h"
 #include "snapshot/snapshot.h"
 #include "study/hdee_report.h"
@@ -60,6 +62,12 @@ class Study {
 
  private:
   std::string tokenizer_file() const { return (out_ / "tokenizer.json").string(); }
+
+  // Where experts are scored: as they were trained, where that was here.
+  at::Device device() const {
+    const bool on_gpu = std::ranges::any_of(hosts_, [](const Host& one) { return one.device == "cuda" && one.launch.empty(); });
+    return kernels::device_called(on_gpu ? "cuda" : "cpu");
+  }
 
   // One for all experts: that of the seeds that are given, or what [data] names or learns.
   void settle_tokenizer() {
@@ -224,8 +232,8 @@ class Study {
     std::map<std::string, double> loss;  // by domain, of the smallest; less that of the largest for the gain
     for (const std::string& size : sizes)
       for (const DomainText& domain : domains_) {
-        const double own =
-            loss_of(score_model(folder(size, domain.name), {domain}, tokenizer_, facts[size].parameters, log_).at(domain.name).test);
+        const double own = loss_of(
+            score_model(folder(size, domain.name), {domain}, tokenizer_, facts[size].parameters, device(), log_).at(domain.name).test);
         loss[domain.name] += size == smallest ? own : -own;
       }
     for (const auto& [line, options] : recipe_.lines) {
@@ -279,7 +287,7 @@ class Study {
   using Scores = std::map<std::string, DomainLogs>;
 
   Scores score(const fs::path& model, const PlannedExpert& expert) {
-    Scores scores = score_model(model, domains_, tokenizer_, expert.facts.parameters, log_);
+    Scores scores = score_model(model, domains_, tokenizer_, expert.facts.parameters, device(), log_);
     add_mixture(scores);
     return scores;
   }

@@ -75,6 +75,14 @@ IslandMerge::IslandMerge(const Parts& parts, const at::Tensor& values)
   if (!parts.in_background) set_out(/*waits=*/true);
 }
 
+IslandMerge::~IslandMerge() {
+  const auto let_end = [](const auto& work) {
+    if (work.valid()) work.wait();
+  };
+  let_end(packing_), let_end(merging_), let_end(landing_);
+  parts_.council.post().drop(std::move(own_));
+}
+
 template <typename Made>
 std::future<Made> IslandMerge::start(std::function<Made()> work) const {
   return parts_.in_background ? in_background(device_, std::move(work)) : at_once(work);

@@ -40,6 +40,7 @@ class IslandMerge {
   // `values` (fp32, one dim) stay as they are until `wait`, where this is done in the background; what that gives is on the same device, or
   // on the host.
   IslandMerge(const Parts& parts, const at::Tensor& values);
+  ~IslandMerge();
   IslandMerge(const IslandMerge&) = delete;
   IslandMerge& operator=(const IslandMerge&) = delete;
 

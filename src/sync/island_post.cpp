@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -13,6 +15,8 @@ namespace {
 constexpr uint32_t kMagic = 0x43a1c0de;
 constexpr int64_t kPieceBytes = int64_t{8} << 20;  // of a long message: others pass between its pieces
 constexpr int64_t kKeptMessages = 8;               // of the longest, from one island: nobody fills up another without end
+
+constexpr size_t kDroppedElsewhere = size_t{32} << 20;
 
 struct Head {
   uint32_t magic = kMagic;
@@ -26,6 +30,16 @@ struct Head {
   int64_t bytes = 0;   // of the whole message
 };
 static_assert(sizeof(Head) == 48);
+
+// What is in these bytes is lost, and the memory is the system's again, a little at a time: while pages are taken back no thread of the
+// process can start another or get memory of its own.
+void empty_pages(std::span<std::byte> bytes) {
+  constexpr uintptr_t kAtOnce = 8 << 20;
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), first = reinterpret_cast<uintptr_t>(bytes.data());
+  const uintptr_t begin = (first + page - 1) / page * page, end = (first + bytes.size()) / page * page;
+  for (uintptr_t at = begin; at < end; at += kAtOnce)
+    (void)madvise(reinterpret_cast<void*>(at), std::min(kAtOnce, end - at), MADV_DONTNEED);
+}
 
 }  // namespace
 
@@ -87,10 +101,28 @@ void IslandPost::forget(Subject::Kind kind, int64_t step) {
   int64_t& last = forgotten_[kind];
   last = std::max(last, step);
   const auto old = [&](const auto& one) { return one.first.second.kind == kind && one.first.second.step <= step; };
-  for (const auto& one : kept_)
-    if (old(one)) bytes_kept_[static_cast<size_t>(one.first.first)] -= static_cast<int64_t>(one.second.size());
+  Pieces read;
+  for (auto& one : kept_) {
+    if (!old(one)) continue;
+    bytes_kept_[static_cast<size_t>(one.first.first)] -= static_cast<int64_t>(one.second.size());
+    read.push_back(std::move(one.second));
+  }
+  for (auto& one : halves_)
+    if (old(one)) read.push_back(std::move(one.second.bytes));
   std::erase_if(kept_, old);
   std::erase_if(halves_, old);
+  drop(std::move(read));
+}
+
+void IslandPost::drop(Pieces pieces) {
+  size_t bytes = 0;
+  for (const std::vector<std::byte>& piece : pieces) bytes += piece.capacity();
+  std::erase_if(dropping_, [](const auto& one) { return one.wait_for(std::chrono::seconds(0)) == std::future_status::ready; });
+  if (bytes >= kDroppedElsewhere)
+    dropping_.push_back(std::async(std::launch::async, [pieces = std::move(pieces)]() mutable {
+      for (std::vector<std::byte>& piece : pieces) empty_pages(piece);
+      pieces.clear();
+    }));
 }
 
 void IslandPost::pump() {

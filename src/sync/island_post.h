@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <set>
@@ -70,6 +71,8 @@ class IslandPost {
   std::vector<std::byte> take(int from, const Subject& subject);
   // Messages of this step and earlier ones are of no use any more, come they yet or not.
   void forget(Subject::Kind kind, int64_t step);
+  // Gives memory back, much of it on another thread: for a gigabyte the system takes a tenth of a second.
+  void drop(Pieces pieces);
 
   // Takes in what has arrived, without waiting.
   void pump();
@@ -98,6 +101,7 @@ class IslandPost {
   std::map<Subject::Kind, Answer> answers_;
   std::vector<int64_t> bytes_kept_;  // by island
   int64_t refused_ = 0;
+  std::vector<std::future<void>> dropping_;
 };
 
 }  // namespace cairn::sync

@@ -464,6 +464,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   job->settings = read_settings(recipe);
   job->recipe_toml = recipe.resolved_toml();
   job->device = kernels::device_called(start.device);
+  if (job->settings.train.deterministic) job->repeatable = std::make_unique<kernels::RepeatableBits>();
   check_kernel_report(job->settings, job->device);
   if (job->settings.log.kernels) job->kernel_report = std::make_unique<KernelReport>(job->device);
   if (job->settings.log.memory) job->memory_report = std::make_unique<MemoryReport>(job->device);

@@ -15,6 +15,7 @@
 #include "data/open.h"
 #include "data/sampler.h"
 #include "data/shard.h"
+#include "kernels/device.h"
 #include "optim/schedule.h"
 #include "parallel/assemble.h"
 #include "parallel/plan.h"
@@ -39,6 +40,7 @@ struct Job {
   std::string recipe_toml;  // resolved, each value with its origin
   parallel::Plan plan;
   at::Device device{at::kCPU};
+  std::unique_ptr<kernels::RepeatableBits> repeatable;  // where it is asked for
   data::Opened data;
   data::Subset subset;  // of the training samples
   std::unique_ptr<data::Sampler> sampler;

@@ -8,8 +8,8 @@
 #include "train/build.h"
 #include "train/evaluate.h"
 #include "train/record.h"
-#include "train/restore.h"
 #include "train/rewind.h"
+#include "train/snapshot_writer.h"
 #include "train/take_step.h"
 #include "train/train.h"
 
@@ -22,14 +22,6 @@ sync::Notes notes_of(Job& job) {
   sync::Notes notes = job.engine.sync->notes();
   for (auto& note : job.step->notes()) notes.push_back(std::move(note));
   return notes;
-}
-
-// One rank writes what its company keeps; the others wait for it, so that no rank runs ahead of what is on disk.
-void save_snapshot(Job& job) {
-  if (job.out.empty()) return;
-  const auto traced = job.trace->span("save", "snapshot");
-  save(job, job.out.string(), base::real_disk());
-  job.engine.company->barrier("snapshot").wait_host();
 }
 
 // A bad step whose update did not happen. True: the run has gone back to where `rewind` was kept, and the step is forgotten.
@@ -54,7 +46,8 @@ bool gone_back(comm::World& world, Job& job, const Rewind& rewind, Record& recor
 
 Result run(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset, const base::Stop& stop) {
   const std::unique_ptr<Job> job = build(world, std::move(recipe), start, subset);  // model, data, optimizer, sync
-  Record record(world, *job, start);                                                // metrics, progress, report
+  SnapshotWriter snapshots(*job, world.log(), world.wall(), base::real_disk());
+  Record record(world, *job, start);  // metrics, progress, report
   const int64_t last = job->settings.train.steps;
   const bool rewinds = job->settings.train.on_bad_step == "rollback";
   const bool apart = parallel::islands_apart(job->plan);
@@ -63,6 +56,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
 
   bool stopped = false, asked = false;
   while (job->steps_done < last && !stopped) {
+    snapshots.rethrow_failure();
     const int64_t step = job->steps_done + 1;
     const auto traced = job->trace->span("step", "step");
     const bool noted = step == last || due(step, job->settings.eval.every, last) || due(step, job->settings.snapshot.every, last);
@@ -70,7 +64,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
       let_pass(*job);
       job->steps_done = step;
       stopped = job->engine.sync->stop_agreed();  // a round may have ended in it
-      if (stopped) save_snapshot(*job);
+      if (stopped) snapshots.save();
       continue;
     }
     const TakenStep taken = take_step(*job);  // batch, forward, backward, update
@@ -88,6 +82,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
                            .batch = taken.batch,
                            .samples = taken.samples,
                            .learning_rate = taken.learning_rate,
+                           .snapshot_s = snapshots.take_held_up_s(),
                            .held_out = std::move(held_out),
                            .notes = notes_of(*job),
                            .fault = taken.output.skipped ? job->bad_steps->fault() : ""},
@@ -103,8 +98,9 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     const bool wanted = step < last || job->settings.snapshot.last;
     const bool save_now = stopped || (wanted && due(step, job->settings.snapshot.every, last));
     if (save_now && rewinds) rewind.keep(*job);
-    if (save_now) save_snapshot(*job);
+    if (save_now) snapshots.save();
   }
+  snapshots.finish();
   record.finish(stopped);
   return record.result();
 }

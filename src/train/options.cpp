@@ -46,6 +46,9 @@ base::Schema<TrainOptions> train_schema() {
         "On a GPU, record what a pass starts on it and from then on start it all at once, so that a small model does not wait for the "
         "host. "
         "For one rank, without dropout."},
+       {"deterministic", &O::deterministic,
+        "On a GPU, the same bits from each run of a recipe, where attention's gradients are else added up in any order: steps take longer. "
+        "A CPU gives the same bits always."},
        {"seed", &O::seed, "Decides starting values and sample order, on any number of ranks.", base::at_least(0)},
        {"on_bad_step", &O::on_bad_step,
         "When the loss or the gradient norm is not finite, or a spike: stop with an error; skip the update; or rollback: go back to the "

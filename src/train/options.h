@@ -18,6 +18,7 @@ struct TrainOptions {
   std::string parameters = "fp32";
   std::string gradients = "fp32";
   bool cuda_graph = false;
+  bool deterministic = false;
   int64_t seed = 1;
   std::string on_bad_step = "stop";
   double spike_factor = 0;

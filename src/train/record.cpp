@@ -99,6 +99,7 @@ void Record::write(const StepRecord& facts, double loss, double gradient_norm, c
       for (const auto& [part, seconds] : job_.startup) row.values.push_back({fmt::format("startup_{}_seconds", part), seconds});
     }
     for (size_t i = 0; i < measures.size(); ++i) row.values.push_back({measured_[i], measures[i]});
+    if (facts.snapshot_s > 0) row.values.push_back({"snapshot_s", facts.snapshot_s});
     if (evaluated) row.values.push_back({"eval_loss", facts.held_out.loss});
     for (size_t i = 0; i < facts.held_out.measures.size(); ++i)
       row.values.push_back({fmt::format("eval_{}", measured_[i]), facts.held_out.measures[i]});

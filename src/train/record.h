@@ -30,6 +30,7 @@ struct StepRecord {
   int64_t batch = 0;        // which of the sampler's batches, from 0
   uint64_t samples = 0;     // checksum of the ids of that batch
   double learning_rate = 0;
+  double snapshot_s = 0;  // that saving held up training since the step before was booked
   HeldOut held_out = {};
   sync::Notes notes = {};  // of the sync
   std::string fault = {};  // why its update was skipped; empty: it was not

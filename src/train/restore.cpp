@@ -30,13 +30,13 @@ std::string step_section(size_t rank) { return fmt::format("step.rank-{}", rank)
 
 }  // namespace
 
-std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
+std::optional<snapshot::Contents> collect(Job& job) {
   snapshot::Contents contents{.step = job.steps_done, .tensors = {}, .texts = {}, .version = base::version()};
   const Split parameters = split_adapters(gather_whole(job, model_state(job)));
   contents.tensors["optimizer"] = gather_whole(job, optimizer_state(job));
   mesh::NamedTensors live = gather_whole(job, live_state(job)), kept = gather_whole(job, sync_state(job, job.steps_done));
   const std::vector<mesh::NamedTensors> by_rank = gather_ranks(job, job.step->rank_state());
-  if (job.engine.company->rank() != 0) return {};
+  if (job.engine.company->rank() != 0) return std::nullopt;
   if (mesh::NamedTensors state = job.step->state(); !state.empty()) contents.tensors["step"] = std::move(state);
   for (size_t rank = 0; rank < by_rank.size(); ++rank) contents.tensors[step_section(rank)] = by_rank[rank];
   if (!live.empty()) contents.tensors["live"] = std::move(live);
@@ -63,7 +63,12 @@ std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
                                                            .rollbacks = job.rollbacks,
                                                            .batches_passed = job.batches_passed,
                                                            .next_sample = next_sample(job)});
-  return snapshot::save(run_dir, contents, {.newest = job.settings.snapshot.keep}, disk);
+  return contents;
+}
+
+std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
+  const std::optional<snapshot::Contents> contents = collect(job);
+  return contents ? snapshot::save(run_dir, *contents, {.newest = job.settings.snapshot.keep}, disk) : "";
 }
 
 namespace {

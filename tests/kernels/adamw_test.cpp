@@ -74,5 +74,12 @@ TEST(SumOfSquares, IsExactToDoubleAndTheSameForEveryThreadCount) {
   }
 }
 
+TEST(SumOfSquares, IsExactOfBf16Too) {
+  for (const int64_t n : {int64_t{0}, int64_t{5}, int64_t{1} << 20, (int64_t{2} << 20) + 3}) {
+    const at::Tensor x = normal({n}, 5).to(at::kBFloat16);
+    EXPECT_NEAR(sum_of_squares(x).item<double>(), at::sum(wide(x) * wide(x)).item<double>(), 1e-12 * static_cast<double>(n + 1));
+  }
+}
+
 }  // namespace
 }  // namespace cairn::kernels

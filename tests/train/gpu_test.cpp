@@ -53,6 +53,22 @@ TEST(OnGpu, TrainsAsOnACpu) {
   expect_near(losses_by("cuda", {"data.packing=\"documents\""}), apart, 0.01, "packed documents");
 }
 
+TEST(OnGpu, EveryRunHasTheSameBitsWhereThatIsAskedFor) {
+  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  const std::vector<std::string> sets{"train.deterministic=true", "train.steps=20"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), sets.begin(), sets.end());
+    return losses_by("cuda", more);
+  };
+  const std::vector<double> once = with({});
+  EXPECT_EQ(with({}), once);
+  EXPECT_EQ(with({"recompute.mode=\"full\""}), once);
+  EXPECT_EQ(with({"recompute.mode=\"full\"", "recompute.inputs=\"host\""}), once);
+  expect_near(once, losses_by("cuda", {"train.steps=20"}), 0.01, "in any order");
+  const std::vector<double> apart = with({"data.packing=\"documents\""});
+  EXPECT_EQ(with({"data.packing=\"documents\""}), apart);
+}
+
 TEST(OnGpu, LearnsFromSlopesAsOnACpu) {
   if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
   const std::vector<std::string> sets{"train.precision=\"fp32\"", "train.method=\"one_byte\"", "train.one_byte.samples_per_round=3",

@@ -1,0 +1,115 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <ATen/core/IListRef.h>
+
+#include "evaluate/ensemble_reading.h"
+#include "kernels/aten.h"
+
+namespace cairn::evaluate {
+namespace {
+
+using model::Call;
+using model::Values;
+
+constexpr const char *kTokens = "ensemble.tokens", *kHidden = "ensemble.hidden", *kEvidence = "ensemble.evidence";
+
+// What is known of a stretch of sequences, from position 0 on: of a cache that is gone on with, or of this pass alone. On the host, but for
+// hidden states.
+struct Memory {
+  at::Tensor tokens;    // [batch, positions] int64
+  at::Tensor hidden;    // [batch, positions, all widths] fp32
+  at::Tensor evidence;  // [batch, positions, experts] double: log w after the token there was read; not a number where an expert has not
+};
+
+class ReadingBySome final : public FrozenBlock {
+ public:
+  ReadingBySome(const Experts& experts, int64_t vocab, const MixOptions& options) : experts_(experts), vocab_(vocab), options_(options) {
+    card_ = {.name = "experts", .reads = {"tokens"}, .writes = {"mixture"}};
+  }
+
+  void forward(Values& values, model::Saved* /*keep*/, const Call& call) const override {
+    const at::Tensor tokens = values.get("tokens");
+    const int64_t begin = call.slice.begin, count = tokens.size(1), end = begin + count;
+    CAIRN_CHECK(!call.cache || tokens.size(0) == 1, "{} sequences on one cache", tokens.size(0));
+    CAIRN_CHECK(call.cache || begin == 0, "position {} of a sequence whose beginning is not known", begin);
+    Memory memory = memory_of(tokens, call);
+    memory.tokens.narrow(1, begin, count).copy_(tokens);
+    memory.evidence.narrow(1, begin, count).fill_(std::numeric_limits<double>::quiet_NaN());
+    for (size_t j = 0; j < experts_.size(); ++j)
+      if (reads(memory, j, begin, end)) read(memory, j, end, call);
+    const at::Tensor weights = weights_of(memory, begin, end);
+    values.put("mixture", at::cat({memory.hidden.narrow(1, begin, count), weights.to(memory.hidden.device())}, -1));
+  }
+
+ private:
+  Memory memory_of(const at::Tensor& tokens, const Call& call) const {
+    const int64_t batch = tokens.size(0), positions = call.cache ? call.cache->capacity : tokens.size(1);
+    const auto kept = [&](const char* name, std::vector<int64_t> shape, const at::TensorOptions& like) {
+      if (!call.cache) return at::zeros(shape, like);
+      at::Tensor& tensor = call.cache->tensors[name];
+      if (!tensor.defined()) tensor = at::zeros(shape, like);
+      return tensor;
+    };
+    const at::TensorOptions there = call.weights.get({0}).options().dtype(at::kFloat);
+    return {kept(kTokens, {batch, positions}, at::kLong), kept(kHidden, {batch, positions, experts_.back().end}, there),
+            kept(kEvidence, {batch, positions, static_cast<int64_t>(experts_.size())}, at::kDouble)};
+  }
+
+  // Whether expert j is asked: one that does not count until the next refresh need not be, where a single token comes.
+  bool reads(const Memory& memory, size_t j, int64_t begin, int64_t end) const {
+    if (end - begin > 1 || begin % options_.refresh == 0) return true;
+    const double* at = evidence_at(memory, 0, begin - begin % options_.refresh);
+    return std::isfinite(log_weights(options_, {at, experts_.size()}, {at, experts_.size()})[j]);
+  }
+
+  const double* evidence_at(const Memory& memory, int64_t row, int64_t position) const {
+    return memory.evidence.const_data_ptr<double>() + (row * memory.evidence.size(1) + position) * static_cast<int64_t>(experts_.size());
+  }
+
+  // All that expert j has not read yet, up to `end`.
+  void read(const Memory& memory, size_t j, int64_t end, const Call& call) const {
+    const Expert& expert = experts_[j];
+    int64_t from = end;
+    while (from > 0 && std::isnan(evidence_at(memory, 0, from - 1)[j])) --from;
+    const at::Tensor hidden = memory.hidden.narrow(2, expert.begin, expert.width());
+    hidden.narrow(1, from, end - from).copy_(hidden_of(expert, memory.tokens.narrow(1, from, end - from), call, from));
+    const at::Tensor evidence = memory.evidence.select(2, static_cast<int64_t>(j));  // [batch, positions]
+    if (from == 0) evidence.select(1, 0).fill_(log_prior(options_)[j]);
+    const int64_t first = std::max<int64_t>(from, 1), count = end - first;  // tokens that somebody foresaw
+    if (count <= 0) return;
+    if (options_.average) return (void)evidence.narrow(1, first, count).fill_(log_prior(options_)[j]);
+    const at::Tensor before = hidden.narrow(1, first - 1, count).reshape({-1, expert.width()});
+    const at::Tensor targets = memory.tokens.narrow(1, first, count).reshape({-1});
+    const at::Tensor log_p = log_probabilities(expert, before, targets, vocab_, call).to(at::kCPU).view({-1, count});
+    evidence.narrow(1, first, count).copy_(log_p.cumsum(1) + evidence.narrow(1, first - 1, 1));
+  }
+
+  // log q for the token after each position, [batch, length, experts].
+  at::Tensor weights_of(const Memory& memory, int64_t begin, int64_t end) const {
+    const int64_t batch = memory.tokens.size(0), count = end - begin;
+    const at::Tensor weights = at::empty({batch, count, static_cast<int64_t>(experts_.size())}, at::kFloat);
+    float* into = weights.mutable_data_ptr<float>();
+    for (int64_t row = 0; row < batch; ++row)
+      for (int64_t position = begin; position < end; ++position) {
+        const double* refreshed = evidence_at(memory, row, position - position % options_.refresh);
+        const double* now = evidence_at(memory, row, position);
+        for (const double one : log_weights(options_, {refreshed, experts_.size()}, {now, experts_.size()}))
+          *into++ = static_cast<float>(one);
+      }
+    return weights;
+  }
+
+  const Experts& experts_;
+  const int64_t vocab_;
+  const MixOptions& options_;
+};
+
+}  // namespace
+
+std::unique_ptr<model::Block> make_reading_by_some(const Experts& experts, int64_t vocab, const MixOptions& options) {
+  return std::make_unique<ReadingBySome>(experts, vocab, options);
+}
+
+}  // namespace cairn::evaluate

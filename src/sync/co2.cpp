@@ -35,7 +35,7 @@ class Co2 final : public Sync {
         wire_(make_wire({wire_of(options), options.talk.keep, replica.seed})),
         exact_(make_wire({"fp32"})),
         rule_{options.talk.merge, options.talk.trim},
-        post_({link_in_world(replica.peers), signature_of(options, replica), message_bytes_most(replica)}),
+        post_({link_in_world(replica.peers), signature_of(options, replica), message_bytes_most(replica), is_on_gpu(replica)}),
         council_(post_, std::chrono::nanoseconds(static_cast<int64_t>(options.talk.timeout_s * 1e9))),
         parameters_(replica.parameters),
         start_(parameters_.zeros()),
@@ -151,6 +151,8 @@ class Co2 final : public Sync {
   // How far this island has come in the round leaves, as a copy, with the length of its first step. The point that it started from is the
   // same on all islands, so that this says where it stands, in numbers that survive a coarse wire.
   void fly(double step) {
+    std::optional<base::Trace::Span> traced;
+    if (replica_.trace) traced.emplace(replica_.trace->span("send off", "sync"));
     flight_ = std::make_unique<IslandMerge>(IslandMerge::Parts{.council = council_,
                                                                .wire = last_ ? *exact_ : *wire_,
                                                                .rule = rule_,
@@ -188,6 +190,8 @@ class Co2 final : public Sync {
 
   // The outer step, with how far the islands came on average.
   void take_in(const at::Tensor& mean, double gap) {
+    std::optional<base::Trace::Span> traced;
+    if (replica_.trace) traced.emplace(replica_.trace->span("take in", "sync"));
     momentum_.mul_(options_.outer_momentum).sub_(mean.mul(1 / gap));
     at::Tensor move = momentum_;
     double clipped = 0;
@@ -208,6 +212,8 @@ class Co2 final : public Sync {
   }
 
   void end_round(int64_t step, int64_t steps) {
+    std::optional<base::Trace::Span> traced;
+    if (replica_.trace) traced.emplace(replica_.trace->span("end of a round", "sync"));
     at::Tensor late;
     const double sent_steps = number(kFlightSteps);
     if (flight_) late = land();

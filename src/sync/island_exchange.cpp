@@ -36,7 +36,8 @@ class ExchangeInWorld final : public IslandExchange {
  public:
   explicit ExchangeInWorld(const ExchangeParts& parts)
       : rule_(parts.rule),
-        post_({link_in_world(parts.replica.peers), signature_of(parts.options, parts.replica), message_bytes_most(parts.replica)}),
+        post_({link_in_world(parts.replica.peers), signature_of(parts.options, parts.replica), message_bytes_most(parts.replica),
+               is_on_gpu(parts.replica)}),
         council_(post_, std::chrono::nanoseconds(static_cast<int64_t>(parts.options.talk.timeout_s * 1e9))) {}
 
   std::unique_ptr<Voyage> send(const Cargo& cargo, const at::Tensor& mine) override {

@@ -71,6 +71,8 @@ IslandMerge::IslandMerge(const Parts& parts, const at::Tensor& values)
   }
   // Who gets what is decided here too.
   letters_.resize(members.size());
+  for (size_t piece = 0; piece + 1 < first_.size(); ++piece)
+    own_.push_back(parts.council.post().room(kHeadBytes + static_cast<size_t>(parts.wire.encoded_bytes(count(piece)))));
   packing_ = start<void>([this, values] { pack(values); });
   if (!parts.in_background) set_out(/*waits=*/true);
 }
@@ -80,7 +82,7 @@ IslandMerge::~IslandMerge() {
     if (work.valid()) work.wait();
   };
   let_end(packing_), let_end(merging_), let_end(landing_);
-  parts_.council.post().drop(std::move(own_));
+  parts_.council.post().give_back(std::move(own_));
 }
 
 template <typename Made>
@@ -91,7 +93,8 @@ std::future<Made> IslandMerge::start(std::function<Made()> work) const {
 // This island's messages, ready to go.
 void IslandMerge::pack(const at::Tensor& values) {
   for (size_t piece = 0; piece + 1 < first_.size(); ++piece)
-    own_.push_back(with_head(encode(parts_.wire, run(piece), values.narrow(0, first_[piece], count(piece)), kHeadBytes)));
+    own_[piece] = with_head(
+        encode(parts_.wire, run(piece), values.narrow(0, first_[piece], count(piece)), kHeadBytes, std::exchange(own_[piece], {})));
   const IslandPost& post = parts_.council.post();
   if (round_) {
     for (int island = 0; island < post.size(); ++island)

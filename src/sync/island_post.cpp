@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -15,8 +13,6 @@ namespace {
 constexpr uint32_t kMagic = 0x43a1c0de;
 constexpr int64_t kPieceBytes = int64_t{8} << 20;  // of a long message: others pass between its pieces
 constexpr int64_t kKeptMessages = 8;               // of the longest, from one island: nobody fills up another without end
-
-constexpr size_t kDroppedElsewhere = size_t{32} << 20;
 
 struct Head {
   uint32_t magic = kMagic;
@@ -31,23 +27,14 @@ struct Head {
 };
 static_assert(sizeof(Head) == 48);
 
-// What is in these bytes is lost, and the memory is the system's again, a little at a time: while pages are taken back no thread of the
-// process can start another or get memory of its own.
-void empty_pages(std::span<std::byte> bytes) {
-  constexpr uintptr_t kAtOnce = 8 << 20;
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), first = reinterpret_cast<uintptr_t>(bytes.data());
-  const uintptr_t begin = (first + page - 1) / page * page, end = (first + bytes.size()) / page * page;
-  for (uintptr_t at = begin; at < end; at += kAtOnce)
-    (void)madvise(reinterpret_cast<void*>(at), std::min(kAtOnce, end - at), MADV_DONTNEED);
-}
-
 }  // namespace
 
 IslandPost::IslandPost(Parts parts)
     : link_(std::move(parts.link)),
       signature_(parts.signature),
       bytes_most_(parts.bytes_most),
-      bytes_kept_(static_cast<size_t>(link_->size())) {}
+      bytes_kept_(static_cast<size_t>(link_->size())),
+      keeps_memory_(parts.keeps_memory) {}
 
 int IslandPost::me() const { return link_->me(); }
 int IslandPost::size() const { return link_->size(); }
@@ -111,18 +98,24 @@ void IslandPost::forget(Subject::Kind kind, int64_t step) {
     if (old(one)) read.push_back(std::move(one.second.bytes));
   std::erase_if(kept_, old);
   std::erase_if(halves_, old);
-  drop(std::move(read));
+  give_back(std::move(read));
 }
 
-void IslandPost::drop(Pieces pieces) {
-  size_t bytes = 0;
-  for (const std::vector<std::byte>& piece : pieces) bytes += piece.capacity();
-  std::erase_if(dropping_, [](const auto& one) { return one.wait_for(std::chrono::seconds(0)) == std::future_status::ready; });
-  if (bytes >= kDroppedElsewhere)
-    dropping_.push_back(std::async(std::launch::async, [pieces = std::move(pieces)]() mutable {
-      for (std::vector<std::byte>& piece : pieces) empty_pages(piece);
-      pieces.clear();
-    }));
+std::vector<std::byte> IslandPost::room(size_t bytes) {
+  auto found = spare_.end();
+  for (auto one = spare_.begin(); one != spare_.end(); ++one)
+    if (one->capacity() >= bytes && one->capacity() / 2 <= bytes && (found == spare_.end() || one->capacity() < found->capacity()))
+      found = one;
+  if (found == spare_.end()) return {};
+  std::vector<std::byte> room = std::move(*found);
+  spare_.erase(found);
+  return room;
+}
+
+void IslandPost::give_back(Pieces pieces) {
+  if (!keeps_memory_) return;
+  for (std::vector<std::byte>& piece : pieces)
+    if (std::ssize(spare_) < size() && std::ssize(piece) >= kPieceBytes) spare_.push_back(std::move(piece));
 }
 
 void IslandPost::pump() {
@@ -176,6 +169,8 @@ void IslandPost::arrived(const IslandLink::Letter& letter) {
   Half& whole = halves_[key];
   if (head.offset == 0) {
     whole.whole = head.bytes;
+    whole.bytes = room(static_cast<size_t>(head.bytes));
+    whole.bytes.clear();
     whole.bytes.reserve(static_cast<size_t>(head.bytes));  // filled as it comes: a gigabyte at once would hold up whoever trains here
   }
   if (whole.whole != head.bytes || static_cast<int64_t>(whole.bytes.size()) != head.offset) return refuse("a piece of it is missing");

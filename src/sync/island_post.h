@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <future>
 #include <map>
 #include <memory>
 #include <set>
@@ -52,6 +51,9 @@ class IslandPost {
     std::unique_ptr<IslandLink> link;
     uint64_t signature = 0;  // of model, layout and rule: messages with another one are refused
     int64_t bytes_most = 0;  // of a message; longer ones are refused before anything is allocated
+    // Memory of long messages is used again for those that follow: of a gigabyte the system takes tenths of a second to give and to take
+    // it, which a GPU that waits for its host would stand idle.
+    bool keeps_memory = false;
   };
   explicit IslandPost(Parts parts);
 
@@ -71,8 +73,9 @@ class IslandPost {
   std::vector<std::byte> take(int from, const Subject& subject);
   // Messages of this step and earlier ones are of no use any more, come they yet or not.
   void forget(Subject::Kind kind, int64_t step);
-  // Gives memory back, much of it on another thread: for a gigabyte the system takes a tenth of a second.
-  void drop(Pieces pieces);
+  // Memory for a message of so many bytes: of one that was given back, with anything in it, or new and empty.
+  std::vector<std::byte> room(size_t bytes);
+  void give_back(Pieces pieces);  // nobody needs them any more
 
   // Takes in what has arrived, without waiting.
   void pump();
@@ -101,7 +104,8 @@ class IslandPost {
   std::map<Subject::Kind, Answer> answers_;
   std::vector<int64_t> bytes_kept_;  // by island
   int64_t refused_ = 0;
-  std::vector<std::future<void>> dropping_;
+  bool keeps_memory_;
+  Pieces spare_;  // as many as there are islands
 };
 
 }  // namespace cairn::sync

@@ -37,4 +37,6 @@ int64_t message_bytes_most(const Replica& replica) {
   return 3 * 4 * elements + 4096;
 }
 
+bool is_on_gpu(const Replica& replica) { return !replica.parameters.empty() && replica.parameters.front().tensor.is_cuda(); }
+
 }  // namespace cairn::sync

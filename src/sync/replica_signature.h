@@ -11,4 +11,7 @@ uint64_t signature_of(const SyncOptions& options, const Replica& replica);
 // The longest message that a rule has a use for: a few times everything that this rank keeps.
 int64_t message_bytes_most(const Replica& replica);
 
+// Whether what this rank trains lies there.
+bool is_on_gpu(const Replica& replica);
+
 }  // namespace cairn::sync

@@ -43,12 +43,13 @@ at::Tensor to_gpu(std::span<const std::byte> bytes, const at::Device& device) {
 
 }  // namespace
 
-std::vector<std::byte> encode(const Wire& wire, const Wire::Run& run, const at::Tensor& values, size_t room) {
+std::vector<std::byte> encode(const Wire& wire, const Wire::Run& run, const at::Tensor& values, size_t room, std::vector<std::byte> into) {
   if (!values.is_cuda() || !codes_on_gpu(wire)) {
     const at::Tensor host = values.cpu();
     return wire.encode(run, {host.const_data_ptr<float>(), static_cast<size_t>(host.numel())}, room);
   }
-  std::vector<std::byte> bytes(room + static_cast<size_t>(wire.encoded_bytes(values.numel())));
+  std::vector<std::byte> bytes = std::move(into);
+  bytes.resize(room + static_cast<size_t>(wire.encoded_bytes(values.numel())));
   if (bytes.size() == room) return bytes;
   const at::Tensor codes = goes_as_it_is(wire) ? values.view(at::kByte)
                                                : kernels::encode_on_cuda(wire.codec(), values, static_cast<int64_t>(bytes.size() - room));

@@ -8,6 +8,7 @@
 namespace cairn::train {
 
 std::vector<ReportData::Sample> write_samples(Job& job) {
+  if (job.settings.log.samples == 0) return {};
   const mesh::NamedTensors parameters = gather_whole(job, model_state(job));
   if (!job.writes) return {};
   std::vector<ReportData::Sample> samples;

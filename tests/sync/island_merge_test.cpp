@@ -40,19 +40,23 @@ std::vector<Both> merge_on(int islands, const std::string& wire_name, const std:
   harness::on_ranks(islands, [&](comm::World& world) {
     const std::unique_ptr<const Wire> wire = make_wire({wire_name});
     const MergeRule how{rule};
-    IslandPost post({link_in_world(world.everyone()), 5, int64_t{64} << 20});
+    IslandPost post({link_in_world(world.everyone()), 5, int64_t{64} << 20, /*keeps_memory=*/in_background});
     Council council(post, std::chrono::seconds(60));
+    const auto begin = [&](int64_t step, int32_t part, const at::Tensor& values) {
+      return std::make_unique<IslandMerge>(IslandMerge::Parts{.council = council,
+                                                              .wire = *wire,
+                                                              .rule = how,
+                                                              .step = step,
+                                                              .part = part,
+                                                              .weight = 1.0 + world.rank(),
+                                                              .note = 2.0 * world.rank(),
+                                                              .in_background = in_background},
+                                           values.to(device));
+    };
+    begin(6, 0, values_of(world.rank(), 10, count))->wait();  // leaves its memory to those that follow
+    council.close(6);
     std::vector<std::unique_ptr<IslandMerge>> flights;
-    for (const int32_t part : {0, 1})
-      flights.push_back(std::make_unique<IslandMerge>(IslandMerge::Parts{.council = council,
-                                                                         .wire = *wire,
-                                                                         .rule = how,
-                                                                         .step = 7,
-                                                                         .part = part,
-                                                                         .weight = 1.0 + world.rank(),
-                                                                         .note = 2.0 * world.rank(),
-                                                                         .in_background = in_background},
-                                                      values_of(world.rank(), part, count).to(device)));
+    for (const int32_t part : {0, 1}) flights.push_back(begin(7, part, values_of(world.rank(), part, count)));
     for (size_t part : {0, 1}) {
       Came& came = all[static_cast<size_t>(world.rank())][part];
       flights[part]->progress();

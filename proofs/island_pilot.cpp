@@ -30,14 +30,28 @@ at::Tensor normals(const base::Random& random, const std::vector<int64_t>& shape
   return values;
 }
 
-Mixture::Examples drawn(const base::Random& random, const at::Tensor& means, int64_t count) {
+// Images [count, pixels, pixels] of classes [count].
+at::Tensor gratings(const base::Random& random, const at::Tensor& classes) {
+  constexpr double kPeriod = 5;  // pixels
+  const int64_t count = classes.numel();
+  at::Tensor phases = at::empty({count, 1, 1}, at::kFloat);
+  for (int64_t i = 0; i < count; ++i) phases.mutable_data_ptr<float>()[i] = static_cast<float>(random.uniform(static_cast<uint64_t>(i)));
+  const at::Tensor turn = classes.to(at::kFloat).view({count, 1, 1}) * (std::numbers::pi / Mixture::kClasses);
+  const at::Tensor along = at::arange(Mixture::kPixels, at::kFloat);
+  const at::Tensor way = along.view({1, 1, -1}) * turn.cos() + along.view({1, -1, 1}) * turn.sin();
+  return (2 * std::numbers::pi * (way / kPeriod + phases)).sin();
+}
+
+Mixture::Examples drawn(const base::Random& random, const at::Tensor& means, int64_t count, bool as_images) {
   std::vector<int64_t> modes(static_cast<size_t>(count));
   const base::Random mode = random.for_purpose("mode");
   for (size_t i = 0; i < modes.size(); ++i)
     modes[i] = static_cast<int64_t>(mode.below(i, static_cast<uint64_t>(Mixture::kClasses * Mixture::kModes)));
   const at::Tensor which = at::tensor(modes, at::kLong);
-  return {means.index_select(0, which) + normals(random.for_purpose("noise"), {count, Mixture::kFeatures}),
-          which.div(Mixture::kModes, "floor")};
+  const at::Tensor y = which.div(Mixture::kModes, "floor");
+  const base::Random noise = random.for_purpose("noise");
+  if (as_images) return {gratings(random.for_purpose("phase"), y) + normals(noise, {count, Mixture::kPixels, Mixture::kPixels}), y};
+  return {means.index_select(0, which) + normals(noise, {count, Mixture::kFeatures}), y};
 }
 
 // Gamma(shape, 1) by Marsaglia and Tsang, for Dirichlet shares.
@@ -60,26 +74,35 @@ double rate_at(const PilotRun& run, int64_t step) {
 }
 
 // Mixtures are costly next to a run.
-const Mixture& mixture_of(uint64_t seed) {
+const Mixture& mixture_of(const PilotRun& run) {
   static std::mutex lock;
-  static std::map<uint64_t, std::unique_ptr<Mixture>> known;
+  static std::map<std::pair<uint64_t, bool>, std::unique_ptr<Mixture>> known;
   const std::lock_guard guard(lock);
-  std::unique_ptr<Mixture>& mixture = known[seed];
-  if (!mixture) mixture = std::make_unique<Mixture>(seed, kTrain, kTest);
+  std::unique_ptr<Mixture>& mixture = known[{run.seed, run.vit.has_value()}];
+  if (!mixture) mixture = std::make_unique<Mixture>(run.seed, kTrain, kTest, run.vit.has_value(), run.vit.value_or(at::kCPU));
   return *mixture;
+}
+
+std::unique_ptr<PilotModel> model_of(const PilotRun& run, uint64_t seed) {
+  if (run.vit) return make_small_vit(seed, *run.vit);
+  return std::make_unique<Perceptron>(seed);
 }
 
 }  // namespace
 
-Mixture::Mixture(uint64_t seed, int64_t train, int64_t test) {
+Mixture::Mixture(uint64_t seed, int64_t train, int64_t test, bool as_images, const at::Device& device) {
   const base::Random random = base::Random(seed).for_purpose("mixture");
   const at::Tensor means = 0.75 * normals(random.for_purpose("means"), {kClasses * kModes, kFeatures});
-  train_ = drawn(random.for_purpose("train"), means, train);
-  test_ = drawn(random.for_purpose("test"), means, test);
+  const auto examples = [&](const char* name, int64_t count) {
+    const Examples drawn_here = drawn(random.for_purpose(name), means, count, as_images);
+    return Examples{drawn_here.x.to(device), drawn_here.y.to(device)};
+  };
+  train_ = examples("train", train);
+  test_ = examples("test", test);
 }
 
 Mixture::Examples Mixture::pick(const std::vector<int64_t>& which) const {
-  const at::Tensor rows = at::tensor(which, at::kLong);
+  const at::Tensor rows = at::tensor(which, at::kLong).to(train_.y.device());
   return {train_.x.index_select(0, rows), train_.y.index_select(0, rows)};
 }
 
@@ -95,7 +118,8 @@ std::vector<std::vector<int64_t>> Mixture::dealt(int islands, double alpha, int6
     return hands;
   }
   std::vector<std::vector<int64_t>> of_class(static_cast<size_t>(kClasses));
-  const int64_t* y = train_.y.const_data_ptr<int64_t>();
+  const at::Tensor classes = train_.y.cpu();
+  const int64_t* y = classes.const_data_ptr<int64_t>();
   for (const int64_t i : order) of_class[static_cast<size_t>(y[i])].push_back(i);
   // Each class is divided among the islands by shares of its own.
   const size_t of_each = static_cast<size_t>(each) * hands.size() / of_class.size();
@@ -116,59 +140,24 @@ std::vector<std::vector<int64_t>> Mixture::dealt(int islands, double alpha, int6
   return hands;
 }
 
-Perceptron::Perceptron(uint64_t seed) {
-  const base::Random random = base::Random(seed).for_purpose("perceptron");
-  const std::vector<std::pair<int64_t, int64_t>> shapes{{Mixture::kFeatures, kHidden}, {kHidden, kHidden}, {kHidden, Mixture::kClasses}};
-  for (size_t layer = 0; layer < shapes.size(); ++layer) {
-    const auto& [in, out] = shapes[layer];
-    const std::string name = "layers." + std::to_string(layer);
-    parameters_.push_back({name + ".weight", normals(random.for_index(layer), {in, out}) * std::sqrt(2.0 / static_cast<double>(in))});
-    parameters_.push_back({name + ".bias", at::zeros({out}, at::kFloat)});
-  }
-  for (const mesh::NamedTensor& one : parameters_) {
-    gradients_.push_back({one.name, at::zeros_like(one.tensor)});
-    whole_.push_back({one.name, one.tensor.numel()});
-  }
+void PilotModel::add(const std::string& name, const at::Tensor& start) {
+  parameters_.push_back({name, start});
+  gradients_.push_back({name, at::zeros_like(start)});
+  whole_.push_back({name, start.numel()});
 }
 
-double Perceptron::learn(const Mixture::Examples& batch) {
-  std::vector<at::Tensor> inputs{batch.x};
-  at::Tensor out;
-  for (size_t layer = 0; layer < 3; ++layer) {
-    out = at::mm(inputs.back(), parameters_[2 * layer].tensor) + parameters_[2 * layer + 1].tensor;
-    if (layer < 2) inputs.push_back(out.clamp_min(0));
-  }
-  const at::Tensor logs = at::log_softmax(out, 1);
-  const auto rows = static_cast<double>(batch.y.numel());
-  const double loss = -logs.gather(1, batch.y.unsqueeze(1)).mean().item<double>();
-  at::Tensor up = logs.exp();
-  up.scatter_add_(1, batch.y.unsqueeze(1), at::full({batch.y.numel(), 1}, -1.0, at::kFloat));
-  up.div_(rows);
-  for (size_t layer = 3; layer-- > 0;) {
-    gradients_[2 * layer].tensor.copy_(at::mm(inputs[layer].t(), up));
-    gradients_[2 * layer + 1].tensor.copy_(up.sum(0));
-    if (layer > 0) up = at::mm(up, parameters_[2 * layer].tensor.t()) * inputs[layer].gt(0);
-  }
-  return loss;
+PilotModel::Score PilotModel::score(const Mixture::Examples& batch) const {
+  const at::Tensor found = scores(batch.x), logs = at::log_softmax(found, 1);
+  return {-logs.gather(1, batch.y.unsqueeze(1)).mean().item<double>(), found.argmax(1).eq(batch.y).to(at::kDouble).mean().item<double>()};
 }
 
-Perceptron::Score Perceptron::score(const Mixture::Examples& batch) const {
-  at::Tensor x = batch.x;
-  for (size_t layer = 0; layer < 3; ++layer) {
-    x = at::mm(x, parameters_[2 * layer].tensor) + parameters_[2 * layer + 1].tensor;
-    if (layer < 2) x = x.clamp_min(0);
-  }
-  const at::Tensor logs = at::log_softmax(x, 1);
-  return {-logs.gather(1, batch.y.unsqueeze(1)).mean().item<double>(), x.argmax(1).eq(batch.y).to(at::kDouble).mean().item<double>()};
-}
-
-at::Tensor Perceptron::flat() const {
+at::Tensor PilotModel::flat() const {
   std::vector<at::Tensor> all;
   for (const mesh::NamedTensor& one : parameters_) all.push_back(one.tensor.view({-1}));
   return at::cat(all);
 }
 
-void Perceptron::put(const at::Tensor& flat) {
+void PilotModel::put(const at::Tensor& flat) {
   int64_t at = 0;
   for (const mesh::NamedTensor& one : parameters_) {
     one.tensor.view({-1}).copy_(flat.narrow(0, at, one.tensor.numel()));
@@ -176,13 +165,51 @@ void Perceptron::put(const at::Tensor& flat) {
   }
 }
 
+Perceptron::Perceptron(uint64_t seed) {
+  const base::Random random = base::Random(seed).for_purpose("perceptron");
+  const std::vector<std::pair<int64_t, int64_t>> shapes{{Mixture::kFeatures, kHidden}, {kHidden, kHidden}, {kHidden, Mixture::kClasses}};
+  for (size_t layer = 0; layer < shapes.size(); ++layer) {
+    const auto& [in, out] = shapes[layer];
+    const std::string name = "layers." + std::to_string(layer);
+    add(name + ".weight", normals(random.for_index(layer), {in, out}) * std::sqrt(2.0 / static_cast<double>(in)));
+    add(name + ".bias", at::zeros({out}, at::kFloat));
+  }
+}
+
+void Perceptron::learn(const Mixture::Examples& batch) {
+  std::vector<at::Tensor> inputs{batch.x};
+  at::Tensor out;
+  for (size_t layer = 0; layer < 3; ++layer) {
+    out = at::mm(inputs.back(), parameters_[2 * layer].tensor) + parameters_[2 * layer + 1].tensor;
+    if (layer < 2) inputs.push_back(out.clamp_min(0));
+  }
+  at::Tensor up = at::log_softmax(out, 1).exp();
+  up.scatter_add_(1, batch.y.unsqueeze(1), at::full({batch.y.numel(), 1}, -1.0, at::kFloat));
+  up.div_(static_cast<double>(batch.y.numel()));
+  for (size_t layer = 3; layer-- > 0;) {
+    gradients_[2 * layer].tensor.copy_(at::mm(inputs[layer].t(), up));
+    gradients_[2 * layer + 1].tensor.copy_(up.sum(0));
+    if (layer > 0) up = at::mm(up, parameters_[2 * layer].tensor.t()) * inputs[layer].gt(0);
+  }
+}
+
+at::Tensor Perceptron::scores(const at::Tensor& x) const {
+  at::Tensor out = x;
+  for (size_t layer = 0; layer < 3; ++layer) {
+    out = at::mm(out, parameters_[2 * layer].tensor) + parameters_[2 * layer + 1].tensor;
+    if (layer < 2) out = out.clamp_min(0);
+  }
+  return out;
+}
+
 namespace {
 
 // One island of a run, on one rank.
 void train_island(const PilotRun& run, const Mixture& mixture, const std::vector<int64_t>& hand, comm::World& world, PilotEnd& end) {
   const auto me = static_cast<size_t>(world.rank());
-  Perceptron model(run.same_start ? run.seed : run.seed * 1000 + me + 1);
-  Perceptron judged(run.seed);
+  const std::unique_ptr<PilotModel> own = model_of(run, run.same_start ? run.seed : run.seed * 1000 + me + 1),
+                                    judged = model_of(run, run.seed);
+  PilotModel& model = *own;
   std::vector<optim::Piece> pieces;
   for (size_t i = 0; i < model.parameters().size(); ++i)
     pieces.push_back(
@@ -211,10 +238,11 @@ void train_island(const PilotRun& run, const Mixture& mixture, const std::vector
   for (int64_t step = 1; step <= run.steps; ++step) {
     std::vector<int64_t> which(kBatch);
     for (size_t i = 0; i < which.size(); ++i) which[i] = hand[draw.below(static_cast<uint64_t>(step) * kBatch + i, hand.size())];
-    (void)model.learn(mixture.pick(which));
+    model.learn(mixture.pick(which));
     // Gradients come one after the other, and messages get on meanwhile.
-    for (int64_t i = 6; i-- > 0;) {
-      if (run.step_s > 0) world.timer(world.clock().now() + std::chrono::nanoseconds(static_cast<int64_t>(run.step_s / 6 * 1e9))).wait();
+    for (auto i = std::ssize(model.gradients()); i-- > 0;) {
+      const double of_one_s = run.step_s / static_cast<double>(model.gradients().size());
+      if (run.step_s > 0) world.timer(world.clock().now() + std::chrono::nanoseconds(static_cast<int64_t>(of_one_s * 1e9))).wait();
       rule->gradient_ready(i);
     }
     sync::StepFacts facts{.step = step, .tokens = kBatch, .learning_rate = rate_at(run, step)};
@@ -222,7 +250,7 @@ void train_island(const PilotRun& run, const Mixture& mixture, const std::vector
     rule->after_backward(facts).wait();
     if (every_step && !run.alone)
       for (const mesh::NamedTensor& one : model.gradients()) one.tensor.div_(world.size());
-    at::Tensor squares = at::zeros({}, at::kFloat);
+    at::Tensor squares = at::zeros({}, model.gradients().front().tensor.options());
     for (const mesh::NamedTensor& one : model.gradients()) squares += one.tensor.square().sum();
     const optim::Clip clip = optim::clip(squares, 1.0, 1.0);
     for (size_t i = 0; i < pieces.size(); ++i)
@@ -233,8 +261,8 @@ void train_island(const PilotRun& run, const Mixture& mixture, const std::vector
     end.bytes[me].push_back(all - sent);
     sent = all;
     if (run.loss_every > 0 && (step % run.loss_every == 0 || step == run.steps)) {
-      judged.put(model_now());
-      end.losses[me].emplace_back(static_cast<double>(step), judged.score(mixture.test()).loss);
+      judged->put(model_now());
+      end.losses[me].emplace_back(static_cast<double>(step), judged->score(mixture.test()).loss);
     }
     if (run.after) run.after(world, *rule, step);
   }
@@ -249,7 +277,7 @@ void train_island(const PilotRun& run, const Mixture& mixture, const std::vector
 
 PilotEnd run_pilot(const PilotRun& run) {
   at::set_num_threads(1);  // islands are threads already
-  const Mixture& mixture = mixture_of(run.seed);
+  const Mixture& mixture = mixture_of(run);
   const auto hands = mixture.dealt(run.islands, run.dirichlet, run.each, run.seed);
   const auto n = static_cast<size_t>(run.islands);
   PilotEnd end;
@@ -270,10 +298,10 @@ PilotEnd run_pilot(const PilotRun& run) {
   return end;
 }
 
-Perceptron::Score score_of(const PilotRun& run, const at::Tensor& flat) {
-  Perceptron model(run.seed);
-  model.put(flat);
-  return model.score(mixture_of(run.seed).test());
+PilotModel::Score score_of(const PilotRun& run, const at::Tensor& flat) {
+  const std::unique_ptr<PilotModel> model = model_of(run, run.seed);
+  model->put(flat);
+  return model->score(mixture_of(run).test());
 }
 
 at::Tensor mean_of(const std::vector<at::Tensor>& all) {

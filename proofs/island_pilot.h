@@ -1,13 +1,16 @@
-// The pilot of all rules of islands: a small classifier on a mixture of Gaussians, trained on islands that are threads of this process.
+// The pilot of all rules of islands: a small classifier on a mixture of Gaussians, trained on islands that are threads of this process, on
+// the CPU or hosted together on one GPU.
 #pragma once
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include "comm/local.h"
 #include "sync/options.h"
@@ -20,7 +23,10 @@ class Mixture {
  public:
   static constexpr int64_t kClasses = 10, kModes = 6, kFeatures = 32;
 
-  Mixture(uint64_t seed, int64_t train, int64_t test);
+  // As images: gratings, each class in a direction of its own and each example in a phase of its own, as strong as the noise.
+  static constexpr int64_t kPixels = 16;
+
+  Mixture(uint64_t seed, int64_t train, int64_t test, bool as_images = false, const at::Device& device = at::kCPU);
 
   struct Examples {
     at::Tensor x, y;
@@ -36,17 +42,17 @@ class Mixture {
   Examples train_, test_;
 };
 
-// A perceptron with two hidden layers of 64, gradients by hand: a step costs microseconds, not the overhead of a framework.
-class Perceptron {
+// A classifier with its gradients.
+class PilotModel {
  public:
-  explicit Perceptron(uint64_t seed);
+  virtual ~PilotModel() = default;
 
   const mesh::NamedTensors& parameters() const { return parameters_; }
   const mesh::NamedTensors& gradients() const { return gradients_; }
   const std::vector<sync::WholeParameter>& whole() const { return whole_; }
 
-  // Writes the mean gradient and returns the loss.
-  double learn(const Mixture::Examples& batch);
+  // Writes the mean gradient.
+  virtual void learn(const Mixture::Examples& batch) = 0;
   struct Score {
     double loss = 0, accuracy = 0;
   };
@@ -55,10 +61,26 @@ class Perceptron {
   at::Tensor flat() const;
   void put(const at::Tensor& flat);
 
- private:
+ protected:
+  void add(const std::string& name, const at::Tensor& start);
+  virtual at::Tensor scores(const at::Tensor& x) const = 0;  // [examples, classes], to be exponentiated
+
   mesh::NamedTensors parameters_, gradients_;
   std::vector<sync::WholeParameter> whole_;
 };
+
+// A perceptron with two hidden layers of 64, gradients by hand: a step costs microseconds, not the overhead of a framework.
+class Perceptron final : public PilotModel {
+ public:
+  explicit Perceptron(uint64_t seed);
+  void learn(const Mixture::Examples& batch) override;
+
+ private:
+  at::Tensor scores(const at::Tensor& x) const override;
+};
+
+// A vision transformer of two layers on images of a mixture (pilot_vit.cpp).
+std::unique_ptr<PilotModel> make_small_vit(uint64_t seed, const at::Device& device);
 
 // One run of the pilot.
 struct PilotRun {
@@ -70,6 +92,7 @@ struct PilotRun {
   double rate = 3e-3;
   bool constant_rate = false;
   double beta2 = 0.999, weight_decay = 0;
+  std::optional<at::Device> vit = {};  // a vision transformer there in place of the perceptron
   bool same_start = true;
   double dirichlet = 0;  // alpha; 0: all islands see the same mixture
   int64_t each = 2000;   // examples of an island, with dirichlet
@@ -95,7 +118,7 @@ struct PilotEnd {
 PilotEnd run_pilot(const PilotRun& run);
 
 // Of the test examples of the run's mixture.
-Perceptron::Score score_of(const PilotRun& run, const at::Tensor& flat);
+PilotModel::Score score_of(const PilotRun& run, const at::Tensor& flat);
 at::Tensor mean_of(const std::vector<at::Tensor>& all);
 
 // Sync options by kind, with the usual names.

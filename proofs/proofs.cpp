@@ -23,6 +23,7 @@ void prove_noloco(const ProofOptions&, Findings&, base::Log&);
 void prove_co2(const ProofOptions&, Findings&, base::Log&);
 void prove_co2_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_single_merging(const ProofOptions&, Findings&, base::Log&);
+void prove_single_merging_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_streaming_diloco(const ProofOptions&, Findings&, base::Log&);
 void prove_streaming_diloco_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_hdee(const ProofOptions&, Findings&, base::Log&);
@@ -55,7 +56,7 @@ const std::vector<Proof>& proofs() {
       {"co2", "Means of islands that travel while the next round is trained: nobody waits, and a late mean does no harm.", prove_co2,
        prove_co2_on_gpu},
       {"single-merging", "Nodes that see different data and hardly talk: one average at the end makes a good model of poor ones.",
-       prove_single_merging},
+       prove_single_merging, prove_single_merging_on_gpu},
       {"hdee", "Domain experts that never communicate, each as large or trained as long as its domain needs: better at equal compute.",
        prove_hdee, prove_hdee_on_gpu},
       {"masha", "Saddle points and games over devices: compressed messages that still lead to the exact solution.", prove_masha},

@@ -27,7 +27,7 @@ class FrozenBlock : public model::Block {
 
 // What each expert said last of the token to come, as logs, [rows, experts, vocab]: whoever mixes leaves it among the states of a cache, so
 // that how well it was foreseen is known without asking again.
-constexpr const char* kSaid = "ensemble.said";
+inline constexpr const char* kSaid = "ensemble.said";
 
 // All experts read every token. Nothing waits for the device, and all that is kept of a sequence is where it stands.
 std::unique_ptr<model::Block> make_reading_by_all(const Experts& experts, int64_t vocab, const MixOptions& options);

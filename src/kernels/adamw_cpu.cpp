@@ -114,7 +114,7 @@ at::Tensor sum_of_squares(const at::Tensor& x) {
     return at::linalg_vector_norm(x, 2, at::OptionalIntArrayRef(), /*keepdim=*/false, at::kFloat).to(at::kDouble).square_();
   if (!all_plain(x)) {  // copies in double, a little at a time
     const at::Tensor flat = x.reshape({-1});
-    at::Tensor sum = at::zeros({}, at::kDouble);
+    at::Tensor sum = at::zeros({}, x.options().dtype(at::kDouble));
     for (int64_t done = 0; done < flat.numel(); done += kCopied)
       sum += reference::sum_of_squares(flat.narrow(0, done, std::min(kCopied, flat.numel() - done)));
     return sum;

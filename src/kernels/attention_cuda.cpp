@@ -1,5 +1,6 @@
 // Attention on a GPU by the libraries that libtorch brings: cuDNN where it can, which is half as fast again on a Hopper GPU, else
-// FlashAttention-2. Neither backward pass promises the same bits twice. Both make tensors of their own for their results.
+// FlashAttention-2. Their backward passes have the same bits twice only under RepeatableBits (device.h),
+// where FlashAttention-2 takes all. Both make tensors of their own for their results.
 #include "kernels/attention_cuda.h"
 
 #include <cmath>

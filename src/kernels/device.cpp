@@ -1,6 +1,5 @@
 #include "kernels/device.h"
 
-#include <cstdlib>
 #include <mutex>
 
 #include <ATen/Context.h>
@@ -12,8 +11,9 @@
 namespace cairn::kernels {
 namespace {
 
+// Of the process, as what it switches in libtorch is; ranks may be threads.
 std::mutex repeatable_lock;
-int repeatable_count = 0;  // ranks may be threads of one process
+int repeatable_count = 0;
 
 // libtorch then takes FlashAttention's ordered sums rather than cuDNN's, and refuses what has no ordered form.
 void make_repeatable(bool wanted) {
@@ -23,11 +23,11 @@ void make_repeatable(bool wanted) {
 
 }  // namespace
 
+bool can_use_cuda() { return has_cuda_kernels() && at::hasCUDA(); }
+
 RepeatableBits::RepeatableBits() {
   const std::lock_guard guard(repeatable_lock);
-  if (repeatable_count++ > 0) return;
-  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // what cuBLAS asks for; libtorch looks at it
-  make_repeatable(true);
+  if (repeatable_count++ == 0) make_repeatable(true);
 }
 
 RepeatableBits::~RepeatableBits() {

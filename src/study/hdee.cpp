@@ -63,10 +63,10 @@ class Study {
  private:
   std::string tokenizer_file() const { return (out_ / "tokenizer.json").string(); }
 
-  // Where experts are scored: as they were trained, where that was here.
+  // Where experts are scored: on the GPU, where some of them were trained on this machine's.
   at::Device device() const {
     const bool on_gpu = std::ranges::any_of(hosts_, [](const Host& one) { return one.device == "cuda" && one.launch.empty(); });
-    return kernels::device_called(on_gpu ? "cuda" : "cpu");
+    return kernels::device_called(on_gpu && kernels::can_use_cuda() ? "cuda" : "cpu");
   }
 
   // One for all experts: that of the seeds that are given, or what [data] names or learns.

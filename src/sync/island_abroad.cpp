@@ -30,7 +30,7 @@ namespace {
 struct Head {
   Head(const ExchangeParts& parts, comm::Bridge& bridge)
       : post({link_abroad(bridge, parts.replica.mates.world()), signature_of(parts.options, parts.replica),
-              message_bytes_most(parts.replica)}),
+              message_bytes_most(parts.replica), is_on_gpu(parts.replica)}),
         council(post, std::chrono::nanoseconds(static_cast<int64_t>(parts.options.talk.timeout_s * 1e9))),
         gate({bridge, post, council, parts.replica.mates.world().log(), parts.replica.abroad->founders, parts.outer_step}) {}
   IslandPost post;

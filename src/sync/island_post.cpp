@@ -114,8 +114,11 @@ std::vector<std::byte> IslandPost::room(size_t bytes) {
 
 void IslandPost::give_back(Pieces pieces) {
   if (!keeps_memory_) return;
-  for (std::vector<std::byte>& piece : pieces)
-    if (std::ssize(spare_) < size() && std::ssize(piece) >= kPieceBytes) spare_.push_back(std::move(piece));
+  for (std::vector<std::byte>& piece : pieces) {
+    if (std::ssize(piece) < kPieceBytes) continue;
+    spare_.push_back(std::move(piece));
+    if (std::ssize(spare_) > size()) spare_.erase(std::ranges::min_element(spare_, {}, &std::vector<std::byte>::capacity));
+  }
 }
 
 void IslandPost::pump() {

@@ -105,7 +105,7 @@ class IslandPost {
   std::vector<int64_t> bytes_kept_;  // by island
   int64_t refused_ = 0;
   bool keeps_memory_;
-  Pieces spare_;  // as many as there are islands
+  Pieces spare_;  // the longest, as many as there are islands
 };
 
 }  // namespace cairn::sync

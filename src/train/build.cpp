@@ -350,6 +350,16 @@ void check_gradients(const Settings& settings, const parallel::Plan& plan, int64
                      settings.train.micro_batch);
 }
 
+// Islands that train apart write each for itself, and one may be two snapshots ahead of another: they must have one in common.
+void check_snapshots(const Settings& settings, const parallel::Plan& plan) {
+  constexpr int64_t kKeptLeast = 3;
+  if (settings.snapshot.mode == "async" && parallel::islands_apart(plan) && settings.snapshot.keep < kKeptLeast)
+    base::fail_input(
+        "snapshot.keep = {} with snapshot.mode = async: islands write each for itself, and may be two snapshots apart when they are ended "
+        "by force: use {} or more, or snapshot.mode = sync",
+        settings.snapshot.keep, kKeptLeast);
+}
+
 void check_fp8(const Settings& settings) {
   if (settings.train.fp8 == "none") {
     if (settings.train.fp8_layers != "all")
@@ -411,6 +421,7 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
   }
   if (plan.mesh.extent("island") > 1 || plan.islands > 1) plan.sync["island"] = settings.island.kind;
   check_islands(settings, plan);
+  check_snapshots(settings, plan);
   check_one_byte(settings, plan);
   check_masha(settings, plan);
   check_recorded(settings, plan);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <optional>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/Event.h>
@@ -47,8 +48,10 @@ void HostState::clear() {
     for (Slab& slab : *slabs) slab.used = 0;
 }
 
-void HostState::make_room(const mesh::NamedTensors& tensors) {
-  for (const mesh::NamedTensor& one : tensors) room_like(one.tensor);
+void HostState::make_room(const snapshot::Contents& contents) {
+  for (const auto& [section, tensors] : contents.tensors)
+    for (const mesh::NamedTensor& one : tensors)
+      if (!held_here_alone(one.tensor)) room_like(one.tensor);
 }
 
 snapshot::Contents HostState::take(snapshot::Contents contents) {
@@ -62,12 +65,13 @@ snapshot::Contents HostState::take(snapshot::Contents contents) {
     before.block(*beside);
   }
   const c10::OptionalStreamGuard copying(beside);
+  std::vector<at::Tensor> copied;  // until the copies are there
   for (auto& [section, tensors] : contents.tensors)
     for (mesh::NamedTensor& one : tensors) {
       if (held_here_alone(one.tensor)) continue;
       const at::Tensor copy = room_like(one.tensor);
       copy.copy_(one.tensor, /*non_blocking=*/true);
-      one.tensor = copy;
+      copied.push_back(std::exchange(one.tensor, copy));
     }
   if (beside) beside->synchronize();
   return contents;

@@ -8,7 +8,6 @@
 #include "comm/group.h"
 #include "train/build.h"
 #include "train/restore.h"
-#include "train/whole_state.h"
 
 namespace cairn::train {
 
@@ -19,9 +18,8 @@ SnapshotWriter::SnapshotWriter(Job& job, base::Log& log, const base::Clock& cloc
       disk_(disk),
       background_(job.settings.snapshot.mode == "async" && !job.out.empty()),
       host_(job.device, *job.memory) {
-  if (!background_ || job.engine.company->rank() != 0 || !job.assembly->trivial()) return;  // what is gathered needs no copy
-  host_.make_room(gather_whole(job, model_state(job)));
-  host_.make_room(gather_whole(job, optimizer_state(job)));
+  if (!background_ || !job.assembly->trivial()) return;  // what is gathered needs no copy
+  if (const std::optional<snapshot::Contents> first = collect(job)) host_.make_room(*first);
 }
 
 SnapshotWriter::~SnapshotWriter() {

@@ -1,6 +1,8 @@
 #include "evaluate/ensemble_model.h"
 
 #include <cmath>
+#include <numeric>
+#include <set>
 
 #include <ATen/core/IListRef.h>
 #include <gmock/gmock.h>
@@ -59,9 +61,11 @@ class SmallEnsemble {
     return logs;
   }
 
-  std::vector<model::Generated> generate(const std::vector<model::Request>& requests, int64_t tokens, bool together = false) {
-    return model::generate(*model_, *weights_, buffers_, requests,
-                           {.tokens = tokens, .length_max = 24, .sampling = {.temperature = 1, .top_k = 0}, .together = together});
+  std::vector<model::Generated> generate(const std::vector<model::Request>& requests, int64_t tokens, bool together = false,
+                                         std::vector<int32_t> stops = {}) {
+    return model::generate(
+        *model_, *weights_, buffers_, requests,
+        {.tokens = tokens, .length_max = 24, .sampling = {.temperature = 1, .top_k = 0}, .stops = std::move(stops), .together = together});
   }
 
   void move_to(at::Device device, at::ScalarType type) {
@@ -149,6 +153,13 @@ TEST(EnsembleModel, WritesTextsTogetherAsOneByOne) {
   for (const int64_t top_k : {0, 1}) {  // where one expert counts each text goes by itself
     SmallEnsemble ensemble({.prior = {1, 2, 3}, .top_k = top_k, .refresh = 4});
     expect_alike(ensemble.generate(some_requests(), 15, true), ensemble.generate(some_requests(), 15, false), 1e-4);
+    std::vector<int32_t> some(32);  // texts end one after the other
+    std::iota(some.begin(), some.end(), 0);
+    const std::vector<model::Generated> ended = ensemble.generate(some_requests(), 15, true, some);
+    expect_alike(ended, ensemble.generate(some_requests(), 15, false, some), 1e-4);
+    std::set<size_t> lengths;
+    for (const model::Generated& one : ended) lengths.insert(one.ids.size());
+    EXPECT_GE(lengths.size(), 3u);
   }
 }
 

@@ -168,6 +168,41 @@ TEST(SnapshotWriter, UsesItsMemoryAgainAndBooksIt) {
   });
 }
 
+// What islands keep beside the model has its place from the start too.
+TEST(SnapshotWriter, HasRoomForWhatIslandsKeep) {
+  const harness::ScratchFolder scratch;
+  harness::on_ranks(2, [&](comm::World& world) {
+    const std::unique_ptr<Job> job =
+        build(world, saving("async", {"mesh.island=2", "sync.island.kind=co2", "sync.island.every=2", "train.spike_factor=5"}),
+              {.out = scratch / "run", .cache = {}, .terminal = nullptr}, {});
+    const auto booked = [&] { return job->memory->of(base::MemoryUse::snapshot).now; };
+    SnapshotWriter writer(*job, world.log(), world.wall(), base::real_disk());
+    const int64_t at_start = booked();
+    EXPECT_GT(at_start, 2 * (job->memory->of(base::MemoryUse::parameters).now + job->memory->of(base::MemoryUse::optimizer).now));
+    train_one(*job);
+    writer.save();
+    EXPECT_EQ(booked(), at_start);
+    writer.finish();
+  });
+}
+
+// They may be two snapshots apart, and must have one in common to go on from.
+TEST(SnapshotWriter, IslandsKeepEnough) {
+  const auto refused = [](const std::string& mode, int keep) {
+    const base::Recipe recipe =
+        saving(mode, {"mesh.island=2", "sync.island.kind=co2", "sync.island.every=2", fmt::format("snapshot.keep={}", keep)});
+    try {
+      check_recipe(recipe, 2, nullptr);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refused("async", 2), HasSubstr("use 3 or more, or snapshot.mode = sync"));
+  EXPECT_EQ(refused("async", 3), "");
+  EXPECT_EQ(refused("sync", 1), "");
+}
+
 // Time that is a second later whenever it is asked for. The second time that a save asks, it has found that it must wait: the disk may
 // write then, and no longer when the save asks next.
 class WaitingClock final : public base::Clock {

@@ -17,14 +17,10 @@ namespace cairn::study {
 namespace {
 
 constexpr int kNodes = 16;
-constexpr int64_t kSteps = 10;
+constexpr int64_t kSteps = 10, kRounds = 200;
 constexpr double kWindow = 0.1;  // of the rounds
 
-// What is trained, and how long.
-struct Trial {
-  int64_t rounds = 200;
-  std::optional<at::Device> vit = {};
-};
+using Vit = std::optional<at::Device>;  // vision transformers there in place of perceptrons
 
 struct Outcome {
   double local = 0, merged = 0;  // accuracy on all classes
@@ -38,15 +34,15 @@ sync::SyncOptions gossip(double neighbours, bool merge) {
   return options;
 }
 
-Outcome outcome(const ProofOptions& options, const Trial& trial, const char* name, const sync::SyncOptions& sync, base::Log& log,
+Outcome outcome(const ProofOptions& options, const Vit& vit, const char* name, const sync::SyncOptions& sync, base::Log& log,
                 bool same_start = true) {
   const PilotRun run{.seed = options.seed,
                      .islands = kNodes,
-                     .steps = kSteps * trial.rounds,
+                     .steps = kSteps * kRounds,
                      .sync = sync,
                      .rate = 1e-3,
                      .constant_rate = true,
-                     .vit = trial.vit,
+                     .vit = vit,
                      .same_start = same_start,
                      .dirichlet = 0.1};
   const PilotEnd end = run_pilot(run);
@@ -93,18 +89,18 @@ void mixing(const ProofOptions& options, Findings& findings) {
 
 namespace {
 
-void merging(const ProofOptions& options, const Trial& trial, Findings& findings, base::Log& log) {
-  const Outcome silent = outcome(options, trial, "no talk", gossip(0, false), log);
-  const Outcome strangers = outcome(options, trial, "no talk, own starts", gossip(0, false), log, false);
-  const Outcome little = outcome(options, trial, "0.2 neighbours", gossip(0.2, true), log);
-  const Outcome apart = outcome(options, trial, "0.2 neighbours, own starts", gossip(0.2, false), log, false);
-  const Outcome more = outcome(options, trial, "1 neighbour", gossip(1, false), log);
+void merging(const ProofOptions& options, const Vit& vit, Findings& findings, base::Log& log) {
+  const Outcome silent = outcome(options, vit, "no talk", gossip(0, false), log);
+  const Outcome strangers = outcome(options, vit, "no talk, own starts", gossip(0, false), log, false);
+  const Outcome little = outcome(options, vit, "0.2 neighbours", gossip(0.2, true), log);
+  const Outcome apart = outcome(options, vit, "0.2 neighbours, own starts", gossip(0.2, false), log, false);
+  const Outcome more = outcome(options, vit, "1 neighbour", gossip(1, false), log);
   sync::SyncOptions every_round = gossip(0, false);
   every_round.gossip.topology = "complete";
-  const Outcome server = outcome(options, trial, "average after every round", every_round, log);
-  const Outcome early = outcome(options, trial, "all talk early", window(0.1), log),
-                middle = outcome(options, trial, "all talk half way", window(0.45), log),
-                late = outcome(options, trial, "all talk late", window(0.9), log);
+  const Outcome server = outcome(options, vit, "average after every round", every_round, log);
+  const Outcome early = outcome(options, vit, "all talk early", window(0.1), log),
+                middle = outcome(options, vit, "all talk half way", window(0.45), log),
+                late = outcome(options, vit, "all talk late", window(0.9), log);
   findings.at_least("16 nodes, classes by Dirichlet(0.1), 0.2 neighbours a round: accuracy of the average, above the mean of local models",
                     little.local, little.merged - little.local, 0.15);
   findings.at_least("likewise: accuracy of the average, to averaging after every round", server.merged, little.merged,
@@ -130,7 +126,7 @@ void merging(const ProofOptions& options, const Trial& trial, Findings& findings
 
 void prove_single_merging(const ProofOptions& options, Findings& findings, base::Log& log) {
   mixing(options, findings);
-  merging(options, {}, findings, log);
+  merging(options, std::nullopt, findings, log);
   findings.skip("batch norm: statistics of a merged model estimated anew",
                 "not built yet: islands of models with running statistics are refused");
   findings.skip("a language model on four languages, one for each pair of nodes", "needs data by island, which recipes cannot say yet");
@@ -138,7 +134,7 @@ void prove_single_merging(const ProofOptions& options, Findings& findings, base:
 
 // The same with vision transformers that share one GPU.
 void prove_single_merging_on_gpu(const ProofOptions& options, Findings& findings, base::Log& log) {
-  merging(options, {.rounds = 60, .vit = at::Device(at::kCUDA, 0)}, findings, log);
+  merging(options, at::Device(at::kCUDA, 0), findings, log);
 }
 
 }  // namespace cairn::study

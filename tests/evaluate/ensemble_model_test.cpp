@@ -175,7 +175,7 @@ TEST(EnsembleModelOnCuda, ScoresAndWritesAsOnACpu) {
   there.move_to(at::Device(at::kCUDA, 0), at::kBFloat16);
   const auto low = token_losses(there.subject(), rows);
   for (size_t r = 0; r < rows.size(); ++r)
-    for (size_t i = 0; i < low[r].size(); ++i) EXPECT_NEAR(low[r][i], expected[r][i], 0.3) << r << ", " << i;
+    for (size_t i = 0; i < low[r].size(); ++i) EXPECT_NEAR(low[r][i], expected[r][i], 0.02) << r << ", " << i;
 }
 
 }  // namespace

@@ -18,7 +18,6 @@ namespace {
 
 constexpr int kNodes = 16;
 constexpr int64_t kSteps = 10, kRounds = 200;
-constexpr double kWindow = 0.1;  // of the rounds
 
 using Vit = std::optional<at::Device>;  // vision transformers there in place of perceptrons
 
@@ -59,7 +58,7 @@ sync::SyncOptions window(double start) {
   sync::SyncOptions options = gossip(0.2, false);
   options.gossip.schedule = "window";
   options.gossip.window_start = start;
-  options.gossip.window_width = kWindow;
+  options.gossip.window_width = 0.1;
   return options;
 }
 

@@ -85,7 +85,7 @@ int64_t step_after_killed_save(const base::Recipe& recipe, const Assignments& se
       ++job->steps_done;
     }
     try {
-      train::save(*job, run.string(), disk);
+      if (const auto contents = train::collect(*job)) snapshot::save(run.string(), *contents, {}, disk);
     } catch (const Error&) {  // rank 0 is dead; what is on disk is what counts
     }
   });

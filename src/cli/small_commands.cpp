@@ -18,6 +18,7 @@
 #include "comm/key.h"
 #include "comm/mpi_transport.h"
 #include "kernels/adamw.h"
+#include "kernels/device.h"
 #include "study/hdee_options.h"
 #include "train/settings.h"
 
@@ -43,8 +44,7 @@ int doctor_command() {
                                            : "none found");
   fact("cache", cache_folder().empty() ? "none (set HOME or CAIRN_CACHE)" : cache_folder().string());
   terminal.line("what will be used");
-  fact("train", fmt::format("--device {}, {} threads on one rank", at::hasCUDA() && kernels::has_cuda_kernels() ? "cuda or cpu" : "cpu",
-                            processors()));
+  fact("train", fmt::format("--device {}, {} threads on one rank", kernels::can_use_cuda() ? "cuda or cpu" : "cpu", processors()));
   fact("transports", comm::has_mpi() ? "local, net, mpi" : "local, net (mpi was not found when Cairn was built)");
   return 0;
 }

@@ -140,6 +140,10 @@ class Co2 final : public Sync {
   void set(Counter which, double value) { counters_.mutable_data_ptr<double>()[which] = value; }
   double now_s() const { return base::seconds(replica_.peers.world().clock().now()); }
 
+  std::optional<base::Trace::Span> span(std::string_view what) const {
+    return replica_.trace ? std::optional(replica_.trace->span(what, "sync")) : std::nullopt;
+  }
+
   // Over all shards of the island's model.
   double norm_over_island(const at::Tensor& mine) const {
     double sum = mine.to(at::kDouble).square().sum().item<double>();
@@ -151,8 +155,7 @@ class Co2 final : public Sync {
   // How far this island has come in the round leaves, as a copy, with the length of its first step. The point that it started from is the
   // same on all islands, so that this says where it stands, in numbers that survive a coarse wire.
   void fly(double step) {
-    std::optional<base::Trace::Span> traced;
-    if (replica_.trace) traced.emplace(replica_.trace->span("send off", "sync"));
+    const auto traced = span("send off");
     flight_ = std::make_unique<IslandMerge>(IslandMerge::Parts{.council = council_,
                                                                .wire = last_ ? *exact_ : *wire_,
                                                                .rule = rule_,
@@ -171,8 +174,7 @@ class Co2 final : public Sync {
     const double begun = now_s();
     at::Tensor mean;
     {
-      std::optional<base::Trace::Span> traced;
-      if (replica_.trace && !flight_->progress()) traced.emplace(replica_.trace->span("wait for islands", "sync"));
+      const auto traced = flight_->progress() ? std::nullopt : span("wait for islands");
       mean = flight_->wait();
     }
     stall_s_ += now_s() - begun;
@@ -190,8 +192,7 @@ class Co2 final : public Sync {
 
   // The outer step, with how far the islands came on average.
   void take_in(const at::Tensor& mean, double gap) {
-    std::optional<base::Trace::Span> traced;
-    if (replica_.trace) traced.emplace(replica_.trace->span("take in", "sync"));
+    const auto traced = span("take in");
     momentum_.mul_(options_.outer_momentum).sub_(mean.mul(1 / gap));
     at::Tensor move = momentum_;
     double clipped = 0;
@@ -212,8 +213,7 @@ class Co2 final : public Sync {
   }
 
   void end_round(int64_t step, int64_t steps) {
-    std::optional<base::Trace::Span> traced;
-    if (replica_.trace) traced.emplace(replica_.trace->span("end of a round", "sync"));
+    const auto traced = span("end of a round");
     at::Tensor late;
     const double sent_steps = number(kFlightSteps);
     if (flight_) late = land();

@@ -66,11 +66,6 @@ std::optional<snapshot::Contents> collect(Job& job) {
   return contents;
 }
 
-std::string save(Job& job, const std::string& run_dir, const base::Disk& disk) {
-  const std::optional<snapshot::Contents> contents = collect(job);
-  return contents ? snapshot::save(run_dir, *contents, {.newest = job.settings.snapshot.keep}, disk) : "";
-}
-
 namespace {
 
 // What one rank found: step (-1: nothing), checksum, and who is first of the company that it must be alike in.

@@ -6,7 +6,6 @@
 #include "snapshot/snapshot.h"
 
 namespace cairn::base {
-class Disk;
 class Log;
 }  // namespace cairn::base
 
@@ -22,9 +21,6 @@ struct Job;
 // The job's state as a snapshot holds it: parameters, optimizer and sync state by name, where the run stands, and what is needed to open
 // the model elsewhere. All ranks call it; only the first of each company has something. Tensors may be those that training works on.
 std::optional<snapshot::Contents> collect(Job& job);
-
-// Saves it in the run directory. All ranks call it; the first of each company writes.
-std::string save(Job& job, const std::string& run_dir, const base::Disk& disk);
 
 // The newest good snapshot of this company's run directory, of step_last at most and of a step that all companies have one of; nothing
 // where there is none. All ranks call it, and those of a company must find the same one.

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "evaluate/small_subject.h"
 #include "evaluate/token_losses.h"
-#include "kernels/adamw.h"
+#include "kernels/device.h"
 #include "model/generate.h"
 
 namespace cairn::evaluate {
@@ -164,7 +164,7 @@ TEST(EnsembleModel, WritesTextsTogetherAsOneByOne) {
 }
 
 TEST(EnsembleModelOnCuda, ScoresAndWritesAsOnACpu) {
-  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   SmallEnsemble here({.prior = {1, 2, 3}}), there({.prior = {1, 2, 3}});
   there.move_to(at::Device(at::kCUDA, 0), at::kFloat);
   const std::vector<Judged> rows{{{256, 1, 2, 3, 4, 5, 6, 200, 100, 17, 17, 17, 3, 9}, 1}, {{9, 8}, 1}, {{7, 7, 7, 7, 1, 2, 3}, 3}};

@@ -1,8 +1,8 @@
 // Products on a GPU in bf16, against double.
 #include <gtest/gtest.h>
 
-#include "kernels/adamw.h"
 #include "kernels/closeness.h"
+#include "kernels/device.h"
 #include "kernels/gemm.h"
 
 namespace cairn::kernels {
@@ -20,7 +20,7 @@ double relative(const at::Tensor& found, const at::Tensor& expected) {
 class GemmOnCuda : public testing::Test {
  protected:
   void SetUp() override {
-    if (!has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+    if (!can_use_cuda()) GTEST_SKIP() << "no GPU here";
   }
 };
 

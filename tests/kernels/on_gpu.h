@@ -8,14 +8,14 @@
 
 #include "kernels/adamw.h"
 #include "kernels/closeness.h"
+#include "kernels/device.h"
 
 namespace cairn::kernels {
 
-inline bool has_gpu() { return has_cuda_kernels() && at::hasCUDA(); }
 inline at::Tensor on_gpu(const at::Tensor& x) { return x.cuda(); }
 
 #define CAIRN_NEEDS_GPU() \
-  if (!has_gpu()) GTEST_SKIP() << "no GPU here"
+  if (!can_use_cuda()) GTEST_SKIP() << "no GPU here"
 
 // Room for a result, full of NaN: what a kernel forgets to write shows.
 inline at::Tensor poisoned(at::IntArrayRef sizes, at::ScalarType type = at::kFloat) {

@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "kernels/adamw.h"
 #include "kernels/aten.h"
+#include "kernels/device.h"
 
 namespace cairn::kernels {
 namespace {
@@ -59,7 +59,7 @@ TEST(StochasticRounding, WantsBf16FromFp32) {
 }
 
 TEST(StochasticRounding, AGpuRoundsAsTheCpuDoes) {
-  if (!has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  if (!can_use_cuda()) GTEST_SKIP() << "no GPU here";
   const at::Tensor from = at::randn({100'003}), on_gpu = at::empty({100'003}, at::TensorOptions().dtype(at::kBFloat16).device(at::kCUDA));
   round_stochastically(on_gpu, from.cuda(), draws(3), 5);
   EXPECT_TRUE(at::equal(on_gpu.cpu().to(at::kDouble), rounded(from, draws(3), 5)));

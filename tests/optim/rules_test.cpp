@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "kernels/adamw.h"
+#include "kernels/device.h"
 #include "kernels/stochastic_rounding.h"
 #include "optim/orthogonalize.h"
 #include "optim/rounding_optimizer.h"
@@ -246,7 +246,7 @@ TEST(Rules, UpdateSeveralPiecesAsOneByOne) {
 
 // There matrices of one size are multiplied together, in bf16.
 TEST(RulesOnCuda, UpdateSeveralPiecesAsOneByOne) {
-  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   for (const std::string& kind : optimizer_names()) {
     OptimOptions options = plain(kind);
     options.weight_decay = 0.1;

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/group.h"
-#include "kernels/adamw.h"
+#include "kernels/device.h"
 #include "sync/island_link.h"
 #include "sync/toy_islands.h"
 
@@ -107,7 +107,7 @@ TEST(IslandMerge, IsTheMeanByWeight) {
 
 // The bits of a CPU: islands on unlike machines must come to the same.
 TEST(IslandMergeOnCuda, ComesToWhatACpuComesTo) {
-  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   for (const std::string wire : {"fp32", "bf16", "e3m0", "int8", "topk"})
     for (const int64_t count : {int64_t{1}, kLong})
       for (const int islands : {2, 3}) {

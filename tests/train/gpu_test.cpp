@@ -8,8 +8,8 @@
 #include "base/files.h"
 #include "base/metrics.h"
 #include "harness/scratch_folder.h"
-#include "kernels/adamw.h"
 #include "kernels/aten.h"
+#include "kernels/device.h"
 #include "kernels/fp8_cuda.h"
 #include "train/train_on.h"
 
@@ -41,7 +41,7 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& ex
 }
 
 TEST(OnGpu, TrainsAsOnACpu) {
-  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   const std::vector<double> expected = losses_by("cpu", {});
   EXPECT_LT(expected.back(), 0.95 * expected.front());
   expect_near(losses_by("cuda", {}), expected, 0.01, "plain");
@@ -54,7 +54,7 @@ TEST(OnGpu, TrainsAsOnACpu) {
 }
 
 TEST(OnGpu, EveryRunHasTheSameBitsWhereThatIsAskedFor) {
-  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   const std::vector<std::string> sets{"train.deterministic=true", "train.steps=20"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), sets.begin(), sets.end());
@@ -70,7 +70,7 @@ TEST(OnGpu, EveryRunHasTheSameBitsWhereThatIsAskedFor) {
 }
 
 TEST(OnGpu, LearnsFromSlopesAsOnACpu) {
-  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   const std::vector<std::string> sets{"train.precision=\"fp32\"", "train.method=\"one_byte\"", "train.one_byte.samples_per_round=3",
                                       "train.one_byte.code=\"fp32\""};
   // The slopes, as floats: of the first round from the same weights, of later ones from weights that those before have moved.
@@ -89,15 +89,14 @@ TEST(OnGpu, LearnsFromSlopesAsOnACpu) {
 }
 
 TEST(OnGpu, EightBitsAreTheSameWhenAPassIsRepeated) {
-  if (!kernels::has_cuda_kernels() || !at::hasCUDA() || !kernels::has_fp8(at::Device(at::kCUDA, 0)))
-    GTEST_SKIP() << "no GPU that multiplies in eight bits here";
+  if (!kernels::can_use_cuda() || !kernels::has_fp8(at::Device(at::kCUDA, 0))) GTEST_SKIP() << "no GPU that multiplies in eight bits here";
   const std::vector<double> low = losses_by("cuda", {}), coded = losses_by("cuda", {"train.fp8=\"all\""});
   expect_near(coded, low, 0.03, "eight bits");
   expect_near(losses_by("cuda", {"train.fp8=\"all\"", "recompute.mode=\"full\""}), coded, 0.005, "recomputed");
 }
 
 TEST(OnGpu, RecordedPassesAreTheSame) {
-  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   std::vector<std::vector<std::string>> cases{
       {}, {"train.micro_batch=12"}, {"recompute.mode=\"full\""}, {"eval.fraction=0.1", "eval.every=2"}, {"data.packing=\"documents\""}};
   if (kernels::has_fp8(at::Device(at::kCUDA, 0))) cases.push_back({"train.fp8=\"all\""});
@@ -111,7 +110,7 @@ TEST(OnGpu, RecordedPassesAreTheSame) {
 }
 
 TEST(OnGpu, KernelsAreWatched) {
-  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   const harness::ScratchFolder scratch;
   train_on(1, for_gpu({"train.steps=24", "log.kernels=true"}), scratch / "run", /*resume=*/false, "cuda");
   const std::string table = base::read_file(scratch / "run" / "kernels.txt", 1 << 20);

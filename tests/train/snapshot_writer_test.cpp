@@ -16,8 +16,8 @@
 #include "base/metrics.h"
 #include "harness/ranks.h"
 #include "harness/scratch_folder.h"
-#include "kernels/adamw.h"
 #include "kernels/aten.h"
+#include "kernels/device.h"
 #include "small_decoder.h"
 #include "train/build.h"
 #include "train/restore.h"
@@ -48,6 +48,11 @@ std::map<std::string, std::string> tensor_files(const fs::path& folder) {
 // A job on this world, and a step of it.
 std::unique_ptr<Job> job_on(comm::World& world, const fs::path& out, const std::string& mode = "async", const std::string& device = "cpu") {
   return build(world, saving(mode), {.out = out, .cache = {}, .device = device, .terminal = nullptr}, {});
+}
+
+// Of the only rank, here and now.
+void save_at_once(Job& job, const fs::path& run_dir, const base::Disk& disk) {
+  snapshot::save(run_dir, *collect(job), {.newest = job.settings.snapshot.keep}, disk);
 }
 
 void train_one(Job& job) {
@@ -112,7 +117,7 @@ TEST(SnapshotWriter, TrainingGoesOnWhileItWritesWhatWas) {
     const std::unique_ptr<Job> job = job_on(world, scratch / "async");
     SnapshotWriter writer(*job, world.log(), world.wall(), disk);
     train_one(*job);
-    save(*job, scratch / "sync", base::real_disk());
+    save_at_once(*job, scratch / "sync", base::real_disk());
     writer.save();
     EXPECT_GT(writer.take_held_up_s(), 0);
     EXPECT_EQ(writer.take_held_up_s(), 0);
@@ -124,7 +129,7 @@ TEST(SnapshotWriter, TrainingGoesOnWhileItWritesWhatWas) {
     disk.allow();
     writer.finish();
     EXPECT_TRUE(tensor_files(scratch / "async") == tensor_files(scratch / "sync"));
-    save(*job, scratch / "later", base::real_disk());
+    save_at_once(*job, scratch / "later", base::real_disk());
     EXPECT_NE(tensor_files(scratch / "later" / "snapshots" / "step-00000004"),
               tensor_files(scratch / "sync" / "snapshots" / "step-00000001"));
   });
@@ -272,7 +277,7 @@ TEST(SnapshotWriter, FailuresInTheBackgroundEndTheRunAsOthersDo) {
     const std::unique_ptr<Job> job = job_on(world, scratch / "run");
     std::string expected;
     try {
-      save(*job, scratch / "run", full);
+      save_at_once(*job, scratch / "run", full);
     } catch (const Error& error) {
       expected = error.what();
       EXPECT_EQ(error.kind(), Error::Kind::disk);
@@ -346,14 +351,14 @@ TEST(SnapshotWriter, MetricsSayHowLongASaveHeldUpTraining) {
 }
 
 TEST(SnapshotWriter, CopiesWhatIsOnAGpu) {
-  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   const harness::ScratchFolder scratch;
   harness::on_ranks(1, [&](comm::World& world) {
     const std::unique_ptr<Job> job = job_on(world, scratch / "async", "async", "cuda");
     SnapshotWriter writer(*job, world.log(), world.wall(), base::real_disk());
     for (int step = 1; step <= 3; ++step) {
       train_one(*job);
-      save(*job, scratch / "sync", base::real_disk());
+      save_at_once(*job, scratch / "sync", base::real_disk());
       writer.save();
     }
     train_one(*job);

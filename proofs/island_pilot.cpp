@@ -146,6 +146,12 @@ void PilotModel::add(const std::string& name, const at::Tensor& start) {
   whole_.push_back({name, start.numel()});
 }
 
+at::Tensor PilotModel::squares() const {
+  at::Tensor sum = at::zeros({}, gradients_.front().tensor.options());
+  for (const mesh::NamedTensor& one : gradients_) sum += one.tensor.square().sum();
+  return sum;
+}
+
 PilotModel::Score PilotModel::score(const Mixture::Examples& batch) const {
   const at::Tensor found = scores(batch.x), logs = at::log_softmax(found, 1);
   return {-logs.gather(1, batch.y.unsqueeze(1)).mean().item<double>(), found.argmax(1).eq(batch.y).to(at::kDouble).mean().item<double>()};
@@ -250,11 +256,8 @@ void train_island(const PilotRun& run, const Mixture& mixture, const std::vector
     rule->after_backward(facts).wait();
     if (every_step && !run.alone)
       for (const mesh::NamedTensor& one : model.gradients()) one.tensor.div_(world.size());
-    at::Tensor squares = at::zeros({}, model.gradients().front().tensor.options());
-    for (const mesh::NamedTensor& one : model.gradients()) squares += one.tensor.square().sum();
-    const optim::Clip clip = optim::clip(squares, 1.0, 1.0);
-    for (size_t i = 0; i < pieces.size(); ++i)
-      optimizer->update(static_cast<int64_t>(i), {.step = step, .learning_rate = facts.learning_rate, .gradient_factor = &clip.factor});
+    const optim::Clip clip = optim::clip(model.squares(), 1.0, 1.0);
+    optimizer->update_several(0, std::ssize(pieces), {.step = step, .learning_rate = facts.learning_rate, .gradient_factor = &clip.factor});
     rule->after_step(facts).wait();
     end.stalls[me] += base::seconds(world.clock().now()) - before;
     const int64_t all = world.ledger().total().bytes;

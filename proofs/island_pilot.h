@@ -53,6 +53,7 @@ class PilotModel {
 
   // Writes the mean gradient.
   virtual void learn(const Mixture::Examples& batch) = 0;
+  virtual at::Tensor squares() const;  // of all gradients, summed
   struct Score {
     double loss = 0, accuracy = 0;
   };

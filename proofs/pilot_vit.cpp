@@ -1,17 +1,21 @@
 // A vision transformer of two layers, for islands that share a GPU: patches of 4 by 4 pixels, a width of 64, four heads, gradients by
-// autograd.
+// autograd. On a GPU its passes are recorded once: started one by one, its kernels would take some ten times as long to start as to run.
 #include <cmath>
+#include <mutex>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
-#include <ATen/ops/softmax.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/random.h"
 #include "kernels/aten.h"
 #include "proofs/island_pilot.h"
+#include "train/device_graph.h"
 
 namespace cairn::study {
 namespace {
@@ -35,18 +39,45 @@ class SmallVit final : public PilotModel {
     }
     norm("norm");
     matrix("head", kWidth, Mixture::kClasses);
+    int64_t all = 0;
+    for (const mesh::NamedTensor& one : gradients_) all += one.tensor.numel();
+    together_ = at::zeros({all}, at::TensorOptions().dtype(at::kFloat).device(device_));
+    all = 0;
+    for (mesh::NamedTensor& one : gradients_) {
+      one.tensor = together_.narrow(0, all, one.tensor.numel()).view(one.tensor.sizes());
+      all += one.tensor.numel();
+    }
   }
 
   void learn(const Mixture::Examples& batch) override {
+    constexpr int kBefore = 3;  // libraries set themselves up, which cannot be recorded
+    if (!device_.is_cuda()) return pass(batch);
+    if (passes_ == 0) batch_ = {batch.x.clone(), batch.y.clone()};
+    batch_.x.copy_(batch.x);
+    batch_.y.copy_(batch.y);
+    if (passes_++ < kBefore) return pass(batch_);
+    if (!graph_) {
+      static std::mutex one_at_a_time;  // islands are threads, and a recording waits for the whole GPU before it begins
+      const std::lock_guard guard(one_at_a_time);
+      graph_ = train::make_cuda_graph();
+      graph_->record([&] { pass(batch_); });
+    }
+    graph_->start();
+  }
+  at::Tensor squares() const override { return together_.square().sum(); }
+
+ private:
+  void pass(const Mixture::Examples& batch) {
     const at::AutoGradMode record(true);
     std::vector<at::Tensor> leaves;
     for (const mesh::NamedTensor& one : parameters_) leaves.push_back(one.tensor.detach().requires_grad_());
     const at::Tensor loss = at::cross_entropy_loss(scores_by(leaves, batch.x), batch.y);
-    const std::vector<at::Tensor> found = torch::autograd::grad({loss}, leaves);
-    for (size_t i = 0; i < found.size(); ++i) gradients_[i].tensor.copy_(found[i]);
+    std::vector<at::Tensor> found = torch::autograd::grad({loss}, leaves);
+    for (at::Tensor& one : found) one = one.reshape({-1});
+    const at::NoGradGuard no_grad;
+    at::cat_out(together_, found);
   }
 
- private:
   at::Tensor normals(const std::string& name, const std::vector<int64_t>& shape) const {
     at::Tensor values = at::empty(shape, at::kFloat);
     random_.for_name(name).fill_normal({values.mutable_data_ptr<float>(), static_cast<size_t>(values.numel())});
@@ -74,7 +105,7 @@ class SmallVit final : public PilotModel {
     const auto take = [&]() -> const at::Tensor& { return weights[next++]; };
     const auto linear = [&](const at::Tensor& x) {
       const at::Tensor &w = take(), &b = take();
-      return at::matmul(x, w) + b;
+      return at::linear(x, w.t(), b);
     };
     const auto normed = [&](const at::Tensor& x) {
       const at::Tensor &w = take(), &b = take();
@@ -86,8 +117,8 @@ class SmallVit final : public PilotModel {
     x = x + take();
     for (int64_t layer = 0; layer < kDepth; ++layer) {
       const at::Tensor qkv = linear(normed(x)).view({batch, kTokens, 3, kHeads, kWidth / kHeads}).permute({2, 0, 3, 1, 4});
-      const at::Tensor heat = at::softmax(at::matmul(qkv[0], qkv[1].transpose(2, 3)) / std::sqrt(static_cast<double>(kWidth / kHeads)), -1);
-      x = x + linear(at::matmul(heat, qkv[2]).transpose(1, 2).reshape({batch, kTokens, kWidth}));
+      const at::Tensor mixed = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2]);
+      x = x + linear(mixed.transpose(1, 2).reshape({batch, kTokens, kWidth}));
       x = x + linear(at::gelu(linear(normed(x))));
     }
     return linear(normed(x).mean(1));
@@ -95,6 +126,10 @@ class SmallVit final : public PilotModel {
 
   base::Random random_;
   at::Device device_;
+  at::Tensor together_;  // all gradients
+  Mixture::Examples batch_;
+  int passes_ = 0;
+  std::unique_ptr<train::DeviceGraph> graph_;  // of a pass over batch_
 };
 
 }  // namespace

@@ -176,10 +176,21 @@ Prepared& prepared(cublasLtHandle_t handle, const Product& p, int device) {
   return *found;
 }
 
+// Of the current device. ATen's would come with 32 MiB of its own for each stream, which nothing here uses. Never destroyed: at the end of
+// a program CUDA may be gone first.
+cublasLtHandle_t handle_of(int64_t device) {
+  static std::mutex lock;
+  static std::map<int64_t, cublasLtHandle_t> handles;
+  const std::lock_guard guard(lock);
+  const auto [found, fresh] = handles.try_emplace(device, nullptr);
+  if (fresh) check(cublasLtCreate(&found->second), "a start");
+  return found->second;
+}
+
 void multiply(const Product& p) {
   const c10::cuda::CUDAGuard device(p.d.device());
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
-  cublasLtHandle_t handle = at::cuda::getCurrentCUDABlasLtHandle();
+  cublasLtHandle_t handle = handle_of(p.d.device().index());
   Prepared& how = prepared(handle, p, p.d.device().index());
   // From the caching allocator: products on one stream come one after the other, so that the next one gets the same bytes.
   const at::Tensor workspace = at::empty({static_cast<int64_t>(kWorkspaceBytes)}, p.d.options().dtype(at::kByte));

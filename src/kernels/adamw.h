@@ -5,6 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "kernels/adamw_numbers.h"
+
 namespace cairn::base {
 struct Random;
 }
@@ -22,6 +24,9 @@ struct AdamwStep {
   const at::Tensor* gradient_factor = nullptr;  // and by this: one element on the piece's device (a clipping factor), borrowed
   // How a p in bf16 is rounded: by number i of these for its element i (stochastic_rounding.h), borrowed; null: to the nearest.
   const base::Random* rounding = nullptr;
+  // What adamw_numbers() says of all pieces, on their device, borrowed: read when the update runs, in place of learning_rate, step,
+  // weight_decay and the numbers that round, so that an update may be recorded once and repeated with others. Null: none.
+  const at::Tensor* numbers = nullptr;
 };
 
 // Updates p, m and v in place from g (only read), four flat contiguous tensors of one length. Any of them may be in bf16 (m and v alike):
@@ -36,6 +41,10 @@ struct AdamwPiece {
 };
 // Many pieces by a rule, each as above; on a GPU dozens of them by one kernel, since a model has hundreds and most are small.
 void adamw(std::span<const AdamwPiece> pieces, const AdamwStep& step);
+
+AdamwNumbers adamw_numbers(const AdamwPiece& piece, const AdamwStep& step);
+// Those of several pieces in host memory, a row each: pinned, where the pieces are on a GPU.
+at::Tensor adamw_numbers(std::span<const AdamwPiece> pieces, const AdamwStep& step);
 
 // The sum of x^2 over a flat contiguous tensor, as a 0-dim double on its device. On the CPU the same bits for every thread count.
 at::Tensor sum_of_squares(const at::Tensor& x);

@@ -10,6 +10,7 @@
 #include <ATen/ops/linalg_vector_norm.h>
 
 #include "base/check.h"
+#include "base/random.h"
 #include "kernels/adamw_cuda.h"
 #include "kernels/aten.h"
 #include "kernels/cpu_tensor.h"
@@ -61,27 +62,46 @@ struct Squares {
   }
 };
 
+constexpr size_t kNumbersRow = sizeof(AdamwNumbers) / sizeof(int64_t);
+static_assert(sizeof(AdamwNumbers) == kNumbersRow * sizeof(int64_t));
+
+void check_numbers(std::span<const AdamwPiece> pieces, const at::Tensor& numbers) {
+  CAIRN_CHECK(numbers.scalar_type() == at::kLong && numbers.is_contiguous() &&
+                  numbers.numel() == std::ssize(pieces) * static_cast<int64_t>(kNumbersRow),
+              "numbers of {} elements for {} pieces", numbers.numel(), pieces.size());
+}
+
+void adamw_without_cuda(const AdamwPiece& one, const AdamwStep& step, const AdamwNumbers& numbers);
+
 // The update in fp32 of tensors of which some are kept in less.
-void widened_adamw(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, AdamwStep step) {
-  const base::Random* rounding = std::exchange(step.rounding, nullptr);
-  const at::Tensor kept[] = {p, m, v}, wide[] = {widened(p), widened(m), widened(v)};
-  adamw(wide[0], wide[1], wide[2], widened(g), step);
-  if (rounding != nullptr && is_low(p)) round_stochastically(p, wide[0], *rounding, 0);
-  for (size_t i = rounding != nullptr ? 1 : 0; i < std::size(kept); ++i)
+void widened_adamw(const AdamwPiece& one, const AdamwStep& step, const AdamwNumbers& numbers) {
+  const at::Tensor kept[] = {one.p, one.m, one.v}, wide[] = {widened(one.p), widened(one.m), widened(one.v)};
+  adamw_without_cuda({wide[0], wide[1], wide[2], widened(one.g), one.weight_decay}, step, numbers);
+  const bool randomly = one.rounding != nullptr && is_low(one.p);
+  if (randomly) {
+    base::Random random(numbers.key);
+    random.stream = numbers.stream;
+    round_stochastically(one.p, wide[0], random, 0);
+  }
+  for (size_t i = randomly ? 1 : 0; i < std::size(kept); ++i)
     if (!wide[i].is_same(kept[i])) kept[i].copy_(wide[i]);
 }
 
-void adamw_without_cuda(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, const AdamwStep& step) {
-  if (is_low(p) || is_low(m) || is_low(v) || is_low(g)) return widened_adamw(p, m, v, g, step);
-  if (!all_plain(p, m, v, g)) return reference::adamw(p, m, v, g, step);
+void adamw_without_cuda(const AdamwPiece& one, const AdamwStep& step, const AdamwNumbers& numbers) {
+  const auto& [p, m, v, g, weight_decay, rounding] = one;
+  if (is_low(p) || is_low(m) || is_low(v) || is_low(g)) return widened_adamw(one, step, numbers);
+  if (!all_plain(p, m, v, g)) {
+    CAIRN_CHECK(step.numbers == nullptr, "AdamW on {} cannot be recorded", c10::toString(p.scalar_type()));
+    AdamwStep of_one = step;
+    of_one.weight_decay = weight_decay;
+    return reference::adamw(p, m, v, g, of_one);
+  }
   Piece piece{};
   piece.p = p.mutable_data_ptr<float>(), piece.m = m.mutable_data_ptr<float>(), piece.v = v.mutable_data_ptr<float>();
   piece.g = g.const_data_ptr<float>();
   piece.scale = static_cast<float>(step.gradient_scale * (step.gradient_factor != nullptr ? step.gradient_factor->item<double>() : 1.0));
   piece.beta1 = static_cast<float>(step.beta1), piece.beta2 = static_cast<float>(step.beta2), piece.eps = static_cast<float>(step.eps);
-  piece.decay = static_cast<float>(1 - step.learning_rate * step.weight_decay);
-  piece.step_size = static_cast<float>(step.learning_rate / (1 - std::pow(step.beta1, static_cast<double>(step.step))));
-  piece.inverse_root2 = static_cast<float>(1 / std::sqrt(1 - std::pow(step.beta2, static_cast<double>(step.step))));
+  piece.decay = numbers.decay, piece.step_size = numbers.step_size, piece.inverse_root2 = numbers.inverse_root2;
   parallel_rows(p.numel(), kChunk, [&piece](int64_t begin, int64_t end) { simd::run<Update>(&piece, begin, end); });
 }
 
@@ -95,12 +115,29 @@ void adamw(std::span<const AdamwPiece> pieces, const AdamwStep& step) {
     CAIRN_CHECK(one.rounding == nullptr || one.p.scalar_type() == at::kBFloat16, "stochastic rounding into {}",
                 c10::toString(one.p.scalar_type()));
   }
+  if (step.numbers != nullptr) check_numbers(pieces, *step.numbers);
   if (adamw_on_cuda(pieces, step)) return;
-  AdamwStep of_one = step;
-  for (const AdamwPiece& one : pieces) {
-    of_one.weight_decay = one.weight_decay, of_one.rounding = one.rounding;
-    adamw_without_cuda(one.p, one.m, one.v, one.g, of_one);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const bool told = step.numbers != nullptr && step.numbers->is_cpu();
+    adamw_without_cuda(pieces[i], step,
+                       told ? static_cast<const AdamwNumbers*>(step.numbers->const_data_ptr())[i] : adamw_numbers(pieces[i], step));
   }
+}
+
+AdamwNumbers adamw_numbers(const AdamwPiece& piece, const AdamwStep& step) {
+  return {.key = piece.rounding != nullptr ? piece.rounding->key : 0,
+          .stream = piece.rounding != nullptr ? piece.rounding->stream : 0,
+          .decay = static_cast<float>(1 - step.learning_rate * piece.weight_decay),
+          .step_size = static_cast<float>(step.learning_rate / (1 - std::pow(step.beta1, static_cast<double>(step.step)))),
+          .inverse_root2 = static_cast<float>(1 / std::sqrt(1 - std::pow(step.beta2, static_cast<double>(step.step))))};
+}
+
+at::Tensor adamw_numbers(std::span<const AdamwPiece> pieces, const AdamwStep& step) {
+  const bool pinned = !pieces.empty() && pieces[0].p.is_cuda();
+  const at::Tensor rows =
+      at::empty({std::ssize(pieces), static_cast<int64_t>(kNumbersRow)}, at::TensorOptions().dtype(at::kLong).pinned_memory(pinned));
+  for (size_t i = 0; i < pieces.size(); ++i) static_cast<AdamwNumbers*>(rows.mutable_data_ptr())[i] = adamw_numbers(pieces[i], step);
+  return rows;
 }
 
 void adamw(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, const AdamwStep& step) {

@@ -2,8 +2,8 @@
 #include "kernels/adamw_cuda.h"
 
 #include <algorithm>
-#include <cmath>
 
+#include "base/check.h"
 #include "base/random.h"
 #include "kernels/adamw.h"
 #include "kernels/adamw_kernel.h"
@@ -31,6 +31,7 @@ bool adamw_on_cuda(std::span<const AdamwPiece> pieces, const AdamwStep& step) {
   if (pieces.empty()) return true;
   const at::Device where = pieces[0].p.device();
   if (!std::ranges::all_of(pieces, [&](const AdamwPiece& one) { return has_kernel(one, where); })) return false;
+  CAIRN_CHECK(step.numbers == nullptr || step.numbers->device() == where, "numbers of AdamW on another device than its pieces");
   const OnDeviceOf device(where);
   at::Tensor factor;
   if (step.gradient_factor != nullptr) factor = step.gradient_factor->to(at::kFloat);
@@ -38,20 +39,18 @@ bool adamw_on_cuda(std::span<const AdamwPiece> pieces, const AdamwStep& step) {
                      .gradient_scale = static_cast<float>(step.gradient_scale),
                      .beta1 = static_cast<float>(step.beta1),
                      .beta2 = static_cast<float>(step.beta2),
-                     .eps = static_cast<float>(step.eps),
-                     .step_size = static_cast<float>(step.learning_rate / (1 - std::pow(step.beta1, static_cast<double>(step.step)))),
-                     .inverse_root2 = static_cast<float>(1 / std::sqrt(1 - std::pow(step.beta2, static_cast<double>(step.step))))};
+                     .eps = static_cast<float>(step.eps)};
+  const auto* told = step.numbers != nullptr ? static_cast<const AdamwNumbers*>(step.numbers->const_data_ptr()) : nullptr;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const AdamwPiece& one = pieces[i];
+    if (told != nullptr && launch.pieces == 0) launch.numbers = told + i;
     launch.piece[launch.pieces++] = {.p = one.p.mutable_data_ptr(),
                                      .m = one.m.mutable_data_ptr(),
                                      .v = one.v.mutable_data_ptr(),
                                      .g = one.g.const_data_ptr(),
                                      .count = one.p.numel(),
-                                     .key = one.rounding != nullptr ? one.rounding->key : 0,
-                                     .stream = one.rounding != nullptr ? one.rounding->stream : 0,
-                                     .rounds_randomly = one.rounding != nullptr,
-                                     .decay = static_cast<float>(1 - step.learning_rate * one.weight_decay)};
+                                     .numbers = adamw_numbers(one, step),
+                                     .rounds_randomly = one.rounding != nullptr};
     if (i + 1 < pieces.size() && launch.pieces < kAdamwPieces && are_kept_alike(one, pieces[i + 1])) continue;
     launch.parameters = elements_of(one.p), launch.gradients = elements_of(one.g), launch.moments = elements_of(one.m);
     check_started(launch_adamw(launch, stream_of(one.p)), "AdamW");

@@ -17,7 +17,7 @@ constexpr int kEach = 4;       // neighbours of a thread: one call of the random
 
 // Neighbours first .. first+N-1 of what stochastic_rounding.h makes of them; first is a multiple of N, and N is 1 or 4.
 template <int N>
-__device__ Pack<bf16, N> rounded_randomly(const AdamwPieceLaunch& a, const float (&values)[N], int64_t first) {
+__device__ Pack<bf16, N> rounded_randomly(const AdamwNumbers& a, const float (&values)[N], int64_t first) {
   const auto index = static_cast<uint64_t>(first), block = index / 4;
   const base::Words4 words = base::philox({{static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
                                             static_cast<uint32_t>(a.stream), static_cast<uint32_t>(a.stream >> 32)}},
@@ -33,7 +33,7 @@ __device__ Pack<bf16, N> rounded_randomly(const AdamwPieceLaunch& a, const float
 
 // The part of a piece that block number `block` of it has.
 template <class P, class G, class M, int N>
-__device__ void update(const AdamwLaunch& a, const AdamwPieceLaunch& piece, int64_t block, float scale) {
+__device__ void update(const AdamwLaunch& a, const AdamwPieceLaunch& piece, const AdamwNumbers& numbers, int64_t block, float scale) {
   const int64_t begin = block * kAdamwOfBlock, end = begin + kAdamwOfBlock < piece.count ? begin + kAdamwOfBlock : piece.count;
   for (int64_t first = begin + static_cast<int64_t>(threadIdx.x) * N; first < end; first += kThreads * N) {
     const auto p = Pack<P, N>::load(static_cast<const P*>(piece.p) + first);
@@ -45,12 +45,12 @@ __device__ void update(const AdamwLaunch& a, const AdamwPieceLaunch& piece, int6
       const float gradient = g[i] * scale;
       next_m[i] = a.beta1 * m[i] + (1 - a.beta1) * gradient;
       next_v[i] = a.beta2 * v[i] + (1 - a.beta2) * gradient * gradient;
-      next_p[i] = p[i] * piece.decay - a.step_size * next_m[i] / (sqrtf(next_v[i]) * a.inverse_root2 + a.eps);
+      next_p[i] = p[i] * numbers.decay - numbers.step_size * next_m[i] / (sqrtf(next_v[i]) * numbers.inverse_root2 + a.eps);
     }
     Pack<M, N>::of(next_m).store(static_cast<M*>(piece.m) + first);
     Pack<M, N>::of(next_v).store(static_cast<M*>(piece.v) + first);
     if constexpr (std::is_same_v<P, bf16>) {
-      (piece.rounds_randomly ? rounded_randomly(piece, next_p, first) : Pack<P, N>::of(next_p)).store(static_cast<P*>(piece.p) + first);
+      (piece.rounds_randomly ? rounded_randomly(numbers, next_p, first) : Pack<P, N>::of(next_p)).store(static_cast<P*>(piece.p) + first);
     } else {
       Pack<P, N>::of(next_p).store(static_cast<P*>(piece.p) + first);
     }
@@ -66,11 +66,12 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__
   }
   const AdamwPieceLaunch& piece = a.piece[low];
   const float scale = a.gradient_scale * (a.gradient_factor != nullptr ? *a.gradient_factor : 1.0f);
+  const AdamwNumbers numbers = a.numbers != nullptr ? a.numbers[low] : piece.numbers;
   const int64_t block = blockIdx.x - piece.first_block;
   if (piece.takes_packs)
-    update<P, G, M, kEach>(a, piece, block, scale);
+    update<P, G, M, kEach>(a, piece, numbers, block, scale);
   else
-    update<P, G, M, 1>(a, piece, block, scale);
+    update<P, G, M, 1>(a, piece, numbers, block, scale);
 }
 
 template <class T>

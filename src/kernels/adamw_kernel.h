@@ -1,5 +1,6 @@
 // What the host wrapper of AdamW hands to its CUDA kernel: a table of pieces, and what they have in common.
 #pragma once
+#include "kernels/adamw_numbers.h"
 #include "kernels/cuda_launch.h"
 
 namespace cairn::kernels {
@@ -11,22 +12,21 @@ struct AdamwPieceLaunch {
   void *p = nullptr, *m = nullptr, *v = nullptr;
   const void* g = nullptr;
   int64_t count = 0;
-  uint64_t key = 0, stream = 0;  // of base::Random, where:
+  AdamwNumbers numbers = {};
   bool rounds_randomly = false;  // p in bf16
   bool takes_packs = false;      // set by launch_adamw
-  float decay = 1;               // p is multiplied by this first
   unsigned first_block = 0;      // set by launch_adamw: those of the pieces before this one
 };
 
 struct AdamwLaunch {
   Elements parameters = Elements::fp32, gradients = Elements::fp32, moments = Elements::fp32;  // alike in all pieces
   const float* gradient_factor = nullptr;                                                      // one float on the device, or null
+  const AdamwNumbers* numbers = nullptr;  // on the device, by piece, in place of those here; or null
   float gradient_scale = 1, beta1 = 0, beta2 = 0, eps = 0;
-  float step_size = 0;      // learning_rate / (1 - beta1^step)
-  float inverse_root2 = 1;  // 1 / sqrt(1 - beta2^step)
   int pieces = 0;
   AdamwPieceLaunch piece[kAdamwPieces] = {};
 };
+static_assert(sizeof(AdamwLaunch) < 4096);
 
 cudaError_t launch_adamw(AdamwLaunch& launch, cudaStream_t stream);
 

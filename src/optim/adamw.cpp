@@ -30,26 +30,13 @@ class Adamw final : public Optimizer {
   void update(int64_t index, const UpdateFacts& facts) override { update_several(index, 1, facts); }
 
   void update_several(int64_t first, int64_t count, const UpdateFacts& facts) override {
-    std::vector<base::Random> numbers;
-    numbers.reserve(static_cast<size_t>(count));  // they are pointed to
-    std::vector<kernels::AdamwPiece> some;
-    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(first + count); ++i) {
-      const Piece& piece = pieces_[i];
-      const int64_t n = piece.parameter.numel();
-      some.push_back({.p = piece.parameter.view({n}),
-                      .m = mean_.narrow(0, offsets_[i], n),
-                      .v = square_.narrow(0, offsets_[i], n),
-                      .g = piece.gradient.view({n}),
-                      .weight_decay = piece.decays ? options_.weight_decay : 0});
-      if (const auto rounding = rounding_of(piece, facts)) some.back().rounding = &numbers.emplace_back(*rounding);
-    }
-    kernels::adamw(some, {.learning_rate = facts.learning_rate,
-                          .beta1 = options_.beta1,
-                          .beta2 = options_.beta2,
-                          .eps = options_.eps,
-                          .step = facts.step,
-                          .gradient_scale = facts.gradient_scale,
-                          .gradient_factor = facts.gradient_factor});
+    const Several some = several(first, count, facts);
+    kernels::adamw(some.pieces, some.step);
+  }
+
+  at::Tensor numbers(const UpdateFacts& facts) const override {
+    const Several all = several(0, std::ssize(pieces_), facts);
+    return kernels::adamw_numbers(all.pieces, all.step);
   }
 
   mesh::NamedTensors state() override {
@@ -66,6 +53,35 @@ class Adamw final : public Optimizer {
   }
 
  private:
+  struct Several {
+    std::vector<base::Random> rounding = {};  // pointed to by pieces
+    std::vector<kernels::AdamwPiece> pieces = {};
+    kernels::AdamwStep step = {};
+  };
+
+  Several several(int64_t first, int64_t count, const UpdateFacts& facts) const {
+    Several some{.step = {.learning_rate = facts.learning_rate,
+                          .beta1 = options_.beta1,
+                          .beta2 = options_.beta2,
+                          .eps = options_.eps,
+                          .step = facts.step,
+                          .gradient_scale = facts.gradient_scale,
+                          .gradient_factor = facts.gradient_factor,
+                          .numbers = facts.numbers}};
+    some.rounding.reserve(static_cast<size_t>(count));
+    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(first + count); ++i) {
+      const Piece& piece = pieces_[i];
+      const int64_t n = piece.parameter.numel();
+      some.pieces.push_back({.p = piece.parameter.view({n}),
+                             .m = mean_.narrow(0, offsets_[i], n),
+                             .v = square_.narrow(0, offsets_[i], n),
+                             .g = piece.gradient.view({n}),
+                             .weight_decay = piece.decays ? options_.weight_decay : 0});
+      if (const auto rounding = rounding_of(piece, facts)) some.pieces.back().rounding = &some.rounding.emplace_back(*rounding);
+    }
+    return some;
+  }
+
   const OptimOptions options_;
   std::vector<Piece> pieces_;
   std::vector<int64_t> offsets_;

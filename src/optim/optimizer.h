@@ -34,6 +34,9 @@ struct UpdateFacts {
   // How parameters in bf16 are rounded by rules that update them: of these numbers those of a piece's name and of the step, in this order.
   // Null: to the nearest.
   const base::Random* rounding = nullptr;
+  // What numbers() of these facts came to, on the device: read when the update runs, in place of step, learning_rate and rounding. Null:
+  // none.
+  const at::Tensor* numbers = nullptr;
 };
 
 // The inner rule, in pieces, so that it can run sharded, offloaded, fused with the end of backward, or held back while a snapshot
@@ -50,6 +53,9 @@ class Optimizer {
   virtual void update(int64_t piece, const UpdateFacts& facts) = 0;
   // update() of pieces first .. first+count-1, together where that is quicker.
   virtual void update_several(int64_t first, int64_t count, const UpdateFacts& facts);
+  // For an update of all pieces that is recorded once and repeated with other facts (train/recorded_steps.h): what of these it will read,
+  // in host memory. Undefined: this rule cannot.
+  virtual at::Tensor numbers(const UpdateFacts& /*facts*/) const { return {}; }
   // What must survive a restart, by logical name. The tensors are the rule's own: a loader writes into them. Over pieces on the meta
   // device it costs nothing and tells what the rule will keep.
   virtual mesh::NamedTensors state() = 0;

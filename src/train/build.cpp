@@ -29,7 +29,7 @@
 #include "train/model_from.h"
 #include "train/one_byte_step.h"
 #include "train/planned.h"
-#include "train/recorded_passes.h"
+#include "train/recorded_steps.h"
 #include "train/reference.h"
 #include "train/restore.h"
 #include "train/whole_state.h"
@@ -144,7 +144,8 @@ std::unique_ptr<Step> choose_step(Job& job, comm::World& world, const std::vecto
                                        .log = job.writes ? job.out / "rounds.bin" : std::filesystem::path()});
   if (s.train.cuda_graph && !job.device.is_cuda())
     base::fail_input("train.cuda_graph = true: is for GPUs, and this runs on the CPU: leave it out, or use --device cuda");
-  if (s.train.cuda_graph) return make_step(recorded(in_turn(parallel::execute), engine.store->flow(), make_cuda_graph));
+  if (s.train.cuda_graph)
+    return make_recorded_step(in_turn(parallel::execute), std::make_unique<RecordedSteps>(engine.store->flow(), make_cuda_graph));
   return make_step(engine.pipeline ? Execution([&engine](std::span<const parallel::Pass> passes) { return engine.pipeline->run(passes); })
                                    : in_turn(parallel::execute));
 }

@@ -43,9 +43,8 @@ base::Schema<TrainOptions> train_schema() {
         "needs precision = bf16.",
         base::one_of({"fp32", "bf16"})},
        {"cuda_graph", &O::cuda_graph,
-        "On a GPU, record what a pass starts on it and from then on start it all at once, so that a small model does not wait for the "
-        "host. "
-        "For one rank, without dropout."},
+        "On a GPU, record what a step starts on it and from then on start it all at once, so that a small model does not wait for the "
+        "host. For one rank, without dropout."},
        {"deterministic", &O::deterministic,
         "On a GPU, the same bits from each run of a recipe, where attention's gradients are else added up in any order: steps take longer. "
         "A CPU gives the same bits always."},

@@ -12,13 +12,15 @@
 #include "optim/clip.h"
 #include "parallel/pass.h"
 #include "train/engine.h"
+#include "train/recorded_steps.h"
 
 namespace cairn::train {
 namespace {
 
 class OneUpdate final : public Step {
  public:
-  explicit OneUpdate(Execution execution) : execution_(std::move(execution)) {}
+  OneUpdate(Execution execution, std::unique_ptr<RecordedSteps> recorded)
+      : execution_(std::move(execution)), recorded_(std::move(recorded)) {}
 
   model::Losses evaluate(Engine& engine, const mesh::Batch& batch) const override {
     const parallel::Pass pass = pass_over(engine, batch);
@@ -49,25 +51,27 @@ class OneUpdate final : public Step {
       pass.memory = engine.memory;
       recompute_as_planned(engine, pass, all.size() == batches.size());
     }
-    at::Tensor loss_sum, measures;
-    for (const model::Losses& losses : execution_(all)) {
-      loss_sum = loss_sum.defined() ? loss_sum + losses.sum : losses.sum;
-      if (losses.measures.defined()) measures = measures.defined() ? measures + losses.measures : losses.measures;
-    }
+    // An update that nothing on the host comes before is recorded with the passes.
+    at::Tensor numbers;
+    const bool recorded = recorded_ && recorded_->takes(all);
+    if (recorded && !input.approve && !engine.before_update) numbers = engine.optimizer->numbers(facts_of(input));
+    const std::vector<at::Tensor> found = recorded ? recorded_->run(all, numbers, work_of(engine)) : passes_over(all);
+    at::Tensor loss_sum = found[0], measures = found[1];
     {
       const auto traced = engine.trace->span("wait for gradients", "sync");
       flow.finish();
       engine.sync->after_backward(facts).wait();
     }
     if (engine.before_update) engine.before_update();
-    const optim::Clip clip = optim::clip(engine.store->sum_of_squares(), 1.0, engine.clip_norm);
+    const bool updated = numbers.defined();
+    const optim::Clip clip = updated ? optim::Clip{.norm = found[2], .factor = {}} : clip_of(engine);
     if (!loss_sum.defined()) loss_sum = at::zeros({}, clip.norm.options());  // a rank without samples
     if (engine.loss_share != 1) loss_sum = loss_sum * engine.loss_share;
     if (engine.loss_share != 1 && measures.defined()) measures = measures * engine.loss_share;
     facts.skipped = input.approve && !input.approve(loss_sum, clip.norm);
-    if (!facts.skipped) update(engine, input, clip.factor);
+    if (!facts.skipped && !updated) update(engine, facts_of(input), clip.factor);
     engine.sync->after_step(facts).wait();
-    engine.store->updated();
+    if (!updated) engine.store->updated();
     model::commit_batch_norms(engine.buffers, facts.skipped, [&](const at::Tensor& sums) {
       engine.company->all_reduce(sums, comm::Reduce::sum, {comm::Purpose::state, "running statistics"}).wait();
     });
@@ -75,14 +79,42 @@ class OneUpdate final : public Step {
   }
 
  private:
-  static void update(Engine& engine, const StepInput& input, const at::Tensor& factor) {
+  // The sums of losses and of what the objective measures, each undefined where there is none.
+  std::vector<at::Tensor> passes_over(std::span<const parallel::Pass> all) const {
+    at::Tensor loss_sum, measures;
+    for (const model::Losses& losses : execution_(all)) {
+      loss_sum = loss_sum.defined() ? loss_sum + losses.sum : losses.sum;
+      if (losses.measures.defined()) measures = measures.defined() ? measures + losses.measures : losses.measures;
+    }
+    return {loss_sum, measures};
+  }
+
+  // For a recording: the passes, and with numbers the update too, after which the norm is left as well.
+  RecordedSteps::Work work_of(Engine& engine) const {
+    return [this, &engine](std::span<const parallel::Pass> all, const at::Tensor& numbers) {
+      std::vector<at::Tensor> found = passes_over(all);
+      if (!numbers.defined()) return found;
+      const optim::Clip clip = clip_of(engine);
+      update(engine, {.numbers = &numbers}, clip.factor);
+      engine.store->updated();
+      found.push_back(clip.norm);
+      return found;
+    };
+  }
+
+  static optim::Clip clip_of(const Engine& engine) { return optim::clip(engine.store->sum_of_squares(), 1.0, engine.clip_norm); }
+
+  static optim::UpdateFacts facts_of(const StepInput& input) { return {.step = input.update, .learning_rate = input.learning_rate}; }
+
+  static void update(Engine& engine, optim::UpdateFacts facts, const at::Tensor& factor) {
     const auto traced = engine.trace->span("update", "optimizer");
     const base::MemoryPurpose purpose("update");
-    engine.optimizer->update_several(0, engine.pieces,
-                                     {.step = input.update, .learning_rate = input.learning_rate, .gradient_factor = &factor});
+    facts.gradient_factor = &factor;
+    engine.optimizer->update_several(0, engine.pieces, facts);
   }
 
   Execution execution_;
+  std::unique_ptr<RecordedSteps> recorded_;  // null: steps are not recorded
 };
 
 }  // namespace
@@ -95,6 +127,10 @@ Execution in_turn(Passes passes) {
   };
 }
 
-std::unique_ptr<Step> make_step(Execution execution) { return std::make_unique<OneUpdate>(std::move(execution)); }
+std::unique_ptr<Step> make_step(Execution execution) { return make_recorded_step(std::move(execution), nullptr); }
+
+std::unique_ptr<Step> make_recorded_step(Execution execution, std::unique_ptr<RecordedSteps> recorded) {
+  return std::make_unique<OneUpdate>(std::move(execution), std::move(recorded));
+}
 
 }  // namespace cairn::train

@@ -19,6 +19,7 @@ struct Pass;
 namespace cairn::train {
 
 struct Engine;
+class RecordedSteps;
 
 // This rank's share of a global batch.
 struct Portion {
@@ -73,5 +74,6 @@ Execution in_turn(Passes passes);
 
 // Passes over the batch in micro-batches, then one update of everything. With in_turn(parallel::execute), one pass each: ordinary training.
 std::unique_ptr<Step> make_step(Execution execution);
+std::unique_ptr<Step> make_recorded_step(Execution execution, std::unique_ptr<RecordedSteps> recorded);  // and repeated
 
 }  // namespace cairn::train

@@ -62,6 +62,31 @@ TEST(AdamwOnCuda, UpdatesManyPiecesAsOneByOne) {
   }
 }
 
+// An update that is told its numbers by memory of the device, as recorded ones are.
+TEST(AdamwOnCuda, ReadsNumbersFromTheDevice) {
+  CAIRN_NEEDS_GPU();
+  std::vector<base::Random> random;
+  std::vector<AdamwPiece> told, plain;
+  random.reserve(100);
+  for (int64_t i = 0; i < 100; ++i) {  // more than one launch takes
+    const GpuAdamwTensors t(1000 + i, 0, i < 70 ? at::kBFloat16 : at::kFloat, at::kFloat, at::kFloat);
+    random.push_back(base::Random(7).for_index(static_cast<uint64_t>(i)));
+    told.push_back({t.p, t.m, t.v, t.g, i % 3 == 0 ? 0.0 : 0.1, i % 2 == 0 && i < 70 ? &random.back() : nullptr});
+    plain.push_back({t.p.clone(), t.m.clone(), t.v.clone(), t.g, told.back().weight_decay, told.back().rounding});
+  }
+  const AdamwStep step{.learning_rate = 0.01, .step = 3};
+  const at::Tensor numbers = on_gpu(adamw_numbers(plain, step));
+  adamw(plain, step);
+  const base::Random other = base::Random(8);
+  for (AdamwPiece& one : told) {  // none of which may count
+    one.weight_decay = 0.5;
+    if (one.rounding != nullptr) one.rounding = &other;
+  }
+  adamw(told, {.learning_rate = 1, .step = 1, .numbers = &numbers});
+  for (size_t i = 0; i < told.size(); ++i)
+    EXPECT_TRUE(same_bits(told[i].p, plain[i].p) && same_bits(told[i].m, plain[i].m) && same_bits(told[i].v, plain[i].v)) << i;
+}
+
 // Where fp32 itself comes out a rounding apart on the two devices, an element may go the other way.
 TEST(AdamwOnCuda, RoundsStochasticallyByTheNumbersOfTheHost) {
   CAIRN_NEEDS_GPU();

@@ -95,10 +95,15 @@ TEST(OnGpu, EightBitsAreTheSameWhenAPassIsRepeated) {
   expect_near(losses_by("cuda", {"train.fp8=\"all\"", "recompute.mode=\"full\""}), coded, 0.005, "recomputed");
 }
 
-TEST(OnGpu, RecordedPassesAreTheSame) {
+TEST(OnGpu, RecordedStepsAreTheSame) {
   if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
-  std::vector<std::vector<std::string>> cases{
-      {}, {"train.micro_batch=12"}, {"recompute.mode=\"full\""}, {"eval.fraction=0.1", "eval.every=2"}, {"data.packing=\"documents\""}};
+  std::vector<std::vector<std::string>> cases{{},
+                                              {"train.micro_batch=12"},
+                                              {"recompute.mode=\"full\""},
+                                              {"eval.fraction=0.1", "eval.every=2"},
+                                              {"data.packing=\"documents\""},
+                                              {"train.on_bad_step=\"skip\""},
+                                              {"optim.kind=\"muon\""}};
   if (kernels::has_fp8(at::Device(at::kCUDA, 0))) cases.push_back({"train.fp8=\"all\""});
   for (std::vector<std::string> sets : cases) {
     const std::string what = sets.empty() ? "plain" : sets[0];

@@ -1,5 +1,5 @@
-// Passes that are recorded and started again come to what passes come to. On a CPU a recording is an imitation; OnGpu.* has the real ones.
-#include "train/recorded_passes.h"
+// Steps that are recorded and started again come to what steps come to. On a CPU a recording is an imitation; OnGpu.* has the real ones.
+#include "train/recorded_steps.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,12 +33,13 @@ base::Recipe recorded_recipe(const std::vector<std::string>& sets) {
 
 struct Counted {
   int recorded = 0, started = 0;
+  int updated = 0;  // times that starting it changed the weights
 };
 
 // Does the same work again, into the same places, as a device would. The host's part of it must not count: so the flow starts anew.
 class Imitation final : public DeviceGraph {
  public:
-  Imitation(parallel::GradientFlow& flow, Counted& counted, int64_t passes) : flow_(flow), counted_(counted), passes_(passes) {}
+  Imitation(parallel::Store& store, Counted& counted, int64_t passes) : store_(store), counted_(counted), passes_(passes) {}
 
   void record(const std::function<void()>& work) override {
     work();
@@ -47,16 +48,18 @@ class Imitation final : public DeviceGraph {
   }
   void start() override {
     if (counted_.started++ > 0) {
-      EXPECT_TRUE(flow_.is_complete()) << "all gradients have come";
-      flow_.begin(passes_, passes_, {});
+      EXPECT_TRUE(store_.flow().is_complete()) << "all gradients have come";
+      store_.flow().begin(passes_, passes_, {});
+      const at::Tensor before = store_.kept()[0].value.clone();
       again();
+      counted_.updated += !at::equal(before, store_.kept()[0].value);
     }
   }
 
  private:
   void again() const { work_(); }
 
-  parallel::GradientFlow& flow_;
+  parallel::Store& store_;
   Counted& counted_;
   int64_t passes_;
   std::function<void()> work_;
@@ -71,10 +74,11 @@ Taken take_steps(const base::Recipe& recipe, int steps, int64_t passes, Counted*
   Taken taken;
   harness::on_ranks(1, [&](comm::World& world) {
     const auto job = build(world, recipe, {}, {});
-    parallel::GradientFlow& flow = job->engine.store->flow();
+    parallel::Store& store = *job->engine.store;
     if (counted)
-      job->step =
-          make_step(recorded(in_turn(parallel::execute), flow, [&] { return std::make_unique<Imitation>(flow, *counted, passes); }));
+      job->step = make_recorded_step(in_turn(parallel::execute), std::make_unique<RecordedSteps>(store.flow(), [&store, counted, passes] {
+                                       return std::make_unique<Imitation>(store, *counted, passes);
+                                     }));
     std::vector<at::Tensor> sums;  // read at the end: what a later step finds must not get into them
     for (int i = 0; i < steps; ++i) {
       sums.push_back(take_step(*job).output.loss_sum);
@@ -86,11 +90,17 @@ Taken take_steps(const base::Recipe& recipe, int steps, int64_t passes, Counted*
   return taken;
 }
 
-TEST(RecordedPasses, ComeToWhatPassesComeTo) {
+TEST(RecordedSteps, ComeToWhatStepsComeTo) {
   struct {
     std::vector<std::string> sets;
     int64_t passes;
-  } const cases[] = {{{}, 1}, {{"train.micro_batch=2"}, 3}, {{"train.precision=\"bf16\"", "recompute.mode=\"full\""}, 1}};
+    bool updates;  // that is recorded too
+  } const cases[] = {{{}, 1, true},
+                     {{"train.micro_batch=2", "optim.clip=0.5"}, 3, true},
+                     {{"train.precision=\"bf16\"", "recompute.mode=\"full\""}, 1, true},
+                     {{"train.precision=\"bf16\"", "train.parameters=\"bf16\"", "optim.moments=\"bf16\""}, 1, true},
+                     {{"train.on_bad_step=\"skip\""}, 1, false},
+                     {{"optim.kind=\"muon\""}, 1, false}};
   for (const auto& c : cases) {
     const base::Recipe recipe = recorded_recipe(c.sets);
     Counted counted;
@@ -100,29 +110,30 @@ TEST(RecordedPasses, ComeToWhatPassesComeTo) {
     for (size_t i = 0; i < plain.weights.size(); ++i) EXPECT_TRUE(at::equal(again.weights[i], plain.weights[i])) << i;
     EXPECT_EQ(counted.recorded, 1);
     EXPECT_EQ(counted.started, 9) << "the first three are as ever";
+    EXPECT_EQ(counted.updated, c.updates ? 8 : 0) << (c.sets.empty() ? "" : c.sets[0]);
   }
 }
 
-TEST(RecordedPasses, ShapesThatSeldomComeAreNotRecorded) {
+TEST(RecordedSteps, ShapesThatSeldomComeAreNotRecorded) {
   harness::on_ranks(1, [&](comm::World& world) {
     const auto job = build(world, recorded_recipe({}), {}, {});
     const mesh::Batch batch = job->loader->next();
     Counted counted;
     int made = 0;
-    parallel::GradientFlow& flow = job->engine.store->flow();
-    const Execution execution = recorded(
-        [&](std::span<const parallel::Pass> all) {
-          ++made;
-          return in_turn(parallel::execute)(all);
-        },
-        flow, [&] { return std::make_unique<Imitation>(flow, counted, 1); });
+    parallel::Store& store = *job->engine.store;
+    RecordedSteps recorded(store.flow(), [&] { return std::make_unique<Imitation>(store, counted, 1); });
+    const RecordedSteps::Work work = [](std::span<const parallel::Pass> passes, const at::Tensor&) {
+      return std::vector<at::Tensor>{parallel::execute(passes[0]).sum};
+    };
     const auto pass_of = [&](int64_t samples) {
       const mesh::Batch part = mesh::slice(batch, 0, samples);
       parallel::Pass pass = pass_over(job->engine, part);
-      pass.into = &job->engine.store->sink();
-      flow.begin(1, 1, {});
-      const double sum = execution({&pass, 1}).front().sum.item<double>();
-      flow.finish();
+      pass.into = &store.sink();
+      store.flow().begin(1, 1, {});
+      const bool takes = recorded.takes({&pass, 1});
+      made += !takes;
+      const double sum = (takes ? recorded.run({&pass, 1}, {}, work) : work({&pass, 1}, {})).front().item<double>();
+      store.flow().finish();
       return sum;
     };
     std::vector<double> first;
@@ -132,10 +143,11 @@ TEST(RecordedPasses, ShapesThatSeldomComeAreNotRecorded) {
     for (int round = 0; round < 2; ++round)
       for (int64_t samples = 1; samples <= 3; ++samples) EXPECT_EQ(pass_of(samples), first[static_cast<size_t>(samples - 1)]) << samples;
     EXPECT_EQ(counted.recorded, 2) << "each has memory of its own: the third shape goes without";
+    EXPECT_EQ(made, 11);
   });
 }
 
-TEST(RecordedPasses, AreRefusedWhereTheHostDecides) {
+TEST(RecordedSteps, AreRefusedWhereTheHostDecides) {
   const auto refused = [](const std::vector<std::string>& sets, const std::string& why) {
     base::Recipe recipe = recorded_recipe(sets);
     recipe.set("train.cuda_graph=true");

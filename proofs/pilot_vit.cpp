@@ -12,6 +12,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "base/check.h"
 #include "base/random.h"
 #include "kernels/aten.h"
 #include "proofs/island_pilot.h"
@@ -52,7 +53,8 @@ class SmallVit final : public PilotModel {
   void learn(const Mixture::Examples& batch) override {
     constexpr int kBefore = 3;  // libraries set themselves up, which cannot be recorded
     if (!device_.is_cuda()) return pass(batch);
-    if (passes_ == 0) batch_ = {batch.x.clone(), batch.y.clone()};
+    if (passes_ == 0) batch_ = {at::empty_like(batch.x), at::empty_like(batch.y)};
+    CAIRN_CHECK(batch.x.sizes() == batch_.x.sizes(), "a batch of {} after batches of {}", batch.x.size(0), batch_.x.size(0));
     batch_.x.copy_(batch.x);
     batch_.y.copy_(batch.y);
     if (passes_++ < kBefore) return pass(batch_);

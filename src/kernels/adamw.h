@@ -24,8 +24,9 @@ struct AdamwStep {
   const at::Tensor* gradient_factor = nullptr;  // and by this: one element on the piece's device (a clipping factor), borrowed
   // How a p in bf16 is rounded: by number i of these for its element i (stochastic_rounding.h), borrowed; null: to the nearest.
   const base::Random* rounding = nullptr;
-  // What adamw_numbers() says of all pieces, on their device, borrowed: read when the update runs, in place of learning_rate, step,
-  // weight_decay and the numbers that round, so that an update may be recorded once and repeated with others. Null: none.
+  // What adamw_numbers_of() all pieces came to, on their device, borrowed: read when the update runs, in place of learning_rate, step,
+  // weight_decay and the numbers that round (whether they do, `rounding` says), so that an update may be recorded once and repeated with
+  // others. Null: none.
   const at::Tensor* numbers = nullptr;
 };
 
@@ -42,9 +43,11 @@ struct AdamwPiece {
 // Many pieces by a rule, each as above; on a GPU dozens of them by one kernel, since a model has hundreds and most are small.
 void adamw(std::span<const AdamwPiece> pieces, const AdamwStep& step);
 
-AdamwNumbers adamw_numbers(const AdamwPiece& piece, const AdamwStep& step);
+// What pieces have in common, and with that those of one piece.
+AdamwNumbers adamw_numbers(const AdamwStep& step);
+AdamwNumbers adamw_numbers_of(const AdamwPiece& piece, const AdamwStep& step, AdamwNumbers common);
 // Those of several pieces in host memory, a row each: pinned, where the pieces are on a GPU.
-at::Tensor adamw_numbers(std::span<const AdamwPiece> pieces, const AdamwStep& step);
+at::Tensor adamw_numbers_of(std::span<const AdamwPiece> pieces, const AdamwStep& step);
 
 // The sum of x^2 over a flat contiguous tensor, as a 0-dim double on its device. On the CPU the same bits for every thread count.
 at::Tensor sum_of_squares(const at::Tensor& x);

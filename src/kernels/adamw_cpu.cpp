@@ -4,7 +4,6 @@
 #include <cmath>
 #include <iterator>
 #include <numeric>
-#include <utility>
 #include <vector>
 
 #include <ATen/ops/linalg_vector_norm.h>
@@ -69,6 +68,8 @@ void check_numbers(std::span<const AdamwPiece> pieces, const at::Tensor& numbers
   CAIRN_CHECK(numbers.scalar_type() == at::kLong && numbers.is_contiguous() &&
                   numbers.numel() == std::ssize(pieces) * static_cast<int64_t>(kNumbersRow),
               "numbers of {} elements for {} pieces", numbers.numel(), pieces.size());
+  for (const AdamwPiece& one : pieces)
+    CAIRN_CHECK(one.p.device() == numbers.device(), "numbers on {} for a piece on {}", numbers.device().str(), one.p.device().str());
 }
 
 void adamw_without_cuda(const AdamwPiece& one, const AdamwStep& step, const AdamwNumbers& numbers);
@@ -91,7 +92,8 @@ void adamw_without_cuda(const AdamwPiece& one, const AdamwStep& step, const Adam
   const auto& [p, m, v, g, weight_decay, rounding] = one;
   if (is_low(p) || is_low(m) || is_low(v) || is_low(g)) return widened_adamw(one, step, numbers);
   if (!all_plain(p, m, v, g)) {
-    CAIRN_CHECK(step.numbers == nullptr, "AdamW on {} cannot be recorded", c10::toString(p.scalar_type()));
+    CAIRN_CHECK(step.numbers == nullptr, "there is no kernel that reads the numbers of this piece from {}: its update cannot be recorded",
+                p.device().str());
     AdamwStep of_one = step;
     of_one.weight_decay = weight_decay;
     return reference::adamw(p, m, v, g, of_one);
@@ -117,26 +119,33 @@ void adamw(std::span<const AdamwPiece> pieces, const AdamwStep& step) {
   }
   if (step.numbers != nullptr) check_numbers(pieces, *step.numbers);
   if (adamw_on_cuda(pieces, step)) return;
+  const AdamwNumbers common = adamw_numbers(step);
   for (size_t i = 0; i < pieces.size(); ++i) {
     const bool told = step.numbers != nullptr && step.numbers->is_cpu();
-    adamw_without_cuda(pieces[i], step,
-                       told ? static_cast<const AdamwNumbers*>(step.numbers->const_data_ptr())[i] : adamw_numbers(pieces[i], step));
+    adamw_without_cuda(
+        pieces[i], step,
+        told ? static_cast<const AdamwNumbers*>(step.numbers->const_data_ptr())[i] : adamw_numbers_of(pieces[i], step, common));
   }
 }
 
-AdamwNumbers adamw_numbers(const AdamwPiece& piece, const AdamwStep& step) {
-  return {.key = piece.rounding != nullptr ? piece.rounding->key : 0,
-          .stream = piece.rounding != nullptr ? piece.rounding->stream : 0,
-          .decay = static_cast<float>(1 - step.learning_rate * piece.weight_decay),
-          .step_size = static_cast<float>(step.learning_rate / (1 - std::pow(step.beta1, static_cast<double>(step.step)))),
+AdamwNumbers adamw_numbers(const AdamwStep& step) {
+  return {.step_size = static_cast<float>(step.learning_rate / (1 - std::pow(step.beta1, static_cast<double>(step.step)))),
           .inverse_root2 = static_cast<float>(1 / std::sqrt(1 - std::pow(step.beta2, static_cast<double>(step.step))))};
 }
 
-at::Tensor adamw_numbers(std::span<const AdamwPiece> pieces, const AdamwStep& step) {
+AdamwNumbers adamw_numbers_of(const AdamwPiece& piece, const AdamwStep& step, AdamwNumbers common) {
+  if (piece.rounding != nullptr) common.key = piece.rounding->key, common.stream = piece.rounding->stream;
+  common.decay = static_cast<float>(1 - step.learning_rate * piece.weight_decay);
+  return common;
+}
+
+at::Tensor adamw_numbers_of(std::span<const AdamwPiece> pieces, const AdamwStep& step) {
   const bool pinned = !pieces.empty() && pieces[0].p.is_cuda();
   const at::Tensor rows =
       at::empty({std::ssize(pieces), static_cast<int64_t>(kNumbersRow)}, at::TensorOptions().dtype(at::kLong).pinned_memory(pinned));
-  for (size_t i = 0; i < pieces.size(); ++i) static_cast<AdamwNumbers*>(rows.mutable_data_ptr())[i] = adamw_numbers(pieces[i], step);
+  const AdamwNumbers common = adamw_numbers(step);
+  for (size_t i = 0; i < pieces.size(); ++i)
+    static_cast<AdamwNumbers*>(rows.mutable_data_ptr())[i] = adamw_numbers_of(pieces[i], step, common);
   return rows;
 }
 

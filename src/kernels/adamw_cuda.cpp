@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
-#include "base/random.h"
 #include "kernels/adamw.h"
 #include "kernels/adamw_kernel.h"
 #include "kernels/aten.h"
@@ -31,7 +29,6 @@ bool adamw_on_cuda(std::span<const AdamwPiece> pieces, const AdamwStep& step) {
   if (pieces.empty()) return true;
   const at::Device where = pieces[0].p.device();
   if (!std::ranges::all_of(pieces, [&](const AdamwPiece& one) { return has_kernel(one, where); })) return false;
-  CAIRN_CHECK(step.numbers == nullptr || step.numbers->device() == where, "numbers of AdamW on another device than its pieces");
   const OnDeviceOf device(where);
   at::Tensor factor;
   if (step.gradient_factor != nullptr) factor = step.gradient_factor->to(at::kFloat);
@@ -40,6 +37,7 @@ bool adamw_on_cuda(std::span<const AdamwPiece> pieces, const AdamwStep& step) {
                      .beta1 = static_cast<float>(step.beta1),
                      .beta2 = static_cast<float>(step.beta2),
                      .eps = static_cast<float>(step.eps)};
+  const AdamwNumbers common = adamw_numbers(step);
   const auto* told = step.numbers != nullptr ? static_cast<const AdamwNumbers*>(step.numbers->const_data_ptr()) : nullptr;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const AdamwPiece& one = pieces[i];
@@ -49,7 +47,7 @@ bool adamw_on_cuda(std::span<const AdamwPiece> pieces, const AdamwStep& step) {
                                      .v = one.v.mutable_data_ptr(),
                                      .g = one.g.const_data_ptr(),
                                      .count = one.p.numel(),
-                                     .numbers = adamw_numbers(one, step),
+                                     .numbers = adamw_numbers_of(one, step, common),
                                      .rounds_randomly = one.rounding != nullptr};
     if (i + 1 < pieces.size() && launch.pieces < kAdamwPieces && are_kept_alike(one, pieces[i + 1])) continue;
     launch.parameters = elements_of(one.p), launch.gradients = elements_of(one.g), launch.moments = elements_of(one.m);

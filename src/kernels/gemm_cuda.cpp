@@ -182,9 +182,9 @@ cublasLtHandle_t handle_of(int64_t device) {
   static std::mutex lock;
   static std::map<int64_t, cublasLtHandle_t> handles;
   const std::lock_guard guard(lock);
-  const auto [found, fresh] = handles.try_emplace(device, nullptr);
-  if (fresh) check(cublasLtCreate(&found->second), "a start");
-  return found->second;
+  cublasLtHandle_t& handle = handles[device];
+  if (!handle) check(cublasLtCreate(&handle), "a start");
+  return handle;
 }
 
 void multiply(const Product& p) {

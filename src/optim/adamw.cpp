@@ -30,13 +30,11 @@ class Adamw final : public Optimizer {
   void update(int64_t index, const UpdateFacts& facts) override { update_several(index, 1, facts); }
 
   void update_several(int64_t first, int64_t count, const UpdateFacts& facts) override {
-    const Several some = several(first, count, facts);
-    kernels::adamw(some.pieces, some.step);
+    kernels::adamw(rounded(first, count, facts), step_of(facts));
   }
 
-  at::Tensor numbers(const UpdateFacts& facts) const override {
-    const Several all = several(0, std::ssize(pieces_), facts);
-    return kernels::adamw_numbers(all.pieces, all.step);
+  at::Tensor numbers(const UpdateFacts& facts) override {
+    return kernels::adamw_numbers_of(rounded(0, std::ssize(pieces_), facts), step_of(facts));
   }
 
   mesh::NamedTensors state() override {
@@ -53,33 +51,35 @@ class Adamw final : public Optimizer {
   }
 
  private:
-  struct Several {
-    std::vector<base::Random> rounding = {};  // pointed to by pieces
-    std::vector<kernels::AdamwPiece> pieces = {};
-    kernels::AdamwStep step = {};
-  };
+  kernels::AdamwStep step_of(const UpdateFacts& facts) const {
+    return {.learning_rate = facts.learning_rate,
+            .beta1 = options_.beta1,
+            .beta2 = options_.beta2,
+            .eps = options_.eps,
+            .step = facts.step,
+            .gradient_scale = facts.gradient_scale,
+            .gradient_factor = facts.gradient_factor,
+            .numbers = facts.numbers};
+  }
 
-  Several several(int64_t first, int64_t count, const UpdateFacts& facts) const {
-    Several some{.step = {.learning_rate = facts.learning_rate,
-                          .beta1 = options_.beta1,
-                          .beta2 = options_.beta2,
-                          .eps = options_.eps,
-                          .step = facts.step,
-                          .gradient_scale = facts.gradient_scale,
-                          .gradient_factor = facts.gradient_factor,
-                          .numbers = facts.numbers}};
-    some.rounding.reserve(static_cast<size_t>(count));
-    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(first + count); ++i) {
+  // Pieces as kernels see them, made once, with the numbers that round them in this step.
+  std::span<const kernels::AdamwPiece> rounded(int64_t first, int64_t count, const UpdateFacts& facts) {
+    for (size_t i = flat_.size(); i < pieces_.size(); ++i) {
       const Piece& piece = pieces_[i];
       const int64_t n = piece.parameter.numel();
-      some.pieces.push_back({.p = piece.parameter.view({n}),
-                             .m = mean_.narrow(0, offsets_[i], n),
-                             .v = square_.narrow(0, offsets_[i], n),
-                             .g = piece.gradient.view({n}),
-                             .weight_decay = piece.decays ? options_.weight_decay : 0});
-      if (const auto rounding = rounding_of(piece, facts)) some.pieces.back().rounding = &some.rounding.emplace_back(*rounding);
+      flat_.push_back({.p = piece.parameter.view({n}),
+                       .m = mean_.narrow(0, offsets_[i], n),
+                       .v = square_.narrow(0, offsets_[i], n),
+                       .g = piece.gradient.view({n}),
+                       .weight_decay = piece.decays ? options_.weight_decay : 0});
     }
-    return some;
+    rounding_.resize(pieces_.size());
+    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(first + count); ++i) {
+      const auto numbers = rounding_of(pieces_[i], facts);
+      if (numbers) rounding_[i] = *numbers;
+      flat_[i].rounding = numbers ? &rounding_[i] : nullptr;
+    }
+    return std::span(flat_).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
   }
 
   const OptimOptions options_;
@@ -87,6 +87,8 @@ class Adamw final : public Optimizer {
   std::vector<int64_t> offsets_;
   int64_t offset_next_ = 0;
   at::Tensor mean_, square_;
+  std::vector<kernels::AdamwPiece> flat_;  // once they were asked for
+  std::vector<base::Random> rounding_;     // pointed to by those
 };
 
 }  // namespace

@@ -34,8 +34,8 @@ struct UpdateFacts {
   // How parameters in bf16 are rounded by rules that update them: of these numbers those of a piece's name and of the step, in this order.
   // Null: to the nearest.
   const base::Random* rounding = nullptr;
-  // What numbers() of these facts came to, on the device: read when the update runs, in place of step, learning_rate and rounding. Null:
-  // none.
+  // What numbers() of these facts came to, on the device: read when the update runs, in place of step, learning_rate and what `rounding`
+  // holds (not whether there is any). Null: none.
   const at::Tensor* numbers = nullptr;
 };
 
@@ -55,7 +55,7 @@ class Optimizer {
   virtual void update_several(int64_t first, int64_t count, const UpdateFacts& facts);
   // For an update of all pieces that is recorded once and repeated with other facts (train/recorded_steps.h): what of these it will read,
   // in host memory. Undefined: this rule cannot.
-  virtual at::Tensor numbers(const UpdateFacts& /*facts*/) const { return {}; }
+  virtual at::Tensor numbers(const UpdateFacts& /*facts*/) { return {}; }
   // What must survive a restart, by logical name. The tensors are the rule's own: a loader writes into them. Over pieces on the meta
   // device it costs nothing and tells what the rule will keep.
   virtual mesh::NamedTensors state() = 0;

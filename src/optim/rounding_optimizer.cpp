@@ -47,7 +47,7 @@ class RoundingOptimizer final : public Optimizer {
     if (direct_) return inner_->update_several(first, count, rounded(facts));
     Optimizer::update_several(first, count, facts);
   }
-  at::Tensor numbers(const UpdateFacts& facts) const override { return direct_ ? inner_->numbers(rounded(facts)) : at::Tensor(); }
+  at::Tensor numbers(const UpdateFacts& facts) override { return direct_ ? inner_->numbers(rounded(facts)) : at::Tensor(); }
 
  private:
   UpdateFacts rounded(UpdateFacts facts) const {

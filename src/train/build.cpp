@@ -85,7 +85,7 @@ void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
     base::fail_input(
         "recompute.inputs = host: is for GPUs, and this runs on the CPU, whose memory that is: leave it out, or use --device cuda");
   if (engine.inputs_to_host && s.train.cuda_graph)
-    base::fail_input("recompute.inputs = host: copies that a recorded pass cannot hold: use train.cuda_graph = false");
+    base::fail_input("recompute.inputs = host: copies that a recorded step cannot hold: use train.cuda_graph = false");
 }
 
 // Books what stays for the whole run, from the tensors themselves.

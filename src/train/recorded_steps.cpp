@@ -1,9 +1,6 @@
 #include "train/recorded_steps.h"
 
 #include <algorithm>
-#include <list>
-#include <memory>
-#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -76,6 +73,8 @@ std::vector<at::Tensor> RecordedSteps::run(std::span<const parallel::Pass> passe
   if (!one.graph) {
     record(one, passes, numbers, work);
   } else {
+    CAIRN_CHECK(numbers.defined() == one.numbers.defined(), "a step with{} its update was recorded {}", numbers.defined() ? "" : "out",
+                one.numbers.defined() ? "with it" : "without it");
     for (size_t i = 0; i < passes.size(); ++i) fill(one.passes[i].batch, passes[i].batch);
     if (numbers.defined()) one.numbers.copy_(numbers, /*non_blocking=*/true);
     flow_.all_came();

@@ -31,6 +31,11 @@ class OneUpdate final : public Step {
     return losses;
   }
 
+  sync::Notes notes() override {
+    if (!recorded_) return {};
+    return {{"recorded_passes", passes_recorded_}, {"recorded_update", update_recorded_}};
+  }
+
   StepOutput run(Engine& engine, const StepInput& input) override {
     sync::StepFacts facts{.step = input.step, .tokens = input.tokens, .learning_rate = input.learning_rate};
     const auto parts = engine.micro_batches > 0 ? data::even_micro_batches(input.batch.samples(), engine.micro_batches)
@@ -64,6 +69,7 @@ class OneUpdate final : public Step {
     }
     if (engine.before_update) engine.before_update();
     const bool updated = numbers.defined();
+    passes_recorded_ = recorded, update_recorded_ = updated;
     const optim::Clip clip = updated ? optim::Clip{.norm = found[2], .factor = {}} : clip_of(engine);
     if (!loss_sum.defined()) loss_sum = at::zeros({}, clip.norm.options());  // a rank without samples
     if (engine.loss_share != 1) loss_sum = loss_sum * engine.loss_share;
@@ -114,7 +120,8 @@ class OneUpdate final : public Step {
   }
 
   Execution execution_;
-  std::unique_ptr<RecordedSteps> recorded_;  // null: steps are not recorded
+  std::unique_ptr<RecordedSteps> recorded_;                 // null: steps are not recorded
+  bool passes_recorded_ = false, update_recorded_ = false;  // of the last step
 };
 
 }  // namespace

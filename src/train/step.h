@@ -74,6 +74,7 @@ Execution in_turn(Passes passes);
 
 // Passes over the batch in micro-batches, then one update of everything. With in_turn(parallel::execute), one pass each: ordinary training.
 std::unique_ptr<Step> make_step(Execution execution);
-std::unique_ptr<Step> make_recorded_step(Execution execution, std::unique_ptr<RecordedSteps> recorded);  // and repeated
+// Likewise; the steps that `recorded` takes are recorded and repeated.
+std::unique_ptr<Step> make_recorded_step(Execution execution, std::unique_ptr<RecordedSteps> recorded);
 
 }  // namespace cairn::train

@@ -64,6 +64,11 @@ TEST(OnGpu, EveryRunHasTheSameBitsWhereThatIsAskedFor) {
   EXPECT_EQ(with({}), once);
   EXPECT_EQ(with({"recompute.mode=\"full\""}), once);
   EXPECT_EQ(with({"recompute.mode=\"full\"", "recompute.inputs=\"host\""}), once);
+  EXPECT_EQ(with({"train.cuda_graph=true"}), once) << "a recording repeats what steps do";
+  const std::vector<std::string> low{"train.parameters=\"bf16\"", "train.gradients=\"bf16\"", "optim.moments=\"bf16\""};
+  std::vector<std::string> recorded_low = low;
+  recorded_low.emplace_back("train.cuda_graph=true");
+  EXPECT_EQ(with(recorded_low), with(low)) << "with the numbers of each step that round its weights";
   expect_near(once, losses_by("cuda", {"train.steps=20"}), 0.01, "in any order");
   const std::vector<double> apart = with({"data.packing=\"documents\""});
   EXPECT_EQ(with({"data.packing=\"documents\""}), apart);
@@ -110,7 +115,14 @@ TEST(OnGpu, RecordedStepsAreTheSame) {
     sets.emplace_back("train.steps=10");
     const std::vector<double> expected = losses_by("cuda", sets);
     sets.emplace_back("train.cuda_graph=true");
-    expect_near(losses_by("cuda", sets), expected, 0.005, what);
+    const harness::ScratchFolder scratch;
+    expect_near(losses_on(1, for_gpu(sets), scratch / "run", /*resume=*/false, "cuda"), expected, 0.005, what);
+    double repeated = 0;
+    for (const base::MetricsRow& row : base::read_metrics(scratch / "run" / "metrics.jsonl"))
+      if (row.has("recorded_passes")) repeated += row.number("recorded_passes");
+    if (what != "data.packing=\"documents\"") {
+      EXPECT_EQ(repeated, 7) << what;
+    }
   }
 }
 

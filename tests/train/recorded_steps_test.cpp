@@ -1,6 +1,8 @@
 // Steps that are recorded and started again come to what steps come to. On a CPU a recording is an imitation; OnGpu.* has the real ones.
 #include "train/recorded_steps.h"
 
+#include <utility>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,27 +49,28 @@ class Imitation final : public DeviceGraph {
     ++counted_.recorded;
   }
   void start() override {
-    if (counted_.started++ > 0) {
+    ++counted_.started;
+    if (std::exchange(was_started_, true)) {
       EXPECT_TRUE(store_.flow().is_complete()) << "all gradients have come";
       store_.flow().begin(passes_, passes_, {});
       const at::Tensor before = store_.kept()[0].value.clone();
-      again();
+      work_();
       counted_.updated += !at::equal(before, store_.kept()[0].value);
     }
   }
 
  private:
-  void again() const { work_(); }
-
   parallel::Store& store_;
   Counted& counted_;
   int64_t passes_;
+  bool was_started_ = false;  // recording it did its first work, where a device would do nothing yet
   std::function<void()> work_;
 };
 
 struct Taken {
   std::vector<double> losses;
   std::vector<at::Tensor> weights;
+  int repeated = 0, updates = 0;  // steps of which the passes, and the update too, were recorded
 };
 
 Taken take_steps(const base::Recipe& recipe, int steps, int64_t passes, Counted* counted) {
@@ -83,6 +86,9 @@ Taken take_steps(const base::Recipe& recipe, int steps, int64_t passes, Counted*
     for (int i = 0; i < steps; ++i) {
       sums.push_back(take_step(*job).output.loss_sum);
       ++job->steps_done;
+      const sync::Notes notes = job->step->notes();
+      if (counted) taken.repeated += static_cast<int>(sync::noted(notes, "recorded_passes"));
+      if (counted) taken.updates += static_cast<int>(sync::noted(notes, "recorded_update"));
     }
     for (const at::Tensor& sum : sums) taken.losses.push_back(sum.item<double>());
     for (const parallel::KeptPiece& piece : job->engine.store->kept()) taken.weights.push_back(piece.value.clone());
@@ -111,6 +117,8 @@ TEST(RecordedSteps, ComeToWhatStepsComeTo) {
     EXPECT_EQ(counted.recorded, 1);
     EXPECT_EQ(counted.started, 9) << "the first three are as ever";
     EXPECT_EQ(counted.updated, c.updates ? 8 : 0) << (c.sets.empty() ? "" : c.sets[0]);
+    EXPECT_EQ(again.repeated, 9);
+    EXPECT_EQ(again.updates, c.updates ? 9 : 0);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -492,9 +493,10 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   job->memory = std::make_unique<base::MemoryTags>();
   job->trace = std::make_unique<base::Trace>(world.wall(), world.rank(), job->settings.log.trace ? base::Trace::kEventsMax : 0);
 
-  // Before the data: a damaged one is told at once.
+  // Before the data: a damaged one is told at once. Islands that were ended by force are at most two snapshots apart.
+  const int64_t every = job->settings.snapshot.every, apart_most = every > 0 ? 2 * every : std::numeric_limits<int64_t>::max();
   const std::optional<snapshot::Opened> resumed =
-      start.resume ? find_snapshot(world, *job->engine.company, job->out.string(), start.resume_step_last) : std::nullopt;
+      start.resume ? find_snapshot(world, *job->engine.company, job->out.string(), start.resume_step_last, apart_most) : std::nullopt;
   job->data = open_data(world, job->settings, start);
   took("data");
   const Settings& s = job->settings;

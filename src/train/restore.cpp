@@ -96,14 +96,21 @@ void check_alike(const std::vector<Found>& all, const std::string& run_dir) {
 
 }  // namespace
 
-std::optional<snapshot::Opened> find_snapshot(comm::World& world, const comm::Group& company, const std::string& run_dir,
-                                              int64_t step_last) {
+std::optional<snapshot::Opened> find_snapshot(comm::World& world, const comm::Group& company, const std::string& run_dir, int64_t step_last,
+                                              int64_t redone_most) {
+  std::optional<Found> furthest;
   while (true) {
     std::optional<snapshot::Opened> found;
     if (company.ranks().front() == 0 || std::filesystem::exists(run_dir)) found = snapshot::open_latest(run_dir, world.log(), step_last);
     const std::vector<Found> all = found_by_all(world, company, found);
     check_alike(all, run_dir);
     const auto [least, most] = std::minmax_element(all.begin(), all.end());
+    if (!furthest) furthest = *most;
+    if ((*least)[0] < 0 && (*furthest)[0] > redone_most)
+      base::fail_input(
+          "{}: the island of rank {} has a snapshot of step {}, and there is no step that all islands have one of: all would begin anew. "
+          "Bring the missing snapshots back (those of the island of rank {}), or begin with another --out",
+          run_dir, (*furthest)[2], (*furthest)[0], (*least)[2]);
     if ((*least)[0] < 0 && world.rank() == 0)
       world.log().info("nothing to resume in {}{}: starting at step 1", run_dir, (*most)[0] < 0 ? "" : " that all islands have");
     if ((*least)[0] < 0) return std::nullopt;

@@ -1,6 +1,8 @@
 // Islands that train apart: what they come to, in any layout inside, and through interruptions.
+#include <algorithm>
 #include <filesystem>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -102,6 +104,28 @@ TEST(Islands, GoOnWhereTheyWereInterrupted) {
     train_on(2, islands(rule), cut, /*resume=*/true);
     EXPECT_EQ(furthest(model_of(straight), model_of(cut)), 0) << rule[1];
     EXPECT_EQ(furthest(model_of(straight / "island-1"), model_of(cut / "island-1")), 0) << rule[1];
+  }
+}
+
+TEST(Islands, BeginAnewOnlyWhereNothingIsLost) {
+  const harness::ScratchFolder folder;
+  const auto cut = [&](const char* name, const Sets& kept_by_the_first) {
+    train_on(2, islands(kDiloco), folder.path() / name);
+    std::filesystem::remove_all(folder.path() / name / "island-1" / "snapshots");
+    for (const char* step : {"step-00000004", "step-00000008", "step-00000012"})
+      if (std::find(kept_by_the_first.begin(), kept_by_the_first.end(), step) == kept_by_the_first.end())
+        std::filesystem::remove_all(folder.path() / name / "snapshots" / step);
+    train_on(2, islands(kDiloco), folder.path() / name, /*resume=*/true);
+  };
+  // Ended by force before the second island had saved anything.
+  cut("early", {"step-00000004", "step-00000008"});
+  EXPECT_EQ(base::read_metrics(folder.path() / "early" / "metrics.jsonl").front().integer("step"), 1);
+  try {
+    cut("late", {"step-00000012"});
+    ADD_FAILURE() << "the second island's snapshots are gone, and nobody says so";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("the island of rank 0 has a snapshot of step 12"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("those of the island of rank 1"));
   }
 }
 

@@ -20,12 +20,13 @@ namespace {
 // Three small models of different widths, and the ensemble that they make.
 class SmallEnsemble {
  public:
-  explicit SmallEnsemble(MixOptions options) {
+  explicit SmallEnsemble(MixOptions options, int64_t length = 24) : length_(length) {
     std::vector<model::DecoderShape> shapes;
     std::vector<at::Tensor> flat;
     for (size_t j = 0; j < 3; ++j) {
       SmallSubject& expert = experts_[j];
       expert.shape.mlp += static_cast<int64_t>(8 * j);
+      expert.shape.length = length;
       expert.model = model::make_decoder(expert.shape);
       const at::Tensor values = at::empty({expert.model->elements()});
       base::Random(5 + j).fill_normal({values.mutable_data_ptr<float>(), static_cast<size_t>(values.numel())});
@@ -39,7 +40,8 @@ class SmallEnsemble {
   }
 
   Subject subject() {
-    return {.model = *model_, .weights = *weights_, .buffers = buffers_, .tokenizer = *experts_[0].tokenizer, .vocab = 257, .length = 24};
+    return {
+        .model = *model_, .weights = *weights_, .buffers = buffers_, .tokenizer = *experts_[0].tokenizer, .vocab = 257, .length = length_};
   }
 
   // log p of each token but the first under each expert by itself.
@@ -53,7 +55,7 @@ class SmallEnsemble {
                           .buffers = experts_[j].buffers,
                           .tokenizer = *experts_[j].tokenizer,
                           .vocab = 257,
-                          .length = 24};
+                          .length = length_};
       const std::vector<std::vector<float>> losses = token_losses(alone, rows);
       logs.emplace_back();
       for (const float loss : losses.front()) logs.back().push_back(-loss);
@@ -63,9 +65,12 @@ class SmallEnsemble {
 
   std::vector<model::Generated> generate(const std::vector<model::Request>& requests, int64_t tokens, bool together = false,
                                          std::vector<int32_t> stops = {}) {
-    return model::generate(
-        *model_, *weights_, buffers_, requests,
-        {.tokens = tokens, .length_max = 24, .sampling = {.temperature = 1, .top_k = 0}, .stops = std::move(stops), .together = together});
+    return model::generate(*model_, *weights_, buffers_, requests,
+                           {.tokens = tokens,
+                            .length_max = length_,
+                            .sampling = {.temperature = 1, .top_k = 0},
+                            .stops = std::move(stops),
+                            .together = together});
   }
 
   void move_to(at::Device device, at::ScalarType type) {
@@ -74,6 +79,7 @@ class SmallEnsemble {
   }
 
  private:
+  int64_t length_;
   SmallSubject experts_[3];
   std::vector<at::Tensor> values_;
   std::unique_ptr<model::Model> model_;
@@ -102,25 +108,30 @@ TEST(EnsembleModel, ScoresEveryTokenAsTheMixtureOfItsExperts) {
 }
 
 // Prompts of several lengths side by side, two of them the same; experts that are left out have to catch up from the cache.
-TEST(EnsembleModel, WritesTokensWithTheProbabilitiesThatItScoresThemWith) {
+void expect_written_as_scored(size_t tokens, int64_t length) {
   for (const MixOptions& options :
        {MixOptions{.prior = {1, 2, 3}}, MixOptions{.prior = {1, 1, 1}, .average = true},
         MixOptions{.prior = {1, 1, 1}, .top_k = 1, .refresh = 4}, MixOptions{.prior = {1, 1, 1}, .top_k = 2, .refresh = 5}}) {
-    SmallEnsemble ensemble(options);
+    SmallEnsemble ensemble(options, length);
     const std::vector<model::Request> requests{
         {{256, 4, 5}, base::Random(1)}, {{256, 4, 5}, base::Random(2)}, {{9, 9, 9, 9, 9, 9, 9}, base::Random(3)}, {{1}, base::Random(4)}};
-    const std::vector<model::Generated> written = ensemble.generate(requests, 15);
+    const std::vector<model::Generated> written = ensemble.generate(requests, static_cast<int64_t>(tokens));
     for (size_t r = 0; r < requests.size(); ++r) {
       std::vector<int32_t> all = requests[r].prompt;
       all.insert(all.end(), written[r].ids.begin(), written[r].ids.end());
       const std::vector<Judged> row{{all, static_cast<int64_t>(requests[r].prompt.size())}};
       const std::vector<std::vector<float>> scored = token_losses(ensemble.subject(), row);
-      ASSERT_EQ(written[r].ids.size(), 15u);
-      for (size_t i = 0; i < 15; ++i)
+      ASSERT_EQ(written[r].ids.size(), tokens);
+      for (size_t i = 0; i < tokens; ++i)
         EXPECT_NEAR(written[r].log_probabilities[i], -scored[0][i], 2e-5) << "top_k " << options.top_k << ", " << r << ", " << i;
     }
   }
 }
+
+TEST(EnsembleModel, WritesTokensWithTheProbabilitiesThatItScoresThemWith) { expect_written_as_scored(15, 24); }
+
+// A cache has room for 64 tokens beyond the longest prompt, and grows twice here.
+TEST(EnsembleModel, WritesLongTextsToo) { expect_written_as_scored(180, 190); }
 
 TEST(EnsembleModel, RefusesOtherVocabularies) {
   const model::DecoderShape one{.vocab = 257}, other{.vocab = 300};

@@ -1,8 +1,7 @@
 // `cairn bench kernels`: what the kernels of a training step make of a GPU's memory, against the plain operations they stand for, in bf16.
-// GB/s counts the bytes that an operation must move at least, for both; attention counts TFLOP/s instead. By the GPU's own clock, after a
-// warm-up, in turn, over sets of tensors of which two together are larger than its cache.
-#include <functional>
-#include <vector>
+// GB/s counts the bytes that an operation must move at least, for both; attention and products count TFLOP/s instead. By the GPU's own
+// clock, after a warm-up, in turn, over sets of tensors of which two together are larger than its cache.
+#include "bench/kernels.h"
 
 #include <ATen/core/IListRef.h>
 #include <c10/core/Event.h>
@@ -10,7 +9,6 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "base/random.h"
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
 #include "kernels/attention.h"
@@ -26,28 +24,10 @@
 namespace cairn::study {
 namespace {
 
-constexpr int kSets = 3, kRounds = 5, kTimes = 6;
+constexpr int kRounds = 5, kTimes = 6;
 // A model of 1.2 billion parameters on 6 texts of 4,096 tokens.
 constexpr int64_t kBatch = 6, kLength = 4096, kRows = kBatch * kLength, kEmbed = 2048, kMlp = 8192, kHeads = 32, kKeyHeads = 8,
                   kHeadDim = 64, kVocab = 128256;
-
-struct Operation {
-  std::string name;
-  double work;                     // bytes, or floating-point operations
-  std::function<void(int)> fast;   // on the tensors of one set
-  std::function<void(int)> plain;  // the same by plain operations
-};
-
-at::TensorOptions on_gpu(at::ScalarType type) { return at::TensorOptions().device(at::kCUDA).dtype(type); }
-
-// One tensor for each set.
-struct Sets {
-  std::vector<at::Tensor> all;
-  explicit Sets(const std::vector<int64_t>& sizes, at::ScalarType type = at::kBFloat16, double size = 1) {
-    for (int i = 0; i < kSets; ++i) all.push_back(at::randn(sizes, on_gpu(type)) * size);
-  }
-  const at::Tensor& operator[](int set) const { return all[static_cast<size_t>(set)]; }
-};
 
 // Seconds of one call, by events on the stream.
 double seconds_of(const std::function<void(int)>& call) {
@@ -55,7 +35,7 @@ double seconds_of(const std::function<void(int)>& call) {
   const c10::Stream stream = gpu.getStream(gpu.getDevice());
   c10::Event begin(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT), end(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
   begin.record(stream);
-  for (int i = 0; i < kTimes; ++i) call(i % kSets);
+  for (int i = 0; i < kTimes; ++i) call(i % Sets::kSets);
   end.record(stream);
   end.synchronize();
   return begin.elapsedTime(end) * 1e-3 / kTimes;
@@ -77,7 +57,7 @@ void add_row(std::vector<BenchRow>& rows, const Operation& operation, const char
 
 constexpr double kX = 2.0 * kRows * kEmbed, kUp = 2.0 * kRows * kMlp;  // bytes of a hidden state, and of half a gated one
 
-void norms(const std::function<void(const Operation&)>& measure) {
+void norms(const Measure& measure) {
   const Sets x({kRows, kEmbed}), dy({kRows, kEmbed}), add({kRows, kEmbed}), weight(std::vector<int64_t>{kEmbed}), y({kRows, kEmbed}),
       sum({kRows, kEmbed});
   const at::Tensor rstd = at::ones({kRows}, on_gpu(at::kFloat)), dw = at::zeros({kEmbed}, on_gpu(at::kFloat));
@@ -91,7 +71,7 @@ void norms(const std::function<void(const Operation&)>& measure) {
            [&](int i) { kernels::reference::rms_norm_weight(dw, dy[i], x[i], rstd); }});
 }
 
-void gates(const std::function<void(const Operation&)>& measure) {
+void gates(const Measure& measure) {
   const Sets gate_up({kRows, 2 * kMlp}), dgate_up({kRows, 2 * kMlp}), dy({kRows, kMlp}), y({kRows, kMlp});
   measure(
       {"swiglu", 3 * kUp, [&](int i) { kernels::swiglu(y[i], gate_up[i]); }, [&](int i) { kernels::reference::swiglu(y[i], gate_up[i]); }});
@@ -99,7 +79,7 @@ void gates(const std::function<void(const Operation&)>& measure) {
            [&](int i) { kernels::reference::swiglu_backward(dgate_up[i], dy[i], gate_up[i], &y[i]); }});
 }
 
-void heads(const std::function<void(const Operation&)>& turn, const std::function<void(const Operation&)>& attend) {
+void heads(const Measure& turn, const Measure& attend) {
   const Sets qkv({kBatch, kLength, kHeads + 2 * kKeyHeads, kHeadDim}), dqkv({kBatch, kLength, kHeads + 2 * kKeyHeads, kHeadDim}),
       out({kBatch, kLength, kHeads, kHeadDim}), dout({kBatch, kLength, kHeads, kHeadDim});
   const kernels::RopeTable table = kernels::rope_table(kLength, kHeadDim, 5e5, on_gpu(at::kFloat));
@@ -135,7 +115,7 @@ void heads(const std::function<void(const Operation&)>& turn, const std::functio
 }
 
 // Against the same in a row: the product by cuBLASLt, then the kernel that comes after it.
-void products_that_go_on(const std::function<void(const Operation&)>& measure) {
+void products_that_go_on(const Measure& measure) {
   const Sets x({kRows, kEmbed}), w({2 * kMlp, kEmbed}, at::kBFloat16, 0.02), down({kEmbed, kMlp}, at::kBFloat16, 0.02), y({kRows, kMlp}),
       gate_up({kRows, 2 * kMlp});
   const double flops = 2.0 * kRows * kEmbed * kMlp;
@@ -160,7 +140,7 @@ void products_that_go_on(const std::function<void(const Operation&)>& measure) {
            }});
 }
 
-void losses(const std::function<void(const Operation&)>& measure) {
+void losses(const Measure& measure) {
   constexpr int64_t kSome = kRows / 4;  // of the rows: three sets of all would take 19 GB
   const Sets logits({kSome, kVocab});
   const at::Tensor targets = at::randint(0, kVocab, {kSome}, on_gpu(at::kLong)), loss = at::empty({kSome}, on_gpu(at::kFloat)),
@@ -176,7 +156,7 @@ void losses(const std::function<void(const Operation&)>& measure) {
            }});
 }
 
-void tables(const std::function<void(const Operation&)>& measure) {
+void tables(const Measure& measure) {
   const Sets dy({kRows, kEmbed}), y({kRows, kEmbed}), table({kVocab, kEmbed});
   const at::Tensor dtable = at::zeros({kVocab, kEmbed}, on_gpu(at::kFloat));
   // As in texts, some ids come often: half of them are among the first 256.
@@ -187,18 +167,6 @@ void tables(const std::function<void(const Operation&)>& measure) {
   measure({"embedding_rows", 3 * kX,
            [&](int i) { kernels::embedding_rows(dtable, ids, dy[i]); },  // and as many rows of the table as half of them, read and written
            [&](int i) { kernels::reference::embedding_rows(dtable, ids, dy[i]); }});
-}
-
-void updates(const std::function<void(const Operation&)>& measure) {
-  constexpr int64_t kCount = int64_t{1} << 27;
-  const std::vector<int64_t> size{kCount};
-  const Sets p(size), g(size), m(size, at::kBFloat16, 0.0), v(size, at::kBFloat16, 0.0);
-  const base::Random random(1);
-  kernels::AdamwStep nearest{.learning_rate = 1e-3}, drawn = nearest;
-  drawn.rounding = &random;
-  const auto plain = [&](int i) { kernels::reference::adamw(p[i], m[i], v[i], g[i], nearest); };
-  measure({"adamw in bf16", 14.0 * kCount, [&](int i) { kernels::adamw(p[i], m[i], v[i], g[i], nearest); }, plain});
-  measure({"adamw in bf16, rounded stochastically", 14.0 * kCount, [&](int i) { kernels::adamw(p[i], m[i], v[i], g[i], drawn); }, plain});
 }
 
 }  // namespace
@@ -217,7 +185,9 @@ std::vector<BenchRow> bench_kernels(const BenchOptions& options, base::Log& log)
   products_that_go_on(products);
   losses(bytes);
   tables(bytes);
-  updates(bytes);
+  measure_updates(bytes, products);
+  measure_codes(bytes, products);
+  measure_noise(bytes);
   return rows;
 }
 

@@ -36,6 +36,9 @@ class ChosenGradients final : public Gradients {
     pass_on(id, [&](ParamId to) { into_.add_rows(to, rows, values); });
   }
 
+  void expect_more(ParamId id, int64_t contributions) override {
+    for (int32_t i = id.first; i < id.first + id.count; ++i) pass_on({i, 1}, [&](ParamId to) { into_.expect_more(to, contributions); });
+  }
   void skip(ParamId id) override {
     for (int32_t i = id.first; i < id.first + id.count; ++i) pass_on({i, 1}, [&](ParamId to) { into_.skip(to); });
   }

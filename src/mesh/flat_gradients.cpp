@@ -74,6 +74,14 @@ void FlatGradients::add(ParamId id, const at::Tensor& value) {
   contributed(id);
 }
 
+void FlatGradients::expect_more(ParamId id, int64_t contributions) {
+  for (int32_t i = id.first; i < id.first + id.count; ++i) {
+    const auto at = static_cast<size_t>(i);
+    CAIRN_CHECK(due_[at] > 0, "more of the gradient of {}, which is complete", layout_.pieces[at].name);
+    due_[at] += contributions;
+  }
+}
+
 void FlatGradients::add_rows(ParamId id, const at::Tensor& rows, const at::Tensor& values) {
   at::Tensor gradient = layout_.view(flat_, id);
   if (fresh(id)) gradient.zero_();

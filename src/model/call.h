@@ -71,6 +71,8 @@ struct Call {
   const at::Tensor* token_keys = nullptr;  // int64 [batch, length] here: which sample and position each is; null: nothing is drawn by them
   bool late_sums = true;  // sums over ranks along tp may still be on their way when a block returns, where its readers come later
   const Fp8Products* fp8 = nullptr;  // which products with weights are in eight bits; null: none
+  int64_t loss_chunks = 1;           // logits are made in so many parts, where gradients are asked for, so that they are never there whole
+  mesh::Gradients* into = nullptr;   // where weight gradients go that are known before their block's backward pass: those of such logits
   bool overlap = false;              // products of layers that ranks along tp share out run while their inputs or sums are on their way
 };
 

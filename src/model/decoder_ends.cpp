@@ -155,6 +155,13 @@ class HeadBlock final : public Block {
   void forward(Values& values, Saved* keep, const Call& call) const override {
     const at::Tensor x = values.get(reads_);  // the stream
     const Extent all = extent(x, call);
+    if (keep && call.loss_chunks > 1) {
+      const Norm::Result normed = norm_.forward(x, call, nullptr);
+      values.put("logits", Value{.in_parts = std::make_shared<InParts>(head_, rows(normed.y), call)});
+      keep->put("x", x);
+      keep->put("statistics", normed.statistics);
+      return;
+    }
     Factor from_norm;
     const Norm::Result normed =
         norm_.forward(x, call, keep && head_.in_eight_bits(call) && !call.axes.find("tp") ? &from_norm.largest : nullptr);
@@ -174,11 +181,15 @@ class HeadBlock final : public Block {
   }
 
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
+    const at::Tensor x = saved.get("x");
+    if (const std::shared_ptr<LogitsInParts> parts = gradients.value("logits").in_parts) {
+      gradients.drop("logits");
+      return backward_of_norm(gradients, saved, parts->input_gradient().view(x.sizes()), /*again=*/false, call);
+    }
     Factor from_loss;
     from_loss.largest = gradients.value("logits").largest;
     const std::optional<OfLogits> of_logits = gradients.value("logits").of_logits;
     at::Tensor dlogits = rows(gradients.take("logits"));
-    const at::Tensor x = saved.get("x");
     const at::Tensor din = at::empty({dlogits.size(0), x.size(-1)}, x.options());
     CAIRN_CHECK(!of_logits || codes_alone(call), "{}: a gradient that nobody makes", card_.name);
     if (codes_alone(call)) {
@@ -193,24 +204,14 @@ class HeadBlock final : public Block {
                            count == sums.size(0) ? &from_loss : nullptr);
     };
     const at::Tensor dnormed = reduce_tokens(din, call, card_.name, back, stream_).view(x.sizes());
-    const at::Tensor dx = makes_again(x, call) ? dnormed : at::empty_like(x);  // its place, where nothing else needs it
-    Value handed_on{.tensor = dx};
-    at::Tensor* largest = call.fp8 ? &handed_on.largest : nullptr;
-    if (makes_again(x, call)) {
-      const bool again = !saved.has("in.codes");
-      const at::Tensor y = again ? at::empty_like(x) : at::Tensor();
-      saved.put("dgain", norm_.backward({dx, again ? &y : nullptr, largest}, dnormed, x, saved.get("statistics"), call));
-      if (again) saved.put("in", rows(y));
-    } else {
-      norm_.input_gradient(dx, dnormed, x, saved.get("statistics"), call, nullptr, largest);
-      saved.put("dnormed", dnormed);
-    }
-    gradients.add(reads_, std::move(handed_on));
+    backward_of_norm(gradients, saved, dnormed, /*again=*/!saved.has("in.codes"), call);
     from_loss.save(saved, "dlogits", dlogits, head_.needs_values());
   }
 
   void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {
-    head_.weight_gradient(into, Factor::take(saved, "in"), Factor::take(saved, "dlogits"), call);
+    // (Of logits in parts it is there already.)
+    if (saved.has("dlogits") || saved.has("dlogits.codes"))
+      head_.weight_gradient(into, Factor::take(saved, "in"), Factor::take(saved, "dlogits"), call);
     if (saved.has("dgain"))
       into.add(norm_.weight, saved.take("dgain"));
     else if (stream_ == Tokens::whole)
@@ -224,6 +225,69 @@ class HeadBlock final : public Block {
   }
 
  private:
+  // Some rows of logits after the other, with all that is made of their gradients while they are there.
+  class InParts final : public LogitsInParts {
+   public:
+    InParts(const Linear& head, at::Tensor in, const Call& call)
+        : head_(head), call_(call), in_(std::move(in)), din_(at::empty_like(in_)), parts_(std::min(call.loss_chunks, in_.size(0))) {
+      for (const mesh::ParamId& id : head_.parameters())
+        if (call_.needs.weights && parts_ > 1) call_.into->expect_more(id, parts_ - 1);
+    }
+
+    int64_t parts() const override { return parts_; }
+
+    at::Tensor make(int64_t part) override {
+      const auto [begin, count] = rows_of(part);
+      if (!logits_.defined()) logits_ = at::empty({(in_.size(0) + parts_ - 1) / parts_, head_.out_width(call_)}, in_.options());
+      const at::Tensor made = logits_.narrow(0, 0, count);
+      head_.forward(made, in_.narrow(0, begin, count), call_);
+      return made;
+    }
+
+    void take_back(int64_t part) override {
+      const auto [begin, count] = rows_of(part);
+      const at::Tensor gradient = logits_.narrow(0, 0, count);
+      head_.input_gradient(din_.narrow(0, begin, count), gradient, call_);
+      if (call_.needs.weights) head_.weight_gradient(*call_.into, {.values = in_.narrow(0, begin, count)}, {.values = gradient}, call_);
+      if (part + 1 < parts_) return;
+      logits_.reset();
+      in_.reset();
+    }
+
+    at::Tensor input_gradient() const override { return din_; }
+
+   private:
+    struct Rows {
+      int64_t begin, count;
+    };
+    Rows rows_of(int64_t part) const {
+      const int64_t all = din_.size(0), begin = all * part / parts_;
+      return {begin, all * (part + 1) / parts_ - begin};
+    }
+
+    const Linear& head_;
+    const Call& call_;  // of the pass, which lasts longer
+    at::Tensor in_, din_, logits_;
+    int64_t parts_;
+  };
+
+  // `again`: what the norm comes to is made once more, where it is made in passing, for the head's weight gradient.
+  void backward_of_norm(Values& gradients, Saved& saved, const at::Tensor& dnormed, bool again, const Call& call) const {
+    const at::Tensor x = saved.get("x");
+    const at::Tensor dx = makes_again(x, call) ? dnormed : at::empty_like(x);  // its place, where nothing else needs it
+    Value handed_on{.tensor = dx};
+    at::Tensor* largest = call.fp8 ? &handed_on.largest : nullptr;
+    if (makes_again(x, call)) {
+      const at::Tensor y = again ? at::empty_like(x) : at::Tensor();
+      saved.put("dgain", norm_.backward({dx, again ? &y : nullptr, largest}, dnormed, x, saved.get("statistics"), call));
+      if (again) saved.put("in", rows(y));
+    } else {
+      norm_.input_gradient(dx, dnormed, x, saved.get("statistics"), call, nullptr, largest);
+      saved.put("dnormed", dnormed);
+    }
+    gradients.add(reads_, std::move(handed_on));
+  }
+
   // Whether of the gradient of logits, the largest matrix of all, only codes are needed: then it need not wait beside them, nor be made.
   bool codes_alone(const Call& call) const { return head_.in_eight_bits(call) && !head_.needs_values() && !call.axes.find("tp"); }
 

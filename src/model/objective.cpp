@@ -15,7 +15,9 @@ class CrossEntropy final : public Objective {
   Separates separates() const override { return over_; }
 
   Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double weight, const mesh::Axes& axes) const override {
-    const at::Tensor logits = outputs.get("logits");
+    const std::shared_ptr<LogitsInParts> parts = outputs.value("logits").in_parts;
+    // (Of logits in parts the first one, which shows what they are like.)
+    const at::Tensor logits = parts ? parts->make(0) : outputs.get("logits");
     const at::Tensor rows = logits.view({-1, logits.size(-1)});
     const at::Tensor targets = batch.field(field_).reshape({-1});
     const auto precise = rows.options().dtype(rows.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
@@ -26,12 +28,15 @@ class CrossEntropy final : public Objective {
     if (batch.weights.defined()) by_sample_weight = batch.weights.to(precise).view({samples, 1});
     if (gradients) {
       at::Tensor scale = at::full({1}, weight, precise);
-      if (by_sample_weight.defined()) scale = (by_sample_weight * weight).expand({samples, rows.size(0) / samples}).reshape({-1});
+      if (by_sample_weight.defined()) scale = (by_sample_weight * weight).expand({samples, targets.numel() / samples}).reshape({-1});
       // No probability is off by more than 1, so that one weight for all is the most; as bits, which are in the order of the floats.
       const bool known = scale.numel() == 1 && weight >= 0 && precise.dtype() == at::kFloat;
       Value gradient{.tensor = logits, .largest = known ? scale.view(at::kInt) : at::Tensor()};
       const Value& made = outputs.value("logits");
-      if (is_shared_out(made, axes)) {
+      if (parts) {
+        loss = losses_of(*parts, logits, targets, scale);
+        gradient = {.tensor = parts->input_gradient(), .in_parts = parts};
+      } else if (is_shared_out(made, axes)) {
         const RowLosses found = row_losses(made, targets, axes);
         loss = found.loss;
         if (rows.size(1) > 0) kernels::cross_entropy_backward(rows, found.lse, found.targets, scale);
@@ -58,6 +63,21 @@ class CrossEntropy final : public Objective {
   }
 
  private:
+  // Part by part; each is its own gradient when it goes back.
+  static at::Tensor losses_of(LogitsInParts& parts, const at::Tensor& first, const at::Tensor& targets, const at::Tensor& scale) {
+    const at::Tensor loss = at::empty({targets.numel()}, scale.options());
+    for (int64_t part = 0, begin = 0; part < parts.parts(); ++part) {
+      const at::Tensor logits = part == 0 ? first : parts.make(part);
+      const int64_t count = logits.size(0);
+      const at::Tensor of_part = loss.narrow(0, begin, count);
+      kernels::cross_entropy_and_gradient(of_part, at::empty_like(of_part), logits, targets.narrow(0, begin, count),
+                                          scale.numel() == 1 ? scale : scale.narrow(0, begin, count));
+      parts.take_back(part);
+      begin += count;
+    }
+    return loss;
+  }
+
   std::string field_;
   Separates over_;
 };

@@ -1,5 +1,6 @@
 #pragma once
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,15 +17,26 @@ struct OfLogits {
   at::Tensor lse, targets, scale;
 };
 
+// Logits that are never there as a whole: a loss asks for some rows after the other, and leaves their gradient in the place of each.
+class LogitsInParts {
+ public:
+  virtual ~LogitsInParts() = default;
+  virtual int64_t parts() const = 0;
+  virtual at::Tensor make(int64_t part) = 0;      // [rows of it, vocab], until the next one
+  virtual void take_back(int64_t part) = 0;       // which is its gradient now
+  virtual at::Tensor input_gradient() const = 0;  // once all have been taken back: of what logits are made from, [rows, embed]
+};
+
 // What blocks read and write: a tensor, how it lies on the mesh, and when it may be read.
 struct Value {
   at::Tensor tensor = {};
   mesh::Placement placement = {};
   comm::Work ready = comm::Work::done();
   bool differentiable = true;
-  bool gradient_later = false;             // of logits: whoever made them makes their gradient as well, where a loss says how
-  std::optional<OfLogits> of_logits = {};  // of their gradient: this is how
-  at::Tensor largest = {};  // its largest magnitude or more, as to_fp8 takes it (kernels/fp8.h); undefined: not known
+  bool gradient_later = false;                   // of logits: whoever made them makes their gradient as well, where a loss says how
+  std::optional<OfLogits> of_logits = {};        // of their gradient: this is how
+  std::shared_ptr<LogitsInParts> in_parts = {};  // of logits, and of their gradient: in the place of a tensor
+  at::Tensor largest = {};                       // its largest magnitude or more, as to_fp8 takes it (kernels/fp8.h); undefined: not known
 };
 
 // Values by name. A name is written once in a pass, so a list of blocks is any acyclic graph: skips, ladders, towers.

@@ -54,6 +54,8 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
             .token_keys = local_.token_keys(),
             .late_sums = pass.late_sums,
             .fp8 = pass.into ? pass.fp8 : nullptr,
+            .loss_chunks = pass.loss_chunks,
+            .into = pass.into,
             .overlap = pass.overlap},
       keeps_(pass.into != nullptr),
       stage_recomputed_(keeps_ && pass.recompute_stage) {

@@ -26,6 +26,7 @@
 #include "train/device_graph.h"
 #include "train/dpo.h"
 #include "train/given_plan.h"
+#include "train/loss_chunks.h"
 #include "train/masha_step.h"
 #include "train/model_from.h"
 #include "train/one_byte_step.h"
@@ -81,6 +82,8 @@ void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
   engine.recompute_stage = rules.recompute_stage;
   engine.recompute_last = rules.recompute_last;
   engine.recompute = rules.recompute;
+  engine.loss_chunks = s.train.loss_chunks;
+  if (engine.loss_chunks > 1) keep_heads(*engine.model, engine.recompute);
   engine.inputs_to_host = s.layout.recompute.inputs == "host";
   if (engine.inputs_to_host && job.device.is_cpu())
     base::fail_input(
@@ -427,6 +430,7 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
   check_one_byte(settings, plan);
   check_masha(settings, plan);
   check_recorded(settings, plan);
+  check_loss_chunks(settings, plan);
   int64_t data_ranks = plan.islands;
   for (const std::string& axis : parallel::kSampleAxes) data_ranks *= plan.mesh.extent(axis);
   const int64_t share_largest = (settings.train.global_batch + data_ranks - 1) / data_ranks;

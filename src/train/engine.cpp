@@ -13,6 +13,7 @@ parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch) {
           .context = engine.context,
           .overlap = engine.overlap,
           .late_sums = engine.late_sums,
+          .loss_chunks = engine.loss_chunks,
           .fp8 = engine.fp8.get(),
           .draws_by_token = engine.draws_by_token};
 }

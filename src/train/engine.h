@@ -41,6 +41,7 @@ struct Engine {
   parallel::ContextRule context = {};
   bool overlap = false;                          // of products along tp with their messages
   bool late_sums = true;                         // Call::late_sums
+  int64_t loss_chunks = 1;                       // Call::loss_chunks
   bool draws_by_token = false;                   // as Pass has it
   std::unique_ptr<model::Fp8Products> fp8 = {};  // null: no products in eight bits
   std::vector<bool> recompute = {};              // by block

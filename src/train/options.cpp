@@ -42,6 +42,10 @@ base::Schema<TrainOptions> train_schema() {
         "Number format in which gradients are summed and kept: fp32, or bf16 for half of that memory, on one rank with one pass a step; "
         "needs precision = bf16.",
         base::one_of({"fp32", "bf16"})},
+       {"loss_chunks", &O::loss_chunks,
+        "Parts of a pass, by tokens, whose logits are made one after the other: with 4, logits take a quarter of the memory. The head's "
+        "weight gradient is then summed up from as many parts.",
+        base::at_least(1)},
        {"cuda_graph", &O::cuda_graph,
         "On a GPU, record what a step starts on it and from then on start it all at once, so that a small model does not wait for the "
         "host. For one rank, without dropout."},

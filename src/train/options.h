@@ -17,6 +17,7 @@ struct TrainOptions {
   std::string fp8_layers = "all";
   std::string parameters = "fp32";
   std::string gradients = "fp32";
+  int64_t loss_chunks = 1;
   bool cuda_graph = false;
   bool deterministic = false;
   int64_t seed = 1;

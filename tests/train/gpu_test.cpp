@@ -47,6 +47,7 @@ TEST(OnGpu, TrainsAsOnACpu) {
   expect_near(losses_by("cuda", {}), expected, 0.01, "plain");
   expect_near(losses_by("cuda", {"train.micro_batch=12"}), expected, 0.01, "three passes a step");
   expect_near(losses_by("cuda", {"recompute.mode=\"full\""}), expected, 0.01, "recomputed");
+  expect_near(losses_by("cuda", {"train.loss_chunks=5"}), expected, 0.01, "logits in parts");
   expect_near(losses_by("cuda", {"recompute.mode=\"full\"", "recompute.inputs=\"host\"", "train.micro_batch=18"}), expected, 0.01,
               "kept on the host");
   const std::vector<double> apart = losses_by("cpu", {"data.packing=\"documents\""});

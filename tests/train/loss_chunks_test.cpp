@@ -1,0 +1,100 @@
+// Logits that are made in parts: the same losses and gradients, to rounding, in less memory.
+#include <ATen/core/IListRef.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "comm/world.h"
+#include "harness/ranks.h"
+#include "kernels/aten.h"
+#include "train/build.h"
+#include "train/refusal.h"
+#include "train/take_step.h"
+
+namespace cairn::train {
+namespace {
+
+base::Recipe chunked_recipe(const std::vector<std::string>& sets) {
+  base::Recipe recipe = base::Recipe::parse(R"(
+    model = {layers = 2, embed = 32, heads = 2, kv_heads = 1, mlp = 48}
+    data = {vocab = 260, length = 15, stories_bytes = 20000}
+    train = {global_batch = 6, steps = 4}
+    optim = {learning_rate = 0.01, warmup_steps = 1}
+    log = {tensorboard = false, trace = false, samples = 0}
+    eval = {fraction = 0}
+  )",
+                                            "chunked.toml");
+  for (const std::string& set : sets) recipe.set(set);
+  return recipe;
+}
+
+struct Taken {
+  std::vector<double> losses, norms;
+  at::Tensor weights;
+};
+
+Taken take_steps(int ranks, std::vector<std::string> sets, int64_t chunks) {
+  sets.push_back(fmt::format("train.loss_chunks={}", chunks));
+  Taken taken;
+  harness::on_ranks(ranks, [&](comm::World& world) {
+    const auto job = build(world, chunked_recipe(sets), {}, {});
+    for (int i = 0; i < 4; ++i) {
+      const StepOutput output = take_step(*job).output;
+      ++job->steps_done;
+      if (world.rank() > 0) continue;
+      taken.losses.push_back(output.loss_sum.item<double>());
+      taken.norms.push_back(output.gradient_norm.item<double>());
+    }
+    std::vector<at::Tensor> all;
+    for (const parallel::KeptPiece& piece : job->engine.store->kept()) all.push_back(piece.value.reshape({-1}).clone());
+    if (world.rank() == 0) taken.weights = at::cat(all);
+  });
+  return taken;
+}
+
+TEST(LossChunks, ComeToWhatWholeLogitsComeTo) {
+  struct {
+    std::vector<std::string> sets;
+    int ranks = 1;
+    double apart = 1e-5;
+  } const cases[] = {{{}},
+                     {{"model.tied=false"}},
+                     {{"train.micro_batch=4"}},
+                     {{"recompute.mode=\"full\""}},
+                     {{"recompute.mode=\"selective\"", "model.dropout=0.1"}},
+                     {{"model.kind=\"gpt2\"", "model.kv_heads=2"}},
+                     {{"model.train=[\"role:head\", \"role:norm\"]", "model.tied=false"}},
+                     {{"model.train=[\"role:norm\"]"}},
+                     {{"data.packing=\"documents\""}},
+                     {{"memory.zero=3", "mesh.dp=2"}, 2},
+                     {{"memory.zero=2", "mesh.dp=2", "train.micro_batch=1"}, 2},
+                     {{"mesh.cp=2", "data.length=16"}, 2},
+                     {{"train.precision=\"bf16\""}, 1, 2e-2}};
+  for (const auto& c : cases) {
+    const std::string what = c.sets.empty() ? "plain" : c.sets[0];
+    const Taken whole = take_steps(c.ranks, c.sets, 1);
+    for (const int64_t chunks : {2, 7, 1000}) {  // parts of unequal length, and one for each token
+      const Taken parts = take_steps(c.ranks, c.sets, chunks);
+      for (size_t i = 0; i < whole.losses.size(); ++i) {
+        EXPECT_NEAR(parts.losses[i] / whole.losses[i], 1, c.apart) << what << ", " << chunks;
+        EXPECT_NEAR(parts.norms[i] / whole.norms[i], 1, 10 * c.apart) << what << ", " << chunks;
+      }
+      EXPECT_LT((parts.weights - whole.weights).abs().max().item<double>(), 100 * c.apart) << what << ", " << chunks;
+    }
+  }
+}
+
+TEST(LossChunks, AreRefusedWhereTheyDoNotHelp) {
+  const auto refused = [](std::vector<std::string> sets, const std::string& why) {
+    sets.emplace_back("train.loss_chunks=4");
+    EXPECT_THAT(refusal_of(chunked_recipe(sets)), testing::HasSubstr(why));
+  };
+  refused({"data.kind=\"preference\""}, "train.loss_chunks = 4: pairs of answers are compared whole");
+  refused({"train.method=\"one_byte\""}, "makes no gradient of logits");
+  refused({"recompute.mode=\"stage\""}, "use recompute.mode = full");
+  refused({"train.precision=\"bf16\"", "train.fp8=\"all\""}, "use train.fp8 = layers");
+  refused({"train.precision=\"bf16\"", "train.gradients=\"bf16\""}, "use train.gradients = fp32");
+}
+
+}  // namespace
+}  // namespace cairn::train

@@ -28,7 +28,8 @@ inline int floor_of(std::string_view room) {
   return -1;
 }
 
-// A room includes itself and rooms on lower floors; its tests include the same, the harness, the examples, and what lies beside them.
+// A room includes itself and rooms on lower floors; its tests include the same, the harness, the examples (those of study the proofs), and
+// what lies beside them.
 inline Findings includes_point_downward(const Source& source) {
   Findings found;
   const std::string room = room_of(source.path);
@@ -41,7 +42,8 @@ inline Findings includes_point_downward(const Source& source) {
     if (!include.quoted) continue;
     const std::string target = include.target.substr(0, include.target.find('/'));
     const bool beside = target == include.target;  // "ring.h" without a folder
-    if (target == room || (starts_with(source.path, "tests/") && (beside || target == "harness" || target == "examples"))) continue;
+    const bool for_tests = beside || target == "harness" || target == "examples" || (target == "proofs" && room == "study");
+    if (target == room || (starts_with(source.path, "tests/") && for_tests)) continue;
     if (beside || floor_of(target) < 0) {
       found.push_back(finding(source, include.offset, "\"" + include.target + "\": write the path from the source folder, room first"));
     } else if (floor_of(target) >= floor_of(room)) {

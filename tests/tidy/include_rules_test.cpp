@@ -38,6 +38,8 @@ TEST(IncludesPointDownward, AllowsLowerFloorsTheRoomItselfAndTheHarness) {
                   {"tests/sync/all_reduce_test.cpp",
                    "#include \"sync/all_reduce.h\"\n#include \"harness/ranks.h\"\n#include \"examples/x.h\"\n#include \"pairs.h\"\n"}),
               IsEmpty());
+  EXPECT_THAT(includes_point_downward({"tests/study/vit_test.cpp", "#include \"proofs/pilot.h\"\n"}), IsEmpty());
+  EXPECT_THAT(includes_point_downward({"tests/sync/vit_test.cpp", "#include \"proofs/pilot.h\"\n"}), ElementsAre(HasSubstr("room first")));
   EXPECT_THAT(
       includes_point_downward({"src/base/error.cpp", "// #include \"cli/main.h\"\n#include <vector>\nauto s = \"#include <cli/x.h>\";\n"}),
       IsEmpty());

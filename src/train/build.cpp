@@ -83,7 +83,6 @@ void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
   engine.recompute_last = rules.recompute_last;
   engine.recompute = rules.recompute;
   engine.loss_chunks = s.train.loss_chunks;
-  if (engine.loss_chunks > 1) keep_heads(*engine.model, engine.recompute);
   engine.inputs_to_host = s.layout.recompute.inputs == "host";
   if (engine.inputs_to_host && job.device.is_cpu())
     base::fail_input(

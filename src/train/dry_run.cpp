@@ -21,13 +21,14 @@ struct Work {
   double saved_elements_per_token = 0;
 };
 
-Work count(const model::Model& model, int64_t length) {
+Work count(const model::Model& model, int64_t length, int64_t loss_chunks) {
   Work work;
   for (const auto& block : model.blocks())
     for (const model::Operation& operation : block->card().operations) {
       // A causal query sees half of the positions on average.
       work.forward_flops_per_token += operation.flops_per_token + operation.flops_per_pair * static_cast<double>(length + 1) / 2;
-      work.saved_elements_per_token += operation.saved_elements_per_token;
+      work.saved_elements_per_token +=
+          operation.saved_elements_per_token / (operation.name == "logits" ? static_cast<double>(loss_chunks) : 1);
     }
   return work;
 }
@@ -61,7 +62,7 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   const model::Task& task = p.task;
   if (!s.data.path.empty() || !s.data.sources.empty()) data::find_sources(s.data);  // refuses what is not there
   const int64_t length = p.batch.length;
-  const Work work = count(*task.model, length);
+  const Work work = count(*task.model, length, s.train.loss_chunks);
   const bool pairs = s.data.kind == "preference";
   const int64_t rows = p.batch.rows;
   const int64_t copies = pairs && s.lora.rank == 0 ? 2 : 1;  // the reference model's; adapters are little

@@ -12,6 +12,7 @@
 #include "snapshot/pretrained.h"
 #include "train/build.h"
 #include "train/given_plan.h"
+#include "train/loss_chunks.h"
 #include "train/model_from.h"
 
 namespace cairn::train {
@@ -64,6 +65,7 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
     rules.recompute =
         parallel::recomputed_blocks({again.mode, again.modules, again.every, static_cast<int64_t>(again.budget_mib * (1 << 20))}, model,
                                     plan.micro_batch * std::max<int64_t>(1, length), s.train.precision == "bf16" ? 2 : 4);
+  if (s.train.loss_chunks > 1) keep_heads(model, rules.recompute);
   return rules;
 }
 

@@ -11,7 +11,12 @@
 namespace cairn::mesh {
 
 FlatGradients::FlatGradients(FlatLayout layout, at::Tensor flat, std::vector<int32_t> uses)
-    : layout_(std::move(layout)), flat_(std::move(flat)), uses_(std::move(uses)), due_(uses_.size(), 0), touched_(uses_.size(), 0) {
+    : layout_(std::move(layout)),
+      flat_(std::move(flat)),
+      uses_(std::move(uses)),
+      due_(uses_.size(), 0),
+      more_(uses_.size(), 0),
+      touched_(uses_.size(), 0) {
   CAIRN_CHECK(flat_.numel() == layout_.elements, "a gradient buffer of {} elements for a layout of {}", flat_.numel(), layout_.elements);
   CAIRN_CHECK(uses_.size() == layout_.pieces.size(), "{} uses for {} pieces", uses_.size(), layout_.pieces.size());
 }
@@ -21,6 +26,7 @@ void FlatGradients::begin(int64_t passes, Announce announce) {
   announce_ = std::move(announce);
   for (size_t i = 0; i < due_.size(); ++i) {
     due_[i] = uses_[i] * passes;
+    more_[i] = 0;
     touched_[i] = 0;
   }
 }
@@ -29,7 +35,8 @@ void FlatGradients::finish() {
   for (size_t i = due_.size(); i-- > 0;) {
     const bool announced = due_[i] == 0 && uses_[i] * passes_ > 0;
     if (announced) continue;
-    CAIRN_CHECK(!touched_[i], "the gradient of {} lacks {} of {} contributions", layout_.pieces[i].name, due_[i], uses_[i] * passes_);
+    CAIRN_CHECK(!touched_[i], "the gradient of {} lacks {} of {} contributions", layout_.pieces[i].name, due_[i],
+                uses_[i] * passes_ + more_[i]);
     layout_.view(flat_, {static_cast<int32_t>(i)}).zero_();
     if (announce_) announce_(static_cast<int64_t>(i));
   }
@@ -48,7 +55,7 @@ void FlatGradients::contributed(ParamId id) {
   for (int32_t i = id.first + id.count - 1; i >= id.first; --i) {
     const auto at = static_cast<size_t>(i);
     CAIRN_CHECK(due_[at] > 0, "the gradient of {} received more than the {} contributions due", layout_.pieces[at].name,
-                uses_[at] * passes_);
+                uses_[at] * passes_ + more_[at]);
     touched_[at] = 1;
     if (--due_[at] == 0 && announce_) announce_(i);
   }
@@ -79,6 +86,7 @@ void FlatGradients::expect_more(ParamId id, int64_t contributions) {
     const auto at = static_cast<size_t>(i);
     CAIRN_CHECK(due_[at] > 0, "more of the gradient of {}, which is complete", layout_.pieces[at].name);
     due_[at] += contributions;
+    more_[at] += contributions;
   }
 }
 

@@ -40,7 +40,8 @@ class FlatGradients final : public Gradients {
   FlatLayout layout_;
   at::Tensor flat_;
   std::vector<int32_t> uses_;
-  std::vector<int64_t> due_;  // contributions still to come in this step
+  std::vector<int64_t> due_;   // contributions still to come in this step
+  std::vector<int64_t> more_;  // of those that are due in it: beyond what uses say
   std::vector<char> touched_;
   int64_t passes_ = 0;
   Announce announce_;

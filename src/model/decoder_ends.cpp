@@ -229,9 +229,14 @@ class HeadBlock final : public Block {
   class InParts final : public LogitsInParts {
    public:
     InParts(const Linear& head, at::Tensor in, const Call& call)
-        : head_(head), call_(call), in_(std::move(in)), din_(at::empty_like(in_)), parts_(std::min(call.loss_chunks, in_.size(0))) {
+        : head_(head),
+          call_(call),
+          in_(std::move(in)),
+          din_(at::empty_like(in_)),
+          parts_(std::max<int64_t>(1, std::min(call.loss_chunks, in_.size(0)))) {
+      CAIRN_CHECK(call_.into, "logits in parts, and nowhere for the gradients of what makes them");
       for (const mesh::ParamId& id : head_.parameters())
-        if (call_.needs.weights && parts_ > 1) call_.into->expect_more(id, parts_ - 1);
+        if (parts_ > 1) call_.into->expect_more(id, parts_ - 1);
     }
 
     int64_t parts() const override { return parts_; }
@@ -248,7 +253,7 @@ class HeadBlock final : public Block {
       const auto [begin, count] = rows_of(part);
       const at::Tensor gradient = logits_.narrow(0, 0, count);
       head_.input_gradient(din_.narrow(0, begin, count), gradient, call_);
-      if (call_.needs.weights) head_.weight_gradient(*call_.into, {.values = in_.narrow(0, begin, count)}, {.values = gradient}, call_);
+      head_.weight_gradient(*call_.into, {.values = in_.narrow(0, begin, count)}, {.values = gradient}, call_);
       if (part + 1 < parts_) return;
       logits_.reset();
       in_.reset();

@@ -1,5 +1,6 @@
 #include "model/objective.h"
 
+#include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/cross_entropy.h"
 #include "model/row_losses.h"
@@ -16,6 +17,7 @@ class CrossEntropy final : public Objective {
 
   Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double weight, const mesh::Axes& axes) const override {
     const std::shared_ptr<LogitsInParts> parts = outputs.value("logits").in_parts;
+    CAIRN_CHECK(!parts || gradients, "logits in parts of which no gradient is wanted");
     // (Of logits in parts the first one, which shows what they are like.)
     const at::Tensor logits = parts ? parts->make(0) : outputs.get("logits");
     const at::Tensor rows = logits.view({-1, logits.size(-1)});
@@ -35,7 +37,7 @@ class CrossEntropy final : public Objective {
       const Value& made = outputs.value("logits");
       if (parts) {
         loss = losses_of(*parts, logits, targets, scale);
-        gradient = {.tensor = parts->input_gradient(), .in_parts = parts};
+        gradient = {.in_parts = parts};
       } else if (is_shared_out(made, axes)) {
         const RowLosses found = row_losses(made, targets, axes);
         loss = found.loss;

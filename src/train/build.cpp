@@ -415,6 +415,8 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
     base::fail_input("mesh.cp = {}: the classifier reads no sequences to share out: use mesh.dp", cp);
   if (cp > 1 && settings.data.kind == "preference")
     base::fail_input("mesh.cp = {}: a preference compares whole answers, which cp takes apart: use mesh.dp or mesh.tp", cp);
+  if (cp > settings.data.length)
+    base::fail_input("mesh.cp = {}: texts of data.length = {} are too short for so many ranks: use mesh.dp", cp, settings.data.length);
   if (plan.zero == 3 && settings.data.kind == "preference")
     base::fail_input("memory.zero = 3: the reference model of a preference is kept whole on every rank: use memory.zero = 2");
   plan.sync["dp"] = settings.sync.kind;

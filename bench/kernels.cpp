@@ -9,10 +9,10 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "kernels/adamw.h"
 #include "kernels/aten.h"
 #include "kernels/attention.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/device.h"
 #include "kernels/embedding.h"
 #include "kernels/fused_product.h"
 #include "kernels/gemm.h"
@@ -173,7 +173,7 @@ void tables(const Measure& measure) {
 
 std::vector<BenchRow> bench_kernels(const BenchOptions& options, base::Log& log) {
   std::vector<BenchRow> rows;
-  if (!kernels::has_cuda_kernels() || !at::hasCUDA()) {
+  if (!kernels::can_use_cuda()) {
     log.info("no GPU here: nothing is measured");
     return rows;
   }

@@ -35,7 +35,7 @@ void measure_muon(const Measure& products) {
             }});
 }
 
-// Pieces as a model of 16 layers has them: most are short.
+// Pieces as a small model of 16 layers has them, some of them very short.
 void measure_many_pieces(const Measure& bytes) {
   constexpr int64_t kLayers = 16;
   std::vector<kernels::AdamwPiece> pieces;

@@ -15,7 +15,7 @@ class HostState {
  public:
   HostState(const at::Device& device, base::MemoryTags& memory) : device_(device), memory_(memory) {}  // the tags must outlive this
 
-  // Makes room for these, so that the first copy does not wait for it and a machine that has no so much memory to pin says so at the start.
+  // Makes room for these, so that the first copy does not wait for it and a machine that cannot pin so much memory says so at the start.
   void make_room(const snapshot::Contents& contents);
   // The same contents as they are now, copied. Whoever holds the result must be done with it before the next call. A GPU's tensors are
   // copied beside what it computes, and waited for once. What nobody else holds is handed on as it is: it was gathered for this.

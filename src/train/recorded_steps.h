@@ -37,7 +37,8 @@ class RecordedSteps {
 
   // Whether run() is for this step: batches of its shape have come before, and there is memory for one more recording. Asked once a step.
   bool takes(std::span<const parallel::Pass> passes);
-  // The step, with all gradients announced to the flow. `work` is called when it is recorded, and must do then what it would do later.
+  // The step that takes() was asked about last, with all gradients announced to the flow. `work` is called when it is recorded, and must
+  // do then what it would do later.
   std::vector<at::Tensor> run(std::span<const parallel::Pass> passes, const at::Tensor& numbers, const Work& work);
 
  private:
@@ -49,6 +50,7 @@ class RecordedSteps {
   parallel::GradientFlow& flow_;
   MakeGraph make_graph_;
   std::list<Shape> shapes_;
+  Shape* asked_about_ = nullptr;  // of shapes_
   int recordings_ = 0;
 };
 

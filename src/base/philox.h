@@ -34,4 +34,11 @@ CAIRN_HOST_DEVICE constexpr Words4 philox(Words4 counter, uint32_t key0, uint32_
   return {{c0, c1, c2, c3}};
 }
 
+// Words 4 * block to 4 * block + 3 of base::Random::bits32, for the key and stream of a Random.
+CAIRN_HOST_DEVICE constexpr Words4 random_words(uint64_t key, uint64_t stream, uint64_t block) {
+  return philox({{static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), static_cast<uint32_t>(stream),
+                  static_cast<uint32_t>(stream >> 32)}},
+                static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32));
+}
+
 }  // namespace cairn::base

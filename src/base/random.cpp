@@ -7,12 +7,7 @@
 namespace cairn::base {
 namespace {
 
-uint32_t low(uint64_t x) { return static_cast<uint32_t>(x); }
-uint32_t high(uint64_t x) { return static_cast<uint32_t>(x >> 32); }
-
-Words4 block(const Random& r, uint64_t index) {
-  return philox({{low(index), high(index), low(r.stream), high(r.stream)}}, low(r.key), high(r.key));
-}
+Words4 block(const Random& r, uint64_t index) { return random_words(r.key, r.stream, index); }
 
 // Derivation runs Philox under a key that no lookup uses (but for chance), one tag per kind, so that derived values are
 // unrelated to each other and to the numbers of their parent.

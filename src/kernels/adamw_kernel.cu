@@ -19,9 +19,7 @@ constexpr int kEach = 4;       // neighbours of a thread: one call of the random
 template <int N>
 __device__ Pack<bf16, N> rounded_randomly(const AdamwNumbers& a, const float (&values)[N], int64_t first) {
   const auto index = static_cast<uint64_t>(first), block = index / 4;
-  const base::Words4 words = base::philox({{static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
-                                            static_cast<uint32_t>(a.stream), static_cast<uint32_t>(a.stream >> 32)}},
-                                          static_cast<uint32_t>(a.key), static_cast<uint32_t>(a.key >> 32));
+  const base::Words4 words = base::random_words(a.key, a.stream, block);
   Pack<bf16, N> result;
 #pragma unroll
   for (int i = 0; i < N; ++i) {

@@ -1,97 +1,96 @@
-// Directions on a GPU, the bits of the CPU: compiled without contraction (box_muller.h).
-#include <cuda_bf16.h>
-
-#include "base/box_muller.h"
+// Directions on a GPU, the bits of the CPU.
+#include "kernels/device_normal.h"
 #include "kernels/perturb_kernel.h"
 
 namespace cairn::kernels {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kBlocksMax = 132 * 16;
+using namespace device;
 
-__device__ float value(float x) { return x; }
-__device__ float value(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ void put(float* to, float x) { *to = x; }
-__device__ void put(__nv_bfloat16* to, float x) { *to = __float2bfloat16_rn(x); }
-
-struct Four {
-  float at[4];
-};
-
-// Elements 4 * block to 4 * block + 3 of a direction, without its coefficient.
-__device__ Four four_of(const DirectionLaunch& of, uint64_t block, bool rademacher) {
-  const uint64_t counter = rademacher ? block / 32 : block;  // a word has 32 signs
-  const base::Words4 words = base::philox({{static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32),
-                                            static_cast<uint32_t>(of.stream), static_cast<uint32_t>(of.stream >> 32)}},
-                                          static_cast<uint32_t>(of.key), static_cast<uint32_t>(of.key >> 32));
+// The four of a counter, without their coefficient. A word has 32 signs, so that a counter of Philox has those of 32 such fours.
+__device__ Four signs(const DirectionLaunch& of, uint64_t counter) {
+  const uint32_t word = base::random_words(of.key, of.stream, counter / 32).word[counter / 8 % 4] >> (counter % 8 * 4);
   Four z;
-  if (rademacher) {
-    const uint32_t word = words.word[block / 8 % 4] >> (block % 8 * 4);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) z.at[i] = (word >> i & 1) != 0 ? 1.0f : -1.0f;
-  } else {
-    const base::NormalPair one = base::box_muller(words.word[0], words.word[1]), two = base::box_muller(words.word[2], words.word[3]);
-    z = {{one.first, one.second, two.first, two.second}};
-  }
+  for (int i = 0; i < 4; ++i) z.at[i] = (word >> i & 1) != 0 ? 1.0f : -1.0f;
   return z;
 }
 
-// Calls make(block) for the weights of each counter, and use(weight, number) for those that lie inside.
-template <class T, class Make, class Use>
-__device__ void over_weights(const WeightsLaunch& a, const Make& make, const Use& use) {
-  const int64_t first_block = a.first / 4, blocks = (a.first + a.count + 3) / 4 - first_block;
-  for (int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; at < blocks;
-       at += static_cast<int64_t>(gridDim.x) * kThreads) {
-    const auto block = static_cast<uint64_t>(first_block + at);
-    const Four made = make(block);
-    const int64_t begin = static_cast<int64_t>(block) * 4 - a.first;
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (begin + i >= 0 && begin + i < a.count)
-        put(static_cast<T*>(a.to) + begin + i, use(value(static_cast<const T*>(a.from)[begin + i]), made.at[i]));
-  }
+__device__ Four exact_of(const DirectionLaunch& of, uint64_t counter, bool rademacher) {
+  return rademacher ? signs(of, counter) : normals(base::random_words(of.key, of.stream, counter));
+}
+
+__device__ Bounds bounds_of(const DirectionLaunch& of, uint64_t counter, bool rademacher) {
+  if (!rademacher) return bounds_of_normals(base::random_words(of.key, of.stream, counter));
+  const Four z = signs(of, counter);
+  return {z, z};
+}
+
+// to = moved(from, numbers), with numbers from exact(counter), or between those of quick(counter).
+template <class T, class Quick, class Exact, class Moved>
+__device__ void over_weights(const WeightsLaunch& a, const Quick& quick, const Exact& exact, const Moved& moved) {
+  const Fours<const T> from(static_cast<const T*>(a.from), a.first, a.count);
+  const Fours<T> to(static_cast<T*>(a.to), a.first, a.count);
+  over_counters(a.first, a.count, [&](uint64_t counter, int64_t begin) {
+    const Pack<T, 4> weights = from.load(begin);
+    const auto of_all = [&](const Four& z) {
+      return Pack<T, 4>::of(
+          {moved(weights[0], z.at[0]), moved(weights[1], z.at[1]), moved(weights[2], z.at[2]), moved(weights[3], z.at[3])});
+    };
+    to.store(begin, rounded_exactly<T>([&] { return quick(counter); }, [&] { return exact(counter); }, of_all));
+  });
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) perturb_kernel(WeightsLaunch a, DirectionLaunch direction) {
+__global__ void __launch_bounds__(kCounterThreads) perturb_kernel(WeightsLaunch a, DirectionLaunch direction) {
   over_weights<T>(
-      a, [&](uint64_t block) { return four_of(direction, block, a.rademacher); },
+      a, [&](uint64_t counter) { return bounds_of(direction, counter, a.rademacher); },
+      [&](uint64_t counter) { return exact_of(direction, counter, a.rademacher); },
       [&](float weight, float z) { return weight + direction.coefficient * z; });
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) replay_kernel(WeightsLaunch a, ReplayLaunch b) {
-  const auto sum = [&](uint64_t block) {
+__global__ void __launch_bounds__(kCounterThreads) replay_kernel(WeightsLaunch a, ReplayLaunch b) {
+  const auto quick = [&](uint64_t counter) {
+    Bounds sums = {};
+    for (int64_t d = 0; d < b.count; ++d) {
+      const float coefficient = b.directions[d].coefficient;
+      const Bounds z = bounds_of(b.directions[d], counter, a.rademacher);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float one = coefficient * z.one.at[i], other = coefficient * z.other.at[i];
+        sums.one.at[i] += fminf(one, other), sums.other.at[i] += fmaxf(one, other);  // sums are between sums of smaller and of larger ones
+      }
+    }
+    return sums;
+  };
+  const auto exact = [&](uint64_t counter) {
     Four sum = {};
     for (int64_t d = 0; d < b.count; ++d) {
-      const Four z = four_of(b.directions[d], block, a.rademacher);
+      const Four z = exact_of(b.directions[d], counter, a.rademacher);
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum.at[i] += b.directions[d].coefficient * z.at[i];
     }
     return sum;
   };
-  over_weights<T>(a, sum, [&](float weight, float moved) { return weight * b.keep - b.rate * moved; });
-}
-
-unsigned blocks_for(const WeightsLaunch& a) {
-  const int64_t wanted = (a.count / 4 + 2 + kThreads - 1) / kThreads;
-  return static_cast<unsigned>(wanted < kBlocksMax ? wanted : kBlocksMax);
+  over_weights<T>(a, quick, exact, [&](float weight, float sum) { return weight * b.keep - b.rate * sum; });
 }
 
 }  // namespace
 
 cudaError_t launch_perturb(const WeightsLaunch& weights, const DirectionLaunch& direction, cudaStream_t stream) {
   if (weights.count == 0) return cudaSuccess;
-  weights.elements == Elements::bf16 ? perturb_kernel<__nv_bfloat16><<<blocks_for(weights), kThreads, 0, stream>>>(weights, direction)
-                                     : perturb_kernel<float><<<blocks_for(weights), kThreads, 0, stream>>>(weights, direction);
+  const unsigned blocks = blocks_for_counters(weights.count);
+  weights.elements == Elements::bf16 ? perturb_kernel<bf16><<<blocks, kCounterThreads, 0, stream>>>(weights, direction)
+                                     : perturb_kernel<float><<<blocks, kCounterThreads, 0, stream>>>(weights, direction);
   return cudaGetLastError();
 }
 
 cudaError_t launch_replay(const WeightsLaunch& weights, const ReplayLaunch& replay, cudaStream_t stream) {
   if (weights.count == 0) return cudaSuccess;
-  weights.elements == Elements::bf16 ? replay_kernel<__nv_bfloat16><<<blocks_for(weights), kThreads, 0, stream>>>(weights, replay)
-                                     : replay_kernel<float><<<blocks_for(weights), kThreads, 0, stream>>>(weights, replay);
+  const unsigned blocks = blocks_for_counters(weights.count);
+  weights.elements == Elements::bf16 ? replay_kernel<bf16><<<blocks, kCounterThreads, 0, stream>>>(weights, replay)
+                                     : replay_kernel<float><<<blocks, kCounterThreads, 0, stream>>>(weights, replay);
   return cudaGetLastError();
 }
 

@@ -1,30 +1,31 @@
-// Stochastic rounding on a GPU: one thread per element, with the bits that base::Random::bits32 gives on the CPU.
+// Stochastic rounding on a GPU, with the bits that base::Random::bits32 gives on the CPU.
+#include "kernels/device_counters.h"
 #include "kernels/stochastic_rounding_bits.h"
 #include "kernels/stochastic_rounding_kernel.h"
 
 namespace cairn::kernels {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kBlocksMax = 132 * 16;  // as for AdamW
+using namespace device;
 
-__global__ void rounding_kernel(RoundingLaunch a) {
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < a.count;
-       i += static_cast<int64_t>(gridDim.x) * kThreads) {
-    const auto index = static_cast<uint64_t>(a.first_index + i), block = index / 4;
-    const base::Words4 words = base::philox({{static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
-                                              static_cast<uint32_t>(a.stream), static_cast<uint32_t>(a.stream >> 32)}},
-                                            static_cast<uint32_t>(a.key), static_cast<uint32_t>(a.key >> 32));
-    a.to[i] = round_bits(__float_as_uint(a.from[i]), words.word[index % 4]);
-  }
+__global__ void __launch_bounds__(kCounterThreads) rounding_kernel(RoundingLaunch a) {
+  const Fours<const float> from(a.from, a.first_index, a.count);
+  const Fours<uint16_t> to(a.to, a.first_index, a.count);
+  over_counters(a.first_index, a.count, [&](uint64_t counter, int64_t begin) {
+    const base::Words4 words = base::random_words(a.key, a.stream, counter);
+    const auto exact = from.load(begin);
+    Pack<uint16_t, 4> rounded;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) rounded.at[i] = round_bits(__float_as_uint(exact.at[i]), words.word[i]);
+    to.store(begin, rounded);
+  });
 }
 
 }  // namespace
 
 cudaError_t launch_rounding(const RoundingLaunch& launch, cudaStream_t stream) {
   if (launch.count == 0) return cudaSuccess;
-  const int64_t wanted = (launch.count + kThreads - 1) / kThreads;
-  rounding_kernel<<<static_cast<int>(wanted < kBlocksMax ? wanted : kBlocksMax), kThreads, 0, stream>>>(launch);
+  rounding_kernel<<<blocks_for_counters(launch.count), kCounterThreads, 0, stream>>>(launch);
   return cudaGetLastError();
 }
 

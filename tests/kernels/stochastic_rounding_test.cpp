@@ -60,9 +60,19 @@ TEST(StochasticRounding, WantsBf16FromFp32) {
 
 TEST(StochasticRounding, AGpuRoundsAsTheCpuDoes) {
   if (!can_use_cuda()) GTEST_SKIP() << "no GPU here";
-  const at::Tensor from = at::randn({100'003}), on_gpu = at::empty({100'003}, at::TensorOptions().dtype(at::kBFloat16).device(at::kCUDA));
-  round_stochastically(on_gpu, from.cuda(), draws(3), 5);
-  EXPECT_TRUE(at::equal(on_gpu.cpu().to(at::kDouble), rounded(from, draws(3), 5)));
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const int64_t count : {1, 4, 1013, 100'003})
+    for (const int64_t first : {0, 4, 5, 6, 7})
+      for (const int64_t skipped : {0, 1, 2}) {  // elements before the first one's address
+        const at::Tensor from = at::randn({count + skipped}),
+                         to = at::empty({count + skipped}, at::TensorOptions().dtype(at::kBFloat16).device(at::kCUDA));
+        from[skipped] = infinity;
+        to.fill_(7);
+        round_stochastically(to.narrow(0, skipped, count), from.cuda().narrow(0, skipped, count), draws(3), first);
+        EXPECT_TRUE(at::equal(to.narrow(0, skipped, count).cpu().to(at::kDouble), rounded(from.narrow(0, skipped, count), draws(3), first)))
+            << count << " from " << first << ", " << skipped << " skipped";
+        EXPECT_EQ((to.narrow(0, 0, skipped) == 7).sum().item<int64_t>(), skipped);
+      }
 }
 
 }  // namespace

@@ -71,9 +71,9 @@ class Comparison {
 
   std::vector<BenchRow> measure() {
     const Fp8Run& plain = run("none", 1);
-    const Fp8Run &all = run("all", 1), &layers = run("layers", 1);
+    const Fp8Run &layers = run("layers", 1), &all = run("all", 1);
     std::vector<BenchRow> rows;
-    for (const auto& [name, coded] : {std::pair<std::string, const Fp8Run&>("all", all), {"layers", layers}})
+    for (const auto& [name, coded] : {std::pair<std::string, const Fp8Run&>("layers", layers), {"all", all}})
       for (const auto& [what, of] :
            {std::pair<std::string, double (Fp8Run::*)() const>("at the end", &Fp8Run::end), {"at best", &Fp8Run::best}}) {
         const double ours = (coded.*of)(), peer = (plain.*of)();

@@ -20,7 +20,7 @@ TEST(FillNormalOnCuda, HasTheBitsOfTheCpu) {
     }
 }
 
-// In bf16 most numbers are made in single precision, and those that this leaves open in double: about one in two thousand.
+// In bf16 most numbers are made in single precision, and those that this leaves open in double: about one in 2,800.
 TEST(FillNormalOnCuda, IsTheExactNumberRoundedForAQuarterOfABillion) {
   CAIRN_NEEDS_GPU();
   constexpr int64_t kCount = int64_t{1} << 26;

@@ -8,7 +8,8 @@
 namespace cairn::base {
 
 // Where the numbers of box_muller() lie, in single precision: a GPU that has to round them to bf16 anyway seldom needs more than that, and
-// takes little more than half the time. Multiplied by 1 - kQuickError and by 1 + kQuickError, each number here has box_muller's between the two.
+// takes little more than half the time. Multiplied by 1 - kQuickError and by 1 + kQuickError, each number here has box_muller's between the
+// two.
 //
 // With IEEE's operations the radius is within 2^-22.4 of its true value and cosine and sine within 2^-22.1 of theirs, relative to their
 // sizes: seen for each of the 2^32 words (tests/base/quick_normal_test.cpp looks at some). A GPU's own quotient (2^-22, of which the root

@@ -51,6 +51,8 @@ at::Tensor adamw_numbers_of(std::span<const AdamwPiece> pieces, const AdamwStep&
 
 // The sum of x^2 over a flat contiguous tensor, as a 0-dim double on its device. On the CPU the same bits for every thread count.
 at::Tensor sum_of_squares(const at::Tensor& x);
+// Over several of one type, at least one; on a GPU by a few kernels, however many they are.
+at::Tensor sum_of_squares(std::span<const at::Tensor> all);
 
 namespace reference {
 void adamw(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, const AdamwStep& step);

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <vector>
 
+#include <ATen/core/IListRef.h>
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/linalg_vector_norm.h>
 
 #include "base/check.h"
@@ -152,6 +154,17 @@ at::Tensor adamw_numbers_of(std::span<const AdamwPiece> pieces, const AdamwStep&
 void adamw(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, const AdamwStep& step) {
   const AdamwPiece one{p, m, v, g, step.weight_decay, step.rounding};
   adamw({&one, 1}, step);
+}
+
+at::Tensor sum_of_squares(std::span<const at::Tensor> all) {
+  CAIRN_CHECK(!all.empty(), "squares of nothing");
+  if (all.size() > 1 && all[0].is_cuda() && all[0].scalar_type() != at::kDouble) {
+    const std::vector<at::Tensor> norms = at::_foreach_norm(at::TensorList(all.data(), all.size()), 2, at::kFloat);
+    return at::stack(norms).to(at::kDouble).square_().sum();
+  }
+  at::Tensor sum = sum_of_squares(all[0]);
+  for (const at::Tensor& one : all.subspan(1)) sum = sum + sum_of_squares(one);
+  return sum;
 }
 
 at::Tensor sum_of_squares(const at::Tensor& x) {

@@ -8,6 +8,7 @@
 #include "comm/group.h"
 #include "kernels/aten.h"
 #include "parallel/group_memory.h"
+#include "parallel/lent_memory.h"
 
 namespace cairn::parallel {
 namespace {
@@ -23,7 +24,8 @@ GradientFlow::GradientFlow(Parts parts) : parts_(std::move(parts)) {
   parts_of_unit_.resize(parts_.units.size());
   has_kept_.assign(parts_.units.size(), 0);
   if (!parts_.keepers) parts_.whole = true;
-  if (parts_.whole) whole_ = group_memory(parts_.memory, parts_.layout.elements, parts_.options);
+  CAIRN_CHECK(!parts_.lent || (is_alone() && !parts_.memory), "memory that comes and goes, for gradients that other ranks have a part in");
+  if (parts_.whole && !parts_.lent) whole_ = group_memory(parts_.memory, parts_.layout.elements, parts_.options);
   int64_t mine = 0;
   for (size_t u = 0; u < parts_.units.size(); ++u) {
     mine += parts_.units[u].part_of(me_).length();
@@ -34,18 +36,29 @@ GradientFlow::GradientFlow(Parts parts) : parts_(std::move(parts)) {
   for (size_t u = 0; u < parts_.units.size(); ++u) {
     const Unit& unit = parts_.units[u];
     const mesh::Interval part = unit.part_of(me_);
-    kept_.push_back(parts_.whole ? whole_.narrow(0, unit.offset + part.begin, part.length()) : own.narrow(0, next, part.length()));
+    kept_.push_back(parts_.lent    ? without_memory(unit.elements, parts_.options)
+                    : parts_.whole ? whole_.narrow(0, unit.offset + part.begin, part.length())
+                                   : own.narrow(0, next, part.length()));
     next += part.length();
   }
   const std::vector<KeptPart> kept = kept_by(parts_.layout, parts_.units, me_);
   for (size_t i = 0; i < kept.size(); ++i) parts_of_unit_[static_cast<size_t>(kept[i].unit)].push_back(static_cast<int64_t>(i));
-  held_ = bytes_most_ = bytes();
+  held_ = bytes_most_ = parts_.lent ? 0 : bytes();
+}
+
+bool GradientFlow::is_alone() const {
+  return !parts_.keepers && std::none_of(parts_.copies.begin(), parts_.copies.end(), [](const comm::Group* c) { return c; });
+}
+
+void GradientFlow::count_held(int64_t bytes) {
+  held_ += bytes;
+  bytes_most_ = std::max(bytes_most_, held_);
 }
 
 GradientFlow::~GradientFlow() = default;
 
 int64_t GradientFlow::bytes() const {
-  if (parts_.whole) return static_cast<int64_t>(whole_.nbytes());
+  if (parts_.whole && !parts_.lent) return static_cast<int64_t>(whole_.nbytes());
   int64_t n = 0;
   for (const at::Tensor& one : kept_) n += static_cast<int64_t>(one.nbytes());
   return n;
@@ -69,11 +82,15 @@ void GradientFlow::begin(int64_t passes, int64_t passes_most, Announce announce)
   rounds_ = stays_whole() ? 1 : std::max<int64_t>(1, passes_most);
   round_ = 0;
   announce_ = std::move(announce);
-  if (stays_whole() && !whole_.defined()) {
+  if (stays_whole() && !whole_.defined() && !parts_.lent) {
     const base::MemoryPurpose purpose("gradients");
     whole_ = group_memory(parts_.memory, parts_.layout.elements, parts_.options);
-    held_ += static_cast<int64_t>(whole_.nbytes());
-    bytes_most_ = std::max(bytes_most_, held_);
+    count_held(static_cast<int64_t>(whole_.nbytes()));
+  }
+  for (size_t u = 0; parts_.lent && u < kept_.size(); ++u) {
+    if (!has_memory(kept_[u])) continue;
+    take_memory_back(kept_[u]);
+    count_held(-static_cast<int64_t>(kept_[u].nbytes()));
   }
   has_kept_.assign(parts_.units.size(), 0);
   next_ = static_cast<int64_t>(parts_.units.size()) - 1;
@@ -82,7 +99,12 @@ void GradientFlow::begin(int64_t passes, int64_t passes_most, Announce announce)
 void GradientFlow::open_unit(int64_t u) {
   Open& one = open_[static_cast<size_t>(u)];
   const Unit& unit = parts_.units[static_cast<size_t>(u)];
-  if (stays_whole()) {
+  if (parts_.lent) {
+    one.buffer = kept_[static_cast<size_t>(u)];
+    const base::MemoryPurpose purpose("gradients");
+    lend_memory(one.buffer);
+    count_held(static_cast<int64_t>(one.buffer.nbytes()));
+  } else if (stays_whole()) {
     one.buffer = whole_.narrow(0, unit.offset, unit.elements);
   } else {
     // Others wait for units of this rank before they go on: all that can leave must have left by here, not when somebody happens to look.
@@ -98,8 +120,7 @@ void GradientFlow::open_unit(int64_t u) {
       spare_.clear();
       const base::MemoryPurpose purpose("gradients");
       one.buffer = group_memory(parts_.memory, unit.elements, parts_.options);
-      held_ += static_cast<int64_t>(one.buffer.nbytes());
-      bytes_most_ = std::max(bytes_most_, held_);
+      count_held(static_cast<int64_t>(one.buffer.nbytes()));
     }
   }
   if (!one.sink || !stays_whole()) {  // otherwise its buffer is where it was
@@ -237,8 +258,7 @@ void GradientFlow::end_pass() {
 }
 
 void GradientFlow::all_came() {
-  CAIRN_CHECK(!parts_.keepers && std::none_of(parts_.copies.begin(), parts_.copies.end(), [](const comm::Group* c) { return c; }),
-              "gradients that other ranks have a part in");
+  CAIRN_CHECK(is_alone() && !parts_.lent, "gradients that other ranks have a part in, or that have not kept their memory");
   for (const std::vector<int64_t>& kept : parts_of_unit_)
     for (const int64_t index : kept)
       if (announce_) announce_(index);

@@ -20,9 +20,10 @@ namespace cairn::parallel {
 // summed over the ranks that hold the same part of it (copies), then each unit is summed over the ranks that share its state out, and each
 // of them gets its part. All of it runs while backward still does, in one order on all ranks.
 //
-// `whole`: one buffer holds the gradients of all units until the last pass of a step. Otherwise a unit has a buffer only from its first
-// contribution until it is on its way, two such buffers wait at most, and each pass sends its own gradients, which add up where they are
-// kept.
+// `whole`: one buffer holds the gradients of all units until the last pass of a step. `lent`: each unit has one of its own, and memory for
+// it from its first contribution until the next step begins, so that activations have it meanwhile. Otherwise a unit has a buffer only from
+// its first contribution until it is on its way, two such buffers wait at most, and each pass sends its own gradients, which add up where
+// they are kept.
 class GradientFlow final : public mesh::Gradients {
  public:
   struct Parts {
@@ -34,6 +35,7 @@ class GradientFlow final : public mesh::Gradients {
     comm::Group* memory = nullptr;   // whose memory the buffers come from
     at::TensorOptions options;
     bool whole = true;
+    bool lent = false;             // for a rank that is alone, and whose passes are not recorded
     bool accumulate_whole = true;  // not `whole`: a step of several passes is nevertheless treated so, while it lasts
     bool in_order = true;          // passes come one after the other; otherwise every step is treated so
   };
@@ -93,6 +95,8 @@ class GradientFlow final : public mesh::Gradients {
   mesh::ParamId local(mesh::ParamId id) const;
   mesh::Gradients& open(mesh::ParamId id);
   void open_unit(int64_t unit);
+  void count_held(int64_t bytes);
+  bool is_alone() const;  // no other rank has a part in these gradients
   void close(int64_t unit);
   void completed(int64_t piece);  // by this rank's blocks
   void summed(int64_t piece);     // over its copies
@@ -108,7 +112,7 @@ class GradientFlow final : public mesh::Gradients {
   std::vector<std::vector<int64_t>> parts_of_unit_;  // indices of this rank's kept parts
   std::vector<Open> open_;
   std::vector<at::Tensor> kept_;
-  at::Tensor whole_;                                        // where gradients stay whole
+  at::Tensor whole_;                                        // where gradients stay whole, and are not lent their memory
   std::vector<char> has_kept_;                              // something is in kept_ already, in this step
   std::deque<std::pair<int64_t, comm::Work>> over_copies_;  // pieces being summed
   std::deque<OnItsWay> on_their_way_;

@@ -102,6 +102,7 @@ Store::Store(Parts parts) : share_(share_of(parts.model, parts.plan, parts.world
     flow.copies.push_back(group_of_several(world, share_.parameters[i].copies));
   }
   flow.units = chosen_units(weights.layout, weights.units, chosen);
+  flow.lent = parts.lend_gradients && !flow.memory && std::none_of(flow.copies.begin(), flow.copies.end(), [](auto* c) { return c; });
 
   const std::vector<KeptPart> kept_weights = kept_by(weights.layout, weights.units, keepers ? keepers->rank() : 0);
   const std::vector<KeptPart> kept_gradients = kept_by(flow.layout, flow.units, keepers ? keepers->rank() : 0);
@@ -128,19 +129,20 @@ Store::Store(Parts parts) : share_(share_of(parts.model, parts.plan, parts.world
     kept_.back().gradient = shaped(flow_->kept(of_gradient.unit).narrow(0, of_gradient.offset, n));
     const double counts = 1.0 / static_cast<double>(share_.parameters[parameter].copies.size());
     const at::Tensor flat = kept_.back().gradient.view({-1});
-    if (!squares_.empty() && squares_.back().second == counts && touch(squares_.back().first, flat)) {
-      at::Tensor& run = squares_.back().first;
-      run = run.as_strided({run.numel() + n}, {1}, run.storage_offset());
-    } else {
-      squares_.emplace_back(flat, counts);
-    }
+    if (squares_.empty() || squares_.back().counts != counts) squares_.push_back({counts, {}});
+    std::vector<at::Tensor>& runs = squares_.back().runs;
+    // Units stay apart on a GPU, so that the sum has the same bits whether their memory is lent or not.
+    if (!runs.empty() && touch(runs.back(), flat) && (flat.is_cpu() || of_gradient.offset > 0))
+      runs.back() = runs.back().as_strided({runs.back().numel() + n}, {1}, runs.back().storage_offset());
+    else
+      runs.push_back(flat);
   }
 }
 
 at::Tensor Store::sum_of_squares() const {
   at::Tensor sum;
-  for (const auto& [run, counts] : squares_) {
-    at::Tensor one = kernels::sum_of_squares(run);
+  for (const auto& [counts, runs] : squares_) {
+    at::Tensor one = kernels::sum_of_squares(runs);
     if (counts != 1) one = one * counts;
     sum = sum.defined() ? sum + one : one;
   }

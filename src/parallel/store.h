@@ -40,6 +40,7 @@ class Store {
     bool whole_parameters = false;             // the optimizer works on whole matrices
     int64_t unit_elements_least = 0;           // how small a message may be
     bool accumulate_whole = true;              // see GradientFlow
+    bool lend_gradients = false;               // likewise `lent`, where this rank is alone
   };
   explicit Store(Parts parts);
 
@@ -72,7 +73,11 @@ class Store {
   std::unique_ptr<GradientFlow> flow_;
   std::unique_ptr<mesh::Gradients> chosen_;
   std::vector<KeptPiece> kept_;
-  std::vector<std::pair<at::Tensor, double>> squares_;  // runs of kept gradients, and what their squares count
+  struct Squares {
+    double counts;                 // of each square, in the sum over all ranks
+    std::vector<at::Tensor> runs;  // of kept gradients
+  };
+  std::vector<Squares> squares_;
 };
 
 // How a plan cuts parameters into units. `whole_parameters`, `elements_least`: as Store::Parts has them.

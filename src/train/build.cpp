@@ -68,7 +68,8 @@ void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
                                                                           .gradients = s.train.gradients == "bf16" ? low : options,
                                                                           .whole_parameters = matrices,
                                                                           .unit_elements_least = least,
-                                                                          .accumulate_whole = rules.accumulate_whole});
+                                                                          .accumulate_whole = rules.accumulate_whole,
+                                                                          .lend_gradients = job.device.is_cuda() && !s.train.cuda_graph});
   job.assembly = std::make_unique<parallel::Assembly>(parallel::Assembly::Parts{
       .world = world, .model = *engine.model, .plan = job.plan, .whole_parameters = matrices, .unit_elements_least = least});
   for (const parallel::KeptPiece& piece : engine.store->kept()) {

@@ -81,5 +81,15 @@ TEST(SumOfSquares, IsExactOfBf16Too) {
   }
 }
 
+TEST(SumOfSquares, OfSeveralIsThatOfAll) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const std::vector<at::Tensor> all{normal({100003}, 5).to(type), normal({0}, 5).to(type), normal({1}, 6).to(type),
+                                      normal({777}, 7).to(type)};
+    const at::Tensor joined = at::cat(all);
+    EXPECT_NEAR(sum_of_squares(all).item<double>(), at::sum(wide(joined) * wide(joined)).item<double>(), 1e-7);
+    EXPECT_EQ(sum_of_squares(std::span(all).first(1)).item<double>(), sum_of_squares(all[0]).item<double>());
+  }
+}
+
 }  // namespace
 }  // namespace cairn::kernels

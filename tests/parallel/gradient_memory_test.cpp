@@ -1,6 +1,9 @@
 // What a flow of gradients holds during a step and between steps, where ranks share gradients out.
+#include <vector>
+
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "comm/group.h"
 #include "harness/ranks.h"
 #include "kernels/aten.h"
@@ -80,6 +83,50 @@ TEST(GradientMemory, PassesInAnyOrderAreSummedWholeEvenWhereThereIsOne) {
     flow.finish();
     expect_each(flow, 2);
     EXPECT_EQ(flow.bytes_now(), flow.bytes());
+  });
+}
+
+GradientFlow::Parts of_one_rank(comm::World& world) {
+  GradientFlow::Parts parts = three_units(world);
+  parts.keepers = parts.memory = nullptr;
+  parts.whole = parts.lent = true;
+  return parts;
+}
+
+TEST(GradientMemory, IsLentFromTheFirstContributionUntilTheNextStep) {
+  harness::on_ranks(1, [](comm::World& world) {
+    GradientFlow flow(of_one_rank(world));
+    const int64_t all = 4 * (kSmall + kMiddle + kLarge);
+    EXPECT_EQ(flow.bytes(), all);
+    EXPECT_EQ(flow.bytes_now(), 0);
+    const at::Tensor view = flow.kept(1).narrow(0, 3, 4);  // made before there is memory, and as good as later ones
+    for (int step = 1; step < 4; ++step) {
+      std::vector<int64_t> announced;
+      flow.begin(2, 2, [&](int64_t kept) { announced.push_back(kept); });
+      EXPECT_EQ(flow.bytes_now(), 0);
+      EXPECT_THROW(view.const_data_ptr<float>(), c10::Error) << "there is nothing to read";
+      for (int pass = 0; pass < 2; ++pass) {
+        flow.add({2}, at::full({kSmall}, step));
+        EXPECT_EQ(flow.bytes_now(), pass == 0 ? 4 * kSmall : 4 * (kSmall + kMiddle));
+        flow.add({1}, at::full({kMiddle}, 10 * step));
+        flow.end_pass();
+      }
+      flow.finish();  // nothing came for the first
+      EXPECT_EQ(flow.bytes_now(), all);
+      EXPECT_EQ(announced, (std::vector<int64_t>{2, 1, 0}));
+      EXPECT_TRUE(flow.kept(2).eq(2 * step).all().item<bool>());
+      EXPECT_TRUE(view.eq(20 * step).all().item<bool>());
+      EXPECT_TRUE(flow.kept(0).eq(0).all().item<bool>());
+    }
+    EXPECT_EQ(flow.bytes_most(), all);
+  });
+}
+
+TEST(GradientMemory, IsNotLentWhereOthersHaveAPartInIt) {
+  harness::on_ranks(2, [](comm::World& world) {
+    GradientFlow::Parts parts = three_units(world);
+    parts.lent = true;
+    EXPECT_THROW(GradientFlow{std::move(parts)}, Error);
   });
 }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/files.h"
+#include "base/json.h"
 #include "base/metrics.h"
 #include "harness/scratch_folder.h"
 #include "kernels/aten.h"
@@ -73,6 +74,23 @@ TEST(OnGpu, EveryRunHasTheSameBitsWhereThatIsAskedFor) {
   expect_near(once, losses_by("cuda", {"train.steps=20"}), 0.01, "in any order");
   const std::vector<double> apart = with({"data.packing=\"documents\""});
   EXPECT_EQ(with({"data.packing=\"documents\""}), apart);
+}
+
+// Activations have the memory of gradients until those come: when logits are there, only the head's have theirs.
+TEST(OnGpu, GradientsHaveMemoryFromBackwardOn) {
+  if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
+  const auto gradients_at_most = [](std::vector<std::string> sets) {
+    const harness::ScratchFolder scratch;
+    sets.insert(sets.end(), {"log.memory=true", "sync.dp.bucket_mib=1", "data.vocab=4096", "train.steps=3"});
+    train_on(1, for_gpu(sets), scratch / "run", /*resume=*/false, "cuda");
+    const base::Json report = base::parse_json(base::read_file(scratch / "run" / "memory.json", 1 << 20));
+    for (const base::Json& one : report.at("purposes"))
+      if (one.at("purpose") == "gradients") return one.at("bytes").get<int64_t>();
+    return int64_t{0};
+  };
+  const int64_t whole = gradients_at_most({"train.cuda_graph=true"}), lent = gradients_at_most({});
+  EXPECT_GT(whole, 20'000'000) << "2 layers of 512 and 4,096 rows of it, in fp32";
+  EXPECT_LT(lent, whole / 2);
 }
 
 TEST(OnGpu, LearnsFromSlopesAsOnACpu) {

@@ -1,5 +1,7 @@
 #include "cli/cause.h"
 
+#include <fmt/format.h>
+
 #include "base/error.h"
 
 namespace cairn::cli {
@@ -16,6 +18,18 @@ void rethrow_cause(const std::vector<std::exception_ptr>& ended) {
     }
   }
   if (echo) std::rethrow_exception(echo);
+}
+
+std::string of_full_gpu(std::string_view from_libtorch) {
+  std::string_view facts =
+      from_libtorch.substr(0, from_libtorch.find(" If reserved but unallocated"));  // then it speaks of PyTorch's settings
+  while (facts.ends_with('.') || facts.ends_with(' ')) facts.remove_suffix(1);
+  return fmt::format(
+      "{}. What takes less: a smaller train.micro_batch, train.loss_chunks = 4, recompute.mode = \"selective\" or \"full\", "
+      "train.precision, "
+      "train.parameters and optim.moments = \"bf16\"; log.memory = true says what the memory went to, `cairn train --dry-run` what a run "
+      "needs",
+      facts);
 }
 
 }  // namespace cairn::cli

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/terminal.h"
 #include "cli/arguments.h"
+#include "cli/cause.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
 #include "memory/host_allocator.h"
@@ -105,6 +106,8 @@ int run(int argc, char** argv) {
                   3);
   } catch (const std::filesystem::filesystem_error& error) {
     return report(error);
+  } catch (const c10::OutOfMemoryError& error) {
+    return report(of_full_gpu(error.what_without_backtrace()), 3);
   } catch (const c10::Error& error) {
     return report(error.what_without_backtrace(), 3);
   } catch (const std::exception& error) {

@@ -131,7 +131,8 @@ Store::Store(Parts parts) : share_(share_of(parts.model, parts.plan, parts.world
     const at::Tensor flat = kept_.back().gradient.view({-1});
     if (squares_.empty() || squares_.back().counts != counts) squares_.push_back({counts, {}});
     std::vector<at::Tensor>& runs = squares_.back().runs;
-    // Units stay apart on a GPU, so that the sum has the same bits whether their memory is lent or not.
+    // Units stay apart on a GPU, so that sums are made alike whether their memory is lent or not: of widths that are multiples of 4 with
+    // the same bits.
     if (!runs.empty() && touch(runs.back(), flat) && (flat.is_cpu() || of_gradient.offset > 0))
       runs.back() = runs.back().as_strided({runs.back().numel() + n}, {1}, runs.back().storage_offset());
     else

@@ -88,6 +88,19 @@ TEST(AdamwOnCuda, ReadsNumbersFromTheDevice) {
 }
 
 // Where fp32 itself comes out a rounding apart on the two devices, an element may go the other way.
+TEST(SumOfSquaresOnCuda, OfSeveralIsThatOfAll) {
+  CAIRN_NEEDS_GPU();
+  for (const at::ScalarType type : kKernelTypes) {
+    std::vector<at::Tensor> all;
+    for (const int64_t count : {100003, 0, 1, 777, 3000000}) all.push_back(on_gpu(normal({count}, static_cast<uint64_t>(count), type)));
+    all.push_back(askew(all[0], 3));
+    const at::Tensor joined = at::cat(all).cpu().to(at::kDouble), sum = sum_of_squares(all);
+    EXPECT_EQ(sum.scalar_type(), at::kDouble);
+    EXPECT_TRUE(sum.is_cuda());
+    EXPECT_NEAR(sum.item<double>() / at::sum(joined * joined).item<double>(), 1, 1e-5);
+  }
+}
+
 TEST(AdamwOnCuda, RoundsStochasticallyByTheNumbersOfTheHost) {
   CAIRN_NEEDS_GPU();
   const base::Random random = base::Random(7).for_name("w").for_index(3);

@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include <ATen/Context.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
 #include "base/check.h"
 #include "kernels/adamw.h"
@@ -24,6 +25,11 @@ void make_repeatable(bool wanted) {
 }  // namespace
 
 bool can_use_cuda() { return has_cuda_kernels() && at::hasCUDA(); }
+
+int64_t bytes_of(const at::Device& gpu) {
+  at::globalContext().lazyInitDevice(gpu.type());
+  return static_cast<int64_t>(c10::getDeviceAllocator(gpu.type())->getMemoryInfo(gpu.index()).second);
+}
 
 RepeatableBits::RepeatableBits() {
   const std::lock_guard guard(repeatable_lock);

@@ -146,7 +146,8 @@ class HeadBlock final : public Block {
                              .parameters = norm_.parameters(),
                              .axes = {"embed"},
                              .flops_per_token = 4 * embed,
-                             .saved_elements_per_token = 2 * embed},
+                             .saved_elements_per_token = 2 * embed,
+                             .made_again_per_token = norm_.kind == Norm::Kind::rms ? embed : 0},
                             std::move(logits)}};
   }
 

@@ -28,7 +28,7 @@ std::vector<size_t> chosen_by(const RecomputeRule& rule, const model::Model& mod
 
 }  // namespace
 
-std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Model& model, int64_t tokens, int64_t element_bytes) {
+std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Model& model, const Keeping& keeping) {
   const size_t n = model.blocks().size();
   if (rule.mode == "full") return std::vector<bool>(n, true);
   std::vector<bool> recomputed(n, false);
@@ -38,19 +38,11 @@ std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Mode
       if (static_cast<int64_t>(k) % rule.every == 0) recomputed[chosen[k]] = true;
   }
   if (rule.mode == "budget") {
-    std::vector<double> kept(n), inputs(n);  // bytes of one micro-batch
+    const std::vector<KeptBytes> kept = kept_bytes(model, keeping);
     double total = 0;
-    for (size_t i = 0; i < n; ++i) {
-      for (const model::Operation& operation : model.blocks()[i]->card().operations) {
-        const double bytes = operation.saved_elements_per_token * static_cast<double>(tokens * element_bytes);
-        kept[i] += bytes;
-        // A block's first operation keeps its input and what it makes of it.
-        if (&operation == &model.blocks()[i]->card().operations.front()) inputs[i] = bytes / 2;
-      }
-      total += kept[i];
-    }
+    for (const KeptBytes& one : kept) total += one.all;
     for (size_t i = 0; i < n && total > static_cast<double>(rule.budget_bytes); ++i) {
-      total -= kept[i] - inputs[i];
+      total -= kept[i].all - kept[i].input;
       recomputed[i] = true;
     }
     if (total > static_cast<double>(rule.budget_bytes))

@@ -3,9 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace cairn::model {
-class Model;
-}
+#include "parallel/kept_bytes.h"
 
 namespace cairn::parallel {
 
@@ -21,8 +19,7 @@ struct RecomputeRule {
   bool operator==(const RecomputeRule&) const = default;
 };
 
-// Which blocks compute their inside again, for micro-batches of so many tokens and activations of so many bytes an element. Refuses
-// patterns that fit no block, and a budget that even keeping the inputs alone exceeds.
-std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Model& model, int64_t tokens, int64_t element_bytes);
+// Which blocks compute their inside again. Refuses patterns that fit no block, and a budget that even keeping the inputs alone exceeds.
+std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Model& model, const Keeping& keeping);
 
 }  // namespace cairn::parallel

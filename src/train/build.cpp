@@ -25,6 +25,7 @@
 #include "optim/rounding_optimizer.h"
 #include "train/device_graph.h"
 #include "train/dpo.h"
+#include "train/eight_bits.h"
 #include "train/given_plan.h"
 #include "train/loss_chunks.h"
 #include "train/masha_step.h"
@@ -55,7 +56,7 @@ void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
   const Settings& s = job.settings;
   Engine& engine = job.engine;
   parallel::place(job.plan, *engine.model, s.layout.pipeline, job.data.length);
-  const planner::StepRules rules = step_rules(s, *engine.model, job.plan, job.data.length);
+  const planner::StepRules rules = step_rules(s, *engine.model, job.plan, job.data.length, job.device.is_cuda());
   const bool matrices = rules.whole_parameters;
   const auto options = at::TensorOptions().dtype(at::kFloat).device(job.device), low = options.dtype(at::kBFloat16);
   const int64_t least = rules.bucket_bytes / 4;
@@ -236,30 +237,6 @@ std::unique_ptr<sync::Sync> make_syncs(Job& job, comm::World& world, const Abroa
                                  .trace = job.trace.get(),
                                  .abroad = job.abroad ? job.abroad->abroad() : nullptr}));
   return sync::make_chain(std::move(rules));
-}
-
-std::unique_ptr<model::Fp8Products> products_in_eight_bits(const Job& job) {
-  const Settings& s = job.settings;
-  if (job.device.is_cuda() && !kernels::has_fp8(job.device))
-    base::fail_input("train.fp8 = {}: this GPU does not multiply in eight bits (compute capability 8.9 or more does): leave it out",
-                     s.train.fp8);
-  const auto lengths = [&](const model::Parameter& parameter, int64_t dim) {
-    const int64_t whole = parameter.shape[static_cast<size_t>(dim)], tp = job.plan.mesh.extent("tp");
-    const mesh::Placement::How how = parallel::placement_of(job.plan, parameter.name).on("tp");
-    const auto* split = std::get_if<mesh::Split>(&how);
-    if (!split || split->dim != dim) return std::vector<int64_t>{whole};
-    std::vector<int64_t> found;
-    for (int64_t rank = 0; rank < tp; ++rank) {
-      if (split->pieces.empty()) {
-        found.push_back(whole / tp + (rank < whole % tp ? 1 : 0));
-        continue;
-      }
-      found.push_back(0);
-      for (const mesh::Interval& piece : split->pieces[static_cast<size_t>(rank)]) found.back() += piece.length();
-    }
-    return found;
-  };
-  return std::make_unique<model::Fp8Products>(*job.engine.model, s.train.fp8, s.train.fp8_layers, lengths);
 }
 
 }  // namespace
@@ -534,7 +511,10 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   const std::vector<bool> trained = model::trainable(*engine.model, s.model.train);
   const bool slopes = s.train.method == "one_byte";
   place(*job, world, slopes ? std::vector<bool>(trained.size(), false) : trained);  // without gradients there is nothing to keep them in
-  if (s.train.fp8 != "none") engine.fp8 = products_in_eight_bits(*job);
+  engine.fp8 = products_in_eight_bits(s, *engine.model, job->plan);
+  if (engine.fp8 && job->device.is_cuda() && !kernels::has_fp8(job->device))
+    base::fail_input("train.fp8 = {}: this GPU does not multiply in eight bits (compute capability 8.9 or more does): leave it out",
+                     s.train.fp8);
   // Steps that are their own update rule leave it nothing.
   const std::vector<optim::Piece> pieces = takes_masha_steps(s) ? std::vector<optim::Piece>{} : pieces_of(engine);
   {

@@ -7,7 +7,9 @@
 #include "base/memory_tags.h"
 #include "base/text.h"
 #include "data/source.h"
+#include "kernels/device.h"
 #include "model/model.h"
+#include "model/named_parameters.h"
 #include "parallel/share.h"
 #include "train/planned.h"
 
@@ -15,22 +17,23 @@ namespace cairn::train {
 namespace {
 
 constexpr int64_t kProgramBytes = int64_t{150} << 20;  // a process with libtorch loaded and nothing done yet: measured 120 to 150 MB
+constexpr int64_t kContextBytes = int64_t{700} << 20;  // what CUDA and its libraries take of a GPU: measured 0.61 to 0.68 GiB on an H200
 
-struct Work {
-  double forward_flops_per_token = 0;
-  double saved_elements_per_token = 0;
-};
+// Elements of what the last block, whose gradients come first, learns.
+int64_t elements_of_head(const model::Model& model, const std::vector<bool>& trained) {
+  int64_t elements = 0;
+  for (const mesh::ParamId& id : model::named_parameters(model.blocks().back()->card()))
+    for (auto i = static_cast<size_t>(id.first); i < static_cast<size_t>(id.first + id.count); ++i)
+      if (trained[i]) elements += model.parameters()[i].elements();
+  return elements;
+}
 
-Work count(const model::Model& model, int64_t length, int64_t loss_chunks) {
-  Work work;
+double forward_flops_per_token(const model::Model& model, int64_t length) {
+  double flops = 0;
   for (const auto& block : model.blocks())
-    for (const model::Operation& operation : block->card().operations) {
-      // A causal query sees half of the positions on average.
-      work.forward_flops_per_token += operation.flops_per_token + operation.flops_per_pair * static_cast<double>(length + 1) / 2;
-      work.saved_elements_per_token +=
-          operation.saved_elements_per_token / (operation.name == "logits" ? static_cast<double>(loss_chunks) : 1);
-    }
-  return work;
+    for (const model::Operation& operation : block->card().operations)
+      flops += operation.flops_per_token + operation.flops_per_pair * static_cast<double>(length + 1) / 2;  // half of all pairs are seen
+  return flops;
 }
 
 // What the rank that has most of a model has of it.
@@ -40,13 +43,25 @@ struct RankShare {
   double activations = 1;  // of those of one micro-batch on the whole model
 };
 
+// Of all ranks on this machine.
+struct Room {
+  std::string name;
+  int64_t bytes = 0;  // 0: not known here
+};
+
+// Ranks that use GPUs have one each, where there are enough of them.
+Room room_of(const std::string& device) {
+  if (device != "cuda") return {"machine", base::machine_bytes()};
+  return {"GPU", kernels::can_use_cuda() ? kernels::bytes_of(at::Device(at::kCUDA, 0)) : 0};
+}
+
 RankShare largest_share(const model::Model& model, const parallel::Plan& plan, int ranks) {
   RankShare largest;
   for (int rank = 0; rank < ranks; ++rank)
     largest.elements = std::max(largest.elements, parallel::share_of(model, plan, rank).layout.elements);
   largest.keepers = plan.zero > 0 ? plan.mesh.extent("shard") * plan.mesh.extent("cp") : 1;
-  // The stream and what is made of it is shared out along tp and cp (but for inputs that layers gather; recompute is not counted); a
-  // pipeline's first rank has as many micro-batches under way as there are ranks along it.
+  // The stream and what is made of it is shared out along tp and cp (but for inputs that layers gather); a pipeline's first rank has as
+  // many micro-batches under way as there are ranks along it.
   const int pp = plan.mesh.extent("pp");
   largest.activations = 1.0 / (plan.mesh.extent("tp") * plan.mesh.extent("cp"));
   if (pp > 1) largest.activations *= static_cast<double>(std::min<int64_t>(pp, plan.micro_batches)) / pp;
@@ -56,13 +71,15 @@ RankShare largest_share(const model::Model& model, const parallel::Plan& plan, i
 }  // namespace
 
 std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
-  const Planned p = planned(std::move(recipe), ranks, start.plan.get());
+  const bool on_gpu = start.device == "cuda";
+  const Planned p = planned(std::move(recipe), ranks, start.plan.get(), on_gpu);
   const Settings& s = p.settings;
   const parallel::Plan& plan = p.plan;
   const model::Task& task = p.task;
   if (!s.data.path.empty() || !s.data.sources.empty()) data::find_sources(s.data);  // refuses what is not there
   const int64_t length = p.batch.length;
-  const Work work = count(*task.model, length, s.train.loss_chunks);
+  const double flops = forward_flops_per_token(*task.model, length);
+  const std::vector<parallel::KeptBytes> blocks = kept_by_blocks(s, *task.model, plan, length, on_gpu);
   const bool pairs = s.data.kind == "preference";
   const int64_t rows = p.batch.rows;
   const int64_t copies = pairs && s.lora.rank == 0 ? 2 : 1;  // the reference model's; adapters are little
@@ -76,10 +93,12 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
                             (low && !kept_low ? kept(share.elements * 2, 3) : 0) + share.elements * (copies - 1) * (low ? 2 : 4),
               .gradients = kept(share.elements * (s.train.gradients == "bf16" ? 2 : 4), 2),
               .optimizer = kept(static_cast<int64_t>(part * static_cast<double>(optimizer_bytes(s, *task.model))), 1),
-              .activations = static_cast<int64_t>(work.saved_elements_per_token * share.activations *
-                                                  static_cast<double>(plan.micro_batch * rows * length) * (low ? 2 : 4)),
-              .program = kProgramBytes};
-  const int64_t machine = base::machine_bytes();
+              .activations =
+                  static_cast<int64_t>(parallel::kept_at_most(blocks, p.rules.recompute) * share.activations * static_cast<double>(rows)),
+              .program = on_gpu ? kContextBytes : kProgramBytes};
+  if (on_gpu && ranks == 1 && !s.train.cuda_graph)  // as build() has it: GradientFlow, lent
+    f.gradients_with_activations = elements_of_head(*task.model, p.rules.trained) * (s.train.gradients == "bf16" ? 2 : 4);
+  const Room room = room_of(start.device);
   std::string out;
   const auto line = [&](std::string_view name, const std::string& value) { out += fmt::format("  {:<22} {}\n", name, value); };
   out += "dry run: nothing is trained or written\n";
@@ -99,21 +118,22 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   line("sync", plan.sync.at("dp"));
   line("steps",
        fmt::format("{} of {} samples ({} tokens), micro-batches of {}", s.train.steps, s.train.global_batch, tokens, plan.micro_batch));
-  line("work",
-       fmt::format(
-           "{} FLOP a step, {} in all", base::human_count(passes * work.forward_flops_per_token * static_cast<double>(tokens)),
-           base::human_count(passes * work.forward_flops_per_token * static_cast<double>(tokens) * static_cast<double>(s.train.steps))));
+  line("work", fmt::format("{} FLOP a step, {} in all", base::human_count(passes * flops * static_cast<double>(tokens)),
+                           base::human_count(passes * flops * static_cast<double>(tokens) * static_cast<double>(s.train.steps))));
   out += "memory of one rank\n";
   line(copies == 2 ? "parameters, reference" : "parameters", base::human_bytes(f.parameters));
-  line("gradients", base::human_bytes(f.gradients));
+  line("gradients", base::human_bytes(f.gradients) + (f.gradients_with_activations >= 0 ? ", in memory that activations have before" : ""));
   line("optimizer", base::human_bytes(f.optimizer));
   line("activations", base::human_bytes(f.activations));
-  line("program", base::human_bytes(f.program));
+  line(on_gpu ? "CUDA" : "program", base::human_bytes(f.program));
   line("total", base::human_bytes(f.total()));
-  line("all ranks", fmt::format("{} of this machine's {}", base::human_bytes(f.total() * ranks), base::human_bytes(machine)));
-  if (start.device == "cpu" && f.total() * ranks > machine)
-    out += fmt::format("this does not fit: fewer ranks (--nproc), a smaller train.micro_batch = {}, or a smaller model would\n",
-                       std::max<int64_t>(1, plan.micro_batch / 2));
+  const int64_t here = f.total() * (on_gpu ? 1 : ranks);
+  if (room.bytes > 0)
+    line(on_gpu ? "each rank" : "all ranks",
+         fmt::format("{} of this {}'s {}", base::human_bytes(here), room.name, base::human_bytes(room.bytes)));
+  if (room.bytes > 0 && here > room.bytes)
+    out += fmt::format("this does not fit: {}a smaller train.micro_batch = {}, recompute.mode = \"full\" or a smaller model would\n",
+                       on_gpu ? "" : "fewer ranks (--nproc), ", std::max<int64_t>(1, plan.micro_batch / 2));
   return out;
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -13,8 +14,12 @@ struct Footprint {
   int64_t gradients = 0;
   int64_t optimizer = 0;
   int64_t activations = 0;
-  int64_t program = 0;  // libtorch and the rest of the process
-  int64_t total() const { return parameters + gradients + optimizer + activations + program; }
+  int64_t program = 0;                      // libtorch and the rest of the process, or what CUDA takes of a GPU
+  int64_t gradients_with_activations = -1;  // so much of them is there when all activations are; -1: all
+  int64_t total() const {
+    const int64_t first = gradients_with_activations < 0 ? gradients : gradients_with_activations;
+    return parameters + optimizer + program + std::max(gradients, activations + first);
+  }
 };
 
 // What would run, without running it or writing anything: model, data, layout, work per step, memory of each rank against this machine's.

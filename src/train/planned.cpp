@@ -11,6 +11,7 @@
 #include "parallel/recompute.h"
 #include "snapshot/pretrained.h"
 #include "train/build.h"
+#include "train/eight_bits.h"
 #include "train/given_plan.h"
 #include "train/loss_chunks.h"
 #include "train/model_from.h"
@@ -38,9 +39,23 @@ model::Task task_of(const Settings& s) {
   return model::make_task(s.model, {.vocab = shape.vocab, .length = s.data.length}, shape, lora_of(s.lora));
 }
 
+parallel::Keeping keeping(const Settings& s, const parallel::Plan& plan, int64_t length, bool on_gpu, const model::Fp8Products* fp8) {
+  return {.tokens = plan.micro_batch * std::max<int64_t>(1, length),
+          .element_bytes = s.train.precision == "bf16" ? 2 : 4,
+          .makes_again = on_gpu && plan.mesh.extent("tp") == 1,
+          .fp8 = fp8,
+          .loss_chunks = s.train.loss_chunks};
+}
+
 }  // namespace
 
-planner::StepRules step_rules(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length) {
+std::vector<parallel::KeptBytes> kept_by_blocks(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length,
+                                                bool on_gpu) {
+  const std::unique_ptr<model::Fp8Products> fp8 = products_in_eight_bits(s, model, plan);
+  return parallel::kept_bytes(model, keeping(s, plan, length, on_gpu, fp8.get()));
+}
+
+planner::StepRules step_rules(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length, bool on_gpu) {
   const parallel::RecomputeOptions& again = s.layout.recompute;
   if (again.mode == "budget" && again.budget_mib == 0)
     base::fail_input("recompute.mode = budget needs recompute.budget_mib: what one micro-batch may keep");
@@ -61,10 +76,12 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
   if (const int tp = plan.mesh.extent("tp"); rules.whole_parameters && tp > 1)
     base::fail_input("optim.kind = {}: works on whole matrices, which mesh.tp = {} splits: use adamw or sgd, or mesh.tp = 1", s.optim.kind,
                      tp);
-  if (again.mode != "none" && again.mode != "stage")
+  if (again.mode != "none" && again.mode != "stage") {
+    const std::unique_ptr<model::Fp8Products> fp8 = products_in_eight_bits(s, model, plan);
     rules.recompute =
         parallel::recomputed_blocks({again.mode, again.modules, again.every, static_cast<int64_t>(again.budget_mib * (1 << 20))}, model,
-                                    plan.micro_batch * std::max<int64_t>(1, length), s.train.precision == "bf16" ? 2 : 4);
+                                    keeping(s, plan, length, on_gpu, fp8.get()));
+  }
   if (s.train.loss_chunks > 1) keep_heads(model, rules.recompute);
   return rules;
 }
@@ -84,7 +101,7 @@ int64_t optimizer_bytes(const Settings& settings, const model::Model& model) {
   return bytes;
 }
 
-Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given) {
+Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given, bool on_gpu) {
   if (given) use_layout_of(*given, recipe, ranks);
   Planned p;
   p.settings = read_settings(recipe);
@@ -99,7 +116,7 @@ Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given) {
              .length_varies = pairs,
              .documents = s.data.packing != "stream"};
   parallel::place(p.plan, *p.task.model, s.layout.pipeline, p.batch.length);
-  p.rules = step_rules(s, *p.task.model, p.plan, p.batch.length);
+  p.rules = step_rules(s, *p.task.model, p.plan, p.batch.length, on_gpu);
   if (pairs) p.task.objective = model::make_preference(s.dpo);
   p.rules.measures = static_cast<int64_t>(p.task.objective->measures().size());
   return p;

@@ -3,6 +3,7 @@
 #include "model/model.h"
 #include "model/objective.h"
 #include "model/options.h"
+#include "parallel/kept_bytes.h"
 #include "parallel/plan.h"
 #include "planner/traffic.h"
 #include "train/settings.h"
@@ -19,10 +20,14 @@ struct Planned {
 };
 
 // `given`: a plan to be used instead of the one that the recipe's keys make (given_plan.h); null: none.
-Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given = nullptr);
+Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given = nullptr, bool on_gpu = false);
 
 // What the settings say of a step of this model beside the plan. `length`: of the sequences.
-planner::StepRules step_rules(const Settings& settings, const model::Model& model, const parallel::Plan& plan, int64_t length);
+planner::StepRules step_rules(const Settings& settings, const model::Model& model, const parallel::Plan& plan, int64_t length, bool on_gpu);
+
+// What blocks keep of a micro-batch for its gradients, on one rank with the whole model.
+std::vector<parallel::KeptBytes> kept_by_blocks(const Settings& settings, const model::Model& model, const parallel::Plan& plan,
+                                                int64_t length, bool on_gpu);
 
 // What the update rule will keep of the whole model, asked of the rule itself over parameters without values.
 int64_t optimizer_bytes(const Settings& settings, const model::Model& model);

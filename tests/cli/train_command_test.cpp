@@ -1,4 +1,5 @@
 #include <csignal>
+#include <regex>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -67,6 +68,34 @@ TEST(TrainCommand, ADryRunWritesNothing) {
   for (const char* word : {"parameters", "gradients", "optimizer", "activations", "total"})
     EXPECT_NE(outcome.output.find(word), std::string::npos) << outcome.output;
   EXPECT_FALSE(std::filesystem::exists(scratch / "runs"));
+}
+
+// Mebibytes of a line of a dry run.
+double mebibytes_of(const std::string& line, const std::string& output) {
+  std::smatch found;
+  EXPECT_TRUE(std::regex_search(output, found, std::regex("  " + line + " +([0-9.]+) ([KMG])iB"))) << line << " in " << output;
+  if (found.empty()) return 0;
+  return std::stod(found[1]) * (found[2] == "K" ? 1.0 / 1024 : found[2] == "M" ? 1 : 1024);
+}
+
+TEST(TrainCommand, ADryRunCountsWhatIsKept) {
+  const harness::ScratchFolder scratch;
+  const auto dry = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments{"train", "--dry-run", "--set", "model.layers=6", "--set", "train.precision=bf16"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = cairn(scratch, arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return outcome.output;
+  };
+  const std::string plain = dry({}), again = dry({"--set", "recompute.mode=full"}), on_gpu = dry({"--device", "cuda"});
+  const double all = mebibytes_of("activations", plain);
+  EXPECT_LT(mebibytes_of("activations", again), 0.5 * all);
+  EXPECT_LT(mebibytes_of("activations", dry({"--set", "train.loss_chunks=4"})), all);
+  const double on_device = mebibytes_of("activations", on_gpu),
+               sum = mebibytes_of("parameters", on_gpu) + mebibytes_of("optimizer", on_gpu) + mebibytes_of("gradients", on_gpu) +
+                     on_device + mebibytes_of("CUDA", on_gpu);
+  EXPECT_LT(on_device, 0.95 * all) << "norms are made again there";
+  EXPECT_LT(mebibytes_of("total", on_gpu), sum) << "activations have the memory of gradients before those come";
 }
 
 TEST(TrainCommand, TheReferencePageIsWhatTheProgramPrints) {

@@ -1,0 +1,60 @@
+// What blocks keep for their gradients, by their cards. (That a CPU keeps what a card says: decoder_pass_test.cpp. What a GPU kept beside
+// these numbers: docs/gpu.md.)
+#include "parallel/kept_bytes.h"
+
+#include <gtest/gtest.h>
+
+#include "model/decoder.h"
+#include "model/fp8_products.h"
+
+namespace cairn::parallel {
+namespace {
+
+constexpr double kTokens = 10, kEmbed = 64, kQ = 64, kKv = 32, kHeads = 4, kMlp = 160, kVocab = 400;
+constexpr double kNorms = 2 * kEmbed, kAttention = kQ + 2 * kKv + kQ + kHeads, kInside = 2 * kMlp;  // elements a token
+
+std::unique_ptr<model::Model> two_layers() {
+  return model::make_decoder(
+      {.vocab = 400, .embed = 64, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .mlp = 160, .length = 8, .tied = true});
+}
+
+// By what they hold: a lookup, then attention and MLP twice, then the head.
+std::vector<double> all_of(const Keeping& keeping) {
+  std::vector<double> bytes;
+  for (const KeptBytes& one : kept_bytes(*two_layers(), keeping)) bytes.push_back(one.all);
+  return bytes;
+}
+
+TEST(KeptBytes, OnACpuNormsKeepWhatTheyCameTo) {
+  const double attention = 4 * kTokens * (kNorms + kAttention), mlp = 4 * kTokens * (kNorms + kInside);
+  EXPECT_EQ(all_of({.tokens = 10}), (std::vector<double>{4 * kTokens, attention, mlp, attention, mlp, 4 * kTokens * (kNorms + kVocab)}));
+}
+
+TEST(KeptBytes, AGpuMakesThemAgainAndLogitsMayComeInParts) {
+  const double attention = 2 * kTokens * (kEmbed + kAttention), mlp = 2 * kTokens * (kEmbed + kInside);
+  EXPECT_EQ(all_of({.tokens = 10, .element_bytes = 2, .makes_again = true, .loss_chunks = 4}),
+            (std::vector<double>{2 * kTokens, attention, mlp, attention, mlp, 2 * kTokens * (kEmbed + kVocab / 4)}));
+}
+
+TEST(KeptBytes, ProductsInEightBitsKeepCodesOfWhatTheyMultiplied) {
+  const std::unique_ptr<model::Model> model = two_layers();
+  const auto whole = [](const model::Parameter& parameter, int64_t dim) {
+    return std::vector<int64_t>{parameter.shape[static_cast<size_t>(dim)]};
+  };
+  const model::Fp8Products second(*model, "all", "1", whole);
+  const std::vector<double> plain = all_of({.tokens = 10, .element_bytes = 2, .makes_again = true});
+  const std::vector<double> coded = all_of({.tokens = 10, .element_bytes = 2, .makes_again = true, .fp8 = &second});
+  ASSERT_EQ(coded.size(), plain.size());
+  const std::vector<double> codes{0, 0, 0, kEmbed + kQ, kEmbed + kMlp, kEmbed + 2 * kVocab};
+  for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(coded[i] - plain[i], kTokens * codes[i]) << "block " << i;
+}
+
+TEST(KeptBytes, OfWhatIsComputedAgainTheLargestIsThereAtATime) {
+  const std::vector<KeptBytes> blocks{{.all = 100, .input = 10}, {.all = 300, .input = 20}, {.all = 50, .input = 5}};
+  EXPECT_EQ(kept_at_most(blocks, {}), 450);
+  EXPECT_EQ(kept_at_most(blocks, {true, true, false}), 10 + 20 + 50 + 280);
+  EXPECT_EQ(kept_at_most(blocks, {true, false, false}), 10 + 300 + 50 + 90);
+}
+
+}  // namespace
+}  // namespace cairn::parallel

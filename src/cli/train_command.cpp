@@ -33,6 +33,7 @@
 #include "comm/nccl_transport.h"
 #include "comm/net.h"
 #include "comm/world.h"
+#include "kernels/adamw.h"
 #include "mesh/mesh.h"
 #include "parallel/options.h"
 #include "parallel/plan_file.h"
@@ -142,6 +143,8 @@ void check_ranks(const TrainArguments& a) {
 void greet(const TrainArguments& a, const RunDirectory& run, int ranks, base::Terminal& terminal) {
   terminal.line(fmt::format("{} {} on {} rank{} ({}); everything goes to {}", run.resume ? "resuming" : "training", name_of(a), ranks,
                             ranks == 1 ? "" : "s", a.device, run.path.string()));
+  if (a.device == "cpu" && kernels::has_cuda_kernels() && !visible_gpus().empty())
+    terminal.line("(this machine has a GPU: --device cuda trains on it)");
 }
 
 void bid_farewell(const train::Result& result, const RunDirectory& run, base::Terminal& terminal) {

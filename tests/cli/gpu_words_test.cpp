@@ -1,4 +1,4 @@
-// A GPU whose memory is full: the user hears how full it is, and what takes less.
+// What a user hears of a GPU: that it is there, and when its memory is full how full it is and what takes less.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,6 +19,13 @@ TEST(FullGpu, TellsWhatTakesLess) {
   EXPECT_THAT(said, HasSubstr("of which 8.00 MiB is free. What takes less: a smaller train.micro_batch"));
   EXPECT_THAT(said, Not(HasSubstr("PYTORCH_ALLOC_CONF")));
   EXPECT_THAT(of_full_gpu("CUDA out of memory."), HasSubstr("CUDA out of memory. What takes less"));
+}
+
+TEST(IdleGpu, IsMentionedWhereTheCpuTrains) {
+  const harness::ScratchFolder scratch;
+  const Outcome ended = cairn(scratch, tiny({"train", "--set", "train.steps=1"}));
+  EXPECT_EQ(ended.code, 0) << ended.output;
+  EXPECT_EQ(ended.output.find("--device cuda trains on it") != std::string::npos, kernels::can_use_cuda()) << ended.output;
 }
 
 TEST(FullGpu, EndsATrainingThatDoesNotFit) {

@@ -14,6 +14,12 @@ namespace {
 // What sums over x are kept in: its own precision, and never less than fp32.
 at::TensorOptions summing(const at::Tensor& x) { return kernels::is_low(x) ? x.options().dtype(at::kFloat) : x.options(); }
 
+// What libtorch's LayerNorm takes: on a GPU it computes in fp32 and keeps its statistics so, whatever it reads, as long as all is of one
+// type; a CPU's has to be given fp32.
+at::Tensor for_layer_norm(const at::Tensor& one, const at::Tensor& x) {
+  return x.is_cuda() ? one.to(x.scalar_type()) : kernels::widened(one);
+}
+
 }  // namespace
 
 Norm::Result Norm::forward(const at::Tensor& x, const Call& call, at::Tensor* largest) const {
@@ -24,7 +30,7 @@ Norm::Result Norm::forward(const at::Tensor& x, const Call& call, at::Tensor* la
     return {y, rstd};
   }
   const auto [y, mean, rstd] =
-      at::native_layer_norm(kernels::widened(x), {x.size(-1)}, kernels::widened(gain), kernels::widened(call.weights.get(*bias)), eps);
+      at::native_layer_norm(for_layer_norm(x, x), {x.size(-1)}, for_layer_norm(gain, x), for_layer_norm(call.weights.get(*bias), x), eps);
   return {y.to(x.scalar_type()), at::stack({mean, rstd})};
 }
 
@@ -43,7 +49,7 @@ Norm::Result Norm::results_for(const at::Tensor& x) const {
 void Norm::forward(const Result& into, const at::Tensor& x, const Held& held) const {
   if (kind == Kind::rms) return kernels::rms_norm(into.y, into.statistics, x, held.gain, eps);
   const auto [y, mean, rstd] =
-      at::native_layer_norm(kernels::widened(x), {x.size(-1)}, kernels::widened(held.gain), kernels::widened(held.shift), eps);
+      at::native_layer_norm(for_layer_norm(x, x), {x.size(-1)}, for_layer_norm(held.gain, x), for_layer_norm(held.shift, x), eps);
   into.y.copy_(y);
   into.statistics.copy_(at::stack({mean, rstd}));
 }
@@ -53,8 +59,8 @@ void Norm::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const at::
   const at::Tensor gain = call.weights.get(weight);
   if (kind == Kind::rms) return kernels::rms_norm_input(dx, dy, x, gain, statistics, add, largest);
   const auto [gradient, unused, unused_too] =
-      at::native_layer_norm_backward(kernels::widened(dy), kernels::widened(x), {x.size(-1)}, statistics[0], statistics[1],
-                                     kernels::widened(gain), kernels::widened(call.weights.get(*bias)), {true, false, false});
+      at::native_layer_norm_backward(for_layer_norm(dy, x), for_layer_norm(x, x), {x.size(-1)}, statistics[0], statistics[1],
+                                     for_layer_norm(gain, x), for_layer_norm(call.weights.get(*bias), x), {true, false, false});
   dx.copy_(add ? gradient + *add : gradient);
 }
 
@@ -66,6 +72,7 @@ void Norm::weight_gradient(mesh::Gradients& into, const at::Tensor& dy, const at
     into.add(weight, gradient);
     return;
   }
+  // In fp32, since the results are of the type of what is read, and sums of gradients are not rounded to bf16.
   const auto [unused, gain, shift] = at::native_layer_norm_backward(kernels::widened(dy), kernels::widened(x), {x.size(-1)}, statistics[0],
                                                                     statistics[1], kernels::widened(call.weights.get(weight)),
                                                                     kernels::widened(call.weights.get(*bias)), {false, true, true});

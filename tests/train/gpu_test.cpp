@@ -51,6 +51,8 @@ TEST(OnGpu, TrainsAsOnACpu) {
   expect_near(losses_by("cuda", {"train.loss_chunks=5"}), expected, 0.01, "logits in parts");
   expect_near(losses_by("cuda", {"recompute.mode=\"full\"", "recompute.inputs=\"host\"", "train.micro_batch=18"}), expected, 0.01,
               "kept on the host");
+  const std::vector<double> gpt2 = losses_by("cpu", {"model.kind=\"gpt2\""});
+  expect_near(losses_by("cuda", {"model.kind=\"gpt2\""}), gpt2, 0.01, "norms with a mean, biases, positions that are learned");
   const std::vector<double> apart = losses_by("cpu", {"data.packing=\"documents\""});
   expect_near(losses_by("cuda", {"data.packing=\"documents\""}), apart, 0.01, "packed documents");
 }

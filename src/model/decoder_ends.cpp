@@ -261,6 +261,7 @@ class HeadBlock final : public Block {
     }
 
     at::Tensor input_gradient() const override { return din_; }
+    int64_t bytes() const override { return static_cast<int64_t>((in_.defined() ? in_.nbytes() : 0) + din_.nbytes()); }
 
    private:
     struct Rows {

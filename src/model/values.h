@@ -25,6 +25,7 @@ class LogitsInParts {
   virtual at::Tensor make(int64_t part) = 0;      // [rows of it, vocab], until the next one
   virtual void take_back(int64_t part) = 0;       // which is its gradient now
   virtual at::Tensor input_gradient() const = 0;  // once all have been taken back: of what logits are made from, [rows, embed]
+  virtual int64_t bytes() const = 0;              // kept beside the logits: what they are made from, and its gradient
 };
 
 // What blocks read and write: a tensor, how it lies on the mesh, and when it may be read.

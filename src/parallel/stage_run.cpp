@@ -85,6 +85,8 @@ void StageRun::book(size_t i) {
   int64_t bytes = saved_[i].bytes();
   for (const auto& [name, value] : inputs_[i])
     if (value.tensor.defined()) bytes += static_cast<int64_t>(value.tensor.nbytes());
+  for (const std::string& name : block(i).card().writes)
+    if (values_.has(name) && values_.in_flight(name).in_parts) bytes += values_.in_flight(name).in_parts->bytes();
   booked_[i] = base::BookedMemory(*pass_.memory, base::MemoryUse::activations, bytes);
 }
 

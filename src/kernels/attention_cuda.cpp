@@ -38,10 +38,10 @@ Mask mask_of(const at::Tensor& q, const at::Tensor& k, const AttentionOptions& o
   // A window that reaches back from the last query to the first key hides nothing.
   const int64_t window = options.window > 0 && q_len - 1 + shift - options.window >= 0 ? options.window : 0;
   const bool lined_up = shift == k_len - q_len && shift >= 0;  // below 0 some queries see no key, of which libraries think otherwise
-  const bool documents = options.key_documents != nullptr;
-  constexpr int64_t kRunsMax = 65535;  // blocks of one dimension of a grid
+  constexpr int64_t kRunsMax = 65535;                          // blocks of one dimension of a grid
   const at::Tensor* starts = options.document_starts;
   const bool by_runs = starts != nullptr && starts->size(1) > 0 && q.size(0) * starts->size(1) <= kRunsMax && q_len == k_len && shift == 0;
+  const bool documents = options.key_documents != nullptr && !(by_runs && starts->size(1) == 1);  // one a row hides nothing
   return {causal, window, (!documents || by_runs) && ((!causal && window == 0) || lined_up), documents};
 }
 

@@ -115,6 +115,20 @@ TEST(AttentionOnCuda, DocumentsDoNotSeeEachOther) {
   }
 }
 
+// Where each row is one document, as whole rows: the bits of attention without documents.
+TEST(AttentionOnCuda, OneDocumentARowIsARow) {
+  CAIRN_NEEDS_GPU();
+  const at::Tensor documents = on_gpu(at::arange(0, 3, at::kLong).unsqueeze(1).expand({3, 64}).contiguous());
+  const at::Tensor starts = on_gpu(at::zeros({3, 1}, at::kInt));
+  GpuAttentionCase c{"one document a row", 3, 64, 64, 4, 2, 64};
+  const at::Tensor qkv = on_gpu(normal({3, 64, 8, 64}, 1, at::kBFloat16)), dout = on_gpu(normal({3, 64, 4, 64}, 2, at::kBFloat16));
+  const AttentionResults expected = run_attention(c, qkv, dout, attention, attention_backward);
+  c.options = {.query_documents = &documents, .key_documents = &documents, .document_starts = &starts};
+  const AttentionResults found = run_attention(c, qkv, dout, attention, attention_backward);
+  EXPECT_TRUE(same_bits(found.out, expected.out));
+  EXPECT_LT(relative_error(found.dqkv, expected.dqkv), 1e-2);  // its sums are in any order
+}
+
 // The same q, k and v with a gradient that lies otherwise: a plan that was kept for the first must not be used wrongly for the second.
 TEST(AttentionOnCuda, TakesAGradientOfAnyStrides) {
   CAIRN_NEEDS_GPU();

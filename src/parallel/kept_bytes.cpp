@@ -47,7 +47,7 @@ std::vector<KeptBytes> kept_bytes(const model::Model& model, const Keeping& keep
 double kept_at_most(const std::vector<KeptBytes>& blocks, const std::vector<bool>& recomputed) {
   double kept = 0, inside = 0;
   for (size_t i = 0; i < blocks.size(); ++i) {
-    const bool again = !recomputed.empty() && recomputed[i];
+    const bool again = i < recomputed.size() && recomputed[i];
     kept += again ? blocks[i].input : blocks[i].all;
     if (again) inside = std::max(inside, blocks[i].all - blocks[i].input);
   }

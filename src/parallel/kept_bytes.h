@@ -25,7 +25,7 @@ struct KeptBytes {
 std::vector<KeptBytes> kept_bytes(const model::Model& model, const Keeping& keeping);
 
 // The most that blocks keep at a time: of some their inputs alone, and the inside of the largest of those while it is computed again.
-// `recomputed`: by block; empty: none.
+// `recomputed`: by block; those that it says nothing of are not.
 double kept_at_most(const std::vector<KeptBytes>& blocks, const std::vector<bool>& recomputed);
 
 }  // namespace cairn::parallel

@@ -43,6 +43,17 @@ struct RankShare {
   double activations = 1;  // of those of one micro-batch on the whole model
 };
 
+// Inputs that wait in host memory come back one block ahead of their need: that of the block at work and one more are on the GPU.
+void leave_on_host(std::vector<parallel::KeptBytes>& blocks, const std::vector<bool>& recomputed) {
+  double largest = 0;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (!recomputed[i]) continue;
+    largest = std::max(largest, blocks[i].input);
+    blocks[i].input = 0;  // and so a part of what is inside, while that is computed again
+  }
+  blocks.push_back({.all = largest, .input = largest});
+}
+
 // Of all ranks on this machine.
 struct Room {
   std::string name;
@@ -79,7 +90,8 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   if (!s.data.path.empty() || !s.data.sources.empty()) data::find_sources(s.data);  // refuses what is not there
   const int64_t length = p.batch.length;
   const double flops = forward_flops_per_token(*task.model, length);
-  const std::vector<parallel::KeptBytes> blocks = kept_by_blocks(s, *task.model, plan, length, on_gpu);
+  std::vector<parallel::KeptBytes> blocks = kept_by_blocks(s, *task.model, plan, length, on_gpu);
+  if (s.layout.recompute.inputs == "host") leave_on_host(blocks, p.rules.recompute);
   const bool pairs = s.data.kind == "preference";
   const int64_t rows = p.batch.rows;
   const int64_t copies = pairs && s.lora.rank == 0 ? 2 : 1;  // the reference model's; adapters are little

@@ -94,6 +94,8 @@ TEST(TrainCommand, ADryRunCountsWhatIsKept) {
   const double on_device = mebibytes_of("activations", on_gpu),
                sum = mebibytes_of("parameters", on_gpu) + mebibytes_of("optimizer", on_gpu) + mebibytes_of("gradients", on_gpu) +
                      on_device + mebibytes_of("CUDA", on_gpu);
+  EXPECT_LT(mebibytes_of("activations", dry({"--device", "cuda", "--set", "recompute.mode=full", "--set", "recompute.inputs=host"})),
+            mebibytes_of("activations", dry({"--device", "cuda", "--set", "recompute.mode=full"})));
   EXPECT_LT(on_device, 0.95 * all) << "norms are made again there";
   EXPECT_LT(mebibytes_of("total", on_gpu), sum) << "activations have the memory of gradients before those come";
 }

@@ -3,6 +3,9 @@
 // clock, after a warm-up, in turn, over sets of tensors of which two together are larger than its cache.
 #include "bench/kernels.h"
 
+#include <iterator>
+#include <utility>
+
 #include <ATen/core/IListRef.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -99,18 +102,34 @@ void heads(const Measure& turn, const Measure& attend) {
         }});
   const at::Tensor lse = at::empty({kBatch, kHeads, kLength}, on_gpu(at::kFloat));
   const auto part = [](const at::Tensor& all, int64_t first, int64_t count) { return all.narrow(2, first, count); };
+  kernels::AttentionOptions options;
   const auto forward = [&](int i, auto attention) {
-    attention(out[i], lse, part(qkv[i], 0, kHeads), part(qkv[i], kHeads, kKeyHeads), part(qkv[i], kHeads + kKeyHeads, kKeyHeads),
-              kernels::AttentionOptions{});
+    attention(out[i], lse, part(qkv[i], 0, kHeads), part(qkv[i], kHeads, kKeyHeads), part(qkv[i], kHeads + kKeyHeads, kKeyHeads), options);
   };
   const auto backward = [&](int i, auto attention_backward) {
     attention_backward(part(dqkv[i], 0, kHeads), part(dqkv[i], kHeads, kKeyHeads), part(dqkv[i], kHeads + kKeyHeads, kKeyHeads), dout[i],
                        part(qkv[i], 0, kHeads), part(qkv[i], kHeads, kKeyHeads), part(qkv[i], kHeads + kKeyHeads, kKeyHeads), out[i], lse,
-                       kernels::AttentionOptions{});
+                       options);
   };
   const double flops = 2.0 * kBatch * kLength * kLength * kHeads * kHeadDim;  // two products of half a square each
   attend({"attention", flops, [&](int i) { forward(i, kernels::attention); }, [&](int i) { forward(i, kernels::reference::attention); }});
   attend({"attention_backward", 2.5 * flops, [&](int i) { backward(i, kernels::attention_backward); },
+          [&](int i) { backward(i, kernels::reference::attention_backward); }});
+  // Each row four documents that do not see each other.
+  const std::vector<int64_t> lengths{2048, 1024, 768, 256};
+  std::vector<at::Tensor> ids, starts;
+  double seen = 0;  // of all pairs
+  for (int64_t begin = 0; const int64_t length : lengths) {
+    ids.push_back(at::full({length}, std::ssize(ids), on_gpu(at::kLong)));
+    starts.push_back(at::full({1}, std::exchange(begin, begin + length), on_gpu(at::kInt)));
+    seen += static_cast<double>(length * length) / (kLength * kLength);
+  }
+  const at::Tensor documents = at::cat(ids).expand({kBatch, kLength}).contiguous(),
+                   table_of_starts = at::cat(starts).expand({kBatch, -1}).contiguous();
+  options = {.query_documents = &documents, .key_documents = &documents, .document_starts = &table_of_starts};
+  attend({"attention of documents", seen * flops, [&](int i) { forward(i, kernels::attention); },
+          [&](int i) { forward(i, kernels::reference::attention); }});
+  attend({"attention_backward of documents", 2.5 * seen * flops, [&](int i) { backward(i, kernels::attention_backward); },
           [&](int i) { backward(i, kernels::reference::attention_backward); }});
 }
 

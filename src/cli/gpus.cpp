@@ -13,6 +13,7 @@ std::vector<std::string> visible_gpus() {
   if (const auto named = variable("CUDA_VISIBLE_DEVICES")) {
     std::istringstream list(*named);
     for (std::string one; std::getline(list, one, ',');) {
+      if (one == "-1") break;  // what CUDA cannot find ends its list
       if (!one.empty()) gpus.push_back(one);
     }
     return gpus;

@@ -35,7 +35,8 @@ void Branch::describe(Card& card) const {
                                                    .axes = {"embed"},
                                                    .flops_per_token = 4 * embed,
                                                    .saved_elements_per_token = 2 * embed,
-                                                   .made_again_per_token = norm_->kind == Norm::Kind::rms ? embed : 0});
+                                                   .result_per_token = embed,
+                                                   .gpu_makes_again = norm_->kind == Norm::Kind::rms});
 }
 
 Branch::In Branch::enter(Values& values, Saved* keep, const Call& call, const OnRows& use, Factor* normed_factor) const {

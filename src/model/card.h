@@ -18,7 +18,8 @@ struct Operation {
   double flops_per_token = 0;          // forward; the two gradients of a product cost as much each
   double flops_per_pair = 0;
   double saved_elements_per_token = 0;  // kept for backward
-  double made_again_per_token = 0;      // of those: what a GPU makes once more instead, and codes of eight bits stand for
+  double result_per_token = 0;          // of those: what it came to, for the product after it, of which codes stand for it in eight bits
+  bool gpu_makes_again = false;         // a GPU does not keep that: it makes it once more on its way back
   // What it takes: values that the block reads, or operations before it (all results of one that makes several; "qkv.2" is the third of
   // them). Empty: the operation before it, or the block's first value. The last operation makes what the block writes first.
   //

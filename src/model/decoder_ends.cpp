@@ -147,7 +147,8 @@ class HeadBlock final : public Block {
                              .axes = {"embed"},
                              .flops_per_token = 4 * embed,
                              .saved_elements_per_token = 2 * embed,
-                             .made_again_per_token = norm_.kind == Norm::Kind::rms ? embed : 0},
+                             .result_per_token = embed,
+                             .gpu_makes_again = norm_.kind == Norm::Kind::rms},
                             std::move(logits)}};
   }
 

@@ -8,22 +8,34 @@
 namespace cairn::parallel {
 namespace {
 
-constexpr double kCode = 1;  // byte
+bool is_coded(const model::Operation& operation, const Keeping& keeping) {
+  return keeping.fp8 && operation.kind == model::Operation::Kind::product && !operation.parameters.empty() &&
+         keeping.fp8->of(operation.parameters.front());
+}
 
-// Bytes of an operation for each token.
-double kept_of(const model::Operation& operation, const model::Model& model, const Keeping& keeping) {
-  const bool product = operation.kind == model::Operation::Kind::product && !operation.parameters.empty();
-  const bool coded = keeping.fp8 && product && keeping.fp8->of(operation.parameters.front());
-  const bool logits = operation.name == "logits";
-  double elements = operation.saved_elements_per_token;
-  if (keeping.makes_again || keeping.fp8) elements -= operation.made_again_per_token;
-  double bytes = elements * static_cast<double>(keeping.element_bytes) / static_cast<double>(logits ? keeping.loss_chunks : 1);
-  if (coded) {
-    const std::vector<int64_t>& shape = model.parameters()[static_cast<size_t>(operation.parameters.front().first)].shape;
-    bytes += kCode * static_cast<double>(shape[operation.by_input ? 0 : 1]);  // what it multiplied, by columns
-    if (logits) bytes += 2 * kCode * elements;                                // of their gradient, by rows and by columns
+int64_t width_in(const model::Operation& product, const model::Model& model) {
+  return model.parameters()[static_cast<size_t>(product.parameters.front().first)].shape[product.by_input ? 0 : 1];
+}
+
+// Bytes of a block for each token.
+double kept_of(const model::Block& block, const model::Model& model, const Keeping& keeping) {
+  bool coded = false, in_parts = false;
+  for (const model::Operation& one : block.card().operations) {
+    coded = coded || is_coded(one, keeping);
+    in_parts = in_parts || (one.name == "logits" && keeping.loss_chunks > 1);
   }
-  return bytes;
+  double elements = 0, codes = 0;
+  for (const model::Operation& one : block.card().operations) {
+    double own = one.saved_elements_per_token;
+    if (coded || (keeping.on_gpu && one.gpu_makes_again && !in_parts)) own -= one.result_per_token;
+    if (one.name == "logits") own /= static_cast<double>(keeping.loss_chunks);
+    elements += own;
+    if (one.name == "logits" && in_parts) elements += static_cast<double>(width_in(one, model));  // the gradient of what they are made from
+    if (!is_coded(one, keeping)) continue;
+    codes += static_cast<double>(width_in(one, model));  // what it multiplied, by columns
+    if (one.name == "logits") codes += 2 * own;          // of their gradient, by rows and by columns
+  }
+  return elements * static_cast<double>(keeping.element_bytes) + codes;
 }
 
 }  // namespace
@@ -32,8 +44,7 @@ std::vector<KeptBytes> kept_bytes(const model::Model& model, const Keeping& keep
   std::vector<KeptBytes> all;
   const auto tokens = static_cast<double>(keeping.tokens);
   for (const auto& block : model.blocks()) {
-    KeptBytes one;
-    for (const model::Operation& operation : block->card().operations) one.all += tokens * kept_of(operation, model, keeping);
+    KeptBytes one{.all = tokens * kept_of(*block, model, keeping)};
     if (!block->card().operations.empty()) {
       // The first operation keeps its input and what it makes of it, where that is not made again.
       const model::Operation& first = block->card().operations.front();
@@ -45,13 +56,12 @@ std::vector<KeptBytes> kept_bytes(const model::Model& model, const Keeping& keep
 }
 
 double kept_at_most(const std::vector<KeptBytes>& blocks, const std::vector<bool>& recomputed) {
-  double kept = 0, inside = 0;
+  double before = 0, most = 0;
   for (size_t i = 0; i < blocks.size(); ++i) {
-    const bool again = i < recomputed.size() && recomputed[i];
-    kept += again ? blocks[i].input : blocks[i].all;
-    if (again) inside = std::max(inside, blocks[i].all - blocks[i].input);
+    most = std::max(most, before + blocks[i].all);
+    before += i < recomputed.size() && recomputed[i] ? blocks[i].input : blocks[i].all;
   }
-  return kept + inside;
+  return most;
 }
 
 }  // namespace cairn::parallel

@@ -13,7 +13,7 @@ namespace cairn::parallel {
 struct Keeping {
   int64_t tokens = 0;  // of a micro-batch
   int64_t element_bytes = 4;
-  bool makes_again = false;                 // a GPU's norms, on their way back, make once more what they came to
+  bool on_gpu = false;                      // whose norms, on their way back, make once more what they came to
   const model::Fp8Products* fp8 = nullptr;  // null: nothing is in eight bits
   int64_t loss_chunks = 1;                  // so many parts of logits, of which one is there at a time
 };
@@ -24,8 +24,8 @@ struct KeptBytes {
 };
 std::vector<KeptBytes> kept_bytes(const model::Model& model, const Keeping& keeping);
 
-// The most that blocks keep at a time: of some their inputs alone, and the inside of the largest of those while it is computed again.
-// `recomputed`: by block; those that it says nothing of are not.
+// The most that blocks keep at a time, as backward goes from the last to the first: all of the one at work, and of those before it what
+// they keep until then, which is their inputs alone where they are `recomputed` (by block; those that it says nothing of are not).
 double kept_at_most(const std::vector<KeptBytes>& blocks, const std::vector<bool>& recomputed);
 
 }  // namespace cairn::parallel

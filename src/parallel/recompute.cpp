@@ -1,5 +1,7 @@
 #include "parallel/recompute.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "base/check.h"
@@ -26,12 +28,14 @@ std::vector<size_t> chosen_by(const RecomputeRule& rule, const model::Model& mod
   return chosen;
 }
 
+// Logits become their gradient in place: computed again, they would be there twice, to save what is little beside them.
+bool makes_logits(const model::Block& block) { return std::ranges::count(block.card().writes, "logits") > 0; }
+
 }  // namespace
 
 std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Model& model, const Keeping& keeping) {
   const size_t n = model.blocks().size();
-  if (rule.mode == "full") return std::vector<bool>(n, true);
-  std::vector<bool> recomputed(n, false);
+  std::vector<bool> recomputed(n, rule.mode == "full");
   if (rule.mode == "selective") {
     const std::vector<size_t> chosen = chosen_by(rule, model);
     for (size_t k = 0; k < chosen.size(); ++k)
@@ -42,6 +46,7 @@ std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Mode
     double total = 0;
     for (const KeptBytes& one : kept) total += one.all;
     for (size_t i = 0; i < n && total > static_cast<double>(rule.budget_bytes); ++i) {
+      if (makes_logits(*model.blocks()[i])) continue;
       total -= kept[i].all - kept[i].input;
       recomputed[i] = true;
     }
@@ -49,6 +54,7 @@ std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Mode
       base::fail_input("recompute.budget_mib = {}: keeping the inputs of every block alone takes {}: raise it, or lower train.micro_batch",
                        rule.budget_bytes >> 20, base::human_bytes(static_cast<int64_t>(total)));
   }
+  for (size_t i = 0; i < n; ++i) recomputed[i] = recomputed[i] && !makes_logits(*model.blocks()[i]);
   return recomputed;
 }
 

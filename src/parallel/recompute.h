@@ -9,9 +9,9 @@ namespace cairn::parallel {
 
 // What a pass forgets of its activations and computes again for its gradients.
 struct RecomputeRule {
-  // none: nothing. full: every block keeps its inputs alone. selective: the blocks that `modules` and `every` name do. stage: a run of
-  // blocks (of a pipeline stage, or of the whole model) keeps what it was given alone. budget: as many blocks, from the first on, as it
-  // takes to keep at most budget_bytes.
+  // none: nothing. full: every block but the one that makes logits keeps its inputs alone. selective: the blocks that `modules` and `every`
+  // name do. stage: a run of blocks (of a pipeline stage, or of the whole model) keeps what it was given alone. budget: as many blocks,
+  // from the first on, as it takes to keep at most budget_bytes.
   std::string mode = "none";
   std::vector<std::string> modules = {};  // patterns of block names, in which * stands for anything; empty: all
   int64_t every = 1;                      // of those, each how manyeth
@@ -19,7 +19,8 @@ struct RecomputeRule {
   bool operator==(const RecomputeRule&) const = default;
 };
 
-// Which blocks compute their inside again. Refuses patterns that fit no block, and a budget that even keeping the inputs alone exceeds.
+// Which blocks compute their inside again; what makes logits never does. Refuses patterns that fit no block, and a budget that even keeping
+// the inputs alone exceeds.
 std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Model& model, const Keeping& keeping);
 
 }  // namespace cairn::parallel

@@ -86,11 +86,6 @@ void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
   engine.recompute = rules.recompute;
   engine.loss_chunks = s.train.loss_chunks;
   engine.inputs_to_host = s.layout.recompute.inputs == "host";
-  if (engine.inputs_to_host && job.device.is_cpu())
-    base::fail_input(
-        "recompute.inputs = host: is for GPUs, and this runs on the CPU, whose memory that is: leave it out, or use --device cuda");
-  if (engine.inputs_to_host && s.train.cuda_graph)
-    base::fail_input("recompute.inputs = host: copies that a recorded step cannot hold: use train.cuda_graph = false");
 }
 
 // Books what stays for the whole run, from the tensors themselves.

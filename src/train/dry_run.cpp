@@ -43,6 +43,15 @@ struct RankShare {
   double activations = 1;  // of those of one micro-batch on the whole model
 };
 
+int64_t trained_elements(const model::Model& model, const std::vector<bool>& trained) {
+  int64_t elements = 0;
+  for (size_t i = 0; i < trained.size(); ++i)
+    if (trained[i]) elements += model.parameters()[i].elements();
+  return elements;
+}
+
+int64_t bytes_of(double bytes) { return static_cast<int64_t>(std::min(bytes, 1e17)); }  // more than anybody has, and far from overflow
+
 // Inputs that wait in host memory come back one block ahead of their need: that of the block at work and one more are on the GPU.
 void leave_on_host(std::vector<parallel::KeptBytes>& blocks, const std::vector<bool>& recomputed) {
   double largest = 0;
@@ -91,6 +100,7 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   const int64_t length = p.batch.length;
   const double flops = forward_flops_per_token(*task.model, length);
   std::vector<parallel::KeptBytes> blocks = kept_by_blocks(s, *task.model, plan, length, on_gpu);
+  const std::vector<bool> again = p.rules.recompute_last ? p.rules.recompute : std::vector<bool>{};
   if (s.layout.recompute.inputs == "host") leave_on_host(blocks, p.rules.recompute);
   const bool pairs = s.data.kind == "preference";
   const int64_t rows = p.batch.rows;
@@ -98,18 +108,21 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   const double passes = pairs ? 4 : 3;                       // forward, two gradients, and the reference model's forward
   const int64_t elements = task.model->elements(), tokens = s.train.global_batch * rows * length;
   const bool low = s.train.precision == "bf16", kept_low = s.train.parameters == "bf16";
+  const int64_t gradient_bytes = s.train.gradients == "bf16" ? 2 : 4;
   const RankShare share = largest_share(*task.model, plan, ranks);
   const double part = static_cast<double>(share.elements) / static_cast<double>(elements);
   const auto kept = [&](int64_t bytes, int from_zero) { return plan.zero >= from_zero ? bytes / share.keepers : bytes; };
   Footprint f{.parameters = kept(share.elements * (kept_low ? 2 : 4), low && !kept_low ? 1 : 3) +
                             (low && !kept_low ? kept(share.elements * 2, 3) : 0) + share.elements * (copies - 1) * (low ? 2 : 4),
-              .gradients = kept(share.elements * (s.train.gradients == "bf16" ? 2 : 4), 2),
+              .gradients = kept(
+                  static_cast<int64_t>(part * static_cast<double>(trained_elements(*task.model, p.rules.trained))) * gradient_bytes, 2),
               .optimizer = kept(static_cast<int64_t>(part * static_cast<double>(optimizer_bytes(s, *task.model))), 1),
-              .activations =
-                  static_cast<int64_t>(parallel::kept_at_most(blocks, p.rules.recompute) * share.activations * static_cast<double>(rows)),
+              .activations = bytes_of(parallel::kept_at_most(blocks, again) * share.activations),
               .program = on_gpu ? kContextBytes : kProgramBytes};
-  if (on_gpu && ranks == 1 && !s.train.cuda_graph)  // as build() has it: GradientFlow, lent
-    f.gradients_with_activations = elements_of_head(*task.model, p.rules.trained) * (s.train.gradients == "bf16" ? 2 : 4);
+  if (on_gpu && ranks == 1 && !s.train.cuda_graph && plan.micro_batch >= s.train.global_batch) {  // as build() has it: GradientFlow, lent
+    f.gradients_with_activations = elements_of_head(*task.model, p.rules.trained) * gradient_bytes;
+    for (const parallel::KeptBytes& one : blocks) f.activations_with_gradients = std::max(f.activations_with_gradients, bytes_of(one.all));
+  }
   const Room room = room_of(start.device);
   std::string out;
   const auto line = [&](std::string_view name, const std::string& value) { out += fmt::format("  {:<22} {}\n", name, value); };
@@ -144,8 +157,9 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
     line(on_gpu ? "each rank" : "all ranks",
          fmt::format("{} of this {}'s {}", base::human_bytes(here), room.name, base::human_bytes(room.bytes)));
   if (room.bytes > 0 && here > room.bytes)
-    out += fmt::format("this does not fit: {}a smaller train.micro_batch = {}, recompute.mode = \"full\" or a smaller model would\n",
-                       on_gpu ? "" : "fewer ranks (--nproc), ", std::max<int64_t>(1, plan.micro_batch / 2));
+    out += fmt::format("this does not fit: {}{}{}a smaller model would\n", on_gpu || ranks == 1 ? "" : "fewer ranks (--nproc), ",
+                       plan.micro_batch > 1 ? fmt::format("a smaller train.micro_batch = {}, ", plan.micro_batch / 2) : "",
+                       s.layout.recompute.mode == "none" ? "recompute.mode = \"full\" or " : "");
   return out;
 }
 

@@ -1,12 +1,10 @@
 #include "train/loss_chunks.h"
 
-#include <algorithm>
 #include <string>
 
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "model/model.h"
 #include "parallel/plan.h"
 #include "train/settings.h"
 
@@ -24,11 +22,6 @@ void check_loss_chunks(const Settings& settings, const parallel::Plan& plan) {
   if (settings.layout.recompute.mode == "stage") refuse("a stage that is computed again has logits twice: use recompute.mode = full");
   if (plan.mesh.extent("tp") > 1) refuse("ranks along mesh.tp have a part of each row of logits already: leave it out");
   if (plan.mesh.extent("pp") > 1) refuse("is for mesh.pp = 1: use more pipeline.micro_batches instead");
-}
-
-void keep_heads(const model::Model& model, std::vector<bool>& recompute) {
-  for (size_t i = 0; i < recompute.size(); ++i)
-    if (std::ranges::count(model.blocks()[i]->card().writes, "logits") > 0) recompute[i] = false;
 }
 
 }  // namespace cairn::train

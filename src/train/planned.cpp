@@ -13,7 +13,6 @@
 #include "train/build.h"
 #include "train/eight_bits.h"
 #include "train/given_plan.h"
-#include "train/loss_chunks.h"
 #include "train/model_from.h"
 
 namespace cairn::train {
@@ -40,9 +39,10 @@ model::Task task_of(const Settings& s) {
 }
 
 parallel::Keeping keeping(const Settings& s, const parallel::Plan& plan, int64_t length, bool on_gpu, const model::Fp8Products* fp8) {
-  return {.tokens = plan.micro_batch * std::max<int64_t>(1, length),
+  const int64_t rows = s.data.kind == "preference" ? 2 : 1;
+  return {.tokens = plan.micro_batch * rows * std::max<int64_t>(1, length),
           .element_bytes = s.train.precision == "bf16" ? 2 : 4,
-          .makes_again = on_gpu && plan.mesh.extent("tp") == 1,
+          .on_gpu = on_gpu && plan.mesh.extent("tp") == 1,  // what is gathered along tp is kept
           .fp8 = fp8,
           .loss_chunks = s.train.loss_chunks};
 }
@@ -65,6 +65,11 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
         "what "
         "they keep as the GPU's: use full or selective",
         again.mode);
+  if (again.inputs == "host" && !on_gpu)
+    base::fail_input(
+        "recompute.inputs = host: is for GPUs, and this runs on the CPU, whose memory that is: leave it out, or use --device cuda");
+  if (again.inputs == "host" && s.train.cuda_graph)
+    base::fail_input("recompute.inputs = host: copies that a recorded step cannot hold: use train.cuda_graph = false");
   planner::StepRules rules{.trained = model::trainable(model, s.model.train),
                            .recompute_stage = again.mode == "stage",
                            .recompute_last = !again.except_last,
@@ -82,7 +87,6 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
         parallel::recomputed_blocks({again.mode, again.modules, again.every, static_cast<int64_t>(again.budget_mib * (1 << 20))}, model,
                                     keeping(s, plan, length, on_gpu, fp8.get()));
   }
-  if (s.train.loss_chunks > 1) keep_heads(model, rules.recompute);
   return rules;
 }
 

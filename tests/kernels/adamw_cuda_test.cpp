@@ -87,7 +87,6 @@ TEST(AdamwOnCuda, ReadsNumbersFromTheDevice) {
     EXPECT_TRUE(same_bits(told[i].p, plain[i].p) && same_bits(told[i].m, plain[i].m) && same_bits(told[i].v, plain[i].v)) << i;
 }
 
-// Where fp32 itself comes out a rounding apart on the two devices, an element may go the other way.
 TEST(SumOfSquaresOnCuda, OfSeveralIsThatOfAll) {
   CAIRN_NEEDS_GPU();
   for (const at::ScalarType type : kKernelTypes) {
@@ -101,6 +100,7 @@ TEST(SumOfSquaresOnCuda, OfSeveralIsThatOfAll) {
   }
 }
 
+// Where fp32 itself comes out a rounding apart on the two devices, an element may go the other way.
 TEST(AdamwOnCuda, RoundsStochasticallyByTheNumbersOfTheHost) {
   CAIRN_NEEDS_GPU();
   const base::Random random = base::Random(7).for_name("w").for_index(3);

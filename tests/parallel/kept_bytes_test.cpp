@@ -32,8 +32,9 @@ TEST(KeptBytes, OnACpuNormsKeepWhatTheyCameTo) {
 
 TEST(KeptBytes, AGpuMakesThemAgainAndLogitsMayComeInParts) {
   const double attention = 2 * kTokens * (kEmbed + kAttention), mlp = 2 * kTokens * (kEmbed + kInside);
-  EXPECT_EQ(all_of({.tokens = 10, .element_bytes = 2, .makes_again = true, .loss_chunks = 4}),
-            (std::vector<double>{2 * kTokens, attention, mlp, attention, mlp, 2 * kTokens * (kEmbed + kVocab / 4)}));
+  EXPECT_EQ(all_of({.tokens = 10, .element_bytes = 2, .on_gpu = true, .loss_chunks = 4}),
+            (std::vector<double>{2 * kTokens, attention, mlp, attention, mlp, 2 * kTokens * (3 * kEmbed + kVocab / 4)}))
+      << "the head keeps its input, what its norm came to, and the gradient of that";
 }
 
 TEST(KeptBytes, ProductsInEightBitsKeepCodesOfWhatTheyMultiplied) {
@@ -42,18 +43,31 @@ TEST(KeptBytes, ProductsInEightBitsKeepCodesOfWhatTheyMultiplied) {
     return std::vector<int64_t>{parameter.shape[static_cast<size_t>(dim)]};
   };
   const model::Fp8Products second(*model, "all", "1", whole);
-  const std::vector<double> plain = all_of({.tokens = 10, .element_bytes = 2, .makes_again = true});
-  const std::vector<double> coded = all_of({.tokens = 10, .element_bytes = 2, .makes_again = true, .fp8 = &second});
+  const std::vector<double> plain = all_of({.tokens = 10, .element_bytes = 2, .on_gpu = true});
+  const std::vector<double> coded = all_of({.tokens = 10, .element_bytes = 2, .on_gpu = true, .fp8 = &second});
   ASSERT_EQ(coded.size(), plain.size());
   const std::vector<double> codes{0, 0, 0, kEmbed + kQ, kEmbed + kMlp, kEmbed + 2 * kVocab};
   for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(coded[i] - plain[i], kTokens * codes[i]) << "block " << i;
 }
 
-TEST(KeptBytes, OfWhatIsComputedAgainTheLargestIsThereAtATime) {
+TEST(KeptBytes, WhereNothingIsCodedNormsKeepWhatTheyCameTo) {
+  const std::unique_ptr<model::Model> model = two_layers();
+  const auto whole = [](const model::Parameter& parameter, int64_t dim) {
+    return std::vector<int64_t>{parameter.shape[static_cast<size_t>(dim)]};
+  };
+  const model::Fp8Products first(*model, "layers", "0", whole);
+  const std::vector<double> plain = all_of({.tokens = 10, .element_bytes = 2}),
+                            coded = all_of({.tokens = 10, .element_bytes = 2, .fp8 = &first});
+  const std::vector<double> more{0, kEmbed + kQ - 2 * kEmbed, kEmbed + kMlp - 2 * kEmbed, 0, 0, 0};
+  for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(coded[i] - plain[i], kTokens * more[i]) << "block " << i;
+}
+
+TEST(KeptBytes, BackwardGoesFromTheLastToTheFirst) {
   const std::vector<KeptBytes> blocks{{.all = 100, .input = 10}, {.all = 300, .input = 20}, {.all = 50, .input = 5}};
   EXPECT_EQ(kept_at_most(blocks, {}), 450);
-  EXPECT_EQ(kept_at_most(blocks, {true, true, false}), 10 + 20 + 50 + 280);
-  EXPECT_EQ(kept_at_most(blocks, {true, false, false}), 10 + 300 + 50 + 90);
+  EXPECT_EQ(kept_at_most(blocks, {true, true, false}), 10 + 300) << "the second at work, of the third nothing is left";
+  EXPECT_EQ(kept_at_most(blocks, {true, false, false}), 10 + 300 + 50);
+  EXPECT_EQ(kept_at_most(blocks, {true, true}), 10 + 300);
 }
 
 }  // namespace

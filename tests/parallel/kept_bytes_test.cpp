@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "model/decoder.h"
 #include "model/fp8_products.h"
+#include "parallel/recompute.h"
 
 namespace cairn::parallel {
 namespace {
@@ -68,6 +70,21 @@ TEST(KeptBytes, BackwardGoesFromTheLastToTheFirst) {
   EXPECT_EQ(kept_at_most(blocks, {true, true, false}), 10 + 300) << "the second at work, of the third nothing is left";
   EXPECT_EQ(kept_at_most(blocks, {true, false, false}), 10 + 300 + 50);
   EXPECT_EQ(kept_at_most(blocks, {true, true}), 10 + 300);
+}
+
+// Logits become their gradient in place: computed again they would be there twice.
+TEST(Recompute, NeverMakesLogitsAgain) {
+  const std::unique_ptr<model::Model> model = two_layers();
+  const Keeping keeping{.tokens = 10};
+  const std::vector<bool> all_but_the_head{true, true, true, true, true, false};
+  EXPECT_EQ(recomputed_blocks({.mode = "full"}, *model, keeping), all_but_the_head);
+  EXPECT_EQ(recomputed_blocks({.mode = "selective"}, *model, keeping), all_but_the_head);
+  double inputs = 0;
+  const std::vector<KeptBytes> kept = kept_bytes(*model, keeping);
+  for (size_t i = 0; i + 1 < kept.size(); ++i) inputs += kept[i].input;
+  const auto least = static_cast<int64_t>(inputs + kept.back().all);
+  EXPECT_EQ(recomputed_blocks({.mode = "budget", .budget_bytes = least}, *model, keeping), all_but_the_head);
+  EXPECT_THROW(recomputed_blocks({.mode = "budget", .budget_bytes = least - 1}, *model, keeping), Error);
 }
 
 }  // namespace

@@ -81,7 +81,8 @@ base::Schema<RecomputeOptions> recompute_schema() {
       "recompute",
       "Activations that are computed again for the gradients rather than kept.",
       {{"mode", &O::mode,
-        "none; full: every block keeps its input alone; selective: the blocks that modules and every name do; stage: each pipeline "
+        "none; full: every block but the head keeps its input alone; selective: the blocks that modules and every name do; stage: each "
+        "pipeline "
         "stage keeps its input alone; budget: as many blocks as it takes to stay within budget_mib.",
         base::one_of({"none", "full", "selective", "stage", "budget"})},
        {"modules", &O::modules, "Names of blocks for selective, with * for anything: [\"*.mlp\"]; empty: all."},

@@ -1,5 +1,8 @@
 #include "train/dry_run.h"
 
+#include <algorithm>
+#include <utility>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -19,12 +22,21 @@ namespace {
 constexpr int64_t kProgramBytes = int64_t{150} << 20;  // a process with libtorch loaded and nothing done yet: measured 120 to 150 MB
 constexpr int64_t kContextBytes = int64_t{700} << 20;  // what CUDA and its libraries take of a GPU: measured 0.61 to 0.68 GiB on an H200
 
-// Elements of what the last block, whose gradients come first, learns.
-int64_t elements_of_head(const model::Model& model, const std::vector<bool>& trained) {
+int64_t trained_elements(const model::Model& model, const std::vector<bool>& trained, const mesh::ParamId& of) {
   int64_t elements = 0;
-  for (const mesh::ParamId& id : model::named_parameters(model.blocks().back()->card()))
-    for (auto i = static_cast<size_t>(id.first); i < static_cast<size_t>(id.first + id.count); ++i)
-      if (trained[i]) elements += model.parameters()[i].elements();
+  for (auto i = static_cast<size_t>(of.first); i < static_cast<size_t>(of.first + of.count); ++i)
+    if (trained[i]) elements += model.parameters()[i].elements();
+  return elements;
+}
+
+int64_t trained_elements(const model::Model& model, const std::vector<bool>& trained) {
+  return trained_elements(model, trained, {0, static_cast<int32_t>(trained.size())});
+}
+
+// Of the last block, whose gradients come first.
+int64_t trained_elements_of_head(const model::Model& model, const std::vector<bool>& trained) {
+  int64_t elements = 0;
+  for (const mesh::ParamId& id : model::named_parameters(model.blocks().back()->card())) elements += trained_elements(model, trained, id);
   return elements;
 }
 
@@ -43,24 +55,15 @@ struct RankShare {
   double activations = 1;  // of those of one micro-batch on the whole model
 };
 
-int64_t trained_elements(const model::Model& model, const std::vector<bool>& trained) {
-  int64_t elements = 0;
-  for (size_t i = 0; i < trained.size(); ++i)
-    if (trained[i]) elements += model.parameters()[i].elements();
-  return elements;
-}
+int64_t bytes_of(double bytes) { return static_cast<int64_t>(std::min(bytes, 1e15)); }  // more than anybody has, and far from overflow
 
-int64_t bytes_of(double bytes) { return static_cast<int64_t>(std::min(bytes, 1e17)); }  // more than anybody has, and far from overflow
-
-// Inputs that wait in host memory come back one block ahead of their need: that of the block at work and one more are on the GPU.
-void leave_on_host(std::vector<parallel::KeptBytes>& blocks, const std::vector<bool>& recomputed) {
-  double largest = 0;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    if (!recomputed[i]) continue;
-    largest = std::max(largest, blocks[i].input);
-    blocks[i].input = 0;  // and so a part of what is inside, while that is computed again
-  }
-  blocks.push_back({.all = largest, .input = largest});
+// Inputs that wait in host memory come back one block ahead of their need: beside that of the block at work one more is on the GPU, of at
+// most so many bytes.
+double leave_on_host(std::vector<parallel::KeptBytes>& blocks, const std::vector<bool>& recomputed) {
+  double ahead = 0;
+  for (size_t i = 0; i < blocks.size(); ++i)
+    if (recomputed[i]) ahead = std::max(ahead, std::exchange(blocks[i].input, 0));
+  return ahead;
 }
 
 // Of all ranks on this machine.
@@ -101,7 +104,7 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   const double flops = forward_flops_per_token(*task.model, length);
   std::vector<parallel::KeptBytes> blocks = kept_by_blocks(s, *task.model, plan, length, on_gpu);
   const std::vector<bool> again = p.rules.recompute_last ? p.rules.recompute : std::vector<bool>{};
-  if (s.layout.recompute.inputs == "host") leave_on_host(blocks, p.rules.recompute);
+  const double ahead = s.layout.recompute.inputs == "host" ? leave_on_host(blocks, p.rules.recompute) : 0;
   const bool pairs = s.data.kind == "preference";
   const int64_t rows = p.batch.rows;
   const int64_t copies = pairs && s.lora.rank == 0 ? 2 : 1;  // the reference model's; adapters are little
@@ -117,10 +120,10 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
               .gradients = kept(
                   static_cast<int64_t>(part * static_cast<double>(trained_elements(*task.model, p.rules.trained))) * gradient_bytes, 2),
               .optimizer = kept(static_cast<int64_t>(part * static_cast<double>(optimizer_bytes(s, *task.model))), 1),
-              .activations = bytes_of(parallel::kept_at_most(blocks, again) * share.activations),
+              .activations = bytes_of((parallel::kept_at_most(blocks, again) + ahead) * share.activations),
               .program = on_gpu ? kContextBytes : kProgramBytes};
   if (on_gpu && ranks == 1 && !s.train.cuda_graph && plan.micro_batch >= s.train.global_batch) {  // as build() has it: GradientFlow, lent
-    f.gradients_with_activations = elements_of_head(*task.model, p.rules.trained) * gradient_bytes;
+    f.gradients_with_activations = trained_elements_of_head(*task.model, p.rules.trained) * gradient_bytes;
     for (const parallel::KeptBytes& one : blocks) f.activations_with_gradients = std::max(f.activations_with_gradients, bytes_of(one.all));
   }
   const Room room = room_of(start.device);

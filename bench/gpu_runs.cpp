@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <limits>
 #include <sstream>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -30,9 +31,10 @@ struct Times {
   std::vector<double> steps_s;
 };
 
-void fill_in(GpuRun& run, const Times& times, int64_t steps, const GpuWatch& watch, int64_t bytes_before) {
-  if (run.fault.empty() && std::ssize(times.steps_s) < steps)  // asked to end, it did
-    run.fault = fmt::format("its time was up after {} of {} steps", times.steps_s.size(), steps);
+void fill_in(GpuRun& run, Times times, int64_t steps, const GpuWatch& watch, int64_t bytes_before) {
+  const bool ended_early = run.fault.empty() && std::ssize(times.steps_s) < steps;  // asked to end, it did
+  if (ended_early) run.fault = fmt::format("its time was up after {} of {} steps", times.steps_s.size(), steps);
+  if (ended_early && times.steps_s.size() > 1) times.steps_s.pop_back();  // ours saves its state before it tells of its last step
   if (times.steps_s.empty()) return;
   run.first_step_s = times.steps_s.front();
   const auto n = static_cast<int64_t>(times.steps_s.size());
@@ -168,7 +170,7 @@ GpuRun run_gpu_ours(const GpuCase& one, const GpuInputs& inputs, int64_t steps, 
     run.allocator_bytes_most = std::max(run.allocator_bytes_most, row.integer("memory_bytes"));
     if (row.has("memory_tensors_most_bytes")) run.tensor_bytes_most = row.integer("memory_tensors_most_bytes");
   }
-  fill_in(run, times, steps, watch, before);
+  fill_in(run, std::move(times), steps, watch, before);
   return run;
 }
 
@@ -203,7 +205,7 @@ GpuRun run_gpu_peer(const GpuCase& one, const GpuInputs& inputs, int64_t steps, 
       run.allocator_bytes_most = line["memory"]["allocator"].get<int64_t>();
     }
   }
-  fill_in(run, times, steps, watch, before);
+  fill_in(run, std::move(times), steps, watch, before);
   return run;
 }
 

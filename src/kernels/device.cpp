@@ -1,8 +1,10 @@
 #include "kernels/device.h"
 
+#include <cstdlib>
 #include <mutex>
 
 #include <ATen/Context.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "base/check.h"
@@ -20,6 +22,17 @@ int repeatable_count = 0;
 void make_repeatable(bool wanted) {
   at::globalContext().setDeterministicAlgorithms(wanted, /*warn_only=*/false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);  // we read nothing that we have not written
+}
+
+// Segments of memory that grow in place leave no gaps that nothing fits in. Said here and not by a variable of the
+// environment, which processes begun from this one would have too; where the user has set one of them, it holds.
+void let_segments_grow() {
+  static const bool once = [] {
+    if (!std::getenv("PYTORCH_ALLOC_CONF") && !std::getenv("PYTORCH_CUDA_ALLOC_CONF"))
+      c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+    return true;
+  }();
+  static_cast<void>(once);
 }
 
 }  // namespace
@@ -47,6 +60,7 @@ at::Device device_called(const std::string& name) {
   if (!has_cuda_kernels())
     base::fail_input("--device cuda: this build has no CUDA; build it with CAIRN_PRESET=cuda where nvcc is installed");
   if (!at::hasCUDA()) base::fail_input("--device cuda: no usable GPU was found (nvidia-smi shows what the driver sees)");
+  let_segments_grow();
   return at::Device(at::kCUDA, 0);
 }
 

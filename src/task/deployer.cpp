@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "comm/world.h"
+#include "kernels/device.h"
 
 namespace cairn::task {
 namespace {
@@ -14,7 +15,7 @@ at::Device device_called(const std::string& name) {
   if (name == "cpu") return at::Device(at::kCPU);
   if (name != "cuda") base::fail_input("device \"{}\": must be cpu or cuda", name);
   if (!at::hasCUDA()) base::fail_input("device \"cuda\": no usable GPU was found, or this build has no CUDA (CAIRN_PRESET=cuda)");
-  return at::Device(at::kCUDA, 0);
+  return kernels::device_called(name);
 }
 
 }  // namespace

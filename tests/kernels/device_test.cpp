@@ -1,7 +1,12 @@
 #include "kernels/device.h"
 
+#include <cstdlib>
+
 #include <ATen/Context.h>
+#include <c10/core/AllocatorConfig.h>
 #include <gtest/gtest.h>
+
+#include "kernels/on_gpu.h"
 
 namespace cairn::kernels {
 namespace {
@@ -19,6 +24,13 @@ TEST(RepeatableBits, HoldWhileAnybodyWantsThem) {
     EXPECT_TRUE(repeatable());
   }
   EXPECT_FALSE(repeatable());
+}
+
+TEST(DeviceOnCuda, LetsSegmentsOfMemoryGrow) {
+  CAIRN_NEEDS_GPU();
+  if (std::getenv("PYTORCH_ALLOC_CONF") || std::getenv("PYTORCH_CUDA_ALLOC_CONF")) GTEST_SKIP() << "the environment says what holds";
+  device_called("cuda");
+  EXPECT_TRUE(c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments());
 }
 
 }  // namespace

@@ -119,7 +119,7 @@ class OneCase {
       std::vector<double> mine = values(who, of), theirs = values(peer, of);
       const size_t pairs = std::min({mine.size(), theirs.size(), pairs_most});
       if (pairs == 0) {
-        if (!missing(what)) rows.push_back({.case_name = name + " (not measured)", .unit = unit, .goal = goal});
+        if (!missing(what)) rows.push_back({.case_name = name, .unit = unit, .goal = goal, .measured = false});
         return;
       }
       mine.resize(pairs), theirs.resize(pairs);

@@ -19,7 +19,7 @@ double GpuCase::flops() const {
 const std::vector<GpuCase>& gpu_cases() {
   static const std::vector<GpuCase> list{
       // name, vocab, embed, layers, heads, kv_heads, head_dim, mlp, tied, batch, length, steps, limit_s, {goals}, same_weights
-      {"A", 50304, 768, 12, 12, 12, 64, 2048, true, 64, 1024, 300, 150, {1.08, 1.2, 0.8}, true},
+      {"A", 50304, 768, 12, 12, 12, 64, 2048, true, 64, 1024, 300, 210, {1.08, 1.2, 0.8}, true},
       {"B", 128256, 2048, 16, 32, 8, 64, 8192, true, 6, 4096, 50, 240, {1.03, 1.3, 0.8}, true},
       {"C", 128256, 4096, 8, 32, 8, 128, 14336, true, 2, 8192, 50, 240, {1.02, 1.35, 0.95}, true},
       {"qwen-0.5b", 151936, 896, 24, 14, 2, 64, 4864, true, 16, 2048, 40, 180, {1, 1, 1}, false},

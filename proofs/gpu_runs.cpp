@@ -42,6 +42,7 @@ GpuTrained train_on_gpu(const ProofOptions& options, base::Log& log, const std::
       if (row.has("startup_seconds")) startup_s = row.number("startup_seconds");
       trained.losses.push_back(row.number("loss"));
       trained.ends_s.push_back(row.number("seconds"));
+      if (row.has("eval_loss")) trained.held_out_loss = row.number("eval_loss");
       if (row.has("stall_s")) trained.waited_s += row.number("stall_s");
       if (row.has("snapshot_s")) trained.saves_s.push_back(row.number("snapshot_s"));
       if (row.has("memory_tensors_most_bytes")) trained.tensor_bytes_most = row.integer("memory_tensors_most_bytes");

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,8 +28,9 @@ struct GpuTraining {
 // What a run wrote down.
 struct GpuTrained {
   std::vector<double> losses;
-  std::vector<double> ends_s;       // when each step was over, after the first began
-  int64_t tensor_bytes_most = 0;    // on the GPU, of the process of rank 0
+  double held_out_loss = std::numeric_limits<double>::quiet_NaN();  // the last
+  std::vector<double> ends_s;                                       // when each step was over, after the first began
+  int64_t tensor_bytes_most = 0;                                    // on the GPU, of the process of rank 0
   std::optional<double> busy = {};  // as GpuWatch has it, over the last two thirds of the steps but for the last ones; none: not known
   double waited_s = 0;              // for other islands
   std::vector<double> saves_s;      // how long each save held up training; not of a save at the end

@@ -44,23 +44,22 @@ void float8_linear(Findings& findings, base::Log& log) {
   findings.at_least("7. linear 8192 x 8192 x 8192, forward and backward with scaling: bf16 / eight bits", 1, wide / narrow, 1.25);
 }
 
+// What the model has come to when its steps are over and its rate has fallen: on the way there two runs of one recipe are as far apart as
+// runs in bf16 and in eight bits. Text that no step has seen, and enough of it that no step sees any twice.
 void float8_losses(const ProofOptions& options, Findings& findings, base::Log& log) {
   const auto loss = [&](const std::string& name, const std::string& fp8) {
-    Assignments sets = gpu_decoder(options, {.embed = 768, .layers = 12, .heads = 12, .kv_heads = 12, .mlp = 2048, .batch = 16});
+    Assignments sets =
+        gpu_decoder(options, {.embed = 768, .layers = 12, .heads = 12, .kv_heads = 12, .mlp = 2048, .batch = 16, .wide_state = true});
+    for (const char* set : {"data.stories_bytes=24000000", "eval.fraction=0.02", "eval.every=0"}) sets.emplace_back(set);
+    sets.emplace_back("optim.learning_rate=0.0003");  // the default is for a small model: this one would part from itself at it
     sets.push_back("train.fp8=" + fp8);
-    sets.emplace_back("data.stories_bytes=24000000");  // no text twice: of what they know by heart, two runs of one recipe differ by 4 %
-    sets.emplace_back("optim.learning_rate=0.0003");   // the default is for a small model: this one would part from itself at it
-    const GpuTrained trained = must_train_on_gpu(options, log, name, {.sets = std::move(sets), .steps = 300});
-    double sum = 0;
-    for (size_t i = 200; i < 300; ++i) sum += trained.losses[i] / 100;
-    return sum;
+    return must_train_on_gpu(options, log, name, {.sets = std::move(sets), .steps = 300}).held_out_loss;
   };
   const double wide = loss("bf16", "none"), again = loss("bf16-again", "none"), narrow = loss("fp8", "layers");
-  findings.at_most(
-      fmt::format("7. 300 steps of a decoder of 85 million parameters: mean loss of the last 100, eight bits and bf16 ({:.4f}) apart by "
-                  "(baseline: bf16 and bf16 again)",
-                  wide),
-      std::abs(again / wide - 1), std::abs(narrow / wide - 1), 0.01);
+  findings.at_most(fmt::format("7. 300 steps of a decoder of 85 million parameters: held-out losses in eight bits and in bf16 ({:.4f}) "
+                               "apart by (baseline: bf16 again)",
+                               wide),
+                   std::abs(again / wide - 1), std::abs(narrow / wide - 1), 0.01);
 }
 
 void recompute(const ProofOptions& options, Findings& findings, base::Log& log) {

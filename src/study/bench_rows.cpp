@@ -36,7 +36,8 @@ std::string to_json(const std::string& bench, const std::vector<BenchRow>& rows)
                             {"ratio", r.ratio},
                             {"spread", r.spread},
                             {"goal", r.goal},
-                            {"pass", r.pass}});
+                            {"pass", r.pass},
+                            {"measured", r.measured}});
   return base::pretty(json);
 }
 
@@ -47,7 +48,10 @@ std::string to_table(const std::vector<BenchRow>& rows) {
                                   "ratio", "spread", "goal", "verdict");
   for (const BenchRow& r : rows)
     table += fmt::format("{:<{}}  {:>12.6g}  {:>12.6g}  {:<9}  {:>6.3f}  {:>6.1f}%  {:>5.2f}  {}\n", r.case_name, width, r.ours, r.peer,
-                         r.unit, r.ratio, r.spread * 100, r.goal, r.pass ? "reached" : "MISSED");
+                         r.unit, r.ratio, r.spread * 100, r.goal,
+                         !r.measured ? "not measured"
+                         : r.pass    ? "reached"
+                                     : "MISSED");
   return table;
 }
 

@@ -20,6 +20,7 @@ struct BenchRow {
   double spread = 0;  // of the ratio over the repetitions: (highest - lowest) / median
   double goal = 0;    // the ratio must reach this
   bool pass = false;
+  bool measured = true;
 };
 
 struct BenchOptions {

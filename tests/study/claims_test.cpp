@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/json.h"
@@ -9,6 +10,9 @@
 
 namespace cairn::study {
 namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
 
 TEST(Findings, HoldOnlyIfSomethingWasMeasuredAndNothingFails) {
   Findings nothing;
@@ -49,6 +53,12 @@ TEST(Compare, GivesARatioAboveOneWhereOursIsBetter) {
   const BenchRow heavier = compare("memory", {2}, {1}, "MiB", Better::lower, 1);
   EXPECT_DOUBLE_EQ(heavier.ratio, 0.5);
   EXPECT_FALSE(heavier.pass);
+}
+
+TEST(BenchTable, SaysWhatWasNotMeasuredRatherThanMissed) {
+  const std::string table =
+      to_table({compare("memory", {2}, {1}, "MiB", Better::lower, 1), {.case_name = "eager", .unit = "MiB", .goal = 1, .measured = false}});
+  EXPECT_THAT(table, AllOf(ContainsRegex("memory .* MISSED"), ContainsRegex("eager .* not measured")));
 }
 
 }  // namespace

@@ -15,8 +15,7 @@ struct GpuInputs {
 
 inline constexpr int64_t kGpuSeed = 1;
 
-// Writes them into a folder: tokens for so many steps, of which about half follow from the one before and the others are as frequent as
-// words are, so that there is something to learn.
+// Writes them into a folder: drawn tokens (study/drawn_tokens.h), enough for so many steps.
 GpuInputs write_gpu_inputs(const GpuCase& one, int64_t steps, const std::string& folder);
 
 }  // namespace cairn::study

@@ -1,6 +1,5 @@
 #include "kernels/device.h"
 
-#include <cstdlib>
 #include <mutex>
 
 #include <ATen/Context.h>
@@ -24,15 +23,10 @@ void make_repeatable(bool wanted) {
   at::globalContext().setDeterministicFillUninitializedMemory(false);  // we read nothing that we have not written
 }
 
-// Segments of memory that grow in place leave no gaps that nothing fits in. Said here and not by a variable of the
-// environment, which processes begun from this one would have too; where the user has set one of them, it holds.
+// Segments of memory that grow in place leave no gaps that nothing fits in. Said here and not by a variable of the environment, which
+// processes begun from this one would have too; where the user has set one (PYTORCH_ALLOC_CONF), libtorch has read it, and it holds.
 void let_segments_grow() {
-  static const bool once = [] {
-    if (!std::getenv("PYTORCH_ALLOC_CONF") && !std::getenv("PYTORCH_CUDA_ALLOC_CONF"))
-      c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
-    return true;
-  }();
-  static_cast<void>(once);
+  if (c10::CachingAllocator::getAllocatorSettings().empty()) c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
 }
 
 }  // namespace

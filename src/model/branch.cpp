@@ -68,12 +68,13 @@ void Branch::finish(const at::Tensor& sums, const Value& onto, const Call& call)
 
 void Branch::leave(Values& values, const In& in, const at::Tensor& from, const Linear& out, const Call& call, Factor* made) const {
   const at::Tensor terms = at::empty({from.size(0), embed_}, from.options());
-  if (norm_ && dropout_ == 0 && !call.axes.find("tp")) {  // the product starts from the stream
-    const at::Tensor x = rows(in.x);
-    out.product(terms, from, call, &x, made);
+  const std::string& onto_name = norm_ ? border_.reads : border_.onto;
+  if (dropout_ == 0 && !call.axes.find("tp") && !onto_name.empty()) {  // the product starts from the stream, or from another branch's terms
+    const at::Tensor x = values.get(onto_name), first = rows(border_.with.empty() ? x : values.get(border_.with));
+    out.product(terms, from, call, &first, made);
     out.add_bias(terms, call);
-    values.put(border_.writes, terms.view(in.x.sizes()));
-    return;
+    if (!border_.with.empty()) terms.add_(rows(x));
+    return values.put(border_.writes, terms.view(x.sizes()));
   }
   const OnRows make = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
     out.product(sums.narrow(0, begin, count), from.narrow(0, begin, count), call, nullptr, count == from.size(0) ? made : nullptr);

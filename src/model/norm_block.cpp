@@ -44,13 +44,19 @@ class NormBlock final : public Block {
   }
 
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
-    const at::Tensor dnormed = gradients.take(writes_), x = saved.get("x"), dx = at::empty_like(x);
+    const at::Tensor dnormed = gradients.take(writes_);
+    if (!call.axes.find("tp") && norm_.is_one_pass(saved.get("x"))) {  // both gradients, the input's in the place of the result's
+      saved.put("dgain", norm_.backward({dnormed}, dnormed, saved.take("x"), saved.take("statistics"), call));
+      return gradients.add(reads_, dnormed);
+    }
+    const at::Tensor x = saved.get("x"), dx = at::empty_like(x);
     norm_.input_gradient(dx, dnormed, x, saved.get("statistics"), call);
     gradients.add(reads_, dx);
     saved.put("dnormed", dnormed);
   }
 
   void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {
+    if (saved.has("dgain")) return into.add(norm_.weight, saved.take("dgain"));
     own_weight_gradient(norm_, into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
   }
 

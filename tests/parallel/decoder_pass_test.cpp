@@ -7,6 +7,7 @@
 
 #include "base/memory_tags.h"
 #include "base/random.h"
+#include "kernels/device.h"
 #include "kernels/fill_normal.h"
 #include "mesh/flat_gradients.h"
 #include "model/decoder.h"
@@ -159,6 +160,52 @@ std::vector<Case> of_every_wiring() {
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Wirings, DecoderGradients, testing::ValuesIn(of_every_wiring()));
+
+// The same in float where there is a GPU, whose kernels do other things at a time than those of a CPU: by parameter, so that the gain of
+// one norm does not hide behind matrices.
+void expect_gradients_in_float(const at::Device& device, const Case& one) {
+  DecoderShape shape = one.shape;
+  shape.embed = 16 * shape.heads, shape.head_dim = 16, shape.mlp = 80, shape.vocab = 40;
+  const auto model = make_decoder(shape);
+  const mesh::FlatLayout layout = model->layout();
+  const at::Tensor flat = at::empty({layout.elements}, at::kDouble);
+  materialise(*model, flat, base::Random(3));
+  mesh::Batch batch = parallel::token_batch(one.samples, one.length, shape.vocab);
+  const double weight = 1.0 / 17;
+  const auto expected = gradients_by_autograd(*model, layout, flat, model->make_buffers(at::kDouble), batch, "targets", weight);
+
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
+  for (auto& [name, field] : batch.fields) field.tensor = field.tensor.to(device);
+  mesh::FlatGradients sink(layout, at::zeros({layout.elements}, options), model->uses());
+  sink.begin(1, nullptr);
+  const at::Tensor here = flat.to(options);
+  const FlatWeights weights(layout, here);
+  Buffers buffers = model->make_buffers(options);
+  const mesh::Axes alone;
+  const auto objective = make_next_token();
+  parallel::execute({.model = *model,
+                     .at = weights,
+                     .buffers = buffers,
+                     .axes = alone,
+                     .batch = batch,
+                     .objective = *objective,
+                     .into = &sink,
+                     .weight = weight});
+  sink.finish();
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const at::Tensor found = layout.view(sink.flat(), {static_cast<int32_t>(i)}).to(at::kCPU, at::kDouble);
+    EXPECT_LT((found - expected[i]).norm().item<double>(), 1e-4 * expected[i].norm().item<double>() + 1e-7)
+        << shape.family << ", " << shape.residual << ": " << layout.pieces[i].name;
+  }
+}
+
+TEST(DecoderInFloat, HasTheGradientsOfThePlainFormInEveryWiring) {
+  for (const Case& one : of_every_wiring()) expect_gradients_in_float(at::kCPU, one);
+}
+TEST(DecoderOnGpu, HasTheGradientsOfThePlainFormInEveryWiring) {
+  if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
+  for (const Case& one : of_every_wiring()) expect_gradients_in_float(at::Device(at::kCUDA, 0), one);
+}
 
 // Logits of a batch in float, by the blocks as they run.
 at::Tensor logits_of(const Model& model, const at::Tensor& flat, const mesh::Batch& batch) {

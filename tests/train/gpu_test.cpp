@@ -53,6 +53,8 @@ TEST(OnGpu, TrainsAsOnACpu) {
               "kept on the host");
   const std::vector<double> gpt2 = losses_by("cpu", {"model.kind=\"gpt2\""});
   expect_near(losses_by("cuda", {"model.kind=\"gpt2\""}), gpt2, 0.01, "norms with a mean, biases, positions that are learned");
+  for (const std::string residual : {"model.residual=\"ladder\"", "model.residual=\"parallel\""})
+    expect_near(losses_by("cuda", {residual}), losses_by("cpu", {residual}), 0.01, residual);
   const std::vector<double> apart = losses_by("cpu", {"data.packing=\"documents\""});
   expect_near(losses_by("cuda", {"data.packing=\"documents\""}), apart, 0.01, "packed documents");
 }

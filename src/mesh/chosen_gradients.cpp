@@ -36,6 +36,12 @@ class ChosenGradients final : public Gradients {
     pass_on(id, [&](ParamId to) { into_.add_rows(to, rows, values); });
   }
 
+  // (Parts of what is not trained go nowhere anyway.)
+  bool adds_up_wide(ParamId id) const override {
+    for (int32_t i = id.first; i < id.first + id.count; ++i)
+      if (place(i) >= 0 && !into_.adds_up_wide({place(i), 1})) return false;
+    return true;
+  }
   void expect_more(ParamId id, int64_t contributions) override {
     for (int32_t i = id.first; i < id.first + id.count; ++i) pass_on({i, 1}, [&](ParamId to) { into_.expect_more(to, contributions); });
   }

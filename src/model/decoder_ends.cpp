@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/embedding.h"
+#include "mesh/gradient_parts.h"
 #include "model/decoder_blocks.h"
 #include "model/rows.h"
 #include "model/stream.h"
@@ -158,8 +159,10 @@ class HeadBlock final : public Block {
     const at::Tensor x = values.get(reads_);  // the stream
     const Extent all = extent(x, call);
     if (keep && call.loss_chunks > 1) {
-      const Norm::Result normed = norm_.forward(x, call, nullptr);
-      values.put("logits", Value{.in_parts = std::make_shared<InParts>(head_, rows(normed.y), call)});
+      Factor from_norm;
+      const Norm::Result normed = norm_.forward(x, call, head_.in_eight_bits(call) ? &from_norm.largest : nullptr);
+      from_norm.values = rows(normed.y);
+      values.put("logits", Value{.in_parts = std::make_shared<InParts>(head_, from_norm, codes_alone(call), call)});
       keep->put("x", x);
       keep->put("statistics", normed.statistics);
       return;
@@ -230,35 +233,43 @@ class HeadBlock final : public Block {
   // Some rows of logits after the other, with all that is made of their gradients while they are there.
   class InParts final : public LogitsInParts {
    public:
-    InParts(const Linear& head, at::Tensor in, const Call& call)
+    InParts(const Linear& head, const Factor& in, bool codes_alone, const Call& call)
         : head_(head),
           call_(call),
-          in_(std::move(in)),
+          in_(in.values),
           din_(at::empty_like(in_)),
+          largest_(in.largest),
+          codes_alone_(codes_alone),
           parts_(std::max<int64_t>(1, std::min(call.loss_chunks, in_.size(0)))) {
       CAIRN_CHECK(call_.into, "logits in parts, and nowhere for the gradients of what makes them");
-      for (const mesh::ParamId& id : head_.parameters())
-        if (parts_ > 1) call_.into->expect_more(id, parts_ - 1);
+      gradients_.emplace(*call_.into, head_.parameters(), parts_);
     }
 
     int64_t parts() const override { return parts_; }
+    bool gradient_later() const override { return codes_alone_; }
 
     at::Tensor make(int64_t part) override {
       const auto [begin, count] = rows_of(part);
       if (!logits_.defined()) logits_ = at::empty({(in_.size(0) + parts_ - 1) / parts_, head_.out_width(call_)}, in_.options());
       const at::Tensor made = logits_.narrow(0, 0, count);
-      head_.forward(made, in_.narrow(0, begin, count), call_);
+      from_norm_ = {.values = in_.narrow(0, begin, count), .largest = largest_};
+      head_.forward(made, from_norm_.values, call_, &from_norm_);
       return made;
     }
 
-    void take_back(int64_t part) override {
+    void take_back(int64_t part, const at::Tensor& largest, const OfLogits* of_logits) override {
       const auto [begin, count] = rows_of(part);
-      const at::Tensor gradient = logits_.narrow(0, 0, count);
-      head_.input_gradient(din_.narrow(0, begin, count), gradient, call_);
-      head_.weight_gradient(*call_.into, {.values = in_.narrow(0, begin, count)}, {.values = gradient}, call_);
+      Factor from_loss{.values = logits_.narrow(0, 0, count), .largest = largest};
+      CAIRN_CHECK(!of_logits || codes_alone_, "a gradient of logits that nobody makes");
+      if (of_logits)
+        from_loss.codes = kernels::cross_entropy_to_fp8(from_loss.values, of_logits->lse, of_logits->targets, of_logits->scale, largest);
+      head_.input_gradient(din_.narrow(0, begin, count), from_loss.values, call_, &from_loss);
+      head_.weight_gradient(*gradients_, from_norm_, from_loss, call_);
       if (part + 1 < parts_) return;
       logits_.reset();
       in_.reset();
+      from_norm_ = {};
+      gradients_->hand_on();
     }
 
     at::Tensor input_gradient() const override { return din_; }
@@ -275,8 +286,11 @@ class HeadBlock final : public Block {
 
     const Linear& head_;
     const Call& call_;  // of the pass, which lasts longer
-    at::Tensor in_, din_, logits_;
+    at::Tensor in_, din_, largest_ /*of in_*/, logits_;
+    Factor from_norm_ = {};  // of the part that was made last
+    bool codes_alone_;       // HeadBlock's
     int64_t parts_;
+    std::optional<mesh::GradientParts> gradients_;
   };
 
   // `again`: what the norm comes to is made once more, where it is made in passing, for the head's weight gradient.

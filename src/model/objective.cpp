@@ -36,7 +36,7 @@ class CrossEntropy final : public Objective {
       Value gradient{.tensor = logits, .largest = known ? scale.view(at::kInt) : at::Tensor()};
       const Value& made = outputs.value("logits");
       if (parts) {
-        loss = losses_of(*parts, logits, targets, scale);
+        loss = losses_of(*parts, logits, targets, scale, gradient.largest);
         gradient = {.in_parts = parts};
       } else if (is_shared_out(made, axes)) {
         const RowLosses found = row_losses(made, targets, axes);
@@ -65,16 +65,23 @@ class CrossEntropy final : public Objective {
   }
 
  private:
-  // Part by part; each is its own gradient when it goes back.
-  static at::Tensor losses_of(LogitsInParts& parts, const at::Tensor& first, const at::Tensor& targets, const at::Tensor& scale) {
+  // Part by part; each is its own gradient when it goes back, or is told how it is made.
+  static at::Tensor losses_of(LogitsInParts& parts, const at::Tensor& first, const at::Tensor& targets, const at::Tensor& scale,
+                              const at::Tensor& largest) {
     const at::Tensor loss = at::empty({targets.numel()}, scale.options());
     for (int64_t part = 0, begin = 0; part < parts.parts(); ++part) {
       const at::Tensor logits = part == 0 ? first : parts.make(part);
       const int64_t count = logits.size(0);
       const at::Tensor of_part = loss.narrow(0, begin, count);
-      kernels::cross_entropy_and_gradient(of_part, at::empty_like(of_part), logits, targets.narrow(0, begin, count),
-                                          scale.numel() == 1 ? scale : scale.narrow(0, begin, count));
-      parts.take_back(part);
+      const OfLogits how{.lse = at::empty_like(of_part),
+                         .targets = targets.narrow(0, begin, count),
+                         .scale = scale.numel() == 1 ? scale : scale.narrow(0, begin, count)};
+      const bool later = parts.gradient_later() && largest.defined();
+      if (later)
+        kernels::cross_entropy(of_part, how.lse, logits, how.targets);
+      else
+        kernels::cross_entropy_and_gradient(of_part, how.lse, logits, how.targets, how.scale);
+      parts.take_back(part, largest, later ? &how : nullptr);
       begin += count;
     }
     return loss;

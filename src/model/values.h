@@ -22,8 +22,10 @@ class LogitsInParts {
  public:
   virtual ~LogitsInParts() = default;
   virtual int64_t parts() const = 0;
-  virtual at::Tensor make(int64_t part) = 0;      // [rows of it, vocab], until the next one
-  virtual void take_back(int64_t part) = 0;       // which is its gradient now
+  virtual at::Tensor make(int64_t part) = 0;  // [rows of it, vocab], until the next one
+  virtual bool gradient_later() const = 0;    // as Value::gradient_later
+  // The part that was made last is its gradient now, or still its logits, of which this makes their gradient. `largest` as in Value.
+  virtual void take_back(int64_t part, const at::Tensor& largest, const OfLogits* of_logits) = 0;
   virtual at::Tensor input_gradient() const = 0;  // once all have been taken back: of what logits are made from, [rows, embed]
   virtual int64_t bytes() const = 0;              // kept beside the logits: what they are made from, and its gradient
 };

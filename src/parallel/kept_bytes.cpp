@@ -27,13 +27,14 @@ double kept_of(const model::Block& block, const model::Model& model, const Keepi
   double elements = 0, codes = 0;
   for (const model::Operation& one : block.card().operations) {
     double own = one.saved_elements_per_token;
-    if (coded || (keeping.on_gpu && one.gpu_makes_again && !in_parts)) own -= one.result_per_token;
+    if (!in_parts && (coded || (keeping.on_gpu && one.gpu_makes_again))) own -= one.result_per_token;
     if (one.name == "logits") own /= static_cast<double>(keeping.loss_chunks);
     elements += own;
     if (one.name == "logits" && in_parts) elements += static_cast<double>(width_in(one, model));  // the gradient of what they are made from
     if (!is_coded(one, keeping)) continue;
-    codes += static_cast<double>(width_in(one, model));  // what it multiplied, by columns
-    if (one.name == "logits") codes += 2 * own;          // of their gradient, by rows and by columns
+    codes += static_cast<double>(width_in(one, model)) /
+             (in_parts ? static_cast<double>(keeping.loss_chunks) : 1);  // what it multiplied, by columns
+    if (one.name == "logits") codes += 2 * own;                          // of their gradient, by rows and by columns
   }
   return elements * static_cast<double>(keeping.element_bytes) + codes;
 }

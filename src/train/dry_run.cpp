@@ -122,8 +122,12 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
               .optimizer = kept(static_cast<int64_t>(part * static_cast<double>(optimizer_bytes(s, *task.model))), 1),
               .activations = bytes_of((parallel::kept_at_most(blocks, again) + ahead) * share.activations),
               .program = on_gpu ? kContextBytes : kProgramBytes};
+  // Parts of a gradient that is kept in less add up in fp32 (mesh/gradient_parts.h).
+  const bool sums_apart = s.train.loss_chunks > 1 && gradient_bytes < 4;
+  const int64_t of_head = trained_elements_of_head(*task.model, p.rules.trained);
+  if (sums_apart) f.activations += 4 * of_head;
   if (on_gpu && ranks == 1 && !s.train.cuda_graph && plan.micro_batch >= s.train.global_batch) {  // as build() has it: GradientFlow, lent
-    f.gradients_with_activations = trained_elements_of_head(*task.model, p.rules.trained) * gradient_bytes;
+    f.gradients_with_activations = sums_apart ? 0 : of_head * gradient_bytes;
     for (const parallel::KeptBytes& one : blocks) f.activations_with_gradients = std::max(f.activations_with_gradients, bytes_of(one.all));
   }
   const Room room = room_of(start.device);

@@ -17,8 +17,6 @@ void check_loss_chunks(const Settings& settings, const parallel::Plan& plan) {
   if (settings.data.kind == "preference") refuse("pairs of answers are compared whole: leave it out, or lower train.micro_batch");
   if (settings.train.method != "gradient")
     refuse(fmt::format("train.method = {} makes its passes in its own way, with whole logits: leave it out", settings.train.method));
-  if (settings.train.fp8 == "all") refuse("codes in eight bits are of all rows of a matrix: use train.fp8 = layers");
-  if (settings.train.gradients == "bf16") refuse("the parts of a gradient are summed up, in fp32: use train.gradients = fp32");
   if (settings.layout.recompute.mode == "stage") refuse("a stage that is computed again has logits twice: use recompute.mode = full");
   if (plan.mesh.extent("tp") > 1) refuse("ranks along mesh.tp have a part of each row of logits already: leave it out");
   if (plan.mesh.extent("pp") > 1) refuse("is for mesh.pp = 1: use more pipeline.micro_batches instead");

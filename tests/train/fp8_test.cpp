@@ -73,6 +73,15 @@ TEST(EightBits, IsTheSameOnAnyLayoutButForRoundings) {
   }
 }
 
+// Logits in parts have the factors that whole ones have: all rows of a part are coded as they would be among the others.
+TEST(EightBits, OfLogitsInPartsAreThoseOfWholeOnes) {
+  const harness::ScratchFolder scratch;
+  const std::vector<double> whole = losses_on(1, eight_bits("all"), scratch / "whole");
+  EXPECT_LT(furthest(losses_on(1, eight_bits("all", {"train.loss_chunks=3"}), scratch / "parts"), whole), 2e-3);
+  const std::vector<double> narrow = losses_on(1, eight_bits("all", {"train.gradients=\"bf16\""}), scratch / "narrow");
+  EXPECT_LT(furthest(losses_on(1, eight_bits("all", {"train.loss_chunks=7", "train.gradients=\"bf16\""}), scratch / "both"), narrow), 4e-3);
+}
+
 TEST(EightBits, ResumesExactly) {
   const harness::ScratchFolder scratch;
   const base::Recipe recipe = eight_bits("layers", {"snapshot.every=8"});

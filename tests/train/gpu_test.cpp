@@ -49,6 +49,7 @@ TEST(OnGpu, TrainsAsOnACpu) {
   expect_near(losses_by("cuda", {"train.micro_batch=12"}), expected, 0.01, "three passes a step");
   expect_near(losses_by("cuda", {"recompute.mode=\"full\""}), expected, 0.01, "recomputed");
   expect_near(losses_by("cuda", {"train.loss_chunks=5"}), expected, 0.01, "logits in parts");
+  expect_near(losses_by("cuda", {"train.loss_chunks=5", "train.gradients=\"bf16\""}), expected, 0.01, "whose gradients add up in fp32");
   expect_near(losses_by("cuda", {"recompute.mode=\"full\"", "recompute.inputs=\"host\"", "train.micro_batch=18"}), expected, 0.01,
               "kept on the host");
   const std::vector<double> gpt2 = losses_by("cpu", {"model.kind=\"gpt2\""});
@@ -121,6 +122,7 @@ TEST(OnGpu, EightBitsAreTheSameWhenAPassIsRepeated) {
   const std::vector<double> low = losses_by("cuda", {}), coded = losses_by("cuda", {"train.fp8=\"all\""});
   expect_near(coded, low, 0.03, "eight bits");
   expect_near(losses_by("cuda", {"train.fp8=\"all\"", "recompute.mode=\"full\""}), coded, 0.005, "recomputed");
+  expect_near(losses_by("cuda", {"train.fp8=\"all\"", "train.loss_chunks=5"}), coded, 0.005, "logits in parts");
 }
 
 TEST(OnGpu, RecordedStepsAreTheSame) {

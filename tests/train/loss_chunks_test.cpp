@@ -101,7 +101,9 @@ TEST(LossChunks, ComeToWhatWholeLogitsComeTo) {
                      {{"train.global_batch=3", "mesh.dp=2", "train.micro_batch=1"}, 2},
 
                      {{"model.residual=\"ladder\""}},
-                     {{"train.precision=\"bf16\""}, 1, 2e-2, 1e-3}};
+                     {{"train.precision=\"bf16\""}, 1, 2e-2, 1e-3},
+                     {{"train.gradients=\"bf16\"", "train.precision=\"bf16\""}, 1, 2e-2, 1e-3},
+                     {{"train.gradients=\"bf16\"", "train.precision=\"bf16\"", "model.tied=false"}, 1, 2e-2, 1e-3}};
   for (const auto& c : cases) {
     const std::string what = c.sets.empty() ? "plain" : c.sets[0];
     const Taken whole = take_steps(c.ranks, c.sets, 1);
@@ -124,8 +126,6 @@ TEST(LossChunks, AreRefusedWhereTheyDoNotHelp) {
   refused({"data.kind=\"preference\""}, "train.loss_chunks = 4: pairs of answers are compared whole");
   refused({"train.method=\"one_byte\""}, "makes its passes in its own way");
   refused({"recompute.mode=\"stage\""}, "use recompute.mode = full");
-  refused({"train.precision=\"bf16\"", "train.fp8=\"all\""}, "use train.fp8 = layers");
-  refused({"train.precision=\"bf16\"", "train.gradients=\"bf16\""}, "use train.gradients = fp32");
 }
 
 }  // namespace

@@ -253,7 +253,7 @@ class HeadBlock final : public Block {
       if (!logits_.defined()) logits_ = at::empty({(in_.size(0) + parts_ - 1) / parts_, head_.out_width(call_)}, in_.options());
       const at::Tensor made = logits_.narrow(0, 0, count);
       from_norm_ = {.values = in_.narrow(0, begin, count), .largest = largest_};
-      head_.forward(made, from_norm_.values, call_, &from_norm_);
+      head_.forward(made, from_norm_.values, call_, &from_norm_, &weight_codes_);
       return made;
     }
 
@@ -263,12 +263,13 @@ class HeadBlock final : public Block {
       CAIRN_CHECK(!of_logits || codes_alone_, "a gradient of logits that nobody makes");
       if (of_logits)
         from_loss.codes = kernels::cross_entropy_to_fp8(from_loss.values, of_logits->lse, of_logits->targets, of_logits->scale, largest);
-      head_.input_gradient(din_.narrow(0, begin, count), from_loss.values, call_, &from_loss);
+      head_.input_gradient(din_.narrow(0, begin, count), from_loss.values, call_, &from_loss, &weight_codes_);
       head_.weight_gradient(*gradients_, from_norm_, from_loss, call_);
       if (part + 1 < parts_) return;
       logits_.reset();
       in_.reset();
       from_norm_ = {};
+      weight_codes_ = {};
       gradients_->hand_on();
     }
 
@@ -288,7 +289,8 @@ class HeadBlock final : public Block {
     const Call& call_;  // of the pass, which lasts longer
     at::Tensor in_, din_, largest_ /*of in_*/, logits_;
     Factor from_norm_ = {};  // of the part that was made last
-    bool codes_alone_;       // HeadBlock's
+    kernels::Fp8Matrix weight_codes_ = {};
+    bool codes_alone_;  // HeadBlock's
     int64_t parts_;
     std::optional<mesh::GradientParts> gradients_;
   };

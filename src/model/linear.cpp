@@ -51,21 +51,29 @@ std::optional<Linear::Coded> Linear::bare_codes(const at::Tensor& x, const Call&
   return codes_for(x, call, made);
 }
 
-Linear::Coded Linear::codes_for(const at::Tensor& x, const Call& call, Factor* made) const {
+kernels::Fp8Matrix Linear::codes_of_weight(const Call& call, bool forward, kernels::Fp8Matrix* kept) const {
+  const auto make = [&](const kernels::Fp8Forms& forms) { return kernels::to_fp8(call.weights.get(weight), kernels::Fp8::e4m3, forms); };
+  if (!kept) return make({.rows = forward != by_input, .columns = forward == by_input});
+  if (!kept->defined()) *kept = make({});
+  return *kept;
+}
+
+Linear::Coded Linear::codes_for(const at::Tensor& x, const Call& call, Factor* made, kernels::Fp8Matrix* weight_codes) const {
   Coded coded{.x = kernels::to_fp8(x, kernels::Fp8::e4m3, {.columns = made != nullptr}, made ? made->largest : at::Tensor()),
-              .w = kernels::to_fp8(call.weights.get(weight), kernels::Fp8::e4m3, {.rows = !by_input, .columns = by_input})};
+              .w = codes_of_weight(call, /*forward=*/true, weight_codes)};
   if (made) made->codes = {.columns = coded.x.columns, .factor = coded.x.factor};
   return coded;
 }
 
-void Linear::forward(const at::Tensor& y, const at::Tensor& x, const Call& call, Factor* made) const {
-  product(y, x, call, nullptr, made);
+void Linear::forward(const at::Tensor& y, const at::Tensor& x, const Call& call, Factor* made, kernels::Fp8Matrix* weight_codes) const {
+  product(y, x, call, nullptr, made, weight_codes);
   add_bias(y, call);
 }
 
-void Linear::product(const at::Tensor& y, const at::Tensor& x, const Call& call, const at::Tensor* onto, Factor* made) const {
+void Linear::product(const at::Tensor& y, const at::Tensor& x, const Call& call, const at::Tensor* onto, Factor* made,
+                     kernels::Fp8Matrix* weight_codes) const {
   if (in_eight_bits(call)) {
-    const Coded codes = codes_for(x, call, made);
+    const Coded codes = codes_for(x, call, made, weight_codes);
     if (by_input && onto) y.copy_(*onto);
     by_input ? kernels::linear_input(y, codes.x, codes.w, onto != nullptr) : kernels::linear(y, codes.x, codes.w, onto);
     return;
@@ -81,16 +89,17 @@ void Linear::add_bias(const at::Tensor& y, const Call& call) const {
   if (bias) y.add_(call.weights.get(*bias));
 }
 
-void Linear::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const Call& call, Factor* made) const {
-  const at::Tensor w = call.weights.get(weight);
+void Linear::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const Call& call, Factor* made,
+                            kernels::Fp8Matrix* weight_codes) const {
   if (in_eight_bits(call)) {
     if (made && !made->codes.rows.defined()) code_gradient(*made, dy);
     const kernels::Fp8Matrix codes = made ? made->codes : kernels::to_fp8(dy, kernels::Fp8::e5m2, {.columns = false});
-    const kernels::Fp8Matrix weights = kernels::to_fp8(w, kernels::Fp8::e4m3, {.rows = by_input, .columns = !by_input});
+    const kernels::Fp8Matrix weights = codes_of_weight(call, /*forward=*/false, weight_codes);
     by_input ? kernels::linear(dx, codes, weights) : kernels::linear_input(dx, codes, weights);
     if (made) made->codes = {.columns = codes.columns, .factor = codes.factor};
     return;
   }
+  const at::Tensor w = call.weights.get(weight);
   by_input ? kernels::linear(dx, dy, w) : kernels::linear_input(dx, dy, w);
   for (const LowRank& one : low_rank)
     kernels::linear_input(dx, narrowed_gradient(*this, dy, one, call), call.weights.get(one.a), /*accumulate=*/true);

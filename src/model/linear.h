@@ -28,14 +28,15 @@ struct Linear {
   std::vector<LowRank> low_rank = {};
 
   // `made`, here and below: gains codes of x or dy where this layer is in eight bits, for its weight gradient; may know their largest
-  // magnitude.
+  // magnitude. `weight_codes` likewise gains those of the weight, for calls to come with the same weight.
   void forward(const at::Tensor& y /*[rows, out], overwritten*/, const at::Tensor& x /*[rows, in]*/, const Call& call,
-               Factor* made = nullptr) const;
+               Factor* made = nullptr, kernels::Fp8Matrix* weight_codes = nullptr) const;
   // The same in two parts, for a layer whose inputs are shared out: products are summed over the ranks, the bias is added once.
   void product(const at::Tensor& y, const at::Tensor& x, const Call& call, const at::Tensor* onto = nullptr /*added to it*/,
-               Factor* made = nullptr) const;
+               Factor* made = nullptr, kernels::Fp8Matrix* weight_codes = nullptr) const;
   void add_bias(const at::Tensor& y, const Call& call) const;
-  void input_gradient(const at::Tensor& dx /*overwritten*/, const at::Tensor& dy, const Call& call, Factor* made = nullptr) const;
+  void input_gradient(const at::Tensor& dx /*overwritten*/, const at::Tensor& dy, const Call& call, Factor* made = nullptr,
+                      kernels::Fp8Matrix* weight_codes = nullptr) const;
   // Codes of dy beforehand, of which `input_gradient` then makes use in place of dy: so dy, where it is large, need not live until then.
   static void code_gradient(Factor& into, const at::Tensor& dy);
   void weight_gradient(mesh::Gradients& into, const Factor& x, const Factor& dy, const Call& call) const;
@@ -60,7 +61,9 @@ struct Linear {
   int64_t out_width(const Call& call) const;
 
  private:
-  Coded codes_for(const at::Tensor& x, const Call& call, Factor* made) const;
+  Coded codes_for(const at::Tensor& x, const Call& call, Factor* made, kernels::Fp8Matrix* weight_codes = nullptr) const;
+  // In the form that this product reads; in both where they are kept.
+  kernels::Fp8Matrix codes_of_weight(const Call& call, bool forward, kernels::Fp8Matrix* kept) const;
 };
 
 }  // namespace cairn::model

@@ -39,13 +39,24 @@ double kept_of(const model::Block& block, const model::Model& model, const Keepi
   return elements * static_cast<double>(keeping.element_bytes) + codes;
 }
 
+// Logits in parts keep codes of what makes them, by rows and by columns, from the first part to the last.
+double codes_of_head(const model::Block& block, const model::Model& model, const Keeping& keeping) {
+  double bytes = 0;
+  for (const model::Operation& one : block.card().operations)
+    if (one.name == "logits" && keeping.loss_chunks > 1 && is_coded(one, keeping)) {
+      const std::vector<int64_t>& shape = model.parameters()[static_cast<size_t>(one.parameters.front().first)].shape;
+      bytes += 2 * static_cast<double>(shape[0]) * static_cast<double>(shape[1]);
+    }
+  return bytes;
+}
+
 }  // namespace
 
 std::vector<KeptBytes> kept_bytes(const model::Model& model, const Keeping& keeping) {
   std::vector<KeptBytes> all;
   const auto tokens = static_cast<double>(keeping.tokens);
   for (const auto& block : model.blocks()) {
-    KeptBytes one{.all = tokens * kept_of(*block, model, keeping)};
+    KeptBytes one{.all = tokens * kept_of(*block, model, keeping) + codes_of_head(*block, model, keeping)};
     if (!block->card().operations.empty()) {
       // The first operation keeps its input and what it makes of it, where that is not made again.
       const model::Operation& first = block->card().operations.front();

@@ -51,8 +51,8 @@ TEST(KeptBytes, ProductsInEightBitsKeepCodesOfWhatTheyMultiplied) {
   const std::vector<double> codes{0, 0, 0, kEmbed + kQ, kEmbed + kMlp, kEmbed + 2 * kVocab};
   for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(coded[i] - plain[i], kTokens * codes[i]) << "block " << i;
   EXPECT_EQ(all_of({.tokens = 10, .element_bytes = 2, .on_gpu = true, .fp8 = &second, .loss_chunks = 4}).back(),
-            kTokens * (2 * (3 * kEmbed + kVocab / 4) + (kEmbed + 2 * kVocab) / 4))
-      << "logits in parts: codes of one part at a time";
+            kTokens * (2 * (3 * kEmbed + kVocab / 4) + (kEmbed + 2 * kVocab) / 4) + 2 * kVocab * kEmbed)
+      << "logits in parts: codes of one part at a time, and of the weight for all of them";
 }
 
 TEST(KeptBytes, WhereNothingIsCodedNormsKeepWhatTheyCameTo) {

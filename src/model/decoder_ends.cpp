@@ -189,7 +189,7 @@ class HeadBlock final : public Block {
     const at::Tensor x = saved.get("x");
     if (const std::shared_ptr<LogitsInParts> parts = gradients.value("logits").in_parts) {
       gradients.drop("logits");
-      return backward_of_norm(gradients, saved, parts->input_gradient().view(x.sizes()), /*again=*/false, call);
+      return backward_of_norm(gradients, saved, parts->finish().view(x.sizes()), /*again=*/false, call);
     }
     Factor from_loss;
     from_loss.largest = gradients.value("logits").largest;
@@ -270,10 +270,12 @@ class HeadBlock final : public Block {
       in_.reset();
       from_norm_ = {};
       weight_codes_ = {};
-      gradients_->hand_on();
     }
 
-    at::Tensor input_gradient() const override { return din_; }
+    at::Tensor finish() override {
+      gradients_->hand_on();
+      return din_;
+    }
     int64_t bytes() const override { return static_cast<int64_t>((in_.defined() ? in_.nbytes() : 0) + din_.nbytes()); }
 
    private:

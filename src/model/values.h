@@ -26,8 +26,10 @@ class LogitsInParts {
   virtual bool gradient_later() const = 0;    // as Value::gradient_later
   // The part that was made last is its gradient now, or still its logits, of which this makes their gradient. `largest` as in Value.
   virtual void take_back(int64_t part, const at::Tensor& largest, const OfLogits* of_logits) = 0;
-  virtual at::Tensor input_gradient() const = 0;  // once all have been taken back: of what logits are made from, [rows, embed]
-  virtual int64_t bytes() const = 0;              // kept beside the logits: what they are made from, and its gradient
+  // Once all have been taken back, and nobody holds them any more: hands on the gradient of the weight that makes logits, and gives that of
+  // what they are made from, [rows, embed].
+  virtual at::Tensor finish() = 0;
+  virtual int64_t bytes() const = 0;  // kept beside the logits: what they are made from, and its gradient
 };
 
 // What blocks read and write: a tensor, how it lies on the mesh, and when it may be read.

@@ -40,6 +40,13 @@ struct Case {
   LoraShape lora = {};
 };
 
+// Biases and adapters, where a wrong sign hides.
+void fill_what_starts_at_zero(const mesh::FlatLayout& layout, const at::Tensor& flat) {
+  for (const mesh::NamedTensor& one : layout.views(flat))
+    if (one.name.ends_with(".bias") || one.name.ends_with(".lora_B.weight"))
+      kernels::fill_normal(one.tensor.view({-1}), base::Random(4).for_name(one.name), 0, 0.03);
+}
+
 class DecoderGradients : public testing::TestWithParam<Case> {};
 
 // Forward and both gradients of every block, in double, against autograd of the plain form: rounding is all that may differ.
@@ -49,9 +56,7 @@ TEST_P(DecoderGradients, EqualThoseOfThePlainFormInDouble) {
   const mesh::FlatLayout layout = model->layout();
   const at::Tensor flat = at::empty({layout.elements}, at::kDouble);
   materialise(*model, flat, base::Random(3));
-  for (const mesh::NamedTensor& one : layout.views(flat))  // biases and adapters start at 0, where a wrong sign hides
-    if (one.name.ends_with(".bias") || one.name.ends_with(".lora_B.weight"))
-      kernels::fill_normal(one.tensor.view({-1}), base::Random(4).for_name(one.name), 0, 0.03);
+  fill_what_starts_at_zero(layout, flat);
   flat.mul_(10);  // away from the linear regime, where wrong derivatives hide
   Buffers buffers = model->make_buffers(at::TensorOptions().dtype(at::kDouble));
   mesh::Batch batch = parallel::token_batch(samples, length, shape.vocab);
@@ -170,7 +175,10 @@ void expect_gradients_in_float(const at::Device& device, const Case& one) {
   const mesh::FlatLayout layout = model->layout();
   const at::Tensor flat = at::empty({layout.elements}, at::kDouble);
   materialise(*model, flat, base::Random(3));
+  fill_what_starts_at_zero(layout, flat);
+  flat.mul_(3);
   mesh::Batch batch = parallel::token_batch(one.samples, one.length, shape.vocab);
+  if (one.packed) pack(batch);
   const double weight = 1.0 / 17;
   const auto expected = gradients_by_autograd(*model, layout, flat, model->make_buffers(at::kDouble), batch, "targets", weight);
 

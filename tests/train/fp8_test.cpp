@@ -73,7 +73,7 @@ TEST(EightBits, IsTheSameOnAnyLayoutButForRoundings) {
   }
 }
 
-// Logits in parts have the factors that whole ones have: all rows of a part are coded as they would be among the others.
+// Parts have factors of their own, or on a GPU that of all rows, as far as a norm and a loss know it beforehand: roundings differ.
 TEST(EightBits, OfLogitsInPartsAreThoseOfWholeOnes) {
   const harness::ScratchFolder scratch;
   const std::vector<double> whole = losses_on(1, eight_bits("all"), scratch / "whole");

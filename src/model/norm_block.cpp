@@ -21,7 +21,7 @@ class NormBlock final : public Block {
                              .parameters = norm_.parameters(),
                              .axes = {"embed"},
                              .flops_per_token = 4 * embed,
-                             .saved_elements_per_token = embed}}};
+                             .saved_elements_per_token = 2 * embed}}};  // and what it comes to, which the branch that reads it keeps
   }
 
   const Card& card() const override { return card_; }

@@ -58,9 +58,11 @@ std::vector<KeptBytes> kept_bytes(const model::Model& model, const Keeping& keep
   for (const auto& block : model.blocks()) {
     KeptBytes one{.all = tokens * kept_of(*block, model, keeping) + codes_of_head(*block, model, keeping)};
     if (!block->card().operations.empty()) {
-      // The first operation keeps its input and what it makes of it, where that is not made again.
+      // A norm keeps its input and what it makes of it, where that is not made again.
       const model::Operation& first = block->card().operations.front();
-      one.input = tokens * first.saved_elements_per_token / 2 * static_cast<double>(keeping.element_bytes);
+      const double read =
+          first.kind == model::Operation::Kind::product ? static_cast<double>(width_in(first, model)) : first.saved_elements_per_token / 2;
+      one.input = tokens * read * static_cast<double>(keeping.element_bytes);
     }
     all.push_back(one);
   }

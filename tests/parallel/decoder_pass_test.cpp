@@ -291,9 +291,12 @@ TEST(Decoder, WithPositionsThatCountOnGivesTheBitsItGivesWithout) {
   EXPECT_TRUE(at::equal(without, logits_of(*model, flat, batch)));
 }
 
-TEST(Llama, BooksWhatItKeepsForBackwardAsItsCardsSay) {
-  const DecoderShape shape{
-      .vocab = 50, .embed = 16, .layers = 3, .heads = 2, .kv_heads = 1, .head_dim = 8, .mlp = 24, .length = 8, .tied = true};
+class Books : public testing::TestWithParam<std::string> {};
+
+TEST_P(Books, WhatItKeepsForBackwardAsItsCardsSay) {
+  DecoderShape shape{.vocab = 50, .embed = 16, .layers = 3, .heads = 2, .kv_heads = 1, .head_dim = 8, .mlp = 24, .length = 8, .tied = true};
+  shape.residual = GetParam();
+  if (shape.residual == "ladder") shape.ladder_layers = {1, 2};
   const auto model = make_decoder(shape);
   const FlatWeights weights(model->layout(), at::zeros({model->elements()}));
   Buffers buffers = model->make_buffers(at::kFloat);
@@ -324,6 +327,7 @@ TEST(Llama, BooksWhatItKeepsForBackwardAsItsCardsSay) {
   EXPECT_NEAR(most_with(1), expected * 16 * 4, 0.05 * expected * 16 * 4);
   EXPECT_EQ(most_with(3) - most_with(1), 16 * 16 * 4) << "beside logits in parts the gradient of what they are made from";
 }
+INSTANTIATE_TEST_SUITE_P(Wirings, Books, testing::Values("standard", "ladder", "parallel"));
 
 TEST(Llama, GivesTheSameLossInFloatAsThePlainForm) {
   const DecoderShape shape{

@@ -108,7 +108,10 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   const bool pairs = s.data.kind == "preference";
   const int64_t rows = p.batch.rows;
   const int64_t copies = pairs && s.lora.rank == 0 ? 2 : 1;  // the reference model's; adapters are little
-  const double passes = pairs ? 4 : 3;                       // forward, two gradients, and the reference model's forward
+  const bool by_slopes = s.train.method == "one_byte";
+  const double passes = by_slopes ? 2 * static_cast<double>(s.one_byte.samples_per_round)  // a look on either side, along each direction
+                        : pairs   ? 4
+                                  : 3;  // forward, two gradients, and the reference model's forward
   const int64_t elements = task.model->elements(), tokens = s.train.global_batch * rows * length;
   const bool low = s.train.precision == "bf16", kept_low = s.train.parameters == "bf16";
   const int64_t gradient_bytes = s.train.gradients == "bf16" ? 2 : 4;
@@ -122,13 +125,18 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
               .optimizer = kept(static_cast<int64_t>(part * static_cast<double>(optimizer_bytes(s, *task.model))), 1),
               .activations = bytes_of((parallel::kept_at_most(blocks, again) + ahead) * share.activations),
               .program = on_gpu ? kContextBytes : kProgramBytes};
+  double largest_block = 0;
+  for (const parallel::KeptBytes& one : blocks) largest_block = std::max(largest_block, one.all);
+  if (by_slopes)
+    f.gradients = f.optimizer = 0, f.activations = bytes_of(largest_block * share.activations);  // one block at work, nothing kept
   // Parts of a gradient that is kept in less add up in fp32 (mesh/gradient_parts.h).
   const bool sums_apart = s.train.loss_chunks > 1 && gradient_bytes < 4;
   const int64_t of_head = trained_elements_of_head(*task.model, p.rules.trained);
   if (sums_apart) f.activations += 4 * of_head;
-  if (on_gpu && ranks == 1 && !s.train.cuda_graph && plan.micro_batch >= s.train.global_batch) {  // as build() has it: GradientFlow, lent
+  if (on_gpu && ranks == 1 && !by_slopes && !s.train.cuda_graph &&
+      plan.micro_batch >= s.train.global_batch) {  // as build() has it: GradientFlow, lent
     f.gradients_with_activations = sums_apart ? 0 : of_head * gradient_bytes;
-    for (const parallel::KeptBytes& one : blocks) f.activations_with_gradients = std::max(f.activations_with_gradients, bytes_of(one.all));
+    f.activations_with_gradients = bytes_of(largest_block);
   }
   const Room room = room_of(start.device);
   std::string out;
@@ -166,7 +174,7 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   if (room.bytes > 0 && here > room.bytes)
     out += fmt::format("this does not fit: {}{}{}a smaller model would\n", on_gpu || ranks == 1 ? "" : "fewer ranks (--nproc), ",
                        plan.micro_batch > 1 ? fmt::format("a smaller train.micro_batch = {}, ", plan.micro_batch / 2) : "",
-                       s.layout.recompute.mode == "none" ? "recompute.mode = \"full\" or " : "");
+                       s.layout.recompute.mode == "none" && !by_slopes ? "recompute.mode = \"full\" or " : "");
   return out;
 }
 

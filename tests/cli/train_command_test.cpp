@@ -97,6 +97,10 @@ TEST(TrainCommand, ADryRunCountsWhatIsKept) {
   EXPECT_LT(mebibytes_of("activations", dry({"--device", "cuda", "--set", "recompute.mode=full", "--set", "recompute.inputs=host"})),
             mebibytes_of("activations", dry({"--device", "cuda", "--set", "recompute.mode=full"})));
   EXPECT_LT(on_device, 0.95 * all) << "norms are made again there";
+  const std::string slopes = dry({"--set", "train.method=one_byte", "--set", "train.precision=fp32"});
+  EXPECT_NE(slopes.find("gradients              0 B"), std::string::npos) << slopes;
+  EXPECT_NE(slopes.find("optimizer              0 B"), std::string::npos) << slopes;
+  EXPECT_LT(mebibytes_of("activations", slopes), 0.5 * mebibytes_of("activations", dry({"--set", "train.precision=fp32"})));
   EXPECT_LT(mebibytes_of("total", on_gpu), sum) << "activations have the memory of gradients before those come";
 }
 

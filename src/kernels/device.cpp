@@ -25,8 +25,15 @@ void make_repeatable(bool wanted) {
 
 // Segments of memory that grow in place leave no gaps that nothing fits in. Said here and not by a variable of the environment, which
 // processes begun from this one would have too; where the user has set one (PYTORCH_ALLOC_CONF), libtorch has read it, and it holds.
-void let_segments_grow() {
-  if (c10::CachingAllocator::getAllocatorSettings().empty()) c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+// Tried out at once: there are drivers that offer it and then fail (some under WSL2).
+void let_segments_grow(const at::Device& gpu) {
+  if (!c10::CachingAllocator::getAllocatorSettings().empty()) return;
+  c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+  try {
+    at::empty({1}, at::TensorOptions().device(gpu));
+  } catch (const c10::Error&) {
+    c10::CachingAllocator::setAllocatorSettings("expandable_segments:False");
+  }
 }
 
 }  // namespace
@@ -54,8 +61,9 @@ at::Device device_called(const std::string& name) {
   if (!has_cuda_kernels())
     base::fail_input("--device cuda: this build has no CUDA; build it with CAIRN_PRESET=cuda where nvcc is installed");
   if (!at::hasCUDA()) base::fail_input("--device cuda: no usable GPU was found (nvidia-smi shows what the driver sees)");
-  let_segments_grow();
-  return at::Device(at::kCUDA, 0);
+  const at::Device gpu(at::kCUDA, 0);
+  let_segments_grow(gpu);
+  return gpu;
 }
 
 }  // namespace cairn::kernels

@@ -54,7 +54,7 @@ double codes_of_head(const model::Block& block, const model::Model& model, const
 
 std::vector<KeptBytes> kept_bytes(const model::Model& model, const Keeping& keeping) {
   std::vector<KeptBytes> all;
-  const auto tokens = static_cast<double>(keeping.tokens);
+  const double tokens = static_cast<double>(keeping.tokens) * keeping.share;
   for (const auto& block : model.blocks()) {
     KeptBytes one{.all = tokens * kept_of(*block, model, keeping) + codes_of_head(*block, model, keeping)};
     if (!block->card().operations.empty()) {

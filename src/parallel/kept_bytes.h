@@ -12,6 +12,7 @@ namespace cairn::parallel {
 // How a pass keeps what its gradients need.
 struct Keeping {
   int64_t tokens = 0;  // of a micro-batch
+  double share = 1;    // of all this that one rank has, where ranks along tp and cp share tokens and widths out
   int64_t element_bytes = 4;
   bool on_gpu = false;                      // whose norms, on their way back, make once more what they came to
   const model::Fp8Products* fp8 = nullptr;  // null: nothing is in eight bits

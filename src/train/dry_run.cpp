@@ -52,7 +52,7 @@ double forward_flops_per_token(const model::Model& model, int64_t length) {
 struct RankShare {
   int64_t elements = 0;
   int64_t keepers = 1;     // ranks that share its state out
-  double activations = 1;  // of those of one micro-batch on the whole model
+  double activations = 1;  // of those of one micro-batch on all stages of a pipeline
 };
 
 int64_t bytes_of(double bytes) { return static_cast<int64_t>(std::min(bytes, 1e15)); }  // more than anybody has, and far from overflow
@@ -83,11 +83,9 @@ RankShare largest_share(const model::Model& model, const parallel::Plan& plan, i
   for (int rank = 0; rank < ranks; ++rank)
     largest.elements = std::max(largest.elements, parallel::share_of(model, plan, rank).layout.elements);
   largest.keepers = plan.zero > 0 ? plan.mesh.extent("shard") * plan.mesh.extent("cp") : 1;
-  // The stream and what is made of it is shared out along tp and cp (but for inputs that layers gather); a pipeline's first rank has as
-  // many micro-batches under way as there are ranks along it.
+  // A pipeline's first rank has as many micro-batches under way as there are ranks along it.
   const int pp = plan.mesh.extent("pp");
-  largest.activations = 1.0 / (plan.mesh.extent("tp") * plan.mesh.extent("cp"));
-  if (pp > 1) largest.activations *= static_cast<double>(std::min<int64_t>(pp, plan.micro_batches)) / pp;
+  if (pp > 1) largest.activations = static_cast<double>(std::min<int64_t>(pp, plan.micro_batches)) / pp;
   return largest;
 }
 

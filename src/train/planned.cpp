@@ -41,6 +41,7 @@ model::Task task_of(const Settings& s) {
 parallel::Keeping keeping(const Settings& s, const parallel::Plan& plan, int64_t length, bool on_gpu, const model::Fp8Products* fp8) {
   const int64_t rows = s.data.kind == "preference" ? 2 : 1;
   return {.tokens = plan.micro_batch * rows * std::max<int64_t>(1, length),
+          .share = 1.0 / (plan.mesh.extent("tp") * plan.mesh.extent("cp")),  // but for inputs that layers gather
           .element_bytes = s.train.precision == "bf16" ? 2 : 4,
           .on_gpu = on_gpu && plan.mesh.extent("tp") == 1,  // what is gathered along tp is kept
           .fp8 = fp8,

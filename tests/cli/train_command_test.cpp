@@ -97,6 +97,12 @@ TEST(TrainCommand, ADryRunCountsWhatIsKept) {
   EXPECT_LT(mebibytes_of("activations", dry({"--device", "cuda", "--set", "recompute.mode=full", "--set", "recompute.inputs=host"})),
             mebibytes_of("activations", dry({"--device", "cuda", "--set", "recompute.mode=full"})));
   EXPECT_LT(on_device, 0.95 * all) << "norms are made again there";
+  // A budget is of a rank: half of the activations are enough for one of two along tp, and for one alone only if some are made again.
+  const std::vector<std::string> half{"--set", "recompute.mode=budget", "--set", fmt::format("recompute.budget_mib={}", 0.55 * all)};
+  std::vector<std::string> half_of_two = half;
+  half_of_two.insert(half_of_two.end(), {"--nproc", "2", "--set", "mesh.tp=2"});
+  EXPECT_NEAR(mebibytes_of("activations", dry(half_of_two)), all / 2, 0.01 * all) << "nothing is made again";
+  EXPECT_LT(mebibytes_of("activations", dry(half)), 0.56 * all);
   const std::string slopes = dry({"--set", "train.method=one_byte", "--set", "train.precision=fp32"});
   EXPECT_NE(slopes.find("gradients              0 B"), std::string::npos) << slopes;
   EXPECT_NE(slopes.find("optimizer              0 B"), std::string::npos) << slopes;

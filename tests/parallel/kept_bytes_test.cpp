@@ -67,6 +67,15 @@ TEST(KeptBytes, WhereNothingIsCodedNormsKeepWhatTheyCameTo) {
   for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(coded[i] - plain[i], kTokens * more[i]) << "block " << i;
 }
 
+TEST(KeptBytes, OfARankAreItsShare) {
+  const std::vector<KeptBytes> whole = kept_bytes(*two_layers(), {.tokens = 10}),
+                               half = kept_bytes(*two_layers(), {.tokens = 10, .share = 0.5});
+  for (size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_EQ(half[i].all, whole[i].all / 2);
+    EXPECT_EQ(half[i].input, whole[i].input / 2);
+  }
+}
+
 TEST(KeptBytes, BackwardGoesFromTheLastToTheFirst) {
   const std::vector<KeptBytes> blocks{{.all = 100, .input = 10}, {.all = 300, .input = 20}, {.all = 50, .input = 5}};
   EXPECT_EQ(kept_at_most(blocks, {}), 450);

@@ -84,7 +84,7 @@ void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
   engine.recompute_stage = rules.recompute_stage;
   engine.recompute_last = rules.recompute_last;
   engine.recompute = rules.recompute;
-  engine.loss_chunks = s.train.loss_chunks;
+  engine.loss_chunks = loss_chunks_of(s, *engine.model, job.plan, job.data.length, job.device.is_cuda());
   engine.inputs_to_host = s.layout.recompute.inputs == "host";
 }
 

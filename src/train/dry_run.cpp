@@ -14,6 +14,7 @@
 #include "model/model.h"
 #include "model/named_parameters.h"
 #include "parallel/share.h"
+#include "train/loss_chunks.h"
 #include "train/planned.h"
 
 namespace cairn::train {
@@ -128,7 +129,7 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   if (by_slopes)
     f.gradients = f.optimizer = 0, f.activations = bytes_of(largest_block * share.activations);  // one block at work, nothing kept
   // Parts of a gradient that is kept in less add up in fp32 (mesh/gradient_parts.h).
-  const bool sums_apart = s.train.loss_chunks > 1 && gradient_bytes < 4;
+  const bool sums_apart = loss_chunks_of(s, *task.model, plan, length, on_gpu) > 1 && gradient_bytes < 4;
   const int64_t of_head = trained_elements_of_head(*task.model, p.rules.trained);
   if (sums_apart) f.activations += 4 * of_head;
   if (on_gpu && ranks == 1 && !by_slopes && !s.train.cuda_graph &&

@@ -44,8 +44,8 @@ base::Schema<TrainOptions> train_schema() {
         base::one_of({"fp32", "bf16"})},
        {"loss_chunks", &O::loss_chunks,
         "Parts of a pass, by tokens, whose logits are made one after the other: with 4, logits take a quarter of the memory. The head's "
-        "weight gradient is then summed up from as many parts.",
-        base::at_least(1)},
+        "weight gradient is then summed up from as many parts. 0 chooses: on a GPU parts of half a gibibyte, on a CPU one.",
+        base::at_least(0)},
        {"cuda_graph", &O::cuda_graph,
         "On a GPU, record what a step starts on it and from then on start it all at once, so that a small model does not wait for the "
         "host. For one rank, without dropout."},

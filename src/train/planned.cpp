@@ -13,6 +13,7 @@
 #include "train/build.h"
 #include "train/eight_bits.h"
 #include "train/given_plan.h"
+#include "train/loss_chunks.h"
 #include "train/model_from.h"
 
 namespace cairn::train {
@@ -38,14 +39,15 @@ model::Task task_of(const Settings& s) {
   return model::make_task(s.model, {.vocab = shape.vocab, .length = s.data.length}, shape, lora_of(s.lora));
 }
 
-parallel::Keeping keeping(const Settings& s, const parallel::Plan& plan, int64_t length, bool on_gpu, const model::Fp8Products* fp8) {
+parallel::Keeping keeping(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length, bool on_gpu,
+                          const model::Fp8Products* fp8) {
   const int64_t rows = s.data.kind == "preference" ? 2 : 1;
   return {.tokens = plan.micro_batch * rows * std::max<int64_t>(1, length),
           .share = 1.0 / (plan.mesh.extent("tp") * plan.mesh.extent("cp")),  // but for inputs that layers gather
           .element_bytes = s.train.precision == "bf16" ? 2 : 4,
           .on_gpu = on_gpu && plan.mesh.extent("tp") == 1,  // what is gathered along tp is kept
           .fp8 = fp8,
-          .loss_chunks = s.train.loss_chunks};
+          .loss_chunks = loss_chunks_of(s, model, plan, length, on_gpu)};
 }
 
 }  // namespace
@@ -53,7 +55,7 @@ parallel::Keeping keeping(const Settings& s, const parallel::Plan& plan, int64_t
 std::vector<parallel::KeptBytes> kept_by_blocks(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length,
                                                 bool on_gpu) {
   const std::unique_ptr<model::Fp8Products> fp8 = products_in_eight_bits(s, model, plan);
-  return parallel::kept_bytes(model, keeping(s, plan, length, on_gpu, fp8.get()));
+  return parallel::kept_bytes(model, keeping(s, model, plan, length, on_gpu, fp8.get()));
 }
 
 planner::StepRules step_rules(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length, bool on_gpu) {
@@ -86,7 +88,7 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
     const std::unique_ptr<model::Fp8Products> fp8 = products_in_eight_bits(s, model, plan);
     rules.recompute =
         parallel::recomputed_blocks({again.mode, again.modules, again.every, static_cast<int64_t>(again.budget_mib * (1 << 20))}, model,
-                                    keeping(s, plan, length, on_gpu, fp8.get()));
+                                    keeping(s, model, plan, length, on_gpu, fp8.get()));
   }
   return rules;
 }

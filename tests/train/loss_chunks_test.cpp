@@ -1,4 +1,6 @@
 // Logits that are made in parts: the same losses and gradients, to rounding, in less memory.
+#include "train/loss_chunks.h"
+
 #include <ATen/core/IListRef.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -7,6 +9,8 @@
 #include "comm/world.h"
 #include "harness/ranks.h"
 #include "kernels/aten.h"
+#include "model/decoder.h"
+#include "parallel/plan.h"
 #include "small_decoder.h"
 #include "train/build.h"
 #include "train/refusal.h"
@@ -116,6 +120,25 @@ TEST(LossChunks, ComeToWhatWholeLogitsComeTo) {
       EXPECT_LT((parts.weights - whole.weights).abs().max().item<double>(), c.weights_apart) << what << ", " << chunks;
     }
   }
+}
+
+TEST(LossChunks, MayBeChosenBySize) {
+  const auto model = model::make_decoder({.vocab = 100000, .embed = 16, .layers = 1, .heads = 2, .kv_heads = 2, .head_dim = 8, .mlp = 16});
+  const auto chosen = [&](const std::vector<std::string>& sets, bool on_gpu, int ranks = 1) {
+    base::Recipe recipe = chunked_recipe({"train.loss_chunks=0"});
+    for (const std::string& set : sets) recipe.set(set);
+    const Settings settings = read_settings(recipe);
+    parallel::Plan plan = make_plan(settings, ranks);
+    plan.micro_batch = 8;
+    return loss_chunks_of(settings, *model, plan, /*length=*/4096, on_gpu);
+  };
+  EXPECT_EQ(chosen({}, true), 25) << "13.1 GB in parts of half a gibibyte";
+  EXPECT_EQ(chosen({"train.precision=\"bf16\""}, true), 13);
+  EXPECT_EQ(chosen({"mesh.cp=2"}, true, 2), 13);
+  EXPECT_EQ(chosen({"train.loss_chunks=3"}, true), 3);
+  EXPECT_EQ(chosen({}, false), 1) << "a CPU";
+  EXPECT_EQ(chosen({"mesh.tp=2"}, true, 2), 1) << "where they may not come in parts, they come whole";
+  EXPECT_EQ(chosen({"recompute.mode=\"stage\""}, true), 1);
 }
 
 TEST(LossChunks, AreRefusedWhereTheyDoNotHelp) {

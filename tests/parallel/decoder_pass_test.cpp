@@ -47,6 +47,28 @@ void fill_what_starts_at_zero(const mesh::FlatLayout& layout, const at::Tensor& 
       kernels::fill_normal(one.tensor.view({-1}), base::Random(4).for_name(one.name), 0, 0.03);
 }
 
+// By the blocks as they run, summed over the batches, where and in what type the weights are.
+at::Tensor gradients_by_blocks(const Model& model, const at::Tensor& flat, const std::vector<mesh::Batch>& batches, double weight,
+                               const mesh::FlatGradients::Announce& announce = nullptr) {
+  mesh::FlatGradients sink(model.layout(), at::full_like(flat, 99.0), model.uses());
+  sink.begin(static_cast<int64_t>(batches.size()), announce);
+  const FlatWeights weights(model.layout(), flat);
+  Buffers buffers = model.make_buffers(flat.options());
+  const mesh::Axes alone;
+  const auto objective = make_next_token();
+  for (const mesh::Batch& batch : batches)
+    parallel::execute({.model = model,
+                       .at = weights,
+                       .buffers = buffers,
+                       .axes = alone,
+                       .batch = batch,
+                       .objective = *objective,
+                       .into = &sink,
+                       .weight = weight});
+  sink.finish();
+  return sink.flat();
+}
+
 class DecoderGradients : public testing::TestWithParam<Case> {};
 
 // Forward and both gradients of every block, in double, against autograd of the plain form: rounding is all that may differ.
@@ -58,32 +80,18 @@ TEST_P(DecoderGradients, EqualThoseOfThePlainFormInDouble) {
   materialise(*model, flat, base::Random(3));
   fill_what_starts_at_zero(layout, flat);
   flat.mul_(10);  // away from the linear regime, where wrong derivatives hide
-  Buffers buffers = model->make_buffers(at::TensorOptions().dtype(at::kDouble));
   mesh::Batch batch = parallel::token_batch(samples, length, shape.vocab);
   if (packed) pack(batch);
   const double weight = 1.0 / 17;
-  const auto expected = gradients_by_autograd(*model, layout, flat, buffers, batch, "targets", weight);
+  const auto expected = gradients_by_autograd(*model, layout, flat, model->make_buffers(at::kDouble), batch, "targets", weight);
 
-  mesh::FlatGradients sink(layout, at::full({layout.elements}, 99.0, at::kDouble), model->uses());
   std::vector<int64_t> announced;
-  sink.begin(1, [&](int64_t index) { announced.push_back(index); });
-  const FlatWeights weights(layout, flat);
-  const mesh::Axes alone;
-  const auto objective = make_next_token();
-  parallel::execute({.model = *model,
-                     .at = weights,
-                     .buffers = buffers,
-                     .axes = alone,
-                     .batch = batch,
-                     .objective = *objective,
-                     .into = &sink,
-                     .weight = weight});
-  sink.finish();
+  const at::Tensor gradients = gradients_by_blocks(*model, flat, {batch}, weight, [&](int64_t index) { announced.push_back(index); });
   EXPECT_EQ(announced.size(), layout.pieces.size());
   double largest = 0;
   for (const at::Tensor& one : expected) largest = std::max(largest, one.norm().item<double>());
   for (size_t i = 0; i < expected.size(); ++i) {
-    const at::Tensor found = layout.view(sink.flat(), {static_cast<int32_t>(i)});
+    const at::Tensor found = layout.view(gradients, {static_cast<int32_t>(i)});
     const double apart = (found - expected[i]).norm().item<double>();
     const double size = expected[i].norm().item<double>();
     // Small gradients are differences of large ones, and keep some roundings of those. A query that sees one key only, or one above all
@@ -182,26 +190,10 @@ void expect_gradients_in_float(const at::Device& device, const Case& one) {
   const double weight = 1.0 / 17;
   const auto expected = gradients_by_autograd(*model, layout, flat, model->make_buffers(at::kDouble), batch, "targets", weight);
 
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
   for (auto& [name, field] : batch.fields) field.tensor = field.tensor.to(device);
-  mesh::FlatGradients sink(layout, at::zeros({layout.elements}, options), model->uses());
-  sink.begin(1, nullptr);
-  const at::Tensor here = flat.to(options);
-  const FlatWeights weights(layout, here);
-  Buffers buffers = model->make_buffers(options);
-  const mesh::Axes alone;
-  const auto objective = make_next_token();
-  parallel::execute({.model = *model,
-                     .at = weights,
-                     .buffers = buffers,
-                     .axes = alone,
-                     .batch = batch,
-                     .objective = *objective,
-                     .into = &sink,
-                     .weight = weight});
-  sink.finish();
+  const at::Tensor gradients = gradients_by_blocks(*model, flat.to(device, at::kFloat), {batch}, weight).to(at::kCPU, at::kDouble);
   for (size_t i = 0; i < expected.size(); ++i) {
-    const at::Tensor found = layout.view(sink.flat(), {static_cast<int32_t>(i)}).to(at::kCPU, at::kDouble);
+    const at::Tensor found = layout.view(gradients, {static_cast<int32_t>(i)});
     EXPECT_LT((found - expected[i]).norm().item<double>(), 1e-4 * expected[i].norm().item<double>() + 1e-7)
         << shape.family << ", " << shape.residual << ": " << layout.pieces[i].name;
   }
@@ -245,26 +237,6 @@ TEST_P(Packing, ChangesNoLogitAndNoGradient) {
     for (int64_t i = 0; i < lengths[d]; ++i) documents.push_back(40 - static_cast<int64_t>(d)), positions.push_back(i);
   packed.fields["documents"] = {at::tensor(documents, at::kLong).view({1, -1})};
   packed.fields["positions"] = {at::tensor(positions, at::kLong).view({1, -1})};
-  const mesh::FlatLayout layout = model->layout();
-  const auto gradients = [&](const std::vector<mesh::Batch>& batches) {
-    mesh::FlatGradients sink(layout, at::zeros({layout.elements}), model->uses());
-    sink.begin(static_cast<int64_t>(batches.size()), nullptr);
-    const FlatWeights weights(layout, flat);
-    Buffers buffers = model->make_buffers(at::kFloat);
-    const mesh::Axes alone;
-    const auto objective = make_next_token();
-    for (const mesh::Batch& batch : batches)
-      parallel::execute({.model = *model,
-                         .at = weights,
-                         .buffers = buffers,
-                         .axes = alone,
-                         .batch = batch,
-                         .objective = *objective,
-                         .into = &sink,
-                         .weight = 0.1});
-    sink.finish();
-    return sink.flat().clone();
-  };
   const at::Tensor together = logits_of(*model, flat, packed);
   std::vector<mesh::Batch> apart;
   for (int64_t d = 0, begin = 0; d < 3; begin += lengths[static_cast<size_t>(d++)]) {
@@ -276,7 +248,7 @@ TEST_P(Packing, ChangesNoLogitAndNoGradient) {
     EXPECT_LT((found - alone).abs().max().item<double>(), 1e-6 * alone.abs().max().item<double>() + 1e-6) << "document " << d;
     apart.push_back(std::move(one));
   }
-  const at::Tensor whole = gradients({packed}), parts = gradients(apart);
+  const at::Tensor whole = gradients_by_blocks(*model, flat, {packed}, 0.1), parts = gradients_by_blocks(*model, flat, apart, 0.1);
   EXPECT_LT((whole - parts).norm().item<double>(), 1e-6 * parts.norm().item<double>() + 1e-7);
 }
 INSTANTIATE_TEST_SUITE_P(Families, Packing, testing::ValuesIn(family_names()));

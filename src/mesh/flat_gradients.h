@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "kernels/low_precision.h"
 #include "mesh/flat_layout.h"
 #include "mesh/gradients.h"
 
@@ -28,7 +29,7 @@ class FlatGradients final : public Gradients {
   void outer_of_codes(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) override;
   void add(ParamId id, const at::Tensor& gradient) override;
   void add_rows(ParamId id, const at::Tensor& rows, const at::Tensor& values) override;
-  bool adds_up_wide(ParamId) const override { return flat_.scalar_type() == at::kFloat || flat_.scalar_type() == at::kDouble; }
+  bool adds_up_wide(ParamId) const override { return !kernels::is_low(flat_); }
   void expect_more(ParamId id, int64_t contributions) override;
 
   const FlatLayout& layout() const { return layout_; }

@@ -159,6 +159,7 @@ class HeadBlock final : public Block {
     const at::Tensor x = values.get(reads_);  // the stream
     const Extent all = extent(x, call);
     if (keep && call.loss_chunks > 1) {
+      CAIRN_CHECK(call.into, "logits in parts, and nowhere for the gradients of what makes them");
       Factor from_norm;
       const Norm::Result normed = norm_.forward(x, call, head_.in_eight_bits(call) ? &from_norm.largest : nullptr);
       from_norm.values = rows(normed.y);
@@ -240,10 +241,8 @@ class HeadBlock final : public Block {
           din_(at::empty_like(in_)),
           largest_(in.largest),
           codes_alone_(codes_alone),
-          parts_(std::max<int64_t>(1, std::min(call.loss_chunks, in_.size(0)))) {
-      CAIRN_CHECK(call_.into, "logits in parts, and nowhere for the gradients of what makes them");
-      gradients_.emplace(*call_.into, head_.parameters(), parts_);
-    }
+          parts_(std::max<int64_t>(1, std::min(call.loss_chunks, in_.size(0)))),
+          gradients_(*call.into, head.parameters(), parts_) {}
 
     int64_t parts() const override { return parts_; }
     bool gradient_later() const override { return codes_alone_; }
@@ -264,7 +263,7 @@ class HeadBlock final : public Block {
       if (of_logits)
         from_loss.codes = kernels::cross_entropy_to_fp8(from_loss.values, of_logits->lse, of_logits->targets, of_logits->scale, largest);
       head_.input_gradient(din_.narrow(0, begin, count), from_loss.values, call_, &from_loss, &weight_codes_);
-      head_.weight_gradient(*gradients_, from_norm_, from_loss, call_);
+      head_.weight_gradient(gradients_, from_norm_, from_loss, call_);
       if (part + 1 < parts_) return;
       logits_.reset();
       in_.reset();
@@ -273,7 +272,7 @@ class HeadBlock final : public Block {
     }
 
     at::Tensor finish() override {
-      gradients_->hand_on();
+      gradients_.hand_on();
       return din_;
     }
     int64_t bytes() const override { return static_cast<int64_t>((in_.defined() ? in_.nbytes() : 0) + din_.nbytes()); }
@@ -294,7 +293,7 @@ class HeadBlock final : public Block {
     kernels::Fp8Matrix weight_codes_ = {};
     bool codes_alone_;  // HeadBlock's
     int64_t parts_;
-    std::optional<mesh::GradientParts> gradients_;
+    mesh::GradientParts gradients_;
   };
 
   // `again`: what the norm comes to is made once more, where it is made in passing, for the head's weight gradient.

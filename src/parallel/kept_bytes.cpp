@@ -43,10 +43,8 @@ double kept_of(const model::Block& block, const model::Model& model, const Keepi
 double codes_of_head(const model::Block& block, const model::Model& model, const Keeping& keeping) {
   double bytes = 0;
   for (const model::Operation& one : block.card().operations)
-    if (one.name == "logits" && keeping.loss_chunks > 1 && is_coded(one, keeping)) {
-      const std::vector<int64_t>& shape = model.parameters()[static_cast<size_t>(one.parameters.front().first)].shape;
-      bytes += 2 * static_cast<double>(shape[0]) * static_cast<double>(shape[1]);
-    }
+    if (one.name == "logits" && keeping.loss_chunks > 1 && is_coded(one, keeping))
+      bytes += 2 * static_cast<double>(model.parameters()[static_cast<size_t>(one.parameters.front().first)].elements());
   return bytes;
 }
 

@@ -25,7 +25,7 @@ Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given = nu
 // What the settings say of a step of this model beside the plan. `length`: of the sequences.
 planner::StepRules step_rules(const Settings& settings, const model::Model& model, const parallel::Plan& plan, int64_t length, bool on_gpu);
 
-// What blocks keep of a micro-batch for its gradients, on one rank with the whole model.
+// What blocks keep of a micro-batch for its gradients, on one of the ranks that share tokens and widths out; of all stages of a pipeline.
 std::vector<parallel::KeptBytes> kept_by_blocks(const Settings& settings, const model::Model& model, const parallel::Plan& plan,
                                                 int64_t length, bool on_gpu);
 

@@ -194,7 +194,7 @@ void expect_gradients_in_float(const at::Device& device, const Case& one) {
   const at::Tensor gradients = gradients_by_blocks(*model, flat.to(device, at::kFloat), {batch}, weight).to(at::kCPU, at::kDouble);
   for (size_t i = 0; i < expected.size(); ++i) {
     const at::Tensor found = layout.view(gradients, {static_cast<int32_t>(i)});
-    EXPECT_LT((found - expected[i]).norm().item<double>(), 1e-4 * expected[i].norm().item<double>() + 1e-7)
+    EXPECT_LT((found - expected[i]).norm().item<double>(), 3e-5 * expected[i].norm().item<double>() + 1e-7)
         << shape.family << ", " << shape.residual << ": " << layout.pieces[i].name;
   }
 }

@@ -20,6 +20,11 @@ std::unique_ptr<model::Model> two_layers() {
       {.vocab = 400, .embed = 64, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .mlp = 160, .length = 8, .tied = true});
 }
 
+model::Fp8Products in_eight_bits(const std::string& what, const std::string& layers) {
+  return {*two_layers(), what, layers,
+          [](const model::Parameter& parameter, int64_t dim) { return std::vector<int64_t>{parameter.shape[static_cast<size_t>(dim)]}; }};
+}
+
 // By what they hold: a lookup, then attention and MLP twice, then the head.
 std::vector<double> all_of(const Keeping& keeping) {
   std::vector<double> bytes;
@@ -40,11 +45,7 @@ TEST(KeptBytes, AGpuMakesThemAgainAndLogitsMayComeInParts) {
 }
 
 TEST(KeptBytes, ProductsInEightBitsKeepCodesOfWhatTheyMultiplied) {
-  const std::unique_ptr<model::Model> model = two_layers();
-  const auto whole = [](const model::Parameter& parameter, int64_t dim) {
-    return std::vector<int64_t>{parameter.shape[static_cast<size_t>(dim)]};
-  };
-  const model::Fp8Products second(*model, "all", "1", whole);
+  const model::Fp8Products second = in_eight_bits("all", "1");
   const std::vector<double> plain = all_of({.tokens = 10, .element_bytes = 2, .on_gpu = true});
   const std::vector<double> coded = all_of({.tokens = 10, .element_bytes = 2, .on_gpu = true, .fp8 = &second});
   ASSERT_EQ(coded.size(), plain.size());
@@ -56,11 +57,7 @@ TEST(KeptBytes, ProductsInEightBitsKeepCodesOfWhatTheyMultiplied) {
 }
 
 TEST(KeptBytes, WhereNothingIsCodedNormsKeepWhatTheyCameTo) {
-  const std::unique_ptr<model::Model> model = two_layers();
-  const auto whole = [](const model::Parameter& parameter, int64_t dim) {
-    return std::vector<int64_t>{parameter.shape[static_cast<size_t>(dim)]};
-  };
-  const model::Fp8Products first(*model, "layers", "0", whole);
+  const model::Fp8Products first = in_eight_bits("layers", "0");
   const std::vector<double> plain = all_of({.tokens = 10, .element_bytes = 2}),
                             coded = all_of({.tokens = 10, .element_bytes = 2, .fp8 = &first});
   const std::vector<double> more{0, kEmbed + kQ - 2 * kEmbed, kEmbed + kMlp - 2 * kEmbed, 0, 0, 0};

@@ -1,6 +1,7 @@
 #include "parallel/recompute.h"
 
 #include <algorithm>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -31,9 +32,29 @@ std::vector<size_t> chosen_by(const RecomputeRule& rule, const model::Model& mod
 // Logits become their gradient in place: computed again, they would be there twice, to save what is little beside them.
 bool makes_logits(const model::Block& block) { return std::ranges::count(block.card().writes, "logits") > 0; }
 
+// As many of these blocks, which one rank runs, from the first on, as it takes.
+void stay_within(int64_t budget_bytes, const std::vector<size_t>& blocks, const model::Model& model, const std::vector<KeptBytes>& kept,
+                 std::vector<bool>& recomputed) {
+  const auto budget = static_cast<double>(budget_bytes);
+  double total = 0;
+  for (const size_t i : blocks) total += kept[i].all;
+  for (const size_t i : blocks) {
+    if (total <= budget) return;
+    if (makes_logits(*model.blocks()[i])) continue;
+    total -= kept[i].all - kept[i].input;
+    recomputed[i] = true;
+  }
+  if (total > budget)
+    base::fail_input(
+        "recompute.budget_mib = {}: on the rank that runs {}, keeping the inputs of every block alone takes {}: raise it, or lower "
+        "train.micro_batch",
+        budget_bytes >> 20, model.blocks()[blocks.front()]->card().name, base::human_bytes(static_cast<int64_t>(total)));
+}
+
 }  // namespace
 
-std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Model& model, const Keeping& keeping) {
+std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Model& model, const Keeping& keeping,
+                                    const std::vector<int>& rank_of_block) {
   const size_t n = model.blocks().size();
   std::vector<bool> recomputed(n, rule.mode == "full");
   if (rule.mode == "selective") {
@@ -42,17 +63,10 @@ std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Mode
       if (static_cast<int64_t>(k) % rule.every == 0) recomputed[chosen[k]] = true;
   }
   if (rule.mode == "budget") {
+    std::map<int, std::vector<size_t>> by_rank;
+    for (size_t i = 0; i < n; ++i) by_rank[rank_of_block.empty() ? 0 : rank_of_block[i]].push_back(i);
     const std::vector<KeptBytes> kept = kept_bytes(model, keeping);
-    double total = 0;
-    for (const KeptBytes& one : kept) total += one.all;
-    for (size_t i = 0; i < n && total > static_cast<double>(rule.budget_bytes); ++i) {
-      if (makes_logits(*model.blocks()[i])) continue;
-      total -= kept[i].all - kept[i].input;
-      recomputed[i] = true;
-    }
-    if (total > static_cast<double>(rule.budget_bytes))
-      base::fail_input("recompute.budget_mib = {}: keeping the inputs of every block alone takes {}: raise it, or lower train.micro_batch",
-                       rule.budget_bytes >> 20, base::human_bytes(static_cast<int64_t>(total)));
+    for (const auto& [rank, blocks] : by_rank) stay_within(rule.budget_bytes, blocks, model, kept, recomputed);
   }
   for (size_t i = 0; i < n; ++i) recomputed[i] = recomputed[i] && !makes_logits(*model.blocks()[i]);
   return recomputed;

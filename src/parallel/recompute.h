@@ -20,7 +20,8 @@ struct RecomputeRule {
 };
 
 // Which blocks compute their inside again; what makes logits never does. Refuses patterns that fit no block, and a budget that even keeping
-// the inputs alone exceeds.
-std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Model& model, const Keeping& keeping);
+// the inputs alone exceeds. `rank_of_block`: which rank along pp runs each, and has a budget of its own for those; empty: one runs all.
+std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Model& model, const Keeping& keeping,
+                                    const std::vector<int>& rank_of_block = {});
 
 }  // namespace cairn::parallel

@@ -46,6 +46,16 @@ BlockRange blocks_of_stage(const Plan& plan, int stage, size_t blocks) {
   return {first, first + static_cast<size_t>(plan.stage_blocks[static_cast<size_t>(stage)])};
 }
 
+std::vector<int> rank_of_blocks(const Plan& plan, size_t blocks) {
+  std::vector<int> ranks(blocks, 0);
+  for (size_t stage = 0; stage < plan.rank_of_stage.size(); ++stage) {
+    const BlockRange range = blocks_of_stage(plan, static_cast<int>(stage), blocks);
+    std::fill(ranks.begin() + static_cast<std::ptrdiff_t>(range.first), ranks.begin() + static_cast<std::ptrdiff_t>(range.last),
+              plan.rank_of_stage[stage]);
+  }
+  return ranks;
+}
+
 Share share_of(const model::Model& model, const Plan& plan, int rank) {
   // Everything outside tp and pp makes replicas of what those two share out.
   const std::vector<int> mates = plan.mesh.peers_along(rank, {"pp", "tp"});

@@ -36,6 +36,8 @@ struct BlockRange {
   size_t first = 0, last = 0;
 };
 BlockRange blocks_of_stage(const Plan& plan, int stage, size_t blocks);
+// Which rank along pp runs each of so many blocks.
+std::vector<int> rank_of_blocks(const Plan& plan, size_t blocks);
 
 // What of a whole tensor a holding has, put together; a view where it is one piece.
 at::Tensor cut_out(const at::Tensor& whole, const mesh::Holding& holding);

@@ -9,6 +9,7 @@
 #include "optim/optimizer.h"
 #include "parallel/lay_out.h"
 #include "parallel/recompute.h"
+#include "parallel/share.h"
 #include "snapshot/pretrained.h"
 #include "train/build.h"
 #include "train/eight_bits.h"
@@ -86,9 +87,9 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
                      tp);
   if (again.mode != "none" && again.mode != "stage") {
     const std::unique_ptr<model::Fp8Products> fp8 = products_in_eight_bits(s, model, plan);
-    rules.recompute =
-        parallel::recomputed_blocks({again.mode, again.modules, again.every, static_cast<int64_t>(again.budget_mib * (1 << 20))}, model,
-                                    keeping(s, model, plan, length, on_gpu, fp8.get()));
+    rules.recompute = parallel::recomputed_blocks(
+        {again.mode, again.modules, again.every, static_cast<int64_t>(again.budget_mib * (1 << 20))}, model,
+        keeping(s, model, plan, length, on_gpu, fp8.get()), parallel::rank_of_blocks(plan, model.blocks().size()));
   }
   return rules;
 }

@@ -8,6 +8,7 @@
 #include "model/decoder.h"
 #include "model/fp8_products.h"
 #include "parallel/recompute.h"
+#include "parallel/share.h"
 
 namespace cairn::parallel {
 namespace {
@@ -94,6 +95,25 @@ TEST(Recompute, NeverMakesLogitsAgain) {
   const auto least = static_cast<int64_t>(inputs + kept.back().all);
   EXPECT_EQ(recomputed_blocks({.mode = "budget", .budget_bytes = least}, *model, keeping), all_but_the_head);
   EXPECT_THROW(recomputed_blocks({.mode = "budget", .budget_bytes = least - 1}, *model, keeping), Error);
+}
+
+// Each rank along pp has its own: what others keep does not count.
+TEST(Recompute, BudgetsAreOfTheBlocksOfARank) {
+  const std::unique_ptr<model::Model> model = two_layers();
+  const Keeping keeping{.tokens = 10};
+  Plan interleaved;
+  interleaved.stage_blocks = {2, 1, 1, 2}, interleaved.rank_of_stage = {0, 1, 0, 1};
+  const std::vector<int> ranks = rank_of_blocks(interleaved, model->blocks().size());
+  EXPECT_EQ(ranks, (std::vector<int>{0, 0, 1, 0, 1, 1}));
+  const std::vector<KeptBytes> kept = kept_bytes(*model, keeping);
+  const double first = kept[0].all + kept[1].all + kept[3].all, second = kept[2].all + kept[4].all + kept[5].all;
+  ASSERT_LT(first, second) << "the head keeps the most";
+  const auto with = [&](double bytes, const std::vector<int>& of) {
+    return recomputed_blocks({.mode = "budget", .budget_bytes = static_cast<int64_t>(bytes)}, *model, keeping, of);
+  };
+  EXPECT_EQ(with(second, ranks), std::vector<bool>(6, false));
+  EXPECT_EQ(with(second - 1, ranks), (std::vector<bool>{false, false, true, false, false, false})) << "the second rank's first block";
+  EXPECT_NE(with(second, {}), std::vector<bool>(6, false)) << "where one rank runs all";
 }
 
 }  // namespace

@@ -128,6 +128,17 @@ void start_weights(Job& job, const std::optional<snapshot::Pretrained>& pretrain
   job.engine.store->updated();
 }
 
+void check_repeats(const Settings& s, const at::Device& device) {
+  if (s.train.check_every == 0) return;
+  const auto refuse = [&](const std::string& why) { base::fail_input("train.check_every = {}: {}", s.train.check_every, why); };
+  if (s.train.method != "gradient")
+    refuse(
+        fmt::format("compares the gradients of ordinary steps, and those of train.method = {} are others: leave it out", s.train.method));
+  if (s.train.cuda_graph) refuse("is for steps that are not recorded: use train.cuda_graph = false");
+  if (device.is_cuda() && !s.train.deterministic)
+    refuse("a GPU adds attention's gradients up in any order, and no two are the same: set train.deterministic = true as well");
+}
+
 // What train.method names; pairs have one of their own (learn_from_pairs).
 std::unique_ptr<Step> choose_step(Job& job, comm::World& world, const std::vector<bool>& trained) {
   const Settings& s = job.settings;
@@ -135,6 +146,7 @@ std::unique_ptr<Step> choose_step(Job& job, comm::World& world, const std::vecto
   const auto replicas = [&]() -> comm::Group& { return world.group(job.plan.mesh.peers(world.rank(), "dp")); };
   if (s.train.method != "gradient" && s.train.method != "one_byte" && job.device.is_cuda())
     base::fail_input("train.method = {}: works on the CPU only so far: use --device cpu", s.train.method);
+  check_repeats(s, job.device);
   if (takes_masha_steps(s)) return make_masha_step(engine, masha_parts(s, replicas(), job.data.length));
   if (s.train.method == "one_byte")
     return make_one_byte_step(engine, {.options = s.one_byte,
@@ -147,7 +159,8 @@ std::unique_ptr<Step> choose_step(Job& job, comm::World& world, const std::vecto
   if (s.train.cuda_graph)
     return make_recorded_step(in_turn(parallel::execute), std::make_unique<RecordedSteps>(engine.store->flow(), make_cuda_graph));
   return make_step(engine.pipeline ? Execution([&engine](std::span<const parallel::Pass> passes) { return engine.pipeline->run(passes); })
-                                   : in_turn(parallel::execute));
+                                   : in_turn(parallel::execute),
+                   s.train.check_every);
 }
 
 // Pairs are learned from by comparing with the weights as they are now.
@@ -158,7 +171,7 @@ void learn_from_pairs(Job& job, const std::vector<bool>& trained) {
   job.booked.emplace_back(*job.memory, base::MemoryUse::parameters, reference->bytes());
   job.reference = reference->checksum();
   job.engine.objective = model::make_preference(job.settings.dpo);
-  job.step = make_step(in_turn(against(reference)));
+  job.step = make_step(in_turn(against(reference)), job.settings.train.check_every);
 }
 
 // The files beside the weights that say how conversations are written and where an answer ends.

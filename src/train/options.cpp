@@ -52,6 +52,10 @@ base::Schema<TrainOptions> train_schema() {
        {"deterministic", &O::deterministic,
         "On a GPU, the same bits from each run of a recipe, where attention's gradients are else added up in any order: steps take longer. "
         "A CPU gives the same bits always."},
+       {"check_every", &O::check_every,
+        "Every so many steps gradients are computed twice, and the run stops where they are not the same bits: so a GPU or memory that "
+        "computes wrong now and then is found. 0: never. On a GPU with deterministic.",
+        base::at_least(0)},
        {"seed", &O::seed, "Decides starting values and sample order, on any number of ranks.", base::at_least(0)},
        {"on_bad_step", &O::on_bad_step,
         "When the loss or the gradient norm is not finite, or a spike: stop with an error; skip the update; or rollback: go back to the "

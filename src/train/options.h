@@ -20,6 +20,7 @@ struct TrainOptions {
   int64_t loss_chunks = 1;
   bool cuda_graph = false;
   bool deterministic = false;
+  int64_t check_every = 0;
   int64_t seed = 1;
   std::string on_bad_step = "stop";
   double spike_factor = 0;

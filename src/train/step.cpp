@@ -1,6 +1,7 @@
 #include "train/step.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/memory_purpose.h"
@@ -12,6 +13,7 @@
 #include "optim/clip.h"
 #include "parallel/pass.h"
 #include "train/engine.h"
+#include "train/gradient_sums.h"
 #include "train/recorded_steps.h"
 
 namespace cairn::train {
@@ -19,8 +21,8 @@ namespace {
 
 class OneUpdate final : public Step {
  public:
-  OneUpdate(Execution execution, std::unique_ptr<RecordedSteps> recorded)
-      : execution_(std::move(execution)), recorded_(std::move(recorded)) {}
+  OneUpdate(Execution execution, std::unique_ptr<RecordedSteps> recorded, int64_t check_every)
+      : execution_(std::move(execution)), recorded_(std::move(recorded)), check_every_(check_every) {}
 
   model::Losses evaluate(Engine& engine, const mesh::Batch& batch) const override {
     const parallel::Pass pass = pass_over(engine, batch);
@@ -41,8 +43,6 @@ class OneUpdate final : public Step {
     const auto parts = engine.micro_batches > 0 ? data::even_micro_batches(input.batch.samples(), engine.micro_batches)
                                                 : data::micro_batches(input.batch.samples(), engine.micro_batch, input.samples_most);
     const auto passes = std::count_if(parts.begin(), parts.end(), [](const data::Share& part) { return part.count > 0; });
-    parallel::GradientFlow& flow = engine.store->flow();
-    flow.begin(passes, static_cast<int64_t>(parts.size()), [&](int64_t index) { engine.sync->gradient_ready(index); });
     std::vector<mesh::Batch> batches;
     for (const data::Share& part : parts) batches.push_back(mesh::slice(input.batch, part.first, part.first + part.count));
     std::vector<parallel::Pass> all;
@@ -56,6 +56,20 @@ class OneUpdate final : public Step {
       pass.memory = engine.memory;
       recompute_as_planned(engine, pass, all.size() == batches.size());
     }
+    parallel::GradientFlow& flow = engine.store->flow();
+    const auto begin = [&](parallel::GradientFlow::Announce announce) {
+      flow.begin(passes, static_cast<int64_t>(parts.size()), std::move(announce));
+    };
+    std::optional<GradientSums> expected;
+    std::vector<int64_t> ready;  // where they are expected: told on only when they are as expected
+    if (check_every_ > 0 && input.step % check_every_ == 0) {
+      begin([](int64_t) {});
+      const at::Tensor loss_sum = passes_over(all)[0];
+      flow.finish();
+      expected.emplace(loss_sum, engine.gradient_views);
+      model::commit_batch_norms(engine.buffers, /*skipped=*/true, {});
+    }
+    begin([&](int64_t index) { expected ? ready.push_back(index) : engine.sync->gradient_ready(index); });
     // An update that nothing on the host comes before is recorded with the passes.
     at::Tensor numbers;
     const bool recorded = recorded_ && recorded_->takes(all);
@@ -65,6 +79,8 @@ class OneUpdate final : public Step {
     {
       const auto traced = engine.trace->span("wait for gradients", "sync");
       flow.finish();
+      if (expected) expected->expect_same({loss_sum, engine.gradient_views}, input.step);
+      for (const int64_t index : ready) engine.sync->gradient_ready(index);
       engine.sync->after_backward(facts).wait();
     }
     if (engine.before_update) engine.before_update();
@@ -121,6 +137,7 @@ class OneUpdate final : public Step {
 
   Execution execution_;
   std::unique_ptr<RecordedSteps> recorded_;                 // null: steps are not recorded
+  const int64_t check_every_;                               // so many steps; 0: none is checked
   bool passes_recorded_ = false, update_recorded_ = false;  // of the last step
 };
 
@@ -134,10 +151,12 @@ Execution in_turn(Passes passes) {
   };
 }
 
-std::unique_ptr<Step> make_step(Execution execution) { return make_recorded_step(std::move(execution), nullptr); }
+std::unique_ptr<Step> make_step(Execution execution, int64_t check_every) {
+  return std::make_unique<OneUpdate>(std::move(execution), nullptr, check_every);
+}
 
 std::unique_ptr<Step> make_recorded_step(Execution execution, std::unique_ptr<RecordedSteps> recorded) {
-  return std::make_unique<OneUpdate>(std::move(execution), std::move(recorded));
+  return std::make_unique<OneUpdate>(std::move(execution), std::move(recorded), /*check_every=*/0);
 }
 
 }  // namespace cairn::train

@@ -73,7 +73,8 @@ using Execution = std::function<std::vector<model::Losses>(std::span<const paral
 Execution in_turn(Passes passes);
 
 // Passes over the batch in micro-batches, then one update of everything. With in_turn(parallel::execute), one pass each: ordinary training.
-std::unique_ptr<Step> make_step(Execution execution);
+// Every `check_every` steps (0: never) the passes are made twice, and what they come to must be the same (gradient_sums.h).
+std::unique_ptr<Step> make_step(Execution execution, int64_t check_every = 0);
 // Likewise; the steps that `recorded` takes are recorded and repeated.
 std::unique_ptr<Step> make_recorded_step(Execution execution, std::unique_ptr<RecordedSteps> recorded);
 

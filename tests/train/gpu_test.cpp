@@ -71,6 +71,7 @@ TEST(OnGpu, EveryRunHasTheSameBitsWhereThatIsAskedFor) {
   EXPECT_EQ(with({}), once);
   EXPECT_EQ(with({"recompute.mode=\"full\""}), once);
   EXPECT_EQ(with({"recompute.mode=\"full\"", "recompute.inputs=\"host\""}), once);
+  EXPECT_EQ(with({"train.check_every=4"}), once) << "gradients of each fourth step are computed twice";
   EXPECT_EQ(with({"train.cuda_graph=true"}), once) << "a recording repeats what steps do";
   const std::vector<std::string> low{"train.parameters=\"bf16\"", "train.gradients=\"bf16\"", "optim.moments=\"bf16\""};
   std::vector<std::string> recorded_low = low;

@@ -27,7 +27,7 @@ struct GpuTraining {
 
 // What a run wrote down.
 struct GpuTrained {
-  std::vector<double> losses;
+  std::vector<double> losses, gradient_norms;                       // step by step
   double held_out_loss = std::numeric_limits<double>::quiet_NaN();  // the last
   std::vector<double> ends_s;                                       // when each step was over, after the first began
   int64_t tensor_bytes_most = 0;                                    // on the GPU, of the process of rank 0

@@ -19,7 +19,7 @@ class GradientSums {
 
  private:
   const mesh::NamedTensors& gradients_;
-  at::Tensor sums_;  // of the loss, then of each gradient; int64, on their device
+  at::Tensor sums_;  // of each gradient, then of the loss; int64, on their device; undefined: there is neither
 };
 
 }  // namespace cairn::train

@@ -41,7 +41,7 @@ GpuTrained train_on_gpu(const ProofOptions& options, base::Log& log, const std::
     for (const base::MetricsRow& row : base::read_metrics(out / "metrics.jsonl")) {
       if (row.has("startup_seconds")) startup_s = row.number("startup_seconds");
       trained.losses.push_back(row.number("loss"));
-      if (row.has("grad_norm")) trained.gradient_norms.push_back(row.number("grad_norm"));
+      trained.gradient_norms.push_back(row.number("grad_norm"));
       trained.ends_s.push_back(row.number("seconds"));
       if (row.has("eval_loss")) trained.held_out_loss = row.number("eval_loss");
       if (row.has("stall_s")) trained.waited_s += row.number("stall_s");

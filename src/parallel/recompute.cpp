@@ -45,10 +45,11 @@ void stay_within(int64_t budget_bytes, const std::vector<size_t>& blocks, const 
     recomputed[i] = true;
   }
   if (total > budget)
-    base::fail_input(
-        "recompute.budget_mib = {}: on the rank that runs {}, keeping the inputs of every block alone takes {}: raise it, or lower "
-        "train.micro_batch",
-        budget_bytes >> 20, model.blocks()[blocks.front()]->card().name, base::human_bytes(static_cast<int64_t>(total)));
+    base::fail_input("recompute.budget_mib = {}: keeping the inputs of every block alone takes {}{}: raise it, or lower train.micro_batch",
+                     budget_bytes >> 20, base::human_bytes(static_cast<int64_t>(total)),
+                     blocks.size() == model.blocks().size()
+                         ? ""
+                         : fmt::format(" on the rank that runs {}", model.blocks()[blocks.front()]->card().name));
 }
 
 }  // namespace

@@ -27,6 +27,7 @@
 #include "train/dpo.h"
 #include "train/eight_bits.h"
 #include "train/given_plan.h"
+#include "train/gradient_sums.h"
 #include "train/loss_chunks.h"
 #include "train/masha_step.h"
 #include "train/model_from.h"
@@ -128,17 +129,6 @@ void start_weights(Job& job, const std::optional<snapshot::Pretrained>& pretrain
   job.engine.store->updated();
 }
 
-void check_repeats(const Settings& s, const at::Device& device) {
-  if (s.train.check_every == 0) return;
-  const auto refuse = [&](const std::string& why) { base::fail_input("train.check_every = {}: {}", s.train.check_every, why); };
-  if (s.train.method != "gradient")
-    refuse(
-        fmt::format("compares the gradients of ordinary steps, and those of train.method = {} are others: leave it out", s.train.method));
-  if (s.train.cuda_graph) refuse("is for steps that are not recorded: use train.cuda_graph = false");
-  if (device.is_cuda() && !s.train.deterministic)
-    refuse("a GPU adds attention's gradients up in any order, and no two are the same: set train.deterministic = true as well");
-}
-
 // What train.method names; pairs have one of their own (learn_from_pairs).
 std::unique_ptr<Step> choose_step(Job& job, comm::World& world, const std::vector<bool>& trained) {
   const Settings& s = job.settings;
@@ -146,7 +136,11 @@ std::unique_ptr<Step> choose_step(Job& job, comm::World& world, const std::vecto
   const auto replicas = [&]() -> comm::Group& { return world.group(job.plan.mesh.peers(world.rank(), "dp")); };
   if (s.train.method != "gradient" && s.train.method != "one_byte" && job.device.is_cuda())
     base::fail_input("train.method = {}: works on the CPU only so far: use --device cpu", s.train.method);
-  check_repeats(s, job.device);
+  if (s.train.check_every > 0 && job.device.is_cuda() && !s.train.deterministic)
+    base::fail_input(
+        "train.check_every = {}: a GPU adds attention's gradients up in any order, and no two are the same: set train.deterministic = true "
+        "as well",
+        s.train.check_every);
   if (takes_masha_steps(s)) return make_masha_step(engine, masha_parts(s, replicas(), job.data.length));
   if (s.train.method == "one_byte")
     return make_one_byte_step(engine, {.options = s.one_byte,
@@ -418,6 +412,7 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
   check_masha(settings, plan);
   check_recorded(settings, plan);
   check_loss_chunks(settings, plan);
+  check_repeats(settings);
   int64_t data_ranks = plan.islands;
   for (const std::string& axis : parallel::kSampleAxes) data_ranks *= plan.mesh.extent(axis);
   const int64_t share_largest = (settings.train.global_batch + data_ranks - 1) / data_ranks;

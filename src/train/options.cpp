@@ -54,7 +54,7 @@ base::Schema<TrainOptions> train_schema() {
         "A CPU gives the same bits always."},
        {"check_every", &O::check_every,
         "Every so many steps gradients are computed twice, and the run stops where they are not the same bits: so a GPU or memory that "
-        "computes wrong now and then is found. 0: never. On a GPU with deterministic.",
+        "computes wrong now and then is found. 0: never. On a GPU it needs deterministic.",
         base::at_least(0)},
        {"seed", &O::seed, "Decides starting values and sample order, on any number of ranks.", base::at_least(0)},
        {"on_bad_step", &O::on_bad_step,

@@ -62,7 +62,7 @@ class OneUpdate final : public Step {
     };
     std::optional<GradientSums> expected;
     std::vector<int64_t> ready;  // where they are expected: told on only when they are as expected
-    if (check_every_ > 0 && input.step % check_every_ == 0) {
+    if (is_due(input.step)) {
       begin([](int64_t) {});
       const at::Tensor loss_sum = passes_over(all)[0];
       flow.finish();
@@ -101,6 +101,13 @@ class OneUpdate final : public Step {
   }
 
  private:
+  // The first step that is taken at or after each multiple: some may be left out.
+  bool is_due(int64_t step) {
+    if (check_every_ == 0) return false;
+    const int64_t multiple = step / check_every_;
+    return std::exchange(checked_, multiple) != multiple;
+  }
+
   // The sums of losses and of what the objective measures, each undefined where there is none.
   std::vector<at::Tensor> passes_over(std::span<const parallel::Pass> all) const {
     at::Tensor loss_sum, measures;
@@ -138,6 +145,7 @@ class OneUpdate final : public Step {
   Execution execution_;
   std::unique_ptr<RecordedSteps> recorded_;                 // null: steps are not recorded
   const int64_t check_every_;                               // so many steps; 0: none is checked
+  int64_t checked_ = 0;                                     // at or after which multiple of that one was checked last
   bool passes_recorded_ = false, update_recorded_ = false;  // of the last step
 };
 

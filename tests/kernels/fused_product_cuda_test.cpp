@@ -23,7 +23,7 @@ std::string fused_name(const FusedSizes& c) { return fmt::format("{} rows, {} in
   if (!is_hopper(at::Device(at::kCUDA, 0))) GTEST_SKIP() << "no Hopper GPU here"; \
   ASSERT_TRUE(has_hopper_products()) << "built without 90a in CMAKE_CUDA_ARCHITECTURES"
 
-at::Tensor low(const std::vector<int64_t>& sizes, uint64_t seed, double size = 1) {
+at::Tensor low_on_gpu(const std::vector<int64_t>& sizes, uint64_t seed, double size = 1) {
   return on_gpu((normal(sizes, seed) * size).to(at::kBFloat16));
 }
 at::Tensor doubled(const at::Tensor& x) { return x.to(at::kDouble); }
@@ -31,7 +31,7 @@ at::Tensor doubled(const at::Tensor& x) { return x.to(at::kDouble); }
 TEST(FusedProductOnCuda, SwigluIsAsExactAsItsParts) {
   CAIRN_NEEDS_HOPPER();
   for (const FusedSizes& c : kFusedSizes) {
-    const at::Tensor x = low({c.rows, c.in}, 1), w = low({2 * c.ff, c.in}, 2, 0.05);
+    const at::Tensor x = low_on_gpu({c.rows, c.in}, 1), w = low_on_gpu({2 * c.ff, c.in}, 2, 0.05);
     const at::Tensor gate_up = poisoned({c.rows, 2 * c.ff}, at::kBFloat16), y = poisoned({c.rows, c.ff}, at::kBFloat16);
     ASSERT_TRUE(linear_swiglu_on_cuda(gate_up, y, x, w, Fewest::any));
     const at::Tensor plain = at::matmul(x, w.t()), exact = at::matmul(doubled(x), doubled(w).t());
@@ -47,7 +47,8 @@ TEST(FusedProductOnCuda, SwigluIsAsExactAsItsParts) {
 TEST(FusedProductOnCuda, SwigluBackwardIsAsExactAsItsPartsAndMayBeInPlace) {
   CAIRN_NEEDS_HOPPER();
   for (const FusedSizes& c : kFusedSizes) {
-    const at::Tensor gate_up = low({c.rows, 2 * c.ff}, 1, 2), w = low({c.in, c.ff}, 2, 0.1), dout = low({c.rows, c.in}, 3);
+    const at::Tensor gate_up = low_on_gpu({c.rows, 2 * c.ff}, 1, 2), w = low_on_gpu({c.in, c.ff}, 2, 0.1),
+                     dout = low_on_gpu({c.rows, c.in}, 3);
     const at::Tensor dgate_up = poisoned({c.rows, 2 * c.ff}, at::kBFloat16), y = poisoned({c.rows, c.ff}, at::kBFloat16);
     ASSERT_TRUE(linear_input_swiglu_on_cuda(dgate_up, y, dout, w, gate_up, Fewest::any));
     const at::Tensor dy = at::matmul(dout, w), plain = at::empty_like(gate_up), plain_y = at::empty_like(y);
@@ -71,7 +72,7 @@ TEST(FusedProductOnCuda, RopeIsAsExactAsItsParts) {
       {1, 1, 8, 1, 1, 64}, {3, 43, 72, 5, 3, 64}, {2, 129, 328, 7, 5, 128}, {4, 1024, 768, 36, 24, 64}, {1, 300, 64, 3, 0, 128}};
   for (const auto& c : cases) {
     const int64_t rows = c.batch * c.length, out = c.heads * c.head_dim, position = 3;
-    const at::Tensor x = low({rows, c.in}, 1), w = low({out, c.in}, 2);
+    const at::Tensor x = low_on_gpu({rows, c.in}, 1), w = low_on_gpu({out, c.in}, 2);
     const RopeTable table = rope_table(position + c.length, c.head_dim, 10000, at::kFloat), there{table.cos.cuda(), table.sin.cuda()},
                     in_double{doubled(there.cos), doubled(there.sin)};
     const at::Tensor y = poisoned({rows, out}, at::kBFloat16);
@@ -89,7 +90,7 @@ TEST(FusedProductOnCuda, CodesInEightBitsComeToWhatTheyStandFor) {
   CAIRN_NEEDS_HOPPER();
   for (const FusedSizes& c : kFusedSizes) {
     if (c.in % 16 != 0) continue;
-    const at::Tensor x = low({c.rows, c.in}, 1), w = low({2 * c.ff, c.in}, 2, 0.05);
+    const at::Tensor x = low_on_gpu({c.rows, c.in}, 1), w = low_on_gpu({2 * c.ff, c.in}, 2, 0.05);
     const Fp8Matrix xs = to_fp8(x, Fp8::e4m3), ws = to_fp8(w, Fp8::e4m3);
     const at::Tensor exact = at::matmul(from_fp8(xs, c.rows, at::kDouble), from_fp8(ws, 2 * c.ff, at::kDouble).t());
     const at::Tensor gate_up = poisoned({c.rows, 2 * c.ff}, at::kBFloat16), y = poisoned({c.rows, c.ff}, at::kBFloat16);
@@ -111,7 +112,7 @@ TEST(FusedProductOnCuda, CodesInEightBitsComeToWhatTheyStandFor) {
 
 TEST(FusedProductOnCuda, WhatDoesNotSuitItIsLeftToOthers) {
   CAIRN_NEEDS_HOPPER();
-  const at::Tensor x = low({64, 16}, 1), w = low({32, 16}, 2), gate_up = at::empty({64, 32}, x.options()),
+  const at::Tensor x = low_on_gpu({64, 16}, 1), w = low_on_gpu({32, 16}, 2), gate_up = at::empty({64, 32}, x.options()),
                    y = at::empty({64, 16}, x.options());
   EXPECT_FALSE(linear_swiglu_on_cuda(gate_up, y, x, w)) << "few tiles";
   EXPECT_FALSE(linear_swiglu_on_cuda(gate_up, y, askew(x, 1), w, Fewest::any)) << "rows off their places";

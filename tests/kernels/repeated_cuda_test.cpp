@@ -1,5 +1,6 @@
 // What kernels on a GPU make of the same values, hundreds of times on end, as they follow each other in training: the same bits each time.
 #include "kernels/attention.h"
+#include "kernels/bit_sum.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
 #include "kernels/fused_product.h"
@@ -110,13 +111,9 @@ class Layer {
   }();
 };
 
-// The sum of the bits of each, as whole numbers: one reading, where comparing would take longer than making them.
 at::Tensor sums_of_bits(const std::vector<Made>& all) {
   std::vector<at::Tensor> sums;
-  for (const Made& one : all) {
-    const auto bytes = one.value.element_size();
-    sums.push_back(one.value.reshape({-1}).view(bytes == 2 ? at::kShort : bytes == 4 ? at::kInt : at::kLong).sum(at::kLong));
-  }
+  for (const Made& one : all) sums.push_back(bit_sum(one.value));
   return at::stack(sums);
 }
 

@@ -2,7 +2,6 @@
 
 #include <ATen/core/IListRef.h>
 #include <c10/core/CachingDeviceAllocator.h>
-#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "base/memory_tags.h"
@@ -28,21 +27,23 @@ void Meter::add(int64_t step, const StepOutput& output) {
   }
   const at::Tensor host = at::empty({numbers.size(0)}, at::TensorOptions().dtype(at::kDouble).pinned_memory(true));
   host.copy_(numbers, /*non_blocking=*/true);
-  auto there = std::make_unique<c10::Event>(device_.type());
+  auto there = std::make_unique<c10::Event>(device_.type(), c10::EventFlag::BACKEND_DEFAULT);  // one that tells the time
   there->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   pending_.push_back({step, host, std::move(there)});
 }
 
 std::optional<Reading> Meter::take(bool all) {
-  const size_t may_stay = device_.is_cpu() || all ? 0 : 1;
+  const size_t may_stay = device_.is_cpu() || all || !last_read_ ? 0 : 1;
   if (pending_.size() <= may_stay) return std::nullopt;
-  const Pending& oldest = pending_.front();
+  Pending& oldest = pending_.front();
   if (oldest.there) {  // of the step before: its work lies behind what is running now
     while (meanwhile_ && !oldest.there->query() && meanwhile_()) continue;
     oldest.there->synchronize();
   }
   const double* numbers = oldest.numbers.const_data_ptr<double>();
-  const Reading reading{oldest.step, numbers[0], numbers[1], {numbers + 2, numbers + oldest.numbers.size(0)}};
+  Reading reading{oldest.step, numbers[0], numbers[1], {numbers + 2, numbers + oldest.numbers.size(0)}};
+  if (last_read_) reading.seconds = last_read_->elapsedTime(*oldest.there) / 1e3;
+  last_read_ = std::move(oldest.there);
   pending_.pop_front();
   return reading;
 }

@@ -69,13 +69,13 @@ bool Record::take(const Reading* reading, bool wants_to_stop) {
     CAIRN_CHECK(facts.step == reading->step, "a reading of step {} where step {} was due", reading->step, facts.step);
     std::vector<double> measures(sums.begin() + 2, sums.end());
     for (double& one : measures) one /= static_cast<double>(facts.counted);
-    write(facts, sums[0] / static_cast<double>(facts.counted), reading->gradient_norm, measures);
+    write(facts, *reading, sums[0] / static_cast<double>(facts.counted), measures);
   }
   return sums[1] > 0;
 }
 
-void Record::write(const StepRecord& facts, double loss, double gradient_norm, const std::vector<double>& measures) {
-  const double now_s = base::seconds(world_.wall().now()), step_s = now_s - last_s_;
+void Record::write(const StepRecord& facts, const Reading& reading, double loss, const std::vector<double>& measures) {
+  const double now_s = base::seconds(world_.wall().now()), step_s = reading.seconds.value_or(now_s - last_s_);
   last_s_ = now_s;
   job_.seconds_done += step_s;
   const double rate = static_cast<double>(facts.tokens) / step_s;
@@ -87,7 +87,7 @@ void Record::write(const StepRecord& facts, double loss, double gradient_norm, c
                           {"loss", loss},
                           {"tokens", facts.tokens_done},
                           {"tokens_per_s", rate},
-                          {"grad_norm", gradient_norm},
+                          {"grad_norm", reading.gradient_norm},
                           {"lr", facts.learning_rate},
                           {"batch", facts.batch},
                           {"samples", fmt::format("{:016x}", facts.samples)},
@@ -109,7 +109,7 @@ void Record::write(const StepRecord& facts, double loss, double gradient_norm, c
   }
   if (tensorboard_) {
     tensorboard_->scalar("train/loss", facts.step, loss);
-    tensorboard_->scalar("train/grad_norm", facts.step, gradient_norm);
+    tensorboard_->scalar("train/grad_norm", facts.step, reading.gradient_norm);
     tensorboard_->scalar("train/learning_rate", facts.step, facts.learning_rate);
     tensorboard_->scalar("throughput/tokens_per_s", facts.step, rate);
     tensorboard_->scalar("memory/bytes", facts.step, static_cast<double>(memory));
@@ -119,7 +119,7 @@ void Record::write(const StepRecord& facts, double loss, double gradient_norm, c
     for (size_t i = 0; i < facts.held_out.measures.size(); ++i)
       tensorboard_->scalar(fmt::format("eval/{}", measured_[i]), facts.step, facts.held_out.measures[i]);
   }
-  if (!job_.bad_steps->before_update()) job_.bad_steps->must_be_good(facts.step, loss, gradient_norm);
+  if (!job_.bad_steps->before_update()) job_.bad_steps->must_be_good(facts.step, loss, reading.gradient_norm);
   result_.step = facts.step;
   if (facts.fault.empty()) result_.loss = loss;
   if (evaluated) result_.held_out_loss = facts.held_out.loss;

@@ -55,7 +55,7 @@ class Record {
 
  private:
   bool take(const Reading* reading, bool wants_to_stop);
-  void write(const StepRecord& facts, double loss, double gradient_norm, const std::vector<double>& measures);
+  void write(const StepRecord& facts, const Reading& reading, double loss, const std::vector<double>& measures);
 
   comm::World& world_;
   Job& job_;

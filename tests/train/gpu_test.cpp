@@ -12,6 +12,7 @@
 #include "kernels/aten.h"
 #include "kernels/device.h"
 #include "kernels/fp8_cuda.h"
+#include "train/meter.h"
 #include "train/train_on.h"
 
 namespace cairn::train {
@@ -159,6 +160,36 @@ TEST(OnGpu, KernelsAreWatched) {
   const std::string table = base::read_file(scratch / "run" / "kernels.txt", 1 << 20);
   EXPECT_THAT(table, testing::HasSubstr("(nothing ran)"));
   EXPECT_THAT(table, testing::HasSubstr("adamw"));
+}
+
+// Whoever waits for the GPU in the middle of a step (to evaluate, to compare gradients) comes late for the step before and finds the next
+// one done: both were read within microseconds.
+TEST(OnGpu, EveryStepHasItsOwnTimeThoughTwoAreReadAtOnce) {
+  if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
+  const at::Device device(at::kCUDA, 0);
+  const at::Tensor a = at::ones({4096, 4096}, at::TensorOptions().device(device));
+  const auto work = [&](int64_t products) {
+    at::Tensor result;
+    for (int64_t i = 0; i < products; ++i) result = at::mm(a, a);
+    const at::Tensor one = result.select(0, 0).select(0, 0);
+    return StepOutput{.loss_sum = one, .gradient_norm = one};
+  };
+  Meter meter(device);
+  meter.add(1, work(1));
+  const std::optional<Reading> first = meter.take(/*all=*/false);
+  ASSERT_TRUE(first) << "the first step is waited for";
+  EXPECT_EQ(first->seconds, std::nullopt) << "when it began, the host knows";
+  meter.add(2, work(16));
+  EXPECT_EQ(meter.take(/*all=*/false), std::nullopt) << "later ones are not";
+  const StepOutput output = work(32);
+  EXPECT_EQ(output.loss_sum.item<float>(), 4096) << "someone waits";
+  meter.add(3, output);
+  const std::optional<Reading> second = meter.take(/*all=*/false), third = meter.take(/*all=*/true);
+  ASSERT_TRUE(second && third);
+  ASSERT_TRUE(second->seconds && third->seconds);
+  EXPECT_GT(*second->seconds, 0.002) << "16 products of 137 GFLOP each";
+  EXPECT_GT(*third->seconds, 1.2 * *second->seconds);
+  EXPECT_LT(*third->seconds, 4 * *second->seconds);
 }
 
 }  // namespace

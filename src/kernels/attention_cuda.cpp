@@ -6,6 +6,7 @@
 #include <cmath>
 #include <tuple>
 
+#include <ATen/Context.h>
 #include <ATen/native/transformers/cuda/sdp_utils.h>
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
@@ -15,6 +16,7 @@
 #include "kernels/aten.h"
 #include "kernels/attention.h"
 #include "kernels/cuda_tensor.h"
+#include "kernels/cudnn_runs.h"
 #include "kernels/low_precision.h"
 
 namespace cairn::kernels {
@@ -103,6 +105,13 @@ struct Sides {
   }
 };
 
+// cuDNN for documents, where it may be and can: its gradients are sums in any order.
+std::optional<RunsToAttend> runs_for_cudnn(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Mask& mask, double scale,
+                                           const AttentionOptions& options) {
+  if (!mask.documents || mask.window > 0 || q.size(3) > kCudnnHeadDim || at::globalContext().deterministicAlgorithms()) return std::nullopt;
+  return RunsToAttend{.q = q, .k = k, .v = v, .starts = options.document_starts->contiguous(), .causal = mask.causal, .scale = scale};
+}
+
 // FlashAttention is told of causality by one means or the other.
 bool plainly_causal(const Mask& mask) { return mask.causal && mask.window == 0; }
 
@@ -124,6 +133,8 @@ std::optional<Attended> attended_on_cuda(const at::Tensor& q, const at::Tensor& 
       return Attended{by_head(std::get<0>(found)), std::get<1>(found).view(sums)};
     }
     case Library::flash: {
+      if (const auto runs = runs_for_cudnn(q, k, v, mask, scale, options))
+        if (const std::optional<RunsAttended> found = cudnn_runs(*runs)) return Attended{found->out, found->lse.transpose(1, 2)};
       const Sides sides(mask);
       if (mask.documents) {
         const Runs runs(q, k, v, *options.document_starts);
@@ -171,6 +182,9 @@ std::optional<AttentionGradients> attention_gradients_on_cuda(const at::Tensor& 
       return AttentionGradients{by_head(std::get<0>(found)), by_head(std::get<1>(found)), by_head(std::get<2>(found))};
     }
     case Library::flash: {
+      if (const auto runs = runs_for_cudnn(q, k, v, mask, scale, options))
+        if (auto found = cudnn_run_gradients(*runs, gradient, {result, lse.transpose(1, 2).contiguous()}))
+          return AttentionGradients{std::move(found->q), std::move(found->k), std::move(found->v)};
       const Sides sides(mask);
       if (mask.documents) {
         const Runs runs(q, k, v, *options.document_starts);

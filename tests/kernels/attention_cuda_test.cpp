@@ -1,7 +1,11 @@
 // Attention on a GPU, by whichever library takes a case, is as exact as its plain form there.
 #include "kernels/attention_cuda.h"
 
+#include <random>
+#include <set>
+
 #include "kernels/attention.h"
+#include "kernels/cudnn_runs.h"
 #include "kernels/on_gpu.h"
 
 namespace cairn::kernels {
@@ -113,6 +117,66 @@ TEST(AttentionOnCuda, DocumentsDoNotSeeEachOther) {
       expect_as_exact(fast.lse, plain.lse, exact.lse, "lse" + what);
     }
   }
+}
+
+// Many documents, some of one position, and other ones each time: plans are kept for the next power of two of them.
+TEST(AttentionOnCuda, ManyDocumentsOfAnyLength) {
+  CAIRN_NEEDS_GPU();
+  struct {
+    int64_t batch, length, heads, kv_heads, head_dim;
+    bool causal;
+    at::ScalarType type;
+  } const cases[] = {{5, 200, 6, 2, 64, true, at::kBFloat16},
+                     {3, 257, 4, 4, 128, true, at::kHalf},
+                     {1, 640, 12, 12, 64, true, at::kBFloat16},
+                     {2, 130, 4, 1, 96, false, at::kBFloat16},
+                     {2, 96, 2, 2, 40, true, at::kBFloat16}};
+  std::mt19937 random(7);
+  for (const auto& one : cases)
+    for (const int64_t most : {3, 40, 60}) {
+      std::vector<int64_t> ids;
+      std::vector<int32_t> starts(static_cast<size_t>(one.batch * most), static_cast<int32_t>(one.length));
+      for (int64_t row = 0; row < one.batch; ++row) {
+        std::set<int64_t> begins{0};
+        const int64_t count = row == 0 ? most : 1 + static_cast<int64_t>(random() % static_cast<uint32_t>(most));
+        while (std::ssize(begins) < count) begins.insert(static_cast<int64_t>(random() % static_cast<uint32_t>(one.length)));
+        std::copy(begins.begin(), begins.end(), starts.begin() + row * most);
+        for (int64_t i = 0, id = -1; i < one.length; ++i) ids.push_back(id += begins.count(i) > 0 ? 1 : 0);
+      }
+      const at::Tensor documents = on_gpu(at::tensor(ids).view({one.batch, one.length})),
+                       table = on_gpu(at::tensor(starts, at::kInt).view({one.batch, most}));
+      const GpuAttentionCase c{
+          "many documents", one.batch,
+          one.length,       one.length,
+          one.heads,        one.kv_heads,
+          one.head_dim,     {.causal = one.causal, .query_documents = &documents, .key_documents = &documents, .document_starts = &table}};
+      const at::Tensor qkv = on_gpu(normal({c.batch, c.q_len, c.heads + 2 * c.kv_heads, c.head_dim}, 1, one.type)),
+                       dout = on_gpu(normal({c.batch, c.q_len, c.heads, c.head_dim}, 2, one.type));
+      const AttentionResults fast = run_attention(c, qkv, dout, attention, attention_backward);
+      const AttentionResults plain = run_attention(c, qkv, dout, reference::attention, reference::attention_backward);
+      const AttentionResults exact = run_attention(c, wide(qkv), wide(dout), reference::attention, reference::attention_backward);
+      const std::string what = fmt::format(" of {} rows of up to {} documents, {} heads of {}", c.batch, most, c.heads, c.head_dim);
+      expect_as_exact(fast.out, plain.out, exact.out, "out" + what);
+      expect_as_exact(fast.dqkv, plain.dqkv, exact.dqkv, "gradients" + what);
+      expect_as_exact(fast.lse, plain.lse, exact.lse, "lse" + what);
+    }
+}
+
+// Else FlashAttention-2 would take them, and only a clock could tell.
+TEST(AttentionOnCuda, CudnnTakesDocuments) {
+  CAIRN_NEEDS_GPU();
+  if (!has_cudnn_runs()) GTEST_SKIP() << "built without cuDNN's headers";
+  for (const int64_t head_dim : {64, 128})
+    for (const int64_t kv_heads : {4, 2}) {
+      const at::Tensor qkv = on_gpu(normal({2, 96, 4 + 2 * kv_heads, head_dim}, 1, at::kBFloat16)),
+                       dout = on_gpu(normal({2, 96, 4, head_dim}, 2, at::kBFloat16)),
+                       starts = on_gpu(at::tensor({0, 30, 96, 0, 1, 51}, at::kInt).view({2, 3}));
+      const RunsToAttend runs{
+          .q = qkv.narrow(2, 0, 4), .k = qkv.narrow(2, 4, kv_heads), .v = qkv.narrow(2, 4 + kv_heads, kv_heads), .starts = starts};
+      const auto found = cudnn_runs(runs);
+      ASSERT_TRUE(found) << kv_heads << " heads of " << head_dim;
+      EXPECT_TRUE(cudnn_run_gradients(runs, dout, *found)) << kv_heads << " heads of " << head_dim;
+    }
 }
 
 // Where each row is one document, as whole rows: the bits of attention without documents.

@@ -1,0 +1,245 @@
+#include "kernels/cudnn_runs.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <compare>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <ATen/cudnn/Handle.h>
+#include <cudnn_frontend.h>
+
+#include "base/check.h"
+#include "kernels/aten.h"
+#include "kernels/cuda_tensor.h"
+#include "kernels/run_tables_kernel.h"
+
+namespace cairn::kernels {
+namespace {
+
+namespace fe = cudnn_frontend;
+using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
+
+constexpr int64_t kAligned = 16;  // bytes: what plans expect of every address
+constexpr int64_t kFewestRuns = 4;
+
+// Tensors of a plan by the numbers that cuDNN knows them by; for those of a run there is a table of where each run begins.
+enum Name : int64_t { kQ = 1, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv, kScale, kLengths, kTables };
+enum Table : int { kOfQ, kOfK, kOfV, kOfHeads, kOfKeyHeads, kOfLse };  // kOfHeads: of what lies like out; kOfKeyHeads: like dk
+
+// What a plan depends on. How many runs there are changes with each batch, so plans are for the next power of two.
+struct Shape {
+  c10::DeviceIndex device;
+  bool half, causal;
+  int64_t runs, length, positions, heads, kv_heads, head_dim;
+  std::array<int64_t, 3> position_strides, head_strides;  // of q, k and v
+  auto operator<=>(const Shape&) const = default;
+
+  explicit Shape(const RunsToAttend& a)
+      : device(a.q.device().index()),
+        half(a.q.scalar_type() == at::kHalf),
+        causal(a.causal),
+        runs(std::max(kFewestRuns, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(a.starts.numel()))))),
+        length(a.q.size(1)),
+        positions(a.q.size(0) * a.q.size(1)),
+        heads(a.q.size(2)),
+        kv_heads(a.k.size(2)),
+        head_dim(a.q.size(3)),
+        position_strides{a.q.stride(1), a.k.stride(1), a.v.stride(1)},
+        head_strides{a.q.stride(2), a.k.stride(2), a.v.stride(2)} {}
+};
+
+// A plan for one direction, and the room it needs.
+struct Plan {
+  fe::graph::Graph graph;
+  int64_t workspace_bytes = 0;
+};
+
+class Drawing {
+ public:
+  Drawing(const Shape& shape, fe::graph::Graph& graph) : s_(shape), graph_(graph) {
+    graph_.set_io_data_type(s_.half ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+    scale_ = graph_.tensor(of({1, 1, 1, 1}, {1, 1, 1, 1}).set_uid(kScale).set_is_pass_by_value(true).set_data_type(fe::DataType_t::FLOAT));
+    lengths_ = graph_.tensor(of({s_.runs, 1, 1, 1}, {1, 1, 1, 1}).set_uid(kLengths).set_data_type(fe::DataType_t::INT32));
+    for (int t = 0; t < kRunTensors; ++t)
+      tables_[static_cast<size_t>(t)] =
+          graph_.tensor(of({s_.runs + 1, 1, 1, 1}, {1, 1, 1, 1}).set_uid(kTables + t).set_data_type(fe::DataType_t::INT32));
+  }
+
+  void forward() {
+    const auto [out, lse] = graph_.sdpa(q(), k(), v(), with_mask(fe::graph::SDPA_attributes().set_generate_stats(true)));
+    place(out, kOut, like_out());
+    place(lse, kLse, like_lse());
+  }
+
+  void backward() {
+    const auto how =
+        with_mask(fe::graph::SDPA_backward_attributes().set_max_total_seq_len_q(s_.positions).set_max_total_seq_len_kv(s_.positions));
+    const auto [dq, dk, dv] = graph_.sdpa_backward(q(), k(), v(), graph_.tensor(like_out().set_uid(kOut)),
+                                                   graph_.tensor(like_out().set_uid(kDout)), graph_.tensor(like_lse().set_uid(kLse)), how);
+    place(dq, kDq, like_out());
+    place(dk, kDk, like_keys());
+    place(dv, kDv, like_keys());
+  }
+
+ private:
+  using Attributes = fe::graph::Tensor_attributes;
+  static Attributes of(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
+    return Attributes().set_dim(sizes).set_stride(strides);
+  }
+  // Of a run, whose batch stride means nothing: its table says where it begins.
+  Attributes runs(int64_t heads, int64_t width, int64_t position_stride, int64_t head_stride, Table table) const {
+    return of({s_.runs, heads, s_.length, width}, {s_.length * position_stride, head_stride, position_stride, 1})
+        .set_ragged_offset(tables_[static_cast<size_t>(table)]);
+  }
+  Attributes like_out() const { return runs(s_.heads, s_.head_dim, s_.heads * s_.head_dim, s_.head_dim, kOfHeads); }
+  Attributes like_keys() const { return runs(s_.kv_heads, s_.head_dim, s_.kv_heads * s_.head_dim, s_.head_dim, kOfKeyHeads); }
+  Attributes like_lse() const { return runs(s_.heads, 1, s_.heads, 1, kOfLse).set_data_type(fe::DataType_t::FLOAT); }
+  Tensor q() { return input(kQ, s_.heads, kOfQ); }
+  Tensor k() { return input(kK, s_.kv_heads, kOfK); }
+  Tensor v() { return input(kV, s_.kv_heads, kOfV); }
+  Tensor input(Name name, int64_t heads, Table table) {
+    const auto i = static_cast<size_t>(table);
+    return graph_.tensor(runs(heads, s_.head_dim, s_.position_strides[i], s_.head_strides[i], table).set_uid(name));
+  }
+
+  template <class How>
+  How with_mask(How how) const {
+    return how.set_causal_mask(s_.causal).set_attn_scale(scale_).set_padding_mask(true).set_seq_len_q(lengths_).set_seq_len_kv(lengths_);
+  }
+
+  static void place(const Tensor& result, Name name, Attributes like) {
+    result->set_output(true)
+        .set_uid(name)
+        .set_dim(like.get_dim())
+        .set_stride(like.get_stride())
+        .set_ragged_offset(like.get_ragged_offset());
+    if (name == kLse) result->set_data_type(fe::DataType_t::FLOAT);
+  }
+
+  const Shape& s_;
+  fe::graph::Graph& graph_;
+  Tensor scale_, lengths_;
+  std::array<Tensor, kRunTensors> tables_;
+};
+
+std::unique_ptr<Plan> planned(const Shape& shape, bool backward) {
+  auto plan = std::make_unique<Plan>();
+  Drawing drawing(shape, plan->graph);
+  backward ? drawing.backward() : drawing.forward();
+  const cudnnHandle_t handle = at::native::getCudnnHandle();
+  if (plan->graph.build(handle, {fe::HeurMode_t::A}).is_bad()) return nullptr;
+  if (plan->graph.get_workspace_size(plan->workspace_bytes).is_bad()) return nullptr;
+  return plan;
+}
+
+// Plans of this process. cuDNN does not promise that one may be started by two threads at a time, so each start holds the lock.
+class Plans {
+ public:
+  // Null if there is none for this direction or for the other.
+  const Plan* find(const Shape& shape, bool backward) {
+    const std::lock_guard lock(mutex_);
+    const auto [entry, is_new] = plans_.try_emplace(shape);
+    auto& [there, back] = entry->second;
+    if (is_new) {
+      there = planned(shape, /*backward=*/false);
+      if (there) back = planned(shape, /*backward=*/true);
+    }
+    return backward || !back ? back.get() : there.get();
+  }
+
+  void start(const Plan& plan, std::unordered_map<int64_t, void*>& tensors, const at::Tensor& like) {
+    const at::Tensor workspace = at::empty({plan.workspace_bytes}, like.options().dtype(at::kByte));
+    const std::lock_guard lock(mutex_);
+    fe::error_t ended = plan.graph.execute(at::native::getCudnnHandle(), tensors, workspace.mutable_data_ptr());
+    CAIRN_CHECK(ended.is_good(), "cuDNN's attention to runs did not start: {}", ended.get_message());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<Shape, std::pair<std::unique_ptr<Plan>, std::unique_ptr<Plan>>> plans_;  // forward and backward; both or of no use
+};
+
+Plans& plans() {
+  static auto* const all = new Plans;  // never destroyed: cuDNN may be gone by then
+  return *all;
+}
+
+// Rows must follow each other, and offsets are 32 bits wide.
+bool is_possible(const at::Tensor& x) {
+  const auto aligned = [](auto bytes) { return bytes % kAligned == 0; };
+  return (x.size(0) == 1 || x.stride(0) == x.size(1) * x.stride(1)) &&
+         x.size(0) * x.size(1) * x.stride(1) <= std::numeric_limits<int32_t>::max() && aligned(x.stride(1) * x.element_size()) &&
+         aligned(x.stride(2) * x.element_size()) && aligned(reinterpret_cast<intptr_t>(x.const_data_ptr()));
+}
+
+const Plan* plan_for(const RunsToAttend& a, const Shape& shape, bool backward) {
+  return is_possible(a.q) && is_possible(a.k) && is_possible(a.v) ? plans().find(shape, backward) : nullptr;
+}
+
+void start(const Plan& plan, const Shape& shape, const RunsToAttend& a, std::unordered_map<int64_t, void*> tensors) {
+  constexpr int64_t kWords = kAligned / sizeof(int32_t);
+  const int64_t pitch = (shape.runs / kWords + 1) * kWords;
+  const at::Tensor tables = at::empty({1 + kRunTensors, pitch}, a.starts.options());
+  RunTablesLaunch launch{.tables = tables.mutable_data_ptr<int32_t>(),
+                         .pitch = pitch,
+                         .runs = shape.runs,
+                         .starts = a.starts.const_data_ptr<int32_t>(),
+                         .rows = a.starts.size(0),
+                         .documents = a.starts.size(1),
+                         .length = shape.length,
+                         .strides = {}};
+  const auto stride = [&](Table table) -> int32_t& { return launch.strides[table]; };
+  for (const Table table : {kOfQ, kOfK, kOfV}) stride(table) = static_cast<int32_t>(shape.position_strides[static_cast<size_t>(table)]);
+  stride(kOfHeads) = static_cast<int32_t>(shape.heads * shape.head_dim);
+  stride(kOfKeyHeads) = static_cast<int32_t>(shape.kv_heads * shape.head_dim);
+  stride(kOfLse) = static_cast<int32_t>(shape.heads);
+  check_started(launch_run_tables(launch, stream_of(a.q)), "run tables");
+  auto scale = static_cast<float>(a.scale);
+  tensors[kQ] = a.q.data_ptr();
+  tensors[kK] = a.k.data_ptr();
+  tensors[kV] = a.v.data_ptr();
+  tensors[kScale] = &scale;
+  tensors[kLengths] = launch.tables;
+  for (int t = 0; t < kRunTensors; ++t) tensors[kTables + t] = launch.tables + (1 + t) * pitch;
+  plans().start(plan, tensors, a.q);
+}
+
+}  // namespace
+
+bool has_cudnn_runs() { return true; }
+
+std::optional<RunsAttended> cudnn_runs(const RunsToAttend& runs) {
+  const Shape shape(runs);
+  const Plan* const plan = plan_for(runs, shape, /*backward=*/false);
+  if (plan == nullptr) return std::nullopt;
+  const RunsAttended made{at::empty(runs.q.sizes(), runs.q.options()),
+                          at::empty({runs.q.size(0), runs.q.size(1), runs.q.size(2)}, runs.q.options().dtype(at::kFloat))};
+  start(*plan, shape, runs, {{kOut, made.out.data_ptr()}, {kLse, made.lse.data_ptr()}});
+  return made;
+}
+
+std::optional<RunGradients> cudnn_run_gradients(const RunsToAttend& runs, const at::Tensor& dout, const RunsAttended& attended) {
+  const Shape shape(runs);
+  const Plan* const plan = is_possible(dout) && is_possible(attended.out) ? plan_for(runs, shape, /*backward=*/true) : nullptr;
+  if (plan == nullptr) return std::nullopt;
+  const auto room = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
+  const RunGradients made{room(runs.q), room(runs.k), room(runs.v)};
+  start(*plan, shape, runs,
+        {{kOut, attended.out.data_ptr()},
+         {kLse, attended.lse.data_ptr()},
+         {kDout, dout.data_ptr()},
+         {kDq, made.q.data_ptr()},
+         {kDk, made.k.data_ptr()},
+         {kDv, made.v.data_ptr()}});
+  return made;
+}
+
+}  // namespace cairn::kernels

@@ -1,0 +1,21 @@
+// What the host hands to the CUDA kernel that says where runs of positions lie (cudnn_runs.h).
+#pragma once
+#include "kernels/cuda_launch.h"
+
+namespace cairn::kernels {
+
+constexpr int kRunTensors = 6;
+
+// Runs are the documents of all rows, one row after the other. Table 0: how many positions each has; table 1 + t: how many elements of
+// tensor t lie before it, and at the end how many there are.
+struct RunTablesLaunch {
+  int32_t* tables;  // [1 + kRunTensors, pitch]
+  int64_t pitch;    // more than runs
+  int64_t runs;     // at least rows * documents: those beyond are empty
+  const int32_t* starts;
+  int64_t rows, documents, length;  // starts: [rows, documents], where they begin in a row, filled up with its length
+  int32_t strides[kRunTensors];     // elements of each tensor from one position to the next
+};
+cudaError_t launch_run_tables(const RunTablesLaunch& launch, cudaStream_t stream);
+
+}  // namespace cairn::kernels

@@ -1,13 +1,12 @@
 #include "kernels/cudnn_runs.h"
 
-#include <algorithm>
 #include <array>
-#include <bit>
 #include <compare>
 #include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <unordered_map>
 
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
@@ -26,13 +25,21 @@ namespace fe = cudnn_frontend;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 constexpr int64_t kAligned = 16;  // bytes: what plans expect of every address
-constexpr int64_t kFewestRuns = 4;
+constexpr int64_t kMostRuns = 1 << 14;
+constexpr int64_t kHeadDimStep = 16;  // cuDNN takes multiples of 8, but needs room for each run as if it had the length of a row
 
 // Tensors of a plan by the numbers that cuDNN knows them by; for those of a run there is a table of where each run begins.
-enum Name : int64_t { kQ = 1, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv, kScale, kLengths, kTables };
+enum Name : int64_t { kQ = 1, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv, kScale, kQueries, kKeys, kTables };
 enum Table : int { kOfQ, kOfK, kOfV, kOfHeads, kOfKeyHeads, kOfLse };  // kOfHeads: of what lies like out; kOfKeyHeads: like dk
 
-// What a plan depends on. How many runs there are changes with each batch, so plans are for the next power of two.
+// A plan takes half a second to make, and how many runs there are changes with each batch: plans are for the next power of four.
+int64_t runs_planned(int64_t runs) {
+  int64_t planned = 4;
+  while (planned < runs) planned *= 4;
+  return planned;
+}
+
+// What a plan depends on.
 struct Shape {
   c10::DeviceIndex device;
   bool half, causal;
@@ -44,7 +51,7 @@ struct Shape {
       : device(a.q.device().index()),
         half(a.q.scalar_type() == at::kHalf),
         causal(a.causal),
-        runs(std::max(kFewestRuns, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(a.starts.numel()))))),
+        runs(runs_planned(a.starts.numel())),
         length(a.q.size(1)),
         positions(a.q.size(0) * a.q.size(1)),
         heads(a.q.size(2)),
@@ -67,21 +74,26 @@ class Drawing {
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
     scale_ = graph_.tensor(of({1, 1, 1, 1}, {1, 1, 1, 1}).set_uid(kScale).set_is_pass_by_value(true).set_data_type(fe::DataType_t::FLOAT));
-    lengths_ = graph_.tensor(of({s_.runs, 1, 1, 1}, {1, 1, 1, 1}).set_uid(kLengths).set_data_type(fe::DataType_t::INT32));
+    const auto lengths = of({s_.runs, 1, 1, 1}, {1, 1, 1, 1}).set_data_type(fe::DataType_t::INT32);
+    queries_ = graph_.tensor(fe::graph::Tensor_attributes(lengths).set_uid(kQueries));
+    keys_ = graph_.tensor(fe::graph::Tensor_attributes(lengths).set_uid(kKeys));
     for (int t = 0; t < kRunTensors; ++t)
       tables_[static_cast<size_t>(t)] =
           graph_.tensor(of({s_.runs + 1, 1, 1, 1}, {1, 1, 1, 1}).set_uid(kTables + t).set_data_type(fe::DataType_t::INT32));
   }
 
   void forward() {
-    const auto [out, lse] = graph_.sdpa(q(), k(), v(), with_mask(fe::graph::SDPA_attributes().set_generate_stats(true)));
+    const auto how = fe::graph::SDPA_attributes().set_generate_stats(true).set_implementation(fe::AttentionImplementation_t::COMPOSITE);
+    const auto [out, lse] = graph_.sdpa(q(), k(), v(), with_mask(how));
     place(out, kOut, like_out());
     place(lse, kLse, like_lse());
   }
 
   void backward() {
+    constexpr int64_t kWhole = 64;  // what lies behind sums of so many positions is aligned
+    const int64_t positions = (s_.positions + kWhole - 1) / kWhole * kWhole;
     const auto how =
-        with_mask(fe::graph::SDPA_backward_attributes().set_max_total_seq_len_q(s_.positions).set_max_total_seq_len_kv(s_.positions));
+        with_mask(fe::graph::SDPA_backward_attributes().set_max_total_seq_len_q(positions).set_max_total_seq_len_kv(positions));
     const auto [dq, dk, dv] = graph_.sdpa_backward(q(), k(), v(), graph_.tensor(like_out().set_uid(kOut)),
                                                    graph_.tensor(like_out().set_uid(kDout)), graph_.tensor(like_lse().set_uid(kLse)), how);
     place(dq, kDq, like_out());
@@ -112,7 +124,7 @@ class Drawing {
 
   template <class How>
   How with_mask(How how) const {
-    return how.set_causal_mask(s_.causal).set_attn_scale(scale_).set_padding_mask(true).set_seq_len_q(lengths_).set_seq_len_kv(lengths_);
+    return how.set_causal_mask(s_.causal).set_attn_scale(scale_).set_padding_mask(true).set_seq_len_q(queries_).set_seq_len_kv(keys_);
   }
 
   static void place(const Tensor& result, Name name, Attributes like) {
@@ -126,18 +138,20 @@ class Drawing {
 
   const Shape& s_;
   fe::graph::Graph& graph_;
-  Tensor scale_, lengths_;
+  Tensor scale_, queries_, keys_;
   std::array<Tensor, kRunTensors> tables_;
 };
 
-std::unique_ptr<Plan> planned(const Shape& shape, bool backward) {
+// Null where cuDNN has none.
+std::unique_ptr<Plan> planned(const Shape& shape, bool backward) try {
   auto plan = std::make_unique<Plan>();
   Drawing drawing(shape, plan->graph);
   backward ? drawing.backward() : drawing.forward();
-  const cudnnHandle_t handle = at::native::getCudnnHandle();
-  if (plan->graph.build(handle, {fe::HeurMode_t::A}).is_bad()) return nullptr;
+  if (plan->graph.build(at::native::getCudnnHandle(), {fe::HeurMode_t::A}).is_bad()) return nullptr;
   if (plan->graph.get_workspace_size(plan->workspace_bytes).is_bad()) return nullptr;
   return plan;
+} catch (const std::runtime_error&) {
+  return nullptr;
 }
 
 // Plans of this process. cuDNN does not promise that one may be started by two threads at a time, so each start holds the lock.
@@ -181,7 +195,10 @@ bool is_possible(const at::Tensor& x) {
 }
 
 const Plan* plan_for(const RunsToAttend& a, const Shape& shape, bool backward) {
-  return is_possible(a.q) && is_possible(a.k) && is_possible(a.v) ? plans().find(shape, backward) : nullptr;
+  const bool possible = shape.head_dim % kHeadDimStep == 0 && shape.runs <= kMostRuns &&
+                        shape.positions * shape.heads * shape.head_dim <= std::numeric_limits<int32_t>::max() && is_possible(a.q) &&
+                        is_possible(a.k) && is_possible(a.v);
+  return possible ? plans().find(shape, backward) : nullptr;
 }
 
 void start(const Plan& plan, const Shape& shape, const RunsToAttend& a, std::unordered_map<int64_t, void*> tensors) {
@@ -207,7 +224,7 @@ void start(const Plan& plan, const Shape& shape, const RunsToAttend& a, std::uno
   tensors[kK] = a.k.data_ptr();
   tensors[kV] = a.v.data_ptr();
   tensors[kScale] = &scale;
-  tensors[kLengths] = launch.tables;
+  tensors[kQueries] = tensors[kKeys] = launch.tables;
   for (int t = 0; t < kRunTensors; ++t) tensors[kTables + t] = launch.tables + (1 + t) * pitch;
   plans().start(plan, tensors, a.q);
 }

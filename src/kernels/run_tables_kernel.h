@@ -6,12 +6,12 @@ namespace cairn::kernels {
 
 constexpr int kRunTensors = 6;
 
-// Runs are the documents of all rows, one row after the other. Table 0: how many positions each has; table 1 + t: how many elements of
-// tensor t lie before it, and at the end how many there are.
+// Runs are the documents of all rows, one row after the other, without those that have no position; behind the last of them empty ones.
+// Table 0: how many positions each has; table 1 + t: how many elements of tensor t lie before it, and at the end how many there are.
 struct RunTablesLaunch {
   int32_t* tables;  // [1 + kRunTensors, pitch]
   int64_t pitch;    // more than runs
-  int64_t runs;     // at least rows * documents: those beyond are empty
+  int64_t runs;     // at least rows * documents
   const int32_t* starts;
   int64_t rows, documents, length;  // starts: [rows, documents], where they begin in a row, filled up with its length
   int32_t strides[kRunTensors];     // elements of each tensor from one position to the next

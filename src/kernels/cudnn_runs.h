@@ -24,7 +24,7 @@ struct RunGradients {
   at::Tensor q, k, v;  // contiguous
 };
 
-// Nothing where cuDNN has no plan for it in both directions. `dout` and what was attended to are contiguous.
+// Nothing where cuDNN has no plan for it. `dout` and what was attended to are contiguous.
 std::optional<RunsAttended> cudnn_runs(const RunsToAttend& runs);
 std::optional<RunGradients> cudnn_run_gradients(const RunsToAttend& runs, const at::Tensor& dout, const RunsAttended& attended);
 

@@ -41,27 +41,33 @@ int64_t runs_planned(int64_t runs) {
 
 // What a plan depends on.
 struct Shape {
+  bool backward;
   c10::DeviceIndex device;
   bool half, causal;
-  int64_t runs, length, positions, heads, kv_heads, head_dim;
+  int64_t runs, length, heads, kv_heads, head_dim;
+  int64_t positions;                                      // at most, of all runs; backward alone wants to know
   std::array<int64_t, 3> position_strides, head_strides;  // of q, k and v
   auto operator<=>(const Shape&) const = default;
 
-  explicit Shape(const RunsToAttend& a)
-      : device(a.q.device().index()),
+  Shape(const RunsToAttend& a, bool back)
+      : backward(back),
+        device(a.q.device().index()),
         half(a.q.scalar_type() == at::kHalf),
         causal(a.causal),
         runs(runs_planned(a.starts.numel())),
         length(a.q.size(1)),
-        positions(a.q.size(0) * a.q.size(1)),
         heads(a.q.size(2)),
         kv_heads(a.k.size(2)),
         head_dim(a.q.size(3)),
+        positions(back ? (a.q.size(0) * a.q.size(1) + kWhole - 1) / kWhole * kWhole : 0),
         position_strides{a.q.stride(1), a.k.stride(1), a.v.stride(1)},
         head_strides{a.q.stride(2), a.k.stride(2), a.v.stride(2)} {}
+
+ private:
+  static constexpr int64_t kWhole = 64;  // what lies behind sums of so many positions is aligned
 };
 
-// A plan for one direction, and the room it needs.
+// And the room it needs.
 struct Plan {
   fe::graph::Graph graph;
   int64_t workspace_bytes = 0;
@@ -90,10 +96,8 @@ class Drawing {
   }
 
   void backward() {
-    constexpr int64_t kWhole = 64;  // what lies behind sums of so many positions is aligned
-    const int64_t positions = (s_.positions + kWhole - 1) / kWhole * kWhole;
     const auto how =
-        with_mask(fe::graph::SDPA_backward_attributes().set_max_total_seq_len_q(positions).set_max_total_seq_len_kv(positions));
+        with_mask(fe::graph::SDPA_backward_attributes().set_max_total_seq_len_q(s_.positions).set_max_total_seq_len_kv(s_.positions));
     const auto [dq, dk, dv] = graph_.sdpa_backward(q(), k(), v(), graph_.tensor(like_out().set_uid(kOut)),
                                                    graph_.tensor(like_out().set_uid(kDout)), graph_.tensor(like_lse().set_uid(kLse)), how);
     place(dq, kDq, like_out());
@@ -143,10 +147,10 @@ class Drawing {
 };
 
 // Null where cuDNN has none.
-std::unique_ptr<Plan> planned(const Shape& shape, bool backward) try {
+std::unique_ptr<Plan> planned(const Shape& shape) try {
   auto plan = std::make_unique<Plan>();
   Drawing drawing(shape, plan->graph);
-  backward ? drawing.backward() : drawing.forward();
+  shape.backward ? drawing.backward() : drawing.forward();
   if (plan->graph.build(at::native::getCudnnHandle(), {fe::HeurMode_t::A}).is_bad()) return nullptr;
   if (plan->graph.get_workspace_size(plan->workspace_bytes).is_bad()) return nullptr;
   return plan;
@@ -157,16 +161,11 @@ std::unique_ptr<Plan> planned(const Shape& shape, bool backward) try {
 // Plans of this process. cuDNN does not promise that one may be started by two threads at a time, so each start holds the lock.
 class Plans {
  public:
-  // Null if there is none for this direction or for the other.
-  const Plan* find(const Shape& shape, bool backward) {
+  const Plan* find(const Shape& shape) {
     const std::lock_guard lock(mutex_);
     const auto [entry, is_new] = plans_.try_emplace(shape);
-    auto& [there, back] = entry->second;
-    if (is_new) {
-      there = planned(shape, /*backward=*/false);
-      if (there) back = planned(shape, /*backward=*/true);
-    }
-    return backward || !back ? back.get() : there.get();
+    if (is_new) entry->second = planned(shape);
+    return entry->second.get();
   }
 
   void start(const Plan& plan, std::unordered_map<int64_t, void*>& tensors, const at::Tensor& like) {
@@ -178,7 +177,7 @@ class Plans {
 
  private:
   std::mutex mutex_;
-  std::map<Shape, std::pair<std::unique_ptr<Plan>, std::unique_ptr<Plan>>> plans_;  // forward and backward; both or of no use
+  std::map<Shape, std::unique_ptr<Plan>> plans_;
 };
 
 Plans& plans() {
@@ -194,11 +193,10 @@ bool is_possible(const at::Tensor& x) {
          aligned(x.stride(2) * x.element_size()) && aligned(reinterpret_cast<intptr_t>(x.const_data_ptr()));
 }
 
-const Plan* plan_for(const RunsToAttend& a, const Shape& shape, bool backward) {
+const Plan* plan_for(const RunsToAttend& a, const Shape& shape) {
   const bool possible = shape.head_dim % kHeadDimStep == 0 && shape.runs <= kMostRuns &&
-                        shape.positions * shape.heads * shape.head_dim <= std::numeric_limits<int32_t>::max() && is_possible(a.q) &&
-                        is_possible(a.k) && is_possible(a.v);
-  return possible ? plans().find(shape, backward) : nullptr;
+                        a.q.numel() <= std::numeric_limits<int32_t>::max() && is_possible(a.q) && is_possible(a.k) && is_possible(a.v);
+  return possible ? plans().find(shape) : nullptr;
 }
 
 void start(const Plan& plan, const Shape& shape, const RunsToAttend& a, std::unordered_map<int64_t, void*> tensors) {
@@ -234,8 +232,8 @@ void start(const Plan& plan, const Shape& shape, const RunsToAttend& a, std::uno
 bool has_cudnn_runs() { return true; }
 
 std::optional<RunsAttended> cudnn_runs(const RunsToAttend& runs) {
-  const Shape shape(runs);
-  const Plan* const plan = plan_for(runs, shape, /*backward=*/false);
+  const Shape shape(runs, /*back=*/false);
+  const Plan* const plan = plan_for(runs, shape);
   if (plan == nullptr) return std::nullopt;
   const RunsAttended made{at::empty(runs.q.sizes(), runs.q.options()),
                           at::empty({runs.q.size(0), runs.q.size(1), runs.q.size(2)}, runs.q.options().dtype(at::kFloat))};
@@ -244,8 +242,8 @@ std::optional<RunsAttended> cudnn_runs(const RunsToAttend& runs) {
 }
 
 std::optional<RunGradients> cudnn_run_gradients(const RunsToAttend& runs, const at::Tensor& dout, const RunsAttended& attended) {
-  const Shape shape(runs);
-  const Plan* const plan = is_possible(dout) && is_possible(attended.out) ? plan_for(runs, shape, /*backward=*/true) : nullptr;
+  const Shape shape(runs, /*back=*/true);
+  const Plan* const plan = is_possible(dout) && is_possible(attended.out) ? plan_for(runs, shape) : nullptr;
   if (plan == nullptr) return std::nullopt;
   const auto room = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
   const RunGradients made{room(runs.q), room(runs.k), room(runs.v)};

@@ -108,7 +108,8 @@ struct Sides {
 // cuDNN for documents, where it may be and can: its gradients are sums in any order.
 std::optional<RunsToAttend> runs_for_cudnn(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Mask& mask, double scale,
                                            const AttentionOptions& options) {
-  if (!mask.documents || mask.window > 0 || q.size(3) > kCudnnHeadDim || at::globalContext().deterministicAlgorithms()) return std::nullopt;
+  if (!has_cudnn_runs() || !mask.documents || mask.window > 0 || q.size(3) > kCudnnHeadDim) return std::nullopt;
+  if (at::globalContext().deterministicAlgorithms()) return std::nullopt;
   return RunsToAttend{.q = q, .k = k, .v = v, .starts = options.document_starts->contiguous(), .causal = mask.causal, .scale = scale};
 }
 
@@ -134,7 +135,7 @@ std::optional<Attended> attended_on_cuda(const at::Tensor& q, const at::Tensor& 
     }
     case Library::flash: {
       if (const auto runs = runs_for_cudnn(q, k, v, mask, scale, options))
-        if (const std::optional<RunsAttended> found = cudnn_runs(*runs)) return Attended{found->out, found->lse.transpose(1, 2)};
+        if (std::optional<Attended> found = cudnn_runs(*runs)) return found;
       const Sides sides(mask);
       if (mask.documents) {
         const Runs runs(q, k, v, *options.document_starts);
@@ -183,8 +184,7 @@ std::optional<AttentionGradients> attention_gradients_on_cuda(const at::Tensor& 
     }
     case Library::flash: {
       if (const auto runs = runs_for_cudnn(q, k, v, mask, scale, options))
-        if (auto found = cudnn_run_gradients(*runs, gradient, {result, lse.transpose(1, 2).contiguous()}))
-          return AttentionGradients{std::move(found->q), std::move(found->k), std::move(found->v)};
+        if (std::optional<AttentionGradients> found = cudnn_run_gradients(*runs, gradient, {result, lse})) return found;
       const Sides sides(mask);
       if (mask.documents) {
         const Runs runs(q, k, v, *options.document_starts);

@@ -3,29 +3,21 @@
 #pragma once
 #include <optional>
 
-#include <ATen/core/Tensor.h>
+#include "kernels/attention.h"
 
 namespace cairn::kernels {
 
 bool has_cudnn_runs();  // whether this build has
 
 struct RunsToAttend {
-  at::Tensor q, k, v;  // [batch, length, heads, head_dim] as in attention.h, as many queries as keys
-  at::Tensor starts;   // int32 [batch, n]: where runs begin in a row, filled up with its length
+  at::Tensor q, k, v;  // as in attention.h, as many queries as keys
+  at::Tensor starts;   // int32 [batch, n], contiguous: where runs begin in a row, filled up with its length
   bool causal = true;
   double scale = 1;
 };
 
-struct RunsAttended {
-  at::Tensor out;  // like q, contiguous
-  at::Tensor lse;  // [batch, length, heads], contiguous
-};
-struct RunGradients {
-  at::Tensor q, k, v;  // contiguous
-};
-
-// Nothing where cuDNN has no plan for it. `dout` and what was attended to are contiguous.
-std::optional<RunsAttended> cudnn_runs(const RunsToAttend& runs);
-std::optional<RunGradients> cudnn_run_gradients(const RunsToAttend& runs, const at::Tensor& dout, const RunsAttended& attended);
+// Nothing, and nothing done, where cuDNN has no plan for it. `dout` and `attended.out` are contiguous.
+std::optional<Attended> cudnn_runs(const RunsToAttend& runs);
+std::optional<AttentionGradients> cudnn_run_gradients(const RunsToAttend& runs, const at::Tensor& dout, const Attended& attended);
 
 }  // namespace cairn::kernels

@@ -5,10 +5,10 @@ namespace cairn::kernels {
 
 bool has_cudnn_runs() { return false; }
 
-std::optional<RunsAttended> cudnn_runs(const RunsToAttend& /*runs*/) { return std::nullopt; }
+std::optional<Attended> cudnn_runs(const RunsToAttend& /*runs*/) { return std::nullopt; }
 
-std::optional<RunGradients> cudnn_run_gradients(const RunsToAttend& /*runs*/, const at::Tensor& /*dout*/,
-                                                const RunsAttended& /*attended*/) {
+std::optional<AttentionGradients> cudnn_run_gradients(const RunsToAttend& /*runs*/, const at::Tensor& /*dout*/,
+                                                      const Attended& /*attended*/) {
   return std::nullopt;
 }
 

@@ -231,25 +231,26 @@ void start(const Plan& plan, const Shape& shape, const RunsToAttend& a, std::uno
 
 bool has_cudnn_runs() { return true; }
 
-std::optional<RunsAttended> cudnn_runs(const RunsToAttend& runs) {
+std::optional<Attended> cudnn_runs(const RunsToAttend& runs) {
   const Shape shape(runs, /*back=*/false);
   const Plan* const plan = plan_for(runs, shape);
   if (plan == nullptr) return std::nullopt;
-  const RunsAttended made{at::empty(runs.q.sizes(), runs.q.options()),
-                          at::empty({runs.q.size(0), runs.q.size(1), runs.q.size(2)}, runs.q.options().dtype(at::kFloat))};
-  start(*plan, shape, runs, {{kOut, made.out.data_ptr()}, {kLse, made.lse.data_ptr()}});
-  return made;
+  const at::Tensor out = at::empty(runs.q.sizes(), runs.q.options()),
+                   lse = at::empty({runs.q.size(0), runs.q.size(1), runs.q.size(2)}, runs.q.options().dtype(at::kFloat));
+  start(*plan, shape, runs, {{kOut, out.data_ptr()}, {kLse, lse.data_ptr()}});
+  return Attended{out, lse.transpose(1, 2)};
 }
 
-std::optional<RunGradients> cudnn_run_gradients(const RunsToAttend& runs, const at::Tensor& dout, const RunsAttended& attended) {
+std::optional<AttentionGradients> cudnn_run_gradients(const RunsToAttend& runs, const at::Tensor& dout, const Attended& attended) {
   const Shape shape(runs, /*back=*/true);
   const Plan* const plan = is_possible(dout) && is_possible(attended.out) ? plan_for(runs, shape) : nullptr;
   if (plan == nullptr) return std::nullopt;
   const auto room = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
-  const RunGradients made{room(runs.q), room(runs.k), room(runs.v)};
+  const AttentionGradients made{room(runs.q), room(runs.k), room(runs.v)};
+  const at::Tensor lse = attended.lse.transpose(1, 2).contiguous();  // as cuDNN wrote them
   start(*plan, shape, runs,
         {{kOut, attended.out.data_ptr()},
-         {kLse, attended.lse.data_ptr()},
+         {kLse, lse.data_ptr()},
          {kDout, dout.data_ptr()},
          {kDq, made.q.data_ptr()},
          {kDk, made.k.data_ptr()},

@@ -189,7 +189,7 @@ TEST(AttentionOnCuda, CudnnTakesDocuments) {
                             .v = qkv.narrow(2, 4 + c.kv_heads, c.kv_heads),
                             .starts = starts,
                             .causal = c.causal};
-    const std::optional<RunsAttended> found = cudnn_runs(runs);
+    const std::optional<Attended> found = cudnn_runs(runs);
     EXPECT_EQ(found.has_value(), c.taken) << c.what;
     EXPECT_EQ(found && cudnn_run_gradients(runs, dout, *found), c.taken) << c.what;
   }

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034  # root, preset, jobs, torch belong to ./cairn
-# Finds or installs what deps/debian.txt and deps/torch.txt name. Read by ./cairn, only when a build folder is configured.
+# Finds or installs what deps/debian.txt, deps/torch.txt and deps/gpu.txt name. Read by ./cairn, only when a build folder is configured.
 # Uses its root, say, stop, since and has_gpu.
 
 # What apt-get prints is shown only if it fails.
@@ -104,11 +104,13 @@ ensure_packages() {
   say packages "installed ($(since "$started"))"
 }
 
+cache_folder() { echo "${CAIRN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cairn}"; }
+
 torch_version() { sed -n 's/^torch==//p' "$root/deps/torch.txt"; }
 torch_cache() {
   local suffix=
   if [[ ${1:-} == cuda ]] && has_gpu; then suffix=-gpu; fi
-  echo "${CAIRN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cairn}/torch-$(torch_version)-$(uname -m)$suffix"
+  echo "$(cache_folder)/torch-$(torch_version)-$(uname -m)$suffix"
 }
 
 # Prints the torch package folder at or under $1: the folder itself, a site-packages that holds it, or a virtual environment.
@@ -179,4 +181,32 @@ refuse_torch() {
   stop "missing: libtorch $(torch_version), and not installed because $why" \
     "get it with:  python3 -m pip install --target $cache ${*:3}" \
     "or set CAIRN_TORCH=FOLDER to the torch folder of a wheel that is installed (same version)"
+}
+
+# Sets cudnn_headers to the folder of what deps/gpu.txt names, in the cache; to nothing where it is not had, which only costs speed.
+ensure_cudnn_headers() {
+  local version cache lock partial
+  version=$(sed -n 's/^nvidia-cudnn-frontend==//p' "$root/deps/gpu.txt")
+  cache=$(cache_folder)/cudnn-frontend-$version
+  cudnn_headers=
+  if [[ ! -d $cache ]]; then
+    if [[ -n ${CAIRN_NO_INSTALL:-} ]] || ! has_gpu || ! mkdir -p "$(dirname "$cache")"; then return; fi
+    exec {lock}>"$cache.lock"
+    flock "$lock"
+    rm -rf "$cache".partial.*
+    partial=$(mktemp -d "$cache.partial.XXXXXX")
+    # Headers are the same for every Python: one version that has a wheel, whichever runs here.
+    if [[ ! -d $cache ]] && PIP_ROOT_USER_ACTION=ignore quietly python3 -m pip install --disable-pip-version-check --no-compile --no-deps \
+      --only-binary :all: --python-version 3.12 --target "$partial" -r "$root/deps/gpu.txt"; then
+      mv -T "$partial/include" "$cache"
+      say cudnn "installed its headers into $cache"
+    fi
+    rm -rf "$partial"
+    exec {lock}>&-
+    if [[ ! -d $cache ]]; then
+      say cudnn "no headers (above): attention to packed documents goes to FlashAttention-2, all else is as with them"
+      return
+    fi
+  fi
+  cudnn_headers=$cache
 }

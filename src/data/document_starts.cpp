@@ -1,6 +1,7 @@
 #include "data/document_starts.h"
 
 #include <algorithm>
+#include <bit>
 #include <unordered_set>
 #include <vector>
 
@@ -28,6 +29,7 @@ void add_document_starts(mesh::Batch& batch) {
     most = std::max(most, row.size());
     id += length;
   }
+  most = std::bit_ceil(most);  // few shapes, that come again: plans and recordings are made for each
   if (!in_one_piece) starts.assign(starts.size(), {}), most = 0;
   const at::Tensor table = at::empty({samples, static_cast<int64_t>(most)}, at::kInt);
   auto* to = table.mutable_data_ptr<int32_t>();

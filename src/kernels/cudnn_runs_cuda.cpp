@@ -1,6 +1,8 @@
 #include "kernels/cudnn_runs.h"
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <compare>
 #include <limits>
 #include <map>
@@ -32,12 +34,9 @@ constexpr int64_t kHeadDimStep = 16;  // cuDNN takes multiples of 8, but needs r
 enum Name : int64_t { kQ = 1, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv, kScale, kQueries, kKeys, kTables };
 enum Table : int { kOfQ, kOfK, kOfV, kOfHeads, kOfKeyHeads, kOfLse };  // kOfHeads: of what lies like out; kOfKeyHeads: like dk
 
-// A plan takes half a second to make, and how many runs there are changes with each batch: plans are for the next power of four.
-int64_t runs_planned(int64_t runs) {
-  int64_t planned = 4;
-  while (planned < runs) planned *= 4;
-  return planned;
-}
+// A plan takes half a second to make, and how many runs there are changes with each batch: plans are for the next power of two. Not
+// of four: to find a run empty takes cuDNN as long as thirty positions of others.
+int64_t runs_planned(int64_t runs) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(runs, 4)))); }
 
 // What a plan depends on.
 struct Shape {
@@ -227,6 +226,14 @@ void start(const Plan& plan, const Shape& shape, const RunsToAttend& a, std::uno
   plans().start(plan, tensors, a.q);
 }
 
+// cuDNN sums dq in fp32 in memory that lies like dq, but goes to the places of q there: both must lie alike. By 16 bytes at a time, since a
+// copy by single elements takes twice as long.
+at::Tensor side_by_side(const at::Tensor& q) {
+  constexpr auto kWide = at::kComplexDouble;
+  const bool can_be_wide = q.storage_offset() * q.element_size() % kAligned == 0;
+  return can_be_wide ? q.flatten(0, 1).view(kWide).contiguous().view(q.scalar_type()).view(q.sizes()) : q.contiguous();
+}
+
 }  // namespace
 
 bool has_cudnn_runs() { return true; }
@@ -241,7 +248,10 @@ std::optional<Attended> cudnn_runs(const RunsToAttend& runs) {
   return Attended{out, lse.transpose(1, 2)};
 }
 
-std::optional<AttentionGradients> cudnn_run_gradients(const RunsToAttend& runs, const at::Tensor& dout, const Attended& attended) {
+std::optional<AttentionGradients> cudnn_run_gradients(const RunsToAttend& given, const at::Tensor& dout, const Attended& attended) {
+  if (!is_possible(given.q)) return std::nullopt;
+  RunsToAttend runs = given;
+  runs.q = side_by_side(given.q);
   const Shape shape(runs, /*back=*/true);
   const Plan* const plan = is_possible(dout) && is_possible(attended.out) ? plan_for(runs, shape) : nullptr;
   if (plan == nullptr) return std::nullopt;

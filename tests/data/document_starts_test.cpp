@@ -16,7 +16,15 @@ mesh::Batch batch_with(std::vector<int64_t> documents, int64_t length) {
 TEST(DocumentStarts, AreWhereAnotherDocumentBegins) {
   mesh::Batch batch = batch_with({7, 7, 8, 8, -1, 3, 3, 3, 3, 3, 1, 2, 3, 4, -1}, 5);
   add_document_starts(batch);
-  EXPECT_TRUE(at::equal(batch.field("document_starts"), at::tensor({0, 2, 4, 5, 5, 0, 5, 5, 5, 5, 0, 1, 2, 3, 4}, at::kInt).view({3, 5})));
+  const at::Tensor expected = at::full({3, 8}, 5, at::kInt);  // the next power of two
+  expected.narrow(1, 0, 5).copy_(at::tensor({0, 2, 4, 5, 5, 0, 5, 5, 5, 5, 0, 1, 2, 3, 4}, at::kInt).view({3, 5}));
+  EXPECT_TRUE(at::equal(batch.field("document_starts"), expected));
+}
+
+TEST(DocumentStarts, OfOneDocumentARowAreOneARow) {
+  mesh::Batch batch = batch_with({7, 7, 8, 8}, 2);
+  add_document_starts(batch);
+  EXPECT_TRUE(at::equal(batch.field("document_starts"), at::zeros({2, 1}, at::kInt)));
 }
 
 TEST(DocumentStarts, AreNoneWhereADocumentIsInTwoPieces) {

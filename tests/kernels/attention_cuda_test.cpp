@@ -119,7 +119,13 @@ TEST(AttentionOnCuda, DocumentsDoNotSeeEachOther) {
   }
 }
 
-// Many documents, some of one position, and other ones each time: plans are kept for the next power of four of them.
+// A copy with NaN behind it, of which nothing may be read.
+at::Tensor with_nan_behind(const at::Tensor& x) {
+  const at::Tensor room = poisoned({x.numel() + 300 * x.size(2) * x.size(3)}, x.scalar_type()), part = room.narrow(0, 0, x.numel());
+  return part.view(x.sizes()).copy_(x);
+}
+
+// Many documents, some of one position, and other ones each time: plans are kept for the next power of two of them.
 TEST(AttentionOnCuda, ManyDocumentsOfAnyLength) {
   CAIRN_NEEDS_GPU();
   struct {
@@ -150,8 +156,8 @@ TEST(AttentionOnCuda, ManyDocumentsOfAnyLength) {
           one.length,       one.length,
           one.heads,        one.kv_heads,
           one.head_dim,     {.causal = one.causal, .query_documents = &documents, .key_documents = &documents, .document_starts = &table}};
-      const at::Tensor qkv = on_gpu(normal({c.batch, c.q_len, c.heads + 2 * c.kv_heads, c.head_dim}, 1, one.type)),
-                       dout = on_gpu(normal({c.batch, c.q_len, c.heads, c.head_dim}, 2, one.type));
+      const at::Tensor qkv = with_nan_behind(on_gpu(normal({c.batch, c.q_len, c.heads + 2 * c.kv_heads, c.head_dim}, 1, one.type))),
+                       dout = with_nan_behind(on_gpu(normal({c.batch, c.q_len, c.heads, c.head_dim}, 2, one.type)));
       const AttentionResults fast = run_attention(c, qkv, dout, attention, attention_backward);
       const AttentionResults plain = run_attention(c, qkv, dout, reference::attention, reference::attention_backward);
       const AttentionResults exact = run_attention(c, wide(qkv), wide(dout), reference::attention, reference::attention_backward);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 namespace cairn::data {
 
@@ -16,7 +17,7 @@ void add_document_starts(mesh::Batch& batch) {
   const int64_t samples = documents.size(0), length = documents.size(1);
   const auto* id = documents.const_data_ptr<int64_t>();
   std::vector<std::vector<int32_t>> starts(static_cast<size_t>(samples));
-  size_t most = 1;
+  size_t most = 1, all = 0;
   bool in_one_piece = true;
   std::unordered_set<int64_t> seen;
   for (std::vector<int32_t>& row : starts) {
@@ -27,6 +28,7 @@ void add_document_starts(mesh::Batch& batch) {
       row.push_back(static_cast<int32_t>(i));
     }
     most = std::max(most, row.size());
+    all += row.size();
     id += length;
   }
   most = std::bit_ceil(most);  // few shapes, that come again: plans and recordings are made for each
@@ -38,6 +40,7 @@ void add_document_starts(mesh::Batch& batch) {
     std::fill(to + row.size(), to + most, static_cast<int32_t>(length));
     to += most;
   }
+  batch.fields["documents_counted"] = {at::zeros({static_cast<int64_t>(std::bit_ceil(all))}, at::kByte), mesh::Field::Shape::whole};
   batch.fields["document_starts"] = {table, mesh::Field::Shape::per_sample};
 }
 

@@ -3,6 +3,7 @@
 // where FlashAttention-2 takes all. Both make tensors of their own for their results.
 #include "kernels/attention_cuda.h"
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 
@@ -18,6 +19,7 @@
 #include "kernels/cuda_tensor.h"
 #include "kernels/cudnn_runs.h"
 #include "kernels/low_precision.h"
+#include "kernels/run_tables_kernel.h"
 
 namespace cairn::kernels {
 namespace {
@@ -33,6 +35,11 @@ struct Mask {
   bool documents;    // each for itself
 };
 
+int64_t most_runs(const AttentionOptions& options) {
+  const int64_t places = options.document_starts->numel();
+  return options.documents_most > 0 ? std::min(options.documents_most, places) : places;
+}
+
 Mask mask_of(const at::Tensor& q, const at::Tensor& k, const AttentionOptions& options) {
   const int64_t q_len = q.size(1), k_len = k.size(1), shift = options.query_offset - options.key_offset;
   const bool all_before = shift >= k_len - 1;  // even the first query sees every key
@@ -42,7 +49,7 @@ Mask mask_of(const at::Tensor& q, const at::Tensor& k, const AttentionOptions& o
   const bool lined_up = shift == k_len - q_len && shift >= 0;  // below 0 some queries see no key, of which libraries think otherwise
   constexpr int64_t kRunsMax = 65535;                          // blocks of one dimension of a grid
   const at::Tensor* starts = options.document_starts;
-  const bool by_runs = starts != nullptr && starts->size(1) > 0 && q.size(0) * starts->size(1) <= kRunsMax && q_len == k_len && shift == 0;
+  const bool by_runs = starts != nullptr && starts->size(1) > 0 && most_runs(options) <= kRunsMax && q_len == k_len && shift == 0;
   const bool documents = options.key_documents != nullptr && !(by_runs && starts->size(1) == 1);  // one a row hides nothing
   return {causal, window, (!documents || by_runs) && ((!causal && window == 0) || lined_up), documents};
 }
@@ -60,17 +67,29 @@ at::Tensor by_head(const at::Tensor& x) { return x.transpose(1, 2); }  // [batch
 enum class Library { none, cudnn, flash };
 
 // Rows one after the other, cut into runs that do not see each other: FlashAttention's form for documents. Runs without a position are
-// none.
+// none, and lie behind the others.
 struct Runs {
   at::Tensor q, k, v;  // [positions of all rows, heads, head_dim], views
-  at::Tensor begins;   // int32 [runs + 1], the last is the number of positions
+  at::Tensor begins;   // int32 [most runs + 1], the last is the number of positions
   int64_t longest;     // at most
 
-  Runs(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& starts)
+  Runs(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values, const AttentionOptions& options)
       : q(queries.flatten(0, 1)), k(keys.flatten(0, 1)), v(values.flatten(0, 1)), longest(queries.size(1)) {
-    const int64_t rows = queries.size(0), positions = rows * longest;
-    const at::Tensor first = at::arange(0, positions, longest, starts.options()).unsqueeze(1);
-    begins = at::cat({(starts + first).flatten(), at::full({1}, positions, starts.options())});
+    const at::Tensor starts = options.document_starts->contiguous();
+    const int64_t runs = most_runs(options);
+    const at::Tensor tables = at::empty({2, runs + 1}, starts.options());
+    check_started(launch_run_tables({.tables = tables.mutable_data_ptr<int32_t>(),
+                                     .pitch = runs + 1,
+                                     .runs = runs,
+                                     .starts = starts.const_data_ptr<int32_t>(),
+                                     .rows = starts.size(0),
+                                     .documents = starts.size(1),
+                                     .length = longest,
+                                     .tensors = 1,
+                                     .strides = {1}},
+                                    stream_of(queries)),
+                  "run tables");
+    begins = tables.select(0, 1);
   }
 };
 
@@ -110,7 +129,13 @@ std::optional<RunsToAttend> runs_for_cudnn(const at::Tensor& q, const at::Tensor
                                            const AttentionOptions& options) {
   if (!has_cudnn_runs() || !mask.documents || mask.window > 0 || q.size(3) > kCudnnHeadDim) return std::nullopt;
   if (at::globalContext().deterministicAlgorithms()) return std::nullopt;
-  return RunsToAttend{.q = q, .k = k, .v = v, .starts = options.document_starts->contiguous(), .causal = mask.causal, .scale = scale};
+  return RunsToAttend{.q = q,
+                      .k = k,
+                      .v = v,
+                      .starts = options.document_starts->contiguous(),
+                      .most = most_runs(options),
+                      .causal = mask.causal,
+                      .scale = scale};
 }
 
 // FlashAttention is told of causality by one means or the other.
@@ -138,7 +163,7 @@ std::optional<Attended> attended_on_cuda(const at::Tensor& q, const at::Tensor& 
         if (std::optional<Attended> found = cudnn_runs(*runs)) return found;
       const Sides sides(mask);
       if (mask.documents) {
-        const Runs runs(q, k, v, *options.document_starts);
+        const Runs runs(q, k, v, options);
         const auto found = at::_flash_attention_forward(runs.q, runs.k, runs.v, runs.begins, runs.begins, runs.longest, runs.longest,
                                                         /*dropout_p=*/0.0, plainly_causal(mask), /*return_debug_mask=*/false, scale,
                                                         sides.left, sides.right);
@@ -187,7 +212,7 @@ std::optional<AttentionGradients> attention_gradients_on_cuda(const at::Tensor& 
         if (std::optional<AttentionGradients> found = cudnn_run_gradients(*runs, gradient, {result, lse})) return found;
       const Sides sides(mask);
       if (mask.documents) {
-        const Runs runs(q, k, v, *options.document_starts);
+        const Runs runs(q, k, v, options);
         const auto found =
             at::_flash_attention_backward(gradient.flatten(0, 1), runs.q, runs.k, runs.v, result.flatten(0, 1), sums_of_runs(lse),
                                           runs.begins, runs.begins, runs.longest, runs.longest,

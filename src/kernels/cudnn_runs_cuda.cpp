@@ -53,7 +53,7 @@ struct Shape {
         device(a.q.device().index()),
         half(a.q.scalar_type() == at::kHalf),
         causal(a.causal),
-        runs(runs_planned(a.starts.numel())),
+        runs(runs_planned(a.most)),
         length(a.q.size(1)),
         heads(a.q.size(2)),
         kv_heads(a.k.size(2)),
@@ -209,6 +209,7 @@ void start(const Plan& plan, const Shape& shape, const RunsToAttend& a, std::uno
                          .rows = a.starts.size(0),
                          .documents = a.starts.size(1),
                          .length = shape.length,
+                         .tensors = kRunTensors,
                          .strides = {}};
   const auto stride = [&](Table table) -> int32_t& { return launch.strides[table]; };
   for (const Table table : {kOfQ, kOfK, kOfV}) stride(table) = static_cast<int32_t>(shape.position_strides[static_cast<size_t>(table)]);

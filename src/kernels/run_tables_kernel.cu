@@ -15,7 +15,8 @@ __device__ int64_t begin_of(const RunTablesLaunch& a, int64_t run) {
 __device__ void write(const RunTablesLaunch& a, int64_t place, int64_t begin, int64_t positions) {
   if (place < a.runs) a.tables[place] = static_cast<int32_t>(positions);
 #pragma unroll
-  for (int t = 0; t < kRunTensors; ++t) a.tables[(1 + t) * a.pitch + place] = static_cast<int32_t>(begin * a.strides[t]);
+  for (int t = 0; t < kRunTensors; ++t)
+    if (t < a.tensors) a.tables[(1 + t) * a.pitch + place] = static_cast<int32_t>(begin * a.strides[t]);
 }
 
 __global__ void __launch_bounds__(kThreads) run_tables_kernel(RunTablesLaunch a) {
@@ -34,9 +35,10 @@ __global__ void __launch_bounds__(kThreads) run_tables_kernel(RunTablesLaunch a)
       if (w < warp) place += of_warp[w];
       before += of_warp[w];
     }
-    if (positions > 0) write(a, place, begin, positions);
+    if (positions > 0 && place < a.runs) write(a, place, begin, positions);
     __syncthreads();  // before of_warp is written again
   }
+  if (before > a.runs) __trap();  // positions would be left out in silence
   for (int64_t place = before + threadIdx.x; place <= a.runs; place += kThreads) write(a, place, a.rows * a.length, 0);
 }
 

@@ -24,21 +24,23 @@ struct Heads {
 // What a batch may say of its positions, [batch, length] int64 each; undefined: nothing.
 struct Places {
   at::Tensor documents, positions;
-  at::Tensor starts;  // of documents, as AttentionOptions has them
+  at::Tensor starts;   // of documents, as AttentionOptions has them
+  at::Tensor counted;  // as long as there are documents at most
 
   static Places in(Values& values) {
     const auto field = [&](const char* name) { return values.has(name) ? values.get(name) : at::Tensor(); };
-    return {field("documents"), field("positions"), field("document_starts")};
+    return {field("documents"), field("positions"), field("document_starts"), field("documents_counted")};
   }
   static Places in(const Saved& saved) {
     const auto field = [&](const char* name) { return saved.has(name) ? saved.get(name) : at::Tensor(); };
-    return {field("documents"), field("positions"), field("document_starts")};
+    return {field("documents"), field("positions"), field("document_starts"), field("documents_counted")};
   }
   const at::Tensor* pointer() const { return documents.defined() ? &documents : nullptr; }  // to the documents
   void save(Saved& keep) const {
     if (documents.defined()) keep.put("documents", documents);
     if (positions.defined()) keep.put("positions", positions);
     if (starts.defined()) keep.put("document_starts", starts);
+    if (counted.defined()) keep.put("documents_counted", counted);
   }
 };
 
@@ -53,7 +55,7 @@ class AttentionBlock final : public Block {
     Operation project{
         .name = "qkv", .axes = {"heads"}, .flops_per_token = 2 * embed * (q + 2 * kv), .saved_elements_per_token = q + 2 * kv};
     parts_.qkv.describe(project);
-    card_ = {.may_read = {"documents", "positions", "document_starts"}, .operations = {project}};
+    card_ = {.may_read = {"documents", "positions", "document_starts", "documents_counted"}, .operations = {project}};
     const auto add_to_heads = [&](Operation operation) {
       operation.reads = !apart ? mixes : mixes.size() == 1 ? std::vector<std::string>{"qkv.0", "qkv.1"} : std::vector{mixes[0]};
       mixes = apart ? std::vector<std::string>{operation.name, "qkv.2"} : std::vector{operation.name};
@@ -137,8 +139,8 @@ class AttentionBlock final : public Block {
       context_attention(mixed, lse, heads.q, heads.k, heads.v, options(call, call.slice.context->length, {}, {}), places.pointer(),
                         *call.axes.find("cp"), *call.slice.context, form(call));
     } else {
-      kernels::Attended attended = kernels::attend(
-          heads.q, seen.k, seen.v, options(call, length, places.documents, seen.documents, call.cache ? nullptr : &places.starts));
+      kernels::Attended attended =
+          kernels::attend(heads.q, seen.k, seen.v, options(call, length, places.documents, seen.documents, call.cache ? nullptr : &places));
       mixed = std::move(attended.out), lse = std::move(attended.lse);
     }
     advance(call);
@@ -176,7 +178,7 @@ class AttentionBlock final : public Block {
     } else {
       kernels::AttentionGradients found =
           kernels::attention_gradients({d.q, d.k, d.v}, dmixed, heads.q, heads.k, heads.v, mixed, lse,
-                                       options(call, qkv.size(1), places.documents, places.documents, &places.starts));
+                                       options(call, qkv.size(1), places.documents, places.documents, &places));
       d = {std::move(found.q), std::move(found.k), std::move(found.v)};
     }
     const bool apart = !d.q.is_same(into.q) && !d.k.is_same(into.k) && !d.v.is_same(into.v);
@@ -263,11 +265,12 @@ class AttentionBlock final : public Block {
   }
 
   kernels::AttentionOptions options(const Call& call, int64_t length, const at::Tensor& documents, const at::Tensor& key_documents,
-                                    const at::Tensor* starts = nullptr) const {
+                                    const Places* places = nullptr) const {
     kernels::AttentionOptions o{.query_offset = call.slice.begin, .key_offset = call.cache ? 0 : call.slice.begin};
     if (shape_.window > 0 && call.slice.begin + length > shape_.window) o.window = shape_.window;
     if (documents.defined()) o.query_documents = &documents, o.key_documents = &key_documents;
-    if (documents.defined() && starts && starts->defined()) o.document_starts = starts;
+    if (documents.defined() && places && places->starts.defined()) o.document_starts = &places->starts;
+    if (o.document_starts && places->counted.defined()) o.documents_most = places->counted.size(0);
     return o;
   }
 

@@ -19,6 +19,9 @@ TEST(DocumentStarts, AreWhereAnotherDocumentBegins) {
   const at::Tensor expected = at::full({3, 8}, 5, at::kInt);  // the next power of two
   expected.narrow(1, 0, 5).copy_(at::tensor({0, 2, 4, 5, 5, 0, 5, 5, 5, 5, 0, 1, 2, 3, 4}, at::kInt).view({3, 5}));
   EXPECT_TRUE(at::equal(batch.field("document_starts"), expected));
+  EXPECT_EQ(batch.field("documents_counted").size(0), 16);  // 9 documents
+  batch.ids = at::zeros({3}, at::kLong);
+  EXPECT_EQ(mesh::slice(batch, 1, 2).field("documents_counted").size(0), 16);
 }
 
 TEST(DocumentStarts, OfOneDocumentARowAreOneARow) {

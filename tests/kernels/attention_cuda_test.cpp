@@ -141,21 +141,30 @@ TEST(AttentionOnCuda, ManyDocumentsOfAnyLength) {
   for (const auto& one : cases)
     for (const int64_t most : {3, 40}) {
       std::vector<int64_t> ids;
+      int64_t all = 0;
       std::vector<int32_t> starts(static_cast<size_t>(one.batch * most), static_cast<int32_t>(one.length));
       for (int64_t row = 0; row < one.batch; ++row) {
         std::set<int64_t> begins{0};
         const int64_t count = row == 0 ? most : 1 + static_cast<int64_t>(random() % static_cast<uint32_t>(most));
         while (std::ssize(begins) < count) begins.insert(static_cast<int64_t>(random() % static_cast<uint32_t>(one.length)));
         std::copy(begins.begin(), begins.end(), starts.begin() + row * most);
+        all += std::ssize(begins);
         for (int64_t i = 0, id = -1; i < one.length; ++i) ids.push_back(id += begins.count(i) > 0 ? 1 : 0);
       }
       const at::Tensor documents = on_gpu(at::tensor(ids).view({one.batch, one.length})),
                        table = on_gpu(at::tensor(starts, at::kInt).view({one.batch, most}));
-      const GpuAttentionCase c{
-          "many documents", one.batch,
-          one.length,       one.length,
-          one.heads,        one.kv_heads,
-          one.head_dim,     {.causal = one.causal, .query_documents = &documents, .key_documents = &documents, .document_starts = &table}};
+      const GpuAttentionCase c{"many documents",
+                               one.batch,
+                               one.length,
+                               one.length,
+                               one.heads,
+                               one.kv_heads,
+                               one.head_dim,
+                               {.causal = one.causal,
+                                .query_documents = &documents,
+                                .key_documents = &documents,
+                                .document_starts = &table,
+                                .documents_most = all}};
       const at::Tensor qkv = with_nan_behind(on_gpu(normal({c.batch, c.q_len, c.heads + 2 * c.kv_heads, c.head_dim}, 1, one.type))),
                        dout = with_nan_behind(on_gpu(normal({c.batch, c.q_len, c.heads, c.head_dim}, 2, one.type)));
       const AttentionResults fast = run_attention(c, qkv, dout, attention, attention_backward);
@@ -194,6 +203,7 @@ TEST(AttentionOnCuda, CudnnTakesDocuments) {
                             .k = qkv.narrow(2, 4, c.kv_heads),
                             .v = qkv.narrow(2, 4 + c.kv_heads, c.kv_heads),
                             .starts = starts,
+                            .most = starts.numel(),
                             .causal = c.causal};
     const std::optional<Attended> found = cudnn_runs(runs);
     EXPECT_EQ(found.has_value(), c.taken) << c.what;

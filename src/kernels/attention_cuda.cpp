@@ -1,5 +1,5 @@
-// Attention on a GPU by the libraries that libtorch brings: cuDNN where it can, which is half as fast again on a Hopper GPU, else
-// FlashAttention-2. Their backward passes have the same bits twice only under RepeatableBits (device.h),
+// Attention on a GPU by the libraries that libtorch brings: cuDNN where it can (documents: cudnn_runs.h), which is half as fast again on a
+// Hopper GPU, else FlashAttention-2. Their backward passes have the same bits twice only under RepeatableBits (device.h),
 // where FlashAttention-2 takes all. Both make tensors of their own for their results.
 #include "kernels/attention_cuda.h"
 

@@ -3,7 +3,7 @@
 # Finds or installs what deps/debian.txt, deps/torch.txt and deps/gpu.txt name. Read by ./cairn, only when a build folder is configured.
 # Uses its root, say, stop, since and has_gpu.
 
-# What apt-get prints is shown only if it fails.
+# What apt-get or pip prints is shown only if it fails.
 quietly() {
   local log
   log=$(mktemp)
@@ -104,7 +104,7 @@ ensure_packages() {
   say packages "installed ($(since "$started"))"
 }
 
-cache_folder() { echo "${CAIRN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cairn}"; }
+cache_folder() { echo "${CAIRN_CACHE:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/cairn}"; }
 
 torch_version() { sed -n 's/^torch==//p' "$root/deps/torch.txt"; }
 torch_cache() {
@@ -183,30 +183,42 @@ refuse_torch() {
     "or set CAIRN_TORCH=FOLDER to the torch folder of a wheel that is installed (same version)"
 }
 
-# Sets cudnn_headers to the folder of what deps/gpu.txt names, in the cache; to nothing where it is not had, which only costs speed.
+are_cudnn_headers() {
+  [[ -e $1/cudnn_frontend_version.h ]] &&
+    g++ -E -x c++ -I "$1" - <<<$'#include <cudnn_frontend_version.h>\n#if CUDNN_FRONTEND_VERSION < 11800\n#error too old\n#endif' >/dev/null 2>&1
+}
+
+# Sets cudnn_headers to the folder of what deps/gpu.txt names, in the cache; to nothing where it is somewhere else or is not had, which
+# costs nothing but speed.
 ensure_cudnn_headers() {
-  local version cache lock partial
+  local version cache folder
+  cudnn_headers=
+  for folder in "${CAIRN_DEPS:-}/include" "${CAIRN_DEPS:-}/usr/include" "${torch%/*}/include"; do
+    if are_cudnn_headers "$folder"; then return; fi # CMake looks there by itself
+  done
   version=$(sed -n 's/^nvidia-cudnn-frontend==//p' "$root/deps/gpu.txt")
   cache=$(cache_folder)/cudnn-frontend-$version
-  cudnn_headers=
-  if [[ ! -d $cache ]]; then
-    if [[ -n ${CAIRN_NO_INSTALL:-} ]] || ! has_gpu || ! mkdir -p "$(dirname "$cache")"; then return; fi
-    exec {lock}>"$cache.lock"
-    flock "$lock"
-    rm -rf "$cache".partial.*
-    partial=$(mktemp -d "$cache.partial.XXXXXX")
-    # Headers are the same for every Python: one version that has a wheel, whichever runs here.
-    if [[ ! -d $cache ]] && PIP_ROOT_USER_ACTION=ignore quietly python3 -m pip install --disable-pip-version-check --no-compile --no-deps \
+  if [[ ! -d $cache ]] && has_gpu && ! install_cudnn_headers "$cache"; then
+    say cudnn "has no headers here: attention to packed documents goes to FlashAttention-2, which takes longer (again: rm build/cuda/.cairn)"
+  fi
+  if [[ -d $cache ]]; then cudnn_headers=$(readlink -f "$cache"); fi
+}
+
+# Fails, and leaves nothing behind, where it cannot be.
+install_cudnn_headers() {
+  local cache=$1 lock partial
+  if [[ -n ${CAIRN_NO_INSTALL:-} ]] || ! mkdir -p "$(dirname "$cache")" || [[ ! -w $(dirname "$cache") ]]; then return 1; fi
+  if ! { exec {lock}>"$cache.lock"; } 2>/dev/null || ! flock "$lock"; then return 1; fi
+  rm -rf "$cache".partial.*
+  if [[ ! -d $cache ]] && partial=$(mktemp -d "$cache.partial.XXXXXX"); then
+    say cudnn "installing its headers into $cache"
+    # They are the same for every Python: one that has a wheel, whichever runs here.
+    if PIP_ROOT_USER_ACTION=ignore quietly python3 -m pip install --disable-pip-version-check --no-compile --no-deps \
       --only-binary :all: --python-version 3.12 --target "$partial" -r "$root/deps/gpu.txt"; then
-      mv -T "$partial/include" "$cache"
-      say cudnn "installed its headers into $cache"
+      mv -T "$partial/include" "$cache" || true
     fi
     rm -rf "$partial"
-    exec {lock}>&-
-    if [[ ! -d $cache ]]; then
-      say cudnn "no headers (above): attention to packed documents goes to FlashAttention-2, all else is as with them"
-      return
-    fi
   fi
-  cudnn_headers=$cache
+  exec {lock}>&-
+  [[ -d $cache ]]
 }

@@ -145,6 +145,14 @@ class Drawing {
   std::array<Tensor, kRunTensors> tables_;
 };
 
+// Of GPUs other than Hopper's cuDNN's headers forget how many positions there are, and take room for each run as if it had the length of
+// a row. FlashAttention-2 needs none. Expected are sums of dq in fp32, and of dk and dv where query heads share keys.
+int64_t most_workspace(const Shape& shape) {
+  constexpr int64_t kBesides = 64 << 20;
+  const int64_t sums = shape.positions * shape.heads * (shape.head_dim + 1) * static_cast<int64_t>(sizeof(float));
+  return kBesides + 2 * (shape.heads == shape.kv_heads ? 1 : 3) * sums;
+}
+
 // Null where cuDNN has none.
 std::unique_ptr<Plan> planned(const Shape& shape) try {
   auto plan = std::make_unique<Plan>();
@@ -152,7 +160,7 @@ std::unique_ptr<Plan> planned(const Shape& shape) try {
   shape.backward ? drawing.backward() : drawing.forward();
   if (plan->graph.build(at::native::getCudnnHandle(), {fe::HeurMode_t::A}).is_bad()) return nullptr;
   if (plan->graph.get_workspace_size(plan->workspace_bytes).is_bad()) return nullptr;
-  return plan;
+  return plan->workspace_bytes <= most_workspace(shape) ? std::move(plan) : nullptr;
 } catch (const std::runtime_error&) {
   return nullptr;
 }
@@ -162,9 +170,9 @@ class Plans {
  public:
   const Plan* find(const Shape& shape) {
     const std::lock_guard lock(mutex_);
-    const auto [entry, is_new] = plans_.try_emplace(shape);
-    if (is_new) entry->second = planned(shape);
-    return entry->second.get();
+    auto found = plans_.find(shape);
+    if (found == plans_.end()) found = plans_.emplace(shape, planned(shape)).first;
+    return found->second.get();
   }
 
   void start(const Plan& plan, std::unordered_map<int64_t, void*>& tensors, const at::Tensor& like) {
@@ -250,12 +258,12 @@ std::optional<Attended> cudnn_runs(const RunsToAttend& runs) {
 }
 
 std::optional<AttentionGradients> cudnn_run_gradients(const RunsToAttend& given, const at::Tensor& dout, const Attended& attended) {
-  if (!is_possible(given.q)) return std::nullopt;
+  Shape shape(given, /*back=*/true);
+  shape.position_strides[kOfQ] = shape.heads * shape.head_dim, shape.head_strides[kOfQ] = shape.head_dim;
+  const Plan* const plan = is_possible(dout) && is_possible(attended.out) ? plan_for(given, shape) : nullptr;
+  if (plan == nullptr) return std::nullopt;
   RunsToAttend runs = given;
   runs.q = side_by_side(given.q);
-  const Shape shape(runs, /*back=*/true);
-  const Plan* const plan = is_possible(dout) && is_possible(attended.out) ? plan_for(runs, shape) : nullptr;
-  if (plan == nullptr) return std::nullopt;
   const auto room = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
   const AttentionGradients made{room(runs.q), room(runs.k), room(runs.v)};
   const at::Tensor lse = attended.lse.transpose(1, 2).contiguous();  // as cuDNN wrote them

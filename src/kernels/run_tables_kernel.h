@@ -1,4 +1,4 @@
-// What the host hands to the CUDA kernel that says where runs of positions lie (cudnn_runs.h).
+// What the host hands to the CUDA kernel that says where runs of positions lie, for cuDNN (cudnn_runs.h) and FlashAttention-2.
 #pragma once
 #include "kernels/cuda_launch.h"
 

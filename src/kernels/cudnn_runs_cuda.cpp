@@ -145,8 +145,8 @@ class Drawing {
   std::array<Tensor, kRunTensors> tables_;
 };
 
-// Of GPUs other than Hopper's cuDNN's headers forget how many positions there are, and take room for each run as if it had the length of
-// a row. FlashAttention-2 needs none. Expected are sums of dq in fp32, and of dk and dv where query heads share keys.
+// On GPUs of compute capability 8 and 12 cuDNN's headers drop how many positions there are, and take room for each run as if it had the
+// length of a row. FlashAttention-2 needs none. Expected are sums of dq in fp32, and of dk and dv where query heads share keys.
 int64_t most_workspace(const Shape& shape) {
   constexpr int64_t kBesides = 64 << 20;
   const int64_t sums = shape.positions * shape.heads * (shape.head_dim + 1) * static_cast<int64_t>(sizeof(float));

@@ -146,10 +146,10 @@ IslandExchange::Met IslandGate::enter(int64_t steps_done, State& state, std::fun
   while (true) {
     look();
     if (const std::string why = bridge_.refusal(); !why.empty()) base::fail_input("the other islands would not have this one: {}", why);
+    if (const int founder = founder_heard(); founder >= 0) return found(post_.take(founder, {Kind::found, 0, 0}), founder, state);
     int waiting = 1, lowest = post_.me();
     for (int island = 0; island < post_.size(); ++island) {
       if (island == post_.me() || !here(island)) continue;
-      if (post_.find(island, {Kind::found, 0, 0})) return found(post_.take(island, {Kind::found, 0, 0}), island, state);
       const Phase phase = statuses_[static_cast<size_t>(island)].phase;
       if (phase == Phase::works && join(island, state, met)) return met;
       if (phase != Phase::waits) continue;
@@ -172,6 +172,12 @@ IslandExchange::Met IslandGate::enter(int64_t steps_done, State& state, std::fun
     }
     post_.wait([] { return false; }, now + std::chrono::milliseconds(50));
   }
+}
+
+int IslandGate::founder_heard() const {
+  for (int island = 0; island < post_.size(); ++island)
+    if (island != post_.me() && here(island) && post_.find(island, {Kind::found, 0, 0})) return island;
+  return -1;
 }
 
 std::vector<std::byte> IslandGate::decide() {
@@ -278,15 +284,17 @@ bool IslandGate::take_state(int from, State& state) {
   return true;
 }
 
+// False: the sponsor was lost, or this island is no newcomer: another that founds the run with it was at work before word of that came
+// here.
 bool IslandGate::join(int sponsor, State& state, IslandExchange::Met& met) {
   log_.info("the other islands are at work: joining them, by island {}", sponsor);
   sponsor_ = sponsor;
   news_.clear();
   const auto me = static_cast<size_t>(post_.me());
   while (welcomed_[static_cast<size_t>(sponsor)] < 0) {
-    if (post_.lost(sponsor)) return false;
+    if (post_.lost(sponsor) || founder_heard() >= 0) return false;
     post_.send(sponsor, {Kind::join, 0, 0}, {}, comm::Purpose::control);  // again and again: it hears of us only when it knows we are new
-    wait_a_while([&] { return welcomed_[static_cast<size_t>(sponsor)] >= 0; });
+    wait_a_while([&] { return welcomed_[static_cast<size_t>(sponsor)] >= 0 || founder_heard() >= 0; });
     look();
   }
   met.step = welcomed_[static_cast<size_t>(sponsor)];

@@ -79,6 +79,7 @@ class IslandGate {
   void send_to(int island, const State& state, int64_t now);
   bool take_state(int from, State& state);
   IslandExchange::Met found(const std::vector<std::byte>& decided, int from, State& state);
+  int founder_heard() const;  // who founds the run with this island; -1: nobody has said so
   std::vector<std::byte> decide();
   bool join(int sponsor, State& state, IslandExchange::Met& met);
   at::Tensor take_row(int from, const Subject& subject, int64_t elements);

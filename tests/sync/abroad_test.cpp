@@ -1,5 +1,6 @@
 // Islands that are worlds of their own: they found a run, join it, leave it and die, and the others go on with the same bits.
 #include <atomic>
+#include <optional>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -43,6 +44,7 @@ struct Visitor {
   std::function<void(comm::Bridge&)> ready = {};
   std::function<void(comm::Bridge&, Sync&, int64_t step)> after = {};
   std::function<bool()> stopping = {};
+  std::optional<comm::LinkModel> links = {};
   std::shared_ptr<Visitor> again = {};  // its next life, when this one is over
 };
 
@@ -59,6 +61,7 @@ VisitorEnd visit(const Visitor& visitor) {
   const auto ended = comm::LocalNetwork(1).run([&](comm::World& world) {
     comm::BridgeOptions options{.site = visitor.island, .sites = visitor.islands, .key = kKey};
     if (visitor.near != 0) options.places = {{"127.0.0.1", visitor.near}};
+    options.links = visitor.links;
     comm::Bridge bridge(options);
     if (visitor.ready) visitor.ready(bridge);
     const Abroad abroad{.bridge = &bridge, .founders = visitor.founders, .stopping = visitor.stopping};
@@ -132,6 +135,28 @@ TEST(Abroad, TheModelIsTheSameBitsAsWhereIslandsArePartsOfOneWorld) {
       rethrow(end);
       EXPECT_TRUE(at::equal(end.agreed, together[0].agreed)) << options.kind;
     }
+  }
+}
+
+// Who founds the run tells both others, and the one that hears it at once is at work before the other has heard anything.
+TEST(Abroad, WhoHearsLastOfTheFoundingTakesPartAllTheSame) {
+  comm::LinkModel links;
+  links.latency_matrix.assign(3, std::vector<std::chrono::nanoseconds>(3, 100us));
+  links.latency_matrix[0][2] = 500ms;
+  const auto begun = std::chrono::steady_clock::now();
+  std::vector<Visitor> visitors;
+  for (int i = 0; i < 3; ++i) {
+    visitors.push_back({.island = i, .islands = 3, .founders = 3, .options = plain(), .steps = 10});
+    visitors.back().links = links;
+    visitors.back().options.talk.timeout_s = 5;
+    visitors.back().stopping = [&] { return std::chrono::steady_clock::now() - begun > 20s; };  // it would wait for ever
+  }
+  const std::vector<VisitorEnd> ends = visit_together(visitors);
+  for (const VisitorEnd& end : ends) {
+    rethrow(end);
+    EXPECT_EQ(end.begun, 0);
+    EXPECT_EQ(end.counted, 3);
+    EXPECT_TRUE(at::equal(end.agreed, ends[0].agreed));
   }
 }
 

@@ -80,8 +80,6 @@ void together(const std::vector<std::function<void()>>& islands) {
     if (error) std::rethrow_exception(error);
 }
 
-// Off: on a busy machine one run in fifteen has no round that comes to anything, so that the model stays where it began. Not understood
-// yet.
 TEST(IslandsAbroad, OfUnlikeLayoutsTheyComeToTheModelOfAlikeOnesInOneWorld) {
   const harness::ScratchFolder scratch;
   const Keys exact{"sync.island.wire=fp32"};

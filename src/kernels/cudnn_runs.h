@@ -12,7 +12,7 @@ bool has_cudnn_runs();  // whether this build has
 struct RunsToAttend {
   at::Tensor q, k, v;  // as in attention.h, as many queries as keys
   at::Tensor starts;   // int32 [batch, n], contiguous: where runs begin in a row, filled up with its length
-  int64_t most = 0;    // so many have a position, at most
+  int64_t most;        // so many have a position, at most
   bool causal = true;
   double scale = 1;
 };

@@ -428,8 +428,9 @@ Commands add_commands(CLI::App& app, Arguments& into) {
   commands.emplace_back(add_key(app, into.key), Command::key);
   commands.emplace_back(app.add_subcommand("doctor", "Show what this machine has and what will be used"), Command::doctor);
   commands.emplace_back(app.add_subcommand("version", "Print the versions of Cairn and libtorch"), Command::version);
-  commands.emplace_back(app.add_subcommand("reference", "Print every recipe key: type, default, range, meaning (the page docs/recipe.md)"),
-                        Command::reference);
+  commands.emplace_back(
+      app.add_subcommand("reference", "Print every recipe key: type, default, range, meaning (the page docs/reference/recipe.md)"),
+      Command::reference);
   commands.emplace_back(add_completion(app, into.completion), Command::completion);
   commands.emplace_back(add_prove(app, into.prove), Command::prove);
   commands.emplace_back(add_bench(app, into.bench), Command::bench);

@@ -116,7 +116,7 @@ TEST(TrainCommand, TheReferencePageIsWhatTheProgramPrints) {
   const std::string text((std::istreambuf_iterator<char>(page)), {});
   const std::string printed = cairn(scratch, {"reference"}).output;
   EXPECT_NE(printed.find("`global_batch`"), std::string::npos) << printed;
-  EXPECT_EQ(text, printed) << "run: ./cairn reference > docs/recipe.md";
+  EXPECT_EQ(text, printed) << "run: ./cairn reference > docs/reference/recipe.md";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // What blocks keep for their gradients, by their cards. (That a CPU keeps what a card says: decoder_pass_test.cpp. What a GPU kept beside
-// these numbers: docs/gpu.md.)
+// these numbers: docs/guides/gpu.md.)
 #include "parallel/kept_bytes.h"
 
 #include <gtest/gtest.h>

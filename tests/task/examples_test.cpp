@@ -49,9 +49,9 @@ TEST(Examples, StandInThePageAboutThem) {
     std::ifstream file(std::filesystem::path(CAIRN_SOURCE_DIR) / name);
     return std::string(std::istreambuf_iterator<char>(file), {});
   };
-  const std::string page = text_of("docs/tasks.md"), example = text_of("examples/federated_averaging.cpp");
+  const std::string page = text_of("docs/guides/tasks.md"), example = text_of("examples/federated_averaging.cpp");
   ASSERT_GT(example.size(), 500u);
-  EXPECT_NE(page.find(example), std::string::npos) << "copy examples/federated_averaging.cpp into docs/tasks.md";
+  EXPECT_NE(page.find(example), std::string::npos) << "copy examples/federated_averaging.cpp into docs/guides/tasks.md";
 }
 
 // No example may change the sum by more than the clip, whatever it is.

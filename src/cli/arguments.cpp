@@ -95,7 +95,7 @@ void add_sampling(CLI::App* command, model::GenerateOptions& o, int64_t& seed) {
   command->add_option("--seed", seed, "Decides what is drawn")->check(CLI::NonNegativeNumber)->capture_default_str()->group(drawn);
 }
 
-void add_computes_on(CLI::App* command, ComputesOn& on) {
+void add_compute_options(CLI::App* command, ComputeOptions& on) {
   command->add_option("--device", on.device, "What computes")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
   command->add_option("--precision", on.precision, "What it computes in; bf16, which takes half the memory: on a GPU")
       ->check(CLI::IsMember({"fp32", "bf16"}))
@@ -116,7 +116,7 @@ CLI::App* add_generate(CLI::App& app, GenerateArguments& a) {
   command->add_flag("--ignore-end", a.ignore_end, "Go on after the token that ends a text");
   command->add_option("--domain", a.domain, "Of an ensemble: take the prior of this domain");
   command->add_flag("--json", a.json, "A line of JSON for each text: ids, text, log-probabilities, why it ended");
-  add_computes_on(command, a.on);
+  add_compute_options(command, a.on);
   add_sampling(command, a.options, a.seed);
   command->add_flag("--greedy", a.greedy, "Always the likeliest token")->group("How tokens are drawn");
   return command;
@@ -127,7 +127,7 @@ CLI::App* add_chat(CLI::App& app, ChatArguments& a) {
   command->add_option("dir", a.folder, "A run, a snapshot or a Hugging Face directory")->required();
   command->add_option("--system", a.system, "What the model is told before the conversation");
   command->add_option("--tokens", a.options.tokens, "Most tokens of one answer")->check(CLI::Range(1, 1 << 24))->capture_default_str();
-  add_computes_on(command, a.on);
+  add_compute_options(command, a.on);
   add_sampling(command, a.options, a.seed);
   return command;
 }
@@ -207,7 +207,7 @@ CLI::App* add_eval(CLI::App& app, EvalArguments& a) {
       ->capture_default_str();
   command->add_option("--items", a.items_file, "A file to write a line of JSON to for each document or item");
   command->add_flag("--json", a.json, "Print the results as one line of JSON");
-  add_computes_on(command, a.on);
+  add_compute_options(command, a.on);
   const char* text = "Perplexity";
   command->add_option("--window", a.window, "Tokens that are read at once; 0: as many as the model reads")
       ->check(CLI::NonNegativeNumber)
@@ -448,14 +448,14 @@ std::vector<std::string> choices_of(const CLI::Option& option) {
   return choices;
 }
 
-void append_words(const CLI::App& app, const std::string& path, std::vector<CommandWords>& into) {
-  CommandWords words{.path = path, .help = app.get_description(), .options = {}, .arguments = {}, .commands = {}};
+void append_specs(const CLI::App& app, const std::string& path, std::vector<CommandSpec>& into) {
+  CommandSpec words{.path = path, .help = app.get_description(), .options = {}, .arguments = {}, .commands = {}};
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_positional()) {
       words.arguments.push_back({{option->get_name(true)}, option->get_description(), true, choices_of(*option)});
       continue;
     }
-    OptionWords one{{}, option->get_description(), option->get_items_expected_max() > 0, choices_of(*option)};
+    OptionSpec one{{}, option->get_description(), option->get_items_expected_max() > 0, choices_of(*option)};
     for (const std::string& name : option->get_snames()) one.names.push_back("-" + name);
     for (const std::string& name : option->get_lnames()) one.names.push_back("--" + name);
     words.options.push_back(std::move(one));
@@ -466,7 +466,7 @@ void append_words(const CLI::App& app, const std::string& path, std::vector<Comm
     shown.push_back(command);
   }
   into.push_back(std::move(words));
-  for (const CLI::App* command : shown) append_words(*command, path.empty() ? command->get_name() : path + " " + command->get_name(), into);
+  for (const CLI::App* command : shown) append_specs(*command, path.empty() ? command->get_name() : path + " " + command->get_name(), into);
 }
 
 // The parser would only say that a command is missing.
@@ -489,13 +489,13 @@ void describe(CLI::App& app) {
 
 }  // namespace
 
-std::vector<CommandWords> command_words() {
+std::vector<CommandSpec> command_specs() {
   CLI::App app;
   describe(app);
   Arguments ignored;
   add_commands(app, ignored);
-  std::vector<CommandWords> all;
-  append_words(app, "", all);
+  std::vector<CommandSpec> all;
+  append_specs(app, "", all);
   return all;
 }
 

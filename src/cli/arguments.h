@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "cli/command_words.h"
-#include "cli/computes_on.h"
+#include "cli/command_specs.h"
+#include "cli/compute_options.h"
 #include "model/generate.h"
 #include "study/benches.h"
 #include "study/claims.h"
@@ -50,7 +50,7 @@ struct KeyArguments {
 
 struct GenerateArguments {
   std::string folder, prompt, prompt_file, domain;
-  ComputesOn on;
+  ComputeOptions on;
   std::vector<int64_t> ids;
   std::vector<std::string> stops;
   model::GenerateOptions options;
@@ -60,7 +60,7 @@ struct GenerateArguments {
 
 struct ChatArguments {
   std::string folder, system;
-  ComputesOn on;
+  ComputeOptions on;
   model::GenerateOptions options = {.tokens = 1000};
   int64_t seed = 1;
 };
@@ -91,7 +91,7 @@ struct LogitsArguments {
 
 struct EvalArguments {
   std::string folder, domain, prefix_file, items_file;
-  ComputesOn on;
+  ComputeOptions on;
   std::vector<std::string> data, sets, stops{"\n"};
   std::vector<std::pair<std::string, std::string>> tasks;  // what is measured, and the file
   int64_t window = 0, stride = 0;                          // 0: what the model reads; the window
@@ -195,6 +195,6 @@ struct Arguments {
 std::optional<Arguments> parse_arguments(int argc, const char* const* argv);
 
 // Every command with its options, as parse_arguments takes them and --help shows them; the program itself first.
-std::vector<CommandWords> command_words();
+std::vector<CommandSpec> command_specs();
 
 }  // namespace cairn::cli

@@ -20,7 +20,7 @@ void rethrow_cause(const std::vector<std::exception_ptr>& ended) {
   if (echo) std::rethrow_exception(echo);
 }
 
-std::string of_full_gpu(std::string_view from_libtorch) {
+std::string explain_gpu_out_of_memory(std::string_view from_libtorch) {
   std::string_view facts =
       from_libtorch.substr(0, from_libtorch.find(" If reserved but unallocated"));  // then it speaks of PyTorch's settings
   while (facts.ends_with('.') || facts.ends_with(' ')) facts.remove_suffix(1);

@@ -10,6 +10,6 @@ namespace cairn::cli {
 void rethrow_cause(const std::vector<std::exception_ptr>& ended);
 
 // What a user can do about a GPU whose memory is full, after what libtorch says of how full it is.
-std::string of_full_gpu(std::string_view from_libtorch);
+std::string explain_gpu_out_of_memory(std::string_view from_libtorch);
 
 }  // namespace cairn::cli

@@ -39,16 +39,16 @@ std::string parent(const std::string& path) { return path.find(' ') == std::stri
 std::string alternatives(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, "|")); }
 
 // The steps from a command to those below it, which say on which command the cursor is: "/train", "snapshot/export".
-std::vector<std::string> steps_of(const std::vector<CommandWords>& commands) {
+std::vector<std::string> steps_of(const std::vector<CommandSpec>& commands) {
   std::vector<std::string> steps;
-  for (const CommandWords& command : commands)
+  for (const CommandSpec& command : commands)
     if (!command.path.empty()) steps.push_back(fmt::format("'{}/{}'", parent(command.path), last_word(command.path)));
   return steps;
 }
 
-std::vector<std::string> names_of(const std::vector<OptionWords>& options) {
+std::vector<std::string> names_of(const std::vector<OptionSpec>& options) {
   std::vector<std::string> names;
-  for (const OptionWords& option : options) names.insert(names.end(), option.names.begin(), option.names.end());
+  for (const OptionSpec& option : options) names.insert(names.end(), option.names.begin(), option.names.end());
   return names;
 }
 
@@ -56,7 +56,7 @@ std::vector<std::string> names_of(const std::vector<OptionWords>& options) {
 bool takes_every_key(const std::string& path) { return path == "train" || path == "plan"; }
 
 // What may follow an option or stand as an argument, as a call of the script's own functions.
-std::string value_call(const std::string& path, const OptionWords& option) {
+std::string value_call(const std::string& path, const OptionSpec& option) {
   if (option.names.back() == "--set") return takes_every_key(path) ? "_cairn_keys ''" : "_cairn_keys data.";
   if (option.names.back() == "recipe") return "_cairn_recipes";
   return option.choices.empty() ? "_cairn_files" : fmt::format("_cairn_choices {}", fmt::join(option.choices, " "));
@@ -64,17 +64,17 @@ std::string value_call(const std::string& path, const OptionWords& option) {
 
 // Cases for every option that takes a value and for the rest of each command, alike in bash and zsh. `list` writes the words of a command.
 template <typename List>
-std::string cases(const std::vector<CommandWords>& commands, const List& list) {
+std::string cases(const std::vector<CommandSpec>& commands, const List& list) {
   std::string text = "  case \"$at:$before\" in\n";
-  for (const CommandWords& command : commands)
-    for (const OptionWords& option : command.options) {
+  for (const CommandSpec& command : commands)
+    for (const OptionSpec& option : command.options) {
       if (!option.takes_value) continue;
       std::vector<std::string> patterns;
       for (const std::string& name : option.names) patterns.push_back(fmt::format("'{}:{}'", command.path, name));
       text += fmt::format("    {}) {}; return ;;\n", alternatives(patterns), value_call(command.path, option));
     }
   text += "  esac\n  case \"$at\" in\n";
-  for (const CommandWords& command : commands) {
+  for (const CommandSpec& command : commands) {
     text += fmt::format("    '{}')\n      if [[ $now == -* ]]; then\n{}      else\n", command.path, list(command, true));
     if (!command.commands.empty()) text += list(command, false);
     if (!command.arguments.empty()) text += fmt::format("        {}\n", value_call(command.path, command.arguments.front()));
@@ -84,21 +84,21 @@ std::string cases(const std::vector<CommandWords>& commands, const List& list) {
   return text + "  esac\n";
 }
 
-std::string values_case(const std::vector<KeyWords>& keys) {
+std::string values_case(const std::vector<KeySpec>& keys) {
   std::string text;
-  for (const KeyWords& key : keys)
+  for (const KeySpec& key : keys)
     if (!key.values.empty()) text += fmt::format("    {}) values='{}' ;;\n", key.key, fmt::join(key.values, " "));
   return text;
 }
 
-std::string all_keys(const std::vector<KeyWords>& keys) {
+std::string all_keys(const std::vector<KeySpec>& keys) {
   std::string text;
-  for (const KeyWords& key : keys) text += (text.empty() ? "" : " ") + key.key;
+  for (const KeySpec& key : keys) text += (text.empty() ? "" : " ") + key.key;
   return text;
 }
 
 // Words are split at =, which bash counts among its breaks: they are put together again, and only what follows the last = is replaced.
-std::string bash_script(const std::vector<CommandWords>& commands, const std::vector<KeyWords>& keys) {
+std::string bash_script(const std::vector<CommandSpec>& commands, const std::vector<KeySpec>& keys) {
   std::string text = R"(# Completes `cairn` in bash: . <(cairn completion bash)
 _cairn_add() {
   local word
@@ -152,11 +152,11 @@ _cairn_keys() {
     case "$at/$word" in
 )";
   text += fmt::format("      {}) at=${{at:+$at }}$word ;;\n    esac\n  done\n", alternatives(steps_of(commands)));
-  text += cases(commands, [](const CommandWords& command, bool options) {
+  text += cases(commands, [](const CommandSpec& command, bool options) {
     std::vector<std::string> words = names_of(command.options);
     if (!options) {
       words.clear();
-      for (const SubcommandWords& one : command.commands) words.push_back(one.name);
+      for (const SubcommandSpec& one : command.commands) words.push_back(one.name);
     }
     return fmt::format("        _cairn_choices {}\n", fmt::join(words, " "));
   });
@@ -170,7 +170,7 @@ std::string described(const std::string& name, const std::string& help) {
   return quoted(escaped + ":" + brief(help), "zsh");
 }
 
-std::string zsh_script(const std::vector<CommandWords>& commands, const std::vector<KeyWords>& keys) {
+std::string zsh_script(const std::vector<CommandSpec>& commands, const std::vector<KeySpec>& keys) {
   std::string text = R"(#compdef cairn
 # Completes `cairn` in zsh: put this into a folder of $fpath as _cairn, or: source <(cairn completion zsh)
 _cairn_choices() { compadd -- "$@" }
@@ -203,13 +203,13 @@ _cairn_keys() {
     case "$at/$word" in
 )";
   text += fmt::format("      {}) at=${{at:+$at }}$word ;;\n    esac\n  done\n", alternatives(steps_of(commands)));
-  text += cases(commands, [](const CommandWords& command, bool options) {
+  text += cases(commands, [](const CommandSpec& command, bool options) {
     std::string list;
     if (options) {
-      for (const OptionWords& option : command.options)
+      for (const OptionSpec& option : command.options)
         for (const std::string& name : option.names) list += " " + described(name, option.help);
     } else {
-      for (const SubcommandWords& one : command.commands) list += " " + described(one.name, one.help);
+      for (const SubcommandSpec& one : command.commands) list += " " + described(one.name, one.help);
     }
     return fmt::format("        found=({})\n        _describe {} found\n", list, options ? "option" : "command");
   });
@@ -217,13 +217,13 @@ _cairn_keys() {
 }
 
 // What fish takes as the words of an option's value.
-std::string fish_value(const std::string& path, const OptionWords& option) {
+std::string fish_value(const std::string& path, const OptionSpec& option) {
   if (option.names.back() == "--set") return fmt::format(" -x -a '(__cairn_keys {})'", takes_every_key(path) ? "\"\"" : "data.");
   if (option.names.back() == "recipe") return " -k -a '(__fish_complete_suffix .toml)'";
   return option.choices.empty() ? " -r -F" : fmt::format(" -x -a '{}'", fmt::join(option.choices, " "));
 }
 
-std::string fish_script(const std::vector<CommandWords>& commands, const std::vector<KeyWords>& keys) {
+std::string fish_script(const std::vector<CommandSpec>& commands, const std::vector<KeySpec>& keys) {
   std::string text = R"(# Completes `cairn` in fish: cairn completion fish > ~/.config/fish/completions/cairn.fish
 function __cairn_at
     set -l at ""
@@ -239,24 +239,24 @@ end
 function __cairn_keys
     string match -- "$argv[1]*" \
 )";
-  for (const KeyWords& key : keys) {
+  for (const KeySpec& key : keys) {
     if (key.values.empty()) text += fmt::format("        {}\\t{} \\\n", quoted(key.key + "=", "fish"), quoted(brief(key.help), "fish"));
     for (const std::string& value : key.values)
       text += fmt::format("        {}\\t{} \\\n", quoted(fmt::format("{}={}", key.key, value), "fish"), quoted(brief(key.help), "fish"));
   }
   text += "        2>/dev/null\nend\ncomplete -c cairn -f\n";
-  for (const CommandWords& command : commands) {
+  for (const CommandSpec& command : commands) {
     const std::string here = fmt::format("complete -c cairn -n '__cairn_at \"{}\"'", command.path);
-    for (const SubcommandWords& one : command.commands)
+    for (const SubcommandSpec& one : command.commands)
       text += fmt::format("{} -a {} -d {}\n", here, one.name, quoted(brief(one.help), "fish"));
-    for (const OptionWords& option : command.options) {
+    for (const OptionSpec& option : command.options) {
       std::string names;
       for (const std::string& name : option.names) names += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
       text += fmt::format("{}{}{} -d {}\n", here, names, option.takes_value ? fish_value(command.path, option) : "",
                           quoted(brief(option.help), "fish"));
     }
     if (!command.arguments.empty()) {
-      const OptionWords& first = command.arguments.front();
+      const OptionSpec& first = command.arguments.front();
       text +=
           here + (first.choices.empty() && first.names.back() != "recipe" ? std::string(" -F") : fish_value(command.path, first)) + "\n";
     }
@@ -266,18 +266,18 @@ function __cairn_keys
 
 }  // namespace
 
-std::vector<KeyWords> key_words(const std::vector<base::Section>& sections) {
-  std::vector<KeyWords> keys;
+std::vector<KeySpec> key_specs(const std::vector<base::Section>& sections) {
+  std::vector<KeySpec> keys;
   for (const base::Section& section : sections)
     for (const base::Entry& entry : section.entries) {
-      KeyWords key{fmt::format("{}.{}", section.name, entry.key), entry.help, entry.check.names};
+      KeySpec key{fmt::format("{}.{}", section.name, entry.key), entry.help, entry.check.names};
       if (std::holds_alternative<bool>(entry.fallback)) key.values = {"true", "false"};
       keys.push_back(std::move(key));
     }
   return keys;
 }
 
-std::string completion_script(const std::string& shell, const std::vector<CommandWords>& commands, const std::vector<KeyWords>& keys) {
+std::string completion_script(const std::string& shell, const std::vector<CommandSpec>& commands, const std::vector<KeySpec>& keys) {
   if (shell == "bash") return bash_script(commands, keys);
   if (shell == "zsh") return zsh_script(commands, keys);
   if (shell == "fish") return fish_script(commands, keys);

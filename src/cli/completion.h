@@ -4,20 +4,20 @@
 #include <vector>
 
 #include "base/schema.h"
-#include "cli/command_words.h"
+#include "cli/command_specs.h"
 
 namespace cairn::cli {
 
 // A recipe key, and the words that its value may be (none: anything).
-struct KeyWords {
+struct KeySpec {
   std::string key;  // "data.packing"
   std::string help;
   std::vector<std::string> values;
 };
-std::vector<KeyWords> key_words(const std::vector<base::Section>& sections);
+std::vector<KeySpec> key_specs(const std::vector<base::Section>& sections);
 
 // After --set come keys (outside `train` only those of data), after the argument `recipe` come TOML files, after an option without choices
 // any file. `shell` is bash, zsh or fish.
-std::string completion_script(const std::string& shell, const std::vector<CommandWords>& commands, const std::vector<KeyWords>& keys);
+std::string completion_script(const std::string& shell, const std::vector<CommandSpec>& commands, const std::vector<KeySpec>& keys);
 
 }  // namespace cairn::cli

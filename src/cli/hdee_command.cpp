@@ -13,8 +13,8 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
-#include "cli/side_terminal.h"
 #include "cli/signals.h"
+#include "cli/stderr_terminal.h"
 #include "study/hdee.h"
 #include "study/hdee_report.h"
 
@@ -29,7 +29,7 @@ int study_command(const StudyArguments& a) {
   const Signals signals;
   const base::RealClock clock;
   at::set_num_threads(processors());
-  base::Log log({.terminal = a.json ? side_terminal() : std::make_shared<base::Terminal>(), .file = {}});
+  base::Log log({.terminal = a.json ? stderr_terminal() : std::make_shared<base::Terminal>(), .file = {}});
   study::HdeeRecipe recipe = study::read_hdee(base::Recipe::File::read(a.recipe), a.sets);
   const std::filesystem::path out =
       a.out.empty() ? std::filesystem::path("studies") / std::filesystem::path(a.recipe).stem() : std::filesystem::path(a.out);

@@ -107,7 +107,7 @@ int run(int argc, char** argv) {
   } catch (const std::filesystem::filesystem_error& error) {
     return report(error);
   } catch (const c10::OutOfMemoryError& error) {
-    return report(of_full_gpu(error.what_without_backtrace()), 3);
+    return report(explain_gpu_out_of_memory(error.what_without_backtrace()), 3);
   } catch (const c10::Error& error) {
     return report(error.what_without_backtrace(), 3);
   } catch (const std::exception& error) {

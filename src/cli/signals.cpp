@@ -6,11 +6,11 @@
 namespace cairn::cli {
 namespace {
 
-base::Stop wish;  // a signal handler can reach nothing else
+base::Stop stop_request;  // a signal handler can reach nothing else
 
 void handle(int signal) {
-  if (signal == SIGINT && wish.requested()) _exit(130);
-  wish.request(signal);
+  if (signal == SIGINT && stop_request.requested()) _exit(130);
+  stop_request.request(signal);
 }
 
 void install(void (*handler)(int)) {
@@ -24,6 +24,6 @@ void install(void (*handler)(int)) {
 
 Signals::Signals() { install(handle); }
 Signals::~Signals() { install(SIG_DFL); }
-const base::Stop& Signals::stop() const { return wish; }
+const base::Stop& Signals::stop() const { return stop_request; }
 
 }  // namespace cairn::cli

@@ -91,18 +91,18 @@ TEST_F(Completion, OffersRecipesToTrainAndFilesToOthersInBash) {
 
 // Nothing that --help shows is missing, in any of the scripts: all are made from one table.
 TEST(CompletionScript, HoldsEveryCommandOptionAndKey) {
-  const std::vector<CommandWords> commands = command_words();
-  const std::vector<KeyWords> keys = key_words(train::recipe_sections());
+  const std::vector<CommandSpec> commands = command_specs();
+  const std::vector<KeySpec> keys = key_specs(train::recipe_sections());
   ASSERT_GT(commands.size(), 15u);
   for (const char* shell : {"bash", "zsh", "fish"}) {
     const std::string script = completion_script(shell, commands, keys);
-    for (const CommandWords& command : commands)
-      for (const OptionWords& option : command.options)
+    for (const CommandSpec& command : commands)
+      for (const OptionSpec& option : command.options)
         for (const std::string& name : option.names)
           EXPECT_NE(script.find(std::string(shell) == "fish" ? name.substr(name.find_first_not_of('-')) : name), std::string::npos) << name;
-    for (const KeyWords& key : keys) EXPECT_NE(script.find(key.key), std::string::npos) << key.key;
+    for (const KeySpec& key : keys) EXPECT_NE(script.find(key.key), std::string::npos) << key.key;
   }
-  const auto train = std::find_if(commands.begin(), commands.end(), [](const CommandWords& one) { return one.path == "train"; });
+  const auto train = std::find_if(commands.begin(), commands.end(), [](const CommandSpec& one) { return one.path == "train"; });
   ASSERT_NE(train, commands.end());
   EXPECT_EQ(train->arguments.front().names.front(), "recipe");
 }

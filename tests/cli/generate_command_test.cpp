@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "cli/chat_prompt.h"
 #include "cli/program.h"
+#include "cli/text/chat_prompt.h"
 
 namespace cairn::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "cli/launcher.h"
+#include "cli/launch/launcher.h"
 
 #include <map>
 #include <vector>
@@ -31,7 +31,7 @@ Table but(Table base, const Table& changes) {
 
 std::string refusal(const Table& table) {
   try {
-    launch_of(from(table));
+    detect_launch(from(table));
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Error::Kind::bad_input);
     return error.what();
@@ -114,36 +114,36 @@ const Table kMpirun = {{"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                        {"PMIX_RANK", "1"}};
 
 TEST(Launcher, SaysNothingWhereNobodyLaunched) {
-  EXPECT_EQ(launch_of(from({})), std::nullopt);
-  EXPECT_EQ(launch_of(from({{"RANK", "0"}, {"WORLD_SIZE", "2"}})), std::nullopt);
-  EXPECT_EQ(node_of(from({})), std::nullopt);
+  EXPECT_EQ(detect_launch(from({})), std::nullopt);
+  EXPECT_EQ(detect_launch(from({{"RANK", "0"}, {"WORLD_SIZE", "2"}})), std::nullopt);
+  EXPECT_EQ(detect_node(from({})), std::nullopt);
 }
 
 // --- torchrun ----------------------------------------------------------------------------------------------------------------------------
 
 TEST(Torchrun, IsUnderstoodOverSeveralMachines) {
   const Launch expected{By::torchrun, 6, 8, 2, 4, "node0:41866", "torchrun/node0/41865/seven/0/1"};
-  EXPECT_EQ(launch_of(from(kTorchrun)), expected);
+  EXPECT_EQ(detect_launch(from(kTorchrun)), expected);
 }
 
 TEST(Torchrun, NeedsNoMeetingOnOneMachine) {
   // As torchrun 2.11 sets them with --standalone --nproc-per-node 2.
-  const auto launch = launch_of(from({{"GROUP_RANK", "0"},
-                                      {"LOCAL_RANK", "1"},
-                                      {"LOCAL_WORLD_SIZE", "2"},
-                                      {"MASTER_ADDR", "localhost"},
-                                      {"MASTER_PORT", "32773"},
-                                      {"RANK", "1"},
-                                      {"TORCHELASTIC_RESTART_COUNT", "0"},
-                                      {"TORCHELASTIC_RUN_ID", "e4780a50-a379-4f3c-a999-5e3341fc9703"},
-                                      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-                                      {"WORLD_SIZE", "2"}}));
+  const auto launch = detect_launch(from({{"GROUP_RANK", "0"},
+                                          {"LOCAL_RANK", "1"},
+                                          {"LOCAL_WORLD_SIZE", "2"},
+                                          {"MASTER_ADDR", "localhost"},
+                                          {"MASTER_PORT", "32773"},
+                                          {"RANK", "1"},
+                                          {"TORCHELASTIC_RESTART_COUNT", "0"},
+                                          {"TORCHELASTIC_RUN_ID", "e4780a50-a379-4f3c-a999-5e3341fc9703"},
+                                          {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                          {"WORLD_SIZE", "2"}}));
   const Launch expected{By::torchrun, 1, 2, 1, 2, std::nullopt, "torchrun/localhost/32773/e4780a50-a379-4f3c-a999-5e3341fc9703/0/0"};
   EXPECT_EQ(launch, expected);
 }
 
 TEST(Torchrun, MeetsAtAPortThatItsOwnStoreDoesNotUse) {
-  const auto met = [](const Table& changes) { return launch_of(from(but(kTorchrun, changes)))->rendezvous; };
+  const auto met = [](const Table& changes) { return detect_launch(from(but(kTorchrun, changes)))->rendezvous; };
   EXPECT_EQ(met({{"TORCHELASTIC_USE_AGENT_STORE", "False"}}), "node0:41865");
   EXPECT_EQ(met({{"TORCHELASTIC_USE_AGENT_STORE", ""}}), "node0:41865");
   EXPECT_EQ(met({{"MASTER_PORT", "65534"}}), "node0:65535");
@@ -152,7 +152,7 @@ TEST(Torchrun, MeetsAtAPortThatItsOwnStoreDoesNotUse) {
 }
 
 TEST(Torchrun, TellsRunsRestartsAndAgentsOfOneMachineApart) {
-  const auto job = [](const Table& changes) { return launch_of(from(but(kTorchrun, changes)))->job; };
+  const auto job = [](const Table& changes) { return detect_launch(from(but(kTorchrun, changes)))->job; };
   const std::string one = job({});
   EXPECT_EQ(job({{"RANK", "5"}, {"LOCAL_RANK", "1"}, {"ROLE_RANK", "5"}}), one);
   for (const char* name : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "GROUP_RANK", "MASTER_PORT", "MASTER_ADDR"})
@@ -161,10 +161,10 @@ TEST(Torchrun, TellsRunsRestartsAndAgentsOfOneMachineApart) {
 
 TEST(Torchrun, VariablesSetByHandNeedNoPlaceWhereThereIsOnlyOne) {
   const Table alone = {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "node0"}};
-  EXPECT_EQ(launch_of(from(alone)), (Launch{By::torchrun, 0, 1, 0, 1, std::nullopt, "torchrun/node0/-/-/-/-"}));
+  EXPECT_EQ(detect_launch(from(alone)), (Launch{By::torchrun, 0, 1, 0, 1, std::nullopt, "torchrun/node0/-/-/-/-"}));
   const Table one_each = {
       {"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_WORLD_SIZE", "1"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}};
-  EXPECT_EQ(launch_of(from(one_each)), (Launch{By::torchrun, 3, 4, 0, 1, "node0:29500", "torchrun/node0/29500/-/-/-"}));
+  EXPECT_EQ(detect_launch(from(one_each)), (Launch{By::torchrun, 3, 4, 0, 1, "node0:29500", "torchrun/node0/29500/-/-/-"}));
 }
 
 TEST(Torchrun, ARankWithoutItsPlaceOnTheMachineIsRefused) {
@@ -192,9 +192,9 @@ TEST(Torchrun, ValuesOutOfRangeAreRefusedByName) {
 // --- Open MPI ----------------------------------------------------------------------------------------------------------------------------
 
 TEST(Mpirun, IsUnderstood) {
-  EXPECT_EQ(launch_of(from(kMpirun)), (Launch{By::mpirun, 1, 2, 1, 2, std::nullopt, "mpirun/1809317889"}));
+  EXPECT_EQ(detect_launch(from(kMpirun)), (Launch{By::mpirun, 1, 2, 1, 2, std::nullopt, "mpirun/1809317889"}));
   // Open MPI 5 names its jobs otherwise.
-  const auto launch = launch_of(from(but(kMpirun, {{"PMIX_NAMESPACE", "prterun-node0-4711@1"}, {"OMPI_MCA_ess_base_jobid", ""}})));
+  const auto launch = detect_launch(from(but(kMpirun, {{"PMIX_NAMESPACE", "prterun-node0-4711@1"}, {"OMPI_MCA_ess_base_jobid", ""}})));
   EXPECT_EQ(launch->job, "mpirun/prterun-node0-4711@1");
 }
 
@@ -202,11 +202,11 @@ TEST(Mpirun, ComesBeforeWhatSurroundsIt) {
   Table all = kMpirun;
   all.insert(kTorchrun.begin(), kTorchrun.end());
   all.insert(kSlurm.begin(), kSlurm.end());
-  EXPECT_EQ(launch_of(from(all))->by, By::mpirun);
+  EXPECT_EQ(detect_launch(from(all))->by, By::mpirun);
   all["OMPI_COMM_WORLD_RANK"] = "";
-  EXPECT_EQ(launch_of(from(all))->by, By::torchrun);
+  EXPECT_EQ(detect_launch(from(all))->by, By::torchrun);
   all["RANK"] = "";
-  EXPECT_EQ(launch_of(from(all))->by, By::slurm);
+  EXPECT_EQ(detect_launch(from(all))->by, By::slurm);
 }
 
 TEST(Mpirun, ValuesOutOfRangeOrMissingAreRefusedByName) {
@@ -225,18 +225,18 @@ TEST(Mpirun, ValuesOutOfRangeOrMissingAreRefusedByName) {
 
 TEST(Slurm, IsUnderstoodOverSeveralNodes) {
   // 20000 + (1207 * 101 + 0) mod 20000
-  EXPECT_EQ(launch_of(from(kSlurm)), (Launch{By::slurm, 3, 5, 1, 2, "n1:21907", "slurm/1207.0/1"}));
-  const auto last = launch_of(from(but(kSlurm, {{"SLURM_PROCID", "4"}, {"SLURM_LOCALID", "0"}, {"SLURM_NODEID", "2"}})));
+  EXPECT_EQ(detect_launch(from(kSlurm)), (Launch{By::slurm, 3, 5, 1, 2, "n1:21907", "slurm/1207.0/1"}));
+  const auto last = detect_launch(from(but(kSlurm, {{"SLURM_PROCID", "4"}, {"SLURM_LOCALID", "0"}, {"SLURM_NODEID", "2"}})));
   EXPECT_EQ(last, (Launch{By::slurm, 4, 5, 0, 1, "n1:21907", "slurm/1207.0/2"}));
 }
 
 TEST(Slurm, NeedsNoMeetingOnOneNode) {
-  EXPECT_EQ(launch_of(from(kOneNode)), (Launch{By::slurm, 1, 2, 1, 2, std::nullopt, "slurm/1207.0/0"}));
+  EXPECT_EQ(detect_launch(from(kOneNode)), (Launch{By::slurm, 1, 2, 1, 2, std::nullopt, "slurm/1207.0/0"}));
 }
 
 TEST(Slurm, StepsMeetAtPortsOfTheirOwn) {
   const auto met = [](const char* job, const char* step) {
-    return launch_of(from(but(kSlurm, {{"SLURM_JOB_ID", job}, {"SLURM_STEP_ID", step}})))->rendezvous;
+    return detect_launch(from(but(kSlurm, {{"SLURM_JOB_ID", job}, {"SLURM_STEP_ID", step}})))->rendezvous;
   };
   EXPECT_EQ(met("0", "0"), "n1:20000");
   EXPECT_EQ(met("0", "19999"), "n1:39999");
@@ -248,10 +248,10 @@ TEST(Slurm, StepsMeetAtPortsOfTheirOwn) {
 TEST(Slurm, AStepCountsMoreThanItsJob) {
   // A step on part of a larger allocation.
   const auto launch =
-      launch_of(from(but(kOneNode, {{"SLURM_TASKS_PER_NODE", "8(x4)"}, {"SLURM_NODELIST", "n[1-4]"}, {"SLURM_NTASKS", "32"}})));
+      detect_launch(from(but(kOneNode, {{"SLURM_TASKS_PER_NODE", "8(x4)"}, {"SLURM_NODELIST", "n[1-4]"}, {"SLURM_NTASKS", "32"}})));
   EXPECT_EQ(launch, (Launch{By::slurm, 1, 2, 1, 2, std::nullopt, "slurm/1207.0/0"}));
   const Table old = but(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", ""}, {"SLURM_STEP_NODELIST", ""}});
-  EXPECT_EQ(launch_of(from(old)), launch_of(from(kSlurm)));
+  EXPECT_EQ(detect_launch(from(old)), detect_launch(from(kSlurm)));
 }
 
 TEST(Slurm, ABatchScriptsBodyIsNoRank) {
@@ -259,16 +259,16 @@ TEST(Slurm, ABatchScriptsBodyIsNoRank) {
   const Table body = {{"SLURM_GTIDS", "0"},  {"SLURM_JOB_ID", "1"}, {"SLURM_JOB_NODELIST", "n[1-2]"}, {"SLURM_LOCALID", "0"},
                       {"SLURM_NODEID", "0"}, {"SLURM_NNODES", "2"}, {"SLURM_NODELIST", "n[1-2]"},     {"SLURM_NTASKS", "3"},
                       {"SLURM_NPROCS", "3"}, {"SLURM_PROCID", "0"}, {"SLURM_TASKS_PER_NODE", "2,1"}};
-  EXPECT_EQ(launch_of(from(body)), std::nullopt);
-  EXPECT_EQ(node_of(from(body)), std::nullopt);
-  for (const char* name : {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}) EXPECT_EQ(launch_of(from(but(kSlurm, {{name, ""}}))), std::nullopt);
+  EXPECT_EQ(detect_launch(from(body)), std::nullopt);
+  EXPECT_EQ(detect_node(from(body)), std::nullopt);
+  for (const char* name : {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}) EXPECT_EQ(detect_launch(from(but(kSlurm, {{name, ""}}))), std::nullopt);
 }
 
-TEST(Slurm, AnInteractiveShellIsNoRank) { EXPECT_EQ(launch_of(from(but(kOneNode, {{"SLURM_STEP_ID", "4294967290"}}))), std::nullopt); }
+TEST(Slurm, AnInteractiveShellIsNoRank) { EXPECT_EQ(detect_launch(from(but(kOneNode, {{"SLURM_STEP_ID", "4294967290"}}))), std::nullopt); }
 
 TEST(Slurm, NodeListsBeginWithTheNodeToMeetAt) {
   const auto first = [](const char* list) {
-    const std::string met = *launch_of(from(but(kSlurm, {{"SLURM_STEP_NODELIST", list}})))->rendezvous;
+    const std::string met = *detect_launch(from(but(kSlurm, {{"SLURM_STEP_NODELIST", list}})))->rendezvous;
     return met.substr(0, met.find(':'));
   };
   EXPECT_EQ(first("gpu[01-04,07],login1"), "gpu01");
@@ -313,15 +313,15 @@ TEST(Slurm, ValuesOutOfRangeAreRefusedByName) {
 }
 
 TEST(Slurm, OneTaskOnEachNodeMayStartTheRanksOfItsMachine) {
-  EXPECT_EQ(node_of(from(kAgents)), (NodePlace{2, 3, "n1:21907"}));
+  EXPECT_EQ(detect_node(from(kAgents)), (NodePlace{2, 3, "n1:21907"}));
   const Table alone =
       but(kOneNode, {{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "1"}});
-  EXPECT_EQ(node_of(from(alone)), (NodePlace{0, 1, std::nullopt}));
+  EXPECT_EQ(detect_node(from(alone)), (NodePlace{0, 1, std::nullopt}));
 }
 
 TEST(Slurm, SeveralTasksOnANodeMayNotEachStartAllRanks) {
   try {
-    node_of(from(kSlurm));
+    detect_node(from(kSlurm));
     ADD_FAILURE() << "accepted";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("srun started 2 tasks on one node"));
@@ -333,10 +333,10 @@ TEST(Slurm, IsNoPlaceForAnotherLaunchersRanks) {
   // mpirun and torchrun inside a job are one task of srun on each node.
   Table inside = kAgents;
   inside.insert(kMpirun.begin(), kMpirun.end());
-  EXPECT_EQ(node_of(from(inside)), std::nullopt);
+  EXPECT_EQ(detect_node(from(inside)), std::nullopt);
   inside = kAgents;
   inside.insert(kTorchrun.begin(), kTorchrun.end());
-  EXPECT_EQ(node_of(from(inside)), std::nullopt);
+  EXPECT_EQ(detect_node(from(inside)), std::nullopt);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "cli/links.h"
+#include "cli/launch/links.h"
 
 #include <gtest/gtest.h>
 
@@ -9,13 +9,13 @@ namespace cairn::cli {
 namespace {
 
 TEST(Links, AreWrittenWithTheirUnits) {
-  EXPECT_FALSE(links_of(""));
-  const auto both = links_of("20ms,100Mbit");
+  EXPECT_FALSE(parse_links(""));
+  const auto both = parse_links("20ms,100Mbit");
   ASSERT_TRUE(both);
   EXPECT_EQ(both->latency, std::chrono::milliseconds(20));
   EXPECT_DOUBLE_EQ(both->bytes_per_s, 12.5e6);
   EXPECT_EQ(both->share, comm::LinkModel::Share::pair);
-  const auto card = links_of("1.5Gbit,50us,card");
+  const auto card = parse_links("1.5Gbit,50us,card");
   ASSERT_TRUE(card);
   EXPECT_EQ(card->latency, std::chrono::microseconds(50));
   EXPECT_DOUBLE_EQ(card->bytes_per_s, 187.5e6);
@@ -23,31 +23,31 @@ TEST(Links, AreWrittenWithTheirUnits) {
 }
 
 TEST(Links, AreSlowBetweenIslandsOnly) {
-  const comm::LinkModel links = between_islands(*links_of("20ms,100Mbit"), 4, 2);
+  const comm::LinkModel links = island_links(*parse_links("20ms,100Mbit"), 4, 2);
   EXPECT_EQ(links.latency_matrix[0][1], std::chrono::nanoseconds(0));
   EXPECT_EQ(links.latency_matrix[1][2], std::chrono::milliseconds(20));
   EXPECT_DOUBLE_EQ(links.bytes_per_s_matrix[3][0], 12.5e6);
   EXPECT_DOUBLE_EQ(links.bytes_per_s_matrix[3][2], 1e12);
-  EXPECT_EQ(between_islands(*links_of("20ms"), 4, 4), *links_of("20ms"));
+  EXPECT_EQ(island_links(*parse_links("20ms"), 4, 4), *parse_links("20ms"));
 }
 
 TEST(Links, MayBeReadFromAMatrixAndVary) {
   const harness::ScratchFolder folder;
   const auto file = folder.file("ms.txt", "0,10.5,20\n11 0 21\n12,22,0\n");
-  const auto links = links_of("1Gbit,sigma=0.5,matrix=" + file.string());
+  const auto links = parse_links("1Gbit,sigma=0.5,matrix=" + file.string());
   EXPECT_DOUBLE_EQ(links->latency_sigma, 0.5);
-  const comm::LinkModel two = between_islands(*links, 4, 2);  // the first two rows
+  const comm::LinkModel two = island_links(*links, 4, 2);  // the first two rows
   EXPECT_EQ(two.latency_matrix[0][2], std::chrono::microseconds(10500));
   EXPECT_EQ(two.latency_matrix[3][1], std::chrono::milliseconds(11));
-  EXPECT_THROW(between_islands(*links, 8, 4), Error);
-  EXPECT_THROW(links_of("matrix=" + folder.file("bad.txt", "0,1\n2\n").string()), Error);
-  EXPECT_THROW(links_of("matrix=" + folder.file("worse.txt", "0,x\n2,0\n").string()), Error);
+  EXPECT_THROW(island_links(*links, 8, 4), Error);
+  EXPECT_THROW(parse_links("matrix=" + folder.file("bad.txt", "0,1\n2\n").string()), Error);
+  EXPECT_THROW(parse_links("matrix=" + folder.file("worse.txt", "0,x\n2,0\n").string()), Error);
 }
 
 TEST(Links, AreRefusedWithTheWordThatIsNone) {
   for (const std::string text : {"20", "ms", "20ms,", "-1ms", "0Mbit", "100MB", "nanms", "1e300ms", "sigma=", "sigma=x"}) {
     try {
-      links_of(text);
+      parse_links(text);
       ADD_FAILURE() << text;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), Error::Kind::bad_input);

@@ -1,0 +1,370 @@
+// `cairn train`: decides where and on what a recipe runs, then runs it: as processes under an agent, or as threads of this one.
+#include "train/train.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/checksum.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/memory_tags.h"
+#include "base/terminal.h"
+#include "base/text.h"
+#include "cli/arguments.h"
+#include "cli/cause.h"
+#include "cli/commands.h"
+#include "cli/environment.h"
+#include "cli/launch/gpus.h"
+#include "cli/launch/launcher.h"
+#include "cli/launch/links.h"
+#include "cli/launch/rank_setups.h"
+#include "cli/launch/run_decision.h"
+#include "cli/launch/run_directory.h"
+#include "cli/recipe_overrides.h"
+#include "cli/signals.h"
+#include "comm/local.h"
+#include "comm/mpi_transport.h"
+#include "comm/nccl_transport.h"
+#include "comm/net.h"
+#include "comm/world.h"
+#include "kernels/adamw.h"
+#include "mesh/mesh.h"
+#include "parallel/options.h"
+#include "parallel/plan_file.h"
+#include "sync/options.h"
+#include "train/agent.h"
+#include "train/check_files.h"
+#include "train/dry_run.h"
+#include "train/settings.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr int64_t kRankBytes = int64_t{150} << 20;  // a rank process before it holds anything
+constexpr int64_t kThreadRankBytes = int64_t{64}
+                                     << 20;  // a rank as a thread: its own data, parameters and optimizer state, of a small model
+
+// What the run starts from: the file, or a resumed run's own recipe where none is given.
+RunDecision decide(const TrainArguments& a, const RunDirectory& run) {
+  if (!a.recipe.empty()) return {run, base::Recipe::File::read(a.recipe)};
+  return {run, run.resume ? std::optional(base::Recipe::File::read(run.path / "recipe.toml")) : std::nullopt};
+}
+
+// Without --nproc, as many ranks as the mesh has. (shard is a part of dp.)
+TrainArguments with_ranks_of_mesh(TrainArguments a) {
+  if (a.nproc_given || a.nnodes > 1) return a;
+  for (const mesh::Axis& axis : parse_mesh_axes(a.mesh))
+    if (axis.name != "shard") a.nproc *= axis.size;
+  if (!a.mesh.empty() && a.islands > 0 && a.island < 0) a.nproc *= a.islands;
+  return a;
+}
+
+// Then what the command line adds.
+base::Recipe make_recipe(const TrainArguments& a, const RunDecision& decision) {
+  return apply_overrides(decision.recipe ? base::Recipe::parse(*decision.recipe) : base::Recipe(), {.data = a.data,
+                                                                                                    .mesh = a.mesh,
+                                                                                                    .sets = a.sets,
+                                                                                                    .seed = a.seed,
+                                                                                                    .islands = a.islands,
+                                                                                                    .sync = a.sync,
+                                                                                                    .island = a.island,
+                                                                                                    .founders = a.founders,
+                                                                                                    .meet = a.meet,
+                                                                                                    .listen = a.listen});
+}
+
+// The plan that --plan names, and as many ranks as it has.
+std::shared_ptr<const parallel::Plan> read_given_plan(TrainArguments& a) {
+  if (a.plan.empty()) return nullptr;
+  if (!a.mesh.empty()) base::fail_input("--mesh {} --plan {}: the plan says how ranks are arranged: leave out --mesh", a.mesh, a.plan);
+  auto plan = std::make_shared<parallel::Plan>(parallel::read_plan(a.plan));
+  if (!a.nproc_given && a.nnodes <= 1) a.nproc = plan->mesh.size();
+  return plan;
+}
+
+// How many islands there are, as far as is known before the recipe is: the agent, which has read it, tells its ranks.
+int islands_of(const TrainArguments& a) {
+  if (a.islands > 0) return a.islands;
+  for (const mesh::Axis& axis : parse_mesh_axes(a.mesh))
+    if (axis.name == "island") return axis.size;
+  const auto told = variable("CAIRN_ISLANDS");
+  return told ? std::stoi(*told) : 1;
+}
+
+std::optional<comm::LinkModel> links_among(const TrainArguments& a, int ranks) {
+  const std::optional<comm::LinkModel> links = variable("CAIRN_ISLAND_ALONE") ? std::nullopt : parse_links(a.links);
+  return links ? std::optional(island_links(*links, ranks, islands_of(a))) : std::nullopt;
+}
+
+// What must be the same on all machines, as it was typed.
+std::string fingerprint(const TrainArguments& a) {
+  std::string all;
+  const auto add = [&](const char* option, const std::string& value) {
+    if (!value.empty()) all += fmt::format("{}{} {}", all.empty() ? "" : " ", option, value);
+  };
+  add("--data", a.data);
+  add("--seed", a.seed >= 0 ? std::to_string(a.seed) : "");
+  add("--mesh", a.mesh);
+  add("--islands", a.islands > 0 ? std::to_string(a.islands) : "");
+  add("--sync", a.sync);
+  add("--island", a.island >= 0 ? std::to_string(a.island) : "");
+  if (!a.plan.empty()) {
+    const std::string text = parallel::to_json(parallel::read_plan(a.plan));
+    add("--plan", fmt::format("{:016x}", base::checksum(text)));
+  }
+  add("--device", a.device);
+  add("--transport", a.transport);
+  for (const std::string& set : a.sets) add("--set", set);
+  return all;
+}
+
+std::string name_of(const TrainArguments& a) {
+  if (!a.recipe.empty()) return std::filesystem::path(a.recipe).stem().string();
+  if (!a.data.empty()) return std::filesystem::path(a.data).stem().string();
+  return "stories";
+}
+
+// Refuses a rank count that this machine cannot hold, before anything is started.
+void check_ranks(const TrainArguments& a) {
+  const int64_t each = a.transport == "local" ? kThreadRankBytes : kRankBytes;
+  const int64_t machine = base::machine_bytes(), fits = std::max<int64_t>(1, machine * 8 / 10 / each);
+  if (a.nproc > fits)
+    base::fail_input("--nproc {}: {} ranks need at least {} and this machine has {}; at most {} ranks fit here", a.nproc, a.nproc,
+                     base::human_bytes(each * a.nproc), base::human_bytes(machine), fits);
+}
+
+void print_run_header(const TrainArguments& a, const RunDirectory& run, int ranks, base::Terminal& terminal) {
+  terminal.line(fmt::format("{} {} on {} rank{} ({}); everything goes to {}", run.resume ? "resuming" : "training", name_of(a), ranks,
+                            ranks == 1 ? "" : "s", a.device, run.path.string()));
+  if (a.device == "cpu" && kernels::has_cuda_kernels() && !visible_gpus().empty())
+    terminal.line("(this machine has a GPU: --device cuda trains on it)");
+}
+
+void print_run_summary(const train::Result& result, const RunDirectory& run, base::Terminal& terminal) {
+  terminal.line(fmt::format("report: {}", (run.path / "report.html").string()));
+  if (result.stopped)
+    terminal.line(fmt::format("stopped on request after step {}; continue with: cairn train --resume {}", result.step, run.path.string()));
+}
+
+// What a rank does; its error is told to the others before it leaves.
+template <typename Act>
+auto report_failure_to_peers(comm::World& world, Act act) {
+  try {
+    return act();
+  } catch (const std::exception& error) {
+    world.fail(error);
+    throw;
+  }
+}
+
+// Gives a rank its GPU, before anything starts that may use one.
+void assign_gpu(const TrainArguments& a, int local_rank, int local_size) {
+  if (a.device != "cuda") return;
+  const auto gpus = static_cast<int>(visible_gpus().size());
+  if (a.transport == "nccl" && local_size > std::max(gpus, 1))
+    base::fail_input(
+        "--transport nccl: {} ranks on this machine and {} GPU{}: each rank needs one of its own; fewer ranks, or --transport net",
+        local_size, gpus, gpus == 1 ? "" : "s");
+  select_gpu(local_rank);
+}
+
+// Whether this run is one island of several that are started each by itself, and how they recognise each other.
+bool is_remote_island(base::Recipe recipe) { return train::is_abroad(recipe.read(train::abroad_schema())); }
+
+train::AbroadStart remote_islands_of(const TrainArguments& a) {
+  const std::string key = a.key.empty() ? variable("CAIRN_KEY").value_or("") : a.key;
+  if (key.empty())
+    base::fail_input(
+        "islands that are started each by itself need a key, so that nobody else can join: `cairn key run.key` makes one; copy it to each "
+        "and add --key run.key (or set CAIRN_KEY to its path)");
+  return {.key = comm::read_key(key), .links = parse_links(a.links)};
+}
+
+// A rank that is a process of its own, on whatever joins it to the others.
+int run_process(const TrainArguments& a, train::Start start,
+                const std::function<std::unique_ptr<comm::Transport>(const base::Stop&)>& connect,
+                const std::optional<RunDirectory>& chosen) {
+  const Signals signals;
+  auto terminal = std::make_shared<base::Terminal>();
+  std::unique_ptr<comm::Transport> transport = connect(signals.stop());
+  if (a.transport == "nccl") transport = comm::make_nccl_transport(std::move(transport), 0);
+  const int rank = transport->rank(), size = transport->size();
+  comm::WorldOptions options;
+  options.log = base::Log({.rank = rank, .terminal = terminal, .file = {}});
+  comm::World world(std::move(transport), std::move(options));
+  return report_failure_to_peers(world, [&] {
+    const RunDecision decision =
+        broadcast_decision(world, [&] { return decide(a, chosen ? *chosen : choose_run_directory(a.out, a.resume, name_of(a))); });
+    start.out = decision.run.path;
+    start.resume = decision.run.resume;
+    if (rank == 0) {
+      start.terminal = terminal;
+      if (!chosen) print_run_header(a, decision.run, size, *terminal);
+    }
+    base::Recipe recipe = make_recipe(a, decision);
+    if (is_remote_island(recipe)) {
+      start.abroad = remote_islands_of(a);
+      start.abroad.stop = &signals.stop();
+    }
+    const train::Result result = train::run(world, std::move(recipe), start, {}, signals.stop());
+    if (rank == 0) print_run_summary(result, decision.run, *terminal);
+    return 0;
+  });
+}
+
+// Ranks as threads of this process, on the virtual network.
+int run_local(const TrainArguments& a, const RunDecision& decision, const train::Start& start) {
+  const Signals signals;
+  auto terminal = std::make_shared<base::Terminal>();
+  comm::LocalOptions options;
+  if (const auto links = parse_links(a.links)) options.link = island_links(*links, a.nproc, islands_of(a));
+  options.world = [&](int rank) {
+    comm::WorldOptions world;
+    world.log = base::Log({.rank = rank, .terminal = terminal, .file = {}});
+    return world;
+  };
+  train::Result result;
+  const auto ended = comm::LocalNetwork(a.nproc, options).run([&](comm::World& world) {
+    train::Start own = start;
+    if (world.rank() == 0) own.terminal = terminal;
+    const train::Result mine =
+        report_failure_to_peers(world, [&] { return train::run(world, make_recipe(a, decision), own, {}, signals.stop()); });
+    if (world.rank() == 0) result = mine;
+  });
+  rethrow_cause(ended);
+  print_run_summary(result, decision.run, *terminal);
+  return 0;
+}
+
+// For the agent and its ranks: how many islands the recipe has, and whether they train apart.
+void export_island_variables(base::Recipe recipe) {
+  const int64_t islands = recipe.read(parallel::mesh_schema()).island;
+  set_variable("CAIRN_ISLANDS", std::to_string(islands));
+  if (is_remote_island(recipe)) set_variable("CAIRN_ISLAND_ALONE", "1");
+  if (islands > 1 && sync::read_island_sync(recipe).kind != "all_reduce") set_variable("CAIRN_ISLANDS_APART", std::to_string(islands));
+}
+
+// Starts this machine's ranks as processes. On the first machine rank 0 is told what was decided here.
+int run_agent(const TrainArguments& a, const NodePlace& place, const std::optional<RunDirectory>& run,
+              const std::vector<std::string>& command_line) {
+  const Signals signals;
+  auto terminal = std::make_shared<base::Terminal>();
+  train::AgentOptions options{.setups = {}, .argv = {own_program().string()}, .env = {}};
+  if (const auto apart = variable("CAIRN_ISLANDS_APART")) options.islands = std::stoi(*apart);
+  try {
+    options.setups = meet_and_set_up(a, place, fingerprint(a), signals.stop(), *terminal);
+  } catch (const Error& error) {
+    if (!signals.stop().requested()) throw;
+    terminal->line(error.what());
+    return 0;
+  }
+  if (run) print_run_header(a, *run, options.setups.front().size, *terminal);
+  base::Log log({.rank = options.setups.front().rank, .terminal = terminal, .file = {}});
+  options.argv.insert(options.argv.end(), command_line.begin(), command_line.end());
+  if (run) options.env = {{"CAIRN_RUN_DIR", run->path.string()}, {"CAIRN_RUN_RESUME", run->resume ? "1" : "0"}};
+  options.env.emplace_back("CAIRN_AGENT_SECONDS", fmt::format("{:.3f}", base::process_age()));
+  return train::run_ranks(options, log, signals.stop());
+}
+
+// A launcher that binds its processes to cores has divided them already.
+int threads_per_rank(int ranks_here) {
+  const bool bound = processors() < static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, bound ? processors() : processors() / ranks_here);
+}
+
+}  // namespace
+
+int train_command(const TrainArguments& given, const std::vector<std::string>& command_line) {
+  TrainArguments a = with_ranks_of_mesh(given);
+  const std::shared_ptr<const parallel::Plan> plan = read_given_plan(a);
+  if (parse_links(a.links) && (a.transport == "mpi" || a.transport == "nccl"))
+    base::fail_input("--links {}: the links of {} are what they are: use --transport net or local", a.links, a.transport);
+  if (a.transport == "nccl" && a.device != "cuda") base::fail_input("--transport nccl joins GPUs: add --device cuda");
+  train::Start start{.out = {},
+                     .resume = false,
+                     .cache = cache_folder() / "data",
+                     .device = a.device,
+                     .threads = std::max(1, processors() / a.nproc),
+                     .terminal = nullptr,
+                     .plan = plan};
+  if (const auto setup_fd = variable("CAIRN_SETUP_FD")) {  // a rank that the agent started
+    std::optional<RunDirectory> run;
+    if (const auto path = variable("CAIRN_RUN_DIR")) run = {*path, *variable("CAIRN_RUN_RESUME") == "1"};
+    start.seconds_before = std::stod(*variable("CAIRN_AGENT_SECONDS"));
+    comm::NetSetup setup = train::inherited_setup(std::stoi(*setup_fd));
+    const auto here = static_cast<int>(setup.neighbours().size());
+    start.threads = std::max(1, processors() / std::max(1, here));
+    assign_gpu(a, std::stoi(*variable("CAIRN_LOCAL_RANK")), here);
+    return run_process(
+        a, start, [&](const base::Stop&) { return comm::make_net_transport(std::move(setup), {.links = links_among(a, setup.size)}); },
+        run);
+  }
+  const std::optional<Launch> launch =
+      a.nproc_given || a.nnodes > 0 || a.transport == "local" || a.dry_run ? std::nullopt : detect_launch(variable);
+  if (launch) {
+    set_variable("CAIRN_RANK", std::to_string(launch->rank));
+    set_variable("CAIRN_LOCAL_RANK", std::to_string(launch->local_rank));
+    assign_gpu(a, launch->local_rank, launch->local_size);
+  }
+  if (a.transport == "mpi") {
+    if (a.nproc_given)
+      base::fail_input("--nproc {} --transport mpi: MPI starts its ranks itself: mpirun -n {} cairn train --transport mpi", a.nproc,
+                       a.nproc);
+    start.threads = threads_per_rank(launch ? launch->local_size : 1);
+    return run_process(
+        a, start, [](const base::Stop&) { return comm::make_mpi_transport(); }, std::nullopt);
+  }
+  if (launch) {  // a rank that somebody else's launcher started
+    start.threads = threads_per_rank(launch->local_size);
+    const auto connect = [&](const base::Stop& stop) {
+      base::Terminal terminal;
+      return comm::make_net_transport(join_launched(a, *launch, fingerprint(a), stop, terminal), {.links = links_among(a, launch->size)});
+    };
+    return run_process(a, start, connect, std::nullopt);
+  }
+  const NodePlace place = node_place(a);
+  if (place.node_rank > 0) {
+    check_ranks(a);
+    base::Terminal().line(fmt::format("machine {} of {}: {} rank{} here; machine 0 shows how the run goes", place.node_rank, place.nnodes,
+                                      a.nproc, a.nproc == 1 ? "" : "s"));
+    return run_agent(a, place, std::nullopt, command_line);
+  }
+  const RunDecision decision = decide(a, choose_run_directory(a.out, a.resume, name_of(a)));
+  start.out = decision.run.path;
+  start.resume = decision.run.resume;
+  base::Recipe recipe = make_recipe(a, decision);
+  if (!a.nproc_given && a.mesh.empty() && !plan && place.nnodes == 1) {
+    a.nproc = rank_count(recipe);
+    start.threads = std::max(1, processors() / a.nproc);
+  }
+  check_ranks(a);
+  base::Terminal terminal;
+  if (a.dry_run) {
+    terminal.line(train::dry_run(recipe, start, a.nproc * place.nnodes));
+    return 0;
+  }
+  // Once here, before any rank starts or anybody waits. (How many ranks other machines have is not known yet.)
+  train::check_recipe(recipe, place.nnodes > 1 ? 0 : a.nproc, plan.get());
+  train::check_files(recipe, start);
+  if (is_remote_island(recipe)) {
+    if (a.transport == "local")
+      base::fail_input("--transport local: islands that are started each by itself live in real time: leave it out, or leave out --island");
+    remote_islands_of(a);
+  }
+  export_island_variables(recipe);
+  if (a.transport == "local") {
+    print_run_header(a, decision.run, a.nproc, terminal);
+    return run_local(a, decision, start);
+  }
+  return run_agent(a, place, decision.run, command_line);
+}
+
+}  // namespace cairn::cli

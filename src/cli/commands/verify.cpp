@@ -1,0 +1,196 @@
+// `cairn verify`: two layouts of one recipe, step by step, and the first tensor that differs; or a table of many layouts.
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/recipe.h"
+#include "base/terminal.h"
+#include "base/text.h"
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "cli/environment.h"
+#include "comm/local.h"
+#include "mesh/mesh.h"
+#include "train/recording.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr const char* kSmallRecipe = R"(
+  [model]
+  layers = 4
+  embed = 64
+  heads = 8
+  kv_heads = 4
+  mlp = 176
+  [data]
+  vocab = 509
+  length = 48
+  stories_bytes = 200000
+  [train]
+  global_batch = 8
+)";
+
+struct Layout {
+  std::string mesh;
+  std::vector<std::string> sets = {};
+};
+
+int rank_count(const std::string& mesh) {
+  int ranks = 1;
+  for (const mesh::Axis& axis : mesh::parse_mesh(mesh).axes)
+    if (axis.name != "shard") ranks *= axis.size;  // a part of dp
+  return ranks;
+}
+
+base::Recipe recipe_of(const VerifyArguments& a, const Layout& layout) {
+  base::Recipe recipe =
+      a.recipe.empty() ? base::Recipe::parse(kSmallRecipe, "verify") : base::Recipe::parse(base::Recipe::File::read(a.recipe));
+  for (const std::string& set : a.sets) recipe.set(set);
+  for (const mesh::Axis& axis : mesh::parse_mesh(layout.mesh).axes)
+    recipe.set("mesh." + axis.name, static_cast<int64_t>(axis.size), "--mesh");
+  for (const std::string& set : layout.sets) recipe.set(set);
+  return recipe;
+}
+
+// Ranks as threads of this process, on the virtual network: what is sent and summed is what processes would send and sum.
+train::Recording record_on(const VerifyArguments& a, const Layout& layout, const train::RecordOptions& options) {
+  train::Recording recording;
+  const auto ended = comm::LocalNetwork(rank_count(layout.mesh)).run([&](comm::World& world) {
+    train::Recording own = train::record(world, recipe_of(a, layout), options);
+    if (world.rank() == 0) recording = std::move(own);
+  });
+  for (const std::exception_ptr& error : ended)
+    if (error) std::rethrow_exception(error);
+  return recording;
+}
+
+int compare(const VerifyArguments& a) {
+  if (a.mesh.empty() && a.only_first.empty()) base::fail_input("verify needs a layout: --mesh pp=2,tp=2, or --table for many");
+  const Layout first{a.mesh.empty() ? a.against : a.mesh, a.only_first}, second{a.against};
+  train::RecordOptions options{.steps = a.steps, .tensors = true, .plant = {}, .cache = (cache_folder() / "data").string()};
+  const train::Recording other = record_on(a, second, options);
+  options.plant = a.plant;
+  const train::Recording one = record_on(a, first, options);
+  base::Terminal terminal;
+  for (size_t i = 0; i < one.steps.size(); ++i)
+    terminal.line(fmt::format("step {}  loss {:.7f} and {:.7f}  gradient norm {:.7f} and {:.7f}", i + 1, one.steps[i].loss,
+                              other.steps[i].loss, one.steps[i].gradient_norm, other.steps[i].gradient_norm));
+  const train::Difference found = train::first_difference(one, other, a.tolerance);
+  if (found.step == 0) {
+    terminal.line(
+        fmt::format("{} and {}: the same {} steps, {} gradients and parameters each: the first gradients to {:g} of their largest element, "
+                    "what comes after an update to a hundred times that",
+                    first.mesh, second.mesh, a.steps, other.steps.front().gradients.size(), a.tolerance));
+    return 0;
+  }
+  terminal.line(
+      fmt::format("{} and {} differ first in step {}: {}{}", first.mesh, second.mesh, found.step, found.what,
+                  found.scale > 0 ? fmt::format(", by {:.3g} where its largest element is {:.3g}", found.largest, found.scale) : ""));
+  return 3;
+}
+
+// Layouts of 1 to 8 ranks, every axis alone and together, uneven ones included.
+std::vector<Layout> many_layouts() {
+  std::vector<Layout> all{{"dp=1", {"train.micro_batch=3"}}, {"dp=1", {"recompute.mode=full"}}};
+  for (const int n : {2, 3, 4, 7}) all.push_back({fmt::format("dp={}", n)});
+  for (const int n : {2, 3, 4, 8})
+    for (const int zero : {1, 2, 3}) all.push_back({fmt::format("dp={}", n), {fmt::format("memory.zero={}", zero)}});
+  all.push_back({"dp=3", {"memory.zero=2", "train.micro_batch=1", "memory.accumulate_unsharded=false"}});
+  all.push_back({"dp=3", {"memory.zero=3", "train.micro_batch=1", "memory.accumulate_unsharded=false"}});
+  all.push_back({"dp=4,shard=2"});
+  all.push_back({"dp=6,shard=3", {"memory.zero=2"}});
+  for (const int n : {2, 3, 4, 8}) all.push_back({fmt::format("tp={}", n)});
+  for (const int n : {2, 3, 4, 5}) all.push_back({fmt::format("cp={}", n)});
+  all.push_back({"cp=3", {"context.form=gather", "context.balanced=false"}});
+  for (const int n : {2, 3, 4, 5}) all.push_back({fmt::format("pp={}", n)});
+  for (const char* schedule : {"gpipe", "interleaved", "zb_h1", "zbv", "dualpipev"})
+    all.push_back({"pp=2", {fmt::format("pipeline.schedule={}", schedule)}});
+  all.push_back({"pp=4", {"pipeline.schedule=zbv"}});
+  all.push_back({"pp=3", {"pipeline.micro_batches=5"}});
+  all.push_back({"pp=2", {"recompute.mode=stage"}});
+  all.push_back({"dp=2,tp=2"});
+  all.push_back({"dp=2,tp=2", {"memory.zero=3"}});
+  all.push_back({"dp=2,tp=3", {"memory.zero=2"}});
+  all.push_back({"dp=4,tp=2", {"memory.zero=3"}});
+  all.push_back({"cp=2,tp=2", {"memory.zero=3"}});
+  all.push_back({"pp=2,tp=2", {"recompute.mode=full"}});
+  all.push_back({"pp=2,cp=2"});
+  all.push_back({"pp=2,dp=2,tp=2"});
+  all.push_back({"pp=2,dp=2,tp=2", {"memory.zero=1", "pipeline.schedule=zb_h1"}});
+  all.push_back({"pp=2,cp=2,tp=2", {"memory.zero=3"}});
+  all.push_back({"pp=2,dp=2,cp=2", {"memory.zero=1"}});
+  all.push_back({"dp=2,cp=2,tp=2", {"memory.zero=2"}});
+  all.push_back({"dp=4,shard=2,tp=2", {"memory.zero=3"}});
+  all.push_back({"pp=4,dp=2", {"pipeline.schedule=interleaved"}});
+  all.push_back({"pp=3", {"pipeline.schedule=flow", "pipeline.registers=1"}});
+  all.push_back({"island=2,dp=2"});
+  all.push_back({"island=3,tp=2"});
+  all.push_back({"island=2,pp=2,dp=2", {"memory.zero=2"}});
+  all.push_back({"ep=2"});
+  all.push_back({"dp=2,tp=2,ep=2", {"memory.zero=3"}});
+  all.push_back({"island=2,cp=2,ep=2"});
+  return all;
+}
+
+std::string words(const Layout& layout) {
+  std::string text = layout.mesh;
+  for (const std::string& set : layout.sets) text += fmt::format(" {}", set);
+  return text;
+}
+
+// Bytes of state that a rank would have if everything that can be shared out were shared out evenly.
+double ideal_state(const Layout& layout, double elements) {
+  const mesh::Mesh mesh = mesh::parse_mesh(layout.mesh);
+  double zero = mesh.extent("shard") > 1 ? 3 : 0;
+  for (const std::string& set : layout.sets)
+    if (set.starts_with("memory.zero=")) zero = set.back() - '0';
+  const double own = elements / (mesh.extent("tp") * mesh.extent("pp"));
+  const double keepers = (mesh.extent("shard") > 1 ? mesh.extent("shard") : mesh.extent("dp")) * mesh.extent("cp");
+  return 4 * own / (zero >= 3 ? keepers : 1) + 4 * own / (zero >= 2 && mesh.extent("pp") == 1 ? keepers : 1) +
+         8 * own / (zero >= 1 ? keepers : 1);
+}
+
+int print_table(const VerifyArguments& given) {
+  base::Terminal terminal;
+  terminal.line(
+      "| layout | ranks | family | loss difference | norm difference | gradients | parameters | activations | loss | state of a rank | "
+      "even share | ratio |");
+  terminal.line("|---|---|---|---|---|---|---|---|---|---|---|---|");
+  bool all_good = true;
+  for (const std::string family : {"llama", "gpt2"}) {
+    VerifyArguments a = given;
+    a.sets.push_back("model.kind=" + family);
+    if (family == "gpt2") a.sets.push_back("model.kv_heads=8");
+    const train::RecordOptions options{.steps = 10, .tensors = false, .plant = {}, .cache = (cache_folder() / "data").string()};
+    const train::Recording one = record_on(a, {"dp=1"}, options);
+    for (const Layout& layout : many_layouts()) {
+      const train::Recording many = record_on(a, layout, options);
+      double loss = 0, norm = 0;
+      for (size_t i = 0; i < one.steps.size(); ++i) {
+        loss = std::max(loss, std::abs(one.steps[i].loss - many.steps[i].loss));
+        norm = std::max(norm, std::abs(one.steps[i].gradient_norm / many.steps[i].gradient_norm - 1));
+      }
+      int64_t state = 0;
+      for (const train::RankMemory& rank : many.memory) state = std::max(state, rank.state());
+      const double ideal = ideal_state(layout, static_cast<double>(many.elements));
+      const auto sent = [&](comm::Purpose purpose) {
+        return base::human_bytes(many.sent[static_cast<size_t>(purpose)] / static_cast<int64_t>(many.memory.size()) / options.steps);
+      };
+      all_good = all_good && loss <= 1e-5;
+      terminal.line(fmt::format("| {} | {} | {} | {:.1e} | {:.1e} | {} | {} | {} | {} | {} | {} | {:.2f} |", words(layout),
+                                many.memory.size(), family, loss, norm, sent(comm::Purpose::gradient), sent(comm::Purpose::parameter),
+                                sent(comm::Purpose::activation), sent(comm::Purpose::loss), base::human_bytes(state),
+                                base::human_bytes(static_cast<int64_t>(ideal)), static_cast<double>(state) / ideal));
+    }
+  }
+  return all_good ? 0 : 3;
+}
+
+}  // namespace
+
+int verify_command(const VerifyArguments& a) { return a.table ? print_table(a) : compare(a); }
+
+}  // namespace cairn::cli

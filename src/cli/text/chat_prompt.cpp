@@ -1,0 +1,46 @@
+#include "cli/text/chat_prompt.h"
+
+#include <ctime>
+#include <memory>
+
+#include "base/clock.h"
+#include "data/chat_template.h"
+#include "data/tokenizer_config.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr size_t kDateBytesMax = 256;
+
+// Some templates tell the model what day it is.
+std::string today(const std::string& format) {
+  const auto now = static_cast<std::time_t>(base::wall_time());
+  std::tm parts{};
+  localtime_r(&now, &parts);
+  std::string text(kDateBytesMax, '\0');
+  text.resize(std::strftime(text.data(), text.size(), format.c_str(), &parts));
+  return text;
+}
+
+}  // namespace
+
+std::string render_chatml(const std::vector<ChatMessage>& messages) {
+  std::string text;
+  for (const ChatMessage& message : messages) text += "<|im_start|>" + message.role + "\n" + message.content + kChatmlEnd + "\n";
+  return text + "<|im_start|>assistant\n";
+}
+
+ChatRenderer chat_renderer(const std::string& folder) {
+  const data::TokenizerConfig config = data::open_tokenizer_config(folder);
+  const std::optional<std::string> text = config.chat_template();
+  if (!text) return render_chatml;
+  const data::ChatOptions options{.add_generation_prompt = true, .variables = config.template_variables(), .date = today};
+  return [options, parsed = data::ChatTemplate::parse(*text, folder + ": chat_template")](const std::vector<ChatMessage>& messages) {
+    data::Conversation conversation;
+    for (const ChatMessage& message : messages)
+      conversation.messages.push_back(base::OrderedJson{{"role", message.role}, {"content", message.content}});
+    return parsed.render_text(conversation, options);
+  };
+}
+
+}  // namespace cairn::cli

@@ -1,0 +1,168 @@
+#include "cli/text/language_model.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include <ATen/core/IListRef.h>
+
+#include "base/check.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "data/open_tokenizer.h"
+#include "data/tokenizer_config.h"
+#include "evaluate/ensemble_file.h"
+#include "evaluate/ensemble_model.h"
+#include "kernels/aten.h"
+#include "kernels/device.h"
+#include "model/decoder.h"
+#include "snapshot/manifest.h"
+#include "snapshot/pretrained.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr int kDepthMax = 32;
+
+std::vector<int64_t> eos_of(const snapshot::Pretrained& opened) {
+  const auto text = opened.texts.find("generation_config.json");
+  if (text == opened.texts.end()) return opened.shape.tokens.eos;
+  const base::GuardedJson parsed = base::parse_json_guarded(text->second, kDepthMax);
+  const base::Json& config = parsed.value;
+  if (!parsed.trouble.empty()) base::fail_input("{}/generation_config.json: {}", opened.path, parsed.trouble);
+  if (!config.is_object()) base::fail_input("{}/generation_config.json: not a JSON object", opened.path);
+  const auto eos = config.find("eos_token_id");
+  if (eos == config.end() || eos->is_null()) return opened.shape.tokens.eos;
+  std::vector<int64_t> ids;
+  for (const base::Json& one : eos->is_array() ? *eos : base::Json::array({*eos})) {
+    if (!one.is_number_integer() || one.get<int64_t>() < 0)
+      base::fail_input("{}/generation_config.json: eos_token_id must be a token id or a list of them", opened.path);
+    ids.push_back(one.get<int64_t>());
+  }
+  return ids;
+}
+
+bool has_tokenizer(const snapshot::Pretrained& opened) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"})
+    if (opened.texts.contains(name)) return true;
+  return false;
+}
+
+LanguageModel open_one(const std::string& folder, base::Log& log) {
+  const snapshot::Pretrained opened = snapshot::open_pretrained(folder, log);
+  LanguageModel found;
+  found.path = opened.path;
+  found.shape = opened.shape;
+  found.model = model::make_decoder(opened.shape);
+  found.weights = std::make_unique<model::FlatWeights>(found.model->layout(), at::empty({found.model->elements()}));
+  opened.load_into(found.weights->layout().views(found.weights->flat()));
+  found.trained_here = std::filesystem::exists(std::filesystem::path(opened.path) / snapshot::kManifestFile);
+  if (has_tokenizer(opened)) found.tokenizer = data::open_tokenizer(opened.path);
+  data::open_tokenizer_config(opened.path);  // what is wrong with it is better told now than in the first chat
+  for (int64_t id : eos_of(opened))
+    if (id < opened.shape.vocab) found.stops.push_back(static_cast<int32_t>(id));
+  if (found.stops.empty() && found.tokenizer)
+    if (const std::optional<int32_t> end = found.tokenizer->find_end_of_text()) found.stops.push_back(*end);
+  return found;
+}
+
+// The experts that are there, each opened; those that are not are left out of the file, with a warning.
+std::vector<LanguageModel> open_experts(evaluate::EnsembleFile& file, const std::string& folder, base::Log& log) {
+  std::vector<LanguageModel> experts;
+  while (experts.size() < file.experts.size()) {
+    const evaluate::EnsembleExpert& expert = file.experts[experts.size()];
+    if (!std::filesystem::is_directory(expert.path)) {
+      log.warn("{}: expert {} is missing ({}): the others share its weight", folder, expert.name, expert.path);
+      evaluate::leave_out(file, experts.size());
+      if (file.experts.empty()) base::fail_input("{}: none of its experts is there", folder);
+      continue;
+    }
+    experts.push_back(open_one(expert.path, log));
+    const LanguageModel& one = experts.back();
+    if (!one.tokenizer) base::fail_input("{}: expert {} has no tokenizer ({})", folder, expert.name, expert.path);
+    if (const uint64_t hash = data::hash(*one.tokenizer); hash != file.tokenizer)
+      base::fail_input("{}: expert {} has another tokenizer ({:016x}) than the ensemble ({:016x}): all experts must have the same", folder,
+                       expert.name, hash, file.tokenizer);
+  }
+  return experts;
+}
+
+LanguageModel open_ensemble(const std::string& folder, const std::string& domain, base::Log& log) {
+  evaluate::EnsembleFile file = evaluate::read_ensemble(folder);
+  std::vector<LanguageModel> experts = open_experts(file, folder, log);
+  LanguageModel found;
+  found.path = experts.front().path;
+  found.shape = experts.front().shape;
+  found.mix = file.mix(domain);
+  std::vector<at::Tensor> flat;
+  for (const LanguageModel& expert : experts) {
+    found.experts.push_back(expert.shape);
+    found.shape.length = std::min(found.shape.length, expert.shape.length);
+    flat.push_back(expert.weights->flat());
+  }
+  found.model = evaluate::make_ensemble(found.experts, found.mix);
+  found.weights = std::make_unique<model::FlatWeights>(found.model->layout(), at::cat(flat));
+  found.tokenizer = std::move(experts.front().tokenizer);
+  found.stops = experts.front().stops;
+  found.trained_here = experts.front().trained_here;
+  return found;
+}
+
+}  // namespace
+
+void LanguageModel::prepare_for_length(int64_t tokens) {
+  model::DecoderShape built = shape;
+  built.table_length = std::min(shape.length, tokens);
+  std::vector<model::DecoderShape> several = experts;
+  for (model::DecoderShape& one : several) one.table_length = built.table_length;
+  model = several.empty() ? model::make_decoder(built) : evaluate::make_ensemble(several, mix);
+  buffers = model->make_buffers(weights->flat().options().dtype(at::kFloat));
+}
+
+const data::Tokenizer& LanguageModel::require_tokenizer(std::string_view option) const {
+  if (!tokenizer) base::fail_input("{}: {} has no tokenizer.json; give token ids (--ids 1,2,3)", option, path);
+  return *tokenizer;
+}
+
+std::optional<int32_t> LanguageModel::first_token() const {
+  if (shape.tokens.bos && *shape.tokens.bos < shape.vocab) return static_cast<int32_t>(*shape.tokens.bos);
+  if (!tokenizer) return std::nullopt;
+  const std::optional<int32_t> first = tokenizer->begin_of_text();
+  return first ? first : tokenizer->find_end_of_text();
+}
+
+std::vector<int32_t> LanguageModel::text_prefix() const {
+  std::vector<int32_t> ids = require_tokenizer("--data").encode("", {.add_special = true});
+  const std::optional<int32_t> first = first_token();
+  if (first && trained_here && (ids.empty() || ids.front() != *first)) ids.insert(ids.begin(), *first);
+  return ids;
+}
+
+std::vector<int32_t> LanguageModel::prompt_ids(std::string_view text, std::string_view option) const {
+  const data::Tokenizer& tokens = require_tokenizer(option);
+  std::vector<int32_t> ids = tokens.encode(text, {.add_special = true});
+  const std::optional<int32_t> first = first_token();
+  if (first && (ids.empty() || (trained_here && ids.front() != *first))) ids.insert(ids.begin(), *first);
+  if (ids.empty()) base::fail_input("{}: empty, and this model has no token that begins a text; give one or --ids", option);
+  for (int32_t id : ids)
+    if (id >= shape.vocab)
+      base::fail_input("{}: the tokenizer of {} gives id {}, and the model knows {} of them", option, path, id, shape.vocab);
+  return ids;
+}
+
+LanguageModel open_language_model(const std::string& folder, base::Log& log, const ComputeOptions& on, const std::string& domain) {
+  const at::Device device = kernels::device_called(on.device);
+  if (on.precision == "bf16" && device.is_cpu())
+    base::fail_input("--precision bf16: is for a GPU (--device cuda); a CPU computes in fp32: leave it out");
+  const bool ensemble = evaluate::is_ensemble(folder);
+  if (!domain.empty() && !ensemble)
+    base::fail_input("--domain {}: {} is one model; only an ensemble has priors for domains", domain, folder);
+  LanguageModel found = ensemble ? open_ensemble(folder, domain, log) : open_one(folder, log);
+  if (device.is_cuda()) {
+    const at::Tensor there = found.weights->flat().to(device, on.precision == "bf16" ? at::kBFloat16 : at::kFloat);
+    found.weights = std::make_unique<model::FlatWeights>(found.model->layout(), there);
+  }
+  return found;
+}
+
+}  // namespace cairn::cli

@@ -159,7 +159,7 @@ Times run_ours(const Ours& ours, const std::string& scratch) {
 Times run_mpi(int ranks, const BenchOptions& options) {
   const std::string program = options.scratch + "/collectives_mpi", log = options.scratch + "/mpi.log";
   if (!std::filesystem::exists(program)) {
-    const Ended built = run_program({"mpicc", "-O2", std::string(CAIRN_BENCH_FOLDER) + "/collectives_mpi.c", "-o", program}, log);
+    const ProcessResult built = run_program({"mpicc", "-O2", std::string(CAIRN_BENCH_FOLDER) + "/collectives_mpi.c", "-o", program}, log);
     if (built.exit_code != 0)
       base::fail_input("the Open MPI side cannot be built (packages libopenmpi-dev, openmpi-bin): {}", built.output);
   }
@@ -167,7 +167,7 @@ Times run_mpi(int ranks, const BenchOptions& options) {
   if (::geteuid() == 0) command.emplace_back("--allow-run-as-root");
   command.insert(command.end(), {"-n", std::to_string(ranks), program});
   if (!options.only.empty()) command.push_back(options.only);
-  const Ended ended = run_program(command, log);
+  const ProcessResult ended = run_program(command, log);
   if (ended.exit_code != 0) base::fail_input("the Open MPI side failed: {}", ended.output);
   return read_times(log);
 }
@@ -177,7 +177,7 @@ Times run_gloo(int ranks, const std::string& python, const BenchOptions& options
   const auto [fd, port] = comm::listen_at("127.0.0.1");
   ::close(fd);
   const std::string script = std::string(CAIRN_BENCH_FOLDER) + "/collectives_gloo.py";
-  const Ended ended = run_program({python, script, std::to_string(ranks), std::to_string(port), options.only}, log);
+  const ProcessResult ended = run_program({python, script, std::to_string(ranks), std::to_string(port), options.only}, log);
   if (ended.exit_code != 0) base::fail_input("the Gloo side failed: {}", ended.output);
   return read_times(log);
 }

@@ -122,7 +122,7 @@ class Comparison {
                  fmt::format("eval.every={}", std::max<int64_t>(1, steps_ / 20)), "eval.fraction=0.05", "train.precision=\"bf16\"",
                  "snapshot.every=0", "snapshot.last=false", "log.samples=0", "log.trace=false", "log.tensorboard=false"});
     for (const std::string& set : sets) command.insert(command.end(), {"--set", set});
-    const Ended ended = run_program(command, (std::filesystem::path(options_.scratch) / "train.log").string());
+    const ProcessResult ended = run_program(command, (std::filesystem::path(options_.scratch) / "train.log").string());
     if (ended.exit_code != 0) base::fail_input("a run of bench fp8 failed: {}", ended.output);
     Fp8Run run;
     for (const base::MetricsRow& row : base::read_metrics(out / "metrics.jsonl")) {

@@ -86,8 +86,8 @@ Decoded run_peer(const std::string& kind, const std::string& python, const Case&
   settings["prompt"] = kPrompt;
   settings["tokens"] = kTokens;
   settings["length"] = c.shape.length;
-  const Ended ended = run_program({python, fmt::format("{}/generate_peer.py", CAIRN_BENCH_FOLDER), base::compact(settings)},
-                                  fmt::format("{}/peer.log", options.scratch));
+  const ProcessResult ended = run_program({python, fmt::format("{}/generate_peer.py", CAIRN_BENCH_FOLDER), base::compact(settings)},
+                                          fmt::format("{}/peer.log", options.scratch));
   const size_t at = ended.output.rfind("result {");
   if (ended.exit_code != 0 || at == std::string::npos) base::fail_input("the run of {} failed: {}", kind, ended.output);
   const std::string line = ended.output.substr(at + 7, ended.output.find('\n', at) - at - 7);

@@ -21,7 +21,7 @@
 #include "kernels/fp8_cuda.h"
 #include "proofs/curves_svg.h"
 #include "study/benches.h"
-#include "study/gpu_watch.h"
+#include "study/gpu_monitor.h"
 #include "study/process.h"
 
 namespace cairn::study {
@@ -35,7 +35,7 @@ std::string python_with_torch(const BenchOptions& options, base::Log& log) {
   const std::string pins = base::read_file(std::string(CAIRN_BENCH_FOLDER) + "/../deps/torch.txt", 4096);
   const size_t at = pins.find("torch==") + 7;
   const std::string wanted = pins.substr(at, pins.find('\n', at) - at);
-  const Ended asked =
+  const ProcessResult asked =
       run_program({"python3", "-c", "import importlib.metadata as m; print(m.version('torch'))"}, options.scratch + "/python.log");
   return asked.exit_code == 0 && asked.output.starts_with(wanted) ? "python3" : peer_python(options, log);
 }
@@ -43,7 +43,7 @@ std::string python_with_torch(const BenchOptions& options, base::Log& log) {
 // The time that a case has, handed out part by part.
 class Budget {
  public:
-  Budget(const GpuWatch& watch, double limit_s) : watch_(watch), total_s_(limit_s), end_s_(watch.now_s() + limit_s) {}
+  Budget(const GpuMonitor& watch, double limit_s) : watch_(watch), total_s_(limit_s), end_s_(watch.now_s() + limit_s) {}
   double left_s() const { return end_s_ - watch_.now_s(); }
   // A share of all, and no more than is left. 0: too little to begin with.
   double part_s(double share) const {
@@ -52,13 +52,13 @@ class Budget {
   }
 
  private:
-  const GpuWatch& watch_;
+  const GpuMonitor& watch_;
   double total_s_, end_s_;
 };
 
 class OneCase {
  public:
-  OneCase(const GpuCase& one, const BenchOptions& options, const GpuPlace& place, const GpuWatch& watch, base::Log& log)
+  OneCase(const GpuCase& one, const BenchOptions& options, const GpuPlace& place, const GpuMonitor& watch, base::Log& log)
       : one_(one),
         options_(options),
         place_(place),
@@ -246,7 +246,7 @@ class OneCase {
   const GpuCase& one_;
   const BenchOptions& options_;
   const GpuPlace& place_;
-  const GpuWatch& watch_;
+  const GpuMonitor& watch_;
   base::Log& log_;
   Budget budget_;
   int64_t steps_;
@@ -275,7 +275,7 @@ std::vector<BenchRow> bench_gpu(const BenchOptions& options, base::Log& log) {
                        .scratch = options.scratch,
                        .threads = 2,
                        .sets = options.sets};
-  const GpuWatch watch;
+  const GpuMonitor watch;
   std::optional<GpuCeiling> ceiling;
   std::vector<BenchRow> rows;
   for (const GpuCase& one : cases) {

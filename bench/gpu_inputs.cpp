@@ -7,7 +7,7 @@
 #include "model/objective.h"
 #include "model/options.h"
 #include "snapshot/safetensors.h"
-#include "study/drawn_tokens.h"
+#include "study/synthetic_tokens.h"
 
 namespace cairn::study {
 namespace {
@@ -34,7 +34,7 @@ void write_weights(const GpuCase& one, const std::string& path) {
 }  // namespace
 
 GpuInputs write_gpu_inputs(const GpuCase& one, int64_t steps, const std::string& folder) {
-  const DrawnTokens drawn = write_drawn_tokens(steps * one.tokens() + 1, one.vocab, folder);
+  const SyntheticTokens drawn = write_synthetic_tokens(steps * one.tokens() + 1, one.vocab, folder);
   GpuInputs files{.tokens = drawn.tokens, .tokenizer = drawn.tokenizer, .weights = {}};
   if (!one.same_weights) return files;
   files.weights = folder + "/weights.safetensors";

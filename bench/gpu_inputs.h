@@ -15,7 +15,7 @@ struct GpuInputs {
 
 inline constexpr int64_t kGpuSeed = 1;
 
-// Writes them into a folder: drawn tokens (study/drawn_tokens.h), enough for so many steps.
+// Writes them into a folder: drawn tokens (study/synthetic_tokens.h), enough for so many steps.
 GpuInputs write_gpu_inputs(const GpuCase& one, int64_t steps, const std::string& folder);
 
 }  // namespace cairn::study

@@ -17,7 +17,7 @@
 namespace cairn::study {
 namespace {
 
-std::string fault_of(const Ended& ended, double limit_s) {
+std::string fault_of(const ProcessResult& ended, double limit_s) {
   if (ended.exit_code == 0) return {};
   if (ended.seconds >= limit_s) return fmt::format("ended after {:.0f} s, its time", limit_s);
   constexpr size_t kTail = 600;
@@ -31,7 +31,7 @@ struct Times {
   std::vector<double> steps_s;
 };
 
-void fill_in(GpuRun& run, Times times, int64_t steps, const GpuWatch& watch, int64_t bytes_before) {
+void fill_in(GpuRun& run, Times times, int64_t steps, const GpuMonitor& watch, int64_t bytes_before) {
   const bool ended_early = run.fault.empty() && std::ssize(times.steps_s) < steps;  // asked to end, it did
   if (ended_early) run.fault = fmt::format("its time was up after {} of {} steps", times.steps_s.size(), steps);
   if (ended_early && times.steps_s.size() > 1) times.steps_s.pop_back();  // ours saves its state before it tells of its last step
@@ -120,8 +120,8 @@ std::vector<base::Json> objects_in(const std::string& file) {
   return found;
 }
 
-Ended run_peer(const base::Json& settings, const GpuPlace& place, const std::string& said, double limit_s,
-               const std::function<void(int)>& on_start = {}) {
+ProcessResult run_peer(const base::Json& settings, const GpuPlace& place, const std::string& said, double limit_s,
+                       const std::function<void(int)>& on_start = {}) {
   const std::string script = fmt::format("{}/gpu_peer.py", CAIRN_BENCH_FOLDER);
   return run_program_for(std::chrono::duration<double>(limit_s), {place.python, script, base::compact(settings)}, said, on_start);
 }
@@ -134,7 +134,7 @@ void refuse_set_of_case(const std::string& set) {
     if (one.substr(0, one.find('=')) == key) base::fail_input("--set {}: the case says what {} is, and the peer has the same", set, key);
 }
 
-GpuRun run_gpu_ours(const GpuCase& one, const GpuInputs& inputs, int64_t steps, const GpuPlace& place, const GpuWatch& watch,
+GpuRun run_gpu_ours(const GpuCase& one, const GpuInputs& inputs, int64_t steps, const GpuPlace& place, const GpuMonitor& watch,
                     double limit_s, bool fp8) {
   const std::string out = place.scratch + "/ours";
   std::filesystem::remove_all(out);
@@ -146,8 +146,8 @@ GpuRun run_gpu_ours(const GpuCase& one, const GpuInputs& inputs, int64_t steps, 
   GpuRun run{.who = fp8 ? "fp8" : "ours"};
   Times times;
   const int64_t before = watch.bytes_now();
-  const Ended ended = run_program_for(std::chrono::duration<double>(limit_s), command, place.scratch + "/ours.log",
-                                      [&](int) { times.began_s = watch.now_s(); });
+  const ProcessResult ended = run_program_for(std::chrono::duration<double>(limit_s), command, place.scratch + "/ours.log",
+                                              [&](int) { times.began_s = watch.now_s(); });
   run.fault = fault_of(ended, limit_s);
   if (!place.kernels.empty() && std::filesystem::exists(out + "/kernels.txt"))
     base::write_atomically(place.kernels, base::read_file(out + "/kernels.txt", 1 << 20));
@@ -174,7 +174,7 @@ GpuRun run_gpu_ours(const GpuCase& one, const GpuInputs& inputs, int64_t steps, 
   return run;
 }
 
-GpuRun run_gpu_peer(const GpuCase& one, const GpuInputs& inputs, int64_t steps, const GpuPlace& place, const GpuWatch& watch,
+GpuRun run_gpu_peer(const GpuCase& one, const GpuInputs& inputs, int64_t steps, const GpuPlace& place, const GpuMonitor& watch,
                     double limit_s, bool compiled) {
   base::Json settings = settings_of(one, place);
   settings["mode"] = "train";
@@ -187,7 +187,7 @@ GpuRun run_gpu_peer(const GpuCase& one, const GpuInputs& inputs, int64_t steps, 
   Times times;
   const int64_t before = watch.bytes_now();
   const std::string said = place.scratch + "/peer.log";
-  const Ended ended = run_peer(settings, place, said, limit_s, [&](int) { times.began_s = watch.now_s(); });
+  const ProcessResult ended = run_peer(settings, place, said, limit_s, [&](int) { times.began_s = watch.now_s(); });
   run.fault = fault_of(ended, limit_s);
   double started_s = 0;
   for (const base::Json& line : objects_in(said)) {

@@ -6,7 +6,7 @@
 
 #include "bench/gpu_case.h"
 #include "bench/gpu_inputs.h"
-#include "study/gpu_watch.h"
+#include "study/gpu_monitor.h"
 
 namespace cairn::study {
 
@@ -43,11 +43,11 @@ void refuse_set_of_case(const std::string& set);
 
 // Cairn by a recipe of plain bf16: weights, gradients and moments, updates rounded to the nearest, no clipping.
 // With `fp8`, products with weights are in eight bits.
-GpuRun run_gpu_ours(const GpuCase& one, const GpuInputs& inputs, int64_t steps, const GpuPlace& place, const GpuWatch& watch,
+GpuRun run_gpu_ours(const GpuCase& one, const GpuInputs& inputs, int64_t steps, const GpuPlace& place, const GpuMonitor& watch,
                     double limit_s, bool fp8);
 
 // bench/gpu_peer.py.
-GpuRun run_gpu_peer(const GpuCase& one, const GpuInputs& inputs, int64_t steps, const GpuPlace& place, const GpuWatch& watch,
+GpuRun run_gpu_peer(const GpuCase& one, const GpuInputs& inputs, int64_t steps, const GpuPlace& place, const GpuMonitor& watch,
                     double limit_s, bool compiled);
 
 // Large matrix products for some seconds on end: what this device comes to under load.

@@ -75,7 +75,7 @@ std::vector<base::MetricsRow> train(const BenchOptions& options, const Case& c, 
         std::string("snapshot.every=0"), std::string("log.samples=0"), std::string("log.trace=false"),
         std::string("log.tensorboard=false")})
     command.insert(command.end(), {"--set", set});
-  const Ended ended = run_program(command, options.scratch + "/run.log");
+  const ProcessResult ended = run_program(command, options.scratch + "/run.log");
   if (ended.exit_code != 0) base::fail_input("{}: the run failed: {}", c.name, ended.output);
   return base::read_metrics(std::filesystem::path(out) / "metrics.jsonl");
 }

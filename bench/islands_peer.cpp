@@ -45,9 +45,9 @@ void write_samples(const fs::path& file, const std::vector<int32_t>& samples) {
 // The folder that the script reads. The weights are those of a run that takes one step of no length, which stays there as `start`.
 void write_folder(const PeerIslands& peer, const BenchOptions& options, const fs::path& folder, base::Log& log) {
   const fs::path start = folder / "start";
-  const Ended ended = run_program({options.program, "train", peer.recipe, "--out", start.string(), "--set", "mesh.island=1", "--set",
-                                   "train.steps=1", "--set", "optim.learning_rate=1e-30", "--set", "snapshot.every=1"},
-                                  options.scratch + "/start.log");
+  const ProcessResult ended = run_program({options.program, "train", peer.recipe, "--out", start.string(), "--set", "mesh.island=1",
+                                           "--set", "train.steps=1", "--set", "optim.learning_rate=1e-30", "--set", "snapshot.every=1"},
+                                          options.scratch + "/start.log");
   if (ended.exit_code != 0) base::fail_input("the run that gives the peer its weights failed: {}", ended.output);
   for (const char* file : {"config.json", "model.safetensors"})
     fs::copy_file(start / "snapshots" / "step-00000001" / file, folder / file, fs::copy_options::overwrite_existing);
@@ -111,7 +111,7 @@ std::optional<std::vector<PeerPoint>> run_peer_islands(const PeerIslands& peer, 
                                    "--every",
                                    std::to_string(peer.every)};
   if (peer.ddp) command.emplace_back("--ddp");
-  const Ended ended = run_program(command, options.scratch + "/peer.log");
+  const ProcessResult ended = run_program(command, options.scratch + "/peer.log");
   if (ended.exit_code != 0) base::fail_input("the peer's run failed: {}", ended.output);
   std::vector<PeerPoint> points;
   for (const base::MetricsRow& row : base::read_metrics(curve))

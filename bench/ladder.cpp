@@ -29,7 +29,7 @@ double step_seconds(const BenchOptions& options, int tp, const std::string& wiri
         std::string("model.heads=8"), std::string("model.kv_heads=8"), std::string("model.mlp=688"), fmt::format("train.steps={}", kSteps),
         std::string("train.global_batch=4"), std::string("eval.every=0"), std::string("log.samples=0"), std::string("snapshot.every=0")})
     argv.insert(argv.end(), {"--set", set});
-  const Ended ended = run_program(argv, options.scratch + "/log");
+  const ProcessResult ended = run_program(argv, options.scratch + "/log");
   if (ended.exit_code != 0) base::fail_input("{} ended with {}: {}", wiring, ended.exit_code, ended.output);
   std::vector<double> seconds;
   for (const base::MetricsRow& row : base::read_metrics(std::filesystem::path(out) / "metrics.jsonl"))

@@ -67,7 +67,7 @@ double median(std::vector<double> values) {
 constexpr double mib(double bytes) { return bytes / (1 << 20); }
 
 // One training run of ours. Whatever a step does not need is off: no evaluation, no text at the end, one snapshot.
-Ended train(const BenchOptions& options, const std::string& out, const std::vector<std::string>& settings, int64_t ranks) {
+ProcessResult train(const BenchOptions& options, const std::string& out, const std::vector<std::string>& settings, int64_t ranks) {
   std::filesystem::remove_all(out);
   std::vector<std::string> command{options.program, "train", "--nproc", std::to_string(ranks), "--out", out};
   for (const std::string& assignment : settings) command.insert(command.end(), {"--set", assignment});
@@ -76,7 +76,7 @@ Ended train(const BenchOptions& options, const std::string& out, const std::vect
         std::string("optim.schedule=\"constant\""), std::string("optim.warmup_steps=0"), std::string("eval.fraction=0"),
         std::string("snapshot.every=0"), std::string("log.samples=0")})
     command.insert(command.end(), {"--set", assignment});
-  Ended ended = run_program(command, options.scratch + "/ours.log");
+  ProcessResult ended = run_program(command, options.scratch + "/ours.log");
   if (ended.exit_code != 0) base::fail_input("our run failed: {}", ended.output);
   return ended;
 }
@@ -113,7 +113,7 @@ Measured run_ours(const Case& c, const BenchOptions& options, const std::string&
   settings.push_back(fmt::format("train.steps={}", kSteps));
   settings.push_back(fmt::format("optim.learning_rate={}", kLearningRate));
   const std::string out = options.scratch + "/ours";
-  const Ended ended = train(options, out, settings, c.ranks);
+  const ProcessResult ended = train(options, out, settings, c.ranks);
   Measured m;
   std::vector<double> seconds;
   for (const base::MetricsRow& row : base::read_metrics(out + "/metrics.jsonl")) {
@@ -149,7 +149,7 @@ Measured run_peer(const Case& c, const BenchOptions& options, const std::string&
   const auto [fd, port] = comm::listen_at("127.0.0.1");
   ::close(fd);
   const std::string script = std::string(CAIRN_BENCH_FOLDER) + "/parallel_peer.py";
-  const Ended ended =
+  const ProcessResult ended =
       run_program({python, script, std::to_string(c.ranks), std::to_string(port), base::compact(settings)}, options.scratch + "/peer.log");
   if (ended.exit_code != 0) base::fail_input("the peer's run failed: {}", ended.output);
   const size_t begin = ended.output.rfind("{\"seconds\"");

@@ -28,7 +28,7 @@ std::string peer_python(const BenchOptions& options, base::Log& log, const std::
   std::vector<std::string> install{python.string(), "-m", "pip", "install", "--quiet"};
   install.insert(install.end(), packages.begin(), packages.end());
   for (const std::vector<std::string>& command : {std::vector<std::string>{"python3", "-m", "venv", folder.string()}, install}) {
-    const Ended ended = run_program(command, file);
+    const ProcessResult ended = run_program(command, file);
     if (ended.exit_code != 0) base::fail_input("the peer's Python environment could not be made ({} failed): {}", command[0], ended.output);
   }
   base::write_atomically(complete, "");

@@ -63,8 +63,8 @@ Measured run_ours(const std::string& tokenizer_file, const std::vector<std::stri
 Measured run_peer(const std::string& python, const std::string& tokenizer_file, const std::string& text_file, double megabytes,
                   const BenchOptions& options) {
   const base::Json settings = {{"tokenizer", tokenizer_file}, {"text", text_file}, {"between", data::kEndOfText}, {"rounds", 2}};
-  const Ended ended = run_program({python, fmt::format("{}/tokenizer_peer.py", CAIRN_BENCH_FOLDER), base::compact(settings)},
-                                  fmt::format("{}/peer.log", options.scratch));
+  const ProcessResult ended = run_program({python, fmt::format("{}/tokenizer_peer.py", CAIRN_BENCH_FOLDER), base::compact(settings)},
+                                          fmt::format("{}/peer.log", options.scratch));
   const base::Json result = base::parse_json(ended.output);
   if (ended.exit_code != 0 || !result.is_object()) base::fail_input("the peer's run failed: {}", ended.output);
   return {megabytes / result["seconds"][1].get<double>(), result["ids"].get<int64_t>(), result["checksum"].get<uint32_t>()};

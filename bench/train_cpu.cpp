@@ -79,7 +79,7 @@ Measured run_ours(const Size& s, const BenchOptions& options, const std::string&
   for (const char* assignment : {"model.tied=false", "optim.learning_rate=0.001", "optim.schedule=\"constant\"", "optim.warmup_steps=0",
                                  "data.packing=\"separate\"", "eval.fraction=0", "snapshot.every=0", "log.samples=0"})
     set(assignment);
-  const Ended ended = run_program(command, options.scratch + "/ours.log");
+  const ProcessResult ended = run_program(command, options.scratch + "/ours.log");
   if (ended.exit_code != 0) base::fail_input("our run failed: {}", ended.output);
   Measured m;
   std::vector<double> rates;
@@ -113,7 +113,7 @@ Measured run_peer(const Size& s, const BenchOptions& options, const std::string&
   settings["tokens"] = tokens;
   settings["end_of_text"] = end_of_text;
   settings["compiled"] = compiled;
-  const Ended ended =
+  const ProcessResult ended =
       run_program({python, std::string(CAIRN_BENCH_FOLDER) + "/train_cpu_peer.py", base::compact(settings)}, options.scratch + "/peer.log");
   if (ended.exit_code != 0) base::fail_input("the peer's run failed: {}", ended.output);
   const base::Json result = base::parse_json(ended.output.substr(ended.output.find('{')));

@@ -12,7 +12,7 @@
 #include "base/metrics.h"
 #include "kernels/aten.h"
 #include "study/claims.h"
-#include "study/gpu_watch.h"
+#include "study/gpu_monitor.h"
 #include "study/process.h"
 
 namespace cairn::study {
@@ -32,10 +32,10 @@ GpuTrained train_on_gpu(const ProofOptions& options, base::Log& log, const std::
   command.insert(command.end(), training.arguments.begin(), training.arguments.end());
   for (const std::string& set : training.sets) command.insert(command.end(), {"--set", set});
   command.insert(command.end(), {"--set", fmt::format("train.steps={}", training.steps)});
-  const GpuWatch watch;
+  const GpuMonitor watch;
   double began_s = 0, startup_s = 0;
-  const Ended ended = run_program_for(std::chrono::duration<double>(training.limit_s), command, out.string() + ".log",
-                                      [&](int) { began_s = watch.now_s(); });
+  const ProcessResult ended = run_program_for(std::chrono::duration<double>(training.limit_s), command, out.string() + ".log",
+                                              [&](int) { began_s = watch.now_s(); });
   GpuTrained trained;
   if (std::filesystem::exists(out / "metrics.jsonl"))
     for (const base::MetricsRow& row : base::read_metrics(out / "metrics.jsonl")) {

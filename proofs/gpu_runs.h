@@ -31,7 +31,7 @@ struct GpuTrained {
   double held_out_loss = std::numeric_limits<double>::quiet_NaN();  // the last
   std::vector<double> ends_s;                                       // when each step was over, after the first began
   int64_t tensor_bytes_most = 0;                                    // on the GPU, of the process of rank 0
-  std::optional<double> busy = {};  // as GpuWatch has it, over the last two thirds of the steps but for the last ones; none: not known
+  std::optional<double> busy = {};  // as GpuMonitor has it, over the last two thirds of the steps but for the last ones; none: not known
   double waited_s = 0;              // for other islands
   std::vector<double> saves_s;      // how long each save held up training; not of a save at the end
   std::string fault;                // how it failed, or what it did not come to; empty: it went through

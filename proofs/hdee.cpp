@@ -301,9 +301,10 @@ namespace {
 double serving_rate(const ProofOptions& options, const fs::path& model, const std::string& name) {
   constexpr int64_t kTexts = 256, kFew = 10, kMany = 60;
   const auto seconds_of = [&](int64_t tokens) {
-    const Ended ended = run_program({options.program, "generate", model.string(), "--device", "cuda", "--precision", "bf16", "--samples",
-                                     std::to_string(kTexts), "--tokens", std::to_string(tokens), "--ignore-end", "--json"},
-                                    (fs::path(options.scratch) / fmt::format("{}-{}.log", name, tokens)).string());
+    const ProcessResult ended =
+        run_program({options.program, "generate", model.string(), "--device", "cuda", "--precision", "bf16", "--samples",
+                     std::to_string(kTexts), "--tokens", std::to_string(tokens), "--ignore-end", "--json"},
+                    (fs::path(options.scratch) / fmt::format("{}-{}.log", name, tokens)).string());
     const size_t before = ended.output.rfind(" tokens in ");
     if (ended.exit_code != 0 || before == std::string::npos) base::fail_input("{}: exit code {}", name, ended.exit_code);
     return std::stod(ended.output.substr(before + std::strlen(" tokens in ")));

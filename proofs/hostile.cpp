@@ -30,16 +30,16 @@ const std::vector<HostileCase>& hostile_cases() {
 }
 
 void prove_hostile(const ProofOptions& options, Findings& findings, base::Log& log) {
-  const std::filesystem::path scratch = options.scratch, ground = scratch / "ground";
+  const std::filesystem::path scratch = options.scratch, fixtures = scratch / "fixtures";
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-  make_hostile_ground(ground);
-  const Ended idle = run_program({program, "version"}, (scratch / "idle.log").string());
+  make_hostile_fixtures(fixtures);
+  const ProcessResult idle = run_program({program, "version"}, (scratch / "idle.log").string());
   const auto above = [&](int64_t bytes) { return static_cast<double>(bytes - idle.peak_bytes) / 1e6; };
   int64_t count = 0, wrong = 0;
   double slowest = 0, largest = 0;
   for (const HostileCase& one : hostile_cases()) {
     if (one.full && !options.full) continue;
-    const HostileOutcome outcome = run_hostile(one, hostile_process(program), scratch, ground);
+    const HostileOutcome outcome = run_hostile(one, hostile_process(program), scratch, fixtures);
     ++count;
     wrong += !outcome.trouble.empty();
     slowest = std::max(slowest, outcome.seconds);

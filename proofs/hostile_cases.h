@@ -31,7 +31,7 @@ Bytes safetensors_of(const std::vector<RawTensor>& tensors);
 // Any header and what comes after it.
 Bytes safetensors_raw(const Bytes& header, const std::string& data);
 std::string floats(int64_t count, float value = 0.01F);
-// Those of the model in the ground.
+// Those of the model in the fixtures.
 std::vector<RawTensor> good_tensors();
 
 inline Bytes repeated(std::string text, int64_t times) { return {std::move(text), times}; }

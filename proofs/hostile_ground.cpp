@@ -141,8 +141,8 @@ std::vector<RawTensor> good_tensors() {
           {"lm_head.weight", "F32", "[257,8]", floats(257 * 8)}};
 }
 
-void make_hostile_ground(const std::filesystem::path& ground) {
-  const HostileFolder folder(ground, ground);
+void make_hostile_fixtures(const std::filesystem::path& fixtures) {
+  const HostileFolder folder(fixtures, fixtures);
   folder.file("model/config.json", kConfig);
   folder.file("model/model.safetensors", safetensors_of(good_tensors()));
   folder.file("model/tokenizer.json", byte_tokenizer());
@@ -153,7 +153,7 @@ void make_hostile_ground(const std::filesystem::path& ground) {
   folder.file("adapter/adapter_model.safetensors", safetensors_of({{layer + "lora_A.weight", "F32", "[2,8]", floats(16)},
                                                                    {layer + "lora_B.weight", "F32", "[8,2]", floats(16)}}));
   folder.file("shard.tokens", byte_shard());
-  train_shortly(ground / "run");
+  train_shortly(fixtures / "run");
 }
 
 }  // namespace cairn::study

@@ -17,7 +17,7 @@
 #include "snapshot/folder.h"
 #include "snapshot/mapped_file.h"
 #include "study/claims.h"
-#include "study/drawn_tokens.h"
+#include "study/synthetic_tokens.h"
 
 namespace cairn::study {
 namespace {
@@ -56,7 +56,8 @@ void float8_losses(const ProofOptions& options, Findings& findings, base::Log& l
   for (const char* set : {"eval.fraction=0.02", "eval.every=0"}) sets.emplace_back(set);
   sets.emplace_back("optim.learning_rate=0.0003");  // the default is for a small model: this one would part from itself at it
   if (options.data.empty()) {
-    const DrawnTokens drawn = write_drawn_tokens((kSteps + 20) * kBatch * GpuDecoder().length, kVocab, options.scratch);  // none twice
+    const SyntheticTokens drawn =
+        write_synthetic_tokens((kSteps + 20) * kBatch * GpuDecoder().length, kVocab, options.scratch);  // none twice
     arguments = {"--data", drawn.tokens};
     sets.push_back(fmt::format("data.tokenizer_file=\"{}\"", drawn.tokenizer));
   }

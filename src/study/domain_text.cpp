@@ -103,10 +103,10 @@ std::vector<DomainText> open_domains(const HdeeRecipe& recipe, const DomainSetup
         ++all;
         seen += found.contains(hash) ? 1 : 0;
       });
-    domain.seen = all == 0 ? 0 : static_cast<double>(seen) / static_cast<double>(all);
-    if (domain.seen > 0.01)
+    domain.contaminated = all == 0 ? 0 : static_cast<double>(seen) / static_cast<double>(all);
+    if (domain.contaminated > 0.01)
       log.warn("domain {}: {:.0f} % of what is held out stands in training text too ({} tokens in a row): its figures flatter", domain.name,
-               100 * domain.seen, kRun);
+               100 * domain.contaminated, kRun);
   }
   return domains;
 }

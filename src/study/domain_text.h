@@ -20,7 +20,7 @@ struct DomainText {
   int64_t training_tokens = 0;
   // Held out: the even ones find priors, the odd ones measure; no sample is in both.
   std::vector<evaluate::Judged> development = {}, test = {};
-  double seen = 0;  // share of what is held out that stands in the training text of some domain too, 32 tokens in a row
+  double contaminated = 0;  // share of what is held out that stands in the training text of some domain too, 32 tokens in a row
 };
 
 struct DomainSetup {

@@ -29,7 +29,7 @@ constexpr std::chrono::milliseconds kLookForStop{200};
 constexpr int kWrongInput = 2;  // the program's exit code for what no restart mends
 
 // A job on its way.
-struct Going {
+struct RunningJob {
   size_t job = 0;
   size_t run = 0;       // the one that is next
   int64_t attempt = 0;  // of that run
@@ -46,27 +46,27 @@ void keep_to(const std::vector<int64_t>& cores) {
     base::fail_input("study.island: cores {}: this machine has no such cores", fmt::join(cores, ", "));
 }
 
-bool is_done(const JobRun& run) {
+bool is_done(const ExpertRun& run) {
   if (run.steps == 0 || !std::filesystem::exists(run.out / "ledger.json")) return false;  // written when a run is over
   const std::vector<snapshot::StepFolder> saved = snapshot::step_folders(run.out.string());
   return !saved.empty() && saved.front().step == run.steps;
 }
 
 // All hosts work off their own queues; a job that was lost moves to another's.
-class Yard {
+class JobQueues {
  public:
-  Yard(const std::vector<Job>& jobs, const JobsOptions& options, base::Log& log, const base::Stop& stop)
+  JobQueues(const std::vector<ExpertJob>& jobs, const ExpertJobsOptions& options, base::Log& log, const base::Stop& stop)
       : jobs_(jobs), options_(options), log_(log), stop_(stop), queues_(options.hosts.size()), ended_(jobs.size()), left_(jobs.size()) {
-    std::vector<PlacedJob> wanted;
+    std::vector<JobCost> wanted;
     std::vector<Island> islands;
-    for (const Job& job : jobs) wanted.push_back({job.name, job.flops, job.bytes});
-    for (const Host& host : options.hosts) islands.push_back(host.island);
-    const Placed placed = place_jobs(wanted, islands);
+    for (const ExpertJob& job : jobs) wanted.push_back({job.name, job.flops, job.bytes});
+    for (const IslandHost& host : options.hosts) islands.push_back(host.island);
+    const JobSchedule placed = schedule_jobs(wanted, islands);
     for (size_t i = 0; i < queues_.size(); ++i)
       for (const size_t job : placed.jobs[i]) queues_[i].push_back({.job = job});
   }
 
-  std::vector<JobEnded> run() {
+  std::vector<ExpertJobResult> run() {
     {
       std::vector<std::jthread> threads;
       for (size_t i = 0; i < queues_.size(); ++i) threads.emplace_back([this, i] { work(i); });
@@ -90,7 +90,7 @@ class Yard {
   void work(size_t host) {
     try {
       keep_to(options_.hosts[host].cores);
-      while (std::optional<Going> next = take(host)) go_on(*next, host);
+      while (std::optional<RunningJob> next = take(host)) go_on(*next, host);
     } catch (...) {
       const std::lock_guard lock(mutex_);
       if (!failed_) failed_ = std::current_exception();
@@ -99,27 +99,27 @@ class Yard {
     }
   }
 
-  std::optional<Going> take(size_t host) {
+  std::optional<RunningJob> take(size_t host) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return failed_ || left_ == 0 || !queues_[host].empty(); });
     if (failed_ || left_ == 0) return std::nullopt;
-    const Going next = queues_[host].front();
+    const RunningJob next = queues_[host].front();
     queues_[host].pop_front();
     return next;
   }
 
   // Runs of a job until it is done, or lost and somebody else's.
-  void go_on(Going going, size_t host) {
-    const Job& job = jobs_[going.job];
+  void go_on(RunningJob going, size_t host) {
+    const ExpertJob& job = jobs_[going.job];
     while (going.run < job.runs.size()) {
-      const JobRun& run = job.runs[going.run];
+      const ExpertRun& run = job.runs[going.run];
       if (is_done(run)) {
         ++going.run;
         continue;
       }
-      const Ended ended = start(run, going.attempt, options_.hosts[host]);
+      const ProcessResult ended = start(run, going.attempt, options_.hosts[host]);
       const std::lock_guard lock(mutex_);
-      JobEnded& sums = ended_[going.job];
+      ExpertJobResult& sums = ended_[going.job];
       sums.seconds += ended.seconds;
       sums.island = options_.hosts[host].island.name;
       if (failed_) return;
@@ -147,7 +147,7 @@ class Yard {
     if (--left_ == 0) changed_.notify_all();
   }
 
-  size_t next_host(const Job& job, size_t host) const {
+  size_t next_host(const ExpertJob& job, size_t host) const {
     for (size_t step = 1; step < queues_.size(); ++step) {
       const size_t next = (host + step) % queues_.size();
       if (options_.hosts[next].island.fits({job.name, job.flops, job.bytes})) return next;
@@ -155,14 +155,14 @@ class Yard {
     return host;
   }
 
-  Ended start(const JobRun& run, int64_t attempt, const Host& host) {
+  ProcessResult start(const ExpertRun& run, int64_t attempt, const IslandHost& host) {
     std::vector<std::string> argv = host.launch;
     argv.insert(argv.end(), {options_.program, "train", options_.recipe.string(), "--out", run.out.string(), "--resume", "auto"});
     if (host.device != "cpu") argv.insert(argv.end(), {"--device", host.device});
     argv.insert(argv.end(), run.arguments.begin(), run.arguments.end());
     base::make_folder(run.out.parent_path());
     int child = 0;
-    const Ended ended = run_program(argv, run.out.string() + ".log", [&](int pid) {
+    const ProcessResult ended = run_program(argv, run.out.string() + ".log", [&](int pid) {
       child = pid;
       {
         const std::lock_guard lock(mutex_);
@@ -176,14 +176,14 @@ class Yard {
     return ended;
   }
 
-  const std::vector<Job>& jobs_;
-  const JobsOptions& options_;
+  const std::vector<ExpertJob>& jobs_;
+  const ExpertJobsOptions& options_;
   base::Log& log_;
   const base::Stop& stop_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::deque<Going>> queues_;  // of each host
-  std::vector<JobEnded> ended_;
+  std::vector<std::deque<RunningJob>> queues_;  // of each host
+  std::vector<ExpertJobResult> ended_;
   size_t left_;
   std::set<int> running_;
   std::exception_ptr failed_;
@@ -191,14 +191,15 @@ class Yard {
 
 }  // namespace
 
-std::vector<JobEnded> run_jobs(const std::vector<Job>& jobs, const JobsOptions& options, base::Log& log, const base::Stop& stop) {
+std::vector<ExpertJobResult> run_expert_jobs(const std::vector<ExpertJob>& jobs, const ExpertJobsOptions& options, base::Log& log,
+                                             const base::Stop& stop) {
   CAIRN_CHECK(!options.hosts.empty(), "no host for {} jobs", jobs.size());
   std::set<std::filesystem::path> outs;
-  for (const Job& job : jobs)
-    for (const JobRun& run : job.runs)
+  for (const ExpertJob& job : jobs)
+    for (const ExpertRun& run : job.runs)
       if (!outs.insert(std::filesystem::weakly_canonical(run.out)).second)
         base::fail_input("{}: another run writes to {} already: each needs a directory of its own", run.name, run.out.string());
-  return Yard(jobs, options, log, stop).run();
+  return JobQueues(jobs, options, log, stop).run();
 }
 
 }  // namespace cairn::study

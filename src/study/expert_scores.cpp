@@ -15,8 +15,8 @@ namespace {
 
 constexpr int64_t kBatch = 16;  // sequences read together
 
-TokenLogs score(const evaluate::Subject& subject, const std::vector<evaluate::Judged>& sequences) {
-  TokenLogs logs;
+TokenLogProbs score(const evaluate::Subject& subject, const std::vector<evaluate::Judged>& sequences) {
+  TokenLogProbs logs;
   for (const std::vector<float>& losses : evaluate::token_losses(subject, sequences, kBatch)) {
     logs.emplace_back(losses.begin(), losses.end());
     for (double& one : logs.back()) one = -one;
@@ -25,19 +25,19 @@ TokenLogs score(const evaluate::Subject& subject, const std::vector<evaluate::Ju
 }
 
 // One sequence of each domain, then the next of each.
-TokenLogs in_turn(const std::vector<const TokenLogs*>& all) {
-  TokenLogs mixed;
+TokenLogProbs in_turn(const std::vector<const TokenLogProbs*>& all) {
+  TokenLogProbs mixed;
   size_t longest = 0;
-  for (const TokenLogs* one : all) longest = std::max(longest, one->size());
+  for (const TokenLogProbs* one : all) longest = std::max(longest, one->size());
   for (size_t i = 0; i < longest; ++i)
-    for (const TokenLogs* one : all)
+    for (const TokenLogProbs* one : all)
       if (i < one->size()) mixed.push_back((*one)[i]);
   return mixed;
 }
 
-std::vector<double> sums_of(const std::vector<const DomainLogs*>& experts, size_t sequence) {
+std::vector<double> sums_of(const std::vector<const DomainLogProbs*>& experts, size_t sequence) {
   std::vector<double> sums;
-  for (const DomainLogs* expert : experts) {
+  for (const DomainLogProbs* expert : experts) {
     double sum = 0;
     for (const double one : expert->development[sequence]) sum += one;
     sums.push_back(sum);
@@ -47,8 +47,8 @@ std::vector<double> sums_of(const std::vector<const DomainLogs*>& experts, size_
 
 }  // namespace
 
-std::map<std::string, DomainLogs> score_model(const std::filesystem::path& path, const std::vector<DomainText>& domains, uint64_t tokenizer,
-                                              int64_t parameters, const at::Device& device, base::Log& log) {
+std::map<std::string, DomainLogProbs> score_model(const std::filesystem::path& path, const std::vector<DomainText>& domains,
+                                                  uint64_t tokenizer, int64_t parameters, const at::Device& device, base::Log& log) {
   const snapshot::Pretrained opened = snapshot::open_pretrained(path.string(), log);
   const auto model = model::make_decoder(opened.shape);
   if (model->elements() != parameters)
@@ -68,19 +68,19 @@ std::map<std::string, DomainLogs> score_model(const std::filesystem::path& path,
                                   .tokenizer = *words,
                                   .vocab = opened.shape.vocab,
                                   .length = opened.shape.length};
-  std::map<std::string, DomainLogs> found;
+  std::map<std::string, DomainLogProbs> found;
   for (const DomainText& domain : domains) found[domain.name] = {score(subject, domain.development), score(subject, domain.test)};
   return found;
 }
 
-void add_mixture(std::map<std::string, DomainLogs>& by_domain) {
-  std::vector<const TokenLogs*> development, test;
+void add_mixture(std::map<std::string, DomainLogProbs>& by_domain) {
+  std::vector<const TokenLogProbs*> development, test;
   for (const auto& [name, logs] : by_domain) development.push_back(&logs.development), test.push_back(&logs.test);
-  DomainLogs mixture{in_turn(development), in_turn(test)};
+  DomainLogProbs mixture{in_turn(development), in_turn(test)};
   by_domain[kMixture] = std::move(mixture);
 }
 
-double loss_of(const TokenLogs& logs) {
+double loss_of(const TokenLogProbs& logs) {
   double sum = 0, count = 0;
   for (const std::vector<double>& sequence : logs) {
     for (const double one : sequence) sum -= one;
@@ -89,7 +89,7 @@ double loss_of(const TokenLogs& logs) {
   return sum / count;
 }
 
-DomainResult score_ensemble(const std::vector<const DomainLogs*>& experts, const EnsembleOptions& options) {
+DomainResult score_ensemble(const std::vector<const DomainLogProbs*>& experts, const EnsembleOptions& options) {
   evaluate::MixOptions mix{.prior = std::vector<double>(experts.size(), 1.0 / static_cast<double>(experts.size())),
                            .average = options.prior == "simple_average",
                            .top_k = options.top_k,
@@ -104,7 +104,7 @@ DomainResult score_ensemble(const std::vector<const DomainLogs*>& experts, const
   double tokens = 0;
   for (size_t i = 0; i < experts.front()->test.size(); ++i) {
     std::vector<std::vector<double>> logs;
-    for (const DomainLogs* expert : experts) logs.push_back(expert->test[i]);
+    for (const DomainLogProbs* expert : experts) logs.push_back(expert->test[i]);
     const evaluate::Mixed mixed = evaluate::mix(mix, logs);
     std::vector<int64_t> likeliest;
     for (size_t t = 0; t < mixed.log_p.size(); ++t) {

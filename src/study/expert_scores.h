@@ -17,23 +17,23 @@ class Log;
 namespace cairn::study {
 
 // log p of every token, [sequence][token].
-using TokenLogs = std::vector<std::vector<double>>;
+using TokenLogProbs = std::vector<std::vector<double>>;
 
-struct DomainLogs {
-  TokenLogs development, test;
+struct DomainLogProbs {
+  TokenLogProbs development, test;
 };
 
 // What a saved model gives the held-out text of each domain, by domain. A model whose tokenizer is another than `tokenizer` (its hash), or
 // that has another number of parameters than `parameters`, is refused.
-std::map<std::string, DomainLogs> score_model(const std::filesystem::path& model, const std::vector<DomainText>& domains,
-                                              uint64_t tokenizer, int64_t parameters, const at::Device& device, base::Log& log);
+std::map<std::string, DomainLogProbs> score_model(const std::filesystem::path& model, const std::vector<DomainText>& domains,
+                                                  uint64_t tokenizer, int64_t parameters, const at::Device& device, base::Log& log);
 
 // The sequences of all domains in turn, as one more domain: a stream in which nobody knows what comes next.
 inline constexpr const char* kMixture = "mixture";
-void add_mixture(std::map<std::string, DomainLogs>& by_domain);
+void add_mixture(std::map<std::string, DomainLogProbs>& by_domain);
 
 // Mean of -log p, over all tokens.
-double loss_of(const TokenLogs& logs);
+double loss_of(const TokenLogProbs& logs);
 
 // An ensemble on one domain.
 struct DomainResult {
@@ -45,6 +45,6 @@ struct DomainResult {
 };
 
 // `experts[j]`: what score_model gave. The prior is found on the development sequences, as the options say; results are of the others.
-DomainResult score_ensemble(const std::vector<const DomainLogs*>& experts, const EnsembleOptions& options);
+DomainResult score_ensemble(const std::vector<const DomainLogProbs*>& experts, const EnsembleOptions& options);
 
 }  // namespace cairn::study

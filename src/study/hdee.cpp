@@ -65,7 +65,7 @@ class Study {
 
   // Where experts are scored: on the GPU, where some of them were trained on this machine's.
   at::Device device() const {
-    const bool on_gpu = std::ranges::any_of(hosts_, [](const Host& one) { return one.device == "cuda" && one.launch.empty(); });
+    const bool on_gpu = std::ranges::any_of(hosts_, [](const IslandHost& one) { return one.device == "cuda" && one.launch.empty(); });
     return kernels::device_called(on_gpu && kernels::can_use_cuda() ? "cuda" : "cpu");
   }
 
@@ -149,9 +149,9 @@ class Study {
     return keys;
   }
 
-  JobRun make_run(std::string name, fs::path folder, Keys keys) const {
+  ExpertRun make_run(std::string name, fs::path folder, Keys keys) const {
     keys.emplace_back("data.tokenizer_file", tokenizer_file());
-    JobRun run{.name = std::move(name), .out = std::move(folder), .arguments = {}};
+    ExpertRun run{.name = std::move(name), .out = std::move(folder), .arguments = {}};
     for (const auto& [key, value] : keys)
       if (key == "train.steps") run.steps = std::get<int64_t>(value);
     for (const std::string& set : recipe_.sets) run.arguments.insert(run.arguments.end(), {"--set", set});
@@ -167,14 +167,14 @@ class Study {
     return keys;
   }
 
-  std::vector<JobEnded> run_all(const std::vector<Job>& jobs) {
-    return run_jobs(jobs,
-                    {.program = setup_.program,
-                     .recipe = out_ / "training.toml",
-                     .hosts = hosts_,
-                     .restarts = recipe_.study.restarts,
-                     .on_start = setup_.on_start},
-                    log_, stop_);
+  std::vector<ExpertJobResult> run_all(const std::vector<ExpertJob>& jobs) {
+    return run_expert_jobs(jobs,
+                           {.program = setup_.program,
+                            .recipe = out_ / "training.toml",
+                            .hosts = hosts_,
+                            .restarts = recipe_.study.restarts,
+                            .on_start = setup_.on_start},
+                           log_, stop_);
   }
 
   std::set<std::string> sizes_in_use() const {
@@ -186,7 +186,7 @@ class Study {
 
   void train_seeds(const std::set<std::string>& sizes) {
     if (recipe_.seed.steps == 0) return;
-    std::vector<Job> jobs;
+    std::vector<ExpertJob> jobs;
     for (const std::string& size : sizes) {
       if (!recipe_.sizes.at(size).from.empty()) continue;
       Keys keys = shape_keys(size);
@@ -196,7 +196,7 @@ class Study {
       const SizeFacts facts = facts_of(recipe_.sizes.at(size), data_.vocab, data_.length, data_.micro_batch);
       jobs.push_back({"seed " + size,
                       {make_run("seed " + size, seed_folder(size), std::move(keys))},
-                      static_cast<double>(facts.counted),
+                      static_cast<double>(facts.matmul_parameters),
                       facts.bytes});
     }
     run_all(jobs);
@@ -209,8 +209,8 @@ class Study {
     for (const auto& [line, options] : recipe_.lines) {
       const std::string& size = options.size;
       facts[size] = facts_of(recipe_.sizes.at(size), data_.vocab, data_.length, data_.micro_batch);
-      if (smallest.empty() || facts[size].counted < facts[smallest].counted) smallest = size;
-      if (largest.empty() || facts[size].counted > facts[largest].counted) largest = size;
+      if (smallest.empty() || facts[size].matmul_parameters < facts[smallest].matmul_parameters) smallest = size;
+      if (largest.empty() || facts[size].matmul_parameters > facts[largest].matmul_parameters) largest = size;
     }
     std::set<std::string> sizes{smallest};
     if (recipe_.study.difficulty == "gain") sizes.insert(largest);
@@ -218,14 +218,14 @@ class Study {
     const auto folder = [&](const std::string& size, const std::string& domain) {
       return out_ / "probes" / fmt::format("{}-{}", domain, size);
     };
-    std::vector<Job> jobs;
+    std::vector<ExpertJob> jobs;
     for (const std::string& size : sizes)
       for (const DomainText& domain : domains_) {
         const std::string name = fmt::format("probe of {} by {}", domain.name, size);
         jobs.push_back(
             {name,
              {make_run(name, folder(size, domain.name), domain_keys(domain.name, recipe_.study.probe_steps, start_of(size), size))},
-             static_cast<double>(facts[size].counted),
+             static_cast<double>(facts[size].matmul_parameters),
              facts[size].bytes});
       }
     run_all(jobs);
@@ -245,14 +245,14 @@ class Study {
   }
 
   void train_experts() {
-    std::vector<Job> jobs;
+    std::vector<ExpertJob> jobs;
     std::vector<std::string> ids;
     for (const std::string& mode : recipe_.modes())
       for (const PlannedExpert& expert : result_.plan.mode(mode).experts) {
         if (result_.experts.contains(expert.id())) continue;
         TrainedExpert& trained = result_.experts[expert.id()];
         trained.plan = expert;
-        Job job{.name = expert.id(), .runs = {}, .flops = expert.flops, .bytes = expert.facts.bytes};
+        ExpertJob job{.name = expert.id(), .runs = {}, .flops = expert.flops, .bytes = expert.facts.bytes};
         std::string from = start_of(expert.size);
         for (size_t i = 0; i < expert.domains.size(); ++i) {
           const fs::path folder = out_ / "experts" / expert.id() / fmt::format("{}-{}", i + 1, expert.domains[i]);
@@ -264,12 +264,12 @@ class Study {
         jobs.push_back(std::move(job));
         ids.push_back(expert.id());
       }
-    const std::vector<JobEnded> ended = run_all(jobs);
+    const std::vector<ExpertJobResult> ended = run_all(jobs);
     for (size_t i = 0; i < ids.size(); ++i) result_.experts[ids[i]].ended = ended[i];
   }
 
   // What the runs of an expert came to, by what they left on disk.
-  void read_books(TrainedExpert& expert) {
+  void read_ledgers(TrainedExpert& expert) {
     for (const fs::path& run : expert.runs) {
       const auto opened = snapshot::open_latest(run.string(), log_);
       if (!opened) base::fail_input("{}: no snapshot there", run.string());
@@ -280,11 +280,11 @@ class Study {
       for (const train::Traffic& sent : train::traffic_of(base::read_file(run / "ledger.json", kLedgerBytesMax)))
         expert.bytes_sent += static_cast<int64_t>(sent.bytes);
     }
-    const int64_t looked_up = expert.plan.facts.parameters - expert.plan.facts.counted;
+    const int64_t looked_up = expert.plan.facts.parameters - expert.plan.facts.matmul_parameters;
     expert.flops = 6.0 * static_cast<double>(expert.parameters - looked_up) * static_cast<double>(expert.tokens);
   }
 
-  using Scores = std::map<std::string, DomainLogs>;
+  using Scores = std::map<std::string, DomainLogProbs>;
 
   Scores score(const fs::path& model, const PlannedExpert& expert) {
     Scores scores = score_model(model, domains_, tokenizer_, expert.facts.parameters, device(), log_);
@@ -302,7 +302,7 @@ class Study {
     std::map<std::string, std::vector<Scores>> scores;  // by id, after each domain
     std::map<std::string, Scores> seeds;
     for (auto& [id, expert] : result_.experts) {
-      read_books(expert);
+      read_ledgers(expert);
       for (const fs::path& run : expert.runs) scores[id].push_back(score(run, expert.plan));
       expert.loss_after = mean_loss(scores[id].back(), expert.plan.domains);
       expert.loss_before = std::numeric_limits<double>::quiet_NaN();
@@ -321,7 +321,7 @@ class Study {
         found.domains.clear();
         found.iterations.emplace_back();
         for (const auto& [domain, _] : scores.begin()->second.front()) {
-          std::vector<const DomainLogs*> logs;
+          std::vector<const DomainLogProbs*> logs;
           for (const PlannedExpert& expert : experts) {
             const std::vector<Scores>& own = scores.at(expert.id());
             logs.push_back(&own[std::min(i, own.size() - 1)].at(domain));
@@ -353,7 +353,7 @@ class Study {
   base::Log& log_;
   const base::Stop& stop_;
   const fs::path out_;
-  std::vector<Host> hosts_;
+  std::vector<IslandHost> hosts_;
   std::vector<DomainText> domains_;
   uint64_t tokenizer_ = 0;
   StudyData data_;

@@ -35,7 +35,7 @@ struct HdeeSetup {
 struct TrainedExpert {
   PlannedExpert plan;
   std::vector<std::filesystem::path> runs;  // one for each of its domains
-  JobEnded ended;
+  ExpertJobResult ended;
   int64_t parameters = 0, tokens = 0;      // read off its snapshots
   double flops = 0;                        // of these
   double loss_before = 0, loss_after = 0;  // on the held-out text of its domains; before: of its seed, not a number where there is none

@@ -38,7 +38,7 @@ PlannedExpert expert_of(const HdeeRecipe& recipe, const StudyData& data, const s
     expert.steps.push_back(steps_on(domain, expert.steps_asked, recipe, data, notes));
     expert.tokens += expert.steps.back() * data.batch * data.length;
   }
-  expert.flops = kFlopsPerWeight * static_cast<double>(expert.facts.counted) * static_cast<double>(expert.tokens);
+  expert.flops = kFlopsPerWeight * static_cast<double>(expert.facts.matmul_parameters) * static_cast<double>(expert.tokens);
   return expert;
 }
 
@@ -132,7 +132,7 @@ SizeFacts facts_of(const model::ModelOptions& size, int64_t vocab, int64_t lengt
   for (const model::Parameter& parameter : task.model->parameters()) {
     facts.parameters += parameter.elements();
     const bool looked_up = parameter.role == model::Parameter::Role::embedding && parameter.uses == 1;
-    facts.counted += looked_up ? 0 : parameter.elements();
+    facts.matmul_parameters += looked_up ? 0 : parameter.elements();
   }
   double saved = 0;
   for (const auto& block : task.model->blocks())
@@ -175,7 +175,7 @@ void assign_by_difficulty(HdeeRecipe& recipe, const std::map<std::string, double
   std::vector<int64_t> steps;
   for (const auto& [name, line] : recipe.lines) {
     lines.push_back(name);
-    sizes.emplace_back(line.size, facts_of(recipe.sizes.at(line.size), data.vocab, data.length, 1).counted);
+    sizes.emplace_back(line.size, facts_of(recipe.sizes.at(line.size), data.vocab, data.length, 1).matmul_parameters);
     steps.push_back(line.steps);
   }
   std::stable_sort(lines.begin(), lines.end(), [&](const auto& a, const auto& b) { return difficulty.at(a) < difficulty.at(b); });

@@ -11,9 +11,9 @@ namespace cairn::study {
 
 // A size as training sees it.
 struct SizeFacts {
-  int64_t parameters = 0;  // all
-  int64_t counted = 0;     // those that a token is multiplied with: the head, but no table that is only looked up in
-  int64_t bytes = 0;       // parameters, gradients, optimizer state and the activations of a micro-batch, fp32
+  int64_t parameters = 0;         // all
+  int64_t matmul_parameters = 0;  // those that a token is multiplied with: the head, but no table that is only looked up in
+  int64_t bytes = 0;              // parameters, gradients, optimizer state and the activations of a micro-batch, fp32
 };
 SizeFacts facts_of(const model::ModelOptions& size, int64_t vocab, int64_t length, int64_t micro_batch);
 
@@ -25,7 +25,7 @@ struct PlannedExpert {
   std::vector<int64_t> steps = {};  // on each
   SizeFacts facts = {};
   int64_t tokens = 0;
-  double flops = 0;  // 6 * counted * tokens
+  double flops = 0;  // 6 * matmul_parameters * tokens
 
   // Equal for experts that are trained alike: two modes share them.
   std::string id() const;

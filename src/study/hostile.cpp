@@ -30,7 +30,7 @@ std::string line_of_message(const std::string& output) {
   return "";
 }
 
-std::string judged(const HostileCase& one, const Ended& ended, const std::string& message) {
+std::string judged(const HostileCase& one, const ProcessResult& ended, const std::string& message) {
   if (ended.exit_code == 124) return "still running after 20 s";
   if (ended.exit_code != 2) return fmt::format("exit code {}", ended.exit_code);
   if (message.empty()) return "no line that begins with \"cairn:\"";
@@ -95,7 +95,7 @@ void HostileFolder::link(const std::string& name, const std::string& to) const {
 void HostileFolder::remove(const std::string& name) const { fs::remove_all(path_ / name); }
 
 void HostileFolder::good(const std::string& name, const std::string& as) const {
-  fs::copy(ground_ / name, path_ / as, fs::copy_options::recursive);
+  fs::copy(fixtures_ / name, path_ / as, fs::copy_options::recursive);
 }
 
 std::string HostileFolder::text(const std::string& name) const {
@@ -141,16 +141,16 @@ HostileRunner hostile_process(std::string program) {
   };
 }
 
-HostileOutcome run_hostile(const HostileCase& one, const HostileRunner& run, const fs::path& scratch, const fs::path& ground) {
+HostileOutcome run_hostile(const HostileCase& one, const HostileRunner& run, const fs::path& scratch, const fs::path& fixtures) {
   const fs::path place = scratch / fmt::format("{}-{}", one.reader, one.name);
   fs::create_directories(place);
-  one.make(HostileFolder(place, ground));
+  one.make(HostileFolder(place, fixtures));
   const std::string input = (scratch / fmt::format("{}-{}.in", one.reader, one.name)).string();
   {
     std::ofstream out(input, std::ios::binary);
     one.input.write(out);
   }
-  const Ended ended = run({one.arguments, place.string(), (place / "cache").string(), input, input + ".log"});
+  const ProcessResult ended = run({one.arguments, place.string(), (place / "cache").string(), input, input + ".log"});
   HostileOutcome outcome{
       .exit_code = ended.exit_code, .seconds = ended.seconds, .peak_bytes = ended.peak_bytes, .message = {}, .trouble = {}};
   outcome.message = line_of_message(ended.output);

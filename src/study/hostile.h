@@ -33,10 +33,10 @@ class Bytes {
 inline Bytes operator+(const char* a, const Bytes& b) { return Bytes(a) + b; }
 inline Bytes operator+(const std::string& a, const Bytes& b) { return Bytes(a) + b; }
 
-// A folder in which one bad input is made. Good things to spoil are copied from `ground`.
+// A folder in which one bad input is made. Good things to spoil are copied from `fixtures`.
 class HostileFolder {
  public:
-  HostileFolder(std::filesystem::path path, std::filesystem::path ground) : path_(std::move(path)), ground_(std::move(ground)) {}
+  HostileFolder(std::filesystem::path path, std::filesystem::path fixtures) : path_(std::move(path)), fixtures_(std::move(fixtures)) {}
 
   std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
   void file(const std::string& name, const Bytes& bytes) const;  // folders on the way are made
@@ -45,14 +45,14 @@ class HostileFolder {
   void pipe(const std::string& name) const;                                               // opening it to read would wait for ever
   void link(const std::string& name, const std::string& to) const;
   void remove(const std::string& name) const;
-  void good(const std::string& name, const std::string& as) const;  // copies what lies under this name in the ground
+  void good(const std::string& name, const std::string& as) const;  // copies what lies under this name in the fixtures
   std::string text(const std::string& name) const;
   void replace(const std::string& name, std::string_view from, std::string_view to) const;  // in a file; `from` must be there
   void cut(const std::string& name, int64_t bytes) const;                                   // keeps the first so many
   void flip(const std::string& name, int64_t at) const;  // turns the bits of a byte; negative: from the end
 
  private:
-  std::filesystem::path path_, ground_;
+  std::filesystem::path path_, fixtures_;
 };
 
 struct HostileCase {
@@ -68,7 +68,7 @@ struct HostileCase {
 // Every case there is; the lists lie in proofs/hostile_*.cpp.
 const std::vector<HostileCase>& hostile_cases();
 // Makes what the cases spoil: a model directory "model", an adapter "adapter", a run "run".
-void make_hostile_ground(const std::filesystem::path& ground);
+void make_hostile_fixtures(const std::filesystem::path& fixtures);
 
 struct HostileOutcome {
   int exit_code = 0;
@@ -83,12 +83,12 @@ struct HostileRun {
   std::vector<std::string> arguments;
   std::string folder, cache, input, log;
 };
-using HostileRunner = std::function<Ended(const HostileRun&)>;
+using HostileRunner = std::function<ProcessResult(const HostileRun&)>;
 // As a process of its own, which is ended after 20 s.
 HostileRunner hostile_process(std::string program);
 
 // Runs the case in a new folder under `scratch`, which is removed again. Judges all but time and memory.
 HostileOutcome run_hostile(const HostileCase& one, const HostileRunner& run, const std::filesystem::path& scratch,
-                           const std::filesystem::path& ground);
+                           const std::filesystem::path& fixtures);
 
 }  // namespace cairn::study

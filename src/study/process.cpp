@@ -46,8 +46,8 @@ void end_within(pid_t child, std::chrono::duration<double> limit) {
   close(descriptor);
 }
 
-Ended run(const std::vector<std::string>& argv, const std::string& log_file, const std::function<void(int pid)>& on_start,
-          const std::chrono::duration<double>* limit) {
+ProcessResult run(const std::vector<std::string>& argv, const std::string& log_file, const std::function<void(int pid)>& on_start,
+                  const std::chrono::duration<double>* limit) {
   std::vector<char*> arguments;
   for (const std::string& argument : argv) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
@@ -65,7 +65,7 @@ Ended run(const std::vector<std::string>& argv, const std::string& log_file, con
   int status = 0;
   rusage used{};
   while (wait4(child, &status, 0, &used) < 0) CAIRN_CHECK(errno == EINTR, "wait4: {}", std::strerror(errno));
-  Ended ended;
+  ProcessResult ended;
   ended.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   ended.seconds = base::seconds(clock.now());
   ended.peak_bytes = used.ru_maxrss * 1024;
@@ -77,12 +77,12 @@ Ended run(const std::vector<std::string>& argv, const std::string& log_file, con
 
 }  // namespace
 
-Ended run_program(const std::vector<std::string>& argv, const std::string& log_file, const std::function<void(int pid)>& on_start) {
+ProcessResult run_program(const std::vector<std::string>& argv, const std::string& log_file, const std::function<void(int pid)>& on_start) {
   return run(argv, log_file, on_start, nullptr);
 }
 
-Ended run_program_for(std::chrono::duration<double> limit, const std::vector<std::string>& argv, const std::string& log_file,
-                      const std::function<void(int pid)>& on_start) {
+ProcessResult run_program_for(std::chrono::duration<double> limit, const std::vector<std::string>& argv, const std::string& log_file,
+                              const std::function<void(int pid)>& on_start) {
   return run(argv, log_file, on_start, &limit);
 }
 

@@ -8,7 +8,7 @@
 namespace cairn::study {
 
 // How a program that was run to its end came out.
-struct Ended {
+struct ProcessResult {
   int exit_code = 0;  // 128 + signal where it was killed
   double seconds = 0;
   int64_t peak_bytes = 0;  // the most memory it ever held
@@ -17,11 +17,12 @@ struct Ended {
 
 // Runs a program and waits for it. The first of `argv` is looked for in PATH. `on_start` hears its process id. Any number of threads may
 // each wait for one.
-Ended run_program(const std::vector<std::string>& argv, const std::string& log_file, const std::function<void(int pid)>& on_start = {});
+ProcessResult run_program(const std::vector<std::string>& argv, const std::string& log_file,
+                          const std::function<void(int pid)>& on_start = {});
 
 // The same, but after so long the program is asked to end, and made to some seconds later: its exit code tells (128 + SIGTERM or SIGKILL,
 // or what it made of being asked).
-Ended run_program_for(std::chrono::duration<double> limit, const std::vector<std::string>& argv, const std::string& log_file,
-                      const std::function<void(int pid)>& on_start = {});
+ProcessResult run_program_for(std::chrono::duration<double> limit, const std::vector<std::string>& argv, const std::string& log_file,
+                              const std::function<void(int pid)>& on_start = {});
 
 }  // namespace cairn::study

@@ -37,7 +37,7 @@ class Completion : public testing::Test {
     std::string script = "cd \"$1\"; . ./cairn.bash; COMP_WORDS=(";
     for (const std::string& word : words) script += " '" + word + "'";
     script += "); COMP_CWORD=" + std::to_string(words.size() - 1) + "; _cairn 2>&1; printf '%s\\n' \"${COMPREPLY[@]}\"";
-    const study::Ended ended =
+    const study::ProcessResult ended =
         study::run_program({"bash", "--norc", "-c", script, "bash", scratch->path().string()}, (*scratch / "said.txt").string());
     EXPECT_EQ(ended.exit_code, 0) << ended.output;
     std::vector<std::string> lines;

@@ -103,7 +103,7 @@ TEST_F(GenerateCommand, RefusesWhatItCannotDo) {
 TEST_F(GenerateCommand, ChatAnswersLineByLineAndKnowsItsCommands) {
   scratch->file("said.txt", "/help\nHi\nAnd you?\nOnce more\n/reset\n\n" + std::string(300, 'x') + "\n/quit\nnever\n");
   const std::string program = std::string(CAIRN_BINARY_DIR) + "/cairn";
-  const study::Ended ended =
+  const study::ProcessResult ended =
       study::run_program({"env", "-C", scratch->path().string(), "sh", "-c", "\"$0\" chat run --tokens 3 < said.txt", program},
                          (*scratch / "chat.txt").string());
   EXPECT_EQ(ended.exit_code, 0) << ended.output;

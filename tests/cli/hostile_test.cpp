@@ -24,7 +24,7 @@ constexpr unsigned kSecondsMax = 60;
 
 // The command line's own function in a copy of this process: loading libtorch for each would take minutes. Not for `train`, which may
 // start itself again.
-study::Ended run_as_copy(const study::HostileRun& run) {
+study::ProcessResult run_as_copy(const study::HostileRun& run) {
   const pid_t copy = ::fork();
   if (copy == 0) {
     const int in = ::open(run.input.c_str(), O_RDONLY), out = ::open(run.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
@@ -52,7 +52,7 @@ study::Ended run_as_copy(const study::HostileRun& run) {
 TEST(Hostile, IsRefusedByAClearMessageInBoundedMemory) {
   const harness::ScratchFolder scratch;
   if (const pid_t maker = ::fork(); maker == 0) {  // it trains a little: no threads of that stay behind in this process
-    study::make_hostile_ground(scratch / "ground");
+    study::make_hostile_fixtures(scratch / "fixtures");
     ::_exit(0);
   } else {
     int status = 0;
@@ -70,7 +70,7 @@ TEST(Hostile, IsRefusedByAClearMessageInBoundedMemory) {
       if (cases[i].full) continue;
       const bool copied = cases[i].arguments[0] != "train" && i % 20 != 0;
       const study::HostileOutcome outcome =
-          study::run_hostile(cases[i], copied ? study::HostileRunner(run_as_copy) : process, scratch.path(), scratch / "ground");
+          study::run_hostile(cases[i], copied ? study::HostileRunner(run_as_copy) : process, scratch.path(), scratch / "fixtures");
       const std::lock_guard lock(mutex);
       EXPECT_EQ(outcome.trouble, "") << cases[i].reader << ": " << cases[i].name << "\nsaid: " << outcome.message.substr(0, 1000);
       EXPECT_LT(outcome.peak_bytes - idle, kBytesMax) << cases[i].reader << ": " << cases[i].name;

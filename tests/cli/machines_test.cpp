@@ -37,7 +37,7 @@ std::vector<Outcome> side_by_side(const harness::ScratchFolder& scratch, const s
       argv.push_back(std::string(CAIRN_BINARY_DIR) + "/cairn");
       argv.insert(argv.end(), processes[i].arguments.begin(), processes[i].arguments.end());
       const std::string log = "output" + std::to_string(i) + ".txt";
-      const study::Ended ended = study::run_program(argv, (scratch / log).string());
+      const study::ProcessResult ended = study::run_program(argv, (scratch / log).string());
       outcomes[i] = {ended.exit_code, scratch.text_of(log)};
     });
   }

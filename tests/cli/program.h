@@ -23,7 +23,7 @@ inline Outcome cairn(const harness::ScratchFolder& scratch, std::vector<std::str
   std::vector<std::string> argv{"env", "-C", scratch.path().string(), "CAIRN_CACHE=" + (scratch / "cache").string(),
                                 std::string(CAIRN_BINARY_DIR) + "/cairn"};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
-  const study::Ended ended = study::run_program(argv, (scratch / "output.txt").string());
+  const study::ProcessResult ended = study::run_program(argv, (scratch / "output.txt").string());
   return {ended.exit_code, scratch.text_of("output.txt")};
 }
 

@@ -20,21 +20,23 @@ using testing::UnorderedElementsAre;
 // A program in Cairn's place that writes down what it was given: `train RECIPE --out DIR --resume auto ARGUMENTS`.
 class ExpertJobs : public testing::Test {
  protected:
-  JobsOptions options(const std::string& body, std::vector<Host> hosts) {
+  ExpertJobsOptions options(const std::string& body, std::vector<IslandHost> hosts) {
     const std::string path = scratch_.file("program", "#!/bin/sh\nout=$4\nmkdir -p $out\n" + body + "\n");
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
     return {.program = path, .recipe = scratch_ / "recipe.toml", .hosts = std::move(hosts), .restarts = 2};
   }
 
-  Job job(const std::string& name, double flops, std::vector<std::string> runs, int64_t bytes = 0) {
-    Job made{.name = name, .runs = {}, .flops = flops, .bytes = bytes};
+  ExpertJob job(const std::string& name, double flops, std::vector<std::string> runs, int64_t bytes = 0) {
+    ExpertJob made{.name = name, .runs = {}, .flops = flops, .bytes = bytes};
     for (const std::string& run : runs) made.runs.push_back({name + "/" + run, scratch_ / name / run, {"--set", "a=" + run}});
     return made;
   }
 
-  std::vector<JobEnded> run(const std::vector<Job>& jobs, const JobsOptions& options) { return run_jobs(jobs, options, log_, stop_); }
+  std::vector<ExpertJobResult> run(const std::vector<ExpertJob>& jobs, const ExpertJobsOptions& options) {
+    return run_expert_jobs(jobs, options, log_, stop_);
+  }
 
-  std::string failure(const std::vector<Job>& jobs, const JobsOptions& options) {
+  std::string failure(const std::vector<ExpertJob>& jobs, const ExpertJobsOptions& options) {
     try {
       run(jobs, options);
     } catch (const Error& error) {
@@ -49,8 +51,8 @@ class ExpertJobs : public testing::Test {
 };
 
 TEST_F(ExpertJobs, RunAChainInOrderEachWithItsOwnArguments) {
-  const JobsOptions with = options("echo \"$@\" >> $out/../calls", {{{"here"}}});
-  const std::vector<JobEnded> ended = run({job("x", 1, {"1", "2"})}, with);
+  const ExpertJobsOptions with = options("echo \"$@\" >> $out/../calls", {{{"here"}}});
+  const std::vector<ExpertJobResult> ended = run({job("x", 1, {"1", "2"})}, with);
   EXPECT_EQ(ended[0].island, "here");
   EXPECT_EQ(ended[0].restarts, 0);
   const std::string before = "train " + (scratch_ / "recipe.toml").string() + " --out " + (scratch_ / "x").string();
@@ -59,15 +61,15 @@ TEST_F(ExpertJobs, RunAChainInOrderEachWithItsOwnArguments) {
 
 TEST_F(ExpertJobs, StartALostOneAgainElsewhereAndTouchNoOther) {
   // The first process of job x kills itself.
-  JobsOptions with = options("echo >> $out/tries; case $out in */x/1) test $(wc -l < $out/tries) -gt 1 || kill -9 $$;; esac",
-                             {{{"a", 1, 0}}, {{"b", 1, 0}}, {{"too small", 1, 5}}});
+  ExpertJobsOptions with = options("echo >> $out/tries; case $out in */x/1) test $(wc -l < $out/tries) -gt 1 || kill -9 $$;; esac",
+                                   {{{"a", 1, 0}}, {{"b", 1, 0}}, {{"too small", 1, 5}}});
   std::mutex mutex;
   std::vector<std::string> started;
   with.on_start = [&](const std::string& run, int64_t attempt, int) {
     const std::lock_guard lock(mutex);
     started.push_back(run + " " + std::to_string(attempt));
   };
-  const std::vector<JobEnded> ended = run({job("x", 9, {"1", "2"}, 10), job("y", 5, {"1"}, 10)}, with);
+  const std::vector<ExpertJobResult> ended = run({job("x", 9, {"1", "2"}, 10), job("y", 5, {"1"}, 10)}, with);
   EXPECT_EQ(ended[0].restarts, 1);
   EXPECT_EQ(ended[0].island, "b");  // it was on a
   EXPECT_EQ(ended[1].restarts, 0);
@@ -86,9 +88,9 @@ TEST_F(ExpertJobs, AreNotStartedAgainForWrongInput) {
 }
 
 TEST_F(ExpertJobs, AreGoneOnWithWhereTheyWereAskedToStopAndLeftAloneWhereTheyAreDone) {
-  Job one = job("x", 1, {"1"});
+  ExpertJob one = job("x", 1, {"1"});
   one.runs[0].steps = 7;
-  const JobsOptions with = options(
+  const ExpertJobsOptions with = options(
       "echo >> $out/tries; touch $out/ledger.json; test $(wc -l < $out/tries) -gt 1 || exit 0; mkdir -p $out/snapshots/step-00000007",
       {{{"here"}}});
   EXPECT_EQ(run({one}, with)[0].restarts, 1);
@@ -101,13 +103,13 @@ TEST_F(ExpertJobs, MayNotShareADirectory) {
 }
 
 TEST_F(ExpertJobs, AreStartedByWhatTheirIslandSays) {
-  const Host host{.island = {"far"}, .cores = {}, .launch = {"env", "PLACE=far"}, .device = "cuda"};
+  const IslandHost host{.island = {"far"}, .cores = {}, .launch = {"env", "PLACE=far"}, .device = "cuda"};
   run({job("x", 1, {"1"})}, options("echo $PLACE $7 $8 > $out/place", {host}));
   EXPECT_EQ(scratch_.text_of("x/1/place"), "far --device cuda\n");
 }
 
 TEST_F(ExpertJobs, KeepToTheCoresOfTheirIsland) {
-  const Host host{.island = {"one core"}, .cores = {0}};
+  const IslandHost host{.island = {"one core"}, .cores = {0}};
   run({job("x", 1, {"1"})}, options("nproc > $out/cores", {host}));
   EXPECT_EQ(scratch_.text_of("x/1/cores"), "1\n");
 }

@@ -14,8 +14,8 @@ using testing::ElementsAre;
 const double kLikely = std::log(0.8), kRare = std::log(0.2);
 
 // One expert knows the first of two domains, the other the second; each domain has two sequences of two tokens.
-std::map<std::string, DomainLogs> logs_of(bool first) {
-  const TokenLogs good{{kLikely, kLikely}, {kLikely, kLikely}}, bad{{kRare, kRare}, {kRare, kRare}};
+std::map<std::string, DomainLogProbs> logs_of(bool first) {
+  const TokenLogProbs good{{kLikely, kLikely}, {kLikely, kLikely}}, bad{{kRare, kRare}, {kRare, kRare}};
   return {{"a", {first ? good : bad, first ? good : bad}}, {"b", {first ? bad : good, first ? bad : good}}};
 }
 
@@ -33,7 +33,7 @@ TEST(ScoreEnsemble, FindsThePriorOnDevelopmentSequencesAlone) {
   const DomainResult result = score_ensemble({&one.at("b"), &other.at("b")}, {.prior = "cached"});
   EXPECT_GT(result.prior[1], 0.9);
   EXPECT_LT(result.loss, -std::log(0.7));
-  DomainLogs misled{one.at("a").development, one.at("b").test}, misled_other{other.at("a").development, other.at("b").test};
+  DomainLogProbs misled{one.at("a").development, one.at("b").test}, misled_other{other.at("a").development, other.at("b").test};
   EXPECT_LT(score_ensemble({&misled, &misled_other}, {.prior = "cached"}).prior[1], 0.1);
 }
 
@@ -41,7 +41,7 @@ TEST(AddMixture, TakesDomainsInTurn) {
   auto logs = logs_of(true);
   logs["b"].test.push_back({kLikely});
   add_mixture(logs);
-  const TokenLogs& mixed = logs.at(kMixture).test;
+  const TokenLogProbs& mixed = logs.at(kMixture).test;
   ASSERT_EQ(mixed.size(), 5u);
   EXPECT_EQ(mixed[0][0], kLikely);
   EXPECT_EQ(mixed[1][0], kRare);

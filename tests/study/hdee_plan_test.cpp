@@ -31,10 +31,10 @@ TEST(FactsOf, CountsTheHeadButNoTableThatIsOnlyLookedUpIn) {
   model::ModelOptions size;
   size.layers = 1, size.embed = 16, size.heads = 2, size.kv_heads = 1, size.mlp = 32;
   const int64_t layer = 16 * 16 + 2 * 16 * 8 + 16 * 16 + 3 * 16 * 32 + 2 * 16, table = 257 * 16;
-  EXPECT_EQ(facts_of(size, 257, 16, 1).counted, layer + 16 + table);  // tied: the table is the head
+  EXPECT_EQ(facts_of(size, 257, 16, 1).matmul_parameters, layer + 16 + table);  // tied: the table is the head
   EXPECT_EQ(facts_of(size, 257, 16, 1).parameters, layer + 16 + table);
   size.tied = false;
-  EXPECT_EQ(facts_of(size, 257, 16, 1).counted, layer + 16 + table);
+  EXPECT_EQ(facts_of(size, 257, 16, 1).matmul_parameters, layer + 16 + table);
   EXPECT_EQ(facts_of(size, 257, 16, 1).parameters, layer + 16 + 2 * table);
 }
 
@@ -51,7 +51,7 @@ TEST(PlanHdee, GivesEachModeWhatItsLinesDifferIn) {
   EXPECT_THAT(shown("sizes"), ElementsAre("easy-s-8", "hard-l-8"));
   const PlannedExpert& easy = plan.mode("uniform").experts[0];
   EXPECT_EQ(easy.tokens, 8 * 4 * 16);
-  EXPECT_DOUBLE_EQ(easy.flops, 6.0 * static_cast<double>(easy.facts.counted) * 8 * 4 * 16);
+  EXPECT_DOUBLE_EQ(easy.flops, 6.0 * static_cast<double>(easy.facts.matmul_parameters) * 8 * 4 * 16);
   EXPECT_DOUBLE_EQ(plan.mode("steps").share, 1);
 }
 

@@ -1,4 +1,4 @@
-#include "study/gpu_watch.h"
+#include "study/gpu_monitor.h"
 
 #include <algorithm>
 #include <condition_variable>
@@ -49,7 +49,7 @@ constexpr std::chrono::milliseconds kEvery{50};
 
 }  // namespace
 
-struct GpuWatch::Parts {
+struct GpuMonitor::Parts {
   struct Sample {
     double at_s, joules, clock_mhz, busy;
     int64_t bytes;
@@ -76,7 +76,7 @@ struct GpuWatch::Parts {
   }
 };
 
-GpuWatch::GpuWatch() {
+GpuMonitor::GpuMonitor() {
   const std::optional<Nvml> nvml = Nvml::open();
   if (!nvml) return;
   parts_ = std::make_unique<Parts>();
@@ -90,7 +90,7 @@ GpuWatch::GpuWatch() {
   });
 }
 
-GpuWatch::~GpuWatch() {
+GpuMonitor::~GpuMonitor() {
   if (!parts_) return;
   {
     const std::lock_guard lock(parts_->mutex);
@@ -100,13 +100,13 @@ GpuWatch::~GpuWatch() {
   parts_->thread.join();
 }
 
-int64_t GpuWatch::bytes_now() const {
+int64_t GpuMonitor::bytes_now() const {
   if (!parts_) return 0;
   const std::lock_guard lock(parts_->mutex);
   return parts_->look(now_s()).bytes;
 }
 
-std::optional<GpuWatch::Span> GpuWatch::between(double from_s, double to_s) const {
+std::optional<GpuMonitor::Span> GpuMonitor::between(double from_s, double to_s) const {
   if (!parts_) return std::nullopt;
   const std::lock_guard lock(parts_->mutex);
   const Parts::Sample *first = nullptr, *last = nullptr;

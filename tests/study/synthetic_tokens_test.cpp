@@ -1,4 +1,4 @@
-#include "study/drawn_tokens.h"
+#include "study/synthetic_tokens.h"
 
 #include <gtest/gtest.h>
 
@@ -9,10 +9,10 @@
 namespace cairn::study {
 namespace {
 
-TEST(DrawnTokens, FollowFromTheOneBeforeHalfOfTheTimeAndAreElseAsFrequentAsWords) {
+TEST(SyntheticTokens, FollowFromTheOneBeforeHalfOfTheTimeAndAreElseAsFrequentAsWords) {
   constexpr int64_t kCount = 40000, kVocab = 1000;
   const harness::ScratchFolder folder;
-  const DrawnTokens drawn = write_drawn_tokens(kCount, kVocab, folder.path());
+  const SyntheticTokens drawn = write_synthetic_tokens(kCount, kVocab, folder.path());
   const data::Tokens tokens = data::open_llmc_file(drawn.tokens, kVocab, /*end_of_text=*/kVocab - 1);  // refuses ids beyond
   ASSERT_EQ(tokens.size(), kCount);
   int64_t follow = 0, below_10 = 0, below_100 = 0;
@@ -29,10 +29,10 @@ TEST(DrawnTokens, FollowFromTheOneBeforeHalfOfTheTimeAndAreElseAsFrequentAsWords
   EXPECT_NEAR(static_cast<double>(below_10) / static_cast<double>(below_100), 1, 0.05);  // as many in each power of ten, as words have it
 }
 
-TEST(DrawnTokens, AreAlwaysTheSame) {
+TEST(SyntheticTokens, AreAlwaysTheSame) {
   const harness::ScratchFolder one, other;
-  EXPECT_EQ(base::read_file(write_drawn_tokens(1000, 300, one.path()).tokens, 1 << 20),
-            base::read_file(write_drawn_tokens(1000, 300, other.path()).tokens, 1 << 20));
+  EXPECT_EQ(base::read_file(write_synthetic_tokens(1000, 300, one.path()).tokens, 1 << 20),
+            base::read_file(write_synthetic_tokens(1000, 300, other.path()).tokens, 1 << 20));
 }
 
 }  // namespace

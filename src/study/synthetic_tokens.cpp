@@ -1,4 +1,4 @@
-#include "study/drawn_tokens.h"
+#include "study/synthetic_tokens.h"
 
 #include <algorithm>
 #include <cmath>
@@ -42,8 +42,8 @@ std::string tokenizer_of(int64_t vocab) {
 
 }  // namespace
 
-DrawnTokens write_drawn_tokens(int64_t count, int64_t vocab, const std::string& folder) {
-  DrawnTokens files{.tokens = folder + "/tokens.bin", .tokenizer = folder + "/tokenizer.json"};
+SyntheticTokens write_synthetic_tokens(int64_t count, int64_t vocab, const std::string& folder) {
+  SyntheticTokens files{.tokens = folder + "/tokens.bin", .tokenizer = folder + "/tokenizer.json"};
   base::write_atomically(files.tokens, token_shard(count, vocab));
   base::write_atomically(files.tokenizer, tokenizer_of(vocab));
   return files;

@@ -1,4 +1,4 @@
-#include "study/island_placement.h"
+#include "study/job_schedule.h"
 
 #include <algorithm>
 #include <numeric>
@@ -8,12 +8,12 @@
 
 namespace cairn::study {
 
-Placed place_jobs(const std::vector<PlacedJob>& jobs, const std::vector<Island>& islands) {
+JobSchedule schedule_jobs(const std::vector<JobCost>& jobs, const std::vector<Island>& islands) {
   CAIRN_CHECK(!islands.empty(), "no island for {} jobs", jobs.size());
   std::vector<size_t> order(jobs.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return jobs[a].flops > jobs[b].flops; });
-  Placed placed{.jobs = std::vector<std::vector<size_t>>(islands.size())};
+  JobSchedule placed{.jobs = std::vector<std::vector<size_t>>(islands.size())};
   std::vector<double> busy(islands.size(), 0);
   for (const size_t job : order) {
     size_t best = islands.size();

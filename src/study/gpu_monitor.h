@@ -10,12 +10,12 @@ namespace cairn::study {
 
 // Looks at the first GPU of this machine from outside while others use it: energy, memory, clock and load, twenty times a second. NVML is
 // asked where the driver brought it; elsewhere nothing is known.
-class GpuWatch {
+class GpuMonitor {
  public:
-  GpuWatch();
-  ~GpuWatch();
-  GpuWatch(const GpuWatch&) = delete;
-  GpuWatch& operator=(const GpuWatch&) = delete;
+  GpuMonitor();
+  ~GpuMonitor();
+  GpuMonitor(const GpuMonitor&) = delete;
+  GpuMonitor& operator=(const GpuMonitor&) = delete;
 
   // The clock that all times here are on.
   double now_s() const { return base::seconds(clock_.now()); }

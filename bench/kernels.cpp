@@ -44,7 +44,7 @@ double seconds_of(const std::function<void(int)>& call) {
   return begin.elapsedTime(end) * 1e-3 / kTimes;
 }
 
-void add_row(std::vector<BenchRow>& rows, const Operation& operation, const char* unit, double in_unit, const BenchOptions& options,
+void add_row(std::vector<BenchRow>& rows, const KernelCase& operation, const char* unit, double in_unit, const BenchOptions& options,
              base::Log& log) {
   if (!options.only.empty() && options.only != operation.name) return;
   std::vector<double> fast, plain;
@@ -196,8 +196,8 @@ std::vector<BenchRow> bench_kernels(const BenchOptions& options, base::Log& log)
     log.info("no GPU here: nothing is measured");
     return rows;
   }
-  const auto bytes = [&](const Operation& operation) { add_row(rows, operation, "GB/s", 1e9, options, log); };
-  const auto products = [&](const Operation& operation) { add_row(rows, operation, "TFLOP/s", 1e12, options, log); };
+  const auto bytes = [&](const KernelCase& operation) { add_row(rows, operation, "GB/s", 1e9, options, log); };
+  const auto products = [&](const KernelCase& operation) { add_row(rows, operation, "TFLOP/s", 1e12, options, log); };
   norms(bytes);
   gates(bytes);
   heads(bytes, products);

@@ -8,13 +8,13 @@
 
 namespace cairn::study {
 
-struct Operation {
+struct KernelCase {
   std::string name;
   double work;                     // bytes, or floating-point operations
   std::function<void(int)> fast;   // on the tensors of one set
   std::function<void(int)> plain;  // the same by plain operations
 };
-using Measure = std::function<void(const Operation&)>;
+using Measure = std::function<void(const KernelCase&)>;
 
 inline at::TensorOptions on_gpu(at::ScalarType type) { return at::TensorOptions().device(at::kCUDA).dtype(type); }
 

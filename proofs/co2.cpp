@@ -30,7 +30,7 @@ sync::SyncOptions late(int64_t every, double momentum, const std::string& gap, d
 at::Tensor row(sync::Sync& rule) {
   std::vector<at::Tensor> all;
   at::Tensor flat;
-  for (const at::Tensor& one : rule.agreed())
+  for (const at::Tensor& one : rule.global_parameters())
     flat = flat.defined() ? at::cat(std::vector<at::Tensor>{flat, one.view({-1})}) : one.view({-1});
   return flat.clone();
 }
@@ -58,7 +58,7 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
   one_round.alone = false;
   one_round.sync = late(12, 0, "off", 0);
   findings.at_most("1. one round, no momentum, gap off, nothing left under way: largest difference to the mean of the islands", 0,
-                   (run_pilot(one_round).agreed[1] - mean_of(run_pilot(apart).own)).abs().max().item<double>(), 1e-6);
+                   (run_pilot(one_round).global_parameters[1] - mean_of(run_pilot(apart).own)).abs().max().item<double>(), 1e-6);
 
   const Starts starts = starts_of({.seed = options.seed, .islands = 4, .steps = 120, .sync = late(12, 0.5, "ratio")});
   double others = 0;
@@ -71,9 +71,9 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
       with(small_decoder(options, {"model.layers=2", "model.embed=24", "model.heads=2", "model.mlp=40"}),
            {"train.steps=24", "train.global_batch=8", "mesh.island=2", "sync.island.kind=co2", "sync.island.every=4", "snapshot.every=24"});
   train_layout({recipe, 4, folder / "whole"});
-  train_layout({with(recipe, {"memory.zero=1"}), 4, folder / "shared-out"});
-  findings.at_most("1. outer state shared out over the ranks of an island: largest difference to state that each keeps whole", 0,
-                   largest_difference(snapshot_tensors(folder / "whole", "model"), snapshot_tensors(folder / "shared-out", "model")), 1e-6);
+  train_layout({with(recipe, {"memory.zero=1"}), 4, folder / "sharded"});
+  findings.at_most("1. outer state sharded over the ranks of an island: largest difference to state that each keeps whole", 0,
+                   largest_difference(snapshot_tensors(folder / "whole", "model"), snapshot_tensors(folder / "sharded", "model")), 1e-6);
 }
 
 // 2. Virtual time on links over which one sum of the whole model takes as long as 8 steps.
@@ -117,7 +117,7 @@ void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
     for (int draw = 0; draw < kDraws; ++draw) {
       const PilotRun run{.seed = options.seed * 10 + static_cast<uint64_t>(draw), .sync = sync, .loss_every = draw == 0 ? 60 : 0};
       const PilotEnd end = run_pilot(run);
-      losses.push_back(score_of(run, end.agreed[0]).loss);
+      losses.push_back(score_of(run, end.global_parameters[0]).loss);
       if (draw == 0) picture.curves.push_back({name, curve_colour(picture.curves.size()), end.losses[0]});
     }
     log.info("{}: test loss {:.4f}", name, std::accumulate(losses.begin(), losses.end(), 0.0) / kDraws);
@@ -146,7 +146,7 @@ void safety(const ProofOptions& options, Findings& findings, base::Log& log) {
   run.link = {.latency = std::chrono::milliseconds(50), .latency_sigma = 1.5};
   const PilotEnd slow = run_pilot(run);
   findings.at_most("4. messages delayed by 50 ms and more, at random: largest difference of the model", 0,
-                   (fast.agreed[2] - slow.agreed[2]).abs().max().item<double>(), 0);
+                   (fast.global_parameters[2] - slow.global_parameters[2]).abs().max().item<double>(), 0);
   constexpr double kClip = 0.01;
   PilotRun clipped{.seed = options.seed, .islands = 4, .steps = 120, .sync = late(12, 0.5, "off", kClip), .constant_rate = true};
   double most = 0;

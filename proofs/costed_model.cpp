@@ -23,7 +23,7 @@ namespace {
 
 class CostedBlock final : public model::Block {
  public:
-  CostedBlock(comm::World& world, const model::Block& inner, double seconds, std::vector<Stretch>* computed)
+  CostedBlock(comm::World& world, const model::Block& inner, double seconds, std::vector<TimeSpan>* computed)
       : world_(world), inner_(inner), seconds_(seconds), computed_(computed) {}
 
   const model::Card& card() const override { return inner_.card(); }
@@ -54,7 +54,7 @@ class CostedBlock final : public model::Block {
   comm::World& world_;
   const model::Block& inner_;
   double seconds_;
-  std::vector<Stretch>* computed_;
+  std::vector<TimeSpan>* computed_;
 };
 
 class CostedModel final : public model::Model {
@@ -80,7 +80,7 @@ void on_links(int ranks, const comm::LinkModel& link, const std::function<void(c
 }  // namespace
 
 std::unique_ptr<model::Model> make_costed_model(comm::World& world, std::unique_ptr<model::Model> inner, double block_s,
-                                                std::vector<Stretch>* computed) {
+                                                std::vector<TimeSpan>* computed) {
   auto model = std::make_unique<CostedModel>(std::move(inner));
   for (const auto& block : model->inner().blocks()) {
     const std::string& name = block->card().name;
@@ -90,10 +90,10 @@ std::unique_ptr<model::Model> make_costed_model(comm::World& world, std::unique_
   return model;
 }
 
-WiredTimes time_wired(const WiredRun& run) {
-  WiredTimes times;
+TpStepTimes time_tp_step(const TpStepRun& run) {
+  TpStepTimes times;
   on_links(run.tp, run.link, [&](comm::World& world) {
-    std::vector<Stretch> computed;
+    std::vector<TimeSpan> computed;
     const auto model = make_costed_model(world, model::make_decoder(run.shape), run.block_s, &computed);
     parallel::LayoutOptions options;
     options.mesh.tp = run.tp;
@@ -129,7 +129,7 @@ WiredTimes time_wired(const WiredRun& run) {
       tp.barrier("step").wait_host();
       if (!counts || world.rank() != 0) continue;
       times.step_s = end_s;
-      for (Stretch& one : computed) one.begin_s -= base::seconds(begun), one.end_s -= base::seconds(begun);
+      for (TimeSpan& one : computed) one.begin_s -= base::seconds(begun), one.end_s -= base::seconds(begun);
       times.computed = computed;
       for (const comm::OperationRecord& one : tp.history())
         if (one.begun >= begun && one.purpose == comm::Purpose::activation)
@@ -139,7 +139,7 @@ WiredTimes time_wired(const WiredRun& run) {
   return times;
 }
 
-double time_one_sum(const WiredRun& run) {
+double time_one_sum(const TpStepRun& run) {
   double seconds = 0;
   on_links(run.tp, run.link, [&](comm::World& world) {
     const at::Tensor x = at::zeros({run.batch * run.length, run.shape.embed});

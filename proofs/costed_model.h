@@ -14,7 +14,7 @@ class World;
 namespace cairn::study {
 
 // A stretch of virtual time in which something was done.
-struct Stretch {
+struct TimeSpan {
   std::string what;
   double begin_s = 0, end_s = 0;
 };
@@ -23,10 +23,10 @@ struct Stretch {
 // and the weight gradient of every attention and MLP block take `block_s` each, all else nothing. A block's time begins when what it reads
 // is there. So a simulated network shows what its messages cost, and what they hide behind.
 std::unique_ptr<model::Model> make_costed_model(comm::World& world, std::unique_ptr<model::Model> inner, double block_s,
-                                                std::vector<Stretch>* computed = nullptr);
+                                                std::vector<TimeSpan>* computed = nullptr);
 
 // One step of a decoder whose ranks stand along tp, on links of a model.
-struct WiredRun {
+struct TpStepRun {
   model::DecoderShape shape;
   int tp = 4;
   comm::LinkModel link;
@@ -35,13 +35,13 @@ struct WiredRun {
   bool late_sums = true;  // Call::late_sums
   int64_t batch = 1, length = 1;
 };
-struct WiredTimes {
+struct TpStepTimes {
   double step_s = 0;
-  std::vector<Stretch> computed, summed;  // on the first rank, from the begin of the step
+  std::vector<TimeSpan> computed, summed;  // on the first rank, from the begin of the step
 };
-WiredTimes time_wired(const WiredRun& run);
+TpStepTimes time_tp_step(const TpStepRun& run);
 
 // What one sum over the ranks takes for a run's tokens, with nothing else going on.
-double time_one_sum(const WiredRun& run);
+double time_one_sum(const TpStepRun& run);
 
 }  // namespace cairn::study

@@ -59,19 +59,19 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
   const base::Recipe recipe =
       small_decoder(options, {"model.layers=8", "model.embed=32", "model.heads=4", "model.kv_heads=2", "model.mlp=72", "model.tied=false",
                               "model.dropout=0.1", "optim.clip=0", "train.steps=12", "train.global_batch=12"});
-  const Books one = keep_books({recipe, 1, 9, {}, 5});  // micro-batches of 3, 3, 2, 2 and 2 samples
+  const RunStats one = collect_stats({recipe, 1, 9, {}, 5});  // micro-batches of 3, 3, 2, 2 and 2 samples
   findings.at_least("1. dropout 0.1: relative loss difference that it makes to none", 0,
-                    largest_relative_difference(one.losses, keep_books({with(recipe, {"model.dropout=0"}), 1, 9, {}, 5}).losses), 1e-4);
+                    largest_relative_difference(one.losses, collect_stats({with(recipe, {"model.dropout=0"}), 1, 9, {}, 5}).losses), 1e-4);
   const Assignments pipeline{"mesh.pp=4", "pipeline.micro_batches=5"};
   const auto run = [&](const std::string& schedule, const std::string& mode) {
     log.info("exactness: {}, recompute {}", schedule, mode);
     base::Recipe laid_out = with(recipe, pipeline);
     laid_out.set("pipeline.schedule=" + schedule);
     laid_out.set("recompute.mode=" + mode);
-    return keep_books({laid_out, kStages, 9});
+    return collect_stats({laid_out, kStages, 9});
   };
-  const Books gpipe = run("gpipe", "none"), in_order = run("1f1b", "none");
-  const auto furthest = [](const Books& a, const Books& b) {
+  const RunStats gpipe = run("gpipe", "none"), in_order = run("1f1b", "none");
+  const auto furthest = [](const RunStats& a, const RunStats& b) {
     double losses = 0;
     for (size_t i = 0; i < a.losses.size(); ++i) losses = std::max(losses, std::abs(a.losses[i] - b.losses[i]));
     return std::max(losses, largest_difference(a.parameters, b.parameters));
@@ -133,9 +133,10 @@ void memory(const ProofOptions& options, Findings& findings, base::Log& log) {
                 "pipeline.schedule=gpipe", "pipeline.split=[\"8\",\"8\",\"8\",\"8\"]", "train.steps=4", "train.global_batch=16"});
   const auto peak = [&](int m, const std::string& mode) {
     log.info("memory: M={}, recompute {}", m, mode);
-    const Books books = keep_books({with(recipe, {fmt::format("pipeline.micro_batches={}", m), "recompute.mode=" + mode}), kStages, 1});
+    const RunStats books =
+        collect_stats({with(recipe, {fmt::format("pipeline.micro_batches={}", m), "recompute.mode=" + mode}), kStages, 1});
     double most = 0;
-    for (const RankBooks& rank : books.ranks) most = std::max(most, static_cast<double>(rank.activations_most));
+    for (const RankStats& rank : books.ranks) most = std::max(most, static_cast<double>(rank.activations_most));
     return most;
   };
   const double never = peak(8, "none"), two = peak(2, "stage"), four = peak(4, "stage"), eight = peak(8, "stage"),

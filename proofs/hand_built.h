@@ -21,7 +21,7 @@ struct HandRun {
   int64_t steps = 10;
   int64_t micro_batches = 1;   // of each rank
   double clip = 1;             // of the gradient's norm; 0: none
-  std::string schedule = {};   // where the plan has an axis pp: one stage a rank, blocks shared out evenly
+  std::string schedule = {};   // where the plan has an axis pp: one stage a rank, blocks divided evenly
   std::string recompute = {};  // of a pipeline's stages: always, except_last (of the micro-batches), or empty for never
 };
 Trained train_by_hand(const HandRun& run);

@@ -186,8 +186,8 @@ const std::vector<std::string>& planned_meshes() {
 
 const std::vector<HandPlan>& hand_plans() {
   static const std::vector<HandPlan> plans{{"Megatron", HandTensor::whole_stream},
-                                           {"Megatron, tokens shared out", HandTensor::shared_tokens},
-                                           {"Megatron, tokens shared out, FSDP", HandTensor::shared_tokens, true},
+                                           {"Megatron, tokens sharded", HandTensor::shared_tokens},
+                                           {"Megatron, tokens sharded, FSDP", HandTensor::shared_tokens, true},
                                            {"samples along every axis", HandTensor::samples},
                                            {"samples along every axis, FSDP", HandTensor::samples, true}};
   return plans;

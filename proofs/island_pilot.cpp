@@ -233,10 +233,10 @@ void train_island(const PilotRun& run, const Mixture& mixture, const std::vector
   const bool every_step = options.kind == "all_reduce";
   const base::Random draw = base::Random(run.seed).for_purpose("batches").for_index(me);
   const auto model_now = [&] {
-    const std::vector<at::Tensor> agreed = rule->agreed();
-    if (agreed.empty()) return model.flat().clone();
+    const std::vector<at::Tensor> global_parameters = rule->global_parameters();
+    if (global_parameters.empty()) return model.flat().clone();
     std::vector<at::Tensor> flat;
-    for (const at::Tensor& one : agreed) flat.push_back(one.view({-1}));
+    for (const at::Tensor& one : global_parameters) flat.push_back(one.view({-1}));
     return at::cat(flat).clone();
   };
   const double begun = base::seconds(world.clock().now());
@@ -273,7 +273,7 @@ void train_island(const PilotRun& run, const Mixture& mixture, const std::vector
   end.before_finish[me] = model.flat().clone();
   if (run.finish && !run.alone) rule->finish();
   end.own[me] = model.flat().clone();
-  end.agreed[me] = model_now();
+  end.global_parameters[me] = model_now();
 }
 
 }  // namespace
@@ -284,7 +284,7 @@ PilotEnd run_pilot(const PilotRun& run) {
   const auto hands = mixture.dealt(run.islands, run.dirichlet, run.each, run.seed);
   const auto n = static_cast<size_t>(run.islands);
   PilotEnd end;
-  end.own.resize(n), end.agreed.resize(n), end.before_finish.resize(n), end.losses.resize(n), end.bytes.resize(n);
+  end.own.resize(n), end.global_parameters.resize(n), end.before_finish.resize(n), end.losses.resize(n), end.bytes.resize(n);
   end.seconds.resize(n), end.stalls.resize(n);
   comm::LocalOptions local{.seed = run.seed, .link = run.link};
   local.world = [&](int) {

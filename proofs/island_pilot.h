@@ -106,9 +106,9 @@ struct PilotRun {
 };
 
 struct PilotEnd {
-  std::vector<at::Tensor> own;            // by island: what it trains on
-  std::vector<at::Tensor> agreed;         // by island: what it calls the model
-  std::vector<at::Tensor> before_finish;  // by island: what it trained, before the end brought them together
+  std::vector<at::Tensor> own;                // by island: what it trains on
+  std::vector<at::Tensor> global_parameters;  // by island: what it calls the model
+  std::vector<at::Tensor> before_finish;      // by island: what it trained, before the end brought them together
   std::vector<std::exception_ptr> errors;
   std::vector<double> seconds;                                 // by island, virtual: of the steps
   std::vector<double> stalls;                                  // by island, virtual: spent waiting for others

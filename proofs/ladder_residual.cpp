@@ -118,19 +118,19 @@ void two_tensors(const ProofOptions& options, Findings& findings) {
 }
 
 struct Wirings {
-  double standard = 0;     // as the trainer runs it: tokens shared out, gathered, summed
+  double standard = 0;     // as the trainer runs it: tokens sharded, gathered, summed
   double blocking = 0;     // the standard wiring by all-reduces that are waited for
   double hidden_back = 0;  // likewise, but the gradient's behind the weight gradients of the same block
   double ladder = 0;
   double free_of_charge = 0;  // the standard one on links that cost nothing
 };
-Wirings time_wirings(const WiredRun& run) {
+Wirings time_wirings(const TpStepRun& run) {
   const auto seconds = [&](const std::string& residual, int64_t layers, const comm::LinkModel& link, bool late = true) {
-    WiredRun one = run;
+    TpStepRun one = run;
     one.shape = shape_of(residual, layers);
     one.link = link;
     one.late_sums = late;
-    return time_wired(one).step_s;
+    return time_tp_step(one).step_s;
   };
   return {.standard = seconds("standard", 0, run.link),
           .blocking = seconds("ladder", 0, run.link, false),
@@ -140,15 +140,15 @@ Wirings time_wirings(const WiredRun& run) {
 }
 
 // What the first rank does in the first layers of a token: computing, and sums on their way.
-void picture(WiredRun run, const std::string& folder) {
+void picture(TpStepRun run, const std::string& folder) {
   if (folder.empty()) return;
   LanesPicture drawn{
       .title = "tp=4, a sum takes 0.8 of a block: the first layers of a token", .until_s = 7 * (1 + 0.8) * run.block_s, .lanes = {}};
   for (const std::string wiring : {"standard", "ladder"}) {
     run.shape = shape_of(wiring, wiring == "ladder" ? kLayers : 0);
-    WiredTimes times = time_wired(run);
-    for (Stretch& one : times.summed) one.what = "";
-    for (Stretch& one : times.computed) one.what = one.what.substr(7);  // without "layers."
+    TpStepTimes times = time_tp_step(run);
+    for (TimeSpan& one : times.summed) one.what = "";
+    for (TimeSpan& one : times.computed) one.what = one.what.substr(7);  // without "layers."
     drawn.lanes.push_back({wiring + ": computes", "#5e96de", times.computed});
     drawn.lanes.push_back({wiring + ": sums on their way", "#ecae54", times.summed});
   }
@@ -157,7 +157,7 @@ void picture(WiredRun run, const std::string& folder) {
 
 // 2. and 3. Blocks take a declared time in virtual time; links are such that a sum takes 0.8 of a block.
 void speed(const std::string& pictures, Findings& findings, base::Log& log) {
-  WiredRun run;
+  TpStepRun run;
   run.shape = shape_of("standard", 0);
   run.link = quick_links();
   run.link.latency = std::chrono::milliseconds(1);
@@ -181,7 +181,7 @@ void speed(const std::string& pictures, Findings& findings, base::Log& log) {
                       training ? 1.25 : 1.35);
     if (!training)
       findings.at_most("2. ladder / links that cost nothing", of.standard / of.free_of_charge, of.ladder / of.free_of_charge, 1.25);
-    WiredRun quick = run;
+    TpStepRun quick = run;
     quick.link = quick_links();
     const Wirings none = time_wirings(quick);
     findings.at_most(fmt::format("{}, links that cost nothing: ladder and standard apart by", item), 0,
@@ -209,7 +209,7 @@ void prediction(Findings& findings, base::Log& log, double block_s = 0) {
     double standard, published_ladder, least;
   };
   for (const Links& of : {Links{"fast links", 77.4, 101.2, 1.2}, Links{"slow links", 51.7, 82.6, 1.45}}) {
-    WiredRun run;
+    TpStepRun run;
     run.shape = shape_of("standard", 0);
     run.tp = 8;
     run.link = quick_links();

@@ -18,7 +18,7 @@ std::string draw_lanes(const LanesPicture& picture) {
     const Lane& lane = picture.lanes[i];
     const double y = kTop + kRow * static_cast<double>(i);
     svg += fmt::format("<text x=\"12\" y=\"{:.1f}\">{}</text>\n", y + kBox - 7, lane.label);
-    for (const Stretch& one : lane.stretches) {
+    for (const TimeSpan& one : lane.stretches) {
       if (one.begin_s >= picture.until_s) continue;
       const double width = std::max(0.5, x(one.end_s) - x(one.begin_s));
       svg += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\" stroke=\"white\"/>\n", x(one.begin_s),

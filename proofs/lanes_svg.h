@@ -10,7 +10,7 @@ namespace cairn::study {
 struct Lane {
   std::string label;
   std::string colour;  // "#5e96de"
-  std::vector<Stretch> stretches;
+  std::vector<TimeSpan> stretches;
 };
 struct LanesPicture {
   std::string title;

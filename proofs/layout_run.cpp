@@ -174,8 +174,8 @@ double largest_difference(const Tensors& a, const Tensors& b) {
   return largest;
 }
 
-Books keep_books(const BooksRun& run) {
-  Books books;
+RunStats collect_stats(const StatsRun& run) {
+  RunStats books;
   books.ranks.resize(static_cast<size_t>(run.ranks));
   std::mutex mutex;
   rethrow(comm::LocalNetwork(run.ranks).run([&](comm::World& world) {
@@ -202,7 +202,7 @@ Books keep_books(const BooksRun& run) {
     const Counts after = counts(world);
 
     parallel::Store& store = *job->engine.store;
-    RankBooks mine;
+    RankStats mine;
     mine.parameters = store.parameter_bytes();
     mine.gradients = store.gradient_bytes();
     for (const mesh::NamedTensor& one : job->engine.optimizer->state()) mine.optimizer += static_cast<int64_t>(one.tensor.nbytes());

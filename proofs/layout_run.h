@@ -48,7 +48,7 @@ double largest_relative_difference(const std::vector<double>& a, const std::vect
 double largest_difference(const Tensors& a, const Tensors& b);
 
 // What one rank's books say, in bytes. Of tensors that are there, not of formulas.
-struct RankBooks {
+struct RankStats {
   int64_t parameters = 0, gradients = 0, optimizer = 0;  // between steps
   int64_t gradients_most = 0;                            // during a step
   int64_t gathered_most = 0;                             // of parameters beside those kept, during a step
@@ -60,21 +60,21 @@ struct RankBooks {
   std::map<std::string, std::vector<int>> copies;  // of those kept: other ranks that hold just the same
   int64_t state() const { return parameters + gradients + optimizer; }
 };
-struct Books {
+struct RunStats {
   int64_t elements = 0;             // of the whole model
   std::vector<int64_t> unit_bytes;  // of what is brought together at once, fp32, the largest first (rank 0)
   std::vector<double> losses;       // of every step
-  std::vector<RankBooks> ranks;
+  std::vector<RankStats> ranks;
   Tensors parameters, optimizer;  // whole, at the end (from the first rank)
 };
 // Steps of the trainer on a virtual network, after one that is not counted; then the books are opened.
-struct BooksRun {
+struct StatsRun {
   base::Recipe recipe;
   int ranks = 1;
   int64_t steps = 0;                       // 0: only what there is at the start, the uncounted step left out too
   std::filesystem::path resume_from = {};  // a run directory to begin with
   int64_t micro_batches = 0;               // on one rank too; 0: as the recipe says
 };
-Books keep_books(const BooksRun& run);
+RunStats collect_stats(const StatsRun& run);
 
 }  // namespace cairn::study

@@ -61,13 +61,13 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
 void replicas(const ProofOptions& options, Findings& findings, base::Log& log) {
   for (const auto& [kind, ranks] : std::vector<std::pair<std::string, int>>{{"gpt2", 2}, {"llama", 4}}) {
     log.info("tp replicas: {} on {} ranks", kind, ranks);
-    const Books books =
-        keep_books({small_decoder(options, {fmt::format("model.kind={}", kind), fmt::format("mesh.tp={}", ranks), "model.layers=2",
-                                            "model.embed=64", "model.heads=4", fmt::format("model.kv_heads={}", kind == "gpt2" ? 4 : 2),
-                                            "model.mlp=96", "train.steps=24", "train.global_batch=4"}),
-                    ranks, 19});
+    const RunStats books =
+        collect_stats({small_decoder(options, {fmt::format("model.kind={}", kind), fmt::format("mesh.tp={}", ranks), "model.layers=2",
+                                               "model.embed=64", "model.heads=4", fmt::format("model.kv_heads={}", kind == "gpt2" ? 4 : 2),
+                                               "model.mlp=96", "train.steps=24", "train.global_batch=4"}),
+                       ranks, 19});
     int64_t compared = 0, differ = 0;
-    for (const RankBooks& rank : books.ranks)
+    for (const RankStats& rank : books.ranks)
       for (const auto& [name, copies] : rank.copies)
         for (const int other : copies) {
           ++compared;
@@ -149,15 +149,15 @@ comm::LinkModel links(const std::vector<int>& node_of_rank, double quick, double
 // 5. Boundary tensors go from stage to stage in parts. The stream between blocks lies in parts on the ranks along tp anyway.
 void scattered_boundaries(const ProofOptions& options, Findings& findings, base::Log& log) {
   log.info("boundaries over tp");
-  const Books books =
-      keep_books({small_decoder(options, {"mesh.tp=2", "mesh.pp=2", "mesh.dp=2", "model.layers=4", "model.embed=64", "model.heads=4",
-                                          "model.mlp=96", "pipeline.micro_batches=4", "train.steps=6", "train.global_batch=8"}),
-                  8, 2});
+  const RunStats books =
+      collect_stats({small_decoder(options, {"mesh.tp=2", "mesh.pp=2", "mesh.dp=2", "model.layers=4", "model.embed=64", "model.heads=4",
+                                             "model.mlp=96", "pipeline.micro_batches=4", "train.steps=6", "train.global_batch=8"}),
+                     8, 2});
   const double whole = 4.0 * 16 * 64 * 4;  // samples of a replica, length, width, bytes
   double largest = 0;
   for (int rank = 0; rank < 4; ++rank) {  // stage 0; the same place on stage 1 is four ranks on
-    const RankBooks& there = books.ranks[static_cast<size_t>(rank)];
-    const RankBooks& back = books.ranks[static_cast<size_t>(rank) + 4];
+    const RankStats& there = books.ranks[static_cast<size_t>(rank)];
+    const RankStats& back = books.ranks[static_cast<size_t>(rank) + 4];
     largest =
         std::max({largest, static_cast<double>(there.activations_sent.at(rank + 4)), static_cast<double>(back.activations_sent.at(rank))});
   }

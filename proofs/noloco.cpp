@@ -102,10 +102,11 @@ Quality quality_of(const ProofOptions& options, const sync::SyncOptions& sync, s
     const PilotRun run{
         .seed = options.seed * 10 + static_cast<uint64_t>(draw), .islands = kIslands, .sync = sync, .loss_every = draw == 0 ? 60 : 0};
     const PilotEnd end = run_pilot(run);
-    for (const at::Tensor& one : end.agreed) quality.of_islands += score_of(run, one).loss / kIslands / kDraws;
-    const at::Tensor mean = mean_of(end.agreed);
+    for (const at::Tensor& one : end.global_parameters) quality.of_islands += score_of(run, one).loss / kIslands / kDraws;
+    const at::Tensor mean = mean_of(end.global_parameters);
     quality.of_mean += score_of(run, mean).loss / kDraws;
-    for (const at::Tensor& one : end.agreed) quality.spread += ((one - mean).norm() / mean.norm()).item<double>() / kIslands / kDraws;
+    for (const at::Tensor& one : end.global_parameters)
+      quality.spread += ((one - mean).norm() / mean.norm()).item<double>() / kIslands / kDraws;
     if (draw == 0 && curve) *curve = end.losses[0];
   }
   return quality;

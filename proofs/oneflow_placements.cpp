@@ -156,7 +156,7 @@ void prove_inference(uint64_t seed, Findings& findings) {
     others += std::abs(static_cast<int>(placed.moves.size()) - 4);
     compare_with_one(placed, seed, worst);
   }
-  findings.at_most("2. weights on every rank, samples shared out: reductions beyond one for each parameter, and other messages", 0,
+  findings.at_most("2. weights on every rank, samples sharded: reductions beyond one for each parameter, and other messages", 0,
                    odd_reductions + others, 0);
   int tensor_reductions = 0, fewest = 9;
   for (const int ranks : {2, 3, 4}) {

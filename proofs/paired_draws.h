@@ -38,7 +38,8 @@ inline void at_most_ratio(Findings& findings, const std::string& claim, const st
 }
 
 // The mean ratio is 1, give or take this.
-inline void alike(Findings& findings, const std::string& claim, const std::vector<double>& b, const std::vector<double>& a, double within) {
+inline void ratio_near_one(Findings& findings, const std::string& claim, const std::vector<double>& b, const std::vector<double>& a,
+                           double within) {
   const PairedDraws draws = ratio_of(b, a);
   findings.at_most(with_error(claim, draws, a.size()) + ": how far from 1", draws.mean, std::abs(draws.mean - 1), within);
 }

@@ -36,7 +36,7 @@ const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
       {"same-answer", "The same losses on any number of ranks, and after any interruption.", prove_same_answer},
       {"hostile", "Bad files are refused with a clear message, within a second, in bounded memory.", prove_hostile},
-      {"zero", "Optimizer state, gradients and parameters shared out over replicas: the same answer in less memory.", prove_zero,
+      {"zero", "Optimizer state, gradients and parameters sharded over replicas: the same answer in less memory.", prove_zero,
        prove_zero_on_gpu},
       {"megatron", "Tensor, interleaved pipeline and data parallelism together: the same answer, small bubbles, few bytes.", prove_megatron,
        prove_megatron_on_gpu},

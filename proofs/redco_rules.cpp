@@ -155,12 +155,12 @@ void prove_memory(const ProofOptions& options, Findings& findings) {
   const Assignments shape{"model.layers=2",   "model.embed=128", "model.heads=8",
                           "model.kv_heads=4", "model.mlp=352",   "train.global_batch=2"};
   const base::Recipe recipe = small_decoder(options, shape);
-  const Books alone = keep_books({.recipe = recipe, .ranks = 1, .steps = 1});
+  const RunStats alone = collect_stats({.recipe = recipe, .ranks = 1, .steps = 1});
   const double whole = static_cast<double>(alone.ranks[0].parameters + alone.ranks[0].optimizer);
   for (const int ranks : {2, 4}) {
-    const Books shared = keep_books({.recipe = with(recipe, {fmt::format("mesh.tp={}", ranks)}), .ranks = ranks, .steps = 1});
+    const RunStats shared = collect_stats({.recipe = with(recipe, {fmt::format("mesh.tp={}", ranks)}), .ranks = ranks, .steps = 1});
     double most = 0;
-    for (const RankBooks& rank : shared.ranks) most = std::max(most, static_cast<double>(rank.parameters + rank.optimizer));
+    for (const RankStats& rank : shared.ranks) most = std::max(most, static_cast<double>(rank.parameters + rank.optimizer));
     findings.at_most(fmt::format("3. parameters and optimizer state of a rank, n = {}, as a share of all / n", ranks), ranks,
                      most * ranks / whole, 1.1);
   }

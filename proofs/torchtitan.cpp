@@ -28,7 +28,7 @@ namespace {
 struct Named {
   std::string name;
   Assignments sets;
-  int degree;  // over how many ranks parameters, gradients and optimizer state are shared out
+  int degree;  // over how many ranks parameters, gradients and optimizer state are sharded
 };
 
 constexpr int kRanks = 8;
@@ -109,7 +109,7 @@ void elastic(const ProofOptions& options, Findings& findings, base::Log& log) {
     if (layout.name == saved.name) continue;
     log.info("elastic: {} to {}", saved.name, layout.name);
     const int ranks = layout.name == "one rank" ? 1 : kRanks;
-    const Books books = keep_books({with(recipe, layout.sets), ranks, 0, scratch / "at-5"});
+    const RunStats books = collect_stats({with(recipe, layout.sets), ranks, 0, scratch / "at-5"});
     loaded = std::max({loaded, largest_difference(parameters, books.parameters), largest_difference(optimizer, books.optimizer)});
     const std::filesystem::path copy = scratch / ("from-5-" + layout.name);
     copy_up_to(scratch / "saved", copy, 5);
@@ -138,10 +138,10 @@ void sharding(const ProofOptions& options, Findings& findings, base::Log& log) {
     // Stages of two layers each: the table is with the first, the head, as large, with the last.
     base::Recipe recipe = with(llama(options, 4, {"train.steps=4"}), layout.sets);
     if (layout.name.starts_with("pp2")) recipe.set("pipeline.split=[\"2\",\"2\"]");
-    const Books books = keep_books({recipe, kRanks, 1});
+    const RunStats books = collect_stats({recipe, kRanks, 1});
     const double full = 16.0 * static_cast<double>(books.elements);  // parameter, gradient, two moments, in fp32
     double most = 0;
-    for (const RankBooks& rank : books.ranks) most = std::max(most, static_cast<double>(rank.state()));
+    for (const RankStats& rank : books.ranks) most = std::max(most, static_cast<double>(rank.state()));
     findings.at_most(
         fmt::format("3. {}: bytes of parameters, gradients and optimizer of the fullest rank over full/{}", layout.name, layout.degree),
         layout.degree, most * layout.degree / full, 1.05);
@@ -231,7 +231,7 @@ void interleaving(Findings& findings, base::Log& log) {
 void recompute(const ProofOptions& options, Findings& findings, base::Log& log) {
   log.info("recompute");
   const base::Recipe keep = llama(options, 8, {"train.steps=5"}), again = with(keep, {"recompute.mode=full"});
-  const Books kept = keep_books({keep, 1, 3}), recomputed = keep_books({again, 1, 3});
+  const RunStats kept = collect_stats({keep, 1, 3}), recomputed = collect_stats({again, 1, 3});
   findings.at_least("7. most bytes of activations, keeping everything over recompute full (8 layers, one rank, fp32, CPU)", 1,
                     static_cast<double>(kept.ranks[0].activations_most) / static_cast<double>(recomputed.ranks[0].activations_most), 2);
   findings.at_most("7. the same: relative loss difference", 0, largest_relative_difference(kept.losses, recomputed.losses), 0);

@@ -1,4 +1,4 @@
-// ZeRO: optimizer state, gradients and parameters shared out over the ranks of data parallelism. The baseline is plain data parallelism.
+// ZeRO: optimizer state, gradients and parameters sharded over the ranks of data parallelism. The baseline is plain data parallelism.
 #include <algorithm>
 #include <cmath>
 
@@ -55,7 +55,7 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
   for (const int ranks : {4, 3}) {
     double between = 0, to_one = 0, norms = 0, parameters = 0;
     std::vector<Trained> found;
-    for (const int zero : {0, 1, 2, 3, 12, 13}) {  // above 10: gradients are shared out after every micro-batch
+    for (const int zero : {0, 1, 2, 3, 12, 13}) {  // above 10: gradients are sharded after every micro-batch
       log.info("exactness: {} ranks, stage {}", ranks, zero % 10);
       base::Recipe laid_out = with(recipe, stage(zero % 10));
       if (zero > 10) laid_out.set("memory.accumulate_unsharded=false");
@@ -86,9 +86,9 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
   findings.at_most("1. with one unused parameter: parameter difference", 0, parameters, 1e-5);
 }
 
-int64_t most(const Books& books, int64_t RankBooks::*what) {
+int64_t most(const RunStats& books, int64_t RankStats::*what) {
   int64_t largest = 0;
-  for (const RankBooks& rank : books.ranks) largest = std::max(largest, rank.*what);
+  for (const RankStats& rank : books.ranks) largest = std::max(largest, rank.*what);
   return largest;
 }
 
@@ -97,12 +97,12 @@ void memory_and_traffic(const ProofOptions& options, Findings& findings, base::L
   constexpr int kRanks = 4;
   constexpr double kState = 8;  // bytes of Adam's two fp32 moments
   const base::Recipe recipe = six_layers(options, {"train.steps=8", "train.global_batch=8", "sync.dp.bucket_mib=0.05"});
-  const Books plain = keep_books({recipe, kRanks, 3});
+  const RunStats plain = collect_stats({recipe, kRanks, 3});
   const auto elements = static_cast<double>(plain.elements);
   constexpr double gathered_once = 257 * 30 + 257 * 30 + 30;  // the table, whose gradient needs no weights; the head and the norm before it
-  const auto sent = [](const Books& books) {
+  const auto sent = [](const RunStats& books) {
     double largest = 0;
-    for (const RankBooks& rank : books.ranks)
+    for (const RankStats& rank : books.ranks)
       largest = std::max(largest, static_cast<double>(rank.sent.at(comm::Purpose::gradient) + rank.sent.at(comm::Purpose::parameter)));
     return largest;
   };
@@ -111,27 +111,27 @@ void memory_and_traffic(const ProofOptions& options, Findings& findings, base::L
                    std::abs(sent(plain) / (2 * ring) - 1), 0.03);
   for (const int zero : {1, 2, 3}) {
     log.info("memory and traffic: stage {}", zero);
-    const Books books = keep_books({with(recipe, stage(zero)), kRanks, 3});
+    const RunStats books = collect_stats({with(recipe, stage(zero)), kRanks, 3});
     int64_t all = 0;
-    for (const RankBooks& rank : books.ranks) all += rank.optimizer;
+    for (const RankStats& rank : books.ranks) all += rank.optimizer;
     findings.at_most(fmt::format("2. stage {}: optimizer bytes of all ranks together against K psi, off by (bytes)", zero),
                      kRanks * kState * elements, std::abs(static_cast<double>(all) - kState * elements), 0);
     findings.at_most(
         fmt::format("2. stage {}: optimizer bytes of the fullest rank over K psi / N, beyond one element per unit (bytes)", zero),
-        kState * elements, static_cast<double>(most(books, &RankBooks::optimizer)) - kState * elements / kRanks,
+        kState * elements, static_cast<double>(most(books, &RankStats::optimizer)) - kState * elements / kRanks,
         kState * static_cast<double>(books.unit_bytes.size()));
     if (zero >= 2) {
       const double bound = 4 * elements / kRanks + 2 * static_cast<double>(books.unit_bytes.front());
       findings.at_most(
           fmt::format("2. stage {}: most gradient bytes during a step, against 4 psi / N + 2 buckets (share of that bound)", zero),
-          4 * elements / bound, static_cast<double>(most(books, &RankBooks::gradients_most)) / bound, 1);
+          4 * elements / bound, static_cast<double>(most(books, &RankStats::gradients_most)) / bound, 1);
     }
     if (zero == 3) {
       const auto two = static_cast<double>(books.unit_bytes.at(0) + books.unit_bytes.at(1));
       findings.at_most("2. stage 3: most bytes of parameters brought together at once (two units are this many at most)", 4 * elements,
-                       static_cast<double>(most(books, &RankBooks::gathered_most)), two);
+                       static_cast<double>(most(books, &RankStats::gathered_most)), two);
       findings.at_most("2. stage 3: parameter bytes between steps over 4 psi / N", kRanks,
-                       static_cast<double>(most(books, &RankBooks::parameters)) * kRanks / (4 * elements), 1.01);
+                       static_cast<double>(most(books, &RankStats::parameters)) * kRanks / (4 * elements), 1.01);
     }
     const double volumes = zero == 3 ? 3 : 2;
     // (The last block's parameters stay from its forward to its backward, and a lookup's gradient needs none.)
@@ -198,8 +198,8 @@ void partitioned_checkpoints(const ProofOptions& options, Findings& findings, ba
   const Assignments sizes{"model.layers=6", "model.embed=48", "model.heads=4",       "model.kv_heads=2",
                           "model.mlp=96",   "train.steps=6",  "train.global_batch=4"};
   const base::Recipe recipe = small_decoder(options, sizes), full = with(recipe, {"recompute.mode=full"});
-  const Books alone = keep_books({full, 1, 2}), two = keep_books({with(full, {"mesh.tp=2"}), 2, 2});
-  const auto bytes = static_cast<double>(most(two, &RankBooks::checkpoints)), whole = static_cast<double>(alone.ranks[0].checkpoints);
+  const RunStats alone = collect_stats({full, 1, 2}), two = collect_stats({with(full, {"mesh.tp=2"}), 2, 2});
+  const auto bytes = static_cast<double>(most(two, &RankStats::checkpoints)), whole = static_cast<double>(alone.ranks[0].checkpoints);
   findings.at_most("6. tp=2: bytes of kept block inputs per rank over those of one rank", 1, bytes / whole, 0.5);
   // Without parts a layer's two sums, forward, again and backward, move 12 times its tokens, less what a rank has itself.
   const double tokens = 4 * 16, plain = 12 * tokens * 48 * 4 * 6 / 2;

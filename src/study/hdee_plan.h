@@ -55,7 +55,7 @@ struct HdeePlan {
 // tolerance, saying by how much and what would fit.
 HdeePlan plan_hdee(HdeeRecipe& recipe, const StudyData& data);
 
-// The dearest size and steps for the most difficult line, and so on down: what there is of either is shared out anew, so that the total
+// The dearest size and steps for the most difficult line, and so on down: what there is of either is divided anew, so that the total
 // stays what it was. `difficulty` by line.
 void assign_by_difficulty(HdeeRecipe& recipe, const std::map<std::string, double>& difficulty, const StudyData& data);
 

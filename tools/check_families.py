@@ -12,7 +12,7 @@ For random small configurations of every family it compares logits both ways:
     python3 -m venv venv && venv/bin/pip install torch==2.11.0 transformers==4.57.6 peft==0.21.2
     venv/bin/python tools/check_families.py --cairn build/cairn [--seeds 3] [--tolerance 1e-4] [--table]
 
-Exits with 1 if a difference is above the tolerance or a token differs. Prints one line a case, with --table the table of docs/guides/models.md.
+Exits with 1 if a difference is above the tolerance or a token differs. Prints one line a case, with --table the table of docs/measurements/user-models-*.md.
 """
 import argparse
 import json
@@ -197,7 +197,7 @@ def main():
     parser.add_argument("--cairn", required=True, help="the program")
     parser.add_argument("--seeds", type=int, default=6, help="configurations of each family")
     parser.add_argument("--tolerance", type=float, default=1e-4)
-    parser.add_argument("--table", action="store_true", help="print the table of docs/guides/models.md at the end")
+    parser.add_argument("--table", action="store_true", help="print the table of docs/measurements/user-models-*.md at the end")
     parser.add_argument("--family", choices=FAMILIES, help="only this one")
     a = parser.parse_args()
     transformers.logging.set_verbosity_error()

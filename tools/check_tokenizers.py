@@ -222,7 +222,7 @@ def main():
     for name in ("gpt2", "sentencepiece", "llama2c", "text"):
         parser.add_argument("--" + name, action="append", default=[])
     options = parser.parse_args()
-    files = options.text or glob.glob(os.path.join(root, "docs/*.md")) + glob.glob(os.path.join(root, "src/data/*.cpp"))
+    files = options.text or glob.glob(os.path.join(root, "docs/*/*.md")) + glob.glob(os.path.join(root, "src/data/*.cpp"))
     texts = []
     for path in files:
         with open(path, encoding="utf-8", errors="ignore") as file:

@@ -14,11 +14,11 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/did_you_mean.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/metrics.h"
-#include "base/nearest.h"
 #include "base/version.h"
 #include "kernels/aten.h"
 #include "kernels/fp8_cuda.h"

@@ -1,6 +1,6 @@
 #include "bench/gpu_case.h"
 
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 
 namespace cairn::study {
 

@@ -1,6 +1,6 @@
 #include "bench/gpu_inputs.h"
 
-#include "base/disk.h"
+#include "base/files/disk.h"
 #include "base/random.h"
 #include "kernels/aten.h"
 #include "model/model.h"

@@ -6,7 +6,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
-#include "base/actor_runtime.h"
+#include "base/actors/runtime.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "kernels/aten.h"
@@ -20,10 +20,10 @@ constexpr int64_t kElements = int64_t{64} << 20;  // floats that a turn needs: 2
 constexpr int64_t kTurns = 30, kFirst = 6;
 
 // What a body has started on a stream.
-base::Flight until_done(const c10::Stream& stream) {
+base::PendingTurn until_done(const c10::Stream& stream) {
   const auto event = std::make_shared<c10::Event>(at::kCUDA);
   event->record(stream);
-  return {.landed = [event] { return event->query(); }, .wait = [event] { event->synchronize(); }};
+  return {.done = [event] { return event->query(); }, .wait = [event] { event->synchronize(); }};
 }
 
 // When something ran on a stream, as the GPU itself saw it.
@@ -90,24 +90,24 @@ Turns turns_with(const Feed& feed, int registers) {
   std::vector<Ran> copies, computations;
   const int last = 2;
   base::ActorRuntime runtime(graph,
-                             {[&](base::Desk& desk) -> std::optional<base::Flight> {
-                                feed.load(desk.output(0));
+                             {[&](base::TurnBuffers& turn) -> std::optional<base::PendingTurn> {
+                                feed.load(turn.output(0));
                                 return {};
                               },
-                              [&](base::Desk& desk) -> std::optional<base::Flight> {
+                              [&](base::TurnBuffers& turn) -> std::optional<base::PendingTurn> {
                                 const auto began = Ran::now(feed.copies);
-                                feed.copy(desk.input(0), desk.output(0));
+                                feed.copy(turn.input(0), turn.output(0));
                                 const Ran copy{began, Ran::now(feed.copies)};
-                                if (desk.tag() >= kFirst) copies.push_back(copy);
+                                if (turn.tag() >= kFirst) copies.push_back(copy);
                                 return until_done(feed.copies);
                               },
-                              [&](base::Desk& desk) -> std::optional<base::Flight> {
-                                if (desk.tag() == kFirst) {  // from here on turns are counted: none of them is under way
+                              [&](base::TurnBuffers& turn) -> std::optional<base::PendingTurn> {
+                                if (turn.tag() == kFirst) {  // from here on turns are counted: none of them is under way
                                   until_done(feed.computes).wait();
                                   from = base::seconds(clock.now());
                                 }
                                 const auto began = Ran::now(feed.computes);
-                                feed.compute(desk.input(0));
+                                feed.compute(turn.input(0));
                                 computations.push_back({began, Ran::now(feed.computes)});
                                 return until_done(feed.computes);
                               }},

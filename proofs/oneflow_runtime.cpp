@@ -7,19 +7,19 @@
 
 #include <fmt/format.h>
 
-#include "base/actor_runtime.h"
+#include "base/actors/runtime.h"
+#include "base/actors/simulation.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/token_game.h"
 #include "parallel/pipeline_actors.h"
 #include "proofs/timed_model.h"
 
 namespace cairn::study {
 namespace {
 
-using Nothing = std::optional<base::Flight>;
+using Nothing = std::optional<base::PendingTurn>;
 
 // Takes time as a device would: this thread has nothing to do until then.
 void take(double seconds) {
@@ -34,7 +34,7 @@ void take(double seconds) {
 // end, per turn.
 double period_of(const std::vector<double>& seconds, int registers, int64_t turns) {
   base::ActorGraph graph;
-  std::vector<base::Body> bodies;
+  std::vector<base::ActorBody> bodies;
   const base::RealClock clock;
   double from = 0;
   for (size_t i = 0; i < seconds.size(); ++i) {
@@ -42,8 +42,8 @@ double period_of(const std::vector<double>& seconds, int registers, int64_t turn
     const int actor = graph.add_actor({.name = fmt::format("actor {}", i), .queue = queue, .turns = i == 0 ? turns : -1});
     if (i > 0) graph.add_register({.name = fmt::format("register {}", i), .writer = actor - 1, .readers = {actor}, .count = registers});
     const bool last = i + 1 == seconds.size();
-    bodies.push_back([&, last, cost = seconds[i]](base::Desk& desk) -> Nothing {
-      if (last && desk.tag() == 5) from = base::seconds(clock.now());
+    bodies.push_back([&, last, cost = seconds[i]](base::TurnBuffers& turn) -> Nothing {
+      if (last && turn.tag() == 5) from = base::seconds(clock.now());
       take(cost);
       return {};
     });
@@ -89,12 +89,12 @@ void back_pressure(Findings& findings) {
   std::pair<int64_t, int64_t> live;  // now, most
   const int consumer = 1;
   base::ActorRuntime runtime(graph,
-                             {[&](base::Desk& desk) -> Nothing {
+                             {[&](base::TurnBuffers& turn) -> Nothing {
                                 take(0.001);
-                                if (!desk.output(0).has_value()) desk.output(0) = std::make_shared<Counted>(live);
+                                if (!turn.output(0).has_value()) turn.output(0) = std::make_shared<Counted>(live);
                                 return {};
                               },
-                              [](base::Desk&) -> Nothing {
+                              [](base::TurnBuffers&) -> Nothing {
                                 take(0.005);
                                 return {};
                               }},
@@ -102,7 +102,7 @@ void back_pressure(Findings& findings) {
   runtime.run_here(std::span(&consumer, 1));
   findings.at_most("4. a producer 5 times as fast, 3 registers of 10 MiB: most MiB at once", 60 * 10,
                    static_cast<double>(live.second >> 20), 30);
-  findings.at_least("4. of its 3 registers in use at once", 1, runtime.held_most()[0], 3);
+  findings.at_least("4. of its 3 registers in use at once", 1, runtime.peak_held()[0], 3);
 }
 
 // Stages that know no schedule, on threads of their own: a backward before a forward, as many activations as registers.
@@ -111,9 +111,9 @@ void pipeline(Findings& findings, base::Log& log) {
   constexpr int64_t kMicroBatches = 8;
   constexpr double kForward = 0.020, kBackward = 0.040;
   base::ActorGraph graph;
-  std::vector<base::Body> bodies;
+  std::vector<base::ActorBody> bodies;
   const auto work = [](double seconds) {
-    return [seconds](base::Desk&) -> Nothing {
+    return [seconds](base::TurnBuffers&) -> Nothing {
       take(seconds);
       return {};
     };
@@ -147,7 +147,7 @@ void pipeline(Findings& findings, base::Log& log) {
   log.info("4 stages from registers alone: {:.3f} of the ideal step", step);
   findings.at_most("5. four stages, 8 micro-batches, registers and no schedule: step / ideal", 1.375, step, 1.375 * 1.08);
   findings.at_least("5. the same: step / ideal", 1.375, step, 1.375 * 0.92);
-  const std::vector<int> held = runtime.held_most();
+  const std::vector<int> held = runtime.peak_held();
   int beyond = 0;
   for (int s = 0; s < kStages; ++s) beyond += std::max(0, held[static_cast<size_t>(kept[static_cast<size_t>(s)])] - (kStages - s));
   findings.at_most("5. activations beyond 4, 3, 2, 1 of the stages", 0, beyond, 0);
@@ -177,7 +177,7 @@ void deadlock(Findings& findings) {
   const std::vector<parallel::Crossing> crossings{{"stream", 0, 1}};
   const auto refusal = [&](int registers) -> std::string {
     try {
-      base::check_it_runs(parallel::all_actors(schedule, crossings, parallel::registers_for(schedule, crossings, registers)).graph);
+      base::check_no_deadlock(parallel::all_actors(schedule, crossings, parallel::registers_for(schedule, crossings, registers)).graph);
     } catch (const Error& error) {
       return error.what();
     }

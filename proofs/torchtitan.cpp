@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/faulty_disk.h"
+#include "base/files/faulty_disk.h"
 #include "base/log.h"
 #include "comm/group.h"
 #include "comm/local.h"

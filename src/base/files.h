@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/checksum.h"
-#include "base/disk.h"
+#include "base/files/disk.h"
 
 namespace cairn::base {
 
@@ -15,7 +15,7 @@ namespace cairn::base {
 std::string read_file(const std::filesystem::path& path, int64_t bytes_max);
 
 // Something has this name: a file, a folder, also a link that leads nowhere or in a circle, so that opening it gives the reason.
-bool is_there(const std::filesystem::path& path);
+bool path_exists(const std::filesystem::path& path);
 
 // Writes so that the path holds either what it held or all of `bytes`, also across a crash: temporary name beside it, write, fsync,
 // rename, fsync of the folder. Throws Kind::disk with path, cause and free space, and leaves no temporary file.

@@ -107,7 +107,7 @@ GuardedJson parse_json_guarded(std::string_view text, const JsonLimits& limits) 
   return none;
 }
 
-std::string trouble_with_json(std::string_view text, const JsonLimits& limits) {
+std::string json_error(std::string_view text, const JsonLimits& limits) {
   if (JsonScan scan = scan_json(text, limits); !scan.trouble.empty()) return scan.trouble;
   struct : Json::json_sax_t {
     size_t wrong_at = 0;

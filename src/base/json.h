@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/json_scan.h"
+#include "base/json/scan.h"
 
 namespace cairn::base {
 
@@ -34,7 +34,7 @@ inline GuardedJson parse_json_guarded(std::string_view text, int depth_max) {
 }
 
 // Why a text is not JSON within these limits; empty: it is. Keeps nothing of it.
-std::string trouble_with_json(std::string_view text, const JsonLimits& limits = {});
+std::string json_error(std::string_view text, const JsonLimits& limits = {});
 
 // The value in a message: its text, cut to a length that a person reads.
 std::string shown(const Json& value, size_t characters = 80);

@@ -8,7 +8,7 @@
 #include <spdlog/sinks/basic_file_sink.h>
 
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 #include "base/terminal.h"
 
 namespace cairn::base {
@@ -122,7 +122,7 @@ Log Log::capture(int rank, Level level) {
   return Log(std::move(sinks));
 }
 
-bool Log::hears(Level level) const {
+bool Log::is_enabled(Level level) const {
   const auto& sinks = sinks_->logger.sinks();
   if (level < sinks_->level) return false;
   return std::any_of(sinks.begin(), sinks.end(), [&](const auto& sink) { return sink->should_log(of_spdlog(level)); });

@@ -36,22 +36,22 @@ class Log {
 
   template <typename... Args>
   void debug(fmt::format_string<Args...> format, Args&&... args) {
-    if (hears(Level::debug)) write(Level::debug, fmt::format(format, std::forward<Args>(args)...));
+    if (is_enabled(Level::debug)) write(Level::debug, fmt::format(format, std::forward<Args>(args)...));
   }
   template <typename... Args>
   void info(fmt::format_string<Args...> format, Args&&... args) {
-    if (hears(Level::info)) write(Level::info, fmt::format(format, std::forward<Args>(args)...));
+    if (is_enabled(Level::info)) write(Level::info, fmt::format(format, std::forward<Args>(args)...));
   }
   template <typename... Args>
   void warn(fmt::format_string<Args...> format, Args&&... args) {
-    if (hears(Level::warn)) write(Level::warn, fmt::format(format, std::forward<Args>(args)...));
+    if (is_enabled(Level::warn)) write(Level::warn, fmt::format(format, std::forward<Args>(args)...));
   }
   template <typename... Args>
   void error(fmt::format_string<Args...> format, Args&&... args) {
-    if (hears(Level::error)) write(Level::error, fmt::format(format, std::forward<Args>(args)...));
+    if (is_enabled(Level::error)) write(Level::error, fmt::format(format, std::forward<Args>(args)...));
   }
 
-  bool hears(Level level) const;  // whether anything would come of it
+  bool is_enabled(Level level) const;  // whether anything would come of it
   void write(Level level, const std::string& text);
   std::vector<std::string> lines() const;  // of a capturing log; else empty
 

@@ -88,7 +88,7 @@ bool ends_in_newline(const std::filesystem::path& path) {
 }
 
 std::filesystem::path mended(std::filesystem::path path, const Disk& disk) {
-  if (!ends_in_newline(path)) cut_back(path, std::numeric_limits<int64_t>::max(), disk);
+  if (!ends_in_newline(path)) truncate_metrics(path, std::numeric_limits<int64_t>::max(), disk);
   return path;
 }
 
@@ -138,7 +138,7 @@ std::vector<MetricsRow> read_metrics(const std::filesystem::path& path, int64_t 
   return rows;
 }
 
-void cut_back(const std::filesystem::path& path, int64_t step_last, const Disk& disk) {
+void truncate_metrics(const std::filesystem::path& path, int64_t step_last, const Disk& disk) {
   if (!std::filesystem::exists(path)) return;
   FileWriter writer(path, /*bytes_expected=*/0, disk);
   for_each_row(path, [&](const std::string& line, const OrderedJson& json) {

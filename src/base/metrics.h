@@ -41,6 +41,6 @@ class Metrics {
 std::vector<MetricsRow> read_metrics(const std::filesystem::path& path, int64_t rows_max = std::numeric_limits<int64_t>::max());
 
 // Rewrites the file, atomically, keeping the rows whose `step` is at most `step_last`, and rows without one. No file: nothing to do.
-void cut_back(const std::filesystem::path& path, int64_t step_last, const Disk& disk = real_disk());
+void truncate_metrics(const std::filesystem::path& path, int64_t step_last, const Disk& disk = real_disk());
 
 }  // namespace cairn::base

@@ -1,8 +1,8 @@
 #include "base/random.h"
 
-#include "base/box_muller.h"
 #include "base/check.h"
-#include "base/philox.h"
+#include "base/random/box_muller.h"
+#include "base/random/philox.h"
 
 namespace cairn::base {
 namespace {

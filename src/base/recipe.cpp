@@ -10,8 +10,8 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
+#include "base/did_you_mean.h"
 #include "base/files.h"
-#include "base/nearest.h"
 #include "base/recipe_parser.h"
 
 namespace cairn::base {
@@ -59,14 +59,14 @@ std::optional<Setting> converted(const Setting& given, const Setting& wanted) {
 
 void check_value(const std::string& key, const Setting& value, const Check& check, const std::string& origin) {
   const auto* number = std::get_if<double>(&value);
-  if (number && std::isinf(*number)) fail_input("{} = {}: must be a finite number ({})", key, written(value), origin);
+  if (number && std::isinf(*number)) fail_input("{} = {}: must be a finite number ({})", key, to_toml(value), origin);
   if (check.holds(value)) return;
   std::string allowed = check.allowed();
   if (allowed.empty()) allowed = "a number";  // only NaN fails a check that allows all
   if (const auto* text = std::get_if<std::string>(&value); text && check.kind == Check::Kind::one_of) {
     if (const auto meant = nearest(*text, check.names)) allowed += fmt::format("; did you mean \"{}\"?", *meant);
   }
-  fail_input("{} = {}: must be {} ({})", key, written(value), allowed, origin);
+  fail_input("{} = {}: must be {} ({})", key, to_toml(value), allowed, origin);
 }
 
 // Every name that a recipe may hold, and what to say about one that it may not.
@@ -94,7 +94,7 @@ struct KnownKeys {
   bool can_hold(const std::string& section, const std::string& key, const Setting& value) const {
     for (const Entry& entry : entries_of.at(section))
       if (entry.key == key) {
-        const std::optional<Setting> as = converted(value, entry.fallback);
+        const std::optional<Setting> as = converted(value, entry.default_value);
         return as && entry.check.holds(*as);
       }
     return false;
@@ -116,7 +116,7 @@ struct KnownKeys {
     if (here != keys_of.end()) {
       const auto meant = nearest(leaf_of(full), here->second);
       const auto takes = meant && can_hold(section, *meant, value) ? std::nullopt : key_with_word(section, value);
-      if (takes) return fmt::format("did you mean `{}`, which takes {}?", join(section, *takes), written(value));
+      if (takes) return fmt::format("did you mean `{}`, which takes {}?", join(section, *takes), to_toml(value));
       if (meant) return fmt::format("did you mean `{}`?", join(section, *meant));
     }
     for (const auto& [other, keys] : keys_of)
@@ -187,7 +187,7 @@ const Recipe::Given* Recipe::find(const Section& section, const Entry& entry, st
   for (const std::string& name : names) {
     const std::string full = join(section.name, name);
     if (const auto table = tables_.find(full); table != tables_.end())
-      fail_input("{} is a table: must be {} ({})", full, with_article(type_name(entry.fallback)), table->second);
+      fail_input("{} is a table: must be {} ({})", full, with_article(type_name(entry.default_value)), table->second);
     const auto at = given_.find(full);
     if (at == given_.end()) continue;
     if (found != nullptr && found->order == at->second.order)
@@ -206,11 +206,11 @@ std::vector<Setting> Recipe::resolve(const Section& section, std::vector<Setting
     std::string key = join(section.name, entry.key), origin = "default";
     if (const Given* given = find(section, entry, key)) {
       origin = given->origin;
-      if (!given->misfit.empty())
-        fail_input("{} is {}: must be {} ({})", key, given->misfit, with_article(type_name(entry.fallback)), origin);
-      std::optional<Setting> value = converted(given->value, entry.fallback);
-      if (!value && !given->text.empty() && std::holds_alternative<std::string>(entry.fallback)) value = given->text;
-      if (!value) fail_input("{} = {}: must be {} ({})", key, written(given->value), with_article(type_name(entry.fallback)), origin);
+      if (!given->unsupported_type.empty())
+        fail_input("{} is {}: must be {} ({})", key, given->unsupported_type, with_article(type_name(entry.default_value)), origin);
+      std::optional<Setting> value = converted(given->value, entry.default_value);
+      if (!value && !given->text.empty() && std::holds_alternative<std::string>(entry.default_value)) value = given->text;
+      if (!value) fail_input("{} = {}: must be {} ({})", key, to_toml(given->value), with_article(type_name(entry.default_value)), origin);
       defaults[i] = std::move(*value);
     }
     check_value(key, defaults[i], entry.check, origin);
@@ -259,7 +259,7 @@ std::string Recipe::resolved_toml() const {
       if (read.section.name.empty() != rooted || read.values.empty()) continue;
       if (!text.empty()) text += "\n";
       if (!rooted) text += fmt::format("[{}]\n", read.section.name);
-      for (const Read& value : read.values) text += fmt::format("{} = {}  # {}\n", value.key, written(value.value), one_line(value.origin));
+      for (const Read& value : read.values) text += fmt::format("{} = {}  # {}\n", value.key, to_toml(value.value), one_line(value.origin));
     }
   }
   return text;

@@ -51,10 +51,10 @@ class Recipe {
  private:
   struct Given {
     Setting value;
-    std::string text;    // as typed, for --set: lets `--set name=12` fill a string
-    std::string misfit;  // "a date", "a list of tables": what no key can hold; else empty
-    std::string origin;  // "tiny.toml:14", "--set"
-    int64_t order = 0;   // of being given, one per file or flag: later wins between a key and its alias
+    std::string text;              // as typed, for --set: lets `--set name=12` fill a string
+    std::string unsupported_type;  // "a date", "a list of tables": what no key can hold; else empty
+    std::string origin;            // "tiny.toml:14", "--set"
+    int64_t order = 0;             // of being given, one per file or flag: later wins between a key and its alias
   };
   struct Read {
     std::string key;

@@ -42,7 +42,7 @@ const char* kind_of(const toml::node& node) {
 }
 
 // A list of one kind; integers among numbers are taken as numbers. Empty lists come out as strings and fit any list.
-std::optional<Setting> as_list(const toml::array& array, std::string& misfit) {
+std::optional<Setting> as_list(const toml::array& array, std::string& unsupported_type) {
   bool strings = true, integers = true, numbers = true;
   for (const toml::node& node : array) {
     strings = strings && node.is_string();
@@ -64,17 +64,17 @@ std::optional<Setting> as_list(const toml::array& array, std::string& misfit) {
     for (const toml::node& node : array) list.push_back(*node.value<double>());
     return list;
   }
-  misfit = kind_of(*array.get(0));
+  unsupported_type = kind_of(*array.get(0));
   return std::nullopt;
 }
 
-std::optional<Setting> as_setting(const toml::node& node, std::string& misfit) {
+std::optional<Setting> as_setting(const toml::node& node, std::string& unsupported_type) {
   if (const auto* x = node.as_boolean()) return x->get();
   if (const auto* x = node.as_integer()) return x->get();
   if (const auto* x = node.as_floating_point()) return x->get();
   if (const auto* x = node.as_string()) return x->get();
-  if (const auto* x = node.as_array()) return as_list(*x, misfit);
-  misfit = kind_of(node);
+  if (const auto* x = node.as_array()) return as_list(*x, unsupported_type);
+  unsupported_type = kind_of(node);
   return std::nullopt;
 }
 
@@ -176,7 +176,7 @@ void RecipeParser::add_text(Recipe& recipe, std::string_view text, const std::st
   }
   const auto store = [&](const std::string& key, const toml::node& node, std::string origin) {
     Recipe::Given given;
-    if (auto value = as_setting(node, given.misfit)) given.value = std::move(*value);
+    if (auto value = as_setting(node, given.unsupported_type)) given.value = std::move(*value);
     given.origin = std::move(origin);
     given.order = recipe.next_order_;
     recipe.given_.insert_or_assign(key, std::move(given));
@@ -209,7 +209,7 @@ void RecipeParser::add_assignment(Recipe& recipe, const std::string& key, std::s
   if (const toml::table* table = node.as_table()) {
     const auto store = [&](const std::string& full, const toml::node& leaf, const std::string&) {
       Recipe::Given inner;
-      if (auto setting = as_setting(leaf, inner.misfit)) inner.value = std::move(*setting);
+      if (auto setting = as_setting(leaf, inner.unsupported_type)) inner.value = std::move(*setting);
       inner.origin = origin;
       inner.order = given.order;
       recipe.given_.insert_or_assign(full, std::move(inner));
@@ -218,9 +218,9 @@ void RecipeParser::add_assignment(Recipe& recipe, const std::string& key, std::s
     TreeWalk{"", origin}.table(recipe.tables_, store, *table, key);
     return;
   }
-  std::string misfit;
-  if (auto setting = as_setting(node, misfit)) given.value = std::move(*setting);
-  if (misfit.starts_with("a list")) given.misfit = misfit;  // a date stays the text that was typed
+  std::string unsupported_type;
+  if (auto setting = as_setting(node, unsupported_type)) given.value = std::move(*setting);
+  if (unsupported_type.starts_with("a list")) given.unsupported_type = unsupported_type;  // a date stays the text that was typed
   recipe.given_.insert_or_assign(key, std::move(given));
 }
 

@@ -140,7 +140,7 @@ std::string type_name(const Setting& value) {
   return kNames[value.index()];
 }
 
-std::string written(const Setting& value) {
+std::string to_toml(const Setting& value) {
   return std::visit(Match{[](bool x) { return std::string(x ? "true" : "false"); }, [](int64_t x) { return std::to_string(x); },
                           [](double x) { return number(x); }, [](const std::string& x) { return quoted(x); },
                           [](const std::vector<std::string>& x) { return list(x, quoted); },
@@ -157,13 +157,13 @@ void check_section(const Section& section) {
     for (const std::string& alias : entry.aliases)
       CAIRN_CHECK(names.insert(alias).second, "schema {}: alias {} twice", section.name, alias);
     const bool of_text =
-        std::holds_alternative<std::string>(entry.fallback) || std::holds_alternative<std::vector<std::string>>(entry.fallback);
+        std::holds_alternative<std::string>(entry.default_value) || std::holds_alternative<std::vector<std::string>>(entry.default_value);
     const bool fits = entry.check.kind == Check::Kind::any ||
-                      (entry.check.kind == Check::Kind::one_of ? of_text : !of_text && !std::holds_alternative<bool>(entry.fallback));
-    CAIRN_CHECK(fits, "schema {}: {} is a {}, which cannot be \"{}\"", section.name, entry.key, type_name(entry.fallback),
+                      (entry.check.kind == Check::Kind::one_of ? of_text : !of_text && !std::holds_alternative<bool>(entry.default_value));
+    CAIRN_CHECK(fits, "schema {}: {} is a {}, which cannot be \"{}\"", section.name, entry.key, type_name(entry.default_value),
                 entry.check.allowed());
-    CAIRN_CHECK(entry.check.holds(entry.fallback), "schema {}: the default {} = {} is not {}", section.name, entry.key,
-                written(entry.fallback), entry.check.allowed());
+    CAIRN_CHECK(entry.check.holds(entry.default_value), "schema {}: the default {} = {} is not {}", section.name, entry.key,
+                to_toml(entry.default_value), entry.check.allowed());
   }
 }
 
@@ -175,7 +175,7 @@ std::string reference_markdown(const std::vector<Section>& sections) {
     for (const Entry& entry : section.entries) {
       std::string help = entry.help;
       if (!entry.aliases.empty()) help += fmt::format(" Also written `{}`.", fmt::join(entry.aliases, "`, `"));
-      page += fmt::format("| `{}` | {} | `{}` | {} | {} |\n", entry.key, type_name(entry.fallback), cell(written(entry.fallback)),
+      page += fmt::format("| `{}` | {} | `{}` | {} | {} |\n", entry.key, type_name(entry.default_value), cell(to_toml(entry.default_value)),
                           cell(entry.check.allowed()), cell(help));
     }
     page += "\n";

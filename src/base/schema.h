@@ -31,7 +31,7 @@ Check one_of(std::vector<std::string> names);
 // One key of a section, without the struct it fills: what help, reference pages and the recipe see.
 struct Entry {
   std::string key;
-  Setting fallback;  // the default
+  Setting default_value;  // the default
   std::string help;
   Check check;
   std::vector<std::string> aliases;  // other names that users may write, without the section
@@ -45,7 +45,7 @@ struct Section {
 };
 
 std::string type_name(const Setting& value);  // "integer", "list of strings"
-std::string written(const Setting& value);    // as TOML writes it; reads back to the same value
+std::string to_toml(const Setting& value);    // as TOML writes it; reads back to the same value
 void check_section(const Section& section);   // throws broken_invariant where a schema contradicts itself (a default out of range)
 // A page section per Section: its summary and a table of key, type, default, allowed values, meaning.
 std::string reference_markdown(const std::vector<Section>& sections);
@@ -73,7 +73,7 @@ class Schema {
     const T defaults{};
     for (const Key<T>& key : keys_) {
       section_.entries.push_back(key.entry);
-      section_.entries.back().fallback = key.get(defaults);
+      section_.entries.back().default_value = key.get(defaults);
     }
     check_section(section_);
   }

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "base/disk.h"
+#include "base/files/disk.h"
 
 namespace cairn::base {
 

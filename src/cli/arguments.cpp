@@ -6,7 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 
 namespace cairn::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 
 namespace cairn::cli {
 namespace {
@@ -271,7 +271,7 @@ std::vector<KeySpec> key_specs(const std::vector<base::Section>& sections) {
   for (const base::Section& section : sections)
     for (const base::Entry& entry : section.entries) {
       KeySpec key{fmt::format("{}.{}", section.name, entry.key), entry.help, entry.check.names};
-      if (std::holds_alternative<bool>(entry.fallback)) key.values = {"true", "false"};
+      if (std::holds_alternative<bool>(entry.default_value)) key.values = {"true", "false"};
       keys.push_back(std::move(key));
     }
   return keys;

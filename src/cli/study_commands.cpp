@@ -7,9 +7,9 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/did_you_mean.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "base/nearest.h"
 #include "base/terminal.h"
 #include "base/text.h"
 #include "cli/arguments.h"

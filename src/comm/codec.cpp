@@ -3,7 +3,7 @@
 
 #include <iterator>
 
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 
 namespace cairn::comm {
 

@@ -3,7 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 
 namespace cairn::data::jinja {
 

@@ -2,7 +2,7 @@
 
 #include <any>
 
-#include "base/actor_runtime.h"
+#include "base/actors/runtime.h"
 #include "base/check.h"
 
 namespace cairn::data {
@@ -25,24 +25,25 @@ Loader::Loader(Make make, int64_t first, int64_t end, int64_t ahead) : make_(std
   const int maker = graph.add_actor({.name = "loader", .queue = kMaking, .turns = end - first});
   const int taker = graph.add_actor({.name = "step", .queue = kTaking});
   graph.add_register({.name = "batches", .writer = maker, .readers = {taker}, .count = static_cast<int>(ahead)});
-  const auto do_make = [this, first](base::Desk& desk) -> std::optional<base::Flight> {
+  const auto do_make = [this, first](base::TurnBuffers& turn) -> std::optional<base::PendingTurn> {
     Made made;
     try {
-      if (!failed_) made.batch = make_(first + desk.tag());
+      if (!failed_) made.batch = make_(first + turn.tag());
     } catch (...) {
       made.failure = std::current_exception();
       failed_ = true;
     }
-    desk.output(0) = std::move(made);
+    turn.output(0) = std::move(made);
     return std::nullopt;
   };
-  const auto do_take = [this](base::Desk& desk) -> std::optional<base::Flight> {
-    auto& made = std::any_cast<Made&>(desk.input(0));
+  const auto do_take = [this](base::TurnBuffers& turn) -> std::optional<base::PendingTurn> {
+    auto& made = std::any_cast<Made&>(turn.input(0));
     taken_ = std::move(made.batch);
     failure_ = made.failure;
     return std::nullopt;
   };
-  actors_ = std::make_unique<base::ActorRuntime>(std::move(graph), std::vector<base::Body>{do_make, do_take}, std::vector<int>{kTaking});
+  actors_ =
+      std::make_unique<base::ActorRuntime>(std::move(graph), std::vector<base::ActorBody>{do_make, do_take}, std::vector<int>{kTaking});
 }
 
 Loader::~Loader() = default;

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 #include "data/chat_renderer.h"
 
 namespace cairn::data {

@@ -1,6 +1,6 @@
 #include <array>
 
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 #include "data/sampler.h"
 #include "data/sequential.h"
 #include "data/shuffled.h"

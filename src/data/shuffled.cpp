@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "base/permutation.h"
 #include "base/random.h"
+#include "base/random/permutation.h"
 #include "data/epochs.h"
 
 namespace cairn::data {

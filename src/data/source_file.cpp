@@ -8,7 +8,7 @@
 #include <glob.h>
 
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 #include "data/file_bytes.h"
 #include "data/llmc_file.h"
 #include "data/token_file.h"

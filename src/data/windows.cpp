@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 #include "data/token_samples.h"
 
 namespace cairn::data {

@@ -3,7 +3,7 @@
 #pragma once
 #include <type_traits>
 
-#include "base/philox.h"
+#include "base/random/philox.h"
 #include "kernels/device_pack.h"
 
 namespace cairn::kernels::device {

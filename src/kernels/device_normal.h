@@ -1,7 +1,7 @@
 // Normal numbers in CUDA kernels, four of one counter at a time. For .cu files, which need -fmad=false (box_muller.h).
 #pragma once
-#include "base/box_muller.h"
-#include "base/quick_normal.h"
+#include "base/random/approximate_normal.h"
+#include "base/random/box_muller.h"
 #include "kernels/device_counters.h"
 
 namespace cairn::kernels::device {
@@ -22,13 +22,14 @@ struct Bounds {
 };
 
 __device__ inline Bounds bounds_of_normals(const base::Words4& words) {
-  const base::QuickPair a = base::quick_normal(words.word[0], words.word[1]), b = base::quick_normal(words.word[2], words.word[3]);
+  const base::ApproximatePair a = base::approximate_normal(words.word[0], words.word[1]),
+                              b = base::approximate_normal(words.word[2], words.word[3]);
   const float quick[4] = {a.first, a.second, b.first, b.second};
   Bounds bounds;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    bounds.one.at[i] = quick[i] * (1 - base::kQuickError);
-    bounds.other.at[i] = quick[i] * (1 + base::kQuickError);
+    bounds.one.at[i] = quick[i] * (1 - base::kApproximateNormalError);
+    bounds.other.at[i] = quick[i] * (1 + base::kApproximateNormalError);
   }
   return bounds;
 }

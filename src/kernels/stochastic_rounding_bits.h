@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "base/philox.h"
+#include "base/random/philox.h"
 
 namespace cairn::kernels {
 

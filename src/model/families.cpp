@@ -1,6 +1,6 @@
 #include "model/families.h"
 
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 
 namespace cairn::model {
 namespace {

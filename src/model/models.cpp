@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 #include "model/classifier.h"
 #include "model/decoder.h"
 #include "model/families.h"

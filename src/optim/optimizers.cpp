@@ -1,6 +1,6 @@
 // The list of update rules. A new one is a file beside this and one line here.
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 #include "kernels/aten.h"
 #include "kernels/stochastic_rounding.h"
 #include "optim/adafactor.h"

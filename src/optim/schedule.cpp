@@ -5,7 +5,7 @@
 #include <numbers>
 #include <span>
 
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 
 namespace cairn::optim {
 namespace {

@@ -3,8 +3,8 @@
 // decide by who is quick today.
 #include <algorithm>
 
+#include "base/actors/simulation.h"
 #include "base/check.h"
-#include "base/token_game.h"
 #include "parallel/schedule_generators.h"
 
 namespace cairn::parallel {
@@ -39,10 +39,10 @@ RanksActions flow_actions(const PipelineSize& size) {
     link(forward[at], forward[at + 1]);
     link(backward[at + 1], backward[at]);
   }
-  const base::Game game = base::play(graph);
-  CAIRN_CHECK(game.stuck.empty(), "{}", game.stuck.front());
+  const base::Simulation simulation = base::simulate(graph);
+  CAIRN_CHECK(simulation.stuck.empty(), "{}", simulation.stuck.front());
   RanksActions all(static_cast<size_t>(size.ranks));
-  for (const base::TimedTurn& timed : game.turns) {
+  for (const base::TimedTurn& timed : simulation.turns) {
     if (graph.actors[static_cast<size_t>(timed.turn.actor)].queue >= size.ranks) continue;  // a link
     Action action = what[static_cast<size_t>(timed.turn.actor)];
     action.micro_batch = static_cast<int>(timed.turn.tag);

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/memory_purpose.h"
+#include "base/memory_scope.h"
 #include "comm/group.h"
 #include "kernels/aten.h"
 #include "parallel/group_memory.h"
@@ -83,7 +83,7 @@ void GradientFlow::begin(int64_t passes, int64_t passes_most, Announce announce)
   round_ = 0;
   announce_ = std::move(announce);
   if (stays_whole() && !whole_.defined() && !parts_.lent) {
-    const base::MemoryPurpose purpose("gradients");
+    const base::MemoryScope purpose("gradients");
     whole_ = group_memory(parts_.memory, parts_.layout.elements, parts_.options);
     count_held(static_cast<int64_t>(whole_.nbytes()));
   }
@@ -101,7 +101,7 @@ void GradientFlow::open_unit(int64_t u) {
   const Unit& unit = parts_.units[static_cast<size_t>(u)];
   if (parts_.lent) {
     one.buffer = kept_[static_cast<size_t>(u)];
-    const base::MemoryPurpose purpose("gradients");
+    const base::MemoryScope purpose("gradients");
     lend_memory(one.buffer);
     count_held(static_cast<int64_t>(one.buffer.nbytes()));
   } else if (stays_whole()) {
@@ -118,7 +118,7 @@ void GradientFlow::open_unit(int64_t u) {
     if (!one.buffer.defined()) {  // those that wait are too small: this one takes their place
       for (const at::Tensor& small : spare_) held_ -= static_cast<int64_t>(small.nbytes());
       spare_.clear();
-      const base::MemoryPurpose purpose("gradients");
+      const base::MemoryScope purpose("gradients");
       one.buffer = group_memory(parts_.memory, unit.elements, parts_.options);
       count_held(static_cast<int64_t>(one.buffer.nbytes()));
     }

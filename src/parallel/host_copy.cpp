@@ -4,7 +4,7 @@
 
 #include <c10/core/StreamGuard.h>
 
-#include "base/memory_purpose.h"
+#include "base/memory_scope.h"
 #include "kernels/aten.h"
 #include "kernels/streams.h"
 
@@ -47,7 +47,7 @@ void HostCopy::let_go() {
 
 void HostCopy::fetch() {
   if (here_.defined()) return;
-  const base::MemoryPurpose purpose("inputs from the host");
+  const base::MemoryScope purpose("inputs from the host");
   here_ = at::empty_like(away_, at::TensorOptions().device(device_).pinned_memory(false));
   if (here_.is_cuda())
     back_ = copy_beside(here_, away_, device_, kernels::Beside::to_gpu);

@@ -8,11 +8,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/actors/simulation.h"
 #include "base/check.h"
+#include "base/did_you_mean.h"
 #include "base/error.h"
 #include "base/files.h"
-#include "base/nearest.h"
-#include "base/token_game.h"
 #include "mesh/holding.h"
 #include "model/model.h"
 #include "parallel/crossings.h"
@@ -202,7 +202,7 @@ void place(Plan& plan, const model::Model& model, const PipelineOptions& pipelin
     check_stages(plan.stage_blocks, schedule.stages(), model);
     plan.registers = static_cast<int>(pipeline.registers);
     const std::vector<Crossing> crossed = crossings(model, plan);
-    base::check_it_runs(all_actors(schedule, crossed, registers_for(schedule, crossed, plan.registers)).graph);
+    base::check_no_deadlock(all_actors(schedule, crossed, registers_for(schedule, crossed, plan.registers)).graph);
   }
   check_tensor_split(model, tp);
   std::map<std::string, mesh::Placement> placements;

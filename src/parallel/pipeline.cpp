@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/actor_runtime.h"
+#include "base/actors/runtime.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/trace.h"
@@ -79,7 +79,7 @@ struct Pipeline::Traffic {
     return m.gradient ? owner.shapes_.contains(key) : owner.heard_.contains({key, from});
   }
 
-  base::Flight send(const Message& m, const at::Tensor& tensor, int to) {
+  base::PendingTurn send(const Message& m, const at::Tensor& tensor, int to) {
     const at::Tensor dense = tensor.contiguous();
     // The first of its shape is announced to each; gradients have the shape of their values, which both sides know by then.
     comm::Work announced;
@@ -197,21 +197,21 @@ struct Pipeline::Run {
   }
   int sender(const Message& m) const { return partner(m.micro_batch, arrives(m), leaves(m)); }
   int receiver(const Message& m) const { return partner(m.micro_batch, leaves(m), arrives(m)); }
-  static Message at_turn(Message m, const base::Desk& desk) {
-    m.micro_batch = static_cast<int>(desk.tag());
+  static Message at_turn(Message m, const base::TurnBuffers& turn) {
+    m.micro_batch = static_cast<int>(turn.tag());
     return m;
   }
-  const Pass& pass(const base::Desk& desk) const { return passes[static_cast<size_t>(desk.tag())]; }
-  bool empty(const base::Desk& desk) const { return pass(desk).batch.samples() == 0; }  // on all ranks of all pipelines
+  const Pass& pass(const base::TurnBuffers& turn) const { return passes[static_cast<size_t>(turn.tag())]; }
+  bool empty(const base::TurnBuffers& turn) const { return pass(turn).batch.samples() == 0; }  // on all ranks of all pipelines
 
   // What the actor is given, by input.
-  std::vector<at::Tensor> given(const PipelineActors::Part& part, base::Desk& desk) {
+  std::vector<at::Tensor> given(const PipelineActors::Part& part, base::TurnBuffers& turn) {
     std::optional<base::Trace::Span> traced;
     if (passes.front().trace) traced.emplace(passes.front().trace->span("wait for a neighbour", "pipeline"));
     std::vector<at::Tensor> tensors;
     for (size_t i = 0; i < part.reads.size(); ++i) {
-      const Message message = at_turn(part.reads[i], desk);
-      const std::any held = std::exchange(desk.input(i), {});
+      const Message message = at_turn(part.reads[i], turn);
+      const std::any held = std::exchange(turn.input(i), {});
       tensors.push_back(rank_of(leaves(message)) == owner.at_.along
                             ? std::any_cast<at::Tensor>(held)
                             : traffic.receive(*std::any_cast<const std::shared_ptr<Traffic::Coming>&>(held), sender(message)));
@@ -219,49 +219,49 @@ struct Pipeline::Run {
     return tensors;
   }
 
-  void forward(const PipelineActors::Part& part, base::Desk& desk) {
-    if (empty(desk)) return;
-    std::vector<at::Tensor> values = given(part, desk);
+  void forward(const PipelineActors::Part& part, base::TurnBuffers& turn) {
+    if (empty(turn)) return;
+    std::vector<at::Tensor> values = given(part, turn);
     const double from = now();
-    auto under_way = std::make_shared<UnderWay>(UnderWay{.pass = pass(desk), .run = nullptr});
-    under_way->pass.batch = traffic.batch(part.stage, static_cast<int>(desk.tag()));
+    auto under_way = std::make_shared<UnderWay>(UnderWay{.pass = pass(turn), .run = nullptr});
+    under_way->pass.batch = traffic.batch(part.stage, static_cast<int>(turn.tag()));
     for (const Message& message : part.writes) under_way->pass.outputs.push_back(message.crossing.value);
     under_way->run = std::make_unique<StageRun>(under_way->pass, blocks_of_stage(owner.plan_, part.stage, owner.model_.blocks().size()),
                                                 /*releases=*/false);
     StageRun& run = *under_way->run;
     for (size_t i = 0; i < values.size(); ++i) run.put(part.reads[i].crossing.value, std::move(values[i]));
     run.forward();
-    for (size_t i = 0; i < part.writes.size(); ++i) desk.output(i) = run.output(part.writes[i].crossing.value);
-    if (part.stage == last_stage()) losses[static_cast<size_t>(desk.tag())] = run.judge();
+    for (size_t i = 0; i < part.writes.size(); ++i) turn.output(i) = run.output(part.writes[i].crossing.value);
+    if (part.stage == last_stage()) losses[static_cast<size_t>(turn.tag())] = run.judge();
     run.forget_outputs();
     if (gradients) {
-      desk.output(part.writes.size()) = std::move(under_way);
+      turn.output(part.writes.size()) = std::move(under_way);
       owner.live_most_ = std::max(owner.live_most_, ++live);
     }
-    measured(ActionKind::forward, part, desk, from);
+    measured(ActionKind::forward, part, turn, from);
   }
 
-  void backward(const PipelineActors::Part& part, base::Desk& desk) {
-    if (empty(desk)) return;
-    std::vector<at::Tensor> values = given(part, desk);
+  void backward(const PipelineActors::Part& part, base::TurnBuffers& turn) {
+    if (empty(turn)) return;
+    std::vector<at::Tensor> values = given(part, turn);
     const double from = now();
-    std::any& kept = desk.input(part.reads.size());
+    std::any& kept = turn.input(part.reads.size());
     StageRun& run = *std::any_cast<const std::shared_ptr<UnderWay>&>(kept)->run;
     for (size_t i = 0; i < values.size(); ++i) run.put_gradient(part.reads[i].crossing.value, std::move(values[i]));
-    const bool apart = part.apart.contains(desk.tag());
+    const bool apart = part.apart.contains(turn.tag());
     apart ? run.backward_input() : run.backward();
-    for (size_t i = 0; i < part.writes.size(); ++i) desk.output(i) = run.input_gradient(part.writes[i].crossing.value);
+    for (size_t i = 0; i < part.writes.size(); ++i) turn.output(i) = run.input_gradient(part.writes[i].crossing.value);
     if (!apart) over(kept);
-    measured(apart ? ActionKind::backward_input : ActionKind::backward, part, desk, from);
+    measured(apart ? ActionKind::backward_input : ActionKind::backward, part, turn, from);
   }
 
-  void weight(const PipelineActors::Part& part, base::Desk& desk) {
-    std::any& kept = desk.input(0);
+  void weight(const PipelineActors::Part& part, base::TurnBuffers& turn) {
+    std::any& kept = turn.input(0);
     if (!kept.has_value()) return;  // both gradients came at once
     const double from = now();
     std::any_cast<const std::shared_ptr<UnderWay>&>(kept)->run->backward_weight();
     over(kept);
-    measured(ActionKind::backward_weight, part, desk, from);
+    measured(ActionKind::backward_weight, part, turn, from);
   }
 
   void over(std::any& kept) {
@@ -269,27 +269,27 @@ struct Pipeline::Run {
     --live;
   }
 
-  void measured(ActionKind kind, const PipelineActors::Part& part, const base::Desk& desk, double from) {
-    if (gradients) owner.measured_.push_back({{kind, part.stage, static_cast<int>(desk.tag())}, from - begun, now() - begun});
+  void measured(ActionKind kind, const PipelineActors::Part& part, const base::TurnBuffers& turn, double from) {
+    if (gradients) owner.measured_.push_back({{kind, part.stage, static_cast<int>(turn.tag())}, from - begun, now() - begun});
   }
 
-  std::optional<base::Flight> act(const PipelineActors::Part& part, base::Desk& desk) {
-    const Message message = at_turn({.crossing = part.crossing, .gradient = part.gradient}, desk);
+  std::optional<base::PendingTurn> act(const PipelineActors::Part& part, base::TurnBuffers& turn) {
+    const Message message = at_turn({.crossing = part.crossing, .gradient = part.gradient}, turn);
     switch (part.role) {
       case PipelineActors::Role::forward:
-        forward(part, desk);
+        forward(part, turn);
         break;
       case PipelineActors::Role::backward:
-        backward(part, desk);
+        backward(part, turn);
         break;
       case PipelineActors::Role::weight:
-        weight(part, desk);
+        weight(part, turn);
         break;
       case PipelineActors::Role::send:
-        if (!empty(desk)) return traffic.send(message, std::any_cast<at::Tensor>(std::exchange(desk.input(0), {})), receiver(message));
+        if (!empty(turn)) return traffic.send(message, std::any_cast<at::Tensor>(std::exchange(turn.input(0), {})), receiver(message));
         break;
       case PipelineActors::Role::receive:
-        if (!empty(desk)) desk.output(0) = traffic.expect(message, sender(message));
+        if (!empty(turn)) turn.output(0) = traffic.expect(message, sender(message));
         break;
       case PipelineActors::Role::move:
         CAIRN_CHECK(false, "{} moves on one rank", part.crossing.value);
@@ -332,9 +332,9 @@ std::vector<model::Losses> Pipeline::run(std::span<const Pass> passes) {
   for (int queue = 0; queue < static_cast<int>(plan.actors.graph.queues.size()); ++queue)
     if (queue != plan.actors.compute) queues.push_back(queue);
   queues.push_back(plan.actors.compute);
-  std::vector<base::Body> bodies;
+  std::vector<base::ActorBody> bodies;
   for (const PipelineActors::Part& part : plan.actors.parts)
-    bodies.push_back([&run, &part](base::Desk& desk) { return run.act(part, desk); });
+    bodies.push_back([&run, &part](base::TurnBuffers& turn) { return run.act(part, turn); });
   base::ActorRuntime(plan.actors.graph, std::move(bodies), queues).run_here(queues, [&] { at_.all.progress(); });
   passes.front().at.release(named);
   return std::move(run.losses);

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "base/token_game.h"
+#include "base/actors/simulation.h"
 
 namespace cairn::parallel {
 namespace {
@@ -170,13 +170,13 @@ PipelineActors rank_actors(const Schedule& schedule, const std::vector<Crossing>
 BorderRegisters registers_for(const Schedule& schedule, const std::vector<Crossing>& crossings, int arriving) {
   BorderRegisters registers{.arriving = arriving};
   const PipelineActors unbounded = all_actors(schedule, crossings, {.leaving = schedule.micro_batches});
-  const base::Game game = base::play(unbounded.graph);
+  const base::Simulation simulation = base::simulate(unbounded.graph);
   for (size_t i = 0; i < unbounded.graph.registers.size(); ++i) {
     const base::RegisterSpec& one = unbounded.graph.registers[i];
     const PipelineActors::Part& writer = unbounded.parts[static_cast<size_t>(one.writer)];
     if (writer.role == Role::move)
-      registers.needed[{crossing_name(writer.crossing), writer.gradient}] = std::min(game.held_most[i] + 1, schedule.micro_batches);
-    if (one.name.starts_with("activations of stage")) registers.kept[writer.stage] = std::max(1, game.held_most[i]);
+      registers.needed[{crossing_name(writer.crossing), writer.gradient}] = std::min(simulation.peak_held[i] + 1, schedule.micro_batches);
+    if (one.name.starts_with("activations of stage")) registers.kept[writer.stage] = std::max(1, simulation.peak_held[i]);
   }
   return registers;
 }

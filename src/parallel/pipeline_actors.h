@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/actor_graph.h"
+#include "base/actors/graph.h"
 #include "parallel/crossings.h"
 #include "parallel/schedule.h"
 

@@ -8,10 +8,10 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
+#include "base/did_you_mean.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
-#include "base/nearest.h"
 
 namespace cairn::parallel {
 namespace {

@@ -2,7 +2,7 @@
 #include <array>
 
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 #include "parallel/schedule.h"
 #include "parallel/schedule_generators.h"
 

@@ -7,7 +7,7 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include "base/memory_purpose.h"
+#include "base/memory_scope.h"
 #include "base/trace.h"
 #include "kernels/aten.h"
 #include "model/model.h"
@@ -19,14 +19,14 @@ namespace {
 // While a part of a pass runs: traced, and what it allocates is known to be its own.
 struct Part {
   std::optional<base::Trace::Span> traced;
-  base::MemoryPurpose purpose;
+  base::MemoryScope purpose;
 };
 Part span(const Pass& pass, std::string_view name, std::string_view category) {
   const size_t dot = name.rfind('.');  // "layers.3.mlp" is one of many
   return {pass.trace ? std::optional(pass.trace->span(name, category)) : std::nullopt,
-          base::MemoryPurpose(category, name == category                ? ""
-                                        : dot == std::string_view::npos ? name
-                                                                        : name.substr(dot + 1))};
+          base::MemoryScope(category, name == category                ? ""
+                                      : dot == std::string_view::npos ? name
+                                                                      : name.substr(dot + 1))};
 }
 
 }  // namespace

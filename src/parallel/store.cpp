@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/memory_purpose.h"
+#include "base/memory_scope.h"
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/adamw.h"
@@ -107,11 +107,11 @@ Store::Store(Parts parts) : share_(share_of(parts.model, parts.plan, parts.world
   const std::vector<KeptPart> kept_weights = kept_by(weights.layout, weights.units, keepers ? keepers->rank() : 0);
   const std::vector<KeptPart> kept_gradients = kept_by(flow.layout, flow.units, keepers ? keepers->rank() : 0);
   {
-    const base::MemoryPurpose purpose("parameters");
+    const base::MemoryScope purpose("parameters");
     weights_ = std::make_unique<UnitWeights>(weights);
   }
   const mesh::FlatLayout gradient_layout = flow.layout;
-  const base::MemoryPurpose purpose("gradients");
+  const base::MemoryScope purpose("gradients");
   flow_ = std::make_unique<GradientFlow>(std::move(flow));
   if (gradient_layout.pieces.size() < share_.layout.pieces.size()) chosen_ = mesh::make_chosen_gradients(share_.layout, chosen, *flow_);
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/memory_purpose.h"
+#include "base/memory_scope.h"
 #include "comm/group.h"
 #include "kernels/aten.h"
 #include "parallel/group_memory.h"
@@ -72,7 +72,7 @@ void UnitWeights::bring(int64_t u) const {
     if (!whole.defined()) {  // those that were dropped give way
       for (const at::Tensor& other : spare_) gathered_now_ -= static_cast<int64_t>(other.nbytes());
       spare_.clear();
-      const base::MemoryPurpose purpose("parameters, gathered");
+      const base::MemoryScope purpose("parameters, gathered");
       whole = group_memory(parts_.keepers, unit.elements, parts_.read);
       gathered_now_ += static_cast<int64_t>(whole.nbytes());
       gathered_most_ = std::max(gathered_most_, gathered_now_);

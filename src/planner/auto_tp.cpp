@@ -10,7 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 #include "model/lora.h"
 #include "planner/model_graph.h"
 #include "planner/width_classes.h"

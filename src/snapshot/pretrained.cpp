@@ -32,7 +32,7 @@ constexpr const char* kTexts[] = {
 
 [[noreturn]] void fail_absent(const std::string& folder) {
   base::fail_input("{}: {}; give a Hugging Face directory, a run directory or a snapshot", folder,
-                   base::is_there(folder) ? "no directory" : "no such directory");
+                   base::path_exists(folder) ? "no directory" : "no such directory");
 }
 
 [[noreturn]] void fail_no_config(const std::string& folder) {
@@ -44,9 +44,9 @@ constexpr const char* kTexts[] = {
 std::string model_folder(const std::string& folder, base::Log& log) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) fail_absent(folder);
-  if (base::is_there(fs::path(folder) / kManifestFile)) return open(folder).path();
-  if (base::is_there(fs::path(folder) / "config.json")) return folder;
-  if (!base::is_there(fs::path(folder) / "recipe.toml")) fail_no_config(folder);
+  if (base::path_exists(fs::path(folder) / kManifestFile)) return open(folder).path();
+  if (base::path_exists(fs::path(folder) / "config.json")) return folder;
+  if (!base::path_exists(fs::path(folder) / "recipe.toml")) fail_no_config(folder);
   const std::optional<Opened> newest = open_latest(folder, log);
   if (!newest) base::fail_input("{}: this run has no snapshot yet", folder);
   return newest->path();
@@ -54,7 +54,7 @@ std::string model_folder(const std::string& folder, base::Log& log) {
 
 model::DecoderShape shape_in(const std::string& folder) {
   const std::string path = fs::path(folder) / "config.json";
-  if (!base::is_there(path)) fail_no_config(folder);
+  if (!base::path_exists(path)) fail_no_config(folder);
   return model::parse_config(base::read_file(path, kConfigBytesMax), path);
 }
 
@@ -77,7 +77,7 @@ Aliases aliases_of(const model::DecoderShape& shape, const mesh::NamedTensors& p
 std::string carried_text(const fs::path& path) {
   std::string text = base::read_file(path, kCarriedBytesMax);
   if (path.extension() == ".json")
-    if (const std::string trouble = base::trouble_with_json(text); !trouble.empty()) base::fail_corrupt(path, trouble);
+    if (const std::string trouble = base::json_error(text); !trouble.empty()) base::fail_corrupt(path, trouble);
   return text;
 }
 
@@ -123,10 +123,10 @@ Pretrained open_pretrained(const std::string& folder, base::Log& log) {
   opened.weights = WeightFiles::open(opened.path);
   check_tensors(opened.shape, opened.weights);
   check_memory(opened);
-  if (const fs::path training = fs::path(opened.path) / "training"; base::is_there(training / "adapter.safetensors"))
+  if (const fs::path training = fs::path(opened.path) / "training"; base::path_exists(training / "adapter.safetensors"))
     opened.adapter = read_snapshot_adapter(training);
   for (const char* name : kTexts)
-    if (const fs::path path = fs::path(opened.path) / name; base::is_there(path)) opened.texts[name] = carried_text(path);
+    if (const fs::path path = fs::path(opened.path) / name; base::path_exists(path)) opened.texts[name] = carried_text(path);
   return opened;
 }
 
@@ -134,12 +134,12 @@ Outline read_outline(const std::string& folder) {
   std::error_code error;
   fs::path place = folder;
   if (!fs::is_directory(place, error)) fail_absent(folder);
-  if (!base::is_there(place / "config.json"))
+  if (!base::path_exists(place / "config.json"))
     for (const StepFolder& step : step_folders(folder))  // those of one run are alike
-      if (!base::is_there(place / "config.json")) place = step.path;
-  if (!base::is_there(place / "config.json")) fail_no_config(folder);
+      if (!base::path_exists(place / "config.json")) place = step.path;
+  if (!base::path_exists(place / "config.json")) fail_no_config(folder);
   for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"})
-    if (base::is_there(place / name)) return {shape_in(place), (place / name).string()};
+    if (base::path_exists(place / name)) return {shape_in(place), (place / name).string()};
   return {shape_in(place), ""};
 }
 

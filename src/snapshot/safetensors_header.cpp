@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
-#include "base/json_scan.h"
+#include "base/json/scan.h"
 
 namespace cairn::snapshot {
 namespace {

@@ -65,13 +65,13 @@ bool is_ignored(const std::string& name, const Aliases& aliases) {
 WeightFiles WeightFiles::open(const std::string& folder, const std::string& one, const std::string& index) {
   WeightFiles all;
   const fs::path single = fs::path(folder) / one, list = fs::path(folder) / index;
-  if (base::is_there(single)) {
+  if (base::path_exists(single)) {
     all.path_ = single;
     all.add(Safetensors(single.string()));
     return all;
   }
-  if (!base::is_there(list)) {
-    const bool pickled = base::is_there(fs::path(folder) / "pytorch_model.bin");
+  if (!base::path_exists(list)) {
+    const bool pickled = base::path_exists(fs::path(folder) / "pytorch_model.bin");
     base::fail_input(
         "{}: no {} and no {} there{}", folder, one, index,
         pickled ? "; pytorch_model.bin is a pickle, which can run code and is never read: save the model with safetensors" : "");

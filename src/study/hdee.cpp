@@ -103,7 +103,7 @@ class Study {
     base::OrderedJson alike{{"training", recipe_.training.text}, {"sets", recipe_.sets}};
     const auto describe = [](const auto& schema, const auto& options) {
       std::string text;
-      for (const base::Setting& value : schema.values_of(options)) text += base::written(value) + " ";
+      for (const base::Setting& value : schema.values_of(options)) text += base::to_toml(value) + " ";
       return text;
     };
     alike["seed"] = describe(seed_schema(), recipe_.seed);
@@ -156,7 +156,7 @@ class Study {
       if (key == "train.steps") run.steps = std::get<int64_t>(value);
     for (const std::string& set : recipe_.sets) run.arguments.insert(run.arguments.end(), {"--set", set});
     for (const auto& [key, value] : keys)
-      run.arguments.insert(run.arguments.end(), {"--set", fmt::format("{}={}", key, base::written(value))});
+      run.arguments.insert(run.arguments.end(), {"--set", fmt::format("{}={}", key, base::to_toml(value))});
     return run;
   }
 

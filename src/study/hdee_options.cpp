@@ -4,7 +4,7 @@
 #include <cctype>
 
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 #include "snapshot/pretrained.h"
 #include "train/settings.h"
 
@@ -90,7 +90,7 @@ model::ModelOptions read_size(base::Recipe& recipe, const std::string& name, con
   for (size_t i = 0; i < ours.size(); ++i)
     if (ours[i] != expected[i])
       base::fail_input("study.size.{}.{} = {}: its start {} has another size: {}; leave the key out, or start from another", name,
-                       schema.section().entries[i].key, base::written(ours[i]), given.from, base::written(expected[i]));
+                       schema.section().entries[i].key, base::to_toml(ours[i]), given.from, base::to_toml(expected[i]));
   return theirs;
 }
 

@@ -10,7 +10,7 @@
 #include <c10/core/StreamGuard.h>
 
 #include "base/check.h"
-#include "base/memory_purpose.h"
+#include "base/memory_scope.h"
 #include "comm/coded_all_reduce.h"
 #include "kernels/aten.h"
 #include "kernels/streams.h"
@@ -38,7 +38,7 @@ std::future<Result> in_background(const at::Device& device, std::function<Result
   if (before) before->record(kernels::current_stream(device));
   return std::async(std::launch::async, [device, before, work = std::move(work), state = at::ThreadLocalState()] {
     const at::ThreadLocalStateGuard as_there(state);
-    const base::MemoryPurpose purpose("islands");
+    const base::MemoryScope purpose("islands");
     if (!before) return work();
     const c10::Stream beside = kernels::stream_beside(device, kernels::Beside::islands);
     const c10::StreamGuard on(beside);

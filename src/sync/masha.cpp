@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 #include "comm/group.h"
 #include "comm/sparsify.h"
 #include "kernels/aten.h"

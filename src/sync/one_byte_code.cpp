@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 #include "base/random.h"
 
 namespace cairn::sync {

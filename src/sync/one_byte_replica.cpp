@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/checksum.h"
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 #include "kernels/aten.h"
 
 namespace cairn::sync {

@@ -222,7 +222,7 @@ std::vector<std::string> island_keys(const SyncOptions& options) {
     const base::Section section = schema.section();
     const std::vector<base::Setting> settings = schema.values_of(values);
     for (size_t i = 0; i < settings.size(); ++i)
-      all.push_back(fmt::format("{}.{} = {}", section.name, section.entries[i].key, base::written(settings[i])));
+      all.push_back(fmt::format("{}.{} = {}", section.name, section.entries[i].key, base::to_toml(settings[i])));
   };
   add(island_schema(), options);
   add(talk_schema(), options.talk);

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 #include "sync/all_reduce.h"
 #include "sync/co2.h"
 #include "sync/diloco.h"

@@ -3,10 +3,10 @@
 #include <limits>
 
 #include "base/check.h"
-#include "base/disk.h"
+#include "base/did_you_mean.h"
 #include "base/files.h"
+#include "base/files/disk.h"
 #include "base/json.h"
-#include "base/nearest.h"
 #include "base/version.h"
 #include "comm/world.h"
 #include "snapshot/snapshot.h"
@@ -76,8 +76,9 @@ std::vector<std::string> folders_due(const SaveOptions& save, int64_t epoch, con
 std::optional<snapshot::Opened> newest(comm::World& world, const std::filesystem::path& folder) {
   std::optional<snapshot::Opened> best;
   for (const char* name : {kEpochs, kLast}) {
-    if (!base::is_there(folder / name / "recipe.toml")) continue;
-    std::optional<snapshot::Opened> found = train::find_snapshot(world, world.everyone(), (folder / name).string(), std::numeric_limits<int64_t>::max());
+    if (!base::path_exists(folder / name / "recipe.toml")) continue;
+    std::optional<snapshot::Opened> found =
+        train::find_snapshot(world, world.everyone(), (folder / name).string(), std::numeric_limits<int64_t>::max());
     if (found && (!best || found->step() > best->step())) best = std::move(found);
   }
   return best;

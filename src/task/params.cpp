@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/did_you_mean.h"
 #include "kernels/aten.h"
 
 namespace cairn::task {

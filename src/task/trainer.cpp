@@ -5,10 +5,10 @@
 #include <set>
 
 #include "base/check.h"
+#include "base/did_you_mean.h"
 #include "base/log.h"
 #include "base/metrics.h"
-#include "base/nearest.h"
-#include "base/permutation.h"
+#include "base/random/permutation.h"
 #include "comm/world.h"
 #include "data/shard.h"
 #include "kernels/aten.h"
@@ -216,7 +216,7 @@ Training::Training(Deployer& deployer, Functions functions, const Params& start,
   if (deployer.writes()) {
     base::make_folder(deployer.folder(state_->options.name));
     const auto path = deployer.folder(state_->options.name) / "metrics.jsonl";
-    base::cut_back(path, state_->progress.step);
+    base::truncate_metrics(path, state_->progress.step);
     state_->metrics = std::make_unique<base::Metrics>(path);
   }
 }

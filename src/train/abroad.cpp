@@ -66,7 +66,7 @@ std::string keys_in_common(const Settings& s) {
   std::vector<std::string> keys = sync::island_keys(s.island);
   const base::Section model = model::model_schema().section();
   const std::vector<base::Setting> shape = model::model_schema().values_of(s.model);
-  for (size_t i = 0; i < shape.size(); ++i) keys.push_back(fmt::format("model.{} = {}", model.entries[i].key, base::written(shape[i])));
+  for (size_t i = 0; i < shape.size(); ++i) keys.push_back(fmt::format("model.{} = {}", model.entries[i].key, base::to_toml(shape[i])));
   keys.push_back(fmt::format("train.steps = {}", s.train.steps));
   keys.push_back(fmt::format("train.global_batch = {}", s.train.global_batch));
   keys.push_back(fmt::format("train.seed = {}", s.train.seed));

@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/memory_purpose.h"
+#include "base/memory_scope.h"
 #include "comm/group.h"
 #include "comm/world.h"
 #include "data/chat_files.h"
@@ -521,7 +521,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   // Steps that are their own update rule leave it nothing.
   const std::vector<optim::Piece> pieces = takes_masha_steps(s) ? std::vector<optim::Piece>{} : pieces_of(engine);
   {
-    const base::MemoryPurpose purpose("optimizer");
+    const base::MemoryScope purpose("optimizer");
     engine.optimizer = s.train.parameters == "bf16"
                            ? optim::make_rounding_optimizer(s.optim, pieces, base::Random(static_cast<uint64_t>(s.train.seed)))
                            : optim::make_optimizer(s.optim, pieces);

@@ -20,7 +20,7 @@ void check_snapshot(const std::string& run_dir) {
   if (!newest) return;
   const std::string state = *newest + "/training/state.json";
   parse_run_state(base::read_file(state, kStateBytesMax), state);
-  if (const std::string metrics = run_dir + "/metrics.jsonl"; base::is_there(metrics)) base::read_metrics(metrics, kRowsLookedAt);
+  if (const std::string metrics = run_dir + "/metrics.jsonl"; base::path_exists(metrics)) base::read_metrics(metrics, kRowsLookedAt);
 }
 
 }  // namespace

@@ -29,8 +29,8 @@ void set_section(base::Recipe& recipe, const base::Schema<T>& schema, const T& p
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) continue;
     const std::string full = fmt::format("{}.{}", section.name, key);
     if (recipe.has(full) && given[i] != wanted[i])
-      base::fail_input("{} = {}: the plan says {}: leave the key out, or edit the plan", full, base::written(given[i]),
-                       base::written(wanted[i]));
+      base::fail_input("{} = {}: the plan says {}: leave the key out, or edit the plan", full, base::to_toml(given[i]),
+                       base::to_toml(wanted[i]));
     recipe.set(full, wanted[i], kOrigin);
   }
 }

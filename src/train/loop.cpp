@@ -1,7 +1,7 @@
 // The training loop.
 #include <utility>
 
-#include "base/disk.h"
+#include "base/files/disk.h"
 #include "base/log.h"
 #include "base/stop.h"
 #include "comm/world.h"

@@ -220,7 +220,7 @@ void refuse_optimizer_keys(const Settings& settings, const std::string& chosen) 
     if (given[i] != plain[i] && std::find(used.begin(), used.end(), key) == used.end())
       base::fail_input(
           "{}: optim.{} = {}: MASHA is the update rule itself; of optim only the learning rate and its schedule count: leave it out{}",
-          chosen, key, base::written(given[i]), key == "kind" || key == "beta2" ? ", or set train.masha.precondition = \"adam\"" : "");
+          chosen, key, base::to_toml(given[i]), key == "kind" || key == "beta2" ? ", or set train.masha.precondition = \"adam\"" : "");
   }
 }
 

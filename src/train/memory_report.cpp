@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/json.h"
-#include "base/memory_purpose.h"
+#include "base/memory_scope.h"
 #include "base/text.h"
 
 namespace cairn::train {
@@ -30,7 +30,7 @@ struct MemoryReport::Watch final : c10::MemoryReportingInfoBase {
       blocks.erase(found);
       return;
     }
-    const size_t purpose = number_of(base::MemoryPurpose::now());
+    const size_t purpose = number_of(base::MemoryScope::now());
     if (const auto known = blocks.find(block); known != blocks.end()) {  // freed where nobody listened
       counts[known->second.purpose] -= known->second.bytes;
       total -= known->second.bytes;

@@ -9,7 +9,7 @@
 namespace cairn::train {
 
 // What tensors on a device are for at the moment when they take the most memory, by what the thread that made this one says of its
-// allocations (base/memory_purpose.h). Counts what is allocated and freed in its own lifetime and thread, by the allocator's own word, so
+// allocations (base/memory_scope.h). Counts what is allocated and freed in its own lifetime and thread, by the allocator's own word, so
 // that the parts sum up to the allocator's figure where no other thread has tensors there (on a CPU, ranks that are threads have).
 class MemoryReport {
  public:

@@ -124,7 +124,7 @@ class OneByteStep final : public Step {
     if (parts_.log.empty()) return;
     std::vector<std::byte> bytes;
     const bool first = !std::exchange(kept_before_, true);
-    if (first && base::is_there(parts_.log)) {
+    if (first && base::path_exists(parts_.log)) {
       const std::string text = base::read_file(parts_.log, int64_t{1} << 32);
       const auto before = sync::log_before(base::as_bytes(text), record.manifest.round, replica_.code());
       bytes.assign(before.begin(), before.end());

@@ -137,7 +137,7 @@ void Record::rolled_back() {
   while (const std::optional<Reading> reading = meter_.take(/*all=*/true)) take(&*reading, false);
   if (!metrics_) return;
   metrics_.reset();
-  base::cut_back(start_.out / "metrics.jsonl", job_.steps_done);
+  base::truncate_metrics(start_.out / "metrics.jsonl", job_.steps_done);
   metrics_ = std::make_unique<base::Metrics>(start_.out / "metrics.jsonl");
 }
 

@@ -86,7 +86,7 @@ ReportData report_of(const Job& job, const Start& start, const Result& result, c
 
 void open_run_folder(const std::filesystem::path& out, const Job& job) {
   base::make_folder(out);
-  if (job.steps_done > 0 && std::filesystem::exists(out / "metrics.jsonl")) base::cut_back(out / "metrics.jsonl", job.steps_done);
+  if (job.steps_done > 0 && std::filesystem::exists(out / "metrics.jsonl")) base::truncate_metrics(out / "metrics.jsonl", job.steps_done);
   if (job.steps_done == 0) std::filesystem::remove(out / "metrics.jsonl");  // of a run that ended before its first snapshot
   base::write_atomically(out / "plan.json", parallel::to_json(job.plan));
   base::write_atomically(out / "recipe.toml", job.recipe_toml);

@@ -17,7 +17,7 @@ void refuse_conflicts(const model::ModelOptions& given, const model::ModelOption
   for (size_t i = 0; i < ours.size(); ++i)
     if (ours[i] != expected[i])
       base::fail_input("model.{} = {}: {} says {}, and a model that starts from there has its shape: leave the key out",
-                       schema.section().entries[i].key, base::written(ours[i]), given.from, base::written(expected[i]));
+                       schema.section().entries[i].key, base::to_toml(ours[i]), given.from, base::to_toml(expected[i]));
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/memory_purpose.h"
+#include "base/memory_scope.h"
 #include "base/trace.h"
 #include "comm/group.h"
 #include "data/shard.h"
@@ -137,7 +137,7 @@ class OneUpdate final : public Step {
 
   static void update(Engine& engine, optim::UpdateFacts facts, const at::Tensor& factor) {
     const auto traced = engine.trace->span("update", "optimizer");
-    const base::MemoryPurpose purpose("update");
+    const base::MemoryScope purpose("update");
     facts.gradient_factor = &factor;
     engine.optimizer->update_several(0, engine.pieces, facts);
   }

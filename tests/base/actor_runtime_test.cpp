@@ -1,18 +1,17 @@
-#include "base/actor_runtime.h"
-
 #include <atomic>
 #include <future>
 #include <set>
 
 #include <gtest/gtest.h>
 
+#include "base/actors/runtime.h"
 #include "base/check.h"
 #include "error_of.h"
 
 namespace cairn::base {
 namespace {
 
-using Nothing = std::optional<Flight>;
+using Nothing = std::optional<PendingTurn>;
 
 // Source, middle and sink with so many registers; the sink is the caller's.
 ActorGraph three(int registers, int64_t turns) {
@@ -31,16 +30,16 @@ TEST(ActorRuntime, HandsOnEverythingInOrderAndEnds) {
     for (const int64_t turns : {0, 1, 2, 101}) {
       std::vector<int64_t> got;
       ActorRuntime runtime(three(registers, turns),
-                           {[](Desk& desk) -> Nothing {
-                              desk.output(0) = desk.tag() * 3;
+                           {[](TurnBuffers& turn) -> Nothing {
+                              turn.output(0) = turn.tag() * 3;
                               return {};
                             },
-                            [](Desk& desk) -> Nothing {
-                              desk.output(0) = std::any_cast<int64_t>(desk.input(0)) + 1;
+                            [](TurnBuffers& turn) -> Nothing {
+                              turn.output(0) = std::any_cast<int64_t>(turn.input(0)) + 1;
                               return {};
                             },
-                            [&](Desk& desk) -> Nothing {
-                              got.push_back(std::any_cast<int64_t>(desk.input(0)));
+                            [&](TurnBuffers& turn) -> Nothing {
+                              got.push_back(std::any_cast<int64_t>(turn.input(0)));
                               return {};
                             }},
                            {2});
@@ -48,7 +47,7 @@ TEST(ActorRuntime, HandsOnEverythingInOrderAndEnds) {
       runtime.run_here(std::span(&sink, 1));
       ASSERT_EQ(static_cast<int64_t>(got.size()), turns);
       for (int64_t i = 0; i < turns; ++i) EXPECT_EQ(got[static_cast<size_t>(i)], 3 * i + 1);
-      for (const int held : runtime.held_most()) EXPECT_LE(held, registers);
+      for (const int held : runtime.peak_held()) EXPECT_LE(held, registers);
     }
   }
 }
@@ -63,15 +62,15 @@ TEST(ActorRuntime, TwoRegistersOverlap) {
   graph.add_register({.name = "r", .writer = 0, .readers = {1}, .count = 2});
   std::promise<void> sink_begun, source_again;
   ActorRuntime runtime(graph,
-                       {[&](Desk& desk) -> Nothing {
-                          if (desk.tag() == 1) {
+                       {[&](TurnBuffers& turn) -> Nothing {
+                          if (turn.tag() == 1) {
                             source_again.set_value();
                             sink_begun.get_future().wait();
                           }
                           return {};
                         },
-                        [&](Desk& desk) -> Nothing {
-                          if (desk.tag() == 0) {
+                        [&](TurnBuffers& turn) -> Nothing {
+                          if (turn.tag() == 0) {
                             sink_begun.set_value();
                             source_again.get_future().wait();
                           }
@@ -80,7 +79,7 @@ TEST(ActorRuntime, TwoRegistersOverlap) {
                        {1});
   const int sink = 1;
   runtime.run_here(std::span(&sink, 1));
-  EXPECT_EQ(runtime.held_most(), std::vector<int>{2});
+  EXPECT_EQ(runtime.peak_held(), std::vector<int>{2});
 }
 
 TEST(ActorRuntime, AFastSourceHoldsNoMoreThanItsRegisters) {
@@ -93,14 +92,14 @@ TEST(ActorRuntime, AFastSourceHoldsNoMoreThanItsRegisters) {
   std::atomic<int> allocated = 0;
   int64_t taken = 0;
   ActorRuntime runtime(graph,
-                       {[&](Desk& desk) -> Nothing {
-                          if (!desk.output(0).has_value()) {  // memory is used again
-                            desk.output(0) = std::vector<char>(10 << 10);
+                       {[&](TurnBuffers& turn) -> Nothing {
+                          if (!turn.output(0).has_value()) {  // memory is used again
+                            turn.output(0) = std::vector<char>(10 << 10);
                             ++allocated;
                           }
                           return {};
                         },
-                        [&](Desk&) -> Nothing {
+                        [&](TurnBuffers&) -> Nothing {
                           ++taken;
                           return {};
                         }},
@@ -114,12 +113,12 @@ TEST(ActorRuntime, AFastSourceHoldsNoMoreThanItsRegisters) {
 
 TEST(ActorRuntime, WhatABodyThrowsReachesTheCallerAndEndsTheThreads) {
   ActorRuntime runtime(three(2, 1000),
-                       {[](Desk&) -> Nothing { return {}; },
-                        [](Desk& desk) -> Nothing {
-                          if (desk.tag() == 5) fail_input("the disk is full");
+                       {[](TurnBuffers&) -> Nothing { return {}; },
+                        [](TurnBuffers& turn) -> Nothing {
+                          if (turn.tag() == 5) fail_input("the disk is full");
                           return {};
                         },
-                        [](Desk&) -> Nothing { return {}; }},
+                        [](TurnBuffers&) -> Nothing { return {}; }},
                        {2});
   const int sink = 2;
   for (int again = 0; again < 2; ++again) EXPECT_EQ(message_of([&] { runtime.run_here(std::span(&sink, 1)); }), "the disk is full");
@@ -127,14 +126,14 @@ TEST(ActorRuntime, WhatABodyThrowsReachesTheCallerAndEndsTheThreads) {
 
 TEST(ActorRuntime, MayBeDroppedAtAnyMoment) {
   for (int taken = 0; taken < 4; ++taken) {
-    const Body nothing = [](Desk&) -> Nothing { return {}; };
+    const ActorBody nothing = [](TurnBuffers&) -> Nothing { return {}; };
     ActorRuntime runtime(three(2, -1), {nothing, nothing, nothing}, {2});
     for (int i = 0; i < taken; ++i) EXPECT_TRUE(runtime.turn_here(2));
   }
 }
 
 // One thread: a sender whose messages land only when somebody waits for them, and a worker that has two registers for what it sends.
-TEST(ActorRuntime, ATurnInFlightKeepsItsInputsUntilItLands) {
+TEST(ActorRuntime, ATurnInFlightKeepsItsInputsUntilItIsDone) {
   ActorGraph graph;
   graph.add_queue({.name = "work"});
   graph.add_queue({.name = "send"});
@@ -143,14 +142,14 @@ TEST(ActorRuntime, ATurnInFlightKeepsItsInputsUntilItLands) {
   graph.add_register({.name = "out", .writer = 0, .readers = {1}, .count = 2});
   std::vector<std::string> story;
   ActorRuntime runtime(graph,
-                       {[&](Desk& desk) -> Nothing {
-                          story.push_back("work " + std::to_string(desk.tag()));
+                       {[&](TurnBuffers& turn) -> Nothing {
+                          story.push_back("work " + std::to_string(turn.tag()));
                           return {};
                         },
-                        [&](Desk& desk) -> Nothing {
-                          const int64_t tag = desk.tag();
+                        [&](TurnBuffers& turn) -> Nothing {
+                          const int64_t tag = turn.tag();
                           story.push_back("send " + std::to_string(tag));
-                          return Flight{[] { return false; }, [&, tag] { story.push_back("landed " + std::to_string(tag)); }};
+                          return PendingTurn{[] { return false; }, [&, tag] { story.push_back("landed " + std::to_string(tag)); }};
                         }},
                        {0, 1});
   const std::vector<int> here{1, 0};
@@ -165,11 +164,11 @@ TEST(ActorRuntime, AnOrderIsKeptWhateverIsReady) {
   ActorGraph graph = three(3, 3);
   graph.queues[2] = {.name = "sink", .ordered = true, .order = {{2, 2}, {2, 0}, {2, 1}}};
   std::vector<int64_t> got;
-  const Body pass = [](Desk&) -> Nothing { return {}; };
+  const ActorBody pass = [](TurnBuffers&) -> Nothing { return {}; };
   ActorRuntime runtime(graph,
                        {pass, pass,
-                        [&](Desk& desk) -> Nothing {
-                          got.push_back(desk.tag());
+                        [&](TurnBuffers& turn) -> Nothing {
+                          got.push_back(turn.tag());
                           return {};
                         }},
                        {2});

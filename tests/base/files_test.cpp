@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/faulty_disk.h"
+#include "base/files/faulty_disk.h"
 #include "error_of.h"
 #include "harness/scratch_folder.h"
 

@@ -1,9 +1,8 @@
-#include "base/json_scan.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/json.h"
+#include "base/json/scan.h"
 
 namespace cairn::base {
 namespace {
@@ -54,11 +53,11 @@ TEST(GuardedJson, SaysInWordsWhatIsWrong) {
   EXPECT_EQ(parse_json_guarded("[1]", 3).trouble, "");
 }
 
-TEST(TroubleWithJson, IsThatOfAParserThatKeepsNothing) {
-  EXPECT_EQ(trouble_with_json(R"({"a": [1, true, null, "x", -2.5]})"), "");
-  EXPECT_EQ(trouble_with_json("[1, x]"), "not JSON at byte 5");
-  EXPECT_EQ(trouble_with_json("[1] 2"), "not JSON at byte 5");
-  EXPECT_THAT(trouble_with_json(std::string(1'000'000, '[')), HasSubstr("nested"));
+TEST(JsonError, IsThatOfAParserThatKeepsNothing) {
+  EXPECT_EQ(json_error(R"({"a": [1, true, null, "x", -2.5]})"), "");
+  EXPECT_EQ(json_error("[1, x]"), "not JSON at byte 5");
+  EXPECT_EQ(json_error("[1] 2"), "not JSON at byte 5");
+  EXPECT_THAT(json_error(std::string(1'000'000, '[')), HasSubstr("nested"));
 }
 
 TEST(Shown, IsCutToALengthThatPeopleRead) {

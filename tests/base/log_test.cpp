@@ -39,7 +39,7 @@ TEST(Log, AddsTimeOnTheTerminal) {
 TEST(Log, LetsOtherRanksBeHeardOnlyFromWarningsUp) {
   Screen screen;
   Log log({.rank = 2, .terminal = screen.terminal});
-  EXPECT_FALSE(log.hears(Level::info));
+  EXPECT_FALSE(log.is_enabled(Level::info));
   log.info("not heard");
   EXPECT_EQ(screen.out, "");
   log.warn("heard");
@@ -67,9 +67,9 @@ TEST(Log, KeepsBelowItsLevelSilent) {
   EXPECT_THAT(log.lines(), ElementsAre("[0] error: yes"));
 }
 
-TEST(Log, FormatsNothingThatNobodyHears) {
+TEST(Log, FormatsNothingBelowTheLevel) {
   Log log = Log::quiet();
-  EXPECT_FALSE(log.hears(Level::error));
+  EXPECT_FALSE(log.is_enabled(Level::error));
   log.error("{}", "nothing comes of it");
   EXPECT_TRUE(log.lines().empty());
 }

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/faulty_disk.h"
+#include "base/files/faulty_disk.h"
 #include "error_of.h"
 #include "harness/scratch_folder.h"
 
@@ -87,30 +87,30 @@ TEST(ReadMetrics, NamesWhatARowLacks) {
   EXPECT_FALSE(row(4).has("lr"));
 }
 
-TEST(CutBack, KeepsStepsUpToTheLastAndRowsWithoutOne) {
+TEST(TruncateMetrics, KeepsStepsUpToTheLastAndRowsWithoutOne) {
   const harness::ScratchFolder folder;
   const auto path =
       folder.file("m", "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2, \"loss\": 1.50}\n{\"step\":3}\n{\"step\":2,\"eval\":1}\n{\"ste");
-  cut_back(path, 2);
+  truncate_metrics(path, 2);
   EXPECT_EQ(folder.text_of("m"),
             "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2, \"loss\": 1.50}\n{\"step\":2,\"eval\":1}\n");  // bytes untouched
-  cut_back(path, -1);
+  truncate_metrics(path, -1);
   EXPECT_EQ(folder.text_of("m"), "{\"event\":\"start\"}\n");
 }
 
-TEST(CutBack, KeepsAWholeLastLineWithoutNewline) {
+TEST(TruncateMetrics, KeepsAWholeLastLineWithoutNewline) {
   const harness::ScratchFolder folder;
   const auto path = folder.file("m", "{\"step\":1}\n{\"step\":2}");
-  cut_back(path, 2);
+  truncate_metrics(path, 2);
   EXPECT_EQ(folder.text_of("m"), "{\"step\":1}\n{\"step\":2}\n");
 }
 
-TEST(CutBack, DoesNothingWithoutAFileAndHarmsNoneOnAFault) {
+TEST(TruncateMetrics, DoesNothingWithoutAFileAndHarmsNoneOnAFault) {
   const harness::ScratchFolder folder;
-  EXPECT_NO_THROW(cut_back(folder / "none", 5));
+  EXPECT_NO_THROW(truncate_metrics(folder / "none", 5));
   const auto path = folder.file("m", "{\"step\":1}\n{\"step\":2}\n");
   const FaultyDisk disk({.full_after_bytes = 3});
-  EXPECT_EQ(error_of([&] { cut_back(path, 1, disk); }).kind(), Error::Kind::disk);
+  EXPECT_EQ(error_of([&] { truncate_metrics(path, 1, disk); }).kind(), Error::Kind::disk);
   EXPECT_EQ(folder.text_of("m"), "{\"step\":1}\n{\"step\":2}\n");
   EXPECT_EQ(folder.names().size(), 1u);
 }

@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "base/box_muller.h"
-#include "base/philox.h"
+#include "base/random/box_muller.h"
+#include "base/random/philox.h"
 #include "error_of.h"
 
 namespace cairn::base {

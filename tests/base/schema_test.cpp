@@ -36,8 +36,8 @@ Schema<Options> schema() {
 TEST(Schema, TakesDefaultsFromTheStruct) {
   const Section section = schema().section();
   ASSERT_EQ(section.entries.size(), 7u);
-  EXPECT_EQ(std::get<int64_t>(section.entries[1].fallback), 100);
-  EXPECT_EQ(std::get<double>(section.entries[2].fallback), 0.7);
+  EXPECT_EQ(std::get<int64_t>(section.entries[1].default_value), 100);
+  EXPECT_EQ(std::get<double>(section.entries[2].default_value), 0.7);
   EXPECT_EQ(section.entries[1].aliases[1], "iterations");
 }
 
@@ -86,17 +86,17 @@ TEST(Schema, RefusesToContradictItself) {
   EXPECT_NE(with({{"A.b", &One::a, ""}}).find("key \"A.b\" must be lower-case"), std::string::npos);
 }
 
-TEST(Written, IsTomlThatKeepsTheType) {
-  EXPECT_EQ(written(Setting(true)), "true");
-  EXPECT_EQ(written(Setting(int64_t{-3})), "-3");
-  EXPECT_EQ(written(Setting(1.0)), "1.0");
-  EXPECT_EQ(written(Setting(1e300)), "1e+300");
-  EXPECT_EQ(written(Setting(0.1)), "0.1");
-  EXPECT_EQ(written(Setting(-std::numeric_limits<double>::infinity())), "-inf");
-  EXPECT_EQ(written(Setting(std::string("a\"\\\n\x01"))), "\"a\\\"\\\\\\n\\u0001\"");
-  EXPECT_EQ(written(Setting(std::vector<std::string>{"a", "b"})), "[\"a\", \"b\"]");
-  EXPECT_EQ(written(Setting(std::vector<double>{1, 2.5})), "[1.0, 2.5]");
-  EXPECT_EQ(written(Setting(std::vector<int64_t>{})), "[]");
+TEST(ToToml, IsTomlThatKeepsTheType) {
+  EXPECT_EQ(to_toml(Setting(true)), "true");
+  EXPECT_EQ(to_toml(Setting(int64_t{-3})), "-3");
+  EXPECT_EQ(to_toml(Setting(1.0)), "1.0");
+  EXPECT_EQ(to_toml(Setting(1e300)), "1e+300");
+  EXPECT_EQ(to_toml(Setting(0.1)), "0.1");
+  EXPECT_EQ(to_toml(Setting(-std::numeric_limits<double>::infinity())), "-inf");
+  EXPECT_EQ(to_toml(Setting(std::string("a\"\\\n\x01"))), "\"a\\\"\\\\\\n\\u0001\"");
+  EXPECT_EQ(to_toml(Setting(std::vector<std::string>{"a", "b"})), "[\"a\", \"b\"]");
+  EXPECT_EQ(to_toml(Setting(std::vector<double>{1, 2.5})), "[1.0, 2.5]");
+  EXPECT_EQ(to_toml(Setting(std::vector<int64_t>{})), "[]");
 }
 
 TEST(ReferenceMarkdown, ListsEveryKeyWithTypeDefaultRangeAndMeaning) {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
-#include "base/faulty_disk.h"
+#include "base/files/faulty_disk.h"
 #include "base/json.h"
 #include "error_of.h"
 #include "harness/scratch_folder.h"

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/actors/simulation.h"
 #include "base/error.h"
-#include "base/token_game.h"
 #include "parallel/schedule_csv.h"
 #include "parallel/timeline.h"
 
@@ -36,9 +36,10 @@ TEST(PipelineActors, PlayedTheyTakeAsLongAsTheScheduleWithoutBounds) {
                                std::vector<double>(static_cast<size_t>(schedule.stages()), 1),
                                std::vector<double>(static_cast<size_t>(schedule.stages()), 1)};
         const PipelineActors actors = all_actors(schedule, neighbours(schedule), registers_for(schedule, neighbours(schedule)));
-        const base::Game game = base::play(actors.graph);
-        ASSERT_TRUE(game.stuck.empty()) << schedule.name << ": " << game.stuck.front();
-        EXPECT_NEAR(game.end_s, figures(timeline(schedule, costs)).step_s, 1e-9) << schedule.name << ' ' << ranks << ' ' << micro_batches;
+        const base::Simulation simulation = base::simulate(actors.graph);
+        ASSERT_TRUE(simulation.stuck.empty()) << schedule.name << ": " << simulation.stuck.front();
+        EXPECT_NEAR(simulation.end_s, figures(timeline(schedule, costs)).step_s, 1e-9)
+            << schedule.name << ' ' << ranks << ' ' << micro_batches;
       }
 }
 
@@ -71,10 +72,10 @@ TEST(PipelineActors, TooFewRegistersAreRefusedAndTheValueIsNamed) {
   // The second rank wants the second micro-batch first.
   const Schedule schedule = read_schedule_csv("0F0,0F1,0B1,0B0\n1F1,1B1,1F0,1B0\n", "s.csv");
   const std::vector<Crossing> crossed = neighbours(schedule);
-  EXPECT_NO_THROW(base::check_it_runs(all_actors(schedule, crossed, registers_for(schedule, crossed)).graph));
-  EXPECT_NO_THROW(base::check_it_runs(all_actors(schedule, crossed, registers_for(schedule, crossed, 2)).graph));
+  EXPECT_NO_THROW(base::check_no_deadlock(all_actors(schedule, crossed, registers_for(schedule, crossed)).graph));
+  EXPECT_NO_THROW(base::check_no_deadlock(all_actors(schedule, crossed, registers_for(schedule, crossed, 2)).graph));
   try {
-    base::check_it_runs(all_actors(schedule, crossed, registers_for(schedule, crossed, 1)).graph);
+    base::check_no_deadlock(all_actors(schedule, crossed, registers_for(schedule, crossed, 1)).graph);
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Error::Kind::bad_input);

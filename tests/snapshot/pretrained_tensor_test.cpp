@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "base/faulty_disk.h"
 #include "base/files.h"
+#include "base/files/faulty_disk.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "kernels/aten.h"

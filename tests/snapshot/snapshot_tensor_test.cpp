@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "base/faulty_disk.h"
 #include "base/files.h"
+#include "base/files/faulty_disk.h"
 #include "base/log.h"
 #include "kernels/aten.h"
 #include "snapshot/scratch_folder.h"

@@ -6,7 +6,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
-#include "base/memory_purpose.h"
+#include "base/memory_scope.h"
 #include "base/recipe.h"
 #include "base/stop.h"
 #include "comm/world.h"
@@ -29,13 +29,13 @@ TEST(MemoryReport, TellsWhatTheMostWasFor) {
   MemoryReport report(at::Device(at::kCPU));
   at::Tensor kept, saved;
   {
-    const base::MemoryPurpose purpose("parameters");
+    const base::MemoryScope purpose("parameters");
     kept = at::empty({1000});
   }
   {
-    const base::MemoryPurpose outer("forward", "mlp");
+    const base::MemoryScope outer("forward", "mlp");
     saved = at::empty({3000});
-    const base::MemoryPurpose inner("recompute", "mlp");
+    const base::MemoryScope inner("recompute", "mlp");
     const at::Tensor brief = at::empty({500});
   }
   const at::Tensor unnamed = at::empty({400});

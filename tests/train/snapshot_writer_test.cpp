@@ -10,9 +10,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/disk.h"
-#include "base/faulty_disk.h"
 #include "base/files.h"
+#include "base/files/disk.h"
+#include "base/files/faulty_disk.h"
 #include "base/metrics.h"
 #include "harness/ranks.h"
 #include "harness/scratch_folder.h"

@@ -8,10 +8,10 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/did_you_mean.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/nearest.h"
 #include "base/progress.h"
 #include "base/recipe.h"
 #include "base/terminal.h"

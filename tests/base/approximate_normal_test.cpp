@@ -1,11 +1,11 @@
-#include "base/quick_normal.h"
+#include "base/random/approximate_normal.h"
 
 #include <algorithm>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "base/box_muller.h"
+#include "base/random/box_muller.h"
 
 namespace cairn::base {
 namespace {
@@ -25,14 +25,14 @@ std::vector<uint32_t> words() {
 
 double apart(double found, double expected) { return std::abs(found / expected - 1); }
 
-TEST(QuickNormal, IsAsNearAsItsBoundsNeed) {
+TEST(ApproximateNormal, IsAsNearAsItsBoundsNeed) {
   double radius = 0, turn = 0;
   for (const uint32_t word : words()) {
     const double uniform = (static_cast<double>(word) + 0.5) / 4294967296.0;
-    radius = std::max(radius, apart(quick_radius(word), std::sqrt(-2.0 * portable_log(uniform))));
+    radius = std::max(radius, apart(approximate_radius(word), std::sqrt(-2.0 * portable_log(uniform))));
     double cosine = 0, sine = 0;
     portable_cos_sin(word, cosine, sine);
-    const QuickPair found = quick_cos_sin(word);
+    const ApproximatePair found = approximate_cos_sin(word);
     turn = std::max({turn, apart(found.first, cosine), apart(found.second, sine)});
   }
   EXPECT_LT(radius, std::exp2(-22.4));
@@ -40,17 +40,17 @@ TEST(QuickNormal, IsAsNearAsItsBoundsNeed) {
   // A GPU's quotient and root; the product, the rounding of box_muller's, and that of a bound.
   const double all =
       (1 + std::exp2(-22.4)) * (1 + std::exp2(-22.1)) * std::pow(1 + std::exp2(-23.0), 2) * std::pow(1 + std::exp2(-24.0), 3);
-  EXPECT_LT(all, 1 + static_cast<double>(kQuickError));
+  EXPECT_LT(all, 1 + static_cast<double>(kApproximateNormalError));
 }
 
-TEST(QuickNormal, HasTheExactNumbersBetweenItsBounds) {
+TEST(ApproximateNormal, HasTheExactNumbersBetweenItsBounds) {
   const std::vector<uint32_t> all = words();
   for (size_t i = 0; i < all.size(); ++i) {
     const uint32_t a = all[i], b = all[(i * 7919 + 1) % all.size()];
-    const QuickPair quick = quick_normal(a, b);
+    const ApproximatePair quick = approximate_normal(a, b);
     const NormalPair exact = box_muller(a, b);
     for (const auto& [found, expected] : {std::pair(quick.first, exact.first), std::pair(quick.second, exact.second)}) {
-      const float one = found * (1 - kQuickError), other = found * (1 + kQuickError);
+      const float one = found * (1 - kApproximateNormalError), other = found * (1 + kApproximateNormalError);
       ASSERT_TRUE(std::min(one, other) <= expected && expected <= std::max(one, other)) << a << ' ' << b << ' ' << found << ' ' << expected;
     }
   }

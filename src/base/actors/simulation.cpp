@@ -1,4 +1,4 @@
-#include "base/token_game.h"
+#include "base/actors/simulation.h"
 
 #include <algorithm>
 #include <queue>
@@ -6,8 +6,8 @@
 
 #include <fmt/ranges.h>
 
+#include "base/actors/counters.h"
 #include "base/check.h"
-#include "base/tokens.h"
 
 namespace cairn::base {
 namespace {
@@ -31,23 +31,23 @@ ActorGraph bounded(ActorGraph graph, int64_t rounds) {
   return graph;
 }
 
-std::string waits_for(const ActorGraph& graph, const Tokens::Lack& lack) {
-  const RegisterSpec& one = graph.registers[static_cast<size_t>(lack.index)];
-  const std::string& actor = graph.actors[static_cast<size_t>(lack.actor)].name;
-  return lack.full ? fmt::format("{} (turn {}) waits for one of the {} registers of {}", actor, lack.tag, one.count, one.name)
-                   : fmt::format("{} (turn {}) waits for {}", actor, lack.tag, one.name);
+std::string waits_for(const ActorGraph& graph, const ActorCounters::Blocker& blocker) {
+  const RegisterSpec& one = graph.registers[static_cast<size_t>(blocker.index)];
+  const std::string& actor = graph.actors[static_cast<size_t>(blocker.actor)].name;
+  return blocker.full ? fmt::format("{} (turn {}) waits for one of the {} registers of {}", actor, blocker.tag, one.count, one.name)
+                      : fmt::format("{} (turn {}) waits for {}", actor, blocker.tag, one.name);
 }
 
-struct Played {
-  Game game;
-  std::vector<Tokens::Lack> lacks;
+struct SimulationRun {
+  Simulation simulation;
+  std::vector<ActorCounters::Blocker> blockers;
 };
 
-Played play_out(const ActorGraph& graph) {
-  Tokens tokens(graph);
-  Played played;
-  Game& game = played.game;
-  game.held_most.assign(graph.registers.size(), 0);
+SimulationRun run_to_end(const ActorGraph& graph) {
+  ActorCounters counters(graph);
+  SimulationRun run;
+  Simulation& simulation = run.simulation;
+  simulation.peak_held.assign(graph.registers.size(), 0);
   const int queues = static_cast<int>(graph.queues.size());
   std::vector<bool> busy(graph.queues.size());
   std::priority_queue<Ending, std::vector<Ending>, std::greater<>> endings;
@@ -60,14 +60,14 @@ Played play_out(const ActorGraph& graph) {
   while (true) {
     for (const int queue : std::exchange(look, {})) {
       if (busy[static_cast<size_t>(queue)]) continue;
-      const auto turn = tokens.begin(queue);
+      const auto turn = counters.begin(queue);
       if (!turn) continue;
       busy[static_cast<size_t>(queue)] = true;
       for (const Turn::Slot& slot : turn->outputs)
-        game.held_most[static_cast<size_t>(slot.index)] =
-            std::max(game.held_most[static_cast<size_t>(slot.index)], tokens.held(slot.index));
+        simulation.peak_held[static_cast<size_t>(slot.index)] =
+            std::max(simulation.peak_held[static_cast<size_t>(slot.index)], counters.held(slot.index));
       const double end_s = now_s + graph.actors[static_cast<size_t>(turn->actor)].seconds;
-      game.turns.push_back({{turn->actor, turn->tag}, now_s, end_s});
+      simulation.turns.push_back({{turn->actor, turn->tag}, now_s, end_s});
       endings.push({end_s, number++, queue, *turn});
     }
     if (endings.empty()) break;
@@ -75,7 +75,7 @@ Played play_out(const ActorGraph& graph) {
     now_s = endings.top().end_s;
     while (!endings.empty() && endings.top().end_s == now_s) {
       const Turn& turn = endings.top().turn;
-      tokens.finish(turn);
+      counters.finish(turn);
       busy[static_cast<size_t>(endings.top().queue)] = false;
       look.insert(endings.top().queue);
       for (const Turn::Slot& slot : turn.inputs) look.insert(queue_of(graph.registers[static_cast<size_t>(slot.index)].writer));
@@ -84,43 +84,43 @@ Played play_out(const ActorGraph& graph) {
       endings.pop();
     }
   }
-  game.end_s = now_s;
+  simulation.end_s = now_s;
   for (int queue = 0; queue < queues; ++queue) {
-    if (tokens.over(queue)) continue;
-    for (const Tokens::Lack& lack : tokens.lacks(queue)) {
-      game.stuck.push_back(waits_for(graph, lack));
-      played.lacks.push_back(lack);
+    if (counters.over(queue)) continue;
+    for (const ActorCounters::Blocker& blocker : counters.blockers(queue)) {
+      simulation.stuck.push_back(waits_for(graph, blocker));
+      run.blockers.push_back(blocker);
     }
   }
-  return played;
+  return run;
 }
 
 }  // namespace
 
-Game play(const ActorGraph& graph, int64_t rounds) { return play_out(bounded(graph, rounds)).game; }
+Simulation simulate(const ActorGraph& graph, int64_t rounds) { return run_to_end(bounded(graph, rounds)).simulation; }
 
-Raised raise_until_it_runs(const ActorGraph& graph, int64_t rounds) {
+RegisterCounts find_register_counts(const ActorGraph& graph, int64_t rounds) {
   ActorGraph trial = bounded(graph, rounds);
-  const auto turns = static_cast<int64_t>(play_out(trial).game.turns.size());
+  const auto turns = static_cast<int64_t>(run_to_end(trial).simulation.turns.size());
   int64_t reached = turns;
-  Raised raised;
+  RegisterCounts needed;
   while (true) {
-    const Played played = play_out(trial);
-    if (played.game.stuck.empty()) break;
+    const SimulationRun run = run_to_end(trial);
+    if (run.simulation.stuck.empty()) break;
     // Of the full registers, the one that lets the most turns happen.
     int best = -1;
     int64_t most = reached;
     std::vector<int> full;
-    for (const Tokens::Lack& lack : played.lacks)
-      if (lack.full && std::find(full.begin(), full.end(), lack.index) == full.end()) full.push_back(lack.index);
+    for (const ActorCounters::Blocker& blocker : run.blockers)
+      if (blocker.full && std::find(full.begin(), full.end(), blocker.index) == full.end()) full.push_back(blocker.index);
     for (const int index : full) {
       ++trial.registers[static_cast<size_t>(index)].count;
-      if (const auto now = static_cast<int64_t>(play_out(trial).game.turns.size()); now > most) most = now, best = index;
+      if (const auto now = static_cast<int64_t>(run_to_end(trial).simulation.turns.size()); now > most) most = now, best = index;
       --trial.registers[static_cast<size_t>(index)].count;
     }
     if (best < 0 && full.empty()) {
-      raised.wrong = played.game.stuck.front();
-      return raised;
+      needed.wrong = run.simulation.stuck.front();
+      return needed;
     }
     if (best >= 0) {
       ++trial.registers[static_cast<size_t>(best)].count;
@@ -133,26 +133,26 @@ Raised raise_until_it_runs(const ActorGraph& graph, int64_t rounds) {
   for (size_t i = 0; i < trial.registers.size(); ++i) {
     while (trial.registers[i].count > graph.registers[i].count) {
       --trial.registers[i].count;
-      if (play_out(trial).game.stuck.empty()) continue;
+      if (run_to_end(trial).simulation.stuck.empty()) continue;
       ++trial.registers[i].count;
       break;
     }
-    if (trial.registers[i].count > graph.registers[i].count) raised.counts.emplace_back(static_cast<int>(i), trial.registers[i].count);
+    if (trial.registers[i].count > graph.registers[i].count) needed.counts.emplace_back(static_cast<int>(i), trial.registers[i].count);
   }
-  return raised;
+  return needed;
 }
 
-void check_it_runs(const ActorGraph& graph, int64_t rounds) {
-  const Game game = play(graph, rounds);
-  if (game.stuck.empty()) return;
-  const Raised raised = raise_until_it_runs(graph, rounds);
-  if (!raised.wrong.empty()) fail_input("the actors would come to a standstill, whatever the number of registers: {}", raised.wrong);
+void check_no_deadlock(const ActorGraph& graph, int64_t rounds) {
+  const Simulation simulation = simulate(graph, rounds);
+  if (simulation.stuck.empty()) return;
+  const RegisterCounts needed = find_register_counts(graph, rounds);
+  if (!needed.wrong.empty()) fail_input("the actors would come to a standstill, whatever the number of registers: {}", needed.wrong);
   std::vector<std::string> needs;
-  for (const auto& [index, count] : raised.counts) {
+  for (const auto& [index, count] : needed.counts) {
     const RegisterSpec& one = graph.registers[static_cast<size_t>(index)];
     needs.push_back(fmt::format("{} needs {} registers and has {}", one.name, count, one.count));
   }
-  fail_input("the actors would come to a standstill: {} ({})", fmt::join(needs, ", "), game.stuck.front());
+  fail_input("the actors would come to a standstill: {} ({})", fmt::join(needs, ", "), simulation.stuck.front());
 }
 
 }  // namespace cairn::base

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <span>
 
-#include "base/disk.h"
+#include "base/files/disk.h"
 
 namespace cairn::base {
 

@@ -1,4 +1,4 @@
-#include "base/permutation.h"
+#include "base/random/permutation.h"
 
 #include <bit>
 

@@ -1,4 +1,4 @@
-#include "base/faulty_disk.h"
+#include "base/files/faulty_disk.h"
 
 #include <algorithm>
 #include <cerrno>

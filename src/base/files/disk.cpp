@@ -1,4 +1,4 @@
-#include "base/disk.h"
+#include "base/files/disk.h"
 
 #include <cerrno>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "base/actor_graph.h"
+#include "base/actors/graph.h"
 
 #include <algorithm>
 

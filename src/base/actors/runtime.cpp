@@ -1,4 +1,4 @@
-#include "base/actor_runtime.h"
+#include "base/actors/runtime.h"
 
 #include <algorithm>
 #include <chrono>
@@ -14,11 +14,11 @@ constexpr auto kLookAgain = std::chrono::microseconds(50);  // where both a flig
 
 }  // namespace
 
-ActorRuntime::ActorRuntime(ActorGraph graph, std::vector<Body> bodies, std::vector<int> here)
-    : graph_(std::move(graph)), bodies_(std::move(bodies)), tokens_(graph_) {
+ActorRuntime::ActorRuntime(ActorGraph graph, std::vector<ActorBody> bodies, std::vector<int> here)
+    : graph_(std::move(graph)), bodies_(std::move(bodies)), counters_(graph_) {
   CAIRN_CHECK(bodies_.size() == graph_.actors.size(), "{} bodies for {} actors", bodies_.size(), graph_.actors.size());
   for (const RegisterSpec& one : graph_.registers) buffers_.emplace_back(static_cast<size_t>(one.count));
-  held_most_.assign(graph_.registers.size(), 0);
+  peak_held_.assign(graph_.registers.size(), 0);
   std::vector<int> elsewhere;
   for (int queue = 0; queue < static_cast<int>(graph_.queues.size()); ++queue)
     if (std::find(here.begin(), here.end(), queue) == here.end()) elsewhere.push_back(queue);
@@ -44,30 +44,30 @@ void ActorRuntime::fail(std::exception_ptr why) {
 }
 
 // Takes a turn, if the queue has one now.
-bool ActorRuntime::act(int queue, std::vector<Aloft>& aloft) {
+bool ActorRuntime::act(int queue, std::vector<InFlight>& in_flight) {
   std::optional<Turn> turn;
   {
     const std::lock_guard lock(mutex_);
     if (failure_ || stop_) return false;
-    turn = tokens_.begin(queue);
+    turn = counters_.begin(queue);
     if (!turn) return false;
     for (const Turn::Slot& slot : turn->outputs)
-      held_most_[static_cast<size_t>(slot.index)] = std::max(held_most_[static_cast<size_t>(slot.index)], tokens_.held(slot.index));
+      peak_held_[static_cast<size_t>(slot.index)] = std::max(peak_held_[static_cast<size_t>(slot.index)], counters_.held(slot.index));
   }
-  Desk desk(*turn, buffers_);
-  std::optional<Flight> flight = bodies_[static_cast<size_t>(turn->actor)](desk);
-  aloft.push_back({std::move(*turn), flight ? std::move(*flight) : Flight{}});
-  if (!flight) land(aloft, aloft.size() - 1);
+  TurnBuffers buffers(*turn, buffers_);
+  std::optional<PendingTurn> pending = bodies_[static_cast<size_t>(turn->actor)](buffers);
+  in_flight.push_back({std::move(*turn), pending ? std::move(*pending) : PendingTurn{}});
+  if (!pending) finish_turn(in_flight, in_flight.size() - 1);
   return true;
 }
 
-void ActorRuntime::land(std::vector<Aloft>& aloft, size_t i) {
+void ActorRuntime::finish_turn(std::vector<InFlight>& in_flight, size_t i) {
   {
     const std::lock_guard lock(mutex_);
-    tokens_.finish(aloft[i].turn);
+    counters_.finish(in_flight[i].turn);
     ++changes_;
   }
-  aloft.erase(aloft.begin() + static_cast<std::ptrdiff_t>(i));
+  in_flight.erase(in_flight.begin() + static_cast<std::ptrdiff_t>(i));
   if (!alone_) changed_.notify_all();
 }
 
@@ -77,11 +77,11 @@ int64_t ActorRuntime::changes() const {
 }
 
 // Nothing could act on this thread after it had seen so many changes. False: nor will anything, ever.
-bool ActorRuntime::wait_for_something(std::span<const int> queues, std::vector<Aloft>& aloft, int64_t seen) {
+bool ActorRuntime::wait_for_something(std::span<const int> queues, std::vector<InFlight>& in_flight, int64_t seen) {
   std::unique_lock lock(mutex_);
   if (failure_ || stop_) return false;
-  if (aloft.empty()) {
-    if (std::all_of(queues.begin(), queues.end(), [&](int queue) { return tokens_.over(queue); })) return false;
+  if (in_flight.empty()) {
+    if (std::all_of(queues.begin(), queues.end(), [&](int queue) { return counters_.over(queue); })) return false;
     CAIRN_CHECK(!alone_, "nothing can act: {} queues wait, and no other thread is at work", queues.size());
     changed_.wait(lock, [&] { return failure_ || stop_ || changes_ != seen; });
     return true;
@@ -89,20 +89,20 @@ bool ActorRuntime::wait_for_something(std::span<const int> queues, std::vector<A
   // A flight that holds what comes next has to land first, and waiting for it lets messages move. Others may depend on what this thread
   // does later.
   for (const int queue : queues)
-    for (const Tokens::Lack& lack : tokens_.lacks(queue))
-      for (size_t i = 0; i < aloft.size(); ++i) {
-        const auto& slots = lack.full ? aloft[i].turn.inputs : aloft[i].turn.outputs;
-        if (std::none_of(slots.begin(), slots.end(), [&](const Turn::Slot& slot) { return slot.index == lack.index; })) continue;
+    for (const ActorCounters::Blocker& blocker : counters_.blockers(queue))
+      for (size_t i = 0; i < in_flight.size(); ++i) {
+        const auto& slots = blocker.full ? in_flight[i].turn.inputs : in_flight[i].turn.outputs;
+        if (std::none_of(slots.begin(), slots.end(), [&](const Turn::Slot& slot) { return slot.index == blocker.index; })) continue;
         lock.unlock();
-        aloft[i].flight.wait();
-        land(aloft, i);
+        in_flight[i].pending.wait();
+        finish_turn(in_flight, i);
         return true;
       }
-  const bool only_flights = std::all_of(queues.begin(), queues.end(), [&](int queue) { return tokens_.over(queue); });
-  if (only_flights) {
+  const bool only_pending = std::all_of(queues.begin(), queues.end(), [&](int queue) { return counters_.over(queue); });
+  if (only_pending) {
     lock.unlock();
-    aloft.front().flight.wait();
-    land(aloft, 0);
+    in_flight.front().pending.wait();
+    finish_turn(in_flight, 0);
     return true;
   }
   changed_.wait_for(lock, kLookAgain, [&] { return failure_ || stop_ || changes_ != seen; });
@@ -110,19 +110,19 @@ bool ActorRuntime::wait_for_something(std::span<const int> queues, std::vector<A
 }
 
 void ActorRuntime::run_here(std::span<const int> queues, const std::function<void()>& between) {
-  std::vector<Aloft> aloft;
+  std::vector<InFlight> in_flight;
   try {
     while (true) {
       const int64_t seen = changes();
-      for (size_t i = 0; i < aloft.size();) aloft[i].flight.landed() ? land(aloft, i) : void(++i);
+      for (size_t i = 0; i < in_flight.size();) in_flight[i].pending.done() ? finish_turn(in_flight, i) : void(++i);
       bool acted = false;
       for (const int queue : queues) {
-        acted = act(queue, aloft);
+        acted = act(queue, in_flight);
         if (!acted) continue;
         if (between) between();
         break;  // what comes first may be able to act again
       }
-      if (!acted && !wait_for_something(queues, aloft, seen)) break;
+      if (!acted && !wait_for_something(queues, in_flight, seen)) break;
     }
   } catch (...) {
     fail(std::current_exception());
@@ -133,16 +133,16 @@ void ActorRuntime::run_here(std::span<const int> queues, const std::function<voi
 }
 
 bool ActorRuntime::turn_here(int queue) {
-  std::vector<Aloft> aloft;
-  for (int64_t seen = changes(); !act(queue, aloft); seen = changes()) {
-    if (wait_for_something(std::span(&queue, 1), aloft, seen)) continue;
+  std::vector<InFlight> in_flight;
+  for (int64_t seen = changes(); !act(queue, in_flight); seen = changes()) {
+    if (wait_for_something(std::span(&queue, 1), in_flight, seen)) continue;
     const std::lock_guard lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
     return false;
   }
-  for (size_t i = aloft.size(); i-- > 0;) {
-    aloft[i].flight.wait();
-    land(aloft, i);
+  for (size_t i = in_flight.size(); i-- > 0;) {
+    in_flight[i].pending.wait();
+    finish_turn(in_flight, i);
   }
   return true;
 }
@@ -154,9 +154,9 @@ void ActorRuntime::work(int queue) {
   }
 }
 
-std::vector<int> ActorRuntime::held_most() const {
+std::vector<int> ActorRuntime::peak_held() const {
   const std::lock_guard lock(mutex_);
-  return held_most_;
+  return peak_held_;
 }
 
 }  // namespace cairn::base

@@ -6,12 +6,12 @@ namespace cairn::base {
 
 // Says what this thread allocates for while one lives, for whoever counts it (train/memory_report.h). The innermost one holds. Costs two
 // assignments.
-class MemoryPurpose {
+class MemoryScope {
  public:
-  explicit MemoryPurpose(std::string_view phase, std::string_view part = {});  // both must outlive it
-  ~MemoryPurpose();
-  MemoryPurpose(const MemoryPurpose&) = delete;
-  MemoryPurpose& operator=(const MemoryPurpose&) = delete;
+  explicit MemoryScope(std::string_view phase, std::string_view part = {});  // both must outlive it
+  ~MemoryScope();
+  MemoryScope(const MemoryScope&) = delete;
+  MemoryScope& operator=(const MemoryScope&) = delete;
 
   static std::string now();  // "forward, mlp"; "other" where nothing is said
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "base/philox.h"
+#include "base/random/philox.h"
 
 namespace cairn::base {
 

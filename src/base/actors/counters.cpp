@@ -1,4 +1,4 @@
-#include "base/tokens.h"
+#include "base/actors/counters.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 namespace cairn::base {
 
-Tokens::Tokens(const ActorGraph& graph) : graph_(graph) {
+ActorCounters::ActorCounters(const ActorGraph& graph) : graph_(graph) {
   check(graph);
   reads_.resize(graph.actors.size());
   writes_.resize(graph.actors.size());
@@ -27,55 +27,55 @@ Tokens::Tokens(const ActorGraph& graph) : graph_(graph) {
   position_.assign(graph.queues.size(), 0);
 }
 
-size_t Tokens::place(int index, int actor) const {
+size_t ActorCounters::place(int index, int actor) const {
   const std::vector<int>& readers = graph_.registers[static_cast<size_t>(index)].readers;
   return static_cast<size_t>(std::find(readers.begin(), readers.end(), actor) - readers.begin());
 }
 
 // Of an actor that nobody orders: the oldest that its first input has, or its own count.
-std::optional<int64_t> Tokens::tag_of_next(int actor) const {
+std::optional<int64_t> ActorCounters::tag_of_next(int actor) const {
   const auto at = static_cast<size_t>(actor);
   if (graph_.actors[at].turns >= 0 && begun_[at] >= graph_.actors[at].turns) return std::nullopt;
   if (reads_[at].empty()) return begun_[at];
-  const std::deque<Full>& first = waiting(reads_[at].front(), actor);
+  const std::deque<FilledBuffer>& first = waiting(reads_[at].front(), actor);
   return first.empty() ? begun_[at] : first.front().tag;
 }
 
-std::vector<Tokens::Lack> Tokens::lacks_of(int actor, int64_t tag) const {
-  std::vector<Lack> lacks;
+std::vector<ActorCounters::Blocker> ActorCounters::blockers_of(int actor, int64_t tag) const {
+  std::vector<Blocker> blockers;
   for (const int index : reads_[static_cast<size_t>(actor)]) {
-    const std::deque<Full>& full = waiting(index, actor);
-    if (std::none_of(full.begin(), full.end(), [&](const Full& one) { return one.tag == tag; }))
-      lacks.push_back({actor, tag, index, false});
+    const std::deque<FilledBuffer>& full = waiting(index, actor);
+    if (std::none_of(full.begin(), full.end(), [&](const FilledBuffer& one) { return one.tag == tag; }))
+      blockers.push_back({actor, tag, index, false});
   }
   for (const int index : writes_[static_cast<size_t>(actor)])
-    if (free_[static_cast<size_t>(index)].empty()) lacks.push_back({actor, tag, index, true});
-  return lacks;
+    if (free_[static_cast<size_t>(index)].empty()) blockers.push_back({actor, tag, index, true});
+  return blockers;
 }
 
-std::vector<Tokens::Lack> Tokens::lacks(int queue) const {
+std::vector<ActorCounters::Blocker> ActorCounters::blockers(int queue) const {
   const QueueSpec& spec = graph_.queues[static_cast<size_t>(queue)];
   const size_t position = position_[static_cast<size_t>(queue)];
   if (spec.ordered)
-    return position < spec.order.size() ? lacks_of(spec.order[position].actor, spec.order[position].tag) : std::vector<Lack>{};
-  std::vector<Lack> all;
+    return position < spec.order.size() ? blockers_of(spec.order[position].actor, spec.order[position].tag) : std::vector<Blocker>{};
+  std::vector<Blocker> all;
   for (const int actor : of_queue_[static_cast<size_t>(queue)])
     if (const auto tag = tag_of_next(actor); tag && !ended(actor))
-      for (const Lack& lack : lacks_of(actor, *tag)) all.push_back(lack);
+      for (const Blocker& blocker : blockers_of(actor, *tag)) all.push_back(blocker);
   return all;
 }
 
-std::optional<Turn> Tokens::begin(int queue) {
+std::optional<Turn> ActorCounters::begin(int queue) {
   const QueueSpec& spec = graph_.queues[static_cast<size_t>(queue)];
   size_t& position = position_[static_cast<size_t>(queue)];
   std::optional<ActorTurn> chosen;
   if (spec.ordered) {
-    if (position < spec.order.size() && lacks_of(spec.order[position].actor, spec.order[position].tag).empty())
+    if (position < spec.order.size() && blockers_of(spec.order[position].actor, spec.order[position].tag).empty())
       chosen = spec.order[position++];
   } else {
     for (const int actor : of_queue_[static_cast<size_t>(queue)]) {
       const auto tag = tag_of_next(actor);
-      if (!tag || ended(actor) || !lacks_of(actor, *tag).empty()) continue;
+      if (!tag || ended(actor) || !blockers_of(actor, *tag).empty()) continue;
       chosen = ActorTurn{actor, *tag};
       break;
     }
@@ -84,8 +84,8 @@ std::optional<Turn> Tokens::begin(int queue) {
   Turn turn{.actor = chosen->actor, .tag = chosen->tag};
   const auto at = static_cast<size_t>(turn.actor);
   for (const int index : reads_[at]) {
-    std::deque<Full>& full = waiting_[static_cast<size_t>(index)][place(index, turn.actor)];
-    const auto found = std::find_if(full.begin(), full.end(), [&](const Full& one) { return one.tag == turn.tag; });
+    std::deque<FilledBuffer>& full = waiting_[static_cast<size_t>(index)][place(index, turn.actor)];
+    const auto found = std::find_if(full.begin(), full.end(), [&](const FilledBuffer& one) { return one.tag == turn.tag; });
     turn.inputs.push_back({index, found->buffer});
     full.erase(found);
   }
@@ -99,7 +99,7 @@ std::optional<Turn> Tokens::begin(int queue) {
   return turn;
 }
 
-void Tokens::finish(const Turn& turn) {
+void ActorCounters::finish(const Turn& turn) {
   const auto release = [&](const Turn::Slot& slot) {
     free_[static_cast<size_t>(slot.index)].push_back(slot.buffer);
     --held_[static_cast<size_t>(slot.index)];
@@ -115,7 +115,7 @@ void Tokens::finish(const Turn& turn) {
   ++done_[static_cast<size_t>(turn.actor)];
 }
 
-bool Tokens::ended(int actor) const {
+bool ActorCounters::ended(int actor) const {
   const auto at = static_cast<size_t>(actor);
   if (const int64_t turns = graph_.actors[at].turns; turns >= 0) return begun_[at] >= turns;
   const QueueSpec& spec = graph_.queues[static_cast<size_t>(graph_.actors[at].queue)];
@@ -126,7 +126,7 @@ bool Tokens::ended(int actor) const {
   });
 }
 
-bool Tokens::over(int queue) const {
+bool ActorCounters::over(int queue) const {
   const QueueSpec& spec = graph_.queues[static_cast<size_t>(queue)];
   if (spec.ordered) return position_[static_cast<size_t>(queue)] >= spec.order.size();
   const std::vector<int>& actors = of_queue_[static_cast<size_t>(queue)];

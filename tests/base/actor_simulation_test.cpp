@@ -1,7 +1,6 @@
-#include "base/token_game.h"
-
 #include <gtest/gtest.h>
 
+#include "base/actors/simulation.h"
 #include "error_of.h"
 
 namespace cairn::base {
@@ -25,34 +24,34 @@ ActorGraph chain(const std::vector<double>& seconds, int registers, int64_t turn
   return graph;
 }
 
-double period(const Game& game, int actor) {
+double period(const Simulation& simulation, int actor) {
   std::vector<double> begins;
-  for (const TimedTurn& timed : game.turns)
+  for (const TimedTurn& timed : simulation.turns)
     if (timed.turn.actor == actor) begins.push_back(timed.begin_s);
   return (begins.back() - begins[begins.size() / 2]) / static_cast<double>(begins.size() - 1 - begins.size() / 2);
 }
 
-TEST(TokenGame, OneRegisterLetsNeighboursTakeTurnsAndTwoLetThemOverlap) {
+TEST(ActorSimulation, OneRegisterLetsNeighboursTakeTurnsAndTwoLetThemOverlap) {
   const std::vector<double> load_copy_compute{10 * kMs, 10 * kMs, 12 * kMs};
-  EXPECT_NEAR(period(play(chain(load_copy_compute, 1, 40)), 2), 22 * kMs, 1e-9);  // copy and compute, in turns
-  EXPECT_NEAR(period(play(chain(load_copy_compute, 2, 40)), 2), 12 * kMs, 1e-9);  // the slowest alone
+  EXPECT_NEAR(period(simulate(chain(load_copy_compute, 1, 40)), 2), 22 * kMs, 1e-9);  // copy and compute, in turns
+  EXPECT_NEAR(period(simulate(chain(load_copy_compute, 2, 40)), 2), 12 * kMs, 1e-9);  // the slowest alone
 }
 
-TEST(TokenGame, AFastProducerIsHeldBackByItsRegisters) {
-  const Game game = play(chain({2 * kMs, 10 * kMs}, 3, 50));
-  EXPECT_EQ(game.held_most, std::vector<int>{3});
-  EXPECT_EQ(game.turns.size(), 100u);
-  EXPECT_NEAR(game.end_s, 2 * kMs + 50 * 10 * kMs, 1e-9);
+TEST(ActorSimulation, AFastProducerIsHeldBackByItsRegisters) {
+  const Simulation simulation = simulate(chain({2 * kMs, 10 * kMs}, 3, 50));
+  EXPECT_EQ(simulation.peak_held, std::vector<int>{3});
+  EXPECT_EQ(simulation.turns.size(), 100u);
+  EXPECT_NEAR(simulation.end_s, 2 * kMs + 50 * 10 * kMs, 1e-9);
   EXPECT_EQ(register_bytes(chain({1, 1}, 3, 1)), 300);
 }
 
-TEST(TokenGame, ABufferIsFreeWhenItsLastReaderIsDone) {
+TEST(ActorSimulation, ABufferIsFreeWhenItsLastReaderIsDone) {
   ActorGraph graph = chain({1, 1}, 1, 4);
   const int slow = graph.add_actor({.name = "slow", .queue = graph.add_queue({.name = "q2"}), .seconds = 5});
   graph.registers[0].readers.push_back(slow);
-  const Game game = play(graph);
-  EXPECT_NEAR(game.end_s, 4 * (1 + 5), 1e-9);
-  EXPECT_EQ(game.held_most, std::vector<int>{1});
+  const Simulation simulation = simulate(graph);
+  EXPECT_NEAR(simulation.end_s, 4 * (1 + 5), 1e-9);
+  EXPECT_EQ(simulation.peak_held, std::vector<int>{1});
 }
 
 // Stages of a pipeline that know nothing of a schedule: a backward before a forward, and as many activations as there are registers.
@@ -80,14 +79,14 @@ ActorGraph pipeline(int stages, int64_t micro_batches, double forward_s, double 
   return graph;
 }
 
-TEST(TokenGame, RegistersAloneMakeOneForwardOneBackward) {
+TEST(ActorSimulation, RegistersAloneMakeOneForwardOneBackward) {
   const ActorGraph graph = pipeline(4, 8, 20 * kMs, 40 * kMs);
-  const Game game = play(graph);
-  EXPECT_TRUE(game.stuck.empty());
-  EXPECT_NEAR(game.end_s, 1.375 * 8 * 60 * kMs, 1e-9);
+  const Simulation simulation = simulate(graph);
+  EXPECT_TRUE(simulation.stuck.empty());
+  EXPECT_NEAR(simulation.end_s, 1.375 * 8 * 60 * kMs, 1e-9);
   std::vector<int> kept;
   for (size_t i = 0; i < graph.registers.size(); ++i)
-    if (graph.registers[i].name.starts_with("kept")) kept.push_back(game.held_most[i]);
+    if (graph.registers[i].name.starts_with("kept")) kept.push_back(simulation.peak_held[i]);
   EXPECT_EQ(kept, (std::vector<int>{4, 3, 2, 1}));
 }
 
@@ -99,33 +98,33 @@ ActorGraph swapped(int registers) {
   return graph;
 }
 
-TEST(TokenGame, TooFewRegistersAreRefusedBeforeStartAndTheEdgeIsNamed) {
-  EXPECT_NO_THROW(check_it_runs(swapped(2)));
-  const std::string message = message_of([] { check_it_runs(swapped(1)); });
+TEST(ActorSimulation, TooFewRegistersAreRefusedBeforeStartAndTheEdgeIsNamed) {
+  EXPECT_NO_THROW(check_no_deadlock(swapped(2)));
+  const std::string message = message_of([] { check_no_deadlock(swapped(1)); });
   EXPECT_NE(message.find("r0 needs 2 registers and has 1"), std::string::npos) << message;
   EXPECT_NE(message.find("a0 (turn 1) waits for one of the 1 registers of r0"), std::string::npos) << message;
-  EXPECT_EQ(raise_until_it_runs(swapped(1)).counts, (std::vector<std::pair<int, int>>{{0, 2}}));
-  EXPECT_TRUE(raise_until_it_runs(swapped(2)).counts.empty());
+  EXPECT_EQ(find_register_counts(swapped(1)).counts, (std::vector<std::pair<int, int>>{{0, 2}}));
+  EXPECT_TRUE(find_register_counts(swapped(2)).counts.empty());
 }
 
-TEST(TokenGame, AnOrderThatNoRegisterHelpsIsSaidToBeWrong) {
+TEST(ActorSimulation, AnOrderThatNoRegisterHelpsIsSaidToBeWrong) {
   ActorGraph graph = swapped(2);
   graph.queues[1].order = {{1, 7}};
-  EXPECT_NE(message_of([&] { check_it_runs(graph); }).find("whatever the number of registers: a1 (turn 7) waits for r0"),
+  EXPECT_NE(message_of([&] { check_no_deadlock(graph); }).find("whatever the number of registers: a1 (turn 7) waits for r0"),
             std::string::npos);
 }
 
-TEST(TokenGame, WhatCannotBeIsRefused) {
+TEST(ActorSimulation, WhatCannotBeIsRefused) {
   ActorGraph none = chain({1, 1}, 0, 1);
-  EXPECT_NE(message_of([&] { play(none); }).find("r0: 0 registers; nothing can be handed on without one"), std::string::npos);
+  EXPECT_NE(message_of([&] { simulate(none); }).find("r0: 0 registers; nothing can be handed on without one"), std::string::npos);
   ActorGraph cycle = chain({1, 1}, 1, 1);
   cycle.add_register({.name = "back", .writer = 1, .readers = {0}});
-  EXPECT_NE(message_of([&] { play(cycle); }).find("waits, by way of others, for itself"), std::string::npos);
+  EXPECT_NE(message_of([&] { simulate(cycle); }).find("waits, by way of others, for itself"), std::string::npos);
 }
 
-TEST(TokenGame, SourcesWithoutAnEndArePlayedForSomeRounds) {
-  EXPECT_EQ(play(chain({1, 1}, 1, -1), 3).turns.size(), 6u);
-  EXPECT_EQ(play(chain({1, 1, 1}, 2, 0)).turns.size(), 0u);
+TEST(ActorSimulation, SourcesWithoutAnEndAreSimulatedForSomeRounds) {
+  EXPECT_EQ(simulate(chain({1, 1}, 1, -1), 3).turns.size(), 6u);
+  EXPECT_EQ(simulate(chain({1, 1, 1}, 2, 0)).turns.size(), 0u);
 }
 
 }  // namespace

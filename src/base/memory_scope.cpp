@@ -1,4 +1,4 @@
-#include "base/memory_purpose.h"
+#include "base/memory_scope.h"
 
 #include <utility>
 
@@ -9,15 +9,15 @@ thread_local std::string_view phase_now, part_now;
 
 }  // namespace
 
-MemoryPurpose::MemoryPurpose(std::string_view phase, std::string_view part)
+MemoryScope::MemoryScope(std::string_view phase, std::string_view part)
     : phase_before_(std::exchange(phase_now, phase)), part_before_(std::exchange(part_now, part)) {}
 
-MemoryPurpose::~MemoryPurpose() {
+MemoryScope::~MemoryScope() {
   phase_now = phase_before_;
   part_now = part_before_;
 }
 
-std::string MemoryPurpose::now() {
+std::string MemoryScope::now() {
   if (phase_now.empty()) return "other";
   std::string text(phase_now);
   if (!part_now.empty()) text.append(", ").append(part_now);

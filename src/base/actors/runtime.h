@@ -9,21 +9,21 @@
 #include <thread>
 #include <vector>
 
-#include "base/actor_graph.h"
-#include "base/tokens.h"
+#include "base/actors/counters.h"
+#include "base/actors/graph.h"
 
 namespace cairn::base {
 
 // A turn that goes on after its body returned: a message on its way. Its inputs stay taken until it has landed.
-struct Flight {
-  std::function<bool()> landed;
+struct PendingTurn {
+  std::function<bool()> done;
   std::function<void()> wait;
 };
 
 // What a body sees of its turn. Buffers keep what was last in them, so that memory is used again.
-class Desk {
+class TurnBuffers {
  public:
-  Desk(const Turn& turn, std::vector<std::vector<std::any>>& buffers) : turn_(turn), buffers_(buffers) {}
+  TurnBuffers(const Turn& turn, std::vector<std::vector<std::any>>& buffers) : turn_(turn), buffers_(buffers) {}
   int64_t tag() const { return turn_.tag; }
   std::any& input(size_t i) { return at(turn_.inputs[i]); }
   std::any& output(size_t i) { return at(turn_.outputs[i]); }
@@ -35,14 +35,14 @@ class Desk {
 };
 
 // What an actor does in a turn.
-using Body = std::function<std::optional<Flight>(Desk& desk)>;
+using ActorBody = std::function<std::optional<PendingTurn>(TurnBuffers& buffers)>;
 
 // Runs a graph of actors. A queue runs on a thread of its own, or where its owner calls run_here. What a body throws ends everything and
 // is thrown again to those who call; nothing is left waiting.
 class ActorRuntime {
  public:
   // Bodies by actor. Starts a thread for each queue that is not in `here`.
-  ActorRuntime(ActorGraph graph, std::vector<Body> bodies, std::vector<int> here);
+  ActorRuntime(ActorGraph graph, std::vector<ActorBody> bodies, std::vector<int> here);
   ~ActorRuntime();  // ends the threads after the turns that they are in
   ActorRuntime(const ActorRuntime&) = delete;
   ActorRuntime& operator=(const ActorRuntime&) = delete;
@@ -52,26 +52,26 @@ class ActorRuntime {
   // One turn of this queue on the calling thread; false: it is over.
   bool turn_here(int queue);
 
-  std::vector<int> held_most() const;  // buffers of each register that were in use at once, so far
+  std::vector<int> peak_held() const;  // buffers of each register that were in use at once, so far
 
  private:
-  struct Aloft {
+  struct InFlight {
     Turn turn;
-    Flight flight;
+    PendingTurn pending;
   };
-  bool act(int queue, std::vector<Aloft>& aloft);
-  void land(std::vector<Aloft>& aloft, size_t i);
+  bool act(int queue, std::vector<InFlight>& in_flight);
+  void finish_turn(std::vector<InFlight>& in_flight, size_t i);
   int64_t changes() const;
-  bool wait_for_something(std::span<const int> queues, std::vector<Aloft>& aloft, int64_t seen);
+  bool wait_for_something(std::span<const int> queues, std::vector<InFlight>& in_flight, int64_t seen);
   void fail(std::exception_ptr why);
   void work(int queue);
 
   ActorGraph graph_;
-  std::vector<Body> bodies_;
+  std::vector<ActorBody> bodies_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  Tokens tokens_;
-  std::vector<int> held_most_;
+  ActorCounters counters_;
+  std::vector<int> peak_held_;
   std::vector<std::vector<std::any>> buffers_;  // by register
   std::exception_ptr failure_;
   int64_t changes_ = 0;  // counts finished turns: whoever looks again sees whether anything is new

@@ -3,24 +3,24 @@
 #include <cmath>
 #include <cstdint>
 
-#include "base/philox.h"
+#include "base/random/philox.h"
 
 namespace cairn::base {
 
 // Where the numbers of box_muller() lie, in single precision: a GPU that has to round them to bf16 anyway seldom needs more than that, and
-// takes little more than half the time. Multiplied by 1 - kQuickError and by 1 + kQuickError, each number here has box_muller's between the
-// two.
+// takes little more than half the time. Multiplied by 1 - kApproximateNormalError and by 1 + kApproximateNormalError, each number here has
+// box_muller's between the two.
 //
 // With IEEE's operations the radius is within 2^-22.4 of its true value and cosine and sine within 2^-22.1 of theirs, relative to their
-// sizes: seen for each of the 2^32 words (tests/base/quick_normal_test.cpp looks at some). A GPU's own quotient (2^-22, of which the root
-// leaves half) and root (2^-23) add up to 2^-22, the product, box_muller's rounding and that of a bound 2^-24 each: 2^-20.2 in all.
-inline constexpr float kQuickError = 1.0f / (1 << 20);
+// sizes: seen for each of the 2^32 words (tests/base/approximate_normal_test.cpp looks at some). A GPU's own quotient (2^-22, of which the
+// root leaves half) and root (2^-23) add up to 2^-22, the product, box_muller's rounding and that of a bound 2^-24 each: 2^-20.2 in all.
+inline constexpr float kApproximateNormalError = 1.0f / (1 << 20);
 
-struct QuickPair {
+struct ApproximatePair {
   float first, second;
 };
 
-namespace quick {
+namespace approximate {
 
 CAIRN_HOST_DEVICE inline float from_bits(uint32_t bits) {
 #ifdef __CUDA_ARCH__
@@ -53,30 +53,30 @@ CAIRN_HOST_DEVICE inline float root(float x) {
 #endif
 }
 
-}  // namespace quick
+}  // namespace approximate
 
 // sqrt(-2 ln u) for u = (a + 1/2) / 2^32. Above sqrt(1/2) it is made of 1 - u, so that what is lost by rounding u is small beside ln u.
-CAIRN_HOST_DEVICE inline float quick_radius(uint32_t a) {
+CAIRN_HOST_DEVICE inline float approximate_radius(uint32_t a) {
   const bool near_one = a >= 0xB504F334u;
   const float count = static_cast<float>(near_one ? ~a : a) + 0.5f;  // in 2^-32
   const uint32_t upper = 0x3FB504F3;                                 // sqrt(2)
-  uint32_t mantissa = (quick::bits_of(count) & 0x007FFFFFu) | 0x3F800000u;
-  int powers = 32 + 127 - static_cast<int>(quick::bits_of(count) >> 23);  // u = mantissa / 2^powers
+  uint32_t mantissa = (approximate::bits_of(count) & 0x007FFFFFu) | 0x3F800000u;
+  int powers = 32 + 127 - static_cast<int>(approximate::bits_of(count) >> 23);  // u = mantissa / 2^powers
   if (mantissa >= upper) mantissa -= 0x00800000u, powers -= 1;
-  const float m = quick::from_bits(mantissa), away = count * (1.0f / 4294967296.0f);
+  const float m = approximate::from_bits(mantissa), away = count * (1.0f / 4294967296.0f);
   // -ln u = powers ln 2 + 2 atanh(s)
-  const float s = quick::quotient(near_one ? away : 1.0f - m, near_one ? 2.0f - away : 1.0f + m);
+  const float s = approximate::quotient(near_one ? away : 1.0f - m, near_one ? 2.0f - away : 1.0f + m);
   const float t = s * s;
   float sum = 0.1453f;  // 1/7, and what is left out makes up for
   sum = std::fma(sum, t, 1.0f / 5.0f);
   sum = std::fma(sum, t, 1.0f / 3.0f);
   sum = std::fma(sum * t, s, s);
   const float half = near_one ? sum : std::fma(static_cast<float>(powers), 0.34657359027997264f, sum);
-  return 2.0f * quick::root(half);
+  return 2.0f * approximate::root(half);
 }
 
 // Cosine and sine of 2 pi (k + 1/2) / 2^32, the quadrant cut off exactly as in portable_cos_sin().
-CAIRN_HOST_DEVICE inline QuickPair quick_cos_sin(uint32_t k) {
+CAIRN_HOST_DEVICE inline ApproximatePair approximate_cos_sin(uint32_t k) {
   const uint32_t quadrant = ((k >> 29) + 1) >> 1;                                                                    // 0 to 4
   const float x = (static_cast<float>(static_cast<int32_t>(k - (quadrant << 30))) + 0.5f) * 1.4629180792671596e-9f;  // 2 pi / 2^32
   const float t = x * x;
@@ -92,12 +92,13 @@ CAIRN_HOST_DEVICE inline QuickPair quick_cos_sin(uint32_t k) {
   s = std::fma(s * t, x, x);
   const bool swapped = (quadrant & 1) != 0;
   const uint32_t minus_cosine = ((quadrant + 1) & 2) << 30, minus_sine = (quadrant & 2) << 30;  // their sign bits
-  return {quick::from_bits(quick::bits_of(swapped ? s : c) ^ minus_cosine), quick::from_bits(quick::bits_of(swapped ? c : s) ^ minus_sine)};
+  return {approximate::from_bits(approximate::bits_of(swapped ? s : c) ^ minus_cosine),
+          approximate::from_bits(approximate::bits_of(swapped ? c : s) ^ minus_sine)};
 }
 
-CAIRN_HOST_DEVICE inline QuickPair quick_normal(uint32_t a, uint32_t b) {
-  const float radius = quick_radius(a);
-  const QuickPair turn = quick_cos_sin(b);
+CAIRN_HOST_DEVICE inline ApproximatePair approximate_normal(uint32_t a, uint32_t b) {
+  const float radius = approximate_radius(a);
+  const ApproximatePair turn = approximate_cos_sin(b);
   return {radius * turn.first, radius * turn.second};
 }
 

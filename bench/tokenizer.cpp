@@ -9,11 +9,11 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "bench/peer_python.h"
-#include "data/bpe_trainer.h"
-#include "data/chunks.h"
-#include "data/open_tokenizer.h"
-#include "data/source.h"
-#include "data/tokenizer_json.h"
+#include "data/corpus/chunks.h"
+#include "data/corpus/source.h"
+#include "data/tokenizer/bpe_trainer.h"
+#include "data/tokenizer/open_tokenizer.h"
+#include "data/tokenizer/tokenizer_json.h"
 #include "study/benches.h"
 #include "study/process.h"
 
@@ -74,7 +74,7 @@ Measured run_peer(const std::string& python, const std::string& tokenizer_file, 
 
 std::vector<BenchRow> bench_tokenizer(const BenchOptions& options, base::Log& log) {
   const std::string python = peer_python(options, log, "tokenizers", {"tokenizers==0.23.3"}, "about 50 MB, half a minute");
-  const data::Documents documents = options.data.empty() ? data::tell_stories(1, kTextBytes) : data::read_text(options.data);
+  const data::Documents documents = options.data.empty() ? data::generate_stories(1, kTextBytes) : data::read_text(options.data);
   const std::vector<std::string> texts = parts_of(documents);
   const std::string text_file = fmt::format("{}/texts.txt", options.scratch);
   const std::string tokenizer_file = fmt::format("{}/tokenizer.json", options.scratch);

@@ -3,7 +3,7 @@
 #include <array>
 #include <cmath>
 
-#include "data/stories.h"
+#include "data/stories/stories.h"
 #include "examples/examples.h"
 #include "kernels/aten.h"
 #include "model/decoder.h"

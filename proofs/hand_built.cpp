@@ -7,7 +7,7 @@
 #include "comm/group.h"
 #include "comm/local.h"
 #include "comm/world.h"
-#include "data/shard.h"
+#include "data/batch_split.h"
 #include "kernels/aten.h"
 #include "optim/options.h"
 #include "parallel/assemble.h"
@@ -116,7 +116,7 @@ Trained train_by_hand(const HandRun& run) {
     for (int64_t s = 1; s <= run.steps; ++s) {
       const mesh::Batch all = run.batch(s);
       const auto replicas = static_cast<int>(sharing.size());
-      const data::Share share = data::share_of(all.samples(), place, replicas);
+      const data::BatchRange share = data::replica_range(all.samples(), place, replicas);
       const mesh::Batch mine = mesh::slice(all, share.first, share.first + share.count);
       const train::StepOutput output = step->run(engine, {.step = s,
                                                           .batch = mine,
@@ -124,7 +124,7 @@ Trained train_by_hand(const HandRun& run) {
                                                           .counted = run.counted,
                                                           .learning_rate = 0.0006,
                                                           .update = s,
-                                                          .samples_most = (all.samples() + replicas - 1) / replicas});
+                                                          .max_local_samples = (all.samples() + replicas - 1) / replicas});
       const at::Tensor loss = output.loss_sum.to(at::kDouble).clone();
       world.everyone().all_reduce(loss, comm::Reduce::sum, {comm::Purpose::loss, "loss"}).wait_host();
       losses.push_back(loss.item<double>() / static_cast<double>(run.counted));

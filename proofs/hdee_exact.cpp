@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
-#include "data/byte_tokenizer.h"
+#include "data/tokenizer/byte_tokenizer.h"
 #include "evaluate/ensemble_model.h"
 #include "evaluate/posterior.h"
 #include "evaluate/token_losses.h"

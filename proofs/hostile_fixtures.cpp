@@ -7,9 +7,9 @@
 #include "base/recipe.h"
 #include "base/stop.h"
 #include "comm/local.h"
-#include "data/bpe.h"
-#include "data/token_file.h"
-#include "data/tokenizer_json.h"
+#include "data/corpus/token_file.h"
+#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/tokenizer_json.h"
 #include "hostile_cases.h"
 #include "train/train.h"
 

@@ -1,7 +1,7 @@
 // Bad inputs: the other kinds of tokenizer: GPT-2's two files, SentencePiece models, llama2.c's file; and llama2.c's models.
 #include <cstring>
 
-#include "data/sentencepiece_tokenizer.h"
+#include "data/tokenizer/sentencepiece_tokenizer.h"
 #include "hostile_cases.h"
 
 namespace cairn::study {

@@ -61,7 +61,7 @@ base::Recipe hardened(const ProofOptions& options, const Assignments& sets) {
 // The loss of held-out samples at the worst perturbation that so many steps along the signs of the gradient find.
 double robust_loss(train::Job& job) {
   constexpr int kClimbs = 15;
-  const data::Samples held = job.data.samples->held_out();
+  const data::SampleRange held = job.data.samples->held_out();
   std::vector<int64_t> ids(static_cast<size_t>(std::min<int64_t>(held.count, 64)));
   std::iota(ids.begin(), ids.end(), held.first);
   mesh::Batch batch;

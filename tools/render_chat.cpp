@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/json.h"
-#include "data/chat_template.h"
+#include "data/chat/chat_template.h"
 
 int main() {
   using cairn::base::OrderedJson;

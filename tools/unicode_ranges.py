@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/data/unicode_ranges.cpp: which characters are letters, numbers, space, part of a word, or may change under NFC.
+"""Writes src/data/tokenizer/unicode_ranges.cpp: which characters are letters, numbers, space, part of a word, or may change under NFC.
 
 Needs the PyPI package `unicodedata2` of the wanted Unicode version: 16.0.0, which the regular expressions of the PyPI package
 `tokenizers` follow. Run from the repository root: python3 tools/unicode_ranges.py
@@ -56,9 +56,9 @@ def main():
             line = ""
         line += item
     lines.append(line.rstrip())
-    with open("src/data/unicode_ranges.cpp", "w") as out:
+    with open("src/data/tokenizer/unicode_ranges.cpp", "w") as out:
         out.write("// Made by tools/unicode_ranges.py from Unicode %s: change it there.\n" % ud.unidata_version)
-        out.write('#include "data/unicode_ranges.h"\n\nnamespace cairn::data {\nnamespace {\n\n')
+        out.write('#include "data/tokenizer/unicode_ranges.h"\n\nnamespace cairn::data {\nnamespace {\n\n')
         out.write("// clang-format off\nconstexpr UnicodeRange kRanges[] = {\n")
         out.write("".join("    %s\n" % text for text in lines))
         out.write("};\n// clang-format on\n\n}  // namespace\n\n")

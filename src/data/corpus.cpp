@@ -7,17 +7,17 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/log.h"
-#include "data/added_tokens.h"
-#include "data/bpe_tokenizer.h"
-#include "data/bpe_trainer.h"
-#include "data/byte_tokenizer.h"
-#include "data/cache.h"
-#include "data/open_tokenizer.h"
-#include "data/pair_set.h"
-#include "data/record.h"
-#include "data/source_tokens.h"
-#include "data/token_set.h"
-#include "data/tokenizer_json.h"
+#include "data/corpus/data_cache.h"
+#include "data/corpus/record.h"
+#include "data/corpus/source_tokens.h"
+#include "data/samples/preference_dataset.h"
+#include "data/samples/token_dataset.h"
+#include "data/tokenizer/added_tokens.h"
+#include "data/tokenizer/bpe_tokenizer.h"
+#include "data/tokenizer/bpe_trainer.h"
+#include "data/tokenizer/byte_tokenizer.h"
+#include "data/tokenizer/open_tokenizer.h"
+#include "data/tokenizer/tokenizer_json.h"
 
 namespace cairn::data {
 namespace {
@@ -45,9 +45,9 @@ void append_texts(const Source& source, const SourceTokensOptions& how, int64_t 
   BadLines bad;
   for (int64_t bytes = 0; bytes < bytes_max && reader->next(chunk);) {
     documents.clear();
-    documents_of(chunk, how.reading, documents, bad);
+    documents_of(chunk, how.document_options, documents, bad);
     for (Document& document : documents) {
-      for (Part& part : document.parts) {
+      for (TextSegment& part : document.parts) {
         if (bytes >= bytes_max) return;
         part.text.resize(std::min(part.text.size(), static_cast<size_t>(bytes_max - bytes)));
         bytes += static_cast<int64_t>(part.text.size());
@@ -72,18 +72,19 @@ std::vector<std::string_view> without_specials(const std::vector<std::string>& t
 constexpr uint64_t kLearningVersion = 2;  // of how texts are read and tokens learned: a change makes cached tokenizers stale
 
 std::unique_ptr<Tokenizer> learn_tokenizer(int64_t vocab, const std::vector<Source>& sources, const SourceTokensOptions& how,
-                                           const Cache& cache) {
+                                           const DataCache& cache) {
   for (const Source& source : sources)
     if (!source.holds_text())
       base::fail_input("{}: token shards need the tokenizer they were made with: set data.tokenizer_file", source.origin);
-  const std::vector<std::string> specials = specials_of(sources, how.reading.renderer);
+  const std::vector<std::string> specials = specials_of(sources, how.document_options.renderer);
   if (vocab < 256 + static_cast<int64_t>(specials.size()))
     base::fail_input("data.vocab = {}: must be at least {}: 256 bytes and the special tokens {}", vocab, 256 + specials.size(),
                      fmt::join(specials, ", "));
   uint64_t content = kLearningVersion;
   for (const Source& source : sources) content = combine({content, content_hash(source, cache)});
-  const uint64_t key = combine({content, static_cast<uint64_t>(vocab), static_cast<uint64_t>(kTrainingBytes),
-                                base::checksum(how.reading.identity()), base::checksum(fmt::format("{}", fmt::join(specials, "\n")))});
+  const uint64_t key =
+      combine({content, static_cast<uint64_t>(vocab), static_cast<uint64_t>(kTrainingBytes),
+               base::checksum(how.document_options.identity()), base::checksum(fmt::format("{}", fmt::join(specials, "\n")))});
   const std::unique_ptr<FileLock> lock = cache.lock("tokenizer", key);
   if (const std::optional<std::string> json = cache.get("tokenizer", key))
     return make_bpe_tokenizer(read_tokenizer_json(*json, cache.path("tokenizer", key)));
@@ -108,8 +109,8 @@ bool holds_conversations(const std::vector<Source>& sources, const SourceTokensO
       const std::unique_ptr<ChunkReader> reader = make_chunk_reader({file}, one);
       Chunk chunk;
       Record record;
-      if (reader->next(chunk) && !chunk.pieces.empty() && parse_record(chunk[chunk.pieces[0]], how.reading.text_field, record).empty() &&
-          record.kind != Record::Kind::text)
+      if (reader->next(chunk) && !chunk.pieces.empty() &&
+          parse_record(chunk[chunk.pieces[0]], how.document_options.text_field, record).empty() && record.kind != Record::Kind::text)
         return true;
     }
   }
@@ -119,15 +120,16 @@ bool holds_conversations(const std::vector<Source>& sources, const SourceTokensO
 // Before a large file is read for its hash. Where a text may be cut is known only with the tokenizer, but for one that is learned.
 void look_at(const std::vector<Source>& sources, const DataOptions& data, const SourceTokensOptions& how) {
   ChunkOptions chunks = how.chunks;
-  if (!data.tokenizer_file.empty() || data.tokenizer != "bpe") chunks.is_border = [](char, char) { return true; };
-  for (const Source& source : sources) check_beginnings(source.files, how.reading, chunks);
+  if (!data.tokenizer_file.empty() || data.tokenizer != "bpe") chunks.is_split_point = [](char, char) { return true; };
+  for (const Source& source : sources) check_beginnings(source.files, how.document_options, chunks);
 }
 
 // Samples of text: each source cut or packed by itself, then put together.
 void make_token_set(const DataOptions& data, const SampleOptions& options, Corpus& corpus) {
   std::vector<std::unique_ptr<TokenSamples>> parts;
-  for (size_t i = 0; i < corpus.rows.size(); ++i) parts.push_back(make_samples(data.packing, corpus.rows[i], options, corpus.origins[i]));
-  auto samples = std::make_unique<TokenSet>(std::move(parts), options.length);
+  for (size_t i = 0; i < corpus.token_streams.size(); ++i)
+    parts.push_back(make_samples(data.packing, corpus.token_streams[i], options, corpus.origins[i]));
+  auto samples = std::make_unique<TokenDataset>(std::move(parts), options.length);
   for (size_t i = 0; i < data.weights.size(); ++i)
     corpus.streams.push_back({samples->training_of(static_cast<int64_t>(i)), data.weights[i]});
   corpus.samples = std::move(samples);
@@ -135,9 +137,9 @@ void make_token_set(const DataOptions& data, const SampleOptions& options, Corpu
 
 void make_pair_set(const DataOptions& data, const SampleOptions& options, Corpus& corpus, base::Log& log) {
   if (!data.weights.empty()) base::fail_input("data.weights: not with data.kind = preference; leave it out");
-  std::vector<Tokens> files;
-  for (const auto& row : corpus.rows) files.insert(files.end(), row->files().begin(), row->files().end());
-  auto samples = std::make_unique<PairSet>(std::make_shared<const TokenRow>(std::move(files)), options, corpus.origin);
+  std::vector<TokenShard> files;
+  for (const auto& row : corpus.token_streams) files.insert(files.end(), row->files().begin(), row->files().end());
+  auto samples = std::make_unique<PreferenceDataset>(std::make_shared<const TokenStream>(std::move(files)), options, corpus.origin);
   if (samples->left_out() > 0)
     log.warn("{}: {} pairs are left out: their prompts alone fill data.length = {}", corpus.origin, samples->left_out(), options.length);
   corpus.samples = std::move(samples);
@@ -145,7 +147,7 @@ void make_pair_set(const DataOptions& data, const SampleOptions& options, Corpus
 
 }  // namespace
 
-Reading reading_of(const DataOptions& data, Renderer renderer) {
+DocumentOptions document_options_of(const DataOptions& data, Renderer renderer) {
   return {.renderer = data.learn_prompts ? all_targets(std::move(renderer)) : std::move(renderer),
           .text_field = data.text_field,
           .pairs = data.kind == "preference",
@@ -164,16 +166,16 @@ void check_data(const DataOptions& data) {
   const std::unique_ptr<Tokenizer> tokenizer = named_tokenizer(data);
   const ChatFormat chat = choose_chat_format(data, tokenizer.get());
   if (!data.path.empty() || !data.sources.empty())
-    look_at(find_sources(data), data, {.reading = reading_of(data, chat.renderer), .chunks = chunks_of(data)});
+    look_at(find_sources(data), data, {.document_options = document_options_of(data, chat.renderer), .chunks = chunks_of(data)});
 }
 
-Corpus open_rows(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
+Corpus open_token_streams(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
   const std::vector<Source> sources = find_sources(data);
-  const Cache cache(options.cache_folder, log);
+  const DataCache cache(options.cache_folder, log);
   Corpus corpus;
   corpus.tokenizer = named_tokenizer(data);
   ChatFormat chat = choose_chat_format(data, corpus.tokenizer.get());
-  SourceTokensOptions how{.reading = reading_of(data, options.renderer ? *options.renderer : chat.renderer),
+  SourceTokensOptions how{.document_options = document_options_of(data, options.renderer ? *options.renderer : chat.renderer),
                           .chunks = chunks_of(data),
                           .threads = options.threads};
   look_at(sources, data, how);
@@ -190,7 +192,7 @@ Corpus open_rows(const DataOptions& data, const CorpusOptions& options, base::Lo
   for (const Source& source : sources) {
     if (options.progress) how.progress = [&, done](int64_t now, int64_t) { options.progress(done + now, bytes); };
     SourceTokens made = tokens_of(source, *corpus.tokenizer, how, cache, log);
-    corpus.rows.push_back(std::move(made.row));
+    corpus.token_streams.push_back(std::move(made.row));
     corpus.origins.push_back(source.origin);
     corpus.text_bytes += made.text_bytes;
     corpus.from_cache = corpus.from_cache && made.from_cache;
@@ -201,7 +203,7 @@ Corpus open_rows(const DataOptions& data, const CorpusOptions& options, base::Lo
 }
 
 Corpus open_corpus(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
-  Corpus corpus = open_rows(data, options, log);
+  Corpus corpus = open_token_streams(data, options, log);
   const SampleOptions samples{
       .length = data.length, .held_out_fraction = options.held_out_fraction, .padding = corpus.tokenizer->end_of_text()};
   if (data.kind == "preference")

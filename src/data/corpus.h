@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "data/chat_format.h"
+#include "data/chat/chat_format.h"
+#include "data/chat/renderer.h"
+#include "data/corpus/token_stream.h"
+#include "data/corpus/tokenize.h"
 #include "data/dataset.h"
 #include "data/options.h"
-#include "data/render.h"
 #include "data/sampler.h"
-#include "data/token_row.h"
-#include "data/tokenize.h"
 #include "data/tokenizer.h"
 
 namespace cairn::base {
@@ -33,10 +33,10 @@ struct CorpusOptions {
 struct Corpus {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<Dataset> samples;
-  std::vector<Stream> streams;                        // of a weighted mixture: what a sampler must know; else none
-  std::vector<std::shared_ptr<const TokenRow>> rows;  // of each source
-  std::vector<std::string> origins;                   // of each source
-  std::string origin;                                 // what the text is: "the built-in stories"
+  std::vector<Stream> streams;                                    // of a weighted mixture: what a sampler must know; else none
+  std::vector<std::shared_ptr<const TokenStream>> token_streams;  // of each source
+  std::vector<std::string> origins;                               // of each source
+  std::string origin;                                             // what the text is: "the built-in stories"
   int64_t text_bytes = 0;
   bool from_cache = false;              // whether the tokens were there from an earlier run
   std::optional<ChatFormat> chat = {};  // how conversations became text, where the files hold some
@@ -51,13 +51,13 @@ Corpus open_corpus(const DataOptions& data, const CorpusOptions& options, base::
 void check_data(const DataOptions& data);
 
 // The same without cutting the tokens into samples: `samples` stays null.
-Corpus open_rows(const DataOptions& data, const CorpusOptions& options, base::Log& log);
+Corpus open_token_streams(const DataOptions& data, const CorpusOptions& options, base::Log& log);
 
 // A tokenizer as a run saved it (tokenizer.json).
 std::unique_ptr<Tokenizer> read_tokenizer(const std::string& path);
 
 // How records are read, as the options say.
-Reading reading_of(const DataOptions& data, Renderer renderer);
+DocumentOptions document_options_of(const DataOptions& data, Renderer renderer);
 
 // The tokenizer that the options name; null where one is to be learned from the text.
 std::unique_ptr<Tokenizer> named_tokenizer(const DataOptions& data);

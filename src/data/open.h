@@ -18,7 +18,7 @@ class Log;
 namespace cairn::data {
 
 // Samples and what a model must know of them.
-struct Opened {
+struct OpenedData {
   std::unique_ptr<Dataset> samples = {};
   std::unique_ptr<Tokenizer> tokenizer = {};  // null where the data are not text
   std::vector<Stream> streams = {};           // of a weighted mixture, for the sampler
@@ -31,6 +31,6 @@ struct Opened {
 };
 
 // The same on every rank, with or without cache. `data.kind` says what: text, preference or spirals.
-Opened open_data(const DataOptions& data, const CorpusOptions& options, base::Log& log);
+OpenedData open_data(const DataOptions& data, const CorpusOptions& options, base::Log& log);
 
 }  // namespace cairn::data

@@ -1,8 +1,8 @@
 #include "data/options.h"
 
+#include "data/corpus/source_file.h"
 #include "data/sampler.h"
-#include "data/source_file.h"
-#include "data/token_samples.h"
+#include "data/samples/token_samples.h"
 
 namespace cairn::data {
 

@@ -13,7 +13,7 @@ namespace cairn::data {
 
 // Samples that are drawn from at a rate of their own: one source of a mixture.
 struct Stream {
-  Samples samples;
+  SampleRange samples;
   double weight = 1;  // its share of the draws, relative to the others'
   bool operator==(const Stream&) const = default;
 };

@@ -30,7 +30,7 @@ Subset Subset::of(std::vector<int64_t> ids, std::vector<float> weights) {
   return subset;
 }
 
-Subset Subset::within(const Samples& samples) const {
+Subset Subset::within(const SampleRange& samples) const {
   if (every_) return Subset(samples.first, samples.count);
   for (int64_t place = 0; place < size(); ++place) {
     if (id(place) < samples.first || id(place) >= samples.first + samples.count) {
@@ -42,7 +42,7 @@ Subset Subset::within(const Samples& samples) const {
   return *this;
 }
 
-Subset Subset::among(const Samples& samples) const {
+Subset Subset::among(const SampleRange& samples) const {
   const int64_t end = samples.first + samples.count;
   if (ids_.empty()) {
     const int64_t first = std::max(run_.first, samples.first);

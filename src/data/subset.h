@@ -18,10 +18,10 @@ class Subset {
   static Subset of(std::vector<int64_t> ids, std::vector<float> weights = {});
 
   // The same among these samples: `every` becomes a run of ids, an id outside is refused.
-  Subset within(const Samples& samples) const;
+  Subset within(const SampleRange& samples) const;
 
   // Those of its ids that are among these samples, in the same order, with their weights. May be empty.
-  Subset among(const Samples& samples) const;
+  Subset among(const SampleRange& samples) const;
 
   int64_t size() const { return ids_.empty() ? run_.count : static_cast<int64_t>(ids_.size()); }
   int64_t id(int64_t place) const { return ids_.empty() ? run_.first + place : ids_[static_cast<size_t>(place)]; }
@@ -32,7 +32,7 @@ class Subset {
 
  private:
   bool every_ = true;
-  Samples run_;
+  SampleRange run_;
   std::vector<int64_t> ids_;
   std::unordered_map<int64_t, float> weights_;
 };

@@ -35,7 +35,7 @@ class Tokenizer {
   virtual std::optional<int32_t> id_of(std::string_view token) const = 0;
   virtual bool is_special(int32_t id) const = 0;
   // Whether cutting a text between two such bytes and encoding the parts one by one always gives the ids of the whole.
-  virtual bool is_border(char before, char after) const = 0;
+  virtual bool is_split_point(char before, char after) const = 0;
   // The text of a Hugging Face tokenizer.json that gives the same ids.
   virtual std::string json() const = 0;
 

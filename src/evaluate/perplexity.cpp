@@ -18,17 +18,17 @@ struct Text {
   std::vector<bool> counts;  // which are asked for; empty: all
 };
 
-Text text_of(const data::TokenRow& row, int64_t document, std::optional<int32_t> end) {
+Text text_of(const data::TokenStream& row, int64_t document, std::optional<int32_t> end) {
   int64_t first = row.document_begin(document), count = row.document_begin(document + 1) - first;
   std::vector<int64_t> ids(static_cast<size_t>(count)), targets(ids.size(), 0);
   row.copy(first, count, ids.data());
-  if (row.masked()) row.hide_others(first, count, targets.data());
+  if (row.masked()) row.mask_non_targets(first, count, targets.data());
   if (end && count > 0 && ids.back() == *end) --count;
   const int64_t skipped = end && count > 0 && ids.front() == *end ? 1 : 0;
   Text text;
   text.tokens.assign(ids.begin() + skipped, ids.begin() + count);
   if (row.masked())
-    for (int64_t i = skipped; i < count; ++i) text.counts.push_back(targets[static_cast<size_t>(i)] != data::kNoTarget);
+    for (int64_t i = skipped; i < count; ++i) text.counts.push_back(targets[static_cast<size_t>(i)] != data::kIgnoreIndex);
   return text;
 }
 
@@ -64,7 +64,7 @@ class Reading {
     if (prefix_.empty() && subject.begin) prefix_ = {*subject.begin};
   }
 
-  void add(const data::TokenRow& row, int64_t document) {
+  void add(const data::TokenStream& row, int64_t document) {
     const Text text = text_of(row, document, end_);
     waiting_.push_back({.documents = 1, .tokens = 0, .bytes = bytes_of(subject_.tokenizer, text), .loss = 0});
     subject_.check(text.tokens);
@@ -155,7 +155,7 @@ void check(const PerplexityOptions& options, const Subject& subject) {
     base::fail_input("--window {}: {} tokens stand before every text; make it longer", window, subject.before.size());
 }
 
-TextLoss perplexity(const Subject& subject, const data::TokenRow& row, const PerplexityOptions& options,
+TextLoss perplexity(const Subject& subject, const data::TokenStream& row, const PerplexityOptions& options,
                     const std::function<void(const TextLoss&)>& on_document, const OnProgress& progress) {
   check(options, subject);
   const int64_t documents = options.documents_max == 0 ? row.documents() : std::min(row.documents(), options.documents_max);

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "data/token_row.h"
+#include "data/corpus/token_stream.h"
 #include "evaluate/subject.h"
 
 namespace cairn::evaluate {
@@ -34,7 +34,7 @@ void check(const PerplexityOptions& options, const Subject& subject);
 // or begin; where there is neither it is not counted. A long document is read in windows, each `stride` tokens after the one before: the
 // first counts all of its tokens, the others those that are new, which have more than window - stride tokens before them. The token that
 // ends a document is not counted, and of conversations only what is asked for. `on_document` hears of each document, in order.
-TextLoss perplexity(const Subject& subject, const data::TokenRow& row, const PerplexityOptions& options,
+TextLoss perplexity(const Subject& subject, const data::TokenStream& row, const PerplexityOptions& options,
                     const std::function<void(const TextLoss& document)>& on_document = {}, const OnProgress& progress = {});
 
 }  // namespace cairn::evaluate

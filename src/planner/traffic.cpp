@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "data/shard.h"
+#include "data/batch_split.h"
 #include "kernels/aten.h"
 #include "model/model.h"
 #include "planner/traffic_book.h"
@@ -17,9 +17,9 @@ void cut_batch(TrafficCase& step) {
   const int64_t most = (step.batch.samples + ranks - 1) / ranks;
   std::map<std::pair<int64_t, bool>, int64_t> times;
   for (int rank = 0; rank < ranks; ++rank) {
-    const int64_t samples = data::share_of(step.batch.samples, rank, ranks).count;
-    const std::vector<data::Share> parts = step.plan.micro_batches > 0 ? data::even_micro_batches(samples, step.plan.micro_batches)
-                                                                       : data::micro_batches(samples, step.plan.micro_batch, most);
+    const int64_t samples = data::replica_range(step.batch.samples, rank, ranks).count;
+    const std::vector<data::BatchRange> parts = step.plan.micro_batches > 0 ? data::even_micro_batches(samples, step.plan.micro_batches)
+                                                                            : data::micro_batches(samples, step.plan.micro_batch, most);
     step.passes_most = std::max(step.passes_most, static_cast<int64_t>(parts.size()));
     for (size_t i = 0; i < parts.size(); ++i)
       if (parts[i].count > 0) ++times[{parts[i].count, step.rules.recompute_last || i + 1 < parts.size()}];

@@ -19,7 +19,7 @@ constexpr uint64_t kBase = 0x9e3779b97f4a7c15;
 
 // Tokens of samples [first, first + count), each with the one that follows it, cut where nothing more is asked for.
 template <typename Take>
-void each_sample(const data::Dataset& samples, data::Samples of, const Take& take) {
+void each_sample(const data::Dataset& samples, data::SampleRange of, const Take& take) {
   for (int64_t done = 0; done < of.count; done += kAtOnce) {
     std::vector<int64_t> ids(static_cast<size_t>(std::min(kAtOnce, of.count - done)));
     std::iota(ids.begin(), ids.end(), of.first + done);
@@ -60,7 +60,7 @@ void each_run(const std::vector<int32_t>& tokens, int64_t step, const Take& take
 
 std::vector<DomainText> open_domains(const HdeeRecipe& recipe, const DomainSetup& setup, base::Log& log) {
   std::vector<DomainText> domains;
-  std::vector<data::Opened> opened;
+  std::vector<data::OpenedData> opened;
   for (const auto& [name, options] : recipe.domains) {
     base::Recipe own = recipe.training_with({{"data.path", options.path}, {"data.tokenizer_file", setup.tokenizer_file}});
     const data::DataOptions data = own.read(data::data_schema());
@@ -71,7 +71,7 @@ std::vector<DomainText> open_domains(const HdeeRecipe& recipe, const DomainSetup
         data::open_data(data, {.held_out_fraction = fraction, .cache_folder = setup.cache_folder, .threads = setup.threads}, log));
     DomainText domain{.name = name};
     const data::Dataset& samples = *opened.back().samples;
-    const data::Samples training = samples.training(), held = samples.held_out();
+    const data::SampleRange training = samples.training(), held = samples.held_out();
     for (int64_t i = 0; i < training.count; ++i) domain.training_tokens += samples.tokens_in(training.first + i);
     int64_t place = 0;
     each_sample(samples, held, [&](std::vector<int32_t> tokens) {
@@ -90,7 +90,7 @@ std::vector<DomainText> open_domains(const HdeeRecipe& recipe, const DomainSetup
   std::unordered_set<uint64_t> wanted, found;
   for (const DomainText& domain : domains)
     for (const evaluate::Judged& one : domain.test) each_run(one.tokens, kRun, [&](uint64_t hash) { wanted.insert(hash); });
-  for (const data::Opened& one : opened)
+  for (const data::OpenedData& one : opened)
     each_sample(*one.samples, one.samples->training(), [&](const std::vector<int32_t>& tokens) {
       each_run(tokens, 1, [&](uint64_t hash) {
         if (wanted.contains(hash)) found.insert(hash);

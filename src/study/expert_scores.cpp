@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "data/open_tokenizer.h"
+#include "data/tokenizer/open_tokenizer.h"
 #include "evaluate/subject.h"
 #include "kernels/aten.h"
 #include "model/decoder.h"

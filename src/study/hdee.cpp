@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/stop.h"
 #include "data/corpus.h"
-#include "data/open_tokenizer.h"
+#include "data/tokenizer/open_tokenizer.h"
 #include "evaluate/ensemble_file.h"
 #include "kernels/device.h"
 #include "snapshot/pretrained.h"
@@ -90,7 +90,8 @@ class Study {
       const data::DataOptions data = own.read(data::data_schema());
       tokenizer = data::named_tokenizer(data);
       if (!tokenizer)
-        tokenizer = std::move(data::open_rows(data, {.cache_folder = setup_.cache.string(), .threads = setup_.threads}, log_).tokenizer);
+        tokenizer =
+            std::move(data::open_token_streams(data, {.cache_folder = setup_.cache.string(), .threads = setup_.threads}, log_).tokenizer);
     }
     base::write_atomically(tokenizer_file(), tokenizer->json());
     const auto read_back = data::read_tokenizer(tokenizer_file());

@@ -8,8 +8,8 @@
 
 #include "base/files.h"
 #include "base/random.h"
-#include "data/llmc_file.h"
-#include "data/tokenizer_json.h"
+#include "data/corpus/llmc_file.h"
+#include "data/tokenizer/tokenizer_json.h"
 
 namespace cairn::study {
 namespace {
@@ -25,7 +25,7 @@ std::string token_shard(int64_t count, int64_t vocab) {
     before = i > 0 && follows.uniform(index) < 0.5 ? (7 * before + 13) % vocab : std::min(drawn, vocab - 1);
     ids[static_cast<size_t>(i)] = static_cast<int32_t>(before);
   }
-  data::Tokens tokens;
+  data::TokenShard tokens;
   tokens.wide = ids;
   return data::llmc_bytes(tokens);
 }

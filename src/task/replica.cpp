@@ -181,7 +181,7 @@ StepResult Replica::step(const Examples& examples, std::span<const int64_t> plac
                                                                 .counted = 1,
                                                                 .learning_rate = at.learning_rate,
                                                                 .update = at.update,
-                                                                .samples_most = count});
+                                                                .max_local_samples = count});
   examples_ = nullptr;
   const at::Tensor totals = totals_.cpu();
   return {.loss = totals[0].item<double>() / totals[1].item<double>(), .gradient_norm = output.gradient_norm.item<double>()};

@@ -10,7 +10,7 @@
 #include "base/metrics.h"
 #include "base/random/permutation.h"
 #include "comm/world.h"
-#include "data/shard.h"
+#include "data/batch_split.h"
 #include "kernels/aten.h"
 #include "snapshot/snapshot.h"
 #include "task/calls.h"
@@ -129,7 +129,7 @@ struct Training::State {
   }
 
   StepReport step(const Examples& training, std::span<const int64_t> batch, double learning_rate) {
-    const auto share = data::share_of(global_batch, deployer.replica(), deployer.dp());
+    const auto share = data::replica_range(global_batch, deployer.replica(), deployer.dp());
     const StepResult result =
         replica.step(training, batch.subspan(static_cast<size_t>(share.first), static_cast<size_t>(share.count)),
                      {.step = progress.step + 1, .update = progress.updates + 1, .first = share.first, .learning_rate = learning_rate});

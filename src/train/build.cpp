@@ -13,10 +13,10 @@
 #include "base/memory_scope.h"
 #include "comm/group.h"
 #include "comm/world.h"
-#include "data/chat_files.h"
-#include "data/document_starts.h"
-#include "data/shard.h"
-#include "data/tokenize_progress.h"
+#include "data/batch_split.h"
+#include "data/chat/model_files.h"
+#include "data/corpus/tokenize_progress.h"
+#include "data/samples/document_starts.h"
 #include "kernels/aten.h"
 #include "kernels/device.h"
 #include "kernels/fp8_cuda.h"
@@ -41,13 +41,13 @@
 namespace cairn::train {
 namespace {
 
-data::Opened open_data(comm::World& world, const Settings& settings, const Start& start) {
+data::OpenedData open_data(comm::World& world, const Settings& settings, const Start& start) {
   data::CorpusOptions options{
       .held_out_fraction = settings.eval.fraction, .cache_folder = start.cache.string(), .threads = start.threads, .progress = {}};
   if (!start.terminal) return data::open_data(settings.data, options, world.log());
   data::TokenizeProgress progress(*start.terminal, world.wall());
   options.progress = std::ref(progress);
-  data::Opened opened = data::open_data(settings.data, options, world.log());
+  data::OpenedData opened = data::open_data(settings.data, options, world.log());
   progress.finish();
   return opened;
 }
@@ -171,7 +171,7 @@ void learn_from_pairs(Job& job, const std::vector<bool>& trained) {
 // The files beside the weights that say how conversations are written and where an answer ends.
 void carry_chat_files(Job& job, const std::optional<snapshot::Pretrained>& pretrained) {
   if (!job.data.chat) return;
-  data::ModelEnds ends{.eos = {job.data.tokenizer->end_of_text()}};
+  data::SpecialTokenIds ends{.eos = {job.data.tokenizer->end_of_text()}};
   if (pretrained && !pretrained->shape.tokens.eos.empty())
     ends = {pretrained->shape.tokens.bos, pretrained->shape.tokens.pad, pretrained->shape.tokens.eos};
   data::put_chat_files(*job.data.chat, *job.data.tokenizer, ends, job.carried);
@@ -198,9 +198,9 @@ void gather_company(Job& job, comm::World& world, const std::filesystem::path& o
 
 }  // namespace
 
-data::Share Job::samples_of(int64_t count, int rank) const {
-  const data::Share island = data::share_of(count, plan.island, plan.islands);
-  const data::Share own = data::share_of(island.count, rank, data_ranks);
+data::BatchRange Job::samples_of(int64_t count, int rank) const {
+  const data::BatchRange island = data::replica_range(count, plan.island, plan.islands);
+  const data::BatchRange own = data::replica_range(island.count, rank, data_ranks);
   return {island.first + own.first, own.count};
 }
 
@@ -245,7 +245,7 @@ std::unique_ptr<sync::Sync> make_syncs(Job& job, comm::World& world, const Abroa
 
 mesh::Batch make_batch(const Job& job, int64_t step) {
   const std::vector<int64_t> ids = job.sampler->ids(step - 1 + job.batches_passed);
-  const data::Share share = job.samples_of(static_cast<int64_t>(ids.size()), job.data_rank);
+  const data::BatchRange share = job.samples_of(static_cast<int64_t>(ids.size()), job.data_rank);
   mesh::Batch batch;
   job.data.samples->fill(std::span(ids).subspan(static_cast<size_t>(share.first), static_cast<size_t>(share.count)), batch);
   if (job.subset.weighted()) {

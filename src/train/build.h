@@ -11,10 +11,10 @@
 #include "base/memory_tags.h"
 #include "base/recipe.h"
 #include "base/trace.h"
+#include "data/batch_split.h"
 #include "data/loader.h"
 #include "data/open.h"
 #include "data/sampler.h"
-#include "data/shard.h"
 #include "kernels/device.h"
 #include "optim/schedule.h"
 #include "parallel/assemble.h"
@@ -41,7 +41,7 @@ struct Job {
   parallel::Plan plan;
   at::Device device{at::kCPU};
   std::unique_ptr<kernels::RepeatableBits> repeatable;  // where it is asked for
-  data::Opened data;
+  data::OpenedData data;
   data::Subset subset;  // of the training samples
   std::unique_ptr<data::Sampler> sampler;
   optim::Schedule schedule;
@@ -52,15 +52,15 @@ struct Job {
   std::vector<base::BookedMemory> booked;
   Engine engine;
   std::unique_ptr<Step> step;
-  std::optional<uint64_t> reference;                      // the checksum of the frozen weights that the step compares with, if it does
-  std::map<std::string, std::string> carried;             // files that came with model.from and go into every snapshot
-  std::unique_ptr<parallel::Assembly> assembly;           // puts whole parameters together
-  int data_rank = 0, data_ranks = 1;                      // which share of the samples this rank has
-  int company_first = 0, company_ranks = 1;               // which of these shares the company (Engine::company) has
-  data::Share samples_of(int64_t count, int rank) const;  // the samples of a step that a rank has, of those that share them out
-  double data_share = 1;                                  // of its own: ranks that have the same samples count them together once
-  std::filesystem::path out;                              // the run directory of its company; empty: nothing is written
-  bool writes = false;                                    // this rank keeps the run directory of its company
+  std::optional<uint64_t> reference;                           // the checksum of the frozen weights that the step compares with, if it does
+  std::map<std::string, std::string> carried;                  // files that came with model.from and go into every snapshot
+  std::unique_ptr<parallel::Assembly> assembly;                // puts whole parameters together
+  int data_rank = 0, data_ranks = 1;                           // which share of the samples this rank has
+  int company_first = 0, company_ranks = 1;                    // which of these shares the company (Engine::company) has
+  data::BatchRange samples_of(int64_t count, int rank) const;  // the samples of a step that a rank has, of those that share them out
+  double data_share = 1;                                       // of its own: ranks that have the same samples count them together once
+  std::filesystem::path out;                                   // the run directory of its company; empty: nothing is written
+  bool writes = false;                                         // this rank keeps the run directory of its company
 
   // Where the run stands; a snapshot restores these.
   int64_t steps_done = 0;

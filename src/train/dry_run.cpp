@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/memory_tags.h"
 #include "base/text.h"
-#include "data/source.h"
+#include "data/corpus/source.h"
 #include "kernels/device.h"
 #include "model/model.h"
 #include "model/named_parameters.h"

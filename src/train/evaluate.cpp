@@ -3,8 +3,8 @@
 #include <numeric>
 
 #include "comm/group.h"
-#include "data/document_starts.h"
-#include "data/shard.h"
+#include "data/batch_split.h"
+#include "data/samples/document_starts.h"
 #include "kernels/aten.h"
 #include "train/as_agreed.h"
 #include "train/build.h"
@@ -12,16 +12,16 @@
 namespace cairn::train {
 
 HeldOut evaluate_held_out(Job& job) {
-  const data::Samples held = job.data.samples->held_out();
+  const data::SampleRange held = job.data.samples->held_out();
   const int64_t count = std::min(held.count, job.settings.eval.samples);
   if (count == 0) return {};
   const auto traced = job.trace->span("evaluate", "evaluate");
   const AsAgreed agreed(job);
-  const data::Share share = data::share_of(count, job.data_rank - job.company_first, job.company_ranks);
+  const data::BatchRange share = data::replica_range(count, job.data_rank - job.company_first, job.company_ranks);
   const size_t measured = job.engine.objective->measures().size();
   std::vector<double> sums(3 + measured);  // loss, what was counted, samples, what the objective measures
   sums[2] = static_cast<double>(share.count) * job.data_share;
-  for (const data::Share& part :
+  for (const data::BatchRange& part :
        data::micro_batches(share.count, job.engine.micro_batch, (count + job.company_ranks - 1) / job.company_ranks)) {
     std::vector<int64_t> ids(static_cast<size_t>(part.count));
     std::iota(ids.begin(), ids.end(), held.first + share.first + part.first);

@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/trace.h"
 #include "comm/group.h"
-#include "data/shard.h"
+#include "data/batch_split.h"
 #include "kernels/aten.h"
 #include "model/model.h"
 #include "optim/options.h"
@@ -56,7 +56,7 @@ class ModelProblem final : public sync::Operator {
       return;
     }
     const model::Losses losses =
-        look(point, {.batch = input_->batch, .counted = input_->counted, .samples_most = input_->samples_most}, 0, into);
+        look(point, {.batch = input_->batch, .counted = input_->counted, .max_local_samples = input_->max_local_samples}, 0, into);
     if (!seen_.sum.defined()) seen_ = losses;  // first ahead, then at the reference
   }
 
@@ -97,8 +97,8 @@ class ModelProblem final : public sync::Operator {
     const auto traced = engine_.trace->span("look", "forward");
     mesh::Batch whole = std::move(portion.batch);
     if (length_ > 0) whole.fields["perturbation"] = {perturbation(point), mesh::Field::Shape::whole};
-    const auto parts = data::micro_batches(whole.samples(), engine_.micro_batch, portion.samples_most);
-    const auto passes = std::count_if(parts.begin(), parts.end(), [](const data::Share& part) { return part.count > 0; });
+    const auto parts = data::micro_batches(whole.samples(), engine_.micro_batch, portion.max_local_samples);
+    const auto passes = std::count_if(parts.begin(), parts.end(), [](const data::BatchRange& part) { return part.count > 0; });
     parallel::GradientFlow& flow = engine_.store->flow();
     flow.begin(passes, static_cast<int64_t>(parts.size()), [](int64_t) {});
     model::Losses sum{.sum = at::zeros({}, at::kDouble)};

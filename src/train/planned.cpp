@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "data/open_tokenizer.h"
+#include "data/tokenizer/open_tokenizer.h"
 #include "kernels/aten.h"
 #include "model/trainable.h"
 #include "optim/optimizer.h"

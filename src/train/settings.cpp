@@ -1,7 +1,7 @@
 #include "train/settings.h"
 
 #include "base/check.h"
-#include "data/chat_format.h"
+#include "data/chat/chat_format.h"
 #include "snapshot/adapter.h"
 #include "snapshot/pretrained.h"
 #include "train/dpo.h"

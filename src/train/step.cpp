@@ -7,7 +7,7 @@
 #include "base/memory_scope.h"
 #include "base/trace.h"
 #include "comm/group.h"
-#include "data/shard.h"
+#include "data/batch_split.h"
 #include "kernels/aten.h"
 #include "model/batch_norm.h"
 #include "optim/clip.h"
@@ -41,10 +41,10 @@ class OneUpdate final : public Step {
   StepOutput run(Engine& engine, const StepInput& input) override {
     sync::StepFacts facts{.step = input.step, .tokens = input.tokens, .learning_rate = input.learning_rate};
     const auto parts = engine.micro_batches > 0 ? data::even_micro_batches(input.batch.samples(), engine.micro_batches)
-                                                : data::micro_batches(input.batch.samples(), engine.micro_batch, input.samples_most);
-    const auto passes = std::count_if(parts.begin(), parts.end(), [](const data::Share& part) { return part.count > 0; });
+                                                : data::micro_batches(input.batch.samples(), engine.micro_batch, input.max_local_samples);
+    const auto passes = std::count_if(parts.begin(), parts.end(), [](const data::BatchRange& part) { return part.count > 0; });
     std::vector<mesh::Batch> batches;
-    for (const data::Share& part : parts) batches.push_back(mesh::slice(input.batch, part.first, part.first + part.count));
+    for (const data::BatchRange& part : parts) batches.push_back(mesh::slice(input.batch, part.first, part.first + part.count));
     std::vector<parallel::Pass> all;
     for (const mesh::Batch& batch : batches) {
       parallel::Pass& pass = all.emplace_back(pass_over(engine, batch));

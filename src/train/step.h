@@ -24,8 +24,8 @@ class RecordedSteps;
 // This rank's share of a global batch.
 struct Portion {
   mesh::Batch batch = {};
-  int64_t counted = 0;       // what the loss is a mean over, of what the company (Engine::company) has: tokens, or samples
-  int64_t samples_most = 0;  // of the global batch, on any rank
+  int64_t counted = 0;            // what the loss is a mean over, of what the company (Engine::company) has: tokens, or samples
+  int64_t max_local_samples = 0;  // of the global batch, on any rank
 };
 
 // What one step is given. All ranks of a company are given the same but for the batch, which is this rank's share.
@@ -35,8 +35,8 @@ struct StepInput {
   int64_t tokens = 0;   // that the company (Engine::company) has of the global batch
   int64_t counted = 0;  // what the loss is a mean over, of those: tokens, or samples
   double learning_rate = 0;
-  int64_t update = 1;        // counts from 1; behind `step` by the updates that were skipped
-  int64_t samples_most = 0;  // of the global batch, on any rank
+  int64_t update = 1;             // counts from 1; behind `step` by the updates that were skipped
+  int64_t max_local_samples = 0;  // of the global batch, on any rank
   // What the step that comes so many steps after this one will be given. Made when it is asked for; empty: not to be had.
   std::function<Portion(int64_t steps)> ahead = {};
   // Asked before anything is updated, alike on all ranks; false skips the update. Empty: always.

@@ -1,7 +1,7 @@
 #include "train/take_step.h"
 
 #include "base/checksum.h"
-#include "data/shard.h"
+#include "data/batch_split.h"
 #include "train/build.h"
 #include "train/sync_check.h"
 
@@ -14,14 +14,14 @@ struct Counts {
   int64_t tokens = 0;   // of all
   int64_t own = 0;      // of the company
   int64_t counted = 0;  // what the company's loss is a mean over
-  int64_t samples_most = 0;
+  int64_t max_local_samples = 0;
 };
 
 Counts counts_of(const Job& job, int64_t step) {
   Counts counts{.ids = batch_ids(job, step)};
   const auto count = static_cast<int64_t>(counts.ids.size());
   const int64_t first = job.samples_of(count, job.company_first).first;
-  const data::Share last = job.samples_of(count, job.company_first + job.company_ranks - 1);
+  const data::BatchRange last = job.samples_of(count, job.company_first + job.company_ranks - 1);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t tokens = job.data.samples->tokens_in(counts.ids[static_cast<size_t>(i)]);
     counts.tokens += tokens;
@@ -29,7 +29,7 @@ Counts counts_of(const Job& job, int64_t step) {
   }
   counts.counted = job.engine.objective->separates() == model::Objective::Separates::tokens ? counts.own : last.first + last.count - first;
   const int64_t shares = job.data_ranks * job.plan.islands;
-  counts.samples_most = (count + shares - 1) / shares;
+  counts.max_local_samples = (count + shares - 1) / shares;
   return counts;
 }
 
@@ -42,10 +42,10 @@ StepOutput run_step(Job& job, const StepInput& on_host) {
                   .counted = on_host.counted,
                   .learning_rate = on_host.learning_rate,
                   .update = on_host.step - job.updates_skipped,
-                  .samples_most = on_host.samples_most};
+                  .max_local_samples = on_host.max_local_samples};
   input.ahead = [&](int64_t steps) {
     const Counts counts = counts_of(job, input.step + steps);
-    return Portion{mesh::to_device(make_batch(job, input.step + steps), job.device), counts.counted, counts.samples_most};
+    return Portion{mesh::to_device(make_batch(job, input.step + steps), job.device), counts.counted, counts.max_local_samples};
   };
   if (job.bad_steps->before_update())
     input.approve = [&](const at::Tensor& loss_sum, const at::Tensor& norm) {
@@ -75,7 +75,7 @@ TakenStep take_step(Job& job) {
                                 .tokens = counts.own,
                                 .counted = taken.counted,
                                 .learning_rate = taken.learning_rate,
-                                .samples_most = counts.samples_most});
+                                .max_local_samples = counts.max_local_samples});
   return taken;
 }
 

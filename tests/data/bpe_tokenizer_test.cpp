@@ -1,4 +1,4 @@
-#include "data/bpe_tokenizer.h"
+#include "data/tokenizer/bpe_tokenizer.h"
 
 #include <atomic>
 #include <thread>
@@ -6,11 +6,11 @@
 #include <gtest/gtest.h>
 
 #include "base/random.h"
-#include "data/bpe_trainer.h"
-#include "data/piece_text.h"
-#include "data/scored_pieces.h"
-#include "data/stories.h"
-#include "data/word_split.h"
+#include "data/stories/stories.h"
+#include "data/tokenizer/bpe_trainer.h"
+#include "data/tokenizer/piece_text.h"
+#include "data/tokenizer/scored_pieces.h"
+#include "data/tokenizer/word_split.h"
 #include "scratch.h"
 
 namespace cairn::data {
@@ -187,10 +187,10 @@ TEST(BpeTokenizer, TakesAWordThatIsAPieceWhole) {
 
 TEST(BpeTokenizer, NamesItsBordersOnlyWhereCuttingIsSafe) {
   Bpe bpe = story_bpe();
-  EXPECT_TRUE(make_bpe_tokenizer(bpe)->is_border('a', ' '));
-  EXPECT_FALSE(make_bpe_tokenizer(bpe)->is_border(' ', 'a'));
+  EXPECT_TRUE(make_bpe_tokenizer(bpe)->is_split_point('a', ' '));
+  EXPECT_FALSE(make_bpe_tokenizer(bpe)->is_split_point(' ', 'a'));
   bpe.added[0].right_strip = true;
-  EXPECT_FALSE(make_bpe_tokenizer(bpe)->is_border('a', ' '));
+  EXPECT_FALSE(make_bpe_tokenizer(bpe)->is_split_point('a', ' '));
 }
 
 // A BPE of characters with bytes for what has no piece: 0 <unk>, 1 <s>, 2 </s>, 3 .. 258 the bytes, then these.
@@ -217,7 +217,7 @@ TEST(BpeTokenizer, EncodesCharactersAndFallsBackToBytes) {
   for (const char* text : {"the the", " the", "\u00e9 \u20ac\xff\n", "x  the"}) EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
   EXPECT_EQ(tokenizer->piece(261), " the");
   EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{261, 261}), "the the");
-  EXPECT_FALSE(tokenizer->is_border('a', ' '));
+  EXPECT_FALSE(tokenizer->is_split_point('a', ' '));
 }
 
 TEST(BpeTokenizer, GivesCharactersWithoutAPieceTheUnknownOne) {

@@ -1,13 +1,13 @@
-#include "data/bpe_trainer.h"
+#include "data/tokenizer/bpe_trainer.h"
 
 #include <map>
 
 #include <gtest/gtest.h>
 
 #include "base/random.h"
-#include "data/stories.h"
+#include "data/stories/stories.h"
 #include "data/tokenizer.h"
-#include "data/word_split.h"
+#include "data/tokenizer/word_split.h"
 
 namespace cairn::data {
 namespace {
@@ -100,7 +100,7 @@ TEST(BpeTrainer, PutsItsSpecialTokensLast) {
   const Bpe bpe = train_bpe(std::span(&text, 1), {.vocab = 260, .pattern = WordPattern::qwen2, .specials = {"<a>", "<b>"}});
   EXPECT_EQ(bpe.pieces.size(), 260u);
   EXPECT_EQ(bpe.added, (std::vector<AddedToken>{{258, "<a>"}, {259, "<b>"}}));
-  EXPECT_EQ(bpe.cuts, (std::vector<Cut>{{Cut::Kind::qwen2}}));
+  EXPECT_EQ(bpe.pre_tokenizers, (std::vector<PreTokenizerStep>{{PreTokenizerStep::Kind::qwen2}}));
 }
 
 }  // namespace

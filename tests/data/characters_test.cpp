@@ -1,4 +1,4 @@
-#include "data/characters.h"
+#include "data/tokenizer/characters.h"
 
 #include <gtest/gtest.h>
 
@@ -34,9 +34,10 @@ TEST(Characters, TellsLettersNumbersAndSpacesApart) {
 TEST(Characters, KnowsWordCharactersAndThoseThatNfcMayChange) {
   for (const char* word : {"a", "_", "7", "\u0301", "\u203f", "\u200d", "\u24b6"}) EXPECT_TRUE(only(word).kinds & Kind::word) << word;
   for (const char* none : {"-", " ", "\u2014", "\u00b2"}) EXPECT_FALSE(only(none).kinds & Kind::word) << none;
-  for (const char* unsettled : {"\u0301", "\u212b", "\u1161", "\u0958", "\uf900"})
-    EXPECT_TRUE(only(unsettled).kinds & Kind::unsettled) << unsettled;
-  for (const char* settled : {"a", "\u00e9", "\uac01", "\u1100", "\u65e5"}) EXPECT_FALSE(only(settled).kinds & Kind::unsettled) << settled;
+  for (const char* nfc_unstable : {"\u0301", "\u212b", "\u1161", "\u0958", "\uf900"})
+    EXPECT_TRUE(only(nfc_unstable).kinds & Kind::nfc_unstable) << nfc_unstable;
+  for (const char* settled : {"a", "\u00e9", "\uac01", "\u1100", "\u65e5"})
+    EXPECT_FALSE(only(settled).kinds & Kind::nfc_unstable) << settled;
 }
 
 TEST(Characters, TakesEveryMalformedByteAlone) {

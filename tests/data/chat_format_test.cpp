@@ -1,14 +1,14 @@
-#include "data/chat_format.h"
+#include "data/chat/chat_format.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "data/bpe_tokenizer.h"
-#include "data/bpe_trainer.h"
-#include "data/byte_tokenizer.h"
-#include "data/chat_files.h"
+#include "data/chat/model_files.h"
 #include "data/options.h"
+#include "data/tokenizer/bpe_tokenizer.h"
+#include "data/tokenizer/bpe_trainer.h"
+#include "data/tokenizer/byte_tokenizer.h"
 #include "scratch.h"
 
 namespace cairn::data {
@@ -17,7 +17,7 @@ namespace {
 using testing::HasSubstr;
 using Files = std::map<std::string, std::string>;
 
-const std::vector<Message> kShort = {{"user", "Hi"}, {"assistant", "Ho"}};
+const std::vector<ChatMessage> kShort = {{"user", "Hi"}, {"assistant", "Ho"}};
 
 std::unique_ptr<Tokenizer> with_tokens(const std::vector<std::string>& specials) {
   const std::string_view text = "some text to learn from, some text";
@@ -26,7 +26,7 @@ std::unique_ptr<Tokenizer> with_tokens(const std::vector<std::string>& specials)
 
 std::string text_by(const ChatFormat& format) {
   std::string text;
-  for (const Part& part : format.renderer.render(kShort)) text += part.is_target ? "[" + part.text + "]" : part.text;
+  for (const TextSegment& part : format.renderer.render(kShort)) text += part.is_target ? "[" + part.text + "]" : part.text;
   return text;
 }
 

@@ -1,5 +1,5 @@
 // Chat templates as models have them, and whose words in the text are whose. Expected texts are those of Jinja2 as transformers sets it up.
-#include "data/chat_template.h"
+#include "data/chat/chat_template.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,12 +16,12 @@ const std::string kChatml =
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
-Conversation talk(const std::string& messages, const std::string& tools = "null") {
+Conversation chat_of(const std::string& messages, const std::string& tools = "null") {
   return {.messages = base::parse_ordered_json(messages), .tools = base::parse_ordered_json(tools)};
 }
 
 const Conversation kTwoTurns =
-    talk(R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hü!"}, {"role": "user", "content": "And?"},
+    chat_of(R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hü!"}, {"role": "user", "content": "And?"},
              {"role": "assistant", "content": "Bye."}])");
 
 std::vector<std::string> targets(const RenderedChat& chat) {
@@ -33,30 +33,30 @@ std::vector<std::string> targets(const RenderedChat& chat) {
 
 TEST(ChatTemplate, RendersChatml) {
   const ChatTemplate chatml = ChatTemplate::parse(kChatml);
-  EXPECT_EQ(chatml.render_text(talk(R"([{"role": "user", "content": "Hi"}])"), {.add_generation_prompt = true}),
+  EXPECT_EQ(chatml.render_text(chat_of(R"([{"role": "user", "content": "Hi"}])"), {.add_generation_prompt = true}),
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
-  EXPECT_EQ(chatml.render_text(talk("[]"), {}), "");
+  EXPECT_EQ(chatml.render_text(chat_of("[]"), {}), "");
 }
 
 TEST(ChatTemplate, RendersToolsAndCallsInTheOrderOfTheirKeys) {
   const ChatTemplate tools = ChatTemplate::parse(
       "{%- if tools %}\n    {%- for tool in tools %}\n        {{- tool | tojson }}\n    {%- endfor %}\n{%- endif %}\n"
       "{%- for m in messages if m.tool_calls %}\n{{- m.tool_calls[0].function.arguments | tojson(indent=2) }}\n{%- endfor %}");
-  EXPECT_EQ(tools.render_text(talk(R"([{"role": "assistant", "tool_calls": [{"function": {"arguments": {"z": [1, 2.5], "a": "é<"}}}]}])",
-                                   R"([{"type": "function", "name": "f"}])"),
+  EXPECT_EQ(tools.render_text(chat_of(R"([{"role": "assistant", "tool_calls": [{"function": {"arguments": {"z": [1, 2.5], "a": "é<"}}}]}])",
+                                      R"([{"type": "function", "name": "f"}])"),
                               {}),
             "{\"type\": \"function\", \"name\": \"f\"}{\n  \"z\": [\n    1,\n    2.5\n  ],\n  \"a\": \"é<\"\n}");
 }
 
 TEST(ChatTemplate, SeesNoneForToolsAndTheVariablesGiven) {
   const ChatTemplate names = ChatTemplate::parse("{{ tools is none }} {{ bos_token }} {{ enable_thinking }} {{ strftime_now is defined }}");
-  EXPECT_EQ(names.render_text(talk("[]"), {.variables = {{"bos_token", "<s>"}, {"enable_thinking", false}}}), "True <s> False False");
+  EXPECT_EQ(names.render_text(chat_of("[]"), {.variables = {{"bos_token", "<s>"}, {"enable_thinking", false}}}), "True <s> False False");
 }
 
 TEST(ChatTemplate, TakesADateOnlyFromItsCaller) {
   const ChatTemplate dated = ChatTemplate::parse("{{ strftime_now('%d %b') }}");
-  EXPECT_EQ(dated.render_text(talk("[]"), {.date = [](const std::string& format) { return "<" + format + ">"; }}), "<%d %b>");
-  EXPECT_THAT(refusal([&] { dated.render_text(talk("[]"), {}); }), HasSubstr("chat_template, line 1: asks for today's date"));
+  EXPECT_EQ(dated.render_text(chat_of("[]"), {.date = [](const std::string& format) { return "<" + format + ">"; }}), "<%d %b>");
+  EXPECT_THAT(refusal([&] { dated.render_text(chat_of("[]"), {}); }), HasSubstr("chat_template, line 1: asks for today's date"));
 }
 
 TEST(ChatTargets, AreWhatTheTemplateMarksAsGenerated) {
@@ -97,16 +97,16 @@ TEST(ChatTargets, AreRefusedWhereTheMarkLiesInAMacro) {
 
 TEST(ChatConversation, IsCheckedBeforeItIsRendered) {
   const ChatTemplate chatml = ChatTemplate::parse(kChatml);
-  EXPECT_EQ(refusal([&] { chatml.render_text(talk("{}"), {}); }), "chat_template: the messages are no list");
-  EXPECT_EQ(refusal([&] { chatml.render_text(talk("[{\"content\": \"x\"}]"), {}); }),
+  EXPECT_EQ(refusal([&] { chatml.render_text(chat_of("{}"), {}); }), "chat_template: the messages are no list");
+  EXPECT_EQ(refusal([&] { chatml.render_text(chat_of("[{\"content\": \"x\"}]"), {}); }),
             "chat_template: message 1 has no \"role\" that is a string");
-  EXPECT_EQ(refusal([&] { chatml.render_text(talk("[]", "3"), {}); }), "chat_template: the tools are no list");
-  EXPECT_EQ(refusal([&] { chatml.render_text(talk("[]"), {.variables = 3}); }), "chat_template: the variables are no JSON object");
+  EXPECT_EQ(refusal([&] { chatml.render_text(chat_of("[]", "3"), {}); }), "chat_template: the tools are no list");
+  EXPECT_EQ(refusal([&] { chatml.render_text(chat_of("[]"), {.variables = 3}); }), "chat_template: the variables are no JSON object");
 }
 
 TEST(ChatConversation, CannotBeNestedWithoutEnd) {
   const std::string deep = std::string(5000, '[') + std::string(5000, ']');
-  const Conversation nested = talk("[{\"role\": \"user\", \"content\": " + deep + "}]");
+  const Conversation nested = chat_of("[{\"role\": \"user\", \"content\": " + deep + "}]");
   EXPECT_THAT(refusal([&] { ChatTemplate::parse(kChatml).render_text(nested, {}); }), HasSubstr("more than 100 deep"));
 }
 

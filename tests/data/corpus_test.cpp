@@ -5,8 +5,8 @@
 
 #include "base/files.h"
 #include "base/log.h"
-#include "data/llmc_file.h"
-#include "data/source.h"
+#include "data/corpus/llmc_file.h"
+#include "data/corpus/source.h"
 #include "documents.h"
 #include "kernels/aten.h"
 #include "scratch.h"
@@ -25,12 +25,12 @@ DataOptions small() {
   return data;
 }
 
-std::vector<int32_t> tokens_of(const Corpus& corpus) { return corpus.rows.at(0)->ids(); }
+std::vector<int32_t> tokens_of(const Corpus& corpus) { return corpus.token_streams.at(0)->ids(); }
 
 TEST(Corpus, ReadsAsTheStoriesItWasMadeFrom) {
   base::Log log = base::Log::capture();
   const Corpus corpus = open_corpus(small(), {.held_out_fraction = 0.1}, log);
-  const Documents stories = tell_stories(1, 20000);
+  const Documents stories = generate_stories(1, 20000);
   EXPECT_EQ(corpus.tokenizer->vocab_size(), 400);
   std::string text;
   for (int64_t i = 0; i < stories.size(); ++i) text += std::string(stories[i]) + "<|endoftext|>";
@@ -126,7 +126,7 @@ TEST(Corpus, ReadsTokenShardsAsTheyAre) {
   const Corpus text = open_corpus(bytes_of(scratch.write("a.txt", "some text")), {}, log);
   const std::string shard = scratch.write("a.tokens", shard_of(text));
   EXPECT_EQ(tokens_of(open_corpus(bytes_of(shard), {}, log)), tokens_of(text));
-  const std::string llmc = scratch.write("a.bin", llmc_bytes(text.rows[0]->files()[0]));
+  const std::string llmc = scratch.write("a.bin", llmc_bytes(text.token_streams[0]->files()[0]));
   EXPECT_EQ(tokens_of(open_corpus(bytes_of(llmc), {}, log)), tokens_of(text));
   DataOptions learned = bytes_of(shard);
   learned.tokenizer = "bpe";
@@ -183,13 +183,13 @@ TEST(Corpus, LearnsAnswersOfConversationsAlone) {
   const Corpus corpus = open_corpus(data, {}, log);
   mesh::Batch batch;
   corpus.samples->fill(std::vector<int64_t>{0}, batch);
-  const int64_t no = kNoTarget;
+  const int64_t no = kIgnoreIndex;
   EXPECT_TRUE(at::equal(batch.field("targets")[0], at::tensor({no, no, int64_t{'a'}, int64_t{'b'}, int64_t{256}, no, no, no}, at::kLong)));
   EXPECT_EQ(corpus.samples->tokens_in(0), 3);
   data.learn_prompts = true;
   EXPECT_EQ(open_corpus(data, {}, log).samples->tokens_in(0), 5);
-  const Renderer shout{.identity = "shout", .render = [](std::span<const Message> messages) {
-                         return std::vector<Part>{{messages.back().content + "!", true}};
+  const Renderer shout{.identity = "shout", .render = [](std::span<const ChatMessage> messages) {
+                         return std::vector<TextSegment>{{messages.back().content + "!", true}};
                        }};
   data.learn_prompts = false;
   EXPECT_EQ(tokens_of(open_corpus(data, {.renderer = shout}, log)), (std::vector<int32_t>{'a', 'b', '!', 256}));
@@ -227,10 +227,10 @@ TEST(Corpus, TokenisesAnewWhenTheTemplateChanges) {
   DataOptions data = bytes_of(scratch.write("chat.jsonl", "{\"question\": \"q\", \"answer\": \"ab\"}\n"), 8);
   data.chat_template = scratch.write("chat.jinja", "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}");
   const CorpusOptions options{.cache_folder = scratch.path("cache"), .threads = 1};
-  EXPECT_EQ(tokens_of(open_rows(data, options, log)), (std::vector<int32_t>{'q', 'a', 'b', 256}));
-  EXPECT_TRUE(open_rows(data, options, log).from_cache);
+  EXPECT_EQ(tokens_of(open_token_streams(data, options, log)), (std::vector<int32_t>{'q', 'a', 'b', 256}));
+  EXPECT_TRUE(open_token_streams(data, options, log).from_cache);
   scratch.write("chat.jinja", "{% for m in messages %}{% generation %}{{ m.content }}.{% endgeneration %}{% endfor %}");
-  const Corpus corpus = open_rows(data, options, log);
+  const Corpus corpus = open_token_streams(data, options, log);
   EXPECT_FALSE(corpus.from_cache);
   EXPECT_EQ(tokens_of(corpus), (std::vector<int32_t>{'q', '.', 'a', 'b', '.', 256}));
   EXPECT_EQ(corpus.chat.value().name, data.chat_template);
@@ -241,14 +241,14 @@ TEST(Corpus, AsksForMarkersOnlyWhereThereAreConversations) {
   base::Log log = base::Log::capture();
   DataOptions data = bytes_of(scratch.write("a.jsonl", "{\"text\": \"ab\"}\n"), 2);
   data.chat_template = "chatml";
-  EXPECT_FALSE(open_rows(data, {}, log).chat);
+  EXPECT_FALSE(open_token_streams(data, {}, log).chat);
   data.path = scratch.write("b.jsonl", "{\"question\": \"q\", \"answer\": \"ab\"}\n");
   EXPECT_EQ(
-      refusal([&] { open_rows(data, {}, log); }),
+      refusal([&] { open_token_streams(data, {}, log); }),
       "data.template = chatml: the tokenizer has no token <|im_start|>: the template's marks would be ordinary text and an answer would "
       "have no end; choose alpaca or plain, or a tokenizer with these tokens (cairn tokenize train --special)");
   data.chat_template = "auto";
-  EXPECT_EQ(open_rows(data, {}, log).chat.value().name, "alpaca");
+  EXPECT_EQ(open_token_streams(data, {}, log).chat.value().name, "alpaca");
 }
 
 TEST(Corpus, GivesPairsOfPreferences) {
@@ -261,7 +261,7 @@ TEST(Corpus, GivesPairsOfPreferences) {
   data.kind = "preference";
   data.chat_template = "plain";
   const Corpus corpus = open_corpus(data, {}, log);
-  EXPECT_EQ(corpus.samples->training(), (Samples{0, 1}));
+  EXPECT_EQ(corpus.samples->training(), (SampleRange{0, 1}));
   EXPECT_EQ(corpus.samples->tokens_in(0), 4);
   EXPECT_THAT(log.lines(), ElementsAre(HasSubstr("conversations become text by the template plain"),
                                        HasSubstr("p.json: 1 pairs are left out: their prompts alone fill data.length = 8")));

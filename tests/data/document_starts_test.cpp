@@ -1,4 +1,4 @@
-#include "data/document_starts.h"
+#include "data/samples/document_starts.h"
 
 #include <gtest/gtest.h>
 

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "data/chunks.h"
-#include "data/token_file.h"
-#include "data/token_row.h"
-#include "data/tokenize.h"
+#include "data/corpus/chunks.h"
+#include "data/corpus/token_file.h"
+#include "data/corpus/token_stream.h"
+#include "data/corpus/tokenize.h"
 
 namespace cairn::data {
 
@@ -17,7 +17,7 @@ struct TestDocument {
   std::vector<uint8_t> targets = {};
 };
 
-inline Tokens tokens_in_memory(const std::vector<TestDocument>& documents, int64_t vocab = 1000, const TokenFacts& facts = {}) {
+inline TokenShard tokens_in_memory(const std::vector<TestDocument>& documents, int64_t vocab = 1000, const TokenFacts& facts = {}) {
   const auto bytes = std::make_shared<std::vector<std::byte>>();
   TokenWriter writer([&](std::span<const std::byte> more) { bytes->insert(bytes->end(), more.begin(), more.end()); }, vocab);
   for (const TestDocument& document : documents) {
@@ -28,28 +28,28 @@ inline Tokens tokens_in_memory(const std::vector<TestDocument>& documents, int64
   return read_tokens(*bytes, bytes, "a test");
 }
 
-inline std::shared_ptr<const TokenRow> row_of(const std::vector<TestDocument>& documents, int64_t vocab = 1000) {
-  return std::make_shared<const TokenRow>(std::vector<Tokens>{tokens_in_memory(documents, vocab)});
+inline std::shared_ptr<const TokenStream> row_of(const std::vector<TestDocument>& documents, int64_t vocab = 1000) {
+  return std::make_shared<const TokenStream>(std::vector<TokenShard>{tokens_in_memory(documents, vocab)});
 }
 
-inline std::vector<int64_t> ids_of(const TokenRow& row) {
+inline std::vector<int64_t> ids_of(const TokenStream& row) {
   std::vector<int64_t> ids(static_cast<size_t>(row.size()));
   row.copy(0, row.size(), ids.data());
   return ids;
 }
 
 // The documents that a reader gives, with the parts of each joined; pieces of long ones are put together.
-inline std::vector<std::string> texts_of(ChunkReader& reader, const Reading& reading = {}, BadLines* bad = nullptr) {
+inline std::vector<std::string> texts_of(ChunkReader& reader, const DocumentOptions& document_options = {}, BadLines* bad = nullptr) {
   std::vector<std::string> texts;
   BadLines ignored;
   Chunk chunk;
   bool begins = true;
   while (reader.next(chunk)) {
     std::vector<Document> documents;
-    documents_of(chunk, reading, documents, bad == nullptr ? ignored : *bad);
+    documents_of(chunk, document_options, documents, bad == nullptr ? ignored : *bad);
     for (const Document& document : documents) {
       if (begins) texts.emplace_back();
-      for (const Part& part : document.parts) texts.back() += part.text;
+      for (const TextSegment& part : document.parts) texts.back() += part.text;
       begins = document.ends;
     }
   }

@@ -1,4 +1,4 @@
-#include "data/grammar.h"
+#include "data/stories/grammar.h"
 
 #include <set>
 

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "data/chat_template.h"
+#include "data/chat/chat_template.h"
 #include "scratch.h"
 
 namespace cairn::data {

@@ -1,11 +1,11 @@
-#include "data/mixture.h"
+#include "data/samples/mixture.h"
 
 #include <cmath>
 
 #include <gtest/gtest.h>
 
-#include "data/pack.h"
-#include "data/utf8_check.h"
+#include "data/samples/packer.h"
+#include "data/tokenizer/utf8_check.h"
 
 namespace cairn::data {
 namespace {

@@ -1,19 +1,19 @@
 // Tokenizer files of every kind, good and bad, made here.
-#include "data/open_tokenizer.h"
+#include "data/tokenizer/open_tokenizer.h"
 
 #include <cstring>
 
 #include <gtest/gtest.h>
 
-#include "data/bpe_tokenizer.h"
-#include "data/bpe_trainer.h"
-#include "data/byte_letters.h"
-#include "data/gpt2_files.h"
-#include "data/llama2c_tokenizer.h"
-#include "data/piece_text.h"
-#include "data/sentencepiece_json.h"
-#include "data/sentencepiece_tokenizer.h"
-#include "data/tokenizer_json.h"
+#include "data/tokenizer/bpe_tokenizer.h"
+#include "data/tokenizer/bpe_trainer.h"
+#include "data/tokenizer/byte_to_unicode.h"
+#include "data/tokenizer/gpt2_files.h"
+#include "data/tokenizer/llama2c_tokenizer.h"
+#include "data/tokenizer/piece_text.h"
+#include "data/tokenizer/sentencepiece_json.h"
+#include "data/tokenizer/sentencepiece_tokenizer.h"
+#include "data/tokenizer/tokenizer_json.h"
 #include "scratch.h"
 
 namespace cairn::data {
@@ -26,13 +26,14 @@ Bpe small_bpe() {
 
 std::string vocab_json(const Bpe& bpe) {
   base::Json vocab;
-  for (size_t id = 0; id < bpe.pieces.size(); ++id) vocab[to_letters(bpe.pieces[id])] = id;
+  for (size_t id = 0; id < bpe.pieces.size(); ++id) vocab[bytes_to_unicode(bpe.pieces[id])] = id;
   return base::compact(vocab);
 }
 
 std::string merges_text(const Bpe& bpe) {
   std::string text = "#version: 0.2\n";
-  for (const Merge& merge : bpe.merges) text += to_letters(bpe.pieces[merge.left]) + " " + to_letters(bpe.pieces[merge.right]) + "\n";
+  for (const Merge& merge : bpe.merges)
+    text += bytes_to_unicode(bpe.pieces[merge.left]) + " " + bytes_to_unicode(bpe.pieces[merge.right]) + "\n";
   return text;
 }
 

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "data/chunks.h"
+#include "data/corpus/chunks.h"
 #include "documents.h"
 #include "scratch.h"
 
@@ -19,10 +19,10 @@ struct Outcome {
   Texts bad;
 };
 
-Reading skipping() {
-  Reading reading;
-  reading.skip_bad = true;
-  return reading;
+DocumentOptions skipping() {
+  DocumentOptions document_options;
+  document_options.skip_bad = true;
+  return document_options;
 }
 
 // What a file gives; bad lines as "line: why".

@@ -1,11 +1,11 @@
-#include "data/record.h"
+#include "data/corpus/record.h"
 
 #include <gtest/gtest.h>
 
 namespace cairn::data {
 namespace {
 
-using Messages = std::vector<Message>;
+using Messages = std::vector<ChatMessage>;
 
 Record good(const std::string& json, const std::string& text_field = "text") {
   Record record;

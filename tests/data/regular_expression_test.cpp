@@ -1,8 +1,8 @@
-#include "data/regular_expression.h"
+#include "data/tokenizer/regular_expression.h"
 
 #include <gtest/gtest.h>
 
-#include "data/word_split.h"
+#include "data/tokenizer/word_split.h"
 #include "scratch.h"
 
 namespace cairn::data {

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "data/shard.h"
+#include "data/batch_split.h"
 #include "scratch.h"
 
 namespace cairn::data {
@@ -73,7 +73,7 @@ TEST(Shuffled, GivesTheRanksTogetherTheGlobalBatch) {
     Ids together;
     for (int replica = 0; replica < replicas; ++replica) {
       const Ids global = sampler->ids(5);  // each rank asks on its own
-      const Share share = share_of(10, replica, replicas);
+      const BatchRange share = replica_range(10, replica, replicas);
       together.insert(together.end(), global.begin() + share.first, global.begin() + share.first + share.count);
     }
     EXPECT_EQ(together, sampler->ids(5)) << replicas;
@@ -120,7 +120,7 @@ TEST(Samplers, OfStreamsDrawTheSameSamplesWhateverTheBatchAndRanks) {
       const int replicas = step < 3 ? 2 : 5;
       for (int replica = 0; replica < replicas; ++replica) {
         const Ids global = sampler->ids(step);
-        const Share share = share_of(50, replica, replicas);
+        const BatchRange share = replica_range(50, replica, replicas);
         together.insert(together.end(), global.begin() + share.first, global.begin() + share.first + share.count);
       }
     }

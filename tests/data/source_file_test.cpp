@@ -1,11 +1,11 @@
-#include "data/source_file.h"
+#include "data/corpus/source_file.h"
 
 #include <filesystem>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "data/llmc_file.h"
+#include "data/corpus/llmc_file.h"
 #include "documents.h"
 #include "scratch.h"
 

@@ -1,10 +1,10 @@
-#include "data/source.h"
+#include "data/corpus/source.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "data/options.h"
-#include "data/stories.h"
+#include "data/stories/stories.h"
 #include "scratch.h"
 
 namespace cairn::data {
@@ -14,7 +14,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 TEST(TellStories, GivesOneDocumentPerStoryAndEnoughOfThem) {
-  const Documents documents = tell_stories(9, 5000);
+  const Documents documents = generate_stories(9, 5000);
   EXPECT_GE(documents.text.size(), 5000u);
   EXPECT_LT(documents.text.size(), 6500u);
   for (const int64_t i : {int64_t{0}, int64_t{1}, documents.size() - 1}) EXPECT_EQ(documents[i], stories(9, i, 1));

@@ -1,4 +1,4 @@
-#include "data/spirals.h"
+#include "data/samples/spirals.h"
 
 #include <gtest/gtest.h>
 
@@ -14,8 +14,8 @@ TEST(Spirals, GiveASampleByItsIdAlone) {
   spirals->fill(std::vector<int64_t>{5}, one);
   EXPECT_TRUE(at::equal(many.field("features")[1], one.field("features")[0]));
   EXPECT_TRUE(at::equal(many.field("labels"), at::tensor({0, 2, 0}, at::TensorOptions(at::kLong))));
-  EXPECT_EQ(spirals->training(), (Samples{0, 80}));
-  EXPECT_EQ(spirals->held_out(), (Samples{80, 20}));
+  EXPECT_EQ(spirals->training(), (SampleRange{0, 80}));
+  EXPECT_EQ(spirals->held_out(), (SampleRange{80, 20}));
 }
 
 TEST(Spirals, StayOnTheirArms) {

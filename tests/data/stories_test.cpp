@@ -1,12 +1,12 @@
-#include "data/stories.h"
+#include "data/stories/stories.h"
 
 #include <set>
 
 #include <gtest/gtest.h>
 
 #include "base/checksum.h"
-#include "data/story_parts.h"
-#include "data/word_split.h"
+#include "data/stories/story_parts.h"
+#include "data/tokenizer/word_split.h"
 
 namespace cairn::data {
 namespace {

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "data/chunks.h"
-#include "data/source_file.h"
+#include "data/corpus/chunks.h"
+#include "data/corpus/source_file.h"
 #include "documents.h"
 #include "scratch.h"
 
@@ -66,7 +66,7 @@ TEST(TextChunks, HoldOnlyAChunkOfALongDocument) {
 TEST(TextChunks, AreCutOnlyWhereTheyMayBe) {
   const Scratch scratch;
   const std::string path = scratch.write("a.txt", "one two;three four;" + std::string(200, ' '));
-  const auto reader = make_text_reader(path, {.chunk_bytes = 1, .is_border = [](char before, char) { return before == ';'; }});
+  const auto reader = make_text_reader(path, {.chunk_bytes = 1, .is_split_point = [](char before, char) { return before == ';'; }});
   Chunk chunk;
   ASSERT_TRUE(reader->next(chunk));
   EXPECT_EQ(chunk.text, "one two;");

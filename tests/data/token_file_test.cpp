@@ -1,4 +1,4 @@
-#include "data/token_file.h"
+#include "data/corpus/token_file.h"
 
 #include <cstring>
 #include <random>
@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "base/files.h"
-#include "data/llmc_file.h"
+#include "data/corpus/llmc_file.h"
 #include "documents.h"
 #include "scratch.h"
 
@@ -35,12 +35,12 @@ TEST(TokenFile, GivesBackWhatWasWritten) {
   for (const int64_t vocab : {int64_t{300}, int64_t{65536}, int64_t{65537}}) {
     TokenFacts expected = facts;
     expected.vocab = vocab;
-    const Tokens tokens = open_token_file(scratch.write("x.tokens", file_of({{{1, 2, 3}}, {{4}}, {{299, 0}}}, vocab, facts)));
+    const TokenShard tokens = open_token_file(scratch.write("x.tokens", file_of({{{1, 2, 3}}, {{4}}, {{299, 0}}}, vocab, facts)));
     EXPECT_EQ(tokens.facts, expected);
     EXPECT_THAT(tokens.begins, ElementsAre(0, 3, 4));
     EXPECT_TRUE(tokens.targets.empty());
     EXPECT_EQ(tokens.narrow.empty(), vocab > 65536);
-    EXPECT_THAT(ids_of(TokenRow({tokens})), ElementsAre(1, 2, 3, 4, 299, 0));
+    EXPECT_THAT(ids_of(TokenStream({tokens})), ElementsAre(1, 2, 3, 4, 299, 0));
   }
 }
 
@@ -61,7 +61,7 @@ TEST(TokenFile, KeepsOneBitForEachTokenOnceOneIsNoTarget) {
     const auto row = row_of(documents);
     ASSERT_EQ(row->size(), static_cast<int64_t>(expected.size()));
     std::vector<int64_t> targets(expected.size(), 0);
-    row->hide_others(0, row->size(), targets.data());
+    row->mask_non_targets(0, row->size(), targets.data());
     for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(targets[i] == 0, expected[i] == 1) << i;
     for (const int64_t first : {0, 1, 63, 64})
       for (const int64_t count : {0, 1, 2, 63, 64, 65, 100})
@@ -124,9 +124,9 @@ TEST(LlmcFile, IsReadInBothWidths) {
   const Scratch scratch;
   for (const int64_t vocab : {int64_t{1000}, int64_t{100000}}) {
     const std::string path = scratch.write("x.bin", llmc_bytes(tokens_in_memory({{{9, 1, 2}}, {{9, 3}}, {{9}}}, vocab)));
-    const Tokens tokens = open_llmc_file(path, vocab, 9);
+    const TokenShard tokens = open_llmc_file(path, vocab, 9);
     EXPECT_EQ(tokens.narrow.empty(), vocab > 65536);
-    EXPECT_THAT(ids_of(TokenRow({tokens})), ElementsAre(9, 1, 2, 9, 3, 9));
+    EXPECT_THAT(ids_of(TokenStream({tokens})), ElementsAre(9, 1, 2, 9, 3, 9));
     EXPECT_THAT(tokens.begins, ElementsAre(0, 1, 4));
   }
 }
@@ -151,8 +151,8 @@ TEST(LlmcFile, IsRefusedWhereHeaderAndContentDisagree) {
   EXPECT_THAT(says(good, 9), HasSubstr("it holds id 9, and the tokenizer has ids 0 to 8; set data.tokenizer_file"));
 }
 
-TEST(TokenRow, RunsThroughAllFiles) {
-  const TokenRow row(
+TEST(TokenStream, RunsThroughAllFiles) {
+  const TokenStream row(
       {tokens_in_memory({{{1, 2, 3}}, {{4}}}), tokens_in_memory({{{5}}}, 100000), tokens_in_memory({{{6, 7}, {0, 1}}, {{8}}})});
   EXPECT_EQ(row.size(), 8);
   EXPECT_EQ(row.documents(), 5);

@@ -1,12 +1,12 @@
-#include "data/tokenize.h"
+#include "data/corpus/tokenize.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/check.h"
-#include "data/bpe_tokenizer.h"
-#include "data/bpe_trainer.h"
-#include "data/byte_tokenizer.h"
+#include "data/tokenizer/bpe_tokenizer.h"
+#include "data/tokenizer/bpe_trainer.h"
+#include "data/tokenizer/byte_tokenizer.h"
 #include "documents.h"
 #include "scratch.h"
 
@@ -18,14 +18,14 @@ using testing::HasSubstr;
 using Ids = std::vector<int64_t>;
 
 struct Outcome {
-  TokenRow row;
+  TokenStream row;
   BadLines bad;
 };
 
 struct How {
   int threads = 1;
   int64_t chunk_bytes = 1 << 20;
-  Reading reading = {};
+  DocumentOptions document_options = {};
   std::function<void(int64_t, int64_t)> progress = {};
 };
 
@@ -34,11 +34,11 @@ Outcome run(const std::function<std::unique_ptr<ChunkReader>(const ChunkOptions&
   const auto image = std::make_shared<std::vector<std::byte>>();
   TokenWriter writer([&](std::span<const std::byte> more) { image->insert(image->end(), more.begin(), more.end()); },
                      tokenizer.vocab_size());
-  const auto reader = open(cut_for(tokenizer, {.chunk_bytes = how.chunk_bytes}));
+  const auto reader = open(chunk_options_for(tokenizer, {.chunk_bytes = how.chunk_bytes}));
   const BadLines bad =
-      tokenize(*reader, tokenizer, how.reading, writer, {.threads = how.threads, .bytes = bytes, .progress = how.progress});
+      tokenize(*reader, tokenizer, how.document_options, writer, {.threads = how.threads, .bytes = bytes, .progress = how.progress});
   writer.finish({});
-  return {TokenRow({read_tokens(*image, image, "a test")}), bad};
+  return {TokenStream({read_tokens(*image, image, "a test")}), bad};
 }
 
 Outcome run(const Documents& documents, const Tokenizer& tokenizer, const How& how = {}) {
@@ -72,7 +72,7 @@ TEST(Tokenize, EndsEachDocument) {
 }
 
 TEST(Tokenize, GivesTheSameIdsForAnyChunksAndThreads) {
-  const Documents stories = tell_stories(2, 30000);
+  const Documents stories = generate_stories(2, 30000);
   const auto tokenizer = story_tokenizer(stories);
   Ids plain;
   for (int64_t i = 0; i < stories.size(); ++i) {
@@ -90,7 +90,7 @@ TEST(Tokenize, GivesTheSameIdsForAnyChunksAndThreads) {
 }
 
 TEST(Tokenize, CutsOneLongDocumentOnlyWhereIdsDoNotChange) {
-  const Documents document = one_document("  a\n\n\n b   c's\t\td " + tell_stories(2, 5000).text + "   ");
+  const Documents document = one_document("  a\n\n\n b   c's\t\td " + generate_stories(2, 5000).text + "   ");
   const auto tokenizer = story_tokenizer(document);
   const std::vector<int32_t> ids = tokenizer->encode(document[0]);
   Ids plain(ids.begin(), ids.end());
@@ -106,15 +106,16 @@ TEST(Tokenize, AsksOnlyForWhatIsATargetAndGivesTheSameForAnyChunksAndThreads) {
       "{\"text\": \"z\"}\n"
       "{\"question\": \"r\", \"answer\": \"c\"}\n";
   const auto tokenizer = make_byte_tokenizer();
-  Reading reading;
-  reading.renderer = make_renderer("plain");
+  DocumentOptions document_options;
+  document_options.renderer = make_renderer("plain");
   for (const int64_t chunk_bytes : {1, 50, 1000}) {
     for (const int threads : {1, 3}) {
-      const Outcome outcome = run_lines(lines, *tokenizer, {.threads = threads, .chunk_bytes = chunk_bytes, .reading = reading});
+      const Outcome outcome =
+          run_lines(lines, *tokenizer, {.threads = threads, .chunk_bytes = chunk_bytes, .document_options = document_options});
       EXPECT_EQ(ids_of(outcome.row), (Ids{'x', 'y', 256, 'q', '\n', '\n', 'a', 'b', 256, 'z', 256, 'r', '\n', '\n', 'c', 256}));
       Ids targets(static_cast<size_t>(outcome.row.size()), 1);
-      outcome.row.hide_others(0, outcome.row.size(), targets.data());
-      const int64_t no = kNoTarget;
+      outcome.row.mask_non_targets(0, outcome.row.size(), targets.data());
+      const int64_t no = kIgnoreIndex;
       EXPECT_EQ(targets, (Ids{1, 1, 1, no, no, no, 1, 1, 1, 1, 1, no, no, no, 1, 1}));
       EXPECT_EQ(outcome.row.documents(), 4);
     }
@@ -138,20 +139,20 @@ class Dummies final : public Tokenizer {
   int64_t vocab_size() const override { return 128; }
   std::optional<int32_t> id_of(std::string_view token) const override { return token == "</s>" ? std::optional(3) : std::nullopt; }
   bool is_special(int32_t id) const override { return id == 3; }
-  bool is_border(char, char) const override { return false; }
+  bool is_split_point(char, char) const override { return false; }
   std::string json() const override { return ""; }
 };
 
 TEST(Tokenize, GivesAConversationTheIdsOfItsWholeTextWhereItsPromptsKeepTheirs) {
-  Reading reading;
-  reading.renderer = {.identity = "glued", .render = [](std::span<const Message> messages) {
-                        return std::vector<Part>{{messages[0].content, false}, {messages[1].content, true}, {"z", false}};
-                      }};
+  DocumentOptions document_options;
+  document_options.renderer = {.identity = "glued", .render = [](std::span<const ChatMessage> messages) {
+                                 return std::vector<TextSegment>{{messages[0].content, false}, {messages[1].content, true}, {"z", false}};
+                               }};
   const auto ids = [&](const char* question, const char* answer) {
-    const Outcome outcome =
-        run_lines(fmt::format("{{\"question\": \"{}\", \"answer\": \"{}\"}}\n", question, answer), Dummies(), {.reading = reading});
+    const Outcome outcome = run_lines(fmt::format("{{\"question\": \"{}\", \"answer\": \"{}\"}}\n", question, answer), Dummies(),
+                                      {.document_options = document_options});
     Ids found = ids_of(outcome.row), targets(found.size(), 1);
-    outcome.row.hide_others(0, outcome.row.size(), targets.data());
+    outcome.row.mask_non_targets(0, outcome.row.size(), targets.data());
     for (size_t i = 0; i < found.size(); ++i) found[i] = targets[i] == 1 ? found[i] : -found[i];  // not asked for
     return found;
   };
@@ -160,10 +161,11 @@ TEST(Tokenize, GivesAConversationTheIdsOfItsWholeTextWhereItsPromptsKeepTheirs) 
 }
 
 TEST(Tokenize, EndsAConversationOnceThatEndsItself) {
-  Reading reading;
+  DocumentOptions document_options;
   for (const char* name : {"plain", "alpaca"}) {
-    reading.renderer = make_renderer(name);
-    const Ids ids = ids_of(run_lines("{\"question\": \"q\", \"answer\": \"ab\"}\n", *make_byte_tokenizer(), {.reading = reading}).row);
+    document_options.renderer = make_renderer(name);
+    const Ids ids = ids_of(
+        run_lines("{\"question\": \"q\", \"answer\": \"ab\"}\n", *make_byte_tokenizer(), {.document_options = document_options}).row);
     EXPECT_EQ(Ids(ids.end() - 4, ids.end()), (Ids{'\n', 'a', 'b', 256}));
   }
 }
@@ -171,12 +173,13 @@ TEST(Tokenize, EndsAConversationOnceThatEndsItself) {
 TEST(Tokenize, MakesTwoDocumentsOfAPreference) {
   const auto tokenizer = make_byte_tokenizer();
   const std::string line = "{\"prompt\": \"q\", \"chosen\": \"a\", \"rejected\": \"b\"}\n";
-  Reading reading;
-  reading.renderer = make_renderer("plain");
-  EXPECT_EQ(ids_of(run_lines(line, *tokenizer, {.reading = reading}).row), (Ids{'q', '\n', '\n', 'a', 256}));
-  reading.pairs = true;
-  EXPECT_EQ(ids_of(run_lines(line, *tokenizer, {.reading = reading}).row), (Ids{'q', '\n', '\n', 'a', 256, 'q', '\n', '\n', 'b', 256}));
-  EXPECT_THAT(refusal([&] { run_lines("{\"text\": \"a\"}\n", *tokenizer, {.reading = reading}); }),
+  DocumentOptions document_options;
+  document_options.renderer = make_renderer("plain");
+  EXPECT_EQ(ids_of(run_lines(line, *tokenizer, {.document_options = document_options}).row), (Ids{'q', '\n', '\n', 'a', 256}));
+  document_options.pairs = true;
+  EXPECT_EQ(ids_of(run_lines(line, *tokenizer, {.document_options = document_options}).row),
+            (Ids{'q', '\n', '\n', 'a', 256, 'q', '\n', '\n', 'b', 256}));
+  EXPECT_THAT(refusal([&] { run_lines("{\"text\": \"a\"}\n", *tokenizer, {.document_options = document_options}); }),
               HasSubstr("x.jsonl:1: no fields \"chosen\" and \"rejected\", which data.kind = preference needs"));
 }
 
@@ -186,11 +189,12 @@ TEST(Tokenize, SkipsOrRefusesBadLinesAndAlwaysNamesTheFirst) {
   lines += "{\"messages\": [{\"role\": \"user\", \"content\": \"nobody answers\"}]}\n";
   const auto tokenizer = make_byte_tokenizer();
   for (const int threads : {1, 4}) {
-    Reading reading;
-    EXPECT_THAT(refusal([&] { run_lines(lines, *tokenizer, {.threads = threads, .chunk_bytes = 100, .reading = reading}); }),
-                HasSubstr("x.jsonl:100: invalid JSON at byte 1; mend it, or set data.on_bad = \"skip\" to leave such lines out"));
-    reading.skip_bad = true;
-    const Outcome outcome = run_lines(lines, *tokenizer, {.threads = threads, .chunk_bytes = 100, .reading = reading});
+    DocumentOptions document_options;
+    EXPECT_THAT(
+        refusal([&] { run_lines(lines, *tokenizer, {.threads = threads, .chunk_bytes = 100, .document_options = document_options}); }),
+        HasSubstr("x.jsonl:100: invalid JSON at byte 1; mend it, or set data.on_bad = \"skip\" to leave such lines out"));
+    document_options.skip_bad = true;
+    const Outcome outcome = run_lines(lines, *tokenizer, {.threads = threads, .chunk_bytes = 100, .document_options = document_options});
     EXPECT_EQ(outcome.row.documents(), 297);
     EXPECT_EQ(outcome.bad.count, 4);
     EXPECT_THAT(outcome.bad.named,
@@ -200,12 +204,13 @@ TEST(Tokenize, SkipsOrRefusesBadLinesAndAlwaysNamesTheFirst) {
 }
 
 TEST(Tokenize, TellsHowFarItIs) {
-  const Documents stories = tell_stories(2, 20000);
+  const Documents stories = generate_stories(2, 20000);
   std::vector<int64_t> seen;
-  run(stories, *make_byte_tokenizer(), {.threads = 2, .chunk_bytes = 4000, .reading = {}, .progress = [&](int64_t bytes, int64_t of) {
-                                          EXPECT_EQ(of, static_cast<int64_t>(stories.text.size()));
-                                          seen.push_back(bytes);
-                                        }});
+  run(stories, *make_byte_tokenizer(),
+      {.threads = 2, .chunk_bytes = 4000, .document_options = {}, .progress = [&](int64_t bytes, int64_t of) {
+         EXPECT_EQ(of, static_cast<int64_t>(stories.text.size()));
+         seen.push_back(bytes);
+       }});
   EXPECT_GE(seen.size(), 5u);
   EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
   EXPECT_EQ(seen.back(), static_cast<int64_t>(stories.text.size()));
@@ -224,7 +229,7 @@ class Odd final : public Tokenizer {
   int64_t vocab_size() const override { return 3; }
   std::optional<int32_t> id_of(std::string_view token) const override { return token == "</s>" ? std::optional(2) : std::nullopt; }
   bool is_special(int32_t id) const override { return id == 2; }
-  bool is_border(char, char after) const override { return after == ' '; }
+  bool is_split_point(char, char after) const override { return after == ' '; }
   std::string json() const override { return ""; }
 };
 
@@ -247,7 +252,7 @@ class Whole final : public Tokenizer {
   int64_t vocab_size() const override { return 1 << 20; }
   std::optional<int32_t> id_of(std::string_view) const override { return end_; }
   bool is_special(int32_t id) const override { return id == 0; }
-  bool is_border(char, char) const override { return false; }
+  bool is_split_point(char, char) const override { return false; }
   std::string json() const override { return ""; }
 
  private:
@@ -318,7 +323,7 @@ TEST(Tokenize, RefusesATokenizerWithoutAnEndOfDocuments) {
 }
 
 TEST(Tokenize, CarriesAThreadsFailureToTheCaller) {
-  EXPECT_EQ(refusal([] { run(tell_stories(2, 20000), Odd(), {.threads = 3, .chunk_bytes = 1000}); }), "no luck");
+  EXPECT_EQ(refusal([] { run(generate_stories(2, 20000), Odd(), {.threads = 3, .chunk_bytes = 1000}); }), "no luck");
 }
 
 }  // namespace

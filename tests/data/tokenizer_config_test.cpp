@@ -1,4 +1,4 @@
-#include "data/tokenizer_config.h"
+#include "data/tokenizer/tokenizer_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

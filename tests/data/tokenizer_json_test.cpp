@@ -1,12 +1,12 @@
-#include "data/tokenizer_json.h"
+#include "data/tokenizer/tokenizer_json.h"
 
 #include <gtest/gtest.h>
 
 #include "base/files.h"
-#include "data/bpe_tokenizer.h"
-#include "data/bpe_trainer.h"
-#include "data/byte_tokenizer.h"
 #include "data/tokenizer.h"
+#include "data/tokenizer/bpe_tokenizer.h"
+#include "data/tokenizer/bpe_trainer.h"
+#include "data/tokenizer/byte_tokenizer.h"
 #include "scratch.h"
 
 namespace cairn::data {

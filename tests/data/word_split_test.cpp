@@ -1,4 +1,4 @@
-#include "data/word_split.h"
+#include "data/tokenizer/word_split.h"
 
 #include <regex>
 

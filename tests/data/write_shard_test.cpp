@@ -1,4 +1,4 @@
-#include "data/write_shard.h"
+#include "data/corpus/write_shard.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,9 +6,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/terminal.h"
-#include "data/inspect.h"
-#include "data/llmc_file.h"
-#include "data/tokenize_progress.h"
+#include "data/corpus/inspect.h"
+#include "data/corpus/llmc_file.h"
+#include "data/corpus/tokenize_progress.h"
 #include "documents.h"
 #include "scratch.h"
 
@@ -27,13 +27,13 @@ TEST(WriteShard, KeepsTokensDocumentsAndTargets) {
   data.on_bad = "skip";
   data.sources = {scratch.write("a.jsonl", "{\"text\": \"xy\"}\n{\"question\": \"q\", \"answer\": \"ab\"}\nbad\n"),
                   scratch.write("b.txt", "z")};
-  const Corpus corpus = open_rows(data, {}, log);
+  const Corpus corpus = open_token_streams(data, {}, log);
   EXPECT_EQ(corpus.samples, nullptr);
   const std::string path = scratch.path("all.tokens");
   const WrittenShard shard = write_shard(data, {}, path, log);
   EXPECT_EQ(shard.documents, 3);
   EXPECT_EQ(shard.tokens, 11);
-  const TokenRow row({open_token_file(path)});
+  const TokenStream row({open_token_file(path)});
   EXPECT_EQ(row.ids(), (std::vector<int32_t>{'x', 'y', 256, 'q', '\n', '\n', 'a', 'b', 256, 'z', 256}));
   EXPECT_EQ(row.targets_in(0, 11), 8);
   EXPECT_EQ(row.targets_in(3, 3), 0);
@@ -46,22 +46,22 @@ TEST(WriteShard, KeepsTokensDocumentsAndTargets) {
 
 TEST(Inspect, CountsWhatAFileHolds) {
   const Scratch scratch;
-  Reading reading;
-  reading.renderer = make_renderer("plain");
+  DocumentOptions document_options;
+  document_options.renderer = make_renderer("plain");
   const std::string lines = scratch.write("a.jsonl", "{\"question\": \"q\", \"answer\": \"ab\"}\nbad\n{\"text\": \"xyz\"}\n");
-  const Inspection found = inspect(find_files(lines, "auto", "data.path").at(0), reading, {});
+  const Inspection found = inspect(find_files(lines, "auto", "data.path").at(0), document_options, {});
   EXPECT_EQ(found.documents, 2);
   EXPECT_EQ(found.text_bytes, 1 + 2 + 2 + 13 + 3);
   EXPECT_EQ(found.target_bytes, 2 + 13 + 3);
   EXPECT_EQ(found.bad.count, 1);
-  EXPECT_EQ(found.first.parts, (std::vector<Part>{{"q\n\n", false}, {"ab<|endoftext|>", true}}));
+  EXPECT_EQ(found.first.parts, (std::vector<TextSegment>{{"q\n\n", false}, {"ab<|endoftext|>", true}}));
   const std::string text = scratch.write("b.txt", std::string(20000, 'w') + " one<|endoftext|>two");
-  const Inspection texts = inspect(find_files(text, "auto", "data.path").at(0), reading, {.chunk_bytes = 1000});
+  const Inspection texts = inspect(find_files(text, "auto", "data.path").at(0), document_options, {.chunk_bytes = 1000});
   EXPECT_EQ(texts.documents, 2);
   EXPECT_EQ(texts.text_bytes, 20007);
-  EXPECT_EQ(texts.first.parts, (std::vector<Part>{{std::string(4096, 'w'), true}}));
+  EXPECT_EQ(texts.first.parts, (std::vector<TextSegment>{{std::string(4096, 'w'), true}}));
   const std::string shard = scratch.write("c.bin", llmc_bytes(tokens_in_memory({{{1, 50256}}, {{2, 3, 50256}}}, 50257)));
-  const Inspection tokens = inspect(find_files(shard, "auto", "data.path").at(0), reading, {});
+  const Inspection tokens = inspect(find_files(shard, "auto", "data.path").at(0), document_options, {});
   EXPECT_EQ(tokens.documents, 2);
   EXPECT_EQ(tokens.tokens, 5);
 }

@@ -23,7 +23,7 @@ data::TestDocument document(const std::string& text) {
   return made;
 }
 
-std::shared_ptr<const data::TokenRow> rows(const std::vector<std::string>& texts) {
+std::shared_ptr<const data::TokenStream> rows(const std::vector<std::string>& texts) {
   std::vector<data::TestDocument> documents;
   for (const std::string& text : texts) documents.push_back(document(text));
   return data::row_of(documents, 257);

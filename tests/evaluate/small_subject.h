@@ -6,7 +6,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "base/random.h"
-#include "data/byte_tokenizer.h"
+#include "data/tokenizer/byte_tokenizer.h"
 #include "evaluate/subject.h"
 #include "kernels/aten.h"
 #include "mesh/axes.h"

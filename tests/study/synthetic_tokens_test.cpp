@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/files.h"
-#include "data/llmc_file.h"
+#include "data/corpus/llmc_file.h"
 #include "harness/scratch_folder.h"
 
 namespace cairn::study {
@@ -13,7 +13,7 @@ TEST(SyntheticTokens, FollowFromTheOneBeforeHalfOfTheTimeAndAreElseAsFrequentAsW
   constexpr int64_t kCount = 40000, kVocab = 1000;
   const harness::ScratchFolder folder;
   const SyntheticTokens drawn = write_synthetic_tokens(kCount, kVocab, folder.path());
-  const data::Tokens tokens = data::open_llmc_file(drawn.tokens, kVocab, /*end_of_text=*/kVocab - 1);  // refuses ids beyond
+  const data::TokenShard tokens = data::open_llmc_file(drawn.tokens, kVocab, /*end_of_text=*/kVocab - 1);  // refuses ids beyond
   ASSERT_EQ(tokens.size(), kCount);
   int64_t follow = 0, below_10 = 0, below_100 = 0;
   for (size_t i = 1; i < kCount; ++i) {

@@ -6,9 +6,9 @@
 
 #include "base/files.h"
 #include "base/json.h"
-#include "data/open_tokenizer.h"
-#include "data/render.h"
-#include "data/tokenizer_config.h"
+#include "data/chat/renderer.h"
+#include "data/tokenizer/open_tokenizer.h"
+#include "data/tokenizer/tokenizer_config.h"
 #include "harness/scratch_folder.h"
 #include "train/settings.h"
 #include "train/tuning.h"

@@ -13,9 +13,9 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
-#include "data/inspect.h"
-#include "data/tokenize_progress.h"
-#include "data/write_shard.h"
+#include "data/corpus/inspect.h"
+#include "data/corpus/tokenize_progress.h"
+#include "data/corpus/write_shard.h"
 
 namespace cairn::cli {
 namespace {
@@ -52,13 +52,14 @@ std::string beginning_of(const data::Document& document) {
 int inspect(const DataArguments& a) {
   base::Terminal terminal;
   const data::DataOptions options = options_of(a);
-  const data::Reading reading = data::reading_of(options, data::choose_chat_format(options, data::named_tokenizer(options).get()).renderer);
+  const data::DocumentOptions document_options =
+      data::document_options_of(options, data::choose_chat_format(options, data::named_tokenizer(options).get()).renderer);
   data::BadLines bad;
   data::Document first;
   int64_t documents = 0;
   for (const data::SourceFile& file : data::find_files(options.path, options.format, "data.path")) {
     const data::Inspection found =
-        data::inspect(file, reading, {.line_bytes = options.line_bytes, .refuse_long = options.on_bad == "refuse"});
+        data::inspect(file, document_options, {.line_bytes = options.line_bytes, .refuse_long = options.on_bad == "refuse"});
     terminal.line(fmt::format("{}\n  {}", file.path, facts_of(file, found)));
     bad.add(found.bad);
     documents += found.documents;

@@ -22,7 +22,7 @@
 #include "cli/stderr_terminal.h"
 #include "cli/text/language_model.h"
 #include "data/corpus.h"
-#include "data/tokenize_progress.h"
+#include "data/corpus/tokenize_progress.h"
 #include "evaluate/exact_match.h"
 #include "evaluate/multiple_choice.h"
 #include "evaluate/perplexity.h"
@@ -73,7 +73,7 @@ class Evaluation {
     check(options, *subject_);
     const data::Corpus corpus = open_texts();
     evaluate::TextLoss total;
-    for (size_t i = 0; i < corpus.rows.size(); ++i) {
+    for (size_t i = 0; i < corpus.token_streams.size(); ++i) {
       int64_t document = 0;
       const auto keep = [&](const evaluate::TextLoss& one) {
         write_item({{"task", "perplexity"},
@@ -83,7 +83,7 @@ class Evaluation {
                     {"bytes", one.bytes},
                     {"loss", one.loss}});
       };
-      total.add(evaluate::perplexity(*subject_, *corpus.rows[i], options, keep, progress("perplexity", "tokens")));
+      total.add(evaluate::perplexity(*subject_, *corpus.token_streams[i], options, keep, progress("perplexity", "tokens")));
     }
     if (total.tokens == 0) base::fail_input("--data {}: no token in it that can be judged", fmt::join(a_.data, " "));
     const int64_t window = options.window == 0 ? subject_->length : options.window;
@@ -197,7 +197,7 @@ class Evaluation {
     data::TokenizeProgress shown(*stderr_, clock_);
     const data::CorpusOptions how{
         .cache_folder = cache.empty() ? "" : (cache / "data").string(), .threads = processors(), .progress = std::ref(shown)};
-    data::Corpus corpus = data::open_rows(options, how, log_);
+    data::Corpus corpus = data::open_token_streams(options, how, log_);
     shown.finish();
     return corpus;
   }

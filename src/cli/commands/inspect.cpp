@@ -15,7 +15,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/stderr_terminal.h"
-#include "data/open_tokenizer.h"
+#include "data/tokenizer/open_tokenizer.h"
 #include "model/config.h"
 #include "snapshot/verify.h"
 

@@ -12,11 +12,11 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
-#include "data/bpe_trainer.h"
-#include "data/chunks.h"
-#include "data/open_tokenizer.h"
-#include "data/source.h"
-#include "data/tokenizer_json.h"
+#include "data/corpus/chunks.h"
+#include "data/corpus/source.h"
+#include "data/tokenizer/bpe_trainer.h"
+#include "data/tokenizer/open_tokenizer.h"
+#include "data/tokenizer/tokenizer_json.h"
 
 namespace cairn::cli {
 namespace {
@@ -119,7 +119,7 @@ void print_text(const TokenizeArguments& a, const data::Tokenizer& tokenizer, co
 int train_tokenizer(const TokenizeArguments& a) {
   std::vector<data::Documents> sources;
   for (const std::string& file : a.train_files) sources.push_back(data::read_text(file));
-  if (sources.empty()) sources.push_back(data::tell_stories(1, 4'000'000));
+  if (sources.empty()) sources.push_back(data::generate_stories(1, 4'000'000));
   std::vector<std::string_view> texts;
   for (const data::Documents& source : sources)
     for (int64_t i = 0; i < source.size(); ++i) texts.push_back(source[i]);

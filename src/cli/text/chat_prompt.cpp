@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "base/clock.h"
-#include "data/chat_template.h"
-#include "data/tokenizer_config.h"
+#include "data/chat/chat_template.h"
+#include "data/tokenizer/tokenizer_config.h"
 
 namespace cairn::cli {
 namespace {

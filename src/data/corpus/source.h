@@ -1,0 +1,47 @@
+// Where text comes from: files, or the built-in stories.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/corpus/source_file.h"
+
+namespace cairn::data {
+
+// Texts that know nothing of each other, kept in one buffer.
+struct Documents {
+  struct Span {
+    int64_t begin = 0;
+    int64_t end = 0;
+  };
+  std::string origin;  // for messages: "the built-in stories"
+  std::string text;
+  std::vector<Span> spans;  // in order, not empty; what lies between them belongs to no document
+
+  int64_t size() const { return static_cast<int64_t>(spans.size()); }
+  std::string_view operator[](int64_t index) const;
+};
+
+// At least `bytes` of built-in stories, one document each.
+Documents generate_stories(uint64_t seed, int64_t bytes);
+
+// One source of a corpus: files, or documents in memory.
+struct Source {
+  std::string origin;             // "data.path = poems.txt"
+  std::vector<SourceFile> files;  // none: `in_memory` holds it
+  std::shared_ptr<const Documents> in_memory = {};
+
+  bool holds_text() const;  // some of it is to be tokenised
+  int64_t bytes() const;
+};
+
+struct DataOptions;
+
+// The sources that data.path, data.sources and data.format name; the built-in stories where they name none. Refuses what is not there,
+// and weights that do not fit.
+std::vector<Source> find_sources(const DataOptions& data);
+
+}  // namespace cairn::data

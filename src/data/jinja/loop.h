@@ -1,0 +1,21 @@
+// The variable `loop` inside a for.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "data/jinja/value.h"
+
+namespace cairn::data::jinja {
+
+struct Loop {
+  Values items;
+  int64_t index = 0;                                               // from 0
+  int depth = 1;                                                   // of loops around it, itself included
+  mutable std::optional<std::string> last_changed = std::nullopt;  // what loop.changed() was last given
+};
+
+// loop.index and its fellows; undefined where there is no such attribute.
+Value loop_attribute(const Loop& loop, const std::string& name);
+
+}  // namespace cairn::data::jinja

@@ -1,0 +1,17 @@
+// Parses a whole template.
+#pragma once
+#include <string_view>
+
+#include "data/jinja/syntax_tree.h"
+
+namespace cairn::data::jinja {
+
+struct ParsedTemplate {
+  Block body;
+  bool marks_generation = false;  // a {% generation %} stands in it
+};
+
+// Refuses with the line and what was expected there.
+ParsedTemplate parse_template(std::string_view text, TemplateBudget& budget);
+
+}  // namespace cairn::data::jinja

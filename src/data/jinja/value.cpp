@@ -1,0 +1,196 @@
+#include "data/jinja/value.h"
+
+#include <algorithm>
+
+#include "data/jinja/python_text.h"
+
+namespace cairn::data::jinja {
+namespace {
+
+int depth_of(const Value& value) { return value.is_list() ? value.list().depth : value.is_dict() ? value.dict().depth : 0; }
+
+int depth_around(int depth, TemplateBudget& budget) {
+  if (depth >= kValueDepth) budget.fail("lists and dicts lie within one another more than {} deep", kValueDepth);
+  return depth + 1;
+}
+
+bool equal_lists(const List& left, const List& right, TemplateBudget& budget) {
+  if (left.form != right.form || left.items.size() != right.items.size()) return false;
+  for (size_t i = 0; i < left.items.size(); ++i)
+    if (!equal(left.items[i], right.items[i], budget)) return false;
+  return true;
+}
+
+bool equal_dicts(const Dict& left, const Dict& right, TemplateBudget& budget) {
+  if (left.entries.size() != right.entries.size()) return false;
+  for (const auto& [key, value] : left.entries) {
+    const Value* other = find(right, key, budget);
+    if (other == nullptr || !equal(value, *other, budget)) return false;
+  }
+  return true;
+}
+
+template <typename T>
+bool same_object(const Value& left, const Value& right) {
+  return left.is<std::shared_ptr<T>>() && right.is<std::shared_ptr<T>>() && left.as<std::shared_ptr<T>>() == right.as<std::shared_ptr<T>>();
+}
+
+template <typename T>
+int three_way(const T& left, const T& right) {
+  return left < right ? -1 : right < left ? 1 : 0;
+}
+
+}  // namespace
+
+Value Value::undefined(std::string name) {
+  Value value;
+  value.held_ = Undefined{std::make_shared<const std::string>(std::move(name))};
+  return value;
+}
+
+const std::string& Value::undefined_name() const {
+  static const std::string nameless = "a value";
+  const auto& name = as<Undefined>().name;
+  return name ? *name : nameless;
+}
+
+Value make_list(Values items, TemplateBudget& budget, List::Form form) {
+  budget.bytes(items.size() * sizeof(Value));
+  auto list = std::make_shared<List>();
+  int depth = 0;
+  for (const Value& item : items) depth = std::max(depth, depth_of(item));
+  list->depth = depth_around(depth, budget);
+  list->items = std::move(items);
+  list->form = form;
+  return std::shared_ptr<const List>(std::move(list));
+}
+
+Value make_dict(std::vector<Entry> entries, TemplateBudget& budget) {
+  budget.bytes(entries.size() * sizeof(Entry));
+  auto dict = std::make_shared<Dict>();
+  int depth = 0;
+  for (const auto& [key, value] : entries) depth = std::max({depth, depth_of(key), depth_of(value)});
+  dict->depth = depth_around(depth, budget);
+  dict->entries = std::move(entries);
+  return std::shared_ptr<const Dict>(std::move(dict));
+}
+
+Value make_text(std::string text, TemplateBudget& budget) {
+  budget.bytes(text.size() + sizeof(std::string));
+  return Value(std::move(text));
+}
+
+std::string_view type_name(const Value& value) {
+  if (value.is_undefined()) return "undefined";
+  if (value.is_none()) return "none";
+  if (value.is_bool()) return "bool";
+  if (value.is<int64_t>()) return "int";
+  if (value.is<double>()) return "float";
+  if (value.is_text()) return "string";
+  if (value.is_list()) return value.list().form == List::Form::tuple ? "tuple" : "list";
+  if (value.is_dict()) return "dict";
+  if (value.is<std::shared_ptr<Namespace>>()) return "namespace";
+  if (value.is<std::shared_ptr<const Macro>>()) return "macro";
+  if (value.is<std::shared_ptr<const Loop>>()) return "loop";
+  return "function";
+}
+
+bool truth(const Value& value) {
+  if (value.is_undefined() || value.is_none()) return false;
+  if (value.is_number()) return value.number() != 0;
+  if (value.is_text()) return !value.text().empty();
+  if (value.is_list()) return value.list().form == List::Form::once || !value.list().items.empty();
+  if (value.is_dict()) return !value.dict().entries.empty();
+  return true;
+}
+
+bool equal(const Value& left, const Value& right, TemplateBudget& budget) {
+  budget.step();
+  if (left.is_integer() && right.is_integer()) return left.integer() == right.integer();
+  if (left.is_number() && right.is_number()) return left.number() == right.number();
+  if (left.is_text() && right.is_text()) {
+    budget.step(static_cast<int64_t>(left.text().size()) / 64);
+    return left.text() == right.text();
+  }
+  if (left.is_list() && right.is_list()) return &left.list() == &right.list() || equal_lists(left.list(), right.list(), budget);
+  if (left.is_dict() && right.is_dict()) return &left.dict() == &right.dict() || equal_dicts(left.dict(), right.dict(), budget);
+  if (left.is_undefined() || left.is_none()) return type_name(left) == type_name(right);
+  return same_object<Namespace>(left, right) || same_object<const Macro>(left, right) || same_object<const Loop>(left, right);
+}
+
+int order(const Value& left, const Value& right, TemplateBudget& budget) {
+  budget.step();
+  if (left.is_integer() && right.is_integer()) return three_way(left.integer(), right.integer());
+  if (left.is_number() && right.is_number()) return three_way(left.number(), right.number());
+  if (left.is_text() && right.is_text()) {
+    budget.step(static_cast<int64_t>(left.text().size()) / 64);
+    return left.text().compare(right.text());
+  }
+  if (left.is_list() && right.is_list() && left.list().form == right.list().form) {
+    const Values& a = left.list().items;
+    const Values& b = right.list().items;
+    for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+      if (!equal(a[i], b[i], budget)) return order(a[i], b[i], budget);
+    return three_way(a.size(), b.size());
+  }
+  if (left.is_undefined() || right.is_undefined())
+    budget.fail("{} is undefined and cannot be compared", (left.is_undefined() ? left : right).undefined_name());
+  budget.fail("{} and {} cannot be compared", type_name(left), type_name(right));
+}
+
+void check_key(const Value& key, TemplateBudget& budget) {
+  budget.step();
+  if (key.is_dict() || (key.is_list() && key.list().form == List::Form::list))
+    budget.fail("a {} cannot be a key of a dict, or unique", type_name(key));
+  if (key.is_list() && key.list().form == List::Form::tuple)
+    for (const Value& item : key.list().items) check_key(item, budget);
+}
+
+const Value* find(const Dict& dict, const Value& key, TemplateBudget& budget) {
+  check_key(key, budget);
+  for (const auto& [known, value] : dict.entries)
+    if (equal(known, key, budget)) return &value;
+  return nullptr;
+}
+
+const Value* find(const Dict& dict, std::string_view key) {
+  for (const auto& [known, value] : dict.entries)
+    if (known.is_text() && known.text() == key) return &value;
+  return nullptr;
+}
+
+Values items_of(const Value& value, TemplateBudget& budget) {
+  if (value.is_undefined()) return {};
+  Values items;
+  if (value.is_list()) {
+    const List& list = value.list();
+    if (list.form == List::Form::once && std::exchange(list.used, true)) return {};
+    budget.bytes(list.items.size() * sizeof(Value));
+    return list.items;
+  }
+  if (value.is_dict()) {
+    budget.bytes(value.dict().entries.size() * sizeof(Value));
+    for (const auto& [key, _] : value.dict().entries) items.push_back(key);
+    return items;
+  }
+  if (value.is_text()) {
+    budget.bytes(value.text().size() * sizeof(std::string_view));
+    for (const std::string_view character : characters_of(value.text())) {
+      budget.bytes(sizeof(Value) + sizeof(std::string));
+      items.emplace_back(std::string(character));
+    }
+    return items;
+  }
+  budget.fail("{} cannot be gone through: only lists, dicts and strings can", type_name(value));
+}
+
+int64_t length(const Value& value, TemplateBudget& budget) {
+  if (value.is_undefined()) return 0;
+  if (value.is_text()) return character_count(value.text());
+  if (value.is_dict()) return static_cast<int64_t>(value.dict().entries.size());
+  if (value.is_list() && value.list().form != List::Form::once) return static_cast<int64_t>(value.list().items.size());
+  if (value.is_list()) budget.fail("what a filter gives has no length yet: put \"| list\" before it");
+  budget.fail("{} has no length", type_name(value));
+}
+
+}  // namespace cairn::data::jinja

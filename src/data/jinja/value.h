@@ -1,0 +1,131 @@
+// The values that templates compute with, as Python has them: they never change once made, namespaces apart.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "data/jinja/budget.h"
+
+namespace cairn::data::jinja {
+
+class Value;
+struct List;
+struct Dict;
+struct Namespace;
+struct Macro;
+struct Method;
+struct Loop;
+
+// A name that has no value, or an item that is not there. It prints as nothing; most other uses are refused, by its name.
+struct Undefined {
+  std::shared_ptr<const std::string> name;
+};
+struct None {};
+// One of the functions that templates may call: range, namespace, dict, raise_exception, strftime_now.
+struct Global {
+  const char* name;
+};
+
+using Values = std::vector<Value>;
+using Entry = std::pair<Value, Value>;
+
+class Value {
+ public:
+  Value() = default;  // undefined, without a name
+  Value(None none) : held_(none) {}
+  Value(bool truth) : held_(truth) {}
+  Value(int64_t integer) : held_(integer) {}
+  Value(double number) : held_(number) {}
+  Value(std::string text) : held_(std::make_shared<const std::string>(std::move(text))) {}
+  Value(const char*) = delete;  // would be taken for a bool
+  Value(Global global) : held_(global) {}
+  Value(std::shared_ptr<const List> list) : held_(std::move(list)) {}
+  Value(std::shared_ptr<const Dict> dict) : held_(std::move(dict)) {}
+  Value(std::shared_ptr<Namespace> space) : held_(std::move(space)) {}
+  Value(std::shared_ptr<const Macro> macro) : held_(std::move(macro)) {}
+  Value(std::shared_ptr<const Method> method) : held_(std::move(method)) {}
+  Value(std::shared_ptr<const Loop> loop) : held_(std::move(loop)) {}
+  static Value undefined(std::string name);
+
+  template <typename T>
+  bool is() const {
+    return std::holds_alternative<T>(held_);
+  }
+  template <typename T>
+  const T& as() const {
+    return std::get<T>(held_);
+  }
+
+  bool is_undefined() const { return is<Undefined>(); }
+  bool is_none() const { return is<None>(); }
+  bool is_bool() const { return is<bool>(); }
+  bool is_text() const { return is<TextPointer>(); }
+  bool is_list() const { return is<std::shared_ptr<const List>>(); }
+  bool is_dict() const { return is<std::shared_ptr<const Dict>>(); }
+  bool is_integer() const { return is<int64_t>() || is<bool>(); }  // as in Python, where True is 1
+  bool is_number() const { return is_integer() || is<double>(); }
+
+  const std::string& text() const { return *as<TextPointer>(); }
+  const List& list() const { return *as<std::shared_ptr<const List>>(); }
+  const Dict& dict() const { return *as<std::shared_ptr<const Dict>>(); }
+  int64_t integer() const { return is<bool>() ? as<bool>() : as<int64_t>(); }
+  double number() const { return is<double>() ? as<double>() : static_cast<double>(integer()); }
+  const std::string& undefined_name() const;
+
+ private:
+  using TextPointer = std::shared_ptr<const std::string>;
+  std::variant<Undefined, None, bool, int64_t, double, TextPointer, std::shared_ptr<const List>, std::shared_ptr<const Dict>,
+               std::shared_ptr<Namespace>, std::shared_ptr<const Macro>, std::shared_ptr<const Method>, std::shared_ptr<const Loop>, Global>
+      held_;
+};
+
+// A list; a tuple; or what filters like selectattr give, which is always true, has no length and can be gone through once.
+struct List {
+  enum class Form { list, tuple, once };
+  Values items;
+  Form form = Form::list;
+  int depth = 1;
+  mutable bool used = false;  // of `once`
+};
+
+// Keys in the order in which they came. Few and short: a search goes through them.
+struct Dict {
+  std::vector<Entry> entries;
+  int depth = 1;
+};
+
+// namespace(): the one thing whose parts a template may set.
+struct Namespace {
+  std::vector<std::pair<std::string, Value>> attributes;
+};
+
+// A method of a value, before it is called: `text.strip`.
+struct Method {
+  Value self;
+  std::string name;
+};
+
+// Lists and dicts are made here alone: it is where their depth and size are held within bounds.
+Value make_list(Values items, TemplateBudget& budget, List::Form form = List::Form::list);
+Value make_dict(std::vector<Entry> entries, TemplateBudget& budget);
+Value make_text(std::string text, TemplateBudget& budget);
+
+// What Python calls the type, for complaints: "str", "list", "NoneType".
+std::string_view type_name(const Value& value);
+bool truth(const Value& value);
+bool equal(const Value& left, const Value& right, TemplateBudget& budget);
+// Below 0, 0 or above 0; refuses what Python does not order.
+int order(const Value& left, const Value& right, TemplateBudget& budget);
+// Refuses what cannot be the key of a dict: lists, dicts, and tuples that hold one.
+void check_key(const Value& key, TemplateBudget& budget);
+const Value* find(const Dict& dict, const Value& key, TemplateBudget& budget);
+const Value* find(const Dict& dict, std::string_view key);
+// The items that a for loop goes through: of a list, the keys of a dict, the characters of a text, none where undefined.
+Values items_of(const Value& value, TemplateBudget& budget);
+int64_t length(const Value& value, TemplateBudget& budget);
+
+}  // namespace cairn::data::jinja

@@ -1,0 +1,66 @@
+#include "data/samples/token_dataset.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "kernels/aten.h"
+
+namespace cairn::data {
+
+TokenDataset::TokenDataset(std::vector<std::unique_ptr<TokenSamples>> sources, int64_t length)
+    : sources_(std::move(sources)), length_(length), training_firsts_{0} {
+  CAIRN_CHECK(!sources_.empty(), "a token set without sources");
+  separates_ = sources_[0]->separates();
+  for (const auto& source : sources_) training_firsts_.push_back(training_firsts_.back() + source->count() - source->held_out());
+  held_firsts_.push_back(training_firsts_.back());
+  for (const auto& source : sources_) held_firsts_.push_back(held_firsts_.back() + source->held_out());
+}
+
+SampleRange TokenDataset::training_of(int64_t source) const {
+  const auto at = static_cast<size_t>(source);
+  return {training_firsts_[at], training_firsts_[at + 1] - training_firsts_[at]};
+}
+
+TokenDataset::Place TokenDataset::place(int64_t id) const {
+  CAIRN_CHECK(id >= 0 && id < samples(), "sample {} of {}", id, samples());
+  const bool held = id >= training_firsts_.back();
+  const std::vector<int64_t>& firsts = held ? held_firsts_ : training_firsts_;
+  const auto source = static_cast<size_t>(std::upper_bound(firsts.begin(), firsts.end(), id) - firsts.begin()) - 1;
+  const TokenSamples& samples = *sources_[source];
+  return {&samples, id - firsts[source] + (held ? samples.count() - samples.held_out() : 0)};
+}
+
+int64_t TokenDataset::tokens_in(int64_t sample) const {
+  const Place at = place(sample);
+  return at.samples->targets_in(at.sample);
+}
+
+void TokenDataset::fill(std::span<const int64_t> ids, mesh::Batch& batch) const {
+  const auto samples = static_cast<int64_t>(ids.size());
+  batch.ids = at::empty({samples}, at::kLong);
+  std::copy(ids.begin(), ids.end(), batch.ids.data_ptr<int64_t>());
+  batch.weights = at::Tensor();
+  const auto add = [&](const char* name) {
+    at::Tensor tensor = at::empty({samples, length_}, at::kLong);
+    auto* const begin = tensor.data_ptr<int64_t>();
+    batch.fields[name] = {std::move(tensor), mesh::Field::Shape::per_sample};
+    return begin;
+  };
+  SampleBuffers into{.tokens = add("tokens"), .targets = add("targets")};
+  if (separates_) {
+    into.documents = add("documents");
+    into.positions = add("positions");
+  }
+  for (const int64_t id : ids) {
+    const Place at = place(id);
+    at.samples->fill(at.sample, into);
+    into.tokens += length_;
+    into.targets += length_;
+    if (!separates_) continue;
+    into.documents += length_;
+    into.positions += length_;
+  }
+}
+
+}  // namespace cairn::data

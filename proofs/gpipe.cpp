@@ -33,7 +33,7 @@ void except_last(const ProofOptions& options, Findings& findings, base::Log& log
     };
     run.objective = model::make_next_token;
     run.batch = [seed = options.seed](int64_t step) { return random_tokens({seed, step, kSamples, kLength, kVocab}); };
-    run.counted = kSamples * kLength;
+    run.loss_denominator = kSamples * kLength;
     run.plan.mesh.axes = {{"pp", stages}};
     run.seed = options.seed;
     run.micro_batches = 5;

@@ -93,7 +93,7 @@ Trained train_by_hand(const HandRun& run) {
                                        engine.kept_views, engine.gradient_views});
     engine.micro_batches = run.micro_batches;
     engine.clip_norm = run.clip;
-    engine.company = &world.everyone();
+    engine.step_group = &world.everyone();
     engine.draws_by_token = true;  // for models that drop
     base::Trace trace(world.wall(), world.rank(), 0);
     engine.trace = &trace;
@@ -120,14 +120,14 @@ Trained train_by_hand(const HandRun& run) {
       const mesh::Batch mine = mesh::slice(all, share.first, share.first + share.count);
       const train::StepOutput output = step->run(engine, {.step = s,
                                                           .batch = mine,
-                                                          .tokens = run.counted,
-                                                          .counted = run.counted,
+                                                          .tokens = run.loss_denominator,
+                                                          .loss_denominator = run.loss_denominator,
                                                           .learning_rate = 0.0006,
                                                           .update = s,
                                                           .max_local_samples = (all.samples() + replicas - 1) / replicas});
       const at::Tensor loss = output.loss_sum.to(at::kDouble).clone();
       world.everyone().all_reduce(loss, comm::Reduce::sum, {comm::Purpose::loss, "loss"}).wait_host();
-      losses.push_back(loss.item<double>() / static_cast<double>(run.counted));
+      losses.push_back(loss.item<double>() / static_cast<double>(run.loss_denominator));
       norms.push_back(output.gradient_norm.item<double>());
     }
     Tensors parameters;

@@ -15,7 +15,7 @@ struct HandRun {
   std::function<std::unique_ptr<model::Model>()> model;
   std::function<std::unique_ptr<model::Objective>()> objective;
   std::function<mesh::Batch(int64_t step)> batch;  // of all ranks; steps count from 1
-  int64_t counted = 1;                             // what the loss is a mean over
+  int64_t loss_denominator = 1;                    // what the loss is a mean over
   parallel::Plan plan;                             // without stages: these follow from `schedule`
   uint64_t seed = 1;
   int64_t steps = 10;

@@ -23,7 +23,7 @@
 #include "proofs/layout_run.h"
 #include "proofs/timed_model.h"
 #include "study/claims.h"
-#include "train/recording.h"
+#include "train/layout_trace.h"
 
 namespace cairn::study {
 namespace {
@@ -38,10 +38,10 @@ model::DecoderShape shape_of(const std::string& residual, int64_t ladder_layers)
   return shape;
 }
 
-train::Recording recorded(base::Recipe recipe, int ranks, const ProofOptions& options) {
-  train::Recording recording;
+train::LayoutTrace recorded(base::Recipe recipe, int ranks, const ProofOptions& options) {
+  train::LayoutTrace recording;
   for (const std::exception_ptr& error : comm::LocalNetwork(ranks).run([&](comm::World& world) {
-         train::Recording own = train::record(world, recipe, {.steps = 2, .tensors = true, .plant = {}, .cache = options.scratch});
+         train::LayoutTrace own = train::trace_layout(world, recipe, {.steps = 2, .tensors = true, .plant = {}, .cache = options.scratch});
          if (world.rank() == 0) recording = std::move(own);
        }))
     if (error) std::rethrow_exception(error);
@@ -49,7 +49,7 @@ train::Recording recorded(base::Recipe recipe, int ranks, const ProofOptions& op
 }
 
 // Of the largest element of each gradient of the first step, and of the losses.
-double furthest(const train::Recording& a, const train::Recording& b) {
+double furthest(const train::LayoutTrace& a, const train::LayoutTrace& b) {
   double most = std::abs(a.steps[0].loss / b.steps[0].loss - 1);
   for (size_t i = 0; i < a.steps[0].gradients.size(); ++i) {
     const at::Tensor &x = a.steps[0].gradients[i].tensor, &y = b.steps[0].gradients[i].tensor;
@@ -71,10 +71,10 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
   for (const std::string layers : {"all", "last 4"}) {
     log.info("ladder layers {}", layers);
     const base::Recipe recipe = with(small_decoder(options, sizes), {"model.ladder_layers=" + layers});
-    const train::Recording one = recorded(recipe, 1, options), four = recorded(with(recipe, {"mesh.tp=4"}), 4, options);
+    const train::LayoutTrace one = recorded(recipe, 1, options), four = recorded(with(recipe, {"mesh.tp=4"}), 4, options);
     findings.at_most(fmt::format("1. ladder layers {}, tp=4 against tp=1: largest relative difference of loss and gradients", layers), 0,
                      furthest(four, one), 1e-5);
-    const train::Recording waits = recorded(with(recipe, {"mesh.tp=4", "tensor.late_sums=false"}), 4, options);
+    const train::LayoutTrace waits = recorded(with(recipe, {"mesh.tp=4", "tensor.late_sums=false"}), 4, options);
     int64_t differ = 0;
     for (size_t step = 0; step < four.steps.size(); ++step)
       for (size_t i = 0; i < four.steps[step].gradients.size(); ++i)

@@ -16,9 +16,9 @@
 #include "snapshot/snapshot.h"
 #include "study/claims.h"
 #include "train/build.h"
+#include "train/state/full_state.h"
 #include "train/take_step.h"
 #include "train/train.h"
-#include "train/whole_state.h"
 
 namespace cairn::study {
 namespace {
@@ -192,7 +192,7 @@ RunStats collect_stats(const StatsRun& run) {
         job->tokens_done += taken.tokens;
         const at::Tensor loss = taken.output.loss_sum.to(at::kDouble).clone();
         world.everyone().all_reduce(loss, comm::Reduce::sum, {comm::Purpose::loss, "loss"}).wait_host();
-        losses.push_back(loss.item<double>() / static_cast<double>(taken.counted));
+        losses.push_back(loss.item<double>() / static_cast<double>(taken.loss_denominator));
       }
       settle(world, *job);
     };

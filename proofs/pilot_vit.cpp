@@ -16,7 +16,7 @@
 #include "base/random.h"
 #include "kernels/aten.h"
 #include "proofs/island_pilot.h"
-#include "train/device_graph.h"
+#include "train/steps/device_graph.h"
 
 namespace cairn::study {
 namespace {
@@ -62,15 +62,15 @@ class SmallVit final : public PilotModel {
       static std::mutex one_at_a_time;  // islands are threads, and a recording waits for the whole GPU before it begins
       const std::lock_guard guard(one_at_a_time);
       graph_ = train::make_cuda_graph();
-      graph_->record([&] { pass(batch_); });
+      graph_->capture([&] { pass(batch_); });
     }
-    graph_->start();
+    graph_->replay();
   }
   at::Tensor squares() const override { return together_.square().sum(); }
 
  private:
   void pass(const Mixture::Examples& batch) {
-    const at::AutoGradMode record(true);
+    const at::AutoGradMode capture(true);
     std::vector<at::Tensor> leaves;
     for (const mesh::NamedTensor& one : parameters_) leaves.push_back(one.tensor.detach().requires_grad_());
     const at::Tensor loss = at::cross_entropy_loss(scores_by(leaves, batch.x), batch.y);

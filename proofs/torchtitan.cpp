@@ -19,7 +19,7 @@
 #include "snapshot/snapshot.h"
 #include "study/claims.h"
 #include "train/build.h"
-#include "train/restore.h"
+#include "train/state/restore.h"
 #include "train/take_step.h"
 
 namespace cairn::study {

@@ -38,7 +38,7 @@ HandRun unused_parameter(const ProofOptions& options, int ranks, int zero) {
   };
   run.objective = model::make_next_token;
   run.batch = [seed = options.seed](int64_t step) { return random_tokens({seed, step, kSamples, kLength, kVocab}); };
-  run.counted = kSamples * kLength;
+  run.loss_denominator = kSamples * kLength;
   run.plan.mesh.axes = {{zero > 0 ? "shard" : "dp", ranks}};
   run.plan.zero = zero;
   run.seed = options.seed;

@@ -4,8 +4,8 @@
 
 namespace cairn::base {
 
-// Says what this thread allocates for while one lives, for whoever counts it (train/memory_report.h). The innermost one holds. Costs two
-// assignments.
+// Says what this thread allocates for while one lives, for whoever counts it (train/report/memory_report.h). The innermost one holds. Costs
+// two assignments.
 class MemoryScope {
  public:
   explicit MemoryScope(std::string_view phase, std::string_view part = {});  // both must outlive it

@@ -16,7 +16,7 @@ constexpr int kNamedInDeadlock = 16;
 
 }  // namespace
 
-void LocalNetwork::Net::Gate::let_pass() {
+void LocalNetwork::Net::Gate::skip_step() {
   const std::lock_guard guard(lock);
   open = true;
   opened.notify_one();
@@ -100,7 +100,7 @@ void LocalNetwork::Net::move_and_unlock(std::unique_lock<std::mutex>& guard) {
   move();
   const std::vector<int> resumed = std::exchange(resumed_, {});
   guard.unlock();
-  for (const int rank : resumed) ranks_[rank]->gate.let_pass();
+  for (const int rank : resumed) ranks_[rank]->gate.skip_step();
 }
 
 void LocalNetwork::Net::move() {

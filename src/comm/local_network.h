@@ -47,7 +47,7 @@ class LocalNetwork::Net {
     std::mutex lock;
     std::condition_variable opened;
     bool open = false;
-    void let_pass();
+    void skip_step();
     void pass();
   };
   struct Held {

@@ -132,7 +132,7 @@ class HostAllocator final : public c10::Allocator {
     instance().put_back(block);
   }
 
-  // Whoever counts allocations of this thread (a profiler, train/memory_report.h).
+  // Whoever counts allocations of this thread (a profiler, train/report/memory_report.h).
   void tell(void* block, int64_t bytes) {
     if (!c10::memoryProfilingEnabled()) return;
     const HostMemory now = memory();

@@ -53,8 +53,8 @@ class Optimizer {
   virtual void update(int64_t piece, const UpdateFacts& facts) = 0;
   // update() of pieces first .. first+count-1, together where that is quicker.
   virtual void update_several(int64_t first, int64_t count, const UpdateFacts& facts);
-  // For an update of all pieces that is recorded once and repeated with other facts (train/recorded_steps.h): what of these it will read,
-  // in host memory. Undefined: this rule cannot.
+  // For an update of all pieces that is recorded once and repeated with other facts (train/steps/cuda_graph_step.h): what of these it will
+  // read, in host memory. Undefined: this rule cannot.
   virtual at::Tensor numbers(const UpdateFacts& /*facts*/) { return {}; }
   // What must survive a restart, by logical name. The tensors are the rule's own: a loader writes into them. Over pieces on the meta
   // device it costs nothing and tells what the rule will keep.

@@ -18,7 +18,7 @@
 #include "snapshot/snapshot.h"
 #include "study/hdee_report.h"
 #include "train/options.h"
-#include "train/run_json.h"
+#include "train/report/run_json.h"
 
 namespace cairn::study {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "train/html_text.h"
+#include "train/report/html_text.h"
 
 namespace cairn::study {
 namespace {

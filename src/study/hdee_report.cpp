@@ -8,8 +8,8 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "study/hdee_pictures.h"
-#include "train/html_text.h"
-#include "train/report_style.h"
+#include "train/report/html_text.h"
+#include "train/report/style.h"
 
 namespace cairn::study {
 namespace {

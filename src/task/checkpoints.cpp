@@ -11,7 +11,7 @@
 #include "comm/world.h"
 #include "snapshot/snapshot.h"
 #include "task/trainer.h"
-#include "train/restore.h"
+#include "train/state/restore.h"
 
 namespace cairn::task {
 namespace {

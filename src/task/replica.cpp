@@ -8,7 +8,7 @@
 #include "snapshot/snapshot.h"
 #include "task/calls.h"
 #include "task/trainer.h"
-#include "train/whole_state.h"
+#include "train/state/full_state.h"
 
 namespace cairn::task {
 namespace {
@@ -89,7 +89,7 @@ Replica::Replica(Deployer& deployer, Functions functions, const Params& start, c
                                      world.alone(), engine.kept_views, engine.gradient_views});
   engine.micro_batch = options.per_device_batch;
   engine.clip_norm = options.clip;
-  engine.company = &deployer.replicas();
+  engine.step_group = &deployer.replicas();
   engine.trace = job_.trace.get();
   engine.before_update = [this] { settle(); };
   job_.step = train::make_step(train::in_turn([this](const parallel::Pass& one) { return pass(one); }));
@@ -178,7 +178,7 @@ StepResult Replica::step(const Examples& examples, std::span<const int64_t> plac
   const train::StepOutput output = job_.step->run(job_.engine, {.step = at.step,
                                                                 .batch = batch,
                                                                 .tokens = 0,
-                                                                .counted = 1,
+                                                                .loss_denominator = 1,
                                                                 .learning_rate = at.learning_rate,
                                                                 .update = at.update,
                                                                 .max_local_samples = count});

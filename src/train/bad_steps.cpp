@@ -23,11 +23,11 @@ BadSteps::BadSteps(comm::Group& everyone, const TrainOptions& options, double le
 
 bool BadSteps::before_update() const { return policy_ != "stop"; }
 
-bool BadSteps::approve(int64_t counted, const at::Tensor& loss_sum, const at::Tensor& gradient_norm) {
+bool BadSteps::approve(int64_t loss_denominator, const at::Tensor& loss_sum, const at::Tensor& gradient_norm) {
   // Both travel, though the norm is alike already: what all ranks decide by must be the same bits.
   std::array<double, 2> sums{loss_sum.item<double>(), gradient_norm.item<double>() / everyone_.size()};
   everyone_.all_reduce({sums.data(), 2, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::loss, "loss before the update"}).wait_host();
-  judge(sums[0] / static_cast<double>(counted), sums[1]);
+  judge(sums[0] / static_cast<double>(loss_denominator), sums[1]);
   if (fault_.empty()) in_a_row_ = 0;
   return fault_.empty();
 }

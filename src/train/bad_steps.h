@@ -27,7 +27,7 @@ class BadSteps {
   // Whether updates wait for approve: skip and rollback. Otherwise must_be_good is asked when a step's numbers have come.
   bool before_update() const;
   // Sums the loss over all ranks and judges the step; false: it must not update. Collective; waits for the device.
-  bool approve(int64_t counted, const at::Tensor& loss_sum, const at::Tensor& gradient_norm);
+  bool approve(int64_t loss_denominator, const at::Tensor& loss_sum, const at::Tensor& gradient_norm);
   // What was wrong with the step that approve refused, in words; empty where nothing was.
   const std::string& fault() const { return fault_; }
   // Throws `diverged` where the step is bad. The numbers are over all ranks.

@@ -23,20 +23,20 @@
 #include "model/batch_norm.h"
 #include "model/trainable.h"
 #include "optim/rounding_optimizer.h"
-#include "train/device_graph.h"
-#include "train/dpo.h"
-#include "train/eight_bits.h"
+#include "train/fp8_linear.h"
 #include "train/given_plan.h"
-#include "train/gradient_sums.h"
 #include "train/loss_chunks.h"
-#include "train/masha_step.h"
 #include "train/model_from.h"
-#include "train/one_byte_step.h"
 #include "train/planned.h"
-#include "train/recorded_steps.h"
-#include "train/reference.h"
-#include "train/restore.h"
-#include "train/whole_state.h"
+#include "train/state/full_state.h"
+#include "train/state/restore.h"
+#include "train/steps/cuda_graph_step.h"
+#include "train/steps/device_graph.h"
+#include "train/steps/dpo.h"
+#include "train/steps/gradient_checksums.h"
+#include "train/steps/masha_step.h"
+#include "train/steps/one_byte_step.h"
+#include "train/steps/reference_weights.h"
 
 namespace cairn::train {
 namespace {
@@ -151,7 +151,7 @@ std::unique_ptr<Step> choose_step(Job& job, comm::World& world, const std::vecto
   if (s.train.cuda_graph && !job.device.is_cuda())
     base::fail_input("train.cuda_graph = true: is for GPUs, and this runs on the CPU: leave it out, or use --device cuda");
   if (s.train.cuda_graph)
-    return make_recorded_step(in_turn(parallel::execute), std::make_unique<RecordedSteps>(engine.store->flow(), make_cuda_graph));
+    return make_cuda_graph_step(in_turn(parallel::execute), std::make_unique<CudaGraphStep>(engine.store->flow(), make_cuda_graph));
   return make_step(engine.pipeline ? Execution([&engine](std::span<const parallel::Pass> passes) { return engine.pipeline->run(passes); })
                                    : in_turn(parallel::execute),
                    s.train.check_every);
@@ -161,11 +161,11 @@ std::unique_ptr<Step> choose_step(Job& job, comm::World& world, const std::vecto
 void learn_from_pairs(Job& job, const std::vector<bool>& trained) {
   // As passes read them, in whatever precision.
   const parallel::Store& store = *job.engine.store;
-  const auto reference = std::make_shared<const Reference>(*job.engine.model, store.weights(), store.share().layout, trained);
+  const auto reference = std::make_shared<const ReferenceWeights>(*job.engine.model, store.weights(), store.share().layout, trained);
   job.booked.emplace_back(*job.memory, base::MemoryUse::parameters, reference->bytes());
   job.reference = reference->checksum();
   job.engine.objective = model::make_preference(job.settings.dpo);
-  job.step = make_step(in_turn(against(reference)), job.settings.train.check_every);
+  job.step = make_step(in_turn(dpo_passes(reference)), job.settings.train.check_every);
 }
 
 // The files beside the weights that say how conversations are written and where an answer ends.
@@ -178,22 +178,22 @@ void carry_chat_files(Job& job, const std::optional<snapshot::Pretrained>& pretr
 }
 
 // Who takes steps together with this rank, where they write, and which samples they have.
-void gather_company(Job& job, comm::World& world, const std::filesystem::path& out) {
+void join_step_group(Job& job, comm::World& world, const std::filesystem::path& out) {
   const parallel::Plan& plan = job.plan;
   const bool apart = parallel::islands_apart(plan);
   const int island = apart && plan.islands == 1 ? plan.mesh.coordinate(world.rank(), "island") : 0;
-  job.engine.company = apart ? &world.group(parallel::company_of(plan, world.rank()), "company") : &world.everyone();
+  job.engine.step_group = apart ? &world.group(parallel::company_of(plan, world.rank()), "step_group") : &world.everyone();
   job.out = island == 0 || out.empty() ? out : out / fmt::format("island-{}", island);
-  job.writes = job.engine.company->rank() == 0 && !out.empty();
+  job.writes = job.engine.step_group->rank() == 0 && !out.empty();
   const std::vector<int> sharing = plan.mesh.peers_along(world.rank(), parallel::kSampleAxes);
   const auto mine = [&](int rank) { return !apart || plan.islands > 1 || plan.mesh.coordinate(rank, "island") == island; };
   job.data_rank = static_cast<int>(std::find(sharing.begin(), sharing.end(), world.rank()) - sharing.begin());
   job.data_ranks = static_cast<int>(sharing.size());
-  job.company_first = static_cast<int>(std::find_if(sharing.begin(), sharing.end(), mine) - sharing.begin());
-  job.company_ranks = static_cast<int>(std::count_if(sharing.begin(), sharing.end(), mine));
-  CAIRN_CHECK(std::all_of(sharing.begin() + job.company_first, sharing.begin() + job.company_first + job.company_ranks, mine),
+  job.step_group_first = static_cast<int>(std::find_if(sharing.begin(), sharing.end(), mine) - sharing.begin());
+  job.step_group_ranks = static_cast<int>(std::count_if(sharing.begin(), sharing.end(), mine));
+  CAIRN_CHECK(std::all_of(sharing.begin() + job.step_group_first, sharing.begin() + job.step_group_first + job.step_group_ranks, mine),
               "the samples of island {} do not lie together", island);
-  job.data_share = static_cast<double>(job.company_ranks) / job.engine.company->size();
+  job.data_share = static_cast<double>(job.step_group_ranks) / job.engine.step_group->size();
 }
 
 }  // namespace
@@ -207,7 +207,7 @@ data::BatchRange Job::samples_of(int64_t count, int rank) const {
 namespace {
 
 // One rule for the replicas that take every step together, and one for islands where these are apart.
-std::unique_ptr<sync::Sync> make_syncs(Job& job, comm::World& world, const AbroadStart& abroad) {
+std::unique_ptr<sync::Sync> make_syncs(Job& job, comm::World& world, const RemoteIslandStart& remote) {
   Engine& engine = job.engine;
   const Settings& s = job.settings;
   const mesh::Mesh& mesh = job.plan.mesh;
@@ -227,17 +227,17 @@ std::unique_ptr<sync::Sync> make_syncs(Job& job, comm::World& world, const Abroa
         "sync.island.kind = {}: this model keeps running statistics (batch norm), which differ from island to island: use "
         "all_reduce, or a model without them",
         s.island.kind);
-  if (job.plan.islands > 1) job.abroad = std::make_unique<AbroadRoom>(job, world, abroad);
+  if (job.plan.islands > 1) job.remote = std::make_unique<RemoteIslandHost>(job, world, remote);
   rules.push_back(
-      sync::make_sync(s.island, {.peers = job.abroad ? world.alone() : world.group(mesh.peers(world.rank(), "island"), "islands"),
-                                 .mates = *engine.company,
+      sync::make_sync(s.island, {.peers = job.remote ? world.alone() : world.group(mesh.peers(world.rank(), "island"), "islands"),
+                                 .mates = *engine.step_group,
                                  .parameters = engine.kept_views,
                                  .gradients = engine.gradient_views,
                                  .model = engine.trained_whole,
                                  .steps = s.train.steps,
                                  .seed = static_cast<uint64_t>(s.train.seed),
                                  .trace = job.trace.get(),
-                                 .abroad = job.abroad ? job.abroad->abroad() : nullptr}));
+                                 .remote = job.remote ? job.remote->remote() : nullptr}));
   return sync::make_chain(std::move(rules));
 }
 
@@ -400,17 +400,17 @@ parallel::Plan make_plan(const Settings& settings, int ranks) {
   if (plan.zero == 3 && settings.data.kind == "preference")
     base::fail_input("memory.zero = 3: the reference model of a preference is kept whole on every rank: use memory.zero = 2");
   plan.sync["dp"] = settings.sync.kind;
-  check_abroad(settings);
-  if (is_abroad(settings.abroad)) {
-    plan.island = static_cast<int>(settings.abroad.number);
-    plan.islands = static_cast<int>(settings.abroad.count);
+  check_remote_island(settings);
+  if (is_remote_island(settings.remote)) {
+    plan.island = static_cast<int>(settings.remote.number);
+    plan.islands = static_cast<int>(settings.remote.count);
   }
   if (plan.mesh.extent("island") > 1 || plan.islands > 1) plan.sync["island"] = settings.island.kind;
   check_islands(settings, plan);
   check_snapshots(settings, plan);
   check_one_byte(settings, plan);
   check_masha(settings, plan);
-  check_recorded(settings, plan);
+  check_cuda_graph(settings, plan);
   check_loss_chunks(settings, plan);
   check_repeats(settings);
   int64_t data_ranks = plan.islands;
@@ -471,8 +471,8 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   took("device");
   job->plan = make_plan(job->settings, world.size());
   if (start.plan) take_from(*start.plan, job->plan);
-  gather_company(*job, world, start.out);
-  job->bad_steps = std::make_unique<BadSteps>(*job->engine.company, job->settings.train, job->settings.optim.learning_rate);
+  join_step_group(*job, world, start.out);
+  job->bad_steps = std::make_unique<BadSteps>(*job->engine.step_group, job->settings.train, job->settings.optim.learning_rate);
   if (job->bad_steps->before_update() && job->settings.log.sync_check)
     base::fail_input("train.on_bad_step = {}: an update waits for the numbers of its step, which log.sync_check = true forbids; drop one",
                      job->settings.train.on_bad_step);
@@ -482,7 +482,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   // Before the data: a damaged one is told at once. Islands that were ended by force are at most two snapshots apart.
   const int64_t every = job->settings.snapshot.every, apart_most = every > 0 ? 2 * every : std::numeric_limits<int64_t>::max();
   const std::optional<snapshot::Opened> resumed =
-      start.resume ? find_snapshot(world, *job->engine.company, job->out.string(), start.resume_step_last, apart_most) : std::nullopt;
+      start.resume ? find_snapshot(world, *job->engine.step_group, job->out.string(), start.resume_step_last, apart_most) : std::nullopt;
   job->data = open_data(world, job->settings, start);
   took("data");
   const Settings& s = job->settings;
@@ -514,7 +514,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   const std::vector<bool> trained = model::trainable(*engine.model, s.model.train);
   const bool slopes = s.train.method == "one_byte";
   place(*job, world, slopes ? std::vector<bool>(trained.size(), false) : trained);  // without gradients there is nothing to keep them in
-  engine.fp8 = products_in_eight_bits(s, *engine.model, job->plan);
+  engine.fp8 = fp8_linear_layers(s, *engine.model, job->plan);
   if (engine.fp8 && job->device.is_cuda() && !kernels::has_fp8(job->device))
     base::fail_input("train.fp8 = {}: this GPU does not multiply in eight bits (compute capability 8.9 or more does): leave it out",
                      s.train.fp8);
@@ -527,7 +527,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
                            : optim::make_optimizer(s.optim, pieces);
   }
   engine.pieces = static_cast<int64_t>(engine.kept_views.size());
-  engine.sync = make_syncs(*job, world, start.abroad);
+  engine.sync = make_syncs(*job, world, start.remote);
 
   book(*job);
 

@@ -21,8 +21,8 @@
 #include "parallel/plan.h"
 #include "train/bad_steps.h"
 #include "train/engine.h"
-#include "train/kernel_report.h"
-#include "train/memory_report.h"
+#include "train/report/kernel_report.h"
+#include "train/report/memory_report.h"
 #include "train/settings.h"
 #include "train/start.h"
 #include "train/step.h"
@@ -56,7 +56,7 @@ struct Job {
   std::map<std::string, std::string> carried;                  // files that came with model.from and go into every snapshot
   std::unique_ptr<parallel::Assembly> assembly;                // puts whole parameters together
   int data_rank = 0, data_ranks = 1;                           // which share of the samples this rank has
-  int company_first = 0, company_ranks = 1;                    // which of these shares the company (Engine::company) has
+  int step_group_first = 0, step_group_ranks = 1;              // which of these shares the company (Engine::company) has
   data::BatchRange samples_of(int64_t count, int rank) const;  // the samples of a step that a rank has, of those that share them out
   double data_share = 1;                                       // of its own: ranks that have the same samples count them together once
   std::filesystem::path out;                                   // the run directory of its company; empty: nothing is written
@@ -71,7 +71,7 @@ struct Job {
   int64_t rollbacks = 0;
   int64_t batches_passed = 0;  // left out by rollbacks: step s trains on the sampler's batch s + batches_passed
 
-  std::unique_ptr<AbroadRoom> abroad;  // where this island is started by itself
+  std::unique_ptr<RemoteIslandHost> remote;  // where this island is started by itself
   std::unique_ptr<BadSteps> bad_steps;
 
   std::unique_ptr<data::Loader> loader;  // last, so that its thread ends first

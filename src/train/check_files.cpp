@@ -6,7 +6,7 @@
 #include "data/corpus.h"
 #include "snapshot/pretrained.h"
 #include "snapshot/snapshot.h"
-#include "train/run_json.h"
+#include "train/report/run_json.h"
 #include "train/settings.h"
 
 namespace cairn::train {

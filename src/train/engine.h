@@ -28,7 +28,7 @@ struct Engine {
   std::unique_ptr<parallel::Store> store;  // parameters and gradients
   model::Buffers buffers;
   mesh::Axes axes;
-  comm::Group* company = nullptr;                   // the ranks that take a step together (company_of); borrowed from the world
+  comm::Group* step_group = nullptr;                // the ranks that take a step together (company_of); borrowed from the world
   mesh::NamedTensors kept_views, gradient_views;    // what sync and optimizer work on, in one order: the store's kept pieces
   std::vector<sync::WholeParameter> trained_whole;  // what is trained of the whole model, by name
   std::unique_ptr<optim::Optimizer> optimizer;

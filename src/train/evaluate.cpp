@@ -6,8 +6,8 @@
 #include "data/batch_split.h"
 #include "data/samples/document_starts.h"
 #include "kernels/aten.h"
-#include "train/as_agreed.h"
 #include "train/build.h"
+#include "train/islands/scoped_global_parameters.h"
 
 namespace cairn::train {
 
@@ -16,13 +16,13 @@ HeldOut evaluate_held_out(Job& job) {
   const int64_t count = std::min(held.count, job.settings.eval.samples);
   if (count == 0) return {};
   const auto traced = job.trace->span("evaluate", "evaluate");
-  const AsAgreed agreed(job);
-  const data::BatchRange share = data::replica_range(count, job.data_rank - job.company_first, job.company_ranks);
+  const ScopedGlobalParameters agreed(job);
+  const data::BatchRange share = data::replica_range(count, job.data_rank - job.step_group_first, job.step_group_ranks);
   const size_t measured = job.engine.objective->measures().size();
   std::vector<double> sums(3 + measured);  // loss, what was counted, samples, what the objective measures
   sums[2] = static_cast<double>(share.count) * job.data_share;
   for (const data::BatchRange& part :
-       data::micro_batches(share.count, job.engine.micro_batch, (count + job.company_ranks - 1) / job.company_ranks)) {
+       data::micro_batches(share.count, job.engine.micro_batch, (count + job.step_group_ranks - 1) / job.step_group_ranks)) {
     std::vector<int64_t> ids(static_cast<size_t>(part.count));
     std::iota(ids.begin(), ids.end(), held.first + share.first + part.first);
     mesh::Batch batch;
@@ -36,7 +36,7 @@ HeldOut evaluate_held_out(Job& job) {
     for (size_t i = 0; measures.defined() && i < measured; ++i) sums[3 + i] += measures.const_data_ptr<double>()[i];
     job.engine.sync->move({});  // what was sent before goes on its way
   }
-  job.engine.company
+  job.engine.step_group
       ->all_reduce({sums.data(), static_cast<int64_t>(sums.size()), comm::Dtype::f64}, comm::Reduce::sum,
                    {comm::Purpose::loss, "held-out loss"})
       .wait_host();

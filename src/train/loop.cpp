@@ -7,9 +7,9 @@
 #include "comm/world.h"
 #include "train/build.h"
 #include "train/evaluate.h"
-#include "train/record.h"
-#include "train/rewind.h"
-#include "train/snapshot_writer.h"
+#include "train/report/run_recorder.h"
+#include "train/state/rewind.h"
+#include "train/state/snapshot_writer.h"
 #include "train/take_step.h"
 #include "train/train.h"
 
@@ -25,7 +25,7 @@ sync::Notes notes_of(Job& job) {
 }
 
 // A bad step whose update did not happen. True: the run has gone back to where `rewind` was kept, and the step is forgotten.
-bool gone_back(comm::World& world, Job& job, const Rewind& rewind, Record& record, int64_t step) {
+bool roll_back(comm::World& world, Job& job, const Rewind& rewind, RunRecorder& record, int64_t step) {
   if (job.settings.train.on_bad_step == "skip") {
     job.bad_steps->skipped(step);
     ++job.updates_skipped;
@@ -47,7 +47,7 @@ bool gone_back(comm::World& world, Job& job, const Rewind& rewind, Record& recor
 Result run(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset, const base::Stop& stop) {
   const std::unique_ptr<Job> job = build(world, std::move(recipe), start, subset);  // model, data, optimizer, sync
   SnapshotWriter snapshots(*job, world.log(), world.wall(), base::real_disk());
-  Record record(world, *job, start);  // metrics, progress, report
+  RunRecorder record(world, *job, start);  // metrics, progress, report
   const int64_t last = job->settings.train.steps;
   const bool rewinds = job->settings.train.on_bad_step == "rollback";
   const bool apart = parallel::islands_apart(job->plan);
@@ -59,16 +59,16 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     snapshots.rethrow_failure();
     const int64_t step = job->steps_done + 1;
     const auto traced = job->trace->span("step", "step");
-    const bool noted = step == last || due(step, job->settings.eval.every, last) || due(step, job->settings.snapshot.every, last);
-    if (!job->engine.sync->takes(step) && !noted) {  // this island is slower than others
-      let_pass(*job);
+    const bool must_record = step == last || due(step, job->settings.eval.every, last) || due(step, job->settings.snapshot.every, last);
+    if (!job->engine.sync->takes(step) && !must_record) {  // this island is slower than others
+      skip_step(*job);
       job->steps_done = step;
       stopped = job->engine.sync->stop_agreed();  // a round may have ended in it
       if (stopped) snapshots.save();
       continue;
     }
     const TakenStep taken = take_step(*job);  // batch, forward, backward, update
-    if (taken.output.skipped && gone_back(world, *job, rewind, record, step)) continue;
+    if (taken.output.skipped && roll_back(world, *job, rewind, record, step)) continue;
     job->steps_done = step;
     job->tokens_done += taken.tokens;
 
@@ -77,7 +77,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     if (due(step, job->settings.eval.every, last)) held_out = evaluate_held_out(*job);
     stopped = record.step({.step = step,
                            .tokens = taken.tokens,
-                           .counted = taken.counted,
+                           .loss_denominator = taken.loss_denominator,
                            .tokens_done = job->tokens_done,
                            .batch = taken.batch,
                            .samples = taken.samples,

@@ -9,8 +9,8 @@
 #include "kernels/aten.h"
 #include "snapshot/adapter.h"
 #include "train/build.h"
-#include "train/tensor_checksum.h"
-#include "train/whole_state.h"
+#include "train/state/full_state.h"
+#include "train/state/tensor_checksum.h"
 
 namespace cairn::train {
 namespace {

@@ -12,7 +12,7 @@
 #include "parallel/share.h"
 #include "snapshot/pretrained.h"
 #include "train/build.h"
-#include "train/eight_bits.h"
+#include "train/fp8_linear.h"
 #include "train/given_plan.h"
 #include "train/loss_chunks.h"
 #include "train/model_from.h"
@@ -55,7 +55,7 @@ parallel::Keeping keeping(const Settings& s, const model::Model& model, const pa
 
 std::vector<parallel::KeptBytes> kept_by_blocks(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length,
                                                 bool on_gpu) {
-  const std::unique_ptr<model::Fp8Products> fp8 = products_in_eight_bits(s, model, plan);
+  const std::unique_ptr<model::Fp8Products> fp8 = fp8_linear_layers(s, model, plan);
   return parallel::kept_bytes(model, keeping(s, model, plan, length, on_gpu, fp8.get()));
 }
 
@@ -86,7 +86,7 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
     base::fail_input("optim.kind = {}: works on whole matrices, which mesh.tp = {} splits: use adamw or sgd, or mesh.tp = 1", s.optim.kind,
                      tp);
   if (again.mode != "none" && again.mode != "stage") {
-    const std::unique_ptr<model::Fp8Products> fp8 = products_in_eight_bits(s, model, plan);
+    const std::unique_ptr<model::Fp8Products> fp8 = fp8_linear_layers(s, model, plan);
     rules.recompute = parallel::recomputed_blocks(
         {again.mode, again.modules, again.every, static_cast<int64_t>(again.budget_mib * (1 << 20))}, model,
         keeping(s, model, plan, length, on_gpu, fp8.get()), parallel::rank_of_blocks(plan, model.blocks().size()));

@@ -144,8 +144,8 @@ Replayed replay(comm::World& world, const StepOfRecord& record, Start start, con
     if (step == record.step) {
       // As the run's own record adds it up: over all ranks, then divided by the global count.
       std::array<double, 2> sums{taken.output.loss_sum.to(at::kDouble).item<double>(), 0.0};
-      job->engine.company->all_reduce({sums.data(), 2, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::loss, "loss"}).wait_host();
-      result.loss_now = sums[0] / static_cast<double>(taken.counted);
+      job->engine.step_group->all_reduce({sums.data(), 2, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::loss, "loss"}).wait_host();
+      result.loss_now = sums[0] / static_cast<double>(taken.loss_denominator);
       result.norm_now = taken.output.gradient_norm.to(at::kDouble).item<double>();
       result.same_samples = record.samples.empty() || record.samples == fmt::format("{:016x}", taken.samples);
     }

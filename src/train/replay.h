@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data/subset.h"
-#include "train/run_starts.h"
+#include "train/report/run_starts.h"
 #include "train/start.h"
 
 namespace cairn::comm {

@@ -4,8 +4,8 @@
 #include "data/chat/chat_format.h"
 #include "snapshot/adapter.h"
 #include "snapshot/pretrained.h"
-#include "train/dpo.h"
-#include "train/one_byte_step.h"
+#include "train/steps/dpo.h"
+#include "train/steps/one_byte_step.h"
 
 namespace cairn::train {
 namespace {
@@ -67,7 +67,7 @@ Settings read_settings(base::Recipe& recipe) {
   s.layout.recompute = recipe.read(parallel::recompute_schema());
   s.sync = sync::read_dp_sync(recipe);
   s.island = sync::read_island_sync(recipe);
-  s.abroad = recipe.read(abroad_schema());
+  s.remote = recipe.read(remote_island_schema());
   s.snapshot = recipe.read(snapshot::snapshot_schema());
   s.eval = recipe.read(eval_schema());
   s.log = recipe.read(log_schema());
@@ -90,7 +90,7 @@ std::vector<base::Section> recipe_sections() {
                                       parallel::context_schema().section(),
                                       parallel::pipeline_schema().section(),
                                       parallel::recompute_schema().section(),
-                                      abroad_schema().section(),
+                                      remote_island_schema().section(),
                                       snapshot::snapshot_schema().section(),
                                       eval_schema().section(),
                                       log_schema().section()};

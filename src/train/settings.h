@@ -10,9 +10,9 @@
 #include "snapshot/options.h"
 #include "sync/one_byte_replica.h"
 #include "sync/options.h"
-#include "train/abroad.h"
-#include "train/masha_step.h"
+#include "train/islands/remote_islands.h"
 #include "train/options.h"
+#include "train/steps/masha_step.h"
 
 namespace cairn::train {
 
@@ -29,7 +29,7 @@ struct Settings {
   parallel::LayoutOptions layout;
   sync::SyncOptions sync;    // along dp, and wherever else replicas take every step together
   sync::SyncOptions island;  // along island
-  AbroadOptions abroad;
+  RemoteIslandOptions remote;
   snapshot::SnapshotOptions snapshot;
   EvalOptions eval;
   LogOptions log;

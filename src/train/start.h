@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/log.h"
-#include "train/abroad.h"
+#include "train/islands/remote_islands.h"
 
 namespace cairn::base {
 class Terminal;
@@ -29,7 +29,7 @@ struct Start {
   double seconds_before = 0;                                       // that passed before this process was started for the run
   std::shared_ptr<base::Terminal> terminal;                        // null: nobody watches
   std::shared_ptr<const parallel::Plan> plan = nullptr;            // how it is laid out; null: as the recipe's keys say
-  AbroadStart abroad = {};                                         // where islands are started each by itself
+  RemoteIslandStart remote = {};                                   // where islands are started each by itself
 };
 
 // What a run came to.

@@ -13,16 +13,16 @@
 #include "optim/clip.h"
 #include "parallel/pass.h"
 #include "train/engine.h"
-#include "train/gradient_sums.h"
-#include "train/recorded_steps.h"
+#include "train/steps/cuda_graph_step.h"
+#include "train/steps/gradient_checksums.h"
 
 namespace cairn::train {
 namespace {
 
 class OneUpdate final : public Step {
  public:
-  OneUpdate(Execution execution, std::unique_ptr<RecordedSteps> recorded, int64_t check_every)
-      : execution_(std::move(execution)), recorded_(std::move(recorded)), check_every_(check_every) {}
+  OneUpdate(Execution execution, std::unique_ptr<CudaGraphStep> recorded, int64_t check_every)
+      : execution_(std::move(execution)), cuda_graph_(std::move(recorded)), check_every_(check_every) {}
 
   model::Losses evaluate(Engine& engine, const mesh::Batch& batch) const override {
     const parallel::Pass pass = pass_over(engine, batch);
@@ -34,7 +34,7 @@ class OneUpdate final : public Step {
   }
 
   sync::Notes notes() override {
-    if (!recorded_) return {};
+    if (!cuda_graph_) return {};
     return {{"recorded_passes", passes_recorded_}, {"recorded_update", update_recorded_}};
   }
 
@@ -50,7 +50,7 @@ class OneUpdate final : public Step {
       parallel::Pass& pass = all.emplace_back(pass_over(engine, batch));
       pass.into = &engine.store->sink();
       // Divided by the global count, so that gradients of micro-batches and ranks simply add up.
-      pass.weight = 1.0 / static_cast<double>(input.counted);
+      pass.weight = 1.0 / static_cast<double>(input.loss_denominator);
       pass.random = engine.random.for_index(static_cast<uint64_t>(input.step));
       pass.trace = engine.trace;
       pass.memory = engine.memory;
@@ -60,7 +60,7 @@ class OneUpdate final : public Step {
     const auto begin = [&](parallel::GradientFlow::Announce announce) {
       flow.begin(passes, static_cast<int64_t>(parts.size()), std::move(announce));
     };
-    std::optional<GradientSums> expected;
+    std::optional<GradientChecksums> expected;
     std::vector<int64_t> ready;  // where they are expected: told on only when they are as expected
     if (is_due(input.step)) {
       begin([](int64_t) {});
@@ -72,9 +72,9 @@ class OneUpdate final : public Step {
     begin([&](int64_t index) { expected ? ready.push_back(index) : engine.sync->gradient_ready(index); });
     // An update that nothing on the host comes before is recorded with the passes.
     at::Tensor numbers;
-    const bool recorded = recorded_ && recorded_->takes(all);
+    const bool recorded = cuda_graph_ && cuda_graph_->should_replay(all);
     if (recorded && !input.approve && !engine.before_update) numbers = engine.optimizer->numbers(facts_of(input));
-    const std::vector<at::Tensor> found = recorded ? recorded_->run(all, numbers, work_of(engine)) : passes_over(all);
+    const std::vector<at::Tensor> found = recorded ? cuda_graph_->run(all, numbers, work_of(engine)) : passes_over(all);
     at::Tensor loss_sum = found[0], measures = found[1];
     {
       const auto traced = engine.trace->span("wait for gradients", "sync");
@@ -95,7 +95,7 @@ class OneUpdate final : public Step {
     engine.sync->after_step(facts).wait();
     if (!updated) engine.store->updated();
     model::commit_batch_norms(engine.buffers, facts.skipped, [&](const at::Tensor& sums) {
-      engine.company->all_reduce(sums, comm::Reduce::sum, {comm::Purpose::state, "running statistics"}).wait();
+      engine.step_group->all_reduce(sums, comm::Reduce::sum, {comm::Purpose::state, "running statistics"}).wait();
     });
     return {.loss_sum = loss_sum, .gradient_norm = clip.norm, .measures = measures, .skipped = facts.skipped};
   }
@@ -119,7 +119,7 @@ class OneUpdate final : public Step {
   }
 
   // For a recording: the passes, and with numbers the update too, after which the norm is left as well.
-  RecordedSteps::Work work_of(Engine& engine) const {
+  CudaGraphStep::Work work_of(Engine& engine) const {
     return [this, &engine](std::span<const parallel::Pass> all, const at::Tensor& numbers) {
       std::vector<at::Tensor> found = passes_over(all);
       if (!numbers.defined()) return found;
@@ -143,7 +143,7 @@ class OneUpdate final : public Step {
   }
 
   Execution execution_;
-  std::unique_ptr<RecordedSteps> recorded_;                 // null: steps are not recorded
+  std::unique_ptr<CudaGraphStep> cuda_graph_;               // null: steps are not recorded
   const int64_t check_every_;                               // so many steps; 0: none is checked
   int64_t checked_ = 0;                                     // at or after which multiple of that one was checked last
   bool passes_recorded_ = false, update_recorded_ = false;  // of the last step
@@ -163,7 +163,7 @@ std::unique_ptr<Step> make_step(Execution execution, int64_t check_every) {
   return std::make_unique<OneUpdate>(std::move(execution), nullptr, check_every);
 }
 
-std::unique_ptr<Step> make_recorded_step(Execution execution, std::unique_ptr<RecordedSteps> recorded) {
+std::unique_ptr<Step> make_cuda_graph_step(Execution execution, std::unique_ptr<CudaGraphStep> recorded) {
   return std::make_unique<OneUpdate>(std::move(execution), std::move(recorded), /*check_every=*/0);
 }
 

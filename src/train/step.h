@@ -19,12 +19,12 @@ struct Pass;
 namespace cairn::train {
 
 struct Engine;
-class RecordedSteps;
+class CudaGraphStep;
 
 // This rank's share of a global batch.
-struct Portion {
+struct BatchShare {
   mesh::Batch batch = {};
-  int64_t counted = 0;            // what the loss is a mean over, of what the company (Engine::company) has: tokens, or samples
+  int64_t loss_denominator = 0;   // what the loss is a mean over, of what the company (Engine::company) has: tokens, or samples
   int64_t max_local_samples = 0;  // of the global batch, on any rank
 };
 
@@ -32,13 +32,13 @@ struct Portion {
 struct StepInput {
   int64_t step = 1;  // counts from 1
   const mesh::Batch& batch;
-  int64_t tokens = 0;   // that the company (Engine::company) has of the global batch
-  int64_t counted = 0;  // what the loss is a mean over, of those: tokens, or samples
+  int64_t tokens = 0;            // that the company (Engine::company) has of the global batch
+  int64_t loss_denominator = 0;  // what the loss is a mean over, of those: tokens, or samples
   double learning_rate = 0;
   int64_t update = 1;             // counts from 1; behind `step` by the updates that were skipped
   int64_t max_local_samples = 0;  // of the global batch, on any rank
   // What the step that comes so many steps after this one will be given. Made when it is asked for; empty: not to be had.
-  std::function<Portion(int64_t steps)> ahead = {};
+  std::function<BatchShare(int64_t steps)> ahead = {};
   // Asked before anything is updated, alike on all ranks; false skips the update. Empty: always.
   std::function<bool(const at::Tensor& loss_sum, const at::Tensor& gradient_norm)> approve = {};
 };
@@ -76,6 +76,6 @@ Execution in_turn(Passes passes);
 // Every `check_every` steps (0: never) the passes are made twice, and what they come to must be the same (gradient_sums.h).
 std::unique_ptr<Step> make_step(Execution execution, int64_t check_every = 0);
 // Likewise; the steps that `recorded` takes are recorded and repeated.
-std::unique_ptr<Step> make_recorded_step(Execution execution, std::unique_ptr<RecordedSteps> recorded);
+std::unique_ptr<Step> make_cuda_graph_step(Execution execution, std::unique_ptr<CudaGraphStep> recorded);
 
 }  // namespace cairn::train

@@ -10,10 +10,10 @@ struct Job;
 
 // One step of a job as it was taken: what it was given, and what came of it.
 struct TakenStep {
-  int64_t batch = 0;     // which of the sampler's batches it trained on, from 0
-  uint64_t samples = 0;  // checksum of the ids of its global batch
-  int64_t tokens = 0;    // targets in its global batch
-  int64_t counted = 0;   // what the company's loss is a mean over: its tokens, or samples
+  int64_t batch = 0;             // which of the sampler's batches it trained on, from 0
+  uint64_t samples = 0;          // checksum of the ids of its global batch
+  int64_t tokens = 0;            // targets in its global batch
+  int64_t loss_denominator = 0;  // what the company's loss is a mean over: its tokens, or samples
   double learning_rate = 0;
   StepOutput output = {};
 };
@@ -23,7 +23,7 @@ struct TakenStep {
 TakenStep take_step(Job& job);
 
 // In place of it: the step passes without this replica, which takes its time.
-void let_pass(Job& job);
+void skip_step(Job& job);
 
 // The ids of the global batch that a step trains on, alike on all ranks.
 std::vector<int64_t> batch_ids(const Job& job, int64_t step);

@@ -1,4 +1,4 @@
-#include "train/dpo.h"
+#include "train/steps/dpo.h"
 
 #include <cmath>
 #include <fstream>

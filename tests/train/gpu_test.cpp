@@ -12,7 +12,7 @@
 #include "kernels/aten.h"
 #include "kernels/device.h"
 #include "kernels/fp8_cuda.h"
-#include "train/meter.h"
+#include "train/report/meter.h"
 #include "train/train_on.h"
 
 namespace cairn::train {

@@ -1,5 +1,5 @@
 // What is made of the kernels that a profiler saw. That it sees them is tried on a GPU (OnGpu.*).
-#include "train/kernel_report.h"
+#include "train/report/kernel_report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -12,7 +12,7 @@
 #include "comm/local.h"
 #include "harness/scratch_folder.h"
 #include "small_decoder.h"
-#include "train/recording.h"
+#include "train/layout_trace.h"
 #include "train/train.h"
 
 namespace cairn::train {
@@ -32,24 +32,24 @@ void on_threads(int ranks, const std::function<void(comm::World&)>& act) {
     if (error) std::rethrow_exception(error);
 }
 
-Recording recorded(const LayoutCase& c, const std::string& plant = "") {
-  Recording recording;
+LayoutTrace recorded(const LayoutCase& c, const std::string& plant = "") {
+  LayoutTrace recording;
   on_threads(c.ranks, [&](comm::World& world) {
-    Recording own = record(world, layout_recipe(c), {.steps = 2, .tensors = true, .plant = plant, .cache = {}});
+    LayoutTrace own = trace_layout(world, layout_recipe(c), {.steps = 2, .tensors = true, .plant = plant, .cache = {}});
     if (world.rank() == 0) recording = std::move(own);
   });
   return recording;
 }
 
-const Recording& alone(const std::string& family) {
-  static const Recording llama = recorded({"one", 1, {}}), gpt2 = recorded({"one", 1, {}, "gpt2"});
+const LayoutTrace& alone(const std::string& family) {
+  static const LayoutTrace llama = recorded({"one", 1, {}}), gpt2 = recorded({"one", 1, {}, "gpt2"});
   return family == "gpt2" ? gpt2 : llama;
 }
 
 class Layouts : public testing::TestWithParam<LayoutCase> {};
 
 TEST_P(Layouts, GiveTheGradientsAndParametersOfOneRank) {
-  const Recording many = recorded(GetParam());
+  const LayoutTrace many = recorded(GetParam());
   const Difference found = first_difference(many, alone(GetParam().family), 1e-5);
   EXPECT_EQ(found.step, 0) << found.what << " by " << found.largest << " of " << found.scale;
 }
@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& c) { return c.param.name; });
 
 TEST(LayoutsWithDropout, DrawTheSameMasks) {
-  const Recording one = recorded({"one", 1, {"model.dropout=0.2"}});
+  const LayoutTrace one = recorded({"one", 1, {"model.dropout=0.2"}});
   for (const LayoutCase& c : std::vector<LayoutCase>{{"pp_tp", 4, {"model.dropout=0.2", "mesh.pp=2", "mesh.tp=2"}},
                                                      {"cp_dp", 6, {"model.dropout=0.2", "mesh.cp=3", "recompute.mode=full"}}}) {
     const Difference found = first_difference(recorded(c), one, 1e-5);
@@ -106,7 +106,7 @@ TEST(LayoutsWithDropout, DrawTheSameMasks) {
 
 TEST(LayoutsOfSomeParameters, ShareOutTheRestToo) {
   const std::string some = R"(model.train=["*q_proj*", "*norm*", "*layers.1.mlp*"])";
-  const Recording one = recorded({"one", 1, {some}});
+  const LayoutTrace one = recorded({"one", 1, {some}});
   for (LayoutCase c :
        std::vector<LayoutCase>{{"zero1", 3, {"memory.zero=1"}},
                                {"zero2", 3, {"memory.zero=2"}},
@@ -129,7 +129,7 @@ TEST(LayoutsOfWirings, GiveTheGradientsAndParametersOfOneRank) {
                                                {{"model.residual=ladder", "model.ladder_layers=last 2"}},
                                                {{"model.residual=ladder"}, "gpt2"},
                                                {{"model.residual=parallel"}}}) {
-    const Recording one = recorded({"one", 1, wired.sets, wired.family});
+    const LayoutTrace one = recorded({"one", 1, wired.sets, wired.family});
     EXPECT_GT(first_difference(one, alone(wired.family), 1e-5).step, 0);
     for (LayoutCase c : std::vector<LayoutCase>{{"tp2", 2, {"mesh.tp=2"}},
                                                 {"tp4", 4, {"mesh.tp=4"}},
@@ -152,7 +152,7 @@ TEST(LayoutsOfWirings, WaitingForEverySumChangesNoBit) {
   const std::vector<std::string> sets{"model.residual=ladder", "mesh.tp=2", "model.dropout=0.1"};
   std::vector<std::string> waits = sets;
   waits.push_back("tensor.late_sums=false");
-  const Recording late = recorded({"late", 2, sets}), waited = recorded({"waits", 2, waits});
+  const LayoutTrace late = recorded({"late", 2, sets}), waited = recorded({"waits", 2, waits});
   for (size_t step = 0; step < late.steps.size(); ++step) {
     ASSERT_EQ(late.steps[step].gradients.size(), waited.steps[step].gradients.size());
     for (size_t i = 0; i < late.steps[step].gradients.size(); ++i)
@@ -162,10 +162,10 @@ TEST(LayoutsOfWirings, WaitingForEverySumChangesNoBit) {
 }
 
 TEST(LayoutsInBf16, StayAsCloseAsBf16Is) {
-  const Recording one = recorded({"one", 1, {"train.precision=bf16"}});
+  const LayoutTrace one = recorded({"one", 1, {"train.precision=bf16"}});
   for (const LayoutCase& c : std::vector<LayoutCase>{{"zero3_tp", 4, {"train.precision=bf16", "mesh.tp=2", "memory.zero=3"}},
                                                      {"pp_cp", 4, {"train.precision=bf16", "mesh.pp=2", "mesh.cp=2"}}}) {
-    const Recording many = recorded(c);
+    const LayoutTrace many = recorded(c);
     for (size_t i = 0; i < one.steps.size(); ++i) {
       EXPECT_NEAR(many.steps[i].loss, one.steps[i].loss, 4e-3) << c.name;  // half a unit in the last place of a bf16 near 5 is 1.6e-2
       EXPECT_NEAR(many.steps[i].gradient_norm / one.steps[i].gradient_norm, 1, 2e-2) << c.name;
@@ -183,7 +183,7 @@ TEST(Verify, NamesAParameterWhoseGradientIsNotSummedOverItsCopies) {
 
 TEST(Verify, NamesCopiesThatDiffer) {
   // Against itself, so that rank 0's own gradient is no sign of it.
-  const Recording planted = recorded({"tp", 2, {"mesh.tp=2"}}, "model.norm.weight");
+  const LayoutTrace planted = recorded({"tp", 2, {"mesh.tp=2"}}, "model.norm.weight");
   const Difference found = first_difference(planted, planted, 1e-5);
   EXPECT_EQ(found.step, 1);
   EXPECT_EQ(found.what, "two copies of the gradient of model.norm.weight (ranks 0 and 1)");

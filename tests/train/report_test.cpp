@@ -1,4 +1,4 @@
-#include "train/report.h"
+#include "train/report/report.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,8 +11,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "train/html_text.h"
-#include "train/report_plot.h"
+#include "train/report/html_text.h"
+#include "train/report/plot.h"
 
 namespace cairn::train {
 namespace {

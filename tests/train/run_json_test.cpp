@@ -1,4 +1,4 @@
-#include "train/run_json.h"
+#include "train/report/run_json.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Snapshots that are written while training goes on: the same files, no failure lost, nobody held up.
-#include "train/snapshot_writer.h"
+#include "train/state/snapshot_writer.h"
 
 #include <atomic>
 #include <chrono>
@@ -20,7 +20,7 @@
 #include "kernels/device.h"
 #include "small_decoder.h"
 #include "train/build.h"
-#include "train/restore.h"
+#include "train/state/restore.h"
 #include "train/take_step.h"
 #include "train_on.h"
 

@@ -12,8 +12,8 @@
 #include "harness/scratch_folder.h"
 #include "planner/rank_bytes.h"
 #include "small_decoder.h"
+#include "train/layout_trace.h"
 #include "train/planned.h"
-#include "train/recording.h"
 #include "train/train.h"
 
 namespace cairn::train {
@@ -153,9 +153,9 @@ TEST(RankBytes, AreWhatTheStoreHolds) {
                                                            {"pp", 2, {"mesh.pp=2"}},
                                                            {"bf16", 3, {"train.precision=bf16", "memory.zero=1"}},
                                                            {"some", 3, {"memory.zero=2", R"(model.train=["*q_proj*", "*norm*"])"}}}) {
-    Recording recorded;
+    LayoutTrace recorded;
     for (const std::exception_ptr& error : comm::LocalNetwork(c.ranks).run([&](comm::World& world) {
-           Recording own = record(world, traffic_recipe(c), {.steps = 1, .tensors = false, .plant = "", .cache = {}});
+           LayoutTrace own = trace_layout(world, traffic_recipe(c), {.steps = 1, .tensors = false, .plant = "", .cache = {}});
            if (world.rank() == 0) recorded = std::move(own);
          }))
       if (error) std::rethrow_exception(error);

@@ -177,9 +177,9 @@ void assign_gpu(const TrainArguments& a, int local_rank, int local_size) {
 }
 
 // Whether this run is one island of several that are started each by itself, and how they recognise each other.
-bool is_remote_island(base::Recipe recipe) { return train::is_abroad(recipe.read(train::abroad_schema())); }
+bool is_remote_island(base::Recipe recipe) { return train::is_remote_island(recipe.read(train::remote_island_schema())); }
 
-train::AbroadStart remote_islands_of(const TrainArguments& a) {
+train::RemoteIslandStart remote_islands_of(const TrainArguments& a) {
   const std::string key = a.key.empty() ? variable("CAIRN_KEY").value_or("") : a.key;
   if (key.empty())
     base::fail_input(
@@ -211,8 +211,8 @@ int run_process(const TrainArguments& a, train::Start start,
     }
     base::Recipe recipe = make_recipe(a, decision);
     if (is_remote_island(recipe)) {
-      start.abroad = remote_islands_of(a);
-      start.abroad.stop = &signals.stop();
+      start.remote = remote_islands_of(a);
+      start.remote.stop = &signals.stop();
     }
     const train::Result result = train::run(world, std::move(recipe), start, {}, signals.stop());
     if (rank == 0) print_run_summary(result, decision.run, *terminal);

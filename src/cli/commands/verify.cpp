@@ -13,7 +13,7 @@
 #include "cli/environment.h"
 #include "comm/local.h"
 #include "mesh/mesh.h"
-#include "train/recording.h"
+#include "train/layout_trace.h"
 
 namespace cairn::cli {
 namespace {
@@ -56,10 +56,10 @@ base::Recipe recipe_of(const VerifyArguments& a, const Layout& layout) {
 }
 
 // Ranks as threads of this process, on the virtual network: what is sent and summed is what processes would send and sum.
-train::Recording record_on(const VerifyArguments& a, const Layout& layout, const train::RecordOptions& options) {
-  train::Recording recording;
+train::LayoutTrace record_on(const VerifyArguments& a, const Layout& layout, const train::LayoutTraceOptions& options) {
+  train::LayoutTrace recording;
   const auto ended = comm::LocalNetwork(rank_count(layout.mesh)).run([&](comm::World& world) {
-    train::Recording own = train::record(world, recipe_of(a, layout), options);
+    train::LayoutTrace own = train::record(world, recipe_of(a, layout), options);
     if (world.rank() == 0) recording = std::move(own);
   });
   for (const std::exception_ptr& error : ended)
@@ -70,10 +70,10 @@ train::Recording record_on(const VerifyArguments& a, const Layout& layout, const
 int compare(const VerifyArguments& a) {
   if (a.mesh.empty() && a.only_first.empty()) base::fail_input("verify needs a layout: --mesh pp=2,tp=2, or --table for many");
   const Layout first{a.mesh.empty() ? a.against : a.mesh, a.only_first}, second{a.against};
-  train::RecordOptions options{.steps = a.steps, .tensors = true, .plant = {}, .cache = (cache_folder() / "data").string()};
-  const train::Recording other = record_on(a, second, options);
+  train::LayoutTraceOptions options{.steps = a.steps, .tensors = true, .plant = {}, .cache = (cache_folder() / "data").string()};
+  const train::LayoutTrace other = record_on(a, second, options);
   options.plant = a.plant;
-  const train::Recording one = record_on(a, first, options);
+  const train::LayoutTrace one = record_on(a, first, options);
   base::Terminal terminal;
   for (size_t i = 0; i < one.steps.size(); ++i)
     terminal.line(fmt::format("step {}  loss {:.7f} and {:.7f}  gradient norm {:.7f} and {:.7f}", i + 1, one.steps[i].loss,
@@ -164,10 +164,10 @@ int print_table(const VerifyArguments& given) {
     VerifyArguments a = given;
     a.sets.push_back("model.kind=" + family);
     if (family == "gpt2") a.sets.push_back("model.kv_heads=8");
-    const train::RecordOptions options{.steps = 10, .tensors = false, .plant = {}, .cache = (cache_folder() / "data").string()};
-    const train::Recording one = record_on(a, {"dp=1"}, options);
+    const train::LayoutTraceOptions options{.steps = 10, .tensors = false, .plant = {}, .cache = (cache_folder() / "data").string()};
+    const train::LayoutTrace one = record_on(a, {"dp=1"}, options);
     for (const Layout& layout : many_layouts()) {
-      const train::Recording many = record_on(a, layout, options);
+      const train::LayoutTrace many = record_on(a, layout, options);
       double loss = 0, norm = 0;
       for (size_t i = 0; i < one.steps.size(); ++i) {
         loss = std::max(loss, std::abs(one.steps[i].loss - many.steps[i].loss));

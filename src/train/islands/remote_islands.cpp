@@ -1,0 +1,138 @@
+#include "train/islands/remote_islands.h"
+
+#include <map>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/stop.h"
+#include "comm/bridge.h"
+#include "comm/group.h"
+#include "comm/world.h"
+#include "kernels/aten.h"
+#include "train/build.h"
+
+namespace cairn::train {
+namespace {
+
+// Whole parameters from what the ranks of this island keep, whichever way it is laid out.
+class JobParameterGather final : public sync::Wholes {
+ public:
+  explicit JobParameterGather(Job& job) : job_(job) {
+    std::map<std::string, size_t> places;
+    for (size_t i = 0; i < job.engine.model->parameters().size(); ++i) places[job.engine.model->parameters()[i].name] = i;
+    for (const sync::WholeParameter& one : job.engine.trained_whole) parameters_.push_back(places.at(one.name));
+    for (const parallel::KeptPiece& piece : job.engine.store->kept()) elements_[piece.parameter] = piece.elements;
+  }
+
+  at::Tensor gather(size_t place, const at::Tensor& mine) override {
+    const size_t parameter = parameters_[place];
+    if (job_.assembly->trivial()) return job_.engine.step_group->rank() == 0 ? mine.cpu() : at::Tensor();
+    const at::Tensor whole = job_.assembly->gather(parameter, mine, job_.engine.model->parameters()[parameter].name);
+    return whole.defined() ? whole.cpu() : whole;
+  }
+
+  void take(size_t place, const at::Tensor& whole, const at::Tensor& mine) override {
+    const size_t parameter = parameters_[place];
+    if (mine.numel() == whole.numel()) {
+      mine.copy_(whole.view(mine.sizes()));
+      return;
+    }
+    const model::Parameter& of = job_.engine.model->parameters()[parameter];
+    const at::Tensor local =
+        parallel::cut_out(whole.view(of.shape), job_.engine.store->share().parameters[parameter].holding).reshape({-1});
+    const mesh::Interval own = elements_.at(parameter);
+    mine.view({-1}).copy_(local.narrow(0, own.begin, own.length()));
+  }
+
+ private:
+  Job& job_;
+  std::vector<size_t> parameters_;             // by place among those that are trained
+  std::map<size_t, mesh::Interval> elements_;  // of the parts here
+};
+
+// Island 0 listens where the islands meet; the others wherever the system lets them.
+comm::MeetingPlace listening_endpoint(const RemoteIslandOptions& options) {
+  if (!options.listen.empty()) return comm::parse_meeting_place(options.listen);
+  const comm::MeetingPlace meet = comm::parse_meeting_place(options.meet);
+  const bool near = meet.host == "localhost" || meet.host.starts_with("127.") || meet.host == "::1";
+  return {near ? (meet.host == "::1" ? "::1" : "127.0.0.1") : "0.0.0.0", options.number == 0 ? meet.port : uint16_t{0}};
+}
+
+// What must be the same on all islands, a line for each key.
+std::string shared_settings(const Settings& s) {
+  std::vector<std::string> keys = sync::island_keys(s.island);
+  const base::Section model = model::model_schema().section();
+  const std::vector<base::Setting> shape = model::model_schema().values_of(s.model);
+  for (size_t i = 0; i < shape.size(); ++i) keys.push_back(fmt::format("model.{} = {}", model.entries[i].key, base::to_toml(shape[i])));
+  keys.push_back(fmt::format("train.steps = {}", s.train.steps));
+  keys.push_back(fmt::format("train.global_batch = {}", s.train.global_batch));
+  keys.push_back(fmt::format("train.seed = {}", s.train.seed));
+  return fmt::format("{}", fmt::join(keys, "\n"));
+}
+
+}  // namespace
+
+base::Schema<RemoteIslandOptions> remote_island_schema() {
+  using O = RemoteIslandOptions;
+  return {
+      "island",
+      "One island out of several that are started each by itself, laid out each in its way; they may come and go while the others train.",
+      {{"number", &O::number, "Which island this is, from 0. -1: islands are parts of one run, as mesh.island says.", base::at_least(-1)},
+       {"count", &O::count, "How many islands there may be; each has its share of every batch.", base::at_least(0)},
+       {"founders", &O::founders, "So many islands wait for each other before the first step; more may join later. 0: all of them.",
+        base::at_least(0)},
+       {"meet", &O::meet, "HOST:PORT where islands find each other: where island 0 listens, or any other that is there."},
+       {"listen", &O::listen, "ADDRESS:PORT where this island listens. Empty: at `meet` for island 0, else wherever a port is free."}}};
+}
+
+void check_remote_island(const Settings& settings) {
+  const RemoteIslandOptions& o = settings.remote;
+  if (!is_remote_island(o)) {
+    if (o.count > 0 || o.founders > 0 || !o.meet.empty() || !o.listen.empty())
+      base::fail_input("island.*: are for islands that are started each by itself: set island.number (or --island) too");
+    return;
+  }
+  if (settings.layout.mesh.island > 1)
+    base::fail_input("mesh.island = {}: island {} is started by itself (--island): say how many there are by --islands or island.count",
+                     settings.layout.mesh.island, o.number);
+  if (o.count < 2 || o.number >= o.count)
+    base::fail_input("island.number = {}: there are {} islands, numbered from 0: say how many by --islands (at least 2)", o.number,
+                     o.count);
+  if (o.founders > o.count) base::fail_input("island.founders = {}: there are {} islands", o.founders, o.count);
+  if (settings.island.kind != "diloco" && settings.island.kind != "streaming_diloco")
+    base::fail_input("sync.island.kind = {}: islands that are started each by itself need diloco or streaming_diloco (--sync)",
+                     settings.island.kind);
+  if (o.meet.empty())
+    base::fail_input("island.meet: say where the islands find each other (--meet HOST:PORT, an address of island 0's machine)");
+  comm::parse_meeting_place(o.meet);
+  if (!o.listen.empty()) comm::parse_meeting_place(o.listen);
+}
+
+RemoteIslandHost::RemoteIslandHost(Job& job, comm::World& world, const RemoteIslandStart& start) {
+  const RemoteIslandOptions& o = job.settings.remote;
+  if (world.size() > 1) wholes_ = std::make_unique<JobParameterGather>(job);
+  remote_.wholes = wholes_.get();
+  remote_.founders = static_cast<int>(o.founders > 0 ? o.founders : o.count);
+  if (start.stop) remote_.stopping = [stop = start.stop] { return stop->requested(); };
+  if (world.rank() != 0) return;
+  const comm::MeetingPlace place = listening_endpoint(o);
+  bridge_ =
+      std::make_unique<comm::Bridge>(comm::BridgeOptions{.site = static_cast<int>(o.number),
+                                                         .sites = static_cast<int>(o.count),
+                                                         .key = start.key,
+                                                         .address = place.host,
+                                                         .port = place.port,
+                                                         .places = {comm::parse_meeting_place(o.meet)},
+                                                         .alike = shared_settings(job.settings),
+                                                         .links = start.links,
+                                                         .tell = [&log = world.log()](const std::string& what) { log.info("{}", what); }});
+  remote_.bridge = bridge_.get();
+  world.log().info("island {} of {}, at {}:{}", o.number, o.count, place.host, bridge_->port());
+}
+
+RemoteIslandHost::~RemoteIslandHost() = default;
+
+}  // namespace cairn::train

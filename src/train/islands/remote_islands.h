@@ -1,0 +1,57 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/schema.h"
+#include "comm/key.h"
+#include "comm/link_model.h"
+#include "sync/sync.h"
+
+namespace cairn::base {
+class Stop;
+}
+namespace cairn::comm {
+class World;
+}
+
+namespace cairn::train {
+
+struct Job;
+struct Settings;
+
+// The recipe's island.* keys: where each island is started by itself.
+struct RemoteIslandOptions {
+  int64_t number = -1;
+  int64_t count = 0;
+  int64_t founders = 0;
+  std::string meet = {};
+  std::string listen = {};
+};
+base::Schema<RemoteIslandOptions> remote_island_schema();
+// Whether this run is one island out of several that are started each by itself.
+inline bool is_remote_island(const RemoteIslandOptions& options) { return options.number >= 0; }
+void check_remote_island(const Settings& settings);
+
+// What the command line adds, which is no matter of recipes.
+struct RemoteIslandStart {
+  comm::Key key{};
+  std::optional<comm::LinkModel> links = {};
+  const base::Stop* stop = nullptr;
+};
+
+// How this island talks with the others, for as long as the job lives.
+class RemoteIslandHost {
+ public:
+  RemoteIslandHost(Job& job, comm::World& world, const RemoteIslandStart& start);
+  ~RemoteIslandHost();
+  const sync::Abroad* remote() const { return &remote_; }
+
+ private:
+  std::unique_ptr<sync::Wholes> wholes_;
+  std::unique_ptr<comm::Bridge> bridge_;
+  sync::Abroad remote_;
+};
+
+}  // namespace cairn::train

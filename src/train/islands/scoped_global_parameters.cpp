@@ -1,0 +1,25 @@
+#include "train/islands/scoped_global_parameters.h"
+
+#include "kernels/aten.h"
+#include "train/build.h"
+
+namespace cairn::train {
+
+ScopedGlobalParameters::ScopedGlobalParameters(Job& job) : job_(job) {
+  const std::vector<at::Tensor> agreed = job.engine.sync->agreed();
+  if (!agreed.empty()) job.engine.store->settle();
+  for (size_t i = 0; i < agreed.size(); ++i) {
+    const at::Tensor& parameter = job.engine.kept_views[i].tensor;
+    own_.push_back(parameter.clone());
+    parameter.copy_(agreed[i].view(parameter.sizes()));
+  }
+  if (!own_.empty()) job.engine.store->updated();
+}
+
+ScopedGlobalParameters::~ScopedGlobalParameters() {
+  if (own_.empty()) return;
+  for (size_t i = 0; i < own_.size(); ++i) job_.engine.kept_views[i].tensor.copy_(own_[i]);
+  job_.engine.store->updated();
+}
+
+}  // namespace cairn::train

@@ -1,0 +1,169 @@
+#include "train/layout_trace.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "comm/world.h"
+#include "kernels/aten.h"
+#include "model/trainable.h"
+#include "train/build.h"
+#include "train/report/gather_texts.h"
+#include "train/state/full_state.h"
+#include "train/state/tensor_checksum.h"
+#include "train/take_step.h"
+
+namespace cairn::train {
+namespace {
+
+// Ranks that hold the same part of a parameter must have the same gradient of it, to the bit.
+std::vector<std::string> unequal_copies(comm::World& world, const Job& job) {
+  std::vector<std::string> found;
+  if (job.plan.zero > 0) return found;  // each rank keeps another part of it
+  const parallel::Share& share = job.engine.store->share();
+  for (const parallel::KeptPiece& piece : job.engine.store->kept()) {
+    const std::vector<int>& copies = share.parameters[piece.parameter].copies;
+    if (copies.size() < 2 || !piece.gradient.defined()) continue;
+    comm::Group& group = world.group(copies, "copies");
+    auto mine = static_cast<int64_t>(checksum_of(piece.gradient));
+    std::vector<int64_t> all(copies.size());
+    group.all_gather({all.data(), group.size(), comm::Dtype::i64}, {&mine, 1, comm::Dtype::i64}, {comm::Purpose::control, piece.name})
+        .wait_host();
+    for (size_t i = 1; i < all.size(); ++i)
+      if (all[i] != all[0]) {
+        found.push_back(fmt::format("{} (ranks {} and {})", piece.name, copies[0], copies[i]));
+        break;
+      }
+  }
+  return found;
+}
+
+// What any rank found, none of it twice.
+std::vector<std::string> told_to_all(comm::World& world, const std::vector<std::string>& own) {
+  std::vector<std::string> lines;
+  for (const std::string& text : gather_texts(world.everyone(), fmt::format("{}", fmt::join(own, "\n")), "copies"))
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string line = text.substr(begin, end - begin);
+      if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
+      begin = end + 1;
+    }
+  return lines;
+}
+
+std::vector<RankMemory> memory_of_all(comm::World& world, Job& job) {
+  std::array<int64_t, 6> mine{job.engine.store->parameter_bytes(),
+                              job.engine.store->gradient_bytes(),
+                              job.memory->of(base::MemoryUse::optimizer).now,
+                              job.engine.store->flow().bytes_most(),
+                              job.engine.store->unit_weights().gathered_bytes_most(),
+                              job.memory->of(base::MemoryUse::activations).peak};
+  std::vector<std::array<int64_t, 6>> all(static_cast<size_t>(world.size()));
+  world.everyone()
+      .all_gather({all.data(), 6 * world.size(), comm::Dtype::i64}, {mine.data(), 6, comm::Dtype::i64}, {comm::Purpose::control, "memory"})
+      .wait_host();
+  std::vector<RankMemory> ranks;
+  for (const auto& one : all) ranks.push_back({one[0], one[1], one[2], one[3], one[4], one[5]});
+  return ranks;
+}
+
+// What all ranks sent since `before`, by purpose.
+SentBytes sent_since(comm::World& world, const comm::Ledger& before) {
+  SentBytes sent{};
+  for (int purpose = 0; purpose < comm::kPurposes; ++purpose) {
+    const auto of = static_cast<comm::Purpose>(purpose);
+    sent[static_cast<size_t>(purpose)] = world.ledger().total(of).bytes - before.total(of).bytes;
+  }
+  world.everyone()
+      .all_reduce({sent.data(), comm::kPurposes, comm::Dtype::i64}, comm::Reduce::sum, {comm::Purpose::control, "ledger"})
+      .wait_host();
+  return sent;
+}
+
+mesh::NamedTensors copied(const mesh::NamedTensors& tensors) {
+  mesh::NamedTensors copies;
+  for (const mesh::NamedTensor& one : tensors) copies.push_back({one.name, one.tensor.cpu().clone()});
+  return copies;
+}
+
+mesh::NamedTensors whole_gradients(const Job& job) {
+  std::vector<StateTensor> state = parameter_state(job);
+  for (StateTensor& one : state) one.mine = at::Tensor();
+  for (const parallel::KeptPiece& piece : job.engine.store->kept()) state[piece.parameter].mine = piece.gradient;
+  const std::vector<bool> trained = model::trainable(*job.engine.model, job.settings.model.train);
+  std::erase_if(state, [&](const StateTensor& one) { return !trained[one.parameter]; });
+  return copied(gather_whole(job, state));
+}
+
+}  // namespace
+
+LayoutTrace trace_layout(comm::World& world, base::Recipe recipe, const LayoutTraceOptions& options) {
+  recipe.set("train.steps", options.steps, "verify");
+  Start start;
+  start.cache = options.cache;
+  const std::unique_ptr<Job> job = build(world, std::move(recipe), start, {});
+  if (!options.plant.empty()) {
+    int64_t found = job->engine.store->flow().forget_copies(options.plant) ? 1 : 0;
+    world.everyone().all_reduce({&found, 1, comm::Dtype::i64}, comm::Reduce::sum, {comm::Purpose::control, "plant"}).wait_host();
+    if (found == 0)
+      base::fail_input("--plant {}: its gradient is not summed over copies in this layout: name a norm's weight, with mesh.tp above 1",
+                       options.plant);
+  }
+  LayoutTrace recording{.elements = job->engine.model->elements()};
+  const comm::Ledger before = world.ledger();
+  for (int64_t step = 1; step <= options.steps; ++step) {
+    TracedStep& one = recording.steps.emplace_back();
+    if (options.tensors)
+      job->engine.before_update = [&] {
+        one.unequal_copies = told_to_all(world, unequal_copies(world, *job));
+        one.gradients = whole_gradients(*job);
+      };
+    const TakenStep taken = take_step(*job);
+    job->steps_done = step;
+    std::array<double, 1> loss{taken.output.loss_sum.item<double>()};
+    job->engine.step_group->all_reduce({loss.data(), 1, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::control, "loss"}).wait_host();
+    one.loss = loss[0] / static_cast<double>(taken.loss_denominator);
+    one.gradient_norm = taken.output.gradient_norm.item<double>();
+    if (options.tensors) one.parameters = copied(gather_whole(*job, parameter_state(*job)));
+  }
+  recording.sent = sent_since(world, before);
+  recording.memory = memory_of_all(world, *job);
+  return recording;
+}
+
+Difference first_difference(const LayoutTrace& one, const LayoutTrace& other, double tolerance) {
+  const auto compare = [&](int64_t step, const char* what, const mesh::NamedTensors& a, const mesh::NamedTensors& b, double allowed) {
+    CAIRN_CHECK(a.size() == b.size(), "{} tensors against {}", a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      const double scale = b[i].tensor.abs().max().item<double>(), largest = (a[i].tensor - b[i].tensor).abs().max().item<double>();
+      // Nothing is compared with less than a rounding of a number near 1: gradients that should be 0 are seldom exactly that.
+      if (!(largest <= allowed * std::max(scale, 1e-3))) return Difference{step, fmt::format("{} {}", what, a[i].name), largest, scale};
+    }
+    return Difference{};
+  };
+  for (size_t i = 0; i < std::min(one.steps.size(), other.steps.size()); ++i) {
+    const TracedStep &a = one.steps[i], &b = other.steps[i];
+    const auto step = static_cast<int64_t>(i) + 1;
+    // An update divides by the root of the gradient's square: where a gradient is next to nothing its rounding is as large as itself, and
+    // so is the difference that it makes to the parameter, and to later gradients.
+    constexpr double kAfterUpdate = 100;
+    const double of_gradients = tolerance * (step == 1 ? 1 : kAfterUpdate);
+    if (!(std::abs(a.loss - b.loss) <= tolerance * std::max(1.0, std::abs(b.loss))))
+      return {step, "the loss", std::abs(a.loss - b.loss), std::abs(b.loss)};
+    if (Difference found = compare(step, "the gradient of", a.gradients, b.gradients, of_gradients); found.step > 0) return found;
+    for (const TracedStep* of : {&a, &b})
+      if (!of->unequal_copies.empty()) return {step, fmt::format("two copies of the gradient of {}", of->unequal_copies.front()), 0, 0};
+    if (!(std::abs(a.gradient_norm - b.gradient_norm) <= of_gradients * b.gradient_norm))
+      return {step, "the gradient norm", std::abs(a.gradient_norm - b.gradient_norm), b.gradient_norm};
+    if (Difference found = compare(step, "the parameter", a.parameters, b.parameters, kAfterUpdate * tolerance); found.step > 0)
+      return found;
+  }
+  return {};
+}
+
+}  // namespace cairn::train

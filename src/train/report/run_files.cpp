@@ -1,0 +1,121 @@
+#include "train/report/run_files.h"
+
+#include <cmath>
+#include <filesystem>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "base/files.h"
+#include "base/memory_tags.h"
+#include "base/metrics.h"
+#include "base/terminal.h"
+#include "base/text.h"
+#include "base/trace.h"
+#include "base/version.h"
+#include "comm/world.h"
+#include "train/build.h"
+#include "train/report/gather_texts.h"
+#include "train/report/report.h"
+#include "train/report/run_json.h"
+#include "train/report/sample.h"
+#include "train/report/schedule_picture.h"
+
+namespace cairn::train {
+namespace {
+
+// The ranks' traces as one. Each sends its own to the first, one after the other: machines need not share a file system, and the first
+// never holds more than one.
+void write_trace(comm::World& world, const Job& job, const std::filesystem::path& out) {
+  constexpr comm::Label kTrace{comm::Purpose::control, "trace"};
+  constexpr int64_t kTraceBytesMax = int64_t{1} << 30;
+  comm::Group& all = *job.engine.step_group;
+  if (all.rank() != 0) {
+    const std::filesystem::path own =
+        std::filesystem::temp_directory_path() / fmt::format("cairn-trace-{}-{}.json", ::getpid(), world.rank());
+    job.trace->write_perfetto(own);
+    std::string text = base::read_file(own, kTraceBytesMax);
+    std::filesystem::remove(own);
+    auto bytes = static_cast<int64_t>(text.size());
+    all.send({&bytes, 1, comm::Dtype::i64}, 0, kTrace).wait_host();
+    all.send({text.data(), bytes, comm::Dtype::u8}, 0, kTrace).wait_host();
+    return;
+  }
+  const auto part = [&](int rank) { return out / fmt::format("trace.rank-{}.json", rank); };
+  job.trace->write_perfetto(part(0));
+  std::vector<std::filesystem::path> parts{part(0)};
+  for (int rank = 1; rank < all.size(); ++rank) {
+    int64_t bytes = 0;
+    all.recv({&bytes, 1, comm::Dtype::i64}, rank, kTrace).wait_host();
+    std::string text(static_cast<size_t>(bytes), '\0');
+    all.recv({text.data(), bytes, comm::Dtype::u8}, rank, kTrace).wait_host();
+    base::write_atomically(part(rank), text);
+    parts.push_back(part(rank));
+  }
+  base::merge_perfetto(out / "trace.json", parts);
+  for (const auto& path : parts) std::filesystem::remove(path);
+}
+
+ReportData report_of(const Job& job, const Start& start, const Result& result, const std::string& ledger, int ranks) {
+  ReportData report{.title = start.out.filename().string(),
+                    .rows = {},
+                    .held_out = {},
+                    .samples = {},
+                    .recipe_toml = job.recipe_toml,
+                    .ledger_json = ledger,
+                    .facts = {}};
+  for (const base::MetricsRow& row : base::read_metrics(start.out / "metrics.jsonl")) {
+    report.rows.push_back({row.integer("step"), row.number("loss"), row.number("tokens_per_s"), row.number("memory_bytes"),
+                           row.number("lr"), row.number("grad_norm"), row.number("seconds"), row.integer("tokens")});
+    if (row.has("eval_loss")) report.held_out.push_back({row.integer("step"), row.number("eval_loss")});
+  }
+  report.facts = {{"Model", fmt::format("{}, {} parameters", job.settings.model.kind,
+                                        base::human_count(static_cast<double>(job.engine.model->elements())))},
+                  {"Data", job.data.origin},
+                  {"Ranks", fmt::format("{} ({}), {} thread{} each", ranks, start.device, start.threads, start.threads == 1 ? "" : "s")},
+                  {"Machine memory", base::human_bytes(base::machine_bytes())},
+                  {"Peak memory of rank 0", base::human_bytes(base::peak_resident_bytes())},
+                  {"Cairn", base::version()}};
+  for (const base::MemoryTags::Bytes& use : job.memory->list())
+    if (use.peak > 0) report.facts.push_back({fmt::format("Peak of {}", base::name(use.use)), base::human_bytes(use.peak)});
+  if (result.stopped) report.facts.push_back({"Ended", fmt::format("asked to stop after step {}", result.step)});
+  return report;
+}
+
+}  // namespace
+
+void open_run_folder(const std::filesystem::path& out, const Job& job) {
+  base::make_folder(out);
+  if (job.steps_done > 0 && std::filesystem::exists(out / "metrics.jsonl")) base::truncate_metrics(out / "metrics.jsonl", job.steps_done);
+  if (job.steps_done == 0) std::filesystem::remove(out / "metrics.jsonl");  // of a run that ended before its first snapshot
+  base::write_atomically(out / "plan.json", parallel::to_json(job.plan));
+  base::write_atomically(out / "recipe.toml", job.recipe_toml);
+}
+
+void write_run_files(comm::World& world, Job& job, const Start& start, const Result& result) {
+  const std::string ledger = merge_ledgers(gather_texts(*job.engine.step_group, world.ledger().json(), "ledger"));
+  if (job.settings.log.trace) write_trace(world, job, start.out);
+  draw_schedule(world, job, start.out);
+  const std::vector<ReportData::Sample> samples = job.data.tokenizer ? write_samples(job) : std::vector<ReportData::Sample>{};
+  if (!job.writes) return;
+  base::write_atomically(start.out / "ledger.json", ledger);
+  if (job.memory_report) {
+    base::write_atomically(start.out / "memory.json", job.memory_report->json());
+    world.log().info("{}", job.memory_report->table());
+  }
+  if (job.kernel_report) {
+    constexpr size_t kFile = 1000, kTerminal = 12;
+    base::write_atomically(start.out / "kernels.txt", KernelReport::table(job.kernel_report->found(), kFile));
+    world.log().info("{}", KernelReport::table(job.kernel_report->found(), kTerminal));
+  }
+  ReportData report = report_of(job, start, result, ledger, world.size());
+  report.samples = samples;
+  base::write_atomically(start.out / "report.html", report_html(report));
+  if (start.terminal && world.rank() == 0 && !report.samples.empty()) {
+    start.terminal->line("");
+    start.terminal->line(base::printable(report.samples[0].prompt + report.samples[0].text));
+    start.terminal->line("");
+  }
+}
+
+}  // namespace cairn::train

@@ -1,0 +1,51 @@
+#include "train/report/sample.h"
+
+#include "kernels/aten.h"
+#include "model/generate.h"
+#include "train/build.h"
+#include "train/state/full_state.h"
+
+namespace cairn::train {
+namespace {
+
+// All parameters in one piece of memory, in this order: where they lie so already, no copy is made, for which a full GPU has no room.
+at::Tensor in_one_piece(const mesh::NamedTensors& parameters, const mesh::FlatLayout& layout) {
+  const at::Tensor& first = parameters.front().tensor;
+  bool lie_so = true;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& one = parameters[i].tensor;
+    lie_so = lie_so && one.is_contiguous() && one.storage().is_alias_of(first.storage()) &&
+             one.storage_offset() == first.storage_offset() + layout.pieces[i].offset;
+  }
+  if (lie_so) return first.as_strided({layout.elements}, {1}, first.storage_offset());
+  const at::Tensor flat = at::empty({layout.elements}, first.options());
+  const mesh::NamedTensors views = layout.views(flat);
+  for (size_t i = 0; i < parameters.size(); ++i) views[i].tensor.copy_(parameters[i].tensor);
+  return flat;
+}
+
+}  // namespace
+
+std::vector<ReportData::Sample> write_samples(Job& job) {
+  if (job.settings.log.samples == 0) return {};
+  const mesh::NamedTensors parameters = gather_whole(job, model_state(job));
+  if (!job.writes) return {};
+  std::vector<ReportData::Sample> samples;
+  const data::Tokenizer& tokenizer = *job.data.tokenizer;
+  std::vector<int32_t> prompt = tokenizer.encode(job.settings.log.prompt);
+  prompt.insert(prompt.begin(), tokenizer.end_of_text());      // a document begins after the end of another
+  if (static_cast<int64_t>(prompt.size()) >= job.data.length)  // no room for an answer: no reason to fail a run that is done
+    return {static_cast<size_t>(job.settings.log.samples), ReportData::Sample{job.settings.log.prompt, ""}};
+  const base::Random random = base::Random(static_cast<uint64_t>(job.settings.train.seed)).for_purpose("samples");
+  std::vector<model::Request> requests;
+  for (int64_t i = 0; i < job.settings.log.samples; ++i) requests.push_back({prompt, random.for_index(static_cast<uint64_t>(i))});
+  const model::GenerateOptions options{
+      .tokens = job.data.length, .length_max = job.data.length, .sampling = {.temperature = 0.6}, .stops = {tokenizer.end_of_text()}};
+  const mesh::FlatLayout layout = job.engine.model->layout();
+  const model::FlatWeights weights(layout, in_one_piece(parameters, layout));
+  for (const model::Generated& text : model::generate(*job.engine.model, weights, job.engine.buffers, requests, options))
+    samples.push_back({job.settings.log.prompt, tokenizer.decode(text.ids)});
+  return samples;
+}
+
+}  // namespace cairn::train

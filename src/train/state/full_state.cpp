@@ -1,0 +1,165 @@
+#include "train/state/full_state.h"
+
+#include <map>
+#include <numeric>
+
+#include "base/check.h"
+#include "comm/group.h"
+#include "kernels/aten.h"
+#include "model/trainable.h"
+#include "snapshot/snapshot.h"
+#include "train/build.h"
+
+namespace cairn::train {
+namespace {
+
+// The state of an optimizer over whole parameters, without values.
+mesh::NamedTensors state_over_whole(const Job& job) {
+  std::vector<optim::Piece> pieces;
+  const std::vector<bool> trained = model::trainable(*job.engine.model, job.settings.model.train);
+  for (size_t i = 0; i < trained.size(); ++i) {
+    if (!trained[i]) continue;
+    const model::Parameter& parameter = job.engine.model->parameters()[i];
+    const at::Tensor nowhere = at::empty(parameter.shape, at::TensorOptions().dtype(at::kFloat).device(at::kMeta));
+    pieces.push_back(make_piece(parameter, nowhere, nowhere));
+  }
+  return optim::make_optimizer(job.settings.optim, std::move(pieces))->state();
+}
+
+// "exp_avg.model.norm.weight" is of the parameter "model.norm.weight".
+std::string parameter_of(const std::string& name) { return name.substr(name.find('.') + 1); }
+
+}  // namespace
+
+std::vector<StateTensor> parameter_state(const Job& job) {
+  std::vector<StateTensor> all;
+  for (size_t i = 0; i < job.engine.model->parameters().size(); ++i) {
+    const model::Parameter& parameter = job.engine.model->parameters()[i];
+    all.push_back({.name = parameter.name, .shape = parameter.shape, .parameter = i});
+  }
+  for (const parallel::KeptPiece& piece : job.engine.store->kept()) {
+    all[piece.parameter].mine = piece.value;
+    all[piece.parameter].elements = piece.elements;
+  }
+  return all;
+}
+
+std::vector<StateTensor> optimizer_state(Job& job) {
+  const mesh::NamedTensors own = job.engine.optimizer->state();
+  std::vector<StateTensor> all;
+  std::map<std::string, size_t> places;
+  for (size_t i = 0; i < job.engine.model->parameters().size(); ++i) places[job.engine.model->parameters()[i].name] = i;
+  std::map<size_t, mesh::Interval> elements;
+  for (const parallel::KeptPiece& piece : job.engine.store->kept()) elements[piece.parameter] = piece.elements;
+  for (const mesh::NamedTensor& one : job.assembly->trivial() ? own : state_over_whole(job)) {
+    const auto found = places.find(parameter_of(one.name));
+    CAIRN_CHECK(found != places.end(), "the optimizer keeps {}, which belongs to no parameter", one.name);
+    all.push_back({.name = one.name,
+                   .shape = one.tensor.sizes().vec(),
+                   .parameter = found->second,
+                   .by_element = one.tensor.numel() == job.engine.model->parameters()[found->second].elements()});
+  }
+  std::map<std::string, at::Tensor> mine;
+  for (const mesh::NamedTensor& one : own) mine[one.name] = one.tensor;
+  for (StateTensor& one : all) {
+    const auto found = mine.find(one.name);
+    if (found == mine.end()) continue;
+    one.mine = found->second;
+    one.elements = elements.at(one.parameter);
+  }
+  return all;
+}
+
+std::vector<StateTensor> model_state(Job& job) {
+  std::vector<StateTensor> all = parameter_state(job);
+  const std::vector<at::Tensor> agreed = job.engine.sync->agreed();
+  if (agreed.empty()) return all;
+  size_t next = 0;  // kept views leave out what is not trained, but keep the order
+  for (const parallel::KeptPiece& piece : job.engine.store->kept())
+    if (piece.gradient.defined()) all[piece.parameter].mine = agreed[next++].view(piece.value.sizes());
+  return all;
+}
+
+std::vector<StateTensor> live_state(Job& job) {
+  if (job.engine.sync->agreed().empty()) return {};
+  std::vector<StateTensor> all = parameter_state(job);
+  const std::vector<bool> trained = model::trainable(*job.engine.model, job.settings.model.train);
+  std::erase_if(all, [&](const StateTensor& one) { return !trained[one.parameter]; });
+  return all;
+}
+
+std::vector<StateTensor> sync_state(Job& job, int64_t step) {
+  std::vector<StateTensor> parameters = parameter_state(job), all;
+  const std::vector<bool> trained = model::trainable(*job.engine.model, job.settings.model.train);
+  std::erase_if(parameters, [&](const StateTensor& one) { return !trained[one.parameter]; });
+  std::map<std::string, size_t> views;
+  for (size_t i = 0; i < job.engine.kept_views.size(); ++i) views[job.engine.kept_views[i].name] = i;
+  for (const sync::ElementState& state : job.engine.sync->elements(step)) {
+    CAIRN_CHECK(state.of.size() == parameters.size(), "{}: {} answers for {} parameters", state.name, state.of.size(), parameters.size());
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!state.of[i]) continue;
+      StateTensor& one = all.emplace_back(parameters[i]);
+      const auto view = views.find(one.name);
+      one.name = state.name + "." + one.name;
+      one.mine = view == views.end() ? at::Tensor() : state.mine.at(view->second);
+    }
+  }
+  return all;
+}
+
+mesh::NamedTensors gather_whole(const Job& job, const std::vector<StateTensor>& state) {
+  mesh::NamedTensors whole;
+  for (const StateTensor& one : state) {
+    at::Tensor tensor = one.mine;
+    if (!job.assembly->trivial())
+      tensor = one.by_element ? job.assembly->gather(one.parameter, one.mine, one.name)
+                              : job.assembly->gather_whole(one.parameter, one.mine, one.shape, one.name);
+    if (tensor.defined()) whole.push_back({one.name, one.by_element ? tensor.view(one.shape) : tensor});
+  }
+  return whole;
+}
+
+std::vector<mesh::NamedTensors> gather_ranks(const Job& job, const mesh::NamedTensors& mine) {
+  comm::Group& step_group = *job.engine.step_group;
+  std::vector<mesh::NamedTensors> ranks(mine.empty() || step_group.rank() != 0 ? 0 : static_cast<size_t>(step_group.size()));
+  for (const mesh::NamedTensor& one : mine) {
+    int64_t count = one.tensor.numel();
+    std::vector<int64_t> counts(static_cast<size_t>(step_group.size()));
+    step_group
+        .all_gather({counts.data(), static_cast<int64_t>(counts.size()), comm::Dtype::i64}, {&count, 1, comm::Dtype::i64},
+                    {comm::Purpose::control, "sizes of " + one.name})
+        .wait_host();
+    const at::Tensor all =
+        step_group.rank() == 0 ? at::empty({std::accumulate(counts.begin(), counts.end(), int64_t{0})}, at::kFloat) : at::Tensor();
+    step_group.gather(all, one.tensor, 0, {comm::Purpose::state, one.name}, counts).wait_host();
+    int64_t next = 0;
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      ranks[rank].push_back({one.name, all.narrow(0, next, counts[rank])});
+      next += counts[rank];
+    }
+  }
+  return ranks;
+}
+
+void load(const Job& job, const snapshot::Opened& from, const std::string& section, const std::vector<StateTensor>& into) {
+  std::vector<snapshot::Wanted> wanted;
+  for (const StateTensor& one : into) {
+    snapshot::Wanted& want = wanted.emplace_back();
+    want.name = one.name;
+    want.shape = one.shape;
+    want.dtype = one.mine.defined() ? one.mine.scalar_type() : at::kFloat;
+    if (!one.mine.defined()) continue;
+    const parallel::ParameterShare& share = job.engine.store->share().parameters[one.parameter];
+    want.take = [&one, &share](const at::Tensor& whole) {
+      if (!one.by_element || one.mine.numel() == whole.numel()) {
+        one.mine.copy_(whole.view(one.mine.sizes()));
+        return;
+      }
+      const at::Tensor local = parallel::cut_out(whole, share.holding).reshape({-1});
+      one.mine.view({-1}).copy_(local.narrow(0, one.elements.begin, one.elements.length()));
+    };
+  }
+  from.load(section, wanted);
+}
+
+}  // namespace cairn::train

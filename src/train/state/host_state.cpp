@@ -1,0 +1,80 @@
+#include "train/state/host_state.h"
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+
+#include "kernels/aten.h"
+#include "kernels/streams.h"
+
+namespace cairn::train {
+namespace {
+
+// Pinned memory comes in powers of two, whatever is asked for: large pieces that many tensors share waste little of it.
+constexpr int64_t kPinnedBytesLeast = int64_t{1} << 28;
+constexpr int64_t kAlignment = 64;  // of each tensor: more than any dtype needs
+
+// Whether these contents hold the tensor alone, with memory of its own (memory that it only views cannot be resized).
+bool held_here_alone(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.use_count() == 1 && tensor.storage().use_count() == 1 && tensor.storage().resizable();
+}
+
+}  // namespace
+
+at::Tensor HostState::room_like(const at::Tensor& tensor) {
+  const auto bytes = static_cast<int64_t>(tensor.nbytes());
+  if (bytes == 0) return at::empty(tensor.sizes(), tensor.scalar_type());
+  const int64_t taken = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const bool pinned = tensor.is_cuda();
+  std::vector<Slab>& slabs = pinned ? pinned_ : plain_;
+  auto slab = std::find_if(slabs.begin(), slabs.end(), [&](const Slab& one) { return one.bytes.numel() - one.used >= taken; });
+  if (slab == slabs.end()) {
+    const auto size = pinned ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(taken, kPinnedBytesLeast)))) : taken;
+    slab = slabs.insert(slabs.end(), {at::empty({size}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned))});
+    booked_.emplace_back(memory_, base::MemoryUse::snapshot, size);
+  }
+  const at::Tensor room = slab->bytes.narrow(0, slab->used, bytes);
+  slab->used += taken;
+  return room.view(tensor.scalar_type()).view(tensor.sizes());
+}
+
+void HostState::clear() {
+  for (std::vector<Slab>* slabs : {&plain_, &pinned_})
+    for (Slab& slab : *slabs) slab.used = 0;
+}
+
+void HostState::make_room(const snapshot::Contents& contents) {
+  for (const auto& [section, tensors] : contents.tensors)
+    for (const mesh::NamedTensor& one : tensors)
+      if (!held_here_alone(one.tensor)) room_like(one.tensor);
+}
+
+snapshot::Contents HostState::take(snapshot::Contents contents) {
+  const at::NoGradGuard no_gradient;
+  clear();
+  std::optional<c10::Stream> beside;
+  if (device_.is_cuda()) {
+    beside = kernels::stream_beside(device_, kernels::Beside::to_host);
+    c10::Event before(device_.type());
+    before.record(kernels::current_stream(device_));
+    before.block(*beside);
+  }
+  const c10::OptionalStreamGuard copying(beside);
+  std::vector<at::Tensor> copied;  // until the copies are there
+  for (auto& [section, tensors] : contents.tensors)
+    for (mesh::NamedTensor& one : tensors) {
+      if (held_here_alone(one.tensor)) continue;
+      const at::Tensor copy = room_like(one.tensor);
+      copy.copy_(one.tensor, /*non_blocking=*/true);
+      copied.push_back(std::exchange(one.tensor, copy));
+    }
+  if (beside) beside->synchronize();
+  return contents;
+}
+
+}  // namespace cairn::train

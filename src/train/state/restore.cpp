@@ -1,0 +1,198 @@
+#include "train/state/restore.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <vector>
+
+#include "base/check.h"
+#include "base/checksum.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "comm/group.h"
+#include "comm/world.h"
+#include "model/batch_norm.h"
+#include "snapshot/snapshot.h"
+#include "train/build.h"
+#include "train/model_from.h"
+#include "train/report/run_json.h"
+#include "train/state/full_state.h"
+
+namespace cairn::train {
+
+namespace {
+
+// Of the sampler's order, counted from 0.
+int64_t next_sample(const Job& job) { return (job.steps_done + job.batches_passed) * job.settings.train.global_batch; }
+
+// Of what a rank has to itself.
+std::string step_section(size_t rank) { return fmt::format("step.rank-{}", rank); }
+
+}  // namespace
+
+std::optional<snapshot::Contents> collect(Job& job) {
+  snapshot::Contents contents{.step = job.steps_done, .tensors = {}, .texts = {}, .version = base::version()};
+  const Split parameters = split_adapters(gather_whole(job, model_state(job)));
+  contents.tensors["optimizer"] = gather_whole(job, optimizer_state(job));
+  mesh::NamedTensors live = gather_whole(job, live_state(job)), kept = gather_whole(job, sync_state(job, job.steps_done));
+  const std::vector<mesh::NamedTensors> by_rank = gather_ranks(job, job.step->rank_state());
+  if (job.engine.step_group->rank() != 0) return std::nullopt;
+  if (mesh::NamedTensors state = job.step->state(); !state.empty()) contents.tensors["step"] = std::move(state);
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) contents.tensors[step_section(rank)] = by_rank[rank];
+  if (!live.empty()) contents.tensors["live"] = std::move(live);
+  if (!kept.empty()) contents.tensors["sync_elements"] = std::move(kept);
+  contents.tensors["model"] = parameters.own;
+  if (mesh::NamedTensors state = job.engine.sync->state(); !state.empty()) contents.tensors["sync"] = std::move(state);
+  if (mesh::NamedTensors state = job.sampler->state(); !state.empty()) contents.tensors["sampler"] = std::move(state);
+  if (mesh::NamedTensors running = model::running_buffers(job.engine.buffers); !running.empty())
+    contents.tensors["buffers"] = std::move(running);
+  contents.texts = job.carried;
+  if (!parameters.adapters.empty()) contents.tensors["adapter"] = parameters.adapters;
+  if (mesh::NamedTensors state = job.bad_steps->state(); !state.empty()) contents.tensors["bad_steps"] = std::move(state);
+  if (std::string config = job.engine.model->config_json(); !config.empty()) contents.texts["config.json"] = std::move(config);
+  if (job.data.tokenizer && !job.carried.contains("tokenizer.json")) contents.texts["tokenizer.json"] = job.data.tokenizer->json();
+  contents.texts["training/recipe.toml"] = job.recipe_toml;
+  contents.texts["training/plan.json"] = parallel::to_json(job.plan);
+  contents.texts["training/state.json"] = to_json(RunState{.step = job.steps_done,
+                                                           .tokens = job.tokens_done,
+                                                           .seconds = job.seconds_done,
+                                                           .seed = job.settings.train.seed,
+                                                           .subset = job.subset.hash(),
+                                                           .reference = job.reference,
+                                                           .updates_skipped = job.updates_skipped,
+                                                           .rollbacks = job.rollbacks,
+                                                           .batches_passed = job.batches_passed,
+                                                           .next_sample = next_sample(job)});
+  return contents;
+}
+
+namespace {
+
+// What one rank found: step (-1: nothing), checksum, and who is first of the company that it must be alike in.
+using Found = std::array<int64_t, 3>;
+
+std::vector<Found> found_by_all(comm::World& world, const comm::Group& step_group, const std::optional<snapshot::Opened>& found) {
+  Found mine{-1, 0, step_group.ranks().front()};
+  if (found) mine = {found->step(), static_cast<int64_t>(base::checksum(found->text("training/state.json"))), mine[2]};
+  std::vector<Found> all(static_cast<size_t>(world.size()));
+  world.everyone()
+      .all_gather({all.data(), 3 * world.size(), comm::Dtype::i64}, {mine.data(), 3, comm::Dtype::i64},
+                  {comm::Purpose::control, "snapshots"})
+      .wait_host();
+  return all;
+}
+
+// All ranks of a company must go on from the same snapshot; machines that do not share a file system may see different ones.
+void check_alike(const std::vector<Found>& all, const std::string& run_dir) {
+  const auto described = [](const Found& one) { return one[0] < 0 ? "none" : fmt::format("one of step {}", one[0]); };
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    const auto first = static_cast<size_t>(all[rank][2]);
+    if (all[rank] == all[first]) continue;
+    base::fail_input(
+        "{}: rank {} finds {} to resume, rank {} {}{}: every machine needs the same snapshots there: share the folder or copy it", run_dir,
+        first, described(all[first]), rank, described(all[rank]), all[rank][0] == all[first][0] ? ", but another" : "");
+  }
+}
+
+}  // namespace
+
+std::optional<snapshot::Opened> find_snapshot(comm::World& world, const comm::Group& step_group, const std::string& run_dir,
+                                              int64_t step_last, int64_t redone_most) {
+  std::optional<Found> furthest;
+  while (true) {
+    std::optional<snapshot::Opened> found;
+    if (step_group.ranks().front() == 0 || std::filesystem::exists(run_dir)) found = snapshot::open_latest(run_dir, world.log(), step_last);
+    const std::vector<Found> all = found_by_all(world, step_group, found);
+    check_alike(all, run_dir);
+    const auto [least, most] = std::minmax_element(all.begin(), all.end());
+    if (!furthest) furthest = *most;
+    if ((*least)[0] < 0 && (*furthest)[0] > redone_most)
+      base::fail_input(
+          "{}: the island of rank {} has a snapshot of step {}, and there is no step that all islands have one of: all would begin anew. "
+          "Bring the missing snapshots back (those of the island of rank {}), or begin with another --out",
+          run_dir, (*furthest)[2], (*furthest)[0], (*least)[2]);
+    if ((*least)[0] < 0 && world.rank() == 0)
+      world.log().info("nothing to resume in {}{}: starting at step 1", run_dir, (*most)[0] < 0 ? "" : " that all islands have");
+    if ((*least)[0] < 0) return std::nullopt;
+    if ((*least)[0] == (*most)[0]) return found;
+    // Islands save each for itself; when a run was ended by force, some had come further than others.
+    step_last = (*least)[0];
+  }
+}
+
+namespace {
+
+// What the rules of replicas kept, and this replica's own values where the model is not they. A snapshot of a run with another rule has
+// none that fits: replicas then begin from its model.
+void restore_sync(Job& job, base::Log& log, const snapshot::Opened& found) {
+  sync::Sync& sync = *job.engine.sync;
+  const std::vector<at::Tensor> agreed = sync.agreed();
+  const mesh::NamedTensors state = sync.state();
+  const std::vector<StateTensor> elements = sync_state(job, found.step());
+  if (agreed.empty() && state.empty() && elements.empty()) return;
+  for (size_t i = 0; i < agreed.size(); ++i) job.engine.kept_views[i].tensor.copy_(agreed[i].view(job.engine.kept_views[i].tensor.sizes()));
+  if ((!agreed.empty() && !found.has_section("live")) || (!state.empty() && !found.has_section("sync"))) {
+    log.warn("{}: no state of sync.island.kind = {}: islands go on from its model", found.path(), job.settings.island.kind);
+    return;
+  }
+  if (!agreed.empty()) load(job, found, "live", live_state(job));
+  if (!elements.empty()) load(job, found, "sync_elements", elements);
+  if (!state.empty()) found.load_into("sync", state);
+}
+
+// What the step keeps. A snapshot of a run with another kind of step has nothing of it: the step begins anew from its model.
+void restore_step(Job& job, base::Log& log, const snapshot::Opened& found) {
+  const mesh::NamedTensors state = job.step->state(), mine = job.step->rank_state();
+  if (state.empty() && mine.empty()) return;
+  if (!found.has_section("step")) {
+    log.warn("{}: no state of train.method = {}: it begins anew from the model", found.path(), job.settings.train.method);
+    return;
+  }
+  const auto ranks = static_cast<size_t>(job.engine.step_group->size());
+  if (!mine.empty() && (!found.has_section(step_section(ranks - 1)) || found.has_section(step_section(ranks))))
+    base::fail_input(
+        "{}: train.method = {}: each rank has something of its own, and it was not saved by {} ranks: resume on as many as before",
+        found.path(), job.settings.train.method, ranks);
+  found.load_into("step", state);
+  if (!mine.empty()) found.load_into(step_section(static_cast<size_t>(job.engine.step_group->rank())), mine);
+}
+
+}  // namespace
+
+void restore(Job& job, base::Log& log, const snapshot::Opened& found, const std::string& run_dir) {
+  const RunState state = parse_run_state(found.text("training/state.json"), found.path() + "/training/state.json");
+  if (state.step != found.step())
+    base::fail_corrupt(found.path() + "/training/state.json", fmt::format("step {}, the snapshot is of step {}", state.step, found.step()));
+  if (state.seed && *state.seed != job.settings.train.seed)
+    base::fail_input(
+        "train.seed = {} differs from the {} that {} was trained with: its samples would come in another order; resume with the same seed",
+        job.settings.train.seed, *state.seed, run_dir);
+  if (state.subset && *state.subset != job.subset.hash())
+    base::fail_input("{} was trained on other samples than it is to go on with: resume with the same data and subset", run_dir);
+  if (job.reference && state.reference != job.reference)
+    base::fail_input(
+        "{}: its reference model is not the one that this recipe starts from: {} must hold what it held when the run began, and "
+        "data.kind, model.lora and model.train must be as they were",
+        run_dir, job.settings.model.from.empty() ? "the model" : job.settings.model.from);
+  std::vector<StateTensor> own, adapters;
+  for (StateTensor& one : model_state(job)) (is_adapter(one.name) ? adapters : own).push_back(std::move(one));
+  load(job, found, "model", own);
+  if (!adapters.empty()) load(job, found, "adapter", adapters);
+  load(job, found, "optimizer", optimizer_state(job));
+  if (const mesh::NamedTensors running = model::running_buffers(job.engine.buffers); !running.empty()) found.load_into("buffers", running);
+  restore_sync(job, log, found);
+  restore_step(job, log, found);
+  job.engine.store->updated();
+  if (mesh::NamedTensors kept = job.sampler->state(); !kept.empty()) found.load_into("sampler", kept);
+  // A run that did not look for spikes before has none to go by.
+  if (mesh::NamedTensors kept = job.bad_steps->state(); !kept.empty() && found.has_section("bad_steps")) found.load_into("bad_steps", kept);
+  job.steps_done = found.step();
+  job.tokens_done = state.tokens;
+  job.seconds_done = state.seconds;
+  job.updates_skipped = state.updates_skipped;
+  job.rollbacks = state.rollbacks;
+  job.batches_passed = state.batches_passed;
+  log.info("resumed {} at step {}: the next sample is number {}", run_dir, job.steps_done, next_sample(job));
+}
+
+}  // namespace cairn::train

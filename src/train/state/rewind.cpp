@@ -1,0 +1,51 @@
+#include "train/state/rewind.h"
+
+#include "base/check.h"
+#include "kernels/aten.h"
+#include "model/batch_norm.h"
+#include "train/build.h"
+
+namespace cairn::train {
+namespace {
+
+// Everything that a step may change, in one order. What judged the steps so far stays as it is: it has only seen good ones.
+std::vector<at::Tensor> changing(Job& job) {
+  std::vector<at::Tensor> tensors;
+  for (const mesh::NamedTensors& part : {job.engine.kept_views, job.engine.optimizer->state(), job.engine.sync->state(),
+                                         job.sampler->state(), model::running_buffers(job.engine.buffers)})
+    for (const mesh::NamedTensor& one : part) tensors.push_back(one.tensor);
+  return tensors;
+}
+
+}  // namespace
+
+void Rewind::keep(Job& job) {
+  const std::vector<at::Tensor> from = changing(job);
+  if (tensors_.empty()) {
+    int64_t bytes = 0;
+    for (const at::Tensor& tensor : from) {
+      tensors_.push_back(at::empty_like(tensor));
+      bytes += static_cast<int64_t>(tensor.nbytes());
+    }
+    booked_.emplace_back(*job.memory, base::MemoryUse::snapshot, bytes);
+  }
+  CAIRN_CHECK(from.size() == tensors_.size(), "{} tensors where {} were kept", from.size(), tensors_.size());
+  for (size_t i = 0; i < from.size(); ++i) tensors_[i].copy_(from[i]);
+  steps_done_ = job.steps_done;
+  tokens_done_ = job.tokens_done;
+  updates_skipped_ = job.updates_skipped;
+}
+
+void Rewind::back(Job& job, int64_t bad_step) const {
+  const std::vector<at::Tensor> into = changing(job);
+  CAIRN_CHECK(!tensors_.empty() && into.size() == tensors_.size(), "{} tensors where {} were kept", into.size(), tensors_.size());
+  for (size_t i = 0; i < into.size(); ++i) into[i].copy_(tensors_[i]);
+  job.engine.store->updated();
+  job.batches_passed += bad_step - steps_done_;
+  job.steps_done = steps_done_;
+  job.tokens_done = tokens_done_;
+  job.updates_skipped = updates_skipped_;
+  ++job.rollbacks;
+}
+
+}  // namespace cairn::train

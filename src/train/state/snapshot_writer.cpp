@@ -1,0 +1,79 @@
+#include "train/state/snapshot_writer.h"
+
+#include <optional>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "comm/group.h"
+#include "train/build.h"
+#include "train/state/restore.h"
+
+namespace cairn::train {
+
+SnapshotWriter::SnapshotWriter(Job& job, base::Log& log, const base::Clock& clock, const base::Disk& disk)
+    : job_(job),
+      log_(log),
+      clock_(clock),
+      disk_(disk),
+      background_(job.settings.snapshot.mode == "async" && !job.out.empty()),
+      host_(job.device, *job.memory) {
+  if (!background_ || !job.assembly->trivial()) return;  // what is gathered needs no copy
+  if (const std::optional<snapshot::Contents> first = collect(job)) host_.make_room(*first);
+}
+
+SnapshotWriter::~SnapshotWriter() {
+  try {
+    if (writing_.valid()) writing_.get();
+  } catch (const std::exception& error) {  // the run is ending for another reason
+    log_.warn("the snapshot of step {} was not saved: {}", step_, error.what());
+  }
+}
+
+void SnapshotWriter::save() {
+  if (job_.out.empty()) return;
+  const auto traced = job_.trace->span("save", "snapshot");
+  const std::chrono::nanoseconds began = clock_.now();
+  wait_for_the_one_before();
+  std::optional<snapshot::Contents> contents = collect(job_);
+  if (!background_) {
+    if (contents) write(*contents);
+    job_.engine.step_group->barrier("snapshot").wait_host();  // so that no rank runs ahead of what is on disk
+  } else if (contents) {
+    step_ = contents->step;
+    writing_ = std::async(std::launch::async, [this, copy = host_.take(*std::exchange(contents, std::nullopt))]() mutable {
+      write(std::exchange(copy, {}));  // what was gathered for it goes when it is written, not when it is asked after
+    });
+  }
+  held_up_ += clock_.now() - began;
+}
+
+void SnapshotWriter::write(const snapshot::Contents& contents) {
+  const auto traced = job_.trace->span("write", "snapshot");
+  snapshot::save(job_.out.string(), contents, {.newest = job_.settings.snapshot.keep}, disk_);
+}
+
+void SnapshotWriter::rethrow_failure() {
+  if (writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) writing_.get();
+}
+
+void SnapshotWriter::wait_for_the_one_before() {
+  rethrow_failure();
+  if (!writing_.valid()) return;
+  const std::chrono::nanoseconds began = clock_.now();
+  writing_.get();
+  const bool in_time = job_.steps_done - step_ < job_.settings.snapshot.every;  // the end of a run may come right after a save
+  if (in_time || std::exchange(warned_, true)) return;
+  log_.warn("snapshot of step {} waited {:.1f} s for that of step {}: the disk is slower than snapshot.every", job_.steps_done,
+            base::seconds(clock_.now() - began), step_);
+}
+
+void SnapshotWriter::finish() {
+  if (!background_) return;
+  if (writing_.valid()) writing_.get();
+  job_.engine.step_group->barrier("snapshot").wait_host();
+}
+
+double SnapshotWriter::take_held_up_s() { return base::seconds(std::exchange(held_up_, std::chrono::nanoseconds(0))); }
+
+}  // namespace cairn::train

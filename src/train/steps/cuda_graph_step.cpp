@@ -1,0 +1,134 @@
+#include "train/steps/cuda_graph_step.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "kernels/aten.h"
+#include "parallel/gradient_flow.h"
+#include "train/settings.h"
+#include "train/steps/device_graph.h"
+
+namespace cairn::train {
+namespace {
+
+// All that a recording fixes: what batches look like, and the weight of their losses.
+std::string shape_of(std::span<const parallel::Pass> passes) {
+  std::string shape;
+  const auto add = [&](const std::string& name, const at::Tensor& x) {
+    shape += fmt::format("{} {} ", name, static_cast<int>(x.scalar_type()));
+    for (const int64_t size : x.sizes()) shape += fmt::format("{} ", size);
+  };
+  for (const parallel::Pass& pass : passes) {
+    shape += fmt::format("pass {} ", pass.weight);
+    add("ids", pass.batch.ids);
+    if (pass.batch.weights.defined()) add("weights", pass.batch.weights);
+    for (const auto& [name, field] : pass.batch.fields) add(name, field.tensor);
+  }
+  return shape;
+}
+
+mesh::Batch copy_of(const mesh::Batch& batch) {
+  mesh::Batch copy = batch;
+  copy.ids = batch.ids.clone();
+  if (batch.weights.defined()) copy.weights = batch.weights.clone();
+  for (auto& [name, field] : copy.fields) field.tensor = field.tensor.clone();
+  return copy;
+}
+
+void fill(const mesh::Batch& to, const mesh::Batch& from) {
+  to.ids.copy_(from.ids, /*non_blocking=*/true);
+  if (to.weights.defined()) to.weights.copy_(from.weights, true);
+  for (const auto& [name, field] : to.fields) field.tensor.copy_(from.field(name), true);
+}
+
+constexpr int kWarmupSteps = 3;    // by then libraries have chosen their kernels and have their memory
+constexpr int kMaxCaptures = 2;    // each has its own memory for all activations
+constexpr size_t kMaxShapes = 16;  // that are remembered
+
+}  // namespace
+
+struct CudaGraphStep::Shape {
+  std::string name;
+  int seen = 0;
+  std::unique_ptr<DeviceGraph> graph = {};  // once it is recorded
+  // What it reads and leaves has its place in these.
+  std::vector<parallel::Pass> passes = {};
+  at::Tensor numbers = {};
+  std::vector<at::Tensor> found = {};
+};
+
+CudaGraphStep::CudaGraphStep(parallel::GradientFlow& flow, MakeGraph make_graph) : flow_(flow), make_graph_(std::move(make_graph)) {}
+CudaGraphStep::~CudaGraphStep() = default;
+
+bool CudaGraphStep::should_replay(std::span<const parallel::Pass> passes) {
+  Shape& one = remember(shape_of(passes));
+  current_ = &one;
+  return one.graph || (one.seen++ >= kWarmupSteps && captures_ < kMaxCaptures);
+}
+
+std::vector<at::Tensor> CudaGraphStep::run(std::span<const parallel::Pass> passes, const at::Tensor& numbers, const Work& work) {
+  CAIRN_CHECK(current_, "a step that nobody has asked about");
+  Shape& one = *std::exchange(current_, nullptr);
+  if (!one.graph) {
+    capture(one, passes, numbers, work);
+  } else {
+    CAIRN_CHECK(numbers.defined() == one.numbers.defined(), "a step with{} its update was recorded {}", numbers.defined() ? "" : "out",
+                one.numbers.defined() ? "with it" : "without it");
+    for (size_t i = 0; i < passes.size(); ++i) fill(one.passes[i].batch, passes[i].batch);
+    if (numbers.defined()) one.numbers.copy_(numbers, /*non_blocking=*/true);
+    flow_.all_came();
+  }
+  one.graph->replay();
+  std::vector<at::Tensor> found;  // the next start overwrites what this one leaves
+  for (const at::Tensor& left : one.found) found.push_back(left.defined() ? left.clone() : left);
+  return found;
+}
+
+CudaGraphStep::Shape& CudaGraphStep::remember(std::string name) {
+  const auto found = std::find_if(shapes_.begin(), shapes_.end(), [&](const Shape& one) { return one.name == name; });
+  if (found != shapes_.end()) return *found;
+  if (shapes_.size() == kMaxShapes)
+    shapes_.erase(std::find_if(shapes_.begin(), shapes_.end(), [](const Shape& one) { return !one.graph; }));
+  return shapes_.emplace_back(Shape{.name = std::move(name)});
+}
+
+void CudaGraphStep::capture(Shape& one, std::span<const parallel::Pass> passes, const at::Tensor& numbers, const Work& work) {
+  for (const parallel::Pass& pass : passes) {
+    one.passes.push_back(pass);
+    one.passes.back().batch = copy_of(pass.batch);
+  }
+  if (numbers.defined()) {
+    one.numbers = at::empty_like(numbers, at::TensorOptions().device(passes[0].batch.ids.device()).pinned_memory(false));
+    one.numbers.copy_(numbers, /*non_blocking=*/true);
+  }
+  std::unique_ptr<DeviceGraph> graph = make_graph_();
+  try {
+    graph->capture([&one, work] { one.found = work(one.passes, one.numbers); });
+  } catch (const std::exception& error) {
+    base::fail_input("train.cuda_graph = true: the steps of this model cannot be recorded ({}): leave it out", error.what());
+  }
+  if (!flow_.is_complete())
+    base::fail_input(
+        "train.cuda_graph = true: not every parameter gets a gradient in a pass, and what is left out is not recorded: leave "
+        "it out");
+  one.graph = std::move(graph);
+  ++captures_;
+}
+
+void check_cuda_graph(const Settings& settings, const parallel::Plan& plan) {
+  if (!settings.train.cuda_graph) return;
+  const auto refuse = [](const std::string& why) { base::fail_input("train.cuda_graph = true: {}: leave it out", why); };
+  if (plan.mesh.size() * plan.islands > 1)
+    refuse(fmt::format("is for one rank; messages between {} are not recorded", plan.mesh.size() * plan.islands));
+  if (settings.sync.kind != "all_reduce") refuse(fmt::format("sync.kind = {} decides on the host what a step does", settings.sync.kind));
+  if (settings.train.method != "gradient")
+    refuse(fmt::format("train.method = {} decides on the host what a pass does", settings.train.method));
+  if (settings.model.dropout > 0) refuse("model.dropout leaves out others in every pass, and a recording always the same");
+  if (settings.model.kind == "classifier") refuse("the classifier's running means are kept by the host");
+  if (settings.data.kind == "preference") refuse("a preference is learned from by two passes, of which the first is not recorded");
+}
+
+}  // namespace cairn::train

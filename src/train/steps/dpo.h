@@ -1,0 +1,18 @@
+#pragma once
+#include <memory>
+
+#include "base/schema.h"
+#include "model/call.h"
+#include "model/preference.h"
+#include "train/step.h"
+
+namespace cairn::train {
+
+// The recipe's train.dpo.* keys.
+base::Schema<model::PreferenceOptions> dpo_schema();
+
+// The passes over pairs of answers (data.kind = preference): one at the weights of the reference model, for the log-probabilities of the
+// answers, and one that learns from the difference. A pair is a sample, so that no micro-batch takes it apart.
+Passes dpo_passes(std::shared_ptr<const model::Weights> reference);
+
+}  // namespace cairn::train

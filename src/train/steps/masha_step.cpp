@@ -1,0 +1,322 @@
+#include "train/steps/masha_step.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/trace.h"
+#include "comm/group.h"
+#include "data/batch_split.h"
+#include "kernels/aten.h"
+#include "model/model.h"
+#include "optim/options.h"
+#include "parallel/pass.h"
+#include "train/engine.h"
+#include "train/settings.h"
+
+namespace cairn::train {
+namespace {
+
+constexpr double kStepLeast = 1e-20;  // what is owed has the step inside, and must be there when a schedule comes back from 0
+
+int64_t embed_of(const model::Model& model) {
+  for (const model::Parameter& parameter : model.parameters())
+    if (parameter.role == model::Parameter::Role::embedding) return parameter.shape[1];
+  base::fail_input("train.masha.adversary = embedding: this model looks no tokens up: use none");
+}
+
+// The loss of a batch's share as a function of the trained parameters and the perturbation, one after the other in one flat point.
+class ModelProblem final : public sync::Operator {
+ public:
+  ModelProblem(Engine& engine, const MashaParts& parts)
+      : engine_(engine),
+        devices_(parts.devices.size()),
+        length_(parts.perturbed_length),
+        embed_(length_ > 0 ? embed_of(*engine.model) : 0),
+        adversary_rate_(parts.adversary_rate) {
+    for (const mesh::NamedTensor& one : engine.kept_views) weights_ += one.tensor.numel();
+  }
+
+  int64_t weights() const { return weights_; }
+  int64_t elements() const override { return weights_ + length_ * embed_; }
+  std::vector<sync::Player> players() const override {
+    std::vector<sync::Player> players{{"model", 0, weights_}};
+    if (length_ > 0) players.push_back({"adversary", weights_, elements(), true, adversary_rate_});
+    return players;
+  }
+  bool stochastic() const override { return true; }
+
+  // Parts of an iteration after the first are the batches of the steps after it.
+  void gradients(const at::Tensor& point, const sync::BatchKey& key, const at::Tensor& into) override {
+    put(point);
+    if (key.part > 0) {
+      look(point, input_->ahead(key.part), key.part, into);
+      return;
+    }
+    const model::Losses losses =
+        look(point, {.batch = input_->batch, .loss_denominator = input_->loss_denominator, .max_local_samples = input_->max_local_samples},
+             0, into);
+    if (!seen_.sum.defined()) seen_ = losses;  // first ahead, then at the reference
+  }
+
+  // What the next looks are for.
+  void begin(const StepInput& input) { input_ = &input, seen_ = {}; }
+  const model::Losses& seen() const { return seen_; }  // at the point that was looked ahead to
+
+  // The model moves to the point, or the point to where the model is.
+  void put(const at::Tensor& point) const {
+    each([&](const at::Tensor& kept, int64_t at) { kept.copy_(point.narrow(0, at, kept.numel()).view(kept.sizes())); });
+    engine_.store->updated();
+  }
+  void take(const at::Tensor& point) const {
+    each([&](const at::Tensor& kept, int64_t at) { point.narrow(0, at, kept.numel()).copy_(kept.view({-1})); });
+  }
+
+  // A flat tensor over the point, by parameter.
+  mesh::NamedTensors by_parameter(const std::string& what, const at::Tensor& flat, bool model = true) const {
+    mesh::NamedTensors all;
+    int64_t next = 0;
+    for (const mesh::NamedTensor& one : engine_.kept_views) {
+      if (model) all.push_back({what + "." + one.name, flat.narrow(0, next, one.tensor.numel()).view(one.tensor.sizes())});
+      next += one.tensor.numel();
+    }
+    if (length_ > 0) all.push_back({what + ".perturbation", perturbation(flat)});
+    return all;
+  }
+
+ private:
+  at::Tensor perturbation(const at::Tensor& flat) const { return flat.narrow(0, weights_, length_ * embed_).view({length_, embed_}); }
+
+  void each(const std::function<void(const at::Tensor& kept, int64_t at)>& use) const {
+    int64_t next = 0;
+    for (const mesh::NamedTensor& one : engine_.kept_views) use(one.tensor, std::exchange(next, next + one.tensor.numel()));
+  }
+
+  model::Losses look(const at::Tensor& point, BatchShare portion, int64_t ahead, const at::Tensor& into) {
+    const auto traced = engine_.trace->span("look", "forward");
+    mesh::Batch whole = std::move(portion.batch);
+    if (length_ > 0) whole.fields["perturbation"] = {perturbation(point), mesh::Field::Shape::whole};
+    const auto parts = data::micro_batches(whole.samples(), engine_.micro_batch, portion.max_local_samples);
+    const auto passes = std::count_if(parts.begin(), parts.end(), [](const data::BatchRange& part) { return part.count > 0; });
+    parallel::GradientFlow& flow = engine_.store->flow();
+    flow.begin(passes, static_cast<int64_t>(parts.size()), [](int64_t) {});
+    model::Losses sum{.sum = at::zeros({}, at::kDouble)};
+    model::Values fields;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const mesh::Batch batch = mesh::slice(whole, parts[i].first, parts[i].first + parts[i].count);
+      parallel::Pass pass = pass_over(engine_, batch);
+      pass.into = &engine_.store->sink();
+      // The mean of the devices' values is then the gradient of the loss over all their tokens.
+      pass.weight = static_cast<double>(devices_) / static_cast<double>(portion.loss_denominator);
+      pass.random = engine_.random.for_index(static_cast<uint64_t>(input_->step + ahead));
+      pass.trace = engine_.trace;
+      pass.memory = engine_.memory;
+      pass.field_gradients = &fields;
+      recompute_as_planned(engine_, pass, i + 1 == parts.size());
+      const model::Losses losses = parallel::execute(pass);
+      sum.sum = sum.sum + losses.sum;
+      if (losses.measures.defined()) sum.measures = sum.measures.defined() ? sum.measures + losses.measures : losses.measures;
+    }
+    flow.finish();
+    int64_t next = 0;
+    for (const mesh::NamedTensor& one : engine_.gradient_views) {
+      into.narrow(0, next, one.tensor.numel()).copy_(one.tensor.view({-1}));
+      next += one.tensor.numel();
+    }
+    if (length_ == 0) return sum;
+    CAIRN_CHECK(fields.has("perturbation") || passes == 0, "this model's embeddings take no perturbation");
+    if (passes > 0)
+      perturbation(into).copy_(fields.take("perturbation"));
+    else
+      perturbation(into).zero_();
+    return sum;
+  }
+
+  Engine& engine_;
+  int64_t devices_, length_, embed_, weights_ = 0;
+  double adversary_rate_;
+  const StepInput* input_ = nullptr;
+  model::Losses seen_;
+};
+
+class MashaStep final : public Step {
+ public:
+  MashaStep(Engine& engine, const MashaParts& parts)
+      : plain_(make_step(in_turn(parallel::execute))),
+        problem_(engine, parts),
+        masha_(parts.options, setting(parts), at::zeros({problem_.elements()})) {}
+
+  model::Losses evaluate(Engine& engine, const mesh::Batch& batch) const override { return plain_->evaluate(engine, batch); }
+
+  StepOutput run(Engine& engine, const StepInput& input) override {
+    problem_.begin(input);
+    if (!std::exchange(begun_, true)) problem_.take(of_masha("point"));
+    masha_.set_step(std::max(input.learning_rate, kStepLeast));
+    facts_ = masha_.iterate();
+    const auto traced = engine.trace->span("update", "optimizer");
+    problem_.put(masha_.point());
+    return {.loss_sum = problem_.seen().sum, .gradient_norm = at::full({}, facts_.residual), .measures = problem_.seen().measures};
+  }
+
+  mesh::NamedTensors state() override {
+    // The model's part of the point is the model.
+    mesh::NamedTensors all = problem_.by_parameter("point", of_masha("point"), /*model=*/false);
+    for (const mesh::NamedTensor& one : masha_.state()) {
+      const std::string what = one.name.substr(one.name.find('.') + 1);
+      if (what == "reference" || what == "mean" || what == "squares")
+        for (mesh::NamedTensor& part : problem_.by_parameter(what, one.tensor)) all.push_back(std::move(part));
+      if (what == "counters" || what == "step") all.push_back({what, one.tensor});
+    }
+    return all;
+  }
+
+  mesh::NamedTensors rank_state() override {
+    mesh::NamedTensors all;
+    for (const mesh::NamedTensor& one : masha_.state())
+      if (one.name.ends_with("owed")) all.push_back({one.name.substr(one.name.rfind('.') + 1), one.tensor});
+    return all;
+  }
+
+  sync::Notes notes() override {
+    sync::Notes notes{{"masha_step", facts_.step},
+                      {"masha_refreshed", facts_.refreshed ? 1 : 0},
+                      {"masha_difference", facts_.difference},
+                      {"masha_compression_error", facts_.error_ratio}};
+    if (facts_.player_residuals.size() > 1) notes.push_back({"masha_adversary_norm", facts_.player_residuals[1]});
+    return notes;
+  }
+
+ private:
+  sync::Masha::Setting setting(const MashaParts& parts) {
+    sync::Masha::Setting setting{problem_, parts.devices, base::Random(parts.seed), {}, /*later=*/true};
+    if (parts.perturbed_length > 0)
+      setting.prox = [from = problem_.weights(), radius = parts.radius](const at::Tensor& x, double) {
+        x.slice(0, from).clamp_(-radius, radius);
+      };
+    return setting;
+  }
+
+  at::Tensor of_masha(const std::string& name) {
+    for (const mesh::NamedTensor& one : masha_.state())
+      if (one.name == "masha." + name) return one.tensor;
+    CAIRN_CHECK(false, "MASHA keeps no {}", name);
+  }
+
+  std::unique_ptr<Step> plain_;
+  ModelProblem problem_;
+  sync::Masha masha_;
+  sync::MashaFacts facts_;
+  bool begun_ = false;
+};
+
+// Keys of optimizers that would be ignored. A recipe that was written out has all keys, so that only another value tells.
+void refuse_optimizer_keys(const Settings& settings, const std::string& chosen) {
+  const std::vector<std::string> used{"learning_rate", "schedule", "warmup_steps", "final_share", "decay_share", "decay_shape"};
+  const auto schema = optim::optim_schema();
+  const std::vector<base::Setting> given = schema.values_of(settings.optim), plain = schema.values_of({});
+  for (size_t i = 0; i < given.size(); ++i) {
+    const std::string& key = schema.section().entries[i].key;
+    if (given[i] != plain[i] && std::find(used.begin(), used.end(), key) == used.end())
+      base::fail_input(
+          "{}: optim.{} = {}: MASHA is the update rule itself; of optim only the learning rate and its schedule count: leave it out{}",
+          chosen, key, base::to_toml(given[i]), key == "kind" || key == "beta2" ? ", or set train.masha.precondition = \"adam\"" : "");
+  }
+}
+
+}  // namespace
+
+base::Schema<MashaStepOptions> masha_schema() {
+  using O = MashaStepOptions;
+  return {
+      "train.masha",
+      "Compressed differences in place of gradients (train.method = \"masha1\": random elements, scaled up; \"masha2\": the largest, with "
+      "error feedback), for minimisation and against an adversary. optim.learning_rate is the step.",
+      {{"density", &O::density, "Share of the elements that a rank sends in a step; 1 sends all.", base::between(0, 1)},
+       {"down_density", &O::down_density, "Share of their mean that is passed on; 1 passes all on.", base::between(0, 1)},
+       {"indices", &O::indices, "For masha1: whether ranks send other elements each, or all the same ones.",
+        base::one_of({"independent", "common"})},
+       {"refresh", &O::refresh,
+        "Probability that the reference moves to the newest weights after a step, for which whole vectors travel; 0: as density says.",
+        base::between(0, 1)},
+       {"refresh_batches", &O::refresh_batches,
+        "Batches, those of the steps that follow, over which the gradient there is averaged. With precondition = adam use 1: more make "
+        "its scales too small.",
+        base::at_least(1)},
+       {"precondition", &O::precondition,
+        "adam scales elements by the sizes of their gradients at references (a heuristic, for transformers); none does not.",
+        base::one_of({"none", "adam"})},
+       {"halve_above", &O::halve_above,
+        "The step is halved where the gradient grows by more than this factor from one reference to the next; 0: never.",
+        base::at_least(0)},
+       {"adversary", &O::adversary,
+        "Who maximises: embedding, a perturbation of the token embeddings, one for each position and the same for all samples; or none.",
+        base::one_of({"none", "embedding"})},
+       {"radius", &O::radius, "Largest element of the perturbation.", base::more_than(0)},
+       {"adversary_rate", &O::adversary_rate, "The adversary's step, as a share of the model's.", base::more_than(0)}}};
+}
+
+bool takes_masha_steps(const Settings& settings) { return settings.train.method == "masha1" || settings.train.method == "masha2"; }
+
+void check_masha(const Settings& settings, const parallel::Plan& plan) {
+  const std::string chosen = "train.method = " + settings.train.method;
+  if (!takes_masha_steps(settings)) {
+    if (settings.masha.adversary != "none")
+      base::fail_input("train.masha.adversary = {}: {} has no adversary: use masha1 or masha2", settings.masha.adversary, chosen);
+    return;
+  }
+  if (settings.train.method == "masha2" && settings.masha.indices == "common")
+    base::fail_input("{}: train.masha.indices = common: which elements are the largest differs by rank: use masha1, or leave it out",
+                     chosen);
+  for (const auto& [key, density] : {std::pair("density", settings.masha.density), std::pair("down_density", settings.masha.down_density)})
+    if (density == 0) base::fail_input("{}: train.masha.{} = 0: nothing would travel: must be above 0 and at most 1", chosen, key);
+  if (settings.masha.indices == "common" && settings.masha.down_density < 1)
+    base::fail_input("{}: train.masha.down_density = {} with indices = common: the mean is known to all already: leave it out", chosen,
+                     settings.masha.down_density);
+  if (plan.zero > 0)
+    base::fail_input("{}: memory.zero = {}: every rank keeps the whole reference and what it owes: leave it out", chosen, plan.zero);
+  for (const mesh::Axis& axis : plan.mesh.axes)
+    if (axis.name != "dp" && axis.size > 1)
+      base::fail_input("{}: mesh.{} = {}: a device of MASHA is one rank with a whole model so far: use mesh.dp", chosen, axis.name,
+                       axis.size);
+  if (plan.islands > 1)
+    base::fail_input("{}: {} islands that are worlds of their own: their ranks share no steps: use mesh.dp in one world", chosen,
+                     plan.islands);
+  if (settings.sync.kind != sync::SyncOptions{}.kind)
+    base::fail_input("{}: sync.dp.kind = {}: MASHA is how its ranks agree: leave it out", chosen, settings.sync.kind);
+  if (settings.model.batch_norm)
+    base::fail_input("{}: model.batch_norm = true: statistics would be of points that are only looked at: set it to false", chosen);
+  if (settings.train.parameters == "bf16")
+    base::fail_input("{}: train.parameters = bf16: differences between points would be lost in rounding: keep parameters in fp32", chosen);
+  if (settings.data.kind == "preference")
+    base::fail_input("{}: pairs are not learned from so yet: leave train.method out, or use data of another kind", chosen);
+  if (settings.train.on_bad_step != "stop")
+    base::fail_input("{}: train.on_bad_step = {}: the trainer cannot take such a step back: use stop", chosen, settings.train.on_bad_step);
+  if (settings.masha.adversary == "embedding" && settings.model.kind == "classifier")
+    base::fail_input("{}: train.masha.adversary = embedding: a classifier looks no tokens up: use none", chosen);
+  refuse_optimizer_keys(settings, chosen);
+}
+
+MashaParts masha_parts(const Settings& settings, comm::Group& devices, int64_t length) {
+  const MashaStepOptions& keys = settings.masha;
+  MashaParts parts{.options = {}, .seed = static_cast<uint64_t>(settings.train.seed), .devices = devices};
+  const std::string compressor = settings.train.method == "masha1" ? "randk" : "topk";
+  parts.options.kind = settings.train.method;
+  parts.options.step = std::max(settings.optim.learning_rate, kStepLeast);
+  parts.options.up = {.kind = keys.density < 1 ? compressor : "none", .density = keys.density, .common = keys.indices == "common"};
+  parts.options.down = {.kind = keys.down_density < 1 ? compressor : "none", .density = keys.down_density};
+  parts.options.refresh = keys.refresh;
+  parts.options.refresh_batches = keys.refresh_batches;
+  parts.options.adam = keys.precondition == "adam";
+  parts.options.halve_above = keys.halve_above;
+  if (keys.adversary != "embedding") return parts;
+  parts.perturbed_length = length;
+  parts.radius = keys.radius;
+  parts.adversary_rate = keys.adversary_rate;
+  return parts;
+}
+
+std::unique_ptr<Step> make_masha_step(Engine& engine, MashaParts parts) { return std::make_unique<MashaStep>(engine, parts); }
+
+}  // namespace cairn::train

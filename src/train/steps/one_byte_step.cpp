@@ -1,0 +1,203 @@
+#include "train/steps/one_byte_step.h"
+
+#include <cmath>
+#include <fstream>
+#include <utility>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/trace.h"
+#include "comm/group.h"
+#include "data/batch_split.h"
+#include "kernels/aten.h"
+#include "model/model.h"
+#include "parallel/pass.h"
+#include "train/engine.h"
+#include "train/settings.h"
+
+namespace cairn::train {
+namespace {
+
+class OneByteStep final : public Step {
+ public:
+  OneByteStep(Engine& engine, OneByteParts parts)
+      : parts_(std::move(parts)),
+        plain_(make_step(in_turn(parallel::execute))),
+        replica_(parts_.options, parts_.run, model_of(engine, parts_.trained)) {}
+
+  model::Losses evaluate(Engine& engine, const mesh::Batch& batch) const override { return plain_->evaluate(engine, batch); }
+
+  StepOutput run(Engine& engine, const StepInput& input) override {
+    const auto round = static_cast<uint32_t>(input.step - 1);
+    double loss_sum = 0;
+    const std::vector<float> slopes = measure(engine, input, round, loss_sum);
+    sync::RoundRecord record{{.round = round, .rate = static_cast<float>(input.learning_rate)}, tell(slopes, round, loss_sum)};
+    record.manifest.keep = static_cast<float>(1 - input.learning_rate * parts_.options.weight_decay);
+    double squares = 0, count = 0;
+    for (const sync::SlopeMessage& message : record.messages) {
+      record.manifest.accepted.push_back({message.machine, sync::crc_of(sync::encode_message(message))});
+      record.manifest.members.push_back(message.machine);
+      for (const float slope : sync::decode_slopes(replica_.code(), message.codes, message.slopes))
+        squares += static_cast<double>(slope) * slope, ++count;
+    }
+    // The square of a slope along a random direction is the gradient's on average.
+    const auto there = at::TensorOptions().dtype(at::kDouble).device(input.batch.ids.device());
+    StepOutput output{.loss_sum = at::full({}, loss_sum, there),
+                      .gradient_norm = at::full({}, std::sqrt(squares / std::max(count, 1.0)), there)};
+    output.skipped = input.approve && !input.approve(output.loss_sum, output.gradient_norm);
+    if (!output.skipped) {
+      const auto traced = engine.trace->span("replay", "optimizer");
+      replica_.apply(record);
+      engine.store->updated();
+      keep(record);
+    }
+    if (input.step % parts_.options.hash_every == 0) compare(input.step);
+    return output;
+  }
+
+ private:
+  static sync::OneByteReplica::Model model_of(const Engine& engine, const std::vector<bool>& trained) {
+    sync::OneByteReplica::Model model{engine.store->weights(), {}, trained, std::vector<at::Tensor>(trained.size())};
+    for (const model::Parameter& parameter : engine.model->parameters()) model.names.push_back(parameter.name);
+    for (const parallel::KeptPiece& piece : engine.store->kept())
+      model.kept[piece.parameter] = piece.value.view(engine.model->parameters()[piece.parameter].shape);
+    return model;
+  }
+
+  // Of this rank's share; the sum of its loss is that of all looks, divided by their number.
+  std::vector<float> measure(Engine& engine, const StepInput& input, uint32_t round, double& loss_sum) const {
+    const auto traced = engine.trace->span("slopes", "forward");
+    double count = 0;
+    const sync::LossAt loss = [&](const model::Weights& at, const sync::BatchKey&) {
+      double sum = 0;
+      count = 0;
+      for (const data::BatchRange& part : data::micro_batches(input.batch.samples(), engine.micro_batch, input.max_local_samples)) {
+        if (part.count == 0) continue;
+        const mesh::Batch batch = mesh::slice(input.batch, part.first, part.first + part.count);
+        const model::Losses losses = parallel::execute({.model = *engine.model,
+                                                        .at = at,
+                                                        .buffers = engine.buffers,
+                                                        .axes = engine.axes,
+                                                        .batch = batch,
+                                                        .objective = *engine.objective,
+                                                        .trace = engine.trace,
+                                                        .memory = engine.memory});
+        sum += losses.sum.item<double>(), count += losses.count.item<double>();
+      }
+      return sum / count;
+    };
+    std::vector<float> slopes;
+    const int64_t samples = parts_.options.samples_per_round;
+    for (int64_t k = 0; k < samples; ++k) {
+      const sync::Slope slope = replica_.measure(loss, round, static_cast<uint32_t>(parts_.machines.rank()), k);
+      slopes.push_back(slope.slope);
+      loss_sum += (slope.above + slope.below) / 2 / static_cast<double>(samples) * count;
+    }
+    return slopes;
+  }
+
+  // This rank's message to all, and everybody's, in the order of ranks.
+  std::vector<sync::SlopeMessage> tell(const std::vector<float>& slopes, uint32_t round, double loss_sum) {
+    const auto rank = static_cast<uint32_t>(parts_.machines.rank());
+    const base::Random rounding = base::Random(parts_.run).for_purpose("rounding of slopes").for_index(rank).for_index(round);
+    std::vector<std::byte> mine =
+        sync::encode_message({.run = parts_.run,
+                              .round = round,
+                              .machine = rank,
+                              .slopes = static_cast<uint16_t>(slopes.size()),
+                              .mean_loss = static_cast<float>(loss_sum),
+                              .codes = sync::encode_slopes(replica_.code(), slopes, parts_.options.unbiased ? &rounding : nullptr).bytes});
+    const auto size = static_cast<int64_t>(mine.size());
+    std::vector<std::byte> all(mine.size() * static_cast<size_t>(parts_.machines.size()));
+    parts_.machines
+        .all_gather({all.data(), static_cast<int64_t>(all.size()), comm::Dtype::u8}, {mine.data(), size, comm::Dtype::u8},
+                    {comm::Purpose::gradient, "slopes"})
+        .wait_host();
+    std::vector<sync::SlopeMessage> messages;
+    for (size_t i = 0; i < all.size(); i += mine.size())
+      messages.push_back(sync::decode_message(std::span(all).subspan(i, mine.size()), replica_.code()));
+    return messages;
+  }
+
+  // Rounds that a run before has left after the one that this goes on from are not of this run.
+  void keep(const sync::RoundRecord& record) {
+    if (parts_.log.empty()) return;
+    std::vector<std::byte> bytes;
+    const bool first = !std::exchange(kept_before_, true);
+    if (first && base::path_exists(parts_.log)) {
+      const std::string text = base::read_file(parts_.log, int64_t{1} << 32);
+      const auto before = sync::log_before(base::as_bytes(text), record.manifest.round, replica_.code());
+      bytes.assign(before.begin(), before.end());
+    }
+    sync::append_record(record, bytes);
+    std::ofstream file(parts_.log, std::ios::binary | (first ? std::ios::trunc : std::ios::app));
+    file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    if (!file.flush()) throw Error(Error::Kind::disk, fmt::format("{}: a round could not be appended", parts_.log.string()));
+  }
+
+  void compare(int64_t step) {
+    int64_t mine = static_cast<int64_t>(replica_.hash());
+    std::vector<int64_t> all(static_cast<size_t>(parts_.machines.size()));
+    parts_.machines
+        .all_gather({all.data(), static_cast<int64_t>(all.size()), comm::Dtype::i64}, {&mine, 1, comm::Dtype::i64},
+                    {comm::Purpose::control, "hashes of weights"})
+        .wait_host();
+    for (size_t i = 0; i < all.size(); ++i)
+      if (all[i] != all[0])
+        throw Error(Error::Kind::broken_invariant,
+                    fmt::format("step {}: rank {} holds other weights than rank {}: go on from the last snapshot (--resume)", step,
+                                parts_.machines.ranks()[i], parts_.machines.ranks()[0]));
+  }
+
+  OneByteParts parts_;
+  std::unique_ptr<Step> plain_;
+  sync::OneByteReplica replica_;
+  bool kept_before_ = false;
+};
+
+}  // namespace
+
+base::Schema<sync::OneByteOptions> one_byte_schema() {
+  using O = sync::OneByteOptions;
+  return {
+      "train.one_byte",
+      "Training without gradients (train.method = \"one_byte\"): slopes of the loss along random directions, a byte each. Small learning "
+      "rates: 1e-6 for whole models, 1e-4 for adapters.",
+      {{"samples_per_round", &O::samples_per_round, "Directions that each rank tries in a step.", base::between(1, 65535)},
+       {"eps", &O::eps, "How far weights are moved to both sides: 1e-3 for whole models, 1e-2 for adapters.", base::more_than(0)},
+       {"noise", &O::noise, "What directions are made of: normal numbers, or 1 and -1.", base::one_of({"normal", "rademacher"})},
+       {"code", &O::code, "What a slope is on the wire: log8 is one byte; fp32 and sign are to compare with.",
+        base::one_of({"log8", "fp32", "sign"})},
+       {"unbiased", &O::unbiased, "Round log8 up or down by chance, right on average, rather than to the nearest."},
+       {"scale", &O::scale, "What slopes are divided by: their number, or its square root.", base::one_of({"mean", "sqrt"})},
+       {"weight_decay", &O::weight_decay, "Of matrices, times the learning rate.", base::at_least(0)},
+       {"hash_every", &O::hash_every, "Steps between two comparisons of all ranks' weights.", base::at_least(1)}}};
+}
+
+void check_one_byte(const Settings& settings, const parallel::Plan& plan) {
+  if (settings.train.method != "one_byte") return;
+  sync::check(settings.one_byte);
+  if (plan.zero > 0) base::fail_input("train.method = one_byte: memory.zero = {}: there is no state to share out: leave it out", plan.zero);
+  for (const mesh::Axis& axis : plan.mesh.axes)
+    if (axis.name != "dp" && axis.size > 1)
+      base::fail_input("train.method = one_byte: mesh.{} = {}: each rank moves whole parameters: use mesh.dp", axis.name, axis.size);
+  if (settings.model.dropout > 0)
+    base::fail_input("train.method = one_byte: model.dropout = {}: the two looks at a slope must see the same network: set it to 0",
+                     settings.model.dropout);
+  if (settings.model.batch_norm)
+    base::fail_input(
+        "train.method = one_byte: model.batch_norm = true: statistics of batches are no function of the weights: set it to false");
+  if (settings.train.precision == "bf16")
+    base::fail_input("train.method = one_byte: train.precision = bf16: a slope is the difference of two nearly equal losses: use fp32");
+  if (settings.data.kind == "preference")
+    base::fail_input("train.method = one_byte: pairs are learned from by gradients: leave train.method out");
+  if (settings.train.global_batch < plan.mesh.size())
+    base::fail_input("train.method = one_byte: train.global_batch = {}: each of {} ranks needs a sample", settings.train.global_batch,
+                     plan.mesh.size());
+}
+
+std::unique_ptr<Step> make_one_byte_step(Engine& engine, OneByteParts parts) {
+  return std::make_unique<OneByteStep>(engine, std::move(parts));
+}
+
+}  // namespace cairn::train

@@ -1,0 +1,179 @@
+// Islands that are started each by itself: of unlike layouts, and such that come later.
+#include <atomic>
+#include <filesystem>
+#include <thread>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "base/metrics.h"
+#include "base/recipe.h"
+#include "base/stop.h"
+#include "comm/key.h"
+#include "comm/local.h"
+#include "comm/net_listen.h"
+#include "ended_models.h"
+#include "harness/scratch_folder.h"
+#include "small_decoder.h"
+#include "train/settings.h"
+#include "train/train.h"
+
+namespace cairn::train {
+namespace {
+
+using Keys = std::vector<std::string>;
+
+const comm::Key kIslandKey = comm::fresh_key();
+
+// A port that nobody has just now.
+int free_port() {
+  const comm::Listener listener = comm::listen_at("127.0.0.1");
+  ::close(listener.fd);
+  return listener.port;
+}
+
+struct Island {
+  int ranks = 1;
+  Keys sets;
+};
+
+const Keys kRule{"sync.island.kind=streaming_diloco", "sync.island.every=4", "sync.island.delay=1", "sync.island.fragment_layers=1",
+                 "sync.island.timeout_s=30"};
+
+base::Recipe recipe_of(const Keys& first, const Keys& more) {
+  Keys sets{"train.steps=16", "snapshot.every=0", "train.global_batch=8"};
+  sets.insert(sets.end(), first.begin(), first.end());
+  sets.insert(sets.end(), more.begin(), more.end());
+  return small_decoder("llama", sets);
+}
+
+void train_island(int number, int count, int port, const Island& island, const std::filesystem::path& out, const Keys& more = {},
+                  bool resume = false, const base::Stop& stop = {}) {
+  Keys sets = kRule;
+  sets.insert(sets.end(), {"island.number=" + std::to_string(number), "island.count=" + std::to_string(count),
+                           "island.meet=127.0.0.1:" + std::to_string(port)});
+  sets.insert(sets.end(), island.sets.begin(), island.sets.end());
+  const base::Recipe recipe = recipe_of(sets, more);
+  for (const std::exception_ptr& error : comm::LocalNetwork(island.ranks).run([&](comm::World& world) {
+         run(world, recipe, {.out = out, .resume = resume, .cache = {}, .terminal = nullptr, .remote = {.key = kIslandKey}}, {}, stop);
+       }))
+    if (error) std::rethrow_exception(error);
+}
+
+// Each island in a thread; the first error counts.
+void together(const std::vector<std::function<void()>>& islands) {
+  std::vector<std::exception_ptr> errors(islands.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < islands.size(); ++i)
+    threads.emplace_back([&, i] {
+      try {
+        islands[i]();
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
+}
+
+TEST(RemoteIslandRuns, OfUnlikeLayoutsTheyComeToTheModelOfAlikeOnesInOneWorld) {
+  const harness::ScratchFolder scratch;
+  const Keys exact{"sync.island.wire=fp32"};
+  Keys alike = kRule;
+  alike.insert(alike.end(), {"mesh.island=3", "sync.island.wire=fp32"});
+  for (const std::exception_ptr& error : comm::LocalNetwork(3).run([&](comm::World& world) {
+         run(world, recipe_of(alike, {}), {.out = scratch.path() / "alike", .cache = {}, .terminal = nullptr}, {}, base::Stop());
+       }))
+    if (error) std::rethrow_exception(error);
+  // Of 8 samples the islands have 3, 3 and 2: odd shares, within an island shared out again.
+  const std::vector<Island> unlike{{2, {"mesh.dp=2", "memory.zero=2"}}, {1, {}}, {4, {"mesh.tp=2", "mesh.pp=2"}}};
+  const int port = free_port();
+  std::vector<std::function<void()>> islands;
+  for (int i = 0; i < 3; ++i)
+    islands.push_back([&, i] { train_island(i, 3, port, unlike[static_cast<size_t>(i)], scratch.path() / std::to_string(i), exact); });
+  together(islands);
+  const auto expected = model_of(scratch.path() / "alike");
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_LT(furthest(model_of(scratch.path() / std::to_string(i)), expected), 2e-5) << i;
+    // The anchor is the same bits, whatever the layout.
+    EXPECT_EQ(furthest(model_of(scratch.path() / std::to_string(i)), model_of(scratch.path() / "0")), 0) << i;
+  }
+  // What is judged on the way is the anchor, too.
+  const auto judged = base::read_metrics(scratch.path() / "alike" / "metrics.jsonl");
+  for (int i = 0; i < 3; ++i) {
+    const auto rows = base::read_metrics(scratch.path() / std::to_string(i) / "metrics.jsonl");
+    ASSERT_EQ(rows.size(), judged.size());
+    for (size_t step = 0; step < rows.size(); ++step)
+      if (judged[step].has("eval_loss")) {
+        EXPECT_NEAR(rows[step].number("eval_loss"), judged[step].number("eval_loss"), 1e-5) << i << " at " << step + 1;
+      }
+  }
+  // Bytes to other islands stand in the ledger under numbers below 0; who is not the first of its island sends none.
+  const base::Json ledger = base::parse_json(base::read_file(scratch.path() / "0" / "ledger.json", 1 << 20));
+  double remote = 0;
+  for (const base::Json& pair : ledger["pairs"])
+    if (pair["to"].get<int>() < 0) {
+      EXPECT_EQ(pair["from"].get<int>(), 0);
+      remote += pair["bytes"].get<double>();
+    }
+  EXPECT_GT(remote, 0);
+}
+
+TEST(RemoteIslandRuns, StoppedIslandsGoOnTogetherFromWhereTheFurthestWas) {
+  const harness::ScratchFolder scratch;
+  int port = free_port();
+  const Keys saved{"snapshot.every=4"};
+  const auto train_to = [&](const Keys& more, bool resume) {
+    port = free_port();
+    together({[&] {
+                train_island(0, 2, port, {2, {"mesh.dp=2"}}, scratch.path() / "a", more, resume);
+              },
+              [&] {
+                train_island(1, 2, port, {1, {}}, scratch.path() / "b", more, resume);
+              }});
+  };
+  train_to(saved, false);
+  // As if island 1 had been ended by force before its last snapshots, and both be started again.
+  for (const char* step : {"step-00000016", "step-00000012"})
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(scratch.path() / "b"))
+      if (entry.path().filename() == step) {
+        std::filesystem::remove_all(entry.path());
+        break;
+      }
+  train_to({"snapshot.every=4", "train.steps=24"}, true);
+  EXPECT_EQ(furthest(model_of(scratch.path() / "a"), model_of(scratch.path() / "b")), 0);
+  EXPECT_EQ(base::read_metrics(scratch.path() / "a" / "metrics.jsonl").back().integer("step"), 24);
+  EXPECT_EQ(base::read_metrics(scratch.path() / "b" / "metrics.jsonl").back().integer("step"), 24);
+}
+
+TEST(RemoteIslandRuns, WhatCannotBeIsRefused) {
+  const auto refusal = [](const Keys& sets) -> std::string {
+    try {
+      check_recipe(recipe_of(sets, {}), 1);
+    } catch (const Error& error) {
+      return error.sentence();
+    }
+    return "";
+  };
+  const Keys whole{"island.number=1", "island.count=2", "island.meet=127.0.0.1:1", "sync.island.kind=diloco", "sync.island.every=4"};
+  const auto with = [&](const std::string& set) {
+    Keys sets = whole;
+    sets.push_back(set);
+    return refusal(sets);
+  };
+  EXPECT_EQ(refusal(whole), "");
+  EXPECT_NE(with("island.number=2").find("numbered from 0"), std::string::npos) << with("island.number=2");
+  EXPECT_NE(with("mesh.island=2").find("mesh.island"), std::string::npos);
+  EXPECT_NE(with("island.meet=").find("--meet"), std::string::npos);
+  EXPECT_NE(with("island.founders=3").find("founders"), std::string::npos);
+  EXPECT_NE(refusal({"island.count=2"}).find("island.number"), std::string::npos);
+  EXPECT_NE(refusal({"island.number=0", "island.count=2", "island.meet=127.0.0.1:1", "sync.island.kind=noloco"}).find("need diloco"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace cairn::train

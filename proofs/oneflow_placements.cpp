@@ -94,7 +94,7 @@ void try_pairs(const std::string& text, const std::vector<int64_t>& shape, uint6
         }
         const at::Tensor weights = part_of(w, tensor, values, mesh, world.rank()) * share;
         const at::Tensor gradient = torch::autograd::grad({(after * weights).sum()}, {before})[0];
-        const mesh::Change gather{mesh::dual({mesh, placement_of(tensor, from, mesh)}), {mesh, {}}, shape};
+        const mesh::LayoutChange gather{mesh::dual({mesh, placement_of(tensor, from, mesh)}), {mesh, {}}, shape};
         const at::Tensor all = mesh::redistribute(world, gradient, gather, {comm::Purpose::control, "t"});
         const std::scoped_lock lock(mutex);
         const bool sums = has_terms(from) || has_terms(to);

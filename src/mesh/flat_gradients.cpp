@@ -68,7 +68,7 @@ void FlatGradients::outer(ParamId id, const at::Tensor& in, const at::Tensor& do
   contributed(id);
 }
 
-void FlatGradients::outer_of_codes(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) {
+void FlatGradients::outer_fp8(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) {
   at::Tensor gradient = layout_.view(flat_, id);
   const bool accumulate = !fresh(id);
   kernels::linear_weight(gradient, dout, in, accumulate);

@@ -26,10 +26,10 @@ class FlatGradients final : public Gradients {
   void finish();
 
   void outer(ParamId id, const at::Tensor& in, const at::Tensor& dout) override;
-  void outer_of_codes(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) override;
+  void outer_fp8(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) override;
   void add(ParamId id, const at::Tensor& gradient) override;
   void add_rows(ParamId id, const at::Tensor& rows, const at::Tensor& values) override;
-  bool adds_up_wide(ParamId) const override { return !kernels::is_low(flat_); }
+  bool accumulates_in_fp32(ParamId) const override { return !kernels::is_low(flat_); }
   void expect_more(ParamId id, int64_t contributions) override;
 
   const FlatLayout& layout() const { return layout_; }

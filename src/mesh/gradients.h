@@ -27,12 +27,12 @@ class Gradients {
   // The weight gradient of a product y = in w^T: dout^T in, computed where the sink wants it.
   virtual void outer(ParamId id, const at::Tensor& in /*[rows, in]*/, const at::Tensor& dout /*[rows, out]*/) = 0;
   // The same of matrices in eight bits, by columns.
-  virtual void outer_of_codes(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout);
+  virtual void outer_fp8(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout);
   virtual void add(ParamId id, const at::Tensor& gradient /*the parameter's shape*/) = 0;
   // The gradient of a table lookup: row `rows[i]` of the table receives values[i].
   virtual void add_rows(ParamId id, const at::Tensor& rows /*[n] int64*/, const at::Tensor& values /*[n, embed]*/) = 0;
   // Whether contributions add up in fp32 or more. Else each is rounded to less, and one that comes in parts is better summed up before.
-  virtual bool adds_up_wide(ParamId /*id*/) const { return true; }
+  virtual bool accumulates_in_fp32(ParamId /*id*/) const { return true; }
   // In this pass so many more contributions than the parameter has uses: one of them comes in parts.
   virtual void expect_more(ParamId id, int64_t contributions) = 0;
   // A pass that has nothing to give (no samples here) comes by, where others give theirs.

@@ -20,34 +20,34 @@ int row_size(const Mesh& mesh) {
 }
 
 // The way from the outermost axis to one position.
-void walk(const Mesh& mesh, int position, std::vector<Spot>& spots) {
+void walk(const Mesh& mesh, int position, std::vector<AxisCoordinate>& axis_coordinates) {
   if (mesh.axes.empty()) return;
   int below = mesh.size();
   for (size_t i = 0; i + 1 < mesh.axes.size(); ++i) {
     below /= mesh.axes[i].size;
-    spots.push_back({mesh.axes[i].name, position / below % mesh.axes[i].size, mesh.axes[i].size});
+    axis_coordinates.push_back({mesh.axes[i].name, position / below % mesh.axes[i].size, mesh.axes[i].size});
   }
   const Axis& last = mesh.axes.back();
   position %= row_size(mesh);
   if (mesh.parts.empty()) {
-    spots.push_back({last.name, position, last.size});
+    axis_coordinates.push_back({last.name, position, last.size});
     return;
   }
   for (size_t c = 0; c < mesh.parts.size(); ++c) {
     const int inside = mesh.parts[c].size();
     if (position < inside) {
-      spots.push_back({last.name, static_cast<int>(c), last.size});
-      walk(mesh.parts[c], position, spots);
+      axis_coordinates.push_back({last.name, static_cast<int>(c), last.size});
+      walk(mesh.parts[c], position, axis_coordinates);
       return;
     }
     position -= inside;
   }
 }
 
-std::vector<Spot> spots_at(const Mesh& mesh, int position) {
-  std::vector<Spot> spots;
-  walk(mesh, position, spots);
-  return spots;
+std::vector<AxisCoordinate> axis_coordinates_at(const Mesh& mesh, int position) {
+  std::vector<AxisCoordinate> axis_coordinates;
+  walk(mesh, position, axis_coordinates);
+  return axis_coordinates;
 }
 
 int position_of(const Mesh& mesh, int rank) {
@@ -59,10 +59,10 @@ int position_of(const Mesh& mesh, int rank) {
 
 // What ranks share that differ along the axes `along` only: their coordinates elsewhere. Coordinates of 0 say nothing, so that an axis
 // of size 1 is the same as none.
-std::map<std::string, int> elsewhere(const std::vector<Spot>& spots, const std::vector<std::string>& along) {
+std::map<std::string, int> elsewhere(const std::vector<AxisCoordinate>& axis_coordinates, const std::vector<std::string>& along) {
   std::map<std::string, int> result;
-  for (const Spot& spot : spots)
-    if (spot.coordinate != 0 && std::find(along.begin(), along.end(), spot.axis) == along.end()) result[spot.axis] = spot.coordinate;
+  for (const AxisCoordinate& place : axis_coordinates)
+    if (place.coordinate != 0 && std::find(along.begin(), along.end(), place.axis) == along.end()) result[place.axis] = place.coordinate;
   return result;
 }
 
@@ -118,28 +118,28 @@ int Mesh::extent(std::string_view name) const {
   return sizes.empty() ? 1 : *sizes.begin();
 }
 
-std::vector<Spot> Mesh::spots(int rank) const { return spots_at(*this, position_of(*this, rank)); }
+std::vector<AxisCoordinate> Mesh::axis_coordinates(int rank) const { return axis_coordinates_at(*this, position_of(*this, rank)); }
 
 int Mesh::extent_at(int rank, std::string_view name) const {
-  for (const Spot& spot : spots(rank))
-    if (spot.axis == name) return spot.extent;
+  for (const AxisCoordinate& place : axis_coordinates(rank))
+    if (place.axis == name) return place.extent;
   return 1;
 }
 
 int Mesh::coordinate(int rank, std::string_view name) const {
-  for (const Spot& spot : spots(rank))
-    if (spot.axis == name) return spot.coordinate;
+  for (const AxisCoordinate& place : axis_coordinates(rank))
+    if (place.axis == name) return place.coordinate;
   return 0;
 }
 
 std::vector<int> Mesh::peers(int rank, std::string_view axis) const { return peers_along(rank, {std::string(axis)}); }
 
 std::vector<int> Mesh::peers_along(int rank, const std::vector<std::string>& along) const {
-  const auto own = elsewhere(spots(rank), along);
+  const auto own = elsewhere(axis_coordinates(rank), along);
   const std::vector<int> all = members();
   std::vector<int> result;
   for (int position = 0; position < size(); ++position)
-    if (elsewhere(spots_at(*this, position), along) == own) result.push_back(all[static_cast<size_t>(position)]);
+    if (elsewhere(axis_coordinates_at(*this, position), along) == own) result.push_back(all[static_cast<size_t>(position)]);
   return result;
 }
 
@@ -148,18 +148,19 @@ std::vector<std::vector<int>> Mesh::groups(const std::vector<std::string>& along
   std::vector<std::vector<int>> result;
   const std::vector<int> all = members();
   for (int position = 0; position < size(); ++position) {
-    const auto [at, fresh] = index.try_emplace(elsewhere(spots_at(*this, position), along), result.size());
+    const auto [at, fresh] = index.try_emplace(elsewhere(axis_coordinates_at(*this, position), along), result.size());
     if (fresh) result.emplace_back();
     result[at->second].push_back(all[static_cast<size_t>(position)]);
   }
   return result;
 }
 
-std::vector<int> coordinates(const std::vector<Spot>& spots, const std::vector<std::string>& axes) {
+std::vector<int> coordinates(const std::vector<AxisCoordinate>& axis_coordinates, const std::vector<std::string>& axes) {
   std::vector<int> key;
   for (const std::string& axis : axes) {
-    const auto at = std::find_if(spots.begin(), spots.end(), [&](const Spot& spot) { return spot.axis == axis; });
-    key.push_back(at == spots.end() ? 0 : at->coordinate);
+    const auto at =
+        std::find_if(axis_coordinates.begin(), axis_coordinates.end(), [&](const AxisCoordinate& place) { return place.axis == axis; });
+    key.push_back(at == axis_coordinates.end() ? 0 : at->coordinate);
   }
   return key;
 }

@@ -14,11 +14,11 @@ struct Axis {
 };
 
 // Where one rank stands along one axis, and how many stand there with it.
-struct Spot {
+struct AxisCoordinate {
   std::string axis;
   int coordinate = 0;
   int extent = 1;
-  bool operator==(const Spot&) const = default;
+  bool operator==(const AxisCoordinate&) const = default;
 };
 
 // Ranks arranged along named axes, the outermost first, the innermost neighbours in rank order unless `ranks` permutes them. A value: it
@@ -43,7 +43,7 @@ struct Mesh {
   // Where a rank stands along an axis; 0 along an axis that is not there.
   int coordinate(int rank, std::string_view axis) const;
   // The rank's place on every axis that passes through it, the outermost first.
-  std::vector<Spot> spots(int rank) const;
+  std::vector<AxisCoordinate> axis_coordinates(int rank) const;
 
   // The ranks that differ from this one along `axis` only (or along several, flattened), in the order of their positions, itself included.
   // Where parts are unequal, a rank without a counterpart elsewhere is alone.
@@ -55,8 +55,8 @@ struct Mesh {
   bool operator==(const Mesh&) const = default;
 };
 
-// A rank's coordinates on some axes, from its spots; 0 on an axis that is not there.
-std::vector<int> coordinates(const std::vector<Spot>& spots, const std::vector<std::string>& axes);
+// A rank's coordinates on some axes, from its axis_coordinates; 0 on an axis that is not there.
+std::vector<int> coordinates(const std::vector<AxisCoordinate>& axis_coordinates, const std::vector<std::string>& axes);
 
 // Whether a name is one of the seven axes.
 bool is_axis(std::string_view name);

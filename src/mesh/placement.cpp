@@ -6,7 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
-#include "mesh/holding.h"
+#include "mesh/local_shard.h"
 #include "mesh/mesh.h"
 
 namespace cairn::mesh {
@@ -29,17 +29,18 @@ void check_pieces(const Split& split, std::string_view axis, int64_t size) {
 }
 
 // Walks the placement as one rank sees it: each split is checked against what those before it have left.
-void check_at(const Placement& placement, const std::vector<Spot>& spots, const std::vector<int64_t>& shape) {
+void check_at(const Placement& placement, const std::vector<AxisCoordinate>& axis_coordinates, const std::vector<int64_t>& shape) {
   Placement before;
   for (const Placement::OnAxis& on : placement.axes) {
-    const std::vector<int64_t> left = holding(before, spots, shape).local_shape();
+    const std::vector<int64_t> left = local_shard(before, axis_coordinates, shape).local_shape();
     before.axes.push_back(on);
-    holding({{on}}, spots, shape);  // refuses dims out of range and a wrong number of parts
+    local_shard({{on}}, axis_coordinates, shape);  // refuses dims out of range and a wrong number of parts
     const Split* split = std::get_if<Split>(&on.how);
     if (split && !split->pieces.empty()) check_pieces(*split, on.axis, left[static_cast<size_t>(split->dim)]);
     if (const Ragged* ragged = std::get_if<Ragged>(&on.how)) {
-      const auto at = std::find_if(spots.begin(), spots.end(), [&](const Spot& spot) { return spot.axis == on.axis; });
-      check(*ragged, at == spots.end() ? 1 : at->extent, left[static_cast<size_t>(ragged->dim)]);
+      const auto at = std::find_if(axis_coordinates.begin(), axis_coordinates.end(),
+                                   [&](const AxisCoordinate& place) { return place.axis == on.axis; });
+      check(*ragged, at == axis_coordinates.end() ? 1 : at->extent, left[static_cast<size_t>(ragged->dim)]);
     }
   }
 }
@@ -59,7 +60,7 @@ Placement::How Placement::on(std::string_view axis) const {
 
 std::vector<Box> boxes(const Placement& placement, const Mesh& mesh, int rank, const std::vector<int64_t>& shape) {
   if (!mesh.contains(rank)) return {};
-  return holding(placement, mesh.spots(rank), shape).boxes();
+  return local_shard(placement, mesh.axis_coordinates(rank), shape).boxes();
 }
 
 void check(const Placement& placement, const Mesh& mesh, const std::vector<int64_t>& shape) {
@@ -80,11 +81,11 @@ void check(const Placement& placement, const Mesh& mesh, const std::vector<int64
     base::fail_input("placement \"{}\" mixes partial sums and maxima: which comes first would matter", to_string(placement));
   std::set<std::vector<std::pair<std::string, int>>> shapes;  // ranks with equal extents and coordinates of splitting axes are alike
   for (int rank : mesh.members()) {
-    const std::vector<Spot> spots = mesh.spots(rank);
+    const std::vector<AxisCoordinate> axis_coordinates = mesh.axis_coordinates(rank);
     std::vector<std::pair<std::string, int>> key;
-    for (const Spot& spot : spots)
-      if (seen.contains(spot.axis)) key.push_back({spot.axis, spot.extent * mesh.size() + spot.coordinate});
-    if (shapes.insert(std::move(key)).second) check_at(placement, spots, shape);
+    for (const AxisCoordinate& place : axis_coordinates)
+      if (seen.contains(place.axis)) key.push_back({place.axis, place.extent * mesh.size() + place.coordinate});
+    if (shapes.insert(std::move(key)).second) check_at(placement, axis_coordinates, shape);
   }
 }
 

@@ -13,7 +13,7 @@
 #include "base/checksum.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
-#include "mesh/exchange_step.h"
+#include "mesh/redistribute/exchange_step.h"
 
 namespace cairn::mesh {
 namespace {
@@ -21,7 +21,7 @@ namespace {
 // Groups of the second round have an order of their own: it starts whenever somebody waits.
 constexpr std::string_view kSecondRound = "redistribute, second round";
 
-void check_local(const at::Tensor& local, const Holding& held, const RedistributePlan& plan, int rank) {
+void check_local(const at::Tensor& local, const LocalShard& held, const RedistributePlan& plan, int rank) {
   if (!local.defined())
     base::fail_input("{}: rank {} hands in no tensor; where it holds nothing, an empty one says the dtype", to_string(plan.change()), rank);
   const std::vector<int64_t> shape = held.local_shape();
@@ -52,17 +52,17 @@ Partial::Reduce reduction_after(const RedistributePlan& plan) {
   return Partial::Reduce::sum;
 }
 
-at::Tensor make_result(const RedistributePlan& plan, const Holding& held, int rank, const at::TensorOptions& options) {
+at::Tensor make_result(const RedistributePlan& plan, const LocalShard& held, int rank, const at::TensorOptions& options) {
   const at::Tensor result = at::empty(held.local_shape(), options);
   if (plan.elements_given(rank) < result.numel()) result.fill_(identity(reduction_after(plan), result.scalar_type()));
   return result;
 }
 
 // What the first round leaves for the second on this rank.
-Store make_stage(const Step& first, int rank, const at::TensorOptions& options) {
+BoxViews make_stage(const ExchangeStep& first, int rank, const at::TensorOptions& options) {
   std::vector<Box> boxes;
-  for (const Piece& piece : first.pieces)
-    if (piece.to == rank) boxes.push_back(piece.box);
+  for (const BoxTransfer& transfer : first.transfers)
+    if (transfer.to == rank) boxes.push_back(transfer.box);
   return {std::move(boxes), options};
 }
 
@@ -70,21 +70,21 @@ Store make_stage(const Step& first, int rank, const at::TensorOptions& options) 
 
 Redistributed start_redistribute(comm::World& world, const at::Tensor& local, const RedistributePlan& plan, comm::Label label) {
   const int rank = world.rank();
-  const Holding before = plan.held_before(rank), after = plan.held_after(rank);
+  const LocalShard before = plan.held_before(rank), after = plan.held_after(rank);
   check_local(local, before, plan, rank);
   if (plan.keeps(rank)) return {local.detach(), comm::Work::done()};
   const at::NoGradGuard no_gradient;
   const at::TensorOptions options = local.options();
   const at::Tensor result = make_result(plan, after, rank, options);
-  const Store from(before, local.detach()), to(after, result);
-  const Step *first = plan.step_of(0, rank), *second = plan.step_of(1, rank);
+  const BoxViews from(before, local.detach()), to(after, result);
+  const ExchangeStep *first = plan.step_of(0, rank), *second = plan.step_of(1, rank);
   if (!second) {
     if (!first) return {result, comm::Work::done()};
     return {result, start_step(world, *first, plan.reduce(), {from, to, options}, label, "")};
   }
-  const Store stage = first ? make_stage(*first, rank, options) : Store();
+  const BoxViews stage = first ? make_stage(*first, rank, options) : BoxViews();
   const comm::Work reduced = first ? start_step(world, *first, plan.reduce(), {from, stage, options}, label, "") : comm::Work::done();
-  const auto spread = [&world, step = *second, reduce = plan.reduce(), memory = StepMemory{stage, to, options}, purpose = label.purpose,
+  const auto spread = [&world, step = *second, reduce = plan.reduce(), memory = ExchangeMemory{stage, to, options}, purpose = label.purpose,
                        what = std::string(label.what)] {
     const at::NoGradGuard no_gradient_here;
     start_step(world, step, reduce, memory, {purpose, what}, kSecondRound).wait();
@@ -98,11 +98,11 @@ at::Tensor redistribute(comm::World& world, const at::Tensor& local, const Redis
   return moving.tensor;
 }
 
-at::Tensor redistribute(comm::World& world, const at::Tensor& local, const Change& change, comm::Label label) {
+at::Tensor redistribute(comm::World& world, const at::Tensor& local, const LayoutChange& change, comm::Label label) {
   return redistribute(world, local, RedistributePlan(change), label);
 }
 
-void check_alike(comm::World& world, const RedistributePlan& plan) {
+void check_same_plan(comm::World& world, const RedistributePlan& plan) {
   std::set<int> members;
   for (const Layout* layout : {&plan.change().from, &plan.change().to})
     for (int rank : layout->mesh.members()) members.insert(rank);

@@ -30,9 +30,9 @@ Redistributed start_redistribute(comm::World& world, const at::Tensor& local, co
 
 // The same, done on return.
 at::Tensor redistribute(comm::World& world, const at::Tensor& local, const RedistributePlan& plan, comm::Label label);
-at::Tensor redistribute(comm::World& world, const at::Tensor& local, const Change& change, comm::Label label);
+at::Tensor redistribute(comm::World& world, const at::Tensor& local, const LayoutChange& change, comm::Label label);
 
 // Makes sure that all ranks of both meshes are about to do the same change, and names those that are not. For plans decided at run time.
-void check_alike(comm::World& world, const RedistributePlan& plan);
+void check_same_plan(comm::World& world, const RedistributePlan& plan);
 
 }  // namespace cairn::mesh

@@ -3,7 +3,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/embedding.h"
-#include "mesh/gradient_parts.h"
+#include "mesh/chunked_gradients.h"
 #include "model/decoder_blocks.h"
 #include "model/rows.h"
 #include "model/stream.h"
@@ -272,7 +272,7 @@ class HeadBlock final : public Block {
     }
 
     at::Tensor finish() override {
-      gradients_.hand_on();
+      gradients_.flush();
       return din_;
     }
     int64_t bytes() const override { return static_cast<int64_t>((in_.defined() ? in_.nbytes() : 0) + din_.nbytes()); }
@@ -293,7 +293,7 @@ class HeadBlock final : public Block {
     kernels::Fp8Matrix weight_codes_ = {};
     bool codes_alone_;  // HeadBlock's
     int64_t parts_;
-    mesh::GradientParts gradients_;
+    mesh::ChunkedGradients gradients_;
   };
 
   // `again`: what the norm comes to is made once more, where it is made in passing, for the head's weight gradient.

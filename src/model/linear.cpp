@@ -122,7 +122,7 @@ void Linear::product_gradient(mesh::Gradients& into, const Factor& x_factor, con
     const kernels::Fp8Forms columns{.rows = false};
     const kernels::Fp8Matrix in = x_factor.codes.defined() ? x_factor.codes : kernels::to_fp8(x, kernels::Fp8::e4m3, columns);
     const kernels::Fp8Matrix out = dy_factor.codes.defined() ? dy_factor.codes : kernels::to_fp8(dy, kernels::Fp8::e5m2, columns);
-    return by_input ? into.outer_of_codes(weight, out, in) : into.outer_of_codes(weight, in, out);
+    return by_input ? into.outer_fp8(weight, out, in) : into.outer_fp8(weight, in, out);
   }
   for (const LowRank& one : low_rank) {
     into.outer(one.b, narrowed(x, one, call).mul_(one.scale), outputs(dy, outputs_of(*this, one, call)));

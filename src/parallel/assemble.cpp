@@ -24,7 +24,7 @@ Assembly::Assembly(Parts parts) : company_(company_group(parts.world, parts.plan
   if (trivial_) return;
   const size_t n = parts.model.parameters().size();
   sources_.resize(n);
-  holdings_.resize(n);
+  local_shards_.resize(n);
   for (const int rank : company_.ranks()) {
     bool first = true;
     for (const std::string& axis : replicating_axes(plan)) first = first && plan.mesh.coordinate(rank, axis) == 0;
@@ -40,7 +40,7 @@ Assembly::Assembly(Parts parts) : company_(company_group(parts.world, parts.plan
       const auto parameter = static_cast<size_t>(part.piece);
       if (share.parameters[parameter].copies.front() != rank) continue;
       sources_[parameter].push_back({rank, part.elements});
-      holdings_[parameter][rank] = share.parameters[parameter].holding;
+      local_shards_[parameter][rank] = share.parameters[parameter].local_shard;
     }
   }
 }
@@ -54,11 +54,11 @@ at::Tensor Assembly::gather(size_t parameter, const at::Tensor& mine, std::strin
     return {};
   }
   // Ranks that share one part out fill one local tensor.
-  std::vector<std::pair<mesh::Holding, at::Tensor>> locals;
+  std::vector<std::pair<mesh::LocalShard, at::Tensor>> locals;
   for (const Source& source : sources_[parameter]) {
-    const mesh::Holding& holding = holdings_[parameter].at(source.rank);
-    auto found = std::find_if(locals.begin(), locals.end(), [&](const auto& one) { return one.first == holding; });
-    if (found == locals.end()) found = locals.insert(locals.end(), {holding, at::empty(holding.local_shape(), at::kFloat)});
+    const mesh::LocalShard& local_shard = local_shards_[parameter].at(source.rank);
+    auto found = std::find_if(locals.begin(), locals.end(), [&](const auto& one) { return one.first == local_shard; });
+    if (found == locals.end()) found = locals.insert(locals.end(), {local_shard, at::empty(local_shard.local_shape(), at::kFloat)});
     const at::Tensor place = found->second.view({-1}).narrow(0, source.elements.begin, source.elements.length());
     if (source.rank == rank_) {
       place.copy_(flat());
@@ -67,7 +67,7 @@ at::Tensor Assembly::gather(size_t parameter, const at::Tensor& mine, std::strin
     }
   }
   const at::Tensor whole = at::empty(model_.parameters()[parameter].shape, at::kFloat);
-  for (const auto& [holding, local] : locals) put_back(whole, holding, local);
+  for (const auto& [local_shard, local] : locals) put_back(whole, local_shard, local);
   return whole;
 }
 

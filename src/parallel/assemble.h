@@ -42,8 +42,8 @@ class Assembly {
   int rank_ = 0;  // in the world; likewise the sources'
   const model::Model& model_;
   bool trivial_ = false;
-  std::vector<std::vector<Source>> sources_;            // by parameter, in rank order
-  std::vector<std::map<int, mesh::Holding>> holdings_;  // by parameter, of its sources
+  std::vector<std::vector<Source>> sources_;                   // by parameter, in rank order
+  std::vector<std::map<int, mesh::LocalShard>> local_shards_;  // by parameter, of its sources
 };
 
 }  // namespace cairn::parallel

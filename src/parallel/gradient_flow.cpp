@@ -146,8 +146,8 @@ mesh::Gradients& GradientFlow::open(mesh::ParamId id) {
   return *open_[static_cast<size_t>(u)].sink;
 }
 
-void GradientFlow::outer_of_codes(mesh::ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) {
-  open(id).outer_of_codes(local(id), in, dout);
+void GradientFlow::outer_fp8(mesh::ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) {
+  open(id).outer_fp8(local(id), in, dout);
 }
 void GradientFlow::outer(mesh::ParamId id, const at::Tensor& in, const at::Tensor& dout) { open(id).outer(local(id), in, dout); }
 void GradientFlow::add(mesh::ParamId id, const at::Tensor& gradient) { open(id).add(local(id), gradient); }

@@ -61,10 +61,12 @@ class GradientFlow final : public mesh::Gradients {
   const at::Tensor& kept(int64_t unit) const { return kept_[static_cast<size_t>(unit)]; }
 
   void outer(mesh::ParamId id, const at::Tensor& in, const at::Tensor& dout) override;
-  void outer_of_codes(mesh::ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) override;
+  void outer_fp8(mesh::ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) override;
   void add(mesh::ParamId id, const at::Tensor& gradient) override;
   void add_rows(mesh::ParamId id, const at::Tensor& rows, const at::Tensor& values) override;
-  bool adds_up_wide(mesh::ParamId) const override { return parts_.options.dtype() == at::kFloat || parts_.options.dtype() == at::kDouble; }
+  bool accumulates_in_fp32(mesh::ParamId) const override {
+    return parts_.options.dtype() == at::kFloat || parts_.options.dtype() == at::kDouble;
+  }
   void expect_more(mesh::ParamId id, int64_t contributions) override { open(id).expect_more(local(id), contributions); }
 
   // The gradient of this parameter is not summed over its copies any more: a mistake, for whoever wants to see it found. False: it is not

@@ -13,7 +13,7 @@
 #include "base/did_you_mean.h"
 #include "base/error.h"
 #include "base/files.h"
-#include "mesh/holding.h"
+#include "mesh/local_shard.h"
 #include "model/model.h"
 #include "parallel/crossings.h"
 #include "parallel/pipeline_actors.h"
@@ -111,8 +111,8 @@ void check_given(const Plan& plan, const model::Parameter& parameter, const mesh
   for (const auto& on : given.axes)
     same = same && !std::holds_alternative<mesh::Partial>(on.how) && (on.axis == "tp" || std::holds_alternative<mesh::Replicate>(on.how));
   for (const int rank : plan.mesh.peers(plan.mesh.members().front(), "tp"))
-    same =
-        same && mesh::holding(given, plan.mesh.spots(rank), parameter.shape) == mesh::holding(can, plan.mesh.spots(rank), parameter.shape);
+    same = same && mesh::local_shard(given, plan.mesh.axis_coordinates(rank), parameter.shape) ==
+                       mesh::local_shard(can, plan.mesh.axis_coordinates(rank), parameter.shape);
   if (!same)
     base::fail_input("the plan's placement of {} is \"{}\": its block can run \"{}\" on this mesh, and nothing else yet", parameter.name,
                      mesh::to_string(given), mesh::to_string(can));

@@ -60,10 +60,10 @@ Share share_of(const model::Model& model, const Plan& plan, int rank) {
   // Everything outside tp and pp makes replicas of what those two share out.
   const std::vector<int> mates = plan.mesh.peers_along(rank, {"pp", "tp"});
   std::map<int, std::vector<bool>> named;
-  std::map<int, std::vector<mesh::Spot>> spots;
+  std::map<int, std::vector<mesh::AxisCoordinate>> axis_coordinates;
   for (const int mate : mates) {
     named[mate] = named_by(model, plan, stages_of(plan, mate));
-    spots[mate] = plan.mesh.spots(mate);
+    axis_coordinates[mate] = plan.mesh.axis_coordinates(mate);
   }
   Share share;
   share.stages = stages_of(plan, rank);
@@ -72,30 +72,30 @@ Share share_of(const model::Model& model, const Plan& plan, int rank) {
     const mesh::Placement placement = placement_of(plan, parameter.name);
     ParameterShare& one = share.parameters.emplace_back();
     one.here = named[rank][i];
-    one.holding = mesh::holding(placement, spots[rank], parameter.shape);
+    one.local_shard = mesh::local_shard(placement, axis_coordinates[rank], parameter.shape);
     for (const int mate : mates)
-      if (named[mate][i] && (mate == rank || mesh::holding(placement, spots[mate], parameter.shape) == one.holding))
+      if (named[mate][i] && (mate == rank || mesh::local_shard(placement, axis_coordinates[mate], parameter.shape) == one.local_shard))
         one.copies.push_back(mate);
-    share.layout.append(parameter.name, one.here ? one.holding.local_shape() : std::vector<int64_t>{0});
+    share.layout.append(parameter.name, one.here ? one.local_shard.local_shape() : std::vector<int64_t>{0});
   }
   return share;
 }
 
-at::Tensor cut_out(const at::Tensor& whole, const mesh::Holding& holding) {
+at::Tensor cut_out(const at::Tensor& whole, const mesh::LocalShard& local_shard) {
   at::Tensor part = whole;
-  for (size_t dim = 0; dim < holding.dims.size(); ++dim) {
+  for (size_t dim = 0; dim < local_shard.dims.size(); ++dim) {
     std::vector<at::Tensor> pieces;
-    for (const mesh::Interval& interval : holding.dims[dim])
+    for (const mesh::Interval& interval : local_shard.dims[dim])
       pieces.push_back(part.narrow(static_cast<int64_t>(dim), interval.begin, interval.length()));
-    if (pieces.empty()) return at::empty(holding.local_shape(), whole.options());
+    if (pieces.empty()) return at::empty(local_shard.local_shape(), whole.options());
     part = pieces.size() == 1 ? pieces[0] : at::cat(pieces, static_cast<int64_t>(dim));
   }
   return part;
 }
 
-void put_back(const at::Tensor& whole, const mesh::Holding& holding, const at::Tensor& local) {
-  for (const mesh::Box& box : holding.boxes()) {
-    const mesh::Box inside = holding.local(box);
+void put_back(const at::Tensor& whole, const mesh::LocalShard& local_shard, const at::Tensor& local) {
+  for (const mesh::Box& box : local_shard.boxes()) {
+    const mesh::Box inside = local_shard.local(box);
     at::Tensor to = whole, from = local;
     for (size_t dim = 0; dim < box.dims.size(); ++dim) {
       to = to.narrow(static_cast<int64_t>(dim), box.dims[dim].begin, box.dims[dim].length());

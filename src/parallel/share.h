@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "mesh/flat_layout.h"
-#include "mesh/holding.h"
+#include "mesh/local_shard.h"
 #include "parallel/plan.h"
 
 namespace cairn::model {
@@ -15,8 +15,8 @@ namespace cairn::parallel {
 
 // What one rank works with of one parameter.
 struct ParameterShare {
-  bool here = true;         // a stage that this rank runs uses it
-  mesh::Holding holding;    // what of the whole: dense, so its local tensor has the shape holding.local_shape()
+  bool here = true;              // a stage that this rank runs uses it
+  mesh::LocalShard local_shard;  // what of the whole: dense, so its local tensor has the shape holding.local_shape()
   std::vector<int> copies;  // ranks that hold just this beside it in the same replica, itself included: its gradient is a sum over them
   bool operator==(const ParameterShare&) const = default;
 };
@@ -40,8 +40,8 @@ BlockRange blocks_of_stage(const Plan& plan, int stage, size_t blocks);
 std::vector<int> rank_of_blocks(const Plan& plan, size_t blocks);
 
 // What of a whole tensor a holding has, put together; a view where it is one piece.
-at::Tensor cut_out(const at::Tensor& whole, const mesh::Holding& holding);
+at::Tensor cut_out(const at::Tensor& whole, const mesh::LocalShard& local_shard);
 // And back: writes a holding's local tensor into its places of the whole one.
-void put_back(const at::Tensor& whole, const mesh::Holding& holding, const at::Tensor& local);
+void put_back(const at::Tensor& whole, const mesh::LocalShard& local_shard, const at::Tensor& local);
 
 }  // namespace cairn::parallel

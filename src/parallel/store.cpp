@@ -8,7 +8,7 @@
 #include "comm/world.h"
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
-#include "mesh/chosen_gradients.h"
+#include "mesh/trainable_gradients.h"
 #include "model/model.h"
 #include "model/named_parameters.h"
 
@@ -82,7 +82,7 @@ Store::Store(Parts parts) : share_(share_of(parts.model, parts.plan, parts.world
   for (size_t i = 0; i < parts.trained.size(); ++i) chosen.push_back(parts.trained[i] && share_.parameters[i].here);
   const std::vector<int32_t> uses = uses_here(parts.model, parts.plan, share_);
   GradientFlow::Parts flow{
-      .layout = mesh::chosen_layout(share_.layout, chosen),
+      .layout = mesh::trainable_layout(share_.layout, chosen),
       .uses = {},
       .copies = {},
       .units = {},
@@ -113,7 +113,7 @@ Store::Store(Parts parts) : share_(share_of(parts.model, parts.plan, parts.world
   const mesh::FlatLayout gradient_layout = flow.layout;
   const base::MemoryScope purpose("gradients");
   flow_ = std::make_unique<GradientFlow>(std::move(flow));
-  if (gradient_layout.pieces.size() < share_.layout.pieces.size()) chosen_ = mesh::make_chosen_gradients(share_.layout, chosen, *flow_);
+  if (gradient_layout.pieces.size() < share_.layout.pieces.size()) chosen_ = mesh::make_trainable_gradients(share_.layout, chosen, *flow_);
 
   size_t next = 0;  // of the gradients, which leave some out but keep the order
   for (const KeptPart& part : kept_weights) {
@@ -155,7 +155,7 @@ at::Tensor Store::sum_of_squares() const {
 void Store::load(size_t parameter, const at::Tensor& whole) const {
   for (const KeptPiece& piece : kept_) {
     if (piece.parameter != parameter) continue;
-    const at::Tensor local = cut_out(whole, share_.parameters[parameter].holding).reshape({-1});
+    const at::Tensor local = cut_out(whole, share_.parameters[parameter].local_shard).reshape({-1});
     piece.value.view({-1}).copy_(local.narrow(0, piece.elements.begin, piece.elements.length()));
   }
 }

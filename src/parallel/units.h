@@ -35,8 +35,8 @@ struct UnitRules {
 // The units of a layout over a model's parameters: by the first block that names each parameter. Every piece is in exactly one.
 std::vector<Unit> make_units(const model::Model& model, const mesh::FlatLayout& layout, const UnitRules& rules);
 
-// The same units of the pieces that are chosen alone, in a layout of theirs (mesh::chosen_layout): each rank keeps of a piece what it keeps
-// of it there. A unit without any is left out.
+// The same units of the pieces that are chosen alone, in a layout of theirs (mesh::trainable_layout): each rank keeps of a piece what it
+// keeps of it there. A unit without any is left out.
 std::vector<Unit> chosen_units(const mesh::FlatLayout& layout, const std::vector<Unit>& units, const std::vector<bool>& chosen);
 
 // What one rank keeps of one parameter.

@@ -7,7 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
-#include "mesh/holding.h"
+#include "mesh/local_shard.h"
 #include "mesh/redistribute_plan.h"
 
 namespace cairn::planner {
@@ -62,9 +62,9 @@ Overlap overlap(const std::vector<mesh::Interval>& wanted, const std::vector<mes
 std::string carriers(const mesh::RedistributePlan& plan) {
   std::vector<std::string> names;
   for (const auto& round : plan.rounds())
-    for (const mesh::Step& step : round)
+    for (const mesh::ExchangeStep& step : round)
       if (const std::string name(mesh::name(step.by));
-          step.by != mesh::Carrier::copy && std::find(names.begin(), names.end(), name) == names.end())
+          step.by != mesh::CollectiveKind::copy && std::find(names.begin(), names.end(), name) == names.end())
         names.push_back(name);
   return names.empty() ? "slice" : fmt::format("{}", fmt::join(names, " and "));
 }
@@ -92,11 +92,11 @@ Boxing::Boxing(mesh::Mesh mesh, Prices prices) : mesh_(std::move(mesh)), prices_
       base::fail_input("links are given, but none along {}: give them for every axis of {}", axis.name, mesh::to_string(mesh_));
 }
 
-mesh::Change Boxing::change(const GraphTensor& tensor, const Forms& from, const Forms& to) const {
+mesh::LayoutChange Boxing::change(const GraphTensor& tensor, const Forms& from, const Forms& to) const {
   return {{mesh_, placement_of(tensor, from, mesh_)}, {mesh_, placement_of(tensor, to, mesh_)}, tensor.shape};
 }
 
-mesh::Change Boxing::gradient_change(const GraphTensor& parameter, const Forms& kept, const Forms& wanted) const {
+mesh::LayoutChange Boxing::gradient_change(const GraphTensor& parameter, const Forms& kept, const Forms& wanted) const {
   return {mesh::dual({mesh_, placement_of(parameter, kept, mesh_)}), {mesh_, placement_of(parameter, wanted, mesh_)}, parameter.shape};
 }
 
@@ -113,7 +113,7 @@ Price Boxing::gradient(const GraphTensor& parameter, const Forms& kept, const Fo
 }
 
 // Terms of a sum are added up at one of those who want the result, and passed on to the others; what is no term moves to who lacks it.
-double Boxing::estimate(const mesh::Change& change, int64_t item_bytes) const {
+double Boxing::estimate(const mesh::LayoutChange& change, int64_t item_bytes) const {
   double terms = 1, wanters = 1;
   mesh::Placement from;  // without the terms: each holds all of what it has terms of
   std::string slowest;
@@ -132,8 +132,9 @@ double Boxing::estimate(const mesh::Change& change, int64_t item_bytes) const {
     if (mesh::is_partial(on.how)) on.how = from.on(on.axis);
   double lacked = 0, held = 0;
   for (const int rank : mesh_.members()) {
-    const std::vector<mesh::Spot> spots = mesh_.spots(rank);
-    const mesh::Holding have = mesh::holding(from, spots, change.shape), want = mesh::holding(to, spots, change.shape);
+    const std::vector<mesh::AxisCoordinate> axis_coordinates = mesh_.axis_coordinates(rank);
+    const mesh::LocalShard have = mesh::local_shard(from, axis_coordinates, change.shape),
+                           want = mesh::local_shard(to, axis_coordinates, change.shape);
     double all = 1, there = 1;
     for (size_t dim = 0; dim < change.shape.size(); ++dim) {
       const Overlap one = overlap(want.dims[dim], have.dims[dim]);
@@ -155,7 +156,7 @@ double Boxing::about(const GraphTensor& tensor, const Forms& from, const Forms& 
   const std::string key = fmt::format("{}:{}:{}", text_of(tensor), text_of(from), text_of(to));
   auto [known, fresh] = estimated_.try_emplace(key + (and_back ? "+" : ""), 0);
   if (fresh) {
-    const mesh::Change there = change(tensor, from, to);
+    const mesh::LayoutChange there = change(tensor, from, to);
     known->second = estimate(there, tensor.item_bytes);
     if (and_back && tensor.differentiable) known->second += estimate(mesh::backward_of(there), tensor.item_bytes);
   }

@@ -4,7 +4,7 @@
 #include <string>
 #include <tuple>
 
-#include "mesh/change.h"
+#include "mesh/layout_change.h"
 #include "planner/signatures.h"
 
 namespace cairn::planner {
@@ -50,8 +50,8 @@ class Boxing {
   double about(const GraphTensor& tensor, const Forms& from, const Forms& to, bool and_back);
   double about_gradient(const GraphTensor& parameter, const Forms& kept, const Forms& wanted);
 
-  mesh::Change change(const GraphTensor& tensor, const Forms& from, const Forms& to) const;
-  mesh::Change gradient_change(const GraphTensor& parameter, const Forms& kept, const Forms& wanted) const;
+  mesh::LayoutChange change(const GraphTensor& tensor, const Forms& from, const Forms& to) const;
+  mesh::LayoutChange gradient_change(const GraphTensor& parameter, const Forms& kept, const Forms& wanted) const;
 
  private:
   enum class Way { forward, backward, gradient };
@@ -59,7 +59,7 @@ class Boxing {
 
   mesh::Mesh mesh_;
   Prices prices_;
-  double estimate(const mesh::Change& change, int64_t item_bytes) const;
+  double estimate(const mesh::LayoutChange& change, int64_t item_bytes) const;
 
   std::map<std::string, Price> known_;
   std::map<std::string, double> estimated_;

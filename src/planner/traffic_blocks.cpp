@@ -100,7 +100,7 @@ int64_t key_heads(const TrafficCase& step, const model::Card& card, const parall
     for (int32_t k = id.first; k < id.first + id.count; ++k) {
       const model::Parameter& p = step.model.parameters()[static_cast<size_t>(k)];
       for (size_t dim = 0; dim < p.axes.size(); ++dim) {
-        const int64_t here = share.parameters[static_cast<size_t>(k)].holding.local_shape()[dim] / std::max<int64_t>(1, p.head_width);
+        const int64_t here = share.parameters[static_cast<size_t>(k)].local_shard.local_shape()[dim] / std::max<int64_t>(1, p.head_width);
         if (p.axes[dim] == "kv_heads") return here;
         if (p.axes[dim] == "qkv") return here / (p.queries_per_key + 2);
       }

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "kernels/aten.h"
-#include "mesh/chosen_gradients.h"
+#include "mesh/trainable_gradients.h"
 #include "model/model.h"
 #include "model/named_parameters.h"
 #include "parallel/share.h"
@@ -174,7 +174,7 @@ void add_gradients(const TrafficCase& step, TrafficBook& book) {
                 .because = because});
     }
     const std::vector<parallel::Unit> units = parallel::chosen_units(share.layout, units_of(step, share), chosen);
-    const mesh::FlatLayout layout = mesh::chosen_layout(share.layout, chosen);
+    const mesh::FlatLayout layout = mesh::trainable_layout(share.layout, chosen);
     if (ranks.keepers > 1)
       for (const parallel::Unit& unit : units)
         book.add({.what = "gradients, to who keeps them",

@@ -128,7 +128,7 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   for (const parallel::KeptBytes& one : blocks) largest_block = std::max(largest_block, one.all);
   if (by_slopes)
     f.gradients = f.optimizer = 0, f.activations = bytes_of(largest_block * share.activations);  // one block at work, nothing kept
-  // Parts of a gradient that is kept in less add up in fp32 (mesh/gradient_parts.h).
+  // Parts of a gradient that is kept in less add up in fp32 (mesh/chunked_gradients.h).
   const bool sums_apart = loss_chunks_of(s, *task.model, plan, length, on_gpu) > 1 && gradient_bytes < 4;
   const int64_t of_head = trained_elements_of_head(*task.model, p.rules.trained);
   if (sums_apart) f.activations += 4 * of_head;

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kernels/aten.h"
-#include "mesh/change.h"
+#include "mesh/layout_change.h"
 
 namespace cairn::mesh::brute {
 

@@ -37,8 +37,8 @@ TEST(Mesh, PrintsWhatItParses) {
 TEST(Mesh, HoldsPartsOfUnequalSize) {
   const Mesh mesh = parse_mesh("island=(dp=2,tp=2|dp=3)");
   EXPECT_EQ(mesh.size(), 7);
-  EXPECT_EQ(mesh.spots(3), (std::vector<Spot>{{"island", 0, 2}, {"dp", 1, 2}, {"tp", 1, 2}}));
-  EXPECT_EQ(mesh.spots(6), (std::vector<Spot>{{"island", 1, 2}, {"dp", 2, 3}}));
+  EXPECT_EQ(mesh.axis_coordinates(3), (std::vector<AxisCoordinate>{{"island", 0, 2}, {"dp", 1, 2}, {"tp", 1, 2}}));
+  EXPECT_EQ(mesh.axis_coordinates(6), (std::vector<AxisCoordinate>{{"island", 1, 2}, {"dp", 2, 3}}));
   EXPECT_EQ(mesh.extent_at(0, "dp"), 2);
   EXPECT_EQ(mesh.extent_at(4, "dp"), 3);
   EXPECT_EQ(mesh.extent_at(4, "tp"), 1);
@@ -53,7 +53,7 @@ TEST(Mesh, HoldsPartsOfUnequalSize) {
 TEST(Mesh, RepeatsUnequalPartsUnderOuterAxes) {
   const Mesh mesh = parse_mesh("dp=2,pp=(tp=4|tp=2)");
   EXPECT_EQ(mesh.size(), 12);
-  EXPECT_EQ(mesh.spots(11), (std::vector<Spot>{{"dp", 1, 2}, {"pp", 1, 2}, {"tp", 1, 2}}));
+  EXPECT_EQ(mesh.axis_coordinates(11), (std::vector<AxisCoordinate>{{"dp", 1, 2}, {"pp", 1, 2}, {"tp", 1, 2}}));
   EXPECT_EQ(mesh.peers(4, "dp"), (std::vector<int>{4, 10}));
   EXPECT_EQ(mesh.peers(7, "pp"), (std::vector<int>{7, 11}));
   EXPECT_EQ(mesh.peers(9, "pp"), (std::vector<int>{9}));

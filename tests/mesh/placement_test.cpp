@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "mesh/brute_force.h"
-#include "mesh/holding.h"
+#include "mesh/local_shard.h"
 #include "mesh/mesh.h"
 #include "mesh/splits.h"
 
@@ -92,7 +92,7 @@ TEST(Placement, HoldsWhatCountingElementsSays) {
 }
 
 TEST(Placement, SaysWhereABoxLiesInTheLocalTensor) {
-  const Holding held{{{{0, 2}, {6, 8}}, {{1, 4}}}};  // zigzag rows, columns 1 to 3
+  const LocalShard held{{{{0, 2}, {6, 8}}, {{1, 4}}}};  // zigzag rows, columns 1 to 3
   EXPECT_EQ(held.local_shape(), (std::vector<int64_t>{4, 3}));
   EXPECT_EQ(held.local({{{7, 8}, {2, 4}}}), (Box{{{3, 4}, {1, 3}}}));
   EXPECT_THROW(held.local({{{1, 7}, {2, 4}}}), Error);

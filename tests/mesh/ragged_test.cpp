@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "mesh/moves.h"
+#include "mesh/redistribute_runs.h"
 
 namespace cairn::mesh {
 namespace {
@@ -76,7 +76,7 @@ TEST(Ragged, GoesToAndFromEveryOtherPlacement) {
     layouts.push_back(layout("ep=3", text));
   std::vector<RedistributePlan> plans;
   for (const Layout& from : layouts)
-    for (const Layout& to : layouts) plans.emplace_back(Change{from, to, shape});
+    for (const Layout& to : layouts) plans.emplace_back(LayoutChange{from, to, shape});
   const std::vector<Moved> moved = move_all(3, plans, std::vector<at::Tensor>(plans.size(), numbers(shape)));
   for (size_t i = 0; i < plans.size(); ++i) {
     EXPECT_TRUE(at::equal(moved[i].logical, numbers(shape))) << to_string(plans[i].change());
@@ -87,7 +87,7 @@ TEST(Ragged, GoesToAndFromEveryOtherPlacement) {
 TEST(Ragged, SumsTheGradientsOfCopiesAtTheirOwners) {
   // A parameter with a second copy of id 0: its gradients meet at the home when the copy is given up.
   const Layout one = layout("ep=2", "ep: ragged(0, 0|1)"), two = layout("ep=2", "ep: ragged(0, 0+1|1)");
-  const Change copies{one, two, {4, 3}};
+  const LayoutChange copies{one, two, {4, 3}};
   const Moved gradient = move_one(2, backward_of(copies));
   EXPECT_TRUE(at::equal(gradient.logical, numbers({4, 3})));
   EXPECT_EQ(gradient.bytes, 2 * 3 * 4);

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "mesh/moves.h"
 #include "mesh/redistribute_autograd.h"
+#include "mesh/redistribute_runs.h"
 
 namespace cairn::mesh {
 namespace {
@@ -74,7 +74,7 @@ TEST(RedistributeGradient, IsTheAdjoint) {
   const at::Tensor x = numbers(kShape), g = weights().contiguous();
   harness::on_ranks(4, [&](comm::World& world) {
     for (size_t i = 0; i < forward.size(); i += 3) {  // every third pair: 86 of them
-      const Change change{all[i / all.size()], all[i % all.size()], kShape}, back = backward_of(change);
+      const LayoutChange change{all[i / all.size()], all[i % all.size()], kShape}, back = backward_of(change);
       const at::Tensor own = brute::Census(change.from, kShape).part(x, world.rank(), at::kDouble);
       const at::Tensor gradient = brute::Census(back.from, kShape).part(g, world.rank(), at::kDouble);
       const double there = (redistribute(world, own, change, {}) * gradient).sum().item<double>();
@@ -92,7 +92,7 @@ TEST(RedistributeGradient, FlowsThroughAnAutogradGraph) {
   std::vector<at::Tensor> gradients(4);
   const Layout from = layout("dp=2,tp=2", "dp: split(0), tp: replicate"), to = layout("dp=2,tp=2", "dp: replicate, tp: split(1)");
   harness::on_ranks(4, [&](comm::World& world) {
-    const auto plan = std::make_shared<const RedistributePlan>(Change{from, to, kShape});
+    const auto plan = std::make_shared<const RedistributePlan>(LayoutChange{from, to, kShape});
     const at::Tensor x = brute::Census(from, kShape).part(numbers(kShape), world.rank(), at::kDouble).requires_grad_();
     const at::Tensor y = redistribute_differentiably(world, x, plan, {comm::Purpose::activation, "x"});
     // Each rank of dp takes half of the loss: a replicated value's gradient is partial.

@@ -1,6 +1,6 @@
 #include "mesh/redistribute_plan.h"
 
-#include "mesh/moves.h"
+#include "mesh/redistribute_runs.h"
 
 namespace cairn::mesh {
 namespace {
@@ -33,9 +33,9 @@ TEST(RedistributePlan, PicksOneCollectivePerGroupOnTwoAxes) {
 
 TEST(RedistributePlan, SpreadsTheLoadOverReplicas) {
   const RedistributePlan plan({layout("dp=4", "replicated"), layout("dp=4 on [4-7]", "dp: split(0)"), {8, 8}});
-  EXPECT_EQ(plan.cost(), (Cost{64, 16, 16, 1}));  // each source serves one receiver
+  EXPECT_EQ(plan.cost(), (RedistributeCost{64, 16, 16, 1}));  // each source serves one receiver
   const RedistributePlan reduce({layout("dp=4", "dp: partial(sum)"), layout("dp=4 on [4-7]", "replicated"), {8, 8}});
-  EXPECT_EQ(reduce.cost(), (Cost{64 * 7, 64, 64 + 48, 2}));
+  EXPECT_EQ(reduce.cost(), (RedistributeCost{64 * 7, 64, 64 + 48, 2}));
 }
 
 TEST(RedistributePlan, CountsWhatEachPairExchanges) {
@@ -56,7 +56,7 @@ TEST(RedistributePlan, ServesUnequalParts) {
                                     layout(mesh, "island: split(1)"), layout(mesh, "replicated")};
   std::vector<RedistributePlan> plans;
   for (const Layout& from : layouts)
-    for (const Layout& to : layouts) plans.emplace_back(Change{from, to, {7, 5}});
+    for (const Layout& to : layouts) plans.emplace_back(LayoutChange{from, to, {7, 5}});
   const std::vector<Moved> moved = move_all(5, plans, std::vector<at::Tensor>(plans.size(), numbers({7, 5})));
   for (size_t i = 0; i < plans.size(); ++i) EXPECT_TRUE(at::equal(moved[i].logical, numbers({7, 5}))) << to_string(plans[i].change());
 }
@@ -72,9 +72,9 @@ TEST(RedistributePlan, IsRefusedWhereThePlacementDoesNotFit) {
   EXPECT_THROW(RedistributePlan({layout("dp=2", "replicated"), {Mesh{{{"dp", 2}}, {0}, {}}, {}}, {4, 4}}), Error);
 }
 
-TEST(PlanCache, PlansEachChangeOnceAndForgetsTheOldest) {
-  PlanCache cache(2);
-  const auto change = [](int64_t rows) { return Change{layout("dp=2", "dp: split(0)"), layout("dp=2", "replicated"), {rows, 2}}; };
+TEST(RedistributePlanCache, PlansEachChangeOnceAndForgetsTheOldest) {
+  RedistributePlanCache cache(2);
+  const auto change = [](int64_t rows) { return LayoutChange{layout("dp=2", "dp: split(0)"), layout("dp=2", "replicated"), {rows, 2}}; };
   const auto first = cache.get(change(4));
   EXPECT_EQ(cache.get(change(4)), first);
   (void)cache.get(change(5));
@@ -84,7 +84,7 @@ TEST(PlanCache, PlansEachChangeOnceAndForgetsTheOldest) {
   EXPECT_NE(cache.get(change(4)), first);
 }
 
-TEST(PlanCache, PlansFor256RanksQuickly) {
+TEST(RedistributePlanCache, PlansFor256RanksQuickly) {
   const RedistributePlan gather({layout("dp=16,tp=16", "dp: split(0), tp: split(1)"), layout("dp=16,tp=16", "tp: split(1)"), {1024, 1024}});
   EXPECT_EQ(gather.describe(), "16 x all_gather of 16 ranks, 983040 elements sent");
   const RedistributePlan all({layout("dp=16,tp=16", "dp: split(0), tp: split(0)"), layout("dp=16,tp=16", "dp: split(1)"), {512, 512}});

@@ -6,7 +6,7 @@
 #include <ATen/ops/ones_like.h>
 #include <fmt/format.h>
 
-#include "mesh/moves.h"
+#include "mesh/redistribute_runs.h"
 #include "mesh/splits.h"
 
 namespace cairn::mesh {
@@ -30,7 +30,7 @@ std::vector<Layout> layouts_2d(const std::string& mesh) {
 std::vector<RedistributePlan> all_pairs(const std::vector<Layout>& layouts, const std::vector<int64_t>& shape) {
   std::vector<RedistributePlan> plans;
   for (const Layout& from : layouts)
-    for (const Layout& to : layouts) plans.emplace_back(Change{from, to, shape});
+    for (const Layout& to : layouts) plans.emplace_back(LayoutChange{from, to, shape});
   return plans;
 }
 
@@ -70,10 +70,10 @@ TEST(Redistribute, SumsToSixDigitsAndToTheSameBitsWhateverTheCollective) {
                                             RedistributePlan({partial, layout("dp=2,tp=3", "tp: split(0)"), shape}),
                                             RedistributePlan({partial, layout("tp=2 on [6-7]", "tp: split(0)"), shape})};
   const std::vector<Moved> moved = move_all(8, plans, std::vector<at::Tensor>(plans.size(), values));
-  EXPECT_EQ(plans[0].rounds()[0][0].by, Carrier::all_reduce);
-  EXPECT_EQ(plans[1].rounds()[0][0].by, Carrier::reduce_scatter);
+  EXPECT_EQ(plans[0].rounds()[0][0].by, CollectiveKind::all_reduce);
+  EXPECT_EQ(plans[1].rounds()[0][0].by, CollectiveKind::reduce_scatter);
   EXPECT_EQ(plans[3].rounds().size(), 2u);
-  EXPECT_EQ(plans[4].rounds()[0][0].by, Carrier::all_to_all);
+  EXPECT_EQ(plans[4].rounds()[0][0].by, CollectiveKind::all_to_all);
   for (const Moved& one : moved) {
     EXPECT_TRUE(at::allclose(one.logical, values, 1e-6, 1e-6));
     EXPECT_TRUE(at::equal(one.logical, moved[0].logical));
@@ -90,7 +90,7 @@ TEST(Redistribute, SumsInTheOrderOfTheCoordinatesWhateverTheRanks) {
       const Layout before = layout("dp=3 on [2,0,1]", "dp: partial(sum)");
       const bool holds = before.mesh.contains(world.rank());
       const at::Tensor term = holds ? at::full({6}, terms[before.mesh.coordinate(world.rank(), "dp")], at::kFloat) : at::empty({0});
-      const at::Tensor sum = redistribute(world, term, Change{before, after, {6}}, {});
+      const at::Tensor sum = redistribute(world, term, LayoutChange{before, after, {6}}, {});
       EXPECT_TRUE(at::equal(sum, at::ones_like(sum))) << text;
     });
   }
@@ -111,7 +111,7 @@ TEST(Redistribute, SendsTheBytesOfTheTableOnTheSameRanks) {
                                                                     {{"partial(sum)", "replicate"}, 2 * (p - 1) * T},
                                                                     {{"partial(sum)", "partial(sum)"}, 0}};
   for (const auto& [pair, bytes] : table) {
-    const Change change{layout("dp=4", "dp: " + pair.first), layout("dp=4", "dp: " + pair.second), shape};
+    const LayoutChange change{layout("dp=4", "dp: " + pair.first), layout("dp=4", "dp: " + pair.second), shape};
     EXPECT_NEAR(static_cast<double>(move_one(4, change).bytes), bytes, 0.01 * bytes) << to_string(change);
   }
 }
@@ -130,7 +130,7 @@ TEST(Redistribute, SendsTheBytesOfTheTableBetweenDisjointRanks) {
                                                                     {{"partial(sum)", "replicate"}, (p1 + p2 - 1) * T},
                                                                     {{"partial(sum)", "partial(sum)"}, p1 * T}};
   for (const auto& [pair, bytes] : table) {
-    const Change change{layout("dp=4 on [6,2,0,4]", "dp: " + pair.first), layout("dp=3 on [1,5,3]", "dp: " + pair.second), shape};
+    const LayoutChange change{layout("dp=4 on [6,2,0,4]", "dp: " + pair.first), layout("dp=3 on [1,5,3]", "dp: " + pair.second), shape};
     const Moved moved = move_one(7, change);
     EXPECT_TRUE(at::equal(moved.logical, numbers(shape))) << to_string(change);
     EXPECT_NEAR(static_cast<double>(moved.bytes), bytes, 0.01 * bytes) << to_string(change);
@@ -147,8 +147,8 @@ TEST(Redistribute, MovesBetweenMeshesThatOverlap) {
   std::vector<RedistributePlan> plans;
   for (const Layout& from : here)
     for (const Layout& to : there) {
-      plans.emplace_back(Change{from, to, shape});
-      plans.emplace_back(Change{to, from, shape});
+      plans.emplace_back(LayoutChange{from, to, shape});
+      plans.emplace_back(LayoutChange{to, from, shape});
     }
   const std::vector<Moved> moved = move_all(5, plans, std::vector<at::Tensor>(plans.size(), numbers(shape)));
   for (size_t i = 0; i < plans.size(); ++i) {
@@ -178,7 +178,7 @@ TEST(Redistribute, TakesNoMiddleStepFromSplitSplitToAnother) {
   const RedistributePlan plan(
       {layout("dp=2,tp=2", "dp: split(0), tp: split(0)"), layout("dp=2,tp=2", "dp: split(1), tp: split(0)"), {8, 8}});
   EXPECT_EQ(plan.cost().rounds, 1);
-  EXPECT_EQ(plan.rounds()[0][0].by, Carrier::all_to_all);
+  EXPECT_EQ(plan.rounds()[0][0].by, CollectiveKind::all_to_all);
 }
 
 TEST(Redistribute, WorksOnThreeAxes) {
@@ -215,7 +215,7 @@ TEST(Redistribute, ReducesMaxima) {
 TEST(Redistribute, MovesAndSumsAnyDtype) {
   const std::vector<int64_t> shape{5, 3};
   const auto expect = [&](at::ScalarType dtype, const std::string& from, const std::string& to, size_t bytes_each) {
-    const Change change{layout("dp=3", "dp: " + from), layout("dp=3", "dp: " + to), shape};
+    const LayoutChange change{layout("dp=3", "dp: " + from), layout("dp=3", "dp: " + to), shape};
     const Moved moved = move_one(3, change, {.dtype = dtype});
     EXPECT_TRUE(at::equal(moved.logical, numbers(shape))) << to_string(change) << " " << dtype;
     EXPECT_EQ(moved.bytes, RedistributePlan(change).cost().elements * static_cast<int64_t>(bytes_each))
@@ -227,7 +227,7 @@ TEST(Redistribute, MovesAndSumsAnyDtype) {
       expect(dtype, "split(1)", to, c10::elementSize(dtype));
       expect(dtype, "partial(sum)", to, widened ? 4 : c10::elementSize(dtype));
     }
-  const Change change{layout("dp=3", "dp: split(0)"), layout("dp=3", "dp: split(1)"), shape};
+  const LayoutChange change{layout("dp=3", "dp: split(0)"), layout("dp=3", "dp: split(1)"), shape};
   EXPECT_EQ(move_one(3, change, {.dtype = at::kComplexFloat}).results[0].scalar_type(), at::kComplexFloat);
 }
 
@@ -235,9 +235,9 @@ TEST(Redistribute, SumsEightBitFloatsInFloat) {
   harness::on_ranks(3, [](comm::World& world) {
     const at::Tensor term = at::full({3, 2}, 1.0 + world.rank(), at::kFloat).to(at::kFloat8_e4m3fn);
     const Layout partial = layout("dp=3", "dp: partial(sum)");
-    const at::Tensor sum = redistribute(world, term, Change{partial, layout("dp=3", "replicated"), {3, 2}}, {});
+    const at::Tensor sum = redistribute(world, term, LayoutChange{partial, layout("dp=3", "replicated"), {3, 2}}, {});
     EXPECT_TRUE(at::equal(sum.to(at::kFloat), at::full({3, 2}, 6.0)));
-    const at::Tensor row = redistribute(world, term, Change{partial, layout("dp=3", "dp: split(0)"), {3, 2}}, {});
+    const at::Tensor row = redistribute(world, term, LayoutChange{partial, layout("dp=3", "dp: split(0)"), {3, 2}}, {});
     EXPECT_EQ(row.scalar_type(), at::kFloat8_e4m3fn);
     EXPECT_TRUE(at::equal(row.to(at::kFloat), at::full({1, 2}, 6.0)));
   });
@@ -253,7 +253,7 @@ TEST(Redistribute, RunsSeveralAtOnce) {
 TEST(Redistribute, HandsBackItsInputWhereNothingChanges) {
   harness::on_ranks(2, [](comm::World& world) {
     const at::Tensor local = at::ones({2, 3});
-    const Change change{layout("dp=2", "dp: split(0)"), layout("dp=2", "dp: split(0)"), {4, 3}};
+    const LayoutChange change{layout("dp=2", "dp: split(0)"), layout("dp=2", "dp: split(0)"), {4, 3}};
     EXPECT_TRUE(redistribute(world, local, change, {}).is_alias_of(local));
   });
 }
@@ -262,7 +262,7 @@ TEST(Redistribute, TakesTensorsThatAreNotContiguous) {
   harness::on_ranks(2, [](comm::World& world) {
     const at::Tensor whole = at::arange(12, at::kFloat).view({3, 4});
     const at::Tensor local = whole.t().contiguous().t().narrow(1, 2 * world.rank(), 2);
-    const Change change{layout("dp=2", "dp: split(1)"), layout("dp=2", "replicated"), {3, 4}};
+    const LayoutChange change{layout("dp=2", "dp: split(1)"), layout("dp=2", "replicated"), {3, 4}};
     EXPECT_TRUE(at::equal(redistribute(world, local, change, {}), whole));
   });
 }
@@ -279,7 +279,7 @@ std::string refusal_of_move(const std::function<void()>& act) {
 
 TEST(Redistribute, NamesTheRankWhoseTensorHasTheWrongShape) {
   harness::on_ranks(2, [](comm::World& world) {
-    const Change change{layout("dp=2", "dp: split(0)"), layout("dp=2", "replicated"), {5, 3}};
+    const LayoutChange change{layout("dp=2", "dp: split(0)"), layout("dp=2", "replicated"), {5, 3}};
     const std::string text = refusal_of_move([&] { redistribute(world, at::ones({4, 3}), change, {}); });
     EXPECT_NE(text.find(fmt::format("rank {} hands in a tensor of shape [4, 3], it should hold [{}, 3]", world.rank(), 3 - world.rank())),
               std::string::npos)
@@ -291,7 +291,7 @@ TEST(Redistribute, NamesTheRankWhoseTensorHasTheWrongShape) {
 TEST(Redistribute, NoticesThatRanksPlanDifferently) {
   const harness::Run run = harness::on_ranks(3, {.expect_errors = true}, [](comm::World& world) {
     const Layout to = layout("dp=3", world.rank() == 1 ? "dp: split(1)" : "dp: split(0)");
-    check_alike(world, RedistributePlan({layout("dp=3", "replicated"), to, {3, 3}}));
+    check_same_plan(world, RedistributePlan({layout("dp=3", "replicated"), to, {3, 3}}));
   });
   EXPECT_NE(std::string(run.error_on(0).what()).find("ranks 1 are about to do another change"), std::string::npos)
       << run.error_on(0).what();

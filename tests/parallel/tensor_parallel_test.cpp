@@ -64,7 +64,7 @@ Found pass_on(comm::World& world, const TpCase& c, bool overlap = false) {
   std::vector<mesh::Placement> placements;
   for (size_t i = 0; i < share.parameters.size(); ++i) {
     const mesh::ParamId id{static_cast<int32_t>(i)};
-    share.layout.view(flat, id).copy_(cut_out(whole_layout.view(whole, id), share.parameters[i].holding));
+    share.layout.view(flat, id).copy_(cut_out(whole_layout.view(whole, id), share.parameters[i].local_shard));
     placements.push_back(plan.placements.at(model->parameters()[i].name));
   }
   const model::FlatWeights weights(share.layout, flat, placements);
@@ -89,7 +89,7 @@ Found pass_on(comm::World& world, const TpCase& c, bool overlap = false) {
   Found found{.loss = losses.sum, .per_sample = losses.per_sample, .gradients = {}};
   for (size_t i = 0; i < share.parameters.size(); ++i) {
     at::Tensor together = at::zeros(model->parameters()[i].shape, at::kDouble);
-    put_back(together, share.parameters[i].holding, share.layout.view(sink.flat(), {static_cast<int32_t>(i)}));
+    put_back(together, share.parameters[i].local_shard, share.layout.view(sink.flat(), {static_cast<int32_t>(i)}));
     world.everyone().all_reduce(together, comm::Reduce::sum, {comm::Purpose::gradient, "check"}).wait_host();
     found.gradients.push_back({model->parameters()[i].name, together});
   }

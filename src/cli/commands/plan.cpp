@@ -13,7 +13,7 @@
 #include "cli/commands.h"
 #include "cli/commands/plan_infer.h"
 #include "cli/recipe_overrides.h"
-#include "mesh/holding.h"
+#include "mesh/local_shard.h"
 #include "model/model.h"
 #include "parallel/plan_file.h"
 #include "planner/auto_tp.h"
@@ -40,7 +40,7 @@ std::string placement_in_words(const parallel::Plan& plan, const model::Paramete
     const auto dim = static_cast<size_t>(split ? split->dim : ragged->dim);
     std::vector<int64_t> parts;
     for (const int rank : plan.mesh.peers(plan.mesh.members().front(), on.axis))
-      parts.push_back(mesh::holding(placement, plan.mesh.spots(rank), parameter.shape).local_shape().at(dim));
+      parts.push_back(mesh::local_shard(placement, plan.mesh.axis_coordinates(rank), parameter.shape).local_shape().at(dim));
     const bool even = std::all_of(parts.begin(), parts.end(), [&](int64_t part) { return part == parts.front(); });
     text += fmt::format(
         "{}{}: {}({}) into {}", text.empty() ? "" : ", ", on.axis, split ? "split" : "ragged", dim,

@@ -42,7 +42,7 @@ class JobParameterGather final : public sync::Wholes {
     }
     const model::Parameter& of = job_.engine.model->parameters()[parameter];
     const at::Tensor local =
-        parallel::cut_out(whole.view(of.shape), job_.engine.store->share().parameters[parameter].holding).reshape({-1});
+        parallel::cut_out(whole.view(of.shape), job_.engine.store->share().parameters[parameter].local_shard).reshape({-1});
     const mesh::Interval own = elements_.at(parameter);
     mine.view({-1}).copy_(local.narrow(0, own.begin, own.length()));
   }

@@ -155,7 +155,7 @@ void load(const Job& job, const snapshot::Opened& from, const std::string& secti
         one.mine.copy_(whole.view(one.mine.sizes()));
         return;
       }
-      const at::Tensor local = parallel::cut_out(whole, share.holding).reshape({-1});
+      const at::Tensor local = parallel::cut_out(whole, share.local_shard).reshape({-1});
       one.mine.view({-1}).copy_(local.narrow(0, one.elements.begin, one.elements.length()));
     };
   }

@@ -1,7 +1,7 @@
 #include "train/steps/reference_weights.h"
 
 #include "kernels/aten.h"
-#include "mesh/chosen_gradients.h"
+#include "mesh/trainable_gradients.h"
 #include "train/state/tensor_checksum.h"
 
 namespace cairn::train {
@@ -26,7 +26,7 @@ ReferenceWeights::ReferenceWeights(const model::Model& model, const model::Weigh
                                    const std::vector<bool>& trained)
     : live_(live) {
   const std::vector<bool> copied = with_neighbours(model, trained);
-  layout_ = mesh::chosen_layout(layout, copied);
+  layout_ = mesh::trainable_layout(layout, copied);
   copy_ = at::empty({layout_.elements}, live.get({0}).options());
   int32_t next = 0;
   for (size_t i = 0; i < copied.size(); ++i) {

@@ -67,7 +67,7 @@ inline std::vector<Moved> move_all(int ranks, const std::vector<RedistributePlan
   return moved;
 }
 
-inline Moved move_one(int ranks, const Change& change, const MoveOptions& options = {}) {
+inline Moved move_one(int ranks, const LayoutChange& change, const MoveOptions& options = {}) {
   return move_all(ranks, {RedistributePlan(change)}, {numbers(change.shape)}, options).front();
 }
 

@@ -1,4 +1,4 @@
-#include "mesh/exchange_step.h"
+#include "mesh/redistribute/exchange_step.h"
 
 #include <algorithm>
 #include <memory>
@@ -42,7 +42,7 @@ at::ScalarType reduced_as(at::ScalarType dtype) {
 // One step as one rank sees it.
 class Exchange {
  public:
-  Exchange(comm::Group& group, const Step& step, Partial::Reduce reduce, const StepMemory& memory, comm::Label label)
+  Exchange(comm::Group& group, const ExchangeStep& step, Partial::Reduce reduce, const ExchangeMemory& memory, comm::Label label)
       : group_(group),
         step_(step),
         reduce_(reduce),
@@ -50,22 +50,23 @@ class Exchange {
         label_(label),
         me_(group.ranks()[static_cast<size_t>(group.rank())]),
         dtype_(c10::typeMetaToScalarType(memory.options.dtype())) {
-    for (const Piece& piece : step.pieces)
-      if (piece.to == me_) mine_.push_back(&piece);
+    for (const BoxTransfer& transfer : step.transfers)
+      if (transfer.to == me_) mine_.push_back(&transfer);
   }
 
   comm::Work start() {
     switch (step_.by) {
-      case Carrier::copy:
+      case CollectiveKind::copy:
         return copy();
-      case Carrier::all_gather:
+      case CollectiveKind::all_gather:
         return all_gather();
-      case Carrier::reduce_scatter:
+      case CollectiveKind::reduce_scatter:
         return reduce_scatter();
-      case Carrier::all_reduce:
+      case CollectiveKind::all_reduce:
         return all_reduce();
-      case Carrier::all_to_all:
-        return std::all_of(step_.pieces.begin(), step_.pieces.end(), [](const Piece& piece) { return piece.from.size() == 1; })
+      case CollectiveKind::all_to_all:
+        return std::all_of(step_.transfers.begin(), step_.transfers.end(),
+                           [](const BoxTransfer& transfer) { return transfer.from.size() == 1; })
                    ? move_pairwise()
                    : reduce_pairwise();
     }
@@ -76,23 +77,23 @@ class Exchange {
   using Counts = std::vector<int64_t>;
 
   comm::Work copy() const {
-    for (const Piece* piece : mine_) memory_.to.view(piece->box).copy_(memory_.from.view(piece->box));
+    for (const BoxTransfer* transfer : mine_) memory_.to.view(transfer->box).copy_(memory_.from.view(transfer->box));
     return {};
   }
 
   comm::Work all_gather() const {
     std::vector<at::Tensor> own, places;
     Counts counts(group_.ranks().size(), 0);
-    for (const Piece* piece : mine_)
-      if (piece->from.front() == me_) own.push_back(memory_.from.view(piece->box));
+    for (const BoxTransfer* transfer : mine_)
+      if (transfer->from.front() == me_) own.push_back(memory_.from.view(transfer->box));
     for (size_t i = 0; i < counts.size(); ++i)
-      for (const Piece* piece : mine_)
-        if (piece->from.front() == group_.ranks()[i]) {
-          places.push_back(memory_.to.view(piece->box));
-          counts[i] += piece->box.elements();
+      for (const BoxTransfer* transfer : mine_)
+        if (transfer->from.front() == group_.ranks()[i]) {
+          places.push_back(memory_.to.view(transfer->box));
+          counts[i] += transfer->box.elements();
         }
     const at::Tensor in = joined(own, memory_.options);
-    const Landing out(std::move(places), memory_.options);
+    const StagingBuffer out(std::move(places), memory_.options);
     return group_.all_gather(raw(out.flat()), raw(in), label_, raw(std::move(counts))).then([out] { out.unpack(); });
   }
 
@@ -101,26 +102,26 @@ class Exchange {
     Counts counts;
     for (int rank : group_.ranks()) {
       counts.push_back(0);
-      for (const Piece& piece : step_.pieces)
-        if (piece.to == rank) {
-          parts.push_back(memory_.from.view(piece.box));
-          counts.back() += piece.box.elements();
+      for (const BoxTransfer& transfer : step_.transfers)
+        if (transfer.to == rank) {
+          parts.push_back(memory_.from.view(transfer.box));
+          counts.back() += transfer.box.elements();
         }
     }
-    for (const Piece* piece : mine_) places.push_back(memory_.to.view(piece->box));
+    for (const BoxTransfer* transfer : mine_) places.push_back(memory_.to.view(transfer->box));
     const at::TensorOptions wide = memory_.options.dtype(reduced_as(dtype_));
     const at::Tensor in = joined(parts, wide);
-    const Landing out(std::move(places), wide);
+    const StagingBuffer out(std::move(places), wide);
     return group_.reduce_scatter(out.flat(), in, reduction(), label_, std::move(counts)).then([out] { out.unpack(); });
   }
 
   comm::Work all_reduce() const {
     std::vector<at::Tensor> places;
-    for (const Piece* piece : mine_) {
-      places.push_back(memory_.to.view(piece->box));
-      places.back().copy_(memory_.from.view(piece->box));
+    for (const BoxTransfer* transfer : mine_) {
+      places.push_back(memory_.to.view(transfer->box));
+      places.back().copy_(memory_.from.view(transfer->box));
     }
-    const Landing both(std::move(places), memory_.options.dtype(reduced_as(dtype_)));
+    const StagingBuffer both(std::move(places), memory_.options.dtype(reduced_as(dtype_)));
     both.pack();
     return group_.all_reduce(both.flat(), reduction(), label_).then([both] { both.unpack(); });
   }
@@ -131,18 +132,18 @@ class Exchange {
     std::vector<at::Tensor> places;
     for (int rank : group_.ranks()) {
       out_counts.push_back(0);
-      for (const Piece* piece : mine_) {
-        if (piece->from.front() != rank) continue;
-        const at::Tensor place = memory_.to.view(piece->box);
+      for (const BoxTransfer* transfer : mine_) {
+        if (transfer->from.front() != rank) continue;
+        const at::Tensor place = memory_.to.view(transfer->box);
         if (rank == me_) {
-          place.copy_(memory_.from.view(piece->box));
+          place.copy_(memory_.from.view(transfer->box));
           continue;
         }
         places.push_back(place);
-        out_counts.back() += piece->box.elements();
+        out_counts.back() += transfer->box.elements();
       }
     }
-    const Landing out(std::move(places), memory_.options);
+    const StagingBuffer out(std::move(places), memory_.options);
     return group_.all_to_all(raw(out.flat()), raw(in), label_, raw(std::move(out_counts)), raw(std::move(in_counts))).then([out] {
       out.unpack();
     });
@@ -158,28 +159,29 @@ class Exchange {
       std::vector<at::Tensor> terms;
     };
     auto reductions = std::make_shared<std::vector<Reduction>>();
-    for (const Piece* piece : mine_) reductions->push_back({memory_.to.view(piece->box), std::vector<at::Tensor>(piece->from.size())});
+    for (const BoxTransfer* transfer : mine_)
+      reductions->push_back({memory_.to.view(transfer->box), std::vector<at::Tensor>(transfer->from.size())});
     for (int rank : group_.ranks()) {
       out_counts.push_back(0);
       if (rank == me_) continue;
-      for (const Piece* piece : mine_)
-        if (has(piece->from, rank)) out_counts.back() += piece->box.elements();
+      for (const BoxTransfer* transfer : mine_)
+        if (has(transfer->from, rank)) out_counts.back() += transfer->box.elements();
     }
     int64_t elements = 0, at = 0;
     for (int64_t count : out_counts) elements += count;
     const at::Tensor out = at::empty({elements}, wide);
     for (int rank : group_.ranks())
       for (size_t i = 0; i < mine_.size(); ++i) {
-        const Piece& piece = *mine_[i];
-        const auto term = std::find(piece.from.begin(), piece.from.end(), rank);
-        if (term == piece.from.end()) continue;
+        const BoxTransfer& transfer = *mine_[i];
+        const auto term = std::find(transfer.from.begin(), transfer.from.end(), rank);
+        if (term == transfer.from.end()) continue;
         Reduction& reduction = (*reductions)[i];
-        at::Tensor& value = reduction.terms[static_cast<size_t>(term - piece.from.begin())];
+        at::Tensor& value = reduction.terms[static_cast<size_t>(term - transfer.from.begin())];
         if (rank == me_) {
-          value = memory_.from.view(piece.box).to(wide.dtype());
+          value = memory_.from.view(transfer.box).to(wide.dtype());
         } else {
-          value = out.narrow(0, at, piece.box.elements()).view(reduction.place.sizes());
-          at += piece.box.elements();
+          value = out.narrow(0, at, transfer.box.elements()).view(reduction.place.sizes());
+          at += transfer.box.elements();
         }
       }
     const bool sums = reduce_ == Partial::Reduce::sum;
@@ -200,10 +202,10 @@ class Exchange {
     for (int rank : group_.ranks()) {
       counts.push_back(0);
       if (rank == me_) continue;
-      for (const Piece& piece : step_.pieces) {
-        if (piece.to != rank || !has(piece.from, me_)) continue;
-        parts.push_back(memory_.from.view(piece.box));
-        counts.back() += piece.box.elements();
+      for (const BoxTransfer& transfer : step_.transfers) {
+        if (transfer.to != rank || !has(transfer.from, me_)) continue;
+        parts.push_back(memory_.from.view(transfer.box));
+        counts.back() += transfer.box.elements();
       }
     }
     return joined(parts, options);
@@ -220,20 +222,20 @@ class Exchange {
   }
 
   comm::Group& group_;
-  const Step& step_;
+  const ExchangeStep& step_;
   Partial::Reduce reduce_;
-  const StepMemory& memory_;
+  const ExchangeMemory& memory_;
   comm::Label label_;
   int me_;
   at::ScalarType dtype_;
-  std::vector<const Piece*> mine_;
+  std::vector<const BoxTransfer*> mine_;
 };
 
 }  // namespace
 
-comm::Work start_step(comm::World& world, const Step& step, Partial::Reduce reduce, const StepMemory& memory, comm::Label label,
+comm::Work start_step(comm::World& world, const ExchangeStep& step, Partial::Reduce reduce, const ExchangeMemory& memory, comm::Label label,
                       std::string_view name) {
-  comm::Group& group = step.by == Carrier::copy ? world.alone() : world.group(step.ranks, name);
+  comm::Group& group = step.by == CollectiveKind::copy ? world.alone() : world.group(step.ranks, name);
   return Exchange(group, step, reduce, memory, label).start();
 }
 

@@ -1,4 +1,4 @@
-#include "mesh/change.h"
+#include "mesh/layout_change.h"
 
 #include <algorithm>
 
@@ -33,7 +33,7 @@ Placement::How dual_of(const Placement::How& how, const Layout& layout) {
 
 }  // namespace
 
-void check(const Change& change) {
+void check(const LayoutChange& change) {
   for (const int64_t size : change.shape)
     if (size < 0) base::fail_input("a tensor of shape [{}]", fmt::join(change.shape, ", "));
   for (const Layout* layout : {&change.from, &change.to}) {
@@ -42,12 +42,12 @@ void check(const Change& change) {
   }
 }
 
-bool stays_partial(const Change& change, const std::string& axis) {
+bool stays_partial(const LayoutChange& change, const std::string& axis) {
   const Placement::How before = change.from.placement.on(axis);
   return is_partial(before) && change.from.mesh == change.to.mesh && before == change.to.placement.on(axis);
 }
 
-std::string to_string(const Change& change) {
+std::string to_string(const LayoutChange& change) {
   return fmt::format("[{}]: {} on {} -> {} on {}", fmt::join(change.shape, ", "), to_string(change.from.placement),
                      to_string(change.from.mesh), to_string(change.to.placement), to_string(change.to.mesh));
 }
@@ -64,6 +64,6 @@ Layout dual(const Layout& layout) {
   return result;
 }
 
-Change backward_of(const Change& change) { return {dual(change.to), dual(change.from), change.shape}; }
+LayoutChange backward_of(const LayoutChange& change) { return {dual(change.to), dual(change.from), change.shape}; }
 
 }  // namespace cairn::mesh

@@ -3,7 +3,7 @@
 #include <map>
 #include <utility>
 
-#include "mesh/steps.h"
+#include "mesh/redistribute/choose_collective.h"
 
 namespace cairn::mesh {
 namespace {
@@ -37,10 +37,10 @@ bool is_shared_reduction(const ByTerms::value_type& entry) {
 
 }  // namespace
 
-TwoRounds in_two_rounds(const std::vector<Piece>& pieces) {
-  if (std::all_of(pieces.begin(), pieces.end(), [](const Piece& piece) { return piece.from.size() == 1; })) return {};
+TwoRounds in_two_rounds(const std::vector<BoxTransfer>& transfers) {
+  if (std::all_of(transfers.begin(), transfers.end(), [](const BoxTransfer& transfer) { return transfer.from.size() == 1; })) return {};
   ByTerms by_terms;
-  for (const Piece& piece : pieces) add(by_terms[piece.from], piece.box, piece.to);
+  for (const BoxTransfer& transfer : transfers) add(by_terms[transfer.from], transfer.box, transfer.to);
   if (std::none_of(by_terms.begin(), by_terms.end(), is_shared_reduction)) return {};
   TwoRounds rounds;
   size_t turn = 0;  // who begins, so that not always the same rank gets the longer share

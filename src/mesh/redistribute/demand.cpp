@@ -1,6 +1,6 @@
-#include "mesh/demand.h"
+#include "mesh/redistribute/demand.h"
 
-#include "mesh/holding.h"
+#include "mesh/local_shard.h"
 
 namespace cairn::mesh {
 namespace {
@@ -25,7 +25,7 @@ bool is_even_along(const Mesh& mesh, const std::string& axis) {
 
 }  // namespace
 
-Demand::Demand(const Change& change) : change_(change), to_(change.to.placement) {
+Demand::Demand(const LayoutChange& change) : change_(change), to_(change.to.placement) {
   const bool same_mesh = change.from.mesh == change.to.mesh;
   for (Placement::OnAxis& on : to_.axes) {
     if (!is_partial(on.how) || stays_partial(change, on.axis)) continue;
@@ -46,19 +46,20 @@ Demand::Demand(const Change& change) : change_(change), to_(change.to.placement)
     if (std::holds_alternative<Replicate>(change.from.placement.on(axis))) fixed_.push_back(axis);
   const Placement from = at_homes(change.from.placement);
   for (int rank : change.from.mesh.members()) {
-    const std::vector<Spot> spots = change.from.mesh.spots(rank);
-    for (Box& box : holding(from, spots, change.shape).boxes()) regions_[coordinates(spots, fixed_)].insert(std::move(box));
+    const std::vector<AxisCoordinate> axis_coordinates = change.from.mesh.axis_coordinates(rank);
+    for (Box& box : local_shard(from, axis_coordinates, change.shape).boxes())
+      regions_[coordinates(axis_coordinates, fixed_)].insert(std::move(box));
   }
 }
 
 std::vector<Box> Demand::of(int rank) const {
-  const std::vector<Spot> spots = change_.to.mesh.spots(rank);
-  for (int coordinate : coordinates(spots, at_zero_))
+  const std::vector<AxisCoordinate> axis_coordinates = change_.to.mesh.axis_coordinates(rank);
+  for (int coordinate : coordinates(axis_coordinates, at_zero_))
     if (coordinate != 0) return {};
-  const std::vector<Box> wanted = holding(to_, spots, change_.shape).boxes();
+  const std::vector<Box> wanted = local_shard(to_, axis_coordinates, change_.shape).boxes();
   if (fixed_.empty()) return wanted;
   std::vector<Box> kept;
-  const auto region = regions_.find(coordinates(spots, fixed_));
+  const auto region = regions_.find(coordinates(axis_coordinates, fixed_));
   if (region == regions_.end()) return {};
   for (const Box& want : wanted)
     for (const Box& own : region->second)

@@ -1,12 +1,12 @@
-#include "mesh/gradient_parts.h"
+#include "mesh/chunked_gradients.h"
 
 #include <ATen/core/IListRef.h>
 #include <gtest/gtest.h>
 
 #include "kernels/aten.h"
 #include "kernels/fp8.h"
-#include "mesh/chosen_gradients.h"
 #include "mesh/flat_gradients.h"
+#include "mesh/trainable_gradients.h"
 
 namespace cairn::mesh {
 namespace {
@@ -55,9 +55,9 @@ at::Tensor summed(const Parts& parts, at::ScalarType type, bool at_once_in_the_s
     sink.expect_more({0}, kParts - 1), sink.expect_more({1}, kParts - 1);
     give(sink);
   } else {
-    GradientParts in_parts(sink, {{0}, {1}}, kParts);
+    ChunkedGradients in_parts(sink, {{0}, {1}}, kParts);
     give(in_parts);
-    in_parts.hand_on();
+    in_parts.flush();
   }
   sink.finish();
   return sink.flat().to(at::kDouble);
@@ -68,7 +68,7 @@ double furthest(const at::Tensor& flat, const Parts& parts) {
   return ((flat - expected) / expected).abs().max().item<double>();
 }
 
-TEST(GradientParts, ForANarrowSinkAreRoundedOnce) {
+TEST(ChunkedGradients, ForANarrowSinkAreRoundedOnce) {
   const Parts parts = random_parts();
   std::vector<int64_t> announced;
   EXPECT_LT(furthest(summed(parts, at::kBFloat16, false, &announced), parts),
@@ -77,7 +77,7 @@ TEST(GradientParts, ForANarrowSinkAreRoundedOnce) {
   EXPECT_GT(furthest(summed(parts, at::kBFloat16, true), parts), 0.008) << "as they come, they would be rounded each time";
 }
 
-TEST(GradientParts, ForAWideSinkAreHandedOnAsTheyCome) {
+TEST(ChunkedGradients, ForAWideSinkAreHandedOnAsTheyCome) {
   const Parts parts = random_parts();
   std::vector<int64_t> announced;
   const at::Tensor found = summed(parts, at::kFloat, false, &announced);
@@ -86,37 +86,37 @@ TEST(GradientParts, ForAWideSinkAreHandedOnAsTheyCome) {
   EXPECT_EQ(announced.size(), 2u);
 }
 
-TEST(GradientParts, OfCodesAddUpLikewise) {
+TEST(ChunkedGradients, OfCodesAddUpLikewise) {
   const Parts parts = random_parts();
   const FlatLayout layout = matrix_and_bias();
   FlatGradients sink(layout, at::zeros({layout.elements}, at::kBFloat16), {1, 0});
   sink.begin(1, nullptr);
-  GradientParts in_parts(sink, {{0}}, 2);
+  ChunkedGradients in_parts(sink, {{0}}, 2);
   at::Tensor expected = at::zeros({kOut, kIn});
   for (size_t i = 0; i < 2; ++i) {
     const kernels::Fp8Matrix in = kernels::to_fp8(parts.in[i], kernels::Fp8::e4m3),
                              dout = kernels::to_fp8(parts.dout[i], kernels::Fp8::e5m2);
     expected += at::matmul(kernels::from_fp8(dout, kRows, at::kFloat).t(), kernels::from_fp8(in, kRows, at::kFloat));
-    in_parts.outer_of_codes({0}, in, dout);
+    in_parts.outer_fp8({0}, in, dout);
   }
-  in_parts.hand_on();
+  in_parts.flush();
   EXPECT_LT(((layout.view(sink.flat(), {0}).to(at::kFloat) - expected) / expected).abs().max().item<double>(), 0.00393);
 }
 
-TEST(GradientParts, OfWhatIsNotTrainedGoNowhere) {
+TEST(ChunkedGradients, OfWhatIsNotTrainedGoNowhere) {
   const Parts parts = random_parts();
-  const FlatLayout all = matrix_and_bias(), chosen = chosen_layout(all, {false, true});
+  const FlatLayout all = matrix_and_bias(), chosen = trainable_layout(all, {false, true});
   FlatGradients sink(chosen, at::zeros({chosen.elements}, at::kBFloat16), {1});
   sink.begin(1, nullptr);
-  const std::unique_ptr<Gradients> some = make_chosen_gradients(all, {false, true}, sink);
-  EXPECT_TRUE(some->adds_up_wide({0}));
-  EXPECT_FALSE(some->adds_up_wide({1}));
-  GradientParts in_parts(*some, {{0}, {1}}, 2);
+  const std::unique_ptr<Gradients> some = make_trainable_gradients(all, {false, true}, sink);
+  EXPECT_TRUE(some->accumulates_in_fp32({0}));
+  EXPECT_FALSE(some->accumulates_in_fp32({1}));
+  ChunkedGradients in_parts(*some, {{0}, {1}}, 2);
   for (size_t i = 0; i < 2; ++i) {
     in_parts.outer({0}, parts.in[i], parts.dout[i]);
     in_parts.add({1}, at::ones({kOut}));
   }
-  in_parts.hand_on();
+  in_parts.flush();
   sink.finish();
   EXPECT_TRUE(at::equal(sink.flat(), at::full({kOut}, 2, at::kBFloat16)));
 }

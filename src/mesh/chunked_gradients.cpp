@@ -1,4 +1,4 @@
-#include "mesh/gradient_parts.h"
+#include "mesh/chunked_gradients.h"
 
 #include <algorithm>
 #include <utility>
@@ -21,36 +21,36 @@ void add_product(at::Tensor& sum, const Matrix& in, const Matrix& dout, int64_t 
 
 }  // namespace
 
-GradientParts::GradientParts(Gradients& into, const std::vector<ParamId>& ids, int64_t parts) : into_(into) {
+ChunkedGradients::ChunkedGradients(Gradients& into, const std::vector<ParamId>& ids, int64_t parts) : into_(into) {
   for (const ParamId& id : ids)
-    if (parts > 1 && into_.adds_up_wide(id)) into_.expect_more(id, parts - 1);
+    if (parts > 1 && into_.accumulates_in_fp32(id)) into_.expect_more(id, parts - 1);
 }
 
-at::Tensor& GradientParts::sum_of(ParamId id) {
+at::Tensor& ChunkedGradients::sum_of(ParamId id) {
   const auto found = std::find_if(sums_.begin(), sums_.end(), [&](const Sum& one) { return one.id == id; });
   return found != sums_.end() ? found->value : sums_.emplace_back(Sum{id, {}}).value;
 }
 
-void GradientParts::outer(ParamId id, const at::Tensor& in, const at::Tensor& dout) {
-  if (into_.adds_up_wide(id)) return into_.outer(id, in, dout);
+void ChunkedGradients::outer(ParamId id, const at::Tensor& in, const at::Tensor& dout) {
+  if (into_.accumulates_in_fp32(id)) return into_.outer(id, in, dout);
   add_product(sum_of(id), in, dout, dout.size(1), in.size(1), in.options());
 }
 
-void GradientParts::outer_of_codes(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) {
-  if (into_.adds_up_wide(id)) return into_.outer_of_codes(id, in, dout);
+void ChunkedGradients::outer_fp8(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) {
+  if (into_.accumulates_in_fp32(id)) return into_.outer_fp8(id, in, dout);
   add_product(sum_of(id), in, dout, dout.columns.size(0), in.columns.size(0), in.columns.options());
 }
 
-void GradientParts::add(ParamId id, const at::Tensor& gradient) {
-  if (into_.adds_up_wide(id)) return into_.add(id, gradient);
+void ChunkedGradients::add(ParamId id, const at::Tensor& gradient) {
+  if (into_.accumulates_in_fp32(id)) return into_.add(id, gradient);
   at::Tensor& sum = sum_of(id);
   sum.defined() ? sum.add_(gradient) : sum = gradient.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
 }
 
-void GradientParts::add_rows(ParamId, const at::Tensor&, const at::Tensor&) { CAIRN_CHECK(false, "rows of a table in parts"); }
-void GradientParts::expect_more(ParamId, int64_t) { CAIRN_CHECK(false, "parts of parts"); }
+void ChunkedGradients::add_rows(ParamId, const at::Tensor&, const at::Tensor&) { CAIRN_CHECK(false, "rows of a table in parts"); }
+void ChunkedGradients::expect_more(ParamId, int64_t) { CAIRN_CHECK(false, "parts of parts"); }
 
-void GradientParts::hand_on() {
+void ChunkedGradients::flush() {
   for (const Sum& one : std::exchange(sums_, {})) into_.add(one.id, one.value);
 }
 

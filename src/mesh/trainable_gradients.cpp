@@ -1,4 +1,4 @@
-#include "mesh/chosen_gradients.h"
+#include "mesh/trainable_gradients.h"
 
 #include <utility>
 
@@ -9,9 +9,9 @@
 namespace cairn::mesh {
 namespace {
 
-class ChosenGradients final : public Gradients {
+class TrainableGradients final : public Gradients {
  public:
-  ChosenGradients(FlatLayout all, std::vector<bool> chosen, Gradients& into)
+  TrainableGradients(FlatLayout all, std::vector<bool> chosen, Gradients& into)
       : all_(std::move(all)), chosen_(std::move(chosen)), into_(into) {
     CAIRN_CHECK(chosen_.size() == all_.pieces.size(), "{} choices for {} parameters", chosen_.size(), all_.pieces.size());
     int32_t next = 0;
@@ -22,10 +22,10 @@ class ChosenGradients final : public Gradients {
     if (id.count == 1 || all_of(id)) return pass_on(id, [&](ParamId to) { into_.outer(to, in, dout); });
     parts(id, [&](ParamId to, int64_t begin, int64_t rows) { into_.outer(to, in, dout.narrow(1, begin, rows)); });
   }
-  void outer_of_codes(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) override {
-    if (id.count == 1 || all_of(id)) return pass_on(id, [&](ParamId to) { into_.outer_of_codes(to, in, dout); });
+  void outer_fp8(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) override {
+    if (id.count == 1 || all_of(id)) return pass_on(id, [&](ParamId to) { into_.outer_fp8(to, in, dout); });
     parts(id, [&](ParamId to, int64_t begin, int64_t rows) {
-      into_.outer_of_codes(to, in, {.columns = dout.columns.narrow(0, begin, rows), .factor = dout.factor});
+      into_.outer_fp8(to, in, {.columns = dout.columns.narrow(0, begin, rows), .factor = dout.factor});
     });
   }
   void add(ParamId id, const at::Tensor& gradient) override {
@@ -37,9 +37,9 @@ class ChosenGradients final : public Gradients {
   }
 
   // (Parts of what is not trained go nowhere anyway.)
-  bool adds_up_wide(ParamId id) const override {
+  bool accumulates_in_fp32(ParamId id) const override {
     for (int32_t i = id.first; i < id.first + id.count; ++i)
-      if (place(i) >= 0 && !into_.adds_up_wide({place(i), 1})) return false;
+      if (place(i) >= 0 && !into_.accumulates_in_fp32({place(i), 1})) return false;
     return true;
   }
   void expect_more(ParamId id, int64_t contributions) override {
@@ -83,15 +83,15 @@ class ChosenGradients final : public Gradients {
 
 }  // namespace
 
-FlatLayout chosen_layout(const FlatLayout& all, const std::vector<bool>& chosen) {
+FlatLayout trainable_layout(const FlatLayout& all, const std::vector<bool>& chosen) {
   FlatLayout part;
   for (size_t i = 0; i < all.pieces.size(); ++i)
     if (chosen[i]) part.append(all.pieces[i].name, all.pieces[i].shape);
   return part;
 }
 
-std::unique_ptr<Gradients> make_chosen_gradients(FlatLayout all, std::vector<bool> chosen, Gradients& into) {
-  return std::make_unique<ChosenGradients>(std::move(all), std::move(chosen), into);
+std::unique_ptr<Gradients> make_trainable_gradients(FlatLayout all, std::vector<bool> chosen, Gradients& into) {
+  return std::make_unique<TrainableGradients>(std::move(all), std::move(chosen), into);
 }
 
 }  // namespace cairn::mesh

@@ -2,7 +2,7 @@
 #include <map>
 #include <vector>
 
-#include "mesh/change.h"
+#include "mesh/layout_change.h"
 #include "mesh/redistribute_plan.h"
 
 namespace cairn::mesh {
@@ -10,10 +10,10 @@ namespace cairn::mesh {
 // Who can give what: the ranks of `change.from`, by replica and by partial value.
 class Supply {
  public:
-  explicit Supply(const Change& change);
+  explicit Supply(const LayoutChange& change);
 
   // Where rank `to`, the `index`-th of the receivers, gets a box from: pieces that cover it exactly once. Refuses what nobody holds.
-  std::vector<Piece> pieces(int to, int index, const Box& box) const;
+  std::vector<BoxTransfer> transfers(int to, int index, const Box& box) const;
 
  private:
   struct Holder {
@@ -24,9 +24,9 @@ class Supply {
   using Terms = std::map<Key, std::vector<Holder>>;  // by coordinates on the axes to be reduced
   using Replicas = std::map<Key, Terms>;             // by coordinates on the replicating axes
   const Replicas& replicas_for(int to) const;
-  std::vector<Piece> from_replica(const Terms& terms, int to, int index, const Box& box) const;
+  std::vector<BoxTransfer> from_replica(const Terms& terms, int to, int index, const Box& box) const;
 
-  const Change& change_;
+  const LayoutChange& change_;
   std::vector<std::string> kept_, reduced_, replicating_;  // the axes of from.mesh that do not split
   std::map<Key, Replicas> by_kept_;                        // by coordinates on partial axes that stay partial
 };

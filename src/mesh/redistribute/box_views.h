@@ -5,18 +5,18 @@
 #include <ATen/core/Tensor.h>
 
 #include "mesh/box.h"
-#include "mesh/holding.h"
+#include "mesh/local_shard.h"
 
 namespace cairn::mesh {
 
 // Boxes of a logical tensor and where they lie in memory here.
-class Store {
+class BoxViews {
  public:
-  Store() = default;
+  BoxViews() = default;
   // A rank's local tensor.
-  Store(const Holding& holding, const at::Tensor& local);
+  BoxViews(const LocalShard& local_shard, const at::Tensor& local);
   // A new buffer that holds these boxes one after the other.
-  Store(std::vector<Box> boxes, const at::TensorOptions& options);
+  BoxViews(std::vector<Box> boxes, const at::TensorOptions& options);
 
   // A box, inside one of those held, as a view.
   at::Tensor view(const Box& box) const;
@@ -31,9 +31,9 @@ at::Tensor joined(const std::vector<at::Tensor>& views, const at::TensorOptions&
 
 // A flat buffer for elements that belong into these views, one after the other: the memory itself where it lies so, else a new buffer whose
 // elements `unpack` copies to their places.
-class Landing {
+class StagingBuffer {
  public:
-  Landing(std::vector<at::Tensor> views, const at::TensorOptions& options);
+  StagingBuffer(std::vector<at::Tensor> views, const at::TensorOptions& options);
   const at::Tensor& flat() const { return flat_; }
   void pack() const;    // fills the buffer from the views
   void unpack() const;  // and back

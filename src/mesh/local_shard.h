@@ -10,7 +10,7 @@ namespace cairn::mesh {
 
 // What one rank holds of a tensor: per dim the intervals, in storage order. Its local tensor is dense and has them one after the other
 // along each dim, so it may hold several boxes of the logical tensor.
-struct Holding {
+struct LocalShard {
   std::vector<std::vector<Interval>> dims;
 
   std::vector<int64_t> local_shape() const;
@@ -18,10 +18,10 @@ struct Holding {
   // Where a box of the logical tensor, inside one of boxes(), lies in the local tensor.
   Box local(const Box& logical) const;
 
-  bool operator==(const Holding&) const = default;
+  bool operator==(const LocalShard&) const = default;
 };
 
-// `spots` is the rank's place: mesh.spots(rank).
-Holding holding(const Placement& placement, const std::vector<Spot>& spots, const std::vector<int64_t>& shape);
+// `axis_coordinates` is the rank's place: mesh.axis_coordinates(rank).
+LocalShard local_shard(const Placement& placement, const std::vector<AxisCoordinate>& axis_coordinates, const std::vector<int64_t>& shape);
 
 }  // namespace cairn::mesh

@@ -1,4 +1,4 @@
-#include "mesh/chosen_gradients.h"
+#include "mesh/trainable_gradients.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ FlatLayout layout() {
   return all;
 }
 
-TEST(ChosenGradients, GivesTheChosenWhatTheyWouldGetAmongAll) {
+TEST(TrainableGradients, GivesTheChosenWhatTheyWouldGetAmongAll) {
   const FlatLayout all = layout();
   const at::Tensor in = at::rand({7, 5}), dout = at::rand({7, 9}), ids = at::tensor({1, 1, 5}, at::kLong), rows = at::rand({3, 5});
   const auto contribute = [&](Gradients& into) {
@@ -30,11 +30,11 @@ TEST(ChosenGradients, GivesTheChosenWhatTheyWouldGetAmongAll) {
   for (int mask = 1; mask < 128; ++mask) {
     std::vector<bool> chosen;
     for (int i = 0; i < 7; ++i) chosen.push_back(mask >> i & 1);
-    const FlatLayout part = chosen_layout(all, chosen);
+    const FlatLayout part = trainable_layout(all, chosen);
     FlatGradients sink(part, at::empty({part.elements}), std::vector<int32_t>(part.pieces.size(), 1));
     std::vector<int64_t> announced;
     sink.begin(1, [&](int64_t index) { announced.push_back(index); });
-    contribute(*make_chosen_gradients(all, chosen, sink));
+    contribute(*make_trainable_gradients(all, chosen, sink));
     EXPECT_EQ(announced.size(), part.pieces.size()) << mask;
     for (int32_t i = 0, at = 0; i < 7; ++i) {
       if (!chosen[static_cast<size_t>(i)]) continue;

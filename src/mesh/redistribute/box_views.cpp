@@ -1,4 +1,4 @@
-#include "mesh/parcel.h"
+#include "mesh/redistribute/box_views.h"
 
 #include <algorithm>
 #include <utility>
@@ -39,16 +39,16 @@ void each_part(const std::vector<at::Tensor>& views, const at::Tensor& flat, con
 
 }  // namespace
 
-Store::Store(const Holding& holding, const at::Tensor& local) : boxes_(holding.boxes()) {
+BoxViews::BoxViews(const LocalShard& local_shard, const at::Tensor& local) : boxes_(local_shard.boxes()) {
   for (const Box& box : boxes_) {
     at::Tensor view = local;
-    const Box place = holding.local(box);
+    const Box place = local_shard.local(box);
     for (size_t i = 0; i < place.dims.size(); ++i) view = view.narrow(static_cast<int64_t>(i), place.dims[i].begin, place.dims[i].length());
     views_.push_back(std::move(view));
   }
 }
 
-Store::Store(std::vector<Box> boxes, const at::TensorOptions& options) : boxes_(std::move(boxes)) {
+BoxViews::BoxViews(std::vector<Box> boxes, const at::TensorOptions& options) : boxes_(std::move(boxes)) {
   int64_t elements = 0;
   for (const Box& box : boxes_) elements += box.elements();
   const at::Tensor flat = at::empty({elements}, options);
@@ -61,7 +61,7 @@ Store::Store(std::vector<Box> boxes, const at::TensorOptions& options) : boxes_(
   }
 }
 
-at::Tensor Store::view(const Box& box) const {
+at::Tensor BoxViews::view(const Box& box) const {
   const auto held = std::find_if(boxes_.begin(), boxes_.end(), [&](const Box& one) { return contains(one, box); });
   CAIRN_CHECK(held != boxes_.end(), "{} is in none of the {} boxes held here", to_string(box), boxes_.size());
   at::Tensor view = views_[static_cast<size_t>(held - boxes_.begin())];
@@ -77,17 +77,17 @@ at::Tensor joined(const std::vector<at::Tensor>& views, const at::TensorOptions&
   return flat;
 }
 
-Landing::Landing(std::vector<at::Tensor> views, const at::TensorOptions& options) : views_(std::move(views)) {
+StagingBuffer::StagingBuffer(std::vector<at::Tensor> views, const at::TensorOptions& options) : views_(std::move(views)) {
   flat_ = as_one(views_, c10::typeMetaToScalarType(options.dtype()));
   in_place_ = flat_.defined();
   if (!in_place_) flat_ = at::empty({elements_of(views_)}, options);
 }
 
-void Landing::pack() const {
+void StagingBuffer::pack() const {
   if (!in_place_) each_part(views_, flat_, [](const at::Tensor& view, const at::Tensor& part) { part.copy_(view); });
 }
 
-void Landing::unpack() const {
+void StagingBuffer::unpack() const {
   if (!in_place_) each_part(views_, flat_, [](const at::Tensor& view, const at::Tensor& part) { view.copy_(part); });
 }
 

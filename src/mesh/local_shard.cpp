@@ -1,4 +1,4 @@
-#include "mesh/holding.h"
+#include "mesh/local_shard.h"
 
 #include <algorithm>
 
@@ -27,22 +27,22 @@ std::vector<Interval> narrow(const std::vector<Interval>& held, const std::vecto
   return result;
 }
 
-std::vector<Interval> kept_by(const Split& split, const Spot& spot, int64_t size) {
-  if (split.pieces.empty()) return {even_part(size, spot.extent, spot.coordinate)};
-  if (static_cast<int>(split.pieces.size()) != spot.extent)
-    base::fail_input("split({}) lists {} parts for {} = {}", split.dim, split.pieces.size(), spot.axis, spot.extent);
-  return split.pieces[static_cast<size_t>(spot.coordinate)];
+std::vector<Interval> kept_by(const Split& split, const AxisCoordinate& place, int64_t size) {
+  if (split.pieces.empty()) return {even_part(size, place.extent, place.coordinate)};
+  if (static_cast<int>(split.pieces.size()) != place.extent)
+    base::fail_input("split({}) lists {} parts for {} = {}", split.dim, split.pieces.size(), place.axis, place.extent);
+  return split.pieces[static_cast<size_t>(place.coordinate)];
 }
 
 }  // namespace
 
-std::vector<int64_t> Holding::local_shape() const {
+std::vector<int64_t> LocalShard::local_shape() const {
   std::vector<int64_t> shape;
   for (const std::vector<Interval>& dim : dims) shape.push_back(total(dim));
   return shape;
 }
 
-std::vector<Box> Holding::boxes() const {
+std::vector<Box> LocalShard::boxes() const {
   std::vector<Box> result{Box{}};
   for (const std::vector<Interval>& dim : dims) {
     std::vector<Box> grown;
@@ -57,7 +57,7 @@ std::vector<Box> Holding::boxes() const {
   return result;
 }
 
-Box Holding::local(const Box& logical) const {
+Box LocalShard::local(const Box& logical) const {
   Box result;
   for (size_t i = 0; i < dims.size(); ++i) {
     const Interval want = logical.dims[i];
@@ -74,8 +74,8 @@ Box Holding::local(const Box& logical) const {
   return result;
 }
 
-Holding holding(const Placement& placement, const std::vector<Spot>& spots, const std::vector<int64_t>& shape) {
-  Holding held;
+LocalShard local_shard(const Placement& placement, const std::vector<AxisCoordinate>& axis_coordinates, const std::vector<int64_t>& shape) {
+  LocalShard held;
   for (int64_t size : shape) held.dims.push_back({{0, size}});
   for (const Placement::OnAxis& on : placement.axes) {
     const Split* split = std::get_if<Split>(&on.how);
@@ -84,11 +84,12 @@ Holding holding(const Placement& placement, const std::vector<Spot>& spots, cons
     const int64_t dim = split ? split->dim : ragged->dim;
     if (dim < 0 || dim >= static_cast<int64_t>(shape.size()))
       base::fail_input("{}: {}({}) of a tensor of {} dims", on.axis, split ? "split" : "ragged", dim, shape.size());
-    const auto at = std::find_if(spots.begin(), spots.end(), [&](const Spot& spot) { return spot.axis == on.axis; });
-    const Spot spot = at == spots.end() ? Spot{on.axis, 0, 1} : *at;
+    const auto at =
+        std::find_if(axis_coordinates.begin(), axis_coordinates.end(), [&](const AxisCoordinate& place) { return place.axis == on.axis; });
+    const AxisCoordinate place = at == axis_coordinates.end() ? AxisCoordinate{on.axis, 0, 1} : *at;
     std::vector<Interval>& intervals = held.dims[static_cast<size_t>(dim)];
     const int64_t size = total(intervals);
-    intervals = narrow(intervals, split ? kept_by(*split, spot, size) : intervals_of(*ragged, spot.coordinate, size));
+    intervals = narrow(intervals, split ? kept_by(*split, place, size) : intervals_of(*ragged, place.coordinate, size));
   }
   return held;
 }

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "mesh/change.h"
+#include "mesh/layout_change.h"
 
 namespace cairn::mesh {
 
@@ -12,11 +12,11 @@ namespace cairn::mesh {
 // hold them and this rank the reduction's identity. A value that was split along that axis stays where it is; else coordinate 0 keeps it.
 class Demand {
  public:
-  explicit Demand(const Change& change);  // borrowed
+  explicit Demand(const LayoutChange& change);  // borrowed
   std::vector<Box> of(int rank) const;
 
  private:
-  const Change& change_;
+  const LayoutChange& change_;
   Placement to_;                      // with ragged ids that become partial at their homes only
   std::vector<std::string> at_zero_;  // new partial axes whose coordinate 0 has it all
   std::vector<std::string> fixed_;    // axes whose coordinates say which region a rank keeps; empty: everything

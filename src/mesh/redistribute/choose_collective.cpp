@@ -1,0 +1,81 @@
+#include "mesh/redistribute/choose_collective.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+namespace cairn::mesh {
+namespace {
+
+bool by_receiver(const BoxTransfer& a, const BoxTransfer& b) { return std::tie(a.to, a.box, a.from) < std::tie(b.to, b.box, b.from); }
+
+std::vector<int> ranks_of(const std::vector<BoxTransfer>& transfers) {
+  std::set<int> ranks;
+  for (const BoxTransfer& transfer : transfers) {
+    ranks.insert(transfer.to);
+    ranks.insert(transfer.from.begin(), transfer.from.end());
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
+// Whether every rank is given the same boxes from the same ranks.
+bool same_for_all_ranks(const std::vector<BoxTransfer>& transfers, size_t ranks) {
+  const size_t each = transfers.size() / ranks;
+  if (each * ranks != transfers.size()) return false;
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    const BoxTransfer &a = transfers[i], &b = transfers[i % each];
+    if (a.to != transfers[i / each * each].to || a.box != b.box || a.from != b.from) return false;
+  }
+  return true;
+}
+
+// Whether every piece is the reduction of all ranks' values.
+bool reduces_all(const std::vector<BoxTransfer>& transfers, size_t ranks) {
+  return std::all_of(transfers.begin(), transfers.end(),
+                     [&](const BoxTransfer& transfer) { return transfer.from.size() == ranks && transfer.from == transfers.front().from; });
+}
+
+}  // namespace
+
+std::vector<std::vector<BoxTransfer>> independent_groups(std::vector<BoxTransfer> transfers) {
+  std::map<int, int> above;  // towards the lowest rank of the set
+  const auto lowest = [&](int rank) {
+    above.try_emplace(rank, rank);
+    while (above[rank] != rank) rank = above[rank] = above[above[rank]];
+    return rank;
+  };
+  for (const BoxTransfer& transfer : transfers)
+    for (int from : transfer.from) {
+      const int a = lowest(transfer.to), b = lowest(from);
+      above[std::max(a, b)] = std::min(a, b);
+    }
+  std::sort(transfers.begin(), transfers.end(), by_receiver);
+  std::map<int, std::vector<BoxTransfer>> sets;
+  for (BoxTransfer& transfer : transfers) sets[lowest(transfer.to)].push_back(std::move(transfer));
+  std::vector<std::vector<BoxTransfer>> result;
+  for (auto& [rank, set] : sets) result.push_back(std::move(set));
+  return result;
+}
+
+ExchangeStep choose_collective(std::vector<BoxTransfer> transfers) {
+  ExchangeStep step;
+  step.ranks = ranks_of(transfers);
+  const size_t n = step.ranks.size();
+  const bool moves = std::all_of(transfers.begin(), transfers.end(), [](const BoxTransfer& transfer) { return transfer.from.size() == 1; });
+  if (n == 1) {
+    step.by = CollectiveKind::copy;
+  } else if (moves) {
+    step.by = same_for_all_ranks(transfers, n) ? CollectiveKind::all_gather : CollectiveKind::all_to_all;
+  } else if (reduces_all(transfers, n)) {
+    step.by = same_for_all_ranks(transfers, n) ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter;
+    step.ranks = transfers.front().from;
+  } else {
+    step.by = CollectiveKind::all_to_all;
+  }
+  step.transfers = std::move(transfers);
+  return step;
+}
+
+}  // namespace cairn::mesh

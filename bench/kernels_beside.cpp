@@ -22,7 +22,7 @@ const std::vector<int64_t> kFlat{kCount};
 // As many matrices as a small model has, by one rule: together, and one after the other.
 void measure_muon(const Measure& products) {
   constexpr int64_t kMatrices = 48, kWidth = 768, kIterations = 5;
-  std::vector<optim::Piece> pieces;
+  std::vector<optim::ParameterPiece> pieces;
   for (int64_t i = 0; i < kMatrices; ++i)
     pieces.push_back({"matrix." + std::to_string(i), at::randn({kWidth, kWidth}, on_gpu(at::kFloat)),
                       at::randn({kWidth, kWidth}, on_gpu(at::kFloat)), true, true});

@@ -80,7 +80,7 @@ Trained train_by_hand(const HandRun& run) {
                                                                  .kept = format,
                                                                  .read = format});
     const parallel::Assembly assembly({.world = world, .model = *engine.model, .plan = plan});
-    std::vector<optim::Piece> pieces;
+    std::vector<optim::ParameterPiece> pieces;
     for (const parallel::KeptPiece& piece : engine.store->kept()) {
       engine.kept_views.push_back({piece.name, piece.value});
       engine.gradient_views.push_back({piece.name, piece.gradient});

@@ -216,7 +216,7 @@ void train_island(const PilotRun& run, const Mixture& mixture, const std::vector
   const std::unique_ptr<PilotModel> own = model_of(run, run.same_start ? run.seed : run.seed * 1000 + me + 1),
                                     judged = model_of(run, run.seed);
   PilotModel& model = *own;
-  std::vector<optim::Piece> pieces;
+  std::vector<optim::ParameterPiece> pieces;
   for (size_t i = 0; i < model.parameters().size(); ++i)
     pieces.push_back(
         {model.parameters()[i].name, model.parameters()[i].tensor, model.gradients()[i].tensor, model.parameters()[i].tensor.dim() == 2});

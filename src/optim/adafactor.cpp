@@ -16,8 +16,8 @@ at::Tensor root_mean_square(const at::Tensor& x) { return x.square().mean().sqrt
 
 class Adafactor final : public Optimizer {
  public:
-  Adafactor(const OptimOptions& options, std::vector<Piece> pieces) : options_(options), pieces_(std::move(pieces)) {
-    for (const Piece& piece : pieces_) {
+  Adafactor(const OptimOptions& options, std::vector<ParameterPiece> pieces) : options_(options), pieces_(std::move(pieces)) {
+    for (const ParameterPiece& piece : pieces_) {
       const at::Tensor& p = piece.parameter;
       const auto like = p.options().dtype(at::kFloat);
       State state;
@@ -32,14 +32,14 @@ class Adafactor final : public Optimizer {
     }
   }
 
-  Unit unit() const override { return Unit::matrices; }
+  Granularity granularity() const override { return Granularity::matrices; }
   bool waits_for_norm() const override { return options_.clip > 0; }
 
   void update(int64_t index, const UpdateFacts& facts) override {
-    const Piece& piece = pieces_[static_cast<size_t>(index)];
+    const ParameterPiece& piece = pieces_[static_cast<size_t>(index)];
     const State& state = states_[static_cast<size_t>(index)];
     const auto t = static_cast<double>(facts.step);
-    const at::Tensor gradient = counted_gradient(piece.gradient, facts);
+    const at::Tensor gradient = scaled_gradient(piece.gradient, facts);
     at::Tensor update =
         gradient * second_moment(state, gradient, std::pow(t, -options_.factor_decay)).clamp_min_(options_.eps * options_.eps).rsqrt_();
     at::Tensor size = (root_mean_square(update) / options_.factor_clip).clamp_min_(1.0).reciprocal_();
@@ -83,13 +83,13 @@ class Adafactor final : public Optimizer {
   }
 
   const OptimOptions options_;
-  std::vector<Piece> pieces_;
+  std::vector<ParameterPiece> pieces_;
   std::vector<State> states_;  // by piece
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adafactor(const OptimOptions& options, std::vector<Piece> pieces) {
+std::unique_ptr<Optimizer> make_adafactor(const OptimOptions& options, std::vector<ParameterPiece> pieces) {
   return std::make_unique<Adafactor>(options, std::move(pieces));
 }
 

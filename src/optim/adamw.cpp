@@ -11,20 +11,20 @@ namespace {
 
 class Adamw final : public Optimizer {
  public:
-  Adamw(const OptimOptions& options, std::vector<Piece> pieces) : options_(options), pieces_(std::move(pieces)) {
+  Adamw(const OptimOptions& options, std::vector<ParameterPiece> pieces) : options_(options), pieces_(std::move(pieces)) {
     int64_t elements = 0;
-    for (const Piece& piece : pieces_) elements += piece.parameter.numel();
+    for (const ParameterPiece& piece : pieces_) elements += piece.parameter.numel();
     if (pieces_.empty()) return;
     const auto like = pieces_[0].parameter.options().dtype(options_.moments == "bf16" ? at::kBFloat16 : at::kFloat);
     mean_ = at::zeros({elements}, like);
     square_ = at::zeros({elements}, like);
-    for (const Piece& piece : pieces_) {
+    for (const ParameterPiece& piece : pieces_) {
       offsets_.push_back(offset_next_);
       offset_next_ += piece.parameter.numel();
     }
   }
 
-  Unit unit() const override { return Unit::elements; }
+  Granularity granularity() const override { return Granularity::elements; }
   bool waits_for_norm() const override { return options_.clip > 0; }
 
   void update(int64_t index, const UpdateFacts& facts) override { update_several(index, 1, facts); }
@@ -33,14 +33,14 @@ class Adamw final : public Optimizer {
     kernels::adamw(rounded(first, count, facts), step_of(facts));
   }
 
-  at::Tensor numbers(const UpdateFacts& facts) override {
+  at::Tensor step_scalars(const UpdateFacts& facts) override {
     return kernels::adamw_numbers_of(rounded(0, std::ssize(pieces_), facts), step_of(facts));
   }
 
   mesh::NamedTensors state() override {
     mesh::NamedTensors result;
     for (size_t i = 0; i < pieces_.size(); ++i) {
-      const Piece& piece = pieces_[i];
+      const ParameterPiece& piece = pieces_[i];
       const auto part = [&](const at::Tensor& flat) {
         return flat.narrow(0, offsets_[i], piece.parameter.numel()).view(piece.parameter.sizes());
       };
@@ -59,13 +59,13 @@ class Adamw final : public Optimizer {
             .step = facts.step,
             .gradient_scale = facts.gradient_scale,
             .gradient_factor = facts.gradient_factor,
-            .numbers = facts.numbers};
+            .numbers = facts.step_scalars};
   }
 
   // Pieces as kernels see them, made once, with the numbers that round them in this step.
   std::span<const kernels::AdamwPiece> rounded(int64_t first, int64_t count, const UpdateFacts& facts) {
     for (size_t i = flat_.size(); i < pieces_.size(); ++i) {
-      const Piece& piece = pieces_[i];
+      const ParameterPiece& piece = pieces_[i];
       const int64_t n = piece.parameter.numel();
       flat_.push_back({.p = piece.parameter.view({n}),
                        .m = mean_.narrow(0, offsets_[i], n),
@@ -83,7 +83,7 @@ class Adamw final : public Optimizer {
   }
 
   const OptimOptions options_;
-  std::vector<Piece> pieces_;
+  std::vector<ParameterPiece> pieces_;
   std::vector<int64_t> offsets_;
   int64_t offset_next_ = 0;
   at::Tensor mean_, square_;
@@ -93,7 +93,7 @@ class Adamw final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adamw(const OptimOptions& options, std::vector<Piece> pieces) {
+std::unique_ptr<Optimizer> make_adamw(const OptimOptions& options, std::vector<ParameterPiece> pieces) {
   return std::make_unique<Adamw>(options, std::move(pieces));
 }
 

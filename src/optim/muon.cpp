@@ -22,9 +22,9 @@ constexpr int64_t kTogether = int64_t{1} << 24;
 
 class Muon final : public Optimizer {
  public:
-  Muon(const OptimOptions& options, std::vector<Piece> pieces) : options_(options) {
-    std::vector<Piece> rest;
-    for (Piece& piece : pieces) {
+  Muon(const OptimOptions& options, std::vector<ParameterPiece> pieces) : options_(options) {
+    std::vector<ParameterPiece> rest;
+    for (ParameterPiece& piece : pieces) {
       if (piece.hidden && piece.parameter.dim() == 2) {
         places_.push_back({true, matrices_.size()});
         add_to_group(piece, matrices_.size());
@@ -35,14 +35,14 @@ class Muon final : public Optimizer {
       }
     }
     for (Group& group : groups_) {
-      const Piece& like = matrices_[group.members[0]];
+      const ParameterPiece& like = matrices_[group.members[0]];
       group.momenta = at::zeros({static_cast<int64_t>(group.members.size()), like.parameter.size(0), like.parameter.size(1)},
                                 like.parameter.options().dtype(at::kFloat));
     }
     rest_ = make_adamw(options, std::move(rest));
   }
 
-  Unit unit() const override { return Unit::matrices; }
+  Granularity granularity() const override { return Granularity::matrices; }
   bool waits_for_norm() const override { return options_.clip > 0; }
 
   void update(int64_t index, const UpdateFacts& facts) override {
@@ -74,9 +74,9 @@ class Muon final : public Optimizer {
     at::Tensor momenta = {};      // [member, rows, columns]
   };
 
-  void add_to_group(const Piece& piece, size_t index) {
+  void add_to_group(const ParameterPiece& piece, size_t index) {
     const auto takes = [&](const Group& group) {
-      const Piece& like = matrices_[group.members[0]];
+      const ParameterPiece& like = matrices_[group.members[0]];
       return piece.parameter.is_cuda() && like.parameter.sizes() == piece.parameter.sizes() &&
              static_cast<int64_t>(group.members.size() + 1) * piece.parameter.numel() <= kTogether;
     };
@@ -100,12 +100,12 @@ class Muon final : public Optimizer {
   void update_together(std::span<const size_t> members, const at::Tensor& momenta, const UpdateFacts& facts) const {
     std::vector<at::Tensor> gradients, parameters, that_decay;
     for (const size_t member : members) {
-      const Piece& piece = matrices_[member];
+      const ParameterPiece& piece = matrices_[member];
       gradients.push_back(piece.gradient);
       parameters.push_back(wide(piece.parameter));
       if (piece.decays) that_decay.push_back(parameters.back());
     }
-    const at::Tensor gradient = counted_gradient(gradients.size() > 1 ? at::stack(gradients) : gradients[0].unsqueeze(0), facts);
+    const at::Tensor gradient = scaled_gradient(gradients.size() > 1 ? at::stack(gradients) : gradients[0].unsqueeze(0), facts);
     // A mean, not a sum: the same after orthogonalize, which divides by the norm.
     momenta.lerp_(gradient, 1 - options_.momentum);
     const at::Tensor directions =
@@ -117,7 +117,7 @@ class Muon final : public Optimizer {
 
   // What an update is computed on: the parameter itself, or a copy of one that is kept in less.
   static at::Tensor wide(const at::Tensor& parameter) { return parameter.to(at::kFloat); }
-  static void put(const Piece& piece, const at::Tensor& wide, const UpdateFacts& facts) {
+  static void put(const ParameterPiece& piece, const at::Tensor& wide, const UpdateFacts& facts) {
     if (!wide.is_same(piece.parameter)) round_into(piece.parameter, wide, rounding_of(piece, facts));
   }
 
@@ -129,7 +129,7 @@ class Muon final : public Optimizer {
 
   const OptimOptions options_;
   std::vector<Place> places_;  // by piece
-  std::vector<Piece> matrices_;
+  std::vector<ParameterPiece> matrices_;
   std::vector<std::pair<size_t, size_t>> in_group_;  // by matrix: its group, its number there
   std::vector<Group> groups_;
   std::unique_ptr<Optimizer> rest_;
@@ -137,7 +137,7 @@ class Muon final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_muon(const OptimOptions& options, std::vector<Piece> pieces) {
+std::unique_ptr<Optimizer> make_muon(const OptimOptions& options, std::vector<ParameterPiece> pieces) {
   return std::make_unique<Muon>(options, std::move(pieces));
 }
 

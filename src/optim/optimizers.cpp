@@ -15,7 +15,7 @@ namespace {
 
 struct Rule {
   std::string name;
-  std::unique_ptr<Optimizer> (*make)(const OptimOptions&, std::vector<Piece>);
+  std::unique_ptr<Optimizer> (*make)(const OptimOptions&, std::vector<ParameterPiece>);
   bool updates_bf16 = false;
 };
 
@@ -31,7 +31,7 @@ void Optimizer::update_several(int64_t first, int64_t count, const UpdateFacts& 
   for (int64_t piece = first; piece < first + count; ++piece) update(piece, facts);
 }
 
-std::optional<base::Random> rounding_of(const Piece& piece, const UpdateFacts& facts) {
+std::optional<base::Random> rounding_of(const ParameterPiece& piece, const UpdateFacts& facts) {
   if (facts.rounding == nullptr) return std::nullopt;
   return facts.rounding->for_name(piece.name).for_index(static_cast<uint64_t>(facts.step));
 }
@@ -43,7 +43,7 @@ void round_into(const at::Tensor& parameter, const at::Tensor& wide, const std::
     parameter.copy_(wide);
 }
 
-at::Tensor counted_gradient(const at::Tensor& gradient, const UpdateFacts& facts) {
+at::Tensor scaled_gradient(const at::Tensor& gradient, const UpdateFacts& facts) {
   const at::Tensor wide = gradient.to(at::kFloat);
   if (facts.gradient_factor == nullptr) return wide * facts.gradient_scale;
   return wide * facts.gradient_factor->reshape({}).mul(facts.gradient_scale);
@@ -61,7 +61,7 @@ std::vector<std::string> optimizer_names() {
   return names;
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimOptions& options, std::vector<Piece> pieces) {
+std::unique_ptr<Optimizer> make_optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces) {
   if (options.moments != "fp32" && options.kind != "adamw")
     base::fail_input("optim.moments = {}: is for optim.kind = adamw; {} keeps what it keeps in fp32: leave it out", options.moments,
                      options.kind);

@@ -1,7 +1,7 @@
 #include "optim/options.h"
 
+#include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
-#include "optim/schedule.h"
 
 namespace cairn::optim {
 

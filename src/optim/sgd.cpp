@@ -10,18 +10,18 @@ namespace {
 
 class Sgd final : public Optimizer {
  public:
-  Sgd(const OptimOptions& options, std::vector<Piece> pieces) : options_(options), pieces_(std::move(pieces)) {
+  Sgd(const OptimOptions& options, std::vector<ParameterPiece> pieces) : options_(options), pieces_(std::move(pieces)) {
     if (options_.momentum == 0) return;
-    for (const Piece& piece : pieces_) momenta_.push_back(at::zeros_like(piece.parameter, at::kFloat));
+    for (const ParameterPiece& piece : pieces_) momenta_.push_back(at::zeros_like(piece.parameter, at::kFloat));
   }
 
-  Unit unit() const override { return Unit::elements; }
+  Granularity granularity() const override { return Granularity::elements; }
   bool waits_for_norm() const override { return options_.clip > 0; }
 
   void update(int64_t index, const UpdateFacts& facts) override {
-    const Piece& piece = pieces_[static_cast<size_t>(index)];
+    const ParameterPiece& piece = pieces_[static_cast<size_t>(index)];
     const double decay = piece.decays ? options_.weight_decay : 0;
-    at::Tensor step = counted_gradient(piece.gradient, facts);
+    at::Tensor step = scaled_gradient(piece.gradient, facts);
     if (decay > 0 && options_.decay_decoupled) piece.parameter.mul_(1 - facts.learning_rate * decay);
     if (decay > 0 && !options_.decay_decoupled) step.add_(piece.parameter, decay);
     if (!momenta_.empty()) {
@@ -40,13 +40,13 @@ class Sgd final : public Optimizer {
 
  private:
   const OptimOptions options_;
-  std::vector<Piece> pieces_;
+  std::vector<ParameterPiece> pieces_;
   std::vector<at::Tensor> momenta_;  // one for each piece, or none
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_sgd(const OptimOptions& options, std::vector<Piece> pieces) {
+std::unique_ptr<Optimizer> make_sgd(const OptimOptions& options, std::vector<ParameterPiece> pieces) {
   return std::make_unique<Sgd>(options, std::move(pieces));
 }
 

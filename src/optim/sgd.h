@@ -7,6 +7,6 @@
 namespace cairn::optim {
 
 // Stochastic gradient descent with momentum b = mu b + g, plain or Nesterov's; one number kept per element, none without momentum.
-std::unique_ptr<Optimizer> make_sgd(const OptimOptions& options, std::vector<Piece> pieces);
+std::unique_ptr<Optimizer> make_sgd(const OptimOptions& options, std::vector<ParameterPiece> pieces);
 
 }  // namespace cairn::optim

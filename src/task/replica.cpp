@@ -97,11 +97,11 @@ Replica::Replica(Deployer& deployer, Functions functions, const Params& start, c
 }
 
 void Replica::fresh_optimizer() {
-  std::vector<optim::Piece> pieces;
+  std::vector<optim::ParameterPiece> pieces;
   for (const parallel::KeptPiece& piece : job_.engine.store->kept())
     pieces.push_back(train::make_piece(job_.engine.model->parameters()[piece.parameter], piece.value, piece.gradient));
   job_.engine.optimizer = optim::make_optimizer(job_.settings.optim, std::move(pieces));
-  if (job_.plan.zero > 0 && job_.engine.optimizer->unit() != optim::Optimizer::Unit::elements)
+  if (job_.plan.zero > 0 && job_.engine.optimizer->granularity() != optim::Optimizer::Granularity::elements)
     base::fail_input("optimizer {} works on whole matrices, which zero = {} cuts: use adamw or sgd, or zero = 0", job_.settings.optim.kind,
                      job_.plan.zero);
 }

@@ -54,8 +54,8 @@ void check_options(const TrainerOptions& o, int dp) {
         o.name, o.zero);
 }
 
-optim::Schedule schedule_of(const TrainerOptions& o) {
-  optim::Schedule schedule{.shape = o.schedule, .highest = o.learning_rate, .final_share = o.final_share};
+optim::LrSchedule schedule_of(const TrainerOptions& o) {
+  optim::LrSchedule schedule{.shape = o.schedule, .highest = o.learning_rate, .final_share = o.final_share};
   schedule.learning_rate(0.5);  // refuses an unknown shape before the first step
   return schedule;
 }
@@ -67,7 +67,7 @@ struct Training::State {
   TrainerOptions options;
   int64_t global_batch = 0;
   Replica replica;
-  optim::Schedule schedule;
+  optim::LrSchedule schedule;
   std::unique_ptr<base::Metrics> metrics;  // of the rank that writes
   Progress progress = {};
   bool checked = false;

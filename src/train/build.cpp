@@ -22,7 +22,7 @@
 #include "kernels/fp8_cuda.h"
 #include "model/batch_norm.h"
 #include "model/trainable.h"
-#include "optim/rounding_optimizer.h"
+#include "optim/bf16_optimizer.h"
 #include "train/fp8_linear.h"
 #include "train/given_plan.h"
 #include "train/loss_chunks.h"
@@ -106,8 +106,8 @@ void book_step(Job& job) {
   if (bytes > 0) job.booked.emplace_back(*job.memory, base::MemoryUse::optimizer, bytes);
 }
 
-std::vector<optim::Piece> pieces_of(const Engine& engine) {
-  std::vector<optim::Piece> pieces;
+std::vector<optim::ParameterPiece> pieces_of(const Engine& engine) {
+  std::vector<optim::ParameterPiece> pieces;
   for (const parallel::KeptPiece& piece : engine.store->kept())
     if (piece.gradient.defined()) pieces.push_back(make_piece(engine.model->parameters()[piece.parameter], piece.value, piece.gradient));
   return pieces;
@@ -271,7 +271,7 @@ void start_loader(Job& job) {
                                               job.settings.train.steps + 1);
 }
 
-optim::Piece make_piece(const model::Parameter& of, at::Tensor parameter, at::Tensor gradient) {
+optim::ParameterPiece make_piece(const model::Parameter& of, at::Tensor parameter, at::Tensor gradient) {
   return {of.name, std::move(parameter), std::move(gradient), of.decays(),
           of.role == model::Parameter::Role::weight && of.shape.size() == 2};
 }
@@ -519,11 +519,11 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
     base::fail_input("train.fp8 = {}: this GPU does not multiply in eight bits (compute capability 8.9 or more does): leave it out",
                      s.train.fp8);
   // Steps that are their own update rule leave it nothing.
-  const std::vector<optim::Piece> pieces = takes_masha_steps(s) ? std::vector<optim::Piece>{} : pieces_of(engine);
+  const std::vector<optim::ParameterPiece> pieces = takes_masha_steps(s) ? std::vector<optim::ParameterPiece>{} : pieces_of(engine);
   {
     const base::MemoryScope purpose("optimizer");
     engine.optimizer = s.train.parameters == "bf16"
-                           ? optim::make_rounding_optimizer(s.optim, pieces, base::Random(static_cast<uint64_t>(s.train.seed)))
+                           ? optim::make_bf16_optimizer(s.optim, pieces, base::Random(static_cast<uint64_t>(s.train.seed)))
                            : optim::make_optimizer(s.optim, pieces);
   }
   engine.pieces = static_cast<int64_t>(engine.kept_views.size());

@@ -16,7 +16,7 @@
 #include "data/open.h"
 #include "data/sampler.h"
 #include "kernels/device.h"
-#include "optim/schedule.h"
+#include "optim/lr_schedule.h"
 #include "parallel/assemble.h"
 #include "parallel/plan.h"
 #include "train/bad_steps.h"
@@ -44,7 +44,7 @@ struct Job {
   data::OpenedData data;
   data::Subset subset;  // of the training samples
   std::unique_ptr<data::Sampler> sampler;
-  optim::Schedule schedule;
+  optim::LrSchedule schedule;
   std::unique_ptr<base::Trace> trace;
   std::unique_ptr<KernelReport> kernel_report;  // where it is asked for
   std::unique_ptr<MemoryReport> memory_report;  // where it is asked for; before all that it counts
@@ -87,7 +87,7 @@ mesh::Batch make_batch(const Job& job, int64_t step);
 void start_loader(Job& job);
 
 // A parameter as the optimizer sees it.
-optim::Piece make_piece(const model::Parameter& of, at::Tensor parameter, at::Tensor gradient);
+optim::ParameterPiece make_piece(const model::Parameter& of, at::Tensor parameter, at::Tensor gradient);
 
 // Starting values of one parameter, whole.
 void start_values(const Job& job, size_t parameter, const at::Tensor& whole);

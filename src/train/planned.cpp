@@ -21,9 +21,9 @@ namespace cairn::train {
 namespace {
 
 // What an update must be handed, asked of the rule itself over a parameter without values.
-optim::Optimizer::Unit unit_of(const optim::OptimOptions& options) {
+optim::Optimizer::Granularity unit_of(const optim::OptimOptions& options) {
   const at::Tensor nowhere = at::empty({1, 1}, at::TensorOptions().dtype(at::kFloat).device(at::kMeta));
-  return optim::make_optimizer(options, {{"parameter", nowhere, nowhere, true, true}})->unit();
+  return optim::make_optimizer(options, {{"parameter", nowhere, nowhere, true, true}})->granularity();
 }
 
 // A tokenizer that is learned has at most so many entries; the text says whether it comes to them.
@@ -78,7 +78,7 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
                            .recompute_stage = again.mode == "stage",
                            .recompute_last = !again.except_last,
                            .accumulate_whole = s.layout.memory.accumulate_unsharded,
-                           .whole_parameters = unit_of(s.optim) != optim::Optimizer::Unit::elements,
+                           .whole_parameters = unit_of(s.optim) != optim::Optimizer::Granularity::elements,
                            .bucket_bytes = static_cast<int64_t>(s.sync.bucket_mib * (1 << 20)),
                            .reference_passes = s.data.kind == "preference" ? 1 : 0,
                            .asks_before_update = s.train.on_bad_step != "stop"};
@@ -96,7 +96,7 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
 
 int64_t optimizer_bytes(const Settings& settings, const model::Model& model) {
   const std::vector<bool> trained = model::trainable(model, settings.model.train);
-  std::vector<optim::Piece> pieces;
+  std::vector<optim::ParameterPiece> pieces;
   for (size_t i = 0; i < trained.size(); ++i) {
     if (!trained[i]) continue;
     const model::Parameter& parameter = model.parameters()[i];

@@ -73,7 +73,7 @@ class OneUpdate final : public Step {
     // An update that nothing on the host comes before is recorded with the passes.
     at::Tensor numbers;
     const bool recorded = cuda_graph_ && cuda_graph_->should_replay(all);
-    if (recorded && !input.approve && !engine.before_update) numbers = engine.optimizer->numbers(facts_of(input));
+    if (recorded && !input.approve && !engine.before_update) numbers = engine.optimizer->step_scalars(facts_of(input));
     const std::vector<at::Tensor> found = recorded ? cuda_graph_->run(all, numbers, work_of(engine)) : passes_over(all);
     at::Tensor loss_sum = found[0], measures = found[1];
     {
@@ -124,7 +124,7 @@ class OneUpdate final : public Step {
       std::vector<at::Tensor> found = passes_over(all);
       if (!numbers.defined()) return found;
       const optim::Clip clip = clip_of(engine);
-      update(engine, {.numbers = &numbers}, clip.factor);
+      update(engine, {.step_scalars = &numbers}, clip.factor);
       engine.store->updated();
       found.push_back(clip.norm);
       return found;

@@ -7,9 +7,9 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "kernels/aten.h"
+#include "optim/bf16_optimizer.h"
 #include "optim/clip.h"
 #include "optim/options.h"
-#include "optim/rounding_optimizer.h"
 
 namespace cairn::optim {
 namespace {
@@ -49,7 +49,7 @@ TEST(Adamw, NamesItsStateByParameter) {
 TEST(Adamw, RoundsWhatIsKeptInBf16OnceAStep) {
   const OptimOptions options{.beta2 = 0.9, .moments = "bf16", .rounding = "nearest", .weight_decay = 0.1};
   const at::Tensor kept = at::tensor({1.f, -2.f, 0.75f}).to(at::kBFloat16), gradient = at::tensor({0.1f, 0.3f, -1e-4f}).to(at::kBFloat16);
-  const auto rule = make_rounding_optimizer(options, {{"w", kept, gradient, true}}, base::Random(1));
+  const auto rule = make_bf16_optimizer(options, {{"w", kept, gradient, true}}, base::Random(1));
   const auto rounded = [](double x) { return static_cast<double>(static_cast<float>(c10::BFloat16(static_cast<float>(x)))); };
   double p[3] = {1, -2, 0.75}, m[3] = {}, v[3] = {};
   for (int64_t step = 1; step <= 3; ++step) {
@@ -69,7 +69,7 @@ TEST(Adamw, RoundsWhatIsKeptInBf16OnceAStep) {
 TEST(Adamw, RoundingToTheNearestLosesSmallUpdates) {
   const auto mean_after = [](const std::string& rounding) {
     const at::Tensor kept = at::ones({1000}, at::kBFloat16), gradient = at::ones({1000});
-    const auto rule = make_rounding_optimizer({.rounding = rounding}, {{"w", kept, gradient, false}}, base::Random(3));
+    const auto rule = make_bf16_optimizer({.rounding = rounding}, {{"w", kept, gradient, false}}, base::Random(3));
     for (int64_t step = 1; step <= 10; ++step) rule->update(0, {.step = step, .learning_rate = 0.1 / 128});
     return kept.to(at::kFloat).mean().item<double>();
   };

@@ -14,7 +14,7 @@ inline double series_gradient(int64_t i, int64_t step) { return std::cos(static_
 
 // One piece that walks along the series.
 struct Walk {
-  Piece piece;
+  ParameterPiece piece;
 
   explicit Walk(std::vector<int64_t> shape, const std::string& name = "w") {
     piece = {name, at::empty(shape, at::kFloat), at::empty(shape, at::kFloat), /*decays=*/true, /*hidden=*/shape.size() == 2};

@@ -15,7 +15,7 @@ namespace {
 
 // The state of an optimizer over whole parameters, without values.
 mesh::NamedTensors state_over_whole(const Job& job) {
-  std::vector<optim::Piece> pieces;
+  std::vector<optim::ParameterPiece> pieces;
   const std::vector<bool> trained = model::trainable(*job.engine.model, job.settings.model.train);
   for (size_t i = 0; i < trained.size(); ++i) {
     if (!trained[i]) continue;

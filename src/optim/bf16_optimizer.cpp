@@ -1,4 +1,4 @@
-#include "optim/rounding_optimizer.h"
+#include "optim/bf16_optimizer.h"
 
 #include <algorithm>
 
@@ -10,19 +10,19 @@
 namespace cairn::optim {
 namespace {
 
-class RoundingOptimizer final : public Optimizer {
+class Bf16Optimizer final : public Optimizer {
  public:
-  RoundingOptimizer(const OptimOptions& options, std::vector<Piece> pieces, const base::Random& random)
+  Bf16Optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces, const base::Random& random)
       : nearest_(options.rounding == "nearest"), direct_(updates_bf16(options)), random_(random.for_purpose("rounding")) {
     int64_t largest = 0;
-    for (const Piece& piece : pieces) {
+    for (const ParameterPiece& piece : pieces) {
       CAIRN_CHECK(piece.parameter.scalar_type() == at::kBFloat16 && piece.parameter.is_contiguous(), "{} is not kept in bf16", piece.name);
       largest = std::max(largest, piece.parameter.numel());
     }
     if (direct_) largest = 0;
     const at::Device device = pieces.empty() ? at::Device(at::kCPU) : pieces[0].parameter.device();
     const at::Tensor room = at::empty({largest}, at::TensorOptions().dtype(at::kFloat).device(device));
-    for (Piece& piece : pieces) {
+    for (ParameterPiece& piece : pieces) {
       if (direct_) break;
       kept_.push_back({piece});
       piece.parameter = kept_.back().wide = room.narrow(0, 0, piece.parameter.numel()).view(piece.parameter.sizes());
@@ -30,7 +30,7 @@ class RoundingOptimizer final : public Optimizer {
     inner_ = make_optimizer(options, std::move(pieces));
   }
 
-  Unit unit() const override { return inner_->unit(); }
+  Granularity granularity() const override { return inner_->granularity(); }
   bool waits_for_norm() const override { return inner_->waits_for_norm(); }
   mesh::NamedTensors state() override { return inner_->state(); }
 
@@ -47,7 +47,7 @@ class RoundingOptimizer final : public Optimizer {
     if (direct_) return inner_->update_several(first, count, rounded(facts));
     Optimizer::update_several(first, count, facts);
   }
-  at::Tensor numbers(const UpdateFacts& facts) override { return direct_ ? inner_->numbers(rounded(facts)) : at::Tensor(); }
+  at::Tensor step_scalars(const UpdateFacts& facts) override { return direct_ ? inner_->step_scalars(rounded(facts)) : at::Tensor(); }
 
  private:
   UpdateFacts rounded(UpdateFacts facts) const {
@@ -56,7 +56,7 @@ class RoundingOptimizer final : public Optimizer {
   }
 
   struct Kept {
-    Piece low;
+    ParameterPiece low;
     at::Tensor wide = {};  // all of them in the same memory: one piece is updated at a time
   };
 
@@ -69,8 +69,9 @@ class RoundingOptimizer final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_rounding_optimizer(const OptimOptions& options, std::vector<Piece> pieces, const base::Random& random) {
-  return std::make_unique<RoundingOptimizer>(options, std::move(pieces), random);
+std::unique_ptr<Optimizer> make_bf16_optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces,
+                                               const base::Random& random) {
+  return std::make_unique<Bf16Optimizer>(options, std::move(pieces), random);
 }
 
 }  // namespace cairn::optim

@@ -6,8 +6,8 @@
 #include "base/random.h"
 #include "kernels/device.h"
 #include "kernels/stochastic_rounding.h"
+#include "optim/bf16_optimizer.h"
 #include "optim/orthogonalize.h"
-#include "optim/rounding_optimizer.h"
 #include "optim/series.h"
 
 namespace cairn::optim {
@@ -94,7 +94,7 @@ TEST(Muon, LeavesWhatIsNoHiddenMatrixToAdamw) {
   OptimOptions options = plain("muon");
   options.muon_adamw_share = 0.5;
   const Walk table({4, 3}, "table"), same({4, 3}, "table"), hidden({3, 3}, "hidden");
-  Piece as_table = table.piece;
+  ParameterPiece as_table = table.piece;
   as_table.hidden = false;
   const auto muon = make_optimizer(options, {hidden.piece, as_table});
   const auto adamw = make_optimizer(plain("adamw"), {same.piece});
@@ -107,7 +107,7 @@ TEST(Muon, LeavesWhatIsNoHiddenMatrixToAdamw) {
   std::vector<std::string> names;
   for (const mesh::NamedTensor& state : muon->state()) names.push_back(state.name);
   EXPECT_THAT(names, testing::UnorderedElementsAre("momentum.hidden", "exp_avg.table", "exp_avg_sq.table"));
-  EXPECT_EQ(muon->unit(), Optimizer::Unit::matrices);
+  EXPECT_EQ(muon->granularity(), Optimizer::Granularity::matrices);
 }
 
 // Matrices and the rest, kept in bf16: an update in fp32, rounded once by the numbers of the name and the step.
@@ -117,14 +117,14 @@ TEST(Muon, RoundsWhatIsKeptInBf16OnceAStep) {
     options.weight_decay = 0.1;
     options.rounding = rounding;
     const Walk wide_matrix({6, 8}, "matrix"), wide_vector({5}, "vector");
-    std::vector<Piece> low;
+    std::vector<ParameterPiece> low;
     for (const Walk* walk : {&wide_matrix, &wide_vector}) {
-      Piece piece = walk->piece;
+      ParameterPiece piece = walk->piece;
       piece.parameter = piece.parameter.to(at::kBFloat16);
       low.push_back(piece);
     }
     const base::Random seed(7), random = seed.for_purpose("rounding");
-    const auto rounded = make_rounding_optimizer(options, low, seed);
+    const auto rounded = make_bf16_optimizer(options, low, seed);
     const auto exact = make_optimizer(options, {wide_matrix.piece, wide_vector.piece});
     for (int64_t step = 1; step <= 3; ++step) {
       std::vector<at::Tensor> expected;
@@ -206,9 +206,9 @@ TEST(Adafactor, KeepsAVectorForEachSideOfAMatrix) {
 
 // Pieces of several sizes, some alike, one that does not decay and one that is no matrix; updated one by one, and all at once.
 std::vector<at::Tensor> after_three_steps(const OptimOptions& options, at::Device device, bool at_once) {
-  std::vector<Piece> pieces;
+  std::vector<ParameterPiece> pieces;
   for (const std::vector<int64_t>& size : {std::vector<int64_t>{24, 40}, {7}, {24, 40}, {40, 24}, {24, 40}}) {
-    Piece piece = Walk(size, std::to_string(pieces.size())).piece;
+    ParameterPiece piece = Walk(size, std::to_string(pieces.size())).piece;
     piece.parameter = piece.parameter.to(device), piece.gradient = piece.gradient.to(device);
     piece.decays = pieces.size() != 2;
     pieces.push_back(piece);
@@ -230,7 +230,7 @@ std::vector<at::Tensor> after_three_steps(const OptimOptions& options, at::Devic
     for (int64_t i = 0; !at_once && i < count; ++i) rule->update(i, facts);
   }
   std::vector<at::Tensor> result;
-  for (const Piece& piece : pieces) result.push_back(piece.parameter.cpu());
+  for (const ParameterPiece& piece : pieces) result.push_back(piece.parameter.cpu());
   for (const mesh::NamedTensor& state : rule->state()) result.push_back(state.tensor.cpu());
   return result;
 }

@@ -1,4 +1,4 @@
-#include "optim/schedule.h"
+#include "optim/lr_schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -7,27 +7,27 @@
 namespace cairn::optim {
 namespace {
 
-TEST(Schedule, RisesLinearlyThenFollowsItsShape) {
-  const Schedule cosine{.shape = "cosine", .highest = 2, .warmup = 0.1, .final_share = 0.25};
+TEST(LrSchedule, RisesLinearlyThenFollowsItsShape) {
+  const LrSchedule cosine{.shape = "cosine", .highest = 2, .warmup = 0.1, .final_share = 0.25};
   EXPECT_DOUBLE_EQ(cosine.learning_rate(0.05), 1);
   EXPECT_DOUBLE_EQ(cosine.learning_rate(0.1), 2);
   EXPECT_NEAR(cosine.learning_rate(0.55), 0.5 + 1.5 / 2, 1e-12);  // half way down
   EXPECT_NEAR(cosine.learning_rate(1), 0.5, 1e-12);
 }
 
-TEST(Schedule, LinearAndConstant) {
-  EXPECT_DOUBLE_EQ((Schedule{.shape = "linear", .highest = 1, .warmup = 0, .final_share = 0}).learning_rate(0.75), 0.25);
-  EXPECT_DOUBLE_EQ((Schedule{.shape = "constant", .highest = 1, .warmup = 0, .final_share = 0}).learning_rate(0.75), 1);
+TEST(LrSchedule, LinearAndConstant) {
+  EXPECT_DOUBLE_EQ((LrSchedule{.shape = "linear", .highest = 1, .warmup = 0, .final_share = 0}).learning_rate(0.75), 0.25);
+  EXPECT_DOUBLE_EQ((LrSchedule{.shape = "constant", .highest = 1, .warmup = 0, .final_share = 0}).learning_rate(0.75), 1);
 }
 
-TEST(Schedule, AWarmUpLongerThanTheRunEndsOnTheWayUp) {
-  EXPECT_DOUBLE_EQ((Schedule{.shape = "cosine", .highest = 3, .warmup = 2, .final_share = 0.1}).learning_rate(1), 1.5);
-  EXPECT_DOUBLE_EQ((Schedule{.shape = "cosine", .highest = 3, .warmup = 1, .final_share = 0.1}).learning_rate(0.5), 1.5);
+TEST(LrSchedule, AWarmUpLongerThanTheRunEndsOnTheWayUp) {
+  EXPECT_DOUBLE_EQ((LrSchedule{.shape = "cosine", .highest = 3, .warmup = 2, .final_share = 0.1}).learning_rate(1), 1.5);
+  EXPECT_DOUBLE_EQ((LrSchedule{.shape = "cosine", .highest = 3, .warmup = 1, .final_share = 0.1}).learning_rate(0.5), 1.5);
 }
 
 // Warm-up over a tenth, decay over the last fifth from 2 to a quarter of it.
-TEST(Schedule, WarmUpStableDecayStaysHighUntilItsLastPart) {
-  Schedule wsd{.shape = "wsd", .highest = 2, .warmup = 0.1, .final_share = 0.25, .decay_share = 0.2, .decay_shape = "linear"};
+TEST(LrSchedule, WarmUpStableDecayStaysHighUntilItsLastPart) {
+  LrSchedule wsd{.shape = "wsd", .highest = 2, .warmup = 0.1, .final_share = 0.25, .decay_share = 0.2, .decay_shape = "linear"};
   EXPECT_DOUBLE_EQ(wsd.learning_rate(0.05), 1);
   EXPECT_DOUBLE_EQ(wsd.learning_rate(0.1), 2);
   EXPECT_DOUBLE_EQ(wsd.learning_rate(0.8), 2);
@@ -40,9 +40,9 @@ TEST(Schedule, WarmUpStableDecayStaysHighUntilItsLastPart) {
   EXPECT_NEAR(wsd.learning_rate(1), 0.5, 1e-12);
 }
 
-TEST(Schedule, WarmUpStableDecayAtItsBorders) {
+TEST(LrSchedule, WarmUpStableDecayAtItsBorders) {
   const auto at_end = [](double warmup, double decay, double progress) {
-    return (Schedule{.shape = "wsd", .highest = 1, .warmup = warmup, .final_share = 0, .decay_share = decay, .decay_shape = "linear"})
+    return (LrSchedule{.shape = "wsd", .highest = 1, .warmup = warmup, .final_share = 0, .decay_share = decay, .decay_shape = "linear"})
         .learning_rate(progress);
   };
   EXPECT_DOUBLE_EQ(at_end(0, 0, 1), 1);  // no decay at all
@@ -53,8 +53,8 @@ TEST(Schedule, WarmUpStableDecayAtItsBorders) {
   EXPECT_DOUBLE_EQ(at_end(0, 0.2, 1.5), 0);       // past the end
 }
 
-TEST(Schedule, AnUnknownShapeIsRefusedAndTheNearestNamed) {
-  const auto message = [](Schedule schedule) -> std::string {
+TEST(LrSchedule, AnUnknownShapeIsRefusedAndTheNearestNamed) {
+  const auto message = [](LrSchedule schedule) -> std::string {
     try {
       schedule.learning_rate(0.5);
     } catch (const Error& error) {

@@ -1,4 +1,4 @@
-#include "optim/schedule.h"
+#include "optim/lr_schedule.h"
 
 #include <algorithm>
 #include <cmath>
@@ -30,7 +30,7 @@ const Shape* find(std::span<const Shape> shapes, const std::string& name) {
 
 }  // namespace
 
-double Schedule::learning_rate(double progress) const {
+double LrSchedule::learning_rate(double progress) const {
   if (progress < warmup) return highest * progress / warmup;
   const bool stable_first = shape == "wsd";
   const Shape* descent = stable_first ? find(kDecays, decay_shape) : find(kShapes, shape);

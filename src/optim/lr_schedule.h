@@ -6,7 +6,7 @@ namespace cairn::optim {
 
 // How the learning rate moves over a run. It follows progress (a fraction that the sampler supplies), not the step number, because
 // some samplers change the length of a run.
-struct Schedule {
+struct LrSchedule {
   std::string shape = "cosine";  // one of schedule_names()
   double highest = 1e-3;
   double warmup = 0;                   // share of the run over which it rises from 0; above 1 the run ends on the way up

@@ -14,6 +14,6 @@ namespace cairn::optim {
 // rule itself, or on an fp32 copy of one piece) and written back by stochastic rounding, so that updates below the spacing of bf16 are kept
 // on the average. Which way an element goes is decided by `random`, the piece's name and the update's number: the same on every rank and
 // after a resume. options.rounding may ask for the nearest instead.
-std::unique_ptr<Optimizer> make_rounding_optimizer(const OptimOptions& options, std::vector<Piece> pieces, const base::Random& random);
+std::unique_ptr<Optimizer> make_bf16_optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces, const base::Random& random);
 
 }  // namespace cairn::optim

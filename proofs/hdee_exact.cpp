@@ -9,8 +9,8 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "data/tokenizer/byte_tokenizer.h"
-#include "evaluate/ensemble_model.h"
-#include "evaluate/posterior.h"
+#include "evaluate/ensemble/ensemble_model.h"
+#include "evaluate/ensemble/posterior.h"
 #include "evaluate/token_losses.h"
 #include "kernels/aten.h"
 #include "mesh/axes.h"
@@ -59,7 +59,7 @@ at::Tensor log_softmax_of(const TinyExpert& expert, const std::vector<int32_t>& 
 // The ensemble as the product builds it.
 class Built {
  public:
-  Built(const std::vector<TinyExpert>& experts, const evaluate::MixOptions& options) {
+  Built(const std::vector<TinyExpert>& experts, const evaluate::MixtureOptions& options) {
     std::vector<model::DecoderShape> shapes;
     std::vector<at::Tensor> flat;
     for (const TinyExpert& one : experts) shapes.push_back(one.shape), flat.push_back(one.flat);
@@ -81,11 +81,11 @@ class Built {
   // log p of each token but the first, as `cairn eval` judges them.
   std::vector<double> score(const std::vector<int32_t>& tokens) {
     const auto words = data::make_byte_tokenizer();
-    const evaluate::Subject subject{
+    const evaluate::EvaluatedModel evaluated{
         .model = *model_, .weights = *weights_, .buffers = buffers_, .tokenizer = *words, .vocab = kVocab, .length = 2 * kLength};
-    const std::vector<evaluate::Judged> rows{{tokens, 1}};
+    const std::vector<evaluate::ScoredTokens> rows{{tokens, 1}};
     std::vector<double> logs;
-    const std::vector<std::vector<float>> losses = evaluate::token_losses(subject, rows);
+    const std::vector<std::vector<float>> losses = evaluate::token_losses(evaluated, rows);
     for (const float loss : losses.front()) logs.push_back(-loss);
     return logs;
   }
@@ -132,7 +132,7 @@ std::vector<double> by_whole_beginnings(const std::vector<at::Tensor>& logs, con
 void check_generation(const std::vector<TinyExpert>& experts, uint64_t seed, const std::vector<int32_t>& prompt, Findings& findings) {
   const struct {
     const char* name;
-    evaluate::MixOptions options;
+    evaluate::MixtureOptions options;
   } cases[] = {{"posterior", {.prior = {1, 2, 1}}},
                {"simple average", {.prior = {1, 1, 1}, .average = true}},
                {"two experts, refresh every 8 tokens", {.prior = {1, 1, 1}, .top_k = 2, .refresh = 8}},

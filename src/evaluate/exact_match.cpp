@@ -42,31 +42,32 @@ std::string normalised(std::string_view text) {
   return out;
 }
 
-AnswerSummary exact_match(const Subject& subject, const std::vector<AnswerItem>& items, const AnswerOptions& options,
+AnswerSummary exact_match(const EvaluatedModel& evaluated, const std::vector<AnswerItem>& items, const AnswerOptions& options,
                           const std::function<void(const AnswerItem&, const AnswerResult&)>& on_item, const OnProgress& progress) {
   const model::GenerateOptions how{
-      .tokens = options.tokens, .length_max = subject.length, .sampling = {.temperature = 0}, .stops = subject.stops};
+      .tokens = options.tokens, .length_max = evaluated.length, .sampling = {.temperature = 0}, .stops = evaluated.stops};
   AnswerSummary summary;
   for (size_t first = 0; first < items.size(); first += static_cast<size_t>(options.batch)) {
     const size_t end = std::min(items.size(), first + static_cast<size_t>(options.batch));
     std::vector<model::Request> requests;
     for (size_t i = first; i < end; ++i) {
-      std::vector<int32_t> prompt = subject.prompt(options.prefix + items[i].prompt);
-      if (prompt.empty() && subject.begin) prompt = {*subject.begin};
+      std::vector<int32_t> prompt = evaluated.prompt(options.prefix + items[i].prompt);
+      if (prompt.empty() && evaluated.begin) prompt = {*evaluated.begin};
       if (prompt.empty())
         base::fail_input("line {} of the items: an empty prompt, and this model has no token that begins a text", items[i].line);
-      if (static_cast<int64_t>(prompt.size()) >= subject.length)
+      if (static_cast<int64_t>(prompt.size()) >= evaluated.length)
         base::fail_input("line {} of the items: a prompt of {} tokens leaves no room for an answer: the model reads {}", items[i].line,
-                         prompt.size(), subject.length);
+                         prompt.size(), evaluated.length);
       requests.push_back({std::move(prompt)});
     }
     std::vector<std::string> texts(requests.size());
     const auto on_token = [&](int64_t request, int32_t id) {
       std::string& text = texts[static_cast<size_t>(request)];
-      text += subject.tokenizer.piece(id);
+      text += evaluated.tokenizer.piece(id);
       return stop_in(text, options.stops) == std::string::npos;
     };
-    const std::vector<model::Generated> answers = model::generate(subject.model, subject.weights, subject.buffers, requests, how, on_token);
+    const std::vector<model::Generated> answers =
+        model::generate(evaluated.model, evaluated.weights, evaluated.buffers, requests, how, on_token);
     for (size_t i = first; i < end; ++i) {
       std::string& text = texts[i - first];
       text.resize(std::min(text.size(), stop_in(text, options.stops)));

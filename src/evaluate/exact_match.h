@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
+#include "evaluate/evaluated_model.h"
 #include "evaluate/fraction.h"
 #include "evaluate/item_file.h"
-#include "evaluate/subject.h"
 
 namespace cairn::evaluate {
 
@@ -34,7 +34,7 @@ struct AnswerSummary {
 std::string normalised(std::string_view text);
 
 // The model writes the likeliest token after the likeliest token. A prompt that leaves no room for an answer is refused.
-AnswerSummary exact_match(const Subject& subject, const std::vector<AnswerItem>& items, const AnswerOptions& options,
+AnswerSummary exact_match(const EvaluatedModel& evaluated, const std::vector<AnswerItem>& items, const AnswerOptions& options,
                           const std::function<void(const AnswerItem&, const AnswerResult&)>& on_item = {}, const OnProgress& progress = {});
 
 }  // namespace cairn::evaluate

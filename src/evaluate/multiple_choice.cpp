@@ -33,7 +33,7 @@ bool cut_to_fit(ChoiceText& text, int64_t length, const ChoiceItem& item) {
 
 }  // namespace
 
-ChoiceText choice_text(const Subject& subject, const std::string& context, const std::string& choice) {
+ChoiceText choice_text(const EvaluatedModel& evaluated, const std::string& context, const std::string& choice) {
   size_t end = context.size();
   while (end > 0 && is_space(context[end - 1])) --end;
   const std::string kept = context.substr(0, end);
@@ -41,11 +41,11 @@ ChoiceText choice_text(const Subject& subject, const std::string& context, const
   if (rest.empty() && !context.empty() && !is_space(choice[0])) rest.assign(1, ' ');
   rest += choice;
   ChoiceText text;
-  std::vector<int32_t> alone = subject.prompt(kept);
-  text.tokens = subject.prompt(kept + rest);
-  if (alone.empty() && subject.begin) {
-    alone = {*subject.begin};
-    text.tokens.insert(text.tokens.begin(), *subject.begin);
+  std::vector<int32_t> alone = evaluated.prompt(kept);
+  text.tokens = evaluated.prompt(kept + rest);
+  if (alone.empty() && evaluated.begin) {
+    alone = {*evaluated.begin};
+    text.tokens.insert(text.tokens.begin(), *evaluated.begin);
   }
   // Tokens that reach across the border count with the choice.
   const auto border = std::min(alone.size(), text.tokens.size());
@@ -55,24 +55,24 @@ ChoiceText choice_text(const Subject& subject, const std::string& context, const
   return text;
 }
 
-ChoiceSummary multiple_choice(const Subject& subject, const std::vector<ChoiceItem>& items, const ChoiceOptions& options,
+ChoiceSummary multiple_choice(const EvaluatedModel& evaluated, const std::vector<ChoiceItem>& items, const ChoiceOptions& options,
                               const std::function<void(const ChoiceItem&, const ChoiceResult&)>& on_item, const OnProgress& progress) {
   ChoiceSummary summary;
   for (size_t first = 0, end = 0; first < items.size(); first = end) {
-    std::vector<Judged> rows;
+    std::vector<ScoredTokens> rows;
     std::vector<bool> cut;
     for (end = first; end < items.size() && static_cast<int64_t>(rows.size()) < kBatchesWaiting * options.batch; ++end) {
       cut.push_back(false);
       for (const std::string& choice : items[end].choices) {
-        ChoiceText text = choice_text(subject, options.prefix + items[end].context, choice);
+        ChoiceText text = choice_text(evaluated, options.prefix + items[end].context, choice);
         if (text.tokens.size() < 2)
           base::fail_input("line {} of the items: a choice without a context, and this model has no token that begins a text",
                            items[end].line);
-        cut.back() = cut_to_fit(text, subject.length, items[end]) || cut.back();
+        cut.back() = cut_to_fit(text, evaluated.length, items[end]) || cut.back();
         rows.push_back({std::move(text.tokens), text.first});
       }
     }
-    const std::vector<std::vector<float>> losses = token_losses(subject, rows, options.batch, [&](int64_t done, int64_t of) {
+    const std::vector<std::vector<float>> losses = token_losses(evaluated, rows, options.batch, [&](int64_t done, int64_t of) {
       const auto before = static_cast<int64_t>(first), now = static_cast<int64_t>(end - first);
       if (progress) progress(before + now * done / of, static_cast<int64_t>(items.size()));
     });

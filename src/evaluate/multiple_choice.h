@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "evaluate/evaluated_model.h"
 #include "evaluate/fraction.h"
 #include "evaluate/item_file.h"
-#include "evaluate/subject.h"
 
 namespace cairn::evaluate {
 
@@ -43,9 +43,9 @@ struct ChoiceText {
   std::vector<int32_t> tokens;  // context and choice
   int64_t first = 0;            // of the choice's
 };
-ChoiceText choice_text(const Subject& subject, const std::string& context, const std::string& choice);
+ChoiceText choice_text(const EvaluatedModel& evaluated, const std::string& context, const std::string& choice);
 
-ChoiceSummary multiple_choice(const Subject& subject, const std::vector<ChoiceItem>& items, const ChoiceOptions& options,
+ChoiceSummary multiple_choice(const EvaluatedModel& evaluated, const std::vector<ChoiceItem>& items, const ChoiceOptions& options,
                               const std::function<void(const ChoiceItem&, const ChoiceResult&)>& on_item = {},
                               const OnProgress& progress = {});
 

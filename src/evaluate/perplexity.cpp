@@ -47,33 +47,33 @@ struct Window {
 };
 
 // Documents cut into windows, which are read some batches at a time; sums come out document by document.
-class Reading {
+class WindowedScoring {
  public:
   // `tokens`: about as many as there will be.
-  Reading(const Subject& subject, const PerplexityOptions& options, const std::function<void(const TextLoss&)>& on_document,
-          const OnProgress& progress, int64_t tokens)
-      : subject_(subject),
-        window_(options.window == 0 ? subject.length : options.window),
+  WindowedScoring(const EvaluatedModel& evaluated, const PerplexityOptions& options,
+                  const std::function<void(const TextLoss&)>& on_document, const OnProgress& progress, int64_t tokens)
+      : evaluated_(evaluated),
+        window_(options.window == 0 ? evaluated.length : options.window),
         stride_(options.stride == 0 ? window_ : options.stride),
         batch_(options.batch),
         on_document_(on_document),
         progress_(progress),
         tokens_(tokens),
-        end_(subject.tokenizer.find_end_of_text()) {
-    prefix_ = subject.before;
-    if (prefix_.empty() && subject.begin) prefix_ = {*subject.begin};
+        end_(evaluated.tokenizer.find_end_of_text()) {
+    prefix_ = evaluated.before;
+    if (prefix_.empty() && evaluated.begin) prefix_ = {*evaluated.begin};
   }
 
   void add(const data::TokenStream& row, int64_t document) {
     const Text text = text_of(row, document, end_);
-    waiting_.push_back({.documents = 1, .tokens = 0, .bytes = bytes_of(subject_.tokenizer, text), .loss = 0});
-    subject_.check(text.tokens);
+    waiting_.push_back({.documents = 1, .tokens = 0, .bytes = bytes_of(evaluated_.tokenizer, text), .loss = 0});
+    evaluated_.check(text.tokens);
     std::vector<int32_t> all = prefix_;
     all.insert(all.end(), text.tokens.begin(), text.tokens.end());
     const auto size = static_cast<int64_t>(all.size()), begin = std::max<int64_t>(1, static_cast<int64_t>(prefix_.size()));
     for (int64_t first = 0, done = begin, end = 0; done < size; first += stride_, done = end) {
       end = std::min(size, first + window_ + 1);
-      judged_.push_back({{all.begin() + first, all.begin() + end}, done - first});
+      scored_.push_back({{all.begin() + first, all.begin() + end}, done - first});
       Window window{.document = first_document_ + static_cast<int64_t>(waiting_.size()) - 1};
       const auto before = static_cast<int64_t>(prefix_.size());
       if (!text.counts.empty())
@@ -93,7 +93,7 @@ class Reading {
 
  private:
   void read() {
-    const std::vector<std::vector<float>> losses = token_losses(subject_, judged_, batch_, [&](int64_t done, int64_t of) {
+    const std::vector<std::vector<float>> losses = token_losses(evaluated_, scored_, batch_, [&](int64_t done, int64_t of) {
       if (progress_) progress_(tokens_read_ + tokens_waiting_ * done / of, tokens_);
     });
     tokens_read_ += std::exchange(tokens_waiting_, 0);
@@ -105,7 +105,7 @@ class Reading {
         ++document.tokens;
       }
     }
-    judged_.clear();
+    scored_.clear();
     windows_.clear();
     if (!waiting_.empty()) hand_over(waiting_.size() - 1);  // the last may go on
   }
@@ -119,7 +119,7 @@ class Reading {
     first_document_ += static_cast<int64_t>(documents);
   }
 
-  const Subject& subject_;
+  const EvaluatedModel& evaluated_;
   const int64_t window_, stride_, batch_;
   const std::function<void(const TextLoss&)>& on_document_;
   const OnProgress& progress_;
@@ -127,7 +127,7 @@ class Reading {
   int64_t tokens_read_ = 0, tokens_waiting_ = 0;
   const std::optional<int32_t> end_;
   std::vector<int32_t> prefix_;
-  std::vector<Judged> judged_;  // the windows' tokens
+  std::vector<ScoredTokens> scored_;  // the windows' tokens
   std::vector<Window> windows_;
   std::vector<TextLoss> waiting_;  // documents from first_document_ on
   int64_t first_document_ = 0;
@@ -147,21 +147,22 @@ double TextLoss::mean() const { return loss / static_cast<double>(tokens); }
 double TextLoss::perplexity() const { return std::exp(mean()); }
 double TextLoss::bits_per_byte() const { return loss / std::log(2.0) / static_cast<double>(bytes); }
 
-void check(const PerplexityOptions& options, const Subject& subject) {
-  if (options.window > subject.length) base::fail_input("--window {}: the model reads at most {} tokens", options.window, subject.length);
-  const int64_t window = options.window == 0 ? subject.length : options.window;
+void check(const PerplexityOptions& options, const EvaluatedModel& evaluated) {
+  if (options.window > evaluated.length)
+    base::fail_input("--window {}: the model reads at most {} tokens", options.window, evaluated.length);
+  const int64_t window = options.window == 0 ? evaluated.length : options.window;
   if (options.stride > window) base::fail_input("--stride {}: must be at most the window, {} tokens", options.stride, window);
-  if (static_cast<int64_t>(subject.before.size()) > window)
-    base::fail_input("--window {}: {} tokens stand before every text; make it longer", window, subject.before.size());
+  if (static_cast<int64_t>(evaluated.before.size()) > window)
+    base::fail_input("--window {}: {} tokens stand before every text; make it longer", window, evaluated.before.size());
 }
 
-TextLoss perplexity(const Subject& subject, const data::TokenStream& row, const PerplexityOptions& options,
+TextLoss perplexity(const EvaluatedModel& evaluated, const data::TokenStream& row, const PerplexityOptions& options,
                     const std::function<void(const TextLoss&)>& on_document, const OnProgress& progress) {
-  check(options, subject);
+  check(options, evaluated);
   const int64_t documents = options.documents_max == 0 ? row.documents() : std::min(row.documents(), options.documents_max);
-  Reading reading(subject, options, on_document, progress, row.document_begin(documents));
-  for (int64_t document = 0; document < documents; ++document) reading.add(row, document);
-  return reading.finish();
+  WindowedScoring scoring(evaluated, options, on_document, progress, row.document_begin(documents));
+  for (int64_t document = 0; document < documents; ++document) scoring.add(row, document);
+  return scoring.finish();
 }
 
 }  // namespace cairn::evaluate

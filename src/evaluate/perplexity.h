@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "data/corpus/token_stream.h"
-#include "evaluate/subject.h"
+#include "evaluate/evaluated_model.h"
 
 namespace cairn::evaluate {
 
@@ -28,13 +28,14 @@ struct TextLoss {
 };
 
 // Refuses a window that the model cannot read and a stride longer than the window.
-void check(const PerplexityOptions& options, const Subject& subject);
+void check(const PerplexityOptions& options, const EvaluatedModel& evaluated);
 
-// Every token of every document is counted once, after what stands before it in its own document. The first is judged after Subject::before
-// or begin; where there is neither it is not counted. A long document is read in windows, each `stride` tokens after the one before: the
-// first counts all of its tokens, the others those that are new, which have more than window - stride tokens before them. The token that
-// ends a document is not counted, and of conversations only what is asked for. `on_document` hears of each document, in order.
-TextLoss perplexity(const Subject& subject, const data::TokenStream& row, const PerplexityOptions& options,
+// Every token of every document is counted once, after what stands before it in its own document. The first is judged after
+// EvaluatedModel::before or begin; where there is neither it is not counted. A long document is read in windows, each `stride` tokens after
+// the one before: the first counts all of its tokens, the others those that are new, which have more than window - stride tokens before
+// them. The token that ends a document is not counted, and of conversations only what is asked for. `on_document` hears of each document,
+// in order.
+TextLoss perplexity(const EvaluatedModel& evaluated, const data::TokenStream& row, const PerplexityOptions& options,
                     const std::function<void(const TextLoss& document)>& on_document = {}, const OnProgress& progress = {});
 
 }  // namespace cairn::evaluate

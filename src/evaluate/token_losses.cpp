@@ -17,24 +17,24 @@ namespace {
 constexpr int64_t kLogitBytesMax = 64 << 20;  // at a time
 
 // The hidden states that the last block reads, [rows, length, embed], and the name that it reads them under.
-at::Tensor hidden_of(const Subject& subject, const at::Tensor& tokens, const model::Call& call) {
+at::Tensor hidden_of(const EvaluatedModel& evaluated, const at::Tensor& tokens, const model::Call& call) {
   model::Values values;
   values.put("tokens", tokens);
-  const auto& blocks = subject.model.blocks();
+  const auto& blocks = evaluated.model.blocks();
   for (size_t i = 0; i + 1 < blocks.size(); ++i) blocks[i]->forward(values, nullptr, call);
   return values.take(blocks.back()->card().reads.front());
 }
 
 }  // namespace
 
-std::vector<std::vector<float>> token_losses(const Subject& subject, std::span<const Judged> rows) {
+std::vector<std::vector<float>> token_losses(const EvaluatedModel& evaluated, std::span<const ScoredTokens> rows) {
   if (rows.empty()) return {};
   at::NoGradGuard no_grad;
   int64_t longest = 0;
-  for (const Judged& row : rows) {
+  for (const ScoredTokens& row : rows) {
     const auto size = static_cast<int64_t>(row.tokens.size());
-    CAIRN_CHECK(row.first >= 1 && row.first <= size && size - 1 <= subject.length, "{} tokens judged from {} on, by a model that reads {}",
-                size, row.first, subject.length);
+    CAIRN_CHECK(row.first >= 1 && row.first <= size && size - 1 <= evaluated.length,
+                "{} tokens judged from {} on, by a model that reads {}", size, row.first, evaluated.length);
     longest = std::max(longest, size - 1);
   }
   // Shorter rows are filled up behind, where nothing that is judged looks.
@@ -42,7 +42,7 @@ std::vector<std::vector<float>> token_losses(const Subject& subject, std::span<c
   const at::Tensor tokens = at::zeros({count, std::max<int64_t>(longest, 1)}, at::kLong);
   std::vector<int64_t> places, targets;  // where the judged tokens are asked for, and what they are
   for (int64_t r = 0; r < count; ++r) {
-    const Judged& row = rows[static_cast<size_t>(r)];
+    const ScoredTokens& row = rows[static_cast<size_t>(r)];
     int64_t* into = tokens.mutable_data_ptr<int64_t>() + r * tokens.size(1);
     std::copy(row.tokens.begin(), row.tokens.end() - 1, into);
     for (auto i = static_cast<size_t>(row.first); i < row.tokens.size(); ++i) {
@@ -51,16 +51,16 @@ std::vector<std::vector<float>> token_losses(const Subject& subject, std::span<c
     }
   }
   const mesh::Axes alone;
-  const model::Call call{.weights = subject.weights, .buffers = subject.buffers, .axes = alone, .random = {}, .needs = {false, false}};
-  const model::Block& last = *subject.model.blocks().back();
-  const at::Device device = subject.weights.get({0}).device();
-  const at::Tensor hidden = hidden_of(subject, tokens.to(device), call);
+  const model::Call call{.weights = evaluated.weights, .buffers = evaluated.buffers, .axes = alone, .random = {}, .needs = {false, false}};
+  const model::Block& last = *evaluated.model.blocks().back();
+  const at::Device device = evaluated.weights.get({0}).device();
+  const at::Tensor hidden = hidden_of(evaluated, tokens.to(device), call);
   const at::Tensor asked = hidden.view({-1, hidden.size(-1)}).index_select(0, at::tensor(places, at::kLong).to(device));
   const auto all = static_cast<int64_t>(targets.size());
   std::vector<float> losses(targets.size());
   for (int64_t done = 0, part = 1; done < all; done += part) {
     model::Values values;
-    part = std::min(all - done, std::max<int64_t>(1, kLogitBytesMax / (4 * subject.vocab)));
+    part = std::min(all - done, std::max<int64_t>(1, kLogitBytesMax / (4 * evaluated.vocab)));
     values.put(last.card().reads.front(), asked.narrow(0, done, part).unsqueeze(0));
     last.forward(values, nullptr, call);
     const at::Tensor logits = values.take("logits").view({part, -1});
@@ -71,7 +71,7 @@ std::vector<std::vector<float>> token_losses(const Subject& subject, std::span<c
   }
   std::vector<std::vector<float>> by_row;
   auto next = losses.begin();
-  for (const Judged& row : rows) {
+  for (const ScoredTokens& row : rows) {
     const auto end = next + static_cast<std::ptrdiff_t>(row.tokens.size()) - row.first;
     by_row.emplace_back(next, end);
     next = end;
@@ -79,17 +79,17 @@ std::vector<std::vector<float>> token_losses(const Subject& subject, std::span<c
   return by_row;
 }
 
-std::vector<std::vector<float>> token_losses(const Subject& subject, std::span<const Judged> rows, int64_t batch,
+std::vector<std::vector<float>> token_losses(const EvaluatedModel& evaluated, std::span<const ScoredTokens> rows, int64_t batch,
                                              const OnProgress& progress) {
   std::vector<size_t> order(rows.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rows[a].tokens.size() > rows[b].tokens.size(); });
   std::vector<std::vector<float>> losses(rows.size());
-  std::vector<Judged> together;
+  std::vector<ScoredTokens> together;
   for (size_t first = 0; first < order.size(); first += together.size()) {
     together.clear();
     for (size_t i = first; i < std::min(order.size(), first + static_cast<size_t>(batch)); ++i) together.push_back(rows[order[i]]);
-    std::vector<std::vector<float>> found = token_losses(subject, together);
+    std::vector<std::vector<float>> found = token_losses(evaluated, together);
     for (size_t i = 0; i < found.size(); ++i) losses[order[first + i]] = std::move(found[i]);
     if (progress) progress(static_cast<int64_t>(first + together.size()), static_cast<int64_t>(rows.size()));
   }

@@ -89,7 +89,7 @@ std::vector<DomainText> open_domains(const HdeeRecipe& recipe, const DomainSetup
   // Texts that are in two domains, or twice in one, would flatter whoever trained on them.
   std::unordered_set<uint64_t> wanted, found;
   for (const DomainText& domain : domains)
-    for (const evaluate::Judged& one : domain.test) each_run(one.tokens, kRun, [&](uint64_t hash) { wanted.insert(hash); });
+    for (const evaluate::ScoredTokens& one : domain.test) each_run(one.tokens, kRun, [&](uint64_t hash) { wanted.insert(hash); });
   for (const data::OpenedData& one : opened)
     each_sample(*one.samples, one.samples->training(), [&](const std::vector<int32_t>& tokens) {
       each_run(tokens, 1, [&](uint64_t hash) {
@@ -98,7 +98,7 @@ std::vector<DomainText> open_domains(const HdeeRecipe& recipe, const DomainSetup
     });
   for (DomainText& domain : domains) {
     int64_t all = 0, seen = 0;
-    for (const evaluate::Judged& one : domain.test)
+    for (const evaluate::ScoredTokens& one : domain.test)
       each_run(one.tokens, kRun, [&](uint64_t hash) {
         ++all;
         seen += found.contains(hash) ? 1 : 0;

@@ -19,7 +19,7 @@ struct DomainText {
   std::string name;
   int64_t training_tokens = 0;
   // Held out: the even ones find priors, the odd ones measure; no sample is in both.
-  std::vector<evaluate::Judged> development = {}, test = {};
+  std::vector<evaluate::ScoredTokens> development = {}, test = {};
   double contaminated = 0;  // share of what is held out that stands in the training text of some domain too, 32 tokens in a row
 };
 

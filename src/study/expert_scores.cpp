@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "data/tokenizer/open_tokenizer.h"
-#include "evaluate/subject.h"
+#include "evaluate/evaluated_model.h"
 #include "kernels/aten.h"
 #include "model/decoder.h"
 #include "snapshot/pretrained.h"
@@ -15,9 +15,9 @@ namespace {
 
 constexpr int64_t kBatch = 16;  // sequences read together
 
-TokenLogProbs score(const evaluate::Subject& subject, const std::vector<evaluate::Judged>& sequences) {
+TokenLogProbs score(const evaluate::EvaluatedModel& evaluated, const std::vector<evaluate::ScoredTokens>& sequences) {
   TokenLogProbs logs;
-  for (const std::vector<float>& losses : evaluate::token_losses(subject, sequences, kBatch)) {
+  for (const std::vector<float>& losses : evaluate::token_losses(evaluated, sequences, kBatch)) {
     logs.emplace_back(losses.begin(), losses.end());
     for (double& one : logs.back()) one = -one;
   }
@@ -62,14 +62,14 @@ std::map<std::string, DomainLogProbs> score_model(const std::filesystem::path& p
     base::fail_input("{}: its tokenizer ({:016x}) is not the study's ({:016x}): perplexities could not be compared", path.string(), hash,
                      tokenizer);
   model::Buffers buffers = model->make_buffers(there);
-  const evaluate::Subject subject{.model = *model,
-                                  .weights = weights,
-                                  .buffers = buffers,
-                                  .tokenizer = *words,
-                                  .vocab = opened.shape.vocab,
-                                  .length = opened.shape.length};
+  const evaluate::EvaluatedModel evaluated{.model = *model,
+                                           .weights = weights,
+                                           .buffers = buffers,
+                                           .tokenizer = *words,
+                                           .vocab = opened.shape.vocab,
+                                           .length = opened.shape.length};
   std::map<std::string, DomainLogProbs> found;
-  for (const DomainText& domain : domains) found[domain.name] = {score(subject, domain.development), score(subject, domain.test)};
+  for (const DomainText& domain : domains) found[domain.name] = {score(evaluated, domain.development), score(evaluated, domain.test)};
   return found;
 }
 
@@ -90,10 +90,10 @@ double loss_of(const TokenLogProbs& logs) {
 }
 
 DomainResult score_ensemble(const std::vector<const DomainLogProbs*>& experts, const EnsembleOptions& options) {
-  evaluate::MixOptions mix{.prior = std::vector<double>(experts.size(), 1.0 / static_cast<double>(experts.size())),
-                           .average = options.prior == "simple_average",
-                           .top_k = options.top_k,
-                           .refresh = options.refresh};
+  evaluate::MixtureOptions mix{.prior = std::vector<double>(experts.size(), 1.0 / static_cast<double>(experts.size())),
+                               .average = options.prior == "simple_average",
+                               .top_k = options.top_k,
+                               .refresh = options.refresh};
   if (options.prior == "cached") {
     evaluate::CachedPrior cached(static_cast<int64_t>(experts.size()), options.decay, options.decay_by_power);
     for (size_t i = 0; i < experts.front()->development.size(); ++i) cached.add(sums_of(experts, i));

@@ -7,7 +7,7 @@
 
 #include <c10/core/Device.h>
 
-#include "evaluate/posterior.h"
+#include "evaluate/ensemble/posterior.h"
 #include "study/domain_text.h"
 
 namespace cairn::base {

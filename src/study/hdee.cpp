@@ -12,7 +12,7 @@
 #include "base/stop.h"
 #include "data/corpus.h"
 #include "data/tokenizer/open_tokenizer.h"
-#include "evaluate/ensemble_file.h"
+#include "evaluate/ensemble/ensemble_file.h"
 #include "kernels/device.h"
 #include "snapshot/pretrained.h"
 #include "snapshot/snapshot.h"

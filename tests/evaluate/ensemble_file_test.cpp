@@ -1,4 +1,4 @@
-#include "evaluate/ensemble_file.h"
+#include "evaluate/ensemble/ensemble_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

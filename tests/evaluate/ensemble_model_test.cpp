@@ -1,4 +1,4 @@
-#include "evaluate/ensemble_model.h"
+#include "evaluate/ensemble/ensemble_model.h"
 
 #include <cmath>
 #include <numeric>
@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "evaluate/small_subject.h"
+#include "evaluate/small_model.h"
 #include "evaluate/token_losses.h"
 #include "kernels/device.h"
 #include "model/generate.h"
@@ -20,11 +20,11 @@ namespace {
 // Three small models of different widths, and the ensemble that they make.
 class SmallEnsemble {
  public:
-  explicit SmallEnsemble(MixOptions options, int64_t length = 24) : length_(length) {
+  explicit SmallEnsemble(MixtureOptions options, int64_t length = 24) : length_(length) {
     std::vector<model::DecoderShape> shapes;
     std::vector<at::Tensor> flat;
     for (size_t j = 0; j < 3; ++j) {
-      SmallSubject& expert = experts_[j];
+      SmallModel& expert = experts_[j];
       expert.shape.mlp += static_cast<int64_t>(8 * j);
       expert.shape.length = length;
       expert.model = model::make_decoder(expert.shape);
@@ -39,7 +39,7 @@ class SmallEnsemble {
     buffers_ = model_->make_buffers(at::kFloat);
   }
 
-  Subject subject() {
+  EvaluatedModel evaluated() {
     return {
         .model = *model_, .weights = *weights_, .buffers = buffers_, .tokenizer = *experts_[0].tokenizer, .vocab = 257, .length = length_};
   }
@@ -49,13 +49,13 @@ class SmallEnsemble {
     std::vector<std::vector<double>> logs;
     for (size_t j = 0; j < 3; ++j) {
       const model::FlatWeights own(experts_[j].model->layout(), values_[j]);
-      const std::vector<Judged> rows{{tokens, 1}};
-      const Subject alone{.model = *experts_[j].model,
-                          .weights = own,
-                          .buffers = experts_[j].buffers,
-                          .tokenizer = *experts_[j].tokenizer,
-                          .vocab = 257,
-                          .length = length_};
+      const std::vector<ScoredTokens> rows{{tokens, 1}};
+      const EvaluatedModel alone{.model = *experts_[j].model,
+                                 .weights = own,
+                                 .buffers = experts_[j].buffers,
+                                 .tokenizer = *experts_[j].tokenizer,
+                                 .vocab = 257,
+                                 .length = length_};
       const std::vector<std::vector<float>> losses = token_losses(alone, rows);
       logs.emplace_back();
       for (const float loss : losses.front()) logs.back().push_back(-loss);
@@ -80,17 +80,17 @@ class SmallEnsemble {
 
  private:
   int64_t length_;
-  SmallSubject experts_[3];
+  SmallModel experts_[3];
   std::vector<at::Tensor> values_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<model::FlatWeights> weights_;
   model::Buffers buffers_;
 };
 
-void expect_scored_as_mixed(const MixOptions& options) {
+void expect_scored_as_mixed(const MixtureOptions& options) {
   SmallEnsemble ensemble(options);
-  const std::vector<Judged> rows{{{256, 1, 2, 3, 4, 5, 6, 200, 100, 17, 17, 17, 3, 9}, 1}, {{9, 8}, 1}, {{7, 7, 7, 7, 1, 2, 3}, 3}};
-  const std::vector<std::vector<float>> found = token_losses(ensemble.subject(), rows);
+  const std::vector<ScoredTokens> rows{{{256, 1, 2, 3, 4, 5, 6, 200, 100, 17, 17, 17, 3, 9}, 1}, {{9, 8}, 1}, {{7, 7, 7, 7, 1, 2, 3}, 3}};
+  const std::vector<std::vector<float>> found = token_losses(ensemble.evaluated(), rows);
   for (size_t r = 0; r < rows.size(); ++r) {
     const Mixed expected = mix(options, ensemble.by_expert(rows[r].tokens));
     const auto skipped = static_cast<size_t>(rows[r].first) - 1;
@@ -109,9 +109,9 @@ TEST(EnsembleModel, ScoresEveryTokenAsTheMixtureOfItsExperts) {
 
 // Prompts of several lengths side by side, two of them the same; experts that are left out have to catch up from the cache.
 void expect_written_as_scored(size_t tokens, int64_t length) {
-  for (const MixOptions& options :
-       {MixOptions{.prior = {1, 2, 3}}, MixOptions{.prior = {1, 1, 1}, .average = true},
-        MixOptions{.prior = {1, 1, 1}, .top_k = 1, .refresh = 4}, MixOptions{.prior = {1, 1, 1}, .top_k = 2, .refresh = 5}}) {
+  for (const MixtureOptions& options :
+       {MixtureOptions{.prior = {1, 2, 3}}, MixtureOptions{.prior = {1, 1, 1}, .average = true},
+        MixtureOptions{.prior = {1, 1, 1}, .top_k = 1, .refresh = 4}, MixtureOptions{.prior = {1, 1, 1}, .top_k = 2, .refresh = 5}}) {
     SmallEnsemble ensemble(options, length);
     const std::vector<model::Request> requests{
         {{256, 4, 5}, base::Random(1)}, {{256, 4, 5}, base::Random(2)}, {{9, 9, 9, 9, 9, 9, 9}, base::Random(3)}, {{1}, base::Random(4)}};
@@ -119,8 +119,8 @@ void expect_written_as_scored(size_t tokens, int64_t length) {
     for (size_t r = 0; r < requests.size(); ++r) {
       std::vector<int32_t> all = requests[r].prompt;
       all.insert(all.end(), written[r].ids.begin(), written[r].ids.end());
-      const std::vector<Judged> row{{all, static_cast<int64_t>(requests[r].prompt.size())}};
-      const std::vector<std::vector<float>> scored = token_losses(ensemble.subject(), row);
+      const std::vector<ScoredTokens> row{{all, static_cast<int64_t>(requests[r].prompt.size())}};
+      const std::vector<std::vector<float>> scored = token_losses(ensemble.evaluated(), row);
       ASSERT_EQ(written[r].ids.size(), tokens);
       for (size_t i = 0; i < tokens; ++i)
         EXPECT_NEAR(written[r].log_probabilities[i], -scored[0][i], 2e-5) << "top_k " << options.top_k << ", " << r << ", " << i;
@@ -178,13 +178,13 @@ TEST(EnsembleModelOnCuda, ScoresAndWritesAsOnACpu) {
   if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   SmallEnsemble here({.prior = {1, 2, 3}}), there({.prior = {1, 2, 3}});
   there.move_to(at::Device(at::kCUDA, 0), at::kFloat);
-  const std::vector<Judged> rows{{{256, 1, 2, 3, 4, 5, 6, 200, 100, 17, 17, 17, 3, 9}, 1}, {{9, 8}, 1}, {{7, 7, 7, 7, 1, 2, 3}, 3}};
-  const auto expected = token_losses(here.subject(), rows), found = token_losses(there.subject(), rows);
+  const std::vector<ScoredTokens> rows{{{256, 1, 2, 3, 4, 5, 6, 200, 100, 17, 17, 17, 3, 9}, 1}, {{9, 8}, 1}, {{7, 7, 7, 7, 1, 2, 3}, 3}};
+  const auto expected = token_losses(here.evaluated(), rows), found = token_losses(there.evaluated(), rows);
   for (size_t r = 0; r < rows.size(); ++r)
     for (size_t i = 0; i < found[r].size(); ++i) EXPECT_NEAR(found[r][i], expected[r][i], 1e-3) << r << ", " << i;
   expect_alike(there.generate(some_requests(), 15), here.generate(some_requests(), 15), 1e-3);
   there.move_to(at::Device(at::kCUDA, 0), at::kBFloat16);
-  const auto low = token_losses(there.subject(), rows);
+  const auto low = token_losses(there.evaluated(), rows);
   for (size_t r = 0; r < rows.size(); ++r)
     for (size_t i = 0; i < low[r].size(); ++i) EXPECT_NEAR(low[r][i], expected[r][i], 0.02) << r << ", " << i;
 }

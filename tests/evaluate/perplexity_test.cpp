@@ -8,7 +8,7 @@
 
 #include "data/documents.h"
 #include "evaluate/refused.h"
-#include "evaluate/small_subject.h"
+#include "evaluate/small_model.h"
 #include "evaluate/token_losses.h"
 
 namespace cairn::evaluate {
@@ -34,21 +34,21 @@ double sum_of(const std::vector<double>& logs, size_t first = 0) {
 }
 
 TEST(TokenLosses, AreThoseOfEachRowByItself) {
-  SmallSubject small;
-  const Subject subject = small.subject();
-  const std::vector<Judged> judged{{{256, 1, 2, 3, 4, 5, 6}, 1}, {{9, 8}, 1}, {{7, 7, 7, 7}, 3}};
-  const std::vector<std::vector<float>> found = token_losses(subject, judged);
+  SmallModel small;
+  const EvaluatedModel evaluated = small.evaluated();
+  const std::vector<ScoredTokens> scored{{{256, 1, 2, 3, 4, 5, 6}, 1}, {{9, 8}, 1}, {{7, 7, 7, 7}, 3}};
+  const std::vector<std::vector<float>> found = token_losses(evaluated, scored);
   ASSERT_EQ(found.size(), 3u);
-  for (size_t r = 0; r < judged.size(); ++r) {
-    const std::vector<double> expected = small.log_probabilities(judged[r].tokens);
-    ASSERT_EQ(found[r].size(), judged[r].tokens.size() - static_cast<size_t>(judged[r].first));
+  for (size_t r = 0; r < scored.size(); ++r) {
+    const std::vector<double> expected = small.log_probabilities(scored[r].tokens);
+    ASSERT_EQ(found[r].size(), scored[r].tokens.size() - static_cast<size_t>(scored[r].first));
     for (size_t i = 0; i < found[r].size(); ++i)
-      EXPECT_NEAR(found[r][i], -expected[i + static_cast<size_t>(judged[r].first) - 1], 1e-5) << r << ", " << i;
+      EXPECT_NEAR(found[r][i], -expected[i + static_cast<size_t>(scored[r].first) - 1], 1e-5) << r << ", " << i;
   }
 }
 
 TEST(Perplexity, IsOneSumOverAllDocumentsEachByItself) {
-  SmallSubject small;
+  SmallModel small;
   const std::vector<std::string> texts{"A first one.", "b", "", "And a third."};
   double loss = 0;
   int64_t bytes = 0;
@@ -59,7 +59,7 @@ TEST(Perplexity, IsOneSumOverAllDocumentsEachByItself) {
     bytes += static_cast<int64_t>(text.size());
   }
   std::vector<TextLoss> each;
-  const TextLoss found = perplexity(small.subject(), *rows(texts), {}, [&](const TextLoss& one) { each.push_back(one); });
+  const TextLoss found = perplexity(small.evaluated(), *rows(texts), {}, [&](const TextLoss& one) { each.push_back(one); });
   EXPECT_EQ(found.documents, 4);
   EXPECT_EQ(found.tokens, bytes);  // a token is a byte, and the ends of documents do not count
   EXPECT_EQ(found.bytes, bytes);
@@ -73,7 +73,7 @@ TEST(Perplexity, IsOneSumOverAllDocumentsEachByItself) {
 
 // Chunks see nothing of the chunk before but its last token; a stride gives the tokens more to go by.
 TEST(Perplexity, ReadsLongDocumentsInWindows) {
-  SmallSubject small;
+  SmallModel small;
   const std::string text = "The quick brown fox jumps over the lazy dog and on.";
   std::vector<int32_t> all{256};
   for (const char c : text) all.push_back(static_cast<uint8_t>(c));
@@ -88,22 +88,22 @@ TEST(Perplexity, ReadsLongDocumentsInWindows) {
     return loss;
   };
   for (const auto& [window, stride] : {std::pair<int64_t, int64_t>{24, 24}, {24, 12}, {7, 7}, {7, 1}, {1, 1}, {24, 5}}) {
-    const TextLoss found = perplexity(small.subject(), *rows({text}), {.window = window, .stride = stride, .batch = 3});
+    const TextLoss found = perplexity(small.evaluated(), *rows({text}), {.window = window, .stride = stride, .batch = 3});
     EXPECT_EQ(found.tokens, static_cast<int64_t>(text.size()));
     EXPECT_NEAR(found.loss, loss_of(window, stride), 2e-4) << window << ", " << stride;
   }
-  EXPECT_NEAR(perplexity(small.subject(), *rows({text}), {}).loss, loss_of(24, 24), 2e-4)
+  EXPECT_NEAR(perplexity(small.evaluated(), *rows({text}), {}).loss, loss_of(24, 24), 2e-4)
       << "without options: chunks of what the model reads";
 }
 
 TEST(Perplexity, IsTheSameForAnyBatch) {
-  SmallSubject small;
+  SmallModel small;
   std::vector<std::string> texts;
   for (int i = 0; i < 37; ++i) texts.push_back(std::string(static_cast<size_t>(i * 7 % 61), static_cast<char>('a' + i % 20)) + "x y");
-  const TextLoss one = perplexity(small.subject(), *rows(texts), {.batch = 1});
+  const TextLoss one = perplexity(small.evaluated(), *rows(texts), {.batch = 1});
   for (const int64_t batch : {2, 5, 64}) {
     int64_t last = 0;
-    const TextLoss many = perplexity(small.subject(), *rows(texts), {.batch = batch}, {}, [&](int64_t done, int64_t of) {
+    const TextLoss many = perplexity(small.evaluated(), *rows(texts), {.batch = batch}, {}, [&](int64_t done, int64_t of) {
       EXPECT_GE(done, last);
       EXPECT_LE(done, of);
       last = done;
@@ -111,40 +111,40 @@ TEST(Perplexity, IsTheSameForAnyBatch) {
     EXPECT_EQ(many.tokens, one.tokens);
     EXPECT_NEAR(many.loss, one.loss, 1e-6 * one.loss) << batch;
   }
-  EXPECT_EQ(perplexity(small.subject(), *rows(texts), {.documents_max = 3}).documents, 3);
+  EXPECT_EQ(perplexity(small.evaluated(), *rows(texts), {.documents_max = 3}).documents, 3);
 }
 
 TEST(Perplexity, CountsOnlyWhatIsAskedFor) {
-  SmallSubject small;
+  SmallModel small;
   data::TestDocument asked = document("ab cd");
   asked.targets = {0, 0, 0, 1, 1, 1};
-  const TextLoss found = perplexity(small.subject(), *data::row_of({asked}, 257), {});
+  const TextLoss found = perplexity(small.evaluated(), *data::row_of({asked}, 257), {});
   EXPECT_EQ(found.tokens, 2);
   EXPECT_EQ(found.bytes, 2);
   EXPECT_NEAR(found.loss, sum_of(small.log_probabilities({256, 'a', 'b', ' ', 'c', 'd'}), 3), 1e-4);
 }
 
 TEST(Perplexity, LeavesOutTheFirstTokenWhereNothingStandsBeforeIt) {
-  SmallSubject small;
-  Subject subject = small.subject();
-  subject.before = {};
-  EXPECT_EQ(perplexity(subject, *rows({"abc"}), {}).tokens, 3) << "after what begins a text";
-  subject.begin = std::nullopt;
-  const TextLoss found = perplexity(subject, *rows({"abc"}), {});
+  SmallModel small;
+  EvaluatedModel evaluated = small.evaluated();
+  evaluated.before = {};
+  EXPECT_EQ(perplexity(evaluated, *rows({"abc"}), {}).tokens, 3) << "after what begins a text";
+  evaluated.begin = std::nullopt;
+  const TextLoss found = perplexity(evaluated, *rows({"abc"}), {});
   EXPECT_EQ(found.tokens, 2);
   EXPECT_NEAR(found.loss, sum_of(small.log_probabilities({'a', 'b', 'c'})), 1e-4);
 }
 
 TEST(Perplexity, RefusesWindowsThatCannotBe) {
-  SmallSubject small;
-  EXPECT_THAT(refused([&] { perplexity(small.subject(), *rows({"a"}), {.window = 25}); }),
+  SmallModel small;
+  EXPECT_THAT(refused([&] { perplexity(small.evaluated(), *rows({"a"}), {.window = 25}); }),
               HasSubstr("--window 25: the model reads at most 24 tokens"));
-  EXPECT_THAT(refused([&] { perplexity(small.subject(), *rows({"a"}), {.window = 8, .stride = 9}); }),
+  EXPECT_THAT(refused([&] { perplexity(small.evaluated(), *rows({"a"}), {.window = 8, .stride = 9}); }),
               HasSubstr("--stride 9: must be at most the window, 8"));
-  Subject subject = small.subject();
-  subject.before = {1, 2, 3};
-  EXPECT_THAT(refused([&] { perplexity(subject, *rows({"a"}), {.window = 2}); }), HasSubstr("3 tokens stand before every text"));
-  Subject other = small.subject();
+  EvaluatedModel evaluated = small.evaluated();
+  evaluated.before = {1, 2, 3};
+  EXPECT_THAT(refused([&] { perplexity(evaluated, *rows({"a"}), {.window = 2}); }), HasSubstr("3 tokens stand before every text"));
+  EvaluatedModel other = small.evaluated();
   other.vocab = 90;
   EXPECT_THAT(refused([&] { perplexity(other, *rows({"a"}), {}); }), HasSubstr("gives id 97, and the model knows 90"));
 }

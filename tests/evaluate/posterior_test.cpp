@@ -1,4 +1,4 @@
-#include "evaluate/posterior.h"
+#include "evaluate/ensemble/posterior.h"
 
 #include <cmath>
 #include <limits>

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "evaluate/exact_match.h"
 #include "evaluate/multiple_choice.h"
-#include "evaluate/small_subject.h"
+#include "evaluate/small_model.h"
 #include "harness/scratch_folder.h"
 #include "model/generate.h"
 
@@ -34,7 +34,7 @@ std::vector<int32_t> bytes_after_end(const std::string& text) {
   return ids;
 }
 
-double log_likelihood(SmallSubject& small, const std::string& context, const std::string& choice) {
+double log_likelihood(SmallModel& small, const std::string& context, const std::string& choice) {
   const std::vector<double> logs = small.log_probabilities(bytes_after_end(context + choice));
   double sum = 0;
   for (size_t i = context.size(); i < logs.size(); ++i) sum += logs[i];
@@ -60,11 +60,11 @@ TEST(Fraction, HasTheStandardErrorOfAMean) {
 }
 
 TEST(MultipleChoice, SumsTheLogLikelihoodOfEachChoice) {
-  SmallSubject small;
+  SmallModel small;
   std::vector<ChoiceResult> results;
   const std::vector<ChoiceItem> items = some_items();
   const ChoiceSummary summary =
-      multiple_choice(small.subject(), items, {.batch = 4}, [&](const ChoiceItem&, const ChoiceResult& one) { results.push_back(one); });
+      multiple_choice(small.evaluated(), items, {.batch = 4}, [&](const ChoiceItem&, const ChoiceResult& one) { results.push_back(one); });
   ASSERT_EQ(results.size(), items.size());
   Fraction acc, norm, token;
   for (size_t i = 0; i < items.size(); ++i) {
@@ -90,10 +90,10 @@ TEST(MultipleChoice, SumsTheLogLikelihoodOfEachChoice) {
 }
 
 TEST(MultipleChoice, IsTheSameForAnyBatch) {
-  SmallSubject small;
+  SmallModel small;
   const auto scores = [&](int64_t batch) {
     std::vector<double> all;
-    multiple_choice(small.subject(), some_items(), {.prefix = "P ", .batch = batch}, [&](const ChoiceItem&, const ChoiceResult& one) {
+    multiple_choice(small.evaluated(), some_items(), {.prefix = "P ", .batch = batch}, [&](const ChoiceItem&, const ChoiceResult& one) {
       for (const ChoiceScore& score : one.scores) all.push_back(score.log_likelihood);
     });
     return all;
@@ -108,10 +108,10 @@ TEST(MultipleChoice, IsTheSameForAnyBatch) {
 }
 
 TEST(MultipleChoice, MovesSpacesAtTheBorderToTheChoice) {
-  SmallSubject small;
-  const Subject subject = small.subject();
+  SmallModel small;
+  const EvaluatedModel evaluated = small.evaluated();
   const auto tokens_of = [&](const std::string& context, const std::string& choice) {
-    const ChoiceText text = choice_text(subject, context, choice);
+    const ChoiceText text = choice_text(evaluated, context, choice);
     std::string shown;
     for (const int32_t id : text.tokens) shown += id == 256 ? '$' : static_cast<char>(id);
     return shown.substr(0, static_cast<size_t>(text.first)) + "|" + shown.substr(static_cast<size_t>(text.first));
@@ -124,10 +124,10 @@ TEST(MultipleChoice, MovesSpacesAtTheBorderToTheChoice) {
 }
 
 TEST(MultipleChoice, CutsTheBeginningOfAContextThatIsTooLong) {
-  SmallSubject small;
+  SmallModel small;
   const std::string longest(60, 'c');
   std::vector<ChoiceResult> results;
-  const ChoiceSummary summary = multiple_choice(small.subject(), {{.context = longest, .choices = {"ab", "b"}, .gold = 0, .line = 1}}, {},
+  const ChoiceSummary summary = multiple_choice(small.evaluated(), {{.context = longest, .choices = {"ab", "b"}, .gold = 0, .line = 1}}, {},
                                                 [&](const ChoiceItem&, const ChoiceResult& one) { results.push_back(one); });
   EXPECT_EQ(summary.cut, 1);
   std::vector<int32_t> kept(22, 'c');
@@ -135,7 +135,7 @@ TEST(MultipleChoice, CutsTheBeginningOfAContextThatIsTooLong) {
   const std::vector<double> logs = small.log_probabilities(kept);
   EXPECT_NEAR(results.at(0).scores[0].log_likelihood, logs[21] + logs[22] + logs[23], 1e-4);
   EXPECT_THAT(why_not([&] {
-                multiple_choice(small.subject(), {{.context = "c", .choices = {longest, "b"}, .gold = 0, .line = 7}}, {});
+                multiple_choice(small.evaluated(), {{.context = "c", .choices = {longest, "b"}, .gold = 0, .line = 7}}, {});
               }),
               HasSubstr("line 7 of the items: a choice of 61 tokens, and the model reads 24"));
 }
@@ -147,14 +147,14 @@ TEST(ExactMatch, NormalisesAsSquadDoes) {
 }
 
 TEST(ExactMatch, ComparesGreedyAnswers) {
-  SmallSubject small;
-  const Subject subject = small.subject();
+  SmallModel small;
+  const EvaluatedModel evaluated = small.evaluated();
   const std::vector<std::string> prompts{"a", "bcd", "ef", "What?", "x y z"};
   std::vector<AnswerItem> items;
   std::vector<std::string> texts;
   for (const std::string& prompt : prompts) {
     const model::Request request{bytes_after_end(prompt)};
-    const auto answer = model::generate(subject.model, subject.weights, subject.buffers, std::span(&request, 1),
+    const auto answer = model::generate(evaluated.model, evaluated.weights, evaluated.buffers, std::span(&request, 1),
                                         {.tokens = 5, .length_max = 24, .sampling = {.temperature = 0}, .stops = {256}});
     std::string text;
     for (const int32_t id : answer[0].ids) text += static_cast<char>(id);
@@ -166,26 +166,26 @@ TEST(ExactMatch, ComparesGreedyAnswers) {
   items[4].answers = {" " + texts[4] + "\n"};
   for (const int64_t batch : {1, 2, 16}) {
     std::vector<AnswerResult> results;
-    const AnswerSummary summary = exact_match(subject, items, {.tokens = 5, .batch = batch},
+    const AnswerSummary summary = exact_match(evaluated, items, {.tokens = 5, .batch = batch},
                                               [&](const AnswerItem&, const AnswerResult& one) { results.push_back(one); });
     EXPECT_EQ(summary.exact_match.right, 4) << batch;
     EXPECT_EQ(summary.exact_match.of, 5);
     for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(results.at(i).text, texts[i]);
   }
-  EXPECT_THAT(why_not([&] { exact_match(subject, {{.prompt = std::string(30, 'p'), .answers = {"x"}, .line = 9}}, {}); }),
+  EXPECT_THAT(why_not([&] { exact_match(evaluated, {{.prompt = std::string(30, 'p'), .answers = {"x"}, .line = 9}}, {}); }),
               HasSubstr("line 9 of the items: a prompt of 31 tokens leaves no room"));
 }
 
 TEST(ExactMatch, EndsAnAnswerBeforeAStopText) {
-  SmallSubject small;
+  SmallModel small;
   std::vector<std::string> texts;
   const auto keep = [&](const AnswerItem&, const AnswerResult& one) { texts.push_back(one.text); };
   const std::vector<AnswerItem> items{{.prompt = "ab", .answers = {"x"}, .line = 1}};
-  Subject subject = small.subject();
-  subject.stops = {};
-  exact_match(subject, items, {.stops = {}, .tokens = 12}, keep);
+  EvaluatedModel evaluated = small.evaluated();
+  evaluated.stops = {};
+  exact_match(evaluated, items, {.stops = {}, .tokens = 12}, keep);
   ASSERT_GE(texts[0].size(), 2u);
-  exact_match(subject, items, {.stops = {texts[0].substr(1, 1)}, .tokens = 12}, keep);
+  exact_match(evaluated, items, {.stops = {texts[0].substr(1, 1)}, .tokens = 12}, keep);
   EXPECT_EQ(texts[1], texts[0].substr(0, texts[0].find(texts[0][1])));
 }
 

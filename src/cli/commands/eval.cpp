@@ -57,20 +57,20 @@ class Evaluation {
     if (!model_.tokenizer)
       base::fail_input("{}: it has no tokenizer, and no text can be judged without one: put its tokenizer.json there", model_.path);
     model_.prepare_for_length(kLengthMax);
-    subject_ = std::make_unique<evaluate::Subject>(evaluate::Subject{.model = *model_.model,
-                                                                     .weights = *model_.weights,
-                                                                     .buffers = model_.buffers,
-                                                                     .tokenizer = *model_.tokenizer,
-                                                                     .vocab = model_.shape.vocab,
-                                                                     .length = std::min(model_.shape.length, kLengthMax),
-                                                                     .before = model_.text_prefix(),
-                                                                     .begin = model_.first_token(),
-                                                                     .stops = model_.stops});
+    evaluated_ = std::make_unique<evaluate::EvaluatedModel>(evaluate::EvaluatedModel{.model = *model_.model,
+                                                                                     .weights = *model_.weights,
+                                                                                     .buffers = model_.buffers,
+                                                                                     .tokenizer = *model_.tokenizer,
+                                                                                     .vocab = model_.shape.vocab,
+                                                                                     .length = std::min(model_.shape.length, kLengthMax),
+                                                                                     .before = model_.text_prefix(),
+                                                                                     .begin = model_.first_token(),
+                                                                                     .stops = model_.stops});
   }
 
   void measure_texts() {
     const evaluate::PerplexityOptions options{.window = a_.window, .stride = a_.stride, .batch = a_.batch, .documents_max = a_.limit};
-    check(options, *subject_);
+    check(options, *evaluated_);
     const data::Corpus corpus = open_texts();
     evaluate::TextLoss total;
     for (size_t i = 0; i < corpus.token_streams.size(); ++i) {
@@ -83,10 +83,10 @@ class Evaluation {
                     {"bytes", one.bytes},
                     {"loss", one.loss}});
       };
-      total.add(evaluate::perplexity(*subject_, *corpus.token_streams[i], options, keep, progress("perplexity", "tokens")));
+      total.add(evaluate::perplexity(*evaluated_, *corpus.token_streams[i], options, keep, progress("perplexity", "tokens")));
     }
     if (total.tokens == 0) base::fail_input("--data {}: no token in it that can be judged", fmt::join(a_.data, " "));
-    const int64_t window = options.window == 0 ? subject_->length : options.window;
+    const int64_t window = options.window == 0 ? evaluated_->length : options.window;
     base::OrderedJson result{{"task", "perplexity"},
                              {"data", a_.data},
                              {"documents", total.documents},
@@ -97,7 +97,7 @@ class Evaluation {
                              {"bits_per_byte", total.bits_per_byte()},
                              {"window", window},
                              {"stride", options.stride == 0 ? window : options.stride}};
-    result["before"] = subject_->before.empty() && subject_->begin ? std::vector{*subject_->begin} : subject_->before;
+    result["before"] = evaluated_->before.empty() && evaluated_->begin ? std::vector{*evaluated_->begin} : evaluated_->before;
     results_.push_back(std::move(result));
     figures_.push_back({"perplexity", "loss", total.mean()});
     figures_.push_back({"", "perplexity", total.perplexity()});
@@ -129,7 +129,7 @@ class Evaluation {
       write_item(line);
     };
     const evaluate::ChoiceSummary summary =
-        evaluate::multiple_choice(*subject_, items, {.prefix = prefix_, .batch = a_.batch}, keep, progress("multiple-choice", "items"));
+        evaluate::multiple_choice(*evaluated_, items, {.prefix = prefix_, .batch = a_.batch}, keep, progress("multiple-choice", "items"));
     base::OrderedJson result{{"task", "multiple-choice"}, {"file", file}, {"items", items.size()}, {"cut", summary.cut}};
     add_share(result, file, "acc", summary.acc);
     add_share(result, "", "acc_norm", summary.acc_norm);
@@ -153,7 +153,7 @@ class Evaluation {
                   {"stopped", result.ended}});
     };
     const evaluate::AnswerSummary summary =
-        evaluate::exact_match(*subject_, items, {.prefix = prefix_, .stops = a_.stops, .tokens = a_.tokens, .batch = a_.batch}, keep,
+        evaluate::exact_match(*evaluated_, items, {.prefix = prefix_, .stops = a_.stops, .tokens = a_.tokens, .batch = a_.batch}, keep,
                               progress("exact-match", "items"));
     base::OrderedJson result{{"task", "exact-match"}, {"file", file}, {"items", items.size()}};
     add_share(result, file, "exact_match", summary.exact_match);
@@ -227,10 +227,10 @@ class Evaluation {
   }
 
   std::string result_begins_with() const {
-    if (subject_->before.empty() && !subject_->begin) return "is not counted";
-    const std::vector<int32_t> ids = subject_->before.empty() ? std::vector{*subject_->begin} : subject_->before;
-    return fmt::format("is judged after {}", subject_->tokenizer.decode(ids).empty() ? fmt::format("id {}", fmt::join(ids, ", "))
-                                                                                     : subject_->tokenizer.decode(ids));
+    if (evaluated_->before.empty() && !evaluated_->begin) return "is not counted";
+    const std::vector<int32_t> ids = evaluated_->before.empty() ? std::vector{*evaluated_->begin} : evaluated_->before;
+    return fmt::format("is judged after {}", evaluated_->tokenizer.decode(ids).empty() ? fmt::format("id {}", fmt::join(ids, ", "))
+                                                                                       : evaluated_->tokenizer.decode(ids));
   }
 
   const EvalArguments& a_;
@@ -240,7 +240,7 @@ class Evaluation {
   std::string prefix_;
   std::unique_ptr<base::FileWriter> items_;
   LanguageModel model_;
-  std::unique_ptr<evaluate::Subject> subject_;
+  std::unique_ptr<evaluate::EvaluatedModel> evaluated_;
   base::OrderedJson results_ = base::OrderedJson::array();
   std::vector<Figure> figures_;
   std::vector<std::string> notes_;

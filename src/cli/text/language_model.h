@@ -8,7 +8,7 @@
 
 #include "cli/compute_options.h"
 #include "data/tokenizer.h"
-#include "evaluate/posterior.h"
+#include "evaluate/ensemble/posterior.h"
 #include "model/decoder_shape.h"
 #include "model/model.h"
 
@@ -29,7 +29,7 @@ struct LanguageModel {
   std::vector<int32_t> stops;                     // what ends a text, by generation_config.json, else config.json, else the tokenizer
   bool trained_here = false;                      // a snapshot of Cairn: documents begin after the end of another
   std::vector<model::DecoderShape> experts = {};  // of an ensemble
-  evaluate::MixOptions mix = {};
+  evaluate::MixtureOptions mix = {};
 
   // Makes what the model needs to read so many tokens, its own limit at most. Once, before the first is read: a table for all that a
   // config.json promises may fit no memory.

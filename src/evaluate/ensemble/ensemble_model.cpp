@@ -1,11 +1,11 @@
-#include "evaluate/ensemble_model.h"
+#include "evaluate/ensemble/ensemble_model.h"
 
 #include <limits>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "evaluate/ensemble_reading.h"
+#include "evaluate/ensemble/expert_blocks.h"
 #include "kernels/aten.h"
 #include "model/decoder.h"
 
@@ -18,7 +18,7 @@ using model::Values;
 // Hidden states and weights to logs of probabilities.
 class MixingBlock final : public FrozenBlock {
  public:
-  MixingBlock(const Experts& experts, bool all_count) : experts_(experts), all_count_(all_count) {
+  MixingBlock(const Experts& experts, bool uses_all_experts) : experts_(experts), uses_all_experts_(uses_all_experts) {
     card_ = {.name = "mixture", .reads = {"mixture"}, .writes = {"logits"}};
   }
 
@@ -29,8 +29,8 @@ class MixingBlock final : public FrozenBlock {
     for (size_t j = 0; j < experts_.size(); ++j) {
       const at::Tensor weight = rows.select(1, experts_.back().end + static_cast<int64_t>(j));
       const at::Tensor hidden = rows.narrow(1, experts_[j].begin, experts_[j].width());
-      if (all_count_)
-        add_all(mixed, said(j, hidden, call), weight, j, mixture.size(0), call);
+      if (uses_all_experts_)
+        add_all(mixed, log_probs(j, hidden, call), weight, j, mixture.size(0), call);
       else
         add_some(mixed, j, hidden, weight, call);
     }
@@ -39,14 +39,14 @@ class MixingBlock final : public FrozenBlock {
 
  private:
   // log p of every token, [rows, vocab].
-  at::Tensor said(size_t j, const at::Tensor& hidden, const Call& call) const {
+  at::Tensor log_probs(size_t j, const at::Tensor& hidden, const Call& call) const {
     return at::log_softmax(logits_of(experts_[j], hidden, call).to(at::kFloat), -1);
   }
 
   void add_all(at::Tensor& mixed, const at::Tensor& own, const at::Tensor& weight, size_t j, int64_t batch, const Call& call) const {
     if (call.cache) {
       const auto experts = static_cast<int64_t>(experts_.size());
-      at::Tensor& kept = call.cache->states[kSaid];
+      at::Tensor& kept = call.cache->states[kLastLogProbs];
       if (!kept.defined()) kept = at::empty({batch, experts, own.size(1)}, own.options());
       kept.select(1, static_cast<int64_t>(j)).copy_(own.view({batch, -1, own.size(1)}).select(1, own.size(0) / batch - 1));
     }
@@ -58,18 +58,18 @@ class MixingBlock final : public FrozenBlock {
   void add_some(at::Tensor& mixed, size_t j, const at::Tensor& hidden, const at::Tensor& weight, const Call& call) const {
     const at::Tensor counts = weight.isfinite().nonzero().flatten();
     if (counts.size(0) == 0) return;
-    const at::Tensor own = said(j, hidden.index_select(0, counts), call).add_(weight.index_select(0, counts).unsqueeze(1));
+    const at::Tensor own = log_probs(j, hidden.index_select(0, counts), call).add_(weight.index_select(0, counts).unsqueeze(1));
     if (!mixed.defined()) mixed = at::full({hidden.size(0), own.size(1)}, -std::numeric_limits<float>::infinity(), own.options());
     mixed.index_copy_(0, counts, at::logaddexp(mixed.index_select(0, counts), own));
   }
 
   const Experts& experts_;
-  const bool all_count_;
+  const bool uses_all_experts_;
 };
 
 class Ensemble final : public model::Model {
  public:
-  Ensemble(const std::vector<model::DecoderShape>& shapes, MixOptions options) : options_(std::move(options)) {
+  Ensemble(const std::vector<model::DecoderShape>& shapes, MixtureOptions options) : options_(std::move(options)) {
     CAIRN_CHECK(!shapes.empty(), "an ensemble of nobody");
     check(options_, static_cast<int64_t>(shapes.size()));
     for (const model::DecoderShape& shape : shapes) {
@@ -86,8 +86,8 @@ class Ensemble final : public model::Model {
         Model::add(std::move(parameter));
       }
     }
-    Model::add((all_count() ? make_reading_by_all : make_reading_by_some)(experts_, shapes.front().vocab, options_));
-    Model::add(std::make_unique<MixingBlock>(experts_, all_count()));
+    Model::add((uses_all_experts() ? make_all_experts_block : make_top_k_experts_block)(experts_, shapes.front().vocab, options_));
+    Model::add(std::make_unique<MixingBlock>(experts_, uses_all_experts()));
   }
 
   model::Buffers make_buffers(const at::TensorOptions& options) const override {
@@ -98,18 +98,18 @@ class Ensemble final : public model::Model {
   }
 
   // Where only some experts count, each sequence has its own.
-  bool takes_rows_together() const override { return all_count(); }
+  bool takes_rows_together() const override { return uses_all_experts(); }
 
  private:
-  bool all_count() const { return options_.top_k == 0 || options_.top_k == static_cast<int64_t>(experts_.size()); }
+  bool uses_all_experts() const { return options_.top_k == 0 || options_.top_k == static_cast<int64_t>(experts_.size()); }
 
   Experts experts_;
-  const MixOptions options_;
+  const MixtureOptions options_;
 };
 
 }  // namespace
 
-std::unique_ptr<model::Model> make_ensemble(const std::vector<model::DecoderShape>& experts, MixOptions options) {
+std::unique_ptr<model::Model> make_ensemble(const std::vector<model::DecoderShape>& experts, MixtureOptions options) {
   return std::make_unique<Ensemble>(experts, std::move(options));
 }
 

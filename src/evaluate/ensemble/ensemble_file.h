@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "evaluate/posterior.h"
+#include "evaluate/ensemble/posterior.h"
 
 namespace cairn::evaluate {
 
@@ -28,7 +28,7 @@ struct EnsembleFile {
   bool operator==(const EnsembleFile&) const = default;
 
   // How the experts are weighed for a text of this domain; empty: of any, which is uniform before something is read.
-  MixOptions mix(const std::string& domain) const;
+  MixtureOptions mix(const std::string& domain) const;
 };
 
 // Whether a path names an ensemble: the file itself, or a folder that holds one.

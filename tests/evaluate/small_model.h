@@ -7,27 +7,27 @@
 
 #include "base/random.h"
 #include "data/tokenizer/byte_tokenizer.h"
-#include "evaluate/subject.h"
+#include "evaluate/evaluated_model.h"
 #include "kernels/aten.h"
 #include "mesh/axes.h"
 #include "model/decoder.h"
 
 namespace cairn::evaluate {
 
-struct SmallSubject {
+struct SmallModel {
   model::DecoderShape shape{.vocab = 257, .embed = 16, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 4, .mlp = 24, .length = 24};
   std::unique_ptr<model::Model> model = model::make_decoder(shape);
   model::FlatWeights weights{model->layout(), at::empty({model->elements()})};
   model::Buffers buffers = model->make_buffers(at::kFloat);
   std::unique_ptr<data::Tokenizer> tokenizer = data::make_byte_tokenizer();
 
-  SmallSubject() {
+  SmallModel() {
     base::Random(5).fill_normal({weights.flat().mutable_data_ptr<float>(), static_cast<size_t>(weights.flat().numel())});
     weights.flat().mul_(0.3);
   }
 
   // Texts begin after the end of another.
-  Subject subject() {
+  EvaluatedModel evaluated() {
     return {.model = *model,
             .weights = weights,
             .buffers = buffers,

@@ -2,7 +2,7 @@
 #include <memory>
 #include <vector>
 
-#include "evaluate/posterior.h"
+#include "evaluate/ensemble/posterior.h"
 #include "model/decoder_shape.h"
 #include "model/model.h"
 
@@ -14,6 +14,6 @@ namespace cairn::evaluate {
 // logs of probabilities that sum to 1. What a sequence needs to remember lies in the cache, beside the experts' keys and values.
 //
 // With top_k, a token is read by the experts that count; the others catch up at the next refresh. Not to be trained.
-std::unique_ptr<model::Model> make_ensemble(const std::vector<model::DecoderShape>& experts, MixOptions options);
+std::unique_ptr<model::Model> make_ensemble(const std::vector<model::DecoderShape>& experts, MixtureOptions options);
 
 }  // namespace cairn::evaluate

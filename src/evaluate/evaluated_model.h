@@ -12,7 +12,7 @@
 namespace cairn::evaluate {
 
 // The model that is judged. Everything is borrowed.
-struct Subject {
+struct EvaluatedModel {
   const model::Model& model;
   const model::Weights& weights;
   model::Buffers& buffers;

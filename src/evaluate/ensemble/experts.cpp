@@ -1,4 +1,4 @@
-#include "evaluate/experts.h"
+#include "evaluate/ensemble/experts.h"
 
 #include <algorithm>
 
@@ -14,9 +14,9 @@ using model::Values;
 constexpr int64_t kLogitBytesMax = 64 << 20;  // at a time
 
 // The weights of one expert among those of all.
-class PartOfWeights final : public model::Weights {
+class ExpertWeights final : public model::Weights {
  public:
-  PartOfWeights(const model::Weights& all, int32_t first) : all_(all), first_(first) {}
+  ExpertWeights(const model::Weights& all, int32_t first) : all_(all), first_(first) {}
   at::Tensor get(mesh::ParamId id) const override { return all_.get({id.first + first_, id.count}); }
 
  private:
@@ -59,7 +59,7 @@ class ExpertCall {
  private:
   const Expert& expert_;
   const Call& outer_;
-  PartOfWeights weights_;
+  ExpertWeights weights_;
   model::Buffers buffers_;
   model::Slice slice_;
   model::Cache cache_;

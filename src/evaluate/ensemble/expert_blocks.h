@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "base/check.h"
-#include "evaluate/experts.h"
-#include "evaluate/posterior.h"
+#include "evaluate/ensemble/experts.h"
+#include "evaluate/ensemble/posterior.h"
 #include "model/block.h"
 
 namespace cairn::evaluate {
@@ -27,12 +27,12 @@ class FrozenBlock : public model::Block {
 
 // What each expert said last of the token to come, as logs, [rows, experts, vocab]: whoever mixes leaves it among the states of a cache, so
 // that how well it was foreseen is known without asking again.
-inline constexpr const char* kSaid = "ensemble.said";
+inline constexpr const char* kLastLogProbs = "ensemble.last_log_probs";
 
 // All experts read every token. Nothing waits for the device, and all that is kept of a sequence is where it stands.
-std::unique_ptr<model::Block> make_reading_by_all(const Experts& experts, int64_t vocab, const MixOptions& options);
+std::unique_ptr<model::Block> make_all_experts_block(const Experts& experts, int64_t vocab, const MixtureOptions& options);
 
 // A token is read by the experts that count; the others catch up at the next refresh.
-std::unique_ptr<model::Block> make_reading_by_some(const Experts& experts, int64_t vocab, const MixOptions& options);
+std::unique_ptr<model::Block> make_top_k_experts_block(const Experts& experts, int64_t vocab, const MixtureOptions& options);
 
 }  // namespace cairn::evaluate

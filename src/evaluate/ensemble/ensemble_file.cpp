@@ -1,4 +1,4 @@
-#include "evaluate/ensemble_file.h"
+#include "evaluate/ensemble/ensemble_file.h"
 
 #include <algorithm>
 #include <charconv>
@@ -24,9 +24,9 @@ const std::vector<std::string> kPriors{"uniform", "cached", "simple_average"};
 fs::path file_of(const fs::path& path) { return fs::is_directory(path) ? path / kEnsembleFile : path; }
 
 // Reads fields of one object, saying which is wrong.
-class Fields {
+class JsonFields {
  public:
-  Fields(const base::Json& json, std::string where) : json_(json), where_(std::move(where)) {
+  JsonFields(const base::Json& json, std::string where) : json_(json), where_(std::move(where)) {
     if (!json.is_object()) base::fail_input("{}: not an object", where_);
   }
 
@@ -70,7 +70,7 @@ uint64_t hash_of(const std::string& text, const std::string& where) {
 }
 
 EnsembleExpert expert_of(const base::Json& json, const fs::path& folder, const std::string& where) {
-  const Fields fields(json, where);
+  const JsonFields fields(json, where);
   EnsembleExpert expert{fields.text("name"), fields.text("path")};
   if (fs::path(expert.path).is_relative()) expert.path = (folder / expert.path).lexically_normal().string();
   if (const auto domains = json.find("domains"); domains != json.end()) {
@@ -91,7 +91,7 @@ void check_file(const EnsembleFile& file, const std::string& where) {
     if (!names.insert(expert.name).second) base::fail_input("{}: two experts are called \"{}\"", where, expert.name);
   if (std::find(kPriors.begin(), kPriors.end(), file.prior) == kPriors.end()) base::fail_unknown("prior", file.prior, kPriors);
   for (const auto& [domain, prior] : file.priors) {
-    MixOptions options{.prior = prior, .top_k = file.top_k, .refresh = file.refresh};
+    MixtureOptions options{.prior = prior, .top_k = file.top_k, .refresh = file.refresh};
     try {
       check(options, static_cast<int64_t>(file.experts.size()));
     } catch (const Error& error) {
@@ -104,8 +104,8 @@ void check_file(const EnsembleFile& file, const std::string& where) {
 
 }  // namespace
 
-MixOptions EnsembleFile::mix(const std::string& domain) const {
-  MixOptions options{
+MixtureOptions EnsembleFile::mix(const std::string& domain) const {
+  MixtureOptions options{
       .prior = std::vector<double>(experts.size(), 1.0), .average = prior == "simple_average", .top_k = top_k, .refresh = refresh};
   if (domain.empty()) return options;
   const auto found = priors.find(domain);
@@ -130,7 +130,7 @@ EnsembleFile read_ensemble(const fs::path& path) {
   const std::string where = file.string();
   const base::GuardedJson parsed = base::parse_json_guarded(base::read_file(file, kBytesMax), 8);
   if (!parsed.trouble.empty()) base::fail_input("{}: {}", where, parsed.trouble);
-  const Fields fields(parsed.value, where);
+  const JsonFields fields(parsed.value, where);
   if (fields.text("format") != "cairn ensemble 1")
     base::fail_input("{}: \"format\" is \"{}\", and this Cairn reads \"cairn ensemble 1\"", where, fields.text("format"));
   EnsembleFile found;

@@ -1,6 +1,6 @@
 #include <ATen/core/IListRef.h>
 
-#include "evaluate/ensemble_reading.h"
+#include "evaluate/ensemble/expert_blocks.h"
 #include "kernels/aten.h"
 
 namespace cairn::evaluate {
@@ -11,9 +11,9 @@ using model::Values;
 
 constexpr const char* kLogWeights = "ensemble.log_weights";  // log w of each expert, [rows, experts] double
 
-class ReadingByAll final : public FrozenBlock {
+class AllExpertsBlock final : public FrozenBlock {
  public:
-  ReadingByAll(const Experts& experts, int64_t vocab, const MixOptions& options)
+  AllExpertsBlock(const Experts& experts, int64_t vocab, const MixtureOptions& options)
       : experts_(experts), vocab_(vocab), average_(options.average), log_prior_(log_prior(options)) {
     card_ = {.name = "experts", .reads = {"tokens"}, .writes = {"mixture"}};
   }
@@ -40,7 +40,8 @@ class ReadingByAll final : public FrozenBlock {
     const int64_t others = tokens.size(1) - 1;
     if (average_) return log_p;
     if (call.slice.begin > 0)
-      log_p.narrow(1, 0, 1).copy_(call.cache->states.at(kSaid).select(1, static_cast<int64_t>(j)).gather(1, tokens.narrow(1, 0, 1)));
+      log_p.narrow(1, 0, 1).copy_(
+          call.cache->states.at(kLastLogProbs).select(1, static_cast<int64_t>(j)).gather(1, tokens.narrow(1, 0, 1)));
     if (others > 0)
       log_p.narrow(1, 1, others)
           .copy_(log_probabilities(experts_[j], hidden.narrow(1, 0, others).reshape({-1, experts_[j].width()}),
@@ -68,8 +69,8 @@ class ReadingByAll final : public FrozenBlock {
 
 }  // namespace
 
-std::unique_ptr<model::Block> make_reading_by_all(const Experts& experts, int64_t vocab, const MixOptions& options) {
-  return std::make_unique<ReadingByAll>(experts, vocab, options);
+std::unique_ptr<model::Block> make_all_experts_block(const Experts& experts, int64_t vocab, const MixtureOptions& options) {
+  return std::make_unique<AllExpertsBlock>(experts, vocab, options);
 }
 
 }  // namespace cairn::evaluate

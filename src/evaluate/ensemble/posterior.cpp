@@ -1,4 +1,4 @@
-#include "evaluate/posterior.h"
+#include "evaluate/ensemble/posterior.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,12 +10,12 @@
 namespace cairn::evaluate {
 namespace {
 
-constexpr double kNever = -std::numeric_limits<double>::infinity();
+constexpr double kNegativeInfinity = -std::numeric_limits<double>::infinity();
 
 // The largest is taken out first, so that no sum of exponentials vanishes however long the sequence is.
 double log_sum(std::span<const double> logs) {
   const double most = *std::max_element(logs.begin(), logs.end());
-  if (most == kNever) return kNever;
+  if (most == kNegativeInfinity) return kNegativeInfinity;
   double sum = 0;
   for (const double one : logs) sum += std::exp(one - most);
   return most + std::log(sum);
@@ -23,7 +23,7 @@ double log_sum(std::span<const double> logs) {
 
 }  // namespace
 
-void check(const MixOptions& options, int64_t experts) {
+void check(const MixtureOptions& options, int64_t experts) {
   if (static_cast<int64_t>(options.prior.size()) != experts)
     base::fail_input("a prior of {} experts for an ensemble of {}", options.prior.size(), experts);
   double sum = 0;
@@ -36,7 +36,7 @@ void check(const MixOptions& options, int64_t experts) {
   if (options.refresh < 1) base::fail_input("refresh = {}: must be at least 1", options.refresh);
 }
 
-std::vector<double> log_prior(const MixOptions& options) {
+std::vector<double> log_prior(const MixtureOptions& options) {
   std::vector<double> logs;
   for (const double one : options.prior) logs.push_back(std::log(one));
   return log_normalised(logs);
@@ -44,23 +44,23 @@ std::vector<double> log_prior(const MixOptions& options) {
 
 std::vector<double> log_normalised(std::span<const double> logs) {
   const double sum = log_sum(logs);
-  CAIRN_CHECK(sum != kNever, "no expert is left of {}", logs.size());
+  CAIRN_CHECK(sum != kNegativeInfinity, "no expert is left of {}", logs.size());
   std::vector<double> result;
   for (const double one : logs) result.push_back(one - sum);
   return result;
 }
 
-std::vector<double> log_weights(const MixOptions& options, std::span<const double> at_refresh, std::span<const double> now) {
+std::vector<double> log_weights(const MixtureOptions& options, std::span<const double> at_refresh, std::span<const double> now) {
   if (options.top_k == 0 || options.top_k == static_cast<int64_t>(now.size())) return log_normalised(now);
   std::vector<size_t> order(now.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return at_refresh[a] > at_refresh[b]; });
-  std::vector<double> kept(now.size(), kNever);
+  std::vector<double> kept(now.size(), kNegativeInfinity);
   for (size_t i = 0; i < static_cast<size_t>(options.top_k); ++i) kept[order[i]] = now[order[i]];
   return log_normalised(kept);
 }
 
-Posterior::Posterior(MixOptions options) : options_(std::move(options)) {
+Posterior::Posterior(MixtureOptions options) : options_(std::move(options)) {
   check(options_, static_cast<int64_t>(options_.prior.size()));
   log_w_ = at_refresh_ = log_prior(options_);
   log_q_ = log_weights(options_, at_refresh_, log_w_);
@@ -80,7 +80,7 @@ void Posterior::read(std::span<const double> log_p) {
   log_q_ = log_weights(options_, at_refresh_, log_w_);
 }
 
-Mixed mix(const MixOptions& options, const std::vector<std::vector<double>>& log_p) {
+Mixed mix(const MixtureOptions& options, const std::vector<std::vector<double>>& log_p) {
   CAIRN_CHECK(log_p.size() == options.prior.size(), "{} experts and a prior of {}", log_p.size(), options.prior.size());
   Posterior posterior(options);
   Mixed mixed;

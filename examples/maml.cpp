@@ -35,7 +35,8 @@ at::Tensor errors(const task::Params& params, const at::Tensor& x, const at::Ten
 task::Params adapted(const task::Params& params, const task::Batch& batch, int64_t steps, double rate) {
   const at::Tensor x = batch.field("x").narrow(1, 0, kShots), y = batch.field("y").narrow(1, 0, kShots);
   task::Params own = task::repeated(params, batch.samples());
-  for (int64_t i = 0; i < steps; ++i) own = task::moved(own, task::gradients(errors(own, x, y).sum(), own, /*differentiable=*/true), -rate);
+  for (int64_t i = 0; i < steps; ++i)
+    own = task::add_scaled(own, task::gradients(errors(own, x, y).sum(), own, /*differentiable=*/true), -rate);
   return own;
 }
 

@@ -65,7 +65,7 @@ void privacy(const ProofOptions& options, Findings& findings, base::Log& log) {
   for (size_t left_out = 0; left_out < examples.size(); ++left_out) {
     std::vector<examples::Point> others = examples;
     others.erase(others.begin() + static_cast<std::ptrdiff_t>(left_out));
-    most = std::max(most, norm_of(task::moved(all, sums_of(others), -1)));
+    most = std::max(most, norm_of(task::add_scaled(all, sums_of(others), -1)));
   }
   findings.at_most("5. private_sgd: most that one example changes the sum of gradients (baseline: the sum itself)", norm_of(all), most,
                    examples::kPrivateClip * (1 + 1e-4));

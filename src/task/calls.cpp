@@ -53,7 +53,7 @@ Batch collated(const Examples& examples, std::span<const int64_t> places, const 
   return mesh::to_device(batch, device);
 }
 
-Weighed weighed(const Loss& loss, int64_t examples) {
+WeightedLoss weighted_loss(const Loss& loss, int64_t examples) {
   check_scalar(loss.sum);
   if (!loss.weight.defined()) {
     const auto n = static_cast<double>(examples);
@@ -64,12 +64,12 @@ Weighed weighed(const Loss& loss, int64_t examples) {
   return {loss.sum, loss.weight.detach().to(loss.sum.device(), at::kDouble)};
 }
 
-Weighed loss_of(const Functions& functions, const base::Random& random, const Params& params, const Batch& batch, bool training) {
+WeightedLoss loss_of(const TaskFunctions& functions, const base::Random& random, const Params& params, const Batch& batch, bool training) {
   const at::AutoGradMode record(true);  // a loss may take gradients inside when nothing is learned from it, too
-  return within("loss", [&] { return weighed(functions.loss(random, params, batch, training), batch.samples()); });
+  return within("loss", [&] { return weighted_loss(functions.loss(random, params, batch, training), batch.samples()); });
 }
 
-Outputs outputs_of(const Functions& functions, const base::Random& random, const Params& params, const Batch& batch) {
+Outputs outputs_of(const TaskFunctions& functions, const base::Random& random, const Params& params, const Batch& batch) {
   if (!functions.predict) base::fail_input("the task has no predict: give it one, or ask for no predictions and no metric");
   const at::AutoGradMode record(true);  // as for a loss
   Outputs outputs = within("predict", [&] { return functions.predict(random, params, batch); });
@@ -92,20 +92,20 @@ Metrics metrics_of(const Examples& examples, int64_t first, const Outputs& outpu
   return metrics;
 }
 
-Params gradients_of(const Weighed& loss, const Params& params) {
+Params gradients_of(const WeightedLoss& loss, const Params& params) {
   if (!loss.sum.requires_grad())
     base::fail_input("loss does not depend on any parameter: nothing can be learned from it; is something detached, or taken by item()?");
   return within("the gradient of loss", [&] { return gradients(loss.sum, params); });
 }
 
-TrainStep::Part part_of(const Functions& functions, const base::Random& random, const Params& params, const Batch& batch) {
+TrainStep::Part partial_sums(const TaskFunctions& functions, const base::Random& random, const Params& params, const Batch& batch) {
   const at::AutoGradMode record(true);
   TrainStep::Part part = within("train_step.part", [&] { return functions.train_step.part(random, params, batch); });
   check_shapes("train_step.part", part.sums, params);
   return part;
 }
 
-Params finished_of(const Functions& functions, const base::Random& random, const Params& sums) {
+Params finish_sums(const TaskFunctions& functions, const base::Random& random, const Params& sums) {
   Params finished = within("train_step.finish", [&] { return functions.train_step.finish(random, sums); });
   check_shapes("train_step.finish", finished, sums);
   return finished;

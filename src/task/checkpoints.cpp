@@ -38,24 +38,24 @@ void note_best(const std::vector<std::string>& names, const Metrics& metrics, do
 
 }  // namespace
 
-std::string to_json(const Progress& progress) {
+std::string to_json(const TrainerState& progress) {
   base::OrderedJson json{{"step", progress.step}, {"epoch", progress.epoch}, {"updates", progress.updates}, {"seed", progress.seed}};
   json["best"] = base::OrderedJson::object();
   for (const auto& [name, value] : progress.best) json["best"][name] = value;
   return base::pretty(json) + "\n";
 }
 
-Progress parse_progress(const std::string& text, const std::string& path) {
+TrainerState parse_trainer_state(const std::string& text, const std::string& path) {
   const base::Json json = base::parse_json_guarded(text, 4).value;
   const auto whole = [&](const char* key) {
     if (!json.is_object() || !json.contains(key) || !json[key].is_number_unsigned())
       base::fail_corrupt(path, fmt::format("no number \"{}\" that is 0 or more", key));
     return json[key].get<uint64_t>();
   };
-  Progress progress{.step = static_cast<int64_t>(whole("step")),
-                    .epoch = static_cast<int64_t>(whole("epoch")),
-                    .updates = static_cast<int64_t>(whole("updates")),
-                    .seed = whole("seed")};
+  TrainerState progress{.step = static_cast<int64_t>(whole("step")),
+                        .epoch = static_cast<int64_t>(whole("epoch")),
+                        .updates = static_cast<int64_t>(whole("updates")),
+                        .seed = whole("seed")};
   if (!json.contains("best") || !json["best"].is_object()) base::fail_corrupt(path, "no object \"best\"");
   for (const auto& [name, value] : json["best"].items()) {
     if (!value.is_number()) base::fail_corrupt(path, fmt::format("best \"{}\" is no number", name));
@@ -85,7 +85,7 @@ std::optional<snapshot::Opened> newest(comm::World& world, const std::filesystem
 }
 
 void write_checkpoint(const std::filesystem::path& folder, const std::string& name, const std::string& about,
-                      const mesh::NamedTensors& model, const mesh::NamedTensors& optimizer, const Progress& progress) {
+                      const mesh::NamedTensors& model, const mesh::NamedTensors& optimizer, const TrainerState& progress) {
   const std::filesystem::path into = folder / name;
   base::make_folder(into);
   base::write_atomically(into / "recipe.toml", about);

@@ -23,14 +23,14 @@ namespace cairn::task {
 struct SaveOptions;
 
 // Where a trainer stands: what a checkpoint's training/state.json says. Random numbers are functions of the seed and these.
-struct Progress {
+struct TrainerState {
   int64_t step = 0, epoch = 0, updates = 0;
   uint64_t seed = 0;
   Metrics best = {};  // of what argmin and argmax follow, so far
-  bool operator==(const Progress&) const = default;
+  bool operator==(const TrainerState&) const = default;
 };
-std::string to_json(const Progress& progress);
-Progress parse_progress(const std::string& json, const std::string& path);  // corrupt_file for anything else
+std::string to_json(const TrainerState& progress);
+TrainerState parse_trainer_state(const std::string& json, const std::string& path);  // corrupt_file for anything else
 
 // The folders, below `folder`, into which the state after this epoch goes; notes new best values in `best`. Refuses a metric that the epoch
 // does not have.
@@ -42,6 +42,6 @@ std::optional<snapshot::Opened> newest(comm::World& world, const std::filesystem
 
 // Writes a state into FOLDER/NAME: parameters and the optimizer's tensors as safetensors, `about` as recipe.toml. One rank does.
 void write_checkpoint(const std::filesystem::path& folder, const std::string& name, const std::string& about,
-                      const mesh::NamedTensors& model, const mesh::NamedTensors& optimizer, const Progress& progress);
+                      const mesh::NamedTensors& model, const mesh::NamedTensors& optimizer, const TrainerState& progress);
 
 }  // namespace cairn::task

@@ -51,7 +51,7 @@ Params gradients(const at::Tensor& scalar, const Params& at, bool differentiable
   return at.with(std::move(found));
 }
 
-Params moved(const Params& from, const Params& along, double by) {
+Params add_scaled(const Params& from, const Params& along, double by) {
   std::vector<at::Tensor> tensors;
   for (size_t i = 0; i < from.size(); ++i) tensors.push_back(from.all()[i].tensor + by * along.all()[i].tensor);
   return from.with(std::move(tensors));
@@ -72,7 +72,7 @@ Params average(std::span<const Params> each, std::span<const double> weights) {
   double whole = 0;
   for (const double weight : weights) whole += weight;
   Params sum = each[0].map([](const at::Tensor& tensor) { return at::zeros_like(tensor); });
-  for (size_t i = 0; i < each.size(); ++i) sum = moved(sum, each[i], weights[i] / whole);
+  for (size_t i = 0; i < each.size(); ++i) sum = add_scaled(sum, each[i], weights[i] / whole);
   return sum;
 }
 

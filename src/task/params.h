@@ -34,8 +34,8 @@ class Params {
 // again, as methods do that learn through steps of learning.
 Params gradients(const at::Tensor& scalar, const Params& at, bool differentiable = false);
 
-// from + by * along, one by one: a step of gradient descent is moved(params, gradients, -rate).
-Params moved(const Params& from, const Params& along, double by);
+// from + by * along, one by one: a step of gradient descent is add_scaled(params, gradients, -rate).
+Params add_scaled(const Params& from, const Params& along, double by);
 
 // n copies of each along a new first dim, of which gradients can be taken: those are then apart for each example, or each task.
 Params repeated(const Params& params, int64_t n);

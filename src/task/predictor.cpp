@@ -39,7 +39,8 @@ void check_alike(const Outputs& first, const Outputs& now) {
 
 }  // namespace
 
-Outputs predict_all(const Deployer& deployer, const Functions& functions, const Params& params, const Examples& examples, int64_t batch) {
+Outputs predict_all(const Deployer& deployer, const TaskFunctions& functions, const Params& params, const Examples& examples,
+                    int64_t batch) {
   if (batch < 1) base::fail_input("a predictor's batch is {}: must be at least 1", batch);
   if (examples.count == 0) return {};
   const int64_t batches = (examples.count + batch - 1) / batch, dp = deployer.dp();
@@ -71,7 +72,7 @@ Outputs predict_all(const Deployer& deployer, const Functions& functions, const 
   return all;
 }
 
-std::vector<std::string> texts_of(const Functions& functions, const Outputs& outputs, int64_t examples) {
+std::vector<std::string> texts_of(const TaskFunctions& functions, const Outputs& outputs, int64_t examples) {
   if (!functions.postprocess) base::fail_input("the task has no postprocess: give it one, or take the outputs themselves");
   std::vector<std::string> texts = examples == 0 ? std::vector<std::string>{} : functions.postprocess(outputs);
   if (static_cast<int64_t>(texts.size()) != examples)

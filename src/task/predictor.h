@@ -13,9 +13,10 @@ namespace cairn::task {
 // Micro-batches are the same for any number of ranks (examples 0 to batch-1, and so on; the last is filled up with its last example), so
 // the outputs have the same bits too. They are gathered, put in order by the places that went with them, and fillers are dropped; all ranks
 // get all of them, on the CPU. Collective.
-Outputs predict_all(const Deployer& deployer, const Functions& functions, const Params& params, const Examples& examples, int64_t batch);
+Outputs predict_all(const Deployer& deployer, const TaskFunctions& functions, const Params& params, const Examples& examples,
+                    int64_t batch);
 // What the task's postprocess makes of them: a text for each example.
-std::vector<std::string> texts_of(const Functions& functions, const Outputs& outputs, int64_t examples);
+std::vector<std::string> texts_of(const TaskFunctions& functions, const Outputs& outputs, int64_t examples);
 
 template <typename Example>
 class Predictor {

@@ -33,14 +33,14 @@ class Kept {
 
 }  // namespace
 
-std::vector<std::string> check_task(const Deployer& deployer, const Functions& functions, const Params& params, const Examples& examples,
-                                    int64_t batch) {
+std::vector<std::string> check_task(const Deployer& deployer, const TaskFunctions& functions, const Params& params,
+                                    const Examples& examples, int64_t batch) {
   const Kept host(at::Device(at::kCPU)), device(deployer.device());
   const base::Random random = deployer.random("task.sanity");
   std::vector<int64_t> places(static_cast<size_t>(std::min(batch, examples.count)));
   std::iota(places.begin(), places.end(), 0);
   const Batch one = collated(examples, places, deployer.device());
-  const Weighed loss = loss_of(functions, random, params, one, /*training=*/false);
+  const WeightedLoss loss = loss_of(functions, random, params, one, /*training=*/false);
   const double value = loss.sum.item<double>(), weight = loss.weight.item<double>();
   if (!std::isfinite(value) || !std::isfinite(weight) || !(weight > 0))
     base::fail_input(

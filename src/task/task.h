@@ -68,7 +68,7 @@ struct Task {
 };
 
 // The same without the type of the examples: what trainer and predictor work with.
-struct Functions {
+struct TaskFunctions {
   std::function<Loss(const base::Random&, const Params&, const Batch&, bool training)> loss;
   std::function<Outputs(const base::Random&, const Params&, const Batch&)> predict;
   std::function<std::vector<std::string>(const Outputs&)> postprocess;
@@ -83,7 +83,7 @@ struct Examples {
 };
 
 template <typename Example>
-Functions functions_of(const Task<Example>& task) {
+TaskFunctions functions_of(const Task<Example>& task) {
   return {task.loss, task.predict, task.postprocess, task.train_step};
 }
 

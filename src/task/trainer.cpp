@@ -16,8 +16,8 @@
 #include "task/calls.h"
 #include "task/checkpoints.h"
 #include "task/predictor.h"
-#include "task/replica.h"
 #include "task/sanity.h"
+#include "task/task_replica.h"
 
 namespace cairn::task {
 namespace {
@@ -66,14 +66,14 @@ struct Training::State {
   Deployer& deployer;
   TrainerOptions options;
   int64_t global_batch = 0;
-  Replica replica;
+  TaskReplica replica;
   optim::LrSchedule schedule;
   std::unique_ptr<base::Metrics> metrics;  // of the rank that writes
-  Progress progress = {};
+  TrainerState progress = {};
   bool checked = false;
   std::set<int64_t> warned = {};  // lengths of lists that left a remainder
 
-  State(Deployer& of, Functions functions, const Params& start, TrainerOptions with)
+  State(Deployer& of, TaskFunctions functions, const Params& start, TrainerOptions with)
       : deployer(of),
         options(std::move(with)),
         global_batch(options.global_batch > 0 ? options.global_batch : options.per_device_batch * of.dp()),
@@ -82,7 +82,7 @@ struct Training::State {
     progress.seed = deployer.options().seed;
   }
 
-  const Functions& functions() const { return replica.functions(); }
+  const TaskFunctions& functions() const { return replica.functions(); }
   base::Log& log() const { return deployer.world().log(); }
 
   // Ranks that were given lists of different length would train on different examples, or wait for each other.
@@ -196,7 +196,7 @@ struct Training::State {
   void resume() {
     const auto found = newest(deployer.world(), deployer.folder(options.name));
     if (!found) return;
-    progress = parse_progress(found->text("training/state.json"), found->path() + "/training/state.json");
+    progress = parse_trainer_state(found->text("training/state.json"), found->path() + "/training/state.json");
     if (progress.seed != deployer.options().seed)
       base::fail_input(
           "trainer \"{}\": seed = {} differs from the {} that {} was trained with: its examples would come in another order; "
@@ -207,7 +207,7 @@ struct Training::State {
   }
 };
 
-Training::Training(Deployer& deployer, Functions functions, const Params& start, TrainerOptions options) {
+Training::Training(Deployer& deployer, TaskFunctions functions, const Params& start, TrainerOptions options) {
   check_options(options, deployer.dp());
   if (!functions.loss && !functions.train_step) base::fail_input("trainer \"{}\": the task has no loss", options.name);
   deployer.take_name(options.name);

@@ -71,7 +71,7 @@ struct Report {
 class Training {
  public:
   // The deployer is borrowed. Refuses sizes that do not fit each other.
-  Training(Deployer& deployer, Functions functions, const Params& start, TrainerOptions options);
+  Training(Deployer& deployer, TaskFunctions functions, const Params& start, TrainerOptions options);
   ~Training();
 
   // options.epochs epochs (or what a resumed run has left of them). The order of an epoch is a function of the seed and the number of the

@@ -25,12 +25,12 @@ TEST(Checkpoints, AreDueByEpochAndByBestMetric) {
 }
 
 TEST(Checkpoints, SayWhereTheTrainerStands) {
-  const Progress progress{.step = 12, .epoch = 3, .updates = 4, .seed = ~uint64_t{0}, .best = {{"argmin-loss", 0.125}}};
-  EXPECT_EQ(parse_progress(to_json(progress), "x"), progress);
+  const TrainerState progress{.step = 12, .epoch = 3, .updates = 4, .seed = ~uint64_t{0}, .best = {{"argmin-loss", 0.125}}};
+  EXPECT_EQ(parse_trainer_state(to_json(progress), "x"), progress);
   for (const char* bad : {"", "[]", "{\"step\":-1}", "{\"step\":1,\"epoch\":1,\"updates\":1,\"seed\":1}",
                           "{\"step\":1,\"epoch\":1,\"updates\":1,\"seed\":1,\"best\":{\"a\":\"b\"}}"}) {
     try {
-      parse_progress(bad, "some/state.json");
+      parse_trainer_state(bad, "some/state.json");
       ADD_FAILURE() << bad;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), Error::Kind::corrupt_file);

@@ -1,4 +1,4 @@
-#include "task/replica.h"
+#include "task/task_replica.h"
 
 #include <fmt/ranges.h>
 
@@ -52,7 +52,7 @@ mesh::ParamId id_of(size_t parameter) { return {static_cast<int32_t>(parameter),
 
 }  // namespace
 
-Replica::Replica(Deployer& deployer, Functions functions, const Params& start, const TrainerOptions& options)
+TaskReplica::TaskReplica(Deployer& deployer, TaskFunctions functions, const Params& start, const TrainerOptions& options)
     : deployer_(deployer),
       functions_(std::move(functions)),
       micro_batch_(options.per_device_batch),
@@ -91,12 +91,12 @@ Replica::Replica(Deployer& deployer, Functions functions, const Params& start, c
   engine.clip_norm = options.clip;
   engine.step_group = &deployer.replicas();
   engine.trace = job_.trace.get();
-  engine.before_update = [this] { settle(); };
+  engine.before_update = [this] { finish_gradients(); };
   job_.step = train::make_step(train::in_turn([this](const parallel::Pass& one) { return pass(one); }));
   reset(start);
 }
 
-void Replica::fresh_optimizer() {
+void TaskReplica::fresh_optimizer() {
   std::vector<optim::ParameterPiece> pieces;
   for (const parallel::KeptPiece& piece : job_.engine.store->kept())
     pieces.push_back(train::make_piece(job_.engine.model->parameters()[piece.parameter], piece.value, piece.gradient));
@@ -106,7 +106,7 @@ void Replica::fresh_optimizer() {
                      job_.plan.zero);
 }
 
-void Replica::reset(const Params& to) {
+void TaskReplica::reset(const Params& to) {
   const std::vector<model::Parameter>& parameters = job_.engine.model->parameters();
   if (to.size() != parameters.size()) base::fail_input("{} parameters for a trainer that has {}", to.size(), parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -120,7 +120,7 @@ void Replica::reset(const Params& to) {
   fresh_optimizer();
 }
 
-Params Replica::leaves(bool differentiable) const {
+Params TaskReplica::leaves(bool differentiable) const {
   mesh::NamedTensors all;
   for (size_t i = 0; i < job_.engine.model->parameters().size(); ++i)
     all.push_back(
@@ -128,20 +128,20 @@ Params Replica::leaves(bool differentiable) const {
   return all;
 }
 
-Params Replica::params() const { return detached(leaves(false)); }
+Params TaskReplica::params() const { return detached(leaves(false)); }
 
-model::Losses Replica::pass(const parallel::Pass& micro_batch) {
+model::Losses TaskReplica::pass(const parallel::Pass& micro_batch) {
   const at::Tensor& ids = micro_batch.batch.ids;
   const Batch batch = collated(*examples_, {ids.const_data_ptr<int64_t>(), static_cast<size_t>(ids.size(0))}, job_.device);
   // By the place in the global batch: any number of ranks draws the same numbers.
   const int64_t place = micro_batch.batch.field("place").const_data_ptr<int64_t>()[0];
   const base::Random random = step_random_.for_index(static_cast<uint64_t>(place / micro_batch_));
   Params sums;
-  Weighed loss;
+  WeightedLoss loss;
   if (functions_.train_step) {
-    TrainStep::Part part = part_of(functions_, random, leaves(false), batch);
+    TrainStep::Part part = partial_sums(functions_, random, leaves(false), batch);
     sums = std::move(part.sums);
-    loss = weighed(part.loss, batch.samples());
+    loss = weighted_loss(part.loss, batch.samples());
   } else {
     const Params params = leaves(true);
     loss = loss_of(functions_, random, params, batch, /*training=*/true);
@@ -155,18 +155,18 @@ model::Losses Replica::pass(const parallel::Pass& micro_batch) {
   return {.sum = sum, .count = loss.weight};
 }
 
-void Replica::settle() {
+void TaskReplica::finish_gradients() {
   deployer_.replicas().all_reduce(totals_, comm::Reduce::sum, {comm::Purpose::loss, "loss"}).wait();
   const mesh::NamedTensors& gradients = job_.engine.gradient_views;
   if (functions_.train_step.finish) {
-    const Params finished = finished_of(functions_, step_random_.for_purpose("finish"), detached(gradients));
+    const Params finished = finish_sums(functions_, step_random_.for_purpose("finish"), detached(gradients));
     for (const mesh::NamedTensor& one : gradients) one.tensor.copy_(finished[one.name]);
   }
   const at::Tensor weight = totals_[1].to(at::kFloat);
   for (const mesh::NamedTensor& one : gradients) one.tensor.div_(weight);
 }
 
-StepResult Replica::step(const Examples& examples, std::span<const int64_t> places, const StepPlace& at) {
+StepResult TaskReplica::step(const Examples& examples, std::span<const int64_t> places, const StepPosition& at) {
   examples_ = &examples;
   step_random_ = random_.for_index(static_cast<uint64_t>(at.step));
   totals_ = at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(job_.device));
@@ -187,7 +187,7 @@ StepResult Replica::step(const Examples& examples, std::span<const int64_t> plac
   return {.loss = totals[0].item<double>() / totals[1].item<double>(), .gradient_norm = output.gradient_norm.item<double>()};
 }
 
-double Replica::mean_loss(const Examples& examples) const {
+double TaskReplica::mean_loss(const Examples& examples) const {
   const Params params = leaves(false);
   const base::Random random = deployer_.random("task.evaluate");
   at::Tensor totals = at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(job_.device));
@@ -195,8 +195,8 @@ double Replica::mean_loss(const Examples& examples) const {
   for (int64_t index = deployer_.replica(); index < batches; index += deployer_.dp()) {
     std::vector<int64_t> places;
     for (int64_t i = index * micro_batch_; i < std::min((index + 1) * micro_batch_, examples.count); ++i) places.push_back(i);
-    const Weighed loss = loss_of(functions_, random.for_index(static_cast<uint64_t>(index)), params,
-                                 collated(examples, places, job_.device), /*training=*/false);
+    const WeightedLoss loss = loss_of(functions_, random.for_index(static_cast<uint64_t>(index)), params,
+                                      collated(examples, places, job_.device), /*training=*/false);
     totals += at::stack({loss.sum.detach().to(at::kDouble), loss.weight});
   }
   deployer_.replicas().all_reduce(totals, comm::Reduce::sum, {comm::Purpose::loss, "evaluation"}).wait_host();
@@ -204,12 +204,12 @@ double Replica::mean_loss(const Examples& examples) const {
   return totals[0].item<double>() / totals[1].item<double>();
 }
 
-std::pair<mesh::NamedTensors, mesh::NamedTensors> Replica::whole_state() {
+std::pair<mesh::NamedTensors, mesh::NamedTensors> TaskReplica::whole_state() {
   mesh::NamedTensors model = train::gather_whole(job_, train::parameter_state(job_));
   return {std::move(model), train::gather_whole(job_, train::optimizer_state(job_))};
 }
 
-void Replica::load(const snapshot::Opened& from) {
+void TaskReplica::load(const snapshot::Opened& from) {
   train::load(job_, from, "model", train::parameter_state(job_));
   if (const auto state = train::optimizer_state(job_); !state.empty()) train::load(job_, from, "optimizer", state);
   job_.engine.store->updated();

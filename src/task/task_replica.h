@@ -19,7 +19,7 @@ namespace cairn::task {
 struct TrainerOptions;
 
 // Which step it is. Alike on all ranks but for `first`.
-struct StepPlace {
+struct StepPosition {
   int64_t step = 1, update = 1;  // from 1; updates since the optimizer was fresh
   int64_t first = 0;             // of this rank's examples, counted in the global batch
   double learning_rate = 0;
@@ -31,16 +31,16 @@ struct StepResult {
   double gradient_norm = 0;
 };
 
-class Replica {
+class TaskReplica {
  public:
-  Replica(Deployer& deployer, Functions functions, const Params& start, const TrainerOptions& options);
-  Replica(const Replica&) = delete;
-  Replica& operator=(const Replica&) = delete;
+  TaskReplica(Deployer& deployer, TaskFunctions functions, const Params& start, const TrainerOptions& options);
+  TaskReplica(const TaskReplica&) = delete;
+  TaskReplica& operator=(const TaskReplica&) = delete;
 
-  const Functions& functions() const { return functions_; }
+  const TaskFunctions& functions() const { return functions_; }
 
   // This rank's examples of the global batch, in micro-batches; then one update of everything. Collective.
-  StepResult step(const Examples& examples, std::span<const int64_t> places, const StepPlace& at);
+  StepResult step(const Examples& examples, std::span<const int64_t> places, const StepPosition& at);
   // Over all examples, shared out over the ranks; nothing is learned. Collective.
   double mean_loss(const Examples& examples) const;
 
@@ -53,12 +53,12 @@ class Replica {
 
  private:
   model::Losses pass(const parallel::Pass& micro_batch);
-  void settle();  // gradients are summed over all ranks: what is left to do before the update
+  void finish_gradients();  // gradients are summed over all ranks: what is left to do before the update
   void fresh_optimizer();
   Params leaves(bool differentiable) const;  // as a pass reads them
 
   Deployer& deployer_;
-  const Functions functions_;
+  const TaskFunctions functions_;
   const int64_t micro_batch_;
   const base::Random random_;
   train::Job job_;  // as a recipe makes one, as far as a step and a snapshot need it

@@ -10,8 +10,8 @@
 #include "comm/local.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
+#include "sync/islands/pairing.h"
 #include "sync/options.h"
-#include "sync/pairing.h"
 #include "sync/sync.h"
 
 namespace cairn::study {
@@ -23,13 +23,13 @@ constexpr comm::Label kLabel{comm::Purpose::gradient, "round"};
 // The rule itself, on a model of a few numbers.
 struct Rule {
   mesh::NamedTensors parameters;
-  std::vector<sync::WholeParameter> whole{{"x", kFloats}};
+  std::vector<sync::FullParameter> whole{{"x", kFloats}};
   std::unique_ptr<sync::Sync> sync;
 
   void begin(comm::World& world, const sync::SyncOptions& options, int64_t steps, uint64_t seed) {
     parameters = {{"x", at::full({kFloats}, static_cast<float>(world.rank()), at::kFloat)}};
-    sync = sync::make_sync(options, {.peers = world.everyone(),
-                                     .mates = world.alone(),
+    sync = sync::make_sync(options, {.replica_group = world.everyone(),
+                                     .model_group = world.alone(),
                                      .parameters = parameters,
                                      .gradients = {},
                                      .model = whole,
@@ -75,7 +75,7 @@ double pair_time(int islands, int rounds, const comm::LinkModel& link, uint64_t 
   sync::SyncOptions options{.kind = "noloco"};
   options.noloco.every = 1;
   options.noloco.final_model = "one";
-  options.talk.timeout_s = 1800;
+  options.exchange.timeout_s = 1800;
   std::vector<Rule> rules(static_cast<size_t>(islands));
   const auto first = [&](comm::World& world) { rules[static_cast<size_t>(world.rank())].begin(world, options, rounds, seed); };
   return mean_time(islands, rounds, link, seed, first, [&](comm::World& world, int64_t round, std::vector<float>&, std::function<void()>&) {

@@ -222,8 +222,8 @@ void train_island(const PilotRun& run, const Mixture& mixture, const std::vector
         {model.parameters()[i].name, model.parameters()[i].tensor, model.gradients()[i].tensor, model.parameters()[i].tensor.dim() == 2});
   const auto optimizer = optim::make_optimizer({.beta2 = run.beta2, .weight_decay = run.weight_decay}, pieces);
   const sync::SyncOptions& options = run.sync;
-  const auto rule = sync::make_sync(options, {.peers = run.alone ? world.alone() : world.everyone(),
-                                              .mates = world.alone(),
+  const auto rule = sync::make_sync(options, {.replica_group = run.alone ? world.alone() : world.everyone(),
+                                              .model_group = world.alone(),
                                               .parameters = model.parameters(),
                                               .gradients = model.gradients(),
                                               .model = model.whole(),
@@ -322,7 +322,7 @@ sync::SyncOptions diloco(int64_t every, double lr, double momentum) {
 sync::SyncOptions streaming(int64_t every, double lr, double momentum, int64_t delay, double blend, const std::string& wire) {
   sync::SyncOptions options = diloco(every, lr, momentum);
   options.kind = "streaming_diloco";
-  options.talk.wire = wire;
+  options.exchange.wire = wire;
   options.outer.fragment_layers = 1;
   options.outer.delay = delay;
   options.outer.blend = blend;

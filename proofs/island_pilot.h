@@ -49,7 +49,7 @@ class PilotModel {
 
   const mesh::NamedTensors& parameters() const { return parameters_; }
   const mesh::NamedTensors& gradients() const { return gradients_; }
-  const std::vector<sync::WholeParameter>& whole() const { return whole_; }
+  const std::vector<sync::FullParameter>& whole() const { return whole_; }
 
   // Writes the mean gradient.
   virtual void learn(const Mixture::Examples& batch) = 0;
@@ -67,7 +67,7 @@ class PilotModel {
   virtual at::Tensor scores(const at::Tensor& x) const = 0;  // [examples, classes], to be exponentiated
 
   mesh::NamedTensors parameters_, gradients_;
-  std::vector<sync::WholeParameter> whole_;
+  std::vector<sync::FullParameter> whole_;
 };
 
 // A perceptron with two hidden layers of 64, gradients by hand: a step costs microseconds, not the overhead of a framework.

@@ -45,14 +45,14 @@ void on_devices(int devices, const std::function<void(comm::World&)>& body) {
     if (error) std::rethrow_exception(error);
 }
 
-at::Tensor mean_value(const std::vector<std::unique_ptr<sync::Operator>>& devices, const at::Tensor& point) {
+at::Tensor mean_value(const std::vector<std::unique_ptr<sync::VariationalProblem>>& devices, const at::Tensor& point) {
   at::Tensor sum = at::zeros_like(point);
   for (const auto& device : devices) sum += sync::value_at(*device, point, {});
   return sum / static_cast<double>(devices.size());
 }
 
-std::vector<std::unique_ptr<sync::Operator>> all_devices(const Saddle& saddle) {
-  std::vector<std::unique_ptr<sync::Operator>> all;
+std::vector<std::unique_ptr<sync::VariationalProblem>> all_devices(const Saddle& saddle) {
+  std::vector<std::unique_ptr<sync::VariationalProblem>> all;
   for (int device = 0; device < kDevices; ++device) all.push_back(make_saddle(saddle, device));
   return all;
 }

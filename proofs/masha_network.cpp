@@ -18,7 +18,7 @@
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "kernels/fill_normal.h"
-#include "sync/masha.h"
+#include "sync/masha/masha.h"
 
 namespace cairn::study {
 namespace {
@@ -98,7 +98,7 @@ at::Tensor start_gan(uint64_t seed) {
 
 // min over the generator, max over the critic of E log s(D(x)) + E log(1 - s(D(G(z)))), the generator's loss in the form that does not
 // saturate, the critic's with a penalty on its slope at the data. Each device has two of the eight modes.
-class Ring final : public sync::Operator {
+class Ring final : public sync::VariationalProblem {
  public:
   explicit Ring(uint64_t seed) : seed_(seed) {}
   int64_t elements() const override { return kGenerator + kCritic; }

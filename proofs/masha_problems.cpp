@@ -29,7 +29,7 @@ at::Tensor normals(const base::Random& random, std::vector<int64_t> shape, doubl
   return x;
 }
 
-class DenseSaddle final : public sync::Operator {
+class DenseSaddle final : public sync::VariationalProblem {
  public:
   DenseSaddle(const Saddle& saddle, int64_t device) : side_(saddle.side), regular_(saddle.regular) {
     const base::Random random = base::Random(saddle.seed).for_purpose("saddle");
@@ -71,7 +71,7 @@ struct Rows {
   }
 };
 
-class SparseSaddle final : public sync::Operator {
+class SparseSaddle final : public sync::VariationalProblem {
  public:
   SparseSaddle(const Saddle& saddle, int64_t device) : side_(saddle.side), regular_(static_cast<float>(saddle.regular)) {
     const base::Random random = base::Random(saddle.seed).for_purpose("saddle");
@@ -111,14 +111,14 @@ class SparseSaddle final : public sync::Operator {
 };
 
 // Evaluates F_m and brings the mean to all, whole.
-at::Tensor mean_value(comm::Group& peers, sync::Operator& problem, const at::Tensor& point) {
+at::Tensor mean_value(comm::Group& peers, sync::VariationalProblem& problem, const at::Tensor& point) {
   const at::Tensor value = sync::value_at(problem, point, {}).to(at::kFloat);
   peers.all_reduce(value, Reduce::sum, {Purpose::state, "F"}).wait_host();
   return value.to(point.scalar_type()).div_(static_cast<double>(peers.size()));
 }
 
 // The same, each device letting random places through.
-at::Tensor thinned_value(comm::Group& peers, sync::Operator& problem, const at::Tensor& point, sync::MashaExchange& exchange,
+at::Tensor thinned_value(comm::Group& peers, sync::VariationalProblem& problem, const at::Tensor& point, sync::MashaExchange& exchange,
                          int64_t iteration) {
   const at::Tensor value = sync::value_at(problem, point, {}).to(at::kFloat), mean = at::empty_like(value);
   exchange.exchange(iteration, value, std::vector<bool>(static_cast<size_t>(peers.size()), true), mean);
@@ -127,7 +127,7 @@ at::Tensor thinned_value(comm::Group& peers, sync::Operator& problem, const at::
 
 }  // namespace
 
-std::unique_ptr<sync::Operator> make_saddle(const Saddle& saddle, int64_t device) {
+std::unique_ptr<sync::VariationalProblem> make_saddle(const Saddle& saddle, int64_t device) {
   if (saddle.per_row == 0) return std::make_unique<DenseSaddle>(saddle, device);
   return std::make_unique<SparseSaddle>(saddle, device);
 }
@@ -139,7 +139,7 @@ at::Tensor start_of(const Saddle& saddle) {
 double lipschitz(const Saddle& saddle, int devices) {
   double largest = 0;
   for (int device = 0; device < devices; ++device) {
-    const std::unique_ptr<sync::Operator> problem = make_saddle(saddle, device);
+    const std::unique_ptr<sync::VariationalProblem> problem = make_saddle(saddle, device);
     const at::Tensor zero = sync::value_at(*problem, start_of(saddle), {});
     at::Tensor direction =
         normals(base::Random(saddle.seed).for_purpose("power iteration"), {problem->elements()}, 1).to(zero.scalar_type());
@@ -158,8 +158,8 @@ double masha_step(double factor, double refresh, double lipschitz_constant, doub
   return factor * std::sqrt(refresh) * std::sqrt(down_density) / (lipschitz_constant * std::sqrt(1 / up_density / devices + 1));
 }
 
-std::function<std::function<double()>(comm::Group&, sync::Operator&, at::Tensor)> extragradient(double step) {
-  return [=](comm::Group& peers, sync::Operator& problem, const at::Tensor& point) {
+std::function<std::function<double()>(comm::Group&, sync::VariationalProblem&, at::Tensor)> extragradient(double step) {
+  return [=](comm::Group& peers, sync::VariationalProblem& problem, const at::Tensor& point) {
     return [=, &peers, &problem] {
       const at::Tensor here = mean_value(peers, problem, point);
       point.sub_(mean_value(peers, problem, point - here * step) * step);
@@ -168,9 +168,9 @@ std::function<std::function<double()>(comm::Group&, sync::Operator&, at::Tensor)
   };
 }
 
-std::function<std::function<double()>(comm::Group&, sync::Operator&, at::Tensor)> naive_extragradient(double step, double density,
-                                                                                                      uint64_t seed) {
-  return [=](comm::Group& peers, sync::Operator& problem, const at::Tensor& point) {
+std::function<std::function<double()>(comm::Group&, sync::VariationalProblem&, at::Tensor)> naive_extragradient(double step, double density,
+                                                                                                                uint64_t seed) {
+  return [=](comm::Group& peers, sync::VariationalProblem& problem, const at::Tensor& point) {
     const std::shared_ptr<sync::MashaExchange> exchange =
         sync::make_random_exchange({.kind = "randk", .density = density}, {}, peers, problem.elements(), base::Random(seed));
     return [=, &peers, &problem, iteration = int64_t{0}]() mutable {
@@ -182,8 +182,9 @@ std::function<std::function<double()>(comm::Group&, sync::Operator&, at::Tensor)
   };
 }
 
-std::function<std::function<double()>(comm::Group&, sync::Operator&, at::Tensor)> masha(const sync::MashaOptions& options, uint64_t seed) {
-  return [=](comm::Group& peers, sync::Operator& problem, const at::Tensor& point) {
+std::function<std::function<double()>(comm::Group&, sync::VariationalProblem&, at::Tensor)> masha(const sync::MashaOptions& options,
+                                                                                                  uint64_t seed) {
+  return [=](comm::Group& peers, sync::VariationalProblem& problem, const at::Tensor& point) {
     const auto rule = std::make_shared<sync::Masha>(options, sync::Masha::Setting{problem, peers, base::Random(seed)}, point);
     return [=, started = false]() mutable {
       if (!std::exchange(started, true)) return rule->mean().norm().item<double>();  // at the start, as it was exchanged
@@ -203,12 +204,12 @@ Solved solve(const SaddleRun& run) {
   options.link = run.link;
   comm::LocalNetwork network(run.devices, options);
   const auto errors = network.run([&](comm::World& world) {
-    const std::unique_ptr<sync::Operator> problem = make_saddle(run.saddle, world.rank());
+    const std::unique_ptr<sync::VariationalProblem> problem = make_saddle(run.saddle, world.rank());
     const at::Tensor point = start_of(run.saddle);
     const auto begun = world.clock().now();
     const std::function<double()> iterate = run.solver(world.everyone(), *problem, point);
     // Whole problem at hand, so that a solver that never knows |F| is measured too. Costs no message.
-    std::vector<std::unique_ptr<sync::Operator>> all;
+    std::vector<std::unique_ptr<sync::VariationalProblem>> all;
     for (int device = 0; device < run.devices && run.saddle.per_row == 0; ++device) all.push_back(make_saddle(run.saddle, device));
     const auto residual = [&](const at::Tensor& at) {
       at::Tensor sum = at::zeros_like(at);

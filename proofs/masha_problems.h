@@ -8,7 +8,7 @@
 
 #include "comm/ledger.h"
 #include "comm/link_model.h"
-#include "sync/masha.h"
+#include "sync/masha/masha.h"
 
 namespace cairn::study {
 
@@ -22,7 +22,7 @@ struct Saddle {
 };
 
 // One device's operator. Elements of A_0 and E_m have the variance that gives A_0 a largest singular value of about 2.
-std::unique_ptr<sync::Operator> make_saddle(const Saddle& saddle, int64_t device);
+std::unique_ptr<sync::VariationalProblem> make_saddle(const Saddle& saddle, int64_t device);
 // Zero. Small saddles are solved in double, so that rounding does not hide where compression leads; messages are float all the same.
 at::Tensor start_of(const Saddle& saddle);
 // The largest Lipschitz constant of the devices' operators, by power iteration.
@@ -36,7 +36,7 @@ struct SaddleRun {
   int64_t iterations_most = 20000;
   comm::LinkModel link = {};
   // Each iteration moves the point; the result is |F| where it stands, or NaN where this iteration does not tell. Collective.
-  std::function<std::function<double()>(comm::Group& peers, sync::Operator& problem, at::Tensor start)> solver = {};
+  std::function<std::function<double()>(comm::Group& peers, sync::VariationalProblem& problem, at::Tensor start)> solver = {};
 };
 struct Solved {
   bool reached = false;
@@ -51,10 +51,11 @@ struct Solved {
 Solved solve(const SaddleRun& run);
 
 // The plain ways. Extragradient with whole messages; and with every message of each of its two evaluations cut down to random places.
-std::function<std::function<double()>(comm::Group&, sync::Operator&, at::Tensor)> extragradient(double step);
-std::function<std::function<double()>(comm::Group&, sync::Operator&, at::Tensor)> naive_extragradient(double step, double density,
-                                                                                                      uint64_t seed);
-std::function<std::function<double()>(comm::Group&, sync::Operator&, at::Tensor)> masha(const sync::MashaOptions& options, uint64_t seed);
+std::function<std::function<double()>(comm::Group&, sync::VariationalProblem&, at::Tensor)> extragradient(double step);
+std::function<std::function<double()>(comm::Group&, sync::VariationalProblem&, at::Tensor)> naive_extragradient(double step, double density,
+                                                                                                                uint64_t seed);
+std::function<std::function<double()>(comm::Group&, sync::VariationalProblem&, at::Tensor)> masha(const sync::MashaOptions& options,
+                                                                                                  uint64_t seed);
 
 // The step that the sheet's constants give.
 double masha_step(double factor, double refresh, double lipschitz_constant, double up_density, int devices, double down_density = 1);

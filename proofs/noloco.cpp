@@ -15,7 +15,7 @@
 #include "proofs/island_pilot.h"
 #include "proofs/noloco_routes.h"
 #include "study/claims.h"
-#include "sync/pairing.h"
+#include "sync/islands/pairing.h"
 
 namespace cairn::study {
 namespace {
@@ -51,14 +51,14 @@ double left_of_spread(int islands, double momentum, double pull, int64_t rounds,
     for (const std::exception_ptr& error : network.run([&](comm::World& world) {
            const auto me = static_cast<size_t>(world.rank());
            mesh::NamedTensors parameters{{"x", at::empty({kTries}, at::kFloat)}};
-           const std::vector<sync::WholeParameter> whole{{"x", kTries}};
+           const std::vector<sync::FullParameter> whole{{"x", kTries}};
            base::Random(seed)
                .for_index(static_cast<uint64_t>(run))
                .for_index(me)
                .fill_normal({parameters[0].tensor.mutable_data_ptr<float>(), kTries});
            first[me] = parameters[0].tensor.clone();
-           const auto rule = sync::make_sync(options, {.peers = world.everyone(),
-                                                       .mates = world.alone(),
+           const auto rule = sync::make_sync(options, {.replica_group = world.everyone(),
+                                                       .model_group = world.alone(),
                                                        .parameters = parameters,
                                                        .gradients = {},
                                                        .model = whole,
@@ -189,7 +189,7 @@ void latency(const ProofOptions& options, Findings& findings, base::Log& log) {
   PilotRun run{.seed = options.seed, .islands = kIslands, .steps = 90, .sync = pairs(0.5, 0.7)};
   run.step_s = 0.01;
   run.after = [&](comm::World& world, sync::Sync& rule, int64_t step) {
-    for (const auto& [name, value] : rule.notes())
+    for (const auto& [name, value] : rule.metrics())
       if (name == "stall_s" && step == 60) {
         const std::lock_guard guard(lock);
         waits[static_cast<size_t>(world.rank())] = value;

@@ -1,6 +1,6 @@
 // One byte: machines that exchange slopes of the loss along random directions, a byte each. Baselines: slopes as floats, one machine,
 // gradients, weights moved in place.
-#include "sync/one_byte.h"
+#include "sync/one_byte/one_byte.h"
 
 #include <algorithm>
 #include <cmath>
@@ -212,7 +212,7 @@ Crowded gather(const SwappedClouds& clouds, const Crowd& crowd, uint64_t run) {
     if (machine < crowd.founders) {
       std::vector<uint32_t> founders;
       for (uint32_t i = 0; i < crowd.founders; ++i) founders.push_back(i);
-      member.found(founders);
+      member.start(founders);
     } else {
       world.timer(world.clock().now() + crowd.joins_after).wait();
       member.join(600s);

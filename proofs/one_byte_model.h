@@ -5,7 +5,7 @@
 
 #include "mesh/flat_layout.h"
 #include "model/model.h"
-#include "sync/one_byte_replica.h"
+#include "sync/one_byte/replica.h"
 
 namespace cairn::study {
 

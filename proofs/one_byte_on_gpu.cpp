@@ -16,7 +16,7 @@
 #include "proofs/gpu_runs.h"
 #include "proofs/hand_built.h"
 #include "study/claims.h"
-#include "sync/one_byte_replica.h"
+#include "sync/one_byte/replica.h"
 
 namespace cairn::study {
 namespace {

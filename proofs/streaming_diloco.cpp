@@ -164,13 +164,13 @@ std::vector<int64_t> bytes_by_step(int islands, const sync::SyncOptions& options
   comm::LocalNetwork network(islands, {.seed = 1});
   for (const std::exception_ptr& error : network.run([&](comm::World& world) {
          mesh::NamedTensors parameters;
-         std::vector<sync::WholeParameter> whole;
+         std::vector<sync::FullParameter> whole;
          for (int layer = 0; layer < 12; ++layer) {
            whole.push_back({fmt::format("layers.{}.weight", layer), 10'007});
            parameters.push_back({whole.back().name, at::full({10'007}, static_cast<float>(layer), at::kFloat)});
          }
-         const auto rule = sync::make_sync(options, {.peers = world.everyone(),
-                                                     .mates = world.alone(),
+         const auto rule = sync::make_sync(options, {.replica_group = world.everyone(),
+                                                     .model_group = world.alone(),
                                                      .parameters = parameters,
                                                      .gradients = {},
                                                      .model = whole,
@@ -203,7 +203,7 @@ void traffic(Findings& findings, base::Log& log) {
   findings.at_most("4. most bytes in one step, 4 fragments, to plain DiLoCo", burst, most(bytes_by_step(2, fragments, kSteps)) / burst,
                    1.3 / 4);
   sync::SyncOptions coarse = fragments;
-  coarse.talk.wire = "e3m0";
+  coarse.exchange.wire = "e3m0";
   const double exact = sum(bytes_by_step(2, fragments, kSteps));
   findings.at_most("4. bytes with 4 bits, 2 islands, to fp32", exact, sum(bytes_by_step(2, coarse, kSteps)) / exact, 0.16);
 }

@@ -51,9 +51,9 @@ class AllReduce final : public Sync {
     // Peers pair operations up by order, so buckets leave in one order whatever the order of completion.
     while (next_ < buckets_.size() && buckets_[next_].missing == 0) {
       const Bucket& bucket = buckets_[next_++];
-      pending_.push_back(replica_.peers.all_reduce(bucket.flat, comm::Reduce::sum, {comm::Purpose::gradient, bucket.name}));
+      pending_.push_back(replica_.replica_group.all_reduce(bucket.flat, comm::Reduce::sum, {comm::Purpose::gradient, bucket.name}));
     }
-    replica_.peers.progress();
+    replica_.replica_group.progress();
   }
 
   comm::Work after_backward(const StepFacts& facts) override {

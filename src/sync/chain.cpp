@@ -12,9 +12,9 @@ class Chain final : public Sync {
   void gradient_ready(int64_t index) override {
     for (const auto& rule : rules_) rule->gradient_ready(index);
   }
-  bool move(std::chrono::nanoseconds at_most) override {
+  bool progress(std::chrono::nanoseconds at_most) override {
     bool moves = false;
-    for (const auto& rule : rules_) moves = rule->move(at_most) || moves;
+    for (const auto& rule : rules_) moves = rule->progress(at_most) || moves;
     return moves;
   }
   comm::Work after_backward(const StepFacts& facts) override {
@@ -37,15 +37,15 @@ class Chain final : public Sync {
     for (const auto& rule : rules_) steps_done = rule->begin(steps_done);
     return steps_done;
   }
-  bool takes(int64_t step) override {
+  bool should_step(int64_t step) override {
     bool all = true;
-    for (const auto& rule : rules_) all = rule->takes(step) && all;
+    for (const auto& rule : rules_) all = rule->should_step(step) && all;
     return all;
   }
-  std::vector<at::Tensor> agreed() override {
+  std::vector<at::Tensor> global_parameters() override {
     std::vector<at::Tensor> found;
     for (const auto& rule : rules_) {
-      std::vector<at::Tensor> own = rule->agreed();
+      std::vector<at::Tensor> own = rule->global_parameters();
       if (own.empty()) continue;
       CAIRN_CHECK(found.empty(), "two rules say what the model is");
       found = std::move(own);
@@ -58,15 +58,15 @@ class Chain final : public Sync {
   mesh::NamedTensors state() override {
     return gathered([](Sync& rule) { return rule.state(); });
   }
-  Notes notes() override {
-    return gathered([](Sync& rule) { return rule.notes(); });
+  StepMetrics metrics() override {
+    return gathered([](Sync& rule) { return rule.metrics(); });
   }
-  void ask_to_stop() override {
-    for (const auto& rule : rules_) rule->ask_to_stop();
+  void request_stop() override {
+    for (const auto& rule : rules_) rule->request_stop();
   }
-  bool stop_agreed() const override {
+  bool should_stop() const override {
     for (const auto& rule : rules_)
-      if (rule->stop_agreed()) return true;
+      if (rule->should_stop()) return true;
     return false;
   }
 

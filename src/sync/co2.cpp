@@ -12,13 +12,13 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
-#include "sync/council.h"
-#include "sync/flat_parameters.h"
-#include "sync/island_merge.h"
-#include "sync/island_post.h"
+#include "sync/islands/compressor.h"
+#include "sync/islands/flat_parameters.h"
+#include "sync/islands/merge.h"
+#include "sync/islands/messenger.h"
+#include "sync/islands/quorum.h"
+#include "sync/islands/replica_signature.h"
 #include "sync/options.h"
-#include "sync/replica_signature.h"
-#include "sync/wire.h"
 
 namespace cairn::sync {
 namespace {
@@ -32,11 +32,11 @@ class Co2 final : public Sync {
   Co2(const SyncOptions& options, Replica replica)
       : options_(options.co2),
         replica_(replica),
-        wire_(make_wire({wire_of(options), options.talk.keep, replica.seed})),
-        exact_(make_wire({"fp32"})),
-        rule_{options.talk.merge, options.talk.trim},
-        post_({link_in_world(replica.peers), signature_of(options, replica), message_bytes_most(replica), is_on_gpu(replica)}),
-        council_(post_, std::chrono::nanoseconds(static_cast<int64_t>(options.talk.timeout_s * 1e9))),
+        compressor_(make_compressor({wire_of(options), options.exchange.keep, replica.seed})),
+        exact_(make_compressor({"fp32"})),
+        rule_{options.exchange.merge, options.exchange.trim},
+        messenger_({in_world_link(replica.replica_group), signature_of(options, replica), max_message_bytes(replica), is_on_gpu(replica)}),
+        quorum_(messenger_, std::chrono::nanoseconds(static_cast<int64_t>(options.exchange.timeout_s * 1e9))),
         parameters_(replica.parameters),
         start_(parameters_.zeros()),
         before_(parameters_.zeros()),
@@ -44,7 +44,7 @@ class Co2 final : public Sync {
         sent_(parameters_.zeros()),
         counters_(at::zeros({kCounters}, at::kDouble)) {
     counters_[kStep].fill_(-1);
-    if (leaves_out(wire_of(options))) own_start_ = parameters_.zeros();
+    if (is_sparse(wire_of(options))) own_start_ = parameters_.zeros();
     if (replica.steps > 0 && replica.steps < options_.every)
       base::fail_input("sync.island.every = {}: the run has {} steps, so no round would take place: use less", options_.every,
                        replica.steps);
@@ -53,39 +53,39 @@ class Co2 final : public Sync {
   int64_t begin(int64_t steps_done) override {
     const bool restored = steps_done > 0 && number(kStep) == static_cast<double>(steps_done);
     if (!restored) {
-      start_.copy_(parameters_.live());
+      start_.copy_(parameters_.flatten());
       momentum_.zero_();
       counters_.zero_();
       set(kRoundBegun, static_cast<double>(steps_done));
       set(kEvery, static_cast<double>(options_.every));
       if (options_.every == 0) time_traffic(steps_done);
-    } else if (number(kFlying) > 0) {
-      fly(number(kFlightStep));
+    } else if (number(kInFlight) > 0) {
+      start_exchange(number(kPendingStep));
     }
-    if (own_start_.defined()) own_start_.copy_(parameters_.live());
+    if (own_start_.defined()) own_start_.copy_(parameters_.flatten());
     set(kStep, static_cast<double>(steps_done));
     last_s_ = now_s();
     return steps_done;
   }
 
   void gradient_ready(int64_t) override {
-    if (flight_) flight_->progress();
+    if (pending_) pending_->progress();
   }
 
-  bool move(std::chrono::nanoseconds at_most) override {
-    return flight_ && !post_.wait([&] { return flight_->progress(); }, post_.now() + at_most);
+  bool progress(std::chrono::nanoseconds at_most) override {
+    return pending_ && !messenger_.wait([&] { return pending_->progress(); }, messenger_.now() + at_most);
   }
 
   comm::Work after_step(const StepFacts& facts) override {
-    stop_agreed_ = false;
+    stop_decided_ = false;
     const auto in_round = facts.step - static_cast<int64_t>(number(kRoundBegun));
     if (in_round == 1) {
       set(kLearningRate, facts.learning_rate);
-      set(kFirstMove, norm_over_island(parameters_.live().sub_(own_start_.defined() ? own_start_ : start_)));
+      set(kFirstMove, norm_over_island(parameters_.flatten().sub_(own_start_.defined() ? own_start_ : start_)));
     }
     if (number(kEvery) == 0 && in_round == kTimed) choose_every(facts.step);
     if (number(kEvery) > 0 && in_round >= static_cast<int64_t>(number(kEvery))) end_round(facts.step, in_round);
-    if (flight_) flight_->progress();
+    if (pending_) pending_->progress();
     set(kStep, static_cast<double>(facts.step));
     return comm::Work::done();
   }
@@ -96,19 +96,19 @@ class Co2 final : public Sync {
   void finish() override {
     const auto step = static_cast<int64_t>(number(kStep));
     if (const int64_t in_round = step - static_cast<int64_t>(number(kRoundBegun)); in_round > 0) end_round(step, in_round);
-    if (!flight_) return;
-    const at::Tensor owed = own_start_.defined() ? parameters_.live().sub_(start_) : at::Tensor();
-    if (const at::Tensor mean = land(); mean.defined()) take_in(mean, 1);
-    if (owed.defined()) {  // all of it, this time
+    if (!pending_) return;
+    const at::Tensor residual = own_start_.defined() ? parameters_.flatten().sub_(start_) : at::Tensor();
+    if (const at::Tensor mean = finish_exchange(); mean.defined()) apply_outer_step(mean, 1);
+    if (residual.defined()) {  // all of it, this time
       last_ = true;
-      sent_.copy_(owed);
-      fly(static_cast<double>(step + 1));
-      if (const at::Tensor mean = land(); mean.defined()) take_in(mean, 1);
+      sent_.copy_(residual);
+      start_exchange(static_cast<double>(step + 1));
+      if (const at::Tensor mean = finish_exchange(); mean.defined()) apply_outer_step(mean, 1);
     }
-    parameters_.put(start_);
+    parameters_.assign(start_);
   }
 
-  std::vector<at::Tensor> agreed() override { return parameters_.views(start_); }
+  std::vector<at::Tensor> global_parameters() override { return parameters_.views(start_); }
   std::vector<ElementState> elements(int64_t) override {
     const std::vector<bool> all(replica_.model.size(), true);
     return {{"momentum", all, parameters_.views(momentum_)},
@@ -117,9 +117,9 @@ class Co2 final : public Sync {
   }
   mesh::NamedTensors state() override { return {{"outer_counters", counters_}}; }
 
-  void ask_to_stop() override { wants_to_stop_ = true; }
-  bool stop_agreed() const override { return stop_agreed_; }
-  Notes notes() override { return std::exchange(notes_, {}); }
+  void request_stop() override { wants_to_stop_ = true; }
+  bool should_stop() const override { return stop_decided_; }
+  StepMetrics metrics() override { return std::exchange(metrics_, {}); }
 
  private:
   // Small numbers that a restart needs. Moves are norms: of the first step of this round, and of the last one as the islands averaged it.
@@ -130,15 +130,15 @@ class Co2 final : public Sync {
     kEvery,
     kLearningRate,
     kFirstMove,
-    kFlying,
-    kFlightStep,
-    kFlightMove,
-    kFlightSteps,
+    kInFlight,
+    kPendingStep,
+    kPendingMove,
+    kPendingSteps,
     kCounters
   };
   double number(Counter which) const { return counters_.const_data_ptr<double>()[which]; }
   void set(Counter which, double value) { counters_.mutable_data_ptr<double>()[which] = value; }
-  double now_s() const { return base::seconds(replica_.peers.world().clock().now()); }
+  double now_s() const { return base::seconds(replica_.replica_group.world().clock().now()); }
 
   std::optional<base::Trace::Span> span(std::string_view what) const {
     return replica_.trace ? std::optional(replica_.trace->span(what, "sync")) : std::nullopt;
@@ -147,95 +147,95 @@ class Co2 final : public Sync {
   // Over all shards of the island's model.
   double norm_over_island(const at::Tensor& mine) const {
     double sum = mine.to(at::kDouble).square().sum().item<double>();
-    if (replica_.mates.size() > 1)
-      replica_.mates.all_reduce({&sum, 1, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::control, "norm"}).wait_host();
+    if (replica_.model_group.size() > 1)
+      replica_.model_group.all_reduce({&sum, 1, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::control, "norm"}).wait_host();
     return std::sqrt(sum);
   }
 
   // How far this island has come in the round leaves, as a copy, with the length of its first step. The point that it started from is the
   // same on all islands, so that this says where it stands, in numbers that survive a coarse wire.
-  void fly(double step) {
+  void start_exchange(double step) {
     const auto traced = span("send off");
-    flight_ = std::make_unique<IslandMerge>(IslandMerge::Parts{.council = council_,
-                                                               .wire = last_ ? *exact_ : *wire_,
-                                                               .rule = rule_,
-                                                               .step = static_cast<int64_t>(step),
-                                                               .part = kMeans,
-                                                               .note = number(kFlightMove),
-                                                               .wants_to_stop = wants_to_stop_,
-                                                               .in_background = sent_.is_cuda()},
-                                            sent_);
-    set(kFlying, 1);
-    set(kFlightStep, step);
+    pending_ = std::make_unique<IslandMerge>(IslandMerge::Parts{.quorum = quorum_,
+                                                                .compressor = last_ ? *exact_ : *compressor_,
+                                                                .rule = rule_,
+                                                                .step = static_cast<int64_t>(step),
+                                                                .part = kMeans,
+                                                                .note = number(kPendingMove),
+                                                                .wants_to_stop = wants_to_stop_,
+                                                                .in_background = sent_.is_cuda()},
+                                             sent_);
+    set(kInFlight, 1);
+    set(kPendingStep, step);
   }
 
   // Waits for the mean that is under way: the only place where anybody waits.
-  at::Tensor land() {
+  at::Tensor finish_exchange() {
     const double begun = now_s();
     at::Tensor mean;
     {
-      const auto traced = flight_->progress() ? std::nullopt : span("wait for islands");
-      mean = flight_->wait();
+      const auto traced = pending_->progress() ? std::nullopt : span("wait for islands");
+      mean = pending_->wait();
     }
     stall_s_ += now_s() - begun;
-    bytes_ += flight_->bytes_sent();
-    islands_ = flight_->counted();
-    const double note = flight_->note();
-    stop_agreed_ = stop_agreed_ || flight_->stop();
-    council_.close(flight_->step());
-    flight_.reset();
-    set(kFlying, 0);
+    bytes_ += pending_->bytes_sent();
+    islands_ = pending_->counted();
+    const double note = pending_->note();
+    stop_decided_ = stop_decided_ || pending_->stop();
+    quorum_.close(pending_->step());
+    pending_.reset();
+    set(kInFlight, 0);
     if (!mean.defined()) return {};
-    set(kFlightMove, note);
+    set(kPendingMove, note);
     return mean.to(start_.device());
   }
 
   // The outer step, with how far the islands came on average.
-  void take_in(const at::Tensor& mean, double gap) {
+  void apply_outer_step(const at::Tensor& mean, double gap) {
     const auto traced = span("take in");
     momentum_.mul_(options_.outer_momentum).sub_(mean.mul(1 / gap));
     at::Tensor move = momentum_;
     double clipped = 0;
     if (options_.clip > 0) {
-      const double most = options_.clip * number(kLearningRate) * number(kFlightSteps);
+      const double most = options_.clip * number(kLearningRate) * number(kPendingSteps);
       clipped = momentum_.abs().gt(most).to(at::kDouble).mean().item<double>();
       move = momentum_.clamp(-most, most);
     }
     at::Tensor next = start_.sub(move.mul(options_.outer_lr));
-    notes_ = {{"islands", islands_},
-              {"sync_bytes", static_cast<double>(bytes_)},
-              {"stall_s", std::exchange(stall_s_, 0) + noted(notes_, "stall_s")},
-              {"gap", gap},
-              {"clipped", clipped},
-              {"outer_norm", mean.norm().item<double>()},
-              {"every", number(kEvery)}};
+    metrics_ = {{"islands", islands_},
+                {"sync_bytes", static_cast<double>(bytes_)},
+                {"stall_s", std::exchange(stall_s_, 0) + metric(metrics_, "stall_s")},
+                {"gap", gap},
+                {"clipped", clipped},
+                {"outer_norm", mean.norm().item<double>()},
+                {"every", number(kEvery)}};
     start_.copy_(next);
   }
 
   void end_round(int64_t step, int64_t steps) {
     const auto traced = span("end of a round");
     at::Tensor late;
-    const double sent_steps = number(kFlightSteps);
-    if (flight_) late = land();
-    const double late_move = number(kFlightMove);
-    sent_.copy_(parameters_.live().sub_(start_));
+    const double sent_steps = number(kPendingSteps);
+    if (pending_) late = finish_exchange();
+    const double late_move = number(kPendingMove);
+    sent_.copy_(parameters_.flatten().sub_(start_));
     const at::Tensor begun = start_.clone();
-    set(kFlightMove, number(kFirstMove));
-    fly(static_cast<double>(step));
+    set(kPendingMove, number(kFirstMove));
+    start_exchange(static_cast<double>(step));
     if (late.defined()) {
       double gap = options_.gap == "constant" ? options_.gap_value : 1;
       if (options_.gap == "ratio" && late_move > 0) gap = 1 + norm_over_island(start_ - before_) / (sent_steps * late_move);
-      set(kFlightSteps, static_cast<double>(steps));
-      take_in(late, gap);
+      set(kPendingSteps, static_cast<double>(steps));
+      apply_outer_step(late, gap);
     }
-    set(kFlightSteps, static_cast<double>(steps));
+    set(kPendingSteps, static_cast<double>(steps));
     before_.copy_(begun);
     if (own_start_.defined()) {
       // What the wire leaves out the island keeps, so that it is part of what it sends next.
-      own_start_.copy_(start_ + (sent_ - flight_->as_sent().to(sent_.device())));
+      own_start_.copy_(start_ + (sent_ - pending_->as_sent().to(sent_.device())));
       if (!std::isfinite(own_start_.norm().item<double>())) own_start_.copy_(start_);
     }
-    parameters_.put(own_start_.defined() ? own_start_ : start_);
+    parameters_.assign(own_start_.defined() ? own_start_ : start_);
     set(kRoundBegun, static_cast<double>(step));
     set(kRounds, number(kRounds) + 1);
   }
@@ -243,8 +243,9 @@ class Co2 final : public Sync {
   // With every = 0: how long a whole exchange takes, and how long a step; all islands must choose alike.
   void time_traffic(int64_t step) {
     const double begun = now_s();
-    IslandMerge trial({.council = council_, .wire = *wire_, .rule = rule_, .step = step, .part = kTrial, .in_background = sent_.is_cuda()},
-                      parameters_.live());
+    IslandMerge trial(
+        {.quorum = quorum_, .compressor = *compressor_, .rule = rule_, .step = step, .part = kTrial, .in_background = sent_.is_cuda()},
+        parameters_.flatten());
     trial.wait();
     traffic_s_ = now_s() - begun;
   }
@@ -254,34 +255,35 @@ class Co2 final : public Sync {
     times[0].fill_(traffic_s_);
     times[1].fill_(step_s);
     const MergeRule mean{};
-    IslandMerge merge({.council = council_, .wire = *exact_, .rule = mean, .step = step, .part = kTimes}, times);
+    IslandMerge merge({.quorum = quorum_, .compressor = *exact_, .rule = mean, .step = step, .part = kTimes}, times);
     times = merge.wait();
     int64_t every = options_.min_every;
     if (times.defined() && times[1].item<double>() > 0)
       every = std::max<int64_t>(every, static_cast<int64_t>(std::ceil(kMargin * times[0].item<double>() / times[1].item<double>())));
     set(kEvery, static_cast<double>(every));
-    replica_.peers.world().log().info("co2: the means of islands travel for {:.3g} s, a step takes {:.3g} s: rounds of {} steps",
-                                      times.defined() ? times[0].item<double>() : 0, times.defined() ? times[1].item<double>() : 0, every);
+    replica_.replica_group.world().log().info("co2: the means of islands travel for {:.3g} s, a step takes {:.3g} s: rounds of {} steps",
+                                              times.defined() ? times[0].item<double>() : 0, times.defined() ? times[1].item<double>() : 0,
+                                              every);
   }
 
   const Co2Options options_;
   Replica replica_;
-  std::unique_ptr<const Wire> wire_, exact_;
+  std::unique_ptr<const Compressor> compressor_, exact_;
   const MergeRule rule_;
-  IslandPost post_;
-  Council council_;
+  IslandMessenger messenger_;
+  Quorum quorum_;
   FlatParameters parameters_;
   at::Tensor start_, before_, momentum_;  // of this round, of the one before; outer momentum
   at::Tensor sent_;                       // what is under way, for snapshots
   at::Tensor own_start_;                  // where this island began the round, with a wire that leaves numbers out; else undefined
   at::Tensor counters_;
-  std::unique_ptr<IslandMerge> flight_;
-  bool wants_to_stop_ = false, stop_agreed_ = false;
+  std::unique_ptr<IslandMerge> pending_;
+  bool wants_to_stop_ = false, stop_decided_ = false;
   bool last_ = false;  // the exchange that ends the run
   int islands_ = 0;
   int64_t bytes_ = 0;
   double stall_s_ = 0, traffic_s_ = 0, last_s_ = 0;
-  Notes notes_;
+  StepMetrics metrics_;
 };
 
 }  // namespace

@@ -17,12 +17,12 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
-#include "sync/flat_parameters.h"
-#include "sync/fragments.h"
-#include "sync/island_exchange.h"
-#include "sync/merge.h"
+#include "sync/islands/compressor.h"
+#include "sync/islands/exchange.h"
+#include "sync/islands/flat_parameters.h"
+#include "sync/islands/fragments.h"
+#include "sync/islands/merge_rule.h"
 #include "sync/options.h"
-#include "sync/wire.h"
 
 namespace cairn::sync {
 namespace {
@@ -32,7 +32,7 @@ struct Fragment {
   FlatParameters parameters;
   at::Tensor anchor, momentum;  // fp32
   at::Tensor sent;              // the update under way, for snapshots; undefined: none
-  at::Tensor owed;              // of what landed, what the wire did not let through; undefined: nothing, or it is forgotten
+  at::Tensor residual;          // of what landed, what the wire did not let through; undefined: nothing, or it is forgotten
   int64_t last_sent = 0;        // step
 };
 
@@ -45,24 +45,25 @@ class Diloco final : public Sync {
         delay_(streaming_ ? options.outer.delay : 0),
         blend_(streaming_ ? options.outer.blend : 0),
         outer_lr_(outer_lr_of(options)),
-        wire_(make_wire({wire_of(options), options.talk.keep, replica.seed})),
-        exact_(make_wire({"fp32"})),
-        leaves_out_(leaves_out(wire_of(options))),
-        rule_{options.talk.merge, options.talk.trim},
-        cut_(streaming_ ? cut(replica.model, options_.fragment_layers, options_.pattern == "strided", options_.extras == "own")
-                        : uncut(replica.model)),
+        compressor_(make_compressor({wire_of(options), options.exchange.keep, replica.seed})),
+        exact_(make_compressor({"fp32"})),
+        sparse_(is_sparse(wire_of(options))),
+        rule_{options.exchange.merge, options.exchange.trim},
+        split_(streaming_
+                   ? split_into_fragments(replica.model, options_.fragment_layers, options_.pattern == "strided", options_.extras == "own")
+                   : single_fragment(replica.model)),
         step_(at::full({1}, -1, at::kLong)),
-        flying_(at::zeros({cut_.count}, at::kLong)),
-        tokens_(at::zeros({cut_.count}, at::kLong)),
-        weights_(at::ones({cut_.count}, at::kDouble)),
+        in_flight_(at::zeros({split_.count}, at::kLong)),
+        tokens_(at::zeros({split_.count}, at::kLong)),
+        weights_(at::ones({split_.count}, at::kDouble)),
         pace_(at::zeros({2}, at::kDouble)) {
     check();
-    fragments_.resize(static_cast<size_t>(cut_.count));
+    fragments_.resize(static_cast<size_t>(split_.count));
     std::map<std::string_view, size_t> places;
     for (size_t i = 0; i < replica.model.size(); ++i) places[replica.model[i].name] = i;
     std::vector<std::vector<size_t>> parameters(fragments_.size());
     for (size_t i = 0; i < replica.parameters.size(); ++i)
-      parameters[static_cast<size_t>(cut_.of[places.at(replica.parameters[i].name)])].push_back(i);
+      parameters[static_cast<size_t>(split_.of[places.at(replica.parameters[i].name)])].push_back(i);
     for (size_t f = 0; f < fragments_.size(); ++f) {
       Fragment& one = fragments_[f];
       one.parameters = FlatParameters(replica.parameters, std::move(parameters[f]));
@@ -81,59 +82,60 @@ class Diloco final : public Sync {
   int64_t begin(int64_t steps_done) override {
     const bool restored = steps_done > 0 && step_.item<int64_t>() == steps_done;
     for (const Fragment& one : fragments_)
-      if (!restored) one.anchor.copy_(one.parameters.live());
-    const IslandExchange::Met met = exchange_->meet(steps_done);
+      if (!restored) one.anchor.copy_(one.parameters.flatten());
+    const IslandExchange::StartPoint start_point = exchange_->begin(steps_done);
     for (size_t f = 0; f < fragments_.size(); ++f) {
       Fragment& one = fragments_[f];
-      one.last_sent = last_sent_before(met.step, static_cast<int>(f));
-      if (met.theirs) one.parameters.put(one.anchor);
-      if (!restored || flying_[static_cast<int64_t>(f)].item<int64_t>() == 0 || exchange_->may_leave()) one.sent.reset();
+      one.last_sent = last_sent_before(start_point.step, static_cast<int>(f));
+      if (start_point.state_replaced) one.parameters.assign(one.anchor);
+      if (!restored || in_flight_[static_cast<int64_t>(f)].item<int64_t>() == 0 || exchange_->may_leave()) one.sent.reset();
     }
     // Applied in the order in which they were sent. Where islands come and go, what was under way when they ended is dropped: what each has
     // moved by goes with its next message.
     for (const int f : in_order_of_sending()) {
       Fragment& one = fragments_[static_cast<size_t>(f)];
-      if (met.joined && under_way(met.step, f)) flights_.push_back({f, one.last_sent + delay_, exchange_->expect(f, one.last_sent, f)});
+      if (start_point.joined && under_way(start_point.step, f))
+        pending_.push_back({f, one.last_sent + delay_, exchange_->expect(f, one.last_sent, f)});
       if (restored && one.sent.defined()) start(f, one.last_sent, f);
     }
-    if (met.theirs) {
+    if (start_point.state_replaced) {
       tokens_.zero_();
-      began_ = met.joined ? met.step : 0;
+      began_ = start_point.joined ? start_point.step : 0;
     }
-    if (exchange_->may_leave()) flying_.zero_();
-    step_.fill_(met.step);
-    return met.step;
+    if (exchange_->may_leave()) in_flight_.zero_();
+    step_.fill_(start_point.step);
+    return start_point.step;
   }
 
   // Steps are left out evenly, so that the others need not wait.
-  bool takes(int64_t) override { return options_.pace != "own" || pace_[1].item<double>() + pace_[0].item<double>() > 1 - 1e-6; }
+  bool should_step(int64_t) override { return options_.pace != "own" || pace_[1].item<double>() + pace_[0].item<double>() > 1 - 1e-6; }
 
   void gradient_ready(int64_t) override {
-    for (Flight& flight : flights_) flight.voyage->progress();
+    for (PendingFragment& pending : pending_) pending.exchange->progress();
   }
 
-  bool move(std::chrono::nanoseconds at_most) override {
+  bool progress(std::chrono::nanoseconds at_most) override {
     const auto have_come = [&] {
       bool all = true;
-      for (const Flight& flight : flights_) all = flight.voyage->progress() && all;
+      for (const PendingFragment& pending : pending_) all = pending.exchange->progress() && all;
       return all;
     };
-    return !flights_.empty() && !exchange_->wait(have_come, at_most);
+    return !pending_.empty() && !exchange_->wait(have_come, at_most);
   }
 
   comm::Work after_step(const StepFacts& facts) override {
-    stop_agreed_ = false;
+    stop_decided_ = false;
     if (!facts.skipped) tokens_.add_(facts.tokens);
     if (!facts.skipped) time_step();
     pace_[1].fill_(std::max(-1.0, pace_[1].item<double>() + pace_[0].item<double>() - (facts.skipped ? 0 : 1)));
-    exchange_->look();
-    while (!flights_.empty() && flights_.front().due <= facts.step) land(blend_, facts.step);
-    for (int f = 0; f < cut_.count; ++f) {
+    exchange_->poll();
+    while (!pending_.empty() && pending_.front().due <= facts.step) apply_outer_step(blend_, facts.step);
+    for (int f = 0; f < split_.count; ++f) {
       if (facts.step % options_.every != sent_at(f)) continue;
       send(f, facts.step, f);
-      if (delay_ == 0) land(blend_, facts.step);
+      if (delay_ == 0) apply_outer_step(blend_, facts.step);
     }
-    for (Flight& flight : flights_) flight.voyage->progress();
+    for (PendingFragment& pending : pending_) pending.exchange->progress();
     step_.fill_(facts.step);
     ended_s_ = now_s();
     return comm::Work::done();
@@ -143,21 +145,21 @@ class Diloco final : public Sync {
 
   void finish() override {
     const int64_t step = step_.item<int64_t>();
-    while (!flights_.empty()) land(blend_, step);
+    while (!pending_.empty()) apply_outer_step(blend_, step);
     // What the islands have beside the anchor: trained since a fragment was last sent, or kept when it arrived. This time a wire that
     // leaves numbers out does not. As of the next step, since rounds of this one may be over.
-    for (int f = 0; f < cut_.count; ++f)
-      if (fragments_[static_cast<size_t>(f)].last_sent < step || blend_ > 0 || leaves_out_) send(f, step + 1, cut_.count + f);
-    while (!flights_.empty()) land(0, step);
-    for (const Fragment& one : fragments_) one.parameters.put(one.anchor);
+    for (int f = 0; f < split_.count; ++f)
+      if (fragments_[static_cast<size_t>(f)].last_sent < step || blend_ > 0 || sparse_) send(f, step + 1, split_.count + f);
+    while (!pending_.empty()) apply_outer_step(0, step);
+    for (const Fragment& one : fragments_) one.parameters.assign(one.anchor);
   }
 
-  std::vector<at::Tensor> agreed() override { return by_parameter(&Fragment::anchor); }
+  std::vector<at::Tensor> global_parameters() override { return by_parameter(&Fragment::anchor); }
 
   std::vector<ElementState> elements(int64_t step) override {
-    std::vector<ElementState> all{{"momentum", std::vector<bool>(cut_.of.size(), true), by_parameter(&Fragment::momentum)}};
+    std::vector<ElementState> all{{"momentum", std::vector<bool>(split_.of.size(), true), by_parameter(&Fragment::momentum)}};
     ElementState sent{"sent", {}, {}};
-    for (const int f : cut_.of) sent.of.push_back(under_way(step, f));
+    for (const int f : split_.of) sent.of.push_back(under_way(step, f));
     for (size_t f = 0; f < fragments_.size(); ++f)  // a loader needs a place to write to
       if (under_way(step, static_cast<int>(f)) && !fragments_[f].sent.defined()) fragments_[f].sent = at::zeros_like(fragments_[f].anchor);
     sent.mine = by_parameter(&Fragment::sent);
@@ -166,39 +168,39 @@ class Diloco final : public Sync {
   }
   mesh::NamedTensors state() override {
     return {
-        {"outer_step", step_}, {"outer_flying", flying_}, {"outer_tokens", tokens_}, {"outer_weights", weights_}, {"outer_pace", pace_}};
+        {"outer_step", step_}, {"outer_flying", in_flight_}, {"outer_tokens", tokens_}, {"outer_weights", weights_}, {"outer_pace", pace_}};
   }
 
-  void ask_to_stop() override { wants_to_stop_ = true; }
-  bool stop_agreed() const override { return stop_agreed_ || (wants_to_stop_ && exchange_->may_leave()); }
-  Notes notes() override { return std::exchange(notes_, {}); }
+  void request_stop() override { wants_to_stop_ = true; }
+  bool should_stop() const override { return stop_decided_ || (wants_to_stop_ && exchange_->may_leave()); }
+  StepMetrics metrics() override { return std::exchange(metrics_, {}); }
 
  private:
-  struct Flight {
+  struct PendingFragment {
     int fragment = 0;
     int64_t due = 0;
-    std::unique_ptr<Voyage> voyage;
+    std::unique_ptr<PendingExchange> exchange;
   };
 
   void check() const {
     const int64_t every = options_.every;
-    if (leaves_out_ && !options_.error_feedback && replica_.mates.rank() == 0)
-      replica_.peers.world().log().warn(
+    if (sparse_ && !options_.error_feedback && replica_.model_group.rank() == 0)
+      replica_.replica_group.world().log().warn(
           "sync.island.error_feedback = false: what the wire leaves out of a round is lost, which is most of what was learned in it");
     if (replica_.steps > 0 && replica_.steps < every)
       base::fail_input("sync.island.every = {}: the run has {} steps, so no round would take place: use less", every, replica_.steps);
     if (!streaming_) return;
-    if (every % cut_.count != 0) {
-      const int64_t below = every / cut_.count * cut_.count;
-      base::fail_input("sync.island.every = {} is not a multiple of {} fragments: use {}{}", every, cut_.count,
-                       below > 0 ? fmt::format("{} or ", below) : "", below + cut_.count);
+    if (every % split_.count != 0) {
+      const int64_t below = every / split_.count * split_.count;
+      base::fail_input("sync.island.every = {} is not a multiple of {} fragments: use {}{}", every, split_.count,
+                       below > 0 ? fmt::format("{} or ", below) : "", below + split_.count);
     }
     if (delay_ >= every)
       base::fail_input("sync.island.delay = {}: a fragment must arrive before it is sent again, {} steps later: use less", delay_, every);
   }
 
   // At which step of each `every` a fragment leaves: one after the other, the last with the end.
-  int64_t sent_at(int f) const { return (f + 1) * (options_.every / cut_.count) % options_.every; }
+  int64_t sent_at(int f) const { return (f + 1) * (options_.every / split_.count) % options_.every; }
   int64_t last_sent_before(int64_t step, int f) const {
     const int64_t last = step - ((step - sent_at(f)) % options_.every + options_.every) % options_.every;
     return std::max<int64_t>(last, 0);
@@ -231,7 +233,7 @@ class Diloco final : public Sync {
   // Right after the update of `step`: what the island has moved by leaves, as a copy, and the island trains on.
   void send(int f, int64_t step, int part) {
     Fragment& one = fragments_[static_cast<size_t>(f)];
-    one.sent = one.anchor - one.parameters.live();
+    one.sent = one.anchor - one.parameters.flatten();
     drift_ = relative_norm(one.sent, one.anchor);
     const at::Tensor tokens = tokens_[f];
     // Whoever came while the others were at work counts from its first whole interval on.
@@ -243,75 +245,75 @@ class Diloco final : public Sync {
   }
   void start(int f, int64_t step, int part) {
     Fragment& one = fragments_[static_cast<size_t>(f)];
-    auto voyage = exchange_->send({.fragment = f,
-                                   .wire = leaves_out_ && part >= cut_.count ? exact_.get() : wire_.get(),
-                                   .step = step,
-                                   .part = part,
-                                   .weight = weights_[f].item<double>(),
-                                   .seconds = step_s_,
-                                   .wants_to_stop = wants_to_stop_ && !exchange_->may_leave()},
-                                  one.sent);
-    flying_[f].fill_(1);
-    flights_.push_back({f, step + delay_, std::move(voyage)});
+    auto exchange = exchange_->send({.fragment = f,
+                                     .compressor = sparse_ && part >= split_.count ? exact_.get() : compressor_.get(),
+                                     .step = step,
+                                     .part = part,
+                                     .weight = weights_[f].item<double>(),
+                                     .seconds = step_s_,
+                                     .wants_to_stop = wants_to_stop_ && !exchange_->may_leave()},
+                                    one.sent);
+    in_flight_[f].fill_(1);
+    pending_.push_back({f, step + delay_, std::move(exchange)});
   }
 
   // The oldest fragment under way arrives: the outer step.
-  void land(double blend, int64_t now) {
-    Flight flight = std::move(flights_.front());
-    flights_.pop_front();
-    Fragment& one = fragments_[static_cast<size_t>(flight.fragment)];
+  void apply_outer_step(double blend, int64_t now) {
+    PendingFragment pending = std::move(pending_.front());
+    pending_.pop_front();
+    Fragment& one = fragments_[static_cast<size_t>(pending.fragment)];
     at::Tensor gradient;
-    const base::Clock& clock = replica_.peers.world().clock();
+    const base::Clock& clock = replica_.replica_group.world().clock();
     const std::chrono::nanoseconds begun = clock.now();
     {
       std::optional<base::Trace::Span> traced;
-      if (replica_.trace && !flight.voyage->progress()) traced.emplace(replica_.trace->span("wait for islands", "sync"));
-      gradient = flight.voyage->wait();
+      if (replica_.trace && !pending.exchange->progress()) traced.emplace(replica_.trace->span("wait for islands", "sync"));
+      gradient = pending.exchange->wait();
     }
     stall_s_ += base::seconds(clock.now() - begun);
-    const Voyage::Outcome& outcome = flight.voyage->outcome();
-    const int64_t step = flight.voyage->step();
-    stop_agreed_ = stop_agreed_ || outcome.stop;
-    if (options_.error_feedback && one.sent.defined() && gradient.defined()) one.owed = owed_of(one, *flight.voyage);
+    const PendingExchange::Outcome& outcome = pending.exchange->outcome();
+    const int64_t step = pending.exchange->step();
+    stop_decided_ = stop_decided_ || outcome.stop;
+    if (options_.error_feedback && one.sent.defined() && gradient.defined()) one.residual = residual_of(one, *pending.exchange);
     one.sent.reset();
-    flying_[flight.fragment].fill_(0);
+    in_flight_[pending.fragment].fill_(0);
     bytes_ += outcome.bytes_sent;
-    if (flights_.empty() || flights_.front().voyage->step() > step) exchange_->close(step);
+    if (pending_.empty() || pending_.front().exchange->step() > step) exchange_->close(step);
     if (gradient.defined())
-      take_in(one, flight, gradient, blend);
-    else if (replica_.mates.rank() == 0 && replica_.peers.rank() == 0)
-      replica_.peers.world().log().warn(
+      apply_update(one, pending, gradient, blend);
+    else if (replica_.model_group.rank() == 0 && replica_.replica_group.rank() == 0)
+      replica_.replica_group.world().log().warn(
           "step {}: the round came to nothing: no island's message reached all others in time with finite numbers; what was learned goes "
           "along with the next. Should it go on, raise sync.island.timeout_s, or look at the link",
           step);
-    exchange_->landed(*flight.voyage, now);
+    exchange_->on_applied(*pending.exchange, now);
     if (options_.pace == "own") keep_pace(outcome.fastest);
   }
 
   // What the wire did not let through of what this island sent. The island keeps it: its next message, the way from the anchor to where it
   // is by then, has it again. Elsewhere errors are kept apart from the weights and added to messages; but islands go far in a round, and
   // would go the same way again in every round that it takes until a number's turn comes.
-  static at::Tensor owed_of(const Fragment& one, Voyage& voyage) {
-    at::Tensor owed = one.sent - voyage.as_sent().to(one.sent.device());
-    return std::isfinite(owed.norm().item<double>()) ? owed : at::Tensor();
+  static at::Tensor residual_of(const Fragment& one, PendingExchange& exchange) {
+    at::Tensor residual = one.sent - exchange.as_sent().to(one.sent.device());
+    return std::isfinite(residual.norm().item<double>()) ? residual : at::Tensor();
   }
 
-  void take_in(Fragment& one, const Flight& flight, at::Tensor gradient, double blend) {
+  void apply_update(Fragment& one, const PendingFragment& pending, at::Tensor gradient, double blend) {
     gradient = gradient.to(one.anchor.device());
     const double along = cosine(gradient, one.momentum);
-    outer_step(one.anchor, one.momentum, gradient, flight.voyage->step());
-    at::Tensor next = one.owed.defined() ? one.anchor - one.owed : one.anchor;
-    one.owed.reset();
-    if (blend > 0) next = one.parameters.live().mul_(blend).add_(next.mul(1 - blend));
-    one.parameters.put(next);
-    notes_ = {{"fragment", flight.fragment},
-              {"islands", flight.voyage->outcome().counted},
-              {"sync_bytes", static_cast<double>(bytes_)},
-              {"stall_s", std::exchange(stall_s_, 0) + noted(notes_, "stall_s")},  // of others that landed in this step too
-              {"outer_norm", gradient.norm().item<double>()},
-              {"outer_cosine", along},
-              {"drift", drift_}};
-    if (options_.pace == "own") notes_.emplace_back("pace", pace_[0].item<double>());
+    outer_step(one.anchor, one.momentum, gradient, pending.exchange->step());
+    at::Tensor next = one.residual.defined() ? one.anchor - one.residual : one.anchor;
+    one.residual.reset();
+    if (blend > 0) next = one.parameters.flatten().mul_(blend).add_(next.mul(1 - blend));
+    one.parameters.assign(next);
+    metrics_ = {{"fragment", pending.fragment},
+                {"islands", pending.exchange->outcome().counted},
+                {"sync_bytes", static_cast<double>(bytes_)},
+                {"stall_s", std::exchange(stall_s_, 0) + metric(metrics_, "stall_s")},  // of others that landed in this step too
+                {"outer_norm", gradient.norm().item<double>()},
+                {"outer_cosine", along},
+                {"drift", drift_}};
+    if (options_.pace == "own") metrics_.emplace_back("pace", pace_[0].item<double>());
   }
 
   // Products and sums by themselves, never fused: the anchor must be the same bits on machines of all kinds.
@@ -321,7 +323,7 @@ class Diloco final : public Sync {
     anchor.sub_(momentum.mul(keep).add_(gradient).mul_(outer_lr_));
   }
 
-  double now_s() const { return base::seconds(replica_.mates.world().clock().now()); }
+  double now_s() const { return base::seconds(replica_.model_group.world().clock().now()); }
 
   // How long a step takes here, without what is waited for: the mean of the last ones.
   void time_step() {
@@ -333,18 +335,18 @@ class Diloco final : public Sync {
   void keep_pace(double fastest) {
     std::array<double, 1> share{step_s_ > 0 && fastest > 0 ? std::clamp(fastest / step_s_, 0.05, 1.0) : 1};
     if (share[0] > 0.9) share[0] = 1;  // as near as times can be told apart
-    if (replica_.mates.size() > 1)
-      replica_.mates.broadcast({share.data(), 1, comm::Dtype::f64}, 0, {comm::Purpose::control, "the pace of this island"}).wait();
+    if (replica_.model_group.size() > 1)
+      replica_.model_group.broadcast({share.data(), 1, comm::Dtype::f64}, 0, {comm::Purpose::control, "the pace of this island"}).wait();
     pace_[0].fill_(share[0]);
   }
 
   // Parameters of each fragment: all of the model's, and those of which this rank keeps a part.
   std::vector<FragmentRows> rows(const std::map<std::string_view, size_t>& places) const {
     std::vector<FragmentRows> all(fragments_.size());
-    for (size_t place = 0; place < cut_.of.size(); ++place) all[static_cast<size_t>(cut_.of[place])].whole.push_back(place);
+    for (size_t place = 0; place < split_.of.size(); ++place) all[static_cast<size_t>(split_.of[place])].whole.push_back(place);
     for (const mesh::NamedTensor& one : replica_.parameters) {
       const size_t place = places.at(one.name);
-      FragmentRows& rows = all[static_cast<size_t>(cut_.of[place])];
+      FragmentRows& rows = all[static_cast<size_t>(split_.of[place])];
       CAIRN_CHECK(rows.own.empty() || rows.own.back() < place, "{} is out of order", one.name);
       rows.own.push_back(place);
       rows.own_elements.push_back(one.tensor.numel());
@@ -361,22 +363,23 @@ class Diloco final : public Sync {
   const bool streaming_;
   const int64_t delay_;
   const double blend_, outer_lr_;
-  std::unique_ptr<const Wire> wire_, exact_;
-  const bool leaves_out_;
+  std::unique_ptr<const Compressor> compressor_, exact_;
+  const bool sparse_;
   const MergeRule rule_;
-  Fragments cut_;
+  Fragments split_;
   std::vector<Fragment> fragments_;
   std::unique_ptr<IslandExchange> exchange_;
-  std::deque<Flight> flights_;            // in the order in which they were sent
-  at::Tensor step_;                       // of which this is the state
-  at::Tensor flying_, tokens_, weights_;  // by fragment: under way; learned from since it was last sent; how much what is under way counts
-  at::Tensor pace_;                       // which share of the steps this island takes, and how much of one it may take already
-  bool wants_to_stop_ = false, stop_agreed_ = false;
+  std::deque<PendingFragment> pending_;  // in the order in which they were sent
+  at::Tensor step_;                      // of which this is the state
+  at::Tensor in_flight_, tokens_,
+      weights_;      // by fragment: under way; learned from since it was last sent; how much what is under way counts
+  at::Tensor pace_;  // which share of the steps this island takes, and how much of one it may take already
+  bool wants_to_stop_ = false, stop_decided_ = false;
   int64_t bytes_ = 0;
   int64_t began_ = 0;                // after which step this island joined the others; 0: it was there from the start
   double step_s_ = 0, ended_s_ = 0;  // how long a step takes; when the last one was over
   double stall_s_ = 0, drift_ = 0;
-  Notes notes_;
+  StepMetrics metrics_;
 };
 
 }  // namespace

@@ -15,19 +15,19 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
-#include "sync/council.h"
-#include "sync/flat_parameters.h"
-#include "sync/island_merge.h"
-#include "sync/island_post.h"
+#include "sync/islands/compressor.h"
+#include "sync/islands/flat_parameters.h"
+#include "sync/islands/merge.h"
+#include "sync/islands/messenger.h"
+#include "sync/islands/pairing.h"
+#include "sync/islands/quorum.h"
+#include "sync/islands/replica_signature.h"
 #include "sync/options.h"
-#include "sync/pairing.h"
-#include "sync/replica_signature.h"
-#include "sync/wire.h"
 
 namespace cairn::sync {
 namespace {
 
-using Kind = Subject::Kind;
+using Kind = MessageTag::Kind;
 
 // `count` of the islands other than `me`, drawn without repetition.
 std::vector<int> some_others(int me, int islands, int64_t count, const base::Random& random) {
@@ -46,18 +46,18 @@ class Gossip final : public Sync {
   Gossip(const SyncOptions& options, Replica replica)
       : options_(options.gossip),
         replica_(replica),
-        wire_(make_wire({wire_of(options)})),
-        exact_(make_wire({"fp32"})),
-        rule_{options.talk.merge, options.talk.trim},
-        timeout_(static_cast<int64_t>(options.talk.timeout_s * 1e9)),
-        post_({link_in_world(replica.peers), signature_of(options, replica), message_bytes_most(replica)}),
-        council_(post_, timeout_),
+        compressor_(make_compressor({wire_of(options)})),
+        exact_(make_compressor({"fp32"})),
+        rule_{options.exchange.merge, options.exchange.trim},
+        timeout_(static_cast<int64_t>(options.exchange.timeout_s * 1e9)),
+        messenger_({in_world_link(replica.replica_group), signature_of(options, replica), max_message_bytes(replica)}),
+        quorum_(messenger_, timeout_),
         parameters_(replica.parameters),
         step_(at::full({1}, -1, at::kLong)) {
-    if (options_.neighbours > post_.size() - 1)
-      base::fail_input("sync.island.neighbours = {}: there are {} other islands", options_.neighbours, post_.size() - 1);
+    if (options_.neighbours > messenger_.size() - 1)
+      base::fail_input("sync.island.neighbours = {}: there are {} other islands", options_.neighbours, messenger_.size() - 1);
     if (options_.topology == "random" && options_.neighbours == 0 && options_.final_model == "merge")
-      replica.peers.world().log().warn(
+      replica.replica_group.world().log().warn(
           "sync.island.neighbours = 0: islands that never talk cannot be merged in the end: their average is of no use; try 0.2");
   }
 
@@ -65,11 +65,11 @@ class Gossip final : public Sync {
     step_.fill_(steps_done);
     return steps_done;
   }
-  void gradient_ready(int64_t) override { post_.pump(); }
+  void gradient_ready(int64_t) override { messenger_.pump(); }
 
   comm::Work after_step(const StepFacts& facts) override {
     step_.fill_(facts.step);
-    stop_agreed_ = wants_to_stop_;
+    stop_decided_ = wants_to_stop_;
     if (facts.step % options_.every == 0) round(facts.step);
     return comm::Work::done();
   }
@@ -81,9 +81,9 @@ class Gossip final : public Sync {
   }
 
   mesh::NamedTensors state() override { return {{"outer_step", step_}}; }
-  void ask_to_stop() override { wants_to_stop_ = true; }
-  bool stop_agreed() const override { return stop_agreed_; }
-  Notes notes() override { return std::exchange(notes_, {}); }
+  void request_stop() override { wants_to_stop_ = true; }
+  bool should_stop() const override { return stop_decided_; }
+  StepMetrics metrics() override { return std::exchange(metrics_, {}); }
 
  private:
   bool in_window(int64_t step) const {
@@ -93,61 +93,64 @@ class Gossip final : public Sync {
   }
 
   void round(int64_t step) {
-    const base::Clock& clock = replica_.peers.world().clock();
+    const base::Clock& clock = replica_.replica_group.world().clock();
     const std::chrono::nanoseconds begun = clock.now();
     std::optional<base::Trace::Span> traced;
     if (replica_.trace) traced.emplace(replica_.trace->span("wait for islands", "sync"));
-    int with = post_.size();
+    int with = messenger_.size();
     double apart = 0;
     if (options_.topology == "complete" || in_window(step)) {
-      apart = average_all(step, *wire_);
+      apart = average_all(step, *compressor_);
     } else {
-      const auto rows = mixing_rows(options_.topology, post_.size(), options_.neighbours, replica_.seed, step / options_.every);
+      const auto rows = mixing_rows(options_.topology, messenger_.size(), options_.neighbours, replica_.seed, step / options_.every);
       std::tie(with, apart) = mix(step, rows);
     }
     traced.reset();
-    notes_ = {
+    metrics_ = {
         {"islands", with}, {"sync_bytes", static_cast<double>(bytes_)}, {"stall_s", base::seconds(clock.now() - begun)}, {"spread", apart}};
   }
 
   // A mean over all that live; everybody gets the same bits. How far this island was from it.
-  double average_all(int64_t step, const Wire& wire) {
-    const at::Tensor own = parameters_.live();
-    IslandMerge merge({.council = council_, .wire = wire, .rule = rule_, .step = step, .wants_to_stop = wants_to_stop_}, own.cpu());
+  double average_all(int64_t step, const Compressor& compressor) {
+    const at::Tensor own = parameters_.flatten();
+    IslandMerge merge({.quorum = quorum_, .compressor = compressor, .rule = rule_, .step = step, .wants_to_stop = wants_to_stop_},
+                      own.cpu());
     const at::Tensor mean = merge.wait();
     bytes_ += merge.bytes_sent();
-    council_.close(step);
+    quorum_.close(step);
     if (!mean.defined()) return 0;
     const at::Tensor there = mean.to(own.device());
-    parameters_.put(there);
+    parameters_.assign(there);
     return relative_norm(own.sub(there), there);
   }
 
   // Averages with the islands of this one's row, all as they were before the round.
   std::pair<int, double> mix(int64_t step, const std::vector<std::vector<int>>& rows) {
-    const at::Tensor own = parameters_.live(), host = own.cpu();
-    const auto me = static_cast<size_t>(post_.me());
+    const at::Tensor own = parameters_.flatten(), host = own.cpu();
+    const auto me = static_cast<size_t>(messenger_.me());
     std::vector<std::byte> code;
-    for (int other = 0; other < post_.size(); ++other) {
+    for (int other = 0; other < messenger_.size(); ++other) {
       const std::vector<int>& row = rows[static_cast<size_t>(other)];
-      if (other == post_.me() || std::find(row.begin(), row.end(), post_.me()) == row.end()) continue;
+      if (other == messenger_.me() || std::find(row.begin(), row.end(), messenger_.me()) == row.end()) continue;
       if (code.empty()) {
-        code = wire_->encode({}, {host.const_data_ptr<float>(), static_cast<size_t>(host.numel())});
+        code = compressor_->encode({}, {host.const_data_ptr<float>(), static_cast<size_t>(host.numel())});
       }
-      post_.send(other, {Kind::pull, step, 0}, code, comm::Purpose::parameter);
+      messenger_.send(other, {Kind::model, step, 0}, code, comm::Purpose::parameter);
       bytes_ += static_cast<int64_t>(code.size());
     }
-    const auto settled = [&](int other) { return other == post_.me() || post_.lost(other) || post_.find(other, {Kind::pull, step, 0}); };
-    post_.wait([&] { return std::all_of(rows[me].begin(), rows[me].end(), settled); }, post_.now() + timeout_);
+    const auto settled = [&](int other) {
+      return other == messenger_.me() || messenger_.lost(other) || messenger_.find(other, {Kind::model, step, 0});
+    };
+    messenger_.wait([&] { return std::all_of(rows[me].begin(), rows[me].end(), settled); }, messenger_.now() + timeout_);
     at::Tensor sum;
     int with = 0;
     for (const int island : rows[me]) {
       at::Tensor values = own;
       // Whoever is not there counts as being where this island is.
-      if (island != post_.me() && post_.find(island, {Kind::pull, step, 0})) {
-        const std::vector<std::byte> theirs = post_.take(island, {Kind::pull, step, 0});
+      if (island != messenger_.me() && messenger_.find(island, {Kind::model, step, 0})) {
+        const std::vector<std::byte> theirs = messenger_.take(island, {Kind::model, step, 0});
         at::Tensor back = at::empty_like(host);
-        if (wire_->decode({}, theirs, {back.mutable_data_ptr<float>(), static_cast<size_t>(back.numel())})) {
+        if (compressor_->decode({}, theirs, {back.mutable_data_ptr<float>(), static_cast<size_t>(back.numel())})) {
           if (std::isfinite(back.norm().item<double>())) {
             values = back.to(own.device());
             ++with;
@@ -156,25 +159,25 @@ class Gossip final : public Sync {
       }
       sum = sum.defined() ? sum.add_(values) : values.clone();
     }
-    post_.forget(Kind::pull, step);
+    messenger_.forget(Kind::model, step);
     if (with == 0) return {1, 0};
     sum.mul_(1.0 / static_cast<double>(rows[me].size()));
-    parameters_.put(sum);
+    parameters_.assign(sum);
     return {with + 1, relative_norm(own.sub(sum), sum)};
   }
 
   const GossipOptions options_;
   Replica replica_;
-  std::unique_ptr<const Wire> wire_, exact_;
+  std::unique_ptr<const Compressor> compressor_, exact_;
   const MergeRule rule_;
   const std::chrono::nanoseconds timeout_;
-  IslandPost post_;
-  Council council_;
+  IslandMessenger messenger_;
+  Quorum quorum_;
   FlatParameters parameters_;
   at::Tensor step_;
-  bool wants_to_stop_ = false, stop_agreed_ = false;
+  bool wants_to_stop_ = false, stop_decided_ = false;
   int64_t bytes_ = 0;
-  Notes notes_;
+  StepMetrics metrics_;
 };
 
 }  // namespace

@@ -11,36 +11,37 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
-#include "sync/council.h"
-#include "sync/flat_parameters.h"
-#include "sync/island_merge.h"
-#include "sync/island_post.h"
+#include "sync/islands/compressor.h"
+#include "sync/islands/flat_parameters.h"
+#include "sync/islands/merge.h"
+#include "sync/islands/messenger.h"
+#include "sync/islands/pairing.h"
+#include "sync/islands/quorum.h"
+#include "sync/islands/replica_signature.h"
 #include "sync/options.h"
-#include "sync/pairing.h"
-#include "sync/replica_signature.h"
-#include "sync/wire.h"
 
 namespace cairn::sync {
 namespace {
 
-using Kind = Subject::Kind;
+using Kind = MessageTag::Kind;
 
 class Noloco final : public Sync {
  public:
   Noloco(const SyncOptions& options, Replica replica)
       : options_(options.noloco),
         pull_(pull_of(options.noloco)),
-        timeout_(static_cast<int64_t>(options.talk.timeout_s * 1e9)),
+        timeout_(static_cast<int64_t>(options.exchange.timeout_s * 1e9)),
         replica_(replica),
-        wire_(make_wire({wire_of(options)})),
-        exact_(make_wire({"fp32"})),
-        post_({link_in_world(replica.peers), signature_of(options, replica), message_bytes_most(replica)}),
+        compressor_(make_compressor({wire_of(options)})),
+        exact_(make_compressor({"fp32"})),
+        messenger_({in_world_link(replica.replica_group), signature_of(options, replica), max_message_bytes(replica)}),
         parameters_(replica.parameters),
         slow_(parameters_.zeros()),
         momentum_(parameters_.zeros()),
         step_(at::full({1}, -1, at::kLong)) {
     const auto group = static_cast<int>(options_.group);
-    if (group > post_.size() && post_.size() > 1) base::fail_input("sync.island.group = {}: there are {} islands", group, post_.size());
+    if (group > messenger_.size() && messenger_.size() > 1)
+      base::fail_input("sync.island.group = {}: there are {} islands", group, messenger_.size());
     if (const double factor = contraction(options_.outer_momentum, pull_, group); factor >= 1)
       base::fail_input(
           "sync.island.pull = {} with outer_momentum = {}: the islands would drift apart ({:.3g} times the spread after every round): with "
@@ -52,13 +53,13 @@ class Noloco final : public Sync {
   }
 
   int64_t begin(int64_t steps_done) override {
-    if (steps_done == 0 || step_.item<int64_t>() != steps_done) slow_.copy_(parameters_.live());
+    if (steps_done == 0 || step_.item<int64_t>() != steps_done) slow_.copy_(parameters_.flatten());
     step_.fill_(steps_done);
     if (options_.prefetch_slow) send_slow(steps_done / options_.every + 1);
     return steps_done;
   }
 
-  void gradient_ready(int64_t) override { post_.pump(); }
+  void gradient_ready(int64_t) override { messenger_.pump(); }
 
   comm::Work after_step(const StepFacts& facts) override {
     step_.fill_(facts.step);
@@ -69,49 +70,49 @@ class Noloco final : public Sync {
   void on_membership(const Membership&) override {}  // who is lost is done without
 
   void finish() override {
-    const at::Tensor own = parameters_.live();
+    const at::Tensor own = parameters_.flatten();
     slow_.copy_(own);
-    if (options_.final_model == "one" || post_.size() == 1) return;
+    if (options_.final_model == "one" || messenger_.size() == 1) return;
     // The only time that all islands talk together.
-    Council council(post_, timeout_);
+    Quorum quorum(messenger_, timeout_);
     const MergeRule mean{};
-    IslandMerge merge({.council = council, .wire = *exact_, .rule = mean, .step = step_.item<int64_t>() + 1}, own.cpu());
+    IslandMerge merge({.quorum = quorum, .compressor = *exact_, .rule = mean, .step = step_.item<int64_t>() + 1}, own.cpu());
     const at::Tensor merged = merge.wait();
     if (!merged.defined()) return;
     slow_.copy_(merged);
-    parameters_.put(slow_);
+    parameters_.assign(slow_);
   }
 
-  std::vector<at::Tensor> agreed() override { return parameters_.views(slow_); }
+  std::vector<at::Tensor> global_parameters() override { return parameters_.views(slow_); }
   std::vector<ElementState> elements(int64_t) override {
     return {{"momentum", std::vector<bool>(replica_.model.size(), true), parameters_.views(momentum_)}};
   }
   mesh::NamedTensors state() override { return {{"outer_step", step_}}; }
 
-  void ask_to_stop() override { stop_ = true; }  // whoever was to talk with this island does without
-  bool stop_agreed() const override { return stop_; }
-  Notes notes() override { return std::exchange(notes_, {}); }
+  void request_stop() override { stop_ = true; }  // whoever was to talk with this island does without
+  bool should_stop() const override { return stop_; }
+  StepMetrics metrics() override { return std::exchange(metrics_, {}); }
 
  private:
   std::vector<int> partners(int64_t round) const {
-    return group_of(post_.me(), post_.size(), static_cast<int>(options_.group), replica_.seed, round);
+    return group_of(messenger_.me(), messenger_.size(), static_cast<int>(options_.group), replica_.seed, round);
   }
 
-  static std::vector<std::byte> encoded(const Wire& wire, const at::Tensor& values) {
+  static std::vector<std::byte> encoded(const Compressor& compressor, const at::Tensor& values) {
     const at::Tensor host = values.cpu().contiguous();
-    return wire.encode({}, {host.const_data_ptr<float>(), static_cast<size_t>(host.numel())});
+    return compressor.encode({}, {host.const_data_ptr<float>(), static_cast<size_t>(host.numel())});
   }
   // Undefined: these bytes are no code of the model.
-  at::Tensor decoded(const Wire& wire, const std::vector<std::byte>& code) const {
+  at::Tensor decoded(const Compressor& compressor, const std::vector<std::byte>& code) const {
     at::Tensor values = at::empty({parameters_.elements()}, at::kFloat);
     const std::span<float> into(values.mutable_data_ptr<float>(), static_cast<size_t>(values.numel()));
-    return wire.decode({}, code, into) ? values.to(slow_.device()) : at::Tensor();
+    return compressor.decode({}, code, into) ? values.to(slow_.device()) : at::Tensor();
   }
 
   void send(int64_t round, Kind kind, const std::vector<std::byte>& code, comm::Purpose purpose) {
     for (const int other : partners(round)) {
-      if (other == post_.me()) continue;
-      post_.send(other, {kind, round, 0}, code, purpose);
+      if (other == messenger_.me()) continue;
+      messenger_.send(other, {kind, round, 0}, code, purpose);
       bytes_ += static_cast<int64_t>(code.size());
     }
   }
@@ -119,7 +120,7 @@ class Noloco final : public Sync {
   // difference of nearly equal numbers.
   void send_slow(int64_t round) {
     if (replica_.steps > 0 && round * options_.every > replica_.steps) return;  // there will be none
-    send(round, Kind::slow, encoded(*exact_, slow_), comm::Purpose::parameter);
+    send(round, Kind::slow_weights, encoded(*exact_, slow_), comm::Purpose::parameter);
   }
 
   // What one island of the group brings along.
@@ -129,33 +130,34 @@ class Noloco final : public Sync {
 
   // Messages of the others, if all of them came in time and all have confirmed to have those of the rest; else none.
   std::optional<std::vector<Member>> exchange(int64_t round, const std::vector<int>& group, const at::Tensor& progress) {
-    const std::vector<std::byte> code = encoded(*wire_, progress);
+    const std::vector<std::byte> code = encoded(*compressor_, progress);
     send(round, Kind::progress, code, comm::Purpose::gradient);
     if (!options_.prefetch_slow) send_slow(round);
     const auto others = [&](const auto& holds) {
       for (const int other : group)
-        if (other != post_.me() && !holds(other)) return false;
+        if (other != messenger_.me() && !holds(other)) return false;
       return true;
     };
     bool gone = false;
     const auto came = [&](Kind kind) {
       return [&, kind](int other) {
-        gone = gone || (post_.lost(other) && !post_.find(other, {kind, round, 0}));
-        return post_.find(other, {kind, round, 0}) != nullptr;
+        gone = gone || (messenger_.lost(other) && !messenger_.find(other, {kind, round, 0}));
+        return messenger_.find(other, {kind, round, 0}) != nullptr;
       };
     };
-    const std::chrono::nanoseconds until = post_.now() + timeout_;
-    const bool here = post_.wait([&] { return (others(came(Kind::slow)) && others(came(Kind::progress))) || gone; }, until) && !gone;
+    const std::chrono::nanoseconds until = messenger_.now() + timeout_;
+    const bool here =
+        messenger_.wait([&] { return (others(came(Kind::slow_weights)) && others(came(Kind::progress))) || gone; }, until) && !gone;
     if (!here) return std::nullopt;
     for (const int other : group)
-      if (other != post_.me()) post_.send(other, {Kind::confirm, round, 0}, {}, comm::Purpose::control);
-    if (!post_.wait([&] { return others(came(Kind::confirm)) || gone; }, until) || gone) return std::nullopt;
+      if (other != messenger_.me()) messenger_.send(other, {Kind::confirm, round, 0}, {}, comm::Purpose::control);
+    if (!messenger_.wait([&] { return others(came(Kind::confirm)) || gone; }, until) || gone) return std::nullopt;
     std::vector<Member> members;
     for (const int island : group) {
-      const bool me = island == post_.me();
+      const bool me = island == messenger_.me();
       // This island's own as the others have it.
-      Member one{decoded(*wire_, me ? code : post_.take(island, {Kind::progress, round, 0})),
-                 me ? slow_ : decoded(*exact_, post_.take(island, {Kind::slow, round, 0}))};
+      Member one{decoded(*compressor_, me ? code : messenger_.take(island, {Kind::progress, round, 0})),
+                 me ? slow_ : decoded(*exact_, messenger_.take(island, {Kind::slow_weights, round, 0}))};
       if (!one.progress.defined() || !one.slow.defined() || !std::isfinite(one.progress.norm().item<double>()) ||
           !std::isfinite(one.slow.norm().item<double>()))
         return std::nullopt;
@@ -166,8 +168,8 @@ class Noloco final : public Sync {
 
   void round(int64_t number) {
     const std::vector<int> group = partners(number);
-    const at::Tensor progress = parameters_.live().sub_(slow_);
-    const base::Clock& clock = replica_.peers.world().clock();
+    const at::Tensor progress = parameters_.flatten().sub_(slow_);
+    const base::Clock& clock = replica_.replica_group.world().clock();
     const std::chrono::nanoseconds begun = clock.now();
     std::optional<std::vector<Member>> members;
     if (group.size() > 1) {
@@ -176,7 +178,7 @@ class Noloco final : public Sync {
       members = exchange(number, group, progress);
     }
     const double wait_s = base::seconds(clock.now() - begun);
-    for (const Kind kind : {Kind::slow, Kind::progress, Kind::confirm}) post_.forget(kind, number);
+    for (const Kind kind : {Kind::slow_weights, Kind::progress, Kind::confirm}) messenger_.forget(kind, number);
     at::Tensor mean_progress = progress, apart;
     double spread = 0;
     if (members) {
@@ -194,30 +196,30 @@ class Noloco final : public Sync {
     momentum_.mul_(options_.outer_momentum).add_(mean_progress.mul(options_.outer_lr));
     if (apart.defined()) momentum_.sub_(apart.mul_(pull_));
     slow_.add_(momentum_);
-    parameters_.put(slow_);
+    parameters_.assign(slow_);
     if (options_.prefetch_slow) send_slow(number + 1);
     int partner = -1;
     for (const int other : group)
-      if (other != post_.me()) partner = other;
-    notes_ = {{"partner", members ? partner : -1},
-              {"sync_bytes", static_cast<double>(bytes_)},
-              {"stall_s", wait_s},
-              {"outer_norm", mean_progress.norm().item<double>()},
-              {"spread", spread}};
+      if (other != messenger_.me()) partner = other;
+    metrics_ = {{"partner", members ? partner : -1},
+                {"sync_bytes", static_cast<double>(bytes_)},
+                {"stall_s", wait_s},
+                {"outer_norm", mean_progress.norm().item<double>()},
+                {"spread", spread}};
   }
 
   const NolocoOptions options_;
   const double pull_;
   const std::chrono::nanoseconds timeout_;
   Replica replica_;
-  std::unique_ptr<const Wire> wire_, exact_;
-  IslandPost post_;
+  std::unique_ptr<const Compressor> compressor_, exact_;
+  IslandMessenger messenger_;
   FlatParameters parameters_;
   at::Tensor slow_, momentum_;
   at::Tensor step_;  // of which this is the state
   bool stop_ = false;
   int64_t bytes_ = 0;
-  Notes notes_;
+  StepMetrics metrics_;
 };
 
 }  // namespace

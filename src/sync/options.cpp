@@ -7,8 +7,8 @@
 
 #include "base/check.h"
 #include "base/recipe.h"
+#include "sync/islands/compressor.h"
 #include "sync/sync.h"
-#include "sync/wire.h"
 
 namespace cairn::sync {
 namespace {
@@ -23,9 +23,9 @@ base::Schema<SyncOptions> island_schema() {
           {{"kind", &O::kind, "The rule.", base::one_of(island_rule_names())}}};
 }
 
-base::Schema<TalkOptions> talk_schema() {
-  using O = TalkOptions;
-  std::vector<std::string> wires = wire_names(), merges{"mean", "clip", "trim", "median"};
+base::Schema<ExchangeOptions> exchange_schema() {
+  using O = ExchangeOptions;
+  std::vector<std::string> wires = compressor_names(), merges{"mean", "clip", "trim", "median"};
   wires.insert(wires.begin(), "auto");
   return {
       kIsland,
@@ -43,8 +43,8 @@ base::Schema<TalkOptions> talk_schema() {
        {"timeout_s", &O::timeout_s, "An island of which nothing is heard for so long is left out of the round.", base::more_than(0)}}};
 }
 
-base::Schema<TalkOptions> sparse_schema() {
-  using O = TalkOptions;
+base::Schema<ExchangeOptions> sparse_schema() {
+  using O = ExchangeOptions;
   return {kIsland,
           "With wire = \"topk\" or \"randk\".",
           {{"keep", &O::keep, "The share of the numbers that travels in a round.", base::between(1e-6, 1)}}};
@@ -138,7 +138,7 @@ struct Named {
 };
 
 std::vector<Named> rule_sections() {
-  return {{talk_schema().section(), {"diloco", "streaming_diloco", "noloco", "co2", "gossip"}},
+  return {{exchange_schema().section(), {"diloco", "streaming_diloco", "noloco", "co2", "gossip"}},
           {sparse_schema().section(), {"diloco", "streaming_diloco", "co2"}},
           {diloco_schema().section(), {"diloco", "streaming_diloco"}},
           {streaming_schema().section(), {"streaming_diloco"}},
@@ -169,10 +169,10 @@ void refuse_wire(const SyncOptions& options) {
     base::fail_input("{}: gossip sends models, of which nothing can be left out: use bf16, or another kind", what);
   if (options.kind == "noloco")
     base::fail_input("{}: noloco's other half, the slow weights, travels whole, so little would be saved: use bf16, or another kind", what);
-  if (wire == "topk" && (options.talk.merge == "trim" || options.talk.merge == "median"))
+  if (wire == "topk" && (options.exchange.merge == "trim" || options.exchange.merge == "median"))
     base::fail_input(
         "{}.merge = {}: with wire = topk most islands leave a number out, and its {} would be nothing: use mean or clip, or wire = randk",
-        kIsland, options.talk.merge, options.talk.merge == "trim" ? "trimmed mean" : "median");
+        kIsland, options.exchange.merge, options.exchange.merge == "trim" ? "trimmed mean" : "median");
 }
 
 }  // namespace
@@ -192,11 +192,11 @@ SyncOptions read_island_sync(base::Recipe& recipe) {
   SyncOptions options = recipe.read(island_schema());
   refuse_others(recipe, options.kind);
   if (options.kind == "all_reduce") return options;
-  options.talk = recipe.read(talk_schema());
-  const bool sparse = leaves_out(wire_of(options));
+  options.exchange = recipe.read(exchange_schema());
+  const bool sparse = is_sparse(wire_of(options));
   if (sparse) {
     refuse_wire(options);
-    options.talk = recipe.read(sparse_schema(), options.talk);
+    options.exchange = recipe.read(sparse_schema(), options.exchange);
   } else if (recipe.has(fmt::format("{}.keep", kIsland))) {
     base::fail_input("{}.keep: is for wire = topk or randk, and wire is {}: leave the key out or change the wire", kIsland,
                      wire_of(options));
@@ -225,7 +225,7 @@ std::vector<std::string> island_keys(const SyncOptions& options) {
       all.push_back(fmt::format("{}.{} = {}", section.name, section.entries[i].key, base::to_toml(settings[i])));
   };
   add(island_schema(), options);
-  add(talk_schema(), options.talk);
+  add(exchange_schema(), options.exchange);
   if (options.kind == "diloco" || options.kind == "streaming_diloco") add(diloco_schema(), options.outer);
   if (options.kind == "streaming_diloco") add(streaming_schema(), options.outer);
   if (options.kind == "noloco") add(noloco_schema(), options.noloco);
@@ -235,7 +235,7 @@ std::vector<std::string> island_keys(const SyncOptions& options) {
 }
 
 std::string wire_of(const SyncOptions& options) {
-  if (options.talk.wire != "auto") return options.talk.wire;
+  if (options.exchange.wire != "auto") return options.exchange.wire;
   return options.kind == "streaming_diloco" ? "e3m0" : "fp32";
 }
 

@@ -12,7 +12,7 @@ class Recipe;
 namespace cairn::sync {
 
 // How islands talk: what all rules of islands share.
-struct TalkOptions {
+struct ExchangeOptions {
   std::string wire = "auto";
   double keep = 0.05;
   std::string merge = "mean";
@@ -73,7 +73,7 @@ struct GossipOptions {
 struct SyncOptions {
   std::string kind = "all_reduce";
   double bucket_mib = 1;
-  TalkOptions talk = {};
+  ExchangeOptions exchange = {};
   OuterOptions outer = {};
   NolocoOptions noloco = {};
   Co2Options co2 = {};

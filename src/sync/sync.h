@@ -25,41 +25,41 @@ namespace cairn::sync {
 struct SyncOptions;
 
 // A parameter of the whole model, wherever its parts are kept.
-struct WholeParameter {
+struct FullParameter {
   std::string name;
   int64_t elements = 0;
 };
 
 // Whole parameters of a replica of which each rank keeps a part, for rules that talk with islands of other layouts.
-class Wholes {
+class FullParameterGather {
  public:
-  virtual ~Wholes() = default;
+  virtual ~FullParameterGather() = default;
   // `mine` is this rank's part of the parameter at this place of Replica::model, fp32; undefined: none. The whole on the replica's first
   // rank, on the host; undefined elsewhere. Collective.
   virtual at::Tensor gather(size_t place, const at::Tensor& mine) = 0;
   // This rank's part of a whole, as it is kept here.
-  virtual void take(size_t place, const at::Tensor& whole, const at::Tensor& mine) = 0;
+  virtual void take_shard(size_t place, const at::Tensor& whole, const at::Tensor& mine) = 0;
 };
 
 // Where each island is a world of its own: how it talks with the others.
-struct Abroad {
-  comm::Bridge* bridge = nullptr;       // on the island's first rank; null elsewhere
-  int founders = 1;                     // islands that wait for each other before the first step; others join them
-  Wholes* wholes = nullptr;             // null: every rank keeps everything
-  std::function<bool()> stopping = {};  // whether somebody would like this island to end
+struct RemoteIslands {
+  comm::Bridge* bridge = nullptr;                  // on the island's first rank; null elsewhere
+  int founders = 1;                                // islands that wait for each other before the first step; others join them
+  FullParameterGather* full_parameters = nullptr;  // null: every rank keeps everything
+  std::function<bool()> stopping = {};             // whether somebody would like this island to end
 };
 
 // What a rule works on, borrowed from the trainer.
 struct Replica {
-  comm::Group& peers;                             // ranks that hold the same shard in other replicas
-  comm::Group& mates;                             // ranks that share this replica's model (norms over the whole of it)
+  comm::Group& replica_group;                     // ranks that hold the same shard in other replicas
+  comm::Group& model_group;                       // ranks that share this replica's model (norms over the whole of it)
   std::span<const mesh::NamedTensor> parameters;  // same names in the same order on every peer
   std::span<const mesh::NamedTensor> gradients;   // the gradient sink's pieces, in that same order
-  std::span<const WholeParameter> model = {};     // what is trained of the whole model: alike on all ranks
+  std::span<const FullParameter> model = {};      // what is trained of the whole model: alike on all ranks
   int64_t steps = 0;                              // of the run
   uint64_t seed = 0;                              // of the run
   base::Trace* trace = nullptr;                   // where waits are noted; null: nowhere
-  const Abroad* abroad = nullptr;                 // null: the islands are parts of this world, and peers their ranks
+  const RemoteIslands* remote_islands = nullptr;  // null: the islands are parts of this world, and peers their ranks
 };
 
 struct StepFacts {
@@ -82,8 +82,8 @@ struct ElementState {
 };
 
 // A number that is worth a line in the metrics: what happened since it was last asked for.
-using Notes = std::vector<std::pair<std::string, double>>;
-inline double noted(const Notes& notes, std::string_view name) {
+using StepMetrics = std::vector<std::pair<std::string, double>>;
+inline double metric(const StepMetrics& notes, std::string_view name) {
   double value = 0;
   for (const auto& [of, number] : notes)
     if (of == name) value = number;
@@ -99,7 +99,7 @@ class Sync {
   virtual void gradient_ready(int64_t /*index*/) {}
   // Goes on with what is under way, for so long at most: called where this rank would otherwise only wait for its GPU, since messages move
   // when somebody moves them. False: there is nothing to go on with.
-  virtual bool move(std::chrono::nanoseconds /*at_most*/) { return false; }
+  virtual bool progress(std::chrono::nanoseconds /*at_most*/) { return false; }
   // All gradients are complete. When the work is done the optimizer may read them.
   virtual comm::Work after_backward(const StepFacts&) { return comm::Work::done(); }
   // Parameters hold the result of the step. When the work is done the next forward may read them.
@@ -113,20 +113,20 @@ class Sync {
   // `steps_done` steps, or more where it joins others that have come further: the answer.
   virtual int64_t begin(int64_t steps_done) { return steps_done; }
   // Whether this replica takes part in the step that comes, or lets it pass, being slower than others. Alike on all of its ranks.
-  virtual bool takes(int64_t /*step*/) { return true; }
+  virtual bool should_step(int64_t /*step*/) { return true; }
   // What is evaluated, exported and saved as the model, in the order of the parameters; empty: the parameters themselves. Its own tensors:
   // a loader writes into them.
-  virtual std::vector<at::Tensor> agreed() { return {}; }
+  virtual std::vector<at::Tensor> global_parameters() { return {}; }
   // What must survive a restart after `step`: by element, and what is small and alike on all ranks of a replica, by logical name. The
   // tensors are the rule's own: a loader writes into them, before `begin`.
   virtual std::vector<ElementState> elements(int64_t /*step*/) { return {}; }
   virtual mesh::NamedTensors state() { return {}; }
 
   // This replica would like to end early. Where replicas take every step together the trainer sees to it itself.
-  virtual void ask_to_stop() {}
+  virtual void request_stop() {}
   // Whether the replicas have agreed to end after the step that was just taken.
-  virtual bool stop_agreed() const { return false; }
-  virtual Notes notes() { return {}; }
+  virtual bool should_stop() const { return false; }
+  virtual StepMetrics metrics() { return {}; }
 };
 
 // The rule called options.kind; an unknown one is refused and the nearest named. The list is in rules.cpp.

@@ -211,8 +211,8 @@ std::unique_ptr<sync::Sync> make_syncs(Job& job, comm::World& world, const Remot
   Engine& engine = job.engine;
   const Settings& s = job.settings;
   const mesh::Mesh& mesh = job.plan.mesh;
-  sync::Replica replica{.peers = world.group(mesh.peers_along(world.rank(), parallel::replicating_axes(job.plan))),
-                        .mates = world.alone(),
+  sync::Replica replica{.replica_group = world.group(mesh.peers_along(world.rank(), parallel::replicating_axes(job.plan))),
+                        .model_group = world.alone(),
                         .parameters = engine.kept_views,
                         .gradients = engine.gradient_views,
                         .model = engine.trained_whole,
@@ -229,15 +229,15 @@ std::unique_ptr<sync::Sync> make_syncs(Job& job, comm::World& world, const Remot
         s.island.kind);
   if (job.plan.islands > 1) job.remote = std::make_unique<RemoteIslandHost>(job, world, remote);
   rules.push_back(
-      sync::make_sync(s.island, {.peers = job.remote ? world.alone() : world.group(mesh.peers(world.rank(), "island"), "islands"),
-                                 .mates = *engine.step_group,
+      sync::make_sync(s.island, {.replica_group = job.remote ? world.alone() : world.group(mesh.peers(world.rank(), "island"), "islands"),
+                                 .model_group = *engine.step_group,
                                  .parameters = engine.kept_views,
                                  .gradients = engine.gradient_views,
                                  .model = engine.trained_whole,
                                  .steps = s.train.steps,
                                  .seed = static_cast<uint64_t>(s.train.seed),
                                  .trace = job.trace.get(),
-                                 .remote = job.remote ? job.remote->remote() : nullptr}));
+                                 .remote_islands = job.remote ? job.remote->remote() : nullptr}));
   return sync::make_chain(std::move(rules));
 }
 

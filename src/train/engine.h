@@ -28,9 +28,9 @@ struct Engine {
   std::unique_ptr<parallel::Store> store;  // parameters and gradients
   model::Buffers buffers;
   mesh::Axes axes;
-  comm::Group* step_group = nullptr;                // the ranks that take a step together (company_of); borrowed from the world
-  mesh::NamedTensors kept_views, gradient_views;    // what sync and optimizer work on, in one order: the store's kept pieces
-  std::vector<sync::WholeParameter> trained_whole;  // what is trained of the whole model, by name
+  comm::Group* step_group = nullptr;               // the ranks that take a step together (company_of); borrowed from the world
+  mesh::NamedTensors kept_views, gradient_views;   // what sync and optimizer work on, in one order: the store's kept pieces
+  std::vector<sync::FullParameter> trained_whole;  // what is trained of the whole model, by name
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<sync::Sync> sync;
   int64_t pieces = 0;         // of the optimizer

@@ -34,7 +34,7 @@ HeldOut evaluate_held_out(Job& job) {
     sums[1] += losses.count.to(at::kDouble).item<double>();
     const at::Tensor measures = losses.measures.defined() ? losses.measures.cpu() : at::Tensor();
     for (size_t i = 0; measures.defined() && i < measured; ++i) sums[3 + i] += measures.const_data_ptr<double>()[i];
-    job.engine.sync->move({});  // what was sent before goes on its way
+    job.engine.sync->progress({});  // what was sent before goes on its way
   }
   job.engine.step_group
       ->all_reduce({sums.data(), static_cast<int64_t>(sums.size()), comm::Dtype::f64}, comm::Reduce::sum,

@@ -18,9 +18,9 @@ namespace {
 
 bool due(int64_t step, int64_t every, int64_t last) { return step == last || (every > 0 && step % every == 0); }
 
-sync::Notes notes_of(Job& job) {
-  sync::Notes notes = job.engine.sync->notes();
-  for (auto& note : job.step->notes()) notes.push_back(std::move(note));
+sync::StepMetrics notes_of(Job& job) {
+  sync::StepMetrics notes = job.engine.sync->metrics();
+  for (auto& note : job.step->metrics()) notes.push_back(std::move(note));
   return notes;
 }
 
@@ -60,10 +60,10 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     const int64_t step = job->steps_done + 1;
     const auto traced = job->trace->span("step", "step");
     const bool must_record = step == last || due(step, job->settings.eval.every, last) || due(step, job->settings.snapshot.every, last);
-    if (!job->engine.sync->takes(step) && !must_record) {  // this island is slower than others
+    if (!job->engine.sync->should_step(step) && !must_record) {  // this island is slower than others
       skip_step(*job);
       job->steps_done = step;
-      stopped = job->engine.sync->stop_agreed();  // a round may have ended in it
+      stopped = job->engine.sync->should_stop();  // a round may have ended in it
       if (stopped) snapshots.save();
       continue;
     }
@@ -89,11 +89,11 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
                           taken.output, stop.requested());
     if (apart) {  // the others must end after the same step
       if (stopped && !std::exchange(asked, true)) {
-        job->engine.sync->ask_to_stop();
-        if (world.rank() == 0 && !job->engine.sync->stop_agreed())
+        job->engine.sync->request_stop();
+        if (world.rank() == 0 && !job->engine.sync->should_stop())
           world.log().info("stopping, together with the other islands: after the next round");
       }
-      stopped = job->engine.sync->stop_agreed();
+      stopped = job->engine.sync->should_stop();
     }
     const bool wanted = step < last || job->settings.snapshot.last;
     const bool save_now = stopped || (wanted && due(step, job->settings.snapshot.every, last));

@@ -8,7 +8,7 @@
 #include "optim/options.h"
 #include "parallel/lay_out.h"
 #include "snapshot/options.h"
-#include "sync/one_byte_replica.h"
+#include "sync/one_byte/replica.h"
 #include "sync/options.h"
 #include "train/islands/remote_islands.h"
 #include "train/options.h"

@@ -33,7 +33,7 @@ class OneUpdate final : public Step {
     return losses;
   }
 
-  sync::Notes notes() override {
+  sync::StepMetrics metrics() override {
     if (!cuda_graph_) return {};
     return {{"recorded_passes", passes_recorded_}, {"recorded_update", update_recorded_}};
   }

@@ -63,7 +63,7 @@ class Step {
   virtual mesh::NamedTensors state() { return {}; }
   virtual mesh::NamedTensors rank_state() { return {}; }
   // Of the last step, for the metrics.
-  virtual sync::Notes notes() { return {}; }
+  virtual sync::StepMetrics metrics() { return {}; }
 };
 
 // The passes over one micro-batch, of which `last` gives the losses and, where it says so, the gradients.

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "sync/fragments.h"
+#include "sync/islands/fragments.h"
 #include "sync/toy_islands.h"
 
 namespace cairn::sync {
@@ -25,7 +25,7 @@ SyncOptions plain(int64_t every, double lr, double momentum) {
 SyncOptions streaming(int64_t every, double lr, double momentum, int64_t delay, double blend) {
   SyncOptions options = plain(every, lr, momentum);
   options.kind = "streaming_diloco";
-  options.talk.wire = "fp32";
+  options.exchange.wire = "fp32";
   options.outer.fragment_layers = 1;
   options.outer.delay = delay;
   options.outer.blend = blend;
@@ -69,8 +69,8 @@ TEST(Diloco, FollowsItsRecurrencesOnAnyNumberOfIslands) {
     const auto found = train_toys(islands, {.options = plain(4, 0.7, 0.9), .steps = 20});
     for (int k = 0; k < islands; ++k) {
       EXPECT_LT(furthest(found[k].own, expected[k].own), 1e-5) << islands;
-      EXPECT_TRUE(at::equal(found[k].agreed, found[0].agreed));
-      EXPECT_TRUE(at::equal(found[k].own, found[k].agreed));
+      EXPECT_TRUE(at::equal(found[k].global_model, found[0].global_model));
+      EXPECT_TRUE(at::equal(found[k].own, found[k].global_model));
     }
   }
 }
@@ -85,8 +85,8 @@ TEST(Diloco, CountsIslandsByTheirTokens) {
   SyncOptions options = plain(4, 0.7, 0.9);
   options.outer.weights = "tokens";
   const auto found = train_toys(3, {.options = options, .steps = 12});
-  EXPECT_LT(furthest(found[2].agreed, by_hand(3, 12, 4, 0.7, 0.9, {10, 11, 12})[2].agreed), 1e-5);
-  EXPECT_GT(furthest(found[2].agreed, by_hand(3, 12, 4, 0.7, 0.9)[2].agreed), 1e-4);
+  EXPECT_LT(furthest(found[2].global_model, by_hand(3, 12, 4, 0.7, 0.9, {10, 11, 12})[2].global_model), 1e-5);
+  EXPECT_GT(furthest(found[2].global_model, by_hand(3, 12, 4, 0.7, 0.9)[2].global_model), 1e-4);
 }
 
 TEST(StreamingDiloco, InOneFragmentWithoutDelayIsDiloco) {
@@ -95,7 +95,7 @@ TEST(StreamingDiloco, InOneFragmentWithoutDelayIsDiloco) {
   options.outer.extras = "smallest";
   const auto expected = train_toys(3, {.options = plain(4, 0.7, 0.9), .steps = 20});
   const auto found = train_toys(3, {.options = options, .steps = 20});
-  for (int k = 0; k < 3; ++k) EXPECT_TRUE(at::equal(found[k].agreed, expected[k].agreed));
+  for (int k = 0; k < 3; ++k) EXPECT_TRUE(at::equal(found[k].global_model, expected[k].global_model));
 }
 
 TEST(StreamingDiloco, OfOneIslandIsNesterovLookAhead) {
@@ -136,23 +136,23 @@ TEST(StreamingDiloco, BlendsWhatArrivesLate) {
   ToyEnd found[2];
   ToyRun run{.options = options, .steps = 8};
   run.after = [&](comm::World& world, Sync& rule, ToyModel& model, int64_t step) {
-    if (step == 4) found[world.rank()] = {model.flat().clone(), flat(rule.agreed()).clone()};
+    if (step == 4) found[world.rank()] = {model.flat().clone(), flat(rule.global_parameters()).clone()};
   };
   train_toys(2, run);
   for (int k = 0; k < 2; ++k) {
-    EXPECT_LT(furthest(found[k].agreed.narrow(0, 4, 5), anchor), 1e-6);
+    EXPECT_LT(furthest(found[k].global_model.narrow(0, 4, 5), anchor), 1e-6);
     EXPECT_LT(furthest(found[k].own.narrow(0, 4, 5), 0.25 * models[k].parameters[1].tensor + 0.75 * anchor), 1e-6);
   }
 }
 
 TEST(StreamingDiloco, HasOneModelOnAllIslandsWithFourBitMessages) {
   SyncOptions options = streaming(8, 0.4, 0.9, 1, 0.5);
-  options.talk.wire = "e3m0";
+  options.exchange.wire = "e3m0";
   for (const int islands : {2, 5, 9}) {
     const auto found = train_toys(islands, {.options = options, .steps = 200, .finish = true});
     for (const ToyEnd& end : found) {
-      EXPECT_TRUE(at::equal(end.agreed, found[0].agreed));
-      EXPECT_TRUE(at::equal(end.own, end.agreed));  // finish ends with the model
+      EXPECT_TRUE(at::equal(end.global_model, found[0].global_model));
+      EXPECT_TRUE(at::equal(end.own, end.global_model));  // finish ends with the model
     }
   }
 }
@@ -161,15 +161,15 @@ TEST(StreamingDiloco, FinishTakesInWhatWasTrainedLast) {
   const auto cut_short = train_toys(2, {.options = plain(8, 1, 0), .steps = 12});
   const auto finished = train_toys(2, {.options = plain(8, 1, 0), .steps = 12, .finish = true});
   const at::Tensor mean = (cut_short[0].own + cut_short[1].own) / 2;
-  EXPECT_LT(furthest(finished[0].agreed, mean), 1e-6);
-  EXPECT_GT(furthest(cut_short[0].agreed, mean), 1e-2);
+  EXPECT_LT(furthest(finished[0].global_model, mean), 1e-6);
+  EXPECT_GT(furthest(cut_short[0].global_model, mean), 1e-2);
   // A run that ends with a round has nothing left to take in: momentum alone moves nothing.
-  EXPECT_TRUE(at::equal(train_toys(2, {.options = plain(4, 0.7, 0.9), .steps = 12, .finish = true})[0].agreed,
-                        train_toys(2, {.options = plain(4, 0.7, 0.9), .steps = 12})[0].agreed));
+  EXPECT_TRUE(at::equal(train_toys(2, {.options = plain(4, 0.7, 0.9), .steps = 12, .finish = true})[0].global_model,
+                        train_toys(2, {.options = plain(4, 0.7, 0.9), .steps = 12})[0].global_model));
 }
 
 // Numbers that are not finite count for nothing; where that leaves none, the anchor stays and somebody says so, once.
-TEST(Diloco, ARoundThatComesToNothingIsSaid) {
+TEST(Diloco, AFailedRoundIsReported) {
   ToyRun run{.options = plain(4, 1, 0), .steps = 8};
   run.after = [](comm::World&, Sync&, ToyModel& model, int64_t step) {
     if (step == 3) model.parameters[0].tensor.fill_(std::numeric_limits<float>::quiet_NaN());
@@ -178,8 +178,8 @@ TEST(Diloco, ARoundThatComesToNothingIsSaid) {
   std::vector<ToyEnd> ends(2);
   const harness::Run told =
       harness::on_ranks(2, [&](comm::World& world) { ends[static_cast<size_t>(world.rank())] = train_toy(world, run); });
-  EXPECT_EQ(furthest(ends[0].agreed, ends[1].agreed), 0);
-  EXPECT_TRUE(ends[0].agreed.isfinite().all().item<bool>());
+  EXPECT_EQ(furthest(ends[0].global_model, ends[1].global_model), 0);
+  EXPECT_TRUE(ends[0].global_model.isfinite().all().item<bool>());
   std::string lines;
   for (const auto& [rank, said] : told.log)
     for (const std::string& line : said) lines += line + "\n";
@@ -189,7 +189,7 @@ TEST(Diloco, ARoundThatComesToNothingIsSaid) {
 
 TEST(Diloco, SlowLinksChangeNoBit) {
   ToyRun run{.options = streaming(8, 0.4, 0.9, 1, 0.5), .steps = 40, .finish = true};
-  run.options.talk.timeout_s = 3600;  // nobody is left out
+  run.options.exchange.timeout_s = 3600;  // nobody is left out
   const auto fast = train_toys(3, run);
   std::vector<ToyEnd> slow(3);
   comm::LocalNetwork network(3, {.seed = 5, .link = {.latency = std::chrono::milliseconds(300), .latency_sigma = 1.5}});
@@ -211,7 +211,7 @@ TEST(Diloco, GoesOnWithoutAnIslandThatDies) {
     for (int k = 0; k < 4; ++k) EXPECT_EQ(errors[static_cast<size_t>(k)] == nullptr, k != victim) << k;
     const int first = victim == 0 ? 1 : 0;
     for (int k = 0; k < 4; ++k)
-      EXPECT_TRUE(k == victim || at::equal(ends[static_cast<size_t>(k)].agreed, ends[static_cast<size_t>(first)].agreed)) << k;
+      EXPECT_TRUE(k == victim || at::equal(ends[static_cast<size_t>(k)].global_model, ends[static_cast<size_t>(first)].global_model)) << k;
   }
 }
 
@@ -220,7 +220,7 @@ void expect_to_resume(const SyncOptions& options) {
     const auto straight = train_toys(2, {.options = options, .steps = 30, .finish = true});
     std::vector<ToyEnd> ends(2);
     struct Saved {
-      std::vector<at::Tensor> own, agreed, elements, state;
+      std::vector<at::Tensor> own, global_model, elements, state;
     };
     std::vector<Saved> saved(2);
     const auto copied = [](const std::vector<at::Tensor>& from) {
@@ -232,7 +232,7 @@ void expect_to_resume(const SyncOptions& options) {
     first.after = [&](comm::World& world, Sync& rule, ToyModel& model, int64_t step) {
       if (step != at) return;
       Saved& now = saved[static_cast<size_t>(world.rank())];
-      now.agreed = copied(rule.agreed());
+      now.global_model = copied(rule.global_parameters());
       for (const mesh::NamedTensor& one : model.parameters) now.own.push_back(one.tensor.clone());
       for (const ElementState& state : rule.elements(step))
         for (const at::Tensor& one : copied(state.mine)) now.elements.push_back(one);
@@ -248,8 +248,8 @@ void expect_to_resume(const SyncOptions& options) {
     harness::on_ranks(2, [&](comm::World& world) {
       const Saved& from = saved[static_cast<size_t>(world.rank())];
       ToyModel model;
-      const std::unique_ptr<Sync> rule = make_sync(options, {.peers = world.everyone(),
-                                                             .mates = world.alone(),
+      const std::unique_ptr<Sync> rule = make_sync(options, {.replica_group = world.everyone(),
+                                                             .model_group = world.alone(),
                                                              .parameters = model.parameters,
                                                              .gradients = {},
                                                              .model = model.whole,
@@ -257,7 +257,7 @@ void expect_to_resume(const SyncOptions& options) {
                                                              .seed = 3});
       for (size_t i = 0; i < from.own.size(); ++i) {
         model.parameters[i].tensor.copy_(from.own[i]);
-        rule->agreed()[i].copy_(from.agreed[i]);
+        rule->global_parameters()[i].copy_(from.global_model[i]);
       }
       size_t next = 0;
       for (const ElementState& state : rule->elements(at))
@@ -274,18 +274,18 @@ void expect_to_resume(const SyncOptions& options) {
         rule->after_step({.step = step, .tokens = 10, .learning_rate = 0.1}).wait();
       }
       rule->finish();
-      EXPECT_TRUE(at::equal(flat(rule->agreed()), straight[static_cast<size_t>(world.rank())].agreed)) << at;
+      EXPECT_TRUE(at::equal(flat(rule->global_parameters()), straight[static_cast<size_t>(world.rank())].global_model)) << at;
     });
   }
 }
 
 TEST(Diloco, ResumesWithAFragmentUnderWay) { expect_to_resume(streaming(8, 0.4, 0.9, 2, 0.5)); }
 
-TEST(Diloco, ResumesWithWhatItOwes) {
+TEST(Diloco, ResumesWithItsResidual) {
   for (const char* wire : {"e3m0", "topk", "randk"}) {
     SyncOptions options = streaming(8, 0.2, 0.5, 2, 0.5);
-    options.talk.wire = wire;
-    options.talk.keep = 0.25;
+    options.exchange.wire = wire;
+    options.exchange.keep = 0.25;
     options.outer.error_feedback = true;
     expect_to_resume(options);
   }
@@ -310,10 +310,11 @@ TEST(Diloco, RefusesWhatCannotWork) {
 }
 
 TEST(Fragments, AreStridedOrNeighbours) {
-  std::vector<WholeParameter> model{{"embed", 10}};
+  std::vector<FullParameter> model{{"embed", 10}};
   for (int layer = 0; layer < 7; ++layer) model.push_back({"model.layers." + std::to_string(layer) + ".w", layer + 1});
   model.push_back({"norm", 1});
-  const Fragments strided = cut(model, 3, true, true), neighbours = cut(model, 3, false, true), smallest = cut(model, 3, true, false);
+  const Fragments strided = split_into_fragments(model, 3, true, true), neighbours = split_into_fragments(model, 3, false, true),
+                  smallest = split_into_fragments(model, 3, true, false);
   EXPECT_EQ(strided.count, 4);
   EXPECT_EQ(strided.of, (std::vector<int>{3, 0, 1, 2, 0, 1, 2, 0, 3}));
   EXPECT_EQ(neighbours.of, (std::vector<int>{3, 0, 0, 0, 1, 1, 1, 2, 3}));
@@ -333,13 +334,13 @@ TEST(Diloco, ASlowerIslandLeavesStepsOutSoThatNobodyWaits) {
     options.outer.pace = pace;
     std::vector<int64_t> taken(3), after_half(3);
     std::vector<double> seconds(3);
-    std::vector<at::Tensor> agreed(3);
+    std::vector<at::Tensor> global_model(3);
     harness::on_ranks(3, [&](comm::World& world) {
       const auto me = static_cast<size_t>(world.rank());
       const std::chrono::milliseconds step_takes = std::vector{10ms, 30ms, 20ms}[me];
       ToyModel model;
-      const std::unique_ptr<Sync> rule = make_sync(options, {.peers = world.everyone(),
-                                                             .mates = world.alone(),
+      const std::unique_ptr<Sync> rule = make_sync(options, {.replica_group = world.everyone(),
+                                                             .model_group = world.alone(),
                                                              .parameters = model.parameters,
                                                              .gradients = {},
                                                              .model = model.whole,
@@ -347,7 +348,7 @@ TEST(Diloco, ASlowerIslandLeavesStepsOutSoThatNobodyWaits) {
                                                              .seed = 3});
       rule->begin(0);
       for (int64_t step = 1; step <= kSteps; ++step) {
-        const bool takes = rule->takes(step);
+        const bool takes = rule->should_step(step);
         if (takes) {
           model.step(world.rank(), step);
           world.timer(world.clock().now() + step_takes).wait();
@@ -357,7 +358,7 @@ TEST(Diloco, ASlowerIslandLeavesStepsOutSoThatNobodyWaits) {
         rule->after_step({.step = step, .tokens = takes ? 10 : 0, .learning_rate = 0.1, .skipped = !takes}).wait();
       }
       seconds[me] = base::seconds(world.clock().now());
-      agreed[me] = flat(rule->agreed()).clone();
+      global_model[me] = flat(rule->global_parameters()).clone();
     });
     const bool own = std::string_view(pace) == "own";
     EXPECT_EQ(taken[0], kSteps);
@@ -365,7 +366,7 @@ TEST(Diloco, ASlowerIslandLeavesStepsOutSoThatNobodyWaits) {
     EXPECT_EQ(after_half[2], own ? kSteps / 4 : kSteps / 2);
     // The first round goes by before anybody knows who is slow.
     EXPECT_NEAR(seconds[0], own ? 0.01 * (kSteps - 12) + 0.03 * 12 : 0.03 * kSteps, 0.1);
-    EXPECT_TRUE(at::equal(agreed[0], agreed[1]) && at::equal(agreed[0], agreed[2]));
+    EXPECT_TRUE(at::equal(global_model[0], global_model[1]) && at::equal(global_model[0], global_model[2]));
   }
 }
 
@@ -395,7 +396,7 @@ TEST(Diloco, MomentumGrowsOverTheFirstRoundsWhereAskedTo) {
       }
     }
   }
-  EXPECT_LT(furthest(ends[0].agreed, anchor), 1e-6);
+  EXPECT_LT(furthest(ends[0].global_model, anchor), 1e-6);
 }
 
 }  // namespace

@@ -1,6 +1,4 @@
 // What islands' versions of a tensor come to, whether or not another thread does the work.
-#include "sync/island_merge.h"
-
 #include <array>
 #include <mutex>
 
@@ -9,7 +7,8 @@
 
 #include "comm/group.h"
 #include "kernels/device.h"
-#include "sync/island_link.h"
+#include "sync/islands/link.h"
+#include "sync/islands/merge.h"
 #include "sync/toy_islands.h"
 
 namespace cairn::sync {
@@ -38,13 +37,13 @@ std::vector<Both> merge_on(int islands, const std::string& wire_name, const std:
                            at::Device device = at::kCPU) {
   std::vector<Both> all(static_cast<size_t>(islands));
   harness::on_ranks(islands, [&](comm::World& world) {
-    const std::unique_ptr<const Wire> wire = make_wire({wire_name});
+    const std::unique_ptr<const Compressor> compressor = make_compressor({wire_name});
     const MergeRule how{rule};
-    IslandPost post({link_in_world(world.everyone()), 5, int64_t{64} << 20, /*keeps_memory=*/in_background});
-    Council council(post, std::chrono::seconds(60));
+    IslandMessenger messenger({in_world_link(world.everyone()), 5, int64_t{64} << 20, /*reuse_buffers=*/in_background});
+    Quorum quorum(messenger, std::chrono::seconds(60));
     const auto begin = [&](int64_t step, int32_t part, const at::Tensor& values) {
-      return std::make_unique<IslandMerge>(IslandMerge::Parts{.council = council,
-                                                              .wire = *wire,
+      return std::make_unique<IslandMerge>(IslandMerge::Parts{.quorum = quorum,
+                                                              .compressor = *compressor,
                                                               .rule = how,
                                                               .step = step,
                                                               .part = part,
@@ -54,7 +53,7 @@ std::vector<Both> merge_on(int islands, const std::string& wire_name, const std:
                                            values.to(device));
     };
     begin(6, 0, values_of(world.rank(), 10, count))->wait();  // leaves its memory to those that follow
-    council.close(6);
+    quorum.close(6);
     std::vector<std::unique_ptr<IslandMerge>> flights;
     for (const int32_t part : {0, 1}) flights.push_back(begin(7, part, values_of(world.rank(), part, count)));
     for (size_t part : {0, 1}) {
@@ -70,7 +69,7 @@ std::vector<Both> merge_on(int islands, const std::string& wire_name, const std:
   return all;
 }
 
-TEST(IslandMerge, ComesToTheSameInTheBackground) {
+TEST(IslandMerge, GivesTheSameResultInTheBackground) {
   // fp32 from three islands on, and others from nine: each merges a part.
   for (const int islands : {2, 3})
     for (const std::string wire : {"fp32", "bf16", "e3m0", "topk"})
@@ -106,7 +105,7 @@ TEST(IslandMerge, IsTheMeanByWeight) {
 }
 
 // The bits of a CPU: islands on unlike machines must come to the same.
-TEST(IslandMergeOnCuda, ComesToWhatACpuComesTo) {
+TEST(IslandMergeOnCuda, MatchesTheCpu) {
   if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   for (const std::string wire : {"fp32", "bf16", "e3m0", "int8", "topk"})
     for (const int64_t count : {int64_t{1}, kLong})
@@ -126,12 +125,12 @@ TEST(IslandMergeOnCuda, ComesToWhatACpuComesTo) {
 // An island that ends does not wait for the others, nor leave a thread behind that reads what is gone.
 TEST(IslandMerge, MayBeGivenUpInTheBackground) {
   harness::on_ranks(2, [&](comm::World& world) {
-    const std::unique_ptr<const Wire> wire = make_wire({"fp32"});
+    const std::unique_ptr<const Compressor> compressor = make_compressor({"fp32"});
     const MergeRule how;
-    IslandPost post({link_in_world(world.everyone()), 5, int64_t{64} << 20});
-    Council council(post, std::chrono::seconds(60));
+    IslandMessenger messenger({in_world_link(world.everyone()), 5, int64_t{64} << 20});
+    Quorum quorum(messenger, std::chrono::seconds(60));
     at::Tensor values = values_of(world.rank(), 0, kLong);
-    IslandMerge given_up({.council = council, .wire = *wire, .rule = how, .step = 1, .in_background = true}, values);
+    IslandMerge given_up({.quorum = quorum, .compressor = *compressor, .rule = how, .step = 1, .in_background = true}, values);
     values.reset();
   });
 }

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "sync/gossip.h"
-#include "sync/pairing.h"
+#include "sync/islands/pairing.h"
 #include "sync/toy_islands.h"
 
 namespace cairn::sync {
@@ -171,19 +171,19 @@ TEST(Co2, FollowsItsRecurrences) {
         const at::Tensor expected = co2_by_hand(islands, 6, options.co2);
         for (const ToyEnd& end : train_toys(islands, {.options = options, .steps = 24, .finish = true})) {
           EXPECT_LT(furthest(end.own, expected), 1e-5) << islands << " " << gap << " " << clip;
-          EXPECT_TRUE(at::equal(end.own, end.agreed));
+          EXPECT_TRUE(at::equal(end.own, end.global_model));
         }
       }
 }
 
-TEST(Co2, StartsEveryRoundFromTheSameBitsEverywhere) {
+TEST(Co2, StartsEveryRoundBitwiseIdenticalEverywhere) {
   for (const std::string wire : {"fp32", "bf16", "e3m0"}) {
     SyncOptions options = co2(4, 0.5, "ratio", 1);
-    options.talk.wire = wire;
+    options.exchange.wire = wire;
     std::vector<std::vector<at::Tensor>> starts(3);
     ToyRun run{.options = options, .steps = 24};
     run.after = [&](comm::World& world, Sync& rule, ToyModel&, int64_t step) {
-      if (step % 4 == 0) starts[static_cast<size_t>(world.rank())].push_back(flat(rule.agreed()).clone());
+      if (step % 4 == 0) starts[static_cast<size_t>(world.rank())].push_back(flat(rule.global_parameters()).clone());
     };
     train_toys(3, run);
     for (size_t round = 0; round < 6; ++round)
@@ -197,7 +197,7 @@ TEST(Co2, MovesNoNumberFurtherThanTheClipSays) {
   std::vector<at::Tensor> starts;
   ToyRun run{.options = co2(4, 0.5, "off", 0.01), .steps = 24};
   run.after = [&](comm::World& world, Sync& rule, ToyModel&, int64_t step) {
-    if (world.rank() == 0 && step % 4 == 0) starts.push_back(flat(rule.agreed()).clone());
+    if (world.rank() == 0 && step % 4 == 0) starts.push_back(flat(rule.global_parameters()).clone());
   };
   train_toys(2, run);
   double most = 0;
@@ -211,12 +211,12 @@ TEST(Co2, ChoosesRoundsThatHideTheTraffic) {
   ToyRun run{.options = co2(0, 0.2, "off", 0), .steps = 120};
   run.after = [&](comm::World& world, Sync& rule, ToyModel&, int64_t) {
     world.timer(world.clock().now() + std::chrono::milliseconds(10)).wait();  // what a step takes
-    for (const auto& [name, value] : rule.notes())
+    for (const auto& [name, value] : rule.metrics())
       if (name == "every") every[static_cast<size_t>(world.rank())] = value;
   };
   comm::LocalNetwork network(2, {.seed = 1, .link = {.latency = std::chrono::milliseconds(40), .jitter = 0}});
   for (const auto& error : network.run([&](comm::World& world) { train_toy(world, run); })) EXPECT_EQ(error, nullptr);
-  // A parcel, a vote and a verdict: 40 ms each, or 80 for the one that decides; 1.2 times that in steps of 10 ms.
+  // A update, a vote and a decision: 40 ms each, or 80 for the one that decides; 1.2 times that in steps of 10 ms.
   EXPECT_GE(every[0], 10);
   EXPECT_LE(every[0], 20);
   EXPECT_EQ(every[0], every[1]);
@@ -279,7 +279,7 @@ TEST(Gossip, EndsWithTheMeanOfAll) {
   EXPECT_GT(furthest(apart[0].own, mean), 1e-2);
 }
 
-TEST(Gossip, TalksWithAllInItsWindow) {
+TEST(Gossip, AveragesWithAllInItsWindow) {
   SyncOptions options{.kind = "gossip"};
   options.gossip = {.every = 2, .topology = "random", .neighbours = 0, .schedule = "window", .window_start = 0.5, .window_width = 0.2};
   options.gossip.final_model = "none";
@@ -293,7 +293,7 @@ TEST(Gossip, TalksWithAllInItsWindow) {
 }
 
 // Nothing moves by itself: where an island only waits for its GPU, `move` brings what is under way to its end.
-TEST(IslandRules, MoveWhatIsUnderWayWhileAGpuIsWaitedFor) {
+TEST(IslandRules, ProgressWhileWaitingForAGpu) {
   constexpr auto kLatency = std::chrono::milliseconds(40), kLook = std::chrono::milliseconds(1);
   for (const std::string kind : {"co2", "streaming_diloco"})
     for (const bool moves : {false, true}) {
@@ -305,9 +305,9 @@ TEST(IslandRules, MoveWhatIsUnderWayWhileAGpuIsWaitedFor) {
       harness::on_ranks(2, {.link = {.latency = kLatency, .jitter = 0}}, [&](comm::World& world) {
         ToyRun run{.options = options, .steps = 24};
         run.after = [&](comm::World& w, Sync& rule, ToyModel&, int64_t) {
-          while (moves && rule.move(kLook))
+          while (moves && rule.progress(kLook))
             if (w.rank() == 0) ++looks;
-          for (const auto& [name, value] : rule.notes())
+          for (const auto& [name, value] : rule.metrics())
             if (name == "stall_s" && w.rank() == 0) waited += value, ++rounds;
         };
         train_toy(world, run);

@@ -1,4 +1,4 @@
-#include "sync/masha.h"
+#include "sync/masha/masha.h"
 
 #include <cmath>
 #include <limits>
@@ -24,7 +24,7 @@ at::Tensor normals(uint64_t seed, std::string_view what, std::vector<int64_t> sh
 }
 
 // x'A y + a'x + b'y + l|x|^2/2 - l|y|^2/2, other A, a and b on each device; with noise, another a for each batch.
-class Bilinear final : public Operator {
+class Bilinear final : public VariationalProblem {
  public:
   Bilinear(int64_t device, double noise = 0) : noise_(noise) {
     const auto seed = static_cast<uint64_t>(device);
@@ -125,7 +125,7 @@ TEST(Masha, ReachesTheSolutionWhateverIsLeftOut) {
     });
 }
 
-TEST(Masha, GivesEveryDeviceTheSameBits) {
+TEST(Masha, IsBitwiseIdenticalOnEveryDevice) {
   MashaOptions some = masha1(0.2, 0.1);
   some.participate = 0.6, some.down = {.kind = "randk", .density = 0.5};
   for (const MashaOptions& options : {masha1(0.1, 0.1), some, masha2(0.2, 0.1)}) {
@@ -195,7 +195,7 @@ TEST(Masha, WhatIsNotFiniteOnOneDeviceIsUndoneOnAll) {
 }
 
 // What owners passed on, what they owe and what devices owe is all that was to be sent.
-TEST(MashaExchange, WhatIsLeftOutIsOwed) {
+TEST(MashaExchange, WhatIsLeftOutStaysInTheResidual) {
   constexpr int64_t kElements = 23;
   harness::on_ranks(3, [&](comm::World& world) {
     const Compression fifth{.kind = "topk", .density = 0.2};
@@ -286,7 +286,7 @@ TEST(Masha, AsksForNothingBeforeItsFirstIterationWhereAStateMayCome) {
   });
 }
 
-TEST(Masha, GoesOnFromItsStateToTheBit) {
+TEST(Masha, ResumesBitwiseIdentically) {
   for (MashaOptions options : {masha1(0.2, 0.1), masha2(0.2, 0.1)}) {
     options.average = true;
     harness::on_ranks(3, [&](comm::World& world) {
@@ -375,7 +375,7 @@ TEST(Masha, RefusesWhatCannotWork) {
   EXPECT_NE(message(twice).find("known to all already"), std::string::npos);
 }
 
-TEST(Operator, RefusesPlayersThatOverlapOrLeaveElementsOut) {
+TEST(VariationalProblem, RefusesPlayersThatOverlapOrLeaveElementsOut) {
   const auto message = [](std::vector<Player> players) -> std::string {
     try {
       check_players(players, 10);

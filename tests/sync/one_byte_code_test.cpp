@@ -1,5 +1,3 @@
-#include "sync/one_byte_code.h"
-
 #include <cmath>
 #include <limits>
 
@@ -8,7 +6,8 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/random.h"
-#include "sync/one_byte_message.h"
+#include "sync/one_byte/code.h"
+#include "sync/one_byte/message.h"
 
 namespace cairn::sync {
 namespace {
@@ -38,7 +37,7 @@ TEST(SlopeCode, WhatIsOutsideIsZeroOrClippedAndCounted) {
   EXPECT_EQ(back[4], -back[3]);
 }
 
-TEST(SlopeCode, SizesAreTheseBitsOnEveryMachine) {
+TEST(SlopeCode, SizesAreBitwiseFixed) {
   std::vector<std::byte> all(256);
   for (size_t i = 0; i < 256; ++i) all[i] = static_cast<std::byte>(i);
   const std::vector<float> sizes = decode_slopes(SlopeCode::log8, all, 256);

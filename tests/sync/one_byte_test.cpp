@@ -1,4 +1,4 @@
-#include "sync/one_byte.h"
+#include "sync/one_byte/one_byte.h"
 
 #include <cmath>
 #include <mutex>
@@ -118,17 +118,17 @@ TEST(OneByteReplica, ASlopeIsTheGradientAlongItsDirection) {
   EXPECT_NEAR(slope.slope, expected, 1e-2 * std::abs(expected) + 1e-2);
 }
 
-TEST(OneByteReplica, ItsContractTellsWhatWouldDrawOtherwise) {
-  const uint64_t usual = Bowl().replica.contract();
-  EXPECT_EQ(Bowl().replica.contract(), usual);
+TEST(OneByteReplica, ItsFingerprintTellsWhatWouldDrawOtherwise) {
+  const uint64_t usual = Bowl().replica.fingerprint();
+  EXPECT_EQ(Bowl().replica.fingerprint(), usual);
   OneByteOptions other = Bowl::defaults();
   other.noise = "rademacher";
-  EXPECT_NE(Bowl(other).replica.contract(), usual);
+  EXPECT_NE(Bowl(other).replica.fingerprint(), usual);
   other = Bowl::defaults(), other.code = "sign";
-  EXPECT_NE(Bowl(other).replica.contract(), usual);
+  EXPECT_NE(Bowl(other).replica.fingerprint(), usual);
 }
 
-TEST(OneByte, AllMachinesHoldTheSameBitsAndTheLossFalls) {
+TEST(OneByte, AllMachinesStayBitwiseIdenticalAndTheLossFalls) {
   for (const char* noise : {"normal", "rademacher"}) {
     Hashes hashes;
     harness::on_ranks(4, [&](comm::World& world) {
@@ -136,7 +136,7 @@ TEST(OneByte, AllMachinesHoldTheSameBitsAndTheLossFalls) {
       options.noise = noise, options.weight_decay = 0.01;
       Machine machine(world, options);
       const double before = machine.bowl.loss();
-      machine.member.found(first_machines(4));
+      machine.member.start(first_machines(4));
       for (int i = 0; i < 40; ++i) {
         const RoundFacts facts = machine.member.round();
         EXPECT_EQ(facts.machines, 4);
@@ -153,18 +153,18 @@ TEST(OneByte, AllMachinesHoldTheSameBitsAndTheLossFalls) {
 TEST(OneByte, SendsEachPeerTwentySixBytesAndOneForEachSlope) {
   const harness::Run run = harness::on_ranks(3, [&](comm::World& world) {
     Machine machine(world);
-    machine.member.found(first_machines(3));
+    machine.member.start(first_machines(3));
     for (int i = 0; i < 7; ++i) machine.member.round();
   });
   EXPECT_EQ(run.ledger.bytes_sent(1, comm::Purpose::gradient), 7 * 2 * (26 + 6));
 }
 
-TEST(OneByte, ReplayingItsLogGivesTheSameBits) {
+TEST(OneByte, ReplayingItsLogIsBitwiseIdentical) {
   const harness::ScratchFolder folder;
   uint64_t hash = 0;
   harness::on_ranks(2, [&](comm::World& world) {
     Machine machine(world, Bowl::defaults(), world.rank() == 0 ? folder / "rounds" : std::filesystem::path());
-    machine.member.found(first_machines(2));
+    machine.member.start(first_machines(2));
     for (int i = 0; i < 11; ++i) machine.member.round();
     if (world.rank() == 0) hash = machine.bowl.replica.hash();
   });
@@ -179,7 +179,7 @@ void expect_survivors_agree(const harness::Faults& faults, int machines, std::ve
   Hashes hashes;
   const harness::Run run = harness::on_ranks(machines, faults, [&](comm::World& world) {
     Machine machine(world);
-    machine.member.found(first_machines(static_cast<uint32_t>(machines)));
+    machine.member.start(first_machines(static_cast<uint32_t>(machines)));
     while (machine.member.next_round() < 30) {
       machine.member.round();
       world.timer(world.clock().now() + 10ms).wait();  // measuring takes time
@@ -207,7 +207,7 @@ TEST(OneByte, AMessageThatIsLateDoesNotCount) {
   const auto faults = harness::Faults().delay({.from = 2, .to = 0, .at = 100ms, .by = 2500ms});
   const harness::Run run = harness::on_ranks(3, faults, [&](comm::World& world) {
     Machine machine(world);
-    machine.member.found(first_machines(3));
+    machine.member.start(first_machines(3));
     while (machine.member.next_round() < 20) {
       const RoundFacts facts = machine.member.round();
       if (!facts.counted) {
@@ -229,7 +229,7 @@ TEST(OneByte, WhoMissesAMessageThatCountsAsksForIt) {
   const auto faults = harness::Faults().delay({.from = 2, .to = 1, .at = 100ms, .by = 1500ms});
   const harness::Run run = harness::on_ranks(3, faults, [&](comm::World& world) {
     Machine machine(world);
-    machine.member.found(first_machines(3));
+    machine.member.start(first_machines(3));
     while (machine.member.next_round() < 20) {
       EXPECT_TRUE(machine.member.round().counted);
       world.timer(world.clock().now() + 10ms).wait();
@@ -241,7 +241,7 @@ TEST(OneByte, WhoMissesAMessageThatCountsAsksForIt) {
   EXPECT_TRUE(hashes.alike() && hashes.count() == 3);
 }
 
-TEST(OneByte, ANewcomerReplaysTheRunAndHoldsTheSameBits) {
+TEST(OneByte, ANewcomerReplaysTheRunBitwiseIdentically) {
   Hashes hashes;
   harness::on_ranks(3, [&](comm::World& world) {
     Machine machine(world);
@@ -250,7 +250,7 @@ TEST(OneByte, ANewcomerReplaysTheRunAndHoldsTheSameBits) {
       machine.member.join(60s);
       EXPECT_GT(machine.member.next_round(), 3u);
     } else {
-      machine.member.found(first_machines(2));
+      machine.member.start(first_machines(2));
     }
     int64_t machines = 0;
     while (machine.member.next_round() < 30) {
@@ -279,7 +279,7 @@ TEST(OneByte, ANewcomerWithOtherWeightsOrOtherNoiseIsRefused) {
                       .rate = [](uint32_t) { return 0.05f; },
                       .load_base = [] {}});
       if (world.rank() == 0) {
-        member.found({0});
+        member.start({0});
         for (int i = 0; i < 10; ++i) {
           member.round();
           world.timer(world.clock().now() + 1s).wait();
@@ -302,7 +302,7 @@ TEST(OneByte, WeightsThatDifferAreNamedAndBuiltAgain) {
   int repaired = 0;
   harness::on_ranks(3, [&](comm::World& world) {
     Machine machine(world);
-    machine.member.found(first_machines(3));
+    machine.member.start(first_machines(3));
     for (int i = 0; i < 12; ++i) {
       if (world.rank() == 1 && i == 3) machine.bowl.flat[25] += 1e-6;  // in "second"
       const RoundFacts facts = machine.member.round();
@@ -322,7 +322,7 @@ TEST(OneByte, AMachineThatMissesThreeRoundsIsOutAndMayComeBack) {
   int out = 0;
   harness::on_ranks(3, [&](comm::World& world) {
     Machine machine(world);
-    machine.member.found(first_machines(3));
+    machine.member.start(first_machines(3));
     for (int i = 0; machine.member.next_round() < 60; ++i) {
       // Too slow for some rounds: the others wait two seconds for each.
       world.timer(world.clock().now() + (world.rank() == 2 && i == 5 ? 9000ms : 100ms)).wait();
@@ -347,7 +347,7 @@ TEST(OneByte, AMachineWithoutDataTakesPart) {
                     .rate = [](uint32_t) { return 0.05f; },
                     .load_base = [] {},
                     .has_data = world.rank() == 0});
-    member.found({0, 1});
+    member.start({0, 1});
     for (int i = 0; i < 5; ++i) EXPECT_EQ(member.round().samples, 6);
     hashes.add(world.rank(), bowl.replica.hash());
   });

@@ -16,7 +16,7 @@ namespace cairn::sync {
 
 // A model of odd sizes with three layers and two parameters outside of them; each island is drawn towards points of its own.
 struct ToyModel {
-  std::vector<WholeParameter> whole{{"embed", 4}, {"layers.0.weight", 5}, {"layers.1.weight", 3}, {"layers.2.weight", 7}, {"head", 2}};
+  std::vector<FullParameter> whole{{"embed", 4}, {"layers.0.weight", 5}, {"layers.1.weight", 3}, {"layers.2.weight", 7}, {"head", 2}};
   mesh::NamedTensors parameters;
 
   ToyModel() {
@@ -54,7 +54,7 @@ inline at::Tensor flat(const std::vector<at::Tensor>& tensors) {
 
 // What one island has at the end.
 struct ToyEnd {
-  at::Tensor own, agreed;
+  at::Tensor own, global_model;
 };
 
 // Trains every island by itself, with the rule in between; steps from `from` + 1 to `to`. `before` is called with the rule before the first
@@ -68,8 +68,8 @@ struct ToyRun {
 
 inline ToyEnd train_toy(comm::World& world, const ToyRun& run) {
   ToyModel model;
-  const std::unique_ptr<Sync> rule = make_sync(run.options, {.peers = world.everyone(),
-                                                             .mates = world.alone(),
+  const std::unique_ptr<Sync> rule = make_sync(run.options, {.replica_group = world.everyone(),
+                                                             .model_group = world.alone(),
                                                              .parameters = model.parameters,
                                                              .gradients = {},
                                                              .model = model.whole,
@@ -82,7 +82,7 @@ inline ToyEnd train_toy(comm::World& world, const ToyRun& run) {
     if (run.after) run.after(world, *rule, model, step);
   }
   if (run.finish) rule->finish();
-  return {model.flat().clone(), rule->agreed().empty() ? at::Tensor() : flat(rule->agreed()).clone()};
+  return {model.flat().clone(), rule->global_parameters().empty() ? at::Tensor() : flat(rule->global_parameters()).clone()};
 }
 
 inline std::vector<ToyEnd> train_toys(int islands, const ToyRun& run) {

@@ -86,9 +86,9 @@ Taken take_steps(const base::Recipe& recipe, int steps, int64_t passes, Counted*
     for (int i = 0; i < steps; ++i) {
       sums.push_back(take_step(*job).output.loss_sum);
       ++job->steps_done;
-      const sync::Notes notes = job->step->notes();
-      if (counted) taken.repeated += static_cast<int>(sync::noted(notes, "recorded_passes"));
-      if (counted) taken.updates += static_cast<int>(sync::noted(notes, "recorded_update"));
+      const sync::StepMetrics notes = job->step->metrics();
+      if (counted) taken.repeated += static_cast<int>(sync::metric(notes, "recorded_passes"));
+      if (counted) taken.updates += static_cast<int>(sync::metric(notes, "recorded_update"));
     }
     for (const at::Tensor& sum : sums) taken.losses.push_back(sum.item<double>());
     for (const parallel::KeptPiece& piece : job->engine.store->kept()) taken.weights.push_back(piece.value.clone());

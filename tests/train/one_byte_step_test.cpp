@@ -12,7 +12,7 @@
 #include "kernels/aten.h"
 #include "small_decoder.h"
 #include "snapshot/snapshot.h"
-#include "sync/one_byte_message.h"
+#include "sync/one_byte/message.h"
 #include "train/settings.h"
 #include "train/train.h"
 

@@ -18,12 +18,12 @@ namespace cairn::train {
 namespace {
 
 // Whole parameters from what the ranks of this island keep, whichever way it is laid out.
-class JobParameterGather final : public sync::Wholes {
+class JobParameterGather final : public sync::FullParameterGather {
  public:
   explicit JobParameterGather(Job& job) : job_(job) {
     std::map<std::string, size_t> places;
     for (size_t i = 0; i < job.engine.model->parameters().size(); ++i) places[job.engine.model->parameters()[i].name] = i;
-    for (const sync::WholeParameter& one : job.engine.trained_whole) parameters_.push_back(places.at(one.name));
+    for (const sync::FullParameter& one : job.engine.trained_whole) parameters_.push_back(places.at(one.name));
     for (const parallel::KeptPiece& piece : job.engine.store->kept()) elements_[piece.parameter] = piece.elements;
   }
 
@@ -34,7 +34,7 @@ class JobParameterGather final : public sync::Wholes {
     return whole.defined() ? whole.cpu() : whole;
   }
 
-  void take(size_t place, const at::Tensor& whole, const at::Tensor& mine) override {
+  void take_shard(size_t place, const at::Tensor& whole, const at::Tensor& mine) override {
     const size_t parameter = parameters_[place];
     if (mine.numel() == whole.numel()) {
       mine.copy_(whole.view(mine.sizes()));
@@ -113,8 +113,8 @@ void check_remote_island(const Settings& settings) {
 
 RemoteIslandHost::RemoteIslandHost(Job& job, comm::World& world, const RemoteIslandStart& start) {
   const RemoteIslandOptions& o = job.settings.remote;
-  if (world.size() > 1) wholes_ = std::make_unique<JobParameterGather>(job);
-  remote_.wholes = wholes_.get();
+  if (world.size() > 1) full_parameters_ = std::make_unique<JobParameterGather>(job);
+  remote_.full_parameters = full_parameters_.get();
   remote_.founders = static_cast<int>(o.founders > 0 ? o.founders : o.count);
   if (start.stop) remote_.stopping = [stop = start.stop] { return stop->requested(); };
   if (world.rank() != 0) return;

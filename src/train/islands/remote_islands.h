@@ -46,12 +46,12 @@ class RemoteIslandHost {
  public:
   RemoteIslandHost(Job& job, comm::World& world, const RemoteIslandStart& start);
   ~RemoteIslandHost();
-  const sync::Abroad* remote() const { return &remote_; }
+  const sync::RemoteIslands* remote() const { return &remote_; }
 
  private:
-  std::unique_ptr<sync::Wholes> wholes_;
+  std::unique_ptr<sync::FullParameterGather> full_parameters_;
   std::unique_ptr<comm::Bridge> bridge_;
-  sync::Abroad remote_;
+  sync::RemoteIslands remote_;
 };
 
 }  // namespace cairn::train

@@ -30,7 +30,7 @@ RunRecorder::RunRecorder(comm::World& world, Job& job, const Start& start)
     : world_(world),
       job_(job),
       start_(of_company(start, job)),
-      meter_(job.device, [&job] { return job.engine.sync->move(kLooksAway); }),
+      meter_(job.device, [&job] { return job.engine.sync->progress(kLooksAway); }),
       measured_(job.engine.objective->measures()) {
   result_.step = job.steps_done;
   result_.held_out_loss = std::numeric_limits<double>::quiet_NaN();

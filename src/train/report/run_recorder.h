@@ -32,8 +32,8 @@ struct StepRecord {
   double learning_rate = 0;
   double snapshot_s = 0;  // that saving held up training since the step before was booked
   HeldOut held_out = {};
-  sync::Notes notes = {};  // of the sync
-  std::string fault = {};  // why its update was skipped; empty: it was not
+  sync::StepMetrics notes = {};  // of the sync
+  std::string fault = {};        // why its update was skipped; empty: it was not
 };
 
 // Keeps the run directory: recipe.toml, plan.json, metrics.jsonl, TensorBoard events, ledger.json, trace.json, report.html; and the

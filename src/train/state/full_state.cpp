@@ -72,7 +72,7 @@ std::vector<StateTensor> optimizer_state(Job& job) {
 
 std::vector<StateTensor> model_state(Job& job) {
   std::vector<StateTensor> all = parameter_state(job);
-  const std::vector<at::Tensor> agreed = job.engine.sync->agreed();
+  const std::vector<at::Tensor> agreed = job.engine.sync->global_parameters();
   if (agreed.empty()) return all;
   size_t next = 0;  // kept views leave out what is not trained, but keep the order
   for (const parallel::KeptPiece& piece : job.engine.store->kept())
@@ -81,7 +81,7 @@ std::vector<StateTensor> model_state(Job& job) {
 }
 
 std::vector<StateTensor> live_state(Job& job) {
-  if (job.engine.sync->agreed().empty()) return {};
+  if (job.engine.sync->global_parameters().empty()) return {};
   std::vector<StateTensor> all = parameter_state(job);
   const std::vector<bool> trained = model::trainable(*job.engine.model, job.settings.model.train);
   std::erase_if(all, [&](const StateTensor& one) { return !trained[one.parameter]; });

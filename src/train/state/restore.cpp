@@ -126,7 +126,7 @@ namespace {
 // none that fits: replicas then begin from its model.
 void restore_sync(Job& job, base::Log& log, const snapshot::Opened& found) {
   sync::Sync& sync = *job.engine.sync;
-  const std::vector<at::Tensor> agreed = sync.agreed();
+  const std::vector<at::Tensor> agreed = sync.global_parameters();
   const mesh::NamedTensors state = sync.state();
   const std::vector<StateTensor> elements = sync_state(job, found.step());
   if (agreed.empty() && state.empty() && elements.empty()) return;

@@ -28,7 +28,7 @@ int64_t embed_of(const model::Model& model) {
 }
 
 // The loss of a batch's share as a function of the trained parameters and the perturbation, one after the other in one flat point.
-class ModelProblem final : public sync::Operator {
+class ModelProblem final : public sync::VariationalProblem {
  public:
   ModelProblem(Engine& engine, const MashaParts& parts)
       : engine_(engine),
@@ -179,11 +179,11 @@ class MashaStep final : public Step {
     return all;
   }
 
-  sync::Notes notes() override {
-    sync::Notes notes{{"masha_step", facts_.step},
-                      {"masha_refreshed", facts_.refreshed ? 1 : 0},
-                      {"masha_difference", facts_.difference},
-                      {"masha_compression_error", facts_.error_ratio}};
+  sync::StepMetrics metrics() override {
+    sync::StepMetrics notes{{"masha_step", facts_.step},
+                            {"masha_refreshed", facts_.refreshed ? 1 : 0},
+                            {"masha_difference", facts_.difference},
+                            {"masha_compression_error", facts_.error_ratio}};
     if (facts_.player_residuals.size() > 1) notes.push_back({"masha_adversary_norm", facts_.player_residuals[1]});
     return notes;
   }

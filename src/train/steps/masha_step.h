@@ -5,7 +5,7 @@
 
 #include "base/schema.h"
 #include "parallel/plan.h"
-#include "sync/masha.h"
+#include "sync/masha/masha.h"
 #include "train/step.h"
 
 namespace cairn::comm {
@@ -37,9 +37,9 @@ bool takes_masha_steps(const Settings& settings);
 // Refuses what such a step cannot do.
 void check_masha(const Settings& settings, const parallel::Plan& plan);
 
-// A step as an iteration of sync/masha.h: ranks along dp are its devices, the trained parameters minimise the loss, and the adversary,
-// where there is one, moves a perturbation of the token embeddings, [length, embed] and the same for all samples, to where the loss is
-// highest. Differences are taken on the step's batch; what they are taken to is averaged over the batches of the steps that follow.
+// A step as an iteration of sync/masha/masha.h: ranks along dp are its devices, the trained parameters minimise the loss, and the
+// adversary, where there is one, moves a perturbation of the token embeddings, [length, embed] and the same for all samples, to where the
+// loss is highest. Differences are taken on the step's batch; what they are taken to is averaged over the batches of the steps that follow.
 struct MashaParts {
   sync::MashaOptions options;
   uint64_t seed = 0;

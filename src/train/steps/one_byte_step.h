@@ -5,7 +5,7 @@
 
 #include "base/schema.h"
 #include "parallel/plan.h"
-#include "sync/one_byte_replica.h"
+#include "sync/one_byte/replica.h"
 #include "train/step.h"
 
 namespace cairn::comm {
@@ -22,7 +22,7 @@ base::Schema<sync::OneByteOptions> one_byte_schema();
 // Refuses what a step of slopes cannot do: train.method = "one_byte".
 void check_one_byte(const Settings& settings, const parallel::Plan& plan);
 
-// A step as a round of sync/one_byte_replica.h: every rank looks at the loss of its share on both sides of the weights along so many random
+// A step as a round of sync/one_byte/replica.h: every rank looks at the loss of its share on both sides of the weights along so many random
 // directions, all ranks tell each other the slopes, a byte each, and all replay all of them. No gradients, nothing kept by an optimizer.
 struct OneByteParts {
   sync::OneByteOptions options;

@@ -1,0 +1,77 @@
+#include "sync/islands/exchange.h"
+
+#include <chrono>
+
+#include "base/check.h"
+#include "comm/group.h"
+#include "sync/islands/merge.h"
+#include "sync/islands/messenger.h"
+#include "sync/islands/quorum.h"
+#include "sync/islands/remote_exchange.h"
+#include "sync/islands/replica_signature.h"
+#include "sync/options.h"
+#include "sync/sync.h"
+
+namespace cairn::sync {
+namespace {
+
+class InWorldPendingExchange final : public PendingExchange {
+ public:
+  InWorldPendingExchange(const IslandMerge::Parts& parts, const at::Tensor& mine) : merge_(parts, mine) {}
+  bool progress() override { return merge_.progress(); }
+  at::Tensor wait() override {
+    at::Tensor merged = merge_.wait();
+    outcome_ = {merge_.bytes_sent(), merge_.counted(), merge_.stop(), merge_.least_note()};
+    return merged;
+  }
+  at::Tensor as_sent() override { return merge_.as_sent(); }
+  int64_t step() const override { return merge_.step(); }
+
+ private:
+  IslandMerge merge_;
+};
+
+// Each rank talks with those that hold the same part on other islands.
+class InWorldExchange final : public IslandExchange {
+ public:
+  explicit InWorldExchange(const ExchangeParts& parts)
+      : rule_(parts.rule),
+        messenger_({in_world_link(parts.replica.replica_group), signature_of(parts.options, parts.replica),
+                    max_message_bytes(parts.replica), is_on_gpu(parts.replica)}),
+        quorum_(messenger_, std::chrono::nanoseconds(static_cast<int64_t>(parts.options.exchange.timeout_s * 1e9))) {}
+
+  std::unique_ptr<PendingExchange> send(const FragmentMessage& message, const at::Tensor& mine) override {
+    return std::make_unique<InWorldPendingExchange>(IslandMerge::Parts{.quorum = quorum_,
+                                                                       .compressor = *message.compressor,
+                                                                       .rule = rule_,
+                                                                       .step = message.step,
+                                                                       .part = message.part,
+                                                                       .weight = message.weight,
+                                                                       .note = message.seconds,
+                                                                       .wants_to_stop = message.wants_to_stop,
+                                                                       .in_background = mine.is_cuda()},
+                                                    mine);
+  }
+  bool wait(const std::function<bool()>& done, std::chrono::nanoseconds at_most) override {
+    return messenger_.wait(done, messenger_.now() + at_most);
+  }
+  void close(int64_t step) override { quorum_.close(step); }
+
+ private:
+  const MergeRule& rule_;
+  IslandMessenger messenger_;
+  Quorum quorum_;
+};
+
+}  // namespace
+
+std::unique_ptr<PendingExchange> IslandExchange::expect(int, int64_t, int32_t) {
+  CAIRN_CHECK(false, "islands of one world are all there from the start");
+}
+
+std::unique_ptr<IslandExchange> make_exchange(ExchangeParts parts) {
+  if (parts.replica.remote_islands) return make_remote_exchange(std::move(parts));
+  return std::make_unique<InWorldExchange>(parts);
+}
+
+}  // namespace cairn::sync

@@ -1,0 +1,115 @@
+#include "sync/islands/link.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "comm/bridge.h"
+#include "comm/group.h"
+#include "comm/mailbox.h"
+#include "comm/world.h"
+
+namespace cairn::sync {
+namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(200);  // how often losses are looked for while nothing comes
+constexpr auto kWithin = std::chrono::hours(24 * 365);  // waits have limits of their own
+
+std::string node_of(int rank) { return fmt::format("rank {}", rank); }
+
+class InWorldLink final : public IslandLink {
+ public:
+  explicit InWorldLink(comm::Group& islands)
+      : islands_(islands),
+        mailbox_(islands.world(), {.name = "islands", .within = kWithin}),
+        node_(mailbox_.open(node_of(islands.world().rank()))) {
+    for (int island = 0; island < islands_.size(); ++island) island_of_[node_of(islands_.ranks()[static_cast<size_t>(island)])] = island;
+    next_ = node_.receive();
+  }
+
+  int me() const override { return islands_.rank(); }
+  int size() const override { return islands_.size(); }
+  bool lost(int island) const override {
+    const std::vector<int> gone = islands_.world().lost();
+    return std::find(gone.begin(), gone.end(), islands_.ranks()[static_cast<size_t>(island)]) != gone.end();
+  }
+  std::chrono::nanoseconds now() const override { return islands_.world().clock().now(); }
+
+  void send(int to, std::vector<std::byte> body, comm::Purpose purpose) override {
+    // Whoever is gone by now gets nothing, and is found lost by those who wait for it.
+    (void)node_.send(node_of(islands_.ranks()[static_cast<size_t>(to)]), "island", std::move(body),
+                     {.purpose = purpose, .within = kWithin});
+  }
+
+  std::optional<Message> next() override {
+    mailbox_.progress();
+    if (!next_.ready()) return std::nullopt;
+    comm::Mail mail = next_.mail();
+    next_ = node_.receive();
+    const auto from = island_of_.find(mail.from);
+    return Message{from == island_of_.end() ? -1 : from->second, std::move(mail.body)};
+  }
+
+  void wait(std::chrono::nanoseconds until) override {
+    const std::array<comm::Errand, 2> either{next_, mailbox_.timer(std::min<std::chrono::nanoseconds>(until - now(), kLook))};
+    (void)mailbox_.first(either);
+  }
+
+  void warn(const std::string& what) override { islands_.world().log().warn("{}", what); }
+
+ private:
+  comm::Group& islands_;
+  std::map<std::string, int> island_of_;  // by node
+  comm::Mailbox mailbox_;
+  comm::Node node_;
+  comm::Errand next_;
+};
+
+class RemoteLink final : public IslandLink {
+ public:
+  RemoteLink(comm::Bridge& bridge, comm::World& world) : bridge_(bridge), world_(world), known_(static_cast<size_t>(bridge.sites())) {}
+
+  int me() const override { return bridge_.site(); }
+  int size() const override { return bridge_.sites(); }
+  bool lost(int island) const override {
+    const uint64_t known = known_[static_cast<size_t>(island)];
+    return island != me() && (known == 0 || bridge_.life(island) != known);
+  }
+  void readmit(int island) override { known_[static_cast<size_t>(island)] = bridge_.life(island); }
+  std::chrono::nanoseconds now() const override { return clock_.now(); }
+
+  void send(int to, std::vector<std::byte> body, comm::Purpose purpose) override {
+    const std::chrono::nanoseconds time = now();
+    world_.ledger().book({world_.rank(), -1 - to, static_cast<int64_t>(body.size()), purpose, time, time});
+    bridge_.send(to, known_[static_cast<size_t>(to)], std::move(body));
+  }
+
+  std::optional<Message> next() override {
+    while (auto message = bridge_.next()) {  // what others say in a life that does not count here is not heard
+      uint64_t& known = known_[static_cast<size_t>(message->from)];
+      if (known == 0) known = message->life;
+      if (message->life == known) return Message{message->from, std::move(message->body)};
+    }
+    return std::nullopt;
+  }
+
+  void wait(std::chrono::nanoseconds until) override { bridge_.wait(std::min<std::chrono::nanoseconds>(until - now(), kLook)); }
+  void warn(const std::string& what) override { world_.log().warn("{}", what); }
+
+ private:
+  comm::Bridge& bridge_;
+  comm::World& world_;
+  base::RealClock clock_;        // other worlds know no other
+  std::vector<uint64_t> known_;  // by island: the life that counts; 0: none
+};
+
+}  // namespace
+
+std::unique_ptr<IslandLink> in_world_link(comm::Group& islands) { return std::make_unique<InWorldLink>(islands); }
+std::unique_ptr<IslandLink> remote_link(comm::Bridge& bridge, comm::World& world) { return std::make_unique<RemoteLink>(bridge, world); }
+
+}  // namespace cairn::sync

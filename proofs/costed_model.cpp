@@ -13,9 +13,9 @@
 #include "mesh/axes.h"
 #include "model/decoder.h"
 #include "model/objective.h"
-#include "parallel/lay_out.h"
+#include "parallel/layout/make_plan.h"
 #include "parallel/pass.h"
-#include "parallel/store.h"
+#include "parallel/state/parameter_store.h"
 #include "proofs/hand_built.h"
 
 namespace cairn::study {
@@ -97,17 +97,17 @@ TpStepTimes time_tp_step(const TpStepRun& run) {
     const auto model = make_costed_model(world, model::make_decoder(run.shape), run.block_s, &computed);
     parallel::LayoutOptions options;
     options.mesh.tp = run.tp;
-    parallel::Plan plan = parallel::lay_out(options, run.tp);
-    parallel::place(plan, *model, {}, run.length);
+    parallel::Plan plan = parallel::make_plan(options, run.tp);
+    parallel::fit_to_model(plan, *model, {}, run.length);
     const auto kept = at::TensorOptions().dtype(at::kFloat);
-    parallel::Store store({.world = world,
-                           .model = *model,
-                           .plan = plan,
-                           .trained = std::vector<bool>(model->parameters().size(), true),
-                           .kept = kept,
-                           .read = kept,
-                           .accumulate_whole = true});
-    for (const parallel::KeptPiece& piece : store.kept()) piece.value.fill_(0.01);
+    parallel::ParameterStore store({.world = world,
+                                    .model = *model,
+                                    .plan = plan,
+                                    .trained = std::vector<bool>(model->parameters().size(), true),
+                                    .master = kept,
+                                    .compute = kept,
+                                    .accumulate_unsharded = true});
+    for (const parallel::ParameterPiece& piece : store.pieces()) piece.value.fill_(0.01);
     store.updated();
     mesh::Axes axes;
     comm::Group& tp = world.everyone();
@@ -122,9 +122,9 @@ TpStepTimes time_tp_step(const TpStepRun& run) {
       computed.clear();
       tp.barrier("step").wait_host();
       const auto begun = world.clock().now();
-      if (run.training) store.flow().begin(1, 1, nullptr);
+      if (run.training) store.reducer().begin(1, 1, nullptr);
       parallel::execute(pass);
-      if (run.training) store.flow().finish();
+      if (run.training) store.reducer().finish();
       const double end_s = base::seconds(world.clock().now() - begun);
       tp.barrier("step").wait_host();
       if (!counts || world.rank() != 0) continue;

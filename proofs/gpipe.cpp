@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "model/decoder.h"
 #include "parallel/schedule.h"
-#include "parallel/timeline.h"
+#include "parallel/schedule/timeline.h"
 #include "proofs/hand_built.h"
 #include "proofs/layout_run.h"
 #include "proofs/timed_model.h"
@@ -102,7 +102,7 @@ void bubble(Findings& findings, base::Log& log) {
                      kStages / theory - 1, std::abs(ratio / theory - 1), 0.08);
     const parallel::Schedule schedule =
         parallel::make_schedule({.name = "gpipe", .ranks = kStages, .stages_per_rank = 1, .micro_batches = m});
-    const double planned = parallel::figures(parallel::timeline(schedule, parallel::even_costs(schedule, {}))).step_to_ideal;
+    const double planned = parallel::timeline_stats(parallel::timeline(schedule, parallel::even_costs(schedule, {}))).step_to_ideal;
     findings.at_most(fmt::format("2. K=4, M={}: simulated, off by", m), 0, std::abs(planned - theory), 1e-9);
   }
   findings.at_least("2. stages one after another (one micro-batch): step over ideal, which the measurement must tell apart", kStages,

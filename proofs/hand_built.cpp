@@ -10,8 +10,8 @@
 #include "data/batch_split.h"
 #include "kernels/aten.h"
 #include "optim/options.h"
-#include "parallel/assemble.h"
 #include "parallel/schedule.h"
+#include "parallel/state/full_tensor_gather.h"
 #include "sync/options.h"
 #include "train/build.h"
 #include "train/engine.h"
@@ -72,16 +72,16 @@ Trained train_by_hand(const HandRun& run) {
     const parallel::Plan plan = plan_of(run, engine.model->blocks().size());
     const mesh::Mesh& mesh = plan.mesh;
     const auto format = at::TensorOptions().dtype(at::kFloat);
-    engine.store =
-        std::make_unique<parallel::Store>(parallel::Store::Parts{.world = world,
-                                                                 .model = *engine.model,
-                                                                 .plan = plan,
-                                                                 .trained = std::vector<bool>(engine.model->parameters().size(), true),
-                                                                 .kept = format,
-                                                                 .read = format});
-    const parallel::Assembly assembly({.world = world, .model = *engine.model, .plan = plan});
+    engine.store = std::make_unique<parallel::ParameterStore>(
+        parallel::ParameterStore::Parts{.world = world,
+                                        .model = *engine.model,
+                                        .plan = plan,
+                                        .trained = std::vector<bool>(engine.model->parameters().size(), true),
+                                        .master = format,
+                                        .compute = format});
+    const parallel::FullTensorGather full_tensors({.world = world, .model = *engine.model, .plan = plan});
     std::vector<optim::ParameterPiece> pieces;
-    for (const parallel::KeptPiece& piece : engine.store->kept()) {
+    for (const parallel::ParameterPiece& piece : engine.store->pieces()) {
       engine.kept_views.push_back({piece.name, piece.value});
       engine.gradient_views.push_back({piece.name, piece.gradient});
       pieces.push_back(train::make_piece(engine.model->parameters()[piece.parameter], piece.value, piece.gradient));
@@ -106,7 +106,7 @@ Trained train_by_hand(const HandRun& run) {
 
     if (mesh.extent("pp") > 1)
       engine.pipeline = std::make_unique<parallel::Pipeline>(
-          *engine.model, plan, parallel::one_pipeline(world.group(mesh.peers(world.rank(), "pp"), "pipeline")),
+          *engine.model, plan, parallel::single_pipeline(world.group(mesh.peers(world.rank(), "pp"), "pipeline")),
           [&run](int m) { return schedule_of(run, m); });
     engine.random = base::Random(run.seed).for_purpose("pass");
     const std::unique_ptr<train::Step> step = train::make_step(execution_of(run, engine.pipeline.get()));
@@ -132,10 +132,10 @@ Trained train_by_hand(const HandRun& run) {
     }
     Tensors parameters;
     std::vector<at::Tensor> kept(engine.model->parameters().size());
-    for (const parallel::KeptPiece& piece : engine.store->kept()) kept[piece.parameter] = piece.value;
+    for (const parallel::ParameterPiece& piece : engine.store->pieces()) kept[piece.parameter] = piece.value;
     for (size_t i = 0; i < kept.size(); ++i) {
       const model::Parameter& parameter = engine.model->parameters()[i];
-      const at::Tensor whole = assembly.trivial() ? kept[i] : assembly.gather(i, kept[i], parameter.name);
+      const at::Tensor whole = full_tensors.trivial() ? kept[i] : full_tensors.gather(i, kept[i], parameter.name);
       if (whole.defined()) parameters[parameter.name] = whole.view(parameter.shape).clone();
     }
     if (world.rank() != 0) return;

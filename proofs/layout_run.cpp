@@ -36,17 +36,17 @@ Tensors by_name(const mesh::NamedTensors& tensors) {
 
 // All messages that bring parameters up to date have come, and everybody knows.
 void settle(comm::World& world, const train::Job& job) {
-  const parallel::Store& store = *job.engine.store;
+  const parallel::ParameterStore& store = *job.engine.store;
   if (job.plan.zero < 3)
-    for (size_t i = 0; i < store.share().parameters.size(); ++i) store.weights().get({static_cast<int32_t>(i)});
+    for (size_t i = 0; i < store.shard().parameters.size(); ++i) store.weights().get({static_cast<int32_t>(i)});
   world.everyone().barrier("books").wait_host();
 }
 
 std::vector<int64_t> unit_bytes(const train::Job& job) {
   const auto least = static_cast<int64_t>(job.settings.sync.bucket_mib * (1 << 20)) / 4;
   std::vector<int64_t> bytes;
-  for (const parallel::Unit& unit :
-       parallel::make_units(*job.engine.model, job.engine.store->share().layout, parallel::unit_rules(job.plan, false, least)))
+  for (const parallel::ShardUnit& unit :
+       parallel::make_shard_units(*job.engine.model, job.engine.store->shard().layout, parallel::shard_unit_rules(job.plan, false, least)))
     bytes.push_back(4 * unit.elements);
   std::sort(bytes.rbegin(), bytes.rend());
   return bytes;
@@ -201,21 +201,21 @@ RunStats collect_stats(const StatsRun& run) {
     if (run.steps > 0) take(run.steps);
     const Counts after = counts(world);
 
-    parallel::Store& store = *job->engine.store;
+    parallel::ParameterStore& store = *job->engine.store;
     RankStats mine;
     mine.parameters = store.parameter_bytes();
     mine.gradients = store.gradient_bytes();
     for (const mesh::NamedTensor& one : job->engine.optimizer->state()) mine.optimizer += static_cast<int64_t>(one.tensor.nbytes());
-    mine.gradients_most = store.flow().bytes_most();
-    mine.gathered_most = store.unit_weights().gathered_bytes_most();
+    mine.gradients_most = store.reducer().peak_bytes();
+    mine.gathered_most = store.sharded_weights().peak_gathered_bytes();
     mine.activations_most = job->memory->of(base::MemoryUse::activations).peak;
     for (const auto& [purpose, bytes] : after.sent)
       if (run.steps > 0) mine.sent[purpose] = (bytes - before.sent.at(purpose)) / run.steps;
     for (const auto& [to, bytes] : after.activations)
       if (run.steps > 0 && bytes > 0) mine.activations_sent[to] = (bytes - before.activations.at(to)) / run.steps;
-    for (const parallel::KeptPiece& piece : store.kept()) {
+    for (const parallel::ParameterPiece& piece : store.pieces()) {
       mine.kept[piece.name] = piece.value.clone();
-      for (const int other : store.share().parameters[piece.parameter].copies)
+      for (const int other : store.shard().parameters[piece.parameter].copies)
         if (other != world.rank()) mine.copies[piece.name].push_back(other);
     }
     if (!job->engine.pipeline) mine.checkpoints = checkpoint_bytes(*job);

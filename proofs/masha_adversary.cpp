@@ -67,7 +67,7 @@ double robust_loss(train::Job& job) {
   mesh::Batch batch;
   job.data.samples->fill(ids, batch);
   at::Tensor perturbation = at::zeros({job.data.length, job.settings.model.embed});
-  parallel::GradientFlow& flow = job.engine.store->flow();
+  parallel::GradientReducer& flow = job.engine.store->reducer();
   double worst = 0;
   for (int i = 0; i < kClimbs; ++i) {
     batch.fields["perturbation"] = {perturbation, mesh::Field::Shape::whole};

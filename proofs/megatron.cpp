@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "kernels/aten.h"
 #include "parallel/schedule.h"
-#include "parallel/timeline.h"
+#include "parallel/schedule/timeline.h"
 #include "proofs/layout_run.h"
 #include "proofs/timed_model.h"
 #include "study/claims.h"
@@ -114,14 +114,14 @@ void pipelines(Findings& findings, base::Log& log) {
     const parallel::Schedule schedule =
         parallel::make_schedule({.name = c.schedule, .ranks = kRanks, .stages_per_rank = c.stages, .micro_batches = c.micro_batches});
     const parallel::RankCosts costs{.forward_s = 1, .backward_input_s = 1, .backward_weight_s = 1};
-    const double planned = parallel::figures(parallel::timeline(schedule, parallel::even_costs(schedule, costs))).step_to_ideal;
+    const double planned = parallel::timeline_stats(parallel::timeline(schedule, parallel::even_costs(schedule, costs))).step_to_ideal;
     findings.at_most(fmt::format("3. {}: simulated, off by", where), 0, std::abs(planned - c.theory), 1e-9);
     int64_t wrong = 0;
     for (int r = 0; r < kRanks; ++r) {
       const int64_t expected = c.stages == 1 ? kRanks - r
                                              : std::min<int64_t>(2 * (kRanks - r - 1) + (c.stages - 1) * kRanks + 1,
                                                                  static_cast<int64_t>(c.stages) * c.micro_batches);
-      wrong += std::abs(times.live_most[static_cast<size_t>(r)] - expected);
+      wrong += std::abs(times.peak_in_flight[static_cast<size_t>(r)] - expected);
     }
     findings.at_most(fmt::format("4. {}: live boundary inputs of the ranks, off the formula by", where), c.stages * c.micro_batches,
                      static_cast<double>(wrong), 0);
@@ -132,7 +132,7 @@ void pipelines(Findings& findings, base::Log& log) {
                     time_pipeline(fake).step_s / ideal(8), 1.375 * 0.94);
   const PipelineTimes gpipe = time_pipeline(pipeline("gpipe", kRanks, 1, 8));
   findings.at_most("4. gpipe, p=4, m=8: live boundary inputs of the fullest rank over m", 1,
-                   static_cast<double>(*std::max_element(gpipe.live_most.begin(), gpipe.live_most.end())) / 8, 1);
+                   static_cast<double>(*std::max_element(gpipe.peak_in_flight.begin(), gpipe.peak_in_flight.end())) / 8, 1);
 }
 
 // Links of `slow` where the ranks are on different nodes, of `quick` elsewhere.

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "parallel/pipeline_actors.h"
+#include "parallel/pipeline/actors.h"
 #include "proofs/timed_model.h"
 
 namespace cairn::study {
@@ -159,7 +159,7 @@ void pipeline(Findings& findings, base::Log& log) {
   const PipelineTimes times = time_pipeline(run);
   findings.at_most("5. the trainer's pipeline with schedule flow: step / ideal", 1.375, times.step_s / ideal, 1.375 * 1.08);
   int64_t too_many = 0;
-  for (int s = 0; s < kStages; ++s) too_many += std::max<int64_t>(0, times.live_most[static_cast<size_t>(s)] - (kStages - s));
+  for (int s = 0; s < kStages; ++s) too_many += std::max<int64_t>(0, times.peak_in_flight[static_cast<size_t>(s)] - (kStages - s));
   findings.at_most("5. its micro-batches alive beyond 4, 3, 2, 1", 0, static_cast<double>(too_many), 0);
 }
 
@@ -174,10 +174,10 @@ void deadlock(Findings& findings) {
     schedule.actions[1].push_back({parallel::ActionKind::backward, 1, m});
     schedule.actions[0].push_back({parallel::ActionKind::backward, 0, m});
   }
-  const std::vector<parallel::Crossing> crossings{{"stream", 0, 1}};
+  const std::vector<parallel::StageEdge> edges{{"stream", 0, 1}};
   const auto refusal = [&](int registers) -> std::string {
     try {
-      base::check_no_deadlock(parallel::all_actors(schedule, crossings, parallel::registers_for(schedule, crossings, registers)).graph);
+      base::check_no_deadlock(parallel::all_actors(schedule, edges, parallel::edge_registers(schedule, edges, registers)).graph);
     } catch (const Error& error) {
       return error.what();
     }

@@ -43,8 +43,8 @@ struct PipelineRun {
 };
 struct PipelineTimes {
   double step_s = 0;
-  std::vector<int64_t> live_most;   // by rank: stage runs at once
-  int64_t boundary_bytes_most = 0;  // of any pair of ranks of different stages, in one step
+  std::vector<int64_t> peak_in_flight;  // by rank: stage runs at once
+  int64_t boundary_bytes_most = 0;      // of any pair of ranks of different stages, in one step
 };
 PipelineTimes time_pipeline(const PipelineRun& run);
 

@@ -8,8 +8,8 @@
 #include "kernels/aten.h"
 #include "mesh/flat_gradients.h"
 #include "parallel/pass.h"
-#include "parallel/pipeline.h"
-#include "parallel/store.h"
+#include "parallel/pipeline/pipeline.h"
+#include "parallel/state/parameter_store.h"
 #include "proofs/timed_model.h"
 
 namespace cairn::study {
@@ -45,7 +45,7 @@ class OnDemand final : public model::Weights {
 
 PipelineTimes time_pipeline(const PipelineRun& run) {
   PipelineTimes times;
-  times.live_most.resize(static_cast<size_t>(run.ranks));
+  times.peak_in_flight.resize(static_cast<size_t>(run.ranks));
   std::mutex mutex;
   on_local(run.ranks * run.dp * run.tp, run.link, [&](comm::World& world) {
     const std::unique_ptr<model::Model> model = make_timed_model(world, run.blocks);
@@ -60,7 +60,7 @@ PipelineTimes time_pipeline(const PipelineRun& run) {
     plan.rank_of_stage = first.rank_of_stage;
     plan.stage_blocks.assign(first.rank_of_stage.size(), run.blocks.blocks / static_cast<int64_t>(first.rank_of_stage.size()));
     comm::Group& along = world.group(plan.mesh.peers(world.rank(), "pp"), "pipeline");
-    parallel::Pipeline pipeline(*model, plan, parallel::one_pipeline(along), schedule);
+    parallel::Pipeline pipeline(*model, plan, parallel::single_pipeline(along), schedule);
     const model::FlatWeights weights(model->layout(), at::empty({model->elements()}));
     mesh::FlatGradients sink(model->layout(), at::empty({model->elements()}), model->uses());
     mesh::Axes axes;
@@ -85,7 +85,7 @@ PipelineTimes time_pipeline(const PipelineRun& run) {
     }
     const std::lock_guard lock(mutex);
     times.step_s = std::max(times.step_s, step_s);
-    times.live_most[static_cast<size_t>(along.rank())] = pipeline.live_most();
+    times.peak_in_flight[static_cast<size_t>(along.rank())] = pipeline.peak_in_flight();
     for (int to = 0; to < world.size(); ++to)
       times.boundary_bytes_most =
           std::max(times.boundary_bytes_most,
@@ -105,14 +105,14 @@ double time_sharded_step(const ShardedRun& run) {
     plan.mesh.axes = {{"shard", run.ranks}};
     plan.zero = run.zero;
     const auto options = at::TensorOptions().dtype(at::kFloat);
-    parallel::Store store({.world = world,
-                           .model = *model,
-                           .plan = plan,
-                           .trained = std::vector<bool>(model->parameters().size(), true),
-                           .kept = options,
-                           .read = options,
-                           .accumulate_whole = false});
-    for (const parallel::KeptPiece& piece : store.kept()) piece.value.zero_();
+    parallel::ParameterStore store({.world = world,
+                                    .model = *model,
+                                    .plan = plan,
+                                    .trained = std::vector<bool>(model->parameters().size(), true),
+                                    .master = options,
+                                    .compute = options,
+                                    .accumulate_unsharded = false});
+    for (const parallel::ParameterPiece& piece : store.pieces()) piece.value.zero_();
     store.updated();
     const OnDemand on_demand(store.weights());
     const model::Weights& weights = run.prefetches ? store.weights() : on_demand;
@@ -121,7 +121,7 @@ double time_sharded_step(const ShardedRun& run) {
     model::Buffers buffers;
     const mesh::Batch batch = timed_batch(run.blocks);
     const auto step = [&] {
-      store.flow().begin(1, 1, nullptr);
+      store.reducer().begin(1, 1, nullptr);
       parallel::Pass pass{.model = *model, .at = weights, .buffers = buffers, .axes = axes, .batch = batch, .objective = *objective};
       pass.into = &store.sink();
       if (!run.reduces_early) {
@@ -133,7 +133,7 @@ double time_sharded_step(const ShardedRun& run) {
         const mesh::ParamId id{static_cast<int32_t>(i)};
         store.sink().add(id, held.layout().view(held.flat(), id));
       }
-      store.flow().finish();
+      store.reducer().finish();
       store.updated();
       if (!run.reduces_early && run.zero < 3)
         for (size_t i = 0; i < model->parameters().size(); ++i) weights.get({static_cast<int32_t>(i)});

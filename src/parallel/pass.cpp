@@ -9,7 +9,7 @@ namespace cairn::parallel {
 namespace {
 
 // A pass without samples: other ranks have some, and need this one's part of the weights.
-model::Losses walk(const Pass& pass) {
+model::Losses run_without_samples(const Pass& pass) {
   std::vector<std::vector<mesh::ParamId>> named;
   for (const auto& block : pass.model.blocks()) named.push_back(model::named_parameters(block->card()));
   for (int round = 0; round < (pass.into && pass.recompute_stage ? 2 : 1); ++round)
@@ -19,9 +19,9 @@ model::Losses walk(const Pass& pass) {
       if (!pass.into || !last) pass.at.release(named[i], last ? std::vector<mesh::ParamId>{} : named[i + 1]);
     }
   for (size_t i = named.size(); pass.into && i-- > 0;) {
-    if (reads_weights_back(pass, i)) pass.at.fetch(named[i]);
+    if (backward_needs_weights(pass, i)) pass.at.fetch(named[i]);
     for (const mesh::ParamId& id : named[i]) pass.into->skip(id);
-    pass.at.release(named[i], i > 0 && reads_weights_back(pass, i - 1) ? named[i - 1] : std::vector<mesh::ParamId>{});
+    pass.at.release(named[i], i > 0 && backward_needs_weights(pass, i - 1) ? named[i - 1] : std::vector<mesh::ParamId>{});
   }
   if (pass.into) pass.into->end_pass();
   return no_losses(pass);
@@ -35,13 +35,13 @@ model::Losses no_losses(const Pass& pass) {
 }
 
 model::Losses execute(const Pass& pass) {
-  if (pass.batch.samples() == 0) return walk(pass);
+  if (pass.batch.samples() == 0) return run_without_samples(pass);
   StageRun run(pass, {0, pass.model.blocks().size()}, /*releases=*/true);
   run.forward();
-  model::Losses losses = run.judge();
+  model::Losses losses = run.evaluate_objective();
   if (!pass.into) return losses;
   run.backward();
-  if (pass.field_gradients) run.give_field_gradients(*pass.field_gradients);
+  if (pass.field_gradients) run.collect_field_gradients(*pass.field_gradients);
   pass.into->end_pass();
   return losses;
 }

@@ -33,7 +33,7 @@ struct Pass {
   base::MemoryTags* memory = nullptr;            // where saved activations are booked; null: nowhere
   ContextRule context = {};                      // where ranks along cp share the sequences out
   const std::vector<bool>* recompute = nullptr;  // which blocks compute their inside again for their gradients; null: none
-  bool inputs_to_host = false;                   // what those keep waits in host memory
+  bool offload_inputs = false;                   // what those keep waits in host memory
   bool overlap = false;                          // Call::overlap
   bool late_sums = true;                         // Call::late_sums
   int64_t loss_chunks = 1;                       // Call::loss_chunks

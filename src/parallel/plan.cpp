@@ -11,17 +11,17 @@ mesh::Placement placement_of(const Plan& plan, const std::string& parameter) {
   return found == plan.placements.end() ? mesh::Placement{} : found->second;
 }
 
-bool islands_apart(const Plan& plan) {
+bool islands_step_separately(const Plan& plan) {
   const auto rule = plan.sync.find("island");
   return rule != plan.sync.end() && rule->second != "all_reduce" && (plan.mesh.extent("island") > 1 || plan.islands > 1);
 }
 
-std::vector<int> company_of(const Plan& plan, int rank) {
-  std::vector<int> company = plan.mesh.members();
-  if (!islands_apart(plan)) return company;
+std::vector<int> step_group_of(const Plan& plan, int rank) {
+  std::vector<int> ranks = plan.mesh.members();
+  if (!islands_step_separately(plan)) return ranks;
   const int island = plan.mesh.coordinate(rank, "island");
-  std::erase_if(company, [&](int other) { return plan.mesh.coordinate(other, "island") != island; });
-  return company;
+  std::erase_if(ranks, [&](int other) { return plan.mesh.coordinate(other, "island") != island; });
+  return ranks;
 }
 
 std::string to_json(const Plan& plan) {

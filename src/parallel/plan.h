@@ -38,9 +38,9 @@ struct Plan {
 };
 
 // Whether islands train apart: each takes its steps by itself, and a rule other than a sum every step brings them together now and then.
-bool islands_apart(const Plan& plan);
+bool islands_step_separately(const Plan& plan);
 // The ranks that take a step together with this one, in order: all of them, or those of its island where islands are apart.
-std::vector<int> company_of(const Plan& plan, int rank);
+std::vector<int> step_group_of(const Plan& plan, int rank);
 
 // The axes along which ranks share a step's samples out.
 inline const std::vector<std::string> kSampleAxes{"island", "dp", "shard", "ep"};

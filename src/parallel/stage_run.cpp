@@ -31,11 +31,11 @@ Part span(const Pass& pass, std::string_view name, std::string_view category) {
 
 }  // namespace
 
-bool reads_weights_back(const Pass& pass, size_t block) {
-  return (pass.recompute && (*pass.recompute)[block]) || reads_weights_back(pass.model.blocks()[block]->card());
+bool backward_needs_weights(const Pass& pass, size_t block) {
+  return (pass.recompute && (*pass.recompute)[block]) || backward_needs_weights(pass.model.blocks()[block]->card());
 }
 
-bool reads_weights_back(const model::Card& card) {
+bool backward_needs_weights(const model::Card& card) {
   return std::any_of(card.operations.begin(), card.operations.end(),
                      [](const model::Operation& one) { return one.kind != model::Operation::Kind::lookup && !one.parameters.empty(); });
 }
@@ -70,7 +70,7 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
   for (size_t i = 0; i < n; ++i) named_.push_back(model::named_parameters(block(i).card()));
   saved_.resize(keeps_ ? n : 0);
   inputs_.resize(keeps_ ? n : 0);
-  away_.resize(keeps_ ? n : 0);
+  offloaded_.resize(keeps_ ? n : 0);
   booked_.reserve(n);
   for (size_t i = 0; keeps_ && i < n; ++i) booked_.emplace_back();
   for (const auto& [name, field] : local_.batch().fields) values_.put(name, field.tensor);
@@ -91,39 +91,39 @@ void StageRun::book(size_t i) {
 }
 
 // What a block reads, to be computed with again. Fields of the batch are there anyway.
-void StageRun::remember_inputs(size_t i, model::Values& from) {
+void StageRun::save_inputs(size_t i, model::Values& from) {
   for (const std::string& name : block(i).card().reads)
     if (!local_.batch().fields.contains(name)) inputs_[i].emplace(name, from.in_flight(name));
 }
 
 // The block has read its inputs: they leave while the next one computes, and when that is over are gone. Those of the last two blocks are
 // needed again too soon.
-void StageRun::send_away(size_t i) {
+void StageRun::offload_inputs(size_t i) {
   if (i + 2 >= range_.last - range_.first) return;
   for (auto& [name, value] : inputs_[i]) {
     value.ready.wait();
-    away_[i].emplace(name, std::exchange(value.tensor, {}));
+    offloaded_[i].emplace(name, std::exchange(value.tensor, {}));
   }
-  leaving_ = i;
+  offloading_ = i;
 }
 
-void StageRun::let_go() {
-  if (const auto one = std::exchange(leaving_, std::nullopt))
-    for (auto& [name, copy] : away_[*one]) copy.let_go();
+void StageRun::release_offloaded() {
+  if (const auto one = std::exchange(offloading_, std::nullopt))
+    for (auto& [name, copy] : offloaded_[*one]) copy.release_device();
 }
 
 // With those of the block that is computed again next, so that they are there in time.
-void StageRun::bring_back(size_t i) {
-  for (auto& [name, copy] : away_[i]) copy.fetch();  // first, where nobody has yet
+void StageRun::fetch_inputs(size_t i) {
+  for (auto& [name, copy] : offloaded_[i]) copy.fetch();  // first, where nobody has yet
   size_t next = i;
   while (next > 0 && !recomputed(next - 1)) --next;
   if (next > 0)
-    for (auto& [name, copy] : away_[next - 1]) copy.fetch();
-  for (auto& [name, copy] : std::exchange(away_[i], {})) inputs_[i].at(name).tensor = copy.take();
+    for (auto& [name, copy] : offloaded_[next - 1]) copy.fetch();
+  for (auto& [name, copy] : std::exchange(offloaded_[i], {})) inputs_[i].at(name).tensor = copy.take();
 }
 
 // For computing again: buffers that blocks change (running statistics) have changed already.
-model::Call StageRun::again(model::Buffers& scratch) const {
+model::Call StageRun::recompute_call(model::Buffers& scratch) const {
   scratch = call_.buffers;
   return {.weights = call_.weights,
           .buffers = scratch,
@@ -143,13 +143,13 @@ void StageRun::forward_block(size_t i, bool keep, const model::Call& call) {
   pass_.at.fetch(named_[i]);
   if (i + 1 < n) pass_.at.fetch(named_[i + 1]);
   if (keep && recomputed(i)) {
-    remember_inputs(i, values_);
+    save_inputs(i, values_);
     block(i).forward(values_, nullptr, call);
   } else {
     block(i).forward(values_, keep ? &saved_[i] : nullptr, call);
   }
-  let_go();
-  if (keep && recomputed(i) && pass_.inputs_to_host) send_away(i);
+  release_offloaded();
+  if (keep && recomputed(i) && pass_.offload_inputs) offload_inputs(i);
   if (keep) book(i);
   // The last block's weights are needed again at once.
   if (releases_ && (!keeps_ || i + 1 < n)) pass_.at.release(named_[i], i + 1 < n ? named_[i + 1] : std::vector<mesh::ParamId>{});
@@ -162,12 +162,12 @@ void StageRun::forward() {
     std::set<std::string> made;
     for (size_t i = 0; i < n; ++i) {
       for (const std::string& name : block(i).card().reads)
-        if (!made.contains(name) && !given_.contains(name) && !local_.batch().fields.contains(name))
-          given_.emplace(name, values_.value(name));
+        if (!made.contains(name) && !stage_inputs_.contains(name) && !local_.batch().fields.contains(name))
+          stage_inputs_.emplace(name, values_.value(name));
       made.insert(block(i).card().writes.begin(), block(i).card().writes.end());
     }
     int64_t bytes = 0;
-    for (const auto& [name, value] : given_) bytes += static_cast<int64_t>(value.tensor.nbytes());
+    for (const auto& [name, value] : stage_inputs_) bytes += static_cast<int64_t>(value.tensor.nbytes());
     if (pass_.memory && n > 0) booked_[0] = base::BookedMemory(*pass_.memory, base::MemoryUse::activations, bytes);
   }
   for (size_t i = 0; i < n; ++i) {
@@ -176,7 +176,7 @@ void StageRun::forward() {
   }
 }
 
-model::Losses StageRun::judge() {
+model::Losses StageRun::evaluate_objective() {
   at::NoGradGuard no_grad;
   const auto traced = span(pass_, "objective", "objective");
   model::Losses losses = pass_.objective.evaluate(values_, local_.batch(), keeps_ ? &gradients_ : nullptr, pass_.weight, pass_.axes);
@@ -190,9 +190,9 @@ void StageRun::recompute_stage() {
   const auto traced = span(pass_, "recompute", "recompute");
   model::Values kept = std::exchange(values_, {});
   for (const auto& [name, field] : local_.batch().fields) values_.put(name, field.tensor);
-  for (auto& [name, value] : std::exchange(given_, {})) values_.put(name, value);
+  for (auto& [name, value] : std::exchange(stage_inputs_, {})) values_.put(name, value);
   model::Buffers scratch;
-  const model::Call call = again(scratch);
+  const model::Call call = recompute_call(scratch);
   for (size_t i = 0; i < range_.last - range_.first; ++i) {
     forward_block(i, true, call);
     for (const std::string& name : dead_[i]) values_.drop(name);
@@ -205,10 +205,10 @@ void StageRun::recompute_block(size_t i) {
   const auto traced = span(pass_, block(i).card().name, "recompute");
   model::Values values;
   for (const auto& [name, field] : local_.batch().fields) values.put(name, field.tensor);
-  bring_back(i);
+  fetch_inputs(i);
   for (auto& [name, value] : std::exchange(inputs_[i], {})) values.put(name, value);
   model::Buffers scratch;
-  block(i).forward(values, &saved_[i], again(scratch));
+  block(i).forward(values, &saved_[i], recompute_call(scratch));
   book(i);
 }
 
@@ -222,7 +222,7 @@ void StageRun::backward_input() {
   }
 }
 
-void StageRun::give_field_gradients(model::Values& into) {
+void StageRun::collect_field_gradients(model::Values& into) {
   for (const auto& [name, field] : local_.batch().fields)
     if (gradients_.has(name)) into.add(name, gradients_.take(name));
 }
@@ -242,9 +242,9 @@ void StageRun::backward() {
   recompute_stage();
   for (size_t i = range_.last - range_.first; i-- > 0;) {
     const auto traced = span(pass_, block(i).card().name, "backward");
-    if (reads_weights_back(pass_, range_.first + i)) pass_.at.fetch(named_[i]);
+    if (backward_needs_weights(pass_, range_.first + i)) pass_.at.fetch(named_[i]);
     const std::vector<mesh::ParamId> next =
-        i > 0 && reads_weights_back(pass_, range_.first + i - 1) ? named_[i - 1] : std::vector<mesh::ParamId>{};
+        i > 0 && backward_needs_weights(pass_, range_.first + i - 1) ? named_[i - 1] : std::vector<mesh::ParamId>{};
     pass_.at.fetch(next);
     recompute_block(i);
     block(i).backward_input(gradients_, saved_[i], call_);

@@ -9,16 +9,16 @@
 #include "model/block.h"
 #include "model/saved.h"
 #include "model/values.h"
-#include "parallel/host_copy.h"
-#include "parallel/local_batch.h"
+#include "parallel/activations/host_offload.h"
+#include "parallel/batch/local_batch.h"
+#include "parallel/layout/model_shard.h"
 #include "parallel/pass.h"
-#include "parallel/share.h"
 
 namespace cairn::parallel {
 
 // Whether the gradients of a block need its weights: those of a lookup in a table do not, unless it is computed again.
-bool reads_weights_back(const Pass& pass, size_t block);
-bool reads_weights_back(const model::Card& card);  // where it is not
+bool backward_needs_weights(const Pass& pass, size_t block);
+bool backward_needs_weights(const model::Card& card);  // where it is not
 
 // One micro-batch on its way through a run of consecutive blocks: all of a model, or a stage of a pipeline. Forward, objective, input
 // gradients, weight gradients are four calls, in this order, with anything in between.
@@ -34,25 +34,25 @@ class StageRun {
   void forward();
   // A value for blocks after.
   at::Tensor output(const std::string& name) { return values_.get(name); }
-  model::Losses judge();  // of the last blocks
-  void forget_outputs() { values_ = {}; }
+  model::Losses evaluate_objective();  // of the last blocks
+  void drop_outputs() { values_ = {}; }
 
   // Gradients from blocks after.
   void put_gradient(const std::string& name, at::Tensor gradient) { gradients_.add(name, std::move(gradient)); }
   void backward_input();
   at::Tensor input_gradient(const std::string& name) { return gradients_.take(name); }
-  void give_field_gradients(model::Values& into);
+  void collect_field_gradients(model::Values& into);
   void backward_weight();
   void backward();  // both, block by block
 
  private:
   const model::Block& block(size_t i) const;
   void forward_block(size_t i, bool keep, const model::Call& call);
-  model::Call again(model::Buffers& scratch) const;
-  void remember_inputs(size_t i, model::Values& from);
-  void send_away(size_t i);
-  void let_go();
-  void bring_back(size_t i);
+  model::Call recompute_call(model::Buffers& scratch) const;
+  void save_inputs(size_t i, model::Values& from);
+  void offload_inputs(size_t i);
+  void release_offloaded();
+  void fetch_inputs(size_t i);
   void recompute_block(size_t i);
   void recompute_stage();
   void book(size_t i);
@@ -68,10 +68,10 @@ class StageRun {
   model::Values values_, gradients_;
   std::vector<std::vector<std::string>> dead_;  // by block: what nobody in this run reads after it
   std::vector<model::Saved> saved_;
-  std::vector<std::map<std::string, model::Value>> inputs_;  // of blocks that are computed again
-  std::vector<std::map<std::string, HostCopy>> away_;        // their tensors, where those are in host memory
-  std::optional<size_t> leaving_;                            // whose are on their way there
-  std::map<std::string, model::Value> given_;                // to the whole run, likewise
+  std::vector<std::map<std::string, model::Value>> inputs_;    // of blocks that are computed again
+  std::vector<std::map<std::string, HostOffload>> offloaded_;  // their tensors, where those are in host memory
+  std::optional<size_t> offloading_;                           // whose are on their way there
+  std::map<std::string, model::Value> stage_inputs_;           // to the whole run, likewise
   std::vector<base::BookedMemory> booked_;
   std::vector<std::vector<mesh::ParamId>> named_;
 };

@@ -20,7 +20,7 @@ void cut_batch(TrafficCase& step) {
     const int64_t samples = data::replica_range(step.batch.samples, rank, ranks).count;
     const std::vector<data::BatchRange> parts = step.plan.micro_batches > 0 ? data::even_micro_batches(samples, step.plan.micro_batches)
                                                                             : data::micro_batches(samples, step.plan.micro_batch, most);
-    step.passes_most = std::max(step.passes_most, static_cast<int64_t>(parts.size()));
+    step.max_passes = std::max(step.max_passes, static_cast<int64_t>(parts.size()));
     for (size_t i = 0; i < parts.size(); ++i)
       if (parts[i].count > 0) ++times[{parts[i].count, step.rules.recompute_last || i + 1 < parts.size()}];
   }
@@ -137,7 +137,7 @@ std::vector<TrafficRow> step_traffic(const model::Model& model, const parallel::
       row.because += " (at most so much: sequences are as long as the longest of a batch)";
     }
   add_agreements(step, book);
-  if (parallel::islands_apart(plan))
+  if (parallel::islands_step_separately(plan))
     book.cannot_tell("updates between islands", "island", comm::Purpose::gradient,
                      fmt::format("not predicted: sync rule {}, which says little and not at every step", plan.sync.at("island")));
   return book.rows;

@@ -26,13 +26,13 @@ struct StepRules {
   std::vector<bool> trained = {};    // by place in the model; empty: everything
   std::vector<bool> recompute = {};  // by block; empty: none
   bool recompute_stage = false;
-  bool recompute_last = true;       // the last micro-batch of a step too
-  bool accumulate_whole = true;     // as parallel::Store has it
-  bool whole_parameters = false;    // likewise: the optimizer works on whole matrices
-  int64_t bucket_bytes = 1 << 20;   // of gradients that travel as one message
-  int64_t reference_passes = 0;     // forward passes over another model's weights before each that is learned from
-  int64_t measures = 0;             // numbers that the objective reports beside the loss
-  bool asks_before_update = false;  // train.on_bad_step: all ranks agree on every update
+  bool recompute_last = true;        // the last micro-batch of a step too
+  bool accumulate_unsharded = true;  // as parallel::ParameterStore has it
+  bool whole_parameters = false;     // likewise: the optimizer works on whole matrices
+  int64_t bucket_bytes = 1 << 20;    // of gradients that travel as one message
+  int64_t reference_passes = 0;      // forward passes over another model's weights before each that is learned from
+  int64_t measures = 0;              // numbers that the objective reports beside the loss
+  bool asks_before_update = false;   // train.on_bad_step: all ranks agree on every update
 };
 
 // The messages of one kind in one step, over all ranks together.

@@ -1,4 +1,5 @@
-// What blocks send while they compute: model/stream.h, branch.h and context_attention.h say why; parallel/crossings.h for pipelines.
+// What blocks send while they compute: model/stream.h, branch.h and context_attention.h say why; parallel/pipeline/stage_edges.h for
+// pipelines.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -8,9 +9,9 @@
 #include "model/context_attention.h"
 #include "model/model.h"
 #include "model/named_parameters.h"
-#include "parallel/context_batch.h"
-#include "parallel/crossings.h"
-#include "parallel/share.h"
+#include "parallel/batch/context_batch.h"
+#include "parallel/layout/model_shard.h"
+#include "parallel/pipeline/stage_edges.h"
 #include "planner/traffic_book.h"
 
 namespace cairn::planner {
@@ -95,7 +96,7 @@ Ways ways_of(const model::Card& card, BlockKind kind, bool whole) {
 std::string dtype_of(const TrafficCase& step) { return step.element_bytes() == 2 ? "bf16" : "fp32"; }
 
 // Key heads that one rank works with, as model/attention_block.cpp counts them.
-int64_t key_heads(const TrafficCase& step, const model::Card& card, const parallel::Share& share) {
+int64_t key_heads(const TrafficCase& step, const model::Card& card, const parallel::ModelShard& share) {
   for (const mesh::ParamId& id : model::named_parameters(card))
     for (int32_t k = id.first; k < id.first + id.count; ++k) {
       const model::Parameter& p = step.model.parameters()[static_cast<size_t>(k)];
@@ -195,8 +196,8 @@ void add_context_parallel(const TrafficCase& step, TrafficBook& book) {
   const model::ContextSplit split = parallel::make_context_split(step.batch.length, cp, step.plan.context.balanced);
   const bool ring = step.plan.context.form == "ring";
   const kernels::AttentionOptions options{.window = step.batch.length > window ? window : 0};
-  std::vector<parallel::Share> shares;
-  for (const int rank : step.plan.mesh.peers(0, "tp")) shares.push_back(parallel::share_of(step.model, step.plan, rank));
+  std::vector<parallel::ModelShard> shares;
+  for (const int rank : step.plan.mesh.peers(0, "tp")) shares.push_back(parallel::model_shard(step.model, step.plan, rank));
   for (const MicroBatches& of : step.micro_batches)
     for (size_t i = 0; i < step.model.blocks().size(); ++i) {
       const model::Card& card = step.model.blocks()[i]->card();
@@ -205,7 +206,7 @@ void add_context_parallel(const TrafficCase& step, TrafficBook& book) {
       int64_t heads = 0, head_dim = 1;
       for (const mesh::ParamId& id : model::named_parameters(card))
         head_dim = std::max(head_dim, step.model.parameters()[static_cast<size_t>(id.first)].head_width);
-      for (const parallel::Share& share : shares) {
+      for (const parallel::ModelShard& share : shares) {
         const int64_t here = key_heads(step, card, share);
         heads = std::max(heads, here);
         const model::ContextBytes one = model::context_bytes({.batch = of.samples * step.batch.rows,
@@ -244,14 +245,13 @@ void add_pipeline(const TrafficCase& step, TrafficBook& book) {
   const int64_t tp = step.extent("tp"), cp = step.extent("cp");
   const int64_t width = stream_width(step.model);
   const int64_t copies = whole_stream(step.model) ? tp : 1;  // of each token
-  for (const parallel::Crossing& crossing : parallel::crossings(step.model, step.plan)) {
-    const int from = step.plan.rank_of_stage[static_cast<size_t>(crossing.from)],
-              to = step.plan.rank_of_stage[static_cast<size_t>(crossing.to)];
+  for (const parallel::StageEdge& edge : parallel::stage_edges(step.model, step.plan)) {
+    const int from = step.plan.rank_of_stage[static_cast<size_t>(edge.from)], to = step.plan.rank_of_stage[static_cast<size_t>(edge.to)];
     if (from == to) continue;
-    const int64_t each = width > 0 ? width : written_width(step, writer_of(step.model, crossing.value));
-    const std::string route = fmt::format("stage {} to {}", crossing.from, crossing.to);
+    const int64_t each = width > 0 ? width : written_width(step, writer_of(step.model, edge.value));
+    const std::string route = fmt::format("stage {} to {}", edge.from, edge.to);
     if (each == 0) {
-      book.cannot_tell(crossing.value, "pp", comm::Purpose::activation,
+      book.cannot_tell(edge.value, "pp", comm::Purpose::activation,
                        fmt::format("not predicted: goes from {}, and nothing is known of its shape", route));
       continue;
     }
@@ -269,8 +269,8 @@ void add_pipeline(const TrafficCase& step, TrafficBook& book) {
                   .purpose = comm::Purpose::activation,
                   .because = because});
       };
-      add(fmt::format("{}, {}", crossing.value, route), "a block there reads what a block here wrote");
-      add(fmt::format("gradient of {}, back", crossing.value), fmt::format("{}: its gradient goes the other way", route));
+      add(fmt::format("{}, {}", edge.value, route), "a block there reads what a block here wrote");
+      add(fmt::format("gradient of {}, back", edge.value), fmt::format("{}: its gradient goes the other way", route));
     }
   }
 }

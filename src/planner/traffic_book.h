@@ -22,7 +22,7 @@ struct TrafficCase {
   const StepBatch& batch;
   const StepRules& rules;
   std::vector<MicroBatches> micro_batches = {};  // none of them empty
-  int64_t passes_most = 0;                       // of a step, on every rank; some may be without samples
+  int64_t max_passes = 0;                        // of a step, on every rank; some may be without samples
 
   int extent(const std::string& axis) const { return plan.mesh.extent(axis); }
   int64_t extent(const std::vector<std::string>& axes) const;

@@ -1,4 +1,4 @@
-// What gradients and parameters send: parallel/gradient_flow.h, unit_weights.h and sync/all_reduce.cpp do it.
+// What gradients and parameters send: parallel/state/gradient_reducer.h, sharded_weights.h and sync/all_reduce.cpp do it.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -7,9 +7,9 @@
 #include "mesh/trainable_gradients.h"
 #include "model/model.h"
 #include "model/named_parameters.h"
-#include "parallel/share.h"
+#include "parallel/layout/model_shard.h"
 #include "parallel/stage_run.h"
-#include "parallel/store.h"
+#include "parallel/state/parameter_store.h"
 #include "planner/traffic_book.h"
 
 namespace cairn::planner {
@@ -19,47 +19,49 @@ constexpr int64_t kGradientBytes = 4;  // gradients are summed in fp32
 
 // Ranks that have different parts of the model, one of each; the rest of the mesh repeats them.
 struct ModelRanks {
-  explicit ModelRanks(const TrafficCase& step) : keepers(step.plan.zero > 0 ? step.extent(parallel::keeping_axes(step.plan)) : 1) {
+  explicit ModelRanks(const TrafficCase& step) : keepers(step.plan.zero > 0 ? step.extent(parallel::sharding_axes(step.plan)) : 1) {
     const std::vector<int> ranks = step.plan.mesh.peers_along(0, {"pp", "tp"});
-    for (const int rank : ranks) shares.push_back(parallel::share_of(step.model, step.plan, rank));
+    for (const int rank : ranks) shares.push_back(parallel::model_shard(step.model, step.plan, rank));
     replicas = step.plan.mesh.size() / static_cast<int64_t>(ranks.size());
     first = ranks;
   }
   std::vector<int> first;
-  std::vector<parallel::Share> shares;
+  std::vector<parallel::ModelShard> shares;
   int64_t replicas = 1;  // of each
   int64_t keepers = 1;   // that share a part's state out
 };
 
-std::vector<bool> chosen_of(const TrafficCase& step, const parallel::Share& share) {
+std::vector<bool> chosen_of(const TrafficCase& step, const parallel::ModelShard& share) {
   std::vector<bool> chosen;
   for (size_t i = 0; i < share.parameters.size(); ++i)
     chosen.push_back((step.rules.trained.empty() || step.rules.trained[i]) && share.parameters[i].here);
   return chosen;
 }
 
-std::vector<parallel::Unit> units_of(const TrafficCase& step, const parallel::Share& share) {
-  return parallel::make_units(step.model, share.layout,
-                              parallel::unit_rules(step.plan, step.rules.whole_parameters, step.rules.bucket_bytes / kGradientBytes));
+std::vector<parallel::ShardUnit> units_of(const TrafficCase& step, const parallel::ModelShard& share) {
+  return parallel::make_shard_units(
+      step.model, share.layout,
+      parallel::shard_unit_rules(step.plan, step.rules.whole_parameters, step.rules.bucket_bytes / kGradientBytes));
 }
 
 // How often each unit's gradients leave in a step.
 int64_t rounds(const TrafficCase& step, int64_t keepers) {
   const bool whole = step.plan.zero < 2 || keepers == 1, in_order = step.plan.stage_blocks.size() <= 1;
-  const bool stays_whole = whole || !in_order || (step.rules.accumulate_whole && step.passes_most > 1);
-  return stays_whole ? 1 : std::max<int64_t>(1, step.passes_most);
+  const bool stays_whole = whole || !in_order || (step.rules.accumulate_unsharded && step.max_passes > 1);
+  return stays_whole ? 1 : std::max<int64_t>(1, step.max_passes);
 }
 
 // Messages into which sync/all_reduce.cpp puts what one keeper has: runs of neighbours in memory, up to a size.
-int64_t buckets(const TrafficCase& step, const mesh::FlatLayout& layout, const std::vector<parallel::Unit>& units, int keeper, bool whole) {
+int64_t buckets(const TrafficCase& step, const mesh::FlatLayout& layout, const std::vector<parallel::ShardUnit>& units, int keeper,
+                bool whole) {
   int64_t count = 0, begin = -1, bytes = 0, next = 0;
   std::vector<std::pair<int64_t, int64_t>> places;  // of each kept part: where it begins, and its elements
   std::vector<int64_t> unit_begin;
-  for (const parallel::Unit& unit : units) {
+  for (const parallel::ShardUnit& unit : units) {
     unit_begin.push_back(whole ? unit.offset + unit.part_of(keeper).begin : next);
     next += unit.part_of(keeper).length();
   }
-  for (const parallel::KeptPart& part : parallel::kept_by(layout, units, keeper))
+  for (const parallel::ShardSlice& part : parallel::shard_slices(layout, units, keeper))
     places.emplace_back(unit_begin[static_cast<size_t>(part.unit)] + part.offset, part.elements.length());
   for (size_t i = places.size(); i-- > 0;) {
     const auto [at, elements] = places[i];
@@ -91,7 +93,8 @@ Copies copies_in_words(const TrafficCase& step, const std::vector<int>& ranks) {
 // How often each unit is brought together in a step: a walk over what parallel/stage_run.cpp fetches and releases.
 class Gatherings {
  public:
-  Gatherings(const TrafficCase& step, const std::vector<parallel::Unit>& units) : step_(step), times_(units.size()), here_(units.size()) {
+  Gatherings(const TrafficCase& step, const std::vector<parallel::ShardUnit>& units)
+      : step_(step), times_(units.size()), here_(units.size()) {
     std::vector<size_t> unit_of(step.model.parameters().size());
     for (size_t u = 0; u < units.size(); ++u)
       for (int64_t i = units[u].first; i < units[u].last; ++i) unit_of[static_cast<size_t>(i)] = u;
@@ -130,7 +133,7 @@ class Gatherings {
  private:
   bool read_back(size_t block, bool recomputed) const {
     if (recomputed && !step_.rules.recompute.empty() && step_.rules.recompute[block]) return true;
-    return parallel::reads_weights_back(step_.model.blocks()[block]->card());
+    return parallel::backward_needs_weights(step_.model.blocks()[block]->card());
   }
   void fetch(const std::vector<size_t>& units) {
     for (const size_t u : units) {
@@ -153,14 +156,14 @@ class Gatherings {
 
 void add_gradients(const TrafficCase& step, TrafficBook& book) {
   const ModelRanks ranks(step);
-  const std::vector<std::string> replicating = parallel::replicating_axes(step.plan), keeping = parallel::keeping_axes(step.plan);
+  const std::vector<std::string> replicating = parallel::replicating_axes(step.plan), keeping = parallel::sharding_axes(step.plan);
   const int64_t peers = step.extent(replicating), often = rounds(step, ranks.keepers);
   const bool whole = step.plan.zero < 2 || ranks.keepers == 1;
   for (size_t r = 0; r < ranks.shares.size(); ++r) {
-    const parallel::Share& share = ranks.shares[r];
+    const parallel::ModelShard& share = ranks.shares[r];
     const std::vector<bool> chosen = chosen_of(step, share);
     for (size_t i = 0; i < chosen.size(); ++i) {
-      const parallel::ParameterShare& one = share.parameters[i];
+      const parallel::ParameterShard& one = share.parameters[i];
       if (!chosen[i] || one.copies.size() < 2 || one.copies.front() != ranks.first[r]) continue;
       const auto copies = static_cast<int64_t>(one.copies.size());
       const auto [axis, because] = copies_in_words(step, one.copies);
@@ -173,10 +176,10 @@ void add_gradients(const TrafficCase& step, TrafficBook& book) {
                 .purpose = comm::Purpose::gradient,
                 .because = because});
     }
-    const std::vector<parallel::Unit> units = parallel::chosen_units(share.layout, units_of(step, share), chosen);
+    const std::vector<parallel::ShardUnit> units = parallel::select_units(share.layout, units_of(step, share), chosen);
     const mesh::FlatLayout layout = mesh::trainable_layout(share.layout, chosen);
     if (ranks.keepers > 1)
-      for (const parallel::Unit& unit : units)
+      for (const parallel::ShardUnit& unit : units)
         book.add({.what = "gradients, to who keeps them",
                   .axis = step.axis_name(keeping),
                   .collective = "reduce_scatter",
@@ -222,18 +225,18 @@ void add_parameters(const TrafficCase& step, TrafficBook& book) {
   if (ranks.keepers == 1) return;
   const int64_t groups = ranks.replicas / ranks.keepers;
   const bool pipeline = step.plan.stage_blocks.size() > 1;
-  for (const parallel::Share& share : ranks.shares) {
-    const std::vector<parallel::Unit> units = units_of(step, share);
+  for (const parallel::ModelShard& share : ranks.shares) {
+    const std::vector<parallel::ShardUnit> units = units_of(step, share);
     Gatherings gathered(step, units);
     const bool gathers = step.plan.zero == 3;
     if (gathers && pipeline) gathered.stages(share.stages);
-    for (int64_t pass = 0; gathers && !pipeline && pass < step.passes_most; ++pass)
-      gathered.pass(step.rules.recompute_last || pass + 1 < step.passes_most);
+    for (int64_t pass = 0; gathers && !pipeline && pass < step.max_passes; ++pass)
+      gathered.pass(step.rules.recompute_last || pass + 1 < step.max_passes);
     for (size_t u = 0; u < units.size(); ++u) {
       const int64_t times = groups * (gathers ? gathered.times(u) : 1);
       const std::string first = folded_name(share.layout.pieces[static_cast<size_t>(units[u].first)].name);
       book.add({.what = gathers ? fmt::format("parameters of {} and what goes with it", first) : "parameters after the update",
-                .axis = step.axis_name(parallel::keeping_axes(step.plan)),
+                .axis = step.axis_name(parallel::sharding_axes(step.plan)),
                 .collective = "all_gather",
                 .shape = {units[u].elements},
                 .dtype = step.element_bytes() == 2 ? "bf16" : "fp32",

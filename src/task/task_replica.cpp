@@ -72,19 +72,20 @@ TaskReplica::TaskReplica(Deployer& deployer, TaskFunctions functions, const Para
   engine.model = std::make_unique<Bare>(start);
   engine.objective = std::make_unique<Unused>();
   const auto format = at::TensorOptions().dtype(at::kFloat).device(job_.device);
-  engine.store = std::make_unique<parallel::Store>(parallel::Store::Parts{.world = world,
-                                                                          .model = *engine.model,
-                                                                          .plan = job_.plan,
-                                                                          .trained = std::vector<bool>(start.size(), true),
-                                                                          .kept = format,
-                                                                          .read = format});
-  job_.assembly =
-      std::make_unique<parallel::Assembly>(parallel::Assembly::Parts{.world = world, .model = *engine.model, .plan = job_.plan});
-  for (const parallel::KeptPiece& piece : engine.store->kept()) {
+  engine.store =
+      std::make_unique<parallel::ParameterStore>(parallel::ParameterStore::Parts{.world = world,
+                                                                                 .model = *engine.model,
+                                                                                 .plan = job_.plan,
+                                                                                 .trained = std::vector<bool>(start.size(), true),
+                                                                                 .kept = format,
+                                                                                 .read = format});
+  job_.assembly = std::make_unique<parallel::FullTensorGather>(
+      parallel::FullTensorGather::Parts{.world = world, .model = *engine.model, .plan = job_.plan});
+  for (const parallel::ParameterPiece& piece : engine.store->pieces()) {
     engine.kept_views.push_back({piece.name, piece.value});
     engine.gradient_views.push_back({piece.name, piece.gradient});
   }
-  engine.pieces = static_cast<int64_t>(engine.store->kept().size());
+  engine.pieces = static_cast<int64_t>(engine.store->pieces().size());
   engine.sync = sync::make_sync({}, {world.group(job_.plan.mesh.peers_along(world.rank(), parallel::replicating_axes(job_.plan))),
                                      world.alone(), engine.kept_views, engine.gradient_views});
   engine.micro_batch = options.per_device_batch;
@@ -98,7 +99,7 @@ TaskReplica::TaskReplica(Deployer& deployer, TaskFunctions functions, const Para
 
 void TaskReplica::fresh_optimizer() {
   std::vector<optim::ParameterPiece> pieces;
-  for (const parallel::KeptPiece& piece : job_.engine.store->kept())
+  for (const parallel::ParameterPiece& piece : job_.engine.store->pieces())
     pieces.push_back(train::make_piece(job_.engine.model->parameters()[piece.parameter], piece.value, piece.gradient));
   job_.engine.optimizer = optim::make_optimizer(job_.settings.optim, std::move(pieces));
   if (job_.plan.zero > 0 && job_.engine.optimizer->granularity() != optim::Optimizer::Granularity::elements)

@@ -56,25 +56,26 @@ data::OpenedData open_data(comm::World& world, const Settings& settings, const S
 void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
   const Settings& s = job.settings;
   Engine& engine = job.engine;
-  parallel::place(job.plan, *engine.model, s.layout.pipeline, job.data.length);
+  parallel::fit_to_model(job.plan, *engine.model, s.layout.pipeline, job.data.length);
   const planner::StepRules rules = step_rules(s, *engine.model, job.plan, job.data.length, job.device.is_cuda());
   const bool matrices = rules.whole_parameters;
   const auto options = at::TensorOptions().dtype(at::kFloat).device(job.device), low = options.dtype(at::kBFloat16);
   const int64_t least = rules.bucket_bytes / 4;
-  engine.store = std::make_unique<parallel::Store>(parallel::Store::Parts{.world = world,
-                                                                          .model = *engine.model,
-                                                                          .plan = job.plan,
-                                                                          .trained = trained,
-                                                                          .kept = s.train.parameters == "bf16" ? low : options,
-                                                                          .read = s.train.precision == "bf16" ? low : options,
-                                                                          .gradients = s.train.gradients == "bf16" ? low : options,
-                                                                          .whole_parameters = matrices,
-                                                                          .unit_elements_least = least,
-                                                                          .accumulate_whole = rules.accumulate_whole,
-                                                                          .lend_gradients = job.device.is_cuda() && !s.train.cuda_graph});
-  job.assembly = std::make_unique<parallel::Assembly>(parallel::Assembly::Parts{
-      .world = world, .model = *engine.model, .plan = job.plan, .whole_parameters = matrices, .unit_elements_least = least});
-  for (const parallel::KeptPiece& piece : engine.store->kept()) {
+  engine.store = std::make_unique<parallel::ParameterStore>(
+      parallel::ParameterStore::Parts{.world = world,
+                                      .model = *engine.model,
+                                      .plan = job.plan,
+                                      .trained = trained,
+                                      .master = s.train.parameters == "bf16" ? low : options,
+                                      .compute = s.train.precision == "bf16" ? low : options,
+                                      .gradients = s.train.gradients == "bf16" ? low : options,
+                                      .whole_parameters = matrices,
+                                      .min_unit_elements = least,
+                                      .accumulate_unsharded = rules.accumulate_unsharded,
+                                      .reuse_gradient_memory = job.device.is_cuda() && !s.train.cuda_graph});
+  job.assembly = std::make_unique<parallel::FullTensorGather>(parallel::FullTensorGather::Parts{
+      .world = world, .model = *engine.model, .plan = job.plan, .whole_parameters = matrices, .min_unit_elements = least});
+  for (const parallel::ParameterPiece& piece : engine.store->pieces()) {
     if (!piece.gradient.defined()) continue;
     engine.kept_views.push_back({piece.name, piece.value});
     engine.gradient_views.push_back({piece.name, piece.gradient});
@@ -86,7 +87,7 @@ void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
   engine.recompute_last = rules.recompute_last;
   engine.recompute = rules.recompute;
   engine.loss_chunks = loss_chunks_of(s, *engine.model, job.plan, job.data.length, job.device.is_cuda());
-  engine.inputs_to_host = s.layout.recompute.inputs == "host";
+  engine.offload_inputs = s.layout.recompute.inputs == "host";
 }
 
 // Books what stays for the whole run, from the tensors themselves.
@@ -108,7 +109,7 @@ void book_step(Job& job) {
 
 std::vector<optim::ParameterPiece> pieces_of(const Engine& engine) {
   std::vector<optim::ParameterPiece> pieces;
-  for (const parallel::KeptPiece& piece : engine.store->kept())
+  for (const parallel::ParameterPiece& piece : engine.store->pieces())
     if (piece.gradient.defined()) pieces.push_back(make_piece(engine.model->parameters()[piece.parameter], piece.value, piece.gradient));
   return pieces;
 }
@@ -151,7 +152,7 @@ std::unique_ptr<Step> choose_step(Job& job, comm::World& world, const std::vecto
   if (s.train.cuda_graph && !job.device.is_cuda())
     base::fail_input("train.cuda_graph = true: is for GPUs, and this runs on the CPU: leave it out, or use --device cuda");
   if (s.train.cuda_graph)
-    return make_cuda_graph_step(in_turn(parallel::execute), std::make_unique<CudaGraphStep>(engine.store->flow(), make_cuda_graph));
+    return make_cuda_graph_step(in_turn(parallel::execute), std::make_unique<CudaGraphStep>(engine.store->reducer(), make_cuda_graph));
   return make_step(engine.pipeline ? Execution([&engine](std::span<const parallel::Pass> passes) { return engine.pipeline->run(passes); })
                                    : in_turn(parallel::execute),
                    s.train.check_every);
@@ -160,8 +161,8 @@ std::unique_ptr<Step> choose_step(Job& job, comm::World& world, const std::vecto
 // Pairs are learned from by comparing with the weights as they are now.
 void learn_from_pairs(Job& job, const std::vector<bool>& trained) {
   // As passes read them, in whatever precision.
-  const parallel::Store& store = *job.engine.store;
-  const auto reference = std::make_shared<const ReferenceWeights>(*job.engine.model, store.weights(), store.share().layout, trained);
+  const parallel::ParameterStore& store = *job.engine.store;
+  const auto reference = std::make_shared<const ReferenceWeights>(*job.engine.model, store.weights(), store.shard().layout, trained);
   job.booked.emplace_back(*job.memory, base::MemoryUse::parameters, reference->bytes());
   job.reference = reference->checksum();
   job.engine.objective = model::make_preference(job.settings.dpo);
@@ -180,9 +181,9 @@ void carry_chat_files(Job& job, const std::optional<snapshot::Pretrained>& pretr
 // Who takes steps together with this rank, where they write, and which samples they have.
 void join_step_group(Job& job, comm::World& world, const std::filesystem::path& out) {
   const parallel::Plan& plan = job.plan;
-  const bool apart = parallel::islands_apart(plan);
+  const bool apart = parallel::islands_step_separately(plan);
   const int island = apart && plan.islands == 1 ? plan.mesh.coordinate(world.rank(), "island") : 0;
-  job.engine.step_group = apart ? &world.group(parallel::company_of(plan, world.rank()), "step_group") : &world.everyone();
+  job.engine.step_group = apart ? &world.group(parallel::step_group_of(plan, world.rank()), "step_group") : &world.everyone();
   job.out = island == 0 || out.empty() ? out : out / fmt::format("island-{}", island);
   job.writes = job.engine.step_group->rank() == 0 && !out.empty();
   const std::vector<int> sharing = plan.mesh.peers_along(world.rank(), parallel::kSampleAxes);
@@ -221,7 +222,7 @@ std::unique_ptr<sync::Sync> make_syncs(Job& job, comm::World& world, const Remot
                         .trace = job.trace.get()};
   std::vector<std::unique_ptr<sync::Sync>> rules;
   rules.push_back(sync::make_sync(s.sync, replica));
-  if (!parallel::islands_apart(job.plan)) return sync::make_chain(std::move(rules));
+  if (!parallel::islands_step_separately(job.plan)) return sync::make_chain(std::move(rules));
   if (!model::running_buffers(engine.buffers).empty())
     base::fail_input(
         "sync.island.kind = {}: this model keeps running statistics (batch norm), which differ from island to island: use "
@@ -305,7 +306,7 @@ void check_islands(const Settings& settings, const parallel::Plan& plan) {
 std::string routing_of(const Settings& settings, const parallel::Plan& plan, int64_t data_ranks) {
   const std::string& asked = settings.layout.pipeline.routing;
   const auto refusal = [&]() -> std::string {
-    if (!parallel::islands_apart(plan))
+    if (!parallel::islands_step_separately(plan))
       return "is for islands that train apart (mesh.island and sync.island.kind): elsewhere all replicas are alike";
     if (plan.islands > 1) return "islands that are started each by itself do not pass activations on: use mesh.island in one run";
     if (!plan.mesh.parts.empty()) return "needs islands that are laid out alike";
@@ -337,7 +338,7 @@ void check_gradients(const Settings& settings, const parallel::Plan& plan, int64
 // Islands that train apart write each for itself, and one may be two snapshots ahead of another: they must have one in common.
 void check_snapshots(const Settings& settings, const parallel::Plan& plan) {
   constexpr int64_t kKeptLeast = 3;
-  if (settings.snapshot.mode == "async" && parallel::islands_apart(plan) && settings.snapshot.keep < kKeptLeast)
+  if (settings.snapshot.mode == "async" && parallel::islands_step_separately(plan) && settings.snapshot.keep < kKeptLeast)
     base::fail_input(
         "snapshot.keep = {} with snapshot.mode = async: islands write each for itself, and may be two snapshots apart when they are ended "
         "by force: use {} or more, or snapshot.mode = sync",
@@ -375,7 +376,7 @@ void check_kernel_report(const Settings& settings, const at::Device& device) {
 }  // namespace
 
 parallel::Plan make_plan(const Settings& settings, int ranks) {
-  parallel::Plan plan = parallel::lay_out(settings.layout, ranks);
+  parallel::Plan plan = parallel::make_plan(settings.layout, ranks);
   if (settings.train.spike_factor > 0 && settings.train.spike_factor <= 1)
     base::fail_input("train.spike_factor = {}: must be more than 1, or 0 to look for no spikes", settings.train.spike_factor);
   if (settings.train.parameters == "bf16" && settings.train.precision != "bf16")
@@ -537,8 +538,8 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
     };
     engine.pipeline = std::make_unique<parallel::Pipeline>(
         *engine.model, job->plan,
-        job->plan.routing == "random" ? parallel::pipelines_of_islands(job->plan, peers({"island", "pp"}), world.rank())
-                                      : parallel::one_pipeline(peers({"pp"})),
+        job->plan.routing == "random" ? parallel::island_pipelines(job->plan, peers({"island", "pp"}), world.rank())
+                                      : parallel::single_pipeline(peers({"pp"})),
         [&layout = job->settings.layout, ranks = mesh.extent("pp")](int m) { return parallel::schedule_of(layout.pipeline, ranks, m); });
   }
   job->step = choose_step(*job, world, trained);

@@ -17,8 +17,8 @@
 #include "data/sampler.h"
 #include "kernels/device.h"
 #include "optim/lr_schedule.h"
-#include "parallel/assemble.h"
 #include "parallel/plan.h"
+#include "parallel/state/full_tensor_gather.h"
 #include "train/bad_steps.h"
 #include "train/engine.h"
 #include "train/report/kernel_report.h"
@@ -54,7 +54,7 @@ struct Job {
   std::unique_ptr<Step> step;
   std::optional<uint64_t> reference;                           // the checksum of the frozen weights that the step compares with, if it does
   std::map<std::string, std::string> carried;                  // files that came with model.from and go into every snapshot
-  std::unique_ptr<parallel::Assembly> assembly;                // puts whole parameters together
+  std::unique_ptr<parallel::FullTensorGather> assembly;        // puts whole parameters together
   int data_rank = 0, data_ranks = 1;                           // which share of the samples this rank has
   int step_group_first = 0, step_group_ranks = 1;              // which of these shares the company (Engine::company) has
   data::BatchRange samples_of(int64_t count, int rank) const;  // the samples of a step that a rank has, of those that share them out

@@ -13,7 +13,7 @@
 #include "kernels/device.h"
 #include "model/model.h"
 #include "model/named_parameters.h"
-#include "parallel/share.h"
+#include "parallel/layout/model_shard.h"
 #include "train/loss_chunks.h"
 #include "train/planned.h"
 
@@ -60,7 +60,7 @@ int64_t bytes_of(double bytes) { return static_cast<int64_t>(std::min(bytes, 1e1
 
 // Inputs that wait in host memory come back one block ahead of their need: beside that of the block at work one more is on the GPU, of at
 // most so many bytes.
-double leave_on_host(std::vector<parallel::KeptBytes>& blocks, const std::vector<bool>& recomputed) {
+double leave_on_host(std::vector<parallel::ActivationBytes>& blocks, const std::vector<bool>& recomputed) {
   double ahead = 0;
   for (size_t i = 0; i < blocks.size(); ++i)
     if (recomputed[i]) ahead = std::max(ahead, std::exchange(blocks[i].input, 0));
@@ -82,7 +82,7 @@ Room room_of(const std::string& device) {
 RankShare largest_share(const model::Model& model, const parallel::Plan& plan, int ranks) {
   RankShare largest;
   for (int rank = 0; rank < ranks; ++rank)
-    largest.elements = std::max(largest.elements, parallel::share_of(model, plan, rank).layout.elements);
+    largest.elements = std::max(largest.elements, parallel::model_shard(model, plan, rank).layout.elements);
   largest.keepers = plan.zero > 0 ? plan.mesh.extent("shard") * plan.mesh.extent("cp") : 1;
   // A pipeline's first rank has as many micro-batches under way as there are ranks along it.
   const int pp = plan.mesh.extent("pp");
@@ -101,7 +101,7 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   if (!s.data.path.empty() || !s.data.sources.empty()) data::find_sources(s.data);  // refuses what is not there
   const int64_t length = p.batch.length;
   const double flops = forward_flops_per_token(*task.model, length);
-  std::vector<parallel::KeptBytes> blocks = kept_by_blocks(s, *task.model, plan, length, on_gpu);
+  std::vector<parallel::ActivationBytes> blocks = kept_by_blocks(s, *task.model, plan, length, on_gpu);
   const std::vector<bool> again = p.rules.recompute_last ? p.rules.recompute : std::vector<bool>{};
   const double ahead = s.layout.recompute.inputs == "host" ? leave_on_host(blocks, p.rules.recompute) : 0;
   const bool pairs = s.data.kind == "preference";
@@ -122,10 +122,10 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
               .gradients = kept(
                   static_cast<int64_t>(part * static_cast<double>(trained_elements(*task.model, p.rules.trained))) * gradient_bytes, 2),
               .optimizer = kept(static_cast<int64_t>(part * static_cast<double>(optimizer_bytes(s, *task.model))), 1),
-              .activations = bytes_of((parallel::kept_at_most(blocks, again) + ahead) * share.activations),
+              .activations = bytes_of((parallel::peak_activation_bytes(blocks, again) + ahead) * share.activations),
               .program = on_gpu ? kContextBytes : kProgramBytes};
   double largest_block = 0;
-  for (const parallel::KeptBytes& one : blocks) largest_block = std::max(largest_block, one.all);
+  for (const parallel::ActivationBytes& one : blocks) largest_block = std::max(largest_block, one.all);
   if (by_slopes)
     f.gradients = f.optimizer = 0, f.activations = bytes_of(largest_block * share.activations);  // one block at work, nothing kept
   // Parts of a gradient that is kept in less add up in fp32 (mesh/chunked_gradients.h).
@@ -133,7 +133,7 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   const int64_t of_head = trained_elements_of_head(*task.model, p.rules.trained);
   if (sums_apart) f.activations += 4 * of_head;
   if (on_gpu && ranks == 1 && !by_slopes && !s.train.cuda_graph &&
-      plan.micro_batch >= s.train.global_batch) {  // as build() has it: GradientFlow, lent
+      plan.micro_batch >= s.train.global_batch) {  // as build() has it: GradientReducer, reuse_memory
     f.gradients_with_activations = sums_apart ? 0 : of_head * gradient_bytes;
     f.activations_with_gradients = bytes_of(largest_block);
   }

@@ -21,7 +21,7 @@ parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch) {
 void recompute_as_planned(const Engine& engine, parallel::Pass& pass, bool last) {
   if (!engine.recompute_last && last) return;
   if (!engine.recompute.empty()) pass.recompute = &engine.recompute;
-  pass.inputs_to_host = engine.inputs_to_host;
+  pass.offload_inputs = engine.offload_inputs;
   pass.recompute_stage = engine.recompute_stage;
 }
 

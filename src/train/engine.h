@@ -10,8 +10,8 @@
 #include "model/objective.h"
 #include "optim/optimizer.h"
 #include "parallel/pass.h"
-#include "parallel/pipeline.h"
-#include "parallel/store.h"
+#include "parallel/pipeline/pipeline.h"
+#include "parallel/state/parameter_store.h"
 #include "sync/sync.h"
 
 namespace cairn::base {
@@ -25,10 +25,10 @@ namespace cairn::train {
 struct Engine {
   std::unique_ptr<model::Model> model;
   std::unique_ptr<model::Objective> objective;
-  std::unique_ptr<parallel::Store> store;  // parameters and gradients
+  std::unique_ptr<parallel::ParameterStore> store;  // parameters and gradients
   model::Buffers buffers;
   mesh::Axes axes;
-  comm::Group* step_group = nullptr;               // the ranks that take a step together (company_of); borrowed from the world
+  comm::Group* step_group = nullptr;               // the ranks that take a step together (step_group_of); borrowed from the world
   mesh::NamedTensors kept_views, gradient_views;   // what sync and optimizer work on, in one order: the store's kept pieces
   std::vector<sync::FullParameter> trained_whole;  // what is trained of the whole model, by name
   std::unique_ptr<optim::Optimizer> optimizer;
@@ -45,7 +45,7 @@ struct Engine {
   bool draws_by_token = false;                   // as Pass has it
   std::unique_ptr<model::Fp8Products> fp8 = {};  // null: no products in eight bits
   std::vector<bool> recompute = {};              // by block
-  bool inputs_to_host = false;                   // Pass::inputs_to_host
+  bool offload_inputs = false;                   // Pass::offload_inputs
   bool recompute_stage = false;
   bool recompute_last = true;                    // the last micro-batch of a step too
   std::unique_ptr<parallel::Pipeline> pipeline;  // where there is one

@@ -1,7 +1,7 @@
 #include "train/fp8_linear.h"
 
 #include "model/model.h"
-#include "parallel/share.h"
+#include "parallel/layout/model_shard.h"
 
 namespace cairn::train {
 

@@ -25,8 +25,8 @@ namespace {
 std::vector<std::string> unequal_copies(comm::World& world, const Job& job) {
   std::vector<std::string> found;
   if (job.plan.zero > 0) return found;  // each rank keeps another part of it
-  const parallel::Share& share = job.engine.store->share();
-  for (const parallel::KeptPiece& piece : job.engine.store->kept()) {
+  const parallel::ModelShard& share = job.engine.store->shard();
+  for (const parallel::ParameterPiece& piece : job.engine.store->pieces()) {
     const std::vector<int>& copies = share.parameters[piece.parameter].copies;
     if (copies.size() < 2 || !piece.gradient.defined()) continue;
     comm::Group& group = world.group(copies, "copies");
@@ -60,8 +60,8 @@ std::vector<RankMemory> memory_of_all(comm::World& world, Job& job) {
   std::array<int64_t, 6> mine{job.engine.store->parameter_bytes(),
                               job.engine.store->gradient_bytes(),
                               job.memory->of(base::MemoryUse::optimizer).now,
-                              job.engine.store->flow().bytes_most(),
-                              job.engine.store->unit_weights().gathered_bytes_most(),
+                              job.engine.store->reducer().peak_bytes(),
+                              job.engine.store->sharded_weights().peak_gathered_bytes(),
                               job.memory->of(base::MemoryUse::activations).peak};
   std::vector<std::array<int64_t, 6>> all(static_cast<size_t>(world.size()));
   world.everyone()
@@ -94,7 +94,7 @@ mesh::NamedTensors copied(const mesh::NamedTensors& tensors) {
 mesh::NamedTensors whole_gradients(const Job& job) {
   std::vector<StateTensor> state = parameter_state(job);
   for (StateTensor& one : state) one.mine = at::Tensor();
-  for (const parallel::KeptPiece& piece : job.engine.store->kept()) state[piece.parameter].mine = piece.gradient;
+  for (const parallel::ParameterPiece& piece : job.engine.store->pieces()) state[piece.parameter].mine = piece.gradient;
   const std::vector<bool> trained = model::trainable(*job.engine.model, job.settings.model.train);
   std::erase_if(state, [&](const StateTensor& one) { return !trained[one.parameter]; });
   return copied(gather_whole(job, state));
@@ -108,7 +108,7 @@ LayoutTrace trace_layout(comm::World& world, base::Recipe recipe, const LayoutTr
   start.cache = options.cache;
   const std::unique_ptr<Job> job = build(world, std::move(recipe), start, {});
   if (!options.plant.empty()) {
-    int64_t found = job->engine.store->flow().forget_copies(options.plant) ? 1 : 0;
+    int64_t found = job->engine.store->reducer().skip_copy_reduction(options.plant) ? 1 : 0;
     world.everyone().all_reduce({&found, 1, comm::Dtype::i64}, comm::Reduce::sum, {comm::Purpose::control, "plant"}).wait_host();
     if (found == 0)
       base::fail_input("--plant {}: its gradient is not summed over copies in this layout: name a norm's weight, with mesh.tp above 1",

@@ -50,7 +50,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
   RunRecorder record(world, *job, start);  // metrics, progress, report
   const int64_t last = job->settings.train.steps;
   const bool rewinds = job->settings.train.on_bad_step == "rollback";
-  const bool apart = parallel::islands_apart(job->plan);
+  const bool apart = parallel::islands_step_separately(job->plan);
   Rewind rewind;
   if (rewinds) rewind.keep(*job);
 

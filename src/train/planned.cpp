@@ -7,9 +7,9 @@
 #include "kernels/aten.h"
 #include "model/trainable.h"
 #include "optim/optimizer.h"
-#include "parallel/lay_out.h"
-#include "parallel/recompute.h"
-#include "parallel/share.h"
+#include "parallel/activations/recompute.h"
+#include "parallel/layout/make_plan.h"
+#include "parallel/layout/model_shard.h"
 #include "snapshot/pretrained.h"
 #include "train/build.h"
 #include "train/fp8_linear.h"
@@ -40,8 +40,8 @@ model::Task task_of(const Settings& s) {
   return model::make_task(s.model, {.vocab = shape.vocab, .length = s.data.length}, shape, lora_of(s.lora));
 }
 
-parallel::Keeping keeping(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length, bool on_gpu,
-                          const model::Fp8Products* fp8) {
+parallel::ActivationSetup keeping(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length, bool on_gpu,
+                                  const model::Fp8Products* fp8) {
   const int64_t rows = s.data.kind == "preference" ? 2 : 1;
   return {.tokens = plan.micro_batch * rows * std::max<int64_t>(1, length),
           .share = 1.0 / (plan.mesh.extent("tp") * plan.mesh.extent("cp")),  // but for inputs that layers gather
@@ -53,10 +53,10 @@ parallel::Keeping keeping(const Settings& s, const model::Model& model, const pa
 
 }  // namespace
 
-std::vector<parallel::KeptBytes> kept_by_blocks(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length,
-                                                bool on_gpu) {
+std::vector<parallel::ActivationBytes> kept_by_blocks(const Settings& s, const model::Model& model, const parallel::Plan& plan,
+                                                      int64_t length, bool on_gpu) {
   const std::unique_ptr<model::Fp8Products> fp8 = fp8_linear_layers(s, model, plan);
-  return parallel::kept_bytes(model, keeping(s, model, plan, length, on_gpu, fp8.get()));
+  return parallel::activation_bytes(model, keeping(s, model, plan, length, on_gpu, fp8.get()));
 }
 
 planner::StepRules step_rules(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length, bool on_gpu) {
@@ -77,7 +77,7 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
   planner::StepRules rules{.trained = model::trainable(model, s.model.train),
                            .recompute_stage = again.mode == "stage",
                            .recompute_last = !again.except_last,
-                           .accumulate_whole = s.layout.memory.accumulate_unsharded,
+                           .accumulate_unsharded = s.layout.memory.accumulate_unsharded,
                            .whole_parameters = unit_of(s.optim) != optim::Optimizer::Granularity::elements,
                            .bucket_bytes = static_cast<int64_t>(s.sync.bucket_mib * (1 << 20)),
                            .reference_passes = s.data.kind == "preference" ? 1 : 0,
@@ -123,7 +123,7 @@ Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given, boo
              .length = text ? s.data.length : 1,
              .length_varies = pairs,
              .documents = s.data.packing != "stream"};
-  parallel::place(p.plan, *p.task.model, s.layout.pipeline, p.batch.length);
+  parallel::fit_to_model(p.plan, *p.task.model, s.layout.pipeline, p.batch.length);
   p.rules = step_rules(s, *p.task.model, p.plan, p.batch.length, on_gpu);
   if (pairs) p.task.objective = model::make_preference(s.dpo);
   p.rules.measures = static_cast<int64_t>(p.task.objective->measures().size());

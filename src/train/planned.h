@@ -3,7 +3,7 @@
 #include "model/model.h"
 #include "model/objective.h"
 #include "model/options.h"
-#include "parallel/kept_bytes.h"
+#include "parallel/activations/activation_bytes.h"
 #include "parallel/plan.h"
 #include "planner/traffic.h"
 #include "train/settings.h"
@@ -26,8 +26,8 @@ Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given = nu
 planner::StepRules step_rules(const Settings& settings, const model::Model& model, const parallel::Plan& plan, int64_t length, bool on_gpu);
 
 // What blocks keep of a micro-batch for its gradients, on one of the ranks that share tokens and widths out; of all stages of a pipeline.
-std::vector<parallel::KeptBytes> kept_by_blocks(const Settings& settings, const model::Model& model, const parallel::Plan& plan,
-                                                int64_t length, bool on_gpu);
+std::vector<parallel::ActivationBytes> kept_by_blocks(const Settings& settings, const model::Model& model, const parallel::Plan& plan,
+                                                      int64_t length, bool on_gpu);
 
 // What the update rule will keep of the whole model, asked of the rule itself over parameters without values.
 int64_t optimizer_bytes(const Settings& settings, const model::Model& model);

@@ -6,7 +6,7 @@
 #include "model/options.h"
 #include "model/preference.h"
 #include "optim/options.h"
-#include "parallel/lay_out.h"
+#include "parallel/layout/make_plan.h"
 #include "snapshot/options.h"
 #include "sync/one_byte/replica.h"
 #include "sync/options.h"

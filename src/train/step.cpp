@@ -56,8 +56,8 @@ class OneUpdate final : public Step {
       pass.memory = engine.memory;
       recompute_as_planned(engine, pass, all.size() == batches.size());
     }
-    parallel::GradientFlow& flow = engine.store->flow();
-    const auto begin = [&](parallel::GradientFlow::Announce announce) {
+    parallel::GradientReducer& flow = engine.store->reducer();
+    const auto begin = [&](parallel::GradientReducer::Announce announce) {
       flow.begin(passes, static_cast<int64_t>(parts.size()), std::move(announce));
     };
     std::optional<GradientChecksums> expected;

@@ -10,7 +10,7 @@
 #include "mesh/flat_gradients.h"
 #include "model/cnn.h"
 #include "model/objective.h"
-#include "parallel/pipeline.h"
+#include "parallel/pipeline/pipeline.h"
 
 namespace cairn::parallel {
 namespace {
@@ -71,7 +71,7 @@ Step step_over(const std::vector<int64_t>& sizes, comm::World* world, std::vecto
     plan.mesh.axes = {{"pp", world->size()}};
     plan.stage_blocks = std::move(stage_blocks);
     for (int stage = 0; stage < static_cast<int>(plan.stage_blocks.size()); ++stage) plan.rank_of_stage.push_back(stage);
-    Pipeline pipeline(*model, plan, one_pipeline(world->everyone()),
+    Pipeline pipeline(*model, plan, single_pipeline(world->everyone()),
                       [&](int m) { return make_schedule({.ranks = world->size(), .micro_batches = m}); });
     for (const model::Losses& losses : pipeline.run(passes)) step.loss += losses.sum.item<double>();
     // Blocks of other ranks contribute nothing here: those gradients stay 0, and the sums over ranks are whole.

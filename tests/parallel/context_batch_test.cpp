@@ -1,4 +1,4 @@
-#include "parallel/context_batch.h"
+#include "parallel/batch/context_batch.h"
 
 #include <algorithm>
 #include <numeric>

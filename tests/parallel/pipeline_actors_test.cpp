@@ -1,18 +1,17 @@
 // Pipelines as actors: that bounded registers cost no time, what they bound, and what is refused.
-#include "parallel/pipeline_actors.h"
-
 #include <gtest/gtest.h>
 
 #include "base/actors/simulation.h"
 #include "base/error.h"
-#include "parallel/schedule_csv.h"
-#include "parallel/timeline.h"
+#include "parallel/pipeline/actors.h"
+#include "parallel/schedule/csv.h"
+#include "parallel/schedule/timeline.h"
 
 namespace cairn::parallel {
 namespace {
 
-std::vector<Crossing> neighbours(const Schedule& schedule) {
-  std::vector<Crossing> all;
+std::vector<StageEdge> neighbours(const Schedule& schedule) {
+  std::vector<StageEdge> all;
   for (int stage = 0; stage + 1 < schedule.stages(); ++stage) all.push_back({"stream", stage, stage + 1});
   return all;
 }
@@ -35,10 +34,10 @@ TEST(PipelineActors, PlayedTheyTakeAsLongAsTheScheduleWithoutBounds) {
         const StageCosts costs{std::vector<double>(static_cast<size_t>(schedule.stages()), 1),
                                std::vector<double>(static_cast<size_t>(schedule.stages()), 1),
                                std::vector<double>(static_cast<size_t>(schedule.stages()), 1)};
-        const PipelineActors actors = all_actors(schedule, neighbours(schedule), registers_for(schedule, neighbours(schedule)));
+        const PipelineActors actors = all_actors(schedule, neighbours(schedule), edge_registers(schedule, neighbours(schedule)));
         const base::Simulation simulation = base::simulate(actors.graph);
         ASSERT_TRUE(simulation.stuck.empty()) << schedule.name << ": " << simulation.stuck.front();
-        EXPECT_NEAR(simulation.end_s, figures(timeline(schedule, costs)).step_s, 1e-9)
+        EXPECT_NEAR(simulation.end_s, timeline_stats(timeline(schedule, costs)).step_s, 1e-9)
             << schedule.name << ' ' << ranks << ' ' << micro_batches;
       }
 }
@@ -46,16 +45,16 @@ TEST(PipelineActors, PlayedTheyTakeAsLongAsTheScheduleWithoutBounds) {
 TEST(PipelineActors, KeepAsManyMicroBatchesAsTheScheduleDoes) {
   for (const Schedule& schedule : schedules_of(4, 8)) {
     if (schedule.stages() > 4) continue;
-    const BorderRegisters registers = registers_for(schedule, neighbours(schedule));
-    const TimelineFigures planned = figures(timeline(schedule, even_costs(schedule, {})));
+    const EdgeRegisters registers = edge_registers(schedule, neighbours(schedule));
+    const TimelineStats planned = timeline_stats(timeline(schedule, even_costs(schedule, {})));
     for (int stage = 0; stage < 4; ++stage)
-      EXPECT_EQ(registers.kept.at(stage), planned.ranks[static_cast<size_t>(stage)].live_activations) << schedule.name << stage;
+      EXPECT_EQ(registers.activations.at(stage), planned.ranks[static_cast<size_t>(stage)].live_activations) << schedule.name << stage;
   }
 }
 
 TEST(PipelineActors, ARanksActorsAreItsPartOfAll) {
   const Schedule schedule = make_schedule({.name = "1f1b", .ranks = 3, .micro_batches = 4});
-  const PipelineActors middle = rank_actors(schedule, neighbours(schedule), registers_for(schedule, neighbours(schedule)), 1);
+  const PipelineActors middle = rank_actors(schedule, neighbours(schedule), edge_registers(schedule, neighbours(schedule)), 1);
   int computing = 0, sending = 0, receiving = 0;
   for (const PipelineActors::Part& part : middle.parts) {
     computing += part.role == PipelineActors::Role::forward || part.role == PipelineActors::Role::backward;
@@ -71,11 +70,11 @@ TEST(PipelineActors, ARanksActorsAreItsPartOfAll) {
 TEST(PipelineActors, TooFewRegistersAreRefusedAndTheValueIsNamed) {
   // The second rank wants the second micro-batch first.
   const Schedule schedule = read_schedule_csv("0F0,0F1,0B1,0B0\n1F1,1B1,1F0,1B0\n", "s.csv");
-  const std::vector<Crossing> crossed = neighbours(schedule);
-  EXPECT_NO_THROW(base::check_no_deadlock(all_actors(schedule, crossed, registers_for(schedule, crossed)).graph));
-  EXPECT_NO_THROW(base::check_no_deadlock(all_actors(schedule, crossed, registers_for(schedule, crossed, 2)).graph));
+  const std::vector<StageEdge> edges = neighbours(schedule);
+  EXPECT_NO_THROW(base::check_no_deadlock(all_actors(schedule, edges, edge_registers(schedule, edges)).graph));
+  EXPECT_NO_THROW(base::check_no_deadlock(all_actors(schedule, edges, edge_registers(schedule, edges, 2)).graph));
   try {
-    base::check_no_deadlock(all_actors(schedule, crossed, registers_for(schedule, crossed, 1)).graph);
+    base::check_no_deadlock(all_actors(schedule, edges, edge_registers(schedule, edges, 1)).graph);
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Error::Kind::bad_input);
@@ -98,7 +97,7 @@ TEST(FlowSchedule, IsOneForwardOneBackward) {
 TEST(FlowSchedule, TakesSeveralStagesOnARank) {
   const Schedule flow = make_schedule({.name = "flow", .ranks = 4, .stages_per_rank = 2, .micro_batches = 8});
   const Schedule one = make_schedule({.name = "1f1b", .ranks = 4, .micro_batches = 8});
-  EXPECT_LT(figures(timeline(flow, even_costs(flow, {}))).bubble, figures(timeline(one, even_costs(one, {}))).bubble);
+  EXPECT_LT(timeline_stats(timeline(flow, even_costs(flow, {}))).bubble, timeline_stats(timeline(one, even_costs(one, {}))).bubble);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "parallel/plan_file.h"
+#include "parallel/layout/plan_file.h"
 
 #include <gtest/gtest.h>
 

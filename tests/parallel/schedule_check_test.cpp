@@ -1,9 +1,8 @@
 // What cannot run is refused, with who waits for what.
-#include "parallel/schedule_check.h"
-
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "parallel/schedule/check.h"
 
 namespace cairn::parallel::schedule_check_test {
 namespace {

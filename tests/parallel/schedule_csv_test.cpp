@@ -1,9 +1,8 @@
 // Schedules as files: there and back, PyTorch's dialect, and files that lie.
-#include "parallel/schedule_csv.h"
-
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "parallel/schedule/csv.h"
 
 namespace cairn::parallel {
 namespace {

@@ -3,9 +3,9 @@
 
 #include "base/error.h"
 #include "parallel/schedule.h"
-#include "parallel/schedule_check.h"
-#include "parallel/schedule_csv.h"
-#include "parallel/timeline.h"
+#include "parallel/schedule/check.h"
+#include "parallel/schedule/csv.h"
+#include "parallel/schedule/timeline.h"
 
 namespace cairn::parallel {
 namespace {
@@ -23,10 +23,10 @@ std::string why_refused(const ScheduleRequest& request) {
 }
 
 // A forward, an input gradient and a weight gradient of a stage take 1 s each.
-TimelineFigures with_equal_parts(const ScheduleRequest& request) {
+TimelineStats with_equal_parts(const ScheduleRequest& request) {
   const Schedule schedule = make_schedule(request);
   const double stages = schedule.stages() / schedule.ranks();
-  return figures(timeline(schedule, even_costs(schedule, {stages, stages, stages})));
+  return timeline_stats(timeline(schedule, even_costs(schedule, {stages, stages, stages})));
 }
 
 TEST(Schedules, GpipeRunsAllForwardsThenAllBackwardsFromTheLast) {
@@ -92,11 +92,11 @@ TEST(Schedules, RunAtEverySizeThatTheyTake) {
 
 TEST(Schedules, ZeroBubbleH1HasAThirdOfTheBubbleAndNoMoreMemory) {
   for (const auto& [ranks, micro_batches] : {std::pair{2, 2}, {3, 5}, {4, 8}, {5, 5}, {8, 24}}) {
-    const TimelineFigures plain = with_equal_parts({.name = "1f1b", .ranks = ranks, .micro_batches = micro_batches});
-    const TimelineFigures zero = with_equal_parts({.name = "zb_h1", .ranks = ranks, .micro_batches = micro_batches});
+    const TimelineStats plain = with_equal_parts({.name = "1f1b", .ranks = ranks, .micro_batches = micro_batches});
+    const TimelineStats zero = with_equal_parts({.name = "zb_h1", .ranks = ranks, .micro_batches = micro_batches});
     EXPECT_EQ(plain.step_s, 3 * micro_batches + 3 * (ranks - 1));
     EXPECT_EQ(zero.step_s, 3 * micro_batches + (ranks - 1));
-    for (const RankFigures& rank : zero.ranks) EXPECT_EQ(rank.live_activations, plain.ranks[0].live_activations);
+    for (const RankTimelineStats& rank : zero.ranks) EXPECT_EQ(rank.live_activations, plain.ranks[0].live_activations);
   }
 }
 
@@ -105,9 +105,9 @@ TEST(Schedules, ZeroBubbleH1HasAThirdOfTheBubbleAndNoMoreMemory) {
 TEST(Schedules, ZeroBubbleVWaitsNowhereWithTheMemoryOfOneForwardOneBackward) {
   for (const int ranks : {1, 2, 3, 4, 7, 8})
     for (const int micro_batches : {2 * ranks - 1, 2 * ranks, 3 * ranks + 2}) {
-      const TimelineFigures zero = with_equal_parts({.name = "zbv", .ranks = ranks, .micro_batches = micro_batches});
+      const TimelineStats zero = with_equal_parts({.name = "zbv", .ranks = ranks, .micro_batches = micro_batches});
       EXPECT_EQ(zero.step_s, 6 * micro_batches + (ranks - 1));
-      for (const RankFigures& rank : zero.ranks) {
+      for (const RankTimelineStats& rank : zero.ranks) {
         EXPECT_EQ(rank.waiting_s, 0);
         EXPECT_EQ(rank.live_activations, 2 * ranks) << "half stages: as much as the p whole ones of 1f1b";
       }
@@ -124,9 +124,9 @@ TEST(Schedules, ZeroBubbleVDoesWhatItCanWithFewMicroBatches) {
 TEST(Schedules, DualPipeVTakesAsLongAndKeepsOneActivationMore) {
   for (const int ranks : {1, 2, 3, 4, 7, 8})
     for (const int micro_batches : {2 * ranks, 2 * ranks + 1, 5 * ranks}) {
-      const TimelineFigures dual = with_equal_parts({.name = "dualpipev", .ranks = ranks, .micro_batches = micro_batches});
+      const TimelineStats dual = with_equal_parts({.name = "dualpipev", .ranks = ranks, .micro_batches = micro_batches});
       EXPECT_EQ(dual.step_s, 6 * micro_batches + (ranks - 1));
-      for (const RankFigures& rank : dual.ranks) EXPECT_EQ(rank.live_activations, 2 * ranks + 1);
+      for (const RankTimelineStats& rank : dual.ranks) EXPECT_EQ(rank.live_activations, 2 * ranks + 1);
     }
 }
 

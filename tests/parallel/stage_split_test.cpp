@@ -1,5 +1,5 @@
 // Blocks given out to stages: the optimum, against trying every split.
-#include "parallel/stage_split.h"
+#include "parallel/layout/stage_split.h"
 
 #include <algorithm>
 #include <functional>

@@ -16,9 +16,9 @@
 #include "model/families.h"
 #include "model/objective.h"
 #include "model/stream.h"
+#include "parallel/layout/model_shard.h"
+#include "parallel/layout/tensor_split.h"
 #include "parallel/pass.h"
-#include "parallel/share.h"
-#include "parallel/tensor_split.h"
 #include "parallel/token_batch.h"
 
 namespace cairn::parallel {
@@ -58,17 +58,17 @@ Plan tensor_plan(const model::Model& model, int ranks) {
 Found pass_on(comm::World& world, const TpCase& c, bool overlap = false) {
   const auto model = model::make_decoder(c.shape, c.lora);
   const Plan plan = tensor_plan(*model, world.size());
-  const Share share = share_of(*model, plan, world.rank());
+  const ModelShard shard = model_shard(*model, plan, world.rank());
   const mesh::FlatLayout whole_layout = model->layout();
-  const at::Tensor whole = weights_of(*model), flat = at::empty({share.layout.elements}, at::kDouble);
+  const at::Tensor whole = weights_of(*model), flat = at::empty({shard.layout.elements}, at::kDouble);
   std::vector<mesh::Placement> placements;
-  for (size_t i = 0; i < share.parameters.size(); ++i) {
+  for (size_t i = 0; i < shard.parameters.size(); ++i) {
     const mesh::ParamId id{static_cast<int32_t>(i)};
-    share.layout.view(flat, id).copy_(cut_out(whole_layout.view(whole, id), share.parameters[i].local_shard));
+    shard.layout.view(flat, id).copy_(cut_out(whole_layout.view(whole, id), shard.parameters[i].local_shard));
     placements.push_back(plan.placements.at(model->parameters()[i].name));
   }
-  const model::FlatWeights weights(share.layout, flat, placements);
-  mesh::FlatGradients sink(share.layout, at::full({share.layout.elements}, 99.0, at::kDouble), model->uses());
+  const model::FlatWeights weights(shard.layout, flat, placements);
+  mesh::FlatGradients sink(shard.layout, at::full({shard.layout.elements}, 99.0, at::kDouble), model->uses());
   sink.begin(1, nullptr);
   mesh::Axes axes;
   if (world.size() > 1) axes.put("tp", world.everyone());
@@ -87,9 +87,9 @@ Found pass_on(comm::World& world, const TpCase& c, bool overlap = false) {
                                         .overlap = overlap});
   sink.finish();
   Found found{.loss = losses.sum, .per_sample = losses.per_sample, .gradients = {}};
-  for (size_t i = 0; i < share.parameters.size(); ++i) {
+  for (size_t i = 0; i < shard.parameters.size(); ++i) {
     at::Tensor together = at::zeros(model->parameters()[i].shape, at::kDouble);
-    put_back(together, share.parameters[i].local_shard, share.layout.view(sink.flat(), {static_cast<int32_t>(i)}));
+    put_back(together, shard.parameters[i].local_shard, shard.layout.view(sink.flat(), {static_cast<int32_t>(i)}));
     world.everyone().all_reduce(together, comm::Reduce::sum, {comm::Purpose::gradient, "check"}).wait_host();
     found.gradients.push_back({model->parameters()[i].name, together});
   }

@@ -1,5 +1,5 @@
 // The picture of a timeline: what is where, in which colour, and that it is well-formed.
-#include "parallel/timeline_svg.h"
+#include "parallel/schedule/timeline_svg.h"
 
 #include <gtest/gtest.h>
 

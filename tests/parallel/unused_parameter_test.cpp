@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "model/decoder.h"
-#include "parallel/share.h"
+#include "parallel/layout/model_shard.h"
 
 namespace cairn::parallel {
 namespace {
@@ -21,10 +21,10 @@ TEST(UnusedParameter, IsKeptByEveryReplica) {
   Plan plan;
   plan.mesh.axes = {{"dp", 3}};
   for (int rank = 0; rank < 3; ++rank) {
-    const Share share = share_of(*model, plan, rank);
-    EXPECT_TRUE(share.parameters.back().here);
-    EXPECT_EQ(share.parameters.back().copies, std::vector<int>{rank});
-    EXPECT_EQ(share.layout.elements, model->elements());
+    const ModelShard shard = model_shard(*model, plan, rank);
+    EXPECT_TRUE(shard.parameters.back().here);
+    EXPECT_EQ(shard.parameters.back().copies, std::vector<int>{rank});
+    EXPECT_EQ(shard.layout.elements, model->elements());
   }
 }
 
@@ -35,11 +35,11 @@ TEST(UnusedParameter, StaysWithTheFirstStageAlone) {
   const auto blocks = static_cast<int64_t>(model->blocks().size());
   plan.stage_blocks = {blocks / 2, blocks - blocks / 2};
   plan.rank_of_stage = {1, 0};  // the first stage is on rank 1
-  EXPECT_FALSE(share_of(*model, plan, 0).parameters.back().here);
-  const Share first = share_of(*model, plan, 1);
+  EXPECT_FALSE(model_shard(*model, plan, 0).parameters.back().here);
+  const ModelShard first = model_shard(*model, plan, 1);
   EXPECT_TRUE(first.parameters.back().here);
   EXPECT_EQ(first.parameters.back().copies, std::vector<int>{1});
-  EXPECT_EQ(share_of(*model, plan, 0).layout.elements + first.layout.elements, model->elements());
+  EXPECT_EQ(model_shard(*model, plan, 0).layout.elements + first.layout.elements, model->elements());
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 #include "model/lora.h"
 #include "model/model.h"
 #include "model/wiring.h"
-#include "parallel/tensor_split.h"
+#include "parallel/layout/tensor_split.h"
 #include "planner/described_models.h"
 #include "planner/describer.h"
 

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "model/decoder.h"
-#include "parallel/lay_out.h"
+#include "parallel/layout/make_plan.h"
 #include "planner/placement_reason.h"
 
 namespace cairn::planner {
@@ -16,10 +16,10 @@ std::unique_ptr<model::Model> small_decoder() {
 }
 
 parallel::Plan placed(const model::Model& model, const parallel::LayoutOptions& options, int ranks) {
-  parallel::Plan plan = parallel::lay_out(options, ranks);
+  parallel::Plan plan = parallel::make_plan(options, ranks);
   plan.sync["dp"] = "all_reduce";
   plan.micro_batch = 3;
-  parallel::place(plan, model, options.pipeline, 5);
+  parallel::fit_to_model(plan, model, options.pipeline, 5);
   return plan;
 }
 

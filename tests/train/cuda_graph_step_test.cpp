@@ -41,7 +41,7 @@ struct Counted {
 // Does the same work again, into the same places, as a device would. The host's part of it must not count: so the flow starts anew.
 class Imitation final : public DeviceGraph {
  public:
-  Imitation(parallel::Store& store, Counted& counted, int64_t passes) : store_(store), counted_(counted), passes_(passes) {}
+  Imitation(parallel::ParameterStore& store, Counted& counted, int64_t passes) : store_(store), counted_(counted), passes_(passes) {}
 
   void capture(const std::function<void()>& work) override {
     work();
@@ -51,16 +51,16 @@ class Imitation final : public DeviceGraph {
   void replay() override {
     ++counted_.started;
     if (std::exchange(was_started_, true)) {
-      EXPECT_TRUE(store_.flow().is_complete()) << "all gradients have come";
-      store_.flow().begin(passes_, passes_, {});
-      const at::Tensor before = store_.kept()[0].value.clone();
+      EXPECT_TRUE(store_.reducer().is_complete()) << "all gradients have come";
+      store_.reducer().begin(passes_, passes_, {});
+      const at::Tensor before = store_.pieces()[0].value.clone();
       work_();
-      counted_.updated += !at::equal(before, store_.kept()[0].value);
+      counted_.updated += !at::equal(before, store_.pieces()[0].value);
     }
   }
 
  private:
-  parallel::Store& store_;
+  parallel::ParameterStore& store_;
   Counted& counted_;
   int64_t passes_;
   bool was_started_ = false;  // recording it did its first work, where a device would do nothing yet
@@ -77,11 +77,12 @@ Taken take_steps(const base::Recipe& recipe, int steps, int64_t passes, Counted*
   Taken taken;
   harness::on_ranks(1, [&](comm::World& world) {
     const auto job = build(world, recipe, {}, {});
-    parallel::Store& store = *job->engine.store;
+    parallel::ParameterStore& store = *job->engine.store;
     if (counted)
-      job->step = make_cuda_graph_step(in_turn(parallel::execute), std::make_unique<CudaGraphStep>(store.flow(), [&store, counted, passes] {
-                                         return std::make_unique<Imitation>(store, *counted, passes);
-                                       }));
+      job->step =
+          make_cuda_graph_step(in_turn(parallel::execute), std::make_unique<CudaGraphStep>(store.reducer(), [&store, counted, passes] {
+                                 return std::make_unique<Imitation>(store, *counted, passes);
+                               }));
     std::vector<at::Tensor> sums;  // read at the end: what a later step finds must not get into them
     for (int i = 0; i < steps; ++i) {
       sums.push_back(take_step(*job).output.loss_sum);
@@ -91,7 +92,7 @@ Taken take_steps(const base::Recipe& recipe, int steps, int64_t passes, Counted*
       if (counted) taken.updates += static_cast<int>(sync::metric(notes, "recorded_update"));
     }
     for (const at::Tensor& sum : sums) taken.losses.push_back(sum.item<double>());
-    for (const parallel::KeptPiece& piece : job->engine.store->kept()) taken.weights.push_back(piece.value.clone());
+    for (const parallel::ParameterPiece& piece : job->engine.store->pieces()) taken.weights.push_back(piece.value.clone());
   });
   return taken;
 }
@@ -128,8 +129,8 @@ TEST(CudaGraphStep, ShapesThatSeldomComeAreNotRecorded) {
     const mesh::Batch batch = job->loader->next();
     Counted counted;
     int made = 0;
-    parallel::Store& store = *job->engine.store;
-    CudaGraphStep recorded(store.flow(), [&] { return std::make_unique<Imitation>(store, counted, 1); });
+    parallel::ParameterStore& store = *job->engine.store;
+    CudaGraphStep recorded(store.reducer(), [&] { return std::make_unique<Imitation>(store, counted, 1); });
     const CudaGraphStep::Work work = [](std::span<const parallel::Pass> passes, const at::Tensor&) {
       return std::vector<at::Tensor>{parallel::execute(passes[0]).sum};
     };
@@ -137,11 +138,11 @@ TEST(CudaGraphStep, ShapesThatSeldomComeAreNotRecorded) {
       const mesh::Batch part = mesh::slice(batch, 0, samples);
       parallel::Pass pass = pass_over(job->engine, part);
       pass.into = &store.sink();
-      store.flow().begin(1, 1, {});
+      store.reducer().begin(1, 1, {});
       const bool should_replay = recorded.should_replay({&pass, 1});
       made += !should_replay;
       const double sum = (should_replay ? recorded.run({&pass, 1}, {}, work) : work({&pass, 1}, {})).front().item<double>();
-      store.flow().finish();
+      store.reducer().finish();
       return sum;
     };
     std::vector<double> first;

@@ -11,7 +11,7 @@
 #include "base/stop.h"
 #include "comm/local.h"
 #include "harness/scratch_folder.h"
-#include "parallel/plan_file.h"
+#include "parallel/layout/plan_file.h"
 #include "train/planned.h"
 #include "train/train.h"
 

@@ -15,7 +15,7 @@
 #include "cli/recipe_overrides.h"
 #include "mesh/local_shard.h"
 #include "model/model.h"
-#include "parallel/plan_file.h"
+#include "parallel/layout/plan_file.h"
 #include "planner/auto_tp.h"
 #include "planner/model_graph.h"
 #include "planner/placement_reason.h"

@@ -1,4 +1,6 @@
 // `cairn schedule`: what a pipeline schedule costs, as a table and as a picture.
+#include "parallel/schedule.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -10,10 +12,9 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
-#include "parallel/schedule.h"
-#include "parallel/schedule_csv.h"
-#include "parallel/timeline.h"
-#include "parallel/timeline_svg.h"
+#include "parallel/schedule/csv.h"
+#include "parallel/schedule/timeline.h"
+#include "parallel/schedule/timeline_svg.h"
 
 namespace cairn::cli {
 namespace {
@@ -47,7 +48,7 @@ std::string sizes(const parallel::Schedule& schedule) {
 }
 
 void show(const parallel::Schedule& schedule, const parallel::Timeline& timeline) {
-  const parallel::TimelineFigures figures = parallel::figures(timeline);
+  const parallel::TimelineStats figures = parallel::timeline_stats(timeline);
   base::Terminal terminal;
   terminal.line(fmt::format("{}: {}", schedule.name, sizes(schedule)));
   terminal.line(
@@ -55,14 +56,14 @@ void show(const parallel::Schedule& schedule, const parallel::Timeline& timeline
   terminal.line(fmt::format("{:>4}  {:>8}  {:>12}  {:>12}  {:>18}  {:>16}", "rank", "bubble", "busy", "waits inside", "live micro-batches",
                             "live activations"));
   for (size_t rank = 0; rank < figures.ranks.size(); ++rank) {
-    const parallel::RankFigures& one = figures.ranks[rank];
+    const parallel::RankTimelineStats& one = figures.ranks[rank];
     terminal.line(fmt::format("{:>4}  {:>8}  {:>12}  {:>12}  {:>18}  {:>16}", rank, percent(one.bubble), seconds(one.busy_s),
                               seconds(one.waiting_s), one.live_micro_batches, one.live_activations));
   }
 }
 
 // The most of any rank, in shares of the model: a live activation of one of two stages counts half.
-double shares_kept(const parallel::Schedule& schedule, const parallel::TimelineFigures& figures) {
+double shares_kept(const parallel::Schedule& schedule, const parallel::TimelineStats& figures) {
   std::vector<int> stages_on(schedule.ranks());
   for (const int rank : schedule.rank_of_stage) ++stages_on[rank];
   double most = 0;
@@ -86,9 +87,9 @@ int compare_all(const ScheduleArguments& a) {
   for (const std::string& name : parallel::schedule_names()) {
     try {
       const parallel::Schedule schedule = parallel::make_schedule({.name = name, .ranks = a.ranks, .micro_batches = a.micro_batches});
-      const parallel::TimelineFigures figures = parallel::figures(parallel::timeline(schedule, parallel::even_costs(schedule, costs)));
+      const parallel::TimelineStats figures = parallel::timeline_stats(parallel::timeline(schedule, parallel::even_costs(schedule, costs)));
       int live = 0;
-      for (const parallel::RankFigures& rank : figures.ranks) live = std::max(live, rank.live_micro_batches);
+      for (const parallel::RankTimelineStats& rank : figures.ranks) live = std::max(live, rank.live_micro_batches);
       terminal.line(fmt::format("{:<12}  {:>6}  {:>8}  {:>12}  {:>10.6g}  {:>18}  {:>16.4g}", name, schedule.stages(),
                                 percent(figures.bubble), seconds(figures.step_s), figures.step_to_ideal, live,
                                 shares_kept(schedule, figures)));

@@ -24,7 +24,7 @@ class JobParameterGather final : public sync::FullParameterGather {
     std::map<std::string, size_t> places;
     for (size_t i = 0; i < job.engine.model->parameters().size(); ++i) places[job.engine.model->parameters()[i].name] = i;
     for (const sync::FullParameter& one : job.engine.trained_whole) parameters_.push_back(places.at(one.name));
-    for (const parallel::KeptPiece& piece : job.engine.store->kept()) elements_[piece.parameter] = piece.elements;
+    for (const parallel::ParameterPiece& piece : job.engine.store->pieces()) elements_[piece.parameter] = piece.elements;
   }
 
   at::Tensor gather(size_t place, const at::Tensor& mine) override {
@@ -42,7 +42,7 @@ class JobParameterGather final : public sync::FullParameterGather {
     }
     const model::Parameter& of = job_.engine.model->parameters()[parameter];
     const at::Tensor local =
-        parallel::cut_out(whole.view(of.shape), job_.engine.store->share().parameters[parameter].local_shard).reshape({-1});
+        parallel::cut_out(whole.view(of.shape), job_.engine.store->shard().parameters[parameter].local_shard).reshape({-1});
     const mesh::Interval own = elements_.at(parameter);
     mine.view({-1}).copy_(local.narrow(0, own.begin, own.length()));
   }

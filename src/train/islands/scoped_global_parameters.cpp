@@ -7,7 +7,7 @@ namespace cairn::train {
 
 ScopedGlobalParameters::ScopedGlobalParameters(Job& job) : job_(job) {
   const std::vector<at::Tensor> agreed = job.engine.sync->global_parameters();
-  if (!agreed.empty()) job.engine.store->settle();
+  if (!agreed.empty()) job.engine.store->wait_for_gathers();
   for (size_t i = 0; i < agreed.size(); ++i) {
     const at::Tensor& parameter = job.engine.kept_views[i].tensor;
     own_.push_back(parameter.clone());

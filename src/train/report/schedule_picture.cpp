@@ -4,9 +4,9 @@
 
 #include "base/files.h"
 #include "comm/world.h"
-#include "parallel/lay_out.h"
-#include "parallel/timeline.h"
-#include "parallel/timeline_svg.h"
+#include "parallel/layout/make_plan.h"
+#include "parallel/schedule/timeline.h"
+#include "parallel/schedule/timeline_svg.h"
 #include "train/build.h"
 
 namespace cairn::train {

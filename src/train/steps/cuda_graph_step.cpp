@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "kernels/aten.h"
-#include "parallel/gradient_flow.h"
+#include "parallel/state/gradient_reducer.h"
 #include "train/settings.h"
 #include "train/steps/device_graph.h"
 
@@ -60,7 +60,7 @@ struct CudaGraphStep::Shape {
   std::vector<at::Tensor> found = {};
 };
 
-CudaGraphStep::CudaGraphStep(parallel::GradientFlow& flow, MakeGraph make_graph) : flow_(flow), make_graph_(std::move(make_graph)) {}
+CudaGraphStep::CudaGraphStep(parallel::GradientReducer& flow, MakeGraph make_graph) : flow_(flow), make_graph_(std::move(make_graph)) {}
 CudaGraphStep::~CudaGraphStep() = default;
 
 bool CudaGraphStep::should_replay(std::span<const parallel::Pass> passes) {
@@ -79,7 +79,7 @@ std::vector<at::Tensor> CudaGraphStep::run(std::span<const parallel::Pass> passe
                 one.numbers.defined() ? "with it" : "without it");
     for (size_t i = 0; i < passes.size(); ++i) fill(one.passes[i].batch, passes[i].batch);
     if (numbers.defined()) one.numbers.copy_(numbers, /*non_blocking=*/true);
-    flow_.all_came();
+    flow_.mark_all_complete();
   }
   one.graph->replay();
   std::vector<at::Tensor> found;  // the next start overwrites what this one leaves

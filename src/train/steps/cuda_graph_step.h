@@ -11,7 +11,7 @@
 #include "parallel/pass.h"
 
 namespace cairn::parallel {
-class GradientFlow;
+class GradientReducer;
 struct Plan;
 }  // namespace cairn::parallel
 
@@ -32,7 +32,7 @@ class CudaGraphStep {
   // that it leaves there, of which some may be undefined.
   using Work = std::function<std::vector<at::Tensor>(std::span<const parallel::Pass> passes, const at::Tensor& numbers)>;
 
-  CudaGraphStep(parallel::GradientFlow& flow, MakeGraph make_graph);
+  CudaGraphStep(parallel::GradientReducer& flow, MakeGraph make_graph);
   ~CudaGraphStep();
 
   // Whether run() is for this step: batches of its shape have come before, and there is memory for one more recording. Asked once a step.
@@ -47,7 +47,7 @@ class CudaGraphStep {
   Shape& remember(std::string name);
   void capture(Shape& one, std::span<const parallel::Pass> passes, const at::Tensor& numbers, const Work& work);
 
-  parallel::GradientFlow& flow_;
+  parallel::GradientReducer& flow_;
   MakeGraph make_graph_;
   std::list<Shape> shapes_;
   Shape* current_ = nullptr;  // of shapes_

@@ -62,7 +62,7 @@ Passes dpo_passes(std::shared_ptr<const model::Weights> reference) {
                               .trace = last.trace,
                               .memory = last.memory,
                               .recompute = last.recompute,
-                              .inputs_to_host = last.inputs_to_host,
+                              .offload_inputs = last.offload_inputs,
                               .overlap = last.overlap,
                               .late_sums = last.late_sums,
                               .draws_by_token = last.draws_by_token,

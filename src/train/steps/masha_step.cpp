@@ -100,7 +100,7 @@ class ModelProblem final : public sync::VariationalProblem {
     if (length_ > 0) whole.fields["perturbation"] = {perturbation(point), mesh::Field::Shape::whole};
     const auto parts = data::micro_batches(whole.samples(), engine_.micro_batch, portion.max_local_samples);
     const auto passes = std::count_if(parts.begin(), parts.end(), [](const data::BatchRange& part) { return part.count > 0; });
-    parallel::GradientFlow& flow = engine_.store->flow();
+    parallel::GradientReducer& flow = engine_.store->reducer();
     flow.begin(passes, static_cast<int64_t>(parts.size()), [](int64_t) {});
     model::Losses sum{.sum = at::zeros({}, at::kDouble)};
     model::Values fields;

@@ -59,7 +59,7 @@ class OneByteStep final : public Step {
   static sync::OneByteReplica::Model model_of(const Engine& engine, const std::vector<bool>& trained) {
     sync::OneByteReplica::Model model{engine.store->weights(), {}, trained, std::vector<at::Tensor>(trained.size())};
     for (const model::Parameter& parameter : engine.model->parameters()) model.names.push_back(parameter.name);
-    for (const parallel::KeptPiece& piece : engine.store->kept())
+    for (const parallel::ParameterPiece& piece : engine.store->pieces())
       model.kept[piece.parameter] = piece.value.view(engine.model->parameters()[piece.parameter].shape);
     return model;
   }

@@ -1,0 +1,79 @@
+#include "parallel/activations/activation_bytes.h"
+
+#include <algorithm>
+
+#include "model/fp8_products.h"
+#include "model/model.h"
+
+namespace cairn::parallel {
+namespace {
+
+bool is_coded(const model::Operation& operation, const ActivationSetup& setup) {
+  return setup.fp8 && operation.kind == model::Operation::Kind::product && !operation.parameters.empty() &&
+         setup.fp8->of(operation.parameters.front());
+}
+
+int64_t width_in(const model::Operation& product, const model::Model& model) {
+  return model.parameters()[static_cast<size_t>(product.parameters.front().first)].shape[product.by_input ? 0 : 1];
+}
+
+// Bytes of a block for each token.
+double kept_of(const model::Block& block, const model::Model& model, const ActivationSetup& setup) {
+  bool coded = false, in_parts = false;
+  for (const model::Operation& one : block.card().operations) {
+    coded = coded || is_coded(one, setup);
+    in_parts = in_parts || (one.name == "logits" && setup.loss_chunks > 1);
+  }
+  double elements = 0, codes = 0;
+  for (const model::Operation& one : block.card().operations) {
+    double own = one.saved_elements_per_token;
+    if (!in_parts && (coded || (setup.on_gpu && one.gpu_makes_again))) own -= one.result_per_token;
+    if (one.name == "logits") own /= static_cast<double>(setup.loss_chunks);
+    elements += own;
+    if (one.name == "logits" && in_parts) elements += static_cast<double>(width_in(one, model));  // the gradient of what they are made from
+    if (!is_coded(one, setup)) continue;
+    codes += static_cast<double>(width_in(one, model)) /
+             (in_parts ? static_cast<double>(setup.loss_chunks) : 1);  // what it multiplied, by columns
+    if (one.name == "logits") codes += 2 * own;                        // of their gradient, by rows and by columns
+  }
+  return elements * static_cast<double>(setup.element_bytes) + codes;
+}
+
+// Logits in parts keep codes of what makes them, by rows and by columns, from the first part to the last.
+double codes_of_head(const model::Block& block, const model::Model& model, const ActivationSetup& setup) {
+  double bytes = 0;
+  for (const model::Operation& one : block.card().operations)
+    if (one.name == "logits" && setup.loss_chunks > 1 && is_coded(one, setup))
+      bytes += 2 * static_cast<double>(model.parameters()[static_cast<size_t>(one.parameters.front().first)].elements());
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<ActivationBytes> activation_bytes(const model::Model& model, const ActivationSetup& setup) {
+  std::vector<ActivationBytes> all;
+  const double tokens = static_cast<double>(setup.tokens) * setup.share;
+  for (const auto& block : model.blocks()) {
+    ActivationBytes one{.all = tokens * kept_of(*block, model, setup) + codes_of_head(*block, model, setup)};
+    if (!block->card().operations.empty()) {
+      // A norm keeps its input and what it makes of it, where that is not made again.
+      const model::Operation& first = block->card().operations.front();
+      const double read =
+          first.kind == model::Operation::Kind::product ? static_cast<double>(width_in(first, model)) : first.saved_elements_per_token / 2;
+      one.input = tokens * read * static_cast<double>(setup.element_bytes);
+    }
+    all.push_back(one);
+  }
+  return all;
+}
+
+double peak_activation_bytes(const std::vector<ActivationBytes>& blocks, const std::vector<bool>& recomputed) {
+  double before = 0, most = 0;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    most = std::max(most, before + blocks[i].all);
+    before += i < recomputed.size() && recomputed[i] ? blocks[i].input : blocks[i].all;
+  }
+  return most;
+}
+
+}  // namespace cairn::parallel

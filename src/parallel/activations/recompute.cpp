@@ -1,0 +1,76 @@
+#include "parallel/activations/recompute.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "model/lora.h"
+#include "model/model.h"
+
+namespace cairn::parallel {
+namespace {
+
+std::vector<size_t> chosen_by(const RecomputeRule& rule, const model::Model& model) {
+  std::vector<size_t> chosen;
+  std::vector<bool> used(rule.modules.size(), false);
+  for (size_t i = 0; i < model.blocks().size(); ++i) {
+    bool fits = rule.modules.empty();
+    for (size_t k = 0; k < rule.modules.size(); ++k)
+      if (model::matches(rule.modules[k], model.blocks()[i]->card().name)) fits = used[k] = true;
+    if (fits) chosen.push_back(i);
+  }
+  for (size_t k = 0; k < used.size(); ++k)
+    if (!used[k])
+      base::fail_input("recompute.modules: \"{}\" fits no block of this model: they are called {}, {} and the like", rule.modules[k],
+                       model.blocks().front()->card().name, model.blocks()[std::min<size_t>(1, model.blocks().size() - 1)]->card().name);
+  return chosen;
+}
+
+// Logits become their gradient in place: computed again, they would be there twice, to save what is little beside them.
+bool makes_logits(const model::Block& block) { return std::ranges::count(block.card().writes, "logits") > 0; }
+
+// As many of these blocks, which one rank runs, from the first on, as it takes.
+void stay_within(int64_t budget_bytes, const std::vector<size_t>& blocks, const model::Model& model,
+                 const std::vector<ActivationBytes>& kept, std::vector<bool>& recomputed) {
+  const auto budget = static_cast<double>(budget_bytes);
+  double total = 0;
+  for (const size_t i : blocks) total += kept[i].all;
+  for (const size_t i : blocks) {
+    if (total <= budget) return;
+    if (makes_logits(*model.blocks()[i])) continue;
+    total -= kept[i].all - kept[i].input;
+    recomputed[i] = true;
+  }
+  if (total > budget)
+    base::fail_input("recompute.budget_mib = {}: keeping the inputs of every block alone takes {}{}: raise it, or lower train.micro_batch",
+                     budget_bytes >> 20, base::human_bytes(static_cast<int64_t>(total)),
+                     blocks.size() == model.blocks().size()
+                         ? ""
+                         : fmt::format(" on the rank that runs {}", model.blocks()[blocks.front()]->card().name));
+}
+
+}  // namespace
+
+std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Model& model, const ActivationSetup& setup,
+                                    const std::vector<int>& rank_of_block) {
+  const size_t n = model.blocks().size();
+  std::vector<bool> recomputed(n, rule.mode == "full");
+  if (rule.mode == "selective") {
+    const std::vector<size_t> chosen = chosen_by(rule, model);
+    for (size_t k = 0; k < chosen.size(); ++k)
+      if (static_cast<int64_t>(k) % rule.every == 0) recomputed[chosen[k]] = true;
+  }
+  if (rule.mode == "budget") {
+    std::map<int, std::vector<size_t>> by_rank;
+    for (size_t i = 0; i < n; ++i) by_rank[rank_of_block.empty() ? 0 : rank_of_block[i]].push_back(i);
+    const std::vector<ActivationBytes> kept = activation_bytes(model, setup);
+    for (const auto& [rank, blocks] : by_rank) stay_within(rule.budget_bytes, blocks, model, kept, recomputed);
+  }
+  for (size_t i = 0; i < n; ++i) recomputed[i] = recomputed[i] && !makes_logits(*model.blocks()[i]);
+  return recomputed;
+}
+
+}  // namespace cairn::parallel

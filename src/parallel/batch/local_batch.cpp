@@ -1,0 +1,48 @@
+#include "parallel/batch/local_batch.h"
+
+#include <ATen/core/IListRef.h>
+
+#include "comm/group.h"
+#include "kernels/aten.h"
+#include "parallel/batch/context_batch.h"
+
+namespace cairn::parallel {
+namespace {
+
+constexpr int64_t kMaxPositions = int64_t{1} << 24;  // data.length is at most that
+
+// [samples, length], where the batch is of sequences.
+const at::Tensor* tokens_of(const mesh::Batch& batch) {
+  const auto tokens = batch.fields.find("tokens");
+  return tokens == batch.fields.end() || tokens->second.tensor.dim() < 2 ? nullptr : &tokens->second.tensor;
+}
+
+}  // namespace
+
+LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch), ring_(pass.context.form == "ring") {
+  comm::Group* cp = pass.axes.find("cp");
+  const at::Tensor* tokens = tokens_of(whole_);
+  if (!tokens) return;
+  if (pass.into && pass.draws_by_token) {
+    const int64_t rows = tokens->size(0) / whole_.samples();  // of a sample: a pair of answers has two
+    const at::Tensor row_ids = (whole_.ids.view({-1, 1}) * rows + at::arange(rows, whole_.ids.options())).view({-1, 1});
+    keys_ = row_ids * kMaxPositions + at::arange(tokens->size(1), whole_.ids.options());
+  }
+  if (!cp) return;
+  cut_ = true;
+  split_ = make_context_split(tokens->size(1), cp->size(), pass.context.balanced);
+  own_ = cut_context(whole_, split_, cp->rank());
+  if (!keys_.defined()) return;
+  std::vector<at::Tensor> pieces;
+  for (const mesh::Interval& piece : split_.pieces[static_cast<size_t>(cp->rank())])
+    pieces.push_back(keys_.narrow(1, piece.begin, piece.length()));
+  keys_ = pieces.empty() ? keys_.narrow(1, 0, 0) : at::cat(pieces, 1).contiguous();
+}
+
+model::Slice LocalBatch::slice() const {
+  const at::Tensor* tokens = tokens_of(batch());
+  if (!tokens) return {};
+  return {.batch = tokens->size(0), .length = tokens->size(1), .context = cut_ ? &split_ : nullptr, .ring = ring_};
+}
+
+}  // namespace cairn::parallel

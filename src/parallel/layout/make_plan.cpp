@@ -1,0 +1,220 @@
+#include "parallel/layout/make_plan.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <numeric>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/actors/simulation.h"
+#include "base/check.h"
+#include "base/did_you_mean.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "mesh/local_shard.h"
+#include "model/model.h"
+#include "parallel/layout/stage_split.h"
+#include "parallel/layout/tensor_split.h"
+#include "parallel/pipeline/actors.h"
+#include "parallel/pipeline/stage_edges.h"
+#include "parallel/schedule/check.h"
+#include "parallel/schedule/csv.h"
+
+namespace cairn::parallel {
+namespace {
+
+int64_t largest_divisor(int64_t of, int64_t most) {
+  while (of % most != 0) --most;
+  return most;
+}
+
+// "mesh.pp = 2, mesh.tp = 3": those above 1. `dp`: where it is known.
+std::string degrees(const MeshOptions& m, int64_t dp) {
+  std::string text;
+  for (const auto& [name, size] : {std::pair{"island", m.island}, {"pp", m.pp}, {"dp", dp}, {"cp", m.cp}, {"tp", m.tp}, {"ep", m.ep}})
+    if (size > 1 || (dp > 0 && std::string_view(name) == "dp")) text += fmt::format("{}mesh.{} = {}", text.empty() ? "" : ", ", name, size);
+  return text;
+}
+
+constexpr int64_t kMaxScheduleBytes = int64_t{1} << 26;
+
+// Work of each block for a token of a sequence of this length, as its card says; each costs something.
+std::vector<double> costs_of(const model::Model& model, int64_t length) {
+  std::vector<double> costs;
+  for (const auto& block : model.blocks()) {
+    double flops = 0;
+    for (const model::Operation& operation : block->card().operations)
+      flops += operation.flops_per_token + operation.flops_per_pair * static_cast<double>(length + 1) / 2;
+    costs.push_back(flops + 1);
+  }
+  return costs;
+}
+
+// Blocks of each layer: those called layers.N.something. What is before the first goes with it, what is after the last likewise.
+std::vector<int64_t> blocks_by_layer(const model::Model& model) {
+  std::vector<int64_t> blocks;
+  std::string layer;
+  for (const auto& block : model.blocks()) {
+    const std::string& name = block->card().name;
+    const std::string mine = name.starts_with("layers.") ? name.substr(0, name.find('.', 7)) : "";
+    const bool begins = !mine.empty() && mine != layer && !layer.empty();
+    if (blocks.empty() || begins) blocks.push_back(0);
+    if (!mine.empty()) layer = mine;
+    ++blocks.back();
+  }
+  return blocks;
+}
+
+std::vector<int64_t> split_blocks(const model::Model& model, const PipelineOptions& options, int stages, int64_t length) {
+  if (options.split.empty()) return split_evenly_by_cost(costs_of(model, length), stages);
+  std::vector<int64_t> layers;
+  for (const std::string& text : options.split) {
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || end != text.data() + text.size()) base::fail_input("pipeline.split: \"{}\" is no number of layers", text);
+    layers.push_back(number);
+  }
+  if (static_cast<int>(layers.size()) != stages) base::fail_input("pipeline.split: {} numbers for {} stages", layers.size(), stages);
+  const std::vector<int64_t> by_layer = blocks_by_layer(model);
+  if (const int64_t sum = std::accumulate(layers.begin(), layers.end(), int64_t{0}); sum != static_cast<int64_t>(by_layer.size()))
+    base::fail_input("pipeline.split: {} layers in all, and the model has {}", sum, by_layer.size());
+  check_split(layers, static_cast<int64_t>(by_layer.size()));
+  std::vector<int64_t> blocks;
+  size_t next = 0;
+  for (const int64_t count : layers) {
+    blocks.push_back(0);
+    for (int64_t i = 0; i < count; ++i) blocks.back() += by_layer[next++];
+  }
+  return blocks;
+}
+
+void check_stages(const std::vector<int64_t>& blocks, int stages, const model::Model& model) {
+  if (static_cast<int>(blocks.size()) != stages)
+    base::fail_input("the plan has blocks for {} stages, and the schedule has {}", blocks.size(), stages);
+  if (const int64_t sum = std::accumulate(blocks.begin(), blocks.end(), int64_t{0}); sum != static_cast<int64_t>(model.blocks().size()))
+    base::fail_input("the plan's stages have {} blocks in all, and the model has {}", sum, model.blocks().size());
+  check_split(blocks, static_cast<int64_t>(model.blocks().size()));
+}
+
+// Refuses a placement that a plan came with and the parameter's block cannot run. However it is written, every rank must hold the same.
+void check_given(const Plan& plan, const model::Parameter& parameter, const mesh::Placement& can) {
+  const mesh::Placement given = placement_of(plan, parameter.name);
+  try {
+    mesh::check(given, plan.mesh, parameter.shape);
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::bad_input) throw;
+    base::fail_input("the plan's placement of {}: {}", parameter.name, error.what());
+  }
+  bool same = true;
+  for (const auto& on : given.axes)
+    same = same && !std::holds_alternative<mesh::Partial>(on.how) && (on.axis == "tp" || std::holds_alternative<mesh::Replicate>(on.how));
+  for (const int rank : plan.mesh.peers(plan.mesh.members().front(), "tp"))
+    same = same && mesh::local_shard(given, plan.mesh.axis_coordinates(rank), parameter.shape) ==
+                       mesh::local_shard(can, plan.mesh.axis_coordinates(rank), parameter.shape);
+  if (!same)
+    base::fail_input("the plan's placement of {} is \"{}\": its block can run \"{}\" on this mesh, and nothing else yet", parameter.name,
+                     mesh::to_string(given), mesh::to_string(can));
+}
+
+void check_names(const Plan& plan, const model::Model& model) {
+  std::vector<std::string> names;
+  for (const model::Parameter& parameter : model.parameters()) names.push_back(parameter.name);
+  for (const auto& [name, placement] : plan.placements)
+    if (std::find(names.begin(), names.end(), name) == names.end()) base::fail_unknown("parameter in the plan's placements", name, names);
+}
+
+}  // namespace
+
+Plan make_plan(const LayoutOptions& options, int ranks) {
+  const MeshOptions& m = options.mesh;
+  const int64_t others = m.island * m.pp * m.cp * m.tp * m.ep;
+  if (m.dp == 0 && ranks % others != 0)
+    base::fail_input("{}: {} ranks cannot be shared out by {}: pass --nproc {}, or change one of them", degrees(m, 0), ranks, others,
+                     ((ranks + others - 1) / others) * others);
+  const int64_t dp = m.dp == 0 ? ranks / others : m.dp;
+  if (dp * others != ranks) {
+    if (others == 1)
+      base::fail_input("mesh.dp = {} needs {} ranks and there are {}: pass --nproc {}, or leave mesh.dp at 0", dp, dp, ranks, dp);
+    base::fail_input("{} is {} ranks and there are {}: pass --nproc {}{}", degrees(m, dp), dp * others, ranks, dp * others,
+                     m.shard > 1 ? " (mesh.shard is the part of mesh.dp that shares state out, not an axis beside it)" : "");
+  }
+  if (m.shard > 1 && dp % m.shard != 0)
+    base::fail_input("mesh.shard = {}: does not divide mesh.dp = {}; the nearest that does is {}", m.shard, dp,
+                     largest_divisor(dp, std::min(m.shard, dp)));
+  if (m.shard > 1 && options.memory.zero == 0)
+    base::fail_input(
+        "mesh.shard = {}: with memory.zero = 0 nothing is shared out along it: leave mesh.shard out, or set memory.zero to 1, "
+        "2 or 3",
+        m.shard);
+  Plan plan;
+  plan.zero = static_cast<int>(options.memory.zero < 0 ? (m.shard > 1 ? 3 : 0) : options.memory.zero);
+  const int64_t shard = m.shard > 0 ? m.shard : plan.zero > 0 ? dp : 1;
+  const auto axis = [&](const char* name, int64_t size) {
+    if (size > 1) plan.mesh.axes.push_back({name, static_cast<int>(size)});
+  };
+  axis("island", m.island);
+  axis("pp", m.pp);
+  plan.mesh.axes.push_back({"dp", static_cast<int>(dp / shard)});
+  axis("shard", shard);
+  axis("cp", m.cp);
+  axis("tp", m.tp);
+  axis("ep", m.ep);
+  if (plan.mesh.extent("shard") * plan.mesh.extent("cp") == 1) {
+    // A recipe for many ranks may be tried on few; but replicas that share nothing out are not what was asked for.
+    if (plan.zero > 0 && m.island * m.ep > 1)
+      base::fail_input(
+          "memory.zero = {}: state is shared out along dp and cp, not along {}: use mesh.dp = {} in its place, or leave memory.zero out",
+          plan.zero, m.island > 1 ? "island" : "ep", m.island > 1 ? m.island : m.ep);
+    plan.zero = 0;  // one rank keeps all of it
+  }
+  if (m.cp > 1) plan.context = {options.context.form, options.context.balanced};
+  return plan;
+}
+
+Schedule schedule_of(const PipelineOptions& options, int ranks, int micro_batches) {
+  if (options.csv.empty())
+    return make_schedule({.name = options.schedule,
+                          .ranks = ranks,
+                          .stages_per_rank = static_cast<int>(options.stages_per_rank),
+                          .micro_batches = micro_batches});
+  Schedule schedule = read_schedule_csv(base::read_file(options.csv, kMaxScheduleBytes), options.csv);
+  check(schedule);
+  if (schedule.ranks() != ranks || schedule.micro_batches != micro_batches)
+    base::fail_input(
+        "pipeline.csv = {}: is for {} ranks and {} micro-batches, and there are {} and {}: set mesh.pp and "
+        "pipeline.micro_batches to fit",
+        options.csv, schedule.ranks(), schedule.micro_batches, ranks, micro_batches);
+  return schedule;
+}
+
+void fit_to_model(Plan& plan, const model::Model& model, const PipelineOptions& pipeline, int64_t length) {
+  const int tp = plan.mesh.extent("tp"), pp = plan.mesh.extent("pp");
+  if (pp > 1) {
+    const Schedule schedule = schedule_of(pipeline, pp, static_cast<int>(plan.micro_batches));
+    if (!plan.rank_of_stage.empty() && plan.rank_of_stage != schedule.rank_of_stage)
+      base::fail_input("the plan runs its stages on the ranks [{}] along pp, and the schedule {} on [{}]",
+                       fmt::join(plan.rank_of_stage, ", "), schedule.name, fmt::join(schedule.rank_of_stage, ", "));
+    plan.schedule = schedule.name;
+    plan.rank_of_stage = schedule.rank_of_stage;
+    if (plan.stage_blocks.empty()) plan.stage_blocks = split_blocks(model, pipeline, schedule.stages(), length);
+    check_stages(plan.stage_blocks, schedule.stages(), model);
+    plan.registers = static_cast<int>(pipeline.registers);
+    const std::vector<StageEdge> edges = stage_edges(model, plan);
+    base::check_no_deadlock(all_actors(schedule, edges, edge_registers(schedule, edges, plan.registers)).graph);
+  }
+  check_tensor_split(model, tp);
+  std::map<std::string, mesh::Placement> placements;
+  for (const model::Parameter& parameter : model.parameters()) {
+    mesh::Placement placement;
+    if (const mesh::Placement::How how = tensor_split(parameter, tp); !std::holds_alternative<mesh::Replicate>(how))
+      placement.axes.push_back({"tp", how});
+    if (!plan.placements.empty()) check_given(plan, parameter, placement);
+    if (!placement.axes.empty()) placements[parameter.name] = placement;
+  }
+  check_names(plan, model);
+  plan.placements = std::move(placements);
+}
+
+}  // namespace cairn::parallel

@@ -1,0 +1,106 @@
+#include "parallel/layout/tensor_split.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "mesh/splits.h"
+#include "model/model.h"
+
+namespace cairn::parallel {
+namespace {
+
+// Heads of queries and of keys of an attention, whichever of its parameters tells.
+struct HeadCounts {
+  int64_t queries = 0, keys = 0;
+};
+
+bool is_heads(const std::string& axis) { return axis == "heads" || axis == "kv_heads" || axis == "qkv"; }
+
+HeadCounts count_heads(const model::Parameter& p, const std::string& axis, int64_t width) {
+  const int64_t heads = width / p.head_width, heads_per_key = p.queries_per_key;
+  if (axis == "heads") return {heads, heads / heads_per_key};
+  if (axis == "kv_heads") return {heads * heads_per_key, heads};
+  const int64_t keys = heads / (heads_per_key + 2);
+  return {keys * heads_per_key, keys};
+}
+
+bool can_split(const HeadCounts& heads, int ranks) {
+  if (heads.keys >= ranks) return true;
+  return ranks % heads.keys == 0 && heads.queries % ranks == 0;
+}
+
+// Whole groups of query heads with their key head where there are enough; else query heads evenly, several ranks to a key head.
+std::vector<int64_t> query_heads(const HeadCounts& heads, int ranks) {
+  std::vector<int64_t> counts;
+  for (int r = 0; r < ranks; ++r)
+    counts.push_back(heads.keys >= ranks ? mesh::even_part(heads.keys, ranks, r).length() * (heads.queries / heads.keys)
+                                         : heads.queries / ranks);
+  return counts;
+}
+
+mesh::Split by_heads(int64_t dim, std::vector<int64_t> counts, int64_t width) {
+  for (int64_t& count : counts) count *= width;
+  return mesh::split_by_counts(dim, counts);
+}
+
+mesh::Placement::How split_heads(const model::Parameter& p, const std::string& axis, int64_t dim, int ranks) {
+  const HeadCounts heads = count_heads(p, axis, p.shape[static_cast<size_t>(dim)]);
+  if (axis == "heads") return by_heads(dim, query_heads(heads, ranks), p.head_width);
+  if (axis == "qkv") {
+    const int64_t q = heads.queries * p.head_width, kv = heads.keys * p.head_width;
+    return mesh::split_fused(dim, {q, kv, kv}, ranks, p.head_width);
+  }
+  if (heads.keys >= ranks) {
+    std::vector<int64_t> counts;
+    for (int r = 0; r < ranks; ++r) counts.push_back(mesh::even_part(heads.keys, ranks, r).length());
+    return by_heads(dim, counts, p.head_width);
+  }
+  mesh::Ragged table{.dim = dim, .owners = {}, .lengths = std::vector<int64_t>(static_cast<size_t>(heads.keys), p.head_width)};
+  const int together = ranks / static_cast<int>(heads.keys);
+  for (int head = 0; head < heads.keys; ++head) {
+    std::vector<int>& owners = table.owners.emplace_back();
+    for (int i = 0; i < together; ++i) owners.push_back(head * together + i);
+  }
+  return table;
+}
+
+}  // namespace
+
+mesh::Placement::How tensor_split(const model::Parameter& p, int ranks) {
+  if (ranks == 1) return mesh::Replicate{};
+  for (size_t dim = 0; dim < p.axes.size(); ++dim) {
+    const std::string& axis = p.axes[dim];
+    if (is_heads(axis)) return split_heads(p, axis, static_cast<int64_t>(dim), ranks);
+    if (axis == "mlp" || axis == "vocab") {
+      std::vector<int64_t> counts;
+      for (int r = 0; r < ranks; ++r) counts.push_back(mesh::even_part(p.shape[dim], ranks, r).length());
+      return mesh::split_by_counts(static_cast<int64_t>(dim), counts);
+    }
+  }
+  return mesh::Replicate{};
+}
+
+void check_tensor_split(const model::Model& model, int ranks) {
+  if (ranks == 1) return;
+  bool shared = false;
+  for (const model::Parameter& p : model.parameters())
+    for (size_t dim = 0; dim < p.axes.size(); ++dim) {
+      const std::string& axis = p.axes[dim];
+      if (is_heads(axis)) {
+        shared = true;
+        const HeadCounts heads = count_heads(p, axis, p.shape[dim]);
+        // Heads of one stacked matrix are never held by several ranks.
+        const auto works = [&](int n) { return can_split(heads, n) && (axis != "qkv" || heads.keys >= n); };
+        if (works(ranks)) continue;
+        int nearest = ranks;
+        while (!works(nearest)) --nearest;
+        base::fail_input("mesh.tp = {}: {} query and {} key heads cannot be shared out over so many ranks ({}): the next smaller is {}",
+                         ranks, heads.queries, heads.keys, p.name, nearest);
+      }
+      if ((axis == "mlp" || axis == "vocab") && p.shape[dim] < ranks)
+        base::fail_input("mesh.tp = {}: {} has {} rows of {}: use at most {}", ranks, p.name, p.shape[dim], axis, p.shape[dim]);
+    }
+  if (!shared) base::fail_input("mesh.tp = {}: this model has no heads to share out along tp: use mesh.dp instead", ranks);
+}
+
+}  // namespace cairn::parallel

@@ -1,0 +1,213 @@
+#include "parallel/schedule/check.h"
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <tuple>
+
+#include <fmt/ranges.h>
+
+#include "base/check.h"
+
+namespace cairn::parallel {
+namespace {
+
+[[noreturn]] void refuse(const Schedule& schedule, const std::string& reason) {
+  base::fail_input("schedule {}: {}", schedule.name, reason);
+}
+
+void check_sizes(const Schedule& schedule) {
+  if (schedule.ranks() < 1 || schedule.ranks() > kPipelineRanksMax)
+    refuse(schedule, fmt::format("{} ranks; must be 1 to {}", schedule.ranks(), kPipelineRanksMax));
+  if (schedule.micro_batches < 1) refuse(schedule, fmt::format("{} micro-batches; must be at least 1", schedule.micro_batches));
+  std::vector<bool> used(schedule.ranks());
+  for (int stage = 0; stage < schedule.stages(); ++stage) {
+    const int rank = schedule.rank_of_stage[stage];
+    if (rank < 0 || rank >= schedule.ranks())
+      refuse(schedule, fmt::format("stage {} is on rank {}; ranks are 0 to {}", stage, rank, schedule.ranks() - 1));
+    used[rank] = true;
+  }
+  for (int rank = 0; rank < schedule.ranks(); ++rank)
+    if (!used[rank]) refuse(schedule, fmt::format("rank {} runs no stage; use fewer ranks, or give it one", rank));
+}
+
+void check_action(const Schedule& schedule, int rank, const Action& action) {
+  const std::string word = to_string(action);
+  if (action.stage < 0 || action.stage >= schedule.stages())
+    refuse(schedule, fmt::format("{} on rank {}: stages are 0 to {}", word, rank, schedule.stages() - 1));
+  if (action.micro_batch < 0 || action.micro_batch >= schedule.micro_batches)
+    refuse(schedule, fmt::format("{} on rank {}: micro-batches are 0 to {}", word, rank, schedule.micro_batches - 1));
+  if (schedule.rank_of_stage[action.stage] != rank)
+    refuse(schedule, fmt::format("{} on rank {}: stage {} is on rank {}", word, rank, action.stage, schedule.rank_of_stage[action.stage]));
+}
+
+// Everything once, and nothing left out. Sorted lists, not tables: a file may name a stage and a micro-batch of any size.
+void check_counts(const Schedule& schedule) {
+  std::vector<Action> all;
+  for (int rank = 0; rank < schedule.ranks(); ++rank)
+    for (const Action& action : schedule.actions[rank]) {
+      check_action(schedule, rank, action);
+      all.push_back(action);
+    }
+  std::sort(all.begin(), all.end(), [](const Action& a, const Action& b) {
+    return std::tuple(a.stage, a.micro_batch, a.kind) < std::tuple(b.stage, b.micro_batch, b.kind);
+  });
+  const auto twin = std::adjacent_find(all.begin(), all.end());
+  if (twin != all.end()) refuse(schedule, fmt::format("{} is there twice; each action runs once", to_string(*twin)));
+  auto at = all.begin();
+  for (int stage = 0; stage < schedule.stages(); ++stage)
+    for (int micro_batch = 0; micro_batch < schedule.micro_batches; ++micro_batch) {
+      bool has[4] = {};
+      for (; at != all.end() && at->stage == stage && at->micro_batch == micro_batch; ++at) has[static_cast<int>(at->kind)] = true;
+      const auto [forward, backward, input, weight] = std::tuple(has[0], has[1], has[2], has[3]);
+      if (backward && (input || weight))
+        refuse(schedule, fmt::format("{}B{} is both gradients, and {} is there too; leave out one", stage, micro_batch,
+                                     fmt::format("{}{}{}", stage, input ? 'I' : 'W', micro_batch)));
+      if (forward && (backward || (input && weight))) continue;
+      const std::string missing =
+          !forward ? fmt::format("{}F{} is missing", stage, micro_batch)
+          : input  ? fmt::format("{}I{} has no {}W{}", stage, micro_batch, stage, micro_batch)
+          : weight ? fmt::format("{}W{} has no {}I{}", stage, micro_batch, stage, micro_batch)
+                   : fmt::format("{}B{} (or {}I{} and {}W{}) is missing", stage, micro_batch, stage, micro_batch, stage, micro_batch);
+      refuse(schedule, fmt::format("{}; each of the {} stages needs a forward and a backward of each of the {} micro-batches", missing,
+                                   schedule.stages(), schedule.micro_batches));
+    }
+}
+
+// The ranks at work, each going on until something is missing.
+class Walk {
+ public:
+  explicit Walk(const Schedule& schedule)
+      : schedule_(schedule),
+        there_(size_t{2} * schedule.stages() * schedule.micro_batches),
+        position_(schedule.ranks()),
+        queued_(schedule.ranks()) {}
+
+  void run(const std::function<void(int, const Action&)>& act) {
+    for (int rank = 0; rank < schedule_.ranks(); ++rank) wake(rank);
+    while (!queue_.empty()) {
+      const int rank = queue_.front();
+      queue_.pop_front();
+      queued_[rank] = false;
+      for (; const Action* action = next(rank); ++position_[rank]) {
+        if (missing(*action)) break;
+        act(rank, *action);
+        finish(*action);
+      }
+    }
+  }
+
+  // What a rank would do now; null: it is done.
+  const Action* next(int rank) const {
+    const std::vector<Action>& list = schedule_.actions[rank];
+    return position_[rank] < list.size() ? &list[position_[rank]] : nullptr;
+  }
+
+  std::optional<StageResult> missing(const Action& action) const {
+    for (const StageResult& result : needs(action, schedule_.stages()))
+      if (!there_[index(result)]) return result;
+    return std::nullopt;
+  }
+
+ private:
+  size_t index(const StageResult& result) const {
+    const size_t kind = result.kind == StageResult::Kind::output ? 0 : 1;
+    return (kind * schedule_.stages() + result.stage) * schedule_.micro_batches + result.micro_batch;
+  }
+
+  // Only the neighbouring stage's rank can be waiting: a rank that waits for itself waits for ever.
+  void finish(const Action& action) {
+    const int stage = action.stage;
+    if (action.kind == ActionKind::forward) {
+      there_[index({StageResult::Kind::output, stage, action.micro_batch})] = true;
+      if (stage + 1 < schedule_.stages()) wake(schedule_.rank_of_stage[stage + 1]);
+    } else if (action.kind != ActionKind::backward_weight) {
+      there_[index({StageResult::Kind::input_gradient, stage, action.micro_batch})] = true;
+      if (stage > 0) wake(schedule_.rank_of_stage[stage - 1]);
+    }
+  }
+
+  void wake(int rank) {
+    if (queued_[rank]) return;
+    queued_[rank] = true;
+    queue_.push_back(rank);
+  }
+
+  const Schedule& schedule_;
+  std::vector<bool> there_;
+  std::vector<size_t> position_;
+  std::vector<bool> queued_;
+  std::deque<int> queue_;
+};
+
+// The action on `rank` that would make it.
+Action maker(const Schedule& schedule, int rank, const StageResult& result) {
+  for (const Action& action : schedule.actions[rank]) {
+    const bool makes = result.kind == StageResult::Kind::output
+                           ? action.kind == ActionKind::forward
+                           : action.kind == ActionKind::backward || action.kind == ActionKind::backward_input;
+    if (makes && action.stage == result.stage && action.micro_batch == result.micro_batch) return action;
+  }
+  CAIRN_CHECK(false, "nothing makes stage {}, micro-batch {}", result.stage, result.micro_batch);
+}
+
+// Follows who waits for whom until a rank comes again.
+[[noreturn]] void refuse_deadlock(const Schedule& schedule, const Walk& walk, int rank) {
+  std::vector<int> followed;
+  std::vector<std::string> waits;
+  while (std::find(followed.begin(), followed.end(), rank) == followed.end()) {
+    const Action& action = *walk.next(rank);
+    const StageResult result = *walk.missing(action);
+    const int other = schedule.rank_of_stage[result.stage];
+    const std::string awaited = to_string(maker(schedule, other, result));
+    followed.push_back(rank);
+    waits.push_back(other == rank ? fmt::format("rank {} at {} needs its own {}, which comes later", rank, to_string(action), awaited)
+                                  : fmt::format("rank {} at {} waits for {} of rank {}", rank, to_string(action), awaited, other));
+    rank = other;
+  }
+  waits.erase(waits.begin(), waits.begin() + (std::find(followed.begin(), followed.end(), rank) - followed.begin()));
+  constexpr size_t kShown = 8;
+  const size_t left_out = waits.size() > kShown ? waits.size() - kShown : 0;
+  if (left_out > 0) waits.erase(waits.begin() + kShown / 2, waits.end() - kShown / 2);
+  if (left_out > 0) waits.insert(waits.begin() + kShown / 2, fmt::format("({} more)", left_out));
+  refuse(schedule, fmt::format("deadlock: {}; put one of them earlier", fmt::join(waits, ", ")));
+}
+
+}  // namespace
+
+std::vector<StageResult> needs(const Action& action, int stages) {
+  const auto [kind, stage, micro_batch] = action;
+  std::vector<StageResult> results;
+  if (kind == ActionKind::forward) {
+    if (stage > 0) results.push_back({StageResult::Kind::output, stage - 1, micro_batch});
+  } else if (kind == ActionKind::backward_weight) {
+    results.push_back({StageResult::Kind::input_gradient, stage, micro_batch});
+  } else {
+    results.push_back({StageResult::Kind::output, stage, micro_batch});
+    if (stage + 1 < stages) results.push_back({StageResult::Kind::input_gradient, stage + 1, micro_batch});
+  }
+  return results;
+}
+
+void check(const Schedule& schedule) {
+  check_sizes(schedule);
+  check_counts(schedule);
+  Walk walk(schedule);
+  walk.run([](int, const Action&) {});
+  for (int rank = 0; rank < schedule.ranks(); ++rank)
+    if (walk.next(rank) != nullptr) refuse_deadlock(schedule, walk, rank);
+}
+
+void in_running_order(const Schedule& schedule, const std::function<void(int, const Action&)>& act) {
+  Walk walk(schedule);
+  walk.run(act);
+  for (int rank = 0; rank < schedule.ranks(); ++rank)
+    CAIRN_CHECK(walk.next(rank) == nullptr, "schedule {} stops on rank {}: check it first", schedule.name, rank);
+}
+
+std::string to_string(const Action& action) {
+  static constexpr char kLetters[] = {'F', 'B', 'I', 'W'};
+  return fmt::format("{}{}{}", action.stage, kLetters[static_cast<int>(action.kind)], action.micro_batch);
+}
+
+}  // namespace cairn::parallel

@@ -1,0 +1,18 @@
+#pragma once
+#include <string>
+
+#include "parallel/schedule/timeline.h"
+
+namespace cairn::parallel {
+
+struct DrawOptions {
+  std::string title;  // before the figures; empty: the timeline's name
+  int width = 1200;   // pixels
+};
+
+// The timeline as a picture: a row for each rank, a box for each action in the colour of its kind (lighter for later stages of the
+// rank) with the micro-batch in it, a time axis, a legend, and the bubble in the title. It needs nothing from outside. Refuses what
+// would be too much to see.
+std::string draw_svg(const Timeline& timeline, const DrawOptions& options = {});
+
+}  // namespace cairn::parallel

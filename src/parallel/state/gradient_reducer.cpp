@@ -1,0 +1,300 @@
+#include "parallel/state/gradient_reducer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/memory_scope.h"
+#include "comm/group.h"
+#include "kernels/aten.h"
+#include "parallel/state/group_buffer.h"
+#include "parallel/state/releasable_storage.h"
+
+namespace cairn::parallel {
+namespace {
+
+constexpr size_t kBuffersInFlight = 2;
+
+}  // namespace
+
+GradientReducer::GradientReducer(Parts parts) : parts_(std::move(parts)) {
+  me_ = parts_.shard_group ? parts_.shard_group->rank() : 0;
+  unit_of_.resize(parts_.layout.pieces.size());
+  open_.resize(parts_.units.size());
+  parts_of_unit_.resize(parts_.units.size());
+  has_shard_.assign(parts_.units.size(), 0);
+  if (!parts_.shard_group) parts_.whole = true;
+  CAIRN_CHECK(!parts_.reuse_memory || (is_single_rank() && !parts_.memory),
+              "memory that comes and goes, for gradients that other ranks have a part in");
+  if (parts_.whole && !parts_.reuse_memory) whole_ = group_buffer(parts_.memory, parts_.layout.elements, parts_.options);
+  int64_t mine = 0;
+  for (size_t u = 0; u < parts_.units.size(); ++u) {
+    mine += parts_.units[u].part_of(me_).length();
+    for (int64_t i = parts_.units[u].first; i < parts_.units[u].last; ++i) unit_of_[static_cast<size_t>(i)] = static_cast<int64_t>(u);
+  }
+  const at::Tensor own = parts_.whole ? at::Tensor() : at::empty({mine}, parts_.options);
+  int64_t next = 0;
+  for (size_t u = 0; u < parts_.units.size(); ++u) {
+    const ShardUnit& unit = parts_.units[u];
+    const mesh::Interval part = unit.part_of(me_);
+    shards_.push_back(parts_.reuse_memory ? unallocated_tensor(unit.elements, parts_.options)
+                      : parts_.whole      ? whole_.narrow(0, unit.offset + part.begin, part.length())
+                                          : own.narrow(0, next, part.length()));
+    next += part.length();
+  }
+  const std::vector<ShardSlice> kept = shard_slices(parts_.layout, parts_.units, me_);
+  for (size_t i = 0; i < kept.size(); ++i) parts_of_unit_[static_cast<size_t>(kept[i].unit)].push_back(static_cast<int64_t>(i));
+  held_ = peak_bytes_ = parts_.reuse_memory ? 0 : bytes();
+}
+
+bool GradientReducer::is_single_rank() const {
+  return !parts_.shard_group && std::none_of(parts_.copies.begin(), parts_.copies.end(), [](const comm::Group* c) { return c; });
+}
+
+void GradientReducer::count_held(int64_t bytes) {
+  held_ += bytes;
+  peak_bytes_ = std::max(peak_bytes_, held_);
+}
+
+GradientReducer::~GradientReducer() = default;
+
+int64_t GradientReducer::bytes() const {
+  if (parts_.whole && !parts_.reuse_memory) return static_cast<int64_t>(whole_.nbytes());
+  int64_t n = 0;
+  for (const at::Tensor& one : shards_) n += static_cast<int64_t>(one.nbytes());
+  return n;
+}
+
+bool GradientReducer::skip_copy_reduction(const std::string& parameter) {
+  bool found = false;
+  for (size_t i = 0; i < parts_.layout.pieces.size(); ++i) {
+    if (parts_.layout.pieces[i].name != parameter) continue;
+    found = parts_.copies[i] != nullptr;
+    parts_.copies[i] = nullptr;
+  }
+  return found;
+}
+
+void GradientReducer::begin(int64_t passes, int64_t max_passes, Announce announce) {
+  CAIRN_CHECK(passes <= max_passes, "{} passes where at most {} were said", passes, max_passes);
+  passes_ = passes;
+  max_passes_ = max_passes;
+  passes_done_ = 0;
+  rounds_ = stays_unsharded() ? 1 : std::max<int64_t>(1, max_passes);
+  round_ = 0;
+  announce_ = std::move(announce);
+  if (stays_unsharded() && !whole_.defined() && !parts_.reuse_memory) {
+    const base::MemoryScope purpose("gradients");
+    whole_ = group_buffer(parts_.memory, parts_.layout.elements, parts_.options);
+    count_held(static_cast<int64_t>(whole_.nbytes()));
+  }
+  for (size_t u = 0; parts_.reuse_memory && u < shards_.size(); ++u) {
+    if (!has_storage(shards_[u])) continue;
+    free_storage(shards_[u]);
+    count_held(-static_cast<int64_t>(shards_[u].nbytes()));
+  }
+  has_shard_.assign(parts_.units.size(), 0);
+  next_ = static_cast<int64_t>(parts_.units.size()) - 1;
+}
+
+void GradientReducer::open_unit(int64_t u) {
+  Open& one = open_[static_cast<size_t>(u)];
+  const ShardUnit& unit = parts_.units[static_cast<size_t>(u)];
+  if (parts_.reuse_memory) {
+    one.buffer = shards_[static_cast<size_t>(u)];
+    const base::MemoryScope purpose("gradients");
+    allocate_storage(one.buffer);
+    count_held(static_cast<int64_t>(one.buffer.nbytes()));
+  } else if (stays_unsharded()) {
+    one.buffer = whole_.narrow(0, unit.offset, unit.elements);
+  } else {
+    // Others wait for units of this rank before they go on: all that can leave must have left by here, not when somebody happens to look.
+    wait_for_copies();
+    limit_in_flight(kBuffersInFlight - 1);
+    for (size_t i = 0; i < spare_.size() && !one.buffer.defined(); ++i)
+      if (spare_[i].numel() >= unit.elements) {
+        one.buffer = spare_[i];
+        spare_.erase(spare_.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    if (!one.buffer.defined()) {  // those that wait are too small: this one takes their place
+      for (const at::Tensor& small : spare_) held_ -= static_cast<int64_t>(small.nbytes());
+      spare_.clear();
+      const base::MemoryScope purpose("gradients");
+      one.buffer = group_buffer(parts_.memory, unit.elements, parts_.options);
+      count_held(static_cast<int64_t>(one.buffer.nbytes()));
+    }
+  }
+  if (!one.sink || !stays_unsharded()) {  // otherwise its buffer is where it was
+    std::vector<int32_t> uses(parts_.uses.begin() + unit.first, parts_.uses.begin() + unit.last);
+    one.sink =
+        std::make_unique<mesh::FlatGradients>(layout_of(parts_.layout, unit), one.buffer.narrow(0, 0, unit.elements), std::move(uses));
+  }
+  one.missing = unit.last - unit.first;
+  const int64_t due = stays_unsharded() ? passes_ : passes_done_ < passes_ ? 1 : 0;
+  one.sink->begin(due, [this, first = unit.first](int64_t i) { completed(first + i); });
+}
+
+mesh::ParamId GradientReducer::local(mesh::ParamId id) const {
+  const ShardUnit& unit = parts_.units[static_cast<size_t>(unit_of(id))];
+  CAIRN_CHECK(id.first + id.count <= unit.last, "{} and its neighbours are in different units",
+              parts_.layout.pieces[static_cast<size_t>(id.first)].name);
+  return {static_cast<int32_t>(id.first - unit.first), id.count};
+}
+
+mesh::Gradients& GradientReducer::open(mesh::ParamId id) {
+  const int64_t u = unit_of(id);
+  if (open_[static_cast<size_t>(u)].missing == kNotStarted) open_unit(u);
+  return *open_[static_cast<size_t>(u)].sink;
+}
+
+void GradientReducer::outer_fp8(mesh::ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) {
+  open(id).outer_fp8(local(id), in, dout);
+}
+void GradientReducer::outer(mesh::ParamId id, const at::Tensor& in, const at::Tensor& dout) { open(id).outer(local(id), in, dout); }
+void GradientReducer::add(mesh::ParamId id, const at::Tensor& gradient) { open(id).add(local(id), gradient); }
+void GradientReducer::add_rows(mesh::ParamId id, const at::Tensor& rows, const at::Tensor& values) {
+  open(id).add_rows(local(id), rows, values);
+}
+
+void GradientReducer::completed(int64_t piece) {
+  comm::Group* copies = parts_.copies[static_cast<size_t>(piece)];
+  if (!copies) {
+    summed(piece);
+    return;
+  }
+  const int64_t u = unit_of_[static_cast<size_t>(piece)];
+  const auto& of = parts_.layout.pieces[static_cast<size_t>(piece)];
+  const int64_t begin = of.offset - parts_.units[static_cast<size_t>(u)].offset;
+  const at::Tensor gradient = open_[static_cast<size_t>(u)].buffer.narrow(0, begin, of.elements);
+  copy_reductions_.emplace_back(piece, copies->all_reduce(gradient, comm::Reduce::sum, {comm::Purpose::gradient, of.name}));
+  copies->progress();
+  collect_finished();
+}
+
+// Never waits: a copy on another stage of a pipeline may still need what this rank computes next.
+void GradientReducer::collect_finished() {
+  while (!copy_reductions_.empty() && copy_reductions_.front().second.ready()) {
+    const auto [piece, work] = std::move(copy_reductions_.front());
+    copy_reductions_.pop_front();
+    work.wait();
+    summed(piece);
+  }
+  while (!in_flight_.empty() && in_flight_.front().work.ready()) limit_in_flight(in_flight_.size() - 1);
+}
+
+void GradientReducer::wait_for_copies() {
+  while (!copy_reductions_.empty()) {
+    const auto [piece, work] = std::move(copy_reductions_.front());
+    copy_reductions_.pop_front();
+    work.wait();
+    summed(piece);
+  }
+}
+
+void GradientReducer::summed(int64_t piece) {
+  const int64_t u = unit_of_[static_cast<size_t>(piece)];
+  --open_[static_cast<size_t>(u)].missing;
+  if (!parts_.shard_group && announce_) {  // nothing more happens to it; pieces are kept whole, so kept parts count as pieces do
+    const ShardUnit& unit = parts_.units[static_cast<size_t>(u)];
+    announce_(parts_of_unit_[static_cast<size_t>(u)][static_cast<size_t>(piece - unit.first)]);
+  }
+  send_ready_units();
+}
+
+void GradientReducer::send_ready_units() {
+  while (next_ >= 0 && open_[static_cast<size_t>(next_)].missing == 0) {
+    const int64_t u = next_--;
+    Open& one = open_[static_cast<size_t>(u)];
+    const ShardUnit& unit = parts_.units[static_cast<size_t>(u)];
+    one.missing = kNotStarted;
+    Reduction sent{.unit = u, .last = round_ + 1 == rounds_, .buffer = std::exchange(one.buffer, {})};
+    if (parts_.shard_group) {
+      const mesh::Interval mine = unit.part_of(me_);
+      const std::string& name = parts_.layout.pieces[static_cast<size_t>(unit.first)].name;
+      sent.work =
+          parts_.shard_group->reduce_scatter(sent.buffer.narrow(0, mine.begin, mine.length()), sent.buffer.narrow(0, 0, unit.elements),
+                                             comm::Reduce::sum, {comm::Purpose::gradient, name}, unit.counts);
+      parts_.shard_group->progress();
+    }
+    in_flight_.push_back(std::move(sent));
+    collect_finished();
+  }
+  if (next_ < 0 && round_ + 1 < rounds_) {  // the next pass sends its own
+    ++round_;
+    next_ = static_cast<int64_t>(parts_.units.size()) - 1;
+  }
+}
+
+void GradientReducer::limit_in_flight(size_t most) {
+  while (in_flight_.size() > most) {
+    Reduction one = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    one.work.wait();
+    finish_reduction(one);
+  }
+}
+
+void GradientReducer::finish_reduction(Reduction& one) {
+  const auto u = static_cast<size_t>(one.unit);
+  const mesh::Interval mine = parts_.units[u].part_of(me_);
+  if (!parts_.whole) {
+    const at::Tensor own = one.buffer.narrow(0, mine.begin, mine.length());
+    has_shard_[u] ? shards_[u].add_(own) : shards_[u].copy_(own);
+    has_shard_[u] = 1;
+    if (!stays_unsharded()) spare_.push_back(std::move(one.buffer));
+  }
+  if (one.last && parts_.shard_group && announce_)
+    for (const int64_t kept : parts_of_unit_[u]) announce_(kept);
+}
+
+void GradientReducer::skip(mesh::ParamId id) {
+  // Units leave from the last to the first, as backward goes: those of others that make this pass wait for this rank's.
+  if (!stays_unsharded() && unit_of(id) == next_) close(next_);
+}
+
+void GradientReducer::end_pass() {
+  // (Where every unit has left already, the round is the next pass's.)
+  if (!stays_unsharded() && round_ + 1 < rounds_)
+    for (const int64_t round = passes_done_; next_ >= 0 && round_ == round;) close(next_);
+  ++passes_done_;
+}
+
+void GradientReducer::mark_all_complete() {
+  CAIRN_CHECK(is_single_rank() && !parts_.reuse_memory, "gradients that other ranks have a part in, or that have not kept their memory");
+  for (const std::vector<int64_t>& kept : parts_of_unit_)
+    for (const int64_t index : kept)
+      if (announce_) announce_(index);
+  next_ = -1;
+  passes_done_ = passes_;
+}
+
+// Whatever did not come for a unit counts as zero.
+void GradientReducer::close(int64_t u) {
+  Open& one = open_[static_cast<size_t>(u)];
+  if (one.missing == kNotStarted) open_unit(u);
+  if (one.missing > 0) one.sink->finish();
+  wait_for_copies();
+}
+
+void GradientReducer::finish() {
+  if (stays_unsharded()) {  // everything is started before anything is waited for
+    for (int64_t u = static_cast<int64_t>(parts_.units.size()); u-- > 0;) {
+      Open& one = open_[static_cast<size_t>(u)];
+      if (u > next_) continue;
+      if (one.missing == kNotStarted) open_unit(u);
+      if (one.missing > 0) one.sink->finish();
+    }
+    wait_for_copies();
+  } else {
+    while (next_ >= 0) close(next_);
+  }
+  CAIRN_CHECK(next_ < 0, "unit {} of {} has not left", next_, parts_.units.size());
+  limit_in_flight(0);
+  announce_ = nullptr;
+  if (parts_.whole || !whole_.defined()) return;
+  for (Open& one : open_) one = {};
+  held_ -= static_cast<int64_t>(whole_.nbytes());
+  whole_ = at::Tensor();  // others may have the memory between steps
+}
+
+}  // namespace cairn::parallel

@@ -1,0 +1,118 @@
+#include "parallel/state/sharded_weights.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/memory_scope.h"
+#include "comm/group.h"
+#include "kernels/aten.h"
+#include "parallel/state/group_buffer.h"
+
+namespace cairn::parallel {
+
+ShardedWeights::ShardedWeights(Parts parts) : parts_(std::move(parts)) {
+  const size_t n = parts_.units.size();
+  me_ = parts_.shard_group ? parts_.shard_group->rank() : 0;
+  unit_of_.resize(parts_.layout.pieces.size());
+  whole_.resize(n);
+  gathers_.resize(n);
+  const bool in_place = !parts_.gathers && parts_.master.dtype() == parts_.compute.dtype();
+  at::Tensor flat;
+  if (!parts_.gathers) flat = group_buffer(parts_.shard_group, parts_.layout.elements, parts_.compute);
+  int64_t mine = 0;
+  for (const ShardUnit& unit : parts_.units) mine += unit.part_of(me_).length();
+  const at::Tensor own = in_place ? at::Tensor() : at::empty({mine}, parts_.master);
+  int64_t next = 0;
+  for (size_t u = 0; u < n; ++u) {
+    const ShardUnit& unit = parts_.units[u];
+    for (int64_t i = unit.first; i < unit.last; ++i) unit_of_[static_cast<size_t>(i)] = static_cast<int64_t>(u);
+    layouts_.push_back(layout_of(parts_.layout, unit));
+    if (!parts_.gathers) whole_[u] = flat.narrow(0, unit.offset, unit.elements);
+    const mesh::Interval part = unit.part_of(me_);
+    shards_.push_back(in_place ? whole_[u].narrow(0, part.begin, part.length()) : own.narrow(0, next, part.length()));
+    next += part.length();
+  }
+}
+
+at::Tensor ShardedWeights::get(mesh::ParamId id) const {
+  const int64_t unit = unit_of(id);
+  const at::Tensor& whole = whole_[static_cast<size_t>(unit)];
+  if (!whole.defined()) start_gather(unit);  // nobody fetched it
+  gathers_[static_cast<size_t>(unit)].wait();
+  const ShardUnit& of = parts_.units[static_cast<size_t>(unit)];
+  CAIRN_CHECK(id.first + id.count <= of.last, "{} and its neighbours are in different units",
+              parts_.layout.pieces[static_cast<size_t>(id.first)].name);
+  return layouts_[static_cast<size_t>(unit)].view(whole, {static_cast<int32_t>(id.first - of.first), id.count});
+}
+
+void ShardedWeights::fetch(std::span<const mesh::ParamId> ids) const {
+  if (!parts_.gathers) return;
+  for (const mesh::ParamId& id : ids)
+    if (!whole_[static_cast<size_t>(unit_of(id))].defined()) start_gather(unit_of(id));
+}
+
+void ShardedWeights::release(std::span<const mesh::ParamId> ids, std::span<const mesh::ParamId> next) const {
+  if (!parts_.gathers) return;
+  for (const mesh::ParamId& id : ids) {
+    const int64_t unit = unit_of(id);
+    if (std::none_of(next.begin(), next.end(), [&](const mesh::ParamId& one) { return unit_of(one) == unit; })) drop(unit);
+  }
+}
+
+void ShardedWeights::start_gather(int64_t u) const {
+  const ShardUnit& unit = parts_.units[static_cast<size_t>(u)];
+  at::Tensor& whole = whole_[static_cast<size_t>(u)];
+  if (parts_.gathers) {
+    for (size_t i = 0; i < spare_.size() && !whole.defined(); ++i)
+      if (spare_[i].numel() == unit.elements) {
+        whole = spare_[i];
+        spare_.erase(spare_.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    if (!whole.defined()) {  // those that were dropped give way
+      for (const at::Tensor& other : spare_) gathered_now_ -= static_cast<int64_t>(other.nbytes());
+      spare_.clear();
+      const base::MemoryScope purpose("parameters, gathered");
+      whole = group_buffer(parts_.shard_group, unit.elements, parts_.compute);
+      gathered_now_ += static_cast<int64_t>(whole.nbytes());
+      peak_gathered_ = std::max(peak_gathered_, gathered_now_);
+    }
+  }
+  const mesh::Interval mine = unit.part_of(me_);
+  const at::Tensor own = whole.narrow(0, mine.begin, mine.length());
+  if (!own.is_alias_of(shards_[static_cast<size_t>(u)])) own.copy_(shards_[static_cast<size_t>(u)]);
+  if (!parts_.shard_group) return;
+  const std::string& name = parts_.layout.pieces[static_cast<size_t>(unit.first)].name;
+  gathers_[static_cast<size_t>(u)] = parts_.shard_group->all_gather(whole, own, {comm::Purpose::parameter, name}, unit.counts);
+}
+
+void ShardedWeights::drop(int64_t u) const {
+  at::Tensor& whole = whole_[static_cast<size_t>(u)];
+  if (!whole.defined()) return;
+  gathers_[static_cast<size_t>(u)].wait();
+  constexpr size_t kMaxSpare = 2;  // blocks alternate between few sizes; more would keep what was to be given up
+  spare_.push_back(std::move(whole));
+  whole = at::Tensor();
+  if (spare_.size() <= kMaxSpare) return;
+  gathered_now_ -= static_cast<int64_t>(spare_.front().nbytes());
+  spare_.erase(spare_.begin());
+}
+
+void ShardedWeights::updated() {
+  for (size_t u = 0; u < parts_.units.size(); ++u) parts_.gathers ? drop(static_cast<int64_t>(u)) : start_gather(static_cast<int64_t>(u));
+}
+
+void ShardedWeights::wait_for_gathers() const {
+  for (const comm::Work& work : gathers_) work.wait_host();
+}
+
+int64_t ShardedWeights::bytes() const {
+  int64_t n = 0;
+  for (size_t u = 0; u < shards_.size(); ++u) {
+    const bool inside = whole_[u].defined() && shards_[u].is_alias_of(whole_[u]);
+    n += static_cast<int64_t>((whole_[u].defined() ? whole_[u].nbytes() : 0) + (inside ? 0 : shards_[u].nbytes()));
+  }
+  return n;
+}
+
+}  // namespace cairn::parallel

@@ -1,0 +1,113 @@
+#include "train/features.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "parallel/plan.h"
+#include "train/settings.h"
+
+namespace cairn::train {
+namespace {
+
+// Two features that do not work together. `why` is told to whoever set `refused`.
+struct Conflict {
+  Feature refused;
+  Feature with;
+  std::string_view why;
+};
+
+constexpr Conflict kConflicts[] = {
+    {Feature::bf16_parameters, Feature::tp, "parameters that are kept in bf16 are not sharded: leave mesh.tp out, or keep them in fp32"},
+    {Feature::bf16_parameters, Feature::zero,
+     "parameters that are kept in bf16 are not sharded: leave memory.zero out, or keep them in fp32"},
+    {Feature::loss_chunks, Feature::stage_recompute, "a recomputed stage makes the logits twice: use recompute.mode = full"},
+    {Feature::loss_chunks, Feature::tp, "ranks along mesh.tp have a part of each row of logits already: leave it out"},
+    {Feature::loss_chunks, Feature::pp, "is for mesh.pp = 1: use more pipeline.micro_batches instead"},
+    {Feature::cuda_graph, Feature::several_ranks, "is for one rank, because messages between ranks are not captured: leave it out"},
+    {Feature::cuda_graph, Feature::dp_rule, "the sync rule decides on the host what a step does: leave it out"},
+    {Feature::cuda_graph, Feature::dropout, "a captured graph would drop the same elements in every pass: leave it out"},
+    {Feature::check_every, Feature::cuda_graph, "compares steps that are not captured: use train.cuda_graph = false"},
+    {Feature::check_every, Feature::sync_check, "waits for the device to compare, which log.sync_check = true forbids: drop one"},
+    {Feature::bf16_gradients, Feature::several_ranks, "gradients are summed over ranks in fp32: leave it out, or use one rank"},
+    {Feature::rollback, Feature::local_steps, "an island cannot go back by itself while the others go on: use skip or stop"},
+};
+
+// The features of one group, in the order in which they are checked.
+void add_precision(const Settings& s, std::vector<UsedFeature>& used) {
+  const TrainOptions& t = s.train;
+  if (t.precision == Precision::bf16) used.push_back({Feature::bf16, "train.precision = bf16"});
+  if (t.parameters == Precision::bf16) used.push_back({Feature::bf16_parameters, "train.parameters = bf16"});
+  if (t.gradients == Precision::bf16) used.push_back({Feature::bf16_gradients, "train.gradients = bf16"});
+  if (t.fp8 != Fp8Scope::none) used.push_back({Feature::fp8, fmt::format("train.fp8 = {}", name_of(t.fp8))});
+}
+
+void add_step(const Settings& s, std::vector<UsedFeature>& used) {
+  const TrainOptions& t = s.train;
+  if (t.loss_chunks > 1) used.push_back({Feature::loss_chunks, fmt::format("train.loss_chunks = {}", t.loss_chunks)});
+  if (t.cuda_graph) used.push_back({Feature::cuda_graph, "train.cuda_graph = true"});
+  if (t.check_every > 0) used.push_back({Feature::check_every, fmt::format("train.check_every = {}", t.check_every)});
+  const std::string bad_step = fmt::format("train.on_bad_step = {}", name_of(t.on_bad_step));
+  if (t.on_bad_step != OnBadStep::stop) used.push_back({Feature::recovery, bad_step});
+  if (t.on_bad_step == OnBadStep::rollback) used.push_back({Feature::rollback, bad_step});
+  if (s.log.sync_check) used.push_back({Feature::sync_check, "log.sync_check = true"});
+}
+
+void add_layout(const Settings& s, const parallel::Plan& plan, std::vector<UsedFeature>& used) {
+  const auto axis = [&](Feature feature, const char* name) {
+    if (plan.mesh.extent(name) > 1) used.push_back({feature, fmt::format("mesh.{} = {}", name, plan.mesh.extent(name))});
+  };
+  if (plan.zero > 0) used.push_back({Feature::zero, fmt::format("memory.zero = {}", plan.zero)});
+  if (plan.zero == 3) used.push_back({Feature::zero3, "memory.zero = 3"});
+  axis(Feature::tp, "tp");
+  axis(Feature::cp, "cp");
+  axis(Feature::pp, "pp");
+  axis(Feature::ep, "ep");
+  axis(Feature::mesh_island, "island");
+  if (parallel::islands_step_separately(plan)) used.push_back({Feature::local_steps, fmt::format("sync.island.kind = {}", s.island.kind)});
+  if (plan.islands > 1) used.push_back({Feature::remote_islands, fmt::format("island.count = {}", plan.islands)});
+  if (const int ranks = plan.mesh.size() * plan.islands; ranks > 1)
+    used.push_back({Feature::several_ranks, fmt::format("{} ranks", ranks)});
+  if (s.sync.kind != sync::SyncOptions{}.kind) used.push_back({Feature::dp_rule, fmt::format("sync.dp.kind = {}", s.sync.kind)});
+  if (s.layout.tensor.overlap) used.push_back({Feature::tensor_overlap, "tensor.overlap = true"});
+  if (s.layout.recompute.mode == "stage") used.push_back({Feature::stage_recompute, "recompute.mode = stage"});
+}
+
+void add_model(const Settings& s, std::vector<UsedFeature>& used) {
+  if (s.model.dropout > 0) used.push_back({Feature::dropout, fmt::format("model.dropout = {}", s.model.dropout)});
+  if (s.model.batch_norm) used.push_back({Feature::running_statistics, "model.batch_norm = true"});
+  if (s.data.kind == "preference") used.push_back({Feature::preference, "data.kind = preference"});
+}
+
+const UsedFeature* find(std::span<const UsedFeature> used, Feature feature) {
+  const auto found = std::find_if(used.begin(), used.end(), [&](const UsedFeature& one) { return one.feature == feature; });
+  return found == used.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+std::vector<UsedFeature> used_features(const Settings& settings, const parallel::Plan& plan) {
+  std::vector<UsedFeature> used;
+  add_precision(settings, used);
+  add_step(settings, used);
+  add_layout(settings, plan, used);
+  add_model(settings, used);
+  return used;
+}
+
+void refuse_limits(std::string_view chosen, std::span<const Limit> limits, std::span<const UsedFeature> used) {
+  for (const Limit& limit : limits)
+    if (const UsedFeature* one = find(used, limit.feature))
+      base::fail_input("{}: does not work with {}: {}", one->spelled, chosen, limit.why);
+}
+
+void refuse_conflicts(std::span<const UsedFeature> used) {
+  for (const Conflict& conflict : kConflicts) {
+    const UsedFeature* one = find(used, conflict.refused);
+    const UsedFeature* other = find(used, conflict.with);
+    if (one && other) base::fail_input("{}: does not work with {}: {}", one->spelled, other->spelled, conflict.why);
+  }
+}
+
+}  // namespace cairn::train

@@ -21,7 +21,7 @@
 #include "base/metrics.h"
 #include "base/version.h"
 #include "kernels/aten.h"
-#include "kernels/fp8_cuda.h"
+#include "kernels/gemm/fp8_cuda.h"
 #include "proofs/curves_svg.h"
 #include "study/benches.h"
 #include "study/process.h"

@@ -18,7 +18,7 @@
 #include "bench/peer_python.h"
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
-#include "kernels/fp8_cuda.h"
+#include "kernels/gemm/fp8_cuda.h"
 #include "proofs/curves_svg.h"
 #include "study/benches.h"
 #include "study/gpu_monitor.h"

@@ -17,7 +17,7 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/device.h"
 #include "kernels/embedding.h"
-#include "kernels/fused_product.h"
+#include "kernels/fused_gemm.h"
 #include "kernels/gemm.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
@@ -68,10 +68,10 @@ void norms(const Measure& measure) {
            [&](int i) { kernels::reference::rms_norm(y[i], rstd, x[i], weight[i], 1e-5); }});
   measure({"add_rms_norm", 4 * kX, [&](int i) { kernels::add_rms_norm(y[i], rstd, sum[i], x[i], add[i], weight[i], 1e-5); },
            [&](int i) { kernels::reference::add_rms_norm(y[i], rstd, sum[i], x[i], add[i], weight[i], 1e-5); }});
-  measure({"rms_norm_input", 4 * kX, [&](int i) { kernels::rms_norm_input(y[i], dy[i], x[i], weight[i], rstd, &add[i]); },
-           [&](int i) { kernels::reference::rms_norm_input(y[i], dy[i], x[i], weight[i], rstd, &add[i]); }});
-  measure({"rms_norm_weight", 2 * kX, [&](int i) { kernels::rms_norm_weight(dw, dy[i], x[i], rstd); },
-           [&](int i) { kernels::reference::rms_norm_weight(dw, dy[i], x[i], rstd); }});
+  measure({"rms_norm_backward_input", 4 * kX, [&](int i) { kernels::rms_norm_backward_input(y[i], dy[i], x[i], weight[i], rstd, &add[i]); },
+           [&](int i) { kernels::reference::rms_norm_backward_input(y[i], dy[i], x[i], weight[i], rstd, &add[i]); }});
+  measure({"rms_norm_backward_weight", 2 * kX, [&](int i) { kernels::rms_norm_backward_weight(dw, dy[i], x[i], rstd); },
+           [&](int i) { kernels::reference::rms_norm_backward_weight(dw, dy[i], x[i], rstd); }});
 }
 
 void gates(const Measure& measure) {
@@ -91,9 +91,9 @@ void heads(const Measure& turn, const Measure& attend) {
         [&](int i) { kernels::reference::rope(both(i), table); }});
   const Sets dq({kBatch, kLength, kHeads, kHeadDim}), dk({kBatch, kLength, kKeyHeads, kHeadDim}),
       dv({kBatch, kLength, kKeyHeads, kHeadDim});
-  turn({"rope_back", 2.0 * 2 * kRows * (kHeads + 2 * kKeyHeads) * kHeadDim,
+  turn({"rope_backward", 2.0 * 2 * kRows * (kHeads + 2 * kKeyHeads) * kHeadDim,
         [&](int i) {
-          kernels::rope_back(dqkv[i], {dq[i], dk[i], dv[i]}, table);
+          kernels::rope_backward(dqkv[i], {dq[i], dk[i], dv[i]}, table);
         },
         [&](int i) {
           at::Tensor all = dqkv[i];
@@ -143,15 +143,15 @@ void products_that_go_on(const Measure& measure) {
              kernels::linear(gate_up[i], x[i], w[i]);
              kernels::swiglu(y[i], gate_up[i]);
            }});
-  measure({"linear_input_swiglu", flops, [&](int i) { kernels::linear_input_swiglu(gate_up[i], y[i], x[i], down[i], gate_up[i]); },
+  measure({"linear_swiglu_backward", flops, [&](int i) { kernels::linear_swiglu_backward(gate_up[i], y[i], x[i], down[i], gate_up[i]); },
            [&](int i) {
-             kernels::linear_input(y[i], x[i], down[i]);
+             kernels::linear_backward_input(y[i], x[i], down[i]);
              kernels::swiglu_backward(gate_up[i], y[i], gate_up[i], &y[i]);
            }});
   constexpr int64_t kAll = kHeads + 2 * kKeyHeads;
   const Sets qkv({kRows, kAll * kHeadDim}), project({kAll * kHeadDim, kEmbed}, at::kBFloat16, 0.02);
   const kernels::RopeTable table = kernels::rope_table(kLength, kHeadDim, 5e5, on_gpu(at::kFloat));
-  const kernels::Turned turned{.table = table, .heads = kHeads + kKeyHeads, .length = kLength};
+  const kernels::RotatedHeads turned{.table = table, .heads = kHeads + kKeyHeads, .length = kLength};
   measure({"linear_rope", 2.0 * kRows * kEmbed * kAll * kHeadDim, [&](int i) { kernels::linear_rope(qkv[i], x[i], project[i], turned); },
            [&](int i) {
              kernels::linear(qkv[i], x[i], project[i]);
@@ -183,9 +183,10 @@ void tables(const Measure& measure) {
   ids.narrow(0, 0, kRows / 2).remainder_(256);
   measure({"embedding", 2 * kX, [&](int i) { kernels::embedding(y[i], table[i], ids); },
            [&](int i) { kernels::reference::embedding(y[i], table[i], ids); }});
-  measure({"embedding_rows", 3 * kX,
-           [&](int i) { kernels::embedding_rows(dtable, ids, dy[i]); },  // and as many rows of the table as half of them, read and written
-           [&](int i) { kernels::reference::embedding_rows(dtable, ids, dy[i]); }});
+  measure(
+      {"embedding_backward", 3 * kX,
+       [&](int i) { kernels::embedding_backward(dtable, ids, dy[i]); },  // and as many rows of the table as half of them, read and written
+       [&](int i) { kernels::reference::embedding_backward(dtable, ids, dy[i]); }});
 }
 
 }  // namespace

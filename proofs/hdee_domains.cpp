@@ -42,13 +42,13 @@ std::string patterns(Dice dice, size_t bytes) {
 std::string sentences(Dice dice, size_t bytes) {
   static const std::array<std::string, 8> kNames{"Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hal"};
   static const std::array<std::string, 6> kVerbs{"sees", "likes", "finds", "takes", "drops", "wants"};
-  static const std::array<std::string, 6> kLooks{"red", "big", "old", "tiny", "wet", "soft"};
+  static const std::array<std::string, 6> kSpins{"red", "big", "old", "tiny", "wet", "soft"};
   static const std::array<std::string, 8> kThings{"hat", "cup", "dog", "ball", "tree", "boat", "fish", "drum"};
   static const std::array<std::string, 4> kPlaces{"at home", "in the park", "by the sea", "on a hill"};
   std::string text;
   while (text.size() < bytes)
     text +=
-        fmt::format("{} {} a {} {} {}.\n", dice.pick(kNames), dice.pick(kVerbs), dice.pick(kLooks), dice.pick(kThings), dice.pick(kPlaces));
+        fmt::format("{} {} a {} {} {}.\n", dice.pick(kNames), dice.pick(kVerbs), dice.pick(kSpins), dice.pick(kThings), dice.pick(kPlaces));
   return text;
 }
 

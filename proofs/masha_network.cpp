@@ -164,7 +164,7 @@ struct Coverage {
   double least = kModes;
 };
 
-constexpr int kLooks = 5, kBetweenLooks = 40;
+constexpr int kSpins = 5, kBetweenLooks = 40;
 
 Coverage train_ring(uint64_t seed, int iterations, const sync::MashaOptions& options, base::Log& log) {
   Coverage coverage;
@@ -176,9 +176,9 @@ Coverage train_ring(uint64_t seed, int iterations, const sync::MashaOptions& opt
       const sync::MashaFacts facts = masha.iterate();
       if (world.rank() != 0) continue;
       if (i % 250 == 0) log.info("ring: iteration {}, |F(w)| {:.3g}, modes {}", i, facts.residual, modes_covered(masha.point(), seed));
-      if (i > iterations - kLooks * kBetweenLooks && i % kBetweenLooks == 0) {
+      if (i > iterations - kSpins * kBetweenLooks && i % kBetweenLooks == 0) {
         const auto modes = static_cast<double>(modes_covered(masha.point(), seed));
-        coverage.last += modes / kLooks, coverage.least = std::min(coverage.least, modes);
+        coverage.last += modes / kSpins, coverage.least = std::min(coverage.least, modes);
       }
     }
   });
@@ -208,9 +208,9 @@ Coverage adam_ring(uint64_t seed, int iterations, base::Log& log) {
     second.mul_(kSecond).add_(mean.square(), 1 - kSecond);
     point.sub_(first / (1 - std::pow(kFirst, i)) / ((second / (1 - std::pow(kSecond, i))).sqrt() + 1e-8) * 1e-3);
     if (i % 250 == 0) log.info("adam: iteration {}, modes {}", i, modes_covered(point, seed));
-    if (i > iterations - kLooks * kBetweenLooks && i % kBetweenLooks == 0) {
+    if (i > iterations - kSpins * kBetweenLooks && i % kBetweenLooks == 0) {
       const auto modes = static_cast<double>(modes_covered(point, seed));
-      coverage.last += modes / kLooks, coverage.least = std::min(coverage.least, modes);
+      coverage.last += modes / kSpins, coverage.least = std::min(coverage.least, modes);
     }
   }
   return coverage;

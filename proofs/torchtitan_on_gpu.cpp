@@ -31,15 +31,15 @@ void float8_linear(Findings& findings, base::Log& log) {
   const at::Tensor x = matrix(1), w = matrix(0.02), dy = matrix(1), y = matrix(0), dx = matrix(0), dw = matrix(0);
   const double wide = gpu_seconds([&] {
     kernels::linear(y, x, w);
-    kernels::linear_input(dx, dy, w);
-    kernels::linear_weight(dw, dy, x);
+    kernels::linear_backward_input(dx, dy, w);
+    kernels::linear_backward_weight(dw, dy, x);
   });
   const double narrow = gpu_seconds([&] {
     const kernels::Fp8Matrix of_x = kernels::to_fp8(x, kernels::Fp8::e4m3), of_w = kernels::to_fp8(w, kernels::Fp8::e4m3);
     kernels::linear(y, of_x, of_w);
     const kernels::Fp8Matrix of_dy = kernels::to_fp8(dy, kernels::Fp8::e5m2);
-    kernels::linear_input(dx, of_dy, of_w);
-    kernels::linear_weight(dw, of_dy, of_x);
+    kernels::linear_backward_input(dx, of_dy, of_w);
+    kernels::linear_backward_weight(dw, of_dy, of_x);
   });
   log.info("a linear layer of 8192 x 8192, forward and backward: bf16 {:.2f} ms, eight bits {:.2f} ms", wide * 1e3, narrow * 1e3);
   findings.at_least("7. linear 8192 x 8192 x 8192, forward and backward with scaling: bf16 / eight bits", 1, wide / narrow, 1.25);

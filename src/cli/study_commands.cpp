@@ -78,7 +78,7 @@ int prove_command(const ProveArguments& a) {
     base::fail_input("--data {}: no such file", a.options.data);
   const auto found = std::find_if(study::proofs().begin(), study::proofs().end(), [&](const auto& proof) { return proof.slug == a.slug; });
   if (!a.slug.empty() && found == study::proofs().end()) base::fail_unknown("proof", a.slug, slugs);
-  if (a.device == "cuda" && (a.all || !a.slug.empty())) kernels::device_called("cuda");
+  if (a.device == "cuda" && (a.all || !a.slug.empty())) kernels::device_from_name("cuda");
   const auto can = [&](const study::Proof& proof) { return a.device == "cpu" || proof.prove_on_gpu != nullptr; };
   if (a.all) {
     bool hold = true;

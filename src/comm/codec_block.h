@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "comm/codec.h"
-#include "kernels/simd.h"
+#include "kernels/cpu/simd.h"
 
 namespace cairn::comm {
 

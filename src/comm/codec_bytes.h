@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/simd.h"
+#include "kernels/cpu/simd.h"
 
 namespace cairn::comm {
 

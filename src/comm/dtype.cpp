@@ -7,7 +7,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "kernels/simd.h"
+#include "kernels/cpu/simd.h"
 
 namespace cairn::comm {
 namespace {

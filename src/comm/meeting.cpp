@@ -15,7 +15,7 @@ uint64_t stamp_of(uint64_t sequence, uint32_t phase) { return (sequence + 1) << 
 
 // Others are at most a look away: how often a rank looks before it waits in earnest. At the beginning they may be far behind.
 constexpr int kLooksAtFirst = 60;
-constexpr int kLooks = 1000;
+constexpr int kSpins = 1000;
 
 // So little is copied though others could see it: that takes less time than waiting until nobody reads it any more.
 constexpr int64_t kCopiedRather = 8 << 10;
@@ -204,7 +204,7 @@ void Meetings::fail_misfit(const std::shared_ptr<MeetingWait>& one, int position
 }
 
 bool Meetings::met(const Awaited& what) const {
-  const int looks = crowded_ ? 1 : what.phase <= 1 ? kLooksAtFirst : kLooks;
+  const int looks = crowded_ ? 1 : what.phase <= 1 ? kLooksAtFirst : kSpins;
   for (int i = 0; i < looks; ++i) {
     if (what.ready()) return misfit(what) < 0;
   }

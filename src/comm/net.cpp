@@ -42,7 +42,7 @@ constexpr auto kKeepCore = std::chrono::microseconds(5);            // without a
 // What a usual network between machines is like: 10 Gbit/s.
 constexpr LinkFacts kBetweenMachines{
     .latency = std::chrono::microseconds(60), .overhead = std::chrono::microseconds(8), .bytes_per_s = 1.2e9};
-constexpr int kLooks = 16;  // at the rings between two looks at the clock
+constexpr int kSpins = 16;  // at the rings between two looks at the clock
 
 void relax() {
 #if defined(__x86_64__)
@@ -196,7 +196,7 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
         done_.run();
         if (done()) return true;
       }
-      for (int i = 0; i < (shared_->crowded() ? 1 : kLooks) && !shared_->waits(); ++i) relax();
+      for (int i = 0; i < (shared_->crowded() ? 1 : kSpins) && !shared_->waits(); ++i) relax();
       if (shared_->waits()) continue;
       const Nanoseconds now = clock_.now();
       if (moved) moved_at = now;

@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "kernels/adamw_numbers.h"
+#include "kernels/adamw_scalars.h"
 
 namespace cairn::base {
 struct Random;
@@ -24,10 +24,10 @@ struct AdamwStep {
   const at::Tensor* gradient_factor = nullptr;  // and by this: one element on the piece's device (a clipping factor), borrowed
   // How a p in bf16 is rounded: by number i of these for its element i (stochastic_rounding.h), borrowed; null: to the nearest.
   const base::Random* rounding = nullptr;
-  // What adamw_numbers_of() all pieces came to, on their device, borrowed: read when the update runs, in place of learning_rate, step,
+  // What adamw_scalars_of() all pieces came to, on their device, borrowed: read when the update runs, in place of learning_rate, step,
   // weight_decay and the numbers that round (whether they do, `rounding` says), so that an update may be recorded once and repeated with
   // others. Null: none.
-  const at::Tensor* numbers = nullptr;
+  const at::Tensor* scalars = nullptr;
 };
 
 // Updates p, m and v in place from g (only read), four flat contiguous tensors of one length. Any of them may be in bf16 (m and v alike):
@@ -44,10 +44,10 @@ struct AdamwPiece {
 void adamw(std::span<const AdamwPiece> pieces, const AdamwStep& step);
 
 // What pieces have in common, and with that those of one piece.
-AdamwNumbers adamw_numbers(const AdamwStep& step);
-AdamwNumbers adamw_numbers_of(const AdamwPiece& piece, const AdamwStep& step, AdamwNumbers common);
+AdamwScalars adamw_scalars(const AdamwStep& step);
+AdamwScalars adamw_scalars_of(const AdamwPiece& piece, const AdamwStep& step, AdamwScalars common);
 // Those of several pieces in host memory, a row each: pinned, where the pieces are on a GPU.
-at::Tensor adamw_numbers_of(std::span<const AdamwPiece> pieces, const AdamwStep& step);
+at::Tensor adamw_scalars_of(std::span<const AdamwPiece> pieces, const AdamwStep& step);
 
 // The sum of x^2 over a flat contiguous tensor, as a 0-dim double on its device. On the CPU the same bits for every thread count.
 at::Tensor sum_of_squares(const at::Tensor& x);

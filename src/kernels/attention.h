@@ -21,7 +21,7 @@ struct AttentionOptions {
   // The same once more, where it is known and both are the same: where documents begin in a row, int32 [batch, n], filled up with its
   // length; n 0: not known after all. Libraries on a GPU take it.
   const at::Tensor* document_starts = nullptr;
-  int64_t documents_most = 0;  // in all rows together, which may be far fewer than batch * n; 0: not known
+  int64_t documents_max = 0;  // in all rows together, which may be far fewer than batch * n; 0: not known
 };
 
 // Shapes: q, out and their gradients [batch, q_len, heads, head_dim]; k, v and theirs [batch, k_len, kv_heads, head_dim], where
@@ -40,10 +40,10 @@ void attention_backward(const at::Tensor& dq, const at::Tensor& dk, const at::Te
                         const AttentionOptions& options);
 
 // The same two where the results may lie anywhere: libraries on a GPU make tensors of their own, which are then not copied.
-struct Attended {
+struct AttentionOutput {
   at::Tensor out, lse;
 };
-Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options);
+AttentionOutput attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options);
 struct AttentionGradients {
   at::Tensor q, k, v;  // the last dim is contiguous
 };

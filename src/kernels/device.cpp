@@ -14,11 +14,11 @@ namespace cairn::kernels {
 namespace {
 
 // Of the process, as what it switches in libtorch is; ranks may be threads.
-std::mutex repeatable_lock;
-int repeatable_count = 0;
+std::mutex deterministic_lock;
+int deterministic_count = 0;
 
 // libtorch then takes FlashAttention's ordered sums rather than cuDNN's, and refuses what has no ordered form.
-void make_repeatable(bool wanted) {
+void set_deterministic(bool wanted) {
   at::globalContext().setDeterministicAlgorithms(wanted, /*warn_only=*/false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);  // we read nothing that we have not written
 }
@@ -26,7 +26,7 @@ void make_repeatable(bool wanted) {
 // Segments of memory that grow in place leave no gaps that nothing fits in. Said here and not by a variable of the environment, which
 // processes begun from this one would have too; where the user has set one (PYTORCH_ALLOC_CONF), libtorch has read it, and it holds.
 // Tried out at once: there are drivers that offer it and then fail (some under WSL2).
-void let_segments_grow(const at::Device& gpu) {
+void enable_expandable_segments(const at::Device& gpu) {
   if (!c10::CachingAllocator::getAllocatorSettings().empty()) return;
   c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
   try {
@@ -40,29 +40,29 @@ void let_segments_grow(const at::Device& gpu) {
 
 bool can_use_cuda() { return has_cuda_kernels() && at::hasCUDA(); }
 
-int64_t bytes_of(const at::Device& gpu) {
+int64_t total_memory_bytes(const at::Device& gpu) {
   at::globalContext().lazyInitDevice(gpu.type());
   return static_cast<int64_t>(c10::getDeviceAllocator(gpu.type())->getMemoryInfo(gpu.index()).second);
 }
 
-RepeatableBits::RepeatableBits() {
-  const std::lock_guard guard(repeatable_lock);
-  if (repeatable_count++ == 0) make_repeatable(true);
+DeterministicAlgorithms::DeterministicAlgorithms() {
+  const std::lock_guard guard(deterministic_lock);
+  if (deterministic_count++ == 0) set_deterministic(true);
 }
 
-RepeatableBits::~RepeatableBits() {
-  const std::lock_guard guard(repeatable_lock);
-  if (--repeatable_count == 0) make_repeatable(false);
+DeterministicAlgorithms::~DeterministicAlgorithms() {
+  const std::lock_guard guard(deterministic_lock);
+  if (--deterministic_count == 0) set_deterministic(false);
 }
 
-at::Device device_called(const std::string& name) {
+at::Device device_from_name(const std::string& name) {
   if (name == "cpu") return at::Device(at::kCPU);
   CAIRN_CHECK(name == "cuda", "a device called {}", name);
   if (!has_cuda_kernels())
     base::fail_input("--device cuda: this build has no CUDA; build it with CAIRN_PRESET=cuda where nvcc is installed");
   if (!at::hasCUDA()) base::fail_input("--device cuda: no usable GPU was found (nvidia-smi shows what the driver sees)");
   const at::Device gpu(at::kCUDA, 0);
-  let_segments_grow(gpu);
+  enable_expandable_segments(gpu);
   return gpu;
 }
 

@@ -11,11 +11,11 @@ void embedding(const at::Tensor& y, const at::Tensor& table, const at::Tensor& i
 
 // Adds: dtable[ids[i]] += dy[i], for each table row in the order of i, whatever the number of threads; a GPU adds up 64 at a time in that
 // order and then these sums, the same bits each time. dy may be of lower precision than dtable.
-void embedding_rows(const at::Tensor& dtable, const at::Tensor& ids, const at::Tensor& dy);
+void embedding_backward(const at::Tensor& dtable, const at::Tensor& ids, const at::Tensor& dy);
 
 namespace reference {
 void embedding(const at::Tensor& y, const at::Tensor& table, const at::Tensor& ids);
-void embedding_rows(const at::Tensor& dtable, const at::Tensor& ids, const at::Tensor& dy);
+void embedding_backward(const at::Tensor& dtable, const at::Tensor& ids, const at::Tensor& dy);
 }  // namespace reference
 
 }  // namespace cairn::kernels

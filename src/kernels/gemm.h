@@ -12,15 +12,15 @@ namespace cairn::kernels {
 void linear(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const at::Tensor* onto = nullptr);
 
 // The input gradient, dx = dy w, or dx += dy w.  dx [rows, in], dy [rows, out], w [out, in].
-void linear_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w, bool accumulate = false);
+void linear_backward_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w, bool accumulate = false);
 
 // The weight gradient, dw = dy^T x, or dw += dy^T x.  dw [out, in], dy [rows, out], x [rows, in].
-void linear_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate = false);
+void linear_backward_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate = false);
 
 namespace reference {
 void linear(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const at::Tensor* onto = nullptr);
-void linear_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w, bool accumulate = false);
-void linear_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate = false);
+void linear_backward_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w, bool accumulate = false);
+void linear_backward_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate = false);
 }  // namespace reference
 
 }  // namespace cairn::kernels

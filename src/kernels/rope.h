@@ -20,10 +20,10 @@ void rope(const at::Tensor& x, const RopeTable& table, int64_t position = 0, boo
 
 // The gradients of heads that lie side by side, of which queries and keys were turned: x [batch, length, all heads, head_dim], contiguous,
 // becomes q and k rotated back and v as it is. None of them is a part of x; their last dim is contiguous.
-struct HeadGradients {
+struct QkvGradients {
   const at::Tensor &q, &k, &v;
 };
-void rope_back(const at::Tensor& x, const HeadGradients& from, const RopeTable& table, int64_t position = 0);
+void rope_backward(const at::Tensor& x, const QkvGradients& from, const RopeTable& table, int64_t position = 0);
 
 namespace reference {
 void rope(const at::Tensor& x, const RopeTable& table, int64_t position = 0, bool inverse = false);

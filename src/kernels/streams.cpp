@@ -8,9 +8,9 @@
 
 namespace cairn::kernels {
 
-c10::Stream stream_beside(const at::Device& device, Beside what) {
+c10::Stream side_stream(const at::Device& device, SideStream what) {
   static std::mutex mutex;
-  static std::map<std::pair<c10::DeviceIndex, Beside>, c10::Stream> streams;
+  static std::map<std::pair<c10::DeviceIndex, SideStream>, c10::Stream> streams;
   const std::scoped_lock lock(mutex);
   const std::pair key{device.index(), what};
   if (const auto found = streams.find(key); found != streams.end()) return found->second;

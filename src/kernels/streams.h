@@ -5,8 +5,8 @@
 namespace cairn::kernels {
 
 // What a GPU does beside computing. One stream for each, since each has memory of its own.
-enum class Beside { islands, to_host, to_gpu };
-c10::Stream stream_beside(const at::Device& device, Beside what);
+enum class SideStream { islands, to_host, to_gpu };
+c10::Stream side_stream(const at::Device& device, SideStream what);
 
 // Where this thread's work on the GPU goes.
 c10::Stream current_stream(const at::Device& device);

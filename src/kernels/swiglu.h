@@ -6,13 +6,13 @@ namespace cairn::kernels {
 
 // gate_up is [..., 2 * ff]: gate in the first half of a row, up in the second. y and dy are [..., ff].
 
-// Overwrites y. `largest` as in rms_norm.h.
-void swiglu(const at::Tensor& y, const at::Tensor& gate_up, at::Tensor* largest = nullptr);
+// Overwrites y. `amax` as in rms_norm.h.
+void swiglu(const at::Tensor& y, const at::Tensor& gate_up, at::Tensor* amax = nullptr);
 
 // Overwrites dgate_up, which may be gate_up itself; where y is given it is computed again and overwritten (the weight gradient
 // of the down projection needs it, and computing it is cheaper than keeping it). *y may be dy.
 void swiglu_backward(const at::Tensor& dgate_up, const at::Tensor& dy, const at::Tensor& gate_up, const at::Tensor* y = nullptr,
-                     at::Tensor* largest = nullptr);
+                     at::Tensor* amax = nullptr);
 
 namespace reference {
 void swiglu(const at::Tensor& y, const at::Tensor& gate_up);

@@ -16,7 +16,7 @@ template <typename Matrix>
 void add_product(at::Tensor& sum, const Matrix& in, const Matrix& dout, int64_t outputs, int64_t inputs, const at::TensorOptions& options) {
   const bool begun = sum.defined();
   if (!begun) sum = at::empty({outputs, inputs}, options.dtype(at::kFloat));
-  kernels::linear_weight(sum, dout, in, /*accumulate=*/begun);
+  kernels::linear_backward_weight(sum, dout, in, /*accumulate=*/begun);
 }
 
 }  // namespace

@@ -64,14 +64,14 @@ void FlatGradients::contributed(ParamId id) {
 void FlatGradients::outer(ParamId id, const at::Tensor& in, const at::Tensor& dout) {
   at::Tensor gradient = layout_.view(flat_, id);
   const bool accumulate = !fresh(id);
-  kernels::linear_weight(gradient, dout, in, accumulate);  // a pass of lower precision still adds up here in fp32
+  kernels::linear_backward_weight(gradient, dout, in, accumulate);  // a pass of lower precision still adds up here in fp32
   contributed(id);
 }
 
 void FlatGradients::outer_fp8(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) {
   at::Tensor gradient = layout_.view(flat_, id);
   const bool accumulate = !fresh(id);
-  kernels::linear_weight(gradient, dout, in, accumulate);
+  kernels::linear_backward_weight(gradient, dout, in, accumulate);
   contributed(id);
 }
 
@@ -93,7 +93,7 @@ void FlatGradients::expect_more(ParamId id, int64_t contributions) {
 void FlatGradients::add_rows(ParamId id, const at::Tensor& rows, const at::Tensor& values) {
   at::Tensor gradient = layout_.view(flat_, id);
   if (fresh(id)) gradient.zero_();
-  kernels::embedding_rows(gradient, rows, values);
+  kernels::embedding_backward(gradient, rows, values);
   contributed(id);
 }
 

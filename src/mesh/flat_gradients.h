@@ -29,7 +29,7 @@ class FlatGradients final : public Gradients {
   void outer_fp8(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) override;
   void add(ParamId id, const at::Tensor& gradient) override;
   void add_rows(ParamId id, const at::Tensor& rows, const at::Tensor& values) override;
-  bool accumulates_in_fp32(ParamId) const override { return !kernels::is_low(flat_); }
+  bool accumulates_in_fp32(ParamId) const override { return !kernels::is_half_precision(flat_); }
   void expect_more(ParamId id, int64_t contributions) override;
 
   const FlatLayout& layout() const { return layout_; }

@@ -4,7 +4,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/attention.h"
-#include "kernels/fused_product.h"
+#include "kernels/fused_gemm.h"
 #include "kernels/low_precision.h"
 #include "kernels/rope.h"
 #include "model/context_attention.h"
@@ -96,10 +96,10 @@ class AttentionBlock final : public Block {
     bool turned = false;
     const auto project_and_turn = [&](const at::Tensor& from) {
       const kernels::RopeTable table{call.buffers.at("rope.cos"), call.buffers.at("rope.sin")};
-      const kernels::Turned how{.table = table,
-                                .heads = counts.q + counts.kv,
-                                .length = extent(values.get(branch_.reads()), call).length,
-                                .position = call.slice.begin};
+      const kernels::RotatedHeads how{.table = table,
+                                      .heads = counts.q + counts.kv,
+                                      .length = extent(values.get(branch_.reads()), call).length,
+                                      .position = call.slice.begin};
       if (const std::optional<at::Tensor> bare = parts_.qkv.bare(call)) {
         kernels::linear_rope(projected, from, *bare, how);
         return true;
@@ -135,11 +135,11 @@ class AttentionBlock final : public Block {
     at::Tensor mixed, lse;
     if (call.slice.context) {
       mixed = at::empty({batch, length, counts.q, shape_.head_dim}, qkv.options());
-      lse = at::empty({batch, counts.q, length}, kernels::is_low(qkv) ? qkv.options().dtype(at::kFloat) : qkv.options());
+      lse = at::empty({batch, counts.q, length}, kernels::is_half_precision(qkv) ? qkv.options().dtype(at::kFloat) : qkv.options());
       context_attention(mixed, lse, heads.q, heads.k, heads.v, options(call, call.slice.context->length, {}, {}), places.pointer(),
                         *call.axes.find("cp"), *call.slice.context, form(call));
     } else {
-      kernels::Attended attended =
+      kernels::AttentionOutput attended =
           kernels::attend(heads.q, seen.k, seen.v, options(call, length, places.documents, seen.documents, call.cache ? nullptr : &places));
       mixed = std::move(attended.out), lse = std::move(attended.lse);
     }
@@ -185,8 +185,8 @@ class AttentionBlock final : public Block {
     const bool at_once = apart && parts_.rotary && !parts_.q_norm && !places.positions.defined();
     if (!at_once && !d.v.is_same(into.v)) into.v.copy_(d.v);
     if (at_once) {
-      kernels::rope_back(dqkv.view({dqkv.size(0), dqkv.size(1), -1, shape_.head_dim}), {d.q, d.k, d.v},
-                         {call.buffers.at("rope.cos"), call.buffers.at("rope.sin")}, call.slice.begin);
+      kernels::rope_backward(dqkv.view({dqkv.size(0), dqkv.size(1), -1, shape_.head_dim}), {d.q, d.k, d.v},
+                             {call.buffers.at("rope.cos"), call.buffers.at("rope.sin")}, call.slice.begin);
     } else if (parts_.q_norm) {
       d.q = d.q.contiguous(), d.k = d.k.contiguous();
       rotate(d.q, places, call, /*inverse=*/true), rotate(d.k, places, call, /*inverse=*/true);
@@ -270,7 +270,7 @@ class AttentionBlock final : public Block {
     if (shape_.window > 0 && call.slice.begin + length > shape_.window) o.window = shape_.window;
     if (documents.defined()) o.query_documents = &documents, o.key_documents = &key_documents;
     if (documents.defined() && places && places->starts.defined()) o.document_starts = &places->starts;
-    if (o.document_starts && places->counted.defined()) o.documents_most = places->counted.size(0);
+    if (o.document_starts && places->counted.defined()) o.documents_max = places->counted.size(0);
     return o;
   }
 

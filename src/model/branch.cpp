@@ -48,7 +48,7 @@ Branch::In Branch::enter(Values& values, Saved* keep, const Call& call, const On
     return in;
   }
   const bool alone = !call.axes.find("tp");  // what is gathered from others may be larger
-  const Norm::Result normed = norm_->forward(x, call, normed_factor && keep && alone ? &normed_factor->largest : nullptr);
+  const Norm::Result normed = norm_->forward(x, call, normed_factor && keep && alone ? &normed_factor->amax : nullptr);
   In in{.x = x, .extent = extent(x, call)};
   in.rows = gather_tokens(rows(normed.y), in.extent, call, border_.name, use);
   if (keep) {
@@ -101,7 +101,7 @@ void Branch::leave(Values& values, const In& in, const at::Tensor& from, const L
 }
 
 Branch::Back Branch::enter_back(Values& gradients, Saved& saved, const Call& call, const OnRows& use, Factor* dout) const {
-  if (dout && dropout_ == 0 && !call.axes.find("tp")) dout->largest = gradients.value(border_.writes).largest;
+  if (dout && dropout_ == 0 && !call.axes.find("tp")) dout->amax = gradients.value(border_.writes).amax;
   Back back{.dy = gradients.take(border_.writes)};
   const at::Tensor dbranch = dropout_ > 0 ? back.dy.clone() : back.dy;
   drop(rows(dbranch), dropout_, call, border_.name, norm_ ? Tokens::shared : Tokens::whole);
@@ -124,15 +124,15 @@ void Branch::leave_back(Values& gradients, Saved& saved, const Back& back, const
     const bool one_pass = norm_->is_one_pass(saved.get("x"));
     const at::Tensor dx = one_pass ? dnormed : at::empty_like(back.dy);  // its place, where nothing else needs it
     Value handed_on{.tensor = dx};
-    at::Tensor* largest = call.fp8 ? &handed_on.largest : nullptr;
+    at::Tensor* amax = call.fp8 ? &handed_on.amax : nullptr;
     if (one_pass) {
       const at::Tensor x = saved.take("x");
       const bool again = !saved.has("in") && !saved.has("in.codes");
       const at::Tensor y = again ? at::empty_like(x) : at::Tensor();
-      saved.put("dgain", norm_->backward({dx, again ? &y : nullptr, largest}, dnormed, x, saved.take("statistics"), call, &back.dy));
+      saved.put("dgain", norm_->backward({dx, again ? &y : nullptr, amax}, dnormed, x, saved.take("statistics"), call, &back.dy));
       if (again) saved.put("in", rows(y));
     } else {
-      norm_->input_gradient(dx, dnormed, saved.get("x"), saved.get("statistics"), call, &back.dy, largest);
+      norm_->input_gradient(dx, dnormed, saved.get("x"), saved.get("statistics"), call, &back.dy, amax);
       saved.put("dnormed", dnormed);
     }
     gradients.add(border_.reads, std::move(handed_on));

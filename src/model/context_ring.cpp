@@ -150,7 +150,7 @@ void ring_forward(ContextForward& forward, const ContextCall& call) {
 at::Tensor ring_backward(ContextBackward& backward, const ContextCall& call) {
   const Ring ring(call);
   KeyRing keys(ring);
-  GradientRing gradients(ring, kernels::is_low(call.k) ? call.k.options().dtype(at::kFloat) : call.k.options());
+  GradientRing gradients(ring, kernels::is_half_precision(call.k) ? call.k.options().dtype(at::kFloat) : call.k.options());
   for (int step = 0; step <= ring.steps(); ++step) {
     gradients.start(step);  // before the keys: the neighbour sent these first
     if (step < ring.steps()) keys.start(step);

@@ -9,8 +9,8 @@
 
 #include "base/check.h"
 #include "kernels/aten.h"
-#include "kernels/barrier.h"
-#include "kernels/cpu_tensor.h"
+#include "kernels/cpu/barrier.h"
+#include "kernels/cpu/tensor.h"
 #include "kernels/decode_row.h"
 #include "model/config.h"
 #include "model/families.h"
@@ -35,7 +35,7 @@ class Finder {
     const auto found = names_.find(name);
     if (found == names_.end()) return nullptr;
     const at::Tensor tensor = weights_.get({found->second, count});
-    plain_ = plain_ && kernels::all_plain(tensor);
+    plain_ = plain_ && kernels::all_cpu_float(tensor);
     if (!plain_) return nullptr;
     held_.push_back(tensor);
     return tensor.const_data_ptr<float>();
@@ -58,7 +58,7 @@ class Finder {
 
 const float* table_of(const Buffers& buffers, const char* name) {
   const auto found = buffers.find(name);
-  return found != buffers.end() && kernels::all_plain(found->second) ? found->second.const_data_ptr<float>() : nullptr;
+  return found != buffers.end() && kernels::all_cpu_float(found->second) ? found->second.const_data_ptr<float>() : nullptr;
 }
 
 bool has_adapters(const Model& model) {

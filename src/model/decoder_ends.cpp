@@ -161,7 +161,7 @@ class HeadBlock final : public Block {
     if (keep && call.loss_chunks > 1) {
       CAIRN_CHECK(call.into, "logits in parts, and nowhere for the gradients of what makes them");
       Factor from_norm;
-      const Norm::Result normed = norm_.forward(x, call, head_.in_eight_bits(call) ? &from_norm.largest : nullptr);
+      const Norm::Result normed = norm_.forward(x, call, head_.in_eight_bits(call) ? &from_norm.amax : nullptr);
       from_norm.values = rows(normed.y);
       values.put("logits", Value{.in_parts = std::make_shared<InParts>(head_, from_norm, codes_alone(call), call)});
       keep->put("x", x);
@@ -170,7 +170,7 @@ class HeadBlock final : public Block {
     }
     Factor from_norm;
     const Norm::Result normed =
-        norm_.forward(x, call, keep && head_.in_eight_bits(call) && !call.axes.find("tp") ? &from_norm.largest : nullptr);
+        norm_.forward(x, call, keep && head_.in_eight_bits(call) && !call.axes.find("tp") ? &from_norm.amax : nullptr);
     const at::Tensor logits = at::empty({all.batch, all.length, head_.out_width(call)}, x.options());
     Value value{.tensor = logits, .gradient_later = call.needs.weights && codes_alone(call)};
     const auto project = [&](const at::Tensor& from, int64_t begin, int64_t count) {
@@ -193,14 +193,14 @@ class HeadBlock final : public Block {
       return backward_of_norm(gradients, saved, parts->finish().view(x.sizes()), /*again=*/false, call);
     }
     Factor from_loss;
-    from_loss.largest = gradients.value("logits").largest;
+    from_loss.amax = gradients.value("logits").amax;
     const std::optional<OfLogits> of_logits = gradients.value("logits").of_logits;
     at::Tensor dlogits = rows(gradients.take("logits"));
     const at::Tensor din = at::empty({dlogits.size(0), x.size(-1)}, x.options());
     CAIRN_CHECK(!of_logits || codes_alone(call), "{}: a gradient that nobody makes", card_.name);
     if (codes_alone(call)) {
       if (of_logits)
-        from_loss.codes = kernels::cross_entropy_to_fp8(dlogits, of_logits->lse, of_logits->targets, of_logits->scale, from_loss.largest);
+        from_loss.codes = kernels::cross_entropy_to_fp8(dlogits, of_logits->lse, of_logits->targets, of_logits->scale, from_loss.amax);
       else
         Linear::code_gradient(from_loss, dlogits);
       dlogits.reset();
@@ -239,7 +239,7 @@ class HeadBlock final : public Block {
           call_(call),
           in_(in.values),
           din_(at::empty_like(in_)),
-          largest_(in.largest),
+          amax_(in.amax),
           codes_alone_(codes_alone),
           parts_(std::max<int64_t>(1, std::min(call.loss_chunks, in_.size(0)))),
           gradients_(*call.into, head.parameters(), parts_) {}
@@ -251,17 +251,17 @@ class HeadBlock final : public Block {
       const auto [begin, count] = rows_of(part);
       if (!logits_.defined()) logits_ = at::empty({(in_.size(0) + parts_ - 1) / parts_, head_.out_width(call_)}, in_.options());
       const at::Tensor made = logits_.narrow(0, 0, count);
-      from_norm_ = {.values = in_.narrow(0, begin, count), .largest = largest_};
+      from_norm_ = {.values = in_.narrow(0, begin, count), .amax = amax_};
       head_.forward(made, from_norm_.values, call_, &from_norm_, &weight_codes_);
       return made;
     }
 
-    void take_back(int64_t part, const at::Tensor& largest, const OfLogits* of_logits) override {
+    void take_back(int64_t part, const at::Tensor& amax, const OfLogits* of_logits) override {
       const auto [begin, count] = rows_of(part);
-      Factor from_loss{.values = logits_.narrow(0, 0, count), .largest = largest};
+      Factor from_loss{.values = logits_.narrow(0, 0, count), .amax = amax};
       CAIRN_CHECK(!of_logits || codes_alone_, "a gradient of logits that nobody makes");
       if (of_logits)
-        from_loss.codes = kernels::cross_entropy_to_fp8(from_loss.values, of_logits->lse, of_logits->targets, of_logits->scale, largest);
+        from_loss.codes = kernels::cross_entropy_to_fp8(from_loss.values, of_logits->lse, of_logits->targets, of_logits->scale, amax);
       head_.input_gradient(din_.narrow(0, begin, count), from_loss.values, call_, &from_loss, &weight_codes_);
       head_.weight_gradient(gradients_, from_norm_, from_loss, call_);
       if (part + 1 < parts_) return;
@@ -288,7 +288,7 @@ class HeadBlock final : public Block {
 
     const Linear& head_;
     const Call& call_;  // of the pass, which lasts longer
-    at::Tensor in_, din_, largest_ /*of in_*/, logits_;
+    at::Tensor in_, din_, amax_ /*of in_*/, logits_;
     Factor from_norm_ = {};  // of the part that was made last
     kernels::Fp8Matrix weight_codes_ = {};
     bool codes_alone_;  // HeadBlock's
@@ -301,13 +301,13 @@ class HeadBlock final : public Block {
     const at::Tensor x = saved.get("x");
     const at::Tensor dx = makes_again(x, call) ? dnormed : at::empty_like(x);  // its place, where nothing else needs it
     Value handed_on{.tensor = dx};
-    at::Tensor* largest = call.fp8 ? &handed_on.largest : nullptr;
+    at::Tensor* amax = call.fp8 ? &handed_on.amax : nullptr;
     if (makes_again(x, call)) {
       const at::Tensor y = again ? at::empty_like(x) : at::Tensor();
-      saved.put("dgain", norm_.backward({dx, again ? &y : nullptr, largest}, dnormed, x, saved.get("statistics"), call));
+      saved.put("dgain", norm_.backward({dx, again ? &y : nullptr, amax}, dnormed, x, saved.get("statistics"), call));
       if (again) saved.put("in", rows(y));
     } else {
-      norm_.input_gradient(dx, dnormed, x, saved.get("statistics"), call, nullptr, largest);
+      norm_.input_gradient(dx, dnormed, x, saved.get("statistics"), call, nullptr, amax);
       saved.put("dnormed", dnormed);
     }
     gradients.add(reads_, std::move(handed_on));

@@ -11,7 +11,7 @@ namespace cairn::model {
 struct Factor {
   at::Tensor values = {};
   kernels::Fp8Matrix codes = {};
-  at::Tensor largest = {};  // magnitude of the values, as to_fp8 takes it; undefined: not known
+  at::Tensor amax = {};  // magnitude of the values, as to_fp8 takes it; undefined: not known
 
   // Keeps the codes, by columns, and drops what was kept of the matrix unless it is needed all the same; where there are no codes, the
   // matrix.

@@ -31,7 +31,7 @@ at::Tensor outputs(const at::Tensor& y, const mesh::Interval& of) { return y.nar
 // The gradient of that: scale dy b [rows, rank].
 at::Tensor narrowed_gradient(const Linear& linear, const at::Tensor& dy, const Linear::LowRank& one, const Call& call) {
   const at::Tensor b = call.weights.get(one.b), dh = at::empty({dy.size(0), b.size(1)}, dy.options());
-  kernels::linear_input(dh, outputs(dy, outputs_of(linear, one, call)), b);
+  kernels::linear_backward_input(dh, outputs(dy, outputs_of(linear, one, call)), b);
   return dh.mul_(one.scale);
 }
 
@@ -59,7 +59,7 @@ kernels::Fp8Matrix Linear::codes_of_weight(const Call& call, bool forward, kerne
 }
 
 Linear::Coded Linear::codes_for(const at::Tensor& x, const Call& call, Factor* made, kernels::Fp8Matrix* weight_codes) const {
-  Coded coded{.x = kernels::to_fp8(x, kernels::Fp8::e4m3, {.columns = made != nullptr}, made ? made->largest : at::Tensor()),
+  Coded coded{.x = kernels::to_fp8(x, kernels::Fp8::e4m3, {.columns = made != nullptr}, made ? made->amax : at::Tensor()),
               .w = codes_of_weight(call, /*forward=*/true, weight_codes)};
   if (made) made->codes = {.columns = coded.x.columns, .factor = coded.x.factor};
   return coded;
@@ -75,12 +75,12 @@ void Linear::product(const at::Tensor& y, const at::Tensor& x, const Call& call,
   if (in_eight_bits(call)) {
     const Coded codes = codes_for(x, call, made, weight_codes);
     if (by_input && onto) y.copy_(*onto);
-    by_input ? kernels::linear_input(y, codes.x, codes.w, onto != nullptr) : kernels::linear(y, codes.x, codes.w, onto);
+    by_input ? kernels::linear_backward_input(y, codes.x, codes.w, onto != nullptr) : kernels::linear(y, codes.x, codes.w, onto);
     return;
   }
   const at::Tensor w = call.weights.get(weight);
   if (by_input && onto) y.copy_(*onto);
-  by_input ? kernels::linear_input(y, x, w, onto != nullptr) : kernels::linear(y, x, w, onto);
+  by_input ? kernels::linear_backward_input(y, x, w, onto != nullptr) : kernels::linear(y, x, w, onto);
   for (const LowRank& one : low_rank)
     outputs(y, outputs_of(*this, one, call)).addmm_(narrowed(x, one, call), call.weights.get(one.b).t(), 1, one.scale);
 }
@@ -95,17 +95,17 @@ void Linear::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const Ca
     if (made && !made->codes.rows.defined()) code_gradient(*made, dy);
     const kernels::Fp8Matrix codes = made ? made->codes : kernels::to_fp8(dy, kernels::Fp8::e5m2, {.columns = false});
     const kernels::Fp8Matrix weights = codes_of_weight(call, /*forward=*/false, weight_codes);
-    by_input ? kernels::linear(dx, codes, weights) : kernels::linear_input(dx, codes, weights);
+    by_input ? kernels::linear(dx, codes, weights) : kernels::linear_backward_input(dx, codes, weights);
     if (made) made->codes = {.columns = codes.columns, .factor = codes.factor};
     return;
   }
   const at::Tensor w = call.weights.get(weight);
-  by_input ? kernels::linear(dx, dy, w) : kernels::linear_input(dx, dy, w);
+  by_input ? kernels::linear(dx, dy, w) : kernels::linear_backward_input(dx, dy, w);
   for (const LowRank& one : low_rank)
-    kernels::linear_input(dx, narrowed_gradient(*this, dy, one, call), call.weights.get(one.a), /*accumulate=*/true);
+    kernels::linear_backward_input(dx, narrowed_gradient(*this, dy, one, call), call.weights.get(one.a), /*accumulate=*/true);
 }
 
-void Linear::code_gradient(Factor& into, const at::Tensor& dy) { into.codes = kernels::to_fp8(dy, kernels::Fp8::e5m2, {}, into.largest); }
+void Linear::code_gradient(Factor& into, const at::Tensor& dy) { into.codes = kernels::to_fp8(dy, kernels::Fp8::e5m2, {}, into.amax); }
 
 void Linear::weight_gradient(mesh::Gradients& into, const Factor& x, const Factor& dy, const Call& call) const {
   product_gradient(into, x, dy, call);
@@ -113,7 +113,7 @@ void Linear::weight_gradient(mesh::Gradients& into, const Factor& x, const Facto
 }
 
 void Linear::bias_gradient(mesh::Gradients& into, const at::Tensor& dy) const {
-  if (bias) into.add(*bias, kernels::is_low(dy) ? dy.sum({0}, /*keepdim=*/false, at::kFloat) : dy.sum(0));
+  if (bias) into.add(*bias, kernels::is_half_precision(dy) ? dy.sum({0}, /*keepdim=*/false, at::kFloat) : dy.sum(0));
 }
 
 void Linear::product_gradient(mesh::Gradients& into, const Factor& x_factor, const Factor& dy_factor, const Call& call) const {

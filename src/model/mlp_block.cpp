@@ -4,7 +4,7 @@
 #include <ATen/ops/gelu_backward.h>
 
 #include "kernels/aten.h"
-#include "kernels/fused_product.h"
+#include "kernels/fused_gemm.h"
 #include "kernels/swiglu.h"
 #include "model/decoder_blocks.h"
 #include "model/plain_ops.h"
@@ -42,7 +42,7 @@ class MlpBlock final : public Block {
     Factor normed, activated;
     // One kernel for both, where nothing else has to know of what is in between.
     bool activates = false;
-    at::Tensor* const notes = keep && parts_.down.in_eight_bits(call) ? &activated.largest : nullptr;
+    at::Tensor* const notes = keep && parts_.down.in_eight_bits(call) ? &activated.amax : nullptr;
     const std::optional<at::Tensor> fused = parts_.gated && !parts_.down.in_eight_bits(call) ? parts_.up.bare(call) : std::nullopt;
     const Branch::In in = branch_.enter(
         values, keep, call,
@@ -81,13 +81,13 @@ class MlpBlock final : public Block {
         gradients, saved, call,
         [&](const at::Tensor& all, int64_t begin, int64_t count) {
           const at::Tensor from = all.narrow(0, begin, count), into = active.narrow(0, begin, count), widened = up.narrow(0, begin, count);
-          if (fused) return kernels::linear_input_swiglu(widened, into, from, *fused, widened);
+          if (fused) return kernels::linear_swiglu_backward(widened, into, from, *fused, widened);
           parts_.down.input_gradient(into, from, call, count == all.size(0) ? &dout : nullptr);
         },
         &dout);
     advance(call);
     if (parts_.gated && !fused) {
-      kernels::swiglu_backward(up, active, up, again ? &active : nullptr, parts_.up.in_eight_bits(call) ? &dwidened.largest : nullptr);
+      kernels::swiglu_backward(up, active, up, again ? &active : nullptr, parts_.up.in_eight_bits(call) ? &dwidened.amax : nullptr);
     } else if (!parts_.gated) {
       dup = at::gelu_backward(active, up, "tanh");
       if (again) active = at::gelu(up, "tanh");

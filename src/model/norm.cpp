@@ -12,7 +12,7 @@ namespace cairn::model {
 namespace {
 
 // What sums over x are kept in: its own precision, and never less than fp32.
-at::TensorOptions summing(const at::Tensor& x) { return kernels::is_low(x) ? x.options().dtype(at::kFloat) : x.options(); }
+at::TensorOptions summing(const at::Tensor& x) { return kernels::is_half_precision(x) ? x.options().dtype(at::kFloat) : x.options(); }
 
 // What libtorch's LayerNorm takes: on a GPU it computes in fp32 and keeps its statistics so, whatever it reads, as long as all is of one
 // type; a CPU's has to be given fp32.
@@ -22,11 +22,11 @@ at::Tensor for_layer_norm(const at::Tensor& one, const at::Tensor& x) {
 
 }  // namespace
 
-Norm::Result Norm::forward(const at::Tensor& x, const Call& call, at::Tensor* largest) const {
+Norm::Result Norm::forward(const at::Tensor& x, const Call& call, at::Tensor* amax) const {
   const at::Tensor gain = call.weights.get(weight);
   if (kind == Kind::rms) {
     const at::Tensor y = at::empty_like(x), rstd = at::empty({x.numel() / x.size(-1)}, summing(x));
-    kernels::rms_norm(y, rstd, x, gain, eps, largest);
+    kernels::rms_norm(y, rstd, x, gain, eps, amax);
     return {y, rstd};
   }
   const auto [y, mean, rstd] =
@@ -55,9 +55,9 @@ void Norm::forward(const Result& into, const at::Tensor& x, const Held& held) co
 }
 
 void Norm::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics, const Call& call,
-                          const at::Tensor* add, at::Tensor* largest) const {
+                          const at::Tensor* add, at::Tensor* amax) const {
   const at::Tensor gain = call.weights.get(weight);
-  if (kind == Kind::rms) return kernels::rms_norm_input(dx, dy, x, gain, statistics, add, largest);
+  if (kind == Kind::rms) return kernels::rms_norm_backward_input(dx, dy, x, gain, statistics, add, amax);
   const auto [gradient, unused, unused_too] =
       at::native_layer_norm_backward(for_layer_norm(dy, x), for_layer_norm(x, x), {x.size(-1)}, statistics[0], statistics[1],
                                      for_layer_norm(gain, x), for_layer_norm(call.weights.get(*bias), x), {true, false, false});
@@ -68,7 +68,7 @@ void Norm::weight_gradient(mesh::Gradients& into, const at::Tensor& dy, const at
                            const Call& call) const {
   if (kind == Kind::rms) {
     const at::Tensor gradient = at::empty({x.size(-1)}, summing(dy));
-    kernels::rms_norm_weight(gradient, dy, x, statistics);
+    kernels::rms_norm_backward_weight(gradient, dy, x, statistics);
     into.add(weight, gradient);
     return;
   }
@@ -80,12 +80,12 @@ void Norm::weight_gradient(mesh::Gradients& into, const at::Tensor& dy, const at
   into.add(weight, gain);
 }
 
-bool Norm::is_one_pass(const at::Tensor& x) const { return kind == Kind::rms && kernels::is_one_pass_backward(x); }
+bool Norm::is_one_pass(const at::Tensor& x) const { return kind == Kind::rms && kernels::has_fused_backward(x); }
 
 at::Tensor Norm::backward(const Back& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics, const Call& call,
                           const at::Tensor* add) const {
   const at::Tensor gain = at::empty({x.size(-1)}, summing(dy));
-  kernels::rms_norm_backward({into.dx, gain, into.y, into.largest}, dy, x, call.weights.get(weight), statistics, add);
+  kernels::rms_norm_backward({into.dx, gain, into.y, into.amax}, dy, x, call.weights.get(weight), statistics, add);
   return gain;
 }
 

@@ -20,8 +20,8 @@ struct Norm {
   struct Result {
     at::Tensor y, statistics;
   };
-  // `largest`, here and below, as in kernels/rms_norm.h.
-  Result forward(const at::Tensor& x, const Call& call, at::Tensor* largest = nullptr) const;
+  // `amax`, here and below, as in kernels/rms_norm.h.
+  Result forward(const at::Tensor& x, const Call& call, at::Tensor* amax = nullptr) const;
   // The same in parts, for an x that comes later: its parameters as they are now, room for the result, and the norm itself.
   struct Held {
     at::Tensor gain, shift;
@@ -31,7 +31,7 @@ struct Norm {
   void forward(const Result& into, const at::Tensor& x, const Held& held) const;
   // dx is overwritten: the input gradient, plus *add where given (what went round the norm on the residual path).
   void input_gradient(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics, const Call& call,
-                      const at::Tensor* add = nullptr, at::Tensor* largest = nullptr) const;
+                      const at::Tensor* add = nullptr, at::Tensor* amax = nullptr) const;
   void weight_gradient(mesh::Gradients& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics,
                        const Call& call) const;
   // Both gradients in one pass over x, where there is such a thing; then also what the norm came to, into *y, so that it need not be kept.
@@ -39,7 +39,7 @@ struct Norm {
   struct Back {
     const at::Tensor& dx;
     const at::Tensor* y = nullptr;
-    at::Tensor* largest = nullptr;  // of dx
+    at::Tensor* amax = nullptr;  // of dx
   };
   at::Tensor /*the gain's gradient*/ backward(const Back& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics,
                                               const Call& call, const at::Tensor* add = nullptr) const;

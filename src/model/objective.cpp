@@ -33,10 +33,10 @@ class CrossEntropy final : public Objective {
       if (by_sample_weight.defined()) scale = (by_sample_weight * weight).expand({samples, targets.numel() / samples}).reshape({-1});
       // No probability is off by more than 1, so that one weight for all is the most; as bits, which are in the order of the floats.
       const bool known = scale.numel() == 1 && weight >= 0 && precise.dtype() == at::kFloat;
-      Value gradient{.tensor = logits, .largest = known ? scale.view(at::kInt) : at::Tensor()};
+      Value gradient{.tensor = logits, .amax = known ? scale.view(at::kInt) : at::Tensor()};
       const Value& made = outputs.value("logits");
       if (parts) {
-        loss = losses_of(*parts, logits, targets, scale, gradient.largest);
+        loss = losses_of(*parts, logits, targets, scale, gradient.amax);
         gradient = {.in_parts = parts};
       } else if (is_shared_out(made, axes)) {
         const RowLosses found = row_losses(made, targets, axes);
@@ -67,7 +67,7 @@ class CrossEntropy final : public Objective {
  private:
   // Part by part; each is its own gradient when it goes back, or is told how it is made.
   static at::Tensor losses_of(LogitsInParts& parts, const at::Tensor& first, const at::Tensor& targets, const at::Tensor& scale,
-                              const at::Tensor& largest) {
+                              const at::Tensor& amax) {
     const at::Tensor loss = at::empty({targets.numel()}, scale.options());
     for (int64_t part = 0, begin = 0; part < parts.parts(); ++part) {
       const at::Tensor logits = part == 0 ? first : parts.make(part);
@@ -76,12 +76,12 @@ class CrossEntropy final : public Objective {
       const OfLogits how{.lse = at::empty_like(of_part),
                          .targets = targets.narrow(0, begin, count),
                          .scale = scale.numel() == 1 ? scale : scale.narrow(0, begin, count)};
-      const bool later = parts.gradient_later() && largest.defined();
+      const bool later = parts.gradient_later() && amax.defined();
       if (later)
         kernels::cross_entropy(of_part, how.lse, logits, how.targets);
       else
         kernels::cross_entropy_and_gradient(of_part, how.lse, logits, how.targets, how.scale);
-      parts.take_back(part, largest, later ? &how : nullptr);
+      parts.take_back(part, amax, later ? &how : nullptr);
       begin += count;
     }
     return loss;

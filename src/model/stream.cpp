@@ -106,7 +106,7 @@ at::Tensor reduce_tokens(const at::Tensor& terms, const Call& call, std::string_
     return terms;
   }
   comm::Group* tp = call.axes.find("tp");
-  if (make && tp && call.overlap && !kernels::is_low(terms)) return ring_reduce(*tp, terms, what, make);
+  if (make && tp && call.overlap && !kernels::is_half_precision(terms)) return ring_reduce(*tp, terms, what, make);
   if (make) make(terms, 0, terms.size(0));
   if (!tp) return terms;
   const int64_t mine = mesh::even_part(terms.size(0), tp->size(), tp->rank()).length();

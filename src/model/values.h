@@ -24,8 +24,8 @@ class LogitsInParts {
   virtual int64_t parts() const = 0;
   virtual at::Tensor make(int64_t part) = 0;  // [rows of it, vocab], until the next one
   virtual bool gradient_later() const = 0;    // as Value::gradient_later
-  // The part that was made last is its gradient now, or still its logits, of which this makes their gradient. `largest` as in Value.
-  virtual void take_back(int64_t part, const at::Tensor& largest, const OfLogits* of_logits) = 0;
+  // The part that was made last is its gradient now, or still its logits, of which this makes their gradient. `amax` as in Value.
+  virtual void take_back(int64_t part, const at::Tensor& amax, const OfLogits* of_logits) = 0;
   // Once all have been taken back, and nobody holds them any more: hands on the gradient of the weight that makes logits, and gives that of
   // what they are made from, [rows, embed].
   virtual at::Tensor finish() = 0;
@@ -41,7 +41,7 @@ struct Value {
   bool gradient_later = false;                   // of logits: whoever made them makes their gradient as well, where a loss says how
   std::optional<OfLogits> of_logits = {};        // of their gradient: this is how
   std::shared_ptr<LogitsInParts> in_parts = {};  // of logits, and of their gradient: in the place of a tensor
-  at::Tensor largest = {};                       // its largest magnitude or more, as to_fp8 takes it (kernels/fp8.h); undefined: not known
+  at::Tensor amax = {};                          // its largest magnitude or more, as to_fp8 takes it (kernels/fp8.h); undefined: not known
 };
 
 // Values by name. A name is written once in a pass, so a list of blocks is any acyclic graph: skips, ladders, towers.

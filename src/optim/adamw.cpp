@@ -24,9 +24,6 @@ class Adamw final : public Optimizer {
     }
   }
 
-  Granularity granularity() const override { return Granularity::elements; }
-  bool waits_for_norm() const override { return options_.clip > 0; }
-
   void update(int64_t index, const UpdateFacts& facts) override { update_several(index, 1, facts); }
 
   void update_several(int64_t first, int64_t count, const UpdateFacts& facts) override {
@@ -34,7 +31,7 @@ class Adamw final : public Optimizer {
   }
 
   at::Tensor step_scalars(const UpdateFacts& facts) override {
-    return kernels::adamw_numbers_of(rounded(0, std::ssize(pieces_), facts), step_of(facts));
+    return kernels::adamw_scalars_of(rounded(0, std::ssize(pieces_), facts), step_of(facts));
   }
 
   mesh::NamedTensors state() override {
@@ -59,7 +56,7 @@ class Adamw final : public Optimizer {
             .step = facts.step,
             .gradient_scale = facts.gradient_scale,
             .gradient_factor = facts.gradient_factor,
-            .numbers = facts.step_scalars};
+            .scalars = facts.step_scalars};
   }
 
   // Pieces as kernels see them, made once, with the numbers that round them in this step.

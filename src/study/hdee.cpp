@@ -66,7 +66,7 @@ class Study {
   // Where experts are scored: on the GPU, where some of them were trained on this machine's.
   at::Device device() const {
     const bool on_gpu = std::ranges::any_of(hosts_, [](const IslandHost& one) { return one.device == "cuda" && one.launch.empty(); });
-    return kernels::device_called(on_gpu && kernels::can_use_cuda() ? "cuda" : "cpu");
+    return kernels::device_from_name(on_gpu && kernels::can_use_cuda() ? "cuda" : "cpu");
   }
 
   // One for all experts: that of the seeds that are given, or what [data] names or learns.

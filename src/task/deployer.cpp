@@ -11,17 +11,17 @@
 namespace cairn::task {
 namespace {
 
-at::Device device_called(const std::string& name) {
+at::Device device_from_name(const std::string& name) {
   if (name == "cpu") return at::Device(at::kCPU);
   if (name != "cuda") base::fail_input("device \"{}\": must be cpu or cuda", name);
   if (!at::hasCUDA()) base::fail_input("device \"cuda\": no usable GPU was found, or this build has no CUDA (CAIRN_PRESET=cuda)");
-  return kernels::device_called(name);
+  return kernels::device_from_name(name);
 }
 
 }  // namespace
 
 Deployer::Deployer(comm::World& world, DeployerOptions options)
-    : world_(world), options_(std::move(options)), device_(device_called(options_.device)) {}
+    : world_(world), options_(std::move(options)), device_(device_from_name(options_.device)) {}
 
 comm::Group& Deployer::replicas() const { return world_.everyone(); }
 int Deployer::dp() const { return world_.size(); }

@@ -19,7 +19,7 @@
 #include "data/samples/document_starts.h"
 #include "kernels/aten.h"
 #include "kernels/device.h"
-#include "kernels/fp8_cuda.h"
+#include "kernels/gemm/fp8_cuda.h"
 #include "model/batch_norm.h"
 #include "model/trainable.h"
 #include "optim/bf16_optimizer.h"
@@ -54,17 +54,17 @@ data::OpenedData open_data(comm::World& world, const Settings& settings, const S
 
 // Parameters and gradients as the plan lays them out.
 void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
-  const Settings& s = job.settings;
+  const Settings& s = job.config.settings;
   Engine& engine = job.engine;
-  parallel::fit_to_model(job.plan, *engine.model, s.layout.pipeline, job.data.length);
-  const planner::StepRules rules = step_rules(s, *engine.model, job.plan, job.data.length, job.device.is_cuda());
+  parallel::fit_to_model(job.config.plan, *engine.model, s.layout.pipeline, job.data.length);
+  const planner::StepRules rules = step_rules(s, *engine.model, job.config.plan, job.data.length, job.config.device.is_cuda());
   const bool matrices = rules.whole_parameters;
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(job.device), low = options.dtype(at::kBFloat16);
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(job.config.device), low = options.dtype(at::kBFloat16);
   const int64_t least = rules.bucket_bytes / 4;
   engine.store = std::make_unique<parallel::ParameterStore>(
       parallel::ParameterStore::Parts{.world = world,
                                       .model = *engine.model,
-                                      .plan = job.plan,
+                                      .plan = job.config.plan,
                                       .trained = trained,
                                       .master = s.train.parameters == "bf16" ? low : options,
                                       .compute = s.train.precision == "bf16" ? low : options,
@@ -72,9 +72,9 @@ void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
                                       .whole_parameters = matrices,
                                       .min_unit_elements = least,
                                       .accumulate_unsharded = rules.accumulate_unsharded,
-                                      .reuse_gradient_memory = job.device.is_cuda() && !s.train.cuda_graph});
+                                      .reuse_gradient_memory = job.config.device.is_cuda() && !s.train.cuda_graph});
   job.assembly = std::make_unique<parallel::FullTensorGather>(parallel::FullTensorGather::Parts{
-      .world = world, .model = *engine.model, .plan = job.plan, .whole_parameters = matrices, .min_unit_elements = least});
+      .world = world, .model = *engine.model, .plan = job.config.plan, .whole_parameters = matrices, .min_unit_elements = least});
   for (const parallel::ParameterPiece& piece : engine.store->pieces()) {
     if (!piece.gradient.defined()) continue;
     engine.kept_views.push_back({piece.name, piece.value});
@@ -86,13 +86,13 @@ void place(Job& job, comm::World& world, const std::vector<bool>& trained) {
   engine.recompute_stage = rules.recompute_stage;
   engine.recompute_last = rules.recompute_last;
   engine.recompute = rules.recompute;
-  engine.loss_chunks = loss_chunks_of(s, *engine.model, job.plan, job.data.length, job.device.is_cuda());
+  engine.loss_chunks = loss_chunks_of(s, *engine.model, job.config.plan, job.data.length, job.config.device.is_cuda());
   engine.offload_inputs = s.layout.recompute.inputs == "host";
 }
 
 // Books what stays for the whole run, from the tensors themselves.
 void book(Job& job) {
-  const auto add = [&](base::MemoryUse use, int64_t bytes) { job.booked.emplace_back(*job.memory, use, bytes); };
+  const auto add = [&](base::MemoryUse use, int64_t bytes) { job.instruments.booked.emplace_back(*job.instruments.memory, use, bytes); };
   add(base::MemoryUse::parameters, job.engine.store->parameter_bytes());
   add(base::MemoryUse::gradients, job.engine.store->gradient_bytes());
   int64_t optimizer = 0;
@@ -104,7 +104,7 @@ void book_step(Job& job) {
   int64_t bytes = 0;
   for (const mesh::NamedTensors& part : {job.step->state(), job.step->rank_state()})
     for (const mesh::NamedTensor& one : part) bytes += static_cast<int64_t>(one.tensor.nbytes());
-  if (bytes > 0) job.booked.emplace_back(*job.memory, base::MemoryUse::optimizer, bytes);
+  if (bytes > 0) job.instruments.booked.emplace_back(*job.instruments.memory, base::MemoryUse::optimizer, bytes);
 }
 
 std::vector<optim::ParameterPiece> pieces_of(const Engine& engine) {
@@ -132,12 +132,12 @@ void start_weights(Job& job, const std::optional<snapshot::Pretrained>& pretrain
 
 // What train.method names; pairs have one of their own (learn_from_pairs).
 std::unique_ptr<Step> choose_step(Job& job, comm::World& world, const std::vector<bool>& trained) {
-  const Settings& s = job.settings;
+  const Settings& s = job.config.settings;
   Engine& engine = job.engine;
-  const auto replicas = [&]() -> comm::Group& { return world.group(job.plan.mesh.peers(world.rank(), "dp")); };
-  if (s.train.method != "gradient" && s.train.method != "one_byte" && job.device.is_cuda())
+  const auto replicas = [&]() -> comm::Group& { return world.group(job.config.plan.mesh.peers(world.rank(), "dp")); };
+  if (s.train.method != "gradient" && s.train.method != "one_byte" && job.config.device.is_cuda())
     base::fail_input("train.method = {}: works on the CPU only so far: use --device cpu", s.train.method);
-  if (s.train.check_every > 0 && job.device.is_cuda() && !s.train.deterministic)
+  if (s.train.check_every > 0 && job.config.device.is_cuda() && !s.train.deterministic)
     base::fail_input(
         "train.check_every = {}: a GPU adds attention's gradients up in any order, and no two are the same: set train.deterministic = true "
         "as well",
@@ -148,8 +148,8 @@ std::unique_ptr<Step> choose_step(Job& job, comm::World& world, const std::vecto
                                        .run = static_cast<uint64_t>(s.train.seed),
                                        .machines = replicas(),
                                        .trained = trained,
-                                       .log = job.writes ? job.out / "rounds.bin" : std::filesystem::path()});
-  if (s.train.cuda_graph && !job.device.is_cuda())
+                                       .log = job.config.writes ? job.config.out / "rounds.bin" : std::filesystem::path()});
+  if (s.train.cuda_graph && !job.config.device.is_cuda())
     base::fail_input("train.cuda_graph = true: is for GPUs, and this runs on the CPU: leave it out, or use --device cuda");
   if (s.train.cuda_graph)
     return make_cuda_graph_step(in_turn(parallel::execute), std::make_unique<CudaGraphStep>(engine.store->reducer(), make_cuda_graph));
@@ -163,10 +163,10 @@ void learn_from_pairs(Job& job, const std::vector<bool>& trained) {
   // As passes read them, in whatever precision.
   const parallel::ParameterStore& store = *job.engine.store;
   const auto reference = std::make_shared<const ReferenceWeights>(*job.engine.model, store.weights(), store.shard().layout, trained);
-  job.booked.emplace_back(*job.memory, base::MemoryUse::parameters, reference->bytes());
+  job.instruments.booked.emplace_back(*job.instruments.memory, base::MemoryUse::parameters, reference->bytes());
   job.reference = reference->checksum();
-  job.engine.objective = model::make_preference(job.settings.dpo);
-  job.step = make_step(in_turn(dpo_passes(reference)), job.settings.train.check_every);
+  job.engine.objective = model::make_preference(job.config.settings.dpo);
+  job.step = make_step(in_turn(dpo_passes(reference)), job.config.settings.train.check_every);
 }
 
 // The files beside the weights that say how conversations are written and where an answer ends.
@@ -180,21 +180,22 @@ void carry_chat_files(Job& job, const std::optional<snapshot::Pretrained>& pretr
 
 // Who takes steps together with this rank, where they write, and which samples they have.
 void join_step_group(Job& job, comm::World& world, const std::filesystem::path& out) {
-  const parallel::Plan& plan = job.plan;
+  const parallel::Plan& plan = job.config.plan;
   const bool apart = parallel::islands_step_separately(plan);
   const int island = apart && plan.islands == 1 ? plan.mesh.coordinate(world.rank(), "island") : 0;
   job.engine.step_group = apart ? &world.group(parallel::step_group_of(plan, world.rank()), "step_group") : &world.everyone();
-  job.out = island == 0 || out.empty() ? out : out / fmt::format("island-{}", island);
-  job.writes = job.engine.step_group->rank() == 0 && !out.empty();
+  job.config.out = island == 0 || out.empty() ? out : out / fmt::format("island-{}", island);
+  job.config.writes = job.engine.step_group->rank() == 0 && !out.empty();
   const std::vector<int> sharing = plan.mesh.peers_along(world.rank(), parallel::kSampleAxes);
   const auto mine = [&](int rank) { return !apart || plan.islands > 1 || plan.mesh.coordinate(rank, "island") == island; };
-  job.data_rank = static_cast<int>(std::find(sharing.begin(), sharing.end(), world.rank()) - sharing.begin());
-  job.data_ranks = static_cast<int>(sharing.size());
-  job.step_group_first = static_cast<int>(std::find_if(sharing.begin(), sharing.end(), mine) - sharing.begin());
-  job.step_group_ranks = static_cast<int>(std::count_if(sharing.begin(), sharing.end(), mine));
-  CAIRN_CHECK(std::all_of(sharing.begin() + job.step_group_first, sharing.begin() + job.step_group_first + job.step_group_ranks, mine),
+  job.shares.data_rank = static_cast<int>(std::find(sharing.begin(), sharing.end(), world.rank()) - sharing.begin());
+  job.shares.data_ranks = static_cast<int>(sharing.size());
+  job.shares.step_group_first = static_cast<int>(std::find_if(sharing.begin(), sharing.end(), mine) - sharing.begin());
+  job.shares.step_group_ranks = static_cast<int>(std::count_if(sharing.begin(), sharing.end(), mine));
+  CAIRN_CHECK(std::all_of(sharing.begin() + job.shares.step_group_first,
+                          sharing.begin() + job.shares.step_group_first + job.shares.step_group_ranks, mine),
               "the samples of island {} do not lie together", island);
-  job.data_share = static_cast<double>(job.step_group_ranks) / job.engine.step_group->size();
+  job.shares.data_share = static_cast<double>(job.shares.step_group_ranks) / job.engine.step_group->size();
 }
 
 }  // namespace
@@ -210,25 +211,25 @@ namespace {
 // One rule for the replicas that take every step together, and one for islands where these are apart.
 std::unique_ptr<sync::Sync> make_syncs(Job& job, comm::World& world, const RemoteIslandStart& remote) {
   Engine& engine = job.engine;
-  const Settings& s = job.settings;
-  const mesh::Mesh& mesh = job.plan.mesh;
-  sync::Replica replica{.replica_group = world.group(mesh.peers_along(world.rank(), parallel::replicating_axes(job.plan))),
+  const Settings& s = job.config.settings;
+  const mesh::Mesh& mesh = job.config.plan.mesh;
+  sync::Replica replica{.replica_group = world.group(mesh.peers_along(world.rank(), parallel::replicating_axes(job.config.plan))),
                         .model_group = world.alone(),
                         .parameters = engine.kept_views,
                         .gradients = engine.gradient_views,
                         .model = engine.trained_whole,
                         .steps = s.train.steps,
                         .seed = static_cast<uint64_t>(s.train.seed),
-                        .trace = job.trace.get()};
+                        .trace = job.instruments.trace.get()};
   std::vector<std::unique_ptr<sync::Sync>> rules;
   rules.push_back(sync::make_sync(s.sync, replica));
-  if (!parallel::islands_step_separately(job.plan)) return sync::make_chain(std::move(rules));
+  if (!parallel::islands_step_separately(job.config.plan)) return sync::make_chain(std::move(rules));
   if (!model::running_buffers(engine.buffers).empty())
     base::fail_input(
         "sync.island.kind = {}: this model keeps running statistics (batch norm), which differ from island to island: use "
         "all_reduce, or a model without them",
         s.island.kind);
-  if (job.plan.islands > 1) job.remote = std::make_unique<RemoteIslandHost>(job, world, remote);
+  if (job.config.plan.islands > 1) job.remote = std::make_unique<RemoteIslandHost>(job, world, remote);
   rules.push_back(
       sync::make_sync(s.island, {.replica_group = job.remote ? world.alone() : world.group(mesh.peers(world.rank(), "island"), "islands"),
                                  .model_group = *engine.step_group,
@@ -237,7 +238,7 @@ std::unique_ptr<sync::Sync> make_syncs(Job& job, comm::World& world, const Remot
                                  .model = engine.trained_whole,
                                  .steps = s.train.steps,
                                  .seed = static_cast<uint64_t>(s.train.seed),
-                                 .trace = job.trace.get(),
+                                 .trace = job.instruments.trace.get(),
                                  .remote_islands = job.remote ? job.remote->remote() : nullptr}));
   return sync::make_chain(std::move(rules));
 }
@@ -245,8 +246,8 @@ std::unique_ptr<sync::Sync> make_syncs(Job& job, comm::World& world, const Remot
 }  // namespace
 
 mesh::Batch make_batch(const Job& job, int64_t step) {
-  const std::vector<int64_t> ids = job.sampler->ids(step - 1 + job.batches_passed);
-  const data::BatchRange share = job.samples_of(static_cast<int64_t>(ids.size()), job.data_rank);
+  const std::vector<int64_t> ids = job.sampler->ids(step - 1 + job.progress.batches_passed);
+  const data::BatchRange share = job.shares.samples_of(static_cast<int64_t>(ids.size()), job.shares.data_rank);
   mesh::Batch batch;
   job.data.samples->fill(std::span(ids).subspan(static_cast<size_t>(share.first), static_cast<size_t>(share.count)), batch);
   if (job.subset.weighted()) {
@@ -255,7 +256,7 @@ mesh::Batch make_batch(const Job& job, int64_t step) {
       batch.weights.mutable_data_ptr<float>()[i] = job.subset.weight(ids[static_cast<size_t>(share.first + i)]);
   }
   batch.progress = job.sampler->progress(step - 1);
-  if (job.device.is_cuda()) {  // so that the copy to the device makes nobody wait
+  if (job.config.device.is_cuda()) {  // so that the copy to the device makes nobody wait
     data::add_document_starts(batch);
     batch.ids = batch.ids.pin_memory();
     if (batch.weights.defined()) batch.weights = batch.weights.pin_memory();
@@ -268,8 +269,8 @@ void start_loader(Job& job) {
   job.loader.reset();
   // The loader outlives no part of the job it reads, because it is the last member; the job itself must not move while it runs.
   Job* const self = &job;
-  job.loader = std::make_unique<data::Loader>([self](int64_t step) { return make_batch(*self, step); }, job.steps_done + 1,
-                                              job.settings.train.steps + 1);
+  job.loader = std::make_unique<data::Loader>([self](int64_t step) { return make_batch(*self, step); }, job.progress.steps_done + 1,
+                                              job.config.settings.train.steps + 1);
 }
 
 optim::ParameterPiece make_piece(const model::Parameter& of, at::Tensor parameter, at::Tensor gradient) {
@@ -279,7 +280,7 @@ optim::ParameterPiece make_piece(const model::Parameter& of, at::Tensor paramete
 
 void start_values(const Job& job, size_t parameter, const at::Tensor& whole) {
   model::start_values(job.engine.model->parameters()[parameter], whole.view({-1}),
-                      base::Random(static_cast<uint64_t>(job.settings.train.seed)));
+                      base::Random(static_cast<uint64_t>(job.config.settings.train.seed)));
 }
 
 namespace {
@@ -458,35 +459,38 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   double since = base::seconds(world.wall().now());
   const auto took = [&](const char* part) {
     const double now = base::seconds(world.wall().now());
-    job->startup.emplace_back(part, now - std::exchange(since, now));
+    job->instruments.startup.emplace_back(part, now - std::exchange(since, now));
   };
   if (start.plan) use_layout_of(*start.plan, recipe, world.size());
-  job->settings = read_settings(recipe);
-  job->recipe_toml = recipe.resolved_toml();
-  job->device = kernels::device_called(start.device);
-  if (job->settings.train.deterministic) job->repeatable = std::make_unique<kernels::RepeatableBits>();
-  check_kernel_report(job->settings, job->device);
-  if (job->settings.log.kernels) job->kernel_report = std::make_unique<KernelReport>(job->device);
-  if (job->settings.log.memory) job->memory_report = std::make_unique<MemoryReport>(job->device);
-  (void)at::empty({1}, job->device);  // a GPU starts with its first tensor
+  job->config.settings = read_settings(recipe);
+  job->config.recipe_toml = recipe.resolved_toml();
+  job->config.device = kernels::device_from_name(start.device);
+  if (job->config.settings.train.deterministic) job->repeatable = std::make_unique<kernels::DeterministicAlgorithms>();
+  check_kernel_report(job->config.settings, job->config.device);
+  if (job->config.settings.log.kernels) job->instruments.kernel_report = std::make_unique<KernelReport>(job->config.device);
+  if (job->config.settings.log.memory) job->instruments.memory_report = std::make_unique<MemoryReport>(job->config.device);
+  (void)at::empty({1}, job->config.device);  // a GPU starts with its first tensor
   took("device");
-  job->plan = make_plan(job->settings, world.size());
-  if (start.plan) take_from(*start.plan, job->plan);
+  job->config.plan = make_plan(job->config.settings, world.size());
+  if (start.plan) take_from(*start.plan, job->config.plan);
   join_step_group(*job, world, start.out);
-  job->bad_steps = std::make_unique<BadSteps>(*job->engine.step_group, job->settings.train, job->settings.optim.learning_rate);
-  if (job->bad_steps->before_update() && job->settings.log.sync_check)
+  job->bad_steps =
+      std::make_unique<BadSteps>(*job->engine.step_group, job->config.settings.train, job->config.settings.optim.learning_rate);
+  if (job->bad_steps->before_update() && job->config.settings.log.sync_check)
     base::fail_input("train.on_bad_step = {}: an update waits for the numbers of its step, which log.sync_check = true forbids; drop one",
-                     job->settings.train.on_bad_step);
-  job->memory = std::make_unique<base::MemoryTags>();
-  job->trace = std::make_unique<base::Trace>(world.wall(), world.rank(), job->settings.log.trace ? base::Trace::kEventsMax : 0);
+                     job->config.settings.train.on_bad_step);
+  job->instruments.memory = std::make_unique<base::MemoryTags>();
+  job->instruments.trace =
+      std::make_unique<base::Trace>(world.wall(), world.rank(), job->config.settings.log.trace ? base::Trace::kEventsMax : 0);
 
   // Before the data: a damaged one is told at once. Islands that were ended by force are at most two snapshots apart.
-  const int64_t every = job->settings.snapshot.every, apart_most = every > 0 ? 2 * every : std::numeric_limits<int64_t>::max();
+  const int64_t every = job->config.settings.snapshot.every, apart_most = every > 0 ? 2 * every : std::numeric_limits<int64_t>::max();
   const std::optional<snapshot::Opened> resumed =
-      start.resume ? find_snapshot(world, *job->engine.step_group, job->out.string(), start.resume_step_last, apart_most) : std::nullopt;
-  job->data = open_data(world, job->settings, start);
+      start.resume ? find_snapshot(world, *job->engine.step_group, job->config.out.string(), start.resume_step_last, apart_most)
+                   : std::nullopt;
+  job->data = open_data(world, job->config.settings, start);
   took("data");
-  const Settings& s = job->settings;
+  const Settings& s = job->config.settings;
   const std::optional<snapshot::Pretrained> pretrained = open_model_from(*job, world.log());
   carry_chat_files(*job, pretrained);
   const model::Inputs inputs{.vocab = job->data.tokenizer ? job->data.tokenizer->vocab_size() : 0,
@@ -498,25 +502,25 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   Engine& engine = job->engine;
   engine.model = std::move(task.model);
   engine.objective = std::move(task.objective);
-  const mesh::Mesh& mesh = job->plan.mesh;
+  const mesh::Mesh& mesh = job->config.plan.mesh;
   for (const char* axis : {"island", "dp", "cp", "tp", "ep"})
     if (mesh.extent(axis) > 1) engine.axes.put(axis, world.group(mesh.peers(world.rank(), axis)));
   engine.loss_share = 1.0 / mesh.extent("tp");  // ranks along tp find the same loss
-  engine.micro_batches = job->plan.micro_batches;
-  engine.context = job->plan.context;
+  engine.micro_batches = job->config.plan.micro_batches;
+  engine.context = job->config.plan.context;
   engine.overlap = s.layout.tensor.overlap;
   engine.late_sums = s.layout.tensor.late_sums;
   engine.draws_by_token = s.model.dropout > 0;
-  engine.micro_batch = job->plan.micro_batch;
+  engine.micro_batch = job->config.plan.micro_batch;
   engine.clip_norm = s.optim.clip;
   engine.random = base::Random(static_cast<uint64_t>(s.train.seed)).for_purpose("pass");
-  engine.trace = job->trace.get();
-  engine.memory = job->memory.get();
+  engine.trace = job->instruments.trace.get();
+  engine.memory = job->instruments.memory.get();
   const std::vector<bool> trained = model::trainable(*engine.model, s.model.train);
   const bool slopes = s.train.method == "one_byte";
   place(*job, world, slopes ? std::vector<bool>(trained.size(), false) : trained);  // without gradients there is nothing to keep them in
-  engine.fp8 = fp8_linear_layers(s, *engine.model, job->plan);
-  if (engine.fp8 && job->device.is_cuda() && !kernels::has_fp8(job->device))
+  engine.fp8 = fp8_linear_layers(s, *engine.model, job->config.plan);
+  if (engine.fp8 && job->config.device.is_cuda() && !kernels::has_fp8(job->config.device))
     base::fail_input("train.fp8 = {}: this GPU does not multiply in eight bits (compute capability 8.9 or more does): leave it out",
                      s.train.fp8);
   // Steps that are their own update rule leave it nothing.
@@ -537,10 +541,12 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
       return world.group(mesh.peers_along(world.rank(), axes), "pipeline");
     };
     engine.pipeline = std::make_unique<parallel::Pipeline>(
-        *engine.model, job->plan,
-        job->plan.routing == "random" ? parallel::island_pipelines(job->plan, peers({"island", "pp"}), world.rank())
-                                      : parallel::single_pipeline(peers({"pp"})),
-        [&layout = job->settings.layout, ranks = mesh.extent("pp")](int m) { return parallel::schedule_of(layout.pipeline, ranks, m); });
+        *engine.model, job->config.plan,
+        job->config.plan.routing == "random" ? parallel::island_pipelines(job->config.plan, peers({"island", "pp"}), world.rank())
+                                             : parallel::single_pipeline(peers({"pp"})),
+        [&layout = job->config.settings.layout, ranks = mesh.extent("pp")](int m) {
+          return parallel::schedule_of(layout.pipeline, ranks, m);
+        });
   }
   job->step = choose_step(*job, world, trained);
   book_step(*job);
@@ -563,14 +569,14 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
     learn_from_pairs(*job, trained);
   }
   if (resumed) {
-    restore(*job, world.log(), *resumed, job->out.string());
+    restore(*job, world.log(), *resumed, job->config.out.string());
   } else if (!pairs) {
     start_weights(*job, pretrained, world);
   }
   // An island that joins others at work goes on where they are; what it did not train it did not update either.
-  const int64_t begun = engine.sync->begin(job->steps_done);
-  job->updates_skipped += begun - job->steps_done;
-  job->steps_done = begun;
+  const int64_t begun = engine.sync->begin(job->progress.steps_done);
+  job->progress.updates_skipped += begun - job->progress.steps_done;
+  job->progress.steps_done = begun;
   start_loader(*job);
   took("model");
   return job;

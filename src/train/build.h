@@ -40,7 +40,7 @@ struct Job {
   std::string recipe_toml;  // resolved, each value with its origin
   parallel::Plan plan;
   at::Device device{at::kCPU};
-  std::unique_ptr<kernels::RepeatableBits> repeatable;  // where it is asked for
+  std::unique_ptr<kernels::DeterministicAlgorithms> repeatable;  // where it is asked for
   data::OpenedData data;
   data::Subset subset;  // of the training samples
   std::unique_ptr<data::Sampler> sampler;

@@ -76,7 +76,7 @@ struct Room {
 // Ranks that use GPUs have one each, where there are enough of them.
 Room room_of(const std::string& device) {
   if (device != "cuda") return {"machine", base::machine_bytes()};
-  return {"GPU", kernels::can_use_cuda() ? kernels::bytes_of(at::Device(at::kCUDA, 0)) : 0};
+  return {"GPU", kernels::can_use_cuda() ? kernels::total_memory_bytes(at::Device(at::kCUDA, 0)) : 0};
 }
 
 RankShare largest_share(const model::Model& model, const parallel::Plan& plan, int ranks) {

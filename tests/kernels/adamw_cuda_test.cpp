@@ -75,7 +75,7 @@ TEST(AdamwOnCuda, ReadsNumbersFromTheDevice) {
     plain.push_back({t.p.clone(), t.m.clone(), t.v.clone(), t.g, told.back().weight_decay, told.back().rounding});
   }
   const AdamwStep step{.learning_rate = 0.01, .step = 3};
-  const at::Tensor numbers = on_gpu(adamw_numbers_of(plain, step));
+  const at::Tensor numbers = on_gpu(adamw_scalars_of(plain, step));
   adamw(plain, step);
   const base::Random other = base::Random(8);
   for (AdamwPiece& one : told) {  // none of which may count

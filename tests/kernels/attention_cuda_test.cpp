@@ -1,11 +1,11 @@
 // Attention on a GPU, by whichever library takes a case, is as exact as its plain form there.
-#include "kernels/attention_cuda.h"
+#include "kernels/attention/attention_cuda.h"
 
 #include <random>
 #include <set>
 
 #include "kernels/attention.h"
-#include "kernels/cudnn_runs.h"
+#include "kernels/attention/cudnn_varlen.h"
 #include "kernels/on_gpu.h"
 
 namespace cairn::kernels {
@@ -106,8 +106,8 @@ TEST(AttentionOnCuda, DocumentsDoNotSeeEachOther) {
     const AttentionResults exact = run_attention(c, wide(qkv), wide(dout), reference::attention, reference::attention_backward);
     for (const at::Tensor* known : std::vector<const at::Tensor*>{nullptr, &starts}) {
       c.options.document_starts = known;
-      EXPECT_EQ(attended_on_cuda(qkv.narrow(2, 0, c.heads), qkv.narrow(2, c.heads, c.kv_heads),
-                                 qkv.narrow(2, c.heads + c.kv_heads, c.kv_heads), c.options)
+      EXPECT_EQ(attend_on_cuda(qkv.narrow(2, 0, c.heads), qkv.narrow(2, c.heads, c.kv_heads),
+                               qkv.narrow(2, c.heads + c.kv_heads, c.kv_heads), c.options)
                     .has_value(),
                 known != nullptr);
       const AttentionResults fast = run_attention(c, qkv, dout, attention, attention_backward);
@@ -164,7 +164,7 @@ TEST(AttentionOnCuda, ManyDocumentsOfAnyLength) {
                                 .query_documents = &documents,
                                 .key_documents = &documents,
                                 .document_starts = &table,
-                                .documents_most = all}};
+                                .documents_max = all}};
       const at::Tensor qkv = with_nan_behind(on_gpu(normal({c.batch, c.q_len, c.heads + 2 * c.kv_heads, c.head_dim}, 1, one.type))),
                        dout = with_nan_behind(on_gpu(normal({c.batch, c.q_len, c.heads, c.head_dim}, 2, one.type)));
       const AttentionResults fast = run_attention(c, qkv, dout, attention, attention_backward);
@@ -180,7 +180,7 @@ TEST(AttentionOnCuda, ManyDocumentsOfAnyLength) {
 // Else FlashAttention-2 would take them, and only a clock could tell.
 TEST(AttentionOnCuda, CudnnTakesDocuments) {
   CAIRN_NEEDS_GPU();
-  if (!has_cudnn_runs()) GTEST_SKIP() << "built without cuDNN's headers";
+  if (!has_cudnn_varlen()) GTEST_SKIP() << "built without cuDNN's headers";
   struct {
     const char* what;
     int64_t kv_heads, head_dim;
@@ -199,15 +199,15 @@ TEST(AttentionOnCuda, CudnnTakesDocuments) {
     const at::Tensor all = askew(on_gpu(normal({2, 96 + c.gap, 4 + 2 * c.kv_heads, c.head_dim}, 1, c.type)), c.askew),
                      qkv = all.narrow(1, 0, 96), dout = on_gpu(normal({2, 96, 4, c.head_dim}, 2, c.type)),
                      starts = on_gpu(at::tensor({0, 30, 96, 0, 1, 51}, at::kInt).view({2, 3}));
-    const RunsToAttend runs{.q = qkv.narrow(2, 0, 4),
-                            .k = qkv.narrow(2, 4, c.kv_heads),
-                            .v = qkv.narrow(2, 4 + c.kv_heads, c.kv_heads),
-                            .starts = starts,
-                            .most = starts.numel(),
-                            .causal = c.causal};
-    const std::optional<Attended> found = cudnn_runs(runs);
+    const VarlenAttention sequences{.q = qkv.narrow(2, 0, 4),
+                                    .k = qkv.narrow(2, 4, c.kv_heads),
+                                    .v = qkv.narrow(2, 4 + c.kv_heads, c.kv_heads),
+                                    .starts = starts,
+                                    .sequences_max = starts.numel(),
+                                    .causal = c.causal};
+    const std::optional<AttentionOutput> found = cudnn_varlen(sequences);
     EXPECT_EQ(found.has_value(), c.taken) << c.what;
-    EXPECT_EQ(found && cudnn_run_gradients(runs, dout, *found), c.taken) << c.what;
+    EXPECT_EQ(found && cudnn_varlen_backward(sequences, dout, *found), c.taken) << c.what;
   }
 }
 

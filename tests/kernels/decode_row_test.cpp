@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "base/random.h"
-#include "kernels/barrier.h"
-#include "kernels/parallel.h"
+#include "kernels/cpu/barrier.h"
+#include "kernels/cpu/parallel.h"
 
 namespace cairn::kernels {
 namespace {

@@ -15,13 +15,13 @@ namespace {
 bool repeatable() { return at::globalContext().deterministicAlgorithms() && !at::globalContext().deterministicAlgorithmsWarnOnly(); }
 
 // Ranks that are threads of one process each ask for it; it ends with the last of them.
-TEST(RepeatableBits, HoldWhileAnybodyWantsThem) {
+TEST(DeterministicAlgorithms, HoldWhileAnybodyWantsThem) {
   EXPECT_FALSE(repeatable());
   {
-    const RepeatableBits one;
+    const DeterministicAlgorithms one;
     EXPECT_TRUE(repeatable());
     EXPECT_FALSE(at::globalContext().deterministicFillUninitializedMemory());
-    { const RepeatableBits other; }
+    { const DeterministicAlgorithms other; }
     EXPECT_TRUE(repeatable());
   }
   EXPECT_FALSE(repeatable());
@@ -32,7 +32,7 @@ TEST(DeviceOnCuda, LetsSegmentsOfMemoryGrow) {
   if (std::getenv("PYTORCH_ALLOC_CONF") || std::getenv("PYTORCH_CUDA_ALLOC_CONF")) GTEST_SKIP() << "the environment says what holds";
   static bool was_here = false;
   if (std::exchange(was_here, true)) GTEST_SKIP() << "what was set below holds for the rest of the process";
-  device_called("cuda");
+  device_from_name("cuda");
   EXPECT_TRUE(c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments());
   // As it was: compute-sanitizer may take copies of boxes across parts of such segments for faults, in tests that come after.
   c10::CachingAllocator::setAllocatorSettings("expandable_segments:False");

@@ -38,16 +38,16 @@ TEST(EmbeddingOnCuda, AddsGradientsInOneOrder) {
                        again = askew(start, c.askew);
       const at::Tensor exact = wide(start.cpu()), plain = start.clone();
       exact.index_add_(0, ids.cpu(), wide(dy.cpu()));
-      reference::embedding_rows(plain, ids, dy);
-      embedding_rows(dtable, ids, dy);
+      reference::embedding_backward(plain, ids, dy);
+      embedding_backward(dtable, ids, dy);
       expect_as_exact(dtable, plain, exact, table_name(c, type));
       const at::Tensor low = askew(start.to(at::kBFloat16), c.askew), low_exact = wide(low.cpu()),
                        low_plain = low.clone();  // each sum is rounded once
       low_exact.index_add_(0, ids.cpu(), wide(dy.cpu()));
-      reference::embedding_rows(low_plain, ids, dy);
-      embedding_rows(low, ids, dy);
+      reference::embedding_backward(low_plain, ids, dy);
+      embedding_backward(low, ids, dy);
       expect_as_exact(low, low_plain, low_exact, table_name(c, type) + " into bf16");
-      embedding_rows(again, ids, dy);
+      embedding_backward(again, ids, dy);
       EXPECT_TRUE(same_bits(again, dtable)) << table_name(c, type) << " a second time";
     }
 }
@@ -58,7 +58,7 @@ TEST(EmbeddingOnCuda, AnIdOutsideShowsAndTouchesNothing) {
   const at::Tensor y = on_gpu(at::zeros({4, 16})), dtable = on_gpu(at::zeros({5, 16})), dy = on_gpu(at::ones({4, 16}));
   embedding(y, table, ids);
   EXPECT_TRUE(at::equal(at::isnan(y).all(1).cpu(), at::tensor({0, 1, 1, 0}).to(at::kBool)));
-  embedding_rows(dtable, ids, dy);
+  embedding_backward(dtable, ids, dy);
   EXPECT_TRUE(at::equal(dtable.sum(1).cpu(), at::tensor({16.0f, 0.0f, 0.0f, 0.0f, 16.0f})));
 }
 

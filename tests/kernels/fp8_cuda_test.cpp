@@ -1,5 +1,5 @@
 // Codes of a GPU are those of the CPU, bit for bit, and its products are those of what they stand for.
-#include "kernels/fp8_cuda.h"
+#include "kernels/gemm/fp8_cuda.h"
 
 #include "kernels/cross_entropy.h"
 #include "kernels/fp8.h"
@@ -68,9 +68,9 @@ TEST(Fp8OnCuda, CodesFromANotedLargestMagnitudeAreTheSame) {
   CAIRN_NEEDS_FP8();
   for (const int64_t width : {16, 144, 768, 2048, 4096, 16384}) {
     const int64_t rows = 75;
-    const auto same = [&](const at::Tensor& x, const at::Tensor& largest, const char* what) {
-      ASSERT_TRUE(largest.defined()) << what;
-      const Fp8Matrix found = to_fp8(x.view({rows, -1}), Fp8::e5m2, {}, largest), expected = to_fp8(x.view({rows, -1}), Fp8::e5m2);
+    const auto same = [&](const at::Tensor& x, const at::Tensor& amax, const char* what) {
+      ASSERT_TRUE(amax.defined()) << what;
+      const Fp8Matrix found = to_fp8(x.view({rows, -1}), Fp8::e5m2, {}, amax), expected = to_fp8(x.view({rows, -1}), Fp8::e5m2);
       EXPECT_EQ(found.factor.item<float>(), expected.factor.item<float>()) << what << " " << width;
       EXPECT_TRUE(same_codes(found.rows, expected.rows) && same_codes(found.columns, expected.columns)) << what << " " << width;
     };
@@ -79,11 +79,11 @@ TEST(Fp8OnCuda, CodesFromANotedLargestMagnitudeAreTheSame) {
                        dy = on_gpu(normal({rows, width}, 2).mul_(size)).to(at::kBFloat16),
                        weight = on_gpu(normal({width}, 3)).to(at::kBFloat16);
       const at::Tensor y = poisoned({rows, width}, at::kBFloat16), dx = poisoned({rows, width}, at::kBFloat16), rstd = poisoned({rows});
-      at::Tensor largest, largest_back;
-      rms_norm(y, rstd, x, weight, 1e-5, &largest);
-      same(y, largest, "norm");
-      rms_norm_input(dx, dy, x, weight, rstd, &dy, &largest_back);
-      same(dx, largest_back, "norm gradient");
+      at::Tensor amax, amax_back;
+      rms_norm(y, rstd, x, weight, 1e-5, &amax);
+      same(y, amax, "norm");
+      rms_norm_backward_input(dx, dy, x, weight, rstd, &dy, &amax_back);
+      same(dx, amax_back, "norm gradient");
       const at::Tensor gate_up = on_gpu(normal({rows, 2 * width}, 4).mul_(size)).to(at::kBFloat16);
       at::Tensor largest_active, largest_gates;
       swiglu(y, gate_up, &largest_active);
@@ -127,11 +127,11 @@ TEST(Fp8OnCuda, ProductsAreThoseOfWhatTheCodesStandFor) {
       const at::Tensor y = poisoned({rows, out}, type), dx = poisoned({rows, in}, type), dw = poisoned({out, in}, type);
       linear(y, x8, w8);
       near(y, at::matmul(ex, ew.t()), tolerance, "y");
-      linear_input(dx, dy8, w8);
+      linear_backward_input(dx, dy8, w8);
       near(dx, at::matmul(edy, ew), tolerance, "dx");
-      linear_weight(dw, dy8, x8);
+      linear_backward_weight(dw, dy8, x8);
       near(dw, at::matmul(edy.t(), ex), tolerance, "dw");
-      linear_weight(dw, dy8, x8, /*accumulate=*/true);
+      linear_backward_weight(dw, dy8, x8, /*accumulate=*/true);
       near(dw, at::matmul(edy.t(), ex) * 2, 1.5 * tolerance, "dw twice");
       const at::Tensor onto = on_gpu(normal({rows, out}, 4)).to(type);
       linear(y, x8, w8, &onto);

@@ -92,11 +92,11 @@ TEST(Fp8, ProductsAreThoseOfWhatTheCodesStandFor) {
     const at::Tensor y = at::empty({rows, out}, at::kFloat), dx = at::empty({rows, in}, at::kFloat), dw = at::empty({out, in}, at::kFloat);
     linear(y, x8, w8);
     near(y, at::matmul(ex, ew.t()), 1e-6, "y");
-    linear_input(dx, dy8, w8);
+    linear_backward_input(dx, dy8, w8);
     near(dx, at::matmul(edy, ew), 1e-6, "dx");
-    linear_weight(dw, dy8, x8);
+    linear_backward_weight(dw, dy8, x8);
     near(dw, at::matmul(edy.t(), ex), 1e-6, "dw");
-    linear_weight(dw, dy8, x8, /*accumulate=*/true);
+    linear_backward_weight(dw, dy8, x8, /*accumulate=*/true);
     near(dw, at::matmul(edy.t(), ex) * 2, 1e-6, "dw twice");
     const at::Tensor onto = normal({rows, out}, 4).to(at::kBFloat16), low = at::empty_like(onto);
     linear(low, x8, w8, &onto);

@@ -11,7 +11,7 @@ namespace {
 struct ProductSizes {
   int64_t rows, in, out;
 };
-constexpr ProductSizes kProducts[] = {{1, 1, 1}, {1, 8, 8}, {5, 3, 2}, {127, 65, 33}, {128, 256, 384}, {1000, 768, 2304}};
+constexpr ProductSizes kMmaWarps[] = {{1, 1, 1}, {1, 8, 8}, {5, 3, 2}, {127, 65, 33}, {128, 256, 384}, {1000, 768, 2304}};
 
 double relative(const at::Tensor& found, const at::Tensor& expected) {
   return ((found.to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
@@ -30,7 +30,7 @@ at::Tensor nothing(at::IntArrayRef sizes, at::ScalarType type) {
 }
 
 TEST_F(GemmOnCuda, MatchesTheProductInDouble) {
-  for (const auto& [rows, in, out] : kProducts)
+  for (const auto& [rows, in, out] : kMmaWarps)
     for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
       const double bound = type == at::kFloat ? 1e-5 : 4e-3;  // of bf16: one rounding
       const at::Tensor x = bf16_on_gpu(normal({rows, in}, 1)), w = bf16_on_gpu(normal({out, in}, 2)),
@@ -38,13 +38,13 @@ TEST_F(GemmOnCuda, MatchesTheProductInDouble) {
       const at::Tensor xd = x.to(at::kDouble), wd = w.to(at::kDouble), dyd = dy.to(at::kDouble);
       const at::Tensor y = nothing({rows, out}, type), dx = nothing({rows, in}, type), dw = nothing({out, in}, type);
       linear(y, x, w);
-      linear_input(dx, dy, w);
-      linear_weight(dw, dy, x);
+      linear_backward_input(dx, dy, w);
+      linear_backward_weight(dw, dy, x);
       EXPECT_LT(relative(y, at::matmul(xd, wd.t())), bound) << rows << " " << in << " " << out;
       EXPECT_LT(relative(dx, at::matmul(dyd, wd)), bound);
       EXPECT_LT(relative(dw, at::matmul(dyd.t(), xd)), bound);
-      linear_input(dx, dy, w, true);
-      linear_weight(dw, dy, x, true);
+      linear_backward_input(dx, dy, w, true);
+      linear_backward_weight(dw, dy, x, true);
       EXPECT_LT(relative(dx, 2 * at::matmul(dyd, wd)), 2 * bound);
       EXPECT_LT(relative(dw, 2 * at::matmul(dyd.t(), xd)), 2 * bound);
       const at::Tensor onto = normal({rows, out}, 4).to(type).cuda(), kept = onto.clone(), sum = nothing({rows, out}, type);

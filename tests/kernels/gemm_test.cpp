@@ -41,8 +41,8 @@ TEST(Gemm, GradientsAreThoseOfAutograd) {
     for (bool accumulate : {false, true}) {
       const at::Tensor dx = normal({rows, in}, 4), dw = normal({out, in}, 5);
       const at::Tensor dx_before = wide(dx) * accumulate, dw_before = wide(dw) * accumulate;
-      linear_input(dx, dy, w, accumulate);
-      linear_weight(dw, dy, x, accumulate);
+      linear_backward_input(dx, dy, w, accumulate);
+      linear_backward_weight(dw, dy, x, accumulate);
       expect_close(dx, dx_before + expected[0], 4 + 2 * std::sqrt(out), "dx");
       expect_close(dw, dw_before + expected[1], 4 + 2 * std::sqrt(rows), "dw");
     }
@@ -58,8 +58,8 @@ TEST(Gemm, ReadsAndWritesSlicesOfAFusedBuffer) {
   EXPECT_EQ(outputs.narrow(1, 0, out).abs().sum().item<float>(), 0) << "wrote before its columns";
   EXPECT_EQ(outputs.narrow(1, 2 * out, out).abs().sum().item<float>(), 0) << "wrote behind its columns";
   const at::Tensor dx = inputs.narrow(1, 2 * in, in), dw = at::empty({out, in});
-  linear_input(dx, y, w);
-  linear_weight(dw, y, x);
+  linear_backward_input(dx, y, w);
+  linear_backward_weight(dw, y, x);
   expect_close(dx, at::matmul(wide(y), wide(w)), 10, "dx");
   expect_close(dw, at::matmul(wide(y).t(), wide(x)), 20, "dw");
 }

@@ -33,12 +33,12 @@ TEST(LowPrecision, NormAndItsGradients) {
   expect_rounded(y, wide_y, "y");
   EXPECT_TRUE(at::equal(rstd, wide_rstd));
   const at::Tensor wide_add = fp32(add);
-  rms_norm_input(y, dy, x, weight, rstd, &add);
-  rms_norm_input(wide_y, fp32(dy), fp32(x), fp32(weight), rstd, &wide_add);
+  rms_norm_backward_input(y, dy, x, weight, rstd, &add);
+  rms_norm_backward_input(wide_y, fp32(dy), fp32(x), fp32(weight), rstd, &wide_add);
   expect_rounded(y, wide_y, "dx");
   const at::Tensor dw = at::ones({33}), wide_dw = at::ones({33});
-  rms_norm_weight(dw, dy, x, rstd, /*accumulate=*/true);
-  rms_norm_weight(wide_dw, fp32(dy), fp32(x), rstd, /*accumulate=*/true);
+  rms_norm_backward_weight(dw, dy, x, rstd, /*accumulate=*/true);
+  rms_norm_backward_weight(wide_dw, fp32(dy), fp32(x), rstd, /*accumulate=*/true);
   EXPECT_TRUE(at::equal(dw, wide_dw));
 }
 
@@ -110,8 +110,8 @@ TEST(LowPrecision, AdamwIsRoundedOnceToTheNearestOrAsTold) {
 
 TEST(LowPrecision, GradientsOfRowsAreSummedInTheTablesPrecision) {
   const at::Tensor ids = integers(0, 5, {64}, 1), dy = low({64, 9}, 2), dtable = at::zeros({5, 9}), expected = at::zeros({5, 9});
-  embedding_rows(dtable, ids, dy);
-  embedding_rows(expected, ids, fp32(dy));
+  embedding_backward(dtable, ids, dy);
+  embedding_backward(expected, ids, fp32(dy));
   EXPECT_TRUE(at::equal(dtable, expected));
 }
 
@@ -123,16 +123,16 @@ TEST(LowPrecision, ProductsAndAnFp32WeightGradient) {
   };
   linear(y, x, w);
   near(y, at::matmul(wide(x), wide(w).t()), "y");
-  linear_input(dx, dy, w);
+  linear_backward_input(dx, dy, w);
   near(dx, at::matmul(wide(dy), wide(w)), "dx");
-  linear_input(dx, dy, w, /*accumulate=*/true);
+  linear_backward_input(dx, dy, w, /*accumulate=*/true);
   near(dx, 2 * at::matmul(wide(dy), wide(w)), "dx twice");
   const at::Tensor dw = at::empty({40, 48}), expected = at::matmul(wide(dy).t(), wide(x));
-  linear_weight(dw, dy, x);
+  linear_backward_weight(dw, dy, x);
   near(dw, expected, "dw");
   // What is small beside the sum is not lost: it is kept in fp32.
   dw.fill_(1024);
-  linear_weight(dw, dy, x, /*accumulate=*/true);
+  linear_backward_weight(dw, dy, x, /*accumulate=*/true);
   near(dw - 1024, expected, "dw added");
 }
 

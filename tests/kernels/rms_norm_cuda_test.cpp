@@ -75,23 +75,24 @@ TEST(RmsNormOnCuda, GradientsAreAsExactAsPlainOperations) {
       for (const at::Tensor* add : {static_cast<const at::Tensor*>(nullptr), static_cast<const at::Tensor*>(&in.add)}) {
         const at::Tensor dx = poisoned({c.rows, c.embed}, type), plain = dx.clone(), exact = at::empty_like(wide(dx)),
                          wide_add = wide(in.add);
-        rms_norm_input(dx, in.dy, in.x, in.weight, rstd, add);
-        reference::rms_norm_input(plain, in.dy, in.x, in.weight, rstd, add);
-        reference::rms_norm_input(exact, wide(in.dy), wide(in.x), wide(in.weight), wide(rstd), add != nullptr ? &wide_add : nullptr);
+        rms_norm_backward_input(dx, in.dy, in.x, in.weight, rstd, add);
+        reference::rms_norm_backward_input(plain, in.dy, in.x, in.weight, rstd, add);
+        reference::rms_norm_backward_input(exact, wide(in.dy), wide(in.x), wide(in.weight), wide(rstd),
+                                           add != nullptr ? &wide_add : nullptr);
         expect_as_exact(dx, plain, exact, norm_name("dx", c, type));
         if (add == nullptr || c.askew != 0) continue;
         const at::Tensor into = in.add.clone();  // in the place of what is added
-        rms_norm_input(into, in.dy, in.x, in.weight, rstd, &into);
+        rms_norm_backward_input(into, in.dy, in.x, in.weight, rstd, &into);
         EXPECT_TRUE(same_bits(into, dx)) << norm_name("in place", c, type);
       }
       for (const bool accumulate : {false, true}) {
         const at::Tensor start = accumulate ? on_gpu(normal({c.embed}, 7)) : poisoned({c.embed}), dw = start.clone(), again = start.clone();
         const at::Tensor plain = start.clone(), exact = wide(start).clone();
-        rms_norm_weight(dw, in.dy, in.x, rstd, accumulate);
-        reference::rms_norm_weight(plain, in.dy, in.x, rstd, accumulate);
-        reference::rms_norm_weight(exact, wide(in.dy), wide(in.x), wide(rstd), accumulate);
+        rms_norm_backward_weight(dw, in.dy, in.x, rstd, accumulate);
+        reference::rms_norm_backward_weight(plain, in.dy, in.x, rstd, accumulate);
+        reference::rms_norm_backward_weight(exact, wide(in.dy), wide(in.x), wide(rstd), accumulate);
         expect_as_exact(dw, plain, exact, norm_name("dw", c, type));
-        rms_norm_weight(again, in.dy, in.x, rstd, accumulate);
+        rms_norm_backward_weight(again, in.dy, in.x, rstd, accumulate);
         EXPECT_TRUE(same_bits(again, dw)) << norm_name("dw a second time", c, type);
       }
     }
@@ -113,10 +114,10 @@ TEST(RmsNormOnCuda, AllGradientsInOnePassAreThoseOfSeveral) {
         rms_norm_backward({dx, dw, &again}, in.dy, in.x, in.weight, rstd, add);
         const at::Tensor plain = poisoned({c.rows, c.embed}, type), exact = at::empty_like(wide(dx)), plain_dw = poisoned({c.embed}),
                          exact_dw = wide(dw).clone(), wide_add = add ? wide(*add) : at::Tensor();
-        reference::rms_norm_input(plain, in.dy, in.x, in.weight, rstd, add);
-        reference::rms_norm_input(exact, wide(in.dy), wide(in.x), wide(in.weight), wide(rstd), add ? &wide_add : nullptr);
-        reference::rms_norm_weight(plain_dw, in.dy, in.x, rstd);
-        reference::rms_norm_weight(exact_dw, wide(in.dy), wide(in.x), wide(rstd));
+        reference::rms_norm_backward_input(plain, in.dy, in.x, in.weight, rstd, add);
+        reference::rms_norm_backward_input(exact, wide(in.dy), wide(in.x), wide(in.weight), wide(rstd), add ? &wide_add : nullptr);
+        reference::rms_norm_backward_weight(plain_dw, in.dy, in.x, rstd);
+        reference::rms_norm_backward_weight(exact_dw, wide(in.dy), wide(in.x), wide(rstd));
         if (c.embed > 1) expect_as_exact(dx, plain, exact, norm_name("dx", c, type));  // else its two terms leave nothing but roundings
         expect_as_exact(dw, plain_dw, exact_dw, norm_name("dw", c, type));
         if (c.askew == 0) {

@@ -43,13 +43,13 @@ TEST(RmsNorm, GradientsAreThoseOfAutograd) {
     const at::Tensor xd = leaf(x), wd = leaf(weight), y = at::empty({rows, embed}), rstd = at::empty({rows}), dx = at::empty({rows, embed});
     const std::vector<at::Tensor> expected = gradients(plain_norm(xd, wd), dy, {xd, wd});
     rms_norm(y, rstd, x, weight, kEps);
-    rms_norm_input(dx, dy, x, weight, rstd);
+    rms_norm_backward_input(dx, dy, x, weight, rstd);
     expect_close(dx, expected[0], 32, "dx");
-    rms_norm_input(dx, dy, x, weight, rstd, &add);
+    rms_norm_backward_input(dx, dy, x, weight, rstd, &add);
     expect_close(dx, expected[0] + add, 32, "dx + add");
     for (bool accumulate : {false, true}) {
       const at::Tensor dw = normal({embed}, 5), before = wide(dw) * accumulate;
-      rms_norm_weight(dw, dy, x, rstd, accumulate);
+      rms_norm_backward_weight(dw, dy, x, rstd, accumulate);
       expect_close(dw, before + expected[1], 8 + 2 * std::sqrt(rows), "dw");
     }
   }
@@ -61,8 +61,8 @@ TEST(RmsNorm, ReferenceInDoubleIsExact) {
   const at::Tensor xv = x.detach(), wv = weight.detach(), y = at::empty_like(xv), rstd = at::empty({7}, at::kDouble),
                    dx = at::empty_like(xv), dw = at::empty_like(wv);
   rms_norm(y, rstd, xv, wv, kEps);
-  rms_norm_input(dx, dy, xv, wv, rstd);
-  rms_norm_weight(dw, dy, xv, rstd);
+  rms_norm_backward_input(dx, dy, xv, wv, rstd);
+  rms_norm_backward_weight(dw, dy, xv, rstd);
   expect_close(y, plain_norm(xv, wv), 16, "y");
   expect_close(dx, expected[0], 64, "dx");
   expect_close(dw, expected[1], 64, "dw");
@@ -73,7 +73,7 @@ TEST(RmsNorm, WeightGradientHasTheSameBitsForEveryThreadCount) {
   std::vector<at::Tensor> results;
   with_threads([&] {
     results.push_back(at::empty({200}));
-    rms_norm_weight(results.back(), dy, x, rstd);
+    rms_norm_backward_weight(results.back(), dy, x, rstd);
   });
   EXPECT_TRUE(at::equal(results[0], results[1]));
 }

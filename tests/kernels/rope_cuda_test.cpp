@@ -60,7 +60,7 @@ TEST(RopeOnCuda, GradientsOfHeadsSideBySideAreTurnedBackAndPutTogether) {
                        dk = on_gpu(normal({c.batch, c.length, c.k, c.head_dim}, 2, type)),
                        dv = on_gpu(normal({c.batch, c.length, c.k, c.head_dim}, 3, type)),
                        x = poisoned({c.batch, c.length, c.q + 2 * c.k, c.head_dim}, type);
-      rope_back(x, {dq, dk, dv}, there, 3);
+      rope_backward(x, {dq, dk, dv}, there, 3);
       const at::Tensor back_q = dq.clone(), back_k = dk.clone();
       rope(back_q, there, 3, /*inverse=*/true);
       rope(back_k, there, 3, /*inverse=*/true);

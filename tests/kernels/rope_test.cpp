@@ -78,7 +78,7 @@ TEST(Rope, GradientsOfHeadsSideBySideAreTurnedBackAndPutTogether) {
   const RopeTable table = rope_table(position + length, head_dim, 10000, at::kFloat);
   const at::Tensor dq = normal({batch, q, length, head_dim}, 1).transpose(1, 2), dk = normal({batch, length, k, head_dim}, 2),
                    dv = normal({batch, length, k, head_dim}, 3), x = at::full({batch, length, q + 2 * k, head_dim}, std::nan(""));
-  rope_back(x, {dq, dk, dv}, table, position);
+  rope_backward(x, {dq, dk, dv}, table, position);
   const at::Tensor back_q = dq.clone(), back_k = dk.clone();
   rope(back_q, table, position, /*inverse=*/true);
   rope(back_k, table, position, /*inverse=*/true);

@@ -11,7 +11,7 @@
 #include "harness/scratch_folder.h"
 #include "kernels/aten.h"
 #include "kernels/device.h"
-#include "kernels/fp8_cuda.h"
+#include "kernels/gemm/fp8_cuda.h"
 #include "train/report/meter.h"
 #include "train/train_on.h"
 

@@ -151,7 +151,7 @@ std::vector<int32_t> LanguageModel::prompt_ids(std::string_view text, std::strin
 }
 
 LanguageModel open_language_model(const std::string& folder, base::Log& log, const ComputeOptions& on, const std::string& domain) {
-  const at::Device device = kernels::device_called(on.device);
+  const at::Device device = kernels::device_from_name(on.device);
   if (on.precision == "bf16" && device.is_cpu())
     base::fail_input("--precision bf16: is for a GPU (--device cuda); a CPU computes in fp32: leave it out");
   const bool ensemble = evaluate::is_ensemble(folder);

@@ -12,8 +12,9 @@ namespace cairn::parallel {
 namespace {
 
 // Copies on this stream, after all that was started on the current one. The event says when it is done.
-std::unique_ptr<c10::Event> copy_beside(const at::Tensor& into, const at::Tensor& from, const at::Device& device, kernels::Beside what) {
-  const c10::Stream beside = kernels::stream_beside(device, what);
+std::unique_ptr<c10::Event> copy_beside(const at::Tensor& into, const at::Tensor& from, const at::Device& device,
+                                        kernels::SideStream what) {
+  const c10::Stream beside = kernels::side_stream(device, what);
   c10::Event before(device.type());
   before.record(kernels::current_stream(device));
   before.block(beside);
@@ -29,7 +30,7 @@ std::unique_ptr<c10::Event> copy_beside(const at::Tensor& into, const at::Tensor
 HostOffload::HostOffload(at::Tensor tensor) : on_device_(std::move(tensor)), device_(on_device_.device()) {
   on_host_ = at::empty_like(on_device_, at::TensorOptions().device(at::kCPU).pinned_memory(on_device_.is_cuda()));
   if (on_device_.is_cuda())
-    out_ = copy_beside(on_host_, on_device_, device_, kernels::Beside::to_host);
+    out_ = copy_beside(on_host_, on_device_, device_, kernels::SideStream::to_host);
   else
     on_host_.copy_(on_device_);
 }
@@ -50,7 +51,7 @@ void HostOffload::fetch() {
   const base::MemoryScope purpose("inputs from the host");
   on_device_ = at::empty_like(on_host_, at::TensorOptions().device(device_).pinned_memory(false));
   if (on_device_.is_cuda())
-    back_ = copy_beside(on_device_, on_host_, device_, kernels::Beside::to_gpu);
+    back_ = copy_beside(on_device_, on_host_, device_, kernels::SideStream::to_gpu);
   else
     on_device_.copy_(on_host_);
 }

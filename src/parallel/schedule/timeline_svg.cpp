@@ -25,7 +25,7 @@ struct KindLook {
 };
 
 // In the order of ActionKind.
-constexpr std::array<KindLook, 4> kLooks = {{
+constexpr std::array<KindLook, 4> kSpins = {{
     {{94, 150, 222}, "forward"},
     {{98, 176, 112}, "backward"},
     {{80, 184, 176}, "input gradient"},
@@ -34,7 +34,7 @@ constexpr std::array<KindLook, 4> kLooks = {{
 
 // `light` of the way to white.
 std::string fill(ActionKind kind, double light) {
-  const Colour c = kLooks[static_cast<size_t>(kind)].colour;
+  const Colour c = kSpins[static_cast<size_t>(kind)].colour;
   const auto mixed = [&](int part) { return static_cast<int>(std::lround(part + (255 - part) * light)); };
   return fmt::format("#{:02x}{:02x}{:02x}", mixed(c.red), mixed(c.green), mixed(c.blue));
 }
@@ -133,13 +133,13 @@ class Drawing {
       for (const TimedAction& timed : list) used[static_cast<size_t>(timed.action.kind)] = true;
     const bool several = std::any_of(lights_.begin(), lights_.end(), [](double light) { return light > 0; });
     int x = kLeft;
-    for (size_t kind = 0; kind < kLooks.size(); ++kind) {
+    for (size_t kind = 0; kind < kSpins.size(); ++kind) {
       if (!used[kind]) continue;
       add("<rect x=\"{}\" y=\"36\" width=\"14\" height=\"14\" fill=\"{}\"/>", x, fill(static_cast<ActionKind>(kind), 0));
       if (several)
         add("<rect x=\"{}\" y=\"36\" width=\"14\" height=\"14\" fill=\"{}\"/>", x + 14, fill(static_cast<ActionKind>(kind), 0.6));
       x += several ? 34 : 20;
-      add("<text x=\"{}\" y=\"47\">{}</text>\n", x, kLooks[kind].word);
+      add("<text x=\"{}\" y=\"47\">{}</text>\n", x, kSpins[kind].word);
       x += 110;
     }
     if (several) add("<text x=\"{}\" y=\"47\">lighter: later stages of the rank</text>\n", x);

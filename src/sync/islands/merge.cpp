@@ -40,7 +40,7 @@ std::future<Result> in_background(const at::Device& device, std::function<Result
     const at::ThreadLocalStateGuard as_there(state);
     const base::MemoryScope purpose("islands");
     if (!before) return work();
-    const c10::Stream beside = kernels::stream_beside(device, kernels::Beside::islands);
+    const c10::Stream beside = kernels::side_stream(device, kernels::SideStream::islands);
     const c10::StreamGuard on(beside);
     before->block(beside);
     std::future<Result> made = run_now(work);

@@ -59,7 +59,7 @@ snapshot::Contents HostState::take(snapshot::Contents contents) {
   clear();
   std::optional<c10::Stream> beside;
   if (device_.is_cuda()) {
-    beside = kernels::stream_beside(device_, kernels::Beside::to_host);
+    beside = kernels::side_stream(device_, kernels::SideStream::to_host);
     c10::Event before(device_.type());
     before.record(kernels::current_stream(device_));
     before.block(*beside);

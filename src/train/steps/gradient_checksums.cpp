@@ -7,14 +7,14 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "kernels/aten.h"
-#include "kernels/bit_sum.h"
+#include "kernels/tensor_checksum.h"
 #include "train/settings.h"
 
 namespace cairn::train {
 GradientChecksums::GradientChecksums(const at::Tensor& loss_sum, const mesh::NamedTensors& gradients) : gradients_(gradients) {
   std::vector<at::Tensor> sums;
-  for (const mesh::NamedTensor& one : gradients) sums.push_back(kernels::bit_sum(one.tensor));
-  if (loss_sum.defined()) sums.push_back(kernels::bit_sum(loss_sum));
+  for (const mesh::NamedTensor& one : gradients) sums.push_back(kernels::tensor_checksum(one.tensor));
+  if (loss_sum.defined()) sums.push_back(kernels::tensor_checksum(loss_sum));
   if (!sums.empty()) sums_ = at::stack(sums);
 }
 

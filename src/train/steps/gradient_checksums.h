@@ -9,8 +9,8 @@ namespace cairn::train {
 
 struct Settings;
 
-// What passes over a batch came to, in a few numbers: one for the bits of each gradient and of the loss (kernels/bit_sum.h). To be held
-// against those of the same passes made again, which have the same bits unless something has computed wrong.
+// What passes over a batch came to, in a few numbers: one for the bits of each gradient and of the loss (kernels/tensor_checksum.h). To be
+// held against those of the same passes made again, which have the same bits unless something has computed wrong.
 class GradientChecksums {
  public:
   // `loss_sum` may be undefined. Gradients may change afterwards, not be taken away.

@@ -1,0 +1,221 @@
+// The gradient of SwiGLU at the end of the product that makes the gradient of its result. There is as much to do for a tile after its sum
+// as for its sum, so two warpgroups take turns: one multiplies, which takes all there is of tensor cores, while the other goes on with the
+// tile before. Copies, clusters and barriers as in fused_gemm_kernel.cu, with tiles of 128 rows and 128 columns, whole ones for a
+// warpgroup.
+#include "kernels/cuda/pack.h"
+#include "kernels/gemm/fused_gemm_kernel.h"
+#include "kernels/gemm/gemm_tiles.h"
+#include "kernels/gemm/hopper.h"
+
+namespace cairn::kernels {
+namespace {
+
+constexpr int kColumns = 128, kStages = 4;
+constexpr int kWarps = 8;  // that multiply
+constexpr int kThreads = 32 * kWarps + 128;
+constexpr uint32_t kXBytes = kTileRows * kTileSum * 2, kWBytes = kColumns * kTileSum * 2, kStageBytes = kXBytes + kWBytes;
+constexpr int kSlots = 6;  // boxes of shared memory of a warp
+constexpr int kLoads = 2;  // pairs of them that are on their way
+constexpr uint32_t kSharedBytes = 1024 + kStages * kStageBytes + kWarps * kSlots * kBoxBytes + 8 * (2 * kStages + kWarps * kLoads + 2);
+
+struct Gradients {
+  CUtensorMap gate, up, dgate, dup, y;  // in boxes
+  CUtensorMap gates_ahead, ups_ahead;   // in tiles
+};
+
+// What a warp has of shared memory: gates and ups come through slots 0 and 1, and 2 and 3, in turn; their gradients take their places; y
+// has slots 4 and 5.
+struct Slots {
+  uint32_t base, barriers;
+  int lane;
+
+  __device__ uint32_t slot(int i) const { return base + static_cast<uint32_t>(i) * kBoxBytes; }
+  __device__ uint32_t barrier(int pair) const { return barriers + 8 * static_cast<uint32_t>(pair); }
+  // Where this lane's row lies of the fragment of sixteen columns from 16 c on.
+  __device__ uint32_t place(int i, int c) const {
+    const int row = lane % 16, unit = 2 * c + lane / 16;
+    return slot(i) + static_cast<uint32_t>(row * 128 + ((unit ^ row % 8) << 4));
+  }
+  __device__ void load(const Gradients& to, int pair, int row, int column) const {  // by lane 0
+    hopper::mbarrier_arrive_expect_bytes(barrier(pair), 2 * kBoxBytes);
+    hopper::tma_load(slot(2 * pair), to.gate, column, row, barrier(pair));
+    hopper::tma_load(slot(2 * pair + 1), to.up, column, row, barrier(pair));
+  }
+};
+
+__device__ float low(uint32_t two) { return __uint_as_float(two << 16); }
+__device__ float high(uint32_t two) { return __uint_as_float(two & 0xffff0000U); }
+__device__ uint32_t rounded(float first, float second) {
+  const __nv_bfloat162 two = __floats2bfloat162_rn(first, second);
+  return *reinterpret_cast<const uint32_t*>(&two);
+}
+
+// 16 rows and 64 columns: in d, as hopper::wgmma leaves them, the gradient of SwiGLU's result.
+__device__ void finish_box(const float* d, const Slots& slots, int pair) {
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    uint32_t gates[4], ups[4], again[4];
+    hopper::ldmatrix(slots.place(2 * pair, c), gates[0], gates[1], gates[2], gates[3]);
+    hopper::ldmatrix(slots.place(2 * pair + 1, c), ups[0], ups[1], ups[2], ups[3]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float g[2] = {low(gates[i]), high(gates[i])}, u[2] = {low(ups[i]), high(ups[i])};
+      float dgate[2], dup[2], y[2];
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float dy = d[8 * c + 2 * i + k], s = device::sigmoid_approx(g[k]), silu = g[k] * s;
+        dgate[k] = dy * u[k] * (s + silu * (1.0f - s));
+        dup[k] = dy * silu;
+        y[k] = silu * u[k];
+      }
+      gates[i] = rounded(dgate[0], dgate[1]), ups[i] = rounded(dup[0], dup[1]), again[i] = rounded(y[0], y[1]);
+    }
+    hopper::stmatrix(slots.place(2 * pair, c), gates[0], gates[1], gates[2], gates[3]);
+    hopper::stmatrix(slots.place(2 * pair + 1, c), ups[0], ups[1], ups[2], ups[3]);
+    hopper::stmatrix(slots.place(4 + pair, c), again[0], again[1], again[2], again[3]);
+  }
+}
+
+__global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
+    pingpong_swiglu_backward_kernel(const __grid_constant__ Tiles tiles, const __grid_constant__ Gradients to) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ unsigned char shared[];
+  const uint32_t base = (hopper::shared_address(shared) + 1023) / 1024 * 1024;  // the same in both blocks
+  const uint32_t slots_base = base + kStages * kStageBytes, full = slots_base + kWarps * kSlots * kBoxBytes;
+  const uint32_t empty = full + 8 * kStages, loads = empty + 8 * kStages, turns = loads + 8 * kWarps * kLoads;
+  const uint32_t block = hopper::cluster_rank();
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), group = warp / 4, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      hopper::mbarrier_init(full + 8 * i, 1);
+      hopper::mbarrier_init(empty + 8 * i, kTileBlocks);  // one warpgroup of each block
+    }
+    for (int i = 0; i < kWarps * kLoads; ++i) hopper::mbarrier_init(loads + 8 * i, 1);
+    for (int i = 0; i < 2; ++i) hopper::mbarrier_init(turns + 8 * i, kWarps / 2);
+    hopper::fence_barrier_init();
+  }
+  __syncthreads();
+  hopper::cluster_sync();
+
+  const int first = blockIdx.x / kTileBlocks, step = gridDim.x / kTileBlocks;
+  if (group == 2) {
+    hopper::decrease_registers<40>();
+    if (warp == kWarps && lane == 0) {  // copies x and w
+      int stage = 0;
+      uint32_t parity = 1;  // nobody has to free a stage that was never used
+      for (int unit = first; unit < tiles.units(); unit += step) {
+        const Tiles::Place at = tiles.place(unit, block);
+        const int column = at.column + static_cast<int>(block) * (kColumns / 2);
+        for (int i = 0; i < kColumns; i += kBoxColumns) {
+          hopper::tma_prefetch(to.gates_ahead, at.column + i, at.row);
+          hopper::tma_prefetch(to.ups_ahead, at.column + i, at.row);
+        }
+        for (int k = 0; k < tiles.steps; ++k) {
+          const uint32_t stage_base = base + stage * kStageBytes, barrier = full + 8 * stage;
+          hopper::mbarrier_wait(empty + 8 * stage, parity);
+          hopper::mbarrier_arrive_expect_bytes(barrier, kStageBytes);
+          hopper::tma_load(stage_base, tiles.x, k * kTileSum, at.row, barrier);
+          hopper::tma_load_multicast(3, stage_base + kXBytes + block * (kWBytes / 2), tiles.w, column, k * kTileSum, barrier);
+          if (++stage == kStages) stage = 0, parity ^= 1;
+        }
+      }
+    }
+  } else {
+    hopper::increase_registers<232>();
+    const Slots slots{.base = slots_base + warp * kSlots * kBoxBytes, .barriers = loads + 8 * warp * kLoads, .lane = lane};
+    const auto release = [&](int which) {
+      if (threadIdx.x % 128 < kTileBlocks) hopper::mbarrier_arrive_remote(empty + 8 * which, threadIdx.x % 128);
+    };
+    uint32_t load_parity = 0;
+    int turn = group;  // the tiles of this block are numbered; each warpgroup has every second one
+    for (int unit = first + group * step; unit < tiles.units(); unit += 2 * step, turn += 2) {
+      const Tiles::Place at = tiles.place(unit, block);
+      const int row = at.row + warp % 4 * kBoxRows;
+      // Of boxes 0 to 3 of a warp, two lie side by side and two 64 rows further down.
+      const auto box_row = [&](int i) { return row + i / 2 * 64; };
+      const auto box_column = [&](int i) { return at.column + i % 2 * kBoxColumns; };
+      if (lane == 0) {
+        hopper::tma_wait_read<0>();
+        slots.load(to, 0, box_row(0), box_column(0));
+        slots.load(to, 1, box_row(1), box_column(1));
+      }
+      __syncwarp();
+      float d[2][64];
+      const int begin = turn * tiles.steps;
+      int stage = begin % kStages, before = 0;
+      uint32_t parity = begin / kStages % 2;
+      // Until the other one has got the stages before these: a barrier tells a phase from the next one, but not from the one after that.
+      if (turn > 0) hopper::mbarrier_wait(turns + 8 * group, (turn - 1) / 2 % 2);
+      for (int k = 0; k < tiles.steps; ++k) {
+        hopper::mbarrier_wait(full + 8 * stage, parity);
+        const uint32_t x = base + stage * kStageBytes, w = x + kXBytes;
+        const uint64_t upper = hopper::wgmma_descriptor(x, 16, 1024), lower = hopper::wgmma_descriptor(x + kXBytes / 2, 16, 1024);
+        const uint64_t b = hopper::wgmma_descriptor(w, kWBytes / 2, 1024);
+        hopper::wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < kTileSum / 16; ++i) {
+          hopper::wgmma<true>(d[0], upper + 2 * i, b + 128 * i, k > 0 || i > 0);
+          hopper::wgmma<true>(d[1], lower + 2 * i, b + 128 * i, k > 0 || i > 0);
+        }
+        hopper::wgmma_commit();
+        if (k > 0) {
+          hopper::wgmma_wait<1>();
+          release(before);
+        }
+        before = stage;
+        if (++stage == kStages) stage = 0, parity ^= 1;
+      }
+      if (lane == 0) hopper::mbarrier_arrive(turns + 8 * (1 - group));
+      hopper::wgmma_wait<0>();
+      release(before);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int pair = i % 2;
+        if (i == 1 || i == 2) {  // the box before has been read from its slots: the one after next may come there
+          if (lane == 0) {
+            hopper::tma_wait_read<0>();
+            slots.load(to, 1 - pair, box_row(i + 1), box_column(i + 1));
+          }
+          __syncwarp();
+        }
+        hopper::mbarrier_wait(slots.barrier(pair), load_parity);
+        finish_box(d[i / 2] + i % 2 * 32, slots, pair);
+        hopper::fence_async_shared();
+        __syncwarp();
+        if (lane == 0) {
+          hopper::tma_store(to.dgate, box_column(i), box_row(i), slots.slot(2 * pair));
+          hopper::tma_store(to.dup, box_column(i), box_row(i), slots.slot(2 * pair + 1));
+          hopper::tma_store(to.y, box_column(i), box_row(i), slots.slot(4 + pair));
+          hopper::tma_commit_group();
+        }
+        __syncwarp();
+        if (pair == 1) load_parity ^= 1;
+      }
+    }
+    if (lane == 0) hopper::tma_wait_stored<0>();
+  }
+  __syncwarp();
+  hopper::cluster_sync();  // shared memory is written to from the other block
+#endif
+}
+
+}  // namespace
+
+cudaError_t launch_pingpong_swiglu_backward(const GemmSwigluBackwardLaunch& launch, cudaStream_t stream) {
+  const GemmLaunch& p = launch.gemm;
+  const int64_t ff = p.out;
+  TensorMaps maps;
+  const Tiles tiles = maps.tiles_of(p, kColumns);
+  const auto *gates = static_cast<const device::bf16*>(launch.gate_up), *ups = gates + ff;
+  auto *dgates = static_cast<device::bf16*>(launch.dgate_up), *dups = dgates + ff;
+  const Gradients to{.gate = maps.boxes_of(gates, p.rows, ff, 2 * ff),
+                     .up = maps.boxes_of(ups, p.rows, ff, 2 * ff),
+                     .dgate = maps.boxes_of(dgates, p.rows, ff, 2 * ff),
+                     .dup = maps.boxes_of(dups, p.rows, ff, 2 * ff),
+                     .y = maps.boxes_of(launch.y, p.rows, ff, ff),
+                     .gates_ahead = maps.of(gates, p.rows, ff, 2 * ff, kTileRows),
+                     .ups_ahead = maps.of(ups, p.rows, ff, 2 * ff, kTileRows)};
+  return launch_tiles<pingpong_swiglu_backward_kernel>(maps, kThreads, kSharedBytes, stream, tiles, to);
+}
+
+}  // namespace cairn::kernels

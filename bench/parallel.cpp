@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "bench/peer_python.h"
-#include "comm/net_listen.h"
+#include "comm/net/listen.h"
 #include "data/corpus.h"
 #include "study/benches.h"
 #include "study/process.h"

@@ -82,7 +82,7 @@ void overlap(const ProofOptions& options, Findings& findings, base::Log& log) {
   constexpr double kStep = 0.01;
   PilotRun run{.seed = options.seed, .islands = kFew, .steps = 240, .finish = false};
   run.step_s = kStep;
-  run.link = {.latency = std::chrono::milliseconds(1), .jitter = 0, .share = comm::LinkModel::Share::card};
+  run.link = {.latency = std::chrono::milliseconds(1), .jitter = 0, .contention = comm::LinkModel::Contention::per_nic};
   run.link.bytes_per_s = 2.0 * (kFew - 1) / kFew * 4 * static_cast<double>(Perceptron(1).flat().numel()) / (8 * kStep);
   PilotRun trial = run;  // as measured, with the buffer that travels: bandwidth alone does not say how long
   trial.sync = diloco(10, 1, 0);

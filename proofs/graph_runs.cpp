@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "kernels/aten.h"
 #include "mesh/redistribute.h"
 #include "planner/infer.h"

@@ -5,7 +5,7 @@
 #include "base/random.h"
 #include "base/trace.h"
 #include "comm/group.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "comm/world.h"
 #include "data/batch_split.h"
 #include "kernels/aten.h"

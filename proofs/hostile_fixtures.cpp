@@ -6,7 +6,7 @@
 
 #include "base/recipe.h"
 #include "base/stop.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "data/corpus/token_file.h"
 #include "data/tokenizer/bpe.h"
 #include "data/tokenizer/tokenizer_json.h"

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "comm/group.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "sync/islands/pairing.h"

@@ -12,7 +12,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "sync/options.h"
 #include "sync/sync.h"
 

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/random.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "kernels/aten.h"
 #include "kernels/gemm.h"
 #include "kernels/swiglu.h"

@@ -10,7 +10,7 @@
 #include "base/metrics.h"
 #include "base/stop.h"
 #include "comm/group.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "kernels/aten.h"
 #include "parallel/stage_run.h"
 #include "snapshot/snapshot.h"
@@ -37,16 +37,16 @@ Tensors by_name(const mesh::NamedTensors& tensors) {
 // All messages that bring parameters up to date have come, and everybody knows.
 void settle(comm::World& world, const train::Job& job) {
   const parallel::ParameterStore& store = *job.engine.store;
-  if (job.plan.zero < 3)
+  if (job.config.plan.zero < 3)
     for (size_t i = 0; i < store.shard().parameters.size(); ++i) store.weights().get({static_cast<int32_t>(i)});
   world.everyone().barrier("books").wait_host();
 }
 
 std::vector<int64_t> unit_bytes(const train::Job& job) {
-  const auto least = static_cast<int64_t>(job.settings.sync.bucket_mib * (1 << 20)) / 4;
+  const auto least = static_cast<int64_t>(job.config.settings.sync.bucket_mib * (1 << 20)) / 4;
   std::vector<int64_t> bytes;
-  for (const parallel::ShardUnit& unit :
-       parallel::make_shard_units(*job.engine.model, job.engine.store->shard().layout, parallel::shard_unit_rules(job.plan, false, least)))
+  for (const parallel::ShardUnit& unit : parallel::make_shard_units(*job.engine.model, job.engine.store->shard().layout,
+                                                                    parallel::shard_unit_rules(job.config.plan, false, least)))
     bytes.push_back(4 * unit.elements);
   std::sort(bytes.rbegin(), bytes.rend());
   return bytes;
@@ -188,8 +188,8 @@ RunStats collect_stats(const StatsRun& run) {
     const auto take = [&](int64_t n) {
       for (int64_t i = 0; i < n; ++i) {
         const train::TakenStep taken = train::take_step(*job);
-        ++job->steps_done;
-        job->tokens_done += taken.tokens;
+        ++job->progress.steps_done;
+        job->progress.tokens_done += taken.tokens;
         const at::Tensor loss = taken.output.loss_sum.to(at::kDouble).clone();
         world.everyone().all_reduce(loss, comm::Reduce::sum, {comm::Purpose::loss, "loss"}).wait_host();
         losses.push_back(loss.item<double>() / static_cast<double>(taken.loss_denominator));
@@ -208,7 +208,7 @@ RunStats collect_stats(const StatsRun& run) {
     for (const mesh::NamedTensor& one : job->engine.optimizer->state()) mine.optimizer += static_cast<int64_t>(one.tensor.nbytes());
     mine.gradients_most = store.reducer().peak_bytes();
     mine.gathered_most = store.sharded_weights().peak_gathered_bytes();
-    mine.activations_most = job->memory->of(base::MemoryUse::activations).peak;
+    mine.activations_most = job->instruments.memory->of(base::MemoryUse::activations).peak;
     for (const auto& [purpose, bytes] : after.sent)
       if (run.steps > 0) mine.sent[purpose] = (bytes - before.sent.at(purpose)) / run.steps;
     for (const auto& [to, bytes] : after.activations)

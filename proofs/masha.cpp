@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "comm/group.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "proofs/curves_svg.h"

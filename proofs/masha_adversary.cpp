@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "proofs/curves_svg.h"
@@ -66,7 +66,7 @@ double robust_loss(train::Job& job) {
   std::iota(ids.begin(), ids.end(), held.first);
   mesh::Batch batch;
   job.data.samples->fill(ids, batch);
-  at::Tensor perturbation = at::zeros({job.data.length, job.settings.model.embed});
+  at::Tensor perturbation = at::zeros({job.data.length, job.config.settings.model.embed});
   parallel::GradientReducer& flow = job.engine.store->reducer();
   double worst = 0;
   for (int i = 0; i < kClimbs; ++i) {
@@ -101,10 +101,11 @@ Hardened harden(const base::Recipe& recipe) {
   comm::LocalNetwork network(kRanks);
   const auto errors = network.run([&](comm::World& world) {
     const auto job = train::build(world, recipe, {.out = {}, .cache = {}, .terminal = nullptr}, {});
-    while (job->steps_done < kSteps) {
+    while (job->progress.steps_done < kSteps) {
       train::take_step(*job);
-      ++job->steps_done;
-      if (world.rank() == 0 && job->steps_done % kBetweenLooks == 0) result.course.emplace_back(bytes_sent(world), robust_loss(*job));
+      ++job->progress.steps_done;
+      if (world.rank() == 0 && job->progress.steps_done % kBetweenLooks == 0)
+        result.course.emplace_back(bytes_sent(world), robust_loss(*job));
     }
   });
   for (const std::exception_ptr& error : errors)

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "comm/group.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "comm/sparsify.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
@@ -198,7 +198,7 @@ Coverage adam_ring(uint64_t seed, int iterations, base::Log& log) {
     for (int device = 0; device < kDevices; ++device) {
       const at::Tensor value = sync::value_at(problem, point, {i, device, 0});
       const std::span<const float> all(value.const_data_ptr<float>(), static_cast<size_t>(value.numel()));
-      const comm::Places places = comm::top_places(all, comm::kept_of(value.numel(), 0.1));
+      const comm::Indices places = comm::top_k_indices(all, comm::kept_count(value.numel(), 0.1));
       std::vector<float> values(places.size());
       comm::values_at(all, places, values);
       comm::add_at({mean.mutable_data_ptr<float>(), static_cast<size_t>(mean.numel())}, places, values, 1.0f / kDevices);

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "comm/group.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "comm/sparsify.h"
 #include "kernels/aten.h"
 #include "kernels/fill_normal.h"

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "kernels/aten.h"
 #include "model/model.h"
 #include "proofs/island_text.h"

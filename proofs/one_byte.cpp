@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "comm/group.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "kernels/fill_normal.h"

@@ -10,7 +10,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "kernels/aten.h"
 #include "mesh/redistribute.h"
 #include "mesh/redistribute_autograd.h"

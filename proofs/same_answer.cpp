@@ -8,7 +8,7 @@
 #include "base/metrics.h"
 #include "base/recipe.h"
 #include "base/stop.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "proofs/layout_run.h"
 #include "study/claims.h"
 #include "train/train.h"

@@ -126,7 +126,7 @@ void wall_clock(const ProofOptions& options, Findings& findings, base::Log& log)
   constexpr double kStep = 0.01;
   PilotRun run{.seed = options.seed, .islands = kFew, .steps = 240, .finish = false, .step_s = kStep};
   const double elements = static_cast<double>(Perceptron(1).flat().numel());
-  run.link = {.latency = std::chrono::milliseconds(1), .jitter = 0, .share = comm::LinkModel::Share::card};
+  run.link = {.latency = std::chrono::milliseconds(1), .jitter = 0, .contention = comm::LinkModel::Contention::per_nic};
   run.link.bytes_per_s = 2.0 * (kFew - 1) / kFew * 4 * elements / (15 * kStep);
   const auto relative = [&](const char* name, const sync::SyncOptions& sync) {
     PilotRun own = run;

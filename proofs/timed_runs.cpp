@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "comm/group.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "kernels/aten.h"
 #include "mesh/flat_gradients.h"
 #include "parallel/pass.h"

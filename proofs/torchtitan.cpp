@@ -10,7 +10,7 @@
 #include "base/files/faulty_disk.h"
 #include "base/log.h"
 #include "comm/group.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "kernels/aten.h"
 #include "model/model.h"
 #include "model/stream.h"
@@ -82,7 +82,7 @@ int64_t step_after_killed_save(const base::Recipe& recipe, const Assignments& se
     const std::unique_ptr<train::Job> job = train::build(world, with(recipe, sets), start, {});
     for (int i = 0; i < 5; ++i) {
       train::take_step(*job);
-      ++job->steps_done;
+      ++job->progress.steps_done;
     }
     try {
       if (const auto contents = train::collect(*job)) snapshot::save(run.string(), *contents, {}, disk);

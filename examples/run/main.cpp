@@ -3,7 +3,7 @@
 #include <exception>
 #include <iostream>
 
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "comm/world.h"
 #include "examples/examples.h"
 #include "task/deployer.h"

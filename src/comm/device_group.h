@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "comm/collectives.h"
+#include "comm/collectives/collectives.h"
 #include "comm/envelope.h"
 
 namespace cairn::comm {

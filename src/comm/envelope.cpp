@@ -45,7 +45,7 @@ uint32_t label_hash(std::string_view what) {
   return hash;
 }
 
-Error mismatch(int from, const Envelope& theirs, int here, const Signature& ours, std::string_view our_what) {
+Error mismatch_error(int from, const Envelope& theirs, int here, const Signature& ours, std::string_view our_what) {
   Error error(
       Error::Kind::broken_invariant,
       fmt::format("rank {} called {} where rank {} called {}: all ranks of a group must start the same operations in the same order", from,

@@ -56,7 +56,7 @@ std::string_view name(OperationKind kind);
 std::string describe(const Signature& signature, std::string_view what);  // "all_reduce of w, 12 f32", without control characters
 
 // The error of rank `here`, whose peer called something else in the same place; about that peer, until others have been heard.
-Error mismatch(int from, const Envelope& theirs, int here, const Signature& ours, std::string_view our_what);
+Error mismatch_error(int from, const Envelope& theirs, int here, const Signature& ours, std::string_view our_what);
 bool is_mismatch(const Error& error);
 
 }  // namespace cairn::comm

@@ -23,11 +23,11 @@ class ForwardingTransport : public Transport {
   Completion expose(const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) override {
     return inside_->expose(envelope, purpose, data, bytes);
   }
-  Completion pull(int peer, const Envelope& envelope, int64_t offset, void* into, int64_t bytes, Take take, Dtype dtype) override {
-    return inside_->pull(peer, envelope, offset, into, bytes, take, dtype);
+  Completion pull(int peer, const Envelope& envelope, int64_t offset, void* into, int64_t bytes, PullMode mode, Dtype dtype) override {
+    return inside_->pull(peer, envelope, offset, into, bytes, mode, dtype);
   }
-  Meeting* meeting(const std::vector<int>& ranks, uint64_t group) override { return inside().meeting(ranks, group); }
-  Pieces pieces(const std::vector<int>& ranks) const override { return inside_->pieces(ranks); }
+  ShmGroup* shm_group(const std::vector<int>& ranks, uint64_t group) override { return inside().shm_group(ranks, group); }
+  Chunking chunking(const std::vector<int>& ranks) const override { return inside_->chunking(ranks); }
   LinkFacts link_facts(const std::vector<int>& ranks) const override { return inside_->link_facts(ranks); }
   Completion timer(std::chrono::nanoseconds at) override { return inside_->timer(at); }
   void cancel(Transfer& transfer) override { inside_->cancel(transfer); }
@@ -36,10 +36,10 @@ class ForwardingTransport : public Transport {
   }
   void poll() override { inside_->poll(); }
   bool spin(const std::function<bool()>& done) override { return inside_->spin(done); }
-  void show(const Envelope& starting) override { inside_->show(starting); }
-  std::optional<Envelope> doing(int rank) const override { return inside_->doing(rank); }
-  std::chrono::nanoseconds age_of_sight(int rank) const override { return inside_->age_of_sight(rank); }
-  const std::vector<Loss>& losses() const override { return inside_->losses(); }
+  void publish_operation(const Envelope& starting) override { inside_->publish_operation(starting); }
+  std::optional<Envelope> last_started(int rank) const override { return inside_->last_started(rank); }
+  std::chrono::nanoseconds status_age(int rank) const override { return inside_->status_age(rank); }
+  const std::vector<LostPeer>& lost_peers() const override { return inside_->lost_peers(); }
   bool left(int rank) const override { return inside_->left(rank); }
   void fail(const std::string& reason, int culprit) override { inside_->fail(reason, culprit); }
   void on_early(std::function<void(int, const Envelope&)> tell) override { inside_->on_early(std::move(tell)); }

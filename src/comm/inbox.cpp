@@ -72,7 +72,7 @@ bool Inbox::fits(const std::shared_ptr<Receive>& receive, int from, const Envelo
 }
 
 void Inbox::refuse(const std::shared_ptr<Transfer>& transfer, int from, const Envelope& theirs, const Envelope& ours) {
-  done_.fail(transfer, mismatch(from, theirs, rank_, ours.signature, ours.what));
+  done_.fail(transfer, mismatch_error(from, theirs, rank_, ours.signature, ours.what));
   if (tell_early_) tell_early_(from, theirs);
 }
 

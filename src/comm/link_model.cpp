@@ -39,8 +39,8 @@ double bytes_per_s(const LinkModel& model, int from, int to) {
 void check_bandwidths(const LinkModel& model, int ranks) {
   const auto& matrix = model.bytes_per_s_matrix;
   if (matrix.empty()) return;
-  if (model.share == LinkModel::Share::card)
-    base::fail_input("link.bytes_per_s_matrix with cards that all links of a rank share: give pairs their own (share = pair)");
+  if (model.contention == LinkModel::Contention::per_nic)
+    base::fail_input("link.bytes_per_s_matrix with contention = per_nic: a matrix needs a bandwidth per pair. Use contention = per_pair");
   if (static_cast<int>(matrix.size()) != ranks) base::fail_input("link.bytes_per_s_matrix has {} rows for {} ranks", matrix.size(), ranks);
   for (const auto& row : matrix) {
     if (static_cast<int>(row.size()) != ranks) base::fail_input("link.bytes_per_s_matrix has a row of {} for {} ranks", row.size(), ranks);
@@ -99,16 +99,16 @@ namespace {
 constexpr Nanoseconds kBurst = std::chrono::microseconds(100);
 }
 
-Shaper::Passage Shaper::send(int from, int to, int64_t bytes, Nanoseconds now) {
+Shaper::Transit Shaper::send(int from, int to, int64_t bytes, Nanoseconds now) {
   Link& way = link(from, to);
   const uint64_t number = way.messages++;
   const double slowdown = std::max(ranks_[from].slowdown, ranks_[to].slowdown);
-  Nanoseconds& free = model_.share == LinkModel::Share::pair ? way.free : ranks_[from].out_free;
+  Nanoseconds& free = model_.contention == LinkModel::Contention::per_pair ? way.free : ranks_[from].out_free;
   free = std::max(free, now) + wire_time(bytes, bytes_per_s(model_, from, to), slowdown);
   if (model_.latency_sigma == 0 || number == 0 || now - way.handed_in > kBurst) way.burst = number;
   way.handed_in = now;
   const double latency = latency_ns(way, from, to, way.burst) * slowdown;
-  Passage passage{.left = free, .arrives = free + whole(latency)};
+  Transit passage{.left = free, .arrives = free + whole(latency)};
   if (model_.loss > 0) {
     passage.arrives += resend_delay(way, number, bytes, latency, passage.resends);
     if (passage.resends > 0) way.resent = std::max(way.resent, passage.arrives);
@@ -118,7 +118,7 @@ Shaper::Passage Shaper::send(int from, int to, int64_t bytes, Nanoseconds now) {
 }
 
 Nanoseconds Shaper::receive(int to, int64_t bytes, Nanoseconds arrives) {
-  if (model_.share == LinkModel::Share::pair) return arrives;
+  if (model_.contention == LinkModel::Contention::per_pair) return arrives;
   Rank& card = ranks_[to];
   const Nanoseconds needs = wire_time(bytes, model_.bytes_per_s, card.slowdown);
   card.in_free = std::max(card.in_free + needs, arrives);

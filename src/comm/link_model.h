@@ -10,7 +10,7 @@ namespace cairn::comm {
 
 // What the links between ranks are like: a plain value, for simulated networks and for shaping real ones.
 struct LinkModel {
-  enum class Share : uint8_t { pair, card };
+  enum class Contention : uint8_t { per_pair, per_nic };
 
   std::chrono::nanoseconds latency = std::chrono::microseconds(20);  // of a message of no length; the median where latency_sigma > 0
   double bytes_per_s = 10e9;
@@ -26,7 +26,7 @@ struct LinkModel {
   double loss = 0;
   std::chrono::nanoseconds retransmit_after = std::chrono::milliseconds(200);
   // pair: each direction of each pair has the bandwidth to itself. card: all links of a rank share its card's, in and out separately.
-  Share share = Share::pair;
+  Contention contention = Contention::per_pair;
 
   bool operator==(const LinkModel&) const = default;
 };
@@ -42,7 +42,7 @@ LinkFacts facts_of(const LinkModel& model, const std::vector<int>& ranks);
 // or by each rank of a real one for the messages it sends and receives.
 class Shaper {
  public:
-  struct Passage {
+  struct Transit {
     std::chrono::nanoseconds left{};     // the sender's side is free for the next message
     std::chrono::nanoseconds arrives{};  // the last byte, where the receiver's card has nothing else to do
     int resends = 0;                     // how often some of it was lost and sent again
@@ -51,7 +51,7 @@ class Shaper {
   Shaper(LinkModel model, int ranks, uint64_t seed);
 
   // A message handed in now. Calls for one sender come in the order of their times.
-  Passage send(int from, int to, int64_t bytes, std::chrono::nanoseconds now);
+  Transit send(int from, int to, int64_t bytes, std::chrono::nanoseconds now);
   // When the receiver's card is done with a message: later than `arrives` where the card is shared and busy.
   std::chrono::nanoseconds receive(int to, int64_t bytes, std::chrono::nanoseconds arrives);
 

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/checksum.h"
-#include "comm/mailbox_state.h"
+#include "comm/mailbox/state.h"
 
 namespace cairn::comm {
 namespace {
@@ -34,11 +34,11 @@ Mailbox::~Mailbox() {
 Node Mailbox::open(std::string name) {
   check_name("node", name);
   state_->settle();
-  if (state_->racks.contains(name))
+  if (state_->queues.contains(name))
     base::fail_input("node {} is open on rank {} already: give one another name", name, state_->world.rank());
-  state_->racks[name];
-  state_->tell_all(Parcel::Kind::join, name);
-  state_->handle(state_->world.rank(), {.kind = Parcel::Kind::join, .epoch = state_->epoch, .from = name});
+  state_->queues[name];
+  state_->tell_all(MailboxFrame::Kind::join, name);
+  state_->handle(state_->world.rank(), {.kind = MailboxFrame::Kind::join, .epoch = state_->epoch, .from = name});
   return Node(state_, std::move(name));
 }
 
@@ -55,19 +55,19 @@ void Mailbox::enter(uint64_t epoch) {
 uint64_t Mailbox::epoch() const { return state_->epoch; }
 uint64_t Mailbox::newest_epoch() const { return state_->newest; }
 
-Errand Mailbox::timer(std::chrono::nanoseconds after) {
-  return Errand(state_->make(Errand::State::Kind::timer, after, fmt::format("a timer of {:.3f} s", base::seconds(after))));
+Request Mailbox::timer(std::chrono::nanoseconds after) {
+  return Request(state_->make(Request::State::Kind::timer, after, fmt::format("a timer of {:.3f} s", base::seconds(after))));
 }
 
-size_t Mailbox::first(std::span<const Errand> errands) {
-  CAIRN_CHECK(!errands.empty(), "the first of no errands");
-  const auto ready = [&] { return std::find_if(errands.begin(), errands.end(), [](const Errand& one) { return one.ready(); }); };
-  while (ready() == errands.end()) {
+size_t Mailbox::first(std::span<const Request> requests) {
+  CAIRN_CHECK(!requests.empty(), "the first of no requests");
+  const auto ready = [&] { return std::find_if(requests.begin(), requests.end(), [](const Request& one) { return one.ready(); }); };
+  while (ready() == requests.end()) {
     auto until = std::chrono::nanoseconds::max();
-    for (const Errand& one : errands) until = std::min(until, one.state_->due);
-    state_->drive([&] { return ready() != errands.end(); }, until, errands.front().state_->what + ", or another of several errands");
+    for (const Request& one : requests) until = std::min(until, one.state_->due);
+    state_->drive([&] { return ready() != requests.end(); }, until, requests.front().state_->what + ", or another of several requests");
   }
-  return static_cast<size_t>(ready() - errands.begin());
+  return static_cast<size_t>(ready() - requests.begin());
 }
 
 MailboxCounts Mailbox::counts() const {
@@ -100,7 +100,7 @@ void Node::leave() {
   }
 }
 
-Errand Node::send(std::string_view to, std::string_view tag, std::vector<std::byte> body, const Posting& posting) {
+Request Node::send(std::string_view to, std::string_view tag, std::vector<std::byte> body, const SendOptions& options) {
   CAIRN_CHECK(state_ && !state_->closed, "node {} sends after it has left", name_);
   check_name("node", to);
   check_name("tag", tag);
@@ -110,36 +110,36 @@ Errand Node::send(std::string_view to, std::string_view tag, std::vector<std::by
                      bytes, to, state_->options.body_bytes_max);
   }
   state_->settle();
-  const auto errand =
-      state_->make(Errand::State::Kind::send, state_->limit(posting.within), fmt::format("node {} sends {} to node {}", name_, tag, to));
-  errand->node = to;
-  state_->route({.kind = Parcel::Kind::mail,
-                 .purpose = posting.purpose,
+  const auto request =
+      state_->make(Request::State::Kind::send, state_->limit(options.within), fmt::format("node {} sends {} to node {}", name_, tag, to));
+  request->node = to;
+  state_->route({.kind = MailboxFrame::Kind::message,
+                 .purpose = options.purpose,
                  .epoch = state_->epoch,
                  .from = name_,
                  .to = std::string(to),
                  .tag = std::string(tag),
                  .body = std::move(body)},
-                errand);
-  return Errand(errand);
+                request);
+  return Request(request);
 }
 
-Errand Node::send(std::string_view to, std::string_view tag, std::string_view text, const Posting& posting) {
+Request Node::send(std::string_view to, std::string_view tag, std::string_view text, const SendOptions& options) {
   const auto* first = reinterpret_cast<const std::byte*>(text.data());
-  return send(to, tag, std::vector<std::byte>(first, first + text.size()), posting);
+  return send(to, tag, std::vector<std::byte>(first, first + text.size()), options);
 }
 
-Errand Node::receive(const Wanted& wanted) {
+Request Node::receive(const ReceiveFilter& filter) {
   CAIRN_CHECK(state_ && !state_->closed, "node {} receives after it has left", name_);
   state_->settle();
-  const auto errand = state_->make(Errand::State::Kind::receive, state_->limit(wanted.within),
-                                   fmt::format("node {} waits for {} from {}", name_, wanted.tag.empty() ? "a message" : wanted.tag,
-                                               wanted.from.empty() ? "anybody" : "node " + wanted.from));
-  errand->node = name_;
-  errand->from = wanted.from;
-  errand->tag = wanted.tag;
-  state_->receive(errand);
-  return Errand(errand);
+  const auto request = state_->make(Request::State::Kind::receive, state_->limit(filter.within),
+                                    fmt::format("node {} waits for {} from {}", name_, filter.tag.empty() ? "a message" : filter.tag,
+                                                filter.from.empty() ? "anybody" : "node " + filter.from));
+  request->node = name_;
+  request->from = filter.from;
+  request->tag = filter.tag;
+  state_->receive(request);
+  return Request(request);
 }
 
 void Node::offer(std::string_view id, std::shared_ptr<const std::vector<std::byte>> bytes, Purpose purpose) {
@@ -153,19 +153,19 @@ void Node::withdraw(std::string_view id) {
   if (state_) state_->offers.erase({name_, std::string(id)});
 }
 
-Errand Node::fetch(std::string_view from, std::shared_ptr<Incoming> into, std::chrono::nanoseconds within) {
+Request Node::fetch(std::string_view from, std::shared_ptr<IncomingTransfer> into, std::chrono::nanoseconds within) {
   CAIRN_CHECK(state_ && !state_->closed, "node {} fetches after it has left", name_);
   check_name("node", from);
   check_name("transfer", into->id());
   state_->settle();
   const auto limit = state_->limit(within);
-  const auto errand =
-      state_->make(Errand::State::Kind::fetch, limit, fmt::format("node {} fetches {} from node {}", name_, into->id(), from));
-  errand->from = from;
+  const auto request =
+      state_->make(Request::State::Kind::fetch, limit, fmt::format("node {} fetches {} from node {}", name_, into->id(), from));
+  request->from = from;
   const int64_t received = into->received();
-  state_->fetch({.node = name_, .from = std::string(from), .into = std::move(into), .errand = errand, .within = limit, .asked = received},
-                errand);
-  return Errand(errand);
+  state_->fetch({.node = name_, .from = std::string(from), .into = std::move(into), .request = request, .within = limit, .asked = received},
+                request);
+  return Request(request);
 }
 
 }  // namespace cairn::comm

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "comm/label.h"
-#include "comm/mailbox_errand.h"
-#include "comm/mailbox_transfer.h"
+#include "comm/mailbox/request.h"
+#include "comm/mailbox/transfer.h"
 
 namespace cairn::comm {
 
@@ -19,7 +19,7 @@ class World;
 
 struct MailboxOptions {
   std::string name = "";                                       // several mailboxes of one world have several names, the same on all ranks
-  std::chrono::nanoseconds within = std::chrono::seconds(60);  // the time limit of every errand that gives none
+  std::chrono::nanoseconds within = std::chrono::seconds(60);  // the time limit of every request that gives none
   int64_t body_bytes_max = int64_t{64} << 20;                  // of one message, sent or received; more goes by offer and fetch
   int64_t unread_bytes_max = int64_t{256} << 20;               // from one rank; then its messages wait with their sender
   int64_t chunk_bytes = int64_t{1} << 20;                      // of a fetch
@@ -36,13 +36,13 @@ struct MailboxCounts {
 };
 
 // What to receive; empty: any.
-struct Wanted {
+struct ReceiveFilter {
   std::string from = "";
   std::string tag = "";
   std::chrono::nanoseconds within{};  // zero: as the mailbox has it
 };
 
-struct Posting {
+struct SendOptions {
   Purpose purpose = Purpose::data;    // the ledger books the body under it, names and headers as control
   std::chrono::nanoseconds within{};  // zero: as the mailbox has it
 };
@@ -53,7 +53,7 @@ class Node;
 // sender and reader. One per name and world, for as long as the world: used by its thread, it moves whenever anything of the world waits.
 //
 // Between two nodes messages of one tag arrive in order, and at most once. A node that leaves or is lost fails what waits for it, nothing
-// else. Every errand ends within its time limit. Messages of an epoch that is over are dropped, those of one to come are kept for it.
+// else. Every request ends within its time limit. Messages of an epoch that is over are dropped, those of one to come are kept for it.
 class Mailbox {
  public:
   explicit Mailbox(World& world, MailboxOptions options = {});
@@ -70,9 +70,9 @@ class Mailbox {
   uint64_t epoch() const;
   uint64_t newest_epoch() const;  // that anybody spoke of: above epoch(), this rank is behind
 
-  Errand timer(std::chrono::nanoseconds after);
+  Request timer(std::chrono::nanoseconds after);
   // Waits until one of them is ready and says which, the first of several. Failed ones are ready.
-  size_t first(std::span<const Errand> errands);
+  size_t first(std::span<const Request> requests);
 
   MailboxCounts counts() const;
   void progress();  // moves what can be moved, without waiting
@@ -95,15 +95,15 @@ class Node {
 
   // Done when it is on its way, which says nothing of its reader. To a node that is not known yet it waits for the
   // announcement; should this node leave first, it fails.
-  Errand send(std::string_view to, std::string_view tag, std::vector<std::byte> body, const Posting& posting = {});
-  Errand send(std::string_view to, std::string_view tag, std::string_view text, const Posting& posting = {});
-  [[nodiscard]] Errand receive(const Wanted& wanted = {});
+  Request send(std::string_view to, std::string_view tag, std::vector<std::byte> body, const SendOptions& options = {});
+  Request send(std::string_view to, std::string_view tag, std::string_view text, const SendOptions& options = {});
+  [[nodiscard]] Request receive(const ReceiveFilter& filter = {});
 
   // Lets other nodes fetch these bytes under the id, until it is withdrawn or the node leaves.
   void offer(std::string_view id, std::shared_ptr<const std::vector<std::byte>> bytes, Purpose purpose = Purpose::state);
   void withdraw(std::string_view id);
   // Fetches what is missing of it, piece by piece. The time limit is of each piece. Where it fails, `into` keeps what came.
-  [[nodiscard]] Errand fetch(std::string_view from, std::shared_ptr<Incoming> into, std::chrono::nanoseconds within = {});
+  [[nodiscard]] Request fetch(std::string_view from, std::shared_ptr<IncomingTransfer> into, std::chrono::nanoseconds within = {});
 
   void leave();  // told to all; what still waits here is cancelled
 

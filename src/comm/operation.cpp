@@ -7,7 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
-#include "comm/roll_call.h"
+#include "comm/collectives/roll_call.h"
 
 namespace cairn::comm {
 namespace {
@@ -103,11 +103,11 @@ void Operation::wait_long(const std::function<bool()>& done) {
     while (!complete) {
       if (transport.drive(done, std::min({until, warn_at, look_at}), describe())) return;
       const auto now = transport.clock().now();
-      group->judge();
+      group->resolve_mismatch();
       if (complete) return;
       if (now >= until) {
         const auto left = [&](int rank) { return transport.left(rank); };
-        const auto undecided = group->dispute ? group->dispute->undecided(left, now - from) : std::nullopt;
+        const auto undecided = group->mismatch ? group->mismatch->undecided(left, now - from) : std::nullopt;
         return group->fail_all(undecided ? *undecided : timed_out(now - from));
       }
       if (now >= warn_at) {
@@ -116,7 +116,7 @@ void Operation::wait_long(const std::function<bool()>& done) {
       }
       if (now >= look_at) {
         look_at = now + kLookEvery;
-        group->check_boards(holdup());
+        group->check_statuses(holdup());
       }
     }
   } catch (const Error& stuck) {
@@ -139,11 +139,11 @@ std::vector<int> Operation::culprits() const {
   std::vector<int> absent, elsewhere;
   for (const int rank : group->ranks) {
     if (rank == group->transport.rank()) continue;
-    const auto theirs = group->transport.doing(rank);
+    const auto theirs = group->transport.last_started(rank);
     if (!theirs || theirs->group != group->id) {
       elsewhere.push_back(rank);  // it may have started ours before
     } else if (theirs->sequence < sequence) {
-      const bool then = group->transport.clock().now() - begun < group->transport.age_of_sight(rank);  // that was before ours began
+      const bool then = group->transport.clock().now() - begun < group->transport.status_age(rank);  // that was before ours began
       (then ? elsewhere : absent).push_back(rank);
     }
   }
@@ -174,7 +174,7 @@ void Operation::warn(std::chrono::nanoseconds waited) const {
   std::string doing;
   const std::vector<int> late = culprits();
   for (const int rank : late) {
-    if (const auto theirs = group->transport.doing(rank)) {
+    if (const auto theirs = group->transport.last_started(rank)) {
       doing += fmt::format("; rank {} last started {}", rank, comm::describe(theirs->signature, theirs->what));
     }
   }
@@ -204,7 +204,7 @@ void Operation::end(std::optional<Error> how) {
   group = nullptr;
 }
 
-Work Group::State::start(Signature signature, Label label, Arguments arguments, Task (*algorithm)(Exchange&, const Arguments&)) {
+Work Group::State::start(Signature signature, Label label, Arguments arguments, Coroutine (*algorithm)(Exchange&, const Arguments&)) {
   const bool collective = signature.kind != OperationKind::send_recv;
   const bool device = arguments.out.stream || arguments.in.stream;
   std::string marked;
@@ -223,13 +223,13 @@ Work Group::State::start(Signature signature, Label label, Arguments arguments, 
     const uint64_t oldest = collectives.empty() ? sequence : collectives.front()->sequence;
     while (past.size() > kPastMax && past.front().sequence < oldest) past.pop_front();
     if (!broken) world.check_earlier(*this, sequence);
-    if (dispute) judge();
+    if (mismatch) resolve_mismatch();
   }
   if (broken) {
     operation->end(broken_for(*operation));
     return Work(std::move(operation));
   }
-  transport.show(envelope);
+  transport.publish_operation(envelope);
   operation->keep = std::exchange(keep_next, nullptr);
   if (device) {
     hand_over(*operation, algorithm == &send_one);
@@ -243,13 +243,13 @@ Work Group::State::start(Signature signature, Label label, Arguments arguments, 
 
 void Group::State::settle() {
   if (broken && (!collectives.empty() || !point_to_point.empty())) return fail_all(*broken);
-  if (dispute) judge();
-  if (!look_for_losses(/*only_tainted=*/true)) return;
+  if (mismatch) resolve_mismatch();
+  if (!check_lost_peers(/*only_tainted=*/true)) return;
   for (const auto& operation : collectives) {
     const auto error = operation->failure();
     if (!error) continue;
     // Who called something else is known when the dispute is over; in it, that a peer has left says nothing new.
-    if (!disputed() || (!is_mismatch(*error) && error->kind() != Error::Kind::lost_peer)) return give_up(*operation, *error);
+    if (!mismatch_pending() || (!is_mismatch(*error) && error->kind() != Error::Kind::lost_peer)) return give_up(*operation, *error);
   }
   for (const auto& operation : point_to_point) {
     if (const auto error = operation->failure()) return give_up(*operation, *error);
@@ -268,7 +268,7 @@ void Group::State::settle() {
       ++i;
     }
   }
-  look_for_losses(/*only_tainted=*/false);
+  check_lost_peers(/*only_tainted=*/false);
 }
 
 // A device that was stopped at the deadline does not know who was late.
@@ -280,12 +280,12 @@ void Group::State::give_up(const Operation& operation, const Error& error) {
 
 // Whether this group goes on. What a lost member sent in good order counts, so that what is complete is completed first; nothing is
 // completed any more where it may be wrong. Who took a message back gave up for a reason of which it, or others, will tell.
-bool Group::State::look_for_losses(bool only_tainted) {
-  const Loss *tainted = nullptr, *told = nullptr;
-  for (size_t i = losses_seen; i < transport.losses().size(); ++i) {
-    const Loss& loss = transport.losses()[i];
+bool Group::State::check_lost_peers(bool only_tainted) {
+  const LostPeer *tainted = nullptr, *told = nullptr;
+  for (size_t i = lost_peers_seen; i < transport.lost_peers().size(); ++i) {
+    const LostPeer& loss = transport.lost_peers()[i];
     if (!contains(ranks, loss.rank)) continue;
-    const Loss*& first = loss.tainted ? tainted : told;
+    const LostPeer*& first = loss.tainted ? tainted : told;
     if (!first) first = &loss;
   }
   if (tainted && !told) {
@@ -294,7 +294,7 @@ bool Group::State::look_for_losses(bool only_tainted) {
     if (now - *tainted_since < kWordAfter) return false;
   }
   if (tainted || (told && !only_tainted)) {
-    const Loss& loss = told ? *told : *tainted;
+    const LostPeer& loss = told ? *told : *tainted;
     // Of somebody else's loss the messenger's own words tell.
     const bool told_of = loss.culprit >= 0 && loss.culprit != loss.rank && loss.reason.starts_with("rank ");
     Error error(Error::Kind::lost_peer, told_of ? fmt::format("{} (as rank {} says)", loss.reason, loss.rank)
@@ -303,7 +303,7 @@ bool Group::State::look_for_losses(bool only_tainted) {
     fail_all(error);
     return false;
   }
-  if (!only_tainted) losses_seen = transport.losses().size();
+  if (!only_tainted) lost_peers_seen = transport.lost_peers().size();
   return true;
 }
 
@@ -327,10 +327,10 @@ void Group::State::check_early(int from, const Envelope& envelope) {
   if (broken || envelope.group != id || !contains(ranks, from)) return;
   const Past* ours = called(envelope.sequence);
   if (!ours) return;
-  if (ours->signature != envelope.signature || envelope.step == kTestimony) {
-    contest(*ours, from, envelope);
-  } else if (dispute && dispute->sequence() == envelope.sequence) {
-    dispute->agrees(from);
+  if (ours->signature != envelope.signature || envelope.step == kSignatureReport) {
+    note_mismatch(*ours, from, envelope);
+  } else if (mismatch && mismatch->sequence() == envelope.sequence) {
+    mismatch->agrees(from);
   }
 }
 
@@ -339,39 +339,39 @@ const Group::State::Past* Group::State::called(uint64_t sequence) const {
   return &past[sequence - past.front().sequence];
 }
 
-void Group::State::contest(const Past& ours, int from, const Envelope& theirs) {
-  if (dispute && dispute->sequence() < ours.sequence) return;
-  if (!dispute || dispute->sequence() > ours.sequence) {
+void Group::State::note_mismatch(const Past& ours, int from, const Envelope& theirs) {
+  if (mismatch && mismatch->sequence() < ours.sequence) return;
+  if (!mismatch || mismatch->sequence() > ours.sequence) {
     const Envelope own = addressed(*this, ours.signature, ours.sequence, ours.what);
-    dispute.emplace(ranks, transport.rank(), own);
-    testimonies.push_back(testify(transport, ranks, own));
+    mismatch.emplace(ranks, transport.rank(), own);
+    signature_reports.push_back(report_signature(transport, ranks, own));
   }
-  dispute->hear(from, theirs);
+  mismatch->hear(from, theirs);
 }
 
-void Group::State::judge() {
-  if (!dispute || broken) return;
+void Group::State::resolve_mismatch() {
+  if (!mismatch || broken) return;
   for (const auto& operation : collectives) {
-    if (operation->sequence != dispute->sequence()) continue;
-    for (const int rank : operation->exchange.heard()) dispute->agrees(rank);
+    if (operation->sequence != mismatch->sequence()) continue;
+    for (const int rank : operation->exchange.heard()) mismatch->agrees(rank);
   }
   for (const int rank : ranks) {
-    const auto theirs = rank == transport.rank() ? std::nullopt : transport.doing(rank);
-    if (theirs && theirs->group == id && theirs->sequence == dispute->sequence()) dispute->hear(rank, *theirs);
+    const auto theirs = rank == transport.rank() ? std::nullopt : transport.last_started(rank);
+    if (theirs && theirs->group == id && theirs->sequence == mismatch->sequence()) mismatch->hear(rank, *theirs);
   }
-  if (const auto verdict = dispute->verdict([this](int rank) { return transport.left(rank); })) fail_all(*verdict);
+  if (const auto decided = mismatch->decide([this](int rank) { return transport.left(rank); })) fail_all(*decided);
 }
 
-bool Group::State::disputed() const {
-  return dispute && dispute->waits([this](int rank) { return transport.left(rank); });
+bool Group::State::mismatch_pending() const {
+  return mismatch && mismatch->waits([this](int rank) { return transport.left(rank); });
 }
 
-void Group::State::check_boards(const Operation& operation) {
+void Group::State::check_statuses(const Operation& operation) {
   if (operation.signature.kind == OperationKind::send_recv) return;
   for (const int rank : ranks) {
-    const auto theirs = rank == transport.rank() ? std::nullopt : transport.doing(rank);
+    const auto theirs = rank == transport.rank() ? std::nullopt : transport.last_started(rank);
     const bool same = theirs && theirs->group == id && theirs->sequence == operation.sequence;
-    if (same && theirs->signature != operation.signature) contest(*called(operation.sequence), rank, *theirs);
+    if (same && theirs->signature != operation.signature) note_mismatch(*called(operation.sequence), rank, *theirs);
   }
 }
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/collectives.h"
+#include "comm/collectives/collectives.h"
+#include "comm/collectives/mismatch.h"
 #include "comm/device_group.h"
-#include "comm/dispute.h"
 #include "comm/world.h"
 
 namespace cairn::comm {
@@ -52,7 +52,7 @@ struct Operation final : Work::State {
   std::optional<Error> error;
   std::shared_ptr<void> keep;      // the buffers, until it is complete
   std::shared_ptr<DeviceJob> job;  // of one among devices, until it is complete; the task is then the ranks' roll call
-  Task task;                       // last: it refers to what is above
+  Coroutine task;                  // last: it refers to what is above
 };
 
 // What a group is inside.
@@ -82,9 +82,9 @@ struct Group::State {
   std::optional<Error> broken = {};
 
   // Of all that members disagree on the earliest: whoever has come further has something to say to that, too.
-  std::optional<Dispute> dispute = {};
-  std::vector<Task> testimonies = {};
-  size_t losses_seen = 0;
+  std::optional<CollectiveMismatch> mismatch = {};
+  std::vector<Coroutine> signature_reports = {};
+  size_t lost_peers_seen = 0;
   std::optional<std::chrono::nanoseconds> tainted_since = {};
   std::shared_ptr<void> keep_next = {};                      // what the operation started next shall keep alive
   std::optional<std::shared_ptr<DeviceGroup>> devices = {};  // once somebody asked
@@ -92,23 +92,23 @@ struct Group::State {
   // What the members' devices do among themselves; null: nothing.
   DeviceGroup* device_group();
 
-  Work start(Signature signature, Label label, Arguments arguments, Task (*algorithm)(Exchange&, const Arguments&));
+  Work start(Signature signature, Label label, Arguments arguments, Coroutine (*algorithm)(Exchange&, const Arguments&));
   void hand_over(Operation& operation, bool sends);  // to the device
   // Completes what is done, in order, and fails everything where a member is lost or an operation failed.
   void settle();
   void give_up(const Operation& operation, const Error& error);
-  bool look_for_losses(bool only_tainted);
+  bool check_lost_peers(bool only_tainted);
   Error broken_for(const Operation& operation) const;  // what broke the group, as this operation reports it
   void fail_all(const Error& error);
   // A message arrived that no operation asked for (yet): does it fit the operation of that number, if it began?
   // Or it does not fit the one that did. Called while the transport is at work: nothing is failed here.
   void check_early(int from, const Envelope& envelope);
   const Past* called(uint64_t sequence) const;  // null: not yet, or too long ago
-  void contest(const Past& ours, int from, const Envelope& theirs);
-  void judge();           // ends a dispute, once it is clear
-  bool disputed() const;  // and somebody has yet to be heard
+  void note_mismatch(const Past& ours, int from, const Envelope& theirs);
+  void resolve_mismatch();        // ends a dispute, once it is clear
+  bool mismatch_pending() const;  // and somebody has yet to be heard
   // Does a member show that it is in another operation of the same number?
-  void check_boards(const Operation& operation);
+  void check_statuses(const Operation& operation);
   void note_end(const Operation& operation);
   std::string where(const Operation& operation) const;  // "operation 5 of ranks 0 1 2"
 };

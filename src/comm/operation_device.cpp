@@ -2,9 +2,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "comm/collectives/ring_traffic.h"
+#include "comm/collectives/roll_call.h"
 #include "comm/operation.h"
-#include "comm/ring_traffic.h"
-#include "comm/roll_call.h"
 
 namespace cairn::comm {
 

@@ -17,9 +17,9 @@ constexpr uint32_t kInfiniteBits = 0x7F800000;
 
 uint32_t magnitude_bits(float x) { return std::bit_cast<uint32_t>(x) & 0x7FFFFFFF; }
 
-[[noreturn]] void fail_not_finite(const char* what, size_t place) {
+[[noreturn]] void fail_not_finite(const char* what, size_t index) {
   throw Error(Error::Kind::diverged,
-              fmt::format("element {} of a message is {}: which elements are the largest cannot be told", place, what));
+              fmt::format("element {} of a message is {}: which elements are the largest cannot be told", index, what));
 }
 
 void put_number(uint64_t number, std::vector<std::byte>& bytes) {
@@ -45,30 +45,30 @@ uint64_t take_number(std::span<const std::byte>& bytes) {
 
 }  // namespace
 
-int64_t kept_of(int64_t elements, double density) {
+int64_t kept_count(int64_t elements, double density) {
   CAIRN_CHECK(density > 0 && density <= 1, "density {}", density);
   return std::clamp<int64_t>(std::llround(density * static_cast<double>(elements)), std::min<int64_t>(elements, 1), elements);
 }
 
 // Floyd's way (Bentley and Floyd 1987): one number for each place, none drawn twice. A bit for each element sorts them.
-Places random_places(const base::Random& random, int64_t elements, int64_t count) {
+Indices random_indices(const base::Random& random, int64_t elements, int64_t count) {
   CAIRN_CHECK(count >= 0 && count <= elements, "{} of {} places", count, elements);
   std::vector<uint64_t> taken(static_cast<size_t>((elements + 63) / 64), 0);
   for (int64_t last = elements - count; last < elements; ++last) {
     const auto drawn = static_cast<int64_t>(random.below(static_cast<uint64_t>(last), static_cast<uint64_t>(last) + 1));
     const bool fresh = (taken[static_cast<size_t>(drawn / 64)] >> (drawn % 64) & 1) == 0;
-    const int64_t place = fresh ? drawn : last;
-    taken[static_cast<size_t>(place / 64)] |= uint64_t{1} << (place % 64);
+    const int64_t index = fresh ? drawn : last;
+    taken[static_cast<size_t>(index / 64)] |= uint64_t{1} << (index % 64);
   }
-  Places places;
-  places.reserve(static_cast<size_t>(count));
+  Indices indices;
+  indices.reserve(static_cast<size_t>(count));
   for (size_t word = 0; word < taken.size(); ++word)
     for (uint64_t bits = taken[word]; bits != 0; bits &= bits - 1)
-      places.push_back(static_cast<int64_t>(word) * 64 + std::countr_zero(bits));
-  return places;
+      indices.push_back(static_cast<int64_t>(word) * 64 + std::countr_zero(bits));
+  return indices;
 }
 
-Places top_places(std::span<const float> message, int64_t count) {
+Indices top_k_indices(std::span<const float> message, int64_t count) {
   const size_t elements = message.size();
   CAIRN_CHECK(count >= 0 && count <= static_cast<int64_t>(elements) && elements <= (uint64_t{1} << 32), "{} of {} places", count, elements);
   // One number orders by magnitude, then by place: the bits of a float's magnitude grow with it.
@@ -80,46 +80,46 @@ Places top_places(std::span<const float> message, int64_t count) {
   }
   const auto end = order.begin() + count;
   if (count < static_cast<int64_t>(elements)) std::nth_element(order.begin(), end, order.end(), std::greater<>());
-  Places places;
-  places.reserve(static_cast<size_t>(count));
-  for (auto i = order.begin(); i != end; ++i) places.push_back(static_cast<int64_t>(0xFFFFFFFFu - static_cast<uint32_t>(*i)));
-  std::sort(places.begin(), places.end());
-  return places;
+  Indices indices;
+  indices.reserve(static_cast<size_t>(count));
+  for (auto i = order.begin(); i != end; ++i) indices.push_back(static_cast<int64_t>(0xFFFFFFFFu - static_cast<uint32_t>(*i)));
+  std::sort(indices.begin(), indices.end());
+  return indices;
 }
 
-void values_at(std::span<const float> message, std::span<const int64_t> places, std::span<float> values) {
-  for (size_t i = 0; i < places.size(); ++i) values[i] = message[static_cast<size_t>(places[i])];
+void values_at(std::span<const float> message, std::span<const int64_t> indices, std::span<float> values) {
+  for (size_t i = 0; i < indices.size(); ++i) values[i] = message[static_cast<size_t>(indices[i])];
 }
 
-void set_at(std::span<float> message, std::span<const int64_t> places, std::span<const float> values) {
-  for (size_t i = 0; i < places.size(); ++i) message[static_cast<size_t>(places[i])] = values[i];
+void set_at(std::span<float> message, std::span<const int64_t> indices, std::span<const float> values) {
+  for (size_t i = 0; i < indices.size(); ++i) message[static_cast<size_t>(indices[i])] = values[i];
 }
 
-void add_at(std::span<float> message, std::span<const int64_t> places, std::span<const float> values, float factor) {
-  for (size_t i = 0; i < places.size(); ++i) message[static_cast<size_t>(places[i])] += factor * values[i];
+void add_at(std::span<float> message, std::span<const int64_t> indices, std::span<const float> values, float factor) {
+  for (size_t i = 0; i < indices.size(); ++i) message[static_cast<size_t>(indices[i])] += factor * values[i];
 }
 
-Places take_largest(std::span<const float> message, std::span<float> owed, int64_t count, std::vector<float>& values) {
-  CAIRN_CHECK(message.size() == owed.size(), "{} elements of a message, {} owed", message.size(), owed.size());
+Indices take_top_k(std::span<const float> message, std::span<float> residual, int64_t count, std::vector<float>& values) {
+  CAIRN_CHECK(message.size() == residual.size(), "{} elements of a message, {} owed", message.size(), residual.size());
   for (size_t i = 0; i < message.size(); ++i)
-    if (magnitude_bits(message[i] + owed[i]) >= kInfiniteBits) fail_not_finite("not finite", i);
-  for (size_t i = 0; i < message.size(); ++i) owed[i] += message[i];
-  Places places = top_places(owed, count);
-  values.resize(places.size());
-  values_at(owed, places, values);
-  for (const int64_t place : places) owed[static_cast<size_t>(place)] = 0;
-  return places;
+    if (magnitude_bits(message[i] + residual[i]) >= kInfiniteBits) fail_not_finite("not finite", i);
+  for (size_t i = 0; i < message.size(); ++i) residual[i] += message[i];
+  Indices indices = top_k_indices(residual, count);
+  values.resize(indices.size());
+  values_at(residual, indices, values);
+  for (const int64_t index : indices) residual[static_cast<size_t>(index)] = 0;
+  return indices;
 }
 
-std::vector<std::byte> encode_sparse(std::span<const int64_t> places, std::span<const float> values) {
-  CAIRN_CHECK(places.size() == values.size(), "{} places, {} values", places.size(), values.size());
+std::vector<std::byte> encode_sparse(std::span<const int64_t> indices, std::span<const float> values) {
+  CAIRN_CHECK(indices.size() == values.size(), "{} places, {} values", indices.size(), values.size());
   std::vector<std::byte> bytes;
-  bytes.reserve(places.size() * 6 + 4);
-  put_number(places.size(), bytes);
+  bytes.reserve(indices.size() * 6 + 4);
+  put_number(indices.size(), bytes);
   int64_t next = 0;
-  for (const int64_t place : places) {
-    put_number(static_cast<uint64_t>(place - next), bytes);
-    next = place + 1;
+  for (const int64_t index : indices) {
+    put_number(static_cast<uint64_t>(index - next), bytes);
+    next = index + 1;
   }
   const size_t head = bytes.size();
   bytes.resize(head + values.size() * sizeof(float));
@@ -133,13 +133,13 @@ Sparse decode_sparse(std::span<const std::byte> bytes, int64_t elements) {
   // Each pair takes five bytes at least: a number that lies cannot ask for much memory.
   if (count > bytes.size() / 5) fail_sparse("it ends too soon");
   Sparse sparse;
-  sparse.places.reserve(count);
+  sparse.indices.reserve(count);
   int64_t next = 0;
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t gap = take_number(bytes);
     if (gap >= static_cast<uint64_t>(elements - next)) fail_sparse(fmt::format("a place beyond its {} elements", elements));
-    sparse.places.push_back(next + static_cast<int64_t>(gap));
-    next = sparse.places.back() + 1;
+    sparse.indices.push_back(next + static_cast<int64_t>(gap));
+    next = sparse.indices.back() + 1;
   }
   if (bytes.size() != count * sizeof(float)) fail_sparse(fmt::format("{} bytes of values for {} places", bytes.size(), count));
   sparse.values.resize(count);

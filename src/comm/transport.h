@@ -18,20 +18,20 @@
 namespace cairn::comm {
 
 class DeviceGroup;
-class Meeting;
+class ShmGroup;
 
 // A rank that is gone, and why.
-struct Loss {
+struct LostPeer {
   int rank = -1;     // who is gone
   int culprit = -1;  // who caused it: itself, or the rank whose loss made it give up
   std::string reason;
   bool tainted = false;  // what came from it last may be wrong
 };
 
-enum class Take : uint8_t { replace, add };
+enum class PullMode : uint8_t { replace, add };
 
 // How a collective cuts long messages, so that moving and computing overlap. The same on all ranks of a group.
-struct Pieces {
+struct Chunking {
   int64_t bytes = 512 << 10;
   int64_t in_flight = 4;
 };
@@ -55,10 +55,10 @@ class Transport {
   // Lets peers read this region under the envelope's (group, sequence, step) for as long as the completion lives. It is never done.
   virtual Completion expose(const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) = 0;
   // Reads from a region that the peer exposes, now or later; booked at the peer.
-  virtual Completion pull(int peer, const Envelope& envelope, int64_t offset, void* into, int64_t bytes, Take take, Dtype dtype) = 0;
+  virtual Completion pull(int peer, const Envelope& envelope, int64_t offset, void* into, int64_t bytes, PullMode mode, Dtype dtype) = 0;
   // Where these ranks may meet without messages, having memory in common; null where they may not. The same on all of them.
-  virtual Meeting* meeting(const std::vector<int>& /*ranks*/, uint64_t /*group*/) { return nullptr; }
-  virtual Pieces pieces(const std::vector<int>& /*ranks*/) const { return {}; }
+  virtual ShmGroup* shm_group(const std::vector<int>& /*ranks*/, uint64_t /*group*/) { return nullptr; }
+  virtual Chunking chunking(const std::vector<int>& /*ranks*/) const { return {}; }
   virtual LinkFacts link_facts(const std::vector<int>& /*ranks*/) const { return {}; }  // the same on all of these ranks
   // Done at this time of clock().
   virtual Completion timer(std::chrono::nanoseconds at) = 0;
@@ -72,11 +72,13 @@ class Transport {
   // As drive, for about a millisecond at most and without a word: most waits are that short. False where it would be no use.
   virtual bool spin(const std::function<bool()>& /*done*/) { return false; }
   // What this rank does from now on, for those who will ask why it is late.
-  virtual void show(const Envelope& /*starting*/) {}
-  virtual std::optional<Envelope> doing(int /*rank*/) const { return std::nullopt; }  // what that rank started last, where it can be seen
-  virtual std::chrono::nanoseconds age_of_sight(int /*rank*/) const { return {}; }    // how old that may be
+  virtual void publish_operation(const Envelope& /*starting*/) {}
+  virtual std::optional<Envelope> last_started(int /*rank*/) const {
+    return std::nullopt;
+  }                                                                               // what that rank started last, where it can be seen
+  virtual std::chrono::nanoseconds status_age(int /*rank*/) const { return {}; }  // how old that may be
 
-  virtual const std::vector<Loss>& losses() const = 0;
+  virtual const std::vector<LostPeer>& lost_peers() const = 0;
   virtual bool left(int /*rank*/) const { return false; }  // that rank has ended in good order, and all it sent has come
   virtual void fail(const std::string& reason, int culprit) = 0;
 

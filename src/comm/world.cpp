@@ -97,7 +97,7 @@ Work World::timer(std::chrono::nanoseconds at) { return Work(std::make_shared<Ti
 
 std::vector<int> World::lost() const {
   std::vector<int> ranks;
-  for (const Loss& loss : transport_->losses()) ranks.push_back(loss.rank);
+  for (const LostPeer& loss : transport_->lost_peers()) ranks.push_back(loss.rank);
   return ranks;
 }
 

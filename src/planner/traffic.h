@@ -52,7 +52,8 @@ struct TrafficRow {
 
 // What one step of the trainer sends under a plan that parallel::place has filled in, by kind. The sums by purpose are those that
 // comm::Ledger shows for a step after the first: each collective sends the same bytes in all, whichever algorithm is chosen for it
-// (comm/choice.h). Only shapes count: the model need not have values. Evaluations and snapshots are no part of a step.
+// (comm/collectives/choose_algorithm.h). Only shapes count: the model need not have values. Evaluations and snapshots are no part of a
+// step.
 std::vector<TrafficRow> step_traffic(const model::Model& model, const parallel::Plan& plan, const StepBatch& batch, const StepRules& rules);
 
 int64_t bytes_for(const std::vector<TrafficRow>& rows, comm::Purpose purpose);

@@ -20,7 +20,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/net_setup.h"
+#include "comm/net/setup.h"
 
 extern char** environ;
 
@@ -89,7 +89,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   for (const int signal : {SIGINT, SIGTERM, SIGPIPE}) ::signal(signal, SIG_DFL);
-  for (const int fd : {setup_fd, setup.listener_fd, setup.outside_fd, setup.pulse_fd, setup.segment_fd}) {
+  for (const int fd : {setup_fd, setup.listener_fd, setup.outside_fd, setup.heartbeat_fd, setup.segment_fd}) {
     if (fd >= 0) ::fcntl(fd, F_SETFD, 0);
   }
   ::execve(argv[0], argv, env);

@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "base/stop.h"
-#include "comm/net.h"
+#include "comm/net/transport.h"
 
 namespace cairn::train {
 

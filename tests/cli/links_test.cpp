@@ -14,12 +14,12 @@ TEST(Links, AreWrittenWithTheirUnits) {
   ASSERT_TRUE(both);
   EXPECT_EQ(both->latency, std::chrono::milliseconds(20));
   EXPECT_DOUBLE_EQ(both->bytes_per_s, 12.5e6);
-  EXPECT_EQ(both->share, comm::LinkModel::Share::pair);
+  EXPECT_EQ(both->contention, comm::LinkModel::Contention::per_pair);
   const auto card = parse_links("1.5Gbit,50us,card");
   ASSERT_TRUE(card);
   EXPECT_EQ(card->latency, std::chrono::microseconds(50));
   EXPECT_DOUBLE_EQ(card->bytes_per_s, 187.5e6);
-  EXPECT_EQ(card->share, comm::LinkModel::Share::card);
+  EXPECT_EQ(card->contention, comm::LinkModel::Contention::per_nic);
 }
 
 TEST(Links, AreSlowBetweenIslandsOnly) {

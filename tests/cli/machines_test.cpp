@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "comm/net_listen.h"
+#include "comm/net/listen.h"
 #include "program.h"
 
 namespace cairn::cli {

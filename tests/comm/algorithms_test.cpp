@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/choice.h"
-#include "comm/collectives.h"
+#include "comm/collectives/choose_algorithm.h"
+#include "comm/collectives/collectives.h"
 #include "harness/ranks.h"
 
 namespace cairn::comm {
@@ -18,7 +18,7 @@ using harness::on_ranks;
 using namespace std::chrono_literals;
 
 using Floats = std::vector<float>;
-using Algorithm = Task (*)(Exchange&, const Arguments&);
+using Algorithm = Coroutine (*)(Exchange&, const Arguments&);
 
 // Of any size, so that the order of a sum shows.
 Floats values(int rank, int64_t count) {
@@ -40,7 +40,7 @@ void run(World& world, Algorithm algorithm, const Arguments& arguments, uint64_t
   envelope.group = 77;
   envelope.sequence = sequence;
   Exchange exchange(world.transport(), ranks, world.rank(), envelope, Purpose::gradient);
-  Task task = algorithm(exchange, arguments);
+  Coroutine task = algorithm(exchange, arguments);
   EXPECT_TRUE(world.transport().drive([&] { return task.done(); }, world.clock().now() + 60s, "an algorithm"));
   if (task.error()) std::rethrow_exception(task.error());
 }
@@ -299,7 +299,7 @@ TEST(AlgorithmsInPieces, MayBeGivenUpHalfWay) {
       Exchange exchange(world.transport(), ranks, world.rank(), envelope, Purpose::gradient);
       const Arguments arguments{.out = span(x), .root = 1, .counts = even_counts(1'000'003, 3)};
       {
-        const Task task = algorithm(exchange, arguments);
+        const Coroutine task = algorithm(exchange, arguments);
         EXPECT_FALSE(task.done());
       }
       world.everyone().barrier().wait();

@@ -1,4 +1,4 @@
-#include "comm/bridge.h"
+#include "comm/bridge/bridge.h"
 
 #include <atomic>
 #include <cstring>
@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
-#include "comm/key.h"
+#include "comm/net/key.h"
 
 namespace cairn::comm {
 namespace {
@@ -20,7 +20,7 @@ const Key kKey = fresh_key();
 
 BridgeOptions site(int number, int sites, uint16_t near = 0) {
   BridgeOptions options{.site = number, .sites = sites, .key = kKey};
-  if (near != 0) options.places = {{"127.0.0.1", near}};
+  if (near != 0) options.endpoints = {{"127.0.0.1", near}};
   return options;
 }
 
@@ -36,26 +36,26 @@ bool soon(Bridge& bridge, So so) {
   return true;
 }
 
-std::vector<std::byte> letter(int64_t number, size_t bytes = 100) {
+std::vector<std::byte> message(int64_t number, size_t bytes = 100) {
   std::vector<std::byte> body(std::max(bytes, sizeof number), static_cast<std::byte>(number));
   std::memcpy(body.data(), &number, sizeof number);
   return body;
 }
-int64_t number_of(const Bridge::Letter& letter) {
+int64_t number_of(const Bridge::Message& message) {
   int64_t number = 0;
-  std::memcpy(&number, letter.body.data(), sizeof number);
+  std::memcpy(&number, message.body.data(), sizeof number);
   return number;
 }
 
-// The next letter; fails the test where none comes.
-Bridge::Letter receive(Bridge& bridge) {
-  std::optional<Bridge::Letter> came;
+// The next message; fails the test where none comes.
+Bridge::Message receive(Bridge& bridge) {
+  std::optional<Bridge::Message> came;
   EXPECT_TRUE(soon(bridge, [&] { return (came = bridge.next()).has_value(); }));
-  return came.value_or(Bridge::Letter{-1, 0, std::vector<std::byte>(8)});
+  return came.value_or(Bridge::Message{-1, 0, std::vector<std::byte>(8)});
 }
 
 bool see_each_other(Bridge& a, Bridge& b) {
-  return soon(a, [&] { return a.life(b.site()) != 0 && b.life(a.site()) != 0; });
+  return soon(a, [&] { return a.incarnation(b.site()) != 0 && b.incarnation(a.site()) != 0; });
 }
 
 // Breaks every connection of this process, as a network would.
@@ -77,15 +77,15 @@ int break_connections() {
 TEST(Bridge, LettersOfAllSizesComeInOrderToWhomTheyWereSent) {
   Bridge a(site(0, 3)), b(site(1, 3, a.port()));
   ASSERT_TRUE(see_each_other(a, b));
-  for (int64_t i = 0; i < 20; ++i) a.send(1, a.life(1), letter(i, i == 7 ? 3 << 20 : static_cast<size_t>(10 * i)));
+  for (int64_t i = 0; i < 20; ++i) a.send(1, a.incarnation(1), message(i, i == 7 ? 3 << 20 : static_cast<size_t>(10 * i)));
   for (int64_t i = 0; i < 20; ++i) {
-    const Bridge::Letter got = receive(b);
+    const Bridge::Message got = receive(b);
     EXPECT_EQ(number_of(got), i);
     EXPECT_EQ(got.from, 0);
-    EXPECT_EQ(got.life, b.life(0));
-    EXPECT_TRUE(i != 7 || got.body == letter(7, 3 << 20));
+    EXPECT_EQ(got.incarnation, b.incarnation(0));
+    EXPECT_TRUE(i != 7 || got.body == message(7, 3 << 20));
   }
-  EXPECT_EQ(a.life(2), 0U);
+  EXPECT_EQ(a.incarnation(2), 0U);
 }
 
 TEST(Bridge, WhoFindsOneFindsAll) {
@@ -95,52 +95,52 @@ TEST(Bridge, WhoFindsOneFindsAll) {
   EXPECT_TRUE(see_each_other(a, b));
   EXPECT_TRUE(see_each_other(b, d));
   EXPECT_TRUE(see_each_other(c, d));
-  d.send(1, d.life(1), letter(5));
+  d.send(1, d.incarnation(1), message(5));
   EXPECT_EQ(number_of(receive(b)), 5);
 }
 
 TEST(Bridge, BrokenConnectionsLoseNothingAndRepeatNothing) {
   Bridge a(site(0, 2)), b(site(1, 2, a.port()));
   ASSERT_TRUE(see_each_other(a, b));
-  const uint64_t life = b.life(0);
+  const uint64_t incarnation = b.incarnation(0);
   int broken = 0;
   for (int64_t i = 0; i < 60; ++i) {
-    a.send(1, a.life(1), letter(i, 200'000));
-    b.send(0, life, letter(i));
+    a.send(1, a.incarnation(1), message(i, 200'000));
+    b.send(0, incarnation, message(i));
     if (i % 20 == 10) broken += break_connections();
     EXPECT_EQ(number_of(receive(b)), i);
     EXPECT_EQ(number_of(receive(a)), i);
   }
   EXPECT_GT(broken, 0);
-  EXPECT_EQ(b.life(0), life) << "a connection that is made again is no new life";
+  EXPECT_EQ(b.incarnation(0), incarnation) << "a connection that is made again is no new life";
 }
 
 TEST(Bridge, WhoEndsIsGoneAtOnceAndComesAgainInANewLife) {
   Bridge a(site(0, 2));
   auto b = std::make_unique<Bridge>(site(1, 2, a.port()));
   ASSERT_TRUE(see_each_other(a, *b));
-  const uint64_t first = a.life(1);
-  b->send(0, b->life(0), letter(1, 5 << 20));
+  const uint64_t first = a.incarnation(1);
+  b->send(0, b->incarnation(0), message(1, 5 << 20));
   b.reset();
   EXPECT_EQ(number_of(receive(a)), 1) << "what was sent before the end is there";
-  ASSERT_TRUE(soon(a, [&] { return a.life(1) == 0; }));
-  a.send(1, first, letter(2));  // to nobody
+  ASSERT_TRUE(soon(a, [&] { return a.incarnation(1) == 0; }));
+  a.send(1, first, message(2));  // to nobody
   b = std::make_unique<Bridge>(site(1, 2, a.port()));
   ASSERT_TRUE(see_each_other(a, *b));
-  EXPECT_GT(a.life(1), first);
-  a.send(1, first, letter(3));
-  a.send(1, a.life(1), letter(4));
-  EXPECT_EQ(number_of(receive(*b)), 4) << "letters to an earlier life do not come";
+  EXPECT_GT(a.incarnation(1), first);
+  a.send(1, first, message(3));
+  a.send(1, a.incarnation(1), message(4));
+  EXPECT_EQ(number_of(receive(*b)), 4) << "messages to an earlier life do not come";
 }
 
 TEST(Bridge, WhoDiffersIsRefusedAndToldWhy) {
   std::atomic<int> strangers = 0;
   BridgeOptions first = site(0, 3);
-  first.alike = "every 30";
+  first.config_fingerprint = "every 30";
   first.tell = [&](const std::string& what) { strangers += what.find("key") != std::string::npos ? 1 : 0; };
   Bridge a(first);
   BridgeOptions other = site(1, 3, a.port());
-  other.alike = "every 40";
+  other.config_fingerprint = "every 40";
   Bridge b(other);
   ASSERT_TRUE(soon(b, [&] { return !b.refusal().empty(); }));
   EXPECT_NE(b.refusal().find("every 40"), std::string::npos) << b.refusal();
@@ -148,20 +148,20 @@ TEST(Bridge, WhoDiffersIsRefusedAndToldWhy) {
   keyless.key = fresh_key();
   const Bridge c(keyless);
   EXPECT_TRUE(soon(a, [&] { return strangers > 0; }));
-  EXPECT_EQ(a.life(1), 0U);
-  EXPECT_EQ(a.life(2), 0U);
+  EXPECT_EQ(a.incarnation(1), 0U);
+  EXPECT_EQ(a.incarnation(2), 0U);
 }
 
 TEST(Bridge, ANumberThatIsTakenIsRefused) {
   BridgeOptions first = site(0, 2), second = site(1, 2);
   Bridge a(first);
-  second.places = {{"127.0.0.1", a.port()}};
+  second.endpoints = {{"127.0.0.1", a.port()}};
   Bridge b(second);
   ASSERT_TRUE(see_each_other(a, b));
   Bridge again(second);
   ASSERT_TRUE(soon(again, [&] { return !again.refusal().empty(); }));
   EXPECT_NE(again.refusal().find("already"), std::string::npos) << again.refusal();
-  b.send(0, b.life(0), letter(9));
+  b.send(0, b.incarnation(0), message(9));
   EXPECT_EQ(number_of(receive(a)), 9);
 }
 
@@ -175,7 +175,7 @@ TEST(Bridge, SlowLinksAreAsSlowAsTheyAreSaidToBe) {
   ASSERT_TRUE(see_each_other(a, b));
   const base::RealClock clock;
   const auto begun = clock.now();
-  a.send(1, a.life(1), letter(1, 2'000'000));
+  a.send(1, a.incarnation(1), message(1, 2'000'000));
   EXPECT_EQ(number_of(receive(b)), 1);
   EXPECT_GE(base::seconds(clock.now() - begun), 0.29);
 }

@@ -1,5 +1,5 @@
 // The coded all-reduce on both transports, against plain loops over whole vectors.
-#include "comm/coded_all_reduce.h"
+#include "comm/collectives/coded_all_reduce.h"
 
 #include <bit>
 #include <cmath>
@@ -61,7 +61,7 @@ Floats reduced(World& world, const Codec& parts, const Codec& sums, Floats x, ui
   envelope.group = 77;
   envelope.sequence = sequence;
   Exchange exchange(world.transport(), ranks, world.rank(), envelope, Purpose::gradient);
-  Task task = coded_all_reduce(exchange, parts, sums, x.data(), static_cast<int64_t>(x.size()));
+  Coroutine task = coded_all_reduce(exchange, parts, sums, x.data(), static_cast<int64_t>(x.size()));
   EXPECT_TRUE(world.transport().drive([&] { return task.done(); }, world.clock().now() + 60s, "a coded all-reduce"));
   if (task.error()) std::rethrow_exception(task.error());
   return x;
@@ -132,10 +132,9 @@ TEST_P(CodedAllReduce, SendsTheBytesOfTheFormula) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CodedAllReduce,
-                         testing::Values(Case{On::local, 1}, Case{On::local, 2}, Case{On::local, 5}, Case{On::net, 3}, Case{On::machines, 3}),
-                         [](const auto& given) {
-                           return harness::name(given.param.on) + std::to_string(given.param.ranks);
-                         });
+                         testing::Values(Case{On::local, 1}, Case{On::local, 2}, Case{On::local, 5}, Case{On::net, 3},
+                                         Case{On::machines, 3}),
+                         [](const auto& given) { return harness::name(given.param.on) + std::to_string(given.param.ranks); });
 
 // More pieces than are on their way at once; rank 0 has one more than rank 1.
 TEST(CodedAllReduceInPieces, GivesEveryRankTheBitsOfAPlainLoop) {
@@ -157,7 +156,7 @@ TEST(CodedAllReduceInPieces, MayBeGivenUpHalfWay) {
     envelope.group = 77;
     Exchange exchange(world.transport(), ranks, world.rank(), envelope, Purpose::gradient);
     {
-      const Task task = coded_all_reduce(exchange, *codec, x.data(), static_cast<int64_t>(x.size()));
+      const Coroutine task = coded_all_reduce(exchange, *codec, x.data(), static_cast<int64_t>(x.size()));
       EXPECT_FALSE(task.done());
     }
     world.everyone().barrier().wait();
@@ -174,7 +173,7 @@ TEST(CodedAllReduceOfNothing, StillHearsFromEveryRank) {
     const auto late = world.clock().now() + 1s;
     if (world.rank() == 2) world.timer(late).wait();
     Exchange exchange(world.transport(), ranks, world.rank(), envelope, Purpose::gradient);
-    const Task task = coded_all_reduce(exchange, *codec, nullptr, 0);
+    const Coroutine task = coded_all_reduce(exchange, *codec, nullptr, 0);
     EXPECT_TRUE(world.transport().drive([&] { return task.done(); }, world.clock().now() + 60s, "nothing"));
     EXPECT_GE(world.clock().now(), late);
   });

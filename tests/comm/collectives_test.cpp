@@ -1,5 +1,5 @@
 // Every collective on every transport, against plain loops. Where they run: places_test.cpp, and mpi_main.cpp.
-#include "comm/collectives.h"
+#include "comm/collectives/collectives.h"
 
 #include <cmath>
 #include <cstring>

@@ -8,8 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "comm/collectives/ring_traffic.h"
 #include "comm/device_transport.h"
-#include "comm/ring_traffic.h"
 #include "harness/ranks.h"
 
 namespace cairn::comm {

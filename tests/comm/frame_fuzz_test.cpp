@@ -15,9 +15,9 @@
 
 #include "base/checksum.h"
 #include "comm/fuzz.h"
-#include "comm/mailbox_wire.h"
-#include "comm/net_frame.h"
-#include "comm/net_peer.h"
+#include "comm/mailbox/frame.h"
+#include "comm/net/frame.h"
+#include "comm/net/peer.h"
 
 namespace cairn::comm {
 namespace {
@@ -123,26 +123,26 @@ class Notes final : public FrameSink {
  public:
   explicit Notes(Random& random) : random_(random) {}
 
-  std::optional<Landing> place(int, const Frame& frame) override {
+  std::optional<PayloadTarget> place(int, const Frame& frame) override {
     EXPECT_LE(frame.payload_bytes(), frame.kind == Frame::Kind::failing ? kReasonBytesMax : kMost);
     EXPECT_GE(frame.payload_bytes(), 0);
     if (random_.one_in(8)) return std::nullopt;
     const auto bytes = static_cast<size_t>(frame.payload_bytes());
-    Landing landing;
+    PayloadTarget target;
     how_ = random_.below(3);
-    if (how_ == 0) landing.owned = std::make_shared_for_overwrite<std::byte[]>(bytes);
+    if (how_ == 0) target.owned = std::make_shared_for_overwrite<std::byte[]>(bytes);
     if (how_ == 1) {
       memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
       const auto transfer = std::make_shared<NetTransfer>();
       transfer->data = memory_.get();
       transfer->bytes = frame.payload_bytes();
-      landing.transfer = transfer;
+      target.transfer = transfer;
     }
-    return landing;
+    return target;
   }
 
-  void landed(int, const Frame& frame, Landing landing) override {
-    const std::byte* data = how_ == 0 ? landing.owned.get() : how_ == 1 ? memory_.get() : nullptr;
+  void on_payload(int, const Frame& frame, PayloadTarget target) override {
+    const std::byte* data = how_ == 0 ? target.owned.get() : how_ == 1 ? memory_.get() : nullptr;
     const auto bytes = static_cast<size_t>(frame.payload_bytes());
     frames.emplace_back(encode(frame), data ? std::optional(Bytes(data, data + bytes)) : std::nullopt);
   }
@@ -209,7 +209,7 @@ void read_one(uint64_t seed, Seen& seen) {
   int pair[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair), 0);
   {
-    NetPeer peer(1, plain_wire(pair[0]), kMost);
+    NetPeer peer(1, make_plain_stream(pair[0]), kMost);
     Notes notes(random);
     const std::string end = feed(random, stream.bytes, pair[1], peer, notes);
     const bool bad = check_against_plain_reader(stream.bytes, notes);
@@ -234,11 +234,11 @@ bool parcel_allowed(const std::byte* h) {
          body >= 0 && body <= kBodyMost;
 }
 
-Parcel some_parcel(Random& random) {
+MailboxFrame some_parcel(Random& random) {
   const auto some_name = [&random](uint64_t least) {
     return std::string(least + random.below(65 - least), static_cast<char>('a' + random.below(26)));
   };
-  return {.kind = static_cast<Parcel::Kind>(random.below(6)),
+  return {.kind = static_cast<MailboxFrame::Kind>(random.below(6)),
           .purpose = static_cast<Purpose>(random.below(kPurposes)),
           .epoch = random.below(3),
           .from = some_name(1),
@@ -252,7 +252,7 @@ Parcel some_parcel(Random& random) {
 }
 
 // What came must be what went in, but that the checksum of a damaged body is another.
-void check_parcel(const Parcel& parcel, const Bytes& sent) {
+void check_parcel(const MailboxFrame& parcel, const Bytes& sent) {
   const std::string names = names_of(parcel);
   Bytes again;
   fuzz::append(again, encode_header(parcel));
@@ -269,7 +269,7 @@ void check_parcel(const Parcel& parcel, const Bytes& sent) {
 // Reads as a mailbox's channel does: the header, then as many bytes as it says.
 void parcel_one(uint64_t seed, Seen& seen) {
   Random random(seed);
-  const Parcel sent = some_parcel(random);
+  const MailboxFrame sent = some_parcel(random);
   Stream stream;
   stream.headers.push_back(0);
   const std::string sent_names = names_of(sent);
@@ -277,22 +277,22 @@ void parcel_one(uint64_t seed, Seen& seen) {
   fuzz::append(stream.bytes, std::as_bytes(std::span(sent_names)));
   fuzz::append(stream.bytes, sent.body);
   for (uint64_t i = random.below(4); i > 0; --i)
-    fuzz::mutate(random, stream, kParcelHeaderBytes, kParcelFields, random.one_in(2) ? kBodyMost : 64);
+    fuzz::mutate(random, stream, kMailboxHeaderBytes, kParcelFields, random.one_in(2) ? kBodyMost : 64);
   const Bytes& bytes = stream.bytes;
-  if (bytes.size() < static_cast<size_t>(kParcelHeaderBytes)) return;
+  if (bytes.size() < static_cast<size_t>(kMailboxHeaderBytes)) return;
   try {
-    const std::span<const std::byte, kParcelHeaderBytes> first(bytes.data(), static_cast<size_t>(kParcelHeaderBytes));
-    const ParcelHeader header = decode_header(first, kBodyMost);
+    const std::span<const std::byte, kMailboxHeaderBytes> first(bytes.data(), static_cast<size_t>(kMailboxHeaderBytes));
+    const MailboxFrameHeader header = decode_header(first, kBodyMost);
     EXPECT_TRUE(parcel_allowed(bytes.data()));
     EXPECT_TRUE(header.names_bytes() >= 1 && header.names_bytes() <= 3 * kNameBytesMax && header.body_bytes >= 0 &&
                 header.body_bytes <= kBodyMost);
-    const auto names_end = static_cast<size_t>(kParcelHeaderBytes + header.names_bytes()),
+    const auto names_end = static_cast<size_t>(kMailboxHeaderBytes + header.names_bytes()),
                end = names_end + static_cast<size_t>(header.body_bytes);
     if (bytes.size() < end) return;  // the transport would go on waiting
-    const std::string names(reinterpret_cast<const char*>(bytes.data()) + kParcelHeaderBytes, static_cast<size_t>(header.names_bytes()));
+    const std::string names(reinterpret_cast<const char*>(bytes.data()) + kMailboxHeaderBytes, static_cast<size_t>(header.names_bytes()));
     const bool printable = std::all_of(names.begin(), names.end(), [](char c) { return static_cast<unsigned char>(c) >= 32 && c != 127; });
     const Bytes body(bytes.data() + names_end, bytes.data() + end);
-    std::optional<Parcel> parcel;
+    std::optional<MailboxFrame> parcel;
     EXPECT_EQ(printable, [&] {
       try {
         parcel = assemble(header, names, body);

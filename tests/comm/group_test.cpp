@@ -175,8 +175,8 @@ TEST_P(Groups, APulledRegionIsReadAndAdded) {
       world.everyone().barrier().wait();
     } else {
       std::vector<float> into{0, 0}, sum{10, 20};
-      const Completion one = transport.pull(0, region, 8, into.data(), 8, Take::replace, Dtype::f32);
-      const Completion two = transport.pull(0, region, 4, sum.data(), 8, Take::add, Dtype::f32);
+      const Completion one = transport.pull(0, region, 8, into.data(), 8, PullMode::replace, Dtype::f32);
+      const Completion two = transport.pull(0, region, 4, sum.data(), 8, PullMode::add, Dtype::f32);
       EXPECT_TRUE(transport.drive([&] { return one.done() && two.done(); }, world.clock().now() + 10s, "pulls"));
       EXPECT_EQ(into, (std::vector<float>{3, 4}));
       EXPECT_EQ(sum, (std::vector<float>{12, 23}));

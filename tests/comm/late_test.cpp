@@ -5,8 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "comm/choice.h"
-#include "comm/net.h"
+#include "comm/collectives/choose_algorithm.h"
+#include "comm/net/transport.h"
 #include "comm/world.h"
 #include "harness/link_facts_transport.h"
 #include "harness/ranks.h"

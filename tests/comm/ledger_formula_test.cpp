@@ -8,9 +8,9 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/choice.h"
 #include "comm/codec.h"
-#include "comm/collectives.h"
+#include "comm/collectives/choose_algorithm.h"
+#include "comm/collectives/collectives.h"
 #include "harness/ranks.h"
 
 namespace cairn::comm {
@@ -19,7 +19,7 @@ namespace {
 using harness::On;
 using namespace std::chrono_literals;
 
-using Algorithm = Task (*)(Exchange&, const Arguments&);
+using Algorithm = Coroutine (*)(Exchange&, const Arguments&);
 
 // One collective: what each rank does, and how many bytes rank r of n shall then have sent of S = count elements.
 struct Deed {
@@ -102,7 +102,7 @@ Deed LedgerFormula::alone(std::string name, Algorithm algorithm,
     Exchange exchange(world.transport(), ranks, world.rank(), envelope, Purpose::data);
     std::vector<std::byte> a, b;
     const Arguments given = arguments(world, a, b);
-    const Task task = algorithm(exchange, given);
+    const Coroutine task = algorithm(exchange, given);
     EXPECT_TRUE(world.transport().drive([&] { return task.done(); }, world.clock().now() + 60s, "an algorithm"));
     if (task.error()) std::rethrow_exception(task.error());
   };
@@ -116,7 +116,7 @@ TEST_P(LedgerFormula, OfReductions) {
     std::vector<int> ranks(static_cast<size_t>(n()));
     std::iota(ranks.begin(), ranks.end(), 0);
     if (world.rank() == 0) {
-      *chosen = choose_all_reduce(static_cast<int64_t>(s()), n(), world.transport().pieces(ranks), world.transport().link_facts(ranks));
+      *chosen = choose_all_reduce(static_cast<int64_t>(s()), n(), world.transport().chunking(ranks), world.transport().link_facts(ranks));
     }
     group.all_reduce(x, Reduce::sum, {Purpose::data, "x"}).wait();
   };

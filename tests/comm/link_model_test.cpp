@@ -20,7 +20,7 @@ const LinkModel kPlain{.latency = 1ms, .bytes_per_s = 1e6, .jitter = 0};  // a b
 
 TEST(LinkModel, AMessageTakesItsBytesOverTheBandwidthAndTheLatency) {
   Shaper shaper(kPlain, 2, 0);
-  const Shaper::Passage passage = shaper.send(0, 1, 2000, 5ms);
+  const Shaper::Transit passage = shaper.send(0, 1, 2000, 5ms);
   EXPECT_EQ(passage.left, 7ms);
   EXPECT_EQ(passage.arrives, 8ms);
   EXPECT_EQ(passage.resends, 0);
@@ -38,7 +38,7 @@ TEST(LinkModel, MessagesOfOnePairQueueAndOtherPairsDoNot) {
 
 TEST(LinkModel, ACardIsSharedByAllLinksOfARankInAndOutSeparately) {
   LinkModel model = kPlain;
-  model.share = LinkModel::Share::card;
+  model.contention = LinkModel::Contention::per_nic;
   Shaper shaper(model, 4, 0);
   const auto pass = [&](int from, int to) { return shaper.receive(to, 1000, shaper.send(from, to, 1000, 0ms).arrives); };
   EXPECT_EQ(pass(0, 1), 2ms);
@@ -110,7 +110,7 @@ TEST(LinkModel, ALostPacketIsSentAgainAfterAWhileAndWhatFollowsWaits) {
   nanoseconds last{};
   for (int k = 0; k < 2000; ++k) {
     const nanoseconds now = k * 10s;
-    const Shaper::Passage passage = shaper.send(0, 1, 100, now);
+    const Shaper::Transit passage = shaper.send(0, 1, 100, now);
     nanoseconds expected = now + 1100us;
     if (passage.resends >= 1) expected += 200ms;
     if (passage.resends >= 2) expected += 400ms;
@@ -133,7 +133,7 @@ TEST(LinkModel, ALossInsideALongMessageCostsOneRoundTrip) {
   int once = 0;
   for (int k = 0; k < 200; ++k) {
     const nanoseconds now = k * 100s;
-    const Shaper::Passage passage = shaper.send(0, 1, 50 * 1460, now);
+    const Shaper::Transit passage = shaper.send(0, 1, 50 * 1460, now);
     once += passage.resends == 1;
     EXPECT_TRUE(passage.resends != 1 || passage.arrives == now + 73ms + 3ms) << k;
   }
@@ -195,9 +195,9 @@ TEST(LinkModel, RefusesWhatNoLinkIsLikeAndNamesTheField) {
             "bad_input: link.bytes_per_s_matrix holds 0: must be above 0");
   EXPECT_EQ(refused([](LinkModel& m) {
               m.bytes_per_s_matrix = {{1, 1}, {1, 1}};
-              m.share = LinkModel::Share::card;
+              m.contention = LinkModel::Contention::per_nic;
             }),
-            "bad_input: link.bytes_per_s_matrix with cards that all links of a rank share: give pairs their own (share = pair)");
+            "bad_input: link.bytes_per_s_matrix with contention = per_nic: a matrix needs a bandwidth per pair. Use contention = per_pair");
   EXPECT_EQ(refused([](LinkModel& m) { m.latency_matrix.resize(3); }), "bad_input: link.latency_matrix has 3 rows for 2 ranks");
   EXPECT_EQ(refused([](LinkModel& m) { m.latency_matrix.resize(2); }), "bad_input: link.latency_matrix has a row of 0 for 2 ranks");
   EXPECT_EQ(refused([](LinkModel& m) {

@@ -1,4 +1,4 @@
-#include "comm/local.h"
+#include "comm/local/local.h"
 
 #include <atomic>
 #include <thread>

@@ -14,10 +14,10 @@ using harness::Faults;
 using harness::On;
 using harness::on_ranks;
 
-// What an errand fails with.
-Error error_of(const Errand& errand) {
+// What a request fails with.
+Error error_of(const Request& request) {
   try {
-    errand.wait();
+    request.wait();
   } catch (const Error& error) {
     return error;
   }
@@ -44,7 +44,7 @@ Error refusal_of(Call call) {
 
 // Keeps this rank, and what it offers, until a node says that it is done.
 void stay(Node& node, int64_t others) {
-  for (int64_t i = 0; i < others; ++i) EXPECT_EQ(node.receive({.tag = "done"}).mail().tag, "done");
+  for (int64_t i = 0; i < others; ++i) EXPECT_EQ(node.receive({.tag = "done"}).message().tag, "done");
 }
 
 class MailboxOn : public testing::TestWithParam<On> {};
@@ -61,7 +61,7 @@ TEST_P(MailboxOn, DeliversEachPairsMessagesOfATagInOrder) {
     for (const char* tag : {"odd", "even"}) {
       for (int other = 0; other < 3; ++other) {
         for (int i = tag[0] == 'o' ? 1 : 0; i < 17; i += 2) {
-          const Mail mail = me.receive({.from = fmt::format("worker-{}", other), .tag = tag}).mail();
+          const MailboxMessage mail = me.receive({.from = fmt::format("worker-{}", other), .tag = tag}).message();
           EXPECT_EQ(mail.text(), std::to_string(i));
           EXPECT_EQ(mail.to, me.name());
         }
@@ -78,16 +78,16 @@ TEST_P(MailboxOn, LetsAnyoneAnswerWithoutTheOthersTakingPart) {
     if (world.rank() == 0) {
       Node server = mailbox.open("server"), clock = mailbox.open("clock");
       for (int i = 0; i < 3; ++i) {
-        const Mail question = server.receive().mail();
+        const MailboxMessage question = server.receive().message();
         server.send(question.from, "answer", fmt::format("{} to {}", question.text(), question.from));
       }
-      EXPECT_EQ(clock.receive().mail().from, "a");
+      EXPECT_EQ(clock.receive().message().from, "a");
       return;
     }
     std::vector<Node> nodes;
     for (const char* name : {"a", "b", "c"}) nodes.push_back(mailbox.open(name));
     for (Node& node : nodes) node.send("server", "question", "2+2");
-    for (Node& node : nodes) EXPECT_EQ(node.receive({.from = "server"}).mail().text(), "2+2 to " + node.name());
+    for (Node& node : nodes) EXPECT_EQ(node.receive({.from = "server"}).message().text(), "2+2 to " + node.name());
     nodes[0].send("clock", "tick", "").wait();
   });
 }
@@ -100,9 +100,9 @@ TEST(Mailbox, BooksBodiesUnderTheirPurposeAndMovesNothingInsideARank) {
       Node twin = mailbox.open("twin");
       me.send("n1", "g", std::vector<std::byte>(1013), {.purpose = Purpose::gradient}).wait();
       me.send("twin", "g", std::vector<std::byte>(977), {.purpose = Purpose::gradient});
-      EXPECT_EQ(twin.receive().mail().body.size(), 977);
+      EXPECT_EQ(twin.receive().message().body.size(), 977);
     } else {
-      EXPECT_EQ(me.receive().mail().purpose, Purpose::gradient);
+      EXPECT_EQ(me.receive().message().purpose, Purpose::gradient);
     }
   });
   EXPECT_EQ(run.ledger.bytes_sent(0, Purpose::gradient), 1013);
@@ -114,7 +114,7 @@ TEST(Mailbox, TellsWhoIsKnownWhereANodeNeverCame) {
   on_ranks(1, [](World& world) {
     Mailbox mailbox(world);
     Node me = mailbox.open("server");
-    const Errand sent = me.send("worker-9", "hello", "", {.within = 2s});
+    const Request sent = me.send("worker-9", "hello", "", {.within = 2s});
     EXPECT_FALSE(sent.ready());
     const Error error = error_of(sent);
     EXPECT_EQ(world.clock().now(), 2s);
@@ -127,7 +127,7 @@ TEST(Mailbox, TellsWhoIsKnownWhereANodeNeverCame) {
 TEST(Mailbox, CountsWhatANodeCouldNotSendBeforeItLeft) {
   on_ranks(1, [](World& world) {
     Mailbox mailbox(world);
-    Errand sent;
+    Request sent;
     {
       Node me = mailbox.open("brief");
       sent = me.send("unknown", "hello", "");
@@ -139,7 +139,7 @@ TEST(Mailbox, CountsWhatANodeCouldNotSendBeforeItLeft) {
 
 TEST(Mailbox, EndsWhatWaitsWhenItEnds) {
   on_ranks(1, [](World& world) {
-    Errand waiting;
+    Request waiting;
     {
       Mailbox mailbox(world);
       waiting = mailbox.timer(5s);
@@ -158,7 +158,7 @@ TEST(Mailbox, WakesAtATimerOrAMessageWhicheverIsFirst) {
       me.send("n0", "late", "");
       return;
     }
-    const Errand message = me.receive(), bell = mailbox.timer(2s), never = mailbox.timer(1s);
+    const Request message = me.receive(), bell = mailbox.timer(2s), never = mailbox.timer(1s);
     never.cancel();
     EXPECT_EQ(error_of(never).kind(), Error::Kind::cancelled);
     EXPECT_EQ(world.clock().now(), 0s);
@@ -167,7 +167,7 @@ TEST(Mailbox, WakesAtATimerOrAMessageWhicheverIsFirst) {
     bell.wait();
     EXPECT_EQ(mailbox.first(std::vector{message, mailbox.timer(50s)}), 0);
     EXPECT_GE(world.clock().now(), 3s);
-    EXPECT_EQ(message.mail().tag, "late");
+    EXPECT_EQ(message.message().tag, "late");
   });
 }
 
@@ -180,13 +180,13 @@ TEST(Mailbox, GivesNoMessageToWhoWaitsNoMore) {
       me.send("n0", "only", "x");
       return;
     }
-    const Errand cancelled = me.receive(), overdue = me.receive({.tag = "only", .within = 2s});
-    { const Errand forgotten = me.receive(); }
+    const Request cancelled = me.receive(), overdue = me.receive({.tag = "only", .within = 2s});
+    { const Request forgotten = me.receive(); }
     cancelled.cancel();
     EXPECT_TRUE(says(error_of(cancelled), "called off by the one who asked for it (as node n0 waits for a message from anybody)"));
     mailbox.timer(2500ms).wait();
     EXPECT_TRUE(overdue.ready());
-    EXPECT_EQ(me.receive().mail().text(), "x");
+    EXPECT_EQ(me.receive().message().text(), "x");
     EXPECT_TRUE(says(error_of(overdue), "nothing came within"));
     EXPECT_TRUE(overdue.timed_out());
     EXPECT_FALSE(cancelled.timed_out());
@@ -201,16 +201,16 @@ TEST(Mailbox, NamesANodeThatLeftOnceItsMessagesAreRead) {
       Node guest = mailbox.open("guest");
       guest.send("n0", "bye", "1").wait();
       guest.leave();
-      EXPECT_EQ(me.receive().mail().tag, "done");
+      EXPECT_EQ(me.receive().message().tag, "done");
       return;
     }
-    const Errand second = me.receive({.from = "guest", .tag = "more"});
+    const Request second = me.receive({.from = "guest", .tag = "more"});
     const Error error = error_of(second);
     EXPECT_EQ(error.kind(), Error::Kind::lost_peer);
     EXPECT_EQ(error.peer(), 1);
     EXPECT_TRUE(says(error, "node guest of rank 1 has left (as node n0 waits for more from node guest)"));
     EXPECT_LT(world.clock().now(), 1s);
-    EXPECT_EQ(me.receive({.from = "guest"}).mail().text(), "1");
+    EXPECT_EQ(me.receive({.from = "guest"}).message().text(), "1");
     EXPECT_TRUE(says(error_of(me.receive({.from = "guest"})), "node guest of rank 1 has left"));
     EXPECT_TRUE(says(error_of(me.send("guest", "hello", "")), "node guest of rank 1 has left (as node n0 sends hello to node guest)"));
     EXPECT_EQ(mailbox.nodes(), (std::map<std::string, int>{{"n0", 0}, {"n1", 1}}));
@@ -228,12 +228,12 @@ TEST(Mailbox, DropsAndCountsWhatIsOfAnOldEpochAndKeepsWhatIsAhead) {
       me.send("n0", "late", "0").wait();  // n0 is in epoch 4 by now
       EXPECT_EQ(mailbox.newest_epoch(), 4);
       EXPECT_EQ(mailbox.counts().ahead, 1);  // that n0 is there
-      const Errand waiting = me.receive({.from = "elsewhere"});
+      const Request waiting = me.receive({.from = "elsewhere"});
       mailbox.enter(4);
       EXPECT_TRUE(says(error_of(waiting), "epoch 0 is over, epoch 4 has begun"));
       EXPECT_EQ(error_of(waiting).kind(), Error::Kind::cancelled);
       EXPECT_EQ(mailbox.counts().ahead, 0);
-      EXPECT_EQ(me.receive().mail().text(), "4");
+      EXPECT_EQ(me.receive().message().text(), "4");
       me.send("n0", "new", "4").wait();
       return;
     }
@@ -242,7 +242,7 @@ TEST(Mailbox, DropsAndCountsWhatIsOfAnOldEpochAndKeepsWhatIsAhead) {
     EXPECT_EQ(mailbox.counts().old_epoch, 1);  // "unread"
     EXPECT_EQ(mailbox.nodes(), (std::map<std::string, int>{{"n0", 0}}));
     me.send("n1", "early", "4");  // waits until n1 is in epoch 4 too
-    const Mail mail = me.receive().mail();
+    const MailboxMessage mail = me.receive().message();
     EXPECT_EQ(mail.text(), "4");
     EXPECT_EQ(mail.epoch, 4);
     EXPECT_EQ(mailbox.counts().old_epoch, 2);
@@ -261,7 +261,7 @@ TEST_P(MailboxOn, FailsOnlyWhatWaitsForALostRank) {
     }
     me.send("n2", "hello", "");
     const int other = 1 - world.rank();
-    const Errand doomed = me.receive({.from = "n2", .within = 30s}), fine = me.receive({.from = fmt::format("n{}", other), .within = 30s});
+    const Request doomed = me.receive({.from = "n2", .within = 30s}), fine = me.receive({.from = fmt::format("n{}", other), .within = 30s});
     const Error error = error_of(doomed);
     EXPECT_EQ(error.kind(), Error::Kind::lost_peer);
     EXPECT_EQ(error.peer(), 2);
@@ -269,7 +269,7 @@ TEST_P(MailboxOn, FailsOnlyWhatWaitsForALostRank) {
     EXPECT_LT(world.clock().now(), 5s);
     EXPECT_TRUE(says(error_of(me.send("n2", "x", "")), "node n2 was lost with rank 2"));
     me.send(fmt::format("n{}", other), "still", "here");
-    EXPECT_EQ(fine.mail().text(), "here");
+    EXPECT_EQ(fine.message().text(), "here");
   });
   EXPECT_EQ(run.faults_fired, 1);
   EXPECT_TRUE(run.errors.empty()) << run.errors.begin()->second.what();
@@ -300,7 +300,7 @@ TEST(Mailbox, KeepsTheOrderThroughDelayAndReordering) {
     for (int i = 0; i < 11; ++i) {
       if (world.rank() == 1) me.send("n0", "t", std::to_string(i)).wait();
       if (world.rank() == 0) {
-        EXPECT_EQ(me.receive({.tag = "t"}).mail().text(), std::to_string(i));
+        EXPECT_EQ(me.receive({.tag = "t"}).message().text(), std::to_string(i));
       }
     }
   });
@@ -317,7 +317,7 @@ TEST(Mailbox, RunsOutOfTimeOnlyForTheRankWhoseMessageWasDropped) {
       mailbox.timer(9s).wait();
       return;
     }
-    EXPECT_EQ(me.receive({.from = "n2"}).mail().text(), "x");
+    EXPECT_EQ(me.receive({.from = "n2"}).message().text(), "x");
     const Error error = error_of(me.receive({.from = "n1", .within = 5s}));
     EXPECT_EQ(error.peer(), 1);
     EXPECT_TRUE(says(error, "nothing came within 5.0 s (as node n0 waits for a message from node n1)"));
@@ -332,12 +332,12 @@ TEST(Mailbox, LetsMessagesWaitWithTheirSenderWhereTooManyLieUnread) {
     Node me = mailbox.open(fmt::format("n{}", world.rank()));
     if (world.rank() == 1) {
       for (int i = 0; i < 5; ++i) me.send("n0", fmt::format("t{}", i), std::vector<std::byte>(1500));
-      EXPECT_EQ(me.receive().mail().tag, "done");
+      EXPECT_EQ(me.receive().message().tag, "done");
       return;
     }
     const Error error = error_of(me.receive({.from = "n1", .tag = "t4", .within = 1s}));
     EXPECT_TRUE(says(error, "bytes from rank 1 lie unread here, and what follows waits until they are received"));
-    for (int i = 0; i < 5; ++i) EXPECT_EQ(me.receive({.tag = fmt::format("t{}", i)}).mail().body.size(), 1500);
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(me.receive({.tag = fmt::format("t{}", i)}).message().body.size(), 1500);
     me.send("n1", "done", "").wait();
   });
 }
@@ -366,7 +366,7 @@ TEST(Mailbox, GivesABeginningOfWhatWasSentUnderRandomFaults) {
       for (int other = 0; other < kRanks; ++other) {
         try {
           for (int i = 0; i < kMessages; ++i) {
-            EXPECT_EQ(me.receive({.from = fmt::format("n{}", other)}).mail().text(), std::to_string(i)) << "seed " << seed;
+            EXPECT_EQ(me.receive({.from = fmt::format("n{}", other)}).message().text(), std::to_string(i)) << "seed " << seed;
           }
         } catch (const Error& error) {
           EXPECT_TRUE(error.peer() == other || error.peer() == -1) << error.what() << ", seed " << seed;
@@ -391,7 +391,7 @@ TEST(Mailbox, TakesTheSameCourseFromTheSameSeed) {
       Node me = mailbox.open(fmt::format("n{}", world.rank()));
       for (int i = 0; i < 3; ++i) me.send("n0", fmt::format("t{}", i), "x").wait();
       for (int i = 0; world.rank() == 0 && i < 15; ++i) {
-        const Mail mail = me.receive().mail();
+        const MailboxMessage mail = me.receive().message();
         heard += mail.from + mail.tag + " ";
       }
     });

@@ -1,5 +1,3 @@
-#include "comm/mailbox_transfer.h"
-
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -9,7 +7,8 @@
 
 #include "base/checksum.h"
 #include "comm/mailbox.h"
-#include "comm/mailbox_wire.h"
+#include "comm/mailbox/frame.h"
+#include "comm/mailbox/transfer.h"
 #include "harness/ranks.h"
 
 namespace cairn::comm {
@@ -54,7 +53,7 @@ TEST_P(TransferOn, FetchesEverySizeAndMovesEachByteOnce) {
         continue;
       }
       me.send("server", "ready", "").wait();
-      const auto into = std::make_shared<Incoming>(id, 10000);
+      const auto into = std::make_shared<IncomingTransfer>(id, 10000);
       me.fetch("server", into).wait();
       EXPECT_TRUE(into->complete());
       EXPECT_EQ(into->take(), pattern(bytes));
@@ -79,7 +78,7 @@ TEST(Transfer, GoesOnFromAnotherNodeWhereItsSourceWasLost) {
       me.receive({.tag = "done"}).wait();
       return;
     }
-    const auto into = std::make_shared<Incoming>("model", kBytes);
+    const auto into = std::make_shared<IncomingTransfer>("model", kBytes);
     const std::string failure = failure_of([&] { me.fetch("n0", into).wait(); });
     kept = into->received();
     EXPECT_GT(kept, 0);
@@ -110,8 +109,8 @@ TEST(Transfer, GoesOnInTheNextEpochAndInTheNextRun) {
       me.receive({.tag = "done"}).wait();
       return;
     }
-    const auto into = std::make_shared<Incoming>("model", kBytes);
-    const Errand fetching = me.fetch("n0", into);
+    const auto into = std::make_shared<IncomingTransfer>("model", kBytes);
+    const Request fetching = me.fetch("n0", into);
     mailbox.timer(20ms).wait();
     me.send("n0", "next", "").wait();
     mailbox.enter(1);
@@ -124,7 +123,7 @@ TEST(Transfer, GoesOnInTheNextEpochAndInTheNextRun) {
 
     const Bytes whole = pattern(kBytes);
     for (const int64_t begun : {int64_t{17}, kBytes}) {  // as a process that kept this much and was started again
-      const auto again = std::make_shared<Incoming>("model", kBytes, Bytes(whole.begin(), whole.begin() + begun));
+      const auto again = std::make_shared<IncomingTransfer>("model", kBytes, Bytes(whole.begin(), whole.begin() + begun));
       me.fetch("n0", again).wait();
       EXPECT_EQ(again->bytes(), whole);
     }
@@ -141,21 +140,23 @@ TEST(Transfer, SaysWhyAnOfferWillNotDo) {
       me.receive({.tag = "done"}).wait();
       return;
     }
-    const auto failure = [&](std::shared_ptr<Incoming> into) { return failure_of([&] { me.fetch("n0", std::move(into)).wait(); }); };
-    EXPECT_NE(failure(std::make_shared<Incoming>("models", 5000)).find("node n0 does not offer models"), std::string::npos);
-    EXPECT_NE(failure(std::make_shared<Incoming>("model", 4999))
+    const auto failure = [&](std::shared_ptr<IncomingTransfer> into) {
+      return failure_of([&] { me.fetch("n0", std::move(into)).wait(); });
+    };
+    EXPECT_NE(failure(std::make_shared<IncomingTransfer>("models", 5000)).find("node n0 does not offer models"), std::string::npos);
+    EXPECT_NE(failure(std::make_shared<IncomingTransfer>("model", 4999))
                   .find("node n0 offers transfer model with 5000 bytes: at most 4999 are allowed here"),
               std::string::npos);
-    EXPECT_NE(failure(std::make_shared<Incoming>("model", 9000, pattern(5001))).find("which has 5000"), std::string::npos);
+    EXPECT_NE(failure(std::make_shared<IncomingTransfer>("model", 9000, pattern(5001))).find("which has 5000"), std::string::npos);
 
-    const auto wrong = std::make_shared<Incoming>("model", 5000, pattern(1500, /*seed=*/2));
+    const auto wrong = std::make_shared<IncomingTransfer>("model", 5000, pattern(1500, /*seed=*/2));
     EXPECT_NE(failure(wrong).find("was announced; it starts afresh"), std::string::npos);
     EXPECT_EQ(wrong->received(), 0);
     me.fetch("n0", wrong).wait();
     EXPECT_EQ(wrong->bytes(), pattern(5000));
 
-    const auto late = std::make_shared<Incoming>("model", 5000);
-    const Errand never = me.fetch("nobody", late, 2s);
+    const auto late = std::make_shared<IncomingTransfer>("model", 5000);
+    const Request never = me.fetch("nobody", late, 2s);
     EXPECT_NE(failure_of([&] { never.wait(); }).find("no node nobody has announced itself"), std::string::npos);
     me.send("n0", "done", "").wait();
   });
@@ -163,7 +164,7 @@ TEST(Transfer, SaysWhyAnOfferWillNotDo) {
 
 TEST(Transfer, RefusesAnotherObjectUnderTheSameId) {
   const Bytes ours = pattern(10), theirs = pattern(10, 2);
-  Incoming into("x", 100);
+  IncomingTransfer into("x", 100);
   EXPECT_TRUE(into.add("a", 0, std::span(ours).first(4), 10, base::checksum(ours)));
   EXPECT_FALSE(into.add("a", 8, std::span(ours).subspan(8), 10, base::checksum(ours)));  // not next
   EXPECT_FALSE(into.add("a", 4, ours, 10, base::checksum(ours)));                        // too long
@@ -174,10 +175,10 @@ TEST(Transfer, RefusesAnotherObjectUnderTheSameId) {
   EXPECT_EQ(into.take(), ours);
 }
 
-TEST(MailboxWire, RefusesWhatAHeaderMayNotSay) {
-  const Parcel parcel{.kind = Parcel::Kind::mail, .epoch = 3, .from = "a", .to = "bc", .tag = "def", .body = pattern(10)};
+TEST(MailboxFrameFormat, RefusesWhatAHeaderMayNotSay) {
+  const MailboxFrame parcel{.kind = MailboxFrame::Kind::message, .epoch = 3, .from = "a", .to = "bc", .tag = "def", .body = pattern(10)};
   const auto good = encode_header(parcel);
-  const ParcelHeader header = decode_header(good, 10);
+  const MailboxFrameHeader header = decode_header(good, 10);
   EXPECT_EQ(header.names_bytes(), 6);
   EXPECT_EQ(assemble(header, "abcdef", pattern(10)).tag, "def");
   EXPECT_FALSE(assemble(header, "abcdef", pattern(10)).damaged);
@@ -208,7 +209,7 @@ class Forger {
     for (const char c : std::string_view("mailbox ")) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
     group_ = hash | 1;
   }
-  void send(const Parcel& parcel, size_t damaged_byte = kParcelHeaderBytes) {
+  void send(const MailboxFrame& parcel, size_t damaged_byte = kMailboxHeaderBytes) {
     parts_.push_back(parcel.body);
     const std::string names = names_of(parcel);
     parts_.emplace_front(names.size());
@@ -237,11 +238,11 @@ class Forger {
   std::vector<Completion> sent_;
 };
 
-TEST(MailboxWire, GivesUpARankThatSendsABadHeaderAndNobodyElse) {
+TEST(MailboxFrameFormat, GivesUpARankThatSendsABadHeaderAndNobodyElse) {
   on_ranks(3, [](World& world) {
     if (world.rank() == 1) {
       Forger forger(world);
-      forger.send({.kind = Parcel::Kind::join, .from = "n1"});
+      forger.send({.kind = MailboxFrame::Kind::join, .from = "n1"});
       forger.send({.from = "n1", .to = "n0", .tag = "t"}, /*damaged_byte=*/68);  // a body of 4 GiB
       world.timer(1s).wait();
       return;
@@ -253,16 +254,16 @@ TEST(MailboxWire, GivesUpARankThatSendsABadHeaderAndNobodyElse) {
     EXPECT_NE(failure.find("node n1 was lost with rank 1: it sent a bad mailbox header: a body of 4294967296 bytes, at most 67108864"),
               std::string::npos)
         << failure;
-    EXPECT_EQ(me.receive().mail().tag, "fine");
+    EXPECT_EQ(me.receive().message().tag, "fine");
   });
 }
 
-TEST(MailboxWire, BelievesNobodyWhoSpeaksForAnotherRanksNode) {
+TEST(MailboxFrameFormat, BelievesNobodyWhoSpeaksForAnotherRanksNode) {
   on_ranks(3, [](World& world) {
     if (world.rank() == 1) {
       Forger forger(world);
       forger.send({.from = "n2", .to = "n0", .tag = "t"});
-      forger.send({.kind = Parcel::Kind::leave, .from = "n2"});
+      forger.send({.kind = MailboxFrame::Kind::leave, .from = "n2"});
       world.timer(2s).wait();
       return;
     }
@@ -270,7 +271,7 @@ TEST(MailboxWire, BelievesNobodyWhoSpeaksForAnotherRanksNode) {
     Node me = mailbox.open(fmt::format("n{}", world.rank()));
     mailbox.timer(1s).wait();
     if (world.rank() == 2) return me.send("n0", "true", "").wait();
-    EXPECT_EQ(me.receive({.from = "n2"}).mail().tag, "true");
+    EXPECT_EQ(me.receive({.from = "n2"}).message().tag, "true");
     EXPECT_EQ(mailbox.counts().no_node, 2);
   });
 }
@@ -280,8 +281,8 @@ TEST(Transfer, AsksAgainForDamagedPiecesButNotForEver) {
     const Bytes whole = pattern(1500);
     if (world.rank() == 1) {
       Forger forger(world);
-      forger.send({.kind = Parcel::Kind::join, .from = "n1"});
-      Parcel chunk{.kind = Parcel::Kind::chunk, .from = "n1", .to = "n0", .tag = "model", .total = 1500};
+      forger.send({.kind = MailboxFrame::Kind::join, .from = "n1"});
+      MailboxFrame chunk{.kind = MailboxFrame::Kind::chunk, .from = "n1", .to = "n0", .tag = "model", .total = 1500};
       chunk.whole_checksum = base::checksum(whole);
       chunk.body.assign(whole.begin(), whole.begin() + 1000);
       world.timer(1s).wait();
@@ -291,7 +292,7 @@ TEST(Transfer, AsksAgainForDamagedPiecesButNotForEver) {
     }
     Mailbox mailbox(world, kSmallChunks);
     Node me = mailbox.open("n0");
-    const auto into = std::make_shared<Incoming>("model", 1500);
+    const auto into = std::make_shared<IncomingTransfer>("model", 1500);
     const std::string failure = failure_of([&] { me.fetch("n1", into).wait(); });
     EXPECT_NE(failure.find("node n1 sent 4 pieces damaged or out of order (0 of an unknown number of bytes have come"), std::string::npos)
         << failure;
@@ -310,7 +311,7 @@ TEST(Transfer, GoesOnWherePiecesAreShorterThanAskedFor) {
       me.offer("model", std::make_shared<const Bytes>(pattern(7919)));
       return me.receive({.tag = "done"}).wait();
     }
-    const auto into = std::make_shared<Incoming>("model", 7919);
+    const auto into = std::make_shared<IncomingTransfer>("model", 7919);
     me.fetch("n0", into).wait();
     EXPECT_EQ(into->bytes(), pattern(7919));
     me.send("n0", "done", "").wait();

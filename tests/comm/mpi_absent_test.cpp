@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "comm/mpi_transport.h"
+#include "comm/mpi/transport.h"
 
 namespace cairn::comm {
 namespace {

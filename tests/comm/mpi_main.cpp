@@ -7,7 +7,7 @@
 #include <mpi.h>
 
 #include "comm/collectives_suite.h"
-#include "comm/mpi_transport.h"
+#include "comm/mpi/transport.h"
 
 namespace cairn::comm {
 namespace {

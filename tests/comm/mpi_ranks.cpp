@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "comm/mpi_transport.h"
+#include "comm/mpi/transport.h"
 #include "comm/world.h"
 #include "harness/ranks.h"
 
@@ -87,9 +87,9 @@ TEST(Mpi, RegionsAreReadAndAddedNowOrLater) {
   std::vector<float> mine(1001);
   std::iota(mine.begin(), mine.end(), static_cast<float>(me * 10000));
   std::vector<float> read(500), sum(1001, 0.5f), none;
-  const Completion early = transport->pull(before, envelope(1), 100 * 4, read.data(), 500 * 4, Take::replace, Dtype::f32);
+  const Completion early = transport->pull(before, envelope(1), 100 * 4, read.data(), 500 * 4, PullMode::replace, Dtype::f32);
   const Completion region = transport->expose(envelope(1), Purpose::parameter, mine.data(), 1001 * 4);
-  const Completion late = transport->pull(before, envelope(1), 0, sum.data(), 1001 * 4, Take::add, Dtype::f32);
+  const Completion late = transport->pull(before, envelope(1), 0, sum.data(), 1001 * 4, PullMode::add, Dtype::f32);
   wait(*transport, early);
   wait(*transport, late);
   for (int i = 0; i < 500; ++i) ASSERT_EQ(read[i], static_cast<float>(before * 10000 + 100 + i));
@@ -110,7 +110,7 @@ TEST(Mpi, WhatIsTakenBackLeavesMemoryAloneAndTheRestInOrder) {
     std::vector<uint8_t> into(3000);
     const Completion receive = transport->recv(before, envelope(1), into.data(), 3000);
     const Completion unasked = transport->recv(before, envelope(2), into.data(), 3000);
-    const Completion pull = transport->pull(before, envelope(3), 0, into.data(), 3000, Take::replace, Dtype::u8);
+    const Completion pull = transport->pull(before, envelope(3), 0, into.data(), 3000, PullMode::replace, Dtype::u8);
     transport->poll();
   }
   std::vector<uint8_t> got(3000);

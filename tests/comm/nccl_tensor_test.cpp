@@ -14,8 +14,8 @@
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
-#include "comm/nccl_transport.h"
-#include "comm/net.h"
+#include "comm/nccl/transport.h"
+#include "comm/net/transport.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
 

@@ -1,5 +1,3 @@
-#include "comm/net.h"
-
 #include <arpa/inet.h>
 #include <cstring>
 #include <sys/socket.h>
@@ -9,7 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "comm/net_frame.h"
+#include "comm/net/frame.h"
+#include "comm/net/transport.h"
 #include "comm/world.h"
 #include "harness/ranks.h"
 
@@ -133,8 +132,8 @@ TEST(Net, AStrangerWithAnotherKeyIsRefusedAndHarmsNobody) {
     sum_of_two(world);
   };
   std::jthread first(rank, 0);
-  const int silent = connect_to(setups[0].seats[0].port);  // says nothing
-  const int loud = connect_to(setups[0].seats[0].port);    // says something else
+  const int silent = connect_to(setups[0].addresses[0].port);  // says nothing
+  const int loud = connect_to(setups[0].addresses[0].port);    // says something else
   const std::string noise(4096, 'G');
   EXPECT_GT(::send(loud, noise.data(), noise.size(), MSG_NOSIGNAL), 0);
   NetSetup wrong = setups[1];
@@ -165,7 +164,7 @@ TEST(Net, ACallerThatKnowsNoKeyLearnsNothingFromReplayedBytes) {
   };
   const std::jthread first(rank, 0);
   {
-    const int fd = connect_to(setups[0].seats[0].port);
+    const int fd = connect_to(setups[0].addresses[0].port);
     struct {
       char magic[8] = {'c', 'a', 'i', 'r', 'n', '/', '1', 0};
       int32_t from = 1, to = 0;

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/codec.h"
-#include "comm/coded_all_reduce.h"
+#include "comm/collectives/coded_all_reduce.h"
 #include "comm/group.h"
 #include "harness/ranks.h"
 

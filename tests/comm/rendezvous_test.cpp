@@ -1,5 +1,5 @@
 // Machines that find each other: threads that each play one, over loopback.
-#include "comm/rendezvous.h"
+#include "comm/rendezvous/rendezvous.h"
 
 #include <thread>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "comm/net_listen.h"
+#include "comm/net/listen.h"
 #include "comm/world.h"
 
 namespace cairn::comm {
@@ -24,23 +24,23 @@ Key key_of(uint8_t first) {
   return key;
 }
 
-MeetingPlace free_place() {
+RendezvousEndpoint free_place() {
   const Listener listener = listen_at("127.0.0.1");
   ::close(listener.fd);
   return {"127.0.0.1", listener.port};
 }
 
 struct Machine {
-  Party party;
+  NodeSpec spec;
   Key key = key_of(1);
-  std::string alike = "the recipe";
+  std::string config_fingerprint = "the recipe";
   std::chrono::nanoseconds deadline = 10s;
 };
 
 // Lets every machine come to one place; then all ranks sum their numbers. What became of each machine: "" or its error.
 std::vector<std::string> meet_and_sum(const std::vector<Machine>& machines, std::vector<int>* ranks_seen = nullptr) {
   std::vector<std::string> ends(machines.size());
-  const MeetingPlace place = free_place();
+  const RendezvousEndpoint place = free_place();
   std::mutex lock;
   {
     std::vector<std::jthread> threads;
@@ -49,7 +49,8 @@ std::vector<std::string> meet_and_sum(const std::vector<Machine>& machines, std:
         try {
           const Tls tls(machines[i].key);
           auto setups =
-              meet_machines(machines[i].party, tls, {.place = place, .alike = machines[i].alike, .deadline = machines[i].deadline});
+              rendezvous_nodes(machines[i].spec, tls,
+                               {.endpoint = place, .config_fingerprint = machines[i].config_fingerprint, .deadline = machines[i].deadline});
           std::vector<std::jthread> ranks;
           for (NetSetup& setup : setups) {
             ranks.emplace_back([&, setup] {
@@ -72,9 +73,9 @@ std::vector<std::string> meet_and_sum(const std::vector<Machine>& machines, std:
 
 TEST(Rendezvous, RanksAreNumberedByMachineAndAllCanTalk) {
   std::vector<int> ranks;
-  const auto ends = meet_and_sum({{.party = {.node = 1, .nodes = 3, .count = 1}},
-                                  {.party = {.node = 2, .nodes = 3, .count = 3}},
-                                  {.party = {.node = 0, .nodes = 3, .count = 2}}},
+  const auto ends = meet_and_sum({{.spec = {.node = 1, .nodes = 3, .count = 1}},
+                                  {.spec = {.node = 2, .nodes = 3, .count = 3}},
+                                  {.spec = {.node = 0, .nodes = 3, .count = 2}}},
                                  &ranks);
   EXPECT_THAT(ends, testing::Each(""));
   EXPECT_THAT(ranks, testing::UnorderedElementsAre(0, 1, 2, 3, 4, 5));
@@ -83,24 +84,24 @@ TEST(Rendezvous, RanksAreNumberedByMachineAndAllCanTalk) {
 TEST(Rendezvous, RanksThatALauncherNumberedKeepTheirNumbers) {
   std::vector<int> ranks;
   const auto ends =
-      meet_and_sum({{.party = {.count = 2, .ranks = {0, 2}, .size = 4}}, {.party = {.count = 2, .ranks = {1, 3}, .size = 4}}}, &ranks);
+      meet_and_sum({{.spec = {.count = 2, .ranks = {0, 2}, .size = 4}}, {.spec = {.count = 2, .ranks = {1, 3}, .size = 4}}}, &ranks);
   EXPECT_THAT(ends, testing::Each(""));
   EXPECT_THAT(ranks, testing::UnorderedElementsAre(0, 1, 2, 3));
 }
 
 // What a machine is told that comes while the first one waits, which gives up afterwards: "" or its error.
 std::string told_to(const Machine& other) {
-  const MeetingPlace place = free_place();
+  const RendezvousEndpoint place = free_place();
   base::Stop stop;
   const std::jthread first([&] {
     const Tls tls(key_of(1));
-    const RendezvousOptions options{.place = place, .alike = "the recipe", .deadline = 60s, .stop = &stop};
-    EXPECT_THROW(meet_machines({.node = 0, .nodes = 2}, tls, options), Error);
+    const RendezvousOptions options{.endpoint = place, .config_fingerprint = "the recipe", .deadline = 60s, .stop = &stop};
+    EXPECT_THROW(rendezvous_nodes({.node = 0, .nodes = 2}, tls, options), Error);
   });
   std::string told;
   try {
     const Tls tls(other.key);
-    meet_machines(other.party, tls, {.place = place, .alike = other.alike, .deadline = 60s});
+    rendezvous_nodes(other.spec, tls, {.endpoint = place, .config_fingerprint = other.config_fingerprint, .deadline = 60s});
   } catch (const Error& error) {
     told = error.what();
   }
@@ -110,7 +111,7 @@ std::string told_to(const Machine& other) {
 
 TEST(Rendezvous, MachinesThatDoNotComeAreNamed) {
   const auto ends = meet_and_sum(
-      {{.party = {.node = 0, .nodes = 4, .count = 1}, .deadline = 1s}, {.party = {.node = 2, .nodes = 4, .count = 1}, .deadline = 3s}});
+      {{.spec = {.node = 0, .nodes = 4, .count = 1}, .deadline = 1s}, {.spec = {.node = 2, .nodes = 4, .count = 1}, .deadline = 3s}});
   EXPECT_THAT(ends[0], HasSubstr("did not come to 127.0.0.1:"));
   EXPECT_THAT(ends[0], HasSubstr("1, "));
   EXPECT_THAT(ends[0], HasSubstr("3"));
@@ -118,19 +119,19 @@ TEST(Rendezvous, MachinesThatDoNotComeAreNamed) {
 }
 
 TEST(Rendezvous, WithoutAFirstMachineTheOthersSaySo) {
-  const auto ends = meet_and_sum({{.party = {.node = 1, .nodes = 2, .count = 1}, .deadline = 500ms}});
+  const auto ends = meet_and_sum({{.spec = {.node = 1, .nodes = 2, .count = 1}, .deadline = 500ms}});
   EXPECT_THAT(ends[0], HasSubstr("nobody answered at 127.0.0.1:"));
 }
 
 TEST(Rendezvous, AnotherKeyIsRefusedAtOnce) {
-  EXPECT_THAT(told_to({.party = {.node = 1, .nodes = 2}, .key = key_of(2)}), HasSubstr("same key"));
+  EXPECT_THAT(told_to({.spec = {.node = 1, .nodes = 2}, .key = key_of(2)}), HasSubstr("same key"));
 }
 
 TEST(Rendezvous, WhatDiffersIsRefusedWithTheDifference) {
-  EXPECT_THAT(told_to({.party = {.node = 1, .nodes = 2}, .alike = "another recipe"}),
+  EXPECT_THAT(told_to({.spec = {.node = 1, .nodes = 2}, .config_fingerprint = "another recipe"}),
               HasSubstr("`the recipe` on machine 0, `another recipe` there"));
-  EXPECT_THAT(told_to({.party = {.node = 1, .nodes = 3}}), HasSubstr("told of 3 machines (--nnodes), the first one of 2"));
-  EXPECT_THAT(told_to({.party = {.node = 2, .nodes = 2}}), HasSubstr("machine 2 (--node-rank) of 2"));
+  EXPECT_THAT(told_to({.spec = {.node = 1, .nodes = 3}}), HasSubstr("told of 3 machines (--nnodes), the first one of 2"));
+  EXPECT_THAT(told_to({.spec = {.node = 2, .nodes = 2}}), HasSubstr("machine 2 (--node-rank) of 2"));
 }
 
 TEST(Rendezvous, AWishToStopEndsTheWait) {
@@ -138,7 +139,7 @@ TEST(Rendezvous, AWishToStopEndsTheWait) {
   std::jthread asks([&] { stop.request(2); });
   const Tls tls(key_of(1));
   try {
-    meet_machines({.node = 0, .nodes = 2}, tls, {.place = free_place(), .stop = &stop});
+    rendezvous_nodes({.node = 0, .nodes = 2}, tls, {.endpoint = free_place(), .stop = &stop});
     ADD_FAILURE() << "met nobody";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("stopped while waiting for machine 1"));
@@ -146,11 +147,11 @@ TEST(Rendezvous, AWishToStopEndsTheWait) {
 }
 
 TEST(Rendezvous, PlacesAreHostAndPort) {
-  EXPECT_EQ(parse_meeting_place("node1:29400").host, "node1");
-  EXPECT_EQ(parse_meeting_place("[fd00::1]:29400").host, "fd00::1");
-  EXPECT_EQ(parse_meeting_place("10.0.0.1:29400").port, 29400);
+  EXPECT_EQ(parse_rendezvous_endpoint("node1:29400").host, "node1");
+  EXPECT_EQ(parse_rendezvous_endpoint("[fd00::1]:29400").host, "fd00::1");
+  EXPECT_EQ(parse_rendezvous_endpoint("10.0.0.1:29400").port, 29400);
   for (const char* bad : {"", "host", ":1", "host:", "host:0", "host:70000", "host:12x"})
-    EXPECT_THROW(parse_meeting_place(bad), Error) << bad;
+    EXPECT_THROW(parse_rendezvous_endpoint(bad), Error) << bad;
 }
 
 }  // namespace

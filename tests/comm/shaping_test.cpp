@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
-#include "comm/net.h"
+#include "comm/net/transport.h"
 #include "comm/world.h"
 
 namespace cairn::comm {
@@ -55,9 +55,9 @@ TEST(ShapedNet, AMessageTakesItsLatencyAndItsBytes) {
 }
 
 TEST(ShapedNet, PairsHaveTheirOwnBandwidthAndCardsShareIt) {
-  const auto time_of = [](LinkModel::Share share) {
+  const auto time_of = [](LinkModel::Contention share) {
     double took = 0;
-    on_links({0, 0, 0}, {.latency = 1ms, .bytes_per_s = 20e6, .jitter = 0, .share = share}, [&](World& world) {
+    on_links({0, 0, 0}, {.latency = 1ms, .bytes_per_s = 20e6, .jitter = 0, .contention = share}, [&](World& world) {
       Group& all = world.everyone();
       all.barrier().wait();
       std::vector<float> x(250'000);  // 1 MB: 50 ms
@@ -75,8 +75,8 @@ TEST(ShapedNet, PairsHaveTheirOwnBandwidthAndCardsShareIt) {
     });
     return took;
   };
-  EXPECT_THAT(time_of(LinkModel::Share::pair), testing::AllOf(testing::Gt(0.045), testing::Lt(0.8)));
-  EXPECT_THAT(time_of(LinkModel::Share::card), testing::Gt(0.09));
+  EXPECT_THAT(time_of(LinkModel::Contention::per_pair), testing::AllOf(testing::Gt(0.045), testing::Lt(0.8)));
+  EXPECT_THAT(time_of(LinkModel::Contention::per_nic), testing::Gt(0.09));
 }
 
 TEST(ShapedNet, SumsAreRightOnSlowLossyLinks) {

@@ -10,10 +10,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "comm/arena.h"
-#include "comm/pulse.h"
-#include "comm/shared_ring.h"
-#include "comm/shared_segment.h"
+#include "comm/net/liveness.h"
+#include "comm/shm/arena.h"
+#include "comm/shm/ring_buffer.h"
+#include "comm/shm/segment.h"
 #include "harness/ranks.h"
 
 namespace cairn::comm {
@@ -156,12 +156,12 @@ TEST(SharedSegment, EachRankSeesTheOthersBoardsRingsAndArenas) {
   const int fd = SharedSegment::create(3);
   const SharedSegment one(fd, 3), other(fd, 3);
   ::close(fd);
-  EXPECT_FALSE(other.board(1).look());
+  EXPECT_FALSE(other.board(1).read_operation());
   Envelope envelope{.group = 4, .sequence = 5, .step = 0, .signature = {.count = 6}};
-  one.board(1).show(envelope);
-  ASSERT_TRUE(other.board(1).look());
-  EXPECT_EQ(other.board(1).look()->sequence, 5u);
-  EXPECT_FALSE(other.board(0).look() || other.board(2).look());
+  one.board(1).publish_operation(envelope);
+  ASSERT_TRUE(other.board(1).read_operation());
+  EXPECT_EQ(other.board(1).read_operation()->sequence, 5u);
+  EXPECT_FALSE(other.board(0).read_operation() || other.board(2).read_operation());
   one.arena(2)[100] = std::byte{7};
   EXPECT_EQ(other.arena(2)[100], std::byte{7});
   EXPECT_EQ(other.arena(1)[100], std::byte{0});
@@ -177,10 +177,10 @@ TEST(SharedSegment, EachRankSeesTheOthersBoardsRingsAndArenas) {
   EXPECT_EQ(wrong.peek(), nullptr);
 }
 
-TEST(Pulse, MissesAreCountedOnlyWhileSomebodyLooks) {
+TEST(Liveness, MissesAreCountedOnlyWhileSomebodyLooks) {
   using namespace std::chrono_literals;
-  Board board{};
-  PulseWatch watch(1);
+  StatusBoard board{};
+  LivenessMonitor watch(1);
   const auto silent = [&](std::chrono::nanoseconds now) {
     watch.begin(now);
     return watch.silent(0, board, now);

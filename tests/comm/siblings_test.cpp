@@ -1,4 +1,4 @@
-#include "comm/siblings.h"
+#include "comm/rendezvous/siblings.h"
 
 #include <atomic>
 #include <cstring>
@@ -20,7 +20,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/sibling_packet.h"
+#include "comm/rendezvous/sibling_packet.h"
 
 namespace cairn::comm {
 namespace {

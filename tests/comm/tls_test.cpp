@@ -1,5 +1,5 @@
 // TLS between two ends of a socket pair: who gets through, who does not, and that bytes arrive whatever the sizes.
-#include "comm/tls.h"
+#include "comm/net/tls.h"
 
 #include <array>
 #include <cstdio>
@@ -52,7 +52,7 @@ struct Pair {
       for (int end = 0; end < 2; ++end) {
         if (over[end]) continue;
         try {
-          over[end] = ends[end]->shake_hands() == TlsWire::Shake::done;
+          over[end] = ends[end]->shake_hands() == TlsStream::Shake::done;
         } catch (const Error& error) {
           why[end] = error.what();
           over[end] = true;
@@ -67,7 +67,7 @@ struct Pair {
   }
 
   std::array<int, 2> fds{};
-  std::array<std::optional<TlsWire>, 2> ends;
+  std::array<std::optional<TlsStream>, 2> ends;
 };
 
 TEST(Tls, TwoThatHaveTheSameKeyGetThrough) {

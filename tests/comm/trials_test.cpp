@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
-#include "comm/net.h"
+#include "comm/net/transport.h"
 #include "comm/world.h"
 
 namespace cairn::comm {
@@ -130,7 +130,7 @@ double run_trial(const Plan& plan, double limit_s) {
     if (child == 0) {
       for (const NetSetup& other : setups) {  // a parent's copy would keep a dead rank's socket open
         if (other.rank == setup.rank) continue;
-        for (const int fd : {other.listener_fd, other.outside_fd, other.pulse_fd}) {
+        for (const int fd : {other.listener_fd, other.outside_fd, other.heartbeat_fd}) {
           if (fd >= 0) ::close(fd);
         }
       }

@@ -61,7 +61,7 @@ comm::LinkModel make_link(Dice& dice, int ranks) {
   comm::LinkModel link;
   link.jitter = dice.any_of({0.0, 0.5, 3.0});
   if (dice.one_in(4)) link.latency_sigma = 0.5;
-  if (dice.one_in(4)) link.share = comm::LinkModel::Share::card;
+  if (dice.one_in(4)) link.contention = comm::LinkModel::Contention::per_nic;
   if (dice.one_in(4)) link.bytes_per_s = 1e6;
   if (dice.one_in(6)) link.loss = 0.01;
   if (dice.one_in(4)) {
@@ -264,7 +264,7 @@ comm::Work Actor::start(comm::Group& group, int k, int me, Buffers& b) {
   const auto all_reduced = [&] {
     std::vector<std::vector<std::byte>> all;
     for (int member = 0; member < n; ++member) all.push_back(values(member, whole));
-    const comm::Pieces pieces = group.world().transport().pieces(group.ranks());
+    const comm::Chunking pieces = group.world().transport().chunking(group.ranks());
     const auto algorithm = comm::choose_all_reduce(whole * size_of(o.dtype), n, pieces, story_.facts);
     return all_reduced_values(algorithm, o.dtype, o.reduce, std::move(all));
   };

@@ -9,7 +9,7 @@
 
 #include "comm/envelope.h"
 #include "comm/link_model.h"
-#include "comm/local_fault.h"
+#include "comm/local/fault.h"
 #include "comm/transport.h"
 
 namespace cairn::harness {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/choice.h"
+#include "comm/collectives/choose_algorithm.h"
 #include "comm/dtype.h"
 
 namespace cairn::harness {
@@ -22,7 +22,7 @@ std::vector<std::byte> chaos_values(const ValueKey& key, comm::Dtype dtype, int6
 // The members' values reduced by a plain loop, from the first member to the last.
 std::vector<std::byte> reduced_values(comm::Dtype dtype, comm::Reduce reduce, const std::vector<std::vector<std::byte>>& members);
 
-// The same in the order in which an all-reduce sums them: comm/choice.h says which.
+// The same in the order in which an all-reduce sums them: comm/collectives/choose_algorithm.h says which.
 std::vector<std::byte> all_reduced_values(comm::AllReduce algorithm, comm::Dtype dtype, comm::Reduce reduce,
                                           std::vector<std::vector<std::byte>> members);
 

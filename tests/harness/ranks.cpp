@@ -12,9 +12,9 @@
 #include <gtest/gtest.h>
 
 #include "base/check.h"
-#include "comm/local.h"
-#include "comm/mpi_transport.h"
-#include "comm/net.h"
+#include "comm/local/local.h"
+#include "comm/mpi/transport.h"
+#include "comm/net/transport.h"
 
 namespace cairn::harness {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "comm/ledger.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "comm/transport.h"
 #include "comm/world.h"
 

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "comm/group.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "comm/world.h"
 #include "harness/ranks.h"
 #include "kernels/fill_normal.h"

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "comm/bridge.h"
-#include "comm/local.h"
+#include "comm/bridge/bridge.h"
+#include "comm/local/local.h"
 #include "toy_islands.h"
 
 namespace cairn::sync {
@@ -60,7 +60,7 @@ IslandResult run_island(const IslandRun& island_run) {
   IslandResult end;
   const auto ended = comm::LocalNetwork(1).run([&](comm::World& world) {
     comm::BridgeOptions options{.site = island_run.island, .sites = island_run.islands, .key = kKey};
-    if (island_run.near != 0) options.places = {{"127.0.0.1", island_run.near}};
+    if (island_run.near != 0) options.endpoints = {{"127.0.0.1", island_run.near}};
     options.links = island_run.links;
     comm::Bridge bridge(options);
     if (island_run.ready) island_run.ready(bridge);
@@ -170,7 +170,7 @@ TEST(RemoteIslands, ANewcomerCatchesUpAndTakesPart) {
         if (step != 60) return;
         at_work = true;
         at_work.notify_all();
-        until(bridge, [&] { return bridge.life(2) != 0; });
+        until(bridge, [&] { return bridge.incarnation(2) != 0; });
       };
     }
     island_runs.push_back({.island = 2, .islands = 3, .options = options, .steps = kSteps});
@@ -197,7 +197,7 @@ TEST(RemoteIslands, OneFailsAtAnyMomentAndComesAgain) {
     for (int i = 0; i < 3; ++i) {
       island_runs.push_back({.island = i, .islands = 3, .founders = 3, .options = streaming("e3m0"), .steps = kSteps});
       island_runs.back().after = [&](comm::Bridge& bridge, Sync&, int64_t step) {
-        if (step == 100) until(bridge, [&] { return here_again && bridge.life(2) != 0; });
+        if (step == 100) until(bridge, [&] { return here_again && bridge.incarnation(2) != 0; });
       };
     }
     island_runs[2].again = std::make_shared<IslandRun>(island_runs[2]);
@@ -238,7 +238,7 @@ TEST(RemoteIslands, WhoDiffersInTheRuleIsNotHeard) {
   island_runs[0].founders = 1;
   std::atomic<bool> over = false;
   island_runs[0].after = [&](comm::Bridge& bridge, Sync&, int64_t step) {
-    if (step == 4) until(bridge, [&] { return bridge.life(1) != 0; });
+    if (step == 4) until(bridge, [&] { return bridge.incarnation(1) != 0; });
     over = step == 1500;  // long enough for one that is heard to join (ANewcomerCatchesUpAndTakesPart)
   };
   island_runs[1].stopping = [&] { return over.load(); };

@@ -20,9 +20,10 @@ TEST(Environment, IsReadInCliAlone) {
 }
 
 TEST(Printing, GoesThroughTheLog) {
-  EXPECT_THAT(prints_through_the_log({"src/comm/ring.cpp", "printf(\"x\"); std::cout << 1; puts(\"y\"); std::fprintf(f, \"z\");"}),
-              SizeIs(4));
-  EXPECT_THAT(prints_through_the_log({"src/comm/ring.cpp", "snprintf(a, 3, \"printf\"); // std::cout\n"}), IsEmpty());
+  EXPECT_THAT(
+      prints_through_the_log({"src/comm/collectives/ring.cpp", "printf(\"x\"); std::cout << 1; puts(\"y\"); std::fprintf(f, \"z\");"}),
+      SizeIs(4));
+  EXPECT_THAT(prints_through_the_log({"src/comm/collectives/ring.cpp", "snprintf(a, 3, \"printf\"); // std::cout\n"}), IsEmpty());
   EXPECT_THAT(prints_through_the_log({"src/base/terminal.cpp", "std::cout << 1;"}), IsEmpty());
   EXPECT_THAT(prints_through_the_log({"src/cli/main.cpp", "std::puts(\"y\");"}), IsEmpty());
 }

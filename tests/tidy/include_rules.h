@@ -71,7 +71,8 @@ inline Findings leaves_out_the_heavy_half_of_torch(const Source& source) {
 // declared: these two headers serve three .cpp files.)
 inline Findings wraps_heavy_libraries_in_cpp_files(const Source& source) {
   Findings found;
-  if (!is_header(source) || source.path == "src/comm/net_stream.h" || source.path == "src/comm/net_strangers.h") return found;
+  if (!is_header(source) || source.path == "src/comm/net/async_stream.h" || source.path == "src/comm/net/unauthenticated_peers.h")
+    return found;
   for (const Include& include : includes_of(source)) {
     for (std::string_view heavy : {"asio", "openssl/", "toml++/", "CLI/", "spdlog/", "nccl.h", "mpi.h"}) {
       if (starts_with(include.target, heavy)) {

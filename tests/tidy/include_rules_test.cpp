@@ -12,9 +12,9 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 TEST(IncludesPointDownward, RefusesARoomAbove) {
-  const Source bad{"src/comm/ring.cpp", "#include \"comm/ring.h\"\n#include \"mesh/mesh.h\"\n"};
+  const Source bad{"src/comm/collectives/ring.cpp", "#include \"comm/collectives/ring.h\"\n#include \"mesh/mesh.h\"\n"};
   EXPECT_THAT(includes_point_downward(bad),
-              ElementsAre("src/comm/ring.cpp:2: room comm may not include \"mesh/mesh.h\": includes point downward"));
+              ElementsAre("src/comm/collectives/ring.cpp:2: room comm may not include \"mesh/mesh.h\": includes point downward"));
 }
 
 TEST(IncludesPointDownward, RefusesTheNeighbourOnTheSameFloor) {
@@ -25,8 +25,9 @@ TEST(IncludesPointDownward, RefusesTheNeighbourOnTheSameFloor) {
 }
 
 TEST(IncludesPointDownward, RefusesAPathWithoutItsRoomAndAnUnknownRoom) {
-  EXPECT_THAT(includes_point_downward({"src/comm/ring.cpp", "#include \"ring.h\"\n"}), ElementsAre(HasSubstr("room first")));
-  EXPECT_THAT(includes_point_downward({"src/comm/ring.cpp", "#include \"lobby/ring.h\"\n"}), ElementsAre(HasSubstr("room first")));
+  EXPECT_THAT(includes_point_downward({"src/comm/collectives/ring.cpp", "#include \"ring.h\"\n"}), ElementsAre(HasSubstr("room first")));
+  EXPECT_THAT(includes_point_downward({"src/comm/collectives/ring.cpp", "#include \"lobby/ring.h\"\n"}),
+              ElementsAre(HasSubstr("room first")));
   EXPECT_THAT(includes_point_downward({"src/lobby/ring.cpp", ""}), ElementsAre(HasSubstr("\"lobby\" is no room")));
 }
 
@@ -64,7 +65,7 @@ TEST(HeavyLibraries, StayOutOfHeaders) {
 
 TEST(PlainRooms, IncludeNoLibtorch) {
   const std::string text = "#include <ATen/core/Tensor.h>\n";
-  EXPECT_THAT(keeps_plain_rooms_free_of_torch({"src/comm/ring.h", text}), ElementsAre(HasSubstr("links no libtorch")));
+  EXPECT_THAT(keeps_plain_rooms_free_of_torch({"src/comm/collectives/ring.h", text}), ElementsAre(HasSubstr("links no libtorch")));
   EXPECT_THAT(keeps_plain_rooms_free_of_torch({"tests/base/x_test.cpp", "#include <c10/util/Half.h>\n"}),
               ElementsAre(HasSubstr("links no libtorch")));
   EXPECT_THAT(keeps_plain_rooms_free_of_torch({"src/comm/group.h", text}), IsEmpty());

@@ -53,7 +53,7 @@ TEST(Machines, AreNotNamed) {
 }
 
 TEST(Rooms, HaveAReadme) {
-  EXPECT_THAT(rooms_without_readme({"src/comm/ring.cpp", "src/base/error.h", "src/base/README.md", "tests/mesh/box_test.cpp"}),
+  EXPECT_THAT(rooms_without_readme({"src/comm/collectives/ring.cpp", "src/base/error.h", "src/base/README.md", "tests/mesh/box_test.cpp"}),
               ElementsAre("comm"));
 }
 

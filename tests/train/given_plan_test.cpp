@@ -9,7 +9,7 @@
 #include "base/metrics.h"
 #include "base/recipe.h"
 #include "base/stop.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "harness/scratch_folder.h"
 #include "parallel/layout/plan_file.h"
 #include "train/planned.h"

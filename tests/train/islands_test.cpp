@@ -11,7 +11,7 @@
 #include "base/metrics.h"
 #include "base/recipe.h"
 #include "base/stop.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "ended_models.h"
 #include "harness/ranks.h"
 #include "harness/scratch_folder.h"

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/recipe.h"
 #include "base/stop.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "comm/world.h"
 #include "harness/scratch_folder.h"
 #include "kernels/aten.h"
@@ -88,14 +88,15 @@ class SaddleByHand {
  public:
   explicit SaddleByHand(const Job& job) : job_(job), layout_(job.engine.model->layout()), buffers_(job.engine.buffers) {
     point.weights = at::zeros({layout_.elements});
-    model::materialise(*job.engine.model, point.weights, base::Random(static_cast<uint64_t>(job.settings.train.seed)));
+    model::materialise(*job.engine.model, point.weights, base::Random(static_cast<uint64_t>(job.config.settings.train.seed)));
     const auto length = job.data.length, embed = job.engine.model->parameters()[0].shape[1];
     point.perturbation = at::zeros({length, embed});
   }
 
   void train() {
     Point reference = point, mean = at_reference(0, reference);
-    const base::Random coins = base::Random(static_cast<uint64_t>(job_.settings.train.seed)).for_purpose("masha").for_purpose("refresh");
+    const base::Random coins =
+        base::Random(static_cast<uint64_t>(job_.config.settings.train.seed)).for_purpose("masha").for_purpose("refresh");
     for (int64_t step = 1; step <= kSteps; ++step) {
       const Point without{
           point.weights * (1 - kRefresh) + reference.weights * kRefresh - mean.weights * kRate,

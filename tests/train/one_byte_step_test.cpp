@@ -7,7 +7,7 @@
 #include "base/files.h"
 #include "base/recipe.h"
 #include "base/stop.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "harness/scratch_folder.h"
 #include "kernels/aten.h"
 #include "small_decoder.h"

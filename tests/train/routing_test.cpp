@@ -8,7 +8,7 @@
 #include "base/json.h"
 #include "base/metrics.h"
 #include "base/stop.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "ended_models.h"
 #include "harness/scratch_folder.h"
 #include "small_decoder.h"

@@ -8,7 +8,7 @@
 
 #include "base/recipe.h"
 #include "base/stop.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "harness/scratch_folder.h"
 #include "planner/rank_bytes.h"
 #include "small_decoder.h"

@@ -6,7 +6,7 @@
 #include "base/metrics.h"
 #include "base/recipe.h"
 #include "base/stop.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "train/train.h"
 
 namespace cairn::train {

@@ -17,7 +17,7 @@
 #include "cli/commands.h"
 #include "cli/environment.h"
 #include "cli/stderr_terminal.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 
 namespace cairn::cli {
 namespace {

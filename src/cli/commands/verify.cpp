@@ -11,7 +11,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
-#include "comm/local.h"
+#include "comm/local/local.h"
 #include "mesh/mesh.h"
 #include "train/layout_trace.h"
 

@@ -95,7 +95,7 @@ std::optional<comm::LinkModel> parse_links(const std::string& text) {
     const std::string_view word = std::string_view(text).substr(at, end - at);
     at = end + 1;
     if (word == "card") {
-      link.share = comm::LinkModel::Share::card;
+      link.contention = comm::LinkModel::Contention::per_nic;
       continue;
     }
     if (word.starts_with("matrix=")) {

@@ -6,10 +6,10 @@
 
 #include "base/check.h"
 #include "cli/environment.h"
-#include "comm/net_setup.h"
-#include "comm/rendezvous.h"
-#include "comm/siblings.h"
-#include "comm/tls.h"
+#include "comm/net/setup.h"
+#include "comm/net/tls.h"
+#include "comm/rendezvous/rendezvous.h"
+#include "comm/rendezvous/siblings.h"
 
 namespace cairn::cli {
 namespace {
@@ -36,9 +36,9 @@ std::unique_ptr<comm::Tls> make_tls(const TrainArguments& a) {
 comm::RendezvousOptions rendezvous_options(const TrainArguments& a, const std::string& place, const std::string& config_fingerprint,
                                            const base::Stop& stop, base::Terminal& terminal) {
   comm::RendezvousOptions options;
-  options.place = comm::parse_meeting_place(place);
+  options.endpoint = comm::parse_rendezvous_endpoint(place);
   options.address = a.address;
-  options.alike = config_fingerprint;
+  options.config_fingerprint = config_fingerprint;
   options.tell = [&terminal](const std::string& what) { terminal.line(what); };
   options.stop = &stop;
   return options;
@@ -46,9 +46,9 @@ comm::RendezvousOptions rendezvous_options(const TrainArguments& a, const std::s
 
 std::vector<comm::NetSetup> alone_on_this_machine(const std::vector<int>& ranks) {
   std::vector<comm::NetSetup> setups = comm::make_machine_setups(ranks, std::nullopt);
-  std::vector<comm::NetSeat> seats(ranks.size());
-  for (const comm::NetSetup& setup : setups) seats.at(static_cast<size_t>(setup.rank)) = setup.seats[0];
-  comm::seat_all(setups, seats, comm::fresh_key());
+  std::vector<comm::RankAddress> addresses(ranks.size());
+  for (const comm::NetSetup& setup : setups) addresses.at(static_cast<size_t>(setup.rank)) = setup.addresses[0];
+  comm::set_addresses(setups, addresses, comm::fresh_key());
   return setups;
 }
 
@@ -66,8 +66,8 @@ comm::NetSetup lead(const TrainArguments& a, const Launch& launch, const std::st
       base::fail_input(
           "this launcher does not say where the machines can meet: add --rendezvous HOST:PORT, an address of the machine of rank 0");
     const std::unique_ptr<comm::Tls> tls = make_tls(a);
-    const comm::Party party{.count = launch.local_size, .ranks = ranks, .size = launch.size};
-    setups = comm::meet_machines(party, *tls, rendezvous_options(a, place, config_fingerprint, stop, terminal));
+    const comm::NodeSpec spec{.count = launch.local_size, .ranks = ranks, .size = launch.size};
+    setups = comm::rendezvous_nodes(spec, *tls, rendezvous_options(a, place, config_fingerprint, stop, terminal));
   }
   std::vector<comm::Bundle> bundles;
   for (const comm::NetSetup& setup : setups) bundles.push_back({comm::to_bytes(setup), setup.fds()});
@@ -112,8 +112,8 @@ std::vector<comm::NetSetup> meet_and_set_up(const TrainArguments& a, const NodeP
                                             const base::Stop& stop, base::Terminal& terminal) {
   if (place.nnodes == 1) return comm::make_net_setups(a.nproc);
   const std::unique_ptr<comm::Tls> tls = make_tls(a);
-  const comm::Party party{.node = place.node_rank, .nodes = place.nnodes, .count = a.nproc};
-  return comm::meet_machines(party, *tls, rendezvous_options(a, *place.rendezvous, config_fingerprint, stop, terminal));
+  const comm::NodeSpec spec{.node = place.node_rank, .nodes = place.nnodes, .count = a.nproc};
+  return comm::rendezvous_nodes(spec, *tls, rendezvous_options(a, *place.rendezvous, config_fingerprint, stop, terminal));
 }
 
 comm::NetSetup join_launched(const TrainArguments& a, const Launch& launch, const std::string& config_fingerprint, const base::Stop& stop,

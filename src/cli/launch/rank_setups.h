@@ -7,7 +7,7 @@
 #include "base/terminal.h"
 #include "cli/arguments.h"
 #include "cli/launch/launcher.h"
-#include "comm/net.h"
+#include "comm/net/transport.h"
 
 namespace cairn::cli {
 

@@ -54,13 +54,13 @@ bool sound(std::span<const float> values) {
 
 // The values at these places. Where any value of the run is not finite none of these is, so that the others leave the island out, whichever
 // places are looked at.
-std::vector<float> taken(std::span<const float> values, const comm::Places& places) {
+std::vector<float> taken(std::span<const float> values, const comm::Indices& places) {
   std::vector<float> out(places.size(), std::numeric_limits<float>::quiet_NaN());
   if (sound(values)) comm::values_at(values, places, out);
   return out;
 }
 
-void scatter_values(std::span<float> values, const comm::Places& places, std::span<const float> travelled) {
+void scatter_values(std::span<float> values, const comm::Indices& places, std::span<const float> travelled) {
   std::fill(values.begin(), values.end(), 0.0F);
   comm::set_at(values, places, travelled);
 }
@@ -71,10 +71,10 @@ class TopKCompressor final : public Compressor {
   explicit TopKCompressor(double keep) : keep_(keep), result_compressor_("bf16") {}
 
   std::vector<std::byte> encode(const Slice&, std::span<const float> values, size_t header_bytes) const override {
-    const int64_t kept = comm::kept_of(static_cast<int64_t>(values.size()), keep_);
-    comm::Places places(static_cast<size_t>(kept));
+    const int64_t kept = comm::kept_count(static_cast<int64_t>(values.size()), keep_);
+    comm::Indices places(static_cast<size_t>(kept));
     std::iota(places.begin(), places.end(), int64_t{0});
-    if (sound(values)) places = comm::top_places(values, kept);
+    if (sound(values)) places = comm::top_k_indices(values, kept);
     std::vector<std::byte> bytes = comm::encode_sparse(places, taken(values, places));
     bytes.insert(bytes.begin(), header_bytes, std::byte{0});
     return bytes;
@@ -83,8 +83,8 @@ class TopKCompressor final : public Compressor {
     const auto count = static_cast<int64_t>(values.size());
     try {
       const comm::Sparse sparse = comm::decode_sparse(bytes, count);
-      if (static_cast<int64_t>(sparse.places.size()) != comm::kept_of(count, keep_)) return false;
-      scatter_values(values, sparse.places, sparse.values);
+      if (static_cast<int64_t>(sparse.indices.size()) != comm::kept_count(count, keep_)) return false;
+      scatter_values(values, sparse.indices, sparse.values);
     } catch (const Error&) {  // damaged, or a lie
       return false;
     }
@@ -113,7 +113,7 @@ class RandKCompressor final : public Compressor {
     return bytes;
   }
   bool decode(const Slice& slice, std::span<const std::byte> bytes, std::span<float> values) const override {
-    const comm::Places all = places(slice, values.size());
+    const comm::Indices all = places(slice, values.size());
     if (bytes.size() != all.size() * sizeof(float)) return false;
     std::vector<float> kept(all.size());
     if (!kept.empty()) std::memcpy(kept.data(), bytes.data(), bytes.size());
@@ -125,14 +125,14 @@ class RandKCompressor final : public Compressor {
   const Compressor& result_compressor() const override { return *this; }  // what was merged is zero at all other places
 
  private:
-  comm::Places places(const Slice& slice, size_t count) const {
+  comm::Indices places(const Slice& slice, size_t count) const {
     const auto elements = static_cast<int64_t>(count);
     const base::Random random = base::Random(seed_)
                                     .for_purpose("places that travel between islands")
                                     .for_index(static_cast<uint64_t>(slice.step))
                                     .for_index(static_cast<uint64_t>(slice.part))
                                     .for_index(static_cast<uint64_t>(slice.first));
-    return comm::random_places(random, elements, comm::kept_of(elements, keep_));
+    return comm::random_indices(random, elements, comm::kept_count(elements, keep_));
   }
 
   const double keep_;

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "comm/bridge.h"
+#include "comm/bridge/bridge.h"
 #include "comm/group.h"
 #include "comm/mailbox.h"
 #include "comm/world.h"
@@ -48,14 +48,14 @@ class InWorldLink final : public IslandLink {
   std::optional<Message> next() override {
     mailbox_.progress();
     if (!next_.ready()) return std::nullopt;
-    comm::Mail mail = next_.mail();
+    comm::MailboxMessage mail = next_.message();
     next_ = node_.receive();
     const auto from = island_of_.find(mail.from);
     return Message{from == island_of_.end() ? -1 : from->second, std::move(mail.body)};
   }
 
   void wait(std::chrono::nanoseconds until) override {
-    const std::array<comm::Errand, 2> either{next_, mailbox_.timer(std::min<std::chrono::nanoseconds>(until - now(), kLook))};
+    const std::array<comm::Request, 2> either{next_, mailbox_.timer(std::min<std::chrono::nanoseconds>(until - now(), kLook))};
     (void)mailbox_.first(either);
   }
 
@@ -66,7 +66,7 @@ class InWorldLink final : public IslandLink {
   std::map<std::string, int> island_of_;  // by node
   comm::Mailbox mailbox_;
   comm::Node node_;
-  comm::Errand next_;
+  comm::Request next_;
 };
 
 class RemoteLink final : public IslandLink {
@@ -77,9 +77,9 @@ class RemoteLink final : public IslandLink {
   int size() const override { return bridge_.sites(); }
   bool lost(int island) const override {
     const uint64_t known = known_[static_cast<size_t>(island)];
-    return island != me() && (known == 0 || bridge_.life(island) != known);
+    return island != me() && (known == 0 || bridge_.incarnation(island) != known);
   }
-  void readmit(int island) override { known_[static_cast<size_t>(island)] = bridge_.life(island); }
+  void readmit(int island) override { known_[static_cast<size_t>(island)] = bridge_.incarnation(island); }
   std::chrono::nanoseconds now() const override { return clock_.now(); }
 
   void send(int to, std::vector<std::byte> body, comm::Purpose purpose) override {
@@ -91,8 +91,8 @@ class RemoteLink final : public IslandLink {
   std::optional<Message> next() override {
     while (auto message = bridge_.next()) {  // what others say in a life that does not count here is not heard
       uint64_t& known = known_[static_cast<size_t>(message->from)];
-      if (known == 0) known = message->life;
-      if (message->life == known) return Message{message->from, std::move(message->body)};
+      if (known == 0) known = message->incarnation;
+      if (message->incarnation == known) return Message{message->from, std::move(message->body)};
     }
     return std::nullopt;
   }

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "comm/bridge.h"
+#include "comm/bridge/bridge.h"
 #include "kernels/aten.h"
 
 namespace cairn::sync {
@@ -111,7 +111,7 @@ void IslandMembership::poll() {
   for (int island = 0; island < messenger_.size(); ++island) {
     if (island == messenger_.me()) continue;
     const auto i = static_cast<size_t>(island);
-    const uint64_t life = bridge_.life(island);
+    const uint64_t life = bridge_.incarnation(island);
     if (messenger_.lost(island) && !quorum_.members()[i]) {
       statuses_[i] = {};
       join_requests_[i] = sponsored_[i] = false;
@@ -250,7 +250,7 @@ void IslandMembership::wait_until_connected(const IslandSet& members) {
                   fmt::format("island {} cannot be reached from here within {:.0f} s, though others have: every island must be able to "
                               "connect to every other (--listen with an address that they can reach)",
                               missing, base::seconds(kReachLimit)));
-    wait_briefly([&] { return bridge_.life(missing) != 0; });
+    wait_briefly([&] { return bridge_.incarnation(missing) != 0; });
   }
 }
 

@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "base/memory_scope.h"
-#include "comm/coded_all_reduce.h"
+#include "comm/collectives/coded_all_reduce.h"
 #include "kernels/aten.h"
 #include "kernels/streams.h"
 #include "sync/islands/compress_tensor.h"

@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "comm/bridge.h"
+#include "comm/bridge/bridge.h"
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"

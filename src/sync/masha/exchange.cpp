@@ -16,7 +16,7 @@
 namespace cairn::sync {
 namespace {
 
-using comm::Places;
+using comm::Indices;
 using Counts = std::vector<int64_t>;
 
 constexpr int32_t kNotFinite = -1;  // in the place of a length: this device's message has no order
@@ -45,7 +45,7 @@ Counts range_ends(int64_t elements, int owners) {
 }
 
 // The part of ascending places that lies in [begin, end).
-std::span<const int64_t> within(const Places& places, int64_t begin, int64_t end) {
+std::span<const int64_t> within(const Indices& places, int64_t begin, int64_t end) {
   const auto first = std::lower_bound(places.begin(), places.end(), begin);
   return {first, std::lower_bound(first, places.end(), end)};
 }
@@ -61,9 +61,9 @@ class RandomExchange final : public MashaExchange {
   Sent exchange(int64_t iteration, const at::Tensor& message, const std::vector<bool>& takes_part, const at::Tensor& mean) override {
     const int64_t taking_part = std::count(takes_part.begin(), takes_part.end(), true);
     const bool mine = takes_part[static_cast<size_t>(peers_.rank())];
-    const int64_t kept = comm::kept_of(elements_, up_.density);
+    const int64_t kept = comm::kept_count(elements_, up_.density);
     const auto factor = static_cast<float>(static_cast<double>(elements_) / static_cast<double>(kept));
-    std::vector<Places> places = places_of(iteration, takes_part, kept);
+    std::vector<Indices> places = places_of(iteration, takes_part, kept);
     Sent sent;
     std::vector<float> values;
     if (mine) {
@@ -100,38 +100,38 @@ class RandomExchange final : public MashaExchange {
   }
 
   // By rank: what each lets through; nothing where it takes no part, unless all let the same through.
-  std::vector<Places> places_of(int64_t iteration, const std::vector<bool>& takes_part, int64_t kept) const {
-    std::vector<Places> places(static_cast<size_t>(peers_.size()));
+  std::vector<Indices> places_of(int64_t iteration, const std::vector<bool>& takes_part, int64_t kept) const {
+    std::vector<Indices> places(static_cast<size_t>(peers_.size()));
     if (up_.common || up_.density == 1) {
       const base::Random shared = random_.for_purpose("up, common").for_index(static_cast<uint64_t>(iteration));
-      places[static_cast<size_t>(peers_.rank())] = comm::random_places(shared, elements_, kept);
+      places[static_cast<size_t>(peers_.rank())] = comm::random_indices(shared, elements_, kept);
     } else {
       for (int rank = 0; rank < peers_.size(); ++rank)
         if (takes_part[static_cast<size_t>(rank)])
-          places[static_cast<size_t>(rank)] = comm::random_places(keyed("up", iteration, rank), elements_, kept);
+          places[static_cast<size_t>(rank)] = comm::random_indices(keyed("up", iteration, rank), elements_, kept);
     }
     return places;
   }
 
   // What the owner of a range passes on, in all ranges: of the elements that anybody let through, those that go down.
-  Places places_down(int64_t iteration, const std::vector<Places>& up) const {
+  Indices places_down(int64_t iteration, const std::vector<Indices>& up) const {
     std::vector<bool> wanted(static_cast<size_t>(elements_), down_.kind == "none");
     if (down_.kind != "none")
       for (int owner = 0; owner < peers_.size(); ++owner) {
         const int64_t begin = ends_[static_cast<size_t>(owner)], count = ends_[static_cast<size_t>(owner) + 1] - begin;
-        for (const int64_t place : comm::random_places(keyed("down", iteration, owner), count, comm::kept_of(count, down_.density)))
+        for (const int64_t place : comm::random_indices(keyed("down", iteration, owner), count, comm::kept_count(count, down_.density)))
           wanted[static_cast<size_t>(begin + place)] = true;
       }
     std::vector<bool> any(static_cast<size_t>(elements_), false);
-    for (const Places& places : up)
+    for (const Indices& places : up)
       for (const int64_t place : places) any[static_cast<size_t>(place)] = true;
-    Places down;
+    Indices down;
     for (int64_t i = 0; i < elements_; ++i)
       if (any[static_cast<size_t>(i)] && wanted[static_cast<size_t>(i)]) down.push_back(i);
     return down;
   }
 
-  bool through_owners(const Round& round, const std::vector<Places>& places, const std::vector<bool>& takes_part,
+  bool through_owners(const Round& round, const std::vector<Indices>& places, const std::vector<bool>& takes_part,
                       std::vector<float>& values, std::span<float> mean) {
     const auto size = static_cast<size_t>(peers_.size()), me = static_cast<size_t>(peers_.rank());
     const int64_t begin = ends_[me], end = ends_[me + 1];
@@ -149,11 +149,11 @@ class RandomExchange final : public MashaExchange {
       comm::add_at(mean, within(places[rank], begin, end), std::span(came).subspan(next, count), round.scale);
       next += count;
     }
-    const Places down = places_down(round.iteration, places);
+    const Indices down = places_down(round.iteration, places);
     const std::span<const int64_t> mine = within(down, begin, end);
     std::vector<float> passed(mine.size()), all(down.size());
     comm::values_at(mean, mine, passed);
-    const int64_t kept = down_.kind == "none" ? end - begin : comm::kept_of(end - begin, down_.density);
+    const int64_t kept = down_.kind == "none" ? end - begin : comm::kept_count(end - begin, down_.density);
     const float factor = kept > 0 ? static_cast<float>(static_cast<double>(end - begin) / static_cast<double>(kept)) : 1.0f;
     for (float& value : passed) value = finite_here ? value * factor : std::numeric_limits<float>::quiet_NaN();
     for (size_t rank = 0; rank < size; ++rank) from[rank] = length(within(down, ends_[rank], ends_[rank + 1]));
@@ -201,7 +201,7 @@ class LargestExchange final : public MashaExchange {
       if (bytes > 0) {
         const comm::Sparse sparse =
             comm::decode_sparse(std::span(came).subspan(next, static_cast<size_t>(bytes)), static_cast<int64_t>(range.size()));
-        comm::add_at(range, sparse.places, sparse.values, share);
+        comm::add_at(range, sparse.indices, sparse.values, share);
       }
       next += static_cast<size_t>(bytes);
     }
@@ -225,9 +225,9 @@ class LargestExchange final : public MashaExchange {
   // The largest of message and what is owed, as one parcel for each owner.
   bool up(std::span<const float> message, std::span<float> residual, std::vector<std::vector<std::byte>>& packets) const {
     std::vector<float> values;
-    Places places;
+    Indices places;
     try {
-      places = comm::take_largest(message, residual, comm::kept_of(elements_, up_.density), values);
+      places = comm::take_top_k(message, residual, comm::kept_count(elements_, up_.density), values);
     } catch (const Error& error) {
       if (error.kind() != Error::Kind::diverged) throw;
       return false;
@@ -235,7 +235,7 @@ class LargestExchange final : public MashaExchange {
     size_t next = 0;
     for (size_t owner = 0; owner < packets.size(); ++owner) {
       const std::span<const int64_t> part = within(places, ends_[owner], ends_[owner + 1]);
-      Places local(part.begin(), part.end());
+      Indices local(part.begin(), part.end());
       for (int64_t& place : local) place -= ends_[owner];
       packets[owner] = comm::encode_sparse(local, std::span(values).subspan(next, local.size()));
       next += local.size();
@@ -268,7 +268,7 @@ class LargestExchange final : public MashaExchange {
     std::vector<int32_t> length(1, 0), lengths(static_cast<size_t>(peers_.size()));
     try {
       const double density = down_.kind == "none" ? 1 : down_.density;
-      const Places places = comm::take_largest(range, residual, comm::kept_of(static_cast<int64_t>(range.size()), density), values);
+      const Indices places = comm::take_top_k(range, residual, comm::kept_count(static_cast<int64_t>(range.size()), density), values);
       packet = comm::encode_sparse(places, values);
       length[0] = static_cast<int32_t>(packet.size());
     } catch (const Error& error) {
@@ -285,7 +285,7 @@ class LargestExchange final : public MashaExchange {
     for (size_t owner = 0; owner < counts.size(); ++owner) {
       const auto elements = static_cast<size_t>(ends_[owner + 1] - ends_[owner]), bytes = static_cast<size_t>(counts[owner]);
       const comm::Sparse sparse = comm::decode_sparse(std::span(all).subspan(next, bytes), static_cast<int64_t>(elements));
-      comm::set_at(floats_of(mean).subspan(static_cast<size_t>(ends_[owner]), elements), sparse.places, sparse.values);
+      comm::set_at(floats_of(mean).subspan(static_cast<size_t>(ends_[owner]), elements), sparse.indices, sparse.values);
       next += bytes;
     }
     return true;

@@ -126,8 +126,8 @@ std::vector<bool> Masha::takes_part() const {
   const int64_t devices = peers_->size();
   std::vector<bool> chosen(static_cast<size_t>(devices), options_.participate == 1);
   if (options_.participate < 1)
-    for (const int64_t rank : comm::random_places(random_.for_purpose("takes part").for_index(static_cast<uint64_t>(iteration())), devices,
-                                                  comm::kept_of(devices, options_.participate)))
+    for (const int64_t rank : comm::random_indices(random_.for_purpose("takes part").for_index(static_cast<uint64_t>(iteration())), devices,
+                                                   comm::kept_count(devices, options_.participate)))
       chosen[static_cast<size_t>(rank)] = true;
   return chosen;
 }

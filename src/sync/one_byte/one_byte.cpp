@@ -36,7 +36,7 @@ std::vector<std::byte> as_body(const Numbers& numbers) {
 }
 
 // Exactly so many numbers, or any if 0.
-Numbers numbers_in(const comm::Mail& mail, size_t count) {
+Numbers numbers_in(const comm::MailboxMessage& mail, size_t count) {
   Numbers numbers(mail.body.size() / sizeof(uint64_t));
   if (!numbers.empty()) std::memcpy(numbers.data(), mail.body.data(), numbers.size() * sizeof(uint64_t));
   if (count > 0 && numbers.size() != count)
@@ -93,37 +93,37 @@ bool OneByte::handle_until(Deadline until, const std::function<bool()>& conditio
   while (!condition()) {
     const Deadline left = until - now();
     if (left <= Deadline::zero()) return false;
-    const comm::Errand errand = node_->receive({.within = std::min(left, look)});
+    const comm::Request request = node_->receive({.within = std::min(left, look)});
     try {
-      errand.wait();
+      request.wait();
     } catch (const Error&) {
-      if (!errand.timed_out()) throw;
+      if (!request.timed_out()) throw;
       continue;
     }
-    handle(errand);
+    handle(request);
   }
   return true;
 }
 
 void OneByte::handle_waiting() {
   while (true) {
-    const comm::Errand errand = node_->receive({.within = timeout()});
+    const comm::Request request = node_->receive({.within = timeout()});
     setting_.mailbox.progress();
-    if (!errand.ready()) return;
-    handle(errand);
+    if (!request.ready()) return;
+    handle(request);
   }
 }
 
-void OneByte::handle(const comm::Errand& errand) {
+void OneByte::handle(const comm::Request& request) {
   try {
-    handle(errand.mail());
+    handle(request.message());
   } catch (const Error& error) {
     if (error.kind() != Error::Kind::corrupt_file) throw;
     setting_.world.log().warn("round {}: {}", round_, error.what());  // counts as not having come
   }
 }
 
-void OneByte::handle(const comm::Mail& mail) {
+void OneByte::handle(const comm::MailboxMessage& mail) {
   const uint32_t from = machine_of(mail.from);
   suspected_.erase(from);
   if (mail.tag == "slopes") {
@@ -160,7 +160,7 @@ void OneByte::handle(const comm::Mail& mail) {
   }
 }
 
-void OneByte::on_slopes(const comm::Mail& mail) {
+void OneByte::on_slopes(const comm::MailboxMessage& mail) {
   const SlopeMessage message = decode_message(mail.body, setting_.replica.code());
   if (message.run != setting_.replica.run())
     throw Error(Error::Kind::corrupt_file, fmt::format("machine {} speaks of run {:016x}", message.machine, message.run));

@@ -81,11 +81,11 @@ class OneByte {
   // Handles what comes until the condition holds or the time is over; whether it holds.
   bool handle_until(Deadline until, const std::function<bool()>& condition);
   void handle_waiting();  // what has come already
-  void handle(const comm::Errand& errand);
-  void handle(const comm::Mail& mail);
+  void handle(const comm::Request& request);
+  void handle(const comm::MailboxMessage& mail);
   void send_to(uint32_t machine, std::string_view tag, std::vector<std::byte> body, comm::Purpose purpose = comm::Purpose::control);
   void send_to_members(std::string_view tag, const std::vector<std::byte>& body, comm::Purpose purpose = comm::Purpose::control);
-  void on_slopes(const comm::Mail& mail);
+  void on_slopes(const comm::MailboxMessage& mail);
   void on_join(uint32_t machine, const std::vector<uint64_t>& asked);
   void answer_about_manifest(uint32_t machine, uint32_t round);
   const RoundManifest* known_manifest(uint32_t round);

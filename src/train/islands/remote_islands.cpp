@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/stop.h"
-#include "comm/bridge.h"
+#include "comm/bridge/bridge.h"
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
@@ -54,9 +54,9 @@ class JobParameterGather final : public sync::FullParameterGather {
 };
 
 // Island 0 listens where the islands meet; the others wherever the system lets them.
-comm::MeetingPlace listening_endpoint(const RemoteIslandOptions& options) {
-  if (!options.listen.empty()) return comm::parse_meeting_place(options.listen);
-  const comm::MeetingPlace meet = comm::parse_meeting_place(options.meet);
+comm::RendezvousEndpoint listening_endpoint(const RemoteIslandOptions& options) {
+  if (!options.listen.empty()) return comm::parse_rendezvous_endpoint(options.listen);
+  const comm::RendezvousEndpoint meet = comm::parse_rendezvous_endpoint(options.meet);
   const bool near = meet.host == "localhost" || meet.host.starts_with("127.") || meet.host == "::1";
   return {near ? (meet.host == "::1" ? "::1" : "127.0.0.1") : "0.0.0.0", options.number == 0 ? meet.port : uint16_t{0}};
 }
@@ -107,26 +107,26 @@ void check_remote_island(const Settings& settings) {
                      settings.island.kind);
   if (o.meet.empty())
     base::fail_input("island.meet: say where the islands find each other (--meet HOST:PORT, an address of island 0's machine)");
-  comm::parse_meeting_place(o.meet);
-  if (!o.listen.empty()) comm::parse_meeting_place(o.listen);
+  comm::parse_rendezvous_endpoint(o.meet);
+  if (!o.listen.empty()) comm::parse_rendezvous_endpoint(o.listen);
 }
 
 RemoteIslandHost::RemoteIslandHost(Job& job, comm::World& world, const RemoteIslandStart& start) {
-  const RemoteIslandOptions& o = job.settings.remote;
+  const RemoteIslandOptions& o = job.config.settings.remote;
   if (world.size() > 1) full_parameters_ = std::make_unique<JobParameterGather>(job);
   remote_.full_parameters = full_parameters_.get();
   remote_.founders = static_cast<int>(o.founders > 0 ? o.founders : o.count);
   if (start.stop) remote_.stopping = [stop = start.stop] { return stop->requested(); };
   if (world.rank() != 0) return;
-  const comm::MeetingPlace place = listening_endpoint(o);
+  const comm::RendezvousEndpoint place = listening_endpoint(o);
   bridge_ =
       std::make_unique<comm::Bridge>(comm::BridgeOptions{.site = static_cast<int>(o.number),
                                                          .sites = static_cast<int>(o.count),
                                                          .key = start.key,
                                                          .address = place.host,
                                                          .port = place.port,
-                                                         .places = {comm::parse_meeting_place(o.meet)},
-                                                         .alike = shared_settings(job.settings),
+                                                         .endpoints = {comm::parse_rendezvous_endpoint(o.meet)},
+                                                         .config_fingerprint = shared_settings(job.config.settings),
                                                          .links = start.links,
                                                          .tell = [&log = world.log()](const std::string& what) { log.info("{}", what); }});
   remote_.bridge = bridge_.get();

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "base/schema.h"
-#include "comm/key.h"
 #include "comm/link_model.h"
+#include "comm/net/key.h"
 #include "sync/sync.h"
 
 namespace cairn::base {

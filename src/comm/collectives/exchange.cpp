@@ -1,0 +1,61 @@
+#include "comm/collectives/exchange.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+namespace cairn::comm {
+
+Exchange::Exchange(Transport& transport, const std::vector<int>& ranks, int me, Envelope envelope, Purpose purpose)
+    : transport_(transport), ranks_(ranks), me_(me), envelope_(envelope), purpose_(purpose), begun_(transport.clock().now()) {}
+
+Completion Exchange::watch(uint32_t step, Completion completion) {
+  if (!completion.done()) watched_.push_back({step, completion.transfer()});
+  return completion;
+}
+
+Completion Exchange::send(int peer, uint32_t step, const void* data, int64_t bytes) {
+  envelope_.step = step;
+  return watch(step, transport_.send(ranks_[peer], envelope_, purpose_, data, bytes));
+}
+
+Completion Exchange::recv(int peer, uint32_t step, void* into, int64_t bytes) {
+  envelope_.step = step;
+  return watch(step, transport_.recv(ranks_[peer], envelope_, into, bytes));
+}
+
+Completion Exchange::recv_view(int peer, uint32_t step, int64_t bytes) {
+  envelope_.step = step;
+  return watch(step, transport_.recv_view(ranks_[peer], envelope_, bytes));
+}
+
+std::vector<int> Exchange::late() const {
+  for (const bool outgoing : {false, true}) {
+    std::optional<uint32_t> first_step;
+    for (const auto& [step, transfer] : watched_) {
+      if (!transfer->done && transfer->outgoing == outgoing) first_step = std::min(first_step.value_or(step), step);
+    }
+    if (!first_step) continue;
+    std::set<int> peers;
+    for (const auto& [step, transfer] : watched_) {
+      if (transfer->done || transfer->outgoing != outgoing || step != *first_step) continue;
+      for (const int rank : transfer->awaited()) peers.insert(rank);
+    }
+    return {peers.begin(), peers.end()};
+  }
+  return {};
+}
+
+std::vector<int> Exchange::heard() const {
+  std::set<int> peers;
+  for (const auto& [step, transfer] : watched_) {
+    const bool came = transfer->done && !transfer->outgoing && !transfer->error && !transfer->cancelled;
+    if (came && transfer->peer >= 0) peers.insert(transfer->peer);
+  }
+  for (int i = 0; i < size(); ++i) {
+    if (i < 64 && (matched_ >> i & 1) != 0) peers.insert(ranks_[i]);
+  }
+  return {peers.begin(), peers.end()};
+}
+
+}  // namespace cairn::comm

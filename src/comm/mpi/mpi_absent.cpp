@@ -1,0 +1,15 @@
+// In the place of mpi_transport.cpp where MPI was not found.
+#include "base/error.h"
+#include "comm/mpi/transport.h"
+
+namespace cairn::comm {
+
+std::unique_ptr<Transport> make_mpi_transport(MpiOptions) {
+  throw Error(
+      Error::Kind::bad_input,
+      "transport mpi: Cairn was built without MPI; install it (Debian: apt-get install libopenmpi-dev openmpi-bin), then build again");
+}
+
+bool has_mpi() { return false; }
+
+}  // namespace cairn::comm

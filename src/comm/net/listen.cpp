@@ -1,0 +1,66 @@
+#include "comm/net/listen.h"
+
+#include <cerrno>
+#include <cstring>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <asio/ip/address.hpp>
+#include <asio/ip/tcp.hpp>
+
+#include "base/check.h"
+
+namespace cairn::comm {
+namespace {
+
+constexpr int kAttempts = 100;  // to find a number that is free twice
+
+using asio::ip::tcp;
+
+// -1 where that is taken or not of this machine; errno says.
+int bound_socket(int type, const tcp::endpoint& at) {
+  const int fd = ::socket(at.protocol().family(), type | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -1;
+  const int on = 1;
+  if (type == SOCK_STREAM) ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);  // a port of an earlier run that lingers
+  if (::bind(fd, at.data(), static_cast<socklen_t>(at.size())) == 0 && (type != SOCK_STREAM || ::listen(fd, SOMAXCONN) == 0)) return fd;
+  const int error = errno;
+  ::close(fd);
+  errno = error;
+  return -1;
+}
+
+uint16_t port_of(int fd) {
+  tcp::endpoint here;
+  auto length = static_cast<socklen_t>(here.capacity());
+  CAIRN_CHECK(::getsockname(fd, here.data(), &length) == 0, "getsockname: {}", std::strerror(errno));
+  here.resize(length);
+  return here.port();
+}
+
+tcp::endpoint endpoint_of(const std::string& address, uint16_t port) {
+  asio::error_code error;
+  const auto parsed = asio::ip::make_address(address, error);
+  if (error) base::fail_input("{}: not an address to listen at", address);
+  return {parsed, port};
+}
+
+}  // namespace
+
+Listener listen_at(const std::string& address, uint16_t port) {
+  const int fd = bound_socket(SOCK_STREAM, endpoint_of(address, port));
+  if (fd < 0) base::fail_input("cannot listen at {}{}: {}", address, port ? ":" + std::to_string(port) : "", std::strerror(errno));
+  return {fd, port_of(fd)};
+}
+
+ListenerPair listen_twice_at(const std::string& address) {
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const Listener listener = listen_at(address);
+    const int udp = bound_socket(SOCK_DGRAM, endpoint_of(address, listener.port));
+    if (udp >= 0) return {listener, udp};
+    ::close(listener.fd);
+  }
+  base::fail_input("cannot listen at {}: no port is free for both TCP and UDP", address);
+}
+
+}  // namespace cairn::comm

@@ -1,0 +1,86 @@
+#include "comm/net/liveness.h"
+
+namespace cairn::comm {
+namespace {
+
+constexpr auto kInterval = std::chrono::milliseconds(100);
+
+}  // namespace
+
+HeartbeatThread::HeartbeatThread(StatusBoard& own, Heartbeat* elsewhere)
+    : thread_([this, &own, elsewhere] {
+        std::unique_lock guard(lock_);
+        do {
+          own.beat.fetch_add(1, std::memory_order_relaxed);
+          if (elsewhere) {
+            elsewhere->send(own);
+            elsewhere->receive();
+          }
+        } while (!stop_.wait_for(guard, kInterval, [this] { return stopping_; }));
+      }) {}
+
+HeartbeatThread::~HeartbeatThread() {
+  {
+    const std::lock_guard guard(lock_);
+    stopping_ = true;
+  }
+  stop_.notify_all();
+  thread_.join();
+}
+
+void LivenessMonitor::begin(Nanoseconds now) {
+  anew_ = now - last_look_ > kPauseMax;
+  last_look_ = now;
+}
+
+LivenessMonitor::Nanoseconds LivenessMonitor::silent(int rank, const StatusBoard& board, Nanoseconds now) {
+  Seen& seen = seen_[static_cast<size_t>(rank)];
+  const uint64_t beat = board.beat.load(std::memory_order_relaxed);
+  if (anew_ || beat != seen.beat) seen = {beat, now};
+  return now - seen.at;
+}
+
+PeerLiveness::PeerLiveness(const NetSetup& setup, std::shared_ptr<SharedSegment> segment)
+    : segment_(std::move(segment)),
+      places_(static_cast<size_t>(setup.size), -1),
+      elsewhere_(setup.heartbeat_fd >= 0 ? std::make_unique<Heartbeat>(setup) : nullptr),
+      private_board_(segment_ ? nullptr : std::make_unique<StatusBoard>()),
+      own_(private_board_.get()),
+      watch_(setup.size) {
+  if (segment_) {
+    int place = 0;
+    for (const int rank : setup.neighbours()) places_[static_cast<size_t>(rank)] = place++;
+    own_ = &segment_->board(places_[static_cast<size_t>(setup.rank)]);
+  }
+  if (elsewhere_) {  // at once: who stops before its first beat would never be missed
+    own_->beat.fetch_add(1, std::memory_order_relaxed);
+    elsewhere_->send(*own_);
+  }
+  heartbeat_thread_.emplace(*own_, elsewhere_.get());
+}
+
+const StatusBoard* PeerLiveness::board(int rank) const {
+  const int place = places_[static_cast<size_t>(rank)];
+  if (place >= 0) return &segment_->board(place);
+  return elsewhere_ ? elsewhere_->board(rank) : nullptr;
+}
+
+std::optional<Envelope> PeerLiveness::last_started(int rank) const {
+  const StatusBoard* seen = board(rank);
+  return seen ? seen->read_operation() : std::nullopt;
+}
+
+std::chrono::nanoseconds PeerLiveness::status_age(int rank) const {
+  return places_[static_cast<size_t>(rank)] < 0 && elsewhere_ ? elsewhere_->age(rank) : Nanoseconds(0);
+}
+
+std::optional<std::chrono::nanoseconds> PeerLiveness::stopped(int peer, Nanoseconds now) {
+  const StatusBoard* seen = board(peer);
+  const bool far = places_[static_cast<size_t>(peer)] < 0;
+  // Where nothing was ever heard, nothing can be missed: datagrams may not get through to here at all.
+  if (!seen || (far && seen->beat.load(std::memory_order_relaxed) == 0)) return std::nullopt;
+  const Nanoseconds silent = watch_.silent(peer, *seen, now);
+  return silent > (far ? LivenessMonitor::kFarLimit : LivenessMonitor::kLimit) ? std::optional(silent) : std::nullopt;
+}
+
+}  // namespace cairn::comm

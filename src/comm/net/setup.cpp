@@ -1,0 +1,161 @@
+// What is made before the ranks of one machine start: listening sockets, shared memory, the key of the run.
+#include "comm/net/setup.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "comm/net/listen.h"
+#include "comm/shm/segment.h"
+
+namespace cairn::comm {
+namespace {
+
+constexpr uint64_t kMagic = 0x3270757465736e63;  // the first bytes of a set-up
+constexpr int kSizeMax = 65536;
+constexpr size_t kHostBytesMax = 256;
+
+template <typename T>
+void put(std::string& text, const T& value) {
+  text.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+class Reader {
+ public:
+  explicit Reader(std::string_view rest) : rest_(rest) {}
+  void take(void* into, size_t bytes) {
+    if (rest_.size() < bytes) base::fail_input("too short for the set-up of a rank");
+    std::memcpy(into, rest_.data(), bytes);
+    rest_.remove_prefix(bytes);
+  }
+  template <typename T>
+  T take() {
+    T value;
+    take(&value, sizeof value);
+    return value;
+  }
+
+ private:
+  std::string_view rest_;
+};
+
+int another(int fd) {
+  const int copy = fd < 0 ? -1 : ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (fd >= 0 && copy < 0) base::fail_input("the ranks cannot be set up: {}", std::strerror(errno));
+  return copy;
+}
+
+}  // namespace
+
+std::vector<int> NetSetup::neighbours() const {
+  std::vector<int> ranks;
+  for (int other = 0; other < size; ++other) {
+    if (addresses.empty() || addresses[static_cast<size_t>(other)].machine == addresses[static_cast<size_t>(rank)].machine)
+      ranks.push_back(other);
+  }
+  return ranks;
+}
+
+void NetSetup::set_fds(const std::vector<int>& files) {
+  CAIRN_CHECK(files.size() == 4, "{} files for a rank", files.size());
+  listener_fd = files[0];
+  outside_fd = files[1];
+  heartbeat_fd = files[2];
+  segment_fd = files[3];
+}
+
+std::vector<NetSetup> make_machine_setups(const std::vector<int>& ranks, const std::optional<std::string>& outside) {
+  std::vector<NetSetup> setups;
+  const int segment = ranks.size() > 1 ? SharedSegment::create(static_cast<int>(ranks.size())) : -1;
+  for (const int rank : ranks) {
+    NetSetup setup;
+    setup.rank = rank;
+    const Listener inside = listen_at("127.0.0.1");
+    setup.listener_fd = inside.fd;
+    setup.addresses.resize(1);
+    setup.addresses[0].port = inside.port;
+    if (outside) {
+      const ListenerPair pair = listen_twice_at(*outside);
+      setup.outside_fd = pair.tcp.fd;
+      setup.heartbeat_fd = pair.udp_fd;
+      setup.addresses[0].outside_port = pair.tcp.port;
+    }
+    setup.segment_fd = rank == ranks.front() ? segment : another(segment);
+    setups.push_back(std::move(setup));
+  }
+  return setups;
+}
+
+void set_addresses(std::vector<NetSetup>& setups, const std::vector<RankAddress>& addresses, const Key& key) {
+  for (NetSetup& setup : setups) {
+    setup.size = static_cast<int>(addresses.size());
+    setup.addresses = addresses;
+    setup.key = key;
+  }
+}
+
+std::string to_bytes(const NetSetup& setup) {
+  std::string text;
+  put(text, kMagic);
+  for (const int number : {setup.rank, setup.size, setup.listener_fd, setup.outside_fd, setup.heartbeat_fd, setup.segment_fd})
+    put(text, int32_t{number});
+  text.append(reinterpret_cast<const char*>(setup.key.data()), setup.key.size());
+  for (const RankAddress& rank_address : setup.addresses) {
+    put(text, int32_t{rank_address.machine});
+    put(text, rank_address.port);
+    put(text, rank_address.outside_port);
+    put(text, static_cast<uint32_t>(rank_address.host.size()));
+    text += rank_address.host;
+  }
+  return text;
+}
+
+NetSetup setup_from_bytes(std::string_view bytes) {
+  Reader reader(bytes);
+  NetSetup setup;
+  if (reader.mode<uint64_t>() != kMagic) base::fail_input("not the set-up of a rank");
+  for (int* number : {&setup.rank, &setup.size, &setup.listener_fd, &setup.outside_fd, &setup.heartbeat_fd, &setup.segment_fd})
+    *number = reader.mode<int32_t>();
+  if (setup.size < 1 || setup.size > kSizeMax || setup.rank < 0 || setup.rank >= setup.size) base::fail_input("ranks out of range");
+  reader.take(setup.key.data(), setup.key.size());
+  for (int rank = 0; rank < setup.size; ++rank) {
+    RankAddress rank_address;
+    rank_address.machine = reader.mode<int32_t>();
+    rank_address.port = reader.mode<uint16_t>();
+    rank_address.outside_port = reader.mode<uint16_t>();
+    const auto length = reader.mode<uint32_t>();
+    if (length > kHostBytesMax) base::fail_input("a host's name of {} bytes", length);
+    rank_address.host.resize(length);
+    reader.take(rank_address.host.data(), length);
+    setup.addresses.push_back(std::move(rank_address));
+  }
+  return setup;
+}
+
+std::vector<NetSetup> make_net_setups(int size) { return make_net_setups(std::vector<int>(static_cast<size_t>(size), 0)); }
+
+std::vector<NetSetup> make_net_setups(const std::vector<int>& machines) {
+  const int last = *std::max_element(machines.begin(), machines.end());
+  std::vector<NetSetup> setups(machines.size());
+  std::vector<RankAddress> addresses(machines.size());
+  for (int machine = 0; machine <= last; ++machine) {
+    std::vector<int> ranks;
+    for (size_t rank = 0; rank < machines.size(); ++rank) {
+      if (machines[rank] == machine) ranks.push_back(static_cast<int>(rank));
+    }
+    if (ranks.empty()) continue;
+    for (NetSetup& setup : make_machine_setups(ranks, last > 0 ? std::optional<std::string>("127.0.0.1") : std::nullopt)) {
+      const auto rank = static_cast<size_t>(setup.rank);
+      addresses[rank] = setup.addresses[0];
+      addresses[rank].machine = machine;
+      setups[rank] = std::move(setup);
+    }
+  }
+  set_addresses(setups, addresses, fresh_key());
+  return setups;
+}
+
+}  // namespace cairn::comm

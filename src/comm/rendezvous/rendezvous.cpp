@@ -1,0 +1,454 @@
+#include "comm/rendezvous/rendezvous.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <set>
+#include <sys/socket.h>
+#include <utility>
+
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/steady_timer.hpp>
+#include <asio/use_awaitable.hpp>
+#include <fmt/ranges.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/version.h"
+#include "comm/net/listen.h"
+#include "comm/net/setup.h"
+#include "comm/net/unauthenticated_peers.h"
+
+namespace cairn::comm {
+namespace {
+
+using asio::ip::tcp;
+using base::Json;
+using Nanoseconds = std::chrono::nanoseconds;
+
+constexpr uint32_t kTextBytesMax = 16 << 20;
+constexpr auto kPatience = std::chrono::seconds(5);  // with one who has not shown who it is
+constexpr auto kCallAgainAfter = std::chrono::milliseconds(300);
+constexpr auto kGlance = std::chrono::milliseconds(100);  // how often a stop is looked for
+constexpr auto kSayEvery = std::chrono::seconds(10);      // for whom we wait
+constexpr auto kTellDeadline = std::chrono::seconds(30);  // for all to be told where everybody is
+constexpr int kRanksMax = 65536;
+
+std::string here(const tcp::socket& socket) { return socket.local_endpoint().address().to_string(); }
+std::string there(const tcp::socket& socket) { return socket.remote_endpoint().address().to_string(); }
+
+std::vector<int> counted(int count) {
+  std::vector<int> numbers(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) numbers[static_cast<size_t>(i)] = i;
+  return numbers;
+}
+
+// A machine as the host knows it.
+struct JoinedNode {
+  NodeSpec spec;
+  std::string host;  // where the others reach it; empty: the host itself
+  std::vector<uint16_t> ports;
+  std::optional<AsyncStream> stream;  // none: the host itself
+
+  std::string name() const {
+    return spec.numbered() ? fmt::format("the machine of rank {}", spec.first()) : fmt::format("machine {}", spec.node);
+  }
+};
+
+Json introduction_of(const NodeSpec& spec, const RendezvousOptions& options, const std::vector<NetSetup>& setups) {
+  std::vector<uint16_t> ports;
+  for (const NetSetup& setup : setups) ports.push_back(setup.addresses[0].outside_port);
+  return {{"version", base::version()},
+          {"config_fingerprint", options.config_fingerprint},
+          {"node", spec.node},
+          {"nodes", spec.nodes},
+          {"count", spec.count},
+          {"ranks", spec.ranks},
+          {"size", spec.size},
+          {"address", options.address},
+          {"ports", ports}};
+}
+
+std::string refusal(const std::string& why) { return base::compact(Json{{"refused", why}}); }
+
+// Its ranks, by their places among all; of guests in the order of their numbers.
+std::vector<std::vector<int>> number_ranks(const std::vector<const JoinedNode*>& joined_nodes) {
+  std::vector<std::vector<int>> ranks;
+  int next = 0;
+  for (const JoinedNode* joined : joined_nodes) {
+    if (joined->spec.numbered()) {
+      ranks.push_back(joined->spec.ranks);
+      continue;
+    }
+    ranks.push_back(counted(joined->spec.count));
+    for (int& rank : ranks.back()) rank += next;
+    next += joined->spec.count;
+  }
+  return ranks;
+}
+
+// Runs until `done`, the deadline, or a wish to stop.
+class Waiting {
+ public:
+  Waiting(asio::io_context& io, const RendezvousOptions& options) : io_(io), options_(options) {}
+
+  template <typename Done, typename For>
+  bool until(Done done, Nanoseconds deadline, For for_whom) {
+    const Nanoseconds end = clock_.now() + deadline;
+    Nanoseconds said = clock_.now();
+    while (!done()) {
+      const Nanoseconds now = clock_.now();
+      if (options_.stop && options_.stop->requested()) base::fail_input("stopped while waiting for {}", for_whom());
+      if (now >= end) return false;
+      if (now - said > kSayEvery) {
+        said = now;
+        if (options_.tell) options_.tell(fmt::format("waiting for {} ({:.0f} s more)", for_whom(), base::seconds(end - now)));
+      }
+      io_.restart();
+      io_.run_one_for(std::min<Nanoseconds>(kGlance, end - now));
+    }
+    return true;
+  }
+
+ private:
+  asio::io_context& io_;
+  const RendezvousOptions& options_;
+  base::RealClock clock_;
+};
+
+// The first machine: is called by all others, and tells each where everybody is.
+class Host {
+ public:
+  Host(const NodeSpec& own, const Tls& tls, const RendezvousOptions& options) : own_(own), tls_(tls), options_(options), io_(1) {}
+
+  std::vector<NetSetup> run() {
+    const auto [listener, address] = listen();
+    std::vector<NetSetup> setups = make_machine_setups(counted(own_.count), address);
+    JoinedNode& self = joined_[own_.first()];
+    self.spec = own_;
+    for (const NetSetup& setup : setups) self.ports.push_back(setup.addresses[0].outside_port);
+    UnauthenticatedPeers unauthenticated(
+        io_, listener.fd, &tls_, kPatience, [this](AsyncStream& caller) { return welcome(caller); },
+        [this](const std::string& from) {
+          if (refused_.insert(from).second) tell_user(fmt::format("a caller at {} was refused: it does not have this run's key", from));
+        });
+    Waiting waiting(io_, options_);
+    const bool all =
+        waiting.until([this] { return missing().empty(); }, options_.deadline, [this] { return fmt::format("{}", missing()); });
+    if (!all) {
+      Error error(Error::Kind::lost_peer, fmt::format("{} did not come to {}:{} within {:.0f} s", missing(), options_.endpoint.host,
+                                                      listener.port, base::seconds(options_.deadline)));
+      throw error;
+    }
+    unauthenticated.close();
+    tell_all(waiting);
+    assign_addresses(setups);
+    return setups;
+  }
+
+ private:
+  // At the meeting place, if that is an address of this machine; else, behind some other name, at all of its addresses.
+  std::pair<Listener, std::string> listen() {
+    asio::error_code error;
+    tcp::resolver resolver(io_);
+    const auto found = resolver.resolve(options_.endpoint.host, std::to_string(options_.endpoint.port), error);
+    if (error) base::fail_input("{}: {}; --rendezvous names an address of the first machine", options_.endpoint.host, error.message());
+    for (const auto& entry : found) {
+      const std::string address = entry.endpoint().address().to_string();
+      if (is_ours(entry.endpoint().address())) return {listen_at(address, options_.endpoint.port), address};
+    }
+    const bool six = found.begin()->endpoint().address().is_v6();
+    const std::string all = six ? "::" : "0.0.0.0";
+    return {listen_at(all, options_.endpoint.port), all};
+  }
+
+  bool is_ours(const asio::ip::address& address) {
+    asio::error_code error;
+    const tcp::endpoint any(address, 0);
+    tcp::socket socket(io_);
+    socket.open(any.protocol(), error);
+    if (!error) socket.bind(any, error);
+    return !error;
+  }
+
+  // Whom we wait for, as people would say it.
+  std::string missing() const {
+    std::vector<int> absent;
+    if (own_.numbered()) {
+      std::set<int> there;
+      for (const auto& [_, joined] : joined_) there.insert(joined.spec.ranks.begin(), joined.spec.ranks.end());
+      for (int rank = 0; rank < own_.size; ++rank) {
+        if (!there.contains(rank)) absent.push_back(rank);
+      }
+      return absent.empty() ? "" : fmt::format("rank{} {}", absent.size() > 1 ? "s" : "", fmt::join(absent, ", "));
+    }
+    for (int node = 0; node < own_.nodes; ++node) {
+      if (!joined_.contains(node)) absent.push_back(node);
+    }
+    return absent.empty() ? "" : fmt::format("machine{} {}", absent.size() > 1 ? "s" : "", fmt::join(absent, ", "));
+  }
+
+  asio::awaitable<void> welcome(AsyncStream& caller) {
+    const Json said = base::parse_json(co_await caller.read_text(kTextBytesMax));
+    JoinedNode joined;
+    std::string wrong = check(said, joined);
+    if (wrong.empty()) {
+      const std::string address = said["address"].get<std::string>();
+      joined.host = address.empty() ? there(caller.socket()) : address;
+      tell_user(
+          fmt::format("{} is here, {}, with {} rank{}", joined.name(), joined.host, joined.spec.count, joined.spec.count == 1 ? "" : "s"));
+      joined.stream.emplace(std::move(caller));
+      const int number = joined.spec.first();
+      joined_.insert_or_assign(number, std::move(joined));
+    } else {
+      tell_user("a machine was refused: " + wrong);
+      const std::string answer = refusal(wrong);
+      co_await caller.write_text(answer);
+    }
+  }
+
+  void tell_user(const std::string& what) const {
+    if (options_.tell) options_.tell(what);
+  }
+
+  // Empty, or why this machine cannot be one of ours.
+  std::string check(const Json& said, JoinedNode& joined) {
+    try {
+      joined.spec = {.node = said.at("node"),
+                     .nodes = said.at("nodes"),
+                     .count = said.at("count"),
+                     .ranks = said.at("ranks"),
+                     .size = said.at("size")};
+      joined.ports = said.at("ports").get<std::vector<uint16_t>>();
+      const std::string version = said.at("version"), config_fingerprint = said.at("config_fingerprint");
+      said.at("address").get<std::string>();
+      if (version != base::version()) return fmt::format("it runs Cairn {}, the first machine {}", version, base::version());
+      if (config_fingerprint != options_.config_fingerprint)
+        return fmt::format("it was started otherwise than machine 0: `{}` on machine 0, `{}` there", options_.config_fingerprint,
+                           config_fingerprint);
+    } catch (const Json::exception&) {
+      return "it does not speak this protocol";
+    }
+    const NodeSpec& spec = joined.spec;
+    if (spec.count < 1 || spec.count > kRanksMax || joined.ports.size() != static_cast<size_t>(spec.count))
+      return "its number of ranks makes no sense";
+    if (spec.numbered() != own_.numbered())
+      return "its ranks are numbered by a launcher and those of the first machine are not, or the other way round";
+    if (spec.numbered()) {
+      if (spec.size != own_.size) return fmt::format("it counts {} ranks in all, the first machine {}", spec.size, own_.size);
+      if (spec.ranks.size() != static_cast<size_t>(spec.count)) return "its number of ranks makes no sense";
+      for (const int rank : spec.ranks) {
+        if (rank < 0 || rank >= own_.size) return fmt::format("it has a rank {} of {}", rank, own_.size);
+        for (auto& [_, other] : joined_) {
+          const auto& taken = other.spec.ranks;
+          if (std::find(taken.begin(), taken.end(), rank) != taken.end() && !has_gone(other))
+            return fmt::format("rank {} is there already", rank);
+        }
+      }
+      return "";
+    }
+    if (spec.nodes != own_.nodes) return fmt::format("it was told of {} machines (--nnodes), the first one of {}", spec.nodes, own_.nodes);
+    if (spec.node < 1 || spec.node >= own_.nodes) return fmt::format("it is machine {} (--node-rank) of {}", spec.node, own_.nodes);
+    const auto same = joined_.find(spec.node);
+    if (same != joined_.end() && !has_gone(same->second)) return fmt::format("there is a machine {} (--node-rank) already", spec.node);
+    return "";
+  }
+
+  // One that was started, ended, and started again may come again.
+  static bool has_gone(JoinedNode& joined) {
+    if (!joined.stream) return false;
+    char byte = 0;
+    const int fd = joined.stream->socket().native_handle();
+    return ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+  }
+
+  std::vector<const JoinedNode*> in_order() const {
+    std::vector<const JoinedNode*> all;
+    for (const auto& [_, joined] : joined_) all.push_back(&joined);
+    return all;
+  }
+
+  // Numbers the ranks and seats everybody; a machine is told its own ranks beside.
+  void tell_all(Waiting& waiting) {
+    key_ = fresh_key();
+    const auto ranks = number_ranks(in_order());
+    for (const auto& some : ranks) addresses_.resize(addresses_.size() + some.size());
+    size_t machine = 0;
+    for (const auto& [_, joined] : joined_) {
+      for (size_t i = 0; i < ranks[machine].size(); ++i) {
+        RankAddress& rank_address = addresses_[static_cast<size_t>(ranks[machine][i])];
+        rank_address = {.machine = static_cast<int>(machine), .port = 0, .host = joined.host, .outside_port = joined.ports[i]};
+      }
+      ++machine;
+    }
+    Json addresses = Json::array();
+    for (const RankAddress& rank_address : addresses_)
+      addresses.push_back({{"machine", rank_address.machine}, {"host", rank_address.host}, {"port", rank_address.outside_port}});
+    machine = 0;
+    for (auto& [_, joined] : joined_) {
+      const std::vector<int>& its = ranks[machine++];
+      if (joined.stream) {
+        ++untold_;
+        asio::co_spawn(io_, tell(joined, base::compact(Json{{"seats", addresses}, {"ranks", its}, {"key", key_}})), asio::detached);
+      } else {
+        own_ranks_ = its;
+      }
+    }
+    const bool told = waiting.until([this] { return untold_ == 0; }, kTellDeadline, [] { return "all machines to hear of each other"; });
+    if (!told) failure_ = "some machine did not answer";
+    if (!failure_.empty()) throw Error(Error::Kind::lost_peer, failure_);
+  }
+
+  asio::awaitable<void> tell(JoinedNode& joined, std::string text) {
+    try {
+      co_await joined.stream->write_text(text);
+      co_await joined.stream->read_value<uint8_t>();  // it has understood
+    } catch (const std::exception& error) {
+      failure_ = fmt::format("{} was lost before the start: {}", joined.name(), error.what());
+    }
+    --untold_;
+  }
+
+  void assign_addresses(std::vector<NetSetup>& setups) const {
+    std::vector<RankAddress> addresses = addresses_;
+    for (size_t i = 0; i < setups.size(); ++i) {
+      setups[i].rank = own_ranks_[i];
+      addresses[static_cast<size_t>(own_ranks_[i])].port = setups[i].addresses[0].port;
+    }
+    set_addresses(setups, addresses, key_);
+  }
+
+  const NodeSpec& own_;
+  const Tls& tls_;
+  const RendezvousOptions& options_;
+  asio::io_context io_;
+  std::map<int, JoinedNode> joined_;
+  std::set<std::string> refused_;  // addresses
+  std::vector<RankAddress> addresses_;
+  std::vector<int> own_ranks_;
+  Key key_{};
+  int untold_ = 0;
+  std::string failure_;
+};
+
+// Every other machine: calls the first one, until it is there, and is told.
+class Caller {
+ public:
+  Caller(const NodeSpec& own, const Tls& tls, const RendezvousOptions& options)
+      : own_(own), tls_(tls), options_(options), io_(1), stream_(io_) {}
+
+  std::vector<NetSetup> run() {
+    const std::string place = fmt::format("{}:{}", options_.endpoint.host, options_.endpoint.port);
+    asio::co_spawn(io_, visit(), asio::detached);
+    Waiting waiting(io_, options_);
+    const auto for_whom = [&] {
+      return called_ ? fmt::format("the other machines, at {}", place) : fmt::format("the first machine, at {}", place);
+    };
+    const bool told = waiting.until([this] { return over_; }, options_.deadline, for_whom);
+    if (!told) {
+      throw Error(Error::Kind::lost_peer, fmt::format("{} within {:.0f} s{}",
+                                                      called_ ? fmt::format("{}: the other machines did not come", place)
+                                                              : fmt::format("nobody answered at {}", place),
+                                                      base::seconds(options_.deadline), why_.empty() ? "" : " (" + why_ + ")"));
+    }
+    if (refused_) base::fail_input("{}: refused by the first machine: {}", place, why_);
+    if (!why_.empty()) throw Error(Error::Kind::lost_peer, fmt::format("{}: {}", place, why_));
+    return std::move(setups_);
+  }
+
+ private:
+  asio::awaitable<void> visit() {
+    while (!co_await call()) {
+      asio::steady_timer pause(io_, kCallAgainAfter);
+      co_await pause.async_wait(asio::use_awaitable);
+    }
+    std::string text;
+    try {
+      co_await stream_.begin(&tls_, Tls::Side::calls);
+      setups_ = make_machine_setups(counted(own_.count), here(stream_.socket()));
+      const std::string introduction = base::compact(introduction_of(own_, options_, setups_));
+      co_await stream_.write_text(introduction);
+      called_ = true;
+      text = co_await stream_.read_text(kTextBytesMax);
+      understand(base::parse_json(text));
+      if (!refused_) co_await stream_.write_value(uint8_t{1});
+    } catch (const std::exception& error) {
+      refused_ = !called_ && std::string_view(error.what()) != kHungUp;
+      why_ = called_    ? fmt::format("the first machine gave up: {}", error.what())
+             : refused_ ? "it does not have our key: all machines need the same key file (or certificates of the same authority)"
+                        : error.what();
+    }
+    over_ = true;
+  }
+
+  asio::awaitable<bool> call() {
+    try {
+      stream_ = AsyncStream(io_);
+      co_await stream_.connect(options_.endpoint.host, options_.endpoint.port);
+      why_.clear();
+      co_return true;
+    } catch (const std::exception& error) {
+      why_ = error.what();
+    }
+    co_return false;
+  }
+
+  void understand(const Json& said) {
+    try {
+      if (said.contains("refused")) {
+        refused_ = true;
+        why_ = said["refused"].get<std::string>();
+        return;
+      }
+      std::vector<RankAddress> addresses;
+      for (const Json& one : said.at("seats")) {
+        RankAddress rank_address{.machine = one.at("machine"), .port = 0, .host = one.at("host"), .outside_port = one.at("port")};
+        if (rank_address.host.empty()) rank_address.host = there(stream_.socket());  // the first machine, as we reach it
+        addresses.push_back(std::move(rank_address));
+      }
+      const std::vector<int> ranks = said.at("ranks");
+      const auto key = said.at("key").get<Key>();
+      for (size_t i = 0; i < setups_.size(); ++i) {
+        setups_[i].rank = ranks.at(i);
+        addresses.at(static_cast<size_t>(ranks[i])).port = setups_[i].addresses[0].port;
+      }
+      set_addresses(setups_, addresses, key);
+    } catch (const std::logic_error&) {
+      why_ = "the first machine does not speak this protocol";
+    }
+  }
+
+  const NodeSpec& own_;
+  const Tls& tls_;
+  const RendezvousOptions& options_;
+  asio::io_context io_;
+  AsyncStream stream_;
+  std::vector<NetSetup> setups_;
+  bool called_ = false, over_ = false, refused_ = false;
+  std::string why_;
+};
+
+}  // namespace
+
+RendezvousEndpoint parse_rendezvous_endpoint(std::string_view text) {
+  const size_t colon = text.rfind(':');
+  std::string_view host = text.substr(0, colon == std::string_view::npos ? 0 : colon);
+  const std::string_view digits = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  uint16_t port = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (host.empty() || error != std::errc() || end != digits.data() + digits.size() || port == 0)
+    base::fail_input("--rendezvous {}: not a place to meet; say HOST:PORT, as in 10.0.0.1:29400", text);
+  return {std::string(host), port};
+}
+
+std::vector<NetSetup> rendezvous_nodes(const NodeSpec& own, const Tls& tls, const RendezvousOptions& options) {
+  return own.is_host() ? Host(own, tls, options).run() : Caller(own, tls, options).run();
+}
+
+}  // namespace cairn::comm

@@ -1,0 +1,135 @@
+// What callers cost who do not show that they belong here.
+#include "comm/net/unauthenticated_peers.h"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <vector>
+
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <asio/io_context.hpp>
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include "base/clock.h"
+#include "comm/net/listen.h"
+
+namespace cairn::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+int call(uint16_t port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  ::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);  // completes by itself: the listener's queue is long
+  return fd;
+}
+
+bool was_closed(int fd) {
+  char byte = 0;
+  return ::recv(fd, &byte, 1, MSG_DONTWAIT) == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+}
+
+// A door, and somebody with the key who knocks.
+struct Door {
+  explicit Door(std::chrono::nanoseconds patience)
+      : listener(listen_at("127.0.0.1")),
+        tls(Key{1}),
+        strangers(io, listener.fd, &tls, patience, [this](AsyncStream& caller) -> asio::awaitable<void> {
+          const auto word = co_await caller.read_value<uint32_t>();
+          recognised += word == 42;
+        }) {}
+
+  void settle() {
+    while (io.poll() > 0) io.restart();
+    io.restart();
+  }
+
+  asio::awaitable<void> knock() {
+    AsyncStream stream(io);
+    co_await stream.connect("127.0.0.1", listener.port);
+    co_await stream.begin(&tls, Tls::Side::calls);
+    co_await stream.write_value(uint32_t{42});
+    knocked.push_back(std::move(stream));
+  }
+
+  asio::io_context io{1};
+  Listener listener;
+  Tls tls;
+  int recognised = 0;
+  std::vector<AsyncStream> knocked;
+  UnauthenticatedPeers strangers;
+};
+
+// The start of a TLS hello that claims to be as long as one can be and then stops.
+std::string slow_hello() {
+  std::string text("\x16\x03\x01\x3f\xff\x01\x00\x3f\xfb\x03\x03", 11);
+  return text + std::string(12'000, 'x');
+}
+
+TEST(UnauthenticatedPeers, EachCostsAtMost64KiB) {
+  Door door(5s);
+  door.settle();
+  std::vector<int> callers;
+  constexpr int kCallers = 48;
+  const size_t before = mallinfo2().uordblks;
+  for (int i = 0; i < kCallers; ++i) {
+    callers.push_back(call(door.listener.port));
+    const std::string words = slow_hello();
+    ::send(callers.back(), words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  for (int round = 0; round < 20; ++round) door.settle();
+  const size_t after = mallinfo2().uordblks;
+  int open = 0;
+  for (const int caller : callers) open += !was_closed(caller);
+  EXPECT_EQ(open, kCallers);                                          // all are still listened to
+  EXPECT_LT((after - before) / kCallers, 64u << 10) << "bytes each";  // (0 under a sanitizer, which has its own memory)
+  for (const int caller : callers) ::close(caller);
+}
+
+TEST(UnauthenticatedPeers, AreSentAwayWhenTheirTimeIsOver) {
+  Door door(200ms);
+  const int silent = call(door.listener.port), slow = call(door.listener.port);
+  const std::string words = slow_hello();
+  ::send(slow, words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  const base::RealClock clock;
+  while (clock.now() < 5s && !(was_closed(silent) && was_closed(slow))) door.io.run_one_for(10ms);
+  EXPECT_LT(clock.now(), 4s);
+  EXPECT_GE(clock.now(), 190ms);
+  ::close(silent);
+  ::close(slow);
+}
+
+TEST(UnauthenticatedPeers, DoNotKeepOutWhoHasTheKey) {
+  Door door(5s);
+  std::vector<int> callers;
+  for (int i = 0; i < 300; ++i) callers.push_back(call(door.listener.port));  // more than are let in at a time
+  asio::co_spawn(door.io, door.knock(), asio::detached);
+  const base::RealClock clock;
+  while (clock.now() < 5s && door.recognised == 0) door.io.run_one_for(10ms);
+  EXPECT_EQ(door.recognised, 1);
+  EXPECT_LT(clock.now(), 4s);
+  int open = 0;
+  for (const int caller : callers) open += !was_closed(caller);
+  EXPECT_LE(open, 64);
+  for (const int caller : callers) ::close(caller);
+}
+
+TEST(UnauthenticatedPeers, AreAllSentAwayWhenTheDoorCloses) {
+  Door door(5s);
+  const int caller = call(door.listener.port);
+  for (int round = 0; round < 5; ++round) door.settle();
+  EXPECT_FALSE(was_closed(caller));
+  door.strangers.close();
+  door.settle();
+  EXPECT_TRUE(was_closed(caller));
+  ::close(caller);
+}
+
+}  // namespace
+}  // namespace cairn::comm

@@ -117,7 +117,7 @@ base::Recipe with(base::Recipe recipe, const Assignments& sets) {
 
 Tensors snapshot_tensors(const std::filesystem::path& run, const std::string& section) {
   base::Log log = base::Log::quiet();
-  const std::optional<snapshot::Opened> opened = snapshot::open_latest(run.string(), log);
+  const std::optional<snapshot::OpenSnapshot> opened = snapshot::open_latest(run.string(), log);
   Tensors tensors;
   if (!opened) return tensors;
   const snapshot::Safetensors& file = opened->section(section);

@@ -90,7 +90,7 @@ int64_t step_after_killed_save(const base::Recipe& recipe, const Assignments& se
     }
   });
   base::Log log = base::Log::quiet();
-  const std::optional<snapshot::Opened> found = snapshot::open_latest(run.string(), log);
+  const std::optional<snapshot::OpenSnapshot> found = snapshot::open_latest(run.string(), log);
   return disk.fired() > 0 && found ? found->step() : -1;
 }
 

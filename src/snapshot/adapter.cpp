@@ -139,7 +139,7 @@ void write_adapter(const std::string& folder, const Adapter& adapter, const mode
   base::write_atomically(fs::path(folder) / "adapter_config.json", format_adapter_config(adapter.lora, shape, base_model), disk);
 }
 
-void merge_adapter(const mesh::NamedTensors& parameters, const Adapter& adapter, const model::DecoderShape& shape, Merge merge) {
+void merge_adapter(const mesh::NamedTensors& parameters, const Adapter& adapter, const model::DecoderShape& shape, AdapterMerge merge) {
   const at::NoGradGuard no_grad;
   const bool by_input = model::family(shape.family).by_input;
   const std::string of = adapter.path.empty() ? "the adapter" : adapter.path;
@@ -154,7 +154,7 @@ void merge_adapter(const mesh::NamedTensors& parameters, const Adapter& adapter,
     if (w.dim() != 2 || a.dim() != 2 || b->dim() != 2 || a.size(1) != w.size(1) || b->size(0) != w.size(0) || a.size(0) != b->size(1))
       base::fail_input("{}: the adapter of {} is [{}] and [{}], which does not fit its weight [{}]", of, layer, fmt::join(a.sizes(), ", "),
                        fmt::join(b->sizes(), ", "), fmt::join(w.sizes(), ", "));
-    w.add_(at::matmul(*b, a), merge == Merge::add ? adapter.lora.scale() : -adapter.lora.scale());
+    w.add_(at::matmul(*b, a), merge == AdapterMerge::add ? adapter.lora.scale() : -adapter.lora.scale());
   }
 }
 

@@ -34,8 +34,8 @@ void write_adapter(const std::string& folder, const Adapter& adapter, const mode
 std::string format_adapter_config(const model::LoraShape& lora, const model::DecoderShape& shape, const std::string& base_model);
 
 // Adds scale b a to each layer that has an adapter, in place; `undo` takes it away again. Throws bad_input where an adapter fits no layer.
-enum class Merge { add, undo };
+enum class AdapterMerge { add, undo };
 void merge_adapter(const mesh::NamedTensors& parameters, const Adapter& adapter, const model::DecoderShape& shape,
-                   Merge merge = Merge::add);
+                   AdapterMerge merge = AdapterMerge::add);
 
 }  // namespace cairn::snapshot

@@ -20,7 +20,7 @@ bool is_models(const std::string& file) { return file.find('/') == std::string::
 
 }  // namespace
 
-int64_t Inspected::bytes() const {
+int64_t InspectReport::bytes() const {
   int64_t sum = 0;
   for (const SavedFile& file : files) sum += file.bytes;
   return sum;
@@ -41,8 +41,8 @@ std::vector<std::string> saved_folders(const std::string& folder) {
   return found;
 }
 
-Inspected inspect(const std::string& folder) {
-  Inspected found;
+InspectReport inspect(const std::string& folder) {
+  InspectReport found;
   found.path = folder;
   const fs::path place = folder;
   found.files = saved_files(place);

@@ -12,7 +12,7 @@
 
 namespace cairn::snapshot {
 
-struct Inspected {
+struct InspectReport {
   struct Tensor {
     std::string file;
     TensorEntry entry;
@@ -33,6 +33,6 @@ struct Inspected {
 std::vector<std::string> saved_folders(const std::string& folder);
 
 // Of one such folder. Headers are checked, checksums are not: verify does that. Throws corrupt_file or bad_input naming the file.
-Inspected inspect(const std::string& folder);
+InspectReport inspect(const std::string& folder);
 
 }  // namespace cairn::snapshot

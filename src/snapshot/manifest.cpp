@@ -31,11 +31,11 @@ uint64_t checksum_of(const std::string& digits, const std::string& of, const std
   return sum;
 }
 
-Written file_facts(const std::string& name, const base::Json& facts, const std::string& path) {
+FileRecord file_facts(const std::string& name, const base::Json& facts, const std::string& path) {
   if (!is_file_name(name)) base::fail_corrupt(path, "a file name that no snapshot has");
   if (!facts.is_object()) base::fail_corrupt(path, fmt::format("nothing is said about {}", name));
   const auto digits = value_of<std::string>(facts, "xxh3", path);
-  Written written{.bytes = value_of<int64_t>(facts, "bytes", path), .checksum = checksum_of(digits, name, path)};
+  FileRecord written{.bytes = value_of<int64_t>(facts, "bytes", path), .checksum = checksum_of(digits, name, path)};
   const auto tensors = facts.find("tensors");
   if (tensors == facts.end()) return written;  // of a Cairn that did not write them, or of a text
   if (!tensors->is_object()) base::fail_corrupt(path, fmt::format("the tensors of {} cannot be read", name));

@@ -13,8 +13,8 @@ inline constexpr int64_t kManifestBytesMax = 16 << 20;
 
 struct Manifest {
   int64_t step = 0;
-  std::string version;                   // of the Cairn that wrote it
-  std::map<std::string, Written> files;  // by name within the snapshot
+  std::string version;                      // of the Cairn that wrote it
+  std::map<std::string, FileRecord> files;  // by name within the snapshot
   bool operator==(const Manifest&) const = default;
 };
 

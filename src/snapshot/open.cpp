@@ -36,7 +36,7 @@ std::shared_ptr<const MappedFile> file_of_length(const std::string& path, int64_
   return file;
 }
 
-std::shared_ptr<const MappedFile> checked_file(const std::string& path, const Written& expected) {
+std::shared_ptr<const MappedFile> checked_file(const std::string& path, const FileRecord& expected) {
   std::shared_ptr<const MappedFile> file = file_of_length(path, expected.bytes);
   const uint64_t found = base::checksum(file->bytes());
   if (found != expected.checksum)
@@ -44,7 +44,9 @@ std::shared_ptr<const MappedFile> checked_file(const std::string& path, const Wr
   return file;
 }
 
-std::string described(Dtype dtype, at::IntArrayRef shape) { return fmt::format("{} [{}]", word_of(dtype), fmt::join(shape, ", ")); }
+std::string described(SafetensorsDtype dtype, at::IntArrayRef shape) {
+  return fmt::format("{} [{}]", word_of(dtype), fmt::join(shape, ", "));
+}
 
 // "; missing there: a, b and 3 more", or nothing.
 std::string listed(const char* title, const std::vector<std::string>& items) {
@@ -56,38 +58,38 @@ std::string listed(const char* title, const std::vector<std::string>& items) {
 
 }  // namespace
 
-std::vector<std::string> Opened::sections() const {
+std::vector<std::string> OpenSnapshot::sections() const {
   std::vector<std::string> names;
   for (const auto& [name, file] : sections_) names.push_back(name);
   return names;
 }
 
-const Safetensors& Opened::section(const std::string& name) const {
+const Safetensors& OpenSnapshot::section(const std::string& name) const {
   const auto found = sections_.find(name);
   if (found == sections_.end()) base::fail_input("{}: no section \"{}\" (it has {})", path_, name, fmt::join(sections(), ", "));
   return found->second;
 }
 
-const std::string& Opened::text(const std::string& file) const {
+const std::string& OpenSnapshot::text(const std::string& file) const {
   const auto found = texts_.find(file);
   if (found == texts_.end()) base::fail_input("{}: no file {} in this snapshot", path_, file);
   return found->second;
 }
 
-void Opened::load_into(const std::string& section_name, const mesh::NamedTensors& into) const {
-  std::vector<Wanted> wanted;
+void OpenSnapshot::load_into(const std::string& section_name, const mesh::NamedTensors& into) const {
+  std::vector<TensorRequest> wanted;
   for (const auto& [name, tensor] : into)
     wanted.push_back({name, tensor.sizes().vec(), tensor.scalar_type(), [to = tensor](const at::Tensor& whole) { to.copy_(whole); }});
   load(section_name, wanted);
 }
 
-void Opened::load(const std::string& section_name, const std::vector<Wanted>& wanted) const {
+void OpenSnapshot::load(const std::string& section_name, const std::vector<TensorRequest>& wanted) const {
   const Safetensors& saved = section(section_name);
   std::unordered_map<std::string, const TensorEntry*> unread;
   for (const TensorEntry& entry : saved.entries()) unread.emplace(entry.name, &entry);
-  std::vector<std::pair<const TensorEntry*, const Wanted*>> copies;
+  std::vector<std::pair<const TensorEntry*, const TensorRequest*>> copies;
   std::vector<std::string> missing, unlike, unexpected;
-  for (const Wanted& one : wanted) {
+  for (const TensorRequest& one : wanted) {
     const auto found = unread.find(one.name);
     if (found == unread.end()) {
       missing.push_back(one.name);
@@ -136,10 +138,10 @@ void check_lightly(const fs::path& folder) {
 
 }  // namespace
 
-Opened open(const std::string& path) {
+OpenSnapshot open(const std::string& path) {
   const fs::path folder = fs::path(path).has_filename() ? fs::path(path) : fs::path(path).parent_path();
   const Manifest manifest = read_manifest(folder);
-  Opened opened;
+  OpenSnapshot opened;
   opened.path_ = folder;
   opened.step_ = manifest.step;
   for (const auto& [name, expected] : manifest.files) {
@@ -170,7 +172,7 @@ std::optional<std::string> find_latest(const std::string& run_dir) {
   return std::nullopt;
 }
 
-std::optional<Opened> open_latest(const std::string& run_dir, base::Log& log, int64_t step_last) {
+std::optional<OpenSnapshot> open_latest(const std::string& run_dir, base::Log& log, int64_t step_last) {
   check_run_directory(run_dir);
   std::vector<StepFolder> folders = step_folders(run_dir);
   std::erase_if(folders, [&](const StepFolder& folder) { return folder.step > step_last; });
@@ -188,11 +190,11 @@ std::optional<Opened> open_latest(const std::string& run_dir, base::Log& log, in
   fail_all_damaged(run_dir, folders.size(), newest_trouble);
 }
 
-std::vector<Listed> list(const std::string& run_dir) {
+std::vector<SnapshotInfo> list(const std::string& run_dir) {
   check_run_directory(run_dir);
-  std::vector<Listed> found;
+  std::vector<SnapshotInfo> found;
   for (const StepFolder& folder : step_folders(run_dir)) {
-    Listed listed{.step = folder.step, .bytes = 0, .path = folder.path};
+    SnapshotInfo listed{.step = folder.step, .bytes = 0, .path = folder.path};
     std::error_code ignored;  // a file may go while we look
     for (fs::recursive_directory_iterator it(folder.path, ignored), end; !ignored && it != end; it.increment(ignored)) {
       if (it->is_regular_file(ignored)) listed.bytes += static_cast<int64_t>(it->file_size(ignored));

@@ -47,7 +47,7 @@ std::string model_folder(const std::string& folder, base::Log& log) {
   if (base::path_exists(fs::path(folder) / kManifestFile)) return open(folder).path();
   if (base::path_exists(fs::path(folder) / "config.json")) return folder;
   if (!base::path_exists(fs::path(folder) / "recipe.toml")) fail_no_config(folder);
-  const std::optional<Opened> newest = open_latest(folder, log);
+  const std::optional<OpenSnapshot> newest = open_latest(folder, log);
   if (!newest) base::fail_input("{}: this run has no snapshot yet", folder);
   return newest->path();
 }
@@ -130,7 +130,7 @@ Pretrained open_pretrained(const std::string& folder, base::Log& log) {
   return opened;
 }
 
-Outline read_outline(const std::string& folder) {
+ModelOutline read_outline(const std::string& folder) {
   std::error_code error;
   fs::path place = folder;
   if (!fs::is_directory(place, error)) fail_absent(folder);

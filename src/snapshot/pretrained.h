@@ -37,11 +37,11 @@ Pretrained open_pretrained(const std::string& folder, base::Log& log);
 void check_tensors(const model::DecoderShape& shape, const WeightFiles& weights);
 
 // Its shape and where its tokenizer is (tokenizer.json, tokenizer.model or vocab.json; empty: it has none), without a look at the tensors.
-struct Outline {
+struct ModelOutline {
   model::DecoderShape shape;
   std::string tokenizer_file;
 };
-Outline read_outline(const std::string& folder);
+ModelOutline read_outline(const std::string& folder);
 
 struct ExportOptions {
   c10::ScalarType dtype = c10::ScalarType::Float;  // Float, BFloat16 or Half

@@ -29,14 +29,14 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
 
 }  // namespace
 
-Dtype dtype_of(c10::ScalarType dtype) {
+SafetensorsDtype dtype_of(c10::ScalarType dtype) {
   const auto* found = std::find(kScalarTypes.begin(), kScalarTypes.end(), dtype);
   if (found == kScalarTypes.end())
     base::fail_input("dtype {} cannot be saved: safetensors files of Cairn hold {}", c10::toString(dtype), dtype_words());
-  return static_cast<Dtype>(found - kScalarTypes.begin());
+  return static_cast<SafetensorsDtype>(found - kScalarTypes.begin());
 }
 
-c10::ScalarType scalar_type(Dtype dtype) { return kScalarTypes[static_cast<size_t>(dtype)]; }
+c10::ScalarType scalar_type(SafetensorsDtype dtype) { return kScalarTypes[static_cast<size_t>(dtype)]; }
 
 int64_t safetensors_bytes(const mesh::NamedTensors& tensors) {
   std::vector<TensorEntry> entries = entries_of(tensors);
@@ -44,12 +44,12 @@ int64_t safetensors_bytes(const mesh::NamedTensors& tensors) {
   return entries.empty() ? static_cast<int64_t>(header.size()) : entries.back().end;
 }
 
-Written write_safetensors(const std::string& path, const mesh::NamedTensors& tensors, const base::Disk& disk) {
+FileRecord write_safetensors(const std::string& path, const mesh::NamedTensors& tensors, const base::Disk& disk) {
   std::vector<TensorEntry> entries = entries_of(tensors);
   const std::string header = format_safetensors_header(entries, {{"format", "pt"}});
   base::FileWriter file(path, entries.empty() ? static_cast<int64_t>(header.size()) : entries.back().end, disk);
   file.write(header);
-  Written written;
+  FileRecord written;
   for (const auto& [name, tensor] : tensors) {
     const at::Tensor host = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
     const std::span bytes(static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes());
@@ -74,7 +74,7 @@ const TensorEntry* Safetensors::find(const std::string& name) const {
 at::Tensor Safetensors::view(const TensorEntry& entry) const {
   const std::span<const std::byte> bytes =
       file_->bytes().subspan(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.end - entry.begin));
-  if (entry.dtype == Dtype::boolean && std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; })) {
+  if (entry.dtype == SafetensorsDtype::boolean && std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; })) {
     throw Error(Error::Kind::corrupt_file, fmt::format("{}: tensor \"{}\": a BOOL is neither 0 nor 1", path(), entry.name));
   }
   const at::TensorOptions options = at::TensorOptions().dtype(scalar_type(entry.dtype));

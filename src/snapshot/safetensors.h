@@ -19,15 +19,15 @@ class Disk;
 namespace cairn::snapshot {
 
 // The format's name for a dtype of libtorch, and back. Throws bad_input for one that it cannot hold.
-Dtype dtype_of(c10::ScalarType dtype);
-c10::ScalarType scalar_type(Dtype dtype);
+SafetensorsDtype dtype_of(c10::ScalarType dtype);
+c10::ScalarType scalar_type(SafetensorsDtype dtype);
 
 // What was written, as the manifest wants it.
-struct Written {
+struct FileRecord {
   int64_t bytes = 0;
   uint64_t checksum = 0;                         // xxh3-64 of the whole file
   std::map<std::string, uint64_t> tensors = {};  // and of each tensor's bytes, so that damage has a name
-  bool operator==(const Written&) const = default;
+  bool operator==(const FileRecord&) const = default;
 };
 
 // The bytes that write_safetensors will write for these tensors, so that space can be asked for first.
@@ -35,7 +35,7 @@ int64_t safetensors_bytes(const mesh::NamedTensors& tensors);
 
 // Writes the tensors in the given order under `path`, which appears only when it is whole and on disk. Tensors may be strided and
 // live on any device: one at a time is brought to the host. Refuses two tensors of one name and dtypes the format lacks.
-Written write_safetensors(const std::string& path, const mesh::NamedTensors& tensors, const base::Disk& disk);
+FileRecord write_safetensors(const std::string& path, const mesh::NamedTensors& tensors, const base::Disk& disk);
 
 // A safetensors file opened for reading. The file is not trusted: the constructor checks everything the header says against the
 // file's size and throws corrupt_file naming file, tensor and reason. A value: copies share the map.

@@ -48,7 +48,7 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   struct Raw {
     std::string name;
-    Dtype dtype{};
+    SafetensorsDtype dtype{};
     std::vector<uint64_t> shape = {}, offsets = {};
     bool has_dtype = false, has_shape = false, has_offsets = false;
   };
@@ -77,7 +77,7 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
     if (depth_ != 2 || field_ != "dtype") return stop("the text " + in_quotes(value));
     const auto* found = std::find_if(kDtypes.begin(), kDtypes.end(), [&](const Known& d) { return value == d.word; });
     if (found == kDtypes.end()) return fail(fmt::format("dtype {} is not one of {}", in_quotes(value), dtype_words()));
-    tensors.back().dtype = static_cast<Dtype>(found - kDtypes.begin());
+    tensors.back().dtype = static_cast<SafetensorsDtype>(found - kDtypes.begin());
     return true;
   }
 
@@ -271,8 +271,8 @@ std::string format_safetensors_header(std::vector<TensorEntry>& entries, const s
   return out + json;
 }
 
-const char* word_of(Dtype dtype) { return kDtypes[static_cast<size_t>(dtype)].word; }
-int64_t bytes_of(Dtype dtype) { return kDtypes[static_cast<size_t>(dtype)].bytes; }
+const char* word_of(SafetensorsDtype dtype) { return kDtypes[static_cast<size_t>(dtype)].word; }
+int64_t bytes_of(SafetensorsDtype dtype) { return kDtypes[static_cast<size_t>(dtype)].bytes; }
 
 const std::string& dtype_words() {
   static const std::string words = [] {

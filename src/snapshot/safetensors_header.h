@@ -15,14 +15,14 @@ inline constexpr size_t kTensorsMax = 1 << 18;
 inline constexpr int64_t kDimsMax = 64;
 
 // What an element is, as the format calls it.
-enum class Dtype { f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean };
-const char* word_of(Dtype dtype);  // "F32", "BF16"
-int64_t bytes_of(Dtype dtype);
+enum class SafetensorsDtype { f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean };
+const char* word_of(SafetensorsDtype dtype);  // "F32", "BF16"
+int64_t bytes_of(SafetensorsDtype dtype);
 const std::string& dtype_words();  // all of them, for messages
 
 struct TensorEntry {
   std::string name;
-  Dtype dtype{};
+  SafetensorsDtype dtype{};
   std::vector<int64_t> shape = {};
   int64_t begin = 0;  // offsets into the file, not into the data part
   int64_t end = 0;

@@ -21,20 +21,20 @@ constexpr const char* kWriting = ".writing-";
 constexpr const char* kRemoving = ".removing-";
 constexpr int64_t kSpareBytes = 1 << 16;  // the manifest and the folders' own blocks
 
-void must(int result, const char* doing, const fs::path& path) {
+void check_call(int result, const char* doing, const fs::path& path) {
   if (result != 0) throw Error(Error::Kind::disk, fmt::format("{}: cannot {}: {}", path.string(), doing, std::strerror(errno)));
 }
 
 // The folder being written: gone again unless it was put in place.
-class Partial {
+class StagingFolder {
  public:
-  explicit Partial(fs::path path) : path_(std::move(path)) { base::make_folder(path_ / "training"); }
-  ~Partial() {
+  explicit StagingFolder(fs::path path) : path_(std::move(path)) { base::make_folder(path_ / "training"); }
+  ~StagingFolder() {
     std::error_code ignored;  // what stays behind, the next save clears
     if (!placed_) fs::remove_all(path_, ignored);
   }
-  Partial(const Partial&) = delete;
-  Partial& operator=(const Partial&) = delete;
+  StagingFolder(const StagingFolder&) = delete;
+  StagingFolder& operator=(const StagingFolder&) = delete;
 
   const fs::path& path() const { return path_; }
   void placed() { placed_ = true; }
@@ -86,9 +86,9 @@ void write_files(const fs::path& folder, const Contents& contents, const base::D
     base::write_atomically(folder / file, text, disk);
     manifest.files[file] = {.bytes = static_cast<int64_t>(text.size()), .checksum = base::checksum(text)};
   }
-  must(disk.sync_folder(folder / "training"), "sync", folder / "training");
+  check_call(disk.sync_folder(folder / "training"), "sync", folder / "training");
   base::write_atomically(folder / kManifestFile, format_manifest(manifest), disk);
-  must(disk.sync_folder(folder), "sync", folder);
+  check_call(disk.sync_folder(folder), "sync", folder);
 }
 
 // Every file is there at its length. The checksums, which cost reading it all, are left to open().
@@ -121,18 +121,18 @@ void put_in_place(const fs::path& from, const fs::path& to, const base::Disk& di
     replaces = looks_whole(to);
     drop(replaces ? old : to, disk);
   }
-  if (replaces) must(disk.rename(to, old), "move aside", to);
+  if (replaces) check_call(disk.rename(to, old), "move aside", to);
   if (disk.rename(from, to) != 0) {
     const int error = errno;
     if (replaces) disk.rename(old, to);
     errno = error;
-    must(-1, "put in place", to);
+    check_call(-1, "put in place", to);
   }
-  must(disk.sync_folder(to.parent_path()), "sync", to.parent_path());
+  check_call(disk.sync_folder(to.parent_path()), "sync", to.parent_path());
 }
 
 // Counts only whole ones, so that damaged ones never push out the last good one.
-void prune(const std::string& run_dir, int64_t step, const Keep& keep, const base::Disk& disk) {
+void prune(const std::string& run_dir, int64_t step, const Retention& keep, const base::Disk& disk) {
   int64_t kept = 0;
   for (const StepFolder& folder : step_folders(run_dir)) {
     const bool ours = folder.step == step && !folder.replaced;
@@ -148,17 +148,17 @@ void prune(const std::string& run_dir, int64_t step, const Keep& keep, const bas
 
 }  // namespace
 
-std::string save(const std::string& run_dir, const Contents& contents, const Keep& keep, const base::Disk& disk) {
+std::string save(const std::string& run_dir, const Contents& contents, const Retention& keep, const base::Disk& disk) {
   check_names(contents);
   const fs::path parent = snapshots_folder(run_dir);
   const fs::path place = step_folder(run_dir, contents.step);
   base::make_folder(parent);
   clear_leftovers(parent);
   check_space(parent, contents, disk);
-  Partial partial(parent / fmt::format("{}{}-{}", kWriting, place.filename().string(), ::getpid()));
-  write_files(partial.path(), contents, disk);
-  put_in_place(partial.path(), place, disk);
-  partial.placed();
+  StagingFolder staging(parent / fmt::format("{}{}-{}", kWriting, place.filename().string(), ::getpid()));
+  write_files(staging.path(), contents, disk);
+  put_in_place(staging.path(), place, disk);
+  staging.placed();
   prune(run_dir, contents.step, keep, disk);
   return place;
 }

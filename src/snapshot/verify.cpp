@@ -33,19 +33,21 @@ class Examination {
  public:
   Examination(fs::path folder, const std::function<void(int64_t, int64_t)>& progress) : folder_(std::move(folder)), progress_(progress) {}
 
-  Verified run() {
+  VerifyReport run() {
     read_manifest();
     for (const std::string& name : names()) {
       ++found_.files;
       examine(name);
       if (progress_) progress_(found_.bytes, total_);
     }
-    if (found_.faults.empty()) examine_model();
+    if (found_.defects.empty()) examine_model();
     return std::move(found_);
   }
 
  private:
-  void blame(const std::string& file, const std::string& tensor, const std::string& what) { found_.faults.push_back({file, tensor, what}); }
+  void blame(const std::string& file, const std::string& tensor, const std::string& what) {
+    found_.defects.push_back({file, tensor, what});
+  }
 
   // What `act` throws becomes a fault: of the file that the message begins with, else of `file`.
   template <typename Act>
@@ -94,7 +96,7 @@ class Examination {
     if (!holds(name, [&] { file = MappedFile::open(folder_ / name); })) return;
     const auto bytes = static_cast<int64_t>(file->bytes().size());
     found_.bytes += bytes;
-    const Written* written = manifest_ ? &manifest_->files.at(name) : nullptr;
+    const FileRecord* written = manifest_ ? &manifest_->files.at(name) : nullptr;
     const bool cut = written && bytes != written->bytes;
     if (cut) blame(name, "", fmt::format("{} bytes long, the manifest says {}", bytes, written->bytes));
     const bool changed = written && !cut && base::checksum(file->bytes()) != written->checksum;
@@ -107,7 +109,7 @@ class Examination {
   }
 
   // `changed`: the file is not as it was written, which is what its tensors are asked about. A file cut short has its fault already.
-  void examine_tensors(const std::string& name, const std::shared_ptr<const MappedFile>& file, const Written* changed, bool cut) {
+  void examine_tensors(const std::string& name, const std::shared_ptr<const MappedFile>& file, const FileRecord* changed, bool cut) {
     std::optional<Safetensors> opened;
     if (cut) return;
     if (!holds(name, [&] { opened.emplace(file); })) return;
@@ -171,12 +173,12 @@ class Examination {
   const std::function<void(int64_t, int64_t)>& progress_;
   std::optional<Manifest> manifest_;
   int64_t total_ = 0;
-  Verified found_;
+  VerifyReport found_;
 };
 
 }  // namespace
 
-Verified verify(const std::string& folder, const std::function<void(int64_t done, int64_t of)>& progress) {
+VerifyReport verify(const std::string& folder, const std::function<void(int64_t done, int64_t of)>& progress) {
   return Examination(folder, progress).run();
 }
 

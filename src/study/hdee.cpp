@@ -75,7 +75,7 @@ class Study {
     std::string origin;
     for (const auto& [name, size] : recipe_.sizes) {
       if (size.from.empty()) continue;
-      const snapshot::Outline outline = snapshot::read_outline(size.from);
+      const snapshot::ModelOutline outline = snapshot::read_outline(size.from);
       if (outline.tokenizer_file.empty()) base::fail_input("study.size.{}.from = {}: it has no tokenizer", name, size.from);
       auto own = data::open_tokenizer(outline.tokenizer_file);
       if (tokenizer && data::hash(*own) != data::hash(*tokenizer))

@@ -73,11 +73,11 @@ std::vector<std::string> folders_due(const SaveOptions& save, int64_t epoch, con
   return due;
 }
 
-std::optional<snapshot::Opened> newest(comm::World& world, const std::filesystem::path& folder) {
-  std::optional<snapshot::Opened> best;
+std::optional<snapshot::OpenSnapshot> newest(comm::World& world, const std::filesystem::path& folder) {
+  std::optional<snapshot::OpenSnapshot> best;
   for (const char* name : {kEpochs, kLast}) {
     if (!base::path_exists(folder / name / "recipe.toml")) continue;
-    std::optional<snapshot::Opened> found =
+    std::optional<snapshot::OpenSnapshot> found =
         train::find_snapshot(world, world.everyone(), (folder / name).string(), std::numeric_limits<int64_t>::max());
     if (found && (!best || found->step() > best->step())) best = std::move(found);
   }

@@ -38,7 +38,7 @@ std::vector<std::string> folders_due(const SaveOptions& save, int64_t epoch, con
 
 // The newest state under `folder`, of those that training goes on from (last and epochs); nothing where there is none. All ranks must find
 // the same one.
-std::optional<snapshot::Opened> newest(comm::World& world, const std::filesystem::path& folder);
+std::optional<snapshot::OpenSnapshot> newest(comm::World& world, const std::filesystem::path& folder);
 
 // Writes a state into FOLDER/NAME: parameters and the optimizer's tensors as safetensors, `about` as recipe.toml. One rank does.
 void write_checkpoint(const std::filesystem::path& folder, const std::string& name, const std::string& about,

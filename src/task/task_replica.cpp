@@ -61,37 +61,38 @@ TaskReplica::TaskReplica(Deployer& deployer, TaskFunctions functions, const Para
   if (functions_.train_step.finish && options.zero > 0)
     base::fail_input("trainer \"{}\": train_step.finish needs whole sums, and zero = {} shares them out: use zero = 0", options.name,
                      options.zero);
-  job_.settings.optim = optim_of(options);
-  job_.plan.mesh.axes = {{options.zero > 0 ? "shard" : "dp", deployer.dp()}};
-  job_.plan.zero = options.zero;
-  job_.plan.micro_batch = options.per_device_batch;
-  job_.device = deployer.device();
+  job_.config.settings.optim = optim_of(options);
+  job_.config.plan.mesh.axes = {{options.zero > 0 ? "shard" : "dp", deployer.dp()}};
+  job_.config.plan.zero = options.zero;
+  job_.config.plan.micro_batch = options.per_device_batch;
+  job_.config.device = deployer.device();
   comm::World& world = deployer.world();
-  job_.trace = std::make_unique<base::Trace>(world.wall(), world.rank(), 0);
+  job_.instruments.trace = std::make_unique<base::Trace>(world.wall(), world.rank(), 0);
   train::Engine& engine = job_.engine;
   engine.model = std::make_unique<Bare>(start);
   engine.objective = std::make_unique<Unused>();
-  const auto format = at::TensorOptions().dtype(at::kFloat).device(job_.device);
+  const auto format = at::TensorOptions().dtype(at::kFloat).device(job_.config.device);
   engine.store =
       std::make_unique<parallel::ParameterStore>(parallel::ParameterStore::Parts{.world = world,
                                                                                  .model = *engine.model,
-                                                                                 .plan = job_.plan,
+                                                                                 .plan = job_.config.plan,
                                                                                  .trained = std::vector<bool>(start.size(), true),
                                                                                  .kept = format,
                                                                                  .read = format});
   job_.assembly = std::make_unique<parallel::FullTensorGather>(
-      parallel::FullTensorGather::Parts{.world = world, .model = *engine.model, .plan = job_.plan});
+      parallel::FullTensorGather::Parts{.world = world, .model = *engine.model, .plan = job_.config.plan});
   for (const parallel::ParameterPiece& piece : engine.store->pieces()) {
     engine.kept_views.push_back({piece.name, piece.value});
     engine.gradient_views.push_back({piece.name, piece.gradient});
   }
   engine.pieces = static_cast<int64_t>(engine.store->pieces().size());
-  engine.sync = sync::make_sync({}, {world.group(job_.plan.mesh.peers_along(world.rank(), parallel::replicating_axes(job_.plan))),
-                                     world.alone(), engine.kept_views, engine.gradient_views});
+  engine.sync =
+      sync::make_sync({}, {world.group(job_.config.plan.mesh.peers_along(world.rank(), parallel::replicating_axes(job_.config.plan))),
+                           world.alone(), engine.kept_views, engine.gradient_views});
   engine.micro_batch = options.per_device_batch;
   engine.clip_norm = options.clip;
   engine.step_group = &deployer.replicas();
-  engine.trace = job_.trace.get();
+  engine.trace = job_.instruments.trace.get();
   engine.before_update = [this] { finish_gradients(); };
   job_.step = train::make_step(train::in_turn([this](const parallel::Pass& one) { return pass(one); }));
   reset(start);
@@ -101,10 +102,10 @@ void TaskReplica::fresh_optimizer() {
   std::vector<optim::ParameterPiece> pieces;
   for (const parallel::ParameterPiece& piece : job_.engine.store->pieces())
     pieces.push_back(train::make_piece(job_.engine.model->parameters()[piece.parameter], piece.value, piece.gradient));
-  job_.engine.optimizer = optim::make_optimizer(job_.settings.optim, std::move(pieces));
-  if (job_.plan.zero > 0 && job_.engine.optimizer->granularity() != optim::Optimizer::Granularity::elements)
-    base::fail_input("optimizer {} works on whole matrices, which zero = {} cuts: use adamw or sgd, or zero = 0", job_.settings.optim.kind,
-                     job_.plan.zero);
+  job_.engine.optimizer = optim::make_optimizer(job_.config.settings.optim, std::move(pieces));
+  if (job_.config.plan.zero > 0 && job_.engine.optimizer->granularity() != optim::Optimizer::Granularity::elements)
+    base::fail_input("optimizer {} works on whole matrices, which zero = {} cuts: use adamw or sgd, or zero = 0",
+                     job_.config.settings.optim.kind, job_.config.plan.zero);
 }
 
 void TaskReplica::reset(const Params& to) {
@@ -115,7 +116,7 @@ void TaskReplica::reset(const Params& to) {
     if (value.sizes() != at::IntArrayRef(parameters[i].shape))
       base::fail_input("parameter \"{}\" is [{}], the trainer's is [{}]", parameters[i].name, fmt::join(value.sizes(), ", "),
                        fmt::join(parameters[i].shape, ", "));
-    job_.engine.store->load(i, value.detach().to(job_.device, at::kFloat).contiguous());
+    job_.engine.store->load(i, value.detach().to(job_.config.device, at::kFloat).contiguous());
   }
   job_.engine.store->updated();
   fresh_optimizer();
@@ -133,7 +134,7 @@ Params TaskReplica::params() const { return detached(leaves(false)); }
 
 model::Losses TaskReplica::pass(const parallel::Pass& micro_batch) {
   const at::Tensor& ids = micro_batch.batch.ids;
-  const Batch batch = collated(*examples_, {ids.const_data_ptr<int64_t>(), static_cast<size_t>(ids.size(0))}, job_.device);
+  const Batch batch = collated(*examples_, {ids.const_data_ptr<int64_t>(), static_cast<size_t>(ids.size(0))}, job_.config.device);
   // By the place in the global batch: any number of ranks draws the same numbers.
   const int64_t place = micro_batch.batch.field("place").const_data_ptr<int64_t>()[0];
   const base::Random random = step_random_.for_index(static_cast<uint64_t>(place / micro_batch_));
@@ -170,7 +171,7 @@ void TaskReplica::finish_gradients() {
 StepResult TaskReplica::step(const Examples& examples, std::span<const int64_t> places, const StepPosition& at) {
   examples_ = &examples;
   step_random_ = random_.for_index(static_cast<uint64_t>(at.step));
-  totals_ = at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(job_.device));
+  totals_ = at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(job_.config.device));
   const auto count = static_cast<int64_t>(places.size());
   mesh::Batch batch;
   batch.ids = at::tensor(at::IntArrayRef(places.data(), places.size()), at::kLong);
@@ -191,13 +192,13 @@ StepResult TaskReplica::step(const Examples& examples, std::span<const int64_t> 
 double TaskReplica::mean_loss(const Examples& examples) const {
   const Params params = leaves(false);
   const base::Random random = deployer_.random("task.evaluate");
-  at::Tensor totals = at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(job_.device));
+  at::Tensor totals = at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(job_.config.device));
   const int64_t batches = (examples.count + micro_batch_ - 1) / micro_batch_;
   for (int64_t index = deployer_.replica(); index < batches; index += deployer_.dp()) {
     std::vector<int64_t> places;
     for (int64_t i = index * micro_batch_; i < std::min((index + 1) * micro_batch_, examples.count); ++i) places.push_back(i);
     const WeightedLoss loss = loss_of(functions_, random.for_index(static_cast<uint64_t>(index)), params,
-                                      collated(examples, places, job_.device), /*training=*/false);
+                                      collated(examples, places, job_.config.device), /*training=*/false);
     totals += at::stack({loss.sum.detach().to(at::kDouble), loss.weight});
   }
   deployer_.replicas().all_reduce(totals, comm::Reduce::sum, {comm::Purpose::loss, "evaluation"}).wait_host();
@@ -210,7 +211,7 @@ std::pair<mesh::NamedTensors, mesh::NamedTensors> TaskReplica::whole_state() {
   return {std::move(model), train::gather_whole(job_, train::optimizer_state(job_))};
 }
 
-void TaskReplica::load(const snapshot::Opened& from) {
+void TaskReplica::load(const snapshot::OpenSnapshot& from) {
   train::load(job_, from, "model", train::parameter_state(job_));
   if (const auto state = train::optimizer_state(job_); !state.empty()) train::load(job_, from, "optimizer", state);
   job_.engine.store->updated();

@@ -49,7 +49,7 @@ class TaskReplica {
 
   // Whole parameters and optimizer state on rank 0. Collective.
   std::pair<mesh::NamedTensors, mesh::NamedTensors> whole_state();
-  void load(const snapshot::Opened& from);
+  void load(const snapshot::OpenSnapshot& from);
 
  private:
   model::Losses pass(const parallel::Pass& micro_batch);

@@ -485,7 +485,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
 
   // Before the data: a damaged one is told at once. Islands that were ended by force are at most two snapshots apart.
   const int64_t every = job->config.settings.snapshot.every, apart_most = every > 0 ? 2 * every : std::numeric_limits<int64_t>::max();
-  const std::optional<snapshot::Opened> resumed =
+  const std::optional<snapshot::OpenSnapshot> resumed =
       start.resume ? find_snapshot(world, *job->engine.step_group, job->config.out.string(), start.resume_step_last, apart_most)
                    : std::nullopt;
   job->data = open_data(world, job->config.settings, start);

@@ -27,7 +27,7 @@ Settings read_settings(base::Recipe& recipe) {
   s.model = recipe.read(model::model_schema());
   data::DataOptions data;
   if (!s.model.from.empty()) {
-    const snapshot::Outline outline = snapshot::read_outline(s.model.from);
+    const snapshot::ModelOutline outline = snapshot::read_outline(s.model.from);
     const model::ModelOptions theirs = model::options_of(outline.shape, s.model);
     s.model = recipe.read(model::model_schema(), theirs);
     if (s.model.residual != theirs.residual || s.model.ladder_layers != theirs.ladder_layers)

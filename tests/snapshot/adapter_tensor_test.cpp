@@ -80,7 +80,7 @@ TEST(Adapter, MergedGivesTheLogitsItGivesBesideTheModelAndCanBeTakenAwayAgain) {
     EXPECT_EQ(read.lora, lora);
     merge_adapter(merged.views(), read, shape);
     EXPECT_LT((with.logits() - merged.logits()).abs().max().item<float>(), 1e-5);
-    merge_adapter(merged.views(), read, shape, Merge::undo);
+    merge_adapter(merged.views(), read, shape, AdapterMerge::undo);
     EXPECT_LT((merged.flat - Filled(shape).flat).abs().max().item<float>(), 1e-6);
   }
   const Safetensors file(scratch / "llama/adapter_model.safetensors");

@@ -22,7 +22,7 @@ std::string good_file(Random& random) {
   std::vector<TensorEntry> entries;
   for (uint64_t i = random.below(6); i > 0; --i) {
     TensorEntry entry{.name = fmt::format("layers.{}.{}", i, random.one_in(4) ? "w\u00e9\"\\" : "weight"),
-                      .dtype = static_cast<Dtype>(random.below(10))};
+                      .dtype = static_cast<SafetensorsDtype>(random.below(10))};
     for (uint64_t dims = random.below(4); dims > 0; --dims) entry.shape.push_back(static_cast<int64_t>(random.below(5)));
     entries.push_back(std::move(entry));
   }

@@ -40,8 +40,8 @@ TEST(SafetensorsHeader, GivesTensorsInTheOrderOfTheirBytes) {
   const SafetensorsHeader header = parse(file_with(kGood, 20));
   const int64_t data = 8 + static_cast<int64_t>(kGood.size());
   ASSERT_EQ(header.entries.size(), 2);
-  EXPECT_EQ(header.entries[0], (TensorEntry{"a", Dtype::f32, {3, 1}, data, data + 12}));
-  EXPECT_EQ(header.entries[1], (TensorEntry{"b", Dtype::i64, {}, data + 12, data + 20}));
+  EXPECT_EQ(header.entries[0], (TensorEntry{"a", SafetensorsDtype::f32, {3, 1}, data, data + 12}));
+  EXPECT_EQ(header.entries[1], (TensorEntry{"b", SafetensorsDtype::i64, {}, data + 12, data + 20}));
   EXPECT_EQ(header.metadata.at("format"), "pt");
 }
 
@@ -49,7 +49,8 @@ TEST(SafetensorsHeader, ReadsAnEmptyFileOfNoTensors) { EXPECT_TRUE(parse(file_wi
 
 TEST(SafetensorsHeader, IsWrittenAlignedAndReadBackTheSame) {
   for (const std::string name : {"a", "ab", "abc", "model.layers.0.\"x\"\\\n\xc3\xa4"}) {
-    std::vector<TensorEntry> entries{{name, Dtype::bf16, {5, 7}}, {name + "2", Dtype::boolean, {0, 4}}, {"s", Dtype::f64, {}}};
+    std::vector<TensorEntry> entries{
+        {name, SafetensorsDtype::bf16, {5, 7}}, {name + "2", SafetensorsDtype::boolean, {0, 4}}, {"s", SafetensorsDtype::f64, {}}};
     const std::string header = format_safetensors_header(entries, {{"format", "pt"}});
     EXPECT_EQ(header.size() % 8, 0);
     EXPECT_EQ(entries[0].end - entries[0].begin, 70);
@@ -68,7 +69,7 @@ TEST(SafetensorsHeader, RefusesToWriteWhatTheFormatCannotHold) {
     }
     return "accepted";
   };
-  const auto f32 = Dtype::f32;
+  const auto f32 = SafetensorsDtype::f32;
   EXPECT_THAT(message({{"w", f32, {1}}, {"w", f32, {1}}}), HasSubstr("tensor \"w\": the name is taken"));
   EXPECT_THAT(message({{"__metadata__", f32, {1}}}), HasSubstr("the name is taken"));
   EXPECT_THAT(message({{"\xff", f32, {1}}}), HasSubstr("must be UTF-8"));

@@ -28,7 +28,7 @@ TEST(Safetensors, GivesBackEveryDtypeShapeAndStride) {
   tensors.push_back({"scalar", at::scalar_tensor(2.5)});
   tensors.push_back({"nothing", at::empty({3, 0, 2})});
   tensors.push_back({"gradient", at::ones({2}).requires_grad_()});
-  const Written written = write_safetensors(scratch / "x.safetensors", tensors, base::real_disk());
+  const FileRecord written = write_safetensors(scratch / "x.safetensors", tensors, base::real_disk());
   EXPECT_EQ(written.bytes, safetensors_bytes(tensors));
   EXPECT_EQ(written.bytes, static_cast<int64_t>(std::filesystem::file_size(scratch / "x.safetensors")));
   EXPECT_EQ(written.checksum, base::checksum(base::read_file(scratch / "x.safetensors", 1 << 20)));
@@ -56,7 +56,7 @@ TEST(Safetensors, WritesTheBytesOfTheFormat) {
 
 TEST(Safetensors, HoldsNoTensorsToo) {
   const ScratchFolder scratch;
-  const Written written = write_safetensors(scratch / "x", {}, base::real_disk());
+  const FileRecord written = write_safetensors(scratch / "x", {}, base::real_disk());
   EXPECT_EQ(written.bytes, safetensors_bytes({}));
   EXPECT_TRUE(Safetensors(scratch / "x").entries().empty());
 }

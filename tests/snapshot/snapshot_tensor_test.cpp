@@ -65,7 +65,7 @@ void save_state(const RunFolder& run, int64_t step, int64_t keep = 3) {
 }
 
 // Whole, and of one step throughout.
-void expect_consistent(const Opened& opened) {
+void expect_consistent(const OpenSnapshot& opened) {
   const double step = static_cast<double>(opened.step());
   const Safetensors& model = opened.section("model");
   EXPECT_EQ(model.view(*model.find("embed.weight")).sum().item<double>(), 15 * step);
@@ -76,7 +76,7 @@ void expect_consistent(const Opened& opened) {
 
 int64_t latest_step(const RunFolder& run) {
   base::Log log = base::Log::quiet();
-  const std::optional<Opened> opened = open_latest(run.path(), log);
+  const std::optional<OpenSnapshot> opened = open_latest(run.path(), log);
   if (!opened) return -1;
   expect_consistent(*opened);
   return opened->step();
@@ -117,7 +117,7 @@ TEST(Snapshot, GivesBackTensorsAndTexts) {
   const RunFolder run;
   save_state(run, 7);
   for (const std::string& path : {run.step(7), run.step(7) + "/"}) {
-    const Opened opened = open(path);
+    const OpenSnapshot opened = open(path);
     EXPECT_EQ(opened.step(), 7);
     EXPECT_THAT(opened.sections(), ElementsAre("model", "optimizer", "sync"));
     expect_consistent(opened);
@@ -149,7 +149,7 @@ TEST(Snapshot, SavesAndLoadsCudaTensors) {
 TEST(Snapshot, LoadNamesEverythingThatDoesNotFitAndWritesNothing) {
   const RunFolder run;
   save_state(run, 7);
-  const Opened opened = open(run.step(7));
+  const OpenSnapshot opened = open(run.step(7));
   const mesh::NamedTensors into{{"norm.weight", at::zeros({4}, at::kFloat)}, {"head.weight", at::zeros({2})}};
   const Error error = error_of([&] { opened.load_into("model", into); });
   EXPECT_EQ(error.kind(), Error::Kind::bad_input);
@@ -333,7 +333,7 @@ TEST(Snapshot, LatestPassesOverDamagedOnesAndSaysWhichFileAndWhy) {
   fs::resize_file(run.step(300) + "/model.safetensors", 50);
   fs::remove(run.step(200) + "/training/state.json");
   base::Log log = base::Log::capture();
-  const std::optional<Opened> opened = open_latest(run.path(), log);
+  const std::optional<OpenSnapshot> opened = open_latest(run.path(), log);
   ASSERT_TRUE(opened);
   EXPECT_EQ(opened->step(), 100);
   const std::vector<std::string> lines = log.lines();
@@ -367,7 +367,7 @@ TEST(Snapshot, ListGivesStepsAndSizesOldestFirst) {
   save_state(run, 20);
   save_state(run, 123'456'789);
   fs::create_directories(run / "snapshots/step-7");  // no name of ours
-  const std::vector<Listed> listed = list(run.path());
+  const std::vector<SnapshotInfo> listed = list(run.path());
   ASSERT_EQ(listed.size(), 2);
   EXPECT_EQ(listed[0].step, 20);
   EXPECT_EQ(listed[1].step, 123'456'789);

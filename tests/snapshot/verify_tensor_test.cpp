@@ -66,8 +66,8 @@ void write_directory(const std::string& folder, int64_t shard_bytes) {
 
 TEST(Verify, FindsNothingWrongWithWhatWasJustWritten) {
   const SavedRun run;
-  const Verified snapshot = verify(run.folder);
-  EXPECT_THAT(snapshot.faults, IsEmpty());
+  const VerifyReport snapshot = verify(run.folder);
+  EXPECT_THAT(snapshot.defects, IsEmpty());
   EXPECT_TRUE(snapshot.checksums);
   EXPECT_EQ(snapshot.files, 4);
   EXPECT_EQ(snapshot.tensors, static_cast<int64_t>(tiny_weights().size()) + 2);
@@ -75,8 +75,8 @@ TEST(Verify, FindsNothingWrongWithWhatWasJustWritten) {
   write_directory(run / "many", 600);
   int64_t last = 0;
   for (const char* name : {"one", "many"}) {
-    const Verified directory = verify(run / name, [&](int64_t done, int64_t of) { last = done * 100 / of; });
-    EXPECT_THAT(directory.faults, IsEmpty());
+    const VerifyReport directory = verify(run / name, [&](int64_t done, int64_t of) { last = done * 100 / of; });
+    EXPECT_THAT(directory.defects, IsEmpty());
     EXPECT_FALSE(directory.checksums);
     EXPECT_EQ(last, 100);
   }
@@ -85,26 +85,26 @@ TEST(Verify, FindsNothingWrongWithWhatWasJustWritten) {
 TEST(Verify, NamesTheTensorThatAFlippedByteIsIn) {
   const SavedRun run;
   flip(run.folder + "/training/optimizer.safetensors", 3);
-  EXPECT_THAT(verify(run.folder).faults,
-              ElementsAre(Fault{"training/optimizer.safetensors", "v", "its bytes are not those that were written (checksum)"}));
+  EXPECT_THAT(verify(run.folder).defects,
+              ElementsAre(Defect{"training/optimizer.safetensors", "v", "its bytes are not those that were written (checksum)"}));
   flip(run.folder + "/training/optimizer.safetensors", 3);
   flip(run.folder + "/training/optimizer.safetensors", 5 * 4 + 1);  // the last byte of m
-  EXPECT_THAT(verify(run.folder).faults, ElementsAre(testing::Field(&Fault::tensor, "m")));
+  EXPECT_THAT(verify(run.folder).defects, ElementsAre(testing::Field(&Defect::tensor, "m")));
 }
 
 TEST(Verify, TellsADamagedHeaderOrTextFromADamagedTensor) {
   const SavedRun run;
   const std::string path = run.folder + "/training/optimizer.safetensors";
   flip(path, static_cast<int64_t>(fs::file_size(path)) - 9);  // the first letter after the brace
-  ASSERT_EQ(verify(run.folder).faults.size(), 1u);
-  EXPECT_EQ(verify(run.folder).faults[0].file, "training/optimizer.safetensors");
-  EXPECT_EQ(verify(run.folder).faults[0].tensor, "");
+  ASSERT_EQ(verify(run.folder).defects.size(), 1u);
+  EXPECT_EQ(verify(run.folder).defects[0].file, "training/optimizer.safetensors");
+  EXPECT_EQ(verify(run.folder).defects[0].tensor, "");
   flip(path, static_cast<int64_t>(fs::file_size(path)) - 9);
   flip(run.folder + "/training/state.json", 1);
-  const std::vector<Fault> faults = verify(run.folder).faults;
-  ASSERT_EQ(faults.size(), 2u);  // the brace is gone as well
-  EXPECT_EQ(faults[0], (Fault{"training/state.json", "", "its bytes are not those that were written (checksum)"}));
-  EXPECT_THAT(faults[1].what, HasSubstr("not JSON"));
+  const std::vector<Defect> defects = verify(run.folder).defects;
+  ASSERT_EQ(defects.size(), 2u);  // the brace is gone as well
+  EXPECT_EQ(defects[0], (Defect{"training/state.json", "", "its bytes are not those that were written (checksum)"}));
+  EXPECT_THAT(defects[1].what, HasSubstr("not JSON"));
 }
 
 TEST(Verify, NamesWhatIsCutShortMissingOrWithoutManifest) {
@@ -112,17 +112,17 @@ TEST(Verify, NamesWhatIsCutShortMissingOrWithoutManifest) {
   const std::string path = run.folder + "/training/optimizer.safetensors";
   const auto bytes = static_cast<int64_t>(fs::file_size(path));
   fs::resize_file(path, static_cast<uintmax_t>(bytes - 4));
-  EXPECT_THAT(verify(run.folder).faults, ElementsAre(Fault{"training/optimizer.safetensors", "",
-                                                           fmt::format("{} bytes long, the manifest says {}", bytes - 4, bytes)}));
+  EXPECT_THAT(verify(run.folder).defects, ElementsAre(Defect{"training/optimizer.safetensors", "",
+                                                             fmt::format("{} bytes long, the manifest says {}", bytes - 4, bytes)}));
   fs::remove(path);
-  EXPECT_THAT(verify(run.folder).faults, ElementsAre(Fault{"training/optimizer.safetensors", "", "missing"}));
+  EXPECT_THAT(verify(run.folder).defects, ElementsAre(Defect{"training/optimizer.safetensors", "", "missing"}));
   fs::remove(run.folder + "/manifest.json");
-  EXPECT_THAT(verify(run.folder).faults, ElementsAre(Fault{"manifest.json", "", "missing"}));
+  EXPECT_THAT(verify(run.folder).defects, ElementsAre(Defect{"manifest.json", "", "missing"}));
   std::ofstream(run.folder + "/manifest.json") << "{";
-  const std::vector<Fault> faults = verify(run.folder).faults;
-  ASSERT_EQ(faults.size(), 1u);
-  EXPECT_EQ(faults[0].file, "manifest.json");
-  EXPECT_THAT(faults[0].what, HasSubstr("not JSON"));
+  const std::vector<Defect> defects = verify(run.folder).defects;
+  ASSERT_EQ(defects.size(), 1u);
+  EXPECT_EQ(defects[0].file, "manifest.json");
+  EXPECT_THAT(defects[0].what, HasSubstr("not JSON"));
 }
 
 TEST(Verify, FindsAMissingOrTruncatedShardOfADirectory) {
@@ -135,15 +135,15 @@ TEST(Verify, FindsAMissingOrTruncatedShardOfADirectory) {
   const std::string second = scratch / ("d/" + shards[1]);
   fs::copy_file(second, scratch / "kept");
   fs::remove(second);
-  const std::vector<Fault> without = verify(scratch / "d").faults;
+  const std::vector<Defect> without = verify(scratch / "d").defects;
   ASSERT_EQ(without.size(), 1u);
   EXPECT_EQ(without[0].file, shards[1]);
   EXPECT_THAT(without[0].what, HasSubstr("missing (named in "));
   fs::copy_file(scratch / "kept", second);
   fs::resize_file(second, fs::file_size(second) - 1);
-  const std::vector<Fault> faults = verify(scratch / "d").faults;
-  ASSERT_EQ(faults.size(), 1u);
-  EXPECT_EQ(faults[0].file, shards[1]);
+  const std::vector<Defect> defects = verify(scratch / "d").defects;
+  ASSERT_EQ(defects.size(), 1u);
+  EXPECT_EQ(defects[0].file, shards[1]);
 }
 
 TEST(Verify, CountsValuesThatAreNotFinite) {
@@ -154,9 +154,9 @@ TEST(Verify, CountsValuesThatAreNotFinite) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const std::string folder = scratch / c10::toString(dtype);
     write_pretrained(folder, kTiny, tensors, {}, {.dtype = dtype}, base::real_disk());
-    EXPECT_THAT(verify(folder).faults,
-                ElementsAre(Fault{"model.safetensors", tensors[1].name,
-                                  fmt::format("2 of {} values are not finite (1 NaN, 1 infinite)", tensors[1].tensor.numel())}));
+    EXPECT_THAT(verify(folder).defects,
+                ElementsAre(Defect{"model.safetensors", tensors[1].name,
+                                   fmt::format("2 of {} values are not finite (1 NaN, 1 infinite)", tensors[1].tensor.numel())}));
   }
 }
 
@@ -166,21 +166,21 @@ TEST(Verify, HoldsTheTensorsAgainstTheConfig) {
   model::DecoderShape other = kTiny;
   other.mlp = 7;
   std::ofstream(scratch / "d/config.json") << model::format_config(other);
-  std::vector<Fault> faults = verify(scratch / "d").faults;
-  ASSERT_EQ(faults.size(), 1u);
-  EXPECT_EQ(faults[0].file, "model.safetensors");
-  EXPECT_THAT(faults[0].what, HasSubstr("is [6, 8] there, [7, 8] here"));
+  std::vector<Defect> defects = verify(scratch / "d").defects;
+  ASSERT_EQ(defects.size(), 1u);
+  EXPECT_EQ(defects[0].file, "model.safetensors");
+  EXPECT_THAT(defects[0].what, HasSubstr("is [6, 8] there, [7, 8] here"));
   std::ofstream(scratch / "d/config.json") << "{}";
-  faults = verify(scratch / "d").faults;
-  ASSERT_EQ(faults.size(), 1u);
-  EXPECT_EQ(faults[0].file, "config.json");
+  defects = verify(scratch / "d").defects;
+  ASSERT_EQ(defects.size(), 1u);
+  EXPECT_EQ(defects[0].file, "config.json");
   fs::remove(scratch / "d/config.json");
-  EXPECT_THAT(verify(scratch / "d").faults, ElementsAre(Fault{"config.json", "", "missing"}));
+  EXPECT_THAT(verify(scratch / "d").defects, ElementsAre(Defect{"config.json", "", "missing"}));
 }
 
 TEST(Inspect, ListsFilesTensorsAndTrainingState) {
   const SavedRun run;
-  const Inspected found = inspect(run.folder);
+  const InspectReport found = inspect(run.folder);
   EXPECT_EQ(found.step, 7);
   EXPECT_EQ(found.version, "0.1.0");
   EXPECT_EQ(found.shape, model::parse_config(model::format_config(kTiny), "config"));

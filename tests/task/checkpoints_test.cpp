@@ -87,7 +87,7 @@ TEST(Checkpoints, LetATrainerGoOnAfterTheLastSavedEpochOnAnyNumberOfRanks) {
   const auto folder = scratch / "0" / "model";
   const auto steps = [&](const char* name) {
     std::vector<int64_t> found;
-    for (const snapshot::Listed& one : snapshot::list((folder / name).string())) found.push_back(one.step);
+    for (const snapshot::SnapshotInfo& one : snapshot::list((folder / name).string())) found.push_back(one.step);
     return found;
   };
   EXPECT_THAT(steps("epochs"), ElementsAre(6, 12));

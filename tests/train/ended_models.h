@@ -13,7 +13,7 @@ namespace cairn::train {
 // The model that a run ends with.
 inline std::map<std::string, at::Tensor> model_of(const std::filesystem::path& out) {
   std::map<std::string, at::Tensor> all;
-  const snapshot::Opened opened = snapshot::open(*snapshot::find_latest(out.string()));
+  const snapshot::OpenSnapshot opened = snapshot::open(*snapshot::find_latest(out.string()));
   const snapshot::Safetensors& tensors = opened.section("model");
   for (const snapshot::TensorEntry& entry : tensors.entries()) all[entry.name] = tensors.view(entry).clone();
   return all;

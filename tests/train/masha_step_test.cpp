@@ -58,7 +58,7 @@ comm::Ledger masha_on(int ranks, const base::Recipe& recipe, const std::filesyst
 
 Tensors section_of(const std::filesystem::path& out, const std::string& section) {
   Tensors all;
-  const snapshot::Opened opened = snapshot::open(*snapshot::find_latest(out.string()));
+  const snapshot::OpenSnapshot opened = snapshot::open(*snapshot::find_latest(out.string()));
   const snapshot::Safetensors& tensors = opened.section(section);
   for (const snapshot::TensorEntry& entry : tensors.entries()) all[entry.name] = tensors.view(entry).clone();
   return all;

@@ -42,7 +42,7 @@ comm::Ledger slopes_on(int ranks, const base::Recipe& recipe, const std::filesys
 
 std::map<std::string, at::Tensor> weights_after(const std::filesystem::path& out) {
   std::map<std::string, at::Tensor> all;
-  const snapshot::Opened opened = snapshot::open(*snapshot::find_latest(out.string()));
+  const snapshot::OpenSnapshot opened = snapshot::open(*snapshot::find_latest(out.string()));
   const snapshot::Safetensors& tensors = opened.section("model");
   for (const snapshot::TensorEntry& entry : tensors.entries()) all[entry.name] = tensors.view(entry).clone();
   return all;

@@ -77,7 +77,7 @@ struct SavedModel {
 };
 
 inline SavedModel saved_model(const std::filesystem::path& run, int64_t step, const model::LoraShape& lora = {}) {
-  const snapshot::Opened opened = snapshot::open(snapshot::step_folder(run, step));
+  const snapshot::OpenSnapshot opened = snapshot::open(snapshot::step_folder(run, step));
   SavedModel saved;
   saved.model = model::make_decoder(snapshot::read_outline(opened.path()).shape, lora);
   saved.flat = at::empty({saved.model->elements()});

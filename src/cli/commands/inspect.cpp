@@ -28,7 +28,7 @@ struct TokenizerFacts {
   std::string trouble = {};  // why it cannot be opened
 };
 
-std::optional<TokenizerFacts> tokenizer_of(const snapshot::Inspected& found) {
+std::optional<TokenizerFacts> tokenizer_of(const snapshot::InspectReport& found) {
   for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"}) {
     if (std::none_of(found.files.begin(), found.files.end(), [&](const auto& file) { return file.name == name; })) continue;
     TokenizerFacts facts{.file = name};
@@ -42,13 +42,13 @@ std::optional<TokenizerFacts> tokenizer_of(const snapshot::Inspected& found) {
   return std::nullopt;
 }
 
-int64_t elements_of(const snapshot::Inspected& found) {
+int64_t elements_of(const snapshot::InspectReport& found) {
   int64_t sum = 0;
   for (const auto& [dtype, elements] : found.parameters) sum += elements;
   return sum;
 }
 
-base::OrderedJson json_of(const snapshot::Inspected& found) {
+base::OrderedJson json_of(const snapshot::InspectReport& found) {
   base::OrderedJson json;
   json["path"] = found.path;
   if (found.step) json["step"] = *found.step;
@@ -72,7 +72,7 @@ base::OrderedJson json_of(const snapshot::Inspected& found) {
   json["files"] = base::OrderedJson::array();
   for (const snapshot::SavedFile& file : found.files) json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}});
   json["tensors"] = base::OrderedJson::array();
-  for (const snapshot::Inspected::Tensor& tensor : found.tensors)
+  for (const snapshot::InspectReport::Tensor& tensor : found.tensors)
     json["tensors"].push_back({{"file", tensor.file},
                                {"name", tensor.entry.name},
                                {"dtype", snapshot::word_of(tensor.entry.dtype)},
@@ -108,7 +108,7 @@ std::vector<std::string> asked_for(const std::string& recipe) {
   return lines;
 }
 
-void show(const snapshot::Inspected& found, base::Terminal& terminal) {
+void show(const snapshot::InspectReport& found, base::Terminal& terminal) {
   const auto fact = [&](std::string_view name, const std::string& value) {
     terminal.line(base::printable(fmt::format("  {:<12} {}", name, value)));
   };
@@ -134,29 +134,29 @@ void show(const snapshot::Inspected& found, base::Terminal& terminal) {
   terminal.line(fmt::format("\n{:<44} {:>14}", "file", "bytes"));
   for (const snapshot::SavedFile& file : found.files) terminal.line(base::printable(fmt::format("{:<44} {:>14}", file.name, file.bytes)));
   terminal.line(fmt::format("\n{:<56} {:<5} {:<20} {:>14}  {}", "tensor", "dtype", "shape", "bytes", "file"));
-  for (const snapshot::Inspected::Tensor& tensor : found.tensors)
+  for (const snapshot::InspectReport::Tensor& tensor : found.tensors)
     terminal.line(base::printable(fmt::format("{:<56} {:<5} {:<20} {:>14}  {}", tensor.entry.name, snapshot::word_of(tensor.entry.dtype),
                                               fmt::format("[{}]", fmt::join(tensor.entry.shape, ", ")),
                                               tensor.entry.end - tensor.entry.begin, tensor.file)));
 }
 
-std::string described(const snapshot::Fault& fault) {
-  return fault.tensor.empty() ? fmt::format("{}: {}", fault.file, fault.what)
-                              : fmt::format("{}: tensor {}: {}", fault.file, fault.tensor, fault.what);
+std::string described(const snapshot::Defect& defect) {
+  return defect.tensor.empty() ? fmt::format("{}: {}", defect.file, defect.what)
+                               : fmt::format("{}: tensor {}: {}", defect.file, defect.tensor, defect.what);
 }
 
-base::OrderedJson json_of(const std::string& folder, const snapshot::Verified& result) {
+base::OrderedJson json_of(const std::string& folder, const snapshot::VerifyReport& result) {
   base::OrderedJson json{{"path", folder},
-                         {"whole", result.faults.empty()},
+                         {"whole", result.defects.empty()},
                          {"checksums", result.checksums},
                          {"files", result.files},
                          {"tensors", result.tensors},
                          {"bytes", result.bytes},
                          {"faults", base::OrderedJson::array()}};
-  for (const snapshot::Fault& fault : result.faults) {
-    base::OrderedJson one{{"file", fault.file}};
-    if (!fault.tensor.empty()) one["tensor"] = fault.tensor;
-    one["what"] = fault.what;
+  for (const snapshot::Defect& defect : result.defects) {
+    base::OrderedJson one{{"file", defect.file}};
+    if (!defect.tensor.empty()) one["tensor"] = defect.tensor;
+    one["what"] = defect.what;
     json["faults"].push_back(one);
   }
   return json;
@@ -166,7 +166,7 @@ base::OrderedJson json_of(const std::string& folder, const snapshot::Verified& r
 
 int inspect_snapshot(const SnapshotArguments& a) {
   base::Terminal terminal;
-  const snapshot::Inspected found = snapshot::inspect(snapshot::saved_folders(a.source).front());
+  const snapshot::InspectReport found = snapshot::inspect(snapshot::saved_folders(a.source).front());
   if (a.json)
     terminal.line(base::compact(json_of(found)));
   else
@@ -181,20 +181,20 @@ int verify_snapshot(const SnapshotArguments& a) {
   base::Progress progress(*side, clock, std::chrono::seconds(5));
   bool whole = true;
   for (const std::string& folder : snapshot::saved_folders(a.source)) {
-    const snapshot::Verified result = snapshot::verify(folder, [&](int64_t done, int64_t of) {
+    const snapshot::VerifyReport result = snapshot::verify(folder, [&](int64_t done, int64_t of) {
       if (side->live() && progress.due())
         progress.update(fmt::format("{}: {} of {}", folder, base::human_bytes(done), base::human_bytes(of)));
     });
     side->end_live();
-    whole = whole && result.faults.empty();
+    whole = whole && result.defects.empty();
     if (a.json) {
       terminal.line(base::compact(json_of(folder, result)));
       continue;
     }
-    terminal.line(base::printable(fmt::format("{}: {}: {} tensors in {} files, {}{}", folder, result.faults.empty() ? "whole" : "DAMAGED",
+    terminal.line(base::printable(fmt::format("{}: {}: {} tensors in {} files, {}{}", folder, result.defects.empty() ? "whole" : "DAMAGED",
                                               result.tensors, result.files, base::human_bytes(result.bytes),
                                               result.checksums ? ", checksums compared" : ", without checksums to compare")));
-    for (const snapshot::Fault& fault : result.faults) terminal.line(base::printable("  " + described(fault)));
+    for (const snapshot::Defect& defect : result.defects) terminal.line(base::printable("  " + described(defect)));
   }
   return whole ? 0 : 2;
 }

@@ -48,7 +48,7 @@ void export_model(const SnapshotArguments& a) {
   opened.load_into(parameters);
   if (!a.adapter.empty())
     snapshot::merge_adapter(parameters, snapshot::read_adapter(a.adapter), opened.shape,
-                            a.undo ? snapshot::Merge::undo : snapshot::Merge::add);
+                            a.undo ? snapshot::AdapterMerge::undo : snapshot::AdapterMerge::add);
   snapshot::write_pretrained(a.out, opened.shape, parameters, opened.texts, options_of(a), base::real_disk());
   say_done(a, opened.shape, parameters);
 }

@@ -16,14 +16,14 @@ namespace {
 // The state of an optimizer over whole parameters, without values.
 mesh::NamedTensors state_over_whole(const Job& job) {
   std::vector<optim::ParameterPiece> pieces;
-  const std::vector<bool> trained = model::trainable(*job.engine.model, job.settings.model.train);
+  const std::vector<bool> trained = model::trainable(*job.engine.model, job.config.settings.model.train);
   for (size_t i = 0; i < trained.size(); ++i) {
     if (!trained[i]) continue;
     const model::Parameter& parameter = job.engine.model->parameters()[i];
     const at::Tensor nowhere = at::empty(parameter.shape, at::TensorOptions().dtype(at::kFloat).device(at::kMeta));
     pieces.push_back(make_piece(parameter, nowhere, nowhere));
   }
-  return optim::make_optimizer(job.settings.optim, std::move(pieces))->state();
+  return optim::make_optimizer(job.config.settings.optim, std::move(pieces))->state();
 }
 
 // "exp_avg.model.norm.weight" is of the parameter "model.norm.weight".
@@ -83,14 +83,14 @@ std::vector<StateTensor> model_state(Job& job) {
 std::vector<StateTensor> live_state(Job& job) {
   if (job.engine.sync->global_parameters().empty()) return {};
   std::vector<StateTensor> all = parameter_state(job);
-  const std::vector<bool> trained = model::trainable(*job.engine.model, job.settings.model.train);
+  const std::vector<bool> trained = model::trainable(*job.engine.model, job.config.settings.model.train);
   std::erase_if(all, [&](const StateTensor& one) { return !trained[one.parameter]; });
   return all;
 }
 
 std::vector<StateTensor> sync_state(Job& job, int64_t step) {
   std::vector<StateTensor> parameters = parameter_state(job), all;
-  const std::vector<bool> trained = model::trainable(*job.engine.model, job.settings.model.train);
+  const std::vector<bool> trained = model::trainable(*job.engine.model, job.config.settings.model.train);
   std::erase_if(parameters, [&](const StateTensor& one) { return !trained[one.parameter]; });
   std::map<std::string, size_t> views;
   for (size_t i = 0; i < job.engine.kept_views.size(); ++i) views[job.engine.kept_views[i].name] = i;
@@ -141,10 +141,10 @@ std::vector<mesh::NamedTensors> gather_ranks(const Job& job, const mesh::NamedTe
   return ranks;
 }
 
-void load(const Job& job, const snapshot::Opened& from, const std::string& section, const std::vector<StateTensor>& into) {
-  std::vector<snapshot::Wanted> wanted;
+void load(const Job& job, const snapshot::OpenSnapshot& from, const std::string& section, const std::vector<StateTensor>& into) {
+  std::vector<snapshot::TensorRequest> wanted;
   for (const StateTensor& one : into) {
-    snapshot::Wanted& want = wanted.emplace_back();
+    snapshot::TensorRequest& want = wanted.emplace_back();
     want.name = one.name;
     want.shape = one.shape;
     want.dtype = one.mine.defined() ? one.mine.scalar_type() : at::kFloat;

@@ -43,6 +43,6 @@ mesh::NamedTensors gather_whole(const Job& job, const std::vector<StateTensor>& 
 std::vector<mesh::NamedTensors> gather_ranks(const Job& job, const mesh::NamedTensors& mine);
 
 // Writes this rank's part of each. Refuses a section that holds other tensors.
-void load(const Job& job, const snapshot::Opened& from, const std::string& section, const std::vector<StateTensor>& into);
+void load(const Job& job, const snapshot::OpenSnapshot& from, const std::string& section, const std::vector<StateTensor>& into);
 
 }  // namespace cairn::train

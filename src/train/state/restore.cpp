@@ -23,7 +23,9 @@ namespace cairn::train {
 namespace {
 
 // Of the sampler's order, counted from 0.
-int64_t next_sample(const Job& job) { return (job.steps_done + job.batches_passed) * job.settings.train.global_batch; }
+int64_t next_sample(const Job& job) {
+  return (job.progress.steps_done + job.progress.batches_passed) * job.config.settings.train.global_batch;
+}
 
 // Of what a rank has to itself.
 std::string step_section(size_t rank) { return fmt::format("step.rank-{}", rank); }
@@ -31,10 +33,10 @@ std::string step_section(size_t rank) { return fmt::format("step.rank-{}", rank)
 }  // namespace
 
 std::optional<snapshot::Contents> collect(Job& job) {
-  snapshot::Contents contents{.step = job.steps_done, .tensors = {}, .texts = {}, .version = base::version()};
+  snapshot::Contents contents{.step = job.progress.steps_done, .tensors = {}, .texts = {}, .version = base::version()};
   const Split parameters = split_adapters(gather_whole(job, model_state(job)));
   contents.tensors["optimizer"] = gather_whole(job, optimizer_state(job));
-  mesh::NamedTensors live = gather_whole(job, live_state(job)), kept = gather_whole(job, sync_state(job, job.steps_done));
+  mesh::NamedTensors live = gather_whole(job, live_state(job)), kept = gather_whole(job, sync_state(job, job.progress.steps_done));
   const std::vector<mesh::NamedTensors> by_rank = gather_ranks(job, job.step->rank_state());
   if (job.engine.step_group->rank() != 0) return std::nullopt;
   if (mesh::NamedTensors state = job.step->state(); !state.empty()) contents.tensors["step"] = std::move(state);
@@ -51,17 +53,17 @@ std::optional<snapshot::Contents> collect(Job& job) {
   if (mesh::NamedTensors state = job.bad_steps->state(); !state.empty()) contents.tensors["bad_steps"] = std::move(state);
   if (std::string config = job.engine.model->config_json(); !config.empty()) contents.texts["config.json"] = std::move(config);
   if (job.data.tokenizer && !job.carried.contains("tokenizer.json")) contents.texts["tokenizer.json"] = job.data.tokenizer->json();
-  contents.texts["training/recipe.toml"] = job.recipe_toml;
-  contents.texts["training/plan.json"] = parallel::to_json(job.plan);
-  contents.texts["training/state.json"] = to_json(RunState{.step = job.steps_done,
-                                                           .tokens = job.tokens_done,
-                                                           .seconds = job.seconds_done,
-                                                           .seed = job.settings.train.seed,
+  contents.texts["training/recipe.toml"] = job.config.recipe_toml;
+  contents.texts["training/plan.json"] = parallel::to_json(job.config.plan);
+  contents.texts["training/state.json"] = to_json(RunState{.step = job.progress.steps_done,
+                                                           .tokens = job.progress.tokens_done,
+                                                           .seconds = job.progress.seconds_done,
+                                                           .seed = job.config.settings.train.seed,
                                                            .subset = job.subset.hash(),
                                                            .reference = job.reference,
-                                                           .updates_skipped = job.updates_skipped,
-                                                           .rollbacks = job.rollbacks,
-                                                           .batches_passed = job.batches_passed,
+                                                           .updates_skipped = job.progress.updates_skipped,
+                                                           .rollbacks = job.progress.rollbacks,
+                                                           .batches_passed = job.progress.batches_passed,
                                                            .next_sample = next_sample(job)});
   return contents;
 }
@@ -71,7 +73,7 @@ namespace {
 // What one rank found: step (-1: nothing), checksum, and who is first of the company that it must be alike in.
 using Found = std::array<int64_t, 3>;
 
-std::vector<Found> found_by_all(comm::World& world, const comm::Group& step_group, const std::optional<snapshot::Opened>& found) {
+std::vector<Found> found_by_all(comm::World& world, const comm::Group& step_group, const std::optional<snapshot::OpenSnapshot>& found) {
   Found mine{-1, 0, step_group.ranks().front()};
   if (found) mine = {found->step(), static_cast<int64_t>(base::checksum(found->text("training/state.json"))), mine[2]};
   std::vector<Found> all(static_cast<size_t>(world.size()));
@@ -96,11 +98,11 @@ void check_alike(const std::vector<Found>& all, const std::string& run_dir) {
 
 }  // namespace
 
-std::optional<snapshot::Opened> find_snapshot(comm::World& world, const comm::Group& step_group, const std::string& run_dir,
-                                              int64_t step_last, int64_t redone_most) {
+std::optional<snapshot::OpenSnapshot> find_snapshot(comm::World& world, const comm::Group& step_group, const std::string& run_dir,
+                                                    int64_t step_last, int64_t redone_most) {
   std::optional<Found> furthest;
   while (true) {
-    std::optional<snapshot::Opened> found;
+    std::optional<snapshot::OpenSnapshot> found;
     if (step_group.ranks().front() == 0 || std::filesystem::exists(run_dir)) found = snapshot::open_latest(run_dir, world.log(), step_last);
     const std::vector<Found> all = found_by_all(world, step_group, found);
     check_alike(all, run_dir);
@@ -124,7 +126,7 @@ namespace {
 
 // What the rules of replicas kept, and this replica's own values where the model is not they. A snapshot of a run with another rule has
 // none that fits: replicas then begin from its model.
-void restore_sync(Job& job, base::Log& log, const snapshot::Opened& found) {
+void restore_sync(Job& job, base::Log& log, const snapshot::OpenSnapshot& found) {
   sync::Sync& sync = *job.engine.sync;
   const std::vector<at::Tensor> agreed = sync.global_parameters();
   const mesh::NamedTensors state = sync.state();
@@ -132,7 +134,7 @@ void restore_sync(Job& job, base::Log& log, const snapshot::Opened& found) {
   if (agreed.empty() && state.empty() && elements.empty()) return;
   for (size_t i = 0; i < agreed.size(); ++i) job.engine.kept_views[i].tensor.copy_(agreed[i].view(job.engine.kept_views[i].tensor.sizes()));
   if ((!agreed.empty() && !found.has_section("live")) || (!state.empty() && !found.has_section("sync"))) {
-    log.warn("{}: no state of sync.island.kind = {}: islands go on from its model", found.path(), job.settings.island.kind);
+    log.warn("{}: no state of sync.island.kind = {}: islands go on from its model", found.path(), job.config.settings.island.kind);
     return;
   }
   if (!agreed.empty()) load(job, found, "live", live_state(job));
@@ -141,39 +143,39 @@ void restore_sync(Job& job, base::Log& log, const snapshot::Opened& found) {
 }
 
 // What the step keeps. A snapshot of a run with another kind of step has nothing of it: the step begins anew from its model.
-void restore_step(Job& job, base::Log& log, const snapshot::Opened& found) {
+void restore_step(Job& job, base::Log& log, const snapshot::OpenSnapshot& found) {
   const mesh::NamedTensors state = job.step->state(), mine = job.step->rank_state();
   if (state.empty() && mine.empty()) return;
   if (!found.has_section("step")) {
-    log.warn("{}: no state of train.method = {}: it begins anew from the model", found.path(), job.settings.train.method);
+    log.warn("{}: no state of train.method = {}: it begins anew from the model", found.path(), job.config.settings.train.method);
     return;
   }
   const auto ranks = static_cast<size_t>(job.engine.step_group->size());
   if (!mine.empty() && (!found.has_section(step_section(ranks - 1)) || found.has_section(step_section(ranks))))
     base::fail_input(
         "{}: train.method = {}: each rank has something of its own, and it was not saved by {} ranks: resume on as many as before",
-        found.path(), job.settings.train.method, ranks);
+        found.path(), job.config.settings.train.method, ranks);
   found.load_into("step", state);
   if (!mine.empty()) found.load_into(step_section(static_cast<size_t>(job.engine.step_group->rank())), mine);
 }
 
 }  // namespace
 
-void restore(Job& job, base::Log& log, const snapshot::Opened& found, const std::string& run_dir) {
+void restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& found, const std::string& run_dir) {
   const RunState state = parse_run_state(found.text("training/state.json"), found.path() + "/training/state.json");
   if (state.step != found.step())
     base::fail_corrupt(found.path() + "/training/state.json", fmt::format("step {}, the snapshot is of step {}", state.step, found.step()));
-  if (state.seed && *state.seed != job.settings.train.seed)
+  if (state.seed && *state.seed != job.config.settings.train.seed)
     base::fail_input(
         "train.seed = {} differs from the {} that {} was trained with: its samples would come in another order; resume with the same seed",
-        job.settings.train.seed, *state.seed, run_dir);
+        job.config.settings.train.seed, *state.seed, run_dir);
   if (state.subset && *state.subset != job.subset.hash())
     base::fail_input("{} was trained on other samples than it is to go on with: resume with the same data and subset", run_dir);
   if (job.reference && state.reference != job.reference)
     base::fail_input(
         "{}: its reference model is not the one that this recipe starts from: {} must hold what it held when the run began, and "
         "data.kind, model.lora and model.train must be as they were",
-        run_dir, job.settings.model.from.empty() ? "the model" : job.settings.model.from);
+        run_dir, job.config.settings.model.from.empty() ? "the model" : job.config.settings.model.from);
   std::vector<StateTensor> own, adapters;
   for (StateTensor& one : model_state(job)) (is_adapter(one.name) ? adapters : own).push_back(std::move(one));
   load(job, found, "model", own);
@@ -186,13 +188,13 @@ void restore(Job& job, base::Log& log, const snapshot::Opened& found, const std:
   if (mesh::NamedTensors kept = job.sampler->state(); !kept.empty()) found.load_into("sampler", kept);
   // A run that did not look for spikes before has none to go by.
   if (mesh::NamedTensors kept = job.bad_steps->state(); !kept.empty() && found.has_section("bad_steps")) found.load_into("bad_steps", kept);
-  job.steps_done = found.step();
-  job.tokens_done = state.tokens;
-  job.seconds_done = state.seconds;
-  job.updates_skipped = state.updates_skipped;
-  job.rollbacks = state.rollbacks;
-  job.batches_passed = state.batches_passed;
-  log.info("resumed {} at step {}: the next sample is number {}", run_dir, job.steps_done, next_sample(job));
+  job.progress.steps_done = found.step();
+  job.progress.tokens_done = state.tokens;
+  job.progress.seconds_done = state.seconds;
+  job.progress.updates_skipped = state.updates_skipped;
+  job.progress.rollbacks = state.rollbacks;
+  job.progress.batches_passed = state.batches_passed;
+  log.info("resumed {} at step {}: the next sample is number {}", run_dir, job.progress.steps_done, next_sample(job));
 }
 
 }  // namespace cairn::train

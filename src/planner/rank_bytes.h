@@ -14,7 +14,7 @@ struct RankBytes {
   bool operator==(const RankBytes&) const = default;
 };
 
-// As parallel::ParameterStore will hold it. `kept_bytes`: of one element as it is kept and updated, which passes may read in fewer.
-RankBytes rank_bytes(const model::Model& model, const parallel::Plan& plan, const StepRules& rules, int rank, int64_t kept_bytes = 4);
+// As parallel::ParameterStore will hold it. `master_bytes`: of one element as it is kept and updated, which passes may read in fewer.
+RankBytes rank_bytes(const model::Model& model, const parallel::Plan& plan, const StepRules& rules, int rank, int64_t master_bytes = 4);
 
 }  // namespace cairn::planner

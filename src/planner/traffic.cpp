@@ -6,7 +6,7 @@
 #include "data/batch_split.h"
 #include "kernels/aten.h"
 #include "model/model.h"
-#include "planner/traffic_book.h"
+#include "planner/traffic/table.h"
 
 namespace cairn::planner {
 namespace {
@@ -28,30 +28,30 @@ void cut_batch(TrafficCase& step) {
 }
 
 // What every rank tells every other once a step.
-void add_agreements(const TrafficCase& step, TrafficBook& book) {
+void add_step_reductions(const TrafficCase& step, TrafficTable& table) {
   const int64_t ranks = step.plan.mesh.size();
-  const auto agree = [&](const char* what, int64_t numbers, comm::Purpose purpose, const char* because) {
-    book.add({.what = what,
-              .axis = "all",
-              .collective = "all_reduce",
-              .shape = {numbers},
-              .dtype = "fp64",
-              .times = ranks > 1 ? 1 : 0,
-              .bytes = all_reduce_bytes(numbers * 8, ranks),
-              .purpose = purpose,
-              .because = because});
+  const auto reduce = [&](const char* what, int64_t numbers, comm::Purpose purpose, const char* reason) {
+    table.add({.what = what,
+               .axis = "all",
+               .collective = "all_reduce",
+               .shape = {numbers},
+               .dtype = "fp64",
+               .times = ranks > 1 ? 1 : 0,
+               .bytes = all_reduce_bytes(numbers * 8, ranks),
+               .purpose = purpose,
+               .reason = reason});
   };
-  agree("loss, and whether anyone wants to stop", 2 + step.rules.measures, comm::Purpose::loss,
-        "each rank has the loss of its own samples; all go on or stop together");
+  reduce("loss, and whether anyone wants to stop", 2 + step.rules.measures, comm::Purpose::loss,
+         "each rank has the loss of its own samples; all go on or stop together");
   if (step.rules.asks_before_update)
-    agree("loss before the update", 2, comm::Purpose::loss, "train.on_bad_step: all ranks decide alike whether the update happens");
+    reduce("loss before the update", 2, comm::Purpose::loss, "train.on_bad_step: all ranks decide alike whether the update happens");
   // A norm block's sums of a whole batch are only complete over all ranks.
   const bool decoder = !step.model.config_json().empty();
   if (decoder) return;
   for (const auto& [name, buffer] : step.model.make_buffers(at::TensorOptions().dtype(at::kFloat).device(at::kMeta)))
     if (name.ends_with(".pending"))
-      agree(folded_name(name.substr(0, name.rfind('.')) + ", running statistics").c_str(), buffer.numel(), comm::Purpose::state,
-            "batch norms keep the mean and variance of the whole batch");
+      reduce(folded_name(name.substr(0, name.rfind('.')) + ", running statistics").c_str(), buffer.numel(), comm::Purpose::state,
+             "batch norms keep the mean and variance of the whole batch");
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ std::string TrafficCase::axis_name(const std::vector<std::string>& axes) const {
   return name;
 }
 
-void TrafficBook::add(TrafficRow row) {
+void TrafficTable::add(TrafficRow row) {
   if (row.times == 0 && row.predicted) return;
   for (TrafficRow& known : rows) {
     if (known.what != row.what || known.axis != row.axis || known.collective != row.collective || known.purpose != row.purpose) continue;
@@ -81,12 +81,12 @@ void TrafficBook::add(TrafficRow row) {
   rows.push_back(std::move(row));
 }
 
-void TrafficBook::cannot_tell(std::string what, std::string axis, comm::Purpose purpose, std::string because) {
+void TrafficTable::add_unpredicted(std::string what, std::string axis, comm::Purpose purpose, std::string reason) {
   add({.what = std::move(what),
        .axis = std::move(axis),
        .collective = "?",
        .purpose = purpose,
-       .because = std::move(because),
+       .reason = std::move(reason),
        .predicted = false});
 }
 
@@ -119,28 +119,28 @@ int64_t bytes_along(const std::vector<TrafficRow>& rows, const std::string& axis
 std::vector<TrafficRow> step_traffic(const model::Model& model, const parallel::Plan& plan, const StepBatch& batch,
                                      const StepRules& rules) {
   TrafficCase step{.model = model, .plan = plan, .batch = batch, .rules = rules};
-  TrafficBook book;
+  TrafficTable table;
   if (!plan.mesh.parts.empty()) {
-    book.cannot_tell("everything", "all", comm::Purpose::control, "the parts of this mesh have different shapes");
-    return book.rows;
+    table.add_unpredicted("everything", "all", comm::Purpose::control, "the parts of this mesh have different shapes");
+    return table.rows;
   }
   cut_batch(step);
-  add_tensor_parallel(step, book);
-  add_context_parallel(step, book);
-  add_pipeline(step, book);
-  add_gradients(step, book);
-  add_parameters(step, book);
+  add_tensor_parallel(step, table);
+  add_context_parallel(step, table);
+  add_pipeline(step, table);
+  add_gradients(step, table);
+  add_parameters(step, table);
   if (batch.length_varies)
-    for (TrafficRow& row : book.rows) {
+    for (TrafficRow& row : table.rows) {
       if (row.purpose != comm::Purpose::activation && row.purpose != comm::Purpose::loss) continue;
       row.predicted = false;
-      row.because += " (at most so much: sequences are as long as the longest of a batch)";
+      row.reason += " (at most so much: sequences are as long as the longest of a batch)";
     }
-  add_agreements(step, book);
+  add_step_reductions(step, table);
   if (parallel::islands_step_separately(plan))
-    book.cannot_tell("updates between islands", "island", comm::Purpose::gradient,
-                     fmt::format("not predicted: sync rule {}, which says little and not at every step", plan.sync.at("island")));
-  return book.rows;
+    table.add_unpredicted("updates between islands", "island", comm::Purpose::gradient,
+                          fmt::format("not predicted: sync rule {}, which says little and not at every step", plan.sync.at("island")));
+  return table.rows;
 }
 
 }  // namespace cairn::planner

@@ -45,7 +45,7 @@ struct TrafficRow {
   int64_t times = 0;  // how often a group of ranks does it; a send counts once
   int64_t bytes = 0;  // payload sent by all ranks
   comm::Purpose purpose = comm::Purpose::control;
-  std::string because = {};
+  std::string reason = {};
   // False: `because` says what is sent that this row cannot count.
   bool predicted = true;
 };

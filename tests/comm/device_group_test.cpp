@@ -21,7 +21,7 @@ using testing::HasSubstr;
 using namespace std::chrono_literals;
 
 constexpr Label kW{Purpose::gradient, "w"};
-constexpr int kNever = 1 << 30;
+constexpr int kInfeasible = 1 << 30;
 
 int a_stream = 0;  // stands for the stream that is current
 void* current(int device) {
@@ -34,7 +34,7 @@ Span on_device(std::vector<float>& x) { return {x.data(), static_cast<int64_t>(x
 struct Script {
   int queued = 0;
   int done = 1;
-  int fails = kNever;
+  int fails = kInfeasible;
 };
 
 // What happened to one rank's jobs, in order.
@@ -151,7 +151,7 @@ TEST(DeviceGroups, WhereNobodyWaitsTheNextOperationLetsTheFormerComplete) {
 }
 
 TEST(DeviceGroups, AtTheDeadlineWhoDidNotComeIsNamedAndTheDeviceStopped) {
-  Fixture fixture(3, {.done = kNever});
+  Fixture fixture(3, {.done = kInfeasible});
   fixture.options.deadline = 300ms;
   fixture.options.expect_errors = true;
   const harness::Run run = on_ranks(3, fixture.options, [&](World& world) {
@@ -170,7 +170,7 @@ TEST(DeviceGroups, AtTheDeadlineWhoDidNotComeIsNamedAndTheDeviceStopped) {
 }
 
 TEST(DeviceGroups, WhereAllCameNobodyIsBlamed) {
-  Fixture fixture(2, {.done = kNever});
+  Fixture fixture(2, {.done = kInfeasible});
   fixture.options.deadline = 300ms;
   fixture.options.expect_errors = true;
   const harness::Run run = on_ranks(2, fixture.options, [&](World& world) {
@@ -181,7 +181,7 @@ TEST(DeviceGroups, WhereAllCameNobodyIsBlamed) {
 }
 
 TEST(DeviceGroups, ALostRankIsNamedAndTheDeviceStopped) {
-  Fixture fixture(3, {.done = kNever});
+  Fixture fixture(3, {.done = kInfeasible});
   fixture.options.lost_after = 100ms;
   const auto faults = harness::Faults().lose({.rank = 2, .before_collective = 1});
   const harness::Run run = on_ranks(3, fixture.options, faults, [&](World& world) {
@@ -198,7 +198,7 @@ TEST(DeviceGroups, ALostRankIsNamedAndTheDeviceStopped) {
 
 TEST(DeviceGroups, AnotherCallIsNamedOnBothSides) {
   for (const bool on_host : {false, true}) {
-    Fixture fixture(2, {.done = kNever});
+    Fixture fixture(2, {.done = kInfeasible});
     fixture.options.expect_errors = true;
     const harness::Run run = on_ranks(2, fixture.options, [&](World& world) {
       std::vector<float> x(12);
@@ -219,7 +219,7 @@ TEST(DeviceGroups, AnotherCallIsNamedOnBothSides) {
 }
 
 TEST(DeviceGroups, ABrokenDeviceBreaksTheGroup) {
-  Fixture fixture(1, {.done = kNever, .fails = 4});
+  Fixture fixture(1, {.done = kInfeasible, .fails = 4});
   fixture.options.expect_errors = true;
   const harness::Run run = on_ranks(1, fixture.options, [&](World& world) {
     std::vector<float> x(12);

@@ -1,4 +1,4 @@
-#include "planner/auto_tp.h"
+#include "planner/tensor_parallel/auto_tp.h"
 
 #include <algorithm>
 #include <fstream>
@@ -17,8 +17,8 @@
 #include "model/model.h"
 #include "model/wiring.h"
 #include "parallel/layout/tensor_split.h"
-#include "planner/described_models.h"
-#include "planner/describer.h"
+#include "planner/graph/described_models.h"
+#include "planner/graph/describer.h"
 
 namespace cairn::planner {
 namespace {
@@ -32,9 +32,9 @@ std::string how_text(const mesh::Placement::How& how) {
   return mesh::to_string(mesh::Placement{{{"tp", how}}});
 }
 
-std::map<std::string, Ruled> by_name(const std::vector<Ruled>& all) {
-  std::map<std::string, Ruled> found;
-  for (const Ruled& one : all) found.emplace(one.parameter, one);
+std::map<std::string, RuledPlacement> by_name(const std::vector<RuledPlacement>& all) {
+  std::map<std::string, RuledPlacement> found;
+  for (const RuledPlacement& one : all) found.emplace(one.parameter, one);
   EXPECT_EQ(found.size(), all.size());
   return found;
 }
@@ -117,7 +117,7 @@ TEST(AutoTp, GivesTheSamePlacementsWithAllNamesScrambled) {
       const Description other = scrambled(golden.description, seed);
       const auto found = by_name(auto_tp(graph_of(other, kPass), 2));
       for (size_t i = 0; i < other.parameters.size(); ++i) {
-        const Ruled &wanted = expected.at(golden.description.parameters[i].name), &got = found.at(other.parameters[i].name);
+        const RuledPlacement &wanted = expected.at(golden.description.parameters[i].name), &got = found.at(other.parameters[i].name);
         ASSERT_NE(wanted.parameter, got.parameter);
         EXPECT_EQ(got.how, wanted.how) << golden.file << ", seed " << seed << ": " << wanted.parameter << ", " << got.rule;
         EXPECT_EQ(got.rule, wanted.rule);
@@ -339,7 +339,7 @@ TEST(AutoTp, RefusesHeadsThatCannotBeSharedOutAndSaysWhatWould) {
   EXPECT_THAT(message_of([&] { auto_tp(graph, 4); }), HasSubstr("tp = 4: 6 query and 3 key heads cannot be shared out over so many ranks "
                                                                 "(model.layers.0.self_attn.q_proj.weight): 1, 2, 3, 6 would work"));
   const auto ruled = by_name(auto_tp(graph, 4, {}, OddHeads::replicate));
-  const Ruled& q = ruled.at("model.layers.1.self_attn.q_proj.weight");
+  const RuledPlacement& q = ruled.at("model.layers.1.self_attn.q_proj.weight");
   EXPECT_EQ(how_text(q.how), "replicated");
   EXPECT_EQ(q.rule, "replicated: 6 query and 3 key heads cannot be shared out over 4 ranks");
   EXPECT_EQ(how_text(ruled.at("model.layers.1.self_attn.o_proj.weight").how), "replicated");

@@ -1,4 +1,4 @@
-#include "planner/hint_tp.h"
+#include "planner/tensor_parallel/hint_tp.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@ namespace {
 
 std::string hinted(const std::vector<NamedShape>& parameters, int ranks) {
   std::string text;
-  for (const Ruled& one : hint_tp(parameters, ranks)) {
+  for (const RuledPlacement& one : hint_tp(parameters, ranks)) {
     const auto* split = std::get_if<mesh::Split>(&one.how);
     text += one.parameter.substr(one.parameter.find_last_of("./", one.parameter.find_last_of("./") - 1) + 1) +
             (split ? " S" + std::to_string(split->dim) : " B") + ", " + one.rule + "\n";

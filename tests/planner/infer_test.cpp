@@ -1,4 +1,4 @@
-#include "planner/infer.h"
+#include "planner/sbp/infer.h"
 
 #include <algorithm>
 
@@ -7,28 +7,28 @@
 #include "base/error.h"
 #include "expect_right.h"
 #include "harness/ranks.h"
-#include "planner/choices.h"
-#include "planner/described_models.h"
-#include "planner/example_graphs.h"
-#include "planner/execute.h"
+#include "planner/graph/described_models.h"
+#include "planner/graph/example_graphs.h"
+#include "planner/sbp/choices.h"
+#include "planner/sbp/execute.h"
 
 namespace cairn::planner {
 namespace {
 
-Forms forms(const std::string& text) {
-  Forms all;
+NdSbp nd_sbp(const std::string& text) {
+  NdSbp all;
   for (size_t i = 0; i < text.size();) {
     const size_t length = text[i] == 'S' ? 2 : 1;
-    all.push_back(parse_form(text.substr(i, length)));
+    all.push_back(parse_sbp(text.substr(i, length)));
     i += length;
   }
   return all;
 }
 
-int64_t count_moves(const Placed& placed, Move::When when, bool of_terms) {
+int64_t count_moves(const PlacedGraph& placed, Move::When when, bool of_terms) {
   return std::count_if(placed.moves.begin(), placed.moves.end(), [&](const Move& move) {
-    const Forms from = when == Move::When::backward ? dual(move.to) : when == Move::When::gradient ? dual(move.from) : move.from;
-    const Forms to = when == Move::When::backward ? dual(move.from) : move.to;
+    const NdSbp from = when == Move::When::backward ? dual(move.to) : when == Move::When::gradient ? dual(move.from) : move.from;
+    const NdSbp to = when == Move::When::backward ? dual(move.from) : move.to;
     bool reduces = false;
     for (size_t i = 0; i < from.size(); ++i)
       reduces = reduces || (from[i] == kPartial && to[i] != kPartial && placed.mesh.axes[i].size > 1);
@@ -36,8 +36,8 @@ int64_t count_moves(const Placed& placed, Move::When when, bool of_terms) {
   });
 }
 
-Placed inferred(const OpGraph& graph, const std::string& mesh, std::map<std::string, Forms> fixed,
-                InferOptions::By by = InferOptions::By::search) {
+PlacedGraph inferred(const OpGraph& graph, const std::string& mesh, std::map<std::string, NdSbp> fixed,
+                     InferOptions::By by = InferOptions::By::search) {
   Boxing boxing(mesh::parse_mesh(mesh), {});
   return infer(graph, boxing, {.by = by, .fixed = std::move(fixed)});
 }
@@ -45,8 +45,8 @@ Placed inferred(const OpGraph& graph, const std::string& mesh, std::map<std::str
 TEST(Infer, FindsDataParallelism) {
   for (const auto by : {InferOptions::By::greedy, InferOptions::By::search})
     for (const int ranks : {2, 3, 4}) {
-      const Forms whole{kReplicate};
-      const Placed placed =
+      const NdSbp whole{kReplicate};
+      const PlacedGraph placed =
           inferred(mlp_graph(7, 6, 10, 5), fmt::format("dp={}", ranks), {{"w1", whole}, {"b1", whole}, {"w2", whole}, {"b2", whole}}, by);
       EXPECT_EQ(count_moves(placed, Move::When::forward, false), 0) << describe(placed);
       EXPECT_EQ(count_moves(placed, Move::When::backward, false), 0);
@@ -58,8 +58,8 @@ TEST(Infer, FindsDataParallelism) {
 
 TEST(Infer, ReducesIntoPartsWhereGradientsAreSharedOut) {
   Boxing boxing(mesh::parse_mesh("dp=2"), {});
-  const Forms whole{kReplicate}, part{split_of(0)};
-  const Placed placed =
+  const NdSbp whole{kReplicate}, part{split_of(0)};
+  const PlacedGraph placed =
       infer(mlp_graph(6, 4, 8, 4, false), boxing, {.fixed = {{"w1", whole}, {"w2", whole}}, .gradients = {{"w1", part}, {"w2", part}}});
   EXPECT_EQ(count_moves(placed, Move::When::gradient, true), 2);
   for (const Move& move : placed.moves) EXPECT_EQ(move.by, "reduce_scatter");
@@ -67,7 +67,7 @@ TEST(Infer, ReducesIntoPartsWhereGradientsAreSharedOut) {
 }
 
 TEST(Infer, GathersParametersThatAreSharedOutAlongSamples) {
-  const Placed placed = inferred(mlp_graph(64, 4, 8, 4, false), "dp=2", {{"w1", {split_of(0)}}, {"w2", {split_of(0)}}});
+  const PlacedGraph placed = inferred(mlp_graph(64, 4, 8, 4, false), "dp=2", {{"w1", {split_of(0)}}, {"w2", {split_of(0)}}});
   EXPECT_EQ(count_moves(placed, Move::When::forward, false), 2) << describe(placed);  // gathered for the pass
   EXPECT_EQ(count_moves(placed, Move::When::backward, true), 2);                      // and their gradients reduced into parts
   EXPECT_EQ(count_moves(placed, Move::When::gradient, false), 0);
@@ -77,7 +77,7 @@ TEST(Infer, GathersParametersThatAreSharedOutAlongSamples) {
 TEST(Infer, FindsTensorParallelism) {
   for (const auto by : {InferOptions::By::greedy, InferOptions::By::search})
     for (const int ranks : {2, 3, 4}) {
-      const Placed placed =
+      const PlacedGraph placed =
           inferred(mlp_graph(7, 6, 10, 5, false), fmt::format("tp={}", ranks), {{"w1", {split_of(0)}}, {"w2", {split_of(1)}}}, by);
       EXPECT_EQ(count_moves(placed, Move::When::forward, true), 1) << describe(placed);
       EXPECT_EQ(count_moves(placed, Move::When::forward, false), 1);
@@ -86,11 +86,11 @@ TEST(Infer, FindsTensorParallelism) {
     }
 }
 
-std::map<std::string, Forms> megatron(const OpGraph& graph, size_t axes, size_t tp) {
-  std::map<std::string, Forms> fixed;
+std::map<std::string, NdSbp> megatron(const OpGraph& graph, size_t axes, size_t tp) {
+  std::map<std::string, NdSbp> fixed;
   for (const GraphTensor& tensor : graph.tensors) {
     if (tensor.kind != GraphTensor::Kind::parameter) continue;
-    Forms all(axes);
+    NdSbp all(axes);
     const std::string last = tensor.name.substr(tensor.name.find('.') + 1);
     if (last == "wq" || last == "wk" || last == "wv" || last == "wg" || last == "wu" || last == "table" || last == "head")
       all[tp] = split_of(0);
@@ -105,7 +105,7 @@ TEST(Infer, ReducesTwicePerTransformerBlockEachWay) {
     const OpGraph graph =
         decoder_graph({.batch = 2, .length = 4, .heads = 4, .keys = 4, .width = 16, .mlp = 160, .layers = 3, .vocab = 100});
     const size_t axes = mesh::parse_mesh(mesh).axes.size();
-    const Placed placed = inferred(graph, mesh, megatron(graph, axes, axes - 1));
+    const PlacedGraph placed = inferred(graph, mesh, megatron(graph, axes, axes - 1));
     // Around the layers: the lookup's sum; on the way back the head's.
     EXPECT_EQ(count_moves(placed, Move::When::forward, true), 1 + 2 * 3) << mesh << describe(placed);
     EXPECT_EQ(count_moves(placed, Move::When::backward, true), 1 + 2 * 3) << mesh << describe(placed);
@@ -118,7 +118,7 @@ TEST(Infer, GivesTheAnswerOfOneProcessWhateverTheLayout) {
       const OpGraph graph = decoder_graph({.batch = 5, .length = 7, .heads = 6, .keys = 3, .layers = 1});
       const size_t axes = mesh::parse_mesh(mesh).axes.size();
       const bool tp = mesh.find("tp") != std::string::npos;
-      expect_right(inferred(graph, mesh, tp ? megatron(graph, axes, axes - 1) : std::map<std::string, Forms>{}, by));
+      expect_right(inferred(graph, mesh, tp ? megatron(graph, axes, axes - 1) : std::map<std::string, NdSbp>{}, by));
     }
 }
 
@@ -136,10 +136,10 @@ TEST(Infer, IsRightForPlacementsThatNobodyWouldChoose) {
   };
   for (int trial = 0; trial < 6; ++trial) {
     const mesh::Mesh mesh = mesh::parse_mesh("dp=2,tp=2");
-    std::map<std::string, Forms> fixed;
+    std::map<std::string, NdSbp> fixed;
     for (const GraphTensor& tensor : graph.tensors) {
       if (tensor.kind != GraphTensor::Kind::parameter) continue;
-      Forms all;
+      NdSbp all;
       do {
         all.clear();
         for (int axis = 0; axis < 2; ++axis) {
@@ -160,9 +160,9 @@ TEST(Infer, IsAsCheapAsTheBestOfAllCombinations) {
     for (const auto& [first, second] : {std::pair{"S0", "S0"}, {"S1", "S1"}, {"S0", "S1"}, {"S1", "S0"}, {"B", "S0"}}) {
       const OpGraph graph = mlp_graph(s[0], s[1], s[2], s[3], false);
       Boxing boxing(mesh::parse_mesh("dp=4"), {});
-      const InferOptions options{.fixed = {{"w1", forms(first)}, {"w2", forms(second)}}};
-      const Placed placed = infer(graph, boxing, options);
-      const double best = try_all(pose(graph, boxing, options)).cost;
+      const InferOptions options{.fixed = {{"w1", nd_sbp(first)}, {"w2", nd_sbp(second)}}};
+      const PlacedGraph placed = infer(graph, boxing, options);
+      const double best = brute_force(make_problem(graph, boxing, options)).cost;
       EXPECT_LE(placed.cost, 1.05 * best) << s[0] << " rows, " << first << ", " << second << "\n" << describe(placed);
       expect_right(placed);
     }
@@ -170,10 +170,10 @@ TEST(Infer, IsAsCheapAsTheBestOfAllCombinations) {
 
 TEST(Infer, ChoosesWhereNobodyHas) {
   // Many rows and small weights: data parallelism. One row and large weights: they stay where they are.
-  const Placed many = inferred(mlp_graph(512, 4, 8, 4, false), "dp=2", {});
-  EXPECT_EQ(many.tensors[static_cast<size_t>(many.graph.find("w1"))], Forms{kReplicate}) << describe(many);
-  const Placed few = inferred(mlp_graph(2, 64, 128, 64, false), "dp=2", {});
-  EXPECT_EQ(few.tensors[static_cast<size_t>(few.graph.find("w1"))].front().kind, Form::Kind::split) << describe(few);
+  const PlacedGraph many = inferred(mlp_graph(512, 4, 8, 4, false), "dp=2", {});
+  EXPECT_EQ(many.tensors[static_cast<size_t>(many.graph.find("w1"))], NdSbp{kReplicate}) << describe(many);
+  const PlacedGraph few = inferred(mlp_graph(2, 64, 128, 64, false), "dp=2", {});
+  EXPECT_EQ(few.tensors[static_cast<size_t>(few.graph.find("w1"))].front().kind, Sbp::Kind::split) << describe(few);
   expect_right(many);
   expect_right(few);
 }
@@ -183,9 +183,9 @@ TEST(Infer, PrefersFastLinks) {
   const OpGraph graph = mlp_graph(16, 16, 16, 16, false);
   const mesh::Mesh mesh = mesh::parse_mesh("dp=2,tp=2");
   for (const bool slow_dp : {true, false}) {
-    const LinkPrice slow{1e-3, 1e6}, fast{1e-6, 1e9};
+    const LinkCost slow{1e-3, 1e6}, fast{1e-6, 1e9};
     Boxing boxing(mesh, {.links = {{"dp", slow_dp ? slow : fast}, {"tp", slow_dp ? fast : slow}}});
-    const Placed placed = infer(graph, boxing, {.sample_axes = {}});
+    const PlacedGraph placed = infer(graph, boxing, {.sample_axes = {}});
     int64_t along[2] = {0, 0};
     for (const Move& move : placed.moves)
       for (size_t axis = 0; axis < 2; ++axis) along[axis] += move.from[axis] != move.to[axis] ? move.bytes : 0;
@@ -195,23 +195,23 @@ TEST(Infer, PrefersFastLinks) {
 
 TEST(Infer, DecidesTheSameEveryTimeAndRanksCompare) {
   const OpGraph graph = decoder_graph({});
-  const Placed a = inferred(graph, "dp=2,tp=2", {}), b = inferred(graph, "dp=2,tp=2", {});
+  const PlacedGraph a = inferred(graph, "dp=2,tp=2", {}), b = inferred(graph, "dp=2,tp=2", {});
   EXPECT_EQ(hash_of(a), hash_of(b));
   const harness::Run run = harness::on_ranks(2, {.expect_errors = true}, [](comm::World& world) {
     const OpGraph mlp = mlp_graph(4, 4, 4, 4, false);
-    const Form how = world.rank() == 0 ? kReplicate : split_of(0);
-    const Placed placed = inferred(mlp, "dp=2", {{"w1", {how}}, {"w2", {kReplicate}}});
-    Held mine;
+    const Sbp how = world.rank() == 0 ? kReplicate : split_of(0);
+    const PlacedGraph placed = inferred(mlp, "dp=2", {{"w1", {how}}, {"w2", {kReplicate}}});
+    LocalTensors mine;
     for (const auto& [name, value] : example_values(mlp)) {
       const auto t = static_cast<size_t>(mlp.find(name));
-      mine[name] = part_of(value, mlp.tensors[t], placed.tensors[t], placed.mesh, world.rank());
+      mine[name] = local_part(value, mlp.tensors[t], placed.tensors[t], placed.mesh, world.rank());
     }
     execute(world, placed, mine);
   });
   EXPECT_NE(std::string(run.error_on(0).what()).find("ranks 1 have another plan than rank 0"), std::string::npos) << run.error_on(0).what();
 }
 
-std::string infer_refusal(std::map<std::string, Forms> fixed) {
+std::string infer_refusal(std::map<std::string, NdSbp> fixed) {
   try {
     inferred(mlp_graph(4, 3, 6, 2), "tp=4", std::move(fixed));
   } catch (const Error& e) {
@@ -234,7 +234,7 @@ TEST(Boxing, EstimatesWhatItWouldPrice) {
   Boxing exact(mesh::parse_mesh("dp=4,tp=4"), {}), estimated(mesh::parse_mesh("dp=8,tp=4"), {});
   for (const char* from : {"S0", "S1", "B", "P"})
     for (const char* to : {"S0", "S1", "B"}) {
-      const Forms a{kReplicate, parse_form(from)}, b{kReplicate, parse_form(to)};
+      const NdSbp a{kReplicate, parse_sbp(from)}, b{kReplicate, parse_sbp(to)};
       EXPECT_NEAR(estimated.about(t, a, b, true), 2 * exact.about(t, a, b, true), 1e-6) << from << " -> " << to;
       EXPECT_NEAR(estimated.about(t, a, b, true), estimated.forward(t, a, b).cost + estimated.backward(t, a, b).cost, 1e-6);
     }
@@ -243,10 +243,10 @@ TEST(Boxing, EstimatesWhatItWouldPrice) {
 TEST(Infer, MovesNoPicturesWhereSamplesAreSharedOut) {
   // Convolutions are operations of no known kind, but samples do not see each other.
   const OpGraph graph = graph_of(unet_block({}), {.batch = 4, .length = 16, .other_length = 5});
-  std::map<std::string, Forms> fixed;
+  std::map<std::string, NdSbp> fixed;
   for (const GraphTensor& tensor : graph.tensors)
     if (tensor.kind == GraphTensor::Kind::parameter) fixed[tensor.name] = {kReplicate};
-  const Placed placed = inferred(graph, "dp=2", fixed);
+  const PlacedGraph placed = inferred(graph, "dp=2", fixed);
   EXPECT_EQ(count_moves(placed, Move::When::forward, false), 0) << describe(placed);
   EXPECT_EQ(count_moves(placed, Move::When::backward, false), 0);
 }
@@ -258,7 +258,7 @@ TEST(Infer, RefusesWhatCannotBe) {
   EXPECT_NE(infer_refusal({{"w1", {split_of(1)}}}).find("more parts than it has"), std::string::npos);
   EXPECT_NE(infer_refusal({{"w1", {kReplicate, kReplicate}}}).find("2 forms are given for the 1 axes"), std::string::npos);
   EXPECT_NE(infer_refusal({{"b1", {kPartial}}}).find("no linear function"), std::string::npos) << infer_refusal({{"b1", {kPartial}}});
-  EXPECT_THROW(parse_form("Q"), Error);
+  EXPECT_THROW(parse_sbp("Q"), Error);
 }
 
 }  // namespace

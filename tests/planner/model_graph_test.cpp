@@ -1,4 +1,4 @@
-#include "planner/model_graph.h"
+#include "planner/graph/model_graph.h"
 
 #include <algorithm>
 #include <cctype>
@@ -11,9 +11,9 @@
 #include "model/cnn.h"
 #include "model/decoder.h"
 #include "model/families.h"
-#include "planner/described_models.h"
-#include "planner/describer.h"
-#include "planner/signatures.h"
+#include "planner/graph/described_models.h"
+#include "planner/graph/describer.h"
+#include "planner/sbp/signatures.h"
 
 namespace cairn::planner {
 namespace {

@@ -5,10 +5,10 @@
 #include "expect_right.h"
 #include "model/decoder.h"
 #include "model/model.h"
-#include "planner/auto_tp.h"
-#include "planner/described_models.h"
-#include "planner/example_graphs.h"
-#include "planner/infer.h"
+#include "planner/graph/described_models.h"
+#include "planner/graph/example_graphs.h"
+#include "planner/sbp/infer.h"
+#include "planner/tensor_parallel/auto_tp.h"
 
 namespace cairn::planner {
 namespace {
@@ -33,9 +33,9 @@ TEST(CardGraphs, ComputeWhatTheModelDoes) {
   for (const std::string family : {"llama", "qwen2", "gpt2"}) {
     const auto model = model::make_decoder(small_of(family));
     const OpGraph graph = in_double(graph_of(describe(*model), {.batch = 3, .length = 6}));
-    const Held whole = example_values(graph);
+    const LocalTensors whole = example_values(graph);
     Boxing boxing(mesh::parse_mesh("dp=1"), {});
-    const Placed alone = infer(graph, boxing);
+    const PlacedGraph alone = infer(graph, boxing);
     double loss = 0;
     harness::on_ranks(1, [&](comm::World& world) { loss = execute(world, alone, whole).result.item<double>(); });
 
@@ -69,7 +69,7 @@ TEST(CardGraphs, GiveTheSameAnswerOverRanksAndSendWhatTheyPromise) {
         const mesh::Mesh mesh = mesh::parse_mesh(text);
         Boxing boxing(mesh, {});
         SCOPED_TRACE(name + " " + text + (rules ? " by rules" : " free"));
-        expect_right(infer(graph, boxing, {.fixed = rules ? forms_by_rules(graph, mesh) : std::map<std::string, Forms>{}}));
+        expect_right(infer(graph, boxing, {.fixed = rules ? sbp_by_rules(graph, mesh) : std::map<std::string, NdSbp>{}}));
       }
 }
 

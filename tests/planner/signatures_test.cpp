@@ -1,10 +1,10 @@
-#include "planner/signatures.h"
+#include "planner/sbp/signatures.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "planner/boxing.h"
-#include "planner/example_graphs.h"
+#include "planner/graph/example_graphs.h"
+#include "planner/sbp/boxing.h"
 
 namespace cairn::planner {
 namespace {
@@ -14,7 +14,7 @@ std::set<std::string> ways(const OpGraph& graph, const GraphOp& op, int ranks = 
   std::set<std::string> all;
   for (const Signature& signature : signatures(graph, op, ranks)) {
     std::string text;
-    for (const Form& form : signature.inputs) text += (text.empty() ? "" : ",") + to_string(form);
+    for (const Sbp& sbp : signature.inputs) text += (text.empty() ? "" : ",") + to_string(sbp);
     all.insert(text + "->" + to_string(signature.output));
   }
   return all;
@@ -77,7 +77,7 @@ TEST(Boxing, CostsWhatTheTableSays) {
     Boxing boxing(mesh::parse_mesh(fmt::format("tp={}", p)), {});
     const GraphTensor t{.name = "t", .shape = {12, 24}};
     const int64_t bytes = 12 * 24 * 4;
-    const auto cost = [&](const char* from, const char* to) { return boxing.forward(t, {parse_form(from)}, {parse_form(to)}).bytes; };
+    const auto cost = [&](const char* from, const char* to) { return boxing.forward(t, {parse_sbp(from)}, {parse_sbp(to)}).bytes; };
     EXPECT_EQ(cost("S0", "S0"), 0);
     EXPECT_EQ(cost("S0", "S1"), bytes * (p - 1) / p);
     EXPECT_EQ(cost("S0", "B"), bytes * (p - 1));

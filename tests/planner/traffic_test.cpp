@@ -6,7 +6,7 @@
 
 #include "model/decoder.h"
 #include "parallel/layout/make_plan.h"
-#include "planner/placement_reason.h"
+#include "planner/tensor_parallel/placement_reason.h"
 
 namespace cairn::planner {
 namespace {
@@ -53,7 +53,7 @@ TEST(StepTraffic, AlongTpGathersAndScattersTokensOfEveryBranch) {
   EXPECT_EQ(in.bytes, 2 * 2 * stream);
   EXPECT_EQ(in.shape, (std::vector<int64_t>{15, 8}));
   EXPECT_EQ(in.axis, "tp");
-  EXPECT_EQ(in.because, "ranks along tp share the tokens out; each needs all of them for its part of the layer");
+  EXPECT_EQ(in.reason, "ranks along tp share the tokens out; each needs all of them for its part of the layer");
   EXPECT_EQ(bytes_for(rows, comm::Purpose::activation), 2 * (4 * 2 * 2 + 4) * stream);  // four for each branch; two at either end
   // A key head that both ranks hold, besides the norms.
   EXPECT_EQ(row_of(rows, "gradient of model.layers.*.self_attn.k_proj.weight", "all_reduce").bytes, 2 * 2 * 4 * 8 * 4);
@@ -65,7 +65,7 @@ TEST(StepTraffic, SaysWhatItCannotTell) {
   plan.sync["dp"] = "gossip";
   const std::vector<TrafficRow> rows = step_traffic(*model, plan, {.samples = 3, .length = 5}, {});
   EXPECT_EQ(std::count_if(rows.begin(), rows.end(),
-                          [](const TrafficRow& row) { return !row.predicted && row.because == "not predicted: sync rule gossip"; }),
+                          [](const TrafficRow& row) { return !row.predicted && row.reason == "not predicted: sync rule gossip"; }),
             1);
 }
 

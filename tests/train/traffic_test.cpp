@@ -68,7 +68,7 @@ void expect_as_sent(const TrafficLayout& c) {
   for (const planner::TrafficRow& row : rows) {
     EXPECT_TRUE(row.predicted) << row.what;
     EXPECT_GT(row.times, 0) << row.what;
-    EXPECT_FALSE(row.because.empty()) << row.what;
+    EXPECT_FALSE(row.reason.empty()) << row.what;
     EXPECT_FALSE(row.axis.empty()) << row.what;
   }
 }

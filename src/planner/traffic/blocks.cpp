@@ -1,0 +1,278 @@
+// What blocks send while they compute: model/stream.h, branch.h and context_attention.h say why; parallel/pipeline/stage_edges.h for
+// pipelines.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "kernels/attention.h"
+#include "model/config.h"
+#include "model/context_attention.h"
+#include "model/model.h"
+#include "model/named_parameters.h"
+#include "parallel/batch/context_batch.h"
+#include "parallel/layout/model_shard.h"
+#include "parallel/pipeline/stage_edges.h"
+#include "planner/traffic/table.h"
+
+namespace cairn::planner {
+namespace {
+
+using model::Operation;
+
+enum class BlockKind { embedding, branch, branch_whole, norm, head, other };
+
+bool has(const model::Card& card, Operation::Kind kind) {
+  return std::any_of(card.operations.begin(), card.operations.end(), [&](const Operation& one) { return one.kind == kind; });
+}
+
+// As the blocks of decoders are described (model/decoder_blocks.h); whatever else there is sends nothing inside.
+BlockKind kind_of(const model::Card& card) {
+  if (card.operations.empty() || card.reads.empty() || card.writes.size() != 1) return BlockKind::other;
+  if (card.operations.front().kind == Operation::Kind::lookup) return BlockKind::embedding;
+  const bool norm_first = card.operations.front().kind == Operation::Kind::norm, product = has(card, Operation::Kind::product);
+  if (norm_first && !product) return BlockKind::norm;
+  if (norm_first) return card.writes.front() == "logits" ? BlockKind::head : BlockKind::branch;
+  const bool layer = card.name.ends_with(".attention") || card.name.ends_with(".mlp");
+  return layer && product ? BlockKind::branch_whole : BlockKind::other;
+}
+
+// Whether every rank along tp has the whole stream (model::Tokens::whole).
+bool whole_stream(const model::Model& model) {
+  return std::any_of(model.blocks().begin(), model.blocks().end(),
+                     [](const auto& block) { return kind_of(block->card()) == BlockKind::branch_whole; });
+}
+
+// Of the residual stream; 0: this model has none.
+int64_t stream_width(const model::Model& model) {
+  for (const auto& block : model.blocks())
+    if (kind_of(block->card()) == BlockKind::embedding)
+      return model.parameters()[static_cast<size_t>(block->card().operations.front().parameters.front().first)].shape.back();
+  return 0;
+}
+
+// How often a block goes forward for each micro-batch of a kind.
+struct Forwards {
+  int64_t first = 1;  // for its outputs
+  int64_t again = 0;  // for what its gradient needs
+};
+Forwards forwards(const TrafficCase& step, size_t block, const MicroBatches& of) {
+  const bool again = of.recomputed && (step.rules.recompute_stage || (!step.rules.recompute.empty() && step.rules.recompute[block]));
+  return {1 + step.rules.reference_passes, again ? 1 : 0};
+}
+
+// One way of the stream's tokens along tp.
+struct BlockCollective {
+  const char* collective;
+  const char* reason;
+};
+constexpr BlockCollective kGather{"all_gather", "ranks along tp share the tokens out; each needs all of them for its part of the layer"};
+constexpr BlockCollective kScatter{
+    "reduce_scatter", "each rank has the terms of its part of the layer; a token's sum is kept by the rank that has the token"};
+constexpr BlockCollective kSum{"all_reduce", "each rank has the terms of its part of the layer, and every rank keeps the whole stream"};
+constexpr BlockCollective kGatherBack{"all_gather", "the gradient of a sum of which each rank kept its tokens"};
+constexpr BlockCollective kScatterBack{"reduce_scatter", "the gradient of tokens that were gathered"};
+constexpr BlockCollective kSumBack{"all_reduce", "every rank's part of the layer has a gradient for every token"};
+
+struct BlockCollectives {
+  std::vector<BlockCollective> forward, backward;
+};
+BlockCollectives collectives_of(const model::Card& card, BlockKind kind, bool whole) {
+  switch (kind) {
+    case BlockKind::embedding:
+      return whole ? BlockCollectives{{kSum}, {}} : BlockCollectives{{kScatter}, {kGatherBack}};
+    case BlockKind::branch:
+      return {{kGather, kScatter}, {kGatherBack, kScatterBack}};
+    case BlockKind::branch_whole:  // one that adds to nothing leaves its terms for another to sum up
+      return card.reads.size() > 1 ? BlockCollectives{{kSum}, {kSumBack}} : BlockCollectives{{}, {kSumBack}};
+    case BlockKind::head:
+      return whole ? BlockCollectives{{}, {kSumBack}} : BlockCollectives{{kGather}, {kScatterBack}};
+    case BlockKind::norm:
+    case BlockKind::other:
+      break;
+  }
+  return {};
+}
+
+std::string dtype_of(const TrafficCase& step) { return step.element_bytes() == 2 ? "bf16" : "fp32"; }
+
+// Key heads that one rank works with, as model/attention_block.cpp counts them.
+int64_t key_heads(const TrafficCase& step, const model::Card& card, const parallel::ModelShard& shard) {
+  for (const mesh::ParamId& id : model::named_parameters(card))
+    for (int32_t k = id.first; k < id.first + id.count; ++k) {
+      const model::Parameter& p = step.model.parameters()[static_cast<size_t>(k)];
+      for (size_t dim = 0; dim < p.axes.size(); ++dim) {
+        const int64_t here = shard.parameters[static_cast<size_t>(k)].local_shard.local_shape()[dim] / std::max<int64_t>(1, p.head_width);
+        if (p.axes[dim] == "kv_heads") return here;
+        if (p.axes[dim] == "qkv") return here / (p.queries_per_key + 2);
+      }
+    }
+  return 0;
+}
+
+// How many elements of a sample a block writes that is no part of a residual stream: the outputs of its last product, where what comes
+// after it keeps them apart. 0: that cannot be told.
+int64_t written_width(const TrafficCase& step, const model::Card& card) {
+  int64_t width = 0;
+  for (const Operation& one : card.operations) {
+    if (one.kind == Operation::Kind::product && !one.parameters.empty()) {
+      const model::Parameter& p = step.model.parameters()[static_cast<size_t>(one.parameters.front().first)];
+      width = p.shape.size() != 2 ? 0 : one.by_input ? p.shape[1] : p.shape[0];
+    } else if (one.kind != Operation::Kind::elementwise && one.kind != Operation::Kind::norm) {
+      width = one.width;
+    }
+  }
+  return width;
+}
+
+const model::Card& writer_of(const model::Model& model, const std::string& value) {
+  const auto& blocks = model.blocks();
+  return (*std::find_if(blocks.begin(), blocks.end(),
+                        [&](const auto& block) {
+                          const auto& writes = block->card().writes;
+                          return std::find(writes.begin(), writes.end(), value) != writes.end();
+                        }))
+      ->card();
+}
+
+}  // namespace
+
+void add_tensor_parallel(const TrafficCase& step, TrafficTable& table) {
+  const int64_t tp = step.extent("tp"), cp = step.extent("cp");
+  if (tp == 1) return;
+  const int64_t width = stream_width(step.model);
+  const bool whole = whole_stream(step.model);
+  for (const MicroBatches& of : step.micro_batches) {
+    // Ranks along cp have different tokens of the same samples.
+    const int64_t tokens = of.samples * step.batch.rows * step.batch.length;
+    const int64_t most = (tokens + cp - 1) / cp;
+    const auto add = [&](const std::string& what, const BlockCollective& one, int64_t times) {
+      const int64_t bytes = tokens * width * step.element_bytes();
+      const bool sum = std::string_view(one.collective) == "all_reduce";
+      table.add({.what = what,
+                 .axis = "tp",
+                 .collective = one.collective,
+                 .shape = {most, width},
+                 .dtype = dtype_of(step),
+                 .times = times * of.times * cp,
+                 .bytes = times * of.times * (sum ? all_reduce_bytes(bytes, tp) : gather_bytes(bytes, tp)),
+                 .purpose = comm::Purpose::activation,
+                 .reason = one.reason});
+    };
+    for (size_t i = 0; i < step.model.blocks().size(); ++i) {
+      const model::Card& card = step.model.blocks()[i]->card();
+      const BlockKind kind = kind_of(card);
+      const std::string name = folded_name(card.name);
+      if (kind == BlockKind::other) {
+        table.add_unpredicted(name, "tp", comm::Purpose::activation, "not predicted: nothing is known of what this block sends along tp");
+        continue;
+      }
+      const BlockCollectives collectives = collectives_of(card, kind, whole);
+      const Forwards forward = forwards(step, i, of);
+      for (const BlockCollective& one : collectives.forward) add(name + ", forward", one, forward.first);
+      for (const BlockCollective& one : collectives.forward) add(name + ", forward again (recompute)", one, forward.again);
+      for (const BlockCollective& one : collectives.backward) add(name + ", backward", one, 1);
+    }
+    const int64_t numbers = tp * 2 * tokens * 4;
+    table.add({.what = "cross entropy",
+               .axis = "tp",
+               .collective = "all_gather",
+               .shape = {tp, 2, most},
+               .times = (1 + step.rules.reference_passes) * of.times * cp,
+               .bytes = (1 + step.rules.reference_passes) * of.times * gather_bytes(numbers, tp),
+               .purpose = comm::Purpose::loss,
+               .reason = "each rank has the logits of its part of the vocabulary: two numbers for each token tell the others enough"});
+  }
+}
+
+void add_context_parallel(const TrafficCase& step, TrafficTable& table) {
+  const int cp = step.extent("cp");
+  if (cp == 1) return;
+  const std::string config = step.model.config_json();
+  if (config.empty()) {
+    table.add_unpredicted("attention", "cp", comm::Purpose::activation, "not predicted: nothing is known of how this model attends");
+    return;
+  }
+  const int64_t window = model::parse_config(config, "the model").window;
+  const model::ContextSplit split = parallel::make_context_split(step.batch.length, cp, step.plan.context.balanced);
+  const bool ring = step.plan.context.form == "ring";
+  const kernels::AttentionOptions options{.window = step.batch.length > window ? window : 0};
+  std::vector<parallel::ModelShard> shards;
+  for (const int rank : step.plan.mesh.peers(0, "tp")) shards.push_back(parallel::model_shard(step.model, step.plan, rank));
+  for (const MicroBatches& of : step.micro_batches)
+    for (size_t i = 0; i < step.model.blocks().size(); ++i) {
+      const model::Card& card = step.model.blocks()[i]->card();
+      if (!has(card, Operation::Kind::attention)) continue;
+      model::ContextBytes bytes;
+      int64_t heads = 0, head_dim = 1;
+      for (const mesh::ParamId& id : model::named_parameters(card))
+        head_dim = std::max(head_dim, step.model.parameters()[static_cast<size_t>(id.first)].head_width);
+      for (const parallel::ModelShard& shard : shards) {
+        const int64_t here = key_heads(step, card, shard);
+        heads = std::max(heads, here);
+        const model::ContextBytes one = model::context_bytes({.batch = of.samples * step.batch.rows,
+                                                              .kv_heads = here,
+                                                              .head_dim = head_dim,
+                                                              .element_bytes = step.element_bytes(),
+                                                              .documents = step.batch.documents},
+                                                             options, split, ring ? model::ContextForm::ring : model::ContextForm::gather);
+        bytes.forward += one.forward;
+        bytes.backward += one.backward;
+      }
+      const Forwards forward = forwards(step, i, of);
+      const auto add = [&](const char* when, const char* collective, int64_t sent, int64_t times, const char* reason) {
+        table.add({.what = folded_name(card.name) + when,
+                   .axis = "cp",
+                   .collective = collective,
+                   .shape = {step.batch.length, of.samples * step.batch.rows, 2, heads, head_dim},
+                   .dtype = dtype_of(step),
+                   .times = times * of.times * static_cast<int64_t>(shards.size()),
+                   .bytes = times * of.times * sent,
+                   .purpose = comm::Purpose::activation,
+                   .reason = reason});
+      };
+      const char* seen = ring ? "keys and values go round, as far as some rank may still see them"
+                              : "every rank needs the keys and values of all positions";
+      const char* back = ring ? "keys and values go round again, and their gradients follow them home"
+                              : "keys and values are gathered again, and their gradients go to the ranks that have the positions";
+      add(", keys forward", ring ? "ring" : "all_gather", bytes.forward, forward.first, seen);
+      add(", keys forward again (recompute)", ring ? "ring" : "all_gather", bytes.forward, forward.again, seen);
+      add(", keys backward", ring ? "ring" : "gather, scatter", bytes.backward, 1, back);
+    }
+}
+
+void add_pipeline(const TrafficCase& step, TrafficTable& table) {
+  if (step.plan.stage_blocks.size() <= 1) return;
+  const int64_t tp = step.extent("tp"), cp = step.extent("cp");
+  const int64_t width = stream_width(step.model);
+  const int64_t copies = whole_stream(step.model) ? tp : 1;  // of each token
+  for (const parallel::StageEdge& edge : parallel::stage_edges(step.model, step.plan)) {
+    const int from = step.plan.rank_of_stage[static_cast<size_t>(edge.from)], to = step.plan.rank_of_stage[static_cast<size_t>(edge.to)];
+    if (from == to) continue;
+    const int64_t each = width > 0 ? width : written_width(step, writer_of(step.model, edge.value));
+    const std::string route = fmt::format("stage {} to {}", edge.from, edge.to);
+    if (each == 0) {
+      table.add_unpredicted(edge.value, "pp", comm::Purpose::activation,
+                            fmt::format("not predicted: goes from {}, and nothing is known of its shape", route));
+      continue;
+    }
+    for (const MicroBatches& of : step.micro_batches) {
+      const int64_t tokens = of.samples * step.batch.rows * step.batch.length;
+      const auto add = [&](const std::string& what, const std::string& reason) {
+        const int64_t messages = tp * cp;
+        table.add({.what = what,
+                   .axis = "pp",
+                   .collective = "send",
+                   .shape = {(tokens * copies + messages - 1) / messages, each},
+                   .dtype = dtype_of(step),
+                   .times = of.times * messages,
+                   .bytes = of.times * copies * tokens * each * step.element_bytes(),
+                   .purpose = comm::Purpose::activation,
+                   .reason = reason});
+      };
+      add(fmt::format("{}, {}", edge.value, route), "a block there reads what a block here wrote");
+      add(fmt::format("gradient of {}, back", edge.value), fmt::format("{}: its gradient goes the other way", route));
+    }
+  }
+}
+
+}  // namespace cairn::planner

@@ -1,0 +1,254 @@
+// What gradients and parameters send: parallel/state/gradient_reducer.h, sharded_weights.h and sync/all_reduce.cpp do it.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "kernels/aten.h"
+#include "mesh/trainable_gradients.h"
+#include "model/model.h"
+#include "model/named_parameters.h"
+#include "parallel/layout/model_shard.h"
+#include "parallel/stage_run.h"
+#include "parallel/state/parameter_store.h"
+#include "planner/traffic/table.h"
+
+namespace cairn::planner {
+namespace {
+
+constexpr int64_t kGradientBytes = 4;  // gradients are summed in fp32
+
+// Ranks that have different parts of the model, one of each; the rest of the mesh repeats them.
+struct ModelRanks {
+  explicit ModelRanks(const TrafficCase& step) : shard_degree(step.plan.zero > 0 ? step.extent(parallel::sharding_axes(step.plan)) : 1) {
+    const std::vector<int> ranks = step.plan.mesh.peers_along(0, {"pp", "tp"});
+    for (const int rank : ranks) shards.push_back(parallel::model_shard(step.model, step.plan, rank));
+    replicas = step.plan.mesh.size() / static_cast<int64_t>(ranks.size());
+    first = ranks;
+  }
+  std::vector<int> first;
+  std::vector<parallel::ModelShard> shards;
+  int64_t replicas = 1;      // of each
+  int64_t shard_degree = 1;  // that share a part's state out
+};
+
+std::vector<bool> chosen_of(const TrafficCase& step, const parallel::ModelShard& shard) {
+  std::vector<bool> chosen;
+  for (size_t i = 0; i < shard.parameters.size(); ++i)
+    chosen.push_back((step.rules.trained.empty() || step.rules.trained[i]) && shard.parameters[i].here);
+  return chosen;
+}
+
+std::vector<parallel::ShardUnit> units_of(const TrafficCase& step, const parallel::ModelShard& shard) {
+  return parallel::make_shard_units(
+      step.model, shard.layout,
+      parallel::shard_unit_rules(step.plan, step.rules.whole_parameters, step.rules.bucket_bytes / kGradientBytes));
+}
+
+// How often each unit's gradients leave in a step.
+int64_t rounds(const TrafficCase& step, int64_t shard_degree) {
+  const bool whole = step.plan.zero < 2 || shard_degree == 1, in_order = step.plan.stage_blocks.size() <= 1;
+  const bool stays_unsharded = whole || !in_order || (step.rules.accumulate_unsharded && step.max_passes > 1);
+  return stays_unsharded ? 1 : std::max<int64_t>(1, step.max_passes);
+}
+
+// Messages into which sync/all_reduce.cpp puts what one keeper has: runs of neighbours in memory, up to a size.
+int64_t buckets(const TrafficCase& step, const mesh::FlatLayout& layout, const std::vector<parallel::ShardUnit>& units, int shard_rank,
+                bool whole) {
+  int64_t count = 0, begin = -1, bytes = 0, next = 0;
+  std::vector<std::pair<int64_t, int64_t>> places;  // of each kept part: where it begins, and its elements
+  std::vector<int64_t> unit_begin;
+  for (const parallel::ShardUnit& unit : units) {
+    unit_begin.push_back(whole ? unit.offset + unit.part_of(shard_rank).begin : next);
+    next += unit.part_of(shard_rank).length();
+  }
+  for (const parallel::ShardSlice& part : parallel::shard_slices(layout, units, shard_rank))
+    places.emplace_back(unit_begin[static_cast<size_t>(part.unit)] + part.offset, part.elements.length());
+  for (size_t i = places.size(); i-- > 0;) {
+    const auto [at, elements] = places[i];
+    if (at + elements != begin || bytes + elements * kGradientBytes > step.rules.bucket_bytes) {
+      ++count;
+      bytes = 0;
+    }
+    begin = at;
+    bytes += elements * kGradientBytes;
+  }
+  return count;
+}
+
+// Why several ranks of one replica have a gradient of the same thing, and along which axes they stand.
+struct Copies {
+  std::string axis, reason;
+};
+Copies copies_in_words(const TrafficCase& step, const std::vector<int>& ranks) {
+  const auto differ = [&](const char* axis) {
+    const auto at = [&](int rank) { return step.plan.mesh.coordinate(rank, axis); };
+    return std::any_of(ranks.begin(), ranks.end(), [&](int rank) { return at(rank) != at(ranks.front()); });
+  };
+  if (!differ("pp"))
+    return {"tp", "ranks along tp hold the same of it and see different tokens or heads: its gradient is the sum of theirs"};
+  if (!differ("tp")) return {"pp", "blocks of several stages use it: its gradient is the sum of theirs"};
+  return {"pp+tp", "ranks of several stages and along tp hold the same of it: its gradient is the sum of theirs"};
+}
+
+// How often each unit is brought together in a step: a walk over what parallel/stage_run.cpp fetches and releases.
+class UnitGathers {
+ public:
+  UnitGathers(const TrafficCase& step, const std::vector<parallel::ShardUnit>& units)
+      : step_(step), times_(units.size()), here_(units.size()) {
+    std::vector<size_t> unit_of(step.model.parameters().size());
+    for (size_t u = 0; u < units.size(); ++u)
+      for (int64_t i = units[u].first; i < units[u].last; ++i) unit_of[static_cast<size_t>(i)] = u;
+    for (const auto& block : step.model.blocks()) {
+      std::vector<size_t>& of = named_.emplace_back();
+      for (const mesh::ParamId& id : model::named_parameters(block->card())) of.push_back(unit_of[static_cast<size_t>(id.first)]);
+    }
+  }
+
+  int64_t times(size_t unit) const { return times_[unit]; }
+
+  // The blocks of a pipeline's stages are fetched once and stay.
+  void stages(const std::vector<int>& stages) {
+    for (const int stage : stages) {
+      const parallel::BlockRange range = parallel::blocks_of_stage(step_.plan, stage, named_.size());
+      for (size_t i = range.first; i < range.last; ++i) fetch(named_[i]);
+    }
+  }
+
+  void pass(bool recomputed) {
+    const size_t n = named_.size();
+    for (int round = 0; round < (recomputed && step_.rules.recompute_stage ? 2 : 1); ++round)
+      for (size_t i = 0; i < n; ++i) {
+        fetch(named_[i]);
+        if (i + 1 < n) fetch(named_[i + 1]);
+        if (i + 1 < n) release(named_[i], named_[i + 1]);
+      }
+    for (size_t i = n; i-- > 0;) {
+      if (read_back(i, recomputed)) fetch(named_[i]);
+      const std::vector<size_t> next = i > 0 && read_back(i - 1, recomputed) ? named_[i - 1] : std::vector<size_t>{};
+      fetch(next);
+      release(named_[i], next);
+    }
+  }
+
+ private:
+  bool read_back(size_t block, bool recomputed) const {
+    if (recomputed && !step_.rules.recompute.empty() && step_.rules.recompute[block]) return true;
+    return parallel::backward_needs_weights(step_.model.blocks()[block]->card());
+  }
+  void fetch(const std::vector<size_t>& units) {
+    for (const size_t u : units) {
+      if (!here_[u]) ++times_[u];
+      here_[u] = true;
+    }
+  }
+  void release(const std::vector<size_t>& units, const std::vector<size_t>& next) {
+    for (const size_t u : units)
+      if (std::find(next.begin(), next.end(), u) == next.end()) here_[u] = false;
+  }
+
+  const TrafficCase& step_;
+  std::vector<int64_t> times_;
+  std::vector<bool> here_;
+  std::vector<std::vector<size_t>> named_;  // units of each block's parameters
+};
+
+}  // namespace
+
+void add_gradients(const TrafficCase& step, TrafficTable& table) {
+  const ModelRanks ranks(step);
+  const std::vector<std::string> replicating = parallel::replicating_axes(step.plan), keeping = parallel::sharding_axes(step.plan);
+  const int64_t peers = step.extent(replicating), often = rounds(step, ranks.shard_degree);
+  const bool whole = step.plan.zero < 2 || ranks.shard_degree == 1;
+  for (size_t r = 0; r < ranks.shards.size(); ++r) {
+    const parallel::ModelShard& shard = ranks.shards[r];
+    const std::vector<bool> chosen = chosen_of(step, shard);
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      const parallel::ParameterShard& one = shard.parameters[i];
+      if (!chosen[i] || one.copies.size() < 2 || one.copies.front() != ranks.first[r]) continue;
+      const auto copies = static_cast<int64_t>(one.copies.size());
+      const auto [axis, reason] = copies_in_words(step, one.copies);
+      table.add({.what = "gradient of " + folded_name(step.model.parameters()[i].name),
+                 .axis = axis,
+                 .collective = "all_reduce",
+                 .shape = shard.layout.pieces[i].shape,
+                 .times = ranks.replicas * often,
+                 .bytes = ranks.replicas * often * all_reduce_bytes(shard.layout.pieces[i].elements * kGradientBytes, copies),
+                 .purpose = comm::Purpose::gradient,
+                 .reason = reason});
+    }
+    const std::vector<parallel::ShardUnit> units = parallel::select_units(shard.layout, units_of(step, shard), chosen);
+    const mesh::FlatLayout layout = mesh::trainable_layout(shard.layout, chosen);
+    if (ranks.shard_degree > 1)
+      for (const parallel::ShardUnit& unit : units)
+        table.add(
+            {.what = "gradients, to who keeps them",
+             .axis = step.axis_name(keeping),
+             .collective = "reduce_scatter",
+             .shape = {unit.elements},
+             .times = often * ranks.replicas / ranks.shard_degree,
+             .bytes = often * (ranks.replicas / ranks.shard_degree) * scatter_bytes(unit.elements * kGradientBytes, ranks.shard_degree),
+             .purpose = comm::Purpose::gradient,
+             .reason = fmt::format("zero {}: each of {} ranks keeps a part of the state, and needs its gradient alone", step.plan.zero,
+                                   ranks.shard_degree)});
+    if (peers == 1) continue;
+    if (const auto rule = step.plan.sync.find("dp"); rule != step.plan.sync.end() && rule->second != "all_reduce") {
+      table.add_unpredicted("gradients of all replicas", step.axis_name(replicating), comm::Purpose::gradient,
+                            fmt::format("not predicted: sync rule {}", rule->second));
+      continue;
+    }
+    int64_t messages = 0;
+    for (int shard_rank = 0; shard_rank < ranks.shard_degree; ++shard_rank) messages += buckets(step, layout, units, shard_rank, whole);
+    table.add({.what = "gradients of all replicas",
+               .axis = step.axis_name(replicating),
+               .collective = "all_reduce",
+               .shape = {layout.elements / ranks.shard_degree},
+               .times = messages,
+               .bytes = all_reduce_bytes(layout.elements * kGradientBytes, peers),
+               .purpose = comm::Purpose::gradient,
+               .reason = fmt::format("{} replicas see different samples; all take the same step", peers)});
+  }
+  std::vector<std::string> model_axes{"pp", "tp"};
+  model_axes.insert(model_axes.end(), keeping.begin(), keeping.end());
+  const int64_t sharing = step.extent(model_axes), groups = step.plan.mesh.size() / sharing;
+  table.add({.what = "gradient norm",
+             .axis = step.axis_name(model_axes),
+             .collective = "all_reduce",
+             .shape = {1},
+             .dtype = "fp64",
+             .times = sharing > 1 ? groups : 0,
+             .bytes = groups * all_reduce_bytes(8, sharing),
+             .purpose = comm::Purpose::gradient,
+             .reason = "the norm is that of the whole model, of which each rank has a part"});
+}
+
+void add_parameters(const TrafficCase& step, TrafficTable& table) {
+  const ModelRanks ranks(step);
+  if (ranks.shard_degree == 1) return;
+  const int64_t groups = ranks.replicas / ranks.shard_degree;
+  const bool pipeline = step.plan.stage_blocks.size() > 1;
+  for (const parallel::ModelShard& shard : ranks.shards) {
+    const std::vector<parallel::ShardUnit> units = units_of(step, shard);
+    UnitGathers gathered(step, units);
+    const bool gathers = step.plan.zero == 3;
+    if (gathers && pipeline) gathered.stages(shard.stages);
+    for (int64_t pass = 0; gathers && !pipeline && pass < step.max_passes; ++pass)
+      gathered.pass(step.rules.recompute_last || pass + 1 < step.max_passes);
+    for (size_t u = 0; u < units.size(); ++u) {
+      const int64_t times = groups * (gathers ? gathered.times(u) : 1);
+      const std::string first = folded_name(shard.layout.pieces[static_cast<size_t>(units[u].first)].name);
+      table.add({.what = gathers ? fmt::format("parameters of {} and what goes with it", first) : "parameters after the update",
+                 .axis = step.axis_name(parallel::sharding_axes(step.plan)),
+                 .collective = "all_gather",
+                 .shape = {units[u].elements},
+                 .dtype = step.element_bytes() == 2 ? "bf16" : "fp32",
+                 .times = times,
+                 .bytes = times * gather_bytes(units[u].elements * step.element_bytes(), ranks.shard_degree),
+                 .purpose = comm::Purpose::parameter,
+                 .reason = !gathers   ? fmt::format("zero {}: each rank has updated the part that it keeps", step.plan.zero)
+                           : pipeline ? "zero 3: a stage's weights are brought together for the whole step"
+                                      : "zero 3: a block's weights are brought together when a pass comes to it, and given up after it"});
+    }
+  }
+}
+
+}  // namespace cairn::planner

@@ -1,0 +1,52 @@
+// What the files that count messages share. Of interest to traffic*.cpp alone.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planner/traffic.h"
+
+namespace cairn::planner {
+
+// Micro-batches that are alike, over all ranks that have samples of their own.
+struct MicroBatches {
+  int64_t samples = 0;      // of one
+  bool recomputed = false;  // recompute rules hold for it
+  int64_t times = 0;
+};
+
+// A step as the counting files see it.
+struct TrafficCase {
+  const model::Model& model;
+  const parallel::Plan& plan;
+  const StepBatch& batch;
+  const StepRules& rules;
+  std::vector<MicroBatches> micro_batches = {};  // none of them empty
+  int64_t max_passes = 0;                        // of a step, on every rank; some may be without samples
+
+  int extent(const std::string& axis) const { return plan.mesh.extent(axis); }
+  int64_t extent(const std::vector<std::string>& axes) const;
+  std::string axis_name(const std::vector<std::string>& axes) const;          // those that have several ranks: "shard+cp"
+  int64_t element_bytes() const { return plan.precision == "bf16" ? 2 : 4; }  // of what passes compute with
+};
+
+class TrafficTable {
+ public:
+  // Joins a row of the same name, axis, collective and purpose. A row without messages is left out.
+  void add(TrafficRow row);
+  void add_unpredicted(std::string what, std::string axis, comm::Purpose purpose, std::string reason);
+  std::vector<TrafficRow> rows;
+};
+
+// Bytes that all of n ranks send together, where `bytes` is the whole tensor: gathered, scattered, or reduced on all.
+inline int64_t gather_bytes(int64_t bytes, int64_t ranks) { return (ranks - 1) * bytes; }
+inline int64_t scatter_bytes(int64_t bytes, int64_t ranks) { return (ranks - 1) * bytes; }
+inline int64_t all_reduce_bytes(int64_t bytes, int64_t ranks) { return 2 * (ranks - 1) * bytes; }
+
+void add_tensor_parallel(const TrafficCase& step, TrafficTable& table);   // along tp, inside blocks
+void add_context_parallel(const TrafficCase& step, TrafficTable& table);  // along cp, likewise
+void add_pipeline(const TrafficCase& step, TrafficTable& table);          // values that cross from stage to stage
+void add_gradients(const TrafficCase& step, TrafficTable& table);
+void add_parameters(const TrafficCase& step, TrafficTable& table);
+
+}  // namespace cairn::planner

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "planner/auto_tp.h"
+#include "planner/tensor_parallel/auto_tp.h"
 #include "proofs/hand_plans.h"
 #include "study/benches.h"
 
@@ -26,8 +26,8 @@ std::vector<BenchRow> bench_placements(const BenchOptions& options, base::Log& l
         const std::string name = fmt::format("{} {}{}", family.name, mesh, rules ? "" : " free");
         if (!options.only.empty() && options.only != name) continue;
         const auto best = *std::min_element(by_hand.begin(), by_hand.end());
-        const planner::InferOptions how{.fixed = rules ? planner::forms_by_rules(family.graph, boxing.mesh())
-                                                       : std::map<std::string, planner::Forms>{}};
+        const planner::InferOptions how{.fixed = rules ? planner::sbp_by_rules(family.graph, boxing.mesh())
+                                                       : std::map<std::string, planner::NdSbp>{}};
         const double ours = static_cast<double>(planner::infer(family.graph, boxing, how).bytes);
         rows.push_back(compare(name, {ours / 1e6}, {best.first / 1e6}, "MB", Better::lower, 1 / 1.02));
         log.info("{}: {:.1f} MB, best by hand {:.1f} ({})", name, ours / 1e6, best.first / 1e6, best.second);

@@ -9,34 +9,34 @@
 #include "comm/local/local.h"
 #include "kernels/aten.h"
 #include "mesh/redistribute.h"
-#include "planner/infer.h"
+#include "planner/sbp/infer.h"
 
 namespace cairn::study {
 
 using namespace planner;
 
 GraphResult run_graph(const GraphRun& run) {
-  const Placed& placed = run.placed;
+  const PlacedGraph& placed = run.placed;
   const Boxing boxing(placed.mesh, {});
   GraphResult result;
   std::mutex mutex;
   comm::LocalNetwork network(placed.mesh.size(), {.link = run.link});
   const std::vector<std::exception_ptr> ended = network.run([&](comm::World& world) {
-    Held mine;
+    LocalTensors mine;
     for (const auto& [name, value] : run.whole) {
       const auto t = static_cast<size_t>(placed.graph.find(name));
-      mine[name] = part_of(value, placed.graph.tensors[t], placed.tensors[t], placed.mesh, world.rank());
+      mine[name] = local_part(value, placed.graph.tensors[t], placed.tensors[t], placed.mesh, world.rank());
     }
     const auto begun = world.clock().now();
-    Ran ran;
+    ExecutionResult ran;
     for (int step = 0; step < run.steps; ++step) {
       ran = execute(world, placed, mine, {.flops_per_s = run.flops_per_s});
       if (run.rate > 0)
         for (const auto& [name, gradient] : ran.gradients) mine[name] = mine[name] - gradient * run.rate;
     }
     const double seconds = base::seconds(world.clock().now() - begun) / run.steps;
-    const Forms whole(placed.mesh.axes.size());
-    Held gradients, parameters;
+    const NdSbp whole(placed.mesh.axes.size());
+    LocalTensors gradients, parameters;
     for (const auto& [name, gradient] : ran.gradients) {
       const auto t = static_cast<size_t>(placed.graph.find(name));
       const GraphTensor& tensor = placed.graph.tensors[t];
@@ -59,13 +59,13 @@ GraphResult run_graph(const GraphRun& run) {
   return result;
 }
 
-GraphResult run_graph_alone(const OpGraph& graph, const Held& whole, int steps, double rate) {
+GraphResult run_graph_alone(const OpGraph& graph, const LocalTensors& whole, int steps, double rate) {
   Boxing boxing(mesh::parse_mesh("dp=1"), {});
-  const Placed placed = infer(graph, boxing, {.by = InferOptions::By::greedy});
+  const PlacedGraph placed = infer(graph, boxing, {.by = InferOptions::By::greedy});
   return run_graph({.placed = placed, .whole = whole, .steps = steps, .rate = rate});
 }
 
-double furthest(const Held& a, const Held& b) {
+double furthest(const LocalTensors& a, const LocalTensors& b) {
   CAIRN_CHECK(a.size() == b.size(), "{} tensors and {}", a.size(), b.size());
   double most = 0;
   for (const auto& [name, value] : a) {

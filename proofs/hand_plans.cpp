@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "model/decoder.h"
 #include "model/model.h"
-#include "planner/described_models.h"
+#include "planner/graph/described_models.h"
 
 namespace cairn::study {
 
@@ -36,9 +36,9 @@ std::optional<Signature> sharing_output(const std::vector<Signature>& all, int d
     if (one.output == split_of(dim)) return one;
   return std::nullopt;
 }
-std::optional<Signature> taking(const std::vector<Signature>& all, size_t input, Form form) {
+std::optional<Signature> taking(const std::vector<Signature>& all, size_t input, Sbp sbp) {
   for (const Signature& one : all)
-    if (one.inputs.size() > input && one.inputs[input] == form) return one;
+    if (one.inputs.size() > input && one.inputs[input] == sbp) return one;
   return std::nullopt;
 }
 
@@ -46,21 +46,21 @@ class ByHand {
  public:
   ByHand(const OpGraph& graph, Boxing& boxing, const HandPlan& plan) : graph_(graph), boxing_(boxing), plan_(plan) {}
 
-  Placed place() {
+  PlacedGraph place() {
     const mesh::Mesh& mesh = boxing_.mesh();
-    Placed placed{.mesh = mesh,
-                  .graph = graph_,
-                  .tensors = std::vector<Forms>(graph_.tensors.size(), Forms(mesh.axes.size())),
-                  .gradients = std::vector<Forms>(graph_.tensors.size()),
-                  .needs = {}};
-    for (const GraphOp& op : graph_.ops) placed.needs.emplace_back(op.inputs.size(), Forms(mesh.axes.size()));
+    PlacedGraph placed{.mesh = mesh,
+                       .graph = graph_,
+                       .tensors = std::vector<NdSbp>(graph_.tensors.size(), NdSbp(mesh.axes.size())),
+                       .gradients = std::vector<NdSbp>(graph_.tensors.size()),
+                       .needs = {}};
+    for (const GraphOp& op : graph_.ops) placed.needs.emplace_back(op.inputs.size(), NdSbp(mesh.axes.size()));
     for (size_t axis = 0; axis < mesh.axes.size(); ++axis) along(axis, placed);
     for (size_t t = 0; t < graph_.tensors.size(); ++t) {
       if (!is_parameter(graph_.tensors[t])) continue;
       if (plan_.sharded) share(graph_.tensors[t], placed.tensors[t]);
       placed.gradients[t] = placed.tensors[t];
     }
-    settle(placed, boxing_);
+    add_moves(placed, boxing_);
     return placed;
   }
 
@@ -69,18 +69,18 @@ class ByHand {
   static bool is_parameter(const GraphTensor& t) { return t.kind == GraphTensor::Kind::parameter; }
 
   // Along every axis that it lies whole along and that shares samples out: by the first dim that can be cut.
-  void share(const GraphTensor& parameter, Forms& forms) const {
-    for (size_t axis = 0; axis < forms.size(); ++axis) {
-      if (forms[axis] != kReplicate || (boxing_.mesh().axes[axis].name == "tp" && plan_.tensor != HandTensor::samples)) continue;
+  void share(const GraphTensor& parameter, NdSbp& nd_sbp) const {
+    for (size_t axis = 0; axis < nd_sbp.size(); ++axis) {
+      if (nd_sbp[axis] != kReplicate || (boxing_.mesh().axes[axis].name == "tp" && plan_.tensor != HandTensor::samples)) continue;
       for (size_t dim = 0; dim < parameter.shape.size(); ++dim) {
-        forms[axis] = split_of(static_cast<int>(dim));
-        if (fits(parameter, forms, boxing_.mesh())) break;
-        forms[axis] = kReplicate;
+        nd_sbp[axis] = split_of(static_cast<int>(dim));
+        if (fits(parameter, nd_sbp, boxing_.mesh())) break;
+        nd_sbp[axis] = kReplicate;
       }
     }
   }
 
-  void along(size_t axis, Placed& placed) const {
+  void along(size_t axis, PlacedGraph& placed) const {
     const mesh::Axis& on = boxing_.mesh().axes[axis];
     const bool tp = on.name == "tp" && plan_.tensor != HandTensor::samples;
     for (size_t t = 0; t < graph_.tensors.size(); ++t) {
@@ -95,7 +95,7 @@ class ByHand {
       for (size_t i = 0; i < op.inputs.size(); ++i) {
         placed.needs[o][i][axis] = chosen.inputs[i];
         if (const auto t = static_cast<size_t>(op.inputs[i]);
-            is_parameter(graph_.tensors[t]) && tp && chosen.inputs[i].kind == Form::Kind::split)
+            is_parameter(graph_.tensors[t]) && tp && chosen.inputs[i].kind == Sbp::Kind::split)
           placed.tensors[t][axis] = chosen.inputs[i];
       }
       placed.tensors[static_cast<size_t>(op.output)][axis] = chosen.output;
@@ -109,7 +109,7 @@ class ByHand {
     return all.back();
   }
 
-  Signature for_tensors(const GraphOp& op, const std::vector<Signature>& all, size_t axis, const Placed& placed) const {
+  Signature for_tensors(const GraphOp& op, const std::vector<Signature>& all, size_t axis, const PlacedGraph& placed) const {
     const auto lies = [&](size_t i) { return placed.tensors[static_cast<size_t>(op.inputs[i])][axis]; };
     const auto stream = [&] {
       const auto shared = plan_.tensor == HandTensor::shared_tokens ? sharing_output(all, 1) : std::nullopt;
@@ -193,6 +193,6 @@ const std::vector<HandPlan>& hand_plans() {
   return plans;
 }
 
-Placed place_by_hand(const OpGraph& graph, Boxing& boxing, const HandPlan& plan) { return ByHand(graph, boxing, plan).place(); }
+PlacedGraph place_by_hand(const OpGraph& graph, Boxing& boxing, const HandPlan& plan) { return ByHand(graph, boxing, plan).place(); }
 
 }  // namespace cairn::study

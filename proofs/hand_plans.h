@@ -2,8 +2,8 @@
 #include <string>
 #include <vector>
 
-#include "planner/infer.h"
-#include "planner/model_graph.h"
+#include "planner/graph/model_graph.h"
+#include "planner/sbp/infer.h"
 
 namespace cairn::study {
 
@@ -30,6 +30,6 @@ struct HandPlan {
   bool sharded = false;
 };
 const std::vector<HandPlan>& hand_plans();
-planner::Placed place_by_hand(const planner::OpGraph& graph, planner::Boxing& boxing, const HandPlan& plan);
+planner::PlacedGraph place_by_hand(const planner::OpGraph& graph, planner::Boxing& boxing, const HandPlan& plan);
 
 }  // namespace cairn::study

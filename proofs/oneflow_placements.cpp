@@ -14,9 +14,9 @@
 #include "kernels/aten.h"
 #include "mesh/redistribute.h"
 #include "mesh/redistribute_autograd.h"
-#include "planner/choices.h"
-#include "planner/example_graphs.h"
-#include "planner/infer.h"
+#include "planner/graph/example_graphs.h"
+#include "planner/sbp/choices.h"
+#include "planner/sbp/infer.h"
 #include "proofs/graph_runs.h"
 
 namespace cairn::study {
@@ -24,16 +24,16 @@ namespace {
 
 using namespace planner;
 
-const std::vector<Form> kForms{split_of(0), split_of(1), kReplicate, kPartial};
+const std::vector<Sbp> kForms{split_of(0), split_of(1), kReplicate, kPartial};
 
-std::vector<Forms> all_forms(size_t axes) {
-  std::vector<Forms> all{{}};
+std::vector<NdSbp> all_sbp(size_t axes) {
+  std::vector<NdSbp> all{{}};
   for (size_t axis = 0; axis < axes; ++axis) {
-    std::vector<Forms> longer;
-    for (const Forms& so_far : all)
-      for (const Form form : kForms) {
+    std::vector<NdSbp> longer;
+    for (const NdSbp& so_far : all)
+      for (const Sbp sbp : kForms) {
         longer.push_back(so_far);
-        longer.back().push_back(form);
+        longer.back().push_back(sbp);
       }
     all = std::move(longer);
   }
@@ -41,22 +41,22 @@ std::vector<Forms> all_forms(size_t axes) {
 }
 
 // What a rank holds of a value in these forms, where terms of a sum are unequal parts of it.
-at::Tensor held_of(const at::Tensor& whole, const GraphTensor& tensor, const Forms& forms, const mesh::Mesh& mesh, int rank) {
-  Forms values = forms;
+at::Tensor held_of(const at::Tensor& whole, const GraphTensor& tensor, const NdSbp& nd_sbp, const mesh::Mesh& mesh, int rank) {
+  NdSbp values = nd_sbp;
   double share = 1;
-  for (size_t axis = 0; axis < forms.size(); ++axis)
-    if (forms[axis] == kPartial) {
+  for (size_t axis = 0; axis < nd_sbp.size(); ++axis)
+    if (nd_sbp[axis] == kPartial) {
       values[axis] = kReplicate;
       const int n = mesh.axes[axis].size, c = mesh.coordinate(rank, mesh.axes[axis].name);
       share *= 2.0 * (c + 1) / (n * (n + 1.0));
     }
-  return part_of(whole, tensor, values, mesh, rank) * share;
+  return local_part(whole, tensor, values, mesh, rank) * share;
 }
 
-bool has_terms(const Forms& forms) { return std::find(forms.begin(), forms.end(), kPartial) != forms.end(); }
+bool has_terms(const NdSbp& nd_sbp) { return std::find(nd_sbp.begin(), nd_sbp.end(), kPartial) != nd_sbp.end(); }
 
 // Bytes that the sheet's table gives for one axis of `ranks`.
-double table_bytes(Form from, Form to, int ranks, double bytes) {
+double table_bytes(Sbp from, Sbp to, int ranks, double bytes) {
   if (from == to || to == kPartial || from == kReplicate) return 0;
   if (from == kPartial) return (to == kReplicate ? 2 : 1) * (ranks - 1) * bytes;
   return to == kReplicate ? (ranks - 1) * bytes : bytes * (ranks - 1) / ranks;
@@ -75,9 +75,9 @@ void try_pairs(const std::string& text, const std::vector<int64_t>& shape, uint6
   for (const int64_t size : shape) count *= size;
   const at::Tensor x = at::arange(count, at::kDouble).add(static_cast<double>(seed)).mul(0.37).sin().view(shape);
   const at::Tensor w = at::arange(count, at::kDouble).add(static_cast<double>(seed)).mul(0.73).cos().view(shape);
-  const Forms whole(mesh.axes.size());
-  for (const Forms& from : all_forms(mesh.axes.size()))
-    for (const Forms& to : all_forms(mesh.axes.size())) {
+  const NdSbp whole(mesh.axes.size());
+  for (const NdSbp& from : all_sbp(mesh.axes.size()))
+    for (const NdSbp& to : all_sbp(mesh.axes.size())) {
       std::mutex mutex;
       comm::LocalNetwork network(mesh.size(), {});
       const auto ended = network.run([&](comm::World& world) {
@@ -87,12 +87,12 @@ void try_pairs(const std::string& text, const std::vector<int64_t>& shape, uint6
         const at::Tensor back = mesh::redistribute(world, after.detach(), boxing.change(tensor, to, whole), {comm::Purpose::control, "t"});
         // A linear loss; of copies only the first counts.
         double share = 1;
-        Forms values = to;
+        NdSbp values = to;
         for (size_t axis = 0; axis < to.size(); ++axis) {
           if (to[axis] == kReplicate && mesh.coordinate(world.rank(), mesh.axes[axis].name) > 0) share = 0;
           if (to[axis] == kPartial) values[axis] = kReplicate;
         }
-        const at::Tensor weights = part_of(w, tensor, values, mesh, world.rank()) * share;
+        const at::Tensor weights = local_part(w, tensor, values, mesh, world.rank()) * share;
         const at::Tensor gradient = torch::autograd::grad({(after * weights).sum()}, {before})[0];
         const mesh::LayoutChange gather{mesh::dual({mesh, placement_of(tensor, from, mesh)}), {mesh, {}}, shape};
         const at::Tensor all = mesh::redistribute(world, gradient, gather, {comm::Purpose::control, "t"});
@@ -116,12 +116,12 @@ void try_pairs(const std::string& text, const std::vector<int64_t>& shape, uint6
     }
 }
 
-int reductions(const Placed& placed, Move::When when) {
+int reductions(const PlacedGraph& placed, Move::When when) {
   int count = 0;
   for (const Move& move : placed.moves) {
     if (move.when != when || move.bytes == 0) continue;
-    const Forms from = when == Move::When::backward ? dual(move.to) : when == Move::When::gradient ? dual(move.from) : move.from;
-    const Forms to = when == Move::When::backward ? dual(move.from) : move.to;
+    const NdSbp from = when == Move::When::backward ? dual(move.to) : when == Move::When::gradient ? dual(move.from) : move.from;
+    const NdSbp to = when == Move::When::backward ? dual(move.from) : move.to;
     bool reduces = false;
     for (size_t i = 0; i < from.size(); ++i) reduces = reduces || (from[i] == kPartial && to[i] != kPartial);
     count += reduces;
@@ -132,15 +132,15 @@ int reductions(const Placed& placed, Move::When when) {
 struct Agreement {
   double apart = 0, bytes_off = 0;
 };
-void compare_with_one(const Placed& placed, uint64_t seed, Agreement& worst) {
-  const Held whole = example_values(placed.graph, seed);
+void compare_with_one(const PlacedGraph& placed, uint64_t seed, Agreement& worst) {
+  const LocalTensors whole = example_values(placed.graph, seed);
   const GraphResult one = run_graph_alone(placed.graph, whole), many = run_graph({.placed = placed, .whole = whole});
   worst.apart = std::max({worst.apart, std::abs(one.loss - many.loss), furthest(many.gradients, one.gradients)});
   worst.bytes_off = std::max(
       worst.bytes_off, std::abs(static_cast<double>(many.bytes - placed.bytes)) / std::max<double>(1, static_cast<double>(placed.bytes)));
 }
 
-Placed inferred(const OpGraph& graph, const std::string& mesh, std::map<std::string, Forms> fixed) {
+PlacedGraph inferred(const OpGraph& graph, const std::string& mesh, std::map<std::string, NdSbp> fixed) {
   Boxing boxing(mesh::parse_mesh(mesh), {});
   return infer(graph, boxing, {.fixed = std::move(fixed)});
 }
@@ -148,10 +148,10 @@ Placed inferred(const OpGraph& graph, const std::string& mesh, std::map<std::str
 void prove_inference(uint64_t seed, Findings& findings) {
   Agreement worst;
   int odd_reductions = 0, others = 0;
-  const Forms whole{kReplicate};
+  const NdSbp whole{kReplicate};
   for (const int ranks : {2, 3, 4}) {
-    const Placed placed = inferred(mlp_graph(7 + static_cast<int64_t>(seed % 5), 6, 10, 5), fmt::format("dp={}", ranks),
-                                   {{"w1", whole}, {"b1", whole}, {"w2", whole}, {"b2", whole}});
+    const PlacedGraph placed = inferred(mlp_graph(7 + static_cast<int64_t>(seed % 5), 6, 10, 5), fmt::format("dp={}", ranks),
+                                        {{"w1", whole}, {"b1", whole}, {"w2", whole}, {"b2", whole}});
     odd_reductions += std::abs(reductions(placed, Move::When::gradient) - 4);
     others += std::abs(static_cast<int>(placed.moves.size()) - 4);
     compare_with_one(placed, seed, worst);
@@ -160,7 +160,7 @@ void prove_inference(uint64_t seed, Findings& findings) {
                    odd_reductions + others, 0);
   int tensor_reductions = 0, fewest = 9;
   for (const int ranks : {2, 3, 4}) {
-    const Placed placed =
+    const PlacedGraph placed =
         inferred(mlp_graph(7, 6, 10, 5, false), fmt::format("tp={}", ranks), {{"w1", {split_of(0)}}, {"w2", {split_of(1)}}});
     tensor_reductions = std::max(tensor_reductions, reductions(placed, Move::When::forward));
     fewest = std::min(fewest, reductions(placed, Move::When::forward));
@@ -170,7 +170,7 @@ void prove_inference(uint64_t seed, Findings& findings) {
   findings.at_least("2. the same: reductions forward", 2, fewest, 1);
   const BlockShape shape{.batch = 2, .length = 4, .heads = 4, .keys = 4, .width = 16, .mlp = 160, .layers = 1, .vocab = 100};
   const auto megatron = [](const OpGraph& graph) {
-    std::map<std::string, Forms> fixed;
+    std::map<std::string, NdSbp> fixed;
     for (const GraphTensor& tensor : graph.tensors)
       if (tensor.kind == GraphTensor::Kind::parameter) {
         const std::string last = tensor.name.substr(tensor.name.find('.') + 1);
@@ -184,8 +184,8 @@ void prove_inference(uint64_t seed, Findings& findings) {
     BlockShape deeper = shape;
     deeper.layers = 3;
     const OpGraph short_one = decoder_graph(shape), long_one = decoder_graph(deeper);
-    const Placed a = inferred(short_one, fmt::format("tp={}", ranks), megatron(short_one));
-    const Placed b = inferred(long_one, fmt::format("tp={}", ranks), megatron(long_one));
+    const PlacedGraph a = inferred(short_one, fmt::format("tp={}", ranks), megatron(short_one));
+    const PlacedGraph b = inferred(long_one, fmt::format("tp={}", ranks), megatron(long_one));
     forward = std::max(forward, (reductions(b, Move::When::forward) - reductions(a, Move::When::forward)) / 2.0);
     backward = std::max(backward, (reductions(b, Move::When::backward) - reductions(a, Move::When::backward)) / 2.0);
     compare_with_one(a, seed, worst);
@@ -202,18 +202,17 @@ void prove_inference(uint64_t seed, Findings& findings) {
 
 void prove_choice(uint64_t seed, Findings& findings) {
   double worst = 0;
-  for (const auto& [rows, width, first, second] :
-       std::vector<std::tuple<int64_t, int64_t, Form, Form>>{{4, 32, split_of(0), split_of(0)},
-                                                             {4, 32, split_of(1), split_of(1)},
-                                                             {4, 32, split_of(0), split_of(1)},
-                                                             {256, 8, split_of(0), split_of(0)},
-                                                             {256, 8, split_of(1), split_of(0)}}) {
+  for (const auto& [rows, width, first, second] : std::vector<std::tuple<int64_t, int64_t, Sbp, Sbp>>{{4, 32, split_of(0), split_of(0)},
+                                                                                                      {4, 32, split_of(1), split_of(1)},
+                                                                                                      {4, 32, split_of(0), split_of(1)},
+                                                                                                      {256, 8, split_of(0), split_of(0)},
+                                                                                                      {256, 8, split_of(1), split_of(0)}}) {
     const OpGraph graph = mlp_graph(rows, width, width, width, false);
     Boxing boxing(mesh::parse_mesh("dp=4"), {});
     const InferOptions options{.fixed = {{"w1", {first}}, {"w2", {second}}}};
-    const Placed placed = infer(graph, boxing, options);
+    const PlacedGraph placed = infer(graph, boxing, options);
     const GraphResult ran = run_graph({.placed = placed, .whole = example_values(graph, seed)});
-    const auto best = static_cast<double>(try_all(pose(graph, boxing, options)).bytes);
+    const auto best = static_cast<double>(brute_force(make_problem(graph, boxing, options)).bytes);
     worst = std::max(worst, static_cast<double>(ran.bytes) / best);
   }
   findings.at_most(

@@ -7,10 +7,10 @@
 #include "base/random.h"
 #include "model/decoder.h"
 #include "model/model.h"
-#include "planner/auto_tp.h"
-#include "planner/described_models.h"
-#include "planner/example_graphs.h"
-#include "planner/infer.h"
+#include "planner/graph/described_models.h"
+#include "planner/graph/example_graphs.h"
+#include "planner/sbp/infer.h"
+#include "planner/tensor_parallel/auto_tp.h"
 #include "proofs/graph_runs.h"
 #include "proofs/hand_plans.h"
 #include "proofs/layout_run.h"
@@ -81,7 +81,7 @@ int64_t dim_by_hand(const GraphTensor& parameter, bool by_input) {
   return -1;
 }
 
-int forward_reductions(const Placed& placed) {
+int forward_reductions(const PlacedGraph& placed) {
   int count = 0;
   for (const Move& move : placed.moves)
     count += move.when == Move::When::forward && move.bytes > 0 && move.from.back() == kPartial && move.to.back() != kPartial;
@@ -94,13 +94,14 @@ void prove_rules(uint64_t seed, Findings& findings) {
     const Description described = family.make(2);
     const OpGraph graph = graph_of(described, kTokens);
     for (const int ranks : {2, 4, 8}) {
-      const std::vector<Ruled> rules = auto_tp(graph, ranks, {}, OddHeads::replicate);
-      for (const Ruled& one : rules) {
+      const std::vector<RuledPlacement> rules = auto_tp(graph, ranks, {}, OddHeads::replicate);
+      for (const RuledPlacement& one : rules) {
         ++parameters;
         otherwise += dim_of(one.how) != dim_by_hand(graph.tensors[static_cast<size_t>(graph.find(one.parameter))], family.by_input);
       }
       for (uint64_t i = 0; i < 5; ++i) {
-        const std::vector<Ruled> again = auto_tp(graph_of(scrambled(described, seed * 100 + i), kTokens), ranks, {}, OddHeads::replicate);
+        const std::vector<RuledPlacement> again =
+            auto_tp(graph_of(scrambled(described, seed * 100 + i), kTokens), ranks, {}, OddHeads::replicate);
         for (size_t p = 0; p < rules.size(); ++p) scrambled_otherwise += again.size() != rules.size() || again[p].how != rules[p].how;
       }
     }
@@ -108,7 +109,7 @@ void prove_rules(uint64_t seed, Findings& findings) {
     const auto reductions = [&](int64_t layers) {
       const OpGraph deep = graph_of(family.make(layers), kFewTokens);
       Boxing boxing(mesh::parse_mesh("tp=2"), {});
-      return forward_reductions(infer(deep, boxing, {.fixed = forms_by_rules(deep, boxing.mesh())}));
+      return forward_reductions(infer(deep, boxing, {.fixed = sbp_by_rules(deep, boxing.mesh())}));
     };
     odd_reductions += std::abs(reductions(4) - reductions(2) - 2 * family.reductions);
   }
@@ -133,7 +134,7 @@ void prove_exactness(const ProofOptions& options, Findings& findings, base::Log&
     log.info("10 steps on {}", name);
     const train::Planned planned = train::planned(with(recipe, sets), ranks, nullptr);
     const mesh::Mesh& mesh = planned.plan.mesh;
-    for (const Ruled& ruled : auto_tp(graph_of(describe(*planned.task.model), kTokens), mesh.extent("tp"))) {
+    for (const RuledPlacement& ruled : auto_tp(graph_of(describe(*planned.task.model), kTokens), mesh.extent("tp"))) {
       const auto parameter = std::find_if(planned.task.model->parameters().begin(), planned.task.model->parameters().end(),
                                           [&](const model::Parameter& p) { return p.name == ruled.parameter; });
       mesh::Placement wanted;
@@ -167,7 +168,7 @@ void prove_memory(const ProofOptions& options, Findings& findings) {
 }
 
 // Seconds of a step on links of 50 MB/s, with what ranks compute counted at 10 GFLOP/s.
-double step_seconds(const Placed& placed, const Held& whole) {
+double step_seconds(const PlacedGraph& placed, const LocalTensors& whole) {
   const comm::LinkModel link{.latency = std::chrono::microseconds(50), .bytes_per_s = 50e6, .jitter = 0};
   return run_graph({.placed = placed, .whole = whole, .link = link, .flops_per_s = 10e9}).seconds;
 }
@@ -175,14 +176,14 @@ double step_seconds(const Placed& placed, const Held& whole) {
 void prove_cost(uint64_t seed, Findings& findings, base::Log& log) {
   const OpGraph graph =
       decoder_graph({.batch = 1, .length = 16, .heads = 8, .keys = 8, .width = 16, .mlp = 352, .layers = 6, .vocab = 256});
-  const Held whole = example_values(graph, seed);
+  const LocalTensors whole = example_values(graph, seed);
   const mesh::Mesh mesh = mesh::parse_mesh("tp=4");
   Boxing boxing(mesh, {});
-  const auto seconds = [&](std::map<std::string, Forms> fixed) {
+  const auto seconds = [&](std::map<std::string, NdSbp> fixed) {
     return step_seconds(infer(graph, boxing, {.fixed = std::move(fixed)}), whole);
   };
-  const double rules = seconds(forms_by_rules(graph, mesh));
-  std::map<std::string, Forms> by_out, gathered;
+  const double rules = seconds(sbp_by_rules(graph, mesh));
+  std::map<std::string, NdSbp> by_out, gathered;
   for (const GraphTensor& tensor : graph.tensors) {
     const bool parameter = tensor.kind == GraphTensor::Kind::parameter;
     if (parameter) by_out[tensor.name] = {tensor.shape.size() == 2 ? split_of(0) : kReplicate};
@@ -198,12 +199,12 @@ void prove_cost(uint64_t seed, Findings& findings, base::Log& log) {
   const base::Random random(seed);
   uint64_t draws = 0;
   for (int trial = 0; trial < 20; ++trial) {
-    std::map<std::string, Forms> fixed;
+    std::map<std::string, NdSbp> fixed;
     for (const GraphTensor& tensor : graph.tensors) {
       if (tensor.kind != GraphTensor::Kind::parameter) continue;
       const uint64_t pick = random.below(draws++, tensor.shape.size() + 1);
-      const Forms forms{pick == tensor.shape.size() ? kReplicate : split_of(static_cast<int>(pick))};
-      fixed[tensor.name] = fits(tensor, forms, mesh) ? forms : Forms{kReplicate};
+      const NdSbp nd_sbp{pick == tensor.shape.size() ? kReplicate : split_of(static_cast<int>(pick))};
+      fixed[tensor.name] = fits(tensor, nd_sbp, mesh) ? nd_sbp : NdSbp{kReplicate};
     }
     best = std::min(best, seconds(fixed));
   }

@@ -16,10 +16,10 @@
 #include "mesh/local_shard.h"
 #include "model/model.h"
 #include "parallel/layout/plan_file.h"
-#include "planner/auto_tp.h"
-#include "planner/model_graph.h"
-#include "planner/placement_reason.h"
+#include "planner/graph/model_graph.h"
 #include "planner/rank_bytes.h"
+#include "planner/tensor_parallel/auto_tp.h"
+#include "planner/tensor_parallel/placement_reason.h"
 #include "planner/traffic.h"
 #include "train/planned.h"
 
@@ -62,7 +62,8 @@ std::map<std::string, std::string> tp_rules(const train::Planned& p) {
   if (ranks == 1) return rules;
   const planner::OpGraph graph =
       planner::graph_of(planner::describe(*p.task.model), {.batch = p.plan.micro_batch * p.batch.rows, .length = p.batch.length});
-  for (const planner::Ruled& one : planner::auto_tp(graph, ranks, {}, planner::OddHeads::replicate)) rules[one.parameter] = one.rule + "; ";
+  for (const planner::RuledPlacement& one : planner::auto_tp(graph, ranks, {}, planner::OddHeads::replicate))
+    rules[one.parameter] = one.rule + "; ";
   return rules;
 }
 
@@ -130,12 +131,12 @@ std::string layout_in_words(const train::Planned& p) {
 }
 
 std::string memory_in_words(const train::Planned& p) {
-  const int64_t kept_bytes = p.settings.train.parameters == "bf16" ? 2 : 4;
+  const int64_t master_bytes = p.settings.train.parameters == "bf16" ? 2 : 4;
   planner::RankBytes most;
   std::vector<int> ranks = p.plan.mesh.peers_along(p.plan.mesh.members().front(), {"pp", "tp"});
   if (p.plan.mesh.members().size() <= kRanksInspected) ranks = p.plan.mesh.members();  // else the others are like these, or have less
   for (const int rank : ranks) {
-    const planner::RankBytes one = planner::rank_bytes(*p.task.model, p.plan, p.rules, rank, kept_bytes);
+    const planner::RankBytes one = planner::rank_bytes(*p.task.model, p.plan, p.rules, rank, master_bytes);
     most = {std::max(most.parameters, one.parameters), std::max(most.gradients, one.gradients),
             std::max(most.trained_elements, one.trained_elements)};
   }
@@ -183,7 +184,7 @@ std::string messages_in_words(const std::vector<planner::TrafficRow>& rows) {
     lines.push_back({row.what, row.axis, row.collective, fmt::format("{} {}", sizes_in_words(row.shape), row.dtype),
                      row.predicted ? std::to_string(row.times) : "?",
                      row.predicted ? std::to_string(row.bytes) : fmt::format("<= {}", row.bytes), std::string(comm::name(row.purpose)),
-                     row.because});
+                     row.reason});
   return "messages of one step (bytes: of all ranks together, as the ledger will show them; tensor: what a group of ranks works on)\n" +
          table(lines, {false, false, false, false, true, true, false, false}) +
          "not in a step: evaluations, snapshots, and in the first step the shapes of what crosses between stages\n";

@@ -9,9 +9,9 @@
 #include "cli/launch/links.h"
 #include "comm/link_model.h"
 #include "model/model.h"
-#include "planner/auto_tp.h"
-#include "planner/infer.h"
-#include "planner/model_graph.h"
+#include "planner/graph/model_graph.h"
+#include "planner/sbp/infer.h"
+#include "planner/tensor_parallel/auto_tp.h"
 #include "train/planned.h"
 
 namespace cairn::cli {
@@ -36,15 +36,15 @@ std::pair<std::string, std::string> split_assignment(const std::string& option, 
   return {text.substr(0, equals), text.substr(equals + 1)};
 }
 
-planner::Prices prices_of(const std::vector<std::string>& links) {
-  planner::Prices prices;
+planner::CostModel cost_model_of(const std::vector<std::string>& links) {
+  planner::CostModel cost_model;
   for (const std::string& text : links) {
     const auto [axis, value] = split_assignment("--links", text);
     const auto link = parse_links(value);
     if (!link) base::fail_input("--links {}: write AXIS=LATENCY,BANDWIDTH, as in dp=20ms,100Mbit", text);
-    prices.links[axis] = {std::chrono::duration<double>(link->latency).count(), link->bytes_per_s};
+    cost_model.links[axis] = {std::chrono::duration<double>(link->latency).count(), link->bytes_per_s};
   }
-  return prices;
+  return cost_model;
 }
 
 planner::OpGraph graph_of_pass(const train::Planned& p, const mesh::Mesh& mesh) {
@@ -67,15 +67,16 @@ planner::OpGraph graph_of_pass(const train::Planned& p, const mesh::Mesh& mesh) 
 Inferred inferred_placements(const train::Planned& p, const InferRequest& request) {
   const mesh::Mesh mesh = nontrivial_axes(p.plan.mesh);
   const planner::OpGraph graph = graph_of_pass(p, mesh);
-  planner::Boxing boxing(mesh, prices_of(request.links));
+  planner::Boxing boxing(mesh, cost_model_of(request.links));
   planner::Overrides overrides;
   for (const std::string& text : request.places) {
     const auto [pattern, form] = split_assignment("--place", text);
-    overrides.push_back({pattern, planner::parse_form(form)});
+    overrides.push_back({pattern, planner::parse_sbp(form)});
   }
-  const planner::Placed free = planner::infer(graph, boxing);
+  const planner::PlacedGraph free = planner::infer(graph, boxing);
   const bool rules = request.how == "rules";
-  const planner::Placed placed = rules ? planner::infer(graph, boxing, {.fixed = planner::forms_by_rules(graph, mesh, overrides)}) : free;
+  const planner::PlacedGraph placed =
+      rules ? planner::infer(graph, boxing, {.fixed = planner::sbp_by_rules(graph, mesh, overrides)}) : free;
   std::string text = planner::describe(placed);
   if (rules && placed.cost > 1.5 * free.cost)
     text += fmt::format("weights so placed cost {:.1f} times what the cheapest placement does ({}): --infer free shows it\n",

@@ -17,8 +17,8 @@ struct InferRequest {
   std::vector<std::string> places;  // "lm_head.weight=B": a parameter along tp, before the rules
 };
 
-// What inference makes of a recipe's model on its mesh (planner/infer.h): a placement for every tensor of one pass, weights included, and
-// every change of placement with its bytes.
+// What inference makes of a recipe's model on its mesh (planner/sbp/infer.h): a placement for every tensor of one pass, weights included,
+// and every change of placement with its bytes.
 struct Inferred {
   std::string tables, json;
   std::map<std::string, mesh::Placement> parameters;  // as a Plan has them, those that are whole everywhere too

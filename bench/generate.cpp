@@ -1,6 +1,6 @@
 // `cairn bench generate`: greedy decoding of one text on this CPU, ours against llama.cpp and `transformers` in turn, on the same fp32
 // weights with as many threads.
-#include "model/generate.h"
+#include "model/generate/generate.h"
 
 #include <filesystem>
 
@@ -15,7 +15,7 @@
 #include "base/random.h"
 #include "bench/peer_python.h"
 #include "kernels/aten.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "snapshot/pretrained.h"
 #include "study/benches.h"
 #include "study/process.h"
@@ -55,14 +55,14 @@ struct Ours {
 
   explicit Ours(const model::DecoderShape& of) : shape(of), model(model::make_decoder(of)) {
     weights = std::make_unique<model::FlatWeights>(model->layout(), at::empty({model->elements()}));
-    model::materialise(*model, weights->flat(), base::Random(1));
+    model::initialize_parameters(*model, weights->flat(), base::Random(1));
     buffers = model->make_buffers(at::kFloat);
   }
 
   Decoded decode() {
     const base::RealClock clock;
     std::vector<double> times;
-    const model::Request request{kPrompt};
+    const model::GenerateRequest request{kPrompt};
     const model::GenerateOptions options{.tokens = kTokens, .length_max = shape.length, .sampling = {.temperature = 0}};
     Decoded found;
     found.ids = model::generate(*model, *weights, buffers, {&request, 1}, options,

@@ -21,11 +21,11 @@ void write_weights(const GpuCase& one, const std::string& path) {
   options.head_dim = one.head_dim;
   options.mlp = one.mlp;
   options.tied = one.tied;
-  const model::Task task = model::make_task(options, {.vocab = one.vocab, .length = one.length});
+  const model::BuiltModel task = model::build_model(options, {.vocab = one.vocab, .length = one.length});
   mesh::NamedTensors tensors;
   for (const model::Parameter& parameter : task.model->parameters()) {
     const at::Tensor values = at::empty(parameter.shape, at::kBFloat16);
-    model::start_values(parameter, values.view({-1}), base::Random(kGpuSeed));
+    model::initialize_parameter(parameter, values.view({-1}), base::Random(kGpuSeed));
     tensors.push_back({parameter.name, values});
   }
   snapshot::write_safetensors(path, tensors, base::real_disk());

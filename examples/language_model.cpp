@@ -6,7 +6,7 @@
 #include "data/stories/stories.h"
 #include "examples/examples.h"
 #include "kernels/aten.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "task/network.h"
 #include "task/trainer.h"
 

@@ -11,7 +11,7 @@
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "mesh/axes.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "model/objective.h"
 #include "parallel/layout/make_plan.h"
 #include "parallel/pass.h"

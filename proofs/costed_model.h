@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "comm/link_model.h"
-#include "model/decoder_shape.h"
+#include "model/decoder/shape.h"
 #include "model/model.h"
 
 namespace cairn::comm {

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "parallel/schedule.h"
 #include "parallel/schedule/timeline.h"
 #include "proofs/hand_built.h"

@@ -99,7 +99,7 @@ Trained train_by_hand(const HandRun& run) {
     engine.trace = &trace;
     for (size_t i = 0; i < engine.model->parameters().size(); ++i) {
       const at::Tensor whole = at::empty(engine.model->parameters()[i].shape, at::kFloat);
-      model::start_values(engine.model->parameters()[i], whole.view({-1}), base::Random(run.seed));
+      model::initialize_parameter(engine.model->parameters()[i], whole.view({-1}), base::Random(run.seed));
       engine.store->load(i, whole);
     }
     engine.store->updated();

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "base/check.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "model/model.h"
 #include "planner/graph/described_models.h"
 

@@ -14,8 +14,8 @@
 #include "evaluate/token_losses.h"
 #include "kernels/aten.h"
 #include "mesh/axes.h"
-#include "model/decoder.h"
-#include "model/generate.h"
+#include "model/decoder/decoder.h"
+#include "model/generate/generate.h"
 #include "proofs/hdee_parts.h"
 
 namespace cairn::study {
@@ -90,8 +90,8 @@ class Built {
     return logs;
   }
 
-  model::Generated generate(const std::vector<int32_t>& prompt, int64_t tokens, uint64_t seed) {
-    const std::vector<model::Request> requests{{prompt, base::Random(seed).for_purpose("generate")}};
+  model::GeneratedText generate(const std::vector<int32_t>& prompt, int64_t tokens, uint64_t seed) {
+    const std::vector<model::GenerateRequest> requests{{prompt, base::Random(seed).for_purpose("generate")}};
     return model::generate(*model_, *weights_, buffers_, requests,
                            {.tokens = tokens, .length_max = 2 * kLength, .sampling = {.temperature = 1, .top_k = 0}})
         .front();
@@ -139,7 +139,7 @@ void check_generation(const std::vector<TinyExpert>& experts, uint64_t seed, con
                {"one expert, refresh every 8 tokens", {.prior = {1, 1, 1}, .top_k = 1, .refresh = 8}}};
   for (const auto& one : cases) {
     Built ensemble(experts, one.options);
-    const model::Generated written = ensemble.generate(prompt, kLength, seed);
+    const model::GeneratedText written = ensemble.generate(prompt, kLength, seed);
     std::vector<int32_t> all = prompt;
     all.insert(all.end(), written.ids.begin(), written.ids.end());
     const std::vector<double> scored = ensemble.score(all);
@@ -162,7 +162,7 @@ void prove_hdee_exactness(const ProofOptions& options, Findings& findings, base:
   // Half of the text is written by the second expert, so that the posterior moves.
   std::vector<int32_t> tokens{256};
   Built second({experts[1]}, {.prior = {1}});
-  const model::Generated written = second.generate(tokens, kLength, options.seed);
+  const model::GeneratedText written = second.generate(tokens, kLength, options.seed);
   tokens.insert(tokens.end(), written.ids.begin(), written.ids.end());
   std::vector<at::Tensor> logs;
   for (const TinyExpert& one : experts) logs.push_back(log_softmax_of(one, tokens));

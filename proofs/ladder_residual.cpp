@@ -14,7 +14,7 @@
 #include "kernels/aten.h"
 #include "kernels/gemm.h"
 #include "kernels/swiglu.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "model/model.h"
 #include "proofs/costed_model.h"
 #include "proofs/gpu_runs.h"
@@ -88,7 +88,7 @@ void two_tensors(const ProofOptions& options, Findings& findings) {
   at::NoGradGuard no_grad;
   const auto standard = model::make_decoder(shape_of("standard", 0)), ladder = model::make_decoder(shape_of("ladder", 4));
   const at::Tensor flat = at::empty({standard->elements()}, at::kDouble);
-  model::materialise(*standard, flat, base::Random(options.seed));
+  model::initialize_parameters(*standard, flat, base::Random(options.seed));
   const model::FlatWeights weights(standard->layout(), flat);
   model::Buffers buffers = standard->make_buffers(at::kDouble);
   const mesh::Axes alone;

@@ -19,7 +19,7 @@
 #include "kernels/aten.h"
 #include "kernels/fill_normal.h"
 #include "memory/host_allocator.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "model/objective.h"
 #include "parallel/pass.h"
 #include "proofs/curves_svg.h"
@@ -311,7 +311,7 @@ void forward_only(const ProofOptions& options, Findings& findings, base::Log& lo
   const std::unique_ptr<model::Objective> objective = model::make_next_token();
   const mesh::FlatLayout layout = decoder->layout();
   at::Tensor flat = at::empty({layout.elements});
-  model::materialise(*decoder, flat, base::Random(options.seed));
+  model::initialize_parameters(*decoder, flat, base::Random(options.seed));
   const mesh::Batch batch = random_tokens({options.seed, 1, 4, shape.length, shape.vocab});
   const mesh::Axes axes;
   model::Buffers buffers = decoder->make_buffers(flat.options());

@@ -10,7 +10,7 @@
 #include "base/random.h"
 #include "kernels/aten.h"
 #include "kernels/perturb.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "model/objective.h"
 #include "parallel/pass.h"
 #include "proofs/gpu_runs.h"
@@ -54,7 +54,7 @@ void memory_and_replay(const ProofOptions& options, Findings& findings, base::Lo
   const std::unique_ptr<model::Objective> objective = model::make_next_token();
   const mesh::FlatLayout layout = decoder->layout();
   const at::Tensor flat = at::empty({layout.elements}, at::TensorOptions().dtype(at::kFloat).device(at::kCUDA));
-  model::materialise(*decoder, flat, base::Random(options.seed));
+  model::initialize_parameters(*decoder, flat, base::Random(options.seed));
   const mesh::Batch batch =
       mesh::to_device(random_tokens({.seed = options.seed, .samples = 8, .length = kLength, .vocab = shape.vocab}), flat.device());
   const mesh::Axes axes;

@@ -10,7 +10,7 @@
 #include "comm/local/local.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "proofs/gpu_runs.h"
 #include "study/claims.h"
 #include "task/network.h"

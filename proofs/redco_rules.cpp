@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "model/model.h"
 #include "planner/graph/described_models.h"
 #include "planner/graph/example_graphs.h"
@@ -26,7 +26,7 @@ struct RuledFamily {
   std::string name;
   Description (*make)(int64_t layers);
   int reductions = 2;  // forward, for each layer
-  bool by_input = false;
+  bool fan_in_fan_out = false;
 };
 
 Description ruled_decoder(const std::string& family, int64_t layers, int64_t keys) {
@@ -64,13 +64,13 @@ int64_t dim_of(const mesh::Placement::How& how) {
   return -1;
 }
 
-int64_t dim_by_hand(const GraphTensor& parameter, bool by_input) {
+int64_t dim_by_hand(const GraphTensor& parameter, bool fan_in_fan_out) {
   const bool matrix = parameter.shape.size() == 2;
   switch (by_name(parameter.name)) {
     case ByName::out:
-      return matrix && by_input ? 1 : 0;
+      return matrix && fan_in_fan_out ? 1 : 0;
     case ByName::in:
-      return matrix ? (by_input ? 0 : 1) : -1;
+      return matrix ? (fan_in_fan_out ? 0 : 1) : -1;
     case ByName::rows:
       return 0;
     case ByName::columns:
@@ -97,7 +97,7 @@ void prove_rules(uint64_t seed, Findings& findings) {
       const std::vector<RuledPlacement> rules = auto_tp(graph, ranks, {}, OddHeads::replicate);
       for (const RuledPlacement& one : rules) {
         ++parameters;
-        otherwise += dim_of(one.how) != dim_by_hand(graph.tensors[static_cast<size_t>(graph.find(one.parameter))], family.by_input);
+        otherwise += dim_of(one.how) != dim_by_hand(graph.tensors[static_cast<size_t>(graph.find(one.parameter))], family.fan_in_fan_out);
       }
       for (uint64_t i = 0; i < 5; ++i) {
         const std::vector<RuledPlacement> again =

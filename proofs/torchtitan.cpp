@@ -12,8 +12,8 @@
 #include "comm/group.h"
 #include "comm/local/local.h"
 #include "kernels/aten.h"
+#include "model/decoder/residual_stream.h"
 #include "model/model.h"
-#include "model/stream.h"
 #include "proofs/layout_run.h"
 #include "proofs/timed_model.h"
 #include "snapshot/snapshot.h"
@@ -190,7 +190,7 @@ double time_layer(bool overlaps, double product_s) {
     };
     const auto begun = world.clock().now();
     const at::Tensor all = model::gather_tokens(at::zeros({kTokens / 2, kWidth}), {1, kTokens}, call, "layer", product);
-    model::reduce_tokens(all, call, "layer", product);
+    model::reduce_scatter_tokens(all, call, "layer", product);
     world.everyone().barrier("layer").wait_host();
     const std::lock_guard lock(mutex);
     longest = std::max(longest, base::seconds(world.clock().now() - begun));

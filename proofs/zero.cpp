@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "proofs/hand_built.h"
 #include "proofs/layout_run.h"
 #include "proofs/timed_model.h"

@@ -8,7 +8,7 @@
 
 #include "cli/command_specs.h"
 #include "cli/compute_options.h"
-#include "model/generate.h"
+#include "model/generate/generate.h"
 #include "study/benches.h"
 #include "study/claims.h"
 

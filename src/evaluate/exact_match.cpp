@@ -4,7 +4,7 @@
 #include <cctype>
 
 #include "base/check.h"
-#include "model/generate.h"
+#include "model/generate/generate.h"
 
 namespace cairn::evaluate {
 namespace {
@@ -49,7 +49,7 @@ AnswerSummary exact_match(const EvaluatedModel& evaluated, const std::vector<Ans
   AnswerSummary summary;
   for (size_t first = 0; first < items.size(); first += static_cast<size_t>(options.batch)) {
     const size_t end = std::min(items.size(), first + static_cast<size_t>(options.batch));
-    std::vector<model::Request> requests;
+    std::vector<model::GenerateRequest> requests;
     for (size_t i = first; i < end; ++i) {
       std::vector<int32_t> prompt = evaluated.prompt(options.prefix + items[i].prompt);
       if (prompt.empty() && evaluated.begin) prompt = {*evaluated.begin};
@@ -66,12 +66,12 @@ AnswerSummary exact_match(const EvaluatedModel& evaluated, const std::vector<Ans
       text += evaluated.tokenizer.piece(id);
       return stop_in(text, options.stops) == std::string::npos;
     };
-    const std::vector<model::Generated> answers =
+    const std::vector<model::GeneratedText> answers =
         model::generate(evaluated.model, evaluated.weights, evaluated.buffers, requests, how, on_token);
     for (size_t i = first; i < end; ++i) {
       std::string& text = texts[i - first];
       text.resize(std::min(text.size(), stop_in(text, options.stops)));
-      AnswerResult result{.text = text, .ended = model::name(answers[i - first].ended)};
+      AnswerResult result{.text = text, .ended = model::name(answers[i - first].finish_reason)};
       for (const std::string& answer : items[i].answers) {
         result.exact = result.exact || trimmed(text) == trimmed(answer);
         result.exact_norm = result.exact_norm || normalised(text) == normalised(answer);

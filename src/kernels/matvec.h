@@ -4,12 +4,12 @@
 
 namespace cairn::kernels {
 
-// A linear layer's weight, borrowed: [out, in], or [in, out] where by_input; contiguous.
+// A linear layer's weight, borrowed: [out, in], or [in, out] where fan_in_fan_out; contiguous.
 struct WeightView {
   const float* data = nullptr;
   const float* bias = nullptr;  // [out]; may be null
   int64_t out = 0, in = 0;
-  bool by_input = false;
+  bool fan_in_fan_out = false;
 };
 
 // Outputs begin .. end-1 of y = x w^T + b for `rows` rows of x; with `add`, of y += x w^T + b. Serial: the threads of a caller each take

@@ -14,7 +14,7 @@ namespace {
 class AutogradBlock final : public Block {
  public:
   AutogradBlock(Card card, Differentiable function) : card_(std::move(card)), function_(std::move(function)) {
-    card_.gradients_together = true;
+    card_.fused_backward = true;
     parameters_ = named_parameters(card_);
   }
 

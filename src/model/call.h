@@ -14,7 +14,7 @@
 namespace cairn::model {
 
 struct ContextSplit;
-class Fp8Products;
+class Fp8LinearLayers;
 
 // The values of a model's parameters for one call: live, averaged, perturbed, gathered or fetched, as the pass decides.
 class Weights {
@@ -38,7 +38,7 @@ class Weights {
 using Buffers = std::map<std::string, at::Tensor>;
 
 // What is kept of earlier positions, for decoding.
-struct Cache {
+struct KvCache {
   int64_t capacity = 0;
   std::map<std::string, at::Tensor> tensors = {};  // of each position, [batch, capacity, ...]: keys and values, per attention block
   std::map<std::string, at::Tensor> states = {};   // of all that was read, [batch, ...]
@@ -67,13 +67,13 @@ struct Call {
   base::Random random = {};
   Needs needs = {};
   Slice slice = {};
-  Cache* cache = nullptr;
+  KvCache* cache = nullptr;
   const at::Tensor* token_keys = nullptr;  // int64 [batch, length] here: which sample and position each is; null: nothing is drawn by them
   bool late_sums = true;  // sums over ranks along tp may still be on their way when a block returns, where its readers come later
-  const Fp8Products* fp8 = nullptr;  // which products with weights are in eight bits; null: none
-  int64_t loss_chunks = 1;           // logits are made in so many parts, where gradients are asked for, so that they are never there whole
-  mesh::Gradients* into = nullptr;   // where weight gradients go that are known before their block's backward pass: those of such logits
-  bool overlap = false;              // products of layers that ranks along tp share out run while their inputs or sums are on their way
+  const Fp8LinearLayers* fp8 = nullptr;  // which products with weights are in eight bits; null: none
+  int64_t loss_chunks = 1;          // logits are made in so many parts, where gradients are asked for, so that they are never there whole
+  mesh::Gradients* into = nullptr;  // where weight gradients go that are known before their block's backward pass: those of such logits
+  bool overlap = false;             // products of layers that ranks along tp share out run while their inputs or sums are on their way
 };
 
 }  // namespace cairn::model

@@ -9,7 +9,7 @@ namespace cairn::model {
 
 // One operation of a block, as placement, recompute, swap and cost rules see it. Costs are per token of the pass; `per_pair` ones
 // are per pair of a query and a key that it sees.
-struct Operation {
+struct BlockOp {
   enum class Kind { product, attention, norm, elementwise, multiply, add, lookup, other };
   std::string name;
   Kind kind = Kind::other;
@@ -17,9 +17,9 @@ struct Operation {
   std::vector<std::string> axes = {};  // logical axes of its output, outermost first
   double flops_per_token = 0;          // forward; the two gradients of a product cost as much each
   double flops_per_pair = 0;
-  double saved_elements_per_token = 0;  // kept for backward
-  double result_per_token = 0;          // of those: what it came to, for the product after it, of which codes stand for it in eight bits
-  bool gpu_makes_again = false;         // a GPU does not keep that: it makes it once more on its way back
+  double saved_elements_per_token = 0;   // kept for backward
+  double result_elements_per_token = 0;  // of those: what it came to, for the product after it, of which codes stand for it in eight bits
+  bool recomputed_on_gpu = false;        // a GPU does not keep that: it makes it once more on its way back
   // What it takes: values that the block reads, or operations before it (all results of one that makes several; "qkv.2" is the third of
   // them). Empty: the operation before it, or the block's first value. The last operation makes what the block writes first.
   //
@@ -27,8 +27,8 @@ struct Operation {
   // then pairs of adapters); a norm and an elementwise operation, one for each value they take; an attention (of queries, keys and values,
   // or of all three stacked, and of a bias), a multiplication, an addition and any other, one of all of them.
   std::vector<std::string> reads = {};
-  bool by_input = false;  // of a product: its weight is stored [in, out]
-  int64_t heads = 0;      // of an attention: of queries, and of keys
+  bool fan_in_fan_out = false;  // of a product: its weight is stored [in, out]
+  int64_t heads = 0;            // of an attention: of queries, and of keys
   int64_t key_heads = 0;
   bool causal = true;  // likewise: a query sees the keys before it only
   int64_t width = 0;   // of the result, where neither parameters nor inputs tell; of a multiplication of parts stacked in one value, too
@@ -42,10 +42,10 @@ struct Card {
   std::string name = {};  // "layers.3.attention"
   std::vector<std::string> reads = {};
   std::vector<std::string> writes = {};
-  std::vector<std::string> may_read = {};  // fields of a batch that it takes notice of where they are there
-  std::vector<Operation> operations = {};
+  std::vector<std::string> optional_reads = {};  // fields of a batch that it takes notice of where they are there
+  std::vector<BlockOp> operations = {};
   std::vector<std::string> buffers = {};
-  bool gradients_together = false;  // both gradients come from one backward run (autograd inside); they cannot be placed apart
+  bool fused_backward = false;  // both gradients come from one backward run (autograd inside); they cannot be placed apart
 };
 
 }  // namespace cairn::model

@@ -30,16 +30,16 @@ std::vector<int32_t> Model::uses() const {
   return uses;
 }
 
-void start_values(const Parameter& p, const at::Tensor& flat, const base::Random& random) {
+void initialize_parameter(const Parameter& p, const at::Tensor& flat, const base::Random& random) {
   CAIRN_CHECK(flat.numel() == p.elements(), "a buffer of {} elements for {} of {}", flat.numel(), p.name, p.elements());
-  switch (p.start) {
-    case Parameter::Start::ones:
+  switch (p.init) {
+    case Parameter::Init::ones:
       flat.fill_(1);
       break;
-    case Parameter::Start::zeros:
+    case Parameter::Init::zeros:
       flat.zero_();
       break;
-    case Parameter::Start::normal: {
+    case Parameter::Init::normal: {
       const base::Random start = random.for_purpose("init").for_name(p.name);
       if (flat.scalar_type() != at::kDouble) {
         kernels::fill_normal(flat, start, 0, p.deviation);
@@ -52,11 +52,11 @@ void start_values(const Parameter& p, const at::Tensor& flat, const base::Random
   }
 }
 
-void materialise(const Model& model, const at::Tensor& flat, const base::Random& random) {
+void initialize_parameters(const Model& model, const at::Tensor& flat, const base::Random& random) {
   const mesh::FlatLayout layout = model.layout();
   CAIRN_CHECK(flat.numel() == layout.elements, "a buffer of {} elements for {} parameters", flat.numel(), layout.elements);
   for (size_t i = 0; i < layout.pieces.size(); ++i)
-    start_values(model.parameters()[i], flat.narrow(0, layout.pieces[i].offset, layout.pieces[i].elements), random);
+    initialize_parameter(model.parameters()[i], flat.narrow(0, layout.pieces[i].offset, layout.pieces[i].elements), random);
 }
 
 }  // namespace cairn::model

@@ -32,7 +32,7 @@ class Model {
   // Buffers that do not depend on training, made on the device the weights are on.
   virtual Buffers make_buffers(const at::TensorOptions& options) const = 0;
   // Whether sequences that stand at the same position may go through one call, each with its row of a cache.
-  virtual bool takes_rows_together() const { return true; }
+  virtual bool supports_batched_decoding() const { return true; }
   // "config.json" of a Hugging Face directory; empty where there is no such thing.
   virtual std::string config_json() const { return {}; }
   virtual ~Model() = default;
@@ -62,9 +62,9 @@ class FlatWeights final : public Weights {
 };
 
 // Starting values of one parameter, all of it, into a flat buffer on any device.
-void start_values(const Parameter& parameter, const at::Tensor& flat, const base::Random& random);
+void initialize_parameter(const Parameter& parameter, const at::Tensor& flat, const base::Random& random);
 
 // Starting values into a flat buffer on any device: each element is a function of seed, parameter name and index in the parameter.
-void materialise(const Model& model, const at::Tensor& flat, const base::Random& random);
+void initialize_parameters(const Model& model, const at::Tensor& flat, const base::Random& random);
 
 }  // namespace cairn::model

@@ -3,13 +3,13 @@
 
 #include "base/check.h"
 #include "base/did_you_mean.h"
-#include "model/classifier.h"
-#include "model/decoder.h"
-#include "model/families.h"
+#include "model/classifier/classifier.h"
+#include "model/decoder/decoder.h"
+#include "model/decoder/wiring.h"
+#include "model/families/families.h"
 #include "model/model.h"
 #include "model/objective.h"
 #include "model/options.h"
-#include "model/wiring.h"
 
 namespace cairn::model {
 namespace {
@@ -18,7 +18,7 @@ void check_no_batch_norm(const ModelOptions& o) {
   if (o.batch_norm) base::fail_input("model.batch_norm = true: {} has norms of its own; it is for model.kind = \"classifier\"", o.kind);
 }
 
-void check_reads_tokens(const std::string& kind, const Inputs& inputs) {
+void check_reads_tokens(const std::string& kind, const DataShape& inputs) {
   if (inputs.vocab == 0)
     base::fail_input("model.kind = \"{}\" reads tokens, and the data have none: choose data of text, or model.kind = \"classifier\"", kind);
 }
@@ -28,7 +28,7 @@ void check_ladder_layers(const ModelOptions& o) {
     base::fail_input("model.ladder_layers = \"{}\": there is no ladder: set model.residual = \"ladder\", or leave it out", o.ladder_layers);
 }
 
-Task decoder(const ModelOptions& o, const Inputs& inputs) {
+BuiltModel decoder(const ModelOptions& o, const DataShape& inputs) {
   const Family& kind = family(o.kind);
   check_reads_tokens(o.kind, inputs);
   if (o.heads % o.kv_heads != 0) base::fail_input("model.heads = {} must be a multiple of model.kv_heads = {}", o.heads, o.kv_heads);
@@ -60,13 +60,13 @@ Task decoder(const ModelOptions& o, const Inputs& inputs) {
                      .mlp_bias = kind.mlp_bias,
                      .dropout = o.dropout,
                      .residual = o.residual};
-  if (o.residual == "ladder") shape.ladder_layers = layers_named(o.ladder_layers, o.layers);
+  if (o.residual == "ladder") shape.ladder_layers = parse_layers(o.ladder_layers, o.layers);
   check_ladder_layers(o);
   if (inputs.end_of_text >= 0) shape.tokens = {.bos = inputs.end_of_text, .eos = {inputs.end_of_text}};
   return {make_decoder(shape), make_next_token()};
 }
 
-Task classifier(const ModelOptions& o, const Inputs& inputs) {
+BuiltModel classifier(const ModelOptions& o, const DataShape& inputs) {
   if (o.residual != "standard")
     base::fail_input("model.residual = \"{}\": the classifier has no residual stream: leave it out", o.residual);
   if (o.dropout > 0)
@@ -81,7 +81,7 @@ Task classifier(const ModelOptions& o, const Inputs& inputs) {
 
 struct Entry {
   std::string name;
-  Task (*make)(const ModelOptions&, const Inputs&);
+  BuiltModel (*make)(const ModelOptions&, const DataShape&);
 };
 
 // The families of decoders (families.cpp), and what else there is.
@@ -103,13 +103,13 @@ std::vector<std::string> model_names() {
   return names;
 }
 
-Task make_task(const ModelOptions& options, const Inputs& inputs) {
+BuiltModel build_model(const ModelOptions& options, const DataShape& inputs) {
   for (const Entry& entry : models())
     if (entry.name == options.kind) return entry.make(options, inputs);
   base::fail_unknown("model", options.kind, model_names());
 }
 
-Task make_task(const ModelOptions& options, const Inputs& inputs, DecoderShape shape, const LoraShape& lora) {
+BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, DecoderShape shape, const LoraShape& lora) {
   check_reads_tokens(shape.family, inputs);
   if (inputs.vocab > shape.vocab)
     base::fail_input("model.from = {}: its vocabulary has {} entries, the tokenizer {}: train with the tokenizer that belongs to the model",
@@ -121,13 +121,13 @@ Task make_task(const ModelOptions& options, const Inputs& inputs, DecoderShape s
   shape.dropout = options.dropout;
   check_ladder_layers(options);
   shape.residual = options.residual;
-  shape.ladder_layers = options.residual == "ladder" ? layers_named(options.ladder_layers, shape.layers) : std::vector<int64_t>{};
+  shape.ladder_layers = options.residual == "ladder" ? parse_layers(options.ladder_layers, shape.layers) : std::vector<int64_t>{};
   check_no_batch_norm(options);
-  Task task{make_decoder(shape, lora), make_next_token()};
+  BuiltModel built{make_decoder(shape, lora), make_next_token()};
   for (const std::string& target : lora.rank > 0 ? lora.targets : std::vector<std::string>{}) {
     LoraShape alone = lora;
     alone.targets = {target};
-    const auto& all = task.model->parameters();
+    const auto& all = built.model->parameters();
     if (std::none_of(all.begin(), all.end(), [&](const Parameter& p) {
           return p.role == Parameter::Role::adapter && alone.targets_module(p.name.substr(0, p.name.find(".lora_")));
         }))
@@ -135,7 +135,7 @@ Task make_task(const ModelOptions& options, const Inputs& inputs, DecoderShape s
           "model.lora.targets: \"{}\" is no linear layer of {}, which has {}", target, shape.family,
           shape.family == "gpt2" ? "c_attn, c_proj and c_fc" : "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj");
   }
-  return task;
+  return built;
 }
 
 ModelOptions options_of(const DecoderShape& shape, ModelOptions options) {
@@ -151,7 +151,7 @@ ModelOptions options_of(const DecoderShape& shape, ModelOptions options) {
   options.norm_eps = shape.norm_eps;
   if (options.convert) return options;
   options.residual = shape.residual;
-  options.ladder_layers = shape.residual == "ladder" ? layers_in_words(shape.ladder_layers, shape.layers) : "all";
+  options.ladder_layers = shape.residual == "ladder" ? format_layers(shape.ladder_layers, shape.layers) : "all";
   return options;
 }
 

@@ -3,7 +3,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/cross_entropy.h"
-#include "model/row_losses.h"
+#include "model/losses/row_losses.h"
 
 namespace cairn::model {
 namespace {
@@ -16,10 +16,10 @@ class CrossEntropy final : public Objective {
   Separates separates() const override { return over_; }
 
   Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double weight, const mesh::Axes& axes) const override {
-    const std::shared_ptr<LogitsInParts> parts = outputs.value("logits").in_parts;
+    const std::shared_ptr<ChunkedLogits> parts = outputs.value("logits").chunked_logits;
     CAIRN_CHECK(!parts || gradients, "logits in parts of which no gradient is wanted");
     // (Of logits in parts the first one, which shows what they are like.)
-    const at::Tensor logits = parts ? parts->make(0) : outputs.get("logits");
+    const at::Tensor logits = parts ? parts->compute(0) : outputs.get("logits");
     const at::Tensor rows = logits.view({-1, logits.size(-1)});
     const at::Tensor targets = batch.field(field_).reshape({-1});
     const auto precise = rows.options().dtype(rows.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
@@ -37,15 +37,15 @@ class CrossEntropy final : public Objective {
       const Value& made = outputs.value("logits");
       if (parts) {
         loss = losses_of(*parts, logits, targets, scale, gradient.amax);
-        gradient = {.in_parts = parts};
-      } else if (is_shared_out(made, axes)) {
+        gradient = {.chunked_logits = parts};
+      } else if (is_vocab_parallel(made, axes)) {
         const RowLosses found = row_losses(made, targets, axes);
         loss = found.loss;
         if (rows.size(1) > 0) kernels::cross_entropy_backward(rows, found.lse, found.targets, scale);
-      } else if (made.gradient_later && known) {
+      } else if (made.defers_gradient && known) {
         const RowLosses found = row_losses(made, targets, axes);
         loss = found.loss;
-        gradient.of_logits = {found.lse, found.targets, scale};
+        gradient.deferred_gradient = {found.lse, found.targets, scale};
       } else {
         loss = at::empty({rows.size(0)}, precise);
         kernels::cross_entropy_and_gradient(loss, at::empty_like(loss), rows, targets, scale);
@@ -66,22 +66,22 @@ class CrossEntropy final : public Objective {
 
  private:
   // Part by part; each is its own gradient when it goes back, or is told how it is made.
-  static at::Tensor losses_of(LogitsInParts& parts, const at::Tensor& first, const at::Tensor& targets, const at::Tensor& scale,
+  static at::Tensor losses_of(ChunkedLogits& parts, const at::Tensor& first, const at::Tensor& targets, const at::Tensor& scale,
                               const at::Tensor& amax) {
     const at::Tensor loss = at::empty({targets.numel()}, scale.options());
-    for (int64_t part = 0, begin = 0; part < parts.parts(); ++part) {
-      const at::Tensor logits = part == 0 ? first : parts.make(part);
+    for (int64_t part = 0, begin = 0; part < parts.chunks(); ++part) {
+      const at::Tensor logits = part == 0 ? first : parts.compute(part);
       const int64_t count = logits.size(0);
       const at::Tensor of_part = loss.narrow(0, begin, count);
-      const OfLogits how{.lse = at::empty_like(of_part),
-                         .targets = targets.narrow(0, begin, count),
-                         .scale = scale.numel() == 1 ? scale : scale.narrow(0, begin, count)};
-      const bool later = parts.gradient_later() && amax.defined();
+      const DeferredLogitsGradient how{.lse = at::empty_like(of_part),
+                                       .targets = targets.narrow(0, begin, count),
+                                       .scale = scale.numel() == 1 ? scale : scale.narrow(0, begin, count)};
+      const bool later = parts.defers_gradient() && amax.defined();
       if (later)
         kernels::cross_entropy(of_part, how.lse, logits, how.targets);
       else
         kernels::cross_entropy_and_gradient(of_part, how.lse, logits, how.targets, how.scale);
-      parts.take_back(part, amax, later ? &how : nullptr);
+      parts.accept_gradient(part, amax, later ? &how : nullptr);
       begin += count;
     }
     return loss;

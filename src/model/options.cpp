@@ -1,6 +1,6 @@
 #include "model/options.h"
 
-#include "model/wiring.h"
+#include "model/decoder/wiring.h"
 
 namespace cairn::model {
 

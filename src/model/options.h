@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/schema.h"
-#include "model/decoder_shape.h"
-#include "model/lora.h"
+#include "model/decoder/lora.h"
+#include "model/decoder/shape.h"
 
 namespace cairn::model {
 
@@ -37,7 +37,7 @@ struct ModelOptions {
 base::Schema<ModelOptions> model_schema();
 
 // What the data ask of a model.
-struct Inputs {
+struct DataShape {
   int64_t vocab = 0;     // ids of a tokenizer
   int64_t length = 0;    // tokens of a sample
   int64_t features = 0;  // numbers of a sample, for classifiers
@@ -46,15 +46,15 @@ struct Inputs {
 };
 
 // A model and what it is trained for.
-struct Task {
+struct BuiltModel {
   std::unique_ptr<Model> model;
   std::unique_ptr<Objective> objective;
 };
 
 // The model called options.kind, built without values. Shapes that cannot work are refused. The list is in models.cpp.
-Task make_task(const ModelOptions& options, const Inputs& inputs);
+BuiltModel build_model(const ModelOptions& options, const DataShape& inputs);
 // The model of a shape that was read from options.from, with adapters; the data must fit it, and an adapter a layer.
-Task make_task(const ModelOptions& options, const Inputs& inputs, DecoderShape shape, const LoraShape& lora = {});
+BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, DecoderShape shape, const LoraShape& lora = {});
 // The keys as that shape has them (its wiring only where that is not to be converted); all else as in `options`.
 ModelOptions options_of(const DecoderShape& shape, ModelOptions options = {});
 std::vector<std::string> model_names();

@@ -10,13 +10,13 @@ namespace cairn::model {
 // One parameter: its Hugging Face name, shape, what each dim means, and what it is for. Values are not here: a model is built without them.
 struct Parameter {
   enum class Role { embedding, weight, norm, bias, head, adapter };
-  enum class Start { normal, ones, zeros };
+  enum class Init { normal, ones, zeros };
 
   std::string name;  // "model.layers.0.self_attn.q_proj.weight"
   std::vector<int64_t> shape;
   std::vector<std::string> axes = {};  // logical axis per dim: vocab, embed, heads, kv_heads, qkv (those three, stacked), mlp, expert
   Role role = Role::weight;
-  Start start = Start::normal;
+  Init init = Init::normal;
   double deviation = 0.02;         // of a normal start
   mesh::Placement placement = {};  // filled in by the plan
   int32_t uses = 1;                // blocks that contribute to its gradient in one pass

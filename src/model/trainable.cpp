@@ -5,7 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
-#include "model/lora.h"
+#include "model/decoder/lora.h"
 #include "model/model.h"
 
 namespace cairn::model {

@@ -32,7 +32,7 @@ const Value& Values::value(const std::string& name) {
   Entry& entry = values_.at(name);
   for (const Value& one : std::exchange(entry.more, {})) {
     one.ready.wait();
-    CAIRN_CHECK(!entry.value.of_logits && !one.of_logits && !entry.value.in_parts && !one.in_parts,
+    CAIRN_CHECK(!entry.value.deferred_gradient && !one.deferred_gradient && !entry.value.chunked_logits && !one.chunked_logits,
                 "\"{}\": a gradient that is yet to be made cannot be added to", name);
     // Not in place: the first reader may have handed the same tensor to two values.
     entry.value = {.tensor = entry.value.tensor + one.tensor, .placement = entry.value.placement};

@@ -13,19 +13,19 @@
 namespace cairn::model {
 
 // A gradient of logits that is still the logits: what it takes to make it of them (kernels::cross_entropy_backward, _to_fp8).
-struct OfLogits {
+struct DeferredLogitsGradient {
   at::Tensor lse, targets, scale;
 };
 
 // Logits that are never there as a whole: a loss asks for some rows after the other, and leaves their gradient in the place of each.
-class LogitsInParts {
+class ChunkedLogits {
  public:
-  virtual ~LogitsInParts() = default;
-  virtual int64_t parts() const = 0;
-  virtual at::Tensor make(int64_t part) = 0;  // [rows of it, vocab], until the next one
-  virtual bool gradient_later() const = 0;    // as Value::gradient_later
+  virtual ~ChunkedLogits() = default;
+  virtual int64_t chunks() const = 0;
+  virtual at::Tensor compute(int64_t chunk) = 0;  // [rows of it, vocab], until the next one
+  virtual bool defers_gradient() const = 0;       // as Value::defers_gradient
   // The part that was made last is its gradient now, or still its logits, of which this makes their gradient. `amax` as in Value.
-  virtual void take_back(int64_t part, const at::Tensor& amax, const OfLogits* of_logits) = 0;
+  virtual void accept_gradient(int64_t chunk, const at::Tensor& amax, const DeferredLogitsGradient* deferred_gradient) = 0;
   // Once all have been taken back, and nobody holds them any more: hands on the gradient of the weight that makes logits, and gives that of
   // what they are made from, [rows, embed].
   virtual at::Tensor finish() = 0;
@@ -38,10 +38,10 @@ struct Value {
   mesh::Placement placement = {};
   comm::Work ready = comm::Work::done();
   bool differentiable = true;
-  bool gradient_later = false;                   // of logits: whoever made them makes their gradient as well, where a loss says how
-  std::optional<OfLogits> of_logits = {};        // of their gradient: this is how
-  std::shared_ptr<LogitsInParts> in_parts = {};  // of logits, and of their gradient: in the place of a tensor
-  at::Tensor amax = {};                          // its largest magnitude or more, as to_fp8 takes it (kernels/fp8.h); undefined: not known
+  bool defers_gradient = false;  // of logits: whoever made them makes their gradient as well, where a loss says how
+  std::optional<DeferredLogitsGradient> deferred_gradient = {};  // of their gradient: this is how
+  std::shared_ptr<ChunkedLogits> chunked_logits = {};            // of logits, and of their gradient: in the place of a tensor
+  at::Tensor amax = {};  // its largest magnitude or more, as to_fp8 takes it (kernels/fp8.h); undefined: not known
 };
 
 // Values by name. A name is written once in a pass, so a list of blocks is any acyclic graph: skips, ladders, towers.

@@ -37,7 +37,7 @@ struct Pass {
   bool overlap = false;                          // Call::overlap
   bool late_sums = true;                         // Call::late_sums
   int64_t loss_chunks = 1;                       // Call::loss_chunks
-  const model::Fp8Products* fp8 = nullptr;       // Call::fp8, where gradients are asked for
+  const model::Fp8LinearLayers* fp8 = nullptr;   // Call::fp8, where gradients are asked for
   bool draws_by_token = false;                   // blocks draw random numbers by sample and position (dropout)
   bool recompute_stage = false;                  // the whole run of blocks is computed again
   std::vector<std::string> outputs = {};         // values that blocks outside of this run read

@@ -9,7 +9,7 @@
 
 namespace cairn::parallel {
 
-// How ranks along cp share sequences out (context_batch.h) and see each other's keys (model/context_attention.h).
+// How ranks along cp share sequences out (context_batch.h) and see each other's keys (model/context/attention.h).
 struct ContextRule {
   std::string form = "ring";
   bool balanced = true;

@@ -37,7 +37,7 @@ bool backward_needs_weights(const Pass& pass, size_t block) {
 
 bool backward_needs_weights(const model::Card& card) {
   return std::any_of(card.operations.begin(), card.operations.end(),
-                     [](const model::Operation& one) { return one.kind != model::Operation::Kind::lookup && !one.parameters.empty(); });
+                     [](const model::BlockOp& one) { return one.kind != model::BlockOp::Kind::lookup && !one.parameters.empty(); });
 }
 
 StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
@@ -86,7 +86,7 @@ void StageRun::book(size_t i) {
   for (const auto& [name, value] : inputs_[i])
     if (value.tensor.defined()) bytes += static_cast<int64_t>(value.tensor.nbytes());
   for (const std::string& name : block(i).card().writes)
-    if (values_.has(name) && values_.in_flight(name).in_parts) bytes += values_.in_flight(name).in_parts->bytes();
+    if (values_.has(name) && values_.in_flight(name).chunked_logits) bytes += values_.in_flight(name).chunked_logits->bytes();
   booked_[i] = base::BookedMemory(*pass_.memory, base::MemoryUse::activations, bytes);
 }
 

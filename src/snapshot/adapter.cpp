@@ -9,7 +9,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "kernels/aten.h"
-#include "model/families.h"
+#include "model/families/families.h"
 
 namespace cairn::snapshot {
 
@@ -112,7 +112,7 @@ std::string format_adapter_config(const model::LoraShape& lora, const model::Dec
   base::OrderedJson json;
   json["base_model_name_or_path"] = base_model;
   json["bias"] = "none";
-  json["fan_in_fan_out"] = model::family(shape.family).by_input;
+  json["fan_in_fan_out"] = model::family(shape.family).fan_in_fan_out;
   json["inference_mode"] = true;
   json["init_lora_weights"] = true;
   json["lora_alpha"] = lora.alpha;
@@ -141,7 +141,7 @@ void write_adapter(const std::string& folder, const Adapter& adapter, const mode
 
 void merge_adapter(const mesh::NamedTensors& parameters, const Adapter& adapter, const model::DecoderShape& shape, AdapterMerge merge) {
   const at::NoGradGuard no_grad;
-  const bool by_input = model::family(shape.family).by_input;
+  const bool fan_in_fan_out = model::family(shape.family).fan_in_fan_out;
   const std::string of = adapter.path.empty() ? "the adapter" : adapter.path;
   for (const auto& [name, a] : adapter.tensors) {
     const std::string layer = layer_of(name);
@@ -150,7 +150,7 @@ void merge_adapter(const mesh::NamedTensors& parameters, const Adapter& adapter,
     const at::Tensor *weight = find(parameters, layer + ".weight"), *b = find(adapter.tensors, layer + ".lora_B.weight");
     if (!weight) base::fail_input("{}: for a layer {} that the model does not have: it is an adapter of another model", of, layer);
     if (!b) base::fail_input("{}: the layer {} has no lora_B", of, layer);
-    const at::Tensor w = by_input ? weight->t() : *weight;
+    const at::Tensor w = fan_in_fan_out ? weight->t() : *weight;
     if (w.dim() != 2 || a.dim() != 2 || b->dim() != 2 || a.size(1) != w.size(1) || b->size(0) != w.size(0) || a.size(0) != b->size(1))
       base::fail_input("{}: the adapter of {} is [{}] and [{}], which does not fit its weight [{}]", of, layer, fmt::join(a.sizes(), ", "),
                        fmt::join(b->sizes(), ", "), fmt::join(w.sizes(), ", "));

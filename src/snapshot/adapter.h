@@ -4,8 +4,8 @@
 #include <string>
 
 #include "mesh/named_tensor.h"
-#include "model/decoder_shape.h"
-#include "model/lora.h"
+#include "model/decoder/lora.h"
+#include "model/decoder/shape.h"
 #include "snapshot/weight_files.h"
 
 namespace cairn::base {

@@ -6,7 +6,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "kernels/aten.h"
-#include "model/config.h"
+#include "model/families/config.h"
 #include "snapshot/manifest.h"
 #include "snapshot/pretrained.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
-#include "model/config.h"
+#include "model/families/config.h"
 #include "snapshot/manifest.h"
 #include "snapshot/safetensors.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "model/decoder_shape.h"
+#include "model/decoder/shape.h"
 #include "snapshot/folder.h"
 #include "snapshot/safetensors_header.h"
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "mesh/named_tensor.h"
-#include "model/decoder_shape.h"
+#include "model/decoder/shape.h"
 
 namespace cairn::snapshot {
 

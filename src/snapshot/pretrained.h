@@ -6,7 +6,7 @@
 #include <string>
 
 #include "mesh/named_tensor.h"
-#include "model/decoder_shape.h"
+#include "model/decoder/shape.h"
 #include "snapshot/adapter.h"
 #include "snapshot/weight_files.h"
 

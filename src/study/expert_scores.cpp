@@ -7,7 +7,7 @@
 #include "data/tokenizer/open_tokenizer.h"
 #include "evaluate/evaluated_model.h"
 #include "kernels/aten.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "snapshot/pretrained.h"
 
 namespace cairn::study {

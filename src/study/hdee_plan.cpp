@@ -127,7 +127,7 @@ std::string PlannedExpert::id() const { return fmt::format("{}-{}-{}", line, siz
 SizeFacts facts_of(const model::ModelOptions& size, int64_t vocab, int64_t length, int64_t micro_batch) {
   model::ModelOptions fresh = size;
   fresh.from.clear();
-  const model::Task task = model::make_task(fresh, {.vocab = vocab, .length = length, .end_of_text = vocab - 1});
+  const model::BuiltModel task = model::build_model(fresh, {.vocab = vocab, .length = length, .end_of_text = vocab - 1});
   SizeFacts facts;
   for (const model::Parameter& parameter : task.model->parameters()) {
     facts.parameters += parameter.elements();
@@ -136,7 +136,7 @@ SizeFacts facts_of(const model::ModelOptions& size, int64_t vocab, int64_t lengt
   }
   double saved = 0;
   for (const auto& block : task.model->blocks())
-    for (const model::Operation& operation : block->card().operations) saved += operation.saved_elements_per_token;
+    for (const model::BlockOp& operation : block->card().operations) saved += operation.saved_elements_per_token;
   facts.bytes = kBytesPerWeight * facts.parameters + static_cast<int64_t>(4 * saved * static_cast<double>(micro_batch * length));
   return facts;
 }

@@ -31,7 +31,7 @@ Params Network::start(const base::Random& random) const {
   mesh::NamedTensors all;
   for (const model::Parameter& parameter : model_->parameters()) {
     const at::Tensor value = at::empty(parameter.shape, at::kFloat);
-    model::start_values(parameter, value.view({-1}), random);
+    model::initialize_parameter(parameter, value.view({-1}), random);
     all.push_back({parameter.name, value});
   }
   return all;

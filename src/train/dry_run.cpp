@@ -44,7 +44,7 @@ int64_t trained_elements_of_head(const model::Model& model, const std::vector<bo
 double forward_flops_per_token(const model::Model& model, int64_t length) {
   double flops = 0;
   for (const auto& block : model.blocks())
-    for (const model::Operation& operation : block->card().operations)
+    for (const model::BlockOp& operation : block->card().operations)
       flops += operation.flops_per_token + operation.flops_per_pair * static_cast<double>(length + 1) / 2;  // half of all pairs are seen
   return flops;
 }
@@ -97,7 +97,7 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   const Planned p = planned(std::move(recipe), ranks, start.plan.get(), on_gpu);
   const Settings& s = p.settings;
   const parallel::Plan& plan = p.plan;
-  const model::Task& task = p.task;
+  const model::BuiltModel& task = p.task;
   if (!s.data.path.empty() || !s.data.sources.empty()) data::find_sources(s.data);  // refuses what is not there
   const int64_t length = p.batch.length;
   const double flops = forward_flops_per_token(*task.model, length);

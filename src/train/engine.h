@@ -5,7 +5,7 @@
 
 #include "base/random.h"
 #include "mesh/axes.h"
-#include "model/fp8_products.h"
+#include "model/decoder/fp8_linear.h"
 #include "model/model.h"
 #include "model/objective.h"
 #include "optim/optimizer.h"
@@ -39,13 +39,13 @@ struct Engine {
   double clip_norm = 0;
   double loss_share = 1;  // of the loss that a pass finds here: ranks that find the same one count it together once
   parallel::ContextRule context = {};
-  bool overlap = false;                          // of products along tp with their messages
-  bool late_sums = true;                         // Call::late_sums
-  int64_t loss_chunks = 1;                       // Call::loss_chunks
-  bool draws_by_token = false;                   // as Pass has it
-  std::unique_ptr<model::Fp8Products> fp8 = {};  // null: no products in eight bits
-  std::vector<bool> recompute = {};              // by block
-  bool offload_inputs = false;                   // Pass::offload_inputs
+  bool overlap = false;                              // of products along tp with their messages
+  bool late_sums = true;                             // Call::late_sums
+  int64_t loss_chunks = 1;                           // Call::loss_chunks
+  bool draws_by_token = false;                       // as Pass has it
+  std::unique_ptr<model::Fp8LinearLayers> fp8 = {};  // null: no products in eight bits
+  std::vector<bool> recompute = {};                  // by block
+  bool offload_inputs = false;                       // Pass::offload_inputs
   bool recompute_stage = false;
   bool recompute_last = true;                    // the last micro-batch of a step too
   std::unique_ptr<parallel::Pipeline> pipeline;  // where there is one

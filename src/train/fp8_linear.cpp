@@ -5,7 +5,7 @@
 
 namespace cairn::train {
 
-std::unique_ptr<model::Fp8Products> fp8_linear_layers(const Settings& settings, const model::Model& model, const parallel::Plan& plan) {
+std::unique_ptr<model::Fp8LinearLayers> fp8_linear_layers(const Settings& settings, const model::Model& model, const parallel::Plan& plan) {
   if (settings.train.fp8 == "none") return nullptr;
   const auto lengths = [&](const model::Parameter& parameter, int64_t dim) {
     const int64_t whole = parameter.shape[static_cast<size_t>(dim)], tp = plan.mesh.extent("tp");
@@ -23,7 +23,7 @@ std::unique_ptr<model::Fp8Products> fp8_linear_layers(const Settings& settings, 
     }
     return found;
   };
-  return std::make_unique<model::Fp8Products>(model, settings.train.fp8, settings.train.fp8_layers, lengths);
+  return std::make_unique<model::Fp8LinearLayers>(model, settings.train.fp8, settings.train.fp8_layers, lengths);
 }
 
 }  // namespace cairn::train

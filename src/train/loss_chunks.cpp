@@ -40,7 +40,7 @@ int64_t loss_chunks_of(const Settings& settings, const model::Model& model, cons
   if (settings.train.loss_chunks > 0) return settings.train.loss_chunks;
   if (!on_gpu || !why_whole(settings, plan).empty()) return 1;
   double row_elements = 0;
-  for (const model::Operation& one : model.blocks().back()->card().operations)
+  for (const model::BlockOp& one : model.blocks().back()->card().operations)
     if (one.name == "logits") row_elements = one.saved_elements_per_token;
   const double rows = static_cast<double>(plan.micro_batch) * static_cast<double>(std::max<int64_t>(1, length)) / plan.mesh.extent("cp");
   const double bytes = rows * row_elements * (settings.train.precision == "bf16" ? 2 : 4);

@@ -12,7 +12,7 @@ namespace cairn::train {
 
 struct Settings;
 
-// Logits in parts (train.loss_chunks; model/values.h, LogitsInParts): refuses what they do not go with.
+// Logits in parts (train.loss_chunks; model/values.h, ChunkedLogits): refuses what they do not go with.
 void check_loss_chunks(const Settings& settings, const parallel::Plan& plan);
 
 // How many parts, of sequences of this length. Where the recipe leaves it open (0): on a GPU so many that the logits of one take half a

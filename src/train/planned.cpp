@@ -32,16 +32,16 @@ int64_t vocabulary(const Settings& s) {
   return s.data.tokenizer == "bytes" ? 257 : s.data.vocab;
 }
 
-model::Task task_of(const Settings& s) {
-  if (s.data.kind == "spirals") return model::make_task(s.model, {.features = 2, .classes = 3});
-  if (s.model.from.empty()) return model::make_task(s.model, {.vocab = vocabulary(s), .length = s.data.length});
+model::BuiltModel task_of(const Settings& s) {
+  if (s.data.kind == "spirals") return model::build_model(s.model, {.features = 2, .classes = 3});
+  if (s.model.from.empty()) return model::build_model(s.model, {.vocab = vocabulary(s), .length = s.data.length});
   // Whether the tokenizer fits is seen when it is read.
   const model::DecoderShape shape = snapshot::read_outline(s.model.from).shape;
-  return model::make_task(s.model, {.vocab = shape.vocab, .length = s.data.length}, shape, lora_of(s.lora));
+  return model::build_model(s.model, {.vocab = shape.vocab, .length = s.data.length}, shape, lora_of(s.lora));
 }
 
 parallel::ActivationSetup keeping(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length, bool on_gpu,
-                                  const model::Fp8Products* fp8) {
+                                  const model::Fp8LinearLayers* fp8) {
   const int64_t rows = s.data.kind == "preference" ? 2 : 1;
   return {.tokens = plan.micro_batch * rows * std::max<int64_t>(1, length),
           .share = 1.0 / (plan.mesh.extent("tp") * plan.mesh.extent("cp")),  // but for inputs that layers gather
@@ -55,7 +55,7 @@ parallel::ActivationSetup keeping(const Settings& s, const model::Model& model, 
 
 std::vector<parallel::ActivationBytes> kept_by_blocks(const Settings& s, const model::Model& model, const parallel::Plan& plan,
                                                       int64_t length, bool on_gpu) {
-  const std::unique_ptr<model::Fp8Products> fp8 = fp8_linear_layers(s, model, plan);
+  const std::unique_ptr<model::Fp8LinearLayers> fp8 = fp8_linear_layers(s, model, plan);
   return parallel::activation_bytes(model, keeping(s, model, plan, length, on_gpu, fp8.get()));
 }
 
@@ -86,7 +86,7 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
     base::fail_input("optim.kind = {}: works on whole matrices, which mesh.tp = {} splits: use adamw or sgd, or mesh.tp = 1", s.optim.kind,
                      tp);
   if (again.mode != "none" && again.mode != "stage") {
-    const std::unique_ptr<model::Fp8Products> fp8 = fp8_linear_layers(s, model, plan);
+    const std::unique_ptr<model::Fp8LinearLayers> fp8 = fp8_linear_layers(s, model, plan);
     rules.recompute = parallel::recomputed_blocks(
         {again.mode, again.modules, again.every, static_cast<int64_t>(again.budget_mib * (1 << 20))}, model,
         keeping(s, model, plan, length, on_gpu, fp8.get()), parallel::rank_of_blocks(plan, model.blocks().size()));
@@ -125,7 +125,7 @@ Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given, boo
              .documents = s.data.packing != "stream"};
   parallel::fit_to_model(p.plan, *p.task.model, s.layout.pipeline, p.batch.length);
   p.rules = step_rules(s, *p.task.model, p.plan, p.batch.length, on_gpu);
-  if (pairs) p.task.objective = model::make_preference(s.dpo);
+  if (pairs) p.task.objective = model::make_dpo(s.dpo);
   p.rules.measures = static_cast<int64_t>(p.task.objective->measures().size());
   return p;
 }

@@ -13,7 +13,7 @@ namespace cairn::train {
 // What a recipe comes to on so many ranks, without values and without a look at the data: what dry runs and plans are told from.
 struct Planned {
   Settings settings;
-  model::Task task;
+  model::BuiltModel task;
   parallel::Plan plan;  // placed
   planner::StepBatch batch;
   planner::StepRules rules;

@@ -3,8 +3,8 @@
 
 #include "base/recipe.h"
 #include "data/options.h"
+#include "model/losses/dpo.h"
 #include "model/options.h"
-#include "model/preference.h"
 #include "optim/options.h"
 #include "parallel/layout/make_plan.h"
 #include "snapshot/options.h"
@@ -22,7 +22,7 @@ struct Settings {
   model::LoraOptions lora;
   data::DataOptions data;
   TrainOptions train;
-  model::PreferenceOptions dpo;
+  model::DpoOptions dpo;
   sync::OneByteOptions one_byte;
   MashaStepOptions masha;
   optim::OptimOptions optim;

@@ -9,7 +9,7 @@
 #include "comm/group.h"
 #include "data/batch_split.h"
 #include "kernels/aten.h"
-#include "model/batch_norm.h"
+#include "model/classifier/batch_norm.h"
 #include "optim/clip.h"
 #include "parallel/pass.h"
 #include "train/engine.h"

@@ -12,7 +12,7 @@
 #include "evaluate/small_model.h"
 #include "evaluate/token_losses.h"
 #include "kernels/device.h"
-#include "model/generate.h"
+#include "model/generate/generate.h"
 
 namespace cairn::evaluate {
 namespace {
@@ -63,14 +63,14 @@ class SmallEnsemble {
     return logs;
   }
 
-  std::vector<model::Generated> generate(const std::vector<model::Request>& requests, int64_t tokens, bool together = false,
-                                         std::vector<int32_t> stops = {}) {
+  std::vector<model::GeneratedText> generate(const std::vector<model::GenerateRequest>& requests, int64_t tokens, bool together = false,
+                                             std::vector<int32_t> stops = {}) {
     return model::generate(*model_, *weights_, buffers_, requests,
                            {.tokens = tokens,
                             .length_max = length_,
                             .sampling = {.temperature = 1, .top_k = 0},
                             .stops = std::move(stops),
-                            .together = together});
+                            .batched = together});
   }
 
   void move_to(at::Device device, at::ScalarType type) {
@@ -113,9 +113,9 @@ void expect_written_as_scored(size_t tokens, int64_t length) {
        {MixtureOptions{.prior = {1, 2, 3}}, MixtureOptions{.prior = {1, 1, 1}, .average = true},
         MixtureOptions{.prior = {1, 1, 1}, .top_k = 1, .refresh = 4}, MixtureOptions{.prior = {1, 1, 1}, .top_k = 2, .refresh = 5}}) {
     SmallEnsemble ensemble(options, length);
-    const std::vector<model::Request> requests{
+    const std::vector<model::GenerateRequest> requests{
         {{256, 4, 5}, base::Random(1)}, {{256, 4, 5}, base::Random(2)}, {{9, 9, 9, 9, 9, 9, 9}, base::Random(3)}, {{1}, base::Random(4)}};
-    const std::vector<model::Generated> written = ensemble.generate(requests, static_cast<int64_t>(tokens));
+    const std::vector<model::GeneratedText> written = ensemble.generate(requests, static_cast<int64_t>(tokens));
     for (size_t r = 0; r < requests.size(); ++r) {
       std::vector<int32_t> all = requests[r].prompt;
       all.insert(all.end(), written[r].ids.begin(), written[r].ids.end());
@@ -144,13 +144,13 @@ TEST(EnsembleModel, RefusesOtherVocabularies) {
 }
 
 // Prompts of two lengths, some alike, and more than one random number to each.
-std::vector<model::Request> some_requests() {
+std::vector<model::GenerateRequest> some_requests() {
   const base::Random random(3);
   return {{{256, 1, 2}, random.for_index(0)}, {{256, 1, 2}, random.for_index(1)}, {{9, 9, 9}, random.for_index(2)},
           {{7}, random.for_index(3)},         {{8}, random.for_index(4)},         {{256, 4, 4}, random.for_index(5)}};
 }
 
-void expect_alike(const std::vector<model::Generated>& found, const std::vector<model::Generated>& expected, double apart) {
+void expect_alike(const std::vector<model::GeneratedText>& found, const std::vector<model::GeneratedText>& expected, double apart) {
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) {
     EXPECT_EQ(found[i].ids, expected[i].ids) << i;
@@ -166,10 +166,10 @@ TEST(EnsembleModel, WritesTextsTogetherAsOneByOne) {
     expect_alike(ensemble.generate(some_requests(), 15, true), ensemble.generate(some_requests(), 15, false), 1e-4);
     std::vector<int32_t> some(32);  // texts end one after the other
     std::iota(some.begin(), some.end(), 0);
-    const std::vector<model::Generated> ended = ensemble.generate(some_requests(), 15, true, some);
+    const std::vector<model::GeneratedText> ended = ensemble.generate(some_requests(), 15, true, some);
     expect_alike(ended, ensemble.generate(some_requests(), 15, false, some), 1e-4);
     std::set<size_t> lengths;
-    for (const model::Generated& one : ended) lengths.insert(one.ids.size());
+    for (const model::GeneratedText& one : ended) lengths.insert(one.ids.size());
     EXPECT_GE(lengths.size(), 3u);
   }
 }

@@ -10,7 +10,7 @@
 #include "evaluate/evaluated_model.h"
 #include "kernels/aten.h"
 #include "mesh/axes.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 
 namespace cairn::evaluate {
 

@@ -9,7 +9,7 @@
 #include "evaluate/multiple_choice.h"
 #include "evaluate/small_model.h"
 #include "harness/scratch_folder.h"
-#include "model/generate.h"
+#include "model/generate/generate.h"
 
 namespace cairn::evaluate {
 namespace {
@@ -153,7 +153,7 @@ TEST(ExactMatch, ComparesGreedyAnswers) {
   std::vector<AnswerItem> items;
   std::vector<std::string> texts;
   for (const std::string& prompt : prompts) {
-    const model::Request request{bytes_after_end(prompt)};
+    const model::GenerateRequest request{bytes_after_end(prompt)};
     const auto answer = model::generate(evaluated.model, evaluated.weights, evaluated.buffers, std::span(&request, 1),
                                         {.tokens = 5, .length_max = 24, .sampling = {.temperature = 0}, .stops = {256}});
     std::string text;

@@ -1,12 +1,12 @@
-#include "model/config.h"
+#include "model/families/config.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "base/json.h"
-#include "model/families.h"
-#include "model/rope_angles.h"
+#include "model/families/families.h"
+#include "model/families/rope_angles.h"
 
 namespace cairn::model {
 namespace {

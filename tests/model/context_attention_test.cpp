@@ -1,6 +1,4 @@
 // Attention over a sequence that ranks share out, against the kernel on the whole sequence.
-#include "model/context_attention.h"
-
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -21,7 +19,8 @@
 #include "kernels/aten.h"
 #include "kernels/attention.h"
 #include "mesh/splits.h"
-#include "model/context_fold.h"
+#include "model/context/attention.h"
+#include "model/context/blockwise.h"
 
 namespace cairn::model {
 namespace {
@@ -309,9 +308,9 @@ TEST(ContextAttentionGroups, WorkBesideEachOther) {
 }
 
 TEST(ContextSplit, JoinsPiecesThatTouch) {
-  EXPECT_EQ(stretches(zigzag(12, 3), 2), (std::vector<Stretch>{{{4, 8}, 0}}));
-  EXPECT_EQ(stretches(zigzag(12, 3), 1), (std::vector<Stretch>{{{2, 4}, 0}, {{8, 10}, 2}}));
-  EXPECT_EQ(stretches({6, {{{4, 6}, {0, 0}, {0, 4}}}}, 0), (std::vector<Stretch>{{{4, 6}, 0}, {{0, 4}, 2}}));
+  EXPECT_EQ(segments(zigzag(12, 3), 2), (std::vector<Segment>{{{4, 8}, 0}}));
+  EXPECT_EQ(segments(zigzag(12, 3), 1), (std::vector<Segment>{{{2, 4}, 0}, {{8, 10}, 2}}));
+  EXPECT_EQ(segments({6, {{{4, 6}, {0, 0}, {0, 4}}}}, 0), (std::vector<Segment>{{{4, 6}, 0}, {{0, 4}, 2}}));
 }
 
 TEST(ContextSplit, TellsWhatAQueryMaySee) {

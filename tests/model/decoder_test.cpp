@@ -1,4 +1,4 @@
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@ namespace {
 TEST(Decoder, StartsFromValuesThatDependOnNameAndIndexAlone) {
   const auto two = make_decoder({.vocab = 40, .layers = 2}), three = make_decoder({.vocab = 40, .layers = 3});
   const at::Tensor a = at::empty({two->elements()}), b = at::empty({three->elements()});
-  materialise(*two, a, base::Random(1));
-  materialise(*three, b, base::Random(1));
+  initialize_parameters(*two, a, base::Random(1));
+  initialize_parameters(*three, b, base::Random(1));
   // The first layer's query projection of a deeper model is the same, wherever it lies in the buffer.
   const auto find = [](const Model& model, const at::Tensor& flat, const std::string& name) {
     for (const mesh::NamedTensor& view : model.layout().views(flat))

@@ -1,10 +1,10 @@
-#include "model/lora.h"
+#include "model/decoder/lora.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "model/trainable.h"
 
 namespace cairn::model {

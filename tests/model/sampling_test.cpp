@@ -1,4 +1,4 @@
-#include "model/sampling.h"
+#include "model/generate/sampling.h"
 
 #include <cmath>
 #include <limits>
@@ -73,8 +73,8 @@ const std::vector<Case>& cases() {
 
 TEST(Sampling, LeavesWhatTransformersLeaves) {
   for (size_t i = 0; i < cases().size(); ++i) {
-    Chooser chooser(cases()[i].options);
-    const Chooser::Candidates& found = chooser.candidates(kLogits, kSeen);
+    TokenSampler sampler(cases()[i].options);
+    const TokenSampler::Candidates& found = sampler.candidates(kLogits, kSeen);
     ASSERT_EQ(found.size(), cases()[i].left.size()) << "case " << i;
     for (const auto& [id, chance] : found) {
       ASSERT_TRUE(cases()[i].left.contains(id)) << "case " << i << ", id " << id;
@@ -84,35 +84,35 @@ TEST(Sampling, LeavesWhatTransformersLeaves) {
 }
 
 TEST(Sampling, WithoutTemperatureTakesTheLikeliestAfterThePenalty) {
-  Chooser plain({.temperature = 0}), penalized({.temperature = 0, .repetition_penalty = 1.5});
-  EXPECT_EQ(plain.choose(kLogits, kSeen, 0.99).id, 2);  // the first of two equals
-  EXPECT_EQ(penalized.choose(kLogits, kSeen, 0.99).id, 6);
+  TokenSampler plain({.temperature = 0}), penalized({.temperature = 0, .repetition_penalty = 1.5});
+  EXPECT_EQ(plain.sample(kLogits, kSeen, 0.99).id, 2);  // the first of two equals
+  EXPECT_EQ(penalized.sample(kLogits, kSeen, 0.99).id, 6);
 }
 
 TEST(Sampling, DrawsEachTokenAsOftenAsItsProbabilitySays) {
-  Chooser chooser({.temperature = 1, .top_k = 0});
+  TokenSampler sampler({.temperature = 1, .top_k = 0});
   const std::vector<float> logits{std::log(0.5f), std::log(0.2f), -std::numeric_limits<float>::infinity(), std::log(0.3f)};
-  EXPECT_EQ(chooser.choose(logits, {}, 0.0).id, 0);
-  EXPECT_EQ(chooser.choose(logits, {}, 0.4999).id, 0);
-  EXPECT_EQ(chooser.choose(logits, {}, 0.5001).id, 1);
-  EXPECT_EQ(chooser.choose(logits, {}, 0.6999).id, 1);
-  EXPECT_EQ(chooser.choose(logits, {}, 0.7001).id, 3);
-  EXPECT_EQ(chooser.choose(logits, {}, 0.9999999).id, 3);
+  EXPECT_EQ(sampler.sample(logits, {}, 0.0).id, 0);
+  EXPECT_EQ(sampler.sample(logits, {}, 0.4999).id, 0);
+  EXPECT_EQ(sampler.sample(logits, {}, 0.5001).id, 1);
+  EXPECT_EQ(sampler.sample(logits, {}, 0.6999).id, 1);
+  EXPECT_EQ(sampler.sample(logits, {}, 0.7001).id, 3);
+  EXPECT_EQ(sampler.sample(logits, {}, 0.9999999).id, 3);
   int64_t second = 0;
-  for (uint64_t i = 0; i < 10000; ++i) second += chooser.choose(logits, {}, base::Random(7).uniform(i)).id == 1;
+  for (uint64_t i = 0; i < 10000; ++i) second += sampler.sample(logits, {}, base::Random(7).uniform(i)).id == 1;
   EXPECT_NEAR(static_cast<double>(second), 2000, 4 * std::sqrt(10000 * 0.2 * 0.8));
 }
 
 TEST(Sampling, GivesLogProbabilitiesOfTheUntouchedDistribution) {
   const std::vector<float> logits{std::log(0.5f), std::log(0.2f), std::log(0.3f)};
-  Chooser chooser({.temperature = 0.3, .top_k = 2, .repetition_penalty = 1.7});
-  const Chooser::Choice choice = chooser.choose(logits, std::vector<int32_t>{0, 1}, 0.999);
+  TokenSampler sampler({.temperature = 0.3, .top_k = 2, .repetition_penalty = 1.7});
+  const TokenSampler::SampledToken choice = sampler.sample(logits, std::vector<int32_t>{0, 1}, 0.999);
   EXPECT_NEAR(choice.log_probability, std::log(std::vector<double>{0.5, 0.2, 0.3}[static_cast<size_t>(choice.id)]), 1e-6);
 }
 
 TEST(Sampling, KeepsAtLeastOneTokenWhateverIsAsked) {
-  Chooser chooser({.temperature = 1e-4, .top_k = 1, .top_p = 1e-9, .min_p = 1});
-  EXPECT_EQ(chooser.candidates(kLogits, {}).size(), 1u);
+  TokenSampler sampler({.temperature = 1e-4, .top_k = 1, .top_p = 1e-9, .min_p = 1});
+  EXPECT_EQ(sampler.candidates(kLogits, {}).size(), 1u);
 }
 
 TEST(Sampling, RefusesOptionsWithoutMeaning) {
@@ -126,9 +126,9 @@ TEST(Sampling, RefusesOptionsWithoutMeaning) {
 }
 
 TEST(Sampling, SaysSoWhereLogitsAreNoNumbers) {
-  Chooser chooser({});
+  TokenSampler sampler({});
   const std::vector<float> logits{1, std::nanf(""), 2};
-  EXPECT_NE(message_of([&] { chooser.choose(logits, {}, 0.5); }).find("not finite"), std::string::npos);
+  EXPECT_NE(message_of([&] { sampler.sample(logits, {}, 0.5); }).find("not finite"), std::string::npos);
 }
 
 }  // namespace

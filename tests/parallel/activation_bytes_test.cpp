@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "model/decoder.h"
-#include "model/fp8_products.h"
+#include "model/decoder/decoder.h"
+#include "model/decoder/fp8_linear.h"
 #include "parallel/activations/recompute.h"
 #include "parallel/layout/model_shard.h"
 
@@ -21,7 +21,7 @@ std::unique_ptr<model::Model> two_layers() {
       {.vocab = 400, .embed = 64, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .mlp = 160, .length = 8, .tied = true});
 }
 
-model::Fp8Products in_eight_bits(const std::string& what, const std::string& layers) {
+model::Fp8LinearLayers is_fp8(const std::string& what, const std::string& layers) {
   return {*two_layers(), what, layers,
           [](const model::Parameter& parameter, int64_t dim) { return std::vector<int64_t>{parameter.shape[static_cast<size_t>(dim)]}; }};
 }
@@ -46,7 +46,7 @@ TEST(ActivationBytes, AGpuMakesThemAgainAndLogitsMayComeInParts) {
 }
 
 TEST(ActivationBytes, ProductsInEightBitsKeepCodesOfWhatTheyMultiplied) {
-  const model::Fp8Products second = in_eight_bits("all", "1");
+  const model::Fp8LinearLayers second = is_fp8("all", "1");
   const std::vector<double> plain = all_of({.tokens = 10, .element_bytes = 2, .on_gpu = true});
   const std::vector<double> coded = all_of({.tokens = 10, .element_bytes = 2, .on_gpu = true, .fp8 = &second});
   ASSERT_EQ(coded.size(), plain.size());
@@ -58,7 +58,7 @@ TEST(ActivationBytes, ProductsInEightBitsKeepCodesOfWhatTheyMultiplied) {
 }
 
 TEST(ActivationBytes, WhereNothingIsCodedNormsKeepWhatTheyCameTo) {
-  const model::Fp8Products first = in_eight_bits("layers", "0");
+  const model::Fp8LinearLayers first = is_fp8("layers", "0");
   const std::vector<double> plain = all_of({.tokens = 10, .element_bytes = 2}),
                             coded = all_of({.tokens = 10, .element_bytes = 2, .fp8 = &first});
   const std::vector<double> more{0, kEmbed + kQ - 2 * kEmbed, kEmbed + kMlp - 2 * kEmbed, 0, 0, 0};

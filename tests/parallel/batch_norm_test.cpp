@@ -1,6 +1,6 @@
 // Batch normalisation and skips in a small convolutional network: micro-batches, pipelines and recompute change neither running statistics
 // nor gradients more than they must.
-#include "model/batch_norm.h"
+#include "model/classifier/batch_norm.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include "comm/world.h"
 #include "harness/ranks.h"
 #include "mesh/flat_gradients.h"
-#include "model/cnn.h"
+#include "model/classifier/cnn.h"
 #include "model/objective.h"
 #include "parallel/pipeline/pipeline.h"
 
@@ -39,7 +39,7 @@ Step step_over(const std::vector<int64_t>& sizes, comm::World* world, std::vecto
   const auto model = model::make_cnn({.layers = 4, .skip = skip});
   const mesh::FlatLayout layout = model->layout();
   const at::Tensor flat = at::empty({layout.elements}, at::kDouble);
-  model::materialise(*model, flat, base::Random(5));
+  model::initialize_parameters(*model, flat, base::Random(5));
   const model::FlatWeights weights(layout, flat);
   Step step{.gradients = at::zeros({layout.elements}, at::kDouble), .buffers = model->make_buffers(at::TensorOptions().dtype(at::kDouble))};
   std::vector<int32_t> uses = model->uses();

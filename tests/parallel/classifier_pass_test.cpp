@@ -3,7 +3,7 @@
 
 #include "base/random.h"
 #include "mesh/flat_gradients.h"
-#include "model/classifier.h"
+#include "model/classifier/classifier.h"
 #include "model/objective.h"
 #include "parallel/by_autograd.h"
 #include "parallel/pass.h"
@@ -15,7 +15,7 @@ TEST(AutogradBlock, GivesTheGradientsOfTheWholeGraphBlockByBlock) {
   const auto model = make_classifier({.features = 2, .classes = 3, .hidden = 5, .layers = 2});
   const mesh::FlatLayout layout = model->layout();
   const at::Tensor flat = at::empty({layout.elements}, at::kDouble);
-  materialise(*model, flat, base::Random(2));
+  initialize_parameters(*model, flat, base::Random(2));
   Buffers buffers;
   mesh::Batch batch;
   batch.ids = at::arange(7);
@@ -55,7 +55,7 @@ TEST(AutogradBlock, KeepsNothingWhereNoGradientIsAskedFor) {
   values.put("features", at::ones({1, 2}));
   for (const auto& block : model->blocks()) block->forward(values, nullptr, call);
   EXPECT_FALSE(values.get("logits").requires_grad());
-  EXPECT_TRUE(model->blocks()[0]->card().gradients_together);
+  EXPECT_TRUE(model->blocks()[0]->card().fused_backward);
 }
 
 }  // namespace

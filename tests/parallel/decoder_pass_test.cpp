@@ -10,8 +10,8 @@
 #include "kernels/device.h"
 #include "kernels/fill_normal.h"
 #include "mesh/flat_gradients.h"
-#include "model/decoder.h"
-#include "model/families.h"
+#include "model/decoder/decoder.h"
+#include "model/families/families.h"
 #include "model/objective.h"
 #include "parallel/by_autograd.h"
 #include "parallel/pass.h"
@@ -77,7 +77,7 @@ TEST_P(DecoderGradients, EqualThoseOfThePlainFormInDouble) {
   const auto model = make_decoder(shape, lora);
   const mesh::FlatLayout layout = model->layout();
   const at::Tensor flat = at::empty({layout.elements}, at::kDouble);
-  materialise(*model, flat, base::Random(3));
+  initialize_parameters(*model, flat, base::Random(3));
   fill_what_starts_at_zero(layout, flat);
   flat.mul_(10);  // away from the linear regime, where wrong derivatives hide
   mesh::Batch batch = parallel::token_batch(samples, length, shape.vocab);
@@ -182,7 +182,7 @@ void expect_gradients_in_float(const at::Device& device, const Case& one) {
   const auto model = make_decoder(shape);
   const mesh::FlatLayout layout = model->layout();
   const at::Tensor flat = at::empty({layout.elements}, at::kDouble);
-  materialise(*model, flat, base::Random(3));
+  initialize_parameters(*model, flat, base::Random(3));
   fill_what_starts_at_zero(layout, flat);
   flat.mul_(3);
   mesh::Batch batch = parallel::token_batch(one.samples, one.length, shape.vocab);
@@ -228,7 +228,7 @@ TEST_P(Packing, ChangesNoLogitAndNoGradient) {
   shape.length = 23;
   const auto model = make_decoder(shape);
   const at::Tensor flat = at::empty({model->elements()});
-  materialise(*model, flat, base::Random(6));
+  initialize_parameters(*model, flat, base::Random(6));
   flat.mul_(5);
   const std::vector<int64_t> lengths{9, 1, 13};
   mesh::Batch packed = parallel::token_batch(1, 23, shape.vocab);
@@ -256,7 +256,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Packing, testing::ValuesIn(family_names()));
 TEST(Decoder, WithPositionsThatCountOnGivesTheBitsItGivesWithout) {
   const auto model = make_decoder(small("llama"));
   const at::Tensor flat = at::empty({model->elements()});
-  materialise(*model, flat, base::Random(6));
+  initialize_parameters(*model, flat, base::Random(6));
   mesh::Batch batch = parallel::token_batch(2, 11, 19);
   const at::Tensor without = logits_of(*model, flat, batch);
   batch.fields["positions"] = {at::arange(11).unsqueeze(0).expand({2, -1}).contiguous()};
@@ -278,7 +278,7 @@ TEST_P(Books, WhatItKeepsForBackwardAsItsCardsSay) {
   const auto objective = make_next_token();
   double expected = 0;  // elements a token, without the logits, which the objective turns into their gradient
   for (const auto& block : model->blocks())
-    for (const Operation& operation : block->card().operations)
+    for (const BlockOp& operation : block->card().operations)
       if (operation.name != "logits") expected += operation.saved_elements_per_token;
   const auto most_with = [&](int64_t loss_chunks) {
     base::MemoryTags memory;
@@ -306,7 +306,7 @@ TEST(Llama, GivesTheSameLossInFloatAsThePlainForm) {
       .vocab = 101, .embed = 64, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .mlp = 96, .length = 33, .tied = true};
   const auto model = make_decoder(shape);
   const at::Tensor flat = at::empty({model->elements()});
-  materialise(*model, flat, base::Random(5));
+  initialize_parameters(*model, flat, base::Random(5));
   Buffers buffers = model->make_buffers(at::kFloat);
   const mesh::Batch batch = parallel::token_batch(3, 33, 101);
   const FlatWeights weights(model->layout(), flat);

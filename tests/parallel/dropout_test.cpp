@@ -6,7 +6,7 @@
 #include "base/random.h"
 #include "kernels/fill_normal.h"
 #include "mesh/flat_gradients.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "model/objective.h"
 #include "parallel/pass.h"
 
@@ -47,7 +47,7 @@ struct Dropped {
 TEST(Dropout, HasTheGradientsOfTheFunctionWithItsMask) {
   Dropped one;
   const at::Tensor flat = at::empty({one.layout.elements}, at::kDouble), direction = at::empty_like(flat);
-  model::materialise(*one.model, flat, base::Random(3));
+  model::initialize_parameters(*one.model, flat, base::Random(3));
   flat.mul_(10);
   kernels::fill_normal(direction, base::Random(9), 0, 1);
   mesh::FlatGradients sink(one.layout, at::empty_like(flat), one.model->uses());

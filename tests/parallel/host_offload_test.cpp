@@ -6,7 +6,7 @@
 #include "base/memory_tags.h"
 #include "base/random.h"
 #include "mesh/flat_gradients.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "model/objective.h"
 #include "parallel/pass.h"
 #include "parallel/token_batch.h"
@@ -37,7 +37,7 @@ Came pass_with(const std::vector<bool>& again, bool to_host) {
       {.vocab = 23, .embed = 16, .layers = 5, .heads = 4, .kv_heads = 2, .head_dim = 4, .mlp = 20, .length = 9, .tied = true});
   const mesh::FlatLayout layout = model->layout();
   const at::Tensor flat = at::empty({layout.elements}, at::kFloat);
-  model::materialise(*model, flat, base::Random(3));
+  model::initialize_parameters(*model, flat, base::Random(3));
   model::Buffers buffers = model->make_buffers(at::kFloat);
   mesh::FlatGradients sink(layout, at::zeros({layout.elements}), model->uses());
   sink.begin(1, [](int64_t) {});

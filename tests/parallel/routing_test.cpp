@@ -12,7 +12,7 @@
 #include "harness/ranks.h"
 #include "kernels/aten.h"
 #include "mesh/flat_gradients.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "model/objective.h"
 #include "parallel/layout/model_shard.h"
 #include "parallel/pipeline/pipeline.h"
@@ -94,7 +94,7 @@ struct Ground {
       plan.stage_blocks.push_back(blocks * (stage + 1) / schedule.stages() - blocks * stage / schedule.stages());
     for (int replica = 0; replica < c.replicas; ++replica) {
       weights.push_back(at::empty({layout.elements}, at::kDouble));
-      model::materialise(*model, weights.back(), base::Random(static_cast<uint64_t>(replica)));
+      model::initialize_parameters(*model, weights.back(), base::Random(static_cast<uint64_t>(replica)));
       weights.back().mul_(8);
       batches.emplace_back();
       for (int m = 0; m < kMicroBatches; ++m) {

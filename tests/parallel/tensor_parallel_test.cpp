@@ -12,10 +12,10 @@
 #include "harness/ranks.h"
 #include "kernels/fill_normal.h"
 #include "mesh/flat_gradients.h"
-#include "model/decoder.h"
-#include "model/families.h"
+#include "model/decoder/decoder.h"
+#include "model/decoder/residual_stream.h"
+#include "model/families/families.h"
 #include "model/objective.h"
-#include "model/stream.h"
 #include "parallel/layout/model_shard.h"
 #include "parallel/layout/tensor_split.h"
 #include "parallel/pass.h"
@@ -35,7 +35,7 @@ struct TpCase {
 at::Tensor weights_of(const model::Model& model) {
   const mesh::FlatLayout layout = model.layout();
   const at::Tensor flat = at::empty({layout.elements}, at::kDouble);
-  model::materialise(model, flat, base::Random(3));
+  model::initialize_parameters(model, flat, base::Random(3));
   for (const mesh::NamedTensor& one : layout.views(flat))
     if (one.name.ends_with(".bias") || one.name.ends_with(".lora_B.weight"))
       kernels::fill_normal(one.tensor.view({-1}), base::Random(4).for_name(one.name), 0, 0.03);
@@ -135,7 +135,7 @@ double seconds_of_layer(bool overlap) {
       world.timer(world.clock().now() + std::chrono::nanoseconds(static_cast<int64_t>(1e9 * kProductS * count / kTokens))).wait_host();
     };
     const at::Tensor all = model::gather_tokens(at::ones({kTokens / 2, kWidth}), {1, kTokens}, call, "in", product);
-    model::reduce_tokens(all, call, "out", product);
+    model::reduce_scatter_tokens(all, call, "out", product);
     if (world.rank() == 0) seconds = base::seconds(world.clock().now());
   });
   for (const std::exception_ptr& error : ended)

@@ -1,7 +1,7 @@
 // A parameter that no block names is kept and updated like any other, on the ranks of the first stage.
 #include <gtest/gtest.h>
 
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "parallel/layout/model_shard.h"
 
 namespace cairn::parallel {

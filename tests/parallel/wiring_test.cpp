@@ -1,5 +1,5 @@
 // Residual wirings: what they compute, said by their recurrences over the blocks of the standard model.
-#include "model/wiring.h"
+#include "model/decoder/wiring.h"
 
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "kernels/aten.h"
-#include "model/config.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
+#include "model/families/config.h"
 #include "model/model.h"
 #include "parallel/token_batch.h"
 
@@ -35,7 +35,7 @@ class Standard {
  public:
   Standard() : model_(make_decoder(wired("standard"))), layout_(model_->layout()), buffers_(model_->make_buffers(at::kDouble)) {
     flat_ = at::empty({layout_.elements}, at::kDouble);
-    materialise(*model_, flat_, base::Random(3));
+    initialize_parameters(*model_, flat_, base::Random(3));
     flat_.mul_(10);
   }
 
@@ -117,14 +117,14 @@ TEST(Wiring, ParallelHalvesReadTheSame) {
 }
 
 TEST(Wiring, LayersAreNamedInWords) {
-  EXPECT_EQ(layers_named("all", 3), (std::vector<int64_t>{0, 1, 2}));
-  EXPECT_EQ(layers_named("last 2", 3), (std::vector<int64_t>{1, 2}));
-  EXPECT_EQ(layers_named("last 0", 3), (std::vector<int64_t>{}));
-  EXPECT_EQ(layers_named("2,0", 3), (std::vector<int64_t>{0, 2}));
-  for (const char* words : {"all", "last 2", "last 0", "0,2", "0"}) EXPECT_EQ(layers_in_words(layers_named(words, 3), 3), words);
+  EXPECT_EQ(parse_layers("all", 3), (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(parse_layers("last 2", 3), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(parse_layers("last 0", 3), (std::vector<int64_t>{}));
+  EXPECT_EQ(parse_layers("2,0", 3), (std::vector<int64_t>{0, 2}));
+  for (const char* words : {"all", "last 2", "last 0", "0,2", "0"}) EXPECT_EQ(format_layers(parse_layers(words, 3), 3), words);
   const auto refused = [](const std::string& text) -> std::string {
     try {
-      layers_named(text, 3);
+      parse_layers(text, 3);
     } catch (const Error& error) {
       return error.what();
     }

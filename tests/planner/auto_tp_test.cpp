@@ -11,11 +11,11 @@
 
 #include "base/error.h"
 #include "mesh/mesh.h"
-#include "model/decoder.h"
-#include "model/families.h"
-#include "model/lora.h"
+#include "model/decoder/decoder.h"
+#include "model/decoder/lora.h"
+#include "model/decoder/wiring.h"
+#include "model/families/families.h"
 #include "model/model.h"
-#include "model/wiring.h"
 #include "parallel/layout/tensor_split.h"
 #include "planner/graph/described_models.h"
 #include "planner/graph/describer.h"
@@ -202,7 +202,7 @@ TEST(AutoTp, AgreesWithTheSplitByLogicalAxesOfEveryFamily) {
 Description chain_of(int64_t products, int64_t width) {
   Describer all;
   all.card("begin", {"tokens"}, "stream.0");
-  all.operation({.name = "lookup", .kind = model::Operation::Kind::lookup, .parameters = {all.parameter("table", {64, width})}});
+  all.operation({.name = "lookup", .kind = model::BlockOp::Kind::lookup, .parameters = {all.parameter("table", {64, width})}});
   all.card("chain", {"stream.0"}, "stream.1");
   all.norm("gain", width, Describer::Bias::none);
   for (int64_t i = 0; i < products; ++i) {
@@ -270,7 +270,7 @@ TEST(AutoTp, PairsProductsNotTheirAdapters) {
     all.product("lora_a", 16, 4, Describer::Bias::none, {"norm"});
     all.product("lora_b", 4, 64, Describer::Bias::none);
     if (adapter_first) all.product("up", 16, 64, Describer::Bias::none, {"norm"});
-    all.operation({.name = "sum", .kind = model::Operation::Kind::add, .reads = {"up", "lora_b"}});
+    all.operation({.name = "sum", .kind = model::BlockOp::Kind::add, .reads = {"up", "lora_b"}});
     all.elementwise("relu");
     all.product("down", 64, 16, Describer::Bias::none);
     all.add({"down", "x"});
@@ -281,18 +281,18 @@ TEST(AutoTp, PairsProductsNotTheirAdapters) {
 }
 
 TEST(AutoTp, DoesNotSplitWhatSomethingNeedsWhole) {
-  for (const auto kind : {model::Operation::Kind::norm, model::Operation::Kind::other, model::Operation::Kind::elementwise}) {
+  for (const auto kind : {model::BlockOp::Kind::norm, model::BlockOp::Kind::other, model::BlockOp::Kind::elementwise}) {
     Describer all;
     all.card("branch", {"x"}, "y");
     all.norm("gain", 16, Describer::Bias::none);
     all.product("a", 16, 64, Describer::Bias::none);
-    const bool norm = kind == model::Operation::Kind::norm;
-    model::Operation between{.name = "between", .kind = kind};
+    const bool norm = kind == model::BlockOp::Kind::norm;
+    model::BlockOp between{.name = "between", .kind = kind};
     if (norm) between.parameters = {all.parameter("inside", {64})};
     all.operation(between);
     all.product("b", 64, 16, Describer::Bias::none);
     all.add({"b", "x"});
-    EXPECT_EQ(dims_of(all.done(), {"a", "b"}), kind == model::Operation::Kind::elementwise ? "S0 S1" : "B B");
+    EXPECT_EQ(dims_of(all.done(), {"a", "b"}), kind == model::BlockOp::Kind::elementwise ? "S0 S1" : "B B");
   }
 }
 
@@ -302,7 +302,7 @@ TEST(AutoTp, DoesNotSplitWhatAProductReadsAndAddsTo) {
   all.norm("gain", 16, Describer::Bias::none);
   all.product("a", 16, 64, Describer::Bias::none);
   all.product("again", 64, 64, Describer::Bias::none);
-  all.operation({.name = "sum", .kind = model::Operation::Kind::add, .reads = {"a", "again"}});
+  all.operation({.name = "sum", .kind = model::BlockOp::Kind::add, .reads = {"a", "again"}});
   all.product("b", 64, 16, Describer::Bias::none);
   all.add({"b", "x"});
   EXPECT_EQ(dims_of(all.done(), {"a", "again", "b"}), "B B B");

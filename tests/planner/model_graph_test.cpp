@@ -7,10 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "model/classifier.h"
-#include "model/cnn.h"
-#include "model/decoder.h"
-#include "model/families.h"
+#include "model/classifier/classifier.h"
+#include "model/classifier/cnn.h"
+#include "model/decoder/decoder.h"
+#include "model/families/families.h"
 #include "planner/graph/described_models.h"
 #include "planner/graph/describer.h"
 #include "planner/sbp/signatures.h"
@@ -124,7 +124,7 @@ TEST(ModelGraph, CostsWhatTheCardsSay) {
     const Description description = describe(*model);
     double expected = 0, found = 0;
     for (const model::Card& card : description.cards)
-      for (const model::Operation& one : card.operations) expected += one.flops_per_token * 3 * 8 + one.flops_per_pair * 3 * (8 * 9 / 2);
+      for (const model::BlockOp& one : card.operations) expected += one.flops_per_token * 3 * 8 + one.flops_per_pair * 3 * (8 * 9 / 2);
     for (const GraphOp& op : graph_of(description, {3, 8}, /*loss=*/false).ops) found += op.flops;
     EXPECT_NEAR(found, expected, 1e-6 * expected) << family;
   }

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "expect_right.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "model/model.h"
 #include "planner/graph/described_models.h"
 #include "planner/graph/example_graphs.h"

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "parallel/layout/make_plan.h"
 #include "planner/tensor_parallel/placement_reason.h"
 

@@ -11,8 +11,8 @@
 #include "base/random.h"
 #include "kernels/aten.h"
 #include "mesh/axes.h"
-#include "model/decoder.h"
-#include "model/families.h"
+#include "model/decoder/decoder.h"
+#include "model/families/families.h"
 #include "snapshot/scratch_folder.h"
 
 namespace cairn::snapshot {
@@ -43,7 +43,7 @@ struct Filled {
   at::Tensor flat;
   explicit Filled(const model::DecoderShape& shape, const model::LoraShape& lora = {}) : model(model::make_decoder(shape, lora)) {
     flat = at::empty({model->elements()});
-    model::materialise(*model, flat, base::Random(8));
+    model::initialize_parameters(*model, flat, base::Random(8));
     for (const mesh::NamedTensor& one : views())
       if (one.name.find("lora_B") != std::string::npos) one.tensor.copy_(at::linspace(-1, 1, one.tensor.numel()).view(one.tensor.sizes()));
   }

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "kernels/aten.h"
 #include "mesh/axes.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "snapshot/scratch_folder.h"
 
 namespace cairn::snapshot {

@@ -13,9 +13,9 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "kernels/aten.h"
-#include "model/config.h"
-#include "model/decoder.h"
-#include "model/families.h"
+#include "model/decoder/decoder.h"
+#include "model/families/config.h"
+#include "model/families/families.h"
 #include "snapshot/scratch_folder.h"
 #include "snapshot/snapshot.h"
 
@@ -51,7 +51,7 @@ model::DecoderShape small(const std::string& family = "llama", bool tied = false
 mesh::NamedTensors values_of(const model::DecoderShape& shape) {
   const auto decoder = model::make_decoder(shape);
   const at::Tensor flat = at::empty({decoder->elements()});
-  model::materialise(*decoder, flat, base::Random(3));
+  model::initialize_parameters(*decoder, flat, base::Random(3));
   return decoder->layout().views(flat);
 }
 

@@ -11,8 +11,8 @@
 #include "base/files.h"
 #include "base/random.h"
 #include "kernels/aten.h"
-#include "model/config.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
+#include "model/families/config.h"
 #include "snapshot/inspect.h"
 #include "snapshot/pretrained.h"
 #include "snapshot/scratch_folder.h"
@@ -31,7 +31,7 @@ const model::DecoderShape kTiny{.vocab = 11, .embed = 8, .layers = 1, .heads = 2
 mesh::NamedTensors tiny_weights() {
   const auto decoder = model::make_decoder(kTiny);
   const at::Tensor flat = at::empty({decoder->elements()});
-  model::materialise(*decoder, flat, base::Random(3));
+  model::initialize_parameters(*decoder, flat, base::Random(3));
   return decoder->layout().views(flat);
 }
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/aten.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "model/objective.h"
 #include "parallel/pass.h"
 
@@ -19,7 +19,7 @@ TEST(Network, GivesTheLossOfTheModelItRuns) {
                    targets = (uniform(base::Random(2), {3, 7}) * 37).to(at::kLong);
   const Batch batch = batch_of({{"tokens", tokens}, {"targets", targets}});
   const at::Tensor flat = at::empty({model->layout().elements});
-  model::materialise(*model, flat, base::Random(4));
+  model::initialize_parameters(*model, flat, base::Random(4));
   const model::FlatWeights weights(model->layout(), flat);
   model::Buffers buffers = model->make_buffers(flat.options());
   const mesh::Axes alone;

@@ -9,7 +9,7 @@
 #include "comm/world.h"
 #include "harness/ranks.h"
 #include "kernels/aten.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "parallel/plan.h"
 #include "small_decoder.h"
 #include "train/build.h"
@@ -37,11 +37,11 @@ class Watched final : public model::Objective {
   model::Losses evaluate(model::Values& outputs, const mesh::Batch& batch, model::Values* gradients, double weight,
                          const mesh::Axes& axes) const override {
     const model::Value& logits = outputs.value("logits");
-    if (!logits.in_parts) {
+    if (!logits.chunked_logits) {
       rows_most_ = std::max(rows_most_, logits.tensor.numel() / logits.tensor.size(-1));
     } else {
-      for (int64_t part = 0; part < logits.in_parts->parts(); ++part)
-        rows_most_ = std::max(rows_most_, logits.in_parts->make(part).size(0));
+      for (int64_t part = 0; part < logits.chunked_logits->chunks(); ++part)
+        rows_most_ = std::max(rows_most_, logits.chunked_logits->compute(part).size(0));
     }
     return of_.evaluate(outputs, batch, gradients, weight, axes);
   }
@@ -71,7 +71,7 @@ Taken take_steps(int ranks, std::vector<std::string> sets, int64_t chunks) {
     const auto job = build(world, chunked_recipe(sets), {}, {});
     for (int i = 0; i < 4; ++i) {
       const StepOutput output = take_step(*job).output;
-      ++job->steps_done;
+      ++job->progress.steps_done;
       if (world.rank() > 0) continue;
       taken.losses.push_back(output.loss_sum.item<double>());
       taken.norms.push_back(output.gradient_norm.item<double>());

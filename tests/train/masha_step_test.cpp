@@ -88,7 +88,7 @@ class SaddleByHand {
  public:
   explicit SaddleByHand(const Job& job) : job_(job), layout_(job.engine.model->layout()), buffers_(job.engine.buffers) {
     point.weights = at::zeros({layout_.elements});
-    model::materialise(*job.engine.model, point.weights, base::Random(static_cast<uint64_t>(job.config.settings.train.seed)));
+    model::initialize_parameters(*job.engine.model, point.weights, base::Random(static_cast<uint64_t>(job.config.settings.train.seed)));
     const auto length = job.data.length, embed = job.engine.model->parameters()[0].shape[1];
     point.perturbation = at::zeros({length, embed});
   }

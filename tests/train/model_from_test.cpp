@@ -13,7 +13,7 @@
 #include "harness/ranks.h"
 #include "harness/scratch_folder.h"
 #include "kernels/aten.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "snapshot/folder.h"
 #include "snapshot/pretrained.h"
 #include "train/settings.h"

@@ -4,7 +4,7 @@
 
 #include "base/random.h"
 #include "kernels/aten.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "model/trainable.h"
 
 namespace cairn::train {
@@ -18,7 +18,7 @@ std::vector<at::Tensor> read_all(const model::Model& model, const model::Weights
   std::vector<at::Tensor> all;
   for (int32_t i = 0; i < static_cast<int32_t>(model.parameters().size()); ++i) all.push_back(weights.get({i}).clone());
   for (const auto& block : model.blocks())
-    for (const model::Operation& operation : block->card().operations)
+    for (const model::BlockOp& operation : block->card().operations)
       for (const mesh::ParamId& id : operation.parameters) all.push_back(weights.get(id).clone());
   return all;
 }
@@ -26,7 +26,7 @@ std::vector<at::Tensor> read_all(const model::Model& model, const model::Weights
 void expect_kept(const std::vector<std::string>& patterns, const model::LoraShape& lora, int64_t elements_copied) {
   const auto model = model::make_decoder(kSmall, lora);
   const model::FlatWeights live(model->layout(), at::empty({model->elements()}));
-  model::materialise(*model, live.flat(), base::Random(2));
+  model::initialize_parameters(*model, live.flat(), base::Random(2));
   const std::vector<bool> trained = model::trainable(*model, patterns);
   const ReferenceWeights reference(*model, live, live.layout(), trained);
   EXPECT_EQ(reference.bytes(), 4 * elements_copied);

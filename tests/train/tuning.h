@@ -10,7 +10,7 @@
 #include "data/subset.h"
 #include "harness/ranks.h"
 #include "kernels/aten.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "snapshot/folder.h"
 #include "snapshot/pretrained.h"
 #include "snapshot/snapshot.h"

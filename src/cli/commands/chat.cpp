@@ -15,7 +15,7 @@
 #include "cli/text/chat_prompt.h"
 #include "cli/text/language_model.h"
 #include "cli/text/streaming_text.h"
-#include "model/generate.h"
+#include "model/generate/generate.h"
 
 namespace cairn::cli {
 namespace {
@@ -53,7 +53,8 @@ class Conversation {
 
   void answer(const std::string& said) {
     messages_.push_back({"user", said});
-    const model::Request request{fitting_prompt(), base::Random(static_cast<uint64_t>(a_.seed)).for_purpose("chat").for_index(answers_++)};
+    const model::GenerateRequest request{fitting_prompt(),
+                                         base::Random(static_cast<uint64_t>(a_.seed)).for_purpose("chat").for_index(answers_++)};
     model::GenerateOptions options = a_.options;
     options.length_max = length_max();
     options.stops = model_.stops;
@@ -64,9 +65,10 @@ class Conversation {
       show(base::printable(text.add(model_.tokenizer->piece(id))));
       return !text.stopped();
     };
-    const model::Generated written = model::generate(*model_.model, *model_.weights, model_.buffers, {&request, 1}, options, on_token)[0];
+    const model::GeneratedText written =
+        model::generate(*model_.model, *model_.weights, model_.buffers, {&request, 1}, options, on_token)[0];
     show(base::printable(text.rest()) + "\n");
-    if (written.ended == model::Ended::context) show("(the model's context is full here)\n");
+    if (written.finish_reason == model::FinishReason::context) show("(the model's context is full here)\n");
     messages_.push_back({"assistant", text.text()});
   }
 

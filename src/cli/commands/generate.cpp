@@ -1,5 +1,5 @@
 // `cairn generate`: continues prompts with a trained model.
-#include "model/generate.h"
+#include "model/generate/generate.h"
 
 #include <cstdio>
 
@@ -83,14 +83,14 @@ void put(std::string_view text) {
   std::fflush(stdout);
 }
 
-base::OrderedJson json_of(const Prompt& prompt, int64_t sample, const model::Generated& answer, const std::string* text) {
+base::OrderedJson json_of(const Prompt& prompt, int64_t sample, const model::GeneratedText& answer, const std::string* text) {
   return {{"prompt", prompt.text},
           {"sample", sample},
           {"prompt_ids", prompt.ids},
           {"ids", answer.ids},
           {"text", text ? base::OrderedJson(*text) : base::OrderedJson(nullptr)},
           {"log_probabilities", answer.log_probabilities},
-          {"stopped", model::name(answer.ended)}};
+          {"stopped", model::name(answer.finish_reason)}};
 }
 
 }  // namespace
@@ -114,7 +114,7 @@ int generate_command(const GenerateArguments& a) {
   if (!a.ignore_end) options.stops = model.stops;
 
   const base::Random random = base::Random(static_cast<uint64_t>(a.seed)).for_purpose("generate");
-  std::vector<model::Request> requests;
+  std::vector<model::GenerateRequest> requests;
   for (const Prompt& prompt : prompts)
     for (int64_t sample = 0; sample < a.samples; ++sample)
       requests.push_back({prompt.ids, random.for_index(static_cast<uint64_t>(sample))});
@@ -122,7 +122,7 @@ int generate_command(const GenerateArguments& a) {
   const bool alone = requests.size() == 1 && !a.json && model.tokenizer;
   if (alone) put(base::printable(prompts[0].text));
   const base::RealClock clock;
-  const std::vector<model::Generated> answers =
+  const std::vector<model::GeneratedText> answers =
       model::generate(*model.model, *model.weights, model.buffers, requests, options, [&](int64_t request, int32_t id) {
         if (!model.tokenizer) return true;
         StreamingText& text = texts[static_cast<size_t>(request)];

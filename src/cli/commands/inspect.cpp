@@ -16,7 +16,7 @@
 #include "cli/commands.h"
 #include "cli/stderr_terminal.h"
 #include "data/tokenizer/open_tokenizer.h"
-#include "model/config.h"
+#include "model/families/config.h"
 #include "snapshot/verify.h"
 
 namespace cairn::cli {

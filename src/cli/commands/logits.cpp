@@ -10,7 +10,7 @@
 #include "cli/commands.h"
 #include "kernels/aten.h"
 #include "mesh/axes.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "snapshot/pretrained.h"
 
 namespace cairn::cli {

@@ -11,7 +11,7 @@
 #include "data/tokenizer/llama2c_tokenizer.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "kernels/aten.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "snapshot/adapter.h"
 #include "snapshot/llama2c.h"
 #include "snapshot/pretrained.h"

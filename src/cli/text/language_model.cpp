@@ -15,7 +15,7 @@
 #include "evaluate/ensemble/ensemble_model.h"
 #include "kernels/aten.h"
 #include "kernels/device.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "snapshot/manifest.h"
 #include "snapshot/pretrained.h"
 

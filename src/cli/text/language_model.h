@@ -9,7 +9,7 @@
 #include "cli/compute_options.h"
 #include "data/tokenizer.h"
 #include "evaluate/ensemble/posterior.h"
-#include "model/decoder_shape.h"
+#include "model/decoder/shape.h"
 #include "model/model.h"
 
 namespace cairn::base {

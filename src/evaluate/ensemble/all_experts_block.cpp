@@ -56,7 +56,7 @@ class AllExpertsBlock final : public FrozenBlock {
     return call.cache->states.at(kLogWeights).narrow(1, static_cast<int64_t>(j), 1);
   }
 
-  static void keep(const at::Tensor& now, model::Cache& cache) {
+  static void keep(const at::Tensor& now, model::KvCache& cache) {
     at::Tensor& kept = cache.states[kLogWeights];
     kept.defined() ? (void)kept.copy_(now) : (void)(kept = now.contiguous());
   }

@@ -7,7 +7,7 @@
 
 #include "evaluate/ensemble/expert_blocks.h"
 #include "kernels/aten.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 
 namespace cairn::evaluate {
 namespace {
@@ -98,7 +98,7 @@ class Ensemble final : public model::Model {
   }
 
   // Where only some experts count, each sequence has its own.
-  bool takes_rows_together() const override { return uses_all_experts(); }
+  bool supports_batched_decoding() const override { return uses_all_experts(); }
 
  private:
   bool uses_all_experts() const { return options_.top_k == 0 || options_.top_k == static_cast<int64_t>(experts_.size()); }

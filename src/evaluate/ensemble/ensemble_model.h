@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "evaluate/ensemble/posterior.h"
-#include "model/decoder_shape.h"
+#include "model/decoder/shape.h"
 #include "model/model.h"
 
 namespace cairn::evaluate {

@@ -62,7 +62,7 @@ class ExpertCall {
   ExpertWeights weights_;
   model::Buffers buffers_;
   model::Slice slice_;
-  model::Cache cache_;
+  model::KvCache cache_;
 };
 
 }  // namespace

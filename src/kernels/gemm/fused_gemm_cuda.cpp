@@ -28,15 +28,15 @@ bool is_worth_it(const at::Tensor& x, int64_t columns, MinTiles tiles) {
          gemm_tiles_down(x.size(0)) * gemm_tiles_across(columns) >= at::cuda::getDeviceProperties(x.device().index())->multiProcessorCount;
 }
 
-GemmLaunch gemm_of(const at::Tensor& x, const at::Tensor& w, bool by_input = false) {
+GemmLaunch gemm_of(const at::Tensor& x, const at::Tensor& w, bool fan_in_fan_out = false) {
   return {.x = x.const_data_ptr(),
           .w = w.const_data_ptr(),
           .x_stride = x.stride(0),
           .w_stride = w.stride(0),
           .rows = x.size(0),
           .in = x.size(1),
-          .out = w.size(by_input ? 1 : 0),
-          .by_input = by_input};
+          .out = w.size(fan_in_fan_out ? 1 : 0),
+          .fan_in_fan_out = fan_in_fan_out};
 }
 
 // Codes of values, by rows.
@@ -99,7 +99,7 @@ bool linear_swiglu_backward_on_cuda(const at::Tensor& dgate_up, const at::Tensor
       !is_worth_it(dout, w.size(1), tiles))
     return false;
   const CudaDeviceGuard device(dout.device());
-  const GemmSwigluBackwardLaunch launch{.gemm = gemm_of(dout, w, /*by_input=*/true),
+  const GemmSwigluBackwardLaunch launch{.gemm = gemm_of(dout, w, /*fan_in_fan_out=*/true),
                                         .gate_up = gate_up.const_data_ptr(),
                                         .dgate_up = dgate_up.mutable_data_ptr(),
                                         .y = y.mutable_data_ptr()};

@@ -9,8 +9,8 @@ struct GemmLaunch {
   const void *x, *w;
   int64_t x_stride, w_stride;  // in elements
   int64_t rows, in, out;
-  bool by_input = false;                                 // w lies [in, out]
-  const float *x_factor = nullptr, *w_factor = nullptr;  // x and w are codes in eight bits (e4m3) of these; not by_input
+  bool fan_in_fan_out = false;                           // w lies [in, out]
+  const float *x_factor = nullptr, *w_factor = nullptr;  // x and w are codes in eight bits (e4m3) of these; not fan_in_fan_out
 };
 
 // Into how many tiles results are cut.

@@ -83,7 +83,7 @@ struct TensorMaps {
     const int bytes = p.x_factor ? 1 : 2, sum = kTileSum * 2 / bytes;
     const int64_t columns = halves ? p.out / 2 : p.out, wide = halves ? wide_tile / 2 : wide_tile;
     return {.x = of(p.x, p.rows, p.in, p.x_stride, kTileRows, bytes),
-            .w = p.by_input ? of(p.w, p.in, p.out, p.w_stride, kTileSum) : of(p.w, p.out, p.in, p.w_stride, wide_tile / 2, bytes),
+            .w = p.fan_in_fan_out ? of(p.w, p.in, p.out, p.w_stride, kTileSum) : of(p.w, p.out, p.in, p.w_stride, wide_tile / 2, bytes),
             .rows = static_cast<int>(p.rows),
             .columns = static_cast<int>(columns),
             .down = static_cast<int>((p.rows + kTileBlocks * kTileRows - 1) / (kTileBlocks * kTileRows)),

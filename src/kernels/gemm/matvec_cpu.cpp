@@ -158,7 +158,7 @@ void matvec(float* y, int64_t y_stride, const float* x, int64_t x_stride, int64_
   const int64_t part = rows <= kRows ? end - begin : std::max<int64_t>(16, 65536 / std::max<int64_t>(w.in, 1) / 16 * 16);
   for (int64_t first = begin; first < end; first += part) {
     const int64_t last = std::min(end, first + part);
-    w.by_input ? run_all<ByInput>(p, rows, first, last) : run_all<ByOutput>(p, rows, first, last);
+    w.fan_in_fan_out ? run_all<ByInput>(p, rows, first, last) : run_all<ByOutput>(p, rows, first, last);
   }
 }
 

@@ -2,32 +2,32 @@
 
 #include <algorithm>
 
-#include "model/fp8_products.h"
+#include "model/decoder/fp8_linear.h"
 #include "model/model.h"
 
 namespace cairn::parallel {
 namespace {
 
-bool is_coded(const model::Operation& operation, const ActivationSetup& setup) {
-  return setup.fp8 && operation.kind == model::Operation::Kind::product && !operation.parameters.empty() &&
+bool is_coded(const model::BlockOp& operation, const ActivationSetup& setup) {
+  return setup.fp8 && operation.kind == model::BlockOp::Kind::product && !operation.parameters.empty() &&
          setup.fp8->of(operation.parameters.front());
 }
 
-int64_t width_in(const model::Operation& product, const model::Model& model) {
-  return model.parameters()[static_cast<size_t>(product.parameters.front().first)].shape[product.by_input ? 0 : 1];
+int64_t width_in(const model::BlockOp& product, const model::Model& model) {
+  return model.parameters()[static_cast<size_t>(product.parameters.front().first)].shape[product.fan_in_fan_out ? 0 : 1];
 }
 
 // Bytes of a block for each token.
 double kept_of(const model::Block& block, const model::Model& model, const ActivationSetup& setup) {
   bool coded = false, in_parts = false;
-  for (const model::Operation& one : block.card().operations) {
+  for (const model::BlockOp& one : block.card().operations) {
     coded = coded || is_coded(one, setup);
     in_parts = in_parts || (one.name == "logits" && setup.loss_chunks > 1);
   }
   double elements = 0, codes = 0;
-  for (const model::Operation& one : block.card().operations) {
+  for (const model::BlockOp& one : block.card().operations) {
     double own = one.saved_elements_per_token;
-    if (!in_parts && (coded || (setup.on_gpu && one.gpu_makes_again))) own -= one.result_per_token;
+    if (!in_parts && (coded || (setup.on_gpu && one.recomputed_on_gpu))) own -= one.result_elements_per_token;
     if (one.name == "logits") own /= static_cast<double>(setup.loss_chunks);
     elements += own;
     if (one.name == "logits" && in_parts) elements += static_cast<double>(width_in(one, model));  // the gradient of what they are made from
@@ -42,7 +42,7 @@ double kept_of(const model::Block& block, const model::Model& model, const Activ
 // Logits in parts keep codes of what makes them, by rows and by columns, from the first part to the last.
 double codes_of_head(const model::Block& block, const model::Model& model, const ActivationSetup& setup) {
   double bytes = 0;
-  for (const model::Operation& one : block.card().operations)
+  for (const model::BlockOp& one : block.card().operations)
     if (one.name == "logits" && setup.loss_chunks > 1 && is_coded(one, setup))
       bytes += 2 * static_cast<double>(model.parameters()[static_cast<size_t>(one.parameters.front().first)].elements());
   return bytes;
@@ -57,9 +57,9 @@ std::vector<ActivationBytes> activation_bytes(const model::Model& model, const A
     ActivationBytes one{.all = tokens * kept_of(*block, model, setup) + codes_of_head(*block, model, setup)};
     if (!block->card().operations.empty()) {
       // A norm keeps its input and what it makes of it, where that is not made again.
-      const model::Operation& first = block->card().operations.front();
+      const model::BlockOp& first = block->card().operations.front();
       const double read =
-          first.kind == model::Operation::Kind::product ? static_cast<double>(width_in(first, model)) : first.saved_elements_per_token / 2;
+          first.kind == model::BlockOp::Kind::product ? static_cast<double>(width_in(first, model)) : first.saved_elements_per_token / 2;
       one.input = tokens * read * static_cast<double>(setup.element_bytes);
     }
     all.push_back(one);

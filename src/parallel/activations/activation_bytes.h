@@ -3,7 +3,7 @@
 #include <vector>
 
 namespace cairn::model {
-class Fp8Products;
+class Fp8LinearLayers;
 class Model;
 }  // namespace cairn::model
 
@@ -14,9 +14,9 @@ struct ActivationSetup {
   int64_t tokens = 0;  // of a micro-batch
   double share = 1;    // of all this that one rank has, where ranks along tp and cp share tokens and widths out
   int64_t element_bytes = 4;
-  bool on_gpu = false;                      // whose norms, on their way back, make once more what they came to
-  const model::Fp8Products* fp8 = nullptr;  // null: nothing is in eight bits
-  int64_t loss_chunks = 1;                  // so many parts of logits, of which one is there at a time
+  bool on_gpu = false;                          // whose norms, on their way back, make once more what they came to
+  const model::Fp8LinearLayers* fp8 = nullptr;  // null: nothing is in eight bits
+  int64_t loss_chunks = 1;                      // so many parts of logits, of which one is there at a time
 };
 
 // Of one block and micro-batch, by its card.

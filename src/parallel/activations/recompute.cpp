@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "base/text.h"
-#include "model/lora.h"
+#include "model/decoder/lora.h"
 #include "model/model.h"
 
 namespace cairn::parallel {

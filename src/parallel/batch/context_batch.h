@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "mesh/batch.h"
-#include "model/context_split.h"
+#include "model/context/split.h"
 
 namespace cairn::parallel {
 

@@ -1,7 +1,7 @@
 #pragma once
 #include "mesh/batch.h"
 #include "model/call.h"
-#include "model/context_split.h"
+#include "model/context/split.h"
 #include "parallel/pass.h"
 
 namespace cairn::parallel {

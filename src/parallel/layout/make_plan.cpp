@@ -45,7 +45,7 @@ std::vector<double> costs_of(const model::Model& model, int64_t length) {
   std::vector<double> costs;
   for (const auto& block : model.blocks()) {
     double flops = 0;
-    for (const model::Operation& operation : block->card().operations)
+    for (const model::BlockOp& operation : block->card().operations)
       flops += operation.flops_per_token + operation.flops_per_pair * static_cast<double>(length + 1) / 2;
     costs.push_back(flops + 1);
   }

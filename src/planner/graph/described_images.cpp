@@ -8,14 +8,14 @@
 namespace cairn::planner {
 namespace {
 
-using ImageKind = model::Operation::Kind;
+using ImageKind = model::BlockOp::Kind;
 constexpr Describer::Bias kPlain = Describer::Bias::none, kBiased = Describer::Bias::one;
 
 // Pictures do not see each other, whatever is done to them.
 Description of_pictures(Describer& all) {
   Description done = all.done();
   for (model::Card& card : done.cards)
-    for (model::Operation& operation : card.operations) operation.by_sample = operation.kind == ImageKind::other;
+    for (model::BlockOp& operation : card.operations) operation.by_sample = operation.kind == ImageKind::other;
   return done;
 }
 

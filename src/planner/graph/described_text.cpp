@@ -8,7 +8,7 @@
 namespace cairn::planner {
 namespace {
 
-using TextKind = model::Operation::Kind;
+using TextKind = model::BlockOp::Kind;
 constexpr Describer::Bias kNoBias = Describer::Bias::none, kWithBias = Describer::Bias::one;
 
 // One half of a T5: its encoder or its decoder.
@@ -50,7 +50,7 @@ class T5Stack {
   // The bias of the first layer, which all layers read.
   void position_bias() {
     into_.card(name_ + ".position_bias", {}, name_ + ".bias");
-    into_.may_read(name_ + ".relative_positions");
+    into_.optional_reads(name_ + ".relative_positions");
     into_.operation(
         {.name = "bias",
          .kind = TextKind::lookup,
@@ -119,7 +119,7 @@ Description opt(const DescribedDecoderShape& shape) {
   const mesh::ParamId table = all.parameter(base + "embed_tokens.weight", {shape.vocab, shape.embed});
   const mesh::ParamId places = all.parameter(base + "embed_positions.weight", {shape.length + 2, shape.embed});  // the first two stand free
   all.card("embedding", {"input_ids"}, "hidden.0");
-  all.may_read("positions");
+  all.optional_reads("positions");
   all.operation({.name = "lookup", .kind = TextKind::lookup, .parameters = {table}});
   all.operation({.name = "places", .kind = TextKind::lookup, .parameters = {places}, .reads = {"positions"}});
   all.add({"lookup", "places"});

@@ -9,14 +9,14 @@ namespace cairn::planner {
 // Writes a model down: cards with their operations, and parameters as they are named. Layers give names without ".weight" and ".bias".
 class Describer {
  public:
-  using Operation = model::Operation;
+  using BlockOp = model::BlockOp;
 
   // Starts a card.
   void card(std::string name, std::vector<std::string> reads, std::string writes) {
     description_.cards.push_back({.name = std::move(name), .reads = std::move(reads), .writes = {std::move(writes)}});
   }
-  void may_read(const std::string& field) { description_.cards.back().may_read.push_back(field); }
-  void operation(Operation one) { description_.cards.back().operations.push_back(std::move(one)); }
+  void optional_reads(const std::string& field) { description_.cards.back().optional_reads.push_back(field); }
+  void operation(BlockOp one) { description_.cards.back().operations.push_back(std::move(one)); }
 
   mesh::ParamId parameter(const std::string& name, std::vector<int64_t> shape) {
     description_.parameters.push_back({.name = name, .shape = std::move(shape)});
@@ -27,7 +27,7 @@ class Describer {
   enum class Bias { none, one };
   void product(const std::string& layer, int64_t in, int64_t out, Bias bias, std::vector<std::string> reads = {},
                const std::string& name = "") {
-    Operation one{.name = name.empty() ? last_word(layer) : name, .kind = Operation::Kind::product};
+    BlockOp one{.name = name.empty() ? last_word(layer) : name, .kind = BlockOp::Kind::product};
     one.parameters = {parameter(layer + ".weight", {out, in})};
     if (bias == Bias::one) one.parameters.push_back(parameter(layer + ".bias", {out}));
     one.flops_per_token = 2.0 * static_cast<double>(in * out);
@@ -36,7 +36,7 @@ class Describer {
   }
   // With a bias it is a LayerNorm, without an RMSNorm.
   void norm(const std::string& layer, int64_t width, Bias bias, std::vector<std::string> reads = {}) {
-    Operation one{.name = "norm", .kind = Operation::Kind::norm};
+    BlockOp one{.name = "norm", .kind = BlockOp::Kind::norm};
     one.parameters = {parameter(layer + ".weight", {width})};
     if (bias == Bias::one) one.parameters.push_back(parameter(layer + ".bias", {width}));
     one.flops_per_token = 4.0 * static_cast<double>(width);
@@ -45,7 +45,7 @@ class Describer {
   }
   void attention(std::vector<std::string> reads, int64_t heads, int64_t width, bool causal) {
     operation({.name = "attention",
-               .kind = Operation::Kind::attention,
+               .kind = BlockOp::Kind::attention,
                .flops_per_pair = 4.0 * static_cast<double>(width),
                .reads = std::move(reads),
                .heads = heads,
@@ -53,9 +53,9 @@ class Describer {
                .causal = causal});
   }
   void elementwise(const std::string& name, std::vector<std::string> reads = {}) {
-    operation({.name = name, .kind = Operation::Kind::elementwise, .reads = std::move(reads)});
+    operation({.name = name, .kind = BlockOp::Kind::elementwise, .reads = std::move(reads)});
   }
-  void add(std::vector<std::string> reads) { operation({.name = "add", .kind = Operation::Kind::add, .reads = std::move(reads)}); }
+  void add(std::vector<std::string> reads) { operation({.name = "add", .kind = BlockOp::Kind::add, .reads = std::move(reads)}); }
 
   Description done() { return std::move(description_); }
 

@@ -16,7 +16,7 @@
 namespace cairn::planner {
 namespace {
 
-using model::Operation;
+using model::BlockOp;
 
 std::string joined(const std::string& one, size_t count) {  // "bsn,bsn", as many as there are inputs
   std::string all = one;
@@ -47,7 +47,7 @@ class CardGraph {
   // Where an operation of a card stands: what it is called, and what its results are.
   struct Place {
     const model::Card& card;
-    const Operation& operation;
+    const BlockOp& operation;
     bool last = false;
     std::string name = {};
     // The name of result i of n.
@@ -70,7 +70,7 @@ class CardGraph {
     if (place < 0) place = graph_.add({.name = p.name, .shape = p.shape, .kind = GraphTensor::Kind::parameter});
     return place;
   }
-  std::vector<int> parameters(const Operation& operation) {
+  std::vector<int> parameters(const BlockOp& operation) {
     std::vector<int> all;
     for (const mesh::ParamId& id : operation.parameters)
       for (int32_t i = 0; i < id.count; ++i) all.push_back(parameter(id.first + i));
@@ -83,16 +83,16 @@ class CardGraph {
   std::vector<int64_t> with_width(int of, int64_t width) const { return {tensor(of).shape[0], tensor(of).shape[1], width}; }
 
   // What the pass is given: made when it is first read, since only readers know how wide it is. `pairs`: an id for each query and key.
-  int input(const std::string& name, const Operation& reader, bool pairs) {
+  int input(const std::string& name, const BlockOp& reader, bool pairs) {
     const int64_t length = length_of(name);
     GraphTensor given{.name = name, .shape = {pairs ? length : shape_.batch, length}, .kind = GraphTensor::Kind::input};
     given.differentiable = false;
     given.of_samples = !pairs;
-    if (reader.kind == Operation::Kind::lookup) {
+    if (reader.kind == BlockOp::Kind::lookup) {
       given.item_bytes = 8;
-    } else if (reader.kind == Operation::Kind::product || reader.kind == Operation::Kind::norm) {
+    } else if (reader.kind == BlockOp::Kind::product || reader.kind == BlockOp::Kind::norm) {
       const std::vector<int64_t>& of = description_.parameters[static_cast<size_t>(reader.parameters.front().first)].shape;
-      given.shape.push_back(reader.by_input ? of.front() : of.back());
+      given.shape.push_back(reader.fan_in_fan_out ? of.front() : of.back());
     } else {
       given.shape.push_back(std::max<int64_t>(1, reader.width));
     }
@@ -101,7 +101,7 @@ class CardGraph {
 
   // What an operation takes, in its order.
   std::vector<int> taken(const Place& at, const std::map<std::string, Results>& made) {
-    const Operation& operation = at.operation;
+    const BlockOp& operation = at.operation;
     std::vector<int> all;
     for (const std::string& name : names_read(at.card, operation)) {
       if (const auto before = made.find(name); before != made.end()) {
@@ -130,7 +130,7 @@ class CardGraph {
 
   void add_card(const model::Card& card) {
     std::map<std::string, Results> made;  // by operation
-    for (const Operation& operation : card.operations) {
+    for (const BlockOp& operation : card.operations) {
       Place at{card, operation, &operation == &card.operations.back(), card.name + "." + operation.name};
       made[operation.name] = add_operation(at, taken(at, made));
     }
@@ -148,27 +148,27 @@ class CardGraph {
 
   Results add_operation(const Place& at, const std::vector<int>& inputs) {
     switch (at.operation.kind) {
-      case Operation::Kind::product:
+      case BlockOp::Kind::product:
         return add_products(at, inputs.front());
-      case Operation::Kind::attention:
+      case BlockOp::Kind::attention:
         return {add_attention(at, inputs)};
-      case Operation::Kind::norm:
+      case BlockOp::Kind::norm:
         return add_norms(at, inputs);
-      case Operation::Kind::elementwise:
+      case BlockOp::Kind::elementwise:
         return add_elementwise(at, inputs);
-      case Operation::Kind::multiply:
-      case Operation::Kind::add:
+      case BlockOp::Kind::multiply:
+      case BlockOp::Kind::add:
         return {add_joint(at, inputs)};
-      case Operation::Kind::lookup:
+      case BlockOp::Kind::lookup:
         return {add_lookup(at, inputs.front())};
-      case Operation::Kind::other:
+      case BlockOp::Kind::other:
         break;
     }
     return {add_other(at, inputs)};
   }
 
   Results add_products(const Place& at, int x) {
-    const Operation& o = at.operation;
+    const BlockOp& o = at.operation;
     CAIRN_CHECK(!o.parameters.empty(), "{}: a product without a weight", at.name);
     const mesh::ParamId weight = o.parameters.front();
     std::vector<int> biases, adapters;
@@ -181,18 +181,19 @@ class CardGraph {
     CAIRN_CHECK(biases.empty() || biases.size() == count, "{}: {} biases for {} weights", at.name, biases.size(), count);
     CAIRN_CHECK(adapters.size() == 2 * o.adapted.size(), "{}: {} adapters, and {} are placed", at.name, adapters.size(), o.adapted.size());
     int64_t all_out = 0;
-    for (size_t i = 0; i < count; ++i) all_out += tensor(parameter(weight.first + static_cast<int32_t>(i))).shape.at(o.by_input ? 1 : 0);
+    for (size_t i = 0; i < count; ++i)
+      all_out += tensor(parameter(weight.first + static_cast<int32_t>(i))).shape.at(o.fan_in_fan_out ? 1 : 0);
     Results results;
     for (size_t i = 0; i < count; ++i) {
       const int w = parameter(weight.first + static_cast<int32_t>(i));
-      const int64_t out = tensor(w).shape[o.by_input ? 1 : 0];
+      const int64_t out = tensor(w).shape[o.fan_in_fan_out ? 1 : 0];
       const bool adapted = std::count(o.adapted.begin(), o.adapted.end(), static_cast<int32_t>(i)) > 0;
       const std::string name = count == 1 ? at.name : fmt::format("{}.{}", at.name, i), result = at.result(i, count);
       int y =
           make({.name = name,
                 .kind = GraphOp::Kind::product,
                 .inputs = {x, w},
-                .indices = o.by_input ? "bsk,kn->bsn" : "bsk,nk->bsn",
+                .indices = o.fan_in_fan_out ? "bsk,kn->bsn" : "bsk,nk->bsn",
                 .linear = GraphOp::Linear::each,
                 .flops = o.flops_per_token * static_cast<double>(tokens_of(x)) * static_cast<double>(out) / static_cast<double>(all_out)},
                biases.empty() && !adapted ? result : name + ".product", with_width(x, out));
@@ -240,7 +241,7 @@ class CardGraph {
   }
 
   int add_attention(const Place& at, const std::vector<int>& inputs) {
-    const Operation& o = at.operation;
+    const BlockOp& o = at.operation;
     std::vector<int> heads, bias;
     for (const int one : inputs) (of_pairs_.count(one) ? bias : heads).push_back(one);
     if (o.heads <= 0 || o.key_heads <= 0 || o.heads % o.key_heads != 0 || (heads.size() != 1 && heads.size() != 3) || bias.size() > 1)
@@ -325,7 +326,7 @@ class CardGraph {
   }
 
   int add_joint(const Place& at, const std::vector<int>& inputs) {
-    const bool sum = at.operation.kind == Operation::Kind::add;
+    const bool sum = at.operation.kind == BlockOp::Kind::add;
     std::vector<int64_t> shape = tensor(inputs[0]).shape;
     if (const int64_t out = at.operation.width; out > 0 && inputs.size() == 1 && !sum) {
       if (shape[2] % out != 0) base::fail_input("{}: a width of {} is not several times {}", at.name, shape[2], out);
@@ -343,7 +344,7 @@ class CardGraph {
   }
 
   int add_lookup(const Place& at, int ids) {
-    const Operation& o = at.operation;
+    const BlockOp& o = at.operation;
     CAIRN_CHECK(o.parameters.size() == 1, "{}: {} tables", at.name, o.parameters.size());
     const int table = parameter(o.parameters.front().first);
     const bool pairs = is_of_pairs(o);
@@ -404,7 +405,7 @@ class CardGraph {
                              .indices = "bsv,bs->bs",
                              .inner = "v",
                              .flops = 5 * tokens * static_cast<double>(width(logits)),
-                             .inner_elements = 2 * tokens},  // the sum of exponentials and the target's logit (model/row_losses.h)
+                             .inner_elements = 2 * tokens},  // the sum of exponentials and the target's logit (model/losses/row_losses.h)
                             "losses", rows);
     make({.name = "mean", .kind = GraphOp::Kind::mean, .inputs = {losses}, .indices = "bs->", .linear = GraphOp::Linear::jointly}, "loss",
          {});

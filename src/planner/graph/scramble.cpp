@@ -57,12 +57,12 @@ Description scrambled(const Description& description, uint64_t seed) {
   for (model::Card card : description.cards) {
     card.name = names.word();
     std::map<std::string, std::string> made;
-    for (model::Operation& operation : card.operations) {
+    for (model::BlockOp& operation : card.operations) {
       for (std::string& read : operation.reads) read = renamed(read, made, names);
       for (std::string& axis : operation.axes) axis = axes.of(axis);
       operation.name = made[operation.name] = names.word();
     }
-    for (std::vector<std::string>* list : {&card.reads, &card.may_read})
+    for (std::vector<std::string>* list : {&card.reads, &card.optional_reads})
       for (std::string& value : *list) value = names.of(value);
     for (std::string& value : card.writes) {
       const auto found = made.find(value);

@@ -4,15 +4,13 @@
 
 namespace cairn::planner {
 
-std::vector<std::string> names_read(const model::Card& card, const model::Operation& operation) {
+std::vector<std::string> names_read(const model::Card& card, const model::BlockOp& operation) {
   if (!operation.reads.empty()) return operation.reads;
   if (&operation != &card.operations.front()) return {(&operation - 1)->name};
   return card.reads.empty() ? std::vector<std::string>{} : std::vector{card.reads.front()};
 }
 
-bool is_of_pairs(const model::Operation& operation) {
-  return operation.kind == model::Operation::Kind::lookup && operation.flops_per_pair > 0;
-}
+bool is_of_pairs(const model::BlockOp& operation) { return operation.kind == model::BlockOp::Kind::lookup && operation.flops_per_pair > 0; }
 
 Sequences::Sequences(const std::vector<model::Card>& cards) {
   std::set<std::string> of_pairs;
@@ -23,12 +21,12 @@ Sequences::Sequences(const std::vector<model::Card>& cards) {
       const std::string whole = name.substr(0, name.rfind('.'));
       return made.count(name) ? card.name + "/" + name : made.count(whole) ? card.name + "/" + whole : name;
     };
-    for (const model::Operation& operation : card.operations) {
+    for (const model::BlockOp& operation : card.operations) {
       const std::string result = card.name + "/" + operation.name;
       std::vector<std::string> read;
       for (const std::string& name : names_read(card, operation)) read.push_back(value(name));
       // Keys and values may be of another sequence; queries come first, and a bias is along theirs.
-      const bool attention = operation.kind == model::Operation::Kind::attention;
+      const bool attention = operation.kind == model::BlockOp::Kind::attention;
       for (size_t i = 0; i < read.size(); ++i)
         if (!attention || i == 0 || of_pairs.count(read[i])) join(read[i], result);
       if (is_of_pairs(operation)) {

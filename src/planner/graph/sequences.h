@@ -8,10 +8,10 @@
 namespace cairn::planner {
 
 // The names that an operation of a card reads, where the card leaves them out too.
-std::vector<std::string> names_read(const model::Card& card, const model::Operation& operation);
+std::vector<std::string> names_read(const model::Card& card, const model::BlockOp& operation);
 
 // Whether a lookup is by an id for each pair of a query and a key: what it costs is said by pairs.
-bool is_of_pairs(const model::Operation& operation);
+bool is_of_pairs(const model::BlockOp& operation);
 
 // Which values of a model lie along the same sequence: an encoder's and a decoder's have lengths of their own, and only an attention takes
 // from one what it makes for the other.

@@ -1,12 +1,12 @@
-// What blocks send while they compute: model/stream.h, branch.h and context_attention.h say why; parallel/pipeline/stage_edges.h for
-// pipelines.
+// What blocks send while they compute: model/decoder/residual_stream.h, branch.h and context_attention.h say why;
+// parallel/pipeline/stage_edges.h for pipelines.
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "kernels/attention.h"
-#include "model/config.h"
-#include "model/context_attention.h"
+#include "model/context/attention.h"
+#include "model/families/config.h"
 #include "model/model.h"
 #include "model/named_parameters.h"
 #include "parallel/batch/context_batch.h"
@@ -17,26 +17,26 @@
 namespace cairn::planner {
 namespace {
 
-using model::Operation;
+using model::BlockOp;
 
 enum class BlockKind { embedding, branch, branch_whole, norm, head, other };
 
-bool has(const model::Card& card, Operation::Kind kind) {
-  return std::any_of(card.operations.begin(), card.operations.end(), [&](const Operation& one) { return one.kind == kind; });
+bool has(const model::Card& card, BlockOp::Kind kind) {
+  return std::any_of(card.operations.begin(), card.operations.end(), [&](const BlockOp& one) { return one.kind == kind; });
 }
 
-// As the blocks of decoders are described (model/decoder_blocks.h); whatever else there is sends nothing inside.
+// As the blocks of decoders are described (model/decoder/blocks.h); whatever else there is sends nothing inside.
 BlockKind kind_of(const model::Card& card) {
   if (card.operations.empty() || card.reads.empty() || card.writes.size() != 1) return BlockKind::other;
-  if (card.operations.front().kind == Operation::Kind::lookup) return BlockKind::embedding;
-  const bool norm_first = card.operations.front().kind == Operation::Kind::norm, product = has(card, Operation::Kind::product);
+  if (card.operations.front().kind == BlockOp::Kind::lookup) return BlockKind::embedding;
+  const bool norm_first = card.operations.front().kind == BlockOp::Kind::norm, product = has(card, BlockOp::Kind::product);
   if (norm_first && !product) return BlockKind::norm;
   if (norm_first) return card.writes.front() == "logits" ? BlockKind::head : BlockKind::branch;
   const bool layer = card.name.ends_with(".attention") || card.name.ends_with(".mlp");
   return layer && product ? BlockKind::branch_whole : BlockKind::other;
 }
 
-// Whether every rank along tp has the whole stream (model::Tokens::whole).
+// Whether every rank along tp has the whole stream (model::TokenLayout::replicated).
 bool whole_stream(const model::Model& model) {
   return std::any_of(model.blocks().begin(), model.blocks().end(),
                      [](const auto& block) { return kind_of(block->card()) == BlockKind::branch_whole; });
@@ -95,7 +95,7 @@ BlockCollectives collectives_of(const model::Card& card, BlockKind kind, bool wh
 
 std::string dtype_of(const TrafficCase& step) { return step.element_bytes() == 2 ? "bf16" : "fp32"; }
 
-// Key heads that one rank works with, as model/attention_block.cpp counts them.
+// Key heads that one rank works with, as model/decoder/attention_block.cpp counts them.
 int64_t key_heads(const TrafficCase& step, const model::Card& card, const parallel::ModelShard& shard) {
   for (const mesh::ParamId& id : model::named_parameters(card))
     for (int32_t k = id.first; k < id.first + id.count; ++k) {
@@ -113,11 +113,11 @@ int64_t key_heads(const TrafficCase& step, const model::Card& card, const parall
 // after it keeps them apart. 0: that cannot be told.
 int64_t written_width(const TrafficCase& step, const model::Card& card) {
   int64_t width = 0;
-  for (const Operation& one : card.operations) {
-    if (one.kind == Operation::Kind::product && !one.parameters.empty()) {
+  for (const BlockOp& one : card.operations) {
+    if (one.kind == BlockOp::Kind::product && !one.parameters.empty()) {
       const model::Parameter& p = step.model.parameters()[static_cast<size_t>(one.parameters.front().first)];
-      width = p.shape.size() != 2 ? 0 : one.by_input ? p.shape[1] : p.shape[0];
-    } else if (one.kind != Operation::Kind::elementwise && one.kind != Operation::Kind::norm) {
+      width = p.shape.size() != 2 ? 0 : one.fan_in_fan_out ? p.shape[1] : p.shape[0];
+    } else if (one.kind != BlockOp::Kind::elementwise && one.kind != BlockOp::Kind::norm) {
       width = one.width;
     }
   }
@@ -201,7 +201,7 @@ void add_context_parallel(const TrafficCase& step, TrafficTable& table) {
   for (const MicroBatches& of : step.micro_batches)
     for (size_t i = 0; i < step.model.blocks().size(); ++i) {
       const model::Card& card = step.model.blocks()[i]->card();
-      if (!has(card, Operation::Kind::attention)) continue;
+      if (!has(card, BlockOp::Kind::attention)) continue;
       model::ContextBytes bytes;
       int64_t heads = 0, head_dim = 1;
       for (const mesh::ParamId& id : model::named_parameters(card))

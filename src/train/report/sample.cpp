@@ -1,7 +1,7 @@
 #include "train/report/sample.h"
 
 #include "kernels/aten.h"
-#include "model/generate.h"
+#include "model/generate/generate.h"
 #include "train/build.h"
 #include "train/state/full_state.h"
 
@@ -27,24 +27,24 @@ at::Tensor in_one_piece(const mesh::NamedTensors& parameters, const mesh::FlatLa
 }  // namespace
 
 std::vector<ReportData::Sample> write_samples(Job& job) {
-  if (job.settings.log.samples == 0) return {};
+  if (job.config.settings.log.samples == 0) return {};
   const mesh::NamedTensors parameters = gather_whole(job, model_state(job));
-  if (!job.writes) return {};
+  if (!job.config.writes) return {};
   std::vector<ReportData::Sample> samples;
   const data::Tokenizer& tokenizer = *job.data.tokenizer;
-  std::vector<int32_t> prompt = tokenizer.encode(job.settings.log.prompt);
+  std::vector<int32_t> prompt = tokenizer.encode(job.config.settings.log.prompt);
   prompt.insert(prompt.begin(), tokenizer.end_of_text());      // a document begins after the end of another
   if (static_cast<int64_t>(prompt.size()) >= job.data.length)  // no room for an answer: no reason to fail a run that is done
-    return {static_cast<size_t>(job.settings.log.samples), ReportData::Sample{job.settings.log.prompt, ""}};
-  const base::Random random = base::Random(static_cast<uint64_t>(job.settings.train.seed)).for_purpose("samples");
-  std::vector<model::Request> requests;
-  for (int64_t i = 0; i < job.settings.log.samples; ++i) requests.push_back({prompt, random.for_index(static_cast<uint64_t>(i))});
+    return {static_cast<size_t>(job.config.settings.log.samples), ReportData::Sample{job.config.settings.log.prompt, ""}};
+  const base::Random random = base::Random(static_cast<uint64_t>(job.config.settings.train.seed)).for_purpose("samples");
+  std::vector<model::GenerateRequest> requests;
+  for (int64_t i = 0; i < job.config.settings.log.samples; ++i) requests.push_back({prompt, random.for_index(static_cast<uint64_t>(i))});
   const model::GenerateOptions options{
       .tokens = job.data.length, .length_max = job.data.length, .sampling = {.temperature = 0.6}, .stops = {tokenizer.end_of_text()}};
   const mesh::FlatLayout layout = job.engine.model->layout();
   const model::FlatWeights weights(layout, in_one_piece(parameters, layout));
-  for (const model::Generated& text : model::generate(*job.engine.model, weights, job.engine.buffers, requests, options))
-    samples.push_back({job.settings.log.prompt, tokenizer.decode(text.ids)});
+  for (const model::GeneratedText& text : model::generate(*job.engine.model, weights, job.engine.buffers, requests, options))
+    samples.push_back({job.config.settings.log.prompt, tokenizer.decode(text.ids)});
   return samples;
 }
 

@@ -11,7 +11,7 @@
 #include "base/version.h"
 #include "comm/group.h"
 #include "comm/world.h"
-#include "model/batch_norm.h"
+#include "model/classifier/batch_norm.h"
 #include "snapshot/snapshot.h"
 #include "train/build.h"
 #include "train/model_from.h"

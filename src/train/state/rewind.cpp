@@ -2,7 +2,7 @@
 
 #include "base/check.h"
 #include "kernels/aten.h"
-#include "model/batch_norm.h"
+#include "model/classifier/batch_norm.h"
 #include "train/build.h"
 
 namespace cairn::train {
@@ -27,13 +27,13 @@ void Rewind::keep(Job& job) {
       tensors_.push_back(at::empty_like(tensor));
       bytes += static_cast<int64_t>(tensor.nbytes());
     }
-    booked_.emplace_back(*job.memory, base::MemoryUse::snapshot, bytes);
+    booked_.emplace_back(*job.instruments.memory, base::MemoryUse::snapshot, bytes);
   }
   CAIRN_CHECK(from.size() == tensors_.size(), "{} tensors where {} were kept", from.size(), tensors_.size());
   for (size_t i = 0; i < from.size(); ++i) tensors_[i].copy_(from[i]);
-  steps_done_ = job.steps_done;
-  tokens_done_ = job.tokens_done;
-  updates_skipped_ = job.updates_skipped;
+  steps_done_ = job.progress.steps_done;
+  tokens_done_ = job.progress.tokens_done;
+  updates_skipped_ = job.progress.updates_skipped;
 }
 
 void Rewind::back(Job& job, int64_t bad_step) const {
@@ -41,11 +41,11 @@ void Rewind::back(Job& job, int64_t bad_step) const {
   CAIRN_CHECK(!tensors_.empty() && into.size() == tensors_.size(), "{} tensors where {} were kept", into.size(), tensors_.size());
   for (size_t i = 0; i < into.size(); ++i) into[i].copy_(tensors_[i]);
   job.engine.store->updated();
-  job.batches_passed += bad_step - steps_done_;
-  job.steps_done = steps_done_;
-  job.tokens_done = tokens_done_;
-  job.updates_skipped = updates_skipped_;
-  ++job.rollbacks;
+  job.progress.batches_passed += bad_step - steps_done_;
+  job.progress.steps_done = steps_done_;
+  job.progress.tokens_done = tokens_done_;
+  job.progress.updates_skipped = updates_skipped_;
+  ++job.progress.rollbacks;
 }
 
 }  // namespace cairn::train

@@ -27,8 +27,8 @@ mesh::Batch each_alone(const mesh::Batch& rows) {
 
 }  // namespace
 
-base::Schema<model::PreferenceOptions> dpo_schema() {
-  using O = model::PreferenceOptions;
+base::Schema<model::DpoOptions> dpo_schema() {
+  using O = model::DpoOptions;
   return {"train.dpo",
           "Direct preference optimization, which data.kind = \"preference\" is trained by. The reference is the model as the run started.",
           {{"beta", &O::beta, "How much moving away from the reference model costs.", base::more_than(0)},

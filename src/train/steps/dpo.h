@@ -3,13 +3,13 @@
 
 #include "base/schema.h"
 #include "model/call.h"
-#include "model/preference.h"
+#include "model/losses/dpo.h"
 #include "train/step.h"
 
 namespace cairn::train {
 
 // The recipe's train.dpo.* keys.
-base::Schema<model::PreferenceOptions> dpo_schema();
+base::Schema<model::DpoOptions> dpo_schema();
 
 // The passes over pairs of answers (data.kind = preference): one at the weights of the reference model, for the log-probabilities of the
 // answers, and one that learns from the difference. A pair is a sample, so that no micro-batch takes it apart.

@@ -10,7 +10,7 @@ namespace {
 // Neighbours that are read as one matrix are copied together.
 std::vector<bool> with_neighbours(const model::Model& model, std::vector<bool> chosen) {
   for (const auto& block : model.blocks())
-    for (const model::Operation& operation : block->card().operations)
+    for (const model::BlockOp& operation : block->card().operations)
       for (const mesh::ParamId& id : operation.parameters) {
         bool any = false;
         for (int32_t i = id.first; i < id.first + id.count; ++i) any = any || chosen[static_cast<size_t>(i)];

@@ -1,0 +1,135 @@
+#include "model/context/blockwise.h"
+
+#include <limits>
+#include <utility>
+
+#include "kernels/aten.h"
+#include "kernels/low_precision.h"
+
+namespace cairn::model {
+namespace {
+
+constexpr double kNothingSeen = -std::numeric_limits<double>::infinity();
+
+at::Tensor keys_in(const at::Tensor& both) { return both.select(2, 0).transpose(0, 1); }    // views, [batch, positions, kv_heads,
+at::Tensor values_in(const at::Tensor& both) { return both.select(2, 1).transpose(0, 1); }  // head_dim]
+
+// One kernel call: some queries, and the keys that they may see of one stretch.
+struct SeenPair {
+  Segment queries;
+  mesh::Interval keys;  // positions
+  int64_t key_row = 0;  // of the first one, in the block
+  at::Tensor query_documents, key_documents;
+
+  at::Tensor of_queries(const at::Tensor& x) const { return x.narrow(1, queries.row, queries.positions.length()); }
+  at::Tensor of_keys(const at::Tensor& both) const { return both.narrow(0, key_row, keys.length()); }
+
+  kernels::AttentionOptions options(const ContextQueries& all) const {
+    kernels::AttentionOptions o{.scale = all.options.scale, .causal = all.options.causal, .window = all.options.window};
+    o.query_offset = queries.positions.begin, o.key_offset = keys.begin;
+    if (query_documents.defined()) o.query_documents = &query_documents, o.key_documents = &key_documents;
+    return o;
+  }
+};
+
+// The pairs of one stretch of queries with a block.
+std::vector<SeenPair> seen_pairs(const ContextQueries& all, const Segment& queries, const KeyBlock& block) {
+  std::vector<SeenPair> pairs;
+  const mesh::Interval seen = seen_keys(all.options, queries.positions, all.length);
+  for (const Segment& segment : block.segments) {
+    const mesh::Interval keys = overlap(seen, segment.positions);
+    if (keys.length() <= 0) continue;
+    SeenPair pair{queries, keys, segment.row + keys.begin - segment.positions.begin, {}, {}};
+    if (all.documents.defined()) {
+      pair.query_documents = pair.of_queries(all.documents);
+      pair.key_documents = pair.of_keys(block.documents).transpose(0, 1);
+    }
+    pairs.push_back(std::move(pair));
+  }
+  return pairs;
+}
+
+}  // namespace
+
+void pack_keys(const at::Tensor& both, const at::Tensor& k, const at::Tensor& v) {
+  keys_in(both).copy_(k);
+  values_in(both).copy_(v);
+}
+
+void unpack_keys(const at::Tensor& both, const at::Tensor& k, const at::Tensor& v) {
+  k.copy_(keys_in(both));
+  v.copy_(values_in(both));
+}
+
+ContextForward::ContextForward(const at::Tensor& q, ContextQueries queries)
+    : q_(kernels::widened(q)), queries_(std::move(queries)), partials_(queries_.segments.size()) {}
+
+void ContextForward::add(const KeyBlock& block, const std::function<void()>& between) {
+  const at::Tensor both = kernels::widened(block.both);
+  for (size_t i = 0; i < partials_.size(); ++i)
+    for (const SeenPair& pair : seen_pairs(queries_, queries_.segments[i], block)) {
+      const at::Tensor q = pair.of_queries(q_), part = pair.of_keys(both);
+      const Partial result{at::empty(q.sizes(), q.options()), at::empty({q.size(0), q.size(2), q.size(1)}, q.options())};
+      kernels::attention(result.out, result.lse, q, keys_in(part), values_in(part), pair.options(queries_));
+      merge(partials_[i], result);
+      between();
+    }
+}
+
+// Over disjoint keys: lse = log(exp(a) + exp(b)), out = exp(a - lse) out_a + exp(b - lse) out_b.
+void ContextForward::merge(Partial& sum, const Partial& part) const {
+  if (!sum.out.defined()) {
+    sum = part;
+    return;
+  }
+  const at::Tensor lse = at::logaddexp(sum.lse, part.lse);
+  const at::Tensor finite = lse.masked_fill(lse == kNothingSeen, 0);  // both -inf: weights 0 instead of nan
+  const auto weight = [&](const at::Tensor& one) { return at::exp(one - finite).transpose(1, 2).unsqueeze(3); };
+  sum.out.mul_(weight(sum.lse)).addcmul_(part.out, weight(part.lse));
+  sum.lse = lse;
+}
+
+void ContextForward::finish(const at::Tensor& out, const at::Tensor& lse) const {
+  for (size_t i = 0; i < partials_.size(); ++i) {
+    const Segment& queries = queries_.segments[i];
+    const at::Tensor to = out.narrow(1, queries.row, queries.positions.length());
+    const at::Tensor lse_to = lse.narrow(2, queries.row, queries.positions.length());
+    if (partials_[i].out.defined()) {
+      to.copy_(partials_[i].out);
+      lse_to.copy_(partials_[i].lse);
+    } else {
+      to.zero_();
+      lse_to.fill_(kNothingSeen);
+    }
+  }
+}
+
+ContextBackward::ContextBackward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& out, const at::Tensor& lse,
+                                 ContextQueries queries)
+    : dout_(kernels::widened(dout)),
+      q_(kernels::widened(q)),
+      out_(kernels::widened(out)),
+      lse_(lse),
+      dq_(at::zeros(q.sizes(), q_.options())),
+      queries_(std::move(queries)) {}
+
+at::Tensor ContextBackward::add(const KeyBlock& block, const std::function<void()>& between) {
+  const at::Tensor both = kernels::widened(block.both), sum = at::zeros(both.sizes(), both.options());
+  for (const Segment& queries : queries_.segments) {
+    const at::Tensor lse = lse_.narrow(2, queries.row, queries.positions.length()).contiguous();
+    for (const SeenPair& pair : seen_pairs(queries_, queries, block)) {
+      const at::Tensor q = pair.of_queries(q_), keys = pair.of_keys(both);
+      const at::Tensor dq = at::empty(q.sizes(), q.options()), dkeys = at::empty(keys.sizes(), keys.options());
+      kernels::attention_backward(dq, keys_in(dkeys), values_in(dkeys), pair.of_queries(dout_), q, keys_in(keys), values_in(keys),
+                                  pair.of_queries(out_), lse, pair.options(queries_));
+      pair.of_queries(dq_).add_(dq);
+      pair.of_keys(sum).add_(dkeys);
+      between();
+    }
+  }
+  return sum;
+}
+
+void ContextBackward::finish(const at::Tensor& dq) const { dq.copy_(dq_); }
+
+}  // namespace cairn::model

@@ -1,0 +1,42 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "model/block.h"
+#include "model/decoder/linear.h"
+#include "model/decoder/norm.h"
+#include "model/decoder/residual_branch.h"
+#include "model/decoder/shape.h"
+
+namespace cairn::model {
+
+// The four blocks of a decoder, each with forward, input gradient and weight gradient written by hand; what differs between families
+// is in the parts they are given. A block reads and writes [batch, length, embed], under the names in `io`
+// (decoder/residual_branch.h).
+struct AttentionParts {
+  std::optional<Norm> norm = {};  // absent: a block of its own does it
+  Linear qkv = {}, out = {};
+  std::optional<Norm> q_norm = {}, k_norm = {};  // of each head, before it is rotated
+  bool rotary = true;
+};
+// x + out(attention(norm(x))).
+std::unique_ptr<Block> make_attention_block(const DecoderShape& shape, BlockIo io, AttentionParts parts);
+
+struct MlpParts {
+  std::optional<Norm> norm = {};
+  Linear up = {}, down = {};
+  bool gated = true;  // `up` gives gate and up: silu(gate) * up; otherwise gelu(up), in its tanh form
+};
+// x + down(activation(up(norm(x)))).
+std::unique_ptr<Block> make_mlp_block(const DecoderShape& shape, BlockIo io, MlpParts parts);
+
+// norm(x), for branches whose norm is not part of them.
+std::unique_ptr<Block> make_norm_block(const DecoderShape& shape, BlockIo io, Norm norm);
+
+// "tokens" -> "hidden.0": a row of the table, plus the row of its position where there is a table of those.
+std::unique_ptr<Block> make_embedding_block(const DecoderShape& shape, mesh::ParamId table, std::optional<mesh::ParamId> positions);
+// head(norm(x)) -> "logits" [batch, length, vocab].
+std::unique_ptr<Block> make_head_block(const DecoderShape& shape, std::string reads, Norm norm, Linear head);
+
+}  // namespace cairn::model

@@ -1,0 +1,203 @@
+#include "model/decoder/decoder.h"
+
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "model/decoder/blocks.h"
+#include "model/decoder/residual_stream.h"
+#include "model/decoder/wiring.h"
+#include "model/families/config.h"
+#include "model/families/families.h"
+#include "model/families/rope_angles.h"
+
+namespace cairn::model {
+namespace {
+
+class Decoder final : public Model {
+ public:
+  Decoder(const DecoderShape& shape, const LoraShape& lora) : shape_(shape), lora_(lora), family_(family(shape.family)) {
+    const FamilyNames& names = family_.names;
+    const mesh::ParamId table = Model::add({.name = names.embedding + ".weight",
+                                            .shape = {shape.vocab, shape.embed},
+                                            .axes = {"vocab", "embed"},
+                                            .role = Parameter::Role::embedding,
+                                            .uses = shape.tied ? 2 : 1});
+    std::optional<mesh::ParamId> positions;
+    if (!family_.rotary())
+      positions = Model::add({.name = names.positions + ".weight",
+                              .shape = {shape.length, shape.embed},
+                              .axes = {"position", "embed"},
+                              .role = Parameter::Role::embedding});
+    Model::add(make_embedding_block(shape, table, positions));
+    add_branches();
+    const Norm norm = add_norm(names.final_norm, family_.norm, shape.embed, "embed");
+    const mesh::ParamId head = shape.tied ? table
+                                          : Model::add({.name = names.head + ".weight",
+                                                        .shape = {shape.vocab, shape.embed},
+                                                        .axes = {"vocab", "embed"},
+                                                        .role = Parameter::Role::head});
+    Model::add(make_head_block(shape, fmt::format("hidden.{}", shape.layers), norm, {.weight = head}));
+  }
+
+  Buffers make_buffers(const at::TensorOptions& options) const override {
+    if (!family_.rotary()) return {};
+    const kernels::RopeTable table = rope_angles(shape_, shape_.table_length > 0 ? shape_.table_length : shape_.length, options);
+    return {{"rope.cos", table.cos}, {"rope.sin", table.sin}};
+  }
+
+  std::string config_json() const override { return format_config(shape_); }
+
+ private:
+  struct Part {
+    std::string name;
+    int64_t width;
+    std::string axis;
+  };
+
+  Norm add_norm(const std::string& name, Norm::Kind kind, int64_t width, const std::string& axis) {
+    Norm norm{.kind = kind, .eps = shape_.norm_eps};
+    norm.weight = Model::add(
+        {.name = name + ".weight", .shape = {width}, .axes = {axis}, .role = Parameter::Role::norm, .init = Parameter::Init::ones});
+    if (kind == Norm::Kind::layer) norm.bias = add_bias(name, width, axis);
+    return norm;
+  }
+
+  mesh::ParamId add_bias(const std::string& name, int64_t width, const std::string& axis) {
+    return Model::add({.name = name + ".bias",
+                       .shape = {width},
+                       .axes = {axis},
+                       .role = Parameter::Role::bias,
+                       .init = Parameter::Init::zeros,
+                       .head_width = shape_.head_dim,
+                       .queries_per_key = shape_.heads / shape_.kv_heads});
+  }
+
+  // Projections of one input that are multiplied as one matrix. Those that add to the residual stream start smaller, so that its
+  // variance does not grow with depth (GPT-2).
+  Linear add_linear(const std::vector<Part>& outs, const Part& in, bool bias, bool to_residual = false) {
+    const double deviation = 0.02 / (to_residual ? std::sqrt(2.0 * static_cast<double>(shape_.layers)) : 1.0);
+    Linear linear{.fan_in_fan_out = family_.fan_in_fan_out};
+    for (size_t i = 0; i < outs.size(); ++i) {
+      const Part& out = outs[i];
+      const mesh::ParamId id =
+          Model::add({.name = out.name + ".weight",
+                      .shape = linear.fan_in_fan_out ? std::vector{in.width, out.width} : std::vector{out.width, in.width},
+                      .axes = linear.fan_in_fan_out ? std::vector{in.axis, out.axis} : std::vector{out.axis, in.axis},
+                      .deviation = deviation,
+                      .head_width = shape_.head_dim,
+                      .queries_per_key = shape_.heads / shape_.kv_heads});
+      if (i == 0) linear.weight = id;
+    }
+    linear.weight.count = static_cast<int32_t>(outs.size());
+    for (size_t i = 0; bias && i < outs.size(); ++i) {
+      const mesh::ParamId id = add_bias(outs[i].name, outs[i].width, outs[i].axis);
+      if (i == 0) linear.bias = id;
+    }
+    if (bias) linear.bias->count = static_cast<int32_t>(outs.size());
+    add_adapters(linear, outs, in);
+    return linear;
+  }
+
+  // The first matrix starts at random and the second at 0, so that an adapter begins by changing nothing.
+  void add_adapters(Linear& linear, const std::vector<Part>& outs, const Part& in) {
+    int32_t place = 0;
+    for (const Part& out : outs) {
+      if (lora_.targets_module(out.name)) {
+        Linear::LowRank one{.place = place, .scale = lora_.scale()};
+        one.a = Model::add({.name = out.name + ".lora_A.weight",
+                            .shape = {lora_.rank, in.width},
+                            .axes = {"rank", in.axis},
+                            .role = Parameter::Role::adapter,
+                            .deviation = 1 / std::sqrt(3.0 * static_cast<double>(in.width)),
+                            .head_width = shape_.head_dim,
+                            .queries_per_key = shape_.heads / shape_.kv_heads});
+        one.b = Model::add({.name = out.name + ".lora_B.weight",
+                            .shape = {out.width, lora_.rank},
+                            .axes = {out.axis, "rank"},
+                            .role = Parameter::Role::adapter,
+                            .init = Parameter::Init::zeros,
+                            .head_width = shape_.head_dim,
+                            .queries_per_key = shape_.heads / shape_.kv_heads});
+        linear.low_rank.push_back(one);
+      }
+      ++place;
+    }
+  }
+
+  // Attention and MLP in turn. Where norms are blocks of their own, each stands before the branch that comes before its own, if what it
+  // reads is there by then: forward nothing waits for it there, and backward the gradient of what it wrote is summed up meanwhile.
+  void add_branches() {
+    const std::vector<BranchWiring> wires = branch_wiring(shape_);
+    struct Pending {
+      std::unique_ptr<Block> norm, branch;
+    };
+    std::vector<Pending> all;
+    for (size_t i = 0; i < wires.size(); ++i) {
+      const auto layer = static_cast<int64_t>(i / 2);
+      std::optional<Norm> norm;
+      const bool attention = i % 2 == 0;
+      const std::string name = fmt::format("layers.{}.{}", layer, attention ? "attention" : "mlp"), normed = name + ".in";
+      const bool apart = token_layout(shape_) == TokenLayout::replicated;
+      const BlockIo io =
+          apart ? BlockIo{.name = name, .reads = normed, .writes = wires[i].writes, .onto = wires[i].onto, .with = wires[i].with}
+                : BlockIo{.name = name, .reads = wires[i].reads, .writes = wires[i].writes};
+      Pending one;
+      one.branch = attention ? make_attention(layer, io, apart, norm) : make_mlp(layer, io, apart, norm);
+      if (norm) one.norm = make_norm_block(shape_, {.name = name + "_norm", .reads = wires[i].reads, .writes = normed}, *norm);
+      all.push_back(std::move(one));
+    }
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i].norm) Model::add(std::move(all[i].norm));
+      const bool early = i + 1 < all.size() && all[i + 1].norm && wires[i + 1].reads != wires[i].writes;
+      if (early) Model::add(std::move(all[i + 1].norm));
+      Model::add(std::move(all[i].branch));
+    }
+  }
+
+  std::unique_ptr<Block> make_attention(int64_t layer, const BlockIo& io, bool apart, std::optional<Norm>& norm) {
+    const FamilyNames& names = family_.names;
+    const std::string at = fmt::format("{}.{}.", names.layers, layer);
+    const int64_t q = shape_.heads * shape_.head_dim, kv = shape_.kv_heads * shape_.head_dim;
+    std::vector<Part> qkv;
+    if (names.qkv.size() == 1) {
+      qkv = {{at + names.qkv[0], q + 2 * kv, "qkv"}};
+    } else {
+      qkv = {{at + names.qkv[0], q, "heads"}, {at + names.qkv[1], kv, "kv_heads"}, {at + names.qkv[2], kv, "kv_heads"}};
+    }
+    AttentionParts parts{.rotary = family_.rotary()};
+    norm = add_norm(at + names.attention_norm, family_.norm, shape_.embed, "embed");
+    if (!apart) parts.norm = std::exchange(norm, std::nullopt);
+    parts.qkv = add_linear(qkv, {"", shape_.embed, "embed"}, shape_.qkv_bias);
+    if (family_.qk_norm) {
+      parts.q_norm = add_norm(at + "self_attn.q_norm", Norm::Kind::rms, shape_.head_dim, "head");
+      parts.k_norm = add_norm(at + "self_attn.k_norm", Norm::Kind::rms, shape_.head_dim, "head");
+    }
+    parts.out = add_linear({{at + names.out, shape_.embed, "embed"}}, {"", q, "heads"}, shape_.out_bias, /*to_residual=*/true);
+    return make_attention_block(shape_, io, std::move(parts));
+  }
+
+  std::unique_ptr<Block> make_mlp(int64_t layer, const BlockIo& io, bool apart, std::optional<Norm>& norm) {
+    const FamilyNames& names = family_.names;
+    const std::string at = fmt::format("{}.{}.", names.layers, layer);
+    std::vector<Part> up;
+    for (const std::string& name : names.up) up.push_back({at + name, shape_.mlp, "mlp"});
+    MlpParts parts{.gated = family_.gated()};
+    norm = add_norm(at + names.mlp_norm, family_.norm, shape_.embed, "embed");
+    if (!apart) parts.norm = std::exchange(norm, std::nullopt);
+    parts.up = add_linear(up, {"", shape_.embed, "embed"}, shape_.mlp_bias);
+    parts.down = add_linear({{at + names.down, shape_.embed, "embed"}}, {"", shape_.mlp, "mlp"}, shape_.mlp_bias, /*to_residual=*/true);
+    return make_mlp_block(shape_, io, std::move(parts));
+  }
+
+  DecoderShape shape_;
+  LoraShape lora_;
+  const Family& family_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_decoder(const DecoderShape& shape, const LoraShape& lora) { return std::make_unique<Decoder>(shape, lora); }
+
+}  // namespace cairn::model

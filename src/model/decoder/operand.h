@@ -1,0 +1,36 @@
+#pragma once
+#include <string>
+
+#include "kernels/fp8.h"
+#include "model/saved.h"
+
+namespace cairn::model {
+
+// What a weight gradient is made from, on one of its two sides: a matrix [rows, width], or its codes where a layer has made them for one of
+// its other products, or both.
+struct Operand {
+  at::Tensor values = {};
+  kernels::Fp8Matrix codes = {};
+  at::Tensor amax = {};  // magnitude of the values, as to_fp8 takes it; undefined: not known
+
+  // Keeps the codes, by columns, and drops what was kept of the matrix unless it is needed all the same; where there are no codes, the
+  // matrix.
+  void save(Saved& into, const std::string& name, const at::Tensor& matrix, bool values_too = false) const {
+    if (codes.defined()) {
+      into.put(name + ".codes", codes.columns);
+      into.put(name + ".factor", codes.factor);
+    }
+    if (!codes.defined() || values_too)
+      into.put(name, matrix);
+    else if (into.has(name))
+      into.take(name);
+  }
+  static Operand take(Saved& from, const std::string& name) {
+    Operand found;
+    if (from.has(name)) found.values = from.take(name);
+    if (from.has(name + ".codes")) found.codes = {.columns = from.take(name + ".codes"), .factor = from.take(name + ".factor")};
+    return found;
+  }
+};
+
+}  // namespace cairn::model

@@ -1,0 +1,41 @@
+#include "model/decoder/plain_ops.h"
+
+#include <cmath>
+#include <limits>
+
+#include <ATen/core/IListRef.h>
+
+#include "kernels/aten.h"
+
+namespace cairn::model {
+
+at::Tensor plain_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + eps) * weight;
+}
+
+at::Tensor plain_rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  const int64_t half = x.size(-1) / 2;
+  const at::Tensor a = x.slice(-1, 0, half), b = x.slice(-1, half);
+  const at::Tensor c = cos.unsqueeze(-2), s = sin.unsqueeze(-2);  // [..., length, 1, head_dim / 2]
+  return at::cat({a * c - b * s, b * c + a * s}, -1);
+}
+
+at::Tensor plain_gelu(const at::Tensor& x) {
+  constexpr double kTwoOverPiRoot = 0.79788456080286535588;
+  return 0.5 * x * (1 + at::tanh(kTwoOverPiRoot * (x + 0.044715 * x.pow(3))));
+}
+
+at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t window, const at::Tensor& documents) {
+  const int64_t group = q.size(2) / k.size(2), q_len = q.size(1), k_len = k.size(1);
+  const at::Tensor keys = k.repeat_interleave(group, 2).permute({0, 2, 3, 1});    // [batch, heads, head_dim, k_len]
+  const at::Tensor values = v.repeat_interleave(group, 2).permute({0, 2, 1, 3});  // [batch, heads, k_len, head_dim]
+  const at::Tensor scores = at::matmul(q.permute({0, 2, 1, 3}), keys) / std::sqrt(static_cast<double>(q.size(3)));
+  const at::Tensor all = at::ones({q_len, k_len}, q.options().dtype(at::kBool));
+  at::Tensor hidden = all.triu(k_len - q_len + 1);  // [q_len, k_len], or [batch, 1, q_len, k_len]
+  if (window > 0) hidden = hidden.logical_or(all.tril(k_len - q_len - window));
+  if (documents.defined()) hidden = hidden.logical_or(documents.unsqueeze(1).ne(documents.unsqueeze(2)).unsqueeze(1));
+  const at::Tensor weights = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity()).softmax(-1);
+  return at::matmul(weights, values).permute({0, 2, 1, 3}).contiguous();
+}
+
+}  // namespace cairn::model

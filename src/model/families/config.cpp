@@ -1,0 +1,264 @@
+#include "model/families/config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/check.h"
+#include "base/json.h"
+#include "model/decoder/wiring.h"
+#include "model/families/families.h"
+#include "model/families/rope_config.h"
+
+namespace cairn::model {
+namespace {
+
+// Far beyond any model there is. Products of any two of them, and of two and the layers, are far from overflowing.
+constexpr int64_t kVocabMax = 1 << 24, kWidthMax = 1 << 20, kHeadsMax = 1 << 12, kLayersMax = 1 << 14;
+constexpr int64_t kLengthMax = int64_t{1} << 40;  // some write 10^12 for "no end"; whoever makes tables looks at what is needed
+constexpr int kDepthMax = 64;
+
+// A config.json with the name it has in messages.
+class Config {
+ public:
+  Config(const base::Json& json, const std::string& file) : json_(json), file_(file) {}
+
+  const base::Json* find(const char* key) const {  // null where it is not given
+    const auto found = json_.find(key);
+    return found == json_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  int64_t size(const char* key, int64_t most, std::optional<int64_t> otherwise = std::nullopt) const {
+    const base::Json* value = find(key);
+    if (!value) {
+      if (otherwise) return *otherwise;
+      base::fail_corrupt(file_, fmt::format("{} is missing", key));
+    }
+    if (!value->is_number_integer() || value->get<int64_t>() < 1 || value->get<int64_t>() > most)
+      base::fail_corrupt(file_, fmt::format("{} = {}: must be a whole number from 1 to {}", key, base::shown(*value), most));
+    return value->get<int64_t>();
+  }
+
+  double number(const char* key, double most, double otherwise) const {
+    const base::Json* value = find(key);
+    if (!value) return otherwise;
+    const double found = value->is_number() ? value->get<double>() : -1;
+    if (!(found > 0) || !(found <= most))
+      base::fail_corrupt(file_, fmt::format("{} = {}: must be a number above 0 and at most {}", key, base::shown(*value), most));
+    return found;
+  }
+
+  bool flag(const char* key, bool otherwise) const {
+    const base::Json* value = find(key);
+    if (!value) return otherwise;
+    if (!value->is_boolean()) base::fail_corrupt(file_, fmt::format("{} = {}: must be true or false", key, base::shown(*value)));
+    return value->get<bool>();
+  }
+
+  // Refuses any other value than those of `allowed`; not given is allowed too.
+  void only(const char* key, const std::vector<base::Json>& allowed) const {
+    const base::Json* value = find(key);
+    if (!value || std::find(allowed.begin(), allowed.end(), *value) != allowed.end()) return;
+    std::vector<std::string> words;
+    for (const base::Json& one : allowed) words.push_back(base::compact(one));
+    base::fail_input("{}: {} = {}: Cairn computes this family only with {}{}", file_, key, base::shown(*value), key,
+                     words.empty() ? " left out" : fmt::format(" = {}", fmt::join(words, " or ")));
+  }
+
+  const base::Json& json() const { return json_; }
+  const std::string& file() const { return file_; }
+
+ private:
+  const base::Json& json_;
+  const std::string& file_;
+};
+
+// What would make another function of the same weights, whatever the family.
+void refuse_other_maths(const Config& config) {
+  for (const char* key : {"quantization_config", "auto_map", "attn_logit_softcapping", "final_logit_softcapping", "attention_chunk_size",
+                          "num_local_experts", "num_experts", "logits_scaling", "clip_qkv"})
+    config.only(key, {});
+  for (const char* key : {"is_encoder_decoder", "add_cross_attention", "use_sliding_window", "scale_attn_by_inverse_layer_idx"})
+    config.only(key, {false});
+  config.only("scale_attn_weights", {true});
+  config.only("partial_rotary_factor", {1, 1.0});
+  config.only("hidden_act", {"silu", "swish"});
+  config.only("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
+  if (const base::Json* pruned = config.find("pruned_heads"); pruned && !pruned->empty()) config.only("pruned_heads", {});
+  if (const base::Json* types = config.find("layer_types")) {
+    if (!types->is_array()) base::fail_corrupt(config.file(), "layer_types must be a list");
+    for (const base::Json& type : *types)
+      if (type != "full_attention" && !(type == "sliding_attention" && config.json().value("model_type", "") == "mistral"))
+        base::fail_input("{}: layer_types has {}: Cairn computes layers of \"full_attention\"", config.file(), base::shown(type));
+  }
+}
+
+// Ids that no vocabulary has (-1, or beyond the end) are as good as none, and common.
+SpecialTokens special_tokens(const Config& config) {
+  SpecialTokens tokens;
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    const base::Json* value = config.find(key);
+    const auto is_id = [](const base::Json& one) { return one.is_number_integer(); };
+    if (value && !is_id(*value) && !(value->is_array() && std::all_of(value->begin(), value->end(), is_id)))
+      base::fail_corrupt(config.file(), fmt::format("{} = {}: must be a token id or a list of them", key, base::shown(*value)));
+  }
+  const auto id = [&](const char* key) -> std::optional<int64_t> {
+    const base::Json* value = config.find(key);
+    if (!value || !value->is_number_integer() || value->get<int64_t>() < 0) return std::nullopt;
+    return value->get<int64_t>();
+  };
+  tokens.bos = id("bos_token_id");
+  tokens.pad = id("pad_token_id");
+  if (const auto one = id("eos_token_id")) tokens.eos = {*one};
+  if (const base::Json* list = config.find("eos_token_id"); list && list->is_array())
+    for (const base::Json& one : *list)
+      if (one.is_number_integer() && one.get<int64_t>() >= 0) tokens.eos.push_back(one.get<int64_t>());
+  return tokens;
+}
+
+void read_gpt2(DecoderShape& shape, const Config& config) {
+  shape.embed = config.size("n_embd", kWidthMax);
+  shape.layers = config.size("n_layer", kLayersMax);
+  shape.heads = shape.kv_heads = config.size("n_head", kHeadsMax);
+  shape.length = config.size("n_positions", kVocabMax, 1024);  // each has a row of a table
+  shape.mlp = config.size("n_inner", kWidthMax, 4 * shape.embed);
+  shape.norm_eps = config.number("layer_norm_epsilon", 1, 1e-5);
+  shape.tied = config.flag("tie_word_embeddings", true);
+  if (shape.embed % shape.heads != 0)
+    base::fail_corrupt(config.file(), fmt::format("n_embd = {} is no multiple of n_head = {}", shape.embed, shape.heads));
+  shape.head_dim = shape.embed / shape.heads;
+}
+
+void read_llama_like(DecoderShape& shape, const Config& config) {
+  shape.embed = config.size("hidden_size", kWidthMax);
+  shape.mlp = config.size("intermediate_size", kWidthMax);
+  shape.layers = config.size("num_hidden_layers", kLayersMax);
+  shape.heads = config.size("num_attention_heads", kHeadsMax);
+  if (!config.find("head_dim") && shape.family != "qwen3" && shape.embed % shape.heads != 0)
+    base::fail_corrupt(config.file(), fmt::format("hidden_size = {} is no multiple of num_attention_heads = {}, and there is no head_dim",
+                                                  shape.embed, shape.heads));
+  shape.kv_heads = config.size("num_key_value_heads", kHeadsMax,
+                               shape.family == "mistral" ? 8
+                               : shape.family == "llama" ? shape.heads
+                                                         : 32);
+  shape.head_dim = config.size("head_dim", kHeadsMax, shape.family == "qwen3" ? 128 : std::max<int64_t>(1, shape.embed / shape.heads));
+  shape.length = config.size("max_position_embeddings", kLengthMax,
+                             shape.family == "llama"     ? 2048
+                             : shape.family == "mistral" ? 4096 * 32
+                                                         : 32768);
+  shape.norm_eps = config.number("rms_norm_eps", 1, 1e-6);
+  shape.tied = config.flag("tie_word_embeddings", false);
+  if (shape.family == "llama" || shape.family == "qwen3") shape.qkv_bias = shape.out_bias = config.flag("attention_bias", false);
+  if (shape.family == "llama") shape.mlp_bias = config.flag("mlp_bias", false);
+  if (shape.family == "mistral") {
+    const bool none = config.json().contains("sliding_window") && !config.find("sliding_window");  // null; left out means 4096
+    shape.window = none ? 0 : config.size("sliding_window", kLengthMax, 4096);
+  }
+  read_rope(shape, config.json(), config.file());
+  if (shape.heads % shape.kv_heads != 0)
+    base::fail_corrupt(config.file(),
+                       fmt::format("num_attention_heads = {} is no multiple of num_key_value_heads = {}", shape.heads, shape.kv_heads));
+  if (shape.head_dim % 2 != 0)
+    base::fail_corrupt(config.file(), fmt::format("heads of width {}: rotary positions need an even one", shape.head_dim));
+}
+
+void write_gpt2(base::OrderedJson& config, const DecoderShape& shape) {
+  config["n_embd"] = shape.embed;
+  config["n_layer"] = shape.layers;
+  config["n_head"] = shape.heads;
+  config["n_positions"] = shape.length;
+  config["n_ctx"] = shape.length;
+  config["n_inner"] = shape.mlp;
+  config["layer_norm_epsilon"] = shape.norm_eps;
+  config["activation_function"] = "gelu_new";
+  for (const char* key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) config[key] = 0.0;
+}
+
+void write_llama_like(base::OrderedJson& config, const DecoderShape& shape) {
+  config["hidden_size"] = shape.embed;
+  config["intermediate_size"] = shape.mlp;
+  config["num_hidden_layers"] = shape.layers;
+  config["num_attention_heads"] = shape.heads;
+  config["num_key_value_heads"] = shape.kv_heads;
+  config["head_dim"] = shape.head_dim;
+  config["max_position_embeddings"] = shape.length;
+  config["rms_norm_eps"] = shape.norm_eps;
+  write_rope(config, shape);
+  config["hidden_act"] = "silu";
+  config["attention_dropout"] = 0.0;
+  if (shape.family == "llama" || shape.family == "qwen3") config["attention_bias"] = shape.qkv_bias;
+  if (shape.family == "llama") config["mlp_bias"] = shape.mlp_bias;
+  if (shape.family == "mistral") config["sliding_window"] = shape.window > 0 ? base::OrderedJson(shape.window) : base::OrderedJson(nullptr);
+  if (shape.family == "qwen2" || shape.family == "qwen3") config["use_sliding_window"] = false;
+}
+
+std::vector<int64_t> ladder_layers(const Config& config, int64_t layers) {
+  const base::Json* list = config.find("ladder_layers");
+  if (!list || !list->is_array() || list->size() > static_cast<size_t>(layers))
+    base::fail_corrupt(config.file(), "ladder_layers must be a list of layers");
+  std::vector<int64_t> numbers;
+  for (const base::Json& one : *list) {
+    if (!one.is_number_integer() || one.get<int64_t>() < 0 || one.get<int64_t>() >= layers ||
+        (!numbers.empty() && one.get<int64_t>() <= numbers.back()))
+      base::fail_corrupt(config.file(), fmt::format("ladder_layers has {}: layers from 0 to {}, in order", base::shown(one), layers - 1));
+    numbers.push_back(one.get<int64_t>());
+  }
+  return numbers;
+}
+
+}  // namespace
+
+std::string format_config(const DecoderShape& shape, const std::string& dtype) {
+  base::OrderedJson config;
+  // Another wiring is another function of the same parameters: no program may take it for the standard one.
+  const bool standard = shape.residual == "standard";
+  const std::string architecture = family(shape.family).architecture;
+  config["architectures"].push_back(standard ? architecture
+                                             : fmt::format("{}{}", shape.residual == "ladder" ? "Ladder" : "Parallel", architecture));
+  config["model_type"] = standard ? shape.family : fmt::format("{}_{}", shape.family, shape.residual);
+  if (shape.residual == "ladder") config["ladder_layers"] = shape.ladder_layers;
+  config["vocab_size"] = shape.vocab;
+  shape.family == "gpt2" ? write_gpt2(config, shape) : write_llama_like(config, shape);
+  config["tie_word_embeddings"] = shape.tied;
+  const auto id = [](const std::optional<int64_t>& token) { return token ? base::OrderedJson(*token) : base::OrderedJson(nullptr); };
+  config["bos_token_id"] = id(shape.tokens.bos);
+  if (shape.tokens.eos.size() == 1) {
+    config["eos_token_id"] = shape.tokens.eos[0];
+  } else {
+    config["eos_token_id"] = shape.tokens.eos.empty() ? base::OrderedJson(nullptr) : base::OrderedJson(shape.tokens.eos);
+  }
+  if (shape.tokens.pad) config["pad_token_id"] = *shape.tokens.pad;
+  config["initializer_range"] = 0.02;
+  config["use_cache"] = true;
+  config["torch_dtype"] = dtype;
+  return base::pretty(config) + "\n";
+}
+
+DecoderShape parse_config(const std::string& text, const std::string& file) {
+  const base::GuardedJson parsed = base::parse_json_guarded(text, kDepthMax);
+  if (!parsed.trouble.empty()) base::fail_corrupt(file, parsed.trouble);
+  if (!parsed.value.is_object()) base::fail_corrupt(file, "not a JSON object");
+  const Config config(parsed.value, file);
+  const base::Json* type = config.find("model_type");
+  const std::vector<std::string> known = family_names();
+  std::string named = type && type->is_string() ? type->get<std::string>() : "";
+  DecoderShape shape;
+  for (const std::string& wiring : kWirings)
+    if (named.ends_with("_" + wiring)) shape.residual = wiring, named.resize(named.size() - wiring.size() - 1);
+  if (std::find(known.begin(), known.end(), named) == known.end())
+    base::fail_input("{}: model_type is {}; Cairn reads {}", file, type ? base::shown(*type) : "missing", fmt::join(known, ", "));
+  shape.family = named;
+  refuse_other_maths(config);
+  const Family& kind = family(shape.family);
+  shape.qkv_bias = kind.qkv_bias, shape.out_bias = kind.out_bias, shape.mlp_bias = kind.mlp_bias;
+  shape.vocab = config.size("vocab_size", kVocabMax);
+  shape.tokens = special_tokens(config);
+  shape.family == "gpt2" ? read_gpt2(shape, config) : read_llama_like(shape, config);
+  if (shape.residual == "ladder") shape.ladder_layers = ladder_layers(config, shape.layers);
+  return shape;
+}
+
+}  // namespace cairn::model

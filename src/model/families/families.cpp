@@ -1,0 +1,66 @@
+#include "model/families/families.h"
+
+#include "base/did_you_mean.h"
+
+namespace cairn::model {
+namespace {
+
+FamilyNames llama_names() {
+  return {.embedding = "model.embed_tokens",
+          .positions = "",
+          .layers = "model.layers",
+          .final_norm = "model.norm",
+          .head = "lm_head",
+          .attention_norm = "input_layernorm",
+          .qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+          .out = "self_attn.o_proj",
+          .mlp_norm = "post_attention_layernorm",
+          .up = {"mlp.gate_proj", "mlp.up_proj"},
+          .down = "mlp.down_proj"};
+}
+
+FamilyNames gpt2_names() {
+  return {.embedding = "transformer.wte",
+          .positions = "transformer.wpe",
+          .layers = "transformer.h",
+          .final_norm = "transformer.ln_f",
+          .head = "lm_head",
+          .attention_norm = "ln_1",
+          .qkv = {"attn.c_attn"},
+          .out = "attn.c_proj",
+          .mlp_norm = "ln_2",
+          .up = {"mlp.c_fc"},
+          .down = "mlp.c_proj"};
+}
+
+}  // namespace
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> list{{.name = "llama", .architecture = "LlamaForCausalLM", .names = llama_names()},
+                                        {.name = "mistral", .architecture = "MistralForCausalLM", .names = llama_names()},
+                                        {.name = "qwen2", .architecture = "Qwen2ForCausalLM", .names = llama_names(), .qkv_bias = true},
+                                        {.name = "qwen3", .architecture = "Qwen3ForCausalLM", .names = llama_names(), .qk_norm = true},
+                                        {.name = "gpt2",
+                                         .architecture = "GPT2LMHeadModel",
+                                         .names = gpt2_names(),
+                                         .norm = Norm::Kind::layer,
+                                         .fan_in_fan_out = true,
+                                         .qkv_bias = true,
+                                         .out_bias = true,
+                                         .mlp_bias = true}};
+  return list;
+}
+
+const Family& family(const std::string& name) {
+  for (const Family& one : families())
+    if (one.name == name) return one;
+  base::fail_unknown("model", name, family_names());
+}
+
+std::vector<std::string> family_names() {
+  std::vector<std::string> names;
+  for (const Family& one : families()) names.push_back(one.name);
+  return names;
+}
+
+}  // namespace cairn::model

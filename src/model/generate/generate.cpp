@@ -1,0 +1,225 @@
+#include "model/generate/generate.h"
+
+#include <algorithm>
+
+#include <ATen/core/IListRef.h>
+#include <ATen/core/grad_mode.h>
+
+#include "base/check.h"
+#include "kernels/aten.h"
+#include "mesh/axes.h"
+#include "model/generate/decode_step.h"
+#include "model/model.h"
+
+namespace cairn::model {
+namespace {
+
+constexpr int64_t kInitialRoom = 64;  // tokens beyond the longest prompt that a cache has room for before it grows
+
+// Reads tokens into a cache with one row per sequence, and says what may come next. Sequences need not be equally long.
+class DecodeRunner {
+ public:
+  DecodeRunner(const Model& model, const Weights& weights, Buffers& buffers, int64_t rows, const GenerateOptions& options)
+      : model_(model), weights_(weights), buffers_(buffers), rows_(rows), length_max_(options.length_max) {
+    batched_ = (options.batched || weights.get({0}).is_cuda()) && model.supports_batched_decoding();
+    step_ = DecodeStep::make(model, weights, buffers);
+  }
+
+  // All of a prompt into one row; the logits after it.
+  at::Tensor prefill(const std::vector<int32_t>& prompt, int64_t row) {
+    grow_cache(static_cast<int64_t>(prompt.size()));
+    return run_blocks(at::tensor(prompt, at::kInt).to(at::kLong).view({1, -1}), 0, row).view({-1});
+  }
+
+  // The row that has read a prompt gives another what it remembers of it.
+  void copy(int64_t from, int64_t to, int64_t positions) {
+    for (auto& [name, tensor] : cache_.tensors) tensor[to].narrow(0, 0, positions).copy_(tensor[from].narrow(0, 0, positions));
+    for (auto& [name, tensor] : cache_.states) tensor[to].copy_(tensor[from]);
+  }
+
+  // One token for each of some rows; logits [rows, vocab] of them, valid until the next call.
+  at::Tensor decode(std::span<const DecodeStep::Row> rows) {
+    int64_t end = 0;
+    for (const DecodeStep::Row& row : rows) end = std::max(end, row.position + 1);
+    grow_cache(end);
+    if (!step_) return decode_by_rows(rows);
+    const auto count = static_cast<int64_t>(rows.size());
+    if (!logits_.defined() || logits_.size(0) < count) logits_ = at::empty({count, model_vocab()}, at::kFloat);
+    step_->run(rows, cache_, logits_.mutable_data_ptr<float>());
+    return logits_.narrow(0, 0, count);
+  }
+
+ private:
+  // Keys and values of positions before `end` must fit. A cache doubles, up to the longest that the model reads.
+  void grow_cache(int64_t end) {
+    if (end <= cache_.capacity) return;
+    const int64_t old = cache_.capacity;
+    cache_.capacity = std::min(length_max_, std::max(end + kInitialRoom, 2 * old));
+    for (auto& [name, tensor] : cache_.tensors) {
+      std::vector<int64_t> shape = tensor.sizes().vec();
+      shape[1] = cache_.capacity;
+      const at::Tensor larger = at::empty(shape, tensor.options());
+      larger.narrow(1, 0, old).copy_(tensor);
+      tensor = larger;
+    }
+  }
+
+  // The model's own blocks over neighbouring rows of the cache; of the positions only the last one's logits are wanted.
+  at::Tensor run_blocks(const at::Tensor& tokens, int64_t begin, int64_t first_row) {
+    KvCache part{.capacity = cache_.capacity};
+    for (const auto& [name, tensor] : cache_.tensors) part.tensors[name] = tensor.narrow(0, first_row, tokens.size(0));
+    for (const auto& [name, tensor] : cache_.states) part.states[name] = tensor.narrow(0, first_row, tokens.size(0));
+    const mesh::Axes alone;
+    const Call call{
+        .weights = weights_, .buffers = buffers_, .axes = alone, .random = {}, .needs = {false, false}, .slice = {begin}, .cache = &part};
+    Values values;
+    values.put("tokens", tokens.to(weights_.get({0}).device()));
+    for (const auto& block : model_.blocks()) {
+      if (block == model_.blocks().back()) {
+        const std::string& reads = block->card().reads.front();
+        const at::Tensor hidden = values.take(reads);
+        values.put(reads, hidden.narrow(1, hidden.size(1) - 1, 1).contiguous());
+      }
+      block->forward(values, nullptr, call);
+    }
+    if (cache_.tensors.empty()) allocate_cache(part, first_row);
+    return values.take("logits").to(at::kCPU, at::kFloat);  // [rows, 1, vocab]
+  }
+
+  // The first prompt shows what a row of the cache looks like.
+  void allocate_cache(const KvCache& one, int64_t row) {
+    const auto for_all = [&](const at::Tensor& tensor) {
+      std::vector<int64_t> shape = tensor.sizes().vec();
+      shape[0] = rows_;
+      at::Tensor all = at::empty(shape, tensor.options());
+      all.narrow(0, row, 1).copy_(tensor);
+      return all;
+    };
+    for (const auto& [name, tensor] : one.tensors) cache_.tensors[name] = for_all(tensor);
+    for (const auto& [name, tensor] : one.states) cache_.states[name] = for_all(tensor);
+  }
+
+  // On a CPU one by one, so that no row's numbers depend on the others. On a GPU, which has as many idle as there are rows too few, those
+  // that stand at the same position together.
+  at::Tensor decode_by_rows(std::span<const DecodeStep::Row> rows) {
+    std::vector<at::Tensor> logits;
+    for (size_t first = 0, count = 1; first < rows.size(); first += count, count = 1) {
+      while (batched_ && first + count < rows.size() && follows(rows[first], rows[first + count], count)) ++count;
+      const at::Tensor tokens = at::empty({static_cast<int64_t>(count), 1}, at::kLong);
+      for (size_t i = 0; i < count; ++i) tokens.mutable_data_ptr<int64_t>()[i] = rows[first + i].token;
+      logits.push_back(run_blocks(tokens, rows[first].position, rows[first].cache_row).flatten(0, 1));
+    }
+    return at::cat(logits);
+  }
+  static bool follows(const DecodeStep::Row& one, const DecodeStep::Row& other, size_t after) {
+    return other.position == one.position && other.cache_row == one.cache_row + static_cast<int64_t>(after);
+  }
+
+  int64_t model_vocab() const { return weights_.get({0}).size(0); }  // a decoder's first parameter is its table
+
+  const Model& model_;
+  const Weights& weights_;
+  Buffers& buffers_;
+  int64_t rows_, length_max_;
+  bool batched_ = false;
+  std::unique_ptr<DecodeStep> step_;
+  KvCache cache_;
+  at::Tensor logits_;
+};
+
+// One text being written.
+struct Text {
+  int64_t index;
+  const GenerateRequest& request;
+  std::vector<int32_t> all;  // prompt and answer
+  GeneratedText result = {};
+
+  int64_t position() const { return static_cast<int64_t>(all.size()) - 1; }  // of its last token
+};
+
+class TextWriter {
+ public:
+  TextWriter(const GenerateOptions& options, const OnToken& on_token)
+      : options_(options), on_token_(on_token), sampler_(options.sampling) {}
+
+  // Draws the next token of a text. False: it ends, for the reason its result gives.
+  bool extend(Text& text, std::span<const float> logits) {
+    const auto drawn = static_cast<int64_t>(text.result.ids.size());
+    const TokenSampler::SampledToken choice = sampler_.sample(logits, text.all, text.request.random.uniform(static_cast<uint64_t>(drawn)));
+    const auto end = [&](FinishReason why) {
+      text.result.finish_reason = why;
+      return false;
+    };
+    if (std::find(options_.stops.begin(), options_.stops.end(), choice.id) != options_.stops.end()) return end(FinishReason::stop_token);
+    text.all.push_back(choice.id);
+    text.result.ids.push_back(choice.id);
+    text.result.log_probabilities.push_back(choice.log_probability);
+    if (on_token_ && !on_token_(text.index, choice.id)) return end(FinishReason::stop_text);
+    if (drawn + 1 == options_.tokens) return end(FinishReason::tokens);
+    if (static_cast<int64_t>(text.all.size()) == options_.length_max) return end(FinishReason::context);
+    return true;
+  }
+
+ private:
+  const GenerateOptions& options_;
+  const OnToken& on_token_;
+  TokenSampler sampler_;
+};
+
+std::span<const float> row_of(const at::Tensor& logits) { return {logits.const_data_ptr<float>(), static_cast<size_t>(logits.numel())}; }
+
+}  // namespace
+
+std::string name(FinishReason finish_reason) {
+  switch (finish_reason) {
+    case FinishReason::tokens:
+      return "tokens";
+    case FinishReason::stop_token:
+      return "end_of_text";
+    case FinishReason::stop_text:
+      return "stop";
+    case FinishReason::context:
+      return "context";
+  }
+  CAIRN_CHECK(false, "end {}", static_cast<int>(finish_reason));
+}
+
+std::vector<GeneratedText> generate(const Model& model, const Weights& weights, Buffers& buffers, std::span<const GenerateRequest> requests,
+                                    const GenerateOptions& options, const OnToken& on_token) {
+  check(options.sampling);
+  at::NoGradGuard no_grad;
+  std::vector<Text> texts;
+  std::vector<size_t> writing;  // which texts go on
+  DecodeRunner runner(model, weights, buffers, static_cast<int64_t>(requests.size()), options);
+  TextWriter writer(options, on_token);
+  at::Tensor logits;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const std::vector<int32_t>& prompt = requests[i].prompt;
+    CAIRN_CHECK(!prompt.empty(), "an empty prompt");
+    if (static_cast<int64_t>(prompt.size()) >= options.length_max)
+      base::fail_input("a prompt of {} tokens leaves no room for an answer: the model reads at most {}", prompt.size(), options.length_max);
+    const bool shared = i > 0 && prompt == requests[i - 1].prompt;
+    if (shared)
+      runner.copy(static_cast<int64_t>(i) - 1, static_cast<int64_t>(i), static_cast<int64_t>(prompt.size()));
+    else
+      logits = runner.prefill(prompt, static_cast<int64_t>(i));
+    texts.push_back({static_cast<int64_t>(i), requests[i], prompt});
+    if (options.tokens > 0 && writer.extend(texts.back(), row_of(logits))) writing.push_back(i);
+  }
+  std::vector<DecodeStep::Row> rows;
+  std::vector<size_t> still;
+  while (!writing.empty()) {
+    rows.clear(), still.clear();
+    for (size_t i : writing) rows.push_back({texts[i].all.back(), texts[i].position(), static_cast<int64_t>(i)});
+    const at::Tensor all = runner.decode(rows);
+    const auto vocab = static_cast<size_t>(all.size(1));
+    for (size_t r = 0; r < writing.size(); ++r)
+      if (writer.extend(texts[writing[r]], {all.const_data_ptr<float>() + r * vocab, vocab})) still.push_back(writing[r]);
+    std::swap(writing, still);
+  }
+  std::vector<GeneratedText> results;
+  for (Text& text : texts) results.push_back(std::move(text.result));
+  return results;
+}
+
+}  // namespace cairn::model

@@ -1,0 +1,73 @@
+#include "model/losses/dpo.h"
+
+#include <ATen/ops/log_sigmoid.h>
+
+#include "base/check.h"
+#include "kernels/aten.h"
+#include "kernels/cross_entropy.h"
+#include "model/losses/row_losses.h"
+
+namespace cairn::model {
+namespace {
+
+// Double [answers]: the losses of the tokens of each answer, summed.
+at::Tensor by_answer(const RowLosses& losses, const at::Tensor& logits) {
+  return losses.loss.view({logits.size(0), -1}).sum(1, /*keepdim=*/false, at::kDouble);
+}
+
+class AnswerLosses final : public Objective {
+ public:
+  Separates separates() const override { return Separates::samples; }
+
+  Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double /*weight*/, const mesh::Axes& axes) const override {
+    CAIRN_CHECK(!gradients, "the losses of {} answers have no gradient here", batch.samples());
+    const at::Tensor logits = outputs.get("logits");
+    const RowLosses losses = row_losses(outputs.value("logits"), batch.field("targets").reshape({-1}), axes);
+    const at::Tensor answers = by_answer(losses, logits);
+    return {.sum = answers.sum(), .count = at::full({}, batch.samples(), losses.targets.options()), .per_sample = answers};
+  }
+};
+
+class Dpo final : public Objective {
+ public:
+  explicit Dpo(const DpoOptions& options) : beta_(options.beta), smoothing_(options.label_smoothing) {}
+
+  Separates separates() const override { return Separates::samples; }
+  std::vector<std::string> measures() const override { return {"reward_chosen", "reward_rejected", "reward_margin", "reward_accuracy"}; }
+
+  Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double weight, const mesh::Axes& axes) const override {
+    const at::Tensor logits = outputs.get("logits");
+    const RowLosses losses = row_losses(outputs.value("logits"), batch.field("targets").reshape({-1}), axes);
+    const int64_t pairs = batch.samples();
+    const at::Tensor rewards = -beta_ * (by_answer(losses, logits) - batch.field("reference")).view({pairs, 2});
+    const at::Tensor margin = rewards.select(1, 0) - rewards.select(1, 1);
+    at::Tensor per_pair = -(1 - smoothing_) * at::log_sigmoid(margin) - smoothing_ * at::log_sigmoid(-margin);
+    if (batch.weights.defined()) per_pair = per_pair * batch.weights.to(at::kDouble);
+    if (gradients) {
+      at::Tensor slope = smoothing_ * at::sigmoid(margin) - (1 - smoothing_) * at::sigmoid(-margin);  // of the loss along the margin
+      if (batch.weights.defined()) slope = slope * batch.weights.to(at::kDouble);
+      // The margin falls by beta with each unit of cross entropy of the chosen answer, and rises with the rejected one's.
+      const at::Tensor by_row = at::stack({-slope, slope}, 1).mul_(beta_ * weight).view({2 * pairs, 1});
+      const at::Tensor scale = by_row.to(losses.lse.scalar_type()).expand({2 * pairs, logits.size(1)}).reshape({-1});
+      kernels::cross_entropy_backward(losses.rows, losses.lse, losses.targets, scale);
+      gradients->add("logits", logits);
+    }
+    const at::Tensor measured = at::stack({rewards.select(1, 0), rewards.select(1, 1), margin, margin.gt(0).to(at::kDouble)});
+    return {.sum = per_pair.sum(),
+            .count = at::full({}, pairs, losses.targets.options()),
+            .per_sample = per_pair,
+            .per_sample_count = at::ones({pairs}, losses.targets.options()),
+            .measures = measured.sum(1)};
+  }
+
+ private:
+  double beta_, smoothing_;
+};
+
+}  // namespace
+
+std::unique_ptr<Objective> make_dpo(const DpoOptions& options) { return std::make_unique<Dpo>(options); }
+
+std::unique_ptr<Objective> make_answer_losses() { return std::make_unique<AnswerLosses>(); }
+
+}  // namespace cairn::model

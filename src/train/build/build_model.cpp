@@ -1,0 +1,50 @@
+#include "base/check.h"
+#include "comm/world.h"
+#include "kernels/fp8_cuda.h"
+#include "model/model.h"
+#include "train/build/build_steps.h"
+#include "train/fp8_linear.h"
+#include "train/model_from.h"
+
+namespace cairn::train {
+namespace {
+
+// How passes of this recipe run, as far as settings and plan say it (place_parameters.cpp adds what depends on memory).
+void set_pass_options(Job& job) {
+  const Settings& s = job.config.settings;
+  const parallel::Plan& plan = job.config.plan;
+  Engine& engine = job.engine;
+  engine.loss_share = 1.0 / plan.mesh.extent("tp");  // ranks along tp compute the same loss
+  engine.micro_batches = plan.micro_batches;
+  engine.micro_batch = plan.micro_batch;
+  engine.context = plan.context;
+  engine.overlap = s.layout.tensor.overlap;
+  engine.late_sums = s.layout.tensor.late_sums;
+  engine.draws_by_token = s.model.dropout > 0;
+  engine.clip_norm = s.optim.clip;
+  engine.random = base::Random(static_cast<uint64_t>(s.train.seed)).for_purpose("pass");
+  engine.trace = job.instruments.trace.get();
+  engine.memory = job.instruments.memory.get();
+}
+
+}  // namespace
+
+void build_model(Job& job, comm::World& world, const std::optional<snapshot::Pretrained>& pretrained) {
+  const Settings& s = job.config.settings;
+  const data::OpenedData& data = job.data;
+  const model::DataShape inputs{.vocab = data.tokenizer ? data.tokenizer->vocab_size() : 0,
+                                .length = data.length,
+                                .features = data.features,
+                                .classes = data.classes,
+                                .end_of_text = data.tokenizer ? data.tokenizer->end_of_text() : -1};
+  model::BuiltModel task =
+      pretrained ? model::build_model(s.model, inputs, pretrained->shape, lora_of(s.lora)) : model::build_model(s.model, inputs);
+  job.engine.model = std::move(task.model);
+  job.engine.objective = std::move(task.objective);
+  const mesh::Mesh& mesh = job.config.plan.mesh;
+  for (const char* axis : {"island", "dp", "cp", "tp", "ep"})
+    if (mesh.extent(axis) > 1) job.engine.axes.put(axis, world.group(mesh.peers(world.rank(), axis)));
+  set_pass_options(job);
+}
+
+}  // namespace cairn::train

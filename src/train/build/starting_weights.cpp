@@ -1,0 +1,36 @@
+#include "comm/world.h"
+#include "kernels/aten.h"
+#include "model/model.h"
+#include "train/build/build_steps.h"
+#include "train/model_from.h"
+#include "train/parameter_piece.h"
+#include "train/state/full_state.h"
+
+namespace cairn::train {
+
+optim::ParameterPiece make_piece(const model::Parameter& of, at::Tensor parameter, at::Tensor gradient) {
+  return {of.name, std::move(parameter), std::move(gradient), of.decays(),
+          of.role == model::Parameter::Role::weight && of.shape.size() == 2};
+}
+
+void start_values(const Job& job, size_t parameter, const at::Tensor& whole) {
+  model::initialize_parameter(job.engine.model->parameters()[parameter], whole.view({-1}),
+                              base::Random(static_cast<uint64_t>(job.config.settings.train.seed)));
+}
+
+void start_weights(Job& job, const std::optional<snapshot::Pretrained>& pretrained, comm::World& world) {
+  for (const StateTensor& one : parameter_state(job)) {
+    if (!one.mine.defined()) continue;
+    if (one.mine.sizes().vec() == one.shape) {
+      start_values(job, one.parameter, one.mine);
+    } else {  // a sharded parameter: one full tensor at a time
+      const at::Tensor whole = at::empty(one.shape, at::kFloat);
+      start_values(job, one.parameter, whole);
+      job.engine.store->load(one.parameter, whole);
+    }
+  }
+  if (pretrained) start_from(job, *pretrained, world);
+  job.engine.store->updated();
+}
+
+}  // namespace cairn::train

@@ -2,9 +2,12 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "base/enum_names.h"
 
 namespace cairn::base {
 
@@ -50,14 +53,28 @@ void check_section(const Section& section);   // throws broken_invariant where a
 // A page section per Section: its summary and a table of key, type, default, allowed values, meaning.
 std::string reference_markdown(const std::vector<Section>& sections);
 
-// One key as its owner writes it: `{"steps", &TrainOptions::steps, "Optimizer steps.", at_least(1), {"max_steps"}}`.
+// One key as its owner writes it:
+//
+//   {"steps", &TrainOptions::steps, "Optimizer steps.", at_least(1), {"max_steps"}}
+//   {"form", &ContextOptions::form, "How keys travel.", kContextFormNames}   // an enum, with its table of words (enum_names.h)
 template <typename T>
 struct Key {
-  template <typename M>  // one of the types of Setting
-  Key(std::string key, M T::*member, std::string help, Check check = {}, std::vector<std::string> aliases = {})
+  // A member of one of the types of Setting.
+  template <typename M>
+  requires(!std::is_enum_v<M>) Key(std::string key, M T::*member, std::string help, Check check = {}, std::vector<std::string> aliases = {})
       : entry{std::move(key), M{}, std::move(help), std::move(check), std::move(aliases)},
         get([member](const T& options) { return Setting(options.*member); }),
         put([member](T& options, const Setting& value) { options.*member = std::get<M>(value); }) {}
+
+  // A member of enum type. Recipes spell it as a string that is one of the words of `names`, a static table.
+  template <typename E>
+  requires(std::is_enum_v<E>)
+      Key(std::string key, E T::*member, std::string help, std::type_identity_t<EnumNames<E>> names, std::vector<std::string> aliases = {})
+      : entry{std::move(key), std::string(), std::move(help), one_of(enum_words(names)), std::move(aliases)},
+        get([member, names](const T& options) { return Setting(std::string(enum_name(names, options.*member))); }),
+        put([member, names](T& options, const Setting& value) {
+          options.*member = parse_enum(names, "value", std::get<std::string>(value));
+        }) {}
 
   Entry entry;
   std::function<Setting(const T&)> get;

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/recipe.h"
 #include "error_of.h"
 
 namespace cairn::base {
@@ -51,6 +52,40 @@ TEST(Schema, CarriesValuesToTheStructAndBack) {
   EXPECT_EQ(copy.steps, 7);
   EXPECT_EQ(copy.weights, std::vector<double>{0.5});
   EXPECT_EQ(copy.files, options.files);
+}
+
+enum class Mode { none, full, budget };
+constexpr EnumName<Mode> kModeNames[] = {{Mode::none, "none"}, {Mode::full, "full"}, {Mode::budget, "budget"}};
+
+struct EnumOptions {
+  Mode mode = Mode::full;
+};
+
+Schema<EnumOptions> enum_schema() {
+  return {"recompute", "What is recomputed.", {{"mode", &EnumOptions::mode, "Which.", kModeNames, {"kind"}}}};
+}
+
+TEST(Schema, SpellsAnEnumAsOneOfItsWords) {
+  const Entry entry = enum_schema().section().entries.front();
+  EXPECT_EQ(to_toml(entry.default_value), "\"full\"");
+  EXPECT_EQ(entry.check.allowed(), "one of none, full, budget");
+  EXPECT_EQ(entry.aliases, std::vector<std::string>{"kind"});
+  Recipe recipe = Recipe::parse("[recompute]\nkind = \"budget\"\n", "r.toml");
+  EXPECT_EQ(recipe.read(enum_schema()).mode, Mode::budget);
+  EXPECT_EQ(recipe.resolved_toml(), "[recompute]\nmode = \"budget\"  # r.toml:2\n");
+  EXPECT_EQ(Recipe().read(enum_schema(), {.mode = Mode::none}).mode, Mode::none);
+}
+
+TEST(Schema, RefusesAWordThatAnEnumLacksWithTheNearest) {
+  Recipe recipe = Recipe::parse("[recompute]\nmode = \"bugdet\"\n", "r.toml");
+  EXPECT_EQ(message_of([&] { recipe.read(enum_schema()); }),
+            "recompute.mode = \"bugdet\": must be one of none, full, budget; did you mean \"budget\"? (r.toml:2)");
+}
+
+TEST(EnumNames, ReadsBackEveryWordAndRefusesOthers) {
+  for (const EnumName<Mode>& one : kModeNames) EXPECT_EQ(parse_enum(kModeNames, "mode", enum_name(kModeNames, one.value)), one.value);
+  EXPECT_EQ(message_of([] { parse_enum(kModeNames, "mode", "fulll"); }), "unknown mode \"fulll\": did you mean \"full\"?");
+  EXPECT_EQ(enum_words(kModeNames), (std::vector<std::string>{"none", "full", "budget"}));
 }
 
 TEST(Schema, MovesToAnotherSection) { EXPECT_EQ(schema().in("sync.dp").section().name, "sync.dp"); }

@@ -1,16 +1,26 @@
-#include "optim/adafactor.h"
-
+// Adafactor (Shazeer and Stern, arXiv:1804.04235): the second moment of an r x c matrix G is kept as the means of its rows and columns,
+// r + c numbers instead of r c. With t the number of the update, d = factor_decay and w = t^-d:
+//
+//   R <- (1 - w) R + w mean_columns(G^2)                row_mean [r, 1]
+//   C <- (1 - w) C + w mean_rows(G^2)                   column_mean [1, c]
+//   V = R C / mean(R)                                   of a vector: V itself is kept (exp_avg_sq)
+//   U = G / max(sqrt(V), eps)
+//   U <- U / max(1, rms(U) / factor_clip)               update clipping
+//   P <- (1 - lr weight_decay) P - a U                  U is averaged first where factor_beta1 > 0 (exp_avg)
+//
+// a = lr; with relative_step a = min(lr, 1 / sqrt(t)) * max(rms(P), 0.001), as torch.optim.Adafactor has it.
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "kernels/aten.h"
+#include "optim/optimizer.h"
 #include "optim/options.h"
 
 namespace cairn::optim {
 namespace {
 
-constexpr double kScaleMin = 1e-3;  // of a relative step, so that parameters that start at 0 move
+constexpr double kScaleMin = 1e-3;  // least rms(P) of a relative step, so that parameters that start at 0 move
 
 at::Tensor root_mean_square(const at::Tensor& x) { return x.square().mean().sqrt(); }
 
@@ -31,9 +41,6 @@ class Adafactor final : public Optimizer {
       states_.push_back(std::move(state));
     }
   }
-
-  Granularity granularity() const override { return Granularity::matrices; }
-  bool waits_for_norm() const override { return options_.clip > 0; }
 
   void update(int64_t index, const UpdateFacts& facts) override {
     const ParameterPiece& piece = pieces_[static_cast<size_t>(index)];
@@ -68,12 +75,12 @@ class Adafactor final : public Optimizer {
 
  private:
   struct State {
-    at::Tensor rows, columns;  // of a matrix: [rows, 1] and [1, columns], means of squares
-    at::Tensor square;         // of anything else
-    at::Tensor mean;           // where a first moment is kept
+    at::Tensor rows, columns;  // R and C of a matrix
+    at::Tensor square;         // V of anything else
+    at::Tensor mean;           // the first moment, where one is kept
   };
 
-  // Moves the moments by the share `fresh` towards the gradient's squares and returns the estimate for every element, a new tensor.
+  // Moves the second moment by the weight `fresh` towards the squared gradient. Returns V for every element, a new tensor.
   at::Tensor second_moment(const State& state, const at::Tensor& gradient, double fresh) const {
     const at::Tensor squares = gradient.square();
     if (state.square.defined()) return state.square.lerp_(squares, fresh).clone();

@@ -1,3 +1,11 @@
+// AdamW (Loshchilov and Hutter, arXiv:1711.05101), element by element. With g the effective gradient and t the number of the update:
+//
+//   m <- beta1 m + (1 - beta1) g                        exp_avg, mean_
+//   v <- beta2 v + (1 - beta2) g^2                      exp_avg_sq, square_
+//   p <- (1 - lr weight_decay) p                        decay is decoupled from the gradient
+//   p <- p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+//
+// The arithmetic is in kernels/adamw.h. Both moments of all pieces lie in one buffer each, so that one kernel updates many pieces.
 #include "optim/adamw.h"
 
 #include <utility>
@@ -59,7 +67,7 @@ class Adamw final : public Optimizer {
             .scalars = facts.step_scalars};
   }
 
-  // Pieces as kernels see them, made once, with the numbers that round them in this step.
+  // The pieces as the kernel takes them (made once), with the random numbers that round them in this step.
   std::span<const kernels::AdamwPiece> rounded(int64_t first, int64_t count, const UpdateFacts& facts) {
     for (size_t i = flat_.size(); i < pieces_.size(); ++i) {
       const ParameterPiece& piece = pieces_[i];
@@ -84,8 +92,8 @@ class Adamw final : public Optimizer {
   std::vector<int64_t> offsets_;
   int64_t offset_next_ = 0;
   at::Tensor mean_, square_;
-  std::vector<kernels::AdamwPiece> flat_;  // once they were asked for
-  std::vector<base::Random> rounding_;     // pointed to by those
+  std::vector<kernels::AdamwPiece> flat_;  // made at the first update
+  std::vector<base::Random> rounding_;     // flat_ points to these
 };
 
 }  // namespace

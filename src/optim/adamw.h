@@ -6,7 +6,7 @@
 
 namespace cairn::optim {
 
-// Adam with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101): two moments per element, element by element.
+// Adam with decoupled weight decay; two moments per element. Muon uses it for everything but hidden matrices.
 std::unique_ptr<Optimizer> make_adamw(const OptimOptions& options, std::vector<ParameterPiece> pieces);
 
 }  // namespace cairn::optim

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "kernels/aten.h"
+#include "optim/needs.h"
 #include "optim/options.h"
 
 namespace cairn::optim {
@@ -13,7 +14,9 @@ namespace {
 class Bf16Optimizer final : public Optimizer {
  public:
   Bf16Optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces, const base::Random& random)
-      : nearest_(options.rounding == "nearest"), direct_(updates_bf16(options)), random_(random.for_purpose("rounding")) {
+      : nearest_(options.rounding == "nearest"),
+        direct_(optimizer_needs(options.kind).updates_bf16),
+        random_(random.for_purpose("rounding")) {
     int64_t largest = 0;
     for (const ParameterPiece& piece : pieces) {
       CAIRN_CHECK(piece.parameter.scalar_type() == at::kBFloat16 && piece.parameter.is_contiguous(), "{} is not kept in bf16", piece.name);
@@ -21,17 +24,15 @@ class Bf16Optimizer final : public Optimizer {
     }
     if (direct_) largest = 0;
     const at::Device device = pieces.empty() ? at::Device(at::kCPU) : pieces[0].parameter.device();
-    const at::Tensor room = at::empty({largest}, at::TensorOptions().dtype(at::kFloat).device(device));
+    const at::Tensor buffer = at::empty({largest}, at::TensorOptions().dtype(at::kFloat).device(device));
     for (ParameterPiece& piece : pieces) {
       if (direct_) break;
       kept_.push_back({piece});
-      piece.parameter = kept_.back().wide = room.narrow(0, 0, piece.parameter.numel()).view(piece.parameter.sizes());
+      piece.parameter = kept_.back().wide = buffer.narrow(0, 0, piece.parameter.numel()).view(piece.parameter.sizes());
     }
     inner_ = make_optimizer(options, std::move(pieces));
   }
 
-  Granularity granularity() const override { return inner_->granularity(); }
-  bool waits_for_norm() const override { return inner_->waits_for_norm(); }
   mesh::NamedTensors state() override { return inner_->state(); }
 
   void update(int64_t piece, const UpdateFacts& facts) override {
@@ -42,7 +43,7 @@ class Bf16Optimizer final : public Optimizer {
     round_into(one.low.parameter, one.wide, rounding_of(one.low, rounded(facts)));
   }
 
-  // The others go through the same memory, one at a time.
+  // A rule that cannot update bf16 works in one fp32 buffer, so its pieces go one at a time.
   void update_several(int64_t first, int64_t count, const UpdateFacts& facts) override {
     if (direct_) return inner_->update_several(first, count, rounded(facts));
     Optimizer::update_several(first, count, facts);
@@ -57,13 +58,13 @@ class Bf16Optimizer final : public Optimizer {
 
   struct Kept {
     ParameterPiece low;
-    at::Tensor wide = {};  // all of them in the same memory: one piece is updated at a time
+    at::Tensor wide = {};  // fp32 copy; all pieces share one buffer
   };
 
   const bool nearest_;
-  const bool direct_;  // the rule rounds by itself
+  const bool direct_;  // the rule updates bf16 parameters itself
   base::Random random_;
-  std::vector<Kept> kept_;  // none where the rule rounds by itself
+  std::vector<Kept> kept_;  // empty where direct_
   std::unique_ptr<Optimizer> inner_;
 };
 

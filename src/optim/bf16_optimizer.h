@@ -10,10 +10,11 @@ struct Random;
 
 namespace cairn::optim {
 
-// The rule that options.kind names, over parameters that are kept in bf16 alone: each update is made in fp32 (by the
-// rule itself, or on an fp32 copy of one piece) and written back by stochastic rounding, so that updates below the spacing of bf16 are kept
-// on the average. Which way an element goes is decided by `random`, the piece's name and the update's number: the same on every rank and
-// after a resume. options.rounding may ask for the nearest instead.
+// The rule called options.kind over parameters that exist in bf16 only (train.parameters = bf16), without an fp32 master copy.
+//
+// Each update is computed in fp32, by the rule itself or on an fp32 copy of one piece, and written back by stochastic rounding: an update
+// smaller than the spacing of bf16 is lost or doubled at random, and right on average. `random`, the piece's name and the number of the
+// update decide the direction, so it is the same on every rank and after a resume. optim.rounding = "nearest" rounds to nearest instead.
 std::unique_ptr<Optimizer> make_bf16_optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces, const base::Random& random);
 
 }  // namespace cairn::optim

@@ -1,3 +1,11 @@
+// The learning rate at progress x of a run, with warm-up w, final share f, and d the part of the descent that is done:
+//
+//   x < w          highest * x / w                        linear warm-up
+//   else           highest * (f + (1 - f) left(d))
+//
+//   linear  left(d) = 1 - d                  d = (x - w) / (1 - w)
+//   cosine  left(d) = (1 + cos(pi d)) / 2    d = (x - w) / (1 - w)
+//   wsd     left(d) = 1 - d or 1 - sqrt(d)   d = (x - b) / (1 - b) with b = max(w, 1 - decay_share); before b the rate stays at `highest`
 #include "optim/lr_schedule.h"
 
 #include <algorithm>
@@ -10,7 +18,7 @@
 namespace cairn::optim {
 namespace {
 
-// How much of the way from the final value to the highest is left when `done` of the descent is.
+// left(d): 1 is the highest rate, 0 the final one.
 struct Shape {
   const char* name;
   double (*left)(double done);
@@ -36,7 +44,7 @@ double LrSchedule::learning_rate(double progress) const {
   const Shape* descent = stable_first ? find(kDecays, decay_shape) : find(kShapes, shape);
   if (descent == nullptr && stable_first) base::fail_unknown("decay shape", decay_shape, decay_shapes());
   if (descent == nullptr) base::fail_unknown("schedule", shape, schedule_names());
-  if (shape == "constant") return highest;  // not even the final share
+  if (shape == "constant") return highest;  // final_share does not apply
   const double begin = stable_first ? std::max(warmup, 1 - decay_share) : warmup;
   if (stable_first && progress < begin) return highest;
   const double done = begin < 1 ? std::clamp((progress - begin) / (1 - begin), 0.0, 1.0) : stable_first ? 0.0 : 1.0;

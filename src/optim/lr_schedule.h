@@ -4,24 +4,24 @@
 
 namespace cairn::optim {
 
-// How the learning rate moves over a run. It follows progress (a fraction that the sampler supplies), not the step number, because
-// some samplers change the length of a run.
+// The learning rate over a run. It follows progress (a fraction that the sampler supplies) instead of the step number, because some
+// samplers change the length of a run.
 struct LrSchedule {
   std::string shape = "cosine";  // one of schedule_names()
   double highest = 1e-3;
-  double warmup = 0;                   // share of the run over which it rises from 0; above 1 the run ends on the way up
-  double final_share = 0.1;            // of `highest`, at the end
-  double decay_share = 0.2;            // wsd: of the run, at its end; what is left of the run after a longer warm-up
+  double warmup = 0;         // fraction of the run over which the rate rises from 0; above 1 the run ends during the warm-up
+  double final_share = 0.1;  // final rate, as a fraction of `highest`
+  double decay_share = 0.2;  // wsd: fraction of the run that the decay takes at its end; shorter where the warm-up reaches into it
   std::string decay_shape = "1-sqrt";  // wsd: one of decay_shapes()
 
-  // At `progress` in [0, 1], taken at the end of the step, so that the first step already moves.
+  // The rate at `progress` in [0, 1]. Callers pass the progress at the end of a step, so that the first step has a rate above 0.
   double learning_rate(double progress) const;
 };
 
-// constant; linear and cosine from the warm-up to the end; wsd (warm-up, stable, decay): constant, then down over the last part.
+// constant, linear, cosine, wsd (warm-up, stable, decay).
 std::vector<std::string> schedule_names();
 
-// With x the share of the decay that is done: linear is 1 - x, 1-sqrt is 1 - sqrt(x) (Haegele et al., arXiv:2405.18392).
+// Shapes of the decay of wsd: linear, 1-sqrt (Haegele et al., arXiv:2405.18392).
 std::vector<std::string> decay_shapes();
 
 }  // namespace cairn::optim

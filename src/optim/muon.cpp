@@ -1,5 +1,13 @@
-#include "optim/muon.h"
-
+// Muon (Jordan et al., kellerjordan.github.io/posts/muon): the step of a hidden matrix is its momentum, made orthogonal. With G the
+// effective gradient and mu the momentum:
+//
+//   M <- mu M + (1 - mu) G                              one number per element
+//   O <- orthogonalize(nesterov ? mu M + (1 - mu) G : M)   Newton-Schulz (orthogonalize.h): U V^T of the singular value decomposition
+//   P <- (1 - lr weight_decay) P - lr s O
+//
+// muon_scale sets s for an r x c matrix: "rms" is 0.2 sqrt(max(r, c)), which gives steps as large as AdamW's (Liu et al.,
+// arXiv:2502.16982, section 2.2); "spectral" is sqrt(max(1, r / c)), as in Jordan's code. AdamW updates everything that is no hidden
+// matrix, with learning rate lr * muon_adamw_share.
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -10,15 +18,16 @@
 
 #include "kernels/aten.h"
 #include "optim/adamw.h"
+#include "optim/optimizer.h"
 #include "optim/options.h"
 #include "optim/orthogonalize.h"
 
 namespace cairn::optim {
 namespace {
 
-// Elements of matrices that are updated together on a GPU: small matrices, one after the other, leave most of it idle; large ones do not,
-// and together they would only take more memory.
-constexpr int64_t kTogether = int64_t{1} << 24;
+// Matrices of one size are batched on a GPU up to this many elements. Small matrices one at a time leave most of the GPU idle; batching
+// large ones gains nothing and takes more memory.
+constexpr int64_t kBatchedElements = int64_t{1} << 24;
 
 class Muon final : public Optimizer {
  public:
@@ -42,18 +51,15 @@ class Muon final : public Optimizer {
     rest_ = make_adamw(options, std::move(rest));
   }
 
-  Granularity granularity() const override { return Granularity::matrices; }
-  bool waits_for_norm() const override { return options_.clip > 0; }
-
   void update(int64_t index, const UpdateFacts& facts) override {
     const Place place = places_[static_cast<size_t>(index)];
     if (!place.matrix) return rest_->update(static_cast<int64_t>(place.index), facts_of_rest(facts));
-    update_together({&place.index, 1}, momentum_of(place.index).unsqueeze(0), facts);
+    update_batch({&place.index, 1}, momentum_of(place.index).unsqueeze(0), facts);
   }
 
   void update_several(int64_t first, int64_t count, const UpdateFacts& facts) override {
     if (count < static_cast<int64_t>(places_.size())) return Optimizer::update_several(first, count, facts);
-    for (const Group& group : groups_) update_together(group.members, group.momenta, facts);
+    for (const Group& group : groups_) update_batch(group.members, group.momenta, facts);
     rest_->update_several(0, static_cast<int64_t>(places_.size() - matrices_.size()), facts_of_rest(facts));
   }
 
@@ -75,13 +81,13 @@ class Muon final : public Optimizer {
   };
 
   void add_to_group(const ParameterPiece& piece, size_t index) {
-    const auto takes = [&](const Group& group) {
+    const auto has_room = [&](const Group& group) {
       const ParameterPiece& like = matrices_[group.members[0]];
       return piece.parameter.is_cuda() && like.parameter.sizes() == piece.parameter.sizes() &&
-             static_cast<int64_t>(group.members.size() + 1) * piece.parameter.numel() <= kTogether;
+             static_cast<int64_t>(group.members.size() + 1) * piece.parameter.numel() <= kBatchedElements;
     };
     size_t group = 0;
-    while (group < groups_.size() && !takes(groups_[group])) ++group;
+    while (group < groups_.size() && !has_room(groups_[group])) ++group;
     if (group == groups_.size()) groups_.emplace_back();
     in_group_.push_back({group, groups_[group].members.size()});
     groups_[group].members.push_back(index);
@@ -97,25 +103,25 @@ class Muon final : public Optimizer {
     return facts;
   }
 
-  void update_together(std::span<const size_t> members, const at::Tensor& momenta, const UpdateFacts& facts) const {
-    std::vector<at::Tensor> gradients, parameters, that_decay;
+  void update_batch(std::span<const size_t> members, const at::Tensor& momenta, const UpdateFacts& facts) const {
+    std::vector<at::Tensor> gradients, parameters, decayed;
     for (const size_t member : members) {
       const ParameterPiece& piece = matrices_[member];
       gradients.push_back(piece.gradient);
       parameters.push_back(wide(piece.parameter));
-      if (piece.decays) that_decay.push_back(parameters.back());
+      if (piece.decays) decayed.push_back(parameters.back());
     }
     const at::Tensor gradient = scaled_gradient(gradients.size() > 1 ? at::stack(gradients) : gradients[0].unsqueeze(0), facts);
-    // A mean, not a sum: the same after orthogonalize, which divides by the norm.
+    // A mean instead of Jordan's sum: orthogonalize divides by the norm, so the result is the same.
     momenta.lerp_(gradient, 1 - options_.momentum);
     const at::Tensor directions =
         orthogonalize(options_.nesterov ? gradient.lerp(momenta, options_.momentum) : momenta, options_.muon_iterations);
-    if (!that_decay.empty()) at::_foreach_mul_(that_decay, 1 - facts.learning_rate * options_.weight_decay);
+    if (!decayed.empty()) at::_foreach_mul_(decayed, 1 - facts.learning_rate * options_.weight_decay);
     at::_foreach_add_(parameters, directions.unbind(0), -facts.learning_rate * scale_of(parameters[0]));
     for (size_t i = 0; i < members.size(); ++i) put(matrices_[members[i]], parameters[i], facts);
   }
 
-  // What an update is computed on: the parameter itself, or a copy of one that is kept in less.
+  // Updates are computed in fp32: on the parameter itself, or on a copy of a bf16 parameter, which `put` rounds back.
   static at::Tensor wide(const at::Tensor& parameter) { return parameter.to(at::kFloat); }
   static void put(const ParameterPiece& piece, const at::Tensor& wide, const UpdateFacts& facts) {
     if (!wide.is_same(piece.parameter)) round_into(piece.parameter, wide, rounding_of(piece, facts));
@@ -123,7 +129,6 @@ class Muon final : public Optimizer {
 
   double scale_of(const at::Tensor& matrix) const {
     const auto rows = static_cast<double>(matrix.size(0)), columns = static_cast<double>(matrix.size(1));
-    // rms: Liu et al., arXiv:2502.16982, section 2.2. spectral: as in Jordan's code.
     return options_.muon_scale == "rms" ? 0.2 * std::sqrt(std::max(rows, columns)) : std::sqrt(std::max(1.0, rows / columns));
   }
 

@@ -1,3 +1,4 @@
+// The seam of the inner update rules. One optimizer updates a list of pieces; a piece is a parameter, or a shard of one.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,67 +15,61 @@ namespace cairn::optim {
 
 struct OptimOptions;
 
-// What one update works on: a parameter or a part of one, with its gradient. A rule whose unit is rows or matrices is handed
-// pieces in their own shape: whole rows of a matrix, or all of it.
+// A parameter, or a shard of one, with its gradient. The tensors belong to the caller; the optimizer writes into `parameter`. A rule
+// whose granularity (needs.h) is rows or matrices gets pieces in their own shape; other rules accept flat slices.
 struct ParameterPiece {
   std::string name;
   at::Tensor parameter;
   at::Tensor gradient;
-  bool decays = true;
-  bool hidden = false;  // a matrix from hidden states to hidden states: no table, head, gain or bias
+  bool decays = true;   // weight decay applies
+  bool hidden = false;  // a matrix from hidden states to hidden states: no embedding table, head, gain or bias
 };
 
-// What an update is told. The gradient counts times gradient_scale times *gradient_factor (one element on the device, the
-// clipping factor), so that neither costs a pass of its own or a wait for the device.
+// The facts of one update. The effective gradient is gradient * gradient_scale * *gradient_factor. The factor is one element on the
+// device (the clipping factor), so that clipping costs no extra pass and no wait for the device.
 struct UpdateFacts {
-  int64_t step = 1;  // counts updates from 1; one that was skipped does not count
+  int64_t step = 1;  // counts updates from 1; skipped updates do not count
   double learning_rate = 0;
   double gradient_scale = 1;
-  const at::Tensor* gradient_factor = nullptr;
-  // How parameters in bf16 are rounded by rules that update them: of these numbers those of a piece's name and of the step, in this order.
-  // Null: to the nearest.
+  const at::Tensor* gradient_factor = nullptr;  // null: 1
+  // The random numbers of stochastic rounding for parameters in bf16; a piece uses those of its name and of `step`. Null: round to nearest.
   const base::Random* rounding = nullptr;
-  // What numbers() of these facts came to, on the device: read when the update runs, in place of step, learning_rate and what `rounding`
-  // holds (not whether there is any). Null: none.
+  // Where an update is captured in a CUDA graph: the result of Optimizer::step_scalars on the device. The kernels then read step,
+  // learning_rate and the rounding seed from there when the graph is replayed. Null: they are taken from this struct.
   const at::Tensor* step_scalars = nullptr;
 };
 
-// The inner rule, in pieces, so that it can run sharded, offloaded, fused with the end of backward, or held back while a snapshot
-// still copies: calling update(i) is the moment at which piece i may change.
+// One update rule over a list of pieces. Calling update(i) is the moment at which piece i may change, so a caller can run the rule
+// sharded, offloaded, fused with the end of backward, or hold it back while a snapshot still copies. Not thread-safe.
 class Optimizer {
  public:
-  // What a piece must hold at least.
-  enum class Granularity { elements, rows, matrices };
-
   virtual ~Optimizer() = default;
-  virtual Granularity granularity() const = 0;
-  // Whether the first update must wait until the norm of the whole gradient is known.
-  virtual bool waits_for_norm() const = 0;
+
   virtual void update(int64_t piece, const UpdateFacts& facts) = 0;
-  // update() of pieces first .. first+count-1, together where that is quicker.
+
+  // update() of pieces first .. first+count-1, batched where that is faster.
   virtual void update_several(int64_t first, int64_t count, const UpdateFacts& facts);
-  // For an update of all pieces that is recorded once and repeated with other facts (train/steps/cuda_graph_step.h): what of these it will
-  // read, in host memory. Undefined: this rule cannot.
+
+  // For CUDA graphs (train/steps/cuda_graph_step.h): the values that change from step to step, in host memory, in the layout that the
+  // rule's kernels read through UpdateFacts::step_scalars. Undefined: this rule cannot be captured.
   virtual at::Tensor step_scalars(const UpdateFacts& /*facts*/) { return {}; }
-  // What must survive a restart, by logical name. The tensors are the rule's own: a loader writes into them. Over pieces on the meta
-  // device it costs nothing and tells what the rule will keep.
+
+  // What must survive a restart, by logical name ("exp_avg.model.norm.weight"). The tensors are the optimizer's own: a loader writes
+  // into them. Over pieces on the meta device they take no memory and tell how much the rule will keep.
   virtual mesh::NamedTensors state() = 0;
 };
 
-// The numbers that round a piece in bf16 in this update; none: it is rounded to the nearest.
+// The random numbers that round this piece in this update; none: round to nearest.
 std::optional<base::Random> rounding_of(const ParameterPiece& piece, const UpdateFacts& facts);
 
-// Writes what an update came to into a parameter in bf16, so rounded.
+// Writes an updated fp32 value into a bf16 parameter, rounded as `rounding` says.
 void round_into(const at::Tensor& parameter, const at::Tensor& wide, const std::optional<base::Random>& rounding);
 
-// A gradient as it counts: a new fp32 tensor. Nothing waits for the device.
+// The effective gradient as a new fp32 tensor. Does not wait for the device.
 at::Tensor scaled_gradient(const at::Tensor& gradient, const UpdateFacts& facts);
 
-// The rule called options.kind; an unknown one is refused and the nearest named. The list is in optimizers.cpp.
+// The rule called options.kind. Refuses an unknown name and suggests the nearest. The list is in optimizers.cpp.
 std::unique_ptr<Optimizer> make_optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces);
-
-// Whether that rule updates parameters in bf16 by itself; others are given fp32 copies (rounding_optimizer.h).
-bool updates_bf16(const OptimOptions& options);
 
 // The names that make_optimizer knows.
 std::vector<std::string> optimizer_names();

@@ -1,28 +1,56 @@
-// The list of update rules. A new one is a file beside this and one line here.
+// The list of update rules. A new one is a source beside this file, its `make_x` declared below, and one line in the list.
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "base/check.h"
 #include "base/did_you_mean.h"
 #include "kernels/aten.h"
 #include "kernels/stochastic_rounding.h"
-#include "optim/adafactor.h"
 #include "optim/adamw.h"
-#include "optim/muon.h"
+#include "optim/needs.h"
 #include "optim/optimizer.h"
 #include "optim/options.h"
-#include "optim/sgd.h"
 
 namespace cairn::optim {
+
+// Each is defined in the source that has its name.
+std::unique_ptr<Optimizer> make_sgd(const OptimOptions& options, std::vector<ParameterPiece> pieces);
+std::unique_ptr<Optimizer> make_muon(const OptimOptions& options, std::vector<ParameterPiece> pieces);
+std::unique_ptr<Optimizer> make_adafactor(const OptimOptions& options, std::vector<ParameterPiece> pieces);
+
 namespace {
 
 struct Rule {
-  std::string name;
+  std::string name;  // in optim.kind
+  OptimizerNeeds needs;
   std::unique_ptr<Optimizer> (*make)(const OptimOptions&, std::vector<ParameterPiece>);
-  bool updates_bf16 = false;
 };
 
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> list{
-      {"adamw", make_adamw, true}, {"sgd", make_sgd}, {"muon", make_muon, true}, {"adafactor", make_adafactor}};
+      {"adamw", {.updates_bf16 = true, .bf16_moments = true}, make_adamw},
+      {"sgd", {}, make_sgd},
+      {"muon", {.granularity = Granularity::matrices, .updates_bf16 = true}, make_muon},
+      {"adafactor", {.granularity = Granularity::matrices}, make_adafactor},
+  };
   return list;
+}
+
+const Rule& rule_called(const std::string& name) {
+  const auto found = std::find_if(rules().begin(), rules().end(), [&](const Rule& rule) { return rule.name == name; });
+  if (found == rules().end()) base::fail_unknown("optimizer", name, optimizer_names());
+  return *found;
+}
+
+// "adamw or sgd": the rules whose needs satisfy `holds`.
+template <typename Holds>
+std::string names_where(const Holds& holds) {
+  std::vector<std::string> names;
+  for (const Rule& rule : rules())
+    if (holds(rule.needs)) names.push_back(rule.name);
+  return fmt::format("{}", fmt::join(names, " or "));
 }
 
 }  // namespace
@@ -49,10 +77,10 @@ at::Tensor scaled_gradient(const at::Tensor& gradient, const UpdateFacts& facts)
   return wide * facts.gradient_factor->reshape({}).mul(facts.gradient_scale);
 }
 
-bool updates_bf16(const OptimOptions& options) {
-  for (const Rule& rule : rules())
-    if (rule.name == options.kind) return rule.updates_bf16;
-  return false;
+const OptimizerNeeds& optimizer_needs(const std::string& kind) { return rule_called(kind).needs; }
+
+std::string elementwise_optimizers() {
+  return names_where([](const OptimizerNeeds& needs) { return needs.elementwise(); });
 }
 
 std::vector<std::string> optimizer_names() {
@@ -62,12 +90,11 @@ std::vector<std::string> optimizer_names() {
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces) {
-  if (options.moments != "fp32" && options.kind != "adamw")
-    base::fail_input("optim.moments = {}: is for optim.kind = adamw; {} keeps what it keeps in fp32: leave it out", options.moments,
-                     options.kind);
-  for (const Rule& rule : rules())
-    if (rule.name == options.kind) return rule.make(options, std::move(pieces));
-  base::fail_unknown("optimizer", options.kind, optimizer_names());
+  const Rule& rule = rule_called(options.kind);
+  if (options.moments != "fp32" && !rule.needs.bf16_moments)
+    base::fail_input("optim.moments = {}: optim.kind = {} keeps its state in fp32. Leave optim.moments out, or use optim.kind = {}.",
+                     options.moments, options.kind, names_where([](const OptimizerNeeds& needs) { return needs.bf16_moments; }));
+  return rule.make(options, std::move(pieces));
 }
 
 }  // namespace cairn::optim

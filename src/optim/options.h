@@ -8,7 +8,7 @@ namespace cairn::optim {
 
 // The recipe's optim.* keys.
 struct OptimOptions {
-  std::string kind = "adamw";
+  std::string kind = "adamw";  // a name of optimizer_names(); what it needs: needs.h
   double learning_rate = 5e-3;
   double beta1 = 0.9;
   double beta2 = 0.95;

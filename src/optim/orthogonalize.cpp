@@ -1,3 +1,9 @@
+// The quintic Newton-Schulz iteration of Muon. X is the matrix divided by its Frobenius norm, so that no singular value exceeds 1:
+//
+//   A = X X^T,   X <- a X + (b A + c A^2) X             (a, b, c) = (3.4445, -4.7750, 2.0315)
+//
+// It maps every singular value s to a s + b s^3 + c s^5 and leaves the singular vectors alone. The coefficients are Jordan's: the slope at
+// 0 is as large as possible, so after five iterations singular values lie between about 0.7 and 1.2 instead of at 1.
 #include "optim/orthogonalize.h"
 
 #include "base/check.h"
@@ -6,14 +12,14 @@
 namespace cairn::optim {
 namespace {
 
-// Chosen by Jordan et al. for the steepest rise at 0; the iteration then ends near 1, not at it.
-constexpr double kFirst = 3.4445, kThird = -4.7750, kFifth = 2.0315;
-constexpr double kNormMin = 1e-7;  // keeps a matrix of zeros from dividing by zero
+constexpr double kFirst = 3.4445, kThird = -4.7750, kFifth = 2.0315;  // a, b, c
+constexpr double kNormMin = 1e-7;                                     // keeps a matrix of zeros from dividing by zero
 
 }  // namespace
 
 at::Tensor orthogonalize(const at::Tensor& matrices, int64_t iterations, at::ScalarType products) {
-  CAIRN_CHECK(matrices.dim() == 2 || matrices.dim() == 3, "a tensor of {} dims is no matrix and no row of matrices", matrices.dim());
+  CAIRN_CHECK(matrices.dim() == 2 || matrices.dim() == 3, "orthogonalize takes a matrix or a batch of matrices, not a tensor of {} dims",
+              matrices.dim());
   if (matrices.dim() == 2) return orthogonalize(matrices.unsqueeze(0), iterations, products)[0];
   const bool one = matrices.size(0) == 1;
   const bool tall = matrices.size(1) > matrices.size(2);  // the product of the shorter side is the smaller one

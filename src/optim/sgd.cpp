@@ -1,8 +1,13 @@
-#include "optim/sgd.h"
-
+// Stochastic gradient descent. With g the effective gradient and mu the momentum:
+//
+//   g <- g + weight_decay p                             where decay_decoupled = false (L2), as in torch.optim.SGD
+//   p <- (1 - lr weight_decay) p                        where decay_decoupled = true (SGDW)
+//   b <- mu b + g                                       one number per element; none without momentum
+//   p <- p - lr b,   or with nesterov   p <- p - lr (g + mu b)
 #include <utility>
 
 #include "kernels/aten.h"
+#include "optim/optimizer.h"
 #include "optim/options.h"
 
 namespace cairn::optim {
@@ -14,9 +19,6 @@ class Sgd final : public Optimizer {
     if (options_.momentum == 0) return;
     for (const ParameterPiece& piece : pieces_) momenta_.push_back(at::zeros_like(piece.parameter, at::kFloat));
   }
-
-  Granularity granularity() const override { return Granularity::elements; }
-  bool waits_for_norm() const override { return options_.clip > 0; }
 
   void update(int64_t index, const UpdateFacts& facts) override {
     const ParameterPiece& piece = pieces_[static_cast<size_t>(index)];

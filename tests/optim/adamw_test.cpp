@@ -82,7 +82,7 @@ TEST(Adamw, AloneKeepsMomentsInBf16) {
     (void)make_optimizer({.kind = "muon", .moments = "bf16"}, {});
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("optim.moments = bf16: is for optim.kind = adamw"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("optim.moments = bf16: optim.kind = muon keeps its state in fp32. Leave optim.moments out, or use optim.kind = adamw."), std::string::npos) << error.what();
   }
 }
 

@@ -7,11 +7,20 @@
 #include "kernels/device.h"
 #include "kernels/stochastic_rounding.h"
 #include "optim/bf16_optimizer.h"
+#include "optim/needs.h"
 #include "optim/orthogonalize.h"
 #include "optim/series.h"
 
 namespace cairn::optim {
 namespace {
+
+TEST(OptimizerNeeds, AreStatedByEveryRule) {
+  EXPECT_TRUE(optimizer_needs("adamw").elementwise() && optimizer_needs("sgd").elementwise());
+  EXPECT_EQ(optimizer_needs("muon").granularity, Granularity::matrices);
+  EXPECT_EQ(optimizer_needs("adafactor").granularity, Granularity::matrices);
+  EXPECT_TRUE(optimizer_needs("muon").updates_bf16 && !optimizer_needs("sgd").updates_bf16);
+  EXPECT_EQ(elementwise_optimizers(), "adamw or sgd");
+}
 
 using Matrix = std::vector<std::vector<double>>;
 
@@ -107,7 +116,6 @@ TEST(Muon, LeavesWhatIsNoHiddenMatrixToAdamw) {
   std::vector<std::string> names;
   for (const mesh::NamedTensor& state : muon->state()) names.push_back(state.name);
   EXPECT_THAT(names, testing::UnorderedElementsAre("momentum.hidden", "exp_avg.table", "exp_avg_sq.table"));
-  EXPECT_EQ(muon->granularity(), Optimizer::Granularity::matrices);
 }
 
 // Matrices and the rest, kept in bf16: an update in fp32, rounded once by the numbers of the name and the step.

@@ -1,0 +1,30 @@
+// What an optimizer needs, as data. Every rule states its needs on its own line of the list in optimizers.cpp. Code that refuses a
+// layout or adapts to a rule reads them here; it never compares optim.kind with a name.
+#pragma once
+#include <string>
+
+namespace cairn::optim {
+
+// The smallest part of a parameter that one update can work on.
+enum class Granularity {
+  elements,  // any slice of the flattened parameter: works with ZeRO shards and tensor-parallel slices
+  rows,      // whole rows of a matrix
+  matrices,  // the whole parameter in its own shape: refuses mesh.tp > 1 and ZeRO shards that cut a parameter
+};
+
+struct OptimizerNeeds {
+  Granularity granularity = Granularity::elements;
+  bool waits_for_norm = true;  // where optim.clip > 0, the first update waits for the norm of the whole gradient
+  bool updates_bf16 = false;   // updates bf16 parameters itself; false: bf16_optimizer.h hands it fp32 copies
+  bool bf16_moments = false;   // can keep its state in bf16 (optim.moments)
+
+  bool elementwise() const { return granularity == Granularity::elements; }
+};
+
+// The needs of the rule called `kind` (a value of optim.kind). Refuses an unknown name and suggests the nearest.
+const OptimizerNeeds& optimizer_needs(const std::string& kind);
+
+// The rules that work element by element, for messages: "adamw or sgd".
+std::string elementwise_optimizers();
+
+}  // namespace cairn::optim

@@ -12,6 +12,27 @@ BatchRange replica_range(int64_t samples, int replica, int replicas) {
   return {first, samples * (replica + 1) / replicas - first};
 }
 
+BatchRange SampleShares::samples_of(int64_t samples, int rank) const {
+  const BatchRange of_island = replica_range(samples, island, islands);
+  const BatchRange of_rank = replica_range(of_island.count, rank, data_ranks);
+  return {of_island.first + of_rank.first, of_rank.count};
+}
+
+BatchRange SampleShares::of_step_group(int64_t samples) const {
+  const int64_t first = samples_of(samples, step_group_first).first;
+  const BatchRange last = samples_of(samples, step_group_first + step_group_ranks - 1);
+  return {first, last.first + last.count - first};
+}
+
+int64_t SampleShares::max_local_samples(int64_t samples) const {
+  const int64_t shares = int64_t{data_ranks} * islands;
+  return (samples + shares - 1) / shares;
+}
+
+BatchRange SampleShares::within_step_group(int64_t samples) const {
+  return replica_range(samples, data_rank - step_group_first, step_group_ranks);
+}
+
 std::vector<BatchRange> micro_batches(int64_t samples, int64_t micro_batch) {
   CAIRN_CHECK(samples >= 0 && micro_batch >= 1, "{} samples in micro-batches of {}", samples, micro_batch);
   std::vector<BatchRange> parts;

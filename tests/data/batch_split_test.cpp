@@ -5,7 +5,7 @@
 namespace cairn::data {
 namespace {
 
-TEST(ShareOf, CutsTheBatchIntoPartsThatDifferByOneAtMost) {
+TEST(ReplicaRange, CutsTheBatchIntoPartsThatDifferByOneAtMost) {
   for (const int64_t samples : {0, 1, 2, 3, 7, 10, 64, 101}) {
     for (const int replicas : {1, 2, 3, 4, 7, 8, 256}) {
       int64_t next = 0;
@@ -21,14 +21,14 @@ TEST(ShareOf, CutsTheBatchIntoPartsThatDifferByOneAtMost) {
   }
 }
 
-TEST(ShareOf, LeavesSomeReplicasEmptyWhereThereAreFewerSamples) {
+TEST(ReplicaRange, LeavesSomeReplicasEmptyWhereThereAreFewerSamples) {
   EXPECT_EQ(replica_range(2, 0, 4), (BatchRange{0, 0}));
   EXPECT_EQ(replica_range(2, 1, 4), (BatchRange{0, 1}));
   EXPECT_EQ(replica_range(2, 2, 4), (BatchRange{1, 0}));
   EXPECT_EQ(replica_range(2, 3, 4), (BatchRange{1, 1}));
 }
 
-TEST(ShareOf, DividesTenAmongThree) {
+TEST(ReplicaRange, DividesTenAmongThree) {
   EXPECT_EQ(replica_range(10, 0, 3), (BatchRange{0, 3}));
   EXPECT_EQ(replica_range(10, 1, 3), (BatchRange{3, 3}));
   EXPECT_EQ(replica_range(10, 2, 3), (BatchRange{6, 4}));

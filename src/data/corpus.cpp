@@ -25,7 +25,7 @@ namespace {
 // A BPE is learned from this much text at most, from the beginning of each source in equal parts.
 constexpr int64_t kTrainingBytes = 32 << 20;
 
-ChunkOptions chunks_of(const DataOptions& data) { return {.line_bytes = data.line_bytes, .refuse_long = data.on_bad == "refuse"}; }
+ChunkOptions chunks_of(const DataOptions& data) { return {.line_bytes = data.line_bytes, .refuse_long = !data.skips_bad_lines()}; }
 
 // The tokens that a learned tokenizer has beside the learned ones: what ends a document, and where there may be conversations the markers
 // of their template.
@@ -120,23 +120,24 @@ bool holds_conversations(const std::vector<Source>& sources, const SourceTokensO
 // Before a large file is read for its hash. Where a text may be cut is known only with the tokenizer, but for one that is learned.
 void look_at(const std::vector<Source>& sources, const DataOptions& data, const SourceTokensOptions& how) {
   ChunkOptions chunks = how.chunks;
-  if (!data.tokenizer_file.empty() || data.tokenizer != "bpe") chunks.is_split_point = [](char, char) { return true; };
+  if (!data.learns_tokenizer()) chunks.is_split_point = [](char, char) { return true; };
   for (const Source& source : sources) check_beginnings(source.files, how.document_options, chunks);
 }
 
 // Samples of text: each source cut or packed by itself, then put together.
-void make_token_set(const DataOptions& data, const SampleOptions& options, Corpus& corpus) {
+void make_token_dataset(const DataOptions& data, const SampleOptions& options, Corpus& corpus) {
   std::vector<std::unique_ptr<TokenSamples>> parts;
   for (size_t i = 0; i < corpus.token_streams.size(); ++i)
-    parts.push_back(make_samples(data.packing, corpus.token_streams[i], options, corpus.origins[i]));
+    parts.push_back(make_samples(data.packing_mode(), corpus.token_streams[i], options, corpus.origins[i]));
   auto samples = std::make_unique<TokenDataset>(std::move(parts), options.length);
   for (size_t i = 0; i < data.weights.size(); ++i)
     corpus.streams.push_back({samples->training_of(static_cast<int64_t>(i)), data.weights[i]});
   corpus.samples = std::move(samples);
 }
 
-void make_pair_set(const DataOptions& data, const SampleOptions& options, Corpus& corpus, base::Log& log) {
-  if (!data.weights.empty()) base::fail_input("data.weights: not with data.kind = preference; leave it out");
+void make_preference_dataset(const DataOptions& data, const SampleOptions& options, Corpus& corpus, base::Log& log) {
+  if (!data.weights.empty())
+    base::fail_input("data.weights: data.kind = {} does not mix sources by weight. Leave data.weights out.", data.kind);
   std::vector<TokenShard> files;
   for (const auto& row : corpus.token_streams) files.insert(files.end(), row->files().begin(), row->files().end());
   auto samples = std::make_unique<PreferenceDataset>(std::make_shared<const TokenStream>(std::move(files)), options, corpus.origin);
@@ -150,8 +151,8 @@ void make_pair_set(const DataOptions& data, const SampleOptions& options, Corpus
 DocumentOptions document_options_of(const DataOptions& data, Renderer renderer) {
   return {.renderer = data.learn_prompts ? all_targets(std::move(renderer)) : std::move(renderer),
           .text_field = data.text_field,
-          .pairs = data.kind == "preference",
-          .skip_bad = data.on_bad == "skip"};
+          .pairs = data.needs().pairs,
+          .skip_bad = data.skips_bad_lines()};
 }
 
 std::unique_ptr<Tokenizer> named_tokenizer(const DataOptions& data) {
@@ -161,8 +162,13 @@ std::unique_ptr<Tokenizer> named_tokenizer(const DataOptions& data) {
   return nullptr;
 }
 
+int64_t vocab_bound(const DataOptions& data) {
+  const std::unique_ptr<Tokenizer> tokenizer = named_tokenizer(data);
+  return tokenizer ? tokenizer->vocab_size() : data.vocab;
+}
+
 void check_data(const DataOptions& data) {
-  if (data.kind == "spirals") return;
+  if (!data.needs().tokens) return;
   const std::unique_ptr<Tokenizer> tokenizer = named_tokenizer(data);
   const ChatFormat chat = choose_chat_format(data, tokenizer.get());
   if (!data.path.empty() || !data.sources.empty())
@@ -206,10 +212,10 @@ Corpus open_corpus(const DataOptions& data, const CorpusOptions& options, base::
   Corpus corpus = open_token_streams(data, options, log);
   const SampleOptions samples{
       .length = data.length, .held_out_fraction = options.held_out_fraction, .padding = corpus.tokenizer->end_of_text()};
-  if (data.kind == "preference")
-    make_pair_set(data, samples, corpus, log);
+  if (data.needs().pairs)
+    make_preference_dataset(data, samples, corpus, log);
   else
-    make_token_set(data, samples, corpus);
+    make_token_dataset(data, samples, corpus);
   return corpus;
 }
 

@@ -59,7 +59,11 @@ std::unique_ptr<Tokenizer> read_tokenizer(const std::string& path);
 // How records are read, as the options say.
 DocumentOptions document_options_of(const DataOptions& data, Renderer renderer);
 
-// The tokenizer that the options name; null where one is to be learned from the text.
+// The tokenizer that the options name; null where one is learned from the text.
 std::unique_ptr<Tokenizer> named_tokenizer(const DataOptions& data);
+
+// The token ids that a model needs, known before the text is read: those of the named tokenizer, or data.vocab, which a learned tokenizer
+// may stay below.
+int64_t vocab_bound(const DataOptions& data);
 
 }  // namespace cairn::data

@@ -8,10 +8,11 @@
 namespace cairn::data {
 
 OpenedData open_data(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
-  if (data.kind == "spirals") {
-    const SpiralOptions spirals{.held_out_fraction = options.held_out_fraction};
-    return {.samples = make_spirals(spirals), .features = 2, .classes = spirals.classes, .origin = "the built-in spirals"};
-  }
+  if (const DataNeeds& needs = data.needs(); !needs.tokens)
+    return {.samples = make_spirals({.classes = needs.classes, .held_out_fraction = options.held_out_fraction}),
+            .features = needs.features,
+            .classes = needs.classes,
+            .origin = needs.built_in};
   Corpus corpus = open_corpus(data, options, log);
   uint64_t all = 0;
   for (const auto& row : corpus.token_streams) all = combine({all, digest(*row)});

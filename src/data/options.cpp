@@ -2,7 +2,6 @@
 
 #include "data/corpus/source_file.h"
 #include "data/sampler.h"
-#include "data/samples/token_samples.h"
 
 namespace cairn::data {
 
@@ -12,7 +11,7 @@ base::Schema<DataOptions> data_schema() {
       "data",
       "What is trained on: text, how it becomes tokens, and in which order they come.",
       {{"kind", &O::kind, "What the samples are: text, pairs of a chosen and a rejected answer, or points on spirals for a classifier.",
-        base::one_of({"text", "preference", "spirals"})},
+        base::one_of(data_kinds())},
        {"path", &O::path, "A file, a folder or a pattern (texts/*.jsonl); empty: the built-in little stories."},
        {"sources", &O::sources, "Several of them, instead of `path`: a mixture."},
        {"weights", &O::weights, "The share of each source in the samples, in any unit; none: as much of each as there is.",

@@ -65,7 +65,7 @@ std::vector<DomainText> open_domains(const HdeeRecipe& recipe, const DomainSetup
     base::Recipe own = recipe.training_with({{"data.path", options.path}, {"data.tokenizer_file", setup.tokenizer_file}});
     const data::DataOptions data = own.read(data::data_schema());
     const double fraction = own.read(train::eval_schema()).fraction;
-    if (data.kind != "text") base::fail_input("data.kind = {}: experts of a study read text; leave it out", data.kind);
+    if (!data.needs().is_text()) base::fail_input("data.kind = {}: experts of a study read text; leave it out", data.kind);
     if (fraction <= 0) base::fail_input("eval.fraction = 0: a study measures on what is held out; 0.05 is a good start");
     opened.push_back(
         data::open_data(data, {.held_out_fraction = fraction, .cache_folder = setup.cache_folder, .threads = setup.threads}, log));

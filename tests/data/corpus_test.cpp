@@ -268,7 +268,8 @@ TEST(Corpus, GivesPairsOfPreferences) {
   data.sources = {data.path};
   data.path.clear();
   data.weights = {1};
-  EXPECT_EQ(refusal([&] { open_corpus(data, {}, log); }), "data.weights: not with data.kind = preference; leave it out");
+  EXPECT_EQ(refusal([&] { open_corpus(data, {}, log); }),
+            "data.weights: data.kind = preference does not mix sources by weight. Leave data.weights out.");
 }
 
 TEST(Corpus, SkipsBadLinesIfToldToAndSaysSoEveryTime) {

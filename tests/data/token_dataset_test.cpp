@@ -27,7 +27,8 @@ std::shared_ptr<const TokenStream> counting(int64_t n) {
 
 TokenDataset set_of(std::shared_ptr<const TokenStream> row, int64_t length, double held_out = 0, const std::string& packing = "stream") {
   std::vector<std::unique_ptr<TokenSamples>> sources;
-  sources.push_back(make_samples(packing, std::move(row), {.length = length, .held_out_fraction = held_out, .padding = 7}, "a test"));
+  sources.push_back(
+      make_samples(parse_packing(packing), std::move(row), {.length = length, .held_out_fraction = held_out, .padding = 7}, "a test"));
   return TokenDataset(std::move(sources), length);
 }
 
@@ -211,7 +212,7 @@ TEST(Packed, RefusesWhatCannotBeDivided) {
 TEST(TokenDataset, CountsTheSamplesOfSeveralSourcesThroughHeldOutLast) {
   std::vector<std::unique_ptr<TokenSamples>> sources;
   for (const int64_t tokens : {9, 21, 13})
-    sources.push_back(make_samples("stream", counting(tokens), {.length = 4, .held_out_fraction = 0.2, .padding = 7}, "a test"));
+    sources.push_back(make_samples(Packing::stream, counting(tokens), {.length = 4, .held_out_fraction = 0.2, .padding = 7}, "a test"));
   const TokenDataset set(std::move(sources), 4);  // 1 + 1, 4 + 1, 2 + 1
   EXPECT_EQ(set.training(), (SampleRange{0, 7}));
   EXPECT_EQ(set.held_out(), (SampleRange{7, 3}));

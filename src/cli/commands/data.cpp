@@ -59,7 +59,7 @@ int inspect(const DataArguments& a) {
   int64_t documents = 0;
   for (const data::SourceFile& file : data::find_files(options.path, options.format, "data.path")) {
     const data::Inspection found =
-        data::inspect(file, document_options, {.line_bytes = options.line_bytes, .refuse_long = options.on_bad == "refuse"});
+        data::inspect(file, document_options, {.line_bytes = options.line_bytes, .refuse_long = !options.skips_bad_lines()});
     terminal.line(fmt::format("{}\n  {}", file.path, facts_of(file, found)));
     bad.add(found.bad);
     documents += found.documents;

@@ -192,7 +192,7 @@ class Evaluation {
     for (const std::string& set : a_.sets) recipe.set(set);
     const data::DataOptions options = recipe.read(data::data_schema());
     recipe.check_all_used();
-    if (options.kind != "text") base::fail_input("data.kind = {}: perplexity is of text; leave it out", options.kind);
+    if (!options.needs().is_text()) base::fail_input("data.kind = {}: perplexity is of text; leave it out", options.kind);
     const std::filesystem::path cache = cache_folder();
     data::TokenizeProgress shown(*stderr_, clock_);
     const data::CorpusOptions how{

@@ -238,8 +238,7 @@ int plan_command(const PlanArguments& a) {
   const std::vector<planner::TrafficRow> rows = planner::step_traffic(*p.task.model, p.plan, p.batch, p.rules);
   std::string text = layout_in_words(p) + memory_in_words(p) + placements_in_words(p, a.explain) + traffic_by_axis(rows);
   if (a.explain) text += messages_in_words(rows);
-  if (p.settings.data.kind == "text" && p.settings.model.from.empty() && p.settings.data.tokenizer == "bpe" &&
-      p.settings.data.tokenizer_file.empty())
+  if (p.settings.data.needs().is_text() && p.settings.model.from.empty() && p.settings.data.learns_tokenizer())
     text += fmt::format("(a tokenizer is learned first: its vocabulary is taken to have {} entries, data.vocab)\n", p.settings.data.vocab);
   if (!a.save.empty()) text += fmt::format("{}: saved; cairn train --plan {} trains with it\n", a.save, a.save);
   terminal.line(base::printable(text.substr(0, text.size() - 1)));

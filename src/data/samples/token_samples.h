@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "data/corpus/token_stream.h"
+#include "data/samples/packing.h"
 
 namespace cairn::data {
 
@@ -45,9 +46,7 @@ std::unique_ptr<TokenSamples> make_windows(std::shared_ptr<const TokenStream> ro
 std::unique_ptr<TokenSamples> make_packed(std::shared_ptr<const TokenStream> row, const SampleOptions& options, bool pack,
                                           const std::string& origin);
 
-// By the words of data.packing: stream, separate, documents, none.
-std::unique_ptr<TokenSamples> make_samples(const std::string& packing, std::shared_ptr<const TokenStream> row, const SampleOptions& options,
+std::unique_ptr<TokenSamples> make_samples(Packing packing, std::shared_ptr<const TokenStream> row, const SampleOptions& options,
                                            const std::string& origin);
-std::vector<std::string> packing_names();
 
 }  // namespace cairn::data

@@ -102,15 +102,4 @@ std::unique_ptr<TokenSamples> make_windows(std::shared_ptr<const TokenStream> ro
   return std::make_unique<Windows>(std::move(row), options, separate, origin);
 }
 
-std::unique_ptr<TokenSamples> make_samples(const std::string& packing, std::shared_ptr<const TokenStream> row, const SampleOptions& options,
-                                           const std::string& origin) {
-  if (packing == "stream") return make_windows(std::move(row), options, false, origin);
-  if (packing == "separate") return make_windows(std::move(row), options, true, origin);
-  if (packing == "documents") return make_packed(std::move(row), options, true, origin);
-  if (packing == "none") return make_packed(std::move(row), options, false, origin);
-  base::fail_unknown("data.packing", packing, packing_names());
-}
-
-std::vector<std::string> packing_names() { return {"stream", "separate", "documents", "none"}; }
-
 }  // namespace cairn::data

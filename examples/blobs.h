@@ -47,7 +47,8 @@ inline task::Task<Point> classification() {
   };
   task.metric = [](std::span<const Point> points, const task::Outputs& outputs) -> task::Metrics {
     double right = 0;
-    for (size_t i = 0; i < points.size(); ++i) right += outputs.at("label").const_data_ptr<int64_t>()[i] == points[i].label;
+    const int64_t* labels = outputs.at("label").const_data_ptr<int64_t>();
+    for (size_t i = 0; i < points.size(); ++i) right += labels[i] == points[i].label;
     return {{"accuracy", right / static_cast<double>(points.size())}};
   };
   return task;

@@ -128,7 +128,7 @@ void look_at(const std::vector<Source>& sources, const DataOptions& data, const 
 void make_token_dataset(const DataOptions& data, const SampleOptions& options, Corpus& corpus) {
   std::vector<std::unique_ptr<TokenSamples>> parts;
   for (size_t i = 0; i < corpus.token_streams.size(); ++i)
-    parts.push_back(make_samples(data.packing_mode(), corpus.token_streams[i], options, corpus.origins[i]));
+    parts.push_back(make_samples(data.packing, corpus.token_streams[i], options, corpus.origins[i]));
   auto samples = std::make_unique<TokenDataset>(std::move(parts), options.length);
   for (size_t i = 0; i < data.weights.size(); ++i)
     corpus.streams.push_back({samples->training_of(static_cast<int64_t>(i)), data.weights[i]});
@@ -157,9 +157,7 @@ DocumentOptions document_options_of(const DataOptions& data, Renderer renderer) 
 
 std::unique_ptr<Tokenizer> named_tokenizer(const DataOptions& data) {
   if (!data.tokenizer_file.empty()) return read_tokenizer(data.tokenizer_file);
-  if (data.tokenizer == "bytes") return make_byte_tokenizer();
-  if (data.tokenizer != "bpe") base::fail_input("data.tokenizer = {}: must be bytes or bpe", data.tokenizer);
-  return nullptr;
+  return data.tokenizer == TokenizerKind::bytes ? make_byte_tokenizer() : nullptr;
 }
 
 int64_t vocab_bound(const DataOptions& data) {

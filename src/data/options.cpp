@@ -27,11 +27,10 @@ base::Schema<DataOptions> data_schema() {
         {"chat_template"}},
        {"learn_prompts", &O::learn_prompts, "Whether what the assistant did not say is learned too."},
        {"on_bad", &O::on_bad, "What becomes of lines that cannot be used: the first is refused, or all are skipped and counted.",
-        base::one_of({"refuse", "skip"})},
+        kOnBadLineNames},
        {"line_bytes", &O::line_bytes, "The longest line, JSON record or stretch of text without a place to cut that is taken.",
         base::between(1, 1 << 30)},
-       {"tokenizer", &O::tokenizer, "How text becomes tokens: each byte, or byte pairs learned from the text.",
-        base::one_of({"bytes", "bpe"})},
+       {"tokenizer", &O::tokenizer, "How text becomes tokens: each byte, or byte pairs learned from the text.", kTokenizerKindNames},
        {"tokenizer_file", &O::tokenizer_file,
         "A tokenizer to use as it is: tokenizer.json, tokenizer.model, vocab.json, or a folder with one; empty: as `tokenizer` says."},
        {"vocab", &O::vocab, "Tokens of a BPE learned from the text.", base::between(257, 1 << 20)},
@@ -40,7 +39,7 @@ base::Schema<DataOptions> data_schema() {
         "How documents fill samples: stream (one long row, read across documents), separate (the same, each document for itself), "
         "documents "
         "(whole ones, packed), none (one a sample).",
-        base::one_of(packing_names())},
+        kPackingNames},
        {"sampler", &O::sampler, "The order in which samples come.", base::one_of(sampler_names())},
        {"stories_bytes", &O::stories_bytes, "How much text the built-in stories make.", base::between(1000, 1e10)},
        {"stories_seed", &O::stories_seed, "Which stories are told.", base::at_least(0)}}};

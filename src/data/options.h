@@ -10,6 +10,14 @@
 
 namespace cairn::data {
 
+// What becomes of lines that cannot be used.
+enum class OnBadLine { refuse, skip };
+inline constexpr base::EnumName<OnBadLine> kOnBadLineNames[] = {{OnBadLine::refuse, "refuse"}, {OnBadLine::skip, "skip"}};
+
+// The tokenizer of a run that names no tokenizer file: one id for each byte, or a BPE learned from the text.
+enum class TokenizerKind { bytes, bpe };
+inline constexpr base::EnumName<TokenizerKind> kTokenizerKindNames[] = {{TokenizerKind::bytes, "bytes"}, {TokenizerKind::bpe, "bpe"}};
+
 struct DataOptions {
   std::string kind = "text";         // a name of data_kinds()
   std::string path;                  // empty, and no sources: the built-in stories
@@ -19,22 +27,20 @@ struct DataOptions {
   std::string text_field = "text";
   std::string chat_template = "auto";  // data.template
   bool learn_prompts = false;
-  std::string on_bad = "refuse";  // refuse or skip
+  OnBadLine on_bad = OnBadLine::refuse;
   int64_t line_bytes = 16 << 20;
-  std::string tokenizer = "bpe";     // bytes or bpe
-  std::string tokenizer_file;        // a tokenizer.json to use as it is
-  int64_t vocab = 1024;              // ids of a tokenizer that is trained
-  int64_t length = 128;              // tokens of a sample
-  std::string packing = "stream";    // a name of packing_names()
+  TokenizerKind tokenizer = TokenizerKind::bpe;
+  std::string tokenizer_file;  // a tokenizer.json to use as it is
+  int64_t vocab = 1024;        // ids of a tokenizer that is trained
+  int64_t length = 128;        // tokens of a sample
+  Packing packing = Packing::stream;
   std::string sampler = "shuffled";  // a name of sampler_names()
   int64_t stories_bytes = 4'000'000;
   int64_t stories_seed = 1;
 
-  // The words above as types.
   const DataNeeds& needs() const { return data_needs(kind); }
-  Packing packing_mode() const { return parse_packing(packing); }
-  bool skips_bad_lines() const { return on_bad == "skip"; }
-  bool learns_tokenizer() const { return tokenizer_file.empty() && tokenizer == "bpe"; }
+  bool skips_bad_lines() const { return on_bad == OnBadLine::skip; }
+  bool learns_tokenizer() const { return tokenizer_file.empty() && tokenizer == TokenizerKind::bpe; }
 };
 
 base::Schema<DataOptions> data_schema();

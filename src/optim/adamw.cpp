@@ -23,7 +23,7 @@ class Adamw final : public Optimizer {
     int64_t elements = 0;
     for (const ParameterPiece& piece : pieces_) elements += piece.parameter.numel();
     if (pieces_.empty()) return;
-    const auto like = pieces_[0].parameter.options().dtype(options_.moments == "bf16" ? at::kBFloat16 : at::kFloat);
+    const auto like = pieces_[0].parameter.options().dtype(options_.moments == StateDtype::bf16 ? at::kBFloat16 : at::kFloat);
     mean_ = at::zeros({elements}, like);
     square_ = at::zeros({elements}, like);
     for (const ParameterPiece& piece : pieces_) {

@@ -14,7 +14,7 @@ namespace {
 class Bf16Optimizer final : public Optimizer {
  public:
   Bf16Optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces, const base::Random& random)
-      : nearest_(options.rounding == "nearest"),
+      : nearest_(options.rounding == Rounding::nearest),
         direct_(optimizer_needs(options.kind).updates_bf16),
         random_(random.for_purpose("rounding")) {
     int64_t largest = 0;

@@ -129,7 +129,7 @@ class Muon final : public Optimizer {
 
   double scale_of(const at::Tensor& matrix) const {
     const auto rows = static_cast<double>(matrix.size(0)), columns = static_cast<double>(matrix.size(1));
-    return options_.muon_scale == "rms" ? 0.2 * std::sqrt(std::max(rows, columns)) : std::sqrt(std::max(1.0, rows / columns));
+    return options_.muon_scale == MuonScale::rms ? 0.2 * std::sqrt(std::max(rows, columns)) : std::sqrt(std::max(1.0, rows / columns));
   }
 
   const OptimOptions options_;

@@ -91,9 +91,10 @@ std::vector<std::string> optimizer_names() {
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces) {
   const Rule& rule = rule_called(options.kind);
-  if (options.moments != "fp32" && !rule.needs.bf16_moments)
+  if (options.moments != StateDtype::fp32 && !rule.needs.bf16_moments)
     base::fail_input("optim.moments = {}: optim.kind = {} keeps its state in fp32. Leave optim.moments out, or use optim.kind = {}.",
-                     options.moments, options.kind, names_where([](const OptimizerNeeds& needs) { return needs.bf16_moments; }));
+                     base::enum_name(kStateDtypeNames, options.moments), options.kind,
+                     names_where([](const OptimizerNeeds& needs) { return needs.bf16_moments; }));
   return rule.make(options, std::move(pieces));
 }
 

@@ -6,6 +6,18 @@
 
 namespace cairn::optim {
 
+// The dtype of a rule's state.
+enum class StateDtype { fp32, bf16 };
+inline constexpr base::EnumName<StateDtype> kStateDtypeNames[] = {{StateDtype::fp32, "fp32"}, {StateDtype::bf16, "bf16"}};
+
+// How updates of bf16 parameters are rounded.
+enum class Rounding { stochastic, nearest };
+inline constexpr base::EnumName<Rounding> kRoundingNames[] = {{Rounding::stochastic, "stochastic"}, {Rounding::nearest, "nearest"}};
+
+// The size of Muon's steps (muon.cpp).
+enum class MuonScale { rms, spectral };
+inline constexpr base::EnumName<MuonScale> kMuonScaleNames[] = {{MuonScale::rms, "rms"}, {MuonScale::spectral, "spectral"}};
+
 // The recipe's optim.* keys.
 struct OptimOptions {
   std::string kind = "adamw";  // a name of optimizer_names(); what it needs: needs.h
@@ -13,12 +25,12 @@ struct OptimOptions {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  std::string moments = "fp32";
-  std::string rounding = "stochastic";
+  StateDtype moments = StateDtype::fp32;
+  Rounding rounding = Rounding::stochastic;
   double momentum = 0.95;
   bool nesterov = true;
   bool decay_decoupled = true;
-  std::string muon_scale = "rms";
+  MuonScale muon_scale = MuonScale::rms;
   int64_t muon_iterations = 5;
   double muon_adamw_share = 1.0;
   double factor_decay = 0.8;

@@ -89,7 +89,7 @@ TEST(Corpus, ReadsATextFileByBytes) {
   const Scratch scratch;
   base::Log log = base::Log::capture();
   DataOptions data = small();
-  data.tokenizer = "bytes";
+  data.tokenizer = TokenizerKind::bytes;
   data.length = 3;
   data.path = scratch.write("text.txt", "abcdefg");
   EXPECT_THAT(tokens_of(open_corpus(data, {.held_out_fraction = 0.1}, log)), ElementsAre('a', 'b', 'c', 'd', 'e', 'f', 'g', 256));
@@ -102,7 +102,7 @@ TEST(Corpus, ReadsATextFileByBytes) {
 
 DataOptions bytes_of(const std::string& path, int64_t length = 4) {
   DataOptions data;
-  data.tokenizer = "bytes";
+  data.tokenizer = TokenizerKind::bytes;
   data.length = length;
   data.path = path;
   return data;
@@ -129,7 +129,7 @@ TEST(Corpus, ReadsTokenShardsAsTheyAre) {
   const std::string llmc = scratch.write("a.bin", llmc_bytes(text.token_streams[0]->files()[0]));
   EXPECT_EQ(tokens_of(open_corpus(bytes_of(llmc), {}, log)), tokens_of(text));
   DataOptions learned = bytes_of(shard);
-  learned.tokenizer = "bpe";
+  learned.tokenizer = TokenizerKind::bpe;
   EXPECT_EQ(refusal([&] { open_corpus(learned, {}, log); }),
             "data.path = " + shard + ": token shards need the tokenizer they were made with: set data.tokenizer_file");
   DataOptions other = bytes_of(shard);
@@ -179,7 +179,7 @@ TEST(Corpus, LearnsAnswersOfConversationsAlone) {
   base::Log log = base::Log::capture();
   DataOptions data = bytes_of(scratch.write("chat.jsonl", "{\"question\": \"q\", \"answer\": \"ab\"}\n"), 8);
   data.chat_template = "plain";
-  data.packing = "documents";
+  data.packing = Packing::documents;
   const Corpus corpus = open_corpus(data, {}, log);
   mesh::Batch batch;
   corpus.samples->fill(std::vector<int64_t>{0}, batch);
@@ -279,7 +279,7 @@ TEST(Corpus, SkipsBadLinesIfToldToAndSaysSoEveryTime) {
   const CorpusOptions options{.cache_folder = scratch.path("cache")};
   EXPECT_EQ(refusal([&] { open_corpus(data, options, log); }),
             data.path + ":2: invalid JSON at byte 1; mend it, or set data.on_bad = \"skip\" to leave such lines out");
-  data.on_bad = "skip";
+  data.on_bad = OnBadLine::skip;
   EXPECT_EQ(tokens_of(open_corpus(data, options, log)).size(), 7u);
   EXPECT_TRUE(open_corpus(data, options, log).from_cache);
   EXPECT_THAT(log.lines(),

@@ -22,9 +22,9 @@ TEST(WriteShard, KeepsTokensDocumentsAndTargets) {
   const Scratch scratch;
   base::Log log = base::Log::capture();
   DataOptions data;
-  data.tokenizer = "bytes";
+  data.tokenizer = TokenizerKind::bytes;
   data.chat_template = "plain";
-  data.on_bad = "skip";
+  data.on_bad = OnBadLine::skip;
   data.sources = {scratch.write("a.jsonl", "{\"text\": \"xy\"}\n{\"question\": \"q\", \"answer\": \"ab\"}\nbad\n"),
                   scratch.write("b.txt", "z")};
   const Corpus corpus = open_token_streams(data, {}, log);

@@ -47,7 +47,7 @@ TEST(Adamw, NamesItsStateByParameter) {
 
 // Everything in bf16, as PyTorch's fused rule has it: each step computes in fp32 and rounds parameter and moments once, to the nearest.
 TEST(Adamw, RoundsWhatIsKeptInBf16OnceAStep) {
-  const OptimOptions options{.beta2 = 0.9, .moments = "bf16", .rounding = "nearest", .weight_decay = 0.1};
+  const OptimOptions options{.beta2 = 0.9, .moments = StateDtype::bf16, .rounding = Rounding::nearest, .weight_decay = 0.1};
   const at::Tensor kept = at::tensor({1.f, -2.f, 0.75f}).to(at::kBFloat16), gradient = at::tensor({0.1f, 0.3f, -1e-4f}).to(at::kBFloat16);
   const auto rule = make_bf16_optimizer(options, {{"w", kept, gradient, true}}, base::Random(1));
   const auto rounded = [](double x) { return static_cast<double>(static_cast<float>(c10::BFloat16(static_cast<float>(x)))); };
@@ -67,22 +67,26 @@ TEST(Adamw, RoundsWhatIsKeptInBf16OnceAStep) {
 
 // The spacing of bf16 at 1 is 2^-7: an update of a tenth of that is lost to the nearest, and kept on the average otherwise.
 TEST(Adamw, RoundingToTheNearestLosesSmallUpdates) {
-  const auto mean_after = [](const std::string& rounding) {
+  const auto mean_after = [](Rounding rounding) {
     const at::Tensor kept = at::ones({1000}, at::kBFloat16), gradient = at::ones({1000});
     const auto rule = make_bf16_optimizer({.rounding = rounding}, {{"w", kept, gradient, false}}, base::Random(3));
     for (int64_t step = 1; step <= 10; ++step) rule->update(0, {.step = step, .learning_rate = 0.1 / 128});
     return kept.to(at::kFloat).mean().item<double>();
   };
-  EXPECT_EQ(mean_after("nearest"), 1);
-  EXPECT_NEAR(mean_after("stochastic"), 1 - 1.0 / 128, 1e-3);
+  EXPECT_EQ(mean_after(Rounding::nearest), 1);
+  EXPECT_NEAR(mean_after(Rounding::stochastic), 1 - 1.0 / 128, 1e-3);
 }
 
 TEST(Adamw, AloneKeepsMomentsInBf16) {
   try {
-    (void)make_optimizer({.kind = "muon", .moments = "bf16"}, {});
+    (void)make_optimizer({.kind = "muon", .moments = StateDtype::bf16}, {});
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("optim.moments = bf16: optim.kind = muon keeps its state in fp32. Leave optim.moments out, or use optim.kind = adamw."), std::string::npos) << error.what();
+    EXPECT_NE(
+        std::string(error.what())
+            .find("optim.moments = bf16: optim.kind = muon keeps its state in fp32. Leave optim.moments out, or use optim.kind = adamw."),
+        std::string::npos)
+        << error.what();
   }
 }
 

@@ -120,7 +120,7 @@ TEST(Muon, LeavesWhatIsNoHiddenMatrixToAdamw) {
 
 // Matrices and the rest, kept in bf16: an update in fp32, rounded once by the numbers of the name and the step.
 TEST(Muon, RoundsWhatIsKeptInBf16OnceAStep) {
-  for (const std::string rounding : {"stochastic", "nearest"}) {
+  for (const Rounding rounding : {Rounding::stochastic, Rounding::nearest}) {
     OptimOptions options = plain("muon");
     options.weight_decay = 0.1;
     options.rounding = rounding;
@@ -142,7 +142,7 @@ TEST(Muon, RoundsWhatIsKeptInBf16OnceAStep) {
         walk.piece.parameter.copy_(low[i].parameter);
         exact->update(static_cast<int64_t>(i), {.step = step, .learning_rate = 0.01});
         expected.push_back(at::empty_like(low[i].parameter));
-        if (rounding == "nearest")
+        if (rounding == Rounding::nearest)
           expected.back().copy_(walk.piece.parameter);
         else
           kernels::round_stochastically(expected.back(), walk.piece.parameter,
@@ -150,7 +150,7 @@ TEST(Muon, RoundsWhatIsKeptInBf16OnceAStep) {
       }
       rounded->update_several(0, 2, {.step = step, .learning_rate = 0.01});
       for (size_t i = 0; i < 2; ++i)
-        EXPECT_TRUE(at::equal(low[i].parameter, expected[i])) << rounding << ", step " << step << ", piece " << i;
+        EXPECT_TRUE(at::equal(low[i].parameter, expected[i])) << base::enum_name(kRoundingNames, rounding) << ", step " << step << ", piece " << i;
     }
   }
 }

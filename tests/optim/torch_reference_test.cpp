@@ -63,7 +63,7 @@ TEST(TorchReference, SgdWithAndWithoutMomentum) {
 
 TEST(TorchReference, MuonOnWideAndTallMatricesWithBothScales) {
   OptimOptions options = with("muon", 0.1, 0.01);
-  options.muon_scale = "spectral";
+  options.muon_scale = MuonScale::spectral;
   follows({"wide",
            options,
            {3, 5},
@@ -74,7 +74,7 @@ TEST(TorchReference, MuonOnWideAndTallMatricesWithBothScales) {
            {5, 3},
            {0.965680759, 1.06196686, 0.231669081, -0.707906177, -0.910325059, -0.502454518, 0.621871182, 1.1063672, 0.480828435, -0.4609355,
             -0.870558915, -0.629286106, 0.197266995, 1.05204539, 0.710818386}});
-  options.muon_scale = "rms";
+  options.muon_scale = MuonScale::rms;
   options.nesterov = false;
   follows({"rms",
            options,

@@ -39,7 +39,7 @@ mesh::Batch all_pairs(const std::string& path) {
   data::DataOptions options;
   options.path = path;
   options.kind = "preference";
-  options.tokenizer = "bytes";
+  options.tokenizer = data::TokenizerKind::bytes;
   options.chat_template = "plain";
   options.length = 40;
   mesh::Batch batch;

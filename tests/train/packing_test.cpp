@@ -22,10 +22,10 @@ int64_t samples_in(const std::string& path, const std::string& packing) {
   base::Log log = base::Log::quiet();
   data::DataOptions options;
   options.path = path;
-  options.tokenizer = "bytes";
+  options.tokenizer = data::TokenizerKind::bytes;
   options.chat_template = "plain";
   options.length = 40;
-  options.packing = packing;
+  options.packing = data::parse_packing(packing);
   return data::open_corpus(options, {}, log).samples->training().count;
 }
 

@@ -1,22 +1,10 @@
-// The list of packings. A new one is an implementation of TokenSamples and one line in each list.
+// From a packing to its samples. A new one is a word in packing.h, an implementation of TokenSamples and a case here.
 #include "data/samples/packing.h"
 
-#include <algorithm>
-
 #include "base/check.h"
-#include "base/did_you_mean.h"
 #include "data/samples/token_samples.h"
 
 namespace cairn::data {
-
-std::vector<std::string> packing_names() { return {"stream", "separate", "documents", "none"}; }
-
-Packing parse_packing(const std::string& word) {
-  const std::vector<std::string> names = packing_names();
-  const auto found = std::find(names.begin(), names.end(), word);
-  if (found == names.end()) base::fail_unknown("data.packing", word, names);
-  return static_cast<Packing>(found - names.begin());
-}
 
 std::unique_ptr<TokenSamples> make_samples(Packing packing, std::shared_ptr<const TokenStream> stream, const SampleOptions& options,
                                            const std::string& origin) {

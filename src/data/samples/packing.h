@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "base/enum_names.h"
+
 namespace cairn::data {
 
 enum class Packing {
@@ -12,9 +14,12 @@ enum class Packing {
   none,       // whole documents, one to a sample
 };
 
+inline constexpr base::EnumName<Packing> kPackingNames[] = {
+    {Packing::stream, "stream"}, {Packing::separate, "separate"}, {Packing::documents, "documents"}, {Packing::none, "none"}};
+
 // Refuses an unknown word and suggests the nearest.
-Packing parse_packing(const std::string& word);
-std::vector<std::string> packing_names();
+inline Packing parse_packing(const std::string& word) { return base::parse_enum(kPackingNames, "data.packing", word); }
+inline std::vector<std::string> packing_names() { return base::enum_words(kPackingNames); }
 
 // Whether attention and loss stay within documents. Batches then have the fields `documents` and `positions`.
 inline bool separates_documents(Packing packing) { return packing != Packing::stream; }

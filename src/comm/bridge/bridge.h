@@ -15,48 +15,50 @@
 namespace cairn::comm {
 
 struct BridgeOptions {
-  int site = 0;   // which this one is
-  int sites = 1;  // how many there may be
-  Key key{};      // who does not know it is refused
-  // Where this site is called: an address of this machine, and where others reach that (empty: the address); port 0: the system chooses.
+  int site = 0;   // this site's number
+  int sites = 1;  // how many there may be at most
+  Key key{};      // a caller that does not know it is refused
+  // Where this site listens: an address of this machine and a port (0: the system chooses).
   std::string address = "127.0.0.1";
-  std::string known_as = {};
+  std::string known_as = {};  // the address under which others reach it; empty: `address`
   uint16_t port = 0;
-  std::vector<RendezvousEndpoint> endpoints = {};  // where some other site may be found
-  std::string config_fingerprint = {};  // what must be the same on all sites, a line for each thing; those that differ are refused
-  std::chrono::nanoseconds patience = std::chrono::seconds(10);  // for a site that cannot be reached, before it counts as lost
+  std::vector<RendezvousEndpoint> endpoints = {};                // where some other site may be found
+  std::string config_fingerprint = {};                           // one setting per line; a site with another fingerprint is refused
+  std::chrono::nanoseconds patience = std::chrono::seconds(10);  // a site that cannot be reached for this long is lost
   int64_t message_bytes_max = int64_t{1} << 32;
-  std::optional<LinkModel> links = {};                // to try out slow ones; sites in place of ranks
-  std::function<void(const std::string&)> tell = {};  // who came, who was refused. Called by a thread of the bridge's
+  std::optional<LinkModel> links = {};                // slows messages down, for experiments; sites take the place of ranks
+  std::function<void(const std::string&)> tell = {};  // reports who came and who was refused; called by the bridge's thread
 };
 
-// Letters between sites that are worlds of their own: each may come, go and come again while the others are at work. All sites that know
-// each other are connected, by TCP in TLS. A connection that breaks is made again, and nothing is lost or said twice by that; a site that
-// stays away for longer than `patience` is lost. Letters from one site to another come in order. Moved by a thread of its own.
+// Messages between sites (islands). A site is a world of its own that may start, stop and restart while the others work.
+//
+// All sites that know each other are connected by TCP with TLS. Messages from one site to another arrive in order and at most once. A
+// broken connection is made again without losing or repeating a message; a site that stays away for longer than `patience` is lost, and
+// with it the messages that wait for it. A thread of the bridge moves all messages. Any thread may call the methods.
 class Bridge {
  public:
   struct Message {
     int from = 0;
-    uint64_t incarnation = 0;  // of the sender: see life()
+    uint64_t incarnation = 0;  // the sender's
     std::vector<std::byte> body;
   };
 
   explicit Bridge(BridgeOptions options);
-  ~Bridge();  // says goodbye, when all that was sent is there (or not for long)
+  ~Bridge();  // waits up to 10 s until the other sites have all messages, then says goodbye
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
 
   int site() const;
   int sites() const;
   uint16_t port() const;
-  // Which of its lives a site is in: another one after each start. 0: not here (yet, or any more).
+  // The number of a site's current start: higher after every restart; 0: the site is not here.
   uint64_t incarnation(int site) const;
-  std::string refusal() const;  // why another site would not have this one; empty: none refused
+  std::string refusal() const;  // why another site refused this one; empty: none did
 
-  // To that life of the site; nothing happens where it is over.
+  // Sends to that incarnation of the site. Does nothing if the incarnation is over.
   void send(int to, uint64_t incarnation, std::vector<std::byte> body);
-  std::optional<Message> next();  // what has come, without waiting
-  // Until something has come that was not there at the last call, or somebody came or went, or this much time has passed.
+  std::optional<Message> next();  // a message that has arrived; never waits
+  // Returns when a message arrives, when a site comes or goes (since the last next()), or after `most`.
   void wait(std::chrono::nanoseconds most);
 
  private:

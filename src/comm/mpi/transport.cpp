@@ -1,3 +1,12 @@
+// The MPI transport: ranks that mpirun or srun started. Matching is ours (inbox.h), MPI moves bytes.
+//
+// Two protocols, as in most MPI libraries:
+//   eager       up to inline_bytes: header and payload in one frame; kept by the receiver until a receive asks for it.
+//   rendezvous  longer: the header alone announces the message. When a receive matches, the receiver posts MPI_Irecv straight into the
+//               user's buffer and answers with a `wake` frame; then the sender starts MPI_Isend from its own buffer.
+// So a long send can be cancelled until it is wanted, and unexpected long messages stay at their sender.
+//
+// MPI has nothing to sleep on. A waiting rank polls, after 0.2 ms yields its core between polls, after 5 ms naps 0.1 ms between polls.
 #include "comm/mpi/transport.h"
 
 #include <algorithm>
@@ -13,6 +22,7 @@
 #include "base/check.h"
 #include "comm/inbox.h"
 #include "comm/mpi/endpoint.h"
+#include "comm/mpi/regions.h"
 #include "comm/net/frame.h"
 
 namespace cairn::comm {
@@ -21,29 +31,16 @@ namespace {
 using Nanoseconds = std::chrono::nanoseconds;
 using EnvelopeKey = std::tuple<uint64_t, uint64_t, uint32_t>;
 
-constexpr auto kFlushDeadline = std::chrono::seconds(10);     // for messages still to go when a rank ends
+constexpr auto kFlushDeadline = std::chrono::seconds(10);     // for outgoing messages when a rank ends
 constexpr auto kFarewellDeadline = std::chrono::seconds(2);   // for peers to end too
-constexpr auto kFailDeadline = std::chrono::seconds(1);       // to tell the others why
-constexpr auto kSpinLimit = std::chrono::microseconds(1000);  // of a wait without a word
-constexpr auto kKeepCore = std::chrono::microseconds(200);    // without a message, before others are offered this rank's core
+constexpr auto kFailDeadline = std::chrono::seconds(1);       // to send the reason of a failure
+constexpr auto kSpinLimit = std::chrono::microseconds(1000);  // of spin()
+constexpr auto kKeepCore = std::chrono::microseconds(200);    // without progress; then the core is offered to others
 constexpr auto kKeepCrowded = std::chrono::microseconds(5);   // the same, with more ranks than cores
-constexpr auto kAwake = std::chrono::milliseconds(5);         // without a message, before it only looks now and then
+constexpr auto kAwake = std::chrono::milliseconds(5);         // without progress; then it naps between polls
 constexpr auto kNap = std::chrono::microseconds(100);
-constexpr int64_t kUnwanted = 1;  // in a wake frame's offset: keep the message, it did not fit what was asked for
+constexpr int64_t kUnwanted = 1;  // in the offset of a wake frame: drop the message, the receive was for something else
 
-// What this rank asked for.
-struct MpiTransfer final : Receive {
-  enum class Kind { send, recv, expose, pull, timer };
-  Kind kind = Kind::send;
-  Purpose purpose = Purpose::control;
-  PullMode mode = PullMode::replace;
-  Dtype dtype = Dtype::u8;
-  uint64_t number = 0;  // of a long message or a pull
-};
-
-// A long message is announced by its header; the receiver answers (a wake frame) when it has posted the receive of its bytes, which then go
-// straight from memory to memory. So a send can be taken back until somebody wants it, and what nobody asked for yet stays at its sender.
-// A pull is a request; its receive is posted before.
 class MpiTransport final : public Transport {
  public:
   explicit MpiTransport(MpiOptions options)
@@ -104,8 +101,7 @@ class MpiTransport final : public Transport {
     transfer->purpose = purpose;
     transfer->data = const_cast<void*>(data);
     transfer->bytes = bytes;
-    exposed_[envelope.key()] = transfer;
-    for (const auto& [peer, pull] : std::exchange(early_pulls_, {})) answer(peer, pull);
+    regions_.expose(transfer);
     return Completion(*this, std::move(transfer));
   }
 
@@ -120,12 +116,7 @@ class MpiTransport final : public Transport {
       if (peers_[peer].said_bye) done_.fail(transfer, peer_has_left(peer, envelope));
       return Completion(*this, std::move(transfer));
     }
-    const std::shared_ptr<void> own = how == PullMode::add ? allocate_plain(bytes) : nullptr;
-    void* to = own ? own.get() : transfer->data;
-    endpoint_.start(std::make_shared<MpiPayload>(MpiPayload{
-        .peer = peer, .lane = pull_lane(pulls_), .data = static_cast<std::byte*>(to), .bytes = bytes, .transfer = transfer, .owned = own}));
-    send_frame(peer, {.kind = Frame::Kind::pull, .envelope = envelope, .bytes = bytes, .offset = offset, .number = transfer->number},
-               nullptr);
+    send_frame(peer, regions_.begin_pull(transfer, offset), nullptr);
     return Completion(*this, std::move(transfer));
   }
 
@@ -141,8 +132,7 @@ class MpiTransport final : public Transport {
     auto& one = static_cast<MpiTransfer&>(transfer);
     one.done = true;
     if (one.kind == MpiTransfer::Kind::expose) {
-      const auto found = exposed_.find(one.envelope.key());
-      if (found != exposed_.end() && found->second.get() == &one) exposed_.erase(found);
+      regions_.forget(one);
     } else if (one.kind == MpiTransfer::Kind::recv) {
       inbox_.forget(one);
     } else if (one.kind == MpiTransfer::Kind::send && announced_.erase(one.number) > 0) {
@@ -225,9 +215,7 @@ class MpiTransport final : public Transport {
     return transfer;
   }
 
-  // What the sender counted, and what the asking one did.
-  static uint64_t message_lane(uint64_t number) { return 2 * number; }
-  static uint64_t pull_lane(uint64_t number) { return 2 * number + 1; }
+  static uint64_t message_lane(uint64_t number) { return 2 * number; }  // even; pulls have the odd lanes
 
   Completion ask(int from, std::shared_ptr<MpiTransfer> transfer) {
     inbox_.ask(transfer);
@@ -244,7 +232,7 @@ class MpiTransport final : public Transport {
     if (peers_[to].open) write(to, frame, payload);
   }
 
-  // The header, and of payloads only what travels with it.
+  // Writes the header and, if given, the payload of an eager message.
   void write(int to, const Frame& frame, const void* payload) {
     const int64_t bytes = payload ? frame.payload_bytes() : 0;
     auto memory = std::make_shared_for_overwrite<std::byte[]>(static_cast<size_t>(kFrameBytes + bytes));
@@ -260,7 +248,7 @@ class MpiTransport final : public Transport {
     if (transfer) done_.finish(transfer);
   }
 
-  // Whether anything happened.
+  // Returns whether anything happened.
   bool progress() {
     bool moved = false;
     while (const auto heard = endpoint_.next_frame()) {
@@ -309,7 +297,6 @@ class MpiTransport final : public Transport {
 
   Nanoseconds keep_core() const { return endpoint_.crowded() ? kKeepCrowded : kKeepCore; }
 
-  // MPI has nothing to sleep on: so at first it looks all the time, then it offers its core to others, then it looks now and then.
   void rest(Nanoseconds idle) const {
     if (idle < keep_core()) return;
     if (idle < kAwake) {
@@ -329,7 +316,7 @@ class MpiTransport final : public Transport {
         wanted(from, frame);
         break;
       case Frame::Kind::pull:
-        answer(from, frame);
+        regions_.answer(from, frame);
         break;
       case Frame::Kind::failing: {
         finish_payloads();  // what it sent before counts
@@ -369,7 +356,7 @@ class MpiTransport final : public Transport {
     }
   }
 
-  // A long message waits at its sender: for now, or until somebody asks for it.
+  // A long message is announced. It stays at its sender until a receive asks for it.
   void announcement(int from, const Frame& frame) {
     Inbox::Found found = inbox_.wanted(from, frame.envelope, frame.bytes);
     Frame reply{.kind = Frame::Kind::wake, .envelope = frame.envelope, .number = frame.number};
@@ -396,7 +383,7 @@ class MpiTransport final : public Transport {
     send_frame(from, reply, nullptr);
   }
 
-  // The receiver of a long message has a place for it.
+  // The receiver of a long message has posted its receive.
   void wanted(int from, const Frame& frame) {
     const auto found = announced_.find(frame.number);
     if (found == announced_.end() || found->second.transfer->peer != from) return;  // taken back
@@ -412,37 +399,13 @@ class MpiTransport final : public Transport {
                                                             .booking = one.booking}));
   }
 
-  void answer(int peer, const Frame& pull) {
-    const auto found = exposed_.find(pull.envelope.key());
-    if (found == exposed_.end()) {
-      early_pulls_.emplace_back(peer, pull);
-      return;
-    }
-    const MpiTransfer& region = *found->second;
-    if (pull.offset > region.bytes - pull.bytes) {
-      throw Error(Error::Kind::lost_peer, fmt::format("asked for {} bytes at {} of a region of {}", pull.bytes, pull.offset, region.bytes));
-    }
-    // A copy, so that the region may be withdrawn while the answer is on its way.
-    std::shared_ptr<void> copy = allocate_plain(pull.bytes);
-    std::memcpy(copy.get(), static_cast<const std::byte*>(region.data) + pull.offset, static_cast<size_t>(pull.bytes));
-    auto* data = static_cast<std::byte*>(copy.get());
-    endpoint_.start(
-        std::make_shared<MpiPayload>(MpiPayload{.outgoing = true,
-                                                .peer = peer,
-                                                .lane = pull_lane(pull.number),
-                                                .data = data,
-                                                .bytes = pull.bytes,
-                                                .owned = std::move(copy),
-                                                .booking = Ledger::Message{rank(), peer, pull.bytes, region.purpose, clock_.now(), {}}}));
-  }
-
   void lose(int peer, const std::string& why) {
     const bool known = std::any_of(lost_peers_.begin(), lost_peers_.end(), [&](const LostPeer& loss) { return loss.rank == peer; });
     if (!known) lost_peers_.push_back({peer, peer, why});
     close(peer);
   }
 
-  // Nothing more can be said to it.
+  // Sends nothing to this peer any more.
   void close(int peer) {
     peers_[peer].open = false;
     for (auto one = announced_.begin(); one != announced_.end();) {
@@ -466,9 +429,9 @@ class MpiTransport final : public Transport {
     }
   }
 
-  // Ends so that nothing sent is lost: all taken, then bye, then until the peers have ended too (or not for long).
+  // Ends without losing a sent message: waits until all are received, says bye, waits a moment until the peers end too.
   void leave() noexcept try {
-    // Whom a place was promised may be sending into it, and cannot stop.
+    // A sender that got a wake frame may be sending already and cannot stop.
     if (failed_) return run_while([this] { return endpoint_.receiving(); }, kFarewellDeadline);
     const auto sending = [this] { return endpoint_.sending() || !announced_.empty(); };
     run_while(sending, kFlushDeadline);
@@ -487,14 +450,13 @@ class MpiTransport final : public Transport {
   base::RealClock clock_;
   Ledger ledger_;
   MpiEndpoint endpoint_;
+  MpiRegions regions_{endpoint_, clock_};
   DoneQueue done_;
   Inbox inbox_;
   std::vector<Peer> peers_;
   uint64_t announcements_ = 0;
-  std::map<uint64_t, Announced> announced_;            // long messages that their receiver has no place for yet
+  std::map<uint64_t, Announced> announced_;            // long messages that wait for their receiver
   std::map<std::pair<int, EnvelopeKey>, Frame> held_;  // the same, at the receiver
-  std::map<EnvelopeKey, std::shared_ptr<MpiTransfer>> exposed_;
-  std::vector<std::pair<int, Frame>> early_pulls_;
   uint64_t pulls_ = 0;
   std::multimap<Nanoseconds, std::weak_ptr<MpiTransfer>> timers_;
   std::function<void(int, const Envelope&)> tell_early_;

@@ -1,5 +1,3 @@
-#include "comm/net/connect.h"
-
 #include <optional>
 #include <tuple>
 #include <unistd.h>
@@ -16,6 +14,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/net/handshake.h"
+#include "comm/net/peer.h"
 #include "comm/net/unauthenticated_peers.h"
 
 namespace cairn::comm {

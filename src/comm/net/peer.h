@@ -13,6 +13,7 @@
 #include "comm/ledger.h"
 #include "comm/net/byte_stream.h"
 #include "comm/net/frame.h"
+#include "comm/net/transport.h"
 #include "comm/transport.h"
 
 namespace cairn::comm {
@@ -109,5 +110,16 @@ class NetPeer {
   std::deque<Outgoing> outgoing_;
   std::optional<std::chrono::nanoseconds> held_until_;
 };
+
+// A connected socket (-1: to itself) and the byte stream on it.
+struct Connection {
+  int fd = -1;
+  std::unique_ptr<ByteStream> stream;
+};
+
+// Connects this rank with every other one: it calls the ranks below its own and is called by those above. Ranks of one machine connect over
+// loopback, others with TLS; both ends prove that they have the run's key (handshake.h). Returns one connection per rank, by rank. Throws
+// and names the ranks that did not come. Closes the listening sockets.
+std::vector<Connection> connect_peers(const NetSetup& setup, const NetOptions& options);
 
 }  // namespace cairn::comm

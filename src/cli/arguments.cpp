@@ -4,9 +4,12 @@
 #include <utility>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/check.h"
 #include "base/did_you_mean.h"
+#include "sync/needs.h"
 
 namespace cairn::cli {
 namespace {
@@ -26,7 +29,7 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
   command->add_option("--islands", a.islands, "Islands of ranks that are joined by slow links (mesh.island); each has what --mesh says")
       ->check(CLI::Range(1, 1 << 20));
   command->add_option("--sync", a.sync,
-                      "How islands come to agree (sync.island.kind): all_reduce, diloco, streaming_diloco, noloco, co2, gossip");
+                      fmt::format("How islands synchronise (sync.island.kind): {}", fmt::join(sync::island_rule_names(), ", ")));
   command->add_option(
       "--links", a.links,
       "Try out slower links between the ranks, or between islands where there are any: latency and bandwidth of each pair, as "

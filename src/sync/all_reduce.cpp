@@ -1,5 +1,10 @@
-#include "sync/all_reduce.h"
-
+// Synchronous data parallelism: every gradient is summed over the replicas in every step, in buckets, while backward still runs.
+//
+//   g <- sum over replicas r of g_r       a sum, since the loss is already divided by the global token count
+//
+// Buckets are filled from the last gradient to the first, the order in which backward completes them (as PyTorch DDP does). Neighbouring
+// gradients in one storage form one bucket, so a bucket is reduced in place. Buckets leave in one order on all ranks, whatever the order of
+// completion, because collectives pair up by order.
 #include <utility>
 #include <vector>
 
@@ -7,13 +12,14 @@
 #include "comm/group.h"
 #include "kernels/aten.h"
 #include "sync/options.h"
+#include "sync/sync.h"
 
 namespace cairn::sync {
 namespace {
 
-// A run of neighbouring gradients that travels as one message.
+// Neighbouring gradients that are reduced by one collective.
 struct Bucket {
-  std::string name = {};  // of its first gradient, for messages
+  std::string name = {};  // of its first gradient, for error messages
   at::Tensor flat = {};
   int64_t pieces = 0;
   int64_t missing = 0;  // gradients of this step that are not complete yet
@@ -27,7 +33,6 @@ bool touch(const at::Tensor& a, const at::Tensor& b) {
 class AllReduce final : public Sync {
  public:
   AllReduce(const SyncOptions& options, Replica replica) : replica_(replica), bucket_of_(replica.gradients.size()) {
-    // From the last gradient to the first: the order in which backward completes them, so buckets fill one after the other.
     const auto bytes_max = static_cast<int64_t>(options.bucket_mib * (1 << 20));
     for (size_t i = replica.gradients.size(); i-- > 0;) {
       const mesh::NamedTensor& g = replica.gradients[i];
@@ -48,7 +53,6 @@ class AllReduce final : public Sync {
   void gradient_ready(int64_t index) override {
     --buckets_[bucket_of_[static_cast<size_t>(index)]].missing;
     ++announced_;
-    // Peers pair operations up by order, so buckets leave in one order whatever the order of completion.
     while (next_ < buckets_.size() && buckets_[next_].missing == 0) {
       const Bucket& bucket = buckets_[next_++];
       pending_.push_back(replica_.replica_group.all_reduce(bucket.flat, comm::Reduce::sum, {comm::Purpose::gradient, bucket.name}));

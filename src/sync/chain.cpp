@@ -1,4 +1,4 @@
-// Replicas along several axes, each with a rule of its own.
+// Replicas along several axes, each with a rule of its own: one Sync that forwards every hook.
 #include "base/check.h"
 #include "sync/sync.h"
 
@@ -47,7 +47,7 @@ class Chain final : public Sync {
     for (const auto& rule : rules_) {
       std::vector<at::Tensor> own = rule->global_parameters();
       if (own.empty()) continue;
-      CAIRN_CHECK(found.empty(), "two rules say what the model is");
+      CAIRN_CHECK(found.empty(), "two rules have global parameters");
       found = std::move(own);
     }
     return found;

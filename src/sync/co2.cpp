@@ -1,5 +1,16 @@
-#include "sync/co2.h"
-
+// CO2 (Sun et al. 2024, arXiv 2401.16265): local steps whose communication overlaps completely with the next round.
+//
+// Islands train in rounds of tau steps (`every`). At the end of round t each sends how far it has come from the round's common start
+// x_t (`start_`); the mean of these travels while round t + 1 trains and is used at that round's end, one round late. With rounds long
+// enough nobody ever waits.
+//
+//   D_t      = mean over islands m of (theta_m - x_t)                     the progress of round t
+//   gap      = 1 + |x_t - x_(t-1)| / (tau |first step of round t-1|)      staleness penalty; `gap` = ratio
+//   b        <- mu b - D_(t-1) / gap                                      mu: `outer_momentum`, b: `momentum_`
+//   x_(t+1)  = x_t - eta clamp(b, -c, c)                                  eta: `outer_lr`, c = `clip` * learning rate * tau
+//
+// The clamp bounds each value by what inner steps could have moved it. x is the global model: bitwise identical on every island. With
+// `every` = 0 the islands measure a step and an exchange and choose a tau that hides the exchange.
 #include <chrono>
 #include <cmath>
 #include <optional>
@@ -18,14 +29,14 @@
 #include "sync/islands/messenger.h"
 #include "sync/islands/quorum.h"
 #include "sync/islands/replica_signature.h"
-#include "sync/options.h"
+#include "sync/rules.h"
 
 namespace cairn::sync {
 namespace {
 
-constexpr int64_t kTimed = 20;   // steps that are timed before the length of a round is chosen
-constexpr double kMargin = 1.2;  // of it over what the traffic takes
-constexpr int32_t kMeans = 0, kTimes = 1, kTrial = 2;
+constexpr int64_t kTimed = 20;                         // steps that are timed before the length of a round is chosen
+constexpr double kMargin = 1.2;                        // a round takes this many times as long as its exchange
+constexpr int32_t kMeans = 0, kTimes = 1, kTrial = 2;  // parts of a step's messages
 
 class Co2 final : public Sync {
  public:
@@ -90,16 +101,16 @@ class Co2 final : public Sync {
     return comm::Work::done();
   }
 
-  void on_membership(const Membership&) override {}  // rounds find out for themselves who is there
+  void on_membership(const Membership&) override {}  // each round finds out who is there (islands/quorum.h)
 
-  // The last round may be short; then both means that are still under way are taken in, so that nothing learned is lost.
+  // The last round may be short. Both exchanges that are still pending are applied, so that nothing learned is lost.
   void finish() override {
     const auto step = static_cast<int64_t>(number(kStep));
     if (const int64_t in_round = step - static_cast<int64_t>(number(kRoundBegun)); in_round > 0) end_round(step, in_round);
     if (!pending_) return;
     const at::Tensor residual = own_start_.defined() ? parameters_.flatten().sub_(start_) : at::Tensor();
     if (const at::Tensor mean = finish_exchange(); mean.defined()) apply_outer_step(mean, 1);
-    if (residual.defined()) {  // all of it, this time
+    if (residual.defined()) {  // in fp32, this time
       last_ = true;
       sent_.copy_(residual);
       start_exchange(static_cast<double>(step + 1));
@@ -122,7 +133,7 @@ class Co2 final : public Sync {
   StepMetrics metrics() override { return std::exchange(metrics_, {}); }
 
  private:
-  // Small numbers that a restart needs. Moves are norms: of the first step of this round, and of the last one as the islands averaged it.
+  // Small numbers that a restart needs. Moves are norms: of this round's first step, and of the pending round's, averaged over islands.
   enum Counter : int64_t {
     kStep,
     kRoundBegun,
@@ -144,7 +155,7 @@ class Co2 final : public Sync {
     return replica_.trace ? std::optional(replica_.trace->span(what, "sync")) : std::nullopt;
   }
 
-  // Over all shards of the island's model.
+  // The norm over all shards of the island's model.
   double norm_over_island(const at::Tensor& mine) const {
     double sum = mine.to(at::kDouble).square().sum().item<double>();
     if (replica_.model_group.size() > 1)
@@ -152,8 +163,8 @@ class Co2 final : public Sync {
     return std::sqrt(sum);
   }
 
-  // How far this island has come in the round leaves, as a copy, with the length of its first step. The point that it started from is the
-  // same on all islands, so that this says where it stands, in numbers that survive a coarse wire.
+  // Sends `sent_`, this island's progress in the round, and the norm of its first step. Progress relative to the common start survives
+  // coarse compression better than the parameters themselves.
   void start_exchange(double step) {
     const auto traced = span("send off");
     pending_ = std::make_unique<IslandMerge>(IslandMerge::Parts{.quorum = quorum_,
@@ -169,7 +180,7 @@ class Co2 final : public Sync {
     set(kPendingStep, step);
   }
 
-  // Waits for the mean that is under way: the only place where anybody waits.
+  // Waits for the pending mean: the only place where this rule waits. Undefined: the round failed.
   at::Tensor finish_exchange() {
     const double begun = now_s();
     at::Tensor mean;
@@ -190,7 +201,7 @@ class Co2 final : public Sync {
     return mean.to(start_.device());
   }
 
-  // The outer step, with how far the islands came on average.
+  // The outer step with the islands' mean progress.
   void apply_outer_step(const at::Tensor& mean, double gap) {
     const auto traced = span("take in");
     momentum_.mul_(options_.outer_momentum).sub_(mean.mul(1 / gap));
@@ -231,7 +242,7 @@ class Co2 final : public Sync {
     set(kPendingSteps, static_cast<double>(steps));
     before_.copy_(begun);
     if (own_start_.defined()) {
-      // What the wire leaves out the island keeps, so that it is part of what it sends next.
+      // Error feedback: what compression dropped stays in this island's start, and so in what it sends next.
       own_start_.copy_(start_ + (sent_ - pending_->as_sent().to(sent_.device())));
       if (!std::isfinite(own_start_.norm().item<double>())) own_start_.copy_(start_);
     }
@@ -240,7 +251,7 @@ class Co2 final : public Sync {
     set(kRounds, number(kRounds) + 1);
   }
 
-  // With every = 0: how long a whole exchange takes, and how long a step; all islands must choose alike.
+  // With every = 0: how long an exchange takes, and how long a step. Islands average their times, so that all choose the same length.
   void time_traffic(int64_t step) {
     const double begun = now_s();
     IslandMerge trial(
@@ -261,7 +272,7 @@ class Co2 final : public Sync {
     if (times.defined() && times[1].item<double>() > 0)
       every = std::max<int64_t>(every, static_cast<int64_t>(std::ceil(kMargin * times[0].item<double>() / times[1].item<double>())));
     set(kEvery, static_cast<double>(every));
-    replica_.replica_group.world().log().info("co2: the means of islands travel for {:.3g} s, a step takes {:.3g} s: rounds of {} steps",
+    replica_.replica_group.world().log().info("co2: an exchange takes {:.3g} s, a step {:.3g} s: rounds of {} steps",
                                               times.defined() ? times[0].item<double>() : 0, times.defined() ? times[1].item<double>() : 0,
                                               every);
   }
@@ -274,8 +285,8 @@ class Co2 final : public Sync {
   Quorum quorum_;
   FlatParameters parameters_;
   at::Tensor start_, before_, momentum_;  // of this round, of the one before; outer momentum
-  at::Tensor sent_;                       // what is under way, for snapshots
-  at::Tensor own_start_;                  // where this island began the round, with a wire that leaves numbers out; else undefined
+  at::Tensor sent_;                       // the progress in flight, for snapshots
+  at::Tensor own_start_;                  // this island's start with its residual, for a wire that drops values; else undefined
   at::Tensor counters_;
   std::unique_ptr<IslandMerge> pending_;
   bool wants_to_stop_ = false, stop_decided_ = false;
@@ -289,5 +300,23 @@ class Co2 final : public Sync {
 }  // namespace
 
 std::unique_ptr<Sync> make_co2(const SyncOptions& options, Replica replica) { return std::make_unique<Co2>(options, replica); }
+
+RuleKeys co2_keys() {
+  using O = Co2Options;
+  return keys_in(
+      base::Schema<O>{
+          "sync.island",
+          "With kind = \"co2\": the mean of a round travels while the next one is trained, and is used one round late.",
+          {{"every", &O::every, "Steps of a round. 0: as many as hide the traffic, measured at the start.", base::at_least(0)},
+           {"min_every", &O::min_every, "With every = 0: at least this many.", base::at_least(1)},
+           {"outer_lr", &O::outer_lr, "Learning rate of the outer step.", base::more_than(0)},
+           {"outer_momentum", &O::outer_momentum, "Of the outer step.", base::between(0, 0.999)},
+           {"gap", &O::gap, "What a late contribution is divided by: how far the islands have gone since, a constant, or nothing.",
+            base::one_of({"ratio", "constant", "off"})},
+           {"gap_value", &O::gap_value, "With gap = \"constant\".", base::at_least(1)},
+           {"clip", &O::clip, "No number moves by more than this many full inner steps per step of the round. 0: no limit.",
+            base::at_least(0)}}},
+      &SyncOptions::co2);
+}
 
 }  // namespace cairn::sync

@@ -1,5 +1,20 @@
-#include "sync/diloco.h"
-
+// DiLoCo (Douillard et al. 2023, arXiv 2311.08105) and Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512).
+//
+// Every island m takes H inner steps alone. Then the distance that each has moved from the last common point becomes a gradient for an
+// outer optimizer (SGD with Nesterov momentum), whose result is the next common point:
+//
+//   g = merge over islands m of (theta - theta_m)      theta: `anchor`, theta_m: the island's parameters, H: `every`
+//   b <- mu b + g                                      mu: `outer_momentum`, b: `momentum`
+//   theta <- theta - eta (mu b + g)                    eta: `outer_lr`
+//
+// The anchor is the model: bitwise identical on every island. "diloco" sends the whole model at once, and islands wait for it.
+//
+// "streaming_diloco" splits the model into fragments and sends one at a time while the islands train on. A fragment that is sent after
+// step t is applied after step t + tau (`delay`) and blended with what the island has by then (alpha: `blend`):
+//
+//   theta_m <- alpha theta_m + (1 - alpha) theta
+//
+// Error feedback (`error_feedback`): what compression drops stays in the island's own weights and is part of its next message.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -22,26 +37,26 @@
 #include "sync/islands/flat_parameters.h"
 #include "sync/islands/fragments.h"
 #include "sync/islands/merge_rule.h"
-#include "sync/options.h"
+#include "sync/rules.h"
 
 namespace cairn::sync {
 namespace {
 
-// What this rank keeps of one fragment: its parameters one after the other.
+// This rank's shard of one fragment: its parameters one after the other.
 struct Fragment {
   FlatParameters parameters;
   at::Tensor anchor, momentum;  // fp32
-  at::Tensor sent;              // the update under way, for snapshots; undefined: none
-  at::Tensor residual;          // of what landed, what the wire did not let through; undefined: nothing, or it is forgotten
+  at::Tensor sent;              // the update in flight, for snapshots; undefined: none
+  at::Tensor residual;          // what compression dropped of the last update; undefined: nothing, or no error feedback
   int64_t last_sent = 0;        // step
 };
 
 class Diloco final : public Sync {
  public:
-  Diloco(const SyncOptions& options, Replica replica)
+  Diloco(const SyncOptions& options, Replica replica, bool streaming)
       : options_(options.outer),
         replica_(replica),
-        streaming_(options.kind == "streaming_diloco"),
+        streaming_(streaming),
         delay_(streaming_ ? options.outer.delay : 0),
         blend_(streaming_ ? options.outer.blend : 0),
         outer_lr_(outer_lr_of(options)),
@@ -90,8 +105,8 @@ class Diloco final : public Sync {
       if (start_point.state_replaced) one.parameters.assign(one.anchor);
       if (!restored || in_flight_[static_cast<int64_t>(f)].item<int64_t>() == 0 || exchange_->may_leave()) one.sent.reset();
     }
-    // Applied in the order in which they were sent. Where islands come and go, what was under way when they ended is dropped: what each has
-    // moved by goes with its next message.
+    // Fragments are applied in the order in which they were sent. Remote islands drop what was in flight when they ended: what each has
+    // moved by is part of its next message.
     for (const int f : in_order_of_sending()) {
       Fragment& one = fragments_[static_cast<size_t>(f)];
       if (start_point.joined && under_way(start_point.step, f))
@@ -107,7 +122,7 @@ class Diloco final : public Sync {
     return start_point.step;
   }
 
-  // Steps are left out evenly, so that the others need not wait.
+  // A slow island skips steps evenly, so that the others need not wait.
   bool should_step(int64_t) override { return options_.pace != "own" || pace_[1].item<double>() + pace_[0].item<double>() > 1 - 1e-6; }
 
   void gradient_ready(int64_t) override {
@@ -141,13 +156,13 @@ class Diloco final : public Sync {
     return comm::Work::done();
   }
 
-  void on_membership(const Membership&) override {}  // rounds find out for themselves who is there
+  void on_membership(const Membership&) override {}  // each round finds out who is there (islands/quorum.h)
 
   void finish() override {
     const int64_t step = step_.item<int64_t>();
     while (!pending_.empty()) apply_outer_step(blend_, step);
-    // What the islands have beside the anchor: trained since a fragment was last sent, or kept when it arrived. This time a wire that
-    // leaves numbers out does not. As of the next step, since rounds of this one may be over.
+    // One last exchange of what the islands still have beside the anchor: steps since a fragment was last sent, or blended values. It goes
+    // in fp32 where the wire drops values. It counts as of the next step, since the rounds of this one may be over.
     for (int f = 0; f < split_.count; ++f)
       if (fragments_[static_cast<size_t>(f)].last_sent < step || blend_ > 0 || sparse_) send(f, step + 1, split_.count + f);
     while (!pending_.empty()) apply_outer_step(0, step);
@@ -160,7 +175,7 @@ class Diloco final : public Sync {
     std::vector<ElementState> all{{"momentum", std::vector<bool>(split_.of.size(), true), by_parameter(&Fragment::momentum)}};
     ElementState sent{"sent", {}, {}};
     for (const int f : split_.of) sent.of.push_back(under_way(step, f));
-    for (size_t f = 0; f < fragments_.size(); ++f)  // a loader needs a place to write to
+    for (size_t f = 0; f < fragments_.size(); ++f)  // a loader writes into it
       if (under_way(step, static_cast<int>(f)) && !fragments_[f].sent.defined()) fragments_[f].sent = at::zeros_like(fragments_[f].anchor);
     sent.mine = by_parameter(&Fragment::sent);
     if (delay_ > 0) all.push_back(std::move(sent));
@@ -199,7 +214,7 @@ class Diloco final : public Sync {
       base::fail_input("sync.island.delay = {}: a fragment must arrive before it is sent again, {} steps later: use less", delay_, every);
   }
 
-  // At which step of each `every` a fragment leaves: one after the other, the last with the end.
+  // The step of each `every` at which a fragment leaves: evenly spaced, the last at the end.
   int64_t sent_at(int f) const { return (f + 1) * (options_.every / split_.count) % options_.every; }
   int64_t last_sent_before(int64_t step, int f) const {
     const int64_t last = step - ((step - sent_at(f)) % options_.every + options_.every) % options_.every;
@@ -218,7 +233,7 @@ class Diloco final : public Sync {
     return order;
   }
 
-  // By the round that `step` lies in, so a resumed run needs no count of its own.
+  // A function of the round that `step` lies in, so a resumed run needs no counter.
   double momentum_at(int64_t step) const {
     const double round = static_cast<double>((step - 1) / options_.every), full = static_cast<double>(options_.outer_warmup);
     return options_.outer_momentum * (round < full ? round / full : 1);
@@ -230,13 +245,13 @@ class Diloco final : public Sync {
     return all;
   }
 
-  // Right after the update of `step`: what the island has moved by leaves, as a copy, and the island trains on.
+  // Right after the update of `step`: sends a copy of what the island has moved by. The island trains on.
   void send(int f, int64_t step, int part) {
     Fragment& one = fragments_[static_cast<size_t>(f)];
     one.sent = one.anchor - one.parameters.flatten();
     drift_ = relative_norm(one.sent, one.anchor);
     const at::Tensor tokens = tokens_[f];
-    // Whoever came while the others were at work counts from its first whole interval on.
+    // An island that joined a run in progress counts from its first full interval on.
     const bool whole = began_ == 0 || step - began_ >= options_.every;
     weights_[f].fill_(!whole ? 0 : options_.weights == "tokens" ? std::max<double>(1, tokens.item<double>()) : 1);
     tokens.zero_();
@@ -257,7 +272,7 @@ class Diloco final : public Sync {
     pending_.push_back({f, step + delay_, std::move(exchange)});
   }
 
-  // The oldest fragment under way arrives: the outer step.
+  // Waits for the oldest fragment in flight and takes the outer step with it.
   void apply_outer_step(double blend, int64_t now) {
     PendingFragment pending = std::move(pending_.front());
     pending_.pop_front();
@@ -283,16 +298,16 @@ class Diloco final : public Sync {
       apply_update(one, pending, gradient, blend);
     else if (replica_.model_group.rank() == 0 && replica_.replica_group.rank() == 0)
       replica_.replica_group.world().log().warn(
-          "step {}: the round came to nothing: no island's message reached all others in time with finite numbers; what was learned goes "
-          "along with the next. Should it go on, raise sync.island.timeout_s, or look at the link",
+          "step {}: the round failed: no island's message reached all others in time with finite numbers. What was learned is part of the "
+          "next round. If this repeats, raise sync.island.timeout_s or check the link",
           step);
     exchange_->on_applied(*pending.exchange, now);
     if (options_.pace == "own") keep_pace(outcome.fastest);
   }
 
-  // What the wire did not let through of what this island sent. The island keeps it: its next message, the way from the anchor to where it
-  // is by then, has it again. Elsewhere errors are kept apart from the weights and added to messages; but islands go far in a round, and
-  // would go the same way again in every round that it takes until a number's turn comes.
+  // What compression dropped of what this island sent. It stays in the island's weights, so the next message, anchor minus weights, has it
+  // again. Usual error feedback keeps the residual apart from the weights; but islands move far in a round and would repeat the same move
+  // in every round until a value is sent.
   static at::Tensor residual_of(const Fragment& one, PendingExchange& exchange) {
     at::Tensor residual = one.sent - exchange.as_sent().to(one.sent.device());
     return std::isfinite(residual.norm().item<double>()) ? residual : at::Tensor();
@@ -309,14 +324,14 @@ class Diloco final : public Sync {
     metrics_ = {{"fragment", pending.fragment},
                 {"islands", pending.exchange->outcome().counted},
                 {"sync_bytes", static_cast<double>(bytes_)},
-                {"stall_s", std::exchange(stall_s_, 0) + metric(metrics_, "stall_s")},  // of others that landed in this step too
+                {"stall_s", std::exchange(stall_s_, 0) + metric(metrics_, "stall_s")},  // includes other fragments of this step
                 {"outer_norm", gradient.norm().item<double>()},
                 {"outer_cosine", along},
                 {"drift", drift_}};
     if (options_.pace == "own") metrics_.emplace_back("pace", pace_[0].item<double>());
   }
 
-  // Products and sums by themselves, never fused: the anchor must be the same bits on machines of all kinds.
+  // Products and sums stay unfused: the anchor must be bitwise identical on all kinds of machines.
   void outer_step(const at::Tensor& anchor, const at::Tensor& momentum, const at::Tensor& gradient, int64_t step) const {
     const double keep = momentum_at(step);
     momentum.mul_(keep).add_(gradient);
@@ -325,22 +340,22 @@ class Diloco final : public Sync {
 
   double now_s() const { return base::seconds(replica_.model_group.world().clock().now()); }
 
-  // How long a step takes here, without what is waited for: the mean of the last ones.
+  // Moving mean of the seconds that a step takes here, without waits.
   void time_step() {
     const double took = now_s() - ended_s_;
     if (ended_s_ > 0) step_s_ = step_s_ > 0 ? 0.8 * step_s_ + 0.2 * took : took;
   }
 
-  // Of the steps to come this island takes as many as it can while the fastest takes all of them.
+  // Sets which share of the steps this island takes, so that it keeps up with the fastest, which takes all of them.
   void keep_pace(double fastest) {
     std::array<double, 1> share{step_s_ > 0 && fastest > 0 ? std::clamp(fastest / step_s_, 0.05, 1.0) : 1};
-    if (share[0] > 0.9) share[0] = 1;  // as near as times can be told apart
+    if (share[0] > 0.9) share[0] = 1;  // timings are no more precise than that
     if (replica_.model_group.size() > 1)
       replica_.model_group.broadcast({share.data(), 1, comm::Dtype::f64}, 0, {comm::Purpose::control, "the pace of this island"}).wait();
     pace_[0].fill_(share[0]);
   }
 
-  // Parameters of each fragment: all of the model's, and those of which this rank keeps a part.
+  // The parameters of each fragment: all of the model's, and those of which this rank has a shard.
   std::vector<FragmentRows> rows(const std::map<std::string_view, size_t>& places) const {
     std::vector<FragmentRows> all(fragments_.size());
     for (size_t place = 0; place < split_.of.size(); ++place) all[static_cast<size_t>(split_.of[place])].whole.push_back(place);
@@ -370,20 +385,69 @@ class Diloco final : public Sync {
   std::vector<Fragment> fragments_;
   std::unique_ptr<IslandExchange> exchange_;
   std::deque<PendingFragment> pending_;  // in the order in which they were sent
-  at::Tensor step_;                      // of which this is the state
-  at::Tensor in_flight_, tokens_,
-      weights_;      // by fragment: under way; learned from since it was last sent; how much what is under way counts
-  at::Tensor pace_;  // which share of the steps this island takes, and how much of one it may take already
+  at::Tensor step_;                      // that this state belongs to
+  at::Tensor in_flight_;                 // by fragment: 1 while an update is in flight
+  at::Tensor tokens_;                    // by fragment: tokens learned from since it was last sent
+  at::Tensor weights_;                   // by fragment: the weight of the update in flight
+  at::Tensor pace_;                      // the share of the steps that this island takes, and the share of a step that it has saved up
   bool wants_to_stop_ = false, stop_decided_ = false;
   int64_t bytes_ = 0;
-  int64_t began_ = 0;                // after which step this island joined the others; 0: it was there from the start
-  double step_s_ = 0, ended_s_ = 0;  // how long a step takes; when the last one was over
+  int64_t began_ = 0;                // the step after which this island joined the run; 0: at the start
+  double step_s_ = 0, ended_s_ = 0;  // seconds of a step; when the last one ended
   double stall_s_ = 0, drift_ = 0;
   StepMetrics metrics_;
 };
 
 }  // namespace
 
-std::unique_ptr<Sync> make_diloco(const SyncOptions& options, Replica replica) { return std::make_unique<Diloco>(options, replica); }
+std::unique_ptr<Sync> make_diloco(const SyncOptions& options, Replica replica) {
+  return std::make_unique<Diloco>(options, replica, /*streaming=*/false);
+}
+std::unique_ptr<Sync> make_streaming_diloco(const SyncOptions& options, Replica replica) {
+  return std::make_unique<Diloco>(options, replica, /*streaming=*/true);
+}
+
+RuleKeys diloco_keys() {
+  using O = OuterOptions;
+  const base::Schema<O> schema{
+      "sync.island",
+      "With kind = \"diloco\" or \"streaming_diloco\": islands take local steps; what they moved by is the gradient of an outer optimizer.",
+      {{"every", &O::every, "Steps between two rounds.", base::at_least(1)},
+       {"outer_lr", &O::outer_lr, "Learning rate of the outer optimizer. 0: 0.7 for diloco, 0.4 for streaming_diloco.", base::at_least(0)},
+       {"outer_momentum", &O::outer_momentum, "Nesterov momentum of the outer optimizer.", base::between(0, 0.999)},
+       {"outer_warmup", &O::outer_warmup,
+        "Rounds in which the outer momentum grows from 0. The first updates of a fresh model are long and all in one direction, and full "
+        "momentum would overshoot.",
+        base::at_least(0)},
+       {"weights", &O::weights, "How much each island counts: all the same, or by the tokens that it learned from.",
+        base::one_of({"uniform", "tokens"})},
+       {"pace", &O::pace,
+        "alike: every island takes every step; own: slower islands skip steps, so that all reach a round at about the same time (use "
+        "weights = \"tokens\" with it).",
+        base::one_of({"alike", "own"})},
+       {"error_feedback", &O::error_feedback,
+        "What the wire rounds away or drops stays on the island and is part of its next message. Default: true with topk and randk."}}};
+  RuleKeys keys = keys_in(schema, &SyncOptions::outer);
+  keys.read = [schema](base::Recipe& recipe, SyncOptions& options) {
+    options.outer.error_feedback = is_sparse(wire_of(options));
+    options.outer = recipe.read(schema, options.outer);
+  };
+  return keys;
+}
+
+RuleKeys streaming_diloco_keys() {
+  using O = OuterOptions;
+  return keys_in(
+      base::Schema<O>{"sync.island",
+                      "With kind = \"streaming_diloco\": the model travels fragment by fragment while the islands train on.",
+                      {{"fragment_layers", &O::fragment_layers, "Layers of a fragment, about.", base::at_least(1)},
+                       {"pattern", &O::pattern, "Which layers a fragment has: every n-th layer, or neighbours.",
+                        base::one_of({"strided", "sequential"})},
+                       {"extras", &O::extras, "Parameters outside of layers: a fragment of their own, or each in the smallest one.",
+                        base::one_of({"own", "smallest"})},
+                       {"delay", &O::delay, "Steps that a fragment may take to travel; the islands train on meanwhile.", base::at_least(0)},
+                       {"blend", &O::blend, "Share of the island's own values that stays when a fragment arrives.", base::between(0, 1)}}},
+      &SyncOptions::outer);
+}
 
 }  // namespace cairn::sync

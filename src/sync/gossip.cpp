@@ -1,3 +1,15 @@
+// Gossip averaging, with one merge of all islands at the end ("single merging").
+//
+// Every H steps (`every`) island k replaces its model by an average with its neighbours N_k of this round, itself among them:
+//
+//   theta_k <- sum over j in N_k of W_kj theta_j,    W_kj = 1 / |N_k|
+//
+// W is row-stochastic. All topologies but `random` also keep the mean over islands (W is doubly stochastic). `random` draws few neighbours
+// (0.2 on average, by default): local models stay poor, but they stay in one basin, so the single average over all islands at the end
+// (`final` = merge) is a good model. `schedule` = window averages with all islands during a window of the run instead.
+//
+// The draw depends on seed, round and island alone, so each island knows whom to send its model to without being asked. A neighbour that is
+// lost or late counts as being where this island is.
 #include "sync/gossip.h"
 
 #include <algorithm>
@@ -22,7 +34,7 @@
 #include "sync/islands/pairing.h"
 #include "sync/islands/quorum.h"
 #include "sync/islands/replica_signature.h"
-#include "sync/options.h"
+#include "sync/rules.h"
 
 namespace cairn::sync {
 namespace {
@@ -58,7 +70,7 @@ class Gossip final : public Sync {
       base::fail_input("sync.island.neighbours = {}: there are {} other islands", options_.neighbours, messenger_.size() - 1);
     if (options_.topology == "random" && options_.neighbours == 0 && options_.final_model == "merge")
       replica.replica_group.world().log().warn(
-          "sync.island.neighbours = 0: islands that never talk cannot be merged in the end: their average is of no use; try 0.2");
+          "sync.island.neighbours = 0: the average of islands that never communicate is of no use. Try 0.2, or final = none");
   }
 
   int64_t begin(int64_t steps_done) override {
@@ -74,7 +86,7 @@ class Gossip final : public Sync {
     return comm::Work::done();
   }
 
-  void on_membership(const Membership&) override {}  // whoever is lost is done without
+  void on_membership(const Membership&) override {}  // a round goes on without an island that is lost
 
   void finish() override {
     if (options_.final_model == "merge") average_all(step_.item<int64_t>() + 1, *exact_);
@@ -110,7 +122,7 @@ class Gossip final : public Sync {
         {"islands", with}, {"sync_bytes", static_cast<double>(bytes_)}, {"stall_s", base::seconds(clock.now() - begun)}, {"spread", apart}};
   }
 
-  // A mean over all that live; everybody gets the same bits. How far this island was from it.
+  // Averages over all live islands, bitwise identical on all. Returns how far this island was from the mean.
   double average_all(int64_t step, const Compressor& compressor) {
     const at::Tensor own = parameters_.flatten();
     IslandMerge merge({.quorum = quorum_, .compressor = compressor, .rule = rule_, .step = step, .wants_to_stop = wants_to_stop_},
@@ -124,7 +136,7 @@ class Gossip final : public Sync {
     return relative_norm(own.sub(there), there);
   }
 
-  // Averages with the islands of this one's row, all as they were before the round.
+  // Averages with the islands of this one's row. Returns how many models were averaged, and how far this island was from the result.
   std::pair<int, double> mix(int64_t step, const std::vector<std::vector<int>>& rows) {
     const at::Tensor own = parameters_.flatten(), host = own.cpu();
     const auto me = static_cast<size_t>(messenger_.me());
@@ -146,7 +158,6 @@ class Gossip final : public Sync {
     int with = 0;
     for (const int island : rows[me]) {
       at::Tensor values = own;
-      // Whoever is not there counts as being where this island is.
       if (island != messenger_.me() && messenger_.find(island, {Kind::model, step, 0})) {
         const std::vector<std::byte> theirs = messenger_.take(island, {Kind::model, step, 0});
         at::Tensor back = at::empty_like(host);
@@ -213,5 +224,26 @@ std::vector<std::vector<int>> mixing_rows(const std::string& topology, int islan
 }
 
 std::unique_ptr<Sync> make_gossip(const SyncOptions& options, Replica replica) { return std::make_unique<Gossip>(options, replica); }
+
+RuleKeys gossip_keys() {
+  using O = GossipOptions;
+  return keys_in(
+      base::Schema<O>{
+          "sync.island",
+          "With kind = \"gossip\": islands average with a few others now and then, and with all of them once, at the end.",
+          {{"every", &O::every, "Steps between two rounds.", base::at_least(1)},
+           {"topology", &O::topology,
+            "Whom an island averages with: random others that it asks (random), in pairs (pairwise), or fixed neighbours.",
+            base::one_of({"random", "pairwise", "ring", "exponential", "complete"})},
+           {"neighbours", &O::neighbours, "With topology = \"random\": how many others, on average.", base::at_least(0)},
+           {"schedule", &O::schedule,
+            "When islands communicate: fixed and final as topology says all along; window: with all from window_start on, for "
+            "window_width.",
+            base::one_of({"fixed", "final", "window"})},
+           {"window_start", &O::window_start, "With schedule = \"window\", as a share of the run.", base::between(0, 1)},
+           {"window_width", &O::window_width, "With schedule = \"window\", as a share of the run.", base::between(0, 1)},
+           {"final", &O::final_model, "What the run ends with: the mean over all, or nothing.", base::one_of({"merge", "none"})}}},
+      &SyncOptions::gossip);
+}
 
 }  // namespace cairn::sync

@@ -1,5 +1,17 @@
-#include "sync/noloco.h"
-
+// NoLoCo (Kolehmainen et al. 2025, arXiv 2506.10911): low communication without a collective over all islands.
+//
+// In every round each island i averages with the few others of a group G that is drawn anew (islands/pairing.h); nobody waits for anyone
+// outside its group. phi_i are the slow weights, theta_i the weights after the inner steps, D_i = theta_i - phi_i the progress:
+//
+//   d_i   <- alpha d_i + beta mean_G(D) - gamma (phi_i - mean_G(phi))
+//   phi_i <- phi_i + d_i
+//   theta_i <- phi_i
+//
+// Ours: d `momentum_`, phi `slow_`, alpha `outer_momentum`, beta `outer_lr`, gamma `pull`. The last term pulls an island towards its group,
+// so islands stay close without ever being identical. `contraction` (islands/pairing.h) refuses coefficients with which they would spread.
+//
+// Slow weights do not change during a round and the next group is known, so they travel while the islands train (`prefetch_slow`). A group
+// goes on without a member that is late or lost: that round uses the island's own progress alone.
 #include <chrono>
 #include <cmath>
 #include <optional>
@@ -18,7 +30,7 @@
 #include "sync/islands/pairing.h"
 #include "sync/islands/quorum.h"
 #include "sync/islands/replica_signature.h"
-#include "sync/options.h"
+#include "sync/rules.h"
 
 namespace cairn::sync {
 namespace {
@@ -67,13 +79,13 @@ class Noloco final : public Sync {
     return comm::Work::done();
   }
 
-  void on_membership(const Membership&) override {}  // who is lost is done without
+  void on_membership(const Membership&) override {}  // a round goes on without an island that is lost
 
   void finish() override {
     const at::Tensor own = parameters_.flatten();
     slow_.copy_(own);
     if (options_.final_model == "one" || messenger_.size() == 1) return;
-    // The only time that all islands talk together.
+    // The only exchange among all islands.
     Quorum quorum(messenger_, timeout_);
     const MergeRule mean{};
     IslandMerge merge({.quorum = quorum, .compressor = *exact_, .rule = mean, .step = step_.item<int64_t>() + 1}, own.cpu());
@@ -89,7 +101,7 @@ class Noloco final : public Sync {
   }
   mesh::NamedTensors state() override { return {{"outer_step", step_}}; }
 
-  void request_stop() override { stop_ = true; }  // whoever was to talk with this island does without
+  void request_stop() override { stop_ = true; }  // later groups go on without this island
   bool should_stop() const override { return stop_; }
   StepMetrics metrics() override { return std::exchange(metrics_, {}); }
 
@@ -102,7 +114,7 @@ class Noloco final : public Sync {
     const at::Tensor host = values.cpu().contiguous();
     return compressor.encode({}, {host.const_data_ptr<float>(), static_cast<size_t>(host.numel())});
   }
-  // Undefined: these bytes are no code of the model.
+  // Undefined: the bytes do not decode to the model.
   at::Tensor decoded(const Compressor& compressor, const std::vector<std::byte>& code) const {
     at::Tensor values = at::empty({parameters_.elements()}, at::kFloat);
     const std::span<float> into(values.mutable_data_ptr<float>(), static_cast<size_t>(values.numel()));
@@ -116,19 +128,18 @@ class Noloco final : public Sync {
       bytes_ += static_cast<int64_t>(code.size());
     }
   }
-  // Slow weights do not change until the round, and who will want them is known: they travel meanwhile. Always exact: the pull is a
-  // difference of nearly equal numbers.
+  // Sends the slow weights to the group of this round, always in fp32: the pull is a difference of nearly equal numbers.
   void send_slow(int64_t round) {
-    if (replica_.steps > 0 && round * options_.every > replica_.steps) return;  // there will be none
+    if (replica_.steps > 0 && round * options_.every > replica_.steps) return;  // the run ends before that round
     send(round, Kind::slow_weights, encoded(*exact_, slow_), comm::Purpose::parameter);
   }
 
-  // What one island of the group brings along.
+  // What one island of the group sends.
   struct Member {
     at::Tensor progress, slow;
   };
 
-  // Messages of the others, if all of them came in time and all have confirmed to have those of the rest; else none.
+  // The group's messages, this island's own among them. Nothing, unless all came in time and every member confirmed to have all of them.
   std::optional<std::vector<Member>> exchange(int64_t round, const std::vector<int>& group, const at::Tensor& progress) {
     const std::vector<std::byte> code = encoded(*compressor_, progress);
     send(round, Kind::progress, code, comm::Purpose::gradient);
@@ -155,7 +166,7 @@ class Noloco final : public Sync {
     std::vector<Member> members;
     for (const int island : group) {
       const bool me = island == messenger_.me();
-      // This island's own as the others have it.
+      // This island's own progress after compression, as the others have it.
       Member one{decoded(*compressor_, me ? code : messenger_.take(island, {Kind::progress, round, 0})),
                  me ? slow_ : decoded(*exact_, messenger_.take(island, {Kind::slow_weights, round, 0}))};
       if (!one.progress.defined() || !one.slow.defined() || !std::isfinite(one.progress.norm().item<double>()) ||
@@ -216,7 +227,7 @@ class Noloco final : public Sync {
   IslandMessenger messenger_;
   FlatParameters parameters_;
   at::Tensor slow_, momentum_;
-  at::Tensor step_;  // of which this is the state
+  at::Tensor step_;  // that this state belongs to
   bool stop_ = false;
   int64_t bytes_ = 0;
   StepMetrics metrics_;
@@ -225,5 +236,21 @@ class Noloco final : public Sync {
 }  // namespace
 
 std::unique_ptr<Sync> make_noloco(const SyncOptions& options, Replica replica) { return std::make_unique<Noloco>(options, replica); }
+
+RuleKeys noloco_keys() {
+  using O = NolocoOptions;
+  return keys_in(
+      base::Schema<O>{"sync.island",
+                      "With kind = \"noloco\": in every round each island averages with one other, drawn anew; there is no all-reduce.",
+                      {{"every", &O::every, "Steps between two rounds.", base::at_least(1)},
+                       {"group", &O::group, "Islands of a group in a round.", base::at_least(2)},
+                       {"outer_lr", &O::outer_lr, "How much the progress of the group counts.", base::more_than(0)},
+                       {"outer_momentum", &O::outer_momentum, "Of the outer step.", base::between(0, 0.999)},
+                       {"pull", &O::pull, "How strongly an island is pulled towards the mean of its group. -1: as outer_lr."},
+                       {"prefetch_slow", &O::prefetch_slow, "Slow weights travel to the next partner during the steps before the round."},
+                       {"final", &O::final_model, "What the run ends with: the mean over all islands, or each island's own.",
+                        base::one_of({"mean", "one"})}}},
+      &SyncOptions::noloco);
+}
 
 }  // namespace cairn::sync

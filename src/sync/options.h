@@ -1,4 +1,5 @@
 #pragma once
+#include <any>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,18 +12,18 @@ class Recipe;
 
 namespace cairn::sync {
 
-// How islands talk: what all rules of islands share.
+// How updates travel between islands: shared by every rule whose islands step apart. The fields are the keys of [sync.island].
 struct ExchangeOptions {
-  std::string wire = "auto";
-  double keep = 0.05;
-  std::string merge = "mean";
+  std::string wire = "auto";   // how values are compressed (islands/compressor.h)
+  double keep = 0.05;          // share of the values that topk and randk send
+  std::string merge = "mean";  // how several updates become one (islands/merge_rule.h)
   double trim = 0.25;
-  double timeout_s = 60;
+  double timeout_s = 60;  // how long a round waits for an island
 };
 
-// kind = "diloco" and "streaming_diloco".
+// kind = "diloco" and "streaming_diloco" (diloco.cpp).
 struct OuterOptions {
-  int64_t every = 30;
+  int64_t every = 30;  // H: inner steps between two rounds
   double outer_lr = 0;
   double outer_momentum = 0.9;
   int64_t outer_warmup = 0;
@@ -31,25 +32,25 @@ struct OuterOptions {
   int64_t fragment_layers = 3;
   std::string pattern = "strided";
   std::string extras = "own";
-  int64_t delay = 1;
-  double blend = 0.5;
+  int64_t delay = 1;   // tau
+  double blend = 0.5;  // alpha
   bool error_feedback = false;
 };
 
-// kind = "noloco".
+// kind = "noloco" (noloco.cpp).
 struct NolocoOptions {
   int64_t every = 50;
   int64_t group = 2;
-  double outer_lr = 0.7;
-  double outer_momentum = 0.5;
-  double pull = -1;
+  double outer_lr = 0.7;        // beta
+  double outer_momentum = 0.5;  // alpha
+  double pull = -1;             // gamma; below 0: as outer_lr
   bool prefetch_slow = true;
   std::string final_model = "mean";
 };
 
-// kind = "co2".
+// kind = "co2" (co2.cpp).
 struct Co2Options {
-  int64_t every = 0;
+  int64_t every = 0;  // tau; 0: measured
   int64_t min_every = 4;
   double outer_lr = 1;
   double outer_momentum = 0.2;
@@ -58,7 +59,7 @@ struct Co2Options {
   double clip = 1;
 };
 
-// kind = "gossip".
+// kind = "gossip" (gossip.cpp).
 struct GossipOptions {
   int64_t every = 100;
   std::string topology = "random";
@@ -69,7 +70,7 @@ struct GossipOptions {
   std::string final_model = "merge";
 };
 
-// The recipe's sync.<axis>.* keys: those of every rule, and those of the rule that `kind` names.
+// The keys sync.<axis>.* of a recipe: those of every rule, and those of the rule that `kind` names.
 struct SyncOptions {
   std::string kind = "all_reduce";
   double bucket_mib = 1;
@@ -78,20 +79,22 @@ struct SyncOptions {
   NolocoOptions noloco = {};
   Co2Options co2 = {};
   GossipOptions gossip = {};
+  std::any own = {};  // options that a rule declares in its own file (rules.h, own_keys)
 };
 
-// Of the axis `dp`.
+// The schema of the axis `dp`.
 base::Schema<SyncOptions> sync_schema();
-// Reads sync.dp or sync.island: the rule, then its own keys. Keys of another rule are refused, naming the rules that have them.
+// Reads [sync.dp] or [sync.island]: the rule, then the rule's keys. A key of another rule is refused; the message names the rules that have
+// it.
 SyncOptions read_dp_sync(base::Recipe& recipe);
 SyncOptions read_island_sync(base::Recipe& recipe);
-// The sections of the reference page.
+// All sections, in the order of the reference page.
 std::vector<base::Section> sync_sections();
 
-// What must be alike on all islands: each key of the rule with its value, as recipes have them.
+// What must be identical on all islands: each key of the rule with its value, as a recipe spells it.
 std::vector<std::string> island_keys(const SyncOptions& options);
 
-// What "auto" stands for.
+// Values that stand for "as the rule has it", resolved: wire = auto, outer_lr = 0, pull below 0.
 std::string wire_of(const SyncOptions& options);
 double outer_lr_of(const SyncOptions& options);
 double pull_of(const NolocoOptions& options);

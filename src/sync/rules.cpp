@@ -1,55 +1,73 @@
-// The list of sync rules. A new one is a file beside this and one line here.
-#include <string>
-#include <vector>
+// The registry of rules: a declaration, and a line with the rule's name, its function, its keys and its needs (needs.h).
+#include "sync/rules.h"
 
-#include "base/check.h"
+#include <string>
+
 #include "base/did_you_mean.h"
-#include "sync/all_reduce.h"
-#include "sync/co2.h"
-#include "sync/diloco.h"
-#include "sync/gossip.h"
-#include "sync/noloco.h"
-#include "sync/options.h"
-#include "sync/sync.h"
 
 namespace cairn::sync {
+
+std::unique_ptr<Sync> make_all_reduce(const SyncOptions& options, Replica replica);        // all_reduce.cpp
+std::unique_ptr<Sync> make_diloco(const SyncOptions& options, Replica replica);            // diloco.cpp
+std::unique_ptr<Sync> make_streaming_diloco(const SyncOptions& options, Replica replica);  // diloco.cpp
+std::unique_ptr<Sync> make_noloco(const SyncOptions& options, Replica replica);            // noloco.cpp
+std::unique_ptr<Sync> make_co2(const SyncOptions& options, Replica replica);               // co2.cpp
+std::unique_ptr<Sync> make_gossip(const SyncOptions& options, Replica replica);            // gossip.cpp
+RuleKeys diloco_keys();
+RuleKeys streaming_diloco_keys();
+RuleKeys noloco_keys();
+RuleKeys co2_keys();
+RuleKeys gossip_keys();
+
+const std::vector<SyncRule>& rules() {
+  static const std::vector<SyncRule> list{
+      {.name = "all_reduce",
+       .make = make_all_reduce,
+       .needs = {.along_dp = true, .several_islands = false, .local_steps = false, .every_gradient = true, .fits_cuda_graph = true}},
+      {.name = "diloco", .make = make_diloco, .keys = {exchange_keys, sparse_keys, diloco_keys}, .needs = {.remote_islands = true}},
+      {.name = "streaming_diloco",
+       .make = make_streaming_diloco,
+       .keys = {exchange_keys, sparse_keys, diloco_keys, streaming_diloco_keys},
+       .needs = {.remote_islands = true, .default_wire = "e3m0", .default_outer_lr = 0.4}},
+      {.name = "noloco",
+       .make = make_noloco,
+       .keys = {exchange_keys, noloco_keys},
+       .needs = {.random_routing = true,
+                 .no_sparse_wire = "noloco's other half, the slow weights, travels whole, so little would be saved: use bf16, or another "
+                                   "kind"}},
+      {.name = "co2", .make = make_co2, .keys = {exchange_keys, sparse_keys, co2_keys}},
+      {.name = "gossip",
+       .make = make_gossip,
+       .keys = {exchange_keys, gossip_keys},
+       .needs = {.no_sparse_wire = "gossip sends models, of which nothing can be left out: use bf16, or another kind"}}};
+  return list;
+}
+
 namespace {
 
-struct Rule {
-  std::string name;
-  std::unique_ptr<Sync> (*make)(const SyncOptions&, Replica);
-  bool every_step = false;  // replicas are alike after every step
-};
-
-const std::vector<Rule>& rules() {
-  static const std::vector<Rule> list{{"all_reduce", make_all_reduce, true},
-                                      {"diloco", make_diloco},
-                                      {"streaming_diloco", make_diloco},
-                                      {"noloco", make_noloco},
-                                      {"co2", make_co2},
-                                      {"gossip", make_gossip}};
-  return list;
+std::vector<std::string> names_where(bool SyncNeeds::*holds) {
+  std::vector<std::string> names;
+  for (const SyncRule& rule : rules())
+    if (rule.needs.*holds) names.emplace_back(rule.name);
+  return names;
 }
 
 }  // namespace
 
-std::vector<std::string> rule_names() {
+std::vector<std::string> rule_names() { return names_where(&SyncNeeds::along_dp); }
+std::vector<std::string> island_rule_names() { return names_where(&SyncNeeds::along_island); }
+std::vector<std::string> remote_rule_names() { return names_where(&SyncNeeds::remote_islands); }
+
+const SyncRule& rule_named(std::string_view kind) {
+  for (const SyncRule& rule : rules())
+    if (rule.name == kind) return rule;
   std::vector<std::string> names;
-  for (const Rule& rule : rules())
-    if (rule.every_step) names.push_back(rule.name);
-  return names;
+  for (const SyncRule& rule : rules()) names.emplace_back(rule.name);
+  base::fail_unknown("sync rule", kind, names);
 }
 
-std::vector<std::string> island_rule_names() {
-  std::vector<std::string> names;
-  for (const Rule& rule : rules()) names.push_back(rule.name);
-  return names;
-}
+const SyncNeeds& needs_of(std::string_view kind) { return rule_named(kind).needs; }
 
-std::unique_ptr<Sync> make_sync(const SyncOptions& options, Replica replica) {
-  for (const Rule& rule : rules())
-    if (rule.name == options.kind) return rule.make(options, replica);
-  base::fail_unknown("sync rule", options.kind, island_rule_names());
-}
+std::unique_ptr<Sync> make_sync(const SyncOptions& options, Replica replica) { return rule_named(options.kind).make(options, replica); }
 
 }  // namespace cairn::sync

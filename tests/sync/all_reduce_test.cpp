@@ -1,5 +1,3 @@
-#include "sync/all_reduce.h"
-
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -8,6 +6,7 @@
 #include "kernels/aten.h"
 #include "mesh/flat_layout.h"
 #include "sync/options.h"
+#include "sync/sync.h"
 
 namespace cairn::sync {
 namespace {
@@ -30,7 +29,7 @@ struct Fixture {
 at::Tensor one_step(comm::World& world, double bucket_mib, std::vector<int64_t> order = {2, 1, 0}) {
   const Fixture fixture(world.rank());
   const SyncOptions options{.bucket_mib = bucket_mib};
-  const auto rule = make_all_reduce(options, {world.everyone(), world.alone(), fixture.gradients, fixture.gradients});
+  const auto rule = make_sync(options, {world.everyone(), world.alone(), fixture.gradients, fixture.gradients});
   for (int64_t index : order) rule->gradient_ready(index);
   rule->after_backward({.step = 1}).wait();
   return fixture.flat;

@@ -39,6 +39,7 @@
 #include "mesh/mesh.h"
 #include "parallel/layout/plan_file.h"
 #include "parallel/options.h"
+#include "sync/needs.h"
 #include "sync/options.h"
 #include "train/agent.h"
 #include "train/check_files.h"
@@ -249,7 +250,7 @@ void export_island_variables(base::Recipe recipe) {
   const int64_t islands = recipe.read(parallel::mesh_schema()).island;
   set_variable("CAIRN_ISLANDS", std::to_string(islands));
   if (is_remote_island(recipe)) set_variable("CAIRN_ISLAND_ALONE", "1");
-  if (islands > 1 && sync::read_island_sync(recipe).kind != "all_reduce") set_variable("CAIRN_ISLANDS_APART", std::to_string(islands));
+  if (islands > 1 && sync::needs_of(sync::read_island_sync(recipe).kind).local_steps) set_variable("CAIRN_ISLANDS_APART", std::to_string(islands));
 }
 
 // Starts this machine's ranks as processes. On the first machine rank 0 is told what was decided here.

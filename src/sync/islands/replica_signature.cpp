@@ -22,7 +22,9 @@ uint64_t signature_of(const SyncOptions& options, const Replica& replica) {
                   n.outer_momentum, n.pull, c.every, c.outer_lr, c.outer_momentum, c.gap, c.gap_value, c.clip, g.every, g.topology,
                   g.neighbours, g.schedule, g.window_start, g.window_width, replica.seed);
   for (const FullParameter& one : replica.model) text += fmt::format(" {}={}", one.name, one.elements);
-  // Islands that are worlds of their own may lay the model out each in its way.
+  if (options.own.has_value())
+    for (const std::string& key : island_keys(options)) text += " " + key;
+  // Remote islands may shard the model differently.
   if (!replica.remote_islands)
     for (const mesh::NamedTensor& one : replica.parameters) text += fmt::format(" {}:{}", one.name, one.tensor.numel());
   return base::checksum(std::as_bytes(std::span(text)));

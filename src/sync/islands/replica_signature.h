@@ -5,13 +5,13 @@
 
 namespace cairn::sync {
 
-// Alike where rule, model and this rank's shard of it are: what peers must have in common for their messages to fit.
+// A hash of the rule, the model and, in one world, this rank's shards: identical on all islands whose messages fit together.
 uint64_t signature_of(const SyncOptions& options, const Replica& replica);
 
-// The longest message that a rule has a use for: a few times everything that this rank keeps.
+// The longest message that a rule sends, in bytes: three times what this rank holds in fp32, and a header.
 int64_t max_message_bytes(const Replica& replica);
 
-// Whether what this rank trains lies there.
+// Whether this rank's parameters are on a GPU.
 bool is_on_gpu(const Replica& replica);
 
 }  // namespace cairn::sync

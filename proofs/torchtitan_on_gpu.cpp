@@ -9,13 +9,13 @@
 
 #include <fmt/format.h>
 
+#include "base/files/mapped_file.h"
 #include "base/log.h"
 #include "kernels/aten.h"
 #include "kernels/fp8.h"
 #include "kernels/gemm.h"
 #include "proofs/gpu_runs.h"
 #include "snapshot/folder.h"
-#include "snapshot/mapped_file.h"
 #include "study/claims.h"
 #include "study/synthetic_tokens.h"
 
@@ -108,7 +108,7 @@ int64_t files_that_differ(const std::filesystem::path& a, const std::filesystem:
       if (entry.path().extension() == ".safetensors") names.insert(std::filesystem::relative(entry.path(), folder));
   return std::count_if(names.begin(), names.end(), [&](const std::filesystem::path& name) {
     if (!std::filesystem::exists(a / name) || !std::filesystem::exists(b / name)) return true;
-    const auto one = snapshot::MappedFile::open(a / name), other = snapshot::MappedFile::open(b / name);
+    const auto one = base::MappedFile::open(a / name), other = base::MappedFile::open(b / name);
     return !std::ranges::equal(one->bytes(), other->bytes());
   });
 }

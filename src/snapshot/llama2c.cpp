@@ -4,15 +4,15 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/files/mapped_file.h"
 #include "kernels/aten.h"
-#include "snapshot/mapped_file.h"
 
 namespace cairn::snapshot {
 namespace {
 
 constexpr int64_t kHeaderBytes = 7 * 4;
 
-model::DecoderShape read_header(const MappedFile& file) {
+model::DecoderShape read_header(const base::MappedFile& file) {
   std::array<int32_t, 7> header{};
   if (file.bytes().size() < kHeaderBytes)
     base::fail_corrupt(file.path(), fmt::format("{} bytes is too short for a model of llama2.c", file.bytes().size()));
@@ -49,7 +49,7 @@ at::Tensor halves(const at::Tensor& rows, int64_t head_dim) {
 }  // namespace
 
 Llama2c read_llama2c(const std::string& path) {
-  const auto file = MappedFile::open(path);
+  const auto file = base::MappedFile::open(path);
   Llama2c model{.shape = read_header(*file), .parameters = {}};
   const model::DecoderShape& s = model.shape;
   const int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;

@@ -23,21 +23,21 @@ constexpr size_t kTextBytesMax = 64 << 20;
 constexpr size_t kNamesShown = 5;
 constexpr int64_t kSmallBytes = 16 << 20;
 
-std::string text_of(const MappedFile& file, size_t bytes_max) {
+std::string text_of(const base::MappedFile& file, size_t bytes_max) {
   const std::span<const std::byte> bytes = file.bytes();
   if (bytes.size() > bytes_max) base::fail_corrupt(file.path(), fmt::format("{} bytes, at most {} are read", bytes.size(), bytes_max));
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-std::shared_ptr<const MappedFile> file_of_length(const std::string& path, int64_t expected) {
-  std::shared_ptr<const MappedFile> file = MappedFile::open(path);
+std::shared_ptr<const base::MappedFile> file_of_length(const std::string& path, int64_t expected) {
+  std::shared_ptr<const base::MappedFile> file = base::MappedFile::open(path);
   const auto bytes = static_cast<int64_t>(file->bytes().size());
   if (bytes != expected) base::fail_corrupt(path, fmt::format("{} bytes long, the manifest says {}", bytes, expected));
   return file;
 }
 
-std::shared_ptr<const MappedFile> checked_file(const std::string& path, const FileRecord& expected) {
-  std::shared_ptr<const MappedFile> file = file_of_length(path, expected.bytes);
+std::shared_ptr<const base::MappedFile> checked_file(const std::string& path, const FileRecord& expected) {
+  std::shared_ptr<const base::MappedFile> file = file_of_length(path, expected.bytes);
   const uint64_t found = base::checksum(file->bytes());
   if (found != expected.checksum)
     base::fail_corrupt(path, fmt::format("checksum {:016x}, the manifest says {:016x}", found, expected.checksum));
@@ -119,7 +119,7 @@ namespace {
 
 Manifest read_manifest(const fs::path& folder) {
   const std::string path = folder / kManifestFile;
-  Manifest manifest = parse_manifest(text_of(*MappedFile::open(path), kManifestBytesMax), path);
+  Manifest manifest = parse_manifest(text_of(*base::MappedFile::open(path), kManifestBytesMax), path);
   if (const auto named = parse_step_folder(folder); named && named->step != manifest.step)
     base::fail_corrupt(path, fmt::format("step {}, the folder's name says {}", manifest.step, named->step));
   return manifest;
@@ -145,7 +145,7 @@ OpenSnapshot open(const std::string& path) {
   opened.path_ = folder;
   opened.step_ = manifest.step;
   for (const auto& [name, expected] : manifest.files) {
-    std::shared_ptr<const MappedFile> file = checked_file(folder / name, expected);
+    std::shared_ptr<const base::MappedFile> file = checked_file(folder / name, expected);
     if (const std::string section = section_of_file(name); !section.empty()) {
       opened.sections_.emplace(section, Safetensors(std::move(file)));
     } else {

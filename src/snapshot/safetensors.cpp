@@ -62,7 +62,7 @@ FileRecord write_safetensors(const std::string& path, const mesh::NamedTensors& 
   return written;
 }
 
-Safetensors::Safetensors(std::shared_ptr<const MappedFile> file)
+Safetensors::Safetensors(std::shared_ptr<const base::MappedFile> file)
     : file_(std::move(file)), header_(std::make_shared<SafetensorsHeader>(parse_safetensors_header(file_->bytes(), file_->path()))) {}
 
 const TensorEntry* Safetensors::find(const std::string& name) const {

@@ -8,8 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "base/files/mapped_file.h"
 #include "mesh/named_tensor.h"
-#include "snapshot/mapped_file.h"
 #include "snapshot/safetensors_header.h"
 
 namespace cairn::base {
@@ -41,8 +41,8 @@ FileRecord write_safetensors(const std::string& path, const mesh::NamedTensors& 
 // file's size and throws corrupt_file naming file, tensor and reason. A value: copies share the map.
 class Safetensors {
  public:
-  explicit Safetensors(const std::string& path) : Safetensors(MappedFile::open(path)) {}
-  explicit Safetensors(std::shared_ptr<const MappedFile> file);
+  explicit Safetensors(const std::string& path) : Safetensors(base::MappedFile::open(path)) {}
+  explicit Safetensors(std::shared_ptr<const base::MappedFile> file);
 
   const std::string& path() const { return file_->path(); }
   const std::vector<TensorEntry>& entries() const { return header_->entries; }
@@ -53,7 +53,7 @@ class Safetensors {
   at::Tensor view(const TensorEntry& entry) const;
 
  private:
-  std::shared_ptr<const MappedFile> file_;
+  std::shared_ptr<const base::MappedFile> file_;
   std::shared_ptr<const SafetensorsHeader> header_;
 };
 

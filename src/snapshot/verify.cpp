@@ -24,7 +24,7 @@ namespace {
 constexpr int64_t kVerifiedTextBytesMax = 200'000'000;
 constexpr int kVerifiedDepthMax = 128;
 
-std::span<const std::byte> span_of(const MappedFile& file, const TensorEntry& entry) {
+std::span<const std::byte> span_of(const base::MappedFile& file, const TensorEntry& entry) {
   return file.bytes().subspan(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.end - entry.begin));
 }
 
@@ -92,8 +92,8 @@ class Examination {
   }
 
   void examine(const std::string& name) {
-    std::shared_ptr<const MappedFile> file;
-    if (!holds(name, [&] { file = MappedFile::open(folder_ / name); })) return;
+    std::shared_ptr<const base::MappedFile> file;
+    if (!holds(name, [&] { file = base::MappedFile::open(folder_ / name); })) return;
     const auto bytes = static_cast<int64_t>(file->bytes().size());
     found_.bytes += bytes;
     const FileRecord* written = manifest_ ? &manifest_->files.at(name) : nullptr;
@@ -109,7 +109,7 @@ class Examination {
   }
 
   // `changed`: the file is not as it was written, which is what its tensors are asked about. A file cut short has its fault already.
-  void examine_tensors(const std::string& name, const std::shared_ptr<const MappedFile>& file, const FileRecord* changed, bool cut) {
+  void examine_tensors(const std::string& name, const std::shared_ptr<const base::MappedFile>& file, const FileRecord* changed, bool cut) {
     std::optional<Safetensors> opened;
     if (cut) return;
     if (!holds(name, [&] { opened.emplace(file); })) return;
@@ -142,7 +142,7 @@ class Examination {
     }
   }
 
-  void examine_text(const std::string& name, const MappedFile& file) {
+  void examine_text(const std::string& name, const base::MappedFile& file) {
     if (static_cast<int64_t>(file.bytes().size()) > kVerifiedTextBytesMax)
       return blame(name, "", fmt::format("{} bytes, at most {} are read", file.bytes().size(), kVerifiedTextBytesMax));
     const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());

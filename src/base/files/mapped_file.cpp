@@ -1,4 +1,4 @@
-#include "snapshot/mapped_file.h"
+#include "base/files/mapped_file.h"
 
 #include <cerrno>
 #include <cstring>
@@ -11,18 +11,18 @@
 
 #include "base/check.h"
 
-namespace cairn::snapshot {
+namespace cairn::base {
 std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe under that name must not make us wait
-  if (file < 0) base::fail_corrupt(path, errno == ENOENT ? "missing" : fmt::format("cannot be opened: {}", std::strerror(errno)));
+  if (file < 0) fail(kind, path, errno == ENOENT ? "missing" : fmt::format("cannot be opened: {}", std::strerror(errno)));
   struct stat facts {};
   const bool regular = ::fstat(file, &facts) == 0 && S_ISREG(facts.st_mode);
   const auto size = static_cast<size_t>(facts.st_size);
   void* start = regular && size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0) : nullptr;
   const int error = errno;
   ::close(file);
-  if (!regular) base::fail_corrupt(path, "not a regular file");
-  if (start == MAP_FAILED) base::fail_corrupt(path, fmt::format("cannot be mapped: {}", std::strerror(error)));
+  if (!regular) fail(kind, path, "not a regular file");
+  if (start == MAP_FAILED) fail(kind, path, fmt::format("cannot be mapped: {}", std::strerror(error)));
   return std::shared_ptr<const MappedFile>(new MappedFile(path, {static_cast<const std::byte*>(start), start ? size : 0}));
 }
 
@@ -30,4 +30,4 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
-}  // namespace cairn::snapshot
+}  // namespace cairn::base

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-namespace cairn::snapshot {
+namespace cairn::base {
 
 // Maps the whole of a regular file and lets go of it when the last owner does. A file that is cut short while it is mapped kills the
 // process that reads it, which is why snapshots are replaced by renaming and never rewritten in place.
@@ -26,4 +26,4 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-}  // namespace cairn::snapshot
+}  // namespace cairn::base

@@ -12,7 +12,16 @@
 #include "base/check.h"
 
 namespace cairn::base {
-std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
+namespace {
+
+[[noreturn]] void fail(Error::Kind kind, const std::string& path, const std::string& reason) {
+  if (kind == Error::Kind::corrupt_file) fail_corrupt(path, reason);
+  throw Error(kind, fmt::format("cannot open {}: {}", path, reason));
+}
+
+}  // namespace
+
+std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path, Error::Kind kind) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe under that name must not make us wait
   if (file < 0) fail(kind, path, errno == ENOENT ? "missing" : fmt::format("cannot be opened: {}", std::strerror(errno)));
   struct stat facts {};

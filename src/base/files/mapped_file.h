@@ -5,14 +5,17 @@
 #include <span>
 #include <string>
 
+#include "base/error.h"
+
 namespace cairn::base {
 
-// Maps the whole of a regular file and lets go of it when the last owner does. A file that is cut short while it is mapped kills the
-// process that reads it, which is why snapshots are replaced by renaming and never rewritten in place.
+// Maps a whole regular file; pages are read when they are touched. Unmapped when the last owner lets go. Truncating a mapped file kills the
+// process that reads it, so map only files that are replaced by renaming and never rewritten in place: snapshots and token files.
 class MappedFile {
  public:
-  // Throws corrupt_file if the file cannot be opened or is not a regular file.
-  static std::shared_ptr<const MappedFile> open(const std::string& path);
+  // A file that is missing, unreadable or not a regular file throws `kind`: corrupt_file for a file that a snapshot promises, bad_input
+  // for one that a user names.
+  static std::shared_ptr<const MappedFile> open(const std::string& path, Error::Kind kind = Error::Kind::corrupt_file);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;

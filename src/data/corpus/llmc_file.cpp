@@ -5,8 +5,8 @@
 #include <cstring>
 #include <vector>
 
-#include "base/check.h"
-#include "data/corpus/mapped_file.h"
+include "base/check.h"
+#include "base/files/mapped_file.h"
 
 namespace cairn::data {
 namespace {
@@ -30,8 +30,7 @@ const LlmcKind* kind_by_magic(std::string_view head) {
 }
 
 struct LlmcMemory {
-  explicit LlmcMemory(const std::string& path) : file(path) {}
-  MappedFile file;
+  std::shared_ptr<const base::MappedFile> file;
   std::vector<uint64_t> begins;
 };
 
@@ -52,8 +51,9 @@ uint32_t scan(std::span<const T> ids, int32_t end_of_text, std::vector<uint64_t>
 bool is_llmc_file(std::string_view head) { return kind_by_magic(head) != nullptr; }
 
 TokenShard open_llmc_file(const std::string& path, int64_t vocab, int32_t end_of_text) {
-  const auto memory = std::make_shared<LlmcMemory>(path);
-  const std::span<const std::byte> bytes = memory->file.bytes();
+  const auto memory = std::make_shared<LlmcMemory>();
+  memory->file = base::MappedFile::open(path, Error::Kind::bad_input);
+  const std::span<const std::byte> bytes = memory->file->bytes();
   const LlmcKind* kind = kind_by_magic({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   if (kind == nullptr) base::fail_input("{}: not a token shard of llm.c: it does not begin with 20240520 or 20240801", path);
   if (bytes.size() < kHeaderBytes) base::fail_input("{}: a damaged token shard: its header is cut short", path);

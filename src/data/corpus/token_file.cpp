@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/check.h"
-#include "data/corpus/mapped_file.h"
+include "base/check.h"
+#include "base/files/mapped_file.h"
 
 namespace cairn::data {
 namespace {
@@ -97,7 +97,7 @@ TokenShard read_tokens(std::span<const std::byte> bytes, std::shared_ptr<const v
 }
 
 TokenShard open_token_file(const std::string& path) {
-  const auto file = std::make_shared<const MappedFile>(path);
+  const auto file = base::MappedFile::open(path, Error::Kind::bad_input);
   return read_tokens(file->bytes(), file, path);
 }
 

@@ -10,47 +10,47 @@
 #include "mesh/axes.h"
 #include "mesh/gradients.h"
 #include "mesh/placement.h"
+#include "model/pass_options.h"
 
 namespace cairn::model {
 
 struct ContextSplit;
-class Fp8LinearLayers;
 
-// The values of a model's parameters for one call: live, averaged, perturbed, gathered or fetched, as the pass decides.
+// The values of a model's parameters for one call. The pass decides which values these are: live, averaged, perturbed, gathered from other
+// ranks or fetched from another memory.
 class Weights {
  public:
   virtual ~Weights() = default;
-  // In the shape the parameter was declared with
-  // (its part, where the plan splits it); several neighbours come as one taller matrix.
+  // The tensor in the shape that the parameter was declared with, or this rank's shard of it. An id with count > 1 gives the neighbours as
+  // one taller matrix. Valid until the parameter is released.
   virtual at::Tensor get(mesh::ParamId id) const = 0;
   // How the parameter lies on the mesh.
   virtual const mesh::Placement& placement(mesh::ParamId /*id*/) const { return replicated_; }
-  // These parameters will be asked for next: whoever has to bring them may begin.
+  // A hint: these parameters are read next, so a gather or a copy may start.
   virtual void fetch(std::span<const mesh::ParamId> /*ids*/) const {}
-  // They will not be asked for until they are fetched again; `next` will be, so what lies with those may stay.
+  // These parameters are not read until the next fetch. Memory that they share with those of `next` may stay.
   virtual void release(std::span<const mesh::ParamId> /*ids*/, std::span<const mesh::ParamId> /*next*/ = {}) const {}
 
  private:
   mesh::Placement replicated_;
 };
 
-// What a model computes once or keeps beside its parameters (rotation tables, running statistics), by name.
+// What a model holds beside its parameters, by name: rotation tables, running statistics.
 using Buffers = std::map<std::string, at::Tensor>;
 
-// What is kept of earlier positions, for decoding.
+// The KV cache of decoding: what the blocks keep of earlier positions. One row of `batch` for each sequence.
 struct KvCache {
-  int64_t capacity = 0;
-  std::map<std::string, at::Tensor> tensors = {};  // of each position, [batch, capacity, ...]: keys and values, per attention block
-  std::map<std::string, at::Tensor> states = {};   // of all that was read, [batch, ...]
+  int64_t capacity = 0;                            // positions
+  std::map<std::string, at::Tensor> tensors = {};  // by position, [batch, capacity, ...]: keys and values of each attention block
+  std::map<std::string, at::Tensor> states = {};   // of the whole sequence so far, [batch, ...]
 };
 
-// Which positions of the sequence this call covers: `begin` is the global position of the first one. Passes say how many samples and
-// positions there are, since blocks may see some of the tokens only.
+// The part of the sequences that this call covers. Passes state batch and length, because a block may see only some of the tokens.
 struct Slice {
-  int64_t begin = 0;
+  int64_t begin = 0;                      // global position of the first token
   int64_t batch = 0, length = 0;          // 0: as the tensors say
-  const ContextSplit* context = nullptr;  // which positions are here, where ranks along cp share the sequence out
-  bool ring = true;                       // how they see each other's keys then: by a ring, or gathered
+  const ContextSplit* context = nullptr;  // context parallelism: which positions this rank holds; null: all
+  bool ring = true;                       // context parallelism: keys go round a ring; false: they are all-gathered
 };
 
 // Which gradients this call is for.
@@ -59,7 +59,8 @@ struct Needs {
   bool weights = true;
 };
 
-// Everything ambient arrives in the call: weights, buffers, collectives by axis (never by rank), random numbers, the part of the sequence.
+// Everything ambient of one call of a block. Blocks have no state and name no rank: weights, buffers, collectives by mesh axis, random
+// numbers and the part of the sequence arrive here. All references are borrowed and outlive the pass.
 struct Call {
   const Weights& weights;
   Buffers& buffers;
@@ -67,13 +68,14 @@ struct Call {
   base::Random random = {};
   Needs needs = {};
   Slice slice = {};
-  KvCache* cache = nullptr;
-  const at::Tensor* token_keys = nullptr;  // int64 [batch, length] here: which sample and position each is; null: nothing is drawn by them
-  bool late_sums = true;  // sums over ranks along tp may still be on their way when a block returns, where its readers come later
-  const Fp8LinearLayers* fp8 = nullptr;  // which products with weights are in eight bits; null: none
-  int64_t loss_chunks = 1;          // logits are made in so many parts, where gradients are asked for, so that they are never there whole
-  mesh::Gradients* into = nullptr;  // where weight gradients go that are known before their block's backward pass: those of such logits
-  bool overlap = false;             // products of layers that ranks along tp share out run while their inputs or sums are on their way
+  KvCache* cache = nullptr;                // decoding; null: no cache
+  const at::Tensor* token_keys = nullptr;  // int64 [batch, length]: the random key of each token (sample and position); null: none is drawn
+  mesh::Gradients* into =
+      nullptr;  // takes weight gradients that a block completes in its forward call (chunked cross entropy); may be null
+  const PassOptions& options = kDefaultPassOptions;
+
+  // The fp8 linear layers of this call; null: none. Passes without weight gradients compute in full precision.
+  const Fp8LinearLayers* fp8() const { return needs.weights ? options.fp8 : nullptr; }
 };
 
 }  // namespace cairn::model

@@ -1,5 +1,6 @@
-// The list of models. A new one is a file beside this and one line here.
+// The registry of model kinds. A new kind is a file that makes it and one line in `models`, with what it needs (needs.h).
 #include <algorithm>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/did_you_mean.h"
@@ -8,41 +9,48 @@
 #include "model/decoder/wiring.h"
 #include "model/families/families.h"
 #include "model/model.h"
+#include "model/needs.h"
 #include "model/objective.h"
 #include "model/options.h"
 
 namespace cairn::model {
 namespace {
 
-void check_no_batch_norm(const ModelOptions& o) {
-  if (o.batch_norm) base::fail_input("model.batch_norm = true: {} has norms of its own; it is for model.kind = \"classifier\"", o.kind);
-}
-
-void check_reads_tokens(const std::string& kind, const DataShape& inputs) {
-  if (inputs.vocab == 0)
-    base::fail_input("model.kind = \"{}\" reads tokens, and the data have none: choose data of text, or model.kind = \"classifier\"", kind);
+// Refuses keys that the kind has no use for, and data that it cannot read.
+void check_fit(const ModelOptions& o, const DataShape& inputs, const ModelNeeds& needs) {
+  if (o.batch_norm && !needs.batch_norm)
+    base::fail_input("model.batch_norm = true: {} has norms of its own. Leave it out, or use model.kind = \"classifier\".", o.kind);
+  if (!is_standard(o.residual) && !needs.residual_stream)
+    base::fail_input("model.residual = \"{}\": {} has no residual stream. Leave it out.", o.residual, o.kind);
+  if (o.dropout > 0 && !needs.residual_stream)
+    base::fail_input("model.dropout = {}: {} has no dropout. Leave it out, or use model.kind = \"llama\".", o.dropout, o.kind);
+  if (needs.data == ModelNeeds::Data::tokens && inputs.vocab == 0)
+    base::fail_input("model.kind = \"{}\": reads tokens, and the data have none. Use text data, or model.kind = \"classifier\".", o.kind);
+  if (needs.data == ModelNeeds::Data::features && inputs.classes == 0)
+    base::fail_input("model.kind = \"{}\": needs data with labels. Set data.kind = \"spirals\", or use model.kind = \"llama\" for text.",
+                     o.kind);
 }
 
 void check_ladder_layers(const ModelOptions& o) {
-  if (o.residual != "ladder" && o.ladder_layers != "all")
+  if (!is_ladder(o.residual) && o.ladder_layers != "all")
     base::fail_input("model.ladder_layers = \"{}\": there is no ladder: set model.residual = \"ladder\", or leave it out", o.ladder_layers);
 }
 
 BuiltModel decoder(const ModelOptions& o, const DataShape& inputs) {
   const Family& kind = family(o.kind);
-  check_reads_tokens(o.kind, inputs);
-  if (o.heads % o.kv_heads != 0) base::fail_input("model.heads = {} must be a multiple of model.kv_heads = {}", o.heads, o.kv_heads);
+  if (o.heads % o.kv_heads != 0)
+    base::fail_input("model.heads = {}: must be a multiple of model.kv_heads = {}. Choose heads that divide evenly.", o.heads, o.kv_heads);
   if (o.head_dim == 0 && o.embed % o.heads != 0)
-    base::fail_input("model.embed = {} must be a multiple of model.heads = {}, or set model.head_dim", o.embed, o.heads);
+    base::fail_input("model.embed = {}: must be a multiple of model.heads = {}. Choose such a width, or set model.head_dim.", o.embed,
+                     o.heads);
   const int64_t head_dim = o.head_dim ? o.head_dim : o.embed / o.heads;
   if (kind.rotary() && head_dim % 2 != 0)
-    base::fail_input("model.head_dim = {}: rotary positions need an even width; choose embed = heads x an even number", head_dim);
-  check_no_batch_norm(o);
-  if (kind.name == "gpt2" && (o.kv_heads != o.heads || head_dim * o.heads != o.embed))
+    base::fail_input("model.head_dim = {}: rotary positions need an even width. Choose embed = heads x an even number.", head_dim);
+  if (!kind.grouped_queries && (o.kv_heads != o.heads || head_dim * o.heads != o.embed))
     base::fail_input(
-        "model.kind = \"gpt2\": its heads share no keys and fill the width: set model.kv_heads = {} (it is {}) and leave model.head_dim at "
-        "0",
-        o.heads, o.kv_heads);
+        "model.kind = \"{}\": each head has keys of its own and heads fill the width. Set model.kv_heads = {} (it is {}) and leave "
+        "model.head_dim at 0.",
+        kind.name, o.heads, o.kv_heads);
   DecoderShape shape{.vocab = inputs.vocab,
                      .embed = o.embed,
                      .layers = o.layers,
@@ -60,20 +68,13 @@ BuiltModel decoder(const ModelOptions& o, const DataShape& inputs) {
                      .mlp_bias = kind.mlp_bias,
                      .dropout = o.dropout,
                      .residual = o.residual};
-  if (o.residual == "ladder") shape.ladder_layers = parse_layers(o.ladder_layers, o.layers);
+  if (is_ladder(o.residual)) shape.ladder_layers = parse_layers(o.ladder_layers, o.layers);
   check_ladder_layers(o);
   if (inputs.end_of_text >= 0) shape.tokens = {.bos = inputs.end_of_text, .eos = {inputs.end_of_text}};
   return {make_decoder(shape), make_next_token()};
 }
 
 BuiltModel classifier(const ModelOptions& o, const DataShape& inputs) {
-  if (o.residual != "standard")
-    base::fail_input("model.residual = \"{}\": the classifier has no residual stream: leave it out", o.residual);
-  if (o.dropout > 0)
-    base::fail_input("model.dropout = {}: the classifier has none: leave it out, or choose model.kind = \"llama\"", o.dropout);
-  if (inputs.classes == 0)
-    base::fail_input(
-        "model.kind = \"classifier\" needs data with labels: set data.kind = \"spirals\", or choose model.kind = \"llama\" for text");
   return {make_classifier(
               {.features = inputs.features, .classes = inputs.classes, .hidden = o.embed, .layers = o.layers, .batch_norm = o.batch_norm}),
           make_classification()};
@@ -82,17 +83,31 @@ BuiltModel classifier(const ModelOptions& o, const DataShape& inputs) {
 struct Entry {
   std::string name;
   BuiltModel (*make)(const ModelOptions&, const DataShape&);
+  ModelNeeds needs = {};
 };
 
-// The families of decoders (families.cpp), and what else there is.
+// The families of decoders (families/families.cpp), then the other kinds.
 const std::vector<Entry>& models() {
   static const std::vector<Entry> list = [] {
     std::vector<Entry> all;
     for (const std::string& name : family_names()) all.push_back({name, decoder});
-    all.push_back({"classifier", classifier});
+    all.push_back({"classifier",
+                   classifier,
+                   {.data = ModelNeeds::Data::features,
+                    .token_embedding = false,
+                    .large_vocabulary = false,
+                    .residual_stream = false,
+                    .batch_norm = true,
+                    .running_statistics = true}});
     return all;
   }();
   return list;
+}
+
+const Entry& entry_of(std::string_view kind) {
+  for (const Entry& entry : models())
+    if (entry.name == kind) return entry;
+  base::fail_unknown("model", kind, model_names());
 }
 
 }  // namespace
@@ -103,26 +118,29 @@ std::vector<std::string> model_names() {
   return names;
 }
 
+const ModelNeeds& needs_of(std::string_view kind) { return entry_of(kind).needs; }
+
 BuiltModel build_model(const ModelOptions& options, const DataShape& inputs) {
-  for (const Entry& entry : models())
-    if (entry.name == options.kind) return entry.make(options, inputs);
-  base::fail_unknown("model", options.kind, model_names());
+  const Entry& entry = entry_of(options.kind);
+  check_fit(options, inputs, entry.needs);
+  return entry.make(options, inputs);
 }
 
 BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, DecoderShape shape, const LoraShape& lora) {
-  check_reads_tokens(shape.family, inputs);
+  ModelOptions named = options;
+  named.kind = shape.family;
+  check_fit(named, inputs, needs_of(shape.family));
   if (inputs.vocab > shape.vocab)
-    base::fail_input("model.from = {}: its vocabulary has {} entries, the tokenizer {}: train with the tokenizer that belongs to the model",
+    base::fail_input("model.from = {}: its vocabulary has {} entries, the tokenizer {}. Use the tokenizer that belongs to the model.",
                      options.from, shape.vocab, inputs.vocab);
   if (inputs.length > shape.length)
-    base::fail_input("model.from = {}: it reads at most {} tokens, and data.length = {}: choose a shorter one", options.from, shape.length,
-                     inputs.length);
+    base::fail_input("data.length = {}: the model in {} reads at most {} tokens. Choose a shorter length.", inputs.length, options.from,
+                     shape.length);
   shape.table_length = inputs.length;
   shape.dropout = options.dropout;
   check_ladder_layers(options);
   shape.residual = options.residual;
-  shape.ladder_layers = options.residual == "ladder" ? parse_layers(options.ladder_layers, shape.layers) : std::vector<int64_t>{};
-  check_no_batch_norm(options);
+  shape.ladder_layers = is_ladder(options.residual) ? parse_layers(options.ladder_layers, shape.layers) : std::vector<int64_t>{};
   BuiltModel built{make_decoder(shape, lora), make_next_token()};
   for (const std::string& target : lora.rank > 0 ? lora.targets : std::vector<std::string>{}) {
     LoraShape alone = lora;
@@ -131,9 +149,8 @@ BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, Dec
     if (std::none_of(all.begin(), all.end(), [&](const Parameter& p) {
           return p.role == Parameter::Role::adapter && alone.targets_module(p.name.substr(0, p.name.find(".lora_")));
         }))
-      base::fail_input(
-          "model.lora.targets: \"{}\" is no linear layer of {}, which has {}", target, shape.family,
-          shape.family == "gpt2" ? "c_attn, c_proj and c_fc" : "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj");
+      base::fail_input("model.lora.targets = \"{}\": no linear layer of {} has this name. Use {}.", target, shape.family,
+                       family(shape.family).linear_layers);
   }
   return built;
 }
@@ -151,7 +168,7 @@ ModelOptions options_of(const DecoderShape& shape, ModelOptions options) {
   options.norm_eps = shape.norm_eps;
   if (options.convert) return options;
   options.residual = shape.residual;
-  options.ladder_layers = shape.residual == "ladder" ? format_layers(shape.ladder_layers, shape.layers) : "all";
+  options.ladder_layers = is_ladder(shape.residual) ? format_layers(shape.ladder_layers, shape.layers) : "all";
   return options;
 }
 

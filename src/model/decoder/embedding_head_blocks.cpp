@@ -159,8 +159,7 @@ class HeadBlock final : public Block {
   void forward(Values& values, Saved* keep, const Call& call) const override {
     const at::Tensor x = values.get(reads_);  // the stream
     const BatchShape all = batch_shape(x, call);
-    if (keep && call.loss_chunks > 1) {
-      CAIRN_CHECK(call.into, "logits in parts, and nowhere for the gradients of what makes them");
+    if (keep && call.into && call.options.loss_chunks > 1) {
       Operand from_norm;
       const Norm::Result normed = norm_.forward(x, call, head_.is_fp8(call) ? &from_norm.amax : nullptr);
       from_norm.values = rows(normed.y);
@@ -242,7 +241,7 @@ class HeadBlock final : public Block {
           din_(at::empty_like(in_)),
           amax_(in.amax),
           needs_only_codes_(needs_only_codes),
-          parts_(std::max<int64_t>(1, std::min(call.loss_chunks, in_.size(0)))),
+          parts_(std::max<int64_t>(1, std::min(call.options.loss_chunks, in_.size(0)))),
           gradients_(*call.into, head.parameters(), parts_) {}
 
     int64_t chunks() const override { return parts_; }
@@ -303,7 +302,7 @@ class HeadBlock final : public Block {
     const at::Tensor x = saved.get("x");
     const at::Tensor dx = recomputes_norm(x, call) ? dnormed : at::empty_like(x);  // its place, where nothing else needs it
     Value handed_on{.tensor = dx};
-    at::Tensor* amax = call.fp8 ? &handed_on.amax : nullptr;
+    at::Tensor* amax = call.fp8() ? &handed_on.amax : nullptr;
     if (recomputes_norm(x, call)) {
       const at::Tensor y = again ? at::empty_like(x) : at::Tensor();
       saved.put("dgain", norm_.backward({dx, again ? &y : nullptr, amax}, dnormed, x, saved.get("statistics"), call));

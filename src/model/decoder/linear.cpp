@@ -39,7 +39,7 @@ at::Tensor narrowed_gradient(const Linear& linear, const at::Tensor& dy, const L
 
 // A weight stored [in, out] is the matrix of the input gradient of a layer that runs the other way: the same three products serve.
 
-bool Linear::is_fp8(const Call& call) const { return call.fp8 && call.fp8->of(weight); }
+bool Linear::is_fp8(const Call& call) const { return call.fp8() && call.fp8()->of(weight); }
 
 std::optional<at::Tensor> Linear::bare_weight(const Call& call) const {
   if (bias || fan_in_fan_out || !low_rank.empty() || is_fp8(call)) return {};

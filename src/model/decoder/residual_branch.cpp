@@ -98,7 +98,7 @@ void ResidualBranch::end_forward(Values& values, const In& in, const at::Tensor&
   Value written{.tensor = y, .ready = all_reduce_tp(terms, call, io_.name)};
   const Value onto = values.in_flight(io_.onto);
   written.ready = written.ready.then([this, terms, onto, call] { finish(terms, onto, call); });
-  if (!tp || !call.late_sums) written.ready.wait();
+  if (!tp || !call.options.late_sums) written.ready.wait();
   values.put(io_.writes, std::move(written));
 }
 
@@ -127,7 +127,7 @@ void ResidualBranch::end_backward(Values& gradients, Saved& saved, const Back& b
     const bool one_pass = norm_->has_fused_backward(saved.get("x"));
     const at::Tensor dx = one_pass ? dnormed : at::empty_like(back.dy);  // its place, where nothing else needs it
     Value handed_on{.tensor = dx};
-    at::Tensor* amax = call.fp8 ? &handed_on.amax : nullptr;
+    at::Tensor* amax = call.fp8() ? &handed_on.amax : nullptr;
     if (one_pass) {
       const at::Tensor x = saved.take("x");
       const bool again = !saved.has("in") && !saved.has("in.codes");
@@ -143,7 +143,7 @@ void ResidualBranch::end_backward(Values& gradients, Saved& saved, const Back& b
   }
   make(din, 0, din.size(0));
   Value sums{.tensor = din.view(back.dy.sizes()), .ready = all_reduce_tp(din, call, io_.name)};
-  if (!call.late_sums) sums.ready.wait();
+  if (!call.options.late_sums) sums.ready.wait();
   gradients.add(io_.reads, std::move(sums));
 }
 

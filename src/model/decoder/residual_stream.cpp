@@ -89,7 +89,7 @@ at::Tensor gather_tokens(const at::Tensor& here, const BatchShape& batch_shape, 
     return here;
   }
   const at::Tensor all = at::empty({batch_shape.tokens(), here.size(1)}, here.options());
-  if (use && call.overlap) {
+  if (use && call.options.overlap) {
     ring_gather(*tp, all, here, what, use);
     return all;
   }
@@ -106,7 +106,7 @@ at::Tensor reduce_scatter_tokens(const at::Tensor& terms, const Call& call, std:
     return terms;
   }
   comm::Group* tp = call.axes.find("tp");
-  if (make && tp && call.overlap && !kernels::is_half_precision(terms)) return ring_reduce(*tp, terms, what, make);
+  if (make && tp && call.options.overlap && !kernels::is_half_precision(terms)) return ring_reduce(*tp, terms, what, make);
   if (make) make(terms, 0, terms.size(0));
   if (!tp) return terms;
   const int64_t mine = mesh::even_part(terms.size(0), tp->size(), tp->rank()).length();

@@ -1,8 +1,11 @@
+// The three wirings as lists of values: "hidden.0" is the embedding, "hidden.3" the stream after three layers, "hidden.3.5" the stream
+// between attention and MLP of layer 3. The pipeline and the executor see nothing but these names, so a wiring needs no other code.
 #include "model/decoder/wiring.h"
 
 #include <algorithm>
 #include <charconv>
 #include <set>
+#include <string_view>
 
 #include <fmt/ranges.h>
 
@@ -13,6 +16,8 @@
 namespace cairn::model {
 namespace {
 
+constexpr std::string_view kStandardWiring = "standard", kLadderWiring = "ladder", kParallelWiring = "parallel";
+
 int64_t number_in(std::string_view word, const std::string& text, const std::string& key) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
@@ -22,6 +27,10 @@ int64_t number_in(std::string_view word, const std::string& text, const std::str
 }
 
 }  // namespace
+
+bool is_standard(const std::string& wiring) { return wiring == kStandardWiring; }
+bool is_ladder(const std::string& wiring) { return wiring == kLadderWiring; }
+std::string architecture_prefix(const std::string& wiring) { return is_standard(wiring) ? "" : is_ladder(wiring) ? "Ladder" : "Parallel"; }
 
 std::vector<int64_t> parse_layers(const std::string& text, int64_t layers, const std::string& key) {
   std::set<int64_t> named;
@@ -48,9 +57,7 @@ std::string format_layers(const std::vector<int64_t>& named, int64_t layers) {
   return fmt::format("{}", fmt::join(named, ","));
 }
 
-TokenLayout token_layout(const DecoderShape& shape) {
-  return shape.residual == "standard" ? TokenLayout::sharded : TokenLayout::replicated;
-}
+TokenLayout token_layout(const DecoderShape& shape) { return is_standard(shape.residual) ? TokenLayout::sharded : TokenLayout::replicated; }
 
 std::vector<BranchWiring> branch_wiring(const DecoderShape& shape) {
   const auto stream = [](int64_t branches) {  // after so many of them: hidden.0, hidden.0.5, hidden.1
@@ -60,14 +67,14 @@ std::vector<BranchWiring> branch_wiring(const DecoderShape& shape) {
   for (int64_t i = 1; i <= 2 * shape.layers; ++i) {
     const int64_t layer = (i - 1) / 2;
     const bool ladder = std::binary_search(shape.ladder_layers.begin(), shape.ladder_layers.end(), layer);
-    if (shape.residual == "parallel") {
+    if (shape.residual == kParallelWiring) {
       const std::string terms = fmt::format("terms.{}", layer);
       if (i % 2 == 1)
         all.push_back({.reads = stream(2 * layer), .onto = "", .writes = terms, .sums = false});
       else
         all.push_back({.reads = stream(2 * layer), .onto = stream(2 * layer), .writes = stream(i), .with = terms});
     } else {
-      const int64_t before = shape.residual == "ladder" && ladder ? std::max<int64_t>(0, i - 2) : i - 1;
+      const int64_t before = is_ladder(shape.residual) && ladder ? std::max<int64_t>(0, i - 2) : i - 1;
       all.push_back({.reads = stream(before), .onto = stream(i - 1), .writes = stream(i)});
     }
   }

@@ -78,6 +78,8 @@ class Config {
 
 // What would make another function of the same weights, whatever the family.
 void refuse_other_maths(const Config& config) {
+  const Family* named = find_family(config.json().value("model_type", ""));
+  const bool has_window = named && named->config.sliding_window;
   for (const char* key : {"quantization_config", "auto_map", "attn_logit_softcapping", "final_logit_softcapping", "attention_chunk_size",
                           "num_local_experts", "num_experts", "logits_scaling", "clip_qkv"})
     config.only(key, {});
@@ -91,7 +93,7 @@ void refuse_other_maths(const Config& config) {
   if (const base::Json* types = config.find("layer_types")) {
     if (!types->is_array()) base::fail_corrupt(config.file(), "layer_types must be a list");
     for (const base::Json& type : *types)
-      if (type != "full_attention" && !(type == "sliding_attention" && config.json().value("model_type", "") == "mistral"))
+      if (type != "full_attention" && !(type == "sliding_attention" && has_window))
         base::fail_input("{}: layer_types has {}: Cairn computes layers of \"full_attention\"", config.file(), base::shown(type));
   }
 }
@@ -133,27 +135,23 @@ void read_gpt2(DecoderShape& shape, const Config& config) {
 }
 
 void read_llama_like(DecoderShape& shape, const Config& config) {
+  const FamilyConfig& style = family(shape.family).config;
   shape.embed = config.size("hidden_size", kWidthMax);
   shape.mlp = config.size("intermediate_size", kWidthMax);
   shape.layers = config.size("num_hidden_layers", kLayersMax);
   shape.heads = config.size("num_attention_heads", kHeadsMax);
-  if (!config.find("head_dim") && shape.family != "qwen3" && shape.embed % shape.heads != 0)
+  if (!config.find("head_dim") && style.default_head_dim == 0 && shape.embed % shape.heads != 0)
     base::fail_corrupt(config.file(), fmt::format("hidden_size = {} is no multiple of num_attention_heads = {}, and there is no head_dim",
                                                   shape.embed, shape.heads));
-  shape.kv_heads = config.size("num_key_value_heads", kHeadsMax,
-                               shape.family == "mistral" ? 8
-                               : shape.family == "llama" ? shape.heads
-                                                         : 32);
-  shape.head_dim = config.size("head_dim", kHeadsMax, shape.family == "qwen3" ? 128 : std::max<int64_t>(1, shape.embed / shape.heads));
-  shape.length = config.size("max_position_embeddings", kLengthMax,
-                             shape.family == "llama"     ? 2048
-                             : shape.family == "mistral" ? 4096 * 32
-                                                         : 32768);
+  shape.kv_heads = config.size("num_key_value_heads", kHeadsMax, style.default_kv_heads > 0 ? style.default_kv_heads : shape.heads);
+  shape.head_dim = config.size("head_dim", kHeadsMax,
+                               style.default_head_dim > 0 ? style.default_head_dim : std::max<int64_t>(1, shape.embed / shape.heads));
+  shape.length = config.size("max_position_embeddings", kLengthMax, style.default_length);
   shape.norm_eps = config.number("rms_norm_eps", 1, 1e-6);
   shape.tied = config.flag("tie_word_embeddings", false);
-  if (shape.family == "llama" || shape.family == "qwen3") shape.qkv_bias = shape.out_bias = config.flag("attention_bias", false);
-  if (shape.family == "llama") shape.mlp_bias = config.flag("mlp_bias", false);
-  if (shape.family == "mistral") {
+  if (style.attention_bias) shape.qkv_bias = shape.out_bias = config.flag("attention_bias", false);
+  if (style.mlp_bias) shape.mlp_bias = config.flag("mlp_bias", false);
+  if (style.sliding_window) {
     const bool none = config.json().contains("sliding_window") && !config.find("sliding_window");  // null; left out means 4096
     shape.window = none ? 0 : config.size("sliding_window", kLengthMax, 4096);
   }
@@ -178,6 +176,7 @@ void write_gpt2(base::OrderedJson& config, const DecoderShape& shape) {
 }
 
 void write_llama_like(base::OrderedJson& config, const DecoderShape& shape) {
+  const FamilyConfig& style = family(shape.family).config;
   config["hidden_size"] = shape.embed;
   config["intermediate_size"] = shape.mlp;
   config["num_hidden_layers"] = shape.layers;
@@ -189,10 +188,10 @@ void write_llama_like(base::OrderedJson& config, const DecoderShape& shape) {
   write_rope(config, shape);
   config["hidden_act"] = "silu";
   config["attention_dropout"] = 0.0;
-  if (shape.family == "llama" || shape.family == "qwen3") config["attention_bias"] = shape.qkv_bias;
-  if (shape.family == "llama") config["mlp_bias"] = shape.mlp_bias;
-  if (shape.family == "mistral") config["sliding_window"] = shape.window > 0 ? base::OrderedJson(shape.window) : base::OrderedJson(nullptr);
-  if (shape.family == "qwen2" || shape.family == "qwen3") config["use_sliding_window"] = false;
+  if (style.attention_bias) config["attention_bias"] = shape.qkv_bias;
+  if (style.mlp_bias) config["mlp_bias"] = shape.mlp_bias;
+  if (style.sliding_window) config["sliding_window"] = shape.window > 0 ? base::OrderedJson(shape.window) : base::OrderedJson(nullptr);
+  if (style.use_sliding_window) config["use_sliding_window"] = false;
 }
 
 std::vector<int64_t> ladder_layers(const Config& config, int64_t layers) {
@@ -214,14 +213,13 @@ std::vector<int64_t> ladder_layers(const Config& config, int64_t layers) {
 std::string format_config(const DecoderShape& shape, const std::string& dtype) {
   base::OrderedJson config;
   // Another wiring is another function of the same parameters: no program may take it for the standard one.
-  const bool standard = shape.residual == "standard";
-  const std::string architecture = family(shape.family).architecture;
-  config["architectures"].push_back(standard ? architecture
-                                             : fmt::format("{}{}", shape.residual == "ladder" ? "Ladder" : "Parallel", architecture));
+  const bool standard = is_standard(shape.residual);
+  const Family& kind = family(shape.family);
+  config["architectures"].push_back(architecture_prefix(shape.residual) + kind.architecture);
   config["model_type"] = standard ? shape.family : fmt::format("{}_{}", shape.family, shape.residual);
-  if (shape.residual == "ladder") config["ladder_layers"] = shape.ladder_layers;
+  if (is_ladder(shape.residual)) config["ladder_layers"] = shape.ladder_layers;
   config["vocab_size"] = shape.vocab;
-  shape.family == "gpt2" ? write_gpt2(config, shape) : write_llama_like(config, shape);
+  kind.config.keys == FamilyConfig::Keys::gpt2 ? write_gpt2(config, shape) : write_llama_like(config, shape);
   config["tie_word_embeddings"] = shape.tied;
   const auto id = [](const std::optional<int64_t>& token) { return token ? base::OrderedJson(*token) : base::OrderedJson(nullptr); };
   config["bos_token_id"] = id(shape.tokens.bos);
@@ -256,8 +254,8 @@ DecoderShape parse_config(const std::string& text, const std::string& file) {
   shape.qkv_bias = kind.qkv_bias, shape.out_bias = kind.out_bias, shape.mlp_bias = kind.mlp_bias;
   shape.vocab = config.size("vocab_size", kVocabMax);
   shape.tokens = special_tokens(config);
-  shape.family == "gpt2" ? read_gpt2(shape, config) : read_llama_like(shape, config);
-  if (shape.residual == "ladder") shape.ladder_layers = ladder_layers(config, shape.layers);
+  kind.config.keys == FamilyConfig::Keys::gpt2 ? read_gpt2(shape, config) : read_llama_like(shape, config);
+  if (is_ladder(shape.residual)) shape.ladder_layers = ladder_layers(config, shape.layers);
   return shape;
 }
 

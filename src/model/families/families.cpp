@@ -33,27 +33,66 @@ FamilyNames gpt2_names() {
           .down = "mlp.c_proj"};
 }
 
+Family llama() {
+  return {.name = "llama",
+          .architecture = "LlamaForCausalLM",
+          .names = llama_names(),
+          .config = {.default_kv_heads = 0, .default_length = 2048, .attention_bias = true, .mlp_bias = true}};
+}
+
+Family mistral() {
+  return {.name = "mistral",
+          .architecture = "MistralForCausalLM",
+          .names = llama_names(),
+          .config = {.default_kv_heads = 8, .default_length = 4096 * 32, .sliding_window = true}};
+}
+
+Family qwen2() {
+  return {.name = "qwen2",
+          .architecture = "Qwen2ForCausalLM",
+          .names = llama_names(),
+          .qkv_bias = true,
+          .config = {.use_sliding_window = true}};
+}
+
+Family qwen3() {
+  return {.name = "qwen3",
+          .architecture = "Qwen3ForCausalLM",
+          .names = llama_names(),
+          .qk_norm = true,
+          .config = {.default_head_dim = 128, .attention_bias = true, .use_sliding_window = true}};
+}
+
+Family gpt2() {
+  return {.name = "gpt2",
+          .architecture = "GPT2LMHeadModel",
+          .names = gpt2_names(),
+          .norm = Norm::Kind::layer,
+          .fan_in_fan_out = true,
+          .grouped_queries = false,
+          .qkv_bias = true,
+          .out_bias = true,
+          .mlp_bias = true,
+          .config = {.keys = FamilyConfig::Keys::gpt2},
+          .linear_layers = "c_attn, c_proj and c_fc",
+          .ignored_tensors = {".attn.bias", ".attn.masked_bias"}};  // causal masks, not biases
+}
+
 }  // namespace
 
 const std::vector<Family>& families() {
-  static const std::vector<Family> list{{.name = "llama", .architecture = "LlamaForCausalLM", .names = llama_names()},
-                                        {.name = "mistral", .architecture = "MistralForCausalLM", .names = llama_names()},
-                                        {.name = "qwen2", .architecture = "Qwen2ForCausalLM", .names = llama_names(), .qkv_bias = true},
-                                        {.name = "qwen3", .architecture = "Qwen3ForCausalLM", .names = llama_names(), .qk_norm = true},
-                                        {.name = "gpt2",
-                                         .architecture = "GPT2LMHeadModel",
-                                         .names = gpt2_names(),
-                                         .norm = Norm::Kind::layer,
-                                         .fan_in_fan_out = true,
-                                         .qkv_bias = true,
-                                         .out_bias = true,
-                                         .mlp_bias = true}};
+  static const std::vector<Family> list{llama(), mistral(), qwen2(), qwen3(), gpt2()};
   return list;
 }
 
-const Family& family(const std::string& name) {
+const Family* find_family(std::string_view name) {
   for (const Family& one : families())
-    if (one.name == name) return one;
+    if (one.name == name) return &one;
+  return nullptr;
+}
+
+const Family& family(const std::string& name) {
+  if (const Family* found = find_family(name)) return *found;
   base::fail_unknown("model", name, family_names());
 }
 

@@ -1,15 +1,16 @@
 #pragma once
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/decoder/norm.h"
-#include "model/decoder/shape.h"
 
 namespace cairn::model {
 
-// The names of a family's parameters, as Hugging Face has them. Those of a layer stand behind "<layers>.<number>.".
+// The names of a family's parameters, as Hugging Face writes them. Those of a layer follow "<layers>.<number>.".
 struct FamilyNames {
-  std::string embedding, positions, layers, final_norm, head;  // positions empty: rotary ones
+  std::string embedding, positions, layers, final_norm, head;  // positions empty: rotary positions, no table
   std::string attention_norm;
   std::vector<std::string> qkv;  // three projections, or one that holds all three
   std::string out, mlp_norm;
@@ -17,23 +18,44 @@ struct FamilyNames {
   std::string down;
 };
 
-// Everything in which one family of decoders differs from another: a new one is a record in families.cpp and, where its config.json has
-// words of its own, a few lines in config.cpp.
+// How a family's config.json differs from that of the others.
+struct FamilyConfig {
+  enum class Keys { llama, gpt2 };  // "hidden_size" or "n_embd" and so on
+  Keys keys = Keys::llama;
+  // What a key means where it is missing.
+  int64_t default_kv_heads = 32;   // num_key_value_heads; 0: as many as query heads
+  int64_t default_head_dim = 0;    // head_dim; 0: hidden_size / num_attention_heads
+  int64_t default_length = 32768;  // max_position_embeddings
+  // Which keys it has.
+  bool attention_bias = false;
+  bool mlp_bias = false;
+  bool sliding_window = false;
+  bool use_sliding_window = false;  // a switch, which must be off
+};
+
+// Everything in which one family of decoders differs from the others. A new family is a record in families.cpp, and a few lines in
+// config.cpp where its config.json has keys of its own. No other file compares the name of a family.
 struct Family {
   std::string name;          // model_type of config.json, model.kind of a recipe
   std::string architecture;  // "LlamaForCausalLM"
   FamilyNames names;
   Norm::Kind norm = Norm::Kind::rms;
-  bool qk_norm = false;                                       // each head of queries and keys is normed before it is rotated
+  bool qk_norm = false;                                       // each query and key head is normed before the rotation
   bool fan_in_fan_out = false;                                // projections are stored [in, out]
-  bool qkv_bias = false, out_bias = false, mlp_bias = false;  // of a model that is started here
+  bool grouped_queries = true;                                // false: kv_heads = heads, and heads * head_dim = embed
+  bool qkv_bias = false, out_bias = false, mlp_bias = false;  // of a new model; a config.json may say otherwise
+  FamilyConfig config = {};
+  std::string linear_layers = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj";  // what LoRA may target, for messages
+  std::vector<std::string> ignored_tensors = {".rotary_emb.inv_freq"};  // endings of tensors in weight files that are no parameters
 
   bool rotary() const { return names.positions.empty(); }
   bool gated() const { return names.up.size() == 2; }
 };
 
 const std::vector<Family>& families();
-// Throws bad_input with the nearest name for one that is not there.
+// Null for an unknown name.
+const Family* find_family(std::string_view name);
+// Throws bad_input with the nearest name for an unknown one.
 const Family& family(const std::string& name);
 std::vector<std::string> family_names();
 

@@ -12,6 +12,7 @@
 #include "kernels/cpu/barrier.h"
 #include "kernels/cpu/tensor.h"
 #include "kernels/decode_row.h"
+#include "model/decoder/wiring.h"
 #include "model/families/config.h"
 #include "model/families/families.h"
 #include "model/model.h"
@@ -74,7 +75,7 @@ std::unique_ptr<DecodeStep> DecodeStep::make(const Model& model, const Weights& 
   std::unique_ptr<DecodeStep> step(new DecodeStep);
   step->shape_ = parse_config(config, "config.json");
   const DecoderShape& s = step->shape_;
-  if (s.residual != "standard") return nullptr;
+  if (!is_standard(s.residual)) return nullptr;
   const Family& kind = family(s.family);
   step->rotary_ = kind.rotary(), step->gated_ = kind.gated();
   WeightFinder find(model, weights, step->held_);

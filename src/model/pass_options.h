@@ -1,0 +1,29 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+namespace cairn::model {
+
+class Fp8LinearLayers;
+
+// How the passes of a run are computed: the same for every pass, decided once when the run is built. The trainer holds one by value; a
+// pass and the calls of its blocks refer to it.
+struct PassOptions {
+  // Read by blocks.
+  bool overlap = false;                  // tensor.overlap: a linear layer multiplies some rows while the others are on the wire along tp
+  bool late_sums = true;                 // tensor.late_sums: a block may return while its all-reduce along tp is in flight
+  int64_t loss_chunks = 1;               // chunked cross entropy: the logits of a pass with gradients are computed in this many chunks
+  const Fp8LinearLayers* fp8 = nullptr;  // which linear layers multiply in fp8 in passes with gradients; null: none. Borrowed.
+
+  // Read by the executor of a pass.
+  bool draws_by_token = false;       // blocks draw random numbers by sample and position (dropout)
+  std::vector<bool> recompute = {};  // by block: activations are recomputed in the backward pass; empty: none
+  bool offload_inputs = false;       // the inputs of recomputed blocks wait in host memory
+  bool recompute_stage = false;      // a whole pipeline stage is recomputed at once
+  bool recompute_last = true;        // the last micro-batch of a step is recomputed too
+};
+
+// For calls outside of a run: decoding, evaluation, tests.
+inline const PassOptions kDefaultPassOptions{};
+
+}  // namespace cairn::model

@@ -112,7 +112,7 @@ TEST(TrainCommand, ADryRunCountsWhatIsKept) {
 
 TEST(TrainCommand, TheReferencePageIsWhatTheProgramPrints) {
   const harness::ScratchFolder scratch;
-  std::ifstream page(std::string(CAIRN_SOURCE_DIR) + "/docs/recipe.md");
+  std::ifstream page(std::string(CAIRN_SOURCE_DIR) + "/docs/reference/recipe.md");
   const std::string text((std::istreambuf_iterator<char>(page)), {});
   const std::string printed = cairn(scratch, {"reference"}).output;
   EXPECT_NE(printed.find("`global_batch`"), std::string::npos) << printed;

@@ -1,7 +1,5 @@
 #include "parallel/options.h"
 
-#include "parallel/schedule.h"
-
 namespace cairn::parallel {
 
 base::Schema<MeshOptions> mesh_schema() {
@@ -12,38 +10,39 @@ base::Schema<MeshOptions> mesh_schema() {
       "keys.",
       {{"dp",
         &O::dp,
-        "Ranks that share each step's samples out; 0 takes those that the other axes leave.",
+        "Data-parallel ranks, each with its own samples of a step; 0 takes those that the other axes leave.",
         base::at_least(0),
         {"data_parallel_replicate_degree"}},
        {"shard",
         &O::shard,
-        "How many of the dp ranks share one copy of the state out, as memory.zero says: it divides dp. 0: all of them where "
-        "memory.zero is set, else 1.",
+        "How many of the dp ranks shard one copy of the state, as memory.zero says: it divides dp. 0: all of them where memory.zero is "
+        "set, "
+        "else 1.",
         base::at_least(0),
         {"data_parallel_shard_degree"}},
-       {"pp", &O::pp, "Stages of the pipeline that ranks stand along.", base::at_least(1), {"pipeline_parallel_degree"}},
-       {"cp", &O::cp, "Ranks that share each sequence out.", base::at_least(1), {"context_parallel_degree"}},
-       {"tp", &O::tp, "Ranks that share each layer's width out.", base::at_least(1), {"tensor_parallel_degree"}},
+       {"pp", &O::pp, "Ranks along the pipeline; each runs one or more stages.", base::at_least(1), {"pipeline_parallel_degree"}},
+       {"cp", &O::cp, "Context-parallel ranks: each has some positions of every sequence.", base::at_least(1), {"context_parallel_degree"}},
+       {"tp", &O::tp, "Tensor-parallel ranks: each has a part of every layer's width.", base::at_least(1), {"tensor_parallel_degree"}},
        {"ep",
         &O::ep,
-        "Ranks that share a model's experts out. What is no expert lies on all of them, and they share samples out as ranks along dp "
-        "do.",
+        "Expert-parallel ranks: each has some of the experts. Other parameters are on all of them, and each has its own samples, as along "
+        "dp.",
         base::at_least(1),
         {"expert_parallel_degree"}},
-       {"island", &O::island, "Islands of machines, each with a mesh of the other axes; they share samples out too.", base::at_least(1)}}};
+       {"island", &O::island, "Islands of machines, each with a mesh of the other axes and its own samples.", base::at_least(1)}}};
 }
 
 base::Schema<MemoryOptions> memory_schema() {
   using O = MemoryOptions;
   return {"memory",
-          "What is not kept on every rank.",
+          "What is sharded rather than kept on every rank.",
           {{"zero", &O::zero,
-            "What ranks along shard (and cp) share out: 0 nothing, 1 the optimizer's state, 2 the gradients too, 3 the parameters too. "
-            "-1: 3 where mesh.shard is above 1, else 0.",
+            "ZeRO stage: what is sharded over the ranks along shard (and cp). 0 nothing, 1 the optimizer's state, 2 gradients too, 3 "
+            "parameters too. -1: 3 where mesh.shard is above 1, else 0.",
             base::between(-1, 3)},
            {"accumulate_unsharded", &O::accumulate_unsharded,
-            "With zero 2 or 3 and several micro-batches a step: gradients are summed whole first and shared out once, rather than shared "
-            "out for each micro-batch."}}};
+            "With zero 2 or 3 and gradient accumulation: gradients accumulate unsharded and are reduce-scattered once a step, rather than "
+            "once for each micro-batch."}}};
 }
 
 base::Schema<PipelineOptions> pipeline_schema() {
@@ -58,43 +57,44 @@ base::Schema<PipelineOptions> pipeline_schema() {
         {"pipeline_parallel_schedule"}},
        {"csv", &O::csv, "A file with a schedule, one line per rank with cells such as 0F0, 1B3, 0I2, 0W2; it wins over schedule."},
        {"micro_batches", &O::micro_batches,
-        "Parts of a rank's samples that go through the pipeline one after the other; 0: four for each rank along pp, as far as there "
+        "Micro-batches of a rank's samples that go through the pipeline one after the other; 0: four for each rank along pp, as far as "
+        "there "
         "are samples.",
         base::at_least(0)},
-       {"stages_per_rank", &O::stages_per_rank, "Stages that each rank runs; 0: as the schedule wants it, 1 or 2.", base::at_least(0)},
+       {"stages_per_rank", &O::stages_per_rank, "Stages that each rank runs; 0: the schedule's default, 1 or 2.", base::at_least(0)},
        {"split", &O::split,
-        "Layers of each stage, one number per stage; empty: such that the dearest stage is as cheap as it can be, in which a layer's "
-        "two halves may be apart."},
+        "Layers of each stage, one number per stage; empty: such that the slowest stage is as fast as it can be, for which a layer's two "
+        "halves may be on different stages."},
        {"registers", &O::registers,
-        "Buffers for each value where it arrives at a stage: a neighbour that is further ahead waits. 0: as many as the schedule needs.",
+        "Receive buffers for each value at a stage: a neighbour that is further ahead waits. 0: as many as the schedule needs.",
         base::between(0, 4096)},
        {"routing", &O::routing,
-        "Where islands train apart, each with a pipeline: random: a micro-batch that leaves a stage goes on in the next stage of an island "
-        "drawn anew, and its gradients come back the same way; fixed: it stays on its island. auto: random with sync.island.kind = "
-        "\"noloco\", where it can be.",
-        base::one_of({"auto", "random", "fixed"})}}};
+        "For islands that step separately, each with a pipeline: random: a micro-batch that leaves a stage goes on in the next stage of an "
+        "island drawn anew, and its gradients come back the same way; fixed: it stays on its island. auto: random where the rule of the "
+        "islands "
+        "needs it (noloco), else fixed.",
+        kRoutingOptionNames}}};
 }
 
 base::Schema<RecomputeOptions> recompute_schema() {
   using O = RecomputeOptions;
   return {
       "recompute",
-      "Activations that are computed again for the gradients rather than kept.",
+      "Activation recomputation (checkpointing): activations that backward recomputes rather than forward keeps.",
       {{"mode", &O::mode,
         "none; full: every block but the head keeps its input alone; selective: the blocks that modules and every name do; stage: each "
-        "pipeline "
-        "stage keeps its input alone; budget: as many blocks as it takes to stay within budget_mib.",
-        base::one_of({"none", "full", "selective", "stage", "budget"})},
+        "pipeline stage keeps its input alone; budget: as many blocks as it takes to stay within budget_mib.",
+        kRecomputeModeNames},
        {"modules", &O::modules, "Names of blocks for selective, with * for anything: [\"*.mlp\"]; empty: all."},
-       {"every", &O::every, "Of those, each how manyeth.", base::at_least(1)},
+       {"every", &O::every, "Of those, every how manyeth.", base::at_least(1)},
        {"budget_mib", &O::budget_mib, "Activations that one micro-batch may keep on a rank.", base::at_least(0)},
        {"except_last", &O::except_last,
-        "The last micro-batch of a step keeps everything: where its gradients are computed at once (gpipe, or no pipeline), nothing else "
-        "is kept then."},
+        "The last micro-batch of a step keeps everything: where its backward follows at once (gpipe, or no pipeline), nothing else is kept "
+        "then."},
        {"inputs", &O::inputs,
-        "Where the inputs of blocks that are computed again wait: device; host: in the host's memory, and come back one block ahead of "
-        "their need, beside what a GPU computes.",
-        base::one_of({"device", "host"})}}};
+        "Where the inputs of recomputed blocks wait: device; host: in host memory (activation offload), fetched one block ahead of their "
+        "use, beside what a GPU computes.",
+        kRecomputeInputsNames}}};
 }
 
 base::Schema<TensorOptions> tensor_schema() {
@@ -104,22 +104,22 @@ base::Schema<TensorOptions> tensor_schema() {
       "How ranks along tp work together.",
       {{"overlap",
         &O::overlap,
-        "Layers compute with the tokens they have while the next ones are on their way (asynchronous tensor parallelism): for links that "
-        "take as long as the products do.",
+        "Layers compute with the tokens they have while the next ones are in flight (asynchronous tensor parallelism): for links that take "
+        "as long as the products do.",
         {},
         {"enable_async_tensor_parallel"}},
        {"late_sums", &O::late_sums,
-        "With model.residual = \"ladder\": sums over ranks are on their way while the next block computes. false: each is waited for; the "
-        "results are the same to the bit."}}};
+        "With model.residual = \"ladder\": sums over ranks are in flight while the next block computes. false: each is waited for; the "
+        "results are bitwise identical."}}};
 }
 
 base::Schema<ContextOptions> context_schema() {
   using O = ContextOptions;
   return {"context",
           "How ranks along cp see each other's keys.",
-          {{"form", &O::form, "Keys and values go round in a ring, or are gathered (gather).", base::one_of({"ring", "gather"})},
+          {{"form", &O::form, "Keys and values go round in a ring, or are gathered (gather).", kContextFormNames},
            {"balanced", &O::balanced,
-            "Each rank takes a piece from the front of the sequence and its counterpart from the end, so that all have the same work."}}};
+            "Each rank takes a chunk from the front of the sequence and its counterpart from the end, so that all have the same work."}}};
 }
 
 }  // namespace cairn::parallel

@@ -1,15 +1,18 @@
+// The recipe's keys about the layout of a run.
 #pragma once
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "base/schema.h"
+#include "parallel/policies.h"
+#include "parallel/schedule.h"
 
 namespace cairn::parallel {
 
-// The recipe's mesh.* keys: how many ranks stand along each axis.
+// mesh.*: how many ranks there are along each axis.
 struct MeshOptions {
-  int64_t dp = 0;
+  int64_t dp = 0;  // 0: the ranks that the other axes leave
   int64_t shard = 0;
   int64_t pp = 1;
   int64_t cp = 1;
@@ -19,46 +22,46 @@ struct MeshOptions {
 };
 base::Schema<MeshOptions> mesh_schema();
 
-// The recipe's memory.* keys.
+// memory.*: what is sharded.
 struct MemoryOptions {
-  int64_t zero = -1;
+  int64_t zero = -1;  // ZeRO stage (plan.h); -1: 3 where mesh.shard is above 1, else 0
   bool accumulate_unsharded = true;
 };
 base::Schema<MemoryOptions> memory_schema();
 
-// The recipe's pipeline.* keys.
+// pipeline.*: how the stages along pp work on the micro-batches of a step.
 struct PipelineOptions {
-  std::string schedule = "1f1b";
+  std::string schedule = kDefaultSchedule;  // a name of schedule_kinds()
   std::string csv;
   int64_t micro_batches = 0;
   int64_t stages_per_rank = 0;
   std::vector<std::string> split;
   int64_t registers = 0;
-  std::string routing = "auto";
+  RoutingOption routing = RoutingOption::automatic;
 };
 base::Schema<PipelineOptions> pipeline_schema();
 
-// The recipe's recompute.* keys.
+// recompute.*: activation recomputation (checkpointing) and offload.
 struct RecomputeOptions {
-  std::string mode = "none";
+  RecomputeMode mode = RecomputeMode::none;
   std::vector<std::string> modules;
   int64_t every = 1;
   double budget_mib = 0;
   bool except_last = false;
-  std::string inputs = "device";
+  RecomputeInputs inputs = RecomputeInputs::device;
 };
 base::Schema<RecomputeOptions> recompute_schema();
 
-// The recipe's tensor.* keys.
+// tensor.*: how ranks along tp work together.
 struct TensorOptions {
   bool overlap = false;
   bool late_sums = true;
 };
 base::Schema<TensorOptions> tensor_schema();
 
-// The recipe's context.* keys.
+// context.*: how ranks along cp work together.
 struct ContextOptions {
-  std::string form = "ring";
+  model::ContextForm form = model::ContextForm::ring;
   bool balanced = true;
 };
 base::Schema<ContextOptions> context_schema();

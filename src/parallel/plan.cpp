@@ -12,8 +12,7 @@ mesh::Placement placement_of(const Plan& plan, const std::string& parameter) {
 }
 
 bool islands_step_separately(const Plan& plan) {
-  const auto rule = plan.sync.find("island");
-  return rule != plan.sync.end() && rule->second != "all_reduce" && (plan.mesh.extent("island") > 1 || plan.islands > 1);
+  return plan.sync_facts.local_steps && (plan.mesh.extent("island") > 1 || plan.islands > 1);
 }
 
 std::vector<int> step_group_of(const Plan& plan, int rank) {
@@ -34,11 +33,12 @@ std::string to_json(const Plan& plan) {
   if (plan.micro_batches > 0) json["micro_batches"] = plan.micro_batches;
   if (plan.zero > 0) json["zero"] = plan.zero;
   const bool along_cp = std::any_of(plan.mesh.axes.begin(), plan.mesh.axes.end(), [](const mesh::Axis& axis) { return axis.name == "cp"; });
-  if (along_cp || plan.context != ContextRule{}) json["context"] = {{"form", plan.context.form}, {"balanced", plan.context.balanced}};
+  if (along_cp || plan.context != ContextRule{})
+    json["context"] = {{"form", base::enum_name(kContextFormNames, plan.context.form)}, {"balanced", plan.context.balanced}};
   if (!plan.stage_blocks.empty() || !plan.schedule.empty())
     json["pipeline"] = {{"schedule", plan.schedule}, {"stage_blocks", plan.stage_blocks}, {"rank_of_stage", plan.rank_of_stage}};
   if (plan.registers > 0) json["pipeline"]["registers"] = plan.registers;
-  if (plan.routing != "fixed") json["pipeline"]["routing"] = plan.routing;
+  if (plan.routing != Routing::fixed) json["pipeline"]["routing"] = base::enum_name(kRoutingNames, plan.routing);
   return base::pretty(json) + "\n";
 }
 

@@ -1,13 +1,17 @@
+// The order in which the ranks of a pipeline work, as data.
 #pragma once
+#include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace cairn::parallel {
 
-// What a rank does next. `backward` is both gradients at once; zero-bubble schedules place the input gradient and the weight gradient
-// apart.
+// What a rank computes next. `backward` is both gradients at once; zero-bubble schedules place the input gradient (which the stage before
+// waits for) and the weight gradient (which nobody waits for) apart.
 enum class ActionKind { forward, backward, backward_input, backward_weight };
 
+// One stage's work on one micro-batch.
 struct Action {
   ActionKind kind = ActionKind::forward;
   int stage = 0;
@@ -16,12 +20,13 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-// The order in which the ranks of a pipeline work: data that the runtime executes, `check` proves free of deadlock and `timeline` costs.
-// Sends and receives follow from it: a stage's output goes to the rank of the next stage, its input's gradient to that of the one before.
+// Per rank, an ordered list of actions. The runtime executes it (pipeline/pipeline.h), `check` proves it free of deadlock
+// (schedule/check.h), `timeline` costs it (schedule/timeline.h). Sends and receives are not listed, they follow: a stage's output goes to
+// the rank of the next stage, the gradient of its input to the rank of the stage before.
 struct Schedule {
   std::string name;
   int micro_batches = 1;
-  std::vector<int> rank_of_stage;            // the route: which rank along pp runs each (virtual) stage
+  std::vector<int> rank_of_stage;            // which rank along pp runs each (virtual) stage
   std::vector<std::vector<Action>> actions;  // by rank along pp, in order
 
   int ranks() const { return static_cast<int>(actions.size()); }
@@ -29,21 +34,53 @@ struct Schedule {
   bool operator==(const Schedule&) const = default;
 };
 
-struct ScheduleRequest {
-  std::string name = "1f1b";
-  int ranks = 1;
-  int stages_per_rank = 0;  // 0: what the schedule likes, 1 or 2
-  int micro_batches = 1;
-};
-
 // Sizes beyond these are mistakes: nobody waits for a step of so many actions.
 inline constexpr int kPipelineRanksMax = 4096;
 inline constexpr int kActionsMax = 1 << 22;
 
-// The schedule of that name and size; the list of them is in schedules.cpp. Bad input: a name that is not there, or a size that the
-// schedule cannot take, with one that it can.
-Schedule make_schedule(const ScheduleRequest& request);
+// The size that a schedule is made for.
+struct PipelineSize {
+  int ranks = 1;
+  int stages_per_rank = 1;
+  int micro_batches = 1;
+};
+
+// By rank along pp, in order.
+using RankActions = std::vector<std::vector<Action>>;
+
+// Which rank runs which stage, with p ranks.
+//   looped    rank r runs the stages r, p+r, 2p+r, ...
+//   v_shaped  rank r runs the stages r and 2p-1-r: down the ranks and back up, so that the last stage is on the first rank
+enum class StageRoute { looped, v_shaped };
+
+// How many micro-batches a schedule takes.
+enum class MicroBatchRule { any, multiple_of_ranks, at_least_two_per_rank };
+
+// A schedule, and what it needs. A new one is a generator of actions (schedule/generators.h) and a line in schedule/registry.cpp.
+struct ScheduleKind {
+  const char* name;     // as pipeline.schedule spells it
+  const char* summary;  // one sentence for people
+  StageRoute route;
+  int min_stages_per_rank, default_stages_per_rank, max_stages_per_rank;
+  MicroBatchRule micro_batches;
+  bool splits_backward;  // input and weight gradients are actions of their own
+  RankActions (*actions)(const PipelineSize&);
+};
+
+// All of them, in the order in which they are listed to people.
+std::span<const ScheduleKind> schedule_kinds();
 std::vector<std::string> schedule_names();
+inline constexpr const char* kDefaultSchedule = "1f1b";
+
+struct ScheduleRequest {
+  std::string name = kDefaultSchedule;
+  int ranks = 1;
+  int stages_per_rank = 0;  // 0: the schedule's default
+  int micro_batches = 1;
+};
+
+// The schedule of that name and size. Bad input: an unknown name, or a size that the schedule cannot take; the error names one that it can.
+Schedule make_schedule(const ScheduleRequest& request);
 
 // Stage, kind and micro-batch as people write them: 0F0, 1B0, 3I2, 3W2.
 std::string to_string(const Action& action);

@@ -87,14 +87,14 @@ TEST(Recompute, NeverMakesLogitsAgain) {
   const std::unique_ptr<model::Model> model = two_layers();
   const ActivationSetup setup{.tokens = 10};
   const std::vector<bool> all_but_the_head{true, true, true, true, true, false};
-  EXPECT_EQ(recomputed_blocks({.mode = "full"}, *model, setup), all_but_the_head);
-  EXPECT_EQ(recomputed_blocks({.mode = "selective"}, *model, setup), all_but_the_head);
+  EXPECT_EQ(recomputed_blocks({.mode = RecomputeMode::full}, *model, setup), all_but_the_head);
+  EXPECT_EQ(recomputed_blocks({.mode = RecomputeMode::selective}, *model, setup), all_but_the_head);
   double inputs = 0;
   const std::vector<ActivationBytes> kept = activation_bytes(*model, setup);
   for (size_t i = 0; i + 1 < kept.size(); ++i) inputs += kept[i].input;
   const auto least = static_cast<int64_t>(inputs + kept.back().all);
-  EXPECT_EQ(recomputed_blocks({.mode = "budget", .budget_bytes = least}, *model, setup), all_but_the_head);
-  EXPECT_THROW(recomputed_blocks({.mode = "budget", .budget_bytes = least - 1}, *model, setup), Error);
+  EXPECT_EQ(recomputed_blocks({.mode = RecomputeMode::budget, .budget_bytes = least}, *model, setup), all_but_the_head);
+  EXPECT_THROW(recomputed_blocks({.mode = RecomputeMode::budget, .budget_bytes = least - 1}, *model, setup), Error);
 }
 
 // Each rank along pp has its own: what others keep does not count.
@@ -109,7 +109,7 @@ TEST(Recompute, BudgetsAreOfTheBlocksOfARank) {
   const double first = kept[0].all + kept[1].all + kept[3].all, second = kept[2].all + kept[4].all + kept[5].all;
   ASSERT_LT(first, second) << "the head keeps the most";
   const auto with = [&](double bytes, const std::vector<int>& of) {
-    return recomputed_blocks({.mode = "budget", .budget_bytes = static_cast<int64_t>(bytes)}, *model, setup, of);
+    return recomputed_blocks({.mode = RecomputeMode::budget, .budget_bytes = static_cast<int64_t>(bytes)}, *model, setup, of);
   };
   EXPECT_EQ(with(second, ranks), std::vector<bool>(6, false));
   EXPECT_EQ(with(second - 1, ranks), (std::vector<bool>{false, false, true, false, false, false})) << "the second rank's first block";

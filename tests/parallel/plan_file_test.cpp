@@ -21,7 +21,7 @@ Plan pipeline_plan() {
   plan.rank_of_stage = {0, 1, 1, 0};
   plan.schedule = "zbv";
   plan.registers = 2;
-  plan.context = {"gather", false};
+  plan.context = {model::ContextForm::gather, false};
   plan.zero = 2;
   plan.precision = "bf16";
   return plan;

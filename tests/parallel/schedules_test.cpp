@@ -130,17 +130,28 @@ TEST(Schedules, DualPipeVTakesAsLongAndKeepsOneActivationMore) {
     }
 }
 
+TEST(Schedules, DeclareWhetherTheySplitBackward) {
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    const Schedule schedule = make_schedule({.name = kind.name, .ranks = 3, .micro_batches = 9});
+    bool splits = false;
+    for (const std::vector<Action>& list : schedule.actions)
+      for (const Action& action : list) splits = splits || action.kind == ActionKind::backward_weight;
+    EXPECT_EQ(splits, kind.splits_backward) << kind.name;
+    EXPECT_EQ(schedule.stages(), 3 * kind.default_stages_per_rank) << kind.name;
+  }
+}
+
 TEST(Schedules, RefuseWithWhatWouldWork) {
   EXPECT_EQ(why_refused({.name = "1f1v"}), "unknown pipeline schedule \"1f1v\": did you mean \"1f1b\"?");
   EXPECT_EQ(
       why_refused({.name = "interleaved", .ranks = 4, .micro_batches = 6}),
-      "schedule interleaved: 6 micro-batches over 4 ranks: must be a multiple of the ranks; take 4 or 8 micro-batches, or 1f1b or zbv, "
-      "which take any number");
-  EXPECT_NE(why_refused({.name = "interleaved", .ranks = 4, .micro_batches = 3}).find("take 4 micro-batches"), std::string::npos);
+      "schedule interleaved: 6 micro-batches over 4 ranks: must be a multiple of the ranks. Use 4 or 8 micro-batches, or a schedule that "
+      "takes any number: gpipe, 1f1b, zb_h1, zbv, flow");
+  EXPECT_NE(why_refused({.name = "interleaved", .ranks = 4, .micro_batches = 3}).find("Use 4 micro-batches"), std::string::npos);
   EXPECT_EQ(
       why_refused({.name = "dualpipev", .ranks = 4, .micro_batches = 7}),
-      "schedule dualpipev: 7 micro-batches over 4 ranks: needs at least 8, two for each rank, to fill both directions; zbv has the same "
-      "stages and takes any number");
+      "schedule dualpipev: 7 micro-batches over 4 ranks: must be at least 8, two for each rank. Use more, or a schedule that takes any "
+      "number: gpipe, 1f1b, zb_h1, zbv, flow");
   EXPECT_EQ(why_refused({.name = "1f1b", .ranks = 4, .stages_per_rank = 2, .micro_batches = 8}),
             "schedule 1f1b with 2 stages per rank: it has 1 (1: gpipe, 1f1b, zb_h1, flow; 2: interleaved, zbv, dualpipev, flow; more: "
             "interleaved, flow)");

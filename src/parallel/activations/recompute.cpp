@@ -57,13 +57,13 @@ void stay_within(int64_t budget_bytes, const std::vector<size_t>& blocks, const 
 std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Model& model, const ActivationSetup& setup,
                                     const std::vector<int>& rank_of_block) {
   const size_t n = model.blocks().size();
-  std::vector<bool> recomputed(n, rule.mode == "full");
-  if (rule.mode == "selective") {
+  std::vector<bool> recomputed(n, rule.mode == RecomputeMode::full);
+  if (rule.mode == RecomputeMode::selective) {
     const std::vector<size_t> chosen = chosen_by(rule, model);
     for (size_t k = 0; k < chosen.size(); ++k)
       if (static_cast<int64_t>(k) % rule.every == 0) recomputed[chosen[k]] = true;
   }
-  if (rule.mode == "budget") {
+  if (rule.mode == RecomputeMode::budget) {
     std::map<int, std::vector<size_t>> by_rank;
     for (size_t i = 0; i < n; ++i) by_rank[rank_of_block.empty() ? 0 : rank_of_block[i]].push_back(i);
     const std::vector<ActivationBytes> kept = activation_bytes(model, setup);

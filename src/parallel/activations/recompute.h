@@ -9,10 +9,7 @@ namespace cairn::parallel {
 
 // What a pass forgets of its activations and computes again for its gradients.
 struct RecomputeRule {
-  // none: nothing. full: every block but the one that makes logits keeps its inputs alone. selective: the blocks that `modules` and `every`
-  // name do. stage: a run of blocks (of a pipeline stage, or of the whole model) keeps what it was given alone. budget: as many blocks,
-  // from the first on, as it takes to keep at most budget_bytes.
-  std::string mode = "none";
+  RecomputeMode mode = RecomputeMode::none;
   std::vector<std::string> modules = {};  // patterns of block names, in which * stands for anything; empty: all
   int64_t every = 1;                      // of those, each how manyeth
   int64_t budget_bytes = 0;               // of one micro-batch on one rank

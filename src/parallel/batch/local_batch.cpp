@@ -19,7 +19,7 @@ const at::Tensor* tokens_of(const mesh::Batch& batch) {
 
 }  // namespace
 
-LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch), ring_(pass.context.form == "ring") {
+LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch), ring_(pass.context.form == model::ContextForm::ring) {
   comm::Group* cp = pass.axes.find("cp");
   const at::Tensor* tokens = tokens_of(whole_);
   if (!tokens) return;

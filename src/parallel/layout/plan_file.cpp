@@ -57,6 +57,11 @@ class PlanReader {
     if (std::find(words.begin(), words.end(), word) == words.end()) fail(key, object_[key], fmt::format("{}", fmt::join(words, " or ")));
     return word;
   }
+  template <typename E, size_t N>
+  E one_of(const char* key, E otherwise, const base::EnumName<E> (&names)[N]) {
+    const std::string word = one_of(key, base::enum_name(names, otherwise), base::enum_words(names));
+    return base::parse_enum(names, key, word);
+  }
   template <typename T>
   std::vector<T> numbers(const char* key, int64_t least, int64_t most) {
     std::vector<T> list;
@@ -125,7 +130,7 @@ void read_pipeline(Plan& into, PlanReader& plan, const std::string& file) {
   into.stage_blocks = pipeline.numbers<int64_t>("stage_blocks", 1, kMaxNumber);
   into.rank_of_stage = pipeline.numbers<int>("rank_of_stage", 0, kMaxRanks - 1);
   into.registers = static_cast<int>(pipeline.number("registers", 0, 0, kMaxRanks));
-  into.routing = pipeline.one_of("routing", "fixed", {"fixed", "random"});
+  into.routing = pipeline.one_of("routing", Routing::fixed, kRoutingNames);
   pipeline.nothing_else();
   if (into.stage_blocks.size() != into.rank_of_stage.size())
     base::fail_input("{}: pipeline: stage_blocks has {} stages and rank_of_stage {}", file, into.stage_blocks.size(),
@@ -142,13 +147,13 @@ std::vector<std::pair<std::string, std::string>> spelled_out(const Plan& plan) {
   fields.emplace_back("precision", plan.precision);
   fields.emplace_back("micro_batch", std::to_string(plan.micro_batch));
   fields.emplace_back("micro_batches", std::to_string(plan.micro_batches));
-  fields.emplace_back("context.form", plan.context.form);
+  fields.emplace_back("context.form", base::enum_name(kContextFormNames, plan.context.form));
   fields.emplace_back("context.balanced", plan.context.balanced ? "true" : "false");
   fields.emplace_back("pipeline.schedule", plan.schedule.empty() ? "none" : plan.schedule);
   fields.emplace_back("pipeline.stage_blocks", fmt::format("[{}]", fmt::join(plan.stage_blocks, ", ")));
   fields.emplace_back("pipeline.rank_of_stage", fmt::format("[{}]", fmt::join(plan.rank_of_stage, ", ")));
   fields.emplace_back("pipeline.registers", std::to_string(plan.registers));
-  fields.emplace_back("pipeline.routing", plan.routing);
+  fields.emplace_back("pipeline.routing", base::enum_name(kRoutingNames, plan.routing));
   return fields;
 }
 
@@ -196,7 +201,7 @@ Plan parse_plan(std::string_view json, const std::string& file) {
   plan.zero = static_cast<int>(reader.number("zero", 0, 0, 3));
   if (reader.has("context")) {
     PlanReader context(reader.at("context"), file, "context.");
-    plan.context.form = context.one_of("form", "ring", {"ring", "gather"});
+    plan.context.form = context.one_of("form", model::ContextForm::ring, kContextFormNames);
     if (context.has("balanced")) {
       const Json& balanced = context.at("balanced");
       if (!balanced.is_boolean()) context.fail("balanced", balanced, "true or false");

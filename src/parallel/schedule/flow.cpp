@@ -1,6 +1,6 @@
-// A schedule that nobody wrote: the stages are actors, a backward goes before a forward, and what a stage keeps for its backward is bounded
-// by its registers. Played in virtual time it becomes a list, which every rank then follows: ranks that share a stage (tp, cp) must not
-// decide by who is quick today.
+// A schedule without a rule of its own (after OneFlow's actors, arXiv:2110.15032): stages are actors, a backward goes before a forward, and
+// the registers of a stage bound how many micro-batches it keeps for backward. The actors are simulated in virtual time; the result is a
+// list that every rank then follows, because ranks of one stage (tp, cp) must all decide the same.
 #include <algorithm>
 
 #include "base/actors/simulation.h"
@@ -9,7 +9,7 @@
 
 namespace cairn::parallel {
 
-// Stage s of n keeps n-s micro-batches, as many as it can use: with one stage per rank that is 1f1b.
+// Stage s of n keeps n-s micro-batches, as many as it can use: with one stage per rank the result is 1F1B.
 RankActions flow_actions(const PipelineSize& size) {
   const int stages = size.ranks * size.stages_per_rank;
   base::ActorGraph graph;
@@ -17,7 +17,7 @@ RankActions flow_actions(const PipelineSize& size) {
   const auto rank_of = [&](int stage) { return stage % size.ranks; };
   std::vector<Action> what;
   std::vector<int> forward(static_cast<size_t>(stages)), backward(static_cast<size_t>(stages));
-  for (int stage = stages - 1; stage >= 0; --stage) {  // the first listed acts first: late stages before early ones
+  for (int stage = stages - 1; stage >= 0; --stage) {  // the first listed has priority: late stages before early ones
     backward[static_cast<size_t>(stage)] = graph.add_actor({.name = "backward", .queue = rank_of(stage), .seconds = 2});
     what.push_back({ActionKind::backward, stage, 0});
   }

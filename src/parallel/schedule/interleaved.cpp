@@ -1,14 +1,18 @@
-// Interleaved 1F1B (Megatron-LM): v small stages per rank instead of a large one, the bubble a v-th at v times the messages.
+// Interleaved 1F1B (Megatron-LM, Narayanan et al. 2021, arXiv:2104.04473): v small stages ("model chunks") per rank instead of one large
+// stage. Filling and draining the pipeline takes p-1 small stages instead of p-1 large ones, so the bubble is a v-th; there are v times the
+// messages. Micro-batches go in groups of p, hence m must be a multiple of p.
+//
+// With p ranks and v = stages_per_rank, every rank runs m v forwards and m v backwards. The k-th forward of any rank is
+//   chunk c = (k mod p v) / p,   stage c p + r,   micro-batch p (k / p v) + k mod p,
+// and the k-th backward the same with chunk v-1-c.
 #include <algorithm>
 
-#include "base/check.h"
 #include "parallel/schedule/generators.h"
 
 namespace cairn::parallel {
 namespace {
 
-// The k-th forward, or backward, of any rank: which of the rank's stages, and which micro-batch. p micro-batches go through each
-// stage of the rank before the next p.
+// The k-th forward, or backward, of a rank.
 Action virtual_micro_batch(const PipelineSize& size, int rank, ActionKind kind, int k) {
   const int group = size.ranks * size.stages_per_rank;
   const int forward_chunk = k % group / size.ranks;
@@ -26,15 +30,6 @@ int forwards_ahead(const PipelineSize& size, int rank) {
 }  // namespace
 
 RankActions interleaved_actions(const PipelineSize& size) {
-  if (size.micro_batches % size.ranks != 0) {
-    const int below = size.micro_batches / size.ranks * size.ranks;
-    const std::string nearest = below == 0 ? fmt::format("{}", size.ranks) : fmt::format("{} or {}", below, below + size.ranks);
-    base::fail_input(
-        "schedule interleaved: {} micro-batches over {} ranks: must be a multiple of the ranks; take {} micro-batches, or 1f1b or zbv, "
-        "which "
-        "take any number",
-        size.micro_batches, size.ranks, nearest);
-  }
   RankActions all(size.ranks);
   const int count = size.micro_batches * size.stages_per_rank;
   for (int rank = 0; rank < size.ranks; ++rank) {

@@ -1,11 +1,12 @@
-// Schedules of one stage per rank: stage r is rank r's. Here p ranks, m micro-batches, rank r.
+// Schedules with one stage per rank: rank r runs stage r. p ranks, m micro-batches; registry.cpp draws all three.
 #include <algorithm>
 
 #include "parallel/schedule/generators.h"
 
 namespace cairn::parallel {
 
-// All forwards, then all backwards from the last micro-batch to the first (GPipe).
+// GPipe (Huang et al. 2019): all forwards, then all backwards from the last micro-batch to the first. Bubble (p-1)/(m+p-1) of the step;
+// every rank keeps the activations of all m micro-batches.
 RankActions gpipe_actions(const PipelineSize& size) {
   RankActions all(size.ranks);
   for (int rank = 0; rank < size.ranks; ++rank) {
@@ -15,8 +16,8 @@ RankActions gpipe_actions(const PipelineSize& size) {
   return all;
 }
 
-// min(p-r-1, m) forwards to fill the pipeline, then a forward and a backward in turn, then the backwards that are left
-// (PipeDream-Flush). At most p-r micro-batches are alive, not m.
+// 1F1B (PipeDream-Flush, Narayanan et al. 2021): min(p-r-1, m) forwards to fill the pipeline (warm-up), then one forward and one backward
+// in turn (steady state), then the backwards that are left (cool-down). The bubble is GPipe's; at most p-r micro-batches are alive, not m.
 RankActions one_forward_one_backward_actions(const PipelineSize& size) {
   RankActions all(size.ranks);
   for (int rank = 0; rank < size.ranks; ++rank) {
@@ -30,9 +31,9 @@ RankActions one_forward_one_backward_actions(const PipelineSize& size) {
   return all;
 }
 
-// 1F1B with the backward cut in two (zero bubble, H1). Rank r lags r weight gradients behind its input gradients: so the gradient
-// chain runs at full speed from the last rank to the first, and the weight gradients left over fill the end, where 1F1B waits. With
-// r more activations kept for them than 1F1B keeps, each rank holds p, as much as rank 0 of 1F1B.
+// ZB-H1 (zero bubble, Qi et al. 2023): 1F1B with backward cut into input gradient (I) and weight gradient (W). On rank r, W runs r
+// micro-batches behind I. So the chain of input gradients goes from the last rank to the first without waiting, and the W that are left
+// over fill the cool-down, where 1F1B idles: a third of its bubble. Each rank keeps p activations, as many as rank 0 of 1F1B.
 RankActions zero_bubble_h1_actions(const PipelineSize& size) {
   RankActions all(size.ranks);
   for (int rank = 0; rank < size.ranks; ++rank) {

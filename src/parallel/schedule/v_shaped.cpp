@@ -1,5 +1,12 @@
-// Schedules in the shape of a V: rank r of p runs stage r on the way down and stage 2p-1-r on the way back, so that the last stage is
-// on the first rank and a micro-batch's loss is where its input was. `down` and `back` are these two stages.
+// Schedules in the shape of a V: rank r of p runs stage r on the way down (leg `down`) and stage 2p-1-r on the way back up (leg `back`), so
+// that the last stage is on the first rank and a micro-batch's loss is where its input was.
+//
+// ZBV (zero bubble, Qi et al., arXiv:2401.10241). Backward is cut into input gradients, which the stage before waits for, and weight
+// gradients, which nobody waits for. Input gradients go first; weight gradients are done where a rank would otherwise idle.
+// DualPipeV (DeepSeek's DualPipe cut in half). In the long middle every rank pairs the forward of one leg with the backward of the other,
+// so that the messages of one overlap with the computation of the other.
+//
+// The loops below follow the phases of these papers; registry.cpp draws both.
 #include <algorithm>
 #include <array>
 #include <deque>
@@ -55,8 +62,8 @@ class RankWriter {
   std::vector<Action> actions_;
 };
 
-// 2p-1 micro-batches fill the V. With fewer, the same order is right without those that are missing; with p or fewer it is quicker to
-// leave out the middle, so that all input gradients come before the weight gradients of the way down.
+// 2p-1 micro-batches fill the V. With fewer, the order is that of 2p-1 without the actions of the missing ones. With p or fewer it is
+// faster to leave out the middle, so that all input gradients come before the weight gradients of leg `down`.
 std::vector<Action> zero_bubble_v_rank(int ranks, int rank, int micro_batches) {
   const int filled = micro_batches <= ranks ? micro_batches : std::max(micro_batches, 2 * ranks - 1);
   RankWriter w(ranks, rank);
@@ -77,7 +84,7 @@ std::vector<Action> zero_bubble_v_rank(int ranks, int rank, int micro_batches) {
     w.backward_weight(down);
     back_through();
   }
-  // The end: input gradients hurry up the V, weight gradients are what is left to do meanwhile.
+  // Cool-down: input gradients go up the V without waiting, weight gradients fill the gaps.
   for (int i = 0; i < rank; ++i) {
     w.backward_input(down);
     w.backward_input(back);
@@ -106,7 +113,7 @@ std::vector<Action> dual_pipe_v_rank(int ranks, int rank, int micro_batches) {
     w.backward_weight(back);
     w.forward(back);
   }
-  // The long middle: each forward of one leg beside a backward of the other, whose messages it can hide.
+  // The long middle: each forward of one leg beside a backward of the other.
   for (int i = 0; i < micro_batches - 2 * ranks + rank + 1; ++i) {
     w.forward(down);
     w.backward(back);
@@ -118,7 +125,7 @@ std::vector<Action> dual_pipe_v_rank(int ranks, int rank, int micro_batches) {
     w.forward(back);
     w.backward(down);
   }
-  // From half of what then remains on, weight gradients are put off to the end, where the rank would wait.
+  // In the second half of what remains, weight gradients are postponed to the end, where the rank would idle.
   for (int i = 0; i < 2 * (rank + 1); ++i) {
     const Leg leg = i % 2 == 0 ? back : down;
     i <= rank ? w.backward(leg) : w.backward_input(leg);
@@ -133,21 +140,15 @@ std::vector<Action> dual_pipe_v_rank(int ranks, int rank, int micro_batches) {
 
 }  // namespace
 
-// Zero bubble with the memory of 1F1B (ZBV): with equal times for forward, input gradient and weight gradient and 2p-1 micro-batches or
-// more, no rank waits between its first action and its last.
+// With equal times for forward, input gradient and weight gradient and at least 2p-1 micro-batches, no rank waits between its first action
+// and its last; each keeps as many activations as rank 0 of 1F1B.
 RankActions zero_bubble_v_actions(const PipelineSize& size) {
   RankActions all;
   for (int rank = 0; rank < size.ranks; ++rank) all.push_back(zero_bubble_v_rank(size.ranks, rank, size.micro_batches));
   return all;
 }
 
-// DeepSeek's DualPipe cut in half: its two directions are the two legs of the V.
 RankActions dual_pipe_v_actions(const PipelineSize& size) {
-  if (size.micro_batches < 2 * size.ranks)
-    base::fail_input(
-        "schedule dualpipev: {} micro-batches over {} ranks: needs at least {}, two for each rank, to fill both directions; zbv has the "
-        "same stages and takes any number",
-        size.micro_batches, size.ranks, 2 * size.ranks);
   RankActions all;
   for (int rank = 0; rank < size.ranks; ++rank) all.push_back(dual_pipe_v_rank(size.ranks, rank, size.micro_batches));
   return all;

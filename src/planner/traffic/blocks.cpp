@@ -194,7 +194,7 @@ void add_context_parallel(const TrafficCase& step, TrafficTable& table) {
   }
   const int64_t window = model::parse_config(config, "the model").window;
   const model::ContextSplit split = parallel::make_context_split(step.batch.length, cp, step.plan.context.balanced);
-  const bool ring = step.plan.context.form == "ring";
+  const bool ring = step.plan.context.form == model::ContextForm::ring;
   const kernels::AttentionOptions options{.window = step.batch.length > window ? window : 0};
   std::vector<parallel::ModelShard> shards;
   for (const int rank : step.plan.mesh.peers(0, "tp")) shards.push_back(parallel::model_shard(step.model, step.plan, rank));
@@ -214,7 +214,7 @@ void add_context_parallel(const TrafficCase& step, TrafficTable& table) {
                                                               .head_dim = head_dim,
                                                               .element_bytes = step.element_bytes(),
                                                               .documents = step.batch.documents},
-                                                             options, split, ring ? model::ContextForm::ring : model::ContextForm::gather);
+                                                             options, split, step.plan.context.form);
         bytes.forward += one.forward;
         bytes.backward += one.backward;
       }

@@ -11,6 +11,7 @@
 #include "parallel/stage_run.h"
 #include "parallel/state/parameter_store.h"
 #include "planner/traffic/table.h"
+#include "sync/needs.h"
 
 namespace cairn::planner {
 namespace {
@@ -191,7 +192,7 @@ void add_gradients(const TrafficCase& step, TrafficTable& table) {
              .reason = fmt::format("zero {}: each of {} ranks keeps a part of the state, and needs its gradient alone", step.plan.zero,
                                    ranks.shard_degree)});
     if (peers == 1) continue;
-    if (const auto rule = step.plan.sync.find("dp"); rule != step.plan.sync.end() && rule->second != "all_reduce") {
+    if (const auto rule = step.plan.sync.find("dp"); rule != step.plan.sync.end() && !sync::needs_of(rule->second).every_gradient) {
       table.add_unpredicted("gradients of all replicas", step.axis_name(replicating), comm::Purpose::gradient,
                             fmt::format("not predicted: sync rule {}", rule->second));
       continue;

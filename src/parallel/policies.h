@@ -1,0 +1,40 @@
+// The recipe words that this room acts on, as enums with their spelling.
+#pragma once
+#include "base/enum_names.h"
+#include "model/context/attention.h"
+
+namespace cairn::parallel {
+
+// context.form: how the ranks along cp see each other's keys and values (model/context/attention.h has the two forms).
+inline constexpr base::EnumName<model::ContextForm> kContextFormNames[] = {{model::ContextForm::ring, "ring"},
+                                                                           {model::ContextForm::gather, "gather"}};
+
+// Where the micro-batches of islands with a pipeline each go on after a stage: in the next stage of the same island, or in that of an
+// island drawn at random (NoLoCo).
+enum class Routing { fixed, random };
+inline constexpr base::EnumName<Routing> kRoutingNames[] = {{Routing::fixed, "fixed"}, {Routing::random, "random"}};
+
+// pipeline.routing as a recipe has it. `automatic` leaves the choice to the sync rule between islands.
+enum class RoutingOption { automatic, random, fixed };
+inline constexpr base::EnumName<RoutingOption> kRoutingOptionNames[] = {
+    {RoutingOption::automatic, "auto"}, {RoutingOption::random, "random"}, {RoutingOption::fixed, "fixed"}};
+
+// recompute.mode: which activations are recomputed in backward (activation checkpointing).
+//   none       nothing: every block keeps what its gradients need
+//   full       every block but the one that makes the logits keeps its inputs alone
+//   selective  the same for the blocks that RecomputeRule::modules and ::every name
+//   stage      a pipeline stage (or the whole model) keeps its inputs alone
+//   budget     as many blocks, from the first on, as it takes to stay within RecomputeRule::budget_bytes
+enum class RecomputeMode { none, full, selective, stage, budget };
+inline constexpr base::EnumName<RecomputeMode> kRecomputeModeNames[] = {{RecomputeMode::none, "none"},
+                                                                        {RecomputeMode::full, "full"},
+                                                                        {RecomputeMode::selective, "selective"},
+                                                                        {RecomputeMode::stage, "stage"},
+                                                                        {RecomputeMode::budget, "budget"}};
+
+// recompute.inputs: where the inputs of recomputed blocks wait until backward needs them (host: activation offload).
+enum class RecomputeInputs { device, host };
+inline constexpr base::EnumName<RecomputeInputs> kRecomputeInputsNames[] = {{RecomputeInputs::device, "device"},
+                                                                            {RecomputeInputs::host, "host"}};
+
+}  // namespace cairn::parallel

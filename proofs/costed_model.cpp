@@ -107,7 +107,7 @@ TpStepTimes time_tp_step(const TpStepRun& run) {
                                     .master = kept,
                                     .compute = kept,
                                     .accumulate_unsharded = true});
-    for (const parallel::ParameterPiece& piece : store.pieces()) piece.value.fill_(0.01);
+    for (const parallel::ParameterSlice& piece : store.pieces()) piece.value.fill_(0.01);
     store.updated();
     mesh::Axes axes;
     comm::Group& tp = world.everyone();

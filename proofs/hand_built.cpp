@@ -81,7 +81,7 @@ Trained train_by_hand(const HandRun& run) {
                                         .compute = format});
     const parallel::FullTensorGather full_tensors({.world = world, .model = *engine.model, .plan = plan});
     std::vector<optim::ParameterPiece> pieces;
-    for (const parallel::ParameterPiece& piece : engine.store->pieces()) {
+    for (const parallel::ParameterSlice& piece : engine.store->pieces()) {
       engine.kept_views.push_back({piece.name, piece.value});
       engine.gradient_views.push_back({piece.name, piece.gradient});
       pieces.push_back(train::make_piece(engine.model->parameters()[piece.parameter], piece.value, piece.gradient));
@@ -132,7 +132,7 @@ Trained train_by_hand(const HandRun& run) {
     }
     Tensors parameters;
     std::vector<at::Tensor> kept(engine.model->parameters().size());
-    for (const parallel::ParameterPiece& piece : engine.store->pieces()) kept[piece.parameter] = piece.value;
+    for (const parallel::ParameterSlice& piece : engine.store->pieces()) kept[piece.parameter] = piece.value;
     for (size_t i = 0; i < kept.size(); ++i) {
       const model::Parameter& parameter = engine.model->parameters()[i];
       const at::Tensor whole = full_tensors.trivial() ? kept[i] : full_tensors.gather(i, kept[i], parameter.name);

@@ -213,7 +213,7 @@ RunStats collect_stats(const StatsRun& run) {
       if (run.steps > 0) mine.sent[purpose] = (bytes - before.sent.at(purpose)) / run.steps;
     for (const auto& [to, bytes] : after.activations)
       if (run.steps > 0 && bytes > 0) mine.activations_sent[to] = (bytes - before.activations.at(to)) / run.steps;
-    for (const parallel::ParameterPiece& piece : store.pieces()) {
+    for (const parallel::ParameterSlice& piece : store.pieces()) {
       mine.kept[piece.name] = piece.value.clone();
       for (const int other : store.shard().parameters[piece.parameter].copies)
         if (other != world.rank()) mine.copies[piece.name].push_back(other);

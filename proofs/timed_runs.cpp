@@ -112,7 +112,7 @@ double time_sharded_step(const ShardedRun& run) {
                                     .master = options,
                                     .compute = options,
                                     .accumulate_unsharded = false});
-    for (const parallel::ParameterPiece& piece : store.pieces()) piece.value.zero_();
+    for (const parallel::ParameterSlice& piece : store.pieces()) piece.value.zero_();
     store.updated();
     const OnDemand on_demand(store.weights());
     const model::Weights& weights = run.prefetches ? store.weights() : on_demand;

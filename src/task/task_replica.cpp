@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
+#include "optim/needs.h"
 #include "snapshot/snapshot.h"
 #include "task/calls.h"
 #include "task/trainer.h"
@@ -81,7 +82,7 @@ TaskReplica::TaskReplica(Deployer& deployer, TaskFunctions functions, const Para
                                                                                  .read = format});
   job_.assembly = std::make_unique<parallel::FullTensorGather>(
       parallel::FullTensorGather::Parts{.world = world, .model = *engine.model, .plan = job_.config.plan});
-  for (const parallel::ParameterPiece& piece : engine.store->pieces()) {
+  for (const parallel::ParameterSlice& piece : engine.store->pieces()) {
     engine.kept_views.push_back({piece.name, piece.value});
     engine.gradient_views.push_back({piece.name, piece.gradient});
   }
@@ -100,12 +101,12 @@ TaskReplica::TaskReplica(Deployer& deployer, TaskFunctions functions, const Para
 
 void TaskReplica::fresh_optimizer() {
   std::vector<optim::ParameterPiece> pieces;
-  for (const parallel::ParameterPiece& piece : job_.engine.store->pieces())
+  for (const parallel::ParameterSlice& piece : job_.engine.store->pieces())
     pieces.push_back(train::make_piece(job_.engine.model->parameters()[piece.parameter], piece.value, piece.gradient));
   job_.engine.optimizer = optim::make_optimizer(job_.config.settings.optim, std::move(pieces));
-  if (job_.config.plan.zero > 0 && job_.engine.optimizer->granularity() != optim::Optimizer::Granularity::elements)
-    base::fail_input("optimizer {} works on whole matrices, which zero = {} cuts: use adamw or sgd, or zero = 0",
-                     job_.config.settings.optim.kind, job_.config.plan.zero);
+  if (job_.config.plan.zero > 0 && !optim::optimizer_needs(job_.config.settings.optim.kind).elementwise())
+    base::fail_input("optimizer {} works on whole matrices, which zero = {} cuts. Use {}, or zero = 0.", job_.config.settings.optim.kind,
+                     job_.config.plan.zero, optim::elementwise_optimizers());
 }
 
 void TaskReplica::reset(const Params& to) {

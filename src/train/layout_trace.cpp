@@ -24,9 +24,9 @@ namespace {
 // Ranks that hold the same part of a parameter must have the same gradient of it, to the bit.
 std::vector<std::string> unequal_copies(comm::World& world, const Job& job) {
   std::vector<std::string> found;
-  if (job.plan.zero > 0) return found;  // each rank keeps another part of it
+  if (job.config.plan.zero > 0) return found;  // each rank keeps another part of it
   const parallel::ModelShard& share = job.engine.store->shard();
-  for (const parallel::ParameterPiece& piece : job.engine.store->pieces()) {
+  for (const parallel::ParameterSlice& piece : job.engine.store->pieces()) {
     const std::vector<int>& copies = share.parameters[piece.parameter].copies;
     if (copies.size() < 2 || !piece.gradient.defined()) continue;
     comm::Group& group = world.group(copies, "copies");
@@ -59,10 +59,10 @@ std::vector<std::string> told_to_all(comm::World& world, const std::vector<std::
 std::vector<RankMemory> memory_of_all(comm::World& world, Job& job) {
   std::array<int64_t, 6> mine{job.engine.store->parameter_bytes(),
                               job.engine.store->gradient_bytes(),
-                              job.memory->of(base::MemoryUse::optimizer).now,
+                              job.instruments.memory->of(base::MemoryUse::optimizer).now,
                               job.engine.store->reducer().peak_bytes(),
                               job.engine.store->sharded_weights().peak_gathered_bytes(),
-                              job.memory->of(base::MemoryUse::activations).peak};
+                              job.instruments.memory->of(base::MemoryUse::activations).peak};
   std::vector<std::array<int64_t, 6>> all(static_cast<size_t>(world.size()));
   world.everyone()
       .all_gather({all.data(), 6 * world.size(), comm::Dtype::i64}, {mine.data(), 6, comm::Dtype::i64}, {comm::Purpose::control, "memory"})
@@ -94,8 +94,8 @@ mesh::NamedTensors copied(const mesh::NamedTensors& tensors) {
 mesh::NamedTensors whole_gradients(const Job& job) {
   std::vector<StateTensor> state = parameter_state(job);
   for (StateTensor& one : state) one.mine = at::Tensor();
-  for (const parallel::ParameterPiece& piece : job.engine.store->pieces()) state[piece.parameter].mine = piece.gradient;
-  const std::vector<bool> trained = model::trainable(*job.engine.model, job.settings.model.train);
+  for (const parallel::ParameterSlice& piece : job.engine.store->pieces()) state[piece.parameter].mine = piece.gradient;
+  const std::vector<bool> trained = model::trainable(*job.engine.model, job.config.settings.model.train);
   std::erase_if(state, [&](const StateTensor& one) { return !trained[one.parameter]; });
   return copied(gather_whole(job, state));
 }
@@ -124,7 +124,7 @@ LayoutTrace trace_layout(comm::World& world, base::Recipe recipe, const LayoutTr
         one.gradients = whole_gradients(*job);
       };
     const TakenStep taken = take_step(*job);
-    job->steps_done = step;
+    job->progress.steps_done = step;
     std::array<double, 1> loss{taken.output.loss_sum.item<double>()};
     job->engine.step_group->all_reduce({loss.data(), 1, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::control, "loss"}).wait_host();
     one.loss = loss[0] / static_cast<double>(taken.loss_denominator);

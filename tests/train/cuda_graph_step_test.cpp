@@ -86,13 +86,13 @@ Taken take_steps(const base::Recipe& recipe, int steps, int64_t passes, Counted*
     std::vector<at::Tensor> sums;  // read at the end: what a later step finds must not get into them
     for (int i = 0; i < steps; ++i) {
       sums.push_back(take_step(*job).output.loss_sum);
-      ++job->steps_done;
+      ++job->progress.steps_done;
       const sync::StepMetrics notes = job->step->metrics();
       if (counted) taken.repeated += static_cast<int>(sync::metric(notes, "recorded_passes"));
       if (counted) taken.updates += static_cast<int>(sync::metric(notes, "recorded_update"));
     }
     for (const at::Tensor& sum : sums) taken.losses.push_back(sum.item<double>());
-    for (const parallel::ParameterPiece& piece : job->engine.store->pieces()) taken.weights.push_back(piece.value.clone());
+    for (const parallel::ParameterSlice& piece : job->engine.store->pieces()) taken.weights.push_back(piece.value.clone());
   });
   return taken;
 }

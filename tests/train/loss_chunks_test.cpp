@@ -77,7 +77,7 @@ Taken take_steps(int ranks, std::vector<std::string> sets, int64_t chunks) {
       taken.norms.push_back(output.gradient_norm.item<double>());
     }
     std::vector<at::Tensor> all;
-    for (const parallel::ParameterPiece& piece : job->engine.store->pieces()) all.push_back(piece.value.reshape({-1}).clone());
+    for (const parallel::ParameterSlice& piece : job->engine.store->pieces()) all.push_back(piece.value.reshape({-1}).clone());
     if (world.rank() == 0) taken.weights = at::cat(all);
   });
   return taken;

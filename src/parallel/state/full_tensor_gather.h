@@ -26,7 +26,7 @@ class FullTensorGather {
   bool trivial() const { return trivial_; }
 
   // The whole of one parameter, or of what an optimizer keeps for each of its elements, on the first rank; undefined elsewhere. `mine` is
-  // this rank's part (of ParameterPiece::value's elements, fp32), undefined where it keeps none. Collective.
+  // this rank's part (of ParameterSlice::value's elements, fp32), undefined where it keeps none. Collective.
   at::Tensor gather(size_t parameter, const at::Tensor& mine, std::string_view what) const;
   // Likewise of a tensor that belongs to a parameter as a whole and is on the rank that keeps it.
   at::Tensor gather_whole(size_t parameter, const at::Tensor& mine, const std::vector<int64_t>& shape, std::string_view what) const;

@@ -155,7 +155,7 @@ at::Tensor ParameterStore::sum_of_squares() const {
 }
 
 void ParameterStore::load(size_t parameter, const at::Tensor& whole) const {
-  for (const ParameterPiece& piece : pieces_) {
+  for (const ParameterSlice& piece : pieces_) {
     if (piece.parameter != parameter) continue;
     const at::Tensor local = cut_out(whole, shard_.parameters[parameter].local_shard).reshape({-1});
     piece.value.view({-1}).copy_(local.narrow(0, piece.elements.begin, piece.elements.length()));

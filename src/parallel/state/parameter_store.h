@@ -19,7 +19,7 @@ class World;
 namespace cairn::parallel {
 
 // What this rank keeps of one parameter, as sync, optimizer and snapshot see it.
-struct ParameterPiece {
+struct ParameterSlice {
   std::string name;
   size_t parameter = 0;          // by place in the model
   mesh::Interval elements = {};  // of what share().layout has of it; all of it: `value` has its shape, else one dim
@@ -45,7 +45,7 @@ class ParameterStore {
   explicit ParameterStore(Parts parts);
 
   const ModelShard& shard() const { return shard_; }
-  const std::vector<ParameterPiece>& pieces() const { return pieces_; }
+  const std::vector<ParameterSlice>& pieces() const { return pieces_; }
 
   // What passes read, once `updated` has been called after the last change of what is kept.
   const model::Weights& weights() const { return *weights_; }
@@ -72,7 +72,7 @@ class ParameterStore {
   std::unique_ptr<ShardedWeights> weights_;
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<mesh::Gradients> chosen_;
-  std::vector<ParameterPiece> pieces_;
+  std::vector<ParameterSlice> pieces_;
   struct Squares {
     double counts;                 // of each square, in the sum over all ranks
     std::vector<at::Tensor> runs;  // of kept gradients

@@ -24,7 +24,7 @@ class JobParameterGather final : public sync::FullParameterGather {
     std::map<std::string, size_t> places;
     for (size_t i = 0; i < job.engine.model->parameters().size(); ++i) places[job.engine.model->parameters()[i].name] = i;
     for (const sync::FullParameter& one : job.engine.trained_whole) parameters_.push_back(places.at(one.name));
-    for (const parallel::ParameterPiece& piece : job.engine.store->pieces()) elements_[piece.parameter] = piece.elements;
+    for (const parallel::ParameterSlice& piece : job.engine.store->pieces()) elements_[piece.parameter] = piece.elements;
   }
 
   at::Tensor gather(size_t place, const at::Tensor& mine) override {

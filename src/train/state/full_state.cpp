@@ -37,7 +37,7 @@ std::vector<StateTensor> parameter_state(const Job& job) {
     const model::Parameter& parameter = job.engine.model->parameters()[i];
     all.push_back({.name = parameter.name, .shape = parameter.shape, .parameter = i});
   }
-  for (const parallel::ParameterPiece& piece : job.engine.store->pieces()) {
+  for (const parallel::ParameterSlice& piece : job.engine.store->pieces()) {
     all[piece.parameter].mine = piece.value;
     all[piece.parameter].elements = piece.elements;
   }
@@ -50,7 +50,7 @@ std::vector<StateTensor> optimizer_state(Job& job) {
   std::map<std::string, size_t> places;
   for (size_t i = 0; i < job.engine.model->parameters().size(); ++i) places[job.engine.model->parameters()[i].name] = i;
   std::map<size_t, mesh::Interval> elements;
-  for (const parallel::ParameterPiece& piece : job.engine.store->pieces()) elements[piece.parameter] = piece.elements;
+  for (const parallel::ParameterSlice& piece : job.engine.store->pieces()) elements[piece.parameter] = piece.elements;
   for (const mesh::NamedTensor& one : job.assembly->trivial() ? own : state_over_whole(job)) {
     const auto found = places.find(parameter_of(one.name));
     CAIRN_CHECK(found != places.end(), "the optimizer keeps {}, which belongs to no parameter", one.name);
@@ -75,7 +75,7 @@ std::vector<StateTensor> model_state(Job& job) {
   const std::vector<at::Tensor> agreed = job.engine.sync->global_parameters();
   if (agreed.empty()) return all;
   size_t next = 0;  // kept views leave out what is not trained, but keep the order
-  for (const parallel::ParameterPiece& piece : job.engine.store->pieces())
+  for (const parallel::ParameterSlice& piece : job.engine.store->pieces())
     if (piece.gradient.defined()) all[piece.parameter].mine = agreed[next++].view(piece.value.sizes());
   return all;
 }

@@ -8,12 +8,12 @@
 #include "base/files.h"
 #include "base/trace.h"
 #include "comm/group.h"
+#include "comm/world.h"
 #include "data/batch_split.h"
 #include "kernels/aten.h"
 #include "model/model.h"
 #include "parallel/pass.h"
-#include "train/engine.h"
-#include "train/settings.h"
+#include "train/job.h"
 
 namespace cairn::train {
 namespace {
@@ -59,7 +59,7 @@ class OneByteStep final : public Step {
   static sync::OneByteReplica::Model model_of(const Engine& engine, const std::vector<bool>& trained) {
     sync::OneByteReplica::Model model{engine.store->weights(), {}, trained, std::vector<at::Tensor>(trained.size())};
     for (const model::Parameter& parameter : engine.model->parameters()) model.names.push_back(parameter.name);
-    for (const parallel::ParameterPiece& piece : engine.store->pieces())
+    for (const parallel::ParameterSlice& piece : engine.store->pieces())
       model.kept[piece.parameter] = piece.value.view(engine.model->parameters()[piece.parameter].shape);
     return model;
   }
@@ -155,6 +155,29 @@ class OneByteStep final : public Step {
   bool kept_before_ = false;
 };
 
+std::unique_ptr<Step> make_one_byte(const StepContext& context) {
+  Job& job = context.job;
+  const RunConfig& config = job.config;
+  return make_one_byte_step(job.engine, {.options = config.settings.step_options<sync::OneByteOptions>(),
+                                         .run = static_cast<uint64_t>(config.settings.train.seed),
+                                         .machines = context.world.group(config.plan.mesh.peers(context.world.rank(), "dp")),
+                                         .trained = context.trained,
+                                         .log = config.writes ? config.out / "rounds.bin" : std::filesystem::path()});
+}
+
+void check_one_byte(const Settings& settings, const parallel::Plan& plan) {
+  if (step_method(settings).make != make_one_byte) return;
+  sync::check(settings.step_options<sync::OneByteOptions>());
+  if (settings.train.global_batch < plan.mesh.size())
+    base::fail_input("train.global_batch = {}: each of {} ranks needs a sample with train.method = one_byte", settings.train.global_batch,
+                     plan.mesh.size());
+}
+
+// An evaluation on either side of the weights, along each direction.
+double one_byte_forward_passes(const Settings& settings) {
+  return 2 * static_cast<double>(settings.step_options<sync::OneByteOptions>().samples_per_round);
+}
+
 }  // namespace
 
 base::Schema<sync::OneByteOptions> one_byte_schema() {
@@ -174,26 +197,26 @@ base::Schema<sync::OneByteOptions> one_byte_schema() {
        {"hash_every", &O::hash_every, "Steps between two comparisons of all ranks' weights.", base::at_least(1)}}};
 }
 
-void check_one_byte(const Settings& settings, const parallel::Plan& plan) {
-  if (settings.train.method != "one_byte") return;
-  sync::check(settings.one_byte);
-  if (plan.zero > 0) base::fail_input("train.method = one_byte: memory.zero = {}: there is no state to share out: leave it out", plan.zero);
-  for (const mesh::Axis& axis : plan.mesh.axes)
-    if (axis.name != "dp" && axis.size > 1)
-      base::fail_input("train.method = one_byte: mesh.{} = {}: each rank moves whole parameters: use mesh.dp", axis.name, axis.size);
-  if (settings.model.dropout > 0)
-    base::fail_input("train.method = one_byte: model.dropout = {}: the two looks at a slope must see the same network: set it to 0",
-                     settings.model.dropout);
-  if (settings.model.batch_norm)
-    base::fail_input(
-        "train.method = one_byte: model.batch_norm = true: statistics of batches are no function of the weights: set it to false");
-  if (settings.train.precision == "bf16")
-    base::fail_input("train.method = one_byte: train.precision = bf16: a slope is the difference of two nearly equal losses: use fp32");
-  if (settings.data.kind == "preference")
-    base::fail_input("train.method = one_byte: pairs are learned from by gradients: leave train.method out");
-  if (settings.train.global_batch < plan.mesh.size())
-    base::fail_input("train.method = one_byte: train.global_batch = {}: each of {} ranks needs a sample", settings.train.global_batch,
-                     plan.mesh.size());
+StepMethod one_byte_method() {
+  constexpr std::string_view kWholeParameters = "each rank perturbs whole parameters: use mesh.dp";
+  return {.name = "one_byte",
+          .help = "forward passes alone, a byte per slope: train.one_byte",
+          .needs = {.gradients = false,
+                    .limits = own_passes_limits(
+                        {{Feature::zero, "there is no optimizer state to shard: leave it out"},
+                         {Feature::tp, kWholeParameters},
+                         {Feature::cp, kWholeParameters},
+                         {Feature::pp, kWholeParameters},
+                         {Feature::ep, kWholeParameters},
+                         {Feature::mesh_island, kWholeParameters},
+                         {Feature::remote_islands, "ranks exchange slopes at every step: use mesh.dp in one world"},
+                         {Feature::dropout, "both evaluations of a slope must see the same network: set it to 0"},
+                         {Feature::running_statistics, "batch statistics are no function of the weights: set it to false"},
+                         {Feature::bf16, "a slope is the difference of two nearly equal losses: use fp32"}}),
+                    .forward_passes = one_byte_forward_passes},
+          .make = make_one_byte,
+          .options = StepOptions::from(one_byte_schema),
+          .check = check_one_byte};
 }
 
 std::unique_ptr<Step> make_one_byte_step(Engine& engine, OneByteParts parts) {

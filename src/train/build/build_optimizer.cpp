@@ -1,0 +1,35 @@
+#include "base/memory_scope.h"
+#include "kernels/aten.h"
+#include "model/model.h"
+#include "optim/bf16_optimizer.h"
+#include "train/build/build_steps.h"
+#include "train/parameter_piece.h"
+#include "train/step_methods.h"
+
+namespace cairn::train {
+
+void build_optimizer(Job& job) {
+  const Settings& s = job.config.settings;
+  Engine& engine = job.engine;
+  std::vector<optim::ParameterPiece> pieces;
+  if (step_method(s).needs.optimizer)
+    for (const parallel::ParameterSlice& piece : engine.store->pieces())
+      if (piece.gradient.defined()) pieces.push_back(make_piece(engine.model->parameters()[piece.parameter], piece.value, piece.gradient));
+  {
+    const base::MemoryScope scope("optimizer");
+    engine.optimizer = s.train.parameters == Precision::bf16
+                           ? optim::make_bf16_optimizer(s.optim, pieces, base::Random(static_cast<uint64_t>(s.train.seed)))
+                           : optim::make_optimizer(s.optim, pieces);
+  }
+  int64_t bytes = 0;
+  for (const mesh::NamedTensor& state : engine.optimizer->state()) bytes += static_cast<int64_t>(state.tensor.nbytes());
+  job.instruments.booked.emplace_back(*job.instruments.memory, base::MemoryUse::optimizer, bytes);
+  job.schedule = {.shape = s.optim.schedule,
+                  .highest = s.optim.learning_rate,
+                  .warmup = static_cast<double>(s.optim.warmup_steps) / static_cast<double>(s.train.steps),
+                  .final_share = s.optim.final_share,
+                  .decay_share = s.optim.decay_share,
+                  .decay_shape = s.optim.decay_shape};
+}
+
+}  // namespace cairn::train

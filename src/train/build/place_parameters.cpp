@@ -1,0 +1,75 @@
+#include "base/check.h"
+#include "comm/world.h"
+#include "kernels/aten.h"
+#include "kernels/fp8_cuda.h"
+#include "model/model.h"
+#include "train/build/build_steps.h"
+#include "train/fp8_linear.h"
+#include "train/loss_chunks.h"
+#include "train/planned.h"
+
+namespace cairn::train {
+namespace {
+
+void make_store(Job& job, comm::World& world, const std::vector<bool>& trained, const planner::StepRules& rules) {
+  const TrainOptions& t = job.config.settings.train;
+  const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(job.config.device), bf16 = fp32.dtype(at::kBFloat16);
+  const auto format = [&](Precision precision) { return precision == Precision::bf16 ? bf16 : fp32; };
+  const int64_t min_unit_elements = rules.bucket_bytes / 4;
+  const model::Model& model = *job.engine.model;
+  job.engine.store = std::make_unique<parallel::ParameterStore>(
+      parallel::ParameterStore::Parts{.world = world,
+                                      .model = model,
+                                      .plan = job.config.plan,
+                                      .trained = trained,
+                                      .master = format(t.parameters),
+                                      .compute = format(t.precision),
+                                      .gradients = format(t.gradients),
+                                      .whole_parameters = rules.whole_parameters,
+                                      .min_unit_elements = min_unit_elements,
+                                      .accumulate_unsharded = rules.accumulate_unsharded,
+                                      .reuse_gradient_memory = job.config.device.is_cuda() && !t.cuda_graph});
+  job.assembly = std::make_unique<parallel::FullTensorGather>(parallel::FullTensorGather::Parts{.world = world,
+                                                                                                .model = model,
+                                                                                                .plan = job.config.plan,
+                                                                                                .whole_parameters = rules.whole_parameters,
+                                                                                                .min_unit_elements = min_unit_elements});
+}
+
+// What sync and optimizer work on: the trained pieces that this rank keeps, in one order.
+void list_trained(Engine& engine, const std::vector<bool>& trained) {
+  for (const parallel::ParameterSlice& piece : engine.store->pieces()) {
+    if (!piece.gradient.defined()) continue;
+    engine.kept_views.push_back({piece.name, piece.value});
+    engine.gradient_views.push_back({piece.name, piece.gradient});
+  }
+  for (size_t i = 0; i < trained.size(); ++i)
+    if (const model::Parameter& one = engine.model->parameters()[i]; trained[i]) engine.trained_whole.push_back({one.name, one.elements()});
+}
+
+}  // namespace
+
+void place_parameters(Job& job, comm::World& world, const std::vector<bool>& trained) {
+  const Settings& s = job.config.settings;
+  parallel::Plan& plan = job.config.plan;
+  Engine& engine = job.engine;
+  const bool on_gpu = job.config.device.is_cuda();
+  parallel::fit_to_model(plan, *engine.model, s.layout.pipeline, job.data.length);
+  const planner::StepRules rules = step_rules(s, *engine.model, plan, job.data.length, on_gpu);
+  make_store(job, world, trained, rules);
+  list_trained(engine, trained);
+  engine.buffers = engine.model->make_buffers(at::TensorOptions().dtype(at::kFloat).device(job.config.device));
+  engine.recompute_stage = rules.recompute_stage;
+  engine.recompute_last = rules.recompute_last;
+  engine.recompute = rules.recompute;
+  engine.loss_chunks = loss_chunks_of(s, *engine.model, plan, job.data.length, on_gpu);
+  engine.offload_inputs = s.layout.recompute.inputs == "host";
+  engine.fp8 = fp8_linear_layers(s, *engine.model, plan);
+  if (engine.fp8 && on_gpu && !kernels::has_fp8(job.config.device))
+    base::fail_input("train.fp8 = {}: this GPU has no fp8 matrix products (compute capability 8.9 or more has). Leave it out.",
+                     name_of(s.train.fp8));
+  job.instruments.booked.emplace_back(*job.instruments.memory, base::MemoryUse::parameters, engine.store->parameter_bytes());
+  job.instruments.booked.emplace_back(*job.instruments.memory, base::MemoryUse::gradients, engine.store->gradient_bytes());
+}
+
+}  // namespace cairn::train

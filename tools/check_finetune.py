@@ -67,7 +67,7 @@ def messages_of(record):
 
 
 def read_shard(path):
-    """The documents of a token shard (docs/guides/data.md): lists of (id, is a target)."""
+    """The documents of a token shard (docs/reference/files.md): lists of (id, is a target)."""
     data = Path(path).read_bytes()
     tokens, documents, words, width = struct.unpack("<4Q", data[-88:-56])
     ids = struct.unpack(f"<{tokens}{'H' if width == 2 else 'I'}", data[8:8 + tokens * width])

@@ -19,7 +19,7 @@ struct EncodeOptions {
 };
 
 // Turns text into ids and back. Any bytes are accepted. Ids are 0 .. vocab_size() - 1. One tokenizer may serve many threads.
-// decode(encode(text)) == text for byte-level tokenizers without normalisation; others say in docs/guides/data.md what they change.
+// decode(encode(text)) == text for byte-level tokenizers without normalisation; docs/guides/tokenizers.md says what others change.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;

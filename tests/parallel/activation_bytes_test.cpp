@@ -1,5 +1,5 @@
 // What blocks keep for their gradients, by their cards. (That a CPU keeps what a card says: decoder_pass_test.cpp. What a GPU kept beside
-// these numbers: docs/guides/gpu.md.)
+// these numbers: docs/measurements/user-gpu-2026-11-17.md.)
 #include "parallel/activations/activation_bytes.h"
 
 #include <gtest/gtest.h>

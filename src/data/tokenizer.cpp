@@ -37,7 +37,7 @@ std::optional<int32_t> Tokenizer::begin_of_text() const {
   return std::nullopt;
 }
 
-// The number changes when the same file gives other ids than before. (2: Unicode's letters, numbers and spaces.)
+// The number changes when the same file gives other ids than before. (2: Unicode's own classes \p{L}, \p{N} and \s.)
 uint64_t hash(const Tokenizer& tokenizer) { return base::checksum(tokenizer.json() + "\nids 2"); }
 
 }  // namespace cairn::data

@@ -89,7 +89,7 @@ class MemoryReader final : public ChunkReader {
 
 }  // namespace
 
-bool is_word_boundary(char before, char after) { return is_word_border(WordPattern::gpt2, before, after); }
+bool is_word_boundary(char before, char after) { return is_word_boundary_of(WordPattern::gpt2, before, after); }
 
 void Chunk::clear() {
   text.clear();

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-include "base/check.h"
+#include "base/check.h"
 #include "base/files/mapped_file.h"
 
 namespace cairn::data {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-include "base/check.h"
+#include "base/check.h"
 #include "base/files/mapped_file.h"
 
 namespace cairn::data {

@@ -55,7 +55,7 @@ AddedTokens::Found AddedTokens::next(std::string_view text, size_t from, size_t 
     const size_t match_end = at + length;
     const bool alone = !token->single_word || (!is_word_before(text, at) && !is_word_at(text, match_end));
     if ((token->special && !specials) || !alone) {
-      at = match_end - 1;  // as the reference does: what was matched and not taken is not searched again
+      at = match_end - 1;  // as the `tokenizers` library does: a rejected match is not searched again
       continue;
     }
     Found found{token, at, match_end, match_end};

@@ -1,4 +1,4 @@
-// Finds added tokens in a text before anything else looks at it.
+// Finds added tokens (special tokens, user-defined tokens) in a text, before normalizer and pre-tokenizer run.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -12,19 +12,19 @@
 
 namespace cairn::data {
 
-// Looks for a set of tokens. The leftmost wins, the longest of those.
+// A set of tokens to find. The leftmost match wins; of several at one place, the longest. Immutable.
 class AddedTokens {
  public:
-  // `texts[i]` is what is looked for in place of `tokens[i].text`, which may be spelled otherwise after the rewrites.
+  // `texts[i]` is the spelling to find for tokens[i]: its text, normalized where the token is matched after the normalizer.
   AddedTokens(std::vector<AddedToken> tokens, std::span<const std::string> texts);
 
   struct Found {
-    const AddedToken* token = nullptr;  // null: there is none
-    size_t begin = 0, end = 0;          // with the space that it takes along
-    size_t match_end = 0;               // where to look for the next one
+    const AddedToken* token = nullptr;  // null: no match
+    size_t begin = 0, end = 0;          // including whitespace that lstrip and rstrip absorb
+    size_t match_end = 0;               // where the search for the next match starts
   };
-  // The next token at or after `from`. Space that it takes along reaches back to `taken` at most. Special ones are passed over
-  // where `specials` is false.
+  // The next token at or after `from`. Absorbed whitespace reaches back to `taken` at most. Special tokens are ignored where `specials` is
+  // false.
   Found next(std::string_view text, size_t from, size_t taken, bool specials) const;
 
   bool empty() const { return tokens_.empty(); }
@@ -35,11 +35,11 @@ class AddedTokens {
   std::vector<AddedToken> tokens_;
   std::vector<std::string> texts_;
   std::unordered_map<std::string_view, size_t> by_text_;
-  std::array<std::vector<uint32_t>, 256> lengths_;  // of the texts that begin with this byte, the longest first
-  int only_first_ = -1;                             // the byte that all of them begin with, if it is one
+  std::array<std::vector<uint32_t>, 256> lengths_;  // of the texts that begin with this byte, longest first
+  int only_first_ = -1;                             // the byte that all texts begin with, if there is one: memchr finds it
 };
 
-// Calls plain(text, begin) and token(added) for the parts of `text` in order.
+// Calls plain(text, begin) for text between tokens and token(added) for tokens, in order.
 template <typename Plain, typename Token>
 void for_each_part(std::string_view text, const AddedTokens& tokens, bool specials, Plain&& plain, Token&& token) {
   size_t taken = 0;

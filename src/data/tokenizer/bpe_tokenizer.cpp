@@ -20,12 +20,12 @@
 namespace cairn::data {
 namespace {
 
-// What one call of encode works in; kept from call to call, since the words remembered are worth most.
+// Scratch memory of one call of encode. Kept between calls, because the cache of words pays off over many texts.
 struct Workspace {
   Workspace(const Bpe& bpe, const MergeTable& table) : merger(bpe, table) {}
   WordMerger merger;
   WordCache cache;
-  std::string apply_normalizers;
+  std::string normalized;
 };
 
 AddedTokens tokens_where(const Bpe& bpe, bool normalized) {
@@ -40,7 +40,7 @@ AddedTokens tokens_where(const Bpe& bpe, bool normalized) {
   return AddedTokens(std::move(tokens), texts);
 }
 
-// Whether no piece goes on after a word has ended, so that a text of marked words may be cut before each mark.
+// Whether no piece reaches across the space mark, so that a text may be split before each mark without changing its ids.
 bool ends_at_marks(const Bpe& bpe) {
   if (bpe.bytes || bpe.whole_words) return false;
   bool has_mark = false;
@@ -61,11 +61,11 @@ class BpeTokenizer final : public Tokenizer {
       : bpe_(std::move(bpe)),
         json_(std::move(json)),
         table_(bpe_.merges),
-        cutter_(bpe_.pre_tokenizers, name),
+        pre_tokenizer_(bpe_.pre_tokenizers, name),
         raw_tokens_(tokens_where(bpe_, false)),
         normalized_tokens_(tokens_where(bpe_, true)),
         texts_(bpe_),
-        cut_at_marks_(ends_at_marks(bpe_)) {
+        split_at_marks_(ends_at_marks(bpe_)) {
     std::vector<bool> only_added(bpe_.pieces.size());
     special_.resize(bpe_.pieces.size());
     for (const AddedToken& token : bpe_.added) {
@@ -76,12 +76,12 @@ class BpeTokenizer final : public Tokenizer {
     for (size_t id = 0; id < bpe_.pieces.size(); ++id)
       if (!only_added[id]) ids_.emplace(bpe_.pieces[id], static_cast<int32_t>(id));
     find_bytes();
-    borders_ = cutter_.only_pattern();
-    for (const NormalizerStep& rewrite : bpe_.normalizers)
-      if (rewrite.kind != NormalizerStep::Kind::nfc) borders_.reset();
+    split_pattern_ = pre_tokenizer_.only_pattern();
+    for (const NormalizerStep& step : bpe_.normalizers)
+      if (step.kind != NormalizerStep::Kind::nfc) split_pattern_.reset();
     for (const AddedToken& token : bpe_.added)
       if (token.left_strip || token.right_strip || token.single_word || token.text.find_first_of(" \n") != std::string::npos)
-        borders_.reset();
+        split_pattern_.reset();
   }
 
   void encode(std::string_view text, const EncodeOptions& options, std::vector<int32_t>& into) const override {
@@ -91,11 +91,11 @@ class BpeTokenizer final : public Tokenizer {
     for_each_part(
         text, raw_tokens_, options.parse_special,
         [&](std::string_view part, size_t begin) {
-          const std::string_view now = apply_normalizers(part, bpe_.normalizers, work->apply_normalizers);
+          const std::string_view now = apply_normalizers(part, bpe_.normalizers, work->normalized);
           for_each_part(
               now, normalized_tokens_, options.parse_special,
               [&](std::string_view inner, size_t inner_begin) {
-                cutter_(inner, begin == 0 && inner_begin == 0, [&](std::string_view word) { add_words(word, *work, into); });
+                pre_tokenizer_(inner, begin == 0 && inner_begin == 0, [&](std::string_view word) { add_words(word, *work, into); });
               },
               take);
         },
@@ -117,7 +117,9 @@ class BpeTokenizer final : public Tokenizer {
 
   int64_t vocab_size() const override { return static_cast<int64_t>(bpe_.pieces.size()); }
   bool is_special(int32_t id) const override { return id >= 0 && id < vocab_size() && special_[id]; }
-  bool is_split_point(char before, char after) const override { return borders_ && is_word_border(*borders_, before, after); }
+  bool is_split_point(char before, char after) const override {
+    return split_pattern_ && is_word_boundary_of(*split_pattern_, before, after);
+  }
   std::string json() const override { return json_.empty() ? write_tokenizer_json(bpe_) : json_; }
 
   std::optional<int32_t> id_of(std::string_view token) const override {
@@ -153,9 +155,9 @@ class BpeTokenizer final : public Tokenizer {
     return std::make_unique<Workspace>(bpe_, table_);
   }
 
-  // Marked words are cut apart first where that changes nothing: then they can be remembered.
+  // Splits at space marks where that does not change the ids, so that the words can be cached.
   void add_words(std::string_view word, Workspace& work, std::vector<int32_t>& into) const {
-    if (!cut_at_marks_) return add_word(word, work, into);
+    if (!split_at_marks_) return add_word(word, work, into);
     size_t begin = 0;
     for (size_t at = word.find(kSpaceMark, 1); at != std::string_view::npos; at = word.find(kSpaceMark, at + kSpaceMark.size())) {
       if (at >= begin + kSpaceMark.size() && word.substr(at - kSpaceMark.size(), kSpaceMark.size()) == kSpaceMark) continue;
@@ -207,15 +209,16 @@ class BpeTokenizer final : public Tokenizer {
   Bpe bpe_;
   std::string json_;
   MergeTable table_;
-  PreTokenizer cutter_;
+  PreTokenizer pre_tokenizer_;
   AddedTokens raw_tokens_, normalized_tokens_;
   PieceTexts texts_;
-  bool cut_at_marks_;
-  std::unordered_map<std::string, int32_t> ids_;  // of the model's pieces
+  bool split_at_marks_;
+  std::unordered_map<std::string, int32_t> ids_;  // of pieces that merges can produce
   std::unordered_map<std::string, int32_t> added_ids_;
   std::vector<bool> special_;
   std::array<int32_t, 256> byte_ids_;
-  std::optional<WordPattern> borders_;  // of words, where they are borders of ids too
+  std::optional<WordPattern>
+      split_pattern_;  // the pattern whose word boundaries are also boundaries of ids; none: the text cannot be split
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Workspace>> idle_;
 };

@@ -8,8 +8,8 @@
 
 namespace cairn::data {
 
-// `bpe` holds what it needs, as train_bpe and read_tokenizer_json promise: a piece for each of the 256 bytes where `bytes`, and where
-// `byte_fallback`. `json` is what json() gives; empty: it is written from `bpe`. `name` stands in errors.
+// `bpe` has a piece for each of the 256 bytes where `bytes` or `byte_fallback` is set; train_bpe and read_tokenizer_json guarantee it.
+// `json` is the result of json(); empty: it is written from `bpe`. `name` appears in errors.
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(Bpe bpe, std::string json = {}, const std::string& name = "the tokenizer");
 
 }  // namespace cairn::data

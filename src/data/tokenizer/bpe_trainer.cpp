@@ -13,9 +13,9 @@
 namespace cairn::data {
 namespace {
 
-// A longer word (a page without spaces) is learned from in pieces of this size, which keeps every merge cheap.
+// Longer words (a page without spaces) are split into pieces of this size, which keeps every merge cheap.
 constexpr size_t kWordBytes = 256;
-// What one thread counts at a time.
+// The text that one thread counts at a time.
 constexpr size_t kChunkBytes = 1 << 18;
 
 struct Pair {
@@ -37,11 +37,11 @@ struct Word {
 
 struct Occurrences {
   int64_t count = 0;
-  std::vector<int32_t> words;  // where it was seen; may repeat, and may no longer hold
+  std::vector<int32_t> words;  // where it was seen; may repeat, may be out of date
   int64_t queued = -1;         // the round in which it last grew
 };
 
-// The most frequent first; then the smaller ids.
+// Ordered by count, then by smaller ids.
 struct Candidate {
   int64_t count;
   Pair pair;
@@ -65,7 +65,7 @@ std::vector<std::string_view> in_chunks(std::span<const std::string_view> texts,
   for (std::string_view text : texts) {
     while (text.size() > kChunkBytes) {
       size_t at = kChunkBytes;
-      while (at < text.size() && !is_word_border(pattern, text[at - 1], text[at])) ++at;
+      while (at < text.size() && !is_word_boundary_of(pattern, text[at - 1], text[at])) ++at;
       chunks.push_back(text.substr(0, at));
       text.remove_prefix(at);
     }
@@ -81,8 +81,8 @@ std::vector<Word> count_words(std::span<const std::string_view> texts, WordPatte
     for (size_t i = part; i < chunks.size(); i += parts.size()) count_words(chunks[i], pattern, parts[part]);
   };
   {
-    std::vector<std::jthread> crew;
-    for (size_t part = 1; part < parts.size(); ++part) crew.emplace_back(count_part, part);
+    std::vector<std::jthread> workers;
+    for (size_t part = 1; part < parts.size(); ++part) workers.emplace_back(count_part, part);
     count_part(0);
   }
   for (size_t part = 1; part < parts.size(); ++part)
@@ -97,18 +97,20 @@ std::vector<Word> count_words(std::span<const std::string_view> texts, WordPatte
   return words;
 }
 
-// Keeps the count of every pair up to date while merges are applied. Only pairs that hold the result of a merge grow by it, and
-// those are queued anew; others shrink, so a queue that is corrected when a pair comes up finds the true maximum.
-class Trainer {
+// BPE training (Sennrich et al., arXiv:1508.07909) over distinct words with counts. Each round merges the most frequent pair (a, b) into a
+// new piece ab and updates the counts of the pairs in the words that held it. A merge can increase only pairs that contain ab; those are
+// pushed onto the queue again. All other counts can only fall, so an entry of the queue that is too high is corrected when it comes up
+// (lazy deletion), and the top of the queue is the true maximum.
+class BpeTrainer {
  public:
-  explicit Trainer(std::vector<Word> words) : words_(std::move(words)) {
+  explicit BpeTrainer(std::vector<Word> words) : words_(std::move(words)) {
     for (size_t word = 0; word < words_.size(); ++word) {
       add_pairs(static_cast<int32_t>(word), +1, [](Pair) { return true; });
     }
     for (const auto& [pair, seen] : pairs_) queue_.push({seen.count, pair});
   }
 
-  // The pair to merge next; its count is below 2 when there is none worth it.
+  // The pair to merge next; a count below 2 means that none is left.
   Candidate best() {
     while (!queue_.empty()) {
       Candidate top = queue_.top();
@@ -135,7 +137,7 @@ class Trainer {
   }
 
  private:
-  // Adds sign * count of the word to each of its pairs, and notes the word with those pairs that `is_new`.
+  // Adds sign * count of the word to each of its pairs, and records the word with those pairs that `is_new`.
   template <typename IsNew>
   void add_pairs(int32_t index, int64_t sign, IsNew is_new) {
     const Word& word = words_[index];
@@ -185,7 +187,7 @@ Bpe train_bpe(std::span<const std::string_view> texts, const BpeTraining& traini
   bpe.pre_tokenizers = {{kinds[static_cast<int>(training.pattern)]}};
   for (int byte = 0; byte < 256; ++byte) bpe.pieces.emplace_back(1, static_cast<char>(byte));
   std::unordered_map<std::string, int32_t> ids;  // two merges may spell one piece: it keeps one id
-  Trainer trainer(count_words(texts, training.pattern, training.threads));
+  BpeTrainer trainer(count_words(texts, training.pattern, training.threads));
   while (static_cast<int64_t>(bpe.pieces.size()) + specials < training.vocab) {
     const Candidate best = trainer.best();
     if (best.count < 2) break;

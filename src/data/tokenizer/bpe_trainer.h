@@ -13,9 +13,9 @@
 namespace cairn::data {
 
 struct BpeTraining {
-  int64_t vocab = 4096;                     // ids in all, at least 256 and the specials
-  WordPattern pattern = WordPattern::gpt2;  // pairs never span the words that it cuts
-  int threads = 1;                          // to count words; the result is the same for any number
+  int64_t vocab = 4096;                     // number of ids, including 256 bytes and the specials
+  WordPattern pattern = WordPattern::gpt2;  // pairs never span two words
+  int threads = 1;                          // that count words; the result does not depend on it
   std::vector<std::string> specials = {std::string(kEndOfText)};
 };
 

@@ -1,4 +1,4 @@
-// Reads UTF-8 one character at a time and says what kind of character it is.
+// Reads UTF-8 one character (code point) at a time, with its Unicode class.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace cairn::data {
 
-// What a character is, as bits: exactly one of letter (\p{L}), number (\p{N}), space (\s) and other, and more beside it.
+// Classes of a character, as bits: exactly one of letter (\p{L}), number (\p{N}), space (\s) and other; the rest are independent.
 namespace Kind {
 inline constexpr uint8_t letter = 1;
 inline constexpr uint8_t number = 2;
@@ -15,7 +15,7 @@ inline constexpr uint8_t space = 4;
 inline constexpr uint8_t newline = 8;  // \r or \n, which are space too
 inline constexpr uint8_t other = 16;
 inline constexpr uint8_t word = 32;          // \w
-inline constexpr uint8_t nfc_unstable = 64;  // may change, move or join with others under NFC
+inline constexpr uint8_t nfc_unstable = 64;  // may change or combine with neighbours under NFC
 }  // namespace Kind
 
 struct Character {
@@ -24,7 +24,7 @@ struct Character {
   uint8_t bytes = 0;
 };
 
-// A byte that belongs to no well-formed character has this code, is `other`, and stands alone.
+// The code of a byte that is not part of well-formed UTF-8. It is `other` and one byte long.
 inline constexpr uint32_t kNoCharacter = 0x110000;
 
 constexpr std::array<uint8_t, 128> ascii_kinds() {

@@ -1,4 +1,4 @@
-// GPT-2's two tokenizer files, as OpenAI published them and many models have copied them: a vocabulary and a list of merges.
+// GPT-2's two tokenizer files, which many models copied: a vocabulary and a list of merges.
 #pragma once
 #include <string>
 #include <string_view>
@@ -8,7 +8,7 @@
 namespace cairn::data {
 
 // `vocab` is JSON (vocab.json, encoder.json), `merges` is text with a merge on each line (merges.txt, vocab.bpe). <|endoftext|> is
-// special where the vocabulary has it. The names stand in errors.
+// special where the vocabulary has it. The names appear in errors.
 Bpe read_gpt2_files(std::string_view vocab, const std::string& vocab_name, std::string_view merges, const std::string& merges_name);
 
 }  // namespace cairn::data

@@ -14,10 +14,10 @@ namespace {
 constexpr size_t kPiecesMax = 1 << 20, kFileBytes = 16 << 20;
 constexpr int32_t kPieceBytes = 256;  // Llama 2's longest has 27
 
-// Little-endian numbers and texts from the front of a file.
-class Bytes {
+// Reads little-endian numbers and texts from the front of a file.
+class LittleEndianReader {
  public:
-  Bytes(std::string_view bytes, const std::string& name) : bytes_(bytes), name_(name) {}
+  LittleEndianReader(std::string_view bytes, const std::string& name) : bytes_(bytes), name_(name) {}
   bool empty() const { return at_ == bytes_.size(); }
 
   template <typename T>
@@ -59,7 +59,7 @@ ScoredPiece piece_of(size_t id, std::string_view written, float score) {
 Bpe read_llama2c_tokenizer(std::string_view bytes, const std::string& name) {
   if (bytes.size() > kFileBytes)
     base::fail_input("{}: {} bytes, and a tokenizer of llama2.c has at most {}", name, bytes.size(), kFileBytes);
-  Bytes file(bytes, name);
+  LittleEndianReader file(bytes, name);
   const int32_t longest = file.number<int32_t>("the header");
   if (longest < 1 || longest > kPieceBytes)
     base::fail_input("{}: says that its longest piece has {} bytes, must be 1 to {}: not a tokenizer of llama2.c", name, longest,

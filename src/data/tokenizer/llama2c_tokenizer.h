@@ -7,8 +7,8 @@
 
 namespace cairn::data {
 
-// The pieces of such a file as a BPE; write_tokenizer_json makes a tokenizer.json of it that LlamaTokenizerFast opens. The file does
-// not say how many pieces it has: all bytes of it are read. `name` (a path) stands in errors.
+// Reads such a file as a BPE; write_tokenizer_json turns it into a tokenizer.json that LlamaTokenizerFast opens. The file does not state
+// its number of pieces, so all of its bytes are read. `name` (a path) appears in errors.
 Bpe read_llama2c_tokenizer(std::string_view bytes, const std::string& name);
 
 }  // namespace cairn::data

@@ -1,4 +1,4 @@
-// Looks up what two neighbouring pieces merge into, and how soon.
+// Looks up the merge of two neighbouring pieces.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -8,12 +8,12 @@
 
 namespace cairn::data {
 
-// A fixed hash table from (left, right) to the merge's place in the list.
+// An open-addressing hash table from (left, right) to the rank of the merge, its place in the list.
 class MergeTable {
  public:
   explicit MergeTable(std::span<const Merge> merges);
 
-  // The rank of the merge of this pair (0 is applied first), or -1. Of two merges of one pair the last counts, as in the `tokenizers`
+  // The rank of the merge of this pair (0 is applied first), or -1. If a pair has two merges the last one wins, as in the `tokenizers`
   // library.
   int32_t rank(int32_t left, int32_t right) const {
     for (size_t slot = start(left, right);; slot = (slot + 1) & mask_) {

@@ -25,12 +25,12 @@ utf8proc_option_t options_of(NormalizerStep::Kind kind) {
   }
 }
 
-// Steps that make a text longer can follow one another, and ten of them that each make it ten times as long fill any memory. Unicode's
-// own normal forms make it 18 times as long at most.
+// A bound against hostile files: ten steps that each make a text ten times as long would fill any memory. Unicode's own normal forms grow
+// a text at most 18 times.
 constexpr size_t kGrowthMax = 64, kGrowthBytes = 4096;
 
 [[noreturn]] void fail_growth(size_t bytes) {
-  base::fail_input("the tokenizer's normalizer or decoder makes more than {} times as much of a text of {} bytes: it cannot be right",
+  base::fail_input("the tokenizer's normalizer or decoder makes a text of {1} bytes more than {0} times as long: it cannot be right",
                    kGrowthMax, bytes);
 }
 
@@ -44,28 +44,28 @@ void append_normal(std::string_view text, NormalizerStep::Kind kind, std::string
   into.append(reinterpret_cast<const char*>(made), static_cast<size_t>(bytes));
 }
 
-// NFC changes only what stands between two settled characters, and most text is nothing but settled ones: those are copied.
-bool settled(NormalizerStep::Kind kind, const Character& c) {
+// NFC changes only what lies between two stable characters. Most text is stable throughout and is copied.
+bool is_stable(NormalizerStep::Kind kind, const Character& c) {
   return kind == NormalizerStep::Kind::nfc ? !(c.kinds & Kind::nfc_unstable) : c.code < 0x80;
 }
 
-// Appends the normal form of `text`, in which the first `same` bytes are settled; the last of those may still join what follows.
+// Appends the normal form of `text`. Unstable runs are normalized together with the stable character before them, which may combine.
 void append_text(std::string_view text, NormalizerStep::Kind kind, std::string& into) {
-  size_t copied = 0, last = 0;  // all before `copied` is in `into`; `last` is where the last settled character begins
+  size_t copied = 0, last = 0;  // all before `copied` is in `into`; `last` is where the last stable character begins
   for (size_t at = 0; at < text.size();) {
     Character c = character_at(text, at);
-    if (c.code == kNoCharacter || settled(kind, c)) {
+    if (c.code == kNoCharacter || is_stable(kind, c)) {
       last = at;
       at += c.bytes;
       continue;
     }
-    // A stretch from the settled character before (it may take a mark) to the next settled one.
+    // A run from the stable character before it to the next stable one.
     const bool stray = last < at && character_at(text, last).code == kNoCharacter;
     const size_t begin = stray || last < copied ? at : last;
     size_t end = at;
     while (end < text.size()) {
       c = character_at(text, end);
-      if (c.code == kNoCharacter || settled(kind, c)) break;
+      if (c.code == kNoCharacter || is_stable(kind, c)) break;
       end += c.bytes;
     }
     into += text.substr(copied, begin - copied);
@@ -83,7 +83,7 @@ bool changes_nothing(std::string_view text, NormalizerStep::Kind kind) {
       continue;
     }
     const Character c = character_at(text, at);
-    if (c.code != kNoCharacter && !settled(kind, c)) return false;
+    if (c.code != kNoCharacter && !is_stable(kind, c)) return false;
     at += c.bytes;
   }
   return true;
@@ -112,24 +112,24 @@ std::string_view apply_normalizers(std::string_view text, std::span<const Normal
     if (same) scratch = text;
     same = false;
   };
-  for (const NormalizerStep& rewrite : normalizers) {
+  for (const NormalizerStep& step : normalizers) {
     const std::string_view now = same ? text : std::string_view(scratch);
-    switch (rewrite.kind) {
+    switch (step.kind) {
       case NormalizerStep::Kind::prepend:
         if (now.empty()) break;
         own();
-        scratch.insert(0, rewrite.to);
+        scratch.insert(0, step.to);
         break;
       case NormalizerStep::Kind::replace:
-        if (now.find(rewrite.from) == std::string_view::npos) break;
+        if (now.find(step.from) == std::string_view::npos) break;
         own();
-        replace_all(scratch, rewrite.from, rewrite.to, bytes_max);
+        replace_all(scratch, step.from, step.to, bytes_max);
         break;
       default:
-        if (changes_nothing(now, rewrite.kind)) break;
+        if (changes_nothing(now, step.kind)) break;
         std::string out;
         out.reserve(now.size() + now.size() / 8);
-        append_text(now, rewrite.kind, out);
+        append_text(now, step.kind, out);
         scratch = std::move(out);
         same = false;
     }

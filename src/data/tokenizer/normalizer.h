@@ -1,4 +1,4 @@
-// Unicode's normal forms, and the other changes that a tokenizer makes to a text before cutting it.
+// Unicode normal forms and the other normalizers of a tokenizer.json.
 #pragma once
 #include <span>
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace cairn::data {
 
-// Applies the changes in order. The result is `text` itself where nothing changes, else it lies in `scratch`.
-// Bytes that are not well-formed UTF-8 are left as they are.
+// Applies the steps in order. Returns `text` itself where nothing changes, else a view of `scratch`.
+// Bytes that are not well-formed UTF-8 stay as they are.
 std::string_view apply_normalizers(std::string_view text, std::span<const NormalizerStep> normalizers, std::string& scratch);
 
 // The normal form C of a text.

@@ -1,4 +1,4 @@
-// Opens whatever tokenizer a file or folder holds.
+// Opens a tokenizer from a file or a model's folder, whatever its format.
 #pragma once
 #include <memory>
 #include <string>

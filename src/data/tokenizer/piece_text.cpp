@@ -21,7 +21,7 @@ std::optional<int> byte_of(std::string_view piece) {
   return value;
 }
 
-// The text of a piece; added tokens are read in letters too, where the whole of them can be.
+// The text of a piece. Added tokens go through the byte-to-unicode table too, where all their characters are in it.
 std::string text_of(const std::string& piece, const Decoding& decoding, bool added) {
   if (decoding.byte_level) return added ? unicode_to_bytes(piece).value_or(piece) : piece;
   std::string scratch;

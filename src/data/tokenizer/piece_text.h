@@ -1,4 +1,4 @@
-// What each id of a byte-pair encoding stands for in text.
+// The text of each id of a BPE: the decoder, applied once to every piece.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace cairn::data {
 
-// What SentencePiece and its relatives write for a space: U+2581.
+// What SentencePiece writes for a space: U+2581 (Metaspace in tokenizer.json).
 inline constexpr std::string_view kSpaceMark = "\xe2\x96\x81";
 
 // The name of the piece that stands for one byte: <0x0A>.
@@ -21,13 +21,13 @@ class PieceTexts {
   explicit PieceTexts(const Bpe& bpe);
 
   const std::string& operator[](int32_t id) const { return texts_[id]; }
-  // The text of a row of ids, with what belongs to its beginning and end taken off.
+  // The text of a sequence of ids, stripped at both ends as the decoder says.
   std::string join(std::span<const int32_t> ids) const;
 
  private:
   Decoding decoding_;
   std::vector<std::string> texts_;
-  std::vector<std::string> first_texts_;  // of ids at the beginning; empty: no different
+  std::vector<std::string> first_texts_;  // of ids at the beginning of a text; empty: the same as texts_
 };
 
 }  // namespace cairn::data

@@ -7,10 +7,10 @@
 namespace cairn::data {
 namespace {
 
-// Matches and what lies between them, in order.
+// Matches and the text between them, in order.
 template <typename Next>
-std::vector<Span> cover(std::string_view text, Next next) {
-  std::vector<Span> spans;
+std::vector<MatchSpan> cover(std::string_view text, Next next) {
+  std::vector<MatchSpan> spans;
   size_t covered = 0;
   for (size_t from = 0; from <= text.size();) {
     const std::optional<RegularExpression::Match> found = next(from);
@@ -30,8 +30,8 @@ std::vector<Span> cover(std::string_view text, Next next) {
   return spans;
 }
 
-std::vector<Span> cover_numbers(std::string_view text) {
-  std::vector<Span> spans;
+std::vector<MatchSpan> cover_numbers(std::string_view text) {
+  std::vector<MatchSpan> spans;
   for (size_t at = 0; at < text.size();) {
     const Character c = character_at(text, at);
     const bool number = c.kinds & Kind::number;
@@ -44,11 +44,11 @@ std::vector<Span> cover_numbers(std::string_view text) {
   return spans;
 }
 
-void merge_with_neighbour(std::vector<Span>& spans, bool previous) {
+void merge_with_neighbour(std::vector<MatchSpan>& spans, bool previous) {
   if (!previous) std::reverse(spans.begin(), spans.end());
-  std::vector<Span> out;
+  std::vector<MatchSpan> out;
   bool after_match = false;
-  for (const Span& span : spans) {
+  for (const MatchSpan& span : spans) {
     if (span.match && !after_match && !out.empty()) {
       out.back().begin = std::min(out.back().begin, span.begin);
       out.back().end = std::max(out.back().end, span.end);
@@ -63,20 +63,20 @@ void merge_with_neighbour(std::vector<Span>& spans, bool previous) {
 
 }  // namespace
 
-std::vector<Span> kept(std::vector<Span> spans, PreTokenizerStep::Behavior keep) {
-  switch (keep) {
+std::vector<MatchSpan> apply_behavior(std::vector<MatchSpan> spans, PreTokenizerStep::Behavior behavior) {
+  switch (behavior) {
     case PreTokenizerStep::Behavior::isolated:
       break;
     case PreTokenizerStep::Behavior::removed:
-      std::erase_if(spans, [](const Span& span) { return span.match; });
+      std::erase_if(spans, [](const MatchSpan& span) { return span.match; });
       break;
     case PreTokenizerStep::Behavior::merged_with_previous:
     case PreTokenizerStep::Behavior::merged_with_next:
-      merge_with_neighbour(spans, keep == PreTokenizerStep::Behavior::merged_with_previous);
+      merge_with_neighbour(spans, behavior == PreTokenizerStep::Behavior::merged_with_previous);
       break;
     case PreTokenizerStep::Behavior::contiguous: {
-      std::vector<Span> out;
-      for (const Span& span : spans) {
+      std::vector<MatchSpan> out;
+      for (const MatchSpan& span : spans) {
         if (!out.empty() && out.back().match == span.match)
           out.back().end = span.end;
         else
@@ -89,8 +89,9 @@ std::vector<Span> kept(std::vector<Span> spans, PreTokenizerStep::Behavior keep)
 }
 
 PreTokenizer::PreTokenizer(std::vector<PreTokenizerStep> pre_tokenizers, const std::string& name) : steps_(std::move(pre_tokenizers)) {
-  for (const PreTokenizerStep& cut : steps_)
-    expressions_.push_back(cut.kind == PreTokenizerStep::Kind::expression ? std::make_unique<RegularExpression>(cut.text, name) : nullptr);
+  for (const PreTokenizerStep& rule : steps_)
+    expressions_.push_back(rule.kind == PreTokenizerStep::Kind::expression ? std::make_unique<RegularExpression>(rule.text, name)
+                                                                           : nullptr);
 }
 
 std::optional<WordPattern> PreTokenizer::only_pattern() const {
@@ -107,43 +108,43 @@ std::optional<WordPattern> PreTokenizer::only_pattern() const {
   }
 }
 
-std::string PreTokenizer::prepared(const PreTokenizerStep& cut, std::string_view text, bool first) {
+std::string PreTokenizer::prepared(const PreTokenizerStep& rule, std::string_view text, bool first) {
   std::string out;
-  if (cut.kind == PreTokenizerStep::Kind::prefix_space) {
+  if (rule.kind == PreTokenizerStep::Kind::prefix_space) {
     if (text[0] != ' ') out = ' ';
     return out += text;
   }
   out.reserve(text.size() + text.size() / 2);
   for (const char c : text) {
     if (c == ' ')
-      out += cut.text;
+      out += rule.text;
     else
       out += c;
   }
-  const bool wanted = cut.prefix == PreTokenizerStep::Prefix::always || (cut.prefix == PreTokenizerStep::Prefix::first && first);
-  if (wanted && !out.starts_with(cut.text)) out.insert(0, cut.text);
+  const bool wanted = rule.prefix == PreTokenizerStep::Prefix::always || (rule.prefix == PreTokenizerStep::Prefix::first && first);
+  if (wanted && !out.starts_with(rule.text)) out.insert(0, rule.text);
   return out;
 }
 
-std::vector<Span> PreTokenizer::spans(size_t step, std::string_view text) const {
-  const PreTokenizerStep& cut = steps_[step];
-  std::vector<Span> all;
-  PreTokenizerStep::Behavior keep = cut.keep;
-  if (cut.kind == PreTokenizerStep::Kind::expression) {
+std::vector<MatchSpan> PreTokenizer::spans(size_t step, std::string_view text) const {
+  const PreTokenizerStep& rule = steps_[step];
+  std::vector<MatchSpan> all;
+  PreTokenizerStep::Behavior behavior = rule.behavior;
+  if (rule.kind == PreTokenizerStep::Kind::expression) {
     all = cover(text, [&](size_t from) { return expressions_[step]->find(text, from); });
-  } else if (cut.kind == PreTokenizerStep::Kind::literal) {
+  } else if (rule.kind == PreTokenizerStep::Kind::literal) {
     all = cover(text, [&](size_t from) -> std::optional<RegularExpression::Match> {
-      const size_t at = cut.text.empty() ? std::string_view::npos : text.find(cut.text, from);
+      const size_t at = rule.text.empty() ? std::string_view::npos : text.find(rule.text, from);
       if (at == std::string_view::npos) return std::nullopt;
-      return RegularExpression::Match{at, at + cut.text.size()};
+      return RegularExpression::Match{at, at + rule.text.size()};
     });
   } else {
     all = cover_numbers(text);
-    keep = cut.kind == PreTokenizerStep::Kind::digits ? PreTokenizerStep::Behavior::contiguous : PreTokenizerStep::Behavior::isolated;
+    behavior = rule.kind == PreTokenizerStep::Kind::digits ? PreTokenizerStep::Behavior::contiguous : PreTokenizerStep::Behavior::isolated;
   }
-  if (cut.invert)
-    for (Span& span : all) span.match = !span.match;
-  return kept(std::move(all), keep);
+  if (rule.invert)
+    for (MatchSpan& span : all) span.match = !span.match;
+  return apply_behavior(std::move(all), behavior);
 }
 
 }  // namespace cairn::data

@@ -1,4 +1,4 @@
-// Cuts a text into the words that merges work on, step by step, as a tokenizer's `cuts` say.
+// Splits a text into the words that merges work on, by the pre-tokenizer steps of a tokenizer.
 #pragma once
 #include <memory>
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace cairn::data {
 
-// A part of a text, and whether it is what a pattern looks for.
-struct Span {
+// A part of a text, and whether it matches the pattern of a step.
+struct MatchSpan {
   size_t begin = 0, end = 0;
   bool match = false;
 };
@@ -23,22 +23,22 @@ class PreTokenizer {
   // Refuses an expression that does not compile, with `name`.
   PreTokenizer(std::vector<PreTokenizerStep> pre_tokenizers, const std::string& name);
 
-  // Calls visit(word) for each word in order. `first`: nothing of the text came before this part of it.
+  // Calls visit(word) for each word in order. `first`: this part is the beginning of the text.
   template <typename Visit>
   void operator()(std::string_view text, bool first, Visit&& visit) const {
-    cut(0, text, first, visit);
+    split(0, text, first, visit);
   }
 
-  // The pattern, where it is all there is.
+  // The word pattern, where it is the only step.
   std::optional<WordPattern> only_pattern() const;
 
  private:
   template <typename Visit>
-  void cut(size_t step, std::string_view text, bool first, Visit& visit) const {
+  void split(size_t step, std::string_view text, bool first, Visit& visit) const {
     if (text.empty()) return;
     if (step == steps_.size()) return visit(text);
     const bool last = step + 1 == steps_.size();
-    const auto on = [&](std::string_view part) { last ? visit(part) : cut(step + 1, part, first && part.data() == text.data(), visit); };
+    const auto on = [&](std::string_view part) { last ? visit(part) : split(step + 1, part, first && part.data() == text.data(), visit); };
     switch (steps_[step].kind) {
       case PreTokenizerStep::Kind::gpt2:
         return for_each_word(WordPattern::gpt2, text, on);
@@ -49,22 +49,22 @@ class PreTokenizer {
       case PreTokenizerStep::Kind::prefix_space:
       case PreTokenizerStep::Kind::metaspace: {
         const std::string changed = prepared(steps_[step], text, first);
-        return last ? visit(std::string_view(changed)) : cut(step + 1, changed, first, visit);
+        return last ? visit(std::string_view(changed)) : split(step + 1, changed, first, visit);
       }
       default:
-        for (const Span& span : spans(step, text))
+        for (const MatchSpan& span : spans(step, text))
           if (span.end > span.begin) on(text.substr(span.begin, span.end - span.begin));
     }
   }
 
-  static std::string prepared(const PreTokenizerStep& cut, std::string_view text, bool first);
-  std::vector<Span> spans(size_t step, std::string_view text) const;
+  static std::string prepared(const PreTokenizerStep& rule, std::string_view text, bool first);
+  std::vector<MatchSpan> spans(size_t step, std::string_view text) const;
 
   std::vector<PreTokenizerStep> steps_;
   std::vector<std::unique_ptr<const RegularExpression>> expressions_;  // null where a step has none
 };
 
-// What remains of the spans that cover a text, after matches were kept as `keep` says.
-std::vector<Span> kept(std::vector<Span> spans, PreTokenizerStep::Behavior keep);
+// Turns the spans that cover a text into pieces: matches are isolated, removed or merged as `behavior` says.
+std::vector<MatchSpan> apply_behavior(std::vector<MatchSpan> spans, PreTokenizerStep::Behavior behavior);
 
 }  // namespace cairn::data

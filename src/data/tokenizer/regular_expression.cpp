@@ -62,7 +62,7 @@ RegularExpression::RegularExpression(const std::string& pattern, const std::stri
   compiled->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
                                  PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &place, nullptr);
   if (!compiled->code) base::fail_input("{}: the pattern \"{}\" does not compile: {}", name, pattern, message_of(error));
-  pcre2_jit_compile(compiled->code, PCRE2_JIT_COMPLETE);  // where it cannot be, matching is slower and the same
+  pcre2_jit_compile(compiled->code, PCRE2_JIT_COMPLETE);  // where JIT is not available, matching is slower and gives the same result
   compiled->context = pcre2_match_context_create(nullptr);
   CAIRN_CHECK(compiled->context, "no memory for a match context");
   pcre2_set_heap_limit(compiled->context, kHeapKilobytes);
@@ -76,7 +76,8 @@ std::optional<RegularExpression::Match> RegularExpression::find(std::string_view
   const MatchData data(pcre2_match_data_create(1, nullptr), &pcre2_match_data_free);
   const MatchContext context(pcre2_match_context_copy(compiled_->context), &pcre2_match_context_free);
   CAIRN_CHECK(data && context, "no memory for a match");
-  // What an honest pattern tries at one place goes with the length of the text; a hostile one may be cheap at each place and dear at all.
+  // The bound grows with the text: honest patterns need tries in proportion to it. A hostile pattern may be cheap at each position and
+  // expensive in total.
   const size_t tries = std::min<size_t>(kTriesMax, kTriesAtLeast + kTriesPerByte * (text.size() - std::min(from, text.size())));
   pcre2_set_match_limit(context.get(), static_cast<uint32_t>(tries));
   const auto match = [&](uint32_t options) {

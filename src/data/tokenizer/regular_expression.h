@@ -1,4 +1,4 @@
-// Regular expressions over Unicode text, for patterns that have no scanner of their own.
+// Regular expressions over Unicode text, for pre-tokenizer patterns without a scanner in word_split.h.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace cairn::data {
 
-// A compiled pattern (PCRE2, Unicode classes). Immutable: one may serve many threads. \s means Unicode's White_Space, as in the
-// engine that tokenizer.json files are written for. Characters newer than the library's Unicode tables have no class.
+// A compiled pattern (PCRE2, Unicode classes). Immutable: threads may share one. \s means Unicode's White_Space, as in the regex engine of
+// the `tokenizers` library. Characters newer than PCRE2's Unicode tables have no class.
 class RegularExpression {
  public:
-  // Refuses a pattern that does not compile, with `name` and where it goes wrong.
+  // Refuses a pattern that does not compile, with `name` and the reason.
   RegularExpression(const std::string& pattern, const std::string& name);
   ~RegularExpression();
   RegularExpression(RegularExpression&&) noexcept;
@@ -20,7 +20,7 @@ class RegularExpression {
   struct Match {
     size_t begin = 0, end = 0;
   };
-  // The first match at or after `from`. A text on which the pattern needs too many tries is refused.
+  // The first match at or after `from`. Refuses a text on which the pattern backtracks too much.
   std::optional<Match> find(std::string_view text, size_t from) const;
 
  private:

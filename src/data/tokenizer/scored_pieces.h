@@ -15,8 +15,8 @@ struct ScoredPiece {
   Kind kind = Kind::normal;
 };
 
-// The byte-pair encoding of characters that joins pieces in falling order of score, in the form that Llama 2 has as a tokenizer.json:
-// a space in front of the text where `prefix`, bytes where a character has no piece, <s> put before the text where there is one.
+// The BPE of characters that merges pieces in falling order of score, as Llama 2's tokenizer.json has it: `prefix` prepends a space to the
+// text, characters without a piece fall back to bytes, and <s> is prepended where the vocabulary has it.
 Bpe bpe_of_scored_pieces(const std::vector<ScoredPiece>& pieces, bool prefix);
 
 }  // namespace cairn::data

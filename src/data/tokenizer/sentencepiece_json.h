@@ -6,7 +6,7 @@
 
 namespace cairn::data {
 
-// A BPE model becomes what Llama 2 has as a tokenizer.json, a unigram model what Hugging Face's converter makes of one.
+// A BPE model becomes a tokenizer.json like Llama 2's; a unigram model becomes what Hugging Face's converter writes.
 std::string sentencepiece_json(const SentencepieceModel& model);
 
 }  // namespace cairn::data

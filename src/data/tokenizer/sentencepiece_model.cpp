@@ -12,9 +12,9 @@ constexpr size_t kPiecesMax = 1 << 20;
 constexpr size_t kPieceBytes = 1024;
 
 // Reads a protocol buffer field by field: a number and its value, which is a varint, four or eight bytes, or a text.
-class Fields {
+class ProtobufFields {
  public:
-  Fields(std::string_view bytes, const std::string& name) : bytes_(bytes), name_(name) {}
+  ProtobufFields(std::string_view bytes, const std::string& name) : bytes_(bytes), name_(name) {}
 
   // Goes to the next field; false at the end.
   bool next() {
@@ -71,8 +71,9 @@ class Fields {
   const std::string& name_;
 };
 
-// The library follows a compiled character map wherever it points. It is the length of a double array, the array (Darts-clone's: a unit
-// holds a label, the way to its children and whether one of them is a value), and the texts, each with a NUL behind it.
+// The library follows a compiled character map without checking it, so it is checked here. The map is the byte length of a double-array
+// trie, the trie (Darts-clone: a unit holds a label, the offset of its children and whether one of them is a value), and the replacement
+// texts, each ended by a NUL.
 void check_character_map(std::string_view map, const std::string& name) {
   const auto refuse_if = [&](bool wrong) {
     if (wrong) base::fail_input("{}: its character map (precompiled_charsmap) is damaged", name);
@@ -97,7 +98,7 @@ void check_character_map(std::string_view map, const std::string& name) {
 
 ScoredPiece read_piece(std::string_view bytes, const std::string& name) {
   ScoredPiece piece;
-  Fields fields(bytes, name);
+  ProtobufFields fields(bytes, name);
   while (fields.next()) {
     if (fields.field == 1) piece.text = fields.text;
     if (fields.field == 2) piece.score = fields.real();
@@ -115,7 +116,7 @@ ScoredPiece read_piece(std::string_view bytes, const std::string& name) {
 
 SentencepieceModel read_sentencepiece_model(std::string_view bytes, const std::string& name) {
   SentencepieceModel model;
-  Fields fields(bytes, name);
+  ProtobufFields fields(bytes, name);
   while (fields.next()) {
     if (fields.field == 1) {
       if (model.pieces.size() == kPiecesMax) base::fail_input("{}: more than {} pieces", name, kPiecesMax);
@@ -126,14 +127,14 @@ SentencepieceModel read_sentencepiece_model(std::string_view bytes, const std::s
         base::fail_input("{}: piece {} has {} bytes{}", name, model.pieces.size() - 1, text.size(),
                          text.size() > kPieceBytes ? fmt::format(", and at most {} are read", kPieceBytes) : ", and a NUL among them");
     } else if (fields.field == 2) {
-      Fields trainer(fields.text, name);
+      ProtobufFields trainer(fields.text, name);
       while (trainer.next()) {
         if (trainer.field != 3) continue;
         if (trainer.number < 1 || trainer.number > 4) base::fail_input("{}: a model of kind {}", name, trainer.number);
         model.kind = static_cast<SentencepieceModel::Kind>(trainer.number);
       }
     } else if (fields.field == 3 || fields.field == 5) {  // what is done to a text, and to what comes back
-      Fields normalizer(fields.text, name);
+      ProtobufFields normalizer(fields.text, name);
       while (normalizer.next()) {
         if (normalizer.field == 2) check_character_map(normalizer.text, name);
         if (fields.field == 5) continue;

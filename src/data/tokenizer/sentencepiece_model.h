@@ -13,12 +13,12 @@ struct SentencepieceModel {
   Kind kind = Kind::unigram;
   std::vector<ScoredPiece> pieces;
   std::string normalizer;     // its name: "identity", "nmt_nfkc"
-  std::string character_map;  // what it does, compiled; empty: nothing
+  std::string character_map;  // its compiled rules (precompiled_charsmap); empty: none
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
 };
 
-// `name` (a path) stands in errors.
+// `name` (a path) appears in errors.
 SentencepieceModel read_sentencepiece_model(std::string_view bytes, const std::string& name);
 
 }  // namespace cairn::data

@@ -7,10 +7,10 @@
 
 namespace cairn::data {
 
-// Whether the library was there when Cairn was built.
+// Whether Cairn was built with the library.
 bool has_sentencepiece();
 
-// `bytes` is the file, `name` (a path) stands in errors. Refused where Cairn was built without the library.
+// `bytes` is the file, `name` (a path) appears in errors. Refused where Cairn was built without the library.
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string bytes, const std::string& name);
 
 }  // namespace cairn::data

@@ -29,7 +29,7 @@ std::string type_of(const Json& object) {
   return at != object.end() && at->is_string() ? at->get<std::string>() : "";
 }
 
-// Reads one file; every complaint names it.
+// Reads one file. Every error names it.
 class Reader {
  public:
   explicit Reader(const std::string& name) : name_(name) {}
@@ -122,7 +122,7 @@ class Reader {
         continue;
       }
       if (written.empty()) refuse("a piece is empty");
-      // A piece that is not in letters never comes out of bytes; it stands for itself.
+      // A piece with characters outside the byte-to-unicode table cannot be made of bytes; it stands for itself.
       put(id, written, bpe_.bytes ? unicode_to_bytes(written).value_or(written) : written);
     }
     bpe_.pieces.resize(by_id_.size());
@@ -193,7 +193,7 @@ class Reader {
 
   const std::string& name_;
   Bpe bpe_;
-  std::unordered_map<std::string, int32_t> ids_;   // by the piece as written
+  std::unordered_map<std::string, int32_t> ids_;   // by the piece as the file spells it
   std::vector<std::optional<std::string>> by_id_;  // raw bytes
 };
 

@@ -15,7 +15,7 @@ constexpr size_t kTemplateIds = 1024;
 constexpr size_t kMarkBytes = 16;
 constexpr size_t kStepsMax = 256;  // of one part
 
-// Reads one file's parts; every complaint names the file and the part.
+// Reads one file's parts. Every error names the file and the part.
 class PartsReader {
  public:
   PartsReader(const Json& root, const std::string& name, Bpe& bpe) : root_(root), name_(name), bpe_(bpe) {}
@@ -129,32 +129,32 @@ class PartsReader {
 
   void read_split(const Json& part) {
     const auto [pattern, is_expression] = pattern_of(part, "pre_tokenizer");
-    const std::string behaviour = text_at(part, "behavior", "pre_tokenizer");
+    const std::string behavior = text_at(part, "behavior", "pre_tokenizer");
     const bool invert = flag_at(part, "invert", false, "pre_tokenizer");
-    static constexpr std::pair<const char*, PreTokenizerStep::Behavior> kKeeps[] = {
+    static constexpr std::pair<const char*, PreTokenizerStep::Behavior> kBehaviors[] = {
         {"Isolated", PreTokenizerStep::Behavior::isolated},
         {"Removed", PreTokenizerStep::Behavior::removed},
         {"MergedWithPrevious", PreTokenizerStep::Behavior::merged_with_previous},
         {"MergedWithNext", PreTokenizerStep::Behavior::merged_with_next},
         {"Contiguous", PreTokenizerStep::Behavior::contiguous}};
-    PreTokenizerStep cut{is_expression ? PreTokenizerStep::Kind::expression : PreTokenizerStep::Kind::literal, pattern,
-                         PreTokenizerStep::Behavior::isolated, invert};
+    PreTokenizerStep step{is_expression ? PreTokenizerStep::Kind::expression : PreTokenizerStep::Kind::literal, pattern,
+                          PreTokenizerStep::Behavior::isolated, invert};
     bool known = false;
-    for (const auto& [name, keep] : kKeeps) {
-      if (behaviour != name) continue;
-      cut.keep = keep;
+    for (const auto& [name, value] : kBehaviors) {
+      if (behavior != name) continue;
+      step.behavior = value;
       known = true;
     }
-    if (!known) refuse("pre_tokenizer Split behavior \"{}\": not supported", behaviour);
-    // The usual patterns match all of any text, so what lies between matches is nothing.
+    if (!known) refuse("pre_tokenizer Split behavior \"{}\": not supported", behavior);
+    // The known patterns match every character of a text, so nothing lies between matches and the scanners of word_split.h do the same.
     const bool every_match =
-        (cut.keep == PreTokenizerStep::Behavior::isolated) || (cut.keep == PreTokenizerStep::Behavior::removed && invert);
+        (step.behavior == PreTokenizerStep::Behavior::isolated) || (step.behavior == PreTokenizerStep::Behavior::removed && invert);
     if (const auto pattern_known = known_pattern(pattern); is_expression && every_match && pattern_known) {
-      cut = {*pattern_known == WordPattern::gpt2     ? PreTokenizerStep::Kind::gpt2
-             : *pattern_known == WordPattern::llama3 ? PreTokenizerStep::Kind::llama3
-                                                     : PreTokenizerStep::Kind::qwen2};
+      step = {*pattern_known == WordPattern::gpt2     ? PreTokenizerStep::Kind::gpt2
+              : *pattern_known == WordPattern::llama3 ? PreTokenizerStep::Kind::llama3
+                                                      : PreTokenizerStep::Kind::qwen2};
     }
-    bpe_.pre_tokenizers.push_back(cut);
+    bpe_.pre_tokenizers.push_back(step);
   }
 
   std::string mark_of(const Json& part, const char* what) const {

@@ -7,7 +7,8 @@
 
 namespace cairn::data {
 
-// Fills rewrites, cuts, bytes, begin, end and decoding. A part that is not supported is refused by `name` (a path) and its own name.
+// Fills normalizers, pre_tokenizers, bytes, begin, end and decoding. Refuses a part that is not supported, with `name` (a path) and the
+// part's own name.
 void read_tokenizer_parts(const base::Json& root, const std::string& name, Bpe& into);
 
 }  // namespace cairn::data

@@ -20,24 +20,24 @@ std::string joined(const std::vector<std::string>& parts, const char* key) {
   return fmt::format("{{\"type\": \"Sequence\", \"{}\": [{}]}}", key, fmt::join(parts, ", "));
 }
 
-std::string write_replace(const NormalizerStep& rewrite) {
-  return fmt::format("{{\"type\": \"Replace\", \"pattern\": {{\"String\": {}}}, \"content\": {}}}", json_text(rewrite.from),
-                     json_text(rewrite.to));
+std::string write_replace(const NormalizerStep& step) {
+  return fmt::format("{{\"type\": \"Replace\", \"pattern\": {{\"String\": {}}}, \"content\": {}}}", json_text(step.from),
+                     json_text(step.to));
 }
 
 std::string write_normalizer(const Bpe& bpe) {
   std::vector<std::string> parts;
-  for (const NormalizerStep& rewrite : bpe.normalizers) {
-    switch (rewrite.kind) {
+  for (const NormalizerStep& step : bpe.normalizers) {
+    switch (step.kind) {
       case NormalizerStep::Kind::prepend:
-        parts.push_back(fmt::format("{{\"type\": \"Prepend\", \"prepend\": {}}}", json_text(rewrite.to)));
+        parts.push_back(fmt::format("{{\"type\": \"Prepend\", \"prepend\": {}}}", json_text(step.to)));
         break;
       case NormalizerStep::Kind::replace:
-        parts.push_back(write_replace(rewrite));
+        parts.push_back(write_replace(step));
         break;
       default: {
         static constexpr const char* kNames[] = {"NFC", "NFD", "NFKC", "NFKD"};
-        parts.push_back(fmt::format("{{\"type\": \"{}\"}}", kNames[static_cast<int>(rewrite.kind)]));
+        parts.push_back(fmt::format("{{\"type\": \"{}\"}}", kNames[static_cast<int>(step.kind)]));
       }
     }
   }
@@ -48,15 +48,15 @@ std::string write_byte_level(bool words) {
   return fmt::format("{{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": {}}}", words);
 }
 
-// Only what Cairn itself makes; a tokenizer that was read keeps the text it was read from.
+// Only for BPEs that Cairn makes itself; a tokenizer that was read from a file keeps that file's text.
 std::string write_pre_tokenizer(const Bpe& bpe) {
   if (!bpe.bytes) {
-    CAIRN_CHECK(bpe.pre_tokenizers.empty(), "{} cuts of characters", bpe.pre_tokenizers.size());
+    CAIRN_CHECK(bpe.pre_tokenizers.empty(), "{} pre-tokenizers of characters", bpe.pre_tokenizers.size());
     return "null";
   }
   if (bpe.pre_tokenizers.empty()) return write_byte_level(false);
   const PreTokenizerStep::Kind kind = bpe.pre_tokenizers[0].kind;
-  CAIRN_CHECK(bpe.pre_tokenizers.size() == 1 && kind <= PreTokenizerStep::Kind::qwen2, "{} cuts, the first of kind {}",
+  CAIRN_CHECK(bpe.pre_tokenizers.size() == 1 && kind <= PreTokenizerStep::Kind::qwen2, "{} pre-tokenizers, the first of kind {}",
               bpe.pre_tokenizers.size(), static_cast<int>(kind));
   if (kind == PreTokenizerStep::Kind::gpt2) return write_byte_level(true);
   const std::string_view expression = expression_of(kind == PreTokenizerStep::Kind::llama3 ? WordPattern::llama3 : WordPattern::qwen2);
@@ -95,7 +95,7 @@ std::string write_post_processor(const Bpe& bpe) {
 std::string write_decoder(const Bpe& bpe) {
   if (bpe.decoding.byte_level) return write_byte_level(true);
   std::vector<std::string> parts;
-  for (const NormalizerStep& rewrite : bpe.decoding.replaces) parts.push_back(write_replace(rewrite));
+  for (const NormalizerStep& step : bpe.decoding.replaces) parts.push_back(write_replace(step));
   if (bpe.decoding.byte_pieces) parts.emplace_back("{\"type\": \"ByteFallback\"}");
   parts.emplace_back("{\"type\": \"Fuse\"}");
   if (!bpe.decoding.strip.empty())

@@ -1,4 +1,4 @@
-// Remembers the ids of words seen before; most of a text is words seen before.
+// Caches the ids of words: most words of a text have been seen before.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -9,20 +9,20 @@
 
 namespace cairn::data {
 
-// A hash table of short words. When it is full it forgets everything and begins anew, so its memory is bounded.
+// A hash table of short words with bounded memory: when it is full, all entries are dropped. One per thread.
 class WordCache {
  public:
   static constexpr size_t kWordBytes = 23;
-  static constexpr size_t kIds = 9;  // a word of more is not kept
+  static constexpr size_t kIds = 9;  // a word with more ids is not cached
 
-  // What is known of one word, in one line of the processor's cache.
+  // One word, in one cache line of the processor.
   struct alignas(64) Entry {
     std::array<uint64_t, 3> word{};  // its bytes, and their number in the last one
     uint8_t count = 0;               // 0: free
     std::array<int32_t, kIds> ids{};
   };
 
-  // The entry of `word` (at most kWordBytes, not empty), or a free one, which the caller may fill by keep().
+  // The entry of `word` (1 to kWordBytes bytes), or a free one, which the caller may fill by keep().
   Entry& find(std::string_view word) {
     const std::array<uint64_t, 3> key = key_of(word);
     uint64_t hash = (key[0] ^ (key[1] * 0x9e3779b97f4a7c15u) ^ (key[2] * 0xc2b2ae3d27d4eb4fu)) * 0xd6e8feb86659fd93u;
@@ -33,7 +33,7 @@ class WordCache {
     }
   }
 
-  // Fills what find() gave for `word`.
+  // Fills the free entry that find() returned for `word`.
   void keep(Entry& entry, std::string_view word, std::span<const int32_t> ids) {
     if (ids.size() > kIds || ids.empty()) return;
     if (used_ == kUsedMax) {

@@ -4,15 +4,20 @@
 
 #include "base/check.h"
 
+// BPE encoding of one word: repeat { find the pair of neighbours with the lowest rank; replace it by its merge }.
+//
+// Short words scan all pairs for each merge, O(n^2) with tiny constants. Long words keep pieces in a doubly linked list and candidate pairs
+// in a priority queue of (rank, position), O(n log n). Entries of the queue are not removed when a neighbour changes; a stale entry is
+// recognised when it comes up, because the pair at its position has another rank by then.
 namespace cairn::data {
 namespace {
 
-// Up to here looking through all pairs for each merge is quicker than keeping a queue of them.
+// Up to this many pieces, scanning all pairs is faster than a queue.
 constexpr size_t kShort = 48;
 constexpr int32_t kNone = std::numeric_limits<int32_t>::max();
-// Merging needs some twenty bytes of memory for each piece of a word; a text without spaces must not take all there is.
+// Merging needs about twenty bytes for each piece; the bound keeps a text without spaces from taking all memory.
 constexpr size_t kLongest = 16 << 20;
-// What a long word needed is given back after it.
+// Scratch memory of longer words is freed after them.
 constexpr size_t kKept = 1 << 16;
 
 }  // namespace
@@ -59,7 +64,7 @@ void WordMerger::merge_long(std::vector<int32_t>& into) {
   while (!queue_.empty()) {
     const auto [rank, at] = queue_.top();
     queue_.pop();
-    // Stale if the piece was swallowed or a neighbour changed since: ranks belong to one pair each.
+    // Stale if the piece was merged away or a neighbour changed: a rank belongs to one pair.
     if (symbols_[at].id < 0 || symbols_[at].next < 0 || rank_at(at) != rank) continue;
     join(at, bpe_.merges[rank].result);
   }

@@ -1,4 +1,4 @@
-// Applies the merges of a byte-pair encoding to one word.
+// Applies the merges of a BPE to one word.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -11,22 +11,22 @@
 
 namespace cairn::data {
 
-// Holds only scratch memory: one for each thread.
+// Owns scratch memory only; use one per thread. `bpe` and `table` must outlive it.
 class WordMerger {
  public:
   WordMerger(const Bpe& bpe, const MergeTable& table) : bpe_(bpe), table_(table) {}
 
-  // The ids that a word begins with, one for each byte or character: the caller fills them, then calls merge.
+  // The initial ids of a word, one for each byte or character. The caller fills them, then calls merge.
   std::vector<int32_t>& start() {
     ids_.clear();
     return ids_;
   }
-  // Always the merge of lowest rank next, leftmost first, until there is none. Appends what remains.
+  // Applies the merge of lowest rank, leftmost first, until none applies. Appends the resulting ids.
   void merge(std::vector<int32_t>& into);
 
  private:
   struct Symbol {
-    int32_t id;  // -1: swallowed by its left neighbour
+    int32_t id;  // -1: merged into its left neighbour
     int32_t previous;
     int32_t next;
   };

@@ -13,7 +13,7 @@ constexpr std::string_view kLlama3 =
 constexpr std::string_view kQwen2 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// Where the run of characters of kind `of` that begins at `from` ends.
+// The end of the run of characters of kind `of` that begins at `from`.
 size_t run_end(std::string_view text, size_t from, uint8_t of) {
   while (from < text.size()) {
     const auto lead = static_cast<uint8_t>(text[from]);
@@ -48,7 +48,7 @@ size_t contraction(std::string_view text) {
   }
 }
 
-// The same where case does not matter: U+017F, the long s, is an s then.
+// The same, ignoring case. U+017F, the long s, folds to s.
 size_t contraction_of_any_case(std::string_view text) {
   char small[3] = {'\'', 0, 0};
   for (size_t i = 1; i < 3 && i < text.size(); ++i) small[i] = text[i] >= 'A' && text[i] <= 'Z' ? text[i] + ('a' - 'A') : text[i];
@@ -56,7 +56,7 @@ size_t contraction_of_any_case(std::string_view text) {
   return contraction({small, text.size() < 3 ? text.size() : 3});
 }
 
-// `\s+(?!\S)|\s+` at the beginning of `text`, where there is space: a run leaves its last character to the word after it.
+// `\s+(?!\S)|\s+` at the beginning of `text`: a run of whitespace leaves its last character to the word after it.
 size_t space_word(std::string_view text, size_t run) {
   if (run == text.size()) return run;
   const size_t last = run - character_before(text, run).bytes;
@@ -111,7 +111,7 @@ size_t first_word_llama3(std::string_view text, int digits_max) {
   return space_word(text, run);
 }
 
-bool is_word_border(WordPattern pattern, char before, char after) {
+bool is_word_boundary_of(WordPattern pattern, char before, char after) {
   const auto left = static_cast<uint8_t>(before);
   if (left >= 0x80 || kAsciiKinds[left] & Kind::space) return false;
   return after == ' ' || (after == '\n' && pattern == WordPattern::gpt2);

@@ -1,4 +1,4 @@
-// Cuts text into words before any merge is tried, by the three patterns that nearly all byte-level tokenizers use.
+// Splits text into words by the three patterns that nearly all byte-level tokenizers use. Hand-written scanners, equal to the expressions.
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -11,7 +11,7 @@ namespace cairn::data {
 // qwen2:  as llama3, with each number on its own (\p{N})
 enum class WordPattern { gpt2, llama3, qwen2 };
 
-// The pattern that a tokenizer.json spells out as this regular expression, if it is one of these.
+// The pattern with this regular expression (as tokenizer.json files spell it), if it is one of these.
 std::optional<WordPattern> known_pattern(std::string_view expression);
 // The regular expression of a pattern, as tokenizer.json files have it.
 std::string_view expression_of(WordPattern pattern);
@@ -37,6 +37,6 @@ void for_each_word(WordPattern pattern, std::string_view text, Visit&& visit) {
 }
 
 // Whether a word of `pattern` always ends between these two neighbouring bytes, whatever stands around them.
-bool is_word_border(WordPattern pattern, char before, char after);
+bool is_word_boundary_of(WordPattern pattern, char before, char after);
 
 }  // namespace cairn::data

@@ -19,7 +19,7 @@ constexpr uint32_t kInfiniteBits = 0x7F800000;
 class CodecCompressor final : public Compressor {
  public:
   explicit CodecCompressor(const std::string& codec) : codec_(comm::make_codec(codec)) {
-    // Exactly where values travel exactly.
+    // Merged values travel in bf16, unless the codec is at least as precise.
     if (codec != "fp32" && codec != "bf16") result_compressor_ = std::make_unique<CodecCompressor>("bf16");
   }
 
@@ -52,8 +52,8 @@ bool sound(std::span<const float> values) {
   return unsound == 0;
 }
 
-// The values at these places. Where any value of the run is not finite none of these is, so that the others leave the island out, whichever
-// places are looked at.
+// The values at these indices. If any value of the slice is not finite all of these become NaN, so that the other islands drop this one
+// whichever indices they see.
 std::vector<float> taken(std::span<const float> values, const comm::Indices& places) {
   std::vector<float> out(places.size(), std::numeric_limits<float>::quiet_NaN());
   if (sound(values)) comm::values_at(values, places, out);
@@ -65,7 +65,7 @@ void scatter_values(std::span<float> values, const comm::Indices& places, std::s
   comm::set_at(values, places, travelled);
 }
 
-// The largest values, with their places.
+// The largest values, with their indices.
 class TopKCompressor final : public Compressor {
  public:
   explicit TopKCompressor(double keep) : keep_(keep), result_compressor_("bf16") {}
@@ -85,14 +85,14 @@ class TopKCompressor final : public Compressor {
       const comm::Sparse sparse = comm::decode_sparse(bytes, count);
       if (static_cast<int64_t>(sparse.indices.size()) != comm::kept_count(count, keep_)) return false;
       scatter_values(values, sparse.indices, sparse.values);
-    } catch (const Error&) {  // damaged, or a lie
+    } catch (const Error&) {  // damaged or forged
       return false;
     }
     return true;
   }
   int64_t block() const override { return 1; }
-  // A kept value takes about five bytes, and goes to each of the others; merged in parts it goes to one, and two bytes of each result come
-  // back to all.
+  // A kept value takes about five bytes. With an all-gather it goes to each island; with chunks to one owner, and two bytes of every merged
+  // value go to all.
   int all_gather_limit() const override { return 2 + static_cast<int>(std::min(2 / (5 * keep_), 1e6)); }
   const Compressor& result_compressor() const override { return result_compressor_; }
 
@@ -101,7 +101,7 @@ class TopKCompressor final : public Compressor {
   const CodecCompressor result_compressor_;
 };
 
-// Values at places that all islands draw alike: no place travels.
+// Values at random indices that all islands draw from the same key: no index travels.
 class RandKCompressor final : public Compressor {
  public:
   RandKCompressor(double keep, uint64_t seed) : keep_(keep), seed_(seed) {}
@@ -122,7 +122,7 @@ class RandKCompressor final : public Compressor {
   }
   int64_t block() const override { return 1; }
   int all_gather_limit() const override { return 2; }
-  const Compressor& result_compressor() const override { return *this; }  // what was merged is zero at all other places
+  const Compressor& result_compressor() const override { return *this; }  // merged values are 0 at all other indices
 
  private:
   comm::Indices places(const Slice& slice, size_t count) const {
@@ -141,10 +141,10 @@ class RandKCompressor final : public Compressor {
 
 }  // namespace
 
-std::unique_ptr<const Compressor> make_compressor(const CompressorSpec& facts) {
-  if (facts.name == "topk") return std::make_unique<TopKCompressor>(facts.keep);
-  if (facts.name == "randk") return std::make_unique<RandKCompressor>(facts.keep, facts.seed);
-  return std::make_unique<CodecCompressor>(facts.name);
+std::unique_ptr<const Compressor> make_compressor(const CompressorSpec& spec) {
+  if (spec.name == "topk") return std::make_unique<TopKCompressor>(spec.keep);
+  if (spec.name == "randk") return std::make_unique<RandKCompressor>(spec.keep, spec.seed);
+  return std::make_unique<CodecCompressor>(spec.name);
 }
 
 std::vector<std::string> compressor_names() {

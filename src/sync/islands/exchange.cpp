@@ -7,7 +7,6 @@
 #include "sync/islands/merge.h"
 #include "sync/islands/messenger.h"
 #include "sync/islands/quorum.h"
-#include "sync/islands/remote_exchange.h"
 #include "sync/islands/replica_signature.h"
 #include "sync/options.h"
 #include "sync/sync.h"
@@ -31,7 +30,7 @@ class InWorldPendingExchange final : public PendingExchange {
   IslandMerge merge_;
 };
 
-// Each rank talks with those that hold the same part on other islands.
+// Each rank exchanges with the ranks that hold the same shard on other islands.
 class InWorldExchange final : public IslandExchange {
  public:
   explicit InWorldExchange(const ExchangeParts& parts)
@@ -66,7 +65,7 @@ class InWorldExchange final : public IslandExchange {
 }  // namespace
 
 std::unique_ptr<PendingExchange> IslandExchange::expect(int, int64_t, int32_t) {
-  CAIRN_CHECK(false, "islands of one world are all there from the start");
+  CAIRN_CHECK(false, "islands of one world are all members from the start");
 }
 
 std::unique_ptr<IslandExchange> make_exchange(ExchangeParts parts) {

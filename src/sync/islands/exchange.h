@@ -14,35 +14,36 @@ struct Replica;
 struct SyncOptions;
 class Compressor;
 
-// What leaves an island.
+// One island's update of one fragment in one round, apart from its values.
 struct FragmentMessage {
   int fragment = 0;
-  const Compressor* compressor = nullptr;  // by which it goes; null for what is only expected
+  const Compressor* compressor = nullptr;  // null: this island only expects the round's result
   int64_t step = 0;
-  int32_t part = 0;    // of this step
-  double weight = 1;   // of this island
-  double seconds = 0;  // that a step takes here; 0: not known
+  int32_t part = 0;    // tells the rounds of one step apart
+  double weight = 1;   // of this island in the merge
+  double seconds = 0;  // that a step takes here; 0: unknown
   bool wants_to_stop = false;
 };
 
-// A fragment on its way between islands, as one rank sees it.
+// The exchange of one fragment between islands while it is in flight, as one rank sees it.
 class PendingExchange {
  public:
   virtual ~PendingExchange() = default;
-  // Goes on as far as it can without waiting. True: `wait` will not have to.
+  // Advances without waiting. True: `wait` will return at once.
   virtual bool progress() = 0;
-  // What the islands' versions came to, of this rank's part; undefined: nothing, on all islands alike. In the order of sending.
+  // Returns this rank's shard of the merged updates (fp32, one dimension). Undefined: the round failed, on all islands. Exchanges are
+  // waited for in the order in which they were sent.
   virtual at::Tensor wait() = 0;
-  // What the wire left of this rank's part of what this island sent.
+  // Returns this rank's shard of this island's update after compression.
   virtual at::Tensor as_sent() = 0;
   virtual int64_t step() const = 0;
 
   // After `wait`.
   struct Outcome {
-    int64_t bytes_sent = 0;  // codes, by this island
-    int counted = 0;         // islands
-    bool stop = false;       // some island would like to end
-    double fastest = 0;      // seconds of a step on the fastest island that told; 0: none did
+    int64_t bytes_sent = 0;  // compressed values that this island sent
+    int counted = 0;         // islands in the merge
+    bool stop = false;       // some island was asked to stop
+    double fastest = 0;      // seconds of a step on the fastest island; 0: unknown
   };
   const Outcome& outcome() const { return outcome_; }
 
@@ -50,39 +51,41 @@ class PendingExchange {
   Outcome outcome_;
 };
 
-// What the rule keeps of one fragment on this rank, and how it takes in what a round came to.
+// The state of one fragment on this rank.
 struct FragmentRows {
-  std::vector<size_t> whole;          // its parameters, by place in Replica::model
-  std::vector<size_t> own;            // those of which this rank keeps a part...
-  std::vector<int64_t> own_elements;  // ...and how much
-  at::Tensor anchor, momentum;        // of these parts, one after the other
+  std::vector<size_t> whole;          // indices of its parameters in Replica::model
+  std::vector<size_t> own;            // those of which this rank has a shard...
+  std::vector<int64_t> own_elements;  // ...and how many elements
+  at::Tensor anchor, momentum;        // of these shards, one after the other
 };
+// Updates anchor and momentum in place with the merged gradient of a round.
 using OuterStep = std::function<void(const at::Tensor& anchor, const at::Tensor& momentum, const at::Tensor& gradient, int64_t step)>;
 
-// How fragments travel between islands: from each rank to those that hold the same part of the model elsewhere, where islands are parts of
-// one world; by the island's first rank, where each island is a world of its own.
+// Exchanges fragments between islands. In one world each rank exchanges with the ranks that hold the same shard on other islands. Between
+// remote islands (remote_exchange.cpp) the first rank of an island gathers full fragments and exchanges for all; then every function is
+// collective over the island.
 class IslandExchange {
  public:
   virtual ~IslandExchange() = default;
   virtual std::unique_ptr<PendingExchange> send(const FragmentMessage& message, const at::Tensor& mine) = 0;  // mine: fp32
-  // Moves messages until `done`, for so long at most. False: the time is over.
+  // Advances messages until `done`, for at most this long. False: the time is over.
   virtual bool wait(const std::function<bool()>& done, std::chrono::nanoseconds at_most) = 0;
   // Rounds of this step and earlier ones are over.
   virtual void close(int64_t step) = 0;
 
-  // Where islands come and go. Before the first step: waits for the others, or joins them while they are at work, with their state.
+  // Before the first step: waits for the other islands, or joins them with their state if they are already training.
   struct StartPoint {
-    int64_t step = 0;             // after which this island goes on
-    bool state_replaced = false;  // anchor and momentum are others' now
-    bool joined = false;          // while the others were at work: rounds may be under way
+    int64_t step = 0;             // to resume from
+    bool state_replaced = false;  // anchor and momentum came from another island
+    bool joined = false;          // the others were already training: rounds may be in flight
   };
   virtual StartPoint begin(int64_t steps_done) { return {steps_done}; }
-  // A round that was under way when this island came.
+  // A round that was in flight when this island joined: its result comes from another island.
   virtual std::unique_ptr<PendingExchange> expect(int fragment, int64_t step, int32_t part);
-  // The rule has taken in what the voyage brought, after step `now`.
+  // The rule has applied the result of this exchange, after step `now`.
   virtual void on_applied(PendingExchange& /*exchange*/, int64_t /*now*/) {}
-  virtual void poll() {}  // sees who comes and goes, without waiting
-  // Whether each island may leave by itself.
+  virtual void poll() {}  // notices islands that come and go; does not wait
+  // Whether an island may leave without asking the others to stop.
   virtual bool may_leave() const { return false; }
 };
 
@@ -93,6 +96,7 @@ struct ExchangeParts {
   std::vector<FragmentRows> rows;  // by fragment
   OuterStep outer_step;
 };
-std::unique_ptr<IslandExchange> make_exchange(ExchangeParts parts);
+std::unique_ptr<IslandExchange> make_exchange(ExchangeParts parts);         // by Replica::remote_islands
+std::unique_ptr<IslandExchange> make_remote_exchange(ExchangeParts parts);  // remote_exchange.cpp
 
 }  // namespace cairn::sync

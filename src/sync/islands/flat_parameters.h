@@ -9,19 +9,19 @@
 
 namespace cairn::sync {
 
-// Some of a rank's parameters as one row of fp32 numbers: what rules of islands compute with.
+// Some of a rank's parameters seen as one flat fp32 tensor, in which the rules between islands compute. The parameters may have any type.
 class FlatParameters {
  public:
   FlatParameters() = default;
   FlatParameters(std::span<const mesh::NamedTensor> all, std::vector<size_t> which);
-  // All of them.
+  // All parameters.
   explicit FlatParameters(std::span<const mesh::NamedTensor> all);
 
   int64_t elements() const { return elements_; }
-  at::Tensor zeros() const;                   // of that many elements, where the parameters are
-  at::Tensor flatten() const;                 // a copy of the parameters as they are now
-  void assign(const at::Tensor& flat) const;  // into the parameters
-  // Views of a row by parameter, put in their places of `into`, which has one for each of all parameters.
+  at::Tensor zeros() const;                   // [elements], fp32, on the device of the parameters
+  at::Tensor flatten() const;                 // a copy of the current values, [elements], fp32
+  void assign(const at::Tensor& flat) const;  // copies a flat tensor into the parameters
+  // Views of a flat tensor by parameter, written to `into` at each parameter's index among all.
   void views(const at::Tensor& flat, std::vector<at::Tensor>& into) const;
   std::vector<at::Tensor> views(const at::Tensor& flat) const;
 
@@ -33,7 +33,7 @@ class FlatParameters {
   int64_t elements_ = 0;
 };
 
-// |a - b| / |b|, and the cosine of the angle between them; 0 where there is none.
+// |difference| / |to|; 0 if `to` is 0. The cosine of the angle between a and b; 0 if either is 0.
 double relative_norm(const at::Tensor& difference, const at::Tensor& to);
 double cosine(const at::Tensor& a, const at::Tensor& b);
 

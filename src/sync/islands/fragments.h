@@ -8,21 +8,20 @@
 
 namespace cairn::sync {
 
-// The layer that a parameter belongs to, which is the first number among the parts of its name ("model.layers.7.mlp.up_proj.weight" is of
-// layer 7); -1: none.
+// The layer of a parameter: the first number among the dotted parts of its name (7 for "model.layers.7.mlp.up_proj.weight"); -1: none.
 int64_t layer_of(std::string_view parameter);
 
-// A model cut into pieces that travel one after the other.
+// A model split into fragments that travel one after the other (Streaming DiLoCo).
 struct Fragments {
   int count = 0;
-  std::vector<int> of;  // by place in the model
+  std::vector<int> of;  // fragment of each parameter, by index in Replica::model
 };
 
-// So many layers (about) to a fragment: every so many-th layer (strided), or neighbours. Parameters outside of layers are a fragment of
-// their own (`extras_own`), or each goes to the fragment that is smallest so far.
+// Splits into fragments of about `layers_each` layers: every n-th layer (strided), or neighbours. Parameters outside of layers form a
+// fragment of their own (`extras_own`), or each goes to the smallest fragment so far.
 Fragments split_into_fragments(std::span<const FullParameter> model, int64_t layers_each, bool strided, bool extras_own);
 
-// All in one.
+// The whole model as one fragment.
 Fragments single_fragment(std::span<const FullParameter> model);
 
 }  // namespace cairn::sync

@@ -16,8 +16,8 @@
 namespace cairn::sync {
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(200);  // how often losses are looked for while nothing comes
-constexpr auto kWithin = std::chrono::hours(24 * 365);  // waits have limits of their own
+constexpr auto kLossCheck = std::chrono::milliseconds(200);  // how often a wait checks for lost islands
+constexpr auto kWithin = std::chrono::hours(24 * 365);       // no limit here: waits have limits of their own
 
 std::string node_of(int rank) { return fmt::format("rank {}", rank); }
 
@@ -40,7 +40,7 @@ class InWorldLink final : public IslandLink {
   std::chrono::nanoseconds now() const override { return islands_.world().clock().now(); }
 
   void send(int to, std::vector<std::byte> body, comm::Purpose purpose) override {
-    // Whoever is gone by now gets nothing, and is found lost by those who wait for it.
+    // An island that is gone gets nothing; those that wait for it find that it is lost.
     (void)node_.send(node_of(islands_.ranks()[static_cast<size_t>(to)]), "island", std::move(body),
                      {.purpose = purpose, .within = kWithin});
   }
@@ -55,7 +55,7 @@ class InWorldLink final : public IslandLink {
   }
 
   void wait(std::chrono::nanoseconds until) override {
-    const std::array<comm::Request, 2> either{next_, mailbox_.timer(std::min<std::chrono::nanoseconds>(until - now(), kLook))};
+    const std::array<comm::Request, 2> either{next_, mailbox_.timer(std::min<std::chrono::nanoseconds>(until - now(), kLossCheck))};
     (void)mailbox_.first(either);
   }
 
@@ -89,7 +89,7 @@ class RemoteLink final : public IslandLink {
   }
 
   std::optional<Message> next() override {
-    while (auto message = bridge_.next()) {  // what others say in a life that does not count here is not heard
+    while (auto message = bridge_.next()) {  // messages of other incarnations are dropped
       uint64_t& known = known_[static_cast<size_t>(message->from)];
       if (known == 0) known = message->incarnation;
       if (message->incarnation == known) return Message{message->from, std::move(message->body)};
@@ -97,14 +97,14 @@ class RemoteLink final : public IslandLink {
     return std::nullopt;
   }
 
-  void wait(std::chrono::nanoseconds until) override { bridge_.wait(std::min<std::chrono::nanoseconds>(until - now(), kLook)); }
+  void wait(std::chrono::nanoseconds until) override { bridge_.wait(std::min<std::chrono::nanoseconds>(until - now(), kLossCheck)); }
   void warn(const std::string& what) override { world_.log().warn("{}", what); }
 
  private:
   comm::Bridge& bridge_;
   comm::World& world_;
-  base::RealClock clock_;        // other worlds know no other
-  std::vector<uint64_t> known_;  // by island: the life that counts; 0: none
+  base::RealClock clock_;        // remote islands share no simulated clock
+  std::vector<uint64_t> known_;  // by island: the incarnation that counts; 0: none
 };
 
 }  // namespace

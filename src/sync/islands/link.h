@@ -16,32 +16,31 @@ class World;
 
 namespace cairn::sync {
 
-// What carries messages between islands, seen from one of them. Messages from one island come in order; nobody need take part but sender
-// and reader.
+// The transport under IslandMessenger: ordered bytes between pairs of islands, point to point, with detection of lost islands.
 class IslandLink {
  public:
   struct Message {
-    int from = -1;  // -1: none of the islands
+    int from = -1;  // -1: the sender is not an island
     std::vector<std::byte> body;
   };
 
   virtual ~IslandLink() = default;
   virtual int me() const = 0;
-  virtual int size() const = 0;             // islands there may be
-  virtual bool lost(int island) const = 0;  // one that was lost stays so, even if it comes again...
-  virtual void readmit(int /*island*/) {}   // ...until all have agreed that it was
+  virtual int size() const = 0;             // islands that there may be
+  virtual bool lost(int island) const = 0;  // an island that was lost stays lost when it comes back...
+  virtual void readmit(int /*island*/) {}   // ...until all live islands have noticed the loss (Quorum::conclude)
   virtual std::chrono::nanoseconds now() const = 0;
 
   virtual void send(int to, std::vector<std::byte> body, comm::Purpose purpose) = 0;
-  virtual std::optional<Message> next() = 0;  // what has come, without waiting
-  // Until something may have come, or been lost, or this time.
+  virtual std::optional<Message> next() = 0;  // the next message that has arrived; does not wait
+  // Waits until a message may have arrived, an island may have been lost, or until this time.
   virtual void wait(std::chrono::nanoseconds until) = 0;
   virtual void warn(const std::string& what) = 0;
 };
 
-// Among ranks of one world, one of each island: position = island.
+// Among ranks of one world, one rank of each island: the rank in the group is the island's number.
 std::unique_ptr<IslandLink> in_world_link(comm::Group& islands);
-// Among worlds: islands are the bridge's sites. Bytes are booked in this world's ledger, as sent to rank -1 - island.
+// Between worlds: the sites of the bridge are the islands. The ledger of this world books the bytes as sent to rank -1 - island.
 std::unique_ptr<IslandLink> remote_link(comm::Bridge& bridge, comm::World& world);
 
 }  // namespace cairn::sync

@@ -1,3 +1,19 @@
+// How remote islands become members of a run.
+//
+// Founding. Islands that wait send each other their status: phase, step, checksum of the state. When `founders` of them wait, the lowest
+// one founds the run: it decides who takes part and whose state is used (that of the furthest island) and sends this to all. Islands whose
+// state differs receive it from its owner. Everyone waits until it is connected to every other founder.
+//
+// Joining a run in progress. A newcomer asks an island that trains, its sponsor:
+//
+//   newcomer                      sponsor
+//      | --- join ----------------> |   repeated until it is answered
+//      | <-- state, state_sent ---- |   anchor and momentum after some step
+//      | --- ready ---------------> |   the sponsor proposes the newcomer to the quorum (quorum.h)
+//      | <-- merged_update,         |   the result of every round since then; the newcomer applies the outer steps itself
+//      |     round_result --------- |   and starts when a result says that it is a member
+//
+// If the sponsor is lost, the newcomer starts over with another one.
 #include "sync/islands/membership.h"
 
 #include <algorithm>
@@ -24,8 +40,8 @@ using Nanoseconds = std::chrono::nanoseconds;
 
 constexpr auto kAskAgainAfter = std::chrono::seconds(1);
 constexpr auto kSayEvery = std::chrono::seconds(10);
-constexpr auto kReachLimit = std::chrono::seconds(60);     // for islands that found a run to meet each other
-constexpr auto kFoundersLimit = std::chrono::minutes(30);  // for enough islands to come
+constexpr auto kReachLimit = std::chrono::seconds(60);     // for founders to connect to each other
+constexpr auto kFoundersLimit = std::chrono::minutes(30);  // for enough islands to arrive
 
 template <typename T>
 std::vector<std::byte> bytes_of(const T& value) {
@@ -33,7 +49,7 @@ std::vector<std::byte> bytes_of(const T& value) {
   return {bytes.begin(), bytes.end()};
 }
 
-// False where it is of another length.
+// False: the bytes have another length.
 template <typename T>
 bool read_into(T& value, std::span<const std::byte> bytes) {
   if (bytes.size() != sizeof(T)) return false;
@@ -52,14 +68,13 @@ uint64_t checksum_of(const IslandMembership::State& state) {
   return sum;
 }
 
-// What the lowest of those who wait decides.
+// The decision of the island that founds the run. A byte per island follows.
 struct Founding {
   int64_t step = 0;
-  int32_t source = 0;  // whose model it is
+  int32_t source = 0;  // the island whose state is used
   int32_t spare = 0;
 };
-constexpr auto kMember = std::byte{1},
-               kNeedsState = std::byte{2};  // for each island, after it: whether it takes part, and has another model
+constexpr auto kMember = std::byte{1}, kNeedsState = std::byte{2};  // bits of an island's byte
 
 struct ForwardedHeader {
   int64_t now = 0;
@@ -147,7 +162,7 @@ IslandExchange::StartPoint IslandMembership::join_or_found(int64_t steps_done, S
   IslandExchange::StartPoint start_point{steps_done};
   while (true) {
     poll();
-    if (const std::string why = bridge_.refusal(); !why.empty()) base::fail_input("the other islands would not have this one: {}", why);
+    if (const std::string why = bridge_.refusal(); !why.empty()) base::fail_input("the other islands refuse this one: {}", why);
     if (const int founder = founding_island(); founder >= 0)
       return found_run(messenger_.take(founder, {Kind::found, 0, 0}), founder, state);
     int waiting = 1, lowest = messenger_.me();
@@ -163,8 +178,8 @@ IslandExchange::StartPoint IslandMembership::join_or_found(int64_t steps_done, S
     const Nanoseconds now = messenger_.now();
     if (now - begun > kFoundersLimit)
       throw Error(Error::Kind::lost_peer,
-                  fmt::format("{} of {} islands came within {:.0f} minutes: start the others, or fewer (--founders)", waiting, founders_,
-                              base::seconds(kFoundersLimit) / 60));
+                  fmt::format("{} of {} islands arrived within {:.0f} minutes: start the others, or ask for fewer (--founders)", waiting,
+                              founders_, base::seconds(kFoundersLimit) / 60));
     if (now - said > kSayEvery) {
       said = now;
       log_.info("waiting for islands: {} of {} are here", waiting, founders_);
@@ -211,7 +226,7 @@ IslandExchange::StartPoint IslandMembership::found_run(const std::vector<std::by
   const size_t islands = statuses_.size();
   const auto me = static_cast<size_t>(messenger_.me());
   if (decided.size() != sizeof founding + islands)
-    throw Error(Error::Kind::lost_peer, fmt::format("island {} sent a founding of another form", from));
+    throw Error(Error::Kind::lost_peer, fmt::format("island {} sent a malformed founding message", from));
   std::memcpy(&founding, decided.data(), sizeof founding);
   IslandSet members(islands), needs_state(islands);
   for (size_t i = 0; i < islands; ++i) {
@@ -235,8 +250,8 @@ IslandExchange::StartPoint IslandMembership::found_run(const std::vector<std::by
   return {founding.step, needs_state[me], false};
 }
 
-// Whoever founds has met all others, but they may not have met each other yet. Taken for lost they would stay so, and rounds in which two
-// members do not hear each other come to nothing.
+// The founding island is connected to all others, but they may not be connected to each other yet. They would count as lost, and rounds
+// fail while two members do not hear each other.
 void IslandMembership::wait_until_connected(const IslandSet& members) {
   const Nanoseconds begun = messenger_.now();
   while (true) {
@@ -259,20 +274,20 @@ void IslandMembership::send_state(int island, const State& state, int64_t now) {
     messenger_.send(island, {Kind::state, now, static_cast<int32_t>(2 * f)}, bytes_of(state.anchors[f]), comm::Purpose::state);
     messenger_.send(island, {Kind::state, now, static_cast<int32_t>(2 * f + 1)}, bytes_of(state.momenta[f]), comm::Purpose::state);
   }
-  messenger_.send(island, {Kind::state_sent, now, 0}, {}, comm::Purpose::control);  // comes last: all is there then
+  messenger_.send(island, {Kind::state_sent, now, 0}, {}, comm::Purpose::control);  // arrives last: the state is complete then
 }
 
 at::Tensor IslandMembership::receive_row(int from, const MessageTag& tag, int64_t elements) {
   const std::vector<std::byte>* body = messenger_.find(from, tag);
   if (!body || static_cast<int64_t>(body->size()) != elements * 4)
-    throw Error(Error::Kind::lost_peer, fmt::format("island {} sent a model of another form: all islands need the same recipe", from));
+    throw Error(Error::Kind::lost_peer, fmt::format("island {} sent a model of another shape: all islands need the same recipe", from));
   at::Tensor row = at::empty({elements}, at::kFloat);
   std::memcpy(row.mutable_data_ptr<float>(), body->data(), body->size());
   messenger_.take(from, tag);
   return row;
 }
 
-// False: it was lost on the way.
+// False: the sender was lost before all of it arrived.
 bool IslandMembership::receive_state(int from, State& state) {
   int64_t& step = state_step_from_[static_cast<size_t>(from)];
   while (step < 0) {
@@ -287,17 +302,16 @@ bool IslandMembership::receive_state(int from, State& state) {
   return true;
 }
 
-// False: the sponsor was lost, or this island is no newcomer: another that founds the run with it was at work before word of that came
-// here.
+// False: the sponsor was lost, or this island is a founder: another founder started to train before the founding message arrived here.
 bool IslandMembership::join(int sponsor, State& state, IslandExchange::StartPoint& start_point) {
-  log_.info("the other islands are at work: joining them, by island {}", sponsor);
+  log_.info("the other islands are training: joining them through island {}", sponsor);
   sponsor_ = sponsor;
   forwarded_.clear();
   const auto me = static_cast<size_t>(messenger_.me());
   while (state_step_from_[static_cast<size_t>(sponsor)] < 0) {
     if (messenger_.lost(sponsor) || founding_island() >= 0) return false;
-    messenger_.send(sponsor, {Kind::join, 0, 0}, {},
-                    comm::Purpose::control);  // again and again: it hears of us only when it knows we are new
+    // Repeated: the sponsor ignores it until it has noticed this incarnation of the island.
+    messenger_.send(sponsor, {Kind::join, 0, 0}, {}, comm::Purpose::control);
     wait_briefly([&] { return state_step_from_[static_cast<size_t>(sponsor)] >= 0 || founding_island() >= 0; });
     poll();
   }
@@ -334,7 +348,7 @@ void IslandMembership::send_state_to_joiners(int64_t now, const State& state) {
     if (!join_requests_[i]) continue;
     join_requests_[i] = false;
     sponsored_[i] = true;
-    log_.info("island {} joins: it gets the model of step {}", i, now);
+    log_.info("island {} joins with the state of step {}", i, now);
     send_state(static_cast<int>(i), state, now);
   }
 }
@@ -358,7 +372,7 @@ bool IslandMembership::has_forwarded_round(int64_t step, int32_t part) {
 at::Tensor IslandMembership::take_forwarded_round(int64_t step, int32_t part, int64_t elements) {
   const auto found = std::find_if(forwarded_.begin(), forwarded_.end(),
                                   [&](const ForwardedRound& round) { return round.step == step && round.part == part; });
-  CAIRN_CHECK(found != forwarded_.end(), "no news of step {}", step);
+  CAIRN_CHECK(found != forwarded_.end(), "round of step {} was not forwarded", step);
   const ForwardedRound round = std::move(*found);
   forwarded_.erase(found);
   quorum_.set_members(round.members);

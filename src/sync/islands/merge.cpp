@@ -1,3 +1,12 @@
+// An all-reduce over islands with compressed messages. N islands, E elements; `all_gather_limit` of the compressor chooses between:
+//
+//   few islands    each sends its compressed tensor to all others; everyone decodes and merges all of them (all-gather, then merge)
+//   many islands   the tensor is cut into N chunks, one per owner; each island sends every owner its version of that chunk; the owner
+//   merges
+//                  and sends the result to all, by the compressor for results (reduce-scatter, then all-gather)
+//
+// A quorum round (quorum.h) decides which islands' updates count: the compressed tensors in the first case, the owners' results in the
+// second. An owner uses the decoded result that the others see too, so that all islands compute with identical bits.
 #include "sync/islands/merge.h"
 
 #include <algorithm>
@@ -14,15 +23,14 @@
 #include "comm/collectives/coded_all_reduce.h"
 #include "kernels/aten.h"
 #include "kernels/streams.h"
-#include "sync/islands/compress_tensor.h"
 
 namespace cairn::sync {
 namespace {
 
-// Before the codes: weight and note.
+// A header before the compressed values: weight and note.
 constexpr size_t kHeadBytes = 2 * sizeof(double);
 
-// Here and now; what is thrown is thrown to whoever asks for the result.
+// Runs `work` now. Its exception is thrown by the future.
 template <typename Result>
 std::future<Result> run_now(const std::function<Result()>& work) {
   std::packaged_task<Result()> task(work);
@@ -30,8 +38,8 @@ std::future<Result> run_now(const std::function<Result()>& work) {
   return task.get_future();
 }
 
-// Calls `work` on another thread, for which memory is booked as for this one; on a GPU, on a stream of its own and after all that this
-// thread has started, so that neither holds up the other. When the future is ready so is what was computed.
+// Runs `work` on another thread; on a GPU on a side stream, after everything that this thread has enqueued. When the future is ready the
+// results may be read on any stream.
 template <typename Result>
 std::future<Result> in_background(const at::Device& device, std::function<Result()> work) {
   const auto before = device.is_cuda() ? std::make_shared<c10::Event>(device.type()) : nullptr;
@@ -44,7 +52,7 @@ std::future<Result> in_background(const at::Device& device, std::function<Result
     const c10::StreamGuard on(beside);
     before->block(beside);
     std::future<Result> made = run_now(work);
-    beside.synchronize();  // even where it failed: nothing may still be read when its tensors go
+    beside.synchronize();  // also after a failure: the stream may still read tensors that are freed next
     return made.get();
   });
 }
@@ -67,12 +75,12 @@ IslandMerge::IslandMerge(const Parts& parts, const at::Tensor& values)
       first_.push_back(first_.back() + count);
   } else {
     first_.push_back(elements_);
-    round_.emplace(parts.quorum.begin(parts.step, parts.part, parts.wants_to_stop));  // now: who takes part is what it is at this step
+    round_.emplace(parts.quorum.begin(parts.step, parts.part, parts.wants_to_stop));  // now: the members are those of this step
   }
-  // Who gets what is decided here too.
+  // The recipients are those of this step too.
   outgoing_.resize(members.size());
-  for (size_t piece = 0; piece + 1 < first_.size(); ++piece)
-    own_.push_back(parts.quorum.messenger().take_buffer(kHeadBytes + static_cast<size_t>(parts.compressor.encoded_bytes(count(piece)))));
+  for (size_t chunk = 0; chunk + 1 < first_.size(); ++chunk)
+    own_.push_back(parts.quorum.messenger().take_buffer(kHeadBytes + static_cast<size_t>(parts.compressor.encoded_bytes(count(chunk)))));
   packing_ = start<void>([this, values] { pack(values); });
   if (!parts.in_background) send_packed(/*waits=*/true);
 }
@@ -90,50 +98,50 @@ std::future<Made> IslandMerge::start(std::function<Made()> work) const {
   return parts_.in_background ? in_background(device_, std::move(work)) : run_now(work);
 }
 
-// This island's messages, ready to go.
+// Compresses this island's values and prepares its messages.
 void IslandMerge::pack(const at::Tensor& values) {
-  for (size_t piece = 0; piece + 1 < first_.size(); ++piece)
-    own_[piece] = with_head(
-        encode(parts_.compressor, slice(piece), values.narrow(0, first_[piece], count(piece)), kHeadBytes, std::exchange(own_[piece], {})));
+  for (size_t chunk = 0; chunk + 1 < first_.size(); ++chunk)
+    own_[chunk] = with_head(
+        encode(parts_.compressor, slice(chunk), values.narrow(0, first_[chunk], count(chunk)), kHeadBytes, std::exchange(own_[chunk], {})));
   const IslandMessenger& messenger = parts_.quorum.messenger();
   if (round_) {
     for (int island = 0; island < messenger.size(); ++island)
       if (island != messenger.me() && is_member(island)) outgoing_[static_cast<size_t>(island)] = messenger.split(round_->tag(), own_[0]);
     return;
   }
-  // To each owner this island's code of its piece. Nobody need agree on who was heard of here: what the owner makes of it is what counts.
+  // Each owner gets this island's version of its chunk. No vote is needed on which versions arrived: the owner's result is what counts.
   for (size_t i = 0; i < owners_.size(); ++i)
     if (owners_[i] != messenger.me()) outgoing_[static_cast<size_t>(owners_[i])] = messenger.split(chunk_tag(), own_[i]);
 }
 
-// Sends what is packed. False: that is not ready yet, and nobody is to wait for it.
+// Sends what is packed. False: it is not ready and `waits` is false.
 bool IslandMerge::send_packed(bool waits) {
   if (!packing_.valid()) return true;
   if (!waits && !is_ready(packing_)) return false;
   packing_.get();
   for (size_t island = 0; island < outgoing_.size(); ++island) {
     if (outgoing_[island].empty()) continue;
-    const auto piece =
+    const auto chunk =
         round_ ? 0 : static_cast<size_t>(std::find(owners_.begin(), owners_.end(), static_cast<int>(island)) - owners_.begin());
-    bytes_sent_ += static_cast<int64_t>(own_code(piece).size());
+    bytes_sent_ += static_cast<int64_t>(own_code(chunk).size());
     parts_.quorum.messenger().send(static_cast<int>(island), std::move(outgoing_[island]), comm::Purpose::gradient);
   }
   outgoing_.clear();
   return true;
 }
 
-// Weight and note, in the room before a code.
+// Writes weight and note into the header.
 std::vector<std::byte> IslandMerge::with_head(std::vector<std::byte> body) const {
   std::memcpy(body.data(), &parts_.weight, sizeof(double));
   std::memcpy(body.data() + sizeof(double), &parts_.note, sizeof(double));
   return body;
 }
 
-std::span<const std::byte> IslandMerge::own_code(size_t piece) const { return std::span(own_[piece]).subspan(kHeadBytes); }
+std::span<const std::byte> IslandMerge::own_code(size_t chunk) const { return std::span(own_[chunk]).subspan(kHeadBytes); }
 
 MessageTag IslandMerge::chunk_tag() const { return {MessageTag::Kind::chunk, parts_.step, parts_.part}; }
 
-// Whether all that live have sent their share, or had time enough.
+// Whether all live islands have sent their version of this island's chunk, or the time limit is over.
 bool IslandMerge::all_chunks_arrived() const {
   const IslandMessenger& messenger = parts_.quorum.messenger();
   if (messenger.now() >= begun_ + parts_.quorum.timeout()) return true;
@@ -145,21 +153,21 @@ bool IslandMerge::all_chunks_arrived() const {
 at::Tensor IslandMerge::as_sent() {
   send_packed(/*waits=*/true);
   at::Tensor all = at::empty({elements_}, at::TensorOptions().dtype(at::kFloat).device(device_));
-  for (size_t piece = 0; piece < own_.size(); ++piece) {
-    const at::Tensor values = decode(parts_.compressor, slice(piece), own_code(piece), count(piece), device_);
-    CAIRN_CHECK(values.defined(), "piece {}", piece);
-    all.narrow(0, first_[piece], count(piece)).copy_(values);
+  for (size_t chunk = 0; chunk < own_.size(); ++chunk) {
+    const at::Tensor values = decode(parts_.compressor, slice(chunk), own_code(chunk), count(chunk), device_);
+    CAIRN_CHECK(values.defined(), "chunk {}", chunk);
+    all.narrow(0, first_[chunk], count(chunk)).copy_(values);
   }
   return all;
 }
 
-// What these islands sent of one piece under the subject.
-std::vector<IslandMerge::Code> IslandMerge::codes_of(const MessageTag& tag, size_t piece, const IslandSet& counted) const {
+// The versions of a chunk that these islands sent under the tag.
+std::vector<IslandMerge::Code> IslandMerge::codes_of(const MessageTag& tag, size_t chunk, const IslandSet& counted) const {
   std::vector<Code> codes;
   for (size_t island = 0; island < counted.size(); ++island) {
     if (!counted[island]) continue;
     if (static_cast<int>(island) == parts_.quorum.me()) {
-      codes.push_back({own_code(piece), parts_.weight});
+      codes.push_back({own_code(chunk), parts_.weight});
       continue;
     }
     const std::vector<std::byte>* body = parts_.quorum.messenger().find(static_cast<int>(island), tag);
@@ -170,19 +178,19 @@ std::vector<IslandMerge::Code> IslandMerge::codes_of(const MessageTag& tag, size
   return codes;
 }
 
-at::Tensor IslandMerge::merged(const std::vector<Code>& codes, size_t piece) const {
-  // Sums of two are the same bits on every kind of device; norms and orders are left to the host.
+at::Tensor IslandMerge::merged(const std::vector<Code>& codes, size_t chunk) const {
+  // Sums of two numbers are bitwise identical on every kind of device. Norms and sorting are left to the host.
   const at::Device where = parts_.rule.kind == "mean" ? device_ : at::Device(at::kCPU);
   std::vector<Contribution> contributions;
   for (const Code& one : codes) {
-    const at::Tensor values = decode(parts_.compressor, slice(piece), one.bytes, count(piece), where);
-    if (values.defined()) contributions.push_back({values, one.weight});  // of another form: alike for all
+    const at::Tensor values = decode(parts_.compressor, slice(chunk), one.bytes, count(chunk), where);
+    if (values.defined()) contributions.push_back({values, one.weight});  // malformed: all islands drop it
   }
   return merge(parts_.rule, contributions);
 }
 
-// All shares of this island's part have come, or will not. What it comes to is looked up here, and computed elsewhere: what others sent
-// stays where it is until the round is closed.
+// Merges this island's chunk from the versions that have arrived. They stay in the messenger until the round is closed, so the background
+// thread may read them.
 void IslandMerge::begin_merging() {
   const auto owner = static_cast<size_t>(std::find(owners_.begin(), owners_.end(), parts_.quorum.me()) - owners_.begin());
   const IslandMessenger& messenger = parts_.quorum.messenger();
@@ -213,7 +221,7 @@ void IslandMerge::send_result(Result result) {
   }
 }
 
-// What was made on another stream is used on this one.
+// Tensors that were made on the side stream are used on this one.
 void IslandMerge::keep_for_stream(const at::Tensor& made) const {
   if (parts_.in_background && made.defined() && made.is_cuda()) made.record_stream(kernels::current_stream(device_));
 }
@@ -234,19 +242,19 @@ bool IslandMerge::progress() {
     send_result(merging_.get());
   }
   if (!round_->progress()) return false;
-  if (!parts_.in_background) return true;  // there it is computed when it is asked for
+  if (!parts_.in_background) return true;  // `wait` computes the result
   if (!result_.valid()) begin_result();
   return is_ready(result_);
 }
 
-// There is a decision.
+// Starts to compute the result, once there is a decision.
 void IslandMerge::begin_result() {
   const IslandSet& counted = round_->decision().counted;
   if (owners_.empty()) {
     result_ = start<at::Tensor>([this, codes = codes_of(round_->tag(), 0, counted)] { return merged(codes, 0); });
     return;
   }
-  // Of each part what its owner made of it. Every one is needed: where an owner was lost with its own, nothing comes of the round.
+  // The results of all owners are needed: if an owner was lost with its chunk, the round fails.
   std::vector<std::span<const std::byte>> results;
   for (size_t i = 0; i < owners_.size(); ++i) {
     const bool own = owners_[i] == parts_.quorum.me();

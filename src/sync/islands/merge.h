@@ -17,11 +17,11 @@
 
 namespace cairn::sync {
 
-// What the islands' versions of a tensor come to, with codes on the wire: the same bits on all islands that live, in spite of losses on
-// the way. Nobody sums codes: they are decoded, and merged in fp32 in the order of the islands.
+// Merges the islands' versions of one tensor into one, by compressed messages: an all-reduce that survives lost islands. The result is
+// bitwise identical on all live islands. Codes are never summed: they are decoded and merged in fp32, in the order of the islands. The two
+// ways to do it are described in merge.cpp.
 //
-// Up to as many islands as the wire says, each sends its code to all. Beyond, each of them merges one part of the tensor, for which it gets
-// the code of all, and sends what came of it to all by the wire for results, which everybody, itself included, then uses.
+// Lifecycle: the constructor compresses and sends; `progress` advances; `wait` concludes the round and returns the result.
 class IslandMerge {
  public:
   struct Parts {
@@ -29,44 +29,45 @@ class IslandMerge {
     const Compressor& compressor;
     const MergeRule& rule;
     int64_t step = 0;
-    int32_t part = 0;  // of this step
-    double weight = 1;
-    double note = 0;  // travels along as it is
+    int32_t part = 0;   // tells several merges of one step apart
+    double weight = 1;  // of this island
+    double note = 0;    // a number that travels with the values
     bool wants_to_stop = false;
-    // Codes are made, cut and read by another thread, while this one goes on; on a GPU beside what it computes. Else here and now.
+    // Compression, merging and decompression run on another thread, and on a stream of their own on a GPU. False: in the calls themselves.
     bool in_background = false;
   };
 
-  // `values` (fp32, one dim) stay as they are until `wait`, where this is done in the background; what that gives is on the same device, or
-  // on the host.
+  // `values` (fp32, one dimension) must not change until `wait` if this runs in the background.
   IslandMerge(const Parts& parts, const at::Tensor& values);
   ~IslandMerge();
   IslandMerge(const IslandMerge&) = delete;
   IslandMerge& operator=(const IslandMerge&) = delete;
 
-  // Goes on as far as it can without waiting. True: `wait` will not have to.
+  // Advances without waiting. True: `wait` will return at once.
   bool progress();
-  // The merged values; undefined: the round came to nothing, on all islands alike. Concludes the round: waits are in one order on all.
+  // Returns the merged values, on the device of `values` or on the host. Undefined: the round failed, on all islands. It concludes the
+  // round, so all islands must wait for their merges in one order.
   at::Tensor wait();
 
-  int64_t bytes_sent() const { return bytes_sent_; }  // codes, by this island
-  int counted() const { return counted_; }            // islands, after `wait`
-  bool stop() const { return stop_; }                 // after `wait`: some island would like to end
-  double note() const { return note_; }               // after `wait`: the mean of those that count
-  double least_note() const { return least_note_; }   // after `wait`: of those above 0; 0: none is
-  bool is_member(int island) const { return round_->members()[static_cast<size_t>(island)]; }  // of this round, after `wait`
-  // What the wire left of this island's values.
+  int64_t bytes_sent() const { return bytes_sent_; }  // compressed values that this island sent
+  // After `wait`:
+  int counted() const { return counted_; }                                                     // islands in the result
+  bool stop() const { return stop_; }                                                          // some island was asked to stop
+  double note() const { return note_; }                                                        // the mean note of these islands
+  double least_note() const { return least_note_; }                                            // the least note above 0; 0: there is none
+  bool is_member(int island) const { return round_->members()[static_cast<size_t>(island)]; }  // of this round
+  // This island's values after compression.
   at::Tensor as_sent();
   int64_t step() const { return parts_.step; }
 
  private:
-  // What one island says of a piece.
+  // One island's version of a chunk.
   struct Code {
     std::span<const std::byte> bytes;
     double weight = 1;
   };
 
-  // What this island makes of its part: for the others, and as they read it.
+  // The merged chunk that this island owns: decoded as all islands read it, and the message for them.
   struct Result {
     at::Tensor mine = {};
     std::vector<std::byte> message = {};
@@ -75,16 +76,16 @@ class IslandMerge {
   void pack(const at::Tensor& values);
   bool send_packed(bool waits);
   std::vector<std::byte> with_head(std::vector<std::byte> body) const;
-  std::span<const std::byte> own_code(size_t piece) const;
+  std::span<const std::byte> own_code(size_t chunk) const;
   MessageTag chunk_tag() const;
   bool all_chunks_arrived() const;
   void begin_merging();
   void send_result(Result result);
   void keep_for_stream(const at::Tensor& made) const;
-  Compressor::Slice slice(size_t piece) const { return {parts_.step, parts_.part, first_[piece]}; }
-  int64_t count(size_t piece) const { return first_[piece + 1] - first_[piece]; }
-  std::vector<Code> codes_of(const MessageTag& tag, size_t piece, const IslandSet& counted) const;
-  at::Tensor merged(const std::vector<Code>& codes, size_t piece) const;
+  Compressor::Slice slice(size_t chunk) const { return {parts_.step, parts_.part, first_[chunk]}; }
+  int64_t count(size_t chunk) const { return first_[chunk + 1] - first_[chunk]; }
+  std::vector<Code> codes_of(const MessageTag& tag, size_t chunk, const IslandSet& counted) const;
+  at::Tensor merged(const std::vector<Code>& codes, size_t chunk) const;
   void begin_result();
   at::Tensor put_together(const std::vector<std::span<const std::byte>>& results) const;
   template <typename Made>
@@ -94,19 +95,19 @@ class IslandMerge {
   at::Device device_;
   int64_t elements_;
   std::chrono::nanoseconds begun_;
-  std::vector<int> owners_;                        // islands that each merge a part; empty: all merge all
-  std::vector<int64_t> first_;                     // of each owner's piece, or of the one that all merge, and the end
-  std::vector<std::vector<std::byte>> own_;        // this island's message of each piece
-  std::vector<IslandMessenger::Pieces> outgoing_;  // by island: what it gets
+  std::vector<int> owners_;                        // islands that own a chunk each; empty: every island merges everything
+  std::vector<int64_t> first_;                     // first element of each chunk, and the end; one chunk if there are no owners
+  std::vector<std::vector<std::byte>> own_;        // this island's compressed values of each chunk, with a header
+  std::vector<IslandMessenger::Pieces> outgoing_;  // by island: its message
   int64_t bytes_sent_ = 0;
   int counted_ = 0;
   bool stop_ = false;
   double note_ = 0, least_note_ = 0;
   std::optional<Quorum::Round> round_;
-  at::Tensor mine_;                 // what this island's part came to
-  std::future<void> packing_;       // of own_ and outgoing_; not valid: they have been sent
-  std::future<Result> merging_;     // of this island's part
-  std::future<at::Tensor> result_;  // what all came to
+  at::Tensor mine_;                 // the merged chunk that this island owns
+  std::future<void> packing_;       // fills own_ and outgoing_; not valid: they have been sent
+  std::future<Result> merging_;     // of the chunk that this island owns
+  std::future<at::Tensor> result_;  // the merged tensor
 };
 
 }  // namespace cairn::sync

@@ -10,7 +10,7 @@
 namespace cairn::sync {
 namespace {
 
-// A number that is not finite is the least or the largest, and one that is none is both.
+// aminmax finds infinities at either end and propagates NaN.
 bool is_finite(const at::Tensor& values) {
   const auto [least, most] = values.aminmax();
   return std::isfinite(least.item<double>()) && std::isfinite(most.item<double>());
@@ -22,7 +22,7 @@ at::Tensor weighted_mean(const std::vector<Contribution>& contributions) {
   double total = 0;
   for (const Contribution& one : contributions) total += one.weight;
   at::Tensor sum;
-  // A product, then a sum, each rounded by itself: a fused one would differ between machines.
+  // Product and sum are rounded separately: a fused operation would differ between machines.
   for (const Contribution& one : contributions) {
     at::Tensor part = one.weight == contributions.front().weight ? one.values : one.values.mul_(one.weight / contributions.front().weight);
     sum = sum.defined() ? sum.add_(part) : part;
@@ -40,7 +40,7 @@ void clip_to_median(std::vector<Contribution>& contributions) {
     if (norms[i] > median) contributions[i].values.mul_(static_cast<float>(median / norms[i]));
 }
 
-// Of each number the mean of what lies between the `cut` lowest and highest.
+// Element by element, the mean without the `cut` lowest and highest.
 at::Tensor middle_mean(const std::vector<Contribution>& contributions, int64_t cut) {
   std::vector<at::Tensor> rows;
   for (const Contribution& one : contributions) rows.push_back(one.values);

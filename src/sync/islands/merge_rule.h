@@ -12,19 +12,19 @@ struct MergeRule {
   double trim = 0.25;
 };
 
-// One island's update and how much it counts.
+// One island's update and its weight.
 struct Contribution {
-  at::Tensor values;  // fp32, one dim; may be used as scratch
+  at::Tensor values;  // fp32, one dimension; may be overwritten
   double weight = 1;
 };
 
-// The contributions in the order of the islands, as one. The same bits on every machine: one rounding after the other, in this order.
-// Values that are not finite do not count, and neither do those of their island: a mean of what is left; undefined where nothing is.
+// Merges the contributions, given in the order of the islands. Bitwise identical on every machine: operations are rounded one by one in
+// this order. An island with a value that is not finite is dropped. Undefined: no contribution is left.
 //
-//   mean    weighted
-//   clip    weighted, after each was scaled to the median of the norms where it is longer: none can pull further than half of the others
-//   trim    of each number the highest and lowest share are left out (at least one each where there are three or more), then the mean
-//   median  of each number
+//   mean    weighted mean
+//   clip    weighted mean after updates longer than the median norm are scaled down to it: no island outweighs half of the others
+//   trim    element by element, the mean without the largest and smallest share (at least one each, with three islands or more)
+//   median  element by element
 at::Tensor merge(const MergeRule& rule, std::vector<Contribution>& contributions);
 
 }  // namespace cairn::sync

@@ -11,9 +11,10 @@ namespace cairn::sync {
 namespace {
 
 constexpr uint32_t kMagic = 0x43a1c0de;
-constexpr int64_t kPieceBytes = int64_t{8} << 20;  // of a long message: others pass between its pieces
-constexpr int64_t kKeptMessages = 8;               // of the longest, from one island: nobody fills up another without end
+constexpr int64_t kPieceBytes = int64_t{8} << 20;
+constexpr int64_t kKeptMessages = 8;  // unread messages of one island, in units of the longest
 
+// On the wire before every piece.
 struct Header {
   uint32_t magic = kMagic;
   uint8_t kind = 0;
@@ -77,7 +78,7 @@ const std::vector<std::byte>* IslandMessenger::find(int from, const MessageTag& 
 
 std::vector<std::byte> IslandMessenger::take(int from, const MessageTag& tag) {
   const auto found = kept_.find({from, tag});
-  CAIRN_CHECK(found != kept_.end(), "nothing has come from island {}", from);
+  CAIRN_CHECK(found != kept_.end(), "no message of island {}", from);
   std::vector<std::byte> body = std::move(found->second);
   bytes_kept_[static_cast<size_t>(from)] -= static_cast<int64_t>(body.size());
   kept_.erase(found);
@@ -142,7 +143,7 @@ void IslandMessenger::arrived(const IslandLink::Message& message) {
   const auto refuse = [&](std::string_view why) {
     if (refused_++ < 10) link_->warn(fmt::format("a message of island {} is refused: {}", message.from, why));
   };
-  if (message.from < 0 || message.from >= size() || message.from == me()) return refuse("it is none of the islands");
+  if (message.from < 0 || message.from >= size() || message.from == me()) return refuse("there is no such island");
   if (message.body.size() < sizeof(Header)) return refuse("it is too short");
   std::memcpy(&head, message.body.data(), sizeof(Header));
   const auto bytes = static_cast<int64_t>(message.body.size() - sizeof(Header));
@@ -161,21 +162,22 @@ void IslandMessenger::arrived(const IslandLink::Message& message) {
   if (kept_.contains(key)) return refuse("it came before");
   int64_t& kept = bytes_kept_[static_cast<size_t>(message.from)];
   const auto half = partial_.find(key);
-  if (half == partial_.end() && kept + head.bytes > kKeptMessages * max_message_bytes_) return refuse("too much of it lies unread here");
+  if (half == partial_.end() && kept + head.bytes > kKeptMessages * max_message_bytes_)
+    return refuse("too many of its messages are unread");
   const std::byte* content = message.body.data() + sizeof(Header);
   if (bytes == head.bytes) {
     kept += bytes;
     kept_.emplace(key, std::vector<std::byte>(content, content + bytes));
     return;
   }
-  // Pieces come in order, so the first says how much there is to be, and none is accepted twice.
+  // Pieces arrive in order. The first one says how long the message is, and none is accepted twice.
   if ((half == partial_.end()) != (head.offset == 0)) return refuse("a piece of it is missing");
   PartialMessage& whole = partial_[key];
   if (head.offset == 0) {
     whole.whole = head.bytes;
     whole.bytes = take_buffer(static_cast<size_t>(head.bytes));
     whole.bytes.clear();
-    whole.bytes.reserve(static_cast<size_t>(head.bytes));  // filled as it comes: a gigabyte at once would hold up whoever trains here
+    whole.bytes.reserve(static_cast<size_t>(head.bytes));  // not resized: touching a gigabyte at once would hold up training
   }
   if (whole.whole != head.bytes || static_cast<int64_t>(whole.bytes.size()) != head.offset) return refuse("a piece of it is missing");
   whole.bytes.insert(whole.bytes.end(), content, content + bytes);

@@ -16,18 +16,22 @@
 
 namespace cairn::sync {
 
-// What a message between islands is about. Messages are told apart by it and by their sender, so they may come early, late or not at all.
+// Names a message. A reader asks for messages by sender and tag, so they may arrive early, late or not at all.
 struct MessageTag {
+  // The numbers are on the wire: add at the end.
   enum class Kind : uint8_t {
-    update,
-    chunk,
-    vote,
-    decision,
-    decision_query,  // rounds of all
+    // Rounds among all islands (quorum.h, merge.h).
+    update,          // an island's compressed values, or what it has merged of its chunk
+    chunk,           // an island's values for the owner of this chunk
+    vote,            // which updates an island has
+    decision,        // which updates count
+    decision_query,  // asks for a decision that was lost with its leader
+    // Rounds among a few (noloco.cpp, gossip.cpp).
     slow_weights,
     progress,
     confirm,
-    model,  // of some
+    model,
+    // Membership of remote islands (membership.h).
     status,
     found,
     join,
@@ -35,63 +39,68 @@ struct MessageTag {
     state_sent,
     ready,
     merged_update,
-    round_result  // coming and going
+    round_result
   };
   Kind kind = Kind::update;
   int64_t step = 0;
-  int32_t part = 0;  // of what there are several at a step: fragments, phases
+  int32_t part = 0;  // tells several messages of one step apart: fragments, phases
   auto operator<=>(const MessageTag&) const = default;
 };
 
-// Messages among islands, told apart by subject. Nobody need take part but sender and reader: an island that is late or lost fails nothing
-// here. What comes is checked for its form before it is kept; what nobody asked for is bounded.
+// Tagged point-to-point messages between islands. Nothing here is collective, so an island that is late or lost blocks nobody.
+//
+// Arriving bytes are not trusted: signature, length and order are checked before anything is allocated, and unread messages of one island
+// are limited to eight of the longest. Long messages travel in pieces of 8 MiB, so that short ones pass between them.
+//
+// All functions are called from one thread, except `split`.
 class IslandMessenger {
  public:
   struct Parts {
     std::unique_ptr<IslandLink> link;
-    uint64_t signature = 0;         // of model, layout and rule: messages with another one are refused
-    int64_t max_message_bytes = 0;  // of a message; longer ones are refused before anything is allocated
-    // Memory of long messages is used again for those that follow: of a gigabyte the system takes tenths of a second to give and to take
-    // it, which a GPU that waits for its host would stand idle.
+    uint64_t signature = 0;         // of model, layout and rule (replica_signature.h): messages with another one are refused
+    int64_t max_message_bytes = 0;  // longer messages are refused
+    // Keeps the memory of long messages for the next ones. The system takes tenths of a second to map and unmap a gigabyte, and a GPU that
+    // waits for its host is idle meanwhile.
     bool reuse_buffers = false;
   };
   explicit IslandMessenger(Parts parts);
 
-  int me() const;
-  int size() const;
-  bool lost(int island) const;
+  int me() const;               // this island's number
+  int size() const;             // islands that there may be
+  bool lost(int island) const;  // stays true until `readmit`
   void readmit(int island) { link_->readmit(island); }
   std::chrono::nanoseconds now() const;
 
+  // Sends to an island; nothing happens if it is lost. `purpose` is for the traffic ledger.
   void send(int to, const MessageTag& tag, std::span<const std::byte> body, comm::Purpose purpose);
-  // The same in two parts, of which the first, where the work is, may be done by any thread.
+  // The same in two parts: `split` copies the body into pieces with headers and may run on any thread.
   using Pieces = std::vector<std::vector<std::byte>>;
   Pieces split(const MessageTag& tag, std::span<const std::byte> body) const;
   void send(int to, Pieces pieces, comm::Purpose purpose);
-  // What has come from this island under the subject; null: nothing yet.
+  // The message of this island with this tag; null: not here yet. `take` removes it and requires that it is here.
   const std::vector<std::byte>* find(int from, const MessageTag& tag) const;
   std::vector<std::byte> take(int from, const MessageTag& tag);
-  // Messages of this step and earlier ones are of no use any more, come they yet or not.
+  // Drops messages of this kind up to this step, and ignores those that arrive later.
   void forget(MessageTag::Kind kind, int64_t step);
-  // Memory for a message of so many bytes: of one that was given back, with anything in it, or new and empty.
+  // A recycled buffer for about this many bytes, with arbitrary contents; empty if there is none.
   std::vector<std::byte> take_buffer(size_t bytes);
-  void recycle(Pieces pieces);  // nobody needs them any more
+  void recycle(Pieces pieces);
 
-  // Takes in what has arrived, without waiting.
+  // Receives what has arrived, without waiting.
   void pump();
-  // Waits, taking in what arrives, until `done` (which may answer by sending) or until this time. False: the time is over.
+  // Receives until `done` returns true or until this time. `done` may send. False: the time is over.
   bool wait(const std::function<bool()>& done, std::chrono::nanoseconds until);
 
-  // Called for messages of this kind in place of keeping them.
+  // Messages of this kind go to the handler instead of being kept.
   using Handler = std::function<void(int from, const MessageTag&, std::span<const std::byte> body)>;
   void on_message(MessageTag::Kind kind, Handler handler);
 
-  int64_t refused() const { return refused_; }  // messages that were not what they had to be
+  int64_t refused() const { return refused_; }  // malformed messages so far
 
  private:
-  struct PartialMessage {          // a long message arrives in pieces
-    std::vector<std::byte> bytes;  // as many as have come
-    int64_t whole = 0;
+  struct PartialMessage {          // a message of several pieces
+    std::vector<std::byte> bytes;  // that have arrived
+    int64_t whole = 0;             // bytes of the full message
   };
   void arrived(const IslandLink::Message& message);
 
@@ -100,12 +109,12 @@ class IslandMessenger {
   int64_t max_message_bytes_;
   std::map<std::pair<int, MessageTag>, std::vector<std::byte>> kept_;
   std::map<std::pair<int, MessageTag>, PartialMessage> partial_;
-  std::map<MessageTag::Kind, int64_t> forgotten_;  // steps up to which
+  std::map<MessageTag::Kind, int64_t> forgotten_;  // the last step that is dropped
   std::map<MessageTag::Kind, Handler> handlers_;
   std::vector<int64_t> bytes_kept_;  // by island
   int64_t refused_ = 0;
   bool reuse_buffers_;
-  Pieces free_buffers_;  // the longest, as many as there are islands
+  Pieces free_buffers_;  // the longest ones, at most one per island
 };
 
 }  // namespace cairn::sync

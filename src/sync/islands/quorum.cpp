@@ -1,3 +1,14 @@
+// The protocol of a round. T is the time limit (sync.island.timeout_s); the leader is the lowest live member.
+//
+//   1. Every island sends its update to every other and waits until it has all updates, or for T.
+//   2. It sends the leader a vote: which updates it has, which islands it can reach, which it proposes as members, whether to stop.
+//   3. The leader waits for the votes of all live members, until 2 T, and decides: an update counts if all voters have it; a member that is
+//      lost leaves; a proposed island that all voters reach joins. It sends the decision to all members.
+//   4. If the leader dies, the next one takes over. It first asks everyone for a decision of its predecessor (decision_query) and repeats
+//      it; otherwise it collects the votes again.
+//
+// An island that is late is left out of the decision but stays a member: it finds the decision and the updates when it arrives. Every voter
+// has every update that counts, so no update is lost with its sender unless all voters die too.
 #include "sync/islands/quorum.h"
 
 #include <algorithm>
@@ -10,11 +21,11 @@
 namespace cairn::sync {
 namespace {
 
-constexpr int64_t kStepsRemembered = 4096;  // of verdicts
-// Who counts the votes waits for late islands once for messages and once for votes, and the one after it likewise.
+constexpr int64_t kStepsRemembered = 4096;  // of decisions
+// In time limits. A leader waits one for updates and one for votes; its successor does the same.
 constexpr int kPatience = 5;
 
-// A vote or a decision as bytes: whether to end, then three answers for each island.
+// A vote or a decision on the wire: one byte that says whether to stop, then three bits for each island.
 struct Ballot {
   bool stop = false;
   IslandSet first, second, third;  // a vote: held, reached, proposed; a decision: counted, lost, joined
@@ -117,7 +128,7 @@ void Quorum::Round::vote() {
                           comm::Purpose::control);
 }
 
-// As the one who speaks for all. True: there is a decision now.
+// As the leader. True: there is a decision now.
 bool Quorum::Round::count_votes() {
   IslandMessenger& messenger = quorum_.messenger_;
   // If an earlier leader is gone, somebody may have heard its decision.
@@ -170,16 +181,16 @@ bool Quorum::Round::progress() {
     const std::vector<std::byte>* body = messenger.find(island, {MessageTag::Kind::decision, tag_.step, tag_.part});
     RoundDecision heard;
     if (!body || !unpack(*body, members_.size(), heard)) continue;
-    // The messages that count were with all who voted; whoever came late may have to wait for them.
+    // All voters have the updates that count. An island that came late may have to wait for them.
     for (int from = 0; from < messenger.size(); ++from) {
       if (from == messenger.me() || !heard.counted[static_cast<size_t>(from)] || messenger.find(from, tag_)) continue;
       if (!messenger.lost(from)) return false;
       throw Error(Error::Kind::lost_peer,
-                  fmt::format("this island came too late for the round of step {}: what island {} sent in it went with that island; start "
-                              "this one again with --resume, so that it joins with the others' state",
+                  fmt::format("this island came too late for the round of step {}: the update of island {} was lost with that island. "
+                              "Start this one again with --resume, so that it joins with the others' state",
                               tag_.step, from));
     }
-    // Whoever takes over from a leader that died tells those who wait for it.
+    // A new leader repeats the decision of the one that died.
     if (asked_)
       for (int other = 0; other < messenger.size(); ++other)
         if (other != messenger.me() && other != island && members_[static_cast<size_t>(other)])
@@ -200,7 +211,7 @@ bool Quorum::Round::progress() {
 const RoundDecision& Quorum::Round::wait() {
   const auto done = [&] { return progress(); };
   if (quorum_.messenger_.wait(done, begun_ + kPatience * quorum_.timeout_)) return decision_;
-  throw Error(Error::Kind::lost_peer, fmt::format("island {} does not say what came of the round of step {}", leader(), tag_.step));
+  throw Error(Error::Kind::lost_peer, fmt::format("no decision of the round of step {} from island {}", tag_.step, leader()));
 }
 
 }  // namespace cairn::sync

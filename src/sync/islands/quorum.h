@@ -12,41 +12,38 @@ namespace cairn::sync {
 // Some of the islands, by number.
 using IslandSet = std::vector<bool>;
 
-// What a round came to: alike on every island that lives.
+// The result of a round: identical on every live island.
 struct RoundDecision {
-  IslandSet counted;  // whose messages every voter had: these and no others are used
-  IslandSet lost;     // who takes part no longer
-  IslandSet joined;   // who takes part from now on
-  bool stop = false;  // some island would like to end
+  IslandSet counted;  // every voter has the updates of these islands: exactly these are used
+  IslandSet lost;     // members that leave
+  IslandSet joined;   // islands that become members
+  bool stop = false;  // some island was asked to stop
 };
 
-// Rounds in which every island has a message for every other, and all that live come to agree on which of them count, though islands may be
-// late, or die at any moment.
+// Rounds in which every island sends an update to every other and all live islands decide which updates count, although islands may be late
+// or die at any moment. The protocol is described in quorum.cpp.
 //
-// Each island votes which messages it has; the lowest that lives counts the votes and tells all. Should it die, the next one asks for the
-// votes again, and for the decision, in case anyone has heard it. An island that is late is waited for as long as the time limit says; what
-// it sent is then left out, but it stays a member, and finds decision and messages when it comes.
-//
-// Who is a member changes when a round is concluded, which all do in the same order, and counts for rounds that begin later.
+// Membership changes when a round is concluded. All islands conclude rounds in one order, and the change holds for rounds that begin later.
+// Not thread-safe; used from the thread of the messenger.
 class Quorum {
  public:
   Quorum(IslandMessenger& messenger, std::chrono::nanoseconds timeout);
 
   const IslandSet& members() const { return members_; }
-  int count() const;  // of the members
+  int count() const;  // of members
   int me() const { return messenger_.me(); }
   IslandMessenger& messenger() const { return messenger_; }
   std::chrono::nanoseconds timeout() const { return timeout_; }
   void set_members(IslandSet members) { members_ = std::move(members); }  // before the first round
-  // This island, which need not be a member yet, is ready to become one: as soon as all that vote can reach it.
+  // Proposes an island as a new member. It becomes one by the first round in which all voters can reach it.
   void propose(int island) { proposed_[static_cast<size_t>(island)] = true; }
 
-  // The state of one round here.
+  // One round, as this island sees it.
   class Round {
    public:
-    // Goes on as far as it can without waiting. True: there is a decision.
+    // Advances the protocol without waiting. True: there is a decision.
     bool progress();
-    // Waits for the decision.
+    // Waits for the decision. Throws lost_peer where none comes within five time limits.
     const RoundDecision& wait();
     const RoundDecision& decision() const { return decision_; }
     const MessageTag& tag() const { return tag_; }
@@ -59,36 +56,36 @@ class Quorum {
     void vote();
     bool count_votes();
     void decide(RoundDecision decision);
-    int leader() const;  // who counts the votes
+    int leader() const;  // counts the votes: the lowest live member
     template <typename Do>
-    void for_others(Do act) const;  // that are members and not known to be lost
+    void for_others(Do act) const;  // every other member that is not lost
 
     Quorum& quorum_;
     IslandSet members_;
     MessageTag tag_;
     std::chrono::nanoseconds begun_;
     bool wants_to_stop_;
-    IslandSet held_;      // what this island voted for; empty: not yet
-    int voted_to_ = -1;   // whom it sent its vote
-    bool asked_ = false;  // as a later leader: whether anyone has heard a decision
+    IslandSet held_;      // the updates that this island voted for; empty: it has not voted
+    int voted_to_ = -1;   // the leader that has its vote
+    bool asked_ = false;  // as a later leader: it asked whether anyone has the decision of an earlier one
     bool decided_ = false;
     RoundDecision decision_;
   };
 
-  // Begins the round of this step and part. Whoever does sends each other member its message, under Round::about, then or later.
+  // Begins the round of this step and part. The caller sends its update to each other member under Round::tag, then or later.
   Round begin(int64_t step, int32_t part, bool wants_to_stop);
-  // All who live do this for all rounds in one order.
+  // Applies a decision to the membership. All live islands conclude all rounds in one order.
   void conclude(const Round& round);
-  // What an island sent in a round; null: nothing (yet).
+  // The update of an island in a round; null: not here.
   const std::vector<std::byte>* update_from(int from, int64_t step, int32_t part) const;
-  // Rounds of this step and earlier ones are over; their messages go. Verdicts are remembered for a while, for those who missed them.
+  // Drops the messages of rounds up to this step. Decisions are kept for a while, for islands that missed them.
   void close(int64_t step);
 
  private:
   IslandMessenger& messenger_;
   const std::chrono::nanoseconds timeout_;
   IslandSet members_, proposed_;
-  std::map<std::pair<int64_t, int32_t>, RoundDecision> decisions_;  // the last ones
+  std::map<std::pair<int64_t, int32_t>, RoundDecision> decisions_;  // recent ones, by step and part
 };
 
 }  // namespace cairn::sync

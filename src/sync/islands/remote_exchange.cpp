@@ -1,5 +1,9 @@
-#include "sync/islands/remote_exchange.h"
-
+// Exchanges between islands that are worlds of their own and may shard the model differently.
+//
+//   every rank: shards -> gather -> first rank: full fragment -> quorum round with other first ranks -> broadcast -> every rank: its shard
+//
+// Only the first rank of an island has a bridge to the others; it runs the messenger, the quorum and the membership. All its decisions
+// reach the other ranks by broadcast, so the ranks of an island stay in step.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -15,6 +19,7 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
+#include "sync/islands/exchange.h"
 #include "sync/islands/membership.h"
 #include "sync/islands/merge.h"
 #include "sync/islands/messenger.h"
@@ -26,7 +31,7 @@
 namespace cairn::sync {
 namespace {
 
-// What the island's first rank has beside the others.
+// What only the island's first rank has.
 struct FirstRank {
   FirstRank(const ExchangeParts& parts, comm::Bridge& bridge)
       : messenger({remote_link(bridge, parts.replica.model_group.world()), signature_of(parts.options, parts.replica),
@@ -39,7 +44,7 @@ struct FirstRank {
   IslandMembership membership;
 };
 
-// What the first rank tells the others of a round.
+// What the first rank broadcasts about a round.
 struct RoundSummary {
   enum Field : size_t { defined, counted, stop, bytes, fastest, send_state, kFields };
   std::array<double, kFields> fields{};
@@ -74,10 +79,10 @@ class RemoteExchange final : public IslandExchange {
 
   StartPoint begin(int64_t steps_done) override {
     IslandMembership::State state = gather_state();
-    std::array<int64_t, 4> summary{};  // the last: that there is something to tell
+    std::array<int64_t, 4> summary{};  // step, state replaced, joined; the last: these are final
     const auto broadcast_summary = [&] {
       if (model_group_.size() > 1)
-        model_group_.broadcast({summary.data(), 4, comm::Dtype::i64}, 0, {comm::Purpose::control, "where islands are"}).wait();
+        model_group_.broadcast({summary.data(), 4, comm::Dtype::i64}, 0, {comm::Purpose::control, "where islands start"}).wait();
     };
     if (first_rank_) {
       const StartPoint start_point = first_rank_->membership.join_or_found(steps_done, state, [&] {
@@ -106,7 +111,7 @@ class RemoteExchange final : public IslandExchange {
     return all;
   }
 
-  // A fragment as a whole, on the first rank, from what each rank keeps of it.
+  // Returns the full fragment on the first rank, from the shards of all ranks; undefined elsewhere.
   at::Tensor gather(size_t f, const at::Tensor& mine) const {
     if (!full_parameters_) return first_rank_ ? mine.cpu().contiguous() : at::Tensor();
     std::vector<at::Tensor> parts;
@@ -123,13 +128,13 @@ class RemoteExchange final : public IslandExchange {
     }
     return first_rank_ ? at::cat(parts) : at::Tensor();
   }
-  // The first rank's row, on all.
+  // Returns the first rank's full fragment on every rank.
   at::Tensor broadcast_full(size_t f, at::Tensor whole) const {
     if (!first_rank_) whole = at::empty({elements_of(f)}, at::kFloat);
     if (model_group_.size() > 1) model_group_.broadcast(whole, 0, {comm::Purpose::parameter, "from other islands"}).wait();
     return whole;
   }
-  // This rank's part of it.
+  // Copies this rank's shards out of a full fragment.
   void take_shard(size_t f, const at::Tensor& whole, const at::Tensor& mine) const {
     if (!full_parameters_) {
       mine.copy_(whole);
@@ -191,7 +196,7 @@ class RemotePendingExchange final : public PendingExchange {
     at::Tensor whole;
     if (owner_.first_rank_) whole = finish_round(summary);
     owner_.model_group_
-        .broadcast({summary.fields.data(), RoundSummary::kFields, comm::Dtype::f64}, 0, {comm::Purpose::control, "what a round came to"})
+        .broadcast({summary.fields.data(), RoundSummary::kFields, comm::Dtype::f64}, 0, {comm::Purpose::control, "result of a round"})
         .wait();
     outcome_ = {static_cast<int64_t>(summary.fields[RoundSummary::bytes]), static_cast<int>(summary.fields[RoundSummary::counted]), false,
                 summary.fields[RoundSummary::fastest]};
@@ -212,11 +217,11 @@ class RemotePendingExchange final : public PendingExchange {
 
   int64_t step() const override { return message_.step; }
   bool sends_state() const { return sends_state_; }
-  // To newcomers, who had no part in it.
+  // Sends the result to joining islands, which took no part in the round.
   void forward_to_joiners(int64_t now) const {
     if (!owner_.first_rank_) return;
-    IslandSet members(
-        static_cast<size_t>(owner_.first_rank_->messenger.size()));  // whoever came by this island came after rounds that it was told of
+    // Empty without a merge: this island was joining itself, and those it sponsors joined after that round.
+    IslandSet members(static_cast<size_t>(owner_.first_rank_->messenger.size()));
     for (size_t i = 0; merge_ && i < members.size(); ++i) members[i] = merge_->is_member(static_cast<int>(i));
     owner_.first_rank_->membership.forward_round(members, message_.step, message_.part, now, gradient_);
   }
@@ -234,13 +239,14 @@ class RemotePendingExchange final : public PendingExchange {
     } else {
       if (!first_rank.messenger.wait([&] { return first_rank.membership.has_forwarded_round(message_.step, message_.part); },
                                      first_rank.messenger.now() + 5 * owner_.timeout_))
-        throw Error(Error::Kind::lost_peer,
-                    fmt::format("nobody says what came of the round of step {}: start this island again, it will join", message_.step));
+        throw Error(
+            Error::Kind::lost_peer,
+            fmt::format("no result of the round of step {} from the other islands. Start this island again: it will join", message_.step));
       whole = first_rank.membership.take_forwarded_round(message_.step, message_.part,
                                                          owner_.elements_of(static_cast<size_t>(message_.fragment)));
     }
     if (!first_rank.quorum.members()[static_cast<size_t>(first_rank.messenger.me())])
-      throw Error(Error::Kind::lost_peer, "the other islands took this one for lost and go on without it: start it again, it will join");
+      throw Error(Error::Kind::lost_peer, "the other islands took this one for lost and go on without it. Start it again: it will join");
     first_rank.membership.poll();
     summary.fields[RoundSummary::defined] = whole.defined() ? 1 : 0;
     summary.fields[RoundSummary::send_state] = first_rank.membership.has_join_requests() ? 1 : 0;
@@ -249,7 +255,7 @@ class RemotePendingExchange final : public PendingExchange {
 
   RemoteExchange& owner_;
   FragmentMessage message_;
-  std::unique_ptr<IslandMerge> merge_;  // on the first rank; null there: the sponsor tells what came of it
+  std::unique_ptr<IslandMerge> merge_;  // on the first rank; null there: the sponsor forwards the result
   at::Tensor gradient_;
   bool sends_state_ = false;
 };

@@ -9,11 +9,12 @@ class Group;
 
 namespace cairn::mesh {
 
-// The groups of one rank by mesh axis: what a block asks for its collectives, so that it never mentions ranks. Borrowed from the world.
+// The communication groups of one rank, by mesh axis. Blocks find their collectives here and so never name a rank. Groups are borrowed
+// from the world.
 class Axes {
  public:
   void put(std::string axis, comm::Group& group) { groups_[std::move(axis)] = &group; }
-  // The ranks along `axis` that share this rank's other coordinates; null where the axis has size 1.
+  // The ranks along `axis` that have this rank's coordinates on all other axes; null where the axis has size 1.
   comm::Group* find(std::string_view axis) const {
     const auto found = groups_.find(axis);
     return found == groups_.end() ? nullptr : found->second;

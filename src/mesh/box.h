@@ -15,32 +15,32 @@ struct Interval {
   auto operator<=>(const Interval&) const = default;
 };
 
-// A rectangular part of a logical tensor: one interval per dim. What a rank holds, saves or fetches is a list of boxes. Boxes are ordered
-// by where they begin, the first dim counting most.
+// A rectangular part of a logical (whole) tensor: one interval per dim. What a rank holds, saves or fetches is a list of boxes. Boxes are
+// ordered by where they begin; the first dim counts most.
 struct Box {
   std::vector<Interval> dims;
   int64_t elements() const;
   auto operator<=>(const Box&) const = default;
 };
 
-// The whole of a tensor of this shape.
+// The box that covers a tensor of this shape.
 Box whole(const std::vector<int64_t>& shape);
 
-// What two boxes share, in the logical tensor's indices; nothing where they do not meet.
+// The common part of two boxes; nothing where they do not overlap.
 std::optional<Box> intersect(const Box& a, const Box& b);
 
-// What of `a` lies outside `b`, as boxes that do not meet.
+// The part of `a` outside `b`, as disjoint boxes.
 std::vector<Box> subtract(const Box& a, const Box& b);
 
 bool contains(const Box& outer, const Box& inner);
 
-// The box cut along its longest dim into at most `parts` even parts; fewer where it has not that many indices there.
+// Cuts a box along its longest dim into `parts` even parts; into fewer where that dim has fewer indices.
 std::vector<Box> cut(const Box& box, int64_t parts);
 
-// "[0:4, 8:16]", for messages and saved plans.
+// "[0:4, 8:16]".
 std::string to_string(const Box& box);
 
-// The even split of [0, size) into `parts`: part `index`. The first (size mod parts) are one longer than the others.
+// Part `index` of the even split of [0, size) into `parts`. The first (size mod parts) parts are one longer than the others.
 Interval even_part(int64_t size, int64_t parts, int64_t index);
 
 }  // namespace cairn::mesh

@@ -11,7 +11,7 @@
 namespace cairn::mesh {
 namespace {
 
-// dout^T in, added to the sum, which begins here.
+// sum = or += dout^T in; the first call allocates the sum.
 template <typename Matrix>
 void add_product(at::Tensor& sum, const Matrix& in, const Matrix& dout, int64_t outputs, int64_t inputs, const at::TensorOptions& options) {
   const bool begun = sum.defined();
@@ -47,8 +47,10 @@ void ChunkedGradients::add(ParamId id, const at::Tensor& gradient) {
   sum.defined() ? sum.add_(gradient) : sum = gradient.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
 }
 
-void ChunkedGradients::add_rows(ParamId, const at::Tensor&, const at::Tensor&) { CAIRN_CHECK(false, "rows of a table in parts"); }
-void ChunkedGradients::expect_more(ParamId, int64_t) { CAIRN_CHECK(false, "parts of parts"); }
+void ChunkedGradients::add_rows(ParamId, const at::Tensor&, const at::Tensor&) {
+  CAIRN_CHECK(false, "embedding gradients are not chunked");
+}
+void ChunkedGradients::expect_more(ParamId, int64_t) { CAIRN_CHECK(false, "a chunk cannot be chunked again"); }
 
 void ChunkedGradients::flush() {
   for (const Sum& one : std::exchange(sums_, {})) into_.add(one.id, one.value);

@@ -7,8 +7,9 @@
 
 namespace cairn::mesh {
 
-// A contribution to each of some parameters' gradients that comes in so many parts. A sink that adds up in fp32 gets them as they come; for
-// one that rounds what it gets to less they add up here, in fp32, and it gets the sum.
+// Splits one contribution to each of some parameters into `parts`, for a weight gradient that is computed chunk by chunk (chunked cross
+// entropy). A sink that accumulates in fp32 gets each part as it comes. For a sink that rounds contributions to a lower precision the parts
+// are summed here, in fp32, and flush() hands on the sum.
 class ChunkedGradients final : public Gradients {
  public:
   ChunkedGradients(Gradients& into, const std::vector<ParamId>& ids, int64_t parts);
@@ -19,14 +20,14 @@ class ChunkedGradients final : public Gradients {
   void add_rows(ParamId id, const at::Tensor& rows, const at::Tensor& values) override;
   void expect_more(ParamId id, int64_t contributions) override;
 
-  void flush();  // after the last part
+  void flush();  // call after the last part
 
  private:
   struct Sum {
     ParamId id;
     at::Tensor value;
   };
-  // Undefined: nothing has come yet.
+  // Undefined before the first part.
   at::Tensor& sum_of(ParamId id);
 
   Gradients& into_;

@@ -8,7 +8,7 @@
 
 namespace cairn::mesh {
 
-// Reads a short text from left to right, past blanks; what does not fit is refused with the whole text and the place.
+// Parses a short text from left to right and skips blanks. An unexpected token is refused with the whole text and the place.
 class Cursor {
  public:
   Cursor(std::string_view what, std::string_view text) : what_(what), text_(text) {}
@@ -18,7 +18,7 @@ class Cursor {
     return at_ == text_.size();
   }
 
-  // Steps over `token` where it comes next.
+  // Consumes `token` if it comes next.
   bool accept(std::string_view token) {
     skip_blanks();
     if (text_.substr(at_, token.size()) != token) return false;

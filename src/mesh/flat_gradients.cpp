@@ -64,7 +64,7 @@ void FlatGradients::contributed(ParamId id) {
 void FlatGradients::outer(ParamId id, const at::Tensor& in, const at::Tensor& dout) {
   at::Tensor gradient = layout_.view(flat_, id);
   const bool accumulate = !fresh(id);
-  kernels::linear_backward_weight(gradient, dout, in, accumulate);  // a pass of lower precision still adds up here in fp32
+  kernels::linear_backward_weight(gradient, dout, in, accumulate);  // bf16 inputs are accumulated in the buffer's dtype
   contributed(id);
 }
 

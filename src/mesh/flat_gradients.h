@@ -10,19 +10,21 @@
 
 namespace cairn::mesh {
 
-// The ordinary sink: sums contributions in fp32 (or the buffer's dtype) into one flat buffer. The first contribution of a step
-// overwrites, so nothing is cleared beforehand. Each piece is announced once, when all that is due has come.
+// The ordinary sink: sums contributions into one flat buffer, in the buffer's dtype (usually fp32). The first contribution of a step
+// overwrites (=), later ones add (+=), so nothing is zeroed beforehand. Each piece is announced once, when its last contribution is added.
+// For one thread.
 class FlatGradients final : public Gradients {
  public:
-  // Called with a piece's index while backward still runs, as soon as its gradient is complete.
+  // Called with a piece's index as soon as its gradient is complete, while backward still runs.
   using Announce = std::function<void(int64_t index)>;
 
-  // `uses[i]`: how many contributions piece i receives in one pass. `flat` has layout.elements elements and is written in place.
+  // `uses[i]`: contributions that piece i receives in one pass. `flat` has layout.elements elements and is written in place.
   FlatGradients(FlatLayout layout, at::Tensor flat, std::vector<int32_t> uses);
 
   // Starts a step of `passes` backward passes.
   void begin(int64_t passes, Announce announce);
-  // Ends it: a piece that nothing reached (a rank without samples, an unused parameter) becomes zero and is announced, last first.
+  // Ends the step. A piece without contributions (a rank without samples, an unused parameter) becomes zero and is announced; the last
+  // piece comes first.
   void finish();
 
   void outer(ParamId id, const at::Tensor& in, const at::Tensor& dout) override;
@@ -36,14 +38,14 @@ class FlatGradients final : public Gradients {
   const at::Tensor& flat() const { return flat_; }
 
  private:
-  bool fresh(ParamId id) const;  // nothing has been added yet in this step
+  bool fresh(ParamId id) const;  // no contribution in this step yet
   void contributed(ParamId id);
 
   FlatLayout layout_;
   at::Tensor flat_;
   std::vector<int32_t> uses_;
   std::vector<int64_t> due_;   // contributions still to come in this step
-  std::vector<int64_t> more_;  // of those that are due in it: beyond what uses say
+  std::vector<int64_t> more_;  // contributions of this step beyond uses_ (expect_more)
   std::vector<char> touched_;
   int64_t passes_ = 0;
   Announce announce_;

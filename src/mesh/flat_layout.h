@@ -10,8 +10,8 @@
 
 namespace cairn::mesh {
 
-// Where each of a list of tensors lies in one flat buffer. Neighbours touch, so that several can be read as one taller matrix and
-// any run of them is one message.
+// The offsets of a list of tensors in one flat buffer. Neighbours touch: several can be read as one taller matrix, and any range of them
+// is one message.
 struct FlatLayout {
   struct Piece {
     std::string name;
@@ -24,7 +24,7 @@ struct FlatLayout {
   int64_t elements = 0;
 
   void append(std::string name, std::vector<int64_t> shape);
-  // The tensors named by `id` as a view of the buffer; several become one matrix stacked along dim 0.
+  // The tensors of `id` as a view of the buffer; several are stacked along dim 0.
   at::Tensor view(const at::Tensor& flat, ParamId id) const;
   // Every piece as a named view.
   NamedTensors views(const at::Tensor& flat) const;

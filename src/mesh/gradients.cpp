@@ -4,7 +4,7 @@
 
 namespace cairn::mesh {
 
-// For sinks that want the matrices themselves. Rows of zeros that the codes were filled up with add nothing.
+// For sinks without an fp8 path. The codes are padded with zero rows, which add nothing.
 void Gradients::outer_fp8(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) {
   const int64_t rows = in.columns.size(1);
   outer(id, kernels::from_fp8(in, rows, at::kBFloat16), kernels::from_fp8(dout, rows, at::kBFloat16));

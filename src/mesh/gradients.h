@@ -11,33 +11,35 @@ struct Fp8Matrix;
 
 namespace cairn::mesh {
 
-// One parameter of a model by its place in the model's list; `count` > 1 names several that lie next to each other in one
-// buffer (query, key and value projections), which kernels treat as one taller matrix.
+// A parameter by its index in the model's list. `count` > 1 names neighbours in one buffer (query, key and value projections), which
+// kernels treat as one taller matrix.
 struct ParamId {
   int32_t first = 0;
   int32_t count = 1;
   bool operator==(const ParamId&) const = default;
 };
 
-// Where weight gradients go: a sink, never `.grad`. Every call is one contribution; a sink may sum, weigh, project or keep
-// samples apart. Tensors handed in may be reused by the caller as soon as the call returns.
+// A sink for weight gradients, in place of autograd's `.grad`. Every call is one contribution to a parameter's gradient. A sink may sum,
+// weigh, project or keep samples apart, and it knows when a parameter is complete. Calls come from the thread that runs the pass. The
+// caller may reuse the tensors as soon as a call returns.
 class Gradients {
  public:
   virtual ~Gradients() = default;
-  // The weight gradient of a product y = in w^T: dout^T in, computed where the sink wants it.
+  // The weight gradient of y = in w^T, which is dout^T in. The sink computes the product, straight into its own buffer where it can.
   virtual void outer(ParamId id, const at::Tensor& in /*[rows, in]*/, const at::Tensor& dout /*[rows, out]*/) = 0;
-  // The same of matrices in eight bits, by columns.
+  // The same from fp8 matrices, of which it reads the columns. By default it converts to bf16 and calls outer.
   virtual void outer_fp8(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout);
-  virtual void add(ParamId id, const at::Tensor& gradient /*the parameter's shape*/) = 0;
-  // The gradient of a table lookup: row `rows[i]` of the table receives values[i].
+  // A gradient of the parameter's shape.
+  virtual void add(ParamId id, const at::Tensor& gradient) = 0;
+  // The gradient of an embedding lookup: row rows[i] of the table receives values[i].
   virtual void add_rows(ParamId id, const at::Tensor& rows /*[n] int64*/, const at::Tensor& values /*[n, embed]*/) = 0;
-  // Whether contributions add up in fp32 or more. Else each is rounded to less, and one that comes in parts is better summed up before.
+  // Whether contributions are summed in fp32 or more. If not, each one is rounded; a contribution in parts should be summed beforehand.
   virtual bool accumulates_in_fp32(ParamId /*id*/) const { return true; }
-  // In this pass so many more contributions than the parameter has uses: one of them comes in parts.
+  // Announces that this pass brings so many contributions beyond the parameter's uses, because one of them comes in parts.
   virtual void expect_more(ParamId id, int64_t contributions) = 0;
-  // A pass that has nothing to give (no samples here) comes by, where others give theirs.
+  // Stands for the contribution of a pass that has none (no samples on this rank), at the point where others contribute.
   virtual void skip(ParamId /*id*/) {}
-  // A pass is over: what it did not reach has no gradient in it.
+  // The pass is over. Parameters without a contribution have no gradient in it.
   virtual void end_pass() {}
 };
 

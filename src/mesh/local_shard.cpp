@@ -13,7 +13,7 @@ int64_t total(const std::vector<Interval>& intervals) {
   return n;
 }
 
-// What is kept of the intervals held so far; `keep` counts in their concatenation, so that splits nest.
+// Narrows the intervals held so far to `keep`, whose indices count in their concatenation; so splits nest.
 std::vector<Interval> narrow(const std::vector<Interval>& held, const std::vector<Interval>& keep) {
   std::vector<Interval> result;
   for (const Interval& want : keep) {

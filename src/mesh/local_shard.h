@@ -8,20 +8,20 @@
 
 namespace cairn::mesh {
 
-// What one rank holds of a tensor: per dim the intervals, in storage order. Its local tensor is dense and has them one after the other
-// along each dim, so it may hold several boxes of the logical tensor.
+// The shard of a tensor that one rank holds: per dim a list of intervals, in storage order. The local tensor is dense. Along each dim it
+// has the intervals one after the other, so one local tensor may hold several boxes of the logical tensor.
 struct LocalShard {
   std::vector<std::vector<Interval>> dims;
 
   std::vector<int64_t> local_shape() const;
-  std::vector<Box> boxes() const;  // in storage order, none of them empty
-  // Where a box of the logical tensor, inside one of boxes(), lies in the local tensor.
+  std::vector<Box> boxes() const;  // in storage order; empty ones are left out
+  // The indices in the local tensor of a logical box, which must lie inside one of boxes().
   Box local(const Box& logical) const;
 
   bool operator==(const LocalShard&) const = default;
 };
 
-// `axis_coordinates` is the rank's place: mesh.axis_coordinates(rank).
+// The shard of the rank at these coordinates (mesh.axis_coordinates(rank)).
 LocalShard local_shard(const Placement& placement, const std::vector<AxisCoordinate>& axis_coordinates, const std::vector<int64_t>& shape);
 
 }  // namespace cairn::mesh

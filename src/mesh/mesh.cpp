@@ -13,13 +13,13 @@
 namespace cairn::mesh {
 namespace {
 
-// One row of a mesh with parts: the ranks under all coordinates of its last axis.
+// The number of ranks under all coordinates of the last axis.
 int row_size(const Mesh& mesh) {
   if (mesh.parts.empty()) return mesh.axes.empty() ? 1 : mesh.axes.back().size;
   return std::accumulate(mesh.parts.begin(), mesh.parts.end(), 0, [](int sum, const Mesh& part) { return sum + part.size(); });
 }
 
-// The way from the outermost axis to one position.
+// Collects the coordinates of one position, from the outermost axis inward.
 void walk(const Mesh& mesh, int position, std::vector<AxisCoordinate>& axis_coordinates) {
   if (mesh.axes.empty()) return;
   int below = mesh.size();
@@ -57,8 +57,8 @@ int position_of(const Mesh& mesh, int rank) {
   return position;
 }
 
-// What ranks share that differ along the axes `along` only: their coordinates elsewhere. Coordinates of 0 say nothing, so that an axis
-// of size 1 is the same as none.
+// The coordinates outside of the axes `along`: equal for ranks of one group. Coordinates of 0 are left out, so that an axis of size 1
+// equals a missing one.
 std::map<std::string, int> elsewhere(const std::vector<AxisCoordinate>& axis_coordinates, const std::vector<std::string>& along) {
   std::map<std::string, int> result;
   for (const AxisCoordinate& place : axis_coordinates)

@@ -6,7 +6,7 @@
 
 namespace cairn::mesh {
 
-// A tensor under the logical name by which snapshots, sync rules and ledgers know it. Copies share the storage.
+// A tensor with the logical name that snapshots, sync rules and ledgers use. Copies share the storage.
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;

@@ -28,7 +28,7 @@ void check_pieces(const Split& split, std::string_view axis, int64_t size) {
   if (covered != size) base::fail_input("{}: split({}): its parts end at {}, the dim has {} indices there", axis, split.dim, covered, size);
 }
 
-// Walks the placement as one rank sees it: each split is checked against what those before it have left.
+// Checks the placement at one rank's coordinates: each split against what the splits before it leave.
 void check_at(const Placement& placement, const std::vector<AxisCoordinate>& axis_coordinates, const std::vector<int64_t>& shape) {
   Placement before;
   for (const Placement::OnAxis& on : placement.axes) {
@@ -79,7 +79,7 @@ void check(const Placement& placement, const Mesh& mesh, const std::vector<int64
   }
   if (reductions.size() > 1)
     base::fail_input("placement \"{}\" mixes partial sums and maxima: which comes first would matter", to_string(placement));
-  std::set<std::vector<std::pair<std::string, int>>> shapes;  // ranks with equal extents and coordinates of splitting axes are alike
+  std::set<std::vector<std::pair<std::string, int>>> shapes;  // ranks with equal extents and coordinates on these axes are checked once
   for (int rank : mesh.members()) {
     const std::vector<AxisCoordinate> axis_coordinates = mesh.axis_coordinates(rank);
     std::vector<std::pair<std::string, int>> key;

@@ -18,7 +18,7 @@
 namespace cairn::mesh {
 namespace {
 
-// Groups of the second round have an order of their own: it starts whenever somebody waits.
+// The second round starts when a rank waits, so its groups need an order of operations of their own.
 constexpr std::string_view kSecondRound = "redistribute, second round";
 
 void check_local(const at::Tensor& local, const LocalShard& held, const RedistributePlan& plan, int rank) {
@@ -30,7 +30,7 @@ void check_local(const at::Tensor& local, const LocalShard& held, const Redistri
                    fmt::join(local.sizes().vec(), ", "), fmt::join(shape, ", "));
 }
 
-// What a partial value holds where it has nothing to say.
+// The neutral element of a reduction, for coordinates of a partial axis without a term.
 at::Scalar identity(Partial::Reduce reduce, at::ScalarType dtype) {
   if (reduce == Partial::Reduce::sum || dtype == at::kBool || dtype == at::kByte) return 0;
   if (c10::isFloatingType(dtype)) return -std::numeric_limits<double>::infinity();
@@ -58,7 +58,7 @@ at::Tensor make_result(const RedistributePlan& plan, const LocalShard& held, int
   return result;
 }
 
-// What the first round leaves for the second on this rank.
+// The memory that carries this rank's boxes from the first round to the second.
 BoxViews make_stage(const ExchangeStep& first, int rank, const at::TensorOptions& options) {
   std::vector<Box> boxes;
   for (const BoxTransfer& transfer : first.transfers)

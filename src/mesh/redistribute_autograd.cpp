@@ -11,7 +11,7 @@
 namespace cairn::mesh {
 namespace {
 
-// What backward needs, kept in the graph.
+// What backward needs; the graph keeps it.
 struct SavedPlan : torch::CustomClassHolder {
   comm::World* world = nullptr;
   std::shared_ptr<const RedistributePlan> plan;

@@ -12,9 +12,9 @@ class World;
 
 namespace cairn::mesh {
 
-// `redistribute` as a step of an autograd graph: its backward redistributes the gradient along the reverse pair, booked as gradient. For
-// blocks derived by autograd; blocks written by hand call redistribute with `backward_of`. The world must outlive the graph, and every rank
-// must run backward alike, on the world's own thread (where autograd runs a graph of CPU tensors).
+// `redistribute` as a node of an autograd graph. Its backward redistributes the gradient by backward_of(change) and books the bytes as
+// gradient. For blocks that use autograd; hand-written blocks call redistribute with backward_of themselves. The world must outlive the
+// graph. Every rank must run the same backward, on the world's own thread (where autograd runs graphs of CPU tensors).
 at::Tensor redistribute_differentiably(comm::World& world, const at::Tensor& local, std::shared_ptr<const RedistributePlan> plan,
                                        comm::Label label);
 

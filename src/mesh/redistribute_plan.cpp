@@ -45,7 +45,7 @@ void add_traffic(const ExchangeStep& step, std::map<std::pair<int, int>, int64_t
     for (int64_t b = 0; b < n; ++b)
       if (a != b)
         traffic[{step.ranks[static_cast<size_t>(a)], step.ranks[static_cast<size_t>(b)]}] +=
-            even_part(elements, n, a).length() + even_part(elements, n, b).length();  // a's result, and a's version of b's share
+            even_part(elements, n, a).length() + even_part(elements, n, b).length();  // a's reduced share, and a's term of b's share
 }
 
 LocalShard held(const Layout& layout, int rank, const std::vector<int64_t>& shape) {

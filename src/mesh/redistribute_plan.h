@@ -14,7 +14,8 @@
 
 namespace cairn::mesh {
 
-// One box that a rank is given: the reduction of what `from` hold of it, in that order; a copy where `from` is one rank, itself perhaps.
+// One box that rank `to` receives: the reduction, in that order, of what the ranks `from` hold of it. With a single rank in `from` (maybe
+// `to` itself) it is a copy.
 struct BoxTransfer {
   int to = 0;
   Box box;
@@ -22,11 +23,11 @@ struct BoxTransfer {
   bool operator==(const BoxTransfer&) const = default;
 };
 
-// What carries the pieces of a step.
+// The collective that carries out a step.
 enum class CollectiveKind { copy, all_gather, reduce_scatter, all_reduce, all_to_all };
 std::string_view name(CollectiveKind collective);
 
-// One operation of one group: nobody outside it is concerned.
+// One collective of one group of ranks. Other ranks take no part in it.
 struct ExchangeStep {
   CollectiveKind by = CollectiveKind::copy;
   std::vector<int> ranks;              // in the group's order; reductions run in it
@@ -34,8 +35,7 @@ struct ExchangeStep {
   bool operator==(const ExchangeStep&) const = default;
 };
 
-// Elements that a change sends, as its steps say: the messages of all ranks, the busiest sender and receiver, operations one after the
-// other.
+// What a change sends, counted in elements: in all, by the busiest sender, to the busiest receiver; and how many rounds of collectives.
 struct RedistributeCost {
   int64_t elements = 0;
   int64_t elements_sent_max = 0;
@@ -44,11 +44,12 @@ struct RedistributeCost {
   bool operator==(const RedistributeCost&) const = default;
 };
 
-// How one change of placement is done: who sends what to whom, and by which collective. A pure function of the change, so every rank that
-// asks gets the same. At most two rounds: the second one spreads what the first one has reduced.
+// How one change of placement is carried out: which rank sends what to whom, by which collective. A pure function of the change, so all
+// ranks compute the same plan. It has at most two rounds; the second distributes what the first has reduced.
 //
-// Each receiver gets every element it lacks once (once from each partial value): from its own replica where it stands in one, else from
-// the replicas in turn. Partial values that several ranks want are reduced at one of them, in even shares, and then spread.
+// Each receiver gets every element that it lacks exactly once (once per partial term): from its own replica if it is in one, else from the
+// replicas in turn. Where several ranks need the same reduced value, each reduces an even share of it in round one and sends the share to
+// the others in round two (reduce-scatter, then all-gather).
 class RedistributePlan {
  public:
   explicit RedistributePlan(LayoutChange change);
@@ -56,17 +57,17 @@ class RedistributePlan {
   const LayoutChange& change() const { return change_; }
   Partial::Reduce reduce() const { return reduce_; }
   const std::vector<std::vector<ExchangeStep>>& rounds() const { return rounds_; }
-  // The step of a round that a rank takes part in; null where it does nothing.
+  // The step of a round that a rank takes part in; null: none.
   const ExchangeStep* step_of(size_t round, int rank) const;
 
-  // What a rank holds before and after; nothing where it is not in the mesh.
+  // The rank's shard before and after; an empty one where it is not in the mesh.
   LocalShard held_before(int rank) const;
   LocalShard held_after(int rank) const;
-  int64_t elements_given(int rank) const;  // of what it holds afterwards; the rest is the reduction's identity
-  // Whether a rank's result is its input as it stands.
+  int64_t elements_given(int rank) const;  // elements that the rank receives; the rest of its new shard is the reduction's identity
+  // Whether the rank's result is its input, unchanged.
   bool keeps(int rank) const;
 
-  // Elements from rank to rank. Of an all-reduce, what reducing even shares and spreading them takes.
+  // Elements sent, by (sender, receiver). An all-reduce counts as reduce-scatter and all-gather of even shares.
   std::map<std::pair<int, int>, int64_t> traffic() const;
   RedistributeCost cost() const;
 
@@ -80,7 +81,7 @@ class RedistributePlan {
   std::vector<std::map<int, size_t>> step_index_;  // by round: which step a rank takes part in
 };
 
-// Plans by change, so that a change done every step is planned once. Borrow one for as long as the work lasts: old plans are forgotten.
+// Caches plans by change, so that a change made every step is planned once. Keep the pointer while the work runs: old plans are evicted.
 class RedistributePlanCache {
  public:
   explicit RedistributePlanCache(size_t plans_max = 4096) : plans_max_(plans_max) {}

@@ -1,9 +1,9 @@
-#include "mesh/submesh.h"
-
+// Submeshes: one coordinate of an axis, or several axes as one (mesh.h).
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
+#include "mesh/mesh.h"
 
 namespace cairn::mesh {
 namespace {

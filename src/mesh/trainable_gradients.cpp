@@ -36,7 +36,7 @@ class TrainableGradients final : public Gradients {
     pass_on(id, [&](ParamId to) { into_.add_rows(to, rows, values); });
   }
 
-  // (Parts of what is not trained go nowhere anyway.)
+  // Parameters that are not trained do not count: their parts are dropped.
   bool accumulates_in_fp32(ParamId id) const override {
     for (int32_t i = id.first; i < id.first + id.count; ++i)
       if (place(i) >= 0 && !into_.accumulates_in_fp32({place(i), 1})) return false;
@@ -56,7 +56,7 @@ class TrainableGradients final : public Gradients {
   bool all_of(ParamId id) const {
     for (int32_t i = 0; i < id.count; ++i)
       if (place(id.first + i) < 0) return false;
-    return true;  // and neighbours stay neighbours
+    return true;  // then they are neighbours in `into` too
   }
 
   template <typename Act>
@@ -64,7 +64,7 @@ class TrainableGradients final : public Gradients {
     if (place(id.first) >= 0) act(ParamId{place(id.first), id.count});
   }
 
-  // Neighbours of which some are trained: each for itself, with its rows of the stacked matrix.
+  // For neighbours of which only some are trained: calls act for each trained one, with its rows of the stacked matrix.
   template <typename Act>
   void parts(ParamId id, const Act& act) const {
     int64_t begin = 0;

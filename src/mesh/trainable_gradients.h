@@ -7,11 +7,11 @@
 
 namespace cairn::mesh {
 
-// The part of a layout that is trained, in the same order.
+// The layout of the trained parameters alone, in the same order.
 FlatLayout trainable_layout(const FlatLayout& all, const std::vector<bool>& chosen);
 
-// A sink for a model of which only some parameters are trained: their contributions go on to a sink of theirs, the others are dropped
-// before they are computed. `into` is borrowed and must outlive it.
+// A sink for a model of which only some parameters are trained. It forwards their contributions to `into`, which knows only these, and
+// drops the others before their products are computed. `into` is borrowed and must outlive it.
 std::unique_ptr<Gradients> make_trainable_gradients(FlatLayout all, std::vector<bool> chosen, Gradients& into);
 
 }  // namespace cairn::mesh

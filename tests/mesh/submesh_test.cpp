@@ -1,8 +1,7 @@
-#include "mesh/submesh.h"
-
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "mesh/mesh.h"
 
 namespace cairn::mesh {
 namespace {

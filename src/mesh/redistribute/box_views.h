@@ -9,16 +9,16 @@
 
 namespace cairn::mesh {
 
-// Boxes of a logical tensor and where they lie in memory here.
+// Boxes of a logical tensor, each with a view of the memory that holds it on this rank.
 class BoxViews {
  public:
   BoxViews() = default;
-  // A rank's local tensor.
+  // The boxes of a rank's local tensor.
   BoxViews(const LocalShard& local_shard, const at::Tensor& local);
-  // A new buffer that holds these boxes one after the other.
+  // A new buffer with these boxes one after the other.
   BoxViews(std::vector<Box> boxes, const at::TensorOptions& options);
 
-  // A box, inside one of those held, as a view.
+  // A view of a box that lies inside one of these.
   at::Tensor view(const Box& box) const;
 
  private:
@@ -26,17 +26,17 @@ class BoxViews {
   std::vector<at::Tensor> views_;
 };
 
-// The views' elements one after the other, as one flat tensor: the memory itself where it lies so, else a copy.
+// The elements of all views as one flat tensor: without a copy where they are adjacent in memory already.
 at::Tensor joined(const std::vector<at::Tensor>& views, const at::TensorOptions& options);
 
-// A flat buffer for elements that belong into these views, one after the other: the memory itself where it lies so, else a new buffer whose
-// elements `unpack` copies to their places.
+// A flat buffer for the elements of some views, as a collective needs it. Where the views are adjacent in memory the buffer is that memory;
+// otherwise it is new, and pack and unpack copy.
 class StagingBuffer {
  public:
   StagingBuffer(std::vector<at::Tensor> views, const at::TensorOptions& options);
   const at::Tensor& flat() const { return flat_; }
-  void pack() const;    // fills the buffer from the views
-  void unpack() const;  // and back
+  void pack() const;    // views -> buffer
+  void unpack() const;  // buffer -> views
 
  private:
   std::vector<at::Tensor> views_;

@@ -1,3 +1,14 @@
+// Which collective carries out a set of transfers between n ranks (OneFlow calls this table boxing, arXiv:2110.15032). R: the transfers
+// reduce terms of several ranks; each row needs the condition that it names.
+//
+//   n = 1                                                  copy
+//   no R, every rank receives the same boxes               all_gather      (split -> replicate)
+//   no R, otherwise                                        all_to_all      (split -> split along another dim, between meshes)
+//   R over all n ranks, every rank receives the same boxes all_reduce      (partial -> replicate)
+//   R over all n ranks, otherwise                          reduce_scatter  (partial -> split)
+//   R over some of the ranks                               all_to_all of the terms; each receiver reduces
+//
+// A reduction over some ranks whose result several ranks need would send the same terms several times: two_rounds.cpp splits it.
 #include "mesh/redistribute/choose_collective.h"
 
 #include <algorithm>
@@ -20,7 +31,7 @@ std::vector<int> ranks_of(const std::vector<BoxTransfer>& transfers) {
   return {ranks.begin(), ranks.end()};
 }
 
-// Whether every rank is given the same boxes from the same ranks.
+// Whether every rank receives the same boxes from the same ranks.
 bool same_for_all_ranks(const std::vector<BoxTransfer>& transfers, size_t ranks) {
   const size_t each = transfers.size() / ranks;
   if (each * ranks != transfers.size()) return false;
@@ -31,7 +42,7 @@ bool same_for_all_ranks(const std::vector<BoxTransfer>& transfers, size_t ranks)
   return true;
 }
 
-// Whether every piece is the reduction of all ranks' values.
+// Whether every transfer reduces the terms of all ranks.
 bool reduces_all(const std::vector<BoxTransfer>& transfers, size_t ranks) {
   return std::all_of(transfers.begin(), transfers.end(),
                      [&](const BoxTransfer& transfer) { return transfer.from.size() == ranks && transfer.from == transfers.front().from; });
@@ -40,7 +51,7 @@ bool reduces_all(const std::vector<BoxTransfer>& transfers, size_t ranks) {
 }  // namespace
 
 std::vector<std::vector<BoxTransfer>> independent_groups(std::vector<BoxTransfer> transfers) {
-  std::map<int, int> above;  // towards the lowest rank of the set
+  std::map<int, int> above;  // union-find: parent of each rank; the root is the lowest rank of the set
   const auto lowest = [&](int rank) {
     above.try_emplace(rank, rank);
     while (above[rank] != rank) rank = above[rank] = above[above[rank]];

@@ -5,14 +5,15 @@
 
 namespace cairn::mesh {
 
-// The pieces sorted into sets that have no rank in common, each by receiver and box: who exchanges with whom.
+// Groups the transfers into sets with no rank in common (the connected components of who exchanges with whom). Each set is sorted by
+// receiver and box.
 std::vector<std::vector<BoxTransfer>> independent_groups(std::vector<BoxTransfer> transfers);
 
-// The collective that carries the pieces of one such set: the table from what moves to what moves it.
+// The collective that carries out one such set of transfers. choose_collective.cpp has the table.
 ExchangeStep choose_collective(std::vector<BoxTransfer> transfers);
 
-// Where partial values are wanted by several ranks: `first` reduces every box at one of the ranks that want it, in even shares, preferring
-// those that hold a term already; `second` gives the results to all that want them. Empty where no such box is among the pieces.
+// A reduction whose result several ranks need, as two rounds. `first` reduces each box at one of these ranks, in even shares; ranks that
+// hold a term are preferred. `second` sends the results to all of them. Both are empty where no box is needed by several ranks.
 struct TwoRounds {
   std::vector<BoxTransfer> first;
   std::vector<BoxTransfer> second;

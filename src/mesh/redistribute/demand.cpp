@@ -16,7 +16,7 @@ Placement at_homes(Placement placement) {
   return placement;
 }
 
-// Whether the axis has one size everywhere: else what one coordinate had may be outside the reach of those that shall add up to it.
+// Whether the axis has one size in all parts. If not, a coordinate's old box may lie outside the group that has to add up to it.
 bool is_even_along(const Mesh& mesh, const std::string& axis) {
   std::set<int> extents;
   for (int rank : mesh.members()) extents.insert(mesh.extent_at(rank, axis));
@@ -42,7 +42,7 @@ Demand::Demand(const LayoutChange& change) : change_(change), to_(change.to.plac
     }
   }
   if (fixed_.empty()) return;
-  for (const std::string& axis : axis_names())  // each replica for itself: where parts are unequal, they are cut differently
+  for (const std::string& axis : axis_names())  // each replica has regions of its own: unequal parts are cut differently
     if (std::holds_alternative<Replicate>(change.from.placement.on(axis))) fixed_.push_back(axis);
   const Placement from = at_homes(change.from.placement);
   for (int rank : change.from.mesh.members()) {

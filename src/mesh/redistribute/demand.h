@@ -8,8 +8,9 @@
 
 namespace cairn::mesh {
 
-// What each rank must be given so that the tensor lies as `change.to` says: the boxes it holds, except where a new partial axis lets others
-// hold them and this rank the reduction's identity. A value that was split along that axis stays where it is; else coordinate 0 keeps it.
+// The boxes that each rank must receive so that the tensor has the layout `change.to`. These are the boxes that the rank holds there, with
+// one exception: along an axis that becomes partial only one coordinate holds the value and the others hold the reduction's identity (0 or
+// -inf). A value that was split along that axis stays where it is; otherwise coordinate 0 holds it.
 class Demand {
  public:
   explicit Demand(const LayoutChange& change);  // borrowed
@@ -17,9 +18,9 @@ class Demand {
 
  private:
   const LayoutChange& change_;
-  Placement to_;                      // with ragged ids that become partial at their homes only
-  std::vector<std::string> at_zero_;  // new partial axes whose coordinate 0 has it all
-  std::vector<std::string> fixed_;    // axes whose coordinates say which region a rank keeps; empty: everything
+  Placement to_;                      // ragged ids that become partial lie at their first owner only
+  std::vector<std::string> at_zero_;  // new partial axes whose coordinate 0 holds the value
+  std::vector<std::string> fixed_;    // axes whose coordinates determine the region that a rank keeps; empty: no such axis
   std::map<std::vector<int>, std::set<Box>> regions_;
 };
 

@@ -1,3 +1,4 @@
+// Runs one step of a redistribution on one rank: pack the boxes to send into a flat buffer, call the collective, unpack the received boxes.
 #include "mesh/redistribute/exchange_step.h"
 
 #include <algorithm>
@@ -32,7 +33,7 @@ bool comm_knows(at::ScalarType dtype) {
   }
 }
 
-// The dtype in which terms travel to be reduced: their own where comm can reduce it, else the next wider.
+// The dtype in which terms are sent and reduced: their own where comm can reduce it, else the next wider one.
 at::ScalarType reduced_as(at::ScalarType dtype) {
   if (comm_knows(dtype) && dtype != at::kBool) return dtype;
   if (c10::isComplexType(dtype)) base::fail_input("partial values of {} cannot be reduced", c10::toString(dtype));
@@ -149,7 +150,7 @@ class Exchange {
     });
   }
 
-  // Every rank's terms arrive as they are and are reduced here, in the order that the piece says.
+  // The terms arrive unreduced and are reduced here, in the order of BoxTransfer::from.
   comm::Work reduce_pairwise() const {
     const at::TensorOptions wide = memory_.options.dtype(reduced_as(dtype_));
     Counts in_counts, out_counts;
@@ -196,7 +197,7 @@ class Exchange {
     });
   }
 
-  // What this rank sends to the others, in their order; nothing to itself.
+  // The elements that this rank sends to the others, in the order of the group; none to itself.
   at::Tensor outgoing(const at::TensorOptions& options, Counts& counts) const {
     std::vector<at::Tensor> parts;
     for (int rank : group_.ranks()) {
@@ -213,7 +214,7 @@ class Exchange {
 
   comm::Reduce reduction() const { return reduce_ == Partial::Reduce::sum ? comm::Reduce::sum : comm::Reduce::max; }
 
-  // A dtype that comm does not know is moved as bytes.
+  // A dtype that comm does not know is sent as bytes.
   at::Tensor raw(const at::Tensor& flat) const { return comm_knows(dtype_) ? flat : flat.view(at::kByte); }
   Counts raw(Counts counts) const {
     if (!comm_knows(dtype_))

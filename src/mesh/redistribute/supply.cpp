@@ -57,11 +57,12 @@ std::vector<BoxTransfer> Supply::transfers(int to, int index, const Box& box) co
   return found;
 }
 
-// Term by term, each piece is cut by what the holders of the next term have of it; what no holder has goes on without that term.
+// Goes over the terms. Each transfer is cut along the boxes that the holders of the next term have; a part that no holder has goes on
+// without that term.
 std::vector<BoxTransfer> Supply::from_replica(const Terms& terms, int to, int index, const Box& box) const {
   std::vector<BoxTransfer> transfers{{to, box, {}}};
   for (const auto& [term, holders] : terms) {
-    std::vector<const Holder*> order;  // itself, then the others in turn: an id with several owners is not always asked of the first
+    std::vector<const Holder*> order;  // the receiver itself first, then the others in rotation, so that not all ask the first owner
     for (const Holder& holder : holders)
       if (holder.rank == to) order.push_back(&holder);
     for (size_t k = 0; k < holders.size(); ++k)

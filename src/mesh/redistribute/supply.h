@@ -7,12 +7,12 @@
 
 namespace cairn::mesh {
 
-// Who can give what: the ranks of `change.from`, by replica and by partial value.
+// Which ranks can supply a box: the ranks of `change.from`, by replica and by partial term.
 class Supply {
  public:
   explicit Supply(const LayoutChange& change);
 
-  // Where rank `to`, the `index`-th of the receivers, gets a box from: pieces that cover it exactly once. Refuses what nobody holds.
+  // Transfers to rank `to`, the `index`-th receiver, that cover the box exactly once. Refuses a box that no rank holds.
   std::vector<BoxTransfer> transfers(int to, int index, const Box& box) const;
 
  private:
@@ -21,8 +21,8 @@ class Supply {
     std::vector<Box> boxes;
   };
   using Key = std::vector<int>;                      // coordinates on some axes
-  using Terms = std::map<Key, std::vector<Holder>>;  // by coordinates on the axes to be reduced
-  using Replicas = std::map<Key, Terms>;             // by coordinates on the replicating axes
+  using Terms = std::map<Key, std::vector<Holder>>;  // by coordinates on the axes that are reduced
+  using Replicas = std::map<Key, Terms>;             // by coordinates on the replicated axes
   const Replicas& replicas_for(int to) const;
   std::vector<BoxTransfer> from_replica(const Terms& terms, int to, int index, const Box& box) const;
 

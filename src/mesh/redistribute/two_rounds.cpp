@@ -1,4 +1,5 @@
-// Partial values that several ranks want: reduced once, in shares, and then spread.
+// A reduced value that several ranks need, in two rounds: round one reduces it once, each receiver an even share; round two sends the
+// shares to all receivers. That is reduce-scatter and all-gather for arbitrary sets of senders and receivers.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -8,14 +9,14 @@
 namespace cairn::mesh {
 namespace {
 
-// A box that all of `ranks` want as the same reduction.
+// A box that all of `ranks` need as the same reduction.
 struct Wanted {
   Box box;
   std::vector<int> ranks;
 };
-using ByTerms = std::map<std::vector<int>, std::vector<Wanted>>;  // by the ranks whose values are reduced
+using ByTerms = std::map<std::vector<int>, std::vector<Wanted>>;  // by the ranks whose terms are reduced
 
-// Adds a box that `rank` wants. Where it meets one that others want, both are cut, so that each part has one set of receivers.
+// Adds a box that `rank` needs. Where it overlaps a box that others need, both are cut, so that each part has one set of receivers.
 void add(std::vector<Wanted>& all, const Box& box, int rank) {
   const auto met = std::find_if(all.begin(), all.end(), [&](const Wanted& one) { return intersect(one.box, box).has_value(); });
   if (met == all.end()) {
@@ -43,7 +44,7 @@ TwoRounds in_two_rounds(const std::vector<BoxTransfer>& transfers) {
   for (const BoxTransfer& transfer : transfers) add(by_terms[transfer.from], transfer.box, transfer.to);
   if (std::none_of(by_terms.begin(), by_terms.end(), is_shared_reduction)) return {};
   TwoRounds rounds;
-  size_t turn = 0;  // who begins, so that not always the same rank gets the longer share
+  size_t turn = 0;  // rotates the owners, so that the longer shares do not all go to one rank
   for (const auto& [from, all] : by_terms)
     for (const Wanted& one : all) {
       std::vector<int> owners;

@@ -5,14 +5,14 @@
 
 namespace cairn::base {
 
-// What time it is for those who schedule and measure. Passed in, so that tests and simulated networks own the time.
+// The time by which code schedules and measures. It is passed in, so that tests and simulated networks control it. Thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;
-  virtual std::chrono::nanoseconds now() const = 0;  // since the clock was made; never goes back
+  virtual std::chrono::nanoseconds now() const = 0;  // since the clock was made; never decreases
 };
 
-// The steady time of this machine.
+// The monotonic clock of this machine.
 class RealClock final : public Clock {
  public:
   RealClock();
@@ -22,11 +22,11 @@ class RealClock final : public Clock {
   std::chrono::steady_clock::time_point start_;
 };
 
-// Time that stands still until its owner moves it. Any thread may read it.
+// A clock that stands still until its owner advances it.
 class VirtualClock final : public Clock {
  public:
   std::chrono::nanoseconds now() const override;
-  void advance_to(std::chrono::nanoseconds time);  // ignored where that would go back
+  void advance_to(std::chrono::nanoseconds time);  // ignored if `time` has passed already
   void advance_by(std::chrono::nanoseconds step);
 
  private:
@@ -35,7 +35,7 @@ class VirtualClock final : public Clock {
 
 double seconds(std::chrono::nanoseconds duration);
 
-// Unix time in seconds, for what people and other programs read: log lines, event files. Nothing is scheduled by it.
+// Unix time in seconds, for log lines and event files. Never used for scheduling.
 double wall_time();
 
 // Seconds since the system started this process; 0 where the system does not say.

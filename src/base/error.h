@@ -5,17 +5,24 @@
 
 namespace cairn {
 
-// The one exception of Cairn: what kind of trouble, one sentence about it, and the context gathered on the way out.
+// The one exception type of Cairn: a kind, one sentence, and the context gathered while it propagates. what() is the sentence with the
+// context in parentheses.
 class Error : public std::exception {
  public:
-  // A kind exists only if some code acts on it (the exit code, a retry, a fallback).
+  // A kind exists only if some code acts on it (an exit code, a retry, a fallback).
+  //   bad_input         a recipe, an argument or a file that a person can correct
+  //   lost_peer         a rank died, froze or left; peer() names it
+  //   corrupt_file      a file whose content cannot be used
+  //   disk              a write failed: full, read-only, I/O error
+  //   diverged          the loss is no longer a number, or ranks disagree
+  //   broken_invariant  a mistake in Cairn (CAIRN_CHECK)
   enum class Kind { bad_input, lost_peer, corrupt_file, out_of_memory, disk, cancelled, diverged, broken_invariant };
 
   Error(Kind kind, std::string sentence);
 
   // The rank that a lost_peer error is about; -1 where there is none.
   Error& about_peer(int rank);
-  // Adds where this happened, innermost first: "in all_reduce of layers.7.mlp.up_proj, step 412".
+  // Adds context, innermost first: "in all_reduce of layers.7.mlp.up_proj, step 412".
   Error& with(std::string context);
 
   Kind kind() const { return kind_; }
@@ -24,7 +31,7 @@ class Error : public std::exception {
   const std::vector<std::string>& context() const { return context_; }
   const char* what() const noexcept override { return what_.c_str(); }  // the sentence and its context, ready for a user
 
-  // What the process should end with: 2 wrong recipe, arguments or files, 4 lost peer, 3 any other failed run.
+  // The exit code of the process: 2 for bad_input and corrupt_file, 4 for lost_peer, 3 for the rest.
   int exit_code() const;
 
  private:

@@ -20,15 +20,15 @@ struct LogOptions {
   Level level = Level::info;                // below it nothing is written anywhere
   std::shared_ptr<Terminal> terminal = {};  // none: not shown
   std::filesystem::path file = {};          // empty: none; else appended to
-  bool all_ranks_on_terminal = false;       // otherwise only rank 0 is heard below warn
+  bool all_ranks_on_terminal = false;       // otherwise ranks above 0 show only warnings and errors there
 };
 
-// One line per event, facts as key=value. Adds time and rank, and decides who is heard; callers never ask for their rank to log.
-// Any thread may call it. The messages of a failed write to the file are lost, the run is not.
+// One line per event, facts as key=value. Adds time and rank, and decides which ranks are shown; callers never test their rank before they
+// log. Thread-safe. If a write to the file fails, the line is lost and the run goes on.
 class Log {
  public:
   explicit Log(LogOptions options);
-  static Log quiet();                                            // for tests and libraries that nobody listens to
+  static Log quiet();                                            // drops everything
   static Log capture(int rank = 0, Level level = Level::debug);  // keeps its lines: "[0] warn: text"
   ~Log();
   Log(Log&&) noexcept;
@@ -51,7 +51,7 @@ class Log {
     if (is_enabled(Level::error)) write(Level::error, fmt::format(format, std::forward<Args>(args)...));
   }
 
-  bool is_enabled(Level level) const;  // whether anything would come of it
+  bool is_enabled(Level level) const;  // whether a line of this level would be written anywhere
   void write(Level level, const std::string& text);
   std::vector<std::string> lines() const;  // of a capturing log; else empty
 

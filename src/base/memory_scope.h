@@ -4,8 +4,8 @@
 
 namespace cairn::base {
 
-// Says what this thread allocates for while one lives, for whoever counts it (train/report/memory_report.h). The innermost one holds. Costs
-// two assignments.
+// RAII: names what this thread allocates for while the object lives, for the memory report (train/report/memory_report.h). Scopes nest; the
+// innermost one counts. Costs two assignments.
 class MemoryScope {
  public:
   explicit MemoryScope(std::string_view phase, std::string_view part = {});  // both must outlive it
@@ -13,7 +13,7 @@ class MemoryScope {
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;
 
-  static std::string now();  // "forward, mlp"; "other" where nothing is said
+  static std::string now();  // "forward, mlp"; "other" outside any scope
 
  private:
   std::string_view phase_before_, part_before_;

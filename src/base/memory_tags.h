@@ -8,14 +8,15 @@
 
 namespace cairn::base {
 
+// What memory is used for, as reports list it.
 enum class MemoryUse { parameters, gradients, optimizer, activations, buckets, snapshot, data, other };
 inline constexpr int kMemoryUses = 8;
 std::string_view name(MemoryUse use);
 
-// Bytes by purpose, booked where they are allocated and freed. Any thread may book.
+// Bytes by use, current and peak, counted where they are allocated and freed. Thread-safe.
 class MemoryTags {
  public:
-  void book(MemoryUse use, int64_t bytes);  // negative: given back
+  void book(MemoryUse use, int64_t bytes);  // negative: freed
 
   struct Bytes {
     MemoryUse use;
@@ -35,7 +36,7 @@ class MemoryTags {
   Count total_;
 };
 
-// Books for as long as it lives.
+// RAII: counts `bytes` as long as it lives. Movable.
 class BookedMemory {
  public:
   BookedMemory() = default;
@@ -53,6 +54,6 @@ class BookedMemory {
 int64_t resident_bytes();       // of this process now (VmRSS); 0 where the system does not say
 int64_t peak_resident_bytes();  // the most it ever was (VmHWM)
 int64_t machine_bytes();        // all memory of this machine
-int64_t available_bytes();      // what could be had without swapping
+int64_t available_bytes();      // what could be allocated without swapping
 
 }  // namespace cairn::base

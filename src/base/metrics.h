@@ -28,7 +28,7 @@ struct MetricsRow {
 // is written as "NaN", "Infinity", "-Infinity", and read back as such.
 class Metrics {
  public:
-  // Appends. A torn last line, left by a crash, is dropped first.
+  // Appends. An incomplete last line, left by a crash, is dropped first.
   explicit Metrics(std::filesystem::path path, const Disk& disk = real_disk());
   void write(const MetricsRow& row);
 
@@ -37,7 +37,7 @@ class Metrics {
   Appender file_;
 };
 
-// The rows of a file, the first so many, without a torn last line. Anything else malformed is corrupt_file with its line.
+// The first `rows_max` rows of a file, without an incomplete last line. Anything else malformed is corrupt_file with its line.
 std::vector<MetricsRow> read_metrics(const std::filesystem::path& path, int64_t rows_max = std::numeric_limits<int64_t>::max());
 
 // Rewrites the file, atomically, keeping the rows whose `step` is at most `step_last`, and rows without one. No file: nothing to do.

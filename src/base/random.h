@@ -5,11 +5,12 @@
 
 namespace cairn::base {
 
-// Random numbers that are looked up, not drawn: the number at an index is a function of the seed, of the names and indices this
-// value was derived by, and of that index. Nothing is keyed by rank, so any layout of a run sees the same numbers:
+// Counter-based random numbers (Philox, random/philox.h): there is no hidden state that advances. The number at an index is a function of
+// the seed, of the purposes, names and indices by which this value was derived, and of that index. Nothing is keyed by rank, so a run gets
+// the same numbers on any layout, on CPU and GPU:
 //   const Random dropout = Random(seed).for_purpose("dropout").for_index(step).for_index(sample);
 //   if (dropout.uniform(position) < rate) ...
-// Use one kind of number per derived value: bits, uniform and normal numbers of one value share their bits.
+// Use one kind of number per derived value: bits, uniform and normal numbers of one value come from the same bits.
 struct Random {
   uint64_t key = 0;
   uint64_t stream = 0;
@@ -17,7 +18,7 @@ struct Random {
   Random() = default;
   explicit Random(uint64_t seed) : key(seed) {}
 
-  // Derived values; the order of derivation counts. A purpose and a name never meet, even where they are spelled alike.
+  // Derived values; the order of derivation matters. A purpose and a name that are spelled the same give different values.
   [[nodiscard]] Random for_purpose(std::string_view purpose) const;
   [[nodiscard]] Random for_name(std::string_view name) const;
   [[nodiscard]] Random for_index(uint64_t index) const;
@@ -27,10 +28,10 @@ struct Random {
   uint64_t bits64(uint64_t index) const;
   double uniform(uint64_t index) const;              // [0, 1), 53 bits of bits64
   float uniform_float(uint64_t index) const;         // [0, 1), 24 bits of bits32
-  float normal(uint64_t index) const;                // standard normal, bit-equal on every device: see box_muller.h
+  float normal(uint64_t index) const;                // standard normal, bitwise identical on every device: see random/box_muller.h
   uint64_t below(uint64_t index, uint64_t n) const;  // [0, n), n >= 1; bias below n / 2^64
 
-  // values[i] = normal(first + i), and likewise; several times as fast as one by one.
+  // values[i] = normal(first + i), or uniform_float(first + i); several times as fast as one by one.
   void fill_normal(std::span<float> values, uint64_t first = 0) const;
   void fill_uniform(std::span<float> values, uint64_t first = 0) const;
 

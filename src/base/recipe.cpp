@@ -12,7 +12,6 @@
 #include "base/check.h"
 #include "base/did_you_mean.h"
 #include "base/files.h"
-#include "base/recipe_parser.h"
 
 namespace cairn::base {
 namespace {
@@ -135,7 +134,7 @@ Recipe::File Recipe::File::read(const std::filesystem::path& path) {
 
 Recipe Recipe::parse(std::string_view text, std::string name) {
   Recipe recipe;
-  RecipeParser::add_text(recipe, text, name);
+  recipe.add_text(text, name);
   return recipe;
 }
 
@@ -152,7 +151,7 @@ void Recipe::set(std::string_view assignment, std::string origin) {
       !key.empty() && key.front() != '.' && key.back() != '.' && key.find("..") == std::string_view::npos &&
       std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-' || c == '.'; });
   if (!plain) fail_input("{} {}: \"{}\" is not a key; expected KEY=VALUE, like train.steps=200", origin, assignment, key);
-  RecipeParser::add_assignment(*this, std::string(key), trimmed(assignment.substr(equals + 1)), origin);
+  add_assignment(std::string(key), trimmed(assignment.substr(equals + 1)), origin);
 }
 
 void Recipe::set(std::string_view key, Setting value, std::string origin) {

@@ -10,11 +10,12 @@
 
 namespace cairn::base {
 
-// What a user asks for: a TOML file and what the command line adds, each value with its origin. Options structs are read from it
-// through their schemas; what nobody knows is refused. A value: copy it where ranks are threads, since reading takes notes.
+// What a user asks for: a TOML file and what the command line adds. Every value has its origin ("tiny.toml:14", "--set"). Options structs
+// are read from it through their schemas (schema.h); keys that no schema knows are refused. A value: reading records what was read, so
+// ranks that are threads each have their own copy.
 class Recipe {
  public:
-  // A recipe's file as it is: what one rank reads and others are told.
+  // The content of a recipe file. One rank reads it and sends it to the others.
   struct File {
     std::string text;
     std::string name;  // for messages
@@ -29,23 +30,24 @@ class Recipe {
 
   // `train.steps=200`: the right side is read as TOML, or else taken as a string.
   void set(std::string_view assignment, std::string origin = "--set");
-  // For options that have a flag of their own: set("data.path", path, "--data").
+  // For options that have their own flag: set("data.path", path, "--data").
   void set(std::string_view key, Setting value, std::string origin);
 
-  // The options of one section: what the recipe says, `options` elsewhere. Checks types and ranges.
+  // The options of one section: the recipe's values, and those of `options` for keys that it does not have. Checks types and ranges.
   template <typename T>
   T read(const Schema<T>& schema, T options = {}) {
     schema.assign(options, resolve(schema.section(), schema.values_of(options)));
     return options;
   }
 
-  bool has(std::string_view key) const;                                // the user gave this key
-  std::vector<std::string> tables_in(std::string_view section) const;  // "sync" -> {"dp", "island"}: tables the user opened there, sorted
+  bool has(std::string_view key) const;  // whether the user gave this key
+  std::vector<std::string> tables_in(
+      std::string_view section) const;  // "sync" -> {"dp", "island"}: tables that the user wrote there, sorted
 
-  // Refuses the first key or section that was neither read nor is in `known`, with its place and the nearest valid name.
+  // Throws bad_input for the first key or section that was neither read nor is in `known`, with its origin and the nearest valid name.
   void check_all_used(const std::vector<Section>& known = {}) const;
 
-  // Every value read so far, by section, each with its origin in a comment. Parses back to the same values.
+  // Every value read so far as TOML, by section, each with its origin in a comment. Parses back to the same values.
   std::string resolved_toml() const;
 
  private:
@@ -65,8 +67,11 @@ class Recipe {
     Section section;
     std::vector<Read> values;
   };
-  friend struct RecipeParser;  // fills given_ and tables_
 
+  // From TOML (recipe_parser.cpp). Adds everything in `text`, with origins like `name:14`.
+  void add_text(std::string_view text, const std::string& name);
+  // The right side of `key=value`: as TOML if it is TOML, else a string.
+  void add_assignment(const std::string& key, std::string_view value, const std::string& origin);
   std::vector<Setting> resolve(const Section& section, std::vector<Setting> defaults);
   const Given* find(const Section& section, const Entry& entry, std::string& spelled) const;
 

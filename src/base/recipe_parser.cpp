@@ -1,19 +1,19 @@
-#include "base/recipe_parser.h"
-
+// How TOML text becomes the flat form that a Recipe keeps. The only file of Cairn that sees toml++.
 #include <algorithm>
 #include <optional>
 
-// What the library takes for granted may not hold of a hostile text: that is an error of the text, not the end of the program.
+// A hostile text can break an assertion inside toml++: that becomes an error about the text instead of ending the program.
 namespace cairn::base {
-struct ParserAstray {};
-constexpr void take_for_granted(bool holds) {
-  if (!holds) throw ParserAstray();
+struct TomlAssertFailed {};
+constexpr void check_toml_assert(bool holds) {
+  if (!holds) throw TomlAssertFailed();
 }
 }  // namespace cairn::base
-#define TOML_ASSERT(expression) ::cairn::base::take_for_granted(static_cast<bool>(expression))
+#define TOML_ASSERT(expression) ::cairn::base::check_toml_assert(static_cast<bool>(expression))
 #include <toml++/toml.h>
 
 #include "base/check.h"
+#include "base/recipe.h"
 
 namespace cairn::base {
 namespace {
@@ -137,7 +137,7 @@ std::optional<int64_t> line_of_deep_key(std::string_view text) {
 
 }  // namespace
 
-// One walk over the tree for both ways in. `name` empty: the origin is `origin` itself, not a line of a file.
+// Walks a parsed tree. `name` empty: the origin of every value is `origin` itself, not a line of a file.
 struct TreeWalk {
   std::string name, origin;
 
@@ -161,7 +161,7 @@ struct TreeWalk {
   }
 };
 
-void RecipeParser::add_text(Recipe& recipe, std::string_view text, const std::string& name) {
+void Recipe::add_text(std::string_view text, const std::string& name) {
   if (const auto line = line_of_deep_key(text)) fail_input("{}:{}: a key with more than {} dots: no recipe has one", name, *line, kKeyDots);
   toml::table root;
   try {
@@ -171,26 +171,26 @@ void RecipeParser::add_text(Recipe& recipe, std::string_view text, const std::st
     const std::string_view why = error.description();
     fail_input("{}:{}:{}: not valid TOML: {}", name, at.line, at.column,
                why.find("TOML_MAX_NESTED") != std::string_view::npos ? "lists or tables lie too deep within one another" : why);
-  } catch (const ParserAstray&) {
+  } catch (const TomlAssertFailed&) {
     fail_input("{}:{}: not valid TOML: a section needs a name: [train]", name, line_of_bad_section(text));
   }
   const auto store = [&](const std::string& key, const toml::node& node, std::string origin) {
-    Recipe::Given given;
+    Given given;
     if (auto value = as_setting(node, given.unsupported_type)) given.value = std::move(*value);
     given.origin = std::move(origin);
-    given.order = recipe.next_order_;
-    recipe.given_.insert_or_assign(key, std::move(given));
+    given.order = next_order_;
+    given_.insert_or_assign(key, std::move(given));
   };
-  TreeWalk{name, name}.table(recipe.tables_, store, root, "");
-  ++recipe.next_order_;
+  TreeWalk{name, name}.table(tables_, store, root, "");
+  ++next_order_;
 }
 
-void RecipeParser::add_assignment(Recipe& recipe, const std::string& key, std::string_view value, const std::string& origin) {
-  Recipe::Given given;
+void Recipe::add_assignment(const std::string& key, std::string_view value, const std::string& origin) {
+  Given given;
   given.text = std::string(value);
   given.value = given.text;
   given.origin = origin;
-  given.order = recipe.next_order_++;
+  given.order = next_order_++;
   toml::table root;
   bool is_toml = value.find_first_of("\r\n#") == std::string_view::npos || value.starts_with('"') || value.starts_with('\'');
   is_toml = is_toml && !line_of_deep_key(value);
@@ -198,30 +198,30 @@ void RecipeParser::add_assignment(Recipe& recipe, const std::string& key, std::s
     if (is_toml) root = toml::parse(fmt::format("value = {}", value));
   } catch (const toml::parse_error&) {
     is_toml = false;  // `bf16`, `/some/path`: a string that needs no quotes
-  } catch (const ParserAstray&) {
+  } catch (const TomlAssertFailed&) {
     is_toml = false;
   }
   if (!is_toml || root.size() != 1) {
-    recipe.given_.insert_or_assign(key, std::move(given));
+    given_.insert_or_assign(key, std::move(given));
     return;
   }
   const toml::node& node = *root.get("value");
   if (const toml::table* table = node.as_table()) {
     const auto store = [&](const std::string& full, const toml::node& leaf, const std::string&) {
-      Recipe::Given inner;
+      Given inner;
       if (auto setting = as_setting(leaf, inner.unsupported_type)) inner.value = std::move(*setting);
       inner.origin = origin;
       inner.order = given.order;
-      recipe.given_.insert_or_assign(full, std::move(inner));
+      given_.insert_or_assign(full, std::move(inner));
     };
-    recipe.tables_.try_emplace(key, origin);
-    TreeWalk{"", origin}.table(recipe.tables_, store, *table, key);
+    tables_.try_emplace(key, origin);
+    TreeWalk{"", origin}.table(tables_, store, *table, key);
     return;
   }
   std::string unsupported_type;
   if (auto setting = as_setting(node, unsupported_type)) given.value = std::move(*setting);
   if (unsupported_type.starts_with("a list")) given.unsupported_type = unsupported_type;  // a date stays the text that was typed
-  recipe.given_.insert_or_assign(key, std::move(given));
+  given_.insert_or_assign(key, std::move(given));
 }
 
 }  // namespace cairn::base

@@ -14,7 +14,7 @@ namespace cairn::base {
 // A value that a recipe key can have.
 using Setting = std::variant<bool, int64_t, double, std::string, std::vector<std::string>, std::vector<int64_t>, std::vector<double>>;
 
-// What a value must satisfy; for a list, every element. Made by the functions below.
+// What a value must satisfy; for a list, what every element must satisfy. Made by the functions below.
 struct Check {
   enum class Kind { any, at_least, more_than, between, one_of };
   Kind kind = Kind::any;
@@ -22,7 +22,7 @@ struct Check {
   double high = 0;
   std::vector<std::string> names;
 
-  bool holds(const Setting& value) const;  // a number that is not a number never holds
+  bool holds(const Setting& value) const;  // NaN never holds
   std::string allowed() const;             // "at least 1", "one of fp32, bf16"; empty for any
 };
 Check any();
@@ -31,13 +31,13 @@ Check more_than(double low);
 Check between(double low, double high);  // both ends allowed
 Check one_of(std::vector<std::string> names);
 
-// One key of a section, without the struct it fills: what help, reference pages and the recipe see.
+// One key of a section, without the struct it fills: what help texts, the reference page and Recipe see.
 struct Entry {
   std::string key;
-  Setting default_value;  // the default
+  Setting default_value;
   std::string help;
   Check check;
-  std::vector<std::string> aliases;  // other names that users may write, without the section
+  std::vector<std::string> aliases;  // other accepted names, without the section
 };
 
 // All keys of one section.
@@ -48,7 +48,7 @@ struct Section {
 };
 
 std::string type_name(const Setting& value);  // "integer", "list of strings"
-std::string to_toml(const Setting& value);    // as TOML writes it; reads back to the same value
+std::string to_toml(const Setting& value);    // as TOML; reads back to the same value
 void check_section(const Section& section);   // throws broken_invariant where a schema contradicts itself (a default out of range)
 // A page section per Section: its summary and a table of key, type, default, allowed values, meaning.
 std::string reference_markdown(const std::vector<Section>& sections);
@@ -81,7 +81,7 @@ struct Key {
   std::function<void(T&, const Setting&)> put;
 };
 
-// The options struct T described once: parsing, defaults, ranges, help, the reference page and the saved recipe come from it.
+// Describes an options struct T once. Parsing, defaults, range checks, --help, the reference page and the saved recipe all come from it.
 template <typename T>
 class Schema {
  public:
@@ -95,7 +95,7 @@ class Schema {
     check_section(section_);
   }
 
-  // The same keys under another section: what `sync.dp` reads once its `kind` has named a rule.
+  // The same keys under another section name: how `sync.dp` and `sync.island` share one schema.
   Schema in(std::string section) const {
     Schema moved = *this;
     moved.section_.name = std::move(section);

@@ -3,7 +3,8 @@
 
 namespace cairn::base {
 
-// A wish that a run save and stop at the next step. Raised by a signal handler (request is async-signal-safe), a test, another thread.
+// A request that a run save and stop at the next step. May come from a signal handler (request() is async-signal-safe), a test or another
+// thread.
 class Stop {
  public:
   void request(int signal = 0) noexcept {
@@ -11,7 +12,7 @@ class Stop {
     requested_.store(true, std::memory_order_release);
   }
   bool requested() const noexcept { return requested_.load(std::memory_order_acquire); }
-  int signal() const noexcept { return signal_.load(std::memory_order_relaxed); }  // who asked: a signal's number, or 0
+  int signal() const noexcept { return signal_.load(std::memory_order_relaxed); }  // the signal that asked, or 0
 
  private:
   std::atomic<bool> requested_{false};

@@ -16,21 +16,21 @@ namespace cairn::base {
 
 class Clock;
 
-// One stretch of time on one rank; what `args` say is shown with it.
+// A span of time on one rank. Trace viewers show `args` beside it.
 struct TraceEvent {
   std::string name, category;
   std::chrono::nanoseconds begin{0}, length{0};
-  int thread = 0;  // filled in by the trace: small numbers in order of first use
+  int thread = 0;  // set by the trace: small numbers in order of first use
   std::vector<std::pair<std::string, std::variant<int64_t, double, std::string>>> args;
 };
 
-// What a rank did when: named spans, kept in bounded memory (the oldest make room and are counted). Any thread may add.
+// What a rank did when: named spans in a bounded buffer. When it is full the oldest are dropped and counted. Thread-safe.
 class Trace {
  public:
   static constexpr int64_t kEventsMax = 200'000;
   Trace(const Clock& clock, int rank, int64_t events_max = kEventsMax);  // 0: off. The clock must outlive the trace
 
-  // Runs from its making to its end of life: `auto forward = trace.span("forward", "compute");`
+  // RAII: the span lasts as long as the object. `auto forward = trace.span("forward", "compute");`
   class Span {
    public:
     Span(Span&& other) noexcept : trace_(std::exchange(other.trace_, nullptr)), event_(std::move(other.event_)) {}
@@ -46,7 +46,7 @@ class Trace {
   };
   [[nodiscard]] Span span(std::string_view name, std::string_view category = "");
 
-  // A stretch measured by someone else, on this trace's clock.
+  // A span measured elsewhere, on this trace's clock.
   void add(TraceEvent event);
 
   int rank() const { return rank_; }
@@ -69,7 +69,8 @@ class Trace {
   int64_t dropped_ = 0;
 };
 
-// Several ranks' traces in one file: those in memory, or the files they wrote. Times are taken as they are: one start for all.
+// Traces of several ranks in one file, from memory or from the files that ranks wrote. Times are not shifted: all ranks are taken to share
+// one start.
 void write_perfetto(const std::filesystem::path& path, const std::vector<const Trace*>& traces, const Disk& disk = real_disk());
 void merge_perfetto(const std::filesystem::path& path, const std::vector<std::filesystem::path>& parts, const Disk& disk = real_disk());
 

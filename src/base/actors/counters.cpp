@@ -32,7 +32,7 @@ size_t ActorCounters::place(int index, int actor) const {
   return static_cast<size_t>(std::find(readers.begin(), readers.end(), actor) - readers.begin());
 }
 
-// Of an actor that nobody orders: the oldest that its first input has, or its own count.
+// The tag of the next turn of an actor on an unordered queue: the oldest that its first input holds, or how many turns it has begun.
 std::optional<int64_t> ActorCounters::tag_of_next(int actor) const {
   const auto at = static_cast<size_t>(actor);
   if (graph_.actors[at].turns >= 0 && begun_[at] >= graph_.actors[at].turns) return std::nullopt;

@@ -7,11 +7,11 @@
 
 namespace cairn::base {
 
-// A turn under way: which buffer of each register that the actor reads or writes it has. Registers come in the order of the graph.
+// A turn in progress, and the buffer that it has of each register that its actor reads or writes, in the order of the graph's registers.
 struct Turn {
   struct Slot {
     int index = 0;   // of the register
-    int buffer = 0;  // of it
+    int buffer = 0;  // of that register
   };
   int actor = 0;
   int64_t tag = 0;
@@ -19,19 +19,19 @@ struct Turn {
   std::vector<Slot> outputs = {};
 };
 
-// The counters of a graph of actors: who may act now, which buffers are free. The one set of rules by which threads run actors
-// (actor_runtime.h) and virtual time plays them (token_game.h). Not for several threads at once.
+// The state of an actor graph: which buffers are free, filled or in use, and hence who may act. Threads (runtime.h) and virtual time
+// (simulation.h) both follow it. Not thread-safe: the caller locks.
 class ActorCounters {
  public:
   explicit ActorCounters(const ActorGraph& graph);  // borrowed
 
-  // Takes the next turn of a queue, with its buffers; nothing: it cannot act now, or it is over.
+  // Begins the next turn of a queue and takes its buffers. Nothing: the queue cannot act now, or is over.
   std::optional<Turn> begin(int queue);
-  // Hands on what the turn wrote, gives back what it read.
+  // Ends a turn: its outputs become visible to their readers, its inputs are released.
   void finish(const Turn& turn);
-  bool over(int queue) const;  // no turn will ever come
+  bool over(int queue) const;  // the queue will never have another turn
 
-  // What a queue waits for: an input of the actor that is not there, or an output that has no free buffer.
+  // What a queue waits for: an input of an actor that is not filled, or an output that has no free buffer (`full`).
   struct Blocker {
     int actor = 0;
     int64_t tag = 0;

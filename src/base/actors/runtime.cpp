@@ -1,3 +1,8 @@
+// The protocol. One mutex guards the counters. A thread that runs a queue takes a turn under the lock (ActorCounters::begin), runs its body
+// without the lock, and ends the turn under the lock (finish), which may let other queues act: they are notified. A body may return before
+// its turn is done (a message in flight); the thread keeps such turns in its own list `in_flight` and goes on. When nothing can act, it
+// first waits for a turn in flight that holds a buffer which the next turn needs, because waiting drives the message; otherwise it sleeps
+// until another thread finishes a turn. An exception is stored once, wakes everybody, and is rethrown to all callers.
 #include "base/actors/runtime.h"
 
 #include <algorithm>
@@ -10,7 +15,7 @@
 namespace cairn::base {
 namespace {
 
-constexpr auto kLookAgain = std::chrono::microseconds(50);  // where both a flight and another thread may bring news
+constexpr auto kPollInterval = std::chrono::microseconds(50);  // where both a turn in flight and another thread may be next to finish
 
 }  // namespace
 
@@ -22,7 +27,7 @@ ActorRuntime::ActorRuntime(ActorGraph graph, std::vector<ActorBody> bodies, std:
   std::vector<int> elsewhere;
   for (int queue = 0; queue < static_cast<int>(graph_.queues.size()); ++queue)
     if (std::find(here.begin(), here.end(), queue) == here.end()) elsewhere.push_back(queue);
-  alone_ = elsewhere.empty();  // before the first thread reads it
+  single_thread_ = elsewhere.empty();  // before the first thread reads it
   for (const int queue : elsewhere) threads_.emplace_back([this, queue] { work(queue); });
 }
 
@@ -68,7 +73,7 @@ void ActorRuntime::finish_turn(std::vector<InFlight>& in_flight, size_t i) {
     ++changes_;
   }
   in_flight.erase(in_flight.begin() + static_cast<std::ptrdiff_t>(i));
-  if (!alone_) changed_.notify_all();
+  if (!single_thread_) changed_.notify_all();
 }
 
 int64_t ActorRuntime::changes() const {
@@ -76,18 +81,17 @@ int64_t ActorRuntime::changes() const {
   return changes_;
 }
 
-// Nothing could act on this thread after it had seen so many changes. False: nor will anything, ever.
+// Called when no queue of this thread could act after `seen` changes. False: none ever will.
 bool ActorRuntime::wait_for_something(std::span<const int> queues, std::vector<InFlight>& in_flight, int64_t seen) {
   std::unique_lock lock(mutex_);
   if (failure_ || stop_) return false;
   if (in_flight.empty()) {
     if (std::all_of(queues.begin(), queues.end(), [&](int queue) { return counters_.over(queue); })) return false;
-    CAIRN_CHECK(!alone_, "nothing can act: {} queues wait, and no other thread is at work", queues.size());
+    CAIRN_CHECK(!single_thread_, "nothing can act: {} queues wait, and no other thread is at work", queues.size());
     changed_.wait(lock, [&] { return failure_ || stop_ || changes_ != seen; });
     return true;
   }
-  // A flight that holds what comes next has to land first, and waiting for it lets messages move. Others may depend on what this thread
-  // does later.
+  // Wait for a turn in flight only if it holds a buffer that the next turn needs: others may depend on what this thread does later.
   for (const int queue : queues)
     for (const ActorCounters::Blocker& blocker : counters_.blockers(queue))
       for (size_t i = 0; i < in_flight.size(); ++i) {
@@ -105,7 +109,7 @@ bool ActorRuntime::wait_for_something(std::span<const int> queues, std::vector<I
     finish_turn(in_flight, 0);
     return true;
   }
-  changed_.wait_for(lock, kLookAgain, [&] { return failure_ || stop_ || changes_ != seen; });
+  changed_.wait_for(lock, kPollInterval, [&] { return failure_ || stop_ || changes_ != seen; });
   return true;
 }
 
@@ -120,7 +124,7 @@ void ActorRuntime::run_here(std::span<const int> queues, const std::function<voi
         acted = act(queue, in_flight);
         if (!acted) continue;
         if (between) between();
-        break;  // what comes first may be able to act again
+        break;  // a queue with priority may be able to act again
       }
       if (!acted && !wait_for_something(queues, in_flight, seen)) break;
     }
@@ -150,7 +154,7 @@ bool ActorRuntime::turn_here(int queue) {
 void ActorRuntime::work(int queue) {
   try {
     run_here(std::span(&queue, 1));
-  } catch (...) {  // kept: those who call are told
+  } catch (...) {  // stored by run_here, rethrown to the callers
   }
 }
 

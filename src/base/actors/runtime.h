@@ -14,13 +14,14 @@
 
 namespace cairn::base {
 
-// A turn that goes on after its body returned: a message on its way. Its inputs stay taken until it has landed.
+// A turn that goes on after its body has returned (a message in flight). Its inputs stay held until it is done.
 struct PendingTurn {
-  std::function<bool()> done;
+  std::function<bool()> done;  // must not block
   std::function<void()> wait;
 };
 
-// What a body sees of its turn. Buffers keep what was last in them, so that memory is used again.
+// What a body sees of its turn: its tag, and the buffers of its inputs and outputs by position. An output buffer still holds what was last
+// written to it, so that a body can reuse the memory.
 class TurnBuffers {
  public:
   TurnBuffers(const Turn& turn, std::vector<std::vector<std::any>>& buffers) : turn_(turn), buffers_(buffers) {}
@@ -34,25 +35,25 @@ class TurnBuffers {
   std::vector<std::vector<std::any>>& buffers_;
 };
 
-// What an actor does in a turn.
+// What an actor does in a turn. Returns a PendingTurn where the turn ends later.
 using ActorBody = std::function<std::optional<PendingTurn>(TurnBuffers& buffers)>;
 
-// Runs a graph of actors. A queue runs on a thread of its own, or where its owner calls run_here. What a body throws ends everything and
-// is thrown again to those who call; nothing is left waiting.
+// Runs a graph of actors. A queue runs on a thread of its own, or on the thread that calls run_here or turn_here for it. If a body throws,
+// all queues stop and the exception is rethrown to every caller; nothing is left waiting.
 class ActorRuntime {
  public:
-  // Bodies by actor. Starts a thread for each queue that is not in `here`.
+  // `bodies`: by actor. Starts a thread for each queue that is not in `here`.
   ActorRuntime(ActorGraph graph, std::vector<ActorBody> bodies, std::vector<int> here);
-  ~ActorRuntime();  // ends the threads after the turns that they are in
+  ~ActorRuntime();  // waits for the turns that its threads are in, then joins them
   ActorRuntime(const ActorRuntime&) = delete;
   ActorRuntime& operator=(const ActorRuntime&) = delete;
 
-  // Runs these queues on the calling thread, the first listed first, until they are over. `between` is called after every turn.
+  // Runs these queues on the calling thread until they are over; the first listed has priority. `between` is called after every turn.
   void run_here(std::span<const int> queues, const std::function<void()>& between = {});
-  // One turn of this queue on the calling thread; false: it is over.
+  // Runs one turn of this queue on the calling thread and waits until it is done. False: the queue is over.
   bool turn_here(int queue);
 
-  std::vector<int> peak_held() const;  // buffers of each register that were in use at once, so far
+  std::vector<int> peak_held() const;  // by register: the most buffers that were in use at once, so far
 
  private:
   struct InFlight {
@@ -74,9 +75,9 @@ class ActorRuntime {
   std::vector<int> peak_held_;
   std::vector<std::vector<std::any>> buffers_;  // by register
   std::exception_ptr failure_;
-  int64_t changes_ = 0;  // counts finished turns: whoever looks again sees whether anything is new
+  int64_t changes_ = 0;  // finished turns: tells a waiter whether anything is new
   bool stop_ = false;
-  bool alone_ = true;  // no queue has a thread of its own
+  bool single_thread_ = true;  // no queue has a thread of its own
   std::vector<std::thread> threads_;
 };
 

@@ -20,7 +20,7 @@ struct Ending {
   bool operator>(const Ending& other) const { return std::pair(end_s, number) > std::pair(other.end_s, other.number); }
 };
 
-// Sources that go on for ever would never let a game end.
+// Gives sources without a number of turns `rounds` turns: otherwise the simulation would not end.
 ActorGraph bounded(ActorGraph graph, int64_t rounds) {
   std::vector<bool> fed(graph.actors.size());
   for (const RegisterSpec& one : graph.registers)
@@ -53,7 +53,7 @@ SimulationRun run_to_end(const ActorGraph& graph) {
   std::priority_queue<Ending, std::vector<Ending>, std::greater<>> endings;
   double now_s = 0;
   int64_t number = 0;
-  // Queues that may be able to act: at first all, then those that something changed for.
+  // Queues that may be able to act: at first all, then those for which something changed.
   std::set<int> look;
   for (int queue = 0; queue < queues; ++queue) look.insert(queue);
   const auto queue_of = [&](int actor) { return graph.actors[static_cast<size_t>(actor)].queue; };
@@ -71,7 +71,7 @@ SimulationRun run_to_end(const ActorGraph& graph) {
       endings.push({end_s, number++, queue, *turn});
     }
     if (endings.empty()) break;
-    // All that ends now, before anybody chooses what to do next.
+    // Everything that ends now, before any queue chooses its next turn.
     now_s = endings.top().end_s;
     while (!endings.empty() && endings.top().end_s == now_s) {
       const Turn& turn = endings.top().turn;
@@ -107,7 +107,7 @@ RegisterCounts find_register_counts(const ActorGraph& graph, int64_t rounds) {
   while (true) {
     const SimulationRun run = run_to_end(trial);
     if (run.simulation.stuck.empty()) break;
-    // Of the full registers, the one that lets the most turns happen.
+    // Of the full registers, the one whose additional buffer allows the most turns.
     int best = -1;
     int64_t most = reached;
     std::vector<int> full;
@@ -124,12 +124,12 @@ RegisterCounts find_register_counts(const ActorGraph& graph, int64_t rounds) {
     }
     if (best >= 0) {
       ++trial.registers[static_cast<size_t>(best)].count;
-    } else {  // several must give way at once
+    } else {  // several registers must grow together
       for (const int index : full) ++trial.registers[static_cast<size_t>(index)].count;
     }
     reached = most;
   }
-  // Not one more than it takes.
+  // Take back every buffer that is not needed.
   for (size_t i = 0; i < trial.registers.size(); ++i) {
     while (trial.registers[i].count > graph.registers[i].count) {
       --trial.registers[i].count;
@@ -146,13 +146,13 @@ void check_no_deadlock(const ActorGraph& graph, int64_t rounds) {
   const Simulation simulation = simulate(graph, rounds);
   if (simulation.stuck.empty()) return;
   const RegisterCounts needed = find_register_counts(graph, rounds);
-  if (!needed.wrong.empty()) fail_input("the actors would come to a standstill, whatever the number of registers: {}", needed.wrong);
+  if (!needed.wrong.empty()) fail_input("the actors deadlock, whatever the number of registers: {}", needed.wrong);
   std::vector<std::string> needs;
   for (const auto& [index, count] : needed.counts) {
     const RegisterSpec& one = graph.registers[static_cast<size_t>(index)];
     needs.push_back(fmt::format("{} needs {} registers and has {}", one.name, count, one.count));
   }
-  fail_input("the actors would come to a standstill: {} ({})", fmt::join(needs, ", "), simulation.stuck.front());
+  fail_input("the actors deadlock: {} ({})", fmt::join(needs, ", "), simulation.stuck.front());
 }
 
 }  // namespace cairn::base

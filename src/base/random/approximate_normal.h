@@ -7,9 +7,9 @@
 
 namespace cairn::base {
 
-// Where the numbers of box_muller() lie, in single precision: a GPU that has to round them to bf16 anyway seldom needs more than that, and
-// takes little more than half the time. Multiplied by 1 - kApproximateNormalError and by 1 + kApproximateNormalError, each number here has
-// box_muller's between the two.
+// The numbers of box_muller() in single precision, with a bound on the error: box_muller's number lies between x (1 - e) and x (1 + e) with
+// e = kApproximateNormalError. A GPU kernel that rounds to bf16 uses them (in little more than half the time) and computes the exact number
+// only where the two ends of the interval round differently.
 //
 // With IEEE's operations the radius is within 2^-22.4 of its true value and cosine and sine within 2^-22.1 of theirs, relative to their
 // sizes: seen for each of the 2^32 words (tests/base/approximate_normal_test.cpp looks at some). A GPU's own quotient (2^-22, of which the

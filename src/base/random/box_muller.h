@@ -9,7 +9,9 @@ namespace cairn::base {
 
 // Two independent standard normal numbers from 64 random bits (Box and Muller 1958).
 //
-// Bit-equal everywhere: the logarithm, sine and cosine are the polynomials below, made of IEEE double additions, multiplications,
+// u, v uniform in (0, 1):  (sqrt(-2 ln u) cos 2 pi v, sqrt(-2 ln u) sin 2 pi v).
+//
+// Bitwise identical everywhere: the logarithm, sine and cosine are the polynomials below, made of IEEE double additions, multiplications,
 // divisions and one square root, all correctly rounded on every machine. What must not happen is contraction of a*b+c into one
 // rounding: this room is compiled with -ffp-contract=off, and nvcc needs -fmad=false for a file that includes this. The result is within 1
 // unit in the last place of float; its largest size is 6.77 (from the smallest uniform number, 2^-33).

@@ -19,9 +19,10 @@ uint64_t mask(int bits) { return (uint64_t{1} << bits) - 1; }
 
 }  // namespace
 
-// A Feistel network over the smallest power of two that holds n, walked until the value falls below n (Black and Rogaway, Ciphers
-// with arbitrary finite domains, 2002): fewer than two walks on average. Halves of an odd number of bits differ by one bit and
-// change places each round; an even number of rounds puts them back.
+// A Feistel network over the smallest power of two 2^b >= n, applied again until the value falls below n ("cycle walking", Black and
+// Rogaway, Ciphers with arbitrary finite domains, 2002): fewer than two walks on average. One round on the halves (L, R):
+//   (L, R) -> (R, L xor mix(R, key))
+// If b is odd the halves differ by one bit and swap widths each round; an even number of rounds restores them.
 Permutation::Permutation(uint64_t n, const Random& random) : n_(n) {
   CAIRN_CHECK(n >= 1 && n <= uint64_t{1} << 63, "a permutation of {} things", n);
   const int bits = std::bit_width(n - 1);

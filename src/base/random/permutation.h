@@ -6,7 +6,8 @@
 
 namespace cairn::base {
 
-// A shuffle of 0..n-1 that is never stored: where one index goes is computed alone, in constant time and memory, alike everywhere.
+// A pseudo-random permutation of 0..n-1 that is never stored: each image is computed on its own, in constant time and memory, and is the
+// same on every machine.
 class Permutation {
  public:
   Permutation(uint64_t n, const Random& random);  // n from 1 to 2^63

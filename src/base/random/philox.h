@@ -1,8 +1,12 @@
 #pragma once
 #include <cstdint>
 
-// Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers, as easy as 1, 2, 3; SC 2011), and what turns its bits into
-// numbers. Plain arithmetic without a library call, so that a CUDA kernel that includes this file gets the same bits as the CPU.
+// Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers, as easy as 1, 2, 3; SC 2011). A block cipher used as a generator:
+// counter (c0, c1, c2, c3) and key (k0, k1) give four random 32-bit words; different counters give independent words. One of ten rounds:
+//   (h0, l0) = 0xD2511F53 c0,  (h1, l1) = 0xCD9E8D57 c2      64-bit products, high and low word
+//   (c0, c1, c2, c3) = (h1 ^ c1 ^ k0, l1, h0 ^ c3 ^ k1, l0)
+//   (k0, k1) += (0x9E3779B9, 0xBB67AE85)
+// Plain arithmetic without a library call, so that CUDA kernels that include this file are bitwise identical to the CPU.
 #ifdef __CUDACC__
 #define CAIRN_HOST_DEVICE __host__ __device__
 #else

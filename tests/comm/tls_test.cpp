@@ -248,7 +248,7 @@ TEST(Key, IsReadBackFromItsFileWhichOthersMayNotRead) {
     write_key(folder / "run.key", fresh_key());
     ADD_FAILURE() << "written over";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("never written over"));
+    EXPECT_THAT(error.what(), HasSubstr("never overwritten"));
   }
   EXPECT_EQ(read_key(folder / "run.key"), key);
   ASSERT_EQ(::chmod((folder / "run.key").c_str(), 0640), 0);

@@ -23,8 +23,8 @@ namespace {
 using Nanoseconds = std::chrono::nanoseconds;
 
 constexpr int kFrameTag = 0;
-constexpr size_t kFramesAwaited = 8;                          // receives of frames that are posted ahead
-constexpr auto kWithdrawDeadline = std::chrono::seconds(10);  // then the job ends: MPI would go on using memory that is no longer ours
+constexpr size_t kFramesAwaited = 8;                          // receives of frames that are posted in advance
+constexpr auto kWithdrawDeadline = std::chrono::seconds(10);  // then the job aborts: MPI would go on using memory that is no longer ours
 constexpr int kExitLostPeer = 4;
 
 std::string text_of(int code) {
@@ -44,11 +44,13 @@ void finalize() {
   if (!ended) MPI_Finalize();
 }
 
-// Whoever initialises MPI ends it. It cannot be begun a second time, so it lasts as long as the process.
+// MPI cannot be initialised a second time, so it stays until the process ends.
 void begin_mpi() {
   int begun = 0, ended = 0, threads = 0, main_thread = 0;
   MPI_Finalized(&ended);
-  if (ended) base::fail_input("transport mpi: this process has finalised MPI, which cannot be begun again: make the world before that");
+  if (ended)
+    base::fail_input(
+        "transport mpi: this process has finalised MPI, which cannot be initialised again. Make the world before MPI_Finalize.");
   MPI_Initialized(&begun);
   if (!begun) {
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &threads);
@@ -57,14 +59,14 @@ void begin_mpi() {
   }
   MPI_Query_thread(&threads);
   if (threads < MPI_THREAD_FUNNELED) {
-    base::fail_input("transport mpi: MPI was initialised for one thread only; call MPI_Init_thread with MPI_THREAD_FUNNELED or more");
+    base::fail_input("transport mpi: MPI was initialised with MPI_THREAD_SINGLE. Call MPI_Init_thread with MPI_THREAD_FUNNELED or more.");
   }
   MPI_Is_thread_main(&main_thread);
   CAIRN_CHECK(main_thread || threads == MPI_THREAD_MULTIPLE,
               "the mpi transport is used by another thread than the one that initialised MPI");
 }
 
-// A copy of MPI_COMM_WORLD, so that nobody else's messages are ours. Waits for all ranks.
+// A duplicate of MPI_COMM_WORLD, so that messages of other libraries stay apart. Waits for all ranks.
 MPI_Comm meet(const base::Clock& clock, Nanoseconds deadline) {
   MPI_Comm made = MPI_COMM_NULL;
   MPI_Request request = MPI_REQUEST_NULL;
@@ -110,15 +112,15 @@ struct MpiEndpoint::State {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
   int size = 0;
-  uint64_t lanes = 0;  // tags for payloads: 1 to this
+  uint64_t lanes = 0;  // payloads use the tags 1 to `lanes`
   std::array<MPI_Request, kFramesAwaited> awaited{};
   std::array<std::vector<std::byte>, kFramesAwaited> frames = {};
-  size_t next = 0;                         // the frame that comes next
-  bool consumed = false;                   // it was given out, and its place is to be posted again
-  std::vector<MPI_Request> requests = {};  // payload parts and frames being sent
-  std::vector<Part> parts = {};            // of the request with the same index
+  size_t next = 0;                         // index of the receive that completes next
+  bool consumed = false;                   // that frame was handed out; its receive must be posted again
+  std::vector<MPI_Request> requests = {};  // of payload parts, and of frames being sent
+  std::vector<Part> parts = {};            // by the index of the request
   int64_t sends = 0;                       // among them
-  std::vector<int> indices = {};           // room for MPI_Testsome's answer
+  std::vector<int> indices = {};           // output of MPI_Testsome
   std::vector<MPI_Status> statuses = {};
   std::vector<std::shared_ptr<MpiPayload>> already_ended = {};
   bool agreed = false;
@@ -131,7 +133,7 @@ struct MpiEndpoint::State {
 
   int tag(const MpiPayload& payload) const { return static_cast<int>(1 + payload.lane % lanes); }
 
-  // Begins one part; a send that is over at once leaves nothing behind.
+  // Starts one part. A send that completes at once is not tracked.
   void begin(const std::shared_ptr<MpiPayload>& payload, std::byte* data, int bytes, int with_tag) {
     MPI_Request request = MPI_REQUEST_NULL;
     if (payload->outgoing) {
@@ -159,7 +161,7 @@ struct MpiEndpoint::State {
     parts.pop_back();
   }
 
-  // Whether the part is over, however it ended, before the time is up.
+  // Waits until the request has ended in any way; false: not before `until`.
   bool over(MPI_Request& request, MPI_Status& status, Nanoseconds until) const {
     int done = 0;
     while (MPI_Test(&request, &done, &status) == MPI_SUCCESS && !done) {
@@ -185,7 +187,7 @@ struct MpiEndpoint::State {
       if (!parts[i].payload->outgoing && cancelled) promised.push_back(parts[i]);
       forget(i);
     }
-    // In the order of their bytes, in which they come.
+    // Parts of one lane arrive in the order of their bytes.
     std::sort(promised.begin(), promised.end(), [](const Part& a, const Part& b) { return a.data < b.data; });
     for (const Part& part : promised) {
       const auto instead = std::make_shared<MpiPayload>(MpiPayload{.peer = part.payload->peer,
@@ -197,7 +199,7 @@ struct MpiEndpoint::State {
     }
   }
 
-  // Takes back what is posted. Sends that nobody received keep their memory for ever: MPI may still read it.
+  // Cancels what is posted. The memory of a send that nobody received is leaked on purpose: MPI may still read it.
   void end() noexcept {
     for (size_t i = 0; i < kFramesAwaited; ++i) {
       if (awaited[i] == MPI_REQUEST_NULL) continue;
@@ -288,7 +290,8 @@ std::vector<std::shared_ptr<MpiPayload>> MpiEndpoint::ended() {
         if (code == MPI_ERR_IN_STATUS && s.statuses[i].MPI_ERROR != MPI_SUCCESS) payload->error = text_of(s.statuses[i].MPI_ERROR);
         s.part_ended(payload);
       }
-      std::sort(s.indices.begin(), s.indices.begin() + done, std::greater<>());  // the last first: forget() moves those behind
+      std::sort(s.indices.begin(), s.indices.begin() + done,
+                std::greater<>());  // from the last one: forget() moves the last request into the gap
       for (int i = 0; i < done; ++i) s.forget(static_cast<size_t>(s.indices[i]));
     }
   }

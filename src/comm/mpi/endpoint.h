@@ -14,27 +14,27 @@
 
 namespace cairn::comm {
 
-// A payload on its way, straight between two ranks' memory.
+// A payload that MPI moves between the memory of two ranks.
 struct MpiPayload {
   bool outgoing = false;
   int peer = 0;
-  uint64_t lane = 0;  // both ends name the same one; no two under way between them, one way, are the same
+  uint64_t lane = 0;  // both ends use the same lane (an MPI tag); unique among those in flight between the two, one way
   std::byte* data = nullptr;
   int64_t bytes = 0;
-  std::shared_ptr<Transfer> transfer = {};  // whom it is for; none once withdrawn
-  std::shared_ptr<void> owned = {};         // memory of our own, where that is what `data` is
+  std::shared_ptr<Transfer> transfer = {};  // null once it is withdrawn
+  std::shared_ptr<void> owned = {};         // set where `data` is memory of our own
   std::optional<Ledger::Message> booking = {};
   int64_t parts_left = 0;
-  std::string error = {};  // empty: it went well
+  std::string error = {};  // empty: success
 };
 
-// What we use of MPI, in a communicator of its own: short frames that arrive in order, and payloads that the receiver asked for. All calls
-// return at once, but for the constructor, which waits for all ranks, and withdraw.
+// All that Cairn uses of MPI, in a communicator of its own: short frames, which arrive in order, and payloads, whose receive is posted
+// before they are sent. The constructor waits for all ranks, withdraw() may wait; every other call returns at once.
 class MpiEndpoint {
  public:
   struct Limits {
     std::chrono::nanoseconds meet_deadline{};
-    int64_t frame_bytes = 0;  // of the longest frame
+    int64_t frame_bytes = 0;  // the longest frame
     int64_t part_bytes = 0;
   };
   MpiEndpoint(const base::Clock& clock, Limits limits);
@@ -42,25 +42,25 @@ class MpiEndpoint {
 
   int rank() const;
   int size() const;
-  bool crowded() const;  // more ranks on this machine than cores for them
+  bool crowded() const;  // this machine has fewer cores than ranks
 
   void send_frame(int to, std::shared_ptr<std::byte[]> frame, int64_t bytes);
   struct ReceivedFrame {
     int from = 0;
-    std::span<const std::byte> frame;  // until the next call
+    std::span<const std::byte> frame;  // valid until the next call
   };
   std::optional<ReceivedFrame> next_frame();
 
   void start(std::shared_ptr<MpiPayload> payload);
-  std::vector<std::shared_ptr<MpiPayload>> ended();  // since the last call
+  std::vector<std::shared_ptr<MpiPayload>> ended();  // those that completed or failed since the last call
   bool sending() const;
   bool receiving() const;
 
-  // After it, nothing touches the memory of this transfer. Waits where its bytes are just moving. What was promised to the sender is
-  // received all the same, into memory of our own.
+  // Makes sure that nothing touches the memory of this transfer any more. Waits if MPI is moving its bytes. A payload that the sender may
+  // have started is received all the same, into memory of our own.
   void withdraw(const Transfer& transfer);
 
-  // All ranks have said that they are done with it.
+  // All ranks have said bye, so that the destructor may free the communicator.
   void agree_to_end();
 
  private:

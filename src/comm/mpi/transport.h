@@ -7,18 +7,18 @@
 
 namespace cairn::comm {
 
-// The same on all ranks.
+// Must be the same on all ranks.
 struct MpiOptions {
-  std::chrono::nanoseconds meet_deadline = std::chrono::seconds(120);  // for all ranks to be there
-  int64_t inline_bytes = 8 << 10;         // a message up to this travels with its header, a longer one when its receiver has a place for it
-  int64_t part_bytes = int64_t{1} << 30;  // what one call of MPI is given at most: its counts are ints
+  std::chrono::nanoseconds meet_deadline = std::chrono::seconds(120);  // for all ranks to arrive
+  int64_t inline_bytes = 8 << 10;         // eager limit: a longer message waits at its sender until a receive asks for it
+  int64_t part_bytes = int64_t{1} << 30;  // at most this many bytes per MPI call, whose counts are ints
 };
 
-// The ranks of MPI_COMM_WORLD, as mpirun (or Slurm's srun) started them. All ranks must call it, as often and in the same order: each time
-// gives a world of its own. To be called and used on the thread that initialised MPI. Initialises MPI where nobody has; then it is also
-// finalised, when the process ends by returning from main, by exit or by quick_exit. Throws where Cairn was built without MPI.
+// A transport among the ranks of MPI_COMM_WORLD, as mpirun or Slurm's srun started them. It is a collective call: all ranks make it, in the
+// same order; each call gives a separate world. Only the thread that initialised MPI may call and use it.
 //
-// A rank that dies without a word takes the job with it, since mpirun then ends all others. What one says by fail(), they hear.
+// Initialises MPI if nobody has, and then finalises it when the process ends (return from main, exit, quick_exit). Throws if Cairn was
+// built without MPI. A rank that dies takes the whole job with it, because mpirun ends the others; a rank that calls fail() is reported.
 std::unique_ptr<Transport> make_mpi_transport(MpiOptions options = {});
 bool has_mpi();  // Cairn was built with it
 

@@ -18,7 +18,7 @@ tcp protocol_of(int fd) {
   return family == AF_INET6 ? tcp::v6() : tcp::v4();
 }
 
-// Its owner may close it while a coroutine waits for it; the file's number may be another's by then.
+// The owner may close the stream while a coroutine waits on it; its descriptor number may belong to another file by then.
 void AsyncStream::check_open() const {
   if (!socket_.is_open()) throw Error(Error::Kind::lost_peer, "the connection was given up");
 }
@@ -42,7 +42,8 @@ asio::awaitable<void> AsyncStream::begin(const Tls* tls, Tls::Side side) {
     stream_ = make_plain_stream(socket_.native_handle());
     co_return;
   }
-  if (side == Tls::Side::is_called) co_await socket_.async_wait(tcp::socket::wait_read, asio::use_awaitable);  // who is silent costs little
+  if (side == Tls::Side::is_called)
+    co_await socket_.async_wait(tcp::socket::wait_read, asio::use_awaitable);  // a silent caller costs no TLS state
   check_open();
   auto stream = std::make_unique<TlsStream>(*tls, side, socket_.native_handle());
   while (true) {
@@ -86,7 +87,7 @@ asio::awaitable<void> AsyncStream::write_text(std::string text) {
 
 asio::awaitable<std::string> AsyncStream::read_text(uint32_t most) {
   const auto length = co_await read_value<uint32_t>();
-  if (length > most) throw Error(Error::Kind::lost_peer, "sent more than anybody has to say here");
+  if (length > most) throw Error(Error::Kind::lost_peer, "sent a text that is too long for a handshake");
   std::string text(length, '\0');
   co_await read(std::as_writable_bytes(std::span(text)));
   co_return text;

@@ -14,20 +14,20 @@
 
 namespace cairn::comm {
 
-asio::ip::tcp protocol_of(int fd);  // whether a socket's addresses are of version 4 or 6
+asio::ip::tcp protocol_of(int fd);  // IPv4 or IPv6, of an open socket
 
-// A connection while two sides get to know each other: a socket and the wire on it, read and written by coroutines. Later its parts go to
-// whoever uses them for good.
+// A connection during its handshake: a socket and the byte stream on it, read and written by coroutines. release() hands both to the code
+// that uses them afterwards.
 class AsyncStream {
  public:
   explicit AsyncStream(asio::io_context& io) : socket_(io) {}
   explicit AsyncStream(asio::ip::tcp::socket socket) : socket_(std::move(socket)) {}
 
-  // Throws asio::system_error where there is nobody.
+  // Throws asio::system_error if nobody answers.
   asio::awaitable<void> connect(const std::string& host, uint16_t port);
-  // From now on as they are, or in TLS. Throws where the other side is none that should be there.
+  // Starts the byte stream: plain, or TLS after its handshake. Throws if the other side does not authenticate.
   asio::awaitable<void> begin(const Tls* tls, Tls::Side side);
-  // All of it, or an Error.
+  // Reads or writes all of it, or throws Error.
   asio::awaitable<void> read(std::span<std::byte> into);
   asio::awaitable<void> write(std::span<const std::byte> data);
 
@@ -42,14 +42,14 @@ class AsyncStream {
     co_await write(std::as_bytes(std::span(&value, 1)));
   }
 
-  // A text and its length; one that is longer than `most` is refused before anything is allocated.
+  // A length-prefixed text. One that is longer than `most` is refused before anything is allocated.
   asio::awaitable<void> write_text(std::string text);
   asio::awaitable<std::string> read_text(uint32_t most);
 
   asio::ip::tcp::socket& socket() { return socket_; }
   bool is_open() const { return socket_.is_open(); }
   void close();
-  // The socket's file and its wire; the stream is empty afterwards.
+  // The socket's file descriptor and its byte stream; this object is empty afterwards.
   std::pair<int, std::unique_ptr<ByteStream>> release();
 
  private:

@@ -28,7 +28,7 @@ class PlainStream final : public ByteStream {
   }
 
   int64_t write(std::span<const std::byte> first, std::span<const std::byte> second) override {
-    std::array<iovec, 2> pieces{{{const_cast<std::byte*>(first.data()), first.size()},  // (sendmsg does not write there)
+    std::array<iovec, 2> pieces{{{const_cast<std::byte*>(first.data()), first.size()},  // sendmsg only reads
                                  {const_cast<std::byte*>(second.data()), second.size()}}};
     msghdr message{};
     message.msg_iov = pieces.data();

@@ -20,10 +20,10 @@
 namespace cairn::comm {
 namespace {
 
-constexpr int kCalls = 20;  // to a rank that hung up before it heard us: it may have had too many callers
+constexpr int kCalls = 20;  // attempts at a rank that hung up: it may have had too many callers
 constexpr auto kCallAgainAfter = std::chrono::milliseconds(100);
 
-// The calling side of the handshake. Throws where the other is not rank `to` of this run.
+// The calling side of the handshake (handshake.h). Throws if the other side is not rank `to` of this run.
 asio::awaitable<void> identify_to(AsyncStream& stream, const NetSetup& setup, int to) {
   const Hello hello = make_hello(setup, to);
   co_await stream.write_value(hello);
@@ -32,7 +32,7 @@ asio::awaitable<void> identify_to(AsyncStream& stream, const NetSetup& setup, in
   co_await stream.write_value(proof);
 }
 
-// The called side: the caller's rank. Throws where it is none of this run that should call.
+// The called side. Returns the caller's rank; throws if it is not a rank of this run that should call.
 asio::awaitable<int> identify_caller(AsyncStream& stream, const NetSetup& setup) {
   const auto hello = co_await stream.read_value<Hello>();
   const Challenge challenge = make_challenge(setup, hello);
@@ -68,7 +68,7 @@ class PeerConnector {
     if (inside) inside->close();
     if (outside) outside->close();
     io_.restart();
-    io_.poll();  // lets the conversations that were cut short end
+    io_.poll();  // lets interrupted handshakes end
     if (failure_) throw Error(*failure_);
     if (missing_ > 0) throw absent();
     return std::exchange(connected_, {});

@@ -14,7 +14,7 @@ static_assert(std::endian::native == std::endian::little, "headers are written a
 constexpr uint32_t kMagic = 0x6e726963;  // "cirn"
 constexpr uint16_t kVersion = 1;
 
-// The header as it lies on the wire.
+// The header as bytes on the connection.
 struct PackedFrame {
   uint32_t magic;
   uint16_t version;
@@ -82,7 +82,7 @@ Frame decode(std::span<const std::byte, kFrameBytes> header, int64_t message_byt
   std::memcpy(frame.envelope.what, packed.what, sizeof(packed.what));
   if (std::string flaw = flaw_in(frame.envelope); !flaw.empty()) refuse(std::move(flaw));
   for (char& c : frame.envelope.what) {
-    if (c != 0 && (static_cast<unsigned char>(c) < 32 || c == 127)) c = '?';  // it is shown to people
+    if (c != 0 && (static_cast<unsigned char>(c) < 32 || c == 127)) c = '?';  // error messages show it
   }
   return frame;
 }

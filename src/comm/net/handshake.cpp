@@ -10,7 +10,7 @@
 namespace cairn::comm {
 namespace {
 
-// What shows that one knows the key: bound to the side that says it, to both nonces and both ranks, so that no answer serves twice.
+// The code that proves knowledge of the key (handshake.h).
 Bytes32 signature(const NetSetup& setup, char side, const Hello& hello, const Bytes32& answer_nonce) {
   std::array<uint8_t, 1 + sizeof(Hello) + sizeof(Bytes32)> text;
   text[0] = static_cast<uint8_t>(side);

@@ -6,11 +6,16 @@
 
 namespace cairn::comm {
 
-// How two ranks of a run recognise each other: both send a random number and answer the other's with an HMAC-SHA256 under the run's key,
-// bound to both rank numbers and to who called. Whoever does not know the key learns nothing and is refused after a few bytes of fixed
-// size. The caller says hello, the called side answers with a challenge, the caller with its proof; each checks before it goes on.
+// Mutual challenge-response authentication of two ranks with the run's key K:
+//
+//   caller -> called   Hello      {from, to, nonce a}
+//   called -> caller   Challenge  {nonce b, HMAC-SHA256(K, 'b' | Hello | b)}
+//   caller -> called   proof       HMAC-SHA256(K, 'a' | Hello | b)
+//
+// Each side checks the other's code before it goes on. The codes are bound to both nonces, both ranks and the direction, so that none can
+// be replayed or reflected. A caller without the key learns nothing and is refused after a few bytes of fixed size.
 
-using Bytes32 = Key;  // as long as one
+using Bytes32 = Key;  // a nonce or a code has the length of a key
 
 struct Hello {
   std::array<char, 8> magic{'c', 'a', 'i', 'r', 'n', '/', '1', 0};
@@ -25,9 +30,9 @@ struct Challenge {
 };
 
 Hello make_hello(const NetSetup& setup, int to);
-Challenge make_challenge(const NetSetup& setup, const Hello& hello);                        // throws where the hello is not for us
-Bytes32 make_proof(const NetSetup& setup, const Hello& hello, const Challenge& challenge);  // throws where the called side lacks the key
+Challenge make_challenge(const NetSetup& setup, const Hello& hello);                        // throws if the hello is not for this rank
+Bytes32 make_proof(const NetSetup& setup, const Hello& hello, const Challenge& challenge);  // throws if the called side lacks the key
 void check_proof(const NetSetup& setup, const Hello& hello, const Challenge& challenge,
-                 const Bytes32& proof);  // throws where the caller does
+                 const Bytes32& proof);  // throws if the caller lacks the key
 
 }  // namespace cairn::comm

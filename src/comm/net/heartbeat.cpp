@@ -17,9 +17,9 @@ namespace {
 
 constexpr uint32_t kMagic = 0x6c757063;  // "cpul"
 constexpr size_t kTagBytes = 16;
-constexpr auto kOnTheWay = std::chrono::milliseconds(500);  // a datagram takes no longer
+constexpr auto kOnTheWay = std::chrono::milliseconds(500);  // longest time that a datagram is under way
 
-// What stands on a datagram, readable by all, and makes each one different.
+// The plain part of a datagram. (from, number) is unique in a run and serves as the nonce.
 struct Head {
   uint32_t magic = kMagic;
   int32_t from = 0;
@@ -33,7 +33,7 @@ struct Datagram {
 };
 static_assert(sizeof(Datagram) == sizeof(Head) + kFrameBytes + kTagBytes);
 
-// AES-128-GCM; no two datagrams of a run have the same nonce.
+// AES-128-GCM over the body; the head is authenticated too.
 class Seal {
  public:
   explicit Seal(const Key& key) : key_(derive(key, "pulse")), context_(EVP_CIPHER_CTX_new()) {
@@ -126,13 +126,13 @@ void Heartbeat::send(const StatusBoard& own) {
   Frame frame{.kind = Frame::Kind::wake, .number = own.beat.load(std::memory_order_relaxed)};
   if (const auto doing = own.read_operation()) {
     frame.envelope = *doing;
-    frame.offset = 1;  // there is something on the board
+    frame.offset = 1;  // the envelope is set
   }
   Datagram datagram{};
   datagram.head.from = rank_;
   datagram.head.number = ++sent_;
   if (!peers_->seal.close(datagram, encode(frame))) return;
-  for (const Address& to : peers_->addresses) {  // one that does not get through is one of many
+  for (const Address& to : peers_->addresses) {  // losing one datagram does no harm
     ::sendto(fd_, &datagram, sizeof datagram, MSG_DONTWAIT | MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&to.where), to.length);
   }
 }
@@ -152,7 +152,7 @@ void Heartbeat::receive() {
       heard_at_[from].store(clock_.now().count(), std::memory_order_relaxed);
       boards_[from]->beat.store(frame.number, std::memory_order_relaxed);
       if (frame.offset == 1) boards_[from]->publish_operation(frame.envelope);
-    } catch (const Error&) {  // of another version: it will have been refused elsewhere
+    } catch (const Error&) {  // another version of Cairn, which the handshake refuses
     }
   }
 }

@@ -11,23 +11,23 @@
 
 namespace cairn::comm {
 
-// Signs of life between machines: datagrams that say that this process is not stopped and what its rank started last, sealed with the
-// run's key so that nobody else can make, read or repeat them. What the others say is kept on a board for each, as if their memory were
-// shared.
+// Heartbeats between machines: UDP datagrams that say that this process runs and which operation its rank started last. They are
+// encrypted and authenticated with the run's key, and replays are ignored. What a remote rank says is kept on a StatusBoard here, as if its
+// memory were shared.
 //
-// One thread sends and receives; boards may be looked at by others.
+// One thread calls send and receive; any thread may read the boards.
 class Heartbeat {
  public:
-  explicit Heartbeat(const NetSetup& setup);  // takes its heartbeat_fd over
+  explicit Heartbeat(const NetSetup& setup);  // owns setup.heartbeat_fd from now on
   ~Heartbeat();
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
-  void send(const StatusBoard& own);  // to every rank elsewhere
-  void receive();                     // all that has come
-  // Of a rank on another machine; else null. Its beat is 0 as long as nothing was heard of it.
+  void send(const StatusBoard& own);  // to all ranks of other machines
+  void receive();                     // reads all datagrams that have arrived
+  // The board of a rank on another machine; null for a rank of this one. Its beat is 0 until the first datagram of that rank.
   const StatusBoard* board(int rank) const { return boards_[static_cast<size_t>(rank)].get(); }
-  // How old what that board says may be.
+  // An upper bound on the age of what that board says.
   std::chrono::nanoseconds age(int rank) const;
 
  private:
@@ -37,7 +37,7 @@ class Heartbeat {
   uint64_t sent_ = 0;
   std::vector<std::unique_ptr<StatusBoard>> boards_;
   base::RealClock clock_;
-  std::vector<uint64_t> heard_;  // the number of the last one, by rank
+  std::vector<uint64_t> heard_;  // by rank: the number of its last datagram
   std::vector<std::atomic<int64_t>> heard_at_;
   std::unique_ptr<Peers> peers_;
 };

@@ -42,7 +42,7 @@ Key derive(const Key& key, std::string_view use) {
 
 Key read_key(const std::filesystem::path& file) {
   const std::string name = file.string();
-  const int fd = ::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a named pipe must not hang us
+  const int fd = ::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a named pipe must not block
   if (fd < 0)
     base::fail_input("{}: {}; `cairn key {}` makes a new key, which all machines of a run must have", name, std::strerror(errno), name);
   struct stat facts {};
@@ -52,8 +52,8 @@ Key read_key(const std::filesystem::path& file) {
   const ssize_t length = !regular ? 0 : ::read(fd, text.data(), text.size());
   ::close(fd);
   if (!seen || length < 0) base::fail_input("{}: {}", name, std::strerror(errno));
-  if (!regular) base::fail_input("{}: not a regular file, and so no key; `cairn key FILE` makes one", name);
-  if ((facts.st_mode & 077) != 0) base::fail_input("{}: a key that others can read is none; `chmod 600 {}`", name, name);
+  if (!regular) base::fail_input("{}: not a regular file. `cairn key FILE` makes a key.", name);
+  if ((facts.st_mode & 077) != 0) base::fail_input("{}: others can read this key. Run `chmod 600 {}`.", name, name);
   Key key;
   std::string_view digits(text.data(), static_cast<size_t>(length));
   while (!digits.empty() && (digits.back() == '\n' || digits.back() == '\r' || digits.back() == ' ')) digits.remove_suffix(1);
@@ -63,7 +63,7 @@ Key read_key(const std::filesystem::path& file) {
     right = high >= 0 && low >= 0;
     key[i] = static_cast<uint8_t>(high * 16 + low);
   }
-  if (!right) base::fail_input("{}: not a key of a run, which is {} hexadecimal digits; `cairn key FILE` makes one", name, 2 * key.size());
+  if (!right) base::fail_input("{}: not a key: it needs {} hexadecimal digits. `cairn key FILE` makes one.", name, 2 * key.size());
   return key;
 }
 
@@ -71,7 +71,8 @@ void write_key(const std::filesystem::path& file, const Key& key) {
   const std::string name = file.string();
   const int fd = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0)
-    base::fail_input("{}: {}", name, errno == EEXIST ? "is there already, and a key is never written over" : std::strerror(errno));
+    base::fail_input("{}: {}", name,
+                     errno == EEXIST ? "exists already. A key is never overwritten; choose another file." : std::strerror(errno));
   std::string text;
   for (const uint8_t byte : key) text += fmt::format("{:02x}", byte);
   text += '\n';

@@ -6,13 +6,13 @@
 
 namespace cairn::comm {
 
-using Key = std::array<uint8_t, 32>;  // a secret that the processes of a run share
+using Key = std::array<uint8_t, 32>;  // 256-bit secret that the processes of a run share
 
 Key fresh_key();
-// A key for one use, from which neither this key nor those for other uses can be told.
+// A key for one purpose: HMAC-SHA256(key, use). It reveals neither `key` nor the keys of other uses.
 Key derive(const Key& key, std::string_view use);
 
-// A key lies in a file as 64 hexadecimal digits. One that others than its owner may read is refused, and none is ever written over.
+// Key files hold 64 hexadecimal digits. read_key refuses a file that others than its owner can read; write_key never overwrites a file.
 Key read_key(const std::filesystem::path& file);
 void write_key(const std::filesystem::path& file, const Key& key);
 

@@ -13,16 +13,16 @@
 namespace cairn::comm {
 namespace {
 
-constexpr int kAttempts = 100;  // to find a number that is free twice
+constexpr int kAttempts = 100;  // to find a port that is free for both
 
 using asio::ip::tcp;
 
-// -1 where that is taken or not of this machine; errno says.
+// -1 on failure (address taken, or not of this machine); errno is set.
 int bound_socket(int type, const tcp::endpoint& at) {
   const int fd = ::socket(at.protocol().family(), type | SOCK_CLOEXEC, 0);
   if (fd < 0) return -1;
   const int on = 1;
-  if (type == SOCK_STREAM) ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);  // a port of an earlier run that lingers
+  if (type == SOCK_STREAM) ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);  // reuses a port of an earlier run
   if (::bind(fd, at.data(), static_cast<socklen_t>(at.size())) == 0 && (type != SOCK_STREAM || ::listen(fd, SOMAXCONN) == 0)) return fd;
   const int error = errno;
   ::close(fd);

@@ -4,16 +4,16 @@
 
 namespace cairn::comm {
 
-// An open socket and its port. Closed on exec unless told otherwise.
+// A listening socket (close-on-exec) and its port.
 struct Listener {
   int fd = -1;
   uint16_t port = 0;
 };
 
-// TCP on this address of this machine; port 0: the system chooses.
+// Listens by TCP at this address of this machine; port 0: the system chooses.
 Listener listen_at(const std::string& address, uint16_t port = 0);
 
-// TCP and UDP under the same number, which the system chose.
+// TCP and UDP sockets with the same port number, which the system chooses.
 struct ListenerPair {
   Listener tcp;
   int udp_fd = -1;

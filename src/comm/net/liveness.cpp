@@ -52,7 +52,7 @@ PeerLiveness::PeerLiveness(const NetSetup& setup, std::shared_ptr<SharedSegment>
     for (const int rank : setup.neighbours()) places_[static_cast<size_t>(rank)] = place++;
     own_ = &segment_->board(places_[static_cast<size_t>(setup.rank)]);
   }
-  if (elsewhere_) {  // at once: who stops before its first beat would never be missed
+  if (elsewhere_) {  // at once: a process that stops before its first beat would never be missed
     own_->beat.fetch_add(1, std::memory_order_relaxed);
     elsewhere_->send(*own_);
   }
@@ -77,7 +77,7 @@ std::chrono::nanoseconds PeerLiveness::status_age(int rank) const {
 std::optional<std::chrono::nanoseconds> PeerLiveness::stopped(int peer, Nanoseconds now) {
   const StatusBoard* seen = board(peer);
   const bool far = places_[static_cast<size_t>(peer)] < 0;
-  // Where nothing was ever heard, nothing can be missed: datagrams may not get through to here at all.
+  // A remote rank that was never heard from is not judged: a firewall may drop all datagrams.
   if (!seen || (far && seen->beat.load(std::memory_order_relaxed) == 0)) return std::nullopt;
   const Nanoseconds silent = watch_.silent(peer, *seen, now);
   return silent > (far ? LivenessMonitor::kFarLimit : LivenessMonitor::kLimit) ? std::optional(silent) : std::nullopt;

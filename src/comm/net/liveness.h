@@ -13,7 +13,7 @@
 
 namespace cairn::comm {
 
-// Shows the others that this process is alive, whatever its rank computes: a thread that only counts, and tells other machines.
+// A thread that increments this process's heartbeat counter every 0.1 s, whatever its rank computes, and sends it to other machines.
 class HeartbeatThread {
  public:
   HeartbeatThread(StatusBoard& own, Heartbeat* elsewhere);
@@ -28,20 +28,20 @@ class HeartbeatThread {
   std::thread thread_;
 };
 
-// Watches the others' pulses while this rank waits. A pulse counts as missing only while somebody looked all the time: after a pause of
-// our own (this rank computed, or the whole machine slept) the watch begins anew.
+// Watches the heartbeat counters of the peers while this rank waits. A counter counts as standing still only while this rank kept
+// watching: after a pause of its own (it computed, or the machine was suspended) the watch begins anew.
 class LivenessMonitor {
  public:
   using Nanoseconds = std::chrono::nanoseconds;
   explicit LivenessMonitor(int ranks) : seen_(static_cast<size_t>(ranks)) {}
 
-  static constexpr Nanoseconds kLimit = std::chrono::milliseconds(1800);     // silent for so long: stopped
-  static constexpr Nanoseconds kFarLimit = std::chrono::milliseconds(2400);  // on another machine: the way there may be busy
+  static constexpr Nanoseconds kLimit = std::chrono::milliseconds(1800);     // no beat for this long: the process is stopped
+  static constexpr Nanoseconds kFarLimit = std::chrono::milliseconds(2400);  // on another machine, whose network may be busy
   static constexpr Nanoseconds kPauseMax = std::chrono::milliseconds(500);
 
   bool due(Nanoseconds now) const { return now - last_look_ > std::chrono::milliseconds(20); }
-  void begin(Nanoseconds now);  // of a round of looks
-  // How long this rank's pulse has been missing.
+  void begin(Nanoseconds now);  // starts one look at all peers
+  // How long this rank's counter has stood still.
   Nanoseconds silent(int rank, const StatusBoard& board, Nanoseconds now);
 
  private:
@@ -54,17 +54,17 @@ class LivenessMonitor {
   bool anew_ = true;
 };
 
-// Who lives and what they do, as far as this rank can see: by shared memory on its machine, by heartbeats from others.
+// Which peers are alive and what they do: read from shared memory on this machine, from heartbeats of other machines.
 class PeerLiveness {
  public:
   using Nanoseconds = std::chrono::nanoseconds;
-  PeerLiveness(const NetSetup& setup, std::shared_ptr<SharedSegment> segment);  // null: there is none to share
+  PeerLiveness(const NetSetup& setup, std::shared_ptr<SharedSegment> segment);  // null: no memory is shared
 
   void publish_operation(const Envelope& starting) { own_->publish_operation(starting); }
   std::optional<Envelope> last_started(int rank) const;
-  Nanoseconds status_age(int rank) const;  // how old what last_started() says may be
+  Nanoseconds status_age(int rank) const;  // an upper bound on the age of what last_started() says
 
-  // For how long a peer's process has shown no life, where that is too long; looked at every now and then.
+  // How long a peer has shown no life, where that is beyond the limit. begin_look() opens a round of looks whenever one is due().
   bool due(Nanoseconds now) const { return watch_.due(now); }
   void begin_look(Nanoseconds now) { watch_.begin(now); }
   std::optional<Nanoseconds> stopped(int peer, Nanoseconds now);
@@ -73,9 +73,9 @@ class PeerLiveness {
   const StatusBoard* board(int rank) const;
 
   std::shared_ptr<SharedSegment> segment_;
-  std::vector<int> places_;  // in the segment, by rank; -1: elsewhere
+  std::vector<int> places_;  // by rank: its position in the segment; -1: on another machine
   std::unique_ptr<Heartbeat> elsewhere_;
-  std::unique_ptr<StatusBoard> private_board_;  // where nothing is shared
+  std::unique_ptr<StatusBoard> private_board_;  // this rank's, where no memory is shared
   StatusBoard* own_;
   LivenessMonitor watch_;
   std::optional<HeartbeatThread> heartbeat_thread_;  // last: it refers to what is above

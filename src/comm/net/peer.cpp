@@ -12,9 +12,9 @@ namespace cairn::comm {
 namespace {
 
 constexpr int64_t kBufferBytes = 64 << 10;
-constexpr int64_t kDirectBytes = 16 << 10;  // from here on a payload is read straight to where it goes
-constexpr int64_t kPaceBytes = 32 << 10;    // a shaped link lets at least so much go at once
-constexpr int64_t kReadAtOnce = 8 << 20;    // then others get their turn
+constexpr int64_t kDirectBytes = 16 << 10;  // from here on a payload is read straight into its target
+constexpr int64_t kPaceBytes = 32 << 10;    // a shaped link sends at least this much at once
+constexpr int64_t kReadAtOnce = 8 << 20;    // then other peers get their turn
 
 }  // namespace
 
@@ -43,7 +43,7 @@ void NetPeer::read(FrameSink& sink) {
         continue;
       }
     }
-    // Only here, where all that was read has been dealt with: the socket does not wake anybody for what is in the buffer already.
+    // Only here, where the buffer holds no complete frame: the socket does not signal what is already in the buffer.
     if (budget <= 0) return;
     const int64_t before = payload_received_;
     if (!receive_some()) return;
@@ -67,12 +67,12 @@ bool NetPeer::begin_frame(FrameSink& sink) {
 
 std::byte* NetPeer::destination() {
   if (target_.owned) return target_.owned.get();
-  return target_.transfer ? static_cast<std::byte*>(target_.transfer->data) : nullptr;  // null: dropped, nobody wants it any more
+  return target_.transfer ? static_cast<std::byte*>(target_.transfer->data) : nullptr;  // null: dropped
 }
 
 bool NetPeer::receive_some() {
   const int64_t missing = frame_ ? frame_->payload_bytes() - payload_received_ : 0;
-  if (missing >= kDirectBytes) {  // the buffer is empty here
+  if (missing >= kDirectBytes) {  // the buffer is empty
     std::byte* to = destination();
     if (!to) scratch_.resize(static_cast<size_t>(kBufferBytes));
     const int64_t got =
@@ -109,7 +109,7 @@ void NetPeer::write(FrameSink& sink, std::chrono::nanoseconds now) {
     Outgoing& one = outgoing_.front();
     int64_t most = kFrameBytes + one.bytes;
     if (one.pace.bytes_per_ns > 0) {
-      const int64_t due = std::min(most, one.sent + kPaceBytes);  // in pieces that are worth a call
+      const int64_t due = std::min(most, one.sent + kPaceBytes);  // in pieces worth a system call
       if (one.pace.bytes_until(now) < due) {
         held_until_ = one.pace.time_of(due);
         return;
@@ -134,7 +134,7 @@ void NetPeer::cancel(const Transfer& transfer) {
   const auto found = std::find_if(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& one) { return one.transfer.get() == &transfer; });
   if (found == outgoing_.end()) return;
   if (found->sent > 0 || (found == outgoing_.begin() && stream_->must_repeat())) {
-    mute_ = true;  // the memory may be gone already, so that the rest cannot be sent
+    mute_ = true;  // the rest cannot be sent: its memory may be gone
     outgoing_.clear();
     stream_->end_writing();
   } else {

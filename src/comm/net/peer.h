@@ -18,7 +18,7 @@
 
 namespace cairn::comm {
 
-// What this rank asked the network for.
+// A transfer of the net transport.
 struct NetTransfer final : Receive {
   enum class Kind { send, recv, expose, pull, timer };
   Kind kind = Kind::send;
@@ -29,56 +29,55 @@ struct NetTransfer final : Receive {
   std::shared_ptr<void> timer;  // kept while it runs
 };
 
-// Where an arriving payload goes: the buffer of whoever asked for it, or memory of our own.
+// Where an arriving payload goes: the buffer of its receive, or memory of our own. Both null: the payload is dropped.
 struct PayloadTarget {
   std::shared_ptr<Receive> transfer;
   std::shared_ptr<std::byte[]> owned;
 };
 
-// Told what a connection brings.
+// Receives the frames of a connection.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
-  virtual std::optional<PayloadTarget> place(int peer, const Frame& frame) = 0;  // none: not now, the connection stops reading
+  virtual std::optional<PayloadTarget> place(int peer, const Frame& frame) = 0;  // none: no room now, the connection stops reading
   virtual void on_payload(int peer, const Frame& frame, PayloadTarget target) = 0;
   virtual void written(const std::shared_ptr<Transfer>& transfer, const Ledger::Message& booking) = 0;
 };
 
-// How fast a frame may go out, where links are shaped: from a time on, so many bytes a second.
+// On a shaped link: a frame leaves from this time on, at this rate.
 struct Pace {
   std::chrono::nanoseconds from{};
-  double bytes_per_ns = 0;  // 0: as fast as can be
+  double bytes_per_ns = 0;  // 0: unlimited
 
   int64_t bytes_until(std::chrono::nanoseconds now) const;
   std::chrono::nanoseconds time_of(int64_t bytes) const;
 };
 
-// The stream of frames to and from one peer, over a wire that never blocks. It knows nothing of who waits; somebody calls read and write
-// when the socket is ready.
+// The frames to and from one peer, over a non-blocking byte stream. The caller calls read and write when the socket is ready.
 class NetPeer {
  public:
-  NetPeer(int rank, std::unique_ptr<ByteStream> stream, int64_t message_bytes_max);  // no wire: nothing is ever read or written
+  NetPeer(int rank, std::unique_ptr<ByteStream> stream, int64_t message_bytes_max);  // null: nothing is ever read or written
 
-  // Reads what is there (not too much at once). Throws cairn::Error where the peer is gone or talks nonsense.
+  // Reads what is there, up to a few megabytes at a time. Throws cairn::Error if the peer is gone or sends a bad frame.
   void read(FrameSink& sink);
-  // Writes what the socket takes and the pace allows. Throws where the peer is gone.
+  // Writes what the socket accepts and the pace allows. Throws if the peer is gone.
   void write(FrameSink& sink, std::chrono::nanoseconds now);
   void enqueue(const Frame& frame, const void* data, std::shared_ptr<std::byte[]> owned, std::shared_ptr<Transfer> transfer,
                const Ledger::Message& booking, Pace pace = {});
-  // When the pace lets more go, where it is the pace that holds it back.
+  // When the pace allows the next bytes; none: the pace does not hold anything back.
   std::optional<std::chrono::nanoseconds> held_until() const { return held_until_; }
-  // Forgets what is not sent of it. Half a frame cannot be taken back: then nothing more can be said to this peer.
+  // Drops an unsent frame. A half-sent frame cannot be taken back: then nothing more is written to this peer.
   void cancel(const Transfer& transfer);
 
   bool wants_write() const { return !outgoing_.empty() && !mute_; }
-  bool has_buffered() const { return stream_->has_buffered(); }  // more to read, of which the socket knows nothing
+  bool has_buffered() const { return stream_->has_buffered(); }  // more to read, which the socket does not signal
   void end_writing() { stream_->end_writing(); }
-  bool parked() const { return parked_; }  // a frame waits for a place; read again when there may be one
+  bool parked() const { return parked_; }  // a frame waits for room; read again when there may be some
   int rank() const { return rank_; }
 
   bool open = true;         // false: lost, or left
-  bool said_bye = false;    // it has ended in good order
-  bool read_armed = false;  // somebody waits for the socket to become ready
+  bool said_bye = false;    // it has left in good order
+  bool read_armed = false;  // a wait for the socket is pending
   bool write_armed = false;
 
  private:
@@ -92,19 +91,19 @@ class NetPeer {
     Ledger::Message booking;
     Pace pace;
   };
-  bool receive_some();  // false: the socket has no more for now
+  bool receive_some();  // false: the socket is empty
   bool begin_frame(FrameSink& sink);
   std::byte* destination();
 
   int rank_;
   std::unique_ptr<ByteStream> stream_;
   int64_t message_bytes_max_;
-  std::vector<std::byte> buffer_;  // read ahead: headers and small payloads
+  std::vector<std::byte> buffer_;  // headers and small payloads, read ahead
   int64_t buffer_begin_ = 0, buffer_end_ = 0;
-  std::optional<Frame> frame_;  // whose payload is arriving
+  std::optional<Frame> frame_;  // the frame whose payload is arriving
   PayloadTarget target_;
   int64_t payload_received_ = 0;
-  std::vector<std::byte> scratch_;  // for what nobody wants any more
+  std::vector<std::byte> scratch_;  // for dropped payloads
   bool parked_ = false;
   bool mute_ = false;
   std::deque<Outgoing> outgoing_;

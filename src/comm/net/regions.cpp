@@ -9,7 +9,7 @@
 namespace cairn::comm {
 namespace {
 
-constexpr size_t kEarlyMax = 4096;  // asked for before there is anything to read
+constexpr size_t kEarlyMax = 4096;  // pulls that wait for their region
 
 }  // namespace
 
@@ -35,7 +35,7 @@ void NetRegions::forget(const NetTransfer& transfer) {
 void NetRegions::asked(int peer, const Frame& pull) {
   const auto found = exposed_.find(pull.envelope.key());
   if (found != exposed_.end()) return answer(peer, pull, *found->second);
-  if (early_.size() >= kEarlyMax) throw Error(Error::Kind::lost_peer, "asked for too much that is not there yet");
+  if (early_.size() >= kEarlyMax) throw Error(Error::Kind::lost_peer, "pulled from too many regions that are not exposed yet");
   early_.emplace_back(peer, pull);
 }
 

@@ -11,7 +11,7 @@
 
 namespace cairn::comm {
 
-// Regions that this rank lets others read over a wire, and what it reads of theirs.
+// One-sided reads over sockets: regions that this rank exposes, and its pulls from the regions of others.
 class NetRegions {
  public:
   using SendFrame = std::function<void(int to, const Frame& frame, std::shared_ptr<std::byte[]> payload)>;
@@ -21,8 +21,8 @@ class NetRegions {
   void pull(const std::shared_ptr<NetTransfer>& transfer, int64_t offset);
   void forget(const NetTransfer& transfer);
 
-  void asked(int peer, const Frame& pull);  // a peer wants to read; answered now, or when the region is exposed
-  PayloadTarget place(const Frame& reply);  // where the answer to one of our pulls goes
+  void asked(int peer, const Frame& pull);  // a peer asks for bytes; answered now, or once the region is exposed
+  PayloadTarget place(const Frame& reply);  // the memory for the reply to one of our pulls
   void on_payload(const Frame& reply, const PayloadTarget& target);
 
  private:
@@ -32,7 +32,7 @@ class NetRegions {
   DoneQueue& done_;
   SendFrame send_frame_;
   std::map<EnvelopeKey, std::shared_ptr<NetTransfer>> exposed_;
-  std::vector<std::pair<int, Frame>> early_;  // asked for what is not exposed yet
+  std::vector<std::pair<int, Frame>> early_;  // pulls of regions that are not exposed yet
   std::map<uint64_t, std::shared_ptr<NetTransfer>> pulls_;
   uint64_t pulls_made_ = 0;
 };

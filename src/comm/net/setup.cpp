@@ -1,4 +1,4 @@
-// What is made before the ranks of one machine start: listening sockets, shared memory, the key of the run.
+// Makes what the ranks of a machine need before they start: listening sockets, shared memory, the key of the run.
 #include "comm/net/setup.h"
 
 #include <algorithm>
@@ -127,7 +127,7 @@ NetSetup setup_from_bytes(std::string_view bytes) {
     rank_address.port = reader.mode<uint16_t>();
     rank_address.outside_port = reader.mode<uint16_t>();
     const auto length = reader.mode<uint32_t>();
-    if (length > kHostBytesMax) base::fail_input("a host's name of {} bytes", length);
+    if (length > kHostBytesMax) base::fail_input("the set-up of a rank has a host name of {} bytes", length);
     rank_address.host.resize(length);
     reader.take(rank_address.host.data(), length);
     setup.addresses.push_back(std::move(rank_address));

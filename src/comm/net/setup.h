@@ -7,16 +7,16 @@
 
 namespace cairn::comm {
 
-// The parts of make_net_setups, for those who start the ranks of one machine out of several.
+// The steps of make_net_setups, for a job on several machines.
 
-// Set-ups of the ranks on this machine: sockets and shared memory. Each has one seat, its own, without a machine; `outside` is the address
-// where other machines will call, none where there are none.
+// 1. The set-ups of this machine's ranks: listening sockets and shared memory. Each knows only its own address. `outside` is the address
+//    at which other machines call; none: there is one machine.
 std::vector<NetSetup> make_machine_setups(const std::vector<int>& ranks, const std::optional<std::string>& outside);
-// Tells them of everybody.
+// 2. Completes them with the addresses of all ranks and the key of the run.
 void set_addresses(std::vector<NetSetup>& setups, const std::vector<RankAddress>& addresses, const Key& key);
 
-// A set-up as bytes, for the process that will be this rank. Files are given by number; whoever sends it sees to it that they are there.
+// A set-up as bytes, for the process of that rank. File descriptors travel as numbers; the sender sees to it that they are open there.
 std::string to_bytes(const NetSetup& setup);
-NetSetup setup_from_bytes(std::string_view bytes);  // throws cairn::Error about what is no set-up
+NetSetup setup_from_bytes(std::string_view bytes);  // throws cairn::Error where the bytes are no set-up
 
 }  // namespace cairn::comm

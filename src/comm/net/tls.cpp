@@ -19,18 +19,18 @@ namespace {
 
 constexpr const char* kSuite = "TLS_AES_128_GCM_SHA256";
 constexpr std::array<unsigned char, 2> kSuiteNumber{0x13, 0x01};
-constexpr std::string_view kName = "cairn";  // of the secret, as both sides call it
-constexpr int64_t kRecordBytes = 16 << 10;   // what TLS sends at once
-constexpr size_t kShakingBytes = 2 << 10;    // as long as the other side may be anybody
-constexpr size_t kReadAhead = 64 << 10;      // taken from the socket at once, on connections that are established
-// AES-GCM must not encrypt more than some 2^24 records under one key; long before that we take a new one.
+constexpr std::string_view kName = "cairn";  // the identity of the pre-shared key
+constexpr int64_t kRecordBytes = 16 << 10;   // size of a TLS record
+constexpr size_t kShakingBytes = 2 << 10;    // during the handshake, with an unknown peer
+constexpr size_t kReadAhead = 64 << 10;      // read from the socket at once, after the handshake
+// AES-GCM must not encrypt more than about 2^24 records with one key; the key is updated long before that.
 constexpr int64_t kBytesPerKey = int64_t{64} << 30;
 
 const unsigned char* text_of(std::string_view name) { return reinterpret_cast<const unsigned char*>(name.data()); }
 
 [[noreturn]] void gone(const std::string& how) { throw Error(Error::Kind::lost_peer, how); }
 
-// What OpenSSL has to say about the last thing that failed.
+// OpenSSL's text for the last error.
 std::string reason() {
   const unsigned long code = ERR_peek_error();
   ERR_clear_error();
@@ -38,7 +38,7 @@ std::string reason() {
   return text ? text : "no reason given";
 }
 
-// How OpenSSL reaches the socket. Its own way would let a peer that has gone end this process with SIGPIPE.
+// OpenSSL's access to the socket. Its own BIO would raise SIGPIPE when the peer has gone.
 int bio_write(BIO* bio, const char* data, int bytes) {
   BIO_clear_retry_flags(bio);
   const auto sent = ::send(static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio))), data, static_cast<size_t>(bytes),
@@ -71,7 +71,7 @@ BIO* socket_bio(int fd) {
   return bio;
 }
 
-// Both sides offer the same session as if they had agreed on it earlier: that is how TLS 1.3 takes a secret from outside.
+// An external pre-shared key in TLS 1.3: both sides present a session with this key as if they had negotiated it earlier.
 SSL_SESSION* session_of(SSL* ssl, const Key& key) {
   SSL_SESSION* session = SSL_SESSION_new();
   const SSL_CIPHER* suite = SSL_CIPHER_find(ssl, kSuiteNumber.data());
@@ -99,7 +99,7 @@ struct Tls::Context {
     SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
     SSL_CTX_set_max_send_fragment(ctx, kShakingBytes);
     SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_max_cert_list(ctx, 16 << 10);  // a stranger cannot make us keep more
+    SSL_CTX_set_max_cert_list(ctx, 16 << 10);  // bounds what an unknown peer can make us keep
     SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
     SSL_CTX_set_app_data(ctx, this);
   }
@@ -121,7 +121,7 @@ struct Tls::Context {
 
   static int called_finds(SSL* ssl, const unsigned char* id, size_t id_length, SSL_SESSION** session) {
     *session = nullptr;
-    if (std::string_view(reinterpret_cast<const char*>(id), id_length) != kName) return 1;  // none of ours: goes on without, and fails
+    if (std::string_view(reinterpret_cast<const char*>(id), id_length) != kName) return 1;  // not our key: continue without one, and fail
     *session = session_of(ssl, of(ssl).key);
     return *session ? 1 : 0;
   }
@@ -141,7 +141,7 @@ Tls::Tls(const TlsFiles& files) : context_(std::make_unique<Context>()) {
   for (const auto& file : {files.authority, files.certificate, files.private_key}) {
     std::error_code error;
     const auto status = std::filesystem::status(file, error);
-    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))  // OpenSSL would wait for what a pipe brings
+    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))  // OpenSSL would block on a pipe
       base::fail_input("{}: not a regular file: a certificate or key is a PEM file", file.string());
   }
   SSL_CTX* ctx = context_->ctx;
@@ -158,10 +158,10 @@ struct TlsStream::State {
   int fd = -1;
   bool by_key = false;
   int64_t written_under_key = 0;
-  bool waiting = false;           // a write was not done
-  std::vector<std::byte> joined;  // two pieces as one record
+  bool waiting = false;           // the last write did not complete
+  std::vector<std::byte> joined;  // header and payload in one record
 
-  // What a call that did not succeed means; -1: not now.
+  // The meaning of a failed call: -1 where it must be repeated, else throws.
   int64_t not_done(int result) {
     const int saved = errno;
     switch (SSL_get_error(ssl, result)) {
@@ -197,7 +197,7 @@ TlsStream::TlsStream(const Tls& tls, Tls::Side side, int fd) : state_(std::make_
   state_->by_key = tls.context_->by_key;
   CAIRN_CHECK(state_->ssl != nullptr, "OpenSSL: {}", reason());
   BIO* bio = socket_bio(fd);
-  SSL_set_bio(state_->ssl, bio, bio);  // which it frees
+  SSL_set_bio(state_->ssl, bio, bio);  // frees it
   side == Tls::Side::calls ? SSL_set_connect_state(state_->ssl) : SSL_set_accept_state(state_->ssl);
 }
 
@@ -234,7 +234,7 @@ int64_t TlsStream::read(void* into, int64_t bytes) {
 
 int64_t TlsStream::write(std::span<const std::byte> first, std::span<const std::byte> second) {
   if (first.empty()) return state_->write(second.data(), static_cast<int64_t>(second.size()));
-  // A header and what follows in one record, as far as it goes; the same again if it has to wait.
+  // The header and the beginning of the payload go into one record. A write that has to wait is repeated with the same bytes.
   const auto head = static_cast<int64_t>(first.size());
   const int64_t tail = std::min(static_cast<int64_t>(second.size()), std::max<int64_t>(kRecordBytes - head, 0));
   if (tail == 0) return state_->write(first.data(), head);
@@ -250,7 +250,7 @@ bool TlsStream::has_buffered() const { return SSL_has_pending(state_->ssl) == 1;
 
 void TlsStream::end_writing() {
   ERR_clear_error();
-  SSL_shutdown(state_->ssl);  // says that this is the end, so that nobody else can say it
+  SSL_shutdown(state_->ssl);  // an authenticated end of stream
   ERR_clear_error();
   ::shutdown(state_->fd, SHUT_WR);
 }

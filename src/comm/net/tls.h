@@ -9,11 +9,11 @@
 namespace cairn::comm {
 
 struct TlsFiles {
-  std::filesystem::path authority, certificate, private_key;  // PEM: who is believed, who we are, how we show it
+  std::filesystem::path authority, certificate, private_key;  // PEM files: the trusted authority, our certificate, its private key
 };
 
-// TLS 1.3 where both sides show who they are: by a secret that both know, or by certificates that an authority signed which both believe.
-// With a secret nobody else's certificate is accepted, and the session's keys are fresh: who learns the secret later reads nothing.
+// TLS 1.3 with mutual authentication: by a pre-shared key, or by certificates of an authority that both sides trust. With a key no
+// certificate is accepted; session keys still come from a fresh key exchange, so the key alone does not decrypt recorded traffic.
 class Tls {
  public:
   explicit Tls(const Key& key);
@@ -30,14 +30,14 @@ class Tls {
   std::unique_ptr<Context> context_;
 };
 
-// A wire in TLS. After shake_hands has said `done` it reads and writes.
+// A byte stream in TLS. It reads and writes once shake_hands() has returned `done`.
 class TlsStream final : public ByteStream {
  public:
   TlsStream(const Tls& tls, Tls::Side side, int fd);
   ~TlsStream() override;
 
   enum class Shake { done, wants_read, wants_write };
-  // The next move of the handshake. Throws where the other side is none that should be here.
+  // The next step of the handshake. Throws if the other side does not authenticate.
   Shake shake_hands();
 
   int64_t read(void* into, int64_t bytes) override;

@@ -12,47 +12,47 @@
 
 namespace cairn::comm {
 
-// Where a rank is, and where it can be called.
+// The machine of a rank, and where the rank listens.
 struct RankAddress {
   int machine = 0;                 // ranks of one machine share memory
-  uint16_t port = 0;               // on its own loopback, for the ranks of its machine
-  std::string host = "127.0.0.1";  // of its machine, as the others reach it
-  uint16_t outside_port = 0;       // there: TCP for messages, in TLS, and UDP for pulses; 0: there is one machine only
+  uint16_t port = 0;               // on loopback, for the ranks of its machine
+  std::string host = "127.0.0.1";  // as other machines reach its machine
+  uint16_t outside_port = 0;       // on `host`: TCP with TLS for messages, UDP for heartbeats; 0: there is one machine only
 };
 
-// What a rank process must be told to find its peers. Made by the agent before it starts the ranks.
+// What a rank process needs to find its peers. The agent makes it before it starts the ranks.
 struct NetSetup {
   int rank = 0;
   int size = 1;
-  Key key{};                             // of this run; who does not know it is refused
+  Key key{};                             // of this run; a process that does not know it is refused
   std::vector<RankAddress> addresses{};  // by rank
-  // Open files, taken over; -1: none.
-  int listener_fd = -1;   // on loopback
-  int outside_fd = -1;    // for the ranks of other machines
+  // Open file descriptors, which the transport takes over; -1: none.
+  int listener_fd = -1;   // TCP, on loopback
+  int outside_fd = -1;    // TCP, for the ranks of other machines
   int heartbeat_fd = -1;  // UDP
-  int segment_fd = -1;    // the memory that the ranks of this machine share, in the order of their numbers
+  int segment_fd = -1;    // the memory that the ranks of this machine share, in rank order
 
   std::vector<int> fds() const { return {listener_fd, outside_fd, heartbeat_fd, segment_fd}; }
   void set_fds(const std::vector<int>& files);  // in that order
-  std::vector<int> neighbours() const;          // the ranks on this one's machine, itself among them
+  std::vector<int> neighbours() const;          // the ranks of this machine, this one included, in order
 };
 
 struct NetOptions {
-  std::chrono::nanoseconds connect_deadline = std::chrono::seconds(120);  // for all peers to be there
-  std::chrono::nanoseconds handshake_deadline = std::chrono::seconds(5);  // for one stranger to show that it knows the key
+  std::chrono::nanoseconds connect_deadline = std::chrono::seconds(120);  // for all peers to connect
+  std::chrono::nanoseconds handshake_deadline = std::chrono::seconds(5);  // for one caller to prove that it knows the key
   int64_t message_bytes_max = int64_t{1} << 36;                           // a longer frame is refused before anything is allocated
-  int64_t early_bytes_max = int64_t{256} << 20;  // of messages that nobody asked for yet, per peer; then its sender has to wait
-  // Links as slow as these, for trying out what a run would be like elsewhere: all ranks are then joined by sockets alone. The same on all.
+  int64_t early_bytes_max = int64_t{256} << 20;                           // of unexpected messages, per peer; then its sender has to wait
+  // Slows messages down as this model says, to try out another network; shared memory is then not used. The same on all ranks.
   std::optional<LinkModel> links = {};
   uint64_t links_seed = 1;
 };
 
-// Ranks as processes joined by TCP over loopback and, with a segment, by shared memory; to other machines by TCP in TLS 1.3. Connects to
-// all peers, or throws naming those that did not come.
+// A transport among processes: shared memory and loopback TCP on one machine, TCP with TLS 1.3 between machines. Connects to all peers, or
+// throws and names those that did not come.
 std::unique_ptr<Transport> make_net_transport(NetSetup setup, NetOptions options = {});
 
-// One set-up for each rank, with sockets already listening and a fresh key. All on one machine, or as if they were on these: `machines`
-// says on which each rank is.
+// One set-up per rank, with listening sockets and a fresh key, for ranks that this machine starts. The second form pretends that rank i is
+// on machine machines[i].
 std::vector<NetSetup> make_net_setups(int size);
 std::vector<NetSetup> make_net_setups(const std::vector<int>& machines);
 

@@ -9,7 +9,7 @@ namespace cairn::comm {
 namespace {
 
 constexpr size_t kPeersMax = 64;
-constexpr auto kNoFilesPause = std::chrono::milliseconds(50);  // where the system has no file for another connection
+constexpr auto kNoFilesPause = std::chrono::milliseconds(50);  // when the process has no file descriptor left
 
 }  // namespace
 
@@ -40,7 +40,7 @@ asio::awaitable<void> UnauthenticatedPeers::accept_all() {
     auto peer = std::make_shared<Peer>(io_);
     co_await listener_.async_accept(peer->stream.socket(), asio::redirect_error(asio::use_awaitable, error));
     if (closed_ || error == asio::error::operation_aborted) co_return;
-    if (error) {  // (a caller that has gone again, or no file for it)
+    if (error) {  // the caller has gone again, or no file descriptor is left
       peer->timer.expires_after(kNoFilesPause);
       co_await peer->timer.async_wait(asio::redirect_error(asio::use_awaitable, error));
       continue;
@@ -66,7 +66,7 @@ asio::awaitable<void> UnauthenticatedPeers::authenticate_one(std::shared_ptr<Pee
     co_await peer->stream.begin(tls_, Tls::Side::is_called);
     began = true;
     co_await authenticate_(peer->stream);
-  } catch (const std::exception& error) {  // it costs us nothing but this connection
+  } catch (const std::exception& error) {  // only this connection ends
     if (!began && refused_ && std::string_view(error.what()) != kHungUp) refused_(address);
   }
   peer->timer.cancel();

@@ -13,15 +13,15 @@
 
 namespace cairn::comm {
 
-// Takes the calls at a listening socket and lets each caller show who it is. Until then it is a stranger: it has a few seconds and a few
-// kilobytes, there are only so many at a time, and if more come, the one that has been silent longest goes. So nobody who knows the key
-// waits for those who do not.
+// Accepts connections at a listening socket and authenticates each caller. Until a caller is authenticated it may cost little: `patience`
+// of time, a few kilobytes, and one of 64 places; when all are taken, the oldest caller is dropped. So callers without the key cannot keep
+// out those that have it.
 class UnauthenticatedPeers {
  public:
-  // Talks to a caller and keeps it if it is welcome; throws where it is not.
+  // Runs the handshake with a caller and keeps its stream if it is welcome; throws if it is not.
   using Authenticate = std::function<asio::awaitable<void>(AsyncStream& caller)>;
 
-  // Told of an address from which somebody came who could not show that it belongs here.
+  // Called with the address of a caller that failed to authenticate.
   using Refused = std::function<void(const std::string& address)>;
 
   UnauthenticatedPeers(asio::io_context& io, int listener_fd, const Tls* tls, std::chrono::nanoseconds patience, Authenticate authenticate,
@@ -29,7 +29,7 @@ class UnauthenticatedPeers {
   UnauthenticatedPeers(const UnauthenticatedPeers&) = delete;
   UnauthenticatedPeers& operator=(const UnauthenticatedPeers&) = delete;
 
-  void close();  // no more calls; who has not been recognised by now is sent away
+  void close();  // accepts no more callers and drops those that are not authenticated
 
  private:
   struct Peer {
@@ -46,7 +46,7 @@ class UnauthenticatedPeers {
   std::chrono::nanoseconds patience_;
   Authenticate authenticate_;
   Refused refused_;
-  std::list<std::shared_ptr<Peer>> peers_;  // the oldest first
+  std::list<std::shared_ptr<Peer>> peers_;  // oldest first
   bool closed_ = false;
 };
 

@@ -1,9 +1,15 @@
-// The collectives of ranks that meet in the memory they share: no messages, and each reads where the others' bytes lie.
+// Collectives in shared memory (group.h has the protocol of slots and phases). n ranks, x of S bytes, part r = the elements that rank r
+// owns.
 //
-// Long ones go chunk by chunk. Where some rank's bytes have to be copied to where others see them, chunks take turns in two places: before
-// a rank reads a chunk, all have shown it (a phase); before a chunk's place is used for the next but one, all have come a chunk further.
-// Where all lie there from the beginning, all are shown in phase 1, and nobody waits any more; and what a rank has just written is better
-// read by others when it has left that rank's cache, so that a long all-reduce reads results only when its own are done.
+//   all_reduce      reduce-scatter, then all-gather:  part_r = x_0[r] + x_1[r] + ... + x_{n-1}[r]  on rank r, in rank order;
+//                   then every rank reads part_i from rank i.            reads (n-1)/n S twice
+//   reduce_scatter  the first half.   all_gather  the second half.   all_to_all  every rank reads its part of every other one.
+//
+// Two ways to go through long buffers:
+//   in place  all regions lie in arenas: everything is published in phase 1 and no rank waits for chunks. Rank r reduces chunk k, enters
+//             phase k + 2, and reads results only when its own part is done: data leaves the writer's cache before others read it.
+//   staged    a region lies in private memory: its rank copies chunk k into one of two buffers (double buffering). All ranks publish
+//             chunk k before anybody reads it, and have read chunk k before chunk k + 2 overwrites it.
 #include "comm/collectives/collectives.h"
 
 #include <algorithm>
@@ -16,25 +22,24 @@
 namespace cairn::comm {
 namespace {
 
-constexpr int64_t kLongChunk = 4 << 20;   // where nothing is copied on the way
-constexpr int64_t kWholeBytes = 8 << 10;  // up to here two ranks read all of each other's: as many bytes, and one wait less
-constexpr int64_t kLongPart = 4 << 20;    // from here on a result does not stay in the caches anyway
+constexpr int64_t kLongChunk = 4 << 20;   // in place
+constexpr int64_t kWholeBytes = 8 << 10;  // up to here two ranks read all of each other: as many bytes, one wait less
+constexpr int64_t kLongPart = 4 << 20;    // a result this long does not fit the caches
 
-// Of a part that is copied on the way: long, since what another core has just written is slow to read, and all parts together are in two
-// places at a time.
+// The chunk length of a staged part. Long, because data that another core has just written is slow to read; all parts are double-buffered.
 int64_t chunk_of(int ranks) {
   constexpr int64_t kAll = 2 << 20, kPage = 4096;
   return kAll / ranks / kPage * kPage;
 }
 
-// How parts are cut; alike on all ranks.
+// How parts are cut into chunks; the same on all ranks.
 struct Chunks {
   Chunks(int64_t longest_part, int64_t chunk) : size(chunk), count(std::max<int64_t>(1, (longest_part + chunk - 1) / chunk)) {}
   int64_t bytes(int64_t part, int64_t k) const { return std::clamp<int64_t>(part - k * size, 0, size); }
   int64_t size, count;
 };
 
-// After phase 1: where nothing more has to be put, chunks are as long as memory is read best. True: it is so.
+// After phase 1: if nobody stages, switches to longer chunks, which are read faster. Returns whether it did.
 bool cut_longer(ShmCollective& shm, Chunks& chunks, int64_t longest_part) {
   if (!shm.all_published()) return false;
   chunks = Chunks(longest_part, kLongChunk);
@@ -42,7 +47,7 @@ bool cut_longer(ShmCollective& shm, Chunks& chunks, int64_t longest_part) {
   return true;
 }
 
-// Of each rank's part. Short operations are a matter of microseconds, so nothing here is allocated.
+// Offsets and lengths of all parts. Allocates nothing: short operations take microseconds.
 struct Sizes {
   Sizes(const std::vector<int64_t>& counts, Dtype dtype) : ranks(counts.size()) {
     int64_t at = 0;
@@ -65,7 +70,7 @@ struct PartsOf {
   std::array<ShmCollective::Part, kShmRanksMax> parts;
 };
 
-// Everybody's chunk of one part, in rank order.
+// Reduces chunk k of this rank's part over all ranks, in rank order.
 void reduce_chunk(const ShmCollective& shm, const Exchange& exchange, const Arguments& arguments, const Chunks& chunks, const void* own,
                   int64_t bytes, int64_t k, void* into) {
   const int n = exchange.size(), me = exchange.rank();
@@ -75,7 +80,7 @@ void reduce_chunk(const ShmCollective& shm, const Exchange& exchange, const Argu
   combine(arguments.reduce, arguments.in.dtype, into, all, chunks.bytes(bytes, k) / size_of(arguments.in.dtype));
 }
 
-// Into a result that only this rank reads. (Both may be the same memory.)
+// Copies a chunk into a result that only this rank reads. Source and destination may be the same.
 void place_chunk(const Chunks& chunks, const std::byte* from, int64_t bytes, int64_t k, std::byte* part) {
   const int64_t length = chunks.bytes(bytes, k);
   std::byte* to = part + k * chunks.size;
@@ -83,7 +88,7 @@ void place_chunk(const Chunks& chunks, const std::byte* from, int64_t bytes, int
   copy_bytes(to, from, length);
 }
 
-// Few bytes, two ranks: each reads all of the other's, and both add in the same order.
+// Few bytes, two ranks: each reads all of the other and both add in the same order.
 Coroutine reduce_whole(Exchange& exchange, ShmCollective& shm, const Arguments& arguments) {
   const int64_t bytes = arguments.out.count * size_of(arguments.out.dtype);
   const std::array<ShmCollective::Part, 1> whole{ShmCollective::Part{arguments.out.data, bytes}};
@@ -98,8 +103,7 @@ Coroutine reduce_whole(Exchange& exchange, ShmCollective& shm, const Arguments& 
   }
 }
 
-// Each rank reduces its own part of all ranks' and then reads the others' results. Where all is put from the beginning, chunk k is reduced
-// in phase k + 2; otherwise it is phases 2k + 1 (shown) and 2k + 2 (reduced).
+// The general all-reduce. In place: chunk k is reduced in phase k + 2. Staged: chunk k is published in phase 2k + 1 and reduced in 2k + 2.
 Coroutine reduce_parts(Exchange& exchange, ShmCollective& shm, const Arguments& arguments) {
   const Sizes sizes(arguments.counts, arguments.out.dtype);
   Chunks chunks(sizes.longest(), chunk_of(exchange.size()));
@@ -184,7 +188,7 @@ Coroutine shm_all_gather(Exchange& exchange, ShmGroup& group, const Arguments& a
   shm.offer(whole, chunks.size);
   shm.publish_chunk(0);
   shm.enter_phase(1);
-  if (one) place_own(0);  // others may still be on their way
+  if (one) place_own(0);  // while the others arrive
   co_await shm.wait_all(1);
   const bool all_published = cut_longer(shm, chunks, sizes.longest());
   for (int64_t k = 0; k < chunks.count; ++k) {
@@ -241,7 +245,7 @@ Coroutine shm_reduce_scatter(Exchange& exchange, ShmGroup& group, const Argument
   }
 }
 
-// Counts may differ from rank to rank, so that each goes on as long as itself has something to give or take.
+// Counts may differ from rank to rank, so each rank goes on as long as it has something to send or receive.
 Coroutine shm_all_to_all(Exchange& exchange, ShmGroup& group, const Arguments& arguments) {
   ShmCollective shm(exchange, group);
   co_await shm.slots_ready();
@@ -263,7 +267,7 @@ Coroutine shm_all_to_all(Exchange& exchange, ShmGroup& group, const Arguments& a
   shm.offer(PartsOf(in, ins).all(), chunks.size);
   shm.publish_chunk(0);
   shm.enter_phase(1);
-  if (one) place_own(0);  // others may still be on their way
+  if (one) place_own(0);  // while the others arrive
   co_await shm.wait_all(1);
   const bool all_published = cut_longer(shm, chunks, longest);
   for (int64_t k = 0; k < chunks.count; ++k) {

@@ -13,15 +13,15 @@ namespace {
 
 uint64_t stamp_of(uint64_t sequence, uint32_t phase) { return (sequence + 1) << kPhaseBits | phase; }
 
-// Others are at most a look away: how often a rank looks before it waits in earnest. At the beginning they may be far behind.
-constexpr int kLooksAtFirst = 60;
+// How often a rank polls before it registers a wait. In the first phase the others may be far behind.
+constexpr int kSpinsAtFirst = 60;
 constexpr int kSpins = 1000;
 
-// So little is copied though others could see it: that takes less time than waiting until nobody reads it any more.
-constexpr int64_t kCopiedRather = 8 << 10;
+// Up to this size a region is staged even if it could be read in place: a copy takes less time than waiting for all readers.
+constexpr int64_t kStageAlways = 8 << 10;
 
 constexpr int64_t kRingBytes = 1 << 20;
-constexpr int64_t kBorrowedMax = kRingBytes / 8;  // by one operation
+constexpr int64_t kBorrowedMax = kRingBytes / 8;  // per operation
 
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -42,7 +42,7 @@ bool ShmSlotsDirectory::enter(uint64_t group, int64_t place) {
 }
 
 std::optional<int64_t> ShmSlotsDirectory::find(uint64_t group) const {
-  const bool full = full_.load(std::memory_order_acquire) != 0;  // before the look: what is not there then never will be
+  const bool full = full_.load(std::memory_order_acquire) != 0;  // read first: what is missing after that never comes
   size_t at = group % entries_.size();
   for (size_t looked = 0; looked < entries_.size(); ++looked, at = (at + 1) % entries_.size()) {
     const uint64_t found = entries_[at].group.load(std::memory_order_acquire);
@@ -93,7 +93,7 @@ bool ShmGroup::over(uint64_t sequence) const {
 bool ShmCondition::reached(int position) const {
   const uint64_t stamp = group->slot(position, sequence()).stamp.load(std::memory_order_acquire);
   if (stamp >> kPhaseBits == sequence() + 1) return (stamp & kLastPhase) >= phase;
-  // One that was in this operation with us may have gone on to the next in this slot; one that was not is elsewhere.
+  // A rank that was in this operation may have gone on to the next one in this slot; any other rank has not come.
   return stamp >> kPhaseBits > sequence() + 1 && (*matched >> position & 1) != 0;
 }
 
@@ -101,7 +101,7 @@ bool ShmCondition::ready() const {
   if (phase == 0) {
     if (!group->complete()) return false;
     if (group->refused()) return true;
-    for (int i = 0; free_at > 0 && i < group->size(); ++i) {  // of what lies there, nobody reads any more
+    for (int i = 0; free_at > 0 && i < group->size(); ++i) {  // nobody reads the slot's previous regions any more
       if (group->slot(i, sequence()).stamp.load(std::memory_order_acquire) < free_at) return false;
     }
     return true;
@@ -148,7 +148,7 @@ ShmGroup* ShmGroups::of(const std::vector<int>& ranks, uint64_t group) {
 
 ShmSlots* ShmGroups::open_slots(uint64_t group) {
   void* memory = own_.allocate(sizeof(ShmSlots));
-  if (memory) std::memset(memory, 0, sizeof(ShmSlots));  // it may have been used before
+  if (memory) std::memset(memory, 0, sizeof(ShmSlots));  // the memory may have been used before
   const bool entered = segment_.directory(place_).enter(group, memory ? own_.offset_of(memory) : ShmSlotsDirectory::kNone);
   if (!memory || entered) return static_cast<ShmSlots*>(memory);
   own_.free(memory);
@@ -163,7 +163,7 @@ std::byte* ShmGroups::borrow(int64_t bytes, const ShmGroup& group, uint64_t sequ
   if (!ring_) return nullptr;
   const bool wraps = ring_at_ + bytes > kRingBytes;
   const int64_t begin = wraps ? 0 : ring_at_;
-  // In the way are those of the lap before that lie there; and where a lap ends, all that are left of the one before it.
+  // Uses of the previous lap block the range they occupy; at the end of a lap, all that are left of it block.
   const auto in_the_way = [&](const Borrowed& one) {
     return (wraps && one.begin >= ring_at_) || (one.begin < begin + bytes && one.end > begin);
   };
@@ -181,7 +181,7 @@ void ShmGroups::wake(int rank) {
   if (asleep.load(std::memory_order_seq_cst) != 0 && asleep.exchange(0) != 0) owner_.wake(rank);
 }
 
-// Of those who came to this operation's place since the last look: is one in another operation?
+// Checks the signatures of ranks that arrived since the last look.
 int ShmGroups::mismatched(const ShmCondition& what) const {
   for (int i = 0; what.phase > 0 && i < what.group->size(); ++i) {
     if (i == what.group->rank() || (*what.matched >> i & 1) != 0) continue;
@@ -201,12 +201,13 @@ void ShmGroups::fail_mismatched(const std::shared_ptr<ShmWait>& one, int positio
   std::memcpy(theirs.what, slot.what, sizeof theirs.what);
   const std::string flaw = flaw_in(theirs);
   if (flaw.empty()) return inbox_.refuse(one, rank, theirs, *one->condition.envelope);
-  inbox_.fail(one,
-              Error(Error::Kind::lost_peer, fmt::format("rank {} lost: it shows what makes no sense: {}", rank, flaw)).about_peer(rank));
+  inbox_.fail(
+      one,
+      Error(Error::Kind::lost_peer, fmt::format("rank {} lost: its slot in shared memory is invalid: {}", rank, flaw)).about_peer(rank));
 }
 
 bool ShmGroups::spin_until(const ShmCondition& what) const {
-  const int looks = crowded_ ? 1 : what.phase <= 1 ? kLooksAtFirst : kSpins;
+  const int looks = crowded_ ? 1 : what.phase <= 1 ? kSpinsAtFirst : kSpins;
   for (int i = 0; i < looks; ++i) {
     if (what.ready()) return mismatched(what) < 0;
   }
@@ -214,7 +215,7 @@ bool ShmGroups::spin_until(const ShmCondition& what) const {
 }
 
 bool ShmGroups::settle(const std::shared_ptr<ShmWait>& one) {
-  const bool ready = one->condition.ready();  // first: whoever comes after this look is not taken for one that fits
+  const bool ready = one->condition.ready();  // first: a rank that arrives after this line is not checked yet
   if (const int position = mismatched(one->condition); position >= 0) {
     fail_mismatched(one, position);
     return true;
@@ -253,7 +254,7 @@ bool ShmGroups::progress() {
 void ShmGroups::close(int rank) {
   if (closed_.size() <= static_cast<size_t>(rank)) closed_.resize(static_cast<size_t>(rank) + 1);
   closed_[rank] = true;
-  progress();  // what it did before it went counts
+  progress();  // its last stamps count
   std::erase_if(waiting_, [&](const std::shared_ptr<ShmWait>& one) {
     const std::vector<int> awaited = one->awaited();
     if (std::find(awaited.begin(), awaited.end(), rank) == awaited.end()) return false;
@@ -296,15 +297,15 @@ void ShmCollective::offer(std::span<const Part> parts, int64_t chunk, bool copie
   const int64_t step = aligned(std::min(longest, chunk)), half = step * static_cast<int64_t>(parts.size());
   const bool several = longest > chunk;
   const bool in_sight = visible;
-  visible = visible && half > kCopiedRather;
+  visible = visible && half > kStageAlways;
   const int64_t needed = several ? 2 * half : half;
   std::byte* stage = nullptr;
   if (!visible && needed > 0) {
     stage = group_.groups().borrow(needed, group_, sequence_);
-    visible = !stage && in_sight;  // others are far behind: they may as well read it where it is
+    visible = !stage && in_sight;  // the staging ring is full: read in place
     if (!stage && !visible) {
       stage_ = arena.allocate(needed);
-      if (!stage_) throw Error(Error::Kind::out_of_memory, fmt::format("no room for {} bytes in the memory that ranks share", needed));
+      if (!stage_) throw Error(Error::Kind::out_of_memory, fmt::format("no room for {} bytes in shared memory", needed));
       stage = static_cast<std::byte*>(stage_);
     }
     if (several && stage) buffer_stride_ = half;
@@ -332,7 +333,7 @@ std::byte* ShmCollective::place(int reader, int64_t k) const {
 
 void ShmCollective::publish_chunk(int64_t k) {
   for (int i = 0; i < offers_; ++i) {
-    if (offers_ > 1 && i == group_.rank()) continue;  // nobody else reads it as it is
+    if (offers_ > 1 && i == group_.rank()) continue;  // only this rank uses its own part
     const Offered& one = offered_[i];
     const int64_t bytes = std::min(one.bytes - k * chunk_, chunk_);
     std::byte* to = place(i, k);
@@ -342,8 +343,8 @@ void ShmCollective::publish_chunk(int64_t k) {
 }
 
 void ShmCollective::enter_phase(uint32_t phase) {
-  // Before the look at who sleeps (ShmGroups::wake), as the sleeper looks the other way round; a store and a load in the one order of all
-  // such accesses, which costs less than a fence between them.
+  // Sequentially consistent: the store comes before the load of `asleep` in ShmGroups::wake, as the sleeper stores `asleep` before it loads
+  // stamps. One of the two sees the other. This costs less than a fence.
   group_.slot(group_.rank(), sequence_).stamp.store(stamp_of(sequence_, phase), std::memory_order_seq_cst);
   for (int i = 0; i < group_.size(); ++i) {
     if (i != group_.rank()) group_.groups().wake(group_.ranks()[i]);
@@ -373,7 +374,7 @@ const std::byte* ShmCollective::peer_chunk(int peer, int reader, int64_t bytes, 
   const int64_t at = !sound ? -1 : length == 0 ? 0 : region.place + (buffer_stride != 0 ? k % 2 * buffer_stride : k * chunk_);
   if (at < 0 || at > end - length) {
     throw Error(Error::Kind::lost_peer,
-                fmt::format("rank {} lost: it shows {} bytes at {} of its memory, which is shorter", rank, bytes, region.place))
+                fmt::format("rank {} lost: it offers {} bytes at {} of its memory, which is shorter", rank, bytes, region.place))
         .about_peer(rank);
   }
   return arena.data() + at;

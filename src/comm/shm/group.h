@@ -1,4 +1,13 @@
-// Collectives among ranks of one machine without messages: each shows where its bytes lie and reads those of the others in place.
+// Collectives in shared memory: ranks of one machine read each other's buffers in place, without messages.
+//
+// Every rank has one slot per operation in its own part of the segment, with a stamp = (sequence number, phase) that only grows. To take
+// part in operation s, a rank
+//   1. waits until its slot is free: all ranks have stamped the last phase of the slot's previous operation;
+//   2. writes the regions that others may read and its signature, then stamps (s, 1);
+//   3. alternates: waits until all stamps are at least (s, p), reads what the others published for phase p, stamps (s, p + 1);
+//   4. stamps (s, kLastPhase) when it reads nothing more, and waits for the others only if they may still read its own buffers.
+// Stamps are stored with release and loaded with acquire, so that the data they announce is visible. A rank compares the signature of each
+// slot with its own once, and reports a mismatch like one of messages.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -19,7 +28,7 @@ namespace cairn::comm {
 
 class ShmGroups;
 
-// One rank's side of the meetings of one group.
+// One rank's view of a group whose ranks all share memory.
 class ShmGroup {
  public:
   ShmGroup(ShmGroups& groups, std::vector<int> ranks, uint64_t group);
@@ -27,40 +36,40 @@ class ShmGroup {
   int size() const { return static_cast<int>(ranks_.size()); }
   int rank() const { return me_; }
   const std::vector<int>& ranks() const { return ranks_; }
-  // Looks for the desks that are not known yet; whether none is missing any more.
+  // Looks up the slots of ranks that are not known yet. Returns whether all are known.
   bool complete();
-  bool refused() const { return refused_; }  // of a complete one: some rank has no desk, so that nobody meets
+  bool refused() const { return refused_; }  // once complete: some rank has no slots, so that all use messages
   bool knows(int position) const { return slots_[position] != nullptr; }
   ShmSlot& slot(int position, uint64_t sequence) const { return slots_[position]->slots[sequence % kShmSlotsInFlight]; }
-  // Takes the slot of this operation, in the order in which operations begin: free once all have come to this stamp there.
+  // Reserves the slot of this operation; operations claim in the order of their start. Returns the stamp at which the slot is free.
   uint64_t claim(uint64_t sequence);
-  // Whether this operation is over for all of them.
+  // Whether all ranks have stamped the last phase of this operation.
   bool over(uint64_t sequence) const;
   ShmGroups& groups() const { return groups_; }
 
  private:
   ShmGroups& groups_;
-  std::vector<int> ranks_;  // the world's numbers
+  std::vector<int> ranks_;  // world ranks
   uint64_t group_;
   int me_;
   std::vector<ShmSlots*> slots_;  // by position; null: not known
   bool refused_ = false;
   bool complete_ = false;
-  std::array<uint64_t, kShmSlotsInFlight> claimed_ = {};  // the last stamp of the slot's last operation; 0: none yet
+  std::array<uint64_t, kShmSlotsInFlight> claimed_ = {};  // the final stamp of the slot's latest operation; 0: none yet
 };
 
-// What a rank waits for at a meeting: that all others have come so far in one operation.
+// What a rank waits for: that all others have reached a phase of one operation.
 struct ShmCondition {
   ShmGroup* group = nullptr;
-  const Envelope* envelope = nullptr;  // the operation's, which outlives this
-  uint32_t phase = 0;                  // 0: for desks and a free slot
-  uint64_t free_at = 0;                // of a slot: the stamp of its last user's end
-  uint64_t* matched = nullptr;         // the exchange's: which positions were seen to be in the same operation, as bits
+  const Envelope* envelope = nullptr;  // of the operation; outlives this
+  uint32_t phase = 0;                  // 0: wait for everybody's slots, and for this one to be free
+  uint64_t free_at = 0;                // phase 0: the stamp at which the slot is free
+  uint64_t* matched = nullptr;         // bit i: position i was seen in the same operation (kept by the Exchange)
 
   bool reached(int position) const;
-  bool ready() const;                // all that it waits for is there
-  bool changed() const;              // or somebody new has come
-  std::vector<int> missing() const;  // the world's numbers of those who have not
+  bool ready() const;                // the condition holds
+  bool changed() const;              // it holds, or a rank has arrived whose signature is not checked yet
+  std::vector<int> missing() const;  // world ranks that have not reached it
   uint64_t sequence() const { return envelope->sequence; }
 };
 
@@ -70,50 +79,50 @@ struct ShmWait final : Transfer {
   ShmCondition condition;
 };
 
-// All of one rank's meetings, and who waits in them.
+// All of one rank's shared-memory groups, and the conditions that its operations wait for.
 class ShmGroups {
  public:
   ShmGroups(const SharedSegment& segment, std::vector<int> ranks, int place, bool crowded, Arena& own, Inbox& inbox, LinkOwner& owner);
 
-  // Null: they do not all share memory, or are too many to meet.
+  // Null: the ranks do not all share memory, or there are too many of them.
   ShmGroup* of(const std::vector<int>& ranks, uint64_t group);
-  bool waits() const;    // for something that has come
-  bool progress();       // lets those go on for whom it has; whether there were any
-  void close(int rank);  // it has ended: those who wait for it fail
-  // Whether it is there already, or comes while one looks for a moment.
+  bool waits() const;    // a condition has changed
+  bool progress();       // completes the waits whose condition holds; returns whether any did
+  void close(int rank);  // the rank has left: waits for it fail
+  // Polls for a moment. Returns whether the condition holds and all signatures match.
   bool spin_until(const ShmCondition& what) const;
-  // Done, or kept until it is.
+  // Completes the wait now, or keeps it until its condition holds.
   void wait(const std::shared_ptr<ShmWait>& one);
   void forget(const ShmWait& one);
 
-  ShmSlots* open_slots(uint64_t group);  // this rank's; null: there is no room
+  ShmSlots* open_slots(uint64_t group);  // allocates this rank's; null: there is no room
   std::optional<int64_t> slots_of(int rank, uint64_t group) const;
   std::span<std::byte> arena_of(int rank) const { return segment_.arena(place_of(rank)); }
-  // Memory that others see, for as long as any of them reads what this operation put there; null: there is none now.
+  // Staging memory in this rank's arena, valid until all ranks have finished this operation; null: none is free now.
   std::byte* borrow(int64_t bytes, const ShmGroup& group, uint64_t sequence);
   bool is_own(int rank) const { return place_of(rank) == place_; }
   Arena& own() { return own_; }
-  void wake(int rank);  // where it sleeps
+  void wake(int rank);  // if it sleeps
   LinkOwner& owner() { return owner_; }
 
  private:
   int place_of(int rank) const;
-  int mismatched(const ShmCondition& what) const;  // the position of one who is in another operation; -1: nobody
+  int mismatched(const ShmCondition& what) const;  // the position of a rank with another signature; -1: none
   void fail_mismatched(const std::shared_ptr<ShmWait>& one, int position);
-  bool settle(const std::shared_ptr<ShmWait>& one);  // whether it is done
+  bool settle(const std::shared_ptr<ShmWait>& one);  // returns whether it completed or failed
 
   const SharedSegment& segment_;
-  std::vector<int> ranks_;  // by place
+  std::vector<int> ranks_;  // by position in the segment
   int place_;
   bool crowded_;
   Arena& own_;
   Inbox& inbox_;
   LinkOwner& owner_;
-  std::map<uint64_t, std::unique_ptr<ShmGroup>> groups_;  // by group
+  std::map<uint64_t, std::unique_ptr<ShmGroup>> groups_;  // by group id
   std::vector<std::shared_ptr<ShmWait>> waiting_;
   std::vector<bool> closed_;  // by rank
 
-  // Where what others cannot see is copied to: a little further each time, because memory that another core has just read is slow to write.
+  // The staging memory is a ring: each use takes the next bytes, because a cache line that another core has just read is slow to write.
   struct Borrowed {
     int64_t begin, end;
     const ShmGroup* group;
@@ -124,10 +133,10 @@ class ShmGroups {
   std::deque<Borrowed> borrowed_;  // oldest first
 };
 
-// One operation at a meeting, from the side of one rank. All of its ranks go through the same phases: 1, 2, ..., kLastPhase.
+// One operation of a shared-memory group, as one rank runs it. All ranks pass through the phases 1, 2, ..., kLastPhase.
 class ShmCollective {
  public:
-  struct Part {  // what others may read of this rank's
+  struct Part {  // bytes of this rank that others may read
     const void* data = nullptr;
     int64_t bytes = 0;
   };
@@ -137,25 +146,25 @@ class ShmCollective {
   ShmCollective(const ShmCollective&) = delete;
   ShmCollective& operator=(const ShmCollective&) = delete;
 
-  Completion slots_ready();  // first of all
+  Completion slots_ready();  // the first wait of every operation
   bool available() const { return !group_.refused(); }
 
-  // What each reader (or all, where there is one part) may read, in chunks of so many bytes; it is copied where the others could not see
-  // it, or is so short that this takes less time than to wait until they have.
-  // `copied`: in any case, since the original will change before all have read it.
+  // Declares what each reader may read (one part: the same for all), in chunks of `chunk` bytes. Parts outside of this rank's arena are
+  // staged in it, and so are short ones, because a copy takes less time than waiting for all readers.
+  // `copied`: always stage, because the original changes before all have read it.
   void offer(std::span<const Part> parts, int64_t chunk, bool copied = false);
-  bool staged() const { return buffer_stride_ != 0; }  // a chunk's place is used again for the next but one
-  void publish_chunk(int64_t k);                       // copies chunk k where it is read, if it does not lie there
-  std::byte* place(int reader, int64_t k) const;       // where it lies
+  bool staged() const { return buffer_stride_ != 0; }  // double-buffered: chunk k + 2 overwrites chunk k
+  void publish_chunk(int64_t k);                       // stages chunk k, unless it is read in place
+  std::byte* place(int reader, int64_t k) const;       // where readers find it
 
   void enter_phase(uint32_t phase);
-  Completion wait_all(uint32_t phase);  // until all others have reached it
-  // After phase 1: whether all that anybody offers lies where it is read already, so that nobody has to wait for a chunk to be put.
+  Completion wait_all(uint32_t phase);  // done when all ranks have entered it
+  // After phase 1: no rank stages chunk by chunk, so that everything can be read at once.
   bool all_published() const;
-  void set_chunk(int64_t chunk) { chunk_ = chunk; }  // where it is: chunks of another length from now on
-  // Where chunk k lies of what that peer offers to `reader`, of `bytes` in all.
+  void set_chunk(int64_t chunk) { chunk_ = chunk; }  // changes the chunk length of regions that are read in place
+  // Chunk k of the `bytes` that `peer` offers to `reader`. Throws if the peer offers another number of bytes.
   const std::byte* peer_chunk(int peer, int reader, int64_t bytes, int64_t k) const;
-  // The last phase; until nobody reads here any more.
+  // Enters the last phase. Done when nobody reads this rank's buffers any more.
   Completion finish();
   void book(int peer, int64_t bytes) const;
 
@@ -163,7 +172,7 @@ class ShmCollective {
   struct Offered {
     const std::byte* data;
     int64_t bytes;
-    std::byte* place;  // of the first chunk, as others see it
+    std::byte* place;  // of the first chunk, where readers find it
   };
   Completion until(uint32_t phase);
 
@@ -173,7 +182,7 @@ class ShmCollective {
   uint64_t free_at_;
   int64_t chunk_ = 1;
   int64_t buffer_stride_ = 0;
-  bool lasting_ = true;  // what was offered stays as long as anybody reads it
+  bool lasting_ = true;  // what was offered stays valid without waiting for its readers
   std::array<Offered, kShmRanksMax> offered_;
   int offers_ = 0;
   void* stage_ = nullptr;

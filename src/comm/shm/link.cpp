@@ -11,8 +11,8 @@
 namespace cairn::comm {
 namespace {
 
-constexpr int64_t kInlineMax = 8 << 10;   // up to here a copy through the ring costs less than asking for the memory back
-constexpr int64_t kStagedMax = 16 << 20;  // copies of private messages that one peer has yet to read
+constexpr int64_t kInlineMax = 8 << 10;   // up to here a copy through the ring costs less than a release
+constexpr int64_t kStagedMax = 16 << 20;  // staged bytes that one peer has not read yet
 
 }  // namespace
 
@@ -38,10 +38,10 @@ void SharedLink::send(const Envelope& envelope, Purpose purpose, const void* dat
   if (!outgoing_.empty() || !write(one)) outgoing_.push_back(std::move(one));
 }
 
-// Shows the peer what was written, and wakes it where it sleeps.
+// Publishes what was written, and wakes the peer if it sleeps.
 void SharedLink::publish() {
   writer_.publish();
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // the tail before the look at who sleeps, as the sleeper looks the other way round
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // store the tail before loading `asleep`; the sleeper does it the other way round
   if (board_.asleep.load(std::memory_order_relaxed) != 0 && board_.asleep.exchange(0) != 0) owner_.wake(peer_);
 }
 
@@ -144,7 +144,7 @@ void SharedLink::cancel(const Transfer& transfer) {
   if (found == outgoing_.end()) return;
   CAIRN_CHECK(found->sent == 0 || found == outgoing_.begin(), "a message behind another has been sent in part");
   if (found->sent > 0) {
-    owner_.distrust(peer_, "a message to it was given up half-way, so that no other can follow");
+    owner_.distrust(peer_, "a message to it was cancelled half-way, so that no other can follow");
     outgoing_.clear();
   } else {
     outgoing_.erase(found);
@@ -194,7 +194,7 @@ Envelope SharedLink::envelope_of(const Record& record) {
   return envelope;
 }
 
-// A taken record is done with.
+// The bytes of a taken record are no longer needed.
 void SharedLink::give_back(const Record& record, uint64_t ticket) {
   if (!record.placed) return reader_.give_back(ticket);
   if (record.withdrawn.load(std::memory_order_acquire) != 0) owner_.distrust(peer_, "it withdrew a message while that was being read");
@@ -203,12 +203,12 @@ void SharedLink::give_back(const Record& record, uint64_t ticket) {
   if (!releases_.empty() || !write_release(number)) releases_.push_back(number);
 }
 
-// What keeps a taken record, and the bytes it stands for, where they are.
+// A handle that keeps a taken record and its bytes in place.
 std::shared_ptr<void> SharedLink::hold(const Record& record, uint64_t ticket) {
   return std::shared_ptr<void>(this, [&record, ticket](void* link) { static_cast<SharedLink*>(link)->give_back(record, ticket); });
 }
 
-// False: there is no room for it now.
+// False: there is no room for the message now.
 bool SharedLink::read_message(Record& record) {
   if (record.part != record.bytes) return begin_parts(record);
   const std::byte* data = bytes_of(record);
@@ -226,7 +226,7 @@ bool SharedLink::read_message(Record& record) {
     if (found.receive) inbox_.finish(found.receive);
     return true;
   }
-  if (reader_.held() + int64_t{record.length} <= reader_.capacity() / 2) {  // may stay where it is
+  if (reader_.held() + int64_t{record.length} <= reader_.capacity() / 2) {  // may stay in the ring
     const uint64_t ticket = reader_.take(record);
     inbox_.arrive({peer_, envelope, record.bytes, data, hold(record, ticket)});
     return true;
@@ -266,7 +266,7 @@ void SharedLink::take_part(Record& record) {
   }
   Incoming& in = *incoming_;
   const std::byte* data = bytes_of(record);
-  // (Null: nobody wants it any more.)
+  // (Null: the receive was cancelled; drop the bytes.)
   std::byte* to = in.memory ? in.memory.get() : in.receive ? static_cast<std::byte*>(in.receive->data) : nullptr;
   if (to) std::memcpy(to + in.got, data, static_cast<size_t>(record.part));
   in.got += record.part;
@@ -277,7 +277,7 @@ void SharedLink::take_part(Record& record) {
     if (whole->receive && !whole->receive->done) inbox_.finish(whole->receive);
     return;
   }
-  if (whole->receive) {  // asked for as a view
+  if (whole->receive) {  // a recv_view
     whole->receive->view = whole->memory.get();
     whole->receive->held = whole->memory;
     if (!whole->receive->done) inbox_.finish(whole->receive);
@@ -290,7 +290,7 @@ void SharedLink::take_part(Record& record) {
 
 void SharedLink::take_release(const Record& record) {
   const auto found = placed_.find(record.number);
-  if (found == placed_.end()) throw Error(Error::Kind::lost_peer, "gave back what it was not given");
+  if (found == placed_.end()) throw Error(Error::Kind::lost_peer, "released a message that it was not sent");
   const Placed one = std::move(found->second);
   placed_.erase(found);
   reader_.give_back(reader_.take(record));

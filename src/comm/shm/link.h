@@ -12,24 +12,27 @@
 
 namespace cairn::comm {
 
-constexpr int64_t kSharedPartBytes = 1 << 20;  // of a long message in private memory
+constexpr int64_t kSharedPartBytes = 1 << 20;  // a long message in private memory is staged in parts of this size
 
-// Told by links what they cannot decide themselves.
+// What links ask of the transport that owns them.
 class LinkOwner {
  public:
   virtual ~LinkOwner() = default;
-  virtual void sent(const std::shared_ptr<Transfer>& transfer, const Ledger::Message& booking) = 0;  // the memory may be used again
-  virtual bool may_keep(int peer, int64_t bytes) const = 0;                                          // a message that nobody asked for yet
+  virtual void sent(const std::shared_ptr<Transfer>& transfer,
+                    const Ledger::Message& booking) = 0;     // a send is complete: its memory may be reused
+  virtual bool may_keep(int peer, int64_t bytes) const = 0;  // whether an unexpected message may be kept
   virtual std::shared_ptr<std::byte[]> early_memory(int peer, int64_t bytes) = 0;
-  virtual void wake(int peer) = 0;                       // it sleeps, and there is something for it
-  virtual void distrust(int peer, const char* why) = 0;  // what it sent last may be wrong
+  virtual void wake(int peer) = 0;                       // it sleeps, and something waits for it
+  virtual void distrust(int peer, const char* why) = 0;  // its last message may be wrong
 };
 
-// Messages to and from one peer on the same machine, through the memory both share. Small ones are copied into a ring; those in this
-// rank's arena stay there and are read in place by the peer; long ones in private memory are copied into the arena first, a part at a time.
+// Messages to and from one peer of the same machine through shared memory. Three ways for a message:
+//   inline    up to 8 KB: copied into the ring buffer;
+//   in place  in this rank's arena: a record says where, the peer reads it there and releases it;
+//   staged    longer, in private memory: copied into the arena in parts of 1 MB, each of which the peer releases.
 class SharedLink {
  public:
-  // Places are positions in the segment; `peer` is what the others call it.
+  // `place` and `peer_place` are positions in the segment, `peer` is a world rank.
   SharedLink(const SharedSegment& segment, int place, int peer_place, int peer, Arena& own, Inbox& inbox, LinkOwner& owner);
 
   void send(const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes, std::shared_ptr<Transfer> transfer,
@@ -37,11 +40,11 @@ class SharedLink {
   void cancel(const Transfer& transfer);
 
   bool something_to_read() const { return !reader_.empty() && !parked_; }
-  // Moves what can be moved, both ways. Whether anything did.
+  // Sends and receives what is possible now. Returns whether anything moved.
   bool progress();
-  void unpark() { parked_ = false; }                                         // somebody asked for a message: there may be room now
-  bool blocked() const { return !outgoing_.empty() || !releases_.empty(); }  // by want of room; the peer tells nobody when it makes some
-  // Nothing waits for room, and nothing is placed for the peer to read.
+  void unpark() { parked_ = false; }                                         // a receive was posted: there may be room now
+  bool blocked() const { return !outgoing_.empty() || !releases_.empty(); }  // waits for room, of which the peer does not notify
+  // Nothing waits for room, and the peer has read everything.
   bool all_sent() const { return outgoing_.empty() && releases_.empty() && placed_.empty(); }
 
  private:
@@ -56,14 +59,14 @@ class SharedLink {
     Ledger::Message booking = {};
   };
   struct Placed {
-    std::shared_ptr<Transfer> transfer;  // null: nobody waits for it
+    std::shared_ptr<Transfer> transfer;  // null: nobody waits for the end of the send
     Ledger::Message booking;
     Record* record;
-    uint64_t position;  // of the record
-    void* staged;       // a copy of ours; null: the sender's own memory
+    uint64_t position;  // of the record in the ring
+    void* staged;       // staged copy; null: the message is read in place
     int64_t bytes;
   };
-  struct Incoming {  // a message that comes in parts
+  struct Incoming {  // a message that arrives in parts
     std::shared_ptr<Receive> receive;
     std::shared_ptr<std::byte[]> memory;
     Arrival arrival;
@@ -71,7 +74,7 @@ class SharedLink {
   };
 
   void publish();
-  bool write(Outgoing& one);  // whether all of it has gone
+  bool write(Outgoing& one);  // returns whether all of it is written
   Record* begin_record(const Outgoing& one, RecordKind kind, int64_t inlined);
   bool write_inline(Outgoing& one);
   bool write_in_place(Outgoing& one);
@@ -84,20 +87,20 @@ class SharedLink {
   void take_part(Record& record);
   void take_release(const Record& record);
   std::byte* bytes_of(Record& record) const;
-  static Envelope envelope_of(const Record& record);  // a copy, fit to be used
+  static Envelope envelope_of(const Record& record);  // a checked copy
   void give_back(const Record& record, uint64_t ticket);
   std::shared_ptr<void> hold(const Record& record, uint64_t ticket);
 
   int peer_;
   RingWriter writer_;
   RingReader reader_;
-  StatusBoard& board_;  // the peer's
+  StatusBoard& board_;  // of the peer
   Arena& own_;
   std::span<std::byte> theirs_;
   Inbox& inbox_;
   LinkOwner& owner_;
   std::deque<Outgoing> outgoing_;
-  std::deque<uint64_t> releases_;                // first of all to go: the peer may wait for this room
+  std::deque<uint64_t> releases_;                // sent before messages: the peer may wait for the room
   std::unordered_map<uint64_t, Placed> placed_;  // by number
   uint64_t next_number_ = 0;
   int64_t staged_bytes_ = 0;

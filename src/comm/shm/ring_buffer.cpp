@@ -25,7 +25,7 @@ Record* RingWriter::reserve(int64_t payload) {
     head_seen_ = positions_->head.load(std::memory_order_acquire);
     if (after - head_seen_ > capacity_) return nullptr;
   }
-  if (padding > 0) {  // to_end is a multiple of the alignment, so a head may not fit; a length and a kind always do
+  if (padding > 0) {  // to_end may be shorter than a header, but has room for a length and a kind
     auto* pad = reinterpret_cast<Record*>(memory_ + at);
     pad->length = static_cast<uint32_t>(padding);
     pad->kind = RecordKind::padding;
@@ -47,7 +47,7 @@ Record* RingReader::peek() {
   while (true) {
     const uint64_t tail = positions_->tail.load(std::memory_order_acquire);
     if (tail == next_) return nullptr;
-    if (tail - next_ > capacity_ - (next_ - head_)) {  // nor would there be an end to it
+    if (tail - next_ > capacity_ - (next_ - head_)) {  // a corrupt tail would make this loop endless
       throw Error(Error::Kind::lost_peer, fmt::format("wrote {} bytes into a ring of {}", tail - head_, capacity_));
     }
     const uint64_t at = next_ % capacity_;

@@ -18,13 +18,13 @@ namespace cairn::comm {
 namespace {
 
 constexpr int64_t kPage = 4096;
-constexpr int64_t kArenasTotal = int64_t{64} << 30;  // of addresses, not of memory
+constexpr int64_t kArenasTotal = int64_t{64} << 30;  // of address space, not of memory
 constexpr int64_t kBoardBytes = kPage;
 static_assert(sizeof(StatusBoard) <= kBoardBytes);
 constexpr int64_t kDirectoryBytes = (static_cast<int64_t>(sizeof(ShmSlotsDirectory)) + kPage - 1) / kPage * kPage;
 static_assert(std::is_trivially_copyable_v<Envelope> && sizeof(Envelope) % sizeof(uint64_t) == 0);
 
-// Small messages go through; many ranks get less, so that all rings together stay within some hundred MB.
+// Bytes of one ring buffer. Many ranks get less, so that all rings together stay within a few hundred megabytes.
 int64_t ring_capacity(int ranks) {
   if (ranks <= 8) return 256 << 10;
   if (ranks <= 32) return 64 << 10;
@@ -70,13 +70,13 @@ std::optional<Envelope> StatusBoard::read_operation() const {
     auto seen = std::bit_cast<Envelope>(words);
     return flaw_in(seen).empty() ? std::optional(seen) : std::nullopt;
   }
-  return std::nullopt;  // stopped in the middle of a word about itself
+  return std::nullopt;  // its process was stopped in the middle of a write
 }
 
 int SharedSegment::create(int ranks) {
   const int fd = ::memfd_create("cairn-ranks", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) fail("memfd_create");
-  // Sealed, so that no rank can take away what the others look at.
+  // Sealed, so that no rank can truncate the memory of the others.
   if (::ftruncate(fd, Layout(ranks).total) != 0 || ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     ::close(fd);
     fail("ftruncate");

@@ -12,29 +12,29 @@
 
 namespace cairn::comm {
 
-// What a rank shows to the others on its machine.
+// What a rank publishes to the others of its machine.
 class StatusBoard {
  public:
-  // The wish to be woken: set before a last look at the rings, taken away by whoever wakes.
+  // 1: the rank sleeps and wants a wake frame. It sets this before its last look at the rings; the waking rank clears it.
   alignas(128) std::atomic<uint32_t> asleep;
-  // Grows as long as the process lives and is not stopped.
+  // The heartbeat counter: grows while the process runs.
   alignas(128) std::atomic<uint64_t> beat;
 
-  // The operation that the rank started last.
+  // The operation that the rank started last, behind a sequence lock.
   void publish_operation(const Envelope& envelope);
-  std::optional<Envelope> read_operation() const;  // none before the first, and where it makes no sense
+  std::optional<Envelope> read_operation() const;  // none before the first one, and if the bytes are invalid
 
  private:
-  alignas(128) std::atomic<uint64_t> version_;  // odd while it is written
-  // Word by word, so that looking while it is written is no race; the version says whether what was seen is whole.
+  alignas(128) std::atomic<uint64_t> version_;  // odd while a write is in progress
+  // Stored word by word, so that a concurrent read is no data race; the version tells whether the words belong together.
   std::array<std::atomic<uint64_t>, sizeof(Envelope) / sizeof(uint64_t)> doing_;
 };
 
-// The memory that the ranks of one machine share: a board and a directory for each, a ring for each ordered pair, an arena for each. A
-// sparse anonymous file: only what is touched exists.
+// The memory that the ranks of one machine share: per rank a status board, a directory of slots and an arena, per ordered pair of ranks a
+// ring buffer. It is a sparse anonymous file: only touched pages take memory.
 class SharedSegment {
  public:
-  static int create(int ranks);  // the file
+  static int create(int ranks);  // returns its file descriptor
   SharedSegment(int fd, int ranks);
   ~SharedSegment();
   SharedSegment(const SharedSegment&) = delete;

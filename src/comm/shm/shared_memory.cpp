@@ -48,7 +48,7 @@ std::shared_ptr<void> SharedMemory::allocate(int64_t bytes) {
 
 bool SharedMemory::fall_asleep() {
   own_board_.asleep.store(1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // before the last look, as senders look the other way round
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // store `asleep` before the last look; senders publish first and then load `asleep`
   return !waits();
 }
 

@@ -1,4 +1,4 @@
-// What ranks of one machine show each other in the memory they share, so that a collective needs no message between them.
+// The state of shared-memory collectives, as it lies in the segment that the ranks of a machine share (group.h explains the protocol).
 #pragma once
 #include <array>
 #include <atomic>
@@ -10,22 +10,22 @@
 
 namespace cairn::comm {
 
-inline constexpr int kShmRanksMax = 8;       // more do not meet: each looks at each
-inline constexpr int kShmSlotsInFlight = 4;  // operations of one group under way at once; more wait for the first ones
+inline constexpr int kShmRanksMax = 8;       // larger groups use messages: every rank polls every other one
+inline constexpr int kShmSlotsInFlight = 4;  // operations of one group in flight; further ones wait for the oldest
 inline constexpr int kPhaseBits = 24;
-inline constexpr uint32_t kLastPhase = (1u << kPhaseBits) - 1;  // this rank reads nothing more
+inline constexpr uint32_t kLastPhase = (1u << kPhaseBits) - 1;  // the rank reads nothing more of this operation
 
-// Of one operation: how far its rank has come, and where the others may read. Written by its rank alone, and not again before all the
-// others have come to the end of that operation.
+// One rank's state in one operation: its progress, and where the others may read. Only this rank writes it; it writes it again for a later
+// operation when all ranks have reached the last phase of this one.
 struct alignas(128) ShmSlot {
   struct Region {
-    int64_t place;  // in the arena of the slot's rank
+    int64_t place;  // offset in the arena of the slot's rank
     int64_t bytes;
   };
   std::atomic<uint64_t> stamp;  // (sequence + 1) << kPhaseBits | phase
-  int64_t buffer_stride;        // chunks lie in two places in turn, so far apart; 0: one after the other
+  int64_t buffer_stride;        // double buffering: chunk k lies at place + (k % 2) * stride; 0: chunks lie one after the other
   Signature signature;
-  std::array<Region, kShmRanksMax> regions;  // for each reader, by position in the group
+  std::array<Region, kShmRanksMax> regions;  // what each reader may read, by the reader's position in the group
   char what[sizeof(Envelope::what)];
 };
 
@@ -34,19 +34,19 @@ struct ShmSlots {
   std::array<ShmSlot, kShmSlotsInFlight> slots;
 };
 
-// Says where a rank's desks are, by group. Only grows.
+// Where a rank's ShmSlots are, by group: a lock-free hash table with one writer. Entries are never removed.
 class ShmSlotsDirectory {
  public:
-  static constexpr int64_t kNone = -1;  // this rank does not meet in that group
+  static constexpr int64_t kNone = -1;  // the rank takes no part in shared-memory collectives of that group
 
-  // By its rank: the desk of a group that has none yet. False: no more room, which the others see as kNone.
+  // Called by the rank itself, once per group. False: the table is full, and the others find kNone.
   bool enter(uint64_t group, int64_t place);
-  // Where that desk is; none: nothing is known yet.
+  // The offset of the slots in that rank's arena; nullopt: not entered yet.
   std::optional<int64_t> find(uint64_t group) const;
 
  private:
   struct Entry {
-    std::atomic<uint64_t> group;  // + 1; 0: free
+    std::atomic<uint64_t> group;  // the id + 1; 0: free
     std::atomic<int64_t> place;
   };
   std::atomic<uint32_t> full_;

@@ -26,7 +26,7 @@ void stream_copy(std::byte* to, const std::byte* from, int64_t bytes) {
     _mm_stream_si128(line + 2, c);
     _mm_stream_si128(line + 3, d);
   }
-  _mm_sfence();  // such stores keep no order with others
+  _mm_sfence();  // non-temporal stores are not ordered with others
   if (at < bytes) std::memcpy(to + at, from + at, static_cast<size_t>(bytes - at));
 }
 

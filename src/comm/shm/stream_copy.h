@@ -4,8 +4,8 @@
 
 namespace cairn::comm {
 
-// Copies to where nobody will look soon: past the caches, where the processor can, so that they keep what they have and nothing is read
-// only to be written over. For long results that no other rank reads. The two do not overlap.
+// memcpy with non-temporal stores where the processor has them: for long results that nobody reads soon. It keeps the caches as they are
+// and saves the read of each destination line. The ranges must not overlap.
 void stream_copy(std::byte* to, const std::byte* from, int64_t bytes);
 
 }  // namespace cairn::comm

@@ -44,7 +44,7 @@ void add_step_reductions(const TrafficCase& step, TrafficTable& table) {
   reduce("loss, and whether anyone wants to stop", 2 + step.rules.measures, comm::Purpose::loss,
          "each rank has the loss of its own samples; all go on or stop together");
   if (step.rules.asks_before_update)
-    reduce("loss before the update", 2, comm::Purpose::loss, "train.on_bad_step: all ranks decide alike whether the update happens");
+    reduce("loss before the update", 2, comm::Purpose::loss, "train.on_bad_step: all ranks decide together whether the update happens");
   // A norm block's sums of a whole batch are only complete over all ranks.
   const bool decoder = !step.model.config_json().empty();
   if (decoder) return;

@@ -72,12 +72,12 @@ TEST(Permutation, SpreadsNeighboursOverTheWholeRange) {
 
 TEST(Permutation, DiffersFromSeedToSeed) {
   const Permutation a(1000, Random(1)), b(1000, Random(2)), again(1000, Random(1));
-  int64_t alike = 0;
+  int64_t equal = 0;
   for (uint64_t i = 0; i < 1000; ++i) {
     EXPECT_EQ(a.at(i), again.at(i));
-    alike += a.at(i) == b.at(i) ? 1 : 0;
+    equal += a.at(i) == b.at(i) ? 1 : 0;
   }
-  EXPECT_LT(alike, 10);
+  EXPECT_LT(equal, 10);
 }
 
 TEST(Permutation, RefusesWhatIsOutside) {

@@ -60,7 +60,7 @@ TEST(PlanCommand, ExplainsPlacementsAndMessages) {
   expect_in(shown, "tp: split(0) into 130+130  embedding; rows of the vocabulary");
   expect_in(shown, "tp: ragged(0) into 8+8     R2: feeds an attention, whole heads; fewer key heads than ranks");
   expect_in(shown, "layers.*.mlp, forward");
-  expect_in(shown, "all_gather      80x16 fp32       1   5120  activation  ranks along tp share the tokens out");
+  expect_in(shown, "all_gather      80x16 fp32       1   5120  activation  tokens are sharded along tp");
   expect_in(shown, "not in a step: evaluations, snapshots");
 }
 

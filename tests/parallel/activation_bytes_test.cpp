@@ -33,19 +33,19 @@ std::vector<double> all_of(const ActivationSetup& setup) {
   return bytes;
 }
 
-TEST(ActivationBytes, OnACpuNormsKeepWhatTheyCameTo) {
+TEST(ActivationBytes, OnACpuNormsKeepTheirResult) {
   const double attention = 4 * kTokens * (kNorms + kAttention), mlp = 4 * kTokens * (kNorms + kInside);
   EXPECT_EQ(all_of({.tokens = 10}), (std::vector<double>{4 * kTokens, attention, mlp, attention, mlp, 4 * kTokens * (kNorms + kVocab)}));
 }
 
-TEST(ActivationBytes, AGpuMakesThemAgainAndLogitsMayComeInParts) {
+TEST(ActivationBytes, AGpuRecomputesThemAndLogitsMayBeChunked) {
   const double attention = 2 * kTokens * (kEmbed + kAttention), mlp = 2 * kTokens * (kEmbed + kInside);
   EXPECT_EQ(all_of({.tokens = 10, .element_bytes = 2, .on_gpu = true, .loss_chunks = 4}),
             (std::vector<double>{2 * kTokens, attention, mlp, attention, mlp, 2 * kTokens * (3 * kEmbed + kVocab / 4)}))
       << "the head keeps its input, what its norm came to, and the gradient of that";
 }
 
-TEST(ActivationBytes, ProductsInEightBitsKeepCodesOfWhatTheyMultiplied) {
+TEST(ActivationBytes, Fp8LinearLayersKeepCodesOfTheirInputs) {
   const model::Fp8LinearLayers second = is_fp8("all", "1");
   const std::vector<double> plain = all_of({.tokens = 10, .element_bytes = 2, .on_gpu = true});
   const std::vector<double> coded = all_of({.tokens = 10, .element_bytes = 2, .on_gpu = true, .fp8 = &second});
@@ -57,7 +57,7 @@ TEST(ActivationBytes, ProductsInEightBitsKeepCodesOfWhatTheyMultiplied) {
       << "logits in parts: codes of one part at a time, and of the weight for all of them";
 }
 
-TEST(ActivationBytes, WhereNothingIsCodedNormsKeepWhatTheyCameTo) {
+TEST(ActivationBytes, WithoutFp8NormsKeepTheirResult) {
   const model::Fp8LinearLayers first = is_fp8("layers", "0");
   const std::vector<double> plain = all_of({.tokens = 10, .element_bytes = 2}),
                             coded = all_of({.tokens = 10, .element_bytes = 2, .fp8 = &first});
@@ -65,7 +65,7 @@ TEST(ActivationBytes, WhereNothingIsCodedNormsKeepWhatTheyCameTo) {
   for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(coded[i] - plain[i], kTokens * more[i]) << "block " << i;
 }
 
-TEST(ActivationBytes, OfARankAreItsShare) {
+TEST(ActivationBytes, OfARankAreItsFraction) {
   const std::vector<ActivationBytes> whole = activation_bytes(*two_layers(), {.tokens = 10}),
                                      half = activation_bytes(*two_layers(), {.tokens = 10, .share = 0.5});
   for (size_t i = 0; i < whole.size(); ++i) {
@@ -83,7 +83,7 @@ TEST(ActivationBytes, BackwardGoesFromTheLastToTheFirst) {
 }
 
 // Logits become their gradient in place: computed again they would be there twice.
-TEST(Recompute, NeverMakesLogitsAgain) {
+TEST(Recompute, NeverRecomputesLogits) {
   const std::unique_ptr<model::Model> model = two_layers();
   const ActivationSetup setup{.tokens = 10};
   const std::vector<bool> all_but_the_head{true, true, true, true, true, false};

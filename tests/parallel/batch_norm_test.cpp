@@ -93,7 +93,7 @@ TEST(BatchNorm, RunningStatisticsAreThoseOfTheFirstLayersWholeBatch) {
   EXPECT_GT(apart(whole.buffers.at("layers.0.norm.running_mean"), at::zeros({8}, at::kDouble)), 1e-3);
 }
 
-TEST(BatchNorm, ComputingAgainChangesNothing) {
+TEST(BatchNorm, RecomputationChangesNothing) {
   const Step kept = step_over({5, 4, 3}, nullptr, {}, false, false), again = step_over({5, 4, 3}, nullptr, {}, true, false);
   EXPECT_EQ(apart(kept.gradients, again.gradients), 0);
   for (const mesh::NamedTensor& one : model::running_buffers(kept.buffers))

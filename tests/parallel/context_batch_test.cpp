@@ -61,7 +61,7 @@ std::string refusal_of(const std::function<void()>& act) {
   return "no error";
 }
 
-TEST(ContextBatch, SharesOutEveryPositionOnce) {
+TEST(ContextBatch, SplitsEveryPositionOnce) {
   for (const int parts : {1, 2, 3, 4, 5})
     for (const int64_t length : {0, 1, 2, 3, 7, 8, 13, 40})
       for (const bool balanced : {false, true}) {

@@ -253,7 +253,7 @@ TEST_P(Packing, ChangesNoLogitAndNoGradient) {
 }
 INSTANTIATE_TEST_SUITE_P(Families, Packing, testing::ValuesIn(family_names()));
 
-TEST(Decoder, WithPositionsThatCountOnGivesTheBitsItGivesWithout) {
+TEST(Decoder, WithConsecutivePositionsIsBitwiseIdenticalToWithout) {
   const auto model = make_decoder(small("llama"));
   const at::Tensor flat = at::empty({model->elements()});
   initialize_parameters(*model, flat, base::Random(6));

@@ -67,7 +67,7 @@ TEST(Dropout, HasTheGradientsOfTheFunctionWithItsMask) {
   EXPECT_EQ(one.loss(flat, base::Random(4), nullptr), one.loss(flat, base::Random(5), nullptr));  // none without gradients
 }
 
-TEST(Dropout, DropsTheShareItIsToldAndKeepsTheMean) {
+TEST(Dropout, DropsTheGivenFractionAndKeepsTheMean) {
   const at::Tensor x = at::ones({400, 50}), keys = at::arange(400);
   kernels::dropout(x, keys, base::Random(1), 0.2);
   EXPECT_NEAR(x.eq(0).to(at::kDouble).mean().item<double>(), 0.2, 0.01);

@@ -94,7 +94,7 @@ GradientReducer::Parts of_one_rank(comm::World& world) {
   return parts;
 }
 
-TEST(GradientMemory, IsLentFromTheFirstContributionUntilTheNextStep) {
+TEST(GradientMemory, IsReusedOutsideOfTheTimeFromTheFirstContributionToTheNextStep) {
   harness::on_ranks(1, [](comm::World& world) {
     GradientReducer reducer(of_one_rank(world));
     const int64_t all = 4 * (kSmall + kMiddle + kLarge);
@@ -123,7 +123,7 @@ TEST(GradientMemory, IsLentFromTheFirstContributionUntilTheNextStep) {
   });
 }
 
-TEST(GradientMemory, IsNotLentWhereOthersHaveAPartInIt) {
+TEST(GradientMemory, IsNotReusedWhereOtherRanksTakePart) {
   harness::on_ranks(2, [](comm::World& world) {
     GradientReducer::Parts parts = three_units(world);
     parts.reuse_memory = true;

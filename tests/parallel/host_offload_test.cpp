@@ -26,13 +26,13 @@ TEST(HostOffload, ComesBackAsItWas) {
   EXPECT_TRUE(kept.take().is_same(values));
 }
 
-struct Came {
+struct PassOutcome {
   at::Tensor gradients;
   double loss = 0;
-  int64_t kept_most = 0;  // bytes of activations, by the books
+  int64_t peak_kept = 0;  // bytes of activations, by the books
 };
 
-Came pass_with(const std::vector<bool>& again, bool to_host) {
+PassOutcome pass_with(const std::vector<bool>& again, bool to_host) {
   const auto model = model::make_decoder(
       {.vocab = 23, .embed = 16, .layers = 5, .heads = 4, .kv_heads = 2, .head_dim = 4, .mlp = 20, .length = 9, .tied = true});
   const mesh::FlatLayout layout = model->layout();
@@ -59,7 +59,7 @@ Came pass_with(const std::vector<bool>& again, bool to_host) {
   return {sink.flat().clone(), losses.sum.item<double>(), memory.total_peak()};
 }
 
-TEST(ActivationOffload, ChangeNoBitAndLeaveTheDevice) {
+TEST(ActivationOffload, IsBitwiseIdenticalAndFreesTheDevice) {
   const size_t blocks =
       model::make_decoder(
           {.vocab = 23, .embed = 16, .layers = 5, .heads = 4, .kv_heads = 2, .head_dim = 4, .mlp = 20, .length = 9, .tied = true})
@@ -67,13 +67,13 @@ TEST(ActivationOffload, ChangeNoBitAndLeaveTheDevice) {
           .size();
   std::vector<bool> all(blocks, true), some(blocks);
   for (size_t i = 0; i < blocks; i += 3) some[i] = true;
-  const Came plain = pass_with({}, false);
+  const PassOutcome plain = pass_with({}, false);
   for (const std::vector<bool>& again : {all, some}) {
-    const Came here = pass_with(again, false), there = pass_with(again, true);
+    const PassOutcome here = pass_with(again, false), there = pass_with(again, true);
     EXPECT_TRUE(at::equal(here.gradients, there.gradients));
     EXPECT_TRUE(at::allclose(plain.gradients, there.gradients, 1e-5, 1e-7));
     EXPECT_EQ(here.loss, there.loss);
-    EXPECT_LT(there.kept_most, here.kept_most);
+    EXPECT_LT(there.peak_kept, here.peak_kept);
   }
 }
 

@@ -27,7 +27,7 @@ std::vector<Schedule> schedules_of(int ranks, int micro_batches) {
   return all;
 }
 
-TEST(PipelineActors, PlayedTheyTakeAsLongAsTheScheduleWithoutBounds) {
+TEST(PipelineActors, SimulatedTheyTakeAsLongAsTheScheduleWithoutBounds) {
   for (const int ranks : {1, 2, 3, 4, 7})
     for (const int micro_batches : {1, 2, 5, 8, 14, 17})
       for (const Schedule& schedule : schedules_of(ranks, micro_batches)) {

@@ -41,7 +41,7 @@ TEST(PlanFiles, AreReadBackAsTheyWere) {
   }
 }
 
-TEST(PlanFiles, TellInWordsWhatDiffers) {
+TEST(PlanFiles, DescribeWhatDiffers) {
   const Plan before = pipeline_plan();
   EXPECT_TRUE(differences(before, before).empty());
   Plan after = before;

@@ -22,7 +22,7 @@
 namespace cairn::parallel {
 namespace {
 
-TEST(Routes, GoThereAndBack) {
+TEST(Routes, AreInvertible) {
   const Routes routes(base::Random(5), 5, 4, 3);
   for (int m = 0; m < 4; ++m)
     for (int from = 0; from < 3; ++from)

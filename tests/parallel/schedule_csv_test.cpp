@@ -17,7 +17,7 @@ std::string why_not_read(std::string_view text) {
   return "it was read";
 }
 
-TEST(ScheduleCsv, GoesThereAndBack) {
+TEST(ScheduleCsv, RoundTrips) {
   for (const std::string& name : schedule_names()) {
     const Schedule schedule = make_schedule({.name = name, .ranks = 3, .micro_batches = 9});
     Schedule back = read_schedule_csv(to_csv(schedule), "file.csv");

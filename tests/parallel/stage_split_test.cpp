@@ -45,17 +45,17 @@ std::string why_not_split(const std::function<void()>& act) {
   return "nothing was refused";
 }
 
-TEST(StageSplit, MakesTheDearestStageAsCheapAsItCanBe) {
-  EXPECT_EQ(split_evenly_by_cost({1, 1, 1, 1}, 2), (Split{2, 2}));
-  EXPECT_EQ(split_evenly_by_cost({1, 1, 1, 1, 4}, 2), (Split{4, 1}));
-  EXPECT_EQ(split_evenly_by_cost({5, 1, 1, 1, 1, 1}, 3), (Split{1, 1, 4}));
-  EXPECT_EQ(split_evenly_by_cost({3}, 1), (Split{1}));
-  EXPECT_EQ(split_evenly_by_cost({0, 0, 0}, 3), (Split{1, 1, 1}));
+TEST(StageSplit, MinimisesTheSlowestStage) {
+  EXPECT_EQ(balance_stages({1, 1, 1, 1}, 2), (Split{2, 2}));
+  EXPECT_EQ(balance_stages({1, 1, 1, 1, 4}, 2), (Split{4, 1}));
+  EXPECT_EQ(balance_stages({5, 1, 1, 1, 1, 1}, 3), (Split{1, 1, 4}));
+  EXPECT_EQ(balance_stages({3}, 1), (Split{1}));
+  EXPECT_EQ(balance_stages({0, 0, 0}, 3), (Split{1, 1, 1}));
   for (const size_t blocks : {1, 2, 5, 7, 10}) {
     std::vector<double> costs;
     for (size_t i = 0; i < blocks; ++i) costs.push_back(static_cast<double>((i * 37 + blocks * 11) % 13));
     for (int stages = 1; stages <= static_cast<int>(blocks); ++stages) {
-      const Split split = split_evenly_by_cost(costs, stages);
+      const Split split = balance_stages(costs, stages);
       EXPECT_NO_THROW(check_split(split, static_cast<int64_t>(blocks)));
       ASSERT_EQ(split.size(), static_cast<size_t>(stages));
       EXPECT_EQ(dearest(costs, split), least_by_trying_all(costs, 0, stages)) << blocks << " blocks, " << stages << " stages";
@@ -64,9 +64,9 @@ TEST(StageSplit, MakesTheDearestStageAsCheapAsItCanBe) {
 }
 
 TEST(StageSplit, RefusesMoreStagesThanBlocks) {
-  EXPECT_EQ(why_not_split([] { split_evenly_by_cost({1, 1, 1, 1}, 6); }), "6 stages, model has 4 blocks: use at most 4 stages");
-  EXPECT_EQ(why_not_split([] { split_evenly_by_cost({1}, 0); }), "0 stages: must be at least 1");
-  EXPECT_EQ(why_not_split([] { split_evenly_by_cost({1, -1}, 1); }), "block 1 costs -1: must be a number, 0 or more");
+  EXPECT_EQ(why_not_split([] { balance_stages({1, 1, 1, 1}, 6); }), "6 stages, model has 4 blocks: use at most 4 stages");
+  EXPECT_EQ(why_not_split([] { balance_stages({1}, 0); }), "0 stages: must be at least 1");
+  EXPECT_EQ(why_not_split([] { balance_stages({1, -1}, 1); }), "block 1 costs -1: must be a number, 0 or more");
 }
 
 TEST(StageSplit, RefusesAListThatDoesNotAddUp) {

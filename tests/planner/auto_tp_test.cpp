@@ -334,14 +334,14 @@ std::string message_of(const std::function<void()>& act) {
   return "";
 }
 
-TEST(AutoTp, RefusesHeadsThatCannotBeSharedOutAndSaysWhatWould) {
+TEST(AutoTp, RefusesHeadsThatCannotBeSplitAndSaysWhatWould) {
   const OpGraph graph = graph_of(golden_llama(), kPass);
-  EXPECT_THAT(message_of([&] { auto_tp(graph, 4); }), HasSubstr("tp = 4: 6 query and 3 key heads cannot be shared out over so many ranks "
+  EXPECT_THAT(message_of([&] { auto_tp(graph, 4); }), HasSubstr("tp = 4: 6 query and 3 key heads cannot be split over so many ranks "
                                                                 "(model.layers.0.self_attn.q_proj.weight): 1, 2, 3, 6 would work"));
   const auto ruled = by_name(auto_tp(graph, 4, {}, OddHeads::replicate));
   const RuledPlacement& q = ruled.at("model.layers.1.self_attn.q_proj.weight");
   EXPECT_EQ(how_text(q.how), "replicated");
-  EXPECT_EQ(q.rule, "replicated: 6 query and 3 key heads cannot be shared out over 4 ranks");
+  EXPECT_EQ(q.rule, "replicated: 6 query and 3 key heads cannot be split over 4 ranks");
   EXPECT_EQ(how_text(ruled.at("model.layers.1.self_attn.o_proj.weight").how), "replicated");
   EXPECT_EQ(how_text(ruled.at("model.layers.1.mlp.up_proj.weight").how), "tp: split(0)");
 }
@@ -350,7 +350,7 @@ TEST(AutoTp, KeepsWhatIsTooSmallEverywhere) {
   Description tiny = vit({.classes = 3});
   const auto ruled = by_name(auto_tp(graph_of(tiny, kPass), 4));
   EXPECT_EQ(how_text(ruled.at("classifier.weight").how), "replicated");
-  EXPECT_EQ(ruled.at("classifier.weight").rule, "replicated: 3 cannot be shared out over 4 ranks");
+  EXPECT_EQ(ruled.at("classifier.weight").rule, "replicated: 3 cannot be split over 4 ranks");
   EXPECT_EQ(how_text(ruled.at("classifier.bias").how), "replicated");
 }
 
@@ -369,7 +369,7 @@ TEST(AutoTp, LetsPatternsOverride) {
   EXPECT_THAT(message_of([&] {
                 auto_tp(graph, 2, {{"lm_head.weight", split_of(2)}});
               }),
-              HasSubstr("override lm_head.weight = S2: lm_head.weight [96, 32] cannot be shared out so over 2 ranks"));
+              HasSubstr("override lm_head.weight = S2: lm_head.weight [96, 32] cannot be split so over 2 ranks"));
 }
 
 }  // namespace

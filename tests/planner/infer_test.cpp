@@ -56,7 +56,7 @@ TEST(Infer, FindsDataParallelism) {
     }
 }
 
-TEST(Infer, ReducesIntoPartsWhereGradientsAreSharedOut) {
+TEST(Infer, ReduceScattersWhereGradientsAreSharded) {
   Boxing boxing(mesh::parse_mesh("dp=2"), {});
   const NdSbp whole{kReplicate}, part{split_of(0)};
   const PlacedGraph placed =
@@ -66,7 +66,7 @@ TEST(Infer, ReducesIntoPartsWhereGradientsAreSharedOut) {
   expect_right(placed);
 }
 
-TEST(Infer, GathersParametersThatAreSharedOutAlongSamples) {
+TEST(Infer, GathersParametersThatAreShardedAlongSamples) {
   const PlacedGraph placed = inferred(mlp_graph(64, 4, 8, 4, false), "dp=2", {{"w1", {split_of(0)}}, {"w2", {split_of(0)}}});
   EXPECT_EQ(count_moves(placed, Move::When::forward, false), 2) << describe(placed);  // gathered for the pass
   EXPECT_EQ(count_moves(placed, Move::When::backward, true), 2);                      // and their gradients reduced into parts
@@ -240,7 +240,7 @@ TEST(Boxing, EstimatesWhatItWouldPrice) {
     }
 }
 
-TEST(Infer, MovesNoPicturesWhereSamplesAreSharedOut) {
+TEST(Infer, MovesNoImagesWhereSamplesAreSharded) {
   // Convolutions are operations of no known kind, but samples do not see each other.
   const OpGraph graph = graph_of(unet_block({}), {.batch = 4, .length = 16, .other_length = 5});
   std::map<std::string, NdSbp> fixed;

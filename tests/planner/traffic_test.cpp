@@ -53,7 +53,7 @@ TEST(StepTraffic, AlongTpGathersAndScattersTokensOfEveryBranch) {
   EXPECT_EQ(in.bytes, 2 * 2 * stream);
   EXPECT_EQ(in.shape, (std::vector<int64_t>{15, 8}));
   EXPECT_EQ(in.axis, "tp");
-  EXPECT_EQ(in.reason, "ranks along tp share the tokens out; each needs all of them for its part of the layer");
+  EXPECT_EQ(in.reason, "tokens are sharded along tp; each rank needs all of them for its part of the layer");
   EXPECT_EQ(bytes_for(rows, comm::Purpose::activation), 2 * (4 * 2 * 2 + 4) * stream);  // four for each branch; two at either end
   // A key head that both ranks hold, besides the norms.
   EXPECT_EQ(row_of(rows, "gradient of model.layers.*.self_attn.k_proj.weight", "all_reduce").bytes, 2 * 2 * 4 * 8 * 4);

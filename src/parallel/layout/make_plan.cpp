@@ -68,7 +68,7 @@ std::vector<int64_t> blocks_by_layer(const model::Model& model) {
 }
 
 std::vector<int64_t> split_blocks(const model::Model& model, const PipelineOptions& options, int stages, int64_t length) {
-  if (options.split.empty()) return split_evenly_by_cost(costs_of(model, length), stages);
+  if (options.split.empty()) return balance_stages(costs_of(model, length), stages);
   std::vector<int64_t> layers;
   for (const std::string& text : options.split) {
     int64_t number = 0;
@@ -131,21 +131,21 @@ Plan make_plan(const LayoutOptions& options, int ranks) {
   const MeshOptions& m = options.mesh;
   const int64_t others = m.island * m.pp * m.cp * m.tp * m.ep;
   if (m.dp == 0 && ranks % others != 0)
-    base::fail_input("{}: {} ranks cannot be shared out by {}: pass --nproc {}, or change one of them", degrees(m, 0), ranks, others,
+    base::fail_input("{}: {} ranks cannot be divided by {}: pass --nproc {}, or change one of them", degrees(m, 0), ranks, others,
                      ((ranks + others - 1) / others) * others);
   const int64_t dp = m.dp == 0 ? ranks / others : m.dp;
   if (dp * others != ranks) {
     if (others == 1)
       base::fail_input("mesh.dp = {} needs {} ranks and there are {}: pass --nproc {}, or leave mesh.dp at 0", dp, dp, ranks, dp);
     base::fail_input("{} is {} ranks and there are {}: pass --nproc {}{}", degrees(m, dp), dp * others, ranks, dp * others,
-                     m.shard > 1 ? " (mesh.shard is the part of mesh.dp that shares state out, not an axis beside it)" : "");
+                     m.shard > 1 ? " (mesh.shard is the part of mesh.dp that shards state, not an axis beside it)" : "");
   }
   if (m.shard > 1 && dp % m.shard != 0)
     base::fail_input("mesh.shard = {}: does not divide mesh.dp = {}; the nearest that does is {}", m.shard, dp,
                      largest_divisor(dp, std::min(m.shard, dp)));
   if (m.shard > 1 && options.memory.zero == 0)
     base::fail_input(
-        "mesh.shard = {}: with memory.zero = 0 nothing is shared out along it: leave mesh.shard out, or set memory.zero to 1, "
+        "mesh.shard = {}: with memory.zero = 0 nothing is sharded along it: leave mesh.shard out, or set memory.zero to 1, "
         "2 or 3",
         m.shard);
   Plan plan;
@@ -165,7 +165,7 @@ Plan make_plan(const LayoutOptions& options, int ranks) {
     // A recipe for many ranks may be tried on few; but replicas that share nothing out are not what was asked for.
     if (plan.zero > 0 && m.island * m.ep > 1)
       base::fail_input(
-          "memory.zero = {}: state is shared out along dp and cp, not along {}: use mesh.dp = {} in its place, or leave memory.zero out",
+          "memory.zero = {}: state is sharded along dp and cp, not along {}: use mesh.dp = {} in its place, or leave memory.zero out",
           plan.zero, m.island > 1 ? "island" : "ep", m.island > 1 ? m.island : m.ep);
     plan.zero = 0;  // one rank keeps all of it
   }

@@ -11,7 +11,7 @@
 
 namespace cairn::parallel {
 
-std::vector<int64_t> split_evenly_by_cost(const std::vector<double>& block_costs, int stages) {
+std::vector<int64_t> balance_stages(const std::vector<double>& block_costs, int stages) {
   const int64_t blocks = static_cast<int64_t>(block_costs.size());
   if (stages < 1) base::fail_input("{} stages: must be at least 1", stages);
   if (stages > blocks) base::fail_input("{} stages, model has {} blocks: use at most {} stages", stages, blocks, blocks);

@@ -94,13 +94,13 @@ void check_tensor_split(const model::Model& model, int ranks) {
         if (works(ranks)) continue;
         int nearest = ranks;
         while (!works(nearest)) --nearest;
-        base::fail_input("mesh.tp = {}: {} query and {} key heads cannot be shared out over so many ranks ({}): the next smaller is {}",
-                         ranks, heads.queries, heads.keys, p.name, nearest);
+        base::fail_input("mesh.tp = {}: {} query and {} key heads cannot be split over so many ranks ({}): the next smaller is {}", ranks,
+                         heads.queries, heads.keys, p.name, nearest);
       }
       if ((axis == "mlp" || axis == "vocab") && p.shape[dim] < ranks)
         base::fail_input("mesh.tp = {}: {} has {} rows of {}: use at most {}", ranks, p.name, p.shape[dim], axis, p.shape[dim]);
     }
-  if (!shared) base::fail_input("mesh.tp = {}: this model has no heads to share out along tp: use mesh.dp instead", ranks);
+  if (!shared) base::fail_input("mesh.tp = {}: this model has no heads to split along tp: use mesh.dp instead", ranks);
 }
 
 }  // namespace cairn::parallel

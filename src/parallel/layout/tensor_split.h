@@ -15,7 +15,7 @@ namespace cairn::parallel {
 // that need the same key head hold it together.
 mesh::Placement::How tensor_split(const model::Parameter& parameter, int ranks);
 
-// Refuses what cannot be shared out over so many ranks, with the nearest number that can.
+// Refuses what cannot be split over so many ranks, with the nearest number that can.
 void check_tensor_split(const model::Model& model, int ranks);
 
 }  // namespace cairn::parallel

@@ -82,7 +82,7 @@ bool makes_partial(const NdSbp& from, const NdSbp& to) {
 Boxing::Boxing(mesh::Mesh mesh, CostModel cost_model) : mesh_(std::move(mesh)), cost_model_(std::move(cost_model)) {
   mesh::check(mesh_);
   if (!mesh_.parts.empty())
-    base::fail_input("placements are inferred for meshes whose parts are alike, not for {}", mesh::to_string(mesh_));
+    base::fail_input("placements are inferred for meshes whose parts are equal, not for {}", mesh::to_string(mesh_));
   for (const auto& [axis, link] : cost_model_.links) {
     if (!mesh::is_axis(axis)) base::fail_input("\"{}\" is no axis", axis);
     if (link.bytes_per_s <= 0) base::fail_input("links along {}: {} bytes a second", axis, link.bytes_per_s);

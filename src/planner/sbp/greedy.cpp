@@ -71,9 +71,9 @@ std::vector<size_t> improve_by_axis(const PlacementProblem& problem, std::vector
         std::vector<Choice>& left = along.choices.emplace_back();
         for (size_t c = 0; c < problem.choices[o].size(); ++c) {
           const Choice& one = problem.choices[o][c];
-          bool alike = same(one.output, now.output);
-          for (size_t i = 0; i < one.inputs.size() && alike; ++i) alike = same(one.inputs[i], now.inputs[i]);
-          if (!alike) continue;
+          bool matches = same(one.output, now.output);
+          for (size_t i = 0; i < one.inputs.size() && matches; ++i) matches = same(one.inputs[i], now.inputs[i]);
+          if (!matches) continue;
           left.push_back(one);
           places[o].push_back(c);
         }

@@ -66,8 +66,8 @@ class Rules {
         refuse(one, *edge);
       } else {
         const GraphOp& attention = op(one.attentions.front());
-        why_not_[static_cast<int>(i)] = fmt::format("replicated: {} query and {} key heads cannot be shared out over {} ranks",
-                                                    attention.heads, attention.key_heads, ranks_);
+        why_not_[static_cast<int>(i)] = fmt::format("replicated: {} query and {} key heads cannot be split over {} ranks", attention.heads,
+                                                    attention.key_heads, ranks_);
       }
     }
   }
@@ -77,8 +77,8 @@ class Rules {
     std::vector<int64_t> work{1};
     for (int n = 2; n <= attention.heads; ++n)
       if (!unsplittable(one, n)) work.push_back(n);
-    base::fail_input("tp = {}: {} query and {} key heads cannot be shared out over so many ranks ({}): {} would work", ranks_,
-                     attention.heads, attention.key_heads, tensor(edge.parameter).name, fmt::join(work, ", "));
+    base::fail_input("tp = {}: {} query and {} key heads cannot be split over so many ranks ({}): {} would work", ranks_, attention.heads,
+                     attention.key_heads, tensor(edge.parameter).name, fmt::join(work, ", "));
   }
 
   // Whether a class may be shared out beside those that are: no product may be split both by its inputs and by its outputs.
@@ -92,7 +92,7 @@ class Rules {
     const WidthClass& one = widths_.classes[i];
     if (!goes_with_others(one)) return false;
     if (const auto edge = unsplittable(one, ranks_)) {
-      why_not_[static_cast<int>(i)] = fmt::format("replicated: {} cannot be shared out over {} ranks",
+      why_not_[static_cast<int>(i)] = fmt::format("replicated: {} cannot be split over {} ranks",
                                                   tensor(edge->parameter).shape[static_cast<size_t>(edge->dim)], ranks_);
       return false;
     }
@@ -183,7 +183,7 @@ class Rules {
       return put(table, split_of(static_cast<int>(letters(one)[0].find(letters(one)[2].back()))), "R2: feeds an attention, whole heads");
     if (one.detail == kByPosition) return put(table, kReplicate, "replicated: a table of positions");
     if (!how_of(tensor(table), split_of(0), ranks_))
-      return put(table, kReplicate, fmt::format("replicated: {} rows cannot be shared out over {} ranks", tensor(table).shape[0], ranks_));
+      return put(table, kReplicate, fmt::format("replicated: {} rows cannot be split over {} ranks", tensor(table).shape[0], ranks_));
     put(table, split_of(0), "embedding");
   }
 
@@ -210,7 +210,7 @@ class Rules {
         }
       const auto how = how_of(one, chosen.sbp, ranks_);
       if (!how)
-        base::fail_input("override {} = {}: {} [{}] cannot be shared out so over {} ranks",
+        base::fail_input("override {} = {}: {} [{}] cannot be split so over {} ranks",
                          std::string_view(chosen.rule).substr(sizeof("override: ") - 1), to_string(chosen.sbp), one.name,
                          fmt::join(one.shape, ", "), ranks_);
       all.push_back({one.name, *how, chosen.rule});

@@ -23,7 +23,7 @@ struct PlacementOverride {
 };
 using Overrides = std::vector<PlacementOverride>;
 
-// Heads that cannot be shared out over so many ranks: refused, with the numbers that would do; or kept on every rank.
+// Heads that cannot be split over so many ranks: refused, with the numbers that would do; or kept on every rank.
 enum class OddHeads { refuse, replicate };
 
 // Tensor parallelism from two rules (RedCoast, arXiv:2310.16355), by what feeds what and never by names:
@@ -39,5 +39,16 @@ std::vector<RuledPlacement> auto_tp(const OpGraph& graph, int ranks, const Overr
 
 // The same as inference takes it (InferOptions::fixed): along tp by the rules, whole along every other axis; odd heads are kept everywhere.
 std::map<std::string, NdSbp> sbp_by_rules(const OpGraph& graph, const mesh::Mesh& mesh, const Overrides& overrides = {});
+
+// A parameter of which nothing but this is known. Its name is a path, with dots or slashes.
+struct NamedShape {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
+// Tensor parallelism guessed from names, for a list of parameters without a graph: the matching of RedCoast's own code. Parameters whose
+// last two words are the same share one rule, and a dim is split only where all of them can be, evenly. Prefer auto_tp where there is a
+// graph. Matrices called "kernel" are stored [in, out], all others [out, in].
+std::vector<RuledPlacement> hint_tp(const std::vector<NamedShape>& parameters, int ranks);
 
 }  // namespace cairn::planner

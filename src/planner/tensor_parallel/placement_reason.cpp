@@ -25,7 +25,7 @@ std::string shared_reason(const model::Parameter& p, const std::string& axis, bo
   if (axis == "vocab" && p.role == model::Parameter::Role::embedding)
     return "rows of the vocabulary: each rank looks up those that it has, and has their logits where the head is this table";
   if (axis == "vocab") return "rows of the vocabulary: each rank has their logits";
-  return fmt::format("its {} is shared out", axis);
+  return fmt::format("its {} is sharded", axis);
 }
 
 }  // namespace
@@ -36,7 +36,7 @@ std::string placement_reason(const model::Parameter& p, const mesh::Placement& p
     const mesh::Placement::How how = placement.on("tp");
     return shared_reason(p, p.axes[static_cast<size_t>(dim)], std::holds_alternative<mesh::Ragged>(how));
   }
-  if (dim >= 0) return fmt::format("dim {} is shared out", dim);
+  if (dim >= 0) return fmt::format("dim {} is sharded", dim);
   switch (p.role) {
     case model::Parameter::Role::norm:
       return "small, and every token needs all of it";
@@ -45,7 +45,7 @@ std::string placement_reason(const model::Parameter& p, const mesh::Placement& p
     case model::Parameter::Role::embedding:
       return "every rank has tokens of every position";
     default:
-      return "nothing shares it out";
+      return "nothing shards it";
   }
 }
 

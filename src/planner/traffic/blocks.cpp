@@ -65,7 +65,7 @@ struct BlockCollective {
   const char* collective;
   const char* reason;
 };
-constexpr BlockCollective kGather{"all_gather", "ranks along tp share the tokens out; each needs all of them for its part of the layer"};
+constexpr BlockCollective kGather{"all_gather", "tokens are sharded along tp; each rank needs all of them for its part of the layer"};
 constexpr BlockCollective kScatter{
     "reduce_scatter", "each rank has the terms of its part of the layer; a token's sum is kept by the rank that has the token"};
 constexpr BlockCollective kSum{"all_reduce", "each rank has the terms of its part of the layer, and every rank keeps the whole stream"};

@@ -22,13 +22,12 @@
 namespace cairn::data {
 namespace {
 
-// A BPE is learned from this much text at most, from the beginning of each source in equal parts.
+// A BPE is learned from at most this much text, in equal parts from the beginning of each source.
 constexpr int64_t kTrainingBytes = 32 << 20;
 
 ChunkOptions chunks_of(const DataOptions& data) { return {.line_bytes = data.line_bytes, .refuse_long = !data.skips_bad_lines()}; }
 
-// The tokens that a learned tokenizer has beside the learned ones: what ends a document, and where there may be conversations the markers
-// of their template.
+// The special tokens of a learned tokenizer: end of text and, where the files may hold conversations, the markers of their template.
 std::vector<std::string> specials_of(const std::vector<Source>& sources, const Renderer& renderer) {
   std::vector<std::string> specials = {std::string(kEndOfText)};
   const auto holds_records = [](const SourceFile& file) { return file.format == Format::jsonl || file.format == Format::json; };
@@ -37,7 +36,7 @@ std::vector<std::string> specials_of(const std::vector<Source>& sources, const R
   return specials;
 }
 
-// The beginning of a source's documents, piece by piece.
+// Appends the beginning of a source's documents, piece by piece.
 void append_texts(const Source& source, const SourceTokensOptions& how, int64_t bytes_max, std::vector<std::string>& texts) {
   const std::unique_ptr<ChunkReader> reader = read_source(source, how.chunks);
   Chunk chunk;
@@ -57,7 +56,7 @@ void append_texts(const Source& source, const SourceTokensOptions& how, int64_t 
   }
 }
 
-// What lies between special tokens, from which alone there is something to learn.
+// The text between special tokens: merges are learned from it only.
 std::vector<std::string_view> without_specials(const std::vector<std::string>& texts, const std::vector<std::string>& specials) {
   std::vector<AddedToken> tokens;
   for (const std::string& special : specials) tokens.push_back({.text = special});
@@ -69,7 +68,7 @@ std::vector<std::string_view> without_specials(const std::vector<std::string>& t
   return parts;
 }
 
-constexpr uint64_t kLearningVersion = 2;  // of how texts are read and tokens learned: a change makes cached tokenizers stale
+constexpr uint64_t kLearningVersion = 2;  // of reading and learning: a change invalidates cached tokenizers
 
 std::unique_ptr<Tokenizer> learn_tokenizer(int64_t vocab, const std::vector<Source>& sources, const SourceTokensOptions& how,
                                            const DataCache& cache) {
@@ -98,7 +97,7 @@ std::unique_ptr<Tokenizer> learn_tokenizer(int64_t vocab, const std::vector<Sour
 
 // Whether the first record of a file is a conversation.
 bool holds_conversations(const std::vector<Source>& sources, const SourceTokensOptions& how) {
-  constexpr size_t kFilesMax = 64;  // of a source: a folder has many of one kind
+  constexpr size_t kFilesMax = 64;  // per source: the files of a folder have one format
   ChunkOptions one = how.chunks;
   one.chunk_bytes = 1;
   for (const Source& source : sources) {
@@ -117,14 +116,15 @@ bool holds_conversations(const std::vector<Source>& sources, const SourceTokensO
   return false;
 }
 
-// Before a large file is read for its hash. Where a text may be cut is known only with the tokenizer, but for one that is learned.
+// Checks the beginnings of all files before a large file is read for its hash. Split points are known only with the tokenizer, except for a
+// learned one.
 void look_at(const std::vector<Source>& sources, const DataOptions& data, const SourceTokensOptions& how) {
   ChunkOptions chunks = how.chunks;
   if (!data.learns_tokenizer()) chunks.is_split_point = [](char, char) { return true; };
   for (const Source& source : sources) check_beginnings(source.files, how.document_options, chunks);
 }
 
-// Samples of text: each source cut or packed by itself, then put together.
+// Samples of text: each source is windowed or packed separately.
 void make_token_dataset(const DataOptions& data, const SampleOptions& options, Corpus& corpus) {
   std::vector<std::unique_ptr<TokenSamples>> parts;
   for (size_t i = 0; i < corpus.token_streams.size(); ++i)

@@ -1,4 +1,4 @@
-// From the data.* options to what training reads: a tokenizer and samples of text.
+// From the data.* options to a tokenizer and tokenized samples.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -24,39 +24,39 @@ namespace cairn::data {
 
 struct CorpusOptions {
   double held_out_fraction = 0.0;  // eval.fraction
-  std::string cache_folder = {};   // empty: nothing is kept between runs
+  std::string cache_folder = {};   // empty: nothing is cached between runs
   int threads = 1;
-  std::function<void(int64_t bytes, int64_t of)> progress = {};  // of tokenising; may be empty
-  std::optional<Renderer> renderer = {};                         // of conversations, instead of the one data.template names
+  std::function<void(int64_t bytes, int64_t of)> progress = {};  // of tokenizing; may be empty
+  std::optional<Renderer> renderer = {};                         // of conversations; overrides data.template
 };
 
 struct Corpus {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<Dataset> samples;
-  std::vector<Stream> streams;                                    // of a weighted mixture: what a sampler must know; else none
+  std::vector<Stream> streams;                                    // of a weighted mixture, for the sampler; else empty
   std::vector<std::shared_ptr<const TokenStream>> token_streams;  // of each source
   std::vector<std::string> origins;                               // of each source
-  std::string origin;                                             // what the text is: "the built-in stories"
+  std::string origin;                                             // for errors and logs: "the built-in stories"
   int64_t text_bytes = 0;
-  bool from_cache = false;              // whether the tokens were there from an earlier run
-  std::optional<ChatFormat> chat = {};  // how conversations became text, where the files hold some
+  bool from_cache = false;              // no text had to be tokenized
+  std::optional<ChatFormat> chat = {};  // how conversations became text, where the files hold conversations
 };
 
-// Reads or makes the text, reads or trains the tokenizer, tokenises. The same result on every rank and with or without cache. Ranks
-// that share a cache folder do the work once. Communicates with nobody.
+// Reads or generates the text, reads or trains the tokenizer, tokenizes. The result is the same on every rank and with or without cache.
+// Ranks that share a cache folder do the work once. Does not communicate.
 Corpus open_corpus(const DataOptions& data, const CorpusOptions& options, base::Log& log);
 
-// Looks at the beginning of every file that the options name and opens the tokenizer: what is wrong with them is told before anything is
-// started. (What is wrong further on is found when they are read.)
+// Reads the beginning of every file that the options name and opens the tokenizer, so that errors there are reported before anything
+// starts. Errors further into a file are found when it is read.
 void check_data(const DataOptions& data);
 
-// The same without cutting the tokens into samples: `samples` stays null.
+// open_corpus without making samples: `samples` stays null.
 Corpus open_token_streams(const DataOptions& data, const CorpusOptions& options, base::Log& log);
 
-// A tokenizer as a run saved it (tokenizer.json).
+// The tokenizer that a run saved (tokenizer.json).
 std::unique_ptr<Tokenizer> read_tokenizer(const std::string& path);
 
-// How records are read, as the options say.
+// How records become documents, as the options say.
 DocumentOptions document_options_of(const DataOptions& data, Renderer renderer);
 
 // The tokenizer that the options name; null where one is learned from the text.

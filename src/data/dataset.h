@@ -1,4 +1,4 @@
-// The seam between what is stored and what a step reads: samples by id.
+// The seam between stored data and batches: samples by id.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -14,15 +14,15 @@ struct SampleRange {
   bool operator==(const SampleRange&) const = default;
 };
 
-// Samples known by id, the same on every rank. Immutable, so a loader's thread may read while training goes on.
+// Samples with stable ids, the same on every rank. Immutable and thread-safe: a loader's thread reads while training runs.
 class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual SampleRange training() const = 0;
   virtual SampleRange held_out() const = 0;
-  // Targets counted in one sample (tokens of a text, 1 for a labelled example): every rank can tell the global count without asking.
+  // The targets in one sample (tokens of a text, 1 for a labelled example). Every rank can compute the global count without communication.
   virtual int64_t tokens_in(int64_t sample) const = 0;
-  // Sets ids and fields on the CPU; all samples weigh 1. No ids: an empty batch.
+  // Sets `ids` and `fields` of the batch, on the CPU; weights stay undefined (all 1). No ids: an empty batch.
   virtual void fill(std::span<const int64_t> ids, mesh::Batch& batch) const = 0;
 };
 

@@ -49,7 +49,7 @@ Loader::Loader(Make make, int64_t first, int64_t end, int64_t ahead) : make_(std
 Loader::~Loader() = default;
 
 mesh::Batch Loader::next() {
-  if (failure_) std::rethrow_exception(failure_);  // told again if asked again
+  if (failure_) std::rethrow_exception(failure_);  // every further call fails the same way
   CAIRN_CHECK(asked_ < end_, "asked for step {}, and the loader ends before step {}", asked_, end_);
   actors_->turn_here(kTaking);
   if (failure_) std::rethrow_exception(failure_);

@@ -1,4 +1,4 @@
-// Prepares batches ahead of time, so that a step finds its batch ready.
+// Prefetches batches on a thread, so that a step finds its batch ready.
 #pragma once
 #include <cstdint>
 #include <exception>
@@ -13,8 +13,9 @@ class ActorRuntime;
 
 namespace cairn::data {
 
-// An actor that makes the batches of steps first .. end - 1 in order on a thread of its own, with `ahead` registers: that many are made or
-// waiting, no more. It runs `make` only, which must not communicate. The destructor drops what is waiting and joins the thread.
+// Makes the batches of steps first .. end - 1 in order on a thread of its own, as an actor with `ahead` registers: at most that many
+// batches are made or waiting. The thread runs `make` only, which must not communicate. The destructor drops waiting batches and joins the
+// thread.
 class Loader {
  public:
   using Make = std::function<mesh::Batch(int64_t step)>;
@@ -24,7 +25,7 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // The batch of the next step; waits until it is made, and rethrows what `make` threw for it. Not to be called past the end.
+  // The batch of the next step. Waits until it is made; rethrows what `make` threw for it. Must not be called past the end.
   mesh::Batch next();
 
  private:
@@ -32,7 +33,7 @@ class Loader {
   int64_t end_;
   int64_t asked_;  // the step that next() returns next
   std::exception_ptr failure_ = {};
-  bool failed_ = false;  // the making thread's: nothing sensible follows a failure
+  bool failed_ = false;  // used by the loader's thread: nothing is made after a failure
   mesh::Batch taken_ = {};
   std::unique_ptr<base::ActorRuntime> actors_;  // last, so that its thread ends first
 };

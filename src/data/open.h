@@ -1,4 +1,4 @@
-// From the data.* options to what training reads, whatever kind of data it is.
+// From the data.* options to a data set, for every data.kind.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -17,20 +17,20 @@ class Log;
 
 namespace cairn::data {
 
-// Samples and what a model must know of them.
+// A data set, and what a model needs to know of it.
 struct OpenedData {
   std::unique_ptr<Dataset> samples = {};
-  std::unique_ptr<Tokenizer> tokenizer = {};  // null where the data are not text
+  std::unique_ptr<Tokenizer> tokenizer = {};  // null where samples are not tokens
   std::vector<Stream> streams = {};           // of a weighted mixture, for the sampler
-  int64_t length = 0;                         // tokens of a sample, of text
-  int64_t features = 0;                       // numbers of a sample, of labelled examples
+  int64_t length = 0;                         // of tokens: tokens of a sample
+  int64_t features = 0;                       // of labelled examples: numbers of a sample
   int64_t classes = 0;
   std::string origin = {};              // "the built-in stories"
-  uint64_t digest = 0;                  // of the tokens that the samples are made of; 0 where they are made up
+  uint64_t digest = 0;                  // hash of the tokens; 0 where samples are generated
   std::optional<ChatFormat> chat = {};  // how conversations became text, where there are some
 };
 
-// The same on every rank, with or without cache. `data.kind` says what: text, preference or spirals.
+// The same on every rank, with or without cache.
 OpenedData open_data(const DataOptions& data, const CorpusOptions& options, base::Log& log);
 
 }  // namespace cairn::data

@@ -1,4 +1,4 @@
-// Which samples, and what each of them counts.
+// A selection of training samples, with weights.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,25 +9,25 @@
 
 namespace cairn::data {
 
-// Training samples by id, with weights. Selectors make one from another, samplers draw from one, a run is handed one. A value.
+// Training samples by id, with weights. Selectors map one subset to another, samplers draw from one. A value.
 class Subset {
  public:
-  Subset() = default;                    // every training sample, whichever there are
-  Subset(int64_t first, int64_t count);  // a run of ids
-  // These ids, in this order, each once; a weight for each, or none: all weigh 1.
+  Subset() = default;                    // every training sample of whatever data set
+  Subset(int64_t first, int64_t count);  // consecutive ids
+  // These ids in this order, without repeats. A weight for each, or none: all weigh 1.
   static Subset of(std::vector<int64_t> ids, std::vector<float> weights = {});
 
-  // The same among these samples: `every` becomes a run of ids, an id outside is refused.
+  // The same subset of these samples: "every" becomes their ids. Refuses an id outside of them.
   Subset within(const SampleRange& samples) const;
 
-  // Those of its ids that are among these samples, in the same order, with their weights. May be empty.
+  // The ids that are among these samples, in the same order, with their weights. May be empty.
   Subset among(const SampleRange& samples) const;
 
   int64_t size() const { return ids_.empty() ? run_.count : static_cast<int64_t>(ids_.size()); }
   int64_t id(int64_t place) const { return ids_.empty() ? run_.first + place : ids_[static_cast<size_t>(place)]; }
   bool weighted() const { return !weights_.empty(); }
   float weight(int64_t id) const;  // of a sample in it
-  // Tells two subsets apart: the same for the same ids and weights, on every machine.
+  // Equal for equal ids and weights, on every machine.
   uint64_t hash() const;
 
  private:

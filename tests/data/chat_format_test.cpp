@@ -152,7 +152,7 @@ TEST(ChatFiles, PutAnotherTemplateInThePlaceOfTheOldOne) {
   EXPECT_FALSE(config.contains("tokenizer_class"));
   files["generation_config.json"] = "[1]";
   EXPECT_EQ(refusal([&] { put_chat_files(choose_chat_format(options_for("alpaca"), tokenizer.get()), *tokenizer, {.eos = {}}, files); }),
-            "generation_config.json that came with the model is no JSON object; mend it, or remove it there");
+            "generation_config.json that came with the model is not a JSON object. Fix the file, or remove it there.");
 }
 
 }  // namespace

@@ -278,7 +278,7 @@ TEST(Corpus, SkipsBadLinesIfToldToAndSaysSoEveryTime) {
   DataOptions data = bytes_of(scratch.write("x.jsonl", "{\"text\": \"abcdef\"}\noops\n"));
   const CorpusOptions options{.cache_folder = scratch.path("cache")};
   EXPECT_EQ(refusal([&] { open_corpus(data, options, log); }),
-            data.path + ":2: invalid JSON at byte 1; mend it, or set data.on_bad = \"skip\" to leave such lines out");
+            data.path + ":2: invalid JSON at byte 1. Fix the line, or set data.on_bad = \"skip\" to leave such lines out.");
   data.on_bad = OnBadLine::skip;
   EXPECT_EQ(tokens_of(open_corpus(data, options, log)).size(), 7u);
   EXPECT_TRUE(open_corpus(data, options, log).from_cache);

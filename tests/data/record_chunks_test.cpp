@@ -59,7 +59,8 @@ TEST(LineRecords, ThatAreTooLongAreCountedOrRefused) {
   EXPECT_THAT(outcome.bad, ElementsAre("2: a record of 1012 B, longer than data.line_bytes = 100"));
   EXPECT_THAT(
       refusal([&] { read("x.jsonl", bytes, {.line_bytes = 100, .refuse_long = true}); }),
-      HasSubstr("x.jsonl:2: a record longer than data.line_bytes = 100; mend it, or set data.on_bad = \"skip\" to leave such lines out"));
+      HasSubstr(
+          "x.jsonl:2: a record longer than data.line_bytes = 100. Fix the line, or set data.on_bad = \"skip\" to leave such lines out."));
 }
 
 TEST(LineRecords, OfAHugeLineCostNoMoreMemoryThanTheBound) {

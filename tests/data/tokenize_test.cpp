@@ -192,7 +192,7 @@ TEST(Tokenize, SkipsOrRefusesBadLinesAndAlwaysNamesTheFirst) {
     DocumentOptions document_options;
     EXPECT_THAT(
         refusal([&] { run_lines(lines, *tokenizer, {.threads = threads, .chunk_bytes = 100, .document_options = document_options}); }),
-        HasSubstr("x.jsonl:100: invalid JSON at byte 1; mend it, or set data.on_bad = \"skip\" to leave such lines out"));
+        HasSubstr("x.jsonl:100: invalid JSON at byte 1. Fix the line, or set data.on_bad = \"skip\" to leave such lines out."));
     document_options.skip_bad = true;
     const Outcome outcome = run_lines(lines, *tokenizer, {.threads = threads, .chunk_bytes = 100, .document_options = document_options});
     EXPECT_EQ(outcome.row.documents(), 297);

@@ -31,7 +31,7 @@ OrderedJson parsed(const Texts& texts, const char* name) {
   const auto found = texts.find(name);
   if (found == texts.end()) return OrderedJson::object();
   OrderedJson json = base::parse_ordered_json(found->second);
-  if (!json.is_object()) base::fail_input("{} that came with the model is no JSON object; mend it, or remove it there", name);
+  if (!json.is_object()) base::fail_input("{} that came with the model is not a JSON object. Fix the file, or remove it there.", name);
   return json;
 }
 

@@ -24,7 +24,7 @@ std::string BadLines::summary() const {
 }
 
 void refuse(const std::string& path, const BadLine& bad) {
-  base::fail_input("{}:{}: {}; mend it, or set data.on_bad = \"skip\" to leave such lines out", path, bad.line, bad.why);
+  base::fail_input("{}:{}: {}. Fix the line, or set data.on_bad = \"skip\" to leave such lines out.", path, bad.line, bad.why);
 }
 
 }  // namespace cairn::data

@@ -1,4 +1,4 @@
-// What becomes of lines that cannot be used: counted, the first few named, skipped or refused.
+// Lines of data files that cannot be used: either the first one is refused, or all are skipped and counted.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,7 +11,7 @@ struct BadLine {
   std::string why;   // "invalid JSON at byte 17"
 };
 
-// The bad lines of one source: how many there are, and the first few as "chat.jsonl:17: invalid JSON at byte 3".
+// The bad lines of one source: their number, and the first few as "chat.jsonl:17: invalid JSON at byte 3".
 struct BadLines {
   static constexpr size_t kNamed = 5;
   int64_t count = 0;
@@ -19,10 +19,10 @@ struct BadLines {
 
   void add(const std::string& path, const BadLine& bad);
   void add(const BadLines& more);
-  std::string summary() const;  // "3 bad lines were skipped: a.jsonl:2: …; a.jsonl:9: …"; empty where there are none
+  std::string summary() const;  // "3 bad lines were skipped: a.jsonl:2: …; a.jsonl:9: …"; empty for 0 lines
 };
 
-// Throws for one bad line, with what to do about it.
+// Throws bad_input for one bad line, with the remedy.
 [[noreturn]] void refuse(const std::string& path, const BadLine& bad);
 
 }  // namespace cairn::data

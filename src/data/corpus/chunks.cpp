@@ -50,7 +50,7 @@ class FilesReader final : public ChunkReader {
   std::unique_ptr<ChunkReader> reader_;
 };
 
-// Where to cut `text` after at least a chunk's size: at a border, so that the ids do not change.
+// Where to split `text` after at least a chunk's size: at a split point, so that the ids do not change.
 size_t cut(std::string_view text, const ChunkOptions& options) {
   for (auto at = static_cast<size_t>(options.chunk_bytes); at < text.size(); ++at)
     if (options.is_split_point(text[at - 1], text[at])) return at;

@@ -24,10 +24,10 @@ struct Header {
 constexpr char kMagic[8] = {'c', 'a', 'i', 'r', 'n', 'c', 'a', '1'};
 constexpr int64_t kFileBytes = int64_t{1} << 40;
 
-// A file written to this recently may be written to again without its times changing: file systems count in ticks.
+// A file written this recently may be written again without a change of its times: file systems count in ticks.
 constexpr int64_t kFreshNs = 2'000'000'000;
 
-// What a process that died left behind of this entry. Only who holds its lock may do this.
+// Removes temporary files of this entry that a dead process left behind. Call it with the entry's lock held.
 void remove_parts(const std::filesystem::path& target) {
   std::error_code ignored;
   const std::string begin = "." + target.filename().string() + ".";

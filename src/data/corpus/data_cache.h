@@ -1,4 +1,4 @@
-// A folder of results that cost time to make, found again by a hash of what they were made from.
+// A cache folder for tokens and learned tokenizers, keyed by a hash of everything that they depend on.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -16,30 +16,30 @@ class Log;
 
 namespace cairn::data {
 
-// Entries are checksummed and written whole or not at all; several processes may share the folder. A cache never fails a run:
-// an entry that does not check is as good as absent, one that cannot be written is not kept, and the log hears of both.
+// Entries are checksummed and written atomically; several processes may share the folder. A cache never fails a run: a damaged entry counts
+// as absent, an entry that cannot be written is not kept, and both are logged. Thread-safe.
 class DataCache {
  public:
-  // An empty folder name keeps nothing. The folder is made when first needed. `log` must outlive the cache.
+  // An empty folder name caches nothing. The folder is created when first needed. `log` must outlive the cache.
   DataCache(std::string folder, base::Log& log);
 
   // `kind` is a short word that begins the file's name: "tokens", "tokenizer".
   std::optional<std::string> get(std::string_view kind, uint64_t key) const;
   void put(std::string_view kind, uint64_t key, std::string_view bytes) const;
 
-  // Tokens, which may be many: written as they are made, and mapped, not read. `make` fills a writer and says what there is to know,
-  // except the key. If several ranks or runs ask for one key at once, one makes it and the others wait. Without a folder, or where it
-  // cannot be written, they are kept in memory.
+  // Tokens, which may be larger than memory: written while they are made, then mapped. `make` fills a writer and returns the facts except
+  // the key. If several ranks or runs ask for one key at once, one makes the entry and the others wait. Without a folder, or where it
+  // cannot be written, the tokens stay in memory.
   struct Found {
     TokenShard tokens;
-    bool made = false;  // now; else it was there
+    bool made = false;  // made by this call; false: found in the cache
   };
   Found tokens(uint64_t key, int64_t vocab, const std::function<TokenFacts(TokenWriter&)>& make) const;
 
-  // The hash of a file's content. Found without reading it again as long as nobody has written to it.
+  // The hash of a file's content, cached by its size, inode and times, so that an unchanged file is not read again.
   uint64_t content_hash(const std::string& path) const;
 
-  // Held while an entry is made, so that others wait for it instead of making it too. Nothing without a folder.
+  // Held while an entry is made, so that others wait for it instead of making it too. Null without a folder.
   std::unique_ptr<FileLock> lock(std::string_view kind, uint64_t key) const;
 
   std::string path(std::string_view kind, uint64_t key) const;

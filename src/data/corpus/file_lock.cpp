@@ -9,7 +9,7 @@
 namespace cairn::data {
 namespace {
 
-// Whether an open file is still the one that is found under its name.
+// Whether an open file is still the one under its name.
 bool is_at(int file, const std::string& path) {
   struct stat open {
   }, named{};
@@ -33,7 +33,7 @@ FileLock::FileLock(const std::string& path, const std::function<void()>& on_wait
     if (taken != 0) return;
     held_ = is_at(file_, path_);
     if (held_) return;
-    ::close(file_);  // who held it before has removed it: others will lock another file of that name
+    ::close(file_);  // the last holder removed this file: others lock a new file of that name
   }
 }
 

@@ -1,16 +1,16 @@
-// One process, or thread, at a time.
+// Mutual exclusion between processes and threads, by a lock file.
 #pragma once
 #include <functional>
 #include <string>
 
 namespace cairn::data {
 
-// Holds an advisory lock on a file, made where it is missing and removed with the lock, until destroyed. The system frees it when its
-// holder dies, however that happens, so waiting ends; what the holder was doing may then be half done. Where the file cannot be locked
-// (read-only folder, a network file system without locks) it holds nothing, which costs double work and no harm.
+// Holds an advisory lock on a file until destroyed. The file is created where it is missing and removed with the lock. The system frees the
+// lock when its holder dies, so waiting ends; the holder's work may then be half done. Where the file cannot be locked (read-only folder, a
+// network file system without locks) it holds nothing: work may be done twice, and nothing breaks.
 class FileLock {
  public:
-  // `on_wait` is called once if somebody else holds it, before waiting.
+  // Calls `on_wait` once before waiting, if somebody else holds the lock.
   FileLock(const std::string& path, const std::function<void()>& on_wait);
   ~FileLock();
   FileLock(const FileLock&) = delete;

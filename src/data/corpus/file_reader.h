@@ -1,4 +1,4 @@
-// Reads a file from front to back in pieces, without ever holding all of it.
+// Reads a file from front to back in pieces of bounded size.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace cairn::data {
 
-// What the system says about a file; equal stamps mean that nobody has written to it since.
+// Size, identity and times of a file. Equal stamps mean that nobody has written to it in between.
 struct FileStamp {
   int64_t bytes = 0;
   int64_t inode = 0;
@@ -16,8 +16,8 @@ struct FileStamp {
   bool operator==(const FileStamp&) const = default;
 };
 
-// Missing, unreadable, a folder, or not a regular file: bad_input with the path and the reason. A file that is cut short by somebody
-// else while it is read simply ends there: nothing is mapped into memory.
+// Missing, unreadable, a folder, or not a regular file: bad_input with the path and the reason. The file is not mapped, so one that
+// somebody truncates meanwhile simply ends there.
 class FileReader {
  public:
   explicit FileReader(std::string path);
@@ -25,7 +25,7 @@ class FileReader {
   FileReader(const FileReader&) = delete;
   FileReader& operator=(const FileReader&) = delete;
 
-  size_t read(char* into, size_t bytes);  // fewer only at the end
+  size_t read(char* into, size_t bytes);  // returns fewer bytes only at the end
   const FileStamp& stamp() const { return stamp_; }
   const std::string& path() const { return path_; }
 

@@ -15,13 +15,13 @@ using base::Json;
 
 constexpr int kDepth = 64;
 
-// What the values of a record take beside its text: enough for any that holds messages, and no more where one holds nothing but brackets.
+// Bound on the memory of a parsed record beside its text: enough for any list of messages, and a limit for hostile nesting.
 base::JsonLimits limits_of(std::string_view json) {
   const auto bytes = static_cast<int64_t>(json.size());
   return {.depth = kDepth, .tree_bytes = (int64_t{64} << 20) + 2 * bytes, .string_bytes = bytes};
 }
 
-// Why a record is no good, thrown past the nesting of the form it was read as.
+// Why a record is unusable; thrown out of the nested readers.
 struct BadRecord {
   std::string why;
 };

@@ -1,4 +1,4 @@
-// One JSON object of a data set, whichever of the usual forms it has.
+// One JSON record of a data set, in any of the usual formats.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace cairn::data {
 
-// What a record holds, told by its fields:
+// The content of a record. Its fields decide the kind:
 //   text         "text" (or the field that data.text_field names)
 //   messages     "messages" [{"role", "content"}], "conversations" [{"from", "value"}], Alpaca's "instruction", "input", "output",
 //                and the pairs "prompt"/"completion" (or "response") and "question"/"answer"
@@ -22,8 +22,8 @@ struct Record {
   std::vector<ChatMessage> rejected = {};  // of a preference: prompt and rejected answer
 };
 
-// Reads one record. Returns why it is no good ("invalid JSON at byte 17", "no field …"), or nothing where it is. Never recurses:
-// a text that is nested deeply is refused as soon as that is seen.
+// Reads one record. Returns the reason why it is unusable ("invalid JSON at byte 17", "no field …"), or an empty string. Never recurses:
+// deeply nested text is refused early.
 std::string parse_record(std::string_view json, const std::string& text_field, Record& into);
 
 }  // namespace cairn::data

@@ -1,4 +1,4 @@
-// JSON objects cut out of a file, one a line or as the elements of one list, without parsing them: threads do that.
+// Splits a file into JSON objects, one per line or the elements of one list, without parsing them: worker threads parse.
 #include <cstring>
 #include <vector>
 
@@ -45,7 +45,7 @@ class Blocks {
   int64_t before_ = 0;
 };
 
-// What readers of records share: the record that is being gathered at the end of a chunk's text, and its bound.
+// Shared by the readers of records: the record being collected at the end of a chunk's text, and its size limit.
 class Gathering {
  public:
   Gathering(const std::string& path, const ChunkOptions& options)
@@ -60,7 +60,7 @@ class Gathering {
     bytes_ += bytes.size();
     if (bytes_ <= bytes_max_) return void(chunk.text += bytes);
     if (refuse_long_) refuse(path_, {line_, fmt::format("a record longer than data.line_bytes = {}", bytes_max_)});
-    chunk.text.resize(begin_);  // only its length is of interest from here on
+    chunk.text.resize(begin_);  // too long: only its length matters from here on
   }
   void end(Chunk& chunk) {
     if (bytes_ > bytes_max_) {
@@ -119,7 +119,7 @@ class LineReader final : public ChunkReader {
   int64_t line_ = 1;
 };
 
-// Follows strings and nesting only as far as is needed to see where an element ends.
+// Tracks strings and nesting only as far as needed to find the end of an element.
 class ArrayReader final : public ChunkReader {
  public:
   ArrayReader(const std::string& path, const ChunkOptions& options)

@@ -1,4 +1,4 @@
-// Which files a path means, and what is in them.
+// Finds the files that a path names, and their formats.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace cairn::data {
 
-// How a file's content is to be read; the words of data.format.
+// File formats; the words of data.format.
 enum class Format {
   text,   // plain text
   jsonl,  // one JSON object a line
@@ -25,13 +25,13 @@ struct SourceFile {
   bool holds_tokens() const { return format == Format::llmc || format == Format::cairn; }
 };
 
-// What a file holds, told by what it begins with and by the end of its name. Formats that are not read (parquet, compressed files, …)
-// are refused with a way to convert them.
+// The format of a file, from its first bytes and its extension. Formats that Cairn does not read (parquet, compressed files, …) are refused
+// with a way to convert them.
 Format detect_format(const std::string& path, std::string_view head);
 
 // The files of one source: a file, all data files of a folder and of those in it, or those that match a pattern (texts/*.jsonl); in
-// the order of their paths. `format` is a word of data.format; `key` is what the recipe calls the path, for messages. In folders,
-// hidden files, empty files and files whose names end in none of the known ways are left out. Refused: no file at all.
+// the order of their paths. `format` is a word of data.format; `key` is the recipe key of the path, for errors. In folders, hidden
+// files, empty files and files with unknown extensions are skipped. Refused: no file at all.
 std::vector<SourceFile> find_files(const std::string& path, const std::string& format, const std::string& key);
 
 }  // namespace cairn::data

@@ -1,4 +1,4 @@
-// From a source to its row of tokens, through the cache.
+// From a source to its tokens, through the cache.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -24,19 +24,19 @@ struct SourceTokensOptions {
 struct SourceTokens {
   std::shared_ptr<const TokenStream> row;
   int64_t text_bytes = 0;
-  bool from_cache = true;  // nothing had to be tokenised
+  bool from_cache = true;  // everything came from the cache
 };
 
-// Reads the beginning of each file and refuses what is wrong from there on, so that nobody waits for it.
+// Reads the beginning of each file, so that a file in a wrong format is refused before long work starts.
 void check_beginnings(const std::vector<SourceFile>& files, const DocumentOptions& document_options, const ChunkOptions& options);
 
-// Token shards are mapped as they are; text is tokenised, or found in the cache under a hash of the files' contents, the tokenizer and
-// the reading. Small files are put together, so that a folder of many becomes few entries; a large file has an entry of its own, so
-// that work done before an interruption is kept. Shards that another tokenizer made are refused.
+// Token shards are mapped as they are. Text is tokenized, or found in the cache under a hash of the files' contents, the tokenizer and the
+// document options. Small files share a cache entry, so that a folder of many files becomes few entries; a large file has its own, so that
+// an interruption loses little. Shards made with another tokenizer are refused.
 SourceTokens tokens_of(const Source& source, const Tokenizer& tokenizer, const SourceTokensOptions& options, const DataCache& cache,
                        base::Log& log);
 
-// Distinguishes sources by content.
+// A hash of the source's content.
 uint64_t content_hash(const Source& source, const DataCache& cache);
 
 std::unique_ptr<ChunkReader> read_source(const Source& source, const ChunkOptions& options);

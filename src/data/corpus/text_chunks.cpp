@@ -1,4 +1,4 @@
-// Plain text: documents end at markers, and a long one comes in pieces that end where the tokenizer allows it.
+// Plain text: documents end at <|endoftext|> markers; a long one comes in pieces that end at split points of the tokenizer.
 #include <algorithm>
 #include <cstring>
 
@@ -13,7 +13,7 @@ namespace {
 
 bool is_line_break(char c) { return c == '\n' || c == '\r'; }
 
-// Refuses bytes that are mostly no UTF-8 beyond ASCII (a text in an old 8-bit encoding is let through if most of it is ASCII).
+// Refuses text whose non-ASCII bytes are mostly invalid UTF-8. Text in an old 8-bit encoding passes if most of it is ASCII.
 void check_head(std::string_view head, const std::string& path) {
   size_t wrong = 0;
   size_t first_wrong = 0;
@@ -49,10 +49,10 @@ class TextReader final : public ChunkReader {
   }
 
  private:
-  // What may still become part of a marker, or of the line breaks before one, is not cut off.
+  // The last bytes are held back: they may become part of a marker, or of the line breaks before one.
   static constexpr size_t kMargin = 64;
 
-  // Fills up what waits to a chunk's size and a margin, or to twice as much where no cut was found in it.
+  // Fills waiting_ to a chunk's size and a margin, or doubles it where it held no split point.
   void read_more() {
     size_t wanted = static_cast<size_t>(options_.chunk_bytes + options_.chunk_bytes / 4) + kMargin;
     if (no_cut_) wanted = 2 * std::max(waiting_.size(), wanted);
@@ -69,7 +69,7 @@ class TextReader final : public ChunkReader {
     if (consumed_ == 0 && before == 0) check_head(fresh.substr(0, 1 << 20), path_);
   }
 
-  // What was read from `begin` on, without a mark of byte order at the file's beginning and with "\n" for every "\r\n".
+  // Cleans the bytes from `begin` on: drops a byte-order mark at the beginning of the file and turns "\r\n" into "\n".
   void plain_line_ends(size_t begin) {
     constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
     const size_t before = waiting_.size();
@@ -87,7 +87,7 @@ class TextReader final : public ChunkReader {
     left_out_ += static_cast<int64_t>(before) - static_cast<int64_t>(waiting_.size());
   }
 
-  // Moves whole documents, and what can be cut off an unfinished one, into the chunk; the bytes of `waiting_` that are done with.
+  // Moves whole documents, and as much of an unfinished one as may be split off, into the chunk. Returns the bytes of waiting_ consumed.
   size_t take(Chunk& chunk) {
     const std::string_view text = waiting_;
     size_t begin = 0;
@@ -106,7 +106,7 @@ class TextReader final : public ChunkReader {
     return begin;
   }
 
-  // A document whose end is not in sight: all of it at the end of the file, else as much as a chunk should hold.
+  // A document without an end in waiting_: all of it at the end of the file, else about a chunk.
   size_t take_unfinished(Chunk& chunk, std::string_view rest) {
     if (at_end_) {
       add(chunk, rest, true);
@@ -143,11 +143,11 @@ class TextReader final : public ChunkReader {
   FileReader file_;
   std::string waiting_;
   int64_t consumed_ = 0;   // bytes of text before waiting_
-  int64_t left_out_ = 0;   // bytes of the file that are no part of the text
+  int64_t left_out_ = 0;   // bytes of the file that are not part of the text
   int64_t documents_ = 0;  // pieces so far
   bool at_end_ = false;    // of the file
   bool at_start_ = true;   // of a document
-  bool no_cut_ = false;    // waiting_ holds no place to cut
+  bool no_cut_ = false;    // waiting_ has no split point
 };
 
 }  // namespace

@@ -33,7 +33,7 @@ std::span<const T> view(std::span<const std::byte> bytes, uint64_t offset, uint6
   return {reinterpret_cast<const T*>(bytes.data() + offset), count};
 }
 
-// Why the sizes in a footer cannot be, or nothing.
+// Why the sizes in a footer are impossible; empty: they are possible.
 std::string misfit(const Footer& f, uint64_t file_bytes) {
   for (const uint64_t count : {f.tokens, f.documents, f.target_words, f.vocab, f.text_bytes, f.bad_lines})
     if (count > kLargest) return "a count in it is absurd";

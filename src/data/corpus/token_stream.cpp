@@ -11,7 +11,7 @@
 namespace cairn::data {
 namespace {
 
-// Calls act(file, first within it, count, offset from `first`) for the stretch of each file.
+// Calls act(file, first within it, count, offset from `first`) for the part of the range in each file.
 template <typename Act>
 void for_each_stretch(const std::vector<TokenShard>& files, const std::vector<int64_t>& firsts, size_t file, int64_t first, int64_t count,
                       Act&& act) {

@@ -1,4 +1,4 @@
-// The tokens of a source as one long row, however many files they lie in.
+// The tokens of a source as one stream, over however many files.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -7,27 +7,27 @@
 
 namespace cairn::data {
 
-// Target of a position that is not counted.
+// Target of a position without loss (PyTorch's ignore_index).
 inline constexpr int64_t kIgnoreIndex = -100;
 
-// Tokens and documents are numbered through all files. Immutable; reading copies from mapped memory and allocates nothing.
+// Tokens and documents are numbered over all files. Immutable; reading copies from mapped memory and allocates nothing.
 class TokenStream {
  public:
   explicit TokenStream(std::vector<TokenShard> files);
 
   int64_t size() const { return token_firsts_.back(); }
   int64_t documents() const { return document_firsts_.back(); }
-  bool masked() const { return masked_; }  // some tokens are no targets
+  bool masked() const { return masked_; }  // some tokens are not targets
   const std::vector<TokenShard>& files() const { return files_; }
 
-  int64_t document_begin(int64_t document) const;  // documents(): size()
+  int64_t document_begin(int64_t document) const;  // document_begin(documents()) is size()
   int64_t document_of(int64_t token) const;
 
   void copy(int64_t first, int64_t count, int64_t* into) const;
-  std::vector<int32_t> ids() const;  // all of them, for those who want a copy
-  // How many of these tokens may be asked for.
+  std::vector<int32_t> ids() const;  // a copy of all of them
+  // How many of these tokens are targets.
   int64_t targets_in(int64_t first, int64_t count) const;
-  // Overwrites with kIgnoreIndex where tokens[first + i] may not be asked for.
+  // Overwrites targets[i] with kIgnoreIndex where token first + i is not a target.
   void mask_non_targets(int64_t first, int64_t count, int64_t* targets) const;
 
  private:
@@ -39,7 +39,7 @@ class TokenStream {
   bool masked_ = false;
 };
 
-// Distinguishes rows by content: all of their tokens, or of a long row a million, evenly taken. Quick on any row.
+// A hash of the content: of all tokens, or of a million evenly spaced ones in a long stream. Fast on any length.
 uint64_t digest(const TokenStream& row);
 
 }  // namespace cairn::data

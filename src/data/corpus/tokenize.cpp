@@ -22,13 +22,13 @@ struct Encoded {
   int64_t bytes_read = 0;
 };
 
-// Encodes documents one after the other, each by itself: what a tokenizer does at the beginning of a text, and what a special token
-// takes along of its neighbours, never depends on the document before.
+// Encodes documents independently: neither the tokenizer's prefix at the beginning of a text nor whitespace that a special token absorbs
+// depends on the document before.
 class Encoder {
  public:
   Encoder(const Tokenizer& tokenizer, int32_t end, Encoded& out) : tokenizer_(tokenizer), end_(end), out_(out) {}
 
-  // A document, or a piece of one, that is asked for whole.
+  // A document, or a piece of one, in which every token is a target.
   void add(std::string_view text, bool ends) {
     append(text, true);
     if (ends) end(true);
@@ -37,8 +37,8 @@ class Encoder {
   void add(const Document& document) {
     const size_t begin = out_.tokens.size();
     join(document.parts);
-    if (stretches_.size() < 2 || cuts_at_borders() || !add_whole()) add_apart();
-    const bool asked = std::ranges::all_of(stretches_, [](const TokenSegment& one) { return one.is_target; });
+    if (segments_.size() < 2 || splits_at_boundaries() || !add_whole()) add_apart();
+    const bool asked = std::ranges::all_of(segments_, [](const TokenSegment& one) { return one.is_target; });
     if (!document.ends) return;
     if (out_.tokens.size() > begin && out_.tokens.back() == end_)
       out_.ends.push_back(static_cast<int64_t>(out_.tokens.size()));
@@ -53,38 +53,38 @@ class Encoder {
     bool is_target;
   };
 
-  // Neighbouring parts that are alike are one stretch.
+  // Joins neighbouring segments that are both targets or both not.
   void join(const std::vector<TextSegment>& parts) {
     joined_.clear();
-    stretches_.clear();
+    segments_.clear();
     for (const TextSegment& part : parts) {
       if (part.text.empty()) continue;
       joined_ += part.text;
-      if (!stretches_.empty() && stretches_.back().is_target == part.is_target)
-        stretches_.back().end = joined_.size();
+      if (!segments_.empty() && segments_.back().is_target == part.is_target)
+        segments_.back().end = joined_.size();
       else
-        stretches_.push_back({joined_.size(), part.is_target});
+        segments_.push_back({joined_.size(), part.is_target});
     }
   }
 
   void add_apart() {
     size_t at = 0;
-    for (const TokenSegment& one : stretches_) {
+    for (const TokenSegment& one : segments_) {
       append(std::string_view(joined_).substr(at, one.end - at), one.is_target);
       at = one.end;
     }
   }
 
-  // The ids of the whole text; false, and nothing added, where they are those of the stretches, or a stretch does not begin and end with
-  // tokens of its own.
+  // Adds the ids of the whole text. Returns false and adds nothing where they equal those of the segments encoded separately, or where a
+  // segment does not begin and end at a token boundary.
   bool add_whole() {
     const std::vector<int32_t> whole = tokenizer_.encode(joined_);
     std::vector<int32_t> apart;
-    for (size_t i = 0, at = 0; i < stretches_.size(); at = stretches_[i++].end)
-      tokenizer_.encode(std::string_view(joined_).substr(at, stretches_[i].end - at), {}, apart);
+    for (size_t i = 0, at = 0; i < segments_.size(); at = segments_[i++].end)
+      tokenizer_.encode(std::string_view(joined_).substr(at, segments_[i].end - at), {}, apart);
     if (apart == whole) return false;
     std::vector<size_t> ends;
-    for (const TokenSegment& one : stretches_) {
+    for (const TokenSegment& one : segments_) {
       const std::vector<int32_t> before = tokenizer_.encode(std::string_view(joined_).substr(0, one.end));
       if (before.size() > whole.size() || !std::equal(before.begin(), before.end(), whole.begin())) return false;
       ends.push_back(before.size());
@@ -92,15 +92,15 @@ class Encoder {
     size_t at = 0;
     for (size_t i = 0; i < ends.size(); ++i) {
       out_.tokens.insert(out_.tokens.end(), whole.begin() + static_cast<ptrdiff_t>(at), whole.begin() + static_cast<ptrdiff_t>(ends[i]));
-      mark(stretches_[i].is_target);
+      mark(segments_[i].is_target);
       at = ends[i];
     }
     return true;
   }
 
-  bool cuts_at_borders() const {
-    for (size_t i = 0; i + 1 < stretches_.size(); ++i)
-      if (!tokenizer_.is_split_point(joined_[stretches_[i].end - 1], joined_[stretches_[i].end])) return false;
+  bool splits_at_boundaries() const {
+    for (size_t i = 0; i + 1 < segments_.size(); ++i)
+      if (!tokenizer_.is_split_point(joined_[segments_[i].end - 1], joined_[segments_[i].end])) return false;
     return true;
   }
 
@@ -127,11 +127,11 @@ class Encoder {
   int32_t end_;
   Encoded& out_;
   std::string joined_;
-  std::vector<TokenSegment> stretches_;
+  std::vector<TokenSegment> segments_;
   size_t marked_ = 0;
 };
 
-// What turns chunks into ids, the same for all of them.
+// What all chunks need to become ids.
 struct Encoding {
   const Tokenizer& tokenizer;
   const DocumentOptions& document_options;
@@ -153,8 +153,8 @@ Encoded encode_chunk(const Chunk& chunk, const Encoding& how) {
   return encoded;
 }
 
-// Threads that take chunks in turn, a few ahead of what has been taken away. A failure stays at its chunk, so that whoever takes the
-// chunks in order always meets the same one first.
+// Worker threads that encode chunks, a bounded number ahead of the consumer. The consumer takes results in the order of the chunks. A
+// failure is stored with its chunk, so the consumer always meets the same one first, whatever the timing.
 class Crew {
  public:
   Crew(ChunkReader& source, const Encoding& how, int threads) : source_(source), how_(how), ahead_(4 * threads) {
@@ -234,7 +234,7 @@ class Crew {
   std::vector<std::thread> threads_;
 };
 
-// One record of JSON as documents; why it is no good, or nothing.
+// One JSON record as documents. Returns why it is unusable, or an empty string.
 std::string record_documents(std::string_view json, const DocumentOptions& document_options, Record& record, std::vector<Document>& into) {
   if (std::string why = parse_record(json, document_options.text_field, record); !why.empty()) return why;
   if (document_options.pairs && record.kind != Record::Kind::preference)

@@ -1,4 +1,4 @@
-// Shows how far tokenising is, and how long it will still take.
+// Shows the progress of tokenizing and the time left.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -7,19 +7,19 @@
 
 namespace cairn::data {
 
-// Nothing is shown of what takes less than two seconds.
+// Shows nothing during the first two seconds.
 class TokenizeProgress {
  public:
   TokenizeProgress(base::Terminal& terminal, const base::Clock& clock);  // both must outlive this
 
   void operator()(int64_t bytes, int64_t of);
-  void finish();  // nothing stays on a screen
+  void finish();  // clears the line on a terminal
 
  private:
   const base::Clock& clock_;
   base::Progress progress_;
   bool begun_ = false;
-  std::chrono::nanoseconds start_{0};  // of the first call, which told of first_ bytes
+  std::chrono::nanoseconds start_{0};  // time of the first call, which reported first_ bytes
   int64_t first_ = 0;
   bool shown_ = false;
 };

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kBlock = 1 << 20;
 
-// Tokens first .. first + count - 1 of a row, in whole or in part documents.
+// Tokens first .. first + count - 1 of a stream, with whole or partial documents.
 void append_block(const TokenStream& row, int64_t first, int64_t count, TokenWriter& writer) {
   std::vector<int64_t> ids(static_cast<size_t>(count));
   row.copy(first, count, ids.data());

@@ -7,13 +7,13 @@
 namespace cairn::data {
 
 struct WrittenShard {
-  std::unique_ptr<Tokenizer> tokenizer;  // it was made with
+  std::unique_ptr<Tokenizer> tokenizer;  // that made the ids
   int64_t tokens = 0;
   int64_t documents = 0;
   int64_t bytes = 0;
 };
 
-// All sources of the options, one after the other. The file appears whole or not at all.
+// Writes the tokens of all sources of the options into one token file, atomically.
 WrittenShard write_shard(const DataOptions& data, const CorpusOptions& options, const std::string& path, base::Log& log);
 
 }  // namespace cairn::data

@@ -24,14 +24,14 @@ void add_document_starts(mesh::Batch& batch) {
     seen.clear();
     for (int64_t i = 0; i < length; ++i) {
       if (i > 0 && id[i] == id[i - 1]) continue;
-      in_one_piece = in_one_piece && seen.insert(id[i]).second;  // two pieces would see each other
+      in_one_piece = in_one_piece && seen.insert(id[i]).second;  // two parts of one document would be attended to as two documents
       row.push_back(static_cast<int32_t>(i));
     }
     most = std::max(most, row.size());
     all += row.size();
     id += length;
   }
-  most = std::bit_ceil(most);  // few shapes, that come again: plans and recordings are made for each
+  most = std::bit_ceil(most);  // few distinct shapes: cuDNN plans and CUDA graphs are made for each
   if (!in_one_piece) starts.assign(starts.size(), {}), most = 0;
   const at::Tensor table = at::empty({samples, static_cast<int64_t>(most)}, at::kInt);
   auto* to = table.mutable_data_ptr<int32_t>();

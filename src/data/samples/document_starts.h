@@ -3,10 +3,12 @@
 
 namespace cairn::data {
 
-// Adds where documents begin in each sample, for libraries that take attention by runs of positions: "document_starts", int32 [samples,
-// most documents of a sample or the next power of two], filled up with the samples' length; and "documents_counted", whose size alone says
-// something: no more documents are in all samples, or in any of them. Only where "documents" are there; [samples, 0]
-// where one is in two pieces.
+// Adds what variable-length attention (cu_seqlens) needs, where the batch has the field "documents":
+//   document_starts    int32 [samples, n]: the first position of each document of a sample, padded with the sample's length. n is the
+//                      largest number of documents in a sample, rounded up to a power of two. [samples, 0] where some document lies in
+//                      two separate parts of a sample: the kernel would let the parts attend to each other.
+//   documents_counted  uint8 [m]: only its size matters. m is a bound on the documents of all samples together, rounded up to a power of
+//   two.
 void add_document_starts(mesh::Batch& batch);
 
 }  // namespace cairn::data

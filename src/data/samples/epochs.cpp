@@ -8,7 +8,7 @@
 namespace cairn::data {
 namespace {
 
-// Divides facts.from; streams of which nothing is in it are dropped, with their weights.
+// Intersects the streams with facts.from. Streams without samples in it are dropped, with their weights.
 std::vector<Subset> divide(SamplerFacts& facts) {
   if (facts.streams.size() <= 1) {
     facts.streams = {{{0, facts.from.size()}, 1}};

@@ -1,4 +1,4 @@
-// The arithmetic that samplers share which take every sample once an epoch.
+// The arithmetic of samplers that visit every sample once per epoch.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace cairn::data {
 
-// Draws are numbered over the whole run: step s takes draws [s * global_batch, (s + 1) * global_batch). The mixture makes draw d the
-// n-th of a stream, which is place n % count of that stream's epoch n / count.
+// Draws are numbered over the whole run: step s takes draws [s * global_batch, (s + 1) * global_batch). The mixture makes draw d the n-th
+// draw of a stream, which is place n % size of that stream's epoch n / size.
 class Epochs {
  public:
   explicit Epochs(SamplerFacts facts);
@@ -32,7 +32,7 @@ class Epochs {
 
  private:
   SamplerFacts facts_;
-  std::vector<Subset> streams_;  // none is empty
+  std::vector<Subset> streams_;  // none of them empty
   Mixture mixture_;
 };
 

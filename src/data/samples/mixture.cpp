@@ -1,3 +1,10 @@
+// A low-discrepancy sequence chooses the streams. Draw d has place x_d = (phase + d * step) mod P with P = 2^30 and step / P near the
+// golden ratio, so consecutive places are spread evenly over [0, P) and every place comes up once per period. Stream i owns an interval of
+// places in proportion to its weight.
+//
+// To find how many of the first n draws fell below a border B in O(log) time (without visiting them):
+//   #{d < n : x_d < B} = sum_{d<n} floor((x'_d + P) / P) - floor((x'_d + P - B) / P)   with x'_d = phase + d * step,
+// and such sums of floors are computed by the Euclidean algorithm (floor_sum).
 #include "data/samples/mixture.h"
 
 #include <algorithm>
@@ -10,7 +17,7 @@ namespace cairn::data {
 namespace {
 
 constexpr int64_t kPeriod = int64_t{1} << 30;
-constexpr int64_t kStep = 663608943;  // odd, so that all of the period is visited, and nearest to kPeriod times the golden ratio
+constexpr int64_t kStep = 663608943;  // odd, so that the whole period is visited; nearest to kPeriod times the golden ratio
 
 // sum of floor((step * i + offset) / kPeriod) for i < n, by the Euclidean algorithm (step and modulus shrink in turn).
 int64_t floor_sum(int64_t n, int64_t step, int64_t offset) {
@@ -30,7 +37,7 @@ int64_t floor_sum(int64_t n, int64_t step, int64_t offset) {
   }
 }
 
-// Among the first n places, n up to one period, those that fall below `border`.
+// How many of the first n places (n at most one period) are below `border`.
 int64_t places_below(int64_t n, int64_t phase, int64_t border) {
   return floor_sum(n, kStep, phase + kPeriod) - floor_sum(n, kStep, phase + kPeriod - border);
 }
@@ -46,7 +53,8 @@ Mixture::Mixture(std::span<const double> weights, uint64_t seed) : borders_{0} {
     CAIRN_CHECK(weights[static_cast<size_t>(i)] > 0, "weight {} is {}", i, weights[static_cast<size_t>(i)]);
     before += weights[static_cast<size_t>(i)];
     const auto border = static_cast<int64_t>(before / sum * static_cast<double>(kPeriod) + 0.5);
-    borders_.push_back(std::clamp<int64_t>(border, borders_.back() + 1, kPeriod - (streams - 1 - i)));  // each has one place at least
+    borders_.push_back(
+        std::clamp<int64_t>(border, borders_.back() + 1, kPeriod - (streams - 1 - i)));  // each stream has at least one place
   }
   borders_.back() = kPeriod;
   phase_ = static_cast<int64_t>(base::Random(seed).for_purpose("data.mixture").below(0, kPeriod));

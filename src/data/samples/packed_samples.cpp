@@ -1,4 +1,4 @@
-// Samples as whole documents, several to a sample where they fit.
+// Samples of whole documents: several to a sample where they fit (packing = documents), or one each (packing = none).
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -10,10 +10,10 @@
 namespace cairn::data {
 namespace {
 
-// Enough that little room is wasted, few enough that a search is quick.
+// Open bins: enough that little room is wasted, few enough for a fast search.
 constexpr int64_t kOpenBins = 512;
 
-// Reads tokens begin .. begin + count - 1 and is asked for the token after each.
+// Inputs are tokens begin .. begin + count - 1; the target of each is the next token.
 struct PackedPiece {
   int64_t begin = 0;
   int32_t count = 0;
@@ -21,12 +21,12 @@ struct PackedPiece {
 
 class Packed final : public TokenSamples {
  public:
-  Packed(std::shared_ptr<const TokenStream> row, const SampleOptions& options, bool pack, const std::string& origin)
-      : row_(std::move(row)), options_(options) {
+  Packed(std::shared_ptr<const TokenStream> stream, const SampleOptions& options, bool pack, const std::string& origin)
+      : stream_(std::move(stream)), options_(options) {
     const double fraction = options_.held_out_fraction;
     CAIRN_CHECK(options_.length >= 1 && options_.length <= INT32_MAX && fraction >= 0 && fraction < 1, "length {}, held-out fraction {}",
                 options_.length, fraction);
-    const int64_t documents = row_->documents();
+    const int64_t documents = stream_->documents();
     if (documents == 0) base::fail_input("{}: it holds no document with text in it", origin);
     if (fraction > 0 && documents < 2)
       base::fail_input(
@@ -50,18 +50,18 @@ class Packed final : public TokenSamples {
 
   int64_t targets_in(int64_t sample) const override {
     int64_t targets = 0;
-    for (const PackedPiece& piece : pieces_of(sample)) targets += row_->targets_in(piece.begin + 1, piece.count);
+    for (const PackedPiece& piece : pieces_of(sample)) targets += stream_->targets_in(piece.begin + 1, piece.count);
     return targets;
   }
 
   void fill(int64_t sample, const SampleBuffers& into) const override {
     int64_t at = 0;
     for (const PackedPiece& piece : pieces_of(sample)) {
-      row_->copy(piece.begin, piece.count, into.tokens + at);
-      row_->copy(piece.begin + 1, piece.count, into.targets + at);
-      row_->mask_non_targets(piece.begin + 1, piece.count, into.targets + at);
+      stream_->copy(piece.begin, piece.count, into.tokens + at);
+      stream_->copy(piece.begin + 1, piece.count, into.targets + at);
+      stream_->mask_non_targets(piece.begin + 1, piece.count, into.targets + at);
       if (into.documents != nullptr) {
-        std::fill_n(into.documents + at, piece.count, row_->document_of(piece.begin));
+        std::fill_n(into.documents + at, piece.count, stream_->document_of(piece.begin));
         for (int64_t i = 0; i < piece.count; ++i) into.positions[at + i] = i;
       }
       at += piece.count;
@@ -83,10 +83,10 @@ class Packed final : public TokenSamples {
 
   // The held-out documents are the last ones, about `fraction` of the tokens, one at least and not all.
   int64_t first_held_out(double fraction) const {
-    const int64_t documents = row_->documents();
+    const int64_t documents = stream_->documents();
     if (fraction == 0) return documents;
-    const auto kept = static_cast<int64_t>(std::llround((1 - fraction) * static_cast<double>(row_->size())));
-    const int64_t at = row_->document_of(std::clamp<int64_t>(kept, 0, row_->size() - 1));
+    const auto kept = static_cast<int64_t>(std::llround((1 - fraction) * static_cast<double>(stream_->size())));
+    const int64_t at = stream_->document_of(std::clamp<int64_t>(kept, 0, stream_->size() - 1));
     return std::clamp<int64_t>(at, 1, documents - 1);
   }
 
@@ -95,18 +95,18 @@ class Packed final : public TokenSamples {
     Packer packer(options_.length, kOpenBins);
     std::vector<PackedPiece> pieces;
     std::vector<int64_t> bins;
-    for (int64_t document = first, begin = first < end ? row_->document_begin(first) : 0; document < end; ++document) {
-      const int64_t next = row_->document_begin(document + 1);
+    for (int64_t document = first, begin = first < end ? stream_->document_begin(first) : 0; document < end; ++document) {
+      const int64_t next = stream_->document_begin(document + 1);
       for (; begin + 1 < next; begin += options_.length) {
         const int64_t reads = std::min(options_.length, next - 1 - begin);
-        if (row_->targets_in(begin + 1, reads) == 0) continue;  // nothing is asked for in it
+        if (stream_->targets_in(begin + 1, reads) == 0) continue;  // it has no target
         pieces.push_back({begin, static_cast<int32_t>(reads)});
         bins.push_back(pack ? packer.place(reads) : static_cast<int64_t>(bins.size()));
       }
       begin = next;
     }
     const int64_t count = pack ? packer.bins() : static_cast<int64_t>(bins.size());
-    // By bins, in each in the order of the row.
+    // Sorted by bin, within a bin in the order of the stream.
     const size_t before = pieces_.size();
     std::vector<int64_t> at(static_cast<size_t>(count) + 1, 0);
     for (const int64_t bin : bins) ++at[static_cast<size_t>(bin) + 1];
@@ -116,7 +116,7 @@ class Packed final : public TokenSamples {
     for (size_t i = 0; i < pieces.size(); ++i) pieces_[before + static_cast<size_t>(at[static_cast<size_t>(bins[i])]++)] = pieces[i];
   }
 
-  std::shared_ptr<const TokenStream> row_;
+  std::shared_ptr<const TokenStream> stream_;
   SampleOptions options_;
   std::vector<PackedPiece> pieces_;  // sample by sample
   std::vector<int64_t> firsts_;      // of each sample among the pieces, and the end
@@ -125,9 +125,9 @@ class Packed final : public TokenSamples {
 
 }  // namespace
 
-std::unique_ptr<TokenSamples> make_packed(std::shared_ptr<const TokenStream> row, const SampleOptions& options, bool pack,
+std::unique_ptr<TokenSamples> make_packed(std::shared_ptr<const TokenStream> stream, const SampleOptions& options, bool pack,
                                           const std::string& origin) {
-  return std::make_unique<Packed>(std::move(row), options, pack, origin);
+  return std::make_unique<Packed>(std::move(stream), options, pack, origin);
 }
 
 }  // namespace cairn::data

@@ -9,15 +9,15 @@
 
 namespace cairn::data {
 
-PreferenceDataset::PreferenceDataset(std::shared_ptr<const TokenStream> row, const SampleOptions& options, const std::string& origin)
-    : row_(std::move(row)), options_(options) {
-  if (row_->documents() % 2 != 0)
+PreferenceDataset::PreferenceDataset(std::shared_ptr<const TokenStream> stream, const SampleOptions& options, const std::string& origin)
+    : stream_(std::move(stream)), options_(options) {
+  if (stream_->documents() % 2 != 0)
     base::fail_input("{}: {} documents are no pairs; data.kind = preference needs records with \"chosen\" and \"rejected\"", origin,
-                     row_->documents());
-  for (int64_t document = 0; document < row_->documents(); document += 2) {
+                     stream_->documents());
+  for (int64_t document = 0; document < stream_->documents(); document += 2) {
     const auto asked = [&](int64_t of) {
       const Side at = side(of);
-      return row_->targets_in(at.begin + 1, at.reads) > 0;
+      return stream_->targets_in(at.begin + 1, at.reads) > 0;
     };
     if (asked(document) && asked(document + 1))
       pairs_.push_back(document);
@@ -28,13 +28,13 @@ PreferenceDataset::PreferenceDataset(std::shared_ptr<const TokenStream> row, con
   const int64_t needed = options_.held_out_fraction > 0 ? 2 : 1;
   if (count < needed)
     base::fail_input("{}: {} of {} pairs can be used, {} or more are needed; give more of them, or a data.length that holds the prompts",
-                     origin, count, row_->documents() / 2, needed);
+                     origin, count, stream_->documents() / 2, needed);
   if (needed == 2) held_out_ = std::clamp<int64_t>(std::llround(options_.held_out_fraction * static_cast<double>(count)), 1, count - 1);
 }
 
 PreferenceDataset::Side PreferenceDataset::side(int64_t document) const {
-  const int64_t begin = row_->document_begin(document);
-  return {begin, std::min(options_.length, row_->document_begin(document + 1) - 1 - begin)};
+  const int64_t begin = stream_->document_begin(document);
+  return {begin, std::min(options_.length, stream_->document_begin(document + 1) - 1 - begin)};
 }
 
 int64_t PreferenceDataset::tokens_in(int64_t sample) const {
@@ -42,7 +42,7 @@ int64_t PreferenceDataset::tokens_in(int64_t sample) const {
   int64_t targets = 0;
   for (const int64_t other : {0, 1}) {
     const Side at = side(pairs_[static_cast<size_t>(sample)] + other);
-    targets += row_->targets_in(at.begin + 1, at.reads);
+    targets += stream_->targets_in(at.begin + 1, at.reads);
   }
   return targets;
 }
@@ -61,9 +61,9 @@ void PreferenceDataset::fill(std::span<const int64_t> ids, mesh::Batch& batch) c
     at::Tensor targets = at::full({samples, length}, kIgnoreIndex, at::kLong);
     for (int64_t i = 0; i < samples; ++i) {
       const Side at = side(pairs_.at(static_cast<size_t>(ids[static_cast<size_t>(i)])) + other);
-      row_->copy(at.begin, at.reads, tokens.data_ptr<int64_t>() + i * length);
-      row_->copy(at.begin + 1, at.reads, targets.data_ptr<int64_t>() + i * length);
-      row_->mask_non_targets(at.begin + 1, at.reads, targets.data_ptr<int64_t>() + i * length);
+      stream_->copy(at.begin, at.reads, tokens.data_ptr<int64_t>() + i * length);
+      stream_->copy(at.begin + 1, at.reads, targets.data_ptr<int64_t>() + i * length);
+      stream_->mask_non_targets(at.begin + 1, at.reads, targets.data_ptr<int64_t>() + i * length);
     }
     batch.fields[name + "_tokens"] = {std::move(tokens), mesh::Field::Shape::per_sample};
     batch.fields[name + "_targets"] = {std::move(targets), mesh::Field::Shape::per_sample};

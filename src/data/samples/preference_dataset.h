@@ -1,4 +1,4 @@
-// Preferences as a data set: each sample is a prompt with the answer that was chosen and the one that was rejected.
+// Preference pairs as a data set: each sample is a prompt with a chosen and a rejected answer (DPO).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -12,14 +12,14 @@
 
 namespace cairn::data {
 
-// Documents 2i and 2i + 1 of the row are the two sides of pair i. A side longer than `length` is cut at its end. Pairs of which a side
-// then has no target are left out. Fields chosen_tokens, chosen_targets, rejected_tokens, rejected_targets: int64 [samples, longest]
-// on the CPU, as long as the longest side of the batch, filled up with `padding` and kIgnoreIndex. The last `held_out_fraction` of the
-// pairs is held out.
+// Documents 2i and 2i + 1 of the stream are the chosen and rejected side of pair i. A side longer than `length` is truncated at its end.
+// Pairs in which a side then has no target are left out. Fields chosen_tokens, chosen_targets, rejected_tokens, rejected_targets: int64
+// [samples, longest] on the CPU, as long as the longest side of the batch, filled up with `padding` and kIgnoreIndex. The last
+// `held_out_fraction` of the pairs is held out.
 class PreferenceDataset final : public Dataset {
  public:
   // Refused with `origin` named: too few pairs.
-  PreferenceDataset(std::shared_ptr<const TokenStream> row, const SampleOptions& options, const std::string& origin);
+  PreferenceDataset(std::shared_ptr<const TokenStream> stream, const SampleOptions& options, const std::string& origin);
 
   SampleRange training() const override { return {0, static_cast<int64_t>(pairs_.size()) - held_out_}; }
   SampleRange held_out() const override { return {static_cast<int64_t>(pairs_.size()) - held_out_, held_out_}; }
@@ -34,7 +34,7 @@ class PreferenceDataset final : public Dataset {
   };
   Side side(int64_t document) const;
 
-  std::shared_ptr<const TokenStream> row_;
+  std::shared_ptr<const TokenStream> stream_;
   SampleOptions options_;
   std::vector<int64_t> pairs_;  // the first document of each that is used
   int64_t held_out_ = 0;

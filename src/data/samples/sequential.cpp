@@ -1,5 +1,5 @@
-#include "data/samples/sequential.h"
-
+// Every sample once per epoch, in the order of the corpus.
+#include "data/sampler.h"
 #include "data/samples/epochs.h"
 
 namespace cairn::data {

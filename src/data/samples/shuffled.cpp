@@ -1,9 +1,11 @@
-#include "data/samples/shuffled.h"
-
+// Every sample once per epoch, in a new random order each time. The order of an epoch is a permutation keyed by (seed, stream, epoch) and
+// evaluated at any place in O(1) (base/random/permutation.h), so no order is stored and any step can be computed alone. A batch may span
+// two epochs.
 #include <optional>
 
 #include "base/random.h"
 #include "base/random/permutation.h"
+#include "data/sampler.h"
 #include "data/samples/epochs.h"
 
 namespace cairn::data {
@@ -18,7 +20,7 @@ class Shuffled final : public Sampler {
       int64_t epoch = -1;
       std::optional<base::Permutation> places;
     };
-    std::vector<Order> orders(static_cast<size_t>(epochs_.streams()));  // of the epoch that each stream is in
+    std::vector<Order> orders(static_cast<size_t>(epochs_.streams()));  // of the current epoch of each stream
     std::vector<int64_t> ids;
     ids.reserve(static_cast<size_t>(epochs_.facts().global_batch));
     for (int64_t draw = epochs_.first_draw(step); draw < epochs_.first_draw(step + 1); ++draw) {

@@ -1,4 +1,4 @@
-// Tokenised text as a data set: the samples of one source, or of several.
+// Tokenized text as a data set: the samples of one or several sources.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -10,12 +10,12 @@
 
 namespace cairn::data {
 
-// Sample ids count the training samples of the sources in their order, then the held-out samples of the sources. A batch has the
+// Sample ids number the training samples of all sources in order, then the held-out samples of all sources. A batch has the
 // fields `tokens` and `targets`, and `documents` and `positions` where attention and loss stay within documents: int64
 // [samples, length] on the CPU.
 class TokenDataset final : public Dataset {
  public:
-  // All sources cut or packed in the same way, to the same length.
+  // All sources have the same packing and length.
   TokenDataset(std::vector<std::unique_ptr<TokenSamples>> sources, int64_t length);
 
   int64_t length() const { return length_; }

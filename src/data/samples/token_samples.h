@@ -1,4 +1,4 @@
-// The seam between one source's tokens and its samples: how a row of documents is cut or packed.
+// The seam between the tokens of a source and its samples: how documents are windowed or packed.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -11,15 +11,15 @@
 namespace cairn::data {
 
 struct SampleOptions {
-  int64_t length = 128;            // tokens that a model reads of one sample
-  double held_out_fraction = 0.0;  // at the end of the source; more than 0 holds out one sample at least
-  int32_t padding = 0;             // the id that fills up a sample
+  int64_t length = 128;            // tokens of one sample
+  double held_out_fraction = 0.0;  // the end of the source; above 0, at least one sample is held out
+  int32_t padding = 0;             // the id that pads a sample
 };
 
-// Where one sample is written: `length` places each. `documents` and `positions` are null where nobody asks for them.
+// Where one sample is written: buffers of `length` elements. `documents` and `positions` are null where they are not needed.
 struct SampleBuffers {
   int64_t* tokens = nullptr;
-  int64_t* targets = nullptr;    // kIgnoreIndex where nothing is asked for
+  int64_t* targets = nullptr;    // kIgnoreIndex where there is no target
   int64_t* documents = nullptr;  // the document's number in its source; -1 for padding
   int64_t* positions = nullptr;  // from 0 in each document, and at the beginning of each sample
 };
@@ -35,18 +35,18 @@ class TokenSamples {
   virtual void fill(int64_t sample, const SampleBuffers& into) const = 0;
 };
 
-// Windows of equal length over the row: sample i reads tokens [i*length, (i+1)*length) and is asked for the token after each. The last
-// may be shorter. With `separate` nothing is asked for across documents. Refused with `origin` named: a row too short for one whole
-// window (and one more where some are held out).
-std::unique_ptr<TokenSamples> make_windows(std::shared_ptr<const TokenStream> row, const SampleOptions& options, bool separate,
+// Windows of equal length: the inputs of sample i are tokens [i*length, (i+1)*length), the target of each is the next token. The last
+// window may be shorter. With `separate` no target lies in another document than its input. Refused, naming `origin`: a stream too short
+// for one whole window (two where some are held out).
+std::unique_ptr<TokenSamples> make_windows(std::shared_ptr<const TokenStream> stream, const SampleOptions& options, bool separate,
                                            const std::string& origin);
 
-// Whole documents, several to a sample where they fit (`pack`) or one each. One longer than a sample becomes several pieces that know
-// nothing of each other. No document is both trained on and held out. Refused: too few documents for that.
-std::unique_ptr<TokenSamples> make_packed(std::shared_ptr<const TokenStream> row, const SampleOptions& options, bool pack,
+// Whole documents, several to a sample where they fit (`pack`) or one each. A longer document becomes several
+// independent pieces. No document is both trained on and held out. Refused: too few documents for that.
+std::unique_ptr<TokenSamples> make_packed(std::shared_ptr<const TokenStream> stream, const SampleOptions& options, bool pack,
                                           const std::string& origin);
 
-std::unique_ptr<TokenSamples> make_samples(Packing packing, std::shared_ptr<const TokenStream> row, const SampleOptions& options,
+std::unique_ptr<TokenSamples> make_samples(Packing packing, std::shared_ptr<const TokenStream> stream, const SampleOptions& options,
                                            const std::string& origin);
 
 }  // namespace cairn::data

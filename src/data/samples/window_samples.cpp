@@ -1,4 +1,4 @@
-// Samples as windows of equal length over one long row of tokens.
+// Samples as windows of equal length over the stream of tokens.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -12,18 +12,18 @@ namespace {
 
 class Windows final : public TokenSamples {
  public:
-  Windows(std::shared_ptr<const TokenStream> row, const SampleOptions& options, bool separate, const std::string& origin)
-      : row_(std::move(row)), options_(options), separate_(separate) {
+  Windows(std::shared_ptr<const TokenStream> stream, const SampleOptions& options, bool separate, const std::string& origin)
+      : stream_(std::move(stream)), options_(options), separate_(separate) {
     const double fraction = options_.held_out_fraction;
     CAIRN_CHECK(options_.length >= 1 && fraction >= 0 && fraction < 1, "length {}, held-out fraction {}", options_.length, fraction);
     const int64_t windows = fraction > 0 ? 2 : 1;
     const int64_t needed = windows * options_.length + 1;
-    if (row_->size() < needed) {
+    if (stream_->size() < needed) {
       base::fail_input("{}: {} tokens are too few; {} of data.length = {} needs {}: give more text or set data.length to {} or less",
-                       origin, row_->size(), windows == 2 ? "a training sample and a held-out sample" : "one sample", options_.length,
-                       needed, std::max<int64_t>((row_->size() - 1) / windows, 1));
+                       origin, stream_->size(), windows == 2 ? "a training sample and a held-out sample" : "one sample", options_.length,
+                       needed, std::max<int64_t>((stream_->size() - 1) / windows, 1));
     }
-    count_ = (row_->size() - 1 + options_.length - 1) / options_.length;
+    count_ = (stream_->size() - 1 + options_.length - 1) / options_.length;
     if (fraction > 0) held_out_ = std::clamp<int64_t>(std::llround(fraction * static_cast<double>(count_)), 1, count_ - 1);
   }
 
@@ -33,22 +33,22 @@ class Windows final : public TokenSamples {
 
   int64_t targets_in(int64_t sample) const override {
     const auto [first, read] = window(sample);
-    int64_t targets = row_->targets_in(first + 1, read);
+    int64_t targets = stream_->targets_in(first + 1, read);
     if (!separate_) return targets;
-    // The first token of a document is not asked for.
-    const int64_t last = row_->document_of(first + read);
-    if (!row_->masked()) return targets - (last - row_->document_of(first));
-    for (int64_t document = row_->document_of(first) + 1; document <= last; ++document)
-      targets -= row_->targets_in(row_->document_begin(document), 1);
+    // The first token of a document is not a target.
+    const int64_t last = stream_->document_of(first + read);
+    if (!stream_->masked()) return targets - (last - stream_->document_of(first));
+    for (int64_t document = stream_->document_of(first) + 1; document <= last; ++document)
+      targets -= stream_->targets_in(stream_->document_begin(document), 1);
     return targets;
   }
 
   void fill(int64_t sample, const SampleBuffers& into) const override {
     const auto [first, read] = window(sample);
     const int64_t length = options_.length;
-    row_->copy(first, read, into.tokens);
-    row_->copy(first + 1, read, into.targets);
-    row_->mask_non_targets(first + 1, read, into.targets);
+    stream_->copy(first, read, into.tokens);
+    stream_->copy(first + 1, read, into.targets);
+    stream_->mask_non_targets(first + 1, read, into.targets);
     std::fill(into.tokens + read, into.tokens + length, options_.padding);
     std::fill(into.targets + read, into.targets + length, kIgnoreIndex);
     if (separate_) mark_documents(first, read, into.targets);
@@ -68,15 +68,15 @@ class Windows final : public TokenSamples {
   Window window(int64_t sample) const {
     CAIRN_CHECK(sample >= 0 && sample < count_, "sample {} of {}", sample, count_);
     const int64_t first = sample * options_.length;
-    return {first, std::min(options_.length, row_->size() - 1 - first)};
+    return {first, std::min(options_.length, stream_->size() - 1 - first)};
   }
 
   // act(document, begin, end): the part of each document in the window, counted from its first token.
   template <typename Act>
   void for_each_document(int64_t first, int64_t read, Act&& act) const {
-    int64_t document = row_->document_of(first);
+    int64_t document = stream_->document_of(first);
     for (int64_t begin = 0; begin < read; ++document) {
-      const int64_t end = std::min(read, row_->document_begin(document + 1) - first);
+      const int64_t end = std::min(read, stream_->document_begin(document + 1) - first);
       act(document, begin, end);
       begin = end;
     }
@@ -84,11 +84,11 @@ class Windows final : public TokenSamples {
 
   void mark_documents(int64_t first, int64_t read, int64_t* targets) const {
     for_each_document(first, read, [&](int64_t document, int64_t, int64_t end) {
-      if (row_->document_begin(document + 1) == first + end) targets[end - 1] = kIgnoreIndex;
+      if (stream_->document_begin(document + 1) == first + end) targets[end - 1] = kIgnoreIndex;
     });
   }
 
-  std::shared_ptr<const TokenStream> row_;
+  std::shared_ptr<const TokenStream> stream_;
   SampleOptions options_;
   bool separate_;
   int64_t count_ = 0;
@@ -97,9 +97,9 @@ class Windows final : public TokenSamples {
 
 }  // namespace
 
-std::unique_ptr<TokenSamples> make_windows(std::shared_ptr<const TokenStream> row, const SampleOptions& options, bool separate,
+std::unique_ptr<TokenSamples> make_windows(std::shared_ptr<const TokenStream> stream, const SampleOptions& options, bool separate,
                                            const std::string& origin) {
-  return std::make_unique<Windows>(std::move(row), options, separate, origin);
+  return std::make_unique<Windows>(std::move(stream), options, separate, origin);
 }
 
 }  // namespace cairn::data

@@ -1,4 +1,11 @@
-// The all-gathers in which each rank talks to each, and in which what is gathered doubles with every message.
+// Two all-gathers. Part i of the result comes from rank i; S bytes in all.
+//
+//   direct    every rank sends its part to every other one: n - 1 messages, one latency.
+//   doubling  Bruck's algorithm (Bruck et al. 1997): in step j rank r receives from rank r + 2^j the first 2^j parts that one has, and
+//   sends
+//             its own first 2^j parts to rank r - 2^j. The parts it has, in the order r, r + 1, ..., double each time: ceil(log2 n)
+//             messages for any n. A last copy rotates them to their places.
+// Both send (n-1)/n S bytes per rank.
 #include <algorithm>
 #include <memory>
 
@@ -24,13 +31,11 @@ Coroutine all_gather_direct(Exchange& exchange, const Arguments& arguments) {
   for (Completion& moved : moves) co_await moved;
 }
 
-// With rank r as the first, the parts stand in one row; it has 1 of them, then 2, 4, ...: at each step it gets as many again from the rank
-// that far ahead, and gives its own to the one that far behind. In the end the row is put in its place. Any number of ranks.
 Coroutine all_gather_doubling(Exchange& exchange, const Arguments& arguments) {
   const std::vector<int64_t> begin = starts(arguments.counts);
   const int n = exchange.size(), me = exchange.rank();
   const int64_t size = size_of(arguments.in.dtype);
-  std::vector<int64_t> row(static_cast<size_t>(n) + 1);  // bytes before each part
+  std::vector<int64_t> row(static_cast<size_t>(n) + 1);  // offset of each part in rank r's order
   for (int i = 0; i < n; ++i) row[i + 1] = row[i] + arguments.counts[(me + i) % n] * size;
   const auto memory = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(row[n]));
   copy_bytes(memory.get(), arguments.in.data, row[1]);

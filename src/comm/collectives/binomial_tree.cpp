@@ -1,4 +1,10 @@
-// Collectives over a binomial tree: the fewest messages in all, and none that waits for more than log2 n others.
+// Broadcast and all-reduce over a binomial tree: n - 1 messages each way, and no rank waits for a chain of more than ceil(log2 n).
+//
+// Ranks are renumbered so that the root has position v = 0. With b = the lowest set bit of v (v = 0: no limit):
+//   parent(v)   = v - b
+//   children(v) = v + 1, v + 2, v + 4, ...   below v + b and below n
+// All-reduce: every rank adds its children's sums to its own values, nearest child first, and sends the sum to its parent; the root sends
+// the result down again. The sum is in rank order, grouped: x0 + x1, then + (x2 + x3), then + (x4 + ... + x7), ...
 #include <algorithm>
 
 #include "comm/collectives/collectives.h"
@@ -7,8 +13,7 @@
 namespace cairn::comm {
 namespace {
 
-// Position v's parent is v without its lowest bit; its children are v + 1, v + 2, v + 4, ... below that bit. Each child's subtree holds the
-// positions up to the next child's. Position 0 is the root.
+// A rank's parent and children; -1: it is the root.
 struct Place {
   Place(int rank, int root, int ranks) {
     const int v = (rank - root + ranks) % ranks;
@@ -17,12 +22,12 @@ struct Place {
     for (int distance = 1; (v & distance) == 0 && v + distance < ranks; distance *= 2) children.push_back(rank_at(v + distance));
   }
   int parent = -1;
-  std::vector<int> children;  // the nearest first
+  std::vector<int> children;  // nearest first
 };
 
 int64_t bytes(const Span& range) { return range.count * size_of(range.dtype); }
 
-// From the parent, to the children: those with the most below them first.
+// Receives from the parent, then sends to the children, the one with the largest subtree first.
 Coroutine pass_down(Exchange& exchange, const Place& at, Span slab, uint32_t step) {
   std::vector<Completion> sent;
   if (at.parent >= 0) {
@@ -35,7 +40,7 @@ Coroutine pass_down(Exchange& exchange, const Place& at, Span slab, uint32_t ste
   for (Completion& gone : sent) co_await gone;
 }
 
-// A rank adds its children's sums to its own values, the nearest child first, and so in rank order: x[0] + x[1], then (x[2] + x[3]), ...
+// Adds the sums of all children to this rank's values and sends the result to the parent.
 Coroutine sum_up(Exchange& exchange, const Place& at, Reduce reduce, Span slab, uint32_t step) {
   std::vector<Completion> parts;
   for (const int child : at.children) parts.push_back(exchange.recv_view(child, step, bytes(slab)));
@@ -43,7 +48,7 @@ Coroutine sum_up(Exchange& exchange, const Place& at, Reduce reduce, Span slab, 
   std::vector<const void*> sources{slab.data};
   for (const Completion& part : parts) sources.push_back(part.view());
   if (!parts.empty()) combine(reduce, slab.dtype, slab.data, sources, slab.count);
-  parts.clear();  // gives the memory back
+  parts.clear();  // releases the peers' memory
   if (at.parent < 0) co_return;
   Completion sent = exchange.send(at.parent, step, slab.data, bytes(slab));
   co_await sent;

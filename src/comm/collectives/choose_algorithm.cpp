@@ -1,3 +1,12 @@
+// A latency-bandwidth cost model (Hockney's alpha-beta model, with an overhead per message as in LogGP):
+//
+//   T = L a + max(m, M c / n) o + B b (1 + g (q - 1))
+//
+//   L  latencies one after the other          a  latency of a message
+//   m  messages that one rank handles         o  overhead per message; M, all messages, counts where c ranks share a core
+//   B  bytes through one rank's link          b  seconds per byte
+//   q  peers a rank hears from at once        g  extra wire time per further peer (incast)
+// Each algorithm below gives L, m, M, B, q of its slowest rank.
 #include "comm/collectives/choose_algorithm.h"
 
 #include <algorithm>
@@ -8,13 +17,13 @@
 namespace cairn::comm {
 namespace {
 
-// What the slowest rank of an algorithm goes through.
+// The critical path: what the slowest rank of an algorithm goes through.
 struct CriticalPath {
-  double latencies = 0;   // one after the other
-  double messages = 0;    // that this rank handles
-  double all = 0;         // messages of all ranks together
-  double wire_bytes = 0;  // through this rank's link, one way
-  double peers = 1;       // it hears from at the same time
+  double latencies = 0;   // L
+  double messages = 0;    // m
+  double all = 0;         // M
+  double wire_bytes = 0;  // B, one way
+  double peers = 1;       // q
 };
 
 std::chrono::nanoseconds path_time(const CriticalPath& path, int ranks, const LinkFacts& facts) {
@@ -78,7 +87,7 @@ std::chrono::nanoseconds cost(AllGather algorithm, int64_t bytes, int ranks, con
     case AllGather::doubling:
       break;
   }
-  return path_time({levels, levels, n * levels, 2 * wire, 1}, ranks, facts);  // once more, to put all in its place
+  return path_time({levels, levels, n * levels, 2 * wire, 1}, ranks, facts);  // twice: the last copy costs as much
 }
 
 std::chrono::nanoseconds cost(Broadcast algorithm, int64_t bytes, int ranks, const Chunking& pieces, const LinkFacts& facts) {

@@ -8,23 +8,23 @@
 
 namespace cairn::comm {
 
-// The ways to do a collective. Which one is a pure function of what all ranks know, so that they agree without a word.
+// The algorithms of each collective. The choice is a pure function of what all ranks know, so that all choose the same one.
 //
-// All-reduce of S bytes among n ranks; p is the largest power of two up to n. What one rank sends, and in which order is summed:
+// All-reduce of S bytes among n ranks; p is the largest power of two up to n. What one rank sends, and the order of summation:
 //   direct   2(n-1)/n S, 2(n-1) messages       rank order
-//   ring     2(n-1)/n S, 2(n-1) messages       part i: from rank i + 1 on, round to rank i
+//   ring     2(n-1)/n S, 2(n-1) messages       part i: rank i + 1, i + 2, ..., round to rank i
 //   halving  2(p-1)/p S, 2 log2 p messages     neighbours first, then pairs, fours, ...: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7));
-//            where n > p the first 2(n-p) ranks are paired before, and the pair is one: the odd one sends S, the even one S more
-//   tree     (1 + children) S, the root one less; 2(n-1) messages in all     neighbours first, as halving, the last ones alone
-// Up to 8 ranks it is always direct: each rank hears from each, and whoever waits knows for whom.
+//            n > p: the first 2(n-p) ranks work in pairs; the odd one sends S, the even one S more
+//   tree     (1 + children) S, the root S less; 2(n-1) messages in all     neighbours first, as halving
+// Up to 8 ranks the direct algorithm is always used: every rank hears from every other one, so that a late rank is known by name.
 enum class AllReduce : uint8_t { direct, ring, halving, tree };
-enum class AllGather : uint8_t { direct, ring, doubling };  // S = all parts: each rank sends (n-1)/n S in n-1 messages, or ceil(log2 n)
-enum class Broadcast : uint8_t { flat, tree };              // (n-1) S at the root; or S to each child, at most ceil(log2 n)
-enum class ReduceTo : uint8_t { flat, spread };             // S to the root; or its parts to their owners, and each sum to the root
+enum class AllGather : uint8_t { direct, ring, doubling };  // each rank sends (n-1)/n S in n-1 messages; doubling: ceil(log2 n)
+enum class Broadcast : uint8_t { flat, tree };              // (n-1) S at the root; tree: S to each child, at most ceil(log2 n)
+enum class ReduceTo : uint8_t { flat, spread };             // S to the root; spread: parts to their owners, each sum to the root
 
 inline constexpr int kDirectRanks = 8;
 
-// How long it would take: latency, overhead, wire. The cheapest is chosen.
+// The estimated time; the cheapest algorithm is chosen. choose_algorithm.cpp has the cost model.
 std::chrono::nanoseconds cost(AllReduce algorithm, int64_t bytes, int ranks, const Chunking& pieces, const LinkFacts& facts);
 std::chrono::nanoseconds cost(AllGather algorithm, int64_t bytes, int ranks, const Chunking& pieces, const LinkFacts& facts);
 std::chrono::nanoseconds cost(Broadcast algorithm, int64_t bytes, int ranks, const Chunking& pieces, const LinkFacts& facts);

@@ -1,3 +1,11 @@
+// Compressed all-reduce with a codec (codec.h). E, D = encode, decode of the parts; E', D' = of the sums (usually the same codec).
+//
+// x is cut into n parts of whole blocks; rank r owns part r.
+//   1. every rank i sends E(x_i[r]) to rank r
+//   2. rank r computes  s_r = sum over i = 0 .. n-1 of D(E(x_i[r])),  in float, in rank order; its own part is coded as well
+//   3. rank r sends E'(s_r) to all; every rank, r included, keeps  D'(E'(s_r))
+// Since the owner also keeps the decoded value, all ranks hold bitwise identical results, and it does not matter who owns which part.
+// The codec has no memory: error feedback is the caller's business.
 #include "comm/collectives/coded_all_reduce.h"
 
 #include <algorithm>
@@ -8,10 +16,10 @@
 namespace cairn::comm {
 namespace {
 
-constexpr int64_t kSlotElements = 1 << 20;  // at most, of the same piece of all parts: bounds the memory where ranks are many
+constexpr int64_t kSlotElements = 1 << 20;  // elements of one piece over all parts, at most: bounds the memory with many ranks
 
-// The parts cut into pieces: while one piece is summed, the next ones are on their way. Piece k of a part is message 2k (its code, to the
-// owner) and 2k + 1 (the sum's code, from the owner). Pieces take turns in a few slots.
+// The parts are cut into pieces: while one piece is summed, the next ones are in flight. Piece k of a part is message 2k (its code, to the
+// owner) and message 2k + 1 (the code of the sum, from the owner). A few slots of memory are reused in turn.
 class PiecewiseCoded {
  public:
   PiecewiseCoded(Exchange& exchange, const Codec& parts, const Codec& sums, float* x, int64_t count)
@@ -26,16 +34,17 @@ class PiecewiseCoded {
     pieces_ = std::max<int64_t>(1, (counts_[0] + most_ - 1) / most_);
     part_bytes_ = parts.encoded_bytes(std::min(most_, counts_[0]));
     const int64_t sum_bytes = sums.encoded_bytes(std::min(most_, counts_[0]));
-    slots_.resize(static_cast<size_t>(std::min(std::max<int64_t>(2, cut.in_flight), pieces_)));  // a piece starts before the last one ends
+    slots_.resize(
+        static_cast<size_t>(std::min(std::max<int64_t>(2, cut.in_flight), pieces_)));  // a piece starts before the previous one ends
     for (Slot& slot : slots_) {
       slot.memory = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(part_bytes_ * ranks_ + sum_bytes));
     }
   }
 
-  // What is under way for one piece. Memory first: transfers go before it.
+  // One piece in flight. The memory is declared first, so that the transfers are destroyed before it.
   struct Slot {
-    std::unique_ptr<std::byte[]> memory;  // the codes that leave: our version of each rank's part (our own stays), and our sum
-    std::vector<Completion> parts, sums;  // by rank, none from ourselves: the code of its version of our part, and of its sum
+    std::unique_ptr<std::byte[]> memory;  // outgoing codes: our version of every rank's part, and our sum
+    std::vector<Completion> parts, sums;  // by rank: the code of its version of our part, the code of its sum
     std::vector<Completion> sent;
   };
 
@@ -43,8 +52,8 @@ class PiecewiseCoded {
   int64_t in_flight() const { return static_cast<int64_t>(slots_.size()); }
   Slot& slot(int64_t k) { return slots_[static_cast<size_t>(k % in_flight())]; }
 
-  // Asks for what the others will send of this piece, and sends them their parts. The first piece is sent even where it is empty, so that
-  // each rank hears from each: whoever is late or calls something else is known to all.
+  // Posts the receives of piece k and sends the other ranks their parts. The first piece is sent even if it is empty, so that every rank
+  // hears from every other one and can name a late or mismatched rank.
   void start(int64_t k) {
     Slot& now = slot(k);
     const auto step = static_cast<uint32_t>(2 * k);
@@ -66,7 +75,7 @@ class PiecewiseCoded {
     }
   }
 
-  // All versions of this rank's piece are there: sums them in rank order, and gives the code of the sum to all.
+  // All versions of this rank's piece have arrived: sums them in rank order and sends the code of the sum to all.
   void add_up(int64_t k) {
     Slot& now = slot(k);
     const int64_t own = size(me_, k);
@@ -84,10 +93,10 @@ class PiecewiseCoded {
       }
       sums_.decode(sum, own, out);
     }
-    now.parts.clear();  // the views may be given up
+    now.parts.clear();  // releases the received codes
   }
 
-  // The sum of that rank's piece is there.
+  // The sum of that rank's piece has arrived.
   void keep(int64_t k, int rank) {
     const int64_t theirs = size(rank, k);
     if (rank == me_ || theirs == 0) return;
@@ -98,7 +107,7 @@ class PiecewiseCoded {
  private:
   int64_t size(int rank, int64_t k) const { return std::clamp<int64_t>(counts_[rank] - k * most_, 0, most_); }
   float* place(int rank, int64_t k) const { return x_ + begin_[rank] + std::min(k * most_, counts_[rank]); }
-  std::byte* part(int64_t k, int rank) { return slot(k).memory.get() + part_bytes_ * rank; }  // the sum stands behind the last
+  std::byte* part(int64_t k, int rank) { return slot(k).memory.get() + part_bytes_ * rank; }  // index ranks_: the sum
 
   Exchange& exchange_;
   const Codec& parts_;
@@ -108,7 +117,7 @@ class PiecewiseCoded {
   int ranks_;
   std::vector<int64_t> counts_;
   std::vector<int64_t> begin_;
-  int64_t most_ = 0;  // elements of a piece
+  int64_t most_ = 0;  // elements per piece
   int64_t pieces_ = 0;
   int64_t part_bytes_ = 0;
   std::vector<Slot> slots_;
@@ -130,7 +139,7 @@ std::vector<int64_t> block_counts(int64_t count, int ranks, int64_t block) {
 Coroutine coded_all_reduce(Exchange& exchange, const Codec& parts, const Codec& sums, float* x, int64_t count) {
   PiecewiseCoded run(exchange, parts, sums, x, count);
   for (int64_t k = 0; k < run.in_flight(); ++k) run.start(k);
-  // The sums of a piece are on their way while the next piece is added up.
+  // The sums of a piece travel while the next piece is added up.
   for (int64_t k = 0; k <= run.pieces(); ++k) {
     if (k < run.pieces()) {
       for (Completion& received : run.slot(k).parts) co_await received;

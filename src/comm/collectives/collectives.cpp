@@ -1,4 +1,4 @@
-// The collectives in which each rank talks to each it has to do with, directly.
+// The direct collectives: every rank sends straight to the ranks that need its data. Reductions are in rank order.
 #include "comm/collectives/collectives.h"
 
 #include "comm/collectives/layout.h"
@@ -21,7 +21,7 @@ Coroutine reduce_scatter_direct(Exchange& exchange, const Arguments& arguments) 
   for (Completion& received : parts) co_await received;
   const void* own = at_element(arguments.in, begin[exchange.rank()]);
   reduce_views(exchange, arguments.reduce, {arguments.out.data, own_count, arguments.in.dtype}, own, peers, parts);
-  parts.clear();  // gives the memory back
+  parts.clear();  // releases the peers' memory
   for (Completion& moved : sent) co_await moved;
 }
 

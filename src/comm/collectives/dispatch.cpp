@@ -1,4 +1,4 @@
-// The collectives with several algorithms: ranks that share memory meet there; else each call goes to the one that costs least.
+// Picks the algorithm of a collective: shared memory where all ranks share it, else the cheapest one (choose_algorithm.h).
 #include "comm/collectives/choose_algorithm.h"
 #include "comm/collectives/collectives.h"
 

@@ -10,7 +10,7 @@
 
 namespace cairn::comm {
 
-// One operation's view of the transport: peers are positions in the group, messages are told apart by a step number.
+// One operation's view of the transport: peers are positions in the group, and a step number tells messages apart.
 class Exchange {
  public:
   Exchange(Transport& transport, const std::vector<int>& ranks, int me, Envelope envelope, Purpose purpose);
@@ -20,12 +20,12 @@ class Exchange {
 
   Completion send(int peer, uint32_t step, const void* data, int64_t bytes);
   Completion recv(int peer, uint32_t step, void* into, int64_t bytes);
-  Completion recv_view(int peer, uint32_t step, int64_t bytes);  // read where it lies
+  Completion recv_view(int peer, uint32_t step, int64_t bytes);  // read in place
 
-  // Where all of these ranks share memory, they need no messages; null where they do not.
+  // The shared-memory group of these ranks; null: they do not all share memory.
   ShmGroup* shm_group() const { return transport_.shm_group(ranks_, envelope_.group); }
-  Completion watch(uint32_t step, Completion completion);  // so that it is known for whom this operation waits
-  uint64_t& matched() { return matched_; }                 // positions of those who were met in this operation, as bits
+  Completion watch(uint32_t step, Completion completion);  // registers a wait, so that late() can name whom this operation waits for
+  uint64_t& matched() { return matched_; }                 // bit i: position i was seen in this operation, in shared memory
   const Envelope& envelope() const { return envelope_; }
   Purpose purpose() const { return purpose_; }
   std::chrono::nanoseconds begun() const { return begun_; }
@@ -34,9 +34,9 @@ class Exchange {
   Chunking chunking() const { return transport_.chunking(ranks_); }
   LinkFacts link_facts() const { return transport_.link_facts(ranks_); }
 
-  // The world's numbers of those whose messages of the earliest step are still missing; else of those who do not take ours.
+  // World ranks whose messages of the earliest unfinished step are missing; if none, those that do not receive ours.
   std::vector<int> late() const;
-  // The world's numbers of those from whom a message of this operation has come, so that they are in the same one.
+  // World ranks from which a message of this operation has come: they are in the same operation.
   std::vector<int> heard() const;
 
  private:
@@ -45,7 +45,7 @@ class Exchange {
   int me_;
   Envelope envelope_;
   Purpose purpose_;
-  std::chrono::nanoseconds begun_;  // by the transport's clock
+  std::chrono::nanoseconds begun_;  // on the transport's clock
   uint64_t matched_ = 0;
   std::vector<std::pair<uint32_t, std::shared_ptr<Transfer>>> watched_;  // with their steps
 };

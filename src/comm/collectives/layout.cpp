@@ -8,7 +8,7 @@
 namespace cairn::comm {
 namespace {
 
-// Every `stride`-th piece, one after the other.
+// Pieces first, first + stride, ..., one after the other.
 Coroutine lane(const std::function<Coroutine(int64_t)>& piece, int64_t first, int64_t stride, int64_t pieces) {
   for (int64_t k = first; k < pieces; k += stride) {
     Coroutine one = piece(k);

@@ -76,7 +76,7 @@ Coroutine report_signature(Transport& transport, const std::vector<int>& ranks, 
   for (Completion& one : told) {
     try {
       co_await one;
-    } catch (const Error&) {  // it has left
+    } catch (const Error&) {  // the rank has left
     }
   }
 }

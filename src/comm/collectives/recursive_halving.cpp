@@ -1,4 +1,13 @@
-// The all-reduce by recursive halving and doubling: few messages, and as few bytes as any where the ranks are a power of two.
+// All-reduce by recursive halving and doubling (Rabenseifner 2004): 2 log2 p messages per rank, and as few bytes as the ring.
+//
+// p = the largest power of two up to n. At level j = 0 .. log2 p - 1, ranks v and v xor 2^j swap halves of the range that both still work
+// on: the lower rank keeps the first half, the upper rank the second one.
+//   keep = keep_own op keep_received          (the lower rank's values always stand on the left)
+// After the last level each rank has a range of S/p reduced bytes. Then the levels run backwards: the same pairs swap their finished
+// ranges, which doubles them until all have everything. Every element is summed in the same tree ((0 + 1) + (2 + 3)) + ..., whoever owns
+// it, so that all ranks get bitwise identical results.
+//
+// n > p: the first 2(n - p) ranks form pairs. The odd rank of a pair sends its x to the even one first and gets the result at the end.
 #include <array>
 #include <bit>
 
@@ -8,9 +17,6 @@
 namespace cairn::comm {
 namespace {
 
-// At level j ranks 2^j apart share what both have of a range: the lower one goes on with its first half, the upper one with the rest. So
-// every element is summed alike, whoever ends up with it: neighbours first, then pairs, fours and so on, the lower ranks always to the
-// left. Then back again, with sums. Ranks beyond a power of two: the first ones are paired, and the even one of a pair works for both.
 class Halving {
  public:
   Halving(Exchange& exchange, const Arguments& arguments)
@@ -90,9 +96,9 @@ class Halving {
   Reduce reduce_;
   Slabs slabs_;
   int me_;
-  int power_;  // of two, the largest that fits
-  int pairs_;
-  int levels_;
+  int power_;   // p
+  int pairs_;   // n - p
+  int levels_;  // log2 p
 };
 
 }  // namespace

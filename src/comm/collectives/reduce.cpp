@@ -1,4 +1,6 @@
-// The reductions to one rank, both in rank order: all values to the root, or parts to their owners and the sums to the root.
+// Two reductions to a root, both in rank order:
+//   flat    every rank sends its x to the root, which reduces: S bytes per rank, (n-1) S into the root.
+//   spread  rank r reduces part r of all ranks (a reduce-scatter), then sends it to the root: about 2 S per link, for large S.
 #include <memory>
 
 #include "comm/collectives/collectives.h"
@@ -36,12 +38,12 @@ Coroutine spread_piece(Exchange& exchange, Reduce reduce, int root, const Parts&
     if (parts.moves(peer, k)) rest.push_back(exchange.send(peer, step, parts.place(peer, k), parts.bytes(peer, k)));
   }
   for (Completion& view : views) co_await view;
-  std::unique_ptr<std::byte[]> sum;  // elsewhere than at the root x stays as it is
+  std::unique_ptr<std::byte[]> sum;  // x stays unchanged except at the root
   if (parts.moves(me, k)) {
     if (me != root) sum = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(parts.bytes(me, k)));
     const Span result{me == root ? own.data : sum.get(), own.count, own.dtype};
     reduce_views(exchange, reduce, result, own.data, peers, views);
-    views.clear();  // gives the memory back
+    views.clear();  // releases the peers' memory
     if (me != root) {
       Completion sent = exchange.send(root, step + 1, result.data, parts.bytes(me, k));
       co_await sent;

@@ -1,3 +1,12 @@
+// Ring all-reduce and all-gather (Patarasuk and Yuan 2009; the algorithm of NCCL and Horovod).
+//
+// The buffer x of S bytes is cut into n parts; rank r owns part r. In hop h = 0 .. n-2 of the reduce-scatter, rank r
+//   sends     part (r - 1 - h) mod n  to rank r + 1
+//   receives  part (r - 2 - h) mod n  from rank r - 1  and reduces:  x[part] = received op x[part]
+// After n - 1 hops rank r holds its own part, reduced in the order r + 1, r + 2, ..., r. The all-gather then sends the finished parts round
+// once more. Each rank sends 2(n-1)/n S bytes in 2(n-1) messages, which is the least possible, and no link carries more than another.
+//
+// Parts are cut into pieces, and several pieces are in flight, so that transfer and reduction overlap.
 #include "comm/collectives/ring.h"
 
 #include <array>
@@ -44,7 +53,6 @@ Coroutine Ring::all_gather(int64_t piece) {
   for (Completion& gone : sent) co_await gone;
 }
 
-// 2(n-1)/n of x sent per rank, in 2(n-1) messages a piece, all to the next rank.
 Coroutine all_reduce_ring(Exchange& exchange, const Arguments& arguments) {
   Ring ring(exchange, arguments.out, arguments.counts, arguments.reduce);
   const auto piece = [](Ring& on, int64_t k) -> Coroutine {

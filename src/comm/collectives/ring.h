@@ -7,15 +7,15 @@
 
 namespace cairn::comm {
 
-// Parts that go round from each rank to the next. Only neighbours talk, so that no link and no card is ever crowded.
+// The two halves of the ring algorithm (ring.cpp). Every rank sends to the next one only.
 class Ring {
  public:
   Ring(Exchange& exchange, const Span& x, const std::vector<int64_t>& counts, Reduce reduce);
   int64_t pieces() const { return parts_.pieces(); }
 
-  // Part i sets out at rank i + 1 and comes round to rank i, its owner, reduced on the way: from rank i + 1 on, rank i last.
+  // Part i starts at rank i + 1 and is reduced on its way round to rank i, its owner.
   Coroutine reduce_scatter(int64_t piece);
-  // Part i sets out at its owner and comes round to all.
+  // Part i starts at its owner, rank i, and passes all other ranks.
   Coroutine all_gather(int64_t piece);
 
  private:

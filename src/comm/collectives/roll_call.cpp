@@ -5,7 +5,7 @@
 namespace cairn::comm {
 namespace {
 
-constexpr uint32_t kRollCall = ~uint32_t{0};  // the step: none that host collectives use, so that the two are never taken for each other
+constexpr uint32_t kRollCall = ~uint32_t{0};  // a step number that host collectives never use
 
 }  // namespace
 

@@ -3,11 +3,11 @@
 
 namespace cairn::comm {
 
-inline constexpr int kRollCallOfAll = 8;  // up to so many ranks, each hears from each
+inline constexpr int kRollCallOfAll = 8;  // up to this many ranks, every rank hears from every other one
 
-// What ranks say to each other, by empty messages through the host, about an operation that their devices do: that they are in it, and in
-// the same one. Nobody waits for it before the device begins; it finds who called something else or nothing at all. Up to kRollCallOfAll
-// ranks each tells each; beyond, each tells the next.
+// The roll call of a device operation (NCCL): empty host messages by which each rank says that it is in this operation. They carry the
+// operation's signature, so that a rank that called something else, or nothing, is found and named, which NCCL itself cannot do. The device
+// does not wait for it. Up to kRollCallOfAll ranks every rank tells every other one; beyond, each tells the next.
 Coroutine roll_call(Exchange& exchange, const Arguments& arguments);
 Coroutine roll_call_sender(Exchange& exchange, const Arguments& arguments);    // of a send
 Coroutine roll_call_receiver(Exchange& exchange, const Arguments& arguments);  // of a recv

@@ -234,8 +234,8 @@ class Co2 final : public Sync {
     set(kPendingMove, number(kFirstMove));
     start_exchange(static_cast<double>(step));
     if (late.defined()) {
-      double gap = options_.gap == "constant" ? options_.gap_value : 1;
-      if (options_.gap == "ratio" && late_move > 0) gap = 1 + norm_over_island(start_ - before_) / (sent_steps * late_move);
+      double gap = options_.gap == StalenessGap::constant ? options_.gap_value : 1;
+      if (options_.gap == StalenessGap::ratio && late_move > 0) gap = 1 + norm_over_island(start_ - before_) / (sent_steps * late_move);
       set(kPendingSteps, static_cast<double>(steps));
       apply_outer_step(late, gap);
     }
@@ -312,7 +312,7 @@ RuleKeys co2_keys() {
            {"outer_lr", &O::outer_lr, "Learning rate of the outer step.", base::more_than(0)},
            {"outer_momentum", &O::outer_momentum, "Of the outer step.", base::between(0, 0.999)},
            {"gap", &O::gap, "What a late contribution is divided by: how far the islands have gone since, a constant, or nothing.",
-            base::one_of({"ratio", "constant", "off"})},
+            kStalenessGapNames},
            {"gap_value", &O::gap_value, "With gap = \"constant\".", base::at_least(1)},
            {"clip", &O::clip, "No number moves by more than this many full inner steps per step of the round. 0: no limit.",
             base::at_least(0)}}},

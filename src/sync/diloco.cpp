@@ -64,9 +64,9 @@ class Diloco final : public Sync {
         exact_(make_compressor({"fp32"})),
         sparse_(is_sparse(wire_of(options))),
         rule_{options.exchange.merge, options.exchange.trim},
-        split_(streaming_
-                   ? split_into_fragments(replica.model, options_.fragment_layers, options_.pattern == "strided", options_.extras == "own")
-                   : single_fragment(replica.model)),
+        split_(streaming_ ? split_into_fragments(replica.model, options_.fragment_layers, options_.pattern == FragmentPattern::strided,
+                                                 options_.extras == ExtraParameters::own)
+                          : single_fragment(replica.model)),
         step_(at::full({1}, -1, at::kLong)),
         in_flight_(at::zeros({split_.count}, at::kLong)),
         tokens_(at::zeros({split_.count}, at::kLong)),
@@ -123,7 +123,7 @@ class Diloco final : public Sync {
   }
 
   // A slow island skips steps evenly, so that the others need not wait.
-  bool should_step(int64_t) override { return options_.pace != "own" || pace_[1].item<double>() + pace_[0].item<double>() > 1 - 1e-6; }
+  bool should_step(int64_t) override { return options_.pace != Pace::own || pace_[1].item<double>() + pace_[0].item<double>() > 1 - 1e-6; }
 
   void gradient_ready(int64_t) override {
     for (PendingFragment& pending : pending_) pending.exchange->progress();
@@ -253,7 +253,7 @@ class Diloco final : public Sync {
     const at::Tensor tokens = tokens_[f];
     // An island that joined a run in progress counts from its first full interval on.
     const bool whole = began_ == 0 || step - began_ >= options_.every;
-    weights_[f].fill_(!whole ? 0 : options_.weights == "tokens" ? std::max<double>(1, tokens.item<double>()) : 1);
+    weights_[f].fill_(!whole ? 0 : options_.weights == IslandWeights::tokens ? std::max<double>(1, tokens.item<double>()) : 1);
     tokens.zero_();
     one.last_sent = step;
     start(f, step, part);
@@ -302,7 +302,7 @@ class Diloco final : public Sync {
           "next round. If this repeats, raise sync.island.timeout_s or check the link",
           step);
     exchange_->on_applied(*pending.exchange, now);
-    if (options_.pace == "own") keep_pace(outcome.fastest);
+    if (options_.pace == Pace::own) keep_pace(outcome.fastest);
   }
 
   // What compression dropped of what this island sent. It stays in the island's weights, so the next message, anchor minus weights, has it
@@ -328,7 +328,7 @@ class Diloco final : public Sync {
                 {"outer_norm", gradient.norm().item<double>()},
                 {"outer_cosine", along},
                 {"drift", drift_}};
-    if (options_.pace == "own") metrics_.emplace_back("pace", pace_[0].item<double>());
+    if (options_.pace == Pace::own) metrics_.emplace_back("pace", pace_[0].item<double>());
   }
 
   // Products and sums stay unfused: the anchor must be bitwise identical on all kinds of machines.
@@ -419,12 +419,11 @@ RuleKeys diloco_keys() {
         "Rounds in which the outer momentum grows from 0. The first updates of a fresh model are long and all in one direction, and full "
         "momentum would overshoot.",
         base::at_least(0)},
-       {"weights", &O::weights, "How much each island counts: all the same, or by the tokens that it learned from.",
-        base::one_of({"uniform", "tokens"})},
+       {"weights", &O::weights, "How much each island counts: all the same, or by the tokens that it learned from.", kIslandWeightsNames},
        {"pace", &O::pace,
         "alike: every island takes every step; own: slower islands skip steps, so that all reach a round at about the same time (use "
         "weights = \"tokens\" with it).",
-        base::one_of({"alike", "own"})},
+        kPaceNames},
        {"error_feedback", &O::error_feedback,
         "What the wire rounds away or drops stays on the island and is part of its next message. Default: true with topk and randk."}}};
   RuleKeys keys = keys_in(schema, &SyncOptions::outer);
@@ -441,10 +440,9 @@ RuleKeys streaming_diloco_keys() {
       base::Schema<O>{"sync.island",
                       "With kind = \"streaming_diloco\": the model travels fragment by fragment while the islands train on.",
                       {{"fragment_layers", &O::fragment_layers, "Layers of a fragment, about.", base::at_least(1)},
-                       {"pattern", &O::pattern, "Which layers a fragment has: every n-th layer, or neighbours.",
-                        base::one_of({"strided", "sequential"})},
+                       {"pattern", &O::pattern, "Which layers a fragment has: every n-th layer, or neighbours.", kFragmentPatternNames},
                        {"extras", &O::extras, "Parameters outside of layers: a fragment of their own, or each in the smallest one.",
-                        base::one_of({"own", "smallest"})},
+                        kExtraParametersNames},
                        {"delay", &O::delay, "Steps that a fragment may take to travel; the islands train on meanwhile.", base::at_least(0)},
                        {"blend", &O::blend, "Share of the island's own values that stays when a fragment arrives.", base::between(0, 1)}}},
       &SyncOptions::outer);

@@ -68,7 +68,7 @@ class Gossip final : public Sync {
         step_(at::full({1}, -1, at::kLong)) {
     if (options_.neighbours > messenger_.size() - 1)
       base::fail_input("sync.island.neighbours = {}: there are {} other islands", options_.neighbours, messenger_.size() - 1);
-    if (options_.topology == "random" && options_.neighbours == 0 && options_.final_model == "merge")
+    if (options_.topology == Topology::random && options_.neighbours == 0 && options_.final_model == GossipFinal::merge)
       replica.replica_group.world().log().warn(
           "sync.island.neighbours = 0: the average of islands that never communicate is of no use. Try 0.2, or final = none");
   }
@@ -89,7 +89,7 @@ class Gossip final : public Sync {
   void on_membership(const Membership&) override {}  // a round goes on without an island that is lost
 
   void finish() override {
-    if (options_.final_model == "merge") average_all(step_.item<int64_t>() + 1, *exact_);
+    if (options_.final_model == GossipFinal::merge) average_all(step_.item<int64_t>() + 1, *exact_);
   }
 
   mesh::NamedTensors state() override { return {{"outer_step", step_}}; }
@@ -99,7 +99,7 @@ class Gossip final : public Sync {
 
  private:
   bool in_window(int64_t step) const {
-    if (options_.schedule != "window" || replica_.steps == 0) return false;
+    if (options_.schedule != GossipSchedule::window || replica_.steps == 0) return false;
     const double progress = static_cast<double>(step - options_.every) / static_cast<double>(replica_.steps);
     return progress >= options_.window_start && progress < options_.window_start + options_.window_width;
   }
@@ -111,7 +111,7 @@ class Gossip final : public Sync {
     if (replica_.trace) traced.emplace(replica_.trace->span("wait for islands", "sync"));
     int with = messenger_.size();
     double apart = 0;
-    if (options_.topology == "complete" || in_window(step)) {
+    if (options_.topology == Topology::complete || in_window(step)) {
       apart = average_all(step, *compressor_);
     } else {
       const auto rows = mixing_rows(options_.topology, messenger_.size(), options_.neighbours, replica_.seed, step / options_.every);
@@ -193,20 +193,20 @@ class Gossip final : public Sync {
 
 }  // namespace
 
-std::vector<std::vector<int>> mixing_rows(const std::string& topology, int islands, double neighbours, uint64_t seed, int64_t round) {
+std::vector<std::vector<int>> mixing_rows(Topology topology, int islands, double neighbours, uint64_t seed, int64_t round) {
   std::vector<std::vector<int>> rows(static_cast<size_t>(islands));
-  const std::vector<int> order = topology == "pairwise" ? shuffled(islands, seed, round) : std::vector<int>{};
+  const std::vector<int> order = topology == Topology::pairwise ? shuffled(islands, seed, round) : std::vector<int>{};
   for (int k = 0; k < islands; ++k) {
     std::vector<int>& row = rows[static_cast<size_t>(k)];
     row.push_back(k);
-    if (topology == "complete") {
+    if (topology == Topology::complete) {
       row.resize(static_cast<size_t>(islands));
       std::iota(row.begin(), row.end(), 0);
-    } else if (topology == "ring") {
+    } else if (topology == Topology::ring) {
       row.insert(row.end(), {(k + 1) % islands, (k + islands - 1) % islands});
-    } else if (topology == "exponential") {
+    } else if (topology == Topology::exponential) {
       for (int offset = 1; offset < islands; offset *= 2) row.push_back((k + offset) % islands);
-    } else if (topology == "pairwise") {
+    } else if (topology == Topology::pairwise) {
       const auto place = static_cast<size_t>(std::find(order.begin(), order.end(), k) - order.begin());
       if ((place ^ 1) < order.size()) row.push_back(order[place ^ 1]);
     } else {
@@ -233,16 +233,15 @@ RuleKeys gossip_keys() {
           "With kind = \"gossip\": islands average with a few others now and then, and with all of them once, at the end.",
           {{"every", &O::every, "Steps between two rounds.", base::at_least(1)},
            {"topology", &O::topology,
-            "Whom an island averages with: random others that it asks (random), in pairs (pairwise), or fixed neighbours.",
-            base::one_of({"random", "pairwise", "ring", "exponential", "complete"})},
+            "Whom an island averages with: random others that it asks (random), in pairs (pairwise), or fixed neighbours.", kTopologyNames},
            {"neighbours", &O::neighbours, "With topology = \"random\": how many others, on average.", base::at_least(0)},
            {"schedule", &O::schedule,
             "When islands communicate: fixed and final as topology says all along; window: with all from window_start on, for "
             "window_width.",
-            base::one_of({"fixed", "final", "window"})},
+            kGossipScheduleNames},
            {"window_start", &O::window_start, "With schedule = \"window\", as a share of the run.", base::between(0, 1)},
            {"window_width", &O::window_width, "With schedule = \"window\", as a share of the run.", base::between(0, 1)},
-           {"final", &O::final_model, "What the run ends with: the mean over all, or nothing.", base::one_of({"merge", "none"})}}},
+           {"final", &O::final_model, "What the run ends with: the mean over all, or nothing.", kGossipFinalNames}}},
       &SyncOptions::gossip);
 }
 

@@ -84,7 +84,7 @@ class Noloco final : public Sync {
   void finish() override {
     const at::Tensor own = parameters_.flatten();
     slow_.copy_(own);
-    if (options_.final_model == "one" || messenger_.size() == 1) return;
+    if (options_.final_model == NolocoFinal::one || messenger_.size() == 1) return;
     // The only exchange among all islands.
     Quorum quorum(messenger_, timeout_);
     const MergeRule mean{};
@@ -240,16 +240,16 @@ std::unique_ptr<Sync> make_noloco(const SyncOptions& options, Replica replica) {
 RuleKeys noloco_keys() {
   using O = NolocoOptions;
   return keys_in(
-      base::Schema<O>{"sync.island",
-                      "With kind = \"noloco\": in every round each island averages with one other, drawn anew; there is no all-reduce.",
-                      {{"every", &O::every, "Steps between two rounds.", base::at_least(1)},
-                       {"group", &O::group, "Islands of a group in a round.", base::at_least(2)},
-                       {"outer_lr", &O::outer_lr, "How much the progress of the group counts.", base::more_than(0)},
-                       {"outer_momentum", &O::outer_momentum, "Of the outer step.", base::between(0, 0.999)},
-                       {"pull", &O::pull, "How strongly an island is pulled towards the mean of its group. -1: as outer_lr."},
-                       {"prefetch_slow", &O::prefetch_slow, "Slow weights travel to the next partner during the steps before the round."},
-                       {"final", &O::final_model, "What the run ends with: the mean over all islands, or each island's own.",
-                        base::one_of({"mean", "one"})}}},
+      base::Schema<O>{
+          "sync.island",
+          "With kind = \"noloco\": in every round each island averages with one other, drawn anew; there is no all-reduce.",
+          {{"every", &O::every, "Steps between two rounds.", base::at_least(1)},
+           {"group", &O::group, "Islands of a group in a round.", base::at_least(2)},
+           {"outer_lr", &O::outer_lr, "How much the progress of the group counts.", base::more_than(0)},
+           {"outer_momentum", &O::outer_momentum, "Of the outer step.", base::between(0, 0.999)},
+           {"pull", &O::pull, "How strongly an island is pulled towards the mean of its group. -1: as outer_lr."},
+           {"prefetch_slow", &O::prefetch_slow, "Slow weights travel to the next partner during the steps before the round."},
+           {"final", &O::final_model, "What the run ends with: the mean over all islands, or each island's own.", kNolocoFinalNames}}},
       &SyncOptions::noloco);
 }
 

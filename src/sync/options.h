@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/enum_names.h"
 #include "base/schema.h"
 
 namespace cairn::base {
@@ -12,14 +13,35 @@ class Recipe;
 
 namespace cairn::sync {
 
+// How several updates become one (islands/merge_rule.h).
+enum class MergeKind { mean, clip, trim, median };
+inline constexpr base::EnumName<MergeKind> kMergeKindNames[] = {
+    {MergeKind::mean, "mean"}, {MergeKind::clip, "clip"}, {MergeKind::trim, "trim"}, {MergeKind::median, "median"}};
+
 // How updates travel between islands: shared by every rule whose islands step apart. The fields are the keys of [sync.island].
 struct ExchangeOptions {
-  std::string wire = "auto";   // how values are compressed (islands/compressor.h)
-  double keep = 0.05;          // share of the values that topk and randk send
-  std::string merge = "mean";  // how several updates become one (islands/merge_rule.h)
+  std::string wire = "auto";  // how values are compressed (islands/compressor.h)
+  double keep = 0.05;         // share of the values that topk and randk send
+  MergeKind merge = MergeKind::mean;
   double trim = 0.25;
   double timeout_s = 60;  // how long a round waits for an island
 };
+
+// How much an island's update counts: all the same, or by the tokens that it learned from.
+enum class IslandWeights { uniform, tokens };
+inline constexpr base::EnumName<IslandWeights> kIslandWeightsNames[] = {{IslandWeights::uniform, "uniform"},
+                                                                        {IslandWeights::tokens, "tokens"}};
+// Whether every island takes every step, or slower ones skip some.
+enum class Pace { equal, own };
+inline constexpr base::EnumName<Pace> kPaceNames[] = {{Pace::equal, "alike"}, {Pace::own, "own"}};
+// Which layers a fragment has: every n-th, or neighbours.
+enum class FragmentPattern { strided, sequential };
+inline constexpr base::EnumName<FragmentPattern> kFragmentPatternNames[] = {{FragmentPattern::strided, "strided"},
+                                                                            {FragmentPattern::sequential, "sequential"}};
+// Where parameters outside of layers go: a fragment of their own, or each into the smallest one.
+enum class ExtraParameters { own, smallest };
+inline constexpr base::EnumName<ExtraParameters> kExtraParametersNames[] = {{ExtraParameters::own, "own"},
+                                                                            {ExtraParameters::smallest, "smallest"}};
 
 // kind = "diloco" and "streaming_diloco" (diloco.cpp).
 struct OuterOptions {
@@ -27,15 +49,19 @@ struct OuterOptions {
   double outer_lr = 0;
   double outer_momentum = 0.9;
   int64_t outer_warmup = 0;
-  std::string weights = "uniform";
-  std::string pace = "alike";
+  IslandWeights weights = IslandWeights::uniform;
+  Pace pace = Pace::equal;
   int64_t fragment_layers = 3;
-  std::string pattern = "strided";
-  std::string extras = "own";
+  FragmentPattern pattern = FragmentPattern::strided;
+  ExtraParameters extras = ExtraParameters::own;
   int64_t delay = 1;   // tau
   double blend = 0.5;  // alpha
   bool error_feedback = false;
 };
+
+// What a NoLoCo run ends with: the mean over all islands, or each island's own model.
+enum class NolocoFinal { mean, one };
+inline constexpr base::EnumName<NolocoFinal> kNolocoFinalNames[] = {{NolocoFinal::mean, "mean"}, {NolocoFinal::one, "one"}};
 
 // kind = "noloco" (noloco.cpp).
 struct NolocoOptions {
@@ -45,8 +71,13 @@ struct NolocoOptions {
   double outer_momentum = 0.5;  // alpha
   double pull = -1;             // gamma; below 0: as outer_lr
   bool prefetch_slow = true;
-  std::string final_model = "mean";
+  NolocoFinal final_model = NolocoFinal::mean;
 };
+
+// What a late update is divided by: how far the islands have gone since, a constant, or nothing.
+enum class StalenessGap { ratio, constant, off };
+inline constexpr base::EnumName<StalenessGap> kStalenessGapNames[] = {
+    {StalenessGap::ratio, "ratio"}, {StalenessGap::constant, "constant"}, {StalenessGap::off, "off"}};
 
 // kind = "co2" (co2.cpp).
 struct Co2Options {
@@ -54,20 +85,35 @@ struct Co2Options {
   int64_t min_every = 4;
   double outer_lr = 1;
   double outer_momentum = 0.2;
-  std::string gap = "ratio";
+  StalenessGap gap = StalenessGap::ratio;
   double gap_value = 1;
   double clip = 1;
 };
 
+// Whom an island averages with.
+enum class Topology { random, pairwise, ring, exponential, complete };
+inline constexpr base::EnumName<Topology> kTopologyNames[] = {{Topology::random, "random"},
+                                                              {Topology::pairwise, "pairwise"},
+                                                              {Topology::ring, "ring"},
+                                                              {Topology::exponential, "exponential"},
+                                                              {Topology::complete, "complete"}};
+// Whether all rounds follow the topology (fixed and final_only), or those in a window average over all islands.
+enum class GossipSchedule { fixed, final_only, window };
+inline constexpr base::EnumName<GossipSchedule> kGossipScheduleNames[] = {
+    {GossipSchedule::fixed, "fixed"}, {GossipSchedule::final_only, "final"}, {GossipSchedule::window, "window"}};
+// What a gossip run ends with: the mean over all islands, or each island's own model.
+enum class GossipFinal { merge, none };
+inline constexpr base::EnumName<GossipFinal> kGossipFinalNames[] = {{GossipFinal::merge, "merge"}, {GossipFinal::none, "none"}};
+
 // kind = "gossip" (gossip.cpp).
 struct GossipOptions {
   int64_t every = 100;
-  std::string topology = "random";
+  Topology topology = Topology::random;
   double neighbours = 0.2;
-  std::string schedule = "final";
+  GossipSchedule schedule = GossipSchedule::final_only;
   double window_start = 0.9;
   double window_width = 0.05;
-  std::string final_model = "merge";
+  GossipFinal final_model = GossipFinal::merge;
 };
 
 // The keys sync.<axis>.* of a recipe: those of every rule, and those of the rule that `kind` names.

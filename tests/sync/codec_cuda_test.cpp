@@ -42,13 +42,13 @@ TEST(CodecOnCuda, HasTheBytesOfTheHost) {
         at::Tensor decoded = at::empty({count}, at::kFloat);
         codec->decode(expected.data(), count, decoded.mutable_data_ptr<float>());
         const at::Tensor on_gpu = kernels::decode_on_cuda(name, codes, count).cpu();
-        int64_t unlike = 0;
+        int64_t different = 0;
         for (int64_t i = 0; i < count; ++i) {
           const float here = decoded.const_data_ptr<float>()[i], there = on_gpu.const_data_ptr<float>()[i];
-          const bool alike = std::isnan(here) ? std::isnan(there) : std::bit_cast<uint32_t>(here) == std::bit_cast<uint32_t>(there);
-          unlike += alike ? 0 : 1;
+          const bool same = std::isnan(here) ? std::isnan(there) : std::bit_cast<uint32_t>(here) == std::bit_cast<uint32_t>(there);
+          different += same ? 0 : 1;
         }
-        EXPECT_EQ(unlike, 0) << name << " " << count << " " << odd;
+        EXPECT_EQ(different, 0) << name << " " << count << " " << odd;
       }
   }
 }

@@ -63,7 +63,7 @@ void put_flat(ToyModel& model, const at::Tensor& flat) {
 at::Tensor residual_by_hand(const std::string& wire, int islands, int64_t steps, double lr, double momentum) {
   std::vector<ToyModel> models(static_cast<size_t>(islands));
   at::Tensor anchor = models[0].flat(), velocity = at::zeros_like(anchor);
-  std::vector<at::Tensor> owed(static_cast<size_t>(islands));
+  std::vector<at::Tensor> residual(static_cast<size_t>(islands));
   const auto outer = [&](const at::Tensor& mean) {
     velocity = momentum * velocity + mean;
     anchor = anchor - lr * (mean + momentum * velocity);
@@ -74,14 +74,14 @@ at::Tensor residual_by_hand(const std::string& wire, int islands, int64_t steps,
     at::Tensor mean = at::zeros_like(anchor);
     for (size_t k = 0; k < models.size(); ++k) {
       const at::Tensor message = anchor - models[k].flat(), sent = left_of(wire, message, step);
-      owed[k] = message - sent;
+      residual[k] = message - sent;
       mean += sent / islands;
     }
     outer(mean);
-    for (size_t k = 0; k < models.size(); ++k) put_flat(models[k], anchor - owed[k]);
+    for (size_t k = 0; k < models.size(); ++k) put_flat(models[k], anchor - residual[k]);
   }
   at::Tensor rest = at::zeros_like(anchor);
-  for (const at::Tensor& one : owed) rest += one / islands;
+  for (const at::Tensor& one : residual) rest += one / islands;
   outer(rest);
   return anchor;
 }
@@ -168,10 +168,10 @@ TEST(SparseCompressor, FollowsItsRecurrencesOneRoundLateToo) {
   SyncOptions options{.kind = "co2"};
   options.exchange.wire = "topk";
   options.exchange.keep = kKeep;
-  options.co2 = {.every = 4, .outer_lr = 1, .outer_momentum = 0.5, .gap = "off", .clip = 0};
+  options.co2 = {.every = 4, .outer_lr = 1, .outer_momentum = 0.5, .gap = StalenessGap::off, .clip = 0};
   std::vector<ToyModel> models(2);
   at::Tensor start = models[0].flat(), momentum = at::zeros_like(start), late;
-  std::vector<at::Tensor> owed(2);
+  std::vector<at::Tensor> residual(2);
   const auto outer = [&](const at::Tensor& mean) {
     momentum = 0.5 * momentum - mean;
     start = start - momentum;
@@ -182,15 +182,15 @@ TEST(SparseCompressor, FollowsItsRecurrencesOneRoundLateToo) {
     at::Tensor mean = at::zeros_like(start);
     for (size_t k = 0; k < 2; ++k) {
       const at::Tensor message = models[k].flat() - start, sent = left_of("topk", message, 0);
-      owed[k] = message - sent;
+      residual[k] = message - sent;
       mean += sent / 2;
     }
     if (late.defined()) outer(late);
     late = mean;
-    for (size_t k = 0; k < 2; ++k) put_flat(models[k], start + owed[k]);
+    for (size_t k = 0; k < 2; ++k) put_flat(models[k], start + residual[k]);
   }
   outer(late);
-  outer((owed[0] + owed[1]) / 2);
+  outer((residual[0] + residual[1]) / 2);
   for (const ToyEnd& end : train_toys(2, {.options = options, .steps = 24, .finish = true})) EXPECT_LT(furthest(end.own, start), 1e-5);
 }
 
@@ -290,10 +290,10 @@ TEST(SparseCompressor, IsRefusedWhereItMakesNoSense) {
 TEST(SparseCompressor, KeepsAResidualByDefault) {
   const auto keeps_residual = [](const std::string& keys) {
     base::Recipe recipe = base::Recipe::parse("[sync.island]\nkind = 'diloco'\n" + keys, "x.toml");
-    const bool owed = read_island_sync(recipe).outer.error_feedback;
+    const bool residual = read_island_sync(recipe).outer.error_feedback;
     base::Recipe again = base::Recipe::parse(recipe.resolved_toml(), "resolved.toml");
-    EXPECT_EQ(read_island_sync(again).outer.error_feedback, owed) << keys;
-    return owed;
+    EXPECT_EQ(read_island_sync(again).outer.error_feedback, residual) << keys;
+    return residual;
   };
   EXPECT_TRUE(keeps_residual("wire = 'topk'"));
   EXPECT_TRUE(keeps_residual("wire = 'randk'"));

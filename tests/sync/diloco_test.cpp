@@ -82,7 +82,7 @@ TEST(Diloco, WithoutMomentumAndWithRateOneIsAnAverage) {
 
 TEST(Diloco, CountsIslandsByTheirTokens) {
   SyncOptions options = plain(4, 0.7, 0.9);
-  options.outer.weights = "tokens";
+  options.outer.weights = IslandWeights::tokens;
   const auto found = train_toys(3, {.options = options, .steps = 12});
   EXPECT_LT(furthest(found[2].global_model, by_hand(3, 12, 4, 0.7, 0.9, {10, 11, 12})[2].global_model), 1e-5);
   EXPECT_GT(furthest(found[2].global_model, by_hand(3, 12, 4, 0.7, 0.9)[2].global_model), 1e-4);
@@ -91,7 +91,7 @@ TEST(Diloco, CountsIslandsByTheirTokens) {
 TEST(StreamingDiloco, InOneFragmentWithoutDelayIsDiloco) {
   SyncOptions options = streaming(4, 0.7, 0.9, 0, 0);
   options.outer.fragment_layers = 3;
-  options.outer.extras = "smallest";
+  options.outer.extras = ExtraParameters::smallest;
   const auto expected = train_toys(3, {.options = plain(4, 0.7, 0.9), .steps = 20});
   const auto found = train_toys(3, {.options = options, .steps = 20});
   for (int k = 0; k < 3; ++k) EXPECT_TRUE(at::equal(found[k].global_model, expected[k].global_model));
@@ -326,10 +326,10 @@ TEST(Fragments, AreStridedOrNeighbours) {
 
 TEST(Diloco, ASlowerIslandLeavesStepsOutSoThatNobodyWaits) {
   constexpr int64_t kSteps = 240;
-  for (const char* pace : {"alike", "own"}) {
+  for (const Pace pace : {Pace::equal, Pace::own}) {
     SyncOptions options{.kind = "diloco"};
     options.outer.every = 12;
-    options.outer.weights = "tokens";
+    options.outer.weights = IslandWeights::tokens;
     options.outer.pace = pace;
     std::vector<int64_t> taken(3), after_half(3);
     std::vector<double> seconds(3);
@@ -359,7 +359,7 @@ TEST(Diloco, ASlowerIslandLeavesStepsOutSoThatNobodyWaits) {
       seconds[me] = base::seconds(world.clock().now());
       global_model[me] = flat(rule->global_parameters()).clone();
     });
-    const bool own = std::string_view(pace) == "own";
+    const bool own = pace == Pace::own;
     EXPECT_EQ(taken[0], kSteps);
     EXPECT_EQ(after_half[1], own ? kSteps / 6 : kSteps / 2) << "a third of the speed, a third of the steps";
     EXPECT_EQ(after_half[2], own ? kSteps / 4 : kSteps / 2);

@@ -33,7 +33,7 @@ struct Came {
 
 // Two rounds at once on so many islands, as one of them sees them.
 using Both = std::array<Came, 2>;
-std::vector<Both> merge_on(int islands, const std::string& wire_name, const std::string& rule, int64_t count, bool in_background,
+std::vector<Both> merge_on(int islands, const std::string& wire_name, MergeKind rule, int64_t count, bool in_background,
                            at::Device device = at::kCPU) {
   std::vector<Both> all(static_cast<size_t>(islands));
   harness::on_ranks(islands, [&](comm::World& world) {
@@ -75,12 +75,13 @@ TEST(IslandMerge, GivesTheSameResultInTheBackground) {
     for (const std::string wire : {"fp32", "bf16", "e3m0", "topk"})
       for (const int64_t count : {int64_t{1}, int64_t{1009}, wire == "fp32" ? kLong : int64_t{70'001}}) {
         const std::string what = fmt::format("{} islands, {}, {} values", islands, wire, count);
-        const std::vector<Both> here = merge_on(islands, wire, "mean", count, false), there = merge_on(islands, wire, "mean", count, true);
+        const std::vector<Both> here = merge_on(islands, wire, MergeKind::mean, count, false),
+                                there = merge_on(islands, wire, MergeKind::mean, count, true);
         for (size_t island = 0; island < here.size(); ++island)
           for (size_t part : {0, 1}) {
             const Came &a = here[island][part], &b = there[island][part];
             ASSERT_TRUE(a.merged.defined() && b.merged.defined()) << what;
-            EXPECT_TRUE(at::equal(b.merged, here[0][part].merged)) << what;  // on all islands alike, too
+            EXPECT_TRUE(at::equal(b.merged, here[0][part].merged)) << what;  // on all islands
             EXPECT_TRUE(at::equal(a.merged, b.merged)) << what;
             EXPECT_TRUE(at::equal(a.as_sent, b.as_sent)) << what;
             EXPECT_EQ(a.bytes, b.bytes) << what;
@@ -93,7 +94,7 @@ TEST(IslandMerge, GivesTheSameResultInTheBackground) {
 
 TEST(IslandMerge, IsTheMeanByWeight) {
   for (const bool in_background : {false, true}) {
-    const std::vector<Both> all = merge_on(3, "fp32", "mean", kLong, in_background);
+    const std::vector<Both> all = merge_on(3, "fp32", MergeKind::mean, kLong, in_background);
     for (size_t part : {0, 1}) {
       at::Tensor sum = at::zeros({kLong}, at::kDouble);
       for (int island = 0; island < 3; ++island)
@@ -110,8 +111,8 @@ TEST(IslandMergeOnCuda, MatchesTheCpu) {
   for (const std::string wire : {"fp32", "bf16", "e3m0", "int8", "topk"})
     for (const int64_t count : {int64_t{1}, kLong})
       for (const int islands : {2, 3}) {
-        const std::vector<Both> here = merge_on(islands, wire, "mean", count, false);
-        const std::vector<Both> there = merge_on(islands, wire, "mean", count, true, at::Device(at::kCUDA, 0));
+        const std::vector<Both> here = merge_on(islands, wire, MergeKind::mean, count, false);
+        const std::vector<Both> there = merge_on(islands, wire, MergeKind::mean, count, true, at::Device(at::kCUDA, 0));
         for (size_t island = 0; island < here.size(); ++island)
           for (size_t part : {0, 1}) {
             const Came &a = here[island][part], &b = there[island][part];
@@ -136,7 +137,8 @@ TEST(IslandMerge, MayBeGivenUpInTheBackground) {
 }
 
 TEST(IslandMerge, RulesOfOrderWorkInTheBackgroundToo) {
-  const std::vector<Both> here = merge_on(3, "bf16", "median", 5003, false), there = merge_on(3, "bf16", "median", 5003, true);
+  const std::vector<Both> here = merge_on(3, "bf16", MergeKind::median, 5003, false),
+                          there = merge_on(3, "bf16", MergeKind::median, 5003, true);
   for (size_t island = 0; island < 3; ++island)
     for (size_t part : {0, 1}) EXPECT_TRUE(at::equal(here[island][part].merged, there[island][part].merged));
   EXPECT_FALSE(at::equal(here[0][0].merged, here[0][1].merged));

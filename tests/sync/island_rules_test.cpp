@@ -22,7 +22,7 @@ void put(ToyModel& model, const at::Tensor& flat) {
 SyncOptions noloco(int64_t every, double lr, double momentum, double pull, int64_t group = 2) {
   SyncOptions options{.kind = "noloco"};
   options.noloco = {.every = every, .group = group, .outer_lr = lr, .outer_momentum = momentum, .pull = pull};
-  options.noloco.final_model = "one";
+  options.noloco.final_model = NolocoFinal::one;
   return options;
 }
 
@@ -120,7 +120,7 @@ TEST(Pairing, IsTheSameEverywhere) {
   EXPECT_EQ(shuffled(6, 42, 3), (std::vector<int>{0, 4, 2, 1, 5, 3}));
 }
 
-SyncOptions co2(int64_t every, double momentum, const std::string& gap, double clip) {
+SyncOptions co2(int64_t every, double momentum, StalenessGap gap, double clip) {
   SyncOptions options{.kind = "co2"};
   options.co2 = {.every = every, .outer_lr = 1, .outer_momentum = momentum, .gap = gap, .clip = clip};
   return options;
@@ -149,8 +149,8 @@ at::Tensor co2_by_hand(int islands, int64_t rounds, const Co2Options& o) {
     }
     at::Tensor next = start;
     if (t > 0) {
-      double gap = o.gap == "constant" ? o.gap_value : 1;
-      if (o.gap == "ratio") gap = 1 + (start - before).norm().item<double>() / (static_cast<double>(o.every) * late_move);
+      double gap = o.gap == StalenessGap::constant ? o.gap_value : 1;
+      if (o.gap == StalenessGap::ratio) gap = 1 + (start - before).norm().item<double>() / (static_cast<double>(o.every) * late_move);
       next = outer(late, before, gap);
     }
     before = start;
@@ -164,13 +164,13 @@ at::Tensor co2_by_hand(int islands, int64_t rounds, const Co2Options& o) {
 
 TEST(Co2, FollowsItsRecurrences) {
   for (const int islands : {2, 3})
-    for (const std::string gap : {"ratio", "off", "constant"})
+    for (const StalenessGap gap : {StalenessGap::ratio, StalenessGap::off, StalenessGap::constant})
       for (const double clip : {0.0, 0.02}) {
         SyncOptions options = co2(4, 0.5, gap, clip);
         options.co2.gap_value = 1.5;
         const at::Tensor expected = co2_by_hand(islands, 6, options.co2);
         for (const ToyEnd& end : train_toys(islands, {.options = options, .steps = 24, .finish = true})) {
-          EXPECT_LT(furthest(end.own, expected), 1e-5) << islands << " " << gap << " " << clip;
+          EXPECT_LT(furthest(end.own, expected), 1e-5) << islands << " " << base::enum_name(kStalenessGapNames, gap) << " " << clip;
           EXPECT_TRUE(at::equal(end.own, end.global_model));
         }
       }
@@ -178,7 +178,7 @@ TEST(Co2, FollowsItsRecurrences) {
 
 TEST(Co2, StartsEveryRoundBitwiseIdenticalEverywhere) {
   for (const std::string wire : {"fp32", "bf16", "e3m0"}) {
-    SyncOptions options = co2(4, 0.5, "ratio", 1);
+    SyncOptions options = co2(4, 0.5, StalenessGap::ratio, 1);
     options.exchange.wire = wire;
     std::vector<std::vector<at::Tensor>> starts(3);
     ToyRun run{.options = options, .steps = 24};
@@ -195,7 +195,7 @@ TEST(Co2, StartsEveryRoundBitwiseIdenticalEverywhere) {
 
 TEST(Co2, MovesNoNumberFurtherThanTheClipSays) {
   std::vector<at::Tensor> starts;
-  ToyRun run{.options = co2(4, 0.5, "off", 0.01), .steps = 24};
+  ToyRun run{.options = co2(4, 0.5, StalenessGap::off, 0.01), .steps = 24};
   run.after = [&](comm::World& world, Sync& rule, ToyModel&, int64_t step) {
     if (world.rank() == 0 && step % 4 == 0) starts.push_back(flat(rule.global_parameters()).clone());
   };
@@ -208,7 +208,7 @@ TEST(Co2, MovesNoNumberFurtherThanTheClipSays) {
 
 TEST(Co2, ChoosesRoundsThatHideTheTraffic) {
   std::vector<double> every(2);
-  ToyRun run{.options = co2(0, 0.2, "off", 0), .steps = 120};
+  ToyRun run{.options = co2(0, 0.2, StalenessGap::off, 0), .steps = 120};
   run.after = [&](comm::World& world, Sync& rule, ToyModel&, int64_t) {
     world.timer(world.clock().now() + std::chrono::milliseconds(10)).wait();  // what a step takes
     for (const auto& [name, value] : rule.metrics())
@@ -216,7 +216,7 @@ TEST(Co2, ChoosesRoundsThatHideTheTraffic) {
   };
   comm::LocalNetwork network(2, {.seed = 1, .link = {.latency = std::chrono::milliseconds(40), .jitter = 0}});
   for (const auto& error : network.run([&](comm::World& world) { train_toy(world, run); })) EXPECT_EQ(error, nullptr);
-  // A update, a vote and a decision: 40 ms each, or 80 for the one that decides; 1.2 times that in steps of 10 ms.
+  // An update, a vote and a decision: 40 ms each, or 80 for the one that decides; 1.2 times that in steps of 10 ms.
   EXPECT_GE(every[0], 10);
   EXPECT_LE(every[0], 20);
   EXPECT_EQ(every[0], every[1]);
@@ -224,10 +224,10 @@ TEST(Co2, ChoosesRoundsThatHideTheTraffic) {
 
 TEST(Gossip, IsAProductWithTheMixingMatrix) {
   for (const int islands : {2, 5, 9})
-    for (const std::string topology : {"random", "pairwise", "ring", "exponential", "complete"}) {
+    for (const Topology topology : {Topology::random, Topology::pairwise, Topology::ring, Topology::exponential, Topology::complete}) {
       SyncOptions options{.kind = "gossip"};
       options.gossip = {.every = 2, .topology = topology, .neighbours = islands > 2 ? 1.4 : 0.6};
-      options.gossip.final_model = "none";
+      options.gossip.final_model = GossipFinal::none;
       std::vector<ToyModel> models(static_cast<size_t>(islands));
       for (int64_t step = 1; step <= 40; ++step) {
         for (int k = 0; k < islands; ++k) models[static_cast<size_t>(k)].step(k, step);
@@ -243,17 +243,18 @@ TEST(Gossip, IsAProductWithTheMixingMatrix) {
       }
       const auto found = train_toys(islands, {.options = options, .steps = 40});
       for (int k = 0; k < islands; ++k)
-        EXPECT_LT(furthest(found[k].own, models[static_cast<size_t>(k)].flat()), 1e-5) << topology << " " << islands;
+        EXPECT_LT(furthest(found[k].own, models[static_cast<size_t>(k)].flat()), 1e-5)
+            << base::enum_name(kTopologyNames, topology) << " " << islands;
     }
 }
 
 TEST(Gossip, DrawsAsManyOthersAsItSays) {
   int64_t drawn = 0;
   for (int64_t round = 0; round < 2000; ++round)
-    for (const std::vector<int>& row : mixing_rows("random", 8, 0.2, 1, round)) drawn += static_cast<int64_t>(row.size()) - 1;
+    for (const std::vector<int>& row : mixing_rows(Topology::random, 8, 0.2, 1, round)) drawn += static_cast<int64_t>(row.size()) - 1;
   EXPECT_NEAR(static_cast<double>(drawn) / 16000, 0.2, 0.01);
   for (int64_t round = 0; round < 50; ++round) {
-    const auto rows = mixing_rows("pairwise", 7, 0, 1, round);
+    const auto rows = mixing_rows(Topology::pairwise, 7, 0, 1, round);
     int alone = 0;
     for (int k = 0; k < 7; ++k) {
       alone += rows[static_cast<size_t>(k)].size() == 1 ? 1 : 0;
@@ -267,7 +268,7 @@ TEST(Gossip, DrawsAsManyOthersAsItSays) {
 
 TEST(Gossip, EndsWithTheMeanOfAll) {
   SyncOptions options{.kind = "gossip"};
-  options.gossip = {.every = 4, .topology = "random", .neighbours = 0.5};
+  options.gossip = {.every = 4, .topology = Topology::random, .neighbours = 0.5};
   const auto apart = train_toys(5, {.options = options, .steps = 18});
   const auto merged = train_toys(5, {.options = options, .steps = 18, .finish = true});
   at::Tensor mean = at::zeros_like(apart[0].own);
@@ -281,8 +282,13 @@ TEST(Gossip, EndsWithTheMeanOfAll) {
 
 TEST(Gossip, AveragesWithAllInItsWindow) {
   SyncOptions options{.kind = "gossip"};
-  options.gossip = {.every = 2, .topology = "random", .neighbours = 0, .schedule = "window", .window_start = 0.5, .window_width = 0.2};
-  options.gossip.final_model = "none";
+  options.gossip = {.every = 2,
+                    .topology = Topology::random,
+                    .neighbours = 0,
+                    .schedule = GossipSchedule::window,
+                    .window_start = 0.5,
+                    .window_width = 0.2};
+  options.gossip.final_model = GossipFinal::none;
   std::vector<std::vector<at::Tensor>> at_step(3);
   ToyRun run{.options = options, .steps = 20};
   run.after = [&](comm::World& world, Sync&, ToyModel& model, int64_t step) {
@@ -292,7 +298,7 @@ TEST(Gossip, AveragesWithAllInItsWindow) {
   for (size_t round = 0; round < 10; ++round) EXPECT_EQ(at::equal(at_step[0][round], at_step[1][round]), round == 5 || round == 6) << round;
 }
 
-// Nothing moves by itself: where an island only waits for its GPU, `move` brings what is under way to its end.
+// Messages advance only in calls: while an island waits for its GPU, `progress` completes what is in flight.
 TEST(IslandRules, ProgressWhileWaitingForAGpu) {
   constexpr auto kLatency = std::chrono::milliseconds(40), kLook = std::chrono::milliseconds(1);
   for (const std::string kind : {"co2", "streaming_diloco"})

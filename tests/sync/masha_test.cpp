@@ -177,9 +177,9 @@ TEST(Masha, WhatIsNotFiniteOnOneDeviceIsUndoneOnAll) {
       Masha masha(options, {problem, world.everyone(), kShared}, at::ones({2 * kSide}));
       for (int i = 0; i < 5; ++i) EXPECT_FALSE(masha.iterate().undone);
       const at::Tensor before = masha.point().clone();
-      std::vector<at::Tensor> owed;
+      std::vector<at::Tensor> residual;
       for (const mesh::NamedTensor& tensor : masha.state())
-        if (tensor.name.ends_with("owed")) owed.push_back(tensor.tensor.clone());
+        if (tensor.name.ends_with("owed")) residual.push_back(tensor.tensor.clone());
       if (world.rank() == 1) problem.bad_at = 5;
       EXPECT_TRUE(masha.iterate().undone);
       EXPECT_TRUE(at::equal(before, masha.point()));
@@ -187,14 +187,14 @@ TEST(Masha, WhatIsNotFiniteOnOneDeviceIsUndoneOnAll) {
       size_t next = 0;
       for (const mesh::NamedTensor& tensor : masha.state())
         if (tensor.name.ends_with("owed")) {
-          EXPECT_TRUE(at::equal(tensor.tensor, owed[next++] * 0.5));
+          EXPECT_TRUE(at::equal(tensor.tensor, residual[next++] * 0.5));
         }
       EXPECT_FALSE(masha.iterate().undone);
       EXPECT_FALSE(at::equal(before, masha.point()));
     });
 }
 
-// What owners passed on, what they owe and what devices owe is all that was to be sent.
+// What owners sent down plus the residuals of owners and devices is all that was to be sent.
 TEST(MashaExchange, WhatIsLeftOutStaysInTheResidual) {
   constexpr int64_t kElements = 23;
   harness::on_ranks(3, [&](comm::World& world) {
@@ -207,11 +207,11 @@ TEST(MashaExchange, WhatIsLeftOutStaysInTheResidual) {
       sent += mean;
       for (int rank = 0; rank < 3; ++rank) given += normals(round, std::to_string(rank), {kElements}) / 3;
       const mesh::NamedTensors state = exchange->state();  // of this device, and of the range of 8, 8 or 7 elements that it owns
-      at::Tensor owed = state[0].tensor / 3;
-      owed.slice(0, 8 * world.rank(), 8 * world.rank() + state[1].tensor.numel()).add_(state[1].tensor);
-      world.everyone().all_reduce(owed, comm::Reduce::sum, {comm::Purpose::state, "owed"}).wait_host();
-      EXPECT_TRUE(at::allclose(sent + owed, given, 1e-5, 1e-5));
-      EXPECT_GT(owed.abs().max().item<double>(), 0.1);  // or the test shows nothing
+      at::Tensor residual = state[0].tensor / 3;
+      residual.slice(0, 8 * world.rank(), 8 * world.rank() + state[1].tensor.numel()).add_(state[1].tensor);
+      world.everyone().all_reduce(residual, comm::Reduce::sum, {comm::Purpose::state, "owed"}).wait_host();
+      EXPECT_TRUE(at::allclose(sent + residual, given, 1e-5, 1e-5));
+      EXPECT_GT(residual.abs().max().item<double>(), 0.1);  // or the test shows nothing
     }
   });
 }
@@ -258,7 +258,7 @@ TEST(Masha, ScalesOfPlayersCountBesideThePreconditioner) {
   });
 }
 
-// A schedule sets the step anew each time; what was halved stays halved, and what is owed follows.
+// A schedule sets the step anew each time; what was halved stays halved, and the residual is rescaled.
 TEST(Masha, AStepThatIsSetAnewStaysHalved) {
   harness::on_ranks(2, [](comm::World& world) {
     Bilinear problem(world.rank());
@@ -266,11 +266,11 @@ TEST(Masha, AStepThatIsSetAnewStaysHalved) {
     masha.iterate();
     if (world.rank() == 1) problem.bad_at = 1;
     EXPECT_TRUE(masha.iterate().undone);
-    const auto owed = [&] { return masha.state().back().tensor.clone(); };
-    const at::Tensor before = owed();
+    const auto residual = [&] { return masha.state().back().tensor.clone(); };
+    const at::Tensor before = residual();
     masha.set_step(0.3);
     EXPECT_DOUBLE_EQ(masha.step(), 0.15);
-    EXPECT_TRUE(at::allclose(owed(), before * 3));
+    EXPECT_TRUE(at::allclose(residual(), before * 3));
   });
 }
 

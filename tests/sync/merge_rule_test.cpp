@@ -16,24 +16,26 @@ std::vector<Contribution> rows(const std::vector<std::vector<float>>& values, co
   return all;
 }
 
-at::Tensor merged(const std::string& kind, std::vector<Contribution> contributions) { return merge({.kind = kind}, contributions); }
+at::Tensor merged(MergeKind kind, std::vector<Contribution> contributions) { return merge({.kind = kind}, contributions); }
 
 TEST(Merge, IsAMeanByWeight) {
-  EXPECT_TRUE(at::allclose(merged("mean", rows({{1, 2}, {3, 6}})), at::tensor({2.F, 4.F})));
-  EXPECT_TRUE(at::allclose(merged("mean", rows({{1, 2}, {3, 6}}, {3, 1})), at::tensor({1.5F, 3.F})));
+  EXPECT_TRUE(at::allclose(merged(MergeKind::mean, rows({{1, 2}, {3, 6}})), at::tensor({2.F, 4.F})));
+  EXPECT_TRUE(at::allclose(merged(MergeKind::mean, rows({{1, 2}, {3, 6}}, {3, 1})), at::tensor({1.5F, 3.F})));
 }
 
 TEST(Merge, LeavesOutWhatIsNotFinite) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
   for (const float bad : {inf, -inf, nan}) {
-    for (const char* kind : {"mean", "trim"})
-      EXPECT_TRUE(at::equal(merged(kind, rows({{1, 2}, {bad, 0}, {3, 4}})), at::tensor({2.F, 3.F}))) << kind;
-    for (const char* kind : {"median", "clip"})
-      EXPECT_TRUE(at::equal(merged(kind, rows({{1, 2}, {bad, 0}, {3, 4}})), merged(kind, rows({{1, 2}, {3, 4}})))) << kind;
+    for (const MergeKind kind : {MergeKind::mean, MergeKind::trim})
+      EXPECT_TRUE(at::equal(merged(kind, rows({{1, 2}, {bad, 0}, {3, 4}})), at::tensor({2.F, 3.F})))
+          << base::enum_name(kMergeKindNames, kind);
+    for (const MergeKind kind : {MergeKind::median, MergeKind::clip})
+      EXPECT_TRUE(at::equal(merged(kind, rows({{1, 2}, {bad, 0}, {3, 4}})), merged(kind, rows({{1, 2}, {3, 4}}))))
+          << base::enum_name(kMergeKindNames, kind);
   }
-  EXPECT_FALSE(merged("mean", rows({{nan}, {inf}})).defined());
+  EXPECT_FALSE(merged(MergeKind::mean, rows({{nan}, {inf}})).defined());
   for (const double weight : {0.0, -1.0, static_cast<double>(nan), static_cast<double>(inf)})
-    EXPECT_TRUE(at::equal(merged("mean", rows({{1}, {100}}, {1, weight})), at::tensor({1.F}))) << weight;
+    EXPECT_TRUE(at::equal(merged(MergeKind::mean, rows({{1}, {100}}, {1, weight})), at::tensor({1.F}))) << weight;
 }
 
 TEST(Merge, BoundsWhatOneIslandCanDo) {
@@ -41,16 +43,16 @@ TEST(Merge, BoundsWhatOneIslandCanDo) {
   for (const std::vector<float>& attack : std::vector<std::vector<float>>{{1e9F, -1e9F}, {-100, -100}, {0, 5}}) {
     std::vector<std::vector<float>> all = honest;
     all.push_back(attack);
-    const auto off = [&](const char* kind) { return furthest(merged(kind, rows(all)), at::tensor({1.F, 1.F})); };
-    EXPECT_LT(off("median"), 0.11);
-    EXPECT_LT(off("trim"), 0.11);
-    EXPECT_LT(off("clip"), 0.6);  // as long as the others, in whatever direction
-    EXPECT_TRUE(std::abs(attack[0]) < 10 || off("mean") > 10);
+    const auto off = [&](MergeKind kind) { return furthest(merged(kind, rows(all)), at::tensor({1.F, 1.F})); };
+    EXPECT_LT(off(MergeKind::median), 0.11);
+    EXPECT_LT(off(MergeKind::trim), 0.11);
+    EXPECT_LT(off(MergeKind::clip), 0.6);  // as long as the others, in whatever direction
+    EXPECT_TRUE(std::abs(attack[0]) < 10 || off(MergeKind::mean) > 10);
   }
 }
 
 // An island of five that sends nonsense from the third round on.
-ToyEnd with_a_liar(const std::string& rule, float nonsense) {
+ToyEnd with_a_liar(MergeKind rule, float nonsense) {
   SyncOptions options{.kind = "diloco"};
   options.outer = {.every = 4, .outer_lr = 0.7, .outer_momentum = 0.9};
   options.exchange.merge = rule;
@@ -67,12 +69,13 @@ ToyEnd with_a_liar(const std::string& rule, float nonsense) {
 }
 
 TEST(Islands, OutliveALiar) {
-  const at::Tensor honest = with_a_liar("median", 0).global_model;
-  EXPECT_LT(furthest(with_a_liar("median", 1e6F).global_model, honest), 1);
-  EXPECT_LT(furthest(with_a_liar("trim", 1e6F).global_model, honest), 1);
-  EXPECT_GT(furthest(with_a_liar("mean", 1e6F).global_model, honest), 1e3);
-  for (const char* rule : {"mean", "clip", "trim", "median"})
-    EXPECT_TRUE(std::isfinite(with_a_liar(rule, std::nanf("")).global_model.norm().item<double>())) << rule;
+  const at::Tensor honest = with_a_liar(MergeKind::median, 0).global_model;
+  EXPECT_LT(furthest(with_a_liar(MergeKind::median, 1e6F).global_model, honest), 1);
+  EXPECT_LT(furthest(with_a_liar(MergeKind::trim, 1e6F).global_model, honest), 1);
+  EXPECT_GT(furthest(with_a_liar(MergeKind::mean, 1e6F).global_model, honest), 1e3);
+  for (const MergeKind rule : {MergeKind::mean, MergeKind::clip, MergeKind::trim, MergeKind::median})
+    EXPECT_TRUE(std::isfinite(with_a_liar(rule, std::nanf("")).global_model.norm().item<double>()))
+        << base::enum_name(kMergeKindNames, rule);
 }
 
 TEST(Islands, RefuseMessagesOfAnotherRecipe) {

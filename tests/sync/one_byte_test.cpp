@@ -80,7 +80,7 @@ class Hashes {
     all_[rank] = hash;
   }
   size_t count() const { return all_.size(); }
-  bool alike() const {
+  bool identical() const {
     return std::all_of(all_.begin(), all_.end(), [&](const auto& one) { return one.second == all_.begin()->second; });
   }
 
@@ -146,7 +146,7 @@ TEST(OneByte, AllMachinesStayBitwiseIdenticalAndTheLossFalls) {
       EXPECT_LT(machine.bowl.loss(), 0.5 * before);
       hashes.add(world.rank(), machine.bowl.replica.hash());
     });
-    EXPECT_TRUE(hashes.alike() && hashes.count() == 4);
+    EXPECT_TRUE(hashes.identical() && hashes.count() == 4);
   }
 }
 
@@ -174,7 +174,7 @@ TEST(OneByte, ReplayingItsLogIsBitwiseIdentical) {
   EXPECT_EQ(bowl.replica.hash(), hash);
 }
 
-// Messages that come too late, a leader or another that dies, messages that never arrive: the others go on alike.
+// Messages that come too late, a leader or another that dies, messages that never arrive: the others stay identical.
 void expect_survivors_agree(const harness::Faults& faults, int machines, std::vector<int> dead) {
   Hashes hashes;
   const harness::Run run = harness::on_ranks(machines, faults, [&](comm::World& world) {
@@ -190,7 +190,7 @@ void expect_survivors_agree(const harness::Faults& faults, int machines, std::ve
   EXPECT_EQ(run.faults_fired, static_cast<int>(faults.all().size()));
   for (const auto& [rank, error] : run.errors)
     EXPECT_NE(std::find(dead.begin(), dead.end(), rank), dead.end()) << rank << ": " << error.what();
-  EXPECT_TRUE(hashes.alike());
+  EXPECT_TRUE(hashes.identical());
   EXPECT_EQ(hashes.count(), static_cast<size_t>(machines) - dead.size());
 }
 
@@ -221,7 +221,7 @@ TEST(OneByte, AMessageThatIsLateDoesNotCount) {
   });
   EXPECT_EQ(run.faults_fired, 1);
   EXPECT_GE(late, 1);
-  EXPECT_TRUE(hashes.alike() && hashes.count() == 3);
+  EXPECT_TRUE(hashes.identical() && hashes.count() == 3);
 }
 
 TEST(OneByte, WhoMissesAMessageThatCountsAsksForIt) {
@@ -238,7 +238,7 @@ TEST(OneByte, WhoMissesAMessageThatCountsAsksForIt) {
   });
   EXPECT_EQ(run.faults_fired, 1);
   EXPECT_GT(run.ledger.total(comm::Purpose::data).bytes, 0);  // it was sent again
-  EXPECT_TRUE(hashes.alike() && hashes.count() == 3);
+  EXPECT_TRUE(hashes.identical() && hashes.count() == 3);
 }
 
 TEST(OneByte, ANewcomerReplaysTheRunBitwiseIdentically) {
@@ -260,7 +260,7 @@ TEST(OneByte, ANewcomerReplaysTheRunBitwiseIdentically) {
     EXPECT_EQ(machines, 3);
     hashes.add(world.rank(), machine.bowl.replica.hash());
   });
-  EXPECT_TRUE(hashes.alike() && hashes.count() == 3);
+  EXPECT_TRUE(hashes.identical() && hashes.count() == 3);
 }
 
 TEST(OneByte, ANewcomerWithOtherWeightsOrOtherNoiseIsRefused) {
@@ -314,7 +314,7 @@ TEST(OneByte, WeightsThatDifferAreNamedAndBuiltAgain) {
     hashes.add(world.rank(), machine.bowl.replica.hash());
   });
   EXPECT_EQ(repaired, 1);
-  EXPECT_TRUE(hashes.alike() && hashes.count() == 3);
+  EXPECT_TRUE(hashes.identical() && hashes.count() == 3);
 }
 
 TEST(OneByte, AMachineThatMissesThreeRoundsIsOutAndMayComeBack) {
@@ -331,7 +331,7 @@ TEST(OneByte, AMachineThatMissesThreeRoundsIsOutAndMayComeBack) {
     hashes.add(world.rank(), machine.bowl.replica.hash());
   });
   EXPECT_EQ(out, 1);
-  EXPECT_TRUE(hashes.alike() && hashes.count() == 3);
+  EXPECT_TRUE(hashes.identical() && hashes.count() == 3);
 }
 
 TEST(OneByte, AMachineWithoutDataTakesPart) {
@@ -351,7 +351,7 @@ TEST(OneByte, AMachineWithoutDataTakesPart) {
     for (int i = 0; i < 5; ++i) EXPECT_EQ(member.round().samples, 6);
     hashes.add(world.rank(), bowl.replica.hash());
   });
-  EXPECT_TRUE(hashes.alike() && hashes.count() == 2);
+  EXPECT_TRUE(hashes.identical() && hashes.count() == 2);
 }
 
 TEST(OneByte, RefusesWhatCannotWork) {

@@ -1,4 +1,4 @@
-// Islands that are worlds of their own: they found a run, join it, leave it and die, and the others go on with the same bits.
+// Remote islands found a run, join it, leave it and die; the others stay bitwise identical.
 #include <atomic>
 #include <optional>
 #include <thread>
@@ -231,7 +231,7 @@ TEST(RemoteIslands, OneLeavesAndTheOthersGoOn) {
 }
 
 TEST(RemoteIslands, WhoDiffersInTheRuleIsNotHeard) {
-  // The bridge cannot tell (its user says what must be alike); messages carry a signature of rule and model.
+  // The bridge cannot tell (its user says what must be identical); messages carry a signature of rule and model.
   std::vector<IslandRun> island_runs(2);
   for (int i = 0; i < 2; ++i) island_runs[static_cast<size_t>(i)] = {.island = i, .options = plain(), .steps = 1500};
   island_runs[1].options.outer.every = 10;

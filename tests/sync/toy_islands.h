@@ -57,7 +57,7 @@ struct ToyEnd {
   at::Tensor own, global_model;
 };
 
-// Trains every island by itself, with the rule in between; steps from `from` + 1 to `to`. `before` is called with the rule before the first
+// Trains each island with the rule; steps from `from` + 1 to `to`. `before` is called with the rule before the first
 // step, and `after` after each.
 struct ToyRun {
   SyncOptions options;

@@ -12,7 +12,7 @@ constexpr const char* kSection = "sync.island";
 
 base::Schema<ExchangeOptions> exchange_schema() {
   using O = ExchangeOptions;
-  std::vector<std::string> wires = compressor_names(), merges{"mean", "clip", "trim", "median"};
+  std::vector<std::string> wires = compressor_names();
   wires.insert(wires.begin(), "auto");
   return {kSection,
           "With any rule by which islands take local steps: how updates travel.",
@@ -24,7 +24,7 @@ base::Schema<ExchangeOptions> exchange_schema() {
            {"merge", &O::merge,
             "How the islands' updates become one (diloco and streaming_diloco). clip: none counts for more than the median norm; trim: of "
             "each number the largest and smallest are dropped; median: of each number.",
-            base::one_of(std::move(merges))},
+            kMergeKindNames},
            {"trim", &O::trim, "With merge = \"trim\": the share that is dropped at each end.", base::between(0, 0.49)},
            {"timeout_s", &O::timeout_s, "A round goes on without an island that sends nothing for this long.", base::more_than(0)}}};
 }
@@ -41,10 +41,11 @@ void check_sparse(const SyncOptions& options) {
   const std::string wire = wire_of(options);
   if (const std::string_view why = needs_of(options.kind).no_sparse_wire; !why.empty())
     base::fail_input("{}.wire = {}: {}", kSection, wire, why);
-  if (wire == "topk" && (options.exchange.merge == "trim" || options.exchange.merge == "median"))
+  if (wire == "topk" && (options.exchange.merge == MergeKind::trim || options.exchange.merge == MergeKind::median))
     base::fail_input(
         "{}.merge = {}: with wire = topk most islands leave a number out, and its {} would be nothing: use mean or clip, or wire = randk",
-        kSection, options.exchange.merge, options.exchange.merge == "trim" ? "trimmed mean" : "median");
+        kSection, base::enum_name(kMergeKindNames, options.exchange.merge),
+        options.exchange.merge == MergeKind::trim ? "trimmed mean" : "median");
 }
 
 }  // namespace

@@ -180,7 +180,7 @@ std::vector<IslandMerge::Code> IslandMerge::codes_of(const MessageTag& tag, size
 
 at::Tensor IslandMerge::merged(const std::vector<Code>& codes, size_t chunk) const {
   // Sums of two numbers are bitwise identical on every kind of device. Norms and sorting are left to the host.
-  const at::Device where = parts_.rule.kind == "mean" ? device_ : at::Device(at::kCPU);
+  const at::Device where = parts_.rule.kind == MergeKind::mean ? device_ : at::Device(at::kCPU);
   std::vector<Contribution> contributions;
   for (const Code& one : codes) {
     const at::Tensor values = decode(parts_.compressor, slice(chunk), one.bytes, count(chunk), where);

@@ -59,12 +59,12 @@ at::Tensor merge(const MergeRule& rule, std::vector<Contribution>& contributions
   });
   if (contributions.empty()) return {};
   const auto count = static_cast<int64_t>(contributions.size());
-  if (rule.kind == "median") return middle_mean(contributions, (count - 1) / 2);
-  if (rule.kind == "trim") {
+  if (rule.kind == MergeKind::median) return middle_mean(contributions, (count - 1) / 2);
+  if (rule.kind == MergeKind::trim) {
     const auto share = static_cast<int64_t>(static_cast<double>(count) * rule.trim);
     return middle_mean(contributions, count < 3 ? 0 : std::max<int64_t>(1, std::min(share, (count - 1) / 2)));
   }
-  if (rule.kind == "clip") clip_to_median(contributions);
+  if (rule.kind == MergeKind::clip) clip_to_median(contributions);
   return weighted_mean(contributions);
 }
 

@@ -1,14 +1,15 @@
 #pragma once
-#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include "sync/options.h"
 
 namespace cairn::sync {
 
 // How the updates of several islands become one.
 struct MergeRule {
-  std::string kind = "mean";  // as sync.island.merge has it
+  MergeKind kind = MergeKind::mean;
   double trim = 0.25;
 };
 

@@ -19,7 +19,7 @@ namespace {
 using comm::Indices;
 using Counts = std::vector<int64_t>;
 
-constexpr int32_t kNotFinite = -1;  // in the place of a length: this device's message has no order
+constexpr int32_t kNotFinite = -1;  // sent in place of a length: this device's message is not finite
 
 comm::Span span_of(std::vector<float>& x) { return {x.data(), static_cast<int64_t>(x.size()), comm::Dtype::f32}; }
 comm::Span span_of(std::vector<std::byte>& x) { return {x.data(), static_cast<int64_t>(x.size()), comm::Dtype::u8}; }
@@ -37,14 +37,14 @@ double squared(std::span<const float> x) {
   return sum;
 }
 
-// Where each owner's range begins, and where the last ends.
+// The begin of each owner's range, and the end of the last.
 Counts range_ends(int64_t elements, int owners) {
   Counts ends{0};
   for (const int64_t count : comm::even_counts(elements, owners)) ends.push_back(ends.back() + count);
   return ends;
 }
 
-// The part of ascending places that lies in [begin, end).
+// The ascending indices that lie in [begin, end).
 std::span<const int64_t> within(const Indices& places, int64_t begin, int64_t end) {
   const auto first = std::lower_bound(places.begin(), places.end(), begin);
   return {first, std::lower_bound(first, places.end(), end)};
@@ -72,7 +72,7 @@ class RandomExchange final : public MashaExchange {
       comm::values_at(whole, places[static_cast<size_t>(peers_.rank())], values);
       const double all = squared(whole), through = squared(values);
       sent.error_ratio = all > 0 ? std::sqrt(std::max(0.0, all - through + (factor - 1.0) * (factor - 1.0) * through) / all) : 0;
-      // Everything that it sends says so, whatever the owners pass on.
+      // All values become NaN, so that every owner notices, whichever indices it gets.
       if (!std::isfinite(all)) std::fill(values.begin(), values.end(), std::numeric_limits<float>::quiet_NaN());
     }
     const auto scale = static_cast<float>(static_cast<double>(factor) / static_cast<double>(taking_part));
@@ -99,7 +99,7 @@ class RandomExchange final : public MashaExchange {
     return random_.for_purpose(purpose).for_index(static_cast<uint64_t>(iteration)).for_index(static_cast<uint64_t>(device));
   }
 
-  // By rank: what each lets through; nothing where it takes no part, unless all let the same through.
+  // By rank: the indices that each device sends; none if it takes no part. With common indices only this rank's entry is set.
   std::vector<Indices> places_of(int64_t iteration, const std::vector<bool>& takes_part, int64_t kept) const {
     std::vector<Indices> places(static_cast<size_t>(peers_.size()));
     if (up_.common || up_.density == 1) {
@@ -113,7 +113,7 @@ class RandomExchange final : public MashaExchange {
     return places;
   }
 
-  // What the owner of a range passes on, in all ranges: of the elements that anybody let through, those that go down.
+  // The indices that owners send down: of those that any device sent up, the ones that compression keeps.
   Indices places_down(int64_t iteration, const std::vector<Indices>& up) const {
     std::vector<bool> wanted(static_cast<size_t>(elements_), down_.kind == "none");
     if (down_.kind != "none")
@@ -144,7 +144,7 @@ class RandomExchange final : public MashaExchange {
     peers_.all_to_all(span_of(came), span_of(values), {comm::Purpose::gradient, "differences"}, from, to).wait_host();
     const bool finite_here = all_finite(came);
     size_t next = 0;
-    for (size_t rank = 0; rank < size; ++rank) {  // in the order of ranks, whoever came first
+    for (size_t rank = 0; rank < size; ++rank) {  // in rank order, so that the sum is the same everywhere
       const auto count = static_cast<size_t>(from[rank]);
       comm::add_at(mean, within(places[rank], begin, end), std::span(came).subspan(next, count), round.scale);
       next += count;
@@ -181,7 +181,7 @@ class LargestExchange final : public MashaExchange {
 
   Sent exchange(int64_t, const at::Tensor& message, const std::vector<bool>& takes_part, const at::Tensor& mean) override {
     const auto me = static_cast<size_t>(peers_.rank());
-    const at::Tensor residual = residual_.clone(), range_residual = range_residual_.clone();  // until all devices are known to be finite
+    const at::Tensor residual = residual_.clone(), range_residual = range_residual_.clone();  // kept only if all devices are finite
     Sent sent;
     std::vector<std::vector<std::byte>> packets(static_cast<size_t>(peers_.size()));
     bool finite = true;
@@ -222,7 +222,7 @@ class LargestExchange final : public MashaExchange {
   }
 
  private:
-  // The largest of message and what is owed, as one parcel for each owner.
+  // Splits the largest elements of message plus residual into one packet per owner.
   bool up(std::span<const float> message, std::span<float> residual, std::vector<std::vector<std::byte>>& packets) const {
     std::vector<float> values;
     Indices places;
@@ -243,7 +243,7 @@ class LargestExchange final : public MashaExchange {
     return true;
   }
 
-  // False where some device is not finite: all learn of it, since lengths travel first.
+  // False: some device is not finite. All devices learn of it, since lengths travel first.
   bool to_owners(std::vector<std::vector<std::byte>>& packets, bool finite, std::vector<std::byte>& came, Counts& lengths) {
     std::vector<int32_t> lengths_to, lengths_from(packets.size());
     std::vector<std::byte> joined;
@@ -261,7 +261,7 @@ class LargestExchange final : public MashaExchange {
     return true;
   }
 
-  // What the owners pass on, of their sums and what they owe, becomes `mean`.
+  // Gathers the largest elements of each owner's range plus residual into `mean` on all devices.
   bool down(std::span<const float> range, std::span<float> residual, const at::Tensor& mean) {
     std::vector<float> values;
     std::vector<std::byte> packet;

@@ -1,3 +1,17 @@
+// MASHA (Beznosikov et al. 2021, arXiv 2110.03313, "Distributed Methods with Compressed Communication for Solving Variational
+// Inequalities").
+//
+// The problem: find z with F(z) = 0, F = mean of F_m over devices m. The method is extragradient with a reference point w at which all
+// devices know F(w). Devices send compressed differences against w; these vanish at the solution, and so does the compression error.
+//
+//   zbar     = tau z + (1 - tau) w                                   tau = 1 - `refresh`
+//   z_half   = prox(zbar - gamma F(w))                               the look-ahead point; gamma: `step`
+//   z        <- prox(zbar - gamma F(w) - gamma mean over m of Q(F_m(z_half) - F_m(w)))
+//   w        <- z with probability 1 - tau (one shared coin), else w
+//
+// Only a new w costs a full vector (all-reduce of F(w)). Q is randk in MASHA1, unbiased and stateless. In MASHA2 it is topk with error
+// feedback: a device sends Q(e_m + message) and keeps the rest in e_m; so do the owners on the way back (exchange.h). A stochastic problem
+// evaluates both terms of a difference on the same batch. If a value is not finite the iteration is undone and gamma is halved.
 #include "sync/masha/masha.h"
 
 #include <algorithm>
@@ -24,7 +38,7 @@ void check_compression(const Compression& compression, const char* key, const st
     base::fail_input("{}.density = {}: must be above 0 and at most 1", key, compression.density);
   if (rule == "masha1" && compression.kind == "topk") base::fail_input("{}.kind = \"topk\": top-k is biased; use masha2", key);
   if (rule == "masha2" && compression.kind == "randk")
-    base::fail_input("{}.kind = \"randk\": scaled up it is not contractive, and what it owes grows; use masha1, or topk", key);
+    base::fail_input("{}.kind = \"randk\": scaled up it is not contractive, and its residual grows; use masha1, or topk", key);
 }
 
 Compression normalised(Compression compression) {
@@ -75,7 +89,7 @@ Masha::Masha(const MashaOptions& options, const Setting& setting, const at::Tens
 
 void Masha::begin(comm::Group& peers) {
   peers_ = &peers;
-  mean_.zero_();  // other devices are another problem: what it grows by says nothing
+  mean_.zero_();  // with other devices the problem is another one: do not compare |F(w)| with the old one
   exchange_ = options_.kind == "masha1" ? make_random_exchange(options_.up, options_.down, peers, problem_.elements(), random_)
                                         : make_largest_exchange(options_.up, options_.down, peers, problem_.elements());
 }
@@ -92,7 +106,7 @@ at::Tensor Masha::own_value(const BatchKey& first, int64_t batches) const {
   return batches > 1 ? sum.div_(static_cast<double>(batches)) : sum;
 }
 
-// w is where the point is now. Part 0 of an iteration's batches is for its difference, so the reference's begin at 1.
+// Batch part 0 of an iteration is for its difference, so those of the reference begin at 1.
 bool Masha::refresh() {
   reference_.copy_(point_);
   const at::Tensor own = own_value({iteration(), device(), 1}, problem_.stochastic() ? options_.refresh_batches : 1);
@@ -106,7 +120,7 @@ bool Masha::refresh() {
   int64_t& refreshes = counters_.mutable_data_ptr<int64_t>()[1];
   if (options_.halve_above > 0 && refreshes > 0 && before > 0 && mean_.norm().item<double>() > options_.halve_above * before) halve();
   if (options_.adam) {
-    at::Tensor plain = mean_.clone();  // without the players' scales, which must not cancel out
+    at::Tensor plain = mean_.clone();  // without the players' scales, which would cancel out
     for (const Player& player : players_) plain.slice(0, player.begin, player.end).div_(player.scale);
     squares_.mul_(kSquaresDecay).add_(plain.square(), 1 - kSquaresDecay);
   }
@@ -117,7 +131,7 @@ bool Masha::refresh() {
 at::Tensor Masha::scaled(const at::Tensor& direction) const {
   if (!options_.adam) return direction;
   const double seen = 1 - std::pow(kSquaresDecay, static_cast<double>(refreshes()));
-  // What was never seen to move at references may move all the same: its scale is bounded by that of all elements together.
+  // An element with F(w) = 0 so far may still move: its scale is bounded by that of all elements.
   const double typical = std::sqrt(squares_.mean().item<double>() / seen);
   return direction / ((squares_ / seen).sqrt() + std::max(kSquaresFloor * typical, 1e-20));
 }
@@ -144,7 +158,7 @@ MashaFacts Masha::iterate() {
   const at::Tensor old_point = point_, old_reference = reference_.clone(), old_own = own_, old_mean = mean_;
 
   const at::Tensor mixed = point_ * tau + reference_ * (1 - tau);
-  const at::Tensor without = mixed - scaled(mean_) * gamma;  // before what this iteration adds
+  const at::Tensor without = mixed - scaled(mean_) * gamma;  // without this iteration's difference
   const at::Tensor ahead = prox_ ? without.clone() : without;
   apply_prox(ahead);
 
@@ -164,11 +178,11 @@ MashaFacts Masha::iterate() {
   if (finite) {
     point_ = without - scaled(mean.to(point_.scalar_type()));
     apply_prox(point_);
-    // One coin for all: keyed by the iteration, never drawn from a generator that a device has to itself.
+    // One coin for all devices: a function of the iteration, not drawn from a device's own generator.
     facts.refreshed = random_.for_purpose("refresh").uniform(static_cast<uint64_t>(iteration())) < refresh_probability_;
     if (facts.refreshed && !refresh()) {
       finite = false;
-      exchange_->rescale(0);  // what it owes is of a point that is given up
+      exchange_->rescale(0);  // the residual belongs to the point that is undone
     }
   }
   if (finite) {
@@ -198,7 +212,7 @@ at::Tensor Masha::average() const { return options_.average && iteration() > 0 ?
 
 double Masha::step() const { return std::ldexp(step_.item<double>(), -static_cast<int>(counters_.const_data_ptr<int64_t>()[3])); }
 
-// What is owed has the step inside.
+// Residuals contain the factor gamma.
 void Masha::set_step(double step) {
   const double before = step_.item<double>();
   if (step == before) return;

@@ -19,26 +19,26 @@ class Group;
 namespace cairn::sync {
 
 struct MashaOptions {
-  std::string kind = "masha1";  // unbiased compression; "masha2": the largest, with error feedback
-  double step = 1e-2;
+  std::string kind = "masha1";  // randk, unbiased; "masha2": topk with error feedback
+  double step = 1e-2;           // gamma
   Compression up = {.kind = "randk", .density = 0.1};
   Compression down = {};
-  double refresh = 0;           // probability of a new reference after an iteration; 0: as dense as `up`
-  int64_t refresh_batches = 8;  // averaged at a new reference; one where the problem is not stochastic
+  double refresh = 0;           // 1 - tau: probability of a new reference after an iteration; 0: the density of `up`
+  int64_t refresh_batches = 8;  // batches that F(w) averages; 1 if the problem is not stochastic
   double participate = 1;       // share of the devices that send in an iteration
-  bool average = false;         // keep the mean of the points looked at: for problems that are only monotone
-  bool adam = false;            // scale elements by the sizes of F at references: heuristic
-  double halve_above = 10;      // the step is halved where |F| grows by more than this from one reference to the next; 0: never
+  bool average = false;         // keep the mean of the look-ahead points, for problems that are only monotone
+  bool adam = false;            // scale elements by a moving mean of F(w)^2 (heuristic)
+  double halve_above = 10;      // halve the step if |F(w)| grows by more than this factor from one reference to the next; 0: never
 };
 
-// Refuses what does not go together, naming the key as a recipe would.
+// Refuses options that contradict each other; messages name the recipe keys.
 void check(const MashaOptions& options, int devices);
 
-// What an iteration was like. All devices see the same but for `difference` and `error_ratio`, which are this device's.
+// Facts about one iteration. Identical on all devices, except `difference` and `error_ratio`, which are this device's.
 struct MashaFacts {
   int64_t iteration = 0;
   bool refreshed = false;
-  bool undone = false;     // something was not finite: nothing has moved, and the step is halved
+  bool undone = false;     // a value was not finite: the point has not moved and the step is halved
   double residual = 0;     // |F| at the reference
   double difference = 0;   // |F_m(look-ahead) - F_m(reference)|
   double error_ratio = 0;  // of its compression
@@ -46,47 +46,45 @@ struct MashaFacts {
   std::vector<double> player_residuals = {};
 };
 
-// MASHA (Beznosikov et al., Distributed Methods with Compressed Communication for Solving Variational Inequalities): extragradient over
-// devices that send each other compressed differences. They are taken against a reference point w, where all know the mean F(w), and
-// vanish at the solution, so compression's noise does too. A shared coin lets w become the newest point now and then; only then does
-// a whole vector travel. What all devices must agree on (coin, places, who takes part) comes from random numbers they share.
+// MASHA: distributed extragradient for variational inequalities with compressed communication. The update rule is in masha.cpp. Everything
+// that devices must do identically (refresh or not, random indices, who takes part) comes from random numbers that they share.
 class Masha {
  public:
   struct Setting {
     VariationalProblem& problem;
-    comm::Group& peers;   // a device each; its number is the rank in the world
-    base::Random random;  // alike on all devices
-    // Where the problem has constraints or a regulariser g: x becomes prox_{step g}(x). Empty: none.
+    comm::Group& peers;   // one rank per device; the device's number is its rank in the world
+    base::Random random;  // identical on all devices
+    // For constraints or a regulariser g: replaces x by prox_{step g}(x). Empty: none.
     std::function<void(const at::Tensor& x, double step)> prox = {};
-    // F at the start is asked for at the first iteration, not before: until then a state may be loaded, which has it.
+    // Computes F at the start in the first iteration only. Until then a snapshot may be loaded, which has it.
     bool later = false;
   };
 
-  // Starts at `start` (flat, on the CPU, alike on all devices). Messages are float; everything else is of start's type, float or double,
-  // which decides how close to the solution rounding lets it come. Collective, unless `later`: F at the start is exchanged whole.
+  // Starts at `start` (flat, on the CPU, identical on all devices). Messages are float; everything else has the type of `start`, float or
+  // double, which bounds how close to the solution rounding lets it come. Collective unless `later`: F at the start is exchanged in full.
   Masha(const MashaOptions& options, const Setting& setting, const at::Tensor& start);
 
-  // Collective. Throws Error::Kind::diverged where three iterations in a row had to be undone.
+  // One iteration. Collective. Throws Error::Kind::diverged after three iterations in a row that were not finite.
   MashaFacts iterate();
 
   const at::Tensor& point() const { return point_; }          // the last iterate
   const at::Tensor& reference() const { return reference_; }  // w
   const at::Tensor& mean() const { return mean_; }            // F(w)
-  at::Tensor average() const;                                 // of the points looked at; the last iterate before there is any
+  at::Tensor average() const;                                 // of the look-ahead points; before the first iteration the start
   int64_t iteration() const { return counters_.const_data_ptr<int64_t>()[0]; }
-  int64_t refreshes() const { return counters_.const_data_ptr<int64_t>()[1]; }  // the epoch of w
-  double step() const;                                                          // as it was set, halved as often as had to be
-  void set_step(double step);                                                   // what is owed is rescaled
+  int64_t refreshes() const { return counters_.const_data_ptr<int64_t>()[1]; }  // how often w was replaced
+  double step() const;                                                          // as set, after all halvings
+  void set_step(double step);                                                   // rescales the residual too
 
-  // Devices came or went. Collective among those of the new group, who may have got to different places when the old one broke, or be new:
-  // all take the point of whoever got furthest, owe nothing, and exchange F there.
+  // The group has changed. Collective over the new group, whose devices may be at different iterations or new: all take the state of the
+  // furthest device, drop their residuals and exchange F there.
   void regroup(comm::Group& peers);
 
-  // All that a restart needs, by logical name. The tensors are this object's own: a loader writes into them.
+  // What a snapshot must hold, by name. The tensors belong to this object: a loader writes into them.
   mesh::NamedTensors state();
 
  private:
-  bool refresh();  // false: not finite
+  bool refresh();  // w becomes the current point; false: F there is not finite
   void first_reference();
   void halve();
   void begin(comm::Group& peers);
@@ -107,11 +105,11 @@ class Masha {
   std::unique_ptr<MashaExchange> exchange_;
   at::Tensor point_, reference_;
   at::Tensor mean_;      // F(w)
-  at::Tensor own_;       // F_m(w), where the problem is not stochastic
-  at::Tensor average_;   // where it is kept
-  at::Tensor squares_;   // where elements are scaled: moving mean of F(w)^2
+  at::Tensor own_;       // F_m(w), if the problem is not stochastic
+  at::Tensor average_;   // with MashaOptions::average
+  at::Tensor squares_;   // with MashaOptions::adam: moving mean of F(w)^2
   at::Tensor counters_;  // iterations, refreshes, undone in a row, halvings of the step
-  at::Tensor step_;      // double; as it was set
+  at::Tensor step_;      // double; as set, before halvings
 };
 
 }  // namespace cairn::sync

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kLevels = 128;
 
-// exp((level - 64) / 8) as a product of two written-down numbers, rounded once: no machine's library has a say in it.
+// exp((level - 64) / 8) as a product of two constants, rounded once: independent of the machine's math library.
 double size_of(int level) {
   static constexpr std::array<double, 16> kWhole = {0.00033546262790251185, 0.0009118819655545162, 0.0024787521766663585,
                                                     0.006737946999085467,   0.01831563888873418,   0.049787068367863944,
@@ -36,7 +36,7 @@ double size_of(int level) {
 
 constexpr double kHalfStepDown = 0.9394130628134758;  // exp(-1/16)
 
-// The largest level whose size, times `factor`, is at most this; 0: none.
+// The largest level whose size times `factor` is at most this; 0: none.
 int level_below(double magnitude, double factor) {
   int low = 0, high = kLevels - 1;
   while (low < high) {

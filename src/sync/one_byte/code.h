@@ -11,13 +11,13 @@ struct Random;
 
 namespace cairn::sync {
 
-// What a slope along a random direction is on the wire.
+// How a slope (the directional derivative along a random direction) is encoded in a message.
 enum class SlopeCode : uint8_t {
   log8,  // one byte: a sign and one of 127 sizes, exp((level - 64) / 8), 13.3 % apart: 3.8e-4 to 2.6e3; level 0 is zero
-  fp32,  // four bytes, to compare with
+  fp32,  // four bytes, for comparison
   sign,  // one bit: -1 or 1
 };
-SlopeCode slope_code(const std::string& name);  // another name is refused
+SlopeCode slope_code(const std::string& name);  // refuses an unknown name
 
 struct EncodedSlopes {
   std::vector<std::byte> bytes;
@@ -25,9 +25,9 @@ struct EncodedSlopes {
   int64_t not_finite = 0;  // sent as zero (sign: as 1)
 };
 
-// To the nearest size, in the logarithm; with `rounding` given, to one of the two neighbours such that it is right on average.
+// Rounds to the nearest size on a logarithmic scale; with `rounding`, randomly to one of the two neighbours, without bias.
 EncodedSlopes encode_slopes(SlopeCode code, std::span<const float> slopes, const base::Random* rounding = nullptr);
-// The same bits on every machine.
+// Bitwise identical on every machine.
 std::vector<float> decode_slopes(SlopeCode code, std::span<const std::byte> bytes, int64_t count);
 int64_t encoded_bytes(SlopeCode code, int64_t count);
 

@@ -42,7 +42,7 @@ uint16_t as_bf16(float x) {
 }
 float from_bf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
-// Of everything but the four bytes that hold it.
+// The CRC of everything but the four bytes that hold it.
 uint32_t computed_crc(std::span<const std::byte> encoded) {
   std::vector<std::byte> rest(encoded.begin(), encoded.end());
   std::memset(rest.data() + kCrcAt, 0, 4);

@@ -1,3 +1,15 @@
+// The protocol of a round. Members are numbered machines; the leader is the lowest live one.
+//
+//   1. Every member sends its slopes to every other ("slopes").
+//   2. The leader waits for all live members, for one time limit, and sends a manifest: which messages count, by CRC, and who takes part in
+//      the next round. Late messages do not count. A machine that misses three rounds, or is lost, is no longer a member.
+//   3. A member that lacks a message of the manifest asks the leader, then the others ("want"). Then all apply exactly the same messages.
+//
+// If the leader dies, the next one asks all members for its manifest ("decided?"); a member that answers "undecided" will ignore a manifest
+// of an earlier leader. Every `hash_every` rounds members compare hashes of their weights; one that differs from the majority rebuilds its
+// weights from the base and the log. A machine that joins gets the log from the leader ("welcome") and replays it.
+//
+// There is no vote on the leader: if a leader is cut off but alive, two may lead for a while, and then the hashes differ.
 #include "sync/one_byte/one_byte.h"
 
 #include <algorithm>
@@ -19,7 +31,7 @@ using comm::Purpose;
 using Numbers = std::vector<uint64_t>;
 
 constexpr int64_t kMaxMissed = 3;  // rounds in a row
-constexpr int kPatience = 3;       // times the round's time limit, before a leader that says nothing is passed over
+constexpr int kPatience = 3;       // time limits after which a silent leader is suspected
 
 std::string node_name(uint32_t machine) { return fmt::format("machine-{}", machine); }
 
@@ -35,7 +47,7 @@ std::vector<std::byte> as_body(const Numbers& numbers) {
   return {bytes.begin(), bytes.end()};
 }
 
-// Exactly so many numbers, or any if 0.
+// Requires exactly `count` numbers; 0: any.
 Numbers numbers_in(const comm::MailboxMessage& mail, size_t count) {
   Numbers numbers(mail.body.size() / sizeof(uint64_t));
   if (!numbers.empty()) std::memcpy(numbers.data(), mail.body.data(), numbers.size() * sizeof(uint64_t));
@@ -88,7 +100,7 @@ void OneByte::send_to_members(std::string_view tag, const std::vector<std::byte>
 }
 
 bool OneByte::handle_until(Deadline until, const std::function<bool()>& condition) {
-  // Woken now and then without a message, since whoever was lost says nothing.
+  // Wakes up regularly: a machine that was lost sends nothing.
   const Deadline look = std::max<Deadline>(timeout() / 4, std::chrono::milliseconds(1));
   while (!condition()) {
     const Deadline left = until - now();
@@ -119,7 +131,7 @@ void OneByte::handle(const comm::Request& request) {
     handle(request.message());
   } catch (const Error& error) {
     if (error.kind() != Error::Kind::corrupt_file) throw;
-    setting_.world.log().warn("round {}: {}", round_, error.what());  // counts as not having come
+    setting_.world.log().warn("round {}: {}", round_, error.what());  // as if it had not arrived
   }
 }
 
@@ -163,7 +175,7 @@ void OneByte::handle(const comm::MailboxMessage& mail) {
 void OneByte::on_slopes(const comm::MailboxMessage& mail) {
   const SlopeMessage message = decode_message(mail.body, setting_.replica.code());
   if (message.run != setting_.replica.run())
-    throw Error(Error::Kind::corrupt_file, fmt::format("machine {} speaks of run {:016x}", message.machine, message.run));
+    throw Error(Error::Kind::corrupt_file, fmt::format("machine {} sends slopes of run {:016x}", message.machine, message.run));
   if (message.round >= round_) messages_[message.round].emplace(message.machine, mail.body);  // older ones are too late
 }
 
@@ -172,7 +184,7 @@ const RoundManifest* OneByte::known_manifest(uint32_t round) {
   return waiting != manifests_.end() ? &waiting->second : nullptr;
 }
 
-// Whoever says that it knows of no decision will believe none of an earlier leader.
+// After "undecided" this machine ignores manifests of earlier leaders for that round.
 void OneByte::answer_about_manifest(uint32_t machine, uint32_t round) {
   if (const RoundManifest* manifest = known_manifest(round)) return send_to(machine, "manifest", encode_manifest(*manifest));
   if (round < round_) {
@@ -186,7 +198,7 @@ void OneByte::answer_about_manifest(uint32_t machine, uint32_t round) {
 }
 
 void OneByte::on_join(uint32_t machine, const Numbers& asked) {
-  if (!leads()) return;  // it asks everybody
+  if (!leads()) return;  // the newcomer asks everybody; the leader answers
   const auto refuse = [&](const std::string& why) {
     const auto bytes = std::as_bytes(std::span(why));
     node_->send(node_name(machine), "refused", {bytes.begin(), bytes.end()}, {.purpose = Purpose::control});
@@ -210,7 +222,7 @@ void OneByte::start(std::vector<uint32_t> members) {
     if (member != setting_.machine)
       node_->send(node_name(member), "hello", as_body({fingerprint, base_hash_}), {.purpose = Purpose::control});
   const bool all = handle_until(now() + timeout() * kPatience, [&] { return greeted_.size() + 1 >= members_.size(); });
-  if (!all) base::fail_input("only {} of {} machines of a new run have come", greeted_.size() + 1, members_.size());
+  if (!all) base::fail_input("only {} of {} machines of a new run have arrived", greeted_.size() + 1, members_.size());
   for (const auto& [machine, told] : greeted_)
     if (told != (fingerprint ^ base_hash_))
       base::fail_input(
@@ -223,7 +235,7 @@ void OneByte::join(Deadline within) {
   const Deadline until = now() + within;
   welcome_.clear(), refusal_.clear();
   while (welcome_.empty()) {
-    if (now() >= until) throw Error(Error::Kind::lost_peer, fmt::format("machine {} asked to join; nobody has answered", setting_.machine));
+    if (now() >= until) throw Error(Error::Kind::lost_peer, fmt::format("machine {} asked to join, and nobody answered", setting_.machine));
     const std::vector<std::byte> asked = as_body({round_, base_hash_, setting_.replica.fingerprint()});
     for (const auto& [name, rank] : setting_.mailbox.nodes())
       if (name != node_->name()) node_->send(name, "join", asked, {.purpose = Purpose::control});
@@ -234,9 +246,9 @@ void OneByte::join(Deadline within) {
   std::memcpy(&hash, welcome_.data(), sizeof hash);
   replay(std::span(welcome_).subspan(sizeof hash));
   if (setting_.replica.hash() != hash)
-    throw Error(Error::Kind::broken_invariant,
-                fmt::format("machine {} has replayed {} rounds and holds other weights than the machine it has them from", setting_.machine,
-                            round_));
+    throw Error(
+        Error::Kind::broken_invariant,
+        fmt::format("machine {} has replayed {} rounds and holds other weights than the machine that sent them", setting_.machine, round_));
 }
 
 void OneByte::replay(std::span<const std::byte> log) {
@@ -374,7 +386,7 @@ void OneByte::apply(const RoundRecord& record) {
   for (const uint32_t member : record.manifest.members)
     if (!std::binary_search(members_.begin(), members_.end(), member)) missed_[member] = 0;
   members_ = record.manifest.members;
-  messages_.erase(messages_.begin(), messages_.lower_bound(round_));  // this round's may still be asked for
+  messages_.erase(messages_.begin(), messages_.lower_bound(round_));  // others may still ask for this round's
   manifests_.erase(manifests_.begin(), manifests_.upper_bound(round_));
   ++round_;
 }
@@ -427,7 +439,7 @@ void OneByte::compare_hashes(const std::vector<uint32_t>& voters, RoundFacts& fa
   });
   std::map<uint64_t, int64_t> votes;
   for (const auto& [machine, hash] : told) ++votes[hash];
-  uint64_t right = told.begin()->second;  // of as many votes, that of the lowest machine
+  uint64_t right = told.begin()->second;  // on a tie, that of the lowest machine
   for (const auto& [machine, hash] : told)
     if (votes[hash] > votes[right]) right = hash;
   if (mine == right) return;
@@ -439,7 +451,7 @@ void OneByte::compare_hashes(const std::vector<uint32_t>& voters, RoundFacts& fa
   for (size_t i = 0; i < here.size() && facts.differed.empty(); ++i)
     if (tensor_hashes_[witness].size() == here.size() && tensor_hashes_[witness][i] != here[i])
       facts.differed = setting_.replica.model().names[i];
-  setting_.world.log().warn("round {}: weights differ from most machines', first in {}: built again from the log", round_, facts.differed);
+  setting_.world.log().warn("round {}: weights differ from most machines', first in {}: rebuilt from the log", round_, facts.differed);
   rebuild();
   facts.repaired = true;
   if (setting_.replica.hash() != right)
@@ -451,7 +463,7 @@ RoundFacts OneByte::round() {
   CAIRN_CHECK(std::binary_search(members_.begin(), members_.end(), setting_.machine), "machine {} is no member", setting_.machine);
   RoundFacts facts{.round = round_};
   handle_waiting();
-  if (!known_manifest(round_)) {  // else it was decided without this machine
+  if (!known_manifest(round_)) {  // otherwise the round was decided without this machine
     send_slopes(facts);
     handle_waiting();
   }

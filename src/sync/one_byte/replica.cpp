@@ -1,3 +1,12 @@
+// One byte per slope ("Just One Byte (per gradient)", Zelikman et al. 2023, arXiv 2306.09739): zeroth-order SGD whose messages do not
+// depend on the size of the model.
+//
+//   u(t, m, k)  random direction of round t, machine m, sample k, drawn from a shared key          `direction`
+//   s = (L(w + eps u) - L(w - eps u)) / (2 eps)                                                    `measure`; L on a batch of machine m
+//   w <- keep * w - rate / W * sum over m, k of a_m s(m, k) u(t, m, k)                             `apply`; W = sum of all a_m
+//
+// A machine sends its slopes s only, one byte each (code.h); everyone draws the directions again. a_m is the machine's `weight`; with
+// `scale` = sqrt the divisor is sqrt(W). Weight decay is in `keep`, for matrices.
 #include "sync/one_byte/replica.h"
 
 #include <array>
@@ -20,7 +29,7 @@ std::span<const std::byte> bytes_of(const at::Tensor& x) {
 
 mesh::ParamId id_of(size_t place) { return {static_cast<int32_t>(place), 1}; }
 
-// Weights moved along a direction as they are asked for.
+// Weights perturbed along a direction, parameter by parameter, when the model reads them.
 class Moved final : public model::Weights {
  public:
   Moved(const OneByteReplica& replica, uint32_t round, uint32_t machine, int64_t sample, float distance, kernels::Noise noise)

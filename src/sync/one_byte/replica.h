@@ -15,10 +15,10 @@ namespace cairn::sync {
 
 struct OneByteOptions {
   int64_t samples_per_round = 30;
-  double eps = 1e-3;             // how far the weights are moved to measure a slope
+  double eps = 1e-3;             // how far the weights are perturbed to measure a slope
   std::string noise = "normal";  // "rademacher"
-  std::string code = "log8";     // "fp32", "sign": to compare with
-  bool unbiased = false;         // log8 is rounded up or down by chance, right on average
+  std::string code = "log8";     // "fp32", "sign": for comparison
+  bool unbiased = false;         // log8 rounds stochastically, without bias
   std::string scale = "mean";    // "sqrt": slopes are divided by the square root of their number
   double weight_decay = 0;       // of matrices
   double round_timeout_s = 30;
@@ -26,39 +26,39 @@ struct OneByteOptions {
 };
 void check(const OneByteOptions& options);
 
-// The mean loss at these weights on the batch that the key names, summed in fp32 or better, with nothing random about it that the key does
-// not name. No gradient is asked for: any number will do.
+// The mean loss at these weights on the batch that the key names, summed in fp32 or better and deterministic given the key. It need not be
+// differentiable: only its value is used.
 using LossAt = std::function<double(const model::Weights& at, const BatchKey& batch)>;
 
-// A slope of the loss: how it changes along the direction that (round, machine, sample) names.
+// A finite-difference slope of the loss along the random direction of (round, machine, sample).
 struct Slope {
   float slope = 0;
-  double above = 0, below = 0;  // the two losses
+  double above = 0, below = 0;  // the losses at + eps and - eps
 };
 
-// One machine's copy of the weights. Directions are functions of the run, the machine, the round, the sample and the parameter's name, so
-// a slope says all: every machine that applies the same rounds to the same start holds the same bits.
+// One machine's copy of the weights. Directions are functions of run, machine, round, sample and parameter name, so a slope is all that a
+// message needs: machines that apply the same rounds to the same start hold bitwise identical weights. The update is in replica.cpp.
 class OneByteReplica {
  public:
-  // Borrowed. Weights are whole parameters on one device, fp32 or bf16.
+  // Borrowed. Weights are unsharded parameters on one device, fp32 or bf16.
   struct Model {
     const model::Weights& weights;
-    std::vector<std::string> names;  // by place
+    std::vector<std::string> names;  // by parameter
     std::vector<bool> trained;
-    std::vector<at::Tensor> kept = {};  // what is updated, by place; empty: get(i), which then must be a view of it
+    std::vector<at::Tensor> kept = {};  // the tensors to update, by parameter; empty: get(i), which must be a view of them
   };
 
   OneByteReplica(const OneByteOptions& options, uint64_t run, Model model);
 
-  // Looks at the loss on both sides of the weights, which are not touched: each parameter is moved when the model asks for it, into
-  // memory of its own that goes when the model is done with it.
+  // Evaluates the loss on both sides of the weights. The weights do not change: each parameter is perturbed into temporary memory when the
+  // model reads it.
   Slope measure(const LossAt& loss, uint32_t round, uint32_t machine, int64_t sample) const;
-  // Moves the weights by all slopes of the round: machines in ascending order, then samples, fp32 sums.
+  // Applies all slopes of a round: machines in ascending order, then samples, summed in fp32.
   void apply(const RoundRecord& record);
 
   uint64_t hash() const;                        // of all trained weights
-  std::vector<uint64_t> tensor_hashes() const;  // by place; 0 where it is not trained
-  // Whoever has the same number draws the same directions, decodes slopes to the same bits, and trains the same parameters in the same way.
+  std::vector<uint64_t> tensor_hashes() const;  // by parameter; 0 if it is not trained
+  // Machines with the same fingerprint draw the same directions, decode slopes identically and train the same parameters in the same way.
   uint64_t fingerprint() const;
 
   const OneByteOptions& options() const { return options_; }

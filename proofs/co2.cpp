@@ -21,7 +21,7 @@
 namespace cairn::study {
 namespace {
 
-sync::SyncOptions late(int64_t every, double momentum, const std::string& gap, double clip = 1) {
+sync::SyncOptions late(int64_t every, double momentum, sync::StalenessGap gap, double clip = 1) {
   sync::SyncOptions options{.kind = "co2"};
   options.co2 = {.every = every, .outer_lr = 1, .outer_momentum = momentum, .gap = gap, .clip = clip};
   return options;
@@ -56,11 +56,11 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
   const PilotRun apart{.seed = options.seed, .islands = 4, .steps = 12, .alone = true};
   PilotRun one_round = apart;
   one_round.alone = false;
-  one_round.sync = late(12, 0, "off", 0);
+  one_round.sync = late(12, 0, sync::StalenessGap::off, 0);
   findings.at_most("1. one round, no momentum, gap off, nothing left under way: largest difference to the mean of the islands", 0,
                    (run_pilot(one_round).global_parameters[1] - mean_of(run_pilot(apart).own)).abs().max().item<double>(), 1e-6);
 
-  const Starts starts = starts_of({.seed = options.seed, .islands = 4, .steps = 120, .sync = late(12, 0.5, "ratio")});
+  const Starts starts = starts_of({.seed = options.seed, .islands = 4, .steps = 120, .sync = late(12, 0.5, sync::StalenessGap::ratio)});
   double others = 0;
   for (const auto& [island, of_rounds] : starts)
     for (size_t round = 0; round < of_rounds.size(); ++round) others += at::equal(of_rounds[round], starts.at(0)[round]) ? 0 : 1;
@@ -98,8 +98,8 @@ void overlap(const ProofOptions& options, Findings& findings, base::Log& log) {
   };
   const auto [ddp, of_ddp] = measured("a sum at every step", {});
   const auto [blocking, of_blocking] = measured("averaging that waits, every 10 steps", diloco(10, 1, 0));
-  const auto [hidden, of_hidden] = measured("CO2, 10 steps", late(10, 0.2, "off"));
-  const auto [shown, of_shown] = measured("CO2, 4 steps", late(4, 0.2, "off"));
+  const auto [hidden, of_hidden] = measured("CO2, 10 steps", late(10, 0.2, sync::StalenessGap::off));
+  const auto [shown, of_shown] = measured("CO2, 4 steps", late(4, 0.2, sync::StalenessGap::off));
   findings.at_least("2. time of a step to one without communication, a sum at every step (4 islands, virtual time)", 1, ddp, 4);
   findings.at_least("2. likewise, averaging that waits, every 10 steps", 1, blocking, 1.5);
   findings.at_most("2. likewise, CO2 with rounds of 10 steps", 1, hidden, 1.06);
@@ -124,12 +124,12 @@ void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
     return losses;
   };
   const std::vector<double> plain = loss("averaging that waits, 12", diloco(12, 1, 0));
-  const std::vector<double> mild = loss("12, momentum 0.2, gap off", late(12, 0.2, "off", 0));
-  const std::vector<double> long_off = loss("48, momentum 0.5, gap off", late(48, 0.5, "off", 0)),
-                            long_ratio = loss("48, momentum 0.5", late(48, 0.5, "ratio", 0));
-  const std::vector<double> high_off = loss("12, momentum 0.9, gap off", late(12, 0.9, "off", 0)),
-                            high_ratio = loss("12, momentum 0.9", late(12, 0.9, "ratio", 0));
-  const std::vector<double> clipped = loss("12, momentum 0.9, gap off, clip 1", late(12, 0.9, "off"));
+  const std::vector<double> mild = loss("12, momentum 0.2, gap off", late(12, 0.2, sync::StalenessGap::off, 0));
+  const std::vector<double> long_off = loss("48, momentum 0.5, gap off", late(48, 0.5, sync::StalenessGap::off, 0)),
+                            long_ratio = loss("48, momentum 0.5", late(48, 0.5, sync::StalenessGap::ratio, 0));
+  const std::vector<double> high_off = loss("12, momentum 0.9, gap off", late(12, 0.9, sync::StalenessGap::off, 0)),
+                            high_ratio = loss("12, momentum 0.9", late(12, 0.9, sync::StalenessGap::ratio, 0));
+  const std::vector<double> clipped = loss("12, momentum 0.9, gap off, clip 1", late(12, 0.9, sync::StalenessGap::off));
   at_most_ratio(findings, "3. rounds of 12, momentum 0.2, gap off: test loss to that of averaging that waits", mild, plain, 1.05);
   at_most_ratio(findings, "3. rounds of 48, momentum 0.5: divided by the gap, to not", long_ratio, long_off, 0.85);
   at_most_ratio(findings, "3. rounds of 12, momentum 0.9: divided by the gap, to not", high_ratio, high_off, 0.7);
@@ -140,7 +140,7 @@ void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
 // 4, 5. Delays change nothing; the clip binds.
 void safety(const ProofOptions& options, Findings& findings, base::Log& log) {
   log.info("delays and clip");
-  PilotRun run{.seed = options.seed, .islands = 4, .steps = 120, .sync = late(12, 0.5, "ratio")};
+  PilotRun run{.seed = options.seed, .islands = 4, .steps = 120, .sync = late(12, 0.5, sync::StalenessGap::ratio)};
   const PilotEnd fast = run_pilot(run);
   run.step_s = 0.01;
   run.link = {.latency = std::chrono::milliseconds(50), .latency_sigma = 1.5};
@@ -148,7 +148,8 @@ void safety(const ProofOptions& options, Findings& findings, base::Log& log) {
   findings.at_most("4. messages delayed by 50 ms and more, at random: largest difference of the model", 0,
                    (fast.global_parameters[2] - slow.global_parameters[2]).abs().max().item<double>(), 0);
   constexpr double kClip = 0.01;
-  PilotRun clipped{.seed = options.seed, .islands = 4, .steps = 120, .sync = late(12, 0.5, "off", kClip), .constant_rate = true};
+  PilotRun clipped{
+      .seed = options.seed, .islands = 4, .steps = 120, .sync = late(12, 0.5, sync::StalenessGap::off, kClip), .constant_rate = true};
   double most = 0;
   const Starts starts = starts_of(clipped);
   const std::vector<at::Tensor>& rounds = starts.at(0);

@@ -74,7 +74,7 @@ comm::LinkModel varying_links() {
 double pair_time(int islands, int rounds, const comm::LinkModel& link, uint64_t seed) {
   sync::SyncOptions options{.kind = "noloco"};
   options.noloco.every = 1;
-  options.noloco.final_model = "one";
+  options.noloco.final_model = sync::NolocoFinal::one;
   options.exchange.timeout_s = 1800;
   std::vector<Rule> rules(static_cast<size_t>(islands));
   const auto first = [&](comm::World& world) { rules[static_cast<size_t>(world.rank())].begin(world, options, rounds, seed); };

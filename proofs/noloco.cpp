@@ -26,7 +26,7 @@ constexpr int kIslands = 8, kDraws = 3;
 sync::SyncOptions pairs(double momentum, double pull, int64_t group = 2) {
   sync::SyncOptions options{.kind = "noloco"};
   options.noloco = {.every = kEvery, .group = group, .outer_lr = 0.7, .outer_momentum = momentum, .pull = pull};
-  options.noloco.final_model = "one";
+  options.noloco.final_model = sync::NolocoFinal::one;
   return options;
 }
 

@@ -28,8 +28,8 @@ struct Outcome {
 
 sync::SyncOptions gossip(double neighbours, bool merge) {
   sync::SyncOptions options{.kind = "gossip"};
-  options.gossip = {.every = kSteps, .topology = "random", .neighbours = neighbours};
-  options.gossip.final_model = merge ? "merge" : "none";
+  options.gossip = {.every = kSteps, .topology = sync::Topology::random, .neighbours = neighbours};
+  options.gossip.final_model = merge ? sync::GossipFinal::merge : sync::GossipFinal::none;
   return options;
 }
 
@@ -56,7 +56,7 @@ Outcome outcome(const ProofOptions& options, const Vit& vit, const char* name, c
 
 sync::SyncOptions window(double start) {
   sync::SyncOptions options = gossip(0.2, false);
-  options.gossip.schedule = "window";
+  options.gossip.schedule = sync::GossipSchedule::window;
   options.gossip.window_start = start;
   options.gossip.window_width = 0.1;
   return options;
@@ -66,7 +66,8 @@ void mixing(const ProofOptions& options, Findings& findings) {
   double off = 0, moved = 0;
   for (const int nodes : {2, 7, 16})
     for (int64_t round = 0; round < 20; ++round)
-      for (const char* topology : {"random", "pairwise", "ring", "exponential", "complete"}) {
+      for (const sync::Topology topology : {sync::Topology::random, sync::Topology::pairwise, sync::Topology::ring,
+                                            sync::Topology::exponential, sync::Topology::complete}) {
         std::vector<double> columns(static_cast<size_t>(nodes));
         for (const std::vector<int>& row : sync::mixing_rows(topology, nodes, 1.2, options.seed, round)) {
           double sum = 0;
@@ -76,7 +77,7 @@ void mixing(const ProofOptions& options, Findings& findings) {
           }
           off = std::max(off, std::abs(sum - 1));
         }
-        if (std::string(topology) != "random")
+        if (topology != sync::Topology::random)
           for (const double sum : columns) moved = std::max(moved, std::abs(sum - 1));
       }
   findings.at_most("mixing weights: rows do not sum to 1 by", 0, off, 1e-12);
@@ -95,7 +96,7 @@ void merging(const ProofOptions& options, const Vit& vit, Findings& findings, ba
   const Outcome apart = outcome(options, vit, "0.2 neighbours, own starts", gossip(0.2, false), log, false);
   const Outcome more = outcome(options, vit, "1 neighbour", gossip(1, false), log);
   sync::SyncOptions every_round = gossip(0, false);
-  every_round.gossip.topology = "complete";
+  every_round.gossip.topology = sync::Topology::complete;
   const Outcome server = outcome(options, vit, "average after every round", every_round, log);
   const Outcome early = outcome(options, vit, "all talk early", window(0.1), log),
                 middle = outcome(options, vit, "all talk half way", window(0.45), log),

@@ -40,8 +40,8 @@ class Codec {
 //                            blocks of 128; a block with m < 2^-110 is zero
 //
 // All round to the nearest, ties to even; e3m0 in the logarithm. A value that is not finite never becomes finite: it stays what it is, but
-// for infinity in fp8 (e4m3 has none), which becomes nan, and int8 and e3m0, where one value that is not finite makes its whole block nan. In bf16 and fp8 values
-// above 3.1e38 may be rounded to infinity.
+// for infinity in fp8 (e4m3 has none), which becomes nan, and int8 and e3m0, where one value that is not finite makes its whole block nan.
+// In bf16 and fp8 values above 3.1e38 may be rounded to infinity.
 std::unique_ptr<const Codec> make_codec(std::string_view name);
 std::vector<std::string> codec_names();
 // A codec in a message's header: its place in the list, from 1 on; and back, "codec 9" where the list has no such place.

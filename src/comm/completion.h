@@ -13,21 +13,21 @@ namespace cairn::comm {
 
 class Transport;
 
-// One thing a transport was asked to do. Transports derive what they need to remember.
+// One request to a transport. Transports derive their own kinds.
 struct Transfer {
   virtual ~Transfer() = default;
-  virtual std::vector<int> awaited() const { return done ? std::vector<int>() : std::vector<int>{peer}; }  // for whom it waits
-  int peer = -1;                                                                                           // none: several
+  virtual std::vector<int> awaited() const { return done ? std::vector<int>() : std::vector<int>{peer}; }  // the ranks it waits for
+  int peer = -1;                                                                                           // -1: several
   bool outgoing = false;
   bool done = false;
   bool cancelled = false;
   std::optional<Error> error;
   std::coroutine_handle<> waiter;
-  const std::byte* view = nullptr;  // of a recv_view that is done: where the bytes are
-  std::shared_ptr<void> held = {};  // what keeps them there
+  const std::byte* view = nullptr;  // of a finished recv_view: the bytes
+  std::shared_ptr<void> held = {};  // keeps them alive
 };
 
-// The asking side's hold on a transfer: `co_await` it inside a Task. Destroying it before it is done cancels the transfer.
+// The caller's handle on a transfer: `co_await` it inside a Coroutine. Destroying it before it is done cancels the transfer.
 class Completion {
  public:
   Completion() = default;  // done already
@@ -52,8 +52,8 @@ class Completion {
   std::shared_ptr<Transfer> transfer_;
 };
 
-// Transfers that are done and whose waiters have yet to run. Transports fill it while they move bytes and run it when they are consistent,
-// because a waiter may at once ask for more.
+// Finished transfers whose waiters have not run yet. A transport fills it while it moves bytes and runs it when its own state is
+// consistent, because a waiter may start new transfers.
 class DoneQueue {
  public:
   void finish(const std::shared_ptr<Transfer>& transfer);

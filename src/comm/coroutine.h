@@ -5,8 +5,8 @@
 
 namespace cairn::comm {
 
-// A coroutine that runs until its first wait when called, and goes on where the transport finishes what it waits for. A task may await
-// another. Destroying it destroys what it holds, which cancels its transfers.
+// The coroutine type of collectives and channels. It starts when called, runs to its first unfinished Completion, and continues when the
+// transport finishes that. One coroutine may await another. Destroying it cancels the transfers that it holds.
 class [[nodiscard]] Coroutine {
  public:
   struct promise_type {

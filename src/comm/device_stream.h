@@ -2,7 +2,7 @@
 
 namespace cairn::comm {
 
-// The stream (a cudaStream_t) on which tensors of this device are worked on just now. Throws where Cairn was built without CUDA.
+// The current stream (a cudaStream_t) of this device. Throws if Cairn was built without CUDA.
 void* current_device_stream(int device);
 
 }  // namespace cairn::comm

@@ -10,7 +10,7 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// Between two looks at the devices: short at first, since most operations are, and never long.
+// The interval between two polls of the devices: short at first, since most operations are short.
 constexpr nanoseconds kLookFirst = std::chrono::microseconds(20);
 constexpr nanoseconds kLookLast = std::chrono::milliseconds(1);
 
@@ -25,7 +25,7 @@ class DeviceTransport final : public ForwardingTransport {
       const auto now = inside().clock().now();
       if (now >= until) return false;
       const auto again = std::min(now + look, until);
-      const Completion tick = inside().timer(again);  // an event of its own: where time is virtual, it makes time pass
+      const Completion tick = inside().timer(again);  // where time is virtual, this event makes time advance
       bool is_done = false;
       const auto done_or_look = [&] { return (is_done = done()) || tick.done(); };
       inside().drive(done_or_look, again, doing);

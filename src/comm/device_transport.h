@@ -6,8 +6,8 @@
 
 namespace cairn::comm {
 
-// A transport that does all that `host` does and lets devices talk among themselves, as the groups of `make` do. Whoever waits looks after
-// the devices too: now and then, since nothing wakes it.
+// Wraps `host` and adds device-to-device communication by the groups that `make` makes. A waiting rank polls the devices at short
+// intervals, because a device wakes nobody.
 std::unique_ptr<Transport> make_device_transport(std::unique_ptr<Transport> host, DeviceGroupMaker make);
 
 }  // namespace cairn::comm

@@ -28,7 +28,8 @@ std::string describe(const Signature& signature, std::string_view what) {
   std::string text(name(signature.kind));
   if (!what.empty()) text += fmt::format(" of {}", what);
   std::replace_if(
-      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; }, '?');  // it may be another rank's
+      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; },
+      '?');  // the text may come from another rank
   if (signature.kind == OperationKind::barrier) return text;
   text += fmt::format(", {} {}", signature.count, name(signature.dtype));
   const bool reduces = signature.kind == OperationKind::all_reduce || signature.kind == OperationKind::reduce_scatter ||

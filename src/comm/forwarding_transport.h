@@ -6,7 +6,7 @@
 
 namespace cairn::comm {
 
-// Does all as another transport does. For those that change one thing or two of it.
+// Forwards every call to another transport. Base class of wrappers that change one or two of them.
 class ForwardingTransport : public Transport {
  public:
   explicit ForwardingTransport(std::unique_ptr<Transport> inside) : inside_(std::move(inside)) {}

@@ -1,5 +1,5 @@
-// The part of Group that knows tensors: contiguous memory in, Spans out; CUDA tensors as they are where devices talk among themselves, else
-// by way of pinned host memory.
+// The part of Group with tensors: turns contiguous tensors into Spans. CUDA tensors stay on the device if the group communicates from
+// device to device, else they go through pinned host memory.
 #include "comm/group.h"
 
 #include <memory>
@@ -39,7 +39,7 @@ Dtype dtype_of(const at::Tensor& x) {
   }
 }
 
-// Whether it goes from device to device.
+// Whether the tensor goes from device to device.
 bool direct(Group::State& group, const at::Tensor& x) {
   if (!x.is_cuda()) return false;
   const DeviceGroup* devices = group.device_group();
@@ -49,17 +49,17 @@ bool direct(Group::State& group, const at::Tensor& x) {
   return true;
 }
 
-// Where one rank has nothing to do.
+// A group of one rank has nothing to do.
 bool nothing_to_do(Group::State& group, const at::Tensor& x) { return group.ranks.size() == 1 && !direct(group, x); }
 
-// A tensor as the raw face sees it. A CUDA tensor that cannot travel as it is, is mirrored in pinned host memory.
+// A tensor and the memory that is sent: its own, or a mirror in pinned host memory.
 struct Host {
   Host(Group::State& group, const at::Tensor& x, bool read) : Host(x, read, direct(group, x)) {}
   Host(const at::Tensor& x, bool read, bool as_it_is) : tensor(x), host(x), on_device(as_it_is) {
-    CAIRN_CHECK(x.is_contiguous(), "a tensor that is not contiguous cannot be sent: call contiguous() and keep the result");
+    CAIRN_CHECK(x.is_contiguous(), "a tensor that is not contiguous cannot be sent. Call contiguous() and keep the result.");
     if (!mirrored()) return;
     host = at::empty(x.sizes(), x.options().device(at::kCPU).pinned_memory(true));
-    if (read) host.copy_(x);  // waits for the device
+    if (read) host.copy_(x);  // synchronises with the device
   }
 
   bool mirrored() const { return !on_device && !tensor.is_cpu(); }
@@ -70,7 +70,7 @@ struct Host {
   bool on_device;
 };
 
-// An operation's tensors: kept by the operation until it is complete, by its Work until the result is back on the device.
+// The tensors of an operation. The operation keeps them until it is complete, its Work until the result is back on the device.
 struct Tensors {
   Host out;
   Host in;
@@ -92,14 +92,14 @@ Work brought_back(const Work& work, const std::shared_ptr<Tensors>& tensors) {
 }  // namespace
 
 Work Group::all_reduce(const at::Tensor& x, Reduce reduce, Label label) {
-  if (nothing_to_do(*state_, x)) return Work::done();  // nothing to bring to the host
+  if (nothing_to_do(*state_, x)) return Work::done();  // no copy to the host either
   const Host both(*state_, x, true);
   const auto tensors = kept(*state_, both, both);
   return brought_back(all_reduce(both.span(), reduce, label), tensors);
 }
 
 Work Group::coded_all_reduce(const at::Tensor& x, const Codec& codec, Label label) {
-  const Host both(x, true, /*as_it_is=*/false);  // codecs are the host's
+  const Host both(x, true, /*as_it_is=*/false);  // codecs run on the host
   const auto tensors = kept(*state_, both, both);
   return brought_back(coded_all_reduce(both.span(), codec, label), tensors);
 }

@@ -18,37 +18,38 @@ namespace cairn::comm {
 class Codec;
 class World;
 
-// Elements in memory that somebody else owns and keeps until the operation on them is done.
+// A typed buffer. The caller owns it and keeps it valid until the operation on it is done.
 struct Span {
   void* data = nullptr;
   int64_t count = 0;
   Dtype dtype = Dtype::f32;
-  // Of a device's memory: tells on which of its streams (a cudaStream_t) the caller works just now. Null: host memory. Only where the
-  // world's transport lets devices talk among themselves.
+  // For device memory: returns the caller's current stream (a cudaStream_t) of that device. Null: host memory. Device memory needs a
+  // transport with device-to-device communication (nccl/transport.h).
   void* (*stream)(int device) = nullptr;
 };
 
-// What is known about an operation that ran: the group keeps the last ones.
+// The record of one operation; the group keeps the last ones.
 struct OperationRecord {
   uint64_t sequence = 0;
   std::string name;  // "all_reduce of layers.7.mlp.up_proj, 4096 f32"
   Purpose purpose = Purpose::control;
   std::chrono::nanoseconds begun{};
-  std::chrono::nanoseconds ended{};  // zero: under way
+  std::chrono::nanoseconds ended{};  // zero: in flight
   bool failed = false;
 };
 
-// An ordered subset of the world's ranks and the operations among them. It belongs to its World, whose thread alone may use it.
+// An ordered subset of the world's ranks, with collectives and point-to-point operations (a process group, a communicator). It belongs to
+// its World; only the World's thread may use it.
 //
-// Every call only starts an operation; its Work says when it is done. Operations complete in the order in which they were started. All
-// ranks of a group must start the same collectives in the same order; who does not is named to the others. A collective's result is the
-// same bits on every rank, whatever the order of arrival. An operation that is not done within the group's deadline fails and names who was
-// late; after a failure the group is broken and every later operation throws the same error.
-//
-// Ranks here are positions in the group. Tensors must be contiguous. CUDA tensors travel from device to device where the transport can
-// (nccl_transport.h): such an operation comes after what is on the current stream when it is called, and Work::wait() only lets the current
-// stream wait for it. Elsewhere, and in coded_all_reduce, they travel through pinned host memory.
-// Counts are in elements, one per rank of the group; empty: as even as can be, as `even_counts` says.
+// - A call starts an operation and returns its Work. Operations complete in the order of their start.
+// - All ranks of a group must start the same collectives in the same order. A rank that does not is found and named.
+// - The result of a collective is bitwise identical on all ranks, whatever the order of arrival.
+// - An operation that is not done within the group's deadline fails and names the late ranks. After a failure the group is broken: every
+//   later operation throws the same error.
+// - Ranks are positions in the group. Counts are in elements, one per rank of the group; empty: `even_counts`.
+// - Tensors must be contiguous. CUDA tensors travel from device to device if the transport can (nccl/transport.h): the operation is ordered
+//   after the current stream, and Work::wait() makes the current stream wait. Otherwise, and in coded_all_reduce, they travel through
+//   pinned host memory.
 class Group {
  public:
   ~Group();
@@ -57,33 +58,33 @@ class Group {
 
   int rank() const;
   int size() const;
-  const std::vector<int>& ranks() const;  // the world's numbers of the members, in order
+  const std::vector<int>& ranks() const;  // the members' world ranks, in order
   World& world() const;
 
-  // x becomes the reduction of all ranks' x. Up to 8 ranks each sends 2(n-1)/n of x and the sum is in rank order; choice.h says what
-  // happens beyond.
+  // x becomes the reduction of all ranks' x. Up to 8 ranks it is in rank order, and each rank sends 2(n-1)/n of x;
+  // collectives/choose_algorithm.h has the rest.
   Work all_reduce(Span x, Reduce reduce, Label label);
-  // x (f32) becomes the sum of all ranks' x, which travel as codes: coded_all_reduce.h says what comes of it. One of make_codec's; it need
-  // not live longer than the call.
+  // x (f32) becomes the sum of all ranks' x, compressed on the network (collectives/coded_all_reduce.h). The codec is one of make_codec; it
+  // need not outlive the call.
   Work coded_all_reduce(Span x, const Codec& codec, Label label);
-  // The root's x becomes the reduction of all ranks' x, in rank order; elsewhere x stays as it is.
+  // The root's x becomes the reduction of all ranks' x, in rank order; x of other ranks stays unchanged.
   Work reduce(Span x, int root, Reduce reduce, Label label);
   // x becomes the root's x.
   Work broadcast(Span x, int root, Label label);
-  // out becomes the ranks' `in`, one after the other. `in` may be its own place inside `out`.
+  // out becomes the concatenation of all ranks' `in`. `in` may be this rank's part of `out`.
   Work all_gather(Span out, Span in, Label label, std::vector<int64_t> counts = {});
-  // out becomes this rank's part of the reduction of all ranks' `in`. `out` may be its own place inside `in`.
+  // out becomes this rank's part of the reduction of all ranks' `in`. `out` may be this rank's part of `in`.
   Work reduce_scatter(Span out, Span in, Reduce reduce, Label label, std::vector<int64_t> counts = {});
-  // The root's out becomes the ranks' `in`, one after the other; elsewhere out is not touched.
+  // The root's out becomes the concatenation of all ranks' `in`; out of other ranks is not used.
   Work gather(Span out, Span in, int root, Label label, std::vector<int64_t> counts = {});
   // out becomes this rank's part of the root's `in`.
   Work scatter(Span out, Span in, int root, Label label, std::vector<int64_t> counts = {});
-  // in[i] (in_counts[i] elements) goes to rank i; out is what the ranks sent here, one after the other. Empty counts: even.
+  // Part i of `in` (in_counts[i] elements) goes to rank i; out becomes the parts for this rank, in rank order. Empty counts: even.
   Work all_to_all(Span out, Span in, Label label, std::vector<int64_t> out_counts = {}, std::vector<int64_t> in_counts = {});
-  // Paired with the peer's recv by order among this pair; not a collective, so the others need not know.
+  // The k-th send to a peer matches its k-th recv from this rank. Not a collective: other ranks take no part.
   Work send(Span x, int peer, Label label);
   Work recv(Span x, int peer, Label label);
-  // Done when every rank has come here.
+  // Done when all ranks have called it.
   Work barrier(std::string_view what = "");
 
   Work all_reduce(const at::Tensor& x, Reduce reduce, Label label);
@@ -92,7 +93,7 @@ class Group {
   Work broadcast(const at::Tensor& x, int root, Label label);
   Work all_gather(const at::Tensor& out, const at::Tensor& in, Label label, std::vector<int64_t> counts = {});
   Work reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduce reduce, Label label, std::vector<int64_t> counts = {});
-  // Where it is not needed (gather: out, scatter: in, both but at the root), a tensor may be undefined.
+  // `out` of gather and `in` of scatter may be undefined, except at the root.
   Work gather(const at::Tensor& out, const at::Tensor& in, int root, Label label, std::vector<int64_t> counts = {});
   Work scatter(const at::Tensor& out, const at::Tensor& in, int root, Label label, std::vector<int64_t> counts = {});
   Work all_to_all(const at::Tensor& out, const at::Tensor& in, Label label, std::vector<int64_t> out_counts = {},
@@ -100,11 +101,10 @@ class Group {
   Work send(const at::Tensor& x, int peer, Label label);
   Work recv(const at::Tensor& x, int peer, Label label);
 
-  // Lets what is under way advance, without waiting. Called now and then while computing, so that communication overlaps it without a
-  // thread.
+  // Makes progress without waiting. Call it now and then while computing: communication overlaps without a progress thread.
   void progress();
 
-  // Memory from which operations of this group copy least. Buckets come from here.
+  // Memory that operations of this group need not copy (shared memory, where there is some). For buckets.
   std::shared_ptr<void> allocate(int64_t bytes);
 
   std::chrono::nanoseconds deadline() const;
@@ -112,7 +112,7 @@ class Group {
 
   std::vector<OperationRecord> history() const;  // the last operations, oldest first
 
-  struct State;  // of interest to comm alone
+  struct State;  // internal
 
  private:
   friend class World;

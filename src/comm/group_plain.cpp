@@ -1,4 +1,4 @@
-// The part of Group that knows no tensors: checks the arguments, names the operation, starts it.
+// The part of Group without tensors: checks the arguments, describes the operation by a signature, starts it.
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
@@ -116,7 +116,7 @@ Work Group::all_to_all(Span out, Span in, Label label, std::vector<int64_t> out_
   const int64_t to_self = static_cast<int>(in_counts.size()) == size() ? in_counts[rank()] : -1;
   out_counts = checked_counts(std::move(out_counts), out.count, *state_, to_self, "all_to_all, out");
   in_counts = checked_counts(std::move(in_counts), in.count, *state_, to_self, "all_to_all, in");
-  // Uneven counts differ from rank to rank, so that each message's own length is what is checked.
+  // Uneven counts differ from rank to rank: the length of each message is checked instead.
   const Signature signature{OperationKind::all_to_all, in.dtype, Reduce::sum, -1, even ? in.count : -1};
   return state_->start(signature, label, {.out = out, .in = in, .counts = std::move(out_counts), .in_counts = std::move(in_counts)},
                        &comm::all_to_all);

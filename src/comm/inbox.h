@@ -9,15 +9,15 @@
 
 namespace cairn::comm {
 
-// A receive that somebody asked for.
+// A posted receive.
 struct Receive : Transfer {
   Envelope envelope;
-  void* data = nullptr;  // where the bytes go; null once cancelled, or where they are to be viewed
+  void* data = nullptr;  // the destination; null once cancelled, and for a recv_view
   int64_t bytes = 0;
   bool viewed = false;
 };
 
-// A message that came: where its bytes are, and what keeps them there.
+// A message that arrived: its bytes, and what keeps them alive.
 struct Arrival {
   int from = 0;
   Envelope envelope = {};
@@ -26,20 +26,19 @@ struct Arrival {
   std::shared_ptr<void> holder = {};
 };
 
-// Brings messages and the receives that ask for them together, whichever comes first. They fit by sender, group, sequence and step, of
-// which each message has its own.
+// Matches messages with posted receives, whichever comes first, by (sender, group, sequence, step). Each message has its own key.
 class Inbox {
  public:
   Inbox(int rank, DoneQueue& done) : rank_(rank), done_(done) {}
 
   void on_early(std::function<void(int from, const Envelope&)> tell) { tell_early_ = std::move(tell); }
 
-  // Done at once where the message is there already.
+  // Posts a receive. It is done at once if the message has arrived already.
   void ask(const std::shared_ptr<Receive>& receive);
   void forget(const Receive& receive);
 
-  // Takes out the receive that waits for this message; the caller then finishes it. Null where none does, and (`refused`) where it has
-  // failed because it waits for something else.
+  // Removes and returns the receive that waits for this message; the caller then finishes it. Null: none waits, or (`refused`) it waits for
+  // another signature and has failed.
   struct Found {
     std::shared_ptr<Receive> receive;
     bool refused = false;
@@ -47,13 +46,13 @@ class Inbox {
   Found wanted(int from, const Envelope& envelope, int64_t bytes);
   void finish(const std::shared_ptr<Transfer>& transfer) { done_.finish(transfer); }
   void fail(const std::shared_ptr<Transfer>& transfer, Error error) { done_.fail(transfer, std::move(error)); }
-  // What this rank waits for is not what that peer is in.
+  // Fails a transfer because of a mismatch with that peer.
   void refuse(const std::shared_ptr<Transfer>& transfer, int from, const Envelope& theirs, const Envelope& ours);
 
-  // Delivers it, or keeps it until somebody asks.
+  // Delivers a message, or keeps it until its receive is posted.
   void arrive(Arrival arrival);
 
-  // No more will come from this rank: those who wait for it fail.
+  // No more messages will come from this rank: receives that wait for it fail.
   void close(int from);
   void clear() { early_.clear(); }
 

@@ -4,13 +4,13 @@
 
 namespace cairn::comm {
 
-// What a message is for: the ledger is kept by it.
+// What a message is for; the ledger counts by purpose.
 enum class Purpose : uint8_t { gradient, parameter, activation, loss, state, data, control, barrier };
 inline constexpr int kPurposes = 8;
 
 std::string_view name(Purpose purpose);
 
-// Handed in with each operation: what it is for, and the tensor or phase that errors and warnings shall name.
+// Given with each operation: its purpose, and the tensor or phase that errors and warnings name.
 struct Label {
   Purpose purpose = Purpose::control;
   std::string_view what = "";

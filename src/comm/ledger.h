@@ -11,8 +11,8 @@
 
 namespace cairn::comm {
 
-// The book of what was really sent. Transports write each message into it at the sending rank; claims about communication are read off it.
-// Bytes are payload, without headers. One rank's ledger holds what that rank sent; merged ledgers hold the world's.
+// Counts what was really sent. The transport of the sending rank books every message; every claim about communication is read from here.
+// Bytes are payload without headers. A rank's ledger holds what that rank sent; merged ledgers hold the traffic of the world.
 class Ledger {
  public:
   struct Message {
@@ -20,7 +20,7 @@ class Ledger {
     int to = 0;
     int64_t bytes = 0;
     Purpose purpose = Purpose::control;
-    std::chrono::nanoseconds begun{};  // handed to the transport
+    std::chrono::nanoseconds begun{};  // passed to the transport
     std::chrono::nanoseconds ended{};  // left this rank (net), arrived (local)
   };
   struct Total {

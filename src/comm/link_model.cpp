@@ -12,11 +12,11 @@ namespace {
 using Nanoseconds = std::chrono::nanoseconds;
 
 constexpr int64_t kPacketBytes = 1460;       // what an Ethernet frame carries of a TCP stream
-constexpr int64_t kPacketsThatTell = 4;      // a lost packet and the three after it, whose acknowledgements tell of the gap
-constexpr int kResendsMax = 12;              // a message lost that often in a row gets through
+constexpr int64_t kPacketsThatTell = 4;      // a lost packet and the three after it: fast retransmit
+constexpr int kResendsMax = 12;              // after that many losses a message gets through
 constexpr int kDoublingsMax = 6;             // of retransmit_after
-constexpr uint64_t kNumbersPerMessage = 16;  // indices of chance that belong to one message
-constexpr double kSigmasBelow = 4;           // log-normal latencies end here, which simulations need to look ahead
+constexpr uint64_t kNumbersPerMessage = 16;  // random indices per message
+constexpr double kSigmasBelow = 4;           // log-normal latencies are cut off here: simulations need a lower bound
 
 Nanoseconds whole(double ns) { return Nanoseconds(static_cast<int64_t>(ns)); }
 
@@ -82,7 +82,7 @@ Shaper::Shaper(LinkModel model, int ranks, uint64_t seed)
 LinkFacts facts_of(const LinkModel& model, const std::vector<int>& ranks) {
   LinkFacts facts;
   Nanoseconds latency = model.latency;
-  if (!model.latency_matrix.empty()) {  // round the ring, since nobody waits for all pairs
+  if (!model.latency_matrix.empty()) {  // of neighbours in the ring
     latency = {};
     for (size_t i = 0; i < ranks.size(); ++i) latency = std::max(latency, model.latency_matrix[ranks[i]][ranks[(i + 1) % ranks.size()]]);
   }

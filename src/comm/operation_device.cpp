@@ -1,4 +1,4 @@
-// How an operation goes to the devices: handed over, its bytes booked, and the ranks' roll call in the place of the messages.
+// Device operations: the call goes to the device group, its bytes are booked, and a roll call on the host checks that all ranks take part.
 #include <utility>
 
 #include "base/check.h"
@@ -19,7 +19,7 @@ DeviceGroup* Group::State::device_group() {
 
 void Group::State::hand_over(Operation& operation, bool sends) {
   CAIRN_CHECK(device_group(), "{}: this world's transport knows no devices", operation.describe());
-  transport.poll();  // where nobody waits on the host, this is what lets the operations before it complete
+  transport.poll();  // completes earlier operations even if nobody waits on the host
   DeviceCall call;
   call.kind = operation.signature.kind, call.sends = sends, call.arguments = operation.arguments;
   call.name = operation.describe();

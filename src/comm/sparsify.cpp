@@ -18,8 +18,7 @@ constexpr uint32_t kInfiniteBits = 0x7F800000;
 uint32_t magnitude_bits(float x) { return std::bit_cast<uint32_t>(x) & 0x7FFFFFFF; }
 
 [[noreturn]] void fail_not_finite(const char* what, size_t index) {
-  throw Error(Error::Kind::diverged,
-              fmt::format("element {} of a message is {}: which elements are the largest cannot be told", index, what));
+  throw Error(Error::Kind::diverged, fmt::format("element {} of a message is {}: top-k is not defined for it", index, what));
 }
 
 void put_number(uint64_t number, std::vector<std::byte>& bytes) {
@@ -28,7 +27,7 @@ void put_number(uint64_t number, std::vector<std::byte>& bytes) {
 }
 
 [[noreturn]] void fail_sparse(std::string_view what) {
-  throw Error(Error::Kind::corrupt_file, fmt::format("a message of places and values is damaged: {}", what));
+  throw Error(Error::Kind::corrupt_file, fmt::format("a sparse message is damaged: {}", what));
 }
 
 uint64_t take_number(std::span<const std::byte>& bytes) {
@@ -50,7 +49,7 @@ int64_t kept_count(int64_t elements, double density) {
   return std::clamp<int64_t>(std::llround(density * static_cast<double>(elements)), std::min<int64_t>(elements, 1), elements);
 }
 
-// Floyd's way (Bentley and Floyd 1987): one number for each place, none drawn twice. A bit for each element sorts them.
+// Floyd's algorithm (Bentley and Floyd 1987): one random number per index, no duplicates. A bitmap sorts them.
 Indices random_indices(const base::Random& random, int64_t elements, int64_t count) {
   CAIRN_CHECK(count >= 0 && count <= elements, "{} of {} places", count, elements);
   std::vector<uint64_t> taken(static_cast<size_t>((elements + 63) / 64), 0);
@@ -71,7 +70,7 @@ Indices random_indices(const base::Random& random, int64_t elements, int64_t cou
 Indices top_k_indices(std::span<const float> message, int64_t count) {
   const size_t elements = message.size();
   CAIRN_CHECK(count >= 0 && count <= static_cast<int64_t>(elements) && elements <= (uint64_t{1} << 32), "{} of {} places", count, elements);
-  // One number orders by magnitude, then by place: the bits of a float's magnitude grow with it.
+  // One integer orders by magnitude, then by index: the bits of a float grow with its magnitude.
   std::vector<uint64_t> order(elements);
   for (size_t i = 0; i < elements; ++i) {
     const uint32_t magnitude = magnitude_bits(message[i]);
@@ -130,7 +129,7 @@ std::vector<std::byte> encode_sparse(std::span<const int64_t> indices, std::span
 Sparse decode_sparse(std::span<const std::byte> bytes, int64_t elements) {
   const uint64_t count = take_number(bytes);
   if (count > static_cast<uint64_t>(elements)) fail_sparse(fmt::format("{} pairs for {} elements", count, elements));
-  // Each pair takes five bytes at least: a number that lies cannot ask for much memory.
+  // A pair takes at least five bytes, so a false count cannot make us allocate much.
   if (count > bytes.size() / 5) fail_sparse("it ends too soon");
   Sparse sparse;
   sparse.indices.reserve(count);

@@ -10,35 +10,35 @@ struct Random;
 
 namespace cairn::comm {
 
-// Messages of some of their floats. A codec (codec.h) makes every element smaller and keeps no state; here most elements do not travel at
-// all, and what becomes of them is the method's business: random ones are made up for on average, the largest ones by error feedback.
+// Sparse messages (rand-k, top-k). A codec (codec.h) shrinks every element; here most elements are not sent at all. Rand-k is unbiased
+// after scaling; top-k needs error feedback.
 //
-// Places are positions in the message, ascending, each at most once.
+// Indices are element positions, ascending, without duplicates.
 using Indices = std::vector<int64_t>;
 
-// How many of `elements` a density in (0, 1] lets through: the nearest whole number, but at least one where there is any.
+// k for a density in (0, 1]: round(density * elements), at least one if there are elements.
 int64_t kept_count(int64_t elements, double density);
 
-// `count` of `elements` places, each set of that size as likely as any other. A function of `random` alone: whoever knows the key knows
-// the places, and only values travel. Scaled by elements / count, what they let through is the message on average (rand-k).
+// Rand-k: `count` of `elements` indices, every subset equally likely. A function of `random` alone: a receiver with the same key knows the
+// indices, so that only values travel. Scaled by elements / count the sparse message is unbiased.
 Indices random_indices(const base::Random& random, int64_t elements, int64_t count);
 
-// The places of the `count` largest magnitudes, of equal ones the first (top-k). NaN has no place in that order: it is refused as
-// Error::Kind::diverged. Up to 2^32 elements.
+// Top-k: the indices of the `count` largest magnitudes; among equal ones the first. NaN is refused as Error::Kind::diverged. Up to 2^32
+// elements.
 Indices top_k_indices(std::span<const float> message, int64_t count);
 
-// The values at these places, and back. `set_at` leaves all else as it is.
+// Gathers the values at these indices; writes or adds them back. Other elements stay unchanged.
 void values_at(std::span<const float> message, std::span<const int64_t> indices, std::span<float> values);
 void set_at(std::span<float> message, std::span<const int64_t> indices, std::span<const float> values);
 void add_at(std::span<float> message, std::span<const int64_t> indices, std::span<const float> values, float factor = 1);
 
-// Error feedback: what a message left out is owed, and goes through with the next one. Adds the message to what is owed, takes the largest
-// `count` of that out and returns where; `values` becomes what was taken. Afterwards sent + owed is message + owed before, to the bit,
-// since elements travel whole. A message that is not finite is refused (diverged) before anything is touched.
+// Top-k with error feedback (Stich et al. 2018). e = residual, m = message:
+//   e += m;   indices = top_k(e);   values = e[indices];   e[indices] = 0
+// so that sent + residual is exactly m + the residual before. A message that is not finite is refused (diverged) before anything changes.
 Indices take_top_k(std::span<const float> message, std::span<float> residual, int64_t count, std::vector<float>& values);
 
-// Places and values as bytes: the number of pairs, the gaps between places (both in sevens of bits, so that a gap below 128 is one byte),
-// the values as they lie in memory. decode_sparse refuses what encode_sparse cannot have written (Error::Kind::corrupt_file).
+// Indices and values as bytes: the count, the gaps between indices (both as LEB128 varints: a gap below 128 takes one byte), the floats.
+// decode_sparse refuses bytes that encode_sparse cannot have written (Error::Kind::corrupt_file).
 struct Sparse {
   Indices indices;
   std::vector<float> values;

@@ -26,7 +26,7 @@ class All final : public Work::State {
     for (const Work& part : parts_) {
       try {
         (part.*wait_for)();
-      } catch (...) {  // the other parts still use their buffers: wait for them too
+      } catch (...) {  // the other parts still use their buffers
         if (!first) first = std::current_exception();
       }
     }

@@ -5,30 +5,30 @@
 
 namespace cairn::comm {
 
-// Something under way: a handle, cheap to copy. It keeps the buffers it uses alive, carries the deadline of its group, and rethrows on wait
-// what went wrong. Until it is done, neither write what it reads nor touch what it writes.
+// A handle on an operation in flight (as c10d's Work); cheap to copy. It keeps the operation's buffers alive; its wait has the deadline of
+// the group and throws the operation's error. Until it is done, do not write its inputs and do not touch its outputs.
 class [[nodiscard]] Work {
  public:
-  // What a transport or tier implements. Both are called by the owning rank's thread only.
+  // What the source of the work implements. Called by the owning rank's thread only.
   class State {
    public:
     virtual ~State() = default;
-    virtual bool ready() const = 0;  // asks, moves nothing
-    virtual void wait() = 0;         // throws cairn::Error; may be called again
+    virtual bool ready() const = 0;  // makes no progress
+    virtual void wait() = 0;         // throws cairn::Error; may be called repeatedly
     virtual void wait_host() { wait(); }
   };
 
   Work() = default;  // done already
   explicit Work(std::shared_ptr<State> state);
   static Work done() { return {}; }
-  static Work all(std::vector<Work> parts);  // waits for every part, then throws the first error
+  static Work all(std::vector<Work> parts);  // waits for all parts, then throws the first error
 
-  // Work that runs `last` once, on the waiting thread, when this one is done; a part of waiting for it.
+  // Work that waits for this one and then runs `last`, once, on the waiting thread.
   Work then(std::function<void()> last) const;
 
-  void wait() const;       // orders the stream after it: what is queued on the device afterwards sees the result. On CPU: blocks
+  void wait() const;       // on a device: orders the current stream after it; on CPU: blocks
   void wait_host() const;  // blocks until the host may read the result
-  bool ready() const;      // does not make progress (Group::progress does)
+  bool ready() const;      // makes no progress (Group::progress does)
 
  private:
   std::shared_ptr<State> state_;  // null: done

@@ -13,9 +13,9 @@
 namespace cairn::comm {
 namespace {
 
-constexpr size_t kEarlyMax = 1024;  // remembered; a rank further ahead than that is not checked
+constexpr size_t kEarlyMax = 1024;  // remembered; messages beyond are not checked
 
-// The same on every rank: groups need no agreement. FNV-1a over the ranks and the name; even, since the next number is for point-to-point.
+// FNV-1a over the ranks and the name: the same on every rank without communication. Even; id + 1 is for point-to-point messages.
 uint64_t group_id(const std::vector<int>& ranks, std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325;
   const auto mix = [&hash](uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
@@ -55,7 +55,7 @@ World::World(std::unique_ptr<Transport> transport, WorldOptions options)
 }
 
 World::~World() {
-  transport_->on_early([](int, const Envelope&) {});  // it still moves messages while it leaves, when the groups are gone
+  transport_->on_early([](int, const Envelope&) {});  // the transport still makes progress while it leaves, when the groups are gone
   if (std::uncaught_exceptions() > exceptions_at_start_) transport_->fail("it ended by an exception", rank());
 }
 
@@ -84,7 +84,7 @@ Group& World::group(std::vector<int> ranks, std::string_view name) {
   auto state = std::unique_ptr<Group::State>(new Group::State{
       .world = *this, .transport = *transport_, .ranks = std::move(ranks), .me = position, .id = id, .deadline = options_.deadline});
   slot.reset(new Group(std::move(state)));
-  CAIRN_CHECK(by_id_.emplace(id, slot.get()).second, "two groups with the number {:x}: give one another name", id);
+  CAIRN_CHECK(by_id_.emplace(id, slot.get()).second, "two groups with the id {:x}. Give one another name.", id);
   return *slot;
 }
 
@@ -112,7 +112,7 @@ void World::before_collective() {
 }
 
 void World::note_early(int from, const Envelope& envelope) {
-  if (envelope.group % 2 != 0) return;  // point-to-point: checked where it is received
+  if (envelope.group % 2 != 0) return;  // point-to-point: checked by its receive
   const auto group = by_id_.find(envelope.group);
   if (group != by_id_.end() && envelope.sequence < group->second->state_->next_sequence) {
     group->second->state_->check_early(from, envelope);

@@ -19,19 +19,19 @@ class Transport;
 struct Envelope;
 
 struct WorldOptions {
-  std::chrono::nanoseconds deadline = std::chrono::seconds(300);  // of every operation, unless its group says otherwise
-  std::chrono::nanoseconds warn_after = std::chrono::seconds(5);  // a late rank is named in the log after this wait
+  std::chrono::nanoseconds deadline = std::chrono::seconds(300);  // of every operation; a group may have its own
+  std::chrono::nanoseconds warn_after = std::chrono::seconds(5);  // after this wait the log names the late ranks
   base::Log log = base::Log::quiet();
-  // Called as the collective with this number (counted from 0 over all groups) is about to start. Where tests let a rank die or freeze.
+  // Called before collective `number` (from 0, over all groups) starts. Tests kill or freeze a rank there.
   std::function<void(int64_t number)> before_collective = {};
 };
 
-// What one rank knows of the ranks it works with: its number, the groups, the clock, the book. Not a singleton: several worlds may live in
-// one process, each used by one thread.
+// One rank's view of a job: its rank, the groups, the clock, the ledger. Not a singleton: several worlds may live in one process, each used
+// by one thread.
 class World {
  public:
   World(std::unique_ptr<Transport> transport, WorldOptions options = {});
-  // Waits (not long) for messages not yet gone, and leaves. Work of this world that is not done by then fails.
+  // Waits a moment for outgoing messages, then leaves. Work that is not done by then fails.
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -41,20 +41,20 @@ class World {
 
   Group& everyone();
   Group& alone();
-  // The group of these ranks, in this order; this rank must be one of them. Cheap, needs no agreement, and gives the same group again when
-  // asked again. Traffic that must not queue behind the foreground has a name of its own.
+  // The group of these world ranks, in this order; this rank must be one of them. Cheap and cached: no communication, and the same group
+  // for the same arguments. Background traffic that must not queue behind the foreground uses a group with a name of its own.
   Group& group(std::vector<int> ranks, std::string_view name = "");
 
   Ledger& ledger();
   base::Log& log();
-  const base::Clock& clock() const;  // deadlines and schedules; virtual on `local`, where it moves only while all ranks wait
-  const base::Clock& wall() const;   // metrics; always real
+  const base::Clock& clock() const;  // for deadlines and schedules; virtual on `local`, where it advances only while all ranks wait
+  const base::Clock& wall() const;   // for metrics; always real time
 
   // Done at this time of clock().
   Work timer(std::chrono::nanoseconds at);
 
-  std::vector<int> lost() const;  // ranks known to be gone
-  // Tells the others why this rank ends early. They get an error that says so. Called at the edge where a rank's error is caught.
+  std::vector<int> lost() const;  // ranks known to be lost
+  // Tells the other ranks why this one ends early; they get an error with this reason. Called where a rank's error is caught.
   void fail(const std::exception& reason);
 
   Transport& transport() { return *transport_; }
@@ -62,9 +62,9 @@ class World {
 
  private:
   friend struct Group::State;
-  void before_collective();                                    // counts it, and lets faults strike
-  void note_early(int from, const Envelope& envelope);         // a message that nobody here asked for yet
-  void check_earlier(Group::State& group, uint64_t sequence);  // those that came before this operation was started
+  void before_collective();                                    // counts it and calls the option of that name
+  void note_early(int from, const Envelope& envelope);         // an unexpected message arrived
+  void check_earlier(Group::State& group, uint64_t sequence);  // checks the messages that came before this operation started
 
   std::unique_ptr<Transport> transport_;
   WorldOptions options_;

@@ -28,7 +28,7 @@ bool has_all(const Tokenizer* tokenizer, const std::vector<std::string>& markers
   return tokenizer == nullptr || std::ranges::all_of(markers, [&](const std::string& one) { return tokenizer->id_of(one).has_value(); });
 }
 
-// What the template sees as eos_token: what tokenizer_config.json says, where the tokenizer has it, else what ends a document.
+// The template's eos_token: that of tokenizer_config.json if the tokenizer has it, else the end-of-text token.
 std::string end_text(const TokenizerConfig& config, const Tokenizer* tokenizer) {
   if (tokenizer == nullptr) return std::string(kEndOfText);
   const std::optional<std::string> said = config.special_token("eos_token");
@@ -36,7 +36,7 @@ std::string end_text(const TokenizerConfig& config, const Tokenizer* tokenizer) 
   return std::string(tokenizer->end_of_text_name());
 }
 
-// A template of somebody else's, with the variables that tokenizer_config.json gives it.
+// A template from outside, with the variables of tokenizer_config.json.
 Renderer foreign_renderer(const std::string& text, const std::string& name, const TokenizerConfig& config, const std::string& end) {
   base::OrderedJson variables = config.template_variables();
   if (!variables.contains("eos_token")) variables["eos_token"] = end;
@@ -99,7 +99,7 @@ std::optional<int32_t> end_of_answer(const ChatFormat& format, const Tokenizer& 
   std::vector<TextSegment> parts;
   try {
     parts = format.renderer.render(chat);
-  } catch (const Error& error) {  // one that wants other roles
+  } catch (const Error& error) {  // a template that demands other roles
     if (error.kind() != Error::Kind::bad_input) throw;
   }
   for (const TextSegment& part : parts) {

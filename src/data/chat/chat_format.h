@@ -1,4 +1,4 @@
-// Which template turns the conversations of a run into text: what data.template says, the model's own, or one that comes with Cairn.
+// The chat template of a run: the one data.template names, the model's own, or one that comes with Cairn.
 #pragma once
 #include <optional>
 #include <string>
@@ -13,9 +13,9 @@ struct DataOptions;
 struct ChatFormat {
   std::string name;     // "chatml", or the file that the template was read from
   std::string text;     // of the template
-  std::string folder;   // of the tokenizer, where what is known of it lies beside it; empty: there is none
+  std::string folder;   // of the tokenizer and the files beside it; empty: none
   std::string end;      // the text of eos_token, which the template may write
-  bool is_own = false;  // the tokenizer's folder has it as its usual template already
+  bool is_own = false;  // it is already the default template of the tokenizer's folder
   Renderer renderer = {};
 };
 
@@ -28,14 +28,14 @@ struct ChatFormat {
 // `tokenizer` is null where one will be learned: it then has all markers.
 ChatFormat choose_chat_format(const DataOptions& data, const Tokenizer* tokenizer);
 
-// Refuses a word of data.template that means nothing, and names the nearest that does.
+// Refuses an unknown word of data.template and suggests the nearest.
 void check_template_word(const std::string& word);
 
-// Refuses a template whose markers the tokenizer does not have: they would be spelled out in ordinary tokens, and an answer would have no
-// end that other programs see.
+// Refuses a template whose markers are no special tokens of the tokenizer: they would become ordinary tokens, and other programs could not
+// see where an answer ends.
 void check_markers(const ChatFormat& format, const Tokenizer& tokenizer);
 
-// The token after which an answer is complete: the first special one in what the assistant says; nothing where the template writes none.
+// The token that ends an answer: the first special token that the template writes in an assistant message; none where it writes none.
 std::optional<int32_t> end_of_answer(const ChatFormat& format, const Tokenizer& tokenizer);
 
 }  // namespace cairn::data

@@ -20,7 +20,7 @@ struct ChatTemplate::Parsed {
 
 namespace {
 
-// The first so many messages.
+// The first `count` messages.
 base::OrderedJson first_of(const base::OrderedJson& messages, size_t count) {
   if (count == messages.size()) return messages;
   return base::OrderedJson(messages.begin(), messages.begin() + static_cast<ptrdiff_t>(count));
@@ -51,7 +51,7 @@ jinja::RenderedTemplate ChatTemplate::Parsed::render(const Conversation& convers
   return jinja::Evaluator(syntax.body, std::move(variables), options.date, budget).render();
 }
 
-// What each assistant message adds: the text up to it, less the text before it with the prompt for an answer.
+// What each assistant message adds: the text up to and including it, minus the text before it with the generation prompt.
 void ChatTemplate::Parsed::find_turns(const Conversation& conversation, const ChatOptions& options, RenderedChat& chat) const {
   const auto refuse = [&](size_t message, const char* why) {
     base::fail_input(

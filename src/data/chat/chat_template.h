@@ -1,4 +1,4 @@
-// Chat templates of Hugging Face models: Jinja, rendered by our own interpreter, which can do nothing but make text.
+// Chat templates of Hugging Face models: Jinja, rendered by our own interpreter (data/jinja), which can do nothing but produce text.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -11,16 +11,16 @@
 
 namespace cairn::data {
 
-// What is rendered. A message is an object with "role", "content" and whatever else the template looks at ("tool_calls", "name").
+// The input of a template. A message is an object with "role", "content" and whatever else the template reads ("tool_calls", "name").
 struct Conversation {
   base::OrderedJson messages = base::OrderedJson::array();
   base::OrderedJson tools = nullptr;  // a list of JSON schemas, or null where there are none
 };
 
 struct ChatOptions {
-  bool add_generation_prompt = false;                            // end with what comes before an answer of the assistant
-  base::OrderedJson variables = base::OrderedJson::object();     // more for the template: bos_token, eos_token, enable_thinking, ...
-  std::function<std::string(const std::string& format)> date{};  // strftime_now; without it templates take their fixed date, or are refused
+  bool add_generation_prompt = false;                            // end with the prefix of an assistant message
+  base::OrderedJson variables = base::OrderedJson::object();     // more variables: bos_token, eos_token, enable_thinking, ...
+  std::function<std::string(const std::string& format)> date{};  // strftime_now; empty: templates use their fixed date, or are refused
 };
 
 // Bytes from `first` up to `end`.
@@ -30,24 +30,24 @@ struct ByteRange {
   bool operator==(const ByteRange&) const = default;
 };
 
-// A conversation as text, and which stretches of it the assistant said: what a model is asked for. In order, none empty, none overlapping.
+// A conversation as text, and the byte ranges that the assistant said: the training targets. In order, not empty, not overlapping.
 struct RenderedChat {
   std::string text;
   std::vector<ByteRange> targets;
 };
 
-// One template, parsed. A value that may be used from several threads at once.
+// A parsed template. An immutable value; threads may share it.
 class ChatTemplate {
  public:
-  // Refuses what cannot be parsed: "chat_template, line 3: unknown tag 'fro': did you mean 'for'?". `name` is what complaints begin with.
+  // Refuses what cannot be parsed: "chat_template, line 3: unknown tag 'fro': did you mean 'for'?". Errors begin with `name`.
   static ChatTemplate parse(std::string_view text, const std::string& name = "chat_template");
 
   // The text alone, as transformers' apply_chat_template gives it.
   std::string render_text(const Conversation& conversation, const ChatOptions& options) const;
 
-  // The text and the assistant's part of it: what the template's {% generation %} blocks write, or, in a template without any, what each
-  // assistant message adds to the messages before it and the generation prompt. Refused where that cannot be told, because the
-  // template writes earlier messages differently once later ones follow.
+  // The text and its targets: what the {% generation %} blocks write or, in a template without them, what each assistant message adds after
+  // the messages before it and the generation prompt. Refused where that is ambiguous because the template renders earlier messages
+  // differently once later ones follow.
   RenderedChat render(const Conversation& conversation, const ChatOptions& options) const;
 
   bool marks_generation() const;

@@ -20,7 +20,7 @@ constexpr const char* kTemplate = "chat_template.jinja";
 constexpr const char* kGeneration = "generation_config.json";
 constexpr int64_t kChatFileBytes = 16 << 20;
 
-// What lies beside the tokenizer, where the model did not bring it.
+// The file beside the tokenizer, where the model did not bring one.
 void fetch(const std::string& folder, const char* name, Texts& texts) {
   if (folder.empty() || texts.contains(name)) return;
   if (const fs::path file = fs::path(folder) / name; fs::is_regular_file(file))
@@ -40,7 +40,7 @@ void put_template(const ChatFormat& format, const Tokenizer& tokenizer, Texts& t
   if (format.is_own) return fetch(format.folder, kTemplate, texts);
   texts.erase(kTemplate);
   OrderedJson json = parsed(texts, kConfig);
-  if (json.empty()) {  // of a tokenizer that was learned here: tokenizer.json is all there is to it
+  if (json.empty()) {  // a learned tokenizer has nothing but its tokenizer.json
     json["tokenizer_class"] = "PreTrainedTokenizerFast";
     json["clean_up_tokenization_spaces"] = false;
     json["model_input_names"] = OrderedJson::array({"input_ids", "attention_mask"});  // decoders take no token types
@@ -65,7 +65,7 @@ void put_ends(std::optional<int32_t> end, const SpecialTokenIds& ends, Texts& te
   const bool known = !end || std::ranges::find(eos, *end) != eos.end();
   if (known && brought) return;
   if (!known) eos.insert(eos.begin(), *end);
-  json.erase("_from_model_config");  // from here on it says more than config.json
+  json.erase("_from_model_config");  // it now says more than config.json
   if (!brought && ends.bos) json["bos_token_id"] = *ends.bos;
   if (eos.size() == 1) json["eos_token_id"] = eos[0];
   if (eos.size() > 1) json["eos_token_id"] = eos;

@@ -1,5 +1,5 @@
-// What a model's directory says of conversations, so that transformers and `cairn chat` write them as they were trained on and stop where
-// an answer ends.
+// The files of a model's directory that describe chats, so that transformers and `cairn chat` render conversations as in training and stop
+// at the end of an answer.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -17,8 +17,8 @@ struct SpecialTokenIds {
   std::vector<int64_t> eos = {};
 };
 
-// Puts tokenizer_config.json with the template and generation_config.json with the token that ends an answer among `texts`, which are files
-// by name as they came with the model. What they say already stays as it is; a chat_template.jinja that says otherwise goes.
+// Adds tokenizer_config.json (with the template) and generation_config.json (with the token that ends an answer) to `texts`, the files that
+// came with the model, by name. Other settings in them stay; a chat_template.jinja with another template is removed.
 void put_chat_files(const ChatFormat& format, const Tokenizer& tokenizer, const SpecialTokenIds& ends,
                     std::map<std::string, std::string>& texts);
 

@@ -8,7 +8,7 @@
 namespace cairn::data {
 namespace {
 
-// The text in the order in which it stands, cut where targets begin and end.
+// The text as segments, split where targets begin and end.
 std::vector<TextSegment> parts_of(const RenderedChat& chat) {
   std::vector<TextSegment> parts;
   int64_t at = 0;

@@ -1,4 +1,4 @@
-// The arguments of a call, a filter or a test, as values, and how the called one takes them.
+// The evaluated arguments of a call, filter or test, and how the callee reads them.
 #pragma once
 #include <optional>
 #include <string>
@@ -15,16 +15,16 @@ struct CallArguments {
   std::vector<std::pair<std::string, Value>> named = {};
 };
 
-// Hands out arguments in the order of the parameters, each by place or by name, and refuses those left over.
+// Reads arguments in the order of the parameters, each by position or by name, and refuses those left over (done).
 class ArgumentReader {
  public:
-  // `called` is for complaints: "filter 'join'". All three outlive the reader.
+  // `called` names the callee in errors: "filter 'join'". All three must outlive the reader.
   ArgumentReader(std::string_view called, const CallArguments& arguments, TemplateBudget& budget)
       : called_(called), arguments_(arguments), budget_(budget) {}
 
   std::optional<Value> take(std::string_view name);
   Value require(std::string_view name);
-  std::string text(std::string_view name);  // refuses what is no text
+  std::string text(std::string_view name);  // refuses what is not a string
   std::string text_or(std::string_view name, std::string otherwise);
   int64_t integer_or(std::string_view name, int64_t otherwise);
   bool flag(std::string_view name);

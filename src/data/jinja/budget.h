@@ -1,4 +1,4 @@
-// Where in a template we are, and what a template may still spend.
+// Limits on what a template may cost, and the current line for errors.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,14 +11,14 @@
 namespace cairn::data::jinja {
 
 inline constexpr int64_t kTemplateBytes = 1 << 20;  // the longest in use have about 30 kB
-inline constexpr int64_t kSteps = 10'000'000;       // nodes visited, items copied, 64 bytes of text made: below a second
-inline constexpr int64_t kMadeBytes = 192 << 20;    // texts and lists made by one rendering, all together
-inline constexpr int kSyntaxDepth = 100;            // of expressions and statements within one another
-inline constexpr int kCallDepth = 1000;             // of nodes being evaluated at one time, through macros too
-inline constexpr int kValueDepth = 100;             // of lists and dicts within one another
+inline constexpr int64_t kSteps = 10'000'000;       // one per node visited, item copied or 64 bytes of text made: below a second
+inline constexpr int64_t kMadeBytes = 192 << 20;    // of texts and lists that one rendering makes
+inline constexpr int kSyntaxDepth = 100;            // nesting of expressions and statements
+inline constexpr int kCallDepth = 1000;             // nesting of evaluated nodes, through macros too
+inline constexpr int kValueDepth = 100;             // nesting of lists and dicts
 
-// Counts what parsing and rendering cost and refuses what costs too much; every complaint about a template is made here, so that it
-// names the template and the line.
+// Counts what parsing and rendering cost, and refuses a template that costs too much. All errors about a template are thrown here, so that
+// they name the template and the line. Templates come from outside: a hostile one must neither run for ever nor take all memory.
 class TemplateBudget {
  public:
   explicit TemplateBudget(std::string name) : name_(std::move(name)) {}
@@ -29,7 +29,7 @@ class TemplateBudget {
   void step(int64_t count = 1) {
     if ((steps_ += count) > kSteps) fail_steps();
   }
-  // Bytes about to be made; call it before making them.
+  // Books bytes; call it before allocating them.
   void bytes(size_t count) {
     if (count > static_cast<size_t>(kMadeBytes) || (made_ += static_cast<int64_t>(count)) > kMadeBytes) fail_bytes();
     step(1 + static_cast<int64_t>(count) / 64);

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "data/jinja/filters.h"
-#include "data/jinja/is_tests.h"
+#include "data/jinja/builtins.h"
 #include "data/jinja/lookup.h"
 #include "data/jinja/operators.h"
 #include "data/jinja/print.h"

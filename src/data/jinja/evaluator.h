@@ -1,4 +1,4 @@
-// Renders a parsed template. Nothing in here reads a file, a clock or the environment; all it can do is make text.
+// A tree-walking interpreter that renders a parsed template. It reads no file, clock or environment; it can only produce text.
 #pragma once
 #include <functional>
 #include <memory>
@@ -11,13 +11,13 @@
 
 namespace cairn::data::jinja {
 
-// Names and their values; an inner scope sees the outer ones.
+// Variables of one scope; inner scopes see outer ones.
 struct Scope {
   std::shared_ptr<Scope> outer;
   std::vector<std::pair<std::string, Value>> names = {};
 };
 
-// A macro, and the scope that it was defined in; it cannot be called once that is left.
+// A macro and the scope that defines it; it cannot be called once that scope has ended.
 struct Macro {
   std::shared_ptr<const MacroBody> body;
   std::weak_ptr<Scope> scope;
@@ -25,14 +25,14 @@ struct Macro {
 
 struct RenderedTemplate {
   std::string text;
-  std::vector<std::pair<size_t, size_t>> generated;  // first byte and end of what {% generation %} blocks wrote
+  std::vector<std::pair<size_t, size_t>> generated;  // byte ranges [first, end) that {% generation %} blocks wrote
 };
 
 class Evaluator {
  public:
   using Date = std::function<std::string(const std::string& format)>;
 
-  // `variables` are what the template sees beside its functions; strftime_now is one of these only where `date` is given.
+  // `variables` are the template's variables. The function strftime_now exists only where `date` is given.
   Evaluator(const Block& body, std::vector<std::pair<std::string, Value>> variables, Date date, TemplateBudget& budget);
   ~Evaluator();
   Evaluator(const Evaluator&) = delete;
@@ -94,10 +94,10 @@ class Evaluator {
   int depth_ = 0;
   int loops_ = 0;
   bool generating_ = false;
-  std::vector<std::shared_ptr<Namespace>> namespaces_;  // emptied at the end: one may hold itself
+  std::vector<std::shared_ptr<Namespace>> namespaces_;  // emptied at the end, because one may hold a reference to itself
 };
 
-// Held while one thing is evaluated within another.
+// Held while a nested node is evaluated; counts a step and bounds the depth.
 class Evaluator::Deeper {
  public:
   explicit Deeper(Evaluator& evaluator) : evaluator_(evaluator) {

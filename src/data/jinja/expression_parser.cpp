@@ -21,10 +21,10 @@ constexpr Sign kComparisons[] = {{"==", Operator::equal},   {"!=", Operator::une
 // The grammar of Jinja's expressions, weakest binding first.
 class ExpressionParser {
  public:
-  explicit ExpressionParser(Cursor& cursor) : cursor_(cursor) {}
+  explicit ExpressionParser(TokenCursor& cursor) : cursor_(cursor) {}
 
   ExpressionPointer parse_choice() {
-    const Cursor::Inside inside(cursor_);
+    const TokenCursor::Inside inside(cursor_);
     ExpressionPointer value = parse_any();
     while (cursor_.takes_name("if")) {
       ExpressionPointer condition = parse_any();
@@ -35,7 +35,7 @@ class ExpressionParser {
   }
 
   ExpressionPointer parse_any() {
-    const Cursor::Inside inside(cursor_);
+    const TokenCursor::Inside inside(cursor_);
     return parse_words("or", Kind::any, &ExpressionParser::parse_all);
   }
 
@@ -83,7 +83,7 @@ class ExpressionParser {
   ExpressionPointer parse_all() { return parse_words("and", Kind::all, &ExpressionParser::parse_not); }
 
   ExpressionPointer parse_not() {
-    const Cursor::Inside inside(cursor_);
+    const TokenCursor::Inside inside(cursor_);
     if (cursor_.takes_name("not")) return node(Kind::negation, parse_not());
     return parse_compare();
   }
@@ -143,7 +143,7 @@ class ExpressionParser {
   ExpressionPointer parse_unary() { return parse_filters(parse_signed()); }
 
   ExpressionPointer parse_signed() {
-    const Cursor::Inside inside(cursor_);
+    const TokenCursor::Inside inside(cursor_);
     if (cursor_.takes_sign("-")) return parse_postfix(node(Kind::negative, parse_signed()));
     if (cursor_.takes_sign("+")) return parse_postfix(node(Kind::positive, parse_signed()));
     return parse_postfix(parse_primary());
@@ -255,7 +255,7 @@ class ExpressionParser {
   }
 
   ExpressionPointer parse_primary() {
-    const Cursor::Inside inside(cursor_);
+    const TokenCursor::Inside inside(cursor_);
     switch (cursor_.now().kind) {
       case Token::Kind::name:
         return parse_name();
@@ -330,22 +330,22 @@ class ExpressionParser {
     return checked(std::move(made));
   }
 
-  Cursor& cursor_;
+  TokenCursor& cursor_;
 };
 
-bool ends_a_tuple(const Cursor& cursor) {
+bool ends_a_tuple(const TokenCursor& cursor) {
   return cursor.now().kind == Token::Kind::tag_end || cursor.now().kind == Token::Kind::output_end || cursor.sees_sign("=") ||
          cursor.sees_name("if") || cursor.sees_name("recursive");
 }
 
 }  // namespace
 
-ExpressionPointer parse_expression(Cursor& cursor, InlineIf choice) {
+ExpressionPointer parse_expression(TokenCursor& cursor, InlineIf choice) {
   ExpressionParser parser(cursor);
   return choice == InlineIf::allowed ? parser.parse_choice() : parser.parse_any();
 }
 
-ExpressionPointer parse_tuple(Cursor& cursor, InlineIf choice) {
+ExpressionPointer parse_tuple(TokenCursor& cursor, InlineIf choice) {
   ExpressionPointer first = parse_expression(cursor, choice);
   if (!cursor.sees_sign(",")) return first;
   auto tuple = std::make_unique<Expression>();
@@ -360,7 +360,7 @@ ExpressionPointer parse_tuple(Cursor& cursor, InlineIf choice) {
   return tuple;
 }
 
-ExpressionPointer parse_filters_of_captured(Cursor& cursor) {
+ExpressionPointer parse_filters_of_captured(TokenCursor& cursor) {
   auto value = std::make_unique<Expression>();
   value->kind = Kind::captured;
   value->line = cursor.now().line;
@@ -369,7 +369,7 @@ ExpressionPointer parse_filters_of_captured(Cursor& cursor) {
   return value;
 }
 
-ExpressionPointer parse_call(Cursor& cursor) {
+ExpressionPointer parse_call(TokenCursor& cursor) {
   ExpressionPointer call = ExpressionParser(cursor).parse_primary_with_postfix();
   if (call->kind != Kind::call) cursor.fail_expected("a macro that is called");
   return call;

@@ -1,14 +1,11 @@
-#include "data/jinja/filters.h"
-
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
 
-#include "data/jinja/is_tests.h"
+#include "data/jinja/builtins.h"
 #include "data/jinja/lookup.h"
-#include "data/jinja/methods.h"
 #include "data/jinja/operators.h"
 #include "data/jinja/print.h"
 #include "data/jinja/python_text.h"
@@ -35,7 +32,7 @@ Value trim(FilterCall& c) {
   return c.give(strip(text, {}, characters->text()));
 }
 
-// Jinja's own: words begin after white space, hyphens and opening brackets.
+// Jinja's title: words begin after whitespace, hyphens and opening brackets.
 Value title_words(FilterCall& c) {
   const std::string text = c.text();
   c.budget.bytes(text.size() * sizeof(std::string_view));
@@ -216,7 +213,7 @@ Value rounded(FilterCall& c) {
   return (method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale;
 }
 
-// What is sorted by: texts without regard to case, unless that is asked for.
+// The sort key: texts ignore case unless case_sensitive is set.
 Value sort_key(const Value& value, bool case_sensitive) { return value.is_text() && !case_sensitive ? Value(lower(value.text())) : value; }
 
 Value sorted_by(Values items, const Values& keys, bool reverse, FilterCall& c) {
@@ -323,7 +320,7 @@ Value indented(FilterCall& c) {
 struct KnownFilter {
   const char* name;
   Value (*run)(FilterCall&);
-  bool any_arguments = false;  // it hands its arguments on and refuses none itself
+  bool any_arguments = false;  // passes its arguments on and refuses none itself
 };
 
 constexpr auto kFilters = std::to_array<KnownFilter>({

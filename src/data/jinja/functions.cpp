@@ -1,12 +1,12 @@
-// Calls: macros, methods, and the few functions that templates are given.
+// Evaluator: calls of macros, methods and the built-in functions.
+#include "data/jinja/builtins.h"
 #include "data/jinja/evaluator.h"
-#include "data/jinja/methods.h"
 #include "data/jinja/print.h"
 
 namespace cairn::data::jinja {
 namespace {
 
-constexpr int64_t kRange = 100'000;  // as Jinja's sandbox has it
+constexpr int64_t kRange = 100'000;  // the limit of Jinja's sandbox
 
 }  // namespace
 

@@ -1,8 +1,7 @@
-#include "data/jinja/is_tests.h"
-
 #include <algorithm>
 #include <array>
 
+#include "data/jinja/builtins.h"
 #include "data/jinja/operators.h"
 #include "data/jinja/print.h"
 #include "data/jinja/python_text.h"
@@ -28,7 +27,7 @@ bool is_rest(TestCall& call, int64_t divisor, int64_t rest) {
 bool is_once(const Value& value) { return value.is_list() && value.list().form == List::Form::once; }
 bool is_sequence(const Value& value) { return value.is_text() || value.is_list() || value.is_dict() || value.is_undefined(); }
 
-// str.isupper and str.islower: some letter has a case, and none the other one.
+// str.isupper and str.islower: at least one cased character, and none of the other case.
 bool is_in_case(TestCall& call, std::string (*in_case)(std::string_view)) {
   const std::string text = to_text(call.value, call.budget);
   return in_case(text) == text && upper(text) != lower(text);

@@ -54,7 +54,7 @@ class Lexer {
 
   bool sees(std::string_view what) const { return text_.substr(at_).starts_with(what); }
 
-  // One stretch of text and what begins after it.
+  // One run of text, and the tag that follows it.
   void cut_text_and_tag() {
     size_t begin = at_;
     while (true) {
@@ -83,7 +83,7 @@ class Lexer {
     }
   }
 
-  // What is kept of the text before a tag: "{%-" takes all white space away, a tag alone at the start of its line what indents it.
+  // The text kept before a tag: "{%-" strips all whitespace; a tag alone at the start of its line strips its indentation (lstrip_blocks).
   std::string_view text_before(size_t begin, char opener, char mark) const {
     const std::string_view text = text_.substr(at_, begin - at_);
     if (mark == '-') return strip(text, {.left = false, .right = true});
@@ -98,7 +98,7 @@ class Lexer {
     if (!text.empty()) add(Kind::text, std::string(text));
   }
 
-  // After the end of a tag: "-%}" takes all white space away, "%}" one line break ("}}" none, "+%}" none).
+  // After a tag: "-%}" strips all whitespace, "%}" strips one line break (trim_blocks); "}}" and "+%}" strip nothing.
   void after_end(bool strips, bool trims) {
     const size_t from = at_;
     if (strips) {
@@ -136,7 +136,7 @@ class Lexer {
     return true;
   }
 
-  // {% raw %} ... {% endraw %}: text with nothing in it. Stays where it was if this is another tag.
+  // {% raw %} ... {% endraw %}: literal text. Consumes nothing if this is another tag.
   bool cut_raw() {
     const size_t before = at_;
     const int line = line_;
@@ -157,7 +157,7 @@ class Lexer {
   void cut_raw_text(int line) {
     const size_t from = at_;
     const int from_line = line_;
-    // Each tag is looked at where it stands; only the right one is walked up to, which counts lines.
+    // Candidates are examined without consuming; only the matching one is consumed, which counts lines.
     for (size_t begin = text_.find("{%", at_); begin != std::string_view::npos; begin = text_.find("{%", begin + 2)) {
       const char mark = begin + 2 < text_.size() ? text_[begin + 2] : ' ';
       const size_t inside = begin + 2 + (mark == '-' || mark == '+');
@@ -180,7 +180,7 @@ class Lexer {
     budget_.fail("{{% raw %}} has no {{% endraw %}}");
   }
 
-  // The words and signs of one tag. Inside brackets, its end is not seen: {{ {'a': {}} }}.
+  // The tokens of one tag. Inside brackets the end of the tag is not recognised: {{ {'a': {}} }}.
   void cut_inside(std::string_view end, Kind end_kind) {
     const int line = line_;
     std::string open;
@@ -259,7 +259,7 @@ class Lexer {
     advance(at + 1 - at_);
   }
 
-  // Python's escapes; one that it does not know stays as it is written. Returns the bytes read after the backslash.
+  // Python's escapes; unknown ones stay as written. Returns the bytes read after the backslash.
   size_t escape(size_t at, std::string& into) {
     static constexpr std::string_view kLetters = "ntr\\'\"abfv";
     static constexpr std::string_view kMeanings = "\n\t\r\\'\"\a\b\f\v";

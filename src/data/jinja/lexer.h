@@ -1,4 +1,4 @@
-// Cuts a template into its text and the words and signs of its tags, with Jinja's rules for white space.
+// The lexer: splits a template into text and the tokens of its tags, with Jinja's whitespace control.
 #pragma once
 #include <string>
 #include <string_view>

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "data/jinja/builtins.h"
 #include "data/jinja/loop.h"
-#include "data/jinja/methods.h"
 #include "data/jinja/python_text.h"
 
 namespace cairn::data::jinja {

@@ -1,4 +1,4 @@
-// Parts of values: attributes, items, slices.
+// Attributes, items and slices of values.
 #pragma once
 #include <optional>
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace cairn::data::jinja {
 
-// `value.name`: a method before a key. Undefined where there is neither; refused on an undefined value.
+// `value.name`: methods take precedence over keys. Undefined where there is neither; refused on an undefined value.
 Value get_attribute(const Value& value, const std::string& name, TemplateBudget& budget);
-// `value[key]`: a key before a method.
+// `value[key]`: keys take precedence over methods.
 Value get_item(const Value& value, const Value& key, TemplateBudget& budget);
-// What map(attribute="a.b") and selectattr look up: names and numbers with dots between them.
+// The path of map(attribute="a.b") and selectattr: names and numbers separated by dots.
 Value get_path(const Value& value, const Value& path, TemplateBudget& budget);
 
 struct Slice {

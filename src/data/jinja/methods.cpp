@@ -1,8 +1,7 @@
-#include "data/jinja/methods.h"
-
 #include <algorithm>
 #include <array>
 
+#include "data/jinja/builtins.h"
 #include "data/jinja/loop.h"
 #include "data/jinja/operators.h"
 #include "data/jinja/print.h"
@@ -14,7 +13,7 @@ namespace {
 
 using SharedLoopValue = std::shared_ptr<const Loop>;
 
-// What a method is called with: its value, and the rest.
+// The arguments of a method implementation.
 struct MethodCall {
   const Value& self;
   ArgumentReader& take;
@@ -48,7 +47,7 @@ Value split_text(MethodCall& call, bool from_right) {
   return texts(split_at(text, separator->text(), splits, from_right), call.budget);
 }
 
-// startswith and endswith take one text or a tuple of them.
+// startswith and endswith accept a string or a tuple of strings.
 bool any_of(MethodCall& call, bool (*fits)(std::string_view, std::string_view)) {
   const Value wanted = call.take.require("prefix");
   const auto check = [&](const Value& one) {
@@ -179,7 +178,7 @@ constexpr auto kListMethods = std::to_array<Known>({
 });
 
 constexpr auto kLoopMethods = std::to_array<Known>({
-    {"cycle", nullptr},  // these take any number of arguments
+    {"cycle", nullptr},  // handled in call_method: any number of arguments
     {"changed", nullptr},
 });
 
@@ -200,7 +199,8 @@ Value call_loop_method(const Loop& loop, const std::string& name, const CallArgu
     if (arguments.positional.empty()) budget.fail("loop.cycle needs something to go round in");
     return arguments.positional[static_cast<size_t>(loop.index) % arguments.positional.size()];
   }
-  std::string now = to_text(make_list(arguments.positional, budget, List::Form::tuple), budget);  // no value: it might hold the loop
+  std::string now = to_text(make_list(arguments.positional, budget, List::Form::tuple),
+                            budget);  // as text: a stored value might hold a reference to the loop
   const bool changed = loop.last_changed != now;
   loop.last_changed = std::move(now);
   return changed;

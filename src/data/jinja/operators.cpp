@@ -28,7 +28,7 @@ double float_modulo(double left, double right) {
   return rest != 0 && (rest < 0) != (right < 0) ? rest + right : rest == 0 ? std::copysign(0.0, right) : rest;
 }
 
-// Python's: exact where left / right is nearly whole.
+// Python's float floor division: exact where left / right is nearly an integer.
 double float_floor_divide(double left, double right) {
   const double rest = std::fmod(left, right);
   double quotient = (left - rest) / right;
@@ -204,7 +204,7 @@ bool contains(const Value& whole, const Value& part, TemplateBudget& budget) {
 
 Value replace_text(std::string_view text, std::string_view old, std::string_view with, int64_t count, TemplateBudget& budget) {
   std::vector<size_t> places;
-  if (old.empty()) {  // Python puts the new text around every character
+  if (old.empty()) {  // Python inserts the new text around every character
     budget.bytes(text.size() * sizeof(size_t));
     for (size_t at = 0; at <= text.size() && (count < 0 || static_cast<int64_t>(places.size()) < count);) {
       places.push_back(at);

@@ -1,4 +1,4 @@
-// What the signs between values do, as in Python.
+// The operators, as in Python.
 #pragma once
 #include <string>
 #include <string_view>

@@ -10,7 +10,7 @@ namespace {
 
 class TemplateParser {
  public:
-  explicit TemplateParser(Cursor cursor) : cursor_(std::move(cursor)) {}
+  explicit TemplateParser(TokenCursor cursor) : cursor_(std::move(cursor)) {}
 
   ParsedTemplate parse() {
     ParsedTemplate parsed;
@@ -36,9 +36,9 @@ class TemplateParser {
     return false;
   }
 
-  // Statements up to one of the tags named, which is not taken; up to the end of the template where none is named.
+  // Statements up to one of the named tags, which is not consumed; up to the end of the template where none is named.
   Block parse_block(Names ends) {
-    const Cursor::Inside inside(cursor_);
+    const TokenCursor::Inside inside(cursor_);
     Block block;
     while (!at_tag(ends)) {
       const int line = cursor_.now().line;
@@ -160,7 +160,7 @@ class TemplateParser {
   }
 
   Target parse_one_target(bool attributes) {
-    const Cursor::Inside inside(cursor_);
+    const TokenCursor::Inside inside(cursor_);
     if (cursor_.takes_sign("(")) {
       Target inner = parse_target(attributes);
       cursor_.expect_sign(")");
@@ -202,7 +202,7 @@ class TemplateParser {
     return parameters;
   }
 
-  // A body that is run elsewhere: loops around it are not its own.
+  // A body that runs elsewhere (macro, call): break and continue do not reach loops around it.
   Block parse_apart(std::string_view end) {
     const int loops = std::exchange(loops_, 0);
     Block body = parse_body(end);
@@ -256,7 +256,7 @@ class TemplateParser {
     return {0, Continue{}};
   }
 
-  Cursor cursor_;
+  TokenCursor cursor_;
   int loops_ = 0;
   bool marks_generation_ = false;
 };
@@ -264,7 +264,7 @@ class TemplateParser {
 }  // namespace
 
 ParsedTemplate parse_template(std::string_view text, TemplateBudget& budget) {
-  return TemplateParser(Cursor(lex_template(text, budget), budget)).parse();
+  return TemplateParser(TokenCursor(lex_template(text, budget), budget)).parse();
 }
 
 }  // namespace cairn::data::jinja

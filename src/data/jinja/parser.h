@@ -1,4 +1,4 @@
-// Parses a whole template.
+// The parser: from template text to the syntax tree.
 #pragma once
 #include <string_view>
 
@@ -8,10 +8,10 @@ namespace cairn::data::jinja {
 
 struct ParsedTemplate {
   Block body;
-  bool marks_generation = false;  // a {% generation %} stands in it
+  bool marks_generation = false;  // the template has a {% generation %} block
 };
 
-// Refuses with the line and what was expected there.
+// Refuses invalid syntax, with the line and what was expected there.
 ParsedTemplate parse_template(std::string_view text, TemplateBudget& budget);
 
 }  // namespace cairn::data::jinja

@@ -9,7 +9,7 @@
 namespace cairn::data::jinja {
 namespace {
 
-// repr(float): the shortest digits that give the number back; an exponent below -4 or from 16 on.
+// repr(float): the shortest digits that read back to the same number; an exponent below -4 or from 16 on.
 std::string float_text(double number) {
   if (std::isnan(number)) return "nan";
   if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
@@ -24,7 +24,7 @@ std::string float_text(double number) {
   return text;
 }
 
-// Writes a value; the parts of lists and dicts go through repr, which quotes texts.
+// Writes a value; elements of lists and dicts go through repr, which quotes texts.
 class Printer {
  public:
   explicit Printer(TemplateBudget& budget) : budget_(budget) {}

@@ -1,4 +1,4 @@
-// Values as text: what {{ }} writes, what Python's repr writes inside lists, and JSON, both ways.
+// Values as text: str() for {{ }}, repr() inside lists, and JSON in both directions.
 #pragma once
 #include <optional>
 #include <string>
@@ -11,7 +11,7 @@ namespace cairn::data::jinja {
 // Python's str().
 std::string to_text(const Value& value, TemplateBudget& budget);
 
-// The arguments of json.dumps that the filter tojson takes.
+// The arguments of json.dumps that the filter tojson accepts.
 struct JsonStyle {
   std::optional<std::string> indent = std::nullopt;  // one level of it
   std::string between_items = ", ";

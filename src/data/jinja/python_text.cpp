@@ -18,7 +18,7 @@ void append_code(std::string& text, uint32_t code) {
 
 enum class Case { upper, lower };
 
-// The simple mapping of one character, and the one common letter whose capital is two.
+// Simple case mapping of one character, plus the one common character whose capital is two (ß).
 void append_cased(std::string& into, std::string_view text, size_t at, const Character& character, Case wanted) {
   if (character.code == kNoCharacter) {
     into += text.substr(at, character.bytes);
@@ -113,7 +113,7 @@ std::vector<std::string_view> split_words(std::string_view text, int64_t splits,
   };
   for (cut(skip(true)); !text.empty(); cut(skip(true))) {
     if (splits >= 0 && static_cast<int64_t>(words.size()) == splits) {
-      words.push_back(text);  // what is left keeps the white space at its far end
+      words.push_back(text);  // the rest keeps the whitespace at its far end
       break;
     }
     words.push_back(cut(skip(false)));

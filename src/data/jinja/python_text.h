@@ -1,4 +1,4 @@
-// What Python's str does, on UTF-8: its characters are code points. A byte that is no UTF-8 counts as a character.
+// Python's str methods on UTF-8. Characters are code points; a byte that is not UTF-8 counts as one character.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -10,16 +10,16 @@ namespace cairn::data::jinja {
 
 std::vector<std::string_view> characters_of(std::string_view text);
 int64_t character_count(std::string_view text);
-size_t byte_of_character(std::string_view text, int64_t index);  // where it begins; the end, where there are not so many
+size_t byte_of_character(std::string_view text, int64_t index);  // its first byte; the end of the text for an index past the last
 
-// What str.isspace says, which is what strip, split and the whitespace control of tags go by.
+// str.isspace, which strip, split and the whitespace control of tags use.
 bool is_space(uint32_t code);
 
 struct Ends {
   bool left = true;
   bool right = true;
 };
-// Without the given characters at its ends, or without white space where none are given.
+// Removes the given characters from the ends, or whitespace where none are given.
 std::string_view strip(std::string_view text, Ends ends = {}, std::optional<std::string_view> characters = std::nullopt);
 
 // At white space; empty parts are left out. At most `splits` times, where that is not negative.
@@ -28,14 +28,14 @@ std::vector<std::string_view> split_words(std::string_view text, int64_t splits,
 std::vector<std::string_view> split_at(std::string_view text, std::string_view separator, int64_t splits, bool from_right);
 std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends);
 
-// The first place at or after `from`, in time that grows with the sum of the lengths, or npos.
+// The first occurrence at or after `from`, or npos. Linear in the sum of the lengths.
 size_t find_text(std::string_view text, std::string_view part, size_t from = 0);
 std::vector<size_t> find_all(std::string_view text, std::string_view part, int64_t at_most);
 
 std::string upper(std::string_view text);
 std::string lower(std::string_view text);
 std::string capitalize(std::string_view text);
-std::string title(std::string_view text);                // str.title: every run of letters begins with a capital
+std::string title(std::string_view text);                // str.title: every run of alphabetic characters begins with a capital
 bool all_of_kind(std::string_view text, uint8_t kinds);  // not empty, and every character has one of the data::Kind bits
 
 }  // namespace cairn::data::jinja

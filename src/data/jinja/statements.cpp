@@ -1,4 +1,4 @@
-// Statements: what a template does.
+// Evaluator: statements.
 #include <algorithm>
 
 #include "data/jinja/evaluator.h"
@@ -8,7 +8,7 @@
 namespace cairn::data::jinja {
 namespace {
 
-// Puts a value in place and the old one back.
+// Sets a variable and restores its old value at the end of the scope.
 template <typename T>
 class Swap {
  public:
@@ -106,7 +106,7 @@ Evaluator::ControlFlow Evaluator::run(const If& choice) {
   return run(choice.otherwise);
 }
 
-// Those items that the loop's own condition lets through.
+// The items that satisfy the loop's own condition.
 Values Evaluator::chosen_items(const For& loop) {
   Values items = items_of(evaluate(*loop.items), budget_);
   if (!loop.condition) return items;

@@ -1,4 +1,4 @@
-// What a template says, as a tree.
+// The syntax tree of a template.
 #pragma once
 #include <memory>
 #include <string>
@@ -31,7 +31,7 @@ enum class Operator {
 struct Expression;
 using ExpressionPointer = std::unique_ptr<Expression>;
 
-// What stands between the parentheses of a call, a filter or a test.
+// The arguments of a call, filter or test, not yet evaluated.
 struct Arguments {
   std::vector<ExpressionPointer> positional;
   std::vector<std::pair<std::string, ExpressionPointer>> named;
@@ -64,7 +64,7 @@ struct Expression {
   };
   Kind kind = Kind::constant;
   int line = 1;
-  int depth = 1;  // of the tree below it
+  int depth = 1;  // of the subtree
   std::string name = {};
   Value constant = {};
   std::vector<ExpressionPointer> parts = {};
@@ -72,11 +72,11 @@ struct Expression {
   Arguments arguments = {};
 };
 
-// What a value is given to: a name, an attribute of a namespace, or several of them that share its items.
+// The target of an assignment: a name, an attribute of a namespace, or a tuple of targets that unpacks the value.
 struct Target {
   std::string name = {};
   std::string attribute = {};      // of the namespace `name`
-  std::vector<Target> parts = {};  // if any, the others are not used
+  std::vector<Target> parts = {};  // if not empty, the other fields are unused
 };
 
 struct Statement;
@@ -136,7 +136,7 @@ struct CallBlock {
 };
 struct Generation {
   Block body;
-};  // what transformers marks as said by the assistant
+};  // marks what the assistant said, as in transformers
 struct Break {};
 struct Continue {};
 

@@ -2,7 +2,7 @@
 
 namespace cairn::data::jinja {
 
-void Cursor::fail_expected(std::string_view what) {
+void TokenCursor::fail_expected(std::string_view what) {
   budget_.at_line(now().line);
   std::string found;
   switch (now().kind) {

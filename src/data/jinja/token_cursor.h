@@ -1,4 +1,4 @@
-// Walks over the tokens of a template for the parsers.
+// A cursor over the tokens of a template, for the parsers.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,9 +9,9 @@
 
 namespace cairn::data::jinja {
 
-class Cursor {
+class TokenCursor {
  public:
-  Cursor(std::vector<Token> tokens, TemplateBudget& budget) : tokens_(std::move(tokens)), budget_(budget) {}
+  TokenCursor(std::vector<Token> tokens, TemplateBudget& budget) : tokens_(std::move(tokens)), budget_(budget) {}
 
   const Token& now() const { return tokens_[at_]; }
   const Token& after() const { return tokens_[at_ + 1 < tokens_.size() ? at_ + 1 : at_]; }
@@ -46,10 +46,10 @@ class Cursor {
 
   [[noreturn]] void fail_expected(std::string_view what);
 
-  // Held while something is parsed that lies within something else.
+  // Held while a nested construct is parsed; bounds the depth.
   class Inside {
    public:
-    explicit Inside(Cursor& cursor) : cursor_(cursor) {
+    explicit Inside(TokenCursor& cursor) : cursor_(cursor) {
       if (++cursor_.depth_ > kSyntaxDepth) {
         cursor_.budget_.at_line(cursor_.now().line);
         cursor_.budget_.fail("expressions or tags lie within one another more than {} deep", kSyntaxDepth);
@@ -60,7 +60,7 @@ class Cursor {
     Inside& operator=(const Inside&) = delete;
 
    private:
-    Cursor& cursor_;
+    TokenCursor& cursor_;
   };
 
  private:

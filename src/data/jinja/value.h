@@ -1,4 +1,4 @@
-// The values that templates compute with, as Python has them: they never change once made, namespaces apart.
+// The values of templates, as in Python. Immutable, except namespaces.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -20,7 +20,7 @@ struct Macro;
 struct Method;
 struct Loop;
 
-// A name that has no value, or an item that is not there. It prints as nothing; most other uses are refused, by its name.
+// A name without a value, or a missing item. It prints as nothing; most other uses are refused, with its name.
 struct Undefined {
   std::shared_ptr<const std::string> name;
 };
@@ -41,7 +41,7 @@ class Value {
   Value(int64_t integer) : held_(integer) {}
   Value(double number) : held_(number) {}
   Value(std::string text) : held_(std::make_shared<const std::string>(std::move(text))) {}
-  Value(const char*) = delete;  // would be taken for a bool
+  Value(const char*) = delete;  // would convert to bool
   Value(Global global) : held_(global) {}
   Value(std::shared_ptr<const List> list) : held_(std::move(list)) {}
   Value(std::shared_ptr<const Dict> dict) : held_(std::move(dict)) {}
@@ -83,7 +83,7 @@ class Value {
       held_;
 };
 
-// A list; a tuple; or what filters like selectattr give, which is always true, has no length and can be gone through once.
+// A list, a tuple, or a generator (`once`) as filters like selectattr return: always true, without a length, iterable once.
 struct List {
   enum class Form { list, tuple, once };
   Values items;
@@ -92,13 +92,13 @@ struct List {
   mutable bool used = false;  // of `once`
 };
 
-// Keys in the order in which they came. Few and short: a search goes through them.
+// Entries in insertion order. Dicts in templates are small, so lookup is a linear search.
 struct Dict {
   std::vector<Entry> entries;
   int depth = 1;
 };
 
-// namespace(): the one thing whose parts a template may set.
+// namespace(): the only value whose attributes a template may set.
 struct Namespace {
   std::vector<std::pair<std::string, Value>> attributes;
 };
@@ -109,22 +109,22 @@ struct Method {
   std::string name;
 };
 
-// Lists and dicts are made here alone: it is where their depth and size are held within bounds.
+// The only constructors of lists, dicts and texts: they enforce the limits on depth and size.
 Value make_list(Values items, TemplateBudget& budget, List::Form form = List::Form::list);
 Value make_dict(std::vector<Entry> entries, TemplateBudget& budget);
 Value make_text(std::string text, TemplateBudget& budget);
 
-// What Python calls the type, for complaints: "str", "list", "NoneType".
+// Python's name of the type, for errors: "str", "list", "NoneType".
 std::string_view type_name(const Value& value);
 bool truth(const Value& value);
 bool equal(const Value& left, const Value& right, TemplateBudget& budget);
-// Below 0, 0 or above 0; refuses what Python does not order.
+// Negative, 0 or positive; refuses values that Python does not order.
 int order(const Value& left, const Value& right, TemplateBudget& budget);
-// Refuses what cannot be the key of a dict: lists, dicts, and tuples that hold one.
+// Refuses values that cannot be dict keys: lists, dicts, and tuples that contain one.
 void check_key(const Value& key, TemplateBudget& budget);
 const Value* find(const Dict& dict, const Value& key, TemplateBudget& budget);
 const Value* find(const Dict& dict, std::string_view key);
-// The items that a for loop goes through: of a list, the keys of a dict, the characters of a text, none where undefined.
+// The items that a for loop iterates over: of a list, the keys of a dict, the characters of a text; none if undefined.
 Values items_of(const Value& value, TemplateBudget& budget);
 int64_t length(const Value& value, TemplateBudget& budget);
 

@@ -1,4 +1,4 @@
-// A tiny template language: text with choices and named parts, expanded by random numbers.
+// A small template grammar: text with alternatives and named parts, expanded by random choices.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace cairn::data {
 
-// Random choices in order: the next number of one keyed stream with each call.
+// Random choices: each call uses the next number of one keyed stream.
 class Choices {
  public:
   explicit Choices(base::Random random) : random_(random) {}
@@ -26,19 +26,19 @@ class Choices {
   uint64_t drawn_ = 0;
 };
 
-// Templates compiled once. In a template `[a|b|]` is one of its parts (any may be empty, and they nest), `{name}` is a slot that
-// each expansion fills in, or another rule; everything else stands for itself.
+// Compiled templates. `[a|b|]` is one of its alternatives (which may be empty and nest), `{name}` is a slot that each expansion fills in,
+// or another rule; other text stands for itself.
 class Grammar {
  public:
   using Rule = std::pair<std::string_view, std::string_view>;  // name, template
 
-  // A name that is neither slot nor rule, or brackets that do not match, break an invariant: grammars are part of the program.
+  // Grammars are part of the program: an unknown name or unmatched brackets is a broken invariant.
   Grammar(std::span<const std::string_view> slots, std::span<const Rule> rules);
 
-  // The number by which expand() knows a rule.
+  // The number of a rule, for expand().
   int32_t rule(std::string_view name) const;
 
-  // Appends an expansion of `rule`; `values[i]` is what slot i stands for.
+  // Appends an expansion of `rule`; `values[i]` fills slot i.
   void expand(int32_t rule, std::span<const std::string_view> values, Choices& choices, std::string& text) const;
 
  private:
@@ -55,7 +55,7 @@ class Grammar {
   void expand_sequence(const Sequence& sequence, std::span<const std::string_view> values, Choices& choices, std::string& text) const;
 
   std::vector<std::string_view> names_;
-  std::vector<Sequence> sequences_;  // those of the rules first, in their order
+  std::vector<Sequence> sequences_;  // first those of the rules, in order
 };
 
 }  // namespace cairn::data

@@ -7,7 +7,7 @@
 
 namespace cairn::data {
 
-// Someone with a name: how others speak of them.
+// A character with a name and pronouns.
 struct Person {
   std::string_view name;
   std::string_view kind;  // "girl", "fox"
@@ -28,7 +28,7 @@ std::span<const std::string_view> critters();
 std::span<const std::string_view> waters();
 std::span<const std::string_view> numbers();
 
-// The slots that these words fill, and what plots may write for them:
+// The slots that these words fill, as plots write them:
 //   hero   {N} {he} {He} {his} {His} {him} {kind}       friend {F} {fhe} {fHe} {fhis} {fHis} {fhim} {fkind}
 //   elder  {E} {ehe} {eHe} {ehis} {ehim}                words  {color} {toy} {treat} {fruit} {flower} {critter} {water} {number}
 std::span<const std::string_view> story_slots();

@@ -166,7 +166,7 @@ class Co2 final : public Sync {
   // Sends `sent_`, this island's progress in the round, and the norm of its first step. Progress relative to the common start survives
   // coarse compression better than the parameters themselves.
   void start_exchange(double step) {
-    const auto traced = span("send off");
+    const auto traced = span("send update");
     pending_ = std::make_unique<IslandMerge>(IslandMerge::Parts{.quorum = quorum_,
                                                                 .compressor = last_ ? *exact_ : *compressor_,
                                                                 .rule = rule_,
@@ -203,7 +203,7 @@ class Co2 final : public Sync {
 
   // The outer step with the islands' mean progress.
   void apply_outer_step(const at::Tensor& mean, double gap) {
-    const auto traced = span("take in");
+    const auto traced = span("outer step");
     momentum_.mul_(options_.outer_momentum).sub_(mean.mul(1 / gap));
     at::Tensor move = momentum_;
     double clipped = 0;

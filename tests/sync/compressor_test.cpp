@@ -1,4 +1,4 @@
-// Wires that leave numbers out: what travels, what stays on the island, and what comes of it.
+// Compressors that drop values: what travels, what stays as a residual, and how well training goes.
 #include "sync/islands/compressor.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-constexpr double kKeep = 0.1;  // of the toy's 21 numbers two travel
+constexpr double kKeep = 0.1;  // two of the toy's 21 values travel
 constexpr uint64_t kSeed = 3;  // of the toy's run
 
 SyncOptions sparse_diloco(const std::string& wire, double lr, double momentum) {
@@ -30,7 +30,7 @@ SyncOptions sparse_diloco(const std::string& wire, double lr, double momentum) {
   return options;
 }
 
-// What a wire leaves of a row, written down once more.
+// What a compressor keeps of a tensor, written down independently.
 at::Tensor left_of(const std::string& wire, const at::Tensor& row, int64_t step, double keep = kKeep) {
   const int64_t count = row.numel(), kept = std::max<int64_t>(1, std::llround(keep * static_cast<double>(count)));
   std::vector<int64_t> order(static_cast<size_t>(count));
@@ -59,7 +59,7 @@ void put_flat(ToyModel& model, const at::Tensor& flat) {
   }
 }
 
-// DiLoCo with a wire of some of the numbers, on one process. Islands keep what it leaves out; at the end all of that is taken in.
+// DiLoCo with a sparse wire on one process. Islands keep a residual; at the end all of it is applied.
 at::Tensor residual_by_hand(const std::string& wire, int islands, int64_t steps, double lr, double momentum) {
   std::vector<ToyModel> models(static_cast<size_t>(islands));
   at::Tensor anchor = models[0].flat(), velocity = at::zeros_like(anchor);
@@ -105,7 +105,7 @@ TEST(SparseCompressor, HasOneModelOnAllIslandsHoweverManyThereAre) {
 }
 
 TEST(SparseCompressor, SendsAsManyNumbersAsItSays) {
-  // Three islands send each other a head of 48 bytes, weight and note (16), a count, two places of one byte each, two floats.
+  // Three islands send each other a header of 48 bytes, weight and note (16), a count, two indices of one byte each, two floats.
   const auto bytes = [](const std::string& wire, int islands) {
     const harness::Run run =
         harness::on_ranks(islands, [&](comm::World& world) { train_toy(world, {.options = sparse_diloco(wire, 0.3, 0.5), .steps = 24}); });
@@ -113,7 +113,7 @@ TEST(SparseCompressor, SendsAsManyNumbersAsItSays) {
   };
   EXPECT_EQ(bytes("topk", 3), 6 * 2 * (48 + 16 + 1 + 2 * (1 + 4)));
   EXPECT_EQ(bytes("randk", 2), 6 * 1 * (48 + 16 + 2 * 4));
-  // Seven islands share the work: a piece of three numbers goes to each, one of them on the wire, and comes back as long.
+  // Seven islands own a chunk each: three values, of which one travels; the merged chunk comes back as long.
   EXPECT_EQ(bytes("randk", 7), 6 * 6 * 2 * (48 + 16 + 4));
 }
 
@@ -194,7 +194,7 @@ TEST(SparseCompressor, FollowsItsRecurrencesOneRoundLateToo) {
   for (const ToyEnd& end : train_toys(2, {.options = options, .steps = 24, .finish = true})) EXPECT_LT(furthest(end.own, start), 1e-5);
 }
 
-// What a wire makes of bytes, with walls on both sides of where it may write.
+// Whether a compressor accepts these bytes. Guard values on both sides show that it writes nowhere else.
 bool accepts(const Compressor& compressor, const Bytes& bytes, size_t count) {
   std::vector<float> room(count + 16, 77.0F);
   const bool taken = compressor.decode({.step = 4}, bytes, std::span(room).subspan(8, count));
@@ -225,7 +225,7 @@ TEST(SparseCompressor, RefusesWhatNobodyCanHaveWritten) {
   EXPECT_FALSE(accepts(*compressor, lie({0, 1, 2, 3, 4, int64_t{1} << 40}), count));  // far beyond
   EXPECT_FALSE(accepts(*compressor, lie({0, 1, 2, 3, 4}), count));                    // one too few
   Bytes forged = lie({0, 1, 2, 3, 4, 5});
-  for (size_t i = 0; i < 64; ++i) {  // any first bytes at all: nothing is written outside, and nothing is thrown
+  for (size_t i = 0; i < 64; ++i) {  // arbitrary first bytes: nothing is written outside, and nothing is thrown
     forged[i % forged.size()] = static_cast<std::byte>(i * 41 + 200);
     accepts(*compressor, forged, count);
   }

@@ -31,7 +31,7 @@ SyncOptions streaming(int64_t every, double lr, double momentum, int64_t delay, 
   return options;
 }
 
-// The recurrences of DiLoCo on one process, written down once more.
+// The recurrences of DiLoCo on one process.
 std::vector<ToyEnd> by_hand(int islands, int64_t steps, int64_t every, double lr, double momentum,
                             const std::vector<double>& weights = {}) {
   std::vector<ToyModel> models(static_cast<size_t>(islands));
@@ -167,7 +167,7 @@ TEST(StreamingDiloco, FinishTakesInWhatWasTrainedLast) {
                         train_toys(2, {.options = plain(4, 0.7, 0.9), .steps = 12})[0].global_model));
 }
 
-// Numbers that are not finite count for nothing; where that leaves none, the anchor stays and somebody says so, once.
+// Updates that are not finite are dropped; if none is left, the anchor stays and one rank warns, once.
 TEST(Diloco, AFailedRoundIsReported) {
   ToyRun run{.options = plain(4, 1, 0), .steps = 8};
   run.after = [](comm::World&, Sync&, ToyModel& model, int64_t step) {
@@ -188,7 +188,7 @@ TEST(Diloco, AFailedRoundIsReported) {
 
 TEST(Diloco, SlowLinksChangeNoBit) {
   ToyRun run{.options = streaming(8, 0.4, 0.9, 1, 0.5), .steps = 40, .finish = true};
-  run.options.exchange.timeout_s = 3600;  // nobody is left out
+  run.options.exchange.timeout_s = 3600;  // no island is left out
   const auto fast = train_toys(3, run);
   std::vector<ToyEnd> slow(3);
   comm::LocalNetwork network(3, {.seed = 5, .link = {.latency = std::chrono::milliseconds(300), .latency_sigma = 1.5}});
@@ -202,7 +202,7 @@ TEST(Diloco, GoesOnWithoutAnIslandThatDies) {
   for (const int victim : {0, 2}) {
     ToyRun run{.options = streaming(8, 0.4, 0.9, 1, 0.5), .steps = 40, .finish = true};
     run.after = [&](comm::World& world, Sync&, ToyModel&, int64_t step) {
-      if (world.rank() == victim && step == 14) throw comm::Killed();  // a fragment is under way
+      if (world.rank() == victim && step == 14) throw comm::Killed();  // a fragment is in flight
     };
     std::vector<ToyEnd> ends(4);
     comm::LocalNetwork network(4, {.seed = 9, .link = {.latency = std::chrono::milliseconds(2)}});
@@ -363,7 +363,7 @@ TEST(Diloco, ASlowerIslandLeavesStepsOutSoThatNobodyWaits) {
     EXPECT_EQ(taken[0], kSteps);
     EXPECT_EQ(after_half[1], own ? kSteps / 6 : kSteps / 2) << "a third of the speed, a third of the steps";
     EXPECT_EQ(after_half[2], own ? kSteps / 4 : kSteps / 2);
-    // The first round goes by before anybody knows who is slow.
+    // In the first round nobody knows yet who is slow.
     EXPECT_NEAR(seconds[0], own ? 0.01 * (kSteps - 12) + 0.03 * 12 : 0.03 * kSteps, 0.1);
     EXPECT_TRUE(at::equal(global_model[0], global_model[1]) && at::equal(global_model[0], global_model[2]));
   }

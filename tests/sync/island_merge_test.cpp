@@ -1,4 +1,4 @@
-// What islands' versions of a tensor come to, whether or not another thread does the work.
+// Merging the islands' versions of a tensor, with and without a background thread.
 #include <array>
 #include <mutex>
 
@@ -31,7 +31,7 @@ struct Came {
   double note = 0;
 };
 
-// Two rounds at once on so many islands, as one of them sees them.
+// Two concurrent rounds on this many islands, as each island sees them.
 using Both = std::array<Came, 2>;
 std::vector<Both> merge_on(int islands, const std::string& wire_name, MergeKind rule, int64_t count, bool in_background,
                            at::Device device = at::kCPU) {
@@ -52,7 +52,7 @@ std::vector<Both> merge_on(int islands, const std::string& wire_name, MergeKind 
                                                               .in_background = in_background},
                                            values.to(device));
     };
-    begin(6, 0, values_of(world.rank(), 10, count))->wait();  // leaves its memory to those that follow
+    begin(6, 0, values_of(world.rank(), 10, count))->wait();  // its buffers are reused by the next ones
     quorum.close(6);
     std::vector<std::unique_ptr<IslandMerge>> flights;
     for (const int32_t part : {0, 1}) flights.push_back(begin(7, part, values_of(world.rank(), part, count)));
@@ -70,7 +70,7 @@ std::vector<Both> merge_on(int islands, const std::string& wire_name, MergeKind 
 }
 
 TEST(IslandMerge, GivesTheSameResultInTheBackground) {
-  // fp32 from three islands on, and others from nine: each merges a part.
+  // From three islands on with fp32, and from nine on otherwise, each island owns a chunk.
   for (const int islands : {2, 3})
     for (const std::string wire : {"fp32", "bf16", "e3m0", "topk"})
       for (const int64_t count : {int64_t{1}, int64_t{1009}, wire == "fp32" ? kLong : int64_t{70'001}}) {
@@ -105,7 +105,7 @@ TEST(IslandMerge, IsTheMeanByWeight) {
   }
 }
 
-// The bits of a CPU: islands on unlike machines must come to the same.
+// Bitwise as on a CPU: islands on different machines must get the same result.
 TEST(IslandMergeOnCuda, MatchesTheCpu) {
   if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   for (const std::string wire : {"fp32", "bf16", "e3m0", "int8", "topk"})
@@ -123,7 +123,7 @@ TEST(IslandMergeOnCuda, MatchesTheCpu) {
       }
 }
 
-// An island that ends does not wait for the others, nor leave a thread behind that reads what is gone.
+// An island that ends neither waits for the others nor leaves a thread behind that reads freed memory.
 TEST(IslandMerge, MayBeGivenUpInTheBackground) {
   harness::on_ranks(2, [&](comm::World& world) {
     const std::unique_ptr<const Compressor> compressor = make_compressor({"fp32"});

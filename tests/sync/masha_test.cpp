@@ -42,7 +42,7 @@ class Bilinear final : public VariationalProblem {
       a = a + normals(static_cast<uint64_t>(batch.iteration * 1000 + batch.device * 10 + batch.part), "noise", {kSide}) * noise_;
     into.slice(0, 0, kSide).copy_(at::matmul(a_matrix_, y) + a + x * kRegular);
     into.slice(0, kSide).copy_(at::matmul(a_matrix_.t(), x) + b_ - y * kRegular);
-    if (batch.iteration == bad_at) into[3] = std::numeric_limits<float>::quiet_NaN();  // most places never see it
+    if (batch.iteration == bad_at) into[3] = std::numeric_limits<float>::quiet_NaN();  // most indices never see it
   }
 
   static constexpr double kRegular = 0.5;
@@ -151,7 +151,7 @@ TEST(Masha, OnlyValuesOfRandomPlacesTravel) {
   const MashaOptions independent = masha1(0.25, 0.1);
   EXPECT_LE(sent(independent, comm::Purpose::gradient), 8 * 2 * 3 * 4);  // at most all of them are the other's
   EXPECT_GT(sent(independent, comm::Purpose::gradient), 8 * 2 * 4);
-  EXPECT_LE(sent(independent, comm::Purpose::parameter), 8 * 6 * 4);  // of elements that somebody let through: at most 3 + 3
+  EXPECT_LE(sent(independent, comm::Purpose::parameter), 8 * 6 * 4);  // of elements that some device sent: at most 3 + 3
   EXPECT_EQ(sent(independent, comm::Purpose::control), 0);
 }
 

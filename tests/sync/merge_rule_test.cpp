@@ -1,4 +1,4 @@
-// What islands make of each other's updates, honest or not.
+// How islands merge each other's updates, honest or not.
 #include "sync/islands/merge_rule.h"
 
 #include <limits>
@@ -79,7 +79,7 @@ TEST(Islands, OutliveALiar) {
 }
 
 TEST(Islands, RefuseMessagesOfAnotherRecipe) {
-  // One of three has another outer rate: what it says is refused, and it refuses what the others say. Nobody waits for ever.
+  // One of three has another outer rate: its messages are refused, and it refuses those of the others. Nobody waits for ever.
   std::vector<ToyEnd> ends(3);
   comm::LocalNetwork network(3, {.seed = 4});
   const auto errors = network.run([&](comm::World& world) {

@@ -13,9 +13,9 @@ std::vector<std::byte> bytes_of(size_t count, int seed) {
   return bytes;
 }
 
-// Messages of three steps, of which those of the first are read and forgotten before those of the others are sent.
+// Messages of three steps. Those of the first are read and forgotten before the others are sent.
 void expect_kept_apart(bool reuse_buffers) {
-  constexpr size_t kLong = (size_t{24} << 20) + 7;  // comes in pieces
+  constexpr size_t kLong = (size_t{24} << 20) + 7;  // travels in pieces
   harness::on_ranks(2, [&](comm::World& world) {
     IslandMessenger messenger(
         {.link = in_world_link(world.everyone()), .signature = 5, .max_message_bytes = int64_t{64} << 20, .reuse_buffers = reuse_buffers});
@@ -37,11 +37,11 @@ void expect_kept_apart(bool reuse_buffers) {
     if (reuse_buffers) {
       EXPECT_EQ(messenger.find(other, tag(2))->data(), first);
       messenger.forget(MessageTag::Kind::update, 3);
-      EXPECT_TRUE(messenger.take_buffer(kLong / 4).empty());  // what is far too long stays for others
+      EXPECT_TRUE(messenger.take_buffer(kLong / 4).empty());  // a buffer that is far too long is not used
       EXPECT_FALSE(messenger.take_buffer(kLong - 3).empty());
       EXPECT_FALSE(messenger.take_buffer(kLong - 3).empty());
     }
-    EXPECT_TRUE(messenger.take_buffer(kLong - 3).empty());  // there is no more, or never was
+    EXPECT_TRUE(messenger.take_buffer(kLong - 3).empty());  // none is left, or there never was one
     world.everyone().barrier("read").wait_host();
   });
 }

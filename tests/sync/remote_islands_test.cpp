@@ -34,10 +34,10 @@ SyncOptions plain() {
   return options;
 }
 
-// What one island does: trains up to `steps`, telling `after` after each.
+// One island of a run: it trains up to `steps` and calls `after` after each.
 struct IslandRun {
   int island = 0, islands = 2, founders = 2;
-  uint16_t near = 0;  // the port of an island that is there; 0: this is the first
+  uint16_t near = 0;  // the port of another island; 0: this is the first
   SyncOptions options;
   int64_t steps = 0;
   bool finish = true;
@@ -45,7 +45,7 @@ struct IslandRun {
   std::function<void(comm::Bridge&, Sync&, int64_t step)> after = {};
   std::function<bool()> stopping = {};
   std::optional<comm::LinkModel> links = {};
-  std::shared_ptr<IslandRun> again = {};  // its next life, when this one is over
+  std::shared_ptr<IslandRun> again = {};  // its next incarnation, after this one
 };
 
 struct IslandResult {
@@ -89,7 +89,7 @@ IslandResult run_island(const IslandRun& island_run) {
   return end;
 }
 
-// Islands as threads; the first one's port is known to those that follow.
+// Runs islands as threads; the others know the port of the first.
 std::vector<IslandResult> run_islands(std::vector<IslandRun> island_runs) {
   std::vector<IslandResult> ends(island_runs.size());
   std::atomic<int> port = 0;
@@ -119,7 +119,7 @@ void rethrow(const IslandResult& end) {
   if (end.error) std::rethrow_exception(end.error);
 }
 
-// Until it is so; the bridge wakes who waits when somebody comes or goes.
+// Waits until the condition holds; the bridge wakes up when an island comes or goes.
 template <typename So>
 void until(comm::Bridge& bridge, So so) {
   while (!so()) bridge.wait(20ms);
@@ -138,7 +138,7 @@ TEST(RemoteIslands, TheModelIsBitwiseIdenticalToThatOfIslandsInOneWorld) {
   }
 }
 
-// Who founds the run tells both others, and the one that hears it at once is at work before the other has heard anything.
+// The founding island tells both others. One hears it at once and trains before the other has heard anything.
 TEST(RemoteIslands, AFounderThatHearsLastTakesPart) {
   comm::LinkModel links;
   links.latency_matrix.assign(3, std::vector<std::chrono::nanoseconds>(3, 100us));
@@ -222,7 +222,7 @@ TEST(RemoteIslands, OneFailsAtAnyMomentAndComesAgain) {
 TEST(RemoteIslands, OneLeavesAndTheOthersGoOn) {
   std::vector<IslandRun> island_runs;
   for (int i = 0; i < 3; ++i) island_runs.push_back({.island = i, .islands = 3, .founders = 3, .options = plain(), .steps = 60});
-  island_runs[0].steps = 22;  // who counts the votes
+  island_runs[0].steps = 22;  // the leader
   island_runs[0].finish = false;
   const std::vector<IslandResult> ends = run_islands(island_runs);
   for (const IslandResult& end : ends) rethrow(end);

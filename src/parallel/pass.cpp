@@ -12,7 +12,7 @@ namespace {
 model::Losses run_without_samples(const Pass& pass) {
   std::vector<std::vector<mesh::ParamId>> named;
   for (const auto& block : pass.model.blocks()) named.push_back(model::named_parameters(block->card()));
-  for (int round = 0; round < (pass.into && pass.recompute_stage ? 2 : 1); ++round)
+  for (int round = 0; round < (pass.into && pass.recompute && pass.options.recompute_stage ? 2 : 1); ++round)
     for (size_t i = 0; i < named.size(); ++i) {
       pass.at.fetch(named[i]);
       const bool last = i + 1 == named.size();

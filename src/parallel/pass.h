@@ -5,6 +5,7 @@
 #include "mesh/gradients.h"
 #include "model/call.h"
 #include "model/objective.h"
+#include "model/pass_options.h"
 #include "model/values.h"
 #include "parallel/plan.h"
 
@@ -32,14 +33,8 @@ struct Pass {
   base::Trace* trace = nullptr;                  // null: not traced
   base::MemoryTags* memory = nullptr;            // where saved activations are booked; null: nowhere
   ContextRule context = {};                      // where ranks along cp share the sequences out
-  const std::vector<bool>* recompute = nullptr;  // which blocks compute their inside again for their gradients; null: none
-  bool offload_inputs = false;                   // what those keep waits in host memory
-  bool overlap = false;                          // Call::overlap
-  bool late_sums = true;                         // Call::late_sums
-  int64_t loss_chunks = 1;                       // Call::loss_chunks
-  const model::Fp8LinearLayers* fp8 = nullptr;   // Call::fp8, where gradients are asked for
-  bool draws_by_token = false;                   // blocks draw random numbers by sample and position (dropout)
-  bool recompute_stage = false;                  // the whole run of blocks is computed again
+  const model::PassOptions& options = model::kDefaultPassOptions;  // borrowed, the same for all passes of a run
+  bool recompute = false;                        // this pass recomputes the activations that `options` name
   std::vector<std::string> outputs = {};         // values that blocks outside of this run read
   model::Values* field_gradients = nullptr;      // gains those of the batch's fields that have any (a perturbation); null: not wanted
 };

@@ -29,10 +29,14 @@ Part span(const Pass& pass, std::string_view name, std::string_view category) {
                                                                       : name.substr(dot + 1))};
 }
 
+bool recomputes(const Pass& pass, size_t block) {
+  return pass.recompute && !pass.options.recompute.empty() && pass.options.recompute[block];
+}
+
 }  // namespace
 
 bool backward_needs_weights(const Pass& pass, size_t block) {
-  return (pass.recompute && (*pass.recompute)[block]) || backward_needs_weights(pass.model.blocks()[block]->card());
+  return recomputes(pass, block) || backward_needs_weights(pass.model.blocks()[block]->card());
 }
 
 bool backward_needs_weights(const model::Card& card) {
@@ -52,13 +56,10 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
             .needs = {.input = pass.into != nullptr, .weights = pass.into != nullptr},
             .slice = local_.slice(),
             .token_keys = local_.token_keys(),
-            .late_sums = pass.late_sums,
-            .fp8 = pass.into ? pass.fp8 : nullptr,
-            .loss_chunks = pass.loss_chunks,
             .into = pass.into,
-            .overlap = pass.overlap},
+            .options = pass.options},
       keeps_(pass.into != nullptr),
-      stage_recomputed_(keeps_ && pass.recompute_stage) {
+      stage_recomputed_(keeps_ && pass.recompute && pass.options.recompute_stage) {
   const size_t n = range_.last - range_.first;
   std::map<std::string, size_t> last;
   for (size_t i = 0; i < n; ++i)
@@ -78,7 +79,7 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
 
 const model::Block& StageRun::block(size_t i) const { return *pass_.model.blocks()[range_.first + i]; }
 
-bool StageRun::recomputed(size_t i) const { return pass_.recompute && (*pass_.recompute)[range_.first + i]; }
+bool StageRun::recomputed(size_t i) const { return recomputes(pass_, range_.first + i); }
 
 void StageRun::book(size_t i) {
   if (!pass_.memory) return;
@@ -132,9 +133,7 @@ model::Call StageRun::recompute_call(model::Buffers& scratch) const {
           .needs = call_.needs,
           .slice = call_.slice,
           .token_keys = call_.token_keys,
-          .late_sums = call_.late_sums,
-          .fp8 = call_.fp8,
-          .overlap = call_.overlap};
+          .options = call_.options};
 }
 
 void StageRun::forward_block(size_t i, bool keep, const model::Call& call) {
@@ -149,7 +148,7 @@ void StageRun::forward_block(size_t i, bool keep, const model::Call& call) {
     block(i).forward(values_, keep ? &saved_[i] : nullptr, call);
   }
   release_offloaded();
-  if (keep && recomputed(i) && pass_.offload_inputs) offload_inputs(i);
+  if (keep && recomputed(i) && pass_.options.offload_inputs) offload_inputs(i);
   if (keep) book(i);
   // The last block's weights are needed again at once.
   if (releases_ && (!keeps_ || i + 1 < n)) pass_.at.release(named_[i], i + 1 < n ? named_[i + 1] : std::vector<mesh::ParamId>{});

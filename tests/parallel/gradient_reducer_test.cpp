@@ -1,4 +1,4 @@
-// What a flow of gradients holds during a step and between steps, where ranks share gradients out.
+// How much memory gradients take during a step and between steps, where they are sharded.
 #include "parallel/state/gradient_reducer.h"
 
 #include <vector>
@@ -30,7 +30,7 @@ GradientReducer::Parts three_units(comm::World& world) {
   parts.shard_group = &world.everyone();
   parts.memory = &world.everyone();
   parts.options = at::TensorOptions().dtype(at::kFloat);
-  parts.whole = false;
+  parts.unsharded = false;
   return parts;
 }
 
@@ -90,7 +90,7 @@ TEST(GradientMemory, PassesInAnyOrderAreSummedWholeEvenWhereThereIsOne) {
 GradientReducer::Parts of_one_rank(comm::World& world) {
   GradientReducer::Parts parts = three_units(world);
   parts.shard_group = parts.memory = nullptr;
-  parts.whole = parts.reuse_memory = true;
+  parts.unsharded = parts.reuse_memory = true;
   return parts;
 }
 

@@ -1,4 +1,4 @@
-#include "planner/tensor_parallel/hint_tp.h"
+#include "planner/tensor_parallel/auto_tp.h"
 
 #include <gtest/gtest.h>
 

@@ -23,7 +23,7 @@ LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch), ring_(pass.contex
   comm::Group* cp = pass.axes.find("cp");
   const at::Tensor* tokens = tokens_of(whole_);
   if (!tokens) return;
-  if (pass.into && pass.draws_by_token) {
+  if (pass.into && pass.options.draws_by_token) {
     const int64_t rows = tokens->size(0) / whole_.samples();  // of a sample: a pair of answers has two
     const at::Tensor row_ids = (whole_.ids.view({-1, 1}) * rows + at::arange(rows, whole_.ids.options())).view({-1, 1});
     keys_ = row_ids * kMaxPositions + at::arange(tokens->size(1), whole_.ids.options());

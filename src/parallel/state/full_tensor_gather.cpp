@@ -54,7 +54,7 @@ at::Tensor FullTensorGather::gather(size_t parameter, const at::Tensor& mine, st
       if (source.rank == rank_) step_group_.send(flat(), 0, label).wait_host();
     return {};
   }
-  // Ranks that share one part out fill one local tensor.
+  // Ranks that shard one local tensor fill it together.
   std::vector<std::pair<mesh::LocalShard, at::Tensor>> locals;
   for (const Source& source : sources_[parameter]) {
     const mesh::LocalShard& local_shard = local_shards_[parameter].at(source.rank);

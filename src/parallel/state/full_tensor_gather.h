@@ -9,26 +9,26 @@
 
 namespace cairn::parallel {
 
-// How the ranks that take steps together (step_group_of) put whole tensors together from what each of them keeps: for snapshots, samples
-// and comparisons. Every rank can tell who keeps what; whoever keeps a part first (of its copies and replicas) sends it to their first.
+// Puts whole tensors together from the shards of the ranks that step together (step_group_of): for snapshots, samples and comparisons.
+// Every rank computes who owns what. Of several ranks that own the same, the first sends; the first rank of the step group receives.
 class FullTensorGather {
  public:
   struct Parts {
     comm::World& world;
     const model::Model& model;
     const Plan& plan;
-    bool whole_parameters = false;  // as the store was told
+    bool whole_parameters = false;  // as ParameterStore::Parts has it; likewise min_unit_elements
     int64_t min_unit_elements = 0;
   };
   explicit FullTensorGather(Parts parts);
 
-  // Whether every rank keeps all of every parameter, so that there is nothing to put together.
+  // Whether every rank has all of every parameter, so that nothing needs to be gathered.
   bool trivial() const { return trivial_; }
 
-  // The whole of one parameter, or of what an optimizer keeps for each of its elements, on the first rank; undefined elsewhere. `mine` is
-  // this rank's part (of ParameterSlice::value's elements, fp32), undefined where it keeps none. Collective.
+  // One whole parameter, or optimizer state with an element for each of its elements, in fp32 on the CPU of the first rank; undefined on
+  // other ranks. `mine`: this rank's slice (as many elements as ParameterSlice::value), undefined where it has none. Collective.
   at::Tensor gather(size_t parameter, const at::Tensor& mine, std::string_view what) const;
-  // Likewise of a tensor that belongs to a parameter as a whole and is on the rank that keeps it.
+  // The same for a tensor that belongs to a parameter as a whole and is on the one rank that owns the parameter.
   at::Tensor gather_whole(size_t parameter, const at::Tensor& mine, const std::vector<int64_t>& shape, std::string_view what) const;
 
  private:
@@ -36,10 +36,10 @@ class FullTensorGather {
     int rank = 0;
     mesh::Interval elements = {};  // of the rank's local tensor of the parameter
   };
-  int place_of(int rank) const;  // among the company
+  int place_of(int rank) const;  // in the step group
 
   comm::Group& step_group_;
-  int rank_ = 0;  // in the world; likewise the sources'
+  int rank_ = 0;  // in the world, like those of the sources
   const model::Model& model_;
   bool trivial_ = false;
   std::vector<std::vector<Source>> sources_;                   // by parameter, in rank order

@@ -1,19 +1,49 @@
+// Gradient reduction, overlapped with backward.
+//
+// Blocks contribute to pieces (parameters). When a piece has all its contributions (`completed`), its sum over copies starts. When all
+// pieces of a unit are summed, the unit is reduce-scattered, but units leave strictly from the last to the first (`next_`): ranks pair
+// collectives by their order, and backward completes units in about that order. A pass or a rank without contributions closes the unit with
+// zeros, so that every rank starts the same collectives. Nothing here waits while backward runs, except for a buffer: at most
+// kBuffersInFlight unsharded unit buffers exist (`limit_in_flight`). A rank never waits for a sum over copies while it computes, because a
+// copy on another pipeline stage may need what this rank computes next.
 #include "parallel/state/gradient_reducer.h"
 
 #include <algorithm>
 #include <utility>
+
+#include <c10/core/DeviceGuard.h>
 
 #include "base/check.h"
 #include "base/memory_scope.h"
 #include "comm/group.h"
 #include "kernels/aten.h"
 #include "parallel/state/group_buffer.h"
-#include "parallel/state/releasable_storage.h"
 
 namespace cairn::parallel {
 namespace {
 
 constexpr size_t kBuffersInFlight = 2;
+
+// Gradient buffer reuse: a tensor whose storage is freed between its uses, so that activations have the memory meanwhile (FSDP's
+// _alloc_storage and _free_storage). Views of the tensor stay valid; reading one while there is no storage reads address 0.
+bool has_storage(const at::Tensor& tensor) { return tensor.storage().data() != nullptr; }
+
+void free_storage(const at::Tensor& tensor) {
+  tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, tensor.device()));
+}
+
+void allocate_storage(const at::Tensor& tensor) {  // its contents are undefined
+  CAIRN_CHECK(!has_storage(tensor), "storage for a tensor that has some");
+  const c10::DeviceGuard device(tensor.device());
+  c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  storage.set_data_ptr_noswap(storage.allocator()->allocate(storage.nbytes()));
+}
+
+at::Tensor unallocated_tensor(int64_t elements, const at::TensorOptions& options) {
+  const at::Tensor tensor = at::empty({elements}, options);
+  free_storage(tensor);
+  return tensor;
+}
 
 }  // namespace
 
@@ -23,22 +53,22 @@ GradientReducer::GradientReducer(Parts parts) : parts_(std::move(parts)) {
   open_.resize(parts_.units.size());
   parts_of_unit_.resize(parts_.units.size());
   has_shard_.assign(parts_.units.size(), 0);
-  if (!parts_.shard_group) parts_.whole = true;
+  if (!parts_.shard_group) parts_.unsharded = true;
   CAIRN_CHECK(!parts_.reuse_memory || (is_single_rank() && !parts_.memory),
-              "memory that comes and goes, for gradients that other ranks have a part in");
-  if (parts_.whole && !parts_.reuse_memory) whole_ = group_buffer(parts_.memory, parts_.layout.elements, parts_.options);
+              "gradient buffer reuse with gradients that other ranks take part in");
+  if (parts_.unsharded && !parts_.reuse_memory) whole_ = group_buffer(parts_.memory, parts_.layout.elements, parts_.options);
   int64_t mine = 0;
   for (size_t u = 0; u < parts_.units.size(); ++u) {
     mine += parts_.units[u].part_of(me_).length();
     for (int64_t i = parts_.units[u].first; i < parts_.units[u].last; ++i) unit_of_[static_cast<size_t>(i)] = static_cast<int64_t>(u);
   }
-  const at::Tensor own = parts_.whole ? at::Tensor() : at::empty({mine}, parts_.options);
+  const at::Tensor own = parts_.unsharded ? at::Tensor() : at::empty({mine}, parts_.options);
   int64_t next = 0;
   for (size_t u = 0; u < parts_.units.size(); ++u) {
     const ShardUnit& unit = parts_.units[u];
     const mesh::Interval part = unit.part_of(me_);
     shards_.push_back(parts_.reuse_memory ? unallocated_tensor(unit.elements, parts_.options)
-                      : parts_.whole      ? whole_.narrow(0, unit.offset + part.begin, part.length())
+                      : parts_.unsharded  ? whole_.narrow(0, unit.offset + part.begin, part.length())
                                           : own.narrow(0, next, part.length()));
     next += part.length();
   }
@@ -59,7 +89,7 @@ void GradientReducer::count_held(int64_t bytes) {
 GradientReducer::~GradientReducer() = default;
 
 int64_t GradientReducer::bytes() const {
-  if (parts_.whole && !parts_.reuse_memory) return static_cast<int64_t>(whole_.nbytes());
+  if (parts_.unsharded && !parts_.reuse_memory) return static_cast<int64_t>(whole_.nbytes());
   int64_t n = 0;
   for (const at::Tensor& one : shards_) n += static_cast<int64_t>(one.nbytes());
   return n;
@@ -76,7 +106,7 @@ bool GradientReducer::skip_copy_reduction(const std::string& parameter) {
 }
 
 void GradientReducer::begin(int64_t passes, int64_t max_passes, Announce announce) {
-  CAIRN_CHECK(passes <= max_passes, "{} passes where at most {} were said", passes, max_passes);
+  CAIRN_CHECK(passes <= max_passes, "{} passes, and at most {} were announced", passes, max_passes);
   passes_ = passes;
   max_passes_ = max_passes;
   passes_done_ = 0;
@@ -108,7 +138,7 @@ void GradientReducer::open_unit(int64_t u) {
   } else if (stays_unsharded()) {
     one.buffer = whole_.narrow(0, unit.offset, unit.elements);
   } else {
-    // Others wait for units of this rank before they go on: all that can leave must have left by here, not when somebody happens to look.
+    // Other ranks wait for this rank's units: start everything that can start before this rank may block.
     wait_for_copies();
     limit_in_flight(kBuffersInFlight - 1);
     for (size_t i = 0; i < spare_.size() && !one.buffer.defined(); ++i)
@@ -116,7 +146,7 @@ void GradientReducer::open_unit(int64_t u) {
         one.buffer = spare_[i];
         spare_.erase(spare_.begin() + static_cast<std::ptrdiff_t>(i));
       }
-    if (!one.buffer.defined()) {  // those that wait are too small: this one takes their place
+    if (!one.buffer.defined()) {  // the spare ones are too small: a new buffer replaces them
       for (const at::Tensor& small : spare_) held_ -= static_cast<int64_t>(small.nbytes());
       spare_.clear();
       const base::MemoryScope purpose("gradients");
@@ -124,7 +154,7 @@ void GradientReducer::open_unit(int64_t u) {
       count_held(static_cast<int64_t>(one.buffer.nbytes()));
     }
   }
-  if (!one.sink || !stays_unsharded()) {  // otherwise its buffer is where it was
+  if (!one.sink || !stays_unsharded()) {  // otherwise its buffer has not moved
     std::vector<int32_t> uses(parts_.uses.begin() + unit.first, parts_.uses.begin() + unit.last);
     one.sink =
         std::make_unique<mesh::FlatGradients>(layout_of(parts_.layout, unit), one.buffer.narrow(0, 0, unit.elements), std::move(uses));
@@ -171,7 +201,7 @@ void GradientReducer::completed(int64_t piece) {
   collect_finished();
 }
 
-// Never waits: a copy on another stage of a pipeline may still need what this rank computes next.
+// Never waits.
 void GradientReducer::collect_finished() {
   while (!copy_reductions_.empty() && copy_reductions_.front().second.ready()) {
     const auto [piece, work] = std::move(copy_reductions_.front());
@@ -194,7 +224,7 @@ void GradientReducer::wait_for_copies() {
 void GradientReducer::summed(int64_t piece) {
   const int64_t u = unit_of_[static_cast<size_t>(piece)];
   --open_[static_cast<size_t>(u)].missing;
-  if (!parts_.shard_group && announce_) {  // nothing more happens to it; pieces are kept whole, so kept parts count as pieces do
+  if (!parts_.shard_group && announce_) {  // nothing is sharded: slices are whole pieces, and this one is final
     const ShardUnit& unit = parts_.units[static_cast<size_t>(u)];
     announce_(parts_of_unit_[static_cast<size_t>(u)][static_cast<size_t>(piece - unit.first)]);
   }
@@ -219,7 +249,7 @@ void GradientReducer::send_ready_units() {
     in_flight_.push_back(std::move(sent));
     collect_finished();
   }
-  if (next_ < 0 && round_ + 1 < rounds_) {  // the next pass sends its own
+  if (next_ < 0 && round_ + 1 < rounds_) {  // the next pass reduces its own
     ++round_;
     next_ = static_cast<int64_t>(parts_.units.size()) - 1;
   }
@@ -237,7 +267,7 @@ void GradientReducer::limit_in_flight(size_t most) {
 void GradientReducer::finish_reduction(Reduction& one) {
   const auto u = static_cast<size_t>(one.unit);
   const mesh::Interval mine = parts_.units[u].part_of(me_);
-  if (!parts_.whole) {
+  if (!parts_.unsharded) {
     const at::Tensor own = one.buffer.narrow(0, mine.begin, mine.length());
     has_shard_[u] ? shards_[u].add_(own) : shards_[u].copy_(own);
     has_shard_[u] = 1;
@@ -248,19 +278,19 @@ void GradientReducer::finish_reduction(Reduction& one) {
 }
 
 void GradientReducer::skip(mesh::ParamId id) {
-  // Units leave from the last to the first, as backward goes: those of others that make this pass wait for this rank's.
+  // Ranks with samples reduce this unit now and need this rank to take part.
   if (!stays_unsharded() && unit_of(id) == next_) close(next_);
 }
 
 void GradientReducer::end_pass() {
-  // (Where every unit has left already, the round is the next pass's.)
+  // (If every unit was reduced already, the round is the next pass's.)
   if (!stays_unsharded() && round_ + 1 < rounds_)
     for (const int64_t round = passes_done_; next_ >= 0 && round_ == round;) close(next_);
   ++passes_done_;
 }
 
 void GradientReducer::mark_all_complete() {
-  CAIRN_CHECK(is_single_rank() && !parts_.reuse_memory, "gradients that other ranks have a part in, or that have not kept their memory");
+  CAIRN_CHECK(is_single_rank() && !parts_.reuse_memory, "gradients that other ranks take part in, or whose memory is reused");
   for (const std::vector<int64_t>& kept : parts_of_unit_)
     for (const int64_t index : kept)
       if (announce_) announce_(index);
@@ -268,7 +298,7 @@ void GradientReducer::mark_all_complete() {
   passes_done_ = passes_;
 }
 
-// Whatever did not come for a unit counts as zero.
+// Missing contributions to a unit count as zero.
 void GradientReducer::close(int64_t u) {
   Open& one = open_[static_cast<size_t>(u)];
   if (one.missing == kNotStarted) open_unit(u);
@@ -277,7 +307,7 @@ void GradientReducer::close(int64_t u) {
 }
 
 void GradientReducer::finish() {
-  if (stays_unsharded()) {  // everything is started before anything is waited for
+  if (stays_unsharded()) {  // start everything before waiting for anything
     for (int64_t u = static_cast<int64_t>(parts_.units.size()); u-- > 0;) {
       Open& one = open_[static_cast<size_t>(u)];
       if (u > next_) continue;
@@ -288,13 +318,13 @@ void GradientReducer::finish() {
   } else {
     while (next_ >= 0) close(next_);
   }
-  CAIRN_CHECK(next_ < 0, "unit {} of {} has not left", next_, parts_.units.size());
+  CAIRN_CHECK(next_ < 0, "unit {} of {} was not reduced", next_, parts_.units.size());
   limit_in_flight(0);
   announce_ = nullptr;
-  if (parts_.whole || !whole_.defined()) return;
+  if (parts_.unsharded || !whole_.defined()) return;
   for (Open& one : open_) one = {};
   held_ -= static_cast<int64_t>(whole_.nbytes());
-  whole_ = at::Tensor();  // others may have the memory between steps
+  whole_ = at::Tensor();  // free between steps
 }
 
 }  // namespace cairn::parallel

@@ -16,48 +16,55 @@ class Group;
 
 namespace cairn::parallel {
 
-// The way of gradients from the sink, where blocks put them, to the ranks that keep the parameters. Each parameter's gradient is first
-// summed over the ranks that hold the same part of it (copies), then each unit is summed over the ranks that share its state out, and each
-// of them gets its part. All of it runs while backward still does, in one order on all ranks.
+// The gradient sink of a rank under a plan, and the reduction of what blocks put there. Two sums, both started while backward still runs,
+// in the same order on all ranks:
+//   1. Every parameter's gradient is all-reduced over its `copies`: the ranks of this replica that hold the same part of it (replicated
+//      along tp, or used by several pipeline stages).
+//   2. Every shard unit (shard_units.h) is reduce-scattered over the `shard_group`: each rank keeps the gradient of its shard (ZeRO).
+// Sums over replicas are not done here: they are the sync rule's.
 //
-// `whole`: one buffer holds the gradients of all units until the last pass of a step. `reuse_memory`: each unit has one of its own, and
-// memory for it from its first contribution until the next step begins, so that activations have it meanwhile. Otherwise a unit has a
-// buffer only from its first contribution until it is on its way, two such buffers wait at most, and each pass sends its own gradients,
-// which add up where they are kept.
+// How much memory gradients take depends on Parts:
+//   unsharded     One buffer holds the gradients of all units until the last pass of a step (ZeRO 0 and 1).
+//   reuse_memory  Each unit has a buffer of its own, allocated from its first contribution until the next step begins, so that activations
+//                 have the memory before (gradient buffer reuse).
+//   neither       A unit has a buffer from its first contribution until it is reduced. At most two such buffers exist; every pass reduces
+//                 its own gradients, which accumulate in the shards (ZeRO 2 and 3).
+// Not thread-safe: begin, passes and finish are called in this order by the thread that runs the passes.
 class GradientReducer final : public mesh::Gradients {
  public:
   struct Parts {
-    mesh::FlatLayout layout;  // of what is trained and here
-    std::vector<int32_t> uses;
-    std::vector<comm::Group*> copies;  // by piece; null: this rank alone has it
+    mesh::FlatLayout layout;           // of the parameters that are trained and on this rank
+    std::vector<int32_t> uses;         // by piece: how many contributions one pass makes
+    std::vector<comm::Group*> copies;  // by piece; null: no other rank of the replica has it
     std::vector<ShardUnit> units;
-    comm::Group* shard_group = nullptr;  // null: this rank keeps all
-    comm::Group* memory = nullptr;       // whose memory the buffers come from
+    comm::Group* shard_group = nullptr;  // null: nothing is sharded
+    comm::Group* memory = nullptr;       // the group that allocates the buffers; null: plain tensors
     at::TensorOptions options;
-    bool whole = true;
-    bool reuse_memory = false;         // for a rank that is alone, and whose passes are not recorded
-    bool accumulate_unsharded = true;  // not `whole`: a step of several passes is nevertheless treated so, while it lasts
-    bool in_order = true;              // passes come one after the other; otherwise every step is treated so
+    bool unsharded = true;
+    bool reuse_memory = false;         // for a single rank without CUDA graphs
+    bool accumulate_unsharded = true;  // a step of several passes uses an unsharded buffer, and reduces once at its end
+    bool in_order = true;              // passes come one after the other; otherwise (pipelines) every step uses an unsharded buffer
   };
-  // Told the index of a part in kept_by(layout, units, rank of this one among the keepers), when its gradient is complete.
-  using Announce = std::function<void(int64_t kept)>;
+  // Called when the gradient of a slice is complete, with its index in shard_slices(layout, units, rank in the shard group).
+  using Announce = std::function<void(int64_t slice)>;
 
   explicit GradientReducer(Parts parts);
   ~GradientReducer() override;
 
-  // A step of `passes` backward passes here and at most `max_passes` on any rank.
+  // Begins a step of `passes` backward passes on this rank and at most `max_passes` on any rank.
   void begin(int64_t passes, int64_t max_passes, Announce announce);
-  // After each pass: what it did not reach counts as zero in it.
+  // A pass without samples reports the parameters that it does not reach; they count as zero.
   void skip(mesh::ParamId id) override;
+  // After each pass; what it did not reach counts as zero.
   void end_pass() override;
-  // In the place of all passes, where one rank has what they would put here already: a recording of them ran.
+  // Marks all gradients complete after a CUDA-graph replay (single rank only).
   void mark_all_complete();
-  // Whether the passes so far have brought everything, so that `finish` has nothing to add.
+  // Whether all gradients have been reduced, so that `finish` has nothing left to start.
   bool is_complete() const { return next_ < 0; }
-  // After the last of them. All kept gradients are complete and announced when it returns.
+  // After the last pass. When it returns, all gradients of this rank's shards are complete and announced.
   void finish();
 
-  // This rank's part of a unit's gradient.
+  // The gradient of this rank's shard of a unit.
   const at::Tensor& shard(int64_t unit) const { return shards_[static_cast<size_t>(unit)]; }
 
   void outer(mesh::ParamId id, const at::Tensor& in, const at::Tensor& dout) override;
@@ -69,22 +76,21 @@ class GradientReducer final : public mesh::Gradients {
   }
   void expect_more(mesh::ParamId id, int64_t contributions) override { open(id).expect_more(local(id), contributions); }
 
-  // The gradient of this parameter is not summed over its copies any more: a mistake, for whoever wants to see it found. False: it is not
-  // summed anyway.
+  // Fault injection: from now on the gradient of this parameter is not summed over its copies. False: it has none.
   bool skip_copy_reduction(const std::string& parameter);
 
-  int64_t bytes() const;  // held between steps
+  int64_t bytes() const;  // between steps
   int64_t current_bytes() const { return held_; }
   int64_t peak_bytes() const { return peak_bytes_; }
 
  private:
-  static constexpr int64_t kNotStarted = -1;  // nothing has come for the unit yet
+  static constexpr int64_t kNotStarted = -1;  // no contribution to the unit yet
 
-  // A unit in the current pass (or step, where gradients stay whole).
+  // A unit in the current pass (or step, where gradients stay unsharded).
   struct Open {
     std::unique_ptr<mesh::FlatGradients> sink;
     at::Tensor buffer;
-    int64_t missing = kNotStarted;  // pieces that are not complete yet
+    int64_t missing = kNotStarted;  // pieces that are not complete
   };
   struct Reduction {
     int64_t unit = 0;
@@ -93,37 +99,37 @@ class GradientReducer final : public mesh::Gradients {
     comm::Work work = {};
   };
 
-  bool stays_unsharded() const { return parts_.whole || !parts_.in_order || (parts_.accumulate_unsharded && max_passes_ > 1); }
+  bool stays_unsharded() const { return parts_.unsharded || !parts_.in_order || (parts_.accumulate_unsharded && max_passes_ > 1); }
   int64_t unit_of(mesh::ParamId id) const { return unit_of_[static_cast<size_t>(id.first)]; }
   mesh::ParamId local(mesh::ParamId id) const;
   mesh::Gradients& open(mesh::ParamId id);
   void open_unit(int64_t unit);
   void count_held(int64_t bytes);
-  bool is_single_rank() const;  // no other rank has a part in these gradients
+  bool is_single_rank() const;  // no other rank takes part in these reductions
   void close(int64_t unit);
-  void completed(int64_t piece);  // by this rank's blocks
-  void summed(int64_t piece);     // over its copies
+  void completed(int64_t piece);  // this rank's contributions are complete
+  void summed(int64_t piece);     // the sum over its copies is complete
   void send_ready_units();
   void finish_reduction(Reduction& one);
   void limit_in_flight(size_t most);
-  void collect_finished();  // what has come meanwhile, without waiting
+  void collect_finished();  // without waiting
   void wait_for_copies();
 
   Parts parts_;
   int me_ = 0;
   std::vector<int64_t> unit_of_;                     // by piece
-  std::vector<std::vector<int64_t>> parts_of_unit_;  // indices of this rank's kept parts
+  std::vector<std::vector<int64_t>> parts_of_unit_;  // by unit: indices of this rank's slices
   std::vector<Open> open_;
   std::vector<at::Tensor> shards_;
-  at::Tensor whole_;                                            // where gradients stay whole, and are not lent their memory
-  std::vector<char> has_shard_;                                 // something is in kept_ already, in this step
-  std::deque<std::pair<int64_t, comm::Work>> copy_reductions_;  // pieces being summed
+  at::Tensor whole_;                                            // the unsharded buffer; undefined with reuse_memory
+  std::vector<char> has_shard_;                                 // by unit: its shard holds gradients of this step already
+  std::deque<std::pair<int64_t, comm::Work>> copy_reductions_;  // pieces being summed over their copies, in order
   std::deque<Reduction> in_flight_;
   std::vector<at::Tensor> spare_;
   int64_t passes_ = 0, max_passes_ = 0;  // of this step
   int64_t passes_done_ = 0;
-  int64_t rounds_ = 1, round_ = 0;  // how often every unit is sent in this step
-  int64_t next_ = 0;                // the unit that leaves next: from the last to the first
+  int64_t rounds_ = 1, round_ = 0;  // how often every unit is reduced in this step
+  int64_t next_ = 0;                // the unit that is reduced next: from the last to the first, as backward goes
   int64_t held_ = 0, peak_bytes_ = 0;
   Announce announce_;
 };

@@ -55,98 +55,115 @@ ShardUnitRules shard_unit_rules(const Plan& plan, bool whole_parameters, int64_t
           .whole_parameters = whole_parameters};
 }
 
-ParameterStore::ParameterStore(Parts parts) : shard_(model_shard(parts.model, parts.plan, parts.world.rank())) {
-  comm::World& world = parts.world;
-  const int rank = world.rank();
-  const auto peers = [&](const std::vector<std::string>& axes) {
-    return axes.empty() ? std::vector<int>{rank} : parts.plan.mesh.peers_along(rank, axes);
-  };
-  // Gradients leave when they are complete, which no rank can tell of the others: so they have an order of their own.
-  comm::Group* shard_group = group_of_several(world, peers(sharding_axes(parts.plan)), "parameters");
-  comm::Group* gradient_group = group_of_several(world, peers(sharding_axes(parts.plan)), "gradients");
-  std::vector<std::string> model_axes = sharding_axes(parts.plan);
-  model_axes.insert(model_axes.begin(), {"pp", "tp"});
-  model_group_ = group_of_several(world, peers(model_axes));
+// The groups of ranks that a store works with; null: this rank alone.
+struct ParameterStore::Groups {
+  comm::Group* parameters;  // ranks that shard the same state, for parameters
+  comm::Group* gradients;   // the same ranks. Gradients complete in an order of their own, so they have a communicator of their own
+  comm::Group* replicas;    // ranks that hold the same shards in other replicas
 
+  int shard_rank() const { return parameters ? parameters->rank() : 0; }
+};
+
+ParameterStore::ParameterStore(Parts parts) : shard_(model_shard(parts.model, parts.plan, parts.world.rank())) {
+  const int rank = parts.world.rank();
+  const auto group = [&](const std::vector<std::string>& axes, std::string_view name = "") {
+    return group_of_several(parts.world, axes.empty() ? std::vector<int>{rank} : parts.plan.mesh.peers_along(rank, axes), name);
+  };
+  const std::vector<std::string> sharding = sharding_axes(parts.plan);
+  Groups groups{group(sharding, "parameters"), group(sharding, "gradients"), nullptr};
+  std::vector<std::string> model_axes = sharding;
+  model_axes.insert(model_axes.begin(), {"pp", "tp"});
+  model_group_ = group(model_axes);
+  groups.replicas = group(replicating_axes(parts.plan));
+
+  std::vector<bool> trained;  // here
+  for (size_t i = 0; i < parts.trained.size(); ++i) trained.push_back(parts.trained[i] && shard_.parameters[i].here);
   const ShardUnitRules rules = shard_unit_rules(parts.plan, parts.whole_parameters, parts.min_unit_elements);
+  const std::vector<ShardUnit> units = make_shard_units(parts.model, shard_.layout, rules);
+  make_weights(parts, groups, units);
+  const base::MemoryScope purpose("gradients");
+  make_reducer(parts, groups, units, trained);
+  make_pieces(parts, shard_slices(shard_.layout, units, groups.shard_rank()), trained);
+}
+
+void ParameterStore::make_weights(const Parts& parts, const Groups& groups, const std::vector<ShardUnit>& units) {
   ShardedWeights::Parts weights{.layout = shard_.layout,
-                                .units = make_shard_units(parts.model, shard_.layout, rules),
+                                .units = units,
                                 .placements = {},
-                                .shard_group = shard_group,
-                                .gathers = parts.plan.zero == 3 && shard_group,
+                                .shard_group = groups.parameters,
+                                .gathers = parts.plan.zero == 3 && groups.parameters,
                                 .master = parts.master,
                                 .compute = parts.compute};
   for (const model::Parameter& parameter : parts.model.parameters()) weights.placements.push_back(placement_of(parts.plan, parameter.name));
+  const base::MemoryScope purpose("parameters");
+  weights_ = std::make_unique<ShardedWeights>(std::move(weights));
+}
 
-  std::vector<bool> chosen;
-  for (size_t i = 0; i < parts.trained.size(); ++i) chosen.push_back(parts.trained[i] && shard_.parameters[i].here);
+void ParameterStore::make_reducer(const Parts& parts, const Groups& groups, const std::vector<ShardUnit>& units,
+                                  const std::vector<bool>& trained) {
   const std::vector<int32_t> uses = uses_here(parts.model, parts.plan, shard_);
   GradientReducer::Parts reducer{
-      .layout = mesh::trainable_layout(shard_.layout, chosen),
+      .layout = mesh::trainable_layout(shard_.layout, trained),
       .uses = {},
       .copies = {},
-      .units = {},
-      .shard_group = gradient_group,
-      .memory = group_of_several(world, peers(replicating_axes(parts.plan))),
+      .units = select_units(shard_.layout, units, trained),
+      .shard_group = groups.gradients,
+      .memory = groups.gradients ? groups.gradients : groups.replicas,
       .options = parts.gradients.device(parts.master.device()),
-      .whole = parts.plan.zero < 2,
+      .unsharded = parts.plan.zero < 2,
       .accumulate_unsharded = parts.accumulate_unsharded,
       .in_order = parts.plan.stage_blocks.size() <= 1,  // micro-batches of a pipeline come in any order
   };
-  if (gradient_group) reducer.memory = gradient_group;
-  std::vector<size_t> parameters;  // of each gradient piece
-  for (size_t i = 0; i < chosen.size(); ++i) {
-    if (!chosen[i]) continue;
-    parameters.push_back(i);
+  for (size_t i = 0; i < trained.size(); ++i) {
+    if (!trained[i]) continue;
     reducer.uses.push_back(uses[i]);
-    reducer.copies.push_back(group_of_several(world, shard_.parameters[i].copies));
+    reducer.copies.push_back(group_of_several(parts.world, shard_.parameters[i].copies));
   }
-  reducer.units = select_units(weights.layout, weights.units, chosen);
   reducer.reuse_memory = parts.reuse_gradient_memory && !reducer.memory &&
                          std::none_of(reducer.copies.begin(), reducer.copies.end(), [](auto* c) { return c; });
-
-  const std::vector<ShardSlice> kept_weights = shard_slices(weights.layout, weights.units, shard_group ? shard_group->rank() : 0);
-  const std::vector<ShardSlice> kept_gradients = shard_slices(reducer.layout, reducer.units, shard_group ? shard_group->rank() : 0);
-  {
-    const base::MemoryScope purpose("parameters");
-    weights_ = std::make_unique<ShardedWeights>(weights);
-  }
-  const mesh::FlatLayout gradient_layout = reducer.layout;
-  const base::MemoryScope purpose("gradients");
+  gradient_slices_ = shard_slices(reducer.layout, reducer.units, groups.shard_rank());
+  const bool all_trained = reducer.layout.pieces.size() == shard_.layout.pieces.size();
   reducer_ = std::make_unique<GradientReducer>(std::move(reducer));
-  if (gradient_layout.pieces.size() < shard_.layout.pieces.size())
-    chosen_ = mesh::make_trainable_gradients(shard_.layout, chosen, *reducer_);
+  if (!all_trained) trainable_sink_ = mesh::make_trainable_gradients(shard_.layout, trained, *reducer_);
+}
 
-  size_t next = 0;  // of the gradients, which leave some out but keep the order
-  for (const ShardSlice& part : kept_weights) {
-    const auto parameter = static_cast<size_t>(part.piece);
+void ParameterStore::make_pieces(const Parts& parts, const std::vector<ShardSlice>& slices, const std::vector<bool>& trained) {
+  std::vector<size_t> parameters;  // of each gradient piece
+  for (size_t i = 0; i < trained.size(); ++i)
+    if (trained[i]) parameters.push_back(i);
+  size_t next = 0;  // of the gradients, which leave some parameters out but keep the order
+  for (const ShardSlice& slice : slices) {
+    const auto parameter = static_cast<size_t>(slice.piece);
     const auto& piece = shard_.layout.pieces[parameter];
-    const auto shaped = [&](const at::Tensor& flat) { return part.elements.length() == piece.elements ? flat.view(piece.shape) : flat; };
-    const int64_t n = part.elements.length();
-    pieces_.push_back({piece.name, parameter, part.elements, shaped(weights_->shard(part.unit).narrow(0, part.offset, n)), {}});
-    if (!chosen[parameter]) continue;
-    const ShardSlice& of_gradient = kept_gradients.at(next++);
-    CAIRN_CHECK(parameters[static_cast<size_t>(of_gradient.piece)] == parameter && of_gradient.elements == part.elements,
-                "{} is kept otherwise than its gradient", parts.model.parameters()[parameter].name);
+    const int64_t n = slice.elements.length();
+    const auto shaped = [&](const at::Tensor& flat) { return n == piece.elements ? flat.view(piece.shape) : flat; };
+    pieces_.push_back({piece.name, parameter, slice.elements, shaped(weights_->shard(slice.unit).narrow(0, slice.offset, n)), {}});
+    if (!trained[parameter]) continue;
+    const ShardSlice& of_gradient = gradient_slices_.at(next++);
+    CAIRN_CHECK(parameters[static_cast<size_t>(of_gradient.piece)] == parameter && of_gradient.elements == slice.elements,
+                "{} is sharded otherwise than its gradient", parts.model.parameters()[parameter].name);
     pieces_.back().gradient = shaped(reducer_->shard(of_gradient.unit).narrow(0, of_gradient.offset, n));
-    const double counts = 1.0 / static_cast<double>(shard_.parameters[parameter].copies.size());
-    const at::Tensor flat = pieces_.back().gradient.view({-1});
-    if (squares_.empty() || squares_.back().counts != counts) squares_.push_back({counts, {}});
-    std::vector<at::Tensor>& runs = squares_.back().runs;
-    // Units stay apart on a GPU, so that sums are made alike whether their memory is lent or not: of widths that are multiples of 4 with
-    // the same bits.
-    if (!runs.empty() && touch(runs.back(), flat) && (flat.is_cpu() || of_gradient.offset > 0))
-      runs.back() = runs.back().as_strided({runs.back().numel() + n}, {1}, runs.back().storage_offset());
-    else
-      runs.push_back(flat);
+    add_square(pieces_.back().gradient.view({-1}), 1.0 / static_cast<double>(shard_.parameters[parameter].copies.size()),
+               of_gradient.offset > 0);
   }
+}
+
+// Neighbours in memory become one run. On a GPU, runs end with their unit, so that the sums are bitwise identical with and without gradient
+// buffer reuse (for widths that are multiples of 4).
+void ParameterStore::add_square(const at::Tensor& gradient, double weight, bool inside_unit) {
+  if (squares_.empty() || squares_.back().weight != weight) squares_.push_back({weight, {}});
+  std::vector<at::Tensor>& runs = squares_.back().runs;
+  if (!runs.empty() && touch(runs.back(), gradient) && (gradient.is_cpu() || inside_unit))
+    runs.back() = runs.back().as_strided({runs.back().numel() + gradient.numel()}, {1}, runs.back().storage_offset());
+  else
+    runs.push_back(gradient);
 }
 
 at::Tensor ParameterStore::sum_of_squares() const {
   at::Tensor sum;
-  for (const auto& [counts, runs] : squares_) {
+  for (const auto& [weight, runs] : squares_) {
     at::Tensor one = kernels::sum_of_squares(runs);
-    if (counts != 1) one = one * counts;
+    if (weight != 1) one = one * weight;
     sum = sum.defined() ? sum + one : one;
   }
   if (!sum.defined()) sum = at::zeros({}, at::kDouble);

@@ -1,3 +1,4 @@
+// The parameters and gradients of one rank.
 #pragma once
 #include <functional>
 #include <memory>
@@ -18,48 +19,54 @@ class World;
 
 namespace cairn::parallel {
 
-// What this rank keeps of one parameter, as sync, optimizer and snapshot see it.
+// The slice of one parameter that this rank owns and updates, as sync rules, optimizers and snapshots see it.
 struct ParameterSlice {
   std::string name;
-  size_t parameter = 0;          // by place in the model
-  mesh::Interval elements = {};  // of what share().layout has of it; all of it: `value` has its shape, else one dim
+  size_t parameter = 0;          // index in the model
+  mesh::Interval elements = {};  // of the rank's local tensor, shard().layout. If it is all of it, `value` has its shape, else one dim
   at::Tensor value, gradient;    // the gradient is undefined where the parameter is not trained
 };
 
-// The parameters and gradients of one rank under a plan: what it keeps, how passes come by the rest, and how gradients come to those who
-// keep the parameters. Everything that the plan shares out is shared out here; passes, optimizers and syncs need not know.
+// What a rank has of the parameters and gradients under a plan. It owns the rank's slices, gathers what passes read (ShardedWeights), and
+// reduces gradients to the ranks that own the parameters (GradientReducer). All sharding (ZeRO, tp, pp) is decided here: passes, optimizers
+// and sync rules do not see it.
+//
+// A step: passes read weights() and put gradients into sink(); reducer().finish(); the optimizer updates slices; updated().
 class ParameterStore {
  public:
   struct Parts {
     comm::World& world;
     const model::Model& model;
     const Plan& plan;
-    std::vector<bool> trained;                 // by place in the model
-    at::TensorOptions master, compute;         // how parameters are kept, and how passes read them
-    at::TensorOptions gradients = at::kFloat;  // how gradients are summed and kept
-    bool whole_parameters = false;             // the optimizer works on whole matrices
-    int64_t min_unit_elements = 0;             // how small a message may be
+    std::vector<bool> trained;                 // by parameter of the model
+    at::TensorOptions master, compute;         // how parameters are owned and updated, and how passes read them
+    at::TensorOptions gradients = at::kFloat;  // how gradients are summed
+    bool whole_parameters = false;             // the optimizer works on whole matrices: shard between parameters only
+    int64_t min_unit_elements = 0;             // neighbouring blocks join until a message has this many elements
     bool accumulate_unsharded = true;          // see GradientReducer
-    bool reuse_gradient_memory = false;        // likewise `reuse_memory`, where this rank is alone
+    bool reuse_gradient_memory = false;        // see GradientReducer; only where this is the single rank
   };
   explicit ParameterStore(Parts parts);
 
   const ModelShard& shard() const { return shard_; }
   const std::vector<ParameterSlice>& pieces() const { return pieces_; }
 
-  // What passes read, once `updated` has been called after the last change of what is kept.
+  // What passes read. Valid once `updated` has been called after the last change of a slice.
   const model::Weights& weights() const { return *weights_; }
+  // Slices have changed: starts to gather them. Collective.
   void updated() { weights_->updated(); }
-  void wait_for_gathers() const { weights_->wait_for_gathers(); }  // before what is kept is written to outside of a step
+  // Waits for those messages. Call before slices are written outside of a step.
+  void wait_for_gathers() const { weights_->wait_for_gathers(); }
 
-  // Where the weight gradients of a pass go. A parameter that is not trained costs nothing.
-  mesh::Gradients& sink() { return chosen_ ? *chosen_ : static_cast<mesh::Gradients&>(*reducer_); }
+  // Where the weight gradients of a pass go. Contributions to parameters that are not trained are dropped.
+  mesh::Gradients& sink() { return trainable_sink_ ? *trainable_sink_ : static_cast<mesh::Gradients&>(*reducer_); }
   GradientReducer& reducer() { return *reducer_; }
 
-  // Of the whole gradient, over all ranks that share this model: one element, alike on all of them. Waits for them.
+  // Sum of squares of the whole gradient, over all ranks that share this replica's model: one element, identical on all of them.
+  // Collective; waits.
   at::Tensor sum_of_squares() const;
 
-  // Writes this rank's part of a whole parameter; `updated` afterwards.
+  // Copies this rank's slice out of a whole parameter. Call `updated` afterwards.
   void load(size_t parameter, const at::Tensor& whole) const;
 
   int64_t parameter_bytes() const { return weights_->bytes(); }
@@ -67,23 +74,31 @@ class ParameterStore {
   const ShardedWeights& sharded_weights() const { return *weights_; }
 
  private:
-  comm::Group* model_group_ = nullptr;  // ranks that hold other parts of this replica's model; null: none
+  struct Groups;
+  void make_weights(const Parts& parts, const Groups& groups, const std::vector<ShardUnit>& units);
+  void make_reducer(const Parts& parts, const Groups& groups, const std::vector<ShardUnit>& units, const std::vector<bool>& trained);
+  void make_pieces(const Parts& parts, const std::vector<ShardSlice>& slices, const std::vector<bool>& trained);
+  void add_square(const at::Tensor& gradient, double weight, bool inside_unit);
+
+  comm::Group* model_group_ = nullptr;  // ranks that hold the other parts of this replica's model; null: none
   ModelShard shard_;
   std::unique_ptr<ShardedWeights> weights_;
   std::unique_ptr<GradientReducer> reducer_;
-  std::unique_ptr<mesh::Gradients> chosen_;
+  std::unique_ptr<mesh::Gradients> trainable_sink_;  // null: everything is trained
+  std::vector<ShardSlice> gradient_slices_;          // this rank's, in the order of the trained parameters
   std::vector<ParameterSlice> pieces_;
   struct Squares {
-    double counts;                 // of each square, in the sum over all ranks
-    std::vector<at::Tensor> runs;  // of kept gradients
+    double weight;                 // of each square in the sum over all ranks: a gradient that k copies hold counts 1/k on each
+    std::vector<at::Tensor> runs;  // of gradients
   };
   std::vector<Squares> squares_;
 };
 
-// How a plan cuts parameters into units. `whole_parameters`, `min_elements`: as ParameterStore::Parts has them.
+// How a plan cuts parameters into shard units. `whole_parameters`, `min_elements`: as ParameterStore::Parts has them.
 ShardUnitRules shard_unit_rules(const Plan& plan, bool whole_parameters, int64_t min_elements);
 
-// Over which axes state is shared out, and over which it is replicated at every step (islands that are apart differ between steps).
+// The axes over which state is sharded, and those over which it is replicated at every step (islands that step separately are not replicas
+// of each other between synchronisations).
 std::vector<std::string> sharding_axes(const Plan& plan);
 std::vector<std::string> replicating_axes(const Plan& plan);
 

@@ -38,7 +38,7 @@ ShardedWeights::ShardedWeights(Parts parts) : parts_(std::move(parts)) {
 at::Tensor ShardedWeights::get(mesh::ParamId id) const {
   const int64_t unit = unit_of(id);
   const at::Tensor& whole = whole_[static_cast<size_t>(unit)];
-  if (!whole.defined()) start_gather(unit);  // nobody fetched it
+  if (!whole.defined()) start_gather(unit);  // it was not prefetched
   gathers_[static_cast<size_t>(unit)].wait();
   const ShardUnit& of = parts_.units[static_cast<size_t>(unit)];
   CAIRN_CHECK(id.first + id.count <= of.last, "{} and its neighbours are in different units",
@@ -69,7 +69,7 @@ void ShardedWeights::start_gather(int64_t u) const {
         whole = spare_[i];
         spare_.erase(spare_.begin() + static_cast<std::ptrdiff_t>(i));
       }
-    if (!whole.defined()) {  // those that were dropped give way
+    if (!whole.defined()) {  // a buffer of this size replaces the spare ones
       for (const at::Tensor& other : spare_) gathered_now_ -= static_cast<int64_t>(other.nbytes());
       spare_.clear();
       const base::MemoryScope purpose("parameters, gathered");
@@ -90,7 +90,7 @@ void ShardedWeights::drop(int64_t u) const {
   at::Tensor& whole = whole_[static_cast<size_t>(u)];
   if (!whole.defined()) return;
   gathers_[static_cast<size_t>(u)].wait();
-  constexpr size_t kMaxSpare = 2;  // blocks alternate between few sizes; more would keep what was to be given up
+  constexpr size_t kMaxSpare = 2;  // blocks alternate between few sizes; more would hold memory that ZeRO 3 is meant to free
   spare_.push_back(std::move(whole));
   whole = at::Tensor();
   if (spare_.size() <= kMaxSpare) return;

@@ -1,11 +1,11 @@
-#include "planner/graph/grains.h"
+#include "planner/graph/op_graph.h"
 
 namespace cairn::planner {
 namespace {
 
 bool is_cut_freely(const GraphTensor& tensor, size_t dim) { return tensor.grains.empty() || tensor.grains[dim] == Grain{}; }
 
-bool flow_in(OpGraph& graph, const GraphOp& op) {
+bool propagate_in(OpGraph& graph, const GraphOp& op) {
   const std::vector<std::string> all = letters(op);
   const auto place = [&](size_t i) { return i < op.inputs.size() ? op.inputs[i] : op.output; };
   bool changed = false;
@@ -40,7 +40,7 @@ void propagate_grains(OpGraph& graph) {
   for (bool changed = true; changed;) {
     changed = false;
     for (const GraphOp& op : graph.ops)
-      if (op.kind != GraphOp::Kind::attention && op.kind != GraphOp::Kind::other) changed = flow_in(graph, op) || changed;
+      if (op.kind != GraphOp::Kind::attention && op.kind != GraphOp::Kind::other) changed = propagate_in(graph, op) || changed;
   }
 }
 

@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "model/block.h"
 #include "model/model.h"
-#include "planner/graph/grains.h"
+#include "planner/graph/op_graph.h"
 #include "planner/graph/sequences.h"
 
 namespace cairn::planner {

@@ -70,6 +70,13 @@ struct OpGraph {
 // Refuses a graph whose indices do not fit its shapes, whose ops are out of order or whose names are not one each.
 void check(const OpGraph& graph);
 
+// Says how a dim of a tensor may be cut.
+void set_grain(OpGraph& graph, int tensor, size_t dim, const Grain& grain);
+
+// Hands grains on between dims that are the same index of an operation, both ways, until nothing changes: what holds for the heads of an
+// attention then holds for the products that make them and read them.
+void propagate_grains(OpGraph& graph);
+
 // The letters of each input of an operation, then of its output.
 std::vector<std::string> letters(const GraphOp& op);
 

@@ -16,7 +16,6 @@
 #include "kernels/aten.h"
 #include "mesh/redistribute.h"
 #include "mesh/redistribute_autograd.h"
-#include "planner/sbp/local_ops.h"
 
 namespace cairn::planner {
 namespace {

@@ -1,9 +1,11 @@
 #pragma once
 #include <map>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "mesh/box.h"
 #include "planner/sbp/placed_graph.h"
 
 namespace cairn::comm {
@@ -31,5 +33,15 @@ struct ExecutionResult {
   LocalTensors gradients;
 };
 ExecutionResult execute(comm::World& world, const PlacedGraph& placed, const LocalTensors& held, const ExecuteOptions& options = {});
+
+// Which indices of an operation's tensors a rank has, for the operations whose result depends on it.
+struct LocalRanges {
+  mesh::Interval rows = {};       // of a lookup: rows of the table
+  mesh::Interval positions = {};  // of a rotation: positions of the sequence
+};
+
+// What one rank computes of an operation, in plain differentiable ATen (local_ops.cpp). `inputs`: what it holds of the inputs, placed as
+// the operation's signature wants them.
+at::Tensor compute(const OpGraph& graph, const GraphOp& op, const std::vector<at::Tensor>& inputs, const LocalRanges& ranges);
 
 }  // namespace cairn::planner

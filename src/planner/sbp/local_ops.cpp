@@ -1,5 +1,4 @@
-#include "planner/sbp/local_ops.h"
-
+// One rank's part of each kind of operation, in plain ATen.
 #include <cmath>
 
 #include <ATen/core/IListRef.h>
@@ -9,6 +8,7 @@
 
 #include "base/check.h"
 #include "kernels/aten.h"
+#include "planner/sbp/execute.h"
 
 namespace cairn::planner {
 namespace {

@@ -1,5 +1,4 @@
-#include "planner/tensor_parallel/hint_tp.h"
-
+// Tensor parallelism guessed from the names of parameters.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -8,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "planner/tensor_parallel/auto_tp.h"
 
 namespace cairn::planner {
 namespace {

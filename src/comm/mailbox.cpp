@@ -13,7 +13,7 @@
 namespace cairn::comm {
 namespace {
 
-constexpr auto kFarewell = std::chrono::seconds(2);  // for what was sent to be gone when a mailbox ends
+constexpr auto kFarewell = std::chrono::seconds(2);  // for outgoing messages when a mailbox ends
 
 }  // namespace
 
@@ -26,7 +26,7 @@ Mailbox::~Mailbox() {
       return std::all_of(state_->channels.begin(), state_->channels.end(), [](auto& c) { return !c || c->idle(); });
     };
     if (!idle()) state_->drive(idle, state_->now() + kFarewell, "the last messages of a mailbox to go");
-  } catch (...) {  // a destructor never throws; this rank was killed, or what it sent cannot go any more
+  } catch (...) {  // a destructor never throws
   }
   state_->close();
 }
@@ -93,7 +93,7 @@ Node& Node::operator=(Node&& other) noexcept {
 void Node::leave() {
   const auto state = std::exchange(state_, nullptr);
   if (!state || state->closed) return;
-  if (std::uncaught_exceptions() > 0) {  // most probably this rank ends, and then says so itself
+  if (std::uncaught_exceptions() > 0) {  // most likely this rank ends, and reports that itself
     state->leaving.push_back(name_);
   } else {
     state->leave(name_);

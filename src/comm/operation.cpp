@@ -1,3 +1,13 @@
+// The life of an operation: start, wait, completion in order, failure, and who is to blame.
+//
+// Waiting: spin first; then sleep in the transport, and look up every 0.5 s to check what the late ranks do, to warn after warn_after, and
+// to fail at the deadline. The error names the late ranks, taken from three sources: posted receives without a message, status boards (what
+// a rank started last), and lost connections.
+//
+// Completion: collectives of a group complete in the order of their start; a later one that is finished waits for the earlier ones. The
+// first failure breaks the group.
+//
+// Mismatch: a message whose signature differs from this rank's operation of the same number starts a vote (collectives/mismatch.h).
 #include "comm/operation.h"
 
 #include <algorithm>
@@ -12,10 +22,10 @@
 namespace cairn::comm {
 namespace {
 
-constexpr size_t kPastMax = 256;                             // records kept per group
-constexpr auto kLookAfter = std::chrono::milliseconds(500);  // of waiting, what the late ones do is looked at
+constexpr size_t kPastMax = 256;                             // operations remembered per group
+constexpr auto kLookAfter = std::chrono::milliseconds(500);  // of waiting, the boards of late ranks are read
 constexpr auto kLookEvery = std::chrono::milliseconds(500);
-constexpr auto kWordAfter = std::chrono::milliseconds(500);  // a rank that took a message back says why
+constexpr auto kWordAfter = std::chrono::milliseconds(500);  // a rank that withdrew a message reports its reason within this time
 
 Error as_error(const std::exception_ptr& failure) {
   try {
@@ -31,7 +41,7 @@ Error as_error(const std::exception_ptr& failure) {
 
 bool contains(const std::vector<int>& ranks, int rank) { return std::find(ranks.begin(), ranks.end(), rank) != ranks.end(); }
 
-// Nobody is done before everybody began.
+// No rank can complete such an operation before all have started it.
 bool needs_all(OperationKind kind) {
   switch (kind) {
     case OperationKind::all_reduce:
@@ -82,7 +92,7 @@ void Operation::wait_host() {
   if (error) throw Error(*error);
 }
 
-// Until it is complete, or has come as far as is asked for.
+// Waits until it is complete, or `reached` holds.
 void Operation::wait_for(const std::function<bool()>& reached) {
   const auto done = [&] {
     if (group) group->settle();
@@ -92,7 +102,6 @@ void Operation::wait_for(const std::function<bool()>& reached) {
   if (!group->transport.spin(done)) wait_long(done);
 }
 
-// Looks up now and then from waiting: to see what the late ones do, to warn, to judge, and to give up at the deadline.
 void Operation::wait_long(const std::function<bool()>& done) {
   Transport& transport = group->transport;
   const auto from = transport.clock().now();
@@ -141,9 +150,9 @@ std::vector<int> Operation::culprits() const {
     if (rank == group->transport.rank()) continue;
     const auto theirs = group->transport.last_started(rank);
     if (!theirs || theirs->group != group->id) {
-      elsewhere.push_back(rank);  // it may have started ours before
+      elsewhere.push_back(rank);  // it may have started ours earlier
     } else if (theirs->sequence < sequence) {
-      const bool then = group->transport.clock().now() - begun < group->transport.status_age(rank);  // that was before ours began
+      const bool then = group->transport.clock().now() - begun < group->transport.status_age(rank);  // its status may be older than ours
       (then ? elsewhere : absent).push_back(rank);
     }
   }
@@ -208,7 +217,9 @@ Work Group::State::start(Signature signature, Label label, Arguments arguments, 
   const bool collective = signature.kind != OperationKind::send_recv;
   const bool device = arguments.out.stream || arguments.in.stream;
   std::string marked;
-  if (device) label.what = marked = fmt::format("{} on the device", label.what.empty() ? "a tensor" : label.what);  // others see where
+  if (device)
+    label.what = marked =
+        fmt::format("{} on the device", label.what.empty() ? "a tensor" : label.what);  // the signature tells device operations apart
   if (collective) {
     world.before_collective();
     signature.label = label_hash(label.what);
@@ -248,7 +259,7 @@ void Group::State::settle() {
   for (const auto& operation : collectives) {
     const auto error = operation->failure();
     if (!error) continue;
-    // Who called something else is known when the dispute is over; in it, that a peer has left says nothing new.
+    // While a mismatch waits for reports, its consequences (mismatch errors, peers that left) are not reported.
     if (!mismatch_pending() || (!is_mismatch(*error) && error->kind() != Error::Kind::lost_peer)) return give_up(*operation, *error);
   }
   for (const auto& operation : point_to_point) {
@@ -271,15 +282,15 @@ void Group::State::settle() {
   check_lost_peers(/*only_tainted=*/false);
 }
 
-// A device that was stopped at the deadline does not know who was late.
+// A device operation that was aborted at its deadline does not know who was late.
 void Group::State::give_up(const Operation& operation, const Error& error) {
   const auto waited = transport.clock().now() - operation.begun;
   if (operation.job && waited >= operation.deadline) return fail_all(operation.timed_out(waited));
   fail_all(Error(error).with(where(operation)));
 }
 
-// Whether this group goes on. What a lost member sent in good order counts, so that what is complete is completed first; nothing is
-// completed any more where it may be wrong. Who took a message back gave up for a reason of which it, or others, will tell.
+// Returns whether this group goes on. Messages that a lost member sent before count, so finished operations complete first, except after a
+// tainted loss (its last message may be wrong). A rank that withdrew a message had a reason; wait a moment for the report of it.
 bool Group::State::check_lost_peers(bool only_tainted) {
   const LostPeer *tainted = nullptr, *told = nullptr;
   for (size_t i = lost_peers_seen; i < transport.lost_peers().size(); ++i) {
@@ -295,7 +306,7 @@ bool Group::State::check_lost_peers(bool only_tainted) {
   }
   if (tainted || (told && !only_tainted)) {
     const LostPeer& loss = told ? *told : *tainted;
-    // Of somebody else's loss the messenger's own words tell.
+    // The reporting rank's own text describes the loss of a third rank.
     const bool told_of = loss.culprit >= 0 && loss.culprit != loss.rank && loss.reason.starts_with("rank ");
     Error error(Error::Kind::lost_peer, told_of ? fmt::format("{} (as rank {} says)", loss.reason, loss.rank)
                                                 : fmt::format("rank {} lost: {}", loss.rank, loss.reason));

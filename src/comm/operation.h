@@ -15,31 +15,31 @@
 
 namespace cairn::comm {
 
-// One started operation, shared by its group (until it is complete) and the Work handles on it.
+// A started operation, shared by its group (until it is complete) and the Work handles on it.
 struct Operation final : Work::State {
   Operation(Group::State& owner, const Signature& what_it_is, uint64_t number, Label label, Arguments on, const Envelope& envelope);
 
   bool ready() const override { return complete; }
-  void wait() override;       // of one among devices: lets the caller's stream wait
-  void wait_host() override;  // until it is complete
+  void wait() override;       // of a device operation: makes the caller's stream wait
+  void wait_host() override;  // blocks until it is complete
   void wait_for(const std::function<bool()>& reached);
   void wait_long(const std::function<bool()>& done);
 
   std::string describe() const;  // "all_reduce of w, 12 f32"
   bool under_way() const;
-  bool finished() const;  // without an error; it is complete once those before it are
+  bool finished() const;  // without an error; complete once all operations before it are
   std::optional<Error> failure() const;
-  void* current_stream() const;        // of one among devices
-  void end(std::optional<Error> how);  // done, or failed; cancels what is still under way
+  void* current_stream() const;        // of a device operation
+  void end(std::optional<Error> how);  // completes or fails it; cancels what is in flight
   // What keeps it from completing: itself, or the first unfinished operation before it.
   const Operation& holdup() const;
-  // Whom it waits for: those who have not started it, where that can be seen; else those whose messages are missing and who do not show
-  // that they are in it too. In a ring or tree the one whose message is missing may itself only wait.
+  // The ranks it waits for: those seen not to have started it; else those whose messages are missing and that are not seen in it either.
+  // (In a ring or tree the neighbour whose message is missing may itself be waiting.)
   std::vector<int> culprits() const;
   Error timed_out(std::chrono::nanoseconds waited) const;
   void warn(std::chrono::nanoseconds waited) const;
 
-  Group::State* group;  // null once the group is gone or the operation is complete
+  Group::State* group;  // null once the operation is complete or the group is gone
   Signature signature;
   uint64_t sequence;
   std::string what;
@@ -50,12 +50,12 @@ struct Operation final : Work::State {
   std::chrono::nanoseconds deadline{};
   bool complete = false;
   std::optional<Error> error;
-  std::shared_ptr<void> keep;      // the buffers, until it is complete
-  std::shared_ptr<DeviceJob> job;  // of one among devices, until it is complete; the task is then the ranks' roll call
-  Coroutine task;                  // last: it refers to what is above
+  std::shared_ptr<void> keep;      // keeps the buffers until it is complete
+  std::shared_ptr<DeviceJob> job;  // of a device operation, until it is complete; then `task` is the roll call
+  Coroutine task;                  // last: it refers to the members above
 };
 
-// What a group is inside.
+// The inside of a Group.
 struct Group::State {
   World& world;
   Transport& transport;
@@ -66,10 +66,10 @@ struct Group::State {
 
   uint64_t next_sequence = 0;
   std::map<int, uint64_t> next_sent = {}, next_received = {};   // by peer
-  std::deque<std::shared_ptr<Operation>> collectives = {};      // under way, in the order of their start
-  std::vector<std::shared_ptr<Operation>> point_to_point = {};  // under way; each completes on its own
+  std::deque<std::shared_ptr<Operation>> collectives = {};      // in flight, in the order of their start
+  std::vector<std::shared_ptr<Operation>> point_to_point = {};  // in flight; each completes on its own
 
-  // What is kept of an operation when it is over; its name is made when somebody asks.
+  // The record of an operation. Its name is made on demand.
   struct Past {
     uint64_t sequence = 0;
     Signature signature;
@@ -78,36 +78,36 @@ struct Group::State {
     std::chrono::nanoseconds begun{}, ended{};
     bool failed = false;
   };
-  std::deque<Past> past = {};  // of consecutive numbers; those under way too
+  std::deque<Past> past = {};  // consecutive sequence numbers, those in flight included
   std::optional<Error> broken = {};
 
-  // Of all that members disagree on the earliest: whoever has come further has something to say to that, too.
+  // The earliest operation on which members disagree: ranks that are further can report on it as well.
   std::optional<CollectiveMismatch> mismatch = {};
   std::vector<Coroutine> signature_reports = {};
   size_t lost_peers_seen = 0;
   std::optional<std::chrono::nanoseconds> tainted_since = {};
-  std::shared_ptr<void> keep_next = {};                      // what the operation started next shall keep alive
-  std::optional<std::shared_ptr<DeviceGroup>> devices = {};  // once somebody asked
+  std::shared_ptr<void> keep_next = {};                      // what the next started operation keeps alive
+  std::optional<std::shared_ptr<DeviceGroup>> devices = {};  // unset: not asked for yet
 
-  // What the members' devices do among themselves; null: nothing.
+  // The device group of the members; null: there is none.
   DeviceGroup* device_group();
 
   Work start(Signature signature, Label label, Arguments arguments, Coroutine (*algorithm)(Exchange&, const Arguments&));
-  void hand_over(Operation& operation, bool sends);  // to the device
-  // Completes what is done, in order, and fails everything where a member is lost or an operation failed.
+  void hand_over(Operation& operation, bool sends);  // starts it on the device
+  // Completes finished operations in order; fails all if a member is lost or an operation failed.
   void settle();
   void give_up(const Operation& operation, const Error& error);
   bool check_lost_peers(bool only_tainted);
-  Error broken_for(const Operation& operation) const;  // what broke the group, as this operation reports it
+  Error broken_for(const Operation& operation) const;  // the error that broke the group, as this operation reports it
   void fail_all(const Error& error);
-  // A message arrived that no operation asked for (yet): does it fit the operation of that number, if it began?
-  // Or it does not fit the one that did. Called while the transport is at work: nothing is failed here.
+  // Checks an unexpected message against the operation of its number, if that has started. Called inside the transport's progress, so it
+  // fails nothing itself.
   void check_early(int from, const Envelope& envelope);
-  const Past* called(uint64_t sequence) const;  // null: not yet, or too long ago
+  const Past* called(uint64_t sequence) const;  // null: not started yet, or too long ago
   void note_mismatch(const Past& ours, int from, const Envelope& theirs);
-  void resolve_mismatch();        // ends a dispute, once it is clear
-  bool mismatch_pending() const;  // and somebody has yet to be heard
-  // Does a member show that it is in another operation of the same number?
+  void resolve_mismatch();        // ends a mismatch once the culprit is certain
+  bool mismatch_pending() const;  // a mismatch waits for reports
+  // Looks at the members' status boards for another signature of the same operation.
   void check_statuses(const Operation& operation);
   void note_end(const Operation& operation);
   std::string where(const Operation& operation) const;  // "operation 5 of ranks 0 1 2"

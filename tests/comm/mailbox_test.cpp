@@ -183,7 +183,7 @@ TEST(Mailbox, GivesNoMessageToWhoWaitsNoMore) {
     const Request cancelled = me.receive(), overdue = me.receive({.tag = "only", .within = 2s});
     { const Request forgotten = me.receive(); }
     cancelled.cancel();
-    EXPECT_TRUE(says(error_of(cancelled), "called off by the one who asked for it (as node n0 waits for a message from anybody)"));
+    EXPECT_TRUE(says(error_of(cancelled), "cancelled by its owner (as node n0 waits for a message from anybody)"));
     mailbox.timer(2500ms).wait();
     EXPECT_TRUE(overdue.ready());
     EXPECT_EQ(me.receive().message().text(), "x");
@@ -413,7 +413,7 @@ TEST(Mailbox, RefusesNamesItCannotUse) {
                      "at most 1048576 are allowed in one message, offer it to be fetched"));
     Node twin = mailbox.open("twin");
     mailbox.timer(1s).wait();
-    EXPECT_TRUE(says(error_of(me.send("twin", "x", "")), "both announced it, give one another name"));
+    EXPECT_TRUE(says(error_of(me.send("twin", "x", "")), "both announced it. Give one another name."));
     mailbox.timer(1s).wait();
   });
 }

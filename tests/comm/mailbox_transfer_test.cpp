@@ -150,7 +150,7 @@ TEST(Transfer, SaysWhyAnOfferWillNotDo) {
     EXPECT_NE(failure(std::make_shared<IncomingTransfer>("model", 9000, pattern(5001))).find("which has 5000"), std::string::npos);
 
     const auto wrong = std::make_shared<IncomingTransfer>("model", 5000, pattern(1500, /*seed=*/2));
-    EXPECT_NE(failure(wrong).find("was announced; it starts afresh"), std::string::npos);
+    EXPECT_NE(failure(wrong).find("was announced; it starts again from zero"), std::string::npos);
     EXPECT_EQ(wrong->received(), 0);
     me.fetch("n0", wrong).wait();
     EXPECT_EQ(wrong->bytes(), pattern(5000));

@@ -82,7 +82,7 @@ Coroutine Channel::post(Outgoing& one) {
 
 void Channel::close(const Error& why) {
   closed_ = true;
-  for (const auto& one : outgoing_) {  // they stay: half a message cannot be taken back from a connection that others use
+  for (const auto& one : outgoing_) {  // they stay in the queue: half a message cannot be taken back from a shared connection
     if (const Sent sent = std::exchange(one->sent, nullptr)) sent(&why);
   }
 }

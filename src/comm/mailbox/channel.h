@@ -16,25 +16,25 @@
 
 namespace cairn::comm {
 
-// The parcels to and from one rank, in order. A parcel is up to three messages of one sequence number: the header, whose size all know, the
-// names, and the body; one receive is always posted. It reads as the transport moves, until too many bytes lie unread.
+// The mailbox frames to and from one rank, in order. A frame is up to three transport messages with one sequence number: a header of fixed
+// size, the names, the body. One receive is always posted. When too many bytes are unread the channel stops reading (back-pressure).
 class Channel {
  public:
   struct Reader {
     std::function<void(int peer, MailboxFrame&&)> arrived;
-    std::function<void(int peer, const Error&)> broken;  // no more will come
+    std::function<void(int peer, const Error&)> broken;  // no more frames will come
   };
-  using Sent = std::function<void(const Error* failure)>;  // told once, when the parcel is gone or cannot go
+  using Sent = std::function<void(const Error* failure)>;  // called once: the frame is sent, or cannot be sent
 
   Channel(Transport& transport, int peer, uint64_t group, int64_t body_bytes_max, int64_t unread_bytes_max, Reader reader);
-  void start() { reading_ = read(); }  // may tell of parcels at once
+  void start() { reading_ = read(); }  // may deliver frames at once
 
   void send(MailboxFrame&& frame, Sent sent);
-  void close(const Error& why);  // the peer is gone: fails what is still to go
-  bool idle();                   // all that was sent is gone, or never will be
+  void close(const Error& why);  // the peer is gone: fails what is not sent
+  bool idle();                   // nothing is left to send
 
   void keep(int64_t bytes) { unread_bytes_ += bytes; }
-  void release(int64_t bytes);  // of unread ones; may tell of more parcels
+  void release(int64_t bytes);  // of unread bytes; may deliver further frames
   bool full() const { return unread_bytes_ > unread_bytes_max_; }
   int64_t unread_bytes() const { return unread_bytes_; }
 
@@ -46,9 +46,9 @@ class Channel {
     std::string names;
     Sent sent;
     bool done = false;
-    Coroutine task;  // last: it refers to what is above
+    Coroutine task;  // last: it refers to the members above
   };
-  struct Room {  // awaited where there is none
+  struct Room {  // awaits room for more unread bytes
     Channel& channel;
     bool await_ready() const noexcept { return !channel.full(); }
     void await_suspend(std::coroutine_handle<> reader) noexcept { channel.waiting_for_room_ = reader; }
@@ -68,7 +68,7 @@ class Channel {
   bool closed_ = false;
   std::coroutine_handle<> waiting_for_room_;
   std::deque<std::unique_ptr<Outgoing>> outgoing_;
-  Coroutine reading_;  // last: it refers to what is above
+  Coroutine reading_;  // last: it refers to the members above
 };
 
 }  // namespace cairn::comm

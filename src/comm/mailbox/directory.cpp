@@ -7,7 +7,7 @@
 namespace cairn::comm {
 namespace {
 
-constexpr int kNamed = 8;  // nodes listed in a message
+constexpr int kNamed = 8;  // nodes listed in an error
 
 std::string describe(std::string_view node, const NodeDirectory::Member& member) {
   switch (member.status) {
@@ -28,7 +28,7 @@ std::string describe(std::string_view node, const NodeDirectory::Member& member)
 void NodeDirectory::join(const std::string& node, int rank) {
   Member& member = members_[node];
   if (member.rank >= 0 && member.rank != rank && member.status == Status::present) {
-    member.why = fmt::format("ranks {} and {} both announced it, give one another name", member.rank, rank);
+    member.why = fmt::format("ranks {} and {} both announced it. Give one another name.", member.rank, rank);
     member.status = Status::disputed;
   } else if (member.status != Status::disputed) {
     member = {rank, Status::present};

@@ -1,4 +1,9 @@
-// How large transfers move: the fetching node asks for the next pieces, the offering mailbox answers each without asking its node.
+// Resumable transfers: the receiver pulls.
+//
+// The fetching side keeps chunks_in_flight requests (ask: offset, length) outstanding, from received() on; the offering mailbox answers
+// each with a chunk, the size of the whole object and its checksum. The chunks of one attempt must arrive in order. A damaged or
+// out-of-order chunk starts a new attempt at received(); after 3 of those in a row the fetch fails. What arrived stays in the
+// IncomingTransfer, and the checksum of the whole is verified at the end.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -10,7 +15,7 @@
 namespace cairn::comm {
 namespace {
 
-constexpr int kTrialsMax = 3;  // in a row, of pieces that come damaged or out of order
+constexpr int kTrialsMax = 3;  // attempts in a row after damaged or out-of-order chunks
 
 }  // namespace
 
@@ -90,7 +95,7 @@ void Mailbox::State::answer(const MailboxFrame& ask) {
 
 void Mailbox::State::take_chunk(MailboxFrame&& chunk) {
   const auto found = fetches.find(chunk.number);
-  if (found == fetches.end()) return;  // of an attempt that is over
+  if (found == fetches.end()) return;  // of an earlier attempt
   Fetch& fetch = found->second;
   const Pending request = fetch.request.lock();
   if (!request || request->complete || now() >= request->due) {
@@ -118,14 +123,14 @@ void Mailbox::State::take_chunk(MailboxFrame&& chunk) {
   if (fetch.into->complete()) {
     request->succeed();
     fetches.erase(found);
-  } else if (short_one) {  // what was asked for after it does not follow it
+  } else if (short_one) {  // the chunks requested after it do not follow it
     ask_again(chunk.number);
   } else {
     ask_more(chunk.number, fetch);
   }
 }
 
-// What is on the way for this attempt is then of no use: a new one, from what has come.
+// Starts a new attempt at received(); chunks in flight of the old one are ignored.
 void Mailbox::State::ask_again(uint64_t number) {
   auto fetch = fetches.extract(number);
   fetch.mapped().asked = fetch.mapped().into->received();

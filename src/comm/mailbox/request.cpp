@@ -13,7 +13,7 @@ Request::State::State(std::shared_ptr<Mailbox::State> of, Kind what_kind, std::c
 bool Request::State::ready() const { return complete || owner->closed || owner->now() >= due; }
 
 void Request::State::wait() {
-  while (!complete && !owner->closed && owner->now() < due) {  // a fetch that goes on moves its due time
+  while (!complete && !owner->closed && owner->now() < due) {  // a fetch that advances moves its due time
     owner->drive([this] { return ready(); }, due, what);
   }
   if (!complete) owner->expire(*this);
@@ -38,7 +38,7 @@ bool Request::timed_out() const { return state_ && state_->timed_out; }
 
 void Request::cancel() const {
   if (!state_ || state_->complete) return;
-  state_->fail(Error(Error::Kind::cancelled, "called off by the one who asked for it"));
+  state_->fail(Error(Error::Kind::cancelled, "cancelled by its owner"));
 }
 
 MailboxMessage Request::message() const {

@@ -14,7 +14,7 @@
 
 namespace cairn::comm {
 
-// A message as its reader gets it.
+// A received message.
 struct MailboxMessage {
   std::string from, to, tag;
   uint64_t epoch = 0;
@@ -23,20 +23,20 @@ struct MailboxMessage {
   std::string_view text() const { return {reinterpret_cast<const char*>(body.data()), body.size()}; }
 };
 
-// Something a node waits for: a message to go or to come, a time, bytes to be fetched. A Work with a time limit of its own, that can be
-// called off. A handle, cheap to copy; a receive or a fetch is given up with its last handle, a message to be sent goes all the same.
+// A handle on a send, a receive, a timer or a fetch; cheap to copy. It is a Work with its own time limit that can be cancelled. Dropping
+// the last handle cancels a receive or a fetch; a send goes on.
 class Request {
  public:
   struct State;
   Request() = default;  // done already
   explicit Request(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  bool ready() const;              // done, failed, or its time is over; makes no progress
-  void wait() const;               // throws what went wrong
-  bool timed_out() const;          // it failed because its time was over
-  void cancel() const;             // who waits for it gets Error::Kind::cancelled; nothing where it is done already
-  MailboxMessage message() const;  // of a receive: waits, and hands the message over, once
-  Work work() const;               // the same, for Work::all
+  bool ready() const;              // done, failed or timed out; makes no progress
+  void wait() const;               // throws the error
+  bool timed_out() const;          // it failed at its time limit
+  void cancel() const;             // wait() then throws Error::Kind::cancelled; no effect if it is done
+  MailboxMessage message() const;  // of a receive: waits and returns the message, once
+  Work work() const;               // as a Work, for Work::all
 
  private:
   friend class Mailbox;

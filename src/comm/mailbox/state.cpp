@@ -1,4 +1,9 @@
-// What a mailbox does with parcels, requests and losses.
+// How a mailbox routes messages.
+//
+// Names: a node is announced to all ranks (join). A message to an unknown node waits in `unannounced` until the join arrives. join, leave
+// and messages of one rank share a channel, so a message never arrives before the join of its sender. Epochs: every frame carries its
+// sender's epoch. Lower than ours: dropped and counted. Higher: held until this rank enters that epoch. Flow control: unread bytes are
+// counted per sending rank; above the limit its channel stops reading until messages are received.
 #include "comm/mailbox/state.h"
 
 #include <algorithm>
@@ -14,7 +19,7 @@ namespace {
 
 using Kind = Request::State::Kind;
 
-// Odd, as all that is not a collective; the same on every rank.
+// The group id of the transport messages: the same on every rank, and odd, as for everything that is not a collective.
 uint64_t group_of(std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
   for (const char c : fmt::format("mailbox {}", name)) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
@@ -148,7 +153,7 @@ void Mailbox::State::arrive(int rank, MailboxFrame&& frame) {
 }
 
 void Mailbox::State::handle(int rank, MailboxFrame&& frame) {
-  if (frame.kind != MailboxFrame::Kind::join) {  // nobody speaks for a node of another rank
+  if (frame.kind != MailboxFrame::Kind::join) {  // a rank speaks only for its own nodes
     const NodeDirectory::Member* sender = directory.find(frame.from);
     if (!sender || sender->rank != rank || sender->status != NodeDirectory::Status::present) {
       counts.no_node += 1;
@@ -227,7 +232,7 @@ void Mailbox::State::receive(const Pending& request) {
   const int64_t bytes = weight(unread.message);
   request->message = std::move(unread.message);
   request->succeed();
-  release(unread.rank, bytes);  // last: more may come at once
+  release(unread.rank, bytes);  // last: it may deliver more messages at once
 }
 
 void Mailbox::State::fail_waiting_for(const std::string& node) {
@@ -286,7 +291,7 @@ void Mailbox::State::enter(uint64_t next) {
   }
   counts.old_epoch += static_cast<int64_t>(dropped.size());
   for (const auto& [node, queue] : queues) tell_all(MailboxFrame::Kind::join, node);
-  for (auto& [rank, frame] : std::exchange(ahead, {})) {  // in the order in which they came
+  for (auto& [rank, frame] : std::exchange(ahead, {})) {  // in the order of arrival
     dropped.emplace_back(rank, static_cast<int64_t>(frame.body.size()) + 3 * kNameBytesMax);
     arrive(rank, std::move(frame));
   }

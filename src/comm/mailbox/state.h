@@ -20,7 +20,7 @@
 
 namespace cairn::comm {
 
-// What a request is inside. It holds the mailbox's state, which lets go of unfinished requests when the mailbox ends.
+// The inside of a Request. It keeps the mailbox's state alive, which drops unfinished requests when the mailbox ends.
 struct Request::State final : Work::State {
   enum class Kind : uint8_t { send, receive, timer, fetch };
   State(std::shared_ptr<Mailbox::State> of, Kind what_kind, std::chrono::nanoseconds within, std::string description);
@@ -37,19 +37,18 @@ struct Request::State final : Work::State {
   bool complete = false;
   bool timed_out = false;
   std::optional<Error> error;
-  std::string node, from, tag;  // of a receive: at which node, and what
+  std::string node, from, tag;  // of a receive: the receiving node and the filter
   std::optional<MailboxMessage> message;
 };
 
-// What a mailbox is inside: it brings parcels to nodes, and nodes' requests to parcels. Errands only change here or when their time is
-// over.
+// The inside of a Mailbox: delivers frames to nodes and matches them with requests. Only this class and time limits change requests.
 struct Mailbox::State : std::enable_shared_from_this<Mailbox::State> {
   using Pending = std::shared_ptr<Request::State>;
   struct Unread {
     MailboxMessage message;
     int rank = -1;
   };
-  struct NodeQueue {  // of one node here: what nobody asked for yet, and who asks for what did not come yet
+  struct NodeQueue {  // of one local node: messages without a receive, receives without a message
     std::deque<Unread> unread;
     std::deque<std::weak_ptr<Request::State>> waiting;
   };
@@ -63,26 +62,26 @@ struct Mailbox::State : std::enable_shared_from_this<Mailbox::State> {
     std::shared_ptr<IncomingTransfer> into;
     std::weak_ptr<Request::State> request;
     std::chrono::nanoseconds within{};
-    int64_t asked = 0;  // up to which offset
+    int64_t asked = 0;  // bytes requested so far
     int trials = 0;
   };
 
   State(World& world, MailboxOptions options);
-  void start();  // once it is held by a shared pointer
+  void start();  // call once a shared_ptr owns it
   void close();
 
   std::chrono::nanoseconds now() const { return transport.clock().now(); }
   std::chrono::nanoseconds limit(std::chrono::nanoseconds within) const { return within.count() > 0 ? within : options.within; }
   Pending make(Request::State::Kind kind, std::chrono::nanoseconds within, std::string what);
-  // Until `done` or this time; always with something on the way, since on a virtual network a wait for a time is no deadlock.
+  // Makes progress until `done` or this time. A timer is always pending, so that a virtual network does not see a deadlock.
   void drive(const std::function<bool()>& done, std::chrono::nanoseconds until, const std::string& doing);
-  void settle();  // takes note of lost ranks and nodes
+  void settle();  // handles lost ranks and leaving nodes
   void expire(Request::State& request);
   Error overdue(const Request::State& request) const;
 
-  // Parcels.
+  // Frames.
   void tell_all(MailboxFrame::Kind kind, const std::string& node);
-  void route(MailboxFrame&& frame, Pending request);  // the request may be null
+  void route(MailboxFrame&& frame, Pending request);  // `request` may be null
   void arrive(int rank, MailboxFrame&& frame);
   void handle(int rank, MailboxFrame&& frame);
   void broken(int rank, const Error& error);
@@ -114,15 +113,15 @@ struct Mailbox::State : std::enable_shared_from_this<Mailbox::State> {
   bool closed = false;
   size_t lost_peers_seen = 0;
   std::map<int, LostPeer> gone;      // by rank
-  std::vector<std::string> leaving;  // nodes that an exception destroyed: told if this rank lives on
+  std::vector<std::string> leaving;  // nodes that an exception destroyed; announced if this rank goes on
   NodeDirectory directory;
-  std::map<std::string, NodeQueue, std::less<>> queues;                                          // the nodes here
-  std::map<std::string, std::deque<std::pair<MailboxFrame, Pending>>, std::less<>> unannounced;  // for nodes not known yet
-  std::deque<std::pair<int, MailboxFrame>> ahead;                                                // for epochs to come
+  std::map<std::string, NodeQueue, std::less<>> queues;                                          // the nodes of this rank
+  std::map<std::string, std::deque<std::pair<MailboxFrame, Pending>>, std::less<>> unannounced;  // messages to nodes that are not announced
+  std::deque<std::pair<int, MailboxFrame>> ahead;                                                // frames of later epochs
   std::map<std::pair<std::string, std::string>, Offer> offers;                                   // by node and id
-  std::map<uint64_t, Fetch> fetches;                                                             // by the number of the attempt
+  std::map<uint64_t, Fetch> fetches;                                                             // by attempt number
   uint64_t next_fetch = 1;
-  std::vector<std::unique_ptr<Channel>> channels;  // by rank; last: they call what is above
+  std::vector<std::unique_ptr<Channel>> channels;  // by rank; last: they call the members above
 };
 
 }  // namespace cairn::comm

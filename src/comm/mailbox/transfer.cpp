@@ -53,7 +53,7 @@ bool IncomingTransfer::add(std::string_view from, int64_t offset, std::span<cons
     total_.reset();
     throw Error(Error::Kind::corrupt_file,
                 fmt::format("transfer {} from node {}: all {} bytes came with checksum {:016x} where {:016x} was "
-                            "announced; it starts afresh",
+                            "announced; it starts again from zero",
                             id_, from, total, found, whole_checksum));
   }
   complete_ = true;

@@ -9,7 +9,7 @@
 namespace cairn::comm {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "headers are written as they lie in memory, little-endian");
+static_assert(std::endian::native == std::endian::little, "headers are written in the memory layout of little-endian machines");
 
 constexpr uint32_t kMagic = 0x6e726963;  // "cirn"
 constexpr uint16_t kVersion = 1;

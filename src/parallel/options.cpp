@@ -86,7 +86,7 @@ base::Schema<RecomputeOptions> recompute_schema() {
         "pipeline stage keeps its input alone; budget: as many blocks as it takes to stay within budget_mib.",
         kRecomputeModeNames},
        {"modules", &O::modules, "Names of blocks for selective, with * for anything: [\"*.mlp\"]; empty: all."},
-       {"every", &O::every, "Of those, every how manyeth.", base::at_least(1)},
+       {"every", &O::every, "Of those, every n-th.", base::at_least(1)},
        {"budget_mib", &O::budget_mib, "Activations that one micro-batch may keep on a rank.", base::at_least(0)},
        {"except_last", &O::except_last,
         "The last micro-batch of a step keeps everything: where its backward follows at once (gpipe, or no pipeline), nothing else is kept "

@@ -8,7 +8,7 @@
 namespace cairn::parallel {
 namespace {
 
-// A pass without samples: other ranks have some, and need this one's part of the weights.
+// A pass without samples still fetches weights and skips gradients in the same order: ranks with samples need this one in the collectives.
 model::Losses run_without_samples(const Pass& pass) {
   std::vector<std::vector<mesh::ParamId>> named;
   for (const auto& block : pass.model.blocks()) named.push_back(model::named_parameters(block->card()));

@@ -19,10 +19,11 @@ class Model;
 
 namespace cairn::parallel {
 
-// One run through a model: at which weights, on what, judged how, and where its gradients go. Everything but the batch is borrowed.
+// One forward pass through a model, and its backward pass where gradients are wanted: with which weights, on which batch, with which
+// objective, and where gradients go. Everything but the batch is borrowed and must outlive the pass.
 struct Pass {
   const model::Model& model;
-  const model::Weights& at;
+  const model::Weights& at;  // the point at which the model is evaluated
   model::Buffers& buffers;
   const mesh::Axes& axes;
   mesh::Batch batch;  // on the model's device
@@ -30,21 +31,21 @@ struct Pass {
   mesh::Gradients* into = nullptr;  // null: losses only
   double weight = 1;                // of the summed loss
   base::Random random = {};
-  base::Trace* trace = nullptr;                  // null: not traced
-  base::MemoryTags* memory = nullptr;            // where saved activations are booked; null: nowhere
-  ContextRule context = {};                      // where ranks along cp share the sequences out
+  base::Trace* trace = nullptr;                                    // null: not traced
+  base::MemoryTags* memory = nullptr;                              // counts saved activations; null: not counted
+  ContextRule context = {};                                        // how sequences are split along cp
   const model::PassOptions& options = model::kDefaultPassOptions;  // borrowed, the same for all passes of a run
-  bool recompute = false;                        // this pass recomputes the activations that `options` name
-  std::vector<std::string> outputs = {};         // values that blocks outside of this run read
-  model::Values* field_gradients = nullptr;      // gains those of the batch's fields that have any (a perturbation); null: not wanted
+  bool recompute = false;                                          // this pass recomputes the activations that `options` name
+  std::vector<std::string> outputs = {};                           // values that blocks outside of this run read (other pipeline stages)
+  model::Values* field_gradients = nullptr;                        // receives gradients of batch fields (a perturbation); null: not wanted
 };
 
-// Forward through all blocks in order, the objective, and, where gradients are asked for, both gradients of each block in reverse.
-// A value is dropped after its last reader. What has to travel (parts of weights, of activations, of gradients) does so as the weights, the
-// blocks and the sink say; nothing else waits for the device.
+// Runs forward through all blocks in order, then the objective, then, where gradients are wanted, both gradients of each block in reverse.
+// A value is dropped after its last reader. Communication is the business of the weights (gathers), the blocks (tp, cp) and the gradient
+// sink (reductions). Does not wait for the device otherwise.
 model::Losses execute(const Pass& pass);
 
-// Of a pass that found none: where it has no samples, or another rank has the last blocks.
+// Zero losses: of a pass without samples, or on a rank that does not have the last blocks.
 model::Losses no_losses(const Pass& pass);
 
 }  // namespace cairn::parallel

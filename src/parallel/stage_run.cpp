@@ -16,13 +16,13 @@
 namespace cairn::parallel {
 namespace {
 
-// While a part of a pass runs: traced, and what it allocates is known to be its own.
+// While a part of a pass runs, it is traced and its allocations are attributed to it.
 struct Part {
   std::optional<base::Trace::Span> traced;
   base::MemoryScope purpose;
 };
 Part span(const Pass& pass, std::string_view name, std::string_view category) {
-  const size_t dot = name.rfind('.');  // "layers.3.mlp" is one of many
+  const size_t dot = name.rfind('.');  // "layers.3.mlp" counts as "mlp"
   return {pass.trace ? std::optional(pass.trace->span(name, category)) : std::nullopt,
           base::MemoryScope(category, name == category                ? ""
                                       : dot == std::string_view::npos ? name
@@ -64,7 +64,7 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
   std::map<std::string, size_t> last;
   for (size_t i = 0; i < n; ++i)
     for (const std::string& name : block(i).card().reads) last[name] = i;
-  std::set<std::string> wanted(pass.outputs.begin(), pass.outputs.end());  // by blocks after these
+  std::set<std::string> wanted(pass.outputs.begin(), pass.outputs.end());  // by later blocks
   dead_.resize(n);
   for (const auto& [name, at] : last)
     if (!wanted.contains(name)) dead_[at].push_back(name);
@@ -91,14 +91,14 @@ void StageRun::book(size_t i) {
   booked_[i] = base::BookedMemory(*pass_.memory, base::MemoryUse::activations, bytes);
 }
 
-// What a block reads, to be computed with again. Fields of the batch are there anyway.
+// Keeps what a block reads, for its recomputation. Fields of the batch are there anyway.
 void StageRun::save_inputs(size_t i, model::Values& from) {
   for (const std::string& name : block(i).card().reads)
     if (!local_.batch().fields.contains(name)) inputs_[i].emplace(name, from.in_flight(name));
 }
 
-// The block has read its inputs: they leave while the next one computes, and when that is over are gone. Those of the last two blocks are
-// needed again too soon.
+// Starts to copy the inputs of a recomputed block to the host; device memory is released after the next block. Inputs of the last two
+// blocks stay: backward needs them at once.
 void StageRun::offload_inputs(size_t i) {
   if (i + 2 >= range_.last - range_.first) return;
   for (auto& [name, value] : inputs_[i]) {
@@ -113,9 +113,9 @@ void StageRun::release_offloaded() {
     for (auto& [name, copy] : offloaded_[*one]) copy.release_device();
 }
 
-// With those of the block that is computed again next, so that they are there in time.
+// Fetches the inputs of this block, and starts to fetch those of the block that is recomputed next.
 void StageRun::fetch_inputs(size_t i) {
-  for (auto& [name, copy] : offloaded_[i]) copy.fetch();  // first, where nobody has yet
+  for (auto& [name, copy] : offloaded_[i]) copy.fetch();  // unless prefetched
   size_t next = i;
   while (next > 0 && !recomputed(next - 1)) --next;
   if (next > 0)
@@ -123,7 +123,7 @@ void StageRun::fetch_inputs(size_t i) {
   for (auto& [name, copy] : std::exchange(offloaded_[i], {})) inputs_[i].at(name).tensor = copy.take();
 }
 
-// For computing again: buffers that blocks change (running statistics) have changed already.
+// The call of a recomputation: a copy of the buffers, because running statistics have been updated already.
 model::Call StageRun::recompute_call(model::Buffers& scratch) const {
   scratch = call_.buffers;
   return {.weights = call_.weights,
@@ -150,12 +150,12 @@ void StageRun::forward_block(size_t i, bool keep, const model::Call& call) {
   release_offloaded();
   if (keep && recomputed(i) && pass_.options.offload_inputs) offload_inputs(i);
   if (keep) book(i);
-  // The last block's weights are needed again at once.
+  // Backward needs the last block's weights at once.
   if (releases_ && (!keeps_ || i + 1 < n)) pass_.at.release(named_[i], i + 1 < n ? named_[i + 1] : std::vector<mesh::ParamId>{});
 }
 
 void StageRun::forward() {
-  at::NoGradGuard no_grad;  // gradients are driven block by block; a block that wants autograd turns it on inside
+  at::NoGradGuard no_grad;  // backward is driven block by block; a block that uses autograd enables it inside
   const size_t n = range_.last - range_.first;
   if (stage_recomputed_) {
     std::set<std::string> made;
@@ -183,7 +183,7 @@ model::Losses StageRun::evaluate_objective() {
   return losses;
 }
 
-// Forward again, keeping everything this time; what it writes is known already.
+// Runs forward again and keeps everything this time; its outputs are known already.
 void StageRun::recompute_stage() {
   if (!std::exchange(stage_recomputed_, false)) return;
   const auto traced = span(pass_, "recompute", "recompute");

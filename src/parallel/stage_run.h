@@ -16,28 +16,30 @@
 
 namespace cairn::parallel {
 
-// Whether the gradients of a block need its weights: those of a lookup in a table do not, unless it is computed again.
+// Whether backward of a block reads its weights. An embedding lookup does not, unless it is recomputed. The second form: without
+// recomputation.
 bool backward_needs_weights(const Pass& pass, size_t block);
-bool backward_needs_weights(const model::Card& card);  // where it is not
+bool backward_needs_weights(const model::Card& card);
 
-// One micro-batch on its way through a run of consecutive blocks: all of a model, or a stage of a pipeline. Forward, objective, input
-// gradients, weight gradients are four calls, in this order, with anything in between.
+// One micro-batch in a run of consecutive blocks: a whole model, or a pipeline stage. Calls in this order, with anything in between:
+//   put, forward, output, evaluate_objective (last stage), put_gradient, backward_input, input_gradient, backward_weight
+// or `backward` in the place of the two gradients. Activation recomputation and offload happen inside.
 class StageRun {
  public:
-  // `pass` is borrowed until the run is over. `releases`: weights are given up block by block (else whoever drives several stages does).
+  // `pass` is borrowed. `releases`: weights are released block by block; otherwise the caller does it, for several stages together.
   StageRun(const Pass& pass, BlockRange blocks, bool releases);
   StageRun(const StageRun&) = delete;
   StageRun& operator=(const StageRun&) = delete;
 
-  // Values from blocks before; fields of the batch are there already.
+  // A value from earlier blocks. Fields of the batch are there already.
   void put(const std::string& name, at::Tensor tensor) { values_.put(name, std::move(tensor)); }
   void forward();
-  // A value for blocks after.
+  // A value for later blocks.
   at::Tensor output(const std::string& name) { return values_.get(name); }
-  model::Losses evaluate_objective();  // of the last blocks
+  model::Losses evaluate_objective();  // only where these are the last blocks
   void drop_outputs() { values_ = {}; }
 
-  // Gradients from blocks after.
+  // A gradient from later blocks.
   void put_gradient(const std::string& name, at::Tensor gradient) { gradients_.add(name, std::move(gradient)); }
   void backward_input();
   at::Tensor input_gradient(const std::string& name) { return gradients_.take(name); }
@@ -63,15 +65,15 @@ class StageRun {
   bool releases_;
   LocalBatch local_;
   model::Call call_;
-  bool keeps_;             // gradients will be asked for
-  bool stage_recomputed_;  // the whole run is computed again
+  bool keeps_;             // backward will follow
+  bool stage_recomputed_;  // backward will recompute the whole run
   model::Values values_, gradients_;
-  std::vector<std::vector<std::string>> dead_;  // by block: what nobody in this run reads after it
+  std::vector<std::vector<std::string>> dead_;  // by block: values whose last reader it is
   std::vector<model::Saved> saved_;
-  std::vector<std::map<std::string, model::Value>> inputs_;    // of blocks that are computed again
-  std::vector<std::map<std::string, HostOffload>> offloaded_;  // their tensors, where those are in host memory
-  std::optional<size_t> offloading_;                           // whose are on their way there
-  std::map<std::string, model::Value> stage_inputs_;           // to the whole run, likewise
+  std::vector<std::map<std::string, model::Value>> inputs_;    // of recomputed blocks
+  std::vector<std::map<std::string, HostOffload>> offloaded_;  // their tensors, where those are offloaded
+  std::optional<size_t> offloading_;                           // the block whose inputs are being copied to the host
+  std::map<std::string, model::Value> stage_inputs_;           // of the whole run, where it is recomputed
   std::vector<base::BookedMemory> booked_;
   std::vector<std::vector<mesh::ParamId>> named_;
 };

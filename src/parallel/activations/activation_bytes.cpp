@@ -8,7 +8,7 @@
 namespace cairn::parallel {
 namespace {
 
-bool is_coded(const model::BlockOp& operation, const ActivationSetup& setup) {
+bool uses_fp8(const model::BlockOp& operation, const ActivationSetup& setup) {
   return setup.fp8 && operation.kind == model::BlockOp::Kind::product && !operation.parameters.empty() &&
          setup.fp8->of(operation.parameters.front());
 }
@@ -17,33 +17,33 @@ int64_t width_in(const model::BlockOp& product, const model::Model& model) {
   return model.parameters()[static_cast<size_t>(product.parameters.front().first)].shape[product.fan_in_fan_out ? 0 : 1];
 }
 
-// Bytes of a block for each token.
+// Bytes that a block keeps per token.
 double kept_of(const model::Block& block, const model::Model& model, const ActivationSetup& setup) {
-  bool coded = false, in_parts = false;
+  bool fp8 = false, chunked = false;
   for (const model::BlockOp& one : block.card().operations) {
-    coded = coded || is_coded(one, setup);
-    in_parts = in_parts || (one.name == "logits" && setup.loss_chunks > 1);
+    fp8 = fp8 || uses_fp8(one, setup);
+    chunked = chunked || (one.name == "logits" && setup.loss_chunks > 1);
   }
   double elements = 0, codes = 0;
   for (const model::BlockOp& one : block.card().operations) {
     double own = one.saved_elements_per_token;
-    if (!in_parts && (coded || (setup.on_gpu && one.recomputed_on_gpu))) own -= one.result_elements_per_token;
+    if (!chunked && (fp8 || (setup.on_gpu && one.recomputed_on_gpu))) own -= one.result_elements_per_token;
     if (one.name == "logits") own /= static_cast<double>(setup.loss_chunks);
     elements += own;
-    if (one.name == "logits" && in_parts) elements += static_cast<double>(width_in(one, model));  // the gradient of what they are made from
-    if (!is_coded(one, setup)) continue;
+    if (one.name == "logits" && chunked) elements += static_cast<double>(width_in(one, model));  // the gradient of the head's input
+    if (!uses_fp8(one, setup)) continue;
     codes += static_cast<double>(width_in(one, model)) /
-             (in_parts ? static_cast<double>(setup.loss_chunks) : 1);  // what it multiplied, by columns
-    if (one.name == "logits") codes += 2 * own;                        // of their gradient, by rows and by columns
+             (chunked ? static_cast<double>(setup.loss_chunks) : 1);  // its input, quantized by columns
+    if (one.name == "logits") codes += 2 * own;                       // of the gradient of the logits, by rows and by columns
   }
   return elements * static_cast<double>(setup.element_bytes) + codes;
 }
 
-// Logits in parts keep codes of what makes them, by rows and by columns, from the first part to the last.
+// With chunked cross entropy the head keeps the fp8 codes of its weight, by rows and by columns, from the first chunk to the last.
 double codes_of_head(const model::Block& block, const model::Model& model, const ActivationSetup& setup) {
   double bytes = 0;
   for (const model::BlockOp& one : block.card().operations)
-    if (one.name == "logits" && setup.loss_chunks > 1 && is_coded(one, setup))
+    if (one.name == "logits" && setup.loss_chunks > 1 && uses_fp8(one, setup))
       bytes += 2 * static_cast<double>(model.parameters()[static_cast<size_t>(one.parameters.front().first)].elements());
   return bytes;
 }
@@ -56,7 +56,7 @@ std::vector<ActivationBytes> activation_bytes(const model::Model& model, const A
   for (const auto& block : model.blocks()) {
     ActivationBytes one{.all = tokens * kept_of(*block, model, setup) + codes_of_head(*block, model, setup)};
     if (!block->card().operations.empty()) {
-      // A norm keeps its input and what it makes of it, where that is not made again.
+      // A norm saves its input and its result, of which half is the input.
       const model::BlockOp& first = block->card().operations.front();
       const double read =
           first.kind == model::BlockOp::Kind::product ? static_cast<double>(width_in(first, model)) : first.saved_elements_per_token / 2;

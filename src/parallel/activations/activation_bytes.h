@@ -9,24 +9,25 @@ class Model;
 
 namespace cairn::parallel {
 
-// How a pass keeps what its gradients need.
+// What decides how many bytes of activations a pass keeps for backward.
 struct ActivationSetup {
   int64_t tokens = 0;  // of a micro-batch
-  double share = 1;    // of all this that one rank has, where ranks along tp and cp share tokens and widths out
+  double share = 1;    // fraction of tokens and widths that one rank has, along tp and cp
   int64_t element_bytes = 4;
-  bool on_gpu = false;                          // whose norms, on their way back, make once more what they came to
-  const model::Fp8LinearLayers* fp8 = nullptr;  // null: nothing is in eight bits
-  int64_t loss_chunks = 1;                      // so many parts of logits, of which one is there at a time
+  bool on_gpu = false;                          // GPU norms recompute their result in backward
+  const model::Fp8LinearLayers* fp8 = nullptr;  // null: no fp8 linear layers
+  int64_t loss_chunks = 1;                      // chunked cross entropy: logits of one chunk exist at a time
 };
 
-// Of one block and micro-batch, by its card.
+// Bytes that one block keeps for one micro-batch, from its card.
 struct ActivationBytes {
-  double all = 0, input = 0;  // what it keeps, and the part of that without which it cannot compute the rest again
+  double all = 0;    // everything that backward needs
+  double input = 0;  // its inputs alone: what a recomputed block keeps
 };
 std::vector<ActivationBytes> activation_bytes(const model::Model& model, const ActivationSetup& setup);
 
-// The most that blocks keep at a time, as backward goes from the last to the first: all of the one at work, and of those before it what
-// they keep until then, which is their inputs alone where they are `recomputed` (by block; those that it says nothing of are not).
+// The peak over backward, which goes from the last block to the first: everything of the block at work, and what the blocks before it keep
+// until then. `recomputed`: by block; blocks beyond its end are not recomputed.
 double peak_activation_bytes(const std::vector<ActivationBytes>& blocks, const std::vector<bool>& recomputed);
 
 }  // namespace cairn::parallel

@@ -6,21 +6,22 @@
 
 namespace cairn::parallel {
 
-// A tensor of a GPU that waits in host memory until it is needed again. Copies run beside what the GPU computes, in the order that its
-// streams give them: the host waits for nothing, and memory is used again only by what comes after on the stream. A CPU imitates it.
+// Activation offload: a GPU tensor that waits in pinned host memory until backward needs it. Copies run on side streams, ordered by events
+// with the current stream; the host never waits, and freed device memory is reused only by later work on the stream. On a CPU it is a plain
+// copy, so that tests run everywhere.
 class HostOffload {
  public:
-  explicit HostOffload(at::Tensor tensor);  // begins to copy it out
-  ~HostOffload();                           // what comes next on the stream waits for copies that are under way
+  explicit HostOffload(at::Tensor tensor);  // starts the copy to the host
+  ~HostOffload();                           // later work on the stream waits for copies in flight
   HostOffload(HostOffload&&) = default;
   HostOffload& operator=(HostOffload&&) = delete;
-  // The GPU's memory may go: what comes next on the stream waits until the copy is there.
+  // Frees the device memory; later work on the stream waits until the copy is done.
   void release_device();
-  void fetch();       // begins to bring it back, where it was let go
-  at::Tensor take();  // for what comes next on the stream; fetches it first
+  void fetch();       // starts the copy back, if the device memory was freed
+  at::Tensor take();  // the tensor on the device, for later work on the stream; fetches it if needed
 
  private:
-  at::Tensor on_device_, on_host_;  // on the device (undefined: let go), in host memory
+  at::Tensor on_device_, on_host_;  // the device tensor is undefined after release_device
   at::Device device_;
   std::unique_ptr<c10::Event> out_, back_;
 };

@@ -29,10 +29,10 @@ std::vector<size_t> chosen_by(const RecomputeRule& rule, const model::Model& mod
   return chosen;
 }
 
-// Logits become their gradient in place: computed again, they would be there twice, to save what is little beside them.
+// Logits become their gradient in place. Recomputed, they would exist twice, to save little.
 bool makes_logits(const model::Block& block) { return std::ranges::count(block.card().writes, "logits") > 0; }
 
-// As many of these blocks, which one rank runs, from the first on, as it takes.
+// Recomputes as many of these blocks (those of one rank), from the first on, as it takes to stay within the budget.
 void stay_within(int64_t budget_bytes, const std::vector<size_t>& blocks, const model::Model& model,
                  const std::vector<ActivationBytes>& kept, std::vector<bool>& recomputed) {
   const auto budget = static_cast<double>(budget_bytes);

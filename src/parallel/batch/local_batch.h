@@ -6,7 +6,7 @@
 
 namespace cairn::parallel {
 
-// The batch of a pass as this rank sees it: its positions of every sequence where ranks along cp share them out, else all of it.
+// The batch of a pass on this rank: its positions of every sequence where sequences are split along cp, else all of it.
 class LocalBatch {
  public:
   explicit LocalBatch(const Pass& pass);
@@ -14,9 +14,9 @@ class LocalBatch {
   LocalBatch& operator=(const LocalBatch&) = delete;
 
   const mesh::Batch& batch() const { return cut_ ? own_ : whole_; }
-  // Refers to this object.
+  // Points into this object.
   model::Slice slice() const;
-  // Which sample and position each token here is, where the pass draws by them.
+  // By token: a key made of sample and position, where blocks draw random numbers by token; null: they do not.
   const at::Tensor* token_keys() const { return keys_.defined() ? &keys_ : nullptr; }
 
  private:

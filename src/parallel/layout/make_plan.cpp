@@ -30,7 +30,7 @@ int64_t largest_divisor(int64_t of, int64_t most) {
   return most;
 }
 
-// "mesh.pp = 2, mesh.tp = 3": those above 1. `dp`: where it is known.
+// "mesh.pp = 2, mesh.tp = 3": the axes above 1. `dp`: 0 where it is not known.
 std::string degrees(const MeshOptions& m, int64_t dp) {
   std::string text;
   for (const auto& [name, size] : {std::pair{"island", m.island}, {"pp", m.pp}, {"dp", dp}, {"cp", m.cp}, {"tp", m.tp}, {"ep", m.ep}})
@@ -40,7 +40,7 @@ std::string degrees(const MeshOptions& m, int64_t dp) {
 
 constexpr int64_t kMaxScheduleBytes = int64_t{1} << 26;
 
-// Work of each block for a token of a sequence of this length, as its card says; each costs something.
+// FLOPs of each block per token of a sequence of this length, from its card; at least 1.
 std::vector<double> costs_of(const model::Model& model, int64_t length) {
   std::vector<double> costs;
   for (const auto& block : model.blocks()) {
@@ -52,7 +52,8 @@ std::vector<double> costs_of(const model::Model& model, int64_t length) {
   return costs;
 }
 
-// Blocks of each layer: those called layers.N.something. What is before the first goes with it, what is after the last likewise.
+// Number of blocks of each layer (blocks are called layers.N.something). Blocks before the first layer count with it, those after the last
+// with the last.
 std::vector<int64_t> blocks_by_layer(const model::Model& model) {
   std::vector<int64_t> blocks;
   std::string layer;
@@ -98,7 +99,8 @@ void check_stages(const std::vector<int64_t>& blocks, int stages, const model::M
   check_split(blocks, static_cast<int64_t>(model.blocks().size()));
 }
 
-// Refuses a placement that a plan came with and the parameter's block cannot run. However it is written, every rank must hold the same.
+// Throws bad_input for a placement in the given plan that the parameter's block cannot run. It may be written differently, but every rank
+// must hold the same elements.
 void check_given(const Plan& plan, const model::Parameter& parameter, const mesh::Placement& can) {
   const mesh::Placement given = placement_of(plan, parameter.name);
   try {
@@ -162,12 +164,12 @@ Plan make_plan(const LayoutOptions& options, int ranks) {
   axis("tp", m.tp);
   axis("ep", m.ep);
   if (plan.mesh.extent("shard") * plan.mesh.extent("cp") == 1) {
-    // A recipe for many ranks may be tried on few; but replicas that share nothing out are not what was asked for.
+    // A recipe for many ranks may be tried on one. But along island and ep nothing is sharded, which is not what was asked for.
     if (plan.zero > 0 && m.island * m.ep > 1)
       base::fail_input(
           "memory.zero = {}: state is sharded along dp and cp, not along {}: use mesh.dp = {} in its place, or leave memory.zero out",
           plan.zero, m.island > 1 ? "island" : "ep", m.island > 1 ? m.island : m.ep);
-    plan.zero = 0;  // one rank keeps all of it
+    plan.zero = 0;  // one rank has all of it
   }
   if (m.cp > 1) plan.context = {options.context.form, options.context.balanced};
   return plan;

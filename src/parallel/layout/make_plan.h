@@ -9,7 +9,7 @@ class Model;
 
 namespace cairn::parallel {
 
-// What a recipe says about the layout of a run.
+// The recipe's keys about the layout of a run.
 struct LayoutOptions {
   MeshOptions mesh;
   MemoryOptions memory;
@@ -19,16 +19,17 @@ struct LayoutOptions {
   RecomputeOptions recompute;
 };
 
-// The mesh of these options on so many ranks, and what is shared out along it. Refuses what does not fit, with what would. Axes from the
-// outermost: island, pp, dp (replicas), shard, cp, tp, ep; neighbours in rank order stand along the innermost, which talk most.
+// First step: the mesh of these options on `ranks` ranks, the ZeRO stage and the context rule. Throws bad_input for sizes that do not fit,
+// with sizes that do. Axes from the outermost: island, pp, dp (replicas), shard, cp, tp, ep. Neighbouring ranks stand along the innermost
+// axes, which communicate most.
 Plan make_plan(const LayoutOptions& options, int ranks);
 
-// Fills in what depends on the model: how each parameter lies, which blocks each stage of a pipeline runs. Refuses what the model does not
-// allow. A plan that says some of it already (a person wrote or edited it) keeps its stages; placements it names must be those that the
-// blocks can run. `length`: of the sequences, which attention's cost depends on.
+// Second step: fills in what depends on the model, the placement of each parameter and the blocks of each pipeline stage. Throws bad_input
+// for what the model does not allow. A plan that has stages already (a person wrote or edited it) keeps them; placements that it has must
+// be those that the blocks can run. `length`: of the sequences, for the cost of attention.
 void fit_to_model(Plan& plan, const model::Model& model, const PipelineOptions& pipeline, int64_t length);
 
-// The pipeline's schedule for so many micro-batches, checked.
+// The pipeline's schedule for so many micro-batches, from its name or its file, checked.
 Schedule schedule_of(const PipelineOptions& options, int ranks, int micro_batches);
 
 }  // namespace cairn::parallel

@@ -21,7 +21,7 @@ std::vector<int> stages_of(const Plan& plan, int rank) {
   return plan.rank_of_stage.empty() ? std::vector<int>{0} : stages;
 }
 
-// Which parameters a rank's blocks name. What no block names stays with the first stage.
+// Which parameters a rank's blocks use. Parameters that no block uses stay with the first stage.
 std::vector<bool> named_by(const model::Model& model, const Plan& plan, const std::vector<int>& stages) {
   const auto mark = [&](BlockRange range, std::vector<bool>& into, bool value) {
     for (size_t i = range.first; i < range.last; ++i)
@@ -57,7 +57,7 @@ std::vector<int> rank_of_blocks(const Plan& plan, size_t blocks) {
 }
 
 ModelShard model_shard(const model::Model& model, const Plan& plan, int rank) {
-  // Everything outside tp and pp makes replicas of what those two share out.
+  // Only tp and pp split parameters here; along the other axes there are replicas.
   const std::vector<int> model_ranks = plan.mesh.peers_along(rank, {"pp", "tp"});
   std::map<int, std::vector<bool>> named;
   std::map<int, std::vector<mesh::AxisCoordinate>> axis_coordinates;

@@ -13,35 +13,35 @@ struct Parameter;
 
 namespace cairn::parallel {
 
-// What one rank works with of one parameter.
+// What one rank has of one parameter.
 struct ParameterShard {
   bool here = true;              // a stage that this rank runs uses it
   mesh::LocalShard local_shard;  // what of the whole: dense, so its local tensor has the shape holding.local_shape()
-  std::vector<int> copies;  // ranks that hold just this beside it in the same replica, itself included: its gradient is a sum over them
+  std::vector<int> copies;       // ranks of the same replica that hold the same, itself included: the gradient is a sum over them
   bool operator==(const ParameterShard&) const = default;
 };
 
-// What one rank works with of a model under a plan: parts of parameters, the blocks of its stages. A value that every rank can tell for
-// every other.
+// What one rank has of a model under a plan (before ZeRO shards it further): its parts of parameters, and its pipeline stages. A pure
+// function of model, plan and rank: every rank can compute it for every other.
 struct ModelShard {
-  std::vector<ParameterShard> parameters;  // by place in the model
-  mesh::FlatLayout layout;                 // of what is here, in the model's order; a parameter that is not here has no elements
-  std::vector<int> stages;                 // of the pipeline, that this rank runs, in order
+  std::vector<ParameterShard> parameters;  // by parameter of the model
+  mesh::FlatLayout layout;  // of the rank's local tensors, in the model's order; a parameter that is not here has no elements
+  std::vector<int> stages;  // pipeline stages that this rank runs, ascending
 };
 
 ModelShard model_shard(const model::Model& model, const Plan& plan, int rank);
 
-// Which blocks a stage runs: [first, last).
+// The blocks of a stage: [first, last).
 struct BlockRange {
   size_t first = 0, last = 0;
 };
 BlockRange blocks_of_stage(const Plan& plan, int stage, size_t blocks);
-// Which rank along pp runs each of so many blocks.
+// The rank along pp of each block.
 std::vector<int> rank_of_blocks(const Plan& plan, size_t blocks);
 
-// What of a whole tensor a holding has, put together; a view where it is one piece.
+// The local tensor of a shard, cut out of the whole tensor; a view where it is one piece.
 at::Tensor cut_out(const at::Tensor& whole, const mesh::LocalShard& local_shard);
-// And back: writes a holding's local tensor into its places of the whole one.
+// The inverse: writes a local tensor into its places of the whole one.
 void put_back(const at::Tensor& whole, const mesh::LocalShard& local_shard, const at::Tensor& local);
 
 }  // namespace cairn::parallel

@@ -20,9 +20,9 @@ using base::Json;
 
 constexpr int64_t kMaxPlanBytes = int64_t{1} << 26;
 constexpr int64_t kMaxRanks = 1 << 20;
-constexpr int64_t kMaxNumber = int64_t{1} << 40;  // of samples, blocks and the like: more is a slip of the hand
+constexpr int64_t kMaxNumber = int64_t{1} << 40;  // of samples, blocks and the like: more is a mistake
 
-// One object of the file: every key is asked for, and what is left over is refused.
+// One JSON object of the file. Keys that were never asked for are refused by nothing_else().
 class PlanReader {
  public:
   PlanReader(const Json& object, std::string file, std::string path) : object_(object), file_(std::move(file)), path_(std::move(path)) {
@@ -92,7 +92,7 @@ class PlanReader {
   std::set<std::string> known_;
 };
 
-// What is wrong with a part of the file, with the file's name before it.
+// Adds the file and key to a bad_input error.
 template <typename Act>
 auto within(const std::string& file, const std::string& key, Act act) {
   try {
@@ -137,7 +137,7 @@ void read_pipeline(Plan& into, PlanReader& plan, const std::string& file) {
                      into.rank_of_stage.size());
 }
 
-// Every field under the name that the file has for it.
+// Every field, under its name in the file.
 std::vector<std::pair<std::string, std::string>> spelled_out(const Plan& plan) {
   std::vector<std::pair<std::string, std::string>> fields;
   for (const std::string& axis : mesh::axis_names())
@@ -157,7 +157,7 @@ std::vector<std::pair<std::string, std::string>> spelled_out(const Plan& plan) {
   return fields;
 }
 
-// What one of two maps has otherwise than the other, or has alone.
+// The entries that differ between two maps.
 template <typename Map, typename Text>
 void compare_maps(std::vector<std::string>& lines, const std::string& name, const Map& before, const Map& after, Text text) {
   std::set<std::string> keys;
@@ -228,7 +228,7 @@ std::vector<std::string> differences(const Plan& before, const Plan& after) {
   });
   using Placements = std::map<std::string, mesh::Placement>;
   if (before.mesh == after.mesh && before.placements.empty() != after.placements.empty()) {
-    // Left out, they are those that the model's blocks run.
+    // A plan without placements has those that the model's blocks run.
     lines.push_back(before.placements.empty() ? "placements: left out -> given" : "placements: given -> left out");
     return lines;
   }

@@ -21,7 +21,8 @@ std::vector<int64_t> balance_stages(const std::vector<double>& block_costs, int 
 
   std::vector<double> before(blocks + 1, 0);  // cost of all blocks before this one
   std::partial_sum(block_costs.begin(), block_costs.end(), before.begin() + 1);
-  // best[k][j]: the dearest of k stages that hold the first j blocks, at its least; last[k][j]: how many blocks the last of them has.
+  // best[k][j]: the least possible cost of the most expensive of k stages that hold the first j blocks.
+  //   best[k][j] = min over i of max(best[k-1][i], cost of blocks i..j-1);   last[k][j] = j - i for that i
   constexpr double kNone = std::numeric_limits<double>::infinity();
   std::vector<std::vector<double>> best(stages + 1, std::vector<double>(blocks + 1, kNone));
   std::vector<std::vector<int64_t>> last(stages + 1, std::vector<int64_t>(blocks + 1, 0));

@@ -10,12 +10,12 @@ struct Parameter;
 
 namespace cairn::parallel {
 
-// How a parameter lies along tp, from its logical axes alone: whole heads and their keys, the width of the MLP, and the rows of the
-// vocabulary are shared out, as evenly as they can be; everything else is on every rank. Where there are fewer key heads than ranks, ranks
-// that need the same key head hold it together.
+// The placement of a parameter along tp, from its logical axes alone (Megatron-LM): whole heads with their keys, the width of the MLP, and
+// the rows of the vocabulary are split as evenly as possible; everything else is replicated. With fewer key heads than ranks, the ranks
+// that need the same key head all hold it.
 mesh::Placement::How tensor_split(const model::Parameter& parameter, int ranks);
 
-// Refuses what cannot be split over so many ranks, with the nearest number that can.
+// Throws bad_input for a model that cannot be split over so many ranks, with the nearest number that works.
 void check_tensor_split(const model::Model& model, int ranks);
 
 }  // namespace cairn::parallel

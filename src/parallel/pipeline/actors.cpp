@@ -47,8 +47,8 @@ class Builder {
     int forward = -1, backward = -1, weight = -1;  // actors; -1: not there
   };
 
-  // What a rank computes, in its order. Where some weight gradients of a stage come apart, all have a turn of their own: the actor that
-  // does both at once leaves nothing for it to do.
+  // The compute queue of a rank. If some weight gradients of a stage are split off, all micro-batches have a turn of the weight actor; it
+  // does nothing where backward did both gradients.
   void compute(int rank) {
     const std::vector<Action>& actions = schedule_.actions[static_cast<size_t>(rank)];
     const int queue = built_.graph.add_queue({.name = fmt::format("rank {}", rank), .ordered = true});
@@ -89,14 +89,14 @@ class Builder {
     return at->second;
   }
 
-  // A value on its way from one stage to another, or its gradient on the way back.
+  // A value that goes from one stage to another, or its gradient in the other direction.
   void add_edge(const StageEdge& edge, bool gradient) {
     const int from = rank_of(gradient ? edge.to : edge.from), to = rank_of(gradient ? edge.from : edge.to);
     const int writer = gradient ? stage_of(edge.to).backward : stage_of(edge.from).forward;
     const int reader = gradient ? stage_of(edge.from).backward : stage_of(edge.to).forward;
     const std::string name = fmt::format("{}{}", gradient ? "the gradient of " : "", edge_name(edge));
     const StageMessage message{.edge = edge, .gradient = gradient};
-    if (gradient && writer < 0 && reader < 0) return;  // forwards alone
+    if (gradient && writer < 0 && reader < 0) return;  // a schedule of forwards only
     if (writer >= 0) built_.parts[static_cast<size_t>(writer)].writes.push_back(message);
     if (reader >= 0) built_.parts[static_cast<size_t>(reader)].reads.push_back(message);
     if (from == to) {
@@ -120,7 +120,7 @@ class Builder {
     edge_actors_[{edge_name(edge), gradient}] = sender >= 0 ? sender : receiver;
   }
 
-  // Activations stay from a stage's forward until its last gradient.
+  // Activations are held from a stage's forward until its last gradient.
   void add_activations(int number, const Stage& stage) {
     if (stage.backward < 0) return;
     const auto count = registers_.activations.find(number);
@@ -130,7 +130,7 @@ class Builder {
                             .count = count == registers_.activations.end() ? schedule_.micro_batches : count->second};
     if (stage.weight >= 0) kept.readers.push_back(stage.weight);
     built_.graph.add_register(std::move(kept));
-    // Order alone: a weight gradient may wait long.
+    // Carries order only: a weight gradient may come much later.
     if (stage.weight >= 0) connect(fmt::format("stage {}'s input gradient", number), stage.backward, stage.weight, schedule_.micro_batches);
   }
 

@@ -1,3 +1,9 @@
+// The pipeline runtime. Per rank and number of micro-batches, a schedule becomes an actor graph once (`prepared`). A run then gives each
+// actor a body: forward, backward and weight-gradient actors drive a StageRun, send and receive actors move values along stage edges.
+//
+// Messages between two ranks go in the order in which the sender makes them, so no tags are needed. Shapes are not known in advance (they
+// follow from the batch): the first value of a shape is preceded by a small header; gradients have the shape of their values. A receive
+// starts as soon as its register is free and its shape is known; it is waited for when the stage needs the value.
 #include "parallel/pipeline/pipeline.h"
 
 #include <algorithm>
@@ -25,7 +31,7 @@ namespace {
 
 constexpr int64_t kMaxDims = 8;
 
-// Forwards alone, one micro-batch after the other.
+// The schedule of a pass without gradients: forwards only, one micro-batch after the other.
 Schedule forwards_only(const Plan& plan, int ranks, int micro_batches) {
   Schedule schedule{.name = "forward", .micro_batches = micro_batches, .rank_of_stage = plan.rank_of_stage, .actions = {}};
   schedule.actions.resize(static_cast<size_t>(ranks));
@@ -51,19 +57,18 @@ struct Pipeline::Prepared {
   PipelineActors actors;
 };
 
-// The messages of one run. They come in the order of the sender's actions; one is asked for as soon as its register is free and its
-// shape is known.
+// The messages of one run.
 struct Pipeline::Messages {
   Pipeline& owner;
   std::span<const Pass> passes;
-  std::map<std::pair<int, int>, mesh::Batch> routed = {};  // by stage and micro-batch: what other replicas' micro-batches are made of
+  std::map<std::pair<int, int>, mesh::Batch> routed = {};  // by stage and micro-batch: batches of other islands that are routed here
   struct PendingReceive {
     StageMessage message;
     at::Tensor tensor = {};
     comm::Work work = {};
     bool started = false;
   };
-  std::map<int, std::deque<std::shared_ptr<PendingReceive>>> expected = {};  // by rank: not asked for yet
+  std::map<int, std::deque<std::shared_ptr<PendingReceive>>> expected = {};  // by rank: receives that are not started
 
   using Shape = std::pair<std::string, std::vector<int64_t>>;
   const mesh::Batch& batch(int stage, int micro_batch) const {
@@ -73,7 +78,7 @@ struct Pipeline::Messages {
   Shape shape_key(const StageMessage& m, int stage) const { return {m.edge.value, shape_of(batch(stage, m.micro_batch))}; }
   Shape shape_leaving(const StageMessage& m) const { return shape_key(m, leaves(m)); }
   Shape shape_arriving(const StageMessage& m) const { return shape_key(m, arrives(m)); }
-  // Each sender announces its values; gradients have the shape of values that went out from here.
+  // Whether the shape of a message is known: gradients have that of the values that were sent from here.
   bool known(const StageMessage& m, int from) const {
     const Shape key = shape_arriving(m);
     return m.gradient ? owner.shapes_.contains(key) : owner.shapes_received_.contains({key, from});
@@ -81,7 +86,7 @@ struct Pipeline::Messages {
 
   base::PendingTurn send(const StageMessage& m, const at::Tensor& tensor, int to) {
     const at::Tensor dense = tensor.contiguous();
-    // The first of its shape is announced to each; gradients have the shape of their values, which both sides know by then.
+    // The first value of a shape is preceded by a header.
     comm::Work announced;
     if (!m.gradient && owner.shapes_sent_.insert({shape_leaving(m), to}).second) {
       CAIRN_CHECK(dense.dim() <= kMaxDims, "{} has {} dims", m.edge.value, dense.dim());
@@ -98,13 +103,13 @@ struct Pipeline::Messages {
     return {[announced, sent] { return announced.ready() && sent.ready(); },
             [announced, sent, dense, trace] {
               std::optional<base::Trace::Span> traced;
-              if (trace) traced.emplace(trace->span("wait for a neighbour to take", "pipeline"));
+              if (trace) traced.emplace(trace->span("wait for a neighbour to receive", "pipeline"));
               announced.wait();
               sent.wait();
             }};
   }
 
-  // Waits for the shape where that is new.
+  // Waits for the header where the shape is new.
   void start_receive(PendingReceive& one, int rank) {
     const Shape key = shape_arriving(one.message);
     if (!known(one.message, rank)) {
@@ -146,20 +151,24 @@ struct Pipeline::Messages {
   }
 };
 
-// What a stage has under way for a micro-batch.
+// A stage at work on a micro-batch, from its forward to its last gradient.
 struct Pipeline::StageInFlight {
   Pass pass;
   std::unique_ptr<StageRun> run;
 };
 
-Pipeline::Pipeline(const model::Model& model, const Plan& plan, PipelineTopology at, MakeSchedule make_schedule)
-    : model_(model), plan_(plan), topology_(std::move(at)), make_schedule_(std::move(make_schedule)), edges_(stage_edges(model, plan)) {
+Pipeline::Pipeline(const model::Model& model, const Plan& plan, PipelineTopology topology, MakeSchedule make_schedule)
+    : model_(model),
+      plan_(plan),
+      topology_(std::move(topology)),
+      make_schedule_(std::move(make_schedule)),
+      edges_(stage_edges(model, plan)) {
   if (topology_.replicas == 1) return;
   for (const StageEdge& one : edges_)
     if (plan.rank_of_stage[static_cast<size_t>(one.from)] == plan.rank_of_stage[static_cast<size_t>(one.to)])
       base::fail_input(
-          "pipeline.routing = random: {} stays on its rank in this schedule (pipeline.schedule = {}), and would have to change over to "
-          "another island: use 1f1b, or routing = fixed",
+          "pipeline.routing = random: {} stays on its rank with pipeline.schedule = {}, and could not go to another island. Use a schedule "
+          "with one stage per rank (1f1b), or pipeline.routing = fixed",
           edge_name(one), plan.schedule);
 }
 
@@ -191,7 +200,7 @@ struct Pipeline::Run {
   double now() const { return base::seconds(owner.topology_.all.world().wall().now()); }
   int last_stage() const { return plan.schedule.stages() - 1; }
   int rank_of(int stage) const { return plan.schedule.rank_of_stage[static_cast<size_t>(stage)]; }
-  // Who has at that stage what this rank has at its own.
+  // The rank that has, at `stage`, the micro-batch that this rank has at `own_stage`.
   int partner(int micro_batch, int own_stage, int stage) const {
     return owner.topology_.place(routes.replica_at(micro_batch, owner.topology_.replica, own_stage, stage), rank_of(stage));
   }
@@ -204,7 +213,7 @@ struct Pipeline::Run {
   const Pass& pass(const base::TurnBuffers& turn) const { return passes[static_cast<size_t>(turn.tag())]; }
   bool empty(const base::TurnBuffers& turn) const { return pass(turn).batch.samples() == 0; }  // on all ranks of all pipelines
 
-  // What the actor is given, by input.
+  // The values that an actor reads, by input.
   std::vector<at::Tensor> receive_inputs(const PipelineActors::Part& part, base::TurnBuffers& turn) {
     std::optional<base::Trace::Span> traced;
     if (passes.front().trace) traced.emplace(passes.front().trace->span("wait for a neighbour", "pipeline"));
@@ -257,7 +266,7 @@ struct Pipeline::Run {
 
   void weight(const PipelineActors::Part& part, base::TurnBuffers& turn) {
     std::any& kept = turn.input(0);
-    if (!kept.has_value()) return;  // both gradients came at once
+    if (!kept.has_value()) return;  // backward did both gradients
     const double from = now();
     std::any_cast<const std::shared_ptr<StageInFlight>&>(kept)->run->backward_weight();
     release_stage(kept);
@@ -302,7 +311,7 @@ std::vector<model::Losses> Pipeline::run(std::span<const Pass> passes) {
   const bool gradients = passes.front().into != nullptr;
   const Prepared& plan = prepared(static_cast<int>(passes.size()), gradients);
 
-  // The weights of this rank's stages stay together for the whole step: micro-batches come and go between them.
+  // The weights of this rank's stages stay gathered for the whole step, because micro-batches alternate between stages.
   std::vector<mesh::ParamId> named;
   std::vector<int> stages;
   for (int stage = 0; stage < plan.schedule.stages(); ++stage) {
@@ -319,7 +328,7 @@ std::vector<model::Losses> Pipeline::run(std::span<const Pass> passes) {
   Run run{.owner = *this, .plan = plan, .passes = passes, .gradients = gradients, .messages = {.owner = *this, .passes = passes}};
   for (const Pass& pass : passes) run.losses.push_back(no_losses(pass));
   if (gradients) measured_.clear(), peak_in_flight_ = 0;
-  if (gradients && topology_.replicas > 1) {  // the model that is judged is each replica's own
+  if (gradients && topology_.replicas > 1) {  // evaluation passes are not routed: each island judges its own model
     run.routes = Routes(passes.front().random, topology_.replicas, static_cast<int>(passes.size()), plan.schedule.stages());
     std::vector<mesh::Batch> own;
     for (const Pass& pass : passes) own.push_back(pass.batch);
@@ -327,7 +336,7 @@ std::vector<model::Losses> Pipeline::run(std::span<const Pass> passes) {
   }
   run.begun = run.now();
 
-  // One thread does it all: links first, which only ask and hand over, then what is to be computed.
+  // One thread runs all queues: links first, which only start messages, then the computation.
   std::vector<int> queues;
   for (int queue = 0; queue < static_cast<int>(plan.actors.graph.queues.size()); ++queue)
     if (queue != plan.actors.compute) queues.push_back(queue);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kMaxFieldDims = 8;
 
-// The tensors of a batch, in the order in which they travel.
+// The tensors of a batch, in the order in which they are sent.
 std::vector<std::pair<std::string, at::Tensor*>> tensors_of(mesh::Batch& batch) {
   std::vector<std::pair<std::string, at::Tensor*>> all{{"sample ids", &batch.ids}};
   if (batch.weights.defined()) all.emplace_back("sample weights", &batch.weights);
@@ -35,7 +35,7 @@ void send(comm::Group& all, mesh::Batch batch, int to, std::vector<comm::Work>& 
   for (const auto& [name, tensor] : tensors) sent.push_back(all.send(tensor->contiguous(), to, {comm::Purpose::activation, name}));
 }
 
-// `like`: a batch of this rank, which has the same tensors with as many dims.
+// `like`: a batch of this rank, whose tensors have the same names and numbers of dims.
 mesh::Batch receive(comm::Group& all, mesh::Batch like, int from) {
   const auto tensors = tensors_of(like);
   const at::Tensor shapes = at::empty({static_cast<int64_t>(tensors.size()), kMaxFieldDims}, at::kLong);
@@ -99,7 +99,7 @@ PipelineTopology island_pipelines(const Plan& plan, comm::Group& all, int rank) 
 
 std::map<std::pair<int, int>, mesh::Batch> exchange_routed_batches(const PipelineTopology& at, const Routes& routes,
                                                                    const std::vector<int>& stages, const std::vector<mesh::Batch>& own) {
-  // All that go out are on their way before anything is waited for. Both sides of a pair go by stage and micro-batch.
+  // All sends are started before anything is received. Both sides of a pair go by stage, then micro-batch.
   std::vector<comm::Work> sent;
   std::map<std::pair<int, int>, mesh::Batch> routed;
   for (const int stage : stages)

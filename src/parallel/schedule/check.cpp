@@ -41,7 +41,7 @@ void check_action(const Schedule& schedule, int rank, const Action& action) {
     refuse(schedule, fmt::format("{} on rank {}: stage {} is on rank {}", word, rank, action.stage, schedule.rank_of_stage[action.stage]));
 }
 
-// Everything once, and nothing left out. Sorted lists, not tables: a file may name a stage and a micro-batch of any size.
+// Every action once, none left out. Sorted lists instead of tables, because a file may name any stage and micro-batch.
 void check_counts(const Schedule& schedule) {
   std::vector<Action> all;
   for (int rank = 0; rank < schedule.ranks(); ++rank)
@@ -74,7 +74,7 @@ void check_counts(const Schedule& schedule) {
     }
 }
 
-// The ranks at work, each going on until something is missing.
+// Executes the ranks' lists, each until something it needs is missing. A rank is queued again when a stage next to one of its own finishes.
 class Walk {
  public:
   explicit Walk(const Schedule& schedule)
@@ -97,7 +97,7 @@ class Walk {
     }
   }
 
-  // What a rank would do now; null: it is done.
+  // The next action of a rank; null: it has done all.
   const Action* next(int rank) const {
     const std::vector<Action>& list = schedule_.actions[rank];
     return position_[rank] < list.size() ? &list[position_[rank]] : nullptr;
@@ -115,7 +115,7 @@ class Walk {
     return (kind * schedule_.stages() + result.stage) * schedule_.micro_batches + result.micro_batch;
   }
 
-  // Only the neighbouring stage's rank can be waiting: a rank that waits for itself waits for ever.
+  // Wakes the rank of the neighbouring stage. (A rank that waits for its own later action is a deadlock and needs no wake-up.)
   void finish(const Action& action) {
     const int stage = action.stage;
     if (action.kind == ActionKind::forward) {
@@ -151,7 +151,7 @@ Action maker(const Schedule& schedule, int rank, const StageResult& result) {
   CAIRN_CHECK(false, "nothing makes stage {}, micro-batch {}", result.stage, result.micro_batch);
 }
 
-// Follows who waits for whom until a rank comes again.
+// Follows who waits for whom until a rank repeats: the cycle.
 [[noreturn]] void refuse_deadlock(const Schedule& schedule, const Walk& walk, int rank) {
   std::vector<int> followed;
   std::vector<std::string> waits;

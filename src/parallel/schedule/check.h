@@ -6,7 +6,7 @@
 
 namespace cairn::parallel {
 
-// What actions wait for: a stage's output, or the gradient of its input, for one micro-batch.
+// What actions wait for: the output of a stage, or the gradient of its input, for one micro-batch.
 struct StageResult {
   enum class Kind { output, input_gradient };
   Kind kind = Kind::output;
@@ -14,15 +14,15 @@ struct StageResult {
   int micro_batch = 0;
 };
 
-// What must be there before an action can run, in a pipeline of so many stages.
+// What must be there before an action can run, in a pipeline of `stages` stages.
 std::vector<StageResult> needs(const Action& action, int stages);
 
-// Refuses a schedule that cannot run: each stage must do one forward and one backward (or an input gradient and later a weight
-// gradient) of each micro-batch, on the rank that the route says, in an order that ends. Where ranks would wait for each other, the
-// error says which, and in what.
+// Throws bad_input for a schedule that cannot run. Each stage must do one forward and one backward (or an input gradient and later a weight
+// gradient) of each micro-batch, on the rank of the stage, in an order without deadlock. In a deadlock the error lists which rank waits for
+// which action of which rank.
 void check(const Schedule& schedule);
 
-// Calls `act` for every action, in an order in which what each needs is there. Only for a schedule that passes `check`.
+// Calls `act` for every action in an order that respects all dependencies. Only for a schedule that passes `check`.
 void in_running_order(const Schedule& schedule, const std::function<void(int rank, const Action& action)>& act);
 
 }  // namespace cairn::parallel

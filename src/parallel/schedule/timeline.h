@@ -6,20 +6,20 @@
 
 namespace cairn::parallel {
 
-// What the actions of each stage take for one micro-batch, in seconds; `backward` takes both gradients' time. A message between two
-// ranks arrives `transfer_s` after it was sent, while its sender works on.
+// Seconds of each stage's actions for one micro-batch; `backward` takes the time of both gradients. A message between two ranks arrives
+// `transfer_s` after it was sent; its sender does not wait.
 struct StageCosts {
   std::vector<double> forward_s, backward_input_s, backward_weight_s;  // by stage
   double transfer_s = 0;
 };
 
-// What a rank's whole share of the model takes for one micro-batch.
+// Seconds of a rank's whole part of the model for one micro-batch.
 struct RankCosts {
   double forward_s = 1, backward_input_s = 1, backward_weight_s = 1;
   double transfer_s = 0;
 };
 
-// Each rank's share in equal parts over its stages: what makes schedules with different numbers of stages comparable.
+// Divides a rank's seconds evenly over its stages, so that schedules with different numbers of stages can be compared.
 StageCosts even_costs(const Schedule& schedule, const RankCosts& costs);
 
 struct TimedAction {
@@ -30,7 +30,7 @@ struct TimedAction {
   bool operator==(const TimedAction&) const = default;
 };
 
-// When each rank did what: planned by `timeline`, or filled in from what was measured.
+// What each rank does when: simulated by `timeline`, or filled in from measurements.
 struct Timeline {
   std::string name;
   int micro_batches = 1;
@@ -40,13 +40,14 @@ struct Timeline {
   bool operator==(const Timeline&) const = default;
 };
 
-// Executes a schedule in virtual time. Refuses one that does not pass `check`, and costs that are not those of its stages.
+// Executes a schedule in virtual time. Throws bad_input for a schedule that does not pass `check`, and for costs of another number of
+// stages.
 Timeline timeline(const Schedule& schedule, const StageCosts& costs);
 
 struct RankTimelineStats {
   double busy_s = 0;
-  double bubble = 0;           // the part of the step in which the rank has nothing to do
-  double waiting_s = 0;        // of that, between its first action and its last
+  double bubble = 0;           // fraction of the step in which the rank is idle
+  double waiting_s = 0;        // idle time between its first action and its last
   int live_micro_batches = 0;  // most at once: from the forward of a stage until its backward, or its weight gradient
   int live_activations = 0;    // the same, counting each (stage, micro-batch)
 };
@@ -54,7 +55,7 @@ struct RankTimelineStats {
 struct TimelineStats {
   double step_s = 0;         // from the first action of any rank to the end of the last
   double bubble = 0;         // of all ranks together
-  double step_to_ideal = 1;  // against the work of the busiest rank: no order of this split can be quicker
+  double step_to_ideal = 1;  // step time over the work of the busiest rank, a lower bound for any schedule of these stages
   std::vector<RankTimelineStats> ranks;
 };
 

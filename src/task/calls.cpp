@@ -12,7 +12,7 @@
 namespace cairn::task {
 namespace {
 
-// Errors of ATen inside a function of the task are the task's: they say where.
+// Turns an ATen error inside a function of the task into one that names the function.
 template <typename Call>
 auto within(const char* function, const Call& call) {
   try {
@@ -65,7 +65,7 @@ WeightedLoss weighted_loss(const Loss& loss, int64_t examples) {
 }
 
 WeightedLoss loss_of(const TaskFunctions& functions, const base::Random& random, const Params& params, const Batch& batch, bool training) {
-  const at::AutoGradMode record(true);  // a loss may take gradients inside when nothing is learned from it, too
+  const at::AutoGradMode record(true);  // a loss may take gradients inside, even in an evaluation
   return within("loss", [&] { return weighted_loss(functions.loss(random, params, batch, training), batch.samples()); });
 }
 

@@ -1,4 +1,4 @@
-// Which epochs of a trainer are kept on disk, and where: FOLDER/epochs, FOLDER/last, FOLDER/argmin-LOSS, each with snapshots of its own.
+// Which epochs of a trainer are kept on disk, and where: FOLDER/epochs, FOLDER/last, FOLDER/argmin-LOSS, each with its own snapshots.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -15,32 +15,31 @@ namespace cairn::comm {
 class World;
 }
 namespace cairn::snapshot {
-class Opened;
+class OpenSnapshot;
 }
 
 namespace cairn::task {
 
 struct SaveOptions;
 
-// Where a trainer stands: what a checkpoint's training/state.json says. Random numbers are functions of the seed and these.
+// The progress of a trainer, as in a checkpoint's training/state.json. Random numbers depend on the seed and these counts only.
 struct TrainerState {
   int64_t step = 0, epoch = 0, updates = 0;
   uint64_t seed = 0;
-  Metrics best = {};  // of what argmin and argmax follow, so far
+  Metrics best = {};  // the best values so far of the metrics of argmin and argmax
   bool operator==(const TrainerState&) const = default;
 };
 std::string to_json(const TrainerState& progress);
 TrainerState parse_trainer_state(const std::string& json, const std::string& path);  // corrupt_file for anything else
 
-// The folders, below `folder`, into which the state after this epoch goes; notes new best values in `best`. Refuses a metric that the epoch
-// does not have.
+// The folders into which the state after this epoch goes. Updates `best` with new best values. Refuses a metric that the epoch does not
+// have.
 std::vector<std::string> folders_due(const SaveOptions& save, int64_t epoch, const Metrics& metrics, Metrics& best);
 
-// The newest state under `folder`, of those that training goes on from (last and epochs); nothing where there is none. All ranks must find
-// the same one.
+// The newest checkpoint under `folder` that training can resume from (last and epochs), if there is one. All ranks must find the same one.
 std::optional<snapshot::OpenSnapshot> newest(comm::World& world, const std::filesystem::path& folder);
 
-// Writes a state into FOLDER/NAME: parameters and the optimizer's tensors as safetensors, `about` as recipe.toml. One rank does.
+// Writes a state into FOLDER/NAME: parameters and the optimizer's tensors as safetensors, `about` as recipe.toml. Call it on one rank.
 void write_checkpoint(const std::filesystem::path& folder, const std::string& name, const std::string& about,
                       const mesh::NamedTensors& model, const mesh::NamedTensors& optimizer, const TrainerState& progress);
 

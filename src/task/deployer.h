@@ -17,13 +17,13 @@ class World;
 namespace cairn::task {
 
 struct DeployerOptions {
-  uint64_t seed = 0;               // of the order of examples and of everything that is drawn
-  std::filesystem::path out = {};  // metrics and checkpoints go here, a folder for each trainer; empty: nothing is written
+  uint64_t seed = 0;               // of the order of examples and of all random numbers
+  std::filesystem::path out = {};  // folder of metrics and checkpoints, with a folder per trainer; empty: nothing is written
   std::string device = "cpu";      // cpu or cuda
 };
 
-// One per rank, shared by any number of trainers and predictors. Every rank is a replica (`dp` of them): it has all parameters and its
-// share of the examples. A function of plain tensors cannot be split over ranks; models that are, are trained from a recipe.
+// One per rank, shared by any number of trainers and predictors. Every rank is a data-parallel replica (`dp` of them): it has all
+// parameters and its part of the examples. Functions of plain tensors cannot be split over ranks; recipes train models that are.
 class Deployer {
  public:
   explicit Deployer(comm::World& world, DeployerOptions options = {});  // the world is borrowed
@@ -36,10 +36,10 @@ class Deployer {
   const DeployerOptions& options() const { return options_; }
   at::Device device() const { return device_; }
 
-  // Random numbers for a purpose of one's own; alike on all ranks.
+  // Random numbers for a purpose; the same on all ranks.
   base::Random random(std::string_view purpose) const { return base::Random(options_.seed).for_purpose(purpose); }
 
-  // A trainer's name, which no other here may have: its folder and its random numbers are called so.
+  // Registers a trainer's name, which must be unique: it names the folder and keys the random numbers.
   void take_name(const std::string& name);
   std::filesystem::path folder(const std::string& name) const { return options_.out / name; }
 

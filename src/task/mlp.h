@@ -1,4 +1,4 @@
-// A multi-layer perceptron of plain tensors, for tasks that need no more.
+// A multi-layer perceptron of plain tensors, for small tasks.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -7,7 +7,7 @@
 namespace cairn::task {
 namespace {
 
-// Parameters by their place in the model; neighbours that a block reads as one matrix are stacked.
+// Parameters by id; neighbours that a block reads as one matrix are stacked.
 class Handed final : public model::Weights {
  public:
   explicit Handed(const Params& params, const model::Model& model) {

@@ -1,4 +1,4 @@
-// Parameters as the three functions see them: tensors by name, and the few things that methods do with all of them at once.
+// Parameters of a task: tensors by name, and operations on all of them at once.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -12,13 +12,13 @@
 
 namespace cairn::task {
 
-// Values of parameters (or of anything that has one tensor for each: gradients, steps) by name, in a fixed order. Copies share tensors.
+// Tensors by name in a fixed order: parameters, or anything with one tensor per parameter (gradients, updates). Copies share tensors.
 class Params {
  public:
   Params() = default;
   Params(mesh::NamedTensors all);  // NOLINT: a list of named tensors is one. Refuses a name that comes twice.
 
-  const at::Tensor& operator[](std::string_view name) const;  // an unknown name is refused, and the nearest named
+  const at::Tensor& operator[](std::string_view name) const;  // refuses an unknown name and suggests the nearest
   const mesh::NamedTensors& all() const { return all_; }
   size_t size() const { return all_.size(); }
   std::vector<at::Tensor> tensors() const;
@@ -30,23 +30,23 @@ class Params {
   mesh::NamedTensors all_;
 };
 
-// The derivatives of a scalar with respect to each; zero where it does not depend on one. `differentiable`: they may be differentiated
-// again, as methods do that learn through steps of learning.
+// The gradients of a scalar; zero for parameters that it does not depend on. `differentiable`: they can be differentiated again
+// (create_graph), as meta-learning needs.
 Params gradients(const at::Tensor& scalar, const Params& at, bool differentiable = false);
 
-// from + by * along, one by one: a step of gradient descent is add_scaled(params, gradients, -rate).
+// from + by * along, elementwise. A step of gradient descent is add_scaled(params, gradients, -rate).
 Params add_scaled(const Params& from, const Params& along, double by);
 
-// n copies of each along a new first dim, of which gradients can be taken: those are then apart for each example, or each task.
+// n copies of each along a new first dim, as autograd leaves. Their gradients are then separate per example or per task.
 Params repeated(const Params& params, int64_t n);
 
 // sum_i weights[i] * each[i] / sum_i weights[i].
 Params average(std::span<const Params> each, std::span<const double> weights);
 
-// All squares of row i summed over all parameters: [n].
+// The sum of squares of row i over all parameters: [n].
 at::Tensor squares_by_row(const Params& rows);
 
-// Copies that share nothing with what they were made from, and carry no graph.
+// Deep copies without an autograd graph.
 Params detached(const Params& params);
 
 }  // namespace cairn::task

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kFiller = -1;
 
-// Each rank's rows one after the other, as bytes: whatever the dtype.
+// Gathers the rows of all ranks as bytes, whatever their dtype.
 at::Tensor gathered(comm::Group& replicas, const at::Tensor& rows, const std::string& name) {
   const at::Tensor mine = rows.contiguous();
   std::vector<int64_t> shape = mine.sizes().vec();
@@ -48,7 +48,7 @@ Outputs predict_all(const Deployer& deployer, const TaskFunctions& functions, co
   const Params here = params.map([&](const at::Tensor& tensor) { return tensor.detach().to(deployer.device()); });
   std::map<std::string, std::vector<at::Tensor>> parts;
   Outputs first;
-  // Ranks that have fewer micro-batches run the last one again, as fillers: all then know the shapes.
+  // Ranks with fewer micro-batches repeat the last one as padding, so that every rank knows the shapes of the outputs.
   for (int64_t round = 0; round < (batches + dp - 1) / dp; ++round) {
     const int64_t mine = round * dp + deployer.replica(), index = std::min(mine, batches - 1);
     std::vector<int64_t> run, places;
@@ -66,7 +66,7 @@ Outputs predict_all(const Deployer& deployer, const TaskFunctions& functions, co
   Outputs all;
   for (const auto& [name, tensors] : parts) all[name] = gathered(deployer.replicas(), at::cat(tensors), name.empty() ? "places" : name);
   const at::Tensor places = std::get<0>(all.at("").sort()), order = std::get<1>(all.at("").sort());
-  const at::Tensor wanted = order.narrow(0, places.size(0) - examples.count, examples.count);  // fillers come first
+  const at::Tensor wanted = order.narrow(0, places.size(0) - examples.count, examples.count);  // padding comes first
   all.erase("");
   for (auto& [name, tensor] : all) tensor = tensor.index_select(0, wanted);
   return all;

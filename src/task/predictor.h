@@ -1,4 +1,4 @@
-// Runs a task's `predict` over any number of examples, shared out over the replicas: outputs in the order of the examples, one for each.
+// Runs a task's `predict` over any number of examples, sharded over the replicas.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,12 +10,12 @@
 
 namespace cairn::task {
 
-// Micro-batches are the same for any number of ranks (examples 0 to batch-1, and so on; the last is filled up with its last example), so
-// the outputs have the same bits too. They are gathered, put in order by the places that went with them, and fillers are dropped; all ranks
-// get all of them, on the CPU. Collective.
+// Returns the outputs in the order of the examples, one for each, on the CPU, on all ranks. Collective. Micro-batches do not depend on the
+// number of ranks (examples 0 to batch-1, and so on; the last is padded with its last example), so the outputs are bitwise identical for
+// any number of ranks.
 Outputs predict_all(const Deployer& deployer, const TaskFunctions& functions, const Params& params, const Examples& examples,
                     int64_t batch);
-// What the task's postprocess makes of them: a text for each example.
+// The task's postprocess: one text per example.
 std::vector<std::string> texts_of(const TaskFunctions& functions, const Outputs& outputs, int64_t examples);
 
 template <typename Example>

@@ -1,5 +1,3 @@
-#include "task/sanity.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -7,12 +5,13 @@
 #include <ATen/Context.h>
 
 #include "base/check.h"
+#include "task/calls.h"
 #include "task/predictor.h"
 
 namespace cairn::task {
 namespace {
 
-// Puts a generator back to where it was.
+// Restores the state of a random generator at the end of the scope.
 class Kept {
  public:
   explicit Kept(const at::Device& device) : generator_(at::globalContext().defaultGenerator(device)) {

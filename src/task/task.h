@@ -1,12 +1,12 @@
 // A task: what training anything takes, as three functions.
 //
-//   collate   examples of one micro-batch -> a batch of tensors; pure, on the host, alike shapes (pad or cut what differs)
+//   collate   examples of one micro-batch -> a batch of tensors; pure, on the host, always the same shapes (pad or truncate)
 //   loss      random numbers, parameters, batch, whether it trains -> a scalar: the mean over the batch, or a sum and its weight
 //   predict   random numbers, parameters, batch -> outputs for each example: their first dim is the batch
 //
-// The trainer takes gradients of `loss`, whatever happens inside: inner loops, several networks, clipping. It must not talk to other ranks.
-// Random numbers differ from step to step and from micro-batch to micro-batch, and do not depend on the number of ranks: draw from them
-// (tensors: normal and uniform below) rather than from ATen's generator, which ranks do not share.
+// The trainer takes gradients of `loss`, whatever happens inside: inner loops, several networks, clipping. It must not communicate with
+// other ranks. The random numbers differ from step to step and from micro-batch to micro-batch, and do not depend on the number of ranks.
+// Draw from them (normal and uniform below) instead of from ATen's generator, which differs between ranks.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -34,8 +34,8 @@ Batch batch_of(const std::map<std::string, at::Tensor>& fields);
 at::Tensor normal(const base::Random& random, at::IntArrayRef shape);
 at::Tensor uniform(const base::Random& random, at::IntArrayRef shape);
 
-// What `loss` returns. Of a mean alone, each example counts as much as any other; where they do not (texts of unequal length), the sum and
-// what it is over, so that neither micro-batches nor ranks change the result.
+// What `loss` returns: a mean over the examples or, where examples weigh differently (texts of unequal length), a sum and its weight, so
+// that neither micro-batches nor ranks change the result.
 struct Loss {
   Loss(at::Tensor mean) : sum(std::move(mean)) {}  // NOLINT: a scalar is a loss
   Loss(at::Tensor sum_of, at::Tensor weight_of) : sum(std::move(sum_of)), weight(std::move(weight_of)) {}
@@ -43,15 +43,16 @@ struct Loss {
   at::Tensor weight;  // undefined: none
 };
 
-// For methods that are no gradient of a scalar: what is summed and what becomes of the sums, in the place of the gradient of `loss`.
+// Replaces the gradient of `loss`, for methods that are not the gradient of a scalar (DP-SGD): what is summed, and what becomes of the
+// sums.
 struct TrainStep {
   struct Part {
     Params sums;  // over the examples of the micro-batch; of each parameter's shape
-    Loss loss;    // for the record; its weight divides the sums
+    Loss loss;    // reported; its weight divides the sums
   };
   std::function<Part(const base::Random&, const Params&, const Batch&)> part = {};
-  // Once a step: the sums over all micro-batches and ranks, before they are divided by the weight of all. Alike on all ranks, and must stay
-  // so: draw noise from the numbers given. Empty: they stay as they are.
+  // Once per step: the sums over all micro-batches and ranks, before the division by the total weight. They are the same on all ranks and
+  // must stay so: draw noise from the random numbers given. Empty: the identity.
   std::function<Params(const base::Random&, const Params& sums)> finish = {};
   explicit operator bool() const { return part != nullptr; }
 };
@@ -75,11 +76,11 @@ struct TaskFunctions {
   TrainStep train_step;
 };
 
-// A list of examples that its owner keeps, by place.
+// A list of examples by place, owned by somebody else.
 struct Examples {
   int64_t count = 0;
   std::function<Batch(std::span<const int64_t> places)> collate = {};
-  std::function<Metrics(int64_t first, const Outputs&)> metric = {};  // of the first so many; empty: none
+  std::function<Metrics(int64_t first, const Outputs&)> metric = {};  // of the first `first` examples; empty: no metric
 };
 
 template <typename Example>
@@ -87,7 +88,7 @@ TaskFunctions functions_of(const Task<Example>& task) {
   return {task.loss, task.predict, task.postprocess, task.train_step};
 }
 
-// Both are borrowed.
+// Borrows task and list.
 template <typename Example>
 Examples examples_of(const Task<Example>& task, const std::vector<Example>& list) {
   Examples examples{.count = static_cast<int64_t>(list.size())};

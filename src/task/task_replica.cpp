@@ -14,7 +14,7 @@
 namespace cairn::task {
 namespace {
 
-// Parameters without blocks: what is computed with them is the task's business.
+// Parameters without blocks: the task computes with them.
 class Bare final : public model::Model {
  public:
   explicit Bare(const Params& of) {
@@ -28,7 +28,7 @@ class Bare final : public model::Model {
   model::Buffers make_buffers(const at::TensorOptions&) const override { return {}; }
 };
 
-// A task's passes find their losses themselves.
+// A task's passes compute their own losses.
 class Unused final : public model::Objective {
  public:
   Separates separates() const override { return Separates::samples; }
@@ -60,7 +60,7 @@ TaskReplica::TaskReplica(Deployer& deployer, TaskFunctions functions, const Para
       random_(deployer.random("task").for_name(options.name)) {
   if (start.size() == 0) base::fail_input("trainer \"{}\": no parameters to train", options.name);
   if (functions_.train_step.finish && options.zero > 0)
-    base::fail_input("trainer \"{}\": train_step.finish needs whole sums, and zero = {} shares them out: use zero = 0", options.name,
+    base::fail_input("trainer \"{}\": train_step.finish needs whole sums, which zero = {} shards. Use zero = 0.", options.name,
                      options.zero);
   job_.config.settings.optim = optim_of(options);
   job_.config.plan.mesh.axes = {{options.zero > 0 ? "shard" : "dp", deployer.dp()}};
@@ -83,14 +83,13 @@ TaskReplica::TaskReplica(Deployer& deployer, TaskFunctions functions, const Para
   job_.assembly = std::make_unique<parallel::FullTensorGather>(
       parallel::FullTensorGather::Parts{.world = world, .model = *engine.model, .plan = job_.config.plan});
   for (const parallel::ParameterSlice& piece : engine.store->pieces()) {
-    engine.kept_views.push_back({piece.name, piece.value});
-    engine.gradient_views.push_back({piece.name, piece.gradient});
+    engine.trained.values.push_back({piece.name, piece.value});
+    engine.trained.gradients.push_back({piece.name, piece.gradient});
   }
-  engine.pieces = static_cast<int64_t>(engine.store->pieces().size());
   engine.sync =
       sync::make_sync({}, {world.group(job_.config.plan.mesh.peers_along(world.rank(), parallel::replicating_axes(job_.config.plan))),
-                           world.alone(), engine.kept_views, engine.gradient_views});
-  engine.micro_batch = options.per_device_batch;
+                           world.alone(), engine.trained.values, engine.trained.gradients});
+  engine.micro_batching.samples = options.per_device_batch;
   engine.clip_norm = options.clip;
   engine.step_group = &deployer.replicas();
   engine.trace = job_.instruments.trace.get();
@@ -160,7 +159,7 @@ model::Losses TaskReplica::pass(const parallel::Pass& micro_batch) {
 
 void TaskReplica::finish_gradients() {
   deployer_.replicas().all_reduce(totals_, comm::Reduce::sum, {comm::Purpose::loss, "loss"}).wait();
-  const mesh::NamedTensors& gradients = job_.engine.gradient_views;
+  const mesh::NamedTensors& gradients = job_.engine.trained.gradients;
   if (functions_.train_step.finish) {
     const Params finished = finish_sums(functions_, step_random_.for_purpose("finish"), detached(gradients));
     for (const mesh::NamedTensor& one : gradients) one.tensor.copy_(finished[one.name]);
@@ -177,7 +176,7 @@ StepResult TaskReplica::step(const Examples& examples, std::span<const int64_t> 
   mesh::Batch batch;
   batch.ids = at::tensor(at::IntArrayRef(places.data(), places.size()), at::kLong);
   batch.fields["place"] = {at::arange(at.first, at.first + count, at::kLong)};
-  // Each pass adds the gradient of its sum; settle divides by the weight of all, which is not known before.
+  // Each pass adds the gradient of its sum; finish_gradients divides by the total weight, which is not known before.
   const train::StepOutput output = job_.step->run(job_.engine, {.step = at.step,
                                                                 .batch = batch,
                                                                 .tokens = 0,

@@ -1,4 +1,4 @@
-// One rank's copy of what is trained, and one step of it: the engine of train/ with a task's functions for its passes.
+// One rank's replica of a task's parameters, and its training step: train/'s engine with the task's functions as passes.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -11,17 +11,17 @@
 #include "train/build.h"
 
 namespace cairn::snapshot {
-class Opened;
+class OpenSnapshot;
 }
 
 namespace cairn::task {
 
 struct TrainerOptions;
 
-// Which step it is. Alike on all ranks but for `first`.
+// The position of a step in the run. The same on all ranks, except `first`.
 struct StepPosition {
   int64_t step = 1, update = 1;  // from 1; updates since the optimizer was fresh
-  int64_t first = 0;             // of this rank's examples, counted in the global batch
+  int64_t first = 0;             // position of this rank's first example in the global batch
   double learning_rate = 0;
 };
 
@@ -41,7 +41,7 @@ class TaskReplica {
 
   // This rank's examples of the global batch, in micro-batches; then one update of everything. Collective.
   StepResult step(const Examples& examples, std::span<const int64_t> places, const StepPosition& at);
-  // Over all examples, shared out over the ranks; nothing is learned. Collective.
+  // The mean loss over all examples, sharded over the ranks; trains nothing. Collective.
   double mean_loss(const Examples& examples) const;
 
   Params params() const;         // copies
@@ -53,7 +53,7 @@ class TaskReplica {
 
  private:
   model::Losses pass(const parallel::Pass& micro_batch);
-  void finish_gradients();  // gradients are summed over all ranks: what is left to do before the update
+  void finish_gradients();  // divides the summed gradients by the total weight, before the update
   void fresh_optimizer();
   Params leaves(bool differentiable) const;  // as a pass reads them
 
@@ -61,8 +61,8 @@ class TaskReplica {
   const TaskFunctions functions_;
   const int64_t micro_batch_;
   const base::Random random_;
-  train::Job job_;  // as a recipe makes one, as far as a step and a snapshot need it
-  // Of the step under way.
+  train::Job job_;  // what a step and a snapshot need of a Job
+  // Of the current step.
   const Examples* examples_ = nullptr;
   base::Random step_random_;
   at::Tensor totals_;  // double [2]: sum and weight of the losses

@@ -16,7 +16,6 @@
 #include "task/calls.h"
 #include "task/checkpoints.h"
 #include "task/predictor.h"
-#include "task/sanity.h"
 #include "task/task_replica.h"
 
 namespace cairn::task {
@@ -68,10 +67,10 @@ struct Training::State {
   int64_t global_batch = 0;
   TaskReplica replica;
   optim::LrSchedule schedule;
-  std::unique_ptr<base::Metrics> metrics;  // of the rank that writes
+  std::unique_ptr<base::Metrics> metrics;  // on the rank that writes
   TrainerState progress = {};
   bool checked = false;
-  std::set<int64_t> warned = {};  // lengths of lists that left a remainder
+  std::set<int64_t> warned = {};  // lengths of lists that were warned about
 
   State(Deployer& of, TaskFunctions functions, const Params& start, TrainerOptions with)
       : deployer(of),
@@ -85,7 +84,7 @@ struct Training::State {
   const TaskFunctions& functions() const { return replica.functions(); }
   base::Log& log() const { return deployer.world().log(); }
 
-  // Ranks that were given lists of different length would train on different examples, or wait for each other.
+  // Refuses ranks with lists of different lengths: they would train on different examples, or wait for each other.
   void check_count(int64_t count) {
     std::vector<int64_t> all(static_cast<size_t>(deployer.dp()));
     deployer.replicas()
@@ -102,7 +101,7 @@ struct Training::State {
           "or take a smaller batch or fewer ranks",
           options.name, count, global_batch, options.per_device_batch, deployer.dp(),
           global_batch / (options.per_device_batch * deployer.dp()));
-    if (const int64_t dropped = count % global_batch; dropped > 0 && warned.insert(count).second)  // once for a list that comes again
+    if (const int64_t dropped = count % global_batch; dropped > 0 && warned.insert(count).second)  // once per length
       log().warn("{}: {} of {} examples do not fill a global batch of {} and are left out of each epoch", options.name, dropped, count,
                  global_batch);
   }
@@ -120,7 +119,7 @@ struct Training::State {
         if (std::find(names.begin(), names.end(), name) == names.end()) base::fail_unknown("metric to save by", name, names);
   }
 
-  // The places of an epoch in their order: the same on all ranks.
+  // The places of an epoch in order, the same on all ranks.
   std::vector<int64_t> order(int64_t epoch, int64_t count) const {
     const base::Permutation places(static_cast<uint64_t>(count), deployer.random("task.shuffle").for_index(static_cast<uint64_t>(epoch)));
     std::vector<int64_t> order(static_cast<size_t>(count));

@@ -1,9 +1,9 @@
 // Trains a task: epochs of shuffled examples, gradients of its loss, one update a step, checkpoints.
 //
-// The step is the trainer's own (train/step.h): micro-batches, the store of parameters, their sum over replicas while gradients still
-// come, clipping, the optimizer, ZeRO's shares. Only the passes differ (replica.h: collate and loss in the place of blocks and
-// objective), and the loop around it: train::run draws batches from samplers that run over the ends of epochs and count tokens
-// beforehand, while here an epoch is an epoch, and what a loss weighs is known only when it has been computed.
+// The step is that of train/step.h: gradient accumulation, the parameter store, all-reduce that overlaps with backward, clipping, the
+// optimizer, ZeRO. Two things differ. The passes are the task's functions (task_replica.h) instead of blocks and objective. The loop works
+// by epochs: train::run draws batches across epoch borders and knows the token count beforehand, while here the weight of a loss is known
+// only once it is computed.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -17,19 +17,19 @@
 
 namespace cairn::task {
 
-// Which states are kept on disk, each in a folder of its own beside the others. Metrics are those of an epoch: "loss" (training), and where
-// there are examples to evaluate on "eval_loss" and what the task's metric names.
+// Which checkpoints are kept, each kind in its own folder. Metrics are those of an epoch: "loss" (training) and, where there are evaluation
+// examples, "eval_loss" and the task's own.
 struct SaveOptions {
-  int64_t every_epochs = 0;              // 0: none of these; all are kept
-  bool last = false;                     // the newest epoch, each replacing the one before
+  int64_t every_epochs = 0;              // 0: none; otherwise all of them are kept
+  bool last = false;                     // the newest epoch only
   std::vector<std::string> argmin = {};  // the epoch where this metric was lowest so far
   std::vector<std::string> argmax = {};  // highest
 };
 
 struct TrainerOptions {
-  std::string name = "model";  // of its folder, its log lines and its random numbers
+  std::string name = "model";  // names its folder and log lines, and keys its random numbers
   int64_t per_device_batch = 8;
-  int64_t global_batch = 0;  // examples of one step, a multiple of per_device_batch * dp; 0: just that
+  int64_t global_batch = 0;  // examples of one step, a multiple of per_device_batch * dp; 0: per_device_batch * dp
   int64_t epochs = 1;        // of each call of fit
   std::string optimizer = "adamw";
   double learning_rate = 1e-3;  // the highest
@@ -39,12 +39,12 @@ struct TrainerOptions {
   double clip = 0;                  // largest norm of the whole gradient; 0: not clipped
   std::string schedule = "linear";  // after the warm-up, down to final_share: linear, cosine, constant, wsd
   int64_t warmup_steps = 0;
-  double warmup_ratio = 0;  // of all steps; one of the two
+  double warmup_ratio = 0;  // fraction of all steps; set one of the two
   double final_share = 0;
-  int64_t steps_total = 0;  // that the schedule is over; 0: those of a call of fit
-  int zero = 0;             // what replicas share out: 1 optimizer state, 2 gradients too
+  int64_t steps_total = 0;  // length of the schedule; 0: the steps of one call of fit
+  int zero = 0;             // ZeRO stage: 1 shards optimizer state, 2 gradients too
   SaveOptions save = {};
-  bool resume = false;       // go on after the last epoch that was saved, if there is one
+  bool resume = false;       // continue after the last saved epoch, if there is one
   bool sanity_check = true;  // before the first step
 };
 
@@ -64,24 +64,24 @@ struct EpochReport {
 struct Report {
   std::vector<StepReport> steps;
   std::vector<EpochReport> epochs;
-  int64_t dropped = 0;  // examples that an epoch leaves out
+  int64_t dropped = 0;  // examples that an epoch leaves out because they do not fill a step
 };
 
-// A trainer without the type of its examples. Every call is collective: all ranks call it alike, with the same examples.
+// A trainer without the type of its examples. Every call is collective: all ranks make the same calls with the same examples.
 class Training {
  public:
-  // The deployer is borrowed. Refuses sizes that do not fit each other.
+  // Borrows the deployer. Refuses batch sizes that do not divide.
   Training(Deployer& deployer, TaskFunctions functions, const Params& start, TrainerOptions options);
   ~Training();
 
-  // options.epochs epochs (or what a resumed run has left of them). The order of an epoch is a function of the seed and the number of the
-  // epoch, which counts on over calls; what does not fill a step at its end is left out, with a warning that counts.
+  // Trains options.epochs epochs, or the rest of them in a resumed run. The order of an epoch depends on the seed and the epoch's number,
+  // which continues over calls. Examples that do not fill a step are left out, with a warning that gives their number.
   Report fit(const Examples& training, const Examples& evaluation);
   // The mean loss ("eval_loss") and the task's metrics.
   Metrics evaluate(const Examples& examples) const;
 
   Params params() const;         // copies
-  void reset(const Params& to);  // other values and a fresh optimizer; steps and epochs count on
+  void reset(const Params& to);  // new values and a fresh optimizer; step and epoch numbers continue
   int64_t steps_done() const;
   int64_t epochs_done() const;
 

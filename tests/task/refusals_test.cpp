@@ -136,7 +136,7 @@ TEST(TrainerOptions, ThatDoNotFitEachOtherAreRefused) {
                     task.train_step.finish = [](const base::Random&, const Params& sums) { return sums; };
                   },
                   {.zero = 1}),
-              HasSubstr("train_step.finish needs whole sums, and zero = 1 shares them out"));
+              HasSubstr("train_step.finish needs whole sums, which zero = 1 shards"));
 }
 
 TEST(TrainerOptions, NeedParametersAndNamesOfTheirOwn) {

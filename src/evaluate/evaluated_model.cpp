@@ -13,7 +13,8 @@ std::vector<int32_t> EvaluatedModel::prompt(std::string_view text) const {
 
 void EvaluatedModel::check(std::span<const int32_t> ids) const {
   for (const int32_t id : ids)
-    if (id >= vocab) base::fail_input("the tokenizer gives id {}, and the model knows {} of them: it belongs to another model", id, vocab);
+    if (id >= vocab)
+      base::fail_input("the tokenizer gives id {}, and the model has ids below {}: the tokenizer belongs to another model", id, vocab);
 }
 
 }  // namespace cairn::evaluate

@@ -11,24 +11,24 @@
 
 namespace cairn::evaluate {
 
-// The model that is judged. Everything is borrowed.
+// The model under evaluation, with its tokenizer. Borrows everything.
 struct EvaluatedModel {
   const model::Model& model;
   const model::Weights& weights;
   model::Buffers& buffers;
   const data::Tokenizer& tokenizer;
-  int64_t vocab = 0;                  // ids that the model knows
-  int64_t length = 0;                 // tokens that the model reads at most
-  std::vector<int32_t> before = {};   // what stands before every text that it is given
-  std::optional<int32_t> begin = {};  // what the first token of a text is judged after where `before` is empty
-  std::vector<int32_t> stops = {};    // what ends an answer
+  int64_t vocab = 0;                  // of the model
+  int64_t length = 0;                 // the model's context length, in tokens
+  std::vector<int32_t> before = {};   // prepended to every text
+  std::optional<int32_t> begin = {};  // context of the first token of a text where `before` is empty
+  std::vector<int32_t> stops = {};    // tokens that end an answer
 
-  // The ids of a text, with `before`. Refuses a tokenizer that gives ids which the model does not know.
+  // `before` and the ids of a text. Refuses ids that the model does not have.
   std::vector<int32_t> prompt(std::string_view text) const;
   void check(std::span<const int32_t> ids) const;
 };
 
-// Hears how much of the work is done.
+// Called with the progress of an evaluation.
 using OnProgress = std::function<void(int64_t done, int64_t of)>;
 
 }  // namespace cairn::evaluate

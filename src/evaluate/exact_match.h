@@ -12,16 +12,16 @@
 namespace cairn::evaluate {
 
 struct AnswerOptions {
-  std::string prefix = {};                  // before every prompt
-  std::vector<std::string> stops = {"\n"};  // each ends an answer, itself left out
-  int64_t tokens = 64;                      // most of an answer
-  int64_t batch = 8;                        // prompts continued together
+  std::string prefix = {};                  // prepended to every prompt
+  std::vector<std::string> stops = {"\n"};  // texts that end an answer; not part of it
+  int64_t tokens = 64;                      // longest answer
+  int64_t batch = 8;                        // prompts per batch
 };
 
 struct AnswerResult {
-  std::string text;         // what the model wrote
-  bool exact = false;       // one of the answers, but for spaces around it
-  bool exact_norm = false;  // one of them after normalising both
+  std::string text;         // the model's answer
+  bool exact = false;       // equals one of the answers, ignoring surrounding whitespace
+  bool exact_norm = false;  // equals one of them after normalising both
   std::string ended;        // "stop", "end_of_text", "tokens", "context"
 };
 
@@ -29,11 +29,10 @@ struct AnswerSummary {
   Fraction exact_match, exact_match_norm;
 };
 
-// Lower case (ASCII), punctuation (ASCII) away, the words a, an and the away, one space between words: how answers are compared since
-// SQuAD.
+// SQuAD's normalisation: lower case (ASCII), without punctuation (ASCII) and the words a, an and the, one space between words.
 std::string normalised(std::string_view text);
 
-// The model writes the likeliest token after the likeliest token. A prompt that leaves no room for an answer is refused.
+// Greedy decoding, compared with the expected answers. Refuses a prompt that leaves no room for an answer.
 AnswerSummary exact_match(const EvaluatedModel& evaluated, const std::vector<AnswerItem>& items, const AnswerOptions& options,
                           const std::function<void(const AnswerItem&, const AnswerResult&)>& on_item = {}, const OnProgress& progress = {});
 

@@ -4,7 +4,7 @@
 
 namespace cairn::evaluate {
 
-// A share of items, and how far it may be off by chance.
+// An accuracy with its standard error.
 struct Fraction {
   int64_t right = 0;
   int64_t of = 0;
@@ -14,7 +14,7 @@ struct Fraction {
     ++of;
   }
   double value() const { return of == 0 ? 0 : static_cast<double>(right) / static_cast<double>(of); }
-  // Of the mean, from the sample's own variance (n - 1), as lm-eval has it; 0 for fewer than two items.
+  // Of the mean, with the sample variance (n - 1), as in lm-eval; 0 for fewer than two items.
   double standard_error() const { return of < 2 ? 0 : std::sqrt(value() * (1 - value()) / static_cast<double>(of - 1)); }
 };
 

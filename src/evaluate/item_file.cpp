@@ -31,7 +31,7 @@ std::string list_of(Names names) {
   return all;
 }
 
-// Where an item stands, for messages.
+// The line of an item, for errors.
 struct Place {
   const std::string& path;
   int64_t line;
@@ -50,7 +50,7 @@ std::string text_of(const base::Json& value, const char* what, const Place& plac
   place.refuse(fmt::format("{} must be a text, and is {}", what, value.type_name()));
 }
 
-// One item of each line that is not empty, as `parse` makes it.
+// One item for each line that is not empty.
 template <typename Item, typename Parse>
 std::vector<Item> read_items(const std::string& path, int64_t limit, const Parse& parse) {
   const std::string text = base::read_file(path, kFileBytesMax);
@@ -83,7 +83,7 @@ std::vector<std::string> texts_of(const base::Json& list, const char* what, cons
   return texts;
 }
 
-// Which of the choices an answer means; -1 for none.
+// The index of the choice that an answer names; -1 for none.
 int64_t place_of(const base::Json& answer, const std::vector<std::string>& choices, const std::vector<std::string>& labels) {
   const auto count = static_cast<int64_t>(choices.size());
   if (answer.is_number_integer()) {
@@ -117,7 +117,7 @@ ChoiceItem choice_item(const base::Json& json, const Place& place) {
   if (item.choices.size() < 2 || item.choices.size() > kChoicesMax)
     place.refuse(fmt::format("{} choices; there must be 2 to {}", item.choices.size(), kChoicesMax));
   for (const std::string& one : item.choices)
-    if (one.empty()) place.refuse("one of the choices is empty: nothing can be judged of it");
+    if (one.empty()) place.refuse("one of the choices is empty: it cannot be scored");
   const base::Json& answer = needed(json, {"answer", "label", "gold", "answerKey"}, place);
   item.gold = place_of(answer, item.choices, labels);
   if (item.gold < 0)

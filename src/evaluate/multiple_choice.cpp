@@ -8,7 +8,7 @@
 namespace cairn::evaluate {
 namespace {
 
-constexpr int64_t kBatchesWaiting = 16;  // items are gathered until so many batches are full, so that equally long texts come together
+constexpr int64_t kBatchesWaiting = 16;  // items of this many batches are collected, so that sequences of similar length share a batch
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
@@ -19,7 +19,7 @@ int64_t best(const std::vector<ChoiceScore>& scores, const Score& score) {
   return found - scores.begin();
 }
 
-// What does not fit goes from the front. True: something did.
+// Truncates a sequence from the front to the context length. Returns whether it had to.
 bool cut_to_fit(ChoiceText& text, int64_t length, const ChoiceItem& item) {
   const int64_t over = static_cast<int64_t>(text.tokens.size()) - (length + 1);
   if (over <= 0) return false;
@@ -47,7 +47,7 @@ ChoiceText choice_text(const EvaluatedModel& evaluated, const std::string& conte
     alone = {*evaluated.begin};
     text.tokens.insert(text.tokens.begin(), *evaluated.begin);
   }
-  // Tokens that reach across the border count with the choice.
+  // A token that spans context and choice belongs to the choice.
   const auto border = std::min(alone.size(), text.tokens.size());
   text.first = std::mismatch(alone.begin(), alone.begin() + static_cast<std::ptrdiff_t>(border), text.tokens.begin()).first - alone.begin();
   text.first = std::min<int64_t>(text.first, static_cast<int64_t>(text.tokens.size()) - 1);

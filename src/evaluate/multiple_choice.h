@@ -11,37 +11,37 @@
 namespace cairn::evaluate {
 
 struct ChoiceOptions {
-  std::string prefix = {};  // before every context
-  int64_t batch = 8;        // texts read together
+  std::string prefix = {};  // prepended to every context
+  int64_t batch = 8;        // sequences per batch
 };
 
-// One choice after its context.
+// The score of one choice given its context.
 struct ChoiceScore {
   double log_likelihood = 0;  // summed over its tokens, in nats
   int64_t tokens = 0;
-  int64_t bytes = 0;  // of the choice as it stands in the file
+  int64_t bytes = 0;  // the choice's first token text in the file
 };
 
 struct ChoiceResult {
   std::vector<ChoiceScore> scores;  // of each choice
-  int64_t picked = 0;               // by the sum
-  int64_t picked_norm = 0;          // by the sum per byte
-  int64_t picked_token = 0;         // by the mean per token
-  bool cut = false;                 // the context was too long: its beginning was left out
+  int64_t picked = 0;               // by the highest sum
+  int64_t picked_norm = 0;          // by the highest sum per byte
+  int64_t picked_token = 0;         // by the highest mean per token
+  bool cut = false;                 // the context was too long and lost its beginning
 };
 
-// The names are lm-eval's: acc picks the choice of the highest summed log-likelihood, acc_norm that of the highest per byte of its text;
-// acc_token that of the highest mean. Among equals the first.
+// The names are those of lm-eval: acc picks the choice with the highest summed log-likelihood, acc_norm the highest per byte, acc_token the
+// highest mean per token. Ties go to the first choice.
 struct ChoiceSummary {
   Fraction acc, acc_norm, acc_token;
   int64_t cut = 0;  // items whose context was too long
 };
 
-// How a choice is put behind its context: with a space between, unless there is one. Spaces at the context's end go to the choice, which is
-// where tokenizers have them; the ids of a choice are those by which the whole is longer than the context alone.
+// Context and choice as one sequence, as in lm-eval: a space goes between them unless there is one, and spaces at the end of the context
+// move to the choice, where tokenizers have them. The choice's tokens are those after the tokens of the context alone.
 struct ChoiceText {
   std::vector<int32_t> tokens;  // context and choice
-  int64_t first = 0;            // of the choice's
+  int64_t first = 0;            // the choice's first token
 };
 ChoiceText choice_text(const EvaluatedModel& evaluated, const std::string& context, const std::string& choice);
 

@@ -10,12 +10,12 @@
 namespace cairn::evaluate {
 namespace {
 
-constexpr int64_t kBatchesAtOnce = 32;  // windows of so many batches wait until they are read, so that equally long ones come together
+constexpr int64_t kBatchesAtOnce = 32;  // windows of this many batches are collected, so that windows of similar length share a batch
 
-// A document's own tokens, without the one that ends it (or, in shards of others, begins it).
+// A document's tokens, without the end-of-text token at its end (or, in shards of other programs, at its beginning).
 struct Text {
   std::vector<int32_t> tokens;
-  std::vector<bool> counts;  // which are asked for; empty: all
+  std::vector<bool> counts;  // which are targets; empty: all
 };
 
 Text text_of(const data::TokenStream& row, int64_t document, std::optional<int32_t> end) {
@@ -40,16 +40,16 @@ int64_t bytes_of(const data::Tokenizer& tokenizer, const Text& text) {
   return bytes;
 }
 
-// Part of a document, waiting to be read.
+// A window of a document, waiting to be scored.
 struct Window {
   int64_t document = 0;
-  std::vector<bool> counts = {};  // for each judged token; empty: all
+  std::vector<bool> counts = {};  // for each scored token; empty: all
 };
 
-// Documents cut into windows, which are read some batches at a time; sums come out document by document.
+// Splits documents into windows, scores them some batches at a time, and reports sums document by document.
 class WindowedScoring {
  public:
-  // `tokens`: about as many as there will be.
+  // `tokens`: the approximate total, for progress.
   WindowedScoring(const EvaluatedModel& evaluated, const PerplexityOptions& options,
                   const std::function<void(const TextLoss&)>& on_document, const OnProgress& progress, int64_t tokens)
       : evaluated_(evaluated),
@@ -107,7 +107,7 @@ class WindowedScoring {
     }
     scored_.clear();
     windows_.clear();
-    if (!waiting_.empty()) hand_over(waiting_.size() - 1);  // the last may go on
+    if (!waiting_.empty()) hand_over(waiting_.size() - 1);  // the last document may have more windows
   }
 
   void hand_over(size_t documents) {
@@ -127,9 +127,9 @@ class WindowedScoring {
   int64_t tokens_read_ = 0, tokens_waiting_ = 0;
   const std::optional<int32_t> end_;
   std::vector<int32_t> prefix_;
-  std::vector<ScoredTokens> scored_;  // the windows' tokens
+  std::vector<ScoredTokens> scored_;  // the tokens of the windows
   std::vector<Window> windows_;
-  std::vector<TextLoss> waiting_;  // documents from first_document_ on
+  std::vector<TextLoss> waiting_;  // sums of documents from first_document_ on
   int64_t first_document_ = 0;
   TextLoss total_;
 };

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kLogitBytesMax = 64 << 20;  // at a time
 
-// The hidden states that the last block reads, [rows, length, embed], and the name that it reads them under.
+// The hidden states that the last block reads, [rows, length, embed].
 at::Tensor hidden_of(const EvaluatedModel& evaluated, const at::Tensor& tokens, const model::Call& call) {
   model::Values values;
   values.put("tokens", tokens);
@@ -34,13 +34,13 @@ std::vector<std::vector<float>> token_losses(const EvaluatedModel& evaluated, st
   for (const ScoredTokens& row : rows) {
     const auto size = static_cast<int64_t>(row.tokens.size());
     CAIRN_CHECK(row.first >= 1 && row.first <= size && size - 1 <= evaluated.length,
-                "{} tokens judged from {} on, by a model that reads {}", size, row.first, evaluated.length);
+                "{} tokens, scored from {} on, by a model with a context of {}", size, row.first, evaluated.length);
     longest = std::max(longest, size - 1);
   }
-  // Shorter rows are filled up behind, where nothing that is judged looks.
+  // Shorter rows are padded at the end, which scored positions do not attend to.
   const auto count = static_cast<int64_t>(rows.size());
   const at::Tensor tokens = at::zeros({count, std::max<int64_t>(longest, 1)}, at::kLong);
-  std::vector<int64_t> places, targets;  // where the judged tokens are asked for, and what they are
+  std::vector<int64_t> places, targets;  // flat positions of the scored tokens, and their ids
   for (int64_t r = 0; r < count; ++r) {
     const ScoredTokens& row = rows[static_cast<size_t>(r)];
     int64_t* into = tokens.mutable_data_ptr<int64_t>() + r * tokens.size(1);

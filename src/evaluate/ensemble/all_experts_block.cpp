@@ -1,5 +1,9 @@
 #include <ATen/core/IListRef.h>
 
+// All experts read every token. For expert j at position t, with prior pi:
+//
+//   log w_j(t) = log pi_j + sum_{u <= t} log p_j(x_u | x_<u)        cumulative over the pass, carried over calls in the KV cache
+//   log q_j(t) = log softmax_j(log w(t))                            the weight of expert j for token t + 1
 #include "evaluate/ensemble/expert_blocks.h"
 #include "kernels/aten.h"
 
@@ -25,7 +29,7 @@ class AllExpertsBlock final : public FrozenBlock {
     std::vector<at::Tensor> parts, evidence;
     for (size_t j = 0; j < experts_.size(); ++j) {
       parts.push_back(hidden_of(experts_[j], tokens, call, begin).to(at::kFloat));
-      evidence.push_back(foreseen(j, tokens, parts.back(), call).cumsum_(1).add_(before(j, call)));
+      evidence.push_back(token_log_probs(j, tokens, parts.back(), call).cumsum_(1).add_(before(j, call)));
     }
     const at::Tensor all = at::stack(evidence, -1);
     if (call.cache) keep(all.select(1, tokens.size(1) - 1), *call.cache);
@@ -34,8 +38,8 @@ class AllExpertsBlock final : public FrozenBlock {
   }
 
  private:
-  // log p of each of these tokens: of the first by what expert j said last, of the others by what it says here. [batch, length] double.
-  at::Tensor foreseen(size_t j, const at::Tensor& tokens, const at::Tensor& hidden, const Call& call) const {
+  // log p_j of each of these tokens, [batch, length] double. That of the first comes from the cached log probabilities of the last call.
+  at::Tensor token_log_probs(size_t j, const at::Tensor& tokens, const at::Tensor& hidden, const Call& call) const {
     const at::Tensor log_p = at::zeros(tokens.sizes(), hidden.options().dtype(at::kDouble));
     const int64_t others = tokens.size(1) - 1;
     if (average_) return log_p;
@@ -50,7 +54,7 @@ class AllExpertsBlock final : public FrozenBlock {
     return log_p;
   }
 
-  // log w of expert j before these tokens, to be added to numbers [batch, length].
+  // log w of expert j before these tokens; broadcasts to [batch, length].
   at::Tensor before(size_t j, const Call& call) const {
     if (call.slice.begin == 0) return at::scalar_tensor(log_prior_[j], at::kDouble);
     return call.cache->states.at(kLogWeights).narrow(1, static_cast<int64_t>(j), 1);

@@ -23,7 +23,7 @@ const std::vector<std::string> kPriors{"uniform", "cached", "simple_average"};
 
 fs::path file_of(const fs::path& path) { return fs::is_directory(path) ? path / kEnsembleFile : path; }
 
-// Reads fields of one object, saying which is wrong.
+// Reads fields of a JSON object; errors name the field.
 class JsonFields {
  public:
   JsonFields(const base::Json& json, std::string where) : json_(json), where_(std::move(where)) {
@@ -120,7 +120,7 @@ MixtureOptions EnsembleFile::mix(const std::string& domain) const {
 }
 
 bool is_ensemble(const fs::path& path) {
-  std::error_code none;  // a path that cannot be is no ensemble: whoever opens it as something else says what is wrong with it
+  std::error_code none;  // an invalid path is no ensemble: whoever opens it as something else reports the error
   if (fs::is_directory(path, none)) return fs::is_regular_file(path / kEnsembleFile, none);
   return path.filename() == kEnsembleFile && fs::is_regular_file(path, none);
 }
@@ -174,7 +174,7 @@ void leave_out(EnsembleFile& file, size_t expert) {
   drop(file.experts);
   for (auto& [domain, prior] : file.priors) {
     drop(prior);
-    // Whoever is left is all there is: a prior that trusted only the missing one says nothing about them.
+    // A prior that trusted only the removed expert says nothing about the others: make it uniform.
     if (std::all_of(prior.begin(), prior.end(), [](double one) { return one == 0; })) std::fill(prior.begin(), prior.end(), 1.0);
   }
   file.top_k = std::min(file.top_k, static_cast<int64_t>(file.experts.size()));

@@ -15,7 +15,7 @@ namespace {
 using model::Call;
 using model::Values;
 
-// Hidden states and weights to logs of probabilities.
+// From hidden states and log q to log probabilities: the mixture.
 class MixingBlock final : public FrozenBlock {
  public:
   MixingBlock(const Experts& experts, bool uses_all_experts) : experts_(experts), uses_all_experts_(uses_all_experts) {
@@ -54,7 +54,7 @@ class MixingBlock final : public FrozenBlock {
     mixed = mixed.defined() ? at::logaddexp(mixed, own) : own;
   }
 
-  // Asks for those rows alone for which the expert counts.
+  // Computes logits only for rows in which the expert has weight.
   void add_some(at::Tensor& mixed, size_t j, const at::Tensor& hidden, const at::Tensor& weight, const Call& call) const {
     const at::Tensor counts = weight.isfinite().nonzero().flatten();
     if (counts.size(0) == 0) return;
@@ -70,11 +70,11 @@ class MixingBlock final : public FrozenBlock {
 class Ensemble final : public model::Model {
  public:
   Ensemble(const std::vector<model::DecoderShape>& shapes, MixtureOptions options) : options_(std::move(options)) {
-    CAIRN_CHECK(!shapes.empty(), "an ensemble of nobody");
+    CAIRN_CHECK(!shapes.empty(), "an ensemble without experts");
     check(options_, static_cast<int64_t>(shapes.size()));
     for (const model::DecoderShape& shape : shapes) {
       if (shape.vocab != shapes.front().vocab)
-        base::fail_input("experts with vocabularies of {} and {}: those of an ensemble are the same", shapes.front().vocab, shape.vocab);
+        base::fail_input("experts with vocabularies of {} and {}: an ensemble needs one vocabulary", shapes.front().vocab, shape.vocab);
       const int64_t begin = experts_.empty() ? 0 : experts_.back().end;
       experts_.push_back({.model = model::make_decoder(shape),
                           .prefix = fmt::format("expert.{}.", experts_.size()),
@@ -97,7 +97,7 @@ class Ensemble final : public model::Model {
     return all;
   }
 
-  // Where only some experts count, each sequence has its own.
+  // With top_k each sequence selects its own experts.
   bool supports_batched_decoding() const override { return uses_all_experts(); }
 
  private:

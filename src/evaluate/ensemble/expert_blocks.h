@@ -1,5 +1,5 @@
-// How an ensemble reads: tokens to the hidden states of all experts and, behind them, log q for the token after each:
-// "mixture" [batch, length, all widths + experts].
+// The blocks that run the experts of an ensemble: from "tokens" to "mixture" [batch, length, all widths + experts], the hidden states of
+// all experts followed by log q for the next token.
 #pragma once
 #include <memory>
 
@@ -10,7 +10,7 @@
 
 namespace cairn::evaluate {
 
-// A block that is not to be trained.
+// A block without backward.
 class FrozenBlock : public model::Block {
  public:
   const model::Card& card() const override { return card_; }
@@ -22,17 +22,17 @@ class FrozenBlock : public model::Block {
   model::Card card_;
 
  private:
-  [[noreturn]] static void refuse() { base::fail_input("an ensemble is not trained: train its experts, each for itself"); }
+  [[noreturn]] static void refuse() { base::fail_input("an ensemble cannot be trained: train its experts one by one"); }
 };
 
-// What each expert said last of the token to come, as logs, [rows, experts, vocab]: whoever mixes leaves it among the states of a cache, so
-// that how well it was foreseen is known without asking again.
+// State in the cache: each expert's log probabilities for the next token, [rows, experts, vocab]. The mixing block writes it, so that the
+// next call can update the posterior without computing logits again.
 inline constexpr const char* kLastLogProbs = "ensemble.last_log_probs";
 
-// All experts read every token. Nothing waits for the device, and all that is kept of a sequence is where it stands.
+// All experts read every token. Nothing waits for the device, and the state of a sequence has constant size.
 std::unique_ptr<model::Block> make_all_experts_block(const Experts& experts, int64_t vocab, const MixtureOptions& options);
 
-// A token is read by the experts that count; the others catch up at the next refresh.
+// Only the top_k experts read a token; the others catch up at the next refresh.
 std::unique_ptr<model::Block> make_top_k_experts_block(const Experts& experts, int64_t vocab, const MixtureOptions& options);
 
 }  // namespace cairn::evaluate

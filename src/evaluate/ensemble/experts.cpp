@@ -13,7 +13,7 @@ using model::Values;
 
 constexpr int64_t kLogitBytesMax = 64 << 20;  // at a time
 
-// The weights of one expert among those of all.
+// The weights of one expert, as a view of all weights.
 class ExpertWeights final : public model::Weights {
  public:
   ExpertWeights(const model::Weights& all, int32_t first) : all_(all), first_(first) {}
@@ -24,7 +24,7 @@ class ExpertWeights final : public model::Weights {
   int32_t first_;
 };
 
-// One expert's view of a call: its weights, buffers and cache under its own names, put back when the view ends.
+// One expert's view of a call: weights, buffers and cache under the expert's own names. The destructor writes the cache back.
 class ExpertCall {
  public:
   ExpertCall(const Expert& expert, const Call& call, int64_t begin) : expert_(expert), outer_(call), weights_(call.weights, expert.first) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kNegativeInfinity = -std::numeric_limits<double>::infinity();
 
-// The largest is taken out first, so that no sum of exponentials vanishes however long the sequence is.
+// log-sum-exp, stable for any length of the sequence.
 double log_sum(std::span<const double> logs) {
   const double most = *std::max_element(logs.begin(), logs.end());
   if (most == kNegativeInfinity) return kNegativeInfinity;

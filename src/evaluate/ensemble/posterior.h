@@ -1,4 +1,4 @@
-// Which of several experts a text is for, judged by how well each foresaw what has been read of it.
+// The posterior over experts given a text: Bayes' rule with each expert's likelihood of the tokens so far.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -7,36 +7,36 @@
 
 namespace cairn::evaluate {
 
-// How experts are weighed.
+// How experts are weighted.
 struct MixtureOptions {
-  std::vector<double> prior = {};  // of each expert; any unit, none negative
-  bool average = false;            // what is read changes nothing: the mean of the experts' probabilities, weighed by the prior
-  int64_t top_k = 0;               // only so many experts, those that were likeliest at the last refresh; 0: all
-  int64_t refresh = 32;            // tokens from one refresh to the next
+  std::vector<double> prior = {};  // one weight per expert, not negative, any scale
+  bool average = false;            // ignore the text: average the experts' probabilities by the prior
+  int64_t top_k = 0;               // use only this many experts, the most probable at the last refresh; 0: all
+  int64_t refresh = 32;            // tokens between refreshes of that selection
 };
 
-// Refuses a prior for another number of experts, or of which nothing is left, and more experts than there are.
+// Refuses a prior of the wrong length or of zeros, and a top_k above the number of experts.
 void check(const MixtureOptions& options, int64_t experts);
 
 // log pi of each expert: they sum to 1.
 std::vector<double> log_prior(const MixtureOptions& options);
 
-// Takes logs; gives their softmax as logs. What is minus infinity stays so.
+// Log-softmax. Minus infinity stays.
 std::vector<double> log_normalised(std::span<const double> logs);
 
-// log q of each expert from log w at the last refresh and now: minus infinity for those that are left out.
+// log q of each expert from log w at the last refresh and now; minus infinity for experts outside the top k.
 std::vector<double> log_weights(const MixtureOptions& options, std::span<const double> at_refresh, std::span<const double> now);
 
-// The weights of one sequence as it grows: log w_j(t) = log pi_j + the sum of log p_j(x_u) over the tokens u < t. The token that is about
-// to come is never in its own sum.
+// The weights of one sequence as it grows: log w_j(t) = log pi_j + sum_{u < t} log p_j(x_u), q = softmax(log w). The next token is never
+// part of its own sum.
 class Posterior {
  public:
   explicit Posterior(MixtureOptions options);
-  // Of each expert for the next token, as logs.
+  // log q of each expert for the next token.
   const std::vector<double>& log_q() const { return log_q_; }
-  // log of the mixture's probability for a token that each expert gives log_p.
+  // The mixture's log probability of a token to which expert j gives log_p[j].
   double mixed(std::span<const double> log_p) const;
-  // The token came: what each expert had given it.
+  // Appends a token: the log probability that each expert gave it.
   void read(std::span<const double> log_p);
 
  private:
@@ -45,21 +45,21 @@ class Posterior {
   std::vector<double> log_w_, at_refresh_, log_q_;
 };
 
-// A sequence that is known whole. `log_p[j][t]`: of token t under expert j.
+// The mixture over a whole known sequence. `log_p[j][t]`: log probability of token t under expert j.
 struct Mixed {
   std::vector<double> log_p;               // of each token under the mixture
-  std::vector<std::vector<double>> log_q;  // [token][expert]: the weights that it was judged with
-  std::vector<double> log_q_end;           // those after the last token
+  std::vector<std::vector<double>> log_q;  // [token][expert]: the weights used for it
+  std::vector<double> log_q_end;           // the weights after the last token
 };
 Mixed mix(const MixtureOptions& options, const std::vector<std::vector<double>>& log_p);
 
-// The prior of a domain from sequences of it that are used for nothing else. For each: post = softmax(log pi + sum of log p), then
-// pi = decay pi + post, normalised, so that earlier sequences fade out slowly. `by_power`: pi = decay^i pi + post for sequence i from 1 on,
-// as the published code has it, which after a few sequences is the last posterior alone.
+// The cached prior of a domain, estimated from held-out sequences of it. For each sequence: post = softmax(log pi + sum of log p), then
+// pi = normalise(decay pi + post), so that earlier sequences fade slowly. `by_power`: pi = normalise(decay^i pi + post) for sequence i from
+// 1 on, as in the published code; after a few sequences that is the last posterior alone.
 class CachedPrior {
  public:
   CachedPrior(int64_t experts, double decay, bool by_power = false);
-  // Sums of log p over a sequence, one for each expert.
+  // The summed log probability of a sequence under each expert.
   void add(std::span<const double> log_p);
   const std::vector<double>& prior() const { return prior_; }
 

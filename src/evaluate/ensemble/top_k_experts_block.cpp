@@ -4,6 +4,8 @@
 
 #include <ATen/core/IListRef.h>
 
+// Only the top_k experts read a token. The selection is made from log w every `refresh` tokens. An expert that was not selected has not
+// read the tokens since; it catches up on them when it is selected again, at a refresh at the earliest.
 #include "evaluate/ensemble/expert_blocks.h"
 #include "kernels/aten.h"
 
@@ -15,12 +17,11 @@ using model::Values;
 
 constexpr const char *kTokens = "ensemble.tokens", *kHidden = "ensemble.hidden", *kEvidence = "ensemble.evidence";
 
-// What is known of a stretch of sequences, from position 0 on: of a cache that is gone on with, or of this pass alone. On the host, but for
-// hidden states.
+// What is known of the sequences from position 0 on: tensors of the KV cache, or of this pass alone. In host memory, except hidden states.
 struct SequenceState {
   at::Tensor tokens;    // [batch, positions] int64
   at::Tensor hidden;    // [batch, positions, all widths] fp32
-  at::Tensor evidence;  // [batch, positions, experts] double: log w after the token there was read; not a number where an expert has not
+  at::Tensor evidence;  // [batch, positions, experts] double: log w after reading that token; NaN where an expert has not read it
 };
 
 class TopKExpertsBlock final : public FrozenBlock {
@@ -58,7 +59,7 @@ class TopKExpertsBlock final : public FrozenBlock {
             kept(kEvidence, {batch, positions, static_cast<int64_t>(experts_.size())}, at::kDouble)};
   }
 
-  // Whether expert j is asked: one that does not count until the next refresh need not be, where a single token comes.
+  // Whether expert j must read now. For a single token, an expert outside the current selection need not.
   bool reads(const SequenceState& state, size_t j, int64_t begin, int64_t end) const {
     if (end - begin > 1 || begin % options_.refresh == 0) return true;
     const double* at = evidence_at(state, 0, begin - begin % options_.refresh);
@@ -69,7 +70,7 @@ class TopKExpertsBlock final : public FrozenBlock {
     return state.evidence.const_data_ptr<double>() + (row * state.evidence.size(1) + position) * static_cast<int64_t>(experts_.size());
   }
 
-  // All that expert j has not read yet, up to `end`.
+  // Lets expert j read all tokens before `end` that it has not read.
   void read(const SequenceState& state, size_t j, int64_t end, const Call& call) const {
     const Expert& expert = experts_[j];
     int64_t from = end;
@@ -78,7 +79,7 @@ class TopKExpertsBlock final : public FrozenBlock {
     hidden.narrow(1, from, end - from).copy_(hidden_of(expert, state.tokens.narrow(1, from, end - from), call, from));
     const at::Tensor evidence = state.evidence.select(2, static_cast<int64_t>(j));  // [batch, positions]
     if (from == 0) evidence.select(1, 0).fill_(log_prior(options_)[j]);
-    const int64_t first = std::max<int64_t>(from, 1), count = end - first;  // tokens that somebody foresaw
+    const int64_t first = std::max<int64_t>(from, 1), count = end - first;  // tokens with a prediction
     if (count <= 0) return;
     if (options_.average) return (void)evidence.narrow(1, first, count).fill_(log_prior(options_)[j]);
     const at::Tensor before = hidden.narrow(1, first - 1, count).reshape({-1, expert.width()});

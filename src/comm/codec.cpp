@@ -1,4 +1,4 @@
-// The list of codecs.
+// The registry of codecs.
 #include "comm/codec.h"
 
 #include <iterator>
@@ -22,7 +22,7 @@ struct Entry {
   std::unique_ptr<const Codec> (*make)();
 };
 
-// A new codec is a format (codec_block.h says what that is) and one line here.
+// To add a codec: write its format (codec/block.h) and add one line here.
 constexpr Entry kCodecs[] = {
     {"fp32", make_fp32_codec},         {"bf16", make_bf16_codec}, {"fp16", make_fp16_codec}, {"fp8", make_fp8_e4m3_codec},
     {"fp8_e5m2", make_fp8_e5m2_codec}, {"int8", make_int8_codec}, {"e3m0", make_e3m0_codec},

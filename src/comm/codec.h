@@ -8,13 +8,12 @@
 
 namespace cairn::comm {
 
-// What a message of floats is turned into before it travels, to be smaller. A codec has no state: the bytes depend on the floats alone, and
-// are the same on every machine. What has been through it once goes through unchanged, where it is finite: decode(encode(y)) == y for y =
-// decode(encode(x)).
+// Compresses float messages. A codec is stateless: the bytes depend on the floats alone and are identical on every machine. It is
+// idempotent on finite values: decode(encode(y)) == y for y = decode(encode(x)).
 //
-// Elements stand in blocks of `block()`, counted from the first; the last may be shorter. Each block is coded by itself, one after the
-// other, so that a message may be cut at every multiple of `block()`: the codes of the pieces in a row are the code of the whole.
-// The buffers of a call must not overlap; codes need no alignment.
+// Elements form blocks of `block()`, from the first one on; the last may be shorter. Blocks are coded independently and in order, so a
+// message may be cut at any multiple of `block()`: the codes of the pieces concatenate to the code of the whole. Buffers must not overlap;
+// codes need no alignment.
 class Codec {
  public:
   virtual ~Codec() = default;
@@ -24,12 +23,12 @@ class Codec {
 
   virtual void encode(const float* in, int64_t count, std::byte* out) const = 0;
   virtual void decode(const std::byte* in, int64_t count, float* out) const = 0;
-  virtual void decode_add(const std::byte* in, int64_t count, float* out) const = 0;  // out[i] += what decode would give
+  virtual void decode_add(const std::byte* in, int64_t count, float* out) const = 0;  // out[i] += decoded[i]
 };
 
-// The codec of this name; another name is refused with the nearest known one.
+// The codec of this name. An unknown name is refused, with the nearest known one.
 //
-//   name      bytes/element  largest error of an element x, in a block whose largest is m (both above 2^-110)
+//   name      bytes/element  largest error of an element x in a block with largest magnitude m (both above 2^-110)
 //   fp32      4              none
 //   bf16      2              |x| 2^-8
 //   fp16      2              |x| 2^-11, or 2^-25 where |x| < 2^-14; from 65520 on infinite
@@ -39,12 +38,12 @@ class Codec {
 //   e3m0      1/2 + 1/64     0.42 |x|, or m 2^-6.5 if that is more: a sign, and m (as bf16) times a power of two from 2^-6 to 1, or zero;
 //                            blocks of 128; a block with m < 2^-110 is zero
 //
-// All round to the nearest, ties to even; e3m0 in the logarithm. A value that is not finite never becomes finite: it stays what it is, but
-// for infinity in fp8 (e4m3 has none), which becomes nan, and int8 and e3m0, where one value that is not finite makes its whole block nan.
-// In bf16 and fp8 values above 3.1e38 may be rounded to infinity.
+// All round to nearest, ties to even; e3m0 in the logarithm. Non-finite values stay as they are, except: infinity becomes nan in fp8 (e4m3
+// has no infinity), and one non-finite value makes its whole block nan in int8 and e3m0. In bf16 and fp8, values above 3.1e38 may round to
+// infinity.
 std::unique_ptr<const Codec> make_codec(std::string_view name);
 std::vector<std::string> codec_names();
-// A codec in a message's header: its place in the list, from 1 on; and back, "codec 9" where the list has no such place.
+// A codec in a message header: its index in the list, from 1. The reverse returns "codec 9" for an unknown number.
 uint8_t codec_number(std::string_view name);
 std::string codec_name(uint8_t number);
 

@@ -12,7 +12,7 @@
 namespace cairn::comm {
 namespace {
 
-// Elements worked on at once: they stay in the first cache, and a fixed number lets the compiler use vectors.
+// Elements per block: they fit the L1 cache, and a constant lets the compiler vectorise.
 constexpr int64_t kBlock = 256;
 
 struct Bf16 {
@@ -76,7 +76,7 @@ A pair(A a, A b) {
     }
   } else {
     const bool second = kind == Reduce::max ? b > a : b < a;
-    return second || b != b ? b : a;  // a NaN anywhere is the result
+    return second || b != b ? b : a;  // NaN propagates
   }
 }
 
@@ -94,13 +94,13 @@ void combine_block(T* out, std::span<const void* const> sources, int64_t first, 
     for (int64_t i = 0; i < n; ++i) narrow(sum[i], out[first + i]);
   };
   if (count == kBlock) {
-    fold(std::integral_constant<int64_t, kBlock>());  // a number the compiler knows
+    fold(std::integral_constant<int64_t, kBlock>());  // a compile-time constant
   } else {
     fold(count);
   }
 }
 
-// What nearly all traffic is: sums of floats, a vector at a time straight from the sources, which may lie in another core's cache.
+// Nearly all traffic: sums of floats, vector by vector straight from the sources, which may be in another core's cache.
 struct SumOfFloats {
   template <int W>
   CAIRN_INLINE static void run(float* out, std::span<const void* const> sources, int64_t count) {

@@ -428,7 +428,7 @@ TEST(Siblings, AnotherUsersFirstIsNotBelieved) {
   char byte = 0;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   const Trouble seen = trouble_in([&] { Sibling(job, 1, 2, 1, 100ms); });
-  EXPECT_EQ(seen.what, fmt::format("local rank 0 lost: not there T s after the start; user 65534 has taken its place (job {})", job));
+  EXPECT_EQ(seen.what, fmt::format("local rank 0 lost: not there T s after the start; user 65534 has taken its socket name (job {})", job));
   ::kill(squatter, SIGKILL);
   exit_code(squatter);
   for (const int fd : ready) ::close(fd);

@@ -1,4 +1,4 @@
-// Makes a Codec of a format, which says how one run of elements becomes bytes; compiled for every vector width of the machine.
+// Turns a format, which codes one run of elements, into a Codec. Compiled for every vector width of the machine.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -8,12 +8,11 @@
 
 namespace cairn::comm {
 
-// Codes of 16 and 32 bits at any address.
+// Unaligned codes of 16 and 32 bits.
 using Code16 = uint16_t __attribute__((aligned(1), may_alias));
 using Code32 = uint32_t __attribute__((aligned(1), may_alias));
 
-// The bits of the largest magnitude of a run, not a number counting for more than infinity. Four at a time: a comparison takes as long as
-// four of them.
+// The bits of the largest magnitude of a run; NaN counts as larger than infinity. Four vectors at a time hide the latency of comparisons.
 template <int W, int64_t kRun>
 CAIRN_INLINE int32_t largest_magnitude(const float* in) {
   using Int = kernels::simd::Int<W>;
@@ -37,12 +36,12 @@ CAIRN_INLINE int32_t largest_magnitude(const float* in) {
 
 // A format F has, all static:
 //   kName
-//   kBlock                         elements that share a scale, 1 where there is none
-//   kRun                           elements of one call: the block, or where that is 1 a number that keeps vectors busy
-//   kScaleBytes, kCodeBytes        of a block, before its codes; of an element
-//   encode<W>(in, most, out)       a whole run, on vectors of W floats; most: its largest magnitude where there are scales, else 0
-//   decode<kAdd>(in, out)          a whole run; kAdd: onto what is there
-// Its loops run over kRun elements, a number the compiler knows, and carry `GCC ivdep`: so they become vectors without tests.
+//   kBlock                         elements that share a scale; 1: no scale
+//   kRun                           elements per call: the block or, without a scale, enough to fill vectors
+//   kScaleBytes, kCodeBytes        bytes of the scale before the codes of a block; bytes of one code
+//   encode<W>(in, most, out)       one run on vectors of W floats; most: its largest magnitude, 0 without scales
+//   decode<kAdd>(in, out)          one run; kAdd: adds to out
+// Loops run over kRun elements, a constant, and carry `GCC ivdep`, so that they vectorise without run-time checks.
 template <class F>
 class BlockCodec final : public Codec {
  public:
@@ -65,8 +64,8 @@ class BlockCodec final : public Codec {
   }
   static int64_t bytes_of(int64_t count) { return F::kScaleBytes + count * F::kCodeBytes; }  // 0 < count <= kRun
 
-  // The processor does not look far enough ahead on its own: large buffers are a third slower without. (An address past the end does no
-  // harm, but must not be made by pointer arithmetic.)
+  // Software prefetch: large buffers are a third slower without it. (Prefetching past the end is harmless; the address must not be made by
+  // pointer arithmetic.)
   template <int kWrite>
   CAIRN_INLINE static void fetch_ahead(const void* from, int64_t bytes) {
     constexpr int64_t kAhead = 4096, kLine = 64;
@@ -75,11 +74,11 @@ class BlockCodec final : public Codec {
       __builtin_prefetch(reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(from) + kAhead + i), kWrite);
   }
 
-  // What is left at the end goes through a whole run in local memory, filled up with zeros.
+  // The last partial run is coded in local memory, padded with zeros.
   struct Encode {
     template <int W>
     CAIRN_INLINE static void run(const float* in, int64_t count, std::byte* out) {
-      // Of a block is looked for its largest while the one before is coded: neither need wait for the other.
+      // Finds the maximum of the next block while this one is coded: the two are independent.
       int32_t most = count >= F::kRun ? most_of<W>(in) : 0;
       for (; count >= F::kRun; count -= F::kRun, in += F::kRun, out += kRunBytes) {
         fetch_ahead<0>(in, F::kRun * 4);

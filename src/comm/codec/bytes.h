@@ -1,6 +1,5 @@
-// Bytes of vectors of words, for codes of a byte and less. Compilers cut words down to bytes one step and one mask at a time; where a
-// machine can pick every other byte of two vectors in one instruction, it is better to work on words as long as must be and on bytes as
-// soon as may be.
+// Byte shuffles for codes of a byte and less. Compilers narrow words to bytes step by step; a machine that picks every other byte of two
+// vectors in one instruction does better.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -9,7 +8,7 @@
 
 namespace cairn::comm {
 
-// Whether this machine picks bytes so, on vectors of W floats. Elsewhere codecs leave it all to the compiler.
+// Whether this machine has such shuffles for vectors of W floats. Otherwise codecs leave it to the compiler.
 #if defined(__aarch64__)
 template <int W>
 inline constexpr bool kPicksBytes = W == 4;
@@ -35,7 +34,7 @@ CAIRN_INLINE Bytes16 even_bytes(Bytes16 a, Bytes16 b) {
 CAIRN_INLINE Bytes16 odd_bytes(Bytes16 a, Bytes16 b) {
   return __builtin_shuffle(a, b, Bytes16{1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31});
 }
-// Bytes of a and b in turn: of their first halves, of their second ones.
+// Interleaves the bytes of the first halves, and of the second halves, of a and b.
 CAIRN_INLINE Bytes16 first_in_turn(Bytes16 a, Bytes16 b) {
   return __builtin_shuffle(a, b, Bytes16{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23});
 }
@@ -43,7 +42,7 @@ CAIRN_INLINE Bytes16 second_in_turn(Bytes16 a, Bytes16 b) {
   return __builtin_shuffle(a, b, Bytes16{8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31});
 }
 
-// And pairs of bytes.
+// The same with pairs of bytes.
 CAIRN_INLINE Bytes16 first_pairs_in_turn(Bytes16 a, Bytes16 b) {
   return __builtin_shuffle(a, b, Bytes16{0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23});
 }

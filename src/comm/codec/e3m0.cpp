@@ -1,4 +1,7 @@
-// Four bits: a sign and a power of two below the block's largest value.
+// e3m0: 4-bit floats with a sign, three exponent bits and no mantissa, in blocks of 128 with one bf16 scale s = max |x|.
+//
+//   encode  c = 7 + round(log2(|x| / s)), clamped to 0 .. 7
+//   decode  c = 0: 0;  c > 0: sign(x) s 2^(c - 7)
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -11,24 +14,24 @@ namespace {
 
 constexpr int64_t kBlock = 128, kHalf = kBlock / 2, kScaleBytes = 2, kBlockBytes = kScaleBytes + kHalf;
 constexpr uint32_t kInfinite = 0x7f800000;
-constexpr float kTiniest = 0x1p-110f;  // a block of less is zero: so every code is a normal float
+constexpr float kTiniest = 0x1p-110f;  // a smaller block is zero, so that every decoded value is a normal float
 constexpr uint16_t kTiniestScale = std::bit_cast<uint32_t>(kTiniest) >> 16;
-constexpr float kRootOfTwo = 1.41421354f;         // half a power of two up: what is left of its exponent is the nearest in log2
+constexpr float kRootOfTwo = 1.41421354f;         // rounding in log2: the exponent of x * sqrt(2) is the nearest power of two
 constexpr uint32_t kBias = 127, kCodesAbove = 7;  // code c > 0 is scale * 2^(c - 7)
 constexpr uint8_t kLowest = kBias - kCodesAbove;
 
-// The nearest finite bf16, ties to even. Of what is not finite: nan.
+// The nearest finite bf16, ties to even; nan for non-finite values.
 CAIRN_INLINE uint16_t to_bf16(uint32_t bits) {
   if (bits >= kInfinite) return 0x7fc0;
   return std::min<uint16_t>(static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16), 0x7f7f);
 }
 
-// Codes of a block, one to a byte.
+// The codes of a block, one per byte.
 CAIRN_INLINE void to_codes(const float* in, float inverse, uint8_t* codes) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < kBlock; ++i) {
     const uint32_t bits = std::bit_cast<uint32_t>(in[i]);
-    const float ratio = std::bit_cast<float>(bits & 0x7fffffff) * inverse * kRootOfTwo;  // below 2 times the root, but for rounding
+    const float ratio = std::bit_cast<float>(bits & 0x7fffffff) * inverse * kRootOfTwo;  // below 2 sqrt(2), except for rounding
     const auto exponent = static_cast<int32_t>(std::bit_cast<uint32_t>(ratio) >> 23) - static_cast<int32_t>(kBias - kCodesAbove);
     const int32_t above = exponent > 0 ? exponent : 0;
     const int32_t code = above < 7 ? above : 7;
@@ -36,7 +39,7 @@ CAIRN_INLINE void to_codes(const float* in, float inverse, uint8_t* codes) {
   }
 }
 
-// The same, of sixteen elements.
+// The same for 16 elements.
 CAIRN_INLINE Bytes16 codes_of_16(const float* in, float inverse) {
   Words4 bits[4], exponents[4];
 #pragma GCC unroll 4
@@ -58,7 +61,7 @@ CAIRN_INLINE float value_of(uint32_t code, float scale) {
 
 // Element i of a block of n shares a byte with element i + (n + 1) / 2.
 struct Encode {
-  // A whole block, of which these are the bits of the largest magnitude. Only the codes of the first `n` elements are written.
+  // Codes a whole block; `most` = the bits of its largest magnitude. Writes the codes of the first `n` elements only.
   template <int W>
   CAIRN_INLINE static void block(const float* in, int64_t n, uint32_t most, std::byte* out) {
     uint16_t scale = to_bf16(most);
@@ -89,7 +92,7 @@ struct Encode {
 
   template <int W>
   CAIRN_INLINE static void run(const float* in, int64_t count, std::byte* out) {
-    // As in BlockCodec: the next block is looked at while this one is coded.
+    // As in BlockCodec: finds the maximum of the next block while this one is coded.
     const auto most_of = [](const float* values) __attribute__((always_inline)) {
       return static_cast<uint32_t>(largest_magnitude<W, kBlock>(values));
     };
@@ -106,8 +109,8 @@ struct Encode {
   }
 };
 
-// A whole block: all of its 16 values are looked up, the two bytes of a float that are not zero, and scaled. For scales that no block of
-// ours exceeds: products are then exact.
+// Decodes a whole block by table lookup of the 16 values (the two nonzero bytes of each float), then scales. Products are exact for all
+// scales that encode writes.
 template <bool kAdd>
 CAIRN_INLINE void from_codes(const uint8_t* packed, float scale, float* out) {
   constexpr auto byte_of = [](uint32_t code, int shift) {

@@ -1,4 +1,7 @@
-// Floats as they are, and of 16 and 8 bits: bf16, fp16, and the two fp8 formats of the Open Compute Project with a power of two per block.
+// fp32, bf16, fp16, and the two fp8 formats of the Open Compute Project (e4m3, e5m2) in blocks of 128 with a power-of-two scale s:
+//
+//   encode  c = fp8(x / s),  s = the least 2^k, k >= -126, that brings the block's largest finite value into the range of the format
+//   decode  x = c s          (exact: s is a power of two)
 #include <bit>
 
 #include "comm/codec/block.h"
@@ -10,7 +13,7 @@ namespace {
 CAIRN_INLINE constexpr uint32_t bits_of(float value) { return std::bit_cast<uint32_t>(value); }
 CAIRN_INLINE float float_of(uint32_t bits) { return std::bit_cast<float>(bits); }
 
-// Of numbers below 2^31, compared as signed ones: vectors of most machines know no others.
+// For numbers below 2^31: compared as signed integers, which all vector units support.
 CAIRN_INLINE bool less(uint32_t a, uint32_t b) { return static_cast<int32_t>(a) < static_cast<int32_t>(b); }
 CAIRN_INLINE uint32_t least(uint32_t a, uint32_t b) { return less(a, b) ? a : b; }
 CAIRN_INLINE uint32_t most(uint32_t a, uint32_t b) { return less(a, b) ? b : a; }
@@ -64,7 +67,7 @@ struct Bf16 {
   }
 };
 
-// A sign, E bits of exponent, M of mantissa, with subnormals. From code kTop on (infinity, or nan where there is none) nothing is finite.
+// A float format with a sign, E exponent bits and M mantissa bits, with subnormals. Codes from kTop on are not finite.
 template <int E, int M, uint32_t kTop, uint32_t kNan>
 struct SmallFloat {
   static constexpr int kBias = (1 << (E - 1)) - 1, kShift = 23 - M;
@@ -72,8 +75,8 @@ struct SmallFloat {
   static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
   static constexpr float kSmallestNormal = power_of_two(1 - kBias);
 
-  // Rounding is left to an addition: with a power of two whose last bit weighs what the last bit of the result shall. The difference of
-  // the bits is then the mantissa, with its leading one where the result is normal; the exponent goes on top.
+  // Rounds by an addition: adding a power of two whose last bit has the weight of the result's last bit leaves the rounded mantissa in the
+  // low bits (with its leading one if the result is normal); the exponent is added on top.
   CAIRN_INLINE static uint32_t encode(float value) {
     const uint32_t bits = bits_of(value), magnitude = bits & kMagnitude;
     const uint32_t size = least(magnitude, (kTop << kShift) + kRebias);
@@ -82,12 +85,12 @@ struct SmallFloat {
     const uint32_t mantissa = bits_of(float_of(size) + float_of(aligner)) - aligner;
     const uint32_t code = mantissa + ((exponent - bits_of(kSmallestNormal)) >> kShift);
     const uint32_t sign = (bits >> (31 - E - M)) & kSign;
-    // The bound is never met: it keeps the compiler from narrowing each of the terms above instead of the result.
+    // The bound is never reached: it keeps the compiler from narrowing the terms above instead of the result.
     return least(sign | (kTop != kNan && less(kInfinity, magnitude) ? kNan : code), 2 * kSign - 1);
   }
 
-  // Sixteen finite ones of a byte each, within the format's range once they are scaled. The same steps for the low bytes of words alone: of
-  // aligner and exponent those are zero.
+  // 16 finite values to 8-bit codes, in range once they are scaled. The same steps on the low bytes of words only, where those of aligner
+  // and exponent are zero.
   CAIRN_INLINE static Bytes16 encode_16(const float* in, float scale) {
     constexpr uint32_t kSmallest = bits_of(kSmallestNormal);
     Words4 signs[4], codes[4];
@@ -101,8 +104,8 @@ struct SmallFloat {
     return (low_bytes(codes) - static_cast<uint8_t>(kSmallest >> kShift)) | (high_bytes(signs) & 0x80);
   }
 
-  // Finite ones of a byte each, sixteen at a time. Their bits at the top of a word, with the exponent made longer, are a float that is too
-  // small by a power of two; subnormal where they are.
+  // 16 finite 8-bit codes to floats. Their bits at the top of a word, with a longer exponent, form a float that is too small by a constant
+  // power of two (subnormal codes give subnormal floats).
   static constexpr float kTooSmall = power_of_two(127 - kBias);
   template <int64_t kCount>
   CAIRN_INLINE static bool all_finite(const uint8_t* codes) {
@@ -124,7 +127,7 @@ struct SmallFloat {
     for (int j = 0; j < 4; ++j) {
       const auto top =
           reinterpret_cast<Ints4>(j % 2 == 0 ? first_pairs_in_turn(none, halves[j / 2]) : second_pairs_in_turn(none, halves[j / 2]));
-      const Ints4 bits = (top >> (8 - E)) & static_cast<int32_t>(~(((1u << (8 - E)) - 1) << (23 + E)));  // of the sign only the first
+      const Ints4 bits = (top >> (8 - E)) & static_cast<int32_t>(~(((1u << (8 - E)) - 1) << (23 + E)));  // only the first copy of the sign
       const Floats4 value = reinterpret_cast<Floats4>(bits) * factor, sum = kAdd ? load16<Floats4>(out + 4 * j) + value : value;
       std::memcpy(out + 4 * j, &sum, sizeof sum);
     }
@@ -156,7 +159,7 @@ struct Fp16 {
     const Code16* codes = reinterpret_cast<const Code16*>(in);
     uint16_t largest = 0;
     for (int64_t i = 0; i < kRun; ++i) largest = std::max<uint16_t>(largest, codes[i] & 0x7fff);
-    if (largest < 0x7c00) [[likely]] {  // finite: the bits with a longer exponent are a float that is too small by a power of two
+    if (largest < 0x7c00) [[likely]] {  // finite: with a longer exponent the bits form a float that is too small by a power of two
 #pragma GCC ivdep
       for (int64_t i = 0; i < kRun; ++i) {
         const auto bits = static_cast<uint32_t>(static_cast<int32_t>(uint32_t{codes[i]} << 16) >> 3) & 0x8fffffff;
@@ -169,14 +172,13 @@ struct Fp16 {
   }
 };
 
-// The scale is the least power of two, from 2^-126 up, that brings the block's largest finite value into the format's range, which ends at
-// 1.75 * 2^kLargest; it is sent as the exponent byte of a float. To multiply by it is exact, so that it costs no precision, and no compiler
-// can change the result by fusing it with an addition.
+// The range of the format ends at 1.75 * 2^kLargest. The scale travels as the exponent byte of a float. Multiplying by it is exact, so it
+// costs no precision, and a compiler that fuses it with an addition cannot change the result.
 template <class Number, uint32_t kLargest>
 struct Fp8 {
   static constexpr int64_t kBlock = 128, kRun = 128, kScaleBytes = 1, kCodeBytes = 1;
 
-  // The magnitude bits of the largest element that has no more than these.
+  // The bits of the largest magnitude that is not above the given bits.
   CAIRN_INLINE static uint32_t largest_up_to(uint32_t end, const float* in) {
     int32_t largest = 0;
     for (int64_t i = 0; i < kRun; ++i) {

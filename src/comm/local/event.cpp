@@ -12,7 +12,7 @@ std::string_view name(LocalEvent::Kind kind) {
   return names.at(static_cast<size_t>(kind));
 }
 
-// The finaliser of SplitMix64, once for each value.
+// The finaliser of SplitMix64, applied per value.
 uint64_t scramble(std::initializer_list<uint64_t> values) {
   uint64_t h = 0x9e3779b97f4a7c15;
   for (const uint64_t value : values) {

@@ -32,7 +32,7 @@ std::vector<std::exception_ptr> LocalNetwork::run(const std::function<void(World
         world.fail(error);
         throw;
       }
-    } catch (...) {  // the edge of the thread: whoever called run decides
+    } catch (...) {  // the edge of the thread: the caller of run decides
       ends[rank] = std::current_exception();
     }
     net_->end(rank);

@@ -1,4 +1,13 @@
-// The virtual network: order, time, and who runs when.
+// The simulated network: a conservative parallel discrete-event simulation with real threads as ranks.
+//
+// - A rank runs on its thread until it waits. Its sends become events in its own list, so running ranks do not interact.
+// - The last rank that comes to wait drives the network, under the lock: it collects the new events, gives each its arrival time from the
+//   LinkModel, and delivers the earliest ones.
+// - Lookahead: no message arrives sooner than the least latency after it was sent. So events within one least latency of the earliest one
+//   cannot cause each other; all of them are delivered as a batch, and then the ranks they resume run in parallel. Faults are applied
+//   alone, between batches.
+// - Equal times are ordered by a hash of (seed, from, to, number). Nothing depends on thread scheduling: one seed gives one event log.
+// - If all ranks wait and no event is left, that is a deadlock, and all ranks get an error that names who waits for what.
 #include "comm/local/network.h"
 
 #include <algorithm>
@@ -95,7 +104,7 @@ void LocalNetwork::Net::resume(Rank& rank, bool in_time) {
   resumed_.push_back(rank.index);
 }
 
-// Gates are opened without the lock, so that nobody who passes stands at the next door at once.
+// Gates are opened after the lock is released, so that a resumed rank does not block on it at once.
 void LocalNetwork::Net::progress_and_unlock(std::unique_lock<std::mutex>& guard) {
   progress();
   const std::vector<int> resumed = std::exchange(resumed_, {});
@@ -106,7 +115,7 @@ void LocalNetwork::Net::progress_and_unlock(std::unique_lock<std::mutex>& guard)
 void LocalNetwork::Net::progress() {
   while (count(Status::running) == 0) {
     take_posts();
-    if (count(Status::waiting) == 0 && thawing_ == 0) {  // the work is over: let the frozen go
+    if (count(Status::waiting) == 0 && thawing_ == 0) {  // all work has ended: release the frozen ranks
       for (const auto& rank : ranks_) {
         if (rank->status == Status::frozen) kill(*rank, now_);
       }
@@ -125,8 +134,7 @@ void LocalNetwork::Net::progress() {
 }
 
 void LocalNetwork::Net::take_posts() {
-  const bool in_turn =
-      options_.link.contention == LinkModel::Contention::per_nic;  // cards that several ranks share serve them in the order of time
+  const bool in_turn = options_.link.contention == LinkModel::Contention::per_nic;  // a shared NIC serves messages in the order of time
   std::vector<LocalEvent> all;
   const auto take = [&](std::vector<LocalEvent>&& posts) {
     for (LocalEvent& event : posts) in_turn ? all.push_back(std::move(event)) : schedule(std::move(event));
@@ -151,7 +159,7 @@ void LocalNetwork::Net::schedule(LocalEvent&& event) {
   const int64_t on_the_wire = event.carries_data() ? event.bytes : 0;
   Line& line = lines_[static_cast<size_t>(event.from) * ranks_.size() + static_cast<size_t>(event.to)];
   event.time = shaper_.receive(event.to, on_the_wire, shaper_.send(event.from, event.to, on_the_wire, event.posted).arrives);
-  if (!event.counts()) event.time = std::max(event.time, line.last_arrival + Nanoseconds(1));  // what was sent before it comes before it
+  if (!event.counts()) event.time = std::max(event.time, line.last_arrival + Nanoseconds(1));  // it arrives after everything sent before it
   const auto overtaken = event.counts() ? std::exchange(line.overtaken, std::nullopt) : std::nullopt;
   if (event.counts() && !options_.faults.empty()) strike_message(event, line.messages++);
   const Nanoseconds time = event.time;

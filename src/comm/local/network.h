@@ -21,9 +21,8 @@
 
 namespace cairn::comm {
 
-// The virtual network itself: who waits for what, and what is on the way. It moves only while every rank waits (or stands still, or has
-// ended), driven by the last rank that came to wait. Events within one latency of the first cannot cause one another, so all of them happen
-// before the ranks they concern run on, in parallel. Faults happen alone, between such batches.
+// The simulated network: a discrete-event simulation that advances only while every rank waits (or is frozen, or has ended). network.cpp
+// explains it.
 class LocalNetwork::Net {
  public:
   Net(int ranks, LocalOptions options);
@@ -31,10 +30,10 @@ class LocalNetwork::Net {
   int size() const { return static_cast<int>(ranks_.size()); }
   const LocalOptions& options() const { return options_; }
   std::unique_ptr<Transport> make_transport(int rank);
-  void gone(LocalTransport& transport);  // keeps its last posts and its ledger
+  void gone(LocalTransport& transport);  // a rank ends: keeps its last events and its ledger
   void end(int rank);
   bool wait(int rank, const std::function<bool()>& done, Nanoseconds until, const std::string& doing);
-  void before_collective(int rank, int64_t number);  // on the rank's thread: where faults strike it
+  void before_collective(int rank, int64_t number);  // called on the rank's thread: triggers faults
   Ledger ledger() const;
   std::string event_log() const;
   std::vector<bool> faults_fired() const;
@@ -42,7 +41,7 @@ class LocalNetwork::Net {
 
  private:
   enum class Status { running, waiting, frozen, ended };
-  // What a rank's thread stands at until the network lets it run on.
+  // A binary semaphore: blocks a rank's thread until the network lets it run on.
   struct Gate {
     std::mutex lock;
     std::condition_variable opened;
@@ -57,7 +56,7 @@ class LocalNetwork::Net {
   struct Rank {
     int index = 0;
     Status status = Status::running;
-    bool in_wait = false;  // what it does, or did when it froze: wait(), as the next fields say
+    bool in_wait = false;  // it is in wait(), or was when it froze; the next fields are its arguments
     const std::function<bool()>* done = nullptr;
     Nanoseconds until{};
     uint64_t waits = 0;
@@ -66,14 +65,14 @@ class LocalNetwork::Net {
     bool in_time = true;
     bool killed = false;
     std::optional<Error> stuck;
-    Nanoseconds pause{};     // before each collective
-    std::vector<Held> held;  // what came while it was frozen
+    Nanoseconds pause{};     // sleeps this long before each collective
+    std::vector<Held> held;  // events that arrived while it was frozen
     Gate gate;
     std::vector<LocalEvent> last_posts;
     Ledger ledger;
     int64_t cancelled = 0;
   };
-  struct Entry {  // of the queue; stale where the event has another time by now
+  struct Entry {  // of the queue; stale if the event was rescheduled
     Nanoseconds time;
     uint64_t order;
     int from;
@@ -87,10 +86,10 @@ class LocalNetwork::Net {
     uint64_t wait;
     bool operator<(const Deadline& b) const { return std::tie(until, rank, wait) > std::tie(b.until, b.rank, b.wait); }
   };
-  struct Line {  // from one rank to another
+  struct Line {  // an ordered pair of ranks
     Nanoseconds last_arrival{};
     int64_t messages = 0;
-    std::optional<std::pair<uint32_t, uint64_t>> overtaken;  // index and number of the message that the next one overtakes
+    std::optional<std::pair<uint32_t, uint64_t>> overtaken;  // index and number of a message that the next one overtakes
   };
   struct Partition {
     int fault = -1;
@@ -101,8 +100,8 @@ class LocalNetwork::Net {
   // Order and time (local_network.cpp).
   void set_status(Rank& rank, Status status);
   int count(Status status) const { return counts_[static_cast<size_t>(status)]; }
-  void progress_and_unlock(std::unique_lock<std::mutex>& guard);  // the network, where nobody runs; then lets those run that may
-  void progress();                                                // until somebody may run on
+  void progress_and_unlock(std::unique_lock<std::mutex>& guard);  // progress() if nobody runs; then wakes the resumed ranks
+  void progress();                                                // simulates until a rank may run on
   void take_posts();
   void schedule(LocalEvent&& event);
   uint32_t push(LocalEvent&& event);
@@ -133,14 +132,14 @@ class LocalNetwork::Net {
   void heal(int fault, Nanoseconds time);
   Partition* between(int from, int to);
   void fall_silent(int rank, int at_rank, Nanoseconds time, bool to_all);
-  bool noticed(const Fault& fault) const;  // it lasts so long that heartbeats are missed
+  bool noticed(const Fault& fault) const;  // it lasts longer than lost_after
   void apply(const LocalEvent& event);
 
   LocalOptions options_;
   mutable std::mutex lock_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::array<int, 4> counts_{};
-  std::vector<int> resumed_;  // may run on, once their gates are open
+  std::vector<int> resumed_;  // ranks that may run on, once their gates are open
   Shaper shaper_;
   std::vector<Line> lines_;  // [from, to]
   std::deque<LocalEvent> pool_;
@@ -150,10 +149,10 @@ class LocalNetwork::Net {
   Nanoseconds now_{};
   uint64_t network_events_ = 0;
   std::vector<bool> fired_;
-  std::vector<bool> armed_;  // strikes the next message of its pair
+  std::vector<bool> armed_;  // hits the next message of its pair
   std::vector<Partition> partitions_;
-  int thawing_ = 0;        // frozen, but not to the end
-  bool silenced_ = false;  // a message will be missed: that all wait is no deadlock then
+  int thawing_ = 0;        // number of ranks that are frozen for a while
+  bool silenced_ = false;  // a message was dropped or held: if all wait, it is no deadlock
   std::string log_;
 };
 

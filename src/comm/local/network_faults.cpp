@@ -1,4 +1,4 @@
-// The virtual network's faults: when each strikes, and what it then does.
+// The faults of the simulated network: when each is triggered, and what it does.
 #include <algorithm>
 #include <utility>
 
@@ -12,7 +12,7 @@ namespace {
 
 using Kind = Fault::Kind;
 
-constexpr Nanoseconds kOvertakenAtLatest = std::chrono::milliseconds(1);  // a message to be overtaken goes then, should none follow
+constexpr Nanoseconds kOvertakenAtLatest = std::chrono::milliseconds(1);  // a message to be overtaken arrives at this delay if none follows
 
 std::vector<bool> members(const std::vector<int>& ranks, int size) {
   std::vector<bool> in(static_cast<size_t>(size));
@@ -52,7 +52,7 @@ void LocalNetwork::Net::before_collective(int rank, int64_t number) {
     const Fault& fault = options_.faults[i];
     if (fault.rank != rank || fault.before_collective != number) continue;
     std::unique_lock guard(lock_);
-    // Told to the network as an event even where it strikes here and now, so that the log has it in its place.
+    // Posted as an event even if it takes effect at once, so that the log has it in order.
     post_network_event(LocalEvent::Kind::fault, static_cast<int>(i), self.transport->clock().now());
     if (fault.kind == Kind::slow) self.pause = fault.by;
     if (fault.kind == Kind::kill) {
@@ -175,7 +175,7 @@ void LocalNetwork::Net::freeze(Rank& rank, int fault, Nanoseconds time) {
   }
 }
 
-// What came meanwhile is dealt with first, then whether the wait was too long.
+// Delivers what arrived meanwhile first, then checks whether the wait has timed out.
 void LocalNetwork::Net::thaw(int index, Nanoseconds time) {
   Rank& rank = *ranks_[index];
   thawing_ -= 1;
@@ -209,7 +209,7 @@ void LocalNetwork::Net::heal(int fault, Nanoseconds time) {
   const std::vector<uint32_t> held = std::move(found->held);
   partitions_.erase(found);
   Nanoseconds arrival = time + shaper_.least_latency();
-  for (const uint32_t index : held) {  // in the order in which they would have come
+  for (const uint32_t index : held) {  // in their original order
     pool_[index].pending = true;
     arrival += Nanoseconds(1);
     reschedule(index, arrival);

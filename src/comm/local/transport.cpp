@@ -1,4 +1,4 @@
-// One rank's end of the virtual network: matches messages with receives, regions with pulls.
+// One rank's end of the simulated network: matches messages with receives, and regions with pulls.
 #include "comm/local/transport.h"
 
 #include <algorithm>
@@ -250,8 +250,8 @@ void LocalTransport::lose(const LostPeer& loss) {
   if (!known) lost_peers_.push_back(loss);
 }
 
-// What this rank alone has seen is told to all, the culprit too: those who wait for this rank, busy elsewhere when its group broke, would
-// come to their deadlines and blame it.
+// A loss that only this rank has seen is reported to all, the culprit included: otherwise ranks that wait for this one would run into their
+// deadlines and blame it.
 void LocalTransport::lose_and_tell(const LostPeer& loss) {
   lose(loss);
   const auto told =

@@ -15,8 +15,8 @@
 
 namespace cairn::comm {
 
-// One rank's end of the network. Used by the rank's thread while it runs, and under the network's lock by whoever moves the network while
-// the rank waits; never by both at once.
+// One rank's end of the simulated network. The rank's thread uses it while it runs; while the rank waits, the thread that drives the
+// network uses it under the network's lock. Never both at once.
 class LocalTransport final : public Transport {
  public:
   LocalTransport(LocalNetwork::Net& net, int rank, int size);
@@ -32,7 +32,7 @@ class LocalTransport final : public Transport {
   Completion timer(Nanoseconds at) override;
   void cancel(Transfer& transfer) override;
   bool drive(const std::function<bool()>& done, Nanoseconds until, const std::string& doing) override;
-  void poll() override {}  // the network moves only while all ranks wait
+  void poll() override {}  // the network advances only while all ranks wait
   const std::vector<LostPeer>& lost_peers() const override { return lost_peers_; }
   bool left(int rank) const override { return left_[rank]; }
   void fail(const std::string& reason, int culprit) override;
@@ -42,8 +42,8 @@ class LocalTransport final : public Transport {
   Ledger& ledger() override { return ledger_; }
 
   // The network's side.
-  void arrive(const LocalEvent& event);   // here
-  void arrived(const LocalEvent& event);  // elsewhere, from here
+  void arrive(const LocalEvent& event);   // an event for this rank
+  void arrived(const LocalEvent& event);  // an event of this rank has arrived at its destination
   void run_done() { done_.run(); }
   int64_t cancelled() const { return cancelled_; }
   bool has_posts() const { return !posts_.empty(); }
@@ -65,11 +65,11 @@ class LocalTransport final : public Transport {
   base::VirtualClock clock_;
   Ledger ledger_;
   DoneQueue done_;
-  std::vector<LocalEvent> posts_;  // since the network last moved
+  std::vector<LocalEvent> posts_;  // since the network last collected them
   uint64_t posted_ = 0;
   int64_t cancelled_ = 0;
   bool failed_ = false;
-  std::unordered_map<PeerKey, std::vector<std::shared_ptr<LocalTransfer>>, PeerKeyHash> wanted_;  // mostly one each
+  std::unordered_map<PeerKey, std::vector<std::shared_ptr<LocalTransfer>>, PeerKeyHash> wanted_;  // usually one per key
   std::unordered_map<PeerKey, std::vector<LocalEvent>, PeerKeyHash> early_;
   std::map<EnvelopeKey, std::shared_ptr<LocalTransfer>> exposed_;
   std::vector<LocalEvent> early_pulls_;

@@ -1,5 +1,3 @@
-#include "comm/nccl/issue.h"
-
 #include <algorithm>
 
 #include <cuda_runtime_api.h>
@@ -7,6 +5,7 @@
 #include <nccl.h>
 
 #include "comm/collectives/layout.h"
+#include "comm/nccl/queue.h"
 
 namespace cairn::comm {
 namespace {
@@ -33,7 +32,7 @@ ncclDataType_t nccl(Dtype dtype) {
 
 ncclRedOp_t nccl(Reduce reduce) { return reduce == Reduce::sum ? ncclSum : reduce == Reduce::max ? ncclMax : ncclMin; }
 
-// One operation's calls, begun and ended together so that NCCL sees them as one.
+// The NCCL calls of one operation, in one ncclGroup.
 class Calls {
  public:
   Calls(const DeviceCall& call, ncclComm_t communicator, cudaStream_t stream, int me, int n)
@@ -42,7 +41,7 @@ class Calls {
   ncclResult_t make() {
     note(ncclGroupStart());
     each();
-    note(ncclGroupEnd());  // also after an error: it clears what was begun
+    note(ncclGroupEnd());  // also after an error: it clears the group
     return result_;
   }
 
@@ -74,13 +73,13 @@ class Calls {
         return sends_ ? send(1, on_.out.data, on_.out.count, on_.out.dtype) : receive(0, on_.out.data, on_.out.count, on_.out.dtype);
       case OperationKind::coded_all_reduce:
       case OperationKind::barrier:
-        return note(ncclInvalidUsage);  // the host's
+        return note(ncclInvalidUsage);  // handled by the host
     }
   }
 
   bool even() const { return std::adjacent_find(on_.counts.begin(), on_.counts.end(), std::not_equal_to<>()) == on_.counts.end(); }
 
-  // NCCL gathers and scatters even parts only; uneven ones go as one broadcast or reduction for each rank.
+  // NCCL has even parts only; uneven ones are one broadcast or reduction per rank.
   void all_gather() {
     const ncclDataType_t t = type(on_.in);
     if (even()) return note(ncclAllGather(on_.in.data, on_.out.data, count(on_.in), t, communicator_, stream_));
@@ -126,7 +125,7 @@ class Calls {
   static size_t count(const Span& x) { return static_cast<size_t>(x.count); }
   static ncclDataType_t type(const Span& x) { return nccl(x.dtype); }
 
-  // Keeps the first error; being under way counts for less than an error.
+  // Keeps the first error; in-progress counts less than an error.
   void note(ncclResult_t result) {
     if (result_ == ncclSuccess || (result_ == ncclInProgress && result != ncclSuccess)) result_ = result;
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "comm/device_group.h"
 #include "comm/nccl/transport.h"
 
@@ -19,16 +20,16 @@ namespace cairn::comm {
 
 class NcclQueue;
 
-// What all lanes of a transport share. A lane is used by the transport's thread and looked at by one that watches, both under `lock`.
+// Shared by all queues of a transport. The transport's thread uses a queue, the watching thread checks it, both under `lock`.
 struct NcclContext {
   int device = 0;
   NcclOptions options = {};
-  base::RealClock clock = {};  // devices do not follow virtual time
+  base::RealClock clock = {};  // devices run in real time
   std::mutex lock = {};
   std::vector<NcclQueue*> queues = {};
 };
 
-// A moment on a stream of the current device.
+// A CUDA event of the current device.
 class NcclEvent {
  public:
   NcclEvent();
@@ -37,17 +38,17 @@ class NcclEvent {
   NcclEvent& operator=(const NcclEvent&) = delete;
   void record(CUstream_st* stream);
   bool passed() const;
-  void hold_up(CUstream_st* stream) const;  // what comes on this stream from now on waits for it
+  void hold_up(CUstream_st* stream) const;  // later work of this stream waits for it
 
  private:
   CUevent_st* event_ = nullptr;
 };
 
-// One communicator among some ranks and the stream on which its jobs run, one after the other. It meets, connects and issues step by step,
-// as advance is called; nothing blocks, but for the end, which has a deadline. After a failure it is stopped for good.
+// One NCCL communicator and the stream on which its jobs run in order. advance() drives it through its phases without blocking: exchange
+// the id, connect, then issue job after job. Only the destructor waits, with a deadline. After a failure it is aborted for good.
 class NcclQueue {
  public:
-  // `hello` is on the message that carries NCCL's id from the first of the ranks to the others.
+  // `hello` is the envelope of the message that carries the NCCL id from the first rank to the others.
   NcclQueue(NcclContext& context, Transport& host, std::vector<int> ranks, const Envelope& hello);
   ~NcclQueue();
   NcclQueue(const NcclQueue&) = delete;
@@ -55,7 +56,7 @@ class NcclQueue {
 
   std::shared_ptr<DeviceJob> add(DeviceCall call);
   bool advance();
-  // By the watching thread, which holds the lock: stops the device where a job is overdue or NCCL reports an error.
+  // Called by the watching thread, which holds the lock: aborts if a job is overdue or NCCL reports an error.
   void watch();
 
  private:
@@ -68,10 +69,10 @@ class NcclQueue {
   void issue_next();
   void queued();
   void look();
-  void step(void (NcclQueue::*part)());  // a failure in it is the lane's
+  void step(void (NcclQueue::*part)());  // an exception in it fails the queue
   void fail(Error error);
-  void stop();         // the device
-  void tell_failed();  // those who wait for a job
+  void stop();         // aborts the communicator
+  void tell_failed();  // the waiting jobs
   void cancel(Job& job);
   void close();
   int async_state() const;  // an ncclResult_t
@@ -86,9 +87,16 @@ class NcclQueue {
   Phase phase_ = Phase::exchanging_id;
   ncclComm* communicator_ = nullptr;
   CUstream_st* stream_ = nullptr;
-  std::deque<std::shared_ptr<Job>> jobs_;  // not done, in order: queued ones, then waiting ones
+  std::deque<std::shared_ptr<Job>> jobs_;  // unfinished, in order: queued ones, then waiting ones
   std::optional<Error> error_;
   std::chrono::nanoseconds failed_at_{};
 };
+
+// Issues one operation to NCCL (issue_cuda.cpp): rank `me` of `n` in the communicator. True: it is on the stream; false: not yet, and
+// ncclCommGetAsyncError tells when. Throws NCCL's error. Of a send_recv the sender is rank 0 and the receiver rank 1.
+bool issue(const DeviceCall& call, ncclComm* communicator, CUstream_st* stream, int me, int n);
+
+// `result` is an ncclResult_t.
+Error nccl_error(int result, ncclComm* communicator);
 
 }  // namespace cairn::comm

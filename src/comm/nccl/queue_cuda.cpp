@@ -8,16 +8,15 @@
 #include <fmt/format.h>
 #include <nccl.h>
 
-#include "comm/nccl/issue.h"
 #include "comm/transport.h"
 
 namespace cairn::comm {
 namespace {
 
-// A failure of NCCL does not say whose fault it is. The host's transport may know a moment later, and is the better witness.
-constexpr auto kHearsay = std::chrono::seconds(1);
-constexpr auto kWatchGrace = std::chrono::seconds(1);  // beyond a job's deadline, for its own thread to act
-constexpr auto kStopLimit = std::chrono::seconds(1);   // for kernels to see that they are to stop
+// An NCCL error does not name the culprit. The host transport may learn it a moment later, so the error is held back for this long.
+constexpr auto kBlameGrace = std::chrono::seconds(1);
+constexpr auto kWatchGrace = std::chrono::seconds(1);  // beyond a job's deadline, for the rank's own thread to act
+constexpr auto kStopLimit = std::chrono::seconds(1);   // for kernels to notice the abort
 
 void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
@@ -29,7 +28,7 @@ void check(ncclResult_t result) {
   if (result != ncclSuccess && result != ncclInProgress) throw nccl_error(result, nullptr);
 }
 
-// Makes this device the thread's current one for a while.
+// Switches the thread's current device for a scope.
 class OnDevice {
  public:
   explicit OnDevice(int device) {
@@ -58,7 +57,7 @@ void NcclEvent::hold_up(CUstream_st* stream) const { check(cudaStreamWaitEvent(s
 bool NcclEvent::passed() const {
   const cudaError_t status = cudaEventQuery(event_);
   if (status == cudaErrorNotReady) {
-    cudaGetLastError();  // not an error: forget it
+    cudaGetLastError();  // not an error: clear it
     return false;
   }
   check(status, "waiting for NCCL");
@@ -111,7 +110,7 @@ NcclQueue::~NcclQueue() {
   try {
     const OnDevice here(context_.device);
     close();
-  } catch (const Error&) {  // the device is out of order; nothing can be given back
+  } catch (const Error&) {  // the device has failed; nothing can be freed
     return;
   }
   cudaStreamDestroy(stream_);
@@ -134,7 +133,7 @@ bool NcclQueue::advance() {
   if (phase_ == Phase::connecting || phase_ == Phase::issuing) step(&NcclQueue::connect);
   if (phase_ == Phase::open) step(&NcclQueue::issue_next);
   if (phase_ != Phase::failed) step(&NcclQueue::look);
-  if (phase_ == Phase::failed && (ranks_.size() == 1 || context_.clock.now() - failed_at_ >= kHearsay)) tell_failed();
+  if (phase_ == Phase::failed && (ranks_.size() == 1 || context_.clock.now() - failed_at_ >= kBlameGrace)) tell_failed();
   return !jobs_.empty();
 }
 
@@ -146,7 +145,7 @@ void NcclQueue::step(void (NcclQueue::*part)()) {
   }
 }
 
-// The first rank makes the id and sends it to the others, through the host's transport: who may join is that one's business.
+// The first rank makes the NCCL id and sends it to the others by the host transport, which has authenticated them.
 void NcclQueue::exchange_id() {
   if (id_exchange_.empty()) {
     if (me_ == 0) check(ncclGetUniqueId(&id_->bytes));
@@ -157,7 +156,7 @@ void NcclQueue::exchange_id() {
   }
   for (const Completion& moved : id_exchange_) {
     if (!moved.done()) return;
-    moved.await_resume();  // throws what went wrong
+    moved.await_resume();  // throws the error
   }
   id_exchange_.clear();
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -166,7 +165,7 @@ void NcclQueue::exchange_id() {
   phase_ = Phase::connecting;
 }
 
-// NCCL works on a thread of its own: at the communicator, or at putting a job on the stream (the first one of its kind opens connections).
+// NCCL works in the background: it creates the communicator, or enqueues a job (the first of its kind opens connections).
 void NcclQueue::connect() {
   const int state = async_state();
   if (state == ncclInProgress) return;
@@ -188,7 +187,7 @@ void NcclQueue::issue_next() {
   }
 }
 
-// The first job that waited is on the stream.
+// The first waiting job is now on the stream.
 void NcclQueue::queued() {
   const auto next = std::find_if(jobs_.begin(), jobs_.end(), [](const auto& job) { return job->at == DeviceJob::State::waiting; });
   (*next)->done.record(stream_);
@@ -249,11 +248,11 @@ void NcclQueue::cancel(Job& job) {
   const std::lock_guard guard(context_.lock);
   if (phase_ != Phase::failed) step(&NcclQueue::look);
   if (job.at == DeviceJob::State::done || job.at == DeviceJob::State::failed) return;
-  fail(Error(Error::Kind::cancelled, "an operation of this group was given up"));
+  fail(Error(Error::Kind::cancelled, "an operation of this group was cancelled"));
   tell_failed();
 }
 
-// In good order: what others still wait for leaves first.
+// Ends in good order: completes what other ranks still wait for.
 void NcclQueue::close() {
   if (phase_ != Phase::open || !jobs_.empty()) return stop();
   const auto until = context_.clock.now() + context_.options.close_deadline;

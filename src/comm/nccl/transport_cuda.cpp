@@ -16,9 +16,9 @@
 namespace cairn::comm {
 namespace {
 
-constexpr uint64_t kHello = 0x6e63636c'68656c6f;  // sets the messages that carry NCCL's id apart from the group's own
+constexpr uint64_t kHello = 0x6e63636c'68656c6f;  // distinguishes the messages with the NCCL id from those of the group
 
-// Looks at the lanes now and then, so that a device on which this rank's thread waits is stopped at the deadline.
+// Checks the queues regularly, so that a device on which this rank's thread waits is aborted at the deadline.
 class Watcher {
  public:
   explicit Watcher(std::shared_ptr<NcclContext> context)
@@ -36,11 +36,11 @@ class Watcher {
 
   std::shared_ptr<NcclContext> context_;
   std::condition_variable_any wake_;
-  std::jthread thread_;  // last: it is joined before the rest goes
+  std::jthread thread_;  // last: joined before the other members are destroyed
 };
 
-// The lanes of one group: one for the collectives, and one for each peer and direction, since messages between two ranks must not queue
-// behind anything that needs a third, nor behind those in the other direction.
+// The queues of one group: one for collectives, and one per peer and direction, because messages of a pair must not wait for a third rank,
+// nor for messages in the other direction.
 class NcclGroup final : public DeviceGroup {
  public:
   NcclGroup(std::shared_ptr<NcclContext> context, Transport& host, std::vector<int> ranks, uint64_t group)
@@ -67,7 +67,7 @@ class NcclGroup final : public DeviceGroup {
     auto& slot = queues_[{peer, sends}];
     if (slot) return *slot;
     Envelope hello;
-    hello.group = (group_ ^ kHello) | 1;  // odd: not a collective's
+    hello.group = (group_ ^ kHello) | 1;  // odd: not a collective
     hello.sequence = peer < 0 ? 0 : 1;
     hello.signature = {OperationKind::broadcast, Dtype::u8, Reduce::sum, 0, kNcclIdBytes};
     const int me = host_.rank();

@@ -1,3 +1,11 @@
+// Rendezvous of the machines of a run (as torchrun's --rdzv-endpoint). The first machine is the host; the others call it.
+//
+//   caller -> host     TLS handshake with the run's key, then JSON: version, config fingerprint, node number or ranks, ports of its ranks
+//   host               checks it; a machine that does not fit gets {"refused": "why"}. Waits for all machines, until the deadline.
+//   host -> caller     JSON: the addresses of all ranks, the ranks of this machine, a fresh key for the connections between ranks
+//   caller -> host     one byte: understood
+// Ranks are numbered machine by machine, unless a launcher has numbered them. A machine that was restarted replaces its first connection.
+// Callers repeat their call until the host listens. Callers that fail the TLS handshake are reported and ignored.
 #include "comm/rendezvous/rendezvous.h"
 
 #include <algorithm>
@@ -32,11 +40,11 @@ using base::Json;
 using Nanoseconds = std::chrono::nanoseconds;
 
 constexpr uint32_t kTextBytesMax = 16 << 20;
-constexpr auto kPatience = std::chrono::seconds(5);  // with one who has not shown who it is
+constexpr auto kPatience = std::chrono::seconds(5);  // with a caller that has not authenticated
 constexpr auto kCallAgainAfter = std::chrono::milliseconds(300);
-constexpr auto kGlance = std::chrono::milliseconds(100);  // how often a stop is looked for
-constexpr auto kSayEvery = std::chrono::seconds(10);      // for whom we wait
-constexpr auto kTellDeadline = std::chrono::seconds(30);  // for all to be told where everybody is
+constexpr auto kGlance = std::chrono::milliseconds(100);  // how often a stop request is checked
+constexpr auto kSayEvery = std::chrono::seconds(10);      // reports who is missing
+constexpr auto kTellDeadline = std::chrono::seconds(30);  // for all machines to receive the addresses
 constexpr int kRanksMax = 65536;
 
 std::string here(const tcp::socket& socket) { return socket.local_endpoint().address().to_string(); }
@@ -48,12 +56,12 @@ std::vector<int> counted(int count) {
   return numbers;
 }
 
-// A machine as the host knows it.
+// A machine that has joined, as the host sees it.
 struct JoinedNode {
   NodeSpec spec;
-  std::string host;  // where the others reach it; empty: the host itself
+  std::string host;  // as others reach it; empty: the host itself
   std::vector<uint16_t> ports;
-  std::optional<AsyncStream> stream;  // none: the host itself
+  std::optional<AsyncStream> stream;  // none: this is the host itself
 
   std::string name() const {
     return spec.numbered() ? fmt::format("the machine of rank {}", spec.first()) : fmt::format("machine {}", spec.node);
@@ -76,7 +84,7 @@ Json introduction_of(const NodeSpec& spec, const RendezvousOptions& options, con
 
 std::string refusal(const std::string& why) { return base::compact(Json{{"refused", why}}); }
 
-// Its ranks, by their places among all; of guests in the order of their numbers.
+// The world ranks of each machine, in the order of the machines.
 std::vector<std::vector<int>> number_ranks(const std::vector<const JoinedNode*>& joined_nodes) {
   std::vector<std::vector<int>> ranks;
   int next = 0;
@@ -92,7 +100,7 @@ std::vector<std::vector<int>> number_ranks(const std::vector<const JoinedNode*>&
   return ranks;
 }
 
-// Runs until `done`, the deadline, or a wish to stop.
+// Runs the event loop until `done`, the deadline, or a stop request.
 class Waiting {
  public:
   Waiting(asio::io_context& io, const RendezvousOptions& options) : io_(io), options_(options) {}
@@ -121,7 +129,7 @@ class Waiting {
   base::RealClock clock_;
 };
 
-// The first machine: is called by all others, and tells each where everybody is.
+// The first machine.
 class Host {
  public:
   Host(const NodeSpec& own, const Tls& tls, const RendezvousOptions& options) : own_(own), tls_(tls), options_(options), io_(1) {}
@@ -152,7 +160,7 @@ class Host {
   }
 
  private:
-  // At the meeting place, if that is an address of this machine; else, behind some other name, at all of its addresses.
+  // Listens at the endpoint if that is an address of this machine; else (it is behind another name) at all addresses.
   std::pair<Listener, std::string> listen() {
     asio::error_code error;
     tcp::resolver resolver(io_);
@@ -176,7 +184,7 @@ class Host {
     return !error;
   }
 
-  // Whom we wait for, as people would say it.
+  // The missing machines or ranks, as text.
   std::string missing() const {
     std::vector<int> absent;
     if (own_.numbered()) {
@@ -259,7 +267,7 @@ class Host {
     return "";
   }
 
-  // One that was started, ended, and started again may come again.
+  // Whether the connection of a machine has closed: it was restarted and may join again.
   static bool has_gone(JoinedNode& joined) {
     if (!joined.stream) return false;
     char byte = 0;
@@ -273,7 +281,7 @@ class Host {
     return all;
   }
 
-  // Numbers the ranks and seats everybody; a machine is told its own ranks beside.
+  // Numbers the ranks and sends every machine all addresses and its own ranks.
   void tell_all(Waiting& waiting) {
     key_ = fresh_key();
     const auto ranks = number_ranks(in_order());
@@ -307,7 +315,7 @@ class Host {
   asio::awaitable<void> tell(JoinedNode& joined, std::string text) {
     try {
       co_await joined.stream->write_text(text);
-      co_await joined.stream->read_value<uint8_t>();  // it has understood
+      co_await joined.stream->read_value<uint8_t>();  // understood
     } catch (const std::exception& error) {
       failure_ = fmt::format("{} was lost before the start: {}", joined.name(), error.what());
     }
@@ -336,7 +344,7 @@ class Host {
   std::string failure_;
 };
 
-// Every other machine: calls the first one, until it is there, and is told.
+// Every other machine.
 class Caller {
  public:
   Caller(const NodeSpec& own, const Tls& tls, const RendezvousOptions& options)
@@ -408,7 +416,7 @@ class Caller {
       std::vector<RankAddress> addresses;
       for (const Json& one : said.at("seats")) {
         RankAddress rank_address{.machine = one.at("machine"), .port = 0, .host = one.at("host"), .outside_port = one.at("port")};
-        if (rank_address.host.empty()) rank_address.host = there(stream_.socket());  // the first machine, as we reach it
+        if (rank_address.host.empty()) rank_address.host = there(stream_.socket());  // the first machine, as this one reaches it
         addresses.push_back(std::move(rank_address));
       }
       const std::vector<int> ranks = said.at("ranks");
@@ -443,7 +451,7 @@ RendezvousEndpoint parse_rendezvous_endpoint(std::string_view text) {
   uint16_t port = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
   if (host.empty() || error != std::errc() || end != digits.data() + digits.size() || port == 0)
-    base::fail_input("--rendezvous {}: not a place to meet; say HOST:PORT, as in 10.0.0.1:29400", text);
+    base::fail_input("--rendezvous {}: not an endpoint. Say HOST:PORT, as in 10.0.0.1:29400.", text);
   return {std::string(host), port};
 }
 

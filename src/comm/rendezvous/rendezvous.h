@@ -13,21 +13,21 @@
 
 namespace cairn::comm {
 
-// Where the machines of a run find each other: on the first of them.
+// Where the machines of a run find each other: an address of the first machine.
 struct RendezvousEndpoint {
   std::string host;
   uint16_t port = 0;
 };
-RendezvousEndpoint parse_rendezvous_endpoint(
-    std::string_view text);  // "host:port", "10.0.0.1:29400", "[fd00::1]:29400"; refuses what is none
+// "host:port", "10.0.0.1:29400", "[fd00::1]:29400"; refuses everything else.
+RendezvousEndpoint parse_rendezvous_endpoint(std::string_view text);
 
-// What one machine brings.
+// One machine of a run and its ranks.
 struct NodeSpec {
-  int node = 0;                 // this machine, of `nodes`
-  int nodes = 1;                // all machines; ranks are numbered from the first machine on
-  int count = 1;                // of ranks here
-  std::vector<int> ranks = {};  // where a launcher has numbered them already: these, of `size`; node and nodes do not matter then
-  int size = 0;
+  int node = 0;                 // this machine's number
+  int nodes = 1;                // number of machines; ranks are numbered machine by machine
+  int count = 1;                // ranks on this machine
+  std::vector<int> ranks = {};  // their world ranks, if a launcher has numbered them; then node and nodes are not used
+  int size = 0;                 // world size, with `ranks`
 
   bool numbered() const { return !ranks.empty(); }
   int first() const { return numbered() ? *std::min_element(ranks.begin(), ranks.end()) : node; }
@@ -36,15 +36,15 @@ struct NodeSpec {
 
 struct RendezvousOptions {
   RendezvousEndpoint endpoint;
-  std::string address = {};             // where the other machines reach this one; empty: as the first machine sees it
-  std::string config_fingerprint = {};  // what must be the same on all machines, as people would say it; machines that differ are refused
+  std::string address = {};             // where other machines reach this one; empty: as the first machine sees it
+  std::string config_fingerprint = {};  // readable text that must be equal on all machines; others are refused
   std::chrono::nanoseconds deadline = std::chrono::seconds(300);
-  std::function<void(const std::string&)> tell = {};  // who came, for whom we wait
-  const base::Stop* stop = nullptr;                   // gives up when asked to
+  std::function<void(const std::string&)> tell = {};  // reports who came and who is missing
+  const base::Stop* stop = nullptr;                   // aborts the wait when requested
 };
 
-// Makes the set-ups of this machine's ranks: listens, meets the other machines under TLS, and learns where everybody is. Throws naming the
-// machines that did not come, or what they differ in.
+// Makes the set-ups of this machine's ranks: listens, exchanges addresses with the other machines over TLS, numbers the ranks. A collective
+// call of all machines. Throws and names the machines that did not come, or the difference in configuration.
 std::vector<NetSetup> rendezvous_nodes(const NodeSpec& own, const Tls& tls, const RendezvousOptions& options);
 
 }  // namespace cairn::comm

@@ -11,15 +11,15 @@
 
 #include "base/clock.h"
 
-// What the siblings of a machine say to each other, and where: packets on a local socket, with open files attached.
+// The packets between siblings (siblings.h): datagrams on a Unix socket, with file descriptors attached.
 namespace cairn::comm::sibling {
 
 constexpr size_t kBytesMax = 16 << 20, kFilesMax = 4096;  // of a bundle
-constexpr size_t kPieceBytes = 32 << 10;                  // a packet must fit into a socket's buffer
-constexpr size_t kFilesAtOnce = 200;                      // Linux carries at most 253 in one packet
-constexpr std::chrono::milliseconds kPause{20};           // between two tries where nothing tells when to try again
+constexpr size_t kPieceBytes = 32 << 10;                  // must fit into a socket buffer
+constexpr size_t kFilesAtOnce = 200;                      // Linux allows at most 253 per packet
+constexpr std::chrono::milliseconds kPause{20};           // between two attempts
 
-// An open file that is closed with its owner.
+// Owns a file descriptor.
 class File {
  public:
   File() = default;
@@ -34,14 +34,14 @@ class File {
   int fd_ = -1;
 };
 
-// When waiting ends, counted from the start.
+// A deadline, counted from construction.
 class Due {
  public:
   explicit Due(std::chrono::nanoseconds deadline) : deadline_(deadline) {}
   bool over() const { return clock_.now() >= deadline_; }
   void extend(std::chrono::nanoseconds by) { deadline_ += by; }
   double waited_s() const { return base::seconds(clock_.now()); }
-  // Until a file is ready or the time is over, or for `most`.
+  // Waits until a file is ready, until the deadline, or for `most`.
   void wait(std::span<pollfd> files, std::chrono::nanoseconds most = std::chrono::hours(1)) const;
 
  private:
@@ -50,13 +50,13 @@ class Due {
 };
 
 enum class Kind : int32_t {
-  hello,    // from a sibling: who it is
-  bundle,   // how many bytes and files follow
-  files,    // a letter for each: 'o' with an open file attached, '-' for none
-  piece,    // of the bytes
-  thanks,   // from a sibling: all is here
-  refused,  // a sentence: this caller, or what it was told, is wrong
-  lost,     // a sentence: somebody else did not come; rank is who, if known
+  hello,    // from a sibling: its local rank and world rank
+  bundle,   // numbers of bytes and files that follow
+  files,    // one character per file: 'o' attached, '-' none
+  piece,    // bytes of the bundle
+  thanks,   // from a sibling: the bundle is complete
+  refused,  // text: why this rank is refused
+  lost,     // text: another rank is missing; `rank` names it, if known
 };
 
 constexpr uint64_t kMagic = 0x31676e696c626973;  // "sibling1"
@@ -74,17 +74,17 @@ struct Packet {
   std::vector<File> files = {};
 };
 
-// Sends one packet if there is room, or says why not: an errno.
+// Sends one packet if there is room. Returns 0 or an errno.
 int try_send(int fd, Head head, std::string_view body = {}, std::span<const int> files = {});
 
-// The same, waiting for room until it is due: then ETIMEDOUT.
+// The same, but waits for room until the deadline; then ETIMEDOUT.
 int send_packet(const Due& due, int fd, const Head& head, std::string_view body = {}, std::span<const int> files = {});
 
-// One packet if it is there. What is no packet of ours counts as the end.
+// Receives one packet if there is one. An invalid packet counts as the end of the connection.
 enum class Got { packet, nothing, end };
 Got receive(int fd, Packet& packet);
 
-// Where the siblings of a job meet: a name outside the file system, so that nothing of it stays behind.
+// The abstract socket address of a job: not in the file system, so that nothing stays behind.
 struct Address {
   sockaddr_un name{};
   socklen_t length = 0;
@@ -94,7 +94,7 @@ Address address_of(const std::string& job);
 
 File make_socket();
 
-// Whose process is at the other end.
+// The process at the other end.
 ucred peer_of(const File& socket);
 
 }  // namespace cairn::comm::sibling

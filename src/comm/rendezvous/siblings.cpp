@@ -22,11 +22,12 @@ using Nanoseconds = std::chrono::nanoseconds;
 
 namespace {
 
-constexpr size_t kUnidentifiedMax = 64;  // callers that have not said who they are
+constexpr size_t kUnidentifiedMax = 64;  // connections that have not sent their hello
 
 }  // namespace
 
-// --- the first ---------------------------------------------------------------------------------------------------------------------------
+// --- local rank 0
+// ---------------------------------------------------------------------------------------------------------------------------
 
 class SiblingHost::State {
  public:
@@ -51,7 +52,7 @@ class SiblingHost::State {
         lose(-1, fmt::format("local rank {} of {} lost: not there {:.1f} s after the start (job {}){}{}", fmt::join(missing(), ", "),
                              local_size_, due_.waited_s(), job_, refused_.empty() ? "" : "; refused: ", refused_));
     }
-    std::erase_if(callers_, [](const Caller& caller) { return caller.local_rank < 0; });  // strangers have no more to say
+    std::erase_if(callers_, [](const Caller& caller) { return caller.local_rank < 0; });  // connections without a hello are dropped
     std::vector<int> all{own_rank_};
     for (int local = 1; local < local_size_; ++local) all.push_back(seated(local)->rank);
     return all;
@@ -83,9 +84,9 @@ class SiblingHost::State {
   struct Caller {
     File socket;
     ucred process;
-    int local_rank = -1, rank = -1;  // -1: has not said yet
+    int local_rank = -1, rank = -1;  // -1: no hello yet
     bool thanked = false;
-    bool ready = false;  // there is something to read
+    bool ready = false;  // readable
   };
 
   static std::string name(const Caller& caller) { return fmt::format("local rank {} (rank {})", caller.local_rank, caller.rank); }
@@ -103,7 +104,7 @@ class SiblingHost::State {
     return list;
   }
 
-  // Waits until there is something to do; true if somebody knocks and is listened for.
+  // Waits until there is something to do. True: a new connection waits to be accepted.
   bool turn(bool listening) {
     std::vector<pollfd> watched{{listening ? listener_.fd() : -1, POLLIN, 0}};
     for (const Caller& caller : callers_) watched.push_back({caller.thanked ? -1 : caller.socket.fd(), POLLIN, 0});
@@ -112,10 +113,10 @@ class SiblingHost::State {
     return watched[0].revents != 0;
   }
 
-  // True if the caller is one of ours.
+  // Accepts a connection. True: it belongs to this user.
   bool let_in() {
     File socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket.fd() < 0) {  // it went away, or this process has too many files open
+    if (socket.fd() < 0) {  // it has gone again, or no file descriptor is left
       due_.wait({}, kPause);
       return false;
     }
@@ -158,7 +159,7 @@ class SiblingHost::State {
       std::tie(caller.local_rank, caller.rank) = std::pair(hello.local_rank, hello.rank);
   }
 
-  // The later of two is turned away: it may be of another run that was started by mistake.
+  // Refuses the later of two: it may belong to another run that was started by mistake.
   void refuse(Caller& caller, const std::string& sentence) {
     try_send(caller.socket.fd(), {.kind = Kind::refused}, sentence);
     caller.socket = File();
@@ -168,13 +169,13 @@ class SiblingHost::State {
   int send_bundle(int fd, const Bundle& bundle) {
     int error = send_packet(due_, fd, {.kind = Kind::bundle, .bytes = bundle.bytes.size(), .files = bundle.files.size()});
     for (size_t at = 0; at < bundle.files.size() && !error; at += kFilesAtOnce) {
-      std::string letters;
+      std::string flags;
       std::vector<int> open;
       for (const int file : std::span(bundle.files).subspan(at, std::min(kFilesAtOnce, bundle.files.size() - at))) {
-        letters += file >= 0 ? 'o' : '-';
+        flags += file >= 0 ? 'o' : '-';
         if (file >= 0) open.push_back(file);
       }
-      error = send_packet(due_, fd, {.kind = Kind::files}, letters, open);
+      error = send_packet(due_, fd, {.kind = Kind::files}, flags, open);
     }
     for (size_t at = 0; at < bundle.bytes.size() && !error; at += kPieceBytes)
       error = send_packet(due_, fd, {.kind = Kind::piece}, std::string_view(bundle.bytes).substr(at, kPieceBytes));
@@ -194,7 +195,7 @@ class SiblingHost::State {
     lose(caller.local_rank, fmt::format("{} lost: has not taken its set-up {:.1f} s after the start", name(caller), due_.waited_s()));
   }
 
-  // Tells the others too, so that each can name the culprit.
+  // Tells the other ranks too, so that each can name the culprit.
   [[noreturn]] void lose(int local_rank, const std::string& sentence) {
     const Caller* culprit = local_rank > 0 ? seated(local_rank) : nullptr;
     const int rank = culprit ? culprit->rank : -1;
@@ -209,7 +210,7 @@ class SiblingHost::State {
   Due due_;
   File listener_;
   std::vector<Caller> callers_;
-  std::string refused_;  // the latest refusal, for whoever wonders why a rank is missing
+  std::string refused_;  // the latest refusal, for the error about a missing rank
 };
 
 SiblingHost::SiblingHost(const std::string& job, int local_size, int own_rank, Nanoseconds deadline) : own_rank_(own_rank) {
@@ -238,7 +239,7 @@ class Sibling::State {
     call();
     const Head hello{.kind = Kind::hello, .local_rank = local_rank, .local_size = local_size, .rank = rank};
     if (const int error = send_packet(due_, socket_.fd(), hello)) lose(std::strerror(error));
-    due_.extend(deadline / 4);  // the first began to wait later, maybe, and knows better who is missing
+    due_.extend(deadline / 4);  // local rank 0 may have started later, and knows better who is missing
   }
 
   Bundle collect() {
@@ -255,7 +256,7 @@ class Sibling::State {
       result.bytes += piece.body;
     }
     for (File& file : files) result.files.push_back(file.release());
-    send_packet(due_, socket_.fd(), {.kind = Kind::thanks});  // where it is gone by now, others will notice
+    send_packet(due_, socket_.fd(), {.kind = Kind::thanks});  // if local rank 0 is gone by now, others will notice
     socket_ = File();
     return result;
   }
@@ -263,10 +264,10 @@ class Sibling::State {
   bool open() const { return socket_.fd() >= 0; }
 
  private:
-  // Until the first is there.
+  // Repeats until local rank 0 listens.
   void call() {
     const Address address = address_of(job_);
-    std::optional<uid_t> stranger;
+    std::optional<uid_t> other_user;
     while (true) {
       File socket = make_socket();
       if (::connect(socket.fd(), address.generic(), address.length) == 0) {
@@ -275,13 +276,13 @@ class Sibling::State {
           socket_ = std::move(socket);
           return;
         }
-        stranger = user;
+        other_user = user;
       } else if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
         lose(std::strerror(errno));
       }
       if (due_.over())
         lose(fmt::format("not there {:.1f} s after the start{}", due_.waited_s(),
-                         stranger ? fmt::format("; user {} has taken its place", *stranger) : ""));
+                         other_user ? fmt::format("; user {} has taken its socket name", *other_user) : ""));
       due_.wait({}, kPause);
     }
   }
@@ -304,8 +305,8 @@ class Sibling::State {
   void take_files(Packet packet, size_t count, std::vector<File>& files) {
     size_t taken = 0;
     if (packet.body.empty() || packet.body.size() > count - files.size()) lose("sent a bad set-up: more files than it said");
-    for (const char letter : packet.body) {
-      const bool open = letter == 'o';
+    for (const char flag : packet.body) {
+      const bool open = flag == 'o';
       if (open && taken == packet.files.size()) lose("sent files that did not all arrive: is the limit of open files (ulimit -n) too low?");
       files.push_back(open ? std::move(packet.files[taken++]) : File());
     }

@@ -1,4 +1,8 @@
-// AdamW (Loshchilov and Hutter, arXiv:1711.05101) on one flat piece, and the sum of squares that clipping needs.
+// AdamW (Loshchilov and Hutter, arXiv:1711.05101) on flat pieces of parameters, and the sum of squares that gradient clipping needs.
+//
+//   g <- g * gradient_scale * *gradient_factor
+//   m <- beta1 m + (1 - beta1) g,   v <- beta2 v + (1 - beta2) g^2
+//   p <- p (1 - learning_rate weight_decay) - learning_rate m^ / (sqrt(v^) + eps),   m^ = m / (1 - beta1^step),  v^ = v / (1 - beta2^step)
 #pragma once
 #include <cstdint>
 #include <span>
@@ -21,37 +25,37 @@ struct AdamwStep {
   double weight_decay = 0;                      // p -= learning_rate * weight_decay * p, before the update
   int64_t step = 1;                             // counts from 1; for the bias corrections
   double gradient_scale = 1;                    // g is multiplied by this
-  const at::Tensor* gradient_factor = nullptr;  // and by this: one element on the piece's device (a clipping factor), borrowed
-  // How a p in bf16 is rounded: by number i of these for its element i (stochastic_rounding.h), borrowed; null: to the nearest.
+  const at::Tensor* gradient_factor = nullptr;  // and by this: one element on the piece's device (a clipping factor). Borrowed.
+  // Stochastic rounding of a p in bf16: element i uses random number i (stochastic_rounding.h). Borrowed; null: round to nearest.
   const base::Random* rounding = nullptr;
-  // What adamw_scalars_of() all pieces came to, on their device, borrowed: read when the update runs, in place of learning_rate, step,
-  // weight_decay and the numbers that round (whether they do, `rounding` says), so that an update may be recorded once and repeated with
-  // others. Null: none.
+  // The result of adamw_scalars_of() for all pieces, on their device. Borrowed; null: none. The kernel reads it when it runs, in place of
+  // learning_rate, step, weight_decay and the random key (`rounding` still says whether to round). So a CUDA graph can replay the update
+  // with other scalars.
   const at::Tensor* scalars = nullptr;
 };
 
-// Updates p, m and v in place from g (only read), four flat contiguous tensors of one length. Any of them may be in bf16 (m and v alike):
-// the update is made in fp32, and each result is rounded once.
+// Updates p, m and v in place; reads g. All four are flat, contiguous and of one length. Each may be bf16 (m and v have the same dtype):
+// the update is computed in fp32, and each result is rounded once.
 void adamw(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, const AdamwStep& step);
 
-// One of several pieces, with what AdamwStep says of a single one.
+// One of several pieces. weight_decay and rounding take the place of those in AdamwStep.
 struct AdamwPiece {
   at::Tensor p, m, v, g;
   double weight_decay = 0;
   const base::Random* rounding = nullptr;
 };
-// Many pieces by a rule, each as above; on a GPU dozens of them by one kernel, since a model has hundreds and most are small.
+// Updates many pieces, each as above. On a GPU one kernel takes dozens of pieces: a model has hundreds, and most are small.
 void adamw(std::span<const AdamwPiece> pieces, const AdamwStep& step);
 
-// What pieces have in common, and with that those of one piece.
+// The scalars that all pieces share, and with these the scalars of one piece.
 AdamwScalars adamw_scalars(const AdamwStep& step);
 AdamwScalars adamw_scalars_of(const AdamwPiece& piece, const AdamwStep& step, AdamwScalars common);
-// Those of several pieces in host memory, a row each: pinned, where the pieces are on a GPU.
+// The scalars of several pieces in host memory, one row each; in pinned memory where the pieces are on a GPU.
 at::Tensor adamw_scalars_of(std::span<const AdamwPiece> pieces, const AdamwStep& step);
 
-// The sum of x^2 over a flat contiguous tensor, as a 0-dim double on its device. On the CPU the same bits for every thread count.
+// The sum of x^2 over a flat contiguous tensor, as a 0-dim double on its device. On the CPU it does not depend on the thread count.
 at::Tensor sum_of_squares(const at::Tensor& x);
-// Over several of one type, at least one; on a GPU by a few kernels, however many they are.
+// The sum over one or more tensors of one dtype; on a GPU with a fixed, small number of kernels.
 at::Tensor sum_of_squares(std::span<const at::Tensor> all);
 
 namespace reference {

@@ -6,13 +6,13 @@
 
 namespace cairn::kernels {
 
-// Codes of comm/codec.h on a GPU, the same bytes as on the host: so that of numbers that live there only codes have to leave it.
+// The codecs of comm/codec.h on a GPU, with the same bytes as on the host. Values on a GPU leave it encoded.
 
-// Whether the codec of this name has them here: bf16, fp8, fp8_e5m2, int8 and e3m0, in a build with CUDA.
+// Whether a GPU kernel exists for the codec: bf16, fp8, fp8_e5m2, int8 and e3m0, in a build with CUDA.
 bool has_cuda_codec(std::string_view codec);
-// `values` (fp32, contiguous, on a GPU) as `bytes` codes there: as many as the codec has for so many values.
+// Encodes `values` (fp32, contiguous, on a GPU) into `bytes` bytes on the same GPU, as many as the codec needs for them.
 at::Tensor encode_on_cuda(std::string_view codec, const at::Tensor& values, int64_t bytes);
-// And back, `count` values.
+// The inverse, for `count` values.
 at::Tensor decode_on_cuda(std::string_view codec, const at::Tensor& codes, int64_t count);
 
 }  // namespace cairn::kernels

@@ -1,4 +1,4 @@
-// Softmax cross entropy over a vocabulary, row by row, and its gradient in the place of the logits.
+// Softmax cross entropy over a vocabulary, row by row. The gradient overwrites the logits.
 #pragma once
 #include <cstdint>
 
@@ -6,22 +6,23 @@
 
 namespace cairn::kernels {
 
-inline constexpr int64_t kIgnoreTarget = -100;  // a row with this target has loss 0 and gradient 0
-inline constexpr int64_t kElsewhereTarget =
-    -1;  // its target is in a part of the vocabulary that is not here: loss lse, no 1 in the gradient
+// A row with this target has loss 0 and gradient 0.
+inline constexpr int64_t kIgnoreTarget = -100;
+// Vocabulary parallelism: the target is in another rank's part of the vocabulary. The loss is lse, and the gradient has no one-hot term.
+inline constexpr int64_t kElsewhereTarget = -1;
 
-// logits [rows, vocab], targets [rows] int64, loss and lse [rows], fp32 also where logits are bf16 or fp16.
+// Shapes: logits [rows, vocab]; targets [rows] int64; loss and lse [rows], fp32 even where logits are bf16 or fp16.
 
-// Overwrites loss (lse - logits[target], 0 where ignored) and lse (log of the sum of exp).
+// Overwrites lse (log-sum-exp of the row) and loss (lse - logits[target]; 0 where ignored).
 void cross_entropy(const at::Tensor& loss, const at::Tensor& lse, const at::Tensor& logits, const at::Tensor& targets,
                    int64_t ignore = kIgnoreTarget);
 
-// Overwrites logits with their gradient, (softmax - onehot) * scale. `scale` is on the logits' device, with one element for
-// all rows or one per row [rows]: the gradient of the loss with respect to each row's loss.
+// Overwrites logits with their gradient, (softmax - onehot) * scale. `scale`, on the logits' device, has one element for all rows or one
+// per row: the gradient of the final loss with respect to the row's loss.
 void cross_entropy_backward(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& targets, const at::Tensor& scale,
                             int64_t ignore = kIgnoreTarget);
 
-// Both in one pass over the rows, while each is still in cache: loss and lse as above, logits become their gradient.
+// Both in one pass over the rows: overwrites loss and lse as above, and logits with their gradient.
 void cross_entropy_and_gradient(const at::Tensor& loss, const at::Tensor& lse, const at::Tensor& logits, const at::Tensor& targets,
                                 const at::Tensor& scale, int64_t ignore = kIgnoreTarget);
 

@@ -1,5 +1,5 @@
-// What decoding does to one token between the products: norms, rotation, attention over remembered keys, activations. Serial and without
-// allocation; a caller's threads each take rows or heads of their own. Numbers do not depend on how they are shared out.
+// The operations of decoding on one token between the matrix-vector products: norms, rotation, attention over cached keys, activations.
+// Serial and without allocation; the caller's threads each take rows or heads of their own. Results do not depend on that division.
 #pragma once
 #include <cstdint>
 
@@ -11,7 +11,7 @@ void rms_norm_row(float* y, const float* x, const float* gain, int64_t n, double
 // y = (x - mean) / deviation * gain + shift; y may be x.
 void layer_norm_row(float* y, const float* x, const float* gain, const float* shift, int64_t n, double eps);
 
-// Rotates one head of 2 * half elements in place ("rotate_half" order) by the angles of its position, half of each.
+// Rotates one head of 2 * half elements in place ("rotate_half" order). cos and sin have `half` elements each.
 void rotate_row(float* head, const float* cos, const float* sin, int64_t half);
 
 // gate[i] = silu(gate[i]) * up[i].
@@ -20,7 +20,7 @@ void swiglu_row(float* gate, const float* up, int64_t n);
 // x[i] = gelu(x[i]), in its tanh form.
 void gelu_row(float* x, int64_t n);
 
-// One query head over the keys of `count` earlier positions and of its own.
+// One query head over the cached keys of `count` earlier positions and over its own key.
 struct RowAttention {
   const float *k, *v;          // of the first position that is seen; the next ones lie `stride` floats apart
   int64_t stride, count;       // earlier positions
@@ -31,7 +31,7 @@ struct RowAttention {
 // out [head_dim] is overwritten; `scores` has room for count + 16.
 void attend_row(float* out, const float* q, const RowAttention& a, float* scores);
 
-// The largest number's place (the first of equals), and the log of the sum of exp.
+// The index of the largest element (the first of equals) and the log-sum-exp of the row.
 struct RowSummary {
   int64_t largest;
   double log_sum_exp;

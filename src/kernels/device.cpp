@@ -13,19 +13,18 @@
 namespace cairn::kernels {
 namespace {
 
-// Of the process, as what it switches in libtorch is; ranks may be threads.
+// Global, because libtorch's switch is global; ranks may be threads of one process.
 std::mutex deterministic_lock;
 int deterministic_count = 0;
 
-// libtorch then takes FlashAttention's ordered sums rather than cuDNN's, and refuses what has no ordered form.
+// libtorch then prefers FlashAttention's deterministic backward pass to cuDNN's, and refuses operations without a deterministic form.
 void set_deterministic(bool wanted) {
   at::globalContext().setDeterministicAlgorithms(wanted, /*warn_only=*/false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);  // we read nothing that we have not written
 }
 
-// Segments of memory that grow in place leave no gaps that nothing fits in. Said here and not by a variable of the environment, which
-// processes begun from this one would have too; where the user has set one (PYTORCH_ALLOC_CONF), libtorch has read it, and it holds.
-// Tried out at once: there are drivers that offer it and then fail (some under WSL2).
+// Expandable segments of the caching allocator avoid fragmentation. They are set here rather than by an environment variable, which child
+// processes would inherit. A user's PYTORCH_ALLOC_CONF takes precedence. Tried out at once: some drivers (under WSL2) offer them and fail.
 void enable_expandable_segments(const at::Device& gpu) {
   if (!c10::CachingAllocator::getAllocatorSettings().empty()) return;
   c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");

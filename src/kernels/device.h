@@ -5,14 +5,14 @@
 
 namespace cairn::kernels {
 
-// What --device names: "cpu", or "cuda", which is refused where this build or this machine cannot compute on a GPU.
+// The device that --device names: "cpu" or "cuda". Refuses "cuda" where this build or this machine cannot use a GPU.
 at::Device device_from_name(const std::string& name);
 bool can_use_cuda();
-int64_t total_memory_bytes(const at::Device& gpu);  // all of its memory
+int64_t total_memory_bytes(const at::Device& gpu);
 
-// While one lives, whatever this process computes comes out with the same bits each time, or fails with a message that names what cannot.
-// Only attention on a GPU has to choose: its gradients are else added up in any order. All that train in a process at a time must want the
-// same.
+// While one lives, this process computes deterministically: results are bitwise identical each time, and an operation without a
+// deterministic form fails with its name (as torch.use_deterministic_algorithms). Only attention on a GPU has a choice: its gradients are
+// otherwise summed in any order. The switch is global, so all runs of a process at a time must want the same.
 class DeterministicAlgorithms {
  public:
   DeterministicAlgorithms();

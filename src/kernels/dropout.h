@@ -1,4 +1,4 @@
-// Dropout whose mask is a function of where it falls, not of when it is drawn.
+// Dropout with a counter-based mask: a function of the token and the column, not of the order of draws.
 #pragma once
 #include <ATen/core/ATen_fwd.h>
 
@@ -9,8 +9,8 @@ struct Random;
 namespace cairn::kernels {
 
 // In place: x[r, c] becomes 0 where random.for_index(keys[r]).uniform_float(c) < rate, and x[r, c] / (1 - rate) elsewhere. x [rows, width],
-// keys [rows] int64. A row's mask depends on its key alone, so rows may be anywhere, in any order, and computed again. On other devices
-// than the CPU the mask is made on the host, which waits for the keys.
+// keys [rows] int64. A row's mask depends on its key alone, so rows may be on any rank, in any order, and may be recomputed. For a GPU the
+// mask is made on the host, which waits for the keys.
 void dropout(const at::Tensor& x, const at::Tensor& keys, const base::Random& random, double rate);
 
 }  // namespace cairn::kernels

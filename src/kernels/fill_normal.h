@@ -1,4 +1,4 @@
-// Normal values keyed by element, so that any piece of a tensor is filled alike on any layout.
+// Normal random values keyed by element, so that a tensor gets the same values however it is sharded.
 #pragma once
 #include <cstdint>
 
@@ -10,8 +10,8 @@ struct Random;
 
 namespace cairn::kernels {
 
-// Overwrites the flat contiguous tensor: element i becomes a normal value of mean 0 and deviation `deviation` that depends only on the key
-// of `random` and on first_index + i, not on threads, pieces or order. In fp32 the same bits on every device; in bf16 those, rounded.
+// Overwrites the flat contiguous tensor: element i becomes a normal value with mean 0 and standard deviation `deviation`, a function of the
+// key of `random` and first_index + i alone. fp32 values are bitwise identical on all devices; bf16 values are those, rounded.
 void fill_normal(const at::Tensor& flat, const base::Random& random, int64_t first_index, double deviation);
 
 }  // namespace cairn::kernels

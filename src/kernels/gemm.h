@@ -4,17 +4,17 @@
 
 namespace cairn::kernels {
 
-// Every tensor is a matrix whose last dim is contiguous; rows may lie apart, so a slice of a fused buffer works, as input and
-// as output. Inputs may be bf16 or fp16; the output has their precision, or is the fp32 weight gradient. The output comes first and is
-// written in place; it may not overlap an input. rows, in and out may be 0.
+// Every tensor is a matrix whose last dim is contiguous. The row stride is free, so inputs and outputs may be slices of fused buffers. The
+// output comes first; it must not overlap an input. Inputs may be bf16 or fp16; the output has their precision, or is an fp32 weight
+// gradient. rows, in and out may be 0.
 
-// y = x w^T, or *onto + x w^T.  y and *onto [rows, out], y is overwritten and may be *onto; x [rows, in], w [out, in].
+// Overwrites y = x w^T, or y = *onto + x w^T; y may be *onto.  y and *onto [rows, out], x [rows, in], w [out, in].
 void linear(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const at::Tensor* onto = nullptr);
 
-// The input gradient, dx = dy w, or dx += dy w.  dx [rows, in], dy [rows, out], w [out, in].
+// The input gradient: dx = dy w; with `accumulate` dx += dy w.  dx [rows, in], dy [rows, out], w [out, in].
 void linear_backward_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w, bool accumulate = false);
 
-// The weight gradient, dw = dy^T x, or dw += dy^T x.  dw [out, in], dy [rows, out], x [rows, in].
+// The weight gradient: dw = dy^T x; with `accumulate` dw += dy^T x.  dw [out, in], dy [rows, out], x [rows, in].
 void linear_backward_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate = false);
 
 namespace reference {

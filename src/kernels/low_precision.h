@@ -6,10 +6,10 @@ namespace cairn::kernels {
 
 inline bool is_half_precision(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
 
-// In fp32 where it was lower, contiguous then; the tensor itself where it was not.
+// A contiguous fp32 copy of a half-precision tensor; any other tensor itself.
 inline at::Tensor widened(const at::Tensor& x) { return is_half_precision(x) ? x.to(at::kFloat).contiguous() : x; }
 
-// Room in fp32 for an output of lower precision; nothing of its values is carried over.
+// An uninitialised fp32 tensor of the shape of a half-precision output; any other output itself.
 inline at::Tensor empty_widened(const at::Tensor& x) {
   return is_half_precision(x) ? at::Tensor(x.new_empty(x.sizes(), x.options().dtype(at::kFloat))) : x;
 }

@@ -1,4 +1,4 @@
-// Products of a weight with a few rows, as decoding needs them: weights are streamed once, from where they lie.
+// Matrix-vector products for decoding: a weight times a few rows. The weight is read once, in place.
 #pragma once
 #include <cstdint>
 
@@ -12,8 +12,8 @@ struct WeightView {
   bool fan_in_fan_out = false;
 };
 
-// Outputs begin .. end-1 of y = x w^T + b for `rows` rows of x; with `add`, of y += x w^T + b. Serial: the threads of a caller each take
-// a part of the outputs. Each number is the same to the bit however outputs and rows are shared out.
+// Computes outputs begin .. end-1 of y = x w^T + b for `rows` rows of x; with `add`, of y += x w^T + b. Serial: the caller's threads each
+// take a range of outputs. Results are bitwise identical for any division of outputs and rows.
 void matvec(float* y, int64_t y_stride, const float* x, int64_t x_stride, int64_t rows, const WeightView& w, int64_t begin, int64_t end,
             bool add = false);
 

@@ -1,32 +1,34 @@
-// RMSNorm, y = x / rms(x) * weight, with the residual addition before it and its two gradients.
+// RMSNorm, y = x / rms(x) * weight, with an optional residual addition before it, and its two gradients.
 #pragma once
 #include <ATen/core/ATen_fwd.h>
 
 namespace cairn::kernels {
 
-// x, y and their gradients are [..., embed] (all leading dims together are the rows), weight is [embed], rstd is [rows] and
+// Shapes: x, y and their gradients [..., embed], where all leading dims together are the rows; weight and dw [embed]; rstd [rows]. rstd
 // holds 1 / sqrt(mean(x^2) + eps), which the gradients need. Where x is bf16 or fp16, rstd and dw are fp32.
+//
+// `amax`, here and below: set to the largest magnitude of the result, as to_fp8 takes it (fp8.h), where the kernel gets it for free;
+// otherwise unchanged.
 
-// Overwrites y and rstd. y may be x. `amax`, here and below: becomes the largest magnitude of the result, as to_fp8 takes it (fp8.h),
-// where that costs nothing; else it stays as it is.
+// Overwrites y and rstd. y may be x.
 void rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& x, const at::Tensor& weight, double eps,
               at::Tensor* amax = nullptr);
 
-// sum = x + r, then y and rstd are the norm of sum. Overwrites all three; sum may be x or r.
+// Overwrites sum = x + r, then y and rstd with the norm of sum. sum may be x or r.
 void add_rms_norm(const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& sum, const at::Tensor& x, const at::Tensor& r,
                   const at::Tensor& weight, double eps);
 
-// The input gradient, plus *add where given (the gradient that went round the norm on the residual path).
-// Overwrites dx, which may be dy or *add. x is what the norm was taken of.
+// Overwrites dx with the input gradient, plus *add where given (the gradient of the residual path around the norm). dx may be dy or *add. x
+// is the input of the norm.
 void rms_norm_backward_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                              const at::Tensor& rstd, const at::Tensor* add = nullptr, at::Tensor* amax = nullptr);
 
-// The weight gradient: dw [embed] = or += sum over rows of dy * x * rstd. The same bits for every thread count.
+// The weight gradient: dw = sum over rows of dy * x * rstd; with `accumulate` dw += that. It does not depend on the thread count.
 void rms_norm_backward_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd,
                               bool accumulate = false);
 
-// All gradients of a norm at once: dx as rms_norm_backward_input gives it, dw [embed] as rms_norm_backward_weight does, and where y is
-// given, what the norm came to, so that it need not be kept. dx may be dy or *add.
+// Both gradients at once. Overwrites dx as rms_norm_backward_input does, dw as rms_norm_backward_weight does, and where y is given *y with
+// the recomputed output of the norm, so that it need not be kept. dx may be dy or *add.
 struct RmsNormGradients {
   const at::Tensor& dx;
   const at::Tensor& dw;
@@ -35,7 +37,7 @@ struct RmsNormGradients {
 };
 void rms_norm_backward(const RmsNormGradients& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                        const at::Tensor& rstd, const at::Tensor* add = nullptr);
-// Whether that is one pass over such an x, and so costs hardly more than dx alone.
+// Whether rms_norm_backward is one pass over such an x. Then it costs hardly more than dx alone.
 bool has_fused_backward(const at::Tensor& x);
 
 namespace reference {

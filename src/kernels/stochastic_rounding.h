@@ -9,14 +9,14 @@ struct Random;
 
 namespace cairn::kernels {
 
-// Writes fp32 values into bf16, each rounded up or down to a neighbour with the odds of its distance, so that the mean over many
-// roundings is the value itself and small updates are not lost. Element i draws number first_index + i of `random`, which is derived
-// from seed, step and parameter name: the same on any layout. Values that bf16 holds, infinities and NaN stay what they are; what
-// rounds beyond the largest bf16 becomes infinite. Both contiguous, on one device; a GPU gives
-// the CPU's bits.
+// Stochastic rounding of fp32 values to bf16. Overwrites `to`. A value becomes one of its two bf16 neighbours, with a probability
+// proportional to the distance from the other, so the expectation is the value and small updates are not lost. Element i uses number
+// first_index + i of `random`, so the result does not depend on sharding. Values that bf16 represents, infinities and NaN are kept; a value
+// that rounds beyond the largest bf16 becomes infinite. Both tensors are contiguous and on one device. CPU and GPU results are bitwise
+// identical.
 void round_stochastically(const at::Tensor& to /*bf16*/, const at::Tensor& from /*fp32*/, const base::Random& random, int64_t first_index);
 
-// Its part for tensors on a GPU.
+// The same for tensors on a GPU.
 void round_stochastically_on_cuda(const at::Tensor& to, const at::Tensor& from, const base::Random& random, int64_t first_index);
 
 }  // namespace cairn::kernels

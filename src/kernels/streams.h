@@ -4,11 +4,11 @@
 
 namespace cairn::kernels {
 
-// What a GPU does beside computing. One stream for each, since each has memory of its own.
+// The streams beside the compute stream, one for each purpose: the caching allocator keeps memory by stream.
 enum class SideStream { islands, to_host, to_gpu };
 c10::Stream side_stream(const at::Device& device, SideStream what);
 
-// Where this thread's work on the GPU goes.
+// The stream that this thread's kernels go to.
 c10::Stream current_stream(const at::Device& device);
 
 }  // namespace cairn::kernels

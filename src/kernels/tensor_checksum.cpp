@@ -12,7 +12,7 @@ at::Tensor tensor_checksum(const at::Tensor& x) {
   const auto bytes = x.element_size();
   const at::Tensor words = x.reshape({-1}).view(bytes == 1 ? at::kByte : bytes == 2 ? at::kShort : bytes == 4 ? at::kInt : at::kLong);
   const auto options = x.options().dtype(at::kLong);
-  // Odd numbers without a pattern, by which elements count: with one, changes that have it too would sum up to nothing.
+  // Odd pseudo-random weights for the elements. With a regular pattern, changes of the same pattern could cancel.
   at::Tensor places = at::arange(1, std::min(kSlice, words.numel()) + 1, options).mul_(kFactor);
   places = places.bitwise_xor(places.bitwise_right_shift(32)).bitwise_or_(1);
   const at::Tensor sum = at::zeros({}, options);

@@ -3,8 +3,8 @@
 
 namespace cairn::kernels {
 
-// A number for the bits of a tensor, in the order of its elements: alike for the same bits, and other ones where two have changed places
-// as well. One element, int64, on its device, which does not wait; 128 MB beside the tensor at most.
+// A checksum of a tensor's bits that depends on the order of the elements: equal for bitwise identical tensors. int64 [1] on the tensor's
+// device, without waiting for it. Needs at most 128 MB beside the tensor.
 at::Tensor tensor_checksum(const at::Tensor& x);
 
 }  // namespace cairn::kernels

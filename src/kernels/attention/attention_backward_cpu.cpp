@@ -1,5 +1,11 @@
-// The backward pass of CPU attention: weights are computed again from the log-sum-exp, block by block, and feed five products
-// (Dao et al., arXiv:2205.14135, algorithm 4).
+// The backward pass of CPU attention (Dao et al., FlashAttention, arXiv:2205.14135, algorithm 4). The attention weights are recomputed
+// block by block from the log-sum-exp, so nothing but out and lse is kept from the forward pass. With s = scale q k^T:
+//   p  = exp(s - lse)                 attention weights (`weights`)
+//   dv += p^T dout,  dp = dout v^T
+//   delta = rowsum(dout * out)        per query
+//   ds = p * (dp - delta)             (`dscores`)
+//   dq += scale ds k,  dk += scale ds^T q
+// Five matrix products per block of 96 keys and panel of 48 queries.
 #include <utility>
 
 #include "kernels/attention/attention_problem.h"
@@ -12,7 +18,7 @@ namespace {
 
 using namespace simd;
 
-// What a thread works in. Panels hold transposed rows; `rows` are padded to whole vectors.
+// The scratch memory of a thread. Panels hold transposed rows; `rows` are padded to whole vectors.
 struct BackwardScratch {
   int64_t width;
   float *key_panels, *key_rows, *value_panels, *dk, *dv;                        // of all keys of the task
@@ -31,7 +37,7 @@ struct BackwardScratch {
   }
 };
 
-// weights = exp2(scores - lse) where seen, dscores = weights * (dweights - delta); both in the place of what they came from.
+// In place: weights = exp2(scores - lse) where seen, dscores = weights * (dweights - delta).
 template <int W>
 CAIRN_INLINE void weigh(const AttentionProblem& p, const ScoreBlock& block, BackwardScratch& s) {
   constexpr int kVectors = 3;
@@ -62,7 +68,7 @@ CAIRN_INLINE void weigh(const AttentionProblem& p, const ScoreBlock& block, Back
   }
 }
 
-// dv += weights dout and dk += dscores q, for the keys of the block; queries that come before a key are left out.
+// dv += weights dout and dk += dscores q, for the keys of the block; causally hidden queries are skipped.
 template <int W>
 CAIRN_INLINE void add_key_gradients(const AttentionProblem& p, const ScoreBlock& block, BackwardScratch& s, int64_t count, int64_t key) {
   constexpr int kRows = Tile<W>::kRows;
@@ -75,7 +81,7 @@ CAIRN_INLINE void add_key_gradients(const AttentionProblem& p, const ScoreBlock&
   }
 }
 
-// dq += dscores^T k, for the queries of the panel; keys that come after a query are left out.
+// dq += dscores^T k, for the queries of the panel; causally hidden keys are skipped.
 template <int W>
 CAIRN_INLINE void add_query_gradients(const AttentionProblem& p, const ScoreBlock& block, BackwardScratch& s, int64_t key) {
   constexpr int kRows = Tile<W>::kRows;

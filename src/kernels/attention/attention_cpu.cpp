@@ -1,4 +1,4 @@
-// Attention on the CPU: checks the call, renumbers documents, cuts the work into tasks and shares them out.
+// Attention on the CPU: checks the arguments, renumbers documents, cuts the work into tasks and runs them on all threads.
 #include "kernels/attention.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace cairn::kernels {
 namespace {
 
-constexpr int64_t kFewQueries = 4;      // up to so many, panels of 48 queries waste more than they save
+constexpr int64_t kFewQueries = 4;      // up to this many queries, panels of 48 waste more than they save
 constexpr int64_t kBlock = 96;          // tasks begin at multiples of this: whole panels of queries and of keys
 constexpr int64_t kTasksPerThread = 2;  // fewer tasks than this, and heads are split
 
@@ -34,7 +34,7 @@ void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
               "document starts of {} for {} rows", c10::str(options.document_starts->sizes()), q.size(0));
 }
 
-// Document ids as small integers: the rank of each among the ids of its own row's keys, -1 where no key has it.
+// Document ids as small integers: the rank of each id among the ids of its row's keys; -1 where no key has it.
 struct Documents {
   std::vector<int32_t> queries, keys;
 
@@ -153,7 +153,8 @@ void attention_backward(const at::Tensor& dq, const at::Tensor& dk, const at::Te
   p.dout = rows_of(dout), p.dq = rows_of(dq), p.dk = rows_of(dk), p.dv = rows_of(dv);
   std::vector<AttentionTask> tasks;
   const int64_t threads = at::get_num_threads(), whole = p.batch * p.kv_heads;
-  if (threads > 1 && whole > 0 && whole < threads) {  // each gradient on its own costs seven products instead of five, but no thread idles
+  if (threads > 1 && whole > 0 &&
+      whole < threads) {  // dkv and dq as separate tasks cost seven products instead of five, but no thread idles
     const int64_t pieces = (threads * kTasksPerThread + whole - 1) / whole;
     add_tasks(tasks, p, Cut::keys, pieces);
     add_tasks(tasks, p, Cut::queries, pieces);

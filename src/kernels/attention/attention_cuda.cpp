@@ -1,6 +1,6 @@
-// Attention on a GPU by the libraries that libtorch brings: cuDNN where it can (documents: cudnn_varlen.h), which is half as fast again on
-// a Hopper GPU, else FlashAttention-2. Their backward passes have the same bits twice only under DeterministicAlgorithms (device.h), where
-// FlashAttention-2 takes all. Both make tensors of their own for their results.
+// Attention on a GPU by library: cuDNN where it supports the case (for documents: cudnn_varlen.h), because it is 1.5 times as fast on a
+// Hopper GPU, else FlashAttention-2. Their backward passes are deterministic only under DeterministicAlgorithms (device.h); then
+// FlashAttention-2 takes all cases. Both allocate their results.
 #include "kernels/attention/attention_cuda.h"
 
 #include <algorithm>
@@ -27,12 +27,12 @@ namespace {
 constexpr int64_t kCudnnHeadDim = 128, kFlashHeadDim = 256;  // at most
 constexpr int64_t kHeadDimStep = 8;                          // both take multiples of this
 
-// What of the mask is left once it is compared with the lengths at hand.
+// The mask, simplified for the given lengths.
 struct Mask {
   bool causal;       // query i sees keys up to i + (k_len - q_len): the last query sees the last key
   int64_t window;    // 0: none
-  bool is_possible;  // false: a mask that no library has
-  bool documents;    // each for itself
+  bool is_possible;  // false: no library has this mask
+  bool documents;    // documents do not see each other
 };
 
 int64_t max_sequences(const AttentionOptions& options) {
@@ -46,7 +46,7 @@ Mask mask_of(const at::Tensor& q, const at::Tensor& k, const AttentionOptions& o
   const bool causal = options.causal && !all_before;
   // A window that reaches back from the last query to the first key hides nothing.
   const int64_t window = options.window > 0 && q_len - 1 + shift - options.window >= 0 ? options.window : 0;
-  const bool lined_up = shift == k_len - q_len && shift >= 0;  // below 0 some queries see no key, of which libraries think otherwise
+  const bool lined_up = shift == k_len - q_len && shift >= 0;  // below 0 some queries see no key, which libraries treat differently
   constexpr int64_t kSequencesMax = 65535;                     // blocks of one dimension of a grid
   const at::Tensor* starts = options.document_starts;
   const bool is_varlen =
@@ -67,12 +67,11 @@ at::Tensor by_head(const at::Tensor& x) { return x.transpose(1, 2); }  // [batch
 
 enum class Library { none, cudnn, flash };
 
-// Rows one after the other, cut into runs that do not see each other: FlashAttention's form for documents. Runs without a position are
-// none, and lie behind the others.
+// FlashAttention's varlen form: all rows one after the other, with the offsets of the sequences. Empty sequences come last.
 struct PackedSequences {
   at::Tensor q, k, v;     // [positions of all rows, heads, head_dim], views
-  at::Tensor cu_seqlens;  // int32 [most runs + 1], the last is the number of positions
-  int64_t longest;        // at most
+  at::Tensor cu_seqlens;  // int32 [max sequences + 1]; the last is the number of positions
+  int64_t longest;        // upper bound of a sequence
 
   PackedSequences(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values, const AttentionOptions& options)
       : q(queries.flatten(0, 1)), k(keys.flatten(0, 1)), v(values.flatten(0, 1)), longest(queries.size(1)) {
@@ -94,7 +93,7 @@ struct PackedSequences {
   }
 };
 
-// Log-sum-exps as libtorch's form for runs has them, [heads, positions], and as ours are, [batch, heads, length].
+// Log-sum-exps between libtorch's varlen layout, [heads, positions], and ours, [batch, heads, length].
 at::Tensor packed_lse(const at::Tensor& lse) { return lse.transpose(0, 1).flatten(1).contiguous(); }
 at::Tensor lse_by_row(const at::Tensor& lse, const at::Tensor& q) {
   CAIRN_CHECK(lse.dim() == 2 && lse.size(0) == q.size(2) && lse.size(1) == q.size(0) * q.size(1),
@@ -102,12 +101,12 @@ at::Tensor lse_by_row(const at::Tensor& lse, const at::Tensor& q) {
   return lse.view({q.size(2), q.size(0), q.size(1)}).transpose(0, 1);
 }
 
-// The same for both directions, so that a gradient is of what was computed.
+// The same choice for forward and backward.
 Library library_for(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Mask& mask) {
   const int64_t head_dim = q.size(3);
   if (!mask.is_possible || !fits(q, q) || !fits(k, q) || !fits(v, q) || head_dim % kHeadDimStep != 0 || q.numel() == 0 || k.numel() == 0)
     return Library::none;
-  // cuDNN's causal mask begins at the first key, which is the same for as many queries as keys. A single query is none of its trades.
+  // cuDNN aligns its causal mask with the first key, which is right only for as many queries as keys. It does not support a single query.
   const bool square = q.size(1) == k.size(1) && q.size(1) > 1;
   if (head_dim <= kCudnnHeadDim && mask.window == 0 && square && !mask.documents &&
       sdp::can_use_cudnn_attention({by_head(q), by_head(k), by_head(v), std::nullopt, 0.0, mask.causal, q.size(2) != k.size(2)},
@@ -116,7 +115,7 @@ Library library_for(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
   return head_dim <= kFlashHeadDim ? Library::flash : Library::none;
 }
 
-// Keys to the left and to the right of a query's own place; none: all.
+// FlashAttention's window: keys to the left and to the right of a query; unset: all.
 struct Sides {
   std::optional<int64_t> left, right;
   explicit Sides(const Mask& mask) {
@@ -125,7 +124,7 @@ struct Sides {
   }
 };
 
-// cuDNN for documents, where it may be and can: its gradients are sums in any order.
+// Variable-length attention by cuDNN, where it is possible and allowed: its gradients are not deterministic.
 std::optional<VarlenAttention> varlen_for_cudnn(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Mask& mask,
                                                 double scale, const AttentionOptions& options) {
   if (!has_cudnn_varlen() || !mask.documents || mask.window > 0 || q.size(3) > kCudnnHeadDim) return std::nullopt;
@@ -139,7 +138,7 @@ std::optional<VarlenAttention> varlen_for_cudnn(const at::Tensor& q, const at::T
                          .scale = scale};
 }
 
-// FlashAttention is told of causality by one means or the other.
+// FlashAttention takes causality either as a flag or as a window.
 bool is_plain_causal(const Mask& mask) { return mask.causal && mask.window == 0; }
 
 }  // namespace
@@ -196,8 +195,8 @@ std::optional<AttentionGradients> attention_gradients_on_cuda(const at::Tensor& 
   const Mask mask = mask_of(q, k, options);
   const double scale = scale_of(q, options);
   const CudaDeviceGuard device(q.device());
-  const at::Tensor unused = at::empty({2}, q.options().dtype(at::kUInt64));  // the state of a dropout that there is not
-  // libtorch keeps cuDNN's plans by the strides of q, k and v alone, so those of the others must always be the same.
+  const at::Tensor unused = at::empty({2}, q.options().dtype(at::kUInt64));  // dropout state; there is no dropout
+  // libtorch caches cuDNN's plans by the strides of q, k and v alone, so dout and out must always have the same strides.
   const at::Tensor gradient = dout.contiguous(), result = out.contiguous();
   switch (library_for(q, k, v, mask)) {
     case Library::none:

@@ -1,4 +1,4 @@
-// The seam between the dispatch of attention and the GPU libraries that libtorch brings, which a build without CUDA answers with "no".
+// Attention by GPU libraries (cuDNN, FlashAttention-2). A build without CUDA has these functions too; they do nothing.
 #pragma once
 #include <optional>
 
@@ -10,8 +10,8 @@ struct AttentionOutput;
 struct AttentionGradients;
 struct AttentionOptions;
 
-// As in attention.h. Each starts on the current stream of q's device and returns true, or its results; false or nothing, with nothing done,
-// if no library does this.
+// As in attention.h. Each starts on the current stream of q's device and returns true, or its results. If no library has this case, it does
+// nothing and returns false, or nothing.
 bool attention_on_cuda(const at::Tensor& out, const at::Tensor& lse, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                        const AttentionOptions& options);
 bool attention_backward_on_cuda(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv, const at::Tensor& dout,

@@ -1,4 +1,4 @@
-// CPU attention for few queries, as in decoding: keys and values are read where they lie, once.
+// CPU attention for few queries (decoding): keys and values are read once, in place, without packing.
 #include <cmath>
 #include <limits>
 

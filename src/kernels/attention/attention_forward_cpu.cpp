@@ -1,5 +1,11 @@
-// The forward pass of CPU attention: blocks of keys against a panel of queries, with a running maximum and sum
-// (Dao et al., arXiv:2205.14135; the running softmax is Milakov and Gimelshein's, arXiv:1805.02867).
+// The forward pass of CPU attention: FlashAttention (Dao et al., arXiv:2205.14135, algorithm 1) with an online softmax (Milakov and
+// Gimelshein, arXiv:1805.02867). The scores of a row are never all in memory.
+//
+// A panel of 48 queries goes over blocks of 96 keys. Per query it keeps the running maximum m (`maxima`), the running sum l (`sums`) and
+// the unnormalised output o (`out`). For a block with scores s_j = scale q . k_j (masked ones are -inf):
+//   m' = max(m, max_j s_j),  f = exp(m - m')  (`factors`),  p_j = exp(s_j - m')
+//   l <- f l + sum_j p_j,    o <- f o + sum_j p_j v_j,   m <- m'
+// At the end out = o / l and lse = m + log l. Exponentials are powers of 2: scores carry a factor log2(e).
 #include <cmath>
 
 #include "kernels/attention/attention_problem.h"
@@ -12,7 +18,7 @@ namespace {
 
 using namespace simd;
 
-// What a thread works in. Panels of keys hold k^T, `values` holds rows of v.
+// The scratch memory of a thread. Panels of keys hold k^T; `values` holds rows of v.
 struct ForwardScratch {
   int64_t width;  // head_dim rounded up to whole vectors
   float *key_panels, *values, *query_panel, *scores, *out, *maxima, *sums, *factors;
@@ -48,8 +54,7 @@ CAIRN_INLINE void mask_scores(const AttentionProblem& p, const ScoreBlock& block
   }
 }
 
-// For kVectors vectors of queries from i on: scores become exp2(scores - maximum), maxima and sums move on, and factors say how
-// much older sums and outputs shrink.
+// The online softmax step for kVectors vectors of queries from i on: scores become p, maxima and sums are updated, factors becomes f.
 template <int W, int kVectors>
 CAIRN_INLINE void softmax_columns(const ScoreBlock& block, ForwardScratch& s, int64_t i) {
   Float<W> base[kVectors], sum[kVectors] = {};

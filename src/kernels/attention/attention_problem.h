@@ -1,4 +1,4 @@
-// One attention call as the CPU kernels see it: sizes, masks, and where each tensor's rows lie.
+// One attention call as the CPU kernels see it: sizes, masks, and the address of each tensor's rows.
 #pragma once
 #include <cstdint>
 
@@ -22,7 +22,7 @@ struct AttentionProblem {
   int64_t window = 0;                        // if not 0, only keys j > i + shift - window
   const int32_t* query_documents = nullptr;  // [batch, q_len], or null
   const int32_t* key_documents = nullptr;    // [batch, k_len]
-  HeadRows q, k, v, out, dout, dq, dk, dv;   // what a pass does not use stays null
+  HeadRows q, k, v, out, dout, dq, dk, dv;   // null where a pass does not use it
   float* lse = nullptr;                      // [batch, heads, q_len]
 
   // One past the last key that any of the queries before `query_end` sees.
@@ -44,8 +44,8 @@ struct AttentionProblem {
   }
 };
 
-// A share of the work: the queries [query_begin, query_end) of all query heads that read one key head, against the keys
-// [key_begin, key_end), with the scratch memory of one thread.
+// The work of one thread at a time: the queries [query_begin, query_end) of all query heads that read one key head, against the keys
+// [key_begin, key_end), with scratch memory.
 struct AttentionTask {
   int64_t batch = 0, kv_head = 0;
   int64_t query_begin = 0, query_end = 0;

@@ -1,4 +1,4 @@
-// Attention as plain ATen operations: the truth that every kernel is compared with, and what runs where no kernel fits.
+// Attention in plain ATen operations: the reference of all kernels, and the fallback where no kernel fits.
 #include "kernels/attention.h"
 
 #include <cmath>

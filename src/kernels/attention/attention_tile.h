@@ -1,6 +1,6 @@
-// The building bricks of the CPU attention kernels: packed panels, register tiles, masks.
+// The building blocks of the CPU attention kernels: packed panels, register tiles, masks.
 //
-// Queries and keys are worked on in panels of 48: 48 is a multiple of every vector width and of every tile height below.
+// Queries and keys are processed in panels of 48, a multiple of every vector width and of every tile height below.
 // Scores are kept transposed, [key][query], queries on the lanes: softmax needs no sum across lanes, and the block is already
 // packed for the products with V and K that follow.
 #pragma once
@@ -45,7 +45,7 @@ struct Tile<4> {
 
 CAIRN_INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// How the left operand of a product lies: element (row, k) at a[k * stride + row], or at a[row * stride + k].
+// The layout of the left operand of a product: element (row, k) at a[k * stride + row], or at a[row * stride + k].
 enum class Left { by_k, by_row };
 
 // c[Rows][V * W] = or += a b: `k` rank-one updates held in registers. b [k][V * W].

@@ -1,5 +1,5 @@
-// Attention to runs of positions that do not see each other, as packed documents are, by cuDNN itself. libtorch has cuDNN make a new plan
-// each time it is asked for runs, which takes longer than attention does; here plans are kept. A build without cuDNN's headers has none.
+// Variable-length attention by cuDNN, called directly: packed sequences (documents) that do not see each other. libtorch makes a new cuDNN
+// plan for every varlen call, which takes longer than the attention; here plans are cached. A build without cuDNN's headers has none.
 #pragma once
 #include <optional>
 
@@ -7,17 +7,17 @@
 
 namespace cairn::kernels {
 
-bool has_cudnn_varlen();  // whether this build has
+bool has_cudnn_varlen();  // in this build
 
 struct VarlenAttention {
-  at::Tensor q, k, v;     // as in attention.h, as many queries as keys
-  at::Tensor starts;      // int32 [batch, n], contiguous: where runs begin in a row, filled up with its length
-  int64_t sequences_max;  // so many have a position, at most
+  at::Tensor q, k, v;     // as in attention.h, with q_len = k_len
+  at::Tensor starts;      // int32 [batch, n], contiguous: where sequences begin in each row, padded with the row length
+  int64_t sequences_max;  // upper bound of non-empty sequences in all rows together
   bool causal = true;
   double scale = 1;
 };
 
-// Nothing, and nothing done, where cuDNN has no plan for it. `dout` and `attended.out` are contiguous.
+// Return nothing, and do nothing, where cuDNN has no plan for the case. `dout` and `attended.out` are contiguous.
 std::optional<AttentionOutput> cudnn_varlen(const VarlenAttention& sequences);
 std::optional<AttentionGradients> cudnn_varlen_backward(const VarlenAttention& sequences, const at::Tensor& dout,
                                                         const AttentionOutput& attended);

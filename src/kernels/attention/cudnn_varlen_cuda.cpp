@@ -1,3 +1,6 @@
+// cuDNN's scaled dot product attention on ragged tensors. A graph (plan) is built once per shape and cached: building takes half a second.
+// The batch of the graph is the number of sequences; ragged offsets say where each sequence begins in each tensor. As sequences change with
+// every batch, graphs are built for the next power of two, and the tables are padded with empty sequences.
 #include "kernels/attention/cudnn_varlen.h"
 
 #include <algorithm>
@@ -28,25 +31,24 @@ using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 constexpr int64_t kAligned = 16;  // bytes: what plans expect of every address
 constexpr int64_t kSequencesMax = 1 << 14;
-constexpr int64_t kHeadDimStep = 16;  // cuDNN takes multiples of 8, but needs room for each run as if it had the length of a row
+constexpr int64_t kHeadDimStep = 16;  // for other multiples of 8 cuDNN's workspace has a whole row for each sequence
 
-// Tensors of a plan by the numbers that cuDNN knows them by; for those of a run there is a table of where each run begins.
+// The tensors of a graph by their cuDNN uid. Ragged tensors have a table of the offset of each sequence.
 enum Name : int64_t { kQ = 1, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv, kScale, kQueries, kKeys, kTables };
 enum Table : int { kOfQ, kOfK, kOfV, kOfHeads, kOfKeyHeads, kOfLse };  // kOfHeads: of what lies like out; kOfKeyHeads: like dk
 
-// A plan takes half a second to make, and how many runs there are changes with each batch: plans are for the next power of two. Not
-// of four: to find a run empty takes cuDNN as long as thirty positions of others.
+// Not the next power of four: cuDNN needs as long to skip an empty sequence as for thirty positions.
 int64_t planned_sequences(int64_t sequences) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(sequences, 4))));
 }
 
-// What a plan depends on.
+// The cache key of a plan.
 struct Shape {
   bool backward;
   c10::DeviceIndex device;
   bool half, causal;
   int64_t sequences, length, heads, kv_heads, head_dim;
-  int64_t positions;                                      // at most, of all runs; backward alone wants to know
+  int64_t positions;                                      // upper bound over all sequences; backward only
   std::array<int64_t, 3> position_strides, head_strides;  // of q, k and v
   auto operator<=>(const Shape&) const = default;
 
@@ -65,10 +67,9 @@ struct Shape {
         head_strides{a.q.stride(2), a.k.stride(2), a.v.stride(2)} {}
 
  private:
-  static constexpr int64_t kWhole = 64;  // what lies behind sums of so many positions is aligned
+  static constexpr int64_t kWhole = 64;  // keeps workspace parts aligned
 };
 
-// And the room it needs.
 struct Plan {
   fe::graph::Graph graph;
   int64_t workspace_bytes = 0;
@@ -111,7 +112,7 @@ class GraphBuilder {
   static Attributes of(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
     return Attributes().set_dim(sizes).set_stride(strides);
   }
-  // Of a run, whose batch stride means nothing: its table says where it begins.
+  // A ragged tensor: the table gives the offset of each sequence, so the batch stride is unused.
   Attributes sequences(int64_t heads, int64_t width, int64_t position_stride, int64_t head_stride, Table table) const {
     return of({s_.sequences, heads, s_.length, width}, {s_.length * position_stride, head_stride, position_stride, 1})
         .set_ragged_offset(tables_[static_cast<size_t>(table)]);
@@ -147,15 +148,15 @@ class GraphBuilder {
   std::array<Tensor, kVarlenTensors> tables_;
 };
 
-// On GPUs of compute capability 8 and 12 cuDNN's headers drop how many positions there are, and take room for each run as if it had the
-// length of a row. FlashAttention-2 needs none. Expected are sums of dq in fp32, and of dk and dv where query heads share keys.
+// A bound for the workspace: fp32 sums of dq, and of dk and dv where query heads share keys. On GPUs of compute capability 8 and 12 cuDNN
+// ignores the number of positions and asks for a whole row per sequence; then FlashAttention-2, which needs no workspace, is used.
 int64_t workspace_bytes_max(const Shape& shape) {
   constexpr int64_t kBesides = 64 << 20;
   const int64_t sums = shape.positions * shape.heads * (shape.head_dim + 1) * static_cast<int64_t>(sizeof(float));
   return kBesides + 2 * (shape.heads == shape.kv_heads ? 1 : 3) * sums;
 }
 
-// Null where cuDNN has none.
+// Null where cuDNN has no plan.
 std::unique_ptr<Plan> planned(const Shape& shape) try {
   auto plan = std::make_unique<Plan>();
   GraphBuilder builder(shape, plan->graph);
@@ -167,7 +168,7 @@ std::unique_ptr<Plan> planned(const Shape& shape) try {
   return nullptr;
 }
 
-// Plans of this process. cuDNN does not promise that one may be started by two threads at a time, so each start holds the lock.
+// The plan cache of the process. cuDNN does not allow two threads to execute one plan at a time, so execution holds the lock.
 class Plans {
  public:
   const Plan* find(const Shape& shape) {
@@ -181,7 +182,7 @@ class Plans {
     const at::Tensor workspace = at::empty({plan.workspace_bytes}, like.options().dtype(at::kByte));
     const std::lock_guard lock(mutex_);
     fe::error_t ended = plan.graph.execute(at::native::getCudnnHandle(), tensors, workspace.mutable_data_ptr());
-    CAIRN_CHECK(ended.is_good(), "cuDNN's attention to runs did not start: {}", ended.get_message());
+    CAIRN_CHECK(ended.is_good(), "variable-length attention by cuDNN did not start: {}", ended.get_message());
   }
 
  private:
@@ -194,7 +195,7 @@ Plans& plans() {
   return *all;
 }
 
-// Rows must follow each other, and offsets are 32 bits wide.
+// Rows must be adjacent, offsets fit into 32 bits, and everything is aligned.
 bool is_possible(const at::Tensor& x) {
   const auto aligned = [](auto bytes) { return bytes % kAligned == 0; };
   return (x.size(0) == 1 || x.stride(0) == x.size(1) * x.stride(1)) &&
@@ -237,8 +238,8 @@ void start(const Plan& plan, const Shape& shape, const VarlenAttention& a, std::
   plans().start(plan, tensors, a.q);
 }
 
-// cuDNN sums dq in fp32 in memory that lies like dq, but goes to the places of q there: both must lie alike. By 16 bytes at a time, since a
-// copy by single elements takes twice as long.
+// cuDNN sums dq in an fp32 workspace with the strides of dq but indexes it with the strides of q, so q must have the strides of dq. Copies
+// 16 bytes at a time, which is twice as fast as element by element.
 at::Tensor with_contiguous_heads(const at::Tensor& q) {
   constexpr auto kWide = at::kComplexDouble;
   const bool can_be_wide = q.storage_offset() * q.element_size() % kAligned == 0;

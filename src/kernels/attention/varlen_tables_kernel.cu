@@ -1,4 +1,4 @@
-// One block goes over all runs and counts those that are not empty, a thousand at a time.
+// One block goes over all documents, a thousand at a time, and compacts the non-empty ones by a prefix sum of ballots.
 #include "kernels/attention/varlen_tables_kernel.h"
 
 namespace cairn::kernels {
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads) varlen_tables_kernel(VarlenTablesLau
   __shared__ int of_warp[kWarps];
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t given = a.rows * a.documents;
-  int64_t before = 0;  // of all that earlier rounds went over, so many are not empty
+  int64_t before = 0;  // non-empty documents of earlier rounds
   for (int64_t first = 0; first < given; first += kThreads) {
     const int64_t sequence = first + threadIdx.x;
     const int64_t begin = sequence < given ? begin_of(a, sequence) : 0,
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads) varlen_tables_kernel(VarlenTablesLau
     if (positions > 0 && place < a.sequences) write(a, place, begin, positions);
     __syncthreads();  // before of_warp is written again
   }
-  if (before > a.sequences) __trap();  // positions would be left out in silence
+  if (before > a.sequences) __trap();  // otherwise positions would be dropped silently
   for (int64_t place = before + threadIdx.x; place <= a.sequences; place += kThreads) write(a, place, a.rows * a.length, 0);
 }
 

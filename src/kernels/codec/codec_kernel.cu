@@ -1,5 +1,5 @@
-// Codecs on a GPU: the formats of comm/codec_*.cpp, where the arithmetic is explained, bit for bit. A warp has a block of elements that
-// share a scale, so that its largest is found by shuffles.
+// Codecs on a GPU, with the bytes of comm's codecs, whose sources explain the formats. A warp has a block of elements with one scale, whose
+// maximum is found by a warp reduction.
 #include "kernels/codec/codec_kernel.h"
 
 namespace cairn::kernels {
@@ -14,8 +14,8 @@ __device__ float float_of(uint32_t bits) { return __uint_as_float(bits); }
 
 __device__ uint32_t most_of_warp(uint32_t mine) { return __reduce_max_sync(0xffffffff, mine); }
 
-// Each format: elements of a block, bytes before its codes, and how a warp codes one. `n` is kBlock but for the last block. Where a block
-// is whole and its floats are aligned (`whole`), each lane reads and writes neighbours together.
+// Each format has the elements of a block, the bytes before its codes, and how a warp encodes and decodes a block. `n` is kBlock except for
+// the last block. `whole`: the block is complete and aligned, so each lane reads and writes vectors.
 struct E3m0 {
   static constexpr int kBlock = 128, kScaleBytes = 2;
   static constexpr uint32_t kBias = 127, kCodesAbove = 7;

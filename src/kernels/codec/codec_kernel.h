@@ -1,4 +1,4 @@
-// What the host wrapper of codecs hands to their CUDA kernels.
+// The arguments of the codec kernels.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-// A build without CUDA codes nothing on a GPU.
+// A build without CUDA has no codecs on a GPU.
 #include "kernels/codec.h"
 
 #include "base/check.h"

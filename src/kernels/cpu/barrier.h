@@ -1,15 +1,15 @@
-// Where the threads of one parallel region wait for each other, many times within microseconds.
+// A spinning barrier for the threads of one parallel region that meet many times within microseconds.
 #pragma once
 #include <atomic>
 #include <thread>
 
 namespace cairn::kernels {
 
-// Everything that was written before wait() is seen by everyone after it. A thread that waits long lets others run: on a busy machine the
-// one it waits for may be among them.
+// Writes before wait() are visible to all threads after it. A thread that waits long yields: on a busy machine the thread it waits for may
+// need the core.
 class Barrier {
  public:
-  // `threads`: how many wait, the same for all of them.
+  // `threads`: the number of threads, the same in all calls.
   void wait(int threads) {
     const int round = round_.load(std::memory_order_relaxed);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads) {
@@ -26,7 +26,7 @@ class Barrier {
   }
 
  private:
-  static constexpr int kSpins = 2000;  // some ten microseconds
+  static constexpr int kSpins = 2000;  // about ten microseconds
 
   static void pause() {
 #if defined(__x86_64__)

@@ -76,7 +76,7 @@ struct Gelu {
   }
 };
 
-// Scores of W keys at a time: partial sums by key, turned round so that each lane is a key.
+// Scores of W keys at a time: partial sums by key, transposed so that each lane is a key.
 template <int W>
 CAIRN_INLINE void score_block(float* scores, const float* q, const float* k, int64_t stride, int64_t count, int64_t head_dim, float scale) {
   Float<W> parts[W] = {};

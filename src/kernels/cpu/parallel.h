@@ -8,8 +8,8 @@
 
 namespace cairn::kernels {
 
-// Calls work(task, thread) for each task in 0 .. tasks-1, on at most at::get_num_threads() threads; whoever is free takes the
-// next task. Inside a parallel region everything runs on the caller. `work` must not throw.
+// Calls work(task, thread) for each task in 0 .. tasks-1, on at most at::get_num_threads() threads. A free thread takes the next task.
+// Inside a parallel region everything runs on the caller. `work` must not throw.
 template <class Work>
 void parallel_tasks(int64_t tasks, const Work& work) {
   const int threads = static_cast<int>(std::min<int64_t>(tasks, at::in_parallel_region() ? 1 : at::get_num_threads()));

@@ -1,10 +1,10 @@
-// Vectors of W floats in the compiler's own notation, and a way to compile one body for every vector width of a machine.
+// Vectors of W floats with the compiler's vector extensions, and a way to compile one body for every vector width of a machine.
 #pragma once
 #include <cstdint>
 #include <cstring>
 #include <utility>
 
-// Bodies must dissolve into the entry point that carries the instruction set; nothing here may exist on its own.
+// Every function is inlined into the entry point that carries the instruction set.
 #define CAIRN_INLINE inline __attribute__((always_inline))
 
 #pragma GCC diagnostic push

@@ -1,4 +1,4 @@
-// Which tensors the fast CPU kernels take.
+// Which tensors the fast CPU kernels accept.
 #pragma once
 #include <ATen/core/Tensor.h>
 

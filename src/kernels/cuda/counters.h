@@ -1,5 +1,5 @@
-// How CUDA kernels go over elements that have random numbers: by the counters of Philox, of which one gives the words of four neighbours.
-// Elements that begin inside a counter's four leave the first few of them out. For .cu files.
+// Loops of CUDA kernels over elements with random numbers. One Philox counter gives four words, one for each of four adjacent elements. An
+// array may begin in the middle of a counter's four. For .cu files.
 #pragma once
 #include <type_traits>
 
@@ -16,7 +16,7 @@ inline unsigned blocks_for_counters(int64_t count) {
   return static_cast<unsigned>(wanted < kCounterBlocksMax ? wanted : kCounterBlocksMax);
 }
 
-// Calls use(counter, begin) for elements first .. first+count-1: the counter's four are elements begin .. begin+3 of the array.
+// Calls use(counter, begin) over elements first .. first+count-1; the counter belongs to elements begin .. begin+3 of the array.
 template <class Use>
 __device__ void over_counters(int64_t first, int64_t count, const Use& use) {
   const int64_t first_counter = first / 4, counters = (first + count + 3) / 4 - first_counter;
@@ -27,7 +27,7 @@ __device__ void over_counters(int64_t first, int64_t count, const Use& use) {
   }
 }
 
-// An array whose elements are read and written by fours: together where all are inside and aligned, and those that are inside elsewhere.
+// An array that is read and written by fours: vectorized where all four are inside and aligned, else the elements that are inside.
 template <class T>
 struct Fours {
   using Packed = Pack<std::remove_const_t<T>, 4>;

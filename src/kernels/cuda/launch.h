@@ -1,4 +1,4 @@
-// What the launches of CUDA kernels have in common.
+// What the arguments of CUDA kernels have in common.
 #pragma once
 #include <cstdint>
 
@@ -6,9 +6,9 @@
 
 namespace cairn::kernels {
 
-// Which elements lie behind the pointers of a launch. Whatever it is, sums and products are fp32.
+// The element type behind the pointers of a launch. Kernels compute in fp32 in any case.
 enum class Elements { fp32, bf16 };
 
-constexpr int kAmaxWords = 32;  // the largest magnitude of a result is the largest of so many
+constexpr int kAmaxWords = 32;  // partial amax values of a result; several, so that atomics do not collide
 
 }  // namespace cairn::kernels

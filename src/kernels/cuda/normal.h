@@ -10,13 +10,13 @@ struct Four {
   float at[4];
 };
 
-// Those of base::Random::normal, to the bit.
+// Bitwise identical to base::Random::normal.
 __device__ inline Four normals(const base::Words4& words) {
   const base::NormalPair one = base::box_muller(words.word[0], words.word[1]), two = base::box_muller(words.word[2], words.word[3]);
   return {{one.first, one.second, two.first, two.second}};
 }
 
-// Numbers between which others lie, whichever of the two is the larger.
+// Bounds of four numbers; either may be the larger.
 struct Bounds {
   Four one, other;
 };
@@ -34,8 +34,8 @@ __device__ inline Bounds bounds_of_normals(const base::Words4& words) {
   return bounds;
 }
 
-// What `rounded`, a function that is monotonic in each number, makes of the exact four. In bf16 both bounds nearly always round alike, and
-// then so does what lies between; only where they do not, the exact numbers are made, in double precision.
+// rounded(exact numbers), for a function `rounded` that is monotonic in each number. In bf16 both bounds nearly always round to the same
+// values, and then so do the exact numbers; only otherwise these are computed, in double precision.
 template <class T, class Quick, class Exact, class Rounded>
 __device__ Pack<T, 4> rounded_exactly(const Quick& quick, const Exact& exact, const Rounded& rounded) {
   if constexpr (sizeof(T) == 2) {

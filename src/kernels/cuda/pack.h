@@ -1,5 +1,4 @@
-// How CUDA kernels read and write: neighbours together, sixteen bytes at a time where they are aligned, and as floats once they are in
-// registers. For .cu files.
+// Vectorized memory access of CUDA kernels: 16 bytes at a time where aligned, converted to fp32 in registers. For .cu files.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -18,14 +17,14 @@ constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T));  // elements in 
 
 inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % kPackBytes == 0; }  // null is
 
-// N neighbours as they lie in memory, rounded already: half the registers of floats where T is bf16.
+// N adjacent elements in their memory format; bf16 takes half the registers of fp32.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Pack {
   T at[N];
 
   __device__ static Pack load(const T* from) { return *reinterpret_cast<const Pack*>(from); }
-  // To the memory of the device. Sixteen and eight bytes by an instruction that is named: of an assignment the compiler makes a store for
-  // each element where it likes, which made a kernel take five times as long.
+  // To global memory. Inline assembly for 16 and 8 bytes: from an assignment the compiler may make one store per element, which made a
+  // kernel five times slower.
   __device__ void store(T* to) const {
     if constexpr (sizeof(Pack) == kPackBytes) {
       uint4 bits;
@@ -42,7 +41,7 @@ struct alignas(sizeof(T) * N) Pack {
 
   __device__ float operator[](int i) const { return static_cast<float>(at[i]); }
 
-  // Rounded to nearest, once. Two at a time where there are two: that is one instruction.
+  // Rounds to nearest. Pairs of bf16 take one instruction.
   __device__ static Pack of(const float (&values)[N]) {
     Pack result;
     if constexpr (sizeof(T) == 4) {
@@ -60,11 +59,12 @@ struct alignas(sizeof(T) * N) Pack {
   }
 };
 
-// The largest magnitude of what a thread wrote, noted in one of several words for all threads: the bits of a float, of which those that
-// are not finite are larger than all others. For bf16; of fp32 nothing is noted.
+// Tracks the amax (largest magnitude) of what a thread writes and combines it over all threads in kAmaxWords words. A word holds the bits
+// of a non-negative float, which are ordered like unsigned integers; infinities and NaN are the largest. For bf16; it does nothing for
+// fp32.
 template <class T>
 struct Amax {
-  unsigned two = 0;  // bf16 without their signs, which are ordered like unsigned numbers
+  unsigned two = 0;  // two bf16 without signs
 
   template <int N>
   __device__ void update(const Pack<T, N>& pack) {
@@ -75,7 +75,7 @@ struct Amax {
       for (int i = 0; i < N; i += 2) two = __vmaxu2(two, *reinterpret_cast<const unsigned*>(pack.at + i) & 0x7fff7fffU);
     }
   }
-  // All threads of a warp call it. A word is written to only where it is less, so that few have to wait for it.
+  // All threads of a warp call it. Reads the word first, so that few atomics are issued.
   __device__ void record(unsigned* words) const {
     if constexpr (sizeof(T) == 2) {
       if (words == nullptr) return;
@@ -88,28 +88,28 @@ struct Amax {
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-// The hardware's own: exact to 2 roundings of fp32, subnormal results are 0, NaN stays NaN.
+// 2^x by the hardware: 2 ulp of fp32, subnormal results are 0, NaN stays NaN.
 __device__ inline float exp2_approx(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
 
-// 1 / (1 + e^-x) to a few roundings of fp32, in four instructions: far below one of bf16. Far out it is 0 and 1.
+// 1 / (1 + e^-x) to a few ulp of fp32, in four instructions; far more exact than bf16.
 __device__ inline float sigmoid_approx(float x) {
   float result;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0f + exp2_approx(x * -kLog2e)));
   return result;
 }
 
-// The sum over a warp, the same bits in every lane.
+// The sum over a warp, bitwise identical in every lane.
 __device__ inline float warp_sum(float mine) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) mine += __shfl_xor_sync(0xffffffff, mine, step);
   return mine;
 }
 
-// The sum over the threads that share a row: a warp (no barrier), or the whole block, whose threads must all call it.
+// The sum over the threads of a row: a warp (no barrier), or the whole block, all of whose threads must call it.
 template <int kRowThreads>
 __device__ float row_sum(float mine) {
   mine = warp_sum(mine);

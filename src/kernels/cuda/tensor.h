@@ -1,4 +1,4 @@
-// What the host wrappers of CUDA kernels share: which tensors they take, and how a launch is checked.
+// What the host wrappers of CUDA kernels share: which tensors kernels accept, and how a launch is checked.
 #pragma once
 #include <cstdint>
 
@@ -12,20 +12,20 @@
 
 namespace cairn::kernels {
 
-using CudaDeviceGuard = c10::cuda::CUDAGuard;  // while one lives, launches go to that device
+using CudaDeviceGuard = c10::cuda::CUDAGuard;  // selects the device of launches in its scope
 
 inline cudaStream_t stream_of(const at::Tensor& x) { return c10::cuda::getCurrentCUDAStream(x.device().index()); }
 
 inline bool is_on_gpu(const at::Tensor& x) { return x.is_cuda(); }
 
-// True if the tensors are contiguous, on one GPU, and of x's type, which is one that kernels take.
+// True if all tensors are contiguous, on one GPU, and of x's dtype, which is fp32 or bf16.
 template <class... More>
 bool all_kernel_inputs(const at::Tensor& x, const More&... more) {
   return is_on_gpu(x) && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16) && x.is_contiguous() &&
          ((more.device() == x.device() && more.scalar_type() == x.scalar_type() && more.is_contiguous()) && ...);
 }
 
-// True if the tensors are contiguous fp32 on x's device: row statistics, losses, sums.
+// True if all tensors in `more` are contiguous fp32 on x's device: row statistics, losses, sums.
 template <class... More>
 bool all_fp32(const at::Tensor& x, const More&... more) {
   return ((more.device() == x.device() && more.scalar_type() == at::kFloat && more.is_contiguous()) && ...);
@@ -33,7 +33,7 @@ bool all_fp32(const at::Tensor& x, const More&... more) {
 
 inline Elements elements_of(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 ? Elements::bf16 : Elements::fp32; }
 
-// Room for the largest magnitude of a result like x (cuda/pack.h), where it is wanted and x is bf16; else null.
+// Allocates *amax for a result like x (device::Amax, cuda/pack.h), where it is wanted and x is bf16; else null.
 inline unsigned* amax_words(at::Tensor* amax, const at::Tensor& x) {
   if (amax == nullptr || x.scalar_type() != at::kBFloat16) return nullptr;
   *amax = at::zeros({kAmaxWords}, x.options().dtype(at::kInt));

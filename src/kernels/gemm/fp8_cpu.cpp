@@ -1,4 +1,4 @@
-// Eight bits on the CPU: as exact as on a GPU and slower than bf16, for trying a recipe out and for tests.
+// fp8 on the CPU: as exact as on a GPU and slower than bf16. For tests and for trying a recipe out.
 #include "base/check.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/gemm/fp8_cuda.h"
@@ -8,10 +8,10 @@ namespace {
 
 void product(const at::Tensor& y, const at::Tensor& x, const at::Tensor& x_factor, const at::Tensor& w, const at::Tensor& w_factor,
              const at::Tensor* onto) {
-  CAIRN_CHECK(x.defined() && w.defined(), "a product of codes that were not made: rows or columns");
-  CAIRN_CHECK(x.size(1) == w.size(1) && y.size(0) == x.size(0) && y.size(1) == w.size(0), "a product of codes {} by {} to {}",
+  CAIRN_CHECK(x.defined() && w.defined(), "an fp8 operand lacks the form (rows or columns) that this product reads");
+  CAIRN_CHECK(x.size(1) == w.size(1) && y.size(0) == x.size(0) && y.size(1) == w.size(0), "an fp8 product of {} by {} to {}",
               c10::str(x.sizes()), c10::str(w.sizes()), c10::str(y.sizes()));
-  // Sums of values bear fewer bits on the way; those of gradients do not.
+  // Forward products tolerate fast accumulation; gradients do not.
   const bool fast = x.scalar_type() == at::kFloat8_e4m3fn && w.scalar_type() == at::kFloat8_e4m3fn;
   if (fp8_gemm_on_cuda(y, x, x_factor, w, w_factor, onto, fast)) return;
   reference::fp8_gemm(y, x, x_factor, w, w_factor, onto);
@@ -20,7 +20,8 @@ void product(const at::Tensor& y, const at::Tensor& x, const at::Tensor& x_facto
 }  // namespace
 
 Fp8Matrix to_fp8(const at::Tensor& x, Fp8 code, const Fp8Forms& forms, const at::Tensor& amax) {
-  CAIRN_CHECK(x.dim() == 2 && fits_fp8(x.size(1)), "a matrix of {} for codes of eight bits", c10::str(x.sizes()));
+  CAIRN_CHECK(x.dim() == 2 && fits_fp8(x.size(1)), "a matrix of {} cannot be quantized to fp8: its width must be a multiple of 16",
+              c10::str(x.sizes()));
   Fp8Matrix made;
   if (to_fp8_on_cuda(made, x, code, forms, amax)) return made;
   return reference::to_fp8(x, code, forms);
@@ -28,7 +29,8 @@ Fp8Matrix to_fp8(const at::Tensor& x, Fp8 code, const Fp8Forms& forms, const at:
 
 Fp8Matrix cross_entropy_to_fp8(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& targets, const at::Tensor& scale,
                                const at::Tensor& amax) {
-  CAIRN_CHECK(logits.dim() == 2 && fits_fp8(logits.size(1)), "logits of {} for codes of eight bits", c10::str(logits.sizes()));
+  CAIRN_CHECK(logits.dim() == 2 && fits_fp8(logits.size(1)),
+              "logits of {} cannot be quantized to fp8: the vocabulary must be a multiple of 16", c10::str(logits.sizes()));
   CAIRN_CHECK(lse.numel() == logits.size(0) && targets.numel() == logits.size(0) && (scale.numel() == 1 || scale.numel() == logits.size(0)),
               "{} sums, {} targets and {} scales for {} rows", lse.numel(), targets.numel(), scale.numel(), logits.size(0));
   Fp8Matrix made;

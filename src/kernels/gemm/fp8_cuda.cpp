@@ -1,4 +1,4 @@
-// Eight bits on a GPU: from tensors to pointers.
+// fp8 on a GPU: from tensors to pointers.
 #include "kernels/gemm/fp8_cuda.h"
 
 #include <ATen/cuda/CUDAContext.h>
@@ -12,7 +12,7 @@ namespace cairn::kernels {
 
 namespace {
 
-// As the kernels read it.
+// Whether the kernels can read it.
 bool fits_kernels(const at::Tensor& x) {
   return x.is_cuda() && x.scalar_type() == at::kBFloat16 && x.stride(1) == 1 && (x.size(0) <= 1 || x.stride(0) % 8 == 0) &&
          reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0 && x.size(0) > 0;
@@ -21,11 +21,11 @@ bool fits_kernels(const at::Tensor& x) {
 int64_t stride_of(const at::Tensor& x) { return x.size(0) > 1 ? x.stride(0) : x.size(1); }
 
 void check_known(const at::Tensor& known, const at::Tensor& x) {
-  CAIRN_CHECK(known.scalar_type() == at::kInt && known.device() == x.device() && known.numel() <= kFp8Parts,
-              "a largest magnitude in {} words", known.numel());
+  CAIRN_CHECK(known.scalar_type() == at::kInt && known.device() == x.device() && known.numel() <= kFp8Parts, "an amax of {} words",
+              known.numel());
 }
 
-// Room for codes of x, and all of a launch but what says what is coded.
+// Allocates the codes of x and fills in the launch, all but the fields for logits.
 Fp8Launch launch_into(Fp8Matrix& made, const at::Tensor& x, Fp8 code, const Fp8Forms& forms, const at::Tensor& amax) {
   const int64_t rows = x.size(0), columns = x.size(1), filled = (rows + 15) / 16 * 16;
   const auto type = x.options().dtype(code == Fp8::e4m3 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2);

@@ -1,5 +1,5 @@
-// Codes of eight bits on a GPU, in two passes over a matrix: its largest magnitude, then codes by rows and by columns. A thread has a
-// square of 8 x 8 elements and turns its codes in registers; threads lie so that all reads and writes are whole sectors of 32 bytes.
+// fp8 quantization on a GPU, in two passes over a matrix: amax, then codes by rows and by columns. A thread has a square of 8 x 8 elements
+// and transposes its codes in registers. Threads are arranged so that all reads and writes are whole sectors of 32 bytes.
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/pack.h"
@@ -13,10 +13,10 @@ constexpr int kSquare = 8;  // elements along one side of a thread's square: 16 
 constexpr int kTile = 128;  // along one side of a block's
 constexpr unsigned kMagnitudes = 0x7fff7fffU;
 
-// Of each half by itself: bf16 without signs are ordered like unsigned numbers.
+// Elementwise on two bf16: without signs they are ordered like unsigned integers.
 __device__ unsigned larger(unsigned a, unsigned b) { return __vmaxu2(a, b & kMagnitudes); }
 
-// Over the block, for thread 0 to all threads.
+// The maximum over the block, in every thread.
 __device__ unsigned block_amax(unsigned mine) {
   __shared__ unsigned parts[kThreads / 32];
   mine = __reduce_max_sync(0xffffffffU, mine);
@@ -28,7 +28,7 @@ __device__ unsigned block_amax(unsigned mine) {
   return all;
 }
 
-// Block b has every parts-th stretch of kThreads packs, counted through all rows.
+// Block b takes every parts-th group of kThreads packs, numbered through all rows.
 __global__ void __launch_bounds__(kThreads) amax_kernel(Fp8AmaxLaunch a) {
   const int64_t packs_of_row = a.columns / kSquare, packs = a.rows * packs_of_row, step = static_cast<int64_t>(a.parts) * kThreads;
   const auto* x = static_cast<const unsigned short*>(a.x);
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads) amax_kernel(Fp8AmaxLaunch a) {
   if (threadIdx.x == 0) a.amax[blockIdx.x] = all;
 }
 
-// Of the least power of two with which this magnitude fits.
+// The exponent of the least power of two that fits this amax.
 __device__ int exponent_for(unsigned amax, bool e5m2) {
   if (amax == 0) return 0;
   int exponent = static_cast<int>(amax >> 23) - 127;
@@ -67,13 +67,14 @@ __device__ int exponent_for(unsigned amax, bool e5m2) {
 
 __device__ float power_of_two(int exponent) { return __uint_as_float(static_cast<unsigned>(exponent + 127) << 23); }
 
-// What is coded: values as they are, or the gradient of cross entropy that they are logits of. A block reads once what that takes.
+// What is quantized: the values themselves, or, with kLogits, the gradient of the cross entropy of these logits, whose row data a block
+// loads once.
 template <bool kLogits>
 struct Coded {
   __device__ void read(const Fp8Launch&, int64_t /*first_row*/, int64_t /*first_column*/) {}
 
   struct Row {
-    float scale;  // that makes codes of values
+    float scale;  // from values to codes
     __device__ float of(float value, int /*place*/) const { return value * scale; }
   };
   __device__ Row row(int /*row*/, int /*column*/, float scale) const { return {scale}; }
@@ -81,7 +82,7 @@ struct Coded {
 template <>
 struct Coded<true> {
   float sums[kTile], scales[kTile];  // by rows: log of the sum of exponentials in units of log 2, weight
-  int targets[kTile];                // counted from the first column; -1: elsewhere
+  int targets[kTile];                // relative to the first column; -1: outside
 
   __device__ void read(const Fp8Launch& a, int64_t first_row, int64_t first_column) {
     const int mine = static_cast<int>(threadIdx.x);
@@ -98,7 +99,7 @@ struct Coded<true> {
     float log2_sum, scale;
     int target;
     __device__ float of(float logit, int place) const {
-      if (scale == 0.0f) return 0.0f;  // whatever the logits of a row that is ignored
+      if (scale == 0.0f) return 0.0f;  // an ignored row, whatever its logits
       const float probability = device::exp2_approx(fmaf(logit, device::kLog2e, -log2_sum));
       return (place == target ? probability - 1.0f : probability) * scale;
     }

@@ -1,12 +1,12 @@
-// What the host wrapper of codes in eight bits hands to its CUDA kernels.
+// The arguments of the fp8 quantization kernels.
 #pragma once
 #include "kernels/cuda/launch.h"
 
 namespace cairn::kernels {
 
-constexpr int kFp8Parts = 1024;  // most parts of a matrix that each have a largest magnitude of their own
+constexpr int kFp8Parts = 1024;  // upper bound of partial amax values per matrix
 
-// The largest magnitude of each part of a bf16 matrix, as the bits of a float: those that are not finite are larger than all others.
+// The amax of each part of a bf16 matrix, as the bits of a float. The bits of infinities and NaN are larger than those of all numbers.
 struct Fp8AmaxLaunch {
   unsigned* amax;  // [parts]
   const void* x;
@@ -24,8 +24,8 @@ struct Fp8Launch {
   int64_t rows, columns, stride, filled;
   int parts;
   bool e5m2;
-  // Where x are logits, and codes those of the gradient of their cross entropy:
-  const float *lse = nullptr, *scale = nullptr;  // [rows]; one for each row, or one for all
+  // Set where x holds logits and the codes are those of the gradient of their cross entropy:
+  const float *lse = nullptr, *scale = nullptr;  // lse [rows]; scale [rows] or [1]
   int64_t scale_stride = 0;                      // 1 or 0
   const int64_t* targets = nullptr;              // [rows]
   int64_t ignore = 0;

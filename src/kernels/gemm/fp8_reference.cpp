@@ -12,7 +12,7 @@ namespace {
 
 at::ScalarType type_of(Fp8 code) { return code == Fp8::e4m3 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2; }
 
-// The exponent of the least power of two with which the largest magnitude fits: both largest codes are 1.75 times a power of two.
+// The exponent of the least factor that fits amax. The largest codes of both formats are 1.75 times a power of two.
 int exponent_for(float amax, Fp8 code) {
   int exponent = 0;
   const float fraction = 2 * std::frexp(amax, &exponent);  // 1 to 2

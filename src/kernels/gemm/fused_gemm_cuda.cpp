@@ -1,4 +1,4 @@
-// Products that go on working on their results: from tensors to pointers.
+// GEMMs with fused epilogues: from tensors to pointers.
 #include "kernels/gemm/fused_gemm_cuda.h"
 
 #include <ATen/cuda/CUDAContext.h>
@@ -11,14 +11,14 @@
 namespace cairn::kernels {
 namespace {
 
-// As copies of boxes ask for it: rows begin at multiples of sixteen bytes.
+// The alignment that TMA requires: rows begin at multiples of 16 bytes.
 bool fits_tma(const at::Tensor& x) {
   constexpr int64_t kTogether = 8, kMost = int64_t{1} << 31;
   return x.is_cuda() && x.scalar_type() == at::kBFloat16 && x.dim() == 2 && x.size(0) > 0 && x.size(1) > 0 && x.stride(1) == 1 &&
          x.stride(0) >= x.size(1) && x.size(1) % kTogether == 0 && x.stride(0) % kTogether == 0 && x.size(0) < kMost && x.size(1) < kMost &&
          reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
 }
-// Results are written as one piece.
+// Results are contiguous.
 bool is_result(const at::Tensor& x) { return fits_tma(x) && x.is_contiguous(); }
 
 bool has_kernel_for(const at::Tensor& x) { return has_hopper_gemms() && is_hopper(x.device()); }
@@ -39,7 +39,7 @@ GemmLaunch gemm_of(const at::Tensor& x, const at::Tensor& w, bool fan_in_fan_out
           .fan_in_fan_out = fan_in_fan_out};
 }
 
-// Codes of values, by rows.
+// fp8 codes (e4m3) by rows.
 bool fits_tma(const Fp8Matrix& x) {
   constexpr int64_t kTogether = 16;
   return x.rows.defined() && x.rows.is_cuda() && x.rows.scalar_type() == at::kFloat8_e4m3fn && x.rows.dim() == 2 && x.rows.size(0) > 0 &&

@@ -1,4 +1,4 @@
-// Products on a Hopper GPU that go on working on their results.
+// GEMMs with fused epilogues on a Hopper GPU.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -7,14 +7,14 @@ namespace cairn::kernels {
 struct RotatedHeads;
 struct Fp8Matrix;
 
-// Whether this is a GPU that they are for, and whether they were built (for sm_90a).
+// Whether this is a Hopper GPU, and whether the kernels were built (for sm_90a).
 bool is_hopper(const at::Device& device);
 bool has_hopper_gemms();
 
-// Results that are cut into fewer tiles than a GPU works on at a time are left to those who cut sums as well.
+// worth_it: only results with at least one tile per multiprocessor; smaller ones are left to split-K GEMMs of cuBLASLt. any: for tests.
 enum class MinTiles { worth_it, any };
 
-// As in fused_gemm.h. False: not for it, and nothing was done.
+// As in fused_gemm.h. False: no kernel for these tensors; nothing was done.
 bool linear_swiglu_on_cuda(const at::Tensor& gate_up, const at::Tensor& y, const at::Tensor& x, const at::Tensor& w,
                            MinTiles tiles = MinTiles::worth_it);
 bool linear_swiglu_on_cuda(const at::Tensor& gate_up, const at::Tensor& y, const Fp8Matrix& x, const Fp8Matrix& w, at::Tensor* amax,

@@ -1,9 +1,13 @@
-// Products on Hopper that go on working on their results before these leave the chip, so that nothing is written only to be read again.
+// Hopper GEMMs with fused epilogues: results are processed on chip before they are written, which saves a round trip through memory.
 //
-// Two blocks on neighbouring multiprocessors make two tiles of 128 rows and the same 256 columns at a time: each reads half of what both
-// need of w and sends it to both. In a block one thread copies x and w to shared memory, some steps of the sum ahead; two warpgroups
-// multiply, 64 rows each, round what they have and leave it in shared memory; other warps go on with it there (an `Epilogue`), while the
-// next tile is under way. Blocks stay, and go from tile to tile.
+// A warp-specialized persistent kernel, as in CUTLASS. A cluster of two blocks makes two tiles of 128 rows and the same 256 columns; each
+// block loads half of the tile of w and multicasts it to both. Inside a block:
+//   producer  one thread issues TMA loads of x and w, kStages steps of K ahead; mbarriers `full` and `empty` guard the stages
+//   MMA       two warpgroups multiply (wgmma), 64 rows each, round the tile and write it to shared memory
+//   epilogue  kEpilogueWarps warps process the tile in shared memory (SwiGLU, its gradient, rope) and write the results, while the MMA
+//   warps
+//             compute the next tile; `tile_full` and `tile_empty` guard the tile
+// Blocks stay resident and go from tile to tile.
 #include "kernels/cuda/pack.h"
 #include "kernels/gemm/fused_gemm_kernel.h"
 #include "kernels/gemm/gemm_tiles.h"
@@ -16,11 +20,11 @@ using device::bf16;
 
 constexpr int kColumns = 256;      // of a tile
 constexpr int kMmaWarps = 8;       // warps that multiply
-constexpr int kEpilogueWarps = 3;  // that go on with results
-constexpr int kStages = 3;         // steps of a sum that are in shared memory
+constexpr int kEpilogueWarps = 3;  // warps of the epilogue
+constexpr int kStages = 3;         // steps of K in shared memory
 constexpr uint32_t kXBytes = kTileRows * kTileSum * 2, kWBytes = kColumns * kTileSum * 2, kStageBytes = kXBytes + kWBytes;
 
-// Eight neighbours as they lie in memory, in whole registers: what is on its way is not touched until it is used.
+// Eight adjacent bf16 in four registers. A pending load is not converted until it is used.
 struct Eight {
   uint4 words;
 
@@ -40,7 +44,7 @@ struct Eight {
   }
 };
 
-// A tile in shared memory, rounded, in boxes, four of which side by side are what one warp has.
+// A rounded tile in shared memory, in TMA boxes; four boxes side by side belong to one warp.
 constexpr int kBoxes = kColumns / kBoxColumns;
 constexpr uint32_t kTileBytes = kTileRows * kColumns * 2;
 
@@ -49,13 +53,13 @@ struct Tile {
   uint32_t base;  // its address
 
   __device__ uint32_t box(int warp, int across) const { return base + static_cast<uint32_t>(warp * kBoxes + across) * kBoxBytes; }
-  // Where eight columns from 8 eight on lie.
+  // The offset of the eight columns from 8 * eight on.
   __device__ static uint32_t place(int row, int eight) {
     return static_cast<uint32_t>(row / kBoxRows * kBoxes + eight / 8) * kBoxBytes +
            static_cast<uint32_t>(row % kBoxRows * 128 + ((eight % 8 ^ row % 8) << 4));
   }
   __device__ Eight read(int row, int eight) const { return {*reinterpret_cast<const uint4*>(data + place(row, eight))}; }
-  // What a warp has of the result, as hopper::wgmma leaves it, times a factor.
+  // Writes a warp's accumulators, in the layout of hopper::wgmma, times a factor.
   __device__ void write(const float (&d)[128], float factor, int warp, int lane) const {
 #pragma unroll
     for (int c = 0; c < kBoxColumns / 16; ++c) {  // lanes name rows of the four quarters of 16 x 16
@@ -76,13 +80,13 @@ struct Tile {
   }
 };
 
-// An Epilogue says which boxes of a tile are copied to where, what warp `self` of kEpilogueWarps does with it (`work`; `ready` waits for
-// it), and what should be in the L2 cache by then (`expect`).
+// An Epilogue has `work`, which warp `self` of kEpilogueWarps runs on a tile after calling `ready`; with kCopies also `copy`, by which the
+// MMA warps store the tile; and optionally `expect`, which prefetches into the L2 cache.
 
-// Half a warp has a row; a thread eight columns of the first half of a head, and those of the second that they are turned with.
+// Rope. Half a warp has a row; a thread has eight columns of the first half of a head and their partners in the second half.
 struct RopeEpilogue {
   static constexpr bool kCopies = false;
-  static constexpr int kTogether = 2;  // rows whose angles are on their way while as many are turned
+  static constexpr int kTogether = 2;  // rows whose angles are loaded while as many are rotated
   bf16* y;
   const float *cos, *sin;
   int length, half, rotated;
@@ -144,12 +148,12 @@ struct RopeEpilogue {
   }
 };
 
-// The first half of a tile's columns are gates, the second the ups of the same places. Both are copied; warps make y of them.
+// SwiGLU. The first half of a tile's columns are gates, the second half the matching ups. Both are stored; the epilogue computes y.
 struct SwigluEpilogue {
   static constexpr bool kCopies = true;
   CUtensorMap gate, up;
   bf16* y;
-  unsigned* amax;  // magnitude of y; null: not wanted
+  unsigned* amax;  // of y; null: not wanted
 
   __device__ void copy(const Tile& tile, int warp, int row, int column) const {
 #pragma unroll
@@ -178,8 +182,8 @@ struct SwigluEpilogue {
   }
 };
 
-// A warp has some rows at a time, of each eight columns a thread. Their gates and ups are on their way while the rows before are worked on,
-// and in the L2 cache before that.
+// The gradient of SwiGLU. A warp has kTogether rows at a time, a thread eight columns. Gates and ups of the next rows are loaded while the
+// current ones are computed; `expect` prefetches them into the L2 cache.
 struct SwigluBackwardEpilogue {
   static constexpr bool kCopies = false;
   static constexpr int kTogether = 3;
@@ -206,8 +210,7 @@ struct SwigluBackwardEpilogue {
     const auto load = [&](Rows& into, int from) {
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
-        const int64_t row =
-            min(at.row + from + k * kEpilogueWarps, tiles.rows - 1);  // some row rather than none: nothing waits for a choice
+        const int64_t row = min(at.row + from + k * kEpilogueWarps, tiles.rows - 1);  // clamped instead of skipped: no branch
         const bf16* gates = gate_up + row * 2 * ff + min(column, tiles.columns - 8);
         into.gates[k] = Eight::load(gates), into.ups[k] = Eight::load(gates + ff);
       }
@@ -252,7 +255,7 @@ struct SwigluBackwardEpilogue {
 constexpr int kBarriers = 2 * kStages + 2;
 constexpr uint32_t kSharedBytes = 1024 /* to align */ + kStages * kStageBytes + kTileBytes + 8 * kBarriers;
 
-constexpr int kThreads = 384;                              // products, and one warpgroup of one warp that copies and kEpilogueWarps
+constexpr int kThreads = 384;                              // two MMA warpgroups, and one with the producer warp and kEpilogueWarps
 constexpr int kMmaRegisters = 184, kOtherRegisters = 136;  // of a thread
 
 template <class Epilogue, bool kByInput, bool kCodes>
@@ -277,16 +280,16 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
   __syncthreads();
   hopper::cluster_sync();
 
-  constexpr int kSum = kCodes ? 2 * kTileSum : kTileSum;  // of a step: 128 bytes
+  constexpr int kSum = kCodes ? 2 * kTileSum : kTileSum;  // K of a step: 128 bytes
   const int first = blockIdx.x / kTileBlocks, step = gridDim.x / kTileBlocks;
   if (warp >= kMmaWarps) {
     hopper::decrease_registers<kOtherRegisters>();
-    if (warp == kMmaWarps) {  // copies x and w
+    if (warp == kMmaWarps) {  // the producer
       if (lane == 0) {
         hopper::prefetch_tensor_map(tiles.x);
         hopper::prefetch_tensor_map(tiles.w);
         int stage = 0;
-        uint32_t parity = 1;  // nobody has to free a stage that was never used
+        uint32_t parity = 1;  // unused stages are free
         for (int unit = first; unit < tiles.units(); unit += step) {
           const Tiles::Place at = tiles.place(unit, block);
           const int column = at.column + static_cast<int>(block) * tiles.w_second;
@@ -314,10 +317,10 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
         if (lane == 0) hopper::mbarrier_arrive(tile_empty);
       }
     }
-  } else {  // multiplies
+  } else {  // MMA
     hopper::increase_registers<kMmaRegisters>();
     int stage = 0;
-    uint32_t parity = 0, tile_parity = 1;  // of a tile that is empty; one that has come in is of the other parity
+    uint32_t parity = 0, tile_parity = 1;  // of `tile_empty`; the tile is free at first
     const float factor = kCodes ? *tiles.x_factor * *tiles.w_factor : 1.0f;
     const auto release = [&](int which) {  // one thread of the warpgroup for each block
       if (threadIdx.x % 128 < kTileBlocks) hopper::mbarrier_arrive_remote(empty + 8 * which, threadIdx.x % 128);
@@ -332,7 +335,7 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
         const uint64_t a = hopper::wgmma_descriptor(x, 16, 1024), b = hopper::wgmma_descriptor(w, kByInput ? kWBytes / 4 : 16, 1024);
         hopper::wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < kTileSum / 16; ++i) {  // 16 of the sum, or 32 codes: 32 bytes on in each row, or 16 rows of 128 bytes on
+        for (int i = 0; i < kTileSum / 16; ++i) {  // K = 16, or 32 for fp8: 32 bytes further in each row, or 16 rows of 128 bytes
           if constexpr (kCodes)
             hopper::wgmma_fp8(d, a + 32 / 16 * i, b + 32 / 16 * i, k > 0 || i > 0);
           else
@@ -396,8 +399,8 @@ cudaError_t launch_gemm_swiglu(const GemmSwigluLaunch& launch, cudaStream_t stre
 }
 
 cudaError_t launch_gemm_swiglu_backward(const GemmSwigluBackwardLaunch& launch, cudaStream_t stream) {
-  // kEpilogueWarps need about as long for a tile as a sum of two thousand takes. Taking turns goes with narrower tiles, which cost energy
-  // in longer sums.
+  // The epilogue of a tile takes about as long as K = 2000. For small K the ping-pong kernel is faster; its narrower tiles cost energy for
+  // large K.
   if (launch.gemm.in <= 1024) return launch_pingpong_swiglu_backward(launch, stream);
   const int64_t rows = launch.gemm.rows, ff = launch.gemm.out;
   TensorMaps maps;

@@ -1,4 +1,4 @@
-// A build without CUDA has no products for a GPU.
+// A build without CUDA has no fused GEMMs.
 #include "kernels/gemm/fused_gemm_cuda.h"
 
 namespace cairn::kernels {

@@ -1,15 +1,17 @@
-// The products of a linear layer on the CPU, by the BLAS inside libtorch: called directly it takes outputs, strides and
-// transpositions as they are, where at::mm copies or picks a slower path (64-67 against 73-74 GFLOP/s on two Neoverse-N1 cores).
+// The GEMMs of a linear layer on the CPU, by the BLAS inside libtorch. Called directly, it takes outputs, strides and transpositions as
+// they are; at::mm copies or picks a slower path (64-67 against 73-74 GFLOP/s on two Neoverse-N1 cores).
 #include "kernels/gemm.h"
 
 #include <dlfcn.h>
 #include <limits>
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
 
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/cpu/tensor.h"
 #include "kernels/gemm/gemm_cuda.h"
-#include "kernels/gemm/native_bf16.h"
 #include "kernels/low_precision.h"
 
 namespace cairn::kernels {
@@ -19,7 +21,7 @@ namespace {
 using Sgemm = void(const char* transpose_a, const char* transpose_b, const int* m, const int* n, const int* k, const float* alpha,
                    const float* a, const int* lda, const float* b, const int* ldb, const float* beta, float* c, const int* ldc);
 
-// MKL in libtorch_cpu on x86-64, OpenBLAS beside it on AArch64; null where a libtorch exports none.
+// From MKL inside libtorch_cpu on x86-64, from OpenBLAS beside it on AArch64; null where libtorch exports none.
 Sgemm* find_sgemm() {
   static Sgemm* const found = reinterpret_cast<Sgemm*>(dlsym(RTLD_DEFAULT, "sgemm_"));
   return found;
@@ -38,7 +40,25 @@ void check(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w) {
               "a linear layer of weight {} from {} to {}", c10::str(w.sizes()), c10::str(x.sizes()), c10::str(y.sizes()));
 }
 
-// Low precision that this processor does not multiply by itself.
+bool find_native_bf16() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bf16") != 0;  // every processor with AMX has it too
+#elif defined(__aarch64__)
+  constexpr unsigned long kBf16 = 1UL << 14;  // of the second word of capabilities
+  return (getauxval(AT_HWCAP2) & kBf16) != 0;
+#else
+  return false;
+#endif
+}
+
+// Whether this processor multiplies bf16 matrices in hardware (AVX-512 BF16 or AMX on x86-64, BF16 on AArch64). Elsewhere libtorch emulates
+// it in one thread, and widening to fp32 for BLAS is many times as fast.
+bool has_native_bf16() {
+  static const bool found = find_native_bf16();
+  return found;
+}
+
+// Half precision that this processor does not multiply in hardware.
 bool emulated(const at::Tensor& x) {
   return x.is_cpu() && is_half_precision(x) && !(x.scalar_type() == at::kBFloat16 && has_native_bf16());
 }

@@ -1,5 +1,5 @@
-// Products by cuBLASLt. Its matrices are column-major, so a row-major matrix is its own transpose there, and every product is written the
-// other way round: y^T = w x^T.
+// GEMMs by cuBLASLt. Its matrices are column-major, so a row-major matrix appears transposed, and each product is computed as its
+// transpose: y^T = w x^T. Descriptors and the chosen algorithm are cached by shape, strides, dtypes and alignment.
 #include "kernels/gemm/gemm_cuda.h"
 
 #include <algorithm>
@@ -43,7 +43,7 @@ bool is_matrix(const at::Tensor& x, at::ScalarType type) {
          (x.size(0) == 1 || x.stride(0) >= x.size(1));
 }
 bool is_input(const at::Tensor& x) { return is_matrix(x, at::kBFloat16); }
-// Codes by rows, as cuBLASLt asks for them.
+// fp8 codes by rows, as cuBLASLt requires them.
 bool is_codes(const at::Tensor& x) {
   return (is_matrix(x, at::kFloat8_e4m3fn) || is_matrix(x, at::kFloat8_e5m2)) && x.size(1) % 16 == 0 && x.stride(0) % 16 == 0 &&
          reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
@@ -65,30 +65,30 @@ cudaDataType_t type_of(const at::Tensor& x) {
   }
 }
 
-// The largest power of two, up to 256, that an address is a multiple of: what an algorithm may be chosen for.
+// The largest power of two, up to 256, that divides an address: a constraint for the choice of an algorithm.
 uint32_t alignment_of(const void* data) {
   uint32_t bytes = 256;
   while (reinterpret_cast<uintptr_t>(data) % bytes != 0) bytes /= 2;
   return bytes;
 }
 
-// d = a b, plus c where given. In cuBLASLt's eyes: a is [m, k] or its transpose, b [k, n] or its transpose, c and d are [m, n].
+// d = a b, plus c where given, in cuBLASLt's column-major terms: a is [m, k] or its transpose, b [k, n] or its transpose, c and d [m, n].
 struct Matmul {
   int64_t m = 0, n = 0, k = 0;
   const at::Tensor &a, &b;
   bool transpose_a = false, transpose_b = false;
   const at::Tensor* c = nullptr;
   const at::Tensor& d;
-  const at::Tensor *factor_a = nullptr, *factor_b = nullptr;  // of codes in eight bits
-  bool fast = false;                                          // their sums may keep fewer bits on the way
+  const at::Tensor *factor_a = nullptr, *factor_b = nullptr;  // of fp8 codes
+  bool fast = false;                                          // fast accumulation, with fewer bits
 };
 
-// A product as it was prepared once: all that depends on sizes, strides and types, not on addresses.
+// A cached GEMM: what depends on sizes, strides, dtypes and alignment, not on addresses.
 struct MatmulPlan {
   MatmulDesc operation;
   MatrixLayout a, b, c, d;
   cublasLtMatmulAlgo_t algorithm{};
-  std::mutex launch = {};  // factors are part of the operation while one is launched
+  std::mutex launch = {};  // fp8 factors are set in the descriptor for each launch
 };
 
 MatrixLayout layout_of(const at::Tensor& x) {
@@ -98,8 +98,8 @@ MatrixLayout layout_of(const at::Tensor& x) {
   return MatrixLayout(layout);
 }
 
-// cuBLASLt proposes first what should take the fewest cycles. Where large products come one after the other a card is at its power limit,
-// and what takes the fewest joules is done first: the largest tiles, by pairs of blocks that share what they read.
+// cuBLASLt ranks algorithms by cycles. In a long row of large GEMMs a card runs at its power limit, and the algorithm with the least energy
+// is the fastest: the largest tiles, in clusters of two blocks that share their reads.
 bool is_energy_efficient(const cublasLtMatmulAlgo_t& algorithm) {
   const auto attribute = [&](cublasLtMatmulAlgoConfigAttributes_t which, auto value) {
     size_t written = 0;
@@ -111,7 +111,7 @@ bool is_energy_efficient(const cublasLtMatmulAlgo_t& algorithm) {
          attribute(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, int32_t{}) <= 1;
 }
 
-// Whether such tiles keep a GPU busy for several rounds, so that it does not matter how many are left for the last one.
+// Whether such tiles fill the GPU for several waves, so that the partly filled last wave does not matter.
 bool has_many_tiles(const Matmul& p) {
   constexpr int64_t kRounds = 4;
   const cudaDeviceProp* const card = at::cuda::getDeviceProperties(p.d.device().index());
@@ -142,7 +142,7 @@ std::unique_ptr<MatmulPlan> prepare(cublasLtHandle_t handle, const Matmul& p) {
     check(cublasLtMatmulPreferenceSetAttribute(preference, which, &value, sizeof(value)), "a preference");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
-  // Parts of a sum are never added up in bf16.
+  // Split-K partial sums are never added in bf16.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.a.const_data_ptr()));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.b.const_data_ptr()));
@@ -176,8 +176,7 @@ MatmulPlan& prepared(cublasLtHandle_t handle, const Matmul& p, int device) {
   return *found;
 }
 
-// Of the current device. ATen's would come with 32 MiB of its own for each stream, which nothing here uses. Never destroyed: at the end of
-// a program CUDA may be gone first.
+// The handle of a device. ATen's handle would bring an unused workspace of 32 MiB per stream. Never destroyed: CUDA may be gone at exit.
 cublasLtHandle_t handle_of(int64_t device) {
   static std::mutex lock;
   static std::map<int64_t, cublasLtHandle_t> handles;
@@ -192,7 +191,7 @@ void multiply(const Matmul& p) {
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
   cublasLtHandle_t handle = handle_of(p.d.device().index());
   MatmulPlan& how = prepared(handle, p, p.d.device().index());
-  // From the caching allocator: products on one stream come one after the other, so that the next one gets the same bytes.
+  // From the caching allocator: GEMMs on one stream run one after the other, so the next one gets the same bytes.
   const at::Tensor workspace = at::empty({static_cast<int64_t>(kWorkspaceBytes)}, p.d.options().dtype(at::kByte));
   const float one = 1, keep = p.c ? 1 : 0;
   std::unique_lock guard(how.launch, std::defer_lock);

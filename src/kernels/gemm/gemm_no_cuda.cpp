@@ -1,4 +1,4 @@
-// A build without CUDA multiplies on the CPU.
+// A build without CUDA has no GEMMs on a GPU.
 #include "kernels/gemm/gemm_cuda.h"
 
 namespace cairn::kernels {

@@ -1,4 +1,4 @@
-// The products of a linear layer as plain ATen operations.
+// The GEMMs of a linear layer in plain ATen operations.
 #include "kernels/gemm.h"
 
 #include "kernels/aten.h"
@@ -6,7 +6,7 @@
 namespace cairn::kernels::reference {
 namespace {
 
-// On a GPU sums of low-precision products leave as they are; the CPU's libraries round them to the inputs' precision first.
+// On a GPU half-precision products can be written in fp32; the CPU's libraries round them to the inputs' precision first.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType into) {
   return a.is_cuda() && into == at::kFloat ? at::mm(a, b, into) : at::mm(a, b);
 }

@@ -1,5 +1,5 @@
-// How products cut their results into tiles: what the kernels that multiply by themselves (fused_gemm_kernel.cu,
-// pingpong_gemm_kernel.cu) share. For .cu files.
+// Tiling of the Hopper GEMMs (fused_gemm_kernel.cu, pingpong_gemm_kernel.cu): tile sizes, order of tiles, TMA descriptors, launch. For .cu
+// files.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -10,18 +10,18 @@
 
 namespace cairn::kernels {
 
-constexpr int kTileRows = 128, kTileSum = 64;  // of a tile, and of a step of its sum
-constexpr int kTileBlocks = 2;                 // of a cluster: tiles below each other
+constexpr int kTileRows = 128, kTileSum = 64;  // rows of a tile, and K of one step
+constexpr int kTileBlocks = 2;                 // blocks of a cluster: tiles below each other
 constexpr int kGroupRows = 8;  // clusters below each other, before the next columns: what they read of w and x stays in the L2 cache
 
-// Of a kernel; older GPUs have no clusters, nor such kernels.
+// The cluster attribute of a kernel; GPUs before Hopper have no clusters.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define CAIRN_CLUSTER
 #else
 #define CAIRN_CLUSTER __cluster_dims__(kTileBlocks, 1, 1)
 #endif
 
-// What a copy to or from results takes.
+// The TMA box of results.
 constexpr int kBoxRows = 16, kBoxColumns = 64;
 constexpr uint32_t kBoxBytes = kBoxRows * kBoxColumns * 2;
 
@@ -49,7 +49,7 @@ using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, 
                                  const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                                  CUtensorMapFloatOOBfill);
 
-// The driver's function, found at run time: programs do not link with the driver.
+// The driver's function, found at run time: the program does not link with the driver.
 inline EncodeTiled encode_tiled() {
   static const EncodeTiled found = [] {
     void* function = nullptr;
@@ -60,7 +60,7 @@ inline EncodeTiled encode_tiled() {
   return found;
 }
 
-// Boxes of a matrix of bf16, or of codes; of what lies beyond it, zeros are read and nothing is written.
+// Makes TMA descriptors for bf16 or fp8 matrices. Out of bounds, TMA reads zeros and writes nothing.
 struct TensorMaps {
   cudaError_t status = cudaSuccess;
 
@@ -96,7 +96,7 @@ struct TensorMaps {
   }
 };
 
-// One block on each multiprocessor that can have one, in clusters; or fewer, where there are fewer tiles.
+// A persistent launch: one block per multiprocessor, in clusters; fewer where there are fewer tiles.
 template <auto kKernel, class... More>
 cudaError_t launch_tiles(const TensorMaps& maps, int threads, uint32_t shared_bytes, cudaStream_t stream, const Tiles& tiles,
                          const More&... more) {

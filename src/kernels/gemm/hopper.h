@@ -1,9 +1,8 @@
-// What a Hopper GPU does beside its threads, as functions: copies of boxes of matrices between global and shared memory, barriers that
-// count their bytes, products by a warpgroup (four warps) of matrices in shared memory. For .cu files; sm_90a only.
+// PTX wrappers for Hopper's asynchronous units: TMA copies of boxes between global and shared memory, mbarriers that count the copied
+// bytes, wgmma products of a warpgroup (four warps) on shared memory. For .cu files; sm_90a only.
 //
-// Boxes lie in shared memory as rows of 128 bytes (64 bf16), eight of which repeat one pattern: the sixteen bytes at column c of row r are
-// at column c ^ (r % 8) ("swizzle 128"), so that neither rows nor columns of sixteen bytes meet in one bank. A box begins at a multiple of
-// 1,024 bytes.
+// Boxes in shared memory use the 128-byte swizzle: rows of 128 bytes (64 bf16), in which the 16 bytes at column c of row r are stored at
+// column c ^ (r % 8). So neither rows nor columns of 16 bytes have bank conflicts. A box begins at a multiple of 1,024 bytes.
 #pragma once
 #include <cstdint>
 
@@ -22,7 +21,7 @@ __device__ inline void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
 __device__ inline void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Arrives, and makes the barrier wait for so many bytes of copies too.
+// Arrives, and lets the barrier wait for this many bytes of copies too.
 __device__ inline void mbarrier_arrive_expect_bytes(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -70,7 +69,7 @@ __device__ inline void tma_load(uint32_t to, const CUtensorMap& map, int column,
                "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(barrier)
                : "memory");
 }
-// Into every block of the cluster that `blocks` has a bit for, at the same address, for the barrier at the same address.
+// Multicast: into every block of the cluster whose bit is set in `blocks`, at the same address, for the barrier at the same address.
 __device__ inline void tma_load_multicast(uint16_t blocks, uint32_t to, const CUtensorMap& map, int column, int row, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::
@@ -83,7 +82,7 @@ __device__ inline void tma_prefetch(const CUtensorMap& map, int column, int row)
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row)
                : "memory");
 }
-// Stores are counted in groups; what lies beyond the matrix is left out.
+// Stores are grouped (tma_commit_group); elements out of bounds are dropped.
 __device__ inline void tma_store(const CUtensorMap& map, int column, int row, uint32_t from) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(reinterpret_cast<uint64_t>(&map)),
                "r"(column), "r"(row), "r"(from)
@@ -99,13 +98,13 @@ template <int kGroups>
 __device__ void tma_wait_stored() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kGroups) : "memory");
 }
-// What this thread wrote to shared memory is there for copies and products.
+// Makes this thread's writes to shared memory visible to TMA and wgmma.
 __device__ inline void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // --- products ---
 
-// How wgmma finds a matrix in shared memory: `far` is what a step of eight rows takes (a sum runs along rows) or of eight rows of the sum
-// (it runs along columns); `wide` what 64 columns take in the latter case.
+// The wgmma descriptor of a matrix in shared memory. `far`: bytes per eight rows (or per eight K rows, where K runs down the columns);
+// `wide`: in the latter case, bytes per 64 columns.
 __device__ inline uint64_t wgmma_descriptor(uint32_t address, uint32_t wide, uint32_t far) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) | static_cast<uint64_t>(wide >> 4) << 16 | static_cast<uint64_t>(far >> 4) << 32 |
          uint64_t{1} << 62;
@@ -118,7 +117,7 @@ __device__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
 }
 
-// Sums in registers as the operands of an instruction, and their places.
+// The accumulator registers as operands of an instruction.
 #define CAIRN_OPERANDS_4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define CAIRN_OPERANDS_16(i) CAIRN_OPERANDS_4(i), CAIRN_OPERANDS_4((i) + 4), CAIRN_OPERANDS_4((i) + 8), CAIRN_OPERANDS_4((i) + 12)
 #define CAIRN_OPERANDS_64(i) CAIRN_OPERANDS_16(i), CAIRN_OPERANDS_16((i) + 16), CAIRN_OPERANDS_16((i) + 32), CAIRN_OPERANDS_16((i) + 48)
@@ -135,7 +134,7 @@ __device__ void wgmma_wait() {
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// d [64, 256] = a [64, 16] b [16, 256], or d += a b. A thread has of d, in warp w and lane l, rows 16 w + l / 4 and eight further down, and
+// d [64, 256] = a [64, 16] b [16, 256]; with `add` d += a b. The thread in warp w and lane l holds rows 16 w + l / 4 and that + 8 of d, and
 // of every eight columns 2 (l % 4) and the next: d[4 j + 2 half + i] is column 8 j + 2 (l % 4) + i of its row `half`.
 template <bool kByColumns /* b's rows are those of the sum */>
 __device__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, bool add) {
@@ -150,7 +149,7 @@ __device__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, bool add) {
       : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(kByColumns ? 1 : 0));
 }
 
-// The same of codes in eight bits (e4m3), 32 of the sum at a time; both matrices lie along the sum. Sums keep fewer bits on the way.
+// The same for fp8 codes (e4m3), K = 32 at a time; both matrices are K-major. Accumulates with fewer bits (fast accumulation).
 __device__ inline void wgmma_fp8(float (&d)[128], uint64_t a, uint64_t b, bool add) {
   asm volatile(
       "{\n"
@@ -163,7 +162,7 @@ __device__ inline void wgmma_fp8(float (&d)[128], uint64_t a, uint64_t b, bool a
       : "l"(a), "l"(b), "r"(static_cast<int>(add)));
 }
 
-// d [64, 128] = a [64, 16] b [16, 128], or d += a b, likewise.
+// d [64, 128] = a [64, 16] b [16, 128]; with `add` d += a b.
 template <bool kByColumns>
 __device__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, bool add) {
   asm volatile(
@@ -196,7 +195,7 @@ __device__ inline void ldmatrix(uint32_t address, uint32_t& a, uint32_t& b, uint
                : "memory");
 }
 
-// --- registers: a warpgroup gives some up, others take them ---
+// --- register reallocation between warpgroups ---
 
 template <int kRegisters>
 __device__ void decrease_registers() {

@@ -1,5 +1,5 @@
-// Products of a weight with a few rows on the CPU. A weight [out, in] is read four of its rows at a time, a weight [in, out] in strips of
-// columns; either way four rows of x share what was read, and each number is summed in an order of its own, whatever is beside it.
+// Matrix-vector products of decoding on the CPU. A weight [out, in] is read four rows at a time, a weight [in, out] in strips of columns.
+// Four rows of x share each read. Each output is summed in an order of its own, so it does not depend on the rows beside it.
 #include "kernels/matvec.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ struct Product {
   }
 };
 
-// The lanes' sum, by halves, without a way through memory.
+// The sum over the lanes, by halves, in registers.
 template <int W, int S = W / 2>
 CAIRN_INLINE float total_of(const Float<W>& v) {
   if constexpr (S == 0) {
@@ -41,8 +41,8 @@ CAIRN_INLINE float total_of(const Float<W>& v) {
   }
 }
 
-// Fewer than W values, and zeros behind them. Ends of rows are multiplied as the rest is: a scalar loop would leave it to the compiler
-// whether a product is rounded before it is added.
+// Fewer than W values, padded with zeros. Row ends use the same vector code: in a scalar loop the compiler may or may not fuse multiply and
+// add.
 template <int W>
 CAIRN_INLINE Float<W> load_end(const float* from, int64_t count) {
   float lanes[W] = {};

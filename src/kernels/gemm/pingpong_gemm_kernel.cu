@@ -1,7 +1,6 @@
-// The gradient of SwiGLU at the end of the product that makes the gradient of its result. There is as much to do for a tile after its sum
-// as for its sum, so two warpgroups take turns: one multiplies, which takes all there is of tensor cores, while the other goes on with the
-// tile before. Copies, clusters and barriers as in fused_gemm_kernel.cu, with tiles of 128 rows and 128 columns, whole ones for a
-// warpgroup.
+// The gradient of SwiGLU as epilogue of the GEMM that makes dy, for small K. The epilogue of a tile takes as long as its products, so two
+// warpgroups alternate (CUTLASS: ping-pong): one multiplies, which occupies the tensor cores, while the other runs the epilogue of the tile
+// before. TMA, clusters and barriers as in fused_gemm_kernel.cu; tiles have 128 rows and 128 columns and belong to one warpgroup.
 #include "kernels/cuda/pack.h"
 #include "kernels/gemm/fused_gemm_kernel.h"
 #include "kernels/gemm/gemm_tiles.h"
@@ -11,11 +10,11 @@ namespace cairn::kernels {
 namespace {
 
 constexpr int kColumns = 128, kStages = 4;
-constexpr int kWarps = 8;  // that multiply
+constexpr int kWarps = 8;  // of the two warpgroups
 constexpr int kThreads = 32 * kWarps + 128;
 constexpr uint32_t kXBytes = kTileRows * kTileSum * 2, kWBytes = kColumns * kTileSum * 2, kStageBytes = kXBytes + kWBytes;
-constexpr int kSlots = 6;  // boxes of shared memory of a warp
-constexpr int kLoads = 2;  // pairs of them that are on their way
+constexpr int kSlots = 6;  // TMA boxes of shared memory per warp
+constexpr int kLoads = 2;  // pairs of boxes in flight
 constexpr uint32_t kSharedBytes = 1024 + kStages * kStageBytes + kWarps * kSlots * kBoxBytes + 8 * (2 * kStages + kWarps * kLoads + 2);
 
 struct Gradients {
@@ -23,15 +22,15 @@ struct Gradients {
   CUtensorMap gates_ahead, ups_ahead;   // in tiles
 };
 
-// What a warp has of shared memory: gates and ups come through slots 0 and 1, and 2 and 3, in turn; their gradients take their places; y
-// has slots 4 and 5.
+// The shared memory of a warp. Gates and ups are loaded into slots 0 and 1, then 2 and 3, in turn; their gradients overwrite them. Slots 4
+// and 5 hold y.
 struct Slots {
   uint32_t base, barriers;
   int lane;
 
   __device__ uint32_t slot(int i) const { return base + static_cast<uint32_t>(i) * kBoxBytes; }
   __device__ uint32_t barrier(int pair) const { return barriers + 8 * static_cast<uint32_t>(pair); }
-  // Where this lane's row lies of the fragment of sixteen columns from 16 c on.
+  // The address of this lane's row in the 16 x 16 fragment at column 16 c.
   __device__ uint32_t place(int i, int c) const {
     const int row = lane % 16, unit = 2 * c + lane / 16;
     return slot(i) + static_cast<uint32_t>(row * 128 + ((unit ^ row % 8) << 4));
@@ -50,7 +49,7 @@ __device__ uint32_t rounded(float first, float second) {
   return *reinterpret_cast<const uint32_t*>(&two);
 }
 
-// 16 rows and 64 columns: in d, as hopper::wgmma leaves them, the gradient of SwiGLU's result.
+// The epilogue of one box, 16 rows and 64 columns. d holds dy in the layout of hopper::wgmma.
 __device__ void finish_box(const float* d, const Slots& slots, int pair) {
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
@@ -100,9 +99,9 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
   const int first = blockIdx.x / kTileBlocks, step = gridDim.x / kTileBlocks;
   if (group == 2) {
     hopper::decrease_registers<40>();
-    if (warp == kWarps && lane == 0) {  // copies x and w
+    if (warp == kWarps && lane == 0) {  // the producer
       int stage = 0;
-      uint32_t parity = 1;  // nobody has to free a stage that was never used
+      uint32_t parity = 1;  // unused stages are free
       for (int unit = first; unit < tiles.units(); unit += step) {
         const Tiles::Place at = tiles.place(unit, block);
         const int column = at.column + static_cast<int>(block) * (kColumns / 2);
@@ -127,7 +126,7 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
       if (threadIdx.x % 128 < kTileBlocks) hopper::mbarrier_arrive_remote(empty + 8 * which, threadIdx.x % 128);
     };
     uint32_t load_parity = 0;
-    int turn = group;  // the tiles of this block are numbered; each warpgroup has every second one
+    int turn = group;  // number of the tile within this block; each warpgroup has every second one
     for (int unit = first + group * step; unit < tiles.units(); unit += 2 * step, turn += 2) {
       const Tiles::Place at = tiles.place(unit, block);
       const int row = at.row + warp % 4 * kBoxRows;
@@ -144,7 +143,7 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
       const int begin = turn * tiles.steps;
       int stage = begin % kStages, before = 0;
       uint32_t parity = begin / kStages % 2;
-      // Until the other one has got the stages before these: a barrier tells a phase from the next one, but not from the one after that.
+      // Wait until the other warpgroup has its stages: a barrier's parity distinguishes a phase from the next one, not from the one after.
       if (turn > 0) hopper::mbarrier_wait(turns + 8 * group, (turn - 1) / 2 % 2);
       for (int k = 0; k < tiles.steps; ++k) {
         hopper::mbarrier_wait(full + 8 * stage, parity);
@@ -171,7 +170,7 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int pair = i % 2;
-        if (i == 1 || i == 2) {  // the box before has been read from its slots: the one after next may come there
+        if (i == 1 || i == 2) {  // the slots of the box before are free: load the box after next
           if (lane == 0) {
             hopper::tma_wait_read<0>();
             slots.load(to, 1 - pair, box_row(i + 1), box_column(i + 1));

@@ -1,4 +1,4 @@
-// Softmax cross entropy on the CPU: a row stays in cache from its maximum to its gradient, and each exponential is taken once.
+// Softmax cross entropy on the CPU: a row stays in cache from its maximum to its gradient, and each exponential is computed once.
 #include "kernels/cross_entropy.h"
 
 #include <cmath>
@@ -143,7 +143,7 @@ void run_rows(const Rows& rows, int64_t count) {
                 [&rows](int64_t begin, int64_t end) { run<Body>(&rows, begin, end); });
 }
 
-// Logits of lower precision are widened a stretch of rows at a time, so that fp32 never holds all of them.
+// Half-precision logits are widened a chunk of rows at a time, so that no fp32 copy of all of them exists.
 constexpr int64_t kWideFloats = int64_t{1} << 24;
 
 template <class Part>

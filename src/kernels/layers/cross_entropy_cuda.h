@@ -1,4 +1,4 @@
-// The seam between the dispatch of cross entropy and its CUDA kernels, which a build without CUDA answers with "no".
+// Cross entropy on a GPU. A build without CUDA has these functions too; they return false.
 #pragma once
 #include <cstdint>
 

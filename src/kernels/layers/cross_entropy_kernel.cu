@@ -1,5 +1,5 @@
-// Softmax cross entropy on a GPU: a block has a row, and keeps as much of it in shared memory as there is room for between its sum and
-// its gradient, so that memory is read once and written once. Exponentials are powers of 2: scores count in units of log 2.
+// Softmax cross entropy on a GPU. A block has a row and keeps as much of it as fits in shared memory between its sum and its gradient, so
+// memory is read once and written once. The sum is an online softmax. Exponentials are powers of 2: scores count in units of log 2.
 #include <type_traits>
 
 #include "kernels/cuda/pack.h"
@@ -24,7 +24,7 @@ constexpr float kLn2 = 0.6931471805599453f;
 
 __device__ float minus_infinity() { return __uint_as_float(0xff800000u); }
 
-// The sum of exp over some logits, as a multiple of exp(high).
+// The online sum of exp over some logits, as a multiple of exp(high).
 struct Sum {
   float high = minus_infinity();  // the largest so far
   float base = 0;                 // high in units of log 2, 0 while there is none
@@ -51,7 +51,7 @@ struct Sum {
       merge(other_high, other_times);
     }
   }
-  // Over the block, in a fixed order; the log of the sum in units of log 2, the same in every thread.
+  // The log of the sum over the block, in units of log 2 and in a fixed order; the same in every thread.
   template <int kThreads>
   __device__ float log2_of_block() {
     __shared__ float highs[kThreads / kWarp], parts[kThreads / kWarp], result;
@@ -84,7 +84,7 @@ struct Row {
     tail = head + packs * kPack<T>;
   }
   __device__ T* pack(int64_t index) const { return x + head + index * kPack<T>; }
-  // Calls use(element) for this thread's share of those outside the packs, of which there are fewer than threads.
+  // Calls use(element) for this thread's elements outside the packs. There are fewer of these than threads.
   template <class Use>
   __device__ void each_loose(const Use& use) const {
     const auto thread = static_cast<int64_t>(threadIdx.x);
@@ -93,7 +93,7 @@ struct Row {
   }
 };
 
-// The logit of a row's target: 0 where it is elsewhere, NaN where the target is no place in the row, so that it shows.
+// The logit of a row's target: 0 where it is on another rank or ignored, NaN where the target is out of range, so that it shows.
 template <class T>
 __device__ float chosen_logit(const Row<T>& row, int64_t target, const CrossEntropyLaunch& a) {
   if (target == a.elsewhere || target == a.ignore) return 0;
@@ -112,7 +112,7 @@ struct Gradient {
     for (int i = 0; i < kPack<T>; ++i) values[i] = of(logits[i]);
     Pack<T, kPack<T>>::of(values).store(to);
   }
-  // After all of the row is written: the 1 of the target.
+  // After the whole row is written: subtracts the one-hot term.
   __device__ void write_target(const Row<T>& row, int64_t target, float chosen) const {
     __syncthreads();
     if (threadIdx.x != 0 || zero || target < 0 || target >= row.vocab) return;
@@ -121,8 +121,8 @@ struct Gradient {
   }
 };
 
-// Loss and log-sum-exp, and with kGradient the gradient in the place of the logits. The first kept_packs packs of a row stay in shared
-// memory, each with the thread that read it.
+// Loss and log-sum-exp, and with kGradient the gradient in place of the logits. The first kept_packs packs of a row stay in shared memory;
+// each is used by the thread that read it.
 template <class T, int kThreads, bool kGradient>
 __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyLaunch a, int64_t kept_packs) {
   extern __shared__ uint4 room[];
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyLau
   }
 }
 
-// The gradient, from a log-sum-exp that is known.
+// The gradient, from a known log-sum-exp.
 template <class T, int kThreads>
 __global__ void __launch_bounds__(kThreads) cross_entropy_backward_kernel(CrossEntropyLaunch a) {
   using P = Pack<T, kPack<T>>;

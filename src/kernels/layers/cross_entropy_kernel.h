@@ -1,4 +1,4 @@
-// What the host wrapper of cross entropy hands to its CUDA kernels.
+// The arguments of the cross entropy kernels.
 #pragma once
 #include "kernels/cuda/launch.h"
 

@@ -1,4 +1,4 @@
-// Softmax cross entropy as plain ATen operations.
+// Softmax cross entropy in plain ATen operations.
 #include "kernels/cross_entropy.h"
 
 #include "kernels/aten.h"

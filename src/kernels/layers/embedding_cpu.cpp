@@ -1,4 +1,4 @@
-// Table look-up on the CPU, and its gradient: threads own columns, so each table row is summed in the order of the ids.
+// Embedding lookup on the CPU, and its gradient: threads own columns, so each table row is summed in the order of the ids.
 #include "kernels/embedding.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Table look-up on a GPU: from tensors to pointers, and the order of the ids.
+// Embedding lookup on a GPU: from tensors to pointers; sorts the ids.
 #include "kernels/layers/embedding_cuda.h"
 
 #include <limits>
@@ -36,7 +36,7 @@ bool embedding_backward_on_cuda(const at::Tensor& dtable, const at::Tensor& ids,
       dtable.size(0) > std::numeric_limits<int32_t>::max())
     return false;
   const CudaDeviceGuard device(dtable.device());
-  // Stable, so that equal ids keep the order of their rows; with 32 bits in half the time of 64.
+  // A stable sort keeps the order of equal ids; 32-bit keys take half the time of 64-bit ones.
   const auto [sorted, places] = ids.reshape({-1}).to(at::kInt).sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
   const at::Tensor ends = at::empty({embedding_backward_slices(ids.numel()), 2, dtable.size(1)}, dtable.options().dtype(at::kFloat));
   const EmbeddingBackwardLaunch launch{.elements = elements_of(dy),

@@ -1,6 +1,6 @@
-// Table look-up on a GPU, and the sums of gradients by id in a fixed order, without atomics. The sorted ids are cut into slices of equal
-// length. A warp goes through a slice for its columns and adds up runs of equal ids; runs that end within the slice go to the table at
-// once, the first and the last may go on beyond it and are kept, to be put together by a second kernel.
+// Embedding lookup on a GPU, and its gradient as a segmented sum in a fixed order, without atomics. The sorted ids are cut into slices of
+// equal length. A warp goes through a slice for its columns and sums runs of equal ids. A run inside the slice is added to the table at
+// once. The first and the last run may continue in other slices; their sums are stored, and a second kernel combines them.
 #include "kernels/cuda/pack.h"
 #include "kernels/layers/embedding_kernel.h"
 
@@ -17,7 +17,7 @@ constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 constexpr int kSlice = 64;    // rows that a warp goes through
 constexpr int kTogether = 4;  // of which so many are read at a time
 
-// ---- look-up: a warp copies a row ----
+// ---- lookup: a warp copies a row ----
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) embedding_kernel(EmbeddingLaunch a) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
@@ -52,7 +52,7 @@ __device__ void write_sums(S* to, const float (&sum)[N]) {
   }
 }
 
-// What a warp has of one tile of columns: N of each lane. T: of the gradients of rows, S: of the table's.
+// The columns of a warp: N per lane. T: dtype of dy, S: dtype of dtable.
 template <class T, class S, int N>
 struct Columns {
   const EmbeddingBackwardLaunch& a;
@@ -75,7 +75,7 @@ struct Columns {
 
 constexpr int kHead = 0, kTail = 1;  // the two ends of a slice
 
-// Whether the run at the border before sorted place i goes on across it.
+// Whether sorted ids i - 1 and i are equal: the run crosses the border before i.
 __device__ bool goes_on(const EmbeddingBackwardLaunch& a, int64_t i) { return i > 0 && i < a.count && a.ids[i - 1] == a.ids[i]; }
 
 template <class T, class S, int N>
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kThreads) embedding_backward_kernel(EmbeddingB
     columns.add_to_table(id, sum);
 }
 
-// A warp puts together the run that begins in its slice and goes on beyond it, if there is one: the slices' parts in their order.
+// A warp combines the run that begins in its slice and continues beyond it, if there is one: the sums of the slices in their order.
 template <class S, int N>
 __global__ void __launch_bounds__(kThreads) embedding_ends_kernel(EmbeddingBackwardLaunch a, int64_t slices) {
   const int64_t slice = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;

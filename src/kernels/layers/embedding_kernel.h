@@ -1,4 +1,4 @@
-// What the host wrapper of table look-up hands to its CUDA kernels.
+// The arguments of the embedding kernels.
 #pragma once
 #include "kernels/cuda/launch.h"
 
@@ -13,7 +13,7 @@ struct EmbeddingLaunch {
 };
 cudaError_t launch_embedding(const EmbeddingLaunch& launch, cudaStream_t stream);
 
-// Gradients of rows, summed by id: ids are sorted, and places[i] says which row of dy belongs to sorted id i.
+// Gradients summed by id: ids are sorted, and places[i] is the row of dy that belongs to sorted id i.
 int64_t embedding_backward_slices(int64_t count);
 struct EmbeddingBackwardLaunch {
   Elements elements, table_elements;  // of dy, of dtable

@@ -1,4 +1,4 @@
-// A build without CUDA has no table look-up for a GPU.
+// A build without CUDA has no embedding lookup for a GPU.
 #include "kernels/layers/embedding_cuda.h"
 
 namespace cairn::kernels {

@@ -1,4 +1,4 @@
-// Table look-up and its gradient as plain ATen operations.
+// Embedding lookup and its gradient in plain ATen operations.
 #include "kernels/embedding.h"
 
 #include <ATen/TensorIndexing.h>

@@ -1,5 +1,6 @@
-// RMSNorm on a GPU. A row stays in the registers of a warp or of a block from its sum to its result, so that memory is read once; rows
-// that are too long for that or lie askew are read twice, element by element.
+// RMSNorm on a GPU. A row stays in the registers of a warp or of a block between its sum and its result, so memory is read once. Rows that
+// are too long or not aligned are read twice, element by element. With g = dy * weight and s = rstd:
+//   y = x s weight,   dx = s (g - x s^2 mean(g x)) + add,   dw = sum over rows of dy x s
 #include <type_traits>
 
 #include "kernels/cuda/pack.h"
@@ -16,12 +17,12 @@ using device::Pack;
 constexpr int kWarp = 32;
 constexpr int kWarpsTogether = 4;  // rows of a block where each has a warp
 constexpr int kBlock = 256;        // threads of a row where it has a block
-constexpr int kPacksMax = 4;       // packs of a row that a thread keeps; more would cost the warps that hide latency
+constexpr int kPacksMax = 4;       // packs of a row per thread; more registers would leave too few warps to hide latency
 
 template <int kRowThreads>
 constexpr int kThreads = kRowThreads == kWarp ? kWarp* kWarpsTogether : kRowThreads;
 
-// The row of this thread, and its place among the row's threads.
+// The row of this thread, and its index among the row's threads.
 template <int kRowThreads>
 struct Place {
   int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads<kRowThreads> / kRowThreads) + threadIdx.x / kRowThreads;
@@ -31,7 +32,7 @@ struct Place {
 template <class T, int N, int kRowThreads, int kPacks>
 __global__ void __launch_bounds__(kThreads<kRowThreads>) norm_kernel(NormLaunch a) {
   const Place<kRowThreads> place;
-  if (place.row >= a.rows) return;  // a whole warp, or nobody
+  if (place.row >= a.rows) return;  // uniform within a warp
   const int64_t begin = place.row * a.embed;
   const int embed = static_cast<int>(a.embed);
   const T *x = static_cast<const T*>(a.x) + begin, *weight = static_cast<const T*>(a.weight);
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(kThreads<kRowThreads>) norm_kernel(NormLaunch 
   amax.record(a.amax);
 }
 
-// Any width and alignment: a block reads its row again for the result.
+// Any width and alignment: a block reads its row twice.
 template <class T>
 __global__ void __launch_bounds__(kBlock) long_norm_kernel(NormLaunch a) {
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * a.embed;
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(kBlock) long_norm_kernel(NormLaunch a) {
   }
   const float scale = 1.0f / sqrtf(device::row_sum<kBlock>(squares) / static_cast<float>(a.embed) + a.eps);
   if (threadIdx.x == 0) a.rstd[blockIdx.x] = scale;
-  const T* from = a.r != nullptr ? sum + begin : x;  // each thread what it wrote itself
+  const T* from = a.r != nullptr ? sum + begin : x;  // each thread reads what it wrote itself
   device::Amax<T> amax;
   for (int64_t d = threadIdx.x; d < a.embed; d += kBlock) {
     const float y[1] = {static_cast<float>(from[d]) * scale * static_cast<float>(weight[d])};
@@ -179,10 +180,10 @@ __global__ void __launch_bounds__(kBlock) long_norm_input_kernel(NormInputLaunch
   amax.record(a.amax);
 }
 
-constexpr int kRowLanes = 8;         // rows that a block of the weight gradient reads side by side, a warp each
+constexpr int kRowLanes = 8;         // warps of a block of the weight gradient; each reads rows of its own
 constexpr int kWeightBlocks = 1024;  // blocks wanted: about 8 on each multiprocessor of an H200
 
-// Columns that one warp covers. The same for aligned rows and others, so that the bits are.
+// Columns that one warp covers: the same for aligned and unaligned rows, so that results are bitwise identical.
 template <class T>
 constexpr int kTile = kWarp* kPack<T>;
 
@@ -224,7 +225,7 @@ __global__ void __launch_bounds__(kWarp* kRowLanes) norm_weight_parts_kernel(Nor
   }
 }
 
-// A block adds up the parts of 32 columns: 32 threads take turns with the parts of each, then their sums are added in order.
+// A block adds the parts of 32 columns: 32 threads per column take the parts in turn, then their sums are added in order.
 __global__ void __launch_bounds__(kWarp* kWarp) norm_weight_kernel(NormWeightLaunch a, int parts) {
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
   __shared__ float sums[kWarp][kWarp];
@@ -241,12 +242,51 @@ __global__ void __launch_bounds__(kWarp* kWarp) norm_weight_kernel(NormWeightLau
   a.dw[column] = sum;
 }
 
-// Blocks of the kernel below, each of which has rows so many apart: whole rounds on 132 multiprocessors, whose parts of the weight gradient
-// are little beside the rows.
+// Blocks of the kernel below: whole waves on 132 multiprocessors, and few enough that the parts of the weight gradient are small beside the
+// rows.
 template <int kRowThreads>
 constexpr int64_t kBackwardBlocks = kRowThreads == kWarp ? 1584 : 792;
 
-// Everything that a norm's backward pass makes, from one reading of its rows.
+// Writes the block's part of the weight gradient: the sums of its rows of threads, added one row of threads after the other.
+template <int N, int kRowThreads, int kPacks>
+__device__ __forceinline__ void write_weight_part(const NormBackwardLaunch& a, const Place<kRowThreads>& place,
+                                                  float (&totals)[kPacks][N]) {
+  constexpr int kRows = kThreads<kRowThreads> / kRowThreads;  // side by side
+  const int embed = static_cast<int>(a.embed);
+  float* part = a.parts + blockIdx.x * a.embed;
+  if constexpr (kRows > 1) {
+    __shared__ float sums[kWarp * kPacksMax * N];  // 4 KiB for bf16
+    for (int turn = 0; turn < kRows; ++turn) {
+      if (static_cast<int>(threadIdx.x) / kRowThreads == turn) {
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k)
+#pragma unroll
+          for (int i = 0; i < N; ++i) {
+            float& sum = sums[(k * N + i) * kWarp + place.thread];
+            sum = turn == 0 ? totals[k][i] : sum + totals[k][i];
+            if (turn + 1 == kRows) totals[k][i] = sum;
+          }
+      }
+      __syncthreads();
+    }
+    if (static_cast<int>(threadIdx.x) / kRowThreads + 1 != kRows) return;
+  }
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const int d = (k * kRowThreads + place.thread) * N;
+    if (d >= embed) continue;
+#pragma unroll
+    for (int i = 0; i < N; i += kPack<float>) {
+      constexpr int kEach = N < kPack<float> ? N : kPack<float>;
+      float four[kEach];
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) four[j] = totals[k][i + j];
+      Pack<float, kEach>::of(four).store(part + d + i);
+    }
+  }
+}
+
+// The whole backward pass of a norm from one reading of its rows: dx, y where wanted, and a part of dw.
 template <class T, int N, int kRowThreads, int kPacks>
 __global__ void __launch_bounds__(kThreads<kRowThreads>) norm_backward_kernel(NormBackwardLaunch a) {
   constexpr int kRows = kThreads<kRowThreads> / kRowThreads;  // side by side
@@ -307,38 +347,7 @@ __global__ void __launch_bounds__(kThreads<kRowThreads>) norm_backward_kernel(No
   }
   amax.record(a.amax);
 
-  // The block's part of the weight gradient: of one row of threads after the other.
-  float* part = a.parts + blockIdx.x * a.embed;
-  if constexpr (kRows > 1) {
-    __shared__ float sums[kWarp * kPacksMax * N];  // 4 KiB for bf16
-    for (int turn = 0; turn < kRows; ++turn) {
-      if (static_cast<int>(threadIdx.x) / kRowThreads == turn) {
-#pragma unroll
-        for (int k = 0; k < kPacks; ++k)
-#pragma unroll
-          for (int i = 0; i < N; ++i) {
-            float& sum = sums[(k * N + i) * kWarp + place.thread];
-            sum = turn == 0 ? totals[k][i] : sum + totals[k][i];
-            if (turn + 1 == kRows) totals[k][i] = sum;
-          }
-      }
-      __syncthreads();
-    }
-    if (static_cast<int>(threadIdx.x) / kRowThreads + 1 != kRows) return;
-  }
-#pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    const int d = (k * kRowThreads + place.thread) * N;
-    if (d >= embed) continue;
-#pragma unroll
-    for (int i = 0; i < N; i += kPack<float>) {
-      constexpr int kEach = N < kPack<float> ? N : kPack<float>;
-      float four[kEach];
-#pragma unroll
-      for (int j = 0; j < kEach; ++j) four[j] = totals[k][i + j];
-      Pack<float, kEach>::of(four).store(part + d + i);
-    }
-  }
+  write_weight_part<N, kRowThreads, kPacks>(a, place, totals);
 }
 
 enum class Form { long_row, warp, block };

@@ -1,4 +1,4 @@
-// What the host wrapper of RMSNorm hands to its CUDA kernels.
+// The arguments of the RMSNorm kernels.
 #pragma once
 #include "kernels/cuda/launch.h"
 
@@ -11,7 +11,7 @@ struct NormLaunch {
   const void *x, *r, *weight;  // r null: a plain norm
   int64_t rows, embed;
   float eps;
-  unsigned* amax;  // magnitude of y (cuda/pack.h); null: not wanted
+  unsigned* amax;  // of y (cuda/pack.h); null: not wanted
 };
 cudaError_t launch_norm(const NormLaunch& launch, cudaStream_t stream);
 
@@ -25,7 +25,7 @@ struct NormInputLaunch {
 };
 cudaError_t launch_norm_input(const NormInputLaunch& launch, cudaStream_t stream);
 
-// The weight gradient is summed in parts of the rows, whose number follows from the shape alone; then the parts are added in order.
+// The weight gradient is summed over parts of the rows, then the parts are added in order. The number of parts depends on the shape alone.
 int64_t norm_weight_parts(int64_t rows, int64_t embed);
 struct NormWeightLaunch {
   Elements elements;
@@ -37,7 +37,7 @@ struct NormWeightLaunch {
 };
 cudaError_t launch_norm_weight(const NormWeightLaunch& launch, cudaStream_t stream);
 
-// Both gradients, and the norm's result once more. Parts of the weight gradient: one for each block.
+// Both gradients, and the recomputed output. Each block makes one part of the weight gradient.
 struct NormBackwardLaunch {
   Elements elements;
   void *dx, *y;                       // y may be null

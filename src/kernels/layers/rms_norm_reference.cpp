@@ -1,4 +1,4 @@
-// RMSNorm as plain ATen operations.
+// RMSNorm in plain ATen operations.
 #include "kernels/rms_norm.h"
 
 #include "kernels/aten.h"

@@ -1,4 +1,4 @@
-// Rotary position embedding on the CPU, in place, on rows that may lie apart.
+// Rotary position embedding on the CPU, in place, with free row strides.
 #include "kernels/rope.h"
 
 #include <algorithm>

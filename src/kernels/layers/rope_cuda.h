@@ -1,4 +1,4 @@
-// The seam between the dispatch of rotary embedding and its CUDA kernel, which a build without CUDA answers with "no".
+// Rotary embedding on a GPU. A build without CUDA has these functions too; they return false.
 #pragma once
 #include <cstdint>
 

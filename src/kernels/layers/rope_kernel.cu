@@ -1,5 +1,5 @@
-// Rotary position embedding on a GPU, in place or on the way from one tensor to another: a thread keeps the angles of its columns and turns
-// one head after the other by them.
+// Rotary position embedding on a GPU, in place or from one tensor to another: a thread keeps the angles of its columns and rotates one head
+// after the other.
 #include "kernels/cuda/pack.h"
 #include "kernels/layers/rope_kernel.h"
 
@@ -14,7 +14,7 @@ using device::Pack;
 constexpr int kThreads = 256;
 constexpr int kTokensMax = 64;  // of a block: CUDA's limit of its third dimension
 
-// Of N neighbouring columns of the first half of a head, and those of the second that they are turned with.
+// The angles of N adjacent columns of the first half of a head and their partners in the second half.
 template <int N>
 struct Angles {
   float cos[N], sin[N];
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeLaunch a) {
   }
 }
 
-// The same threads; they go through the heads of all sources.
+// The same threads; each goes through the heads of all sources.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) rope_backward_kernel(RopeBackwardLaunch a) {
   const int64_t token = static_cast<int64_t>(blockIdx.x) * blockDim.z + threadIdx.z;
@@ -94,7 +94,7 @@ int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 template <class T, int N>
 void start(const RopeLaunch& a, cudaStream_t stream) {
   const int64_t x = smaller(a.half / N, 32);
-  // So many heads that all turns of a thread are full.
+  // As many heads per round as give all rounds the same number.
   const int64_t heads_at_most = kThreads / x, turns = (a.heads + heads_at_most - 1) / heads_at_most, y = (a.heads + turns - 1) / turns;
   const int64_t z = smaller(kThreads / (x * y), kTokensMax), tokens = a.batch * a.length;
   const dim3 threads(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));

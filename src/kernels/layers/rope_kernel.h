@@ -1,4 +1,4 @@
-// What the host wrapper of rotary embedding hands to its CUDA kernel.
+// The arguments of the rotary embedding kernel.
 #pragma once
 #include "kernels/cuda/launch.h"
 
@@ -22,7 +22,7 @@ struct RopeBackwardLaunch {
   struct Source {
     const void* from;
     int64_t heads, batch_stride, row_stride, head_stride;  // in elements
-    bool rotated;                                          // or copied
+    bool rotated;                                          // false: copied
   };
   Elements elements;
   void* x;  // rows of all heads side by side

@@ -1,4 +1,4 @@
-// Rotary position embedding as plain ATen operations, and its table.
+// Rotary position embedding in plain ATen operations, and its table.
 #include "kernels/rope.h"
 
 #include "base/check.h"

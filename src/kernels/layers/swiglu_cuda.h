@@ -1,4 +1,4 @@
-// The seam between the dispatch of SwiGLU and its CUDA kernels, which a build without CUDA answers with "no".
+// SwiGLU on a GPU. A build without CUDA has these functions too; they return false.
 #pragma once
 #include <ATen/core/ATen_fwd.h>
 

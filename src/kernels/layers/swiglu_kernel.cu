@@ -1,5 +1,5 @@
-// SwiGLU on a GPU: each thread has two packs of a row under way, and reads all it needs before it writes, since results may lie in the
-// place of what they are made from.
+// SwiGLU on a GPU: each thread processes two packs of a row at a time and reads all inputs before it writes, because results may overwrite
+// inputs.
 #include "kernels/cuda/pack.h"
 #include "kernels/layers/swiglu_kernel.h"
 
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(SwigluBackwar
   amax.record(a.amax);
 }
 
-// A block has as many columns of threads as a row needs, in whole warps, and as many rows as fit.
+// A block has as many thread columns as a row needs, in whole warps, and as many rows as fit.
 struct Shape {
   unsigned blocks;
   dim3 threads;

@@ -1,4 +1,4 @@
-// What the host wrapper of SwiGLU hands to its CUDA kernels.
+// The arguments of the SwiGLU kernels.
 #pragma once
 #include "kernels/cuda/launch.h"
 
@@ -9,7 +9,7 @@ struct SwigluLaunch {
   void* y;
   const void* gate_up;
   int64_t rows, ff;
-  unsigned* amax;  // magnitude of y (cuda/pack.h); null: not wanted
+  unsigned* amax;  // of y (cuda/pack.h); null: not wanted
 };
 cudaError_t launch_swiglu(const SwigluLaunch& launch, cudaStream_t stream);
 

@@ -1,4 +1,4 @@
-// SwiGLU as plain ATen operations.
+// SwiGLU in plain ATen operations.
 #include "kernels/swiglu.h"
 
 #include "kernels/aten.h"

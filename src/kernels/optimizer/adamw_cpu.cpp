@@ -69,14 +69,14 @@ static_assert(sizeof(AdamwScalars) == kScalarsRow * sizeof(int64_t));
 void check_scalars(std::span<const AdamwPiece> pieces, const at::Tensor& scalars) {
   CAIRN_CHECK(scalars.scalar_type() == at::kLong && scalars.is_contiguous() &&
                   scalars.numel() == std::ssize(pieces) * static_cast<int64_t>(kScalarsRow),
-              "numbers of {} elements for {} pieces", scalars.numel(), pieces.size());
+              "scalars of {} elements for {} pieces", scalars.numel(), pieces.size());
   for (const AdamwPiece& one : pieces)
-    CAIRN_CHECK(one.p.device() == scalars.device(), "numbers on {} for a piece on {}", scalars.device().str(), one.p.device().str());
+    CAIRN_CHECK(one.p.device() == scalars.device(), "scalars on {} for a piece on {}", scalars.device().str(), one.p.device().str());
 }
 
 void adamw_without_cuda(const AdamwPiece& one, const AdamwStep& step, const AdamwScalars& scalars);
 
-// The update in fp32 of tensors of which some are kept in less.
+// The update in fp32 of pieces that are partly in half precision.
 void widened_adamw(const AdamwPiece& one, const AdamwStep& step, const AdamwScalars& scalars) {
   const at::Tensor kept[] = {one.p, one.m, one.v}, wide[] = {widened(one.p), widened(one.m), widened(one.v)};
   adamw_without_cuda({wide[0], wide[1], wide[2], widened(one.g), one.weight_decay}, step, scalars);
@@ -95,7 +95,7 @@ void adamw_without_cuda(const AdamwPiece& one, const AdamwStep& step, const Adam
   if (is_half_precision(p) || is_half_precision(m) || is_half_precision(v) || is_half_precision(g))
     return widened_adamw(one, step, scalars);
   if (!all_cpu_float(p, m, v, g)) {
-    CAIRN_CHECK(step.scalars == nullptr, "there is no kernel that reads the numbers of this piece from {}: its update cannot be recorded",
+    CAIRN_CHECK(step.scalars == nullptr, "no kernel reads the scalars of this piece from {}: its update cannot be captured in a CUDA graph",
                 p.device().str());
     AdamwStep of_one = step;
     of_one.weight_decay = weight_decay;
@@ -169,7 +169,7 @@ at::Tensor sum_of_squares(std::span<const at::Tensor> all) {
 }
 
 at::Tensor sum_of_squares(const at::Tensor& x) {
-  // In fp32 on a GPU, whose sums are trees: read once, where a copy in double would take more memory than the optimizer has.
+  // In fp32 on a GPU, whose sums are trees. A copy in double would take more memory than the optimizer.
   if (x.is_cuda() && x.scalar_type() != at::kDouble)
     return at::linalg_vector_norm(x, 2, at::OptionalIntArrayRef(), /*keepdim=*/false, at::kFloat).to(at::kDouble).square_();
   if (!all_cpu_float(x)) {  // copies in double, a little at a time

@@ -1,4 +1,4 @@
-// The seam between the dispatch of AdamW and its CUDA kernel, which a build without CUDA answers with "no".
+// AdamW on a GPU. A build without CUDA has these functions too; they return false.
 #pragma once
 #include <span>
 

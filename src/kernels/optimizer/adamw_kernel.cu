@@ -1,5 +1,5 @@
-// AdamW on a GPU: one pass over the four arrays of each piece, whatever they are kept in, with fp32 in between. Many pieces to a launch:
-// each block of threads looks its piece up in the table that came with it.
+// AdamW on a GPU: one pass over the four arrays of each piece, in any mix of fp32 and bf16, computed in fp32. One launch takes many pieces;
+// each block finds its piece in the table of the launch.
 #include <type_traits>
 
 #include "kernels/cuda/pack.h"
@@ -15,7 +15,7 @@ using device::Pack;
 constexpr int kThreads = 256;  // enough warps to hide memory latency, small enough for any GPU
 constexpr int kEach = 4;       // neighbours of a thread: one call of the random numbers gives as many
 
-// Neighbours first .. first+N-1 of what stochastic_rounding.h makes of them; first is a multiple of N, and N is 1 or 4.
+// Stochastic rounding (stochastic_rounding.h) of elements first .. first+N-1; first is a multiple of N, and N is 1 or 4.
 template <int N>
 __device__ Pack<bf16, N> rounded_stochastically(const AdamwScalars& a, const float (&values)[N], int64_t first) {
   const auto index = static_cast<uint64_t>(first), block = index / 4;
@@ -29,7 +29,7 @@ __device__ Pack<bf16, N> rounded_stochastically(const AdamwScalars& a, const flo
   return result;
 }
 
-// The part of a piece that block number `block` of it has.
+// Updates the elements of a piece that belong to its block number `block`.
 template <class P, class G, class M, int N>
 __device__ void update(const AdamwLaunch& a, const AdamwPieceLaunch& piece, const AdamwScalars& scalars, int64_t block, float scale) {
   const int64_t begin = block * kAdamwBlockElements,

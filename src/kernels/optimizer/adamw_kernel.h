@@ -1,11 +1,11 @@
-// What the host wrapper of AdamW hands to its CUDA kernel: a table of pieces, and what they have in common.
+// The arguments of the AdamW kernel: a table of pieces, and what they have in common.
 #pragma once
 #include "kernels/adamw_scalars.h"
 #include "kernels/cuda/launch.h"
 
 namespace cairn::kernels {
 
-constexpr int kAdamwPieces = 48;                  // of one launch: what a kernel is handed must stay below 4 KB
+constexpr int kAdamwPieces = 48;                  // per launch: kernel arguments are limited to 4 KB
 constexpr int64_t kAdamwBlockElements = 1 << 12;  // elements of one piece that a block of threads updates
 
 struct AdamwPieceLaunch {
@@ -19,7 +19,7 @@ struct AdamwPieceLaunch {
 };
 
 struct AdamwLaunch {
-  Elements parameters = Elements::fp32, gradients = Elements::fp32, moments = Elements::fp32;  // alike in all pieces
+  Elements parameters = Elements::fp32, gradients = Elements::fp32, moments = Elements::fp32;  // the same in all pieces
   const float* gradient_factor = nullptr;                                                      // one float on the device, or null
   const AdamwScalars* scalars = nullptr;  // on the device, by piece, in place of those here; or null
   float gradient_scale = 1, beta1 = 0, beta2 = 0, eps = 0;

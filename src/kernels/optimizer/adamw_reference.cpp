@@ -1,4 +1,4 @@
-// AdamW as plain ATen operations; nothing here waits for a device.
+// AdamW in plain ATen operations; nothing waits for a device.
 #include "kernels/adamw.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// The seam between normal values and their CUDA kernel, which a build without CUDA answers with "no".
+// Normal values on a GPU. A build without CUDA has this function too; it returns false.
 #pragma once
 #include <cstdint>
 
@@ -10,7 +10,7 @@ struct Random;
 
 namespace cairn::kernels {
 
-// As in fill_normal.h. False: not for it, and nothing was done.
+// As in fill_normal.h. False: no kernel for this tensor; nothing was done.
 bool fill_normal_on_cuda(const at::Tensor& flat, const base::Random& random, int64_t first_index, double deviation);
 
 }  // namespace cairn::kernels

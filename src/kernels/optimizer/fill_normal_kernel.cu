@@ -1,4 +1,4 @@
-// Normal values on a GPU, the bits of base::Random::normal.
+// Normal values on a GPU, bitwise identical to base::Random::normal.
 #include "kernels/cuda/normal.h"
 #include "kernels/optimizer/fill_normal_kernel.h"
 

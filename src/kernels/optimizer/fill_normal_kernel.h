@@ -1,4 +1,4 @@
-// What the host wrapper of normal values hands to its CUDA kernel.
+// The arguments of the normal values kernel.
 #pragma once
 #include "kernels/cuda/launch.h"
 

@@ -1,4 +1,4 @@
-// This file is compiled without contraction of a*b+c into one rounding: replicas on different machines must get the same bits.
+// This file is compiled without fused multiply-add: replicas on different machines must get bitwise identical results.
 #include "kernels/perturb.h"
 
 #include <array>

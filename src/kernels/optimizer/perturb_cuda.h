@@ -1,4 +1,4 @@
-// The seam between directions and their CUDA kernels, which a build without CUDA answers with "no".
+// Random directions on a GPU. A build without CUDA has these functions too; they return false.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace cairn::kernels {
 
-// As in perturb.h. False: not for them, and nothing was done.
+// As in perturb.h. False: no kernel for these tensors; nothing was done.
 bool perturb_on_cuda(const at::Tensor& out, const at::Tensor& weights, const Direction& direction, int64_t first, Noise noise);
 bool replay_on_cuda(const at::Tensor& weights, std::span<const Direction> directions, int64_t first, float rate, float keep, Noise noise);
 

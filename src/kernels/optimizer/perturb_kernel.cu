@@ -1,4 +1,4 @@
-// Directions on a GPU, the bits of the CPU.
+// Random directions on a GPU, bitwise identical to the CPU's.
 #include "kernels/cuda/normal.h"
 #include "kernels/optimizer/perturb_kernel.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 using namespace device;
 
-// The four of a counter, without their coefficient. A word has 32 signs, so that a counter of Philox has those of 32 such fours.
+// Four signs, without the coefficient. A word has 32 signs, so one Philox counter has 32 such fours.
 __device__ Four signs(const DirectionLaunch& of, uint64_t counter) {
   const uint32_t word = base::random_words(of.key, of.stream, counter / 32).word[counter / 8 % 4] >> (counter % 8 * 4);
   Four z;
@@ -26,7 +26,7 @@ __device__ Bounds bounds_of(const DirectionLaunch& of, uint64_t counter, bool ra
   return {z, z};
 }
 
-// to = moved(from, numbers), with numbers from exact(counter), or between those of quick(counter).
+// to = moved(from, z), with z from exact(counter); quick(counter) gives bounds of z.
 template <class T, class Quick, class Exact, class Moved>
 __device__ void over_weights(const WeightsLaunch& a, const Quick& quick, const Exact& exact, const Moved& moved) {
   const Fours<const T> from(static_cast<const T*>(a.from), a.first, a.count);

@@ -1,4 +1,4 @@
-// What the host wrapper of directions hands to its CUDA kernels.
+// The arguments of the kernels for random directions.
 #pragma once
 #include "kernels/cuda/launch.h"
 

@@ -1,4 +1,4 @@
-// What the host wrapper of stochastic rounding hands to its CUDA kernel.
+// The arguments of the stochastic rounding kernel.
 #pragma once
 #include <cstdint>
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data/jinja/arguments.h"
-#include "data/jinja/parser.h"
+#include "data/jinja/syntax_tree.h"
 
 namespace cairn::data::jinja {
 

@@ -1,9 +1,9 @@
-#include "data/jinja/expression_parser.h"
-
 #include <algorithm>
 #include <charconv>
 #include <optional>
 #include <span>
+
+#include "data/jinja/parsing.h"
 
 namespace cairn::data::jinja {
 

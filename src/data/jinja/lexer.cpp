@@ -1,9 +1,8 @@
-#include "data/jinja/lexer.h"
-
 #include <algorithm>
 
 #include <utf8proc.h>
 
+#include "data/jinja/parsing.h"
 #include "data/jinja/python_text.h"
 #include "data/tokenizer/characters.h"
 

@@ -1,9 +1,6 @@
-#include "data/jinja/parser.h"
-
 #include <initializer_list>
 
-#include "data/jinja/expression_parser.h"
-#include "data/jinja/token_cursor.h"
+#include "data/jinja/parsing.h"
 
 namespace cairn::data::jinja {
 namespace {

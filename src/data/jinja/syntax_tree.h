@@ -1,7 +1,8 @@
-// The syntax tree of a template.
+// The syntax tree of a template, and the parser that makes it.
 #pragma once
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -144,5 +145,13 @@ struct Statement {
   int line = 1;
   std::variant<Text, Output, If, For, Set, SetBlock, FilterBlock, With, DefineMacro, CallBlock, Generation, Break, Continue> what;
 };
+
+struct ParsedTemplate {
+  Block body;
+  bool marks_generation = false;  // the template has a {% generation %} block
+};
+
+// The parser. Refuses invalid syntax, with the line and what was expected there.
+ParsedTemplate parse_template(std::string_view text, TemplateBudget& budget);
 
 }  // namespace cairn::data::jinja

@@ -1,4 +1,4 @@
-#include "data/jinja/token_cursor.h"
+#include "data/jinja/parsing.h"
 
 namespace cairn::data::jinja {
 

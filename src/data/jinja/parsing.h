@@ -1,14 +1,29 @@
-// A cursor over the tokens of a template, for the parsers.
+// What the lexer and the two parsers share: tokens, a cursor over them, and the parser of expressions.
 #pragma once
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "data/jinja/lexer.h"
+#include "data/jinja/budget.h"
+#include "data/jinja/syntax_tree.h"
 
 namespace cairn::data::jinja {
 
+struct Token {
+  enum class Kind { text, output_begin, output_end, tag_begin, tag_end, name, string, integer, number, sign, end };
+  Kind kind = Kind::end;
+  std::string value;  // the text, the name, the string without quotes and escapes, the digits, the sign
+  int line = 1;
+
+  bool is(Kind wanted, std::string_view text) const { return kind == wanted && value == text; }
+};
+
+// The lexer: splits a template into text and the tokens of its tags, with Jinja's whitespace control. trim_blocks and lstrip_blocks are on,
+// as transformers sets them; one line break at the very end is dropped; \r\n is \n.
+std::vector<Token> lex_template(std::string_view text, TemplateBudget& budget);
+
+// A cursor over the tokens of a template.
 class TokenCursor {
  public:
   TokenCursor(std::vector<Token> tokens, TemplateBudget& budget) : tokens_(std::move(tokens)), budget_(budget) {}
@@ -69,5 +84,16 @@ class TokenCursor {
   size_t at_ = 0;
   int depth_ = 0;
 };
+
+// The parser of expressions: the content of {{ }} and the arguments of tags.
+enum class InlineIf { allowed, left };  // whether `if` after an expression is a conditional expression, or belongs to the tag around it
+
+ExpressionPointer parse_expression(TokenCursor& cursor, InlineIf choice = InlineIf::allowed);
+// One expression, or a tuple of several separated by commas.
+ExpressionPointer parse_tuple(TokenCursor& cursor, InlineIf choice = InlineIf::allowed);
+// `name(arguments) | name ...`, applied to the text that a block captures.
+ExpressionPointer parse_filters_of_captured(TokenCursor& cursor);
+// A call, as {% call %} needs it.
+ExpressionPointer parse_call(TokenCursor& cursor);
 
 }  // namespace cairn::data::jinja

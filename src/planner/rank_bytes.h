@@ -6,11 +6,11 @@
 
 namespace cairn::planner {
 
-// What one rank holds between steps.
+// Bytes of one rank between steps.
 struct RankBytes {
-  int64_t parameters = 0;  // what it keeps, and what passes read where that is something else
+  int64_t parameters = 0;  // its shards, and what passes read where that is separate
   int64_t gradients = 0;
-  int64_t trained_elements = 0;  // for which it keeps optimizer state
+  int64_t trained_elements = 0;  // for which it has optimizer state
   bool operator==(const RankBytes&) const = default;
 };
 

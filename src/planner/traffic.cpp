@@ -1,3 +1,10 @@
+// Counting the traffic of a step without running it. Every kind of message is a row: how often, of which shape, how many bytes all ranks
+// send together. For n ranks and a tensor of b bytes in total:
+//   all_gather, reduce_scatter   (n-1) b          each rank needs, or gives away, everything but its own part
+//   all_reduce                   2 (n-1) b        a reduce-scatter and an all-gather
+//   send                         b
+// traffic/blocks.cpp counts what blocks send (tp, cp, pp), traffic/state.cpp gradients and parameters (dp, shard, ZeRO), this file the
+// rest. tests/train/traffic_test.cpp compares the rows with the ledger of real steps.
 #include "planner/traffic.h"
 
 #include <algorithm>
@@ -11,7 +18,7 @@
 namespace cairn::planner {
 namespace {
 
-// Every rank's share of the samples, cut as the trainer's step cuts it.
+// Splits the batch over ranks and micro-batches as the trainer does.
 void cut_batch(TrafficCase& step) {
   const auto ranks = static_cast<int>(step.extent(parallel::kSampleAxes));
   const int64_t most = (step.batch.samples + ranks - 1) / ranks;
@@ -27,7 +34,7 @@ void cut_batch(TrafficCase& step) {
   for (const auto& [kind, count] : times) step.micro_batches.push_back({kind.first, kind.second, count});
 }
 
-// What every rank tells every other once a step.
+// What all ranks reduce once a step.
 void add_step_reductions(const TrafficCase& step, TrafficTable& table) {
   const int64_t ranks = step.plan.mesh.size();
   const auto reduce = [&](const char* what, int64_t numbers, comm::Purpose purpose, const char* reason) {
@@ -45,7 +52,7 @@ void add_step_reductions(const TrafficCase& step, TrafficTable& table) {
          "each rank has the loss of its own samples; all go on or stop together");
   if (step.rules.asks_before_update)
     reduce("loss before the update", 2, comm::Purpose::loss, "train.on_bad_step: all ranks decide together whether the update happens");
-  // A norm block's sums of a whole batch are only complete over all ranks.
+  // Running statistics of batch norms are sums over all ranks.
   const bool decoder = !step.model.config_json().empty();
   if (decoder) return;
   for (const auto& [name, buffer] : step.model.make_buffers(at::TensorOptions().dtype(at::kFloat).device(at::kMeta)))

@@ -12,37 +12,37 @@ class Model;
 
 namespace cairn::planner {
 
-// What of a step's batch decides how much is sent.
+// What of a step's batch decides how many bytes are sent.
 struct StepBatch {
   int64_t samples = 1;         // of the global batch
-  int64_t rows = 1;            // sequences of a sample: a pair of answers has two
+  int64_t rows = 1;            // sequences of a sample: a preference pair has two
   int64_t length = 1;          // positions of a sequence
-  bool length_varies = false;  // `length` is the longest there can be
+  bool length_varies = false;  // `length` is the longest possible
   bool documents = false;      // the batch says which document each position belongs to
 };
 
-// What a recipe says beside the plan that decides it too.
+// What else decides it, beside the plan.
 struct StepRules {
-  std::vector<bool> trained = {};    // by place in the model; empty: everything
+  std::vector<bool> trained = {};    // by parameter; empty: all
   std::vector<bool> recompute = {};  // by block; empty: none
   bool recompute_stage = false;
   bool recompute_last = true;        // the last micro-batch of a step too
-  bool accumulate_unsharded = true;  // as parallel::ParameterStore has it
-  bool whole_parameters = false;     // likewise: the optimizer works on whole matrices
-  int64_t bucket_bytes = 1 << 20;    // of gradients that travel as one message
-  int64_t reference_passes = 0;      // forward passes over another model's weights before each that is learned from
-  int64_t measures = 0;              // numbers that the objective reports beside the loss
-  bool asks_before_update = false;   // train.on_bad_step: all ranks agree on every update
+  bool accumulate_unsharded = true;  // see parallel::ParameterStore
+  bool whole_parameters = false;     // see parallel::ParameterStore
+  int64_t bucket_bytes = 1 << 20;    // of gradients that are one message
+  int64_t reference_passes = 0;      // forward passes of a reference model before each pass with gradients (DPO)
+  int64_t measures = 0;              // metrics that the objective reports beside the loss
+  bool asks_before_update = false;   // train.on_bad_step: the loss is reduced before every update
 };
 
 // The messages of one kind in one step, over all ranks together.
 struct TrafficRow {
-  std::string what;                 // "layers.*.attention, forward": layers that send alike are one row
-  std::string axis;                 // along which ranks talk: "tp", "shard+cp"; "all": every rank
+  std::string what;                 // "layers.*.attention, forward": layers that send the same are one row
+  std::string axis;                 // along which ranks communicate: "tp", "shard+cp"; "all": every rank
   std::string collective;           // all_gather, reduce_scatter, all_reduce, ring, send
-  std::vector<int64_t> shape = {};  // of the tensor that a group of ranks works on; the largest, where they differ
+  std::vector<int64_t> shape = {};  // of the tensor that a group of ranks works on; the largest, if they differ
   std::string dtype = "fp32";
-  int64_t times = 0;  // how often a group of ranks does it; a send counts once
+  int64_t times = 0;  // how many collectives, over all groups; or how many sends
   int64_t bytes = 0;  // payload sent by all ranks
   comm::Purpose purpose = comm::Purpose::control;
   std::string reason = {};
@@ -50,8 +50,8 @@ struct TrafficRow {
   bool predicted = true;
 };
 
-// What one step of the trainer sends under a plan that parallel::place has filled in, by kind. The sums by purpose are those that
-// comm::Ledger shows for a step after the first: each collective sends the same bytes in all, whichever algorithm is chosen for it
+// Predicts the messages of one training step under a plan that parallel::fit_to_model has completed. The sums by purpose are what
+// comm::Ledger shows for a step after the first: a collective sends the same bytes in total, whichever algorithm is chosen for it
 // (comm/collectives/choose_algorithm.h). Only shapes count: the model need not have values. Evaluations and snapshots are no part of a
 // step.
 std::vector<TrafficRow> step_traffic(const model::Model& model, const parallel::Plan& plan, const StepBatch& batch, const StepRules& rules);
@@ -59,7 +59,7 @@ std::vector<TrafficRow> step_traffic(const model::Model& model, const parallel::
 int64_t bytes_for(const std::vector<TrafficRow>& rows, comm::Purpose purpose);
 int64_t bytes_along(const std::vector<TrafficRow>& rows, const std::string& axis);
 
-// "layers.3.mlp" as "layers.*.mlp": what is alike in every layer has one name.
+// "layers.3.mlp" as "layers.*.mlp": one name for what every layer has.
 std::string folded_name(const std::string& name);
 
 }  // namespace cairn::planner

@@ -256,7 +256,7 @@ TEST(Infer, RefusesWhatCannotBe) {
       << infer_refusal({{"w11", {kReplicate}}});
   EXPECT_NE(infer_refusal({{"w1", {split_of(2)}}}).find("the tensor has 2 dims"), std::string::npos);
   EXPECT_NE(infer_refusal({{"w1", {split_of(1)}}}).find("more parts than it has"), std::string::npos);
-  EXPECT_NE(infer_refusal({{"w1", {kReplicate, kReplicate}}}).find("2 forms are given for the 1 axes"), std::string::npos);
+  EXPECT_NE(infer_refusal({{"w1", {kReplicate, kReplicate}}}).find("2 placements are given for the 1 axes"), std::string::npos);
   EXPECT_NE(infer_refusal({{"b1", {kPartial}}}).find("no linear function"), std::string::npos) << infer_refusal({{"b1", {kPartial}}});
   EXPECT_THROW(parse_sbp("Q"), Error);
 }

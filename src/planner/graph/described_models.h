@@ -5,8 +5,8 @@
 
 namespace cairn::planner {
 
-// Models whose code is not here, written down as cards and parameters under their Hugging Face names: what rules make of them can be looked
-// at, and new code for them has a list to start from.
+// Models without code, described as cards and parameters under their Hugging Face names. They test placement rules, and code for them has a
+// list to start from.
 
 struct EncoderDecoderShape {
   int64_t vocab = 96, embed = 32, layers = 2, heads = 4, head_dim = 8, mlp = 64, buckets = 8;
@@ -36,8 +36,8 @@ struct DiffusionShape {
 // A piece of a U-Net (Stable Diffusion): a residual block of convolutions, then one of attention, over the picture and over the text.
 Description unet_block(const DiffusionShape& shape);
 
-// The same model with random letters for every name (parameters, cards, operations, values, logical axes), and nothing said of what
-// parameters are for.
+// The same model with random letters for every name (parameters, cards, operations, values, logical axes) and without parameter roles:
+// rules that depend only on data flow must give the same placements.
 Description scrambled(const Description& description, uint64_t seed);
 
 }  // namespace cairn::planner

@@ -6,7 +6,7 @@
 
 namespace cairn::planner {
 
-// Writes a model down: cards with their operations, and parameters as they are named. Layers give names without ".weight" and ".bias".
+// Builds a Description: cards with their operations, and parameters. Layer names are without ".weight" and ".bias".
 class Describer {
  public:
   using BlockOp = model::BlockOp;

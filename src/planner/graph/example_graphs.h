@@ -6,7 +6,7 @@
 
 namespace cairn::planner {
 
-// Small graphs in double that can be run: for tests and proofs of inference.
+// Small graphs in double precision that can be executed, for tests and proofs of placement inference.
 
 // loss = mean(tanh(w2 gelu(w1 x + b1) + b2)), x [rows, in].
 OpGraph mlp_graph(int64_t rows, int64_t in, int64_t hidden, int64_t out, bool biases = true);

@@ -363,7 +363,7 @@ class CardGraph {
     return rows;
   }
 
-  // Nothing is known of it, but perhaps that samples do not see each other: no other index may be shared out.
+  // Nothing is known about it, except perhaps that samples do not see each other: no other index may be split.
   int add_other(const Place& at, const std::vector<int>& inputs) {
     GraphOp op{.name = at.name,
                .inputs = inputs,

@@ -13,7 +13,7 @@
 namespace cairn::planner {
 namespace {
 
-// The outermost axis along which two ranks stand apart: whose links their messages take.
+// The outermost axis along which two ranks differ: their messages take its links.
 const std::string& axis_between(const mesh::Mesh& mesh, int from, int to) {
   for (const mesh::Axis& axis : mesh.axes)
     if (mesh.coordinate(from, axis.name) != mesh.coordinate(to, axis.name)) return axis.name;
@@ -46,7 +46,7 @@ std::string text_of(const NdSbp& nd_sbp) {
   return text;
 }
 
-// How many elements of one dim a rank holds of what it wants: [wanted, of these there already].
+// How many elements of one dim a rank wants, and how many of these it has already.
 struct Overlap {
   int64_t wanted = 0, there = 0;
 };
@@ -112,10 +112,10 @@ BoxingCost Boxing::gradient(const GraphTensor& parameter, const NdSbp& kept, con
   return parameter.differentiable ? cost(parameter, kept, wanted, Direction::gradient) : BoxingCost{};
 }
 
-// Terms of a sum are added up at one of those who want the result, and passed on to the others; what is no term moves to who lacks it.
+// Partial sums are added at one of the ranks that want the result and sent on to the others; other elements go to the ranks that lack them.
 double Boxing::estimate(const mesh::LayoutChange& change, int64_t item_bytes) const {
   double terms = 1, wanters = 1;
-  mesh::Placement from;  // without the terms: each holds all of what it has terms of
+  mesh::Placement from;  // without partial sums: a rank counts as having all that it has terms of
   std::string slowest;
   for (const mesh::Axis& axis : mesh_.axes) {
     const mesh::Placement::How before = change.from.placement.on(axis.name), after = change.to.placement.on(axis.name);
@@ -123,11 +123,11 @@ double Boxing::estimate(const mesh::LayoutChange& change, int64_t item_bytes) co
     if (reduced) terms *= axis.size;
     if (reduced && std::holds_alternative<mesh::Replicate>(after)) wanters *= axis.size;
     if (before != after && slowest.empty()) slowest = axis.name;
-    // A part of a sum is had by who adds it up, a copy by nobody who lacks it.
+    // A partial sum counts as present where it is added up.
     from.axes.push_back({axis.name, reduced ? after : mesh::is_partial(before) ? mesh::Placement::How(mesh::Replicate{}) : before});
   }
   mesh::Placement to = change.to.placement;
-  // To become a term of a sum, a value stays where it is.
+  // A value that becomes a partial sum stays where it is.
   for (mesh::Placement::OnAxis& on : to.axes)
     if (mesh::is_partial(on.how)) on.how = from.on(on.axis);
   double lacked = 0, held = 0;

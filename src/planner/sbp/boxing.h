@@ -9,19 +9,19 @@
 
 namespace cairn::planner {
 
-// What messages between neighbours along an axis cost.
+// A link between neighbours along an axis.
 struct LinkCost {
   double latency_s = 0;
   double bytes_per_s = 0;
 };
 
-// What a choice of signatures is judged by: seconds where links are known, else bytes over all ranks.
+// How placements are costed: in seconds where links are known, else in bytes sent by all ranks.
 struct CostModel {
   std::map<std::string, LinkCost> links = {};  // by axis; empty: count bytes
-  double flops_per_s = 0;                      // of a rank; 0: computing costs nothing, but breaks ties
+  double flops_per_s = 0;                      // of a rank; 0: computation costs nothing, but breaks ties
 };
 
-// What a change of forms moves.
+// The cost of one redistribution.
 struct BoxingCost {
   int64_t bytes = 0;    // sent by all ranks together
   double cost = 0;      // bytes, or seconds
@@ -29,8 +29,8 @@ struct BoxingCost {
   bool free() const { return bytes == 0; }
 };
 
-// Prices of every change of forms on one mesh, each computed once from the index sets that ranks hold (mesh::RedistributePlan): what is
-// priced is what runs.
+// The cost of every redistribution on one mesh. Each is computed once, from the redistribution plan that would run
+// (mesh::RedistributePlan). Not thread-safe: it caches.
 class Boxing {
  public:
   Boxing(mesh::Mesh mesh, CostModel cost_model);
@@ -38,15 +38,15 @@ class Boxing {
   const mesh::Mesh& mesh() const { return mesh_; }
   const CostModel& cost_model() const { return cost_model_; }
 
-  // A value that lies as `from` says, wanted as `to` says.
+  // Of a value, from `from` to `to`.
   BoxingCost forward(const GraphTensor& tensor, const NdSbp& from, const NdSbp& to);
-  // Its gradient, on the way back: from what the reader makes to what the maker wants.
+  // Of its gradient in backward: from the dual of `to` to the dual of `from`.
   BoxingCost backward(const GraphTensor& tensor, const NdSbp& from, const NdSbp& to);
-  // A parameter's gradient, from the terms that backward leaves to how it is kept.
+  // Of a parameter's gradient: from the partial sums that backward leaves to `wanted`.
   BoxingCost gradient(const GraphTensor& parameter, const NdSbp& kept, const NdSbp& wanted);
 
-  // About what it costs forward and, if there is a way back, backward: for comparing many choices. The same as the exact prices on small
-  // meshes; on large ones, whose plans take long to make, from the sizes of what ranks hold.
+  // The cost forward and, with `and_back`, backward, for comparing many choices. Exact on small meshes; on large ones, whose plans take
+  // long to make, estimated from the sizes of what ranks hold.
   double estimate(const GraphTensor& tensor, const NdSbp& from, const NdSbp& to, bool and_back);
   double estimate_gradient(const GraphTensor& parameter, const NdSbp& kept, const NdSbp& wanted);
 
@@ -65,7 +65,7 @@ class Boxing {
   std::map<std::string, double> estimated_;
 };
 
-// Whether a change makes terms of a sum out of a value, which costs nothing and gains nothing.
+// Whether a change turns a value into partial sums along some axis, which costs nothing and gains nothing.
 bool makes_partial(const NdSbp& from, const NdSbp& to);
 
 }  // namespace cairn::planner

@@ -34,7 +34,7 @@ PlacedGraph brute_force(const PlacementProblem& problem) {
     o = 0;
     while (o < chosen.size() && ++chosen[o] == problem.choices[o].size()) chosen[o++] = 0;
   }
-  CAIRN_CHECK(best, "no combination can be had");
+  CAIRN_CHECK(best, "no combination is feasible");
   return *best;
 }
 

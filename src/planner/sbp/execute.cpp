@@ -32,15 +32,16 @@ void compare_plans(comm::World& world, const PlacedGraph& placed) {
                      world.rank());
 }
 
-// The indices of a dim that this rank has.
+// The indices of a dim that this rank has, which must be one interval.
 mesh::Interval indices_here(const GraphTensor& tensor, const NdSbp& nd_sbp, size_t dim, const mesh::Mesh& mesh, int rank) {
   const std::vector<mesh::Box> all = mesh::boxes(placement_of(tensor, nd_sbp, mesh), mesh, rank, tensor.shape);
-  for (const mesh::Box& box : all) CAIRN_CHECK(box.dims[dim] == all[0].dims[dim], "{}: what is here is not together", tensor.name);
+  for (const mesh::Box& box : all)
+    CAIRN_CHECK(box.dims[dim] == all[0].dims[dim], "{}: this rank's indices are not one interval", tensor.name);
   return all.at(0).dims[dim];
 }
 
-// A cross entropy whose vocabulary is shared out: ranks tell each other the log of their sums of exponentials and what they have of the
-// target's logit. What this gives is a term of the loss, whose gradient is that of the logits here.
+// Cross entropy with the vocabulary split over ranks: they exchange the log of their sums of exponentials and their part of the target's
+// logit. Returns a partial sum of the loss whose gradient is that of this rank's logits.
 at::Tensor vocab_parallel_cross_entropy(comm::World& world, const PlacedGraph& placed, size_t o, const at::Tensor& logits,
                                         const at::Tensor& targets) {
   const GraphOp& op = placed.graph.ops[o];
@@ -68,7 +69,7 @@ at::Tensor vocab_parallel_cross_entropy(comm::World& world, const PlacedGraph& p
   return weighed - weighed.detach() + lse / static_cast<double>(together) - picked;
 }
 
-// What the gradient of a value that lies so starts with, for the sum over what all ranks start with to be 1.
+// The initial gradient of a value on this rank, such that the sum over all ranks is 1.
 double seed_of(const NdSbp& nd_sbp, const mesh::Mesh& mesh, int rank) {
   for (size_t axis = 0; axis < nd_sbp.size(); ++axis)
     if (nd_sbp[axis] == kReplicate && mesh.coordinate(rank, mesh.axes[axis].name) > 0) return 0;

@@ -17,16 +17,15 @@ namespace cairn::planner {
 // What this rank has of some tensors, by name.
 using LocalTensors = std::map<std::string, at::Tensor>;
 
-// What a rank holds of a whole tensor in these forms; terms of a sum are at the axis' first coordinate.
+// A rank's part of a whole tensor under a placement. Of a partial sum the first coordinate along the axis has everything, others zeros.
 at::Tensor local_part(const at::Tensor& whole, const GraphTensor& tensor, const NdSbp& nd_sbp, const mesh::Mesh& mesh, int rank);
 
-// Runs a placed graph on the ranks of a world, the moves by redistribute, the operations by plain ATen. `held`: inputs and parameters as
-// `placed` says they lie. Gives back the graph's last value, whole, which is a scalar where gradients are wanted; and what this rank holds
-// of the gradients of the parameters. A check that a plan is right and moves what it says: training runs the model's own blocks.
-//
-// Ranks compare their plans first; those that differ are named.
+// Runs a placed graph on the ranks of a world: moves by redistribute, operations by plain ATen. It checks that a placement is right and
+// sends the bytes that it promises; training runs the model's own blocks. `held`: inputs and parameters, placed as `placed` says. Returns
+// the last value of the graph, whole (a scalar where gradients are wanted), and this rank's part of the parameters' gradients. Collective.
+// Ranks compare their plans first; the error names those that differ.
 struct ExecuteOptions {
-  double flops_per_s = 0;  // of a rank: each operation takes as long as this says on the world's clock; 0: as long as it takes
+  double flops_per_s = 0;  // of a rank, to simulate computation on the world's clock; 0: do not
 };
 struct ExecutionResult {
   at::Tensor result;

@@ -1,4 +1,5 @@
-// Choices one after the other, in running order; and choices made better along one axis at a time.
+// Greedy choices in running order: each operation takes the signature whose inputs are cheapest to bring, given what was chosen before. And
+// a local search that improves choices along one axis at a time, for graphs and meshes that are too large for the exact search.
 
 #include <algorithm>
 #include <tuple>
@@ -11,7 +12,7 @@ namespace cairn::planner {
 std::vector<size_t> choose_greedily(const PlacementProblem& problem) {
   const OpGraph& graph = problem.graph;
   std::vector<size_t> chosen;
-  std::vector<std::vector<NdSbp>> there(graph.tensors.size());  // forms that a tensor has been brought to, the first as it is made or kept
+  std::vector<std::vector<NdSbp>> there(graph.tensors.size());  // placements that a tensor has by now, the first as it is produced or kept
   for (size_t t = 0; t < graph.tensors.size(); ++t)
     if (problem.decided[t]) there[t] = {*problem.decided[t]};
   for (size_t o = 0; o < graph.ops.size(); ++o) {
@@ -40,7 +41,7 @@ std::vector<size_t> choose_greedily(const PlacementProblem& problem) {
       }
       if (std::tie(score.cost, score.changed, score.work) < std::tie(best.cost, best.changed, best.work)) best = score, place = c;
     }
-    CAIRN_CHECK(best.cost < kInfeasible, "{}: no signature can be had", op.name);
+    CAIRN_CHECK(best.cost < kInfeasible, "{}: no signature is feasible", op.name);
     chosen.push_back(place);
     const Choice& choice = problem.choices[o][place];
     for (size_t i = 0; i < op.inputs.size(); ++i)

@@ -24,7 +24,7 @@ int find_fixed(const OpGraph& graph, const std::string& name, const NdSbp& nd_sb
   if (place < 0) base::fail_unknown("tensor", name, names_of(graph));
   const GraphTensor& tensor = graph.tensors[static_cast<size_t>(place)];
   if (nd_sbp.size() != mesh.axes.size())
-    base::fail_input("{}: {} forms are given for the {} axes of {}", name, nd_sbp.size(), mesh.axes.size(), mesh::to_string(mesh));
+    base::fail_input("{}: {} placements are given for the {} axes of {}", name, nd_sbp.size(), mesh.axes.size(), mesh::to_string(mesh));
   for (size_t i = 0; i < nd_sbp.size(); ++i)
     if (nd_sbp[i].kind == Sbp::Kind::split && nd_sbp[i].dim >= static_cast<int>(tensor.shape.size()))
       base::fail_input("{}: {} along {}, and the tensor has {} dims", name, to_string(nd_sbp[i]), mesh.axes[i].name, tensor.shape.size());
@@ -161,7 +161,7 @@ PlacedGraph infer(const OpGraph& graph, Boxing& boxing, const InferOptions& opti
   if (options.by == InferOptions::By::greedy) return result;
   const std::optional<std::vector<size_t>> best = choose_best(problem);
   PlacedGraph searched = apply_choices(problem, best ? *best : improve_by_axis(problem, greedy));
-  // Ties go to the search: it also shares work out.
+  // Ties go to the search, which also minimises work.
   return searched.cost <= result.cost ? searched : result;
 }
 

@@ -9,24 +9,23 @@ namespace cairn::planner {
 struct InferOptions {
   enum class By { greedy, search };
   By by = By::search;
-  bool training = true;  // gradients are moved too
-  // What people have decided, by the tensor's name: how inputs and parameters lie, and results if they care. An input that nobody has
-  // decided is split along its first dim over the axes of samples, whole along others. A parameter that nobody has decided lies as its
-  // first reader wants it.
+  bool training = true;  // gradients are redistributed too
+  // Fixed placements by tensor name: of inputs, parameters or results. An input that is not fixed is split along its first dim over the
+  // sample axes and replicated along others. A parameter that is not fixed is placed as its first reader wants it.
   std::map<std::string, NdSbp> fixed = {};
-  std::map<std::string, NdSbp> gradients = {};  // how parameters' gradients end; as the parameter lies where nothing is said
+  std::map<std::string, NdSbp> gradients = {};  // where parameters' gradients end up; absent: as the parameter is placed
   std::vector<std::string> sample_axes = {"island", "dp", "shard"};
 };
 
-// Chooses a signature for every operation, so that changing forms between them costs little.
+// Placement search: chooses a signature for every operation so that the redistributions between them are cheap.
 //
-// greedy: in running order, the signature whose inputs are cheapest to come by, counting their gradients' way back too; ties go to the one
-// that takes most inputs as they are, then to the one that shares out most work, then to the first.
+// greedy: in running order, the signature whose inputs are cheapest to bring, their gradients included. Ties go to the one that takes most
+// inputs as they are, then to the one with the highest degree of parallelism, then to the first.
 //
-// search: the cheapest of all together, where the graph is narrow enough to tell (it eliminates operations one by one, keeping the best
-// choice for each choice of their neighbours); else, as with three axes, greedy improved one axis at a time.
+// search: the cheapest of all combinations by variable elimination (search.cpp), where the graph is narrow enough; else, as with three
+// axes, greedy improved one axis at a time.
 //
-// Decided from the arguments alone, in a fixed order: every rank gets the same.
+// A pure function of its arguments: every rank gets the same result.
 PlacedGraph infer(const OpGraph& graph, Boxing& boxing, const InferOptions& options = {});
 
 }  // namespace cairn::planner

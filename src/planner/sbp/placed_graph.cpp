@@ -18,7 +18,7 @@ std::string_view word(Move::When when) {
   return when == Move::When::forward ? "forward" : when == Move::When::backward ? "backward" : "gradient";
 }
 
-// From and to as they are on the way: gradients move the other way between duals.
+// What is redistributed from and to: gradients go the other way, between duals.
 std::pair<NdSbp, NdSbp> on_the_way(const Move& move) {
   if (move.when == Move::When::forward) return {move.from, move.to};
   return move.when == Move::When::backward ? std::pair{dual(move.to), dual(move.from)} : std::pair{dual(move.from), move.to};
@@ -37,7 +37,7 @@ int64_t parallel_degree(const mesh::Mesh& mesh, const std::vector<NdSbp>& needs)
 
 int64_t inner_bytes(const mesh::Mesh& mesh, const GraphOp& op, const std::vector<NdSbp>& needs) {
   if (op.inner.empty()) return 0;
-  int64_t together = 1;  // ranks that share the index out
+  int64_t together = 1;  // ranks that split the index
   const std::vector<std::string> all = letters(op);
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis)
     for (size_t i = 0; i < needs.size(); ++i)

@@ -8,13 +8,13 @@
 
 namespace cairn::planner {
 
-// One change of placement that a placed graph does, in the order in which every rank does them.
+// One redistribution of a placed graph. Every rank does them in the same order.
 struct Move {
   enum class When { forward, backward, gradient };  // gradient: at the end, of a parameter
   When when = When::forward;
   int tensor = -1;
-  NdSbp from = {}, to = {};       // of the value; backward moves its gradient the other way between their duals
-  std::vector<int> readers = {};  // operations it is for
+  NdSbp from = {}, to = {};       // of the value; backward redistributes its gradient from dual(to) to dual(from)
+  std::vector<int> readers = {};  // operations that want it
   std::string by = {};            // "all_gather", "all_reduce and all_gather"
   int64_t bytes = 0;
   double cost = 0;
@@ -26,35 +26,35 @@ struct InnerSum {
   int64_t bytes = 0;
 };
 
-// A graph whose every tensor has a place on a mesh.
+// A graph with a placement on a mesh for every tensor, and the redistributions that follow.
 struct PlacedGraph {
   mesh::Mesh mesh;
   OpGraph graph;
   bool training = true;
-  std::vector<NdSbp> tensors = {};             // how each lies where it is made or kept
-  std::vector<NdSbp> gradients = {};           // of parameters: how their gradients end
-  std::vector<std::vector<NdSbp>> needs = {};  // by operation, by input
+  std::vector<NdSbp> tensors = {};             // as each is produced or kept
+  std::vector<NdSbp> gradients = {};           // of parameters: where their gradients end up
+  std::vector<std::vector<NdSbp>> needs = {};  // by operation and input: what it wants
   std::vector<Move> moves = {};
   std::vector<InnerSum> inner = {};
   int64_t bytes = 0;  // of a pass and its gradients, sent by all ranks together
   double cost = 0;
-  double flops = 0;  // of the rank with the most to do
+  double flops = 0;  // of the busiest rank
 };
 
-// Fills in the moves and sums of a graph from its forms.
+// Fills in moves, messages inside operations and totals, from the placements.
 void add_moves(PlacedGraph& placed, Boxing& boxing);
 
-// Over how many ranks an operation is shared out whose inputs lie so.
+// Over how many ranks the work of an operation is split, with inputs placed so.
 int64_t parallel_degree(const mesh::Mesh& mesh, const std::vector<NdSbp>& needs);
 
-// What an operation whose inputs lie so sends inside: each of the ranks that share an index out tells all others something.
+// What an operation with inputs placed so sends inside: each of the ranks that split the index sends something to all others.
 int64_t inner_bytes(const mesh::Mesh& mesh, const GraphOp& op, const std::vector<NdSbp>& needs);
 
 double inner_cost(const mesh::Mesh& mesh, const CostModel& cost_model, int64_t bytes);
 
 // Tables of tensors and of moves, for people.
 std::string describe(const PlacedGraph& placed);
-// The same for programs, and a number that is equal where and only where plans are: ranks compare it before they start.
+// The same as JSON, and a hash that ranks compare before they start.
 std::string to_json(const PlacedGraph& placed);
 uint64_t hash_of(const PlacedGraph& placed);
 

@@ -1,8 +1,16 @@
-// The best choice of signatures for a whole graph: operations are eliminated one by one, each leaving a table that says what the best
-// choice for it costs for each choice of its neighbours. Exact for the sum of prices between pairs; a value with several readers is
-// brought to one form that all of them start from. (What is chosen is then priced as it runs: each reader's form is made from the value as
-// it was made. The two differ where readers want several forms; the cheaper of this and the greedy choice is taken.)
-
+// The best choice of SBP signatures for a whole graph, by variable elimination (dynamic programming over a graph of small tree width, as in
+// OneFlow's and Alpa's placement searches).
+//
+// Every operation o has a variable x_o, its choice of signature. The cost to minimise is a sum of terms over one or two variables:
+//   sum over o of inner(x_o) + work(x_o)                      sums inside the operation, and computation
+//   + sum over edges (o, p) of boxing(x_o, x_p)               redistributing o's output to what p wants, and its gradient back
+//   + sum over parameters of gradient(x_p)                    reducing the gradient to how the parameter is kept
+// Each term is a table. Eliminating a variable joins all tables that mention it and replaces them by their minimum over the variable, a
+// table over its neighbours; the variable with the smallest joined table goes first. Walking back gives the minimising choices.
+//
+// A value with several readers gets a variable of its own, the placement that all readers start from. The result is then costed as it runs,
+// where each reader's placement is made from the value as it was produced. The two costs differ if readers want different placements: the
+// cheaper of this and the greedy choice is taken (infer.cpp).
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -15,8 +23,8 @@
 namespace cairn::planner {
 namespace {
 
-constexpr double kMaxEntries = 4e6;       // of a table before its operation is eliminated
-constexpr double kMaxEntriesOfAll = 3e6;  // of the tables to begin with
+constexpr double kMaxEntries = 4e6;       // of a joined table
+constexpr double kMaxEntriesOfAll = 3e6;  // of all tables at the start
 
 // A cost for each combination of some variables, the last one running fastest.
 struct Table {
@@ -24,7 +32,7 @@ struct Table {
   std::vector<double> costs;
 };
 
-// Variables: operations first, then parameters that nobody has decided and several operations read, then values with several readers.
+// Minimises a sum of tables by variable elimination.
 class Elimination {
  public:
   int add(size_t values) {
@@ -79,7 +87,8 @@ class Elimination {
     return entries;
   }
 
-  // The sum of all tables that speak of the variable, over its neighbours and itself; leaves its minimum in their place.
+  // Joins all tables that mention the variable into one over its neighbours and itself, and puts their minimum over the variable in their
+  // place. Returns the joined table, which decides the variable later.
   Table eliminate(int variable) {
     Table joined;
     for (const int other : neighbours(variable)) joined.variables.push_back(other);
@@ -103,7 +112,7 @@ class Elimination {
   }
 
   void add_up(Table& into, const Table& table) const {
-    // How far one step of each of `into`'s variables goes in `table`.
+    // The stride in `table` of each variable of `into`.
     std::vector<size_t> strides(into.variables.size(), 0), at(into.variables.size(), 0);
     size_t stride = 1;
     for (size_t i = table.variables.size(); i-- > 0;) {
@@ -127,7 +136,7 @@ class Elimination {
   std::vector<Table> tables_;
 };
 
-// Forms that a tensor may be wanted in, or made in, each once.
+// The placements in which a tensor is wanted by its readers, each once.
 std::vector<NdSbp> sbp_seen(const PlacementProblem& problem, int tensor, const std::vector<int>& readers) {
   std::set<NdSbp> seen;
   for (const int reader : readers) {
@@ -139,7 +148,7 @@ std::vector<NdSbp> sbp_seen(const PlacementProblem& problem, int tensor, const s
   return {seen.begin(), seen.end()};
 }
 
-// Prices between makers and readers: what there is to look up before anything is eliminated.
+// How many boxing costs there are to look up between producers and readers, before anything is eliminated.
 double entries_of_all(const PlacementProblem& problem) {
   double entries = 0;
   for (size_t o = 0; o < problem.graph.ops.size(); ++o)
@@ -148,89 +157,109 @@ double entries_of_all(const PlacementProblem& problem) {
   return entries;
 }
 
+// The tables of a problem. Variable o is the choice of operation o; variables of values with several readers follow.
+class CostTables {
+ public:
+  explicit CostTables(const PlacementProblem& problem) : problem_(problem), graph_(problem.graph) {
+    for (size_t o = 0; o < graph_.ops.size(); ++o) {
+      elimination_.add(problem.choices[o].size());
+      producer_[graph_.ops[o].output] = static_cast<int>(o);
+    }
+    add_operations();
+    for (size_t t = 0; t < graph_.tensors.size(); ++t) add_tensor(static_cast<int>(t));
+  }
+
+  std::optional<std::vector<size_t>> solve() {
+    std::optional<std::vector<size_t>> best = elimination_.solve();
+    if (best) best->resize(graph_.ops.size());
+    return best;
+  }
+
+ private:
+  const std::vector<Choice>& choices(int op) const { return problem_.choices[static_cast<size_t>(op)]; }
+
+  // Which input of an operation the tensor is.
+  size_t input_of(int op, int tensor) const {
+    const std::vector<int>& inputs = graph_.ops[static_cast<size_t>(op)].inputs;
+    return static_cast<size_t>(std::find(inputs.begin(), inputs.end(), tensor) - inputs.begin());
+  }
+
+  // Where computation has no price it only breaks ties: its weight is far below one byte.
+  void add_operations() {
+    double most = 1;
+    for (const auto& of : problem_.choices)
+      for (const Choice& choice : of) most = std::max(most, choice.work);
+    const double weight = problem_.computing_counts() ? 1 : 1e-3 / (most * static_cast<double>(graph_.ops.size() + 1));
+    for (size_t o = 0; o < graph_.ops.size(); ++o) {
+      Table table{{static_cast<int>(o)}, {}};
+      for (const Choice& choice : problem_.choices[o]) table.costs.push_back(choice.inner + weight * choice.work);
+      elimination_.add(std::move(table));
+    }
+  }
+
+  template <typename Cost>
+  void add_pair(int a, int b, Cost cost) {
+    Table table{{a, b}, {}};
+    for (size_t i = 0; i < elimination_.values(a); ++i)
+      for (size_t j = 0; j < elimination_.values(b); ++j) table.costs.push_back(cost(i, j));
+    elimination_.add(std::move(table));
+  }
+
+  // The costs of bringing a tensor from where it is produced or kept to its readers.
+  void add_tensor(int tensor) {
+    const std::vector<int> readers = graph_.readers(tensor);
+    if (readers.empty()) return;
+    if (readers.size() > 1) return add_shared_tensor(tensor, readers);
+    const int reader = readers[0];
+    const size_t input = input_of(reader, tensor);
+    if (const auto producer = producer_.find(tensor); producer != producer_.end()) {
+      const std::vector<Choice>&from = choices(producer->second), &to = choices(reader);
+      add_pair(producer->second, reader,
+               [&](size_t i, size_t j) { return problem_.transfer_cost(tensor, from[i].output, to[j].inputs[input]); });
+      return;
+    }
+    Table table{{reader}, {}};
+    for (const Choice& choice : choices(reader)) table.costs.push_back(source_cost(tensor, choice.inputs[input]));
+    elimination_.add(std::move(table));
+  }
+
+  // Several readers: a variable for the placement that they all start from.
+  void add_shared_tensor(int tensor, const std::vector<int>& readers) {
+    const std::vector<NdSbp> placements = sbp_seen(problem_, tensor, readers);
+    const int variable = elimination_.add(placements.size());
+    if (const auto producer = producer_.find(tensor); producer != producer_.end()) {
+      const std::vector<Choice>& from = choices(producer->second);
+      add_pair(producer->second, variable,
+               [&](size_t i, size_t j) { return problem_.transfer_cost(tensor, from[i].output, placements[j]); });
+    } else {
+      Table table{{variable}, {}};
+      for (const NdSbp& to : placements) table.costs.push_back(source_cost(tensor, to));
+      elimination_.add(std::move(table));
+    }
+    for (const int reader : readers) {
+      const std::vector<Choice>& to = choices(reader);
+      const size_t input = input_of(reader, tensor);
+      add_pair(variable, reader, [&](size_t i, size_t j) { return problem_.transfer_cost(tensor, placements[i], to[j].inputs[input]); });
+    }
+  }
+
+  // Of an input or parameter: moving it from its decided placement, or, where it lies as its reader wants it, reducing its gradient.
+  double source_cost(int tensor, const NdSbp& to) const {
+    const std::optional<NdSbp>& decided = problem_.decided[static_cast<size_t>(tensor)];
+    return decided ? problem_.transfer_cost(tensor, *decided, to) : problem_.gradient_cost(tensor, to);
+  }
+
+  const PlacementProblem& problem_;
+  const OpGraph& graph_;
+  Elimination elimination_;
+  std::map<int, int> producer_;  // by tensor
+};
+
 }  // namespace
 
 std::optional<std::vector<size_t>> choose_best(const PlacementProblem& problem) {
-  const OpGraph& graph = problem.graph;
   if (entries_of_all(problem) > kMaxEntriesOfAll) return std::nullopt;
-  Elimination elimination;
-  std::map<int, int> maker;  // by tensor
-  for (size_t o = 0; o < graph.ops.size(); ++o) {
-    elimination.add(problem.choices[o].size());
-    maker[graph.ops[o].output] = static_cast<int>(o);
-  }
-  // Work breaks ties where it has no price: far below any byte.
-  double most = 1;
-  for (const auto& choices : problem.choices)
-    for (const Choice& choice : choices) most = std::max(most, choice.work);
-  const double weight = problem.computing_counts() ? 1 : 1e-3 / (most * static_cast<double>(graph.ops.size() + 1));
-  for (size_t o = 0; o < graph.ops.size(); ++o) {
-    Table table{{static_cast<int>(o)}, {}};
-    for (const Choice& choice : problem.choices[o]) table.costs.push_back(choice.inner + weight * choice.work);
-    elimination.add(std::move(table));
-  }
-  const auto pair = [&](int a, size_t count_a, int b, size_t count_b, const auto& cost) {
-    Table table{{a, b}, {}};
-    for (size_t i = 0; i < count_a; ++i)
-      for (size_t j = 0; j < count_b; ++j) table.costs.push_back(cost(i, j));
-    elimination.add(std::move(table));
-  };
-  for (size_t t = 0; t < graph.tensors.size(); ++t) {
-    const int tensor = static_cast<int>(t);
-    const std::vector<int> readers = graph.readers(tensor);
-    const auto made = maker.find(tensor);
-    if (readers.empty()) continue;
-    const auto wanted = [&](int reader, const auto& each) {
-      const GraphOp& op = graph.ops[static_cast<size_t>(reader)];
-      const auto input = static_cast<size_t>(std::find(op.inputs.begin(), op.inputs.end(), tensor) - op.inputs.begin());
-      return each(problem.choices[static_cast<size_t>(reader)], input);
-    };
-    const auto lone = [&](int reader, const auto& cost) {  // a cost of the reader's choice alone
-      wanted(reader, [&](const std::vector<Choice>& choices, size_t input) {
-        Table table{{reader}, {}};
-        for (const Choice& choice : choices) table.costs.push_back(cost(choice.inputs[input]));
-        elimination.add(std::move(table));
-      });
-    };
-    const bool free = made == maker.end() && !problem.decided[t];
-    if (free && readers.size() == 1) {
-      lone(readers[0], [&](const NdSbp& to) { return problem.gradient_cost(tensor, to); });
-      continue;
-    }
-    if (made != maker.end() && readers.size() == 1) {
-      const auto& makes = problem.choices[static_cast<size_t>(made->second)];
-      wanted(readers[0], [&](const std::vector<Choice>& choices, size_t input) {
-        pair(made->second, makes.size(), readers[0], choices.size(),
-             [&](size_t i, size_t j) { return problem.transfer_cost(tensor, makes[i].output, choices[j].inputs[input]); });
-      });
-      continue;
-    }
-    if (made == maker.end() && !free && readers.size() == 1) {
-      lone(readers[0], [&](const NdSbp& to) { return problem.transfer_cost(tensor, *problem.decided[t], to); });
-      continue;
-    }
-    // Several readers: a variable for the form that they start from.
-    const std::vector<NdSbp> nd_sbp = sbp_seen(problem, tensor, readers);
-    const int variable = elimination.add(nd_sbp.size());
-    if (made != maker.end()) {
-      const auto& makes = problem.choices[static_cast<size_t>(made->second)];
-      pair(made->second, makes.size(), variable, nd_sbp.size(),
-           [&](size_t i, size_t j) { return problem.transfer_cost(tensor, makes[i].output, nd_sbp[j]); });
-    } else {
-      Table table{{variable}, {}};
-      for (const NdSbp& sbp : nd_sbp)
-        table.costs.push_back(free ? problem.gradient_cost(tensor, sbp) : problem.transfer_cost(tensor, *problem.decided[t], sbp));
-      elimination.add(std::move(table));
-    }
-    for (const int reader : readers)
-      wanted(reader, [&](const std::vector<Choice>& choices, size_t input) {
-        pair(variable, nd_sbp.size(), reader, choices.size(),
-             [&](size_t i, size_t j) { return problem.transfer_cost(tensor, nd_sbp[i], choices[j].inputs[input]); });
-      });
-  }
-  std::optional<std::vector<size_t>> best = elimination.solve();
-  if (best) best->resize(graph.ops.size());
-  return best;
+  return CostTables(problem).solve();
 }
 
 }  // namespace cairn::planner

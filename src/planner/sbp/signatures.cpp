@@ -42,7 +42,7 @@ std::optional<mesh::Placement::How> cut_units(const GraphTensor& tensor, int64_t
   return table;
 }
 
-// The form of a tensor where the index `letter` is shared out.
+// The SBP of a tensor if the index `letter` is split.
 Sbp along(const std::string& indices, char letter) {
   const size_t dim = indices.find(letter);
   return dim == std::string::npos ? kReplicate : split_of(static_cast<int>(dim));
@@ -74,7 +74,7 @@ Sbp parse_sbp(std::string_view text) {
   if (text == "P") return kPartial;
   if (text.size() == 2 && text[0] == 'S' && text[1] >= '0' && text[1] <= '7') return split_of(text[1] - '0');
   base::fail_input(
-      "\"{}\" is no form along an axis: use B (all of it on every rank), P (terms of a sum) or S0, S1, ... (split along a dim)", text);
+      "\"{}\" is no placement along an axis: use B (all of it on every rank), P (terms of a sum) or S0, S1, ... (split along a dim)", text);
 }
 
 Sbp dual(Sbp sbp) {
@@ -152,7 +152,7 @@ bool fits(const GraphTensor& tensor, const NdSbp& nd_sbp, const mesh::Mesh& mesh
 }
 
 mesh::Placement placement_of(const GraphTensor& tensor, const NdSbp& nd_sbp, const mesh::Mesh& mesh) {
-  CAIRN_CHECK(nd_sbp.size() == mesh.axes.size(), "{}: {} forms for {} axes", tensor.name, nd_sbp.size(), mesh.axes.size());
+  CAIRN_CHECK(nd_sbp.size() == mesh.axes.size(), "{}: {} placements for {} axes", tensor.name, nd_sbp.size(), mesh.axes.size());
   mesh::Placement placement;
   for (size_t i = 0; i < nd_sbp.size(); ++i) {
     if (mesh.axes[i].size == 1 || nd_sbp[i] == kReplicate) continue;

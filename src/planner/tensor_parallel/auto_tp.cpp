@@ -18,7 +18,7 @@
 namespace cairn::planner {
 namespace {
 
-enum class By { nothing, heads, head, pairs };  // what shares a class out: R2, the rule for logits, R1
+enum class By { nothing, heads, head, pairs };  // by which rule a class is split: R2, the rule for logits, R1
 
 class Rules {
  public:
@@ -81,7 +81,7 @@ class Rules {
                      attention.key_heads, tensor(edge.parameter).name, fmt::join(work, ", "));
   }
 
-  // Whether a class may be shared out beside those that are: no product may be split both by its inputs and by its outputs.
+  // Whether a class may be split beside those that are: no product may be split both by its inputs and by its outputs.
   bool goes_with_others(const WidthClass& one) const {
     const auto is_apart = [&](int value) { return split_by(value) != By::nothing; };
     return std::none_of(one.makers.begin(), one.makers.end(), [&](int p) { return is_apart(op(p).inputs[0]); }) &&

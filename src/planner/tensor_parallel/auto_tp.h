@@ -9,38 +9,40 @@
 
 namespace cairn::planner {
 
-// Where a parameter lies along tp, and by which rule.
+// The placement of a parameter along tp, and the rule that gave it.
 struct RuledPlacement {
   std::string parameter;
   mesh::Placement::How how;
   std::string rule;  // "R2: feeds an attention, whole heads", "R1: first of a pair", "replicated: one dim", ...
 };
 
-// What somebody wants otherwise, by name; * stands for anything. Of several that fit a parameter the first counts.
+// A placement that the user wants instead. `pattern`: of parameter names, * stands for anything; the first that matches counts.
 struct PlacementOverride {
   std::string pattern;
   Sbp sbp;  // B or S
 };
 using Overrides = std::vector<PlacementOverride>;
 
-// Heads that cannot be split over so many ranks: refused, with the numbers that would do; or kept on every rank.
+// What happens with heads that cannot be split over so many ranks: bad_input with the numbers that work, or replication.
 enum class OddHeads { refuse, replicate };
 
-// Tensor parallelism from two rules (RedCoast, arXiv:2310.16355), by what feeds what and never by names:
+// Automatic tensor parallelism by two rules (RedCoast, arXiv:2310.16355), from the data flow and never from names:
 //
-//   R2  products that make the heads of an attention are split by heads, the product that reads its result by its inputs.
-//   R1  along a chain of products inside a branch: the first is split by its outputs, the next by its inputs, and so on, so that one sum
-//       follows each pair. The last of an odd chain is split by its outputs and gathered, or kept everywhere: whichever is fewer bytes.
+//   R2  Products that make the heads of an attention are split by heads; the product that reads its result is split by its inputs.
+//   R1  Along a chain of products inside a branch, the first is split by its outputs, the next by its inputs, and so on, so that one
+//       all-reduce follows each pair. The last of an odd chain is split by its outputs and gathered, or replicated: whichever is fewer
+//       bytes.
 //
-// Before R1, what makes the logits is split by its outputs. Tables are split by their rows, but for those of positions. A bias lies as what
-// it is added to; everything else is on every rank. Parts are as even as units (heads) allow. One entry for each parameter, in the graph's
-// order.
+// Before R1, the product that makes the logits is split by its outputs. Embedding tables are split by rows, except those of positions. A
+// bias is placed as what it is added to; everything else is replicated. Parts are as even as units (heads) allow. One entry for each
+// parameter, in the graph's order.
 std::vector<RuledPlacement> auto_tp(const OpGraph& graph, int ranks, const Overrides& overrides = {}, OddHeads odd = OddHeads::refuse);
 
-// The same as inference takes it (InferOptions::fixed): along tp by the rules, whole along every other axis; odd heads are kept everywhere.
+// The same as fixed placements for inference (InferOptions::fixed): along tp by the rules, replicated along every other axis and for heads
+// that cannot be split.
 std::map<std::string, NdSbp> sbp_by_rules(const OpGraph& graph, const mesh::Mesh& mesh, const Overrides& overrides = {});
 
-// A parameter of which nothing but this is known. Its name is a path, with dots or slashes.
+// A parameter of which only name and shape are known. The name is a path, with dots or slashes.
 struct NamedShape {
   std::string name;
   std::vector<int64_t> shape;

@@ -8,7 +8,7 @@
 namespace cairn::planner {
 namespace {
 
-// The dim that a placement shares out along tp; -1: none.
+// The dim that a placement splits along tp; -1: none.
 int64_t dim_along_tp(const mesh::Placement& placement) {
   const mesh::Placement::How how = placement.on("tp");
   if (const auto* split = std::get_if<mesh::Split>(&how)) return split->dim;

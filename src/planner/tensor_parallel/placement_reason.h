@@ -10,7 +10,7 @@ struct Parameter;
 
 namespace cairn::planner {
 
-// Why a parameter lies so, in a sentence: from its logical axes.
+// Why a parameter has this placement, as a sentence for people, from its logical axes.
 std::string placement_reason(const model::Parameter& parameter, const mesh::Placement& placement);
 
 }  // namespace cairn::planner

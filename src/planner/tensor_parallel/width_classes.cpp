@@ -60,7 +60,7 @@ class ClassMaker {
       const auto [before, fresh] = first.try_emplace(width, tensor);
       if (!fresh) join(before->second, tensor);
     }
-    // What tables give is shared out by rows of the table, as terms of a sum over the ranks; but a bias of an attention by its heads.
+    // The result of a lookup is a partial sum, since tables are split by rows; but a bias of an attention is split by its heads.
     if (op.kind == GraphOp::Kind::lookup && !feeds_attention(op.output)) whole_[static_cast<size_t>(op.output)] = true;
   }
 

@@ -6,22 +6,22 @@
 
 namespace cairn::planner {
 
-// Values whose last dim has to be cut alike, since operations between them work on single indices of it: what a product makes, with its
-// bias, through an activation, up to the next product. The heads of an attention, from the products that make them to the one that reads
-// its result, are one class; the residual stream is one, too.
+// Values whose last dim must be split the same way, because the operations between them work on single indices of it: the output of a
+// product, with its bias, through an activation, up to the next product. The heads of an attention, from the products that make them to the
+// product that reads its result, are one class; the residual stream is another.
 struct WidthClass {
-  struct Edge {  // a dim of a parameter that is cut with it
+  struct Edge {  // a dim of a parameter that is split with it
     int parameter, dim;
   };
 
   std::vector<int> values = {};
   std::vector<Edge> edges = {};
-  std::vector<int> makers = {};   // products whose outputs are of it, in running order
-  std::vector<int> readers = {};  // products whose inputs are
+  std::vector<int> makers = {};   // products whose output is in the class, in running order
+  std::vector<int> readers = {};  // products whose input is
   std::vector<int> attentions = {};
-  bool whole = false;  // something needs all of its indices at once: a norm, an unknown operation, a sum with what a table gave
-  bool last = false;   // the cross entropy reads it, or nobody
-  int64_t depth = 0;   // products from a whole value to here, the shortest way
+  bool whole = false;  // something needs all indices at once: a norm, an unknown operation, a sum with an embedding
+  bool last = false;   // only the cross entropy reads it, or nothing
+  int64_t depth = 0;   // fewest products from a value that is whole
 };
 
 struct WidthClasses {

@@ -1,4 +1,4 @@
-// What blocks send while they compute: model/decoder/residual_stream.h, branch.h and context_attention.h say why;
+// Traffic of blocks while they compute: model/decoder/residual_stream.h, branch.h and context_attention.h say why;
 // parallel/pipeline/stage_edges.h for pipelines.
 #include <algorithm>
 
@@ -50,17 +50,17 @@ int64_t stream_width(const model::Model& model) {
   return 0;
 }
 
-// How often a block goes forward for each micro-batch of a kind.
+// How often a block runs forward for each micro-batch.
 struct Forwards {
   int64_t first = 1;  // for its outputs
-  int64_t again = 0;  // for what its gradient needs
+  int64_t again = 0;  // recomputation
 };
 Forwards forwards(const TrafficCase& step, size_t block, const MicroBatches& of) {
   const bool again = of.recomputed && (step.rules.recompute_stage || (!step.rules.recompute.empty() && step.rules.recompute[block]));
   return {1 + step.rules.reference_passes, again ? 1 : 0};
 }
 
-// One way of the stream's tokens along tp.
+// One collective over the tokens of the residual stream along tp.
 struct BlockCollective {
   const char* collective;
   const char* reason;
@@ -82,7 +82,7 @@ BlockCollectives collectives_of(const model::Card& card, BlockKind kind, bool wh
       return whole ? BlockCollectives{{kSum}, {}} : BlockCollectives{{kScatter}, {kGatherBack}};
     case BlockKind::branch:
       return {{kGather, kScatter}, {kGatherBack, kScatterBack}};
-    case BlockKind::branch_whole:  // one that adds to nothing leaves its terms for another to sum up
+    case BlockKind::branch_whole:  // a branch that adds to nothing leaves its partial sums to another
       return card.reads.size() > 1 ? BlockCollectives{{kSum}, {kSumBack}} : BlockCollectives{{}, {kSumBack}};
     case BlockKind::head:
       return whole ? BlockCollectives{{}, {kSumBack}} : BlockCollectives{{kGather}, {kScatterBack}};
@@ -95,7 +95,7 @@ BlockCollectives collectives_of(const model::Card& card, BlockKind kind, bool wh
 
 std::string dtype_of(const TrafficCase& step) { return step.element_bytes() == 2 ? "bf16" : "fp32"; }
 
-// Key heads that one rank works with, as model/decoder/attention_block.cpp counts them.
+// Key heads of one rank, as model/decoder/attention_block.cpp counts them.
 int64_t key_heads(const TrafficCase& step, const model::Card& card, const parallel::ModelShard& shard) {
   for (const mesh::ParamId& id : model::named_parameters(card))
     for (int32_t k = id.first; k < id.first + id.count; ++k) {
@@ -109,8 +109,8 @@ int64_t key_heads(const TrafficCase& step, const model::Card& card, const parall
   return 0;
 }
 
-// How many elements of a sample a block writes that is no part of a residual stream: the outputs of its last product, where what comes
-// after it keeps them apart. 0: that cannot be told.
+// Elements per sample that a block outside of a residual stream writes: the outputs of its last product, if only elementwise operations and
+// norms follow. 0: unknown.
 int64_t written_width(const TrafficCase& step, const model::Card& card) {
   int64_t width = 0;
   for (const BlockOp& one : card.operations) {

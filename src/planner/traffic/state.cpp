@@ -1,4 +1,4 @@
-// What gradients and parameters send: parallel/state/gradient_reducer.h, sharded_weights.h and sync/all_reduce.cpp do it.
+// Traffic of gradients and parameters: parallel/state/gradient_reducer.h, sharded_weights.h and sync/all_reduce.cpp do it.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kGradientBytes = 4;  // gradients are summed in fp32
 
-// Ranks that have different parts of the model, one of each; the rest of the mesh repeats them.
+// One rank for each part of the model; the rest of the mesh repeats them.
 struct ModelRanks {
   explicit ModelRanks(const TrafficCase& step) : shard_degree(step.plan.zero > 0 ? step.extent(parallel::sharding_axes(step.plan)) : 1) {
     const std::vector<int> ranks = step.plan.mesh.peers_along(0, {"pp", "tp"});
@@ -29,7 +29,7 @@ struct ModelRanks {
   std::vector<int> first;
   std::vector<parallel::ModelShard> shards;
   int64_t replicas = 1;      // of each
-  int64_t shard_degree = 1;  // that share a part's state out
+  int64_t shard_degree = 1;  // ranks that shard a part's state
 };
 
 std::vector<bool> chosen_of(const TrafficCase& step, const parallel::ModelShard& shard) {
@@ -45,18 +45,18 @@ std::vector<parallel::ShardUnit> units_of(const TrafficCase& step, const paralle
       parallel::shard_unit_rules(step.plan, step.rules.whole_parameters, step.rules.bucket_bytes / kGradientBytes));
 }
 
-// How often each unit's gradients leave in a step.
+// How often each unit's gradients are reduced in a step.
 int64_t rounds(const TrafficCase& step, int64_t shard_degree) {
   const bool whole = step.plan.zero < 2 || shard_degree == 1, in_order = step.plan.stage_blocks.size() <= 1;
   const bool stays_unsharded = whole || !in_order || (step.rules.accumulate_unsharded && step.max_passes > 1);
   return stays_unsharded ? 1 : std::max<int64_t>(1, step.max_passes);
 }
 
-// Messages into which sync/all_reduce.cpp puts what one keeper has: runs of neighbours in memory, up to a size.
+// Buckets into which sync/all_reduce.cpp puts the gradients of one shard: runs of neighbours in memory, up to a size.
 int64_t buckets(const TrafficCase& step, const mesh::FlatLayout& layout, const std::vector<parallel::ShardUnit>& units, int shard_rank,
                 bool whole) {
   int64_t count = 0, begin = -1, bytes = 0, next = 0;
-  std::vector<std::pair<int64_t, int64_t>> places;  // of each kept part: where it begins, and its elements
+  std::vector<std::pair<int64_t, int64_t>> places;  // of each slice: where it begins, and its elements
   std::vector<int64_t> unit_begin;
   for (const parallel::ShardUnit& unit : units) {
     unit_begin.push_back(whole ? unit.offset + unit.part_of(shard_rank).begin : next);
@@ -76,7 +76,7 @@ int64_t buckets(const TrafficCase& step, const mesh::FlatLayout& layout, const s
   return count;
 }
 
-// Why several ranks of one replica have a gradient of the same thing, and along which axes they stand.
+// Along which axes several ranks of one replica have a gradient of the same parameter, and why.
 struct Copies {
   std::string axis, reason;
 };
@@ -91,7 +91,7 @@ Copies copies_in_words(const TrafficCase& step, const std::vector<int>& ranks) {
   return {"pp+tp", "ranks of several stages and along tp hold the same of it: its gradient is the sum of theirs"};
 }
 
-// How often each unit is brought together in a step: a walk over what parallel/stage_run.cpp fetches and releases.
+// How often each unit is all-gathered in a step (ZeRO 3): replays what parallel/stage_run.cpp fetches and releases.
 class UnitGathers {
  public:
   UnitGathers(const TrafficCase& step, const std::vector<parallel::ShardUnit>& units)

@@ -1,4 +1,4 @@
-// What the files that count messages share. Of interest to traffic*.cpp alone.
+// What the files that count traffic share.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,31 +8,31 @@
 
 namespace cairn::planner {
 
-// Micro-batches that are alike, over all ranks that have samples of their own.
+// Equal micro-batches, over all ranks that have samples of their own.
 struct MicroBatches {
-  int64_t samples = 0;      // of one
-  bool recomputed = false;  // recompute rules hold for it
+  int64_t samples = 0;      // of one micro-batch
+  bool recomputed = false;  // with activation recomputation
   int64_t times = 0;
 };
 
-// A step as the counting files see it.
+// The step that is counted.
 struct TrafficCase {
   const model::Model& model;
   const parallel::Plan& plan;
   const StepBatch& batch;
   const StepRules& rules;
-  std::vector<MicroBatches> micro_batches = {};  // none of them empty
-  int64_t max_passes = 0;                        // of a step, on every rank; some may be without samples
+  std::vector<MicroBatches> micro_batches = {};  // those with samples
+  int64_t max_passes = 0;                        // of a step on any rank; some may have no samples
 
   int extent(const std::string& axis) const { return plan.mesh.extent(axis); }
   int64_t extent(const std::vector<std::string>& axes) const;
-  std::string axis_name(const std::vector<std::string>& axes) const;          // those that have several ranks: "shard+cp"
-  int64_t element_bytes() const { return plan.precision == "bf16" ? 2 : 4; }  // of what passes compute with
+  std::string axis_name(const std::vector<std::string>& axes) const;          // the axes with several ranks: "shard+cp"
+  int64_t element_bytes() const { return plan.precision == "bf16" ? 2 : 4; }  // of activations
 };
 
 class TrafficTable {
  public:
-  // Joins a row of the same name, axis, collective and purpose. A row without messages is left out.
+  // Adds to the row of the same name, axis, collective and purpose. A row without messages is left out.
   void add(TrafficRow row);
   void add_unpredicted(std::string what, std::string axis, comm::Purpose purpose, std::string reason);
   std::vector<TrafficRow> rows;
@@ -45,7 +45,7 @@ inline int64_t all_reduce_bytes(int64_t bytes, int64_t ranks) { return 2 * (rank
 
 void add_tensor_parallel(const TrafficCase& step, TrafficTable& table);   // along tp, inside blocks
 void add_context_parallel(const TrafficCase& step, TrafficTable& table);  // along cp, likewise
-void add_pipeline(const TrafficCase& step, TrafficTable& table);          // values that cross from stage to stage
+void add_pipeline(const TrafficCase& step, TrafficTable& table);          // values between pipeline stages
 void add_gradients(const TrafficCase& step, TrafficTable& table);
 void add_parameters(const TrafficCase& step, TrafficTable& table);
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kGlobalBatch = 7, kSteps = 5;
 
-struct Run {
+struct Drawn {
   std::unique_ptr<Dataset> dataset = make_spirals({.samples = 50, .held_out_fraction = 0.2});
   Subset subset = Subset().within(dataset->training());
   std::unique_ptr<Sampler> sampler = make_sampler("shuffled", {.from = subset, .global_batch = kGlobalBatch, .steps = kSteps, .seed = 3});
@@ -25,7 +25,7 @@ std::vector<int64_t> ids_of(const mesh::Batch& batch) {
 }
 
 TEST(BatchSource, RanksOfAllIslandsTogetherHaveTheGlobalBatch) {
-  const Run run;
+  const Drawn run;
   std::vector<int64_t> together;
   for (int island = 0; island < 2; ++island)
     for (int rank = 0; rank < 3; ++rank)
@@ -36,7 +36,7 @@ TEST(BatchSource, RanksOfAllIslandsTogetherHaveTheGlobalBatch) {
 }
 
 TEST(BatchSource, SkippedBatchesMoveTheSamplesAndNotTheProgress) {
-  const Run run;
+  const Drawn run;
   const mesh::Batch batch = run.source().make({.step = 2, .batches_skipped = 2});
   EXPECT_EQ(ids_of(batch), run.sampler->ids(3));
   EXPECT_DOUBLE_EQ(batch.progress, run.sampler->progress(1));
@@ -44,7 +44,7 @@ TEST(BatchSource, SkippedBatchesMoveTheSamplesAndNotTheProgress) {
 }
 
 TEST(BatchSource, GivesSamplesTheWeightsOfTheSubset) {
-  Run run;
+  Drawn run;
   run.subset = Subset::of({4, 9}, {0.5F, 2.0F});
   run.sampler = make_sampler("sequential", {.from = run.subset, .global_batch = 2, .steps = kSteps});
   const mesh::Batch batch = run.source().make({.step = 1});
@@ -54,7 +54,7 @@ TEST(BatchSource, GivesSamplesTheWeightsOfTheSubset) {
 }
 
 TEST(BatchSource, CountsTheGlobalBatchAndTheStepGroup) {
-  const Run run;
+  const Drawn run;
   const SampleShares shares{.data_rank = 2, .data_ranks = 4, .step_group_first = 2, .step_group_ranks = 2};
   const BatchCounts counts = run.source(shares).counts({.step = 1});
   EXPECT_EQ(counts.ids, run.sampler->ids(0));
@@ -65,7 +65,7 @@ TEST(BatchSource, CountsTheGlobalBatchAndTheStepGroup) {
 }
 
 TEST(BatchSource, LoadsTheSameBatchesAhead) {
-  const Run run;
+  const Drawn run;
   const BatchSource source = run.source();
   const std::unique_ptr<Loader> loader = source.load_ahead({.step = 2, .batches_skipped = 1}, kSteps + 1);
   for (int64_t step = 2; step <= kSteps; ++step) EXPECT_EQ(ids_of(loader->next()), ids_of(source.make({step, 1})));

@@ -11,8 +11,8 @@
 namespace cairn::data {
 namespace {
 
-constexpr size_t kPiecesMax = 1 << 20, kFileBytes = 16 << 20;
-constexpr int32_t kPieceBytes = 256;  // Llama 2's longest has 27
+constexpr size_t kLlama2cPiecesMax = 1 << 20, kLlama2cFileBytes = 16 << 20;
+constexpr int32_t kLlama2cPieceBytes = 256;  // Llama 2's longest has 27
 
 // Reads little-endian numbers and texts from the front of a file.
 class LittleEndianReader {
@@ -57,18 +57,18 @@ ScoredPiece piece_of(size_t id, std::string_view written, float score) {
 }  // namespace
 
 Bpe read_llama2c_tokenizer(std::string_view bytes, const std::string& name) {
-  if (bytes.size() > kFileBytes)
-    base::fail_input("{}: {} bytes, and a tokenizer of llama2.c has at most {}", name, bytes.size(), kFileBytes);
+  if (bytes.size() > kLlama2cFileBytes)
+    base::fail_input("{}: {} bytes, and a tokenizer of llama2.c has at most {}", name, bytes.size(), kLlama2cFileBytes);
   LittleEndianReader file(bytes, name);
   const int32_t longest = file.number<int32_t>("the header");
-  if (longest < 1 || longest > kPieceBytes)
+  if (longest < 1 || longest > kLlama2cPieceBytes)
     base::fail_input("{}: says that its longest piece has {} bytes, must be 1 to {}: not a tokenizer of llama2.c", name, longest,
-                     kPieceBytes);
+                     kLlama2cPieceBytes);
   std::vector<ScoredPiece> pieces;
   std::set<std::string> seen;
   while (!file.empty()) {
     const size_t id = pieces.size();
-    if (id == kPiecesMax) base::fail_input("{}: more than {} pieces", name, kPiecesMax);
+    if (id == kLlama2cPiecesMax) base::fail_input("{}: more than {} pieces", name, kLlama2cPiecesMax);
     const auto score = file.number<float>("a score");
     const auto length = file.number<int32_t>("a length");
     if (!std::isfinite(score)) base::fail_input("{}: piece {} has the score {}", name, id, score);

@@ -11,7 +11,7 @@ namespace {
 using model::Call;
 using model::Values;
 
-constexpr int64_t kLogitBytesMax = 64 << 20;  // at a time
+constexpr int64_t kExpertLogitBytesMax = 64 << 20;  // at a time
 
 // The weights of one expert, as a view of all weights.
 class ExpertWeights final : public model::Weights {
@@ -86,7 +86,7 @@ at::Tensor logits_of(const Expert& expert, const at::Tensor& hidden, const Call&
 }
 
 at::Tensor log_probabilities(const Expert& expert, const at::Tensor& hidden, const at::Tensor& targets, int64_t vocab, const Call& outer) {
-  const int64_t rows = hidden.size(0), most = std::max<int64_t>(1, kLogitBytesMax / (4 * vocab));
+  const int64_t rows = hidden.size(0), most = std::max<int64_t>(1, kExpertLogitBytesMax / (4 * vocab));
   const at::Tensor losses = at::empty({rows}, hidden.options().dtype(at::kFloat)), lse = at::empty_like(losses);
   const at::Tensor wanted = targets.to(hidden.device());
   for (int64_t done = 0; done < rows; done += most) {

@@ -129,7 +129,7 @@ test_sequences = 200
 
 HdeeSetup setup_of(const ProofOptions& options, const char* name) {
   const fs::path scratch = options.scratch;
-  return {.out = scratch / name, .program = fs::read_symlink("/proc/self/exe").string(), .cache = scratch / "cache"};
+  return {.out = scratch / name, .program = options.program, .cache = scratch / "cache"};
 }
 
 std::string refused(const base::Recipe::File& file, const std::vector<std::string>& sets, const HdeeSetup& setup) {

@@ -31,7 +31,7 @@ const std::vector<HostileCase>& hostile_cases() {
 
 void prove_hostile(const ProofOptions& options, Findings& findings, base::Log& log) {
   const std::filesystem::path scratch = options.scratch, fixtures = scratch / "fixtures";
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string& program = options.program;
   make_hostile_fixtures(fixtures);
   const ProcessResult idle = run_program({program, "version"}, (scratch / "idle.log").string());
   const auto above = [&](int64_t bytes) { return static_cast<double>(bytes - idle.peak_bytes) / 1e6; };

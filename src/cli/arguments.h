@@ -1,4 +1,4 @@
-// What the command line can say, as structs: the parser is known to arguments.cpp alone.
+// What the command line can say, as structs: one for each command. The parser is known to the folder arguments/ alone.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -9,8 +9,6 @@
 #include "cli/command_specs.h"
 #include "cli/compute_options.h"
 #include "model/generate/generate.h"
-#include "study/benches.h"
-#include "study/claims.h"
 
 namespace cairn::cli {
 
@@ -118,18 +116,19 @@ struct CompletionArguments {
   std::string shell;
 };
 
+// The next four are commands of `cairn-lab`, which `cairn` starts for them (lab_program.h).
 struct ProveArguments {
-  std::string slug;
-  study::ProofOptions options;
-  std::string device = "cpu";
+  std::string slug, data, pictures, device = "cpu";  // data: a text file; pictures: a folder
   int64_t seed = 1;
-  bool json = false, all = false;
+  bool json = false, all = false, full = false;
 };
 
 struct BenchArguments {
-  std::string name;
-  study::BenchOptions options;
-  bool json = false;
+  std::string name, only, data, precision = "bf16", out;
+  std::vector<std::string> sets;
+  int64_t steps = 0;   // 0: as many as the case has
+  double limit_s = 0;  // for each case; 0: the case's own
+  bool kernels = false, json = false;
 };
 
 // `cairn study KIND RECIPE`.
@@ -137,6 +136,12 @@ struct StudyArguments {
   std::string kind, recipe, out;
   std::vector<std::string> sets;
   bool dry_run = false, json = false;
+};
+
+struct ExampleArguments {
+  std::string name;
+  int64_t seed = 1;
+  int ranks = 1;
 };
 
 struct DataArguments {
@@ -166,7 +171,8 @@ enum class Command {
   completion,
   prove,
   bench,
-  study
+  study,
+  example
 };
 
 // The command that was asked for. Its own struct is filled, the others hold their defaults.
@@ -189,6 +195,7 @@ struct Arguments {
   ProveArguments prove;
   BenchArguments bench;
   StudyArguments study;
+  ExampleArguments example;
 };
 
 // Reads a command line and refuses a wrong one as bad input. Nothing where help was asked for, which is then printed.

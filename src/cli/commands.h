@@ -1,10 +1,10 @@
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
 namespace cairn::cli {
 
-struct BenchArguments;
 struct ChatArguments;
 struct CompletionArguments;
 struct DataArguments;
@@ -13,18 +13,19 @@ struct GenerateArguments;
 struct KeyArguments;
 struct LogitsArguments;
 struct PlanArguments;
-struct ProveArguments;
 struct ReplayArguments;
 struct ScheduleArguments;
 struct SnapshotArguments;
-struct StudyArguments;
 struct TokenizeArguments;
 struct TrainArguments;
 struct VerifyArguments;
 
-// The program: parses the arguments, runs the command, and returns the exit code. 2: wrong recipe, arguments or files, 3: failed run,
-// 4: lost peer.
+// The program `cairn`: parses the arguments, runs the command, and returns the exit code.
 int run(int argc, char** argv);
+
+// The frame of every program's main: prepares the process, runs `program`, turns its exceptions into one message on standard error, and
+// returns the exit code. 2: wrong recipe, arguments or files; 3: failed run; 4: lost peer.
+int run_guarded(const std::function<int()>& program);
 
 // Each runs one command and gives the exit code. `command_line` is what ranks are started with again.
 int train_command(const TrainArguments& a, const std::vector<std::string>& command_line);
@@ -46,8 +47,5 @@ int doctor_command();
 int version_command();
 int reference_command();
 int completion_command(const CompletionArguments& a);
-int prove_command(const ProveArguments& a);
-int bench_command(const BenchArguments& a);
-int study_command(const StudyArguments& a);
 
 }  // namespace cairn::cli

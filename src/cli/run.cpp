@@ -13,6 +13,7 @@
 #include "cli/cause.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
+#include "cli/lab_program.h"
 #include "memory/host_allocator.h"
 
 namespace cairn::cli {
@@ -80,23 +81,21 @@ int run_command(const Arguments& arguments, const std::vector<std::string>& comm
     case Command::completion:
       return completion_command(arguments.completion);
     case Command::prove:
-      return prove_command(arguments.prove);
     case Command::bench:
-      return bench_command(arguments.bench);
     case Command::study:
-      return study_command(arguments.study);
+    case Command::example:
+      return exec_lab(command_line);
   }
   CAIRN_CHECK(false, "command {}", static_cast<int>(arguments.command));
 }
 
 }  // namespace
 
-int run(int argc, char** argv) {
+int run_guarded(const std::function<int()>& program) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that has gone is an error of that write, not the end of training
   memory::install_host_allocator();
   try {
-    const std::optional<Arguments> arguments = parse_arguments(argc, argv);
-    return arguments ? run_command(*arguments, {argv + 1, argv + argc}) : 0;
+    return program();
   } catch (const Error& error) {
     // The ranks of a machine refuse wrong input alike; the user hears it once.
     const bool said = error.kind() == Error::Kind::bad_input && variable("CAIRN_LOCAL_RANK").value_or("0") != "0";
@@ -113,6 +112,13 @@ int run(int argc, char** argv) {
   } catch (const std::exception& error) {
     return report(error.what(), 3);
   }
+}
+
+int run(int argc, char** argv) {
+  return run_guarded([&] {
+    const std::optional<Arguments> arguments = parse_arguments(argc, argv);
+    return arguments ? run_command(*arguments, {argv + 1, argv + argc}) : 0;
+  });
 }
 
 }  // namespace cairn::cli

@@ -32,7 +32,7 @@ struct BenchOptions {
   std::vector<std::string> sets;   // keys of our own runs' recipe (gpu)
   double limit_s = 0;              // for each case, where a bench keeps to one; 0: the case's own
   std::string out;                 // where pictures and rows of measurements are kept; empty: nowhere
-  std::string program;             // this program's own file, for benches that start it
+  std::string program;             // the file of `cairn`, for benches that start it
   std::string cache;               // where a peer's environment is kept
   std::string scratch;             // a folder of its own, empty, removed afterwards
 };

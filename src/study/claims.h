@@ -31,7 +31,7 @@ struct ProofOptions {
   std::string data;           // a text file to measure on; empty: the built-in stories
   bool full = false;          // may take longer than five minutes
   std::string scratch;        // a folder of its own, empty, removed afterwards
-  std::string program = {};   // this program's own file, for proofs that start it
+  std::string program = {};   // the file of `cairn`, for proofs that start it
   std::string pictures = {};  // a folder for what it draws; empty: it draws nothing
 };
 

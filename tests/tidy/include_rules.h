@@ -9,7 +9,7 @@ namespace cairn::tidy {
 
 // The floor a room is on; rooms on one floor do not include each other. -1: no room.
 inline int floor_of(std::string_view room) {
-  static constexpr std::array<std::string_view, 13> kFloors = {"base",
+  static constexpr std::array<std::string_view, 14> kFloors = {"base",
                                                                "kernels",
                                                                "comm memory",
                                                                "mesh",
@@ -21,7 +21,8 @@ inline int floor_of(std::string_view room) {
                                                                "serve evaluate task",
                                                                "posttrain federate graph",
                                                                "study",
-                                                               "cli"};
+                                                               "cli",
+                                                               "lab"};
   for (size_t i = 0; i < kFloors.size(); ++i) {
     if (!room.empty() && !find_word(kFloors[i], room).empty()) return static_cast<int>(i);
   }
@@ -43,7 +44,7 @@ inline Findings includes_point_downward(const Source& source) {
     const std::string target = include.target.substr(0, include.target.find('/'));
     const bool beside = target == include.target;  // "ring.h" without a folder
     const bool for_tests = beside || target == "harness" || target == "examples" || (target == "proofs" && room == "study");
-    if (target == room || (starts_with(source.path, "tests/") && for_tests)) continue;
+    if (target == room || (starts_with(source.path, "tests/") && for_tests) || (room == "lab" && target == "examples")) continue;
     if (beside || floor_of(target) < 0) {
       found.push_back(finding(source, include.offset, "\"" + include.target + "\": write the path from the source folder, room first"));
     } else if (floor_of(target) >= floor_of(room)) {

@@ -20,7 +20,7 @@
 namespace cairn::cli {
 namespace {
 
-constexpr int64_t kLengthMax = 1 << 17;  // tokens of a conversation, where the model would read more
+constexpr int64_t kChatLengthMax = 1 << 17;  // tokens of a conversation, where the model would read more
 constexpr size_t kLineBytesMax = 1 << 20;
 
 // The next line that was typed, or nothing at the end of input. What nobody types is not gathered in memory.
@@ -76,7 +76,7 @@ class Conversation {
   void check_template() { render_(std::vector<ChatMessage>{ChatMessage{"user", "Hello"}}); }
 
  private:
-  int64_t length_max() const { return std::min(model_.shape.length, kLengthMax); }
+  int64_t length_max() const { return std::min(model_.shape.length, kChatLengthMax); }
 
   // The oldest exchanges are left out where the whole no longer fits.
   std::vector<int32_t> fitting_prompt() {
@@ -108,7 +108,7 @@ int chat_command(const ChatArguments& a) {
   at::set_num_threads(processors());
   LanguageModel model = open_language_model(a.folder, log, a.on);
   model.require_tokenizer("chat");
-  model.prepare_for_length(kLengthMax);
+  model.prepare_for_length(kChatLengthMax);
   Conversation conversation(a, model, chat_renderer(model.path));
   conversation.check_template();
   if (terminal->live()) terminal->line("/reset begins anew, /quit (or the end of input) ends");

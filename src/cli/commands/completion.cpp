@@ -4,20 +4,16 @@
 #include "base/terminal.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
-#include "study/benches.h"
-#include "study/claims.h"
+#include "cli/lab_program.h"
 #include "train/settings.h"
 
 namespace cairn::cli {
 
 int completion_command(const CompletionArguments& a) {
   std::vector<CommandSpec> commands = command_specs();
-  for (CommandSpec& command : commands) {
-    if (command.path == "prove")
-      for (const study::Proof& proof : study::proofs()) command.arguments.front().choices.push_back(proof.slug);
-    if (command.path == "bench")
-      for (const study::Bench& bench : study::benches()) command.arguments.front().choices.push_back(bench.name);
-  }
+  const auto names = lab_names();
+  for (CommandSpec& command : commands)
+    if (const auto found = names.find(command.path); found != names.end()) command.arguments.front().choices = found->second;
   base::Terminal().line(completion_script(a.shell, commands, key_specs(train::recipe_sections())));
   return 0;
 }

@@ -30,7 +30,7 @@
 namespace cairn::cli {
 namespace {
 
-constexpr int64_t kLengthMax = 1 << 17;  // tokens read at once, where the model would read more
+constexpr int64_t kEvalLengthMax = 1 << 17;  // tokens read at once, where the model would read more
 constexpr int64_t kPrefixBytesMax = 10'000'000;
 
 // One line of the table: a figure, and where it is a share its standard error.
@@ -56,13 +56,13 @@ class Evaluation {
     model_ = open_language_model(a.folder, log_, a.on, a.domain);
     if (!model_.tokenizer)
       base::fail_input("{}: it has no tokenizer, and no text can be judged without one: put its tokenizer.json there", model_.path);
-    model_.prepare_for_length(kLengthMax);
+    model_.prepare_for_length(kEvalLengthMax);
     evaluated_ = std::make_unique<evaluate::EvaluatedModel>(evaluate::EvaluatedModel{.model = *model_.model,
                                                                                      .weights = *model_.weights,
                                                                                      .buffers = model_.buffers,
                                                                                      .tokenizer = *model_.tokenizer,
                                                                                      .vocab = model_.shape.vocab,
-                                                                                     .length = std::min(model_.shape.length, kLengthMax),
+                                                                                     .length = std::min(model_.shape.length, kEvalLengthMax),
                                                                                      .before = model_.text_prefix(),
                                                                                      .begin = model_.first_token(),
                                                                                      .stops = model_.stops});

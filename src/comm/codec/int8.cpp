@@ -10,8 +10,8 @@
 namespace cairn::comm {
 namespace {
 
-constexpr int32_t kMagnitude = 0x7fffffff;
-constexpr int32_t kInfinity = 0x7f800000;
+constexpr int32_t kMagnitudeBits = 0x7fffffff;
+constexpr int32_t kInfinityBits = 0x7f800000;
 constexpr int32_t kEnd = std::bit_cast<int32_t>(127.0f);
 constexpr float kSmallest = 0x1p-119f;           // a smaller block is zero, so that scales are normal floats
 constexpr float kAligner = 12582912.0f;          // 1.5 * 2^23: added to a small float, leaves the nearest integer in the low bits
@@ -26,12 +26,12 @@ struct Int8 {
     const float largest = std::bit_cast<float>(most);
     float scale = std::bit_cast<float>((std::bit_cast<uint32_t>(largest / 127.0f) + 64) & kScaleBits);
     float inverse = 1.0f / scale;
-    if (most >= kInfinity) scale = std::bit_cast<float>(kInfinity | (1 << 22));  // nan: the whole block decodes to nan
+    if (most >= kInfinityBits) scale = std::bit_cast<float>(kInfinityBits | (1 << 22));  // nan: the whole block decodes to nan
     if (largest < kSmallest) scale = inverse = 0;
     std::memcpy(out, &scale, sizeof scale);
     uint8_t* codes = reinterpret_cast<uint8_t*>(out + sizeof scale);
-    if (most >= kInfinity) [[unlikely]] {  // explicit: machines differ in the sign of nan
-      for (int64_t i = 0; i < kRun; ++i) codes[i] = (std::bit_cast<int32_t>(in[i]) & kMagnitude) >= kInfinity ? 127 : 0;
+    if (most >= kInfinityBits) [[unlikely]] {  // explicit: machines differ in the sign of nan
+      for (int64_t i = 0; i < kRun; ++i) codes[i] = (std::bit_cast<int32_t>(in[i]) & kMagnitudeBits) >= kInfinityBits ? 127 : 0;
       return;
     }
 #pragma GCC ivdep
@@ -39,7 +39,7 @@ struct Int8 {
       // Clamps by bits, which grow with the magnitude: cheaper than comparing floats. It also keeps the product from being fused with the
       // sum.
       const auto ratio = std::bit_cast<int32_t>(in[i] * inverse);
-      const int32_t size = ratio & kMagnitude, within = (size < kEnd ? size : kEnd) | (ratio & ~kMagnitude);
+      const int32_t size = ratio & kMagnitudeBits, within = (size < kEnd ? size : kEnd) | (ratio & ~kMagnitudeBits);
       codes[i] = static_cast<uint8_t>(std::bit_cast<uint32_t>(std::bit_cast<float>(within) + kAligner));
     }
   }

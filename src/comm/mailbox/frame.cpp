@@ -16,7 +16,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "headers are written in the memory layout of little-endian machines");
 
-constexpr uint32_t kMagic = 0x6c69616d;  // "mail"
+constexpr uint32_t kMailMagic = 0x6c69616d;  // "mail"
 constexpr uint8_t kVersion = 1;
 
 struct PackedHeader {
@@ -53,7 +53,7 @@ void check_name(std::string_view what, std::string_view name) {
 
 std::array<std::byte, kMailboxHeaderBytes> encode_header(const MailboxFrame& frame) {
   const std::span<const std::byte> content = frame.content();
-  const PackedHeader packed{.magic = kMagic,
+  const PackedHeader packed{.magic = kMailMagic,
                             .version = kVersion,
                             .kind = static_cast<uint8_t>(frame.kind),
                             .purpose = static_cast<uint8_t>(frame.purpose),
@@ -77,7 +77,7 @@ std::string names_of(const MailboxFrame& frame) { return frame.from + frame.to +
 MailboxFrameHeader decode_header(std::span<const std::byte, kMailboxHeaderBytes> bytes, int64_t body_bytes_max) {
   PackedHeader packed;
   std::memcpy(&packed, bytes.data(), sizeof(packed));
-  if (packed.magic != kMagic) refuse(fmt::format("it begins with {:#x}, not {:#x}", packed.magic, kMagic));
+  if (packed.magic != kMailMagic) refuse(fmt::format("it begins with {:#x}, not {:#x}", packed.magic, kMailMagic));
   if (packed.version != kVersion) refuse(fmt::format("version {}, this is version {}", packed.version, kVersion));
   if (packed.kind > static_cast<uint8_t>(MailboxFrame::Kind::refusal)) refuse(fmt::format("kind {}", packed.kind));
   if (packed.purpose >= kPurposes) refuse(fmt::format("purpose {}", packed.purpose));

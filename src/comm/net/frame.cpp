@@ -11,7 +11,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "headers are written in the memory layout of little-endian machines");
 
-constexpr uint32_t kMagic = 0x6e726963;  // "cirn"
+constexpr uint32_t kFrameMagic = 0x6e726963;  // "cirn"
 constexpr uint16_t kVersion = 1;
 
 // The header as bytes on the connection.
@@ -36,7 +36,7 @@ static_assert(sizeof(PackedFrame) == kFrameBytes);
 
 std::array<std::byte, kFrameBytes> encode(const Frame& frame) {
   const Envelope& e = frame.envelope;
-  PackedFrame packed{.magic = kMagic,
+  PackedFrame packed{.magic = kFrameMagic,
                      .version = kVersion,
                      .frame_kind = static_cast<uint8_t>(frame.kind),
                      .purpose = static_cast<uint8_t>(frame.purpose),
@@ -61,7 +61,7 @@ std::array<std::byte, kFrameBytes> encode(const Frame& frame) {
 Frame decode(std::span<const std::byte, kFrameBytes> header, int64_t message_bytes_max) {
   PackedFrame packed;
   std::memcpy(&packed, header.data(), sizeof(packed));
-  if (packed.magic != kMagic) refuse(fmt::format("it begins with {:#x}, not {:#x}", packed.magic, kMagic));
+  if (packed.magic != kFrameMagic) refuse(fmt::format("it begins with {:#x}, not {:#x}", packed.magic, kFrameMagic));
   if (packed.version != kVersion)
     refuse(fmt::format("version {}, this is version {}: all ranks must run the same Cairn", packed.version, kVersion));
   if (packed.frame_kind > static_cast<uint8_t>(Frame::Kind::wake)) refuse(fmt::format("kind {}", packed.frame_kind));

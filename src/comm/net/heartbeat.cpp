@@ -15,13 +15,13 @@
 namespace cairn::comm {
 namespace {
 
-constexpr uint32_t kMagic = 0x6c757063;  // "cpul"
+constexpr uint32_t kHeartbeatMagic = 0x6c757063;  // "cpul"
 constexpr size_t kTagBytes = 16;
 constexpr auto kOnTheWay = std::chrono::milliseconds(500);  // longest time that a datagram is under way
 
 // The plain part of a datagram. (from, number) is unique in a run and serves as the nonce.
 struct Head {
-  uint32_t magic = kMagic;
+  uint32_t magic = kHeartbeatMagic;
   int32_t from = 0;
   uint64_t number = 0;
 };
@@ -144,7 +144,7 @@ void Heartbeat::receive() {
     const ssize_t got = ::recv(fd_, &datagram, sizeof datagram, MSG_DONTWAIT | MSG_TRUNC);
     if (got < 0) return;
     const auto from = static_cast<size_t>(datagram.head.from);
-    if (got != sizeof datagram || datagram.head.magic != kMagic || from >= boards_.size() || !boards_[from]) continue;
+    if (got != sizeof datagram || datagram.head.magic != kHeartbeatMagic || from >= boards_.size() || !boards_[from]) continue;
     if (datagram.head.number <= heard_[from] || !peers_->seal.open(datagram, body)) continue;
     heard_[from] = datagram.head.number;
     try {

@@ -12,14 +12,13 @@
 #include "base/log.h"
 #include "base/terminal.h"
 #include "base/text.h"
-#include "cli/arguments.h"
-#include "cli/commands.h"
 #include "cli/environment.h"
 #include "kernels/device.h"
+#include "lab/commands.h"
 #include "study/benches.h"
 #include "study/claims.h"
 
-namespace cairn::cli {
+namespace cairn::lab {
 namespace {
 
 // A folder of one's own under the system's temporary one, removed at the end.
@@ -46,13 +45,15 @@ base::Log make_log(bool json) {
   return base::Log({.terminal = std::make_shared<base::Terminal>(), .file = {}});
 }
 
-bool prove_one(const study::Proof& proof, const ProveArguments& a, base::Log& log) {
+bool prove_one(const study::Proof& proof, const cli::ProveArguments& a, base::Log& log) {
   const Scratch scratch;
   const base::RealClock clock;
-  study::ProofOptions options = a.options;
-  options.seed = static_cast<uint64_t>(a.seed);
-  options.scratch = scratch.path();
-  options.program = own_program().string();
+  const study::ProofOptions options{.seed = static_cast<uint64_t>(a.seed),
+                                    .data = a.data,
+                                    .full = a.full,
+                                    .scratch = scratch.path(),
+                                    .program = cairn_program(),
+                                    .pictures = a.pictures};
   if (!options.pictures.empty()) base::make_folder(options.pictures);
   study::Findings findings;
   (a.device == "cuda" ? proof.prove_on_gpu : proof.prove)(options, findings, log);
@@ -70,12 +71,11 @@ bool prove_one(const study::Proof& proof, const ProveArguments& a, base::Log& lo
 
 }  // namespace
 
-int prove_command(const ProveArguments& a) {
+int prove_command(const cli::ProveArguments& a) {
   base::Log log = make_log(a.json);
   std::vector<std::string> slugs;
   for (const study::Proof& proof : study::proofs()) slugs.push_back(proof.slug);
-  if (!a.options.data.empty() && !std::filesystem::is_regular_file(a.options.data))
-    base::fail_input("--data {}: no such file", a.options.data);
+  if (!a.data.empty() && !std::filesystem::is_regular_file(a.data)) base::fail_input("--data {}: no such file", a.data);
   const auto found = std::find_if(study::proofs().begin(), study::proofs().end(), [&](const auto& proof) { return proof.slug == a.slug; });
   if (!a.slug.empty() && found == study::proofs().end()) base::fail_unknown("proof", a.slug, slugs);
   if (a.device == "cuda" && (a.all || !a.slug.empty())) kernels::device_from_name("cuda");
@@ -103,7 +103,7 @@ int prove_command(const ProveArguments& a) {
   return prove_one(*found, a, log) ? 0 : 1;
 }
 
-int bench_command(const BenchArguments& a) {
+int bench_command(const cli::BenchArguments& a) {
   std::vector<std::string> names;
   for (const study::Bench& bench : study::benches()) names.push_back(bench.name);
   base::Terminal terminal;
@@ -113,10 +113,17 @@ int bench_command(const BenchArguments& a) {
   }
   base::Log log = make_log(a.json);
   const Scratch scratch;
-  study::BenchOptions options = a.options;
-  options.program = own_program().string();
-  options.cache = cache_folder().string();
-  options.scratch = scratch.path();
+  const study::BenchOptions options{.only = a.only,
+                                    .data = a.data,
+                                    .steps = a.steps,
+                                    .precision = a.precision,
+                                    .kernels = a.kernels,
+                                    .sets = a.sets,
+                                    .limit_s = a.limit_s,
+                                    .out = a.out,
+                                    .program = cairn_program(),
+                                    .cache = cli::cache_folder().string(),
+                                    .scratch = scratch.path()};
   for (const study::Bench& bench : study::benches()) {
     if (bench.name != a.name) continue;
     const std::vector<study::BenchRow> rows = bench.measure(options, log);
@@ -128,4 +135,4 @@ int bench_command(const BenchArguments& a) {
   base::fail_unknown("bench", a.name, names);
 }
 
-}  // namespace cairn::cli
+}  // namespace cairn::lab

@@ -10,34 +10,33 @@
 #include "base/log.h"
 #include "base/terminal.h"
 #include "base/text.h"
-#include "cli/arguments.h"
-#include "cli/commands.h"
 #include "cli/environment.h"
 #include "cli/signals.h"
 #include "cli/stderr_terminal.h"
+#include "lab/commands.h"
 #include "study/hdee.h"
 #include "study/hdee_report.h"
 
-namespace cairn::cli {
+namespace cairn::lab {
 namespace {
 
 constexpr int64_t kResultBytesMax = 64 << 20;
 
 }  // namespace
 
-int study_command(const StudyArguments& a) {
-  const Signals signals;
+int study_command(const cli::StudyArguments& a) {
+  const cli::Signals signals;
   const base::RealClock clock;
-  at::set_num_threads(processors());
-  base::Log log({.terminal = a.json ? stderr_terminal() : std::make_shared<base::Terminal>(), .file = {}});
+  at::set_num_threads(cli::processors());
+  base::Log log({.terminal = a.json ? cli::stderr_terminal() : std::make_shared<base::Terminal>(), .file = {}});
   study::HdeeRecipe recipe = study::read_hdee(base::Recipe::File::read(a.recipe), a.sets);
   const std::filesystem::path out =
       a.out.empty() ? std::filesystem::path("studies") / std::filesystem::path(a.recipe).stem() : std::filesystem::path(a.out);
-  const std::filesystem::path cache = cache_folder();
+  const std::filesystem::path cache = cli::cache_folder();
   const study::HdeeSetup setup{.out = out,
-                               .program = own_program().string(),
+                               .program = cairn_program(),
                                .cache = cache.empty() ? cache : cache / "data",
-                               .threads = processors(),
+                               .threads = cli::processors(),
                                .dry_run = a.dry_run};
   const study::HdeeResult result = study::run_hdee(std::move(recipe), setup, log, signals.stop());
   base::Terminal terminal;
@@ -55,4 +54,4 @@ int study_command(const StudyArguments& a) {
   return 0;
 }
 
-}  // namespace cairn::cli
+}  // namespace cairn::lab

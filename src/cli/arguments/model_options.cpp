@@ -1,0 +1,192 @@
+// The options of the commands that use a model, its tokenizer or data.
+#include <CLI/CLI.hpp>
+
+#include "cli/arguments/add_options.h"
+
+namespace cairn::cli {
+namespace {
+
+// How tokens are drawn; the values are checked where they are used.
+void add_sampling(CLI::App* command, model::GenerateOptions& o, int64_t& seed) {
+  const char* drawn = "How tokens are drawn";
+  command->add_option("--temperature", o.sampling.temperature, "0 takes the likeliest token")->capture_default_str()->group(drawn);
+  command->add_option("--top-k", o.sampling.top_k, "Draw from so many of the likeliest; 0: from all")->capture_default_str()->group(drawn);
+  command->add_option("--top-p", o.sampling.top_p, "Draw from the likeliest that together reach this; 1: from all")
+      ->capture_default_str()
+      ->group(drawn);
+  command->add_option("--min-p", o.sampling.min_p, "Draw from what has at least this part of the likeliest one's probability")
+      ->capture_default_str()
+      ->group(drawn);
+  command->add_option("--repetition-penalty", o.sampling.repetition_penalty, "Above 1: what was said already is less likely")
+      ->capture_default_str()
+      ->group(drawn);
+  command->add_option("--seed", seed, "Decides what is drawn")->check(CLI::NonNegativeNumber)->capture_default_str()->group(drawn);
+}
+
+void add_compute_options(CLI::App* command, ComputeOptions& on) {
+  command->add_option("--device", on.device, "What computes")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
+  command->add_option("--precision", on.precision, "What it computes in; bf16, which takes half the memory: on a GPU")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+CLI::App* add_generate(CLI::App& app, GenerateArguments& a) {
+  CLI::App* command = app.add_subcommand("generate", "Continue prompts with a trained model");
+  command->add_option("dir", a.folder, "A run, a snapshot, a Hugging Face directory or an ensemble")->required();
+  command->add_option("--prompt", a.prompt, "What the text begins with; without it the model begins")->each([&a](const std::string&) {
+    a.prompt_given = true;
+  });
+  command->add_option("--ids", a.ids, "The prompt as token ids: 1,2,3")->delimiter(',');
+  command->add_option("--prompt-file", a.prompt_file, "A file with a prompt on each line; they are continued together");
+  command->add_option("--tokens", a.options.tokens, "Most tokens to add")->check(CLI::Range(1, 1 << 24))->capture_default_str();
+  command->add_option("--samples", a.samples, "So many texts for each prompt")->check(CLI::Range(1, 1 << 16))->capture_default_str();
+  command->add_option("--stop", a.stops, "A text that ends the answer, itself left out; may be repeated")->allow_extra_args(false);
+  command->add_flag("--ignore-end", a.ignore_end, "Go on after the token that ends a text");
+  command->add_option("--domain", a.domain, "Of an ensemble: take the prior of this domain");
+  command->add_flag("--json", a.json, "A line of JSON for each text: ids, text, log-probabilities, why it ended");
+  add_compute_options(command, a.on);
+  add_sampling(command, a.options, a.seed);
+  command->add_flag("--greedy", a.greedy, "Always the likeliest token")->group("How tokens are drawn");
+  return command;
+}
+
+CLI::App* add_chat(CLI::App& app, ChatArguments& a) {
+  CLI::App* command = app.add_subcommand("chat", "Talk with a model in the terminal");
+  command->add_option("dir", a.folder, "A run, a snapshot or a Hugging Face directory")->required();
+  command->add_option("--system", a.system, "What the model is told before the conversation");
+  command->add_option("--tokens", a.options.tokens, "Most tokens of one answer")->check(CLI::Range(1, 1 << 24))->capture_default_str();
+  add_compute_options(command, a.on);
+  add_sampling(command, a.options, a.seed);
+  return command;
+}
+
+CLI::App* add_eval(CLI::App& app, EvalArguments& a) {
+  CLI::App* command = app.add_subcommand("eval", "Measure a model: perplexity of texts, multiple choice, exact answers");
+  command->add_option("dir", a.folder, "A run, a snapshot, a Hugging Face directory or an ensemble")->required();
+  command->add_option("--domain", a.domain, "Of an ensemble: take the prior of this domain");
+  command->add_option("--data", a.data, "Perplexity and bits per byte of these files, folders or patterns (whatever data.path reads)");
+  command->add_option("--task", a.tasks, "KIND FILE.jsonl: multiple-choice or exact-match, and the items; may be repeated")
+      ->type_name("KIND FILE");
+  command->add_option("--batch", a.batch, "Texts that are read together")->check(CLI::Range(1, 1 << 16))->capture_default_str();
+  command->add_option("--limit", a.limit, "Only so many documents or items of each; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--items", a.items_file, "A file to write a line of JSON to for each document or item");
+  command->add_flag("--json", a.json, "Print the results as one line of JSON");
+  add_compute_options(command, a.on);
+  const char* text = "Perplexity";
+  command->add_option("--window", a.window, "Tokens that are read at once; 0: as many as the model reads")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group(text);
+  command->add_option("--stride", a.stride, "Tokens that each window counts, the rest of it is context; 0: all of them (chunks)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group(text);
+  command->add_option("--set", a.sets, "A key of data: --set data.template=alpaca; may be repeated")
+      ->allow_extra_args(false)
+      ->take_all()
+      ->group(text);
+  const char* tasks = "Tasks";
+  command->add_option("--prefix", a.prefix_file, "A file with what stands before every prompt: instructions, a few solved examples")
+      ->group(tasks);
+  command->add_option("--tokens", a.tokens, "Most tokens of an answer (exact-match)")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str()
+      ->group(tasks);
+  command->add_option("--stop", a.stops, "A text that ends an answer (exact-match; without it the end of the line); may be repeated")
+      ->allow_extra_args(false)
+      ->group(tasks);
+  return command;
+}
+
+CLI::App* add_tokenize(CLI::App& app, TokenizeArguments& a) {
+  CLI::App* command = app.add_subcommand("tokenize", "Turn text into token ids or back, count tokens, or learn a tokenizer");
+  command->add_option("files", a.files, "Texts; without any, standard input");
+  command->add_option("--tokenizer", a.tokenizer,
+                      "tokenizer.json, a SentencePiece tokenizer.model, vocab.json (merges.txt beside it), or a folder with one of them");
+  command->add_option("--text", a.text, "A text, instead of files")->each([&a](const std::string&) { a.text_given = true; });
+  const char* shown = "What is printed (one of them)";
+  command->add_flag("--ids", a.ids, "The ids of each text on a line (this is what happens without any of these)")->group(shown);
+  command->add_flag("--json", a.json, "An object for each text: ids, and what each stands for")->group(shown);
+  command->add_flag("--count", a.count, "How many tokens and bytes each text has")->group(shown);
+  command->add_flag("--decode", a.decode, "The texts hold ids: the text that they stand for")->group(shown);
+  command->add_flag("--tokenizer-json", a.tokenizer_json, "The tokenizer itself, as a Hugging Face tokenizer.json")->group(shown);
+  command->add_flag("--lines", a.lines, "Each line is a JSON text (with --decode: a JSON list of ids); a JSON line comes out for each");
+  command->add_flag("--add-special", a.add_special, "Put the tokens around a text that the tokenizer has for it (a Llama's <s>)");
+  command->add_flag("--plain-specials", a.plain_specials, "Text that reads like a special token is text all the same");
+  CLI::App* train = command->add_subcommand("train", "Learn a byte-level BPE from texts and write a tokenizer.json");
+  train->add_option("files", a.train_files, "Texts; without any, the built-in stories");
+  train->add_option("--vocab", a.vocab, "Tokens in all")->check(CLI::Range(257, 1 << 20))->capture_default_str();
+  train->add_option("--pattern", a.pattern, "How text is cut into words")
+      ->check(CLI::IsMember({"gpt2", "llama3", "qwen2"}))
+      ->capture_default_str();
+  train->add_option("--special", a.specials, "A special token; may be repeated")->allow_extra_args(false)->capture_default_str();
+  train->add_option("--out", a.out, "Where to write it")->required();
+  train->callback([&a] { a.train = true; });
+  return command;
+}
+
+CLI::App* add_data(CLI::App& app, DataArguments& a) {
+  CLI::App* command = app.add_subcommand("data", "Look at data, or turn them into token shards");
+  command->require_subcommand(1);
+  CLI::App* inspect = command->add_subcommand("inspect", "What files hold: format, documents, bad lines, the first document");
+  CLI::App* tokenize = command->add_subcommand("tokenize", "Write one token shard that runs read as it is");
+  inspect->callback([&a] { a.act = DataArguments::Act::inspect; });
+  tokenize->callback([&a] { a.act = DataArguments::Act::tokenize; });
+  for (CLI::App* one : {inspect, tokenize}) {
+    one->add_option("path", a.path, "A file, a folder or a pattern (data.path)")->required();
+    one->add_option("--set", a.sets, "A key of data: --set data.template=alpaca; may be repeated")->allow_extra_args(false)->take_all();
+  }
+  tokenize->add_option("--out", a.out, "The shard to write; a learned tokenizer goes beside it, as OUT.tokenizer.json")->required();
+  tokenize->add_option("--tokenizer", a.tokenizer,
+                       "A tokenizer's file or folder (data.tokenizer_file); without it, as data.tokenizer says");
+  return command;
+}
+
+CLI::App* add_snapshot(CLI::App& app, SnapshotArguments& a) {
+  CLI::App* command =
+      app.add_subcommand("snapshot", "Look into saved models, check them, and turn them into directories that other programs open");
+  command->require_subcommand(1);
+  const auto action = [&](const char* name, const char* help, const char* source) {
+    CLI::App* one = command->add_subcommand(name, help);
+    one->add_option("source", a.source, source)->required();
+    one->add_option("--out", a.out, "The Hugging Face directory to write; it must not be there yet")->required();
+    one->add_option("--dtype", a.dtype, "Of its tensors")->check(CLI::IsMember({"fp32", "bf16", "fp16"}))->capture_default_str();
+    one->add_option("--shard-bytes", a.shard_bytes, "A larger model is cut into several files")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    one->callback([&a, name] { a.action = name; });
+    return one;
+  };
+  action("export", "Write a run, a snapshot or a Hugging Face directory as a Hugging Face directory", "A run, snapshot or directory")
+      ->add_flag("--adapter", a.only_adapter, "Only the adapter that was trained, in PEFT's format; without it, it is merged in");
+  action("convert", "Write a model of llama2.c as a Hugging Face directory", "Its .bin file")
+      ->add_option("--tokenizer", a.tokenizer, "What to put beside it: a tokenizer.json, or a tokenizer file of llama2.c (.bin)");
+  const auto look = [&](const char* name, const char* help) {
+    CLI::App* one = command->add_subcommand(name, help);
+    one->add_option("dir", a.source, "A run, a snapshot or a Hugging Face directory")->required();
+    one->add_flag("--json", a.json, "Print it as JSON");
+    one->callback([&a, name] { a.action = name; });
+    return one;
+  };
+  look("inspect", "Show what is inside: step, shape, tokenizer, training state, recipe, files, tensors (of a run: the newest)");
+  look("verify", "Check every file, tensor and value, and name what is wrong (of a run: all its snapshots)")
+      ->footer("Exits with 0 if all is whole, with 2 if something is damaged.");
+  CLI::App* merge = action("merge", "Add an adapter (PEFT) to a model's weights", "The model: a run, snapshot or directory");
+  merge->add_option("--adapter", a.adapter, "The adapter's directory")->required();
+  merge->add_flag("--undo", a.undo, "Take it away from weights that it was added to");
+  return command;
+}
+
+CLI::App* add_logits(CLI::App& app, LogitsArguments& a) {
+  CLI::App* command = app.add_subcommand("logits", "Print a model's logits after each of some tokens, as JSON (for checks against others)");
+  command->group("");  // for developers: not in the list of commands
+  command->add_option("dir", a.folder, "A run, snapshot or Hugging Face directory")->required();
+  command->add_option("--ids", a.ids, "Token ids: 1,2,3")->required()->delimiter(',');
+  return command;
+}
+
+}  // namespace cairn::cli

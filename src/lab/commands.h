@@ -1,0 +1,21 @@
+// The program `cairn-lab`: commands that are whole jobs of their own, and that users of `cairn train` need not compile. Its command line is
+// that of `cairn`, which starts it for these commands.
+#pragma once
+#include <string>
+
+#include "cli/arguments.h"
+
+namespace cairn::lab {
+
+// Parses the arguments, runs the command, and returns the exit code (cli::run_guarded).
+int run(int argc, char** argv);
+
+int prove_command(const cli::ProveArguments& a);
+int bench_command(const cli::BenchArguments& a);
+int study_command(const cli::StudyArguments& a);
+int example_command(const cli::ExampleArguments& a);
+
+// The file of `cairn`, beside this program: jobs start it to train and to generate.
+std::string cairn_program();
+
+}  // namespace cairn::lab

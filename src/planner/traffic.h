@@ -26,7 +26,7 @@ struct StepRules {
   std::vector<bool> trained = {};    // by parameter; empty: all
   std::vector<bool> recompute = {};  // by block; empty: none
   bool recompute_stage = false;
-  bool recompute_last = true;        // the last micro-batch of a step too
+  bool recompute_last = true;        // also in the last micro-batch of a step
   bool accumulate_unsharded = true;  // see parallel::ParameterStore
   bool whole_parameters = false;     // see parallel::ParameterStore
   int64_t bucket_bytes = 1 << 20;    // of gradients that are one message
@@ -46,14 +46,14 @@ struct TrafficRow {
   int64_t bytes = 0;  // payload sent by all ranks
   comm::Purpose purpose = comm::Purpose::control;
   std::string reason = {};
-  // False: `because` says what is sent that this row cannot count.
+  // False: the row cannot be counted; `reason` says why.
   bool predicted = true;
 };
 
 // Predicts the messages of one training step under a plan that parallel::fit_to_model has completed. The sums by purpose are what
 // comm::Ledger shows for a step after the first: a collective sends the same bytes in total, whichever algorithm is chosen for it
-// (comm/collectives/choose_algorithm.h). Only shapes count: the model need not have values. Evaluations and snapshots are no part of a
-// step.
+// (comm/collectives/choose_algorithm.h). Only shapes matter: the model may be on the meta device. Evaluations and snapshots are not part of
+// a step.
 std::vector<TrafficRow> step_traffic(const model::Model& model, const parallel::Plan& plan, const StepBatch& batch, const StepRules& rules);
 
 int64_t bytes_for(const std::vector<TrafficRow>& rows, comm::Purpose purpose);

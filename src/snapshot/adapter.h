@@ -23,9 +23,9 @@ struct Adapter {
   std::string path = {};  // where it was read, for messages
 };
 
-// Refuses what is not plain LoRA (DoRA, biases, other saved modules, ranks that differ from layer to layer), naming the key.
+// Throws bad_input for anything but plain LoRA (DoRA, biases, other saved modules, ranks that differ from layer to layer), naming the key.
 Adapter read_adapter(const std::string& folder);
-// The one of a snapshot's training folder.
+// The adapter in a snapshot's training folder.
 Adapter read_snapshot_adapter(const std::string& training);
 void write_adapter(const std::string& folder, const Adapter& adapter, const model::DecoderShape& shape, const std::string& base_model,
                    const base::Disk& disk);
@@ -33,7 +33,7 @@ void write_adapter(const std::string& folder, const Adapter& adapter, const mode
 // The text of its adapter_config.json.
 std::string format_adapter_config(const model::LoraShape& lora, const model::DecoderShape& shape, const std::string& base_model);
 
-// Adds scale b a to each layer that has an adapter, in place; `undo` takes it away again. Throws bad_input where an adapter fits no layer.
+// W += scale B A for each layer that has an adapter, in place; `undo` subtracts it. Throws bad_input where an adapter fits no layer.
 enum class AdapterMerge { add, undo };
 void merge_adapter(const mesh::NamedTensors& parameters, const Adapter& adapter, const model::DecoderShape& shape,
                    AdapterMerge merge = AdapterMerge::add);

@@ -1,4 +1,4 @@
-// Where the snapshots of a run lie: RUN/snapshots/step-00000100. Names only; what is inside is the business of others.
+// Where the snapshots of a run are: RUN/snapshots/step-00000100. Names only, nothing about their content.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -8,8 +8,8 @@
 
 namespace cairn::snapshot {
 
-// A folder that bears the name of a snapshot. `replaced`: step-00000100.old, which gives way to a newer save of the same step and counts
-// only where that one is missing or damaged.
+// A folder with the name of a snapshot. `replaced`: step-00000100.old, an earlier save of the same step; used only if the later one is
+// missing or damaged.
 struct StepFolder {
   int64_t step = 0;
   bool replaced = false;
@@ -19,10 +19,10 @@ struct StepFolder {
 std::filesystem::path snapshots_folder(const std::string& run_dir);
 std::filesystem::path step_folder(const std::string& run_dir, int64_t step);
 
-// All of them, best first: by step downwards, a replaced one after the one that replaced it.
+// All of them, best first: by descending step, a replaced one after the one that replaced it.
 std::vector<StepFolder> step_folders(const std::string& run_dir);
 
-// The step that a folder's name states; nothing for any other name.
+// Parses the name of a folder; nothing for any other name.
 std::optional<StepFolder> parse_step_folder(const std::filesystem::path& path);
 
 // A file of a saved model, by its name within the folder: "config.json", "training/state.json".

@@ -23,7 +23,7 @@ std::string format_manifest(const Manifest& manifest);
 // Throws corrupt_file with `path` and the reason for anything but a manifest of this format version.
 Manifest parse_manifest(const std::string& text, const std::string& path);
 
-// Whether a name may be a file of a snapshot: "model.safetensors", "training/state.json"; never a way out of its folder.
+// Whether a name may be a file of a snapshot: "model.safetensors", "training/state.json"; never a path out of its folder.
 bool is_file_name(const std::string& name);
 
 // The file that holds a section, and the section that a file holds (empty: none, it is a text).

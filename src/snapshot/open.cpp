@@ -125,7 +125,7 @@ Manifest read_manifest(const fs::path& folder) {
   return manifest;
 }
 
-// Lengths, and checksums where they cost nothing.
+// Checks lengths, and checksums of small files.
 void check_lightly(const fs::path& folder) {
   for (const auto& [name, expected] : read_manifest(folder).files)
     expected.bytes <= kSmallBytes ? checked_file(folder / name, expected) : file_of_length(folder / name, expected.bytes);
@@ -195,7 +195,7 @@ std::vector<SnapshotInfo> list(const std::string& run_dir) {
   std::vector<SnapshotInfo> found;
   for (const StepFolder& folder : step_folders(run_dir)) {
     SnapshotInfo listed{.step = folder.step, .bytes = 0, .path = folder.path};
-    std::error_code ignored;  // a file may go while we look
+    std::error_code ignored;  // a file may disappear meanwhile
     for (fs::recursive_directory_iterator it(folder.path, ignored), end; !ignored && it != end; it.increment(ignored)) {
       if (it->is_regular_file(ignored)) listed.bytes += static_cast<int64_t>(it->file_size(ignored));
     }

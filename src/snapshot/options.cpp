@@ -11,7 +11,7 @@ base::Schema<SnapshotOptions> snapshot_schema() {
            {"last", &O::last, "Whether the end of a run is saved; false for runs that are only measured."},
            {"mode", &O::mode,
             "sync: training waits until a snapshot is on disk. async: until it is copied to host memory, and goes on while it is written.",
-            base::one_of({"sync", "async"})}}};
+            kSnapshotModeNames}}};
 }
 
 }  // namespace cairn::snapshot

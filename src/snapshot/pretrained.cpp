@@ -135,7 +135,7 @@ ModelOutline read_outline(const std::string& folder) {
   fs::path place = folder;
   if (!fs::is_directory(place, error)) fail_absent(folder);
   if (!base::path_exists(place / "config.json"))
-    for (const StepFolder& step : step_folders(folder))  // those of one run are alike
+    for (const StepFolder& step : step_folders(folder))  // all snapshots of a run have the same config
       if (!base::path_exists(place / "config.json")) place = step.path;
   if (!base::path_exists(place / "config.json")) fail_no_config(folder);
   for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"})

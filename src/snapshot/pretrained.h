@@ -1,4 +1,4 @@
-// A model as others hand it on: a Hugging Face directory, opened for reading, and written so that `transformers` opens it.
+// Hugging Face directories: opened for reading, and written so that `transformers` opens them.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -17,8 +17,8 @@ class Log;
 
 namespace cairn::snapshot {
 
-// A directory that was opened: its shape, its tensors, and the texts beside them (tokenizer.json, tokenizer_config.json with the chat
-// template, generation_config.json, ...), which are handed on as they are.
+// An opened directory: the model's shape, its tensors, and the texts beside them (tokenizer.json, tokenizer_config.json with the chat
+// template, generation_config.json, ...), which are passed on unchanged.
 struct Pretrained {
   std::string path;
   model::DecoderShape shape;
@@ -33,10 +33,10 @@ struct Pretrained {
 // DIR may be a Hugging Face directory, a snapshot, or a run directory (its newest good snapshot). The manifest of a snapshot is checked.
 Pretrained open_pretrained(const std::string& folder, base::Log& log);
 
-// Refuses tensors that are not those of a model of this shape, naming what is missing, unexpected or of another shape.
+// Throws bad_input unless the tensors are those of a model of this shape, naming what is missing, unexpected or of another shape.
 void check_tensors(const model::DecoderShape& shape, const WeightFiles& weights);
 
-// Its shape and where its tokenizer is (tokenizer.json, tokenizer.model or vocab.json; empty: it has none), without a look at the tensors.
+// The shape of a saved model and its tokenizer file (tokenizer.json, tokenizer.model or vocab.json; empty: none), without reading tensors.
 struct ModelOutline {
   model::DecoderShape shape;
   std::string tokenizer_file;
@@ -48,7 +48,7 @@ struct ExportOptions {
   int64_t shard_bytes = 5'000'000'000;             // a larger model is cut into files of at most this, or one tensor
 };
 
-// Writes a directory that appears whole or not at all. It must not be there yet, unless empty. `texts` as in Pretrained.
+// Writes a directory that appears complete or not at all. It must not exist yet, unless empty. `texts`: as in Pretrained.
 void write_pretrained(const std::string& folder, const model::DecoderShape& shape, const mesh::NamedTensors& parameters,
                       std::map<std::string, std::string> texts, const ExportOptions& options, const base::Disk& disk);
 

@@ -22,19 +22,19 @@ namespace cairn::snapshot {
 SafetensorsDtype dtype_of(c10::ScalarType dtype);
 c10::ScalarType scalar_type(SafetensorsDtype dtype);
 
-// What was written, as the manifest wants it.
+// A written file, as the manifest records it.
 struct FileRecord {
   int64_t bytes = 0;
   uint64_t checksum = 0;                         // xxh3-64 of the whole file
-  std::map<std::string, uint64_t> tensors = {};  // and of each tensor's bytes, so that damage has a name
+  std::map<std::string, uint64_t> tensors = {};  // xxh3-64 of each tensor's bytes, so that damage can be located
   bool operator==(const FileRecord&) const = default;
 };
 
-// The bytes that write_safetensors will write for these tensors, so that space can be asked for first.
+// How many bytes write_safetensors will write for these tensors, to check for space first.
 int64_t safetensors_bytes(const mesh::NamedTensors& tensors);
 
-// Writes the tensors in the given order under `path`, which appears only when it is whole and on disk. Tensors may be strided and
-// live on any device: one at a time is brought to the host. Refuses two tensors of one name and dtypes the format lacks.
+// Writes the tensors in the given order to `path`, which appears only when it is complete and on disk. Tensors may be strided and on any
+// device: one at a time is copied to the host. Throws bad_input for two tensors of one name and for dtypes that the format lacks.
 FileRecord write_safetensors(const std::string& path, const mesh::NamedTensors& tensors, const base::Disk& disk);
 
 // A safetensors file opened for reading. The file is not trusted: the constructor checks everything the header says against the

@@ -9,12 +9,12 @@
 
 namespace cairn::snapshot {
 
-// The format allows headers of 100 MB; one of this size names more tensors than any model has, and takes half a second to read.
+// The format allows headers of 100 MB. One of this size names more tensors than any model has, and takes half a second to read.
 inline constexpr int64_t kHeaderBytesMax = 32 << 20;
 inline constexpr size_t kTensorsMax = 1 << 18;
 inline constexpr int64_t kDimsMax = 64;
 
-// What an element is, as the format calls it.
+// The format's element types.
 enum class SafetensorsDtype { f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean };
 const char* word_of(SafetensorsDtype dtype);  // "F32", "BF16"
 int64_t bytes_of(SafetensorsDtype dtype);

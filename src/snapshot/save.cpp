@@ -1,4 +1,11 @@
-// Saving a snapshot: written aside, put in place by one rename, then the old ones go.
+// The commit protocol of a snapshot. At every moment, also after a crash, a reader finds the old snapshot or the new one, whole.
+//   1. Write all files into .writing-step-N-PID beside the others. Each file: temporary name, write, fsync, rename.
+//   2. Write manifest.json last: names, lengths and checksums of all files. fsync the folders.
+//   3. Rename the folder to step-N: the commit. fsync the parent. A snapshot of the same step is renamed to step-N.old first; if we die
+//      between the two renames, readers find it under that name.
+//   4. Remove snapshots that the retention does not keep: rename to .removing-*, then delete, so that no reader meets half of one.
+// Readers (open.cpp) take a folder only if every file has the length and checksum of the manifest, and otherwise the next older one.
+// Leftovers of crashes (.writing-*, .removing-*) are deleted by the next save.
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -25,12 +32,12 @@ void check_call(int result, const char* doing, const fs::path& path) {
   if (result != 0) throw Error(Error::Kind::disk, fmt::format("{}: cannot {}: {}", path.string(), doing, std::strerror(errno)));
 }
 
-// The folder being written: gone again unless it was put in place.
+// The folder being written. Deleted unless it was put in place.
 class StagingFolder {
  public:
   explicit StagingFolder(fs::path path) : path_(std::move(path)) { base::make_folder(path_ / "training"); }
   ~StagingFolder() {
-    std::error_code ignored;  // what stays behind, the next save clears
+    std::error_code ignored;  // the next save deletes what remains
     if (!placed_) fs::remove_all(path_, ignored);
   }
   StagingFolder(const StagingFolder&) = delete;
@@ -50,7 +57,7 @@ void clear_leftovers(const fs::path& folder) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with(kWriting) || name.starts_with(kRemoving)) leftovers.push_back(entry.path());
   }
-  std::error_code ignored;  // they are in nobody's way
+  std::error_code ignored;  // harmless if they remain
   for (const fs::path& path : leftovers) fs::remove_all(path, ignored);
 }
 
@@ -91,7 +98,7 @@ void write_files(const fs::path& folder, const Contents& contents, const base::D
   check_call(disk.sync_folder(folder), "sync", folder);
 }
 
-// Every file is there at its length. The checksums, which cost reading it all, are left to open().
+// Whether every file exists with its length. Checksums, which need all bytes, are left to open().
 bool looks_whole(const fs::path& folder) {
   try {
     const std::string path = folder / kManifestFile;
@@ -105,7 +112,7 @@ bool looks_whole(const fs::path& folder) {
   }
 }
 
-// Takes the name away first, so that nobody meets a half removed snapshot. One that cannot be removed is tried again by the next save.
+// Renames first, so that no reader meets a half removed snapshot. If removal fails, the next save tries again.
 void drop(const fs::path& path, const base::Disk& disk) {
   const fs::path away = path.parent_path() / (kRemoving + path.filename().string());
   std::error_code ignored;
@@ -113,7 +120,7 @@ void drop(const fs::path& path, const base::Disk& disk) {
   if (disk.rename(path, away) == 0) fs::remove_all(away, ignored);
 }
 
-// Puts `from` at `to`. One of the same step steps aside first, as .old, and is still found there if we die between the two renames.
+// Renames `from` to `to`; an existing `to` becomes .old first.
 void put_in_place(const fs::path& from, const fs::path& to, const base::Disk& disk) {
   const fs::path old = to.string() + ".old";
   bool replaces = fs::exists(to);
@@ -131,7 +138,7 @@ void put_in_place(const fs::path& from, const fs::path& to, const base::Disk& di
   check_call(disk.sync_folder(to.parent_path()), "sync", to.parent_path());
 }
 
-// Counts only whole ones, so that damaged ones never push out the last good one.
+// Counts only complete snapshots, so that damaged ones never push out the last good one.
 void prune(const std::string& run_dir, int64_t step, const Retention& keep, const base::Disk& disk) {
   int64_t kept = 0;
   for (const StepFolder& folder : step_folders(run_dir)) {

@@ -1,4 +1,5 @@
-// A consistent saved state, keyed by logical ids: a Hugging Face directory with the training state beside it.
+// Saved state of a run. A snapshot is a Hugging Face directory (model.safetensors, config.json, ...) with the training state in training/
+// beside it. Tensors are keyed by logical names, never by rank, so that it loads on any layout.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -18,36 +19,36 @@ class Log;
 
 namespace cairn::snapshot {
 
-// What one snapshot holds. Section "model" becomes model.safetensors, any other section S becomes training/S.safetensors.
+// The content of a snapshot. Section "model" becomes model.safetensors, any other section S becomes training/S.safetensors.
 // Texts are files by name: "config.json", "tokenizer.json", "training/state.json". Section and file names are letters, digits,
 // '.', '_' and '-'; a text may lie in training/.
 struct Contents {
   int64_t step = 0;
   std::map<std::string, mesh::NamedTensors> tensors = {};
   std::map<std::string, std::string> texts = {};
-  std::string version = {};  // of Cairn, noted in the manifest
+  std::string version = {};  // of Cairn, for the manifest
 };
 
-// Which snapshots stay when a new one is in place.
+// Which snapshots of a run are kept when a new one is saved.
 struct Retention {
-  int64_t newest = 3;  // this many, the new one included; at least 1 always stays
+  int64_t newest = 3;  // the newest so many, including the new one; at least 1 is kept
 };
 
-// Saves under RUN/snapshots/step-00000100 and returns that path. The snapshot appears there whole (files and folders on disk,
-// checksummed) or not at all; older ones go only afterwards. One of the same step is replaced. Those of later steps go too: they are
-// of a future that this run left when it was resumed before them. One process at a time may save into a run; it also clears what
-// earlier crashes left. A full disk throws Error::Kind::disk naming path, needed and free bytes, and leaves everything as it was.
+// Saves under RUN/snapshots/step-00000100 and returns that path. Atomic and durable: the snapshot appears complete, checksummed and on
+// disk, or not at all (save.cpp has the protocol). Older snapshots are removed only afterwards. A snapshot of the same step is replaced;
+// snapshots of later steps are removed, because the run was resumed before them. Only one process at a time may save into a run. A full
+// disk throws Error::Kind::disk with path, needed and free bytes, and changes nothing.
 std::string save(const std::string& run_dir, const Contents& contents, const Retention& keep, const base::Disk& disk);
 
-// A tensor that a section must have, and what happens with it; empty: nothing.
+// A tensor that a section must have, and what receives it.
 struct TensorRequest {
   std::string name;
   std::vector<int64_t> shape;
   c10::ScalarType dtype = c10::ScalarType::Float;
-  std::function<void(const at::Tensor& whole)> take = {};  // for reading only
+  std::function<void(const at::Tensor& whole)> take = {};  // gets a read-only view; empty: the tensor is only checked
 };
 
-// A snapshot opened for reading. Every file was found whole: size and checksum are those of the manifest.
+// A snapshot opened for reading. Size and checksum of every file were found to be those of the manifest.
 class OpenSnapshot {
  public:
   const std::string& path() const { return path_; }
@@ -60,7 +61,7 @@ class OpenSnapshot {
   // Copies the section's tensors into these, by name, to whatever device they are on. Throws bad_input, before it has written
   // anything, if a name is missing or unexpected, or a shape or dtype differs: the message names them.
   void load_into(const std::string& section, const mesh::NamedTensors& into) const;
-  // The same for whoever needs parts of the tensors.
+  // The same with callbacks, for callers that need parts of the tensors.
   void load(const std::string& section, const std::vector<TensorRequest>& wanted) const;
 
   const std::map<std::string, std::string>& texts() const { return texts_; }
@@ -77,24 +78,24 @@ class OpenSnapshot {
 // Opens the snapshot folder at `path`. Throws corrupt_file naming the file and what is wrong with it.
 OpenSnapshot open(const std::string& path);
 
-// The newest good snapshot of a run; damaged ones are passed over, each with a warning that names the file and the reason.
-// Nothing where the run has none. Throws bad_input where `run_dir` is no run directory (no recipe.toml), and corrupt_file where there are
-// snapshots and all are damaged. Those of steps after `step_last` are not looked at.
+// The newest good snapshot of a run. Damaged ones are skipped, each with a warning that names the file and the reason. Nothing where the
+// run has no snapshot. Throws bad_input where `run_dir` is not a run directory (no recipe.toml), corrupt_file where all snapshots are
+// damaged. Snapshots after step `step_last` are ignored.
 std::optional<OpenSnapshot> open_latest(const std::string& run_dir, base::Log& log,
                                         int64_t step_last = std::numeric_limits<int64_t>::max());
 
-// The folder of the newest snapshot that looks whole: files are there at their lengths, small ones with their checksums. Reads no tensor.
-// Throws corrupt_file where there are snapshots and none looks whole; nothing where there are none.
+// The folder of the newest snapshot that looks complete: all files exist with their lengths, small ones with their checksums. Reads no
+// tensors. Nothing where there are no snapshots; throws corrupt_file where there are some and none looks complete.
 std::optional<std::string> find_latest(const std::string& run_dir);
 
-// One saved step of a run, as listed, not verified.
+// A snapshot in a listing; not verified.
 struct SnapshotInfo {
   int64_t step = 0;
   int64_t bytes = 0;
   std::string path;
 };
 
-// The snapshots of a run, oldest first. Throws bad_input where `run_dir` is no run directory.
+// The snapshots of a run, oldest first. Throws bad_input where `run_dir` is not a run directory.
 std::vector<SnapshotInfo> list(const std::string& run_dir);
 
 }  // namespace cairn::snapshot

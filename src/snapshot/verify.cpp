@@ -28,7 +28,7 @@ std::span<const std::byte> span_of(const base::MappedFile& file, const TensorEnt
   return file.bytes().subspan(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.end - entry.begin));
 }
 
-// One folder being looked at.
+// The examination of one folder.
 class Examination {
  public:
   Examination(fs::path folder, const std::function<void(int64_t, int64_t)>& progress) : folder_(std::move(folder)), progress_(progress) {}
@@ -49,7 +49,7 @@ class Examination {
     found_.defects.push_back({file, tensor, what});
   }
 
-  // What `act` throws becomes a fault: of the file that the message begins with, else of `file`.
+  // What `act` throws becomes a defect: of the file that the message begins with, else of `file`.
   template <typename Act>
   bool holds(const std::string& file, Act&& act) {
     try {
@@ -76,7 +76,7 @@ class Examination {
     found_.checksums = holds(kManifestFile, [&] { manifest_ = parse_manifest(base::read_file(path, kManifestBytesMax), path); });
   }
 
-  // What the manifest lists, else what lies there.
+  // The files of the manifest; without one, the files of the folder.
   std::vector<std::string> names() {
     std::vector<std::string> all;
     std::map<std::string, int64_t> there;
@@ -108,7 +108,7 @@ class Examination {
     }
   }
 
-  // `changed`: the file is not as it was written, which is what its tensors are asked about. A file cut short has its fault already.
+  // `changed`: set if the file's checksum is wrong; then the tensors are checked one by one. A truncated file has its defect already.
   void examine_tensors(const std::string& name, const std::shared_ptr<const base::MappedFile>& file, const FileRecord* changed, bool cut) {
     std::optional<Safetensors> opened;
     if (cut) return;
@@ -158,7 +158,7 @@ class Examination {
     const std::string config = folder_ / "config.json";
     if (!fs::exists(config, error)) {
       if (!manifest_) blame("config.json", "", "missing");
-      return;  // a snapshot of something that is no language model
+      return;  // a snapshot of a model that is not a language model
     }
     model::DecoderShape shape;
     if (!holds("config.json", [&] { shape = model::parse_config(base::read_file(config, kVerifiedTextBytesMax), config); })) return;

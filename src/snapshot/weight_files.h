@@ -10,9 +10,9 @@
 
 namespace cairn::snapshot {
 
-// Where a tensor may also be found, and which tensors of a file mean nothing.
+// Other names of tensors, and tensors of a file to ignore.
 struct Aliases {
-  std::map<std::string, std::vector<std::string>> others = {};  // by the name that is wanted: tried in order where that is missing
+  std::map<std::string, std::vector<std::string>> others = {};  // by wanted name: names that are tried in order if it is missing
   std::vector<std::string> ignored_endings = {};
   std::vector<std::string> ignored = {};
 };
@@ -20,8 +20,8 @@ struct Aliases {
 // Throws corrupt_file, naming both, where a number in the tensor is NaN or infinite.
 void check_finite(const at::Tensor& tensor, const std::string& path, const std::string& name);
 
-// The files are not trusted: an index may name plain files of its own folder only, each tensor must be in the shard that the index
-// says, and nothing may be in two shards. Opening checks all headers and reads no tensor.
+// The files are not trusted: an index may only name plain files of its own folder, each tensor must be in the shard that the index names,
+// and no tensor may be in two shards. Opening checks all headers and reads no tensors.
 class WeightFiles {
  public:
   // `one` and `index` are file names in the folder: model.safetensors and model.safetensors.index.json, or an adapter's.
@@ -35,8 +35,8 @@ class WeightFiles {
   at::Tensor view(const std::string& name) const { return files_[entries_.at(name).first].view(entry(name)); }
   const std::string& path() const { return path_; }  // of the file or the index
 
-  // Throws bad_input unless the files hold just these tensors, as floating-point numbers: what is missing, unexpected, of another shape or
-  // of another kind is named, at most ten of each. Only names and shapes are looked at: tensors without memory will do.
+  // Throws bad_input unless the files hold exactly these tensors, as floating-point numbers. The error names what is missing, unexpected,
+  // of another shape or of another kind, at most ten of each. Only names and shapes are read: `wanted` may be on the meta device.
   void check(const mesh::NamedTensors& wanted, const Aliases& aliases = {}) const;
   // Checks, then copies into these by name, to their device and dtype (bf16, fp16, fp32 and fp64 are converted). A tensor with a number
   // that is not finite is refused as damaged.
@@ -44,7 +44,7 @@ class WeightFiles {
 
  private:
   void add(Safetensors file);
-  // The name under which a tensor that is wanted lies here; where there is none, the wanted name itself.
+  // The name of a wanted tensor in these files; if it is in none, the wanted name itself.
   std::string found_name(const std::string& wanted, const Aliases& aliases) const;
 
   std::string path_;

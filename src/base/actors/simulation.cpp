@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <queue>
 #include <set>
+#include <utility>
 
 #include <fmt/ranges.h>
 

@@ -7,12 +7,12 @@
 
 namespace cairn::model {
 
-// Any differentiable function of inputs and parameters, as ATen operations.
+// A function of inputs and parameters in differentiable ATen operations.
 using Differentiable = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs,
                                                              const std::vector<at::Tensor>& parameters, const Call& call)>;
 
-// Turns such a function into a block: autograd runs inside it, and both gradients come out of one backward run. The card
-// names the values it reads and writes, in the function's order; its parameters are those of its operations, in order.
+// Makes a block of such a function. Autograd runs inside the block, and one backward run gives both gradients. The card names the values
+// that the function reads and writes, in its order; its parameters are those of the card's operations, in order.
 std::unique_ptr<Block> make_autograd_block(Card card, Differentiable function);
 
 }  // namespace cairn::model

@@ -7,19 +7,22 @@
 
 namespace cairn::model {
 
-// A stateless piece of a model over named values. Forward, input gradient and weight gradient are three calls, so that a schedule may
-// place them apart. Tensors are [batch, length, ...] at block borders.
+// A part of a model: a function from named values to named values. Blocks are stateless and const: weights, buffers and collectives arrive
+// in the call, and what backward needs goes into `saved`. So one block serves many micro-batches in flight. Forward, input gradient and
+// weight gradient are three calls, which a pipeline schedule may place apart. Values at block borders are [batch, length, ...].
 class Block {
  public:
   virtual ~Block() = default;
   virtual const Card& card() const = 0;
-  // Reads card().reads, writes card().writes. `keep` null: nothing is saved and no gradient will be asked for.
+  // Reads card().reads and writes card().writes. `keep` null: nothing is saved, and no gradient is asked for later.
   virtual void forward(Values& values, Saved* keep, const Call& call) const = 0;
-  // Takes the gradients of what it wrote, adds the gradients of what it read. Keeps in `saved` what the weight gradient needs.
+  // Takes the gradients of card().writes out of `gradients` and adds (+=) those of card().reads. Puts what the weight gradient needs into
+  // `saved`.
   virtual void backward_input(Values& gradients, Saved& saved, const Call& call) const = 0;
+  // Contributes the weight gradients to `into`. Comes after backward_input and consumes `saved`.
   virtual void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const = 0;
-  // The same function in plain differentiable ATen operations: the truth that the three calls above are checked against, and
-  // what second derivatives run on.
+  // The same function in plain differentiable ATen operations: the reference for the three calls above, and the form that second
+  // derivatives use.
   virtual void plain(Values& values, const Call& call) const = 0;
 };
 

@@ -13,10 +13,10 @@ struct Random;
 
 namespace cairn::model {
 
-// What is trained: blocks in running order and the parameters they name, in running order too. Holds no values; those come with each call.
+// A model: blocks and the parameters that they name, both in running order. It holds no values; these come with each call (Weights).
 class Model {
  public:
-  // Adds a parameter and returns its id. Parameters that kernels read as one matrix are added one after the other.
+  // Adds a parameter and returns its id. Parameters that kernels read as one matrix must be added one after the other.
   mesh::ParamId add(Parameter parameter);
   void add(std::unique_ptr<Block> block) { blocks_.push_back(std::move(block)); }
 
@@ -24,16 +24,16 @@ class Model {
   const std::vector<Parameter>& parameters() const { return parameters_; }
   std::vector<Parameter>& parameters() { return parameters_; }
   int64_t elements() const;
-  // All parameters in one buffer, in running order.
+  // The layout of all parameters in one flat buffer, in running order.
   mesh::FlatLayout layout() const;
-  // Contributions that each parameter's gradient receives in one pass.
+  // By parameter: the contributions that its gradient receives in one pass.
   std::vector<int32_t> uses() const;
 
-  // Buffers that do not depend on training, made on the device the weights are on.
+  // New buffers with their initial values (rotation tables, running statistics), with these options.
   virtual Buffers make_buffers(const at::TensorOptions& options) const = 0;
-  // Whether sequences that stand at the same position may go through one call, each with its row of a cache.
+  // Whether decoding may run several sequences at the same position in one call, each with its row of the KV cache.
   virtual bool supports_batched_decoding() const { return true; }
-  // "config.json" of a Hugging Face directory; empty where there is no such thing.
+  // The config.json of a Hugging Face directory; empty where the model has none.
   virtual std::string config_json() const { return {}; }
   virtual ~Model() = default;
 
@@ -42,10 +42,10 @@ class Model {
   std::vector<std::unique_ptr<Block>> blocks_;
 };
 
-// Weights that lie in one flat buffer, as Model::layout() says. The ordinary case.
+// Weights in one flat buffer with the layout Model::layout(): the ordinary case.
 class FlatWeights final : public Weights {
  public:
-  // `placements`: by place in the model; empty: every parameter is here whole.
+  // `placements`: by parameter; empty: every parameter is whole on this rank.
   FlatWeights(mesh::FlatLayout layout, at::Tensor flat, std::vector<mesh::Placement> placements = {})
       : layout_(std::move(layout)), flat_(std::move(flat)), placements_(std::move(placements)) {}
   at::Tensor get(mesh::ParamId id) const override { return layout_.view(flat_, id); }
@@ -61,10 +61,10 @@ class FlatWeights final : public Weights {
   std::vector<mesh::Placement> placements_;
 };
 
-// Starting values of one parameter, all of it, into a flat buffer on any device.
+// Writes the initial values of one whole parameter into a flat buffer on any device.
 void initialize_parameter(const Parameter& parameter, const at::Tensor& flat, const base::Random& random);
 
-// Starting values into a flat buffer on any device: each element is a function of seed, parameter name and index in the parameter.
+// Writes the initial values of all parameters. Each element is a function of seed, parameter name and index, whatever the layout.
 void initialize_parameters(const Model& model, const at::Tensor& flat, const base::Random& random);
 
 }  // namespace cairn::model

@@ -1,3 +1,14 @@
+// Softmax cross entropy as a training objective, in three forms:
+//
+//   whole            loss and gradient in one pass over the logits; the gradient overwrites them
+//   vocabulary       logits are sharded along tp; ranks exchange one pair of numbers per row (losses/row_losses.h)
+//   parallel
+//   chunked          the head computes the logits of a chunk of rows, the loss turns them into their gradient, the head computes the input
+//                    and weight gradients of the chunk at once, and the next chunk reuses the memory. So [tokens, vocab] never exists.
+//                    (train.loss_chunks; decoder/embedding_head_blocks.cpp has the other half, ChunkedLogits the protocol.)
+//
+// In fp8 the head quantizes the gradient of the logits anyway. Then it is left out here: DeferredLogitsGradient tells the head how to make
+// the fp8 gradient straight from the logits.
 #include "model/objective.h"
 
 #include "base/check.h"
@@ -8,7 +19,7 @@
 namespace cairn::model {
 namespace {
 
-// Softmax cross entropy of every row of "logits" against one target each; the gradient takes the place of the logits.
+// Cross entropy of every row of "logits" and its target. The gradient overwrites the logits.
 class CrossEntropy final : public Objective {
  public:
   CrossEntropy(std::string field, Separates over) : field_(std::move(field)), over_(over) {}
@@ -17,8 +28,8 @@ class CrossEntropy final : public Objective {
 
   Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double weight, const mesh::Axes& axes) const override {
     const std::shared_ptr<ChunkedLogits> parts = outputs.value("logits").chunked_logits;
-    CAIRN_CHECK(!parts || gradients, "logits in parts of which no gradient is wanted");
-    // (Of logits in parts the first one, which shows what they are like.)
+    CAIRN_CHECK(!parts || gradients, "chunked logits without a gradient");
+    // With chunked logits the first chunk, for its dtype.
     const at::Tensor logits = parts ? parts->compute(0) : outputs.get("logits");
     const at::Tensor rows = logits.view({-1, logits.size(-1)});
     const at::Tensor targets = batch.field(field_).reshape({-1});
@@ -31,7 +42,7 @@ class CrossEntropy final : public Objective {
     if (gradients) {
       at::Tensor scale = at::full({1}, weight, precise);
       if (by_sample_weight.defined()) scale = (by_sample_weight * weight).expand({samples, targets.numel() / samples}).reshape({-1});
-      // No probability is off by more than 1, so that one weight for all is the most; as bits, which are in the order of the floats.
+      // |softmax - onehot| <= 1, so a common weight bounds the gradient. Its bits are the amax: non-negative floats order like integers.
       const bool known = scale.numel() == 1 && weight >= 0 && precise.dtype() == at::kFloat;
       Value gradient{.tensor = logits, .amax = known ? scale.view(at::kInt) : at::Tensor()};
       const Value& made = outputs.value("logits");
@@ -65,7 +76,7 @@ class CrossEntropy final : public Objective {
   }
 
  private:
-  // Part by part; each is its own gradient when it goes back, or is told how it is made.
+  // Chunk by chunk. Each chunk goes back as its gradient, or as logits with the recipe for its gradient.
   static at::Tensor losses_of(ChunkedLogits& parts, const at::Tensor& first, const at::Tensor& targets, const at::Tensor& scale,
                               const at::Tensor& amax) {
     const at::Tensor loss = at::empty({targets.numel()}, scale.options());

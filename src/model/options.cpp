@@ -14,8 +14,8 @@ base::Schema<ModelOptions> model_schema() {
         "A Hugging Face directory, a run or a snapshot to start from: its config.json gives all other keys here, and its weights "
         "the first values. Empty: a new model."},
        {"train", &O::train,
-        "Parameters that are trained, the others stay: names with * for anything (\"*.mlp.*\"), or roles (\"role:norm\"). Empty: the "
-        "adapters, or all where there are none."},
+        "Parameters to train: names with * for anything (\"*.mlp.*\"), or roles (\"role:norm\"). Empty: the adapters, or all where there "
+        "are none."},
        {"layers", &O::layers, "Decoder layers (hidden layers of a classifier).", base::between(1, 10000), {"num_hidden_layers"}},
        {"embed", &O::embed, "Width of the hidden states.", base::between(1, 1 << 20), {"hidden_size"}},
        {"heads", &O::heads, "Attention heads.", base::between(1, 65536), {"num_attention_heads"}},

@@ -16,8 +16,8 @@ class Objective;
 // The recipe's model.* keys.
 struct ModelOptions {
   std::string kind = "llama";
-  std::vector<std::string> train;  // what is trained, by name pattern or role; empty: the adapters, or all where there are none
-  std::string from;                // a directory whose shape and weights training starts from; empty: a new model
+  std::vector<std::string> train;  // trained parameters, by name pattern or role; empty: the adapters, or all where there are none
+  std::string from;                // a directory with the shape and the weights to start from; empty: a new model
   int64_t layers = 4;
   int64_t embed = 128;
   int64_t heads = 4;
@@ -36,26 +36,26 @@ struct ModelOptions {
 
 base::Schema<ModelOptions> model_schema();
 
-// What the data ask of a model.
+// The sizes that the data determine.
 struct DataShape {
-  int64_t vocab = 0;     // ids of a tokenizer
-  int64_t length = 0;    // tokens of a sample
-  int64_t features = 0;  // numbers of a sample, for classifiers
+  int64_t vocab = 0;     // of the tokenizer; 0: no tokens
+  int64_t length = 0;    // tokens per sample
+  int64_t features = 0;  // numbers per sample, for classifiers
   int64_t classes = 0;
-  int64_t end_of_text = -1;  // the tokenizer's id for it; -1: unknown
+  int64_t end_of_text = -1;  // token id; -1: unknown
 };
 
-// A model and what it is trained for.
+// A model without values, and its objective.
 struct BuiltModel {
   std::unique_ptr<Model> model;
   std::unique_ptr<Objective> objective;
 };
 
-// The model called options.kind, built without values. Shapes that cannot work are refused. The list is in models.cpp.
+// Builds a model of kind options.kind. Refuses shapes that cannot work. The registry is in models.cpp.
 BuiltModel build_model(const ModelOptions& options, const DataShape& inputs);
-// The model of a shape that was read from options.from, with adapters; the data must fit it, and an adapter a layer.
+// Builds the model of a shape that was read from options.from, with adapters. Refuses data that do not fit, and adapters without a layer.
 BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, DecoderShape shape, const LoraShape& lora = {});
-// The keys as that shape has them (its wiring only where that is not to be converted); all else as in `options`.
+// `options` with the keys of that shape. The wiring is kept where options.convert is set.
 ModelOptions options_of(const DecoderShape& shape, ModelOptions options = {});
 std::vector<std::string> model_names();
 

@@ -7,28 +7,28 @@
 
 namespace cairn::model {
 
-// One parameter: its Hugging Face name, shape, what each dim means, and what it is for. Values are not here: a model is built without them.
+// One parameter: its Hugging Face name, shape, logical axes and role. It holds no values.
 struct Parameter {
   enum class Role { embedding, weight, norm, bias, head, adapter };
   enum class Init { normal, ones, zeros };
 
   std::string name;  // "model.layers.0.self_attn.q_proj.weight"
   std::vector<int64_t> shape;
-  std::vector<std::string> axes = {};  // logical axis per dim: vocab, embed, heads, kv_heads, qkv (those three, stacked), mlp, expert
+  std::vector<std::string> axes = {};  // logical axis per dim: vocab, embed, heads, kv_heads, qkv (queries, keys, values stacked), mlp, ...
   Role role = Role::weight;
   Init init = Init::normal;
-  double deviation = 0.02;         // of a normal start
-  mesh::Placement placement = {};  // filled in by the plan
-  int32_t uses = 1;                // blocks that contribute to its gradient in one pass
+  double deviation = 0.02;         // standard deviation of Init::normal
+  mesh::Placement placement = {};  // set by the plan
+  int32_t uses = 1;                // contributions to its gradient in one pass
   int64_t head_width = 1;          // indices per head, along an axis of heads
-  int64_t queries_per_key = 1;     // query heads that share a key head, likewise
+  int64_t queries_per_key = 1;     // query heads per key head, along an axis of heads
 
   int64_t elements() const {
     int64_t n = 1;
     for (int64_t size : shape) n *= size;
     return n;
   }
-  // Matrices are decayed, gains and biases are not.
+  // Weight decay applies to matrices, not to gains and biases.
   bool decays() const { return shape.size() >= 2; }
 };
 

@@ -6,7 +6,8 @@
 
 namespace cairn::model {
 
-// What a block's forward keeps for its gradients, by name; consumed by them. Recompute and offload policies see it whole.
+// The activations that a block's forward call keeps for its gradients, by name. The gradients consume them. Recomputation and offload work
+// on this value.
 class Saved {
  public:
   void put(const std::string& name, at::Tensor tensor) { tensors_.insert_or_assign(name, std::move(tensor)); }

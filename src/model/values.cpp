@@ -33,8 +33,8 @@ const Value& Values::value(const std::string& name) {
   for (const Value& one : std::exchange(entry.more, {})) {
     one.ready.wait();
     CAIRN_CHECK(!entry.value.deferred_gradient && !one.deferred_gradient && !entry.value.chunked_logits && !one.chunked_logits,
-                "\"{}\": a gradient that is yet to be made cannot be added to", name);
-    // Not in place: the first reader may have handed the same tensor to two values.
+                "\"{}\": a deferred gradient cannot be added to", name);
+    // Not in place: a reader may have given the same tensor to two values.
     entry.value = {.tensor = entry.value.tensor + one.tensor, .placement = entry.value.placement};
   }
   return entry.value;

@@ -12,62 +12,64 @@
 
 namespace cairn::model {
 
-// A gradient of logits that is still the logits: what it takes to make it of them (kernels::cross_entropy_backward, _to_fp8).
+// How to make the gradient of logits from the logits (the arguments of kernels::cross_entropy_backward and cross_entropy_to_fp8), for a
+// gradient that is not computed yet.
 struct DeferredLogitsGradient {
   at::Tensor lse, targets, scale;
 };
 
-// Logits that are never there as a whole: a loss asks for some rows after the other, and leaves their gradient in the place of each.
+// Chunked cross entropy: logits that never exist as a whole. The head block makes one; the loss calls, for each chunk in order, compute()
+// and then accept_gradient(). All chunks share one buffer.
 class ChunkedLogits {
  public:
   virtual ~ChunkedLogits() = default;
   virtual int64_t chunks() const = 0;
-  virtual at::Tensor compute(int64_t chunk) = 0;  // [rows of it, vocab], until the next one
+  virtual at::Tensor compute(int64_t chunk) = 0;  // logits [rows of the chunk, vocab]; valid until the next call
   virtual bool defers_gradient() const = 0;       // as Value::defers_gradient
-  // The part that was made last is its gradient now, or still its logits, of which this makes their gradient. `amax` as in Value.
+  // The loss has overwritten the last chunk with its gradient; or, with `deferred_gradient`, it is still logits and the head makes the
+  // gradient. `amax` as in Value. Computes the chunk's input and weight gradients.
   virtual void accept_gradient(int64_t chunk, const at::Tensor& amax, const DeferredLogitsGradient* deferred_gradient) = 0;
-  // Once all have been taken back, and nobody holds them any more: hands on the gradient of the weight that makes logits, and gives that of
-  // what they are made from, [rows, embed].
+  // After the last chunk: contributes the weight gradient of the head and returns the gradient of its input, [rows, embed].
   virtual at::Tensor finish() = 0;
-  virtual int64_t bytes() const = 0;  // kept beside the logits: what they are made from, and its gradient
+  virtual int64_t bytes() const = 0;  // held beside the buffer of logits: the head's input and its gradient
 };
 
-// What blocks read and write: a tensor, how it lies on the mesh, and when it may be read.
+// What blocks read and write: a tensor, its placement on the mesh, and when it may be read.
 struct Value {
   at::Tensor tensor = {};
   mesh::Placement placement = {};
   comm::Work ready = comm::Work::done();
   bool differentiable = true;
-  bool defers_gradient = false;  // of logits: whoever made them makes their gradient as well, where a loss says how
-  std::optional<DeferredLogitsGradient> deferred_gradient = {};  // of their gradient: this is how
-  std::shared_ptr<ChunkedLogits> chunked_logits = {};            // of logits, and of their gradient: in the place of a tensor
-  at::Tensor amax = {};  // its largest magnitude or more, as to_fp8 takes it (kernels/fp8.h); undefined: not known
+  bool defers_gradient = false;  // logits: their maker also makes their gradient, where the loss gives deferred_gradient
+  std::optional<DeferredLogitsGradient> deferred_gradient = {};  // a gradient of logits that is still logits
+  std::shared_ptr<ChunkedLogits> chunked_logits = {};            // logits or their gradient, in place of `tensor`
+  at::Tensor amax = {};  // an upper bound of its magnitudes, as to_fp8 takes it (kernels/fp8.h); undefined: not known
 };
 
-// Values by name. A name is written once in a pass, so a list of blocks is any acyclic graph: skips, ladders, towers.
-// The same record carries gradients backward, under the name of the value that each belongs to.
+// Values by name. Each name is written once in a pass, so a list of blocks can be any acyclic graph: skips, ladders, towers. The same type
+// carries gradients backward, each under the name of its value. For one thread.
 class Values {
  public:
   void put(const std::string& name, Value value);
   void put(const std::string& name, at::Tensor tensor) { put(name, Value{.tensor = std::move(tensor)}); }
-  // A gradient: added where the value has several readers, in the order of these calls. It may be in flight.
+  // Adds a gradient. Gradients of several readers are summed in the order of these calls. It may be in flight.
   void add(const std::string& name, Value gradient);
   void add(const std::string& name, at::Tensor gradient) { add(name, Value{.tensor = std::move(gradient)}); }
 
   bool has(const std::string& name) const { return values_.count(name) != 0; }
-  // The tensor, once what produces it is done.
+  // Waits until the value is complete.
   const at::Tensor& get(const std::string& name);
   const Value& value(const std::string& name);
-  // As it is now: nothing may read its tensor before `ready` is done.
+  // Without waiting: the tensor must not be read before `ready` is done.
   const Value& in_flight(const std::string& name) const;
-  // Likewise, and forgets it.
+  // Waits, and removes the value.
   at::Tensor take(const std::string& name);
   void drop(const std::string& name) { values_.erase(name); }
 
  private:
   struct Entry {
     Value value;
-    std::vector<Value> more = {};  // gradients that are yet to be added
+    std::vector<Value> more = {};  // gradients that are not summed yet
   };
   std::map<std::string, Entry> values_;
 };

@@ -55,7 +55,7 @@ class Classifier final : public Model {
                               .axes = {"mlp"},
                               .flops_per_token = 2.0 * static_cast<double>(in * out),
                               .saved_elements_per_token = static_cast<double>(in + out)}}};
-    // Its sums run over the batch, so nothing of it is shared out.
+    // Its sums run over the batch, so it is not sharded.
     if (normed) card.operations.push_back({.name = "batch_norm", .parameters = of_norm, .axes = {"mlp"}, .width = out});
     if (activate) card.operations.push_back({.name = "tanh", .kind = BlockOp::Kind::elementwise, .axes = {"mlp"}});
     Model::add(make_autograd_block(std::move(card), [activate, normed, name](const std::vector<at::Tensor>& inputs,

@@ -14,8 +14,8 @@ struct ClassifierShape {
   bool batch_norm = false;
 };
 
-// A multi-layer perceptron on "features" [batch, features] that writes "logits" [batch, classes]. Its blocks are autograd functions:
-// the example of how any model joins without hand-written gradients.
+// A multi-layer perceptron on "features" [batch, features] that writes "logits" [batch, classes]. Its blocks use autograd: the example of a
+// model without hand-written gradients.
 std::unique_ptr<Model> make_classifier(const ClassifierShape& shape);
 
 }  // namespace cairn::model

@@ -5,9 +5,9 @@
 
 namespace cairn::model {
 
-// A small convolutional network: pairs of convolution (3 x 3) and batch normalisation with a rectifier, a mean over the picture, a linear
-// layer. Reads "pixels" [samples, channels, height, width], writes "logits" [samples, classes]. `skip`: the first layer's output is added
-// to the last one's input too, wherever that is.
+// A small convolutional network: 3 x 3 convolutions with batch normalisation and ReLU, global average pooling, a linear layer. Reads
+// "pixels" [samples, channels, height, width], writes "logits" [samples, classes]. `skip`: the first layer's output is also added to the
+// last layer's input, even across pipeline stages.
 struct CnnShape {
   int64_t channels = 1;
   int64_t width = 8;  // channels of the hidden layers

@@ -11,30 +11,31 @@ class Group;
 
 namespace cairn::model {
 
-// How a rank's queries come to see the keys of the others.
-//   gather: one all-gather of keys and values, put in global order; one kernel call for each stretch of queries. Backward gathers them
-//           again and reduce-scatters their gradients. Needs memory for the keys and values of the whole sequence, of one layer at a time.
-//   ring:   keys and values go round by neighbours, each block as far as some rank may still see it; a block is under way while the one
-//           before is worked on. Needs memory for two blocks. Backward: gradients follow their block from the first rank that sees it to
-//           the last, and go home from there.
-// Both are exact. The order of sums differs: results are equal but for rounding.
+// Context parallelism: how a rank's queries see the keys of other ranks.
+//   gather: one all-gather of keys and values, then one kernel call for each segment of queries. Backward gathers again and
+//           reduce-scatters the gradients. Needs memory for the keys and values of the whole sequence, one layer at a time.
+//   ring:   ring attention (arXiv:2310.01889). Blocks of keys and values go round the ring, each as far as some rank may see it; a block is
+//           in flight while the one before is processed. Needs memory for two blocks. Backward: the gradient of a block follows it from
+//           the first rank that sees it to the last, and is sent home from there.
+// Both are exact; they differ in the order of sums, so in rounding.
 enum class ContextForm { gather, ring };
 
-// Attention over a sequence that the ranks of `group` share out, whose rank is the coordinate in the split; collective along it.
-// q, out [batch, local, heads, head_dim], k, v [batch, local, kv_heads, head_dim], lse [batch, heads, local]: this rank's positions in
-// storage order; types and strides as for kernels::attention. `options` gives scale, causal and window (its offsets and documents are not
-// used). documents: [batch, local] int64 of this rank's positions, null for none: alike on all ranks. Overwrites out and lse.
+// Attention over a sequence that is sharded over the ranks of `group`; a rank's index in the group is its coordinate in the split. All
+// ranks of the group call it. q, out [batch, local, heads, head_dim], k, v [batch, local, kv_heads, head_dim], lse [batch, heads, local]:
+// this rank's positions in storage order; dtypes and strides as for kernels::attention. `options` gives scale, causal and window (its
+// offsets and documents are not used). documents: [batch, local] int64 of this rank's positions, on all ranks or on none. Overwrites out
+// and lse.
 void context_attention(const at::Tensor& out, const at::Tensor& lse, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                        const kernels::AttentionOptions& options, const at::Tensor* documents, comm::Group& group, const ContextSplit& split,
                        ContextForm form);
 
-// Overwrites dq, dk, dv, those of this rank's positions. Gradients of keys and values travel and are summed in fp32 for bf16 and fp16.
+// Overwrites dq, dk, dv of this rank's positions. Gradients of half-precision keys and values are sent and summed in fp32.
 void context_attention_backward(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv, const at::Tensor& dout,
                                 const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
                                 const kernels::AttentionOptions& options, const at::Tensor* documents, comm::Group& group,
                                 const ContextSplit& split, ContextForm form);
 
-// What the messages of one call depend on.
+// The sizes that determine the messages of one call.
 struct ContextSizes {
   int64_t batch = 1;
   int64_t kv_heads = 1;
@@ -43,7 +44,7 @@ struct ContextSizes {
   bool documents = false;
 };
 
-// Bytes that all ranks of the group send together, for Purpose::activation. With S_o the bytes of coordinate o's keys and values
+// Bytes that all ranks of the group send together, booked as Purpose::activation. With S_o the bytes of coordinate o's keys and values
 // (2 batch held(o) kv_heads head_dim element_bytes) and documents (8 batch held(o)), and G_o those of the gradients of its keys and values
 // (as before, in at least 4 bytes each):
 //   gather  forward (n-1) sum S_o; backward (n-1) sum (S_o + G_o)

@@ -1,3 +1,6 @@
+// Blockwise attention: exact attention over keys that arrive in blocks, on top of the kernels. Forward merges the partial results of
+// disjoint keys: lse = log(e^a + e^b), out = e^(a - lse) out_a + e^(b - lse) out_b. Backward needs the merged out and lse only; the
+// gradients of disjoint keys add up.
 #include "model/context/blockwise.h"
 
 #include <limits>
@@ -14,7 +17,7 @@ constexpr double kNothingSeen = -std::numeric_limits<double>::infinity();
 at::Tensor keys_in(const at::Tensor& both) { return both.select(2, 0).transpose(0, 1); }    // views, [batch, positions, kv_heads,
 at::Tensor values_in(const at::Tensor& both) { return both.select(2, 1).transpose(0, 1); }  // head_dim]
 
-// One kernel call: some queries, and the keys that they may see of one stretch.
+// One kernel call: a segment of queries and the keys of one segment that they may see.
 struct SeenPair {
   Segment queries;
   mesh::Interval keys;  // positions
@@ -32,7 +35,7 @@ struct SeenPair {
   }
 };
 
-// The pairs of one stretch of queries with a block.
+// The pairs of one segment of queries with a block.
 std::vector<SeenPair> seen_pairs(const ContextQueries& all, const Segment& queries, const KeyBlock& block) {
   std::vector<SeenPair> pairs;
   const mesh::Interval seen = seen_keys(all.options, queries.positions, all.length);

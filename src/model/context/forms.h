@@ -1,4 +1,4 @@
-// What the forms of context attention share: the call as each of them gets it, checked. Of interest to context_attention.cpp alone.
+// What the two forms of context attention share. Internal to context/attention.cpp.
 #pragma once
 #include <vector>
 
@@ -17,8 +17,8 @@ struct ContextCall {
   at::Tensor k, v;
 };
 
-// Whom the block of one coordinate concerns: the others that see some of its keys are `first` to `last` steps ahead along the ring.
-// 0 and 0: nobody.
+// Which ranks need the block of one coordinate: those that see some of its keys are `first` to `last` steps ahead on the ring. 0 and 0:
+// none.
 struct ContextRoute {
   int first = 0;
   int last = 0;
@@ -27,7 +27,7 @@ std::vector<ContextRoute> context_routes(const ContextSplit& split, const kernel
 
 void gather_forward(ContextForward& forward, const ContextCall& call);
 void ring_forward(ContextForward& forward, const ContextCall& call);
-// The gradient of this rank's keys and values, as KeyBlock::both.
+// Return the gradient of this rank's keys and values, in the layout of KeyBlock::both.
 at::Tensor gather_backward(ContextBackward& backward, const ContextCall& call);
 at::Tensor ring_backward(ContextBackward& backward, const ContextCall& call);
 

@@ -8,14 +8,14 @@ namespace {
 
 void do_nothing() {}
 
-// What gathered rows are in the sequence: coordinate after coordinate, in storage order.
+// The positions of gathered rows: coordinate after coordinate, in storage order.
 std::vector<Segment> gathered_segments(const ContextSplit& split) {
   ContextSplit one{split.length, {{}}};
   for (const std::vector<mesh::Interval>& pieces : split.pieces) one.pieces[0].insert(one.pieces[0].end(), pieces.begin(), pieces.end());
   return segments(one, 0);
 }
 
-// Rows between the order in which they travel and that of the sequence; nothing is copied where both are the same.
+// Sort rows from gathered order to sequence order, and back; nothing is copied where both are the same.
 at::Tensor in_global_order(const at::Tensor& gathered, const ContextSplit& split) {
   const std::vector<Segment> order = gathered_segments(split);
   if (order.size() <= 1) return gathered;
@@ -34,7 +34,7 @@ at::Tensor in_travelling_order(const at::Tensor& sorted, const ContextSplit& spl
   return to_go;
 }
 
-// How many elements each coordinate has, where a position has `each`.
+// The elements of each coordinate, with `each` elements per position.
 std::vector<int64_t> element_counts(const ContextSplit& split, int64_t each) {
   std::vector<int64_t> counts;
   for (int c = 0; c < static_cast<int>(split.pieces.size()); ++c) counts.push_back(held(split, c) * each);

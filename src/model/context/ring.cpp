@@ -1,4 +1,9 @@
-// Context attention by a ring: blocks of keys and values go from neighbour to neighbour while the one before is worked on.
+// Ring attention. With n ranks there are n steps. At step s a rank processes the block that started s ranks behind it, sends that block to
+// the next rank and receives the next block meanwhile. A block is passed on only as far as some rank sees its keys (ContextRoute), so
+// contiguous splits and windows send less.
+//
+// Backward adds a second ring, one step behind: the gradient of a block starts at the first rank that sees it, each rank adds its own
+// contribution, and the last one sends it to the owner.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -14,13 +19,13 @@ namespace {
 constexpr comm::Label kKeysLabel{comm::Purpose::activation, "keys and values"};
 constexpr comm::Label kGradientLabel{comm::Purpose::activation, "gradients of keys and values"};
 
-// A block and its one message: documents first, where there are any, so that each part is aligned.
+// A block and its message. Documents come first, so that both parts are aligned.
 struct RingBlock {
   at::Tensor message;
   KeyBlock keys;
 };
 
-// Who is where on the ring, as this rank sees it: at step s it works on the block that set out s ranks behind it.
+// The ring as this rank sees it.
 class Ring {
  public:
   explicit Ring(const ContextCall& call) : call_(call), routes_(context_routes(call.split, call.queries.options)) {}
@@ -37,7 +42,7 @@ class Ring {
   std::vector<ContextRoute> routes_;
 };
 
-// The blocks as they come round.
+// The ring of key blocks.
 class KeyRing {
  public:
   explicit KeyRing(const Ring& ring) : ring_(ring), current_(room_for(ring.me())) {
@@ -46,7 +51,7 @@ class KeyRing {
     if (call.queries.documents.defined()) current_->keys.documents.copy_(call.queries.documents.transpose(0, 1));
   }
 
-  // This step's block, null where none came because nobody from here on sees it.
+  // This step's block; null where it was not passed on, because no rank from here on sees it.
   const KeyBlock* current() const { return current_ ? &current_->keys : nullptr; }
 
   // Starts to pass this step's block on, and to receive the next one.
@@ -85,13 +90,12 @@ class KeyRing {
   std::vector<comm::Work> moving_;
 };
 
-// Gradients of keys and values on their way: from the first rank that sees the block to the last, each adding its own, and home.
-// They come a step behind the blocks, so that each transfer has a step's computation beside it.
+// The ring of gradients. They follow their blocks one step behind, so each transfer overlaps with a step's computation.
 class GradientRing {
  public:
   GradientRing(const Ring& ring, at::TensorOptions options) : ring_(ring), options_(options) {}
 
-  // Starts to receive what the ranks before have gathered for this step's block, and this rank's own once it is complete.
+  // Starts to receive the sum so far for this step's block, and this rank's own gradient once it is complete.
   void start(int step) {
     comm::Group& group = ring_.call().group;
     const int owner = ring_.behind(step);
@@ -105,7 +109,7 @@ class GradientRing {
     }
   }
 
-  // With this rank's part (undefined: it sees nothing of the block) what arrived goes on.
+  // Adds this rank's contribution (undefined: it sees no key of the block) and sends the sum on.
   void finish(int step, at::Tensor part) {
     comm::Work::all(std::exchange(moving_, {})).wait();
     const at::Tensor arrived = std::exchange(arriving_, {});
@@ -152,7 +156,7 @@ at::Tensor ring_backward(ContextBackward& backward, const ContextCall& call) {
   KeyRing keys(ring);
   GradientRing gradients(ring, kernels::is_half_precision(call.k) ? call.k.options().dtype(at::kFloat) : call.k.options());
   for (int step = 0; step <= ring.steps(); ++step) {
-    gradients.start(step);  // before the keys: the neighbour sent these first
+    gradients.start(step);  // before the keys, in the order of the neighbour's sends
     if (step < ring.steps()) keys.start(step);
     at::Tensor part;
     if (keys.current()) part = backward.add(*keys.current(), [&] { call.group.progress(); });

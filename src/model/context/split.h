@@ -10,37 +10,37 @@ struct AttentionOptions;
 
 namespace cairn::model {
 
-// How a sequence of `length` positions is shared out along cp: pieces[c] are the global intervals that coordinate c holds, in storage order
-// (mesh/splits.h: split_zigzag gives two each; a contiguous or uneven split one each, or none).
+// How a sequence of `length` positions is sharded along cp: pieces[c] are the global intervals of coordinate c, in storage order
+// (mesh/splits.h: split_zigzag gives two each; a contiguous or uneven split gives one each, or none).
 struct ContextSplit {
   int64_t length = 0;
   std::vector<std::vector<mesh::Interval>> pieces;
   bool operator==(const ContextSplit&) const = default;
 };
 
-// Refuses a split that is not for so many coordinates, or does not cover [0, length) exactly once.
+// Refuses a split with another number of coordinates, or one that does not cover [0, length) exactly once.
 void check(const ContextSplit& split, int parts);
 
-// How many positions a coordinate holds.
+// The number of positions of a coordinate.
 int64_t held(const ContextSplit& split, int coordinate);
 
-// Positions that follow each other both in the sequence and in a coordinate's storage, from storage row `row` on.
+// Positions that are consecutive both in the sequence and in a coordinate's storage, where they begin at row `row`.
 struct Segment {
   mesh::Interval positions;
   int64_t row = 0;
   bool operator==(const Segment&) const = default;
 };
 
-// What a coordinate holds, pieces that touch as one; none of them empty.
+// The non-empty segments of a coordinate; adjacent pieces are merged.
 std::vector<Segment> segments(const ContextSplit& split, int coordinate);
 
-// The keys among [0, length) that some query of `queries` may see, as far as the causal mask and the window say; documents may hide more.
+// The keys in [0, length) that some query of `queries` may see by the causal mask and the window; documents may hide more.
 mesh::Interval seen_keys(const kernels::AttentionOptions& options, mesh::Interval queries, int64_t length);
 
 // Whether a query of coordinate `reader` may see a key of coordinate `owner`.
 bool sees(const ContextSplit& split, const kernels::AttentionOptions& options, int reader, int owner);
 
-// What two intervals share; where they do not meet, its length is not positive.
+// The intersection of two intervals; its length is not positive where they are disjoint.
 mesh::Interval overlap(mesh::Interval a, mesh::Interval b);
 
 }  // namespace cairn::model

@@ -1,5 +1,8 @@
-// x + out(attention(norm(x))) with grouped queries: rotary positions or none of its own, biases, normed heads, a window, documents. Keys
-// and values of earlier positions may come from a cache.
+// x + out(attention(norm(x))) with grouped queries, hand-written. Options: rotary positions, biases, normed heads, a sliding window,
+// document masks, context parallelism (model/context), a KV cache.
+//
+//   forward   in = norm(x), gathered over tp;  qkv = in w_qkv^T;  q, k rotated;  mixed = attention(q, k, v);  x + mixed w_out^T, reduced
+//   backward  the same steps in reverse. Saved: x or in, qkv, lse, mixed; raw heads and statistics where heads are normed.
 
 #include "base/check.h"
 #include "kernels/aten.h"
@@ -21,11 +24,11 @@ struct Heads {
   at::Tensor q, k, v;
 };
 
-// What a batch may say of its positions, [batch, length] int64 each; undefined: nothing.
+// The optional fields of a batch about positions, [batch, length] int64 each; undefined where absent.
 struct PositionFields {
   at::Tensor documents, positions;
-  at::Tensor starts;   // of documents, as AttentionOptions has them
-  at::Tensor counted;  // as long as there are documents at most
+  at::Tensor starts;   // AttentionOptions::document_starts
+  at::Tensor counted;  // its length is AttentionOptions::documents_max
 
   static PositionFields in(Values& values) {
     const auto field = [&](const char* name) { return values.has(name) ? values.get(name) : at::Tensor(); };
@@ -35,7 +38,7 @@ struct PositionFields {
     const auto field = [&](const char* name) { return saved.has(name) ? saved.get(name) : at::Tensor(); };
     return {field("documents"), field("positions"), field("document_starts"), field("documents_counted")};
   }
-  const at::Tensor* pointer() const { return documents.defined() ? &documents : nullptr; }  // to the documents
+  const at::Tensor* pointer() const { return documents.defined() ? &documents : nullptr; }
   void save(Saved& keep) const {
     if (documents.defined()) keep.put("documents", documents);
     if (positions.defined()) keep.put("positions", positions);
@@ -50,8 +53,8 @@ class AttentionBlock final : public Block {
       : shape_(shape), parts_(std::move(parts)), branch_(std::move(io), parts_.norm, shape.embed, shape.dropout) {
     const double embed = static_cast<double>(shape.embed), q = static_cast<double>(shape.heads * shape.head_dim),
                  kv = static_cast<double>(shape.kv_heads * shape.head_dim);
-    const bool apart = parts_.qkv.weight.count == 3;  // queries, keys and values, each with a weight of its own
-    std::vector<std::string> mixes = {"qkv"};         // what the attention reads
+    const bool apart = parts_.qkv.weight.count == 3;  // separate weights for queries, keys and values
+    std::vector<std::string> mixes = {"qkv"};         // inputs of the attention
     BlockOp project{.name = "qkv", .axes = {"heads"}, .flops_per_token = 2 * embed * (q + 2 * kv), .saved_elements_per_token = q + 2 * kv};
     parts_.qkv.describe(project);
     card_ = {.optional_reads = {"documents", "positions", "document_starts", "documents_counted"}, .operations = {project}};
@@ -90,7 +93,7 @@ class AttentionBlock final : public Block {
     const HeadCounts counts = local_head_counts(call);
     at::Tensor projected;
     Operand normed, mixed_heads;
-    // One kernel for both, where rows are whole samples and nothing comes between product and turn.
+    // The GEMM and the rotation are one kernel where all rows are at hand and nothing comes in between.
     const bool can_fuse_rope = parts_.rotary && !parts_.q_norm && !places.positions.defined();
     bool rotated = false;
     const auto project_and_rotate = [&](const at::Tensor& from) {
@@ -145,7 +148,7 @@ class AttentionBlock final : public Block {
     progress_tp(call);
     branch_.end_forward(values, in, mixed.view({batch * length, -1}), parts_.out, call, keep ? &mixed_heads : nullptr);
     if (!keep) return;
-    CAIRN_CHECK(!call.cache, "{}: a cache serves decoding, not gradients", card_.name);
+    CAIRN_CHECK(!call.cache, "{}: a KV cache is for decoding, not for gradients", card_.name);
     keep->put("qkv", qkv);
     if (normed.codes.defined()) normed.save(*keep, "in", in.rows);
     mixed_heads.save(*keep, "mixed", mixed, /*values_too=*/true);
@@ -241,13 +244,13 @@ class AttentionBlock final : public Block {
 
   static ContextForm form(const Call& call) { return call.slice.ring ? ContextForm::ring : ContextForm::gather; }
 
-  // Heads of queries, and of keys as of values.
+  // Query heads, and key heads (as many as value heads).
   struct HeadCounts {
     int64_t q, kv;
     int64_t all() const { return q + 2 * kv; }
   };
 
-  // Those that are here, as the weights say: a plan may share them out.
+  // The heads of this rank, from the widths of its weights: tensor parallelism splits them.
   HeadCounts local_head_counts(const Call& call) const {
     const int64_t q = parts_.out.in_width(call) / shape_.head_dim;
     return {q, (parts_.qkv.out_width(call) / shape_.head_dim - q) / 2};
@@ -258,7 +261,7 @@ class AttentionBlock final : public Block {
     return {heads.narrow(2, 0, counts.q), heads.narrow(2, counts.q, counts.kv), heads.narrow(2, counts.q + counts.kv, counts.kv)};
   }
 
-  // Both together, since they lie side by side: what is done to each head alike is done in one go.
+  // Queries and keys as one tensor: they are adjacent, so one kernel call rotates both.
   at::Tensor queries_and_keys(const at::Tensor& qkv, const HeadCounts& counts) const {
     return qkv.view({qkv.size(0), qkv.size(1), -1, shape_.head_dim}).narrow(2, 0, counts.q + counts.kv);
   }
@@ -273,7 +276,7 @@ class AttentionBlock final : public Block {
     return o;
   }
 
-  // Heads of their own instead of views: the norm reads the projection and writes elsewhere, since its gradient needs both.
+  // New heads instead of views: the gradient of the norm needs its input and its output.
   void norm_heads(Heads& heads, Saved* keep, const Call& call) const {
     const at::Tensor raw_q = heads.q.contiguous(), raw_k = heads.k.contiguous();
     const Norm::Result q = parts_.q_norm->forward(raw_q, call), k = parts_.k_norm->forward(raw_k, call);
@@ -293,7 +296,7 @@ class AttentionBlock final : public Block {
     saved.put("dk", d.k);
   }
 
-  // The angles of each position: [length, head_dim / 2], or with positions given [batch, length, head_dim / 2].
+  // The angles of each position: [length, head_dim / 2], or [batch, length, head_dim / 2] where the batch has positions.
   static kernels::RopeTable angles(const PositionFields& places, const Call& call, int64_t length) {
     const at::Tensor &cos = call.buffers.at("rope.cos"), &sin = call.buffers.at("rope.sin");
     if (!places.positions.defined()) {
@@ -305,7 +308,7 @@ class AttentionBlock final : public Block {
     return {cos.index_select(0, picked).view(shape), sin.index_select(0, picked).view(shape)};
   }
 
-  // In place, or what `from` has.
+  // Rotates x in place, or overwrites x with the rotation of *from.
   void rotate(const at::Tensor& x, const PositionFields& places, const Call& call, bool inverse = false,
               const at::Tensor* from = nullptr) const {
     if (!parts_.rotary) {
@@ -315,16 +318,16 @@ class AttentionBlock final : public Block {
     if (!places.positions.defined())
       return kernels::rope(x, {call.buffers.at("rope.cos"), call.buffers.at("rope.sin")}, call.slice.begin, inverse, from);
     const kernels::RopeTable table = angles(places, call, x.size(1));
-    // One long row whose table has a line of its own for every token.
+    // All tokens as one long row, whose table has an entry for every token.
     const std::vector<int64_t> row{1, -1, x.size(2), x.size(3)};
     const at::Tensor rotated = from ? from->reshape(row) : at::Tensor();
     kernels::rope(x.view(row), {table.cos.flatten(0, 1), table.sin.flatten(0, 1)}, 0, inverse, from ? &rotated : nullptr);
   }
 
-  // Writes keys, values and document ids into the cache at this slice's place; gives back all there are up to its end.
+  // Appends keys, values and document ids of this slice to the KV cache and returns views of everything up to its end.
   CachedKeys append_to_cache(const Heads& heads, const PositionFields& places, const Call& call) const {
     const int64_t end = call.slice.begin + heads.k.size(1);
-    CAIRN_CHECK(end <= call.cache->capacity, "{}: position {} is beyond the cache's {}", card_.name, end, call.cache->capacity);
+    CAIRN_CHECK(end <= call.cache->capacity, "{}: position {} is beyond the {} of the KV cache", card_.name, end, call.cache->capacity);
     const auto store = [&](const std::string& name, const at::Tensor& part) {
       at::Tensor& kept = call.cache->tensors[card_.name + name];
       if (!kept.defined()) {

@@ -11,13 +11,12 @@
 
 namespace cairn::model {
 
-// The four blocks of a decoder, each with forward, input gradient and weight gradient written by hand; what differs between families
-// is in the parts they are given. A block reads and writes [batch, length, embed], under the names in `io`
-// (decoder/residual_branch.h).
+// The blocks of a decoder, with hand-written forward, input gradient and weight gradient. Families differ only in the parts. Blocks read
+// and write [batch, length, embed], under the names in `io` (decoder/residual_branch.h).
 struct AttentionParts {
-  std::optional<Norm> norm = {};  // absent: a block of its own does it
+  std::optional<Norm> norm = {};  // absent: a separate norm block
   Linear qkv = {}, out = {};
-  std::optional<Norm> q_norm = {}, k_norm = {};  // of each head, before it is rotated
+  std::optional<Norm> q_norm = {}, k_norm = {};  // of each head, before rotation
   bool rotary = true;
 };
 // x + out(attention(norm(x))).
@@ -26,15 +25,15 @@ std::unique_ptr<Block> make_attention_block(const DecoderShape& shape, BlockIo i
 struct MlpParts {
   std::optional<Norm> norm = {};
   Linear up = {}, down = {};
-  bool gated = true;  // `up` gives gate and up: silu(gate) * up; otherwise gelu(up), in its tanh form
+  bool gated = true;  // SwiGLU: `up` gives gate and up, silu(gate) * up. false: gelu(up), in its tanh form
 };
 // x + down(activation(up(norm(x)))).
 std::unique_ptr<Block> make_mlp_block(const DecoderShape& shape, BlockIo io, MlpParts parts);
 
-// norm(x), for branches whose norm is not part of them.
+// norm(x), for branches without a norm of their own.
 std::unique_ptr<Block> make_norm_block(const DecoderShape& shape, BlockIo io, Norm norm);
 
-// "tokens" -> "hidden.0": a row of the table, plus the row of its position where there is a table of those.
+// "tokens" -> "hidden.0": the token's row of the table, plus the position's row where there is a position table.
 std::unique_ptr<Block> make_embedding_block(const DecoderShape& shape, mesh::ParamId table, std::optional<mesh::ParamId> positions);
 // head(norm(x)) -> "logits" [batch, length, vocab].
 std::unique_ptr<Block> make_head_block(const DecoderShape& shape, std::string reads, Norm norm, Linear head);

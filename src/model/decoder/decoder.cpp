@@ -74,8 +74,8 @@ class Decoder final : public Model {
                        .queries_per_key = shape_.heads / shape_.kv_heads});
   }
 
-  // Projections of one input that are multiplied as one matrix. Those that add to the residual stream start smaller, so that its
-  // variance does not grow with depth (GPT-2).
+  // Projections of one input that are multiplied as one matrix. Those that write to the residual stream are initialised smaller, so that
+  // its variance does not grow with depth (GPT-2).
   Linear add_linear(const std::vector<Part>& outs, const Part& in, bool bias, bool to_residual = false) {
     const double deviation = 0.02 / (to_residual ? std::sqrt(2.0 * static_cast<double>(shape_.layers)) : 1.0);
     Linear linear{.fan_in_fan_out = family_.fan_in_fan_out};
@@ -100,7 +100,7 @@ class Decoder final : public Model {
     return linear;
   }
 
-  // The first matrix starts at random and the second at 0, so that an adapter begins by changing nothing.
+  // a is random and b is 0, so a new adapter changes nothing.
   void add_adapters(Linear& linear, const std::vector<Part>& outs, const Part& in) {
     int32_t place = 0;
     for (const Part& out : outs) {
@@ -126,8 +126,8 @@ class Decoder final : public Model {
     }
   }
 
-  // Attention and MLP in turn. Where norms are blocks of their own, each stands before the branch that comes before its own, if what it
-  // reads is there by then: forward nothing waits for it there, and backward the gradient of what it wrote is summed up meanwhile.
+  // Attention and MLP in turn. A separate norm block runs before the branch that precedes its own, if its input is written by then. So in
+  // forward it does not wait for that branch, and in backward the all-reduce of its gradient overlaps with it.
   void add_branches() {
     const std::vector<BranchWiring> wires = branch_wiring(shape_);
     struct Pending {

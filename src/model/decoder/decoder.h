@@ -7,10 +7,9 @@
 
 namespace cairn::model {
 
-// A decoder of one of the families: grouped-query attention and an MLP per layer on a residual stream, tied or untied head; Hugging
-// Face names and layouts. Reads "tokens" [batch, length], and where a batch has them "documents" (attention stays within one) and
-// "positions", int64 of the same shape; writes "logits" [batch, length, vocab]. Adapters are parameters of their own, beside the layers
-// they are on.
+// A decoder of one of the families: grouped-query attention and an MLP per layer on a residual stream, a tied or untied head, with Hugging
+// Face names and layouts. Reads "tokens" [batch, length] and, where a batch has them, "documents" (attention stays within a document) and
+// "positions", int64 of the same shape. Writes "logits" [batch, length, vocab]. LoRA adapters are parameters of their own.
 std::unique_ptr<Model> make_decoder(const DecoderShape& shape, const LoraShape& lora = {});
 
 }  // namespace cairn::model

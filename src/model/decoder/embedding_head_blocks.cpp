@@ -1,4 +1,9 @@
-// The two ends of a decoder: tokens to hidden states, and hidden states to logits.
+// The first and the last block of a decoder: tokens to hidden states, and hidden states to logits.
+//
+// The head has a chunked form (chunked cross entropy, train.loss_chunks): instead of logits it writes a ChunkedLogits. For each chunk of
+// rows, compute() makes logits = in w^T in a buffer that all chunks share; the loss turns them into dlogits; accept_gradient() computes
+// din = dlogits w and adds dlogits^T in to the weight gradient. So logits and their gradient need memory for one chunk only, and the weight
+// gradient is complete before the block's backward calls (Call::into).
 
 #include "base/check.h"
 #include "kernels/aten.h"
@@ -55,7 +60,7 @@ class EmbeddingBlock final : public Block {
       if (keep) keep->put("places", places);
     }
     if (values.has("perturbation")) {  // [positions, embed]: the same for every sample
-      CAIRN_CHECK(hidden.size(0) == all.tokens(), "a perturbation of {} tokens, of which {} are here", all.tokens(), hidden.size(0));
+      CAIRN_CHECK(hidden.size(0) == all.tokens(), "a perturbation of {} tokens, of which this rank holds {}", all.tokens(), hidden.size(0));
       const at::Tensor perturbation = values.get("perturbation");
       hidden.view({all.batch, all.length, embed_}).add_(perturbation.narrow(0, 0, all.length));
       if (keep) keep->put("perturbation", perturbation);
@@ -103,7 +108,7 @@ class EmbeddingBlock final : public Block {
   }
 
  private:
-  // The rows of the table for these ids, or what this rank has of them: 0 where a row is elsewhere.
+  // The rows of the table for these ids; 0 for rows that another rank along tp holds.
   at::Tensor look_up(const at::Tensor& ids, const Call& call) const {
     const at::Tensor table = call.weights.get(table_), hidden = at::empty({ids.size(0), embed_}, table.options());
     const mesh::Interval here = local_rows(table_, vocab_, call);
@@ -117,7 +122,7 @@ class EmbeddingBlock final : public Block {
     return hidden.masked_fill_(elsewhere.unsqueeze(1), 0);
   }
 
-  // The position of each token [batch, length]: as the batch says, or one after the other.
+  // The position of each token [batch, length]: from the batch, or consecutive.
   at::Tensor places_of(Values& values, const at::Tensor& tokens, const Call& call) const {
     if (values.has("positions")) return values.get("positions");
     const int64_t begin = call.slice.begin, end = begin + tokens.size(1);
@@ -177,7 +182,8 @@ class HeadBlock final : public Block {
                     keep && count == from.size(0) ? &from_norm : nullptr);
     };
     const at::Tensor in = gather_tokens(rows(normed.y), all, call, card_.name, project, stream_);
-    if (logits.size(2) != vocab_) value.placement.axes = {{"tp", call.weights.placement(head_.weight).on("tp")}};  // by rows of the weight
+    if (logits.size(2) != vocab_)
+      value.placement.axes = {{"tp", call.weights.placement(head_.weight).on("tp")}};  // sharded like the rows of the weight
     values.put("logits", std::move(value));
     if (!keep) return;
     keep->put("x", x);
@@ -196,7 +202,7 @@ class HeadBlock final : public Block {
     const std::optional<DeferredLogitsGradient> deferred_gradient = gradients.value("logits").deferred_gradient;
     at::Tensor dlogits = rows(gradients.take("logits"));
     const at::Tensor din = at::empty({dlogits.size(0), x.size(-1)}, x.options());
-    CAIRN_CHECK(!deferred_gradient || needs_only_codes(call), "{}: a gradient that nobody makes", card_.name);
+    CAIRN_CHECK(!deferred_gradient || needs_only_codes(call), "{}: a deferred gradient, but the head does not make it", card_.name);
     if (needs_only_codes(call)) {
       if (deferred_gradient)
         from_loss.codes = kernels::cross_entropy_to_fp8(dlogits, deferred_gradient->lse, deferred_gradient->targets,
@@ -215,7 +221,7 @@ class HeadBlock final : public Block {
   }
 
   void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {
-    // (Of logits in parts it is there already.)
+    // With chunked logits the weight gradient is complete already.
     if (saved.has("dlogits") || saved.has("dlogits.codes"))
       head_.weight_gradient(into, Operand::take(saved, "in"), Operand::take(saved, "dlogits"), call);
     if (saved.has("dgain"))
@@ -231,7 +237,7 @@ class HeadBlock final : public Block {
   }
 
  private:
-  // Some rows of logits after the other, with all that is made of their gradients while they are there.
+  // The chunked form of the head.
   class HeadChunks final : public ChunkedLogits {
    public:
     HeadChunks(const Linear& head, const Operand& in, bool needs_only_codes, const Call& call)
@@ -259,7 +265,7 @@ class HeadBlock final : public Block {
     void accept_gradient(int64_t part, const at::Tensor& amax, const DeferredLogitsGradient* deferred_gradient) override {
       const auto [begin, count] = rows_of(part);
       Operand from_loss{.values = logits_.narrow(0, 0, count), .amax = amax};
-      CAIRN_CHECK(!deferred_gradient || needs_only_codes_, "a gradient of logits that nobody makes");
+      CAIRN_CHECK(!deferred_gradient || needs_only_codes_, "a deferred gradient, but the head does not make it");
       if (deferred_gradient)
         from_loss.codes = kernels::cross_entropy_to_fp8(from_loss.values, deferred_gradient->lse, deferred_gradient->targets,
                                                         deferred_gradient->scale, amax);
@@ -288,19 +294,19 @@ class HeadBlock final : public Block {
     }
 
     const Linear& head_;
-    const Call& call_;  // of the pass, which lasts longer
+    const Call& call_;  // the pass outlives this
     at::Tensor in_, din_, amax_ /*of in_*/, logits_;
-    Operand from_norm_ = {};  // of the part that was made last
+    Operand from_norm_ = {};  // of the last chunk
     kernels::Fp8Matrix weight_codes_ = {};
     bool needs_only_codes_;  // HeadBlock's
     int64_t parts_;
     mesh::ChunkedGradients gradients_;
   };
 
-  // `again`: what the norm comes to is made once more, where it is made in passing, for the head's weight gradient.
+  // `again`: the norm's output is needed for the head's weight gradient and is recomputed in the same kernel.
   void backward_of_norm(Values& gradients, Saved& saved, const at::Tensor& dnormed, bool again, const Call& call) const {
     const at::Tensor x = saved.get("x");
-    const at::Tensor dx = recomputes_norm(x, call) ? dnormed : at::empty_like(x);  // its place, where nothing else needs it
+    const at::Tensor dx = recomputes_norm(x, call) ? dnormed : at::empty_like(x);  // in place, where nothing else reads it
     Value handed_on{.tensor = dx};
     at::Tensor* amax = call.fp8() ? &handed_on.amax : nullptr;
     if (recomputes_norm(x, call)) {
@@ -314,10 +320,10 @@ class HeadBlock final : public Block {
     gradients.add(reads_, std::move(handed_on));
   }
 
-  // Whether of the gradient of logits, the largest matrix of all, only codes are needed: then it need not wait beside them, nor be made.
+  // Whether only the fp8 codes of the gradient of logits are needed. Then that matrix, the largest of all, need not exist in bf16.
   bool needs_only_codes(const Call& call) const { return head_.is_fp8(call) && !head_.needs_values() && !call.axes.find("tp"); }
 
-  // Whether what the norm comes to is made once more in its backward pass, for nothing, and not kept.
+  // Whether the norm's backward kernel recomputes its output for free, so that it is not kept.
   bool recomputes_norm(const at::Tensor& x, const Call& call) const { return !call.axes.find("tp") && norm_.has_fused_backward(x); }
 
   int64_t vocab_;

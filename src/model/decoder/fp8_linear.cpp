@@ -12,7 +12,7 @@
 namespace cairn::model {
 namespace {
 
-// Of a block "layers.3.mlp": 3.
+// 3 for the block "layers.3.mlp".
 std::optional<int64_t> layer_of(const Card& card) {
   constexpr std::string_view kLayers = "layers.";
   if (!card.name.starts_with(kLayers)) return std::nullopt;
@@ -27,7 +27,7 @@ void check_widths(const Model& model, const BlockOp& product, const Fp8LinearLay
   const std::string& name = model.parameters()[static_cast<size_t>(id.first)].name;
   for (const int64_t dim : {0, 1}) {
     std::vector<int64_t> widths = lengths(model.parameters()[static_cast<size_t>(id.first)], dim);
-    // Neighbours lie below each other.
+    // Neighbours are stacked along dim 0.
     for (int32_t i = id.first + 1; dim == 0 && i < id.first + id.count; ++i) {
       const std::vector<int64_t> more = lengths(model.parameters()[static_cast<size_t>(i)], dim);
       widths.resize(std::max(widths.size(), more.size()), widths.back());
@@ -35,9 +35,8 @@ void check_widths(const Model& model, const BlockOp& product, const Fp8LinearLay
     }
     for (size_t rank = 0; rank < widths.size(); ++rank)
       if (!kernels::fits_fp8(widths[rank]))
-        base::fail_input(
-            "train.fp8: {} is {} wide{}: codes of eight bits need multiples of 16: choose such a width, or leave train.fp8 out", name,
-            widths[rank], widths.size() > 1 ? fmt::format(" on rank {} of mesh.tp = {}", rank, widths.size()) : "");
+        base::fail_input("train.fp8: {} is {} wide{}: fp8 needs multiples of 16. Choose such a width, or leave train.fp8 out.", name,
+                         widths[rank], widths.size() > 1 ? fmt::format(" on rank {} of mesh.tp = {}", rank, widths.size()) : "");
   }
 }
 
@@ -48,7 +47,7 @@ Fp8LinearLayers::Fp8LinearLayers(const Model& model, const std::string& kind, co
   int64_t count = 0;
   for (const auto& block : model.blocks())
     if (const auto layer = layer_of(block->card())) count = std::max(count, *layer + 1);
-  if (count == 0) base::fail_input("train.fp8: this model has no layers whose products could be in eight bits: leave it out");
+  if (count == 0) base::fail_input("train.fp8: this model has no layers that can use fp8. Leave it out.");
   const std::vector<int64_t> chosen = parse_layers(layers, count, "train.fp8_layers");
   for (const auto& block : model.blocks()) {
     const auto layer = layer_of(block->card());
@@ -57,7 +56,7 @@ Fp8LinearLayers::Fp8LinearLayers(const Model& model, const std::string& kind, co
     for (const BlockOp& operation : block->card().operations) {
       if (operation.kind != BlockOp::Kind::product || operation.parameters.empty()) continue;
       if (!operation.adapted.empty())
-        base::fail_input("train.fp8: layers with adapters (model.lora) are not multiplied in eight bits: leave one of the two out");
+        base::fail_input("train.fp8: layers with adapters (model.lora) do not support fp8. Leave one of the two out.");
       check_widths(model, operation, lengths);
       of_[static_cast<size_t>(operation.parameters.front().first)] = true;
     }

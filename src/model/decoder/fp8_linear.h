@@ -11,15 +11,15 @@ namespace cairn::model {
 class Model;
 struct Parameter;
 
-// Which products with weights are in eight bits in passes with gradients: all three of a layer (kernels/fp8.h), those of values in e4m3,
-// of gradients in e5m2. By place in the model's list of parameters. Attention, norms and sums stay as they are.
+// Which linear layers compute in fp8 in passes with gradients: all three GEMMs of a layer, values in e4m3 and gradients in e5m2
+// (kernels/fp8.h). Attention, norms and accumulation keep their precision.
 class Fp8LinearLayers {
  public:
-  // How long a dim of a parameter is, by rank along tp; one number where all have it whole.
+  // The size of a parameter's dim on each rank along tp; one number where it is not sharded.
   using Lengths = std::function<std::vector<int64_t>(const Parameter& parameter, int64_t dim)>;
 
-  // `kind`: "layers" (of blocks between embedding and head) or "all" (the head's too); `layers` as in parse_layers (decoder/wiring.h).
-  // Refuses a model that has no such layers, and widths that codes cannot have.
+  // `kind`: "layers" (those between embedding and head) or "all" (the head too); `layers` as in parse_layers (decoder/wiring.h). Refuses a
+  // model without such layers, and widths that are not multiples of 16.
   Fp8LinearLayers(const Model& model, const std::string& kind, const std::string& layers, const Lengths& lengths);
 
   bool of(mesh::ParamId id) const { return of_[static_cast<size_t>(id.first)]; }

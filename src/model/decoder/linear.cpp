@@ -1,3 +1,13 @@
+// Linear layers with LoRA adapters and fp8.
+//
+// LoRA (arXiv:2106.09685): y = x w^T + scale (x a^T) b^T with a [rank, in], b [out, rank]. With h = x a^T:
+//   dx += scale (dy b) a,   db = scale dy^T h,   da = scale (dy b)^T x
+//
+// fp8 (kernels/fp8.h): x and w are quantized to e4m3, dy to e5m2. The three products of a layer need x and dy by rows and by columns, so
+// forward makes both forms of x and keeps the columns for the weight gradient.
+//
+// A weight stored [in, out] (fan_in_fan_out) is the weight of the input gradient of a layer that runs the other way, so the same three
+// kernels serve both layouts.
 #include "model/decoder/linear.h"
 
 #include <ATen/ops/constant_pad_nd.h>
@@ -19,7 +29,7 @@ at::Tensor narrowed(const at::Tensor& x, const Linear::LowRank& one, const Call&
   return h;
 }
 
-// The outputs that an adapter adds to.
+// The output columns that an adapter adds to.
 mesh::Interval outputs_of(const Linear& linear, const Linear::LowRank& one, const Call& call) {
   int64_t begin = 0;
   for (int32_t i = 0; i < one.place; ++i) begin += call.weights.get({linear.weight.first + i}).size(0);
@@ -28,7 +38,7 @@ mesh::Interval outputs_of(const Linear& linear, const Linear::LowRank& one, cons
 
 at::Tensor outputs(const at::Tensor& y, const mesh::Interval& of) { return y.narrow(1, of.begin, of.length()); }
 
-// The gradient of that: scale dy b [rows, rank].
+// The gradient of x a^T: scale dy b [rows, rank].
 at::Tensor narrowed_gradient(const Linear& linear, const at::Tensor& dy, const Linear::LowRank& one, const Call& call) {
   const at::Tensor b = call.weights.get(one.b), dh = at::empty({dy.size(0), b.size(1)}, dy.options());
   kernels::linear_backward_input(dh, outputs(dy, outputs_of(linear, one, call)), b);
@@ -36,8 +46,6 @@ at::Tensor narrowed_gradient(const Linear& linear, const at::Tensor& dy, const L
 }
 
 }  // namespace
-
-// A weight stored [in, out] is the matrix of the input gradient of a layer that runs the other way: the same three products serve.
 
 bool Linear::is_fp8(const Call& call) const { return call.fp8() && call.fp8()->of(weight); }
 
@@ -119,7 +127,7 @@ void Linear::bias_gradient(mesh::Gradients& into, const at::Tensor& dy) const {
 
 void Linear::product_gradient(mesh::Gradients& into, const Operand& x_operand, const Operand& dy_operand, const Call& call) const {
   const at::Tensor &x = x_operand.values, &dy = dy_operand.values;
-  if (is_fp8(call)) {  // sides that no other product made codes of, as a whole, get them now
+  if (is_fp8(call)) {  // quantize the operands that no other product has quantized whole
     const kernels::Fp8Forms columns{.rows = false};
     const kernels::Fp8Matrix in = x_operand.codes.defined() ? x_operand.codes : kernels::to_fp8(x, kernels::Fp8::e4m3, columns);
     const kernels::Fp8Matrix out = dy_operand.codes.defined() ? dy_operand.codes : kernels::to_fp8(dy, kernels::Fp8::e5m2, columns);

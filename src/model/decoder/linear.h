@@ -11,14 +11,13 @@ namespace cairn::model {
 
 struct BlockOp;
 
-// A linear layer as blocks use it: y = x w^T + b. Where its weight comes from is decided here, so that blocks need not know: one
-// parameter or neighbours that are multiplied as one matrix, stored [out, in] or [in, out], with or without adapters. Rows of x and y may
-// lie apart.
+// A linear layer y = x w^T + b. It hides from blocks where the weight comes from: one parameter or neighbours that are multiplied as one
+// matrix, stored [out, in] or [in, out], in bf16 or fp8, with or without LoRA adapters. x and y have free row strides.
 struct Linear {
-  // What an adapter adds to the outputs of one of the neighbours: scale (x a^T) b^T.
+  // A LoRA adapter: adds scale (x a^T) b^T to the outputs of one of the neighbours.
   struct LowRank {
     mesh::ParamId a = {}, b = {};  // [rank, in], [out, rank]
-    int32_t place = 0;             // of the matrix it is for, among the neighbours
+    int32_t place = 0;             // index of its matrix among the neighbours
     double scale = 1;
   };
 
@@ -27,42 +26,42 @@ struct Linear {
   bool fan_in_fan_out = false;  // the weight is stored [in, out], as GPT-2's are
   std::vector<LowRank> low_rank = {};
 
-  // `made`, here and below: gains codes of x or dy where this layer is in eight bits, for its weight gradient; may know their largest
-  // magnitude. `weight_codes` likewise gains those of the weight, for calls to come with the same weight.
+  // `made`, here and below, receives the fp8 codes of x or dy for the weight gradient, and may provide the amax. `weight_codes` receives
+  // those of the weight, for later calls with the same weight. Both are unused where the layer is not fp8.
   void forward(const at::Tensor& y /*[rows, out], overwritten*/, const at::Tensor& x /*[rows, in]*/, const Call& call,
                Operand* made = nullptr, kernels::Fp8Matrix* weight_codes = nullptr) const;
-  // The same in two parts, for a layer whose inputs are shared out: products are summed over the ranks, the bias is added once.
+  // forward in two parts, for a layer whose inputs are sharded: the products are reduced over tp, then the bias is added once.
   void product(const at::Tensor& y, const at::Tensor& x, const Call& call, const at::Tensor* onto = nullptr /*added to it*/,
                Operand* made = nullptr, kernels::Fp8Matrix* weight_codes = nullptr) const;
   void add_bias(const at::Tensor& y, const Call& call) const;
   void input_gradient(const at::Tensor& dx /*overwritten*/, const at::Tensor& dy, const Call& call, Operand* made = nullptr,
                       kernels::Fp8Matrix* weight_codes = nullptr) const;
-  // Codes of dy beforehand, of which `input_gradient` then makes use in place of dy: so dy, where it is large, need not live until then.
+  // Quantizes dy in advance. input_gradient then uses the codes, so a large dy can be freed.
   static void quantize_gradient(Operand& into, const at::Tensor& dy);
   void weight_gradient(mesh::Gradients& into, const Operand& x, const Operand& dy, const Call& call) const;
   void product_gradient(mesh::Gradients& into, const Operand& x, const Operand& dy, const Call& call) const;
   void bias_gradient(mesh::Gradients& into, const at::Tensor& dy) const;
   bool is_fp8(const Call& call) const;
-  // The weight [out, in] where y = x w^T is all there is to it: then a kernel may take it together with what comes after.
+  // The weight [out, in] where the layer is just y = x w^T (no bias, adapter or fp8), so that a fused kernel can take it.
   std::optional<at::Tensor> bare_weight(const Call& call) const;
-  bool needs_values() const { return bias || !low_rank.empty(); }  // of dy for its gradients, whatever the codes
+  bool needs_values() const { return bias || !low_rank.empty(); }  // whether gradients need dy itself beside its codes
   // x [..., in]; differentiable.
   at::Tensor plain(const at::Tensor& x, const Call& call) const;
-  // Likewise the codes of both sides, where it is in eight bits.
+  // The quantized operands where the layer is just y = x w^T in fp8, for a fused kernel.
   struct Fp8Operands {
     kernels::Fp8Matrix x, w;
   };
   std::optional<Fp8Operands> fp8_operands(const at::Tensor& x, const Call& call, Operand* made) const;
   std::vector<mesh::ParamId> parameters() const;
-  // Says on a card what this layer is.
+  // Fills in the card entry of this layer.
   void describe(BlockOp& operation) const;
-  // Widths of what is here of the weight.
+  // The local widths of the weight.
   int64_t in_width(const Call& call) const;
   int64_t out_width(const Call& call) const;
 
  private:
   Fp8Operands quantize_operands(const at::Tensor& x, const Call& call, Operand* made, kernels::Fp8Matrix* weight_codes = nullptr) const;
-  // In the form that this product reads; in both where they are kept.
+  // In the form that this product reads, or in both forms where they are kept.
   kernels::Fp8Matrix quantized_weight(const Call& call, bool forward, kernels::Fp8Matrix* kept) const;
 };
 

@@ -31,7 +31,7 @@ base::Schema<LoraOptions> lora_schema() {
        {"from", &O::from, "A directory with an adapter in PEFT's format to go on from; it gives the other keys here. Empty: a new one."}}};
 }
 
-// The last * may take more whenever what follows it does not fit.
+// Greedy matching with backtracking to the last *.
 bool matches(const std::string& pattern, const std::string& name) {
   size_t p = 0, n = 0, star = std::string::npos, taken = 0;
   while (n < name.size()) {

@@ -1,4 +1,5 @@
-// x + down(silu(gate(norm(x))) * up(norm(x))), or x + down(gelu(up(norm(x)))).
+// x + down(silu(gate(norm(x))) * up(norm(x))) (SwiGLU), or x + down(gelu(up(norm(x)))), hand-written. The activation is recomputed in the
+// backward pass unless fp8 has kept its codes.
 
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
@@ -40,7 +41,7 @@ class MlpBlock final : public Block {
   void forward(Values& values, Saved* keep, const Call& call) const override {
     at::Tensor up, active;
     Operand normed, activated;
-    // One kernel for both, where nothing else has to know of what is in between.
+    // The GEMM and SwiGLU are one kernel where nothing comes in between.
     bool activates = false;
     at::Tensor* const notes = keep && parts_.down.is_fp8(call) ? &activated.amax : nullptr;
     const std::optional<at::Tensor> fused = parts_.gated && !parts_.down.is_fp8(call) ? parts_.up.bare_weight(call) : std::nullopt;
@@ -72,9 +73,9 @@ class MlpBlock final : public Block {
 
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
     const at::Tensor up = saved.take("up");
-    const bool again = !saved.has("active.codes");  // `active` is made once more
+    const bool again = !saved.has("active.codes");  // `active` is recomputed
     Operand dout, dwidened;
-    // Each buffer serves twice: `active` first holds its own gradient, `up` becomes its gradient.
+    // Buffers are reused: `active` first holds its gradient, and `up` is overwritten by its gradient.
     at::Tensor active = at::empty({up.size(0), parts_.gated ? up.size(1) / 2 : up.size(1)}, up.options()), dup = up;
     const std::optional<at::Tensor> fused = parts_.gated && again && !parts_.up.is_fp8(call) ? parts_.down.bare_weight(call) : std::nullopt;
     const ResidualBranch::Back back = branch_.begin_backward(

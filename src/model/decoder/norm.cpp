@@ -11,11 +11,11 @@
 namespace cairn::model {
 namespace {
 
-// What sums over x are kept in: its own precision, and never less than fp32.
+// The precision of sums over x: its own, but at least fp32.
 at::TensorOptions summing(const at::Tensor& x) { return kernels::is_half_precision(x) ? x.options().dtype(at::kFloat) : x.options(); }
 
-// What libtorch's LayerNorm takes: on a GPU it computes in fp32 and keeps its statistics so, whatever it reads, as long as all is of one
-// type; a CPU's has to be given fp32.
+// An input of libtorch's LayerNorm. On a GPU it computes in fp32 for any dtype, as long as all inputs have the same one; on a CPU it has to
+// be given fp32.
 at::Tensor for_layer_norm(const at::Tensor& one, const at::Tensor& x) {
   return x.is_cuda() ? one.to(x.scalar_type()) : kernels::widened(one);
 }
@@ -72,7 +72,7 @@ void Norm::weight_gradient(mesh::Gradients& into, const at::Tensor& dy, const at
     into.add(weight, gradient);
     return;
   }
-  // In fp32, since the results are of the type of what is read, and sums of gradients are not rounded to bf16.
+  // In fp32, because the results have the inputs' dtype and gradient sums must not be rounded to bf16.
   const auto [unused, gain, shift] = at::native_layer_norm_backward(kernels::widened(dy), kernels::widened(x), {x.size(-1)}, statistics[0],
                                                                     statistics[1], kernels::widened(call.weights.get(weight)),
                                                                     kernels::widened(call.weights.get(*bias)), {false, true, true});

@@ -8,33 +8,33 @@
 
 namespace cairn::model {
 
-// The norm of a block's input over its last dim: RMSNorm (a gain) or LayerNorm (a gain and a shift).
+// A norm over the last dim: RMSNorm (a gain) or LayerNorm (a gain and a shift).
 struct Norm {
   enum class Kind { rms, layer };
   Kind kind = Kind::rms;
   mesh::ParamId weight = {};
-  std::optional<mesh::ParamId> bias = {};  // of a LayerNorm
+  std::optional<mesh::ParamId> bias = {};  // LayerNorm only
   double eps = 1e-5;
 
-  // What the gradients need again: 1 / rms per row, or mean and 1 / deviation.
+  // `statistics` is kept for the gradients: 1 / rms per row, or mean and 1 / deviation.
   struct Result {
     at::Tensor y, statistics;
   };
   // `amax`, here and below, as in kernels/rms_norm.h.
   Result forward(const at::Tensor& x, const Call& call, at::Tensor* amax = nullptr) const;
-  // The same in parts, for an x that comes later: its parameters as they are now, room for the result, and the norm itself.
+  // forward in parts, for an x that is still in flight: copies of the parameters, memory for the result, and the norm itself.
   struct Held {
     at::Tensor gain, shift;
   };
   Held hold(const Call& call) const;
   Result results_for(const at::Tensor& x) const;
   void forward(const Result& into, const at::Tensor& x, const Held& held) const;
-  // dx is overwritten: the input gradient, plus *add where given (what went round the norm on the residual path).
+  // Overwrites dx with the input gradient, plus *add where given (the gradient of the residual path around the norm).
   void input_gradient(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics, const Call& call,
                       const at::Tensor* add = nullptr, at::Tensor* amax = nullptr) const;
   void weight_gradient(mesh::Gradients& into, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& statistics,
                        const Call& call) const;
-  // Both gradients in one pass over x, where there is such a thing; then also what the norm came to, into *y, so that it need not be kept.
+  // Both gradients in one pass over x, where a kernel has it. It also writes the norm's output to *y, so that it need not be kept.
   bool has_fused_backward(const at::Tensor& x) const;
   struct Back {
     const at::Tensor& dx;

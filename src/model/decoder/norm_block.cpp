@@ -1,5 +1,4 @@
-// norm(x) as a block of its own, over all tokens on every rank. Where x is still in flight, so is what this makes of it: nothing waits
-// here.
+// norm(x) as a separate block, over all tokens on every rank. Where x is still in flight, so is the result: the norm runs when x arrives.
 
 #include "kernels/aten.h"
 #include "model/decoder/blocks.h"
@@ -21,7 +20,7 @@ class NormBlock final : public Block {
                              .parameters = norm_.parameters(),
                              .axes = {"embed"},
                              .flops_per_token = 4 * embed,
-                             .saved_elements_per_token = 2 * embed}}};  // and what it comes to, which the branch that reads it keeps
+                             .saved_elements_per_token = 2 * embed}}};  // and the result, which its reader keeps
   }
 
   const Card& card() const override { return card_; }
@@ -35,7 +34,7 @@ class NormBlock final : public Block {
       if (keep) keep->put("x", x.tensor), keep->put("statistics", normed.statistics);
       return;
     }
-    // The weights may be elsewhere by then.
+    // The weights may be released by then.
     const Norm::Held held = norm_.hold(call);
     const Norm::Result into = norm_.results_for(x.tensor);
     values.put(writes_,
@@ -45,7 +44,7 @@ class NormBlock final : public Block {
 
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
     const at::Tensor dnormed = gradients.take(writes_);
-    if (!call.axes.find("tp") && norm_.has_fused_backward(saved.get("x"))) {  // both gradients, the input's in the place of the result's
+    if (!call.axes.find("tp") && norm_.has_fused_backward(saved.get("x"))) {  // both gradients; dx overwrites dnormed
       saved.put("dgain", norm_.backward({dnormed}, dnormed, saved.take("x"), saved.take("statistics"), call));
       return gradients.add(reads_, dnormed);
     }

@@ -6,15 +6,14 @@
 
 namespace cairn::model {
 
-// What a weight gradient is made from, on one of its two sides: a matrix [rows, width], or its codes where a layer has made them for one of
-// its other products, or both.
+// One of the two operands of a weight gradient dy^T x: a matrix [rows, width], or its fp8 codes where another product of the layer has
+// quantized it already, or both.
 struct Operand {
   at::Tensor values = {};
   kernels::Fp8Matrix codes = {};
-  at::Tensor amax = {};  // magnitude of the values, as to_fp8 takes it; undefined: not known
+  at::Tensor amax = {};  // of the values, as to_fp8 takes it; undefined: not known
 
-  // Keeps the codes, by columns, and drops what was kept of the matrix unless it is needed all the same; where there are no codes, the
-  // matrix.
+  // Saves the codes, by columns, and drops a saved matrix of this name unless `values_too`. Without codes it saves the matrix.
   void save(Saved& into, const std::string& name, const at::Tensor& matrix, bool values_too = false) const {
     if (codes.defined()) {
       into.put(name + ".codes", codes.columns);

@@ -5,7 +5,7 @@
 
 namespace cairn::model {
 
-// The formulas of the shipped blocks in plain differentiable ATen operations: what hand-written gradients are checked against.
+// The operations of our blocks in plain differentiable ATen: the reference of the hand-written gradients.
 // x / rms(x) * weight over the last dim.
 at::Tensor plain_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 // Rotates halves of the last dim; x [batch, length, heads, head_dim], cos and sin [length, head_dim / 2] or [batch, length, head_dim / 2].

@@ -48,19 +48,19 @@ ResidualBranch::In ResidualBranch::begin_forward(Values& values, Saved* keep, co
     if (keep) keep->put("in", in.rows);
     return in;
   }
-  const bool alone = !call.axes.find("tp");  // what is gathered from others may be larger
+  const bool alone = !call.axes.find("tp");  // with tp, gathered tokens may exceed the amax
   const Norm::Result normed = norm_->forward(x, call, normed_operand && keep && alone ? &normed_operand->amax : nullptr);
   In in{.x = x, .batch_shape = batch_shape(x, call)};
   in.rows = gather_tokens(rows(normed.y), in.batch_shape, call, io_.name, use);
   if (keep) {
     keep->put("x", x);
-    if (!alone || !norm_->has_fused_backward(x)) keep->put("in", in.rows);  // else it is made once more
+    if (!alone || !norm_->has_fused_backward(x)) keep->put("in", in.rows);  // else backward recomputes it
     keep->put("statistics", normed.statistics);
   }
   return in;
 }
 
-// What is left to do once the sums are there.
+// Runs when the all-reduce is done.
 void ResidualBranch::finish(const at::Tensor& sums, const Value& onto, const Call& call) const {
   apply_dropout(sums, dropout_, call, io_.name, TokenLayout::replicated);
   onto.ready.wait();
@@ -71,7 +71,8 @@ void ResidualBranch::end_forward(Values& values, const In& in, const at::Tensor&
                                  Operand* made) const {
   const at::Tensor terms = at::empty({from.size(0), embed_}, from.options());
   const std::string& onto_name = norm_ ? io_.reads : io_.onto;
-  if (dropout_ == 0 && !call.axes.find("tp") && !onto_name.empty()) {  // the product starts from the stream, or from another branch's terms
+  if (dropout_ == 0 && !call.axes.find("tp") &&
+      !onto_name.empty()) {  // the GEMM accumulates onto the stream, or onto another branch's terms
     const at::Tensor x = values.get(onto_name), first = rows(io_.with.empty() ? x : values.get(io_.with));
     out.product(terms, from, call, &first, made);
     out.add_bias(terms, call);
@@ -125,7 +126,7 @@ void ResidualBranch::end_backward(Values& gradients, Saved& saved, const Back& b
   if (norm_) {
     const at::Tensor dnormed = reduce_scatter_tokens(din, call, io_.name, make).view(back.dy.sizes());
     const bool one_pass = norm_->has_fused_backward(saved.get("x"));
-    const at::Tensor dx = one_pass ? dnormed : at::empty_like(back.dy);  // its place, where nothing else needs it
+    const at::Tensor dx = one_pass ? dnormed : at::empty_like(back.dy);  // in place, where nothing else reads it
     Value handed_on{.tensor = dx};
     at::Tensor* amax = call.fp8() ? &handed_on.amax : nullptr;
     if (one_pass) {

@@ -9,57 +9,58 @@
 
 namespace cairn::model {
 
-// Where a block stands among the values of a model.
+// The names of a block and of the values it reads and writes.
 struct BlockIo {
   std::string name, reads, writes;
-  // Of a branch whose norm is a block of its own: what its result is added to (empty: it writes its terms alone), and terms of another
-  // branch that are summed up with its own.
+  // For a branch whose norm is a separate block. `onto`: the value to which its result is added; empty: it writes its unreduced terms.
+  // `with`: the terms of another branch, reduced together with its own.
   std::string onto = {}, with = {};
 };
 
-// Lets what is on its way along tp advance. Called between the kernels of a branch.
+// Drives pending collectives along tp. Called between the kernels of a branch.
 void progress_tp(const Call& call);
 
-// The way into a branch of the residual stream and out of it, the same for whatever the branch computes in between. Two kinds:
+// The begin and the end of a residual branch h (attention or MLP), which are the same for both. Two kinds:
 //
-// With its norm: x + h(norm(x)). Ranks along tp share the stream's tokens out; they are gathered on the way in and summed on the way out.
+// With its norm (standard wiring): x + h(norm(x)), with sequence parallelism. Tokens of the stream are sharded along tp: they are
+// all-gathered at the beginning and reduce-scattered at the end.
 //
-// Without: reads what a norm block made of some earlier value of the stream, `onto` it adds. Every rank has all tokens. The sum over the
-// ranks is only started here: the value that is written is in flight, and complete for whoever reads it. The gradient of what it read
-// likewise. So it hides behind whatever comes before its first reader.
+// Without its norm (ladder and parallel wirings): it reads the result of a separate norm block and adds to `onto`. Tokens are replicated
+// along tp. The all-reduce is only started: the value that it writes is in flight, and so is the gradient of what it reads. The all-reduce
+// overlaps with everything up to its first reader.
 class ResidualBranch {
  public:
   ResidualBranch(BlockIo io, std::optional<Norm> norm, int64_t embed, double dropout);
 
   const std::string& name() const { return io_.name; }
   const std::string& reads() const { return io_.reads; }
-  // Puts its name, its values, its norm and what it adds its result to on the block's card.
+  // Fills in the card: name, values, the norm and the final addition.
   void describe(Card& card) const;
   const std::optional<Norm>& norm() const { return norm_; }
 
-  // What the branch computes with: [tokens, width], and how many samples and positions these are. `use` as in gather_tokens.
+  // The input of the branch, [tokens, width], and its batch and length. `use` as in gather_tokens.
   struct In {
     at::Tensor rows = {};
-    at::Tensor x = {};  // the stream, where the norm is here
+    at::Tensor x = {};  // the stream, where the branch has its norm
     BatchShape batch_shape = {};
   };
-  // `normed` and `dout`: gain the largest magnitude of what the branch, or its gradient, computes with, where it is known by then.
+  // `normed` and `dout` receive the amax of the input, or of the output gradient, where it is known.
   In begin_forward(Values& values, Saved* keep, const Call& call, const OnRows& use, Operand* normed = nullptr) const;
-  // Adds the branch's result, whose terms [tokens, embed] are `out` of `from`, whose bias is added once.
+  // Projects `from` with `out`, reduces the result over tp, adds the bias once, and adds the sum to the stream.
   void end_forward(Values& values, const In& in, const at::Tensor& from, const Linear& out, const Call& call,
                    Operand* made = nullptr) const;
 
-  // The gradient of the branch's result, for all tokens: [tokens, embed].
+  // The gradient of the branch's output.
   struct Back {
-    at::Tensor dy = {};    // as it came
-    at::Tensor dout = {};  // for all tokens, through the dropout
+    at::Tensor dy = {};    // of the stream after the branch
+    at::Tensor dout = {};  // of the projection, for all tokens: [tokens, embed], after the gradient of dropout
   };
   Back begin_backward(Values& gradients, Saved& saved, const Call& call, const OnRows& use, Operand* dout = nullptr) const;
-  // Hands on the gradient of what the branch read; `make` makes its terms [tokens, embed].
+  // Adds the gradient of what the branch read. `make` computes its terms [tokens, embed], rows by rows.
   void end_backward(Values& gradients, Saved& saved, const Back& back, const at::Tensor& din, const OnRows& make, const Call& call) const;
   void weight_gradients(Saved& saved, mesh::Gradients& into, const Linear& out, const Call& call) const;
 
-  // In plain operations: what it reads, and what it writes.
+  // The begin and the end in plain operations.
   at::Tensor plain_in(Values& values, const Call& call) const;
   void plain_out(Values& values, const at::Tensor& result) const;
 

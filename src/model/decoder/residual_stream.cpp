@@ -16,7 +16,7 @@ std::vector<int64_t> element_counts(int64_t tokens, int64_t width, int ranks) {
   return counts;
 }
 
-// The rows of one rank among all.
+// The rows of one rank.
 struct Chunk {
   int64_t begin, count;
   at::Tensor of(const at::Tensor& matrix) const { return matrix.narrow(0, begin, count); }
@@ -27,7 +27,7 @@ Chunk chunk_of(const comm::Group& tp, int64_t tokens, int rank) {
   return {rows.begin, rows.length()};
 }
 
-// Chunks go round: while one is worked on, it is sent on and the next one comes.
+// A ring all-gather: while a chunk is used, it is sent on and the next one arrives.
 void ring_gather(comm::Group& tp, const at::Tensor& all, const at::Tensor& here, std::string_view what, const OnRows& use) {
   const int n = tp.size(), me = tp.rank(), right = (me + 1) % n, left = (me + n - 1) % n;
   const comm::Label label{comm::Purpose::activation, what};
@@ -47,7 +47,7 @@ void ring_gather(comm::Group& tp, const at::Tensor& all, const at::Tensor& here,
   comm::Work::all(std::move(sent)).wait();
 }
 
-// The sum for each rank's rows starts at its right neighbour and goes round to it; while it is on its way the next rows are made.
+// A ring reduce-scatter: the sum of a rank's rows starts at its right neighbour and goes round to it; meanwhile the next rows are made.
 at::Tensor ring_reduce(comm::Group& tp, const at::Tensor& terms, std::string_view what, const OnRows& make) {
   const int n = tp.size(), me = tp.rank(), right = (me + 1) % n, left = (me + n - 1) % n;
   const comm::Label label{comm::Purpose::activation, what};
@@ -131,7 +131,7 @@ at::Tensor as_stream(const at::Tensor& rows, const BatchShape& batch_shape, cons
 
 void apply_dropout(const at::Tensor& here, double rate, const Call& call, std::string_view where, TokenLayout tokens) {
   if (rate == 0 || !call.needs.weights) return;
-  CAIRN_CHECK(call.token_keys, "{}: dropout without keys of tokens", where);
+  CAIRN_CHECK(call.token_keys, "{}: dropout needs token keys", where);
   const at::Tensor keys = call.token_keys->view({-1, 1});
   kernels::dropout(here, (tokens == TokenLayout::replicated ? keys : local_tokens(keys, call)).reshape({-1}),
                    call.random.for_purpose("dropout").for_name(where), rate);

@@ -6,12 +6,12 @@
 
 namespace cairn::model {
 
-// How rotary angles are stretched for longer sequences than a model was first trained on; the words are those of config.json.
+// Rope scaling: how rotary angles are stretched for sequences longer than the model was trained on. Names as in config.json.
 struct RopeScaling {
   enum class Kind { none, linear, dynamic, llama3, yarn };
   Kind kind = Kind::none;
   double factor = 1;
-  int64_t original_length = 0;                       // llama3, yarn: the length before stretching; 0: max_position_embeddings
+  int64_t original_length = 0;                       // llama3, yarn: the length before scaling; 0: max_position_embeddings
   double low_freq_factor = 1, high_freq_factor = 4;  // llama3
   double beta_fast = 32, beta_slow = 1;              // yarn
   double attention_factor = 0;                       // yarn; 0: from the factor (and the two below, where given)
@@ -20,14 +20,14 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-// Ids with a meaning, as config.json has them.
+// Special token ids of config.json.
 struct SpecialTokens {
   std::optional<int64_t> bos = {}, pad = {};
-  std::vector<int64_t> eos = {};  // any of them ends a text
+  std::vector<int64_t> eos = {};  // each of them ends a text
   bool operator==(const SpecialTokens&) const = default;
 };
 
-// The shape of a decoder of one of the families (families.h). What a family never varies is said there.
+// The hyperparameters of a decoder. What is fixed for a family is in families/families.h.
 struct DecoderShape {
   int64_t vocab = 1024;
   int64_t embed = 128;
@@ -44,11 +44,11 @@ struct DecoderShape {
   int64_t window = 0;  // a query sees this many positions, itself included; 0: all before it
   bool qkv_bias = false, out_bias = false, mlp_bias = false;
   RopeScaling rope_scaling = {};
-  int64_t table_length = 0;  // rotation tables are this long, where no longer sequences will come; 0: length
+  int64_t table_length = 0;  // length of the rotation tables, where sequences are shorter than `length`; 0: length
   SpecialTokens tokens = {};
-  double dropout = 0;                       // of what is added to the residual stream, in training
+  double dropout = 0;                       // dropout of what is added to the residual stream, in training
   std::string residual = "standard";        // one of kWirings (decoder/wiring.h)
-  std::vector<int64_t> ladder_layers = {};  // of the ladder: which, in order
+  std::vector<int64_t> ladder_layers = {};  // ladder wiring: which layers, ascending
   bool operator==(const DecoderShape&) const = default;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include <fmt/format.h>
@@ -11,17 +12,16 @@
 #include "base/json.h"
 #include "model/decoder/wiring.h"
 #include "model/families/families.h"
-#include "model/families/rope_config.h"
 
 namespace cairn::model {
 namespace {
 
-// Far beyond any model there is. Products of any two of them, and of two and the layers, are far from overflowing.
+// Far beyond existing models. Products of any two of these, and of two and the layers, do not overflow.
 constexpr int64_t kVocabMax = 1 << 24, kWidthMax = 1 << 20, kHeadsMax = 1 << 12, kLayersMax = 1 << 14;
-constexpr int64_t kLengthMax = int64_t{1} << 40;  // some write 10^12 for "no end"; whoever makes tables looks at what is needed
+constexpr int64_t kLengthMax = int64_t{1} << 40;  // some files say 10^12 for "unlimited"; tables are made for the length that is used
 constexpr int kDepthMax = 64;
 
-// A config.json with the name it has in messages.
+// A parsed config.json, with its name for messages.
 class Config {
  public:
   Config(const base::Json& json, const std::string& file) : json_(json), file_(file) {}
@@ -58,7 +58,7 @@ class Config {
     return value->get<bool>();
   }
 
-  // Refuses any other value than those of `allowed`; not given is allowed too.
+  // Refuses a value that is not in `allowed`. A missing key is allowed.
   void only(const char* key, const std::vector<base::Json>& allowed) const {
     const base::Json* value = find(key);
     if (!value || std::find(allowed.begin(), allowed.end(), *value) != allowed.end()) return;
@@ -76,7 +76,7 @@ class Config {
   const std::string& file_;
 };
 
-// What would make another function of the same weights, whatever the family.
+// Refuses keys that would make another function of the same weights, in any family.
 void refuse_other_maths(const Config& config) {
   const Family* named = find_family(config.json().value("model_type", ""));
   const bool has_window = named && named->config.sliding_window;
@@ -98,7 +98,7 @@ void refuse_other_maths(const Config& config) {
   }
 }
 
-// Ids that no vocabulary has (-1, or beyond the end) are as good as none, and common.
+// Negative ids count as missing; they are common.
 SpecialTokens special_tokens(const Config& config) {
   SpecialTokens tokens;
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
@@ -120,6 +120,112 @@ SpecialTokens special_tokens(const Config& config) {
       if (one.is_number_integer() && one.get<int64_t>() >= 0) tokens.eos.push_back(one.get<int64_t>());
   return tokens;
 }
+
+// ---- the rotary part: rope_theta and rope_scaling, or rope_parameters, which newer versions of `transformers` write instead ----
+
+using RopeKind = RopeScaling::Kind;
+
+struct RopeWord {
+  const char* word;
+  RopeKind kind;
+};
+constexpr RopeWord kRopeWords[] = {{"default", RopeKind::none},
+                                   {"linear", RopeKind::linear},
+                                   {"dynamic", RopeKind::dynamic},
+                                   {"llama3", RopeKind::llama3},
+                                   {"yarn", RopeKind::yarn}};
+
+double positive(const base::Json& object, const char* key, const std::string& file, double otherwise) {
+  const auto found = object.find(key);
+  if (found == object.end() || found->is_null()) {
+    if (otherwise > 0 || std::isnan(otherwise)) return std::isnan(otherwise) ? 0 : otherwise;
+    base::fail_corrupt(file, fmt::format("rope_scaling lacks {}", key));
+  }
+  const double value = found->is_number() ? found->get<double>() : -1;
+  if (!(value > 0) || !std::isfinite(value))
+    base::fail_corrupt(file, fmt::format("rope_scaling: {} = {}: must be a number above 0", key, base::shown(*found)));
+  return value;
+}
+
+constexpr double kOriginalMax = 1e12;
+constexpr double kRequired = 0, kOptional = std::numeric_limits<double>::quiet_NaN();
+
+RopeScaling read_scaling(const base::Json& json, const std::string& file) {
+  const auto type = json.contains("rope_type") ? json.find("rope_type") : json.find("type");
+  RopeScaling s;
+  const RopeWord* word = nullptr;
+  for (const RopeWord& one : kRopeWords)
+    if (type != json.end() && *type == one.word) word = &one;
+  if (!word && type != json.end())
+    base::fail_input("{}: rope_scaling of type {}: Cairn reads default, linear, dynamic, llama3 and yarn", file, base::shown(*type));
+  s.kind = word ? word->kind : RopeKind::none;
+  if (s.kind == RopeKind::none) return s;
+  s.factor = positive(json, "factor", file, kRequired);
+  const double original = positive(json, "original_max_position_embeddings", file, s.kind == RopeKind::llama3 ? kRequired : kOptional);
+  if (original > kOriginalMax)
+    base::fail_corrupt(file, fmt::format("rope_scaling: original_max_position_embeddings = {}: at most {}", original, kOriginalMax));
+  s.original_length = static_cast<int64_t>(original);
+  if (s.kind == RopeKind::llama3) {
+    s.low_freq_factor = positive(json, "low_freq_factor", file, kRequired);
+    s.high_freq_factor = positive(json, "high_freq_factor", file, kRequired);
+    if (s.high_freq_factor <= s.low_freq_factor) base::fail_corrupt(file, "rope_scaling: high_freq_factor must be above low_freq_factor");
+  }
+  if (s.kind == RopeKind::yarn) {
+    s.beta_fast = positive(json, "beta_fast", file, 32);
+    s.beta_slow = positive(json, "beta_slow", file, 1);
+    s.attention_factor = positive(json, "attention_factor", file, kOptional);
+    s.mscale = positive(json, "mscale", file, kOptional);
+    s.mscale_all_dim = positive(json, "mscale_all_dim", file, kOptional);
+    s.truncate = !(json.contains("truncate") && json["truncate"] == false);
+  }
+  return s;
+}
+
+void read_rope(DecoderShape& shape, const base::Json& config, const std::string& file) {
+  const auto object = [&](const char* key) -> const base::Json* {
+    const auto found = config.find(key);
+    if (found == config.end() || found->is_null()) return nullptr;
+    if (!found->is_object()) base::fail_corrupt(file, fmt::format("{} must be an object", key));
+    return &*found;
+  };
+  const base::Json* parameters = object("rope_parameters");
+  const base::Json* scaling = parameters ? parameters : object("rope_scaling");
+  if (scaling) shape.rope_scaling = read_scaling(*scaling, file);
+  const bool inside = parameters && parameters->contains("rope_theta");
+  shape.rope_theta = positive(inside ? *parameters : config, "rope_theta", file, 10000);
+  if (parameters && parameters->contains("partial_rotary_factor") && (*parameters)["partial_rotary_factor"] != 1)
+    base::fail_input("{}: partial_rotary_factor = {}: Cairn rotates whole heads", file,
+                     base::shown((*parameters)["partial_rotary_factor"]));
+}
+
+void write_rope(base::OrderedJson& config, const DecoderShape& shape) {
+  config["rope_theta"] = shape.rope_theta;
+  const RopeScaling& s = shape.rope_scaling;
+  if (s.kind == RopeKind::none) {
+    config["rope_scaling"] = nullptr;
+    return;
+  }
+  base::OrderedJson scaling;
+  for (const RopeWord& one : kRopeWords)
+    if (one.kind == s.kind) scaling["rope_type"] = one.word;
+  scaling["factor"] = s.factor;
+  if (s.original_length > 0) scaling["original_max_position_embeddings"] = s.original_length;
+  if (s.kind == RopeKind::llama3) {
+    scaling["low_freq_factor"] = s.low_freq_factor;
+    scaling["high_freq_factor"] = s.high_freq_factor;
+  }
+  if (s.kind == RopeKind::yarn) {
+    scaling["beta_fast"] = s.beta_fast;
+    scaling["beta_slow"] = s.beta_slow;
+    if (s.attention_factor > 0) scaling["attention_factor"] = s.attention_factor;
+    if (s.mscale > 0) scaling["mscale"] = s.mscale;
+    if (s.mscale_all_dim > 0) scaling["mscale_all_dim"] = s.mscale_all_dim;
+    if (!s.truncate) scaling["truncate"] = false;
+  }
+  config["rope_scaling"] = scaling;
+}
+
+// ---- the families ----
 
 void read_gpt2(DecoderShape& shape, const Config& config) {
   shape.embed = config.size("n_embd", kWidthMax);
@@ -212,7 +318,7 @@ std::vector<int64_t> ladder_layers(const Config& config, int64_t layers) {
 
 std::string format_config(const DecoderShape& shape, const std::string& dtype) {
   base::OrderedJson config;
-  // Another wiring is another function of the same parameters: no program may take it for the standard one.
+  // Another wiring is another function of the same parameters, so it gets another architecture and model_type.
   const bool standard = is_standard(shape.residual);
   const Family& kind = family(shape.family);
   config["architectures"].push_back(architecture_prefix(shape.residual) + kind.architecture);

@@ -1,3 +1,11 @@
+// Rotary angles with rope scaling. Pair i of a head (i < head_dim / 2) turns by position * f_i, with f_i = theta^(-2i / head_dim). A
+// scaling with factor s stretches the angles for sequences longer than the model was trained on (length L = original_length):
+//
+//   linear   f_i / s                                     (position interpolation, arXiv:2306.15595)
+//   dynamic  f_i up to the model's length; longer sequences are refused, so nothing is scaled
+//   llama3   by wavelength w = 2 pi / f_i: f_i where w < L / high_freq_factor, f_i / s where w > L / low_freq_factor, a blend in between
+//   yarn     by turns within L: f_i above beta_fast turns, f_i / s below beta_slow turns, a linear ramp over the pairs in between; cosine
+//            and sine are multiplied by 0.1 ln(s) + 1                    (arXiv:2309.00071)
 #include "model/families/rope_angles.h"
 
 #include <algorithm>
@@ -9,7 +17,7 @@
 namespace cairn::model {
 namespace {
 
-// Llama 3.1: waves longer than the original length are stretched, short ones stay, those between are blended.
+// llama3.
 double by_wavelength(double frequency, const RopeScaling& s, double original) {
   const double wavelength = 2 * std::numbers::pi / frequency;
   const double longest = original / s.low_freq_factor, shortest = original / s.high_freq_factor;
@@ -19,8 +27,7 @@ double by_wavelength(double frequency, const RopeScaling& s, double original) {
   return frequency * (kept + (1 - kept) / s.factor);
 }
 
-// YaRN (arXiv:2309.00071, section 3.2): pairs that turn more than beta_fast times within the original length stay, those that turn
-// less than beta_slow times are stretched, with a ramp over the pairs between.
+// yarn (section 3.2 of the paper).
 double by_turns(double frequency, int64_t pair, const DecoderShape& shape, double original) {
   const RopeScaling& s = shape.rope_scaling;
   const auto dim = static_cast<double>(shape.head_dim);
@@ -30,7 +37,7 @@ double by_turns(double frequency, int64_t pair, const DecoderShape& shape, doubl
   double first = pair_that_turns(s.beta_fast), last = pair_that_turns(s.beta_slow);
   if (s.truncate) first = std::floor(first), last = std::ceil(last);
   first = std::max(first, 0.0), last = std::min(last, dim - 1);
-  if (first == last) last += 0.001;  // as others do, so that the ramp has a width
+  if (first == last) last += 0.001;  // as `transformers` does: a ramp of width 0 would divide by 0
   const double stretched = std::clamp((static_cast<double>(pair) - first) / (last - first), 0.0, 1.0);
   return frequency * (1 - stretched) + frequency / s.factor * stretched;
 }
@@ -45,7 +52,7 @@ std::vector<double> rope_frequencies(const DecoderShape& shape) {
     const double plain = std::pow(shape.rope_theta, -2.0 * static_cast<double>(pair) / static_cast<double>(shape.head_dim));
     switch (s.kind) {
       case RopeScaling::Kind::none:
-      case RopeScaling::Kind::dynamic:  // up to the model's length nothing is stretched, and longer sequences are refused
+      case RopeScaling::Kind::dynamic:  // see above
         frequencies.push_back(plain);
         break;
       case RopeScaling::Kind::linear:

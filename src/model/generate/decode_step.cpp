@@ -22,10 +22,10 @@ namespace {
 
 constexpr int64_t kScoresPadding = 32;  // attend_row writes a vector beyond the keys; the rest keeps threads off each other's cache lines
 
-// Products per thread below which waiting for each other costs more than sharing saves: some twenty microseconds.
+// Multiplications per thread below which barriers cost more than threads save: about twenty microseconds.
 constexpr int64_t kWorkPerThread = 300'000;
 
-// Finds parameters by the names that a family gives them.
+// Finds parameters by their family's names.
 class WeightFinder {
  public:
   WeightFinder(const Model& model, const Weights& weights, std::vector<at::Tensor>& held) : weights_(weights), held_(held) {
@@ -42,7 +42,7 @@ class WeightFinder {
     return tensor.const_data_ptr<float>();
   }
 
-  // Projections of one input, as the one matrix they are stored as.
+  // Projections of one input, stored as one matrix.
   kernels::WeightView linear(const std::string& at, const std::vector<std::string>& names, int64_t out, int64_t in, bool fan_in_fan_out) {
     const auto count = static_cast<int32_t>(names.size());
     return {pointer(at + names[0] + ".weight", count), pointer(at + names[0] + ".bias", count), out, in, fan_in_fan_out};
@@ -102,8 +102,8 @@ std::unique_ptr<DecodeStep> DecodeStep::make(const Model& model, const Weights& 
   return step;
 }
 
-// The share of one thread. Between two stages that exchange numbers stands a barrier; every thread norms for itself, which is cheaper
-// than one more of those.
+// One thread's part of a step. Stages that exchange data are separated by barriers. Every thread computes the norms itself, which is
+// cheaper than another barrier.
 struct DecodeStep::ThreadWork {
   DecodeStep& step;
   std::span<const Row> rows;
@@ -115,7 +115,7 @@ struct DecodeStep::ThreadWork {
   const DecoderShape& shape() const { return step.shape_; }
   int64_t count() const { return static_cast<int64_t>(rows.size()); }
 
-  // This thread's outputs of n, whole cache lines.
+  // This thread's range of n outputs, in whole cache lines.
   std::pair<int64_t, int64_t> share(int64_t n) const {
     const int64_t lines = (n + 15) / 16;
     return {std::min(n, lines * thread / threads * 16), std::min(n, lines * (thread + 1) / threads * 16)};
@@ -148,15 +148,15 @@ struct DecodeStep::ThreadWork {
     }
   }
 
-  // Turns one head as its row's position asks.
+  // Norms and rotates one head for its position.
   void place(float* head, const Gain& gain, int64_t position) const {
     const int64_t dim = shape().head_dim;
     if (gain.weight != nullptr) norm(head, head, gain, dim);
     if (step.rotary_) kernels::rotate_row(head, step.cos_ + position * (dim / 2), step.sin_ + position * (dim / 2), dim / 2);
   }
 
-  // One query head. Its own key is turned here, by each of the heads that read it; the first of them writes it into the cache, where
-  // nobody looks for it before the next step.
+  // Attention of one query head. The new key is rotated by each query head that reads it; the first of these writes it into the cache,
+  // where it is not read before the next step.
   void attend(const Layer& layer, int64_t index, int64_t i, int64_t head) const {
     const DecoderShape& s = shape();
     const Row& row = rows[static_cast<size_t>(i)];
@@ -194,7 +194,7 @@ struct DecodeStep::ThreadWork {
     }
   }
 
-  // A thread makes the same outputs of gate and up, so that it can join them at once.
+  // A thread computes the same columns of gate and up, so that it can combine them at once.
   void project_up(const Layer& layer) const {
     const float* x = normed(layer.mlp_norm);
     const auto [begin, end] = share(shape().mlp);

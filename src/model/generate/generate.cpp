@@ -1,3 +1,11 @@
+// Generation with a KV cache.
+//
+// Prefill: a prompt goes through the model's blocks once, with all its positions; the attention blocks append their keys and values to the
+// sequence's row of the cache. The logits of the last position give the first token.
+// Decode: each step feeds the last token of every unfinished sequence, at its own position, and appends one key and value per layer. On a
+// CPU with fp32 weights DecodeStep does this without tensors; otherwise the blocks run with one row per call, or with adjacent rows at the
+// same position in one call (`batched_`).
+// The cache doubles when it is full, up to length_max. Requests that share a prompt copy the prefilled row.
 #include "model/generate/generate.h"
 
 #include <algorithm>
@@ -14,9 +22,9 @@
 namespace cairn::model {
 namespace {
 
-constexpr int64_t kInitialRoom = 64;  // tokens beyond the longest prompt that a cache has room for before it grows
+constexpr int64_t kInitialRoom = 64;  // positions of a new cache beyond the prompt
 
-// Reads tokens into a cache with one row per sequence, and says what may come next. Sequences need not be equally long.
+// Runs the model on tokens and keeps the KV cache, one row per sequence.
 class DecodeRunner {
  public:
   DecodeRunner(const Model& model, const Weights& weights, Buffers& buffers, int64_t rows, const GenerateOptions& options)
@@ -25,19 +33,19 @@ class DecodeRunner {
     step_ = DecodeStep::make(model, weights, buffers);
   }
 
-  // All of a prompt into one row; the logits after it.
+  // Runs a whole prompt into one row. Returns the logits [vocab] after it.
   at::Tensor prefill(const std::vector<int32_t>& prompt, int64_t row) {
     grow_cache(static_cast<int64_t>(prompt.size()));
     return run_blocks(at::tensor(prompt, at::kInt).to(at::kLong).view({1, -1}), 0, row).view({-1});
   }
 
-  // The row that has read a prompt gives another what it remembers of it.
+  // Copies the first positions of a row to another row.
   void copy(int64_t from, int64_t to, int64_t positions) {
     for (auto& [name, tensor] : cache_.tensors) tensor[to].narrow(0, 0, positions).copy_(tensor[from].narrow(0, 0, positions));
     for (auto& [name, tensor] : cache_.states) tensor[to].copy_(tensor[from]);
   }
 
-  // One token for each of some rows; logits [rows, vocab] of them, valid until the next call.
+  // Runs one token for each of some rows. Returns logits [rows, vocab], valid until the next call.
   at::Tensor decode(std::span<const DecodeStep::Row> rows) {
     int64_t end = 0;
     for (const DecodeStep::Row& row : rows) end = std::max(end, row.position + 1);
@@ -50,7 +58,7 @@ class DecodeRunner {
   }
 
  private:
-  // Keys and values of positions before `end` must fit. A cache doubles, up to the longest that the model reads.
+  // Makes room for positions before `end`. The cache doubles, up to length_max.
   void grow_cache(int64_t end) {
     if (end <= cache_.capacity) return;
     const int64_t old = cache_.capacity;
@@ -64,7 +72,7 @@ class DecodeRunner {
     }
   }
 
-  // The model's own blocks over neighbouring rows of the cache; of the positions only the last one's logits are wanted.
+  // Runs the model's blocks on adjacent rows of the cache. Computes logits for the last position only.
   at::Tensor run_blocks(const at::Tensor& tokens, int64_t begin, int64_t first_row) {
     KvCache part{.capacity = cache_.capacity};
     for (const auto& [name, tensor] : cache_.tensors) part.tensors[name] = tensor.narrow(0, first_row, tokens.size(0));
@@ -86,7 +94,7 @@ class DecodeRunner {
     return values.take("logits").to(at::kCPU, at::kFloat);  // [rows, 1, vocab]
   }
 
-  // The first prompt shows what a row of the cache looks like.
+  // Allocates the cache after the first prompt, whose blocks have determined the shapes.
   void allocate_cache(const KvCache& one, int64_t row) {
     const auto for_all = [&](const at::Tensor& tensor) {
       std::vector<int64_t> shape = tensor.sizes().vec();
@@ -99,8 +107,7 @@ class DecodeRunner {
     for (const auto& [name, tensor] : one.states) cache_.states[name] = for_all(tensor);
   }
 
-  // On a CPU one by one, so that no row's numbers depend on the others. On a GPU, which has as many idle as there are rows too few, those
-  // that stand at the same position together.
+  // On a CPU one row per call, so that no row depends on the others. With batched_ (on a GPU) adjacent rows at the same position together.
   at::Tensor decode_by_rows(std::span<const DecodeStep::Row> rows) {
     std::vector<at::Tensor> logits;
     for (size_t first = 0, count = 1; first < rows.size(); first += count, count = 1) {
@@ -115,7 +122,7 @@ class DecodeRunner {
     return other.position == one.position && other.cache_row == one.cache_row + static_cast<int64_t>(after);
   }
 
-  int64_t model_vocab() const { return weights_.get({0}).size(0); }  // a decoder's first parameter is its table
+  int64_t model_vocab() const { return weights_.get({0}).size(0); }  // the first parameter of a decoder is its embedding table
 
   const Model& model_;
   const Weights& weights_;
@@ -127,7 +134,7 @@ class DecodeRunner {
   at::Tensor logits_;
 };
 
-// One text being written.
+// A sequence in progress.
 struct Text {
   int64_t index;
   const GenerateRequest& request;
@@ -142,7 +149,7 @@ class TextWriter {
   TextWriter(const GenerateOptions& options, const OnToken& on_token)
       : options_(options), on_token_(on_token), sampler_(options.sampling) {}
 
-  // Draws the next token of a text. False: it ends, for the reason its result gives.
+  // Samples the next token. False: the sequence is finished, with the reason in its result.
   bool extend(Text& text, std::span<const float> logits) {
     const auto drawn = static_cast<int64_t>(text.result.ids.size());
     const TokenSampler::SampledToken choice = sampler_.sample(logits, text.all, text.request.random.uniform(static_cast<uint64_t>(drawn)));
@@ -189,7 +196,7 @@ std::vector<GeneratedText> generate(const Model& model, const Weights& weights, 
   check(options.sampling);
   at::NoGradGuard no_grad;
   std::vector<Text> texts;
-  std::vector<size_t> writing;  // which texts go on
+  std::vector<size_t> writing;  // unfinished sequences
   DecodeRunner runner(model, weights, buffers, static_cast<int64_t>(requests.size()), options);
   TextWriter writer(options, on_token);
   at::Tensor logits;

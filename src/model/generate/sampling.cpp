@@ -10,7 +10,7 @@
 namespace cairn::model {
 namespace {
 
-// Of equals the later one, which is what the sort of `transformers` comes to.
+// Ties go to the later one, as in the sort of `transformers`.
 bool likelier(const std::pair<int32_t, double>& a, const std::pair<int32_t, double>& b) {
   return a.second != b.second ? a.second > b.second : a.first > b.first;
 }
@@ -43,7 +43,7 @@ std::span<const float> TokenSampler::penalized(std::span<const float> logits, st
   return scores_;
 }
 
-// Scores over the temperature of the k highest and of those that tie with the last of them.
+// Keeps the k highest scores and ties with the last of them, divided by the temperature.
 void TokenSampler::keep_top_k(std::span<const float> logits) {
   candidates_.clear();
   const auto k = static_cast<size_t>(options_.top_k);
@@ -58,7 +58,7 @@ void TokenSampler::keep_top_k(std::span<const float> logits) {
     if (logits[id] >= lowest) candidates_.emplace_back(static_cast<int32_t>(id), logits[id] / options_.temperature);
 }
 
-// Scores into probabilities.
+// Softmax.
 void TokenSampler::normalize() {
   double highest = -std::numeric_limits<double>::infinity(), total = 0;
   for (const auto& [id, score] : candidates_) highest = std::max(highest, score);
@@ -66,7 +66,7 @@ void TokenSampler::normalize() {
   for (auto& [id, score] : candidates_) score /= total;
 }
 
-// A token stays while those likelier than it have not reached the sum; the likeliest always stays.
+// Keeps a token while the more likely ones have not reached top_p; the most likely one is always kept.
 void TokenSampler::keep_top_p() {
   if (options_.top_p >= 1) return;
   const auto less = [](const auto& a, const auto& b) { return likelier(b, a); };

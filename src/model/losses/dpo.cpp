@@ -10,7 +10,7 @@
 namespace cairn::model {
 namespace {
 
-// Double [answers]: the losses of the tokens of each answer, summed.
+// The sum of the token losses of each answer: double [answers].
 at::Tensor by_answer(const RowLosses& losses, const at::Tensor& logits) {
   return losses.loss.view({logits.size(0), -1}).sum(1, /*keepdim=*/false, at::kDouble);
 }
@@ -20,7 +20,7 @@ class AnswerLosses final : public Objective {
   Separates separates() const override { return Separates::samples; }
 
   Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double /*weight*/, const mesh::Axes& axes) const override {
-    CAIRN_CHECK(!gradients, "the losses of {} answers have no gradient here", batch.samples());
+    CAIRN_CHECK(!gradients, "answer losses of {} samples have no gradient", batch.samples());
     const at::Tensor logits = outputs.get("logits");
     const RowLosses losses = row_losses(outputs.value("logits"), batch.field("targets").reshape({-1}), axes);
     const at::Tensor answers = by_answer(losses, logits);
@@ -46,7 +46,7 @@ class Dpo final : public Objective {
     if (gradients) {
       at::Tensor slope = smoothing_ * at::sigmoid(margin) - (1 - smoothing_) * at::sigmoid(-margin);  // of the loss along the margin
       if (batch.weights.defined()) slope = slope * batch.weights.to(at::kDouble);
-      // The margin falls by beta with each unit of cross entropy of the chosen answer, and rises with the rejected one's.
+      // d margin / d cross entropy: -beta for the chosen answer, +beta for the rejected one.
       const at::Tensor by_row = at::stack({-slope, slope}, 1).mul_(beta_ * weight).view({2 * pairs, 1});
       const at::Tensor scale = by_row.to(losses.lse.scalar_type()).expand({2 * pairs, logits.size(1)}).reshape({-1});
       kernels::cross_entropy_backward(losses.rows, losses.lse, losses.targets, scale);

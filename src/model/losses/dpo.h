@@ -6,19 +6,19 @@
 namespace cairn::model {
 
 struct DpoOptions {
-  double beta = 0.1;           // how much moving away from the reference model costs
-  double label_smoothing = 0;  // the share of pairs that are taken to be the wrong way round
+  double beta = 0.1;           // strength of the pull towards the reference model
+  double label_smoothing = 0;  // assumed fraction of pairs with swapped labels
 };
 
 // Direct preference optimization (arXiv:2305.18290, equation 7; smoothed: arXiv:2310.12036's cDPO). A sample is a pair of answers to one
-// prompt; rows 2i and 2i + 1 of value "logits" [2 pairs, length, vocab] and field "targets" [2 pairs, length] are its chosen and its
-// rejected answer. Field "reference" [2 pairs] holds what make_answer_losses gives under the reference model. With the reward of an answer
-// r = beta (log p - log p_reference), the loss of a pair is
+// prompt: rows 2i and 2i + 1 of value "logits" [2 pairs, length, vocab] and field "targets" [2 pairs, length] are the chosen and the
+// rejected answer. Field "reference" [2 pairs] holds the result of make_answer_losses under the reference model. With the reward of an
+// answer r = beta (log p - log p_reference), the loss of a pair is
 //   -(1 - s) log sigmoid(r_chosen - r_rejected) - s log sigmoid(r_rejected - r_chosen).
-// It counts pairs. Measures reward_chosen, reward_rejected, reward_margin, and reward_accuracy: the share of pairs with a positive margin.
+// The loss is counted in pairs. Metrics: reward_chosen, reward_rejected, reward_margin, and reward_accuracy (pairs with a positive margin).
 std::unique_ptr<Objective> make_dpo(const DpoOptions& options);
 
-// For the reference model: the sums of the answers' log-probabilities, negated, as per-sample losses in double. For losses only.
+// For the reference model: the negative log-probability of each answer, as per-sample losses in double. Without gradients.
 std::unique_ptr<Objective> make_answer_losses();
 
 }  // namespace cairn::model

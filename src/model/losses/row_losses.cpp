@@ -9,7 +9,7 @@ namespace {
 
 const mesh::Split* split_of(const mesh::Placement::How& how) { return std::get_if<mesh::Split>(&how); }
 
-// Targets counted from this rank's first row of the vocabulary; those that are elsewhere say so.
+// Targets relative to this rank's part of the vocabulary; kElsewhereTarget for those of other ranks.
 at::Tensor local_targets(const at::Tensor& targets, const mesh::Interval& here) {
   const at::Tensor ignored = targets.eq(kernels::kIgnoreTarget);
   const at::Tensor local = targets - here.begin;

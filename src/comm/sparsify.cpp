@@ -99,7 +99,7 @@ void add_at(std::span<float> message, std::span<const int64_t> indices, std::spa
 }
 
 Indices take_top_k(std::span<const float> message, std::span<float> residual, int64_t count, std::vector<float>& values) {
-  CAIRN_CHECK(message.size() == residual.size(), "{} elements of a message, {} owed", message.size(), residual.size());
+  CAIRN_CHECK(message.size() == residual.size(), "{} elements of a message, {} of its residual", message.size(), residual.size());
   for (size_t i = 0; i < message.size(); ++i)
     if (magnitude_bits(message[i] + residual[i]) >= kInfiniteBits) fail_not_finite("not finite", i);
   for (size_t i = 0; i < message.size(); ++i) residual[i] += message[i];

@@ -134,10 +134,10 @@ TEST(Bridge, WhoEndsIsGoneAtOnceAndComesAgainInANewLife) {
 }
 
 TEST(Bridge, WhoDiffersIsRefusedAndToldWhy) {
-  std::atomic<int> strangers = 0;
+  std::atomic<int> refused_callers = 0;
   BridgeOptions first = site(0, 3);
   first.config_fingerprint = "every 30";
-  first.tell = [&](const std::string& what) { strangers += what.find("key") != std::string::npos ? 1 : 0; };
+  first.tell = [&](const std::string& what) { refused_callers += what.find("key") != std::string::npos ? 1 : 0; };
   Bridge a(first);
   BridgeOptions other = site(1, 3, a.port());
   other.config_fingerprint = "every 40";
@@ -147,7 +147,7 @@ TEST(Bridge, WhoDiffersIsRefusedAndToldWhy) {
   BridgeOptions keyless = site(2, 3, a.port());
   keyless.key = fresh_key();
   const Bridge c(keyless);
-  EXPECT_TRUE(soon(a, [&] { return strangers > 0; }));
+  EXPECT_TRUE(soon(a, [&] { return refused_callers > 0; }));
   EXPECT_EQ(a.incarnation(1), 0U);
   EXPECT_EQ(a.incarnation(2), 0U);
 }

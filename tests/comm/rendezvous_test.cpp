@@ -89,7 +89,7 @@ TEST(Rendezvous, RanksThatALauncherNumberedKeepTheirNumbers) {
   EXPECT_THAT(ranks, testing::UnorderedElementsAre(0, 1, 2, 3));
 }
 
-// What a machine is told that comes while the first one waits, which gives up afterwards: "" or its error.
+// The answer to a machine that comes while the first one waits, which gives up afterwards: "" or its error.
 std::string told_to(const Machine& other) {
   const RendezvousEndpoint place = free_place();
   base::Stop stop;

@@ -347,7 +347,7 @@ TEST(Siblings, UnlikeSizesAreRefusedOnBothSides) {
   EXPECT_EQ(told.what, seen.what);
 }
 
-// --- strangers ---------------------------------------------------------------------------------------------------------------------------
+// --- processes that do not belong ---------------------------------------------------------------------------------------------------------------------------
 
 TEST(Siblings, SilentAndNoisyCallersHarmNobody) {
   const std::string job = fresh_job();

@@ -134,7 +134,7 @@ TEST(Sparsify, WhatIsSentAndOwedIsAllThatWasGiven) {
     for (size_t i = 0; i < indices.size(); ++i) sent[static_cast<size_t>(indices[i])] += values[i];
     for (size_t i = 0; i < 50; ++i) ASSERT_NEAR(sent[i] + residual[i], given[i], 1e-5);
   }
-  for (const float x : residual) EXPECT_LT(std::abs(x), 20);  // nothing is owed for ever
+  for (const float x : residual) EXPECT_LT(std::abs(x), 20);  // the residual stays bounded
 }
 
 TEST(Sparsify, AMessageThatIsNotFiniteLeavesWhatIsOwedAlone) {

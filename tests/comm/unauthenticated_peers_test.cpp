@@ -40,7 +40,7 @@ struct Door {
   explicit Door(std::chrono::nanoseconds patience)
       : listener(listen_at("127.0.0.1")),
         tls(Key{1}),
-        strangers(io, listener.fd, &tls, patience, [this](AsyncStream& caller) -> asio::awaitable<void> {
+        callers(io, listener.fd, &tls, patience, [this](AsyncStream& caller) -> asio::awaitable<void> {
           const auto word = co_await caller.read_value<uint32_t>();
           recognised += word == 42;
         }) {}
@@ -63,7 +63,7 @@ struct Door {
   Tls tls;
   int recognised = 0;
   std::vector<AsyncStream> knocked;
-  UnauthenticatedPeers strangers;
+  UnauthenticatedPeers callers;
 };
 
 // The start of a TLS hello that claims to be as long as one can be and then stops.
@@ -125,7 +125,7 @@ TEST(UnauthenticatedPeers, AreAllSentAwayWhenTheDoorCloses) {
   const int caller = call(door.listener.port);
   for (int round = 0; round < 5; ++round) door.settle();
   EXPECT_FALSE(was_closed(caller));
-  door.strangers.close();
+  door.callers.close();
   door.settle();
   EXPECT_TRUE(was_closed(caller));
   ::close(caller);

@@ -123,7 +123,7 @@ struct MpiEndpoint::State {
   std::vector<int> indices = {};           // output of MPI_Testsome
   std::vector<MPI_Status> statuses = {};
   std::vector<std::shared_ptr<MpiPayload>> already_ended = {};
-  bool agreed = false;
+  bool all_done = false;
   bool crowded = false;
 
   void await_frame(size_t i) {
@@ -212,7 +212,7 @@ struct MpiEndpoint::State {
       MPI_Status status{};
       if (!over(requests[i], status, parts[i].payload->outgoing ? clock.now() : until)) new Part(std::move(parts[i]));
     }
-    if (agreed) MPI_Comm_free(&comm);
+    if (all_done) MPI_Comm_free(&comm);
   }
 };
 
@@ -241,7 +241,7 @@ int MpiEndpoint::size() const { return state_->size; }
 bool MpiEndpoint::sending() const { return state_->sends > 0; }
 bool MpiEndpoint::receiving() const { return static_cast<int64_t>(state_->parts.size()) > state_->sends; }
 bool MpiEndpoint::crowded() const { return state_->crowded; }
-void MpiEndpoint::agree_to_end() { state_->agreed = true; }
+void MpiEndpoint::set_all_done() { state_->all_done = true; }
 void MpiEndpoint::withdraw(const Transfer& transfer) { state_->withdraw(transfer); }
 
 void MpiEndpoint::send_frame(int to, std::shared_ptr<std::byte[]> frame, int64_t bytes) {

@@ -61,7 +61,7 @@ class MpiEndpoint {
   void withdraw(const Transfer& transfer);
 
   // All ranks have said bye, so that the destructor may free the communicator.
-  void agree_to_end();
+  void set_all_done();
 
  private:
   struct State;

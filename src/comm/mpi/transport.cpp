@@ -442,7 +442,7 @@ class MpiTransport final : public Transport {
     run_while([this] { return std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.open; }); }, kFarewellDeadline);
     int there = 0;
     for (const Peer& peer : peers_) there += peer.said_bye ? 1 : 0;
-    if (there == size() - 1) endpoint_.agree_to_end();
+    if (there == size() - 1) endpoint_.set_all_done();
   } catch (...) {  // a destructor never throws
   }
 

@@ -14,7 +14,7 @@
 namespace cairn::comm {
 namespace {
 
-constexpr uint64_t kMagic = 0x3270757465736e63;  // the first bytes of a set-up
+constexpr uint64_t kSetupMagic = 0x3270757465736e63;  // the first bytes of a set-up
 constexpr int kSizeMax = 65536;
 constexpr size_t kHostBytesMax = 256;
 
@@ -99,7 +99,7 @@ void set_addresses(std::vector<NetSetup>& setups, const std::vector<RankAddress>
 
 std::string to_bytes(const NetSetup& setup) {
   std::string text;
-  put(text, kMagic);
+  put(text, kSetupMagic);
   for (const int number : {setup.rank, setup.size, setup.listener_fd, setup.outside_fd, setup.heartbeat_fd, setup.segment_fd})
     put(text, int32_t{number});
   text.append(reinterpret_cast<const char*>(setup.key.data()), setup.key.size());
@@ -116,17 +116,17 @@ std::string to_bytes(const NetSetup& setup) {
 NetSetup setup_from_bytes(std::string_view bytes) {
   Reader reader(bytes);
   NetSetup setup;
-  if (reader.mode<uint64_t>() != kMagic) base::fail_input("not the set-up of a rank");
+  if (reader.take<uint64_t>() != kSetupMagic) base::fail_input("not the set-up of a rank");
   for (int* number : {&setup.rank, &setup.size, &setup.listener_fd, &setup.outside_fd, &setup.heartbeat_fd, &setup.segment_fd})
-    *number = reader.mode<int32_t>();
+    *number = reader.take<int32_t>();
   if (setup.size < 1 || setup.size > kSizeMax || setup.rank < 0 || setup.rank >= setup.size) base::fail_input("ranks out of range");
   reader.take(setup.key.data(), setup.key.size());
   for (int rank = 0; rank < setup.size; ++rank) {
     RankAddress rank_address;
-    rank_address.machine = reader.mode<int32_t>();
-    rank_address.port = reader.mode<uint16_t>();
-    rank_address.outside_port = reader.mode<uint16_t>();
-    const auto length = reader.mode<uint32_t>();
+    rank_address.machine = reader.take<int32_t>();
+    rank_address.port = reader.take<uint16_t>();
+    rank_address.outside_port = reader.take<uint16_t>();
+    const auto length = reader.take<uint32_t>();
     if (length > kHostBytesMax) base::fail_input("the set-up of a rank has a host name of {} bytes", length);
     rank_address.host.resize(length);
     reader.take(rank_address.host.data(), length);

@@ -54,14 +54,14 @@ class SiblingHost::State {
     }
     std::erase_if(callers_, [](const Caller& caller) { return caller.local_rank < 0; });  // connections without a hello are dropped
     std::vector<int> all{own_rank_};
-    for (int local = 1; local < local_size_; ++local) all.push_back(seated(local)->rank);
+    for (int local = 1; local < local_size_; ++local) all.push_back(find_local(local)->rank);
     return all;
   }
 
   void hand_out(const std::vector<Bundle>& bundles) {
     CAIRN_CHECK(missing().empty(), "bundles handed out before local rank {} came", fmt::join(missing(), ", "));
     for (int local = 1; local < local_size_; ++local) {
-      Caller& to = *seated(local);
+      Caller& to = *find_local(local);
       const int error = send_bundle(to.socket.fd(), bundles[local]);
       if (error == ETIMEDOUT) too_late(to);
       if (error) lose(local, fmt::format("{} lost: could not be handed its set-up: {}", name(to), std::strerror(error)));
@@ -91,7 +91,7 @@ class SiblingHost::State {
 
   static std::string name(const Caller& caller) { return fmt::format("local rank {} (rank {})", caller.local_rank, caller.rank); }
 
-  Caller* seated(int local_rank) {
+  Caller* find_local(int local_rank) {
     const auto found = std::find_if(callers_.begin(), callers_.end(), [&](const Caller& one) { return one.local_rank == local_rank; });
     return found == callers_.end() ? nullptr : &*found;
   }
@@ -99,7 +99,7 @@ class SiblingHost::State {
   std::vector<int> missing() {
     std::vector<int> list;
     for (int local = 1; local < local_size_; ++local) {
-      if (!seated(local)) list.push_back(local);
+      if (!find_local(local)) list.push_back(local);
     }
     return list;
   }
@@ -134,11 +134,11 @@ class SiblingHost::State {
     if (got == Got::end || packet.head.kind != Kind::hello)
       caller.socket = File();
     else
-      seat(caller, packet.head);
+      admit(caller, packet.head);
   }
 
-  void seat(Caller& caller, const Head& hello) {
-    const Caller* same_place = seated(hello.local_rank);
+  void admit(Caller& caller, const Head& hello) {
+    const Caller* same_place = find_local(hello.local_rank);
     const bool same_rank = hello.rank == own_rank_ || std::any_of(callers_.begin(), callers_.end(), [&](const Caller& other) {
                              return other.local_rank > 0 && other.rank == hello.rank;
                            });
@@ -197,7 +197,7 @@ class SiblingHost::State {
 
   // Tells the other ranks too, so that each can name the culprit.
   [[noreturn]] void lose(int local_rank, const std::string& sentence) {
-    const Caller* culprit = local_rank > 0 ? seated(local_rank) : nullptr;
+    const Caller* culprit = local_rank > 0 ? find_local(local_rank) : nullptr;
     const int rank = culprit ? culprit->rank : -1;
     for (const Caller& other : callers_) {
       if (&other != culprit) try_send(other.socket.fd(), {.kind = Kind::lost, .rank = rank}, sentence);

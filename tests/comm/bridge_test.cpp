@@ -74,7 +74,7 @@ int break_connections() {
   return broken;
 }
 
-TEST(Bridge, LettersOfAllSizesComeInOrderToWhomTheyWereSent) {
+TEST(Bridge, MessagesOfAllSizesArriveInOrder) {
   Bridge a(site(0, 3)), b(site(1, 3, a.port()));
   ASSERT_TRUE(see_each_other(a, b));
   for (int64_t i = 0; i < 20; ++i) a.send(1, a.incarnation(1), message(i, i == 7 ? 3 << 20 : static_cast<size_t>(10 * i)));
@@ -112,10 +112,10 @@ TEST(Bridge, BrokenConnectionsLoseNothingAndRepeatNothing) {
     EXPECT_EQ(number_of(receive(a)), i);
   }
   EXPECT_GT(broken, 0);
-  EXPECT_EQ(b.incarnation(0), incarnation) << "a connection that is made again is no new life";
+  EXPECT_EQ(b.incarnation(0), incarnation) << "a connection that is made again is no new incarnation";
 }
 
-TEST(Bridge, WhoEndsIsGoneAtOnceAndComesAgainInANewLife) {
+TEST(Bridge, ASiteThatEndsIsLostAtOnceAndReturnsAsANewIncarnation) {
   Bridge a(site(0, 2));
   auto b = std::make_unique<Bridge>(site(1, 2, a.port()));
   ASSERT_TRUE(see_each_other(a, *b));
@@ -130,7 +130,7 @@ TEST(Bridge, WhoEndsIsGoneAtOnceAndComesAgainInANewLife) {
   EXPECT_GT(a.incarnation(1), first);
   a.send(1, first, message(3));
   a.send(1, a.incarnation(1), message(4));
-  EXPECT_EQ(number_of(receive(*b)), 4) << "messages to an earlier life do not come";
+  EXPECT_EQ(number_of(receive(*b)), 4) << "messages to an earlier incarnation are dropped";
 }
 
 TEST(Bridge, WhoDiffersIsRefusedAndToldWhy) {

@@ -448,7 +448,7 @@ TEST(Codec, DecodeAddAddsWhatDecodeGives) {
 }
 
 // Checksums recorded once: other processors, compilers and vector widths must give the same bytes and the same floats.
-TEST(Codec, GivesTheSameBitsOnEveryMachine) {
+TEST(Codec, IsBitwiseIdenticalOnEveryMachine) {
   const Floats any = any_floats(10'007, 18), near = near_floats(10'007, -8, 12, 19);
   const auto checksum = [](const std::string& name, const Floats& x) {
     const auto codec = make_codec(name);

@@ -15,7 +15,7 @@ Envelope of(int64_t count) {
 
 bool nobody(int) { return false; }
 
-TEST(CollectiveMismatch, NobodyIsNamedOnLessThanTheWordOfMoreThanHalf) {
+TEST(CollectiveMismatch, NobodyIsNamedOnFewerReportsThanMoreThanHalf) {
   CollectiveMismatch four({0, 1, 2, 3}, 0, of(10));
   EXPECT_FALSE(four.decide(nobody));
   four.hear(3, of(9));
@@ -68,7 +68,7 @@ TEST(CollectiveMismatch, WhoHasLeftIsNotWaitedFor) {
   EXPECT_FALSE(three.undecided(one_left, std::chrono::seconds(1)));
 }
 
-TEST(CollectiveMismatch, TheFirstWordOfARankCounts) {
+TEST(CollectiveMismatch, TheFirstReportOfARankCounts) {
   CollectiveMismatch two({0, 1, 2}, 0, of(10));
   two.hear(1, of(10));
   two.hear(1, of(9));

@@ -30,7 +30,7 @@ using fuzz::Stream;
 
 constexpr int64_t kMost = 20'000;  // bytes of a message; more than what is read straight to its place
 
-// The header's fields as they lie on the wire, in order: see net_frame.cpp.
+// The header's fields as bytes on the connection, in order: see net/frame.cpp.
 constexpr Field kFrameFields[] = {{0, 4},  {4, 2},  {6, 1},  {7, 1},  {8, 8},  {16, 8}, {24, 4}, {28, 1}, {29, 1},
                                   {30, 1}, {31, 1}, {32, 4}, {36, 4}, {40, 8}, {48, 8}, {56, 8}, {64, 8}, {72, 8}};
 constexpr size_t kKindOffset = 6, kWhat = 72;
@@ -252,16 +252,16 @@ MailboxFrame some_parcel(Random& random) {
 }
 
 // What came must be what went in, but that the checksum of a damaged body is another.
-void check_parcel(const MailboxFrame& parcel, const Bytes& sent) {
-  const std::string names = names_of(parcel);
+void check_mailbox_frame(const MailboxFrame& frame, const Bytes& sent) {
+  const std::string names = names_of(frame);
   Bytes again;
-  fuzz::append(again, encode_header(parcel));
+  fuzz::append(again, encode_header(frame));
   fuzz::append(again, std::as_bytes(std::span(names)));
-  fuzz::append(again, parcel.content());
+  fuzz::append(again, frame.content());
   ASSERT_LE(again.size(), sent.size());
   Bytes expected(sent.begin(), sent.begin() + static_cast<ptrdiff_t>(again.size()));
-  const uint64_t sum = base::checksum(parcel.body);
-  EXPECT_EQ(parcel.damaged, load<uint64_t>(sent.data() + kChecksum) != sum);
+  const uint64_t sum = base::checksum(frame.body);
+  EXPECT_EQ(frame.damaged, load<uint64_t>(sent.data() + kChecksum) != sum);
   std::memcpy(expected.data() + kChecksum, &sum, sizeof sum);
   EXPECT_EQ(again, expected);
 }
@@ -292,15 +292,15 @@ void parcel_one(uint64_t seed, Seen& seen) {
     const std::string names(reinterpret_cast<const char*>(bytes.data()) + kMailboxHeaderBytes, static_cast<size_t>(header.names_bytes()));
     const bool printable = std::all_of(names.begin(), names.end(), [](char c) { return static_cast<unsigned char>(c) >= 32 && c != 127; });
     const Bytes body(bytes.data() + names_end, bytes.data() + end);
-    std::optional<MailboxFrame> parcel;
+    std::optional<MailboxFrame> frame;
     EXPECT_EQ(printable, [&] {
       try {
-        parcel = assemble(header, names, body);
+        frame = assemble(header, names, body);
       } catch (const Error&) {
       }
-      return parcel.has_value();
+      return frame.has_value();
     }());
-    if (parcel) check_parcel(*parcel, bytes);
+    if (frame) check_mailbox_frame(*frame, bytes);
     ++seen.accepted;
   } catch (const Error& error) {
     ++seen.refused;
@@ -324,7 +324,7 @@ void run(Input input, uint64_t count) {
 
 TEST(FrameFuzz, HeadersAreRefusedOrEncodeToTheSameBytes) { run(&decode_one, 15'000); }
 TEST(FrameFuzz, AStreamOfFramesIsReadAsByAPlainReader) { run(&read_one, 3'000); }
-TEST(FrameFuzz, ParcelsAreRefusedOrEncodeToTheSameBytes) { run(&parcel_one, 8'000); }
+TEST(FrameFuzz, MailboxFramesAreRefusedOrEncodeToTheSameBytes) { run(&parcel_one, 8'000); }
 
 TEST(FrameFuzz, DISABLED_AMillionInputs) {
   run(&decode_one, 500'000);

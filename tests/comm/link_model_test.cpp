@@ -36,7 +36,7 @@ TEST(LinkModel, MessagesOfOnePairQueueAndOtherPairsDoNot) {
   EXPECT_EQ(shaper.send(0, 1, 1000, 10ms).arrives, 12ms);  // idle again by then
 }
 
-TEST(LinkModel, ACardIsSharedByAllLinksOfARankInAndOutSeparately) {
+TEST(LinkModel, ANicIsSharedByAllLinksOfARankInAndOutSeparately) {
   LinkModel model = kPlain;
   model.contention = LinkModel::Contention::per_nic;
   Shaper shaper(model, 4, 0);

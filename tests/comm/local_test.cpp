@@ -33,7 +33,7 @@ TEST(Local, TheSameSeedGivesTheSameEventLogAndAnotherSeedAnother) {
 TEST(Local, TimeIsLatencyPlusBytesOverBandwidth) {
   const LinkModel link{.latency = 1ms, .bytes_per_s = 1e6, .jitter = 0};
   on_ranks(2, {.link = link}, [](World& world) {
-    std::vector<float> x(500);  // 2000 bytes: 2 ms on the wire
+    std::vector<float> x(500);  // 2000 bytes: 2 ms on the link
     Group& all = world.everyone();
     (world.rank() == 0 ? all.send({x.data(), 500, Dtype::f32}, 1, kW) : all.recv({x.data(), 500, Dtype::f32}, 0, kW)).wait();
     EXPECT_EQ(world.clock().now(), 3ms);
@@ -259,7 +259,7 @@ TEST(Local, SlowLinksTakeLonger) {
   const LinkModel link{.latency = 1ms, .bytes_per_s = 1e6, .jitter = 0};
   const auto faults = harness::Faults().slow({.rank = 1, .at = 0ns, .link_factor = 7});
   const harness::Run run = on_ranks(2, {.link = link}, faults, [](World& world) {
-    std::vector<float> x(250);  // 1000 bytes: 1 ms on the wire
+    std::vector<float> x(250);  // 1000 bytes: 1 ms on the link
     Group& all = world.everyone();
     world.timer(1us).wait();  // the fault has struck
     (world.rank() == 0 ? all.send({x.data(), 250, Dtype::f32}, 1, kW) : all.recv({x.data(), 250, Dtype::f32}, 0, kW)).wait();

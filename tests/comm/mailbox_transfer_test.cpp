@@ -176,8 +176,8 @@ TEST(Transfer, RefusesAnotherObjectUnderTheSameId) {
 }
 
 TEST(MailboxFrameFormat, RefusesWhatAHeaderMayNotSay) {
-  const MailboxFrame parcel{.kind = MailboxFrame::Kind::message, .epoch = 3, .from = "a", .to = "bc", .tag = "def", .body = pattern(10)};
-  const auto good = encode_header(parcel);
+  const MailboxFrame frame{.kind = MailboxFrame::Kind::message, .epoch = 3, .from = "a", .to = "bc", .tag = "def", .body = pattern(10)};
+  const auto good = encode_header(frame);
   const MailboxFrameHeader header = decode_header(good, 10);
   EXPECT_EQ(header.names_bytes(), 6);
   EXPECT_EQ(assemble(header, "abcdef", pattern(10)).tag, "def");
@@ -201,7 +201,7 @@ TEST(MailboxFrameFormat, RefusesWhatAHeaderMayNotSay) {
   }
 }
 
-// What a rank might say that does not keep to the rules: parcels made by hand.
+// What a rank might say that does not keep to the rules: frames made by hand.
 class Forger {
  public:
   explicit Forger(World& world) : transport_(world.transport()) {
@@ -209,17 +209,17 @@ class Forger {
     for (const char c : std::string_view("mailbox ")) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
     group_ = hash | 1;
   }
-  void send(const MailboxFrame& parcel, size_t damaged_byte = kMailboxHeaderBytes) {
-    parts_.push_back(parcel.body);
-    const std::string names = names_of(parcel);
+  void send(const MailboxFrame& frame, size_t damaged_byte = kMailboxHeaderBytes) {
+    parts_.push_back(frame.body);
+    const std::string names = names_of(frame);
     parts_.emplace_front(names.size());
     std::memcpy(parts_.front().data(), names.data(), names.size());
-    const auto header = encode_header(parcel);
+    const auto header = encode_header(frame);
     Bytes& first = parts_.emplace_front(header.begin(), header.end());
     if (damaged_byte < header.size()) first[damaged_byte] ^= std::byte{1};
     put(0, parts_[0]);
     put(1, parts_[1]);
-    if (!parcel.body.empty()) put(2, parts_.back());
+    if (!frame.body.empty()) put(2, parts_.back());
     ++sequence_;
   }
 

@@ -125,7 +125,7 @@ TEST(Net, ARankMayFailInTheMiddleOfAMessageThatNobodyAskedFor) {
   });
 }
 
-TEST(Net, AStrangerWithAnotherKeyIsRefusedAndHarmsNobody) {
+TEST(Net, ACallerWithAnotherKeyIsRefusedAndHarmsNobody) {
   auto setups = make_net_setups(2);
   const auto rank = [&](int number) {
     World world(make_net_transport(setups[number]), {.deadline = 10s});
@@ -141,7 +141,7 @@ TEST(Net, AStrangerWithAnotherKeyIsRefusedAndHarmsNobody) {
   wrong.listener_fd = wrong.segment_fd = -1;  // those of the true rank 1
   try {
     make_net_transport(wrong);
-    ADD_FAILURE() << "the stranger was let in";
+    ADD_FAILURE() << "a caller with another key was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Error::Kind::lost_peer);
     EXPECT_THAT(error.what(), HasSubstr("does not know the key"));

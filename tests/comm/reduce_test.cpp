@@ -66,7 +66,7 @@ TEST_P(GroupReduce, AnotherSizeIsAMismatchAtTheRoot) {
   EXPECT_EQ(run.error_on(0).peer(), 2);
 }
 
-TEST_P(GroupReduce, CodedAllReduceLeavesTheSameBitsOnEveryRank) {
+TEST_P(GroupReduce, CodedAllReduceIsBitwiseIdenticalOnEveryRank) {
   for (const std::string& name : codec_names()) {
     std::vector<std::vector<float>> results(3);
     const harness::Run run = on_ranks(3, {.on = GetParam()}, [&](World& world) {

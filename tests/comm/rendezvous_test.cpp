@@ -146,7 +146,7 @@ TEST(Rendezvous, AWishToStopEndsTheWait) {
   }
 }
 
-TEST(Rendezvous, PlacesAreHostAndPort) {
+TEST(Rendezvous, EndpointsAreHostAndPort) {
   EXPECT_EQ(parse_rendezvous_endpoint("node1:29400").host, "node1");
   EXPECT_EQ(parse_rendezvous_endpoint("[fd00::1]:29400").host, "fd00::1");
   EXPECT_EQ(parse_rendezvous_endpoint("10.0.0.1:29400").port, 29400);

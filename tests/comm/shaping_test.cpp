@@ -54,7 +54,7 @@ TEST(ShapedNet, AMessageTakesItsLatencyAndItsBytes) {
   }
 }
 
-TEST(ShapedNet, PairsHaveTheirOwnBandwidthAndCardsShareIt) {
+TEST(ShapedNet, PairsHaveTheirOwnBandwidthAndNicsShareIt) {
   const auto time_of = [](LinkModel::Contention share) {
     double took = 0;
     on_links({0, 0, 0}, {.latency = 1ms, .bytes_per_s = 20e6, .jitter = 0, .contention = share}, [&](World& world) {

@@ -133,7 +133,7 @@ TEST(SharedRing, TwoThreadsSeeEveryRecordOnceAndWhole) {
   }
 }
 
-TEST(Arena, PiecesDoNotMeetAndFreedNeighboursGrowTogether) {
+TEST(Arena, PiecesDoNotOverlapAndFreedNeighboursMerge) {
   std::vector<std::byte> memory(64 * 4096);
   Arena arena(memory.data(), static_cast<int64_t>(memory.size()));
   void* a = arena.allocate(1);
@@ -212,7 +212,7 @@ TEST(SharedMemory, AllReduceIsRightForEveryMixOfBuffersAndSizes) {
   });
 }
 
-TEST(SharedMemory, BytesAreBookedAsOverAWire) {
+TEST(SharedMemory, BytesAreBookedAsOverASocket) {
   const harness::Run run = harness::on_ranks(2, {.on = harness::On::net}, [](World& world) {
     Group& group = world.everyone();
     const std::shared_ptr<void> memory = group.allocate(1 << 20);

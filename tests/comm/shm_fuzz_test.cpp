@@ -1,6 +1,6 @@
-// Shared memory as a peer gone wrong could leave it: positions, heads of records and boards with anything in them. Whoever reads them
-// stays inside the memory, ends, keeps no more than it may, and says what is wrong as a cairn::Error.
-// The long form: test_comm --gtest_also_run_disabled_tests --gtest_filter='*Fuzz.DISABLED_*', built with the address sanitizer.
+// Shared memory as a peer gone wrong could leave it: positions, headers of records and status boards with anything in them. Whoever reads
+// them stays inside the memory, ends, keeps no more than it may, and says what is wrong as a cairn::Error. The long form: test_comm
+// --gtest_also_run_disabled_tests --gtest_filter='*Fuzz.DISABLED_*', built with the address sanitizer.
 #include <algorithm>
 #include <array>
 #include <cstddef>

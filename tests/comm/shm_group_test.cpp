@@ -1,4 +1,4 @@
-// Ranks of one machine that meet in shared memory: parts that are cut into chunks, memory of all kinds, many at once, and no room.
+// Collectives in shared memory: parts cut into chunks, memory of all kinds, many operations at once, and no room.
 #include <algorithm>
 #include <array>
 #include <deque>
@@ -290,7 +290,7 @@ TEST(ShmGroup, CountsThatDoNotAgreeAreAnErrorThatNamesTheRank) {
   });
 }
 
-TEST(ShmSlotsDirectory, SaysWhereDesksAreAndThatThereAreNoMore) {
+TEST(ShmSlotsDirectory, SaysWhereSlotsAreAndThatThereAreNoMore) {
   const auto directory = std::make_unique<ShmSlotsDirectory>();
   EXPECT_FALSE(directory->find(8));
   int64_t entered = 0;

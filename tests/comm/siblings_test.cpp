@@ -99,7 +99,7 @@ int exit_code(pid_t pid) {
 }
 
 // A caller that knows where, and nothing else.
-sibling::File stranger_at(const sibling::Address& address) {
+sibling::File connect_to(const sibling::Address& address) {
   sibling::File socket = sibling::make_socket();
   EXPECT_EQ(::connect(socket.fd(), address.generic(), address.length), 0);
   return socket;
@@ -347,14 +347,15 @@ TEST(Siblings, UnlikeSizesAreRefusedOnBothSides) {
   EXPECT_EQ(told.what, seen.what);
 }
 
-// --- processes that do not belong ---------------------------------------------------------------------------------------------------------------------------
+// --- processes that do not belong
+// ---------------------------------------------------------------------------------------------------------------------------
 
 TEST(Siblings, SilentAndNoisyCallersHarmNobody) {
   const std::string job = fresh_job();
   SiblingHost host(job, 2, 0, 10s);
   const sibling::Address address = sibling::address_of(job);
-  const sibling::File silent = stranger_at(address), noisy = stranger_at(address);
-  { const sibling::File gone = stranger_at(address); }
+  const sibling::File silent = connect_to(address), noisy = connect_to(address);
+  { const sibling::File gone = connect_to(address); }
   const std::string noise(4096, 'G');
   EXPECT_EQ(::send(noisy.fd(), noise.data(), noise.size(), MSG_NOSIGNAL), 4096);
   const std::jthread other([&] { EXPECT_EQ(Sibling(job, 1, 2, 1, 10s).collect().bytes, "for 1"); });
@@ -401,7 +402,7 @@ TEST(Siblings, OtherUsersAreNotLetIn) {
   const sibling::Address address = sibling::address_of(job);
   SiblingHost host(job, 2, 0, 300ms);
   const pid_t intruder = as_nobody([&] {
-    const sibling::File socket = stranger_at(address);
+    const sibling::File socket = connect_to(address);
     sibling::try_send(socket.fd(), {.kind = sibling::Kind::hello, .local_rank = 1, .local_size = 2, .rank = 1});
     pollfd closed{socket.fd(), POLLIN, 0};
     ::poll(&closed, 1, 5000);

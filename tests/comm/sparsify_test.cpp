@@ -41,7 +41,7 @@ TEST(Sparsify, KeepsTheNearestNumberButAtLeastOne) {
   EXPECT_EQ(kept_count(0, 0.5), 0);
 }
 
-TEST(Sparsify, RandomPlacesAreDistinctAndTheSameForTheSameKey) {
+TEST(Sparsify, RandomIndicesAreDistinctAndTheSameForTheSameKey) {
   for (const int64_t elements : {1, 2, 63, 64, 65, 127, 1000})
     for (const int64_t count : {int64_t{0}, int64_t{1}, elements / 3, elements - 1, elements}) {
       const base::Random random = base::Random(5).for_index(static_cast<uint64_t>(elements));
@@ -54,11 +54,11 @@ TEST(Sparsify, RandomPlacesAreDistinctAndTheSameForTheSameKey) {
 }
 
 // Written down once: another machine must draw the same.
-TEST(Sparsify, RandomPlacesAreTheseOnEveryMachine) {
+TEST(Sparsify, RandomIndicesAreTheseOnEveryMachine) {
   EXPECT_EQ(random_indices(base::Random(42), 50, 8), (Indices{9, 10, 11, 15, 18, 28, 34, 41}));
 }
 
-TEST(Sparsify, EverySetOfPlacesIsAsLikely) {
+TEST(Sparsify, EverySetOfIndicesIsAsLikely) {
   constexpr int kDraws = 6000;
   std::map<Indices, int> seen;  // of the 15 pairs of six
   for (int draw = 0; draw < kDraws; ++draw) ++seen[random_indices(base::Random(3).for_index(static_cast<uint64_t>(draw)), 6, 2)];
@@ -68,7 +68,7 @@ TEST(Sparsify, EverySetOfPlacesIsAsLikely) {
   EXPECT_LT(chi_square, 36.1);  // 14 degrees of freedom: one in a thousand seeds is above
 }
 
-TEST(Sparsify, ScaledRandomPlacesGiveTheMessageOnAverage) {
+TEST(Sparsify, ScaledRandomIndicesGiveTheMessageOnAverage) {
   const SparseFloats message = normal_message(7, 20);
   constexpr int64_t kCount = 3;
   constexpr int kDraws = 20000;
@@ -85,7 +85,7 @@ TEST(Sparsify, ScaledRandomPlacesGiveTheMessageOnAverage) {
   EXPECT_NEAR(energy[0] / square(message), 20.0 / kCount, 0.1);  // q = d / k
 }
 
-TEST(Sparsify, TopPlacesAreTheLargestAndOfEqualOnesTheFirst) {
+TEST(Sparsify, TopKAreTheLargestAndOfEqualOnesTheFirst) {
   EXPECT_EQ(top_k_indices(SparseFloats{1, -3, 2, 3, -0.5f, 3}, 3), (Indices{1, 3, 5}));
   EXPECT_EQ(top_k_indices(SparseFloats{1, -3, 2, 3, -0.5f, 3}, 2), (Indices{1, 3}));
   EXPECT_EQ(top_k_indices(SparseFloats{0, -0.0f, 0}, 2), (Indices{0, 1}));
@@ -105,7 +105,7 @@ TEST(Sparsify, TopPlacesAreTheLargestAndOfEqualOnesTheFirst) {
   }
 }
 
-TEST(Sparsify, TopPlacesRefuseNan) {
+TEST(Sparsify, TopKRefusesNan) {
   try {
     top_k_indices(SparseFloats{1, 2, std::nanf("")}, 1);
     FAIL();
@@ -115,7 +115,7 @@ TEST(Sparsify, TopPlacesRefuseNan) {
   }
 }
 
-TEST(Sparsify, TopPlacesLoseNoMoreThanTheirShare) {
+TEST(Sparsify, TopKLosesNoMoreThanItsShare) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const SparseFloats message = normal_message(seed, 97);
     SparseFloats rest = message;
@@ -124,7 +124,7 @@ TEST(Sparsify, TopPlacesLoseNoMoreThanTheirShare) {
   }
 }
 
-TEST(Sparsify, WhatIsSentAndOwedIsAllThatWasGiven) {
+TEST(Sparsify, SentPlusResidualIsExactlyWhatWasGiven) {
   SparseFloats residual(50, 0.0f), values;
   std::vector<double> given(50, 0), sent(50, 0);
   for (uint64_t round = 0; round < 40; ++round) {
@@ -137,7 +137,7 @@ TEST(Sparsify, WhatIsSentAndOwedIsAllThatWasGiven) {
   for (const float x : residual) EXPECT_LT(std::abs(x), 20);  // the residual stays bounded
 }
 
-TEST(Sparsify, AMessageThatIsNotFiniteLeavesWhatIsOwedAlone) {
+TEST(Sparsify, AMessageThatIsNotFiniteLeavesTheResidualAlone) {
   SparseFloats residual{1, 2, 3}, values;
   for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
     EXPECT_THROW(take_top_k(SparseFloats{0.5f, 0.5f, bad}, residual, 1, values), Error);

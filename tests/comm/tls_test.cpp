@@ -107,7 +107,7 @@ TEST(Tls, WhatIsWrittenArrivesWhateverItsSizeAndHoweverItIsCut) {
   }
 }
 
-TEST(Tls, OnTheWireNothingCanBeRead) {
+TEST(Tls, OnTheConnectionNothingCanBeRead) {
   const Tls tls(key_of(1));
   Pair pair(tls, tls);
   ASSERT_EQ(pair.shake_hands(), (std::array<std::string, 2>{}));
@@ -190,10 +190,11 @@ class Certified {
 TEST(Tls, CertificatesOfOneAuthorityGetThroughAndOthersDoNot) {
   const harness::ScratchFolder folder;
   const Certified ours(folder, "ours", nullptr), theirs(folder, "theirs", nullptr);
-  const Certified one(folder, "one", &ours), two(folder, "two", &ours), stranger(folder, "stranger", &theirs);
+  const Certified one(folder, "one", &ours), two(folder, "two", &ours), outsider(folder, "outsider", &theirs);
   const Tls first(TlsFiles{ours.certificate, one.certificate, one.private_key});
   const Tls second(TlsFiles{ours.certificate, two.certificate, two.private_key});
-  const Tls third(TlsFiles{ours.certificate, stranger.certificate, stranger.private_key});  // believes us, but is none of us
+  const Tls third(TlsFiles{ours.certificate, outsider.certificate,
+                           outsider.private_key});  // trusts our authority, but has a certificate of another one
   const Tls keyed(key_of(1));
   {
     Pair pair(first, second);

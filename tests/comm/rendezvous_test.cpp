@@ -24,7 +24,7 @@ Key key_of(uint8_t first) {
   return key;
 }
 
-RendezvousEndpoint free_place() {
+RendezvousEndpoint free_endpoint() {
   const Listener listener = listen_at("127.0.0.1");
   ::close(listener.fd);
   return {"127.0.0.1", listener.port};
@@ -40,7 +40,7 @@ struct Machine {
 // Lets every machine come to one place; then all ranks sum their numbers. What became of each machine: "" or its error.
 std::vector<std::string> meet_and_sum(const std::vector<Machine>& machines, std::vector<int>* ranks_seen = nullptr) {
   std::vector<std::string> ends(machines.size());
-  const RendezvousEndpoint place = free_place();
+  const RendezvousEndpoint place = free_endpoint();
   std::mutex lock;
   {
     std::vector<std::jthread> threads;
@@ -91,7 +91,7 @@ TEST(Rendezvous, RanksThatALauncherNumberedKeepTheirNumbers) {
 
 // The answer to a machine that comes while the first one waits, which gives up afterwards: "" or its error.
 std::string told_to(const Machine& other) {
-  const RendezvousEndpoint place = free_place();
+  const RendezvousEndpoint place = free_endpoint();
   base::Stop stop;
   const std::jthread first([&] {
     const Tls tls(key_of(1));
@@ -130,7 +130,7 @@ TEST(Rendezvous, AnotherKeyIsRefusedAtOnce) {
 TEST(Rendezvous, WhatDiffersIsRefusedWithTheDifference) {
   EXPECT_THAT(told_to({.spec = {.node = 1, .nodes = 2}, .config_fingerprint = "another recipe"}),
               HasSubstr("`the recipe` on machine 0, `another recipe` there"));
-  EXPECT_THAT(told_to({.spec = {.node = 1, .nodes = 3}}), HasSubstr("told of 3 machines (--nnodes), the first one of 2"));
+  EXPECT_THAT(told_to({.spec = {.node = 1, .nodes = 3}}), HasSubstr("--nnodes = 3: the first machine was started with --nnodes = 2"));
   EXPECT_THAT(told_to({.spec = {.node = 2, .nodes = 2}}), HasSubstr("machine 2 (--node-rank) of 2"));
 }
 
@@ -139,7 +139,7 @@ TEST(Rendezvous, AWishToStopEndsTheWait) {
   std::jthread asks([&] { stop.request(2); });
   const Tls tls(key_of(1));
   try {
-    rendezvous_nodes({.node = 0, .nodes = 2}, tls, {.endpoint = free_place(), .stop = &stop});
+    rendezvous_nodes({.node = 0, .nodes = 2}, tls, {.endpoint = free_endpoint(), .stop = &stop});
     ADD_FAILURE() << "met nobody";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("stopped while waiting for machine 1"));

@@ -96,7 +96,7 @@ std::string Bridge::Impl::check_introduction(const Json& said) const {
     if (sites != options_.sites) return fmt::format("one counts {} islands, the other {}", options_.sites, sites);
     if (site < 0 || site >= sites) return fmt::format("there is no island {} of {}", site, sites);
     if (config_fingerprint != options_.config_fingerprint)
-      return fmt::format("they were started otherwise: {} here, {} there", only_in(options_.config_fingerprint, config_fingerprint),
+      return fmt::format("their configurations differ: {} here, {} there", only_in(options_.config_fingerprint, config_fingerprint),
                          only_in(config_fingerprint, options_.config_fingerprint));
     const auto incarnation = said.at("life").get<uint64_t>();
     if (site == options_.site)

@@ -160,7 +160,7 @@ class MpiTransport final : public Transport {
   bool drive(const std::function<bool()>& done, Nanoseconds until, const std::string&) override {
     Nanoseconds moved_at = clock_.now();
     while (true) {
-      const Nanoseconds now = clock_.now();  // before it looks: what came in time counts, even if this rank got no core for a while
+      const Nanoseconds now = clock_.now();  // before progress: what came in time counts, even if this rank was descheduled
       const bool moved = progress();
       done_.run();
       if (done()) return true;
@@ -319,7 +319,7 @@ class MpiTransport final : public Transport {
         regions_.answer(from, frame);
         break;
       case Frame::Kind::failing: {
-        finish_payloads();  // what it sent before counts
+        finish_payloads();  // earlier payloads count
         const auto* text = reinterpret_cast<const char*>(payload.data());
         const bool sensible = frame.number < static_cast<uint64_t>(size());
         lost_peers_.push_back({from, sensible ? static_cast<int>(frame.number) : from, std::string(text, payload.size())});

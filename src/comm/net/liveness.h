@@ -78,7 +78,7 @@ class PeerLiveness {
   std::unique_ptr<StatusBoard> private_board_;  // this rank's, where no memory is shared
   StatusBoard* own_;
   LivenessMonitor watch_;
-  std::optional<HeartbeatThread> heartbeat_thread_;  // last: it refers to what is above
+  std::optional<HeartbeatThread> heartbeat_thread_;  // last: it refers to the members above
 };
 
 }  // namespace cairn::comm

@@ -68,7 +68,7 @@ void NetTransport::wake_when_released(int peer) {
 
 void NetTransport::arm_read(int peer) {
   if (std::exchange(peers_[peer].read_armed, true)) return;
-  if (peers_[peer].has_buffered()) {  // the socket would wake nobody for it
+  if (peers_[peer].has_buffered()) {  // the socket does not signal it
     asio::post(io_, [this, peer] {
       peers_[peer].read_armed = false;
       readable(peer);
@@ -109,7 +109,7 @@ void NetTransport::writable(int rank) {
     if (!peer.wants_write()) return;
     peer.held_until() ? wake_when_released(rank) : arm_write(rank);
   } catch (const Error& error) {
-    // What it said before it went is still to be read, its reason perhaps.
+    // Its last frames are still unread; one may carry the reason.
     if (peer.open) readable(rank);
     if (peer.open) end(peer, error.sentence());
   }
@@ -158,7 +158,7 @@ void NetTransport::on_payload(int from, const Frame& frame, PayloadTarget target
       regions_.asked(from, frame);
       break;
     case Frame::Kind::failing: {
-      progress_shared(from);  // what it said before counts
+      progress_shared(from);  // earlier messages count
       const std::string reason(reinterpret_cast<const char*>(target.owned.get()), static_cast<size_t>(frame.bytes));
       const bool sensible = frame.number < static_cast<uint64_t>(size());
       lost_peers_.push_back({from, sensible ? static_cast<int>(frame.number) : from, reason});
@@ -203,7 +203,7 @@ void NetTransport::deliver(int from, const Frame& frame, PayloadTarget target) {
     target.transfer->view = target.owned.get();
     target.transfer->held = std::move(target.owned);
     if (!target.transfer->done) done_.finish(target.transfer);
-  } else {  // (somebody may have asked for it while it was arriving)
+  } else {  // unexpected; a receive may have been posted while it arrived
     const std::byte* data = target.owned.get();
     inbox_.arrive({from, frame.envelope, frame.bytes, data, std::move(target.owned)});
   }

@@ -237,8 +237,8 @@ class Host {
       said.at("address").get<std::string>();
       if (version != base::version()) return fmt::format("it runs Cairn {}, the first machine {}", version, base::version());
       if (config_fingerprint != options_.config_fingerprint)
-        return fmt::format("it was started otherwise than machine 0: `{}` on machine 0, `{}` there", options_.config_fingerprint,
-                           config_fingerprint);
+        return fmt::format("its configuration differs: `{}` on machine 0, `{}` there. Start all machines with the same options.",
+                           options_.config_fingerprint, config_fingerprint);
     } catch (const Json::exception&) {
       return "it does not speak this protocol";
     }
@@ -260,7 +260,8 @@ class Host {
       }
       return "";
     }
-    if (spec.nodes != own_.nodes) return fmt::format("it was told of {} machines (--nnodes), the first one of {}", spec.nodes, own_.nodes);
+    if (spec.nodes != own_.nodes)
+      return fmt::format("--nnodes = {}: the first machine was started with --nnodes = {}", spec.nodes, own_.nodes);
     if (spec.node < 1 || spec.node >= own_.nodes) return fmt::format("it is machine {} (--node-rank) of {}", spec.node, own_.nodes);
     const auto same = joined_.find(spec.node);
     if (same != joined_.end() && !has_gone(same->second)) return fmt::format("there is a machine {} (--node-rank) already", spec.node);

@@ -40,9 +40,9 @@ void show(std::string_view text) {
 }
 
 // What was said so far, and how the model answers it.
-class Conversation {
+class ChatSession {
  public:
-  Conversation(const ChatArguments& a, LanguageModel& model, ChatRenderer render) : a_(a), model_(model), render_(std::move(render)) {
+  ChatSession(const ChatArguments& a, LanguageModel& model, ChatRenderer render) : a_(a), model_(model), render_(std::move(render)) {
     reset();
   }
 
@@ -109,7 +109,7 @@ int chat_command(const ChatArguments& a) {
   LanguageModel model = open_language_model(a.folder, log, a.on);
   model.require_tokenizer("chat");
   model.prepare_for_length(kChatLengthMax);
-  Conversation conversation(a, model, chat_renderer(model.path));
+  ChatSession conversation(a, model, chat_renderer(model.path));
   conversation.check_template();
   if (terminal->live()) terminal->line("/reset begins anew, /quit (or the end of input) ends");
   while (true) {

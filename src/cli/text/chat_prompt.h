@@ -3,12 +3,11 @@
 #include <string>
 #include <vector>
 
+#include "data/chat/renderer.h"
+
 namespace cairn::cli {
 
-struct ChatMessage {
-  std::string role;  // system, user, assistant
-  std::string content;
-};
+using data::ChatMessage;
 
 // Turns a conversation into the text that the model answers: up to where its answer begins.
 using ChatRenderer = std::function<std::string(const std::vector<ChatMessage>&)>;

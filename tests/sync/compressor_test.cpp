@@ -39,12 +39,12 @@ at::Tensor left_of(const std::string& wire, const at::Tensor& row, int64_t step,
     const float* values = row.const_data_ptr<float>();
     std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return std::abs(values[a]) > std::abs(values[b]); });
   } else {
-    order = comm::random_places(base::Random(kSeed)
-                                    .for_purpose("places that travel between islands")
-                                    .for_index(static_cast<uint64_t>(step))
-                                    .for_index(0)
-                                    .for_index(0),
-                                count, kept);
+    order = comm::random_indices(base::Random(kSeed)
+                                     .for_purpose("places that travel between islands")
+                                     .for_index(static_cast<uint64_t>(step))
+                                     .for_index(0)
+                                     .for_index(0),
+                                 count, kept);
   }
   at::Tensor left = at::zeros_like(row);
   for (int64_t i = 0; i < kept; ++i) left[order[static_cast<size_t>(i)]] = row[order[static_cast<size_t>(i)]];

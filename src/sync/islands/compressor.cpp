@@ -46,23 +46,23 @@ class CodecCompressor final : public Compressor {
   std::unique_ptr<const Compressor> result_compressor_;  // null: itself
 };
 
-bool sound(std::span<const float> values) {
-  uint32_t unsound = 0;
-  for (const float x : values) unsound |= static_cast<uint32_t>((std::bit_cast<uint32_t>(x) & kInfiniteBits) == kInfiniteBits);
-  return unsound == 0;
+bool is_finite_slice(std::span<const float> values) {
+  uint32_t not_finite = 0;
+  for (const float x : values) not_finite |= static_cast<uint32_t>((std::bit_cast<uint32_t>(x) & kInfiniteBits) == kInfiniteBits);
+  return not_finite == 0;
 }
 
 // The values at these indices. If any value of the slice is not finite all of these become NaN, so that the other islands drop this one
 // whichever indices they see.
-std::vector<float> taken(std::span<const float> values, const comm::Indices& places) {
-  std::vector<float> out(places.size(), std::numeric_limits<float>::quiet_NaN());
-  if (sound(values)) comm::values_at(values, places, out);
+std::vector<float> values_or_nan(std::span<const float> values, const comm::Indices& indices) {
+  std::vector<float> out(indices.size(), std::numeric_limits<float>::quiet_NaN());
+  if (is_finite_slice(values)) comm::values_at(values, indices, out);
   return out;
 }
 
-void scatter_values(std::span<float> values, const comm::Indices& places, std::span<const float> travelled) {
+void scatter_values(std::span<float> values, const comm::Indices& indices, std::span<const float> travelled) {
   std::fill(values.begin(), values.end(), 0.0F);
-  comm::set_at(values, places, travelled);
+  comm::set_at(values, indices, travelled);
 }
 
 // The largest values, with their indices.
@@ -72,10 +72,10 @@ class TopKCompressor final : public Compressor {
 
   std::vector<std::byte> encode(const Slice&, std::span<const float> values, size_t header_bytes) const override {
     const int64_t kept = comm::kept_count(static_cast<int64_t>(values.size()), keep_);
-    comm::Indices places(static_cast<size_t>(kept));
-    std::iota(places.begin(), places.end(), int64_t{0});
-    if (sound(values)) places = comm::top_k_indices(values, kept);
-    std::vector<std::byte> bytes = comm::encode_sparse(places, taken(values, places));
+    comm::Indices indices(static_cast<size_t>(kept));
+    std::iota(indices.begin(), indices.end(), int64_t{0});
+    if (is_finite_slice(values)) indices = comm::top_k_indices(values, kept);
+    std::vector<std::byte> bytes = comm::encode_sparse(indices, values_or_nan(values, indices));
     bytes.insert(bytes.begin(), header_bytes, std::byte{0});
     return bytes;
   }
@@ -107,13 +107,13 @@ class RandKCompressor final : public Compressor {
   RandKCompressor(double keep, uint64_t seed) : keep_(keep), seed_(seed) {}
 
   std::vector<std::byte> encode(const Slice& slice, std::span<const float> values, size_t header_bytes) const override {
-    const std::vector<float> kept = taken(values, places(slice, values.size()));
+    const std::vector<float> kept = values_or_nan(values, indices(slice, values.size()));
     std::vector<std::byte> bytes(header_bytes + kept.size() * sizeof(float));
     if (!kept.empty()) std::memcpy(bytes.data() + header_bytes, kept.data(), bytes.size() - header_bytes);
     return bytes;
   }
   bool decode(const Slice& slice, std::span<const std::byte> bytes, std::span<float> values) const override {
-    const comm::Indices all = places(slice, values.size());
+    const comm::Indices all = indices(slice, values.size());
     if (bytes.size() != all.size() * sizeof(float)) return false;
     std::vector<float> kept(all.size());
     if (!kept.empty()) std::memcpy(kept.data(), bytes.data(), bytes.size());
@@ -125,7 +125,7 @@ class RandKCompressor final : public Compressor {
   const Compressor& result_compressor() const override { return *this; }  // merged values are 0 at all other indices
 
  private:
-  comm::Indices places(const Slice& slice, size_t count) const {
+  comm::Indices indices(const Slice& slice, size_t count) const {
     const auto elements = static_cast<int64_t>(count);
     const base::Random random = base::Random(seed_)
                                     .for_purpose("places that travel between islands")

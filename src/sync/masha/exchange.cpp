@@ -45,12 +45,12 @@ Counts range_ends(int64_t elements, int owners) {
 }
 
 // The ascending indices that lie in [begin, end).
-std::span<const int64_t> within(const Indices& places, int64_t begin, int64_t end) {
-  const auto first = std::lower_bound(places.begin(), places.end(), begin);
-  return {first, std::lower_bound(first, places.end(), end)};
+std::span<const int64_t> within(const Indices& indices, int64_t begin, int64_t end) {
+  const auto first = std::lower_bound(indices.begin(), indices.end(), begin);
+  return {first, std::lower_bound(first, indices.end(), end)};
 }
 
-int64_t length(std::span<const int64_t> places) { return static_cast<int64_t>(places.size()); }
+int64_t length(std::span<const int64_t> indices) { return static_cast<int64_t>(indices.size()); }
 int64_t total(const Counts& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 
 class RandomExchange final : public MashaExchange {
@@ -63,13 +63,13 @@ class RandomExchange final : public MashaExchange {
     const bool mine = takes_part[static_cast<size_t>(peers_.rank())];
     const int64_t kept = comm::kept_count(elements_, up_.density);
     const auto factor = static_cast<float>(static_cast<double>(elements_) / static_cast<double>(kept));
-    std::vector<Indices> places = places_of(iteration, takes_part, kept);
+    std::vector<Indices> indices = indices_of(iteration, takes_part, kept);
     Sent sent;
     std::vector<float> values;
     if (mine) {
       const std::span<const float> whole = floats_of(message);
       values.resize(static_cast<size_t>(kept));
-      comm::values_at(whole, places[static_cast<size_t>(peers_.rank())], values);
+      comm::values_at(whole, indices[static_cast<size_t>(peers_.rank())], values);
       const double all = squared(whole), through = squared(values);
       sent.error_ratio = all > 0 ? std::sqrt(std::max(0.0, all - through + (factor - 1.0) * (factor - 1.0) * through) / all) : 0;
       // All values become NaN, so that every owner notices, whichever indices it gets.
@@ -80,10 +80,10 @@ class RandomExchange final : public MashaExchange {
     if (up_.common || up_.density == 1) {
       values.resize(static_cast<size_t>(kept), 0.0f);
       peers_.all_reduce(span_of(values), comm::Reduce::sum, {comm::Purpose::gradient, "differences"}).wait_host();
-      comm::add_at(floats_of(mean), places[static_cast<size_t>(peers_.rank())], values, scale);
+      comm::add_at(floats_of(mean), indices[static_cast<size_t>(peers_.rank())], values, scale);
       sent.finite = all_finite(values);
     } else {
-      sent.finite = through_owners({iteration, scale}, places, takes_part, values, floats_of(mean));
+      sent.finite = through_owners({iteration, scale}, indices, takes_part, values, floats_of(mean));
     }
     return sent;
   }
@@ -100,45 +100,45 @@ class RandomExchange final : public MashaExchange {
   }
 
   // By rank: the indices that each device sends; none if it takes no part. With common indices only this rank's entry is set.
-  std::vector<Indices> places_of(int64_t iteration, const std::vector<bool>& takes_part, int64_t kept) const {
-    std::vector<Indices> places(static_cast<size_t>(peers_.size()));
+  std::vector<Indices> indices_of(int64_t iteration, const std::vector<bool>& takes_part, int64_t kept) const {
+    std::vector<Indices> indices(static_cast<size_t>(peers_.size()));
     if (up_.common || up_.density == 1) {
       const base::Random shared = random_.for_purpose("up, common").for_index(static_cast<uint64_t>(iteration));
-      places[static_cast<size_t>(peers_.rank())] = comm::random_indices(shared, elements_, kept);
+      indices[static_cast<size_t>(peers_.rank())] = comm::random_indices(shared, elements_, kept);
     } else {
       for (int rank = 0; rank < peers_.size(); ++rank)
         if (takes_part[static_cast<size_t>(rank)])
-          places[static_cast<size_t>(rank)] = comm::random_indices(keyed("up", iteration, rank), elements_, kept);
+          indices[static_cast<size_t>(rank)] = comm::random_indices(keyed("up", iteration, rank), elements_, kept);
     }
-    return places;
+    return indices;
   }
 
   // The indices that owners send down: of those that any device sent up, the ones that compression keeps.
-  Indices places_down(int64_t iteration, const std::vector<Indices>& up) const {
+  Indices indices_down(int64_t iteration, const std::vector<Indices>& up) const {
     std::vector<bool> wanted(static_cast<size_t>(elements_), down_.kind == "none");
     if (down_.kind != "none")
       for (int owner = 0; owner < peers_.size(); ++owner) {
         const int64_t begin = ends_[static_cast<size_t>(owner)], count = ends_[static_cast<size_t>(owner) + 1] - begin;
-        for (const int64_t place : comm::random_indices(keyed("down", iteration, owner), count, comm::kept_count(count, down_.density)))
-          wanted[static_cast<size_t>(begin + place)] = true;
+        for (const int64_t index : comm::random_indices(keyed("down", iteration, owner), count, comm::kept_count(count, down_.density)))
+          wanted[static_cast<size_t>(begin + index)] = true;
       }
     std::vector<bool> any(static_cast<size_t>(elements_), false);
-    for (const Indices& places : up)
-      for (const int64_t place : places) any[static_cast<size_t>(place)] = true;
+    for (const Indices& indices : up)
+      for (const int64_t index : indices) any[static_cast<size_t>(index)] = true;
     Indices down;
     for (int64_t i = 0; i < elements_; ++i)
       if (any[static_cast<size_t>(i)] && wanted[static_cast<size_t>(i)]) down.push_back(i);
     return down;
   }
 
-  bool through_owners(const Round& round, const std::vector<Indices>& places, const std::vector<bool>& takes_part,
+  bool through_owners(const Round& round, const std::vector<Indices>& indices, const std::vector<bool>& takes_part,
                       std::vector<float>& values, std::span<float> mean) {
     const auto size = static_cast<size_t>(peers_.size()), me = static_cast<size_t>(peers_.rank());
     const int64_t begin = ends_[me], end = ends_[me + 1];
     Counts to(size, 0), from(size, 0);
     for (size_t rank = 0; rank < size; ++rank) {
-      to[rank] = takes_part[me] ? length(within(places[me], ends_[rank], ends_[rank + 1])) : 0;
-      from[rank] = length(within(places[rank], begin, end));
+      to[rank] = takes_part[me] ? length(within(indices[me], ends_[rank], ends_[rank + 1])) : 0;
+      from[rank] = length(within(indices[rank], begin, end));
     }
     std::vector<float> came(static_cast<size_t>(total(from)));
     peers_.all_to_all(span_of(came), span_of(values), {comm::Purpose::gradient, "differences"}, from, to).wait_host();
@@ -146,10 +146,10 @@ class RandomExchange final : public MashaExchange {
     size_t next = 0;
     for (size_t rank = 0; rank < size; ++rank) {  // in rank order, so that the sum is the same everywhere
       const auto count = static_cast<size_t>(from[rank]);
-      comm::add_at(mean, within(places[rank], begin, end), std::span(came).subspan(next, count), round.scale);
+      comm::add_at(mean, within(indices[rank], begin, end), std::span(came).subspan(next, count), round.scale);
       next += count;
     }
-    const Indices down = places_down(round.iteration, places);
+    const Indices down = indices_down(round.iteration, indices);
     const std::span<const int64_t> mine = within(down, begin, end);
     std::vector<float> passed(mine.size()), all(down.size());
     comm::values_at(mean, mine, passed);
@@ -225,18 +225,18 @@ class LargestExchange final : public MashaExchange {
   // Splits the largest elements of message plus residual into one packet per owner.
   bool up(std::span<const float> message, std::span<float> residual, std::vector<std::vector<std::byte>>& packets) const {
     std::vector<float> values;
-    Indices places;
+    Indices indices;
     try {
-      places = comm::take_top_k(message, residual, comm::kept_count(elements_, up_.density), values);
+      indices = comm::take_top_k(message, residual, comm::kept_count(elements_, up_.density), values);
     } catch (const Error& error) {
       if (error.kind() != Error::Kind::diverged) throw;
       return false;
     }
     size_t next = 0;
     for (size_t owner = 0; owner < packets.size(); ++owner) {
-      const std::span<const int64_t> part = within(places, ends_[owner], ends_[owner + 1]);
+      const std::span<const int64_t> part = within(indices, ends_[owner], ends_[owner + 1]);
       Indices local(part.begin(), part.end());
-      for (int64_t& place : local) place -= ends_[owner];
+      for (int64_t& index : local) index -= ends_[owner];
       packets[owner] = comm::encode_sparse(local, std::span(values).subspan(next, local.size()));
       next += local.size();
     }
@@ -268,8 +268,8 @@ class LargestExchange final : public MashaExchange {
     std::vector<int32_t> length(1, 0), lengths(static_cast<size_t>(peers_.size()));
     try {
       const double density = down_.kind == "none" ? 1 : down_.density;
-      const Indices places = comm::take_top_k(range, residual, comm::kept_count(static_cast<int64_t>(range.size()), density), values);
-      packet = comm::encode_sparse(places, values);
+      const Indices indices = comm::take_top_k(range, residual, comm::kept_count(static_cast<int64_t>(range.size()), density), values);
+      packet = comm::encode_sparse(indices, values);
       length[0] = static_cast<int32_t>(packet.size());
     } catch (const Error& error) {
       if (error.kind() != Error::Kind::diverged) throw;

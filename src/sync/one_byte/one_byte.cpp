@@ -31,7 +31,7 @@ using comm::Purpose;
 using Numbers = std::vector<uint64_t>;
 
 constexpr int64_t kMaxMissed = 3;  // rounds in a row
-constexpr int kPatience = 3;       // time limits after which a silent leader is suspected
+constexpr int kLeaderPatience = 3;       // time limits after which a silent leader is suspected
 
 std::string node_name(uint32_t machine) { return fmt::format("machine-{}", machine); }
 
@@ -221,7 +221,7 @@ void OneByte::start(std::vector<uint32_t> members) {
   for (const uint32_t member : members_)
     if (member != setting_.machine)
       node_->send(node_name(member), "hello", as_body({fingerprint, base_hash_}), {.purpose = Purpose::control});
-  const bool all = handle_until(now() + timeout() * kPatience, [&] { return greeted_.size() + 1 >= members_.size(); });
+  const bool all = handle_until(now() + timeout() * kLeaderPatience, [&] { return greeted_.size() + 1 >= members_.size(); });
   if (!all) base::fail_input("only {} of {} machines of a new run have arrived", greeted_.size() + 1, members_.size());
   for (const auto& [machine, told] : greeted_)
     if (told != (fingerprint ^ base_hash_))
@@ -239,7 +239,7 @@ void OneByte::join(Deadline within) {
     const std::vector<std::byte> asked = as_body({round_, base_hash_, setting_.replica.fingerprint()});
     for (const auto& [name, rank] : setting_.mailbox.nodes())
       if (name != node_->name()) node_->send(name, "join", asked, {.purpose = Purpose::control});
-    handle_until(std::min(until, now() + timeout() * kPatience), [&] { return !welcome_.empty() || !refusal_.empty(); });
+    handle_until(std::min(until, now() + timeout() * kLeaderPatience), [&] { return !welcome_.empty() || !refusal_.empty(); });
     if (!refusal_.empty()) base::fail_input("{}", refusal_);
   }
   uint64_t hash = 0;
@@ -331,7 +331,7 @@ void OneByte::await_manifest() {
   while (!known_manifest(round_)) {
     const uint32_t lead = leader();
     if (lead != setting_.machine) {
-      const bool heard = handle_until(now() + timeout() * kPatience, [&] { return known_manifest(round_) || leader() != lead; });
+      const bool heard = handle_until(now() + timeout() * kLeaderPatience, [&] { return known_manifest(round_) || leader() != lead; });
       if (!heard) suspected_.insert(lead);
       continue;
     }

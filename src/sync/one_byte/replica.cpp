@@ -23,7 +23,7 @@
 namespace cairn::sync {
 namespace {
 
-std::span<const std::byte> bytes_of(const at::Tensor& x) {
+std::span<const std::byte> weight_bytes(const at::Tensor& x) {
   return {static_cast<const std::byte*>(x.const_data_ptr()), static_cast<size_t>(x.nbytes())};
 }
 
@@ -148,7 +148,7 @@ void OneByteReplica::apply(const RoundRecord& record) {
 std::vector<uint64_t> OneByteReplica::tensor_hashes() const {
   std::vector<uint64_t> hashes(model_.names.size(), 0);
   for (size_t i = 0; i < hashes.size(); ++i)
-    if (model_.trained[i]) hashes[i] = base::checksum(bytes_of(kept(i).cpu()));
+    if (model_.trained[i]) hashes[i] = base::checksum(weight_bytes(kept(i).cpu()));
   return hashes;
 }
 

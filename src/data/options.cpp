@@ -9,14 +9,14 @@ base::Schema<DataOptions> data_schema() {
   using O = DataOptions;
   return {
       "data",
-      "What is trained on: text, how it becomes tokens, and in which order they come.",
-      {{"kind", &O::kind, "What the samples are: text, pairs of a chosen and a rejected answer, or points on spirals for a classifier.",
+      "The training data: sources, tokenizer, packing and order of samples.",
+      {{"kind", &O::kind,
+        "What the samples are: text, preference pairs (a chosen and a rejected answer), or points on spirals for a classifier.",
         base::one_of(data_kinds())},
-       {"path", &O::path, "A file, a folder or a pattern (texts/*.jsonl); empty: the built-in little stories."},
-       {"sources", &O::sources, "Several of them, instead of `path`: a mixture."},
-       {"weights", &O::weights, "The share of each source in the samples, in any unit; none: as much of each as there is.",
-        base::more_than(0)},
-       {"format", &O::format, "What the files hold: plain text, JSON lines, a JSON list, token shards; auto: seen from name and content.",
+       {"path", &O::path, "A file, a folder or a pattern (texts/*.jsonl); empty: the built-in stories."},
+       {"sources", &O::sources, "Several paths instead of `path`: a mixture."},
+       {"weights", &O::weights, "Sampling weight of each source, on any scale; empty: in proportion to its size.", base::more_than(0)},
+       {"format", &O::format, "File format: plain text, JSON lines, a JSON list, token shards; auto: detected from name and content.",
         base::one_of(format_names())},
        {"text_field", &O::text_field, "The field of a JSON record that holds its text."},
        {"template",
@@ -25,24 +25,22 @@ base::Schema<DataOptions> data_schema() {
         "auto: the model's, else chatml where the tokenizer has its markers, else alpaca.",
         base::any(),
         {"chat_template"}},
-       {"learn_prompts", &O::learn_prompts, "Whether what the assistant did not say is learned too."},
-       {"on_bad", &O::on_bad, "What becomes of lines that cannot be used: the first is refused, or all are skipped and counted.",
-        kOnBadLineNames},
-       {"line_bytes", &O::line_bytes, "The longest line, JSON record or stretch of text without a place to cut that is taken.",
-        base::between(1, 1 << 30)},
-       {"tokenizer", &O::tokenizer, "How text becomes tokens: each byte, or byte pairs learned from the text.", kTokenizerKindNames},
+       {"learn_prompts", &O::learn_prompts, "Whether prompts are training targets too, not only what the assistant says."},
+       {"on_bad", &O::on_bad, "What happens to lines that cannot be used: refuse the first one, or skip and count all.", kOnBadLineNames},
+       {"line_bytes", &O::line_bytes, "Longest line, JSON record or text without a split point, in bytes.", base::between(1, 1 << 30)},
+       {"tokenizer", &O::tokenizer, "Tokenizer where no file is named: one token per byte, or a BPE learned from the text.",
+        kTokenizerKindNames},
        {"tokenizer_file", &O::tokenizer_file,
-        "A tokenizer to use as it is: tokenizer.json, tokenizer.model, vocab.json, or a folder with one; empty: as `tokenizer` says."},
-       {"vocab", &O::vocab, "Tokens of a BPE learned from the text.", base::between(257, 1 << 20)},
-       {"length", &O::length, "Tokens that one sample holds.", base::between(1, 1 << 24)},
+        "An existing tokenizer: tokenizer.json, tokenizer.model, vocab.json, or a folder with one; empty: as `tokenizer` says."},
+       {"vocab", &O::vocab, "Vocabulary size of a BPE learned from the text.", base::between(257, 1 << 20)},
+       {"length", &O::length, "Tokens per sample (sequence length).", base::between(1, 1 << 24)},
        {"packing", &O::packing,
-        "How documents fill samples: stream (one long row, read across documents), separate (the same, each document for itself), "
-        "documents "
-        "(whole ones, packed), none (one a sample).",
+        "How documents fill samples: stream (windows across documents), separate (the same windows, attention within documents), documents "
+        "(whole documents, packed), none (one document per sample).",
         kPackingNames},
-       {"sampler", &O::sampler, "The order in which samples come.", base::one_of(sampler_names())},
-       {"stories_bytes", &O::stories_bytes, "How much text the built-in stories make.", base::between(1000, 1e10)},
-       {"stories_seed", &O::stories_seed, "Which stories are told.", base::at_least(0)}}};
+       {"sampler", &O::sampler, "Order of the samples.", base::one_of(sampler_names())},
+       {"stories_bytes", &O::stories_bytes, "Size of the built-in corpus of stories.", base::between(1000, 1e10)},
+       {"stories_seed", &O::stories_seed, "Seed of the built-in stories.", base::at_least(0)}}};
 }
 
 }  // namespace cairn::data

@@ -42,7 +42,7 @@ TEST(ActivationBytes, AGpuRecomputesThemAndLogitsMayBeChunked) {
   const double attention = 2 * kTokens * (kEmbed + kAttention), mlp = 2 * kTokens * (kEmbed + kInside);
   EXPECT_EQ(all_of({.tokens = 10, .element_bytes = 2, .on_gpu = true, .loss_chunks = 4}),
             (std::vector<double>{2 * kTokens, attention, mlp, attention, mlp, 2 * kTokens * (3 * kEmbed + kVocab / 4)}))
-      << "the head keeps its input, what its norm came to, and the gradient of that";
+      << "the head keeps its input, the result of its norm, and the gradient of that";
 }
 
 TEST(ActivationBytes, Fp8LinearLayersKeepCodesOfTheirInputs) {
@@ -54,7 +54,7 @@ TEST(ActivationBytes, Fp8LinearLayersKeepCodesOfTheirInputs) {
   for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(coded[i] - plain[i], kTokens * codes[i]) << "block " << i;
   EXPECT_EQ(all_of({.tokens = 10, .element_bytes = 2, .on_gpu = true, .fp8 = &second, .loss_chunks = 4}).back(),
             kTokens * (2 * (3 * kEmbed + kVocab / 4) + (kEmbed + 2 * kVocab) / 4) + 2 * kVocab * kEmbed)
-      << "logits in parts: codes of one part at a time, and of the weight for all of them";
+      << "chunked logits: codes of one chunk at a time, and of the weight for all of them";
 }
 
 TEST(ActivationBytes, WithoutFp8NormsKeepTheirResult) {
@@ -82,7 +82,7 @@ TEST(ActivationBytes, BackwardGoesFromTheLastToTheFirst) {
   EXPECT_EQ(peak_activation_bytes(blocks, {true, true}), 10 + 300);
 }
 
-// Logits become their gradient in place: computed again they would be there twice.
+// Logits become their gradient in place: recomputed, they would exist twice.
 TEST(Recompute, NeverRecomputesLogits) {
   const std::unique_ptr<model::Model> model = two_layers();
   const ActivationSetup setup{.tokens = 10};

@@ -48,7 +48,7 @@ Step step_over(const std::vector<int64_t>& sizes, comm::World* world, std::vecto
   const mesh::Batch whole = pictures();
   const mesh::Axes alone;
   const auto objective = model::make_classification();
-  const std::vector<bool> again(model->blocks().size(), true);
+  const model::PassOptions options{.recompute = std::vector<bool>(model->blocks().size(), true)};
   std::vector<mesh::Batch> batches;
   int64_t first = 0;
   for (const int64_t size : sizes) batches.push_back(mesh::slice(whole, first, first + size)), first += size;
@@ -62,7 +62,8 @@ Step step_over(const std::vector<int64_t>& sizes, comm::World* world, std::vecto
                       .objective = *objective,
                       .into = &sink,
                       .weight = 1.0 / kSamples,
-                      .recompute = recompute ? &again : nullptr});
+                      .options = options,
+                      .recompute = recompute});
   if (!world) {
     for (const Pass& pass : passes) step.loss += execute(pass).sum.item<double>();
     sink.finish();

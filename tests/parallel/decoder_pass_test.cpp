@@ -283,6 +283,7 @@ TEST_P(Books, WhatItKeepsForBackwardAsItsCardsSay) {
   const auto most_with = [&](int64_t loss_chunks) {
     base::MemoryTags memory;
     sink.begin(1, nullptr);
+    const PassOptions options{.loss_chunks = loss_chunks};
     parallel::execute({.model = *model,
                        .at = weights,
                        .buffers = buffers,
@@ -291,13 +292,13 @@ TEST_P(Books, WhatItKeepsForBackwardAsItsCardsSay) {
                        .objective = *objective,
                        .into = &sink,
                        .memory = &memory,
-                       .loss_chunks = loss_chunks});
+                       .options = options});
     const auto booked = memory.of(base::MemoryUse::activations);
     EXPECT_EQ(booked.now, 0);
     return static_cast<double>(booked.peak);
   };
   EXPECT_NEAR(most_with(1), expected * 16 * 4, 0.05 * expected * 16 * 4);
-  EXPECT_EQ(most_with(3) - most_with(1), 16 * 16 * 4) << "beside logits in parts the gradient of what they are made from";
+  EXPECT_EQ(most_with(3) - most_with(1), 16 * 16 * 4) << "beside chunked logits the gradient of the head's input";
 }
 INSTANTIATE_TEST_SUITE_P(Wirings, Books, testing::Values("standard", "ladder", "parallel"));
 

@@ -30,6 +30,7 @@ struct Dropped {
   double loss(const at::Tensor& flat, const base::Random& random, mesh::Gradients* into) {
     const model::FlatWeights weights(layout, flat);
     const mesh::Axes alone;
+    const model::PassOptions options{.draws_by_token = true};
     return execute({.model = *model,
                     .at = weights,
                     .buffers = buffers,
@@ -39,7 +40,7 @@ struct Dropped {
                     .into = into,
                     .weight = 1,
                     .random = random,
-                    .draws_by_token = true})
+                    .options = options})
         .sum.item<double>();
   }
 };

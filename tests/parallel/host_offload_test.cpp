@@ -1,4 +1,4 @@
-// Inputs of blocks that are computed again, kept in host memory meanwhile. On a CPU a copy is an imitation; OnGpu.* has the real ones.
+// Activation offload: inputs of recomputed blocks wait in host memory. On a CPU this is a plain copy; the OnGpu.* tests have the real one.
 #include "parallel/activations/host_offload.h"
 
 #include <gtest/gtest.h>
@@ -45,6 +45,7 @@ PassOutcome pass_with(const std::vector<bool>& again, bool to_host) {
   const mesh::Axes alone;
   const auto objective = model::make_next_token();
   base::MemoryTags memory;
+  const model::PassOptions options{.recompute = again, .offload_inputs = to_host};
   const model::Losses losses = execute({.model = *model,
                                         .at = weights,
                                         .buffers = buffers,
@@ -53,8 +54,8 @@ PassOutcome pass_with(const std::vector<bool>& again, bool to_host) {
                                         .objective = *objective,
                                         .into = &sink,
                                         .memory = &memory,
-                                        .recompute = again.empty() ? nullptr : &again,
-                                        .offload_inputs = to_host});
+                                        .options = options,
+                                        .recompute = !again.empty()});
   sink.finish();
   return {sink.flat().clone(), losses.sum.item<double>(), memory.total_peak()};
 }

@@ -51,7 +51,7 @@ TEST(Routes, AreDrawnAnewForEveryStepMicroBatchAndBorder) {
   EXPECT_NE(row(one, 1, 1), row(other, 1, 1));
 }
 
-// All builds must draw alike, or ranks of a mixed run would wait for each other for ever.
+// All builds must draw the same numbers, or ranks of a mixed run would wait for each other for ever.
 TEST(Routes, AreThoseOfEveryOtherBuild) {
   const Routes routes(base::Random(1), 4, 1, 3);
   std::vector<int> found;

@@ -1,4 +1,4 @@
-// A decoder whose width ranks along tp share out, against the same decoder on one rank: losses and every gradient, in double.
+// A decoder whose width is split along tp, against the same decoder on one rank: losses and every gradient, in double.
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -76,6 +76,7 @@ Found pass_on(comm::World& world, const TpCase& c, bool overlap = false) {
   mesh::Batch batch = token_batch(3, 7, c.shape.vocab);
   batch.weights = at::linspace(0.5, 1.5, 3);
   const auto objective = model::make_next_token();
+  const model::PassOptions options{.overlap = overlap};
   const model::Losses losses = execute({.model = *model,
                                         .at = weights,
                                         .buffers = buffers,
@@ -84,7 +85,7 @@ Found pass_on(comm::World& world, const TpCase& c, bool overlap = false) {
                                         .objective = *objective,
                                         .into = &sink,
                                         .weight = 1.0 / 17,
-                                        .overlap = overlap});
+                                        .options = options});
   sink.finish();
   Found found{.loss = losses.sum, .per_sample = losses.per_sample, .gradients = {}};
   for (size_t i = 0; i < shard.parameters.size(); ++i) {
@@ -130,7 +131,8 @@ double seconds_of_layer(bool overlap) {
     axes.put("tp", world.everyone());
     model::Buffers buffers;
     const model::FlatWeights weights({}, at::empty({0}));
-    const model::Call call{.weights = weights, .buffers = buffers, .axes = axes, .overlap = overlap};
+    const model::PassOptions pass_options{.overlap = overlap};
+    const model::Call call{.weights = weights, .buffers = buffers, .axes = axes, .options = pass_options};
     const auto product = [&](const at::Tensor&, int64_t, int64_t count) {
       world.timer(world.clock().now() + std::chrono::nanoseconds(static_cast<int64_t>(1e9 * kProductS * count / kTokens))).wait_host();
     };

@@ -235,8 +235,8 @@ TEST(Boxing, EstimatesWhatItWouldPrice) {
   for (const char* from : {"S0", "S1", "B", "P"})
     for (const char* to : {"S0", "S1", "B"}) {
       const NdSbp a{kReplicate, parse_sbp(from)}, b{kReplicate, parse_sbp(to)};
-      EXPECT_NEAR(estimated.about(t, a, b, true), 2 * exact.about(t, a, b, true), 1e-6) << from << " -> " << to;
-      EXPECT_NEAR(estimated.about(t, a, b, true), estimated.forward(t, a, b).cost + estimated.backward(t, a, b).cost, 1e-6);
+      EXPECT_NEAR(estimated.estimate(t, a, b, true), 2 * exact.estimate(t, a, b, true), 1e-6) << from << " -> " << to;
+      EXPECT_NEAR(estimated.estimate(t, a, b, true), estimated.forward(t, a, b).cost + estimated.backward(t, a, b).cost, 1e-6);
     }
 }
 

@@ -196,7 +196,7 @@ Corpus open_token_streams(const DataOptions& data, const CorpusOptions& options,
   for (const Source& source : sources) {
     if (options.progress) how.progress = [&, done](int64_t now, int64_t) { options.progress(done + now, bytes); };
     SourceTokens made = tokens_of(source, *corpus.tokenizer, how, cache, log);
-    corpus.token_streams.push_back(std::move(made.row));
+    corpus.token_streams.push_back(std::move(made.stream));
     corpus.origins.push_back(source.origin);
     corpus.text_bytes += made.text_bytes;
     corpus.from_cache = corpus.from_cache && made.from_cache;

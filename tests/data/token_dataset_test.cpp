@@ -206,7 +206,7 @@ TEST(Packed, RefusesWhatCannotBeDivided) {
   EXPECT_EQ(refusal([] {
               set_of(row_of({{{1}}, {{2}}}), 4, 0.1, "documents");
             }),
-            "a test: its 2 documents hold nothing to ask for in the training part; give longer or more documents");
+            "a test: its 2 documents have no targets in the training part; give longer or more documents");
 }
 
 TEST(TokenDataset, CountsTheSamplesOfSeveralSourcesThroughHeldOutLast) {

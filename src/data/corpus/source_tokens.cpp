@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kVersion = 2;  // of what tokenising does: a change makes all cached tokens stale
 constexpr int64_t kGroupBytes = 64 << 20;
 
-// Files that share an entry of the cache: neighbours, until they are large enough together.
+// Groups of files that share a cache entry: neighbours, up to kGroupBytes together.
 std::vector<std::vector<SourceFile>> groups_of(const std::vector<SourceFile>& files) {
   std::vector<std::vector<SourceFile>> groups;
   int64_t bytes = 0;
@@ -45,7 +45,7 @@ uint64_t hash_of(const std::vector<SourceFile>& files, const DataCache& cache) {
   return sum;
 }
 
-// Covers where documents begin and end, not only the bytes.
+// Covers the borders of documents, not only the bytes.
 uint64_t hash_of(const Documents& documents) {
   return combine({base::checksum(documents.text), base::checksum(std::as_bytes(std::span(documents.spans)))});
 }
@@ -56,10 +56,11 @@ int64_t bytes_of(const std::vector<SourceFile>& files) {
   return sum;
 }
 
-// Tokenises the groups of one source, one after the other.
-class SourceWork {
+// Tokenizes the groups of files of one source, one after the other.
+class SourceTokenizer {
  public:
-  SourceWork(const Source& source, const Tokenizer& tokenizer, const SourceTokensOptions& options, const DataCache& cache, base::Log& log)
+  SourceTokenizer(const Source& source, const Tokenizer& tokenizer, const SourceTokensOptions& options, const DataCache& cache,
+                  base::Log& log)
       : source_(source),
         tokenizer_(tokenizer),
         tokenizer_hash_(hash(tokenizer)),
@@ -82,7 +83,7 @@ class SourceWork {
       }
       done_ += bytes_of(group);
     }
-    result_.row = std::make_shared<const TokenStream>(std::move(tokens_));
+    result_.stream = std::make_shared<const TokenStream>(std::move(tokens_));
     return std::move(result_);
   }
 
@@ -109,7 +110,7 @@ class SourceWork {
 
   const Source& source_;
   const Tokenizer& tokenizer_;
-  uint64_t tokenizer_hash_;  // made once: it covers the whole vocabulary
+  uint64_t tokenizer_hash_;  // computed once: it covers the whole vocabulary
   const SourceTokensOptions& options_;
   ChunkOptions chunks_;
   const DataCache& cache_;
@@ -150,7 +151,7 @@ std::unique_ptr<ChunkReader> read_source(const Source& source, const ChunkOption
 
 SourceTokens tokens_of(const Source& source, const Tokenizer& tokenizer, const SourceTokensOptions& options, const DataCache& cache,
                        base::Log& log) {
-  return SourceWork(source, tokenizer, options, cache, log).run();
+  return SourceTokenizer(source, tokenizer, options, cache, log).run();
 }
 
 }  // namespace cairn::data

@@ -22,7 +22,7 @@ struct SourceTokensOptions {
 };
 
 struct SourceTokens {
-  std::shared_ptr<const TokenStream> row;
+  std::shared_ptr<const TokenStream> stream;
   int64_t text_bytes = 0;
   bool from_cache = true;  // everything came from the cache
 };

@@ -16,8 +16,8 @@ namespace {
 // The ids of one chunk.
 struct Encoded {
   std::vector<int32_t> tokens;
-  std::vector<int64_t> ends;     // of documents, in tokens
-  std::vector<uint8_t> targets;  // one for each token; empty: all are
+  std::vector<int64_t> ends;     // positions in `tokens` where documents end
+  std::vector<uint8_t> targets;  // one per token; empty: all are targets
   BadLines bad;
   int64_t bytes_read = 0;
 };
@@ -38,12 +38,12 @@ class Encoder {
     const size_t begin = out_.tokens.size();
     join(document.parts);
     if (segments_.size() < 2 || splits_at_boundaries() || !add_whole()) add_apart();
-    const bool asked = std::ranges::all_of(segments_, [](const TokenSegment& one) { return one.is_target; });
+    const bool ends_as_target = std::ranges::all_of(segments_, [](const TokenSegment& one) { return one.is_target; });
     if (!document.ends) return;
     if (out_.tokens.size() > begin && out_.tokens.back() == end_)
       out_.ends.push_back(static_cast<int64_t>(out_.tokens.size()));
     else
-      end(asked);
+      end(ends_as_target);
   }
 
  private:
@@ -116,7 +116,7 @@ class Encoder {
     out_.ends.push_back(static_cast<int64_t>(out_.tokens.size()));
   }
 
-  // The tokens added since the last call are targets, or not.
+  // Marks the tokens added since the last call as targets, or not.
   void mark(bool is_target) {
     if (!is_target) out_.targets.resize(std::max(marked_, out_.targets.size()), 1);
     if (!is_target || !out_.targets.empty()) out_.targets.resize(out_.tokens.size(), is_target ? 1 : 0);
@@ -155,13 +155,13 @@ Encoded encode_chunk(const Chunk& chunk, const Encoding& how) {
 
 // Worker threads that encode chunks, a bounded number ahead of the consumer. The consumer takes results in the order of the chunks. A
 // failure is stored with its chunk, so the consumer always meets the same one first, whatever the timing.
-class Crew {
+class ChunkEncoders {
  public:
-  Crew(ChunkReader& source, const Encoding& how, int threads) : source_(source), how_(how), ahead_(4 * threads) {
+  ChunkEncoders(ChunkReader& source, const Encoding& how, int threads) : source_(source), how_(how), ahead_(4 * threads) {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
   }
 
-  ~Crew() {
+  ~ChunkEncoders() {
     {
       const std::lock_guard lock(mutex_);
       ended_ = true;
@@ -245,9 +245,9 @@ std::string record_documents(std::string_view json, const DocumentOptions& docum
   }
   const auto render = [&](const std::vector<ChatMessage>& messages) {
     Document document{document_options.renderer.render(messages), true};
-    const bool asked = std::any_of(document.parts.begin(), document.parts.end(),
-                                   [](const TextSegment& part) { return part.is_target && !part.text.empty(); });
-    if (!asked) return false;
+    const bool ends_as_target = std::any_of(document.parts.begin(), document.parts.end(),
+                                            [](const TextSegment& part) { return part.is_target && !part.text.empty(); });
+    if (!ends_as_target) return false;
     into.push_back(std::move(document));
     return true;
   };
@@ -307,8 +307,8 @@ BadLines tokenize(ChunkReader& source, const Tokenizer& tokenizer, const Documen
     while (source.next(chunk)) keep(encode_chunk(chunk, how));
     return bad;
   }
-  Crew crew(source, how, options.threads);
-  for (Encoded encoded; crew.take(encoded);) keep(encoded);
+  ChunkEncoders encoders(source, how, options.threads);
+  for (Encoded encoded; encoders.take(encoded);) keep(encoded);
   return bad;
 }
 

@@ -40,7 +40,7 @@ class Packed final : public TokenSamples {
     add(held, documents, pack);
     held_out_ = count() - training;
     if (training == 0 || (fraction > 0 && held_out_ == 0))
-      base::fail_input("{}: its {} documents hold nothing to ask for in the {} part; give longer or more documents", origin, documents,
+      base::fail_input("{}: its {} documents have no targets in the {} part; give longer or more documents", origin, documents,
                        training == 0 ? "training" : "held-out");
   }
 

@@ -24,18 +24,18 @@ void Completion::release() noexcept {
   transfer_.reset();
 }
 
-void DoneQueue::finish(const std::shared_ptr<Transfer>& transfer) {
+void CompletionQueue::finish(const std::shared_ptr<Transfer>& transfer) {
   if (transfer->done) return;
   transfer->done = true;
   queue_.push_back(transfer);
 }
 
-void DoneQueue::fail(const std::shared_ptr<Transfer>& transfer, Error error) {
+void CompletionQueue::fail(const std::shared_ptr<Transfer>& transfer, Error error) {
   transfer->error = std::move(error);
   finish(transfer);
 }
 
-void DoneQueue::run() {
+void CompletionQueue::run() {
   while (!queue_.empty()) {
     const std::vector<std::shared_ptr<Transfer>> batch = std::exchange(queue_, {});
     for (const auto& transfer : batch) {

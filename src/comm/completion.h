@@ -54,7 +54,7 @@ class Completion {
 
 // Finished transfers whose waiters have not run yet. A transport fills it while it moves bytes and runs it when its own state is
 // consistent, because a waiter may start new transfers.
-class DoneQueue {
+class CompletionQueue {
  public:
   void finish(const std::shared_ptr<Transfer>& transfer);
   void fail(const std::shared_ptr<Transfer>& transfer, Error error);

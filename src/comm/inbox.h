@@ -29,7 +29,7 @@ struct Arrival {
 // Matches messages with posted receives, whichever comes first, by (sender, group, sequence, step). Each message has its own key.
 class Inbox {
  public:
-  Inbox(int rank, DoneQueue& done) : rank_(rank), done_(done) {}
+  Inbox(int rank, CompletionQueue& done) : rank_(rank), done_(done) {}
 
   void on_early(std::function<void(int from, const Envelope&)> tell) { tell_early_ = std::move(tell); }
 
@@ -76,7 +76,7 @@ class Inbox {
   void deliver(const std::shared_ptr<Receive>& receive, Arrival&& arrival);
 
   int rank_;
-  DoneQueue& done_;
+  CompletionQueue& done_;
   std::unordered_map<Key, std::shared_ptr<Receive>, Hash> wanted_;
   std::unordered_map<Key, Arrival, Hash> early_;
   std::vector<bool> closed_;  // by rank

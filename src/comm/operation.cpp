@@ -125,7 +125,7 @@ void Operation::wait_long(const std::function<bool()>& done) {
       }
       if (now >= look_at) {
         look_at = now + kLookEvery;
-        group->check_statuses(holdup());
+        group->check_statuses(blocking_operation());
       }
     }
   } catch (const Error& stuck) {
@@ -133,7 +133,7 @@ void Operation::wait_long(const std::function<bool()>& done) {
   }
 }
 
-const Operation& Operation::holdup() const {
+const Operation& Operation::blocking_operation() const {
   if (signature.kind == OperationKind::send_recv) return *this;
   for (const auto& one : group->collectives) {
     if (one->under_way()) return *one;
@@ -168,7 +168,7 @@ std::vector<int> Operation::culprits() const {
 }
 
 Error Operation::timed_out(std::chrono::nanoseconds waited) const {
-  if (&holdup() != this) return holdup().timed_out(waited);
+  if (&blocking_operation() != this) return blocking_operation().timed_out(waited);
   const std::vector<int> late = culprits();
   Error timeout(Error::Kind::lost_peer,
                 late.empty()
@@ -179,7 +179,7 @@ Error Operation::timed_out(std::chrono::nanoseconds waited) const {
 }
 
 void Operation::warn(std::chrono::nanoseconds waited) const {
-  if (&holdup() != this) return holdup().warn(waited);
+  if (&blocking_operation() != this) return blocking_operation().warn(waited);
   std::string doing;
   const std::vector<int> late = culprits();
   for (const int rank : late) {

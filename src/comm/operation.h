@@ -32,7 +32,7 @@ struct Operation final : Work::State {
   void* current_stream() const;        // of a device operation
   void end(std::optional<Error> how);  // completes or fails it; cancels what is in flight
   // What keeps it from completing: itself, or the first unfinished operation before it.
-  const Operation& holdup() const;
+  const Operation& blocking_operation() const;
   // The ranks it waits for: those seen not to have started it; else those whose messages are missing and that are not seen in it either.
   // (In a ring or tree the neighbour whose message is missing may itself be waiting.)
   std::vector<int> culprits() const;

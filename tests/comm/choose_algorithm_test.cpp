@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 constexpr Chunking kPieces{.bytes = 1 << 20, .in_flight = 4};
 
 TEST(Choice, UpToEightRanksEveryRankHearsFromEveryRank) {
-  const LinkFacts slow{.latency = 10ms, .overhead = 1ms, .bytes_per_s = 1e6, .crowding = 1, .ranks_per_core = 8};
+  const LinkFacts slow{.latency = 10ms, .overhead = 1ms, .bytes_per_s = 1e6, .incast_penalty = 1, .ranks_per_core = 8};
   for (int n = 1; n <= 8; ++n) {
     for (const int64_t bytes : {0, 1, 4096, 1 << 30}) {
       EXPECT_EQ(choose_all_reduce(bytes, n, kPieces, slow), AllReduce::direct) << n;
@@ -22,20 +22,20 @@ TEST(Choice, UpToEightRanksEveryRankHearsFromEveryRank) {
 }
 
 TEST(Choice, LongLatencyPrefersFewRounds) {
-  const LinkFacts far{.latency = 10ms, .overhead = 1us, .bytes_per_s = 1e9, .crowding = 0};
+  const LinkFacts far{.latency = 10ms, .overhead = 1us, .bytes_per_s = 1e9, .incast_penalty = 0};
   EXPECT_EQ(choose_all_reduce(4096, 64, kPieces, far), AllReduce::direct);
   EXPECT_EQ(choose_all_gather(4096, 64, kPieces, far), AllGather::direct);
 }
 
 TEST(Choice, DearMessagesPreferFewOfThem) {
-  const LinkFacts dear{.latency = 5us, .overhead = 20us, .bytes_per_s = 10e9, .crowding = 0};
+  const LinkFacts dear{.latency = 5us, .overhead = 20us, .bytes_per_s = 10e9, .incast_penalty = 0};
   EXPECT_EQ(choose_all_reduce(4096, 64, kPieces, dear), AllReduce::halving);
   EXPECT_EQ(choose_all_gather(4096, 64, kPieces, dear), AllGather::doubling);
   EXPECT_EQ(choose_broadcast(4096, 64, kPieces, dear), Broadcast::tree);
 }
 
 TEST(Choice, RanksThatShareCoresPreferTheFewestMessagesInAll) {
-  const LinkFacts shared{.latency = 1us, .overhead = 5us, .bytes_per_s = 10e9, .crowding = 0, .ranks_per_core = 8};
+  const LinkFacts shared{.latency = 1us, .overhead = 5us, .bytes_per_s = 10e9, .incast_penalty = 0, .ranks_per_core = 8};
   EXPECT_EQ(choose_all_reduce(64, 64, kPieces, shared), AllReduce::tree);
 }
 
@@ -51,7 +51,7 @@ TEST(Choice, AReductionToOneRankIsSpreadWhereItsLinkWouldBeTheBottleneck) {
 }
 
 TEST(Choice, CostsAreLatencyAndOverheadAndWire) {
-  const LinkFacts facts{.latency = 10us, .overhead = 1us, .bytes_per_s = 1e9, .crowding = 0.5};
+  const LinkFacts facts{.latency = 10us, .overhead = 1us, .bytes_per_s = 1e9, .incast_penalty = 0.5};
   // 16 ranks, 16,000 bytes: direct 2 latencies, 30 messages, 30,000 bytes with 14 peers too many; and so on.
   EXPECT_EQ(cost(AllReduce::direct, 16'000, 16, kPieces, facts), 20us + 30us + 30us * 8);
   EXPECT_EQ(cost(AllReduce::ring, 16'000, 16, kPieces, facts), 300us + 30us + 30us);

@@ -25,15 +25,15 @@ constexpr int kLate = 6;
 LinkFacts facts_for(AllReduce algorithm) {
   switch (algorithm) {
     case AllReduce::ring:
-      return {.latency = 0ns, .overhead = 0ns, .bytes_per_s = 1e3, .crowding = 100};
+      return {.latency = 0ns, .overhead = 0ns, .bytes_per_s = 1e3, .incast_penalty = 100};
     case AllReduce::halving:
-      return {.latency = 0ns, .overhead = 1ms, .bytes_per_s = 1e12, .crowding = 0};
+      return {.latency = 0ns, .overhead = 1ms, .bytes_per_s = 1e12, .incast_penalty = 0};
     case AllReduce::tree:
-      return {.latency = 0ns, .overhead = 1ms, .bytes_per_s = 1e12, .crowding = 0, .ranks_per_core = 100};
+      return {.latency = 0ns, .overhead = 1ms, .bytes_per_s = 1e12, .incast_penalty = 0, .ranks_per_core = 100};
     case AllReduce::direct:
       break;
   }
-  return {.latency = 1s, .overhead = 0ns, .bytes_per_s = 1e12, .crowding = 0};
+  return {.latency = 1s, .overhead = 0ns, .bytes_per_s = 1e12, .incast_penalty = 0};
 }
 
 class Late : public testing::TestWithParam<AllReduce> {};

@@ -203,7 +203,7 @@ struct End {
         inbox(rank, done),
         link(segment, rank, 1 - rank, 1 - rank, arena, inbox, owner) {}
   Owner owner;
-  DoneQueue done;
+  CompletionQueue done;
   Arena arena;
   Inbox inbox;
   SharedLink link;

@@ -96,7 +96,7 @@ class Rank final : public LinkOwner {
 
   const SharedSegment& segment_;
   int rank_;
-  DoneQueue done_;
+  CompletionQueue done_;
   Arena arena_;
   Inbox inbox_;
   SharedLink link_;

@@ -37,22 +37,22 @@ Key key_of(uint8_t first) {
 struct Pair {
   Pair(const Tls& caller, const Tls& called) {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds.data()), 0);
-    ends[0].emplace(caller, Tls::Side::calls, fds[0]);
-    ends[1].emplace(called, Tls::Side::is_called, fds[1]);
+    ends[0].emplace(caller, Tls::Side::client, fds[0]);
+    ends[1].emplace(called, Tls::Side::server, fds[1]);
   }
   ~Pair() {
     for (const int fd : fds) ::close(fd);
   }
 
   // Lets both sides move until neither can.
-  std::array<std::string, 2> shake_hands() {
+  std::array<std::string, 2> handshake() {
     std::array<std::string, 2> why;
     std::array<bool, 2> over{};
     for (int round = 0; round < 20; ++round) {
       for (int end = 0; end < 2; ++end) {
         if (over[end]) continue;
         try {
-          over[end] = ends[end]->shake_hands() == TlsStream::Shake::done;
+          over[end] = ends[end]->handshake() == TlsStream::Handshake::done;
         } catch (const Error& error) {
           why[end] = error.what();
           over[end] = true;
@@ -73,13 +73,13 @@ struct Pair {
 TEST(Tls, TwoThatHaveTheSameKeyGetThrough) {
   const Tls one(key_of(1)), other(key_of(1));
   Pair pair(one, other);
-  EXPECT_EQ(pair.shake_hands(), (std::array<std::string, 2>{}));
+  EXPECT_EQ(pair.handshake(), (std::array<std::string, 2>{}));
 }
 
 TEST(Tls, AnotherKeyIsRefusedOnBothSides) {
   const Tls one(key_of(1)), other(key_of(2));
   Pair pair(one, other);
-  const auto why = pair.shake_hands();
+  const auto why = pair.handshake();
   EXPECT_THAT(why[0], testing::Not(testing::AnyOf("", "waits")));
   EXPECT_THAT(why[1], testing::Not(testing::AnyOf("", "waits")));
 }
@@ -87,7 +87,7 @@ TEST(Tls, AnotherKeyIsRefusedOnBothSides) {
 TEST(Tls, WhatIsWrittenArrivesWhateverItsSizeAndHoweverItIsCut) {
   const Tls tls(key_of(1));
   Pair pair(tls, tls);
-  ASSERT_EQ(pair.shake_hands(), (std::array<std::string, 2>{}));
+  ASSERT_EQ(pair.handshake(), (std::array<std::string, 2>{}));
   for (const size_t bytes : {1ul, 2ul, 111ul, 16383ul, 16384ul, 16385ul, 300'001ul, 5'000'011ul}) {
     std::vector<std::byte> out(bytes), in(bytes);
     for (size_t i = 0; i < bytes; ++i) out[i] = static_cast<std::byte>(i * 31 + bytes);
@@ -110,7 +110,7 @@ TEST(Tls, WhatIsWrittenArrivesWhateverItsSizeAndHoweverItIsCut) {
 TEST(Tls, OnTheConnectionNothingCanBeRead) {
   const Tls tls(key_of(1));
   Pair pair(tls, tls);
-  ASSERT_EQ(pair.shake_hands(), (std::array<std::string, 2>{}));
+  ASSERT_EQ(pair.handshake(), (std::array<std::string, 2>{}));
   const std::string secret(2000, 's');
   ASSERT_EQ(pair.ends[0]->write(std::as_bytes(std::span(secret)), {}), 2000);
   std::string seen(4000, 0);
@@ -122,7 +122,7 @@ TEST(Tls, OnTheConnectionNothingCanBeRead) {
 TEST(Tls, ADamagedByteEndsTheConnection) {
   const Tls tls(key_of(1));
   Pair pair(tls, tls);
-  ASSERT_EQ(pair.shake_hands(), (std::array<std::string, 2>{}));
+  ASSERT_EQ(pair.handshake(), (std::array<std::string, 2>{}));
   const std::string text(100, 't');
   ASSERT_EQ(pair.ends[0]->write(std::as_bytes(std::span(text)), {}), 100);
   std::string record(4000, 0);
@@ -136,14 +136,14 @@ TEST(Tls, ADamagedByteEndsTheConnection) {
 TEST(Tls, TheEndOfWritingIsTold) {
   const Tls tls(key_of(1));
   Pair pair(tls, tls);
-  ASSERT_EQ(pair.shake_hands(), (std::array<std::string, 2>{}));
+  ASSERT_EQ(pair.handshake(), (std::array<std::string, 2>{}));
   pair.ends[0]->end_writing();
   std::byte byte{};
   try {
     pair.ends[1]->read(&byte, 1);
     ADD_FAILURE() << "read something";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), kHungUp);
+    EXPECT_STREQ(error.what(), kConnectionClosed);
   }
   EXPECT_EQ(pair.ends[1]->write(std::as_bytes(std::span(&byte, 1)), {}), 1);  // the other way is open
   EXPECT_EQ(pair.ends[0]->read(&byte, 1), 1);
@@ -198,23 +198,23 @@ TEST(Tls, CertificatesOfOneAuthorityGetThroughAndOthersDoNot) {
   const Tls keyed(key_of(1));
   {
     Pair pair(first, second);
-    EXPECT_EQ(pair.shake_hands(), (std::array<std::string, 2>{}));
+    EXPECT_EQ(pair.handshake(), (std::array<std::string, 2>{}));
   }
   {
     Pair pair(third, second);
-    EXPECT_THAT(pair.shake_hands()[1], HasSubstr("certificate verify failed"));
+    EXPECT_THAT(pair.handshake()[1], HasSubstr("certificate verify failed"));
   }
   {
     Pair pair(first, third);
-    EXPECT_THAT(pair.shake_hands()[0], HasSubstr("certificate verify failed"));
+    EXPECT_THAT(pair.handshake()[0], HasSubstr("certificate verify failed"));
   }
   {
     Pair pair(keyed, second);
-    EXPECT_NE(pair.shake_hands()[1], "");
+    EXPECT_NE(pair.handshake()[1], "");
   }
   {
     Pair pair(first, keyed);
-    EXPECT_NE(pair.shake_hands()[1], "");
+    EXPECT_NE(pair.handshake()[1], "");
   }
 }
 

@@ -53,7 +53,7 @@ struct Door {
   asio::awaitable<void> knock() {
     AsyncStream stream(io);
     co_await stream.connect("127.0.0.1", listener.port);
-    co_await stream.begin(&tls, Tls::Side::calls);
+    co_await stream.begin(&tls, Tls::Side::client);
     co_await stream.write_value(uint32_t{42});
     knocked.push_back(std::move(stream));
   }

@@ -122,7 +122,7 @@ class BrokenTransport final : public comm::ForwardingTransport {
 
   Bug bug_;
   int receives_ = 0;
-  comm::DoneQueue done_;
+  comm::CompletionQueue done_;
   std::list<Pending> pending_;
 };
 

@@ -407,7 +407,7 @@ Story make_story(uint64_t seed) {
   story.link = make_link(dice, story.ranks);
   story.facts.overhead = dice.any_of({0ns, nanoseconds(2us), nanoseconds(1ms)});
   story.facts.ranks_per_core = dice.any_of({1.0, 100.0});
-  story.facts.crowding = dice.any_of({0.0, 1000.0});
+  story.facts.incast_penalty = dice.any_of({0.0, 1000.0});
   story.groups = make_groups(dice, story.ranks);
   for (int64_t k = dice.between(3, 20); k > 0; --k) story.operations.push_back(make_operation(dice, story));
   for (int64_t k = dice.below(4); k > 0; --k) story.faults.push_back(make_fault(dice, story));
@@ -415,10 +415,11 @@ Story make_story(uint64_t seed) {
 }
 
 std::string describe(const Story& story) {
-  std::string text = fmt::format(
-      "seed {}: {} ranks, overhead {} us, crowding {}, {} ranks per core, link {} us, jitter {}, sigma {}, loss {}{}\n", story.seed,
-      story.ranks, story.facts.overhead.count() / 1000, story.facts.crowding, story.facts.ranks_per_core, story.link.latency.count() / 1000,
-      story.link.jitter, story.link.latency_sigma, story.link.loss, story.link.latency_matrix.empty() ? "" : ", latencies from a matrix");
+  std::string text =
+      fmt::format("seed {}: {} ranks, overhead {} us, incast_penalty {}, {} ranks per core, link {} us, jitter {}, sigma {}, loss {}{}\n",
+                  story.seed, story.ranks, story.facts.overhead.count() / 1000, story.facts.incast_penalty, story.facts.ranks_per_core,
+                  story.link.latency.count() / 1000, story.link.jitter, story.link.latency_sigma, story.link.loss,
+                  story.link.latency_matrix.empty() ? "" : ", latencies from a matrix");
   for (const Fault& fault : story.faults) text += fmt::format("  fault: {}\n", describe(fault));
   for (size_t k = 0; k < story.operations.size(); ++k) {
     const Story::Operation& o = story.operations[k];

@@ -11,7 +11,7 @@
 // of the pair then begins anew, and messages to an older incarnation are dropped.
 //
 // Failure detection: each side writes a heartbeat every 0.5 s. A connection that is silent for 5 s is closed. A site without a connection
-// for `patience` is lost, and so is its incarnation.
+// for `lost_after` is lost, and so is its incarnation.
 #include "comm/bridge/bridge.h"
 
 #include <algorithm>
@@ -208,8 +208,8 @@ asio::awaitable<void> Bridge::Impl::watch() {
     bool all_said = leaving_;
     for (Peer& peer : peers_) {
       if (peer.stream && now - peer.heard > bridge::kSilenceMax) hang_up(peer);
-      if (peer.incarnation != 0 && !peer.stream && now - peer.away > options_.patience)
-        lose(peer, fmt::format("is lost: it could not be reached for {:.0f} s", base::seconds(options_.patience)));
+      if (peer.incarnation != 0 && !peer.stream && now - peer.away > options_.lost_after)
+        lose(peer, fmt::format("is lost: it could not be reached for {:.0f} s", base::seconds(options_.lost_after)));
       all_said = all_said && (peer.incarnation == 0 || peer.bye_sent);
     }
     if (all_said && !std::exchange(farewell_done_, true)) {

@@ -22,9 +22,9 @@ struct BridgeOptions {
   std::string address = "127.0.0.1";
   std::string known_as = {};  // the address under which others reach it; empty: `address`
   uint16_t port = 0;
-  std::vector<RendezvousEndpoint> endpoints = {};                // where some other site may be found
-  std::string config_fingerprint = {};                           // one setting per line; a site with another fingerprint is refused
-  std::chrono::nanoseconds patience = std::chrono::seconds(10);  // a site that cannot be reached for this long is lost
+  std::vector<RendezvousEndpoint> endpoints = {};                  // where some other site may be found
+  std::string config_fingerprint = {};                             // one setting per line; a site with another fingerprint is refused
+  std::chrono::nanoseconds lost_after = std::chrono::seconds(10);  // a site that cannot be reached for this long is lost
   int64_t message_bytes_max = int64_t{1} << 32;
   std::optional<LinkModel> links = {};                // slows messages down, for experiments; sites take the place of ranks
   std::function<void(const std::string&)> tell = {};  // reports who came and who was refused; called by the bridge's thread
@@ -33,7 +33,7 @@ struct BridgeOptions {
 // Messages between sites (islands). A site is a world of its own that may start, stop and restart while the others work.
 //
 // All sites that know each other are connected by TCP with TLS. Messages from one site to another arrive in order and at most once. A
-// broken connection is made again without losing or repeating a message; a site that stays away for longer than `patience` is lost, and
+// broken connection is made again without losing or repeating a message; a site that stays away for longer than `lost_after` is lost, and
 // with it the messages that wait for it. A thread of the bridge moves all messages. Any thread may call the methods.
 class Bridge {
  public:

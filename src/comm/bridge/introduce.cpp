@@ -143,7 +143,7 @@ asio::awaitable<void> Bridge::Impl::welcome(AsyncStream& caller) {
 
 // The calling side. Returns what the other one says of itself.
 asio::awaitable<Json> Bridge::Impl::introduce(AsyncStream& stream, const Peer* to, bool visit) {
-  co_await stream.begin(&tls_, Tls::Side::calls);
+  co_await stream.begin(&tls_, Tls::Side::client);
   co_await stream.write_text(introduction(to, visit));
   co_return base::parse_json(co_await stream.read_text(bridge::kTextBytesMax));
 }

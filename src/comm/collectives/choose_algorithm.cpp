@@ -29,7 +29,7 @@ struct CriticalPath {
 std::chrono::nanoseconds path_time(const CriticalPath& path, int ranks, const LinkFacts& facts) {
   const auto latency = static_cast<double>(facts.latency.count()), overhead = static_cast<double>(facts.overhead.count());
   const double handled = std::max(path.messages, path.all * facts.ranks_per_core / ranks);
-  const double wire = path.wire_bytes / facts.bytes_per_s * 1e9 * (1 + facts.crowding * std::max(0.0, path.peers - 1));
+  const double wire = path.wire_bytes / facts.bytes_per_s * 1e9 * (1 + facts.incast_penalty * std::max(0.0, path.peers - 1));
   return std::chrono::nanoseconds(static_cast<int64_t>(path.latencies * latency + handled * overhead + wire));
 }
 

@@ -64,7 +64,7 @@ class LocalTransport final : public Transport {
   int size_;
   base::VirtualClock clock_;
   Ledger ledger_;
-  DoneQueue done_;
+  CompletionQueue done_;
   std::vector<LocalEvent> posts_;  // since the network last collected them
   uint64_t posted_ = 0;
   int64_t cancelled_ = 0;

@@ -124,7 +124,7 @@ struct MpiEndpoint::State {
   std::vector<MPI_Status> statuses = {};
   std::vector<std::shared_ptr<MpiPayload>> already_ended = {};
   bool all_done = false;
-  bool crowded = false;
+  bool oversubscribed = false;
 
   void await_frame(size_t i) {
     check(MPI_Irecv(frames[i].data(), static_cast<int>(frames[i].size()), MPI_BYTE, MPI_ANY_SOURCE, kFrameTag, comm, &awaited[i]),
@@ -222,7 +222,7 @@ MpiEndpoint::MpiEndpoint(const base::Clock& clock, Limits limits) {
   State& s = *state_;
   MPI_Comm_rank(s.comm, &s.rank);
   MPI_Comm_size(s.comm, &s.size);
-  s.crowded = more_ranks_than_cores(s.comm);
+  s.oversubscribed = more_ranks_than_cores(s.comm);
   int* highest = nullptr;
   int found = 0;
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &highest, &found);
@@ -240,7 +240,7 @@ int MpiEndpoint::rank() const { return state_->rank; }
 int MpiEndpoint::size() const { return state_->size; }
 bool MpiEndpoint::sending() const { return state_->sends > 0; }
 bool MpiEndpoint::receiving() const { return static_cast<int64_t>(state_->parts.size()) > state_->sends; }
-bool MpiEndpoint::crowded() const { return state_->crowded; }
+bool MpiEndpoint::oversubscribed() const { return state_->oversubscribed; }
 void MpiEndpoint::set_all_done() { state_->all_done = true; }
 void MpiEndpoint::withdraw(const Transfer& transfer) { state_->withdraw(transfer); }
 

@@ -42,7 +42,7 @@ class MpiEndpoint {
 
   int rank() const;
   int size() const;
-  bool crowded() const;  // this machine has fewer cores than ranks
+  bool oversubscribed() const;  // this machine has fewer cores than ranks
 
   void send_frame(int to, std::shared_ptr<std::byte[]> frame, int64_t bytes);
   struct ReceivedFrame {

@@ -31,13 +31,13 @@ namespace {
 using Nanoseconds = std::chrono::nanoseconds;
 using EnvelopeKey = std::tuple<uint64_t, uint64_t, uint32_t>;
 
-constexpr auto kFlushDeadline = std::chrono::seconds(10);     // for outgoing messages when a rank ends
-constexpr auto kFarewellDeadline = std::chrono::seconds(2);   // for peers to end too
-constexpr auto kFailDeadline = std::chrono::seconds(1);       // to send the reason of a failure
-constexpr auto kSpinLimit = std::chrono::microseconds(1000);  // of spin()
-constexpr auto kKeepCore = std::chrono::microseconds(200);    // without progress; then the core is offered to others
-constexpr auto kKeepCrowded = std::chrono::microseconds(5);   // the same, with more ranks than cores
-constexpr auto kAwake = std::chrono::milliseconds(5);         // without progress; then it naps between polls
+constexpr auto kFlushDeadline = std::chrono::seconds(10);           // for outgoing messages when a rank ends
+constexpr auto kFarewellDeadline = std::chrono::seconds(2);         // for peers to end too
+constexpr auto kFailDeadline = std::chrono::seconds(1);             // to send the reason of a failure
+constexpr auto kSpinLimit = std::chrono::microseconds(1000);        // of spin()
+constexpr auto kKeepCore = std::chrono::microseconds(200);          // without progress; then the core is offered to others
+constexpr auto kKeepOversubscribed = std::chrono::microseconds(5);  // the same, with more ranks than cores
+constexpr auto kAwake = std::chrono::milliseconds(5);               // without progress; then it naps between polls
 constexpr auto kNap = std::chrono::microseconds(100);
 constexpr int64_t kUnwanted = 1;  // in the offset of a wake frame: drop the message, the receive was for something else
 
@@ -62,7 +62,7 @@ class MpiTransport final : public Transport {
   int size() const override { return endpoint_.size(); }
 
   Completion send(int to, const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) override {
-    auto transfer = made(MpiTransfer::Kind::send, to, envelope);
+    auto transfer = make_transfer(MpiTransfer::Kind::send, to, envelope);
     transfer->outgoing = true;
     transfer->purpose = purpose;
     transfer->data = const_cast<void*>(data);
@@ -83,21 +83,21 @@ class MpiTransport final : public Transport {
   }
 
   Completion recv(int from, const Envelope& envelope, void* into, int64_t bytes) override {
-    auto transfer = made(MpiTransfer::Kind::recv, from, envelope);
+    auto transfer = make_transfer(MpiTransfer::Kind::recv, from, envelope);
     transfer->data = into ? into : &nothing_;
     transfer->bytes = bytes;
     return ask(from, std::move(transfer));
   }
 
   Completion recv_view(int from, const Envelope& envelope, int64_t bytes) override {
-    auto transfer = made(MpiTransfer::Kind::recv, from, envelope);
+    auto transfer = make_transfer(MpiTransfer::Kind::recv, from, envelope);
     transfer->viewed = true;
     transfer->bytes = bytes;
     return ask(from, std::move(transfer));
   }
 
   Completion expose(const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) override {
-    auto transfer = made(MpiTransfer::Kind::expose, -1, envelope);
+    auto transfer = make_transfer(MpiTransfer::Kind::expose, -1, envelope);
     transfer->purpose = purpose;
     transfer->data = const_cast<void*>(data);
     transfer->bytes = bytes;
@@ -106,7 +106,7 @@ class MpiTransport final : public Transport {
   }
 
   Completion pull(int peer, const Envelope& envelope, int64_t offset, void* into, int64_t bytes, PullMode how, Dtype dtype) override {
-    auto transfer = made(MpiTransfer::Kind::pull, peer, envelope);
+    auto transfer = make_transfer(MpiTransfer::Kind::pull, peer, envelope);
     transfer->data = into ? into : &nothing_;
     transfer->bytes = bytes;
     transfer->mode = how;
@@ -123,7 +123,7 @@ class MpiTransport final : public Transport {
   Chunking chunking(const std::vector<int>&) const override { return {.bytes = 1 << 20, .in_flight = 4}; }
 
   Completion timer(Nanoseconds at) override {
-    auto transfer = made(MpiTransfer::Kind::timer, -1, {});
+    auto transfer = make_transfer(MpiTransfer::Kind::timer, -1, {});
     timers_.emplace(at, transfer);
     return Completion(*this, std::move(transfer));
   }
@@ -207,7 +207,7 @@ class MpiTransport final : public Transport {
     Ledger::Message booking;
   };
 
-  static std::shared_ptr<MpiTransfer> made(MpiTransfer::Kind kind, int peer, const Envelope& envelope) {
+  static std::shared_ptr<MpiTransfer> make_transfer(MpiTransfer::Kind kind, int peer, const Envelope& envelope) {
     auto transfer = std::make_shared<MpiTransfer>();
     transfer->kind = kind;
     transfer->peer = peer;
@@ -295,7 +295,7 @@ class MpiTransport final : public Transport {
     done_.finish(payload.transfer);
   }
 
-  Nanoseconds keep_core() const { return endpoint_.crowded() ? kKeepCrowded : kKeepCore; }
+  Nanoseconds keep_core() const { return endpoint_.oversubscribed() ? kKeepOversubscribed : kKeepCore; }
 
   void rest(Nanoseconds idle) const {
     if (idle < keep_core()) return;
@@ -451,7 +451,7 @@ class MpiTransport final : public Transport {
   Ledger ledger_;
   MpiEndpoint endpoint_;
   MpiRegions regions_{endpoint_, clock_};
-  DoneQueue done_;
+  CompletionQueue done_;
   Inbox inbox_;
   std::vector<Peer> peers_;
   uint64_t announcements_ = 0;

@@ -38,7 +38,7 @@ class NcclEvent {
   NcclEvent& operator=(const NcclEvent&) = delete;
   void record(CUstream_st* stream);
   bool passed() const;
-  void hold_up(CUstream_st* stream) const;  // later work of this stream waits for it
+  void block_stream(CUstream_st* stream) const;  // later work of this stream waits for it
 
  private:
   CUevent_st* event_ = nullptr;

@@ -52,7 +52,7 @@ class OnDevice {
 NcclEvent::NcclEvent() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event"); }
 NcclEvent::~NcclEvent() { cudaEventDestroy(event_); }
 void NcclEvent::record(CUstream_st* stream) { check(cudaEventRecord(event_, stream), "recording an event"); }
-void NcclEvent::hold_up(CUstream_st* stream) const { check(cudaStreamWaitEvent(stream, event_, 0), "ordering a stream"); }
+void NcclEvent::block_stream(CUstream_st* stream) const { check(cudaStreamWaitEvent(stream, event_, 0), "ordering a stream"); }
 
 bool NcclEvent::passed() const {
   const cudaError_t status = cudaEventQuery(event_);
@@ -77,7 +77,7 @@ struct NcclQueue::Job final : DeviceJob {
 
   State state() const override { return at; }
   Error error() const override { return *failure; }
-  void order(void* stream) override { done.hold_up(as_stream(stream)); }
+  void order(void* stream) override { done.block_stream(as_stream(stream)); }
   void cancel() noexcept override { queue.cancel(*this); }
 
   NcclQueue& queue;
@@ -178,7 +178,7 @@ void NcclQueue::issue_next() {
     const auto next = std::find_if(jobs_.begin(), jobs_.end(), [](const auto& job) { return job->at == DeviceJob::State::waiting; });
     if (next == jobs_.end()) return;
     Job& job = **next;
-    job.ready.hold_up(stream_);
+    job.ready.block_stream(stream_);
     if (issue(job.call, communicator_, stream_, me_, static_cast<int>(ranks_.size()))) {
       queued();
     } else {

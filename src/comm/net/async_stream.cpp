@@ -42,15 +42,15 @@ asio::awaitable<void> AsyncStream::begin(const Tls* tls, Tls::Side side) {
     stream_ = make_plain_stream(socket_.native_handle());
     co_return;
   }
-  if (side == Tls::Side::is_called)
+  if (side == Tls::Side::server)
     co_await socket_.async_wait(tcp::socket::wait_read, asio::use_awaitable);  // a silent caller costs no TLS state
   check_open();
   auto stream = std::make_unique<TlsStream>(*tls, side, socket_.native_handle());
   while (true) {
     check_open();
-    const TlsStream::Shake next = stream->shake_hands();
-    if (next == TlsStream::Shake::done) break;
-    co_await socket_.async_wait(next == TlsStream::Shake::wants_read ? tcp::socket::wait_read : tcp::socket::wait_write,
+    const TlsStream::Handshake next = stream->handshake();
+    if (next == TlsStream::Handshake::done) break;
+    co_await socket_.async_wait(next == TlsStream::Handshake::wants_read ? tcp::socket::wait_read : tcp::socket::wait_write,
                                 asio::use_awaitable);
   }
   stream_ = std::move(stream);

@@ -21,9 +21,9 @@ class PlainStream final : public ByteStream {
     while (true) {
       const ssize_t got = ::recv(fd_, into, static_cast<size_t>(bytes), MSG_DONTWAIT);
       if (got > 0) return got;
-      if (got == 0) gone(kHungUp);
+      if (got == 0) gone(kConnectionClosed);
       if (errno == EAGAIN || errno == EWOULDBLOCK) return -1;
-      if (errno != EINTR) gone(errno == ECONNRESET ? kHungUp : std::strerror(errno));
+      if (errno != EINTR) gone(errno == ECONNRESET ? kConnectionClosed : std::strerror(errno));
     }
   }
 
@@ -37,7 +37,7 @@ class PlainStream final : public ByteStream {
       const ssize_t sent = ::sendmsg(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
       if (sent >= 0) return sent;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return -1;
-      if (errno != EINTR) gone(errno == EPIPE || errno == ECONNRESET ? kHungUp : std::strerror(errno));
+      if (errno != EINTR) gone(errno == EPIPE || errno == ECONNRESET ? kConnectionClosed : std::strerror(errno));
     }
   }
 

@@ -6,7 +6,8 @@
 
 namespace cairn::comm {
 
-inline constexpr const char* kHungUp = "its connection was closed";  // the error text where the peer closed the connection or ended
+inline constexpr const char* kConnectionClosed =
+    "its connection was closed";  // the error text where the peer closed the connection or ended
 
 // A byte stream over a connected, non-blocking socket: plain, or TLS (tls.h). The caller waits for the socket, calls read and write when it
 // is ready, and owns the socket.

@@ -96,13 +96,13 @@ class PeerConnector {
       try {
         AsyncStream stream(io_);
         co_await stream.connect(host, port);
-        co_await stream.begin(near ? nullptr : &*tls_, Tls::Side::calls);
+        co_await stream.begin(near ? nullptr : &*tls_, Tls::Side::client);
         co_await identify_to(stream, setup_, rank);
         keep(rank, stream);
         co_return;
       } catch (const std::exception& error) {
         why = error.what();
-        if (why != kHungUp) break;
+        if (why != kConnectionClosed) break;
       }
     }
     if (over_) co_return;

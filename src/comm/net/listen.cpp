@@ -53,7 +53,7 @@ Listener listen_at(const std::string& address, uint16_t port) {
   return {fd, port_of(fd)};
 }
 
-ListenerPair listen_twice_at(const std::string& address) {
+ListenerPair listen_tcp_and_udp(const std::string& address) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const Listener listener = listen_at(address);
     const int udp = bound_socket(SOCK_DGRAM, endpoint_of(address, listener.port));

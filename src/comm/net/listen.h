@@ -18,6 +18,6 @@ struct ListenerPair {
   Listener tcp;
   int udp_fd = -1;
 };
-ListenerPair listen_twice_at(const std::string& address);
+ListenerPair listen_tcp_and_udp(const std::string& address);
 
 }  // namespace cairn::comm

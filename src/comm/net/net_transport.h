@@ -58,7 +58,7 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
 
  private:
   // Waiting and leaving (transport.cpp).
-  static std::shared_ptr<NetTransfer> made(NetTransfer::Kind kind, int peer, const Envelope& envelope);
+  static std::shared_ptr<NetTransfer> make_transfer(NetTransfer::Kind kind, int peer, const Envelope& envelope);
   Completion ask(int from, std::shared_ptr<NetTransfer> transfer);
   LinkOwner& owner() { return *this; }
   SharedLink* link_to(int peer) const { return shared_ ? shared_->link(peer) : nullptr; }
@@ -104,7 +104,7 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
   asio::executor_work_guard<asio::io_context::executor_type> guard_;
   std::vector<asio::ip::tcp::socket> sockets_;
   std::vector<NetPeer> peers_;
-  DoneQueue done_;
+  CompletionQueue done_;
   Inbox inbox_;
   std::shared_ptr<std::vector<int64_t>> early_bytes_ = std::make_shared<std::vector<int64_t>>();  // of unexpected messages, by peer
   std::unique_ptr<SharedMemory> shared_;                                                          // null: sockets only

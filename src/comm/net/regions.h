@@ -15,7 +15,7 @@ namespace cairn::comm {
 class NetRegions {
  public:
   using SendFrame = std::function<void(int to, const Frame& frame, std::shared_ptr<std::byte[]> payload)>;
-  NetRegions(DoneQueue& done, SendFrame send_frame) : done_(done), send_frame_(std::move(send_frame)) {}
+  NetRegions(CompletionQueue& done, SendFrame send_frame) : done_(done), send_frame_(std::move(send_frame)) {}
 
   void expose(const std::shared_ptr<NetTransfer>& region);
   void pull(const std::shared_ptr<NetTransfer>& transfer, int64_t offset);
@@ -29,7 +29,7 @@ class NetRegions {
   void answer(int peer, const Frame& pull, const NetTransfer& region);
 
   using EnvelopeKey = std::tuple<uint64_t, uint64_t, uint32_t>;
-  DoneQueue& done_;
+  CompletionQueue& done_;
   SendFrame send_frame_;
   std::map<EnvelopeKey, std::shared_ptr<NetTransfer>> exposed_;
   std::vector<std::pair<int, Frame>> early_;  // pulls of regions that are not exposed yet

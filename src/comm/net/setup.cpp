@@ -78,7 +78,7 @@ std::vector<NetSetup> make_machine_setups(const std::vector<int>& ranks, const s
     setup.addresses.resize(1);
     setup.addresses[0].port = inside.port;
     if (outside) {
-      const ListenerPair pair = listen_twice_at(*outside);
+      const ListenerPair pair = listen_tcp_and_udp(*outside);
       setup.outside_fd = pair.tcp.fd;
       setup.heartbeat_fd = pair.udp_fd;
       setup.addresses[0].outside_port = pair.tcp.port;

@@ -169,9 +169,9 @@ struct TlsStream::State {
       case SSL_ERROR_WANT_WRITE:
         return -1;
       case SSL_ERROR_ZERO_RETURN:
-        gone(kHungUp);
+        gone(kConnectionClosed);
       case SSL_ERROR_SYSCALL:
-        gone(saved == 0 || saved == EPIPE || saved == ECONNRESET ? kHungUp : std::strerror(saved));
+        gone(saved == 0 || saved == EPIPE || saved == ECONNRESET ? kConnectionClosed : std::strerror(saved));
       default:
         gone("its connection was closed: " + reason());
     }
@@ -198,12 +198,12 @@ TlsStream::TlsStream(const Tls& tls, Tls::Side side, int fd) : state_(std::make_
   CAIRN_CHECK(state_->ssl != nullptr, "OpenSSL: {}", reason());
   BIO* bio = socket_bio(fd);
   SSL_set_bio(state_->ssl, bio, bio);  // frees it
-  side == Tls::Side::calls ? SSL_set_connect_state(state_->ssl) : SSL_set_accept_state(state_->ssl);
+  side == Tls::Side::client ? SSL_set_connect_state(state_->ssl) : SSL_set_accept_state(state_->ssl);
 }
 
 TlsStream::~TlsStream() { SSL_free(state_->ssl); }
 
-TlsStream::Shake TlsStream::shake_hands() {
+TlsStream::Handshake TlsStream::handshake() {
   ERR_clear_error();
   const int result = SSL_do_handshake(state_->ssl);
   if (result == 1) {
@@ -211,16 +211,16 @@ TlsStream::Shake TlsStream::shake_hands() {
     SSL_set_max_send_fragment(state_->ssl, kRecordBytes);
     SSL_set_read_ahead(state_->ssl, 1);
     SSL_set_default_read_buffer_len(state_->ssl, kReadAhead);
-    return Shake::done;
+    return Handshake::done;
   }
   const int saved = errno;
   switch (SSL_get_error(state_->ssl, result)) {
     case SSL_ERROR_WANT_READ:
-      return Shake::wants_read;
+      return Handshake::wants_read;
     case SSL_ERROR_WANT_WRITE:
-      return Shake::wants_write;
+      return Handshake::wants_write;
     case SSL_ERROR_SYSCALL:
-      gone(saved == 0 || saved == ECONNRESET || saved == EPIPE ? kHungUp : std::strerror(saved));
+      gone(saved == 0 || saved == ECONNRESET || saved == EPIPE ? kConnectionClosed : std::strerror(saved));
     default:
       gone(reason());
   }

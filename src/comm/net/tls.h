@@ -22,7 +22,7 @@ class Tls {
   Tls(const Tls&) = delete;
   Tls& operator=(const Tls&) = delete;
 
-  enum class Side { calls, is_called };
+  enum class Side { client, server };
   struct Context;
 
  private:
@@ -30,15 +30,15 @@ class Tls {
   std::unique_ptr<Context> context_;
 };
 
-// A byte stream in TLS. It reads and writes once shake_hands() has returned `done`.
+// A byte stream in TLS. It reads and writes once handshake() has returned `done`.
 class TlsStream final : public ByteStream {
  public:
   TlsStream(const Tls& tls, Tls::Side side, int fd);
   ~TlsStream() override;
 
-  enum class Shake { done, wants_read, wants_write };
+  enum class Handshake { done, wants_read, wants_write };
   // The next step of the handshake. Throws if the other side does not authenticate.
-  Shake shake_hands();
+  Handshake handshake();
 
   int64_t read(void* into, int64_t bytes) override;
   int64_t write(std::span<const std::byte> first, std::span<const std::byte> second) override;

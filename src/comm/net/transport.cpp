@@ -98,7 +98,7 @@ NetTransport::~NetTransport() {
 
 Completion NetTransport::send(int to, const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) {
   CAIRN_CHECK(bytes <= options_.message_bytes_max, "a message of {} bytes, at most {} are allowed", bytes, options_.message_bytes_max);
-  auto transfer = made(NetTransfer::Kind::send, to, envelope);
+  auto transfer = make_transfer(NetTransfer::Kind::send, to, envelope);
   transfer->outgoing = true;
   if (SharedLink* link = link_to(to)) {
     if (!peers_[to].open) {
@@ -113,21 +113,21 @@ Completion NetTransport::send(int to, const Envelope& envelope, Purpose purpose,
 }
 
 Completion NetTransport::recv(int from, const Envelope& envelope, void* into, int64_t bytes) {
-  auto transfer = made(NetTransfer::Kind::recv, from, envelope);
+  auto transfer = make_transfer(NetTransfer::Kind::recv, from, envelope);
   transfer->data = into ? into : &nothing_;
   transfer->bytes = bytes;
   return ask(from, std::move(transfer));
 }
 
 Completion NetTransport::recv_view(int from, const Envelope& envelope, int64_t bytes) {
-  auto transfer = made(NetTransfer::Kind::recv, from, envelope);
+  auto transfer = make_transfer(NetTransfer::Kind::recv, from, envelope);
   transfer->viewed = true;
   transfer->bytes = bytes;
   return ask(from, std::move(transfer));
 }
 
 Completion NetTransport::expose(const Envelope& envelope, Purpose purpose, const void* data, int64_t bytes) {
-  auto transfer = made(NetTransfer::Kind::expose, -1, envelope);
+  auto transfer = make_transfer(NetTransfer::Kind::expose, -1, envelope);
   transfer->purpose = purpose;
   transfer->data = const_cast<void*>(data);
   transfer->bytes = bytes;
@@ -136,7 +136,7 @@ Completion NetTransport::expose(const Envelope& envelope, Purpose purpose, const
 }
 
 Completion NetTransport::pull(int peer, const Envelope& envelope, int64_t offset, void* into, int64_t bytes, PullMode how, Dtype dtype) {
-  auto transfer = made(NetTransfer::Kind::pull, peer, envelope);
+  auto transfer = make_transfer(NetTransfer::Kind::pull, peer, envelope);
   transfer->data = into ? into : &nothing_;
   transfer->bytes = bytes;
   transfer->mode = how;
@@ -157,7 +157,7 @@ ShmGroup* NetTransport::shm_group(const std::vector<int>& ranks, uint64_t group)
 }
 
 Completion NetTransport::timer(Nanoseconds at) {
-  auto transfer = made(NetTransfer::Kind::timer, -1, {});
+  auto transfer = make_transfer(NetTransfer::Kind::timer, -1, {});
   const auto timer = std::make_shared<asio::steady_timer>(io_, at - clock_.now());
   transfer->timer = timer;
   timer->async_wait([this, waiting = std::weak_ptr<NetTransfer>(transfer)](asio::error_code error) {
@@ -191,7 +191,7 @@ bool NetTransport::spin(const std::function<bool()>& done) {
       done_.run();
       if (done()) return true;
     }
-    for (int i = 0; i < (shared_->crowded() ? 1 : kSpins) && !shared_->waits(); ++i) relax();
+    for (int i = 0; i < (shared_->oversubscribed() ? 1 : kSpins) && !shared_->waits(); ++i) relax();
     if (shared_->waits()) continue;
     const Nanoseconds now = clock_.now();
     if (moved) moved_at = now;
@@ -200,7 +200,7 @@ bool NetTransport::spin(const std::function<bool()>& done) {
       sockets_at = now;
       if (io_.poll() > 0 && (done_.run(), done())) return true;
     }
-    if (shared_->crowded() || now - moved_at > kKeepCore) ::sched_yield();
+    if (shared_->oversubscribed() || now - moved_at > kKeepCore) ::sched_yield();
   }
 }
 
@@ -245,7 +245,7 @@ std::shared_ptr<void> NetTransport::allocate(int64_t bytes) {
   return allocate_plain(bytes);
 }
 
-std::shared_ptr<NetTransfer> NetTransport::made(NetTransfer::Kind kind, int peer, const Envelope& envelope) {
+std::shared_ptr<NetTransfer> NetTransport::make_transfer(NetTransfer::Kind kind, int peer, const Envelope& envelope) {
   auto transfer = std::make_shared<NetTransfer>();
   transfer->kind = kind;
   transfer->peer = peer;

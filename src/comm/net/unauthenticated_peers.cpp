@@ -13,12 +13,12 @@ constexpr auto kNoFilesPause = std::chrono::milliseconds(50);  // when the proce
 
 }  // namespace
 
-UnauthenticatedPeers::UnauthenticatedPeers(asio::io_context& io, int listener_fd, const Tls* tls, std::chrono::nanoseconds patience,
+UnauthenticatedPeers::UnauthenticatedPeers(asio::io_context& io, int listener_fd, const Tls* tls, std::chrono::nanoseconds timeout,
                                            Authenticate authenticate, Refused refused)
     : io_(io),
       listener_(io, protocol_of(listener_fd), listener_fd),
       tls_(tls),
-      patience_(patience),
+      timeout_(timeout),
       authenticate_(std::move(authenticate)),
       refused_(std::move(refused)) {
   asio::co_spawn(io_, accept_all(), asio::detached);
@@ -55,7 +55,7 @@ asio::awaitable<void> UnauthenticatedPeers::accept_all() {
 }
 
 asio::awaitable<void> UnauthenticatedPeers::authenticate_one(std::shared_ptr<Peer> peer) {
-  peer->timer.expires_after(patience_);
+  peer->timer.expires_after(timeout_);
   peer->timer.async_wait([peer](asio::error_code error) {
     if (!error) peer->stream.close();
   });
@@ -63,11 +63,11 @@ asio::awaitable<void> UnauthenticatedPeers::authenticate_one(std::shared_ptr<Pee
   const std::string address = peer->stream.socket().remote_endpoint(ignored).address().to_string();
   bool began = false;
   try {
-    co_await peer->stream.begin(tls_, Tls::Side::is_called);
+    co_await peer->stream.begin(tls_, Tls::Side::server);
     began = true;
     co_await authenticate_(peer->stream);
   } catch (const std::exception& error) {  // only this connection ends
-    if (!began && refused_ && std::string_view(error.what()) != kHungUp) refused_(address);
+    if (!began && refused_ && std::string_view(error.what()) != kConnectionClosed) refused_(address);
   }
   peer->timer.cancel();
   peers_.remove(peer);

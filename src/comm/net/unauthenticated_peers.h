@@ -13,7 +13,7 @@
 
 namespace cairn::comm {
 
-// Accepts connections at a listening socket and authenticates each caller. Until a caller is authenticated it may cost little: `patience`
+// Accepts connections at a listening socket and authenticates each caller. Until a caller is authenticated it may cost little: `timeout`
 // of time, a few kilobytes, and one of 64 places; when all are taken, the oldest caller is dropped. So callers without the key cannot keep
 // out those that have it.
 class UnauthenticatedPeers {
@@ -24,7 +24,7 @@ class UnauthenticatedPeers {
   // Called with the address of a caller that failed to authenticate.
   using Refused = std::function<void(const std::string& address)>;
 
-  UnauthenticatedPeers(asio::io_context& io, int listener_fd, const Tls* tls, std::chrono::nanoseconds patience, Authenticate authenticate,
+  UnauthenticatedPeers(asio::io_context& io, int listener_fd, const Tls* tls, std::chrono::nanoseconds timeout, Authenticate authenticate,
                        Refused refused = {});
   UnauthenticatedPeers(const UnauthenticatedPeers&) = delete;
   UnauthenticatedPeers& operator=(const UnauthenticatedPeers&) = delete;
@@ -43,7 +43,7 @@ class UnauthenticatedPeers {
   asio::io_context& io_;
   asio::ip::tcp::acceptor listener_;
   const Tls* tls_;
-  std::chrono::nanoseconds patience_;
+  std::chrono::nanoseconds timeout_;
   Authenticate authenticate_;
   Refused refused_;
   std::list<std::shared_ptr<Peer>> peers_;  // oldest first

@@ -378,7 +378,7 @@ class Caller {
     }
     std::string text;
     try {
-      co_await stream_.begin(&tls_, Tls::Side::calls);
+      co_await stream_.begin(&tls_, Tls::Side::client);
       setups_ = make_machine_setups(counted(own_.count), here(stream_.socket()));
       const std::string introduction = base::compact(introduction_of(own_, options_, setups_));
       co_await stream_.write_text(introduction);
@@ -387,7 +387,7 @@ class Caller {
       understand(base::parse_json(text));
       if (!refused_) co_await stream_.write_value(uint8_t{1});
     } catch (const std::exception& error) {
-      refused_ = !called_ && std::string_view(error.what()) != kHungUp;
+      refused_ = !called_ && std::string_view(error.what()) != kConnectionClosed;
       why_ = called_    ? fmt::format("the first machine gave up: {}", error.what())
              : refused_ ? "it does not have our key: all machines need the same key file (or certificates of the same authority)"
                         : error.what();

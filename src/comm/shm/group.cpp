@@ -132,9 +132,15 @@ std::vector<int> ShmCondition::missing() const {
   return ranks;
 }
 
-ShmGroups::ShmGroups(const SharedSegment& segment, std::vector<int> ranks, int place, bool crowded, Arena& own, Inbox& inbox,
+ShmGroups::ShmGroups(const SharedSegment& segment, std::vector<int> ranks, int place, bool oversubscribed, Arena& own, Inbox& inbox,
                      LinkOwner& owner)
-    : segment_(segment), ranks_(std::move(ranks)), place_(place), crowded_(crowded), own_(own), inbox_(inbox), owner_(owner) {}
+    : segment_(segment),
+      ranks_(std::move(ranks)),
+      place_(place),
+      oversubscribed_(oversubscribed),
+      own_(own),
+      inbox_(inbox),
+      owner_(owner) {}
 
 int ShmGroups::place_of(int rank) const { return static_cast<int>(std::find(ranks_.begin(), ranks_.end(), rank) - ranks_.begin()); }
 
@@ -207,7 +213,7 @@ void ShmGroups::fail_mismatched(const std::shared_ptr<ShmWait>& one, int positio
 }
 
 bool ShmGroups::spin_until(const ShmCondition& what) const {
-  const int looks = crowded_ ? 1 : what.phase <= 1 ? kSpinsAtFirst : kSpins;
+  const int looks = oversubscribed_ ? 1 : what.phase <= 1 ? kSpinsAtFirst : kSpins;
   for (int i = 0; i < looks; ++i) {
     if (what.ready()) return mismatched(what) < 0;
   }

@@ -82,7 +82,8 @@ struct ShmWait final : Transfer {
 // All of one rank's shared-memory groups, and the conditions that its operations wait for.
 class ShmGroups {
  public:
-  ShmGroups(const SharedSegment& segment, std::vector<int> ranks, int place, bool crowded, Arena& own, Inbox& inbox, LinkOwner& owner);
+  ShmGroups(const SharedSegment& segment, std::vector<int> ranks, int place, bool oversubscribed, Arena& own, Inbox& inbox,
+            LinkOwner& owner);
 
   // Null: the ranks do not all share memory, or there are too many of them.
   ShmGroup* of(const std::vector<int>& ranks, uint64_t group);
@@ -114,7 +115,7 @@ class ShmGroups {
   const SharedSegment& segment_;
   std::vector<int> ranks_;  // by position in the segment
   int place_;
-  bool crowded_;
+  bool oversubscribed_;
   Arena& own_;
   Inbox& inbox_;
   LinkOwner& owner_;

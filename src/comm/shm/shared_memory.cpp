@@ -19,7 +19,9 @@ int place_of(int rank, const std::vector<int>& ranks) {
 }  // namespace
 
 SharedMemory::SharedMemory(std::shared_ptr<SharedSegment> segment, const std::vector<int>& ranks, int rank, Inbox& inbox, LinkOwner& owner)
-    : crowded_(static_cast<int>(ranks.size()) > cores()), segment_(std::move(segment)), own_board_(segment_->board(place_of(rank, ranks))) {
+    : oversubscribed_(static_cast<int>(ranks.size()) > cores()),
+      segment_(std::move(segment)),
+      own_board_(segment_->board(place_of(rank, ranks))) {
   const int own = place_of(rank, ranks);
   const std::span<std::byte> memory = segment_->arena(own);
   arena_ = std::make_shared<Arena>(memory.data(), static_cast<int64_t>(memory.size()));
@@ -29,7 +31,7 @@ SharedMemory::SharedMemory(std::shared_ptr<SharedSegment> segment, const std::ve
     links_.push_back(place == own ? nullptr : std::make_unique<SharedLink>(*segment_, own, place, peer, *arena_, inbox, owner));
     by_rank_[static_cast<size_t>(peer)] = links_.back().get();
   }
-  groups_ = std::make_unique<ShmGroups>(*segment_, ranks, own, crowded_, *arena_, inbox, owner);
+  groups_ = std::make_unique<ShmGroups>(*segment_, ranks, own, oversubscribed_, *arena_, inbox, owner);
 }
 
 bool SharedMemory::waits() const {

@@ -21,17 +21,17 @@ class SharedMemory {
     return static_cast<size_t>(peer) < by_rank_.size() ? by_rank_[static_cast<size_t>(peer)] : nullptr;
   }
   ShmGroups& groups() { return *groups_; }
-  bool waits() const;                             // something can be read
-  bool blocked() const;                           // an outgoing message waits for room
-  bool crowded() const { return crowded_; }       // fewer cores than ranks: spinning keeps the others from running
-  std::shared_ptr<void> allocate(int64_t bytes);  // from the arena; null: it is full
+  bool waits() const;                                      // something can be read
+  bool blocked() const;                                    // an outgoing message waits for room
+  bool oversubscribed() const { return oversubscribed_; }  // fewer cores than ranks: spinning keeps the others from running
+  std::shared_ptr<void> allocate(int64_t bytes);           // from the arena; null: it is full
 
   // Between these two calls the rank may sleep: a sender wakes it. False: something has arrived already.
   bool fall_asleep();
   void wake_up() { own_board_.asleep.store(0, std::memory_order_relaxed); }
 
  private:
-  bool crowded_;
+  bool oversubscribed_;
   std::shared_ptr<SharedSegment> segment_;
   std::shared_ptr<Arena> arena_;
   StatusBoard& own_board_;

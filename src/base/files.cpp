@@ -20,7 +20,7 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
-// Kind::disk, with what the user can do about it.
+// Throws Kind::disk, with what the user can do about it.
 [[noreturn]] void fail_disk(std::string_view doing, const std::filesystem::path& path, int error, int64_t bytes_missing, const Disk& disk) {
   const int64_t free = disk.free_bytes(folder_of(path));
   if (error == ENOSPC || error == EDQUOT) {
@@ -37,7 +37,7 @@ std::span<const std::byte> write_all(const Disk& disk, int file, std::span<const
   constexpr size_t kPiece = size_t{1} << 30;  // Linux writes at most 2 GiB a call
   while (!bytes.empty()) {
     const int64_t n = disk.write(file, bytes.first(std::min(bytes.size(), kPiece)));
-    if (n == 0) errno = EIO;  // a disk that takes nothing and gives no reason
+    if (n == 0) errno = EIO;  // a disk that accepts nothing and reports no error
     if (n <= 0) break;
     bytes = bytes.subspan(static_cast<size_t>(n));
   }
@@ -124,7 +124,7 @@ void FileWriter::close_quietly() noexcept {
 }
 
 void FileWriter::fail(std::string_view doing, int error, int64_t bytes_missing) {
-  close_quietly();  // first: the free space then told is what is there without us
+  close_quietly();  // first, so that the reported free space does not include this file
   fail_disk(doing, path_, error, bytes_missing, disk_);
 }
 

@@ -8,13 +8,13 @@
 namespace cairn::base {
 namespace {
 
-// Inside a string, what is no JSON beyond ASCII is no UTF-8.
+// An invalid byte beyond ASCII inside a string is invalid UTF-8.
 std::string not_json_at(std::string_view text, size_t byte) {
   const auto beyond_ascii = [&](size_t at) { return at >= 1 && at <= text.size() && static_cast<unsigned char>(text[at - 1]) >= 0x80; };
   return fmt::format("not {} at byte {}", beyond_ascii(byte) || beyond_ascii(byte - 1) ? "UTF-8" : "JSON", byte);
 }
 
-// Builds the tree of a text, and stops at what is no JSON and at the first key that stands twice in an object.
+// Builds the tree of a text. Stops at invalid JSON and at the first key that an object has twice.
 class TreeBuilder final : public Json::json_sax_t {
  public:
   Json root = Json(Json::value_t::discarded);

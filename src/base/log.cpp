@@ -98,10 +98,10 @@ Log::Log(LogOptions options) : sinks_(std::make_unique<Sinks>()) {
     } catch (const spdlog::spdlog_ex& error) {
       throw Error(Error::Kind::disk, fmt::format("cannot open log file {}: {}", options.file.string(), error.what()));
     }
-    logger.flush_on(spdlog::level::trace);  // what was logged before a crash is what one wants to read
+    logger.flush_on(spdlog::level::trace);  // flush every line: the last lines before a crash matter most
   }
-  logger.set_error_handler([terminal = options.terminal, file = options.file.string(), told = false](const std::string& why) mutable {
-    if (terminal && !std::exchange(told, true)) terminal->line(fmt::format("cannot write log file {}: {}", file, why));
+  logger.set_error_handler([terminal = options.terminal, file = options.file.string(), reported = false](const std::string& why) mutable {
+    if (terminal && !std::exchange(reported, true)) terminal->line(fmt::format("cannot write log file {}: {}", file, why));
   });
 }
 

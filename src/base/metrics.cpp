@@ -55,8 +55,8 @@ bool read_line(std::istream& in, std::string& line) {
   return !line.empty();
 }
 
-// Hands every whole row to `take`, as text and parsed. The last line may be torn by a crash and is then left out; any other line
-// that is no object is damage.
+// Hands every whole row to `take`, as text and parsed. An incomplete last line (a crash) is left out; any other line that
+// is not an object is damage.
 void for_each_row(const std::filesystem::path& path, const std::function<void(const std::string&, const OrderedJson&)>& take,
                   int64_t rows_max = std::numeric_limits<int64_t>::max()) {
   std::error_code ignored;

@@ -9,8 +9,8 @@ namespace {
 
 Words4 block(const Random& r, uint64_t index) { return random_words(r.key, r.stream, index); }
 
-// Derivation runs Philox under a key that no lookup uses (but for chance), one tag per kind, so that derived values are
-// unrelated to each other and to the numbers of their parent.
+// A derived value is Philox output under a modified key: key xor a tag, one tag per kind of derivation. Lookups do not use such keys
+// (except by chance), so derived values are independent of each other and of the numbers of their parent.
 enum : uint64_t { kByPurpose = 0x9D39247E33776D41, kByName = 0x2AF7398005AAA5C7, kByIndex = 0x44DB015024623547 };
 
 Random derive(const Random& parent, uint64_t tag, uint64_t what) {

@@ -10,7 +10,7 @@ namespace cairn::base {
 // the same numbers on any layout, on CPU and GPU:
 //   const Random dropout = Random(seed).for_purpose("dropout").for_index(step).for_index(sample);
 //   if (dropout.uniform(position) < rate) ...
-// Use one kind of number per derived value: bits, uniform and normal numbers of one value come from the same bits.
+// Use one kind of number per derived value: bits, uniform and normal numbers of one value share their bits.
 struct Random {
   uint64_t key = 0;
   uint64_t stream = 0;

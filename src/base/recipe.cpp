@@ -68,7 +68,7 @@ void check_value(const std::string& key, const Setting& value, const Check& chec
   fail_input("{} = {}: must be {} ({})", key, to_toml(value), allowed, origin);
 }
 
-// Every name that a recipe may hold, and what to say about one that it may not.
+// Every name that a recipe may have, and what to suggest for an unknown one.
 struct KnownKeys {
   std::map<std::string, std::vector<std::string>> keys_of;  // section -> its keys, aliases left out
   std::map<std::string, std::vector<Entry>> entries_of;     // and all about them
@@ -107,8 +107,8 @@ struct KnownKeys {
     return std::nullopt;
   }
 
-  // A key of the same section spelled much alike; one that takes the very word, if that one cannot (a key that got another name);
-  // else the same key in another section, else what there is.
+  // Suggests a key of the same section with a similar name; or, if that one does not take the given word, the key that does (a renamed
+  // key); else the same key in another section; else lists what there is.
   std::string advice_on_key(const std::string& full, const Setting& value) const {
     const std::string section = section_of(full);
     const auto here = keys_of.find(section);
@@ -178,7 +178,7 @@ std::vector<std::string> Recipe::tables_in(std::string_view section) const {
   return {names.begin(), names.end()};
 }
 
-// The value given for a key, under its own name or an alias. The later one wins; two from one source contradict each other.
+// The value given for a key, under its own name or an alias. The later one wins; two from one source are an error.
 const Recipe::Given* Recipe::find(const Section& section, const Entry& entry, std::string& spelled) const {
   const Given* found = nullptr;
   std::vector<std::string> names = {entry.key};
@@ -215,7 +215,7 @@ std::vector<Setting> Recipe::resolve(const Section& section, std::vector<Setting
     check_value(key, defaults[i], entry.check, origin);
     now.values.push_back({entry.key, defaults[i], origin});
   }
-  // Read again (another rule of the same section, or the same schema twice): the newest reading of a key stands.
+  // A section may be read again (by another rule's schema): the newest reading of a key counts.
   const auto same = std::find_if(read_.begin(), read_.end(), [&](const ReadSection& r) { return r.section.name == section.name; });
   if (same == read_.end()) {
     read_.push_back(std::move(now));

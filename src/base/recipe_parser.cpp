@@ -95,7 +95,7 @@ size_t after_string(std::string_view text, size_t at) {
   return text.size();
 }
 
-// The first line that opens a section and goes on with what begins no name: there the parser goes astray.
+// The first line that opens a section without a valid name: where toml++ fails its assertion.
 int64_t line_of_bad_section(std::string_view text) {
   int64_t line = 1;
   for (; !text.empty(); ++line) {

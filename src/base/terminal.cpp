@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kEraseLine = "\r\x1b[2K";
 
-// Output that nobody can take any more (a closed pipe) is no reason to fail a run.
+// Output that cannot be written any more (a closed pipe) must not fail a run.
 void write_standard_output(std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = ::write(STDOUT_FILENO, text.data(), text.size());

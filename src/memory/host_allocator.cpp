@@ -1,4 +1,5 @@
-// A caching allocator for CPU tensors: freed blocks wait in one list per size class.
+// A caching allocator for CPU tensors, like libtorch's for CUDA: freed blocks go to a free list per size class and are reused by the next
+// tensor of that class. A steady training step then allocates nothing from the system and takes no page faults.
 #include "memory/host_allocator.h"
 
 #include <algorithm>
@@ -19,9 +20,8 @@
 namespace cairn::memory {
 namespace {
 
-constexpr size_t kAlignment = 64;  // a cache line, and the widest vector
-constexpr size_t kHugePage =
-    size_t{2} << 20;  // blocks of several of these ask for them: fewer faults, fewer misses of the page table cache
+constexpr size_t kAlignment = 64;              // a cache line, and the widest vector
+constexpr size_t kHugePage = size_t{2} << 20;  // larger blocks ask for huge pages: fewer faults, fewer TLB misses
 constexpr int kClasses = 8 * 64;
 
 // Size classes: eight to each power of two, so that at most an eighth of a block is padding.
@@ -44,7 +44,7 @@ class HostAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     void* block = take(bytes);
-    if (block != nullptr) tell(block, static_cast<int64_t>(size_class(bytes).bytes));
+    if (block != nullptr) report(block, static_cast<int64_t>(size_class(bytes).bytes));
     return {block, block, &release, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
@@ -104,7 +104,7 @@ class HostAllocator final : public c10::Allocator {
     const size_t alignment = bytes >= 2 * kHugePage ? kHugePage : kAlignment;
     void* start = nullptr;
     if (posix_memalign(&start, alignment, bytes) != 0) return nullptr;
-    if (alignment == kHugePage) madvise(start, bytes, MADV_HUGEPAGE);  // a wish: the block is good without
+    if (alignment == kHugePage) madvise(start, bytes, MADV_HUGEPAGE);  // best effort
     return start;
   }
 
@@ -128,12 +128,12 @@ class HostAllocator final : public c10::Allocator {
 
   static void release(void* block) {
     if (block == nullptr) return;
-    instance().tell(block, -static_cast<int64_t>(reinterpret_cast<Header*>(static_cast<char*>(block) - sizeof(Header))->size.bytes));
+    instance().report(block, -static_cast<int64_t>(reinterpret_cast<Header*>(static_cast<char*>(block) - sizeof(Header))->size.bytes));
     instance().put_back(block);
   }
 
-  // Whoever counts allocations of this thread (a profiler, train/report/memory_report.h).
-  void tell(void* block, int64_t bytes) {
+  // Reports to whoever counts allocations of this thread (a profiler, train/report/memory_report.h).
+  void report(void* block, int64_t bytes) {
     if (!c10::memoryProfilingEnabled()) return;
     const HostMemory now = memory();
     c10::reportMemoryUsageToProfiler(block, bytes, static_cast<size_t>(now.current_bytes),

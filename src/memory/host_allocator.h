@@ -1,4 +1,4 @@
-// Host memory for tensors that keeps what is freed, so that a steady training step takes no page faults.
+// A caching allocator for CPU tensors: freed memory is kept for reuse, so that a steady training step takes no page faults.
 #pragma once
 #include <cstdint>
 
@@ -8,12 +8,12 @@ namespace cairn::memory {
 struct HostMemory {
   int64_t current_bytes = 0;  // in live tensors, rounded up to size classes
   int64_t peak_bytes = 0;     // the most that was ever current since the start or reset_host_peak()
-  int64_t cached_bytes = 0;   // freed, kept for the next tensor of like size
+  int64_t cached_bytes = 0;   // freed, kept for the next tensor of that size class
 };
 
-// From now on every CPU tensor of this process takes its memory here: 64-byte aligned blocks in size classes at most 12.5 %
-// apart, kept when freed, safe on any thread. Calling it again changes nothing. Tensors made before keep their old memory.
-// This is process-wide because libtorch's allocator is.
+// From now on every CPU tensor of this process is allocated here: 64-byte aligned blocks in size classes at most 12.5 % apart, kept when
+// freed. Thread-safe. Calling it again changes nothing; tensors made before keep their old memory. It is process-wide because libtorch's
+// allocator is.
 void install_host_allocator();
 
 HostMemory host_memory();

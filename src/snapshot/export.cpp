@@ -1,4 +1,4 @@
-// Writing a Hugging Face directory: aside first, then put in place by one rename.
+// Writing a Hugging Face directory: into a temporary folder, then one rename.
 #include <filesystem>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Removed again unless it was put in place.
+// Removed unless it was put in place.
 class Aside {
  public:
   explicit Aside(fs::path path) : path_(std::move(path)) { base::make_folder(path_); }
@@ -107,7 +107,7 @@ void write_pretrained(const std::string& folder, const model::DecoderShape& shap
     CAIRN_CHECK(is_file_name(name), "a text named {}", name);
     base::write_atomically(aside.path() / name, text, disk);
   }
-  fs::remove(place, error);  // empty, or not there
+  fs::remove(place, error);  // empty, or missing
   fs::rename(aside.path(), place, error);
   if (error) throw Error(Error::Kind::disk, fmt::format("{}: cannot be put in place: {}", folder, error.message()));
   aside.placed();

@@ -45,7 +45,7 @@ std::vector<StepFolder> step_folders(const std::string& run_dir) {
 
 std::vector<SavedFile> saved_files(const fs::path& folder) {
   std::vector<SavedFile> files;
-  std::error_code error;  // a file may go while we look
+  std::error_code error;  // a file may disappear meanwhile
   for (const std::string part : {"", "training/"})
     for (fs::directory_iterator it(folder / part, error), end; !error && it != end; it.increment(error))
       if (it->is_regular_file(error)) files.push_back({part + it->path().filename().string(), static_cast<int64_t>(it->file_size(error))});

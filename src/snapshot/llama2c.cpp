@@ -41,7 +41,7 @@ model::DecoderShape read_header(const base::MappedFile& file) {
   return shape;
 }
 
-// Neighbours (2i, 2i + 1) that turn together become (i, i + half), head by head.
+// llama2.c rotates pairs (2i, 2i + 1), Hugging Face pairs (i, i + half): permutes the rows of each head.
 at::Tensor halves(const at::Tensor& rows, int64_t head_dim) {
   return rows.view({-1, head_dim / 2, 2, rows.size(1)}).transpose(1, 2).reshape(rows.sizes()).contiguous();
 }
@@ -63,7 +63,7 @@ Llama2c read_llama2c(const std::string& path) {
       {"input_layernorm", {s.embed}},      {"self_attn.q_proj", {q, s.embed}, true}, {"self_attn.k_proj", {kv, s.embed}, true},
       {"self_attn.v_proj", {kv, s.embed}}, {"self_attn.o_proj", {s.embed, q}},       {"post_attention_layernorm", {s.embed}},
       {"mlp.gate_proj", {s.mlp, s.embed}}, {"mlp.down_proj", {s.embed, s.mlp}},      {"mlp.up_proj", {s.mlp, s.embed}}};
-  const int64_t angles = s.length * s.head_dim;  // cosines and sines, computed anew here
+  const int64_t angles = s.length * s.head_dim;  // cosines and sines, which are recomputed
   const int64_t of_layer = 2 * s.embed + 2 * (q + kv) * s.embed + 3 * s.mlp * s.embed;
   const int64_t floats = (s.tied ? 1 : 2) * s.vocab * s.embed + s.layers * of_layer + s.embed + angles, bytes = kHeaderBytes + 4 * floats;
   if (static_cast<int64_t>(file->bytes().size()) != bytes)

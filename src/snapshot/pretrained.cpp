@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t kLayersBuilt = 64;  // so many cost next to nothing
+constexpr int64_t kLayersBuilt = 64;  // building so many is cheap
 constexpr int64_t kConfigBytesMax = 4 << 20, kCarriedBytesMax = 64 << 20;
 constexpr const char* kTexts[] = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",     "vocab.json",
@@ -61,19 +61,19 @@ model::DecoderShape shape_in(const std::string& folder) {
 // Names that other writers use for the same tensors, and what they save besides.
 Aliases aliases_of(const model::DecoderShape& shape, const mesh::NamedTensors& parameters) {
   const model::FamilyNames& names = model::family(shape.family).names;
-  const std::string prefix = names.embedding.substr(0, names.embedding.find('.') + 1);  // saved from the inner model, it is not there
+  const std::string prefix = names.embedding.substr(0, names.embedding.find('.') + 1);  // absent if saved from the inner model
   Aliases aliases{.others = {}, .ignored_endings = {".rotary_emb.inv_freq"}, .ignored = {}};
   if (shape.family == "gpt2") aliases.ignored_endings = {".attn.bias", ".attn.masked_bias"};  // causal masks, not biases
   for (const auto& [name, tensor] : parameters)
     if (name.starts_with(prefix)) aliases.others[name].push_back(name.substr(prefix.size()));
-  if (shape.tied) {  // the head is the table, whatever a file says of it
+  if (shape.tied) {  // the head is the embedding table; a copy in the file is ignored
     aliases.others[names.embedding + ".weight"].push_back(names.head + ".weight");
     aliases.ignored.push_back(names.head + ".weight");
   }
   return aliases;
 }
 
-// What is handed on must at least be JSON where its name says so.
+// A text called *.json must be JSON.
 std::string carried_text(const fs::path& path) {
   std::string text = base::read_file(path, kCarriedBytesMax);
   if (path.extension() == ".json")

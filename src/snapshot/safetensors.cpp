@@ -20,7 +20,7 @@ std::vector<TensorEntry> entries_of(const mesh::NamedTensors& tensors) {
   return entries;
 }
 
-// In the order of Dtype.
+// In the order of SafetensorsDtype.
 constexpr std::array<c10::ScalarType, 10> kScalarTypes{at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong,
                                                        at::kInt,    at::kShort, at::kChar, at::kByte,     at::kBool};
 
@@ -78,7 +78,7 @@ at::Tensor Safetensors::view(const TensorEntry& entry) const {
     throw Error(Error::Kind::corrupt_file, fmt::format("{}: tensor \"{}\": a BOOL is neither 0 nor 1", path(), entry.name));
   }
   const at::TensorOptions options = at::TensorOptions().dtype(scalar_type(entry.dtype));
-  // Another writer's tensors may lie at odd addresses, where kernels may not read them.
+  // Other writers do not align tensors; kernels need it.
   if (reinterpret_cast<uintptr_t>(bytes.data()) % static_cast<uintptr_t>(bytes_of(entry.dtype)) != 0) {
     at::Tensor copy = at::empty(entry.shape, options);
     std::copy(bytes.begin(), bytes.end(), static_cast<std::byte*>(copy.mutable_data_ptr()));

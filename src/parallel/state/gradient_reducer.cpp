@@ -1,11 +1,12 @@
 // Gradient reduction, overlapped with backward.
 //
-// Blocks contribute to pieces (parameters). When a piece has all its contributions (`completed`), its sum over copies starts. When all
-// pieces of a unit are summed, the unit is reduce-scattered, but units leave strictly from the last to the first (`next_`): ranks pair
-// collectives by their order, and backward completes units in about that order. A pass or a rank without contributions closes the unit with
-// zeros, so that every rank starts the same collectives. Nothing here waits while backward runs, except for a buffer: at most
-// kBuffersInFlight unsharded unit buffers exist (`limit_in_flight`). A rank never waits for a sum over copies while it computes, because a
-// copy on another pipeline stage may need what this rank computes next.
+// Blocks contribute to pieces (parameters). When a piece has all its contributions (`completed`), its all-reduce over copies starts. When
+// all pieces of a unit are summed, the unit is reduce-scattered. Units leave strictly from the last to the first (`next_`), because ranks
+// pair collectives by their order; backward completes units in about that order. A pass without contributions to a unit closes it with
+// zeros, so that every rank starts the same collectives.
+//
+// With unsharded buffers nothing waits while backward runs: in a pipeline, a copy on another stage may need what this rank computes next
+// before it can take part in a sum. With sharded buffers, opening a unit waits until fewer than kBuffersInFlight units are being reduced.
 #include "parallel/state/gradient_reducer.h"
 
 #include <algorithm>

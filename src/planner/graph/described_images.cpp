@@ -11,7 +11,7 @@ namespace {
 using ImageKind = model::BlockOp::Kind;
 constexpr Describer::Bias kPlain = Describer::Bias::none, kBiased = Describer::Bias::one;
 
-// Pictures do not see each other, whatever is done to them.
+// Images are independent of each other in every operation.
 Description of_pictures(Describer& all) {
   Description done = all.done();
   for (model::Card& card : done.cards)
@@ -19,7 +19,7 @@ Description of_pictures(Describer& all) {
   return done;
 }
 
-// A transformer block over what is read from "picture" and, by its second attention, from "text".
+// A transformer block over "picture", whose second attention reads "text".
 void add_transformer_block(Describer& all, const std::string& at, const DiffusionShape& shape) {
   const int64_t width = shape.channels;
   const auto attention = [&](const std::string& name, const std::string& norm, const std::string& reads, const std::string& writes) {
@@ -37,7 +37,7 @@ void add_transformer_block(Describer& all, const std::string& at, const Diffusio
   attention("attn2", "norm2", "tokens.1", "tokens.2");
   all.card(at + "ff", {"tokens.2"}, "tokens.3");
   all.norm(at + "norm3", width, kBiased);
-  all.product(at + "ff.net.0.proj", width, 8 * width, kBiased);  // what is let through and its gate, stacked
+  all.product(at + "ff.net.0.proj", width, 8 * width, kBiased);  // value and gate, stacked
   all.operation({.name = "geglu", .kind = ImageKind::multiply, .width = 4 * width});
   all.product(at + "ff.net.2", 4 * width, width, kBiased);
   all.add({"2", "tokens.2"});

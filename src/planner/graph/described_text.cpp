@@ -117,7 +117,8 @@ Description opt(const DescribedDecoderShape& shape) {
   Describer all;
   const std::string base = "model.decoder.";
   const mesh::ParamId table = all.parameter(base + "embed_tokens.weight", {shape.vocab, shape.embed});
-  const mesh::ParamId places = all.parameter(base + "embed_positions.weight", {shape.length + 2, shape.embed});  // the first two stand free
+  const mesh::ParamId places =
+      all.parameter(base + "embed_positions.weight", {shape.length + 2, shape.embed});  // the first two rows are unused
   all.card("embedding", {"input_ids"}, "hidden.0");
   all.optional_reads("positions");
   all.operation({.name = "lookup", .kind = TextKind::lookup, .parameters = {table}});

@@ -32,7 +32,7 @@ class CardGraph {
   OpGraph make(bool loss) {
     for (const model::Card& card : description_.cards) add_card(card);
     if (const auto logits = values_.find("logits"); loss && logits != values_.end()) add_loss(logits->second.front());
-    for (size_t i = 0; i < parameters_.size(); ++i) parameter(static_cast<int32_t>(i));  // those that nothing names, too
+    for (size_t i = 0; i < parameters_.size(); ++i) parameter(static_cast<int32_t>(i));  // also those that no operation uses
     propagate_grains(graph_);
     for (const auto& [normed, unit] : by_head_)  // where no attention has said more
       if (tensor(normed).grains.empty()) set_grain(graph_, normed, 2, {.unit = unit});
@@ -41,10 +41,10 @@ class CardGraph {
   }
 
  private:
-  // What one operation makes: [batch, length, width] each.
+  // The results of one operation, each [batch, length, width].
   using Results = std::vector<int>;
 
-  // Where an operation of a card stands: what it is called, and what its results are.
+  // An operation of a card: its name, and its results.
   struct Place {
     const model::Card& card;
     const BlockOp& operation;
@@ -82,7 +82,7 @@ class CardGraph {
   }
   std::vector<int64_t> with_width(int of, int64_t width) const { return {tensor(of).shape[0], tensor(of).shape[1], width}; }
 
-  // What the pass is given: made when it is first read, since only readers know how wide it is. `pairs`: an id for each query and key.
+  // An input of the pass, added when it is first read, because only readers know its width. `pairs`: an id for each query and key.
   int input(const std::string& name, const BlockOp& reader, bool pairs) {
     const int64_t length = length_of(name);
     GraphTensor given{.name = name, .shape = {pairs ? length : shape_.batch, length}, .kind = GraphTensor::Kind::input};
@@ -99,7 +99,7 @@ class CardGraph {
     return graph_.add(std::move(given));
   }
 
-  // What an operation takes, in its order.
+  // The inputs of an operation, in order.
   std::vector<int> taken(const Place& at, const std::map<std::string, Results>& made) {
     const BlockOp& operation = at.operation;
     std::vector<int> all;
@@ -265,7 +265,7 @@ class CardGraph {
       set_grain(graph_, heads[2], 2, of_keys);
     }
     if (!bias.empty()) set_grain(graph_, bias[0], 2, {.group = group});
-    // What is done to heads on the way here may depend on where in the sequence they are.
+    // Elementwise operations on heads (rotary embedding) may depend on the position in the sequence.
     for (GraphOp& op : graph_.ops)
       if (op.kind == GraphOp::Kind::elementwise && std::count(heads.begin(), heads.end(), op.output) > 0) op.whole = "s";
     const auto batch = static_cast<double>(tensor(heads[0]).shape[0]), queries = static_cast<double>(tensor(heads[0]).shape[1]),
@@ -293,7 +293,7 @@ class CardGraph {
     Results results;
     for (size_t i = 0; i < n; ++i) {
       const int gain = all[i * each];
-      const bool by_head = width(gain) != width(inputs[i]);  // then whole heads may be apart from each other
+      const bool by_head = width(gain) != width(inputs[i]);  // then heads are independent of each other
       if (by_head && width(inputs[i]) % width(gain) != 0)
         base::fail_input("{}: a norm over {} of a value of width {}", at.name, width(gain), width(inputs[i]));
       GraphOp op{.name = n == 1 ? at.name : fmt::format("{}.{}", at.name, i),

@@ -35,7 +35,7 @@ class Scrambler {
   std::set<std::string> used_;
 };
 
-// Operations before this one, and results of them ("qkv.2"), have new names in their card; everything else is a value.
+// Names of earlier operations of the card, and of their results ("qkv.2"), are renamed within the card; all other names are values.
 std::string renamed(const std::string& read, const std::map<std::string, std::string>& made, Scrambler& values) {
   if (const auto found = made.find(read); found != made.end()) return found->second;
   const size_t dot = read.rfind('.');

@@ -47,7 +47,7 @@ class Rules {
   int class_of(int value) const { return widths_.of[static_cast<size_t>(value)]; }
   By split_by(int value) const { return class_of(value) < 0 ? By::nothing : by_[static_cast<size_t>(class_of(value))]; }
 
-  // The first dim of a class that cannot be cut into so many parts; none where all can.
+  // The first dim of a class that cannot be split over so many ranks; none where all can.
   std::optional<WidthClass::Edge> unsplittable(const WidthClass& one, int ranks) const {
     for (const WidthClass::Edge& edge : one.edges)
       if (!how_of(tensor(edge.parameter), split_of(edge.dim), ranks)) return edge;
@@ -107,7 +107,8 @@ class Rules {
     }
   }
 
-  // Every second class along a chain. An adapter goes round a product: of two classes as far from the stream, the one with more to share.
+  // Every second class along a chain. Of two classes at the same depth (an adapter runs beside a product), the one with more elements
+  // first.
   void split_pairs() {
     std::vector<size_t> order;
     for (size_t i = 0; i < by_.size(); ++i) {
@@ -164,8 +165,8 @@ class Rules {
     place_alone(one, weight, by_outputs);
   }
 
-  // A product that has no partner. Split, its result is gathered and the gradient of its input summed up, every pass; kept everywhere, it
-  // takes the room of the other ranks' parts.
+  // A product without a partner. If split, every pass gathers its result and sums the gradient of its input; if replicated, it takes the
+  // memory of the other ranks' parts.
   void place_alone(const GraphOp& one, int weight, Sbp by_outputs) {
     const int in = class_of(one.inputs[0]), out = class_of(one.output);
     for (const int near : {out, in})
@@ -236,7 +237,7 @@ class Rules {
   std::vector<By> by_;                  // by class
   std::map<int, std::string> why_not_;  // by class
   std::map<int, Chosen> chosen_;        // by parameter
-  std::set<int> split_alone_;           // results of products without a partner that are split all the same
+  std::set<int> split_alone_;           // results of products that are split without a partner
 };
 
 }  // namespace

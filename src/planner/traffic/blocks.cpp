@@ -1,5 +1,5 @@
-// Traffic of blocks while they compute: model/decoder/residual_stream.h, branch.h and context_attention.h say why;
-// parallel/pipeline/stage_edges.h for pipelines.
+// Traffic of blocks while they compute: see model/decoder/residual_stream.h and branch.h, model/context/attention.h,
+// and parallel/pipeline/stage_edges.h.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ bool has(const model::Card& card, BlockOp::Kind kind) {
   return std::any_of(card.operations.begin(), card.operations.end(), [&](const BlockOp& one) { return one.kind == kind; });
 }
 
-// As the blocks of decoders are described (model/decoder/blocks.h); whatever else there is sends nothing inside.
+// From the cards of decoder blocks (model/decoder/blocks.h). Other blocks are unknown.
 BlockKind kind_of(const model::Card& card) {
   if (card.operations.empty() || card.reads.empty() || card.writes.size() != 1) return BlockKind::other;
   if (card.operations.front().kind == BlockOp::Kind::lookup) return BlockKind::embedding;
@@ -42,7 +42,7 @@ bool whole_stream(const model::Model& model) {
                      [](const auto& block) { return kind_of(block->card()) == BlockKind::branch_whole; });
 }
 
-// Of the residual stream; 0: this model has none.
+// The width of the residual stream; 0: this model has none.
 int64_t stream_width(const model::Model& model) {
   for (const auto& block : model.blocks())
     if (kind_of(block->card()) == BlockKind::embedding)

@@ -1,3 +1,4 @@
+// Polls device jobs while a rank waits on the host transport.
 #include "comm/device_transport.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Message matching: a hash table of posted receives and one of unexpected messages, by (sender, group, sequence, step).
 #include "comm/inbox.h"
 
 #include <cstring>

@@ -1,3 +1,10 @@
+// The model of a link. A message of B bytes that is sent at time t leaves and arrives at
+//
+//   left    = max(t, link free) + B / bandwidth                      link free: of the pair, or of the sender's NIC (per_nic)
+//   arrives = left + latency * exp(sigma z) * (1 + jitter u) + resends      z standard normal, u uniform in [0, 1)
+//   done    = max(arrives, NIC of the receiver free + B / bandwidth)        per_nic only
+// Resends: of k packets, with loss probability p, all get through with probability (1-p)^k. Otherwise a round trip is added if at least
+// four packets were sent (fast retransmit), else retransmit_after * 2^i; then about p k packets are sent again, up to 12 times.
 #include "comm/link_model.h"
 
 #include <algorithm>

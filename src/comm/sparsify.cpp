@@ -1,3 +1,4 @@
+// Rand-k, top-k with error feedback, and the byte format of sparse messages; sparsify.h has the update rules.
 #include "comm/sparsify.h"
 
 #include <algorithm>

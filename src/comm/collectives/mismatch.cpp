@@ -1,3 +1,4 @@
+// The vote on who called something else; mismatch.h has the rules.
 #include "comm/collectives/mismatch.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Empty messages that say "I am in this operation"; roll_call.h says what for.
 #include "comm/collectives/roll_call.h"
 
 #include "comm/collectives/layout.h"

@@ -1,3 +1,4 @@
+// Frames to and from one rank as transport messages, with back-pressure; channel.h explains it.
 #include "comm/mailbox/channel.h"
 
 #include <cstring>

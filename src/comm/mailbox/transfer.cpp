@@ -1,3 +1,4 @@
+// The receiving end of a resumable transfer; fetch.cpp has the protocol.
 #include "comm/mailbox/transfer.h"
 
 #include <utility>

@@ -1,3 +1,9 @@
+// One NCCL communicator and its stream, driven without blocking.
+//
+// The communicator is non-blocking (ncclConfig_t::blocking = 0): every call may return ncclInProgress, and advance() polls. Phases:
+//   exchanging_id -> connecting -> open <-> issuing,  and failed from anywhere.
+// A job waits for its inputs by a CUDA event on the caller's stream, is issued in order, and is done when an event after it has passed. An
+// error, a cancelled job or a missed deadline aborts the communicator (ncclCommAbort), which also ends its running kernels.
 #include "comm/nccl/queue.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Connects every pair of ranks: rank r calls all ranks below it and accepts calls of those above. So each pair has one connection, and no
+// rank waits for a particular order. Each connection is authenticated (handshake.h); between machines TLS authenticates it before that. A
+// call to a rank that hangs up is repeated, since its listener may have been full of unauthenticated callers.
 #include <optional>
 #include <tuple>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// The three messages of the handshake; handshake.h has the protocol.
 #include "comm/net/handshake.h"
 
 #include <cstring>

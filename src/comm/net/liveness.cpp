@@ -1,3 +1,11 @@
+// Liveness: is a silent peer alive?
+//
+// A thread of every process increments a beat counter every 0.1 s, whatever its rank computes. Ranks of the same machine read the counter
+// in shared memory, others get it by heartbeat datagrams. A waiting rank looks at all counters every 20 ms. A counter that stands still for
+// 1.8 s (2.4 s on another machine) means that the process is stopped, frozen or cut off, and the peer is lost.
+//
+// The limit counts only time in which this rank kept looking: after a pause of its own of more than 0.5 s (it computed, was stopped, or the
+// machine was suspended) the watch begins anew. A remote rank that was never heard from is not judged.
 #include "comm/net/liveness.h"
 
 namespace cairn::comm {

@@ -1,3 +1,6 @@
+// TLS 1.3 by OpenSSL over a non-blocking socket: one cipher suite, mutual authentication, no tickets, no resumption.
+// With a pre-shared key both sides present it as an external PSK; a fresh (EC)DHE exchange still makes the session keys, which gives
+// forward secrecy. Traffic keys are updated every 64 GiB.
 #include "comm/net/tls.h"
 
 #include <algorithm>

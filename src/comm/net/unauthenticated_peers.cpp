@@ -1,3 +1,6 @@
+// Limits what callers can cost before they are authenticated: at most 64 at a time, each with a time limit; when a new one comes, the
+// oldest one is dropped. A caller with the key finishes its handshake within milliseconds, so it is rarely the oldest, and calls again if
+// it was.
 #include "comm/net/unauthenticated_peers.h"
 
 #include <asio/co_spawn.hpp>

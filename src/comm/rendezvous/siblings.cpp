@@ -1,3 +1,10 @@
+// Local rank 0 passes set-ups to the other ranks of its machine (siblings.h) over a Unix SOCK_SEQPACKET socket:
+//
+//   sibling -> rank 0   hello    local rank, local size, world rank
+//   rank 0              waits until all local ranks have said hello
+//   rank 0 -> sibling   bundle   numbers of bytes and files; then the file descriptors (SCM_RIGHTS), then the bytes in pieces
+//   sibling -> rank 0   thanks
+// Errors travel as `refused` (to the wrong process) or `lost` (to all others), with a sentence.
 #include "comm/rendezvous/siblings.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Slots, phases and staging of shared-memory collectives; group.h has the protocol.
 #include "comm/shm/group.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Messages through shared memory; link.h lists the three ways: inline, in place, staged.
+//
+// A record in the ring announces a message. Bytes in the sender's arena stay there until the receiver writes a `release` record with their
+// number into the ring of the other direction. A sender that cancels marks its record as withdrawn: a receiver that was reading it then
+// distrusts what it read. A message that no receive waits for stays in the ring while that is less than half full, then it is copied.
 #include "comm/shm/link.h"
 
 #include <algorithm>

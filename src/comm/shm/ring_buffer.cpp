@@ -1,3 +1,4 @@
+// The lock-free ring buffer of records; ring_buffer.h has the protocol.
 #include "comm/shm/ring_buffer.h"
 
 #include <new>

@@ -1,3 +1,5 @@
+// The layout of the shared segment for n ranks:  n status boards | n directories | n * n rings | n arenas.
+// It is a sealed memfd, mapped by every rank; pages exist once they are touched.
 #include "comm/shm/segment.h"
 
 #include <algorithm>

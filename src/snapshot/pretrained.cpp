@@ -62,8 +62,7 @@ model::DecoderShape shape_in(const std::string& folder) {
 Aliases aliases_of(const model::DecoderShape& shape, const mesh::NamedTensors& parameters) {
   const model::FamilyNames& names = model::family(shape.family).names;
   const std::string prefix = names.embedding.substr(0, names.embedding.find('.') + 1);  // absent if saved from the inner model
-  Aliases aliases{.others = {}, .ignored_endings = {".rotary_emb.inv_freq"}, .ignored = {}};
-  if (shape.family == "gpt2") aliases.ignored_endings = {".attn.bias", ".attn.masked_bias"};  // causal masks, not biases
+  Aliases aliases{.others = {}, .ignored_endings = model::family(shape.family).ignored_tensors, .ignored = {}};
   for (const auto& [name, tensor] : parameters)
     if (name.starts_with(prefix)) aliases.others[name].push_back(name.substr(prefix.size()));
   if (shape.tied) {  // the head is the embedding table; a copy in the file is ignored

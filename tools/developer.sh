@@ -71,35 +71,18 @@ select_cases() {
   done
 }
 
-# ./cairn slowest: the last time each file was really compiled (not taken from ccache), in CPU seconds.
+# ./cairn slowest: the last time each file was really compiled (not taken from ccache), in CPU seconds; then sums, by what needs the files.
+# Files that are not part of the build any more do not count.
 run_slowest() {
-  local log=$root/build/$preset/compile_times.log
+  local folder=$root/build/$preset log
+  log=$folder/compile_times.log
   [[ -s $log ]] || stop "$log: nothing was compiled there yet; ./cairn build first"
-  # Sources that are compiled together share the time evenly: such a unit is a file that includes them.
-  awk -v folder="$root/build/$preset/" -v root="$root/" '
-    { cpu[$4] = $1 + $2; wall[$4] = $3 }
-    END {
-      for (f in cpu) {
-        n = 0
-        unit = folder f
-        sub(/\.o$/, "", unit)
-        while (f ~ /\/Unity\// && (getline line < unit) > 0) if (line ~ /^#include/) sources[++n] = line
-        if (n == 0) printf "%.2f %.2f %s\n", cpu[f], wall[f], f
-        for (i = 1; i <= n; i++) {
-          gsub(/^#include "|"$/, "", sources[i])
-          printf "%.2f %.2f %s\n", cpu[f] / n, wall[f] / n, substr(sources[i], length(root) + 1) (n > 1 ? " (with " n - 1 " more)" : "")
-        }
-      }
-    }' "$log" |
-    sed -E -e 's,tests/CMakeFiles/[^/]*\.dir/,tests/,' -e 's,CMakeFiles/[^/]*\.dir/,,' -e 's,\.o$,,' | sort -rn |
-    awk -v top="${1:-15}" '
-      /\.gch$/ { header = $1; next }
-      { cpu[++n] = $1; total += $1; name = $0; sub(/^[^ ]+ [^ ]+ /, "", name); if (n <= top) lines[n] = sprintf("%8.1f %8.1f  %s", $1, $2, name) }
-      END {
-        print "   CPU s   wall s  file"
-        for (i = 1; i <= n && i <= top; i++) print lines[i]
-        printf "%d files, median %.1f CPU s, sum %.0f CPU s; the precompiled header %.1f CPU s\n", n, cpu[int((n + 1) / 2)], total, header
-      }'
+  {
+    ninja -C "$folder" -t inputs cairn 2>/dev/null | sed 's/^/cairn /' || true
+    ninja -C "$folder" -t inputs cairn-lab 2>/dev/null | sed 's/^/cairn-lab /' || true
+    ninja -C "$folder" -t targets all 2>/dev/null | sed 's/:.*//; s/^/built /'
+    sed 's/^/time /' "$log"
+  } | awk -v folder="$folder/" -v root="$root/" -v top="${1:-15}" -f "$root/tools/slowest.awk"
 }
 
 # The sources of ours, tracked or new.

@@ -1,4 +1,4 @@
-// Each algorithm of the collectives that have several, for any number of ranks: the bits of its documented order, the bytes of its formula.
+// Every collective algorithm, for any number of ranks: results in its documented order, traffic as its formula says.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 using Floats = std::vector<float>;
 using Algorithm = Coroutine (*)(Exchange&, const Arguments&);
 
-// Of any size, so that the order of a sum shows.
+// Magnitudes vary, so that the order of summation shows in the result.
 Floats values(int rank, int64_t count) {
   Floats x(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
@@ -59,7 +59,7 @@ Algorithm function(AllReduce algorithm) {
   return &all_reduce_direct;
 }
 
-// One element's sum, in the order that choice.h promises; x is by rank.
+// One element's sum, in the order that choose_algorithm.h promises; x is by rank.
 float in_order(AllReduce algorithm, Floats x, int owner) {
   const int n = static_cast<int>(x.size());
   if (algorithm == AllReduce::ring) std::rotate(x.begin(), x.begin() + (owner + 1) % n, x.end());
@@ -147,7 +147,7 @@ TEST_P(Algorithms, AllReduceGivesTheLargestToo) {
   });
 }
 
-// What the formulas of choice.h say, for a count that all of these divide: bytes and messages by rank.
+// What the formulas of choose_algorithm.h say, for a count that all of these divide: bytes and messages by rank.
 TEST_P(Algorithms, AllReduceSendsTheBytesOfItsFormula) {
   const int64_t count = 16 * 9 * 5 * 7;
   const double s = 4.0 * count;
@@ -255,7 +255,7 @@ std::vector<Case> cases() {
 INSTANTIATE_TEST_SUITE_P(On, Algorithms, testing::ValuesIn(cases()),
                          [](const auto& one) { return (one.param.on == On::local ? "local" : "net") + std::to_string(one.param.ranks); });
 
-// More pieces than are on their way at once, and a last one that is short. Sums of small integers: the order was looked at above.
+// More pieces than are in flight at once, and a short last one. Sums of small integers: the order is tested above.
 TEST(AlgorithmsInPieces, LoseNoPiece) {
   constexpr int64_t kCount = 3 * (128 << 10) * 5 + 4321;
   const auto filled = [](float times) {

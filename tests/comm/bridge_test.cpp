@@ -24,7 +24,7 @@ BridgeOptions site(int number, int sites, uint16_t near = 0) {
   return options;
 }
 
-// Waits until it is so, for 20 s at most.
+// Waits until the condition holds, for 20 s at most.
 template <typename So>
 bool soon(Bridge& bridge, So so) {
   const base::RealClock clock;

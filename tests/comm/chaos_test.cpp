@@ -29,7 +29,7 @@ std::string replay(uint64_t seed) {
                      seed);
 }
 
-// Ends the process, with a word, where a story does not end: the one mistake that a story cannot report itself.
+// Ends the process with a message if a story hangs, which the story cannot report itself.
 class Watchdog {
  public:
   explicit Watchdog(uint64_t seed) : thread_([this, seed] { watch(seed); }) {}

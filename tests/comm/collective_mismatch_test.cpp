@@ -1,4 +1,4 @@
-// Who of several ranks is the odd one, by what they say they called.
+// Which of several ranks called something else, by their reports.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Every collective on every transport, against plain loops. Where they run: places_test.cpp, and mpi_main.cpp.
+// Every collective on every transport, against plain loops. Where they run: collectives_on_test.cpp, and mpi_main.cpp.
 #include "comm/collectives/collectives.h"
 
 #include <cmath>

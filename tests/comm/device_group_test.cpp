@@ -1,4 +1,4 @@
-// What a group makes of devices that do operations among themselves: order, waiting, failures. The device here is a script.
+// Groups with device-to-device communication: order, waiting, failures. The device here is a script.
 #include "comm/device_group.h"
 
 #include <map>
@@ -30,7 +30,7 @@ void* current(int device) {
 }
 Span on_device(std::vector<float>& x) { return {x.data(), static_cast<int64_t>(x.size()), Dtype::f32, &current}; }
 
-// After how many looks a job is on the stream, done, or fails.
+// After how many polls a job is queued, done, or fails.
 struct Script {
   int queued = 0;
   int done = 1;

@@ -1,5 +1,5 @@
-// Hostile bytes against all that reads frames and mailbox headers: what is accepted is exactly what plain rules written here accept, and
-// encodes to the bytes it came from; all else is a cairn::Error. No input makes a reader believe in more bytes than are allowed.
+// Hostile bytes against the readers of frames and mailbox headers: they accept exactly what the plain rules in this file accept, and
+// accepted input encodes to the same bytes; everything else is a cairn::Error. No input makes a reader expect more bytes than are allowed.
 // The long form: test_comm --gtest_also_run_disabled_tests --gtest_filter='*Fuzz.DISABLED_*', built with the address sanitizer.
 #include <algorithm>
 #include <array>
@@ -87,7 +87,7 @@ void add_frame(Random& random, Stream& stream) {
   fuzz::append(stream.bytes, fuzz::random_bytes(random, static_cast<uint64_t>(frame.payload_bytes())));
 }
 
-// What an input led to, so that a test sees that both ways were gone often.
+// Counts accepted and refused inputs: a test requires many of both.
 struct Seen {
   int64_t accepted = 0, refused = 0;
 };
@@ -220,7 +220,7 @@ void read_one(uint64_t seed, Seen& seen) {
   ::close(pair[1]);
 }
 
-// A mailbox header's fields: see mailbox_wire.cpp.
+// A mailbox header's fields: see mailbox/frame.cpp.
 constexpr Field kParcelFields[] = {{0, 4},  {4, 1},  {5, 1},  {6, 1},  {7, 1},  {8, 2},  {10, 2}, {12, 2},
                                    {14, 2}, {16, 8}, {24, 8}, {32, 8}, {40, 8}, {48, 8}, {56, 8}, {64, 8}};
 constexpr int64_t kBodyMost = 500;
@@ -251,7 +251,7 @@ MailboxFrame some_parcel(Random& random) {
           .body = fuzz::random_bytes(random, random.below(kBodyMost + 1))};
 }
 
-// What came must be what went in, but that the checksum of a damaged body is another.
+// The frame must encode to the bytes it came from, except for the checksum of a damaged body.
 void check_mailbox_frame(const MailboxFrame& frame, const Bytes& sent) {
   const std::string names = names_of(frame);
   Bytes again;
@@ -311,7 +311,7 @@ void parcel_one(uint64_t seed, Seen& seen) {
 
 using Input = void (*)(uint64_t seed, Seen& seen);
 
-// Both ends are met often, or the fuzzing shows nothing.
+// Both outcomes must be frequent, or the fuzzing shows nothing.
 void run(Input input, uint64_t count) {
   Seen seen;
   for (uint64_t seed = 0; seed < count; ++seed) {

@@ -1,5 +1,5 @@
 #pragma once
-// What fuzzers of the wire formats share: random numbers that one seed decides, and mutations that know where headers and their fields are.
+// Shared by the fuzzers of wire formats: seeded random numbers, and mutations that know headers and their fields.
 #include <algorithm>
 #include <array>
 #include <cstddef>

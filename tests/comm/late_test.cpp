@@ -1,4 +1,4 @@
-// Whom a rank names that waits in a ring or a tree, where the one it waits for may itself only wait.
+// Whom a rank blames in a ring or a tree, where the rank it waits for may itself be waiting.
 #include <chrono>
 #include <thread>
 
@@ -73,7 +73,7 @@ TEST_P(Late, RankIsNamedToAllAndNotWhoWaitsForItToo) {
   }
 }
 
-// Rank 1 waits no longer for rank 2 and takes its message back, while rank 0 has it in its hands; why, it says a little later.
+// Rank 1 gives up on rank 2 and withdraws its message while rank 0 reads it; rank 1 reports the reason a little later.
 TEST(LateWord, WhoTakesAMessageBackIsNotBlamedButWhomItBlames) {
   constexpr int64_t kCount = 100'000;
   const harness::Options with{.on = harness::On::net, .deadline = 20s, .expect_errors = true};

@@ -1,5 +1,5 @@
-// What the ledger booked, rank by rank and in all, against the formulas that choice.h and coded_all_reduce.h state, for counts that the
-// ranks do not divide. Each collective as a group starts it, and each algorithm by itself.
+// What the ledger booked, rank by rank and in all, against the formulas that choose_algorithm.h and coded_all_reduce.h state, for counts
+// that the ranks do not divide. Each collective as a group starts it, and each algorithm by itself.
 #include <bit>
 #include <cmath>
 #include <functional>

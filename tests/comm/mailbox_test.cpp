@@ -14,7 +14,7 @@ using harness::Faults;
 using harness::On;
 using harness::on_ranks;
 
-// What a request fails with.
+// The error of a request.
 Error error_of(const Request& request) {
   try {
     request.wait();
@@ -42,7 +42,7 @@ Error refusal_of(Call call) {
   return Error(Error::Kind::broken_invariant, "none");
 }
 
-// Keeps this rank, and what it offers, until a node says that it is done.
+// Keeps this rank and its offers until a node says that it is done.
 void stay(Node& node, int64_t others) {
   for (int64_t i = 0; i < others; ++i) EXPECT_EQ(node.receive({.tag = "done"}).message().tag, "done");
 }
@@ -342,7 +342,7 @@ TEST(Mailbox, LetsMessagesWaitWithTheirSenderWhereTooManyLieUnread) {
   });
 }
 
-// Whatever happens on the way: of each peer a beginning of what it sent, in order, each once; then an error that is about that peer.
+// Under any fault: each peer's messages arrive in order and once, up to some point; then an error names that peer.
 TEST(Mailbox, GivesABeginningOfWhatWasSentUnderRandomFaults) {
   constexpr int kRanks = 4, kMessages = 12;
   int64_t failures = 0;

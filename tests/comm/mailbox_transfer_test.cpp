@@ -201,7 +201,7 @@ TEST(MailboxFrameFormat, RefusesWhatAHeaderMayNotSay) {
   }
 }
 
-// What a rank might say that does not keep to the rules: frames made by hand.
+// A rank that breaks the protocol: frames made by hand.
 class Forger {
  public:
   explicit Forger(World& world) : transport_(world.transport()) {

@@ -29,8 +29,8 @@ harness::Options options(harness::On on = harness::On::local) {
   return with;
 }
 
-// A root does not wait for anybody and went on to the next operation, as did who heard it: only the odd rank is still in the first, and
-// finds out first.
+// A root does not wait and went on to the next operation, and so did its receivers: only the odd rank is still in the first one, and
+// notices first.
 TEST(Mismatch, ARootThatWentOnIsNotBlamedByTheOddRank) {
   for (const int n : {3, 4, 5}) {
     harness::Faults late;  // what the odd one says
@@ -50,7 +50,7 @@ TEST(Mismatch, ARootThatWentOnIsNotBlamedByTheOddRank) {
   }
 }
 
-// Two disagree, and who could tell them apart comes late: no guess is made until then.
+// Two ranks disagree and the third, which decides, comes late: nobody is blamed until then.
 TEST(Mismatch, ALateThirdIsWaitedFor) {
   for (const int odd : {0, 1, 2}) {
     const harness::Run run = on_ranks(3, options(), [odd](World& world) {
@@ -77,7 +77,7 @@ TEST(Mismatch, AThirdThatStaysAwayIsNamedAtTheDeadlineWithWhatIsKnown) {
   }
 }
 
-// A witness that waits in another group, for one of those who disagree, still says what it called.
+// A rank that waits in another group, for one of those that disagree, still reports what it called.
 TEST(Mismatch, AWitnessIsHeardWhileItWaitsInAnotherGroup) {
   const harness::Run run = on_ranks(3, options(), [](World& world) {
     std::vector<float> x(10);

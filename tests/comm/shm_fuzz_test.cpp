@@ -44,7 +44,7 @@ constexpr Field kRecordFields[] = {{offsetof(Record, length), 4},
                                    {offsetof(Record, envelope) + offsetof(Envelope, signature) + offsetof(Signature, dtype), 1},
                                    {offsetof(Record, envelope) + offsetof(Envelope, signature) + offsetof(Signature, reduce), 1}};
 
-// What an input led to, so that a test sees that both ways were gone often.
+// Counts accepted and refused inputs: a test requires many of both.
 struct Seen {
   int64_t accepted = 0, refused = 0;
 };
@@ -401,7 +401,7 @@ void rings(uint64_t count, Seen& seen) {
   }
 }
 
-// Both ends are met often, or the fuzzing shows nothing.
+// Both outcomes must be frequent, or the fuzzing shows nothing.
 void run(void (*inputs)(uint64_t, Seen&), uint64_t count) {
   Seen seen;
   inputs(count, seen);
@@ -460,7 +460,7 @@ TEST(SharedFuzz, ABoardWithAnythingOnItShowsNothingOrSomethingSafe) {
   EXPECT_GT(hidden, 100);
 }
 
-// Or the others would die at the next look.
+// Otherwise the other ranks would crash at their next access.
 TEST(SharedFuzz, NobodyCanMakeTheMemoryShorter) {
   const int fd = SharedSegment::create(2);
   EXPECT_NE(::ftruncate(fd, 0), 0);

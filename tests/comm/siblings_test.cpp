@@ -98,7 +98,7 @@ int exit_code(pid_t pid) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// A caller that knows where, and nothing else.
+// A process that knows the socket name and nothing else.
 sibling::File connect_to(const sibling::Address& address) {
   sibling::File socket = sibling::make_socket();
   EXPECT_EQ(::connect(socket.fd(), address.generic(), address.length), 0);
@@ -347,8 +347,7 @@ TEST(Siblings, UnlikeSizesAreRefusedOnBothSides) {
   EXPECT_EQ(told.what, seen.what);
 }
 
-// --- processes that do not belong
-// ---------------------------------------------------------------------------------------------------------------------------
+// --- processes that do not belong -------------------------------------------------------------------------------------------------------
 
 TEST(Siblings, SilentAndNoisyCallersHarmNobody) {
   const std::string job = fresh_job();

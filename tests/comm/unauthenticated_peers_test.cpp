@@ -1,4 +1,4 @@
-// What callers cost who do not show that they belong here.
+// What callers without the key can cost.
 #include "comm/net/unauthenticated_peers.h"
 
 #include <arpa/inet.h>
@@ -35,7 +35,7 @@ bool was_closed(int fd) {
   return ::recv(fd, &byte, 1, MSG_DONTWAIT) == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
 }
 
-// A door, and somebody with the key who knocks.
+// A listening socket, and a caller with the key.
 struct Door {
   explicit Door(std::chrono::nanoseconds patience)
       : listener(listen_at("127.0.0.1")),

@@ -97,7 +97,7 @@ class LocalNetwork::Net {
     std::vector<uint32_t> held;
   };
 
-  // Order and time (local_network.cpp).
+  // Order and time (network.cpp).
   void set_status(Rank& rank, Status status);
   int count(Status status) const { return counts_[static_cast<size_t>(status)]; }
   void progress_and_unlock(std::unique_lock<std::mutex>& guard);  // progress() if nobody runs; then wakes the resumed ranks
@@ -119,7 +119,7 @@ class LocalNetwork::Net {
   void release(uint32_t index);
   void log(const LocalEvent& event, std::string_view remark);
 
-  // Faults (local_network_faults.cpp).
+  // Faults (network_faults.cpp).
   void plan_faults();
   void post_network_event(LocalEvent::Kind kind, int fault, Nanoseconds time);
   void strike_message(LocalEvent& event, int64_t number);

@@ -96,7 +96,7 @@ struct Mailbox::State : std::enable_shared_from_this<Mailbox::State> {
   void leave(const std::string& node);
   void enter(uint64_t next);
 
-  // Transfers (mailbox_fetch.cpp).
+  // Transfers (fetch.cpp).
   void fetch(Fetch&& fetch, const Pending& request);
   void ask_more(uint64_t number, Fetch& fetch);
   void answer(const MailboxFrame& ask);

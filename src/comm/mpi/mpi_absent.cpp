@@ -1,4 +1,4 @@
-// In the place of mpi_transport.cpp where MPI was not found.
+// Replaces transport.cpp in builds without MPI.
 #include "base/error.h"
 #include "comm/mpi/transport.h"
 

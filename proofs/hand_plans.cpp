@@ -31,13 +31,13 @@ ByName by_name(const std::string& name) {
 namespace {
 
 // The signature that shares out this dim of the operation's output; none where there is no such.
-std::optional<Signature> sharing_output(const std::vector<Signature>& all, int dim) {
-  for (const Signature& one : all)
+std::optional<SbpSignature> sharing_output(const std::vector<SbpSignature>& all, int dim) {
+  for (const SbpSignature& one : all)
     if (one.output == split_of(dim)) return one;
   return std::nullopt;
 }
-std::optional<Signature> taking(const std::vector<Signature>& all, size_t input, Sbp sbp) {
-  for (const Signature& one : all)
+std::optional<SbpSignature> taking(const std::vector<SbpSignature>& all, size_t input, Sbp sbp) {
+  for (const SbpSignature& one : all)
     if (one.inputs.size() > input && one.inputs[input] == sbp) return one;
   return std::nullopt;
 }
@@ -90,8 +90,8 @@ class ByHand {
     }
     for (size_t o = 0; o < graph_.ops.size(); ++o) {
       const GraphOp& op = graph_.ops[o];
-      const std::vector<Signature> all = signatures(graph_, op, on.size);
-      const Signature chosen = tp ? for_tensors(op, all, axis, placed) : for_samples(op, all);
+      const std::vector<SbpSignature> all = signatures(graph_, op, on.size);
+      const SbpSignature chosen = tp ? for_tensors(op, all, axis, placed) : for_samples(op, all);
       for (size_t i = 0; i < op.inputs.size(); ++i) {
         placed.needs[o][i][axis] = chosen.inputs[i];
         if (const auto t = static_cast<size_t>(op.inputs[i]);
@@ -102,14 +102,14 @@ class ByHand {
     }
   }
 
-  Signature for_samples(const GraphOp& op, const std::vector<Signature>& all) const {
+  SbpSignature for_samples(const GraphOp& op, const std::vector<SbpSignature>& all) const {
     for (size_t i = 0; i < op.inputs.size(); ++i)
       if (!is_parameter(tensor(op.inputs[i])))
         if (const auto found = taking(all, i, split_of(0))) return *found;
     return all.back();
   }
 
-  Signature for_tensors(const GraphOp& op, const std::vector<Signature>& all, size_t axis, const PlacedGraph& placed) const {
+  SbpSignature for_tensors(const GraphOp& op, const std::vector<SbpSignature>& all, size_t axis, const PlacedGraph& placed) const {
     const auto lies = [&](size_t i) { return placed.tensors[static_cast<size_t>(op.inputs[i])][axis]; };
     const auto stream = [&] {
       const auto shared = plan_.tensor == HandTensor::shared_tokens ? sharing_output(all, 1) : std::nullopt;

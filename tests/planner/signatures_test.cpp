@@ -12,7 +12,7 @@ namespace {
 // "S0,B->S0" for each signature.
 std::set<std::string> ways(const OpGraph& graph, const GraphOp& op, int ranks = 2) {
   std::set<std::string> all;
-  for (const Signature& signature : signatures(graph, op, ranks)) {
+  for (const SbpSignature& signature : signatures(graph, op, ranks)) {
     std::string text;
     for (const Sbp& sbp : signature.inputs) text += (text.empty() ? "" : ",") + to_string(sbp);
     all.insert(text + "->" + to_string(signature.output));

@@ -40,7 +40,7 @@ std::vector<Choice> choices_of(const OpGraph& graph, const GraphOp& op, const Bo
   for (const mesh::Axis& axis : mesh.axes) {
     std::vector<Choice> longer;
     for (const Choice& so_far : all)
-      for (const Signature& signature : signatures(graph, op, axis.size)) {
+      for (const SbpSignature& signature : signatures(graph, op, axis.size)) {
         Choice& next = longer.emplace_back(so_far);
         for (size_t i = 0; i < op.inputs.size(); ++i) next.inputs[i].push_back(signature.inputs[i]);
         next.output.push_back(signature.output);

@@ -88,11 +88,11 @@ NdSbp dual(const NdSbp& nd_sbp) {
   return all;
 }
 
-std::vector<Signature> signatures(const OpGraph& graph, const GraphOp& op, int ranks) {
+std::vector<SbpSignature> signatures(const OpGraph& graph, const GraphOp& op, int ranks) {
   const std::vector<std::string> all = letters(op);
   const std::string& out = all.back();
   const size_t inputs = op.inputs.size();
-  std::vector<Signature> found;
+  std::vector<SbpSignature> found;
   if (ranks > 1) {
     std::string order = out;  // indices of the output first, then those that are summed over
     for (size_t i = 0; i < inputs; ++i)
@@ -100,7 +100,7 @@ std::vector<Signature> signatures(const OpGraph& graph, const GraphOp& op, int r
         if (order.find(letter) == std::string::npos) order += letter;
     for (const char letter : order) {
       if (op.whole.find(letter) != std::string::npos) continue;
-      Signature signature{.letter = letter};
+      SbpSignature signature{.letter = letter};
       bool can = true;
       for (size_t i = 0; i < inputs; ++i) {
         signature.inputs.push_back(along(all[i], letter));
@@ -111,7 +111,7 @@ std::vector<Signature> signatures(const OpGraph& graph, const GraphOp& op, int r
     }
     if (op.linear == GraphOp::Linear::jointly) found.push_back({std::vector<Sbp>(inputs, kPartial), kPartial});
     for (size_t i = 0; op.linear == GraphOp::Linear::each && i < inputs; ++i) {
-      Signature signature{std::vector<Sbp>(inputs, kReplicate), kPartial};
+      SbpSignature signature{std::vector<Sbp>(inputs, kReplicate), kPartial};
       signature.inputs[i] = kPartial;
       found.push_back(std::move(signature));
     }

@@ -41,11 +41,11 @@ Sbp dual(Sbp sbp);
 NdSbp dual(const NdSbp& nd_sbp);
 
 // One way to run an operation in parallel along one axis: what each input must be, and what the output then is.
-struct Signature {
+struct SbpSignature {
   std::vector<Sbp> inputs = {};
   Sbp output = {};
   char letter = 0;  // the index that is split; 0: none, every rank computes everything
-  bool operator==(const Signature&) const = default;
+  bool operator==(const SbpSignature&) const = default;
 };
 
 // Every valid signature of an operation over so many ranks, in a fixed order, from its indices ("bsk,nk->bsn") alone:
@@ -55,7 +55,7 @@ struct Signature {
 //   split an index exchanged inside    the same as inputs only: each rank has a term of the result
 //   split nothing                      everything is B
 // Left out: indices that the operation needs whole, and dims shorter than the number of ranks.
-std::vector<Signature> signatures(const OpGraph& graph, const GraphOp& op, int ranks);
+std::vector<SbpSignature> signatures(const OpGraph& graph, const GraphOp& op, int ranks);
 
 // The SBP of a placement along one axis.
 Sbp sbp_of(const mesh::Placement::How& how);

@@ -13,12 +13,12 @@ template <typename... Args>
   throw Error(Error::Kind::bad_input, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Throws about a file whose content cannot be used.
+// Throws corrupt_file.
 [[noreturn]] void fail_corrupt(const std::string& path, const std::string& reason);
 
 }  // namespace cairn::base
 
-// States what must hold if the code is right; stays on in release. Bad input is never a check.
+// States an invariant of the code; stays on in release. Bad input is never a check.
 #define CAIRN_CHECK(condition, ...)                                                        \
   do {                                                                                     \
     if (!(condition)) [[unlikely]]                                                         \

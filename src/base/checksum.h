@@ -7,14 +7,14 @@
 
 namespace cairn::base {
 
-// XXH3, 64 bits, seed 0: what Cairn's files are checked with. Guards against damage, not against an adversary.
+// XXH3, 64 bits, seed 0: the checksum of Cairn's files. Detects damage, not forgery.
 uint64_t checksum(std::span<const std::byte> bytes);
 uint64_t checksum(std::string_view text);
 
-// CRC-32C (Castagnoli): what TensorBoard's files are framed with.
+// CRC-32C (Castagnoli), for TensorBoard's record framing.
 uint32_t crc32c(std::span<const std::byte> bytes);
 
-// XXH3 over pieces as they come.
+// XXH3 over pieces.
 class Checksum {
  public:
   Checksum();

@@ -14,7 +14,7 @@ namespace cairn::base {
 // The whole file. Missing, a folder, unreadable, or longer than `bytes_max`: bad_input with the path and the reason.
 std::string read_file(const std::filesystem::path& path, int64_t bytes_max);
 
-// Something has this name: a file, a folder, also a link that leads nowhere or in a circle, so that opening it gives the reason.
+// Whether the path exists in any form: a file, a folder, also a dangling or circular link (opening that reports the reason).
 bool path_exists(const std::filesystem::path& path);
 
 // Writes so that the path holds either what it held or all of `bytes`, also across a crash: temporary name beside it, write, fsync,
@@ -30,10 +30,10 @@ int64_t free_bytes(const std::filesystem::path& path);
 
 std::span<const std::byte> as_bytes(std::string_view text);
 
-// A file written piece by piece that appears under its name only with commit(). Dropped without it, nothing remains.
+// A file written piece by piece that appears under its name only with commit(). Without it nothing remains.
 class FileWriter {
  public:
-  // `bytes_expected`: how long it will be, if known: named where the disk is full. `disk` must outlive the writer.
+  // `bytes_expected`: its final length, if known, for the error of a full disk. `disk` must outlive the writer.
   explicit FileWriter(std::filesystem::path path, int64_t bytes_expected = 0, const Disk& disk = real_disk());
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
@@ -58,7 +58,7 @@ class FileWriter {
   int file_ = -1;
 };
 
-// A file that only grows, and may be read meanwhile: each piece is written with one call where the disk allows.
+// A file that only grows and may be read meanwhile: each piece is one write call where the disk allows.
 class Appender {
  public:
   explicit Appender(std::filesystem::path path, const Disk& disk = real_disk());

@@ -24,8 +24,8 @@ struct MetricsRow {
   friend bool operator==(const MetricsRow&, const MetricsRow&) = default;
 };
 
-// A run's metrics.jsonl: one JSON object a line, numbers exact, visible to a reader as soon as write() returns. What is not finite
-// is written as "NaN", "Infinity", "-Infinity", and read back as such.
+// A run's metrics.jsonl: one JSON object a line, numbers exact, visible to a reader as soon as write() returns. Numbers that are
+// not finite are written as "NaN", "Infinity", "-Infinity", and read back as such.
 class Metrics {
  public:
   // Appends. An incomplete last line, left by a crash, is dropped first.

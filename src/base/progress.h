@@ -8,7 +8,7 @@ namespace cairn::base {
 class Clock;
 class Terminal;
 
-// How a long job shows that it lives: one line rewritten in place on a screen, plain lines now and then elsewhere.
+// The progress display of a long job: one line rewritten in place on a screen, plain lines now and then elsewhere.
 class Progress {
  public:
   // At most one plain line per `interval` (a screen is refreshed ten times a second). Both must outlive this.
@@ -16,7 +16,7 @@ class Progress {
 
   bool due() const;  // whether update() would show anything: lets the caller skip making the text
   void update(std::string_view text);
-  void finish(std::string_view text);  // the last word stays on screen as a line of its own; empty: nothing stays
+  void finish(std::string_view text);  // leaves this text as a line; empty: leaves nothing
 
  private:
   Terminal& terminal_;

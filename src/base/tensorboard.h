@@ -11,7 +11,7 @@
 
 namespace cairn::base {
 
-// Writes a TensorBoard event file, `events.out.tfevents.<unix time>.<host>`, into a folder. Any thread may call it.
+// Writes a TensorBoard event file, `events.out.tfevents.<unix time>.<host>`, into a folder. Thread-safe.
 class TensorBoard {
  public:
   explicit TensorBoard(const std::filesystem::path& folder, const Disk& disk = real_disk());
@@ -31,7 +31,7 @@ struct TensorBoardEvent {
   std::optional<float> scalar;
   std::optional<std::string> text;
 };
-// Reads such a file back: what tests and `cairn doctor` need, no more. Damage is corrupt_file with its offset.
+// Reads such a file back, for tests and `cairn doctor`. Damage is corrupt_file with its offset.
 std::vector<TensorBoardEvent> read_tensorboard(const std::filesystem::path& path);
 
 }  // namespace cairn::base

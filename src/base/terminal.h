@@ -6,8 +6,8 @@
 
 namespace cairn::base {
 
-// Where people read: whole lines, and below them at most one live line that is rewritten in place. All text of a process that goes
-// to one screen passes through one Terminal, so that lines never mix. Any thread may call it.
+// Text for people: whole lines, and below them at most one live line that is rewritten in place. All text of a process for one screen goes
+// through one Terminal, so that lines never mix. Thread-safe.
 class Terminal {
  public:
   using Writer = std::function<void(std::string_view)>;
@@ -36,7 +36,7 @@ class Terminal {
   std::string shown_;
 };
 
-// The text without what could steer a terminal: control characters other than newline and tab become '?'.
+// The text without terminal control: control characters other than newline and tab become '?'.
 std::string printable(std::string_view text);
 
 }  // namespace cairn::base

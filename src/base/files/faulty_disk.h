@@ -8,13 +8,13 @@
 
 namespace cairn::base {
 
-// What goes wrong on a disk, as data. A fault that is not set does not happen. `fired` counts what did.
+// Faults of a disk, as data. A fault that is not set does not happen.
 struct DiskFaults {
   int64_t full_after_bytes = -1;     // ENOSPC once this many bytes were written in all
   int64_t error_after_bytes = -1;    // EIO likewise
   int64_t longest_write_bytes = -1;  // every write is at most this long: a short write, no error
   bool sync_fails = false;           // EIO
-  bool crash_before_rename = false;  // the process "dies": rename and every later call fail with EIO, nothing is cleaned up
+  bool crash_before_rename = false;  // simulates a crash: rename and every later call fail with EIO, nothing is cleaned up
   bool rename_fails = false;         // EACCES
   int64_t free_bytes = -1;           // what is reported as free
 };

@@ -71,7 +71,7 @@ TEST(StageSplit, RefusesMoreStagesThanBlocks) {
 
 TEST(StageSplit, RefusesAListThatDoesNotAddUp) {
   EXPECT_EQ(why_not_split([] { check_split({2, 3, 3, 2}, 10); }), "nothing was refused");
-  EXPECT_EQ(why_not_split([] { check_split({2, 3}, 6); }), "split [2, 3] gives out 5 blocks, the model has 6");
+  EXPECT_EQ(why_not_split([] { check_split({2, 3}, 6); }), "split [2, 3] assigns 5 blocks, the model has 6");
   EXPECT_EQ(why_not_split([] { check_split({6, 0}, 6); }), "split [6, 0]: stage 1 has 0 blocks; each has at least 1, and the model has 6");
   EXPECT_EQ(why_not_split([] {
               check_split({INT64_MAX, 1}, 6);

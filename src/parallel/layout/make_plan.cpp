@@ -74,7 +74,8 @@ std::vector<int64_t> split_blocks(const model::Model& model, const PipelineOptio
   for (const std::string& text : options.split) {
     int64_t number = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc() || end != text.data() + text.size()) base::fail_input("pipeline.split: \"{}\" is no number of layers", text);
+    if (error != std::errc() || end != text.data() + text.size())
+      base::fail_input("pipeline.split: \"{}\" is not a number of layers", text);
     layers.push_back(number);
   }
   if (static_cast<int>(layers.size()) != stages) base::fail_input("pipeline.split: {} numbers for {} stages", layers.size(), stages);

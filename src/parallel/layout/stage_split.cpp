@@ -53,7 +53,7 @@ void check_split(const std::vector<int64_t>& blocks_per_stage, int64_t blocks) {
                        stage, count, blocks);
     sum += count;
   }
-  if (sum != blocks) base::fail_input("split [{}] gives out {} blocks, the model has {}", fmt::join(blocks_per_stage, ", "), sum, blocks);
+  if (sum != blocks) base::fail_input("split [{}] assigns {} blocks, the model has {}", fmt::join(blocks_per_stage, ", "), sum, blocks);
 }
 
 }  // namespace cairn::parallel

@@ -67,7 +67,7 @@ void check_terms(const OpGraph& graph, int tensor, const NdSbp& nd_sbp, const st
       const auto& all = choices[static_cast<size_t>(reader)];
       const bool takes = std::any_of(all.begin(), all.end(), [&](const Choice& c) { return c.inputs[input][axis] == kPartial; });
       if (nd_sbp[axis] == kPartial && !takes)
-        base::fail_input("{}: is fixed as terms of a sum (P), and {} is no linear function of it: fix it as B or S",
+        base::fail_input("{}: is fixed as partial sums (P), and {} is not linear in it: fix it as B or S",
                          graph.tensors[static_cast<size_t>(tensor)].name, op.name);
     }
   }

@@ -131,7 +131,7 @@ std::string describe(const PlacedGraph& placed) {
                         readers.empty() ? std::string() : fmt::format(", for {}", fmt::join(readers, ", ")));
   }
   for (const InnerSum& sum : placed.inner)
-    text += fmt::format("     inside    {:{}}  ranks tell each other, {}\n", placed.graph.ops[static_cast<size_t>(sum.op)].name, width,
+    text += fmt::format("     inside    {:{}}  exchanged inside, {}\n", placed.graph.ops[static_cast<size_t>(sum.op)].name, width,
                         base::human_bytes(sum.bytes));
   return text + fmt::format("\n{} in all\n", base::human_bytes(placed.bytes));
 }

@@ -74,7 +74,7 @@ Sbp parse_sbp(std::string_view text) {
   if (text == "P") return kPartial;
   if (text.size() == 2 && text[0] == 'S' && text[1] >= '0' && text[1] <= '7') return split_of(text[1] - '0');
   base::fail_input(
-      "\"{}\" is no placement along an axis: use B (all of it on every rank), P (terms of a sum) or S0, S1, ... (split along a dim)", text);
+      "\"{}\" is no placement along an axis: use B (all of it on every rank), P (partial sums) or S0, S1, ... (split along a dim)", text);
 }
 
 Sbp dual(Sbp sbp) {

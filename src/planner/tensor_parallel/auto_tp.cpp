@@ -222,7 +222,7 @@ class Rules {
   static void check_overrides(const Overrides& overrides, const std::vector<std::string>& names) {
     for (const PlacementOverride& wanted : overrides) {
       if (wanted.sbp.kind == Sbp::Kind::partial)
-        base::fail_input("override {} = P: a parameter is no sum of terms: use B, S0, S1, ...", wanted.pattern);
+        base::fail_input("override {} = P: a parameter cannot be partial: use B, S0, S1, ...", wanted.pattern);
       if (std::any_of(names.begin(), names.end(), [&](const std::string& name) { return model::matches(wanted.pattern, name); })) continue;
       const auto meant = base::nearest(wanted.pattern, names);
       base::fail_input("override {}: there is no such parameter: {}", wanted.pattern,

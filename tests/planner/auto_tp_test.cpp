@@ -365,7 +365,7 @@ TEST(AutoTp, LetsPatternsOverride) {
                 auto_tp(graph, 2, {{"lm_haed.weight", kReplicate}});
               }),
               HasSubstr("override lm_haed.weight: there is no such parameter: did you mean \"lm_head.weight\"?"));
-  EXPECT_THAT(message_of([&] { auto_tp(graph, 2, {{"lm_head.weight", kPartial}}); }), HasSubstr("a parameter is no sum of terms"));
+  EXPECT_THAT(message_of([&] { auto_tp(graph, 2, {{"lm_head.weight", kPartial}}); }), HasSubstr("a parameter cannot be partial"));
   EXPECT_THAT(message_of([&] {
                 auto_tp(graph, 2, {{"lm_head.weight", split_of(2)}});
               }),

@@ -7,7 +7,7 @@ namespace cairn::comm {
 std::unique_ptr<Transport> make_mpi_transport(MpiOptions) {
   throw Error(
       Error::Kind::bad_input,
-      "transport mpi: Cairn was built without MPI; install it (Debian: apt-get install libopenmpi-dev openmpi-bin), then build again");
+      "transport mpi: Cairn was built without MPI. Install it (Debian: apt-get install libopenmpi-dev openmpi-bin) and build again.");
 }
 
 bool has_mpi() { return false; }

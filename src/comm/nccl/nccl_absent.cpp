@@ -1,4 +1,4 @@
-// In the place of nccl_*_cuda.cpp where CUDA or NCCL was not found.
+// Replaces the *_cuda.cpp sources in builds without CUDA or NCCL.
 #include "base/error.h"
 #include "comm/nccl/transport.h"
 

@@ -44,7 +44,7 @@ std::string facts_of(const data::SourceFile& file, const data::Inspection& found
 // The beginning of a document; what is not asked for stands in brackets.
 std::string beginning_of(const data::Document& document) {
   std::string text;
-  for (const data::Part& part : document.parts) text += part.is_target ? part.text : "[" + part.text + "]";
+  for (const data::TextSegment& part : document.parts) text += part.is_target ? part.text : "[" + part.text + "]";
   constexpr size_t kShown = 500;
   return base::printable(text.size() > kShown ? fmt::format("{} …", std::string_view(text).substr(0, kShown)) : text);
 }

@@ -59,7 +59,7 @@ base::Recipe recipe_of(const VerifyArguments& a, const Layout& layout) {
 train::LayoutTrace record_on(const VerifyArguments& a, const Layout& layout, const train::LayoutTraceOptions& options) {
   train::LayoutTrace recording;
   const auto ended = comm::LocalNetwork(rank_count(layout.mesh)).run([&](comm::World& world) {
-    train::LayoutTrace own = train::record(world, recipe_of(a, layout), options);
+    train::LayoutTrace own = train::trace_layout(world, recipe_of(a, layout), options);
     if (world.rank() == 0) recording = std::move(own);
   });
   for (const std::exception_ptr& error : ended)

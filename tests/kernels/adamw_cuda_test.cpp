@@ -32,7 +32,7 @@ TEST(AdamwOnCuda, FollowsTheRuleInEveryMixtureOfTypes) {
             expect_as_exact(t.p, p.to(parameters), p, "p of " + what);
             expect_as_exact(t.m, m.to(moments), m, "m of " + what);
             expect_as_exact(t.v, v.to(moments), v, "v of " + what);
-            EXPECT_TRUE(same_bits(t.g, before)) << what;
+            EXPECT_TRUE(bitwise_equal(t.g, before)) << what;
           }
 }
 
@@ -58,33 +58,35 @@ TEST(AdamwOnCuda, UpdatesManyPiecesAsOneByOne) {
     AdamwStep step = common;
     step.weight_decay = singles[i].weight_decay, step.rounding = singles[i].rounding;
     adamw(singles[i].p, singles[i].m, singles[i].v, singles[i].g, step);
-    EXPECT_TRUE(same_bits(many[i].p, singles[i].p) && same_bits(many[i].m, singles[i].m) && same_bits(many[i].v, singles[i].v)) << i;
+    EXPECT_TRUE(bitwise_equal(many[i].p, singles[i].p) && bitwise_equal(many[i].m, singles[i].m) && bitwise_equal(many[i].v, singles[i].v))
+        << i;
   }
 }
 
-// An update that is told its numbers by memory of the device, as recorded ones are.
-TEST(AdamwOnCuda, ReadsNumbersFromTheDevice) {
+// An update that reads its scalars from device memory, as in a CUDA graph.
+TEST(AdamwOnCuda, ReadsScalarsFromTheDevice) {
   CAIRN_NEEDS_GPU();
   std::vector<base::Random> random;
-  std::vector<AdamwPiece> told, plain;
+  std::vector<AdamwPiece> given, plain;
   random.reserve(100);
   for (int64_t i = 0; i < 100; ++i) {  // more than one launch takes
     const GpuAdamwTensors t(1000 + i, 0, i < 70 ? at::kBFloat16 : at::kFloat, at::kFloat, at::kFloat);
     random.push_back(base::Random(7).for_index(static_cast<uint64_t>(i)));
-    told.push_back({t.p, t.m, t.v, t.g, i % 3 == 0 ? 0.0 : 0.1, i % 2 == 0 && i < 70 ? &random.back() : nullptr});
-    plain.push_back({t.p.clone(), t.m.clone(), t.v.clone(), t.g, told.back().weight_decay, told.back().rounding});
+    given.push_back({t.p, t.m, t.v, t.g, i % 3 == 0 ? 0.0 : 0.1, i % 2 == 0 && i < 70 ? &random.back() : nullptr});
+    plain.push_back({t.p.clone(), t.m.clone(), t.v.clone(), t.g, given.back().weight_decay, given.back().rounding});
   }
   const AdamwStep step{.learning_rate = 0.01, .step = 3};
-  const at::Tensor numbers = on_gpu(adamw_scalars_of(plain, step));
+  const at::Tensor scalars = on_gpu(adamw_scalars_of(plain, step));
   adamw(plain, step);
   const base::Random other = base::Random(8);
-  for (AdamwPiece& one : told) {  // none of which may count
+  for (AdamwPiece& one : given) {  // none of which may count
     one.weight_decay = 0.5;
     if (one.rounding != nullptr) one.rounding = &other;
   }
-  adamw(told, {.learning_rate = 1, .step = 1, .numbers = &numbers});
-  for (size_t i = 0; i < told.size(); ++i)
-    EXPECT_TRUE(same_bits(told[i].p, plain[i].p) && same_bits(told[i].m, plain[i].m) && same_bits(told[i].v, plain[i].v)) << i;
+  adamw(given, {.learning_rate = 1, .step = 1, .scalars = &scalars});
+  for (size_t i = 0; i < given.size(); ++i)
+    EXPECT_TRUE(bitwise_equal(given[i].p, plain[i].p) && bitwise_equal(given[i].m, plain[i].m) && bitwise_equal(given[i].v, plain[i].v))
+        << i;
 }
 
 TEST(SumOfSquaresOnCuda, OfSeveralIsThatOfAll) {

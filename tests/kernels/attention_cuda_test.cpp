@@ -85,7 +85,7 @@ TEST(AttentionOnCuda, IsAsExactAsPlainOperations) {
     }
 }
 
-// By ids alone, as plain operations, and where they begin in a row is known, as runs.
+// With document ids alone it falls back to plain operations; with document starts it is variable-length attention.
 TEST(AttentionOnCuda, DocumentsDoNotSeeEachOther) {
   CAIRN_NEEDS_GPU();
   struct {
@@ -111,7 +111,7 @@ TEST(AttentionOnCuda, DocumentsDoNotSeeEachOther) {
                     .has_value(),
                 known != nullptr);
       const AttentionResults fast = run_attention(c, qkv, dout, attention, attention_backward);
-      const std::string what = fmt::format(" {} runs, heads of {}", known ? "by" : "without", c.head_dim);
+      const std::string what = fmt::format(" {} document starts, heads of {}", known ? "by" : "without", c.head_dim);
       expect_as_exact(fast.out, plain.out, exact.out, "out" + what);
       expect_as_exact(fast.dqkv, plain.dqkv, exact.dqkv, "gradients" + what);
       expect_as_exact(fast.lse, plain.lse, exact.lse, "lse" + what);
@@ -221,7 +221,7 @@ TEST(AttentionOnCuda, OneDocumentARowIsARow) {
   const AttentionResults expected = run_attention(c, qkv, dout, attention, attention_backward);
   c.options = {.query_documents = &documents, .key_documents = &documents, .document_starts = &starts};
   const AttentionResults found = run_attention(c, qkv, dout, attention, attention_backward);
-  EXPECT_TRUE(same_bits(found.out, expected.out));
+  EXPECT_TRUE(bitwise_equal(found.out, expected.out));
   EXPECT_LT(relative_error(found.dqkv, expected.dqkv), 1e-2);  // its sums are in any order
 }
 

@@ -11,7 +11,7 @@
 
 namespace cairn::kernels {
 
-// Expects |actual - expected| <= roundings * epsilon(actual) * max(1, max |expected|), everywhere, with nan and inf alike.
+// Expects |actual - expected| <= roundings * epsilon(actual) * max(1, max |expected|), everywhere; nan and inf must be in the same places.
 inline void expect_close(const at::Tensor& actual, const at::Tensor& expected, double roundings, const char* what) {
   ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
   if (actual.numel() == 0) return;

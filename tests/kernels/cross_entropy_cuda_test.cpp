@@ -35,7 +35,7 @@ TEST(CrossEntropyOnCuda, LossIsAsExactAsThatOfPlainOperations) {
       const at::Tensor plain_loss = poisoned({c.rows}), plain_lse = poisoned({c.rows}), exact_loss = wide(loss),
                        exact_lse = wide(lse).clone();
       cross_entropy(loss, lse, in.logits, in.targets);
-      EXPECT_TRUE(same_bits(in.logits, before)) << in.what;
+      EXPECT_TRUE(bitwise_equal(in.logits, before)) << in.what;
       reference::cross_entropy(plain_loss, plain_lse, in.logits, in.targets);
       reference::cross_entropy(exact_loss, exact_lse, wide(in.logits), in.targets);
       expect_as_exact(loss, plain_loss, exact_loss, "loss of " + in.what);
@@ -66,7 +66,8 @@ TEST(CrossEntropyOnCuda, GradientTakesThePlaceOfTheLogits) {
         expect_as_exact(alone, plain, exact, "gradient alone of " + in.what);
         const at::Tensor second_loss = poisoned({c.rows}), second_lse = poisoned({c.rows});
         cross_entropy_and_gradient(second_loss, second_lse, again, in.targets, scale);
-        EXPECT_TRUE(same_bits(again, both) && same_bits(second_loss, loss) && same_bits(second_lse, lse)) << in.what << " a second time";
+        EXPECT_TRUE(bitwise_equal(again, both) && bitwise_equal(second_loss, loss) && bitwise_equal(second_lse, lse))
+            << in.what << " a second time";
       }
     }
 }

@@ -1,4 +1,4 @@
-// What kernels on a GPU make of the same values, hundreds of times on end, as they follow each other in training: the same bits each time.
+// Runs the kernels of a layer on the same values hundreds of times, as in training, and expects bitwise identical results.
 #include "kernels/attention.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
@@ -117,7 +117,7 @@ at::Tensor sums_of_bits(const std::vector<Made>& all) {
   return at::stack(sums);
 }
 
-TEST(RepeatedOnCuda, TrainingHasTheSameBitsEachTime) {
+TEST(DeterminismOnCuda, KernelsAreBitwiseIdenticalEachTime) {
   CAIRN_NEEDS_GPU();
   constexpr int kTimes = 1000;
   const DeterministicAlgorithms repeatable;

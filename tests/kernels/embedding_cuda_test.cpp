@@ -25,7 +25,7 @@ TEST(EmbeddingOnCuda, GivesTheRowsThemselves) {
                        ids = on_gpu(integers(0, c.vocab, {c.count}, 2));
       const at::Tensor y = poisoned({c.count, c.embed}, type);
       embedding(y, table, ids);
-      EXPECT_TRUE(same_bits(y, table.index_select(0, ids))) << table_name(c, type);
+      EXPECT_TRUE(bitwise_equal(y, table.index_select(0, ids))) << table_name(c, type);
     }
 }
 
@@ -48,7 +48,7 @@ TEST(EmbeddingOnCuda, AddsGradientsInOneOrder) {
       embedding_backward(low, ids, dy);
       expect_as_exact(low, low_plain, low_exact, table_name(c, type) + " into bf16");
       embedding_backward(again, ids, dy);
-      EXPECT_TRUE(same_bits(again, dtable)) << table_name(c, type) << " a second time";
+      EXPECT_TRUE(bitwise_equal(again, dtable)) << table_name(c, type) << " a second time";
     }
 }
 

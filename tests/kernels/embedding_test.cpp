@@ -20,7 +20,7 @@ TEST(Embedding, AddsGradientsOfRepeatedIds) {
   }
 }
 
-TEST(Embedding, GradientHasTheSameBitsForEveryThreadCount) {
+TEST(Embedding, GradientDoesNotDependOnTheThreadCount) {
   const at::Tensor ids = integers(0, 13, {509}, 2), dy = normal({509, 200}, 3);
   std::vector<at::Tensor> results;
   with_threads([&] {

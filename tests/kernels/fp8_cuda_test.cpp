@@ -12,7 +12,7 @@ namespace {
 
 #define CAIRN_NEEDS_FP8() \
   CAIRN_NEEDS_GPU();      \
-  if (!has_fp8(at::Device(at::kCUDA, 0))) GTEST_SKIP() << "this GPU does not multiply in eight bits"
+  if (!has_fp8(at::Device(at::kCUDA, 0))) GTEST_SKIP() << "this GPU has no fp8 tensor cores"
 
 bool same_codes(const at::Tensor& a, const at::Tensor& b) { return at::equal(a.cpu().view(at::kByte), b.cpu().view(at::kByte)); }
 
@@ -64,7 +64,7 @@ TEST(Fp8OnCuda, GradientsOfACrossEntropyAreCodedAsTheyAreMade) {
 }
 
 // What kernels note of their results on the way is what a pass of its own finds.
-TEST(Fp8OnCuda, CodesFromANotedLargestMagnitudeAreTheSame) {
+TEST(Fp8OnCuda, CodesFromAKnownAmaxAreTheSame) {
   CAIRN_NEEDS_FP8();
   for (const int64_t width : {16, 144, 768, 2048, 4096, 16384}) {
     const int64_t rows = 75;

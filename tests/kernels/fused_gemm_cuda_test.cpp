@@ -28,7 +28,7 @@ at::Tensor low_on_gpu(const std::vector<int64_t>& sizes, uint64_t seed, double s
 }
 at::Tensor doubled(const at::Tensor& x) { return x.to(at::kDouble); }
 
-TEST(FusedProductOnCuda, SwigluIsAsExactAsItsParts) {
+TEST(FusedGemmOnCuda, SwigluIsAsExactAsItsParts) {
   CAIRN_NEEDS_HOPPER();
   for (const FusedSizes& c : kFusedSizes) {
     const at::Tensor x = low_on_gpu({c.rows, c.in}, 1), w = low_on_gpu({2 * c.ff, c.in}, 2, 0.05);
@@ -40,11 +40,11 @@ TEST(FusedProductOnCuda, SwigluIsAsExactAsItsParts) {
     expect_as_exact(y, swiglu_of(plain), swiglu_of(exact), fused_name(c));
     const at::Tensor again = at::empty_like(y);
     swiglu(again, gate_up);
-    EXPECT_TRUE(same_bits(y, again)) << "on the way back it is made from what was rounded: " << fused_name(c);
+    EXPECT_TRUE(bitwise_equal(y, again)) << "backward recomputes it from rounded values: " << fused_name(c);
   }
 }
 
-TEST(FusedProductOnCuda, SwigluBackwardIsAsExactAsItsPartsAndMayBeInPlace) {
+TEST(FusedGemmOnCuda, SwigluBackwardIsAsExactAsItsPartsAndMayBeInPlace) {
   CAIRN_NEEDS_HOPPER();
   for (const FusedSizes& c : kFusedSizes) {
     const at::Tensor gate_up = low_on_gpu({c.rows, 2 * c.ff}, 1, 2), w = low_on_gpu({c.in, c.ff}, 2, 0.1),
@@ -60,11 +60,11 @@ TEST(FusedProductOnCuda, SwigluBackwardIsAsExactAsItsPartsAndMayBeInPlace) {
     expect_as_exact(y, plain_y, exact_y, fused_name(c));
     const at::Tensor in_place = gate_up.clone();
     ASSERT_TRUE(linear_swiglu_backward_on_cuda(in_place, y, dout, w, in_place, MinTiles::any));
-    EXPECT_TRUE(same_bits(in_place, dgate_up)) << fused_name(c);
+    EXPECT_TRUE(bitwise_equal(in_place, dgate_up)) << fused_name(c);
   }
 }
 
-TEST(FusedProductOnCuda, RopeIsAsExactAsItsParts) {
+TEST(FusedGemmOnCuda, RopeIsAsExactAsItsParts) {
   CAIRN_NEEDS_HOPPER();
   struct {
     int64_t batch, length, in, heads, rotated, head_dim;
@@ -87,7 +87,7 @@ TEST(FusedProductOnCuda, RopeIsAsExactAsItsParts) {
 }
 
 // Codes of both sides; sums keep fewer bits on the way than those of cuBLASLt's other form, as forward products may.
-TEST(FusedProductOnCuda, CodesInEightBitsComeToWhatTheyStandFor) {
+TEST(FusedGemmOnCuda, Fp8OperandsGiveTheProductOfTheirValues) {
   CAIRN_NEEDS_HOPPER();
   for (const FusedSizes& c : kFusedSizes) {
     if (c.in % 16 != 0) continue;
@@ -100,7 +100,7 @@ TEST(FusedProductOnCuda, CodesInEightBitsComeToWhatTheyStandFor) {
     EXPECT_LT(relative_error(gate_up, exact), 4e-3) << fused_name(c);
     const at::Tensor again = at::empty_like(y);
     swiglu(again, gate_up);
-    EXPECT_TRUE(same_bits(y, again)) << fused_name(c);
+    EXPECT_TRUE(bitwise_equal(y, again)) << fused_name(c);
     EXPECT_EQ(amax.max().view({1}).view(at::kFloat).item<float>(), y.abs().max().to(at::kFloat).item<float>()) << fused_name(c);
     if (2 * c.ff % 64 != 0) continue;
     const RopeTable table = rope_table(c.rows, 64, 10000, at::kFloat), there{table.cos.cuda(), table.sin.cuda()};
@@ -111,7 +111,7 @@ TEST(FusedProductOnCuda, CodesInEightBitsComeToWhatTheyStandFor) {
   }
 }
 
-TEST(FusedProductOnCuda, WhatDoesNotSuitItIsLeftToOthers) {
+TEST(FusedGemmOnCuda, WhatDoesNotSuitItIsLeftToOthers) {
   CAIRN_NEEDS_HOPPER();
   const at::Tensor x = low_on_gpu({64, 16}, 1), w = low_on_gpu({32, 16}, 2), gate_up = at::empty({64, 32}, x.options()),
                    y = at::empty({64, 16}, x.options());

@@ -8,7 +8,7 @@
 namespace cairn::kernels {
 namespace {
 
-TEST(FusedProduct, SwigluIsTheProductAndThenSwiglu) {
+TEST(FusedGemm, SwigluIsTheProductAndThenSwiglu) {
   const int64_t rows = 7, in = 12, ff = 10;
   const at::Tensor x = normal({rows, in}, 1), w = normal({2 * ff, in}, 2), gate_up = at::empty({rows, 2 * ff}), y = at::empty({rows, ff});
   linear_swiglu(gate_up, y, x, w);
@@ -17,7 +17,7 @@ TEST(FusedProduct, SwigluIsTheProductAndThenSwiglu) {
   expect_close(y, at::silu(plain.narrow(1, 0, ff)) * plain.narrow(1, ff, ff), 32, "y");
 }
 
-TEST(FusedProduct, SwigluBackwardIsTheInputGradientAndThenSwiglus) {
+TEST(FusedGemm, SwigluBackwardIsTheInputGradientAndThenSwiglus) {
   const int64_t rows = 7, out = 12, ff = 10;
   const at::Tensor gate_up = normal({rows, 2 * ff}, 1), w = normal({out, ff}, 2), dout = normal({rows, out}, 3);
   const at::Tensor x = leaf(gate_up), active = at::silu(x.narrow(1, 0, ff)) * x.narrow(1, ff, ff);
@@ -30,7 +30,7 @@ TEST(FusedProduct, SwigluBackwardIsTheInputGradientAndThenSwiglus) {
   EXPECT_TRUE(at::equal(in_place, dgate_up));
 }
 
-TEST(FusedProduct, RopeTurnsTheFirstHeadsByThePositionsOfTheirRows) {
+TEST(FusedGemm, RopeRotatesTheFirstHeadsByThePositionsOfTheirRows) {
   const int64_t batch = 3, length = 5, in = 12, heads = 3, head_dim = 8, rotated = 2, position = 4;
   const at::Tensor x = normal({batch * length, in}, 1), w = normal({heads * head_dim, in}, 2),
                    y = at::empty({batch * length, heads * head_dim});

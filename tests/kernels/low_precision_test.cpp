@@ -94,7 +94,7 @@ TEST(LowPrecision, CrossEntropyCountsInFp32) {
   expect_rounded(logits, wide, "the gradient");
 }
 
-TEST(LowPrecision, AdamwIsRoundedOnceToTheNearestOrAsTold) {
+TEST(LowPrecision, AdamwIsRoundedOnceToNearestOrStochastically) {
   const base::Random random = base::Random(3).for_name("w");
   for (const base::Random* rounding : {static_cast<const base::Random*>(nullptr), &random}) {
     const at::Tensor p = low({41}, 1), g = low({41}, 2), m = low({41}, 3), v = low({41}, 4).abs();

@@ -43,7 +43,7 @@ TEST(Matvec, GivesThePlainProductsAndTouchesNothingElse) {
   }
 }
 
-TEST(Matvec, GivesTheSameBitsHoweverRowsAndOutputsAreShared) {
+TEST(Matvec, IsBitwiseIdenticalForAnyDivisionOfRowsAndOutputs) {
   for (const Case& c : cases()) {
     const std::vector<float> w = numbers(c.in * c.out, 1), x = numbers(c.rows * c.in, 3);
     const WeightView view{w.data(), nullptr, c.out, c.in, c.fan_in_fan_out};

@@ -44,7 +44,7 @@ inline void expect_as_exact(const at::Tensor& actual, const at::Tensor& plain, c
 }
 
 // The bits, NaN included.
-inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+inline bool bitwise_equal(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor one = a.cpu().contiguous(), other = b.cpu().contiguous();
   return one.nbytes() == other.nbytes() && std::memcmp(one.const_data_ptr(), other.const_data_ptr(), one.nbytes()) == 0;
 }

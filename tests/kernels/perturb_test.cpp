@@ -30,7 +30,7 @@ TEST(Perturb, ADirectionIsTheSameInWhateverPieces) {
   }
 }
 
-// Written down once, on an Arm machine: another one must give the same bits.
+// Written down once, on an Arm machine: other machines must give bitwise identical values.
 TEST(Perturb, DirectionsHaveTheseBitsOnEveryMachine) {
   const auto hash = [](Noise noise) {
     const std::vector<float> values = direction(base::Random(5).for_name("w"), 7, 4096, noise);

@@ -37,11 +37,11 @@ TEST(RmsNormOnCuda, IsAsExactAsPlainOperations) {
       reference::rms_norm(exact_y, exact_rstd, wide(in.x), wide(in.weight), 1e-5);
       expect_as_exact(y, plain_y, exact_y, norm_name("y", c, type));
       expect_as_exact(rstd, plain_rstd, exact_rstd, norm_name("rstd", c, type));
-      // In place, the same bits.
+      // In place: bitwise identical.
       const at::Tensor x = in.x.clone(), again = poisoned({c.rows});
       rms_norm(x, again, x, in.weight, 1e-5);
       if (c.askew == 0) {
-        EXPECT_TRUE(same_bits(x, y) && same_bits(again, rstd)) << norm_name("in place", c, type);
+        EXPECT_TRUE(bitwise_equal(x, y) && bitwise_equal(again, rstd)) << norm_name("in place", c, type);
       }
     }
 }
@@ -83,7 +83,7 @@ TEST(RmsNormOnCuda, GradientsAreAsExactAsPlainOperations) {
         if (add == nullptr || c.askew != 0) continue;
         const at::Tensor into = in.add.clone();  // in the place of what is added
         rms_norm_backward_input(into, in.dy, in.x, in.weight, rstd, &into);
-        EXPECT_TRUE(same_bits(into, dx)) << norm_name("in place", c, type);
+        EXPECT_TRUE(bitwise_equal(into, dx)) << norm_name("in place", c, type);
       }
       for (const bool accumulate : {false, true}) {
         const at::Tensor start = accumulate ? on_gpu(normal({c.embed}, 7)) : poisoned({c.embed}), dw = start.clone(), again = start.clone();
@@ -93,7 +93,7 @@ TEST(RmsNormOnCuda, GradientsAreAsExactAsPlainOperations) {
         reference::rms_norm_backward_weight(exact, wide(in.dy), wide(in.x), wide(rstd), accumulate);
         expect_as_exact(dw, plain, exact, norm_name("dw", c, type));
         rms_norm_backward_weight(again, in.dy, in.x, rstd, accumulate);
-        EXPECT_TRUE(same_bits(again, dw)) << norm_name("dw a second time", c, type);
+        EXPECT_TRUE(bitwise_equal(again, dw)) << norm_name("dw a second time", c, type);
       }
     }
 }
@@ -121,13 +121,13 @@ TEST(RmsNormOnCuda, AllGradientsInOnePassAreThoseOfSeveral) {
         if (c.embed > 1) expect_as_exact(dx, plain, exact, norm_name("dx", c, type));  // else its two terms leave nothing but roundings
         expect_as_exact(dw, plain_dw, exact_dw, norm_name("dw", c, type));
         if (c.askew == 0) {
-          EXPECT_TRUE(same_bits(again, y)) << norm_name("y again", c, type);
+          EXPECT_TRUE(bitwise_equal(again, y)) << norm_name("y again", c, type);
         }
-        // Twice the same bits, and in place.
+        // Bitwise identical a second time, and in place.
         const at::Tensor place = in.dy.clone(), dw_again = poisoned({c.embed});
         rms_norm_backward({place, dw_again}, place, in.x, in.weight, rstd, add);
         if (c.askew == 0) {
-          EXPECT_TRUE(same_bits(place, dx) && same_bits(dw_again, dw)) << norm_name("in place", c, type);
+          EXPECT_TRUE(bitwise_equal(place, dx) && bitwise_equal(dw_again, dw)) << norm_name("in place", c, type);
         }
       }
     }

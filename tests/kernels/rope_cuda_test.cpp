@@ -5,7 +5,7 @@
 namespace cairn::kernels {
 namespace {
 
-// Of `all` heads in the buffer, those from `first` are turned.
+// Of `all` heads in the buffer, those from `first` are rotated.
 struct GpuRopeCase {
   int64_t batch, length, all, first, heads, head_dim;
 };
@@ -29,7 +29,7 @@ TEST(RopeOnCuda, IsAsExactAsPlainOperations) {
         expect_as_exact(buffer, plain, exact, what);
         for (int64_t head = 0; head < c.all; ++head)
           if (head < c.first || head >= c.first + c.heads) {
-            EXPECT_TRUE(same_bits(buffer.select(2, head), before.select(2, head))) << what << ": head " << head << " was not meant";
+            EXPECT_TRUE(bitwise_equal(buffer.select(2, head), before.select(2, head))) << what << ": head " << head << " was not meant";
           }
       }
 }
@@ -43,12 +43,12 @@ TEST(RopeOnCuda, TurnsOneTensorIntoAnother) {
       const at::Tensor from = on_gpu(normal({2, 3, 33, head_dim}, 2, type)).transpose(1, 2), expected = from.contiguous().clone();
       rope(expected, table, 4, true);
       rope(fused.narrow(2, 0, 3), table, 4, true, &from);
-      EXPECT_TRUE(same_bits(fused.narrow(2, 0, 3).contiguous(), expected));
-      EXPECT_TRUE(same_bits(fused.narrow(2, 3, 2).contiguous(), others));
+      EXPECT_TRUE(bitwise_equal(fused.narrow(2, 0, 3).contiguous(), expected));
+      EXPECT_TRUE(bitwise_equal(fused.narrow(2, 3, 2).contiguous(), others));
     }
 }
 
-TEST(RopeOnCuda, GradientsOfHeadsSideBySideAreTurnedBackAndPutTogether) {
+TEST(RopeOnCuda, GradientsOfAFusedQkvBufferAreRotatedBack) {
   CAIRN_NEEDS_GPU();
   struct {
     int64_t batch, length, q, k, head_dim;

@@ -73,7 +73,7 @@ TEST(Rope, MayTurnOneTensorIntoAnother) {
   }
 }
 
-TEST(Rope, GradientsOfHeadsSideBySideAreTurnedBackAndPutTogether) {
+TEST(Rope, GradientsOfAFusedQkvBufferAreRotatedBack) {
   const int64_t batch = 2, length = 5, q = 4, k = 2, head_dim = 8, position = 3;
   const RopeTable table = rope_table(position + length, head_dim, 10000, at::kFloat);
   const at::Tensor dq = normal({batch, q, length, head_dim}, 1).transpose(1, 2), dk = normal({batch, length, k, head_dim}, 2),

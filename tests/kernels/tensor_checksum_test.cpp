@@ -9,7 +9,7 @@ namespace {
 
 int64_t bits_of(const at::Tensor& x) { return tensor_checksum(x).item<int64_t>(); }
 
-TEST(BitSum, IsOfTheBitsAndTheirPlaces) {
+TEST(TensorChecksum, DependsOnTheBitsAndTheirOrder) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble, at::kLong, at::kByte}) {
     const at::Tensor x = (normal({5, 7}, 1) * 50).abs().to(type);
     EXPECT_EQ(bits_of(x), bits_of(x.clone())) << type;
@@ -28,7 +28,7 @@ TEST(BitSum, IsOfTheBitsAndTheirPlaces) {
 }
 
 // Several slices, of which the last is short.
-TEST(BitSum, KnowsSlicesApart) {
+TEST(TensorChecksum, DistinguishesSlices) {
   const int64_t slice = 1 << 22;
   const at::Tensor x = at::arange(2 * slice + 3, at::kInt), swapped = x.clone();
   swapped.narrow(0, 0, slice).copy_(x.narrow(0, slice, slice));

@@ -59,7 +59,7 @@ TEST(Redistribute, KeepsTheValueForEveryPairOn2By3Ranks) { expect_all_pairs(6, l
 
 TEST(Redistribute, KeepsTheValueForEveryPairOnAPermutedMesh) { expect_all_pairs(6, layouts_2d("dp=2,tp=3 on [4,1,5,0,3,2]"), {7, 5}); }
 
-TEST(Redistribute, SumsToSixDigitsAndToTheSameBitsWhateverTheCollective) {
+TEST(Redistribute, SumsAreBitwiseIdenticalWhateverTheCollective) {
   // Fractions: terms of value/3 round, so the order counts. All-reduce, reduce-scatter then gather, and pairwise sums agree in every bit.
   const std::vector<int64_t> shape{7, 5};
   const at::Tensor values = numbers(shape) / 3;

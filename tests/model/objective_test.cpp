@@ -27,7 +27,7 @@ TEST(NextToken, GivesSumsAndCountsNotMeans) {
   EXPECT_NEAR(losses.per_sample[1].item<double>(), second, 1e-12);
 }
 
-TEST(NextToken, WeighsSamplesInLossAndGradientAlike) {
+TEST(NextToken, WeighsSamplesInLossAndGradient) {
   mesh::Batch batch = two_samples();
   batch.weights = at::tensor({0.0, 3.0}, at::kDouble);
   const at::Tensor logits = at::linspace(-1, 1, 12, at::kDouble).view({2, 2, 3});

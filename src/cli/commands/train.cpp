@@ -49,17 +49,16 @@
 namespace cairn::cli {
 namespace {
 
-constexpr int64_t kRankBytes = int64_t{150} << 20;  // a rank process before it holds anything
-constexpr int64_t kThreadRankBytes = int64_t{64}
-                                     << 20;  // a rank as a thread: its own data, parameters and optimizer state, of a small model
+constexpr int64_t kRankBytes = int64_t{150} << 20;       // a rank process before it holds anything
+constexpr int64_t kThreadRankBytes = int64_t{64} << 20;  // a rank as a thread, with the data and state of a small model
 
-// What the run starts from: the file, or a resumed run's own recipe where none is given.
+// The recipe that a run starts from: the file, or the resumed run's own recipe if no file is given.
 RunDecision decide(const TrainArguments& a, const RunDirectory& run) {
   if (!a.recipe.empty()) return {run, base::Recipe::File::read(a.recipe)};
   return {run, run.resume ? std::optional(base::Recipe::File::read(run.path / "recipe.toml")) : std::nullopt};
 }
 
-// Without --nproc, as many ranks as the mesh has. (shard is a part of dp.)
+// Without --nproc, the mesh decides the number of ranks. (shard is a part of dp.)
 TrainArguments with_ranks_of_mesh(TrainArguments a) {
   if (a.nproc_given || a.nnodes > 1) return a;
   for (const mesh::Axis& axis : parse_mesh_axes(a.mesh))
@@ -68,7 +67,7 @@ TrainArguments with_ranks_of_mesh(TrainArguments a) {
   return a;
 }
 
-// Then what the command line adds.
+// The decided recipe with the keys that the command line sets.
 base::Recipe make_recipe(const TrainArguments& a, const RunDecision& decision) {
   return apply_overrides(decision.recipe ? base::Recipe::parse(*decision.recipe) : base::Recipe(), {.data = a.data,
                                                                                                     .mesh = a.mesh,
@@ -82,7 +81,7 @@ base::Recipe make_recipe(const TrainArguments& a, const RunDecision& decision) {
                                                                                                     .listen = a.listen});
 }
 
-// The plan that --plan names, and as many ranks as it has.
+// Reads the plan of --plan and takes the number of ranks from it.
 std::shared_ptr<const parallel::Plan> read_given_plan(TrainArguments& a) {
   if (a.plan.empty()) return nullptr;
   if (!a.mesh.empty()) base::fail_input("--mesh {} --plan {}: the plan says how ranks are arranged: leave out --mesh", a.mesh, a.plan);
@@ -91,13 +90,13 @@ std::shared_ptr<const parallel::Plan> read_given_plan(TrainArguments& a) {
   return plan;
 }
 
-// How many islands there are, as far as is known before the recipe is: the agent, which has read it, tells its ranks.
+// The number of islands, for code that runs before the recipe is read. The agent, which has read it, exports CAIRN_ISLANDS to its ranks.
 int islands_of(const TrainArguments& a) {
   if (a.islands > 0) return a.islands;
   for (const mesh::Axis& axis : parse_mesh_axes(a.mesh))
     if (axis.name == "island") return axis.size;
-  const auto told = variable("CAIRN_ISLANDS");
-  return told ? std::stoi(*told) : 1;
+  const auto exported = variable("CAIRN_ISLANDS");
+  return exported ? std::stoi(*exported) : 1;
 }
 
 std::optional<comm::LinkModel> links_among(const TrainArguments& a, int ranks) {
@@ -105,7 +104,7 @@ std::optional<comm::LinkModel> links_among(const TrainArguments& a, int ranks) {
   return links ? std::optional(island_links(*links, ranks, islands_of(a))) : std::nullopt;
 }
 
-// What must be the same on all machines, as it was typed.
+// The options that must be the same on all machines, as typed. Machines compare it when they meet.
 std::string fingerprint(const TrainArguments& a) {
   std::string all;
   const auto add = [&](const char* option, const std::string& value) {
@@ -155,7 +154,7 @@ void print_run_summary(const train::Result& result, const RunDirectory& run, bas
     terminal.line(fmt::format("stopped on request after step {}; continue with: cairn train --resume {}", result.step, run.path.string()));
 }
 
-// What a rank does; its error is told to the others before it leaves.
+// Runs `act`; an exception is sent to the other ranks before it leaves this one.
 template <typename Act>
 auto report_failure_to_peers(comm::World& world, Act act) {
   try {
@@ -166,30 +165,30 @@ auto report_failure_to_peers(comm::World& world, Act act) {
   }
 }
 
-// Gives a rank its GPU, before anything starts that may use one.
+// Chooses this rank's GPU. Must run before CUDA starts.
 void assign_gpu(const TrainArguments& a, int local_rank, int local_size) {
   if (a.device != "cuda") return;
   const auto gpus = static_cast<int>(visible_gpus().size());
   if (a.transport == "nccl" && local_size > std::max(gpus, 1))
     base::fail_input(
-        "--transport nccl: {} ranks on this machine and {} GPU{}: each rank needs one of its own; fewer ranks, or --transport net",
+        "--transport nccl: {} ranks on this machine and {} GPU{}: each rank needs its own GPU. Start fewer ranks, or use --transport net",
         local_size, gpus, gpus == 1 ? "" : "s");
   select_gpu(local_rank);
 }
 
-// Whether this run is one island of several that are started each by itself, and how they recognise each other.
+// Whether this run is a remote island: one of several runs that find each other over the network.
 bool is_remote_island(base::Recipe recipe) { return train::is_remote_island(recipe.read(train::remote_island_schema())); }
 
 train::RemoteIslandStart remote_islands_of(const TrainArguments& a) {
   const std::string key = a.key.empty() ? variable("CAIRN_KEY").value_or("") : a.key;
   if (key.empty())
     base::fail_input(
-        "islands that are started each by itself need a key, so that nobody else can join: `cairn key run.key` makes one; copy it to each "
-        "and add --key run.key (or set CAIRN_KEY to its path)");
+        "remote islands need a key, so that nobody else can join: `cairn key run.key` makes one; copy it to each and add --key run.key (or "
+        "set CAIRN_KEY to its path)");
   return {.key = comm::read_key(key), .links = parse_links(a.links)};
 }
 
-// A rank that is a process of its own, on whatever joins it to the others.
+// Runs one rank as this process. `connect` makes its transport; `chosen` is the run directory if the agent has chosen it already.
 int run_process(const TrainArguments& a, train::Start start,
                 const std::function<std::unique_ptr<comm::Transport>(const base::Stop&)>& connect,
                 const std::optional<RunDirectory>& chosen) {
@@ -245,15 +244,16 @@ int run_local(const TrainArguments& a, const RunDecision& decision, const train:
   return 0;
 }
 
-// For the agent and its ranks: how many islands the recipe has, and whether they train apart.
+// Tells the agent and its ranks, by environment variables, how many islands the recipe has and whether they take local steps.
 void export_island_variables(base::Recipe recipe) {
   const int64_t islands = recipe.read(parallel::mesh_schema()).island;
   set_variable("CAIRN_ISLANDS", std::to_string(islands));
   if (is_remote_island(recipe)) set_variable("CAIRN_ISLAND_ALONE", "1");
-  if (islands > 1 && sync::needs_of(sync::read_island_sync(recipe).kind).local_steps) set_variable("CAIRN_ISLANDS_APART", std::to_string(islands));
+  if (islands > 1 && sync::needs_of(sync::read_island_sync(recipe).kind).local_steps)
+    set_variable("CAIRN_ISLANDS_APART", std::to_string(islands));
 }
 
-// Starts this machine's ranks as processes. On the first machine rank 0 is told what was decided here.
+// Starts this machine's ranks as processes and watches over them. On the first machine, `run` is passed on to rank 0.
 int run_agent(const TrainArguments& a, const NodePlace& place, const std::optional<RunDirectory>& run,
               const std::vector<std::string>& command_line) {
   const Signals signals;
@@ -275,74 +275,61 @@ int run_agent(const TrainArguments& a, const NodePlace& place, const std::option
   return train::run_ranks(options, log, signals.stop());
 }
 
-// A launcher that binds its processes to cores has divided them already.
+// Compute threads of a rank. A launcher that binds its processes to cores has divided the cores already.
 int threads_per_rank(int ranks_here) {
   const bool bound = processors() < static_cast<int>(std::thread::hardware_concurrency());
   return std::max(1, bound ? processors() : processors() / ranks_here);
 }
 
-}  // namespace
+// This process is a rank that the agent started: its set-up is inherited as a file.
+int run_agent_rank(const TrainArguments& a, train::Start start, int setup_fd) {
+  std::optional<RunDirectory> run;
+  if (const auto path = variable("CAIRN_RUN_DIR")) run = {*path, *variable("CAIRN_RUN_RESUME") == "1"};
+  start.seconds_before = std::stod(*variable("CAIRN_AGENT_SECONDS"));
+  comm::NetSetup setup = train::inherited_setup(setup_fd);
+  const auto here = static_cast<int>(setup.neighbours().size());
+  start.threads = std::max(1, processors() / std::max(1, here));
+  assign_gpu(a, std::stoi(*variable("CAIRN_LOCAL_RANK")), here);
+  const auto connect = [&](const base::Stop&) { return comm::make_net_transport(std::move(setup), {.links = links_among(a, setup.size)}); };
+  return run_process(a, start, connect, run);
+}
 
-int train_command(const TrainArguments& given, const std::vector<std::string>& command_line) {
-  TrainArguments a = with_ranks_of_mesh(given);
-  const std::shared_ptr<const parallel::Plan> plan = read_given_plan(a);
-  if (parse_links(a.links) && (a.transport == "mpi" || a.transport == "nccl"))
-    base::fail_input("--links {}: the links of {} are what they are: use --transport net or local", a.links, a.transport);
-  if (a.transport == "nccl" && a.device != "cuda") base::fail_input("--transport nccl joins GPUs: add --device cuda");
-  train::Start start{.out = {},
-                     .resume = false,
-                     .cache = cache_folder() / "data",
-                     .device = a.device,
-                     .threads = std::max(1, processors() / a.nproc),
-                     .terminal = nullptr,
-                     .plan = plan};
-  if (const auto setup_fd = variable("CAIRN_SETUP_FD")) {  // a rank that the agent started
-    std::optional<RunDirectory> run;
-    if (const auto path = variable("CAIRN_RUN_DIR")) run = {*path, *variable("CAIRN_RUN_RESUME") == "1"};
-    start.seconds_before = std::stod(*variable("CAIRN_AGENT_SECONDS"));
-    comm::NetSetup setup = train::inherited_setup(std::stoi(*setup_fd));
-    const auto here = static_cast<int>(setup.neighbours().size());
-    start.threads = std::max(1, processors() / std::max(1, here));
-    assign_gpu(a, std::stoi(*variable("CAIRN_LOCAL_RANK")), here);
-    return run_process(
-        a, start, [&](const base::Stop&) { return comm::make_net_transport(std::move(setup), {.links = links_among(a, setup.size)}); },
-        run);
-  }
-  const std::optional<Launch> launch =
-      a.nproc_given || a.nnodes > 0 || a.transport == "local" || a.dry_run ? std::nullopt : detect_launch(variable);
-  if (launch) {
-    set_variable("CAIRN_RANK", std::to_string(launch->rank));
-    set_variable("CAIRN_LOCAL_RANK", std::to_string(launch->local_rank));
-    assign_gpu(a, launch->local_rank, launch->local_size);
-  }
-  if (a.transport == "mpi") {
-    if (a.nproc_given)
-      base::fail_input("--nproc {} --transport mpi: MPI starts its ranks itself: mpirun -n {} cairn train --transport mpi", a.nproc,
-                       a.nproc);
-    start.threads = threads_per_rank(launch ? launch->local_size : 1);
-    return run_process(
-        a, start, [](const base::Stop&) { return comm::make_mpi_transport(); }, std::nullopt);
-  }
-  if (launch) {  // a rank that somebody else's launcher started
-    start.threads = threads_per_rank(launch->local_size);
-    const auto connect = [&](const base::Stop& stop) {
-      base::Terminal terminal;
-      return comm::make_net_transport(join_launched(a, *launch, fingerprint(a), stop, terminal), {.links = links_among(a, launch->size)});
-    };
-    return run_process(a, start, connect, std::nullopt);
-  }
-  const NodePlace place = node_place(a);
-  if (place.node_rank > 0) {
-    check_ranks(a);
-    base::Terminal().line(fmt::format("machine {} of {}: {} rank{} here; machine 0 shows how the run goes", place.node_rank, place.nnodes,
-                                      a.nproc, a.nproc == 1 ? "" : "s"));
-    return run_agent(a, place, std::nullopt, command_line);
-  }
+// This process is a rank that mpirun started, and MPI is its transport.
+int run_mpi_rank(const TrainArguments& a, train::Start start, const std::optional<Launch>& launch) {
+  if (a.nproc_given)
+    base::fail_input("--nproc {} --transport mpi: MPI starts its ranks itself: mpirun -n {} cairn train --transport mpi", a.nproc, a.nproc);
+  start.threads = threads_per_rank(launch ? launch->local_size : 1);
+  const auto connect = [](const base::Stop&) { return comm::make_mpi_transport(); };
+  return run_process(a, start, connect, std::nullopt);
+}
+
+// This process is a rank that torchrun, srun or mpirun started, with Cairn's own transport.
+int run_launched_rank(const TrainArguments& a, train::Start start, const Launch& launch) {
+  start.threads = threads_per_rank(launch.local_size);
+  const auto connect = [&](const base::Stop& stop) {
+    base::Terminal terminal;
+    return comm::make_net_transport(join_launched(a, launch, fingerprint(a), stop, terminal), {.links = links_among(a, launch.size)});
+  };
+  return run_process(a, start, connect, std::nullopt);
+}
+
+// Refuses what is wrong with a run, before any rank starts and before other machines wait.
+void check_run(const TrainArguments& a, const base::Recipe& recipe, const train::Start& start, int nodes) {
+  train::check_recipe(recipe, nodes > 1 ? 0 : a.nproc, start.plan.get());  // how many ranks other machines have is not known yet
+  train::check_files(recipe, start);
+  if (!is_remote_island(recipe)) return;
+  if (a.transport == "local")
+    base::fail_input("--transport local: remote islands need a real network: leave it out, or leave out --island");
+  remote_islands_of(a);
+}
+
+// This process starts the run: on the only machine, or on the first of several.
+int start_run(TrainArguments a, train::Start start, const NodePlace& place, const std::vector<std::string>& command_line) {
   const RunDecision decision = decide(a, choose_run_directory(a.out, a.resume, name_of(a)));
   start.out = decision.run.path;
   start.resume = decision.run.resume;
-  base::Recipe recipe = make_recipe(a, decision);
-  if (!a.nproc_given && a.mesh.empty() && !plan && place.nnodes == 1) {
+  const base::Recipe recipe = make_recipe(a, decision);
+  if (!a.nproc_given && a.mesh.empty() && !start.plan && place.nnodes == 1) {
     a.nproc = rank_count(recipe);
     start.threads = std::max(1, processors() / a.nproc);
   }
@@ -352,20 +339,46 @@ int train_command(const TrainArguments& given, const std::vector<std::string>& c
     terminal.line(train::dry_run(recipe, start, a.nproc * place.nnodes));
     return 0;
   }
-  // Once here, before any rank starts or anybody waits. (How many ranks other machines have is not known yet.)
-  train::check_recipe(recipe, place.nnodes > 1 ? 0 : a.nproc, plan.get());
-  train::check_files(recipe, start);
-  if (is_remote_island(recipe)) {
-    if (a.transport == "local")
-      base::fail_input("--transport local: islands that are started each by itself live in real time: leave it out, or leave out --island");
-    remote_islands_of(a);
-  }
+  check_run(a, recipe, start, place.nnodes);
   export_island_variables(recipe);
   if (a.transport == "local") {
     print_run_header(a, decision.run, a.nproc, terminal);
     return run_local(a, decision, start);
   }
   return run_agent(a, place, decision.run, command_line);
+}
+
+}  // namespace
+
+int train_command(const TrainArguments& given, const std::vector<std::string>& command_line) {
+  TrainArguments a = with_ranks_of_mesh(given);
+  const std::shared_ptr<const parallel::Plan> plan = read_given_plan(a);
+  if (parse_links(a.links) && (a.transport == "mpi" || a.transport == "nccl"))
+    base::fail_input("--links {}: the links of {} cannot be simulated: use --transport net or local", a.links, a.transport);
+  if (a.transport == "nccl" && a.device != "cuda") base::fail_input("--transport nccl: it joins GPUs: add --device cuda");
+  const train::Start start{.out = {},
+                           .resume = false,
+                           .cache = cache_folder() / "data",
+                           .device = a.device,
+                           .threads = std::max(1, processors() / a.nproc),
+                           .terminal = nullptr,
+                           .plan = plan};
+  if (const auto setup_fd = variable("CAIRN_SETUP_FD")) return run_agent_rank(a, start, std::stoi(*setup_fd));
+  const std::optional<Launch> launch =
+      a.nproc_given || a.nnodes > 0 || a.transport == "local" || a.dry_run ? std::nullopt : detect_launch(variable);
+  if (launch) {
+    set_variable("CAIRN_RANK", std::to_string(launch->rank));
+    set_variable("CAIRN_LOCAL_RANK", std::to_string(launch->local_rank));
+    assign_gpu(a, launch->local_rank, launch->local_size);
+  }
+  if (a.transport == "mpi") return run_mpi_rank(a, start, launch);
+  if (launch) return run_launched_rank(a, start, *launch);
+  const NodePlace place = node_place(a);
+  if (place.node_rank == 0) return start_run(a, start, place, command_line);
+  check_ranks(a);
+  base::Terminal().line(fmt::format("machine {} of {}: {} rank{} here; machine 0 shows how the run goes", place.node_rank, place.nnodes,
+                                    a.nproc, a.nproc == 1 ? "" : "s"));
+  return run_agent(a, place, std::nullopt, command_line);
 }
 
 }  // namespace cairn::cli

@@ -40,6 +40,9 @@ Fp8Matrix cross_entropy_to_fp8(const at::Tensor& logits, const at::Tensor& lse, 
 // Dequantizes: [r, c]. `rows` is r, because the column form is padded.
 at::Tensor from_fp8(const Fp8Matrix& x, int64_t rows, at::ScalarType type);
 
+// Whether this device is a GPU with fp8 tensor cores. Elsewhere fp8 is emulated.
+bool has_fp8(const at::Device& device);
+
 // Whether a matrix of this width can be quantized.
 inline bool fits_fp8(int64_t width) { return width > 0 && width % 16 == 0; }
 

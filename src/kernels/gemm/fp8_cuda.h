@@ -12,7 +12,4 @@ bool cross_entropy_to_fp8_on_cuda(Fp8Matrix& made, const at::Tensor& logits, con
 bool fp8_gemm_on_cuda(const at::Tensor& y, const at::Tensor& x, const at::Tensor& x_factor, const at::Tensor& w, const at::Tensor& w_factor,
                       const at::Tensor* onto, bool fast);
 
-// Whether this GPU has fp8 tensor cores.
-bool has_fp8(const at::Device& device);
-
 }  // namespace cairn::kernels

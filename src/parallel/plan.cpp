@@ -11,6 +11,8 @@ mesh::Placement placement_of(const Plan& plan, const std::string& parameter) {
   return found == plan.placements.end() ? mesh::Placement{} : found->second;
 }
 
+int64_t compute_bytes(const Plan& plan) { return plan.precision == "bf16" ? 2 : 4; }
+
 bool islands_step_separately(const Plan& plan) {
   return plan.sync_facts.local_steps && (plan.mesh.extent("island") > 1 || plan.islands > 1);
 }

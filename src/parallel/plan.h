@@ -68,6 +68,9 @@ inline const std::vector<std::string> kSampleAxes{"island", "dp", "shard", "ep"}
 // The placement of a parameter; replicated where the plan says nothing.
 mesh::Placement placement_of(const Plan& plan, const std::string& parameter);
 
+// Bytes of an element in the precision that passes compute in.
+int64_t compute_bytes(const Plan& plan);
+
 // The text of a plan file. What has its default is left out where older files do not have it, so that equal plans have equal texts.
 std::string to_json(const Plan& plan);
 

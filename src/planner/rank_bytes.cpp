@@ -24,7 +24,7 @@ RankBytes rank_bytes(const model::Model& model, const parallel::Plan& plan, cons
     bytes.trained_elements += unit.part_of(me).length();
     trained += unit.elements;
   }
-  const int64_t compute_bytes = plan.precision == "bf16" ? 2 : 4;
+  const int64_t compute_bytes = parallel::compute_bytes(plan);
   const bool gathers = plan.zero == 3 && shard_ranks.size() > 1, in_place = !gathers && master_bytes == compute_bytes;
   bytes.parameters = (gathers ? 0 : shard.layout.elements * compute_bytes) + (in_place ? 0 : kept * master_bytes);
   bytes.gradients = 4 * (plan.zero >= 2 && shard_ranks.size() > 1 ? bytes.trained_elements : trained);

@@ -26,8 +26,8 @@ struct TrafficCase {
 
   int extent(const std::string& axis) const { return plan.mesh.extent(axis); }
   int64_t extent(const std::vector<std::string>& axes) const;
-  std::string axis_name(const std::vector<std::string>& axes) const;          // the axes with several ranks: "shard+cp"
-  int64_t element_bytes() const { return plan.precision == "bf16" ? 2 : 4; }  // of activations
+  std::string axis_name(const std::vector<std::string>& axes) const;       // the axes with several ranks: "shard+cp"
+  int64_t element_bytes() const { return parallel::compute_bytes(plan); }  // of activations
 };
 
 class TrafficTable {

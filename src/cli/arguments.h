@@ -75,7 +75,7 @@ struct TokenizeArguments {
   std::string out, pattern = "gpt2";
 };
 
-// What `cairn snapshot ACTION` does to `source`.
+// `cairn snapshot ACTION`.
 struct SnapshotArguments {
   std::string action, source, out, tokenizer, adapter, dtype = "fp32";
   bool undo = false, only_adapter = false, json = false;

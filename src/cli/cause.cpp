@@ -22,12 +22,12 @@ void rethrow_cause(const std::vector<std::exception_ptr>& ended) {
 
 std::string explain_gpu_out_of_memory(std::string_view from_libtorch) {
   std::string_view facts =
-      from_libtorch.substr(0, from_libtorch.find(" If reserved but unallocated"));  // then it speaks of PyTorch's settings
+      from_libtorch.substr(0, from_libtorch.find(" If reserved but unallocated"));  // what follows is about PyTorch's own settings
   while (facts.ends_with('.') || facts.ends_with(' ')) facts.remove_suffix(1);
   return fmt::format(
-      "{}. What takes less: a smaller train.micro_batch, train.loss_chunks = 4, recompute.mode = \"selective\" or \"full\", "
+      "{}. To use less: a smaller train.micro_batch, train.loss_chunks = 4, recompute.mode = \"selective\" or \"full\", "
       "train.precision, "
-      "train.parameters and optim.moments = \"bf16\"; log.memory = true says what the memory went to, `cairn train --dry-run` what a run "
+      "train.parameters and optim.moments = \"bf16\"; log.memory = true shows what uses the memory, `cairn train --dry-run` what a run "
       "needs",
       facts);
 }

@@ -6,10 +6,11 @@
 
 namespace cairn::cli {
 
-// Of how ranks ended: throws the cause, not its echo on the ranks that lost a peer to it. Nothing where all went well.
+// Throws the exception that ended the ranks: the cause, not the lost_peer errors that follow from it on other ranks. Does nothing if all
+// ranks ended well.
 void rethrow_cause(const std::vector<std::exception_ptr>& ended);
 
-// What a user can do about a GPU whose memory is full, after what libtorch says of how full it is.
+// libtorch's out-of-memory message, followed by the recipe keys that save GPU memory.
 std::string explain_gpu_out_of_memory(std::string_view from_libtorch);
 
 }  // namespace cairn::cli

@@ -1,4 +1,4 @@
-// The words of the command line as values: what completion scripts are made from.
+// Commands and options as values, read from the parser. Shell completion scripts are made from them.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@ struct OptionSpec {
   std::vector<std::string> names;
   std::string help;
   bool takes_value = false;
-  std::vector<std::string> choices = {};  // the words that its value may be; none: anything
+  std::vector<std::string> choices = {};  // the values it accepts; empty: any
 };
 
 struct SubcommandSpec {

@@ -27,7 +27,7 @@ int run(int argc, char** argv);
 // returns the exit code. 2: wrong recipe, arguments or files; 3: failed run; 4: lost peer.
 int run_guarded(const std::function<int()>& program);
 
-// Each runs one command and gives the exit code. `command_line` is what ranks are started with again.
+// Each runs one command and returns the exit code. `command_line` holds the arguments, for starting ranks with the same ones.
 int train_command(const TrainArguments& a, const std::vector<std::string>& command_line);
 int generate_command(const GenerateArguments& a);
 int chat_command(const ChatArguments& a);

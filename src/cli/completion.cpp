@@ -11,7 +11,7 @@
 namespace cairn::cli {
 namespace {
 
-// In single quotes, as all three shells read them.
+// `text` in single quotes, escaped for the shell.
 std::string quoted(const std::string& text, const std::string& shell) {
   std::string out = "'";
   for (const char c : text) {
@@ -25,7 +25,7 @@ std::string quoted(const std::string& text, const std::string& shell) {
   return out.append("'");
 }
 
-// As far as the first sentence goes, for lists that show help beside each word.
+// The first clause of a help text, for menus that show help beside each word.
 std::string brief(const std::string& help) {
   size_t end = help.size();
   for (const char* pause : {"\n", "; ", ". ", ": ", " ("}) end = std::min(end, help.find(pause));
@@ -35,10 +35,11 @@ std::string brief(const std::string& help) {
 std::string last_word(const std::string& path) { return path.substr(path.rfind(' ') + 1); }
 std::string parent(const std::string& path) { return path.find(' ') == std::string::npos ? "" : path.substr(0, path.rfind(' ')); }
 
-// "a|b|c" as a pattern of case.
+// "a|b|c": a pattern of the shell's case.
 std::string alternatives(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, "|")); }
 
-// The steps from a command to those below it, which say on which command the cursor is: "/train", "snapshot/export".
+// Every step from a command to a subcommand, as "parent/name": "/train", "snapshot/export". The script uses them to find the current
+// command.
 std::vector<std::string> steps_of(const std::vector<CommandSpec>& commands) {
   std::vector<std::string> steps;
   for (const CommandSpec& command : commands)
@@ -52,17 +53,18 @@ std::vector<std::string> names_of(const std::vector<OptionSpec>& options) {
   return names;
 }
 
-// Whose --set takes any key of a recipe; those of the others are about data.
+// Whether the command's --set takes any recipe key; other commands take only data.*.
 bool takes_every_key(const std::string& path) { return path == "train" || path == "plan"; }
 
-// What may follow an option or stand as an argument, as a call of the script's own functions.
+// The call of a function of the script that completes an option's value or an argument.
 std::string value_call(const std::string& path, const OptionSpec& option) {
   if (option.names.back() == "--set") return takes_every_key(path) ? "_cairn_keys ''" : "_cairn_keys data.";
   if (option.names.back() == "recipe") return "_cairn_recipes";
   return option.choices.empty() ? "_cairn_files" : fmt::format("_cairn_choices {}", fmt::join(option.choices, " "));
 }
 
-// Cases for every option that takes a value and for the rest of each command, alike in bash and zsh. `list` writes the words of a command.
+// Cases for every option that takes a value and for the rest of each command, the same in bash and zsh. `list` writes the words of a
+// command.
 template <typename List>
 std::string cases(const std::vector<CommandSpec>& commands, const List& list) {
   std::string text = "  case \"$at:$before\" in\n";

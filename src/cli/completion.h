@@ -1,4 +1,4 @@
-// Scripts by which shells complete the command line, made from the tables that --help and the recipe reference are made from.
+// Shell completion scripts, made from the tables that also make --help and the recipe reference.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace cairn::cli {
 
-// A recipe key, and the words that its value may be (none: anything).
+// A recipe key and the values it accepts (empty: any).
 struct KeySpec {
   std::string key;  // "data.packing"
   std::string help;
@@ -16,8 +16,8 @@ struct KeySpec {
 };
 std::vector<KeySpec> key_specs(const std::vector<base::Section>& sections);
 
-// After --set come keys (outside `train` only those of data), after the argument `recipe` come TOML files, after an option without choices
-// any file. `shell` is bash, zsh or fish.
+// The script for a shell: bash, zsh or fish. It completes --set with recipe keys (for commands other than `train` and `plan`, only data.*),
+// the argument `recipe` with TOML files, and options without choices with any file.
 std::string completion_script(const std::string& shell, const std::vector<CommandSpec>& commands, const std::vector<KeySpec>& keys);
 
 }  // namespace cairn::cli

@@ -3,7 +3,7 @@
 
 namespace cairn::cli {
 
-// Where a model computes, and in which precision, as --device and --precision have it.
+// Where and in which precision a model computes: --device (cpu, cuda) and --precision (fp32, bf16).
 struct ComputeOptions {
   std::string device = "cpu", precision = "fp32";
 };

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <sched.h>
+#include <sstream>
 
 namespace cairn::cli {
 
@@ -28,11 +29,38 @@ int processors() {
   cpu_set_t set;
   CPU_ZERO(&set);
   int count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  // A container may allow less time than it shows processors.
+  // A container's CPU quota may be lower than the number of processors it shows.
   std::ifstream limit("/sys/fs/cgroup/cpu.max");
   double quota = 0, period = 0;
   if (limit >> quota >> period && period > 0) count = std::min(count, std::max(1, static_cast<int>(quota / period + 0.5)));
   return std::max(1, count);
+}
+
+std::vector<std::string> visible_gpus() {
+  std::vector<std::string> gpus;
+  if (const auto named = variable("CUDA_VISIBLE_DEVICES")) {
+    std::istringstream list(*named);
+    for (std::string one; std::getline(list, one, ',');) {
+      if (one == "-1") break;  // CUDA ends the list at the first device it cannot find
+      if (!one.empty()) gpus.push_back(one);
+    }
+    return gpus;
+  }
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", ignored)) {
+    const std::string name = entry.path().filename().string();
+    const bool numbered = name.size() > 6 && name.starts_with("nvidia") &&
+                          std::all_of(name.begin() + 6, name.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (numbered) gpus.push_back(name.substr(6));
+  }
+  // CUDA numbers the devices it may use from 0, whatever their files are called.
+  for (size_t i = 0; i < gpus.size(); ++i) gpus[i] = std::to_string(i);
+  return gpus;
+}
+
+void select_gpu(int local_rank) {
+  const std::vector<std::string> gpus = visible_gpus();
+  if (gpus.size() > 1) set_variable("CUDA_VISIBLE_DEVICES", gpus[static_cast<size_t>(local_rank) % gpus.size()]);
 }
 
 }  // namespace cairn::cli

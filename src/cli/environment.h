@@ -2,20 +2,27 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace cairn::cli {
 
-// What the environment says; the only place that asks it.
+// Environment variables. Only this file reads them. An empty variable counts as unset.
 std::optional<std::string> variable(const char* name);
 void set_variable(const char* name, const std::string& value);  // before there are threads
 
-// Where things are kept between runs: $CAIRN_CACHE, else $XDG_CACHE_HOME/cairn, else ~/.cache/cairn. Empty where none can be had.
+// The cache folder: $CAIRN_CACHE, else $XDG_CACHE_HOME/cairn, else ~/.cache/cairn. Empty if none of these is set.
 std::filesystem::path cache_folder();
 
-// This program's own file.
+// The file of the running program.
 std::filesystem::path own_program();
 
-// Processors this process may use.
+// Processors this process may use: its affinity mask, limited by the container's CPU quota.
 int processors();
+
+// The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them. Does not start CUDA.
+std::vector<std::string> visible_gpus();
+
+// Makes one GPU visible to this process: local rank modulo the number of GPUs. Call it before CUDA starts.
+void select_gpu(int local_rank);
 
 }  // namespace cairn::cli

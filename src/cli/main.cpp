@@ -5,7 +5,7 @@
 
 int main(int argc, char** argv) {
   const int code = cairn::cli::run(argc, argv);
-  // All of ours is closed by now. Taking libtorch's own tables apart would only cost time, and on some systems it goes wrong.
+  // Everything of ours is closed by now. Destroying libtorch's global tables costs time, and crashes on some systems.
   std::fflush(nullptr);
   std::quick_exit(code);
 }

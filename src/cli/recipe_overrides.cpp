@@ -26,7 +26,7 @@ base::Recipe apply_overrides(base::Recipe recipe, const RecipeOverrides& words) 
   if (words.seed >= 0) recipe.set("train.seed", words.seed, "--seed");
   for (const mesh::Axis& axis : parse_mesh_axes(words.mesh)) recipe.set("mesh." + axis.name, static_cast<int64_t>(axis.size), "--mesh");
   if (words.islands > 0 && words.island < 0) recipe.set("mesh.island", static_cast<int64_t>(words.islands), "--islands");
-  if (words.island >= 0) {  // the recipe is the same for all islands; each of them is a mesh of its own
+  if (words.island >= 0) {  // all islands share the recipe, and each has its own mesh
     const int64_t islands = words.islands > 0 ? words.islands : base::Recipe(recipe).read(parallel::mesh_schema()).island;
     recipe.set("island.number", static_cast<int64_t>(words.island), "--island");
     if (islands > 1) {

@@ -1,4 +1,4 @@
-// A recipe and what a command line says beside it.
+// Options of the command line that set recipe keys.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -20,13 +20,13 @@ struct RecipeOverrides {
   std::string meet = {}, listen = {};  // --meet, --listen
 };
 
-// The later the stronger: --set wins.
+// Sets the keys that the options stand for. --set comes last and wins.
 base::Recipe apply_overrides(base::Recipe recipe, const RecipeOverrides& words);
 
-// What --mesh says.
+// The axes of --mesh ("pp=2,dp=2"). Refuses meshes with parts or rank lists.
 std::vector<mesh::Axis> parse_mesh_axes(const std::string& text);
 
-// As many ranks as the recipe's mesh has, where it says so: of a resumed run those that it had.
+// The number of ranks in the recipe's mesh. The recipe of a resumed run holds the mesh it had.
 int rank_count(base::Recipe recipe);
 
 }  // namespace cairn::cli

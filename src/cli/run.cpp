@@ -1,4 +1,4 @@
-// The command line: one place where a command is chosen, and where errors become messages and exit codes.
+// The program `cairn`: chooses the command, and turns errors into messages and exit codes.
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -21,10 +21,11 @@ namespace {
 
 constexpr size_t kSentenceBytes = 1600;
 
-// What a file says may be part of a sentence: it is cut to what people read, and can do nothing to their terminal.
+// Prints one sentence. It may quote a file, so it is cut to a readable length and control characters are escaped.
 int report(std::string_view sentence, int code) {
   std::string text = base::printable(sentence);
-  if (text.size() > kSentenceBytes) text.replace(kSentenceBytes / 2, text.size() - kSentenceBytes, " ... ");  // the end says what is wrong
+  if (text.size() > kSentenceBytes)
+    text.replace(kSentenceBytes / 2, text.size() - kSentenceBytes, " ... ");  // the end often says what is wrong
   std::fprintf(stderr, "cairn: %s\n", text.c_str());
   return code;
 }
@@ -35,7 +36,7 @@ int report(const Error& error) {
                 error.exit_code());
 }
 
-// A name that leads nowhere is wrong input; a disk that fails is not.
+// A path that cannot exist is wrong input (exit code 2); a failing disk is a failed run (3).
 int report(const std::filesystem::filesystem_error& error) {
   bool wrong = false;
   for (const std::errc one : {std::errc::too_many_symbolic_link_levels, std::errc::filename_too_long, std::errc::permission_denied,
@@ -92,12 +93,12 @@ int run_command(const Arguments& arguments, const std::vector<std::string>& comm
 }  // namespace
 
 int run_guarded(const std::function<int()>& program) {
-  std::signal(SIGPIPE, SIG_IGN);  // a reader that has gone is an error of that write, not the end of training
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of that write, not the end of training
   memory::install_host_allocator();
   try {
     return program();
   } catch (const Error& error) {
-    // The ranks of a machine refuse wrong input alike; the user hears it once.
+    // All ranks of a machine refuse the same wrong input; only local rank 0 reports it.
     const bool said = error.kind() == Error::Kind::bad_input && variable("CAIRN_LOCAL_RANK").value_or("0") != "0";
     return said ? error.exit_code() : report(error);
   } catch (const std::bad_alloc&) {

@@ -3,7 +3,8 @@
 
 namespace cairn::cli {
 
-// Turns SIGTERM, SIGINT and SIGUSR1 into a wish to save and stop, for as long as it lives. A second SIGINT ends the program at once.
+// While an object lives, SIGTERM, SIGINT and SIGUSR1 request a snapshot and a stop. A second SIGINT ends the program at once. One at a
+// time.
 class Signals {
  public:
   Signals();

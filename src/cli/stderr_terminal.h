@@ -7,7 +7,7 @@ class Terminal;
 
 namespace cairn::cli {
 
-// Standard error as a terminal: where progress is shown while standard output is kept for the result.
+// Standard error as a terminal: shows progress while standard output carries the result.
 std::shared_ptr<base::Terminal> stderr_terminal();
 
 }  // namespace cairn::cli

@@ -16,9 +16,9 @@ TEST(FullGpu, TellsWhatTakesLess) {
   const std::string said = explain_gpu_out_of_memory(
       "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 10.00 GiB of which 8.00 MiB is free. If reserved but "
       "unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.");
-  EXPECT_THAT(said, HasSubstr("of which 8.00 MiB is free. What takes less: a smaller train.micro_batch"));
+  EXPECT_THAT(said, HasSubstr("of which 8.00 MiB is free. To use less: a smaller train.micro_batch"));
   EXPECT_THAT(said, Not(HasSubstr("PYTORCH_ALLOC_CONF")));
-  EXPECT_THAT(explain_gpu_out_of_memory("CUDA out of memory."), HasSubstr("CUDA out of memory. What takes less"));
+  EXPECT_THAT(explain_gpu_out_of_memory("CUDA out of memory."), HasSubstr("CUDA out of memory. To use less"));
 }
 
 TEST(IdleGpu, IsMentionedWhereTheCpuTrains) {
@@ -34,7 +34,7 @@ TEST(FullGpu, EndsATrainingThatDoesNotFit) {
   const Outcome ended = cairn(scratch, {"train", "--device", "cuda", "--set", "model.embed=65536", "--set", "model.layers=16", "--set",
                                         "model.heads=64", "--set", "model.kv_heads=8"});
   EXPECT_EQ(ended.code, 3);
-  EXPECT_THAT(ended.output, HasSubstr("What takes less: a smaller train.micro_batch"));
+  EXPECT_THAT(ended.output, HasSubstr("To use less: a smaller train.micro_batch"));
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kChatLengthMax = 1 << 17;  // tokens of a conversation, where the model would read more
 constexpr size_t kLineBytesMax = 1 << 20;
 
-// The next line that was typed, or nothing at the end of input. What nobody types is not gathered in memory.
+// The next line of input, or nothing at its end. Refuses lines that are too long to be typed.
 std::optional<std::string> read_line() {
   std::string line;
   for (int c = std::getchar(); c != EOF; c = std::getchar()) {
@@ -39,7 +39,7 @@ void show(std::string_view text) {
   std::fflush(stdout);
 }
 
-// What was said so far, and how the model answers it.
+// The messages so far, and how the model answers them.
 class ChatSession {
  public:
   ChatSession(const ChatArguments& a, LanguageModel& model, ChatRenderer render) : a_(a), model_(model), render_(std::move(render)) {
@@ -58,7 +58,7 @@ class ChatSession {
     model::GenerateOptions options = a_.options;
     options.length_max = length_max();
     options.stops = model_.stops;
-    for (const char* end : {kChatmlEnd, "<|eot_id|>"})  // ends of a turn, where config.json may name only the end of a document
+    for (const char* end : {kChatmlEnd, "<|eot_id|>"})  // end-of-turn tokens: config.json may name only the end of a document
       if (const auto id = model_.tokenizer->id_of(end)) options.stops.push_back(*id);
     StreamingText text({kChatmlEnd});
     const auto on_token = [&](int64_t, int32_t id) {
@@ -72,13 +72,13 @@ class ChatSession {
     messages_.push_back({"assistant", text.text()});
   }
 
-  // A template that cannot write the simplest conversation is of no use, and better refused before anybody has typed anything.
+  // Renders the simplest conversation, so that a broken template is refused before the user types anything.
   void check_template() { render_(std::vector<ChatMessage>{ChatMessage{"user", "Hello"}}); }
 
  private:
   int64_t length_max() const { return std::min(model_.shape.length, kChatLengthMax); }
 
-  // The oldest exchanges are left out where the whole no longer fits.
+  // The prompt; the oldest exchanges are dropped until it fits the context length.
   std::vector<int32_t> fitting_prompt() {
     const size_t kept = a_.system.empty() ? 0 : 1;
     while (true) {

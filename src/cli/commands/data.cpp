@@ -1,4 +1,4 @@
-// `cairn data inspect` and `cairn data tokenize`: what data hold, and data as token shards.
+// `cairn data inspect`: what files hold. `cairn data tokenize`: writes a token shard.
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -36,12 +36,12 @@ std::string facts_of(const data::SourceFile& file, const data::Inspection& found
   if (file.holds_tokens()) return facts + fmt::format(", {} tokens", found.tokens);
   facts += fmt::format(", {} of text", base::human_bytes(found.text_bytes));
   if (found.target_bytes < found.text_bytes)
-    facts +=
-        fmt::format(", {:.1f} % of it asked for", 100.0 * static_cast<double>(found.target_bytes) / static_cast<double>(found.text_bytes));
+    facts += fmt::format(", {:.1f} % of it training targets",
+                         100.0 * static_cast<double>(found.target_bytes) / static_cast<double>(found.text_bytes));
   return facts + fmt::format(", {} bad lines", found.bad.count);
 }
 
-// The beginning of a document; what is not asked for stands in brackets.
+// The beginning of a document. Text that is not a training target stands in brackets.
 std::string beginning_of(const data::Document& document) {
   std::string text;
   for (const data::TextSegment& part : document.parts) text += part.is_target ? part.text : "[" + part.text + "]";

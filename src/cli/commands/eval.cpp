@@ -33,14 +33,14 @@ namespace {
 constexpr int64_t kEvalLengthMax = 1 << 17;  // tokens read at once, where the model would read more
 constexpr int64_t kPrefixBytesMax = 10'000'000;
 
-// One line of the table: a figure, and where it is a share its standard error.
+// One line of the table: a figure, with its standard error if it is a fraction.
 struct Figure {
   std::string task, name;
   double value = 0;
   std::optional<double> error = std::nullopt;
 };
 
-// An evaluation as it goes: where things are read from, and what came of them.
+// One call of the command: the model, and the results so far.
 class Evaluation {
  public:
   explicit Evaluation(const EvalArguments& a)
@@ -57,15 +57,16 @@ class Evaluation {
     if (!model_.tokenizer)
       base::fail_input("{}: it has no tokenizer, and no text can be judged without one: put its tokenizer.json there", model_.path);
     model_.prepare_for_length(kEvalLengthMax);
-    evaluated_ = std::make_unique<evaluate::EvaluatedModel>(evaluate::EvaluatedModel{.model = *model_.model,
-                                                                                     .weights = *model_.weights,
-                                                                                     .buffers = model_.buffers,
-                                                                                     .tokenizer = *model_.tokenizer,
-                                                                                     .vocab = model_.shape.vocab,
-                                                                                     .length = std::min(model_.shape.length, kEvalLengthMax),
-                                                                                     .before = model_.text_prefix(),
-                                                                                     .begin = model_.first_token(),
-                                                                                     .stops = model_.stops});
+    evaluated_ =
+        std::make_unique<evaluate::EvaluatedModel>(evaluate::EvaluatedModel{.model = *model_.model,
+                                                                            .weights = *model_.weights,
+                                                                            .buffers = model_.buffers,
+                                                                            .tokenizer = *model_.tokenizer,
+                                                                            .vocab = model_.shape.vocab,
+                                                                            .length = std::min(model_.shape.length, kEvalLengthMax),
+                                                                            .before = model_.text_prefix(),
+                                                                            .begin = model_.first_token(),
+                                                                            .stops = model_.stops});
   }
 
   void measure_texts() {
@@ -183,7 +184,7 @@ class Evaluation {
   }
 
  private:
-  // Whatever data.path reads, tokenised as the model wants it.
+  // Opens --data as data.path would, tokenised by the model's tokenizer.
   data::Corpus open_texts() {
     base::Recipe recipe;
     if (a_.data.size() == 1) recipe.set("data.path", a_.data[0], "--data");
@@ -202,7 +203,7 @@ class Evaluation {
     return corpus;
   }
 
-  // Says how far a measurement is and how long it will still take, from the second second on.
+  // Shows progress and the time left, once two seconds have passed.
   evaluate::OnProgress progress(const std::string& what, const std::string& unit) {
     auto shown = std::make_shared<base::Progress>(*stderr_, clock_, std::chrono::seconds(5));
     const std::chrono::nanoseconds start = clock_.now();

@@ -1,4 +1,4 @@
-// `cairn version`, `cairn reference` and `cairn doctor`: what this program is, takes and finds. `cairn key`.
+// `cairn doctor`, `cairn version`, `cairn reference` and `cairn key`.
 #include <sys/utsname.h>
 
 #include <ATen/Context.h>

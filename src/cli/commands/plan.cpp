@@ -49,13 +49,13 @@ std::string placement_in_words(const parallel::Plan& plan, const model::Paramete
   return text.empty() ? "replicated" : text;
 }
 
-// Parameters that are alike in every layer.
+// Parameters that are identical in every layer.
 struct ParameterRow {
   std::string name, shape, placement, reason;
   int64_t count = 0;
 };
 
-// Which rule shares each parameter out along tp.
+// The rule that splits each parameter along tp.
 std::map<std::string, std::string> tp_rules(const train::Planned& p) {
   std::map<std::string, std::string> rules;
   const int ranks = p.plan.mesh.extent("tp");
@@ -125,13 +125,14 @@ std::string layout_in_words(const train::Planned& p) {
     line("pipeline", fmt::format("{}, {} micro-batches, blocks of each stage {}, on ranks {} along pp", plan.schedule, plan.micro_batches,
                                  fmt::join(plan.stage_blocks, " "), fmt::join(plan.rank_of_stage, " ")));
   if (plan.mesh.extent("cp") > 1)
-    line("context", fmt::format("{}, {}", plan.context.form, plan.context.balanced ? "balanced" : "one stretch after the other"));
+    line("context", fmt::format("{}, {}", base::enum_name(model::kContextFormNames, plan.context.form),
+                                plan.context.balanced ? "balanced" : "one stretch after the other"));
   for (const auto& [axis, rule] : plan.sync) line(("sync " + axis).c_str(), rule);
   return out;
 }
 
 std::string memory_in_words(const train::Planned& p) {
-  const int64_t master_bytes = p.settings.train.parameters == "bf16" ? 2 : 4;
+  const int64_t master_bytes = p.settings.train.parameters == train::Precision::bf16 ? 2 : 4;
   planner::RankBytes most;
   std::vector<int> ranks = p.plan.mesh.peers_along(p.plan.mesh.members().front(), {"pp", "tp"});
   if (p.plan.mesh.members().size() <= kRanksInspected) ranks = p.plan.mesh.members();  // else the others are like these, or have less
@@ -145,9 +146,9 @@ std::string memory_in_words(const train::Planned& p) {
     if (p.rules.trained[i]) trained += p.task.model->parameters()[i].elements();
   const double share = trained == 0 ? 0 : static_cast<double>(most.trained_elements) / static_cast<double>(trained);
   const auto optimizer = static_cast<int64_t>(share * static_cast<double>(train::optimizer_bytes(p.settings, *p.task.model)));
-  return fmt::format("memory between steps, of the rank that has most: parameters {}, gradients {}, optimizer {}\n",
-                     base::human_bytes(most.parameters), base::human_bytes(most.gradients / (p.settings.train.gradients == "bf16" ? 2 : 1)),
-                     base::human_bytes(optimizer));
+  return fmt::format(
+      "memory between steps, of the rank that has most: parameters {}, gradients {}, optimizer {}\n", base::human_bytes(most.parameters),
+      base::human_bytes(most.gradients / (p.settings.train.gradients == train::Precision::bf16 ? 2 : 1)), base::human_bytes(optimizer));
 }
 
 std::string placements_in_words(const train::Planned& p, bool reasons) {
@@ -157,7 +158,7 @@ std::string placements_in_words(const train::Planned& p, bool reasons) {
     lines.push_back({row.name, std::to_string(row.count), row.shape, row.placement});
     if (reasons) lines.back().push_back(row.reason);
   }
-  return "parameters (those that are alike in several layers are one line)\n" + table(lines, {false, true, false, false, false});
+  return "parameters (identical ones of several layers share a line)\n" + table(lines, {false, true, false, false, false});
 }
 
 std::string traffic_by_axis(const std::vector<planner::TrafficRow>& rows) {

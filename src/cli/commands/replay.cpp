@@ -1,4 +1,4 @@
-// `cairn replay`: one step of a run again, from its record.
+// `cairn replay`: repeats one step of a run from its record.
 #include "train/replay.h"
 
 #include <cmath>
@@ -63,7 +63,7 @@ void show(const train::StepOfRecord& record, const train::Replayed& result, int 
     for (const train::ReplayedSample& sample : result.samples)
       terminal.line(base::printable(fmt::format("--- sample {} ({} tokens)\n{}\n", sample.id, sample.tokens, sample.text)));
   if (!result.same_samples) terminal.line("The samples are NOT those of then: their ids have another checksum.");
-  terminal.line(result.equal() ? "Both are the same, bit for bit." : "They are NOT the same.");
+  terminal.line(result.equal() ? "Both are bitwise identical." : "They are NOT the same.");
   for (const std::string& one : result.differences) terminal.line(fmt::format("  {}{}", result.equal() ? "though " : "", one));
   if (!result.equal() && result.differences.empty() && result.same_samples)
     terminal.line("  no reason is known: ranks, threads, build, machine and data are those of then");

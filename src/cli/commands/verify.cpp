@@ -1,4 +1,5 @@
-// `cairn verify`: two layouts of one recipe, step by step, and the first tensor that differs; or a table of many layouts.
+// `cairn verify`: compares two layouts of one recipe step by step and names the first tensor that differs; or prints a table of many
+// layouts.
 #include <algorithm>
 #include <cmath>
 
@@ -55,7 +56,7 @@ base::Recipe recipe_of(const VerifyArguments& a, const Layout& layout) {
   return recipe;
 }
 
-// Ranks as threads of this process, on the virtual network: what is sent and summed is what processes would send and sum.
+// Runs the ranks as threads on the virtual network. They send and reduce the same messages as processes would.
 train::LayoutTrace record_on(const VerifyArguments& a, const Layout& layout, const train::LayoutTraceOptions& options) {
   train::LayoutTrace recording;
   const auto ended = comm::LocalNetwork(rank_count(layout.mesh)).run([&](comm::World& world) {
@@ -141,7 +142,7 @@ std::string words(const Layout& layout) {
   return text;
 }
 
-// Bytes of state that a rank would have if everything that can be shared out were shared out evenly.
+// Bytes of state per rank if everything that can be sharded were sharded evenly.
 double ideal_state(const Layout& layout, double elements) {
   const mesh::Mesh mesh = mesh::parse_mesh(layout.mesh);
   double zero = mesh.extent("shard") > 1 ? 3 : 0;

@@ -14,10 +14,10 @@ namespace {
 
 constexpr int kSizeMax = 65536;
 constexpr int kPortMax = 65535;
-constexpr int64_t kSpecialStep = 0xfffffff0;  // from here on Slurm numbers what is no step of srun: a batch script, an interactive shell
+constexpr int64_t kSpecialStep = 0xfffffff0;  // from here on Slurm numbers steps that srun did not start: batch scripts, interactive shells
 constexpr int kRendezvousPort = 20000, kRendezvousPorts = 20000;
 
-// A variable that is set, with its name for what is said about it.
+// A variable that is set, with its name for error messages.
 struct Setting {
   const char* name;
   std::string value;
@@ -30,7 +30,7 @@ std::optional<Setting> setting(const Variables& variable, std::initializer_list<
   return std::nullopt;
 }
 
-// The first of `names` that is set; `who` set the others.
+// The first of `names` that is set. Refuses if none is; `who` is the launcher that set the others.
 Setting needed(const Variables& variable, std::initializer_list<const char*> names, const char* who) {
   if (auto found = setting(variable, names)) return *found;
   base::fail_input("{} is not set, but other variables of {} are: set it too, or unset those", *names.begin(), who);
@@ -60,11 +60,11 @@ std::string host_and_port(const std::string& host, int64_t port) {
 
 // --- torchrun ----------------------------------------------------------------------------------------------------------------------------
 
-// torchrun's own store listens at MASTER_PORT where it says so: then ours is the next one, or below the highest.
+// With TORCHELASTIC_USE_AGENT_STORE, torchrun's own store listens at MASTER_PORT. Then the port beside it is taken.
 int64_t rendezvous_port(const Variables& variable) {
   const int64_t port = number_in(needed(variable, {"MASTER_PORT"}, "torchrun"), 1, kPortMax);
-  const auto taken = variable("TORCHELASTIC_USE_AGENT_STORE");
-  if (taken != "True") return port;
+  const auto agent_store = variable("TORCHELASTIC_USE_AGENT_STORE");
+  if (agent_store != "True") return port;
   return port < kPortMax ? port + 1 : port - 1;
 }
 
@@ -77,14 +77,14 @@ Launch torchrun_launch(const Variables& variable) {
     if (auto found = setting(variable, {name})) return *found;
     base::fail_input("{} is not set, but RANK, WORLD_SIZE = {} and MASTER_ADDR are: set it to {}", name, launch.size, standing_for);
   };
-  // With one rank alone (in the world, or on its machine) there is nothing to tell apart.
+  // A single rank (in the world, or on its machine) needs no local rank.
   launch.local_size = launch.size == 1 ? 1 : size_of(place("LOCAL_WORLD_SIZE", "the number of ranks on this machine"), launch.size);
   launch.local_rank = launch.local_size == 1 && !variable("LOCAL_RANK")
                           ? 0
                           : rank_in(place("LOCAL_RANK", "this rank's number among those on its machine, from 0"), launch.local_size);
   const std::string host = needed(variable, {"MASTER_ADDR"}, who).value;
   if (launch.local_size < launch.size) launch.rendezvous = host_and_port(host, rendezvous_port(variable));
-  // Without a run id from its user torchrun calls every run "none": host and port tell them apart.
+  // Without a run id torchrun calls every run "none": host and port distinguish runs.
   const auto or_dash = [&](const char* name) { return variable(name).value_or("-"); };
   launch.job = fmt::format("torchrun/{}/{}/{}/{}/{}", host, or_dash("MASTER_PORT"), or_dash("TORCHELASTIC_RUN_ID"),
                            or_dash("TORCHELASTIC_RESTART_COUNT"), or_dash("GROUP_RANK"));
@@ -110,7 +110,7 @@ bool by_mpirun(const Variables& variable) { return variable("OMPI_COMM_WORLD_RAN
 
 // --- Slurm -------------------------------------------------------------------------------------------------------------------------------
 
-// "2(x3),1": how many tasks each node has, in order.
+// Parses "2(x3),1": the number of tasks of each node, in order.
 std::vector<int> tasks_per_node(const Setting& from) {
   const auto refuse = [&](std::string_view part) {
     base::fail_input("{} = {}: cannot read \"{}\": must be numbers of tasks such as 2(x3),1", from.name, from.value, part);
@@ -165,7 +165,7 @@ struct SlurmStep {
   std::optional<std::string> rendezvous;
 };
 
-// None in the body of a batch script and in an interactive shell: nobody started tasks there.
+// Returns nothing in a batch script or an interactive shell, where no tasks were started.
 std::optional<SlurmStep> slurm_step(const Variables& variable) {
   const auto id = setting(variable, {"SLURM_STEP_ID", "SLURM_STEPID"});
   if (!id || !variable("SLURM_PROCID") || !setting(variable, {"SLURM_STEP_NUM_TASKS"})) return std::nullopt;
@@ -186,7 +186,7 @@ std::optional<SlurmStep> slurm_step(const Variables& variable) {
   step.local_task = rank_in(needed(variable, {"SLURM_LOCALID"}, who), step.tasks[step.node]);
   if (step.tasks.size() > 1) {
     const std::string host = first_host(needed(variable, {"SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"}, who));
-    // Steps and jobs next to each other never share a port.
+    // Neighbouring steps and jobs get different ports.
     step.rendezvous = host_and_port(host, kRendezvousPort + (step.job * 101 + step.step) % kRendezvousPorts);
   }
   return step;
@@ -212,14 +212,14 @@ std::optional<Launch> detect_launch(const Variables& variable) {
 }
 
 std::optional<NodePlace> detect_node(const Variables& variable) {
-  if (by_mpirun(variable) || by_torchrun(variable)) return std::nullopt;  // inside Slurm these start one process of srun on each node
+  if (by_mpirun(variable) || by_torchrun(variable)) return std::nullopt;  // inside Slurm these start one srun process per node
   const auto step = slurm_step(variable);
   if (!step) return std::nullopt;
   for (const int count : step->tasks) {
     if (count > 1)
       base::fail_input(
           "srun started {} tasks on one node, and each would start all ranks of its machine: use srun --ntasks-per-node=1, "
-          "or leave --nproc away, so that each task is a rank",
+          "or leave out --nproc, so that each task is a rank",
           count);
   }
   return NodePlace{step->node, static_cast<int>(step->tasks.size()), step->rendezvous};

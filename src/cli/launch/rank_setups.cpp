@@ -16,7 +16,7 @@ namespace {
 
 constexpr auto kSiblingsDeadline = std::chrono::seconds(120);
 
-// How machines show each other that they belong together.
+// Machines authenticate each other by a shared key or by certificates.
 std::unique_ptr<comm::Tls> make_tls(const TrainArguments& a) {
   const std::string key = a.key.empty() ? variable("CAIRN_KEY").value_or("") : a.key;
   const bool certified = !a.tls_authority.empty() || !a.tls_certificate.empty() || !a.tls_key.empty();

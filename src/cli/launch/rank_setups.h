@@ -1,4 +1,4 @@
-// How the ranks of a run come together: started here, on several machines, or by somebody else's launcher.
+// Makes the connection set-ups of a run's ranks: started here, on several machines, or by another launcher.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,15 +11,15 @@
 
 namespace cairn::cli {
 
-// Which of several machines this is, as the command line or Slurm says; refuses what does not fit together.
+// This machine's place among several, from the command line or Slurm. Refuses options that contradict each other.
 NodePlace node_place(const TrainArguments& a);
 
-// The set-ups of the ranks that this process will start, once all machines have met. `config_fingerprint` is what must be the same on all
-// of them.
+// Waits until all machines have met, and returns the set-ups of the ranks that this process will start. `config_fingerprint` must be the
+// same on all machines.
 std::vector<comm::NetSetup> meet_and_set_up(const TrainArguments& a, const NodePlace& place, const std::string& config_fingerprint,
                                             const base::Stop& stop, base::Terminal& terminal);
 
-// The set-up of this process, which a launcher started as one rank of many.
+// The set-up of this process, which a launcher started as one rank. Local rank 0 makes the set-ups of its machine and hands them out.
 comm::NetSetup join_launched(const TrainArguments& a, const Launch& launch, const std::string& config_fingerprint, const base::Stop& stop,
                              base::Terminal& terminal);
 

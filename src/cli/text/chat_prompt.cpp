@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kDateBytesMax = 256;
 
-// Some templates tell the model what day it is.
+// Today's date: some templates tell it to the model.
 std::string today(const std::string& format) {
   const auto now = static_cast<std::time_t>(base::wall_time());
   std::tm parts{};

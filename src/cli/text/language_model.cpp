@@ -58,7 +58,7 @@ LanguageModel open_one(const std::string& folder, base::Log& log) {
   opened.load_into(found.weights->layout().views(found.weights->flat()));
   found.trained_here = std::filesystem::exists(std::filesystem::path(opened.path) / snapshot::kManifestFile);
   if (has_tokenizer(opened)) found.tokenizer = data::open_tokenizer(opened.path);
-  data::open_tokenizer_config(opened.path);  // what is wrong with it is better told now than in the first chat
+  data::open_tokenizer_config(opened.path);  // report errors in it now, not in the first chat
   for (int64_t id : eos_of(opened))
     if (id < opened.shape.vocab) found.stops.push_back(static_cast<int32_t>(id));
   if (found.stops.empty() && found.tokenizer)
@@ -66,13 +66,13 @@ LanguageModel open_one(const std::string& folder, base::Log& log) {
   return found;
 }
 
-// The experts that are there, each opened; those that are not are left out of the file, with a warning.
+// Opens the experts that exist. The others are removed from `file`, with a warning.
 std::vector<LanguageModel> open_experts(evaluate::EnsembleFile& file, const std::string& folder, base::Log& log) {
   std::vector<LanguageModel> experts;
   while (experts.size() < file.experts.size()) {
     const evaluate::EnsembleExpert& expert = file.experts[experts.size()];
     if (!std::filesystem::is_directory(expert.path)) {
-      log.warn("{}: expert {} is missing ({}): the others share its weight", folder, expert.name, expert.path);
+      log.warn("{}: expert {} is missing ({}): the others take over its weight", folder, expert.name, expert.path);
       evaluate::leave_out(file, experts.size());
       if (file.experts.empty()) base::fail_input("{}: none of its experts is there", folder);
       continue;

@@ -5,7 +5,7 @@
 namespace cairn::cli {
 namespace {
 
-// The longest end of `text` that one of the strings begins with, short of the whole string.
+// The length of the longest suffix of `text` that is a proper prefix of a stop string.
 size_t begun(std::string_view text, const std::vector<std::string>& stops) {
   size_t longest = 0;
   for (const std::string& stop : stops)
@@ -19,7 +19,7 @@ size_t begun(std::string_view text, const std::vector<std::string>& stops) {
 size_t incomplete_bytes(std::string_view text) {
   for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);
-    if ((byte & 0xC0) == 0x80) continue;  // goes on with a character that began earlier
+    if ((byte & 0xC0) == 0x80) continue;  // a continuation byte
     const size_t length = byte >= 0xF0 && byte < 0xF8 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
     return byte < 0xF8 && length > back ? back : 0;
   }

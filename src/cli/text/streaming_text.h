@@ -6,19 +6,18 @@
 
 namespace cairn::cli {
 
-// A text that grows by pieces, shown as it grows: a character that is not complete yet is held back, and so is what may become one of the
-// strings that end the text.
+// Streams a generated text piece by piece. It holds back an incomplete UTF-8 character, and the beginning of a possible stop string.
 class StreamingText {
  public:
   explicit StreamingText(std::vector<std::string> stops = {}) : stops_(std::move(stops)) {}
 
-  // Adds a piece; gives back what may be shown now.
+  // Adds a piece and returns the text that can be shown now.
   std::string add(std::string_view piece);
-  // At the end: what was held back.
+  // The text still held back; call it once at the end.
   std::string rest();
 
-  bool stopped() const { return stopped_; }          // one of the strings has come
-  const std::string& text() const { return text_; }  // all of it, up to that string
+  bool stopped() const { return stopped_; }          // a stop string was found
+  const std::string& text() const { return text_; }  // the whole text, without the stop string
 
  private:
   std::string show_up_to(size_t end);
@@ -29,7 +28,7 @@ class StreamingText {
   bool stopped_ = false;
 };
 
-// The bytes at the end of a text that begin a character of UTF-8 and do not complete it: 0 to 3.
+// The number of bytes at the end of a text that begin a UTF-8 character without completing it: 0 to 3.
 size_t incomplete_bytes(std::string_view text);
 
 }  // namespace cairn::cli

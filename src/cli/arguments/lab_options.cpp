@@ -22,17 +22,17 @@ CLI::App* add_prove(CLI::App& app, ProveArguments& a) {
 }
 
 CLI::App* add_bench(CLI::App& app, BenchArguments& a) {
-  CLI::App* command = app.add_subcommand("bench", "Measure ours against a peer in one run; without a name, list the benches");
+  CLI::App* command = app.add_subcommand("bench", "Measure Cairn against a peer in one run; without a name, list the benches");
   command->add_option("name", a.name, "Which bench");
   command->add_option("--case", a.only, "One case of it");
   command->add_option("--data", a.data, "A text file to measure on, where a bench reads text");
   command->add_option("--steps", a.steps, "Steps of each run (gpu)")->check(CLI::PositiveNumber);
   command->add_option("--precision", a.precision, "Number format of passes (gpu)");
   command->add_option("--limit", a.limit_s, "Seconds that a case may take (gpu)")->check(CLI::PositiveNumber);
-  command->add_option("--set", a.sets, "A recipe key of our own runs: --set train.cuda_graph=true (gpu); may be repeated")
+  command->add_option("--set", a.sets, "A recipe key of Cairn's own runs: --set train.cuda_graph=true (gpu); may be repeated")
       ->allow_extra_args(false)
       ->take_all();
-  command->add_flag("--kernels", a.kernels, "Write down which kernels the time of a step goes to, ours and compiled (gpu, with --out)");
+  command->add_flag("--kernels", a.kernels, "Record which kernels a step spends its time in, Cairn's and compiled (gpu, with --out)");
   command->add_option("--out", a.out, "Where pictures and measurements are kept (gpu)");
   command->add_flag("--json", a.json, "Print the rows as JSON, and nothing else");
   command->footer("A ratio above 1 means ours is better. Exits with 0 only if every goal is reached.");
@@ -41,13 +41,13 @@ CLI::App* add_bench(CLI::App& app, BenchArguments& a) {
 
 CLI::App* add_study(CLI::App& app, StudyArguments& a) {
   CLI::App* command = app.add_subcommand("study", "Train many models as one study, and compare them");
-  command->add_option("kind", a.kind, "Which study: hdee (domain experts at one total of compute, combined in what they say)")
+  command->add_option("kind", a.kind, "Which study: hdee (an ensemble of domain experts at one total compute budget)")
       ->required()
       ->check(CLI::IsMember({"hdee"}));
   command->add_option("recipe", a.recipe, "A recipe (TOML) with a [study]")->required();
-  command->add_option("--out", a.out, "Where everything goes; a study that is there already goes on (default: studies/RECIPE)");
+  command->add_option("--out", a.out, "The study directory; a study that is there is resumed (default: studies/RECIPE)");
   command->add_option("--set", a.sets, "A recipe key: --set study.mode=steps; may be repeated")->allow_extra_args(false)->take_all();
-  command->add_flag("--dry-run", a.dry_run, "Show who would be trained how long at what cost, and train nobody");
+  command->add_flag("--dry-run", a.dry_run, "Show the experts, steps and cost, and train nothing");
   command->add_flag("--json", a.json, "Print results.json, and nothing else");
   return command;
 }

@@ -6,26 +6,28 @@
 namespace cairn::cli {
 namespace {
 
-// How tokens are drawn; the values are checked where they are used.
+// Sampling options. Their values are checked where they are used.
 void add_sampling(CLI::App* command, model::GenerateOptions& o, int64_t& seed) {
-  const char* drawn = "How tokens are drawn";
+  const char* drawn = "Sampling";
   command->add_option("--temperature", o.sampling.temperature, "0 takes the likeliest token")->capture_default_str()->group(drawn);
-  command->add_option("--top-k", o.sampling.top_k, "Draw from so many of the likeliest; 0: from all")->capture_default_str()->group(drawn);
-  command->add_option("--top-p", o.sampling.top_p, "Draw from the likeliest that together reach this; 1: from all")
+  command->add_option("--top-k", o.sampling.top_k, "Sample from this many of the likeliest tokens; 0: from all")
       ->capture_default_str()
       ->group(drawn);
-  command->add_option("--min-p", o.sampling.min_p, "Draw from what has at least this part of the likeliest one's probability")
+  command->add_option("--top-p", o.sampling.top_p, "Sample from the likeliest tokens that together reach this probability; 1: from all")
       ->capture_default_str()
       ->group(drawn);
-  command->add_option("--repetition-penalty", o.sampling.repetition_penalty, "Above 1: what was said already is less likely")
+  command->add_option("--min-p", o.sampling.min_p, "Sample from tokens with at least this fraction of the likeliest token's probability")
       ->capture_default_str()
       ->group(drawn);
-  command->add_option("--seed", seed, "Decides what is drawn")->check(CLI::NonNegativeNumber)->capture_default_str()->group(drawn);
+  command->add_option("--repetition-penalty", o.sampling.repetition_penalty, "Above 1: tokens that occurred already become less likely")
+      ->capture_default_str()
+      ->group(drawn);
+  command->add_option("--seed", seed, "Seed of the sampling")->check(CLI::NonNegativeNumber)->capture_default_str()->group(drawn);
 }
 
 void add_compute_options(CLI::App* command, ComputeOptions& on) {
   command->add_option("--device", on.device, "What computes")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
-  command->add_option("--precision", on.precision, "What it computes in; bf16, which takes half the memory: on a GPU")
+  command->add_option("--precision", on.precision, "Precision; bf16 needs half the memory, and a GPU")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
 }
@@ -40,23 +42,23 @@ CLI::App* add_generate(CLI::App& app, GenerateArguments& a) {
   });
   command->add_option("--ids", a.ids, "The prompt as token ids: 1,2,3")->delimiter(',');
   command->add_option("--prompt-file", a.prompt_file, "A file with a prompt on each line; they are continued together");
-  command->add_option("--tokens", a.options.tokens, "Most tokens to add")->check(CLI::Range(1, 1 << 24))->capture_default_str();
-  command->add_option("--samples", a.samples, "So many texts for each prompt")->check(CLI::Range(1, 1 << 16))->capture_default_str();
-  command->add_option("--stop", a.stops, "A text that ends the answer, itself left out; may be repeated")->allow_extra_args(false);
-  command->add_flag("--ignore-end", a.ignore_end, "Go on after the token that ends a text");
+  command->add_option("--tokens", a.options.tokens, "Maximum tokens to add")->check(CLI::Range(1, 1 << 24))->capture_default_str();
+  command->add_option("--samples", a.samples, "Texts for each prompt")->check(CLI::Range(1, 1 << 16))->capture_default_str();
+  command->add_option("--stop", a.stops, "A stop string, left out of the text; may be repeated")->allow_extra_args(false);
+  command->add_flag("--ignore-end", a.ignore_end, "Continue after the end-of-text token");
   command->add_option("--domain", a.domain, "Of an ensemble: take the prior of this domain");
   command->add_flag("--json", a.json, "A line of JSON for each text: ids, text, log-probabilities, why it ended");
   add_compute_options(command, a.on);
   add_sampling(command, a.options, a.seed);
-  command->add_flag("--greedy", a.greedy, "Always the likeliest token")->group("How tokens are drawn");
+  command->add_flag("--greedy", a.greedy, "Always the likeliest token")->group("Sampling");
   return command;
 }
 
 CLI::App* add_chat(CLI::App& app, ChatArguments& a) {
-  CLI::App* command = app.add_subcommand("chat", "Talk with a model in the terminal");
+  CLI::App* command = app.add_subcommand("chat", "Chat with a model in the terminal");
   command->add_option("dir", a.folder, "A run, a snapshot or a Hugging Face directory")->required();
-  command->add_option("--system", a.system, "What the model is told before the conversation");
-  command->add_option("--tokens", a.options.tokens, "Most tokens of one answer")->check(CLI::Range(1, 1 << 24))->capture_default_str();
+  command->add_option("--system", a.system, "The system prompt");
+  command->add_option("--tokens", a.options.tokens, "Maximum tokens of one answer")->check(CLI::Range(1, 1 << 24))->capture_default_str();
   add_compute_options(command, a.on);
   add_sampling(command, a.options, a.seed);
   return command;
@@ -70,7 +72,7 @@ CLI::App* add_eval(CLI::App& app, EvalArguments& a) {
   command->add_option("--task", a.tasks, "KIND FILE.jsonl: multiple-choice or exact-match, and the items; may be repeated")
       ->type_name("KIND FILE");
   command->add_option("--batch", a.batch, "Texts that are read together")->check(CLI::Range(1, 1 << 16))->capture_default_str();
-  command->add_option("--limit", a.limit, "Only so many documents or items of each; 0: all")
+  command->add_option("--limit", a.limit, "At most this many documents or items of each; 0: all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_option("--items", a.items_file, "A file to write a line of JSON to for each document or item");
@@ -92,11 +94,11 @@ CLI::App* add_eval(CLI::App& app, EvalArguments& a) {
   const char* tasks = "Tasks";
   command->add_option("--prefix", a.prefix_file, "A file with what stands before every prompt: instructions, a few solved examples")
       ->group(tasks);
-  command->add_option("--tokens", a.tokens, "Most tokens of an answer (exact-match)")
+  command->add_option("--tokens", a.tokens, "Maximum tokens of an answer (exact-match)")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str()
       ->group(tasks);
-  command->add_option("--stop", a.stops, "A text that ends an answer (exact-match; without it the end of the line); may be repeated")
+  command->add_option("--stop", a.stops, "A stop string (exact-match; without it the end of the line); may be repeated")
       ->allow_extra_args(false)
       ->group(tasks);
   return command;
@@ -109,14 +111,14 @@ CLI::App* add_tokenize(CLI::App& app, TokenizeArguments& a) {
                       "tokenizer.json, a SentencePiece tokenizer.model, vocab.json (merges.txt beside it), or a folder with one of them");
   command->add_option("--text", a.text, "A text, instead of files")->each([&a](const std::string&) { a.text_given = true; });
   const char* shown = "What is printed (one of them)";
-  command->add_flag("--ids", a.ids, "The ids of each text on a line (this is what happens without any of these)")->group(shown);
+  command->add_flag("--ids", a.ids, "The ids of each text on a line (the default)")->group(shown);
   command->add_flag("--json", a.json, "An object for each text: ids, and what each stands for")->group(shown);
   command->add_flag("--count", a.count, "How many tokens and bytes each text has")->group(shown);
   command->add_flag("--decode", a.decode, "The texts hold ids: the text that they stand for")->group(shown);
   command->add_flag("--tokenizer-json", a.tokenizer_json, "The tokenizer itself, as a Hugging Face tokenizer.json")->group(shown);
   command->add_flag("--lines", a.lines, "Each line is a JSON text (with --decode: a JSON list of ids); a JSON line comes out for each");
-  command->add_flag("--add-special", a.add_special, "Put the tokens around a text that the tokenizer has for it (a Llama's <s>)");
-  command->add_flag("--plain-specials", a.plain_specials, "Text that reads like a special token is text all the same");
+  command->add_flag("--add-special", a.add_special, "Add the tokenizer's special tokens around a text (a Llama's <s>)");
+  command->add_flag("--plain-specials", a.plain_specials, "Treat text that looks like a special token as plain text");
   CLI::App* train = command->add_subcommand("train", "Learn a byte-level BPE from texts and write a tokenizer.json");
   train->add_option("files", a.train_files, "Texts; without any, the built-in stories");
   train->add_option("--vocab", a.vocab, "Tokens in all")->check(CLI::Range(257, 1 << 20))->capture_default_str();
@@ -130,10 +132,10 @@ CLI::App* add_tokenize(CLI::App& app, TokenizeArguments& a) {
 }
 
 CLI::App* add_data(CLI::App& app, DataArguments& a) {
-  CLI::App* command = app.add_subcommand("data", "Look at data, or turn them into token shards");
+  CLI::App* command = app.add_subcommand("data", "Inspect data, or tokenize it into a shard");
   command->require_subcommand(1);
   CLI::App* inspect = command->add_subcommand("inspect", "What files hold: format, documents, bad lines, the first document");
-  CLI::App* tokenize = command->add_subcommand("tokenize", "Write one token shard that runs read as it is");
+  CLI::App* tokenize = command->add_subcommand("tokenize", "Write a token shard, which training reads directly");
   inspect->callback([&a] { a.act = DataArguments::Act::inspect; });
   tokenize->callback([&a] { a.act = DataArguments::Act::tokenize; });
   for (CLI::App* one : {inspect, tokenize}) {
@@ -147,8 +149,7 @@ CLI::App* add_data(CLI::App& app, DataArguments& a) {
 }
 
 CLI::App* add_snapshot(CLI::App& app, SnapshotArguments& a) {
-  CLI::App* command =
-      app.add_subcommand("snapshot", "Look into saved models, check them, and turn them into directories that other programs open");
+  CLI::App* command = app.add_subcommand("snapshot", "Inspect, check, convert and export saved models");
   command->require_subcommand(1);
   const auto action = [&](const char* name, const char* help, const char* source) {
     CLI::App* one = command->add_subcommand(name, help);
@@ -174,15 +175,15 @@ CLI::App* add_snapshot(CLI::App& app, SnapshotArguments& a) {
   };
   look("inspect", "Show what is inside: step, shape, tokenizer, training state, recipe, files, tensors (of a run: the newest)");
   look("verify", "Check every file, tensor and value, and name what is wrong (of a run: all its snapshots)")
-      ->footer("Exits with 0 if all is whole, with 2 if something is damaged.");
+      ->footer("Exits with 0 if everything is intact, with 2 if something is damaged.");
   CLI::App* merge = action("merge", "Add an adapter (PEFT) to a model's weights", "The model: a run, snapshot or directory");
   merge->add_option("--adapter", a.adapter, "The adapter's directory")->required();
-  merge->add_flag("--undo", a.undo, "Take it away from weights that it was added to");
+  merge->add_flag("--undo", a.undo, "Subtract it from weights that it was merged into");
   return command;
 }
 
 CLI::App* add_logits(CLI::App& app, LogitsArguments& a) {
-  CLI::App* command = app.add_subcommand("logits", "Print a model's logits after each of some tokens, as JSON (for checks against others)");
+  CLI::App* command = app.add_subcommand("logits", "Print a model's logits after each token, as JSON (for checks against other programs)");
   command->group("");  // for developers: not in the list of commands
   command->add_option("dir", a.folder, "A run, snapshot or Hugging Face directory")->required();
   command->add_option("--ids", a.ids, "Token ids: 1,2,3")->required()->delimiter(',');

@@ -29,9 +29,10 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
       "Try out slower links between the ranks, or between islands where there are any: latency and bandwidth of each pair, as "
       "20ms,100Mbit; card: of all links of a rank together; sigma=1: log-normal latency; matrix=FILE: latencies in ms by pair");
   command
-      ->add_option("--transport", a.transport,
-                   "How ranks talk: net (processes), nccl (net, and GPUs among themselves), mpi (processes that mpirun started) or local "
-                   "(threads on a virtual network)")
+      ->add_option(
+          "--transport", a.transport,
+          "How ranks exchange messages: net (processes), nccl (net, and NCCL between GPUs), mpi (processes that mpirun started) or local "
+          "(threads on a virtual network)")
       ->check(CLI::IsMember({"local", "net", "nccl", "mpi"}))
       ->capture_default_str();
   command->add_option("--device", a.device, "What computes")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
@@ -39,18 +40,19 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
   command->add_option("--seed", a.seed, "train.seed")->check(CLI::NonNegativeNumber);
   command->add_option("--resume", a.resume, "Continue a run: its directory, or `auto` for the newest one");
   command->add_flag("--dry-run", a.dry_run, "Show what would run and the memory of each rank, and stop");
-  const char* apart = "Islands that are started each by itself, with the same recipe and key, and may come and go";
+  const char* apart = "Remote islands: each is its own run, with the same recipe and key, and may come and go";
   command->add_option("--island", a.island, "Which of the --islands this is, from 0; --mesh says how it is laid out")
       ->check(CLI::NonNegativeNumber)
       ->group(apart);
   command
-      ->add_option("--meet", a.meet, "HOST:PORT where islands find each other: an address of island 0's machine, or of any that is there")
+      ->add_option("--meet", a.meet,
+                   "HOST:PORT where islands find each other: an address of island 0's machine, or of any island that runs")
       ->group(apart);
   command->add_option("--listen", a.listen, "ADDRESS:PORT where this island listens (default: island 0 at --meet, others at a free port)")
       ->group(apart);
   command
       ->add_option("--founders", a.founders,
-                   "So many islands wait for each other before the first step; more may join later (default: all)")
+                   "Number of islands that wait for each other before the first step; more may join later (default: all)")
       ->check(CLI::PositiveNumber)
       ->group(apart);
   const char* several = "Several machines: run the same command on each, with its own --node-rank";
@@ -59,8 +61,7 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
   command->add_option("--rendezvous", a.rendezvous, "HOST:PORT where they meet: an address of machine 0")->group(several);
   command->add_option("--key", a.key, "The run's key file, the same everywhere (`cairn key FILE` makes one)")->group(several);
   command->add_option("--address", a.address, "Where the others reach this machine (default: as machine 0 sees it)")->group(several);
-  command->add_option("--tls-authority", a.tls_authority, "Instead of a key: the authority whose certificates are believed (PEM)")
-      ->group(several);
+  command->add_option("--tls-authority", a.tls_authority, "Instead of a key: the trusted certificate authority (PEM)")->group(several);
   command->add_option("--tls-certificate", a.tls_certificate, "This machine's certificate (PEM)")->group(several);
   command->add_option("--tls-key", a.tls_key, "Its private key (PEM)")->group(several);
   command->footer(
@@ -70,13 +71,13 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
 }
 
 CLI::App* add_replay(CLI::App& app, ReplayArguments& a) {
-  CLI::App* command = app.add_subcommand("replay", "Run one step of a run again from its record, and compare loss and gradient norm");
+  CLI::App* command = app.add_subcommand("replay", "Repeat one step of a run from its record, and compare loss and gradient norm");
   command->add_option("run", a.run, "A run directory")->required();
   command->add_option("--step", a.step, "Which step, from 1")->required()->check(CLI::Range(1, 1 << 30));
   command->add_flag("--text", a.text, "Show the samples of the step as text");
   command->add_option("--nproc", a.nproc, "Ranks (default: as many as there were then)")->check(CLI::Range(1, 1 << 16));
   command->add_flag("--json", a.json, "Print it as one line of JSON");
-  command->footer("Exits with 0 if both numbers are the same bits, with 1 if not.");
+  command->footer("Exits with 0 if both numbers are bitwise identical, with 1 if not.");
   return command;
 }
 
@@ -117,7 +118,7 @@ CLI::App* add_schedule(CLI::App& app, ScheduleArguments& a) {
   const auto given = [&a](const std::string&) { a.size_given = true; };
   command->add_option("name", a.name, "gpipe, 1f1b (this without a name), interleaved, zb_h1, zbv or dualpipev")->each(given);
   command->add_option("--ranks", a.ranks, "Ranks along pp")->check(CLI::Range(1, 4096))->capture_default_str()->each(given);
-  command->add_option("--stages-per-rank", a.stages_per_rank, "0: what the schedule likes, 1 or 2; interleaved takes more")
+  command->add_option("--stages-per-rank", a.stages_per_rank, "0: the schedule's own, 1 or 2; interleaved takes more")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str()
       ->each(given);
@@ -144,17 +145,17 @@ CLI::App* add_verify(CLI::App& app, VerifyArguments& a) {
       "verify", "Run two layouts of one recipe for a few steps and name the first tensor that differs; or a table of many layouts");
   command->add_option("recipe", a.recipe, "A recipe (TOML); without one a small model on built-in stories");
   command->add_option("--mesh", a.mesh, "The layout in question: pp=2,tp=2");
-  command->add_option("--against", a.against, "The layout that it is held against")->capture_default_str();
+  command->add_option("--against", a.against, "The layout to compare with")->capture_default_str();
   command->add_option("--set", a.sets, "A recipe key, of both; may be repeated")->allow_extra_args(false)->take_all();
   command->add_option("--set-first", a.only_first, "A recipe key of the layout in question alone: --set-first memory.zero=3")
       ->allow_extra_args(false)
       ->take_all();
   command->add_option("--steps", a.steps, "Steps to compare")->check(CLI::Range(1, 10000))->capture_default_str();
-  command->add_option("--tolerance", a.tolerance, "Largest difference that counts as none, relative to a tensor's largest element")
+  command->add_option("--tolerance", a.tolerance, "Largest difference that is accepted, relative to a tensor's largest element")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--plant", a.plant,
-                      "Leave out the sum over copies of this parameter's gradient (of the first layout), to see that it is found");
+                      "Skip the gradient all-reduce of this parameter in the first layout, to see that the error is found");
   command->add_flag(
       "--table", a.table,
       "Instead: many layouts of 1 to 8 ranks against one rank, as a table (loss difference, bytes by purpose, state of a rank)");

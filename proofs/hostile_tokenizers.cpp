@@ -233,6 +233,12 @@ HostileCases parts() {
                   j["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", copies("_", 1 << 20)}};
                 },
                 {"one character"}),
+  };
+}
+
+// Patterns of words that a regular-expression engine must not run away with.
+HostileCases patterns() {
+  return {
       split_by("pattern_that_does_not_compile", "([a-z", {"tokenizer.json", "does not compile"}, "abc"),
       split_by("pattern_that_backtracks_for_years", "(a+)+$", {"tokenizer.json", "pattern"}, std::string(60, 'a') + "!"),
       split_by("pattern_that_backtracks_in_steps", "(a|a|a|a|a|aa)+$", {"tokenizer.json", "pattern"}, std::string(40, 'a') + "!"),
@@ -267,7 +273,8 @@ HostileCases other_ways() {
 
 HostileCases hostile_tokenizers() {
   HostileCases all;
-  for (const HostileCases& part : {files(), vocabularies(), parts(), other_ways()}) all.insert(all.end(), part.begin(), part.end());
+  for (const HostileCases& part : {files(), vocabularies(), parts(), patterns(), other_ways()})
+    all.insert(all.end(), part.begin(), part.end());
   return all;
 }
 

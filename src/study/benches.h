@@ -10,7 +10,7 @@ class Log;
 
 namespace cairn::study {
 
-// One case of a bench: ours and the peer, measured interleaved in one run.
+// One case of a bench: Cairn ("ours") and the peer, measured alternately in one run.
 struct BenchRow {
   std::string case_name;
   double ours = 0;
@@ -18,7 +18,7 @@ struct BenchRow {
   std::string unit;
   double ratio = 0;   // above 1: ours is better
   double spread = 0;  // of the ratio over the repetitions: (highest - lowest) / median
-  double goal = 0;    // the ratio must reach this
+  double goal = 0;    // the ratio must be at least this
   bool pass = false;
   bool measured = true;
 };
@@ -28,9 +28,9 @@ struct BenchOptions {
   std::string data;                // a text to measure on, where a bench reads one; empty: its own
   int64_t steps = 0;               // of each run, where a bench trains; 0: as many as the case has
   std::string precision = "bf16";  // of passes, where a bench has a choice
-  bool kernels = false;            // which kernels the time goes to is written down as well (gpu)
-  std::vector<std::string> sets;   // keys of our own runs' recipe (gpu)
-  double limit_s = 0;              // for each case, where a bench keeps to one; 0: the case's own
+  bool kernels = false;            // also record which kernels use the time (gpu)
+  std::vector<std::string> sets;   // recipe keys of Cairn's own runs (gpu)
+  double limit_s = 0;              // seconds for each case, where a bench has a limit; 0: the case's own
   std::string out;                 // where pictures and rows of measurements are kept; empty: nowhere
   std::string program;             // the file of `cairn`, for benches that start it
   std::string cache;               // where a peer's environment is kept
@@ -43,7 +43,7 @@ struct Bench {
   std::vector<BenchRow> (*measure)(const BenchOptions&, base::Log&);
 };
 
-// Every bench there is. The list is in benches.cpp.
+// All benches. The list is in bench/benches.cpp.
 const std::vector<Bench>& benches();
 
 // {"bench", "rows": [{"case", "ours", "peer", "unit", "ratio", "spread", "goal", "pass"}]}

@@ -10,7 +10,7 @@ class Log;
 
 namespace cairn::study {
 
-// One claim of a published system, measured: what the plain way gives, what ours gives, what was promised.
+// One claim of a published system, measured: the baseline, Cairn's value, and the threshold.
 struct Claim {
   std::string claim;
   double baseline = 0;
@@ -19,13 +19,13 @@ struct Claim {
   bool pass = false;
 };
 
-// A claim that could not be measured here, and why. Never counts as passed.
+// A claim that cannot be measured here, and why. It never counts as passed.
 struct Skipped {
   std::string claim;
   std::string reason;
 };
 
-// What a proof is given.
+// The inputs of a proof.
 struct ProofOptions {
   uint64_t seed = 1;
   std::string data;           // a text file to measure on; empty: the built-in stories
@@ -35,7 +35,7 @@ struct ProofOptions {
   std::string pictures = {};  // a folder for what it draws; empty: it draws nothing
 };
 
-// What a proof finds, gathered as it goes.
+// The results of a proof, collected while it runs.
 class Findings {
  public:
   // The measured value must be at most / at least the bound.
@@ -45,7 +45,7 @@ class Findings {
 
   const std::vector<Claim>& claims() const { return claims_; }
   const std::vector<Skipped>& skipped() const { return skipped_; }
-  // At least one claim was measured and none failed.
+  // True if at least one claim was measured and none failed.
   bool hold() const;
 
  private:
@@ -53,15 +53,15 @@ class Findings {
   std::vector<Skipped> skipped_;
 };
 
-// One published system's proof: its claims, measured against the honest baseline in the same run.
+// One published system's proof: its claims, measured against a fair baseline in the same run.
 struct Proof {
   std::string slug;
   std::string about;  // one line
   void (*prove)(const ProofOptions&, Findings&, base::Log&);
-  void (*prove_on_gpu)(const ProofOptions&, Findings&, base::Log&) = nullptr;  // those claims that are about a GPU; null: there are none
+  void (*prove_on_gpu)(const ProofOptions&, Findings&, base::Log&) = nullptr;  // the claims about a GPU; null: there are none
 };
 
-// Every proof there is. The list is in proofs.cpp.
+// All proofs. The list is in proofs/proofs.cpp.
 const std::vector<Proof>& proofs();
 
 // {"slug", "claims": [...], "skipped": [...], "seconds"}

@@ -17,7 +17,7 @@ constexpr int64_t kRun = 32;      // tokens in a row that count as the same text
 constexpr int64_t kAtOnce = 256;  // samples read together
 constexpr uint64_t kBase = 0x9e3779b97f4a7c15;
 
-// Tokens of samples [first, first + count), each with the one that follows it, cut where nothing more is asked for.
+// Calls `take` with the tokens of each sample of the range, including the last target; padding is cut off.
 template <typename Take>
 void each_sample(const data::Dataset& samples, data::SampleRange of, const Take& take) {
   for (int64_t done = 0; done < of.count; done += kAtOnce) {
@@ -39,7 +39,7 @@ void each_sample(const data::Dataset& samples, data::SampleRange of, const Take&
   }
 }
 
-// Hashes of all runs of kRun tokens, one after the other, each from the one before.
+// Calls `take` with a rolling hash of every run of kRun tokens whose start is a multiple of `step`.
 template <typename Take>
 void each_run(const std::vector<int32_t>& tokens, int64_t step, const Take& take) {
   if (static_cast<int64_t>(tokens.size()) < kRun) return;
@@ -86,7 +86,7 @@ std::vector<DomainText> open_domains(const HdeeRecipe& recipe, const DomainSetup
       domain.development.resize(static_cast<size_t>(recipe.ensemble.prior_sequences));
     domains.push_back(std::move(domain));
   }
-  // Texts that are in two domains, or twice in one, would flatter whoever trained on them.
+  // Contamination: held-out text that also occurs in training text makes results look better than they are.
   std::unordered_set<uint64_t> wanted, found;
   for (const DomainText& domain : domains)
     for (const evaluate::ScoredTokens& one : domain.test) each_run(one.tokens, kRun, [&](uint64_t hash) { wanted.insert(hash); });

@@ -1,4 +1,4 @@
-// What a study trains and measures on: each domain's tokens, cut into samples, of which the last are held out.
+// The data of a study: each domain's tokens, cut into samples. The last samples are held out.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -18,9 +18,9 @@ namespace cairn::study {
 struct DomainText {
   std::string name;
   int64_t training_tokens = 0;
-  // Held out: the even ones find priors, the odd ones measure; no sample is in both.
+  // Held-out samples: even ones fit priors, odd ones measure. No sample is in both.
   std::vector<evaluate::ScoredTokens> development = {}, test = {};
-  double contaminated = 0;  // share of what is held out that stands in the training text of some domain too, 32 tokens in a row
+  double contaminated = 0;  // fraction of held-out 32-token runs that also occur in some domain's training text
 };
 
 struct DomainSetup {
@@ -29,7 +29,7 @@ struct DomainSetup {
   int threads = 1;
 };
 
-// All domains of a recipe, by name. A domain too small to hold anything out is refused.
+// Opens all domains of a recipe, ordered by name. Refuses a domain that is too small to hold anything out.
 std::vector<DomainText> open_domains(const HdeeRecipe& recipe, const DomainSetup& setup, base::Log& log);
 
 }  // namespace cairn::study

@@ -28,14 +28,14 @@ namespace {
 constexpr std::chrono::milliseconds kLookForStop{200};
 constexpr int kWrongInput = 2;  // the program's exit code for what no restart mends
 
-// A job on its way.
+// The progress of a job.
 struct RunningJob {
   size_t job = 0;
   size_t run = 0;       // the one that is next
   int64_t attempt = 0;  // of that run
 };
 
-// Processes that are started by this thread keep to these cores.
+// Binds this thread, and the processes it starts, to these cores.
 void keep_to(const std::vector<int64_t>& cores) {
   if (cores.empty()) return;
   cpu_set_t set;
@@ -52,7 +52,7 @@ bool is_done(const ExpertRun& run) {
   return !saved.empty() && saved.front().step == run.steps;
 }
 
-// All hosts work off their own queues; a job that was lost moves to another's.
+// One queue and one thread per host. A job whose process failed moves to another host's queue.
 class JobQueues {
  public:
   JobQueues(const std::vector<ExpertJob>& jobs, const ExpertJobsOptions& options, base::Log& log, const base::Stop& stop)
@@ -77,7 +77,7 @@ class JobQueues {
   }
 
  private:
-  // Until all is done: a wish to stop is raised by a signal, which can wake nobody.
+  // Waits until all jobs are done. Polls for a stop request, because a signal handler cannot notify a condition variable.
   void pass_on_stop() {
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, kLookForStop, [&] { return failed_ || left_ == 0; }))
@@ -108,7 +108,7 @@ class JobQueues {
     return next;
   }
 
-  // Runs of a job until it is done, or lost and somebody else's.
+  // Runs a job until it is done or moves to another host.
   void go_on(RunningJob going, size_t host) {
     const ExpertJob& job = jobs_[going.job];
     while (going.run < job.runs.size()) {

@@ -10,7 +10,7 @@
 namespace cairn::study {
 namespace {
 
-// The few calls of NVML that are needed, as its header declares them; 0 is success.
+// The NVML calls in use, as its header declares them; 0 is success.
 struct Nvml {
   struct Memory {
     unsigned long long total, free, used;
@@ -124,7 +124,7 @@ std::optional<GpuMonitor::Span> GpuMonitor::between(double from_s, double to_s) 
   if (count < 2 || last->at_s <= first->at_s) return std::nullopt;
   span.clock_mhz /= static_cast<double>(count);
   span.busy /= static_cast<double>(count);
-  // The samples lie a little inside the span: the rest drew as much.
+  // The samples lie a little inside the span: extrapolate the energy to its ends.
   span.joules = (last->joules - first->joules) * (to_s - from_s) / (last->at_s - first->at_s);
   return span;
 }

@@ -8,8 +8,7 @@
 
 namespace cairn::study {
 
-// Looks at the first GPU of this machine from outside while others use it: energy, memory, clock and load, twenty times a second. NVML is
-// asked where the driver brought it; elsewhere nothing is known.
+// Samples the first GPU of this machine by NVML, twenty times a second: energy, memory, clock and load. Without NVML nothing is known.
 class GpuMonitor {
  public:
   GpuMonitor();
@@ -17,17 +16,17 @@ class GpuMonitor {
   GpuMonitor(const GpuMonitor&) = delete;
   GpuMonitor& operator=(const GpuMonitor&) = delete;
 
-  // The clock that all times here are on.
+  // Seconds on the clock that `between` uses.
   double now_s() const { return base::seconds(clock_.now()); }
-  int64_t bytes_now() const;  // in use on the device, by everybody; 0: not known
+  int64_t bytes_now() const;  // in use on the device, by all processes; 0: not known
 
   struct Span {
     double joules = 0;
-    double clock_mhz = 0;  // of the multiprocessors, the mean
-    double busy = 0;       // share of the time in which something ran, as NVML has it: each sample is of the last tenths of a second
+    double clock_mhz = 0;  // mean clock of the multiprocessors
+    double busy = 0;       // fraction of time with a kernel running, as NVML reports it over the last tenths of a second
     int64_t bytes_most = 0;
   };
-  // From one time to another, of which samples are known; nothing where they are not.
+  // The span between two times; nothing if it holds no samples.
   std::optional<Span> between(double from_s, double to_s) const;
 
  private:

@@ -63,13 +63,13 @@ class Study {
  private:
   std::string tokenizer_file() const { return (out_ / "tokenizer.json").string(); }
 
-  // Where experts are scored: on the GPU, where some of them were trained on this machine's.
+  // Experts are scored on the GPU if some were trained on this machine's GPU.
   at::Device device() const {
     const bool on_gpu = std::ranges::any_of(hosts_, [](const IslandHost& one) { return one.device == "cuda" && one.launch.empty(); });
     return kernels::device_from_name(on_gpu && kernels::can_use_cuda() ? "cuda" : "cpu");
   }
 
-  // One for all experts: that of the seeds that are given, or what [data] names or learns.
+  // The tokenizer of all experts: that of the given seeds, or the one that [data] names or trains.
   void settle_tokenizer() {
     std::unique_ptr<data::Tokenizer> tokenizer;
     std::string origin;
@@ -99,28 +99,28 @@ class Study {
     data_.vocab = read_back->vocab_size();
   }
 
-  // What is there already may be gone on with only if it was trained alike.
+  // Resumes what is there only if it was trained with the same configuration.
   void check_same_study() const {
-    base::OrderedJson alike{{"training", recipe_.training.text}, {"sets", recipe_.sets}};
+    base::OrderedJson configuration{{"training", recipe_.training.text}, {"sets", recipe_.sets}};
     const auto describe = [](const auto& schema, const auto& options) {
       std::string text;
       for (const base::Setting& value : schema.values_of(options)) text += base::to_toml(value) + " ";
       return text;
     };
-    alike["seed"] = describe(seed_schema(), recipe_.seed);
-    for (const auto& [name, size] : recipe_.sizes) alike["sizes"][name] = describe(model::model_schema(), size);
-    for (const auto& [name, domain] : recipe_.domains) alike["domains"][name] = fs::absolute(domain.path).string();
+    configuration["seed"] = describe(seed_schema(), recipe_.seed);
+    for (const auto& [name, size] : recipe_.sizes) configuration["sizes"][name] = describe(model::model_schema(), size);
+    for (const auto& [name, domain] : recipe_.domains) configuration["domains"][name] = fs::absolute(domain.path).string();
     const fs::path file = out_ / "study.json";
     if (fs::exists(file)) {
       const base::OrderedJson before = base::parse_ordered_json(base::read_file(file, kStudyBytesMax));
-      for (const auto& [key, value] : alike.items())
+      for (const auto& [key, value] : configuration.items())
         if (!before.is_object() || !before.contains(key) || before[key] != value)
           base::fail_input("{}: a study with other {} lies there: its experts cannot be gone on with; choose another --out", out_.string(),
                            key == "training" || key == "sets" ? "training keys"
                            : key == "seed"                    ? "seeds"
                                                               : key);
     }
-    base::write_atomically(file, base::pretty(alike) + "\n");
+    base::write_atomically(file, base::pretty(configuration) + "\n");
     base::write_atomically(out_ / "training.toml", recipe_.training.text);
   }
 
@@ -134,14 +134,14 @@ class Study {
   }
 
   fs::path seed_folder(const std::string& size) const { return out_ / "seeds" / size; }
-  // What experts of a size start from; empty: random weights.
+  // The checkpoint that experts of a size start from; empty: random weights.
   std::string start_of(const std::string& size) const {
     const std::string& given = recipe_.sizes.at(size).from;
     if (!given.empty()) return given;
     return recipe_.seed.steps > 0 ? seed_folder(size).string() : "";
   }
 
-  // The shape of a size that starts from nothing.
+  // The model keys of a size without a checkpoint.
   Keys shape_keys(const std::string& size) const {
     const auto schema = model::model_schema();
     const std::vector<base::Setting> values = schema.values_of(recipe_.sizes.at(size));
@@ -203,7 +203,7 @@ class Study {
     run_all(jobs);
   }
 
-  // A short run of the smallest size, and for the gain of the largest, on every domain.
+  // Probes each domain with a short run of the smallest size, and for `gain` also of the largest.
   void find_difficulty() {
     std::string smallest, largest;
     std::map<std::string, SizeFacts> facts;
@@ -269,7 +269,7 @@ class Study {
     for (size_t i = 0; i < ids.size(); ++i) result_.experts[ids[i]].ended = ended[i];
   }
 
-  // What the runs of an expert came to, by what they left on disk.
+  // Reads the results of an expert's runs from disk.
   void read_ledgers(TrainedExpert& expert) {
     for (const fs::path& run : expert.runs) {
       const auto opened = snapshot::open_latest(run.string(), log_);

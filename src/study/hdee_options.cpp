@@ -25,7 +25,7 @@ void check_known(const char* what, const std::string& name, const Map& among) {
   if (!among.contains(name)) base::fail_unknown(what, name, names_of(among));
 }
 
-// What is not handed on to experts: the study's own, and the shape, which each size has for itself.
+// Sections that experts do not get: the study's own, and [model], which each size defines.
 bool is_own_section(std::string_view name) {
   return name == "model" || name == "study" || name.starts_with("study.") || name == "ensemble";
 }
@@ -34,7 +34,7 @@ bool is_own_key(std::string_view assignment) {
   return is_own_section(key.substr(0, key.rfind('.')));
 }
 
-// The name in a header line "[study.line.hard]"; nothing of any other line.
+// The name in a section header such as "[study.line.hard]"; empty for other lines.
 std::string_view header_of(std::string_view line) {
   const size_t begin = line.find_first_not_of(" \t");
   if (begin == std::string_view::npos || line[begin] != '[') return {};
@@ -46,7 +46,7 @@ std::string_view header_of(std::string_view line) {
   return name;
 }
 
-// Lines of such sections become empty ones, so that messages about the others keep their line numbers.
+// Replaces the lines of such sections by empty ones, so that messages keep their line numbers.
 base::Recipe::File without_study(const base::Recipe::File& file) {
   base::Recipe::File kept{.text = {}, .name = file.name};
   bool own = false;
@@ -61,7 +61,7 @@ base::Recipe::File without_study(const base::Recipe::File& file) {
   return kept;
 }
 
-// What a name of a line or a size may be, since folders are called after it.
+// Refuses a name that cannot be a folder name.
 void check_name(const char* what, const std::string& name) {
   const bool plain = !name.empty() && name.size() <= 64 &&
                      std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-'; });
@@ -79,7 +79,7 @@ std::map<std::string, T> read_tables(base::Recipe& recipe, const char* what, con
   return found;
 }
 
-// A size starts from the keys of [model], or from the shape of the checkpoint that it names, which it must then have.
+// A size takes its keys from [model], or its shape from the checkpoint that it names.
 model::ModelOptions read_size(base::Recipe& recipe, const std::string& name, const model::ModelOptions& common) {
   const auto schema = model::model_schema().in("study.size." + name);
   const model::ModelOptions given = recipe.read(schema, common);

@@ -1,4 +1,4 @@
-// The recipe of a study of domain experts: what [study] and [ensemble] say, beside the sections that every expert is trained by.
+// The recipe of an HDEE study: [study] and [ensemble], beside the sections that train every expert.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -75,7 +75,7 @@ struct EnsembleOptions {
 };
 base::Schema<EnsembleOptions> ensemble_schema();
 
-// All of them, as a recipe has them, names checked against each other.
+// All sections of a recipe, with names checked against each other.
 struct HdeeRecipe {
   HdeeOptions study;
   SeedOptions seed;
@@ -85,16 +85,16 @@ struct HdeeRecipe {
   std::map<std::string, LineOptions> lines;
   std::map<std::string, DomainOptions> domains;
   std::map<std::string, IslandOptions> islands;  // at least one
-  base::Recipe::File training;                   // the recipe without these sections and [model]: what experts are trained by
-  std::vector<std::string> sets;                 // --set of keys that are left to it
+  base::Recipe::File training;                   // the recipe without these sections and [model]
+  std::vector<std::string> sets;                 // --set of keys that remain in `training`
 
-  // The modes that are trained: `mode` and those of `compare`, each once.
+  // The modes to train: `mode` and those of `compare`, without duplicates.
   std::vector<std::string> modes() const;
   // The recipe of one run, with some keys set.
   base::Recipe training_with(const std::vector<std::pair<std::string, base::Setting>>& keys) const;
 };
 
-// Refuses unknown keys, sizes, domains and modes; a name that cannot be a folder's; a start that has another shape than its size says.
+// Refuses unknown keys, sizes, domains and modes; names that cannot be folder names; a checkpoint whose shape contradicts its size.
 HdeeRecipe read_hdee(const base::Recipe::File& file, const std::vector<std::string>& sets);
 
 // Every section, for the reference page.

@@ -14,7 +14,7 @@ namespace {
 constexpr std::array<const char*, 6> kColours{"#5e96de", "#ecae54", "#74b27f", "#c2705a", "#8f79b8", "#8a8f98"};
 const char* colour(size_t i) { return kColours[i % kColours.size()]; }
 
-// Grows a drawing; text in it is escaped.
+// Builds an SVG picture; text is escaped.
 class Svg {
  public:
   Svg(double width, double height, const std::string& title) {

@@ -1,4 +1,4 @@
-// What a study of domain experts draws, as SVG that needs nothing from outside.
+// Pictures of an HDEE study, as self-contained SVG.
 #pragma once
 #include <string>
 
@@ -9,7 +9,7 @@ namespace cairn::study {
 // Perplexity of each domain, a bar for each mode; a mark on the lowest.
 std::string draw_perplexities(const HdeeResult& result);
 
-// Domains by experts: the mean posterior of one mode, dark where it is high.
+// Domains by experts: the mean posterior of one mode, darker is higher.
 std::string draw_posteriors(const HdeeResult& result, const ModeResult& mode);
 
 // The posterior over the position in a sequence, a panel for each domain, a line for each expert.

@@ -16,7 +16,7 @@ constexpr double kFlopsPerWeight = 6;    // a token, forward and backward
 constexpr int64_t kBytesPerWeight = 16;  // fp32: value, gradient, two moments
 constexpr int64_t kMlpStep = 8;          // widths that are solved for are multiples of it, where that is close enough
 
-// Steps on a domain, and a note where it is too small for those that are asked for.
+// The steps on a domain. Adds a note if the domain is too small for the requested steps.
 int64_t steps_on(const std::string& domain, int64_t asked, const HdeeRecipe& recipe, const StudyData& data, std::set<std::string>& notes) {
   const double most = recipe.study.epochs_max * static_cast<double>(data.tokens.at(domain)) / static_cast<double>(data.batch * data.length);
   const auto fits = std::max<int64_t>(1, static_cast<int64_t>(most));
@@ -56,7 +56,7 @@ double flops_of(const HdeeRecipe& recipe, const StudyData& data, const std::stri
   return mode_of(recipe, data, mode, ignored).flops;
 }
 
-// The whole number in [1, most] at which a cost that grows with it comes closest to the budget.
+// The integer in [1, most] whose cost is closest to the budget; `cost` is increasing.
 int64_t closest(int64_t most, double budget, const std::function<double(int64_t)>& cost) {
   int64_t low = 1, high = most;
   while (low < high) {  // the smallest at which it is reached
@@ -66,7 +66,7 @@ int64_t closest(int64_t most, double budget, const std::function<double(int64_t)
   return low > 1 && std::abs(cost(low - 1) - budget) <= std::abs(cost(low) - budget) ? low - 1 : low;
 }
 
-// Chooses what budget.solve names, in the recipe, and says so.
+// Solves for what budget.solve names, sets it in the recipe, and returns a note.
 std::string solve(HdeeRecipe& recipe, const StudyData& data, double budget) {
   const std::string& open = recipe.budget.solve;
   const auto line = recipe.lines.find(open);
@@ -102,7 +102,7 @@ std::string solve(HdeeRecipe& recipe, const StudyData& data, double budget) {
   return fmt::format("size {}: mlp {}, so that mode {} meets the budget", open, mlp, mode);
 }
 
-// What would fit, for the message.
+// The part of the refusal that says what would fit.
 std::string advice(HdeeRecipe recipe, const StudyData& data, const ModePlan& plan, double budget) {
   const auto dearest = std::max_element(plan.experts.begin(), plan.experts.end(),
                                         [](const PlannedExpert& a, const PlannedExpert& b) { return a.flops < b.flops; });

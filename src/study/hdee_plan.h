@@ -1,4 +1,4 @@
-// Who is trained how long, and that all modes of a study cost the same.
+// The plan of an HDEE study: which expert trains how long, so that all modes cost the same.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -9,29 +9,29 @@
 
 namespace cairn::study {
 
-// A size as training sees it.
+// What a size costs.
 struct SizeFacts {
   int64_t parameters = 0;         // all
-  int64_t matmul_parameters = 0;  // those that a token is multiplied with: the head, but no table that is only looked up in
+  int64_t matmul_parameters = 0;  // parameters used in matrix products: the head, but no embedding table
   int64_t bytes = 0;              // parameters, gradients, optimizer state and the activations of a micro-batch, fp32
 };
 SizeFacts facts_of(const model::ModelOptions& size, int64_t vocab, int64_t length, int64_t micro_batch);
 
-// One line of one mode: a chain of runs, one for each of its domains.
+// The expert of one line in one mode: a chain of runs, one per domain.
 struct PlannedExpert {
   std::string line, size;
-  int64_t steps_asked = 0;  // on each domain, before a small one cuts them short
+  int64_t steps_asked = 0;  // on each domain, before the limit of epochs
   std::vector<std::string> domains;
   std::vector<int64_t> steps = {};  // on each
   SizeFacts facts = {};
   int64_t tokens = 0;
   double flops = 0;  // 6 * matmul_parameters * tokens
 
-  // Equal for experts that are trained alike: two modes share them.
+  // Equal for experts with the same training: two modes share them.
   std::string id() const;
 };
 
-// What a step takes and how much there is of each domain.
+// The size of a step, and the tokens of each domain.
 struct StudyData {
   int64_t vocab = 0, length = 0, batch = 0, micro_batch = 0;
   std::map<std::string, int64_t> tokens;  // to train on, by domain
@@ -45,14 +45,14 @@ struct ModePlan {
 };
 
 struct HdeePlan {
-  std::vector<ModePlan> modes;     // uniform first, whether it is trained or not
+  std::vector<ModePlan> modes;     // uniform first, even if it is not trained
   double budget = 0;               // FLOPs of all experts of a mode
-  std::vector<std::string> notes;  // what was solved for, what was cut short
+  std::vector<std::string> notes;  // what was solved for, and which steps were reduced
   const ModePlan& mode(const std::string& name) const;
 };
 
-// Fills in what budget.solve leaves open, in the recipe, and refuses a mode whose experts together are further from the budget than its
-// tolerance, saying by how much and what would fit.
+// Sets what budget.solve leaves open in the recipe. Refuses a mode that misses the budget by more than its tolerance, and says by how much
+// and what would fit.
 HdeePlan plan_hdee(HdeeRecipe& recipe, const StudyData& data);
 
 // The dearest size and steps for the most difficult line, and so on down: what there is of either is divided anew, so that the total

@@ -14,7 +14,7 @@
 namespace cairn::study {
 namespace {
 
-// Columns as wide as what is in them; the first to the left, the others to the right.
+// Aligns columns: the first to the left, the others to the right.
 std::string table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
   for (const auto& row : rows)

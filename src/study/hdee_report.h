@@ -1,4 +1,4 @@
-// What came of a study of domain experts, for people and for other programs.
+// The results of an HDEE study, as tables, JSON and HTML.
 #pragma once
 #include <filesystem>
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace cairn::study {
 
-// Experts, parity, perplexities by domain and mode with the lowest marked, and who was trusted on what.
+// Experts, compute parity, perplexities by domain and mode (lowest marked), and posteriors.
 std::string to_tables(const HdeeResult& result);
 
-// The plan alone, before anything is trained.
+// The plan alone.
 std::string to_tables(const HdeePlan& plan);
 
-// results.json, and report.html with the tables and the drawings.
+// Writes results.json, and report.html with tables and pictures.
 void write_report(const HdeeResult& result, const std::filesystem::path& folder);
 
 }  // namespace cairn::study

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMessageMax = 2200;
 
-// What only a programmer could make something of.
+// Words that a message to users must not contain.
 constexpr const char* kJargon[] = {
     "what():",          "terminate called", "std::",        "c10::",       "nlohmann",           "json.exception",
     "Exception raised", "frame #",          "Segmentation", "core dumped", "a bug in Cairn",     "toml::",
@@ -121,7 +121,7 @@ void HostileFolder::flip(const std::string& name, int64_t at) const {
 
 HostileRunner hostile_process(std::string program) {
   return [program = std::move(program)](const HostileRun& run) {
-    // `timeout`, so that one that hangs does not stop the others; `sh`, for what stands on standard input.
+    // `timeout` ends a process that hangs; `sh` redirects standard input.
     std::vector<std::string> argv{"timeout",
                                   "-k",
                                   "1",

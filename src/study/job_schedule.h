@@ -1,4 +1,4 @@
-// Independent jobs onto islands of unlike machines.
+// Schedules independent jobs on islands of different speed and memory.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -19,12 +19,12 @@ struct Island {
 };
 
 struct JobSchedule {
-  std::vector<std::vector<size_t>> jobs = {};  // of each island, in the order they are run
-  double makespan = 0;                         // when the last ends, in units of the speeds
+  std::vector<std::vector<size_t>> jobs = {};  // indices of jobs by island, in the order they run
+  double makespan = 0;                         // end of the last job, in units of the speeds
 };
 
-// Longest first: the job that takes most goes where it would end soonest, then the next. At most 4/3 of the best there is, on islands of
-// one speed (Graham 1969). A job that fits nowhere is refused, naming what it needs and what there is.
+// LPT (longest processing time first): takes jobs in order of decreasing cost and puts each where it ends soonest. On islands of equal
+// speed the makespan is at most 4/3 of the optimum (Graham 1969). Refuses a job that fits on no island.
 JobSchedule schedule_jobs(const std::vector<JobCost>& jobs, const std::vector<Island>& islands);
 
 }  // namespace cairn::study

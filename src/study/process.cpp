@@ -35,7 +35,7 @@ bool ended_within(int descriptor, std::chrono::duration<double> limit) {
   return false;
 }
 
-// Sees to it that a child ends, sooner or later, and leaves it to be waited for.
+// Ends a child after the limit: SIGTERM, then SIGKILL. The caller still has to wait for it.
 void end_within(pid_t child, std::chrono::duration<double> limit) {
   const auto descriptor = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
   CAIRN_CHECK(descriptor >= 0, "pidfd_open: {}", std::strerror(errno));

@@ -30,7 +30,7 @@ std::string token_shard(int64_t count, int64_t vocab) {
   return data::llmc_bytes(tokens);
 }
 
-// Bytes, the end of a text, and pieces that no text comes to.
+// The vocabulary: bytes, the end of text, and filler pieces that no text produces.
 std::string tokenizer_of(int64_t vocab) {
   data::Bpe bpe;
   for (int byte = 0; byte < 256; ++byte) bpe.pieces.emplace_back(1, static_cast<char>(byte));

@@ -4,14 +4,14 @@
 
 namespace cairn::study {
 
-// Text as hard as real text, where there is none: tokens of which about half follow from the one before and the others are as frequent as
-// words are, so that there is something to learn, and never all of it.
+// Synthetic tokens about as hard to predict as real text, for machines without data: about half follow from the token before, the others
+// are drawn by word-like frequencies.
 struct SyntheticTokens {
   std::string tokens;     // a token shard of llm.c
-  std::string tokenizer;  // tokenizer.json of as many tokens as were asked for; nobody encodes with it
+  std::string tokenizer;  // a tokenizer.json with the requested vocabulary size; nothing is encoded with it
 };
 
-// Writes them into a folder, always the same ones.
+// Writes the files into a folder. The tokens are always the same.
 SyntheticTokens write_synthetic_tokens(int64_t count, int64_t vocab, const std::string& folder);
 
 }  // namespace cairn::study

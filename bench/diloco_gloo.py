@@ -1,5 +1,5 @@
 """The field peer of `cairn bench islands`: DiLoCo as published (arXiv:2311.08105) in plain PyTorch over torch.distributed with Gloo, on the
-model, the weights, the samples and the optimizer settings of Cairn's run, so that losses start alike. With --ddp gradients are averaged at
+model, the weights, the samples and the optimizer settings of Cairn's run, so that losses start equal. With --ddp gradients are averaged at
 every step instead.
 
     python diloco_gloo.py FOLDER --out curve.jsonl [--ddp] [--links 50ms,100Mbit]

@@ -1,4 +1,4 @@
-// `cairn bench fp8`: what products in eight bits cost in quality. The same model on the same text, in bf16 and in eight bits: the held-out
+// `cairn bench fp8`: what fp8 linear layers cost in quality. The same model on the same text, in bf16 and in fp8: the held-out
 // loss may be 0.3 % higher, or by two standard deviations of what other seeds come to in bf16.
 #include <algorithm>
 #include <cmath>
@@ -51,7 +51,7 @@ const std::vector<Fp8Case>& fp8_cases() {
   return list;
 }
 
-// What one run came to.
+// The result of one run.
 struct Fp8Run {
   std::vector<std::pair<double, double>> held_out;  // step, loss
   double end() const { return held_out.back().second; }

@@ -250,7 +250,7 @@ class OneCase {
   base::Log& log_;
   Budget budget_;
   int64_t steps_;
-  bool fp8_;  // this device multiplies in eight bits; a CPU imitates it
+  bool fp8_;  // this device multiplies in fp8; a CPU imitates it
   size_t rounds_ = 1;
   std::vector<GpuRun> runs_;
 };

@@ -6,7 +6,7 @@
 
 namespace cairn::study {
 
-// How many times the peer's tokens/s, in bf16 and with products in eight bits, and how much of its memory.
+// How many times the peer's tokens/s, in bf16 and with fp8 linear layers, and how much of its memory.
 struct GpuGoals {
   double bf16, fp8, memory;
 };

@@ -10,9 +10,9 @@
 
 namespace cairn::study {
 
-// What one run came to, or as much of it as there was when it failed or its time was up.
+// The result of one run, as far as it got before it failed or ran out of time.
 struct GpuRun {
-  std::string who;                                           // ours, fp8 (ours with products in eight bits), compiled, eager
+  std::string who;                                           // ours, fp8 (ours with fp8 linear layers), compiled, eager
   std::string fault = {};                                    // why it did not reach its end; empty: it did
   std::vector<std::pair<std::string, double>> startup = {};  // parts of the time to the end of the first step, in seconds
   double first_step_s = 0;           // from the start of the process to the end of the first step; 0: never came so far
@@ -42,7 +42,7 @@ struct GpuPlace {
 void refuse_set_of_case(const std::string& set);
 
 // Cairn by a recipe of plain bf16: weights, gradients and moments, updates rounded to the nearest, no clipping.
-// With `fp8`, products with weights are in eight bits.
+// With `fp8`, linear layers run in fp8.
 GpuRun run_gpu_ours(const GpuCase& one, const GpuInputs& inputs, int64_t steps, const GpuPlace& place, const GpuMonitor& watch,
                     double limit_s, bool fp8);
 

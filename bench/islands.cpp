@@ -115,7 +115,8 @@ BenchRow row(const std::string& name, double ours, double peer, const std::strin
 
 // The same work in plain PyTorch: DiLoCo, and gradients at every step.
 void add_peer_rows(const BenchOptions& options, const std::map<std::string, Measured>& found, std::vector<BenchRow>& rows, base::Log& log) {
-  for (const auto& [ours, name] : {std::pair{"diloco", "plain PyTorch DiLoCo"}, std::pair{"sum", "plain PyTorch, a sum at every step"}}) {
+  for (const auto& [ours, name] :
+       {std::pair{"diloco", "plain PyTorch DiLoCo"}, std::pair{"sum", "plain PyTorch, an all-reduce at every step"}}) {
     const auto curve = run_peer_islands({.recipe = options.scratch + "/sum/recipe.toml",
                                          .links = kLinks,
                                          .islands = kIslands,

@@ -127,7 +127,7 @@ void heads(const Measure& turn, const Measure& attend) {
   const at::Tensor documents = at::cat(ids).expand({kBatch, kLength}).contiguous(),
                    table_of_starts = at::cat(starts).expand({kBatch, -1}).contiguous();
   options = {.query_documents = &documents, .key_documents = &documents, .document_starts = &table_of_starts};
-  attend({"attention of documents", seen * flops, [&](int i) { forward(i, kernels::attention); },
+  attend({"variable-length attention", seen * flops, [&](int i) { forward(i, kernels::attention); },
           [&](int i) { forward(i, kernels::reference::attention); }});
   attend({"attention_backward of documents", 2.5 * seen * flops, [&](int i) { backward(i, kernels::attention_backward); },
           [&](int i) { backward(i, kernels::reference::attention_backward); }});

@@ -30,7 +30,7 @@ struct Sets {
   std::vector<at::Tensor> all;
 };
 
-// Of an optimizer, of codes in eight bits, and of what is drawn at random (kernels_beside.cpp).
+// Of an optimizer, of fp8 codes, and of what is drawn at random (kernels_beside.cpp).
 void measure_updates(const Measure& bytes, const Measure& products);
 void measure_codes(const Measure& bytes, const Measure& products);
 void measure_noise(const Measure& bytes);

@@ -1,4 +1,4 @@
-// What a step does beside its passes, and what it does in eight bits.
+// What a step does beside its passes, and in fp8.
 #include <memory>
 
 #include "base/random.h"

@@ -25,7 +25,7 @@ std::vector<std::string> pieces(uint64_t seed, int64_t first, int64_t count) {
   return pieces;
 }
 
-// Nats a byte, where every byte is told from its frequency alone.
+// Nats per byte of a model that knows only the frequency of each byte.
 double by_frequency(const std::vector<std::string>& pieces) {
   std::array<double, 256> counts{};
   double all = 0, sum = 0;

@@ -1,5 +1,5 @@
-// CO2: the mean of the islands travels while the next round is trained, and is used one round late. Baselines are a sum at every step and
-// averaging that waits.
+// CO2: the mean of the islands travels while the next round is trained, and is used one round late. Baselines are an all-reduce at every
+// step and averaging that waits.
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -96,11 +96,11 @@ void overlap(const ProofOptions& options, Findings& findings, base::Log& log) {
     log.info("{}: {:.3f} of the time without communication, {:.1f} % of it waiting", name, ratio, 100 * stall);
     return std::pair(ratio, stall);
   };
-  const auto [ddp, of_ddp] = measured("a sum at every step", {});
+  const auto [ddp, of_ddp] = measured("an all-reduce at every step", {});
   const auto [blocking, of_blocking] = measured("averaging that waits, every 10 steps", diloco(10, 1, 0));
   const auto [hidden, of_hidden] = measured("CO2, 10 steps", late(10, 0.2, sync::StalenessGap::off));
   const auto [shown, of_shown] = measured("CO2, 4 steps", late(4, 0.2, sync::StalenessGap::off));
-  findings.at_least("2. time of a step to one without communication, a sum at every step (4 islands, virtual time)", 1, ddp, 4);
+  findings.at_least("2. time of a step to one without communication, an all-reduce at every step (4 islands, virtual time)", 1, ddp, 4);
   findings.at_least("2. likewise, averaging that waits, every 10 steps", 1, blocking, 1.5);
   findings.at_most("2. likewise, CO2 with rounds of 10 steps", 1, hidden, 1.06);
   findings.at_most("2. share of the time that an island waits, CO2 with rounds of 10 steps", of_blocking, of_hidden, 0.03);

@@ -79,7 +79,8 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
   findings.at_most(
       "1. K=4, N=12, M=5, dropout 0.1, 10 steps: largest difference of losses and parameters to one process with the same micro-batches", 0,
       furthest(one, gpipe), 1e-5);
-  findings.at_most("1. the same with the backwards in the order of the micro-batches (1f1b), the same bits", 0, furthest(one, in_order), 0);
+  findings.at_most("1. the same with the backwards in the order of the micro-batches (1f1b), bitwise identical", 0, furthest(one, in_order),
+                   0);
   double modes = 0;
   for (const char* mode : {"stage", "full", "selective"}) modes = std::max(modes, furthest(gpipe, run("gpipe", mode)));
   findings.at_most("1. recompute none, stage (always), full, selective: largest difference between them", 0, modes, 0);

@@ -1,4 +1,4 @@
-// GPipe on one GPU: how deep a model gets with and without recompute, stages and micro-batches alike.
+// GPipe on one GPU: how deep a model gets with and without recompute, with the same stages and micro-batches.
 #include <algorithm>
 
 #include <c10/core/CachingDeviceAllocator.h>

@@ -21,7 +21,7 @@ enum class ByName { whole, out, in, rows, columns };
 ByName by_name(const std::string& name);
 
 // Layouts as people write them, each operation decided by hand: samples along dp; along tp too, or there Megatron's
-// split of weights by their names with hidden states on every rank or with their tokens sharded; weights kept whole or shared out along
+// split of weights by their names with hidden states on every rank or with their tokens sharded; weights kept whole or sharded along
 // dp (FSDP).
 enum class HandTensor { samples, whole_stream, shared_tokens };
 struct HandPlan {

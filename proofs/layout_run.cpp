@@ -52,10 +52,10 @@ std::vector<int64_t> unit_bytes(const train::Job& job) {
   return bytes;
 }
 
-// What a forward pass over the rank's first samples leaves behind where blocks are computed again.
+// What a forward pass over the rank's first samples leaves behind where blocks recompute.
 int64_t checkpoint_bytes(train::Job& job) {
   if (job.engine.recompute.empty() && !job.engine.recompute_stage) return 0;
-  const mesh::Batch batch = mesh::slice(job.loader->next(), 0, job.engine.micro_batch);
+  const mesh::Batch batch = mesh::slice(job.loader->next(), 0, job.engine.micro_batching.samples);
   mesh::Gradients& sink = job.engine.store->sink();
   base::MemoryTags memory;
   parallel::Pass pass = train::pass_over(job.engine, batch);
@@ -183,7 +183,7 @@ RunStats collect_stats(const StatsRun& run) {
     start.out = run.resume_from;
     start.resume = !run.resume_from.empty();
     const std::unique_ptr<train::Job> job = train::build(world, run.recipe, start, {});
-    if (run.micro_batches > 0) job->engine.micro_batches = run.micro_batches;
+    if (run.micro_batches > 0) job->engine.micro_batching.count = run.micro_batches;
     std::vector<double> losses;
     const auto take = [&](int64_t n) {
       for (int64_t i = 0; i < n; ++i) {

@@ -21,7 +21,7 @@ namespace {
 constexpr int kRanks = 4;
 constexpr int64_t kSteps = 400, kBetweenLooks = 50;
 constexpr double kRadius = 0.05;
-// The pull towards the reference holds the point back: on average it moves by step / (2 - refresh). What is compared moves alike.
+// The pull towards the reference holds the point back: on average it moves by step / (2 - refresh). Everything compared moves the same way.
 constexpr double kRate = 1e-3, kRefresh = 0.5, kRateHeldBack = kRate * (2 - kRefresh);
 
 base::Recipe hardened(const ProofOptions& options, const Assignments& sets) {

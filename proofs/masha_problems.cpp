@@ -225,7 +225,7 @@ Solved solve(const SaddleRun& run) {
       ++mine.iterations;
       if (!all.empty() && std::isnan(now) && mine.iterations % 16 == 0) now = residual(point);
       if (std::isnan(start)) start = now;
-      // All see the same |F| but for its last bits where it is computed from the point, which is the same bits everywhere.
+      // All see the same |F| but for its last bits where it is computed from the point, which is bitwise identical everywhere.
       if (std::isfinite(now)) {
         mine.least = std::min(mine.least, now / start);
         if (world.rank() == 0)

@@ -57,7 +57,7 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
   }
 }
 
-// 2. What ranks along tp hold together stays the same bits.
+// 2. What ranks along tp hold in common stays bitwise identical.
 void replicas(const ProofOptions& options, Findings& findings, base::Log& log) {
   for (const auto& [kind, ranks] : std::vector<std::pair<std::string, int>>{{"gpt2", 2}, {"llama", 4}}) {
     log.info("tp replicas: {} on {} ranks", kind, ranks);

@@ -25,7 +25,7 @@ inline PairedDraws ratio_of(const std::vector<double>& b, const std::vector<doub
   return draws;
 }
 
-// How the claim reads: the error is told, and allows nothing.
+// The text of a claim, with the standard error. The error widens no bound.
 inline std::string with_error(const std::string& claim, const PairedDraws& draws, size_t count) {
   return fmt::format("{} (mean ratio of {} draws, standard error {:.3f})", claim, count, draws.error);
 }

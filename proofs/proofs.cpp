@@ -42,7 +42,7 @@ const std::vector<Proof>& proofs() {
        prove_megatron_on_gpu},
       {"torchtitan", "One named mesh for every parallelism: the same answer in any composition, snapshots that fit them all.",
        prove_torchtitan, prove_torchtitan_on_gpu},
-      {"gpipe", "Waves of micro-batches through stages, recomputed inside: the same bits, the bubble of theory, little memory.",
+      {"gpipe", "Waves of micro-batches through stages, recomputed inside: bitwise identical, the bubble of theory, little memory.",
        prove_gpipe, prove_gpipe_on_gpu},
       {"ladder-residual",
        "A wiring one block late: sums over ranks along tp hide behind the next block, at the quality of the standard one.",

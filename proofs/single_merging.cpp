@@ -91,7 +91,7 @@ namespace {
 
 void merging(const ProofOptions& options, const Vit& vit, Findings& findings, base::Log& log) {
   const Outcome silent = outcome(options, vit, "no talk", gossip(0, false), log);
-  const Outcome unrelated = outcome(options, vit, "no talk, own starts", gossip(0, false), log, false);
+  const Outcome unrelated = outcome(options, vit, "no communication, own starts", gossip(0, false), log, false);
   const Outcome little = outcome(options, vit, "0.2 neighbours", gossip(0.2, true), log);
   const Outcome apart = outcome(options, vit, "0.2 neighbours, own starts", gossip(0.2, false), log, false);
   const Outcome more = outcome(options, vit, "1 neighbour", gossip(1, false), log);
@@ -105,7 +105,7 @@ void merging(const ProofOptions& options, const Vit& vit, Findings& findings, ba
                     little.local, little.merged - little.local, 0.15);
   findings.at_least("likewise: accuracy of the average, to averaging after every round", server.merged, little.merged,
                     0.90 * server.merged);
-  findings.at_most("never talked, own starts: accuracy of the average (chance is 0.1)", unrelated.local, unrelated.merged, 0.15);
+  findings.at_most("no communication, own starts: accuracy of the average (chance is 0.1)", unrelated.local, unrelated.merged, 0.15);
   findings.at_least("likewise with 0.2 neighbours: own starts too are brought together", unrelated.merged, apart.merged,
                     unrelated.merged + 0.2);
   findings.at_least("all talk in the last tenth of the rounds: accuracy of local models, to as many rounds early", early.local, late.local,

@@ -1,5 +1,5 @@
-// DiLoCo and streaming DiLoCo: islands that talk seldom, little, and while they train. Baselines are a sum at every step, plain averaging,
-// and one island alone.
+// DiLoCo and streaming DiLoCo: islands that communicate seldom, little, and while they train. Baselines are an all-reduce at every step,
+// plain averaging, and one island alone.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -56,8 +56,9 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
   train_layout({sgd, 3, folder / "ddp"});
   train_layout({with(sgd, {"sync.island.kind=diloco", "sync.island.every=1", "sync.island.outer_lr=1", "sync.island.outer_momentum=0"}), 3,
                 folder / "each-step"});
-  findings.at_most("1. every step, rate 1, no momentum, inner SGD, 3 islands of a decoder: largest difference to a sum at every step", 0,
-                   largest_difference(snapshot_tensors(folder / "ddp", "model"), snapshot_tensors(folder / "each-step", "model")), 1e-6);
+  findings.at_most(
+      "1. every step, rate 1, no momentum, inner SGD, 3 islands of a decoder: largest difference to an all-reduce at every step", 0,
+      largest_difference(snapshot_tensors(folder / "ddp", "model"), snapshot_tensors(folder / "each-step", "model")), 1e-6);
 
   const base::Recipe late = with(sgd, {"optim.kind=adamw", "train.steps=20", "sync.island.kind=streaming_diloco", "sync.island.every=8",
                                        "sync.island.fragment_layers=1", "sync.island.delay=2", "snapshot.keep=10"});
@@ -81,7 +82,7 @@ void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
     std::vector<double> losses = {};
     std::vector<std::pair<double, double>> curve = {};
   };
-  std::vector<Case> cases{{"a sum at every step", {}},
+  std::vector<Case> cases{{"an all-reduce at every step", {}},
                           {"DiLoCo 0.7", diloco(kEvery, 0.7, 0.9)},
                           {"DiLoCo 0.4", diloco(kEvery, 0.4, 0.9)},
                           {"streaming 0.4", streaming(kEvery, 0.4, 0.9, 0, 0, "fp32"), false, 6},
@@ -107,7 +108,7 @@ void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
     log.info("  test loss {:.4f}", one.loss);
   }
   const auto loss = [&](size_t i) { return cases[i].of_three; };  // of the draws that all have in common
-  findings.at_most("2. pilot, 8 islands, 30 steps a round: test loss of DiLoCo to that of a sum at every step", loss(0), loss(1),
+  findings.at_most("2. pilot, 8 islands, 30 steps a round: test loss of DiLoCo to that of an all-reduce at every step", loss(0), loss(1),
                    1.15 * loss(0));
   findings.at_most("2. pilot: test loss of DiLoCo to that of plain averaging", loss(6), loss(1), 0.90 * loss(6));
   findings.at_most("2. pilot: streaming without delay to DiLoCo at the same outer rate (relative difference)", loss(2),
@@ -136,12 +137,12 @@ void wall_clock(const ProofOptions& options, Findings& findings, base::Log& log)
     log.info("{}: {:.3f} of the time without communication, {:.2f} s of stall", name, ratio, end.stalls[0]);
     return std::pair(ratio, end);
   };
-  const auto [ddp, of_ddp] = relative("a sum at every step", {});
+  const auto [ddp, of_ddp] = relative("an all-reduce at every step", {});
   const auto [plain, of_plain] = relative("DiLoCo", diloco(kEvery, 0.7, 0.9));
   const auto [blocking, of_blocking] = relative("streaming that waits", streaming(kEvery, 0.4, 0.9, 0, 0, "fp32"));
   const auto [stream, of_stream] = relative("streaming, fp32, 15 steps late", streaming(kEvery, 0.4, 0.9, 15, 0.5, "fp32"));
   const auto [coarse, of_coarse] = relative("streaming, 4 bits, 5 steps late", streaming(kEvery, 0.4, 0.9, 5, 0.5, "e3m0"));
-  findings.at_least("3. time of a step to one without communication, a sum at every step (4 islands, virtual time)", 1, ddp, 5);
+  findings.at_least("3. time of a step to one without communication, an all-reduce at every step (4 islands, virtual time)", 1, ddp, 5);
   findings.at_least("3. likewise, DiLoCo", 1, plain, 1.3);
   findings.at_least("3. likewise, streaming that waits for what it sent (a fake must show)", 1, blocking, 1.2);
   findings.at_most("3. likewise, streaming, fp32, 15 steps late", 1, stream, 1.10);
@@ -158,7 +159,7 @@ void wall_clock(const ProofOptions& options, Findings& findings, base::Log& log)
   write_curves(options.pictures, "streaming-diloco-bytes", picture);
 }
 
-// 4. What travels, by step: twelve layers alike, no training.
+// 4. What travels, by step: twelve identical layers, no training.
 std::vector<int64_t> bytes_by_step(int islands, const sync::SyncOptions& options, int64_t steps) {
   std::vector<int64_t> bytes;
   comm::LocalNetwork network(islands, {.seed = 1});
@@ -258,9 +259,9 @@ void text(const ProofOptions& options, Findings& findings, base::Log& log) {
   }
   ratio_near_one(findings, "2. text, 4 islands: held-out loss of streaming, 4 bits, to fp32", coarse, exact, 0.02);
   at_most_ratio(findings, "2. text: streaming, 4 bits, one step late, to DiLoCo at the same outer rate", coarse, plain, 1.10);
-  const char* to_sum = "2. text: held-out loss of DiLoCo to that of a sum at every step";
+  const char* to_sum = "2. text: held-out loss of DiLoCo to that of an all-reduce at every step";
   if (!options.full) return findings.skip(to_sum, "takes longer runs: --full");
-  const double sum = loss("a sum at every step", "", {}), diloco = loss("diloco", "diloco", {});
+  const double sum = loss("an all-reduce at every step", "", {}), diloco = loss("diloco", "diloco", {});
   findings.at_most(to_sum, sum, diloco, 1.15 * sum);
 }
 

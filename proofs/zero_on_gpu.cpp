@@ -30,7 +30,7 @@ double kept_bytes(const ProofOptions& options, const std::string& name, base::Lo
   return bytes;
 }
 
-// Inputs of blocks that are computed again, in pinned host memory, against the same on the GPU: 24 layers, two blocks each. So many tokens
+// Inputs of activation recomputation, in pinned host memory, against the same on the GPU: 24 layers, two blocks each. So many tokens
 // that tensors take the most when all inputs are there: with fewer, the gradients that backward makes weigh more than the inputs that it
 // is done with.
 void prove_inputs_on_host(const ProofOptions& options, Findings& findings, base::Log& log) {
@@ -45,7 +45,7 @@ void prove_inputs_on_host(const ProofOptions& options, Findings& findings, base:
   const GpuTrained device = kept_on("device"), host = kept_on("host");
   const double all = kept_bytes(options, "inputs-on-device", log) / kInput;
   findings.at_least(
-      fmt::format("7. {} layers of two blocks, {} tokens, computed again: inputs of so many on the GPU when tensors take the most", kLayers,
+      fmt::format("7. {} layers of two blocks, {} tokens, recomputed: inputs of so many on the GPU when tensors take the most", kLayers,
                   kTokens),
       2.0 * kLayers, all, 2.0 * kLayers - 4);
   findings.at_most("7. the same where they wait on the host", all, kept_bytes(options, "inputs-on-host", log) / kInput, 2.1);

@@ -2,7 +2,7 @@
 """A developers' check of fine-tuning against `transformers`; not part of `./cairn test`.
 
   tune   a base model is tuned on conversations with adapters (`cairn train`) and exported merged (`cairn snapshot export`); on N prompts,
-         written by the exported chat template, `transformers`, `cairn generate` and `cairn chat` give the same greedy tokens and end alike;
+         written by the exported chat template, `transformers`, `cairn generate` and `cairn chat` give the same greedy tokens and end at the same token;
   mask   for templates with {% generation %} marks, ids and loss mask of a conversation in `cairn data tokenize` are those of
          apply_chat_template(..., return_assistant_tokens_mask=True).
 
@@ -91,9 +91,9 @@ def check_tune(scratch, base, data):
     model = transformers.AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32).eval()
     prompts = []
     for line in Path(data).read_text().splitlines():
-        talk = messages_of(json.loads(line))
-        if talk and talk[0]["role"] == "user" and "\n" not in talk[0]["content"] and talk[0]["content"] not in prompts:
-            prompts.append(talk[0]["content"])
+        chat = messages_of(json.loads(line))
+        if chat and chat[0]["role"] == "user" and "\n" not in chat[0]["content"] and chat[0]["content"] not in prompts:
+            prompts.append(chat[0]["content"])
     wrong, ended = 0, 0
     for prompt in prompts[:a.prompts]:
         ids = tokenizer.apply_chat_template([{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=True)["input_ids"]
@@ -127,21 +127,21 @@ def check_mask(scratch, folder, name, template, data):
         config["chat_template"] = template
     (place / "tokenizer_config.json").write_text(json.dumps(config))
     tokenizer = transformers.AutoTokenizer.from_pretrained(place)
-    cairn("data", "tokenize", data, "--tokenizer", place, "--set", "data.template=model", "--out", place / "talks.tokens")
-    talks = [talk for talk in map(messages_of, map(json.loads, Path(data).read_text().splitlines())) if talk]
+    cairn("data", "tokenize", data, "--tokenizer", place, "--set", "data.template=model", "--out", place / "chats.tokens")
+    chats = [chat for chat in map(messages_of, map(json.loads, Path(data).read_text().splitlines())) if chat]
     wrong = targets = 0
-    documents = read_shard(place / "talks.tokens")
-    if len(documents) != len(talks):
-        raise SystemExit(f"{len(documents)} documents for {len(talks)} conversations")
-    for talk, ours in zip(talks, documents):
-        theirs = tokenizer.apply_chat_template(talk, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
+    documents = read_shard(place / "chats.tokens")
+    if len(documents) != len(chats):
+        raise SystemExit(f"{len(documents)} documents for {len(chats)} conversations")
+    for chat, ours in zip(chats, documents):
+        theirs = tokenizer.apply_chat_template(chat, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
         expected = list(zip(theirs["input_ids"], map(bool, theirs["assistant_masks"])))
         targets += sum(theirs["assistant_masks"])
         if ours[:len(expected)] != expected or any(asked for _, asked in ours[len(expected):]) or len(ours) > len(expected) + 1:
             wrong += 1
             if wrong == 1:
-                print(f"NOT THE SAME: {talk}\n  transformers {expected}\n  cairn        {ours}")
-    print(f"mask: {name}: {len(talks)} conversations, {len(talks) - wrong} with the same ids and mask ({targets} tokens asked for)")
+                print(f"NOT THE SAME: {chat}\n  transformers {expected}\n  cairn        {ours}")
+    print(f"mask: {name}: {len(chats)} conversations, {len(chats) - wrong} with the same ids and mask ({targets} tokens asked for)")
     return wrong + (targets == 0)
 
 
@@ -159,9 +159,9 @@ a = parser.parse_args()
 
 with tempfile.TemporaryDirectory() as where:
     scratch = Path(where)
-    data = Path(a.data) if a.data else scratch / "talks.jsonl"
+    data = Path(a.data) if a.data else scratch / "chats.jsonl"
     if not a.data:
-        data.write_text("".join(json.dumps(talk) + "\n" for talk in made_up_talks(60)))
+        data.write_text("".join(json.dumps(chat) + "\n" for chat in made_up_talks(60)))
     base = a.base
     if not base:  # its tokenizer is learned from conversations, so it has the marks of chatml
         base = scratch / "base"

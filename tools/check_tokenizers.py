@@ -208,7 +208,7 @@ def compare_trainers(options, texts):
     shared = len(set(mine.get_vocab()) & set(peer.get_vocab()))
     lengths = [len(tokenizer.encode(text).ids) for tokenizer in (mine, peer)]
     good = shared >= 1950 and abs(lengths[0] / lengths[1] - 1) < 0.001
-    print(f"{'trainers':40} {shared} of 2000 pieces alike; the text has {lengths[0]} tokens of ours, {lengths[1]} of theirs")
+    print(f"{'trainers':40} {shared} of 2000 pieces identical; the text has {lengths[0]} tokens of ours, {lengths[1]} of theirs")
     return 0 if good else 1
 
 

@@ -85,36 +85,36 @@ double off_one_process(const Saddle& saddle, const std::string& kind, double ste
   return worst;
 }
 
-// 1. MASHA2: the point less what is owed moves by the whole mean. What compression does to the point is exactly what is owed.
-double owed_invariant(const Saddle& saddle, double step) {
+// 1. MASHA2: the point minus the residual moves by the full mean: compression changes the point by exactly the residual.
+double residual_invariant(const Saddle& saddle, double step) {
   constexpr int kIterations = 50;
   const auto devices = all_devices(saddle);
-  std::vector<at::Tensor> owed(kDevices), range_owed(kDevices);
+  std::vector<at::Tensor> residual(kDevices), range_residual(kDevices);
   double worst = 0;
   on_devices(kDevices, [&](comm::World& world) {
     const sync::MashaOptions options = largest(0.1, step);
     const auto problem = make_saddle(saddle, world.rank());
     sync::Masha masha(options, {*problem, world.everyone(), base::Random(saddle.seed)}, start_of(saddle));
     const auto rank = static_cast<size_t>(world.rank());
-    const auto all_owed = [&] {
+    const auto sum_of_residuals = [&] {
       for (const mesh::NamedTensor& tensor : masha.state()) {
-        if (tensor.name.ends_with(".owed")) owed[rank] = tensor.tensor.clone();
-        if (tensor.name.ends_with(".range_owed")) range_owed[rank] = tensor.tensor.clone();
+        if (tensor.name.ends_with(".owed")) residual[rank] = tensor.tensor.clone();
+        if (tensor.name.ends_with(".range_owed")) range_residual[rank] = tensor.tensor.clone();
       }
-      world.everyone().barrier("owed").wait_host();
+      world.everyone().barrier("residual").wait_host();
       at::Tensor sum = at::zeros({2 * saddle.side});
-      for (const at::Tensor& one : owed) sum += one / static_cast<double>(kDevices);
+      for (const at::Tensor& one : residual) sum += one / static_cast<double>(kDevices);
       int64_t next = 0;
-      for (const at::Tensor& one : range_owed) sum.slice(0, next, next + one.numel()).add_(one), next += one.numel();
-      world.everyone().barrier("owed was read").wait_host();
+      for (const at::Tensor& one : range_residual) sum.slice(0, next, next + one.numel()).add_(one), next += one.numel();
+      world.everyone().barrier("residual was read").wait_host();
       return sum;
     };
-    at::Tensor before = all_owed();
+    at::Tensor before = sum_of_residuals();
     for (int j = 0; j < kIterations; ++j) {
       const at::Tensor ahead = masha.point() * 0.9 + masha.reference() * 0.1 - masha.mean() * step;
       const at::Tensor whole = ahead - (mean_value(devices, ahead) - masha.mean()) * step;
       masha.iterate();
-      const at::Tensor after = all_owed();
+      const at::Tensor after = sum_of_residuals();
       if (world.rank() == 0) worst = std::max(worst, relative_difference(masha.point() - after, whole - before));
       before = after;
     }
@@ -127,8 +127,8 @@ void exactness(const Saddle& saddle, double constant, Findings& findings, base::
   for (const char* kind : {"masha1", "masha2"})
     findings.at_most(fmt::format("1. {}, everything travels, 60 iterations on 10 devices: relative difference to one process", kind), 0,
                      off_one_process(saddle, kind, 0.2 / constant), 1e-6);
-  findings.at_most("1. masha2 top-10%: point less what is owed against the recurrence without compression, 50 iterations", 0,
-                   owed_invariant(saddle, owed_step(0.1, constant)), 1e-5);
+  findings.at_most("1. masha2 top-10%: point minus the residual against the recurrence without compression, 50 iterations", 0,
+                   residual_invariant(saddle, owed_step(0.1, constant)), 1e-5);
 }
 
 // 2 and 3. The pilot's saddle.

@@ -185,7 +185,7 @@ struct Crowded {
   std::vector<uint64_t> hashes;  // of those that live
   double loss = 0;
   comm::Ledger ledger;
-  int64_t slopes_messages = 0;  // what members owed each other: one message to each other member in each round
+  int64_t slopes_messages = 0;  // messages expected between members: one message to each other member in each round
   double joined_at = 0;         // the last round at which somebody joined
   std::vector<bool> fired;
 };

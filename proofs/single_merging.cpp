@@ -1,5 +1,5 @@
-// Single merging: nodes that see very different data and hardly talk; the average of their poor models is a good one. The baseline averages
-// after every round.
+// Single merging: nodes that see very different data and hardly communicate; the average of their poor models is a good one. The baseline
+// averages after every round.
 
 #include <optional>
 
@@ -90,7 +90,7 @@ void mixing(const ProofOptions& options, Findings& findings) {
 namespace {
 
 void merging(const ProofOptions& options, const Vit& vit, Findings& findings, base::Log& log) {
-  const Outcome silent = outcome(options, vit, "no talk", gossip(0, false), log);
+  const Outcome silent = outcome(options, vit, "no communication", gossip(0, false), log);
   const Outcome unrelated = outcome(options, vit, "no communication, own starts", gossip(0, false), log, false);
   const Outcome little = outcome(options, vit, "0.2 neighbours", gossip(0.2, true), log);
   const Outcome apart = outcome(options, vit, "0.2 neighbours, own starts", gossip(0.2, false), log, false);
@@ -98,9 +98,9 @@ void merging(const ProofOptions& options, const Vit& vit, Findings& findings, ba
   sync::SyncOptions every_round = gossip(0, false);
   every_round.gossip.topology = sync::Topology::complete;
   const Outcome server = outcome(options, vit, "average after every round", every_round, log);
-  const Outcome early = outcome(options, vit, "all talk early", window(0.1), log),
-                middle = outcome(options, vit, "all talk half way", window(0.45), log),
-                late = outcome(options, vit, "all talk late", window(0.9), log);
+  const Outcome early = outcome(options, vit, "all communicate early", window(0.1), log),
+                middle = outcome(options, vit, "all communicate half way", window(0.45), log),
+                late = outcome(options, vit, "all communicate late", window(0.9), log);
   findings.at_least("16 nodes, classes by Dirichlet(0.1), 0.2 neighbours a round: accuracy of the average, above the mean of local models",
                     little.local, little.merged - little.local, 0.15);
   findings.at_least("likewise: accuracy of the average, to averaging after every round", server.merged, little.merged,
@@ -108,13 +108,13 @@ void merging(const ProofOptions& options, const Vit& vit, Findings& findings, ba
   findings.at_most("no communication, own starts: accuracy of the average (chance is 0.1)", unrelated.local, unrelated.merged, 0.15);
   findings.at_least("likewise with 0.2 neighbours: own starts too are brought together", unrelated.merged, apart.merged,
                     unrelated.merged + 0.2);
-  findings.at_least("all talk in the last tenth of the rounds: accuracy of local models, to as many rounds early", early.local, late.local,
-                    early.local + 0.15);
+  findings.at_least("all communicate in the last tenth of the rounds: accuracy of local models, to as many rounds early", early.local,
+                    late.local, early.local + 0.15);
   findings.at_most("bytes of 0.2 neighbours and one average, to averaging after every round", server.bytes, little.bytes / server.bytes,
                    0.12);
-  findings.at_least("more talk: accuracy of local models with 1 neighbour, to 0.2", little.local, more.local, little.local);
-  findings.at_most("no talk, same start: accuracy of the average, to 0.2 neighbours", little.merged, silent.merged, little.merged);
-  CurvesPicture picture{.title = "When all talk for a tenth of the rounds: accuracy at the end",
+  findings.at_least("more communication: accuracy of local models with 1 neighbour, to 0.2", little.local, more.local, little.local);
+  findings.at_most("no communication, same start: accuracy of the average, to 0.2 neighbours", little.merged, silent.merged, little.merged);
+  CurvesPicture picture{.title = "When all communicate for a tenth of the rounds: accuracy at the end",
                         .across = "share of the run at which they talk",
                         .up = "accuracy"};
   picture.curves = {{"mean of local models", curve_colour(0), {{0.1, early.local}, {0.45, middle.local}, {0.9, late.local}}},

@@ -258,6 +258,113 @@ constexpr uint32_t kSharedBytes = 1024 /* to align */ + kStages * kStageBytes + 
 constexpr int kThreads = 384;                              // two MMA warpgroups, and one with the producer warp and kEpilogueWarps
 constexpr int kMmaRegisters = 184, kOtherRegisters = 136;  // of a thread
 
+// The shared memory and the place of a block: addresses of the stages and of the mbarriers, and which units (pairs of tiles) it makes.
+struct BlockState {
+  uint32_t base;  // of the stages
+  Tile tile;
+  uint32_t full, empty;            // one mbarrier per stage: loaded, free
+  uint32_t tile_full, tile_empty;  // written by the MMA warps, read by the epilogue
+  uint32_t rank;                   // in the cluster
+  int first, step;                 // units first, first + step, ...
+};
+
+template <bool kCodes>
+constexpr int kStepSum = kCodes ? 2 * kTileSum : kTileSum;  // K of a step: 128 bytes
+
+// The producer, one thread: loads x and w for all steps of all tiles.
+template <class Epilogue, bool kByInput, bool kCodes>
+__device__ __forceinline__ void produce(const Tiles& tiles, const Epilogue& epilogue, const BlockState& s) {
+  constexpr int kSum = kStepSum<kCodes>;
+  hopper::prefetch_tensor_map(tiles.x);
+  hopper::prefetch_tensor_map(tiles.w);
+  int stage = 0;
+  uint32_t parity = 1;  // unused stages are free
+  for (int unit = s.first; unit < tiles.units(); unit += s.step) {
+    const Tiles::Place at = tiles.place(unit, s.rank);
+    const int column = at.column + static_cast<int>(s.rank) * tiles.w_second;
+    if constexpr (requires { epilogue.expect(at); }) epilogue.expect(at);
+    for (int k = 0; k < tiles.steps; ++k) {
+      const uint32_t to = s.base + stage * kStageBytes, barrier = s.full + 8 * stage, half = to + kXBytes + s.rank * (kWBytes / 2);
+      hopper::mbarrier_wait(s.empty + 8 * stage, parity);
+      hopper::mbarrier_arrive_expect_bytes(barrier, kStageBytes);
+      hopper::tma_load(to, tiles.x, k * kSum, at.row, barrier);
+      if constexpr (kByInput) {  // 64 columns of w are a box
+        hopper::tma_load_multicast(3, half, tiles.w, column, k * kSum, barrier);
+        hopper::tma_load_multicast(3, half + kWBytes / 4, tiles.w, column + 64, k * kSum, barrier);
+      } else {
+        hopper::tma_load_multicast(3, half, tiles.w, k * kSum, column, barrier);
+      }
+      if (++stage == kStages) stage = 0, parity ^= 1;
+    }
+  }
+}
+
+// The epilogue warps: process each tile once the MMA warps have written it.
+template <class Epilogue>
+__device__ __forceinline__ void run_epilogue(const Tiles& tiles, const Epilogue& epilogue, const BlockState& s, int self, int lane) {
+  uint32_t parity = 0;
+  for (int unit = s.first; unit < tiles.units(); unit += s.step, parity ^= 1) {
+    epilogue.work(s.tile, tiles, tiles.place(unit, s.rank), self, lane, [&] { hopper::mbarrier_wait(s.tile_full, parity); });
+    __syncwarp();
+    if (lane == 0) hopper::mbarrier_arrive(s.tile_empty);
+  }
+}
+
+// The MMA warps: multiply the stages of each tile and write it to shared memory.
+template <class Epilogue, bool kByInput, bool kCodes>
+__device__ __forceinline__ void multiply(const Tiles& tiles, const Epilogue& epilogue, const BlockState& s, int warp, int lane) {
+  int stage = 0;
+  uint32_t parity = 0, tile_parity = 1;  // of `tile_empty`; the tile is free at first
+  const float factor = kCodes ? *tiles.x_factor * *tiles.w_factor : 1.0f;
+  const auto release = [&](int which) {  // one thread of the warpgroup for each block
+    if (threadIdx.x % 128 < kTileBlocks) hopper::mbarrier_arrive_remote(s.empty + 8 * which, threadIdx.x % 128);
+  };
+  for (int unit = s.first; unit < tiles.units(); unit += s.step, tile_parity ^= 1) {
+    const Tiles::Place at = tiles.place(unit, s.rank);
+    float d[128];
+    int before = 0;
+    for (int k = 0; k < tiles.steps; ++k) {
+      hopper::mbarrier_wait(s.full + 8 * stage, parity);
+      const uint32_t x = s.base + stage * kStageBytes + warp / 4 * (kXBytes / 2), w = s.base + stage * kStageBytes + kXBytes;
+      const uint64_t a = hopper::wgmma_descriptor(x, 16, 1024), b = hopper::wgmma_descriptor(w, kByInput ? kWBytes / 4 : 16, 1024);
+      hopper::wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < kTileSum / 16; ++i) {  // K = 16, or 32 for fp8: 32 bytes further in each row, or 16 rows of 128 bytes
+        if constexpr (kCodes)
+          hopper::wgmma_fp8(d, a + 32 / 16 * i, b + 32 / 16 * i, k > 0 || i > 0);
+        else
+          hopper::wgmma<kByInput>(d, a + 32 / 16 * i, b + (kByInput ? 2048 : 32) / 16 * i, k > 0 || i > 0);
+      }
+      hopper::wgmma_commit();
+      if (k > 0) {
+        hopper::wgmma_wait<1>();
+        release(before);
+      }
+      before = stage;
+      if (++stage == kStages) stage = 0, parity ^= 1;
+    }
+    hopper::wgmma_wait<0>();
+    release(before);
+    hopper::mbarrier_wait(s.tile_empty, tile_parity);
+    if constexpr (Epilogue::kCopies) {
+      if (lane == 0) hopper::tma_wait_read<0>();
+      __syncwarp();
+    }
+    s.tile.write(d, factor, warp, lane);
+    if constexpr (Epilogue::kCopies) hopper::fence_async_shared();
+    __syncwarp();
+    if (lane == 0) {
+      hopper::mbarrier_arrive(s.tile_full);
+      if constexpr (Epilogue::kCopies) {
+        epilogue.copy(s.tile, warp, at.row + warp * kBoxRows, at.column);
+        hopper::tma_commit_group();
+      }
+    }
+    __syncwarp();
+  }
+  if (Epilogue::kCopies && lane == 0) hopper::tma_wait_stored<0>();
+}
+
 template <class Epilogue, bool kByInput, bool kCodes>
 __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
     fused_gemm_kernel(const __grid_constant__ Tiles tiles, const __grid_constant__ Epilogue epilogue) {
@@ -265,110 +372,39 @@ __global__ void CAIRN_CLUSTER __launch_bounds__(kThreads, 1)
   extern __shared__ unsigned char shared[];
   const uint32_t base = (hopper::shared_address(shared) + 1023) / 1024 * 1024;  // the same in both blocks
   const Tile tile{.data = shared + (base - hopper::shared_address(shared)) + kStages * kStageBytes, .base = base + kStages * kStageBytes};
-  const uint32_t full = tile.base + kTileBytes, empty = full + 8 * kStages, tile_full = empty + 8 * kStages, tile_empty = tile_full + 8;
-  const uint32_t block = hopper::cluster_rank();
-  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane = threadIdx.x % 32;  // all lanes know that it is the same
+  const uint32_t full = tile.base + kTileBytes, empty = full + 8 * kStages, tile_full = empty + 8 * kStages;
+  const BlockState s{.base = base,
+                     .tile = tile,
+                     .full = full,
+                     .empty = empty,
+                     .tile_full = tile_full,
+                     .tile_empty = tile_full + 8,
+                     .rank = hopper::cluster_rank(),
+                     .first = static_cast<int>(blockIdx.x / kTileBlocks),
+                     .step = static_cast<int>(gridDim.x / kTileBlocks)};
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane = threadIdx.x % 32;  // the shuffle makes `warp` uniform
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      hopper::mbarrier_init(full + 8 * i, 1);
-      hopper::mbarrier_init(empty + 8 * i, 2 * kTileBlocks);  // warpgroups of both blocks
+      hopper::mbarrier_init(s.full + 8 * i, 1);
+      hopper::mbarrier_init(s.empty + 8 * i, 2 * kTileBlocks);  // warpgroups of both blocks
     }
-    hopper::mbarrier_init(tile_full, kMmaWarps);
-    hopper::mbarrier_init(tile_empty, kEpilogueWarps);
+    hopper::mbarrier_init(s.tile_full, kMmaWarps);
+    hopper::mbarrier_init(s.tile_empty, kEpilogueWarps);
     hopper::fence_barrier_init();
   }
   __syncthreads();
   hopper::cluster_sync();
 
-  constexpr int kSum = kCodes ? 2 * kTileSum : kTileSum;  // K of a step: 128 bytes
-  const int first = blockIdx.x / kTileBlocks, step = gridDim.x / kTileBlocks;
   if (warp >= kMmaWarps) {
     hopper::decrease_registers<kOtherRegisters>();
-    if (warp == kMmaWarps) {  // the producer
-      if (lane == 0) {
-        hopper::prefetch_tensor_map(tiles.x);
-        hopper::prefetch_tensor_map(tiles.w);
-        int stage = 0;
-        uint32_t parity = 1;  // unused stages are free
-        for (int unit = first; unit < tiles.units(); unit += step) {
-          const Tiles::Place at = tiles.place(unit, block);
-          const int column = at.column + static_cast<int>(block) * tiles.w_second;
-          if constexpr (requires { epilogue.expect(at); }) epilogue.expect(at);
-          for (int k = 0; k < tiles.steps; ++k) {
-            const uint32_t to = base + stage * kStageBytes, barrier = full + 8 * stage, half = to + kXBytes + block * (kWBytes / 2);
-            hopper::mbarrier_wait(empty + 8 * stage, parity);
-            hopper::mbarrier_arrive_expect_bytes(barrier, kStageBytes);
-            hopper::tma_load(to, tiles.x, k * kSum, at.row, barrier);
-            if constexpr (kByInput) {  // 64 columns of w are a box
-              hopper::tma_load_multicast(3, half, tiles.w, column, k * kSum, barrier);
-              hopper::tma_load_multicast(3, half + kWBytes / 4, tiles.w, column + 64, k * kSum, barrier);
-            } else {
-              hopper::tma_load_multicast(3, half, tiles.w, k * kSum, column, barrier);
-            }
-            if (++stage == kStages) stage = 0, parity ^= 1;
-          }
-        }
-      }
+    if (warp == kMmaWarps) {
+      if (lane == 0) produce<Epilogue, kByInput, kCodes>(tiles, epilogue, s);
     } else {
-      uint32_t parity = 0;
-      for (int unit = first; unit < tiles.units(); unit += step, parity ^= 1) {
-        epilogue.work(tile, tiles, tiles.place(unit, block), warp - kMmaWarps - 1, lane, [&] { hopper::mbarrier_wait(tile_full, parity); });
-        __syncwarp();
-        if (lane == 0) hopper::mbarrier_arrive(tile_empty);
-      }
+      run_epilogue(tiles, epilogue, s, warp - kMmaWarps - 1, lane);
     }
-  } else {  // MMA
+  } else {
     hopper::increase_registers<kMmaRegisters>();
-    int stage = 0;
-    uint32_t parity = 0, tile_parity = 1;  // of `tile_empty`; the tile is free at first
-    const float factor = kCodes ? *tiles.x_factor * *tiles.w_factor : 1.0f;
-    const auto release = [&](int which) {  // one thread of the warpgroup for each block
-      if (threadIdx.x % 128 < kTileBlocks) hopper::mbarrier_arrive_remote(empty + 8 * which, threadIdx.x % 128);
-    };
-    for (int unit = first; unit < tiles.units(); unit += step, tile_parity ^= 1) {
-      const Tiles::Place at = tiles.place(unit, block);
-      float d[128];
-      int before = 0;
-      for (int k = 0; k < tiles.steps; ++k) {
-        hopper::mbarrier_wait(full + 8 * stage, parity);
-        const uint32_t x = base + stage * kStageBytes + warp / 4 * (kXBytes / 2), w = base + stage * kStageBytes + kXBytes;
-        const uint64_t a = hopper::wgmma_descriptor(x, 16, 1024), b = hopper::wgmma_descriptor(w, kByInput ? kWBytes / 4 : 16, 1024);
-        hopper::wgmma_fence();
-#pragma unroll
-        for (int i = 0; i < kTileSum / 16; ++i) {  // K = 16, or 32 for fp8: 32 bytes further in each row, or 16 rows of 128 bytes
-          if constexpr (kCodes)
-            hopper::wgmma_fp8(d, a + 32 / 16 * i, b + 32 / 16 * i, k > 0 || i > 0);
-          else
-            hopper::wgmma<kByInput>(d, a + 32 / 16 * i, b + (kByInput ? 2048 : 32) / 16 * i, k > 0 || i > 0);
-        }
-        hopper::wgmma_commit();
-        if (k > 0) {
-          hopper::wgmma_wait<1>();
-          release(before);
-        }
-        before = stage;
-        if (++stage == kStages) stage = 0, parity ^= 1;
-      }
-      hopper::wgmma_wait<0>();
-      release(before);
-      hopper::mbarrier_wait(tile_empty, tile_parity);
-      if constexpr (Epilogue::kCopies) {
-        if (lane == 0) hopper::tma_wait_read<0>();
-        __syncwarp();
-      }
-      tile.write(d, factor, warp, lane);
-      if constexpr (Epilogue::kCopies) hopper::fence_async_shared();
-      __syncwarp();
-      if (lane == 0) {
-        hopper::mbarrier_arrive(tile_full);
-        if constexpr (Epilogue::kCopies) {
-          epilogue.copy(tile, warp, at.row + warp * kBoxRows, at.column);
-          hopper::tma_commit_group();
-        }
-      }
-      __syncwarp();
-    }
-    if (Epilogue::kCopies && lane == 0) hopper::tma_wait_stored<0>();
+    multiply<Epilogue, kByInput, kCodes>(tiles, epilogue, s, warp, lane);
   }
   __syncwarp();
   hopper::cluster_sync();  // shared memory is written to from the other block

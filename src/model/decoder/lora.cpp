@@ -18,17 +18,17 @@ bool LoraShape::targets_module(const std::string& module) const {
 
 base::Schema<LoraOptions> lora_schema() {
   using O = LoraOptions;
-  return {
-      "model.lora",
-      "Low-rank adapters on the linear layers of a model that model.from names: they alone are trained.",
-      {{"rank", &O::rank, "Columns of an adapter; 0: no adapters.", base::between(0, 65536), {"r"}},
-       {"alpha", &O::alpha, "What an adapter adds counts times alpha / rank.", base::more_than(0), {"lora_alpha"}},
-       {"targets",
-        &O::targets,
-        "Layers that get one: names or their ends (\"q_proj\"), * for anything. GPT-2 has c_attn, c_fc and c_proj.",
-        base::any(),
-        {"target_modules"}},
-       {"from", &O::from, "A directory with an adapter in PEFT's format to go on from; it gives the other keys here. Empty: a new one."}}};
+  return {"model.lora",
+          "LoRA adapters on the linear layers of model.from. Only the adapters are trained.",
+          {{"rank", &O::rank, "Rank of the adapters; 0: none.", base::between(0, 65536), {"r"}},
+           {"alpha", &O::alpha, "Adapters are scaled by alpha / rank.", base::more_than(0), {"lora_alpha"}},
+           {"targets",
+            &O::targets,
+            "Layers with an adapter: names or their last parts (\"q_proj\"), * for anything. GPT-2 has c_attn, c_fc and c_proj.",
+            base::any(),
+            {"target_modules"}},
+           {"from", &O::from,
+            "A directory with an adapter in PEFT's format to continue from. It sets the other keys here. Empty: a new adapter."}}};
 }
 
 // Greedy matching with backtracking to the last *.

@@ -30,7 +30,7 @@ class Cursor {
     if (!accept(token)) fail(token);
   }
 
-  // Letters, digits and underscores; may be empty.
+  // A word of [A-Za-z0-9_]; may be empty.
   std::string_view word() {
     skip_blanks();
     const size_t begin = at_;

@@ -35,7 +35,6 @@
 //
 // flow: no list at all. Stages are actors and what bounds them are their registers; with one stage per rank the result is 1f1b.
 #include <algorithm>
-#include <array>
 
 #include <fmt/ranges.h>
 
@@ -49,7 +48,7 @@ namespace {
 
 constexpr int kStagesPerRankMax = 1024;
 
-constexpr std::array<ScheduleKind, 7> kSchedules = {{
+constexpr ScheduleKind kSchedules[] = {
     {"gpipe", "All forwards, then all backwards.", StageRoute::looped, 1, 1, 1, MicroBatchRule::any, false, gpipe_actions},
     {"1f1b", "A forward and a backward in turn: the bubble of gpipe with fewer activations.", StageRoute::looped, 1, 1, 1,
      MicroBatchRule::any, false, one_forward_one_backward_actions},
@@ -63,7 +62,7 @@ constexpr std::array<ScheduleKind, 7> kSchedules = {{
      MicroBatchRule::at_least_two_per_rank, true, dual_pipe_v_actions},
     {"flow", "The order that bounded registers alone produce.", StageRoute::looped, 1, 1, kStagesPerRankMax, MicroBatchRule::any, false,
      flow_actions},
-}};
+};
 
 const ScheduleKind& find_schedule(const std::string& name) {
   for (const ScheduleKind& kind : kSchedules)

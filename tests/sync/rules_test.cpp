@@ -8,8 +8,10 @@
 namespace cairn::sync {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 
 std::string refusal_of(const std::string& toml) {
   base::Recipe recipe = base::Recipe::parse(toml, "x.toml");
@@ -30,8 +32,8 @@ TEST(Rules, AreTheNamesThatTheRecipeTakes) {
 }
 
 TEST(Rules, StateTheirNeeds) {
-  EXPECT_THAT(rule_names(), ElementsAre("all_reduce"));
-  EXPECT_THAT(remote_rule_names(), ElementsAre("diloco", "streaming_diloco"));
+  EXPECT_THAT(rule_names(), Contains("all_reduce"));
+  EXPECT_THAT(remote_rule_names(), IsSupersetOf({"diloco", "streaming_diloco"}));
   EXPECT_FALSE(needs_of("all_reduce").local_steps);
   EXPECT_TRUE(needs_of("gossip").local_steps);
   EXPECT_THROW(needs_of("dilco"), Error);

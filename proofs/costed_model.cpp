@@ -115,8 +115,15 @@ TpStepTimes time_tp_step(const TpStepRun& run) {
     model::Buffers buffers = model->make_buffers(kept);
     const auto objective = model::make_next_token();
     const mesh::Batch batch = random_tokens({.samples = run.batch, .length = run.length, .vocab = run.shape.vocab});
-    parallel::Pass pass{.model = *model, .at = store.weights(), .buffers = buffers, .axes = axes, .batch = batch, .objective = *objective};
-    pass.late_sums = run.late_sums;
+    model::PassOptions options;
+    options.late_sums = run.late_sums;
+    parallel::Pass pass{.model = *model,
+                        .at = store.weights(),
+                        .buffers = buffers,
+                        .axes = axes,
+                        .batch = batch,
+                        .objective = *objective,
+                        .options = options};
     if (run.training) pass.into = &store.sink();
     for (const bool counts : {false, true}) {
       computed.clear();

@@ -40,9 +40,32 @@ train::Execution execution_of(const HandRun& run, parallel::Pipeline* pipeline) 
   return [&run, pipeline](std::span<const parallel::Pass> passes) {
     std::vector<parallel::Pass> own(passes.begin(), passes.end());
     for (size_t i = 0; i < own.size(); ++i)
-      own[i].recompute_stage = run.recompute == "always" || (run.recompute == "except_last" && i + 1 < own.size());
+      own[i].recompute = run.recompute == "always" || (run.recompute == "except_last" && i + 1 < own.size());
     return pipeline->run(own);
   };
+}
+
+// Every parameter gets its initial values, the same on any layout.
+void initialize(const train::Engine& engine, uint64_t seed) {
+  for (size_t i = 0; i < engine.model->parameters().size(); ++i) {
+    const at::Tensor whole = at::empty(engine.model->parameters()[i].shape, at::kFloat);
+    model::initialize_parameter(engine.model->parameters()[i], whole.view({-1}), base::Random(seed));
+    engine.store->load(i, whole);
+  }
+  engine.store->updated();
+}
+
+// The unsharded parameters, on every rank.
+Tensors gather_parameters(const train::Engine& engine, const parallel::FullTensorGather& full_tensors) {
+  Tensors parameters;
+  std::vector<at::Tensor> kept(engine.model->parameters().size());
+  for (const parallel::ParameterSlice& piece : engine.store->pieces()) kept[piece.parameter] = piece.value;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const model::Parameter& parameter = engine.model->parameters()[i];
+    const at::Tensor whole = full_tensors.trivial() ? kept[i] : full_tensors.gather(i, kept[i], parameter.name);
+    if (whole.defined()) parameters[parameter.name] = whole.view(parameter.shape).clone();
+  }
+  return parameters;
 }
 
 }  // namespace
@@ -82,32 +105,27 @@ Trained train_by_hand(const HandRun& run) {
     const parallel::FullTensorGather full_tensors({.world = world, .model = *engine.model, .plan = plan});
     std::vector<optim::ParameterPiece> pieces;
     for (const parallel::ParameterSlice& piece : engine.store->pieces()) {
-      engine.kept_views.push_back({piece.name, piece.value});
-      engine.gradient_views.push_back({piece.name, piece.gradient});
+      engine.trained.values.push_back({piece.name, piece.value});
+      engine.trained.gradients.push_back({piece.name, piece.gradient});
       pieces.push_back(train::make_piece(engine.model->parameters()[piece.parameter], piece.value, piece.gradient));
     }
     engine.buffers = engine.model->make_buffers(format);
-    engine.pieces = static_cast<int64_t>(pieces.size());
     engine.optimizer = optim::make_optimizer({}, std::move(pieces));
     engine.sync = sync::make_sync({}, {world.group(plan.mesh.peers_along(world.rank(), parallel::replicating_axes(plan))), world.alone(),
-                                       engine.kept_views, engine.gradient_views});
-    engine.micro_batches = run.micro_batches;
+                                       engine.trained.values, engine.trained.gradients});
+    engine.micro_batching.count = run.micro_batches;
     engine.clip_norm = run.clip;
     engine.step_group = &world.everyone();
-    engine.draws_by_token = true;  // for models that drop
+    engine.options.draws_by_token = true;  // for models that drop
     base::Trace trace(world.wall(), world.rank(), 0);
     engine.trace = &trace;
-    for (size_t i = 0; i < engine.model->parameters().size(); ++i) {
-      const at::Tensor whole = at::empty(engine.model->parameters()[i].shape, at::kFloat);
-      model::initialize_parameter(engine.model->parameters()[i], whole.view({-1}), base::Random(run.seed));
-      engine.store->load(i, whole);
-    }
-    engine.store->updated();
+    initialize(engine, run.seed);
 
     if (mesh.extent("pp") > 1)
       engine.pipeline = std::make_unique<parallel::Pipeline>(
           *engine.model, plan, parallel::single_pipeline(world.group(mesh.peers(world.rank(), "pp"), "pipeline")),
           [&run](int m) { return schedule_of(run, m); });
+    engine.options.recompute_stage = engine.pipeline != nullptr;  // in the passes that execution_of selects
     engine.random = base::Random(run.seed).for_purpose("pass");
     const std::unique_ptr<train::Step> step = train::make_step(execution_of(run, engine.pipeline.get()));
     const std::vector<int> sharing = mesh.peers_along(world.rank(), {"dp", "shard"});
@@ -130,14 +148,7 @@ Trained train_by_hand(const HandRun& run) {
       losses.push_back(loss.item<double>() / static_cast<double>(run.loss_denominator));
       norms.push_back(output.gradient_norm.item<double>());
     }
-    Tensors parameters;
-    std::vector<at::Tensor> kept(engine.model->parameters().size());
-    for (const parallel::ParameterSlice& piece : engine.store->pieces()) kept[piece.parameter] = piece.value;
-    for (size_t i = 0; i < kept.size(); ++i) {
-      const model::Parameter& parameter = engine.model->parameters()[i];
-      const at::Tensor whole = full_tensors.trivial() ? kept[i] : full_tensors.gather(i, kept[i], parameter.name);
-      if (whole.defined()) parameters[parameter.name] = whole.view(parameter.shape).clone();
-    }
+    Tensors parameters = gather_parameters(engine, full_tensors);  // collective
     if (world.rank() != 0) return;
     const std::lock_guard lock(mutex);
     trained = {std::move(losses), std::move(norms), std::move(parameters), {}};

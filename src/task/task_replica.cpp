@@ -9,6 +9,7 @@
 #include "snapshot/snapshot.h"
 #include "task/calls.h"
 #include "task/trainer.h"
+#include "train/parameter_piece.h"
 #include "train/state/full_state.h"
 
 namespace cairn::task {
@@ -78,8 +79,8 @@ TaskReplica::TaskReplica(Deployer& deployer, TaskFunctions functions, const Para
                                                                                  .model = *engine.model,
                                                                                  .plan = job_.config.plan,
                                                                                  .trained = std::vector<bool>(start.size(), true),
-                                                                                 .kept = format,
-                                                                                 .read = format});
+                                                                                 .master = format,
+                                                                                 .compute = format});
   job_.assembly = std::make_unique<parallel::FullTensorGather>(
       parallel::FullTensorGather::Parts{.world = world, .model = *engine.model, .plan = job_.config.plan});
   for (const parallel::ParameterSlice& piece : engine.store->pieces()) {

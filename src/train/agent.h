@@ -11,23 +11,24 @@
 namespace cairn::train {
 
 struct AgentOptions {
-  std::vector<comm::NetSetup> setups = {};  // one for each rank to start; their files are taken over
-  std::vector<std::string> argv;            // what each rank executes: the program's path, then its arguments
+  std::vector<comm::NetSetup> setups = {};  // one for each rank to start; the agent closes their file descriptors
+  std::vector<std::string> argv;            // the command of each rank: the program's path, then its arguments
   std::vector<std::pair<std::string, std::string>>
       env;  // added to each rank's environment, beside CAIRN_RANK, CAIRN_LOCAL_RANK, CAIRN_WORLD_SIZE, CAIRN_SETUP_FD
-  // Above 1: so many islands that train apart, of as many ranks each, in rank order. Where ranks of one are lost, the others go on.
+  // The number of islands that step separately. Each has the same number of ranks, in rank order. If an island loses a rank, the other
+  // islands go on.
   int islands = 1;
-  std::chrono::nanoseconds grace = std::chrono::seconds(60);          // from the wish to stop until ranks are killed
+  std::chrono::nanoseconds grace = std::chrono::seconds(60);          // from a requested stop until ranks are killed
   std::chrono::nanoseconds failure_grace = std::chrono::seconds(10);  // from the first rank's failure until the rest are killed
 };
 
-// Starts the ranks as processes of their own, outlives them, and reports how each ended. Ranks get their set-up through an inherited file
-// (never arguments or environment, which others can read) and die with this process. A stop is passed on to all ranks once.
-// The result is what this process should exit with: 0, the first failing rank's own code, or 4 where a rank was killed. With islands: 0 if
-// one of them came to its end.
+// Starts the ranks as child processes, waits for them, and logs how each ended. A rank gets its setup through an inherited file descriptor,
+// because other users can read arguments and environment. Ranks die with this process. A requested stop is passed on to all ranks once.
+// Returns the exit code of this process: 0, the code of the first rank that failed, or 4 if a rank was killed. With several islands it is
+// 0 if at least one island finished.
 int run_ranks(const AgentOptions& options, base::Log& log, const base::Stop& stop);
 
-// The rank's side: reads what the agent left in this file (the number in CAIRN_SETUP_FD) and closes it.
+// The rank's side: reads the setup from the inherited file descriptor (the number in CAIRN_SETUP_FD) and closes it.
 comm::NetSetup inherited_setup(int setup_fd);
 
 }  // namespace cairn::train

@@ -21,7 +21,7 @@ BadSteps::BadSteps(comm::Group& everyone, const TrainOptions& options, double le
       history_(at::zeros({kWindow, 2}, at::kDouble)),
       good_(at::zeros({1}, at::kLong)) {}
 
-bool BadSteps::before_update() const { return policy_ != "stop"; }
+bool BadSteps::before_update() const { return policy_ != OnBadStep::stop; }
 
 bool BadSteps::approve(int64_t loss_denominator, const at::Tensor& loss_sum, const at::Tensor& gradient_norm) {
   // Both travel, though the norm is alike already: what all ranks decide by must be the same bits.
@@ -83,7 +83,7 @@ double BadSteps::median(int64_t column) const {
 }
 
 void BadSteps::fail(const std::string& what) const {
-  const char* other = policy_ == "stop" ? ", or set train.on_bad_step to skip or rollback" : "";
+  const char* other = policy_ == OnBadStep::stop ? ", or set train.on_bad_step to skip or rollback" : "";
   throw Error(Error::Kind::diverged,
               fmt::format("{}: lower optim.learning_rate = {} (or raise optim.warmup_steps){}, then continue from the last "
                           "snapshot with --resume auto",

@@ -4,8 +4,8 @@
 
 namespace cairn::train {
 
-// Opens what a run will read, as far as that takes no time: the model it starts from, an adapter, the tokenizer, the beginning of the data,
-// the snapshot it goes on from. Throws for what is wrong with them, before any rank is started or anybody waits.
+// Opens the files that a run will read, before any rank is started, and throws if one is wrong: the pretrained model, an adapter, the
+// tokenizer, the first part of the data, and the snapshot to resume from. It reads only as much as takes no noticeable time.
 void check_files(base::Recipe recipe, const Start& start);
 
 }  // namespace cairn::train

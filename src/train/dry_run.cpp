@@ -16,6 +16,7 @@
 #include "parallel/layout/model_shard.h"
 #include "train/loss_chunks.h"
 #include "train/planned.h"
+#include "train/step_methods.h"
 
 namespace cairn::train {
 namespace {
@@ -90,91 +91,112 @@ RankShare largest_share(const model::Model& model, const parallel::Plan& plan, i
   return largest;
 }
 
+// Frozen copies of the weights beside the live ones: the reference model's. Under adapters it is little.
+int64_t reference_copies(const Settings& s) { return step_method(s).needs.reference && s.lora.rank == 0 ? 1 : 0; }
+
+// The bytes of the rank that holds most, read off the plan and the model's cards.
+Footprint footprint_of(const Planned& p, const RankShare& share, int ranks, bool on_gpu) {
+  const Settings& s = p.settings;
+  const parallel::Plan& plan = p.plan;
+  const model::Model& model = *p.task.model;
+  const StepNeeds& needs = step_method(s).needs;
+  std::vector<parallel::ActivationBytes> blocks = kept_by_blocks(s, model, plan, p.batch.length, on_gpu);
+  const std::vector<bool> again = p.rules.recompute_last ? p.rules.recompute : std::vector<bool>{};
+  const double ahead = s.layout.recompute.inputs == parallel::RecomputeInputs::host ? leave_on_host(blocks, p.rules.recompute) : 0;
+  const bool bf16 = s.train.precision == Precision::bf16, bf16_master = s.train.parameters == Precision::bf16;
+  const int64_t gradient_bytes = s.train.gradients == Precision::bf16 ? 2 : 4;
+  const double part = static_cast<double>(share.elements) / static_cast<double>(model.elements());
+  const auto kept = [&](int64_t bytes, int from_zero) { return plan.zero >= from_zero ? bytes / share.keepers : bytes; };
+  const auto of_part = [&](int64_t whole) { return static_cast<int64_t>(part * static_cast<double>(whole)); };
+  Footprint f{.parameters = kept(share.elements * (bf16_master ? 2 : 4), bf16 && !bf16_master ? 1 : 3) +
+                            (bf16 && !bf16_master ? kept(share.elements * 2, 3) : 0) +
+                            share.elements * reference_copies(s) * (bf16 ? 2 : 4),
+              .gradients = kept(of_part(trained_elements(model, p.rules.trained)) * gradient_bytes, 2),
+              .optimizer = kept(of_part(optimizer_bytes(s, model)), 1),
+              .activations = bytes_of((parallel::peak_activation_bytes(blocks, again) + ahead) * share.activations),
+              .program = on_gpu ? kContextBytes : kProgramBytes};
+  double largest_block = 0;
+  for (const parallel::ActivationBytes& one : blocks) largest_block = std::max(largest_block, one.all);
+  if (!needs.gradients)  // one block at work, nothing kept
+    f.gradients = f.optimizer = 0, f.activations = bytes_of(largest_block * share.activations);
+  // The chunks of a gradient that is kept in bf16 add up in fp32 (mesh/chunked_gradients.h).
+  const bool chunk_sums = loss_chunks_of(s, model, plan, p.batch.length, on_gpu) > 1 && gradient_bytes < 4;
+  const int64_t of_head = trained_elements_of_head(model, p.rules.trained);
+  if (chunk_sums) f.activations += 4 * of_head;
+  const bool reuses_gradient_memory = on_gpu && ranks == 1 && needs.gradients && !s.train.cuda_graph;  // GradientReducer
+  if (reuses_gradient_memory && plan.micro_batch >= s.train.global_batch) {
+    f.gradients_with_activations = chunk_sums ? 0 : of_head * gradient_bytes;
+    f.activations_with_gradients = bytes_of(largest_block);
+  }
+  return f;
+}
+
+void add_line(std::string& out, std::string_view name, const std::string& value) { out += fmt::format("  {:<22} {}\n", name, value); }
+
+std::string data_in_words(const Settings& s) {
+  if (!s.data.sources.empty()) return fmt::format("a mixture of {} sources", s.data.sources.size());
+  return s.data.path.empty() ? s.data.needs().built_in : s.data.path;
+}
+
+// What would run: model, data, layout, and work per step.
+std::string run_in_words(const Planned& p, const Start& start, int64_t keepers) {
+  const Settings& s = p.settings;
+  const parallel::Plan& plan = p.plan;
+  const model::Model& model = *p.task.model;
+  const StepNeeds& needs = step_method(s).needs;
+  const int64_t tokens = s.train.global_batch * p.batch.rows * p.batch.length;
+  const double work = (needs.forward_passes ? needs.forward_passes(s) : 3) * forward_flops_per_token(model, p.batch.length) *
+                      static_cast<double>(tokens);
+  std::string out = "dry run: nothing is trained or written\n";
+  add_line(out, "model", fmt::format("{}, {} parameters in {} tensors", s.model.kind, base::human_count(static_cast<double>(model.elements())),
+                                     model.parameters().size()));
+  add_line(out, "data", data_in_words(s));
+  add_line(out, "run directory", start.out.string());
+  add_line(out, "layout",
+           fmt::format("{} on {}, {} thread{} a rank", mesh::to_string(plan.mesh), start.device, start.threads, start.threads == 1 ? "" : "s"));
+  if (plan.mesh.extent("pp") > 1)
+    add_line(out, "pipeline", fmt::format("{}, {} micro-batches, blocks of each stage {}", plan.schedule, plan.micro_batches,
+                                          fmt::join(plan.stage_blocks, " ")));
+  if (plan.zero > 0) add_line(out, "sharded", fmt::format("zero {} over {} ranks", plan.zero, keepers));
+  add_line(out, "sync", plan.sync.at("dp"));
+  add_line(out, "steps",
+           fmt::format("{} of {} samples ({} tokens), micro-batches of {}", s.train.steps, s.train.global_batch, tokens, plan.micro_batch));
+  add_line(out, "work", fmt::format("{} FLOP a step, {} in all", base::human_count(work),
+                                    base::human_count(work * static_cast<double>(s.train.steps))));
+  return out;
+}
+
+// What would make it fit.
+std::string remedies(const Planned& p, int ranks, bool on_gpu) {
+  const bool recomputes = p.settings.layout.recompute.mode != parallel::RecomputeMode::none;
+  return fmt::format("this does not fit: {}{}{}a smaller model would\n", on_gpu || ranks == 1 ? "" : "fewer ranks (--nproc), ",
+                     p.plan.micro_batch > 1 ? fmt::format("a smaller train.micro_batch = {}, ", p.plan.micro_batch / 2) : "",
+                     !recomputes && step_method(p.settings).needs.gradients ? "recompute.mode = \"full\" or " : "");
+}
+
 }  // namespace
 
 std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   const bool on_gpu = start.device == "cuda";
   const Planned p = planned(std::move(recipe), ranks, start.plan.get(), on_gpu);
-  const Settings& s = p.settings;
-  const parallel::Plan& plan = p.plan;
-  const model::BuiltModel& task = p.task;
-  if (!s.data.path.empty() || !s.data.sources.empty()) data::find_sources(s.data);  // refuses what is not there
-  const int64_t length = p.batch.length;
-  const double flops = forward_flops_per_token(*task.model, length);
-  std::vector<parallel::ActivationBytes> blocks = kept_by_blocks(s, *task.model, plan, length, on_gpu);
-  const std::vector<bool> again = p.rules.recompute_last ? p.rules.recompute : std::vector<bool>{};
-  const double ahead = s.layout.recompute.inputs == "host" ? leave_on_host(blocks, p.rules.recompute) : 0;
-  const bool pairs = s.data.kind == "preference";
-  const int64_t rows = p.batch.rows;
-  const int64_t copies = pairs && s.lora.rank == 0 ? 2 : 1;  // the reference model's; adapters are little
-  const bool by_slopes = s.train.method == "one_byte";
-  const double passes = by_slopes ? 2 * static_cast<double>(s.one_byte.samples_per_round)  // a look on either side, along each direction
-                        : pairs   ? 4
-                                  : 3;  // forward, two gradients, and the reference model's forward
-  const int64_t elements = task.model->elements(), tokens = s.train.global_batch * rows * length;
-  const bool low = s.train.precision == "bf16", kept_low = s.train.parameters == "bf16";
-  const int64_t gradient_bytes = s.train.gradients == "bf16" ? 2 : 4;
-  const RankShare share = largest_share(*task.model, plan, ranks);
-  const double part = static_cast<double>(share.elements) / static_cast<double>(elements);
-  const auto kept = [&](int64_t bytes, int from_zero) { return plan.zero >= from_zero ? bytes / share.keepers : bytes; };
-  Footprint f{.parameters = kept(share.elements * (kept_low ? 2 : 4), low && !kept_low ? 1 : 3) +
-                            (low && !kept_low ? kept(share.elements * 2, 3) : 0) + share.elements * (copies - 1) * (low ? 2 : 4),
-              .gradients = kept(
-                  static_cast<int64_t>(part * static_cast<double>(trained_elements(*task.model, p.rules.trained))) * gradient_bytes, 2),
-              .optimizer = kept(static_cast<int64_t>(part * static_cast<double>(optimizer_bytes(s, *task.model))), 1),
-              .activations = bytes_of((parallel::peak_activation_bytes(blocks, again) + ahead) * share.activations),
-              .program = on_gpu ? kContextBytes : kProgramBytes};
-  double largest_block = 0;
-  for (const parallel::ActivationBytes& one : blocks) largest_block = std::max(largest_block, one.all);
-  if (by_slopes)
-    f.gradients = f.optimizer = 0, f.activations = bytes_of(largest_block * share.activations);  // one block at work, nothing kept
-  // Parts of a gradient that is kept in less add up in fp32 (mesh/chunked_gradients.h).
-  const bool sums_apart = loss_chunks_of(s, *task.model, plan, length, on_gpu) > 1 && gradient_bytes < 4;
-  const int64_t of_head = trained_elements_of_head(*task.model, p.rules.trained);
-  if (sums_apart) f.activations += 4 * of_head;
-  if (on_gpu && ranks == 1 && !by_slopes && !s.train.cuda_graph &&
-      plan.micro_batch >= s.train.global_batch) {  // as build() has it: GradientReducer, reuse_memory
-    f.gradients_with_activations = sums_apart ? 0 : of_head * gradient_bytes;
-    f.activations_with_gradients = bytes_of(largest_block);
-  }
-  const Room room = room_of(start.device);
-  std::string out;
-  const auto line = [&](std::string_view name, const std::string& value) { out += fmt::format("  {:<22} {}\n", name, value); };
-  out += "dry run: nothing is trained or written\n";
-  line("model", fmt::format("{}, {} parameters in {} tensors", s.model.kind, base::human_count(static_cast<double>(elements)),
-                            task.model->parameters().size()));
-  line("data", s.data.kind == "spirals"  ? "the built-in spirals"
-               : !s.data.sources.empty() ? fmt::format("a mixture of {} sources", s.data.sources.size())
-               : s.data.path.empty()     ? "the built-in stories"
-                                         : s.data.path);
-  line("run directory", start.out.string());
-  line("layout",
-       fmt::format("{} on {}, {} thread{} a rank", mesh::to_string(plan.mesh), start.device, start.threads, start.threads == 1 ? "" : "s"));
-  if (plan.mesh.extent("pp") > 1)
-    line("pipeline", fmt::format("{}, {} micro-batches, blocks of each stage {}", plan.schedule, plan.micro_batches,
-                                 fmt::join(plan.stage_blocks, " ")));
-  if (plan.zero > 0) line("shared out", fmt::format("zero {} over {} ranks", plan.zero, share.keepers));
-  line("sync", plan.sync.at("dp"));
-  line("steps",
-       fmt::format("{} of {} samples ({} tokens), micro-batches of {}", s.train.steps, s.train.global_batch, tokens, plan.micro_batch));
-  line("work", fmt::format("{} FLOP a step, {} in all", base::human_count(passes * flops * static_cast<double>(tokens)),
-                           base::human_count(passes * flops * static_cast<double>(tokens) * static_cast<double>(s.train.steps))));
+  if (!p.settings.data.path.empty() || !p.settings.data.sources.empty()) data::find_sources(p.settings.data);  // refuses what is not there
+  const RankShare share = largest_share(*p.task.model, p.plan, ranks);
+  const Footprint f = footprint_of(p, share, ranks, on_gpu);
+  std::string out = run_in_words(p, start, share.keepers);
   out += "memory of one rank\n";
-  line(copies == 2 ? "parameters, reference" : "parameters", base::human_bytes(f.parameters));
-  line("gradients", base::human_bytes(f.gradients) + (f.gradients_with_activations >= 0 ? ", in memory that activations have before" : ""));
-  line("optimizer", base::human_bytes(f.optimizer));
-  line("activations", base::human_bytes(f.activations));
-  line(on_gpu ? "CUDA" : "program", base::human_bytes(f.program));
-  line("total", base::human_bytes(f.total()));
+  add_line(out, reference_copies(p.settings) > 0 ? "parameters, reference" : "parameters", base::human_bytes(f.parameters));
+  add_line(out, "gradients",
+           base::human_bytes(f.gradients) + (f.gradients_with_activations >= 0 ? ", in memory that activations have before" : ""));
+  add_line(out, "optimizer", base::human_bytes(f.optimizer));
+  add_line(out, "activations", base::human_bytes(f.activations));
+  add_line(out, on_gpu ? "CUDA" : "program", base::human_bytes(f.program));
+  add_line(out, "total", base::human_bytes(f.total()));
+  const Room room = room_of(start.device);
+  if (room.bytes <= 0) return out;
   const int64_t here = f.total() * (on_gpu ? 1 : ranks);
-  if (room.bytes > 0)
-    line(on_gpu ? "each rank" : "all ranks",
-         fmt::format("{} of this {}'s {}", base::human_bytes(here), room.name, base::human_bytes(room.bytes)));
-  if (room.bytes > 0 && here > room.bytes)
-    out += fmt::format("this does not fit: {}{}{}a smaller model would\n", on_gpu || ranks == 1 ? "" : "fewer ranks (--nproc), ",
-                       plan.micro_batch > 1 ? fmt::format("a smaller train.micro_batch = {}, ", plan.micro_batch / 2) : "",
-                       s.layout.recompute.mode == "none" && !by_slopes ? "recompute.mode = \"full\" or " : "");
-  return out;
+  add_line(out, on_gpu ? "each rank" : "all ranks",
+           fmt::format("{} of this {}'s {}", base::human_bytes(here), room.name, base::human_bytes(room.bytes)));
+  return here > room.bytes ? out + remedies(p, ranks, on_gpu) : out;
 }
 
 }  // namespace cairn::train

@@ -4,7 +4,6 @@
 
 #include "comm/group.h"
 #include "data/batch_split.h"
-#include "data/samples/document_starts.h"
 #include "kernels/aten.h"
 #include "train/build.h"
 #include "train/islands/scoped_global_parameters.h"
@@ -13,28 +12,25 @@ namespace cairn::train {
 
 HeldOut evaluate_held_out(Job& job) {
   const data::SampleRange held = job.data.samples->held_out();
-  const int64_t count = std::min(held.count, job.settings.eval.samples);
+  const int64_t count = std::min(held.count, job.config.settings.eval.samples);
   if (count == 0) return {};
-  const auto traced = job.trace->span("evaluate", "evaluate");
-  const ScopedGlobalParameters agreed(job);
-  const data::BatchRange share = data::replica_range(count, job.data_rank - job.step_group_first, job.step_group_ranks);
+  const auto traced = job.instruments.trace->span("evaluate", "evaluate");
+  const ScopedGlobalParameters global(job);
+  const data::BatchRange share = job.shares.within_step_group(count);
   const size_t measured = job.engine.objective->measures().size();
-  std::vector<double> sums(3 + measured);  // loss, what was counted, samples, what the objective measures
-  sums[2] = static_cast<double>(share.count) * job.data_share;
+  std::vector<double> sums(3 + measured);  // loss, its denominator, samples, what the objective measures
+  sums[2] = static_cast<double>(share.count) * job.shares.data_share;
   for (const data::BatchRange& part :
-       data::micro_batches(share.count, job.engine.micro_batch, (count + job.step_group_ranks - 1) / job.step_group_ranks)) {
+       data::micro_batches(share.count, job.engine.micro_batching.samples, (count + job.shares.step_group_ranks - 1) / job.shares.step_group_ranks)) {
     std::vector<int64_t> ids(static_cast<size_t>(part.count));
     std::iota(ids.begin(), ids.end(), held.first + share.first + part.first);
-    mesh::Batch batch;
-    job.data.samples->fill(ids, batch);
-    if (job.device.is_cuda()) data::add_document_starts(batch);
-    batch = mesh::to_device(batch, job.device);
+    const mesh::Batch batch = mesh::to_device(job.batches->fill(ids), job.config.device);
     const model::Losses losses = job.step->evaluate(job.engine, batch);
     sums[0] += losses.sum.item<double>();
     sums[1] += losses.count.to(at::kDouble).item<double>();
     const at::Tensor measures = losses.measures.defined() ? losses.measures.cpu() : at::Tensor();
     for (size_t i = 0; measures.defined() && i < measured; ++i) sums[3 + i] += measures.const_data_ptr<double>()[i];
-    job.engine.sync->progress({});  // what was sent before goes on its way
+    job.engine.sync->progress({});  // messages that were sent before
   }
   job.engine.step_group
       ->all_reduce({sums.data(), static_cast<int64_t>(sums.size()), comm::Dtype::f64}, comm::Reduce::sum,

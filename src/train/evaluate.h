@@ -6,13 +6,14 @@ namespace cairn::train {
 
 struct Job;
 
-// What the model makes of the held-out samples.
+// The result of an evaluation.
 struct HeldOut {
   double loss = std::numeric_limits<double>::quiet_NaN();  // NaN: not evaluated, or nothing is held out
-  std::vector<double> measures = {};                       // means of what the objective measures
+  std::vector<double> measures = {};                       // means of the objective's measures (Objective::measures)
 };
 
-// Means over the held-out samples (at most eval.samples of them), shared out over the replicas; the same on all of them.
+// Evaluates the model on the held-out samples, at most eval.samples of them. The samples are sharded over the replicas; all ranks of a step
+// group get the same means. Collective.
 HeldOut evaluate_held_out(Job& job);
 
 }  // namespace cairn::train

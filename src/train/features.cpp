@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "parallel/plan.h"
+#include "sync/needs.h"
 #include "train/settings.h"
 
 namespace cairn::train {
@@ -26,11 +27,12 @@ constexpr Conflict kConflicts[] = {
     {Feature::loss_chunks, Feature::tp, "ranks along mesh.tp have a part of each row of logits already: leave it out"},
     {Feature::loss_chunks, Feature::pp, "is for mesh.pp = 1: use more pipeline.micro_batches instead"},
     {Feature::cuda_graph, Feature::several_ranks, "is for one rank, because messages between ranks are not captured: leave it out"},
-    {Feature::cuda_graph, Feature::dp_rule, "the sync rule decides on the host what a step does: leave it out"},
+    {Feature::cuda_graph, Feature::host_sync, "the sync rule decides on the host what a step does: leave it out"},
     {Feature::cuda_graph, Feature::dropout, "a captured graph would drop the same elements in every pass: leave it out"},
     {Feature::check_every, Feature::cuda_graph, "compares steps that are not captured: use train.cuda_graph = false"},
     {Feature::check_every, Feature::sync_check, "waits for the device to compare, which log.sync_check = true forbids: drop one"},
     {Feature::bf16_gradients, Feature::several_ranks, "gradients are summed over ranks in fp32: leave it out, or use one rank"},
+    {Feature::recovery, Feature::sync_check, "an update waits for the numbers of its step, which log.sync_check = true forbids: drop one"},
     {Feature::rollback, Feature::local_steps, "an island cannot go back by itself while the others go on: use skip or stop"},
 };
 
@@ -69,15 +71,16 @@ void add_layout(const Settings& s, const parallel::Plan& plan, std::vector<UsedF
   if (plan.islands > 1) used.push_back({Feature::remote_islands, fmt::format("island.count = {}", plan.islands)});
   if (const int ranks = plan.mesh.size() * plan.islands; ranks > 1)
     used.push_back({Feature::several_ranks, fmt::format("{} ranks", ranks)});
+  if (!sync::needs_of(s.sync.kind).fits_cuda_graph) used.push_back({Feature::host_sync, fmt::format("sync.dp.kind = {}", s.sync.kind)});
   if (s.sync.kind != sync::SyncOptions{}.kind) used.push_back({Feature::dp_rule, fmt::format("sync.dp.kind = {}", s.sync.kind)});
   if (s.layout.tensor.overlap) used.push_back({Feature::tensor_overlap, "tensor.overlap = true"});
-  if (s.layout.recompute.mode == "stage") used.push_back({Feature::stage_recompute, "recompute.mode = stage"});
+  if (s.layout.recompute.mode == parallel::RecomputeMode::stage) used.push_back({Feature::stage_recompute, "recompute.mode = stage"});
 }
 
 void add_model(const Settings& s, std::vector<UsedFeature>& used) {
   if (s.model.dropout > 0) used.push_back({Feature::dropout, fmt::format("model.dropout = {}", s.model.dropout)});
   if (s.model.batch_norm) used.push_back({Feature::running_statistics, "model.batch_norm = true"});
-  if (s.data.kind == "preference") used.push_back({Feature::preference, "data.kind = preference"});
+  if (s.data.needs().pairs) used.push_back({Feature::pairs, fmt::format("data.kind = {}", s.data.kind)});
 }
 
 const UsedFeature* find(std::span<const UsedFeature> used, Feature feature) {
@@ -100,6 +103,11 @@ void refuse_limits(std::string_view chosen, std::span<const Limit> limits, std::
   for (const Limit& limit : limits)
     if (const UsedFeature* one = find(used, limit.feature))
       base::fail_input("{}: does not work with {}: {}", one->spelled, chosen, limit.why);
+}
+
+bool has_conflict(Feature feature, std::span<const UsedFeature> used) {
+  return std::any_of(std::begin(kConflicts), std::end(kConflicts),
+                     [&](const Conflict& one) { return one.refused == feature && find(used, one.with); });
 }
 
 void refuse_conflicts(std::span<const UsedFeature> used) {

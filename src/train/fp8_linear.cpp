@@ -6,7 +6,7 @@
 namespace cairn::train {
 
 std::unique_ptr<model::Fp8LinearLayers> fp8_linear_layers(const Settings& settings, const model::Model& model, const parallel::Plan& plan) {
-  if (settings.train.fp8 == "none") return nullptr;
+  if (settings.train.fp8 == Fp8Scope::none) return nullptr;
   const auto lengths = [&](const model::Parameter& parameter, int64_t dim) {
     const int64_t whole = parameter.shape[static_cast<size_t>(dim)], tp = plan.mesh.extent("tp");
     const mesh::Placement::How how = parallel::placement_of(plan, parameter.name).on("tp");
@@ -23,7 +23,7 @@ std::unique_ptr<model::Fp8LinearLayers> fp8_linear_layers(const Settings& settin
     }
     return found;
   };
-  return std::make_unique<model::Fp8LinearLayers>(model, settings.train.fp8, settings.train.fp8_layers, lengths);
+  return std::make_unique<model::Fp8LinearLayers>(model, name_of(settings.train.fp8), settings.train.fp8_layers, lengths);
 }
 
 }  // namespace cairn::train

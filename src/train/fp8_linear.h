@@ -7,8 +7,8 @@
 
 namespace cairn::train {
 
-// Which products of a model are in eight bits (train.fp8, train.fp8_layers); null: none. Refuses widths, as the plan cuts them, that codes
-// cannot have.
+// The linear layers of the model that run in fp8 (train.fp8, train.fp8_layers); null if there are none. Refuses layers whose width, after
+// tensor parallelism has split it, is no multiple that fp8 kernels support.
 std::unique_ptr<model::Fp8LinearLayers> fp8_linear_layers(const Settings& settings, const model::Model& model, const parallel::Plan& plan);
 
 }  // namespace cairn::train

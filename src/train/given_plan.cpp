@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/schema.h"
 #include "parallel/options.h"
+#include "sync/needs.h"
 #include "sync/options.h"
 #include "train/options.h"
 
@@ -71,14 +72,14 @@ void use_layout_of(const parallel::Plan& given, base::Recipe& recipe, int ranks)
   set_section(recipe, parallel::context_schema(), {given.context.form, given.context.balanced},
               mesh.cp > 1 ? std::vector<std::string>{"form", "balanced"} : std::vector<std::string>{});
   TrainOptions train;
-  train.precision = given.precision;
+  train.precision = base::parse_enum(kPrecisionNames, "precision of the plan", given.precision);
   train.micro_batch = given.micro_batch;
   // A pipeline's micro-batches are counted, others have a size.
   set_section(recipe, train_schema(), train,
               mesh.pp > 1 ? std::vector<std::string>{"precision"} : std::vector<std::string>{"precision", "micro_batch"});
   if (const auto rule = given.sync.find("dp"); rule != given.sync.end())
     set_section(recipe, sync::sync_schema(), {.kind = rule->second}, {"kind"});
-  if (const auto rule = given.sync.find("island"); rule != given.sync.end() && rule->second != "all_reduce")
+  if (const auto rule = given.sync.find("island"); rule != given.sync.end() && sync::needs_of(rule->second).local_steps)
     set_section(recipe, sync::sync_schema().in("sync.island"), {.kind = rule->second}, {"kind"});
   if (mesh.pp == 1) return;
   const auto stages = static_cast<int64_t>(given.rank_of_stage.size());
@@ -90,7 +91,8 @@ void use_layout_of(const parallel::Plan& given, base::Recipe& recipe, int ranks)
                                            .stages_per_rank = stages / mesh.pp,
                                            .split = {},
                                            .registers = given.registers,
-                                           .routing = given.routing};
+                                           .routing = given.routing == parallel::Routing::random ? parallel::RoutingOption::random
+                                                                                                         : parallel::RoutingOption::fixed};
   std::vector<std::string> keys{"registers", "routing"};
   if (!recipe.has("pipeline.csv")) keys.insert(keys.end(), {"schedule", "stages_per_rank"});  // else the file says it
   if (!recipe.has("train.micro_batch")) keys.push_back("micro_batches");

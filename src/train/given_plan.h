@@ -4,15 +4,15 @@
 
 namespace cairn::train {
 
-// A saved plan, perhaps edited by a person, decides how a run is laid out: its mesh, micro-batches, stages and what is shared out take the
-// place of the recipe's keys. What both say must be the same.
+// A plan given by --plan, perhaps edited by hand, decides the layout of a run: mesh, micro-batches, pipeline stages and sharding. It
+// replaces the recipe's layout keys. A key that the recipe sets must have the value of the plan.
 
-// Sets the recipe's keys of the layout as the plan has them, so that the run's own recipe.toml tells what was run. Refuses a plan for
-// another number of ranks, and keys that the recipe gives otherwise.
+// Sets the recipe's layout keys to the values of the plan, so that the run's recipe.toml describes the run. Refuses a plan for another
+// number of ranks, and keys that the recipe sets to another value.
 void use_layout_of(const parallel::Plan& given, base::Recipe& recipe, int ranks);
 
-// Puts into the plan that those keys make what no key can say: the order of the mesh, which blocks each stage runs, placements. Refuses
-// what else differs; parallel::place refuses what the model cannot do.
+// Copies into `made`, the plan that those keys make, the parts that no key can express: the order of the mesh axes, the blocks of each
+// stage, and placements. Refuses any other difference. parallel::place refuses what the model cannot do.
 void take_from(const parallel::Plan& given, parallel::Plan& made);
 
 }  // namespace cairn::train

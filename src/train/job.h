@@ -1,4 +1,4 @@
-// A run on one rank, between train::build and the end of the loop.
+// The state of a run on one rank: its configuration, the objects that run, and its progress. train::build makes it; train::run owns it.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -13,12 +13,12 @@
 
 #include "base/memory_tags.h"
 #include "base/trace.h"
-#include "data/batch_split.h"
+#include "data/batches.h"
 #include "data/loader.h"
 #include "data/open.h"
 #include "data/sampler.h"
 #include "kernels/device.h"
-#include "optim/schedule.h"
+#include "optim/lr_schedule.h"
 #include "parallel/plan.h"
 #include "parallel/state/full_tensor_gather.h"
 #include "train/bad_steps.h"
@@ -31,32 +31,21 @@
 
 namespace cairn::train {
 
-// What is configured: fixed once build() has returned.
+// The configuration. It does not change after build().
 struct RunConfig {
   Settings settings;
   std::string recipe_toml;  // resolved, each value with its origin
   parallel::Plan plan;
   at::Device device{at::kCPU};
   std::filesystem::path out;  // the run directory of this rank's step group; empty: nothing is written
-  bool writes = false;        // this rank keeps that directory
+  bool writes = false;        // this rank writes into that directory
 };
 
-// Which samples of a global batch this rank and its step group (Engine::step_group) have. Ranks that share a sample, along tp and cp,
-// have the same share.
-struct SampleShares {
-  int data_rank = 0, data_ranks = 1;               // this rank's share of the samples of its world
-  int step_group_first = 0, step_group_ranks = 1;  // the shares of its step group
-  int island = 0, islands = 1;                     // of islands that are separate worlds
-  double data_share = 1;                           // 1 / the ranks that have the same samples: they count them once together
-
-  data::BatchRange samples_of(int64_t count, int rank) const;  // the samples of a step that the rank with share `rank` has
-};
-
-// What measures the run.
+// Traces, profilers and memory accounts.
 struct Instruments {
   std::unique_ptr<base::Trace> trace;
-  std::unique_ptr<KernelReport> kernel_report;  // where log.kernels asks for it
-  std::unique_ptr<MemoryReport> memory_report;  // where log.memory asks for it
+  std::unique_ptr<KernelReport> kernel_report;  // null without log.kernels
+  std::unique_ptr<MemoryReport> memory_report;  // null without log.memory
   std::unique_ptr<base::MemoryTags> memory;     // bytes by purpose, booked where they are allocated
   std::vector<base::BookedMemory> booked;
   std::vector<std::pair<std::string, double>> startup;  // seconds that each part of build() took
@@ -67,27 +56,29 @@ struct RunProgress {
   int64_t steps_done = 0;
   int64_t tokens_done = 0;
   double seconds_done = 0;
-  int64_t updates_skipped = 0;  // of the steps done
+  int64_t updates_skipped = 0;  // steps done without an update
   int64_t rollbacks = 0;
-  int64_t batches_passed = 0;  // left out by rollbacks: step s trains on the sampler's batch s + batches_passed
+  int64_t batches_passed = 0;  // batches left out by rollbacks: step s trains on the sampler's batch s + batches_passed
 };
 
-// What runs, with its configuration and progress. One per rank; it must not move once its loader is started.
+// One per rank. It must not move in memory after start_loader(), because the loader's thread reads it. Members are destroyed in reverse
+// order, which matters where a comment says so.
 struct Job {
   RunConfig config;
-  SampleShares shares;
-  Instruments instruments;                                       // before all that it counts
-  std::unique_ptr<kernels::DeterministicAlgorithms> repeatable;  // where train.deterministic asks for it
+  data::SampleShares shares;  // this rank's part of each global batch
+  Instruments instruments;                                       // before everything whose memory it counts
+  std::unique_ptr<kernels::DeterministicAlgorithms> repeatable;  // null without train.deterministic
   data::OpenedData data;
-  data::Subset subset;  // of the training samples
+  data::Subset subset;  // the training samples of this run
   std::unique_ptr<data::Sampler> sampler;
-  optim::Schedule schedule;
+  std::unique_ptr<data::BatchSource> batches;  // reads all of the above
+  optim::LrSchedule schedule;
   Engine engine;
   std::unique_ptr<Step> step;
-  std::optional<uint64_t> reference;           // checksum of the frozen weights that the step compares with, if it does
+  std::optional<uint64_t> reference;           // checksum of the reference model, for methods that have one
   std::map<std::string, std::string> carried;  // files that came with model.from and go into every snapshot
   std::unique_ptr<parallel::FullTensorGather> assembly;
-  std::unique_ptr<RemoteIslandHost> remote_islands;  // where this island is a separate world
+  std::unique_ptr<RemoteIslandHost> remote_islands;  // null unless this island is a separate world
   std::unique_ptr<BadSteps> bad_steps;
   RunProgress progress;
   std::unique_ptr<data::Loader> loader;  // last, so that its thread ends first

@@ -14,16 +14,16 @@ class World;
 
 namespace cairn::train {
 
-// A few steps of a run, written down so that another layout of the same run can be held against them.
+// The numbers of one step, to compare two layouts of the same run.
 struct TracedStep {
   double loss = 0, gradient_norm = 0;
-  mesh::NamedTensors gradients;   // whole, as the optimizer is about to read them
-  mesh::NamedTensors parameters;  // whole, after the update
-  // Parameters of which two ranks that should hold the same gradient do not: "model.norm.weight (ranks 0 and 1)".
+  mesh::NamedTensors gradients;   // full tensors, as the optimizer reads them
+  mesh::NamedTensors parameters;  // full tensors, after the update
+  // Parameters whose gradient should be identical on two ranks and is not: "model.norm.weight (ranks 0 and 1)".
   std::vector<std::string> unequal_copies;
 };
 
-// What one rank keeps between steps, and had at most during them, in bytes.
+// The memory of one rank in bytes: what it keeps between steps, and the peaks during steps.
 struct RankMemory {
   int64_t parameters = 0, gradients = 0, optimizer = 0;
   int64_t gradients_most = 0, gathered_most = 0, activations_most = 0;
@@ -35,23 +35,23 @@ using SentBytes = std::array<int64_t, comm::kPurposes>;  // by purpose
 struct LayoutTrace {
   std::vector<TracedStep> steps = {};
   std::vector<RankMemory> memory = {};  // by rank
-  SentBytes sent = {};                  // by all ranks, in the steps alone
+  SentBytes sent = {};                  // by all ranks, during the steps
   int64_t elements = 0;                 // parameters of the whole model
 };
 
 struct LayoutTraceOptions {
   int64_t steps = 1;
-  bool tensors = true;  // losses alone are quicker
-  std::string plant;    // the gradient of this parameter is not summed over its copies: a mistake to be found
-  std::string cache;    // where tokenized data is kept
+  bool tensors = true;  // false records losses and norms only, which is faster
+  std::string plant;    // plants an error to be found: the gradient of this parameter is not summed over its copies
+  std::string cache;    // the folder of tokenized data
 };
 
-// Runs the first steps of a recipe on every rank of the world, as train::run would; rank 0 gets the recording.
+// Runs the first steps of a recipe on every rank of the world, as train::run does. Rank 0 gets the tensors. Collective.
 LayoutTrace trace_layout(comm::World& world, base::Recipe recipe, const LayoutTraceOptions& options);
 
-// What differs first between two recordings, in the order in which a step makes it: its loss, its gradients by the model's order, copies
-// of gradients that must be equal to the bit, the gradient norm, the parameters. Tensors may differ by `tolerance` of their largest
-// element, after the first update by a hundred times that.
+// The first difference between two traces, in the order in which a step computes: loss, gradients in the model's order, copies of
+// gradients (which must be bitwise identical), gradient norm, parameters. Tensors may differ by `tolerance` times their largest element,
+// and by a hundred times that after the first update.
 struct Difference {
   int64_t step = 0;    // from 1; 0: nothing differs
   std::string what;    // "the gradient of model.norm.weight"

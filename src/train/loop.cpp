@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/stop.h"
 #include "comm/world.h"
+#include "train/batches.h"
 #include "train/build.h"
 #include "train/evaluate.h"
 #include "train/report/run_recorder.h"
@@ -18,28 +19,40 @@ namespace {
 
 bool due(int64_t step, int64_t every, int64_t last) { return step == last || (every > 0 && step % every == 0); }
 
-sync::StepMetrics notes_of(Job& job) {
-  sync::StepMetrics notes = job.engine.sync->metrics();
-  for (auto& note : job.step->metrics()) notes.push_back(std::move(note));
-  return notes;
+// The numbers of the sync rules and of the step, for the metrics.
+sync::StepMetrics metrics_of(Job& job) {
+  sync::StepMetrics metrics = job.engine.sync->metrics();
+  for (auto& one : job.step->metrics()) metrics.push_back(std::move(one));
+  return metrics;
 }
 
-// A bad step whose update did not happen. True: the run has gone back to where `rewind` was kept, and the step is forgotten.
-bool roll_back(comm::World& world, Job& job, const Rewind& rewind, RunRecorder& record, int64_t step) {
-  if (job.settings.train.on_bad_step == "skip") {
+// After a bad step whose update did not happen. Returns true where the run has gone back to the state that `rewind` holds, and the step is
+// forgotten. All ranks decide the same.
+bool roll_back(comm::World& world, Job& job, const Rewind& rewind, RunRecorder& recorder, int64_t step) {
+  if (job.config.settings.train.on_bad_step == OnBadStep::skip) {
     job.bad_steps->skipped(step);
-    ++job.updates_skipped;
-    if (world.rank() == 0) world.log().warn("step {}: {}: its update is skipped", step, job.bad_steps->fault());  // alike on all
+    ++job.progress.updates_skipped;
+    if (world.rank() == 0) world.log().warn("step {}: {}: its update is skipped", step, job.bad_steps->fault());
     return false;
   }
-  job.bad_steps->may_roll_back(step, job.rollbacks);
+  job.bad_steps->may_roll_back(step, job.progress.rollbacks);
   job.loader.reset();  // before what it reads changes
   rewind.back(job, step);
   start_loader(job);
-  record.rolled_back();
+  recorder.rolled_back();
   if (world.rank() == 0)
-    world.log().warn("step {}: {}: back to step {}, and on with the samples after it", step, job.bad_steps->fault(), job.steps_done);
+    world.log().warn("step {}: {}: back to step {}, and on with the samples after it", step, job.bad_steps->fault(),
+                     job.progress.steps_done);
   return true;
+}
+
+// Islands that step separately end after the same step: this one requests it, and all end when their rounds have decided.
+bool stop_together(comm::World& world, sync::Sync& sync, bool wanted, bool& requested) {
+  if (wanted && !std::exchange(requested, true)) {
+    sync.request_stop();
+    if (world.rank() == 0 && !sync.should_stop()) world.log().info("stopping, together with the other islands: after the next round");
+  }
+  return sync.should_stop();
 }
 
 }  // namespace
@@ -47,62 +60,59 @@ bool roll_back(comm::World& world, Job& job, const Rewind& rewind, RunRecorder& 
 Result run(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset, const base::Stop& stop) {
   const std::unique_ptr<Job> job = build(world, std::move(recipe), start, subset);  // model, data, optimizer, sync
   SnapshotWriter snapshots(*job, world.log(), world.wall(), base::real_disk());
-  RunRecorder record(world, *job, start);  // metrics, progress, report
-  const int64_t last = job->settings.train.steps;
-  const bool rewinds = job->settings.train.on_bad_step == "rollback";
-  const bool apart = parallel::islands_step_separately(job->plan);
+  RunRecorder recorder(world, *job, start);  // metrics, progress, report
+  const Settings& s = job->config.settings;
+  RunProgress& progress = job->progress;
+  sync::Sync& sync = *job->engine.sync;
+  const int64_t last = s.train.steps;
+  const bool separately = parallel::islands_step_separately(job->config.plan);
+  const bool rewinds = s.train.on_bad_step == OnBadStep::rollback;
   Rewind rewind;
   if (rewinds) rewind.keep(*job);
 
-  bool stopped = false, asked = false;
-  while (job->steps_done < last && !stopped) {
+  bool stopped = false, stop_requested = false;
+  while (progress.steps_done < last && !stopped) {
     snapshots.rethrow_failure();
-    const int64_t step = job->steps_done + 1;
-    const auto traced = job->trace->span("step", "step");
-    const bool must_record = step == last || due(step, job->settings.eval.every, last) || due(step, job->settings.snapshot.every, last);
-    if (!job->engine.sync->should_step(step) && !must_record) {  // this island is slower than others
+    const int64_t step = progress.steps_done + 1;
+    const auto traced = job->instruments.trace->span("step", "step");
+    const bool must_record = due(step, s.eval.every, last) || due(step, s.snapshot.every, last);
+    if (!sync.should_step(step) && !must_record) {  // this island is slower than others
       skip_step(*job);
-      job->steps_done = step;
-      stopped = job->engine.sync->should_stop();  // a round may have ended in it
+      progress.steps_done = step;
+      stopped = sync.should_stop();  // a round may have ended in it
       if (stopped) snapshots.save();
       continue;
     }
     const TakenStep taken = take_step(*job);  // batch, forward, backward, update
-    if (taken.output.skipped && roll_back(world, *job, rewind, record, step)) continue;
-    job->steps_done = step;
-    job->tokens_done += taken.tokens;
+    if (taken.output.skipped && roll_back(world, *job, rewind, recorder, step)) continue;
+    progress.steps_done = step;
+    progress.tokens_done += taken.tokens;
 
-    if (step == last) job->engine.sync->finish();
+    if (step == last) sync.finish();
     HeldOut held_out;
-    if (due(step, job->settings.eval.every, last)) held_out = evaluate_held_out(*job);
-    stopped = record.step({.step = step,
-                           .tokens = taken.tokens,
-                           .loss_denominator = taken.loss_denominator,
-                           .tokens_done = job->tokens_done,
-                           .batch = taken.batch,
-                           .samples = taken.samples,
-                           .learning_rate = taken.learning_rate,
-                           .snapshot_s = snapshots.take_held_up_s(),
-                           .held_out = std::move(held_out),
-                           .notes = notes_of(*job),
-                           .fault = taken.output.skipped ? job->bad_steps->fault() : ""},
-                          taken.output, stop.requested());
-    if (apart) {  // the others must end after the same step
-      if (stopped && !std::exchange(asked, true)) {
-        job->engine.sync->request_stop();
-        if (world.rank() == 0 && !job->engine.sync->should_stop())
-          world.log().info("stopping, together with the other islands: after the next round");
-      }
-      stopped = job->engine.sync->should_stop();
-    }
-    const bool wanted = step < last || job->settings.snapshot.last;
-    const bool save_now = stopped || (wanted && due(step, job->settings.snapshot.every, last));
+    if (due(step, s.eval.every, last)) held_out = evaluate_held_out(*job);
+    stopped = recorder.step({.step = step,
+                             .tokens = taken.tokens,
+                             .loss_denominator = taken.loss_denominator,
+                             .tokens_done = progress.tokens_done,
+                             .batch = taken.batch,
+                             .samples = taken.samples,
+                             .learning_rate = taken.learning_rate,
+                             .snapshot_s = snapshots.take_held_up_s(),
+                             .held_out = std::move(held_out),
+                             .metrics = metrics_of(*job),
+                             .fault = taken.output.skipped ? job->bad_steps->fault() : ""},
+                            taken.output, stop.requested());
+    if (separately) stopped = stop_together(world, sync, stopped, stop_requested);
+
+    const bool wanted = step < last || s.snapshot.last;
+    const bool save_now = stopped || (wanted && due(step, s.snapshot.every, last));
     if (save_now && rewinds) rewind.keep(*job);
     if (save_now) snapshots.save();
   }
   snapshots.finish();
-  record.finish(stopped);
-  return record.result();
+  recorder.finish(stopped);
+  return recorder.result();
 }
 
 }  // namespace cairn::train

@@ -9,6 +9,7 @@
 #include "kernels/aten.h"
 #include "snapshot/adapter.h"
 #include "train/build.h"
+#include "train/parameter_piece.h"
 #include "train/state/full_state.h"
 #include "train/state/tensor_checksum.h"
 
@@ -49,19 +50,19 @@ Split split_adapters(const mesh::NamedTensors& parameters) {
 model::LoraShape lora_of(const model::LoraOptions& o) { return {.rank = o.rank, .alpha = o.alpha, .targets = o.targets}; }
 
 std::optional<snapshot::Pretrained> open_model_from(Job& job, base::Log& log) {
-  const std::string& from = job.settings.model.from;
+  const std::string& from = job.config.settings.model.from;
   if (from.empty()) return std::nullopt;
   snapshot::Pretrained opened = snapshot::open_pretrained(from, log);
   job.carried = opened.texts;
   // A tokenizer of another kind would contradict what came with the model.
-  const std::filesystem::path tokenizer = job.settings.data.tokenizer_file;
+  const std::filesystem::path tokenizer = job.config.settings.data.tokenizer_file;
   if (!same_folder(tokenizer, opened.path) && !same_folder(tokenizer.parent_path(), opened.path)) {
     for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
                              "merges.txt", "tokenizer.model", "chat_template.jinja"})
       job.carried.erase(name);
   }
-  if (job.settings.lora.rank > 0)
-    job.carried["training/adapter_config.json"] = snapshot::format_adapter_config(lora_of(job.settings.lora), opened.shape, from);
+  if (job.config.settings.lora.rank > 0)
+    job.carried["training/adapter_config.json"] = snapshot::format_adapter_config(lora_of(job.config.settings.lora), opened.shape, from);
   return opened;
 }
 
@@ -75,7 +76,7 @@ void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& w
   }
   const Split parameters = split_adapters(whole);
   pretrained.load_into(parameters.own);
-  if (const std::string& from = job.settings.lora.from; !from.empty())
+  if (const std::string& from = job.config.settings.lora.from; !from.empty())
     load_adapter(parameters.adapters, snapshot::read_adapter(from), from);
   uint64_t sum = 0;
   for (size_t i = 0; i < whole.size(); ++i) {
@@ -91,7 +92,7 @@ void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& w
   for (size_t rank = 1; rank < all.size(); ++rank)
     if (all[rank] != all[0])
       base::fail_input("model.from = {}: rank {} reads other weights there than rank 0: every machine needs the same directory",
-                       job.settings.model.from, rank);
+                       job.config.settings.model.from, rank);
   world.log().info("started from {}: {}, {} tensors", pretrained.path, pretrained.shape.family, whole.size());
 }
 

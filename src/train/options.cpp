@@ -1,5 +1,7 @@
 #include "train/options.h"
 
+#include "train/step_methods.h"
+
 namespace cairn::train {
 
 base::Schema<TrainOptions> train_schema() {
@@ -9,10 +11,8 @@ base::Schema<TrainOptions> train_schema() {
       "How long and in what portions to train.",
       {{"steps", &O::steps, "Optimizer steps.", base::at_least(1), {"max_steps", "train_iters"}},
        {"method", &O::method,
-        "How a step learns: gradient (backward and an optimizer); one_byte (forward passes alone, a byte per slope: train.one_byte); "
-        "masha1 "
-        "or masha2 (compressed differences, also against an adversary: train.masha).",
-        base::one_of({"gradient", "one_byte", "masha1", "masha2"})},
+        "How a step learns: " + step_method_help() + ".",
+        base::one_of(step_method_names())},
        {"global_batch",
         &O::global_batch,
         "Samples of one step, over all ranks; any rank count divides it.",
@@ -27,21 +27,21 @@ base::Schema<TrainOptions> train_schema() {
         "Number format of what passes compute and save: fp32 or bf16. Losses, sums of gradients, norms' statistics and the optimizer's "
         "state "
         "are fp32 either way.",
-        base::one_of({"fp32", "bf16"})},
+        kPrecisionNames},
        {"fp8", &O::fp8,
         "Products with weights that are in eight bits in training: layers (attention and MLP), or all, the head's too; the rest is as "
         "precision says, which must be bf16. Needs a GPU of compute capability 8.9 or more; a CPU only imitates it.",
-        base::one_of({"none", "layers", "all"})},
+        kFp8ScopeNames},
        {"fp8_layers", &O::fp8_layers, "Which layers those are: \"all\", \"last 8\", or numbers from 0 on: \"0,2,5\"."},
        {"parameters", &O::parameters,
         "Number format in which parameters are kept and saved: fp32 (master weights, for bf16 passes rounded to a copy), or bf16 without "
         "any, "
         "each update rounded up or down at random so that small ones are not lost; needs precision = bf16.",
-        base::one_of({"fp32", "bf16"})},
+        kPrecisionNames},
        {"gradients", &O::gradients,
         "Number format in which gradients are summed and kept: fp32, or bf16 for half of that memory, on one rank with one pass a step; "
         "needs precision = bf16.",
-        base::one_of({"fp32", "bf16"})},
+        kPrecisionNames},
        {"loss_chunks", &O::loss_chunks,
         "Parts of a pass, by tokens, whose logits are made one after the other: with 4, logits take a quarter of the memory. The head's "
         "weight gradient is then summed up from as many parts. 0 chooses: on a GPU parts of half a gibibyte, on a CPU one.",
@@ -60,7 +60,7 @@ base::Schema<TrainOptions> train_schema() {
        {"on_bad_step", &O::on_bad_step,
         "When the loss or the gradient norm is not finite, or a spike: stop with an error; skip the update; or rollback: go back to the "
         "last snapshot (kept in memory too) and on with the samples after the bad step.",
-        base::one_of({"stop", "skip", "rollback"})},
+        kOnBadStepNames},
        {"spike_factor", &O::spike_factor,
         "A loss or gradient norm above this many times its median over the last 64 good steps is a spike; 0 looks for none.",
         base::at_least(0)},

@@ -2,27 +2,45 @@
 #include <cstdint>
 #include <string>
 
+#include "base/enum_names.h"
 #include "base/schema.h"
 
 namespace cairn::train {
 
+// A number format of passes, parameters or gradients.
+enum class Precision { fp32, bf16 };
+inline constexpr base::EnumName<Precision> kPrecisionNames[] = {{Precision::fp32, "fp32"}, {Precision::bf16, "bf16"}};
+inline const char* name_of(Precision value) { return base::enum_name(kPrecisionNames, value); }
+
+// Which linear layers are in fp8.
+enum class Fp8Scope { none, layers, all };
+inline constexpr base::EnumName<Fp8Scope> kFp8ScopeNames[] = {
+    {Fp8Scope::none, "none"}, {Fp8Scope::layers, "layers"}, {Fp8Scope::all, "all"}};
+inline const char* name_of(Fp8Scope value) { return base::enum_name(kFp8ScopeNames, value); }
+
+// What happens after a step whose loss or gradient norm is not finite, or a spike.
+enum class OnBadStep { stop, skip, rollback };
+inline constexpr base::EnumName<OnBadStep> kOnBadStepNames[] = {
+    {OnBadStep::stop, "stop"}, {OnBadStep::skip, "skip"}, {OnBadStep::rollback, "rollback"}};
+inline const char* name_of(OnBadStep value) { return base::enum_name(kOnBadStepNames, value); }
+
 // The recipe's train.* keys.
 struct TrainOptions {
   int64_t steps = 340;
-  std::string method = "gradient";
+  std::string method = "gradient";  // a name of step_methods.h
   int64_t global_batch = 16;
   int64_t micro_batch = 0;
-  std::string precision = "fp32";
-  std::string fp8 = "none";
+  Precision precision = Precision::fp32;
+  Fp8Scope fp8 = Fp8Scope::none;
   std::string fp8_layers = "all";
-  std::string parameters = "fp32";
-  std::string gradients = "fp32";
+  Precision parameters = Precision::fp32;
+  Precision gradients = Precision::fp32;
   int64_t loss_chunks = 1;
   bool cuda_graph = false;
   bool deterministic = false;
   int64_t check_every = 0;
   int64_t seed = 1;
-  std::string on_bad_step = "stop";
+  OnBadStep on_bad_step = OnBadStep::stop;
   double spike_factor = 0;
   int64_t bad_steps_max = 10;
 };

@@ -3,38 +3,32 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "data/tokenizer/open_tokenizer.h"
+#include "data/corpus.h"
+#include "data/samples/packing.h"
 #include "kernels/aten.h"
 #include "model/trainable.h"
+#include "model/losses/dpo.h"
+#include "optim/needs.h"
 #include "optim/optimizer.h"
 #include "parallel/activations/recompute.h"
 #include "parallel/layout/make_plan.h"
 #include "parallel/layout/model_shard.h"
 #include "snapshot/pretrained.h"
-#include "train/build.h"
 #include "train/fp8_linear.h"
 #include "train/given_plan.h"
 #include "train/loss_chunks.h"
+#include "train/make_plan.h"
 #include "train/model_from.h"
+#include "train/parameter_piece.h"
+#include "train/step_methods.h"
 
 namespace cairn::train {
 namespace {
 
-// What an update must be handed, asked of the rule itself over a parameter without values.
-optim::Optimizer::Granularity unit_of(const optim::OptimOptions& options) {
-  const at::Tensor nowhere = at::empty({1, 1}, at::TensorOptions().dtype(at::kFloat).device(at::kMeta));
-  return optim::make_optimizer(options, {{"parameter", nowhere, nowhere, true, true}})->granularity();
-}
-
-// A tokenizer that is learned has at most so many entries; the text says whether it comes to them.
-int64_t vocabulary(const Settings& s) {
-  if (!s.data.tokenizer_file.empty()) return data::open_tokenizer(s.data.tokenizer_file)->vocab_size();
-  return s.data.tokenizer == "bytes" ? 257 : s.data.vocab;
-}
-
 model::BuiltModel task_of(const Settings& s) {
-  if (s.data.kind == "spirals") return model::build_model(s.model, {.features = 2, .classes = 3});
-  if (s.model.from.empty()) return model::build_model(s.model, {.vocab = vocabulary(s), .length = s.data.length});
+  const data::DataNeeds& needs = s.data.needs();
+  if (!needs.tokens) return model::build_model(s.model, {.features = needs.features, .classes = needs.classes});
+  if (s.model.from.empty()) return model::build_model(s.model, {.vocab = data::vocab_bound(s.data), .length = s.data.length});
   // Whether the tokenizer fits is seen when it is read.
   const model::DecoderShape shape = snapshot::read_outline(s.model.from).shape;
   return model::build_model(s.model, {.vocab = shape.vocab, .length = s.data.length}, shape, lora_of(s.lora));
@@ -42,10 +36,10 @@ model::BuiltModel task_of(const Settings& s) {
 
 parallel::ActivationSetup keeping(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length, bool on_gpu,
                                   const model::Fp8LinearLayers* fp8) {
-  const int64_t rows = s.data.kind == "preference" ? 2 : 1;
+  const int64_t rows = s.data.needs().sequences();
   return {.tokens = plan.micro_batch * rows * std::max<int64_t>(1, length),
           .share = 1.0 / (plan.mesh.extent("tp") * plan.mesh.extent("cp")),  // but for inputs that layers gather
-          .element_bytes = s.train.precision == "bf16" ? 2 : 4,
+          .element_bytes = s.train.precision == Precision::bf16 ? 2 : 4,
           .on_gpu = on_gpu && plan.mesh.extent("tp") == 1,  // what is gathered along tp is kept
           .fp8 = fp8,
           .loss_chunks = loss_chunks_of(s, model, plan, length, on_gpu)};
@@ -61,31 +55,32 @@ std::vector<parallel::ActivationBytes> kept_by_blocks(const Settings& s, const m
 
 planner::StepRules step_rules(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length, bool on_gpu) {
   const parallel::RecomputeOptions& again = s.layout.recompute;
-  if (again.mode == "budget" && again.budget_mib == 0)
+  const bool host = again.inputs == parallel::RecomputeInputs::host;
+  if (again.mode == parallel::RecomputeMode::budget && again.budget_mib == 0)
     base::fail_input("recompute.mode = budget needs recompute.budget_mib: what one micro-batch may keep");
-  if (again.inputs == "host" && again.mode != "full" && again.mode != "selective")
+  if (host && again.mode != parallel::RecomputeMode::full && again.mode != parallel::RecomputeMode::selective)
     base::fail_input(
         "recompute.inputs = host: is about blocks that are computed again one by one, which recompute.mode = {} does not do, or counts "
         "what "
         "they keep as the GPU's: use full or selective",
-        again.mode);
-  if (again.inputs == "host" && !on_gpu)
+        base::enum_name(parallel::kRecomputeModeNames, again.mode));
+  if (host && !on_gpu)
     base::fail_input(
         "recompute.inputs = host: is for GPUs, and this runs on the CPU, whose memory that is: leave it out, or use --device cuda");
-  if (again.inputs == "host" && s.train.cuda_graph)
+  if (host && s.train.cuda_graph)
     base::fail_input("recompute.inputs = host: copies that a recorded step cannot hold: use train.cuda_graph = false");
   planner::StepRules rules{.trained = model::trainable(model, s.model.train),
-                           .recompute_stage = again.mode == "stage",
+                           .recompute_stage = again.mode == parallel::RecomputeMode::stage,
                            .recompute_last = !again.except_last,
                            .accumulate_unsharded = s.layout.memory.accumulate_unsharded,
-                           .whole_parameters = unit_of(s.optim) != optim::Optimizer::Granularity::elements,
+                           .whole_parameters = !optim::optimizer_needs(s.optim.kind).elementwise(),
                            .bucket_bytes = static_cast<int64_t>(s.sync.bucket_mib * (1 << 20)),
-                           .reference_passes = s.data.kind == "preference" ? 1 : 0,
-                           .asks_before_update = s.train.on_bad_step != "stop"};
+                           .reference_passes = step_method(s).needs.reference ? 1 : 0,
+                           .asks_before_update = s.train.on_bad_step != OnBadStep::stop};
   if (const int tp = plan.mesh.extent("tp"); rules.whole_parameters && tp > 1)
-    base::fail_input("optim.kind = {}: works on whole matrices, which mesh.tp = {} splits: use adamw or sgd, or mesh.tp = 1", s.optim.kind,
-                     tp);
-  if (again.mode != "none" && again.mode != "stage") {
+    base::fail_input("optim.kind = {}: works on whole matrices, which mesh.tp = {} splits: use {}, or mesh.tp = 1", s.optim.kind, tp,
+                     optim::elementwise_optimizers());
+  if (again.mode != parallel::RecomputeMode::none && again.mode != parallel::RecomputeMode::stage) {
     const std::unique_ptr<model::Fp8LinearLayers> fp8 = fp8_linear_layers(s, model, plan);
     rules.recompute = parallel::recomputed_blocks(
         {again.mode, again.modules, again.every, static_cast<int64_t>(again.budget_mib * (1 << 20))}, model,
@@ -117,15 +112,15 @@ Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given, boo
   p.plan = make_plan(s, ranks);
   if (given) take_from(*given, p.plan);
   p.task = task_of(s);
-  const bool pairs = s.data.kind == "preference", text = s.data.kind != "spirals";
+  const data::DataNeeds& needs = s.data.needs();
   p.batch = {.samples = s.train.global_batch,
-             .rows = pairs ? 2 : 1,
-             .length = text ? s.data.length : 1,
-             .length_varies = pairs,
-             .documents = s.data.packing != "stream"};
+             .rows = needs.sequences(),
+             .length = needs.tokens ? s.data.length : 1,
+             .length_varies = needs.pairs,
+             .documents = data::separates_documents(s.data.packing)};
   parallel::fit_to_model(p.plan, *p.task.model, s.layout.pipeline, p.batch.length);
   p.rules = step_rules(s, *p.task.model, p.plan, p.batch.length, on_gpu);
-  if (pairs) p.task.objective = model::make_dpo(s.dpo);
+  if (step_method(s).needs.pairs) p.task.objective = model::make_dpo(s.step_options<model::DpoOptions>());
   p.rules.measures = static_cast<int64_t>(p.task.objective->measures().size());
   return p;
 }

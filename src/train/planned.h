@@ -10,7 +10,8 @@
 
 namespace cairn::train {
 
-// What a recipe comes to on so many ranks, without values and without a look at the data: what dry runs and plans are told from.
+// A run as planned from its recipe: model, plan and step rules, without parameter values and without opening the data. Dry runs and
+// `cairn plan` work on it.
 struct Planned {
   Settings settings;
   model::BuiltModel task;
@@ -19,17 +20,17 @@ struct Planned {
   planner::StepRules rules;
 };
 
-// `given`: a plan to be used instead of the one that the recipe's keys make (given_plan.h); null: none.
+// `given`: a plan that decides the layout (given_plan.h); null: the recipe's keys decide it.
 Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given = nullptr, bool on_gpu = false);
 
-// What the settings say of a step of this model beside the plan. `length`: of the sequences.
+// The rules of a step that do not follow from the plan: recomputation, trained parameters, bucket size. `length`: tokens of a sequence.
 planner::StepRules step_rules(const Settings& settings, const model::Model& model, const parallel::Plan& plan, int64_t length, bool on_gpu);
 
-// What blocks keep of a micro-batch for its gradients, on one of the ranks that share tokens and widths out; of all stages of a pipeline.
+// The activation memory of each block for one micro-batch, on one rank of the tp and cp groups. All pipeline stages are included.
 std::vector<parallel::ActivationBytes> kept_by_blocks(const Settings& settings, const model::Model& model, const parallel::Plan& plan,
                                                       int64_t length, bool on_gpu);
 
-// What the update rule will keep of the whole model, asked of the rule itself over parameters without values.
+// The optimizer state of the whole model in bytes. It is measured on an optimizer over meta tensors.
 int64_t optimizer_bytes(const Settings& settings, const model::Model& model);
 
 }  // namespace cairn::train

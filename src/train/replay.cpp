@@ -12,6 +12,7 @@
 #include "base/recipe.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
+#include "train/batches.h"
 #include "train/build.h"
 #include "train/take_step.h"
 
@@ -55,10 +56,10 @@ std::string text_of_sample(const Job& job, int64_t id) {
 
 // Rollbacks move a run on among the sampler's batches; the record says where it was.
 void go_to_batch(Job& job, int64_t batch) {
-  const int64_t passed = batch - job.steps_done;
-  if (passed == job.batches_passed) return;
+  const int64_t passed = batch - job.progress.steps_done;
+  if (passed == job.progress.batches_passed) return;
   job.loader.reset();  // before what it reads changes
-  job.batches_passed = passed;
+  job.progress.batches_passed = passed;
   start_loader(job);
 }
 
@@ -132,13 +133,13 @@ Replayed replay(comm::World& world, const StepOfRecord& record, Start start, con
   start.resume = true;
   start.resume_step_last = record.step - 1;
   const std::unique_ptr<Job> job = build_as_then(world, record, start, options.subset);
-  Replayed result{.from = job->steps_done,
+  Replayed result{.from = job->progress.steps_done,
                   .samples = {},
                   .loss_then = record.loss,
                   .norm_then = record.gradient_norm,
-                  .differences = doubts(record, this_start(*job, start, world.size()), job->steps_done)};
-  while (job->steps_done < record.step) {
-    const int64_t step = job->steps_done + 1;
+                  .differences = doubts(record, this_start(*job, start, world.size()), job->progress.steps_done)};
+  while (job->progress.steps_done < record.step) {
+    const int64_t step = job->progress.steps_done + 1;
     go_to_batch(*job, record.batches[static_cast<size_t>(step - 1)]);
     const TakenStep taken = take_step(*job);
     if (step == record.step) {
@@ -150,14 +151,14 @@ Replayed replay(comm::World& world, const StepOfRecord& record, Start start, con
       result.same_samples = record.samples.empty() || record.samples == fmt::format("{:016x}", taken.samples);
     }
     if (taken.output.skipped) {
-      if (job->settings.train.on_bad_step == "skip") ++job->updates_skipped;
-      if (job->settings.train.on_bad_step == "rollback" && step < record.step)
+      if (job->config.settings.train.on_bad_step == OnBadStep::skip) ++job->progress.updates_skipped;
+      if (job->config.settings.train.on_bad_step == OnBadStep::rollback && step < record.step)
         result.differences.push_back(fmt::format("step {} is bad now ({}), and was good then", step, job->bad_steps->fault()));
     }
     if (step == record.step)
       for (const int64_t id : batch_ids(*job, step))
         result.samples.push_back({id, job->data.samples->tokens_in(id), options.text ? text_of_sample(*job, id) : ""});
-    job->steps_done = step;
+    job->progress.steps_done = step;
     if (options.on_step && world.rank() == 0) options.on_step(step, record.step);
   }
   return result;

@@ -1,11 +1,12 @@
 #include "train/settings.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "data/chat/chat_format.h"
 #include "snapshot/adapter.h"
 #include "snapshot/pretrained.h"
-#include "train/steps/dpo.h"
-#include "train/steps/one_byte_step.h"
+#include "train/step_methods.h"
 
 namespace cairn::train {
 namespace {
@@ -18,6 +19,20 @@ void refuse_conflicts(const model::ModelOptions& given, const model::ModelOption
     if (ours[i] != expected[i])
       base::fail_input("model.{} = {}: {} says {}, and a model that starts from there has its shape: leave the key out",
                        schema.section().entries[i].key, base::to_toml(ours[i]), given.from, base::to_toml(expected[i]));
+}
+
+// The options of all step methods; methods that share a section have it once.
+std::vector<StepOptions> step_options() {
+  std::vector<StepOptions> all;
+  std::vector<std::string> names;
+  for (const StepMethod& method : step_methods()) {
+    if (!method.options.section) continue;
+    const std::string name = method.options.section().name;
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    names.push_back(name);
+    all.push_back(method.options);
+  }
+  return all;
 }
 
 }  // namespace
@@ -55,9 +70,7 @@ Settings read_settings(base::Recipe& recipe) {
   s.data = recipe.read(data::data_schema(), data);
   data::check_template_word(s.data.chat_template);
   s.train = recipe.read(train_schema());
-  s.dpo = recipe.read(dpo_schema());
-  s.one_byte = recipe.read(one_byte_schema());
-  s.masha = recipe.read(masha_schema());
+  for (const StepOptions& options : step_options()) s.steps.push_back(options.read(recipe));
   s.optim = recipe.read(optim::optim_schema());
   s.layout.mesh = recipe.read(parallel::mesh_schema());
   s.layout.memory = recipe.read(parallel::memory_schema());
@@ -80,9 +93,6 @@ std::vector<base::Section> recipe_sections() {
                                       model::lora_schema().section(),
                                       data::data_schema().section(),
                                       train_schema().section(),
-                                      dpo_schema().section(),
-                                      one_byte_schema().section(),
-                                      masha_schema().section(),
                                       optim::optim_schema().section(),
                                       parallel::mesh_schema().section(),
                                       parallel::memory_schema().section(),
@@ -94,6 +104,10 @@ std::vector<base::Section> recipe_sections() {
                                       snapshot::snapshot_schema().section(),
                                       eval_schema().section(),
                                       log_schema().section()};
+  constexpr std::ptrdiff_t kAfterTrain = 4;
+  std::vector<base::Section> steps;
+  for (const StepOptions& options : step_options()) steps.push_back(options.section());
+  sections.insert(sections.begin() + kAfterTrain, steps.begin(), steps.end());
   const std::vector<base::Section> sync = sync::sync_sections();
   sections.insert(sections.end() - 4, sync.begin(), sync.end());
   return sections;

@@ -1,4 +1,6 @@
 #pragma once
+#include <any>
+#include <stdexcept>
 #include <vector>
 
 #include "base/recipe.h"
@@ -8,41 +10,45 @@
 #include "optim/options.h"
 #include "parallel/layout/make_plan.h"
 #include "snapshot/options.h"
-#include "sync/one_byte/replica.h"
 #include "sync/options.h"
 #include "train/islands/remote_islands.h"
 #include "train/options.h"
-#include "train/steps/masha_step.h"
 
 namespace cairn::train {
 
-// A recipe as structs: every section read, checked, and nothing unknown left over.
+// A recipe as structs, one for each section.
 struct Settings {
   model::ModelOptions model;
   model::LoraOptions lora;
   data::DataOptions data;
   TrainOptions train;
-  model::DpoOptions dpo;
-  sync::OneByteOptions one_byte;
-  MashaStepOptions masha;
   optim::OptimOptions optim;
   parallel::LayoutOptions layout;
-  sync::SyncOptions sync;    // along dp, and wherever else replicas take every step together
-  sync::SyncOptions island;  // along island
+  sync::SyncOptions sync;    // between replicas that take every step together (sync.dp)
+  sync::SyncOptions island;  // between islands (sync.island)
   RemoteIslandOptions remote;
   snapshot::SnapshotOptions snapshot;
   EvalOptions eval;
   LogOptions log;
+  std::vector<std::any> steps;  // the options of each step method that has some (step_methods.h)
+
+  template <typename O>
+  const O& step_options() const {
+    for (const std::any& one : steps)
+      if (const O* found = std::any_cast<O>(&one)) return *found;
+    throw std::logic_error("no step method has these options");
+  }
 };
 
-// Refuses unknown keys, wrong types and values out of range. The recipe remembers what was read, for Recipe::resolved_toml.
+// Reads all sections. Refuses unknown keys, wrong types and values out of range. The recipe remembers which values were read, for
+// Recipe::resolved_toml.
 Settings read_settings(base::Recipe& recipe);
 
-// Refuses what is wrong with a recipe on so many ranks (0: not known yet) and can be told without opening the data. `given`: a plan that
-// the run is laid out by (given_plan.h); null: none.
+// Refuses a recipe that cannot run on this number of ranks (0: not known yet), as far as this is known without opening the data. `given`: a
+// plan that decides the layout (given_plan.h); null: none.
 void check_recipe(base::Recipe recipe, int ranks, const parallel::Plan* given = nullptr);
 
-// Every section, in the order of the reference page.
+// All sections, in the order of the reference page.
 std::vector<base::Section> recipe_sections();
 
 }  // namespace cairn::train

@@ -18,26 +18,26 @@ struct Plan;
 
 namespace cairn::train {
 
-// What surrounds a run and is not part of its recipe: where it writes, where it starts from, what it runs on, who watches.
+// What a run needs beside its recipe: output directory, snapshot to resume from, device, threads and terminal. The command line sets it.
 struct Start {
   std::filesystem::path out;  // the run directory; empty: nothing is written (jobs that train many times)
   bool resume = false;        // continue from the newest good snapshot in `out`, if there is one
-  int64_t resume_step_last = std::numeric_limits<int64_t>::max();  // snapshots of later steps are passed over
-  std::filesystem::path cache;                                     // where tokenised text is kept between runs; empty: nowhere
+  int64_t resume_step_last = std::numeric_limits<int64_t>::max();  // snapshots of later steps are ignored
+  std::filesystem::path cache;                                     // the folder of tokenized text; empty: it is not kept
   std::string device = "cpu";                                      // cpu or cuda
-  int threads = 1;                                                 // of this rank
-  double seconds_before = 0;                                       // that passed before this process was started for the run
-  std::shared_ptr<base::Terminal> terminal;                        // null: nobody watches
-  std::shared_ptr<const parallel::Plan> plan = nullptr;            // how it is laid out; null: as the recipe's keys say
-  RemoteIslandStart remote = {};                                   // where islands are started each by itself
+  int threads = 1;                                                 // CPU threads of this rank
+  double seconds_before = 0;                                       // time between the command and the start of this process
+  std::shared_ptr<base::Terminal> terminal;                        // for the progress line; null: none is shown
+  std::shared_ptr<const parallel::Plan> plan = nullptr;            // decides the layout (given_plan.h); null: the recipe's keys do
+  RemoteIslandStart remote = {};                                   // used where each island is a separate world
 };
 
-// What a run came to.
+// The result of a run.
 struct Result {
   int64_t step = 0;          // completed
   double loss = 0;           // of the last step
-  double held_out_loss = 0;  // of the last evaluation; NaN where there was none
-  bool stopped = false;      // saved and ended before its last step, because it was asked to
+  double held_out_loss = 0;  // of the last evaluation; NaN if there was none
+  bool stopped = false;      // a stop was requested: the run saved and ended before its last step
 };
 
 }  // namespace cairn::train

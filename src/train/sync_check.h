@@ -2,7 +2,8 @@
 
 namespace cairn::train {
 
-// While it lives, an operation that makes the host wait for the GPU throws instead. Off, or without CUDA, it does nothing.
+// While this object lives, an operation that makes the host wait for the GPU throws (log.sync_check). With on = false, or without CUDA, it
+// does nothing.
 class SyncCheck {
  public:
   explicit SyncCheck(bool on);

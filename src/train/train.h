@@ -12,9 +12,9 @@ class World;
 
 namespace cairn::train {
 
-// Trains as the recipe says, on every rank of the world at once; all ranks return the same result. A function, so that jobs can call it
-// many times, each on its own subset of the training samples. A stop requested on any rank is agreed on at the next step: all ranks save
-// and return.
+// Trains as the recipe says. Every rank of the world calls it, and all ranks return the same result. A program may call it many times, with
+// another subset of the training samples each time. A stop requested on any rank takes effect on all ranks at the next step: they save a
+// snapshot and return.
 Result run(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset, const base::Stop& stop);
 
 }  // namespace cairn::train

@@ -6,12 +6,13 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tidy/source.h"
 
 namespace cairn::tidy {
 
-inline constexpr int64_t kLinesMax = 600;
+inline constexpr int64_t kLinesMax = 500;
 
 inline Findings opens_headers_with_pragma_once(const Source& source) {
   if (!is_header(source)) return {};
@@ -51,6 +52,74 @@ inline Findings fits_files_into_one_sitting(const Source& source) {
   const int64_t lines = std::count(source.text.begin(), source.text.end(), '\n');
   if (!is_code(source) || lines <= kLinesMax) return {};
   return {finding(source, 0, std::to_string(lines) + " lines, at most " + std::to_string(kLinesMax) + ": what is the second idea?")};
+}
+
+inline constexpr int64_t kFunctionLinesMax = 80, kStructFieldsMax = 20;
+
+// The lines of a text, without their ends.
+inline std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+// By the layout that clang-format gives: a body opens at the end of a line and closes by a brace in the same column.
+inline Findings keeps_functions_on_a_screen(const Source& source) {
+  Findings found;
+  if (!is_code(source) || !starts_with(source.path, "src/")) return found;
+  const std::string text = blank(source.text, Keep::code_only);
+  const std::vector<std::string_view> lines = lines_of(text);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const size_t indent = lines[i].find_first_not_of(' ');
+    if (indent == std::string_view::npos || indent > 2 || !ends_with(lines[i], "{")) continue;
+    const std::string_view content = lines[i].substr(indent);
+    bool other = false;
+    for (std::string_view word : {"namespace", "struct", "class", "enum", "union", "extern", "}"})
+      other = other || starts_with(content, word);
+    if (other || lines[i].find(')') == std::string_view::npos) continue;
+    size_t end = i + 1;
+    while (end < lines.size() && !(lines[end].size() > indent && lines[end].find_first_not_of(' ') == indent && lines[end][indent] == '}'))
+      ++end;
+    const auto length = static_cast<int64_t>(end - i + 1);
+    if (end < lines.size() && length > kFunctionLinesMax)
+      found.push_back(finding(source, static_cast<size_t>(lines[i].data() - text.data()),
+                              "a function of " + std::to_string(length) + " lines, at most " + std::to_string(kFunctionLinesMax)));
+  }
+  return found;
+}
+
+// Fields of the trainer's structs: declarations in the body, without functions.
+inline Findings keeps_trainer_structs_small(const Source& source) {
+  Findings found;
+  if (!is_header(source) || !starts_with(source.path, "src/train/")) return found;
+  const std::string text = blank(source.text, Keep::code_only);
+  const std::vector<std::string_view> lines = lines_of(text);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (!starts_with(lines[i], "struct ") || !ends_with(lines[i], "{")) continue;
+    int64_t fields = 0;
+    for (size_t at = i + 1; at < lines.size() && !starts_with(lines[at], "}"); ++at) {
+      const std::string_view line = lines[at].substr(0, lines[at].find_last_not_of(' ') + 1);
+      if (line.size() < 3 || line[2] == ' ' || !ends_with(line, ";")) continue;  // continued, or inside of something
+      const std::string_view name = line.substr(0, line.find_first_of("={"));
+      if (starts_with(line, "  static ") || starts_with(line, "  using ") || starts_with(line, "  struct ")) continue;
+      const size_t open = name.find('(');
+      const bool function =
+          open != std::string_view::npos && (name.find("std::function<") > open && name.find("(*") == std::string_view::npos);
+      if (!function)
+        fields += 1 + std::count(name.begin(), name.end(), ',') -
+                  (name.find('<') != std::string_view::npos
+                       ? std::count(name.begin(), name.begin() + static_cast<std::ptrdiff_t>(name.rfind('>') + 1), ',')
+                       : 0);
+    }
+    if (fields > kStructFieldsMax)
+      found.push_back(finding(source, static_cast<size_t>(lines[i].data() - text.data()),
+                              "a struct of " + std::to_string(fields) + " fields, at most " + std::to_string(kStructFieldsMax)));
+  }
+  return found;
 }
 
 // Paths and hosts of the machine somebody happened to work on. Spelled in pieces, for this file is read too.

@@ -34,10 +34,28 @@ TEST(FileNames, NameAnIdea) {
   EXPECT_THAT(names_files_for_ideas({"src/comm/utilisation.cpp", ""}), IsEmpty());
 }
 
-TEST(Files, HoldAtMostSixHundredLines) {
-  EXPECT_THAT(fits_files_into_one_sitting({"src/base/x.cpp", std::string(600, '\n')}), IsEmpty());
-  EXPECT_THAT(fits_files_into_one_sitting({"src/base/x.cpp", std::string(601, '\n')}), ElementsAre(HasSubstr("601 lines")));
+TEST(Files, HoldAtMostFiveHundredLines) {
+  EXPECT_THAT(fits_files_into_one_sitting({"src/base/x.cpp", std::string(500, '\n')}), IsEmpty());
+  EXPECT_THAT(fits_files_into_one_sitting({"src/base/x.cpp", std::string(501, '\n')}), ElementsAre(HasSubstr("501 lines")));
   EXPECT_THAT(fits_files_into_one_sitting({"docs/x.md", std::string(900, '\n')}), IsEmpty());
+}
+
+TEST(Functions, FitOnAScreen) {
+  const auto body = [](int lines) { return "void f(int a) {\n" + std::string(static_cast<size_t>(lines - 2), '\n') + "}\n"; };
+  EXPECT_THAT(keeps_functions_on_a_screen({"src/x/y.cpp", body(81)}), ElementsAre(HasSubstr("81 lines")));
+  EXPECT_THAT(keeps_functions_on_a_screen({"src/x/y.cpp", body(80)}), IsEmpty());
+  EXPECT_THAT(keeps_functions_on_a_screen({"src/x/y.cpp", "namespace a {\n" + std::string(100, '\n') + "}\n"}), IsEmpty());
+}
+
+TEST(TrainerStructs, HaveFewFields) {
+  const auto fields = [](int count) {
+    std::string text = "struct Job {\n";
+    for (int i = 0; i < count; ++i) text += "  int a" + std::to_string(i) + " = 0;  // why\n";
+    return text + "  int total() const { return 1; }\n  void run(int a, int b);\n};\n";
+  };
+  EXPECT_THAT(keeps_trainer_structs_small({"src/train/job.h", fields(21)}), ElementsAre(HasSubstr("21 fields")));
+  EXPECT_THAT(keeps_trainer_structs_small({"src/train/job.h", fields(20)}), IsEmpty());
+  EXPECT_THAT(keeps_trainer_structs_small({"src/train/job.h", "struct A {\n  std::map<int, int> a, b;\n};\n"}), IsEmpty());
 }
 
 TEST(Machines, AreNotNamed) {

@@ -12,8 +12,10 @@
 
 #include "tidy/call_rules.h"
 #include "tidy/include_rules.h"
+#include "tidy/page_rules.h"
 #include "tidy/shape_rules.h"
 #include "tidy/source.h"
+#include "tidy/word_rules.h"
 
 namespace cairn::tidy {
 namespace {
@@ -41,6 +43,12 @@ const std::vector<Rule> kRules = {
     {"NamesFilesForIdeas", names_files_for_ideas},
     {"FitsFilesIntoOneSitting", fits_files_into_one_sitting},
     {"NamesNoMachine", names_no_machine},
+    {"UsesTheWordsOfTheField", uses_the_words_of_the_field},
+    {"NamesMethodsInTheirRegistry", names_methods_in_their_registry},
+    {"KeepsPagesNarrow", keeps_pages_narrow},
+    {"KeepsParagraphsShort", keeps_paragraphs_short},
+    {"KeepsFunctionsOnAScreen", keeps_functions_on_a_screen},
+    {"KeepsTrainerStructsSmall", keeps_trainer_structs_small},
 };
 
 // What git would track: everything but what .gitignore leaves out, hidden folders other than .ci, and binary files.

@@ -1,6 +1,6 @@
 #include "base/check.h"
 #include "comm/world.h"
-#include "kernels/fp8_cuda.h"
+#include "kernels/fp8.h"
 #include "model/model.h"
 #include "train/build/build_steps.h"
 #include "train/fp8_linear.h"
@@ -15,12 +15,12 @@ void set_pass_options(Job& job) {
   const parallel::Plan& plan = job.config.plan;
   Engine& engine = job.engine;
   engine.loss_share = 1.0 / plan.mesh.extent("tp");  // ranks along tp compute the same loss
-  engine.micro_batches = plan.micro_batches;
-  engine.micro_batch = plan.micro_batch;
+  engine.micro_batching.count = plan.micro_batches;
+  engine.micro_batching.samples = plan.micro_batch;
   engine.context = plan.context;
-  engine.overlap = s.layout.tensor.overlap;
-  engine.late_sums = s.layout.tensor.late_sums;
-  engine.draws_by_token = s.model.dropout > 0;
+  engine.options.overlap = s.layout.tensor.overlap;
+  engine.options.late_sums = s.layout.tensor.late_sums;
+  engine.options.draws_by_token = s.model.dropout > 0;
   engine.clip_norm = s.optim.clip;
   engine.random = base::Random(static_cast<uint64_t>(s.train.seed)).for_purpose("pass");
   engine.trace = job.instruments.trace.get();

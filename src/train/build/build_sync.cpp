@@ -12,9 +12,9 @@ sync::Replica replica_of(const Job& job, comm::Group& replica_group, comm::Group
   const Settings& s = job.config.settings;
   return {.replica_group = replica_group,
           .model_group = model_group,
-          .parameters = job.engine.kept_views,
-          .gradients = job.engine.gradient_views,
-          .model = job.engine.trained_whole,
+          .parameters = job.engine.trained.values,
+          .gradients = job.engine.trained.gradients,
+          .model = job.engine.trained.full,
           .steps = s.train.steps,
           .seed = static_cast<uint64_t>(s.train.seed),
           .trace = job.instruments.trace.get()};

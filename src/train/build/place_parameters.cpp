@@ -1,7 +1,7 @@
 #include "base/check.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
-#include "kernels/fp8_cuda.h"
+#include "kernels/fp8.h"
 #include "model/model.h"
 #include "train/build/build_steps.h"
 #include "train/fp8_linear.h"
@@ -40,11 +40,11 @@ void make_store(Job& job, comm::World& world, const std::vector<bool>& trained, 
 void list_trained(Engine& engine, const std::vector<bool>& trained) {
   for (const parallel::ParameterSlice& piece : engine.store->pieces()) {
     if (!piece.gradient.defined()) continue;
-    engine.kept_views.push_back({piece.name, piece.value});
-    engine.gradient_views.push_back({piece.name, piece.gradient});
+    engine.trained.values.push_back({piece.name, piece.value});
+    engine.trained.gradients.push_back({piece.name, piece.gradient});
   }
   for (size_t i = 0; i < trained.size(); ++i)
-    if (const model::Parameter& one = engine.model->parameters()[i]; trained[i]) engine.trained_whole.push_back({one.name, one.elements()});
+    if (const model::Parameter& one = engine.model->parameters()[i]; trained[i]) engine.trained.full.push_back({one.name, one.elements()});
 }
 
 }  // namespace
@@ -59,12 +59,13 @@ void place_parameters(Job& job, comm::World& world, const std::vector<bool>& tra
   make_store(job, world, trained, rules);
   list_trained(engine, trained);
   engine.buffers = engine.model->make_buffers(at::TensorOptions().dtype(at::kFloat).device(job.config.device));
-  engine.recompute_stage = rules.recompute_stage;
-  engine.recompute_last = rules.recompute_last;
-  engine.recompute = rules.recompute;
-  engine.loss_chunks = loss_chunks_of(s, *engine.model, plan, job.data.length, on_gpu);
-  engine.offload_inputs = s.layout.recompute.inputs == "host";
+  engine.options.recompute_stage = rules.recompute_stage;
+  engine.options.recompute_last = rules.recompute_last;
+  engine.options.recompute = rules.recompute;
+  engine.options.loss_chunks = loss_chunks_of(s, *engine.model, plan, job.data.length, on_gpu);
+  engine.options.offload_inputs = s.layout.recompute.inputs == parallel::RecomputeInputs::host;
   engine.fp8 = fp8_linear_layers(s, *engine.model, plan);
+  engine.options.fp8 = engine.fp8.get();
   if (engine.fp8 && on_gpu && !kernels::has_fp8(job.config.device))
     base::fail_input("train.fp8 = {}: this GPU has no fp8 matrix products (compute capability 8.9 or more has). Leave it out.",
                      name_of(s.train.fp8));

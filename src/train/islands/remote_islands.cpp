@@ -12,6 +12,7 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
+#include "sync/needs.h"
 #include "train/build.h"
 
 namespace cairn::train {
@@ -23,7 +24,7 @@ class JobParameterGather final : public sync::FullParameterGather {
   explicit JobParameterGather(Job& job) : job_(job) {
     std::map<std::string, size_t> places;
     for (size_t i = 0; i < job.engine.model->parameters().size(); ++i) places[job.engine.model->parameters()[i].name] = i;
-    for (const sync::FullParameter& one : job.engine.trained_whole) parameters_.push_back(places.at(one.name));
+    for (const sync::FullParameter& one : job.engine.trained.full) parameters_.push_back(places.at(one.name));
     for (const parallel::ParameterSlice& piece : job.engine.store->pieces()) elements_[piece.parameter] = piece.elements;
   }
 
@@ -102,9 +103,9 @@ void check_remote_island(const Settings& settings) {
     base::fail_input("island.number = {}: there are {} islands, numbered from 0: say how many by --islands (at least 2)", o.number,
                      o.count);
   if (o.founders > o.count) base::fail_input("island.founders = {}: there are {} islands", o.founders, o.count);
-  if (settings.island.kind != "diloco" && settings.island.kind != "streaming_diloco")
-    base::fail_input("sync.island.kind = {}: islands that are started each by itself need diloco or streaming_diloco (--sync)",
-                     settings.island.kind);
+  if (!sync::needs_of(settings.island.kind).remote_islands)
+    base::fail_input("sync.island.kind = {}: remote islands need {} (--sync)", settings.island.kind,
+                     fmt::join(sync::remote_rule_names(), " or "));
   if (o.meet.empty())
     base::fail_input("island.meet: say where the islands find each other (--meet HOST:PORT, an address of island 0's machine)");
   comm::parse_rendezvous_endpoint(o.meet);

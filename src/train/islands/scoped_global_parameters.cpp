@@ -9,7 +9,7 @@ ScopedGlobalParameters::ScopedGlobalParameters(Job& job) : job_(job) {
   const std::vector<at::Tensor> agreed = job.engine.sync->global_parameters();
   if (!agreed.empty()) job.engine.store->wait_for_gathers();
   for (size_t i = 0; i < agreed.size(); ++i) {
-    const at::Tensor& parameter = job.engine.kept_views[i].tensor;
+    const at::Tensor& parameter = job.engine.trained.values[i].tensor;
     own_.push_back(parameter.clone());
     parameter.copy_(agreed[i].view(parameter.sizes()));
   }
@@ -18,7 +18,7 @@ ScopedGlobalParameters::ScopedGlobalParameters(Job& job) : job_(job) {
 
 ScopedGlobalParameters::~ScopedGlobalParameters() {
   if (own_.empty()) return;
-  for (size_t i = 0; i < own_.size(); ++i) job_.engine.kept_views[i].tensor.copy_(own_[i]);
+  for (size_t i = 0; i < own_.size(); ++i) job_.engine.trained.values[i].tensor.copy_(own_[i]);
   job_.engine.store->updated();
 }
 

@@ -33,7 +33,7 @@ void write_trace(comm::World& world, const Job& job, const std::filesystem::path
   if (all.rank() != 0) {
     const std::filesystem::path own =
         std::filesystem::temp_directory_path() / fmt::format("cairn-trace-{}-{}.json", ::getpid(), world.rank());
-    job.trace->write_perfetto(own);
+    job.instruments.trace->write_perfetto(own);
     std::string text = base::read_file(own, kTraceBytesMax);
     std::filesystem::remove(own);
     auto bytes = static_cast<int64_t>(text.size());
@@ -42,7 +42,7 @@ void write_trace(comm::World& world, const Job& job, const std::filesystem::path
     return;
   }
   const auto part = [&](int rank) { return out / fmt::format("trace.rank-{}.json", rank); };
-  job.trace->write_perfetto(part(0));
+  job.instruments.trace->write_perfetto(part(0));
   std::vector<std::filesystem::path> parts{part(0)};
   for (int rank = 1; rank < all.size(); ++rank) {
     int64_t bytes = 0;
@@ -61,7 +61,7 @@ ReportData report_of(const Job& job, const Start& start, const Result& result, c
                     .rows = {},
                     .held_out = {},
                     .samples = {},
-                    .recipe_toml = job.recipe_toml,
+                    .recipe_toml = job.config.recipe_toml,
                     .ledger_json = ledger,
                     .facts = {}};
   for (const base::MetricsRow& row : base::read_metrics(start.out / "metrics.jsonl")) {
@@ -69,14 +69,14 @@ ReportData report_of(const Job& job, const Start& start, const Result& result, c
                            row.number("lr"), row.number("grad_norm"), row.number("seconds"), row.integer("tokens")});
     if (row.has("eval_loss")) report.held_out.push_back({row.integer("step"), row.number("eval_loss")});
   }
-  report.facts = {{"Model", fmt::format("{}, {} parameters", job.settings.model.kind,
+  report.facts = {{"Model", fmt::format("{}, {} parameters", job.config.settings.model.kind,
                                         base::human_count(static_cast<double>(job.engine.model->elements())))},
                   {"Data", job.data.origin},
                   {"Ranks", fmt::format("{} ({}), {} thread{} each", ranks, start.device, start.threads, start.threads == 1 ? "" : "s")},
                   {"Machine memory", base::human_bytes(base::machine_bytes())},
                   {"Peak memory of rank 0", base::human_bytes(base::peak_resident_bytes())},
                   {"Cairn", base::version()}};
-  for (const base::MemoryTags::Bytes& use : job.memory->list())
+  for (const base::MemoryTags::Bytes& use : job.instruments.memory->list())
     if (use.peak > 0) report.facts.push_back({fmt::format("Peak of {}", base::name(use.use)), base::human_bytes(use.peak)});
   if (result.stopped) report.facts.push_back({"Ended", fmt::format("asked to stop after step {}", result.step)});
   return report;
@@ -86,27 +86,27 @@ ReportData report_of(const Job& job, const Start& start, const Result& result, c
 
 void open_run_folder(const std::filesystem::path& out, const Job& job) {
   base::make_folder(out);
-  if (job.steps_done > 0 && std::filesystem::exists(out / "metrics.jsonl")) base::truncate_metrics(out / "metrics.jsonl", job.steps_done);
-  if (job.steps_done == 0) std::filesystem::remove(out / "metrics.jsonl");  // of a run that ended before its first snapshot
-  base::write_atomically(out / "plan.json", parallel::to_json(job.plan));
-  base::write_atomically(out / "recipe.toml", job.recipe_toml);
+  if (job.progress.steps_done > 0 && std::filesystem::exists(out / "metrics.jsonl")) base::truncate_metrics(out / "metrics.jsonl", job.progress.steps_done);
+  if (job.progress.steps_done == 0) std::filesystem::remove(out / "metrics.jsonl");  // of a run that ended before its first snapshot
+  base::write_atomically(out / "plan.json", parallel::to_json(job.config.plan));
+  base::write_atomically(out / "recipe.toml", job.config.recipe_toml);
 }
 
 void write_run_files(comm::World& world, Job& job, const Start& start, const Result& result) {
   const std::string ledger = merge_ledgers(gather_texts(*job.engine.step_group, world.ledger().json(), "ledger"));
-  if (job.settings.log.trace) write_trace(world, job, start.out);
+  if (job.config.settings.log.trace) write_trace(world, job, start.out);
   draw_schedule(world, job, start.out);
   const std::vector<ReportData::Sample> samples = job.data.tokenizer ? write_samples(job) : std::vector<ReportData::Sample>{};
-  if (!job.writes) return;
+  if (!job.config.writes) return;
   base::write_atomically(start.out / "ledger.json", ledger);
-  if (job.memory_report) {
-    base::write_atomically(start.out / "memory.json", job.memory_report->json());
-    world.log().info("{}", job.memory_report->table());
+  if (job.instruments.memory_report) {
+    base::write_atomically(start.out / "memory.json", job.instruments.memory_report->json());
+    world.log().info("{}", job.instruments.memory_report->table());
   }
-  if (job.kernel_report) {
+  if (job.instruments.kernel_report) {
     constexpr size_t kFile = 1000, kTerminal = 12;
-    base::write_atomically(start.out / "kernels.txt", KernelReport::table(job.kernel_report->found(), kFile));
-    world.log().info("{}", KernelReport::table(job.kernel_report->found(), kTerminal));
+    base::write_atomically(start.out / "kernels.txt", KernelReport::table(job.instruments.kernel_report->found(), kFile));
+    world.log().info("{}", KernelReport::table(job.instruments.kernel_report->found(), kTerminal));
   }
   ReportData report = report_of(job, start, result, ledger, world.size());
   report.samples = samples;

@@ -20,7 +20,7 @@ namespace {
 constexpr std::chrono::microseconds kLooksAway{500};  // from a GPU that is at work, to messages between islands
 
 Start of_company(Start start, const Job& job) {
-  start.out = job.out;
+  start.out = job.config.out;
   return start;
 }
 
@@ -30,15 +30,15 @@ RunRecorder::RunRecorder(comm::World& world, Job& job, const Start& start)
     : world_(world),
       job_(job),
       start_(of_company(start, job)),
-      meter_(job.device, [&job] { return job.engine.sync->progress(kLooksAway); }),
+      meter_(job.config.device, [&job] { return job.engine.sync->progress(kLooksAway); }),
       measured_(job.engine.objective->measures()) {
-  result_.step = job.steps_done;
+  result_.step = job.progress.steps_done;
   result_.held_out_loss = std::numeric_limits<double>::quiet_NaN();
-  if (job.writes) {
+  if (job.config.writes) {
     open_run_folder(start_.out, job);
     note_start(start_.out / kStartsFile, this_start(job, start_, world.size()));
     metrics_ = std::make_unique<base::Metrics>(start_.out / "metrics.jsonl");
-    if (job.settings.log.tensorboard) tensorboard_ = std::make_unique<base::TensorBoard>(start_.out / "tensorboard");
+    if (job.config.settings.log.tensorboard) tensorboard_ = std::make_unique<base::TensorBoard>(start_.out / "tensorboard");
   }
   if (start.terminal && world.rank() == 0) progress_ = std::make_unique<base::Progress>(*start.terminal, world.wall());
   startup_s_ = start.seconds_before + base::process_age();
@@ -77,10 +77,10 @@ bool RunRecorder::take(const Reading* reading, bool wants_to_stop) {
 void RunRecorder::write(const StepRecord& facts, const Reading& reading, double loss, const std::vector<double>& measures) {
   const double now_s = base::seconds(world_.wall().now()), step_s = reading.seconds.value_or(now_s - last_s_);
   last_s_ = now_s;
-  job_.seconds_done += step_s;
+  job_.progress.seconds_done += step_s;
   const double rate = static_cast<double>(facts.tokens) / step_s;
   tokens_per_s_ = tokens_per_s_ == 0 ? rate : 0.9 * tokens_per_s_ + 0.1 * rate;
-  const int64_t memory = memory_in_use(job_.device);
+  const int64_t memory = memory_in_use(job_.config.device);
   const bool evaluated = !std::isnan(facts.held_out.loss);
   if (metrics_) {
     base::MetricsRow row{{{"step", facts.step},
@@ -92,18 +92,18 @@ void RunRecorder::write(const StepRecord& facts, const Reading& reading, double 
                           {"batch", facts.batch},
                           {"samples", fmt::format("{:016x}", facts.samples)},
                           {"memory_bytes", memory},
-                          {"seconds", job_.seconds_done}}};
-    if (const int64_t most = memory_of_tensors_most(job_.device); most > 0) row.values.push_back({"memory_tensors_most_bytes", most});
+                          {"seconds", job_.progress.seconds_done}}};
+    if (const int64_t most = memory_of_tensors_most(job_.config.device); most > 0) row.values.push_back({"memory_tensors_most_bytes", most});
     if (startup_s_ > 0) {
       row.values.push_back({"startup_seconds", std::exchange(startup_s_, 0)});
-      for (const auto& [part, seconds] : job_.startup) row.values.push_back({fmt::format("startup_{}_seconds", part), seconds});
+      for (const auto& [part, seconds] : job_.instruments.startup) row.values.push_back({fmt::format("startup_{}_seconds", part), seconds});
     }
     for (size_t i = 0; i < measures.size(); ++i) row.values.push_back({measured_[i], measures[i]});
     if (facts.snapshot_s > 0) row.values.push_back({"snapshot_s", facts.snapshot_s});
     if (evaluated) row.values.push_back({"eval_loss", facts.held_out.loss});
     for (size_t i = 0; i < facts.held_out.measures.size(); ++i)
       row.values.push_back({fmt::format("eval_{}", measured_[i]), facts.held_out.measures[i]});
-    for (const auto& [name, value] : facts.notes) row.values.push_back({name, value});
+    for (const auto& [name, value] : facts.metrics) row.values.push_back({name, value});
     if (!facts.fault.empty()) row.values.push_back({"skipped", facts.fault});
     metrics_->write(row);
   }
@@ -114,7 +114,7 @@ void RunRecorder::write(const StepRecord& facts, const Reading& reading, double 
     tensorboard_->scalar("throughput/tokens_per_s", facts.step, rate);
     tensorboard_->scalar("memory/bytes", facts.step, static_cast<double>(memory));
     for (size_t i = 0; i < measures.size(); ++i) tensorboard_->scalar(fmt::format("train/{}", measured_[i]), facts.step, measures[i]);
-    for (const auto& [name, value] : facts.notes) tensorboard_->scalar(fmt::format("sync/{}", name), facts.step, value);
+    for (const auto& [name, value] : facts.metrics) tensorboard_->scalar(fmt::format("sync/{}", name), facts.step, value);
     if (evaluated) tensorboard_->scalar("eval/loss", facts.step, facts.held_out.loss);
     for (size_t i = 0; i < facts.held_out.measures.size(); ++i)
       tensorboard_->scalar(fmt::format("eval/{}", measured_[i]), facts.step, facts.held_out.measures[i]);
@@ -123,8 +123,8 @@ void RunRecorder::write(const StepRecord& facts, const Reading& reading, double 
   result_.step = facts.step;
   if (facts.fault.empty()) result_.loss = loss;
   if (evaluated) result_.held_out_loss = facts.held_out.loss;
-  if (progress_ && (progress_->due() || facts.step == job_.settings.train.steps)) {
-    const int64_t steps = job_.settings.train.steps;
+  if (progress_ && (progress_->due() || facts.step == job_.config.settings.train.steps)) {
+    const int64_t steps = job_.config.settings.train.steps;
     const double left_s = static_cast<double>((steps - facts.step) * facts.tokens) / tokens_per_s_;
     progress_->update(fmt::format("step {}/{}  loss {:.4f}{}  {} tokens/s  {}  {} left", facts.step, steps, loss,
                                   std::isnan(result_.held_out_loss) ? "" : fmt::format("  held-out {:.4f}", result_.held_out_loss),
@@ -137,7 +137,7 @@ void RunRecorder::rolled_back() {
   while (const std::optional<Reading> reading = meter_.take(/*all=*/true)) take(&*reading, false);
   if (!metrics_) return;
   metrics_.reset();
-  base::truncate_metrics(start_.out / "metrics.jsonl", job_.steps_done);
+  base::truncate_metrics(start_.out / "metrics.jsonl", job_.progress.steps_done);
   metrics_ = std::make_unique<base::Metrics>(start_.out / "metrics.jsonl");
 }
 
@@ -146,8 +146,8 @@ void RunRecorder::finish(bool stopped) {
   result_.stopped = stopped;
   if (progress_)
     progress_->finish(fmt::format("{} step {}: loss {:.4f}, {} tokens in {}", stopped ? "stopped at" : "trained to", result_.step,
-                                  result_.loss, base::human_count(static_cast<double>(job_.tokens_done)),
-                                  base::human_duration(std::chrono::nanoseconds(static_cast<int64_t>(job_.seconds_done * 1e9)))));
+                                  result_.loss, base::human_count(static_cast<double>(job_.progress.tokens_done)),
+                                  base::human_duration(std::chrono::nanoseconds(static_cast<int64_t>(job_.progress.seconds_done * 1e9)))));
   if (start_.out.empty()) return;
   write_run_files(world_, job_, start_, result_);
 }

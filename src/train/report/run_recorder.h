@@ -32,7 +32,7 @@ struct StepRecord {
   double learning_rate = 0;
   double snapshot_s = 0;  // that saving held up training since the step before was booked
   HeldOut held_out = {};
-  sync::StepMetrics notes = {};  // of the sync
+  sync::StepMetrics metrics = {};  // of the sync rules and the step
   std::string fault = {};        // why its update was skipped; empty: it was not
 };
 
@@ -46,7 +46,7 @@ class RunRecorder {
   // Books a finished step, and tells whether any rank wants to stop. Collective. Throws `diverged` where a bad
   // step ends the run (bad_steps.h).
   bool step(const StepRecord& facts, const StepOutput& output, bool wants_to_stop);
-  // The run has gone back to job.steps_done: what was booked of later steps goes. Collective.
+  // The run has gone back to job.progress.steps_done: what was booked of later steps goes. Collective.
   void rolled_back();
   // Everything that is still outstanding, then the files that are written once. Collective.
   void finish(bool stopped);

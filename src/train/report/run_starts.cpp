@@ -52,7 +52,7 @@ std::string line_of(RunStart start) {
 
 RunStart this_start(const Job& job, const Start& start, int ranks) {
   std::error_code ignored;
-  return {.after_step = job.steps_done,
+  return {.after_step = job.progress.steps_done,
           .ranks = ranks,
           .threads = start.threads,
           .device = start.device,
@@ -63,7 +63,7 @@ RunStart this_start(const Job& job, const Start& start, int ranks) {
           .instructions = at::get_cpu_capability(),
           .data = fmt::format("{:016x}", job.data.digest),
           .folder = std::filesystem::current_path(ignored).string(),
-          .recipe = job.recipe_toml};
+          .recipe = job.config.recipe_toml};
 }
 
 void note_start(const std::filesystem::path& file, const RunStart& start) {

@@ -24,7 +24,7 @@ struct RunStart {
 
 inline constexpr const char* kStartsFile = "starts.jsonl";
 
-// This process, about to go on after job.steps_done.
+// This process, about to go on after job.progress.steps_done.
 RunStart this_start(const Job& job, const Start& start, int ranks);
 
 // Adds one to the file. Those after which the run has gone back before their first step are dropped.

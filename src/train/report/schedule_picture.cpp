@@ -48,7 +48,7 @@ void draw_schedule(comm::World& world, const Job& job, const std::filesystem::pa
   for (const parallel::TimedAction& one : job.engine.pipeline->measured())
     numbers.insert(numbers.end(), {static_cast<double>(one.action.kind), static_cast<double>(one.action.stage),
                                    static_cast<double>(one.action.micro_batch), one.begin_s, one.end_s});
-  comm::Group& along = world.group(job.plan.mesh.peers(world.rank(), "pp"), "pipeline");
+  comm::Group& along = world.group(job.config.plan.mesh.peers(world.rank(), "pp"), "pipeline");
   const comm::Label label{comm::Purpose::control, "schedule"};
   std::vector<int64_t> counts(static_cast<size_t>(along.size()));
   auto count = static_cast<int64_t>(numbers.size());
@@ -57,10 +57,10 @@ void draw_schedule(comm::World& world, const Job& job, const std::filesystem::pa
   for (const int64_t n : counts) total += n;
   std::vector<double> all(static_cast<size_t>(total));
   along.all_gather({all.data(), total, comm::Dtype::f64}, {numbers.data(), count, comm::Dtype::f64}, label, counts).wait_host();
-  if (!job.writes || total == 0) return;
-  parallel::Timeline measured{.name = job.plan.schedule,
-                              .micro_batches = static_cast<int>(job.plan.micro_batches),
-                              .rank_of_stage = job.plan.rank_of_stage,
+  if (!job.config.writes || total == 0) return;
+  parallel::Timeline measured{.name = job.config.plan.schedule,
+                              .micro_batches = static_cast<int>(job.config.plan.micro_batches),
+                              .rank_of_stage = job.config.plan.rank_of_stage,
                               .ranks = {}};
   const double* next = all.data();
   for (const int64_t n : counts) {
@@ -72,7 +72,7 @@ void draw_schedule(comm::World& world, const Job& job, const std::filesystem::pa
            next[4]});
   }
   base::write_atomically(out / "schedule.svg", parallel::draw_svg(measured));
-  const parallel::Schedule planned = parallel::schedule_of(job.settings.layout.pipeline, along.size(), measured.micro_batches);
+  const parallel::Schedule planned = parallel::schedule_of(job.config.settings.layout.pipeline, along.size(), measured.micro_batches);
   base::write_atomically(out / "schedule-planned.svg", parallel::draw_svg(parallel::timeline(planned, mean_costs(measured))));
 }
 

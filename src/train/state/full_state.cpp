@@ -9,6 +9,7 @@
 #include "model/trainable.h"
 #include "snapshot/snapshot.h"
 #include "train/build.h"
+#include "train/parameter_piece.h"
 
 namespace cairn::train {
 namespace {
@@ -93,7 +94,7 @@ std::vector<StateTensor> sync_state(Job& job, int64_t step) {
   const std::vector<bool> trained = model::trainable(*job.engine.model, job.config.settings.model.train);
   std::erase_if(parameters, [&](const StateTensor& one) { return !trained[one.parameter]; });
   std::map<std::string, size_t> views;
-  for (size_t i = 0; i < job.engine.kept_views.size(); ++i) views[job.engine.kept_views[i].name] = i;
+  for (size_t i = 0; i < job.engine.trained.values.size(); ++i) views[job.engine.trained.values[i].name] = i;
   for (const sync::ElementState& state : job.engine.sync->elements(step)) {
     CAIRN_CHECK(state.of.size() == parameters.size(), "{}: {} answers for {} parameters", state.name, state.of.size(), parameters.size());
     for (size_t i = 0; i < parameters.size(); ++i) {

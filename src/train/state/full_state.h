@@ -8,7 +8,7 @@
 #include "mesh/named_tensor.h"
 
 namespace cairn::snapshot {
-class Opened;
+class OpenSnapshot;
 }
 
 namespace cairn::train {

@@ -132,7 +132,7 @@ void restore_sync(Job& job, base::Log& log, const snapshot::OpenSnapshot& found)
   const mesh::NamedTensors state = sync.state();
   const std::vector<StateTensor> elements = sync_state(job, found.step());
   if (agreed.empty() && state.empty() && elements.empty()) return;
-  for (size_t i = 0; i < agreed.size(); ++i) job.engine.kept_views[i].tensor.copy_(agreed[i].view(job.engine.kept_views[i].tensor.sizes()));
+  for (size_t i = 0; i < agreed.size(); ++i) job.engine.trained.values[i].tensor.copy_(agreed[i].view(job.engine.trained.values[i].tensor.sizes()));
   if ((!agreed.empty() && !found.has_section("live")) || (!state.empty() && !found.has_section("sync"))) {
     log.warn("{}: no state of sync.island.kind = {}: islands go on from its model", found.path(), job.config.settings.island.kind);
     return;

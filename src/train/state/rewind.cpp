@@ -11,7 +11,7 @@ namespace {
 // Everything that a step may change, in one order. What judged the steps so far stays as it is: it has only seen good ones.
 std::vector<at::Tensor> changing(Job& job) {
   std::vector<at::Tensor> tensors;
-  for (const mesh::NamedTensors& part : {job.engine.kept_views, job.engine.optimizer->state(), job.engine.sync->state(),
+  for (const mesh::NamedTensors& part : {job.engine.trained.values, job.engine.optimizer->state(), job.engine.sync->state(),
                                          job.sampler->state(), model::running_buffers(job.engine.buffers)})
     for (const mesh::NamedTensor& one : part) tensors.push_back(one.tensor);
   return tensors;

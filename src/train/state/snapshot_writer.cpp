@@ -16,8 +16,8 @@ SnapshotWriter::SnapshotWriter(Job& job, base::Log& log, const base::Clock& cloc
       log_(log),
       clock_(clock),
       disk_(disk),
-      background_(job.settings.snapshot.mode == "async" && !job.out.empty()),
-      host_(job.device, *job.memory) {
+      background_(job.config.settings.snapshot.mode == snapshot::SnapshotMode::async && !job.config.out.empty()),
+      host_(job.config.device, *job.instruments.memory) {
   if (!background_ || !job.assembly->trivial()) return;  // what is gathered needs no copy
   if (const std::optional<snapshot::Contents> first = collect(job)) host_.make_room(*first);
 }
@@ -31,8 +31,8 @@ SnapshotWriter::~SnapshotWriter() {
 }
 
 void SnapshotWriter::save() {
-  if (job_.out.empty()) return;
-  const auto traced = job_.trace->span("save", "snapshot");
+  if (job_.config.out.empty()) return;
+  const auto traced = job_.instruments.trace->span("save", "snapshot");
   const std::chrono::nanoseconds began = clock_.now();
   wait_for_the_one_before();
   std::optional<snapshot::Contents> contents = collect(job_);
@@ -49,8 +49,8 @@ void SnapshotWriter::save() {
 }
 
 void SnapshotWriter::write(const snapshot::Contents& contents) {
-  const auto traced = job_.trace->span("write", "snapshot");
-  snapshot::save(job_.out.string(), contents, {.newest = job_.settings.snapshot.keep}, disk_);
+  const auto traced = job_.instruments.trace->span("write", "snapshot");
+  snapshot::save(job_.config.out.string(), contents, {.newest = job_.config.settings.snapshot.keep}, disk_);
 }
 
 void SnapshotWriter::rethrow_failure() {
@@ -62,9 +62,9 @@ void SnapshotWriter::wait_for_the_one_before() {
   if (!writing_.valid()) return;
   const std::chrono::nanoseconds began = clock_.now();
   writing_.get();
-  const bool in_time = job_.steps_done - step_ < job_.settings.snapshot.every;  // the end of a run may come right after a save
+  const bool in_time = job_.progress.steps_done - step_ < job_.config.settings.snapshot.every;  // the end of a run may come right after a save
   if (in_time || std::exchange(warned_, true)) return;
-  log_.warn("snapshot of step {} waited {:.1f} s for that of step {}: the disk is slower than snapshot.every", job_.steps_done,
+  log_.warn("snapshot of step {} waited {:.1f} s for that of step {}: the disk is slower than snapshot.every", job_.progress.steps_done,
             base::seconds(clock_.now() - began), step_);
 }
 

@@ -8,7 +8,6 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "parallel/state/gradient_reducer.h"
-#include "train/settings.h"
 #include "train/steps/device_graph.h"
 
 namespace cairn::train {
@@ -60,7 +59,7 @@ struct CudaGraphStep::Shape {
   std::vector<at::Tensor> found = {};
 };
 
-CudaGraphStep::CudaGraphStep(parallel::GradientReducer& flow, MakeGraph make_graph) : flow_(flow), make_graph_(std::move(make_graph)) {}
+CudaGraphStep::CudaGraphStep(parallel::GradientReducer& reducer, MakeGraph make_graph) : reducer_(reducer), make_graph_(std::move(make_graph)) {}
 CudaGraphStep::~CudaGraphStep() = default;
 
 bool CudaGraphStep::should_replay(std::span<const parallel::Pass> passes) {
@@ -79,7 +78,7 @@ std::vector<at::Tensor> CudaGraphStep::run(std::span<const parallel::Pass> passe
                 one.numbers.defined() ? "with it" : "without it");
     for (size_t i = 0; i < passes.size(); ++i) fill(one.passes[i].batch, passes[i].batch);
     if (numbers.defined()) one.numbers.copy_(numbers, /*non_blocking=*/true);
-    flow_.mark_all_complete();
+    reducer_.mark_all_complete();
   }
   one.graph->replay();
   std::vector<at::Tensor> found;  // the next start overwrites what this one leaves
@@ -110,25 +109,12 @@ void CudaGraphStep::capture(Shape& one, std::span<const parallel::Pass> passes, 
   } catch (const std::exception& error) {
     base::fail_input("train.cuda_graph = true: the steps of this model cannot be recorded ({}): leave it out", error.what());
   }
-  if (!flow_.is_complete())
+  if (!reducer_.is_complete())
     base::fail_input(
         "train.cuda_graph = true: not every parameter gets a gradient in a pass, and what is left out is not recorded: leave "
         "it out");
   one.graph = std::move(graph);
   ++captures_;
-}
-
-void check_cuda_graph(const Settings& settings, const parallel::Plan& plan) {
-  if (!settings.train.cuda_graph) return;
-  const auto refuse = [](const std::string& why) { base::fail_input("train.cuda_graph = true: {}: leave it out", why); };
-  if (plan.mesh.size() * plan.islands > 1)
-    refuse(fmt::format("is for one rank; messages between {} are not recorded", plan.mesh.size() * plan.islands));
-  if (settings.sync.kind != "all_reduce") refuse(fmt::format("sync.kind = {} decides on the host what a step does", settings.sync.kind));
-  if (settings.train.method != "gradient")
-    refuse(fmt::format("train.method = {} decides on the host what a pass does", settings.train.method));
-  if (settings.model.dropout > 0) refuse("model.dropout leaves out others in every pass, and a recording always the same");
-  if (settings.model.kind == "classifier") refuse("the classifier's running means are kept by the host");
-  if (settings.data.kind == "preference") refuse("a preference is learned from by two passes, of which the first is not recorded");
 }
 
 }  // namespace cairn::train

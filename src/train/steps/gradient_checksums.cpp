@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "kernels/aten.h"
 #include "kernels/tensor_checksum.h"
-#include "train/settings.h"
 
 namespace cairn::train {
 GradientChecksums::GradientChecksums(const at::Tensor& loss_sum, const mesh::NamedTensors& gradients) : gradients_(gradients) {
@@ -34,18 +33,6 @@ void GradientChecksums::expect_same(const GradientChecksums& again, int64_t step
                           "one. Nothing of this step is kept; the last snapshot may be wrong already. Look at what the machines say of it "
                           "(nvidia-smi -q -d ECC, dmesg) and resume without the one that it is",
                           step, first, count == 1 ? "" : fmt::format(" (and {} more of what it gave)", count - 1)));
-}
-
-void check_repeats(const Settings& settings) {
-  if (settings.train.check_every == 0) return;
-  const auto refuse = [&](const std::string& why) { base::fail_input("train.check_every = {}: {}", settings.train.check_every, why); };
-  if (settings.train.method != "gradient")
-    refuse(fmt::format("compares the gradients of ordinary steps, and those of train.method = {} are others: leave it out",
-                       settings.train.method));
-  if (settings.train.cuda_graph) refuse("is for steps that are not recorded: use train.cuda_graph = false");
-  if (settings.log.sync_check) refuse("waits for the device to compare, which log.sync_check = true forbids; drop one");
-  if (settings.train.check_every > settings.train.steps)
-    refuse(fmt::format("there are only {} steps (train.steps), and none would be checked: use a smaller one", settings.train.steps));
 }
 
 }  // namespace cairn::train

@@ -7,10 +7,8 @@
 
 namespace cairn::train {
 
-struct Settings;
-
-// What passes over a batch came to, in a few numbers: one for the bits of each gradient and of the loss (kernels/tensor_checksum.h). To be
-// held against those of the same passes made again, which have the same bits unless something has computed wrong.
+// Checksums of the loss and of every gradient of a step (kernels/tensor_checksum.h), to compare two runs of the same passes. The two are
+// bitwise identical unless hardware or a driver computes wrongly.
 class GradientChecksums {
  public:
   // `loss_sum` may be undefined. Gradients may change afterwards, not be taken away.
@@ -24,8 +22,5 @@ class GradientChecksums {
   const mesh::NamedTensors& gradients_;
   at::Tensor sums_;  // of each gradient, then of the loss; int64, on their device; undefined: there is neither
 };
-
-// What train.check_every does not go with, by the recipe alone.
-void check_repeats(const Settings& settings);
 
 }  // namespace cairn::train

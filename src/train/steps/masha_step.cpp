@@ -11,10 +11,12 @@
 #include "data/batch_split.h"
 #include "kernels/aten.h"
 #include "model/model.h"
+#include "model/needs.h"
 #include "optim/options.h"
 #include "parallel/pass.h"
-#include "train/engine.h"
-#include "train/settings.h"
+#include "comm/world.h"
+#include "train/accumulate_gradients.h"
+#include "train/job.h"
 
 namespace cairn::train {
 namespace {
@@ -36,7 +38,7 @@ class ModelProblem final : public sync::VariationalProblem {
         length_(parts.perturbed_length),
         embed_(length_ > 0 ? embed_of(*engine.model) : 0),
         adversary_rate_(parts.adversary_rate) {
-    for (const mesh::NamedTensor& one : engine.kept_views) weights_ += one.tensor.numel();
+    for (const mesh::NamedTensor& one : engine.trained.values) weights_ += one.tensor.numel();
   }
 
   int64_t weights() const { return weights_; }
@@ -78,7 +80,7 @@ class ModelProblem final : public sync::VariationalProblem {
   mesh::NamedTensors by_parameter(const std::string& what, const at::Tensor& flat, bool model = true) const {
     mesh::NamedTensors all;
     int64_t next = 0;
-    for (const mesh::NamedTensor& one : engine_.kept_views) {
+    for (const mesh::NamedTensor& one : engine_.trained.values) {
       if (model) all.push_back({what + "." + one.name, flat.narrow(0, next, one.tensor.numel()).view(one.tensor.sizes())});
       next += one.tensor.numel();
     }
@@ -91,43 +93,35 @@ class ModelProblem final : public sync::VariationalProblem {
 
   void each(const std::function<void(const at::Tensor& kept, int64_t at)>& use) const {
     int64_t next = 0;
-    for (const mesh::NamedTensor& one : engine_.kept_views) use(one.tensor, std::exchange(next, next + one.tensor.numel()));
+    for (const mesh::NamedTensor& one : engine_.trained.values) use(one.tensor, std::exchange(next, next + one.tensor.numel()));
   }
 
   model::Losses look(const at::Tensor& point, BatchShare portion, int64_t ahead, const at::Tensor& into) {
     const auto traced = engine_.trace->span("look", "forward");
     mesh::Batch whole = std::move(portion.batch);
     if (length_ > 0) whole.fields["perturbation"] = {perturbation(point), mesh::Field::Shape::whole};
-    const auto parts = data::micro_batches(whole.samples(), engine_.micro_batch, portion.max_local_samples);
-    const auto passes = std::count_if(parts.begin(), parts.end(), [](const data::BatchRange& part) { return part.count > 0; });
-    parallel::GradientReducer& flow = engine_.store->reducer();
-    flow.begin(passes, static_cast<int64_t>(parts.size()), [](int64_t) {});
-    model::Losses sum{.sum = at::zeros({}, at::kDouble)};
+    // The mean of the devices' values is then the gradient of the loss over all their tokens.
+    const double weight = static_cast<double>(devices_) / static_cast<double>(portion.loss_denominator);
+    TrainingPasses all = training_passes(engine_, whole, portion.max_local_samples, weight, input_->step + ahead);
     model::Values fields;
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const mesh::Batch batch = mesh::slice(whole, parts[i].first, parts[i].first + parts[i].count);
-      parallel::Pass pass = pass_over(engine_, batch);
-      pass.into = &engine_.store->sink();
-      // The mean of the devices' values is then the gradient of the loss over all their tokens.
-      pass.weight = static_cast<double>(devices_) / static_cast<double>(portion.loss_denominator);
-      pass.random = engine_.random.for_index(static_cast<uint64_t>(input_->step + ahead));
-      pass.trace = engine_.trace;
-      pass.memory = engine_.memory;
-      pass.field_gradients = &fields;
-      recompute_as_planned(engine_, pass, i + 1 == parts.size());
-      const model::Losses losses = parallel::execute(pass);
-      sum.sum = sum.sum + losses.sum;
-      if (losses.measures.defined()) sum.measures = sum.measures.defined() ? sum.measures + losses.measures : losses.measures;
-    }
-    flow.finish();
+    for (parallel::Pass& pass : all.passes) pass.field_gradients = &fields;
+    model::Losses sum{.sum = at::zeros({}, at::kDouble)};
+    accumulate_gradients(engine_, all, [](int64_t) {}, [&](std::span<const parallel::Pass> passes) {
+      for (const parallel::Pass& pass : passes) {
+        const model::Losses losses = parallel::execute(pass);
+        sum.sum = sum.sum + losses.sum;
+        if (losses.measures.defined()) sum.measures = sum.measures.defined() ? sum.measures + losses.measures : losses.measures;
+      }
+      return std::vector<at::Tensor>{};
+    });
     int64_t next = 0;
-    for (const mesh::NamedTensor& one : engine_.gradient_views) {
+    for (const mesh::NamedTensor& one : engine_.trained.gradients) {
       into.narrow(0, next, one.tensor.numel()).copy_(one.tensor.view({-1}));
       next += one.tensor.numel();
     }
     if (length_ == 0) return sum;
-    CAIRN_CHECK(fields.has("perturbation") || passes == 0, "this model's embeddings take no perturbation");
-    if (passes > 0)
+    CAIRN_CHECK(fields.has("perturbation") || all.with_samples == 0, "this model's embeddings take no perturbation");
+    if (all.with_samples > 0)
       perturbation(into).copy_(fields.take("perturbation"));
     else
       perturbation(into).zero_();
@@ -211,6 +205,9 @@ class MashaStep final : public Step {
   bool begun_ = false;
 };
 
+// masha1 sends random elements, masha2 the largest.
+bool compresses_at_random(const Settings& settings) { return settings.train.method == "masha1"; }
+
 // Keys of optimizers that would be ignored. A recipe that was written out has all keys, so that only another value tells.
 void refuse_optimizer_keys(const Settings& settings, const std::string& chosen) {
   const std::vector<std::string> used{"learning_rate", "schedule", "warmup_steps", "final_share", "decay_share", "decay_shape"};
@@ -223,6 +220,56 @@ void refuse_optimizer_keys(const Settings& settings, const std::string& chosen) 
           "{}: optim.{} = {}: MASHA is the update rule itself; of optim only the learning rate and its schedule count: leave it out{}",
           chosen, key, base::to_toml(given[i]), key == "kind" || key == "beta2" ? ", or set train.masha.precondition = \"adam\"" : "");
   }
+}
+
+std::unique_ptr<Step> make_masha(const StepContext& context) {
+  Job& job = context.job;
+  comm::Group& devices = context.world.group(job.config.plan.mesh.peers(context.world.rank(), "dp"));
+  return make_masha_step(job.engine, masha_parts(job.config.settings, devices, job.data.length));
+}
+
+void check_masha(const Settings& settings, const parallel::Plan&) {
+  const MashaStepOptions& keys = settings.step_options<MashaStepOptions>();
+  const std::string chosen = "train.method = " + settings.train.method;
+  if (step_method(settings).make != make_masha) {
+    if (keys.adversary != "none")
+      base::fail_input("train.masha.adversary = {}: {} has no adversary: use masha1 or masha2", keys.adversary, chosen);
+    return;
+  }
+  if (!compresses_at_random(settings) && keys.indices == "common")
+    base::fail_input("{}: train.masha.indices = common: which elements are the largest differs by rank: use masha1, or leave it out",
+                     chosen);
+  for (const auto& [key, density] : {std::pair("density", keys.density), std::pair("down_density", keys.down_density)})
+    if (density == 0) base::fail_input("{}: train.masha.{} = 0: nothing would travel: must be above 0 and at most 1", chosen, key);
+  if (keys.indices == "common" && keys.down_density < 1)
+    base::fail_input("{}: train.masha.down_density = {} with indices = common: the mean is known to all already: leave it out", chosen,
+                     keys.down_density);
+  if (keys.adversary == "embedding" && !model::needs_of(settings.model.kind).token_embedding)
+    base::fail_input("{}: train.masha.adversary = embedding: this model has no token embeddings: use none", chosen);
+  refuse_optimizer_keys(settings, chosen);
+}
+
+StepMethod masha_method(const char* name, const char* help) {
+  constexpr std::string_view kOneRank = "a device of MASHA is one rank with a whole model so far: use mesh.dp";
+  return {.name = name,
+          .help = help,
+          .needs = {.optimizer = false,
+                    .gpu = false,
+                    .limits = own_passes_limits(
+                        {{Feature::zero, "every rank keeps the whole reference and its residual: leave it out"},
+                         {Feature::tp, kOneRank},
+                         {Feature::cp, kOneRank},
+                         {Feature::pp, kOneRank},
+                         {Feature::ep, kOneRank},
+                         {Feature::mesh_island, kOneRank},
+                         {Feature::remote_islands, "ranks of separate worlds share no steps: use mesh.dp in one world"},
+                         {Feature::dp_rule, "MASHA is the sync rule of its ranks: leave it out"},
+                         {Feature::running_statistics, "statistics would be of points that are only evaluated: set it to false"},
+                         {Feature::bf16_parameters, "differences between points would be lost in rounding: keep parameters in fp32"},
+                         {Feature::recovery, "the trainer cannot take such a step back: use stop"}})},
+          .make = make_masha,
+          .options = StepOptions::from(masha_schema),
+          .check = check_masha};
 }
 
 }  // namespace
@@ -257,51 +304,13 @@ base::Schema<MashaStepOptions> masha_schema() {
        {"adversary_rate", &O::adversary_rate, "The adversary's step, as a share of the model's.", base::more_than(0)}}};
 }
 
-bool takes_masha_steps(const Settings& settings) { return settings.train.method == "masha1" || settings.train.method == "masha2"; }
-
-void check_masha(const Settings& settings, const parallel::Plan& plan) {
-  const std::string chosen = "train.method = " + settings.train.method;
-  if (!takes_masha_steps(settings)) {
-    if (settings.masha.adversary != "none")
-      base::fail_input("train.masha.adversary = {}: {} has no adversary: use masha1 or masha2", settings.masha.adversary, chosen);
-    return;
-  }
-  if (settings.train.method == "masha2" && settings.masha.indices == "common")
-    base::fail_input("{}: train.masha.indices = common: which elements are the largest differs by rank: use masha1, or leave it out",
-                     chosen);
-  for (const auto& [key, density] : {std::pair("density", settings.masha.density), std::pair("down_density", settings.masha.down_density)})
-    if (density == 0) base::fail_input("{}: train.masha.{} = 0: nothing would travel: must be above 0 and at most 1", chosen, key);
-  if (settings.masha.indices == "common" && settings.masha.down_density < 1)
-    base::fail_input("{}: train.masha.down_density = {} with indices = common: the mean is known to all already: leave it out", chosen,
-                     settings.masha.down_density);
-  if (plan.zero > 0)
-    base::fail_input("{}: memory.zero = {}: every rank keeps the whole reference and what it owes: leave it out", chosen, plan.zero);
-  for (const mesh::Axis& axis : plan.mesh.axes)
-    if (axis.name != "dp" && axis.size > 1)
-      base::fail_input("{}: mesh.{} = {}: a device of MASHA is one rank with a whole model so far: use mesh.dp", chosen, axis.name,
-                       axis.size);
-  if (plan.islands > 1)
-    base::fail_input("{}: {} islands that are worlds of their own: their ranks share no steps: use mesh.dp in one world", chosen,
-                     plan.islands);
-  if (settings.sync.kind != sync::SyncOptions{}.kind)
-    base::fail_input("{}: sync.dp.kind = {}: MASHA is how its ranks agree: leave it out", chosen, settings.sync.kind);
-  if (settings.model.batch_norm)
-    base::fail_input("{}: model.batch_norm = true: statistics would be of points that are only looked at: set it to false", chosen);
-  if (settings.train.parameters == "bf16")
-    base::fail_input("{}: train.parameters = bf16: differences between points would be lost in rounding: keep parameters in fp32", chosen);
-  if (settings.data.kind == "preference")
-    base::fail_input("{}: pairs are not learned from so yet: leave train.method out, or use data of another kind", chosen);
-  if (settings.train.on_bad_step != "stop")
-    base::fail_input("{}: train.on_bad_step = {}: the trainer cannot take such a step back: use stop", chosen, settings.train.on_bad_step);
-  if (settings.masha.adversary == "embedding" && settings.model.kind == "classifier")
-    base::fail_input("{}: train.masha.adversary = embedding: a classifier looks no tokens up: use none", chosen);
-  refuse_optimizer_keys(settings, chosen);
-}
+StepMethod masha1_method() { return masha_method("masha1", "compressed differences, random elements: train.masha"); }
+StepMethod masha2_method() { return masha_method("masha2", "the same with the largest elements and error feedback: train.masha"); }
 
 MashaParts masha_parts(const Settings& settings, comm::Group& devices, int64_t length) {
-  const MashaStepOptions& keys = settings.masha;
+  const MashaStepOptions& keys = settings.step_options<MashaStepOptions>();
   MashaParts parts{.options = {}, .seed = static_cast<uint64_t>(settings.train.seed), .devices = devices};
-  const std::string compressor = settings.train.method == "masha1" ? "randk" : "topk";
+  const std::string compressor = compresses_at_random(settings) ? "randk" : "topk";
   parts.options.kind = settings.train.method;
   parts.options.step = std::max(settings.optim.learning_rate, kStepLeast);
   parts.options.up = {.kind = keys.density < 1 ? compressor : "none", .density = keys.density, .common = keys.indices == "common"};

@@ -6,7 +6,7 @@
 #include "base/schema.h"
 #include "parallel/plan.h"
 #include "sync/masha/masha.h"
-#include "train/step.h"
+#include "train/step_methods.h"
 
 namespace cairn::comm {
 class Group;
@@ -31,11 +31,8 @@ struct MashaStepOptions {
 };
 base::Schema<MashaStepOptions> masha_schema();
 
-// Whether a step of this recipe is one of MASHA.
-bool takes_masha_steps(const Settings& settings);
-
-// Refuses what such a step cannot do.
-void check_masha(const Settings& settings, const parallel::Plan& plan);
+StepMethod masha1_method();
+StepMethod masha2_method();
 
 // A step as an iteration of sync/masha/masha.h: ranks along dp are its devices, the trained parameters minimise the loss, and the
 // adversary, where there is one, moves a perturbation of the token embeddings, [length, embed] and the same for all samples, to where the

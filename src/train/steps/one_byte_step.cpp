@@ -71,7 +71,7 @@ class OneByteStep final : public Step {
     const sync::LossAt loss = [&](const model::Weights& at, const sync::BatchKey&) {
       double sum = 0;
       count = 0;
-      for (const data::BatchRange& part : data::micro_batches(input.batch.samples(), engine.micro_batch, input.max_local_samples)) {
+      for (const data::BatchRange& part : data::micro_batches(input.batch.samples(), engine.micro_batching.samples, input.max_local_samples)) {
         if (part.count == 0) continue;
         const mesh::Batch batch = mesh::slice(input.batch, part.first, part.first + part.count);
         const model::Losses losses = parallel::execute({.model = *engine.model,

@@ -1,9 +1,18 @@
-#include "train/steps/dpo.h"
+// Direct preference optimization (DPO). A sample is a pair of answers to one prompt, chosen y+ and rejected y-. With the model's
+// log-probability log p(y) of an answer and that of a frozen reference model log q(y), the loss of a pair is
+//
+//   -log sigmoid(beta ((log p(y+) - log q(y+)) - (log p(y-) - log q(y-))))
+//
+// Two passes over each micro-batch: one at the reference weights for log q, without gradients, and one that learns. The reference is the
+// model as the run began (ReferenceWeights).
+#include "train/steps/dpo_step.h"
 
 #include <utility>
 
 #include "kernels/aten.h"
 #include "parallel/pass.h"
+#include "train/job.h"
+#include "train/steps/reference_weights.h"
 
 namespace cairn::train {
 namespace {
@@ -25,7 +34,39 @@ mesh::Batch each_alone(const mesh::Batch& rows) {
   return alone;
 }
 
+std::unique_ptr<Step> make_dpo(const StepContext& context) {
+  Job& job = context.job;
+  const parallel::ParameterStore& store = *job.engine.store;
+  // The weights as passes read them, in whatever precision.
+  const auto reference = std::make_shared<const ReferenceWeights>(*job.engine.model, store.weights(), store.shard().layout, context.trained);
+  job.instruments.booked.emplace_back(*job.instruments.memory, base::MemoryUse::parameters, reference->bytes());
+  job.reference = reference->checksum();
+  job.engine.objective = model::make_dpo(job.config.settings.step_options<model::DpoOptions>());
+  return make_step(in_turn(dpo_passes(reference)), job.config.settings.train.check_every);
+}
+
+double dpo_forward_passes(const Settings&) { return 4; }  // forward, two gradients, and the reference model's forward
+
 }  // namespace
+
+StepMethod dpo_method() {
+  return {.name = "dpo",
+          .help = "pairs of answers, compared with a frozen reference model",
+          .needs = {.pairs = true,
+                    .reference = true,
+                    .limits = {{Feature::fp8, "the reference model of a preference computes in bf16, and rounding to fp8 would count as a "
+                                              "preference: leave it out"},
+                               {Feature::loss_chunks, "pairs of answers are compared whole: leave it out, or lower train.micro_batch"},
+                               {Feature::cuda_graph, "a preference needs two passes, and the first is not captured: leave it out"},
+                               {Feature::cp, "a preference compares whole answers, which cp splits: use mesh.dp or mesh.tp"},
+                               {Feature::zero3, "the reference model is kept whole on every rank: use memory.zero = 2"},
+                               {Feature::local_steps, "preference data is not supported on islands that step separately: use all_reduce"},
+                               {Feature::pp, "a preference needs two passes, which a pipeline does not run yet: use mesh.dp, mesh.tp or "
+                                             "memory.zero"}},
+                    .forward_passes = dpo_forward_passes},
+          .make = make_dpo,
+          .options = StepOptions::from(dpo_schema)};
+}
 
 base::Schema<model::DpoOptions> dpo_schema() {
   using O = model::DpoOptions;
@@ -61,12 +102,8 @@ Passes dpo_passes(std::shared_ptr<const model::Weights> reference) {
                               .random = last.random,
                               .trace = last.trace,
                               .memory = last.memory,
-                              .recompute = last.recompute,
-                              .offload_inputs = last.offload_inputs,
-                              .overlap = last.overlap,
-                              .late_sums = last.late_sums,
-                              .draws_by_token = last.draws_by_token,
-                              .recompute_stage = last.recompute_stage});
+                              .options = last.options,
+                              .recompute = last.recompute});
   };
 }
 

@@ -1,0 +1,48 @@
+#include "train/accumulate_gradients.h"
+
+#include <algorithm>
+
+#include "base/trace.h"
+#include "data/batch_split.h"
+#include "kernels/aten.h"
+
+namespace cairn::train {
+
+TrainingPasses training_passes(Engine& engine, const mesh::Batch& batch, int64_t max_local_samples, double weight, int64_t step) {
+  const auto parts = engine.micro_batching.count > 0 ? data::even_micro_batches(batch.samples(), engine.micro_batching.count)
+                                              : data::micro_batches(batch.samples(), engine.micro_batching.samples, max_local_samples);
+  TrainingPasses all;
+  all.with_samples = std::count_if(parts.begin(), parts.end(), [](const data::BatchRange& part) { return part.count > 0; });
+  for (const data::BatchRange& part : parts) all.batches.push_back(mesh::slice(batch, part.first, part.first + part.count));
+  for (const mesh::Batch& micro_batch : all.batches) {
+    parallel::Pass& pass = all.passes.emplace_back(pass_over(engine, micro_batch));
+    pass.into = &engine.store->sink();
+    pass.weight = weight;
+    pass.random = engine.random.for_index(static_cast<uint64_t>(step));
+    pass.trace = engine.trace;
+    pass.memory = engine.memory;
+    pass.recompute = engine.options.recompute_last || all.passes.size() < all.batches.size();
+  }
+  return all;
+}
+
+std::vector<at::Tensor> accumulate_gradients(Engine& engine, const TrainingPasses& all, const std::function<void(int64_t piece)>& ready,
+                                             const std::function<std::vector<at::Tensor>(std::span<const parallel::Pass>)>& run) {
+  parallel::GradientReducer& reducer = engine.store->reducer();
+  reducer.begin(all.with_samples, static_cast<int64_t>(all.passes.size()), ready);
+  std::vector<at::Tensor> found = run(all.passes);
+  const auto traced = engine.trace->span("wait for gradients", "sync");
+  reducer.finish();
+  return found;
+}
+
+std::vector<at::Tensor> sum_losses(std::span<const model::Losses> losses) {
+  at::Tensor sum, measures;
+  for (const model::Losses& one : losses) {
+    sum = sum.defined() ? sum + one.sum : one.sum;
+    if (one.measures.defined()) measures = measures.defined() ? measures + one.measures : one.measures;
+  }
+  return {sum, measures};
+}
+
+}  // namespace cairn::train

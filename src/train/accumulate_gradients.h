@@ -1,0 +1,40 @@
+// Gradient accumulation: the one place where a step's gradients come about and are reduced.
+//
+//   batch -> micro-batches -> passes -> gradient sink (parallel/state/gradient_reducer.h)
+//         -> summed over ranks with copies (tp, cp, pp), reduce-scattered over ranks that shard state (ZeRO)
+//         -> `ready(piece)` -> the step hands it to the sync rule (all-reduce over replicas)
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "parallel/pass.h"
+#include "train/engine.h"
+#include "train/step.h"
+
+namespace cairn::train {
+
+// The passes of one step over this rank's samples, one for each micro-batch, with gradients that go to the engine's parameter store.
+// Ranks with fewer samples than others have empty micro-batches at the end, so that all ranks run as many passes.
+struct TrainingPasses {
+  std::vector<mesh::Batch> batches;
+  std::vector<parallel::Pass> passes;
+  int64_t with_samples = 0;  // passes that have samples
+};
+
+// `weight` scales the summed loss of every pass: 1 / loss denominator, so that gradients of micro-batches and ranks add up to the gradient
+// of the mean. `step` selects the random numbers.
+TrainingPasses training_passes(Engine& engine, const mesh::Batch& batch, int64_t max_local_samples, double weight, int64_t step);
+
+// Runs the passes by `run` and returns what it returns. All gradients are complete and reduced over the ranks of this replica when it
+// returns; `ready` is called with the index of each piece (Engine::trained.gradients) as it becomes complete, while others still compute.
+std::vector<at::Tensor> accumulate_gradients(Engine& engine, const TrainingPasses& all, const std::function<void(int64_t piece)>& ready,
+                                             const std::function<std::vector<at::Tensor>(std::span<const parallel::Pass>)>& run);
+
+// The sums of losses and of the objective's measures over passes; each undefined where there is none.
+std::vector<at::Tensor> sum_losses(std::span<const model::Losses> losses);
+
+}  // namespace cairn::train

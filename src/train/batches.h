@@ -1,0 +1,21 @@
+// The batches of a job: which one a step trains on, and the thread that makes them ahead of time. data/batches.h makes them.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "data/batches.h"
+
+namespace cairn::train {
+
+struct Job;
+
+// Which of the sampler's batches `step` (from 1) trains on.
+data::BatchIndex batch_index(const Job& job, int64_t step);
+
+// The ids of the global batch of `step`, the same on all ranks.
+std::vector<int64_t> batch_ids(const Job& job, int64_t step);
+
+// Starts, or restarts, the thread that makes the batches after progress.steps_done.
+void start_loader(Job& job);
+
+}  // namespace cairn::train

@@ -1,0 +1,128 @@
+#include "train/check_settings.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "model/decoder/wiring.h"
+#include "model/needs.h"
+#include "parallel/plan.h"
+#include "sync/needs.h"
+#include "train/islands/remote_islands.h"
+#include "train/settings.h"
+#include "train/step_methods.h"
+
+namespace cairn::train {
+namespace {
+
+// What the kind of model does not work with, from what it declares.
+std::vector<Limit> model_limits(const Settings& settings) {
+  const model::ModelNeeds& needs = model::needs_of(settings.model.kind);
+  std::vector<Limit> limits;
+  const bool tokens = needs.data == model::ModelNeeds::Data::tokens;
+  if (!tokens) limits.push_back({Feature::bf16, "this model computes in fp32 only: leave train.precision out"});
+  if (!tokens) limits.push_back({Feature::cp, "this model reads no sequences to shard: use mesh.dp"});
+  if (!needs.large_vocabulary) limits.push_back({Feature::loss_chunks, "this model has few logits: leave it out"});
+  if (needs.running_statistics) limits.push_back({Feature::cuda_graph, "the host keeps the model's running means: leave it out"});
+  if (!model::is_standard(settings.model.residual))
+    limits.push_back({Feature::tensor_overlap,
+                      "is for model.residual = \"standard\"; a ladder's sums overlap with the next block anyway: leave it out"});
+  return limits;
+}
+
+std::string model_name(const Settings& settings) { return fmt::format("model.kind = {}", settings.model.kind); }
+
+// Keys that contradict each other, whatever the layout.
+void check_values(const Settings& settings) {
+  const TrainOptions& t = settings.train;
+  if (t.spike_factor > 0 && t.spike_factor <= 1)
+    base::fail_input("train.spike_factor = {}: must be more than 1, or 0 to look for no spikes", t.spike_factor);
+  if (t.parameters == Precision::bf16 && t.precision != Precision::bf16)
+    base::fail_input("train.parameters = bf16 needs train.precision = bf16: passes read the parameters as they are kept");
+  if (t.gradients == Precision::bf16 && t.precision != Precision::bf16)
+    base::fail_input("train.gradients = bf16 needs train.precision = bf16: passes compute them in fp32 otherwise");
+  if (t.fp8 == Fp8Scope::none && t.fp8_layers != "all")
+    base::fail_input("train.fp8_layers = \"{}\": no layer is in fp8. Set train.fp8 = \"layers\", or leave it out.", t.fp8_layers);
+  if (t.fp8 != Fp8Scope::none && t.precision != Precision::bf16)
+    base::fail_input("train.fp8 = {} needs train.precision = bf16: everything that is not in fp8 is in bf16", name_of(t.fp8));
+  if (t.check_every > t.steps)
+    base::fail_input("train.check_every = {}: there are only {} steps (train.steps), and none would be checked: use a smaller one",
+                     t.check_every, t.steps);
+}
+
+void check_context(const Settings& settings, const parallel::Plan& plan) {
+  const int cp = plan.mesh.extent("cp");
+  if (cp > settings.data.length)
+    base::fail_input("mesh.cp = {}: texts of data.length = {} are too short for so many ranks: use mesh.dp", cp, settings.data.length);
+}
+
+// Islands that step separately.
+void check_islands(const Settings& settings, const parallel::Plan& plan) {
+  const std::string& kind = settings.island.kind;
+  const int islands = std::max(plan.mesh.extent("island"), plan.islands);
+  const sync::SyncNeeds& needs = sync::needs_of(kind);
+  if (needs.several_islands && islands == 1)
+    base::fail_input("sync.island.kind = {}: there is one island only: set mesh.island (or --islands), or leave the rule out", kind);
+  if (!needs.local_steps) return;
+  if (settings.train.global_batch < islands)
+    base::fail_input("train.global_batch = {}: {} islands share its samples, and each needs at least one", settings.train.global_batch,
+                     islands);
+  constexpr int64_t kMinKept = 3;  // one island may be two snapshots ahead of another, and they need one of the same step
+  if (settings.snapshot.mode == snapshot::SnapshotMode::async && settings.snapshot.keep < kMinKept)
+    base::fail_input(
+        "snapshot.keep = {} with snapshot.mode = async: islands write each for itself, and may be two snapshots apart when they are "
+        "killed: use {} or more, or snapshot.mode = sync",
+        settings.snapshot.keep, kMinKept);
+}
+
+}  // namespace
+
+void check_settings(const Settings& settings, const parallel::Plan& plan) {
+  check_values(settings);
+  check_remote_island(settings);
+  const std::vector<UsedFeature> used = used_features(settings, plan);
+  refuse_limits(model_name(settings), model_limits(settings), used);
+  check_step_method(settings, plan);
+  check_context(settings, plan);
+  check_islands(settings, plan);
+  refuse_conflicts(used);
+}
+
+void check_accumulation(const Settings& settings, const parallel::Plan& plan, int64_t local_samples) {
+  if (settings.train.gradients == Precision::bf16 && plan.micro_batch < local_samples)
+    base::fail_input(
+        "train.gradients = bf16: gradient accumulation sums in fp32: leave it out, or set train.micro_batch = 0 (it is {})",
+        settings.train.micro_batch);
+}
+
+void check_device(const Settings& settings, const at::Device& device) {
+  const StepMethod& method = step_method(settings);
+  const TrainOptions& t = settings.train;
+  if (device.is_cuda()) {
+    if (!method.needs.gpu) base::fail_input("train.method = {}: works on the CPU only so far: use --device cpu", method.name);
+    if (t.check_every > 0 && !t.deterministic)
+      base::fail_input(
+          "train.check_every = {}: a GPU adds attention's gradients up in any order, and no two are the same: set train.deterministic = "
+          "true as well",
+          t.check_every);
+  } else {
+    if (t.cuda_graph) base::fail_input("train.cuda_graph = true: is for GPUs, and this runs on the CPU: leave it out, or use --device cuda");
+    if (settings.log.kernels)
+      base::fail_input("log.kernels = true: is for GPUs, and this runs on the CPU: leave it out (log.trace shows what a step does)");
+  }
+  if (!settings.log.kernels) return;
+  if (settings.log.memory) base::fail_input("log.kernels = true: there is one profiler, and log.memory = true has it: drop one");
+  if (settings.log.sync_check)
+    base::fail_input("log.kernels = true: waits for the device after some steps, which log.sync_check = true forbids; drop one");
+}
+
+bool is_allowed(Feature feature, const Settings& settings, const parallel::Plan& plan) {
+  const auto limits = [&](const std::vector<Limit>& list) {
+    return std::any_of(list.begin(), list.end(), [&](const Limit& limit) { return limit.feature == feature; });
+  };
+  return !limits(model_limits(settings)) && !limits(step_method(settings).needs.limits) &&
+         !has_conflict(feature, used_features(settings, plan));
+}
+
+}  // namespace cairn::train

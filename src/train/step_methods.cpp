@@ -1,0 +1,76 @@
+#include "train/step_methods.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/check.h"
+#include "parallel/plan.h"
+#include "train/settings.h"
+#include "train/steps/dpo_step.h"
+#include "train/steps/gradient_step.h"
+#include "train/steps/masha_step.h"
+#include "train/steps/one_byte_step.h"
+
+namespace cairn::train {
+
+// The list. A new method is its own files under steps/ and one line here.
+const std::vector<StepMethod>& step_methods() {
+  static const std::vector<StepMethod> list{
+      gradient_method(),
+      dpo_method(),
+      one_byte_method(),
+      masha1_method(),
+      masha2_method(),
+  };
+  return list;
+}
+
+std::vector<std::string> step_method_names() {
+  std::vector<std::string> names;
+  for (const StepMethod& method : step_methods())
+    if (!method.needs.pairs) names.push_back(method.name);  // the data chooses those
+  return names;
+}
+
+std::string step_method_help() {
+  std::vector<std::string> parts;
+  for (const StepMethod& method : step_methods())
+    if (!method.needs.pairs) parts.push_back(fmt::format("{} ({})", method.name, method.help));
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+const StepMethod& step_method(const Settings& settings) {
+  const std::vector<StepMethod>& all = step_methods();
+  const bool by_default = settings.train.method == all.front().name;
+  const auto found = std::find_if(all.begin(), all.end(), [&](const StepMethod& one) {
+    return by_default && settings.data.needs().pairs ? one.needs.pairs : one.name == settings.train.method;
+  });
+  if (found == all.end()) base::fail_unknown("train.method", settings.train.method, step_method_names());
+  return *found;
+}
+
+std::vector<Limit> own_passes_limits(std::vector<Limit> more) {
+  std::vector<Limit> limits{
+      {Feature::fp8, "the method needs losses in full precision: leave it out"},
+      {Feature::loss_chunks, "the method makes its passes in its own way, with whole logits: leave it out"},
+      {Feature::cuda_graph, "the method decides on the host what a pass does: leave it out"},
+      {Feature::check_every, "compares the gradients of ordinary steps: leave it out"},
+      {Feature::bf16_gradients, "the method keeps its own sums in fp32: leave it out"},
+      {Feature::pairs, "pairs of answers are trained by gradients: leave train.method out"},
+  };
+  limits.insert(limits.begin(), more.begin(), more.end());
+  return limits;
+}
+
+void check_step_method(const Settings& settings, const parallel::Plan& plan) {
+  const StepMethod& method = step_method(settings);
+  const std::string chosen =
+      method.needs.pairs ? fmt::format("data.kind = {}", settings.data.kind) : fmt::format("train.method = {}", method.name);
+  refuse_limits(chosen, method.needs.limits, used_features(settings, plan));
+  for (const StepMethod& one : step_methods())
+    if (one.check) one.check(settings, plan);
+}
+
+}  // namespace cairn::train

@@ -1,0 +1,77 @@
+// The list of methods that train.method can name. A new one is its own files and one line in step_methods.cpp.
+#pragma once
+#include <any>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/recipe.h"
+#include "base/schema.h"
+#include "train/features.h"
+#include "train/step.h"
+
+namespace cairn::comm {
+class World;
+}
+
+namespace cairn::train {
+
+struct Job;
+
+// What a method needs and what it does not work with, as data. The trainer reads this and compares no method names.
+struct StepNeeds {
+  bool gradients = true;    // passes give weight gradients, and every rank keeps memory for them
+  bool optimizer = true;    // optim.* updates the parameters; false: the step is an update rule of its own
+  bool gpu = true;          // runs on GPUs
+  bool pairs = false;       // trains on pairs of answers (data.kind = "preference"), and on nothing else
+  bool reference = false;   // keeps a frozen copy of the initial weights (a reference model)
+  std::vector<Limit> limits = {};
+  // The work of a step in units of a forward pass over its batch. Null: 3 (one forward, and a backward that costs two).
+  double (*forward_passes)(const Settings& settings) = nullptr;
+};
+
+// The limits of a method that makes its own passes: `more`, and the features that only ordinary passes have.
+std::vector<Limit> own_passes_limits(std::vector<Limit> more);
+
+// The arguments of StepMethod::make. Everything is borrowed and outlives the step.
+struct StepContext {
+  Job& job;
+  comm::World& world;
+  const std::vector<bool>& trained;  // for each parameter of the model: whether it is trained
+};
+
+// The recipe section of a method: "train.dpo". StepOptions::from(schema) makes it; Settings::step_options<O>() gives the values.
+struct StepOptions {
+  std::function<base::Section()> section = {};  // empty: the method has no keys of its own
+  std::function<std::any(base::Recipe&)> read = {};
+
+  template <typename O>
+  static StepOptions from(base::Schema<O> (*schema)()) {
+    return {[schema] { return schema().section(); }, [schema](base::Recipe& recipe) { return std::any(recipe.read(schema())); }};
+  }
+};
+
+struct StepMethod {
+  std::string name;  // as train.method has it
+  std::string help;  // for the reference page: what a step does
+  StepNeeds needs = {};
+  std::unique_ptr<Step> (*make)(const StepContext& context) = nullptr;
+  StepOptions options = {};
+  // Refuses values of the method's own keys that contradict each other or the rest of the recipe; null: nothing to check.
+  void (*check)(const Settings& settings, const parallel::Plan& plan) = nullptr;
+};
+
+// All methods; the first is the default of train.method.
+const std::vector<StepMethod>& step_methods();
+// The names that train.method may have, and one sentence about each.
+std::vector<std::string> step_method_names();
+std::string step_method_help();
+
+// The method of a recipe: the one that train.method names, or for preference data the one that trains on pairs.
+const StepMethod& step_method(const Settings& settings);
+
+// Refuses features that the chosen method does not work with, and runs the `check` of every method.
+void check_step_method(const Settings& settings, const parallel::Plan& plan);
+
+}  // namespace cairn::train

@@ -1,0 +1,17 @@
+// Ordinary training (train.method = "gradient"): backward passes over micro-batches, then one update by the optimizer.
+#pragma once
+#include <memory>
+
+#include "train/step.h"
+#include "train/step_methods.h"
+
+namespace cairn::train {
+
+class CudaGraphStep;
+
+StepMethod gradient_method();
+
+// make_step (step.h) whose steps run as CUDA graphs where `graphs` says so.
+std::unique_ptr<Step> make_cuda_graph_step(Execution execution, std::unique_ptr<CudaGraphStep> graphs);
+
+}  // namespace cairn::train

@@ -70,9 +70,9 @@ void check_value(const std::string& key, const Setting& value, const Check& chec
 
 // Every name that a recipe may have, and what to suggest for an unknown one.
 struct KnownKeys {
-  std::map<std::string, std::vector<std::string>> keys_of;  // section -> its keys, aliases left out
+  std::map<std::string, std::vector<std::string>> keys_of;  // section -> its keys, aliases and old names left out
   std::map<std::string, std::vector<Entry>> entries_of;     // and all about them
-  std::set<std::string> accepted;                           // full keys, aliases too
+  std::set<std::string> accepted;                           // full keys, aliases and old names too
   std::set<std::string> sections;                           // and what they lie in
 
   void learn(const Section& section) {
@@ -82,6 +82,7 @@ struct KnownKeys {
       entries_of[section.name].push_back(entry);
       accepted.insert(join(section.name, entry.key));
       for (const std::string& alias : entry.aliases) accepted.insert(join(section.name, alias));
+      for (const std::string& old : entry.old_names) accepted.insert(join(section.name, old));
     }
   }
 
@@ -114,8 +115,8 @@ struct KnownKeys {
     const auto here = keys_of.find(section);
     if (here != keys_of.end()) {
       const auto meant = nearest(leaf_of(full), here->second);
-      const auto takes = meant && can_hold(section, *meant, value) ? std::nullopt : key_with_word(section, value);
-      if (takes) return fmt::format("did you mean `{}`, which takes {}?", join(section, *takes), to_toml(value));
+      const auto holder = meant && can_hold(section, *meant, value) ? std::nullopt : key_with_word(section, value);
+      if (holder) return fmt::format("did you mean `{}`, which takes {}?", join(section, *holder), to_toml(value));
       if (meant) return fmt::format("did you mean `{}`?", join(section, *meant));
     }
     for (const auto& [other, keys] : keys_of)
@@ -178,11 +179,12 @@ std::vector<std::string> Recipe::tables_in(std::string_view section) const {
   return {names.begin(), names.end()};
 }
 
-// The value given for a key, under its own name or an alias. The later one wins; two from one source are an error.
+// The value given for a key, under its own name, an alias or an old name. The later one wins; two from one source are an error.
 const Recipe::Given* Recipe::find(const Section& section, const Entry& entry, std::string& spelled) const {
   const Given* found = nullptr;
   std::vector<std::string> names = {entry.key};
   names.insert(names.end(), entry.aliases.begin(), entry.aliases.end());
+  names.insert(names.end(), entry.old_names.begin(), entry.old_names.end());
   for (const std::string& name : names) {
     const std::string full = join(section.name, name);
     if (const auto table = tables_.find(full); table != tables_.end())
@@ -198,6 +200,10 @@ const Recipe::Given* Recipe::find(const Section& section, const Entry& entry, st
   return found;
 }
 
+void Recipe::hint(std::string line) {
+  if (std::find(hints_.begin(), hints_.end(), line) == hints_.end()) hints_.push_back(std::move(line));
+}
+
 std::vector<Setting> Recipe::resolve(const Section& section, std::vector<Setting> defaults) {
   ReadSection now{section, {}};
   for (size_t i = 0; i < section.entries.size(); ++i) {
@@ -211,6 +217,14 @@ std::vector<Setting> Recipe::resolve(const Section& section, std::vector<Setting
       if (!value && !given->text.empty() && std::holds_alternative<std::string>(entry.default_value)) value = given->text;
       if (!value) fail_input("{} = {}: must be {} ({})", key, to_toml(given->value), with_article(type_name(entry.default_value)), origin);
       defaults[i] = std::move(*value);
+      const std::string present = join(section.name, entry.key);
+      if (std::find(entry.old_names.begin(), entry.old_names.end(), leaf_of(key)) != entry.old_names.end())
+        hint(fmt::format("{}: {} is now {}; the old name still works", one_line(origin), key, present));
+      for (const auto& [old, word] : entry.renamed_words)
+        if (defaults[i] == Setting(old)) {
+          hint(fmt::format("{}: {} = \"{}\" is now \"{}\"; the old word still works", one_line(origin), present, old, word));
+          defaults[i] = word;
+        }
     }
     check_value(key, defaults[i], entry.check, origin);
     now.values.push_back({entry.key, defaults[i], origin});

@@ -36,7 +36,7 @@ class CrossEntropy final : public Objective {
     const auto precise = rows.options().dtype(rows.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
     at::Tensor loss;
     const int64_t samples = batch.samples();
-    const at::Tensor counted = targets.ne(kernels::kIgnoreTarget);
+    const at::Tensor is_target = targets.ne(kernels::kIgnoreTarget);
     at::Tensor by_sample_weight;  // [samples, 1], undefined: all 1
     if (batch.weights.defined()) by_sample_weight = batch.weights.to(precise).view({samples, 1});
     if (gradients) {
@@ -68,7 +68,7 @@ class CrossEntropy final : public Objective {
     at::Tensor table = loss.view({samples, -1});
     if (by_sample_weight.defined()) table = table * by_sample_weight;
     const at::Tensor per_sample = table.sum(1);
-    const at::Tensor per_sample_count = counted.view({samples, -1}).sum(1);
+    const at::Tensor per_sample_count = is_target.view({samples, -1}).sum(1);
     return {.sum = per_sample.sum(at::kDouble),
             .count = per_sample_count.sum(),
             .per_sample = per_sample,

@@ -190,7 +190,7 @@ class Co2 final : public Sync {
     }
     stall_s_ += now_s() - begun;
     bytes_ += pending_->bytes_sent();
-    islands_ = pending_->counted();
+    islands_ = pending_->included();
     const double note = pending_->note();
     stop_decided_ = stop_decided_ || pending_->stop();
     quorum_.close(pending_->step());

@@ -322,7 +322,7 @@ class Diloco final : public Sync {
     if (blend > 0) next = one.parameters.flatten().mul_(blend).add_(next.mul(1 - blend));
     one.parameters.assign(next);
     metrics_ = {{"fragment", pending.fragment},
-                {"islands", pending.exchange->outcome().counted},
+                {"islands", pending.exchange->outcome().included},
                 {"sync_bytes", static_cast<double>(bytes_)},
                 {"stall_s", std::exchange(stall_s_, 0) + metric(metrics_, "stall_s")},  // includes other fragments of this step
                 {"outer_norm", gradient.norm().item<double>()},

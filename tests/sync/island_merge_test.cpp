@@ -63,7 +63,7 @@ std::vector<Both> merge_on(int islands, const std::string& wire_name, MergeKind 
       came.as_sent = flights[part]->as_sent().cpu();
       came.bytes = flights[part]->bytes_sent();
       came.note = flights[part]->note();
-      EXPECT_EQ(flights[part]->counted(), world.size());
+      EXPECT_EQ(flights[part]->included(), world.size());
     }
   });
   return all;

@@ -210,7 +210,7 @@ TEST(OneByte, AMessageThatIsLateDoesNotCount) {
     machine.member.start(first_machines(3));
     while (machine.member.next_round() < 20) {
       const RoundFacts facts = machine.member.round();
-      if (!facts.counted) {
+      if (!facts.included) {
         const std::lock_guard lock(mutex);
         ++late;
         EXPECT_EQ(world.rank(), 2);
@@ -231,7 +231,7 @@ TEST(OneByte, WhoMissesAMessageThatCountsAsksForIt) {
     Machine machine(world);
     machine.member.start(first_machines(3));
     while (machine.member.next_round() < 20) {
-      EXPECT_TRUE(machine.member.round().counted);
+      EXPECT_TRUE(machine.member.round().included);
       world.timer(world.clock().now() + 10ms).wait();
     }
     hashes.add(world.rank(), machine.bowl.replica.hash());

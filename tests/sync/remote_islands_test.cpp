@@ -51,7 +51,7 @@ struct IslandRun {
 struct IslandResult {
   at::Tensor global_model;
   int64_t begun = 0;
-  int counted = 0;  // islands in the last round
+  int included = 0;  // islands in the last round
   std::exception_ptr error;
   std::shared_ptr<IslandResult> again = {};
 };
@@ -79,7 +79,7 @@ IslandResult run_island(const IslandRun& island_run) {
       model.step(island_run.island, step);
       rule->after_step({.step = step, .tokens = 10 + island_run.island, .learning_rate = 0.1}).wait();
       for (const auto& [name, value] : rule->metrics())
-        if (name == "islands") end.counted = static_cast<int>(value);
+        if (name == "islands") end.included = static_cast<int>(value);
       if (island_run.after) island_run.after(bridge, *rule, step);
     }
     if (island_run.finish) rule->finish();
@@ -154,7 +154,7 @@ TEST(RemoteIslands, AFounderThatHearsLastTakesPart) {
   for (const IslandResult& end : ends) {
     rethrow(end);
     EXPECT_EQ(end.begun, 0);
-    EXPECT_EQ(end.counted, 3);
+    EXPECT_EQ(end.included, 3);
     EXPECT_TRUE(at::equal(end.global_model, ends[0].global_model));
   }
 }
@@ -179,7 +179,7 @@ TEST(RemoteIslands, ANewcomerCatchesUpAndTakesPart) {
     for (const IslandResult& end : ends) {
       rethrow(end);
       EXPECT_TRUE(at::equal(end.global_model, ends[0].global_model)) << options.kind;
-      EXPECT_EQ(end.counted, 3) << options.kind;
+      EXPECT_EQ(end.included, 3) << options.kind;
     }
     EXPECT_GT(ends[2].begun, 0) << options.kind;
     EXPECT_LT(ends[2].begun, kSteps) << options.kind;
@@ -215,7 +215,7 @@ TEST(RemoteIslands, OneFailsAtAnyMomentAndComesAgain) {
     EXPECT_TRUE(at::equal(ends[0].global_model, ends[1].global_model)) << fails_at;
     EXPECT_TRUE(at::equal(ends[2].again->global_model, ends[0].global_model)) << fails_at;
     EXPECT_GT(ends[2].again->begun, 0);
-    EXPECT_EQ(ends[0].counted, 3);
+    EXPECT_EQ(ends[0].included, 3);
   }
 }
 
@@ -227,7 +227,7 @@ TEST(RemoteIslands, OneLeavesAndTheOthersGoOn) {
   const std::vector<IslandResult> ends = run_islands(island_runs);
   for (const IslandResult& end : ends) rethrow(end);
   EXPECT_TRUE(at::equal(ends[1].global_model, ends[2].global_model));
-  EXPECT_EQ(ends[1].counted, 2);
+  EXPECT_EQ(ends[1].included, 2);
 }
 
 TEST(RemoteIslands, WhoDiffersInTheRuleIsNotHeard) {
@@ -245,7 +245,7 @@ TEST(RemoteIslands, WhoDiffersInTheRuleIsNotHeard) {
   const std::vector<IslandResult> ends = run_islands(island_runs);
   rethrow(ends[0]);
   EXPECT_TRUE(ends[1].error) << "it waits until it is stopped";
-  EXPECT_EQ(ends[0].counted, 1);
+  EXPECT_EQ(ends[0].included, 1);
 }
 
 }  // namespace

@@ -183,8 +183,8 @@ struct Fp8 {
     int32_t largest = 0;
     for (int64_t i = 0; i < kRun; ++i) {
       const uint32_t size = bits_of(in[i]) & kMagnitude;
-      const auto counted = static_cast<int32_t>(less(end, size) ? 0 : size);
-      largest = counted > largest ? counted : largest;
+      const auto magnitude = static_cast<int32_t>(less(end, size) ? 0 : size);
+      largest = magnitude > largest ? magnitude : largest;
     }
     return static_cast<uint32_t>(largest);
   }

@@ -20,8 +20,8 @@ namespace cairn::comm {
 using asio::ip::tcp;
 
 bool NetTransport::may_keep(int peer, int64_t bytes) const {
-  const int64_t counted = early_bytes_->at(static_cast<size_t>(peer));
-  return bytes <= options_.early_bytes_max && (counted == 0 || counted + bytes <= options_.early_bytes_max);
+  const int64_t waiting = early_bytes_->at(static_cast<size_t>(peer));
+  return bytes <= options_.early_bytes_max && (waiting == 0 || waiting + bytes <= options_.early_bytes_max);
 }
 
 // Memory for a message that no receive waits for yet; counted until it is delivered. A half-read message may outlive the transport, so the

@@ -50,7 +50,7 @@ constexpr int kRanksMax = 65536;
 std::string here(const tcp::socket& socket) { return socket.local_endpoint().address().to_string(); }
 std::string there(const tcp::socket& socket) { return socket.remote_endpoint().address().to_string(); }
 
-std::vector<int> counted(int count) {
+std::vector<int> first_ranks(int count) {
   std::vector<int> numbers(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) numbers[static_cast<size_t>(i)] = i;
   return numbers;
@@ -93,7 +93,7 @@ std::vector<std::vector<int>> number_ranks(const std::vector<const JoinedNode*>&
       ranks.push_back(joined->spec.ranks);
       continue;
     }
-    ranks.push_back(counted(joined->spec.count));
+    ranks.push_back(first_ranks(joined->spec.count));
     for (int& rank : ranks.back()) rank += next;
     next += joined->spec.count;
   }
@@ -136,7 +136,7 @@ class Host {
 
   std::vector<NetSetup> run() {
     const auto [listener, address] = listen();
-    std::vector<NetSetup> setups = make_machine_setups(counted(own_.count), address);
+    std::vector<NetSetup> setups = make_machine_setups(first_ranks(own_.count), address);
     JoinedNode& self = joined_[own_.first()];
     self.spec = own_;
     for (const NetSetup& setup : setups) self.ports.push_back(setup.addresses[0].outside_port);
@@ -379,7 +379,7 @@ class Caller {
     std::string text;
     try {
       co_await stream_.begin(&tls_, Tls::Side::client);
-      setups_ = make_machine_setups(counted(own_.count), here(stream_.socket()));
+      setups_ = make_machine_setups(first_ranks(own_.count), here(stream_.socket()));
       const std::string introduction = base::compact(introduction_of(own_, options_, setups_));
       co_await stream_.write_text(introduction);
       called_ = true;

@@ -27,8 +27,8 @@ struct Heads {
 // The optional fields of a batch about positions, [batch, length] int64 each; undefined where absent.
 struct PositionFields {
   at::Tensor documents, positions;
-  at::Tensor starts;   // AttentionOptions::document_starts
-  at::Tensor counted;  // its length is AttentionOptions::documents_max
+  at::Tensor starts;          // AttentionOptions::document_starts
+  at::Tensor document_count;  // its length is AttentionOptions::documents_max
 
   static PositionFields in(Values& values) {
     const auto field = [&](const char* name) { return values.has(name) ? values.get(name) : at::Tensor(); };
@@ -43,7 +43,7 @@ struct PositionFields {
     if (documents.defined()) keep.put("documents", documents);
     if (positions.defined()) keep.put("positions", positions);
     if (starts.defined()) keep.put("document_starts", starts);
-    if (counted.defined()) keep.put("documents_counted", counted);
+    if (document_count.defined()) keep.put("documents_counted", document_count);
   }
 };
 
@@ -272,7 +272,7 @@ class AttentionBlock final : public Block {
     if (shape_.window > 0 && call.slice.begin + length > shape_.window) o.window = shape_.window;
     if (documents.defined()) o.query_documents = &documents, o.key_documents = &key_documents;
     if (documents.defined() && places && places->starts.defined()) o.document_starts = &places->starts;
-    if (o.document_starts && places->counted.defined()) o.documents_max = places->counted.size(0);
+    if (o.document_starts && places->document_count.defined()) o.documents_max = places->document_count.size(0);
     return o;
   }
 

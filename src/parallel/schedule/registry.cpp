@@ -85,10 +85,10 @@ bool takes_stages(const ScheduleKind& kind, int stages_per_rank) {
 int checked_stages_per_rank(const ScheduleKind& kind, int wanted) {
   if (wanted == 0) return kind.default_stages_per_rank;
   if (takes_stages(kind, wanted)) return wanted;
-  const std::string takes = kind.min_stages_per_rank == kind.max_stages_per_rank
-                                ? fmt::format("it has {}", kind.min_stages_per_rank)
-                                : fmt::format("it takes {} to {}", kind.min_stages_per_rank, kind.max_stages_per_rank);
-  base::fail_input("schedule {} with {} stages per rank: {} (1: {}; 2: {}; more: {})", kind.name, wanted, takes,
+  const std::string allowed = kind.min_stages_per_rank == kind.max_stages_per_rank
+                                  ? fmt::format("it has {}", kind.min_stages_per_rank)
+                                  : fmt::format("it takes {} to {}", kind.min_stages_per_rank, kind.max_stages_per_rank);
+  base::fail_input("schedule {} with {} stages per rank: {} (1: {}; 2: {}; more: {})", kind.name, wanted, allowed,
                    names_where([](const ScheduleKind& one) { return takes_stages(one, 1); }),
                    names_where([](const ScheduleKind& one) { return takes_stages(one, 2); }),
                    names_where([](const ScheduleKind& one) { return takes_stages(one, 3); }));

@@ -6,7 +6,7 @@ namespace {
 bool is_cut_freely(const GraphTensor& tensor, size_t dim) { return tensor.grains.empty() || tensor.grains[dim] == Grain{}; }
 
 bool propagate_in(OpGraph& graph, const GraphOp& op) {
-  const std::vector<std::string> all = letters(op);
+  const std::vector<std::string> all = subscripts(op);
   const auto place = [&](size_t i) { return i < op.inputs.size() ? op.inputs[i] : op.output; };
   bool changed = false;
   for (size_t from = 0; from < all.size(); ++from)

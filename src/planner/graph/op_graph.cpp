@@ -46,7 +46,7 @@ std::string_view word(GraphOp::Kind kind) {
 }
 
 void check_op(const OpGraph& graph, const GraphOp& op, const std::vector<bool>& there) {
-  const std::vector<std::string> all = letters(op);
+  const std::vector<std::string> all = subscripts(op);
   if (all.size() != op.inputs.size() + 1)
     base::fail_input("{}: \"{}\" is for {} inputs, and there are {}", op.name, op.indices, all.size() - 1, op.inputs.size());
   std::map<char, int64_t> sizes;
@@ -94,7 +94,7 @@ std::vector<int> OpGraph::readers(int tensor) const {
   return found;
 }
 
-std::vector<std::string> letters(const GraphOp& op) {
+std::vector<std::string> subscripts(const GraphOp& op) {
   std::vector<std::string> all;
   const size_t arrow = op.indices.find("->");
   CAIRN_CHECK(arrow != std::string::npos, "{}: \"{}\" has no ->", op.name, op.indices);

@@ -76,7 +76,7 @@ void set_grain(OpGraph& graph, int tensor, size_t dim, const Grain& grain);
 void propagate_grains(OpGraph& graph);
 
 // The letters of each input of an operation, then of its output.
-std::vector<std::string> letters(const GraphOp& op);
+std::vector<std::string> subscripts(const GraphOp& op);
 
 // A line for each operation: "layers.0.mlp.up: product bsk,nk->bsn of hidden.0 [2, 8, 16], w [64, 16]".
 std::string to_string(const OpGraph& graph);

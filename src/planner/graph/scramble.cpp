@@ -22,9 +22,9 @@ class Scrambler {
   }
   std::string word() {
     for (;;) {
-      std::string letters;
-      for (int i = 0; i < 10; ++i) letters += static_cast<char>('a' + random_.below(next_++, 26));
-      if (used_.insert(letters).second) return letters;
+      std::string name;
+      for (int i = 0; i < 10; ++i) name += static_cast<char>('a' + random_.below(next_++, 26));
+      if (used_.insert(name).second) return name;
     }
   }
 

@@ -65,8 +65,8 @@ void check_terms(const OpGraph& graph, int tensor, const NdSbp& nd_sbp, const st
     const auto input = static_cast<size_t>(std::find(op.inputs.begin(), op.inputs.end(), tensor) - op.inputs.begin());
     for (size_t axis = 0; axis < nd_sbp.size(); ++axis) {
       const auto& all = choices[static_cast<size_t>(reader)];
-      const bool takes = std::any_of(all.begin(), all.end(), [&](const Choice& c) { return c.inputs[input][axis] == kPartial; });
-      if (nd_sbp[axis] == kPartial && !takes)
+      const bool accepts_partial = std::any_of(all.begin(), all.end(), [&](const Choice& c) { return c.inputs[input][axis] == kPartial; });
+      if (nd_sbp[axis] == kPartial && !accepts_partial)
         base::fail_input("{}: is fixed as partial sums (P), and {} is not linear in it: fix it as B or S",
                          graph.tensors[static_cast<size_t>(tensor)].name, op.name);
     }

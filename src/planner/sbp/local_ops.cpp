@@ -85,7 +85,7 @@ at::Tensor lookup(const at::Tensor& table, const at::Tensor& ids, mesh::Interval
 }
 
 at::Tensor mean(const OpGraph& graph, const GraphOp& op, const at::Tensor& x) {
-  const std::vector<std::string> all = letters(op);
+  const std::vector<std::string> all = subscripts(op);
   std::vector<int64_t> dims;
   double count = 1;  // of the whole tensor: what is here may be a part of it
   for (size_t dim = 0; dim < all[0].size(); ++dim)
@@ -99,7 +99,7 @@ at::Tensor mean(const OpGraph& graph, const GraphOp& op, const at::Tensor& x) {
 }  // namespace
 
 at::Tensor compute(const OpGraph& graph, const GraphOp& op, const std::vector<at::Tensor>& held, const LocalRanges& here) {
-  const std::vector<std::string> all = letters(op);
+  const std::vector<std::string> all = subscripts(op);
   switch (op.kind) {
     case GraphOp::Kind::product:
       return at::einsum(op.indices, held);

@@ -38,7 +38,7 @@ int64_t parallel_degree(const mesh::Mesh& mesh, const std::vector<NdSbp>& needs)
 int64_t inner_bytes(const mesh::Mesh& mesh, const GraphOp& op, const std::vector<NdSbp>& needs) {
   if (op.inner.empty()) return 0;
   int64_t together = 1;  // ranks that split the index
-  const std::vector<std::string> all = letters(op);
+  const std::vector<std::string> all = subscripts(op);
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis)
     for (size_t i = 0; i < needs.size(); ++i)
       if (const Sbp sbp = needs[i][axis];

@@ -89,7 +89,7 @@ NdSbp dual(const NdSbp& nd_sbp) {
 }
 
 std::vector<SbpSignature> signatures(const OpGraph& graph, const GraphOp& op, int ranks) {
-  const std::vector<std::string> all = letters(op);
+  const std::vector<std::string> all = subscripts(op);
   const std::string& out = all.back();
   const size_t inputs = op.inputs.size();
   std::vector<SbpSignature> found;

@@ -151,7 +151,7 @@ class Rules {
   static std::string_view word(By by) { return by == By::heads ? "R2" : by == By::head ? "head" : "R1"; }
 
   void place_product(const GraphOp& one) {
-    const std::vector<std::string> names = letters(one);
+    const std::vector<std::string> names = subscripts(one);
     const int weight = one.inputs[1];
     if (tensor(weight).kind != GraphTensor::Kind::parameter) return;
     const Sbp by_outputs = split_of(static_cast<int>(names[1].find(names[2].back())));
@@ -181,7 +181,8 @@ class Rules {
   void place_table(const GraphOp& one) {
     const int table = one.inputs[0];
     if (split_by(one.output) == By::heads)
-      return put(table, split_of(static_cast<int>(letters(one)[0].find(letters(one)[2].back()))), "R2: feeds an attention, whole heads");
+      return put(table, split_of(static_cast<int>(subscripts(one)[0].find(subscripts(one)[2].back()))),
+                 "R2: feeds an attention, whole heads");
     if (one.detail == kByPosition) return put(table, kReplicate, "replicated: a table of positions");
     if (!how_of(tensor(table), split_of(0), ranks_))
       return put(table, kReplicate, fmt::format("replicated: {} rows cannot be split over {} ranks", tensor(table).shape[0], ranks_));

@@ -30,7 +30,7 @@ class ClassMaker {
   // Values that an operation reads or makes, with their letters.
   std::vector<std::pair<int, std::string>> values_of(const GraphOp& op) const {
     std::vector<std::pair<int, std::string>> all;
-    const std::vector<std::string> names = letters(op);
+    const std::vector<std::string> names = subscripts(op);
     for (size_t i = 0; i < names.size(); ++i)
       if (const int t = i < op.inputs.size() ? op.inputs[i] : op.output; is_value(t)) all.emplace_back(t, names[i]);
     return all;
@@ -85,7 +85,7 @@ class ClassMaker {
 
   void note(int place) {
     const GraphOp& op = graph_.ops[static_cast<size_t>(place)];
-    const std::vector<std::string> names = letters(op);
+    const std::vector<std::string> names = subscripts(op);
     for (const auto& [tensor, dims] : values_of(op)) {
       WidthClass& one = class_of(tensor);
       if (op.kind == GraphOp::Kind::product) (tensor == op.output ? one.makers : one.readers).push_back(place);
@@ -101,7 +101,7 @@ class ClassMaker {
   void mark_last() {
     std::vector<bool> read(graph_.tensors.size(), false);
     for (const GraphOp& op : graph_.ops) {
-      if (op.kind == GraphOp::Kind::cross_entropy && op.inner.find(letters(op)[0].back()) != std::string::npos) continue;
+      if (op.kind == GraphOp::Kind::cross_entropy && op.inner.find(subscripts(op)[0].back()) != std::string::npos) continue;
       for (const int input : op.inputs) read[static_cast<size_t>(input)] = true;
     }
     for (WidthClass& one : found_.classes)

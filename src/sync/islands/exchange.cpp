@@ -20,7 +20,7 @@ class InWorldPendingExchange final : public PendingExchange {
   bool progress() override { return merge_.progress(); }
   at::Tensor wait() override {
     at::Tensor merged = merge_.wait();
-    outcome_ = {merge_.bytes_sent(), merge_.counted(), merge_.stop(), merge_.least_note()};
+    outcome_ = {merge_.bytes_sent(), merge_.included(), merge_.stop(), merge_.least_note()};
     return merged;
   }
   at::Tensor as_sent() override { return merge_.as_sent(); }

@@ -41,7 +41,7 @@ class PendingExchange {
   // After `wait`.
   struct Outcome {
     int64_t bytes_sent = 0;  // compressed values that this island sent
-    int counted = 0;         // islands in the merge
+    int included = 0;        // islands in the merge
     bool stop = false;       // some island was asked to stop
     double fastest = 0;      // seconds of a step on the fastest island; 0: unknown
   };

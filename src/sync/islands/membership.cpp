@@ -126,15 +126,15 @@ void IslandMembership::poll() {
   for (int island = 0; island < messenger_.size(); ++island) {
     if (island == messenger_.me()) continue;
     const auto i = static_cast<size_t>(island);
-    const uint64_t life = bridge_.incarnation(island);
+    const uint64_t incarnation = bridge_.incarnation(island);
     if (messenger_.lost(island) && !quorum_.members()[i]) {
       statuses_[i] = {};
       join_requests_[i] = sponsored_[i] = false;
-      if (life == 0) continue;
+      if (incarnation == 0) continue;
       messenger_.readmit(island);
     }
-    if (messenger_.lost(island) || status_sent_to_[i] == life) continue;
-    status_sent_to_[i] = life;
+    if (messenger_.lost(island) || status_sent_to_[i] == incarnation) continue;
+    status_sent_to_[i] = incarnation;
     Status said = mine_;
     said.asks = 1;
     messenger_.send(island, {Kind::status, 0, 0}, bytes_of(said), comm::Purpose::control);

@@ -162,10 +162,10 @@ at::Tensor IslandMerge::as_sent() {
 }
 
 // The versions of a chunk that these islands sent under the tag.
-std::vector<IslandMerge::Code> IslandMerge::codes_of(const MessageTag& tag, size_t chunk, const IslandSet& counted) const {
+std::vector<IslandMerge::Code> IslandMerge::codes_of(const MessageTag& tag, size_t chunk, const IslandSet& included) const {
   std::vector<Code> codes;
-  for (size_t island = 0; island < counted.size(); ++island) {
-    if (!counted[island]) continue;
+  for (size_t island = 0; island < included.size(); ++island) {
+    if (!included[island]) continue;
     if (static_cast<int>(island) == parts_.quorum.me()) {
       codes.push_back({own_code(chunk), parts_.weight});
       continue;
@@ -196,7 +196,7 @@ void IslandMerge::begin_merging() {
   const IslandMessenger& messenger = parts_.quorum.messenger();
   IslandSet heard(static_cast<size_t>(messenger.size()));
   for (const int island : owners_) heard[static_cast<size_t>(island)] = island == parts_.quorum.me() || messenger.find(island, chunk_tag());
-  counted_ = static_cast<int>(std::count(heard.begin(), heard.end(), true));
+  included_ = static_cast<int>(std::count(heard.begin(), heard.end(), true));
   merging_ = start<Result>([this, owner, codes = codes_of(chunk_tag(), owner, heard)] {
     const at::Tensor values = merged(codes, owner);
     Result result{.message = std::vector<std::byte>(kHeadBytes)};
@@ -249,9 +249,9 @@ bool IslandMerge::progress() {
 
 // Starts to compute the result, once there is a decision.
 void IslandMerge::begin_result() {
-  const IslandSet& counted = round_->decision().counted;
+  const IslandSet& included = round_->decision().included;
   if (owners_.empty()) {
-    result_ = start<at::Tensor>([this, codes = codes_of(round_->tag(), 0, counted)] { return merged(codes, 0); });
+    result_ = start<at::Tensor>([this, codes = codes_of(round_->tag(), 0, included)] { return merged(codes, 0); });
     return;
   }
   // The results of all owners are needed: if an owner was lost with its chunk, the round fails.
@@ -259,7 +259,7 @@ void IslandMerge::begin_result() {
   for (size_t i = 0; i < owners_.size(); ++i) {
     const bool own = owners_[i] == parts_.quorum.me();
     const std::vector<std::byte>* body = own ? nullptr : parts_.quorum.update_from(owners_[i], parts_.step, parts_.part);
-    const bool lacks = !counted[static_cast<size_t>(owners_[i])] || (own ? !mine_.defined() : !body || body->size() < kHeadBytes);
+    const bool lacks = !included[static_cast<size_t>(owners_[i])] || (own ? !mine_.defined() : !body || body->size() < kHeadBytes);
     if (count(i) > 0 && lacks) {
       result_ = run_now<at::Tensor>([] { return at::Tensor(); });
       return;
@@ -281,18 +281,18 @@ at::Tensor IslandMerge::wait() {
   const RoundDecision& decision = round_->wait();
   parts_.quorum.conclude(*round_);
   stop_ = decision.stop;
-  const auto counted = static_cast<int>(std::count(decision.counted.begin(), decision.counted.end(), true));
+  const auto included = static_cast<int>(std::count(decision.included.begin(), decision.included.end(), true));
   note_ = 0;
-  for (size_t island = 0; island < decision.counted.size(); ++island) {
-    if (!decision.counted[island]) continue;
+  for (size_t island = 0; island < decision.included.size(); ++island) {
+    if (!decision.included[island]) continue;
     double note = parts_.note;
     if (const std::vector<std::byte>* body = parts_.quorum.update_from(static_cast<int>(island), parts_.step, parts_.part);
         body && body->size() >= kHeadBytes)
       std::memcpy(&note, body->data() + sizeof(double), sizeof(double));
-    note_ += note / counted;
+    note_ += note / included;
     if (note > 0 && std::isfinite(note)) least_note_ = least_note_ > 0 ? std::min(least_note_, note) : note;
   }
-  if (owners_.empty()) counted_ = counted;
+  if (owners_.empty()) included_ = included;
   if (!result_.valid()) begin_result();
   at::Tensor result = result_.get();
   keep_for_stream(result);

@@ -51,7 +51,7 @@ class IslandMerge {
 
   int64_t bytes_sent() const { return bytes_sent_; }  // compressed values that this island sent
   // After `wait`:
-  int counted() const { return counted_; }                                                     // islands in the result
+  int included() const { return included_; }                                                   // islands in the result
   bool stop() const { return stop_; }                                                          // some island was asked to stop
   double note() const { return note_; }                                                        // the mean note of these islands
   double least_note() const { return least_note_; }                                            // the least note above 0; 0: there is none
@@ -84,7 +84,7 @@ class IslandMerge {
   void keep_for_stream(const at::Tensor& made) const;
   Compressor::Slice slice(size_t chunk) const { return {parts_.step, parts_.part, first_[chunk]}; }
   int64_t count(size_t chunk) const { return first_[chunk + 1] - first_[chunk]; }
-  std::vector<Code> codes_of(const MessageTag& tag, size_t chunk, const IslandSet& counted) const;
+  std::vector<Code> codes_of(const MessageTag& tag, size_t chunk, const IslandSet& included) const;
   at::Tensor merged(const std::vector<Code>& codes, size_t chunk) const;
   void begin_result();
   at::Tensor put_together(const std::vector<std::span<const std::byte>>& results) const;
@@ -100,7 +100,7 @@ class IslandMerge {
   std::vector<std::vector<std::byte>> own_;        // this island's compressed values of each chunk, with a header
   std::vector<IslandMessenger::Pieces> outgoing_;  // by island: its message
   int64_t bytes_sent_ = 0;
-  int counted_ = 0;
+  int included_ = 0;
   bool stop_ = false;
   double note_ = 0, least_note_ = 0;
   std::optional<Quorum::Round> round_;

@@ -39,7 +39,7 @@ std::vector<std::byte> packed(const Ballot& ballot) {
   return bytes;
 }
 std::vector<std::byte> packed(const RoundDecision& decision) {
-  return packed({decision.stop, decision.counted, decision.lost, decision.joined});
+  return packed({decision.stop, decision.included, decision.lost, decision.joined});
 }
 
 bool unpack(const std::vector<std::byte>& bytes, size_t islands, Ballot& into) {
@@ -139,7 +139,7 @@ bool Quorum::Round::count_votes() {
     });
   }
   const bool late = messenger.now() >= begun_ + 2 * quorum_.timeout_;
-  RoundDecision decision{.counted = held_, .lost = IslandSet(held_.size()), .joined = quorum_.proposed_, .stop = wants_to_stop_};
+  RoundDecision decision{.included = held_, .lost = IslandSet(held_.size()), .joined = quorum_.proposed_, .stop = wants_to_stop_};
   IslandSet reached(held_.size());
   for (size_t i = 0; i < held_.size(); ++i) reached[i] = !messenger.lost(static_cast<int>(i));
   for (int island = 0; island < messenger.size(); ++island) {
@@ -153,7 +153,7 @@ bool Quorum::Round::count_votes() {
     Ballot theirs;
     if (!body || !unpack(*body, held_.size(), theirs)) continue;
     for (size_t i = 0; i < held_.size(); ++i) {
-      decision.counted[i] = decision.counted[i] && theirs.first[i];
+      decision.included[i] = decision.included[i] && theirs.first[i];
       reached[i] = reached[i] && theirs.second[i];
       decision.joined[i] = decision.joined[i] || theirs.third[i];
     }
@@ -183,7 +183,7 @@ bool Quorum::Round::progress() {
     if (!body || !unpack(*body, members_.size(), heard)) continue;
     // All voters have the updates that count. An island that came late may have to wait for them.
     for (int from = 0; from < messenger.size(); ++from) {
-      if (from == messenger.me() || !heard.counted[static_cast<size_t>(from)] || messenger.find(from, tag_)) continue;
+      if (from == messenger.me() || !heard.included[static_cast<size_t>(from)] || messenger.find(from, tag_)) continue;
       if (!messenger.lost(from)) return false;
       throw Error(Error::Kind::lost_peer,
                   fmt::format("this island came too late for the round of step {}: the update of island {} was lost with that island. "

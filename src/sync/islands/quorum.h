@@ -14,10 +14,10 @@ using IslandSet = std::vector<bool>;
 
 // The result of a round: identical on every live island.
 struct RoundDecision {
-  IslandSet counted;  // every voter has the updates of these islands: exactly these are used
-  IslandSet lost;     // members that leave
-  IslandSet joined;   // islands that become members
-  bool stop = false;  // some island was asked to stop
+  IslandSet included;  // every voter has the updates of these islands: exactly these are used
+  IslandSet lost;      // members that leave
+  IslandSet joined;    // islands that become members
+  bool stop = false;   // some island was asked to stop
 };
 
 // Rounds in which every island sends an update to every other and all live islands decide which updates count, although islands may be late

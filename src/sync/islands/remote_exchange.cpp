@@ -46,7 +46,7 @@ struct FirstRank {
 
 // What the first rank broadcasts about a round.
 struct RoundSummary {
-  enum Field : size_t { defined, counted, stop, bytes, fastest, send_state, kFields };
+  enum Field : size_t { defined, included, stop, bytes, fastest, send_state, kFields };
   std::array<double, kFields> fields{};
 };
 
@@ -198,7 +198,7 @@ class RemotePendingExchange final : public PendingExchange {
     owner_.model_group_
         .broadcast({summary.fields.data(), RoundSummary::kFields, comm::Dtype::f64}, 0, {comm::Purpose::control, "result of a round"})
         .wait();
-    outcome_ = {static_cast<int64_t>(summary.fields[RoundSummary::bytes]), static_cast<int>(summary.fields[RoundSummary::counted]), false,
+    outcome_ = {static_cast<int64_t>(summary.fields[RoundSummary::bytes]), static_cast<int>(summary.fields[RoundSummary::included]), false,
                 summary.fields[RoundSummary::fastest]};
     sends_state_ = summary.fields[RoundSummary::send_state] != 0;
     if (summary.fields[RoundSummary::defined] == 0) return {};
@@ -233,7 +233,7 @@ class RemotePendingExchange final : public PendingExchange {
     at::Tensor whole;
     if (merge_) {
       whole = merge_->wait();
-      summary.fields[RoundSummary::counted] = merge_->counted();
+      summary.fields[RoundSummary::included] = merge_->included();
       summary.fields[RoundSummary::bytes] = static_cast<double>(merge_->bytes_sent());
       summary.fields[RoundSummary::fastest] = merge_->least_note();
     } else {

@@ -30,8 +30,8 @@ namespace {
 using comm::Purpose;
 using Numbers = std::vector<uint64_t>;
 
-constexpr int64_t kMaxMissed = 3;  // rounds in a row
-constexpr int kLeaderPatience = 3;       // time limits after which a silent leader is suspected
+constexpr int64_t kMaxMissed = 3;   // rounds in a row
+constexpr int kLeaderPatience = 3;  // time limits after which a silent leader is suspected
 
 std::string node_name(uint32_t machine) { return fmt::format("machine-{}", machine); }
 
@@ -380,9 +380,9 @@ void OneByte::apply(const RoundRecord& record) {
                static_cast<std::streamsize>(log_.size() - record_begins_.back()));
     if (!file.flush()) throw Error(Error::Kind::disk, fmt::format("{}: round {} could not be appended", setting_.log.string(), round_));
   }
-  std::set<uint32_t> counted;
-  for (const SlopeMessage& message : record.messages) counted.insert(message.machine);
-  for (const uint32_t member : members_) missed_[member] = counted.count(member) > 0 ? 0 : missed_[member] + 1;
+  std::set<uint32_t> included;
+  for (const SlopeMessage& message : record.messages) included.insert(message.machine);
+  for (const uint32_t member : members_) missed_[member] = included.count(member) > 0 ? 0 : missed_[member] + 1;
   for (const uint32_t member : record.manifest.members)
     if (!std::binary_search(members_.begin(), members_.end(), member)) missed_[member] = 0;
   members_ = record.manifest.members;
@@ -405,13 +405,13 @@ void OneByte::welcome() {
 void OneByte::finish_round(RoundFacts& facts) {
   RoundRecord record{manifests_.at(round_), {}};
   double loss = 0;
-  facts.counted = false;
+  facts.included = false;
   for (const RoundManifest::Entry& entry : record.manifest.accepted) {
     record.messages.push_back(decode_message(messages_[round_].at(entry.machine), setting_.replica.code()));
     const SlopeMessage& message = record.messages.back();
     facts.samples += message.slopes;
     if (message.slopes > 0) loss += static_cast<double>(message.mean_loss), ++facts.machines;
-    facts.counted = facts.counted || entry.machine == setting_.machine;
+    facts.included = facts.included || entry.machine == setting_.machine;
   }
   facts.mean_loss = facts.machines > 0 ? loss / static_cast<double>(facts.machines) : 0;
   const std::vector<uint32_t> voters = members_;

@@ -28,7 +28,7 @@ struct RoundFacts {
   int64_t clipped = 0, not_finite = 0;
   double change_median = 0;  // |above - below| / |above|; below 1e-5 eps is too small for the precision of the loss
   double forward_s = 0, replay_s = 0;
-  bool counted = true;        // its own message counted
+  bool included = true;       // its own message counted
   bool repaired = false;      // its weights differed from most machines' and were rebuilt
   std::string differed = {};  // in that case: the first parameter that differed
   bool out = false;           // the others go on without it: join() to come back

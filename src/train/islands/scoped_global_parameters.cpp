@@ -6,12 +6,12 @@
 namespace cairn::train {
 
 ScopedGlobalParameters::ScopedGlobalParameters(Job& job) : job_(job) {
-  const std::vector<at::Tensor> agreed = job.engine.sync->global_parameters();
-  if (!agreed.empty()) job.engine.store->wait_for_gathers();
-  for (size_t i = 0; i < agreed.size(); ++i) {
+  const std::vector<at::Tensor> global = job.engine.sync->global_parameters();
+  if (!global.empty()) job.engine.store->wait_for_gathers();
+  for (size_t i = 0; i < global.size(); ++i) {
     const at::Tensor& parameter = job.engine.trained.values[i].tensor;
     own_.push_back(parameter.clone());
-    parameter.copy_(agreed[i].view(parameter.sizes()));
+    parameter.copy_(global[i].view(parameter.sizes()));
   }
   if (!own_.empty()) job.engine.store->updated();
 }

@@ -73,11 +73,11 @@ std::vector<StateTensor> optimizer_state(Job& job) {
 
 std::vector<StateTensor> model_state(Job& job) {
   std::vector<StateTensor> all = parameter_state(job);
-  const std::vector<at::Tensor> agreed = job.engine.sync->global_parameters();
-  if (agreed.empty()) return all;
+  const std::vector<at::Tensor> global = job.engine.sync->global_parameters();
+  if (global.empty()) return all;
   size_t next = 0;  // kept views leave out what is not trained, but keep the order
   for (const parallel::ParameterSlice& piece : job.engine.store->pieces())
-    if (piece.gradient.defined()) all[piece.parameter].mine = agreed[next++].view(piece.value.sizes());
+    if (piece.gradient.defined()) all[piece.parameter].mine = global[next++].view(piece.value.sizes());
   return all;
 }
 

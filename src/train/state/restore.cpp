@@ -128,16 +128,17 @@ namespace {
 // none that fits: replicas then begin from its model.
 void restore_sync(Job& job, base::Log& log, const snapshot::OpenSnapshot& found) {
   sync::Sync& sync = *job.engine.sync;
-  const std::vector<at::Tensor> agreed = sync.global_parameters();
+  const std::vector<at::Tensor> global = sync.global_parameters();
   const mesh::NamedTensors state = sync.state();
   const std::vector<StateTensor> elements = sync_state(job, found.step());
-  if (agreed.empty() && state.empty() && elements.empty()) return;
-  for (size_t i = 0; i < agreed.size(); ++i) job.engine.trained.values[i].tensor.copy_(agreed[i].view(job.engine.trained.values[i].tensor.sizes()));
-  if ((!agreed.empty() && !found.has_section("live")) || (!state.empty() && !found.has_section("sync"))) {
+  if (global.empty() && state.empty() && elements.empty()) return;
+  for (size_t i = 0; i < global.size(); ++i)
+    job.engine.trained.values[i].tensor.copy_(global[i].view(job.engine.trained.values[i].tensor.sizes()));
+  if ((!global.empty() && !found.has_section("live")) || (!state.empty() && !found.has_section("sync"))) {
     log.warn("{}: no state of sync.island.kind = {}: islands go on from its model", found.path(), job.config.settings.island.kind);
     return;
   }
-  if (!agreed.empty()) load(job, found, "live", live_state(job));
+  if (!global.empty()) load(job, found, "live", live_state(job));
   if (!elements.empty()) load(job, found, "sync_elements", elements);
   if (!state.empty()) found.load_into("sync", state);
 }

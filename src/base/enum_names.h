@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/did_you_mean.h"
@@ -16,10 +17,13 @@ namespace cairn::base {
 //
 //   enum class ContextForm { ring, gather };
 //   inline constexpr base::EnumName<ContextForm> kContextFormNames[] = {{ContextForm::ring, "ring"}, {ContextForm::gather, "gather"}};
+//
+// A word that was renamed keeps its old spelling: {Pace::equal, "equal", "even"} also reads "even". Help does not list old words.
 template <typename E>
 struct EnumName {
   E value;
   const char* name;
+  const char* old_name = nullptr;
 };
 
 // A borrowed table. Schemas keep it, so the table must be static.
@@ -48,11 +52,20 @@ std::vector<std::string> enum_words(const EnumName<E> (&names)[N]) {
   return enum_words(EnumNames<E>(names));
 }
 
-// The value of a word. Any other word is bad_input: `unknown WHAT "rign": did you mean "ring"?`.
+// The old word and the present one, for each value that was renamed.
+template <typename E>
+std::vector<std::pair<std::string, std::string>> renamed_words(EnumNames<E> names) {
+  std::vector<std::pair<std::string, std::string>> renamed;
+  for (const EnumName<E>& one : names)
+    if (one.old_name != nullptr) renamed.emplace_back(one.old_name, one.name);
+  return renamed;
+}
+
+// The value of a word, which may be an old one. Any other word is bad_input: `unknown WHAT "rign": did you mean "ring"?`.
 template <typename E>
 E parse_enum(EnumNames<E> names, std::string_view what, std::string_view word) {
   for (const EnumName<E>& one : names)
-    if (word == one.name) return one.value;
+    if (word == one.name || (one.old_name != nullptr && word == one.old_name)) return one.value;
   fail_unknown(what, word, enum_words(names));
 }
 template <typename E, size_t N>

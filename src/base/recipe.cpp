@@ -68,6 +68,14 @@ void check_value(const std::string& key, const Setting& value, const Check& chec
   fail_input("{} = {}: must be {} ({})", key, to_toml(value), allowed, origin);
 }
 
+// The key, its aliases and its old names.
+std::vector<std::string> all_names(const Entry& entry) {
+  std::vector<std::string> names = {entry.key};
+  names.insert(names.end(), entry.aliases.begin(), entry.aliases.end());
+  names.insert(names.end(), entry.old_names.begin(), entry.old_names.end());
+  return names;
+}
+
 // Every name that a recipe may have, and what to suggest for an unknown one.
 struct KnownKeys {
   std::map<std::string, std::vector<std::string>> keys_of;  // section -> its keys, aliases and old names left out
@@ -80,9 +88,7 @@ struct KnownKeys {
     for (const Entry& entry : section.entries) {
       keys_of[section.name].push_back(entry.key);
       entries_of[section.name].push_back(entry);
-      accepted.insert(join(section.name, entry.key));
-      for (const std::string& alias : entry.aliases) accepted.insert(join(section.name, alias));
-      for (const std::string& old : entry.old_names) accepted.insert(join(section.name, old));
+      for (const std::string& name : all_names(entry)) accepted.insert(join(section.name, name));
     }
   }
 
@@ -182,10 +188,7 @@ std::vector<std::string> Recipe::tables_in(std::string_view section) const {
 // The value given for a key, under its own name, an alias or an old name. The later one wins; two from one source are an error.
 const Recipe::Given* Recipe::find(const Section& section, const Entry& entry, std::string& spelled) const {
   const Given* found = nullptr;
-  std::vector<std::string> names = {entry.key};
-  names.insert(names.end(), entry.aliases.begin(), entry.aliases.end());
-  names.insert(names.end(), entry.old_names.begin(), entry.old_names.end());
-  for (const std::string& name : names) {
+  for (const std::string& name : all_names(entry)) {
     const std::string full = join(section.name, name);
     if (const auto table = tables_.find(full); table != tables_.end())
       fail_input("{} is a table: must be {} ({})", full, with_article(type_name(entry.default_value)), table->second);
@@ -198,10 +201,6 @@ const Recipe::Given* Recipe::find(const Section& section, const Entry& entry, st
     spelled = full;
   }
   return found;
-}
-
-void Recipe::hint(std::string line) {
-  if (std::find(hints_.begin(), hints_.end(), line) == hints_.end()) hints_.push_back(std::move(line));
 }
 
 std::vector<Setting> Recipe::resolve(const Section& section, std::vector<Setting> defaults) {
@@ -217,13 +216,10 @@ std::vector<Setting> Recipe::resolve(const Section& section, std::vector<Setting
       if (!value && !given->text.empty() && std::holds_alternative<std::string>(entry.default_value)) value = given->text;
       if (!value) fail_input("{} = {}: must be {} ({})", key, to_toml(given->value), with_article(type_name(entry.default_value)), origin);
       defaults[i] = std::move(*value);
-      const std::string present = join(section.name, entry.key);
-      if (std::find(entry.old_names.begin(), entry.old_names.end(), leaf_of(key)) != entry.old_names.end())
-        hint(fmt::format("{}: {} is now {}; the old name still works", one_line(origin), key, present));
       for (const auto& [old, word] : entry.renamed_words)
         if (defaults[i] == Setting(old)) {
-          hint(fmt::format("{}: {} = \"{}\" is now \"{}\"; the old word still works", one_line(origin), present, old, word));
           defaults[i] = word;
+          break;
         }
     }
     check_value(key, defaults[i], entry.check, origin);
@@ -263,6 +259,28 @@ void Recipe::check_all_used(const std::vector<Section>& known) const {
       fail_input("unknown section `{}` in `{}` ({}): {}", section, full, given.origin, all.advice_on_section(section));
     fail_input("unknown key `{}` ({}): {}", full, given.origin, all.advice_on_key(full, given.value));
   }
+}
+
+std::vector<std::string> Recipe::hints(const std::vector<Section>& known) const {
+  std::vector<std::string> lines;
+  const auto add = [&](std::string line) {  // once, though several sections of one name may have a key
+    if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(one_line(std::move(line)));
+  };
+  for (const Section& section : known)
+    for (const Entry& entry : section.entries) {
+      const std::string present = join(section.name, entry.key);
+      for (const std::string& old : entry.old_names)
+        if (const auto at = given_.find(join(section.name, old)); at != given_.end())
+          add(fmt::format("{}: {} is now {}; the old name still works", at->second.origin, at->first, present));
+      for (const std::string& name : all_names(entry)) {
+        const auto at = given_.find(join(section.name, name));
+        if (at == given_.end()) continue;
+        for (const auto& [old, word] : entry.renamed_words)
+          if (at->second.value == Setting(old))
+            add(fmt::format("{}: {} = \"{}\" is now \"{}\"; the old word still works", at->second.origin, at->first, old, word));
+      }
+    }
+  return lines;
 }
 
 std::string Recipe::resolved_toml() const {

@@ -47,8 +47,13 @@ class Recipe {
   // Throws bad_input for the first key or section that was neither read nor is in `known`, with its origin and the nearest valid name.
   void check_all_used(const std::vector<Section>& known = {}) const;
 
-  // Every value read so far as TOML, by section, each with its origin in a comment. Parses back to the same values.
+  // Every value read so far as TOML, by section, each with its origin in a comment. Parses back to the same values, and has present names
+  // where the user gave old ones.
   std::string resolved_toml() const;
+
+  // One line for each old name or old word of the sections `known` that the user gave (Entry::old_names):
+  // `tiny.toml:14: optim.clip is now optim.max_grad_norm; the old name still works`.
+  std::vector<std::string> hints(const std::vector<Section>& known) const;
 
  private:
   struct Given {

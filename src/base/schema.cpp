@@ -84,14 +84,63 @@ std::string list(const std::vector<T>& values, Write write) {
   return fmt::format("[{}]", fmt::join(parts, ", "));
 }
 
-// A cell of a Markdown table: a bar would end it.
-std::string cell(std::string_view text) {
-  std::string safe;
+constexpr size_t kPageColumns = 118;
+
+// Whether Markdown takes a line that begins with this word for a list item, a heading, a quote or an underline.
+bool opens_block(std::string_view word) {
+  const std::string_view rest = word.substr(std::min(word.find_first_not_of("0123456789"), word.size()));
+  return word.find_first_not_of("-+*#>=") == std::string_view::npos || (rest.size() < word.size() && (rest == "." || rest == ")"));
+}
+
+// What may not be broken across lines: words and code spans, with a word that would open a block kept beside the one before it.
+std::vector<std::string> unbreakable_parts(std::string_view text) {
+  std::vector<std::string> parts;
+  std::string word;
+  const auto end_word = [&] {
+    if (word.empty()) return;
+    if (!parts.empty() && opens_block(word)) {
+      parts.back() += " " + word;
+    } else {
+      parts.push_back(word);
+    }
+    word.clear();
+  };
+  bool in_code = false;
   for (const char c : text) {
-    if (c == '|') safe += '\\';
-    safe += c == '\n' ? ' ' : c;
+    if (c == '`') in_code = !in_code;
+    if (in_code || (c != ' ' && c != '\n')) {
+      word += c;
+    } else {
+      end_word();
+    }
   }
-  return safe;
+  end_word();
+  return parts;
+}
+
+// `text` in lines of at most kPageColumns, each but the first behind `indent`; ends with a line break.
+std::string wrapped(std::string_view text, std::string_view indent) {
+  std::string page;
+  size_t column = 0;
+  for (const std::string& part : unbreakable_parts(text)) {
+    if (column > 0 && column + 1 + part.size() > kPageColumns) {
+      page += fmt::format("\n{}{}", indent, part);
+      column = indent.size() + part.size();
+    } else {
+      page += (column > 0 ? " " : "") + part;
+      column += (column > 0 ? 1 : 0) + part.size();
+    }
+  }
+  return page + "\n";
+}
+
+// `steps`: integer, default `340`, at least 1. Optimizer steps. Also written `max_steps`.
+std::string describe_key(const Entry& entry) {
+  const std::string allowed = entry.check.allowed();
+  std::string text = fmt::format("`{}`: {}, default `{}`{}{}. {}", entry.key, type_name(entry.default_value), to_toml(entry.default_value),
+                                 allowed.empty() ? "" : ", ", allowed, entry.help);
+  if (!entry.aliases.empty()) text += fmt::format(" Also written `{}`.", fmt::join(entry.aliases, "`, `"));
+  return text;
 }
 
 bool plain_key(const std::string& key) {
@@ -156,6 +205,10 @@ void check_section(const Section& section) {
     CAIRN_CHECK(names.insert(entry.key).second, "schema {}: {} twice", section.name, entry.key);
     for (const std::string& alias : entry.aliases)
       CAIRN_CHECK(names.insert(alias).second, "schema {}: alias {} twice", section.name, alias);
+    for (const std::string& old : entry.old_names) CAIRN_CHECK(names.insert(old).second, "schema {}: old name {} twice", section.name, old);
+    for (const auto& [old, word] : entry.renamed_words)
+      CAIRN_CHECK(!entry.check.holds(old) && entry.check.holds(word), "schema {}: {}: \"{}\" cannot be the old word for \"{}\"",
+                  section.name, entry.key, old, word);
     const bool of_text =
         std::holds_alternative<std::string>(entry.default_value) || std::holds_alternative<std::vector<std::string>>(entry.default_value);
     const bool fits = entry.check.kind == Check::Kind::any ||
@@ -170,14 +223,8 @@ void check_section(const Section& section) {
 std::string reference_markdown(const std::vector<Section>& sections) {
   std::string page;
   for (const Section& section : sections) {
-    page += fmt::format("## `[{}]`\n\n{}\n\n| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n", section.name,
-                        section.summary);
-    for (const Entry& entry : section.entries) {
-      std::string help = entry.help;
-      if (!entry.aliases.empty()) help += fmt::format(" Also written `{}`.", fmt::join(entry.aliases, "`, `"));
-      page += fmt::format("| `{}` | {} | `{}` | {} | {} |\n", entry.key, type_name(entry.default_value), cell(to_toml(entry.default_value)),
-                          cell(entry.check.allowed()), cell(help));
-    }
+    page += fmt::format("## `[{}]`\n\n{}\n", section.name, wrapped(section.summary, ""));
+    for (const Entry& entry : section.entries) page += wrapped("- " + describe_key(entry), "  ");
     page += "\n";
   }
   return page;

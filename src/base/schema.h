@@ -38,6 +38,10 @@ struct Entry {
   std::string help;
   Check check;
   std::vector<std::string> aliases;  // other accepted names, without the section
+  // Retired spellings: of the key, without the section, and of its values, each with the present word. Recipes may still use them and get
+  // a hint (Recipe::hints); help and the reference page leave them out.
+  std::vector<std::string> old_names = {};
+  std::vector<std::pair<std::string, std::string>> renamed_words = {};
 };
 
 // All keys of one section.
@@ -50,27 +54,31 @@ struct Section {
 std::string type_name(const Setting& value);  // "integer", "list of strings"
 std::string to_toml(const Setting& value);    // as TOML; reads back to the same value
 void check_section(const Section& section);   // throws broken_invariant where a schema contradicts itself (a default out of range)
-// A page section per Section: its summary and a table of key, type, default, allowed values, meaning.
+// A page section per Section: its summary and one list item per key with type, default, allowed values and meaning. Lines have at most 118
+// columns.
 std::string reference_markdown(const std::vector<Section>& sections);
 
 // One key as its owner writes it:
 //
 //   {"steps", &TrainOptions::steps, "Optimizer steps.", at_least(1), {"max_steps"}}
+//   {"min_lr_ratio", &OptimOptions::min_lr_ratio, "Final rate.", between(0, 1), {}, {"final_share"}}   // no alias; the key's old name
 //   {"form", &ContextOptions::form, "How keys travel.", kContextFormNames}   // an enum, with its table of words (enum_names.h)
 template <typename T>
 struct Key {
   // A member of one of the types of Setting.
   template <typename M>
-  requires(!std::is_enum_v<M>) Key(std::string key, M T::*member, std::string help, Check check = {}, std::vector<std::string> aliases = {})
-      : entry{std::move(key), M{}, std::move(help), std::move(check), std::move(aliases)},
+  requires(!std::is_enum_v<M>) Key(std::string key, M T::*member, std::string help, Check check = {}, std::vector<std::string> aliases = {},
+                                   std::vector<std::string> old_names = {})
+      : entry{std::move(key), M{}, std::move(help), std::move(check), std::move(aliases), std::move(old_names)},
         get([member](const T& options) { return Setting(options.*member); }),
         put([member](T& options, const Setting& value) { options.*member = std::get<M>(value); }) {}
 
   // A member of enum type. Recipes spell it as a string that is one of the words of `names`, a static table.
   template <typename E>
-  requires(std::is_enum_v<E>)
-      Key(std::string key, E T::*member, std::string help, std::type_identity_t<EnumNames<E>> names, std::vector<std::string> aliases = {})
-      : entry{std::move(key), std::string(), std::move(help), one_of(enum_words(names)), std::move(aliases)},
+  requires(std::is_enum_v<E>) Key(std::string key, E T::*member, std::string help, std::type_identity_t<EnumNames<E>> names,
+                                  std::vector<std::string> aliases = {}, std::vector<std::string> old_names = {})
+      : entry{std::move(key),     std::string(),        std::move(help),     one_of(enum_words(names)),
+              std::move(aliases), std::move(old_names), renamed_words(names)},
         get([member, names](const T& options) { return Setting(std::string(enum_name(names, options.*member))); }),
         put([member, names](T& options, const Setting& value) {
           options.*member = parse_enum(names, "value", std::get<std::string>(value));

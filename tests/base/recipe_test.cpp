@@ -24,7 +24,7 @@ Schema<Train> train_schema() {
   return {"train",
           "The loop.",
           {{"steps", &O::steps, "Steps.", at_least(1), {"max_steps"}},
-           {"rate", &O::rate, "Rate.", between(0, 2)},
+           {"rate", &O::rate, "Rate.", between(0, 2), {}, {"speed"}},
            {"precision", &O::precision, "Format.", one_of({"fp32", "bf16"})},
            {"shuffle", &O::shuffle, "Mix."},
            {"files", &O::files, "Files."},
@@ -258,6 +258,37 @@ TEST(Recipe, RefusesAKeyAndItsAliasTogether) {
   EXPECT_EQ(refusal("[train]\nsteps = 1\nmax_steps = 2"),
             "train.steps (tiny.toml:2) and train.max_steps (tiny.toml:3) are the same key: give one of them");
   EXPECT_EQ(refusal("[train]\nmax_steps = 0"), "train.max_steps = 0: must be at least 1 (tiny.toml:2)");
+}
+
+TEST(Recipe, TakesAnOldNameWithAHint) {
+  Recipe recipe = Recipe::parse("[train]\nspeed = 2", "tiny.toml");
+  const std::vector<Section> twice{train_schema().section(), train_schema().section()};
+  EXPECT_EQ(recipe.read(train_schema()).rate, 2);
+  EXPECT_EQ(recipe.hints(twice), std::vector<std::string>{"tiny.toml:2: train.speed is now train.rate; the old name still works"});
+  EXPECT_NO_THROW(recipe.check_all_used());
+  EXPECT_NE(recipe.resolved_toml().find("rate = 2.0  # tiny.toml:2\n"), std::string::npos) << recipe.resolved_toml();
+  EXPECT_EQ(recipe.resolved_toml().find("speed"), std::string::npos);
+}
+
+TEST(Recipe, GivesNoHintForNamesInUse) {
+  Recipe recipe = Recipe::parse("[train]\nrate = 1\nmax_steps = 2", "tiny.toml");
+  EXPECT_TRUE(recipe.hints({train_schema().section(), sync_schema().section()}).empty());
+}
+
+TEST(Recipe, RefusesAKeyAndItsOldNameTogether) {
+  EXPECT_EQ(refusal("[train]\nrate = 1\nspeed = 2"),
+            "train.rate (tiny.toml:2) and train.speed (tiny.toml:3) are the same key: give one of them");
+  EXPECT_EQ(refusal("[train]\nspeed = 3"), "train.speed = 3.0: must be between 0 and 2 (tiny.toml:2)");
+}
+
+TEST(RecipeSet, TakesAnOldNameAndThePresentOneInTurn) {
+  Recipe recipe = Recipe::parse("train.speed = 1", "tiny.toml");
+  recipe.set("train.rate=0.5");
+  EXPECT_EQ(recipe.read(train_schema()).rate, 0.5);
+  recipe.set("train.speed=0.25");
+  EXPECT_EQ(recipe.read(train_schema()).rate, 0.25);
+  EXPECT_EQ(recipe.hints({train_schema().section()}),
+            std::vector<std::string>{"--set: train.speed is now train.rate; the old name still works"});
 }
 
 TEST(Recipe, WritesEveryValueWithItsOrigin) {

@@ -1,7 +1,9 @@
 #include "base/schema.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <sstream>
 
 #include <gtest/gtest.h>
 
@@ -88,6 +90,36 @@ TEST(EnumNames, ReadsBackEveryWordAndRefusesOthers) {
   EXPECT_EQ(enum_words(kModeNames), (std::vector<std::string>{"none", "full", "budget"}));
 }
 
+enum class Speed { equal, own };
+constexpr EnumName<Speed> kSpeedNames[] = {{Speed::equal, "equal", "same"}, {Speed::own, "own"}};
+struct SpeedOptions {
+  Speed speed = Speed::own;
+};
+Schema<SpeedOptions> speed_schema() { return {"island", "Islands.", {{"speed", &SpeedOptions::speed, "Which.", kSpeedNames}}}; }
+
+TEST(EnumNames, ReadAnOldWordAndWriteThePresentOne) {
+  EXPECT_EQ(parse_enum(kSpeedNames, "speed", "same"), Speed::equal);
+  EXPECT_STREQ(enum_name(kSpeedNames, Speed::equal), "equal");
+  EXPECT_EQ(enum_words(kSpeedNames), (std::vector<std::string>{"equal", "own"}));
+  EXPECT_EQ(speed_schema().section().entries.front().check.allowed(), "one of equal, own");
+}
+
+TEST(EnumNames, GiveAHintForAnOldWordOfARecipe) {
+  Recipe recipe = Recipe::parse("[island]\nspeed = \"same\"\n", "r.toml");
+  EXPECT_EQ(recipe.read(speed_schema()).speed, Speed::equal);
+  EXPECT_EQ(recipe.hints({speed_schema().section()}),
+            std::vector<std::string>{"r.toml:2: island.speed = \"same\" is now \"equal\"; the old word still works"});
+  EXPECT_EQ(recipe.resolved_toml(), "[island]\nspeed = \"equal\"  # r.toml:2\n");
+}
+
+TEST(Schema, RefusesAnOldWordThatIsInUse) {
+  static constexpr EnumName<Speed> kClash[] = {{Speed::equal, "equal", "own"}, {Speed::own, "own"}};
+  EXPECT_NE(message_of([] {
+              Schema<SpeedOptions>("s", "", {{"speed", &SpeedOptions::speed, "", kClash}});
+            }).find("schema s: speed: \"own\" cannot be the old word for \"equal\""),
+            std::string::npos);
+}
+
 TEST(Schema, MovesToAnotherSection) { EXPECT_EQ(schema().in("sync.dp").section().name, "sync.dp"); }
 
 TEST(Check, HoldsAtItsEdges) {
@@ -117,6 +149,7 @@ TEST(Schema, RefusesToContradictItself) {
   EXPECT_NE(with({{"a", &One::a, "", at_least(1)}}).find("schema s: the default a = 0 is not at least 1"), std::string::npos);
   EXPECT_NE(with({{"a", &One::a, ""}, {"a", &One::b, ""}}).find("schema s: a twice"), std::string::npos);
   EXPECT_NE(with({{"a", &One::a, ""}, {"b", &One::b, "", any(), {"a"}}}).find("schema s: alias a twice"), std::string::npos);
+  EXPECT_NE(with({{"a", &One::a, ""}, {"b", &One::b, "", any(), {}, {"a"}}}).find("schema s: old name a twice"), std::string::npos);
   EXPECT_NE(with({{"b", &One::b, "", at_least(0)}}).find("b is a boolean, which cannot be \"at least 0\""), std::string::npos);
   EXPECT_NE(with({{"A.b", &One::a, ""}}).find("key \"A.b\" must be lower-case"), std::string::npos);
 }
@@ -136,13 +169,35 @@ TEST(ToToml, IsTomlThatKeepsTheType) {
 
 TEST(ReferenceMarkdown, ListsEveryKeyWithTypeDefaultRangeAndMeaning) {
   const std::string page = reference_markdown({schema().section()});
-  EXPECT_TRUE(page.starts_with("## `[train]`\n\nWhat the loop does.\n\n| key | type | default | allowed | meaning |\n")) << page;
-  EXPECT_NE(page.find("| `steps` | integer | `100` | at least 1 | Optimizer steps. Also written `max_steps`, `iterations`. |\n"),
+  EXPECT_TRUE(page.starts_with("## `[train]`\n\nWhat the loop does.\n\n- `")) << page;
+  EXPECT_NE(page.find("- `steps`: integer, default `100`, at least 1. Optimizer steps. Also written `max_steps`, `iterations`.\n"),
             std::string::npos)
       << page;
-  EXPECT_NE(page.find("| `precision` | string | `\"fp32\"` | one of fp32, bf16 | Number format. |\n"), std::string::npos) << page;
-  EXPECT_NE(page.find("| `files` | list of strings | `[\"a\\|b\"]` |  | Text files. |\n"), std::string::npos) << page;
-  EXPECT_NE(page.find("| `rate` | number | `0.7` | between 0 and 2 | Step size. |\n"), std::string::npos) << page;
+  EXPECT_NE(page.find("- `precision`: string, default `\"fp32\"`, one of fp32, bf16. Number format.\n"), std::string::npos) << page;
+  EXPECT_NE(page.find("- `files`: list of strings, default `[\"a|b\"]`. Text files.\n"), std::string::npos) << page;
+  EXPECT_NE(page.find("- `rate`: number, default `0.7`, between 0 and 2. Step size.\n"), std::string::npos) << page;
+}
+
+TEST(ReferenceMarkdown, WrapsLongLines) {
+  std::string help;
+  for (int i = 0; i < 60; ++i) help += "rate - 1. of `a code span` ";
+  const std::string page = reference_markdown({Section{"s", help, {Entry{"a", int64_t{0}, help, any(), {}}}}});
+  std::istringstream lines(page);
+  int items = 0;
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), 118u) << line;
+    EXPECT_EQ(std::count(line.begin(), line.end(), '`') % 2, 0) << "a code span is broken: " << line;
+    const bool item = line.starts_with("- ");
+    items += item;
+    EXPECT_TRUE(items == 0 || item || line.empty() || line.starts_with("  ")) << line;
+    EXPECT_FALSE(line.starts_with("  - ") || line.starts_with("1. ") || line.starts_with("  1. ")) << "a list in the paragraph: " << line;
+  }
+  EXPECT_EQ(items, 1);
+}
+
+TEST(ReferenceMarkdown, LeavesOutOldNames) {
+  const Schema<One> keys("s", "All.", {{"a", &One::a, "A.", any(), {"same"}, {"old"}}});
+  EXPECT_EQ(reference_markdown({keys.section()}), "## `[s]`\n\nAll.\n\n- `a`: integer, default `0`. A. Also written `same`.\n\n");
 }
 
 }  // namespace

@@ -68,9 +68,8 @@ int reference_command() {
       "# Recipe reference\n\nEvery key of a recipe, as `cairn reference` prints it. Any of them can be given as `--set "
       "section.key=value`.\n\n" +
       base::reference_markdown(train::recipe_sections()) +
-      "\n\n# Studies\n\nSections of a study's recipe, beside those above. NAME is any name; sizes are `[study.size.NAME]`, with the keys "
-      "of "
-      "`[model]`.\n\n" +
+      "\n\n# Studies\n\nSections of a study's recipe, beside those above. NAME is any name; sizes are\n`[study.size.NAME]`, with the "
+      "keys of `[model]`.\n\n" +
       base::reference_markdown(study::hdee_sections()));
   return 0;
 }

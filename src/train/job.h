@@ -1,4 +1,4 @@
-// The state of a run on one rank: its configuration, the objects that run, and its progress. train::build makes it; train::run owns it.
+// The state of a run on one rank: its configuration, the objects that run, and its progress. train::build makes it.
 #pragma once
 #include <cstdint>
 #include <filesystem>

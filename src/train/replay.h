@@ -50,7 +50,7 @@ struct Replayed {
 
 struct ReplayOptions {
   bool text = false;                                           // decode the samples
-  data::Subset subset = {};                                    // the samples that the run was trained on, if a caller of run() gave a subset
+  data::Subset subset = {};                                    // the subset that the run was trained on (train::run)
   std::function<void(int64_t step, int64_t of)> on_step = {};  // called on rank 0
 };
 

@@ -1,5 +1,5 @@
-// The parts of train::build, in the order in which it calls them. Each reads what the parts before it have put into the job, and adds its
-// own. All ranks call them in this order, because some of them are collective.
+// The parts of train::build, in the order in which it calls them. Each part reads the fields of the job that earlier parts have set, and
+// sets its own. All ranks call them in this order, because some of them are collective.
 #pragma once
 #include <filesystem>
 #include <optional>
@@ -19,17 +19,17 @@ class World;
 
 namespace cairn::train {
 
-// 1. Settings, device and instruments (read_recipe.cpp). Refuses unknown keys, and what the device cannot do.
+// 1. Settings, device and instruments (read_recipe.cpp). Refuses unknown keys, and settings that the device cannot do.
 void read_recipe(Job& job, comm::World& world, base::Recipe recipe, const Start& start);
 // 2. The plan, the step group, and this rank's share of the samples (step_group.cpp).
 void lay_out(Job& job, comm::World& world, const Start& start);
-// 3. The snapshot to resume from, where start.resume asks for one (resume_from.cpp).
+// 3. The snapshot to resume from, if start.resume is set (resume_from.cpp).
 std::optional<snapshot::OpenSnapshot> find_resumed(const Job& job, comm::World& world, const Start& start);
 // 4. The data, and the directory that model.from names (open_data.cpp).
 std::optional<snapshot::Pretrained> open_inputs(Job& job, comm::World& world, const Start& start);
-// 5. Model, objective and pass options, without values (build_model.cpp).
+// 5. Model, objective and pass options, without parameter values (build_model.cpp).
 void build_model(Job& job, comm::World& world, const std::optional<snapshot::Pretrained>& pretrained);
-// 6. Memory for parameters and gradients, as the plan places them (place_parameters.cpp). `trained`: by place in the model.
+// 6. Memory for parameters and gradients, as the plan places them (place_parameters.cpp). `trained`: for each parameter of the model.
 void place_parameters(Job& job, comm::World& world, const std::vector<bool>& trained);
 // 7. Optimizer and learning-rate schedule (build_optimizer.cpp).
 void build_optimizer(Job& job);
@@ -37,9 +37,9 @@ void build_optimizer(Job& job);
 void build_sync(Job& job, comm::World& world, const RemoteIslandStart& remote);
 // 9. Subset and sampler (batches.cpp).
 void build_sampler(Job& job, const data::Subset& subset);
-// 10. The pipeline, where mesh.pp is more than 1, and the step (build_step.cpp).
+// 10. The pipeline, if mesh.pp is more than 1, and the step (build_step.cpp).
 void build_step(Job& job, comm::World& world, const std::vector<bool>& trained);
-// 11. Values: new ones, or those of model.from (starting_weights.cpp). Collective.
+// 11. Parameter values: initial ones, or those of model.from (starting_weights.cpp). Collective.
 void start_weights(Job& job, const std::optional<snapshot::Pretrained>& pretrained, comm::World& world);
 
 }  // namespace cairn::train

@@ -21,7 +21,7 @@ namespace cairn::train {
 struct Job;
 struct Settings;
 
-// The recipe's island.* keys: where each island is started by itself.
+// The recipe's island.* keys, for islands that are separate worlds: each is started by its own command.
 struct RemoteIslandOptions {
   int64_t number = -1;
   int64_t count = 0;
@@ -30,18 +30,19 @@ struct RemoteIslandOptions {
   std::string listen = {};
 };
 base::Schema<RemoteIslandOptions> remote_island_schema();
-// Whether this run is one island out of several that are started each by itself.
+// Whether this run is one of several remote islands.
 inline bool is_remote_island(const RemoteIslandOptions& options) { return options.number >= 0; }
 void check_remote_island(const Settings& settings);
 
-// What the command line adds, which is no matter of recipes.
+// What the command line adds to the recipe's keys.
 struct RemoteIslandStart {
   comm::Key key{};
   std::optional<comm::LinkModel> links = {};
   const base::Stop* stop = nullptr;
 };
 
-// How this island talks with the others, for as long as the job lives.
+// Connects this island with the others, as long as the job lives. Rank 0 of the island owns the connections; remote() is what the sync rule
+// works with on every rank.
 class RemoteIslandHost {
  public:
   RemoteIslandHost(Job& job, comm::World& world, const RemoteIslandStart& start);

@@ -7,8 +7,8 @@ namespace cairn::train {
 
 struct Job;
 
-// For as long as it lives, passes read the model that the sync calls agreed on (Sync::agreed) in place of this replica's own values.
-// Nothing happens where these are the model.
+// While this object lives, passes read the global model of the sync rule (Sync::global_parameters) instead of this replica's own values.
+// It does nothing if the rule keeps no such copy.
 class ScopedGlobalParameters {
  public:
   explicit ScopedGlobalParameters(Job& job);
@@ -18,7 +18,7 @@ class ScopedGlobalParameters {
 
  private:
   Job& job_;
-  std::vector<at::Tensor> own_;  // what stood in the parameters
+  std::vector<at::Tensor> own_;  // this replica's values, to be restored
 };
 
 }  // namespace cairn::train

@@ -9,7 +9,7 @@ class Group;
 
 namespace cairn::train {
 
-// The texts of all ranks of a group, on every one of them. Collective.
+// Gathers the texts of all ranks of a group on every rank. Collective. `what` names the messages in the ledger.
 std::vector<std::string> gather_texts(comm::Group& group, const std::string& own, std::string_view what);
 
 }  // namespace cairn::train

@@ -1,12 +1,12 @@
-// Text from anywhere made fit to stand in an HTML page.
+// Makes any text safe for an HTML page.
 #pragma once
 #include <string>
 #include <string_view>
 
 namespace cairn::train {
 
-// Escapes what HTML reads as markup (fit for elements and quoted attributes alike), drops control characters other than tab and newline,
-// and puts U+FFFD where the bytes are not UTF-8: a byte-level model writes such text every day.
+// Escapes HTML markup, for elements and quoted attributes. Drops control characters other than tab and newline. Replaces bytes that are not
+// UTF-8 by U+FFFD, because a byte-level model writes such bytes.
 std::string html_escaped(std::string_view text);
 
 }  // namespace cairn::train

@@ -7,8 +7,8 @@
 
 namespace cairn::train {
 
-// Which kernels the time of a step on a GPU goes to, watched by PyTorch's profiler over a few steps once kernels are chosen and clocks have
-// settled. The steps that are watched wait for the device at their end.
+// Measures the time of each GPU kernel in a step (log.kernels) with PyTorch's profiler. It profiles a few steps after the first ones, when
+// libraries have chosen kernels and clocks are stable. The host waits for the device at the end of the profiled steps.
 class KernelReport {
  public:
   explicit KernelReport(const at::Device& device) : device_(device) {}
@@ -16,7 +16,7 @@ class KernelReport {
   KernelReport(const KernelReport&) = delete;
   KernelReport& operator=(const KernelReport&) = delete;
 
-  // Around every step.
+  // Call these around every step.
   void before_step();
   void after_step();
 
@@ -30,13 +30,13 @@ class KernelReport {
   };
   struct Found {
     int64_t steps = 0;
-    int64_t whole_ns = 0, busy_ns = 0;  // from the first kernel to the end of the last, and what of it any was running
-    std::vector<Line> lines = {};       // what took the longest first
+    int64_t whole_ns = 0, busy_ns = 0;  // from the first kernel to the end of the last, and the part in which a kernel ran
+    std::vector<Line> lines = {};       // the longest time first
   };
   static Found tabulate(const std::vector<Span>& spans, int64_t steps);
   static std::string table(const Found& found, size_t lines_most);
 
-  const Found& found() const { return found_; }  // no steps: the run ended before
+  const Found& found() const { return found_; }  // steps = 0: the run ended before the profiled steps
 
  private:
   static constexpr int64_t kStepsBefore = 20, kSteps = 3;

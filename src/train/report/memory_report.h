@@ -8,9 +8,9 @@
 
 namespace cairn::train {
 
-// What tensors on a device are for at the moment when they take the most memory, by what the thread that made this one says of its
-// allocations (base/memory_scope.h). Counts what is allocated and freed in its own lifetime and thread, by the allocator's own word, so
-// that the parts sum up to the allocator's figure where no other thread has tensors there (on a CPU, ranks that are threads have).
+// The peak memory of tensors on a device, by purpose (log.memory). The purpose of an allocation is the base::MemoryScope of the thread that
+// made this object. It counts the allocations of that thread during its own lifetime, as libtorch's allocator reports them. The purposes
+// sum up to the allocator's figure if no other thread has tensors on the device (on a CPU, ranks that are threads do).
 class MemoryReport {
  public:
   explicit MemoryReport(const at::Device& device);
@@ -24,7 +24,7 @@ class MemoryReport {
   };
   struct Most {
     int64_t bytes = 0;             // the sum of the lines
-    int64_t allocator_bytes = 0;   // what the allocator says it had given out at that moment
+    int64_t allocator_bytes = 0;   // the allocator's own figure at that moment
     std::vector<Line> lines = {};  // the largest first
   };
   Most most() const;

@@ -1,4 +1,4 @@
-// One plot of a report: lines and dots over steps. The drawing is inline SVG, the labels are HTML, so that type keeps its size at any
+// One plot of a report: lines and dots over steps. The drawing is inline SVG. The labels are HTML, so that text keeps its size at any
 // width.
 #pragma once
 #include <cstdint>
@@ -13,7 +13,7 @@ struct Plot {
   struct Line {
     std::string label;
     std::string style;           // a class of the page's style sheet
-    std::vector<double> values;  // one for each step; what is not finite is a gap
+    std::vector<double> values;  // one for each step; a value that is not finite is a gap
   };
   struct Dots {
     std::string label;
@@ -22,7 +22,7 @@ struct Plot {
   };
 
   std::string title;
-  std::string note;            // beside the title: what a reader should know (a unit in bytes names itself)
+  std::string note;            // beside the title: the unit (for bytes the unit is chosen)
   std::vector<int64_t> steps;  // in order
   std::vector<Line> lines;
   std::vector<Dots> dots;
@@ -31,8 +31,8 @@ struct Plot {
   Unit unit = Unit::plain;
 };
 
-// The plot as a <figure>. However many steps there are, the lines have at most two points for each of 1000 columns (the lowest and the
-// highest there), so that no spike is lost. A table of values for the page's tooltips is put beside it as JSON.
+// The plot as a <figure>. A line has at most two points for each of 1000 columns, the lowest and the highest value, so that no spike is
+// lost in a long run. The values for the page's tooltips are embedded as JSON.
 std::string plot_html(const Plot& plot);
 
 // Ticks at 1, 2 or 5 times a power of ten.
@@ -42,11 +42,11 @@ struct Ticks {
   double step = 1;
   std::vector<double> at;
 };
-// An axis that holds [low, high] and begins and ends at a tick; about `count` of them.
+// An axis that holds [low, high] and begins and ends at a tick; about `count` ticks.
 Ticks ticks_around(double low, double high, int count);
 
-// The mean over a window about each value. At the start, where a loss falls fast, it is as narrow on both sides; at the end it looks back.
-// Values that are not finite are left out.
+// The mean over a window around each value. At the start, where a loss falls fast, the window is narrow and symmetric; at the end it only
+// looks back. Values that are not finite are left out.
 std::vector<double> smoothed(const std::vector<double>& values, int64_t half_window);
 
 }  // namespace cairn::train

@@ -1,4 +1,4 @@
-// The report of a run: one self-contained HTML page with plots, samples, traffic and the recipe. Knows nothing of libtorch.
+// The report of a run: one self-contained HTML page with plots, samples, traffic and the recipe. It does not use libtorch.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -21,7 +21,7 @@ struct ReportData {
   };
   struct Sample {
     std::string prompt;
-    std::string text;  // what the model went on with
+    std::string text;  // the model's continuation of the prompt
   };
 
   std::string title;
@@ -29,7 +29,7 @@ struct ReportData {
   std::vector<std::pair<int64_t, double>> held_out;  // step, loss
   std::vector<Sample> samples;
   std::string recipe_toml;                                 // resolved
-  std::string ledger_json;                                 // as in ledger.json; empty or unreadable: the table is left out
+  std::string ledger_json;                                 // as in ledger.json; if it is empty or unreadable, the table is left out
   std::vector<std::pair<std::string, std::string>> facts;  // machine, model, versions: name and value
 };
 

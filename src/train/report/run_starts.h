@@ -9,31 +9,31 @@ namespace cairn::train {
 struct Job;
 struct Start;
 
-// What decides the bits of a run's numbers, beside its snapshots: written down each time a run is started or resumed, one JSON object a
-// line.
+// What decides the numbers of a run bit by bit, beside its snapshots. A run appends one to starts.jsonl, as one line of JSON, each time it
+// is started or resumed.
 struct RunStart {
   int64_t after_step = 0;  // 0: from the beginning
   int64_t ranks = 1;
-  int64_t threads = 1;  // of each rank
+  int64_t threads = 1;  // CPU threads of each rank
   std::string device, version, build, libtorch, processor, instructions;
-  std::string data;    // digest of what the samples are made of
-  std::string folder;  // where it was started: relative paths of the recipe begin here
+  std::string data;    // digest of the data
+  std::string folder;  // the working directory: relative paths of the recipe begin here
   std::string recipe;  // as in recipe.toml
   bool operator==(const RunStart&) const = default;
 };
 
 inline constexpr const char* kStartsFile = "starts.jsonl";
 
-// This process, about to go on after job.progress.steps_done.
+// The entry for this process, which is about to train from job.progress.steps_done.
 RunStart this_start(const Job& job, const Start& start, int ranks);
 
-// Adds one to the file. Those after which the run has gone back before their first step are dropped.
+// Appends an entry to the file. Drops entries that start at the same or a later step: their steps are computed anew.
 void note_start(const std::filesystem::path& file, const RunStart& start);
 
-// Oldest first; none where there is no such file. A line that cannot be read is corrupt_file with its number.
+// The entries, oldest first; empty if there is no such file. Throws corrupt_file with the line number if a line cannot be read.
 std::vector<RunStart> read_starts(const std::filesystem::path& file);
 
-// In words, what is not as it was and may change bits: "2 ranks then, 1 now". Folders and recipes are not compared.
+// The differences that may change numbers, in words: "2 ranks then, 1 now". Folders and recipes are not compared.
 std::vector<std::string> differences(const RunStart& then, const RunStart& now);
 
 }  // namespace cairn::train

@@ -9,8 +9,8 @@ namespace cairn::train {
 
 struct Job;
 
-// Where the run was a pipeline: draws when each rank of the first pipeline did what in the last step, into schedule.svg beside the planned
-// one, schedule-planned.svg, whose costs are the means of the measured ones. All ranks call it; rank 0 writes.
+// For runs with a pipeline: draws the measured schedule of the last step on the ranks of the first pipeline into schedule.svg, and the
+// planned schedule with the measured mean costs into schedule-planned.svg. Collective; rank 0 writes.
 void draw_schedule(comm::World& world, const Job& job, const std::filesystem::path& out);
 
 }  // namespace cairn::train

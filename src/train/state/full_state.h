@@ -15,34 +15,34 @@ namespace cairn::train {
 
 struct Job;
 
-// One tensor of a run's state as snapshots have it, whole, and what this rank keeps of it.
+// One full tensor of a run's state, as a snapshot stores it, and the slice of it that this rank keeps.
 struct StateTensor {
   std::string name;
   std::vector<int64_t> shape;
-  size_t parameter = 0;          // that it belongs to, by place in the model
-  bool by_element = true;        // it has a number for each of the parameter's; otherwise the rank that keeps the parameter has it whole
-  at::Tensor mine = {};          // undefined: nothing
-  mesh::Interval elements = {};  // of the parameter's part here
+  size_t parameter = 0;          // the parameter that it belongs to, by index in the model
+  bool by_element = true;        // one number for each element of the parameter; false: not sharded, only the parameter's keeper has it
+  at::Tensor mine = {};          // the slice of this rank; undefined: none
+  mesh::Interval elements = {};  // the elements of `mine` within this rank's tensor-parallel shard of the parameter
 };
 
-// All of them, alike on all ranks but for `mine`: the parameters, and what the optimizer keeps.
+// The parameters, and the optimizer state. The lists are identical on all ranks, except for `mine`.
 std::vector<StateTensor> parameter_state(const Job& job);
 std::vector<StateTensor> optimizer_state(Job& job);
-// The model that the sync calls agreed on; the parameters themselves where that is what it is.
+// The model as snapshots store it: Sync::global_parameters() if the sync rule keeps such a copy, otherwise the parameters.
 std::vector<StateTensor> model_state(Job& job);
-// What training works on where that is not the model: the trained parameters of this replica. Else nothing.
+// The trained parameters of this replica, if they differ from model_state(); otherwise empty.
 std::vector<StateTensor> live_state(Job& job);
-// What the sync keeps for each element of the parameters after `step`.
+// The state that sync rules keep for each element of the parameters after `step` (Sync::elements).
 std::vector<StateTensor> sync_state(Job& job, int64_t step);
 
-// Whole tensors on the company's first rank, none elsewhere. Collective; where every rank keeps everything, no copy is made.
+// Gathers full tensors on the first rank of the step group; other ranks get none. Collective. Without sharding no copy is made.
 mesh::NamedTensors gather_whole(const Job& job, const std::vector<StateTensor>& state);
 
-// What each rank of the company has to itself, by rank, on its first rank; elsewhere nothing. All must have the same names, and flat
-// floats. Collective.
+// Gathers the state that differs by rank on the first rank of the step group, by rank; other ranks get none. All ranks must pass the same
+// names, and flat fp32 tensors. Collective.
 std::vector<mesh::NamedTensors> gather_ranks(const Job& job, const mesh::NamedTensors& mine);
 
-// Writes this rank's part of each. Refuses a section that holds other tensors.
+// Copies this rank's slice of each tensor from a section of the snapshot. Refuses a section that holds other tensors.
 void load(const Job& job, const snapshot::OpenSnapshot& from, const std::string& section, const std::vector<StateTensor>& into);
 
 }  // namespace cairn::train

@@ -9,16 +9,17 @@
 
 namespace cairn::train {
 
-// What a snapshot is to hold, in host memory where training does not change it. The memory is kept and used again for the next one; that
-// of a GPU's tensors is pinned, so that they come at the speed of the bus.
+// A copy of a snapshot's contents in host memory, so that a thread can write it while training changes the originals. The memory is reused
+// for the next snapshot. Copies of GPU tensors use pinned memory.
 class HostState {
  public:
   HostState(const at::Device& device, base::MemoryTags& memory) : device_(device), memory_(memory) {}  // the tags must outlive this
 
-  // Makes room for these, so that the first copy does not wait for it and a machine that cannot pin so much memory says so at the start.
+  // Allocates memory for these contents. Then the first copy does not wait for it, and a machine that cannot pin that much memory fails at
+  // the start of the run.
   void make_room(const snapshot::Contents& contents);
-  // The same contents as they are now, copied. Whoever holds the result must be done with it before the next call. A GPU's tensors are
-  // copied beside what it computes, and waited for once. What nobody else holds is handed on as it is: it was gathered for this.
+  // Copies the contents. The result is valid until the next call. GPU tensors are copied on a side stream, and waited for once at the end.
+  // Host tensors that only `contents` holds were gathered for this snapshot and are passed on without a copy.
   snapshot::Contents take(snapshot::Contents contents);
 
  private:

@@ -19,17 +19,17 @@ namespace cairn::train {
 
 struct Job;
 
-// The job's state as a snapshot holds it: parameters, optimizer and sync state by name, where the run stands, and what is needed to open
-// the model elsewhere. All ranks call it; only the first of each company has something. Tensors may be those that training works on.
+// The contents of a snapshot of the job: parameters, optimizer and sync state by name, the progress of the run, and the files that other
+// programs need to open the model. Collective; only the first rank of each step group gets a result. Tensors may be the live ones.
 std::optional<snapshot::Contents> collect(Job& job);
 
-// The newest good snapshot of this company's run directory, of step_last at most and of a step that all companies have one of; nothing
-// where there is none. All ranks call it, and those of a company must find the same one. Where companies have none in common, and one of
-// them is past step `redone_most`, something was lost, and nothing begins anew: refused.
+// The newest good snapshot to resume from, or nothing. Its step is at most `step_last`, and every step group has a snapshot of that step in
+// its own run directory. Collective; refuses ranks of one step group that find different snapshots. If there is no common step although
+// some step group has a snapshot later than step `redone_most`, snapshots were lost: the call refuses to start over at step 1.
 std::optional<snapshot::OpenSnapshot> find_snapshot(comm::World& world, const comm::Group& step_group, const std::string& run_dir,
                                                     int64_t step_last, int64_t redone_most = std::numeric_limits<int64_t>::max());
 
-// Puts a snapshot into the job.
+// Loads a snapshot into the job. Refuses one of another seed, subset or reference model.
 void restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& found, const std::string& run_dir);
 
 }  // namespace cairn::train

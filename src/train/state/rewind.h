@@ -10,13 +10,13 @@ namespace cairn::train {
 
 struct Job;
 
-// The state of a job as of its last snapshot, kept in memory on its device: a run goes back to it without a disk, on every rank alike.
+// A copy of the job's state at its last snapshot, in memory on the job's device. A rollback (train.on_bad_step) restores it without reading
+// from disk. Every rank has one.
 class Rewind {
  public:
-  // Copies parameters, optimizer, sync and sampler state, and where the run stands.
+  // Copies parameters, optimizer, sync and sampler state, and the progress of the run.
   void keep(Job& job);
-  // Puts them back, and moves the data on: the next step trains on the samples after those of step `bad_step`, which is left out with
-  // all between. Only after keep.
+  // Restores them, and skips data: the next step trains on the batch after that of step `bad_step`. Call keep() first.
   void back(Job& job, int64_t bad_step) const;
 
  private:

@@ -16,23 +16,24 @@ namespace cairn::train {
 
 struct Job;
 
-// Saves the snapshots of a run, as snapshot.mode says. sync: all ranks of a company wait until its first has written. async: they wait
-// until that has a copy, and a thread writes it while they train on; at most one save is under way. All ranks have one and call it alike.
+// Saves the snapshots of a run (snapshot.mode). sync: all ranks of a step group wait until its first rank has written the files. async:
+// they wait until the first rank has a copy in host memory; a thread writes the files while training continues. At most one save runs at a
+// time. Every rank has one, and all ranks make the same calls.
 class SnapshotWriter {
  public:
   SnapshotWriter(Job& job, base::Log& log, const base::Clock& clock, const base::Disk& disk);  // all of which must outlive it
-  ~SnapshotWriter();                                                                           // waits for what is under way
+  ~SnapshotWriter();                                                                           // waits for a running save
   SnapshotWriter(const SnapshotWriter&) = delete;
   SnapshotWriter& operator=(const SnapshotWriter&) = delete;
 
-  // The job's state into its run directory; nothing where it has none. Waits for the save before it, and throws what that threw.
+  // Saves the job's state into its run directory; does nothing if there is none. Waits for the previous save, and rethrows its failure.
   // Collective.
   void save();
-  // Throws what a save in the background threw since it was last asked; costs next to nothing, for every step.
+  // Rethrows a failure of the background save since the last call. Cheap: called in every step.
   void rethrow_failure();
-  // Everything is on disk when it returns, on any rank of the company; throws what kept it from getting there. Collective.
+  // Waits until all snapshots of the step group are on disk, and rethrows a failure. Collective.
   void finish();
-  // How long saves have held up training since this was last asked.
+  // The seconds that training has waited for saves since the last call.
   double take_held_up_s();
 
  private:
@@ -46,7 +47,7 @@ class SnapshotWriter {
   const bool background_;
   HostState host_;
   bool warned_ = false;
-  int64_t step_ = 0;  // that is being written
+  int64_t step_ = 0;  // of the snapshot that is being written
   std::chrono::nanoseconds held_up_{0};
   std::future<void> writing_;  // last, so that its thread ends first
 };

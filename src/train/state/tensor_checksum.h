@@ -5,7 +5,7 @@
 
 namespace cairn::train {
 
-// Of a tensor's bytes, wherever it lies.
+// The checksum of a tensor's bytes, on any device. Waits for the device.
 uint64_t checksum_of(const at::Tensor& tensor);
 
 }  // namespace cairn::train

@@ -18,25 +18,26 @@ namespace cairn::train {
 
 class DeviceGraph;
 
-// Steps on a GPU whose kernels are captured once in a CUDA graph and then replayed together, so that a small model does not wait for the
-// host to launch them one by one. The first few steps of each batch shape run as usual, and so do rare shapes.
+// Runs the kernels of a step as a CUDA graph: captured once for each batch shape, then replayed with one launch. A small model then does
+// not wait for the host to launch kernels one by one. The first steps of each shape, and rare shapes, run without a graph.
 //
-// A graph repeats what the device did. It would also repeat what the host decides anew in every step (dropout, messages to other ranks):
-// features.cpp refuses these. The batches and the optimizer's numbers may change: a graph reads them from fixed places.
+// A graph repeats exactly what was captured, also decisions that the host makes anew in every step (dropout, messages to other ranks):
+// features.cpp refuses these. Batches and the optimizer's scalars may change, because a graph reads them from fixed buffers.
 class CudaGraphStep {
  public:
   using MakeGraph = std::function<std::unique_ptr<DeviceGraph>()>;
-  // What a step does on the device: passes over micro-batches, and the update with the optimizer's `numbers` (undefined: no update).
-  // Returns the tensors that it leaves there; some may be undefined.
+  // The work of a step on the device: passes over micro-batches, and the update with the optimizer's scalars `numbers` (undefined: no
+  // update). Returns the result tensors on the device; some may be undefined.
   using Work = std::function<std::vector<at::Tensor>(std::span<const parallel::Pass> passes, const at::Tensor& numbers)>;
 
   CudaGraphStep(parallel::GradientReducer& reducer, MakeGraph make_graph);
   ~CudaGraphStep();
 
-  // Whether run() is for this step: batches of its shape have come before, and there is memory for one more graph. Call it once a step.
+  // Whether this step should use run(): a graph of its batch shape exists, or the shape is frequent and may be captured now. Call it once a
+  // step.
   bool should_replay(std::span<const parallel::Pass> passes);
-  // Runs the step that should_replay() saw last, and marks all its gradients complete. `work` is called while it is captured, and must do
-  // then what it would do later.
+  // Runs the step of the last should_replay() call, and marks all its gradients complete. `work` is called only for the capture, and must
+  // enqueue what every later step needs.
   std::vector<at::Tensor> run(std::span<const parallel::Pass> passes, const at::Tensor& numbers, const Work& work);
 
  private:

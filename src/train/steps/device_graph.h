@@ -4,11 +4,13 @@
 
 namespace cairn::train {
 
-// What this thread starts on its device, recorded once and then started as a whole, as often as wanted.
+// A CUDA graph of the work that this thread enqueues: captured once, replayed any number of times. An interface, so that tests on a CPU
+// can replace it.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
-  // Runs `work` on the host; on the device nothing happens yet. Tensors that it makes keep their places, for as long as this lives.
+  // Runs `work` on the host and captures its kernels; the device does not run them yet. Tensors that `work` allocates keep their addresses
+  // as long as this object lives.
   virtual void capture(const std::function<void()>& work) = 0;
   virtual void replay() = 0;
 };

@@ -11,7 +11,7 @@ class CudaGraphStep;
 
 StepMethod gradient_method();
 
-// make_step (step.h) whose steps run as CUDA graphs where `graphs` says so.
+// Like make_step (step.h), but steps run as CUDA graphs where CudaGraphStep::should_replay says so.
 std::unique_ptr<Step> make_cuda_graph_step(Execution execution, std::unique_ptr<CudaGraphStep> graphs);
 
 }  // namespace cairn::train

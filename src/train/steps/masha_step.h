@@ -34,16 +34,16 @@ base::Schema<MashaStepOptions> masha_schema();
 StepMethod masha1_method();
 StepMethod masha2_method();
 
-// A step as an iteration of sync/masha/masha.h: ranks along dp are its devices, the trained parameters minimise the loss, and the
-// adversary, where there is one, moves a perturbation of the token embeddings, [length, embed] and the same for all samples, to where the
-// loss is highest. Differences are taken on the step's batch; what they are taken to is averaged over the batches of the steps that follow.
+// A step is one iteration of MASHA (sync/masha/masha.h). The ranks along dp are its devices. The trained parameters minimise the loss. An
+// adversary, if there is one, maximises it: it moves a perturbation of the token embeddings, [length, embed], which is the same for all
+// samples. See masha_step.cpp.
 struct MashaParts {
   sync::MashaOptions options;
   uint64_t seed = 0;
   comm::Group& devices;
-  int64_t perturbed_length = 0;  // positions that the adversary has; 0: there is none
-  double radius = 0;             // that no element of the perturbation exceeds
-  double adversary_rate = 1;     // of its step to the model's
+  int64_t perturbed_length = 0;  // positions that the adversary perturbs; 0: there is no adversary
+  double radius = 0;             // the largest absolute value of an element of the perturbation
+  double adversary_rate = 1;     // the adversary's step size divided by the model's
 };
 MashaParts masha_parts(const Settings& settings, comm::Group& devices, int64_t length);
 std::unique_ptr<Step> make_masha_step(Engine& engine, MashaParts parts);

@@ -19,14 +19,15 @@ base::Schema<sync::OneByteOptions> one_byte_schema();
 
 StepMethod one_byte_method();
 
-// One step is one round of sync/one_byte/replica.h. Every rank measures the slope of the loss of its share along random directions, by two
-// forward passes each; all ranks exchange the slopes, a byte each, and all replay all of them. No gradients, no optimizer state.
+// A step is one round of sync/one_byte/replica.h. Every rank measures the slope of the loss of its share along random directions, by two
+// forward passes for each direction. All ranks exchange the slopes, one byte each, and apply all of them. There are no gradients and there
+// is no optimizer state. See one_byte_step.cpp.
 struct OneByteParts {
   sync::OneByteOptions options;
   uint64_t run = 0;
   comm::Group& machines;
-  std::vector<bool> trained;  // by place in the model
-  std::filesystem::path log;  // where rounds are appended; empty: nowhere
+  std::vector<bool> trained;  // for each parameter of the model
+  std::filesystem::path log;  // the file that rounds are appended to; empty: none
 };
 std::unique_ptr<Step> make_one_byte_step(Engine& engine, OneByteParts parts);
 

@@ -8,12 +8,12 @@
 
 namespace cairn::train {
 
-// A model's weights as they are when this is made, whatever training does to them afterwards: a copy of what is trained, while the rest is
-// shared with the live weights, which never change. Under adapters that begin by changing nothing it is the model without them, at the
-// price of a copy of the adapters alone.
+// The weights of a model at the time of construction (a frozen reference model). Trained parameters are copied. Other parameters never
+// change and are shared with the live weights. With LoRA adapters, which start as the identity, the reference is the base model and only
+// the adapters are copied.
 class ReferenceWeights final : public model::Weights {
  public:
-  // `live` is borrowed and must outlive it. `trained`: by place in the model.
+  // `live` is borrowed and must outlive it. `trained`: for each parameter of the model.
   ReferenceWeights(const model::Model& model, const model::Weights& live, const mesh::FlatLayout& layout, const std::vector<bool>& trained);
 
   at::Tensor get(mesh::ParamId id) const override;
@@ -23,7 +23,7 @@ class ReferenceWeights final : public model::Weights {
 
  private:
   const model::Weights& live_;
-  std::vector<int32_t> places_;  // of each parameter in the copy; -1: it is shared
+  std::vector<int32_t> places_;  // the index of each parameter in the copy; -1: it is shared
   mesh::FlatLayout layout_;
   at::Tensor copy_;
 };

@@ -74,11 +74,16 @@ void write_folder(const PeerIslands& peer, const BenchOptions& options, const fs
   append(*corpus.samples, ids, held);
   write_samples(folder / "train.bin", trained);
   write_samples(folder / "held_out.bin", held);
-  base::Json settings{{"steps", train.steps},    {"global_batch", train.global_batch},
-                      {"length", data.length},   {"learning_rate", optim.learning_rate},
-                      {"beta1", optim.beta1},    {"beta2", optim.beta2},
-                      {"eps", optim.eps},        {"weight_decay", optim.weight_decay},
-                      {"clip", optim.clip},      {"warmup_steps", optim.warmup_steps},
+  base::Json settings{{"steps", train.steps},
+                      {"global_batch", train.global_batch},
+                      {"length", data.length},
+                      {"learning_rate", optim.learning_rate},
+                      {"beta1", optim.beta1},
+                      {"beta2", optim.beta2},
+                      {"eps", optim.eps},
+                      {"weight_decay", optim.weight_decay},
+                      {"clip", optim.max_grad_norm},
+                      {"warmup_steps", optim.warmup_steps},
                       {"eval_every", eval.every}};
   base::write_atomically(folder / "settings.json", base::compact(settings));
 }

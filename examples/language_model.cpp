@@ -67,7 +67,7 @@ Outcome language_model(task::Deployer& deployer, bool quick) {
   const auto training = pieces(seed, 0, quick ? 12 : 1000), held_out = pieces(seed, 100000, quick ? 4 : 40);
   task::Trainer trainer(
       deployer, task, network.start(deployer.random("start")),
-      {.name = "language_model", .per_device_batch = 8, .epochs = 1, .learning_rate = 5e-3, .clip = 1, .warmup_ratio = 0.1});
+      {.name = "language_model", .per_device_batch = 8, .epochs = 1, .learning_rate = 5e-3, .max_grad_norm = 1, .warmup_ratio = 0.1});
   trainer.fit(training);
   const double alone = by_frequency(held_out);
   return {"held-out loss, nats a byte, against that of byte frequencies", trainer.evaluate(held_out).at("eval_loss"), alone, alone / 2};

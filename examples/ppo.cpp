@@ -98,7 +98,7 @@ Outcome ppo(task::Deployer& deployer, bool quick) {
 
   const auto options = [](const char* name) {
     return task::TrainerOptions{
-        .name = name, .per_device_batch = 128, .epochs = 4, .learning_rate = 3e-3, .clip = 0.5, .schedule = "constant"};
+        .name = name, .per_device_batch = 128, .epochs = 4, .learning_rate = 3e-3, .max_grad_norm = 0.5, .schedule = "constant"};
   };
   task::Trainer actor(deployer, act, task::mlp({4, 32, 32, 2}, deployer.random("actor"), 0.01), options("actor"));
   task::Trainer critic(deployer, judge, task::mlp({4, 32, 32, 1}, deployer.random("critic")), options("critic"));

@@ -116,7 +116,7 @@ TpStepTimes time_tp_step(const TpStepRun& run) {
     const auto objective = model::make_next_token();
     const mesh::Batch batch = random_tokens({.samples = run.batch, .length = run.length, .vocab = run.shape.vocab});
     model::PassOptions options;
-    options.late_sums = run.late_sums;
+    options.overlap_residual_sums = run.overlap_residual_sums;
     parallel::Pass pass{.model = *model,
                         .at = store.weights(),
                         .buffers = buffers,

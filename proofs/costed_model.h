@@ -31,8 +31,8 @@ struct TpStepRun {
   int tp = 4;
   comm::LinkModel link;
   double block_s = 0;
-  bool training = false;  // else a forward pass: a token that is decoded
-  bool late_sums = true;  // Call::late_sums
+  bool training = false;              // else a forward pass: a token that is decoded
+  bool overlap_residual_sums = true;  // Call::overlap_residual_sums
   int64_t batch = 1, length = 1;
 };
 struct TpStepTimes {

@@ -58,7 +58,7 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
   // Without clipping, whose norm the stages sum in another order.
   const base::Recipe recipe =
       small_decoder(options, {"model.layers=8", "model.embed=32", "model.heads=4", "model.kv_heads=2", "model.mlp=72", "model.tied=false",
-                              "model.dropout=0.1", "optim.clip=0", "train.steps=12", "train.global_batch=12"});
+                              "model.dropout=0.1", "optim.max_grad_norm=0", "train.steps=12", "train.global_batch=12"});
   const RunStats one = collect_stats({recipe, 1, 9, {}, 5});  // micro-batches of 3, 3, 2, 2 and 2 samples
   findings.at_least("1. dropout 0.1: relative loss difference that it makes to none", 0,
                     largest_relative_difference(one.losses, collect_stats({with(recipe, {"model.dropout=0"}), 1, 9, {}, 5}).losses), 1e-4);

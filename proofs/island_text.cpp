@@ -21,7 +21,7 @@ base::Recipe island_decoder(const ProofOptions& options, int64_t steps) {
                    "eval.fraction=0.05",
                    "optim.warmup_steps=30",
                    "optim.learning_rate=0.003",
-                   "optim.final_share=0.1"};
+                   "optim.min_lr_ratio=0.1"};
   if (options.full)
     for (const char* set : {"model.layers=6", "model.embed=192", "model.mlp=512", "data.length=64", "data.stories_bytes=4000000",
                             "optim.learning_rate=0.001"})

@@ -74,7 +74,7 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
     const train::LayoutTrace one = recorded(recipe, 1, options), four = recorded(with(recipe, {"mesh.tp=4"}), 4, options);
     findings.at_most(fmt::format("1. ladder layers {}, tp=4 against tp=1: largest relative difference of loss and gradients", layers), 0,
                      furthest(four, one), 1e-5);
-    const train::LayoutTrace waits = recorded(with(recipe, {"mesh.tp=4", "tensor.late_sums=false"}), 4, options);
+    const train::LayoutTrace waits = recorded(with(recipe, {"mesh.tp=4", "tensor.overlap_residual_sums=false"}), 4, options);
     int64_t differ = 0;
     for (size_t step = 0; step < four.steps.size(); ++step)
       for (size_t i = 0; i < four.steps[step].gradients.size(); ++i)
@@ -129,7 +129,7 @@ Wirings time_wirings(const TpStepRun& run) {
     TpStepRun one = run;
     one.shape = shape_of(residual, layers);
     one.link = link;
-    one.late_sums = late;
+    one.overlap_residual_sums = late;
     return time_tp_step(one).step_s;
   };
   return {.standard = seconds("standard", 0, run.link),

@@ -66,7 +66,7 @@ void prove_routes(const ProofOptions& options, Findings& findings, base::Log& lo
   const Assignments layout{fmt::format("mesh.island={}", kIslands), fmt::format("mesh.pp={}", kStages), "pipeline.micro_batches=4",
                            "pipeline.split=[\"2\", \"2\"]"};
   const base::Recipe sgd = with(with(island_decoder(options, 6), {"model.layers=4", "model.tied=false", "optim.kind=sgd",
-                                                                  "optim.learning_rate=0.05", "optim.clip=0", "snapshot.every=6"}),
+                                                                  "optim.learning_rate=0.05", "optim.max_grad_norm=0", "snapshot.every=6"}),
                                 layout);
   train_layout({sgd, kIslands * kStages, folder / "ddp"});
   train_layout({with(sgd, {"sync.island.kind=diloco", "sync.island.every=1", "sync.island.outer_lr=1", "sync.island.outer_momentum=0",

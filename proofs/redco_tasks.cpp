@@ -132,7 +132,7 @@ void determinism(const ProofOptions& options, Findings& findings, base::Log& log
     on_ranks(ranks, seed, [&](task::Deployer& deployer) {
       task::Trainer trainer(
           deployer, task, network(options.seed),
-          {.per_device_batch = 4, .global_batch = 48, .epochs = 10, .learning_rate = 3e-3, .clip = 1, .warmup_ratio = 0.1});
+          {.per_device_batch = 4, .global_batch = 48, .epochs = 10, .learning_rate = 3e-3, .max_grad_norm = 1, .warmup_ratio = 0.1});
       const task::Report report = trainer.fit(examples);
       if (deployer.replica() != 0) return;
       for (const task::StepReport& step : report.steps) losses.push_back(step.loss);

@@ -51,8 +51,8 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
 
   const std::filesystem::path folder = std::filesystem::path(options.scratch) / "exact";
   const base::Recipe sgd = with(small_decoder(options, {"model.layers=3", "model.embed=24", "model.heads=2", "model.mlp=40"}),
-                                {"optim.kind=sgd", "optim.learning_rate=0.05", "optim.clip=0", "train.steps=10", "train.global_batch=9",
-                                 "mesh.island=3", "snapshot.every=5"});
+                                {"optim.kind=sgd", "optim.learning_rate=0.05", "optim.max_grad_norm=0", "train.steps=10",
+                                 "train.global_batch=9", "mesh.island=3", "snapshot.every=5"});
   train_layout({sgd, 3, folder / "ddp"});
   train_layout({with(sgd, {"sync.island.kind=diloco", "sync.island.every=1", "sync.island.outer_lr=1", "sync.island.outer_momentum=0"}), 3,
                 folder / "each-step"});

@@ -149,7 +149,7 @@ void make_preference_dataset(const DataOptions& data, const SampleOptions& optio
 }  // namespace
 
 DocumentOptions document_options_of(const DataOptions& data, Renderer renderer) {
-  return {.renderer = data.learn_prompts ? all_targets(std::move(renderer)) : std::move(renderer),
+  return {.renderer = data.train_on_prompts ? all_targets(std::move(renderer)) : std::move(renderer),
           .text_field = data.text_field,
           .pairs = data.needs().pairs,
           .skip_bad = data.skips_bad_lines()};

@@ -11,7 +11,7 @@ class Fp8LinearLayers;
 struct PassOptions {
   // Read by blocks.
   bool overlap = false;                  // tensor.overlap: a linear layer multiplies some rows while the others are on the wire along tp
-  bool late_sums = true;                 // tensor.late_sums: a block may return while its all-reduce along tp is in flight
+  bool overlap_residual_sums = true;     // tensor.overlap_residual_sums: a block may return while its all-reduce along tp is in flight
   int64_t loss_chunks = 1;               // chunked cross entropy: the logits of a pass with gradients are computed in this many chunks
   const Fp8LinearLayers* fp8 = nullptr;  // which linear layers multiply in fp8 in passes with gradients; null: none. Borrowed.
 

@@ -1,12 +1,12 @@
 // Adafactor (Shazeer and Stern, arXiv:1804.04235): the second moment of an r x c matrix G is kept as the means of its rows and columns,
-// r + c numbers instead of r c. With t the number of the update, d = factor_decay and w = t^-d:
+// r + c numbers instead of r c. With t the number of the update, d = adafactor_decay_rate and w = t^-d:
 //
 //   R <- (1 - w) R + w mean_columns(G^2)                row_mean [r, 1]
 //   C <- (1 - w) C + w mean_rows(G^2)                   column_mean [1, c]
 //   V = R C / mean(R)                                   of a vector: V itself is kept (exp_avg_sq)
 //   U = G / max(sqrt(V), eps)
-//   U <- U / max(1, rms(U) / factor_clip)               update clipping
-//   P <- (1 - lr weight_decay) P - a U                  U is averaged first where factor_beta1 > 0 (exp_avg)
+//   U <- U / max(1, rms(U) / adafactor_clip_threshold)  update clipping
+//   P <- (1 - lr weight_decay) P - a U                  U is averaged first where adafactor_beta1 > 0 (exp_avg)
 //
 // a = lr; with relative_step a = min(lr, 1 / sqrt(t)) * max(rms(P), 0.001), as torch.optim.Adafactor has it.
 #include <algorithm>
@@ -37,7 +37,7 @@ class Adafactor final : public Optimizer {
       } else {
         state.square = at::zeros(p.sizes(), like);
       }
-      if (options_.factor_beta1 > 0) state.mean = at::zeros(p.sizes(), like);
+      if (options_.adafactor_beta1 > 0) state.mean = at::zeros(p.sizes(), like);
       states_.push_back(std::move(state));
     }
   }
@@ -48,15 +48,16 @@ class Adafactor final : public Optimizer {
     const auto t = static_cast<double>(facts.step);
     const at::Tensor gradient = scaled_gradient(piece.gradient, facts);
     at::Tensor update =
-        gradient * second_moment(state, gradient, std::pow(t, -options_.factor_decay)).clamp_min_(options_.eps * options_.eps).rsqrt_();
-    at::Tensor size = (root_mean_square(update) / options_.factor_clip).clamp_min_(1.0).reciprocal_();
+        gradient *
+        second_moment(state, gradient, std::pow(t, -options_.adafactor_decay_rate)).clamp_min_(options_.eps * options_.eps).rsqrt_();
+    at::Tensor size = (root_mean_square(update) / options_.adafactor_clip_threshold).clamp_min_(1.0).reciprocal_();
     if (options_.relative_step) {
       size.mul_(root_mean_square(piece.parameter).clamp_min_(kScaleMin)).mul_(std::min(facts.learning_rate, 1 / std::sqrt(t)));
     } else {
       size.mul_(facts.learning_rate);
     }
     update.mul_(size);
-    if (state.mean.defined()) update = state.mean.lerp_(update, 1 - options_.factor_beta1);
+    if (state.mean.defined()) update = state.mean.lerp_(update, 1 - options_.adafactor_beta1);
     if (piece.decays) piece.parameter.mul_(1 - facts.learning_rate * options_.weight_decay);
     piece.parameter.sub_(update);
   }

@@ -44,11 +44,11 @@ double LrSchedule::learning_rate(double progress) const {
   const Shape* descent = stable_first ? find(kDecays, decay_shape) : find(kShapes, shape);
   if (descent == nullptr && stable_first) base::fail_unknown("decay shape", decay_shape, decay_shapes());
   if (descent == nullptr) base::fail_unknown("schedule", shape, schedule_names());
-  if (shape == "constant") return highest;  // final_share does not apply
+  if (shape == "constant") return highest;  // min_lr_ratio does not apply
   const double begin = stable_first ? std::max(warmup, 1 - decay_share) : warmup;
   if (stable_first && progress < begin) return highest;
   const double done = begin < 1 ? std::clamp((progress - begin) / (1 - begin), 0.0, 1.0) : stable_first ? 0.0 : 1.0;
-  return highest * (final_share + (1 - final_share) * descent->left(done));
+  return highest * (min_lr_ratio + (1 - min_lr_ratio) * descent->left(done));
 }
 
 std::vector<std::string> schedule_names() {

@@ -9,9 +9,9 @@ namespace cairn::optim {
 struct LrSchedule {
   std::string shape = "cosine";  // one of schedule_names()
   double highest = 1e-3;
-  double warmup = 0;         // fraction of the run over which the rate rises from 0; above 1 the run ends during the warm-up
-  double final_share = 0.1;  // final rate, as a fraction of `highest`
-  double decay_share = 0.2;  // wsd: fraction of the run that the decay takes at its end; shorter where the warm-up reaches into it
+  double warmup = 0;          // fraction of the run over which the rate rises from 0; above 1 the run ends during the warm-up
+  double min_lr_ratio = 0.1;  // final rate, as a fraction of `highest`
+  double decay_share = 0.2;   // wsd: fraction of the run that the decay takes at its end; shorter where the warm-up reaches into it
   std::string decay_shape = "1-sqrt";  // wsd: one of decay_shapes()
 
   // The rate at `progress` in [0, 1]. Callers pass the progress at the end of a step, so that the first step has a rate above 0.

@@ -7,7 +7,7 @@
 //
 // muon_scale sets s for an r x c matrix: "rms" is 0.2 sqrt(max(r, c)), which gives steps as large as AdamW's (Liu et al.,
 // arXiv:2502.16982, section 2.2); "spectral" is sqrt(max(1, r / c)), as in Jordan's code. AdamW updates everything that is no hidden
-// matrix, with learning rate lr * muon_adamw_share.
+// matrix, with learning rate lr * muon_adamw_lr_ratio.
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -99,7 +99,7 @@ class Muon final : public Optimizer {
   }
 
   UpdateFacts facts_of_rest(UpdateFacts facts) const {
-    facts.learning_rate *= options_.muon_adamw_share;
+    facts.learning_rate *= options_.muon_adamw_lr_ratio;
     return facts;
   }
 

@@ -14,7 +14,7 @@ enum class Granularity {
 
 struct OptimizerNeeds {
   Granularity granularity = Granularity::elements;
-  bool waits_for_norm = true;  // where optim.clip > 0, the first update waits for the norm of the whole gradient
+  bool waits_for_norm = true;  // where optim.max_grad_norm > 0, the first update waits for the norm of the whole gradient
   bool updates_bf16 = false;   // updates bf16 parameters itself; false: bf16_optimizer.h hands it fp32 copies
   bool bf16_moments = false;   // can keep its state in bf16 (optim.moments)
 

@@ -108,9 +108,13 @@ base::Schema<TensorOptions> tensor_schema() {
         "as long as the products do.",
         {},
         {"enable_async_tensor_parallel"}},
-       {"late_sums", &O::late_sums,
+       {"overlap_residual_sums",
+        &O::overlap_residual_sums,
         "With model.residual = \"ladder\": sums over ranks are in flight while the next block computes. false: each is waited for; the "
-        "results are bitwise identical."}}};
+        "results are bitwise identical.",
+        base::any(),
+        {},
+        {"late_sums"}}}};
 }
 
 base::Schema<ContextOptions> context_schema() {

@@ -55,7 +55,7 @@ base::Schema<RecomputeOptions> recompute_schema();
 // tensor.*: how ranks along tp work together.
 struct TensorOptions {
   bool overlap = false;
-  bool late_sums = true;
+  bool overlap_residual_sums = true;
 };
 base::Schema<TensorOptions> tensor_schema();
 

@@ -421,7 +421,7 @@ RuleKeys diloco_keys() {
         base::at_least(0)},
        {"weights", &O::weights, "How much each island counts: all the same, or by the tokens that it learned from.", kIslandWeightsNames},
        {"pace", &O::pace,
-        "alike: every island takes every step; own: slower islands skip steps, so that all reach a round at about the same time (use "
+        "equal: every island takes every step; own: slower islands skip steps, so that all reach a round at about the same time (use "
         "weights = \"tokens\" with it).",
         kPaceNames},
        {"error_feedback", &O::error_feedback,

@@ -46,7 +46,7 @@ optim::OptimOptions optim_of(const TrainerOptions& o) {
   options.momentum = o.momentum;
   options.nesterov = false;
   options.weight_decay = o.weight_decay;
-  options.clip = o.clip;
+  options.max_grad_norm = o.max_grad_norm;
   return options;
 }
 
@@ -91,7 +91,7 @@ TaskReplica::TaskReplica(Deployer& deployer, TaskFunctions functions, const Para
       sync::make_sync({}, {world.group(job_.config.plan.mesh.peers_along(world.rank(), parallel::replicating_axes(job_.config.plan))),
                            world.alone(), engine.trained.values, engine.trained.gradients});
   engine.micro_batching.samples = options.per_device_batch;
-  engine.clip_norm = options.clip;
+  engine.clip_norm = options.max_grad_norm;
   engine.step_group = &deployer.replicas();
   engine.trace = job_.instruments.trace.get();
   engine.before_update = [this] { finish_gradients(); };

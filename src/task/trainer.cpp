@@ -42,8 +42,8 @@ void check_options(const TrainerOptions& o, int dp) {
   not_negative("learning_rate", o.learning_rate);
   not_negative("momentum", o.momentum);
   not_negative("weight_decay", o.weight_decay);
-  not_negative("clip", o.clip);
-  not_negative("final_share", o.final_share);
+  not_negative("max_grad_norm", o.max_grad_norm);
+  not_negative("min_lr_ratio", o.min_lr_ratio);
   not_negative("steps_total", static_cast<double>(o.steps_total));
   not_negative("save.every_epochs", static_cast<double>(o.save.every_epochs));
   if (o.zero < 0 || o.zero > 2)
@@ -54,7 +54,7 @@ void check_options(const TrainerOptions& o, int dp) {
 }
 
 optim::LrSchedule schedule_of(const TrainerOptions& o) {
-  optim::LrSchedule schedule{.shape = o.schedule, .highest = o.learning_rate, .final_share = o.final_share};
+  optim::LrSchedule schedule{.shape = o.schedule, .highest = o.learning_rate, .min_lr_ratio = o.min_lr_ratio};
   schedule.learning_rate(0.5);  // refuses an unknown shape before the first step
   return schedule;
 }

@@ -36,11 +36,11 @@ struct TrainerOptions {
   double momentum = 0;          // sgd, muon
   double beta2 = 0.999;         // adamw
   double weight_decay = 0;
-  double clip = 0;                  // largest norm of the whole gradient; 0: not clipped
-  std::string schedule = "linear";  // after the warm-up, down to final_share: linear, cosine, constant, wsd
+  double max_grad_norm = 0;         // largest norm of the whole gradient; 0: not clipped
+  std::string schedule = "linear";  // after the warm-up, down to min_lr_ratio: linear, cosine, constant, wsd
   int64_t warmup_steps = 0;
   double warmup_ratio = 0;  // fraction of all steps; set one of the two
-  double final_share = 0;
+  double min_lr_ratio = 0;
   int64_t steps_total = 0;  // length of the schedule; 0: the steps of one call of fit
   int zero = 0;             // ZeRO stage: 1 shards optimizer state, 2 gradients too
   SaveOptions save = {};

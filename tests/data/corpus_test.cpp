@@ -186,12 +186,12 @@ TEST(Corpus, LearnsAnswersOfConversationsAlone) {
   const int64_t no = kIgnoreIndex;
   EXPECT_TRUE(at::equal(batch.field("targets")[0], at::tensor({no, no, int64_t{'a'}, int64_t{'b'}, int64_t{256}, no, no, no}, at::kLong)));
   EXPECT_EQ(corpus.samples->tokens_in(0), 3);
-  data.learn_prompts = true;
+  data.train_on_prompts = true;
   EXPECT_EQ(open_corpus(data, {}, log).samples->tokens_in(0), 5);
   const Renderer shout{.identity = "shout", .render = [](std::span<const ChatMessage> messages) {
                          return std::vector<TextSegment>{{messages.back().content + "!", true}};
                        }};
-  data.learn_prompts = false;
+  data.train_on_prompts = false;
   EXPECT_EQ(tokens_of(open_corpus(data, {.renderer = shout}, log)), (std::vector<int32_t>{'a', 'b', '!', 256}));
 }
 

@@ -8,7 +8,7 @@ namespace cairn::optim {
 namespace {
 
 TEST(LrSchedule, RisesLinearlyThenFollowsItsShape) {
-  const LrSchedule cosine{.shape = "cosine", .highest = 2, .warmup = 0.1, .final_share = 0.25};
+  const LrSchedule cosine{.shape = "cosine", .highest = 2, .warmup = 0.1, .min_lr_ratio = 0.25};
   EXPECT_DOUBLE_EQ(cosine.learning_rate(0.05), 1);
   EXPECT_DOUBLE_EQ(cosine.learning_rate(0.1), 2);
   EXPECT_NEAR(cosine.learning_rate(0.55), 0.5 + 1.5 / 2, 1e-12);  // half way down
@@ -16,18 +16,18 @@ TEST(LrSchedule, RisesLinearlyThenFollowsItsShape) {
 }
 
 TEST(LrSchedule, LinearAndConstant) {
-  EXPECT_DOUBLE_EQ((LrSchedule{.shape = "linear", .highest = 1, .warmup = 0, .final_share = 0}).learning_rate(0.75), 0.25);
-  EXPECT_DOUBLE_EQ((LrSchedule{.shape = "constant", .highest = 1, .warmup = 0, .final_share = 0}).learning_rate(0.75), 1);
+  EXPECT_DOUBLE_EQ((LrSchedule{.shape = "linear", .highest = 1, .warmup = 0, .min_lr_ratio = 0}).learning_rate(0.75), 0.25);
+  EXPECT_DOUBLE_EQ((LrSchedule{.shape = "constant", .highest = 1, .warmup = 0, .min_lr_ratio = 0}).learning_rate(0.75), 1);
 }
 
 TEST(LrSchedule, AWarmUpLongerThanTheRunEndsOnTheWayUp) {
-  EXPECT_DOUBLE_EQ((LrSchedule{.shape = "cosine", .highest = 3, .warmup = 2, .final_share = 0.1}).learning_rate(1), 1.5);
-  EXPECT_DOUBLE_EQ((LrSchedule{.shape = "cosine", .highest = 3, .warmup = 1, .final_share = 0.1}).learning_rate(0.5), 1.5);
+  EXPECT_DOUBLE_EQ((LrSchedule{.shape = "cosine", .highest = 3, .warmup = 2, .min_lr_ratio = 0.1}).learning_rate(1), 1.5);
+  EXPECT_DOUBLE_EQ((LrSchedule{.shape = "cosine", .highest = 3, .warmup = 1, .min_lr_ratio = 0.1}).learning_rate(0.5), 1.5);
 }
 
 // Warm-up over a tenth, decay over the last fifth from 2 to a quarter of it.
 TEST(LrSchedule, WarmUpStableDecayStaysHighUntilItsLastPart) {
-  LrSchedule wsd{.shape = "wsd", .highest = 2, .warmup = 0.1, .final_share = 0.25, .decay_share = 0.2, .decay_shape = "linear"};
+  LrSchedule wsd{.shape = "wsd", .highest = 2, .warmup = 0.1, .min_lr_ratio = 0.25, .decay_share = 0.2, .decay_shape = "linear"};
   EXPECT_DOUBLE_EQ(wsd.learning_rate(0.05), 1);
   EXPECT_DOUBLE_EQ(wsd.learning_rate(0.1), 2);
   EXPECT_DOUBLE_EQ(wsd.learning_rate(0.8), 2);
@@ -42,7 +42,7 @@ TEST(LrSchedule, WarmUpStableDecayStaysHighUntilItsLastPart) {
 
 TEST(LrSchedule, WarmUpStableDecayAtItsBorders) {
   const auto at_end = [](double warmup, double decay, double progress) {
-    return (LrSchedule{.shape = "wsd", .highest = 1, .warmup = warmup, .final_share = 0, .decay_share = decay, .decay_shape = "linear"})
+    return (LrSchedule{.shape = "wsd", .highest = 1, .warmup = warmup, .min_lr_ratio = 0, .decay_share = decay, .decay_shape = "linear"})
         .learning_rate(progress);
   };
   EXPECT_DOUBLE_EQ(at_end(0, 0, 1), 1);  // no decay at all

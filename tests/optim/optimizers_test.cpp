@@ -101,7 +101,7 @@ TEST(Orthogonalize, TakesSeveralMatricesEachByItself) {
 
 TEST(Muon, LeavesWhatIsNoHiddenMatrixToAdamw) {
   OptimOptions options = plain("muon");
-  options.muon_adamw_share = 0.5;
+  options.muon_adamw_lr_ratio = 0.5;
   const Walk table({4, 3}, "table"), same({4, 3}, "table"), hidden({3, 3}, "hidden");
   ParameterPiece as_table = table.piece;
   as_table.hidden = false;
@@ -150,7 +150,8 @@ TEST(Muon, RoundsWhatIsKeptInBf16OnceAStep) {
       }
       rounded->update_several(0, 2, {.step = step, .learning_rate = 0.01});
       for (size_t i = 0; i < 2; ++i)
-        EXPECT_TRUE(at::equal(low[i].parameter, expected[i])) << base::enum_name(kRoundingNames, rounding) << ", step " << step << ", piece " << i;
+        EXPECT_TRUE(at::equal(low[i].parameter, expected[i]))
+            << base::enum_name(kRoundingNames, rounding) << ", step " << step << ", piece " << i;
     }
   }
 }
@@ -176,8 +177,8 @@ TEST(Sgd, DecaysBesideTheGradientWhereDecoupled) {
 // One step after another of Adafactor on a matrix, with fixed steps and a first moment; written out in double.
 TEST(Adafactor, FollowsThePaperWithFixedStepsAndAFirstMoment) {
   OptimOptions options = plain("adafactor");
-  options.factor_beta1 = 0.5;
-  options.factor_clip = 0.7;  // so that it bites
+  options.adafactor_beta1 = 0.5;
+  options.adafactor_clip_threshold = 0.7;  // so that it bites
   options.weight_decay = 0.2;
   constexpr size_t kRows = 3, kColumns = 2;
   const Walk walk({kRows, kColumns});
@@ -299,7 +300,7 @@ TEST(Rules, CountTheGradientTimesScaleAndFactor) {
 TEST(Rules, ContinueBitForBitFromSavedState) {
   for (const std::string& kind : optimizer_names()) {
     OptimOptions options = plain(kind);
-    options.factor_beta1 = 0.9;
+    options.adafactor_beta1 = 0.9;
     const Walk whole({5, 3}), resumed({5, 3});
     const auto one = make_optimizer(options, {whole.piece}), other = make_optimizer(options, {resumed.piece});
     whole.steps(*one, 1, 3, 0.1);

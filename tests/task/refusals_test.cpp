@@ -120,7 +120,7 @@ TEST(TrainerOptions, ThatDoNotFitEachOtherAreRefused) {
   EXPECT_THAT(fit_refused(kAsItIs, {.warmup_steps = 3, .warmup_ratio = 0.1}),
               HasSubstr("warmup_steps = 3, warmup_ratio = 0.1: one of them"));
   EXPECT_THAT(fit_refused(kAsItIs, {.learning_rate = std::nan("")}), HasSubstr("learning_rate = nan: must be 0 or more"));
-  EXPECT_THAT(fit_refused(kAsItIs, {.clip = -1}), HasSubstr("clip = -1: must be 0 or more"));
+  EXPECT_THAT(fit_refused(kAsItIs, {.max_grad_norm = -1}), HasSubstr("max_grad_norm = -1: must be 0 or more"));
   EXPECT_THAT(fit_refused(kAsItIs, {.schedule = "linaer"}), HasSubstr("did you mean \"linear\"?"));
   EXPECT_THAT(fit_refused(kAsItIs, {.optimizer = "adam_w"}), HasSubstr("did you mean \"adamw\"?"));
   EXPECT_THAT(fit_refused(kAsItIs, {.zero = 3}), HasSubstr("zero = 3: must be 0, 1 or 2"));

@@ -78,7 +78,7 @@ TEST(Trainer, GivesOneCurveForAnyNumberOfRanks) {
     return (line_at(params, batch) + noise - batch.field("y")).square().mean();
   };
   const TrainerOptions options{
-      .per_device_batch = 2, .global_batch = 12, .epochs = 3, .learning_rate = 0.05, .clip = 0.5, .warmup_ratio = 0.25};
+      .per_device_batch = 2, .global_batch = 12, .epochs = 3, .learning_rate = 0.05, .max_grad_norm = 0.5, .warmup_ratio = 0.25};
   const std::vector<Dot> examples = dots(41), evaluation = dots(7, 2);
   const Ran one = run_on(1, task, options, examples, evaluation);
   EXPECT_EQ(one.report.steps.size(), 9u);

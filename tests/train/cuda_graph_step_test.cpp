@@ -103,7 +103,7 @@ TEST(CudaGraphStep, ComeToWhatStepsComeTo) {
     int64_t passes;
     bool updates;  // that is recorded too
   } const cases[] = {{{}, 1, true},
-                     {{"train.micro_batch=2", "optim.clip=0.5"}, 3, true},
+                     {{"train.micro_batch=2", "optim.max_grad_norm=0.5"}, 3, true},
                      {{"train.precision=\"bf16\"", "recompute.mode=\"full\""}, 1, true},
                      {{"train.precision=\"bf16\"", "train.parameters=\"bf16\"", "optim.moments=\"bf16\""}, 1, true},
                      {{"train.on_bad_step=\"skip\""}, 1, false},

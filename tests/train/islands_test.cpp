@@ -44,7 +44,7 @@ const Sets kGossip{"mesh.island=2", "sync.island.kind=gossip", "sync.island.ever
 
 TEST(Islands, WithAnAverageAfterEveryStepOfSgdAreOneReplicaSet) {
   const harness::ScratchFolder folder;
-  const Sets sgd{"optim.kind=sgd", "optim.learning_rate=0.05", "optim.clip=0"};
+  const Sets sgd{"optim.kind=sgd", "optim.learning_rate=0.05", "optim.max_grad_norm=0"};
   train_on(2, islands({"mesh.island=2"}, sgd), folder.path() / "ddp");
   Sets each = sgd;
   each.insert(each.end(), {"sync.island.kind=diloco", "sync.island.every=1", "sync.island.outer_lr=1", "sync.island.outer_momentum=0"});

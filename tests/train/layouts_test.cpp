@@ -151,7 +151,7 @@ TEST(LayoutsOfWirings, GiveTheGradientsAndParametersOfOneRank) {
 TEST(LayoutsOfWirings, WaitingForEverySumChangesNoBit) {
   const std::vector<std::string> sets{"model.residual=ladder", "mesh.tp=2", "model.dropout=0.1"};
   std::vector<std::string> waits = sets;
-  waits.push_back("tensor.late_sums=false");
+  waits.push_back("tensor.overlap_residual_sums=false");
   const LayoutTrace late = recorded({"late", 2, sets}), waited = recorded({"waits", 2, waits});
   for (size_t step = 0; step < late.steps.size(); ++step) {
     ASSERT_EQ(late.steps[step].gradients.size(), waited.steps[step].gradients.size());

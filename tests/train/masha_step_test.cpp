@@ -253,7 +253,7 @@ TEST(MashaStep, RefusesWhatItCannotDo) {
   refused("masha1", {"mesh.island=2"}, "mesh.island = 2");
   refused("masha1", {"memory.zero=1"}, "memory.zero = 1");
   refused("masha1", {"optim.kind=muon"}, "optim.kind = \"muon\": MASHA is the update rule itself");
-  refused("masha1", {"optim.clip=0.5"}, "optim.clip = 0.5");
+  refused("masha1", {"optim.max_grad_norm=0.5"}, "optim.max_grad_norm = 0.5");
   refused("masha1", {"train.on_bad_step=skip"}, "train.on_bad_step = skip");
   refused("masha1", {"train.precision=bf16", "train.parameters=bf16"}, "keep parameters in fp32");
   refused("masha1", {"train.masha.density=0"}, "nothing would travel");

@@ -44,7 +44,7 @@ std::string routing_in(const std::filesystem::path& out) {
 
 TEST(Routing, ChangesNothingWhereAllIslandsAreAlike) {
   const harness::ScratchFolder folder;
-  const Sets sgd{"optim.kind=sgd", "optim.learning_rate=0.05", "optim.clip=0", "mesh.island=3"};
+  const Sets sgd{"optim.kind=sgd", "optim.learning_rate=0.05", "optim.max_grad_norm=0", "mesh.island=3"};
   train_on(6, piped(sgd, {}), folder.path() / "ddp");
   // An average after every step keeps them alike.
   train_on(6,

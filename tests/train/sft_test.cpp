@@ -44,7 +44,7 @@ TEST(Sft, LearnsWhatTheModelsOwnTemplateGivesTheAssistantAndHandsItOn) {
   EXPECT_EQ(json_in(written / "generation_config.json"), (base::Json{{"eos_token_id", {256, 9}}, {"max_length", 30}}));
   // "Hello", "It" and "B", each with its end.
   EXPECT_EQ(numbers_of(scratch / "run", "tokens"), (std::vector<double>{6 + 3 + 2}));
-  tune(scratch / "all", sets + Sets{"data.learn_prompts=true"});
+  tune(scratch / "all", sets + Sets{"data.train_on_prompts=true"});
   // And "u:Hi$a:" (less the first token, which nothing comes before), "u:Say\n\nit$a:", "u:A$a:".
   EXPECT_EQ(numbers_of(scratch / "all", "tokens"), (std::vector<double>{11 + 6 + 11 + 5}));
 }

@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
         TrafficLayout{"cp2_tp2_zero3", 4, {"mesh.cp=2", "mesh.tp=2", "memory.zero=3"}},
         TrafficLayout{"pp2_cp2_tp2", 8, {"mesh.pp=2", "mesh.cp=2", "mesh.tp=2", "memory.zero=1"}},
         TrafficLayout{"ladder_tp2", 2, {"model.residual=ladder", "mesh.tp=2"}},
-        TrafficLayout{"ladder_tp2_blocking", 2, {"model.residual=ladder", "mesh.tp=2", "tensor.late_sums=false"}},
+        TrafficLayout{"ladder_tp2_blocking", 2, {"model.residual=ladder", "mesh.tp=2", "tensor.overlap_residual_sums=false"}},
         TrafficLayout{"ladder_some_pp2_tp2", 4, {"model.residual=ladder", "model.ladder_layers=last 2", "mesh.pp=2", "mesh.tp=2"}},
         TrafficLayout{"parallel_tp2_recompute", 2, {"model.residual=parallel", "mesh.tp=2", "recompute.mode=full"}},
         TrafficLayout{"parallel_pp2_tp2", 4, {"model.residual=parallel", "mesh.pp=2", "mesh.tp=2"}},

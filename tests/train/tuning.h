@@ -31,7 +31,7 @@ inline base::Recipe tuning_recipe(const Sets& sets) {
   base::Recipe recipe = base::Recipe::parse(R"(
     data = {length = 40, template = "plain"}
     train = {steps = 1}
-    optim = {kind = "sgd", learning_rate = 1.0, momentum = 0.0, weight_decay = 0.0, clip = 0.0, warmup_steps = 0, schedule = "constant"}
+    optim = {kind = "sgd", learning_rate = 1.0, momentum = 0.0, weight_decay = 0.0, max_grad_norm = 0.0, warmup_steps = 0, schedule = "constant"}
     log = {tensorboard = false, trace = false, samples = 0}
     eval = {every = 0, fraction = 0.0}
   )",

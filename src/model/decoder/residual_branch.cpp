@@ -99,7 +99,7 @@ void ResidualBranch::end_forward(Values& values, const In& in, const at::Tensor&
   Value written{.tensor = y, .ready = all_reduce_tp(terms, call, io_.name)};
   const Value onto = values.in_flight(io_.onto);
   written.ready = written.ready.then([this, terms, onto, call] { finish(terms, onto, call); });
-  if (!tp || !call.options.late_sums) written.ready.wait();
+  if (!tp || !call.options.overlap_residual_sums) written.ready.wait();
   values.put(io_.writes, std::move(written));
 }
 
@@ -144,7 +144,7 @@ void ResidualBranch::end_backward(Values& gradients, Saved& saved, const Back& b
   }
   make(din, 0, din.size(0));
   Value sums{.tensor = din.view(back.dy.sizes()), .ready = all_reduce_tp(din, call, io_.name)};
-  if (!call.options.late_sums) sums.ready.wait();
+  if (!call.options.overlap_residual_sums) sums.ready.wait();
   gradients.add(io_.reads, std::move(sums));
 }
 

@@ -19,9 +19,9 @@ void set_pass_options(Job& job) {
   engine.micro_batching.samples = plan.micro_batch;
   engine.context = plan.context;
   engine.options.overlap = s.layout.tensor.overlap;
-  engine.options.late_sums = s.layout.tensor.late_sums;
+  engine.options.overlap_residual_sums = s.layout.tensor.overlap_residual_sums;
   engine.options.draws_by_token = s.model.dropout > 0;
-  engine.clip_norm = s.optim.clip;
+  engine.clip_norm = s.optim.max_grad_norm;
   engine.random = base::Random(static_cast<uint64_t>(s.train.seed)).for_purpose("pass");
   engine.trace = job.instruments.trace.get();
   engine.memory = job.instruments.memory.get();

@@ -27,7 +27,7 @@ void build_optimizer(Job& job) {
   job.schedule = {.shape = s.optim.schedule,
                   .highest = s.optim.learning_rate,
                   .warmup = static_cast<double>(s.optim.warmup_steps) / static_cast<double>(s.train.steps),
-                  .final_share = s.optim.final_share,
+                  .min_lr_ratio = s.optim.min_lr_ratio,
                   .decay_share = s.optim.decay_share,
                   .decay_shape = s.optim.decay_shape};
 }

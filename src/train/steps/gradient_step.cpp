@@ -2,7 +2,7 @@
 //
 //   g = sum over micro-batches of d(loss_sum / loss_denominator)/dw     accumulate_gradients: passes and reduction inside the replica
 //   g = sum of g over replicas                                          Sync::gradient_ready, overlapped with backward; after_backward
-//   c = min(1, optim.clip / |g|)                                        the norm is over the whole model
+//   c = min(1, optim.max_grad_norm / |g|)                               the norm is over the whole model
 //   w = update(w, c g)                                                  unless `approve` refuses the numbers
 //   after_step                                                          rules that synchronise parameters instead of gradients
 //
@@ -49,8 +49,8 @@ class GradientStep final : public Step {
 
   StepOutput run(Engine& engine, const StepInput& input) override {
     sync::StepFacts facts{.step = input.step, .tokens = input.tokens, .learning_rate = input.learning_rate};
-    const TrainingPasses all = training_passes(engine, input.batch, input.max_local_samples,
-                                               1.0 / static_cast<double>(input.loss_denominator), input.step);
+    const TrainingPasses all =
+        training_passes(engine, input.batch, input.max_local_samples, 1.0 / static_cast<double>(input.loss_denominator), input.step);
     Found found = gradients(engine, input, all);
     {
       const auto traced = engine.trace->span("wait for gradients", "sync");
@@ -83,7 +83,8 @@ class GradientStep final : public Step {
     const auto run_passes = [&](std::span<const parallel::Pass> passes) { return sum_losses(execution_(passes)); };
     std::optional<GradientChecksums> expected;
     if (is_due(input.step)) {
-      const at::Tensor loss_sum = accumulate_gradients(engine, all, [](int64_t) {}, run_passes)[0];
+      const at::Tensor loss_sum = accumulate_gradients(
+          engine, all, [](int64_t) {}, run_passes)[0];
       expected.emplace(loss_sum, engine.trained.gradients);
       model::commit_batch_norms(engine.buffers, /*skipped=*/true, {});
     }
@@ -94,11 +95,10 @@ class GradientStep final : public Step {
     std::vector<int64_t> held;  // announced only once the second run has been compared with the first
     const auto ready = [&](int64_t piece) { expected ? held.push_back(piece) : engine.sync->gradient_ready(piece); };
     std::vector<at::Tensor> found =
-        passes_replayed_ ? accumulate_gradients(engine, all, ready,
-                                                [&](std::span<const parallel::Pass> passes) {
-                                                  return graphs_->run(passes, numbers, work_of(engine));
-                                                })
-                         : accumulate_gradients(engine, all, ready, run_passes);
+        passes_replayed_
+            ? accumulate_gradients(engine, all, ready,
+                                   [&](std::span<const parallel::Pass> passes) { return graphs_->run(passes, numbers, work_of(engine)); })
+            : accumulate_gradients(engine, all, ready, run_passes);
     if (expected) expected->expect_same({found[0], engine.trained.gradients}, input.step);
     for (const int64_t piece : held) engine.sync->gradient_ready(piece);
     return {found[0], found[1], update_replayed_ ? found[2] : at::Tensor()};
@@ -136,9 +136,9 @@ class GradientStep final : public Step {
   }
 
   Execution execution_;
-  std::unique_ptr<CudaGraphStep> graphs_;  // null: no CUDA graphs
-  const int64_t check_every_;              // 0: no step is checked
-  int64_t checked_ = 0;                    // the multiple of check_every that was checked last
+  std::unique_ptr<CudaGraphStep> graphs_;                   // null: no CUDA graphs
+  const int64_t check_every_;                               // 0: no step is checked
+  int64_t checked_ = 0;                                     // the multiple of check_every that was checked last
   bool passes_replayed_ = false, update_replayed_ = false;  // in the last step
 };
 

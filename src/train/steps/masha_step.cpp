@@ -8,13 +8,13 @@
 #include "base/check.h"
 #include "base/trace.h"
 #include "comm/group.h"
+#include "comm/world.h"
 #include "data/batch_split.h"
 #include "kernels/aten.h"
 #include "model/model.h"
 #include "model/needs.h"
 #include "optim/options.h"
 #include "parallel/pass.h"
-#include "comm/world.h"
 #include "train/accumulate_gradients.h"
 #include "train/job.h"
 
@@ -106,14 +106,16 @@ class ModelProblem final : public sync::VariationalProblem {
     model::Values fields;
     for (parallel::Pass& pass : all.passes) pass.field_gradients = &fields;
     model::Losses sum{.sum = at::zeros({}, at::kDouble)};
-    accumulate_gradients(engine_, all, [](int64_t) {}, [&](std::span<const parallel::Pass> passes) {
-      for (const parallel::Pass& pass : passes) {
-        const model::Losses losses = parallel::execute(pass);
-        sum.sum = sum.sum + losses.sum;
-        if (losses.measures.defined()) sum.measures = sum.measures.defined() ? sum.measures + losses.measures : losses.measures;
-      }
-      return std::vector<at::Tensor>{};
-    });
+    accumulate_gradients(
+        engine_, all, [](int64_t) {},
+        [&](std::span<const parallel::Pass> passes) {
+          for (const parallel::Pass& pass : passes) {
+            const model::Losses losses = parallel::execute(pass);
+            sum.sum = sum.sum + losses.sum;
+            if (losses.measures.defined()) sum.measures = sum.measures.defined() ? sum.measures + losses.measures : losses.measures;
+          }
+          return std::vector<at::Tensor>{};
+        });
     int64_t next = 0;
     for (const mesh::NamedTensor& one : engine_.trained.gradients) {
       into.narrow(0, next, one.tensor.numel()).copy_(one.tensor.view({-1}));
@@ -210,7 +212,7 @@ bool compresses_at_random(const Settings& settings) { return settings.train.meth
 
 // Keys of optimizers that would be ignored. A recipe that was written out has all keys, so that only another value tells.
 void refuse_optimizer_keys(const Settings& settings, const std::string& chosen) {
-  const std::vector<std::string> used{"learning_rate", "schedule", "warmup_steps", "final_share", "decay_share", "decay_shape"};
+  const std::vector<std::string> used{"learning_rate", "schedule", "warmup_steps", "min_lr_ratio", "decay_share", "decay_shape"};
   const auto schema = optim::optim_schema();
   const std::vector<base::Setting> given = schema.values_of(settings.optim), plain = schema.values_of({});
   for (size_t i = 0; i < given.size(); ++i) {

@@ -23,6 +23,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION MATCHES "^1
 endif()
 target_compile_options(cairn_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow=local ${cairn_werror} -Wno-restrict -fno-math-errno -fno-trapping-math>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  # The compiler collects its garbage from 700 MB on, not from 128 MB on: 5 % of the time.
+  target_compile_options(cairn_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:SHELL:--param ggc-min-heapsize=700000>")
+endif()
 target_include_directories(cairn_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 if(CMAKE_UNITY_BUILD)
   target_compile_options(cairn_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)  # takes joined sources for headers

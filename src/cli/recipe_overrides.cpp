@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/terminal.h"
 #include "parallel/options.h"
+#include "train/settings.h"
 
 namespace cairn::cli {
 
@@ -40,6 +42,11 @@ base::Recipe apply_overrides(base::Recipe recipe, const RecipeOverrides& words) 
   if (!words.sync.empty()) recipe.set("sync.island.kind", words.sync, "--sync");
   for (const std::string& set : words.sets) recipe.set(set);
   return recipe;
+}
+
+void print_hints(const base::Recipe& recipe, base::Terminal& terminal, const std::string& quiet) {
+  for (const std::string& hint : recipe.hints(train::recipe_sections()))
+    if (quiet.empty() || !hint.starts_with(quiet + ":")) terminal.line(hint);
 }
 
 }  // namespace cairn::cli

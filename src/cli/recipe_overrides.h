@@ -7,6 +7,10 @@
 #include "base/recipe.h"
 #include "mesh/mesh.h"
 
+namespace cairn::base {
+class Terminal;
+}
+
 namespace cairn::cli {
 
 struct RecipeOverrides {
@@ -25,6 +29,9 @@ base::Recipe apply_overrides(base::Recipe recipe, const RecipeOverrides& words);
 
 // The axes of --mesh ("pp=2,dp=2"). Refuses meshes with parts or rank lists.
 std::vector<mesh::Axis> parse_mesh_axes(const std::string& text);
+
+// One line for each retired name that the recipe uses. Leaves out those of the file `quiet`: one that an earlier version wrote.
+void print_hints(const base::Recipe& recipe, base::Terminal& terminal, const std::string& quiet = {});
 
 // The number of ranks in the recipe's mesh. The recipe of a resumed run holds the mesh it had.
 int rank_count(base::Recipe recipe);

@@ -61,6 +61,18 @@ TEST(TrainCommand, TheSavedRecipeRepeatsTheRun) {
   EXPECT_NE(scratch.text_of("first/recipe.toml").find("--seed"), std::string::npos);  // where the value came from
 }
 
+TEST(TrainCommand, HintsOnceAtARetiredKeyAndSavesThePresentOne) {
+  const harness::ScratchFolder scratch;
+  const Outcome outcome =
+      cairn(scratch, tiny({"train", "--out", "run", "--nproc", "2", "--set", "train.steps=2", "--set", "optim.clip=0.5"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  const std::string hint = "--set: optim.clip is now optim.max_grad_norm; the old name still works\n";
+  const size_t at = outcome.output.find(hint);
+  EXPECT_NE(at, std::string::npos) << outcome.output;
+  EXPECT_EQ(outcome.output.find(hint, at + 1), std::string::npos) << outcome.output;
+  EXPECT_NE(scratch.text_of("run/recipe.toml").find("max_grad_norm = 0.5  # --set\n"), std::string::npos);
+}
+
 TEST(TrainCommand, ADryRunWritesNothing) {
   const harness::ScratchFolder scratch;
   const Outcome outcome = cairn(scratch, {"train", "--dry-run", "--nproc", "2"});

@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/commands/plan_infer.h"
 #include "cli/recipe_overrides.h"
+#include "cli/stderr_terminal.h"
 #include "mesh/local_shard.h"
 #include "model/model.h"
 #include "parallel/layout/plan_file.h"
@@ -210,6 +211,7 @@ int plan_command(const PlanArguments& a) {
     base::fail_input("--mesh {} --plan {}: the plan says how ranks are arranged: leave out --mesh", a.mesh, a.plan);
   const base::Recipe recipe = apply_overrides(a.recipe.empty() ? base::Recipe() : base::Recipe::parse_file(a.recipe),
                                               {.data = a.data, .mesh = a.mesh, .sets = a.sets});
+  print_hints(recipe, *stderr_terminal());
   const std::optional<parallel::Plan> given = a.plan.empty() ? std::nullopt : std::optional(parallel::read_plan(a.plan));
   const int ranks = a.nproc_given ? a.nproc : given ? given->mesh.size() : rank_count(recipe);
   const train::Planned p = train::planned(recipe, ranks, given ? &*given : nullptr);

@@ -146,6 +146,11 @@ void print_run_header(const TrainArguments& a, const RunDirectory& run, int rank
     terminal.line("(this machine has a GPU: --device cuda trains on it)");
 }
 
+// A resumed run's own recipe.toml may have the names of an earlier version: it is written anew with the present ones.
+void print_run_hints(const TrainArguments& a, const RunDecision& decision, const base::Recipe& recipe, base::Terminal& terminal) {
+  print_hints(recipe, terminal, a.recipe.empty() && decision.recipe ? decision.recipe->name : "");
+}
+
 void print_run_summary(const train::Result& result, const RunDirectory& run, base::Terminal& terminal) {
   terminal.line(fmt::format("report: {}", (run.path / "report.html").string()));
   if (result.stopped)
@@ -208,6 +213,7 @@ int run_process(const TrainArguments& a, train::Start start,
       if (!chosen) print_run_header(a, decision.run, size, *terminal);
     }
     base::Recipe recipe = make_recipe(a, decision);
+    if (rank == 0 && !chosen) print_run_hints(a, decision, recipe, *terminal);
     if (is_remote_island(recipe)) {
       start.remote = remote_islands_of(a);
       start.remote.stop = &signals.stop();
@@ -333,6 +339,7 @@ int start_run(TrainArguments a, train::Start start, const NodePlace& place, cons
   }
   check_ranks(a);
   base::Terminal terminal;
+  print_run_hints(a, decision, recipe, terminal);
   if (a.dry_run) {
     terminal.line(train::dry_run(recipe, start, a.nproc * place.nnodes));
     return 0;

@@ -12,6 +12,8 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
+#include "cli/recipe_overrides.h"
+#include "cli/stderr_terminal.h"
 #include "comm/local/local.h"
 #include "mesh/mesh.h"
 #include "train/layout_trace.h"
@@ -192,6 +194,9 @@ int print_table(const VerifyArguments& given) {
 
 }  // namespace
 
-int verify_command(const VerifyArguments& a) { return a.table ? print_table(a) : compare(a); }
+int verify_command(const VerifyArguments& a) {
+  print_hints(recipe_of(a, {"dp=1"}), *stderr_terminal());
+  return a.table ? print_table(a) : compare(a);
+}
 
 }  // namespace cairn::cli

@@ -1,3 +1,14 @@
+// Supervision of the rank processes of one machine.
+//
+//   start    For each rank: write its setup into an anonymous file (memfd), fork, execve. The child asks the kernel to kill it when the
+//            agent dies (PR_SET_PDEATHSIG), so that no rank outlives its agent.
+//   watch    Poll the ranks' pidfds, for at most kGlance at a time:
+//              a stop was requested   send SIGTERM to all ranks once; kill them after `grace`
+//              a rank failed          kill the other ranks after `failure_grace`
+//              with several islands   a rank that was killed, or ended with code 4, costs its own island only: the rest of that island is
+//                                     killed after `failure_grace`, and the other islands go on
+//   result   The code of the first failure. Code 4 means that a rank lost another one. This is a consequence, so a later failure with
+//            another code replaces it: that is the cause.
 #include "train/agent.h"
 
 #include <algorithm>
@@ -29,9 +40,9 @@ namespace {
 
 using Nanoseconds = std::chrono::nanoseconds;
 
-constexpr auto kGlance = std::chrono::milliseconds(100);  // how often a stop is looked for while ranks run
+constexpr auto kGlance = std::chrono::milliseconds(100);  // how often the agent checks for a requested stop
 
-// An open file that is closed with its owner.
+// Owns a file descriptor.
 class File {
  public:
   explicit File(int fd) : fd_(fd) {}
@@ -47,7 +58,7 @@ class File {
 
 [[noreturn]] void fail(const char* what) { throw Error(Error::Kind::bad_input, fmt::format("{}: {}", what, std::strerror(errno))); }
 
-// The set-up of one rank as an anonymous file, rewound.
+// Writes the setup of one rank into an anonymous file, at offset 0 for reading.
 File setup_file(const comm::NetSetup& setup) {
   const std::string text = comm::to_bytes(setup);
   File file(::memfd_create("cairn-setup", MFD_CLOEXEC));
@@ -81,10 +92,10 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return list;
 }
 
-// Only calls that are allowed between fork and exec of a process with threads.
+// Runs in the child. It makes only async-signal-safe calls, because the parent has threads.
 [[noreturn]] void become_rank(char* const* argv, char* const* env, pid_t agent, int setup_fd, const comm::NetSetup& setup) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != agent) ::_exit(4);  // it died before we asked to die with it
+  if (::getppid() != agent) ::_exit(4);  // the agent died before prctl
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -111,7 +122,7 @@ std::string how(int status) {
   return fmt::format("ended with exit code {}", WEXITSTATUS(status));
 }
 
-// The ranks while they run.
+// The running ranks.
 class Agent {
  public:
   Agent(const AgentOptions& options, base::Log& log, const base::Stop& stop) : options_(options), log_(log), stop_(stop) {}
@@ -140,7 +151,7 @@ class Agent {
   }
 
   int watch() {
-    std::optional<Nanoseconds> kill_at;  // all
+    std::optional<Nanoseconds> kill_at;  // when all ranks are killed
     bool passed_on = false;
     while (running() > 0) {
       if (stop_.requested() && !std::exchange(passed_on, true)) {
@@ -165,9 +176,9 @@ class Agent {
  private:
   int island_of(size_t i) const { return options_.setups[i].rank / std::max(1, options_.setups[i].size / options_.islands); }
   static bool well(const Rank& rank) { return rank.status && WIFEXITED(*rank.status) && WEXITSTATUS(*rank.status) == 0; }
-  // Whether what failed so far is an island's own business: ranks that were killed or lost somebody, not a run that cannot be.
+  // Whether the failure concerns one island only: a rank was killed or lost another one. Other failures, such as wrong input, end all.
   bool others_go_on() const { return options_.islands > 1 && (first_failure_.value_or(4) == 4); }
-  // What is left of an island that has lost a rank can do nothing more.
+  // Kills the remaining ranks of islands that have lost a rank.
   void end_lost_islands() {
     if (options_.islands <= 1) return;
     for (size_t i = 0; i < ranks_.size(); ++i) {
@@ -180,7 +191,7 @@ class Agent {
     }
   }
 
-  // A signal sent by the terminal has reached the ranks already: they are of the same process group.
+  // A SIGINT from the terminal has reached the ranks already: they are in the same process group.
   void pass_on(int signal) {
     log_.info("stopping ranks={}", running());
     if (signal == SIGINT && ::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp()) return;
@@ -193,7 +204,7 @@ class Agent {
     }
   }
 
-  // Takes note of one rank that ended; false where none did.
+  // Records the end of one rank; false if no rank has ended.
   bool reap(int flags) {
     for (size_t i = 0; i < ranks_.size(); ++i) {
       if (ranks_[i].status) continue;
@@ -208,17 +219,17 @@ class Agent {
 
   void note(int rank, int status) {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
-    const bool said_why = WIFEXITED(status) && WEXITSTATUS(status) == 2;  // wrong input: rank 0 has told the user what and where
+    const bool said_why = WIFEXITED(status) && WEXITSTATUS(status) == 2;  // wrong input: rank 0 has printed the reason
     if (!said_why) log_.write(base::Level::error, fmt::format("rank {} {}", rank, how(status)));
     const int code = WIFSIGNALED(status) || WEXITSTATUS(status) == 127 ? 4 : WEXITSTATUS(status);
-    const bool consequence = WIFEXITED(status) && code == 4;  // it only lost somebody: the cause says more
+    const bool consequence = WIFEXITED(status) && code == 4;  // it lost another rank; that rank's own code says more
     if (!first_failure_ || (consequence_ && !consequence)) {
       first_failure_ = WIFEXITED(status) && WEXITSTATUS(status) == 127 ? 3 : code;
       consequence_ = consequence;
     }
   }
 
-  // Until a rank ends, or for a glance.
+  // Waits until a rank ends, for at most kGlance.
   void rest() const {
     std::vector<pollfd> ends;
     for (const Rank& rank : ranks_) {
@@ -247,7 +258,7 @@ class Agent {
   const base::Stop& stop_;
   base::RealClock clock_;
   std::vector<Rank> ranks_;
-  std::map<int, Nanoseconds> lost_islands_;  // and when what is left of them is killed
+  std::map<int, Nanoseconds> lost_islands_;  // island, and when its remaining ranks are killed
   std::optional<int> first_failure_;
   bool consequence_ = false;
 };

@@ -1,3 +1,12 @@
+// The rule that finds bad steps. For x in {loss, gradient norm} and the last kWindow good steps H:
+//
+//   bad   if x is not finite
+//   bad   if x > train.spike_factor * median of x over H      (spike_factor > 0, at least kLeast steps in H, a median above 0)
+//   good  otherwise; then x joins H, a ring buffer
+//
+// With train.on_bad_step = stop, the recorder judges a step after its update, when the numbers reach the host. With skip and rollback,
+// ranks sum the loss and judge before the update, which makes the host wait for the device. All ranks judge the same reduced numbers, so
+// they reach the same decision. The run stops after train.bad_steps_max skipped steps in a row, or that many rollbacks.
 #include "train/bad_steps.h"
 
 #include <algorithm>
@@ -24,7 +33,7 @@ BadSteps::BadSteps(comm::Group& everyone, const TrainOptions& options, double le
 bool BadSteps::before_update() const { return policy_ != OnBadStep::stop; }
 
 bool BadSteps::approve(int64_t loss_denominator, const at::Tensor& loss_sum, const at::Tensor& gradient_norm) {
-  // Both travel, though the norm is alike already: what all ranks decide by must be the same bits.
+  // The norm is the same on all ranks already. It is reduced too, so that all ranks decide by bitwise identical numbers.
   std::array<double, 2> sums{loss_sum.item<double>(), gradient_norm.item<double>() / everyone_.size()};
   everyone_.all_reduce({sums.data(), 2, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::loss, "loss before the update"}).wait_host();
   judge(sums[0] / static_cast<double>(loss_denominator), sums[1]);
@@ -51,7 +60,7 @@ mesh::NamedTensors BadSteps::state() {
   return {{"history", history_}, {"good", good_}};
 }
 
-// Leaves what is wrong in fault_; a good step joins the history.
+// Sets fault_ for a bad step. A good step joins the history.
 void BadSteps::judge(double loss, double gradient_norm) {
   fault_.clear();
   const double numbers[] = {loss, gradient_norm};

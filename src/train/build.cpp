@@ -15,7 +15,7 @@
 namespace cairn::train {
 namespace {
 
-// An island that joins others at work goes on at their step. It did not update in the steps that it missed.
+// An island that joins a run in progress continues at the step of the others. The steps that it missed count as skipped updates.
 void begin_sync(Job& job) {
   const int64_t begun = job.engine.sync->begin(job.progress.steps_done);
   job.progress.updates_skipped += begun - job.progress.steps_done;
@@ -47,7 +47,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   build_optimizer(*job);
   build_sync(*job, world, start.remote);
   build_sampler(*job, subset);
-  if (!resumed || needs.reference) start_weights(*job, pretrained, world);  // a reference model is the model as the run began
+  if (!resumed || needs.reference) start_weights(*job, pretrained, world);  // a reference model is made from the initial weights
   build_step(*job, world, trained);
   if (resumed) restore(*job, world.log(), *resumed, job->config.out.string());
   begin_sync(*job);

@@ -26,7 +26,7 @@ void check_snapshot(const std::string& run_dir) {
 }  // namespace
 
 void check_files(base::Recipe recipe, const Start& start) {
-  const Settings settings = read_settings(recipe);  // reads the adapter too
+  const Settings settings = read_settings(recipe);  // also reads the adapter
   base::Log quiet = base::Log::quiet();
   if (start.resume) check_snapshot(start.out.string());
   if (!settings.model.from.empty()) snapshot::open_pretrained(settings.model.from, quiet);

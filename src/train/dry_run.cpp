@@ -21,8 +21,8 @@
 namespace cairn::train {
 namespace {
 
-constexpr int64_t kProgramBytes = int64_t{150} << 20;  // a process with libtorch loaded and nothing done yet: measured 120 to 150 MB
-constexpr int64_t kContextBytes = int64_t{700} << 20;  // what CUDA and its libraries take of a GPU: measured 0.61 to 0.68 GiB on an H200
+constexpr int64_t kProgramBytes = int64_t{150} << 20;  // a process that has only loaded libtorch: measured 120 to 150 MB
+constexpr int64_t kContextBytes = int64_t{700} << 20;  // the CUDA context and libraries on a GPU: measured 0.61 to 0.68 GiB on an H200
 
 int64_t trained_elements(const model::Model& model, const std::vector<bool>& trained, const mesh::ParamId& of) {
   int64_t elements = 0;
@@ -35,7 +35,7 @@ int64_t trained_elements(const model::Model& model, const std::vector<bool>& tra
   return trained_elements(model, trained, {0, static_cast<int32_t>(trained.size())});
 }
 
-// Of the last block, whose gradients come first.
+// The trained elements of the last block, whose gradients are computed first.
 int64_t trained_elements_of_head(const model::Model& model, const std::vector<bool>& trained) {
   int64_t elements = 0;
   for (const mesh::ParamId& id : model::named_parameters(model.blocks().back()->card())) elements += trained_elements(model, trained, id);
@@ -46,21 +46,21 @@ double forward_flops_per_token(const model::Model& model, int64_t length) {
   double flops = 0;
   for (const auto& block : model.blocks())
     for (const model::BlockOp& operation : block->card().operations)
-      flops += operation.flops_per_token + operation.flops_per_pair * static_cast<double>(length + 1) / 2;  // half of all pairs are seen
+      flops += operation.flops_per_token + operation.flops_per_pair * static_cast<double>(length + 1) / 2;  // causal: half of all pairs
   return flops;
 }
 
-// What the rank that has most of a model has of it.
+// The share of the model on the rank that has the most of it.
 struct RankShare {
   int64_t elements = 0;
-  int64_t keepers = 1;     // ranks that share its state out
-  double activations = 1;  // of those of one micro-batch on all stages of a pipeline
+  int64_t keepers = 1;     // ranks that its state is sharded over (ZeRO)
+  double activations = 1;  // activations of this rank, divided by those of one micro-batch on all pipeline stages
 };
 
-int64_t bytes_of(double bytes) { return static_cast<int64_t>(std::min(bytes, 1e15)); }  // more than anybody has, and far from overflow
+int64_t bytes_of(double bytes) { return static_cast<int64_t>(std::min(bytes, 1e15)); }  // larger than any memory, and far from overflow
 
-// Inputs that wait in host memory come back one block ahead of their need: beside that of the block at work one more is on the GPU, of at
-// most so many bytes.
+// Activation offload: block inputs wait in host memory and are copied back one block ahead. Returns the largest such input in bytes, which
+// is on the GPU beside that of the current block.
 double leave_on_host(std::vector<parallel::ActivationBytes>& blocks, const std::vector<bool>& recomputed) {
   double ahead = 0;
   for (size_t i = 0; i < blocks.size(); ++i)
@@ -68,13 +68,13 @@ double leave_on_host(std::vector<parallel::ActivationBytes>& blocks, const std::
   return ahead;
 }
 
-// Of all ranks on this machine.
+// The memory that ranks have: of the machine, or of one GPU.
 struct Room {
   std::string name;
   int64_t bytes = 0;  // 0: not known here
 };
 
-// Ranks that use GPUs have one each, where there are enough of them.
+// Each rank has a GPU of its own if there are enough GPUs.
 Room room_of(const std::string& device) {
   if (device != "cuda") return {"machine", base::machine_bytes()};
   return {"GPU", kernels::can_use_cuda() ? kernels::total_memory_bytes(at::Device(at::kCUDA, 0)) : 0};
@@ -85,16 +85,16 @@ RankShare largest_share(const model::Model& model, const parallel::Plan& plan, i
   for (int rank = 0; rank < ranks; ++rank)
     largest.elements = std::max(largest.elements, parallel::model_shard(model, plan, rank).layout.elements);
   largest.keepers = plan.zero > 0 ? plan.mesh.extent("shard") * plan.mesh.extent("cp") : 1;
-  // A pipeline's first rank has as many micro-batches under way as there are ranks along it.
+  // The first rank of a pipeline holds the activations of up to pp micro-batches.
   const int pp = plan.mesh.extent("pp");
   if (pp > 1) largest.activations = static_cast<double>(std::min<int64_t>(pp, plan.micro_batches)) / pp;
   return largest;
 }
 
-// Frozen copies of the weights beside the live ones: the reference model's. Under adapters it is little.
+// Full copies of the weights for a reference model. With adapters only the adapters are copied, which is little.
 int64_t reference_copies(const Settings& s) { return step_method(s).needs.reference && s.lora.rank == 0 ? 1 : 0; }
 
-// The bytes of the rank that holds most, read off the plan and the model's cards.
+// The memory of the rank that holds most, from the plan and the model's cards.
 Footprint footprint_of(const Planned& p, const RankShare& share, int ranks, bool on_gpu) {
   const Settings& s = p.settings;
   const parallel::Plan& plan = p.plan;
@@ -117,9 +117,9 @@ Footprint footprint_of(const Planned& p, const RankShare& share, int ranks, bool
               .program = on_gpu ? kContextBytes : kProgramBytes};
   double largest_block = 0;
   for (const parallel::ActivationBytes& one : blocks) largest_block = std::max(largest_block, one.all);
-  if (!needs.gradients)  // one block at work, nothing kept
+  if (!needs.gradients)  // only one block's activations exist at a time
     f.gradients = f.optimizer = 0, f.activations = bytes_of(largest_block * share.activations);
-  // The chunks of a gradient that is kept in bf16 add up in fp32 (mesh/chunked_gradients.h).
+  // The chunks of a bf16 gradient are summed in fp32 (mesh/chunked_gradients.h).
   const bool chunk_sums = loss_chunks_of(s, model, plan, p.batch.length, on_gpu) > 1 && gradient_bytes < 4;
   const int64_t of_head = trained_elements_of_head(model, p.rules.trained);
   if (chunk_sums) f.activations += 4 * of_head;
@@ -138,35 +138,38 @@ std::string data_in_words(const Settings& s) {
   return s.data.path.empty() ? s.data.needs().built_in : s.data.path;
 }
 
-// What would run: model, data, layout, and work per step.
+// The lines about model, data, layout and work per step.
 std::string run_in_words(const Planned& p, const Start& start, int64_t keepers) {
   const Settings& s = p.settings;
   const parallel::Plan& plan = p.plan;
   const model::Model& model = *p.task.model;
   const StepNeeds& needs = step_method(s).needs;
   const int64_t tokens = s.train.global_batch * p.batch.rows * p.batch.length;
-  const double work = (needs.forward_passes ? needs.forward_passes(s) : 3) * forward_flops_per_token(model, p.batch.length) *
-                      static_cast<double>(tokens);
+  const double work =
+      (needs.forward_passes ? needs.forward_passes(s) : 3) * forward_flops_per_token(model, p.batch.length) * static_cast<double>(tokens);
   std::string out = "dry run: nothing is trained or written\n";
-  add_line(out, "model", fmt::format("{}, {} parameters in {} tensors", s.model.kind, base::human_count(static_cast<double>(model.elements())),
-                                     model.parameters().size()));
+  add_line(out, "model",
+           fmt::format("{}, {} parameters in {} tensors", s.model.kind, base::human_count(static_cast<double>(model.elements())),
+                       model.parameters().size()));
   add_line(out, "data", data_in_words(s));
   add_line(out, "run directory", start.out.string());
-  add_line(out, "layout",
-           fmt::format("{} on {}, {} thread{} a rank", mesh::to_string(plan.mesh), start.device, start.threads, start.threads == 1 ? "" : "s"));
+  add_line(
+      out, "layout",
+      fmt::format("{} on {}, {} thread{} a rank", mesh::to_string(plan.mesh), start.device, start.threads, start.threads == 1 ? "" : "s"));
   if (plan.mesh.extent("pp") > 1)
-    add_line(out, "pipeline", fmt::format("{}, {} micro-batches, blocks of each stage {}", plan.schedule, plan.micro_batches,
-                                          fmt::join(plan.stage_blocks, " ")));
+    add_line(
+        out, "pipeline",
+        fmt::format("{}, {} micro-batches, blocks of each stage {}", plan.schedule, plan.micro_batches, fmt::join(plan.stage_blocks, " ")));
   if (plan.zero > 0) add_line(out, "sharded", fmt::format("zero {} over {} ranks", plan.zero, keepers));
   add_line(out, "sync", plan.sync.at("dp"));
   add_line(out, "steps",
            fmt::format("{} of {} samples ({} tokens), micro-batches of {}", s.train.steps, s.train.global_batch, tokens, plan.micro_batch));
-  add_line(out, "work", fmt::format("{} FLOP a step, {} in all", base::human_count(work),
-                                    base::human_count(work * static_cast<double>(s.train.steps))));
+  add_line(out, "work",
+           fmt::format("{} FLOP a step, {} in all", base::human_count(work), base::human_count(work * static_cast<double>(s.train.steps))));
   return out;
 }
 
-// What would make it fit.
+// Suggests settings that need less memory.
 std::string remedies(const Planned& p, int ranks, bool on_gpu) {
   const bool recomputes = p.settings.layout.recompute.mode != parallel::RecomputeMode::none;
   return fmt::format("this does not fit: {}{}{}a smaller model would\n", on_gpu || ranks == 1 ? "" : "fewer ranks (--nproc), ",
@@ -179,7 +182,7 @@ std::string remedies(const Planned& p, int ranks, bool on_gpu) {
 std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   const bool on_gpu = start.device == "cuda";
   const Planned p = planned(std::move(recipe), ranks, start.plan.get(), on_gpu);
-  if (!p.settings.data.path.empty() || !p.settings.data.sources.empty()) data::find_sources(p.settings.data);  // refuses what is not there
+  if (!p.settings.data.path.empty() || !p.settings.data.sources.empty()) data::find_sources(p.settings.data);  // refuses missing files
   const RankShare share = largest_share(*p.task.model, p.plan, ranks);
   const Footprint f = footprint_of(p, share, ranks, on_gpu);
   std::string out = run_in_words(p, start, share.keepers);

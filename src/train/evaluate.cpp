@@ -18,10 +18,10 @@ HeldOut evaluate_held_out(Job& job) {
   const ScopedGlobalParameters global(job);
   const data::BatchRange share = job.shares.within_step_group(count);
   const size_t measured = job.engine.objective->measures().size();
-  std::vector<double> sums(3 + measured);  // loss, its denominator, samples, what the objective measures
+  std::vector<double> sums(3 + measured);  // loss, its denominator, samples, the objective's measures
   sums[2] = static_cast<double>(share.count) * job.shares.data_share;
-  for (const data::BatchRange& part :
-       data::micro_batches(share.count, job.engine.micro_batching.samples, (count + job.shares.step_group_ranks - 1) / job.shares.step_group_ranks)) {
+  for (const data::BatchRange& part : data::micro_batches(share.count, job.engine.micro_batching.samples,
+                                                          (count + job.shares.step_group_ranks - 1) / job.shares.step_group_ranks)) {
     std::vector<int64_t> ids(static_cast<size_t>(part.count));
     std::iota(ids.begin(), ids.end(), held.first + share.first + part.first);
     const mesh::Batch batch = mesh::to_device(job.batches->fill(ids), job.config.device);
@@ -30,7 +30,7 @@ HeldOut evaluate_held_out(Job& job) {
     sums[1] += losses.count.to(at::kDouble).item<double>();
     const at::Tensor measures = losses.measures.defined() ? losses.measures.cpu() : at::Tensor();
     for (size_t i = 0; measures.defined() && i < measured; ++i) sums[3 + i] += measures.const_data_ptr<double>()[i];
-    job.engine.sync->progress({});  // messages that were sent before
+    job.engine.sync->progress({});  // messages of earlier steps
   }
   job.engine.step_group
       ->all_reduce({sums.data(), static_cast<int64_t>(sums.size()), comm::Dtype::f64}, comm::Reduce::sum,

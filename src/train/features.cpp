@@ -12,7 +12,7 @@
 namespace cairn::train {
 namespace {
 
-// Two features that do not work together. `why` is told to whoever set `refused`.
+// Two features that do not work together. The message is about `refused`, gives `why`, and ends with what to do instead.
 struct Conflict {
   Feature refused;
   Feature with;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kOrigin = "--plan";
 
-// What a section of the recipe says, value by value, beside what the plan makes of it.
+// Sets these keys of a section to the plan's values. Refuses a key that the recipe sets to another value.
 template <typename T>
 void set_section(base::Recipe& recipe, const base::Schema<T>& schema, const T& planned, const std::vector<std::string>& keys) {
   const base::Section section = schema.section();
@@ -45,7 +45,7 @@ void must_be(const char* key, const T& given, const T& made, const char* why) {
 
 void use_layout_of(const parallel::Plan& given, base::Recipe& recipe, int ranks) {
   if (!given.mesh.parts.empty())
-    base::fail_input("the plan's mesh {}: parts of different shapes cannot be trained on yet", mesh::to_string(given.mesh));
+    base::fail_input("the plan's mesh {}: training does not support parts of different shapes yet", mesh::to_string(given.mesh));
   if (ranks != given.mesh.size())
     base::fail_input("the plan is for {} ranks ({}) and there are {}: pass --nproc {}", given.mesh.size(), mesh::to_string(given.mesh),
                      ranks, given.mesh.size());
@@ -55,10 +55,10 @@ void use_layout_of(const parallel::Plan& given, base::Recipe& recipe, int ranks)
     base::fail_input("the plan's mesh {}: its ranks must be 0 to {}", mesh::to_string(given.mesh), ranks - 1);
   const auto extent = [&](const char* axis) { return static_cast<int64_t>(given.mesh.extent(axis)); };
   if (given.zero == 0 && extent("shard") > 1)
-    base::fail_input("the plan's mesh.shard = {}: with zero = 0 nothing is shared out along it: make it 1 and mesh.dp larger, or set zero",
+    base::fail_input("the plan's mesh.shard = {}: with zero = 0 nothing is sharded along it: make it 1 and mesh.dp larger, or set zero",
                      extent("shard"));
   if (given.zero > 0 && extent("shard") * extent("cp") == 1)
-    base::fail_input("the plan's zero = {}: there is nobody along shard or cp to share with: make mesh.shard larger, or zero 0",
+    base::fail_input("the plan's zero = {}: there is one rank along shard and cp, so nothing is sharded: make mesh.shard larger, or zero 0",
                      given.zero);
   const parallel::MeshOptions mesh{.dp = extent("dp") * extent("shard"),
                                    .shard = extent("shard"),
@@ -74,7 +74,7 @@ void use_layout_of(const parallel::Plan& given, base::Recipe& recipe, int ranks)
   TrainOptions train;
   train.precision = base::parse_enum(kPrecisionNames, "precision of the plan", given.precision);
   train.micro_batch = given.micro_batch;
-  // A pipeline's micro-batches are counted, others have a size.
+  // A pipeline has a number of micro-batches; without one, micro-batches have a size.
   set_section(recipe, train_schema(), train,
               mesh.pp > 1 ? std::vector<std::string>{"precision"} : std::vector<std::string>{"precision", "micro_batch"});
   if (const auto rule = given.sync.find("dp"); rule != given.sync.end())
@@ -85,14 +85,14 @@ void use_layout_of(const parallel::Plan& given, base::Recipe& recipe, int ranks)
   const auto stages = static_cast<int64_t>(given.rank_of_stage.size());
   if (stages == 0 || stages % mesh.pp != 0)
     base::fail_input("the plan's pipeline has {} stages, and mesh.pp = {}: each rank along pp must have as many", stages, mesh.pp);
-  const parallel::PipelineOptions pipeline{.schedule = given.schedule,
-                                           .csv = {},
-                                           .micro_batches = given.micro_batches,
-                                           .stages_per_rank = stages / mesh.pp,
-                                           .split = {},
-                                           .registers = given.registers,
-                                           .routing = given.routing == parallel::Routing::random ? parallel::RoutingOption::random
-                                                                                                         : parallel::RoutingOption::fixed};
+  const parallel::PipelineOptions pipeline{
+      .schedule = given.schedule,
+      .csv = {},
+      .micro_batches = given.micro_batches,
+      .stages_per_rank = stages / mesh.pp,
+      .split = {},
+      .registers = given.registers,
+      .routing = given.routing == parallel::Routing::random ? parallel::RoutingOption::random : parallel::RoutingOption::fixed};
   std::vector<std::string> keys{"registers", "routing"};
   if (!recipe.has("pipeline.csv")) keys.insert(keys.end(), {"schedule", "stages_per_rank"});  // else the file says it
   if (!recipe.has("train.micro_batch")) keys.push_back("micro_batches");
@@ -102,10 +102,11 @@ void use_layout_of(const parallel::Plan& given, base::Recipe& recipe, int ranks)
 }
 
 void take_from(const parallel::Plan& given, parallel::Plan& made) {
-  must_be("micro_batch", given.micro_batch, made.micro_batch, "that is how the samples of a step are shared out");
-  must_be("micro_batches", given.micro_batches, made.micro_batches, "that is how the samples of a step are shared out");
+  must_be("micro_batch", given.micro_batch, made.micro_batch, "that is how the samples of a step are split");
+  must_be("micro_batches", given.micro_batches, made.micro_batches, "that is how the samples of a step are split");
   for (const auto& [axis, rule] : given.sync)
-    must_be(("sync." + axis).c_str(), rule, made.sync.contains(axis) ? made.sync.at(axis) : "none", "that is how replicas come to agree");
+    must_be(("sync." + axis).c_str(), rule, made.sync.contains(axis) ? made.sync.at(axis) : "none",
+            "that is how replicas are synchronised");
   made.mesh = given.mesh;
   made.stage_blocks = given.stage_blocks;
   made.rank_of_stage = given.rank_of_stage;

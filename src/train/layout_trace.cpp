@@ -21,10 +21,10 @@
 namespace cairn::train {
 namespace {
 
-// Ranks that hold the same part of a parameter must have the same gradient of it, to the bit.
+// Ranks that hold the same part of a parameter must have bitwise identical gradients. Returns the parameters whose gradients differ.
 std::vector<std::string> unequal_copies(comm::World& world, const Job& job) {
   std::vector<std::string> found;
-  if (job.config.plan.zero > 0) return found;  // each rank keeps another part of it
+  if (job.config.plan.zero > 0) return found;  // gradients are sharded: there are no copies
   const parallel::ModelShard& share = job.engine.store->shard();
   for (const parallel::ParameterSlice& piece : job.engine.store->pieces()) {
     const std::vector<int>& copies = share.parameters[piece.parameter].copies;
@@ -43,7 +43,7 @@ std::vector<std::string> unequal_copies(comm::World& world, const Job& job) {
   return found;
 }
 
-// What any rank found, none of it twice.
+// The findings of all ranks, without duplicates, on every rank.
 std::vector<std::string> told_to_all(comm::World& world, const std::vector<std::string>& own) {
   std::vector<std::string> lines;
   for (const std::string& text : gather_texts(world.everyone(), fmt::format("{}", fmt::join(own, "\n")), "copies"))
@@ -72,7 +72,7 @@ std::vector<RankMemory> memory_of_all(comm::World& world, Job& job) {
   return ranks;
 }
 
-// What all ranks sent since `before`, by purpose.
+// The bytes that all ranks have sent since `before`, by purpose.
 SentBytes sent_since(comm::World& world, const comm::Ledger& before) {
   SentBytes sent{};
   for (int purpose = 0; purpose < comm::kPurposes; ++purpose) {
@@ -141,7 +141,7 @@ Difference first_difference(const LayoutTrace& one, const LayoutTrace& other, do
     CAIRN_CHECK(a.size() == b.size(), "{} tensors against {}", a.size(), b.size());
     for (size_t i = 0; i < a.size(); ++i) {
       const double scale = b[i].tensor.abs().max().item<double>(), largest = (a[i].tensor - b[i].tensor).abs().max().item<double>();
-      // Nothing is compared with less than a rounding of a number near 1: gradients that should be 0 are seldom exactly that.
+      // The scale is at least 1e-3, because gradients that should be 0 are seldom exactly 0.
       if (!(largest <= allowed * std::max(scale, 1e-3))) return Difference{step, fmt::format("{} {}", what, a[i].name), largest, scale};
     }
     return Difference{};
@@ -149,8 +149,8 @@ Difference first_difference(const LayoutTrace& one, const LayoutTrace& other, do
   for (size_t i = 0; i < std::min(one.steps.size(), other.steps.size()); ++i) {
     const TracedStep &a = one.steps[i], &b = other.steps[i];
     const auto step = static_cast<int64_t>(i) + 1;
-    // An update divides by the root of the gradient's square: where a gradient is next to nothing its rounding is as large as itself, and
-    // so is the difference that it makes to the parameter, and to later gradients.
+    // Adam divides by the root of the squared gradient. Where a gradient is nearly 0 its rounding error is as large as the gradient, and so
+    // are the differences in the parameter and in later gradients.
     constexpr double kAfterUpdate = 100;
     const double of_gradients = tolerance * (step == 1 ? 1 : kAfterUpdate);
     if (!(std::abs(a.loss - b.loss) <= tolerance * std::max(1.0, std::abs(b.loss))))

@@ -26,8 +26,8 @@ sync::StepMetrics metrics_of(Job& job) {
   return metrics;
 }
 
-// After a bad step whose update did not happen. Returns true where the run has gone back to the state that `rewind` holds, and the step is
-// forgotten. All ranks decide the same.
+// Handles a bad step whose update was skipped. Returns true if the run was rolled back to the state in `rewind`; then the step does not
+// count. All ranks decide the same.
 bool roll_back(comm::World& world, Job& job, const Rewind& rewind, RunRecorder& recorder, int64_t step) {
   if (job.config.settings.train.on_bad_step == OnBadStep::skip) {
     job.bad_steps->skipped(step);
@@ -36,7 +36,7 @@ bool roll_back(comm::World& world, Job& job, const Rewind& rewind, RunRecorder& 
     return false;
   }
   job.bad_steps->may_roll_back(step, job.progress.rollbacks);
-  job.loader.reset();  // before what it reads changes
+  job.loader.reset();  // its thread reads what changes below
   rewind.back(job, step);
   start_loader(job);
   recorder.rolled_back();
@@ -46,7 +46,7 @@ bool roll_back(comm::World& world, Job& job, const Rewind& rewind, RunRecorder& 
   return true;
 }
 
-// Islands that step separately end after the same step: this one requests it, and all end when their rounds have decided.
+// Islands that step separately stop after the same step. This island requests it; all stop when a round of the sync rule has decided so.
 bool stop_together(comm::World& world, sync::Sync& sync, bool wanted, bool& requested) {
   if (wanted && !std::exchange(requested, true)) {
     sync.request_stop();

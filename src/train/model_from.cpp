@@ -25,12 +25,13 @@ void load_adapter(const mesh::NamedTensors& into, const snapshot::Adapter& adapt
   for (const mesh::NamedTensor& one : into) {
     const at::Tensor* found = find(one.name);
     if (!found || found->sizes() != one.tensor.sizes())
-      base::fail_input("model.lora.from = {}: {} is {} there: the adapter is for another model", from, one.name,
-                       found ? "of another shape" : "not");
+      base::fail_input("model.lora.from = {}: {} {}: the adapter is for another model", from, one.name,
+                       found ? "has another shape there" : "is missing there");
     one.tensor.copy_(*found);
   }
   if (adapter.tensors.size() != into.size())
-    base::fail_input("model.lora.from = {}: {} tensors, and the model has a place for {}", from, adapter.tensors.size(), into.size());
+    base::fail_input("model.lora.from = {}: it has {} tensors, and the model needs {}: the adapter is for another model", from,
+                     adapter.tensors.size(), into.size());
 }
 
 bool same_folder(const std::filesystem::path& a, const std::filesystem::path& b) {
@@ -54,7 +55,7 @@ std::optional<snapshot::Pretrained> open_model_from(Job& job, base::Log& log) {
   if (from.empty()) return std::nullopt;
   snapshot::Pretrained opened = snapshot::open_pretrained(from, log);
   job.carried = opened.texts;
-  // A tokenizer of another kind would contradict what came with the model.
+  // With another tokenizer, the tokenizer files of the pretrained model would be wrong in the snapshots.
   const std::filesystem::path tokenizer = job.config.settings.data.tokenizer_file;
   if (!same_folder(tokenizer, opened.path) && !same_folder(tokenizer.parent_path(), opened.path)) {
     for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
@@ -67,7 +68,7 @@ std::optional<snapshot::Pretrained> open_model_from(Job& job, base::Log& log) {
 }
 
 void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& world) {
-  // Where every rank keeps everything, the tensors that are kept are the whole ones.
+  // Without sharding, this rank's tensors are the full tensors and are loaded directly.
   const bool direct = job.assembly->trivial();
   mesh::NamedTensors whole;
   for (const StateTensor& one : parameter_state(job)) {

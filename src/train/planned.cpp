@@ -6,8 +6,8 @@
 #include "data/corpus.h"
 #include "data/samples/packing.h"
 #include "kernels/aten.h"
-#include "model/trainable.h"
 #include "model/losses/dpo.h"
+#include "model/trainable.h"
 #include "optim/needs.h"
 #include "optim/optimizer.h"
 #include "parallel/activations/recompute.h"
@@ -29,7 +29,7 @@ model::BuiltModel task_of(const Settings& s) {
   const data::DataNeeds& needs = s.data.needs();
   if (!needs.tokens) return model::build_model(s.model, {.features = needs.features, .classes = needs.classes});
   if (s.model.from.empty()) return model::build_model(s.model, {.vocab = data::vocab_bound(s.data), .length = s.data.length});
-  // Whether the tokenizer fits is seen when it is read.
+  // The tokenizer is checked when the data is opened.
   const model::DecoderShape shape = snapshot::read_outline(s.model.from).shape;
   return model::build_model(s.model, {.vocab = shape.vocab, .length = s.data.length}, shape, lora_of(s.lora));
 }
@@ -38,9 +38,9 @@ parallel::ActivationSetup keeping(const Settings& s, const model::Model& model, 
                                   const model::Fp8LinearLayers* fp8) {
   const int64_t rows = s.data.needs().sequences();
   return {.tokens = plan.micro_batch * rows * std::max<int64_t>(1, length),
-          .share = 1.0 / (plan.mesh.extent("tp") * plan.mesh.extent("cp")),  // but for inputs that layers gather
+          .share = 1.0 / (plan.mesh.extent("tp") * plan.mesh.extent("cp")),  // except inputs that layers gather
           .element_bytes = s.train.precision == Precision::bf16 ? 2 : 4,
-          .on_gpu = on_gpu && plan.mesh.extent("tp") == 1,  // what is gathered along tp is kept
+          .on_gpu = on_gpu && plan.mesh.extent("tp") == 1,  // tensors that are gathered along tp are kept
           .fp8 = fp8,
           .loss_chunks = loss_chunks_of(s, model, plan, length, on_gpu)};
 }
@@ -57,18 +57,15 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
   const parallel::RecomputeOptions& again = s.layout.recompute;
   const bool host = again.inputs == parallel::RecomputeInputs::host;
   if (again.mode == parallel::RecomputeMode::budget && again.budget_mib == 0)
-    base::fail_input("recompute.mode = budget needs recompute.budget_mib: what one micro-batch may keep");
+    base::fail_input("recompute.mode = budget needs recompute.budget_mib: the memory that activations of one micro-batch may take");
   if (host && again.mode != parallel::RecomputeMode::full && again.mode != parallel::RecomputeMode::selective)
-    base::fail_input(
-        "recompute.inputs = host: is about blocks that are computed again one by one, which recompute.mode = {} does not do, or counts "
-        "what "
-        "they keep as the GPU's: use full or selective",
-        base::enum_name(parallel::kRecomputeModeNames, again.mode));
+    base::fail_input("recompute.inputs = host: activation offload does not work with recompute.mode = {}: use full or selective",
+                     base::enum_name(parallel::kRecomputeModeNames, again.mode));
   if (host && !on_gpu)
     base::fail_input(
-        "recompute.inputs = host: is for GPUs, and this runs on the CPU, whose memory that is: leave it out, or use --device cuda");
+        "recompute.inputs = host: activation offload is for GPUs, and this run is on the CPU: leave it out, or use --device cuda");
   if (host && s.train.cuda_graph)
-    base::fail_input("recompute.inputs = host: copies that a recorded step cannot hold: use train.cuda_graph = false");
+    base::fail_input("recompute.inputs = host: a CUDA graph cannot capture its copies: use train.cuda_graph = false");
   planner::StepRules rules{.trained = model::trainable(model, s.model.train),
                            .recompute_stage = again.mode == parallel::RecomputeMode::stage,
                            .recompute_last = !again.except_last,

@@ -1,3 +1,13 @@
+// Replay of one step from the record of a run. The record consists of
+//
+//   metrics.jsonl   loss, gradient norm, batch index and checksum of the samples of every step
+//   starts.jsonl    machine, ranks, threads, versions, data and recipe of every start or resume (report/run_starts.h)
+//   snapshots       those that the run has kept
+//
+// 1. Build the job with the recipe of the start that computed the step, from the newest snapshot before the step.
+// 2. Run the steps up to it on the recorded batches. A rollback shifts the batches of later steps, so the index comes from the record.
+// 3. Compare loss and gradient norm bitwise. They are identical on the same machine, ranks, threads and versions; `doubts` lists what
+//    is different now.
 #include "train/replay.h"
 
 #include <algorithm>
@@ -27,7 +37,7 @@ std::string text_of_row(const base::MetricsRow& row, std::string_view name) {
   return {};
 }
 
-// Tokens as text, without what fills a sample up: padding, or a special token again and again at its end.
+// Tokens as text, without padding: positions outside documents, and repeated special tokens at the end.
 std::string text_of_tokens(const data::Tokenizer& tokenizer, const at::Tensor& tokens, const at::Tensor& documents) {
   std::vector<int32_t> kept;
   for (int64_t i = 0; i < tokens.numel(); ++i)
@@ -54,16 +64,17 @@ std::string text_of_sample(const Job& job, int64_t id) {
   return text;
 }
 
-// Rollbacks move a run on among the sampler's batches; the record says where it was.
+// Makes `batch` the next one. Rollbacks of the run have shifted its batches against its steps.
 void go_to_batch(Job& job, int64_t batch) {
   const int64_t passed = batch - job.progress.steps_done;
   if (passed == job.progress.batches_passed) return;
-  job.loader.reset();  // before what it reads changes
+  job.loader.reset();  // its thread reads what changes below
   job.progress.batches_passed = passed;
   start_loader(job);
 }
 
-// Relative paths of a recipe lead astray elsewhere than where the run was started.
+// Builds the job from the recorded recipe. If that fails in another working directory, the error names the right one: relative paths of the
+// recipe begin there.
 std::unique_ptr<Job> build_as_then(comm::World& world, const StepOfRecord& record, const Start& start, const data::Subset& subset) {
   try {
     return build(world, base::Recipe::parse(record.start().recipe, (record.run / "recipe.toml").string()), start, subset);
@@ -76,12 +87,12 @@ std::unique_ptr<Job> build_as_then(comm::World& world, const StepOfRecord& recor
   }
 }
 
-// Whatever may make the numbers other ones. `then` is how the step was computed.
+// The reasons why the replayed numbers may differ, in words.
 std::vector<std::string> doubts(const StepOfRecord& record, const RunStart& now, int64_t from) {
   std::vector<std::string> found = differences(record.start(), now);
   for (const RunStart& one : record.starts) {
     if (one.after_step <= from) continue;
-    const std::string what = fmt::format("the run was resumed after step {}, whose snapshot is gone: this replay goes past it from step {}",
+    const std::string what = fmt::format("the run was resumed after step {}, whose snapshot is gone: this replay starts at step {} instead",
                                          one.after_step, from);
     const RunStart& earlier = *(std::find(record.starts.begin(), record.starts.end(), one) - 1);
     if (!differences(earlier, one).empty() || earlier.recipe != one.recipe) found.push_back(what);
@@ -123,7 +134,7 @@ StepOfRecord read_step_of_record(const std::filesystem::path& run, int64_t step)
   for (const RunStart& one : read_starts(run / kStartsFile))
     if (one.after_step < step) record.starts.push_back(one);
   if (record.starts.empty())
-    base::fail_input("{}: it has no {} for step {}: the run was made by a Cairn that kept no record to replay", run.string(), kStartsFile,
+    base::fail_input("{}: it has no {} for step {}: an older version of Cairn made the run, without this record", run.string(), kStartsFile,
                      step);
   return record;
 }
@@ -143,7 +154,7 @@ Replayed replay(comm::World& world, const StepOfRecord& record, Start start, con
     go_to_batch(*job, record.batches[static_cast<size_t>(step - 1)]);
     const TakenStep taken = take_step(*job);
     if (step == record.step) {
-      // As the run's own record adds it up: over all ranks, then divided by the global count.
+      // As the recorder computes it: the sum over all ranks, divided by the loss denominator.
       std::array<double, 2> sums{taken.output.loss_sum.to(at::kDouble).item<double>(), 0.0};
       job->engine.step_group->all_reduce({sums.data(), 2, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::loss, "loss"}).wait_host();
       result.loss_now = sums[0] / static_cast<double>(taken.loss_denominator);

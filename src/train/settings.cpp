@@ -11,14 +11,14 @@
 namespace cairn::train {
 namespace {
 
-// A key that says otherwise than the directory the model comes from.
+// Refuses a key that contradicts the shape of the pretrained model.
 void refuse_conflicts(const model::ModelOptions& given, const model::ModelOptions& theirs) {
   const auto schema = model::model_schema();
   const std::vector<base::Setting> ours = schema.values_of(given), expected = schema.values_of(theirs);
   for (size_t i = 0; i < ours.size(); ++i)
     if (ours[i] != expected[i])
-      base::fail_input("model.{} = {}: {} says {}, and a model that starts from there has its shape: leave the key out",
-                       schema.section().entries[i].key, base::to_toml(ours[i]), given.from, base::to_toml(expected[i]));
+      base::fail_input("model.{} = {}: the model in {} has {}: leave the key out", schema.section().entries[i].key, base::to_toml(ours[i]),
+                       given.from, base::to_toml(expected[i]));
 }
 
 // The options of all step methods; methods that share a section have it once.
@@ -48,8 +48,7 @@ Settings read_settings(base::Recipe& recipe) {
     if (s.model.residual != theirs.residual || s.model.ladder_layers != theirs.ladder_layers)
       base::fail_input(
           "model.residual = {}, model.ladder_layers = {}: the wiring differs from that of {} ({}, {}), whose weights would compute "
-          "something "
-          "else: set model.convert = true to train them further so, or leave the keys out",
+          "another function: set model.convert = true to continue training with this wiring, or leave the keys out",
           s.model.residual, s.model.ladder_layers, s.model.from, theirs.residual, theirs.ladder_layers);
     refuse_conflicts(s.model, theirs);
     if (!recipe.has("data.tokenizer")) data.tokenizer_file = outline.tokenizer_file;
@@ -60,13 +59,13 @@ Settings read_settings(base::Recipe& recipe) {
     if (adapter.dropout > 0)
       base::fail_input("model.lora.from = {}: lora_dropout = {}: Cairn trains adapters without dropout", s.lora.from, adapter.dropout);
     if (adapter.lora.by_root)
-      base::fail_input("model.lora.from = {}: use_rslora = true: Cairn trains adapters that count alpha / rank", s.lora.from);
+      base::fail_input("model.lora.from = {}: use_rslora = true: Cairn trains adapters with the scale alpha / rank", s.lora.from);
     s.lora = recipe.read(model::lora_schema(), {adapter.lora.rank, adapter.lora.alpha, adapter.lora.targets, s.lora.from});
     if (s.lora.rank != adapter.lora.rank || s.lora.alpha != adapter.lora.alpha || s.lora.targets != adapter.lora.targets)
       base::fail_input("model.lora: rank, alpha and targets come from {}: leave them out", s.lora.from);
   }
   if (s.lora.rank > 0 && s.model.from.empty())
-    base::fail_input("model.lora.rank = {}: adapters are added to a model that is there: set model.from", s.lora.rank);
+    base::fail_input("model.lora.rank = {}: adapters need a pretrained model: set model.from", s.lora.rank);
   s.data = recipe.read(data::data_schema(), data);
   data::check_template_word(s.data.chat_template);
   s.train = recipe.read(train_schema());

@@ -15,14 +15,14 @@
 
 namespace cairn::train {
 
-// The list. A new method is its own files under steps/ and one line here.
+// The registry. A new method is its own files under steps/ and one line here.
 const std::vector<StepMethod>& step_methods() {
   static const std::vector<StepMethod> list{
-      gradient_method(),
-      dpo_method(),
-      one_byte_method(),
-      masha1_method(),
-      masha2_method(),
+      gradient_method(),  // the default
+      dpo_method(),       // chosen by preference data
+      one_byte_method(),  // zeroth-order, one byte per slope
+      masha1_method(),    // compressed extragradient, random elements
+      masha2_method(),    // compressed extragradient, largest elements
   };
   return list;
 }

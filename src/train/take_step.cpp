@@ -8,7 +8,7 @@
 namespace cairn::train {
 namespace {
 
-// What the loss of the step group is a mean over: its tokens, or samples.
+// The loss of the step group is a mean over so many tokens, or samples.
 int64_t loss_denominator(const Job& job, const data::BatchCounts& counts) {
   const bool by_token = job.engine.objective->separates() == model::Objective::Separates::tokens;
   return by_token ? counts.step_group_tokens : counts.step_group_samples;

@@ -1,5 +1,6 @@
 // Steps that are recorded and started again come to what steps come to. On a CPU a recording is an imitation; OnGpu.* has the real ones.
 #include "train/steps/cuda_graph_step.h"
+#include "train/steps/gradient_step.h"
 
 #include <utility>
 
@@ -162,7 +163,7 @@ TEST(CudaGraphStep, AreRefusedWhereTheHostDecides) {
     recipe.set("train.cuda_graph=true");
     EXPECT_THAT(refusal_of(recipe), testing::HasSubstr(why));
   };
-  refused({}, "is for GPUs");
+  refused({}, "CUDA graphs are for GPUs");
   refused({"model.dropout=0.1"}, "model.dropout leaves out others in every pass");
   refused({"train.method=\"one_byte\""}, "train.method = one_byte decides on the host");
   refused({"data.kind=\"preference\""}, "is learned from by two passes");

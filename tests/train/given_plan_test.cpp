@@ -83,7 +83,7 @@ TEST(GivenPlans, GiveTheLossesOfTheRecipeThatMadeThem) {
     const std::vector<double> own = losses(layout.ranks, layout.sets, nullptr);
     EXPECT_EQ(own.size(), 3U);
     EXPECT_EQ(losses(layout.ranks, {}, &plan), own) << parallel::to_json(plan);
-    EXPECT_EQ(losses(layout.ranks, layout.sets, &plan), own) << "said twice, alike";
+    EXPECT_EQ(losses(layout.ranks, layout.sets, &plan), own) << "in plan and recipe, with the same values";
   }
 }
 
@@ -150,10 +150,10 @@ TEST(GivenPlans, RefuseWhatTheModelOrTheRecipeCannotFollow) {
   refused(edited, {}, 2, "the plan's micro_batch = 7: it must be 6 here");
   edited = zero;
   edited.zero = 0;
-  refused(edited, {}, 2, "with zero = 0 nothing is shared out");
+  refused(edited, {}, 2, "with zero = 0 nothing is sharded");
   edited = tp;
   edited.zero = 1;
-  refused(edited, {}, 2, "nobody along shard or cp to share with");
+  refused(edited, {}, 2, "there is one rank along shard and cp");
   edited = pp;
   edited.stage_blocks = {1, 1};
   refused(edited, {}, 2, "the plan's stages have 2 blocks in all");

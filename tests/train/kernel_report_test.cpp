@@ -34,7 +34,7 @@ TEST(KernelReport, NothingSeenIsSaid) {
 
 TEST(KernelReport, IsForGpus) {
   base::Recipe recipe = base::Recipe::parse("log = {kernels = true}", "kernels.toml");
-  EXPECT_THAT(refusal_of(recipe), testing::HasSubstr("log.kernels = true: is for GPUs"));
+  EXPECT_THAT(refusal_of(recipe), testing::HasSubstr("log.kernels = true: it is for GPUs"));
 }
 
 }  // namespace

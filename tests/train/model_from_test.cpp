@@ -97,7 +97,7 @@ TEST(ModelFrom, RefusesKeysThatSayOtherwiseAndFoldersThatAreNone) {
   const std::string from = "model.from=" + (scratch / "first").string();
   EXPECT_EQ(refusal_of_settings({from, "model.layers=2"}), "accepted");
   EXPECT_THAT(refusal_of_settings({from, "model.layers=3"}),
-              testing::AllOf(HasSubstr("model.layers = 3"), HasSubstr("says 2"), HasSubstr("leave the key out")));
+              testing::AllOf(HasSubstr("model.layers = 3"), HasSubstr("has 2"), HasSubstr("leave the key out")));
   EXPECT_THAT(refusal_of_settings({from, "model.kind=llama"}), HasSubstr("model.kind = \"llama\""));
   EXPECT_THAT(refusal_of_settings({"model.from=" + (scratch / "absent").string()}), HasSubstr("no such directory"));
   EXPECT_THROW(losses_of(scratch / "x", {from, "data.length=13"}), Error);  // longer than what the model was made for

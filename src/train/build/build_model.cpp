@@ -9,7 +9,7 @@
 namespace cairn::train {
 namespace {
 
-// How passes of this recipe run, as far as settings and plan say it (place_parameters.cpp adds what depends on memory).
+// Sets the pass options that follow from settings and plan. place_parameters.cpp sets those that depend on memory.
 void set_pass_options(Job& job) {
   const Settings& s = job.config.settings;
   const parallel::Plan& plan = job.config.plan;

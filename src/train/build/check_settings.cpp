@@ -16,7 +16,7 @@
 namespace cairn::train {
 namespace {
 
-// What the kind of model does not work with, from what it declares.
+// The features that the kind of model does not work with, derived from its needs.
 std::vector<Limit> model_limits(const Settings& settings) {
   const model::ModelNeeds& needs = model::needs_of(settings.model.kind);
   std::vector<Limit> limits;
@@ -39,7 +39,7 @@ void check_values(const Settings& settings) {
   if (t.spike_factor > 0 && t.spike_factor <= 1)
     base::fail_input("train.spike_factor = {}: must be more than 1, or 0 to look for no spikes", t.spike_factor);
   if (t.parameters == Precision::bf16 && t.precision != Precision::bf16)
-    base::fail_input("train.parameters = bf16 needs train.precision = bf16: passes read the parameters as they are kept");
+    base::fail_input("train.parameters = bf16 needs train.precision = bf16: passes read the parameters in the format they are kept in");
   if (t.gradients == Precision::bf16 && t.precision != Precision::bf16)
     base::fail_input("train.gradients = bf16 needs train.precision = bf16: passes compute them in fp32 otherwise");
   if (t.fp8 == Fp8Scope::none && t.fp8_layers != "all")
@@ -71,8 +71,8 @@ void check_islands(const Settings& settings, const parallel::Plan& plan) {
   constexpr int64_t kMinKept = 3;  // one island may be two snapshots ahead of another, and they need one of the same step
   if (settings.snapshot.mode == snapshot::SnapshotMode::async && settings.snapshot.keep < kMinKept)
     base::fail_input(
-        "snapshot.keep = {} with snapshot.mode = async: islands write each for itself, and may be two snapshots apart when they are "
-        "killed: use {} or more, or snapshot.mode = sync",
+        "snapshot.keep = {} with snapshot.mode = async: islands save separately, and may be two snapshots apart when they are killed: use "
+        "{} or more, or snapshot.mode = sync",
         settings.snapshot.keep, kMinKept);
 }
 
@@ -91,9 +91,8 @@ void check_settings(const Settings& settings, const parallel::Plan& plan) {
 
 void check_accumulation(const Settings& settings, const parallel::Plan& plan, int64_t local_samples) {
   if (settings.train.gradients == Precision::bf16 && plan.micro_batch < local_samples)
-    base::fail_input(
-        "train.gradients = bf16: gradient accumulation sums in fp32: leave it out, or set train.micro_batch = 0 (it is {})",
-        settings.train.micro_batch);
+    base::fail_input("train.gradients = bf16: gradient accumulation sums in fp32: leave it out, or set train.micro_batch = 0 (it is {})",
+                     settings.train.micro_batch);
 }
 
 void check_device(const Settings& settings, const at::Device& device) {
@@ -103,18 +102,20 @@ void check_device(const Settings& settings, const at::Device& device) {
     if (!method.needs.gpu) base::fail_input("train.method = {}: works on the CPU only so far: use --device cpu", method.name);
     if (t.check_every > 0 && !t.deterministic)
       base::fail_input(
-          "train.check_every = {}: a GPU adds attention's gradients up in any order, and no two are the same: set train.deterministic = "
-          "true as well",
+          "train.check_every = {}: a GPU sums the gradients of attention in any order, so no two passes are bitwise identical: set "
+          "train.deterministic = true as well",
           t.check_every);
   } else {
-    if (t.cuda_graph) base::fail_input("train.cuda_graph = true: is for GPUs, and this runs on the CPU: leave it out, or use --device cuda");
+    if (t.cuda_graph)
+      base::fail_input("train.cuda_graph = true: CUDA graphs are for GPUs, and this run is on the CPU: leave it out, or use --device cuda");
     if (settings.log.kernels)
-      base::fail_input("log.kernels = true: is for GPUs, and this runs on the CPU: leave it out (log.trace shows what a step does)");
+      base::fail_input(
+          "log.kernels = true: it is for GPUs, and this run is on the CPU: leave it out (log.trace shows the parts of a step)");
   }
   if (!settings.log.kernels) return;
-  if (settings.log.memory) base::fail_input("log.kernels = true: there is one profiler, and log.memory = true has it: drop one");
+  if (settings.log.memory) base::fail_input("log.kernels = true: libtorch has one profiler, and log.memory = true uses it: drop one");
   if (settings.log.sync_check)
-    base::fail_input("log.kernels = true: waits for the device after some steps, which log.sync_check = true forbids; drop one");
+    base::fail_input("log.kernels = true: it waits for the device after some steps, which log.sync_check = true forbids: drop one");
 }
 
 bool is_allowed(Feature feature, const Settings& settings, const parallel::Plan& plan) {

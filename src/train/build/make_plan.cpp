@@ -33,7 +33,7 @@ std::string why_no_routing(const Settings& settings, const parallel::Plan& plan)
   return "";
 }
 
-// Whether micro-batches change over between the islands' pipelines (NoLoCo's random routing).
+// Whether micro-batches are routed at random between the islands' pipelines (NoLoCo).
 parallel::Routing routing_of(const Settings& settings, const parallel::Plan& plan) {
   const parallel::RoutingOption asked = settings.layout.pipeline.routing;
   const std::string refusal = why_no_routing(settings, plan);

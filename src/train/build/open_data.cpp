@@ -21,7 +21,7 @@ data::OpenedData open_data(comm::World& world, const Settings& settings, const S
   return opened;
 }
 
-// The files beside the weights that say how conversations are written and where an answer ends.
+// Adds the chat template and the special tokens to the files that go into every snapshot.
 void carry_chat_files(Job& job, const std::optional<snapshot::Pretrained>& pretrained) {
   if (!job.data.chat) return;
   data::SpecialTokenIds ends{.eos = {job.data.tokenizer->end_of_text()}};

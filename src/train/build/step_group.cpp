@@ -10,7 +10,7 @@
 namespace cairn::train {
 namespace {
 
-// The ranks that step together with this one, where they write, and which samples they have.
+// Sets the step group (the ranks that step together with this one), its run directory, and this rank's share of the samples.
 void join_step_group(Job& job, comm::World& world, const std::filesystem::path& out) {
   const parallel::Plan& plan = job.config.plan;
   const bool separate = parallel::islands_step_separately(plan);

@@ -63,19 +63,19 @@ TEST(GradientChecksums, FindAPassThatDoesNotRepeatItself) {
     int64_t passes = 0;
     const auto wrong_at_times = [&](const parallel::Pass& pass) {
       model::Losses losses = parallel::execute(pass);
-      if (++passes % 3 == 0) job->engine.gradient_views[one].tensor.select(0, 0).add_(1e-6);
+      if (++passes % 3 == 0) job->engine.trained.gradients[one].tensor.select(0, 0).add_(1e-6);
       return losses;
     };
     job->step = make_step(in_turn(wrong_at_times), /*check_every=*/2);
     take_step(*job);  // is not computed twice
-    job->steps_done = 1;
+    job->progress.steps_done = 1;
     try {
       take_step(*job);
       ADD_FAILURE() << "passes 2 and 3 came to the same";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), Error::Kind::diverged);
       EXPECT_THAT(error.what(), testing::HasSubstr("step 2: computed twice (train.check_every), the gradient of " +
-                                                   job->engine.gradient_views[one].name + " came out with other bits"));
+                                                   job->engine.trained.gradients[one].name + " differs between the two"));
     }
   });
 }
@@ -89,7 +89,7 @@ TEST(GradientChecksums, CountWhatElseDiffers) {
     first.expect_same({at::full({}, 2.5), gradients}, 7);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("the loss (and 1 more of what it gave) came out"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("the loss (and 1 more tensors) differs"));
   }
 }
 
@@ -114,7 +114,7 @@ TEST(GradientChecksums, AreOfTheFirstStepAtOrAfterEachMultiple) {
     job->step = make_step(in_turn([&](const parallel::Pass& pass) { return ++passes, parallel::execute(pass); }), /*check_every=*/4);
     std::vector<int64_t> twice;
     for (const int64_t step : {1, 3, 5, 6, 7, 9, 12, 13, 19}) {
-      job->steps_done = step - 1;
+      job->progress.steps_done = step - 1;
       const int64_t before = passes;
       take_step(*job);
       if (passes == before + 2) twice.push_back(step);

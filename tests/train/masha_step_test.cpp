@@ -15,6 +15,7 @@
 #include "kernels/aten.h"
 #include "small_decoder.h"
 #include "snapshot/snapshot.h"
+#include "train/batches.h"
 #include "train/build.h"
 #include "train/settings.h"
 #include "train/take_step.h"
@@ -256,9 +257,9 @@ TEST(MashaStep, RefusesWhatItCannotDo) {
   refused("masha1", {"optim.max_grad_norm=0.5"}, "optim.max_grad_norm = 0.5");
   refused("masha1", {"train.on_bad_step=skip"}, "train.on_bad_step = skip");
   refused("masha1", {"train.precision=bf16", "train.parameters=bf16"}, "keep parameters in fp32");
-  refused("masha1", {"train.masha.density=0"}, "nothing would travel");
+  refused("masha1", {"train.masha.density=0"}, "nothing would be sent");
   refused("masha2", {"train.masha.indices=common"}, "use masha1");
-  refused("masha1", {"train.masha.indices=common", "train.masha.down_density=0.5"}, "known to all already");
+  refused("masha1", {"train.masha.indices=common", "train.masha.down_density=0.5"}, "all ranks have the mean already");
   refused("masha3", {}, "masha3");
 }
 

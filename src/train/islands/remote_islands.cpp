@@ -1,3 +1,11 @@
+// Remote islands. Each island is a world of its own: it is started by its own command, has its own layout, and may join or leave while
+// others train. Here is the trainer's side; sync/islands/ has the protocol of rounds.
+//
+//   connections   Rank 0 of each island owns a comm::Bridge. It listens, finds the other islands at island.meet, and authenticates them
+//                 with the shared key. Islands compare a fingerprint of the settings that must be the same (shared_settings).
+//   parameters    Layouts differ, so islands exchange full tensors. `gather` collects the slices of an island on its rank 0; `take_shard`
+//                 cuts this rank's slice out of a received tensor.
+//   a late island Sync::begin returns the step of the run in progress, and the island continues there (build.cpp).
 #include "train/islands/remote_islands.h"
 
 #include <map>
@@ -18,7 +26,7 @@
 namespace cairn::train {
 namespace {
 
-// Whole parameters from what the ranks of this island keep, whichever way it is laid out.
+// Converts between full parameters and the slices of this island's ranks, for any layout.
 class JobParameterGather final : public sync::FullParameterGather {
  public:
   explicit JobParameterGather(Job& job) : job_(job) {
@@ -50,11 +58,11 @@ class JobParameterGather final : public sync::FullParameterGather {
 
  private:
   Job& job_;
-  std::vector<size_t> parameters_;             // by place among those that are trained
-  std::map<size_t, mesh::Interval> elements_;  // of the parts here
+  std::vector<size_t> parameters_;             // for each trained parameter: its index in the model
+  std::map<size_t, mesh::Interval> elements_;  // for each parameter: the elements that this rank keeps
 };
 
-// Island 0 listens where the islands meet; the others wherever the system lets them.
+// Island 0 listens at island.meet; other islands use any free port.
 comm::RendezvousEndpoint listening_endpoint(const RemoteIslandOptions& options) {
   if (!options.listen.empty()) return comm::parse_rendezvous_endpoint(options.listen);
   const comm::RendezvousEndpoint meet = comm::parse_rendezvous_endpoint(options.meet);
@@ -62,7 +70,7 @@ comm::RendezvousEndpoint listening_endpoint(const RemoteIslandOptions& options) 
   return {near ? (meet.host == "::1" ? "::1" : "127.0.0.1") : "0.0.0.0", options.number == 0 ? meet.port : uint16_t{0}};
 }
 
-// What must be the same on all islands, a line for each key.
+// The settings that must be the same on all islands, one line for each key.
 std::string shared_settings(const Settings& s) {
   std::vector<std::string> keys = sync::island_keys(s.island);
   const base::Section model = model::model_schema().section();
@@ -78,36 +86,36 @@ std::string shared_settings(const Settings& s) {
 
 base::Schema<RemoteIslandOptions> remote_island_schema() {
   using O = RemoteIslandOptions;
-  return {
-      "island",
-      "One island out of several that are started each by itself, laid out each in its way; they may come and go while the others train.",
-      {{"number", &O::number, "Which island this is, from 0. -1: islands are parts of one run, as mesh.island says.", base::at_least(-1)},
-       {"count", &O::count, "How many islands there may be; each has its share of every batch.", base::at_least(0)},
-       {"founders", &O::founders, "So many islands wait for each other before the first step; more may join later. 0: all of them.",
-        base::at_least(0)},
-       {"meet", &O::meet, "HOST:PORT where islands find each other: where island 0 listens, or any other that is there."},
-       {"listen", &O::listen, "ADDRESS:PORT where this island listens. Empty: at `meet` for island 0, else wherever a port is free."}}};
+  return {"island",
+          "Remote islands: each island is started by its own command, has its own layout, and may join or leave while the others train.",
+          {{"number", &O::number, "The number of this island, from 0. -1: no remote islands; mesh.island makes islands within one run.",
+            base::at_least(-1)},
+           {"count", &O::count, "The largest number of islands. Each trains on its share of every batch.", base::at_least(0)},
+           {"founders", &O::founders,
+            "The number of islands that wait for each other before the first step; others may join later. 0: all.", base::at_least(0)},
+           {"meet", &O::meet, "HOST:PORT where islands find each other: the address of island 0, or of any island that is running."},
+           {"listen", &O::listen,
+            "ADDRESS:PORT where this island listens. Empty: the port of `meet` for island 0, any free port for others."}}};
 }
 
 void check_remote_island(const Settings& settings) {
   const RemoteIslandOptions& o = settings.remote;
   if (!is_remote_island(o)) {
     if (o.count > 0 || o.founders > 0 || !o.meet.empty() || !o.listen.empty())
-      base::fail_input("island.*: are for islands that are started each by itself: set island.number (or --island) too");
+      base::fail_input("island.*: these keys are for remote islands: set island.number (or --island) too");
     return;
   }
   if (settings.layout.mesh.island > 1)
-    base::fail_input("mesh.island = {}: island {} is started by itself (--island): say how many there are by --islands or island.count",
+    base::fail_input("mesh.island = {}: island {} is a remote island (--island): set the number of islands by --islands or island.count",
                      settings.layout.mesh.island, o.number);
   if (o.count < 2 || o.number >= o.count)
-    base::fail_input("island.number = {}: there are {} islands, numbered from 0: say how many by --islands (at least 2)", o.number,
+    base::fail_input("island.number = {}: there are {} islands, numbered from 0: set their number by --islands (at least 2)", o.number,
                      o.count);
   if (o.founders > o.count) base::fail_input("island.founders = {}: there are {} islands", o.founders, o.count);
   if (!sync::needs_of(settings.island.kind).remote_islands)
     base::fail_input("sync.island.kind = {}: remote islands need {} (--sync)", settings.island.kind,
                      fmt::join(sync::remote_rule_names(), " or "));
-  if (o.meet.empty())
-    base::fail_input("island.meet: say where the islands find each other (--meet HOST:PORT, an address of island 0's machine)");
+  if (o.meet.empty()) base::fail_input("island.meet: it is not set: pass --meet HOST:PORT, an address of island 0's machine");
   comm::parse_rendezvous_endpoint(o.meet);
   if (!o.listen.empty()) comm::parse_rendezvous_endpoint(o.listen);
 }

@@ -1,3 +1,14 @@
+// Capture and replay of CUDA graphs. A batch shape S is all that a graph fixes: sizes and types of the batch tensors, and the weight of the
+// loss, of every pass. For each step of shape S:
+//
+//   the first kWarmupSteps    no graph: libraries choose kernels and allocate workspaces
+//   then, once                capture: copy batches and optimizer scalars into buffers that the graph owns; call `work` on a capturing
+//                             stream, where kernels are captured and do not run; then replay the graph for this step
+//   later                     replay: copy batches and scalars into the same buffers, and launch the graph
+//
+// A replay runs no host code, so no gradient hooks fire: mark_all_complete informs the gradient reducer. Results are cloned, because the
+// next replay overwrites them. A graph keeps its own memory for all activations, so there are at most kMaxCaptures. At most kMaxShapes
+// shapes are counted; the oldest without a graph is dropped first.
 #include "train/steps/cuda_graph_step.h"
 
 #include <algorithm>
@@ -13,7 +24,7 @@
 namespace cairn::train {
 namespace {
 
-// All that a recording fixes: what batches look like, and the weight of their losses.
+// The shape S as a string.
 std::string shape_of(std::span<const parallel::Pass> passes) {
   std::string shape;
   const auto add = [&](const std::string& name, const at::Tensor& x) {
@@ -43,23 +54,24 @@ void fill(const mesh::Batch& to, const mesh::Batch& from) {
   for (const auto& [name, field] : to.fields) field.tensor.copy_(from.field(name), true);
 }
 
-constexpr int kWarmupSteps = 3;    // by then libraries have chosen their kernels and have their memory
-constexpr int kMaxCaptures = 2;    // each has its own memory for all activations
-constexpr size_t kMaxShapes = 16;  // that are remembered
+constexpr int kWarmupSteps = 3;  // for each shape
+constexpr int kMaxCaptures = 2;  // over all shapes
+constexpr size_t kMaxShapes = 16;
 
 }  // namespace
 
 struct CudaGraphStep::Shape {
   std::string name;
   int seen = 0;
-  std::unique_ptr<DeviceGraph> graph = {};  // once it is recorded
-  // What it reads and leaves has its place in these.
+  std::unique_ptr<DeviceGraph> graph = {};  // null before the capture
+  // The graph's fixed buffers: inputs and results.
   std::vector<parallel::Pass> passes = {};
   at::Tensor numbers = {};
   std::vector<at::Tensor> found = {};
 };
 
-CudaGraphStep::CudaGraphStep(parallel::GradientReducer& reducer, MakeGraph make_graph) : reducer_(reducer), make_graph_(std::move(make_graph)) {}
+CudaGraphStep::CudaGraphStep(parallel::GradientReducer& reducer, MakeGraph make_graph)
+    : reducer_(reducer), make_graph_(std::move(make_graph)) {}
 CudaGraphStep::~CudaGraphStep() = default;
 
 bool CudaGraphStep::should_replay(std::span<const parallel::Pass> passes) {
@@ -69,19 +81,19 @@ bool CudaGraphStep::should_replay(std::span<const parallel::Pass> passes) {
 }
 
 std::vector<at::Tensor> CudaGraphStep::run(std::span<const parallel::Pass> passes, const at::Tensor& numbers, const Work& work) {
-  CAIRN_CHECK(current_, "a step that nobody has asked about");
+  CAIRN_CHECK(current_, "run() without should_replay()");
   Shape& one = *std::exchange(current_, nullptr);
   if (!one.graph) {
     capture(one, passes, numbers, work);
   } else {
-    CAIRN_CHECK(numbers.defined() == one.numbers.defined(), "a step with{} its update was recorded {}", numbers.defined() ? "" : "out",
+    CAIRN_CHECK(numbers.defined() == one.numbers.defined(), "a step with{} update was captured {}", numbers.defined() ? "" : "out",
                 one.numbers.defined() ? "with it" : "without it");
     for (size_t i = 0; i < passes.size(); ++i) fill(one.passes[i].batch, passes[i].batch);
     if (numbers.defined()) one.numbers.copy_(numbers, /*non_blocking=*/true);
     reducer_.mark_all_complete();
   }
   one.graph->replay();
-  std::vector<at::Tensor> found;  // the next start overwrites what this one leaves
+  std::vector<at::Tensor> found;  // clones: the next replay overwrites the originals
   for (const at::Tensor& left : one.found) found.push_back(left.defined() ? left.clone() : left);
   return found;
 }
@@ -107,12 +119,10 @@ void CudaGraphStep::capture(Shape& one, std::span<const parallel::Pass> passes, 
   try {
     graph->capture([&one, work] { one.found = work(one.passes, one.numbers); });
   } catch (const std::exception& error) {
-    base::fail_input("train.cuda_graph = true: the steps of this model cannot be recorded ({}): leave it out", error.what());
+    base::fail_input("train.cuda_graph = true: the steps of this model cannot be captured ({}): leave it out", error.what());
   }
   if (!reducer_.is_complete())
-    base::fail_input(
-        "train.cuda_graph = true: not every parameter gets a gradient in a pass, and what is left out is not recorded: leave "
-        "it out");
+    base::fail_input("train.cuda_graph = true: some parameters get no gradient in a pass, which a graph cannot express: leave it out");
   one.graph = std::move(graph);
   ++captures_;
 }

@@ -13,15 +13,15 @@ class CudaGraph final : public DeviceGraph {
  public:
   void capture(const std::function<void()>& work) override {
     c10::cuda::device_synchronize();
-    c10::cuda::CUDACachingAllocator::emptyCache();  // a recording has memory of its own, and takes the place of what passes had before
-    const c10::cuda::CUDAStreamGuard apart(c10::cuda::getStreamFromPool());  // the default stream cannot be recorded
+    c10::cuda::CUDACachingAllocator::emptyCache();                           // a graph allocates its own memory: free what passes used
+    const c10::cuda::CUDAStreamGuard apart(c10::cuda::getStreamFromPool());  // the default stream cannot be captured
     graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
     try {
       work();
     } catch (...) {
       try {
-        graph_.capture_end();            // the stream must not stay as it is
-      } catch (const std::exception&) {  // what went wrong first is told
+        graph_.capture_end();            // ends the capture of the stream
+      } catch (const std::exception&) {  // the first exception is reported
       }
       throw;
     }

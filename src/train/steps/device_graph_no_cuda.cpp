@@ -1,4 +1,4 @@
-// A build without CUDA records nothing.
+// A build without CUDA has no graphs.
 #include "train/steps/device_graph.h"
 
 #include "base/check.h"

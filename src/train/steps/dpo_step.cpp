@@ -17,7 +17,7 @@
 namespace cairn::train {
 namespace {
 
-// Chosen and rejected answers as rows of one batch, each pair's two after each other.
+// Chosen and rejected answers as rows of one batch; the two rows of a pair follow each other.
 mesh::Batch rows_of(const mesh::Batch& pairs) {
   mesh::Batch rows{.ids = pairs.ids, .weights = pairs.weights, .fields = {}, .progress = pairs.progress};
   for (const std::string name : {"tokens", "targets"})
@@ -38,7 +38,8 @@ std::unique_ptr<Step> make_dpo(const StepContext& context) {
   Job& job = context.job;
   const parallel::ParameterStore& store = *job.engine.store;
   // The weights as passes read them, in whatever precision.
-  const auto reference = std::make_shared<const ReferenceWeights>(*job.engine.model, store.weights(), store.shard().layout, context.trained);
+  const auto reference =
+      std::make_shared<const ReferenceWeights>(*job.engine.model, store.weights(), store.shard().layout, context.trained);
   job.instruments.booked.emplace_back(*job.instruments.memory, base::MemoryUse::parameters, reference->bytes());
   job.reference = reference->checksum();
   job.engine.objective = model::make_dpo(job.config.settings.step_options<model::DpoOptions>());
@@ -54,15 +55,17 @@ StepMethod dpo_method() {
           .help = "pairs of answers, compared with a frozen reference model",
           .needs = {.pairs = true,
                     .reference = true,
-                    .limits = {{Feature::fp8, "the reference model of a preference computes in bf16, and rounding to fp8 would count as a "
-                                              "preference: leave it out"},
+                    .limits = {{Feature::fp8,
+                                "the reference model of a preference computes in bf16, and rounding to fp8 would count as a "
+                                "preference: leave it out"},
                                {Feature::loss_chunks, "pairs of answers are compared whole: leave it out, or lower train.micro_batch"},
                                {Feature::cuda_graph, "a preference needs two passes, and the first is not captured: leave it out"},
                                {Feature::cp, "a preference compares whole answers, which cp splits: use mesh.dp or mesh.tp"},
                                {Feature::zero3, "the reference model is kept whole on every rank: use memory.zero = 2"},
                                {Feature::local_steps, "preference data is not supported on islands that step separately: use all_reduce"},
-                               {Feature::pp, "a preference needs two passes, which a pipeline does not run yet: use mesh.dp, mesh.tp or "
-                                             "memory.zero"}},
+                               {Feature::pp,
+                                "a preference needs two passes, which a pipeline does not run yet: use mesh.dp, mesh.tp or "
+                                "memory.zero"}},
                     .forward_passes = dpo_forward_passes},
           .make = make_dpo,
           .options = StepOptions::from(dpo_schema)};

@@ -18,7 +18,7 @@ GradientChecksums::GradientChecksums(const at::Tensor& loss_sum, const mesh::Nam
 }
 
 void GradientChecksums::expect_same(const GradientChecksums& again, int64_t step) const {
-  if (!sums_.defined()) return;  // a rank that trains nothing, of a batch that has nothing for it
+  if (!sums_.defined()) return;  // a rank without trained parameters and without samples
   const at::Tensor differs = sums_.ne(again.sums_).cpu();
   const auto* other = differs.const_data_ptr<bool>();
   std::string first;
@@ -27,12 +27,13 @@ void GradientChecksums::expect_same(const GradientChecksums& again, int64_t step
     if (other[i] && ++count == 1)
       first = i < std::ssize(gradients_) ? "the gradient of " + gradients_[static_cast<size_t>(i)].name : std::string("the loss");
   if (count == 0) return;
-  throw Error(Error::Kind::diverged,
-              fmt::format("step {}: computed twice (train.check_every), {}{} came out with other bits. Something computes wrong now and "
-                          "then: a processor or GPU, its memory, a driver, here or on a rank that shares the model or its state with this "
-                          "one. Nothing of this step is kept; the last snapshot may be wrong already. Look at what the machines say of it "
-                          "(nvidia-smi -q -d ECC, dmesg) and resume without the one that it is",
-                          step, first, count == 1 ? "" : fmt::format(" (and {} more of what it gave)", count - 1)));
+  throw Error(
+      Error::Kind::diverged,
+      fmt::format("step {}: computed twice (train.check_every), {}{} differs between the two. Some hardware or driver computes "
+                  "wrongly at times: a processor, a GPU or its memory, on this rank or on one that shares the model with it. "
+                  "Nothing of this step is kept; the last snapshot may be wrong already. Look for errors on the machines (nvidia-smi -q -d "
+                  "ECC, dmesg) and resume without the faulty one",
+                  step, first, count == 1 ? "" : fmt::format(" (and {} more tensors)", count - 1)));
 }
 
 }  // namespace cairn::train

@@ -1,3 +1,13 @@
+// MASHA on a neural network: train.method = "masha1" or "masha2". sync/masha/masha.cpp has the update rule; here is the problem it solves.
+//
+//   z = (w, d)                      the point: trained parameters w, and a perturbation d of the token embeddings, [length, embed]
+//   min over w, max over |d| <= r   L(w, d) = sum over devices m of L_m / N         players "model", "adversary"; r: train.masha.radius
+//   F_m(z) = (M / N) (grad_w L_m, -grad_d L_m)                                      M devices (ranks along dp), N: loss_denominator
+//
+// The mean of F_m over devices is the gradient of the loss over all tokens. A step is one iteration: it evaluates F_m at the look-ahead
+// point and at the reference, both on the step's batch, and sends the compressed difference. At a new reference, F is averaged over the
+// batches of the next train.masha.refresh_batches steps (StepInput::ahead). Without an adversary z = w. gamma is optim.learning_rate.
+// Metrics: the loss is that at the look-ahead point, the gradient norm is |F| at the reference.
 #include "train/steps/masha_step.h"
 
 #include <algorithm>
@@ -21,15 +31,15 @@
 namespace cairn::train {
 namespace {
 
-constexpr double kStepLeast = 1e-20;  // what is owed has the step inside, and must be there when a schedule comes back from 0
+constexpr double kStepLeast = 1e-20;  // residuals are scaled by the step size: at 0 they would be lost when the schedule rises again
 
 int64_t embed_of(const model::Model& model) {
   for (const model::Parameter& parameter : model.parameters())
     if (parameter.role == model::Parameter::Role::embedding) return parameter.shape[1];
-  base::fail_input("train.masha.adversary = embedding: this model looks no tokens up: use none");
+  base::fail_input("train.masha.adversary = embedding: this model has no token embeddings: use none");
 }
 
-// The loss of a batch's share as a function of the trained parameters and the perturbation, one after the other in one flat point.
+// The loss of this rank's share as a function of one flat point: the trained parameters, then the perturbation.
 class ModelProblem final : public sync::VariationalProblem {
  public:
   ModelProblem(Engine& engine, const MashaParts& parts)
@@ -50,7 +60,7 @@ class ModelProblem final : public sync::VariationalProblem {
   }
   bool stochastic() const override { return true; }
 
-  // Parts of an iteration after the first are the batches of the steps after it.
+  // Part 0 of an iteration is the step's batch; part k is the batch of the k-th step after it.
   void gradients(const at::Tensor& point, const sync::BatchKey& key, const at::Tensor& into) override {
     put(point);
     if (key.part > 0) {
@@ -60,14 +70,14 @@ class ModelProblem final : public sync::VariationalProblem {
     const model::Losses losses =
         look(point, {.batch = input_->batch, .loss_denominator = input_->loss_denominator, .max_local_samples = input_->max_local_samples},
              0, into);
-    if (!seen_.sum.defined()) seen_ = losses;  // first ahead, then at the reference
+    if (!seen_.sum.defined()) seen_ = losses;  // the solver evaluates the look-ahead point first, then the reference
   }
 
-  // What the next looks are for.
+  // Sets the step that the next evaluations belong to.
   void begin(const StepInput& input) { input_ = &input, seen_ = {}; }
-  const model::Losses& seen() const { return seen_; }  // at the point that was looked ahead to
+  const model::Losses& seen() const { return seen_; }  // the losses at the look-ahead point
 
-  // The model moves to the point, or the point to where the model is.
+  // Copies the point into the model's parameters (put), or the parameters into the point (take).
   void put(const at::Tensor& point) const {
     each([&](const at::Tensor& kept, int64_t at) { kept.copy_(point.narrow(0, at, kept.numel()).view(kept.sizes())); });
     engine_.store->updated();
@@ -76,7 +86,7 @@ class ModelProblem final : public sync::VariationalProblem {
     each([&](const at::Tensor& kept, int64_t at) { point.narrow(0, at, kept.numel()).copy_(kept.view({-1})); });
   }
 
-  // A flat tensor over the point, by parameter.
+  // Views of a flat tensor over the point, by parameter. `model`: with those of the model's parameters.
   mesh::NamedTensors by_parameter(const std::string& what, const at::Tensor& flat, bool model = true) const {
     mesh::NamedTensors all;
     int64_t next = 0;
@@ -100,7 +110,7 @@ class ModelProblem final : public sync::VariationalProblem {
     const auto traced = engine_.trace->span("look", "forward");
     mesh::Batch whole = std::move(portion.batch);
     if (length_ > 0) whole.fields["perturbation"] = {perturbation(point), mesh::Field::Shape::whole};
-    // The mean of the devices' values is then the gradient of the loss over all their tokens.
+    // With M / N as weight, the mean over devices is the gradient of the loss over all their tokens.
     const double weight = static_cast<double>(devices_) / static_cast<double>(portion.loss_denominator);
     TrainingPasses all = training_passes(engine_, whole, portion.max_local_samples, weight, input_->step + ahead);
     model::Values fields;
@@ -157,7 +167,7 @@ class MashaStep final : public Step {
   }
 
   mesh::NamedTensors state() override {
-    // The model's part of the point is the model.
+    // The model's part of the point is in the snapshot already, as the model.
     mesh::NamedTensors all = problem_.by_parameter("point", of_masha("point"), /*model=*/false);
     for (const mesh::NamedTensor& one : masha_.state()) {
       const std::string what = one.name.substr(one.name.find('.') + 1);
@@ -210,7 +220,7 @@ class MashaStep final : public Step {
 // masha1 sends random elements, masha2 the largest.
 bool compresses_at_random(const Settings& settings) { return settings.train.method == "masha1"; }
 
-// Keys of optimizers that would be ignored. A recipe that was written out has all keys, so that only another value tells.
+// Refuses optimizer keys that MASHA would ignore. A resolved recipe has all keys, so only a value other than the default is refused.
 void refuse_optimizer_keys(const Settings& settings, const std::string& chosen) {
   const std::vector<std::string> used{"learning_rate", "schedule", "warmup_steps", "min_lr_ratio", "decay_share", "decay_shape"};
   const auto schema = optim::optim_schema();
@@ -242,9 +252,9 @@ void check_masha(const Settings& settings, const parallel::Plan&) {
     base::fail_input("{}: train.masha.indices = common: which elements are the largest differs by rank: use masha1, or leave it out",
                      chosen);
   for (const auto& [key, density] : {std::pair("density", keys.density), std::pair("down_density", keys.down_density)})
-    if (density == 0) base::fail_input("{}: train.masha.{} = 0: nothing would travel: must be above 0 and at most 1", chosen, key);
+    if (density == 0) base::fail_input("{}: train.masha.{} = 0: nothing would be sent: must be above 0 and at most 1", chosen, key);
   if (keys.indices == "common" && keys.down_density < 1)
-    base::fail_input("{}: train.masha.down_density = {} with indices = common: the mean is known to all already: leave it out", chosen,
+    base::fail_input("{}: train.masha.down_density = {} with indices = common: all ranks have the mean already: leave it out", chosen,
                      keys.down_density);
   if (keys.adversary == "embedding" && !model::needs_of(settings.model.kind).token_embedding)
     base::fail_input("{}: train.masha.adversary = embedding: this model has no token embeddings: use none", chosen);
@@ -280,30 +290,33 @@ base::Schema<MashaStepOptions> masha_schema() {
   using O = MashaStepOptions;
   return {
       "train.masha",
-      "Compressed differences in place of gradients (train.method = \"masha1\": random elements, scaled up; \"masha2\": the largest, with "
-      "error feedback), for minimisation and against an adversary. optim.learning_rate is the step.",
-      {{"density", &O::density, "Share of the elements that a rank sends in a step; 1 sends all.", base::between(0, 1)},
-       {"down_density", &O::down_density, "Share of their mean that is passed on; 1 passes all on.", base::between(0, 1)},
-       {"indices", &O::indices, "For masha1: whether ranks send other elements each, or all the same ones.",
+      "MASHA: extragradient with compressed differences instead of gradients (train.method = \"masha1\": random elements, scaled up; "
+      "\"masha2\": the largest elements, with error feedback). It minimises the loss, or solves a saddle point against an adversary. "
+      "optim.learning_rate is its step size.",
+      {{"density", &O::density, "Fraction of the elements that a rank sends in a step. 1: all.", base::between(0, 1)},
+       {"down_density", &O::down_density, "Fraction of the elements of the mean that are sent back. 1: all.", base::between(0, 1)},
+       {"indices", &O::indices, "For masha1: each rank draws its own elements (independent), or all ranks send the same ones (common).",
         base::one_of({"independent", "common"})},
        {"refresh", &O::refresh,
-        "Probability that the reference moves to the newest weights after a step, for which whole vectors travel; 0: as density says.",
+        "Probability that the reference moves to the newest weights after a step, which costs an uncompressed all-reduce. 0: the value of "
+        "density.",
         base::between(0, 1)},
        {"refresh_batches", &O::refresh_batches,
-        "Batches, those of the steps that follow, over which the gradient there is averaged. With precondition = adam use 1: more make "
-        "its scales too small.",
+        "Batches, those of the next steps, over which the gradient at a new reference is averaged. With precondition = adam use 1: more "
+        "batches make its scales too small.",
         base::at_least(1)},
        {"precondition", &O::precondition,
-        "adam scales elements by the sizes of their gradients at references (a heuristic, for transformers); none does not.",
+        "adam: scale elements by a moving mean of their squared gradients at references (a heuristic, for transformers). none: no scaling.",
         base::one_of({"none", "adam"})},
        {"halve_above", &O::halve_above,
-        "The step is halved where the gradient grows by more than this factor from one reference to the next; 0: never.",
+        "Halve the step size if the gradient norm grows by more than this factor from one reference to the next. 0: never.",
         base::at_least(0)},
        {"adversary", &O::adversary,
-        "Who maximises: embedding, a perturbation of the token embeddings, one for each position and the same for all samples; or none.",
+        "The player that maximises the loss. embedding: a perturbation of the token embeddings, one vector for each position, the same for "
+        "all samples. none: no adversary.",
         base::one_of({"none", "embedding"})},
-       {"radius", &O::radius, "Largest element of the perturbation.", base::more_than(0)},
-       {"adversary_rate", &O::adversary_rate, "The adversary's step, as a share of the model's.", base::more_than(0)}}};
+       {"radius", &O::radius, "The largest absolute value of an element of the perturbation.", base::more_than(0)},
+       {"adversary_rate", &O::adversary_rate, "The adversary's step size, divided by the model's.", base::more_than(0)}}};
 }
 
 StepMethod masha1_method() { return masha_method("masha1", "compressed differences, random elements: train.masha"); }

@@ -1,3 +1,14 @@
+// Zeroth-order training with one byte per slope: train.method = "one_byte". sync/one_byte/replica.cpp has the equations; the ranks along dp
+// are its machines m, and a step is a round t.
+//
+//   measure    s_k = (L(w + eps u_k) - L(w - eps u_k)) / (2 eps), k = 1 .. samples_per_round: two forward passes over this rank's share
+//              along each random direction u_k
+//   exchange   all-gather of the slopes s_k of all ranks, one byte each (train.one_byte.code)
+//   apply      w <- keep w - rate / W sum of s u over all ranks and k. Every rank draws all directions from the shared seed and runs the
+//              same arithmetic, so the weights stay bitwise identical. Every hash_every steps ranks compare a hash of them.
+//
+// There is no gradient. The reported gradient norm is sqrt(mean s^2), because E[s^2] = |grad L|^2; the loss is the mean over all forward
+// passes. Rounds are appended to rounds.bin, from which sync/one_byte can rebuild the weights.
 #include "train/steps/one_byte_step.h"
 
 #include <cmath>
@@ -40,7 +51,7 @@ class OneByteStep final : public Step {
       for (const float slope : sync::decode_slopes(replica_.code(), message.codes, message.slopes))
         squares += static_cast<double>(slope) * slope, ++count;
     }
-    // The square of a slope along a random direction is the gradient's on average.
+    // The mean square of slopes along random directions is the squared gradient norm, in expectation.
     const auto there = at::TensorOptions().dtype(at::kDouble).device(input.batch.ids.device());
     StepOutput output{.loss_sum = at::full({}, loss_sum, there),
                       .gradient_norm = at::full({}, std::sqrt(squares / std::max(count, 1.0)), there)};
@@ -64,14 +75,15 @@ class OneByteStep final : public Step {
     return model;
   }
 
-  // Of this rank's share; the sum of its loss is that of all looks, divided by their number.
+  // The slopes on this rank's share. `loss_sum` is the summed loss of the share, averaged over all forward passes.
   std::vector<float> measure(Engine& engine, const StepInput& input, uint32_t round, double& loss_sum) const {
     const auto traced = engine.trace->span("slopes", "forward");
     double count = 0;
     const sync::LossAt loss = [&](const model::Weights& at, const sync::BatchKey&) {
       double sum = 0;
       count = 0;
-      for (const data::BatchRange& part : data::micro_batches(input.batch.samples(), engine.micro_batching.samples, input.max_local_samples)) {
+      for (const data::BatchRange& part :
+           data::micro_batches(input.batch.samples(), engine.micro_batching.samples, input.max_local_samples)) {
         if (part.count == 0) continue;
         const mesh::Batch batch = mesh::slice(input.batch, part.first, part.first + part.count);
         const model::Losses losses = parallel::execute({.model = *engine.model,
@@ -96,7 +108,7 @@ class OneByteStep final : public Step {
     return slopes;
   }
 
-  // This rank's message to all, and everybody's, in the order of ranks.
+  // All-gathers the messages of all ranks, in the order of ranks.
   std::vector<sync::SlopeMessage> tell(const std::vector<float>& slopes, uint32_t round, double loss_sum) {
     const auto rank = static_cast<uint32_t>(parts_.machines.rank());
     const base::Random rounding = base::Random(parts_.run).for_purpose("rounding of slopes").for_index(rank).for_index(round);
@@ -119,7 +131,7 @@ class OneByteStep final : public Step {
     return messages;
   }
 
-  // Rounds that a run before has left after the one that this goes on from are not of this run.
+  // Appends a round to the log. The first call removes later rounds of an interrupted run, which this run computes anew.
   void keep(const sync::RoundRecord& record) {
     if (parts_.log.empty()) return;
     std::vector<std::byte> bytes;
@@ -145,8 +157,8 @@ class OneByteStep final : public Step {
     for (size_t i = 0; i < all.size(); ++i)
       if (all[i] != all[0])
         throw Error(Error::Kind::broken_invariant,
-                    fmt::format("step {}: rank {} holds other weights than rank {}: go on from the last snapshot (--resume)", step,
-                                parts_.machines.ranks()[i], parts_.machines.ranks()[0]));
+                    fmt::format("step {}: the weights of rank {} differ from those of rank {}: resume from the last snapshot (--resume)",
+                                step, parts_.machines.ranks()[i], parts_.machines.ranks()[0]));
   }
 
   OneByteParts parts_;
@@ -173,7 +185,7 @@ void check_one_byte(const Settings& settings, const parallel::Plan& plan) {
                      plan.mesh.size());
 }
 
-// An evaluation on either side of the weights, along each direction.
+// Two forward passes along each direction.
 double one_byte_forward_passes(const Settings& settings) {
   return 2 * static_cast<double>(settings.step_options<sync::OneByteOptions>().samples_per_round);
 }
@@ -184,17 +196,19 @@ base::Schema<sync::OneByteOptions> one_byte_schema() {
   using O = sync::OneByteOptions;
   return {
       "train.one_byte",
-      "Training without gradients (train.method = \"one_byte\"): slopes of the loss along random directions, a byte each. Small learning "
-      "rates: 1e-6 for whole models, 1e-4 for adapters.",
-      {{"samples_per_round", &O::samples_per_round, "Directions that each rank tries in a step.", base::between(1, 65535)},
-       {"eps", &O::eps, "How far weights are moved to both sides: 1e-3 for whole models, 1e-2 for adapters.", base::more_than(0)},
-       {"noise", &O::noise, "What directions are made of: normal numbers, or 1 and -1.", base::one_of({"normal", "rademacher"})},
-       {"code", &O::code, "What a slope is on the wire: log8 is one byte; fp32 and sign are to compare with.",
+      "Zeroth-order training (train.method = \"one_byte\"): ranks exchange slopes of the loss along random directions, one byte each. It "
+      "needs small learning rates: 1e-6 for full models, 1e-4 for adapters.",
+      {{"samples_per_round", &O::samples_per_round, "Random directions that each rank measures in a step.", base::between(1, 65535)},
+       {"eps", &O::eps, "How far the weights are perturbed to both sides: 1e-3 for full models, 1e-2 for adapters.", base::more_than(0)},
+       {"noise", &O::noise, "The distribution of a direction's elements: normal, or rademacher (1 and -1).",
+        base::one_of({"normal", "rademacher"})},
+       {"code", &O::code, "The encoding of a slope in messages: log8 is one byte; fp32 and sign are for comparison.",
         base::one_of({"log8", "fp32", "sign"})},
-       {"unbiased", &O::unbiased, "Round log8 up or down by chance, right on average, rather than to the nearest."},
-       {"scale", &O::scale, "What slopes are divided by: their number, or its square root.", base::one_of({"mean", "sqrt"})},
-       {"weight_decay", &O::weight_decay, "Of matrices, times the learning rate.", base::at_least(0)},
-       {"hash_every", &O::hash_every, "Steps between two comparisons of all ranks' weights.", base::at_least(1)}}};
+       {"unbiased", &O::unbiased, "Round log8 stochastically, without bias, instead of to the nearest."},
+       {"scale", &O::scale, "The divisor of the sum of slopes: their number (mean), or its square root (sqrt).",
+        base::one_of({"mean", "sqrt"})},
+       {"weight_decay", &O::weight_decay, "Weight decay of matrices, multiplied by the learning rate.", base::at_least(0)},
+       {"hash_every", &O::hash_every, "Steps between two comparisons of the ranks' weights, by hash.", base::at_least(1)}}};
 }
 
 StepMethod one_byte_method() {

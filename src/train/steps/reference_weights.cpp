@@ -7,7 +7,7 @@
 namespace cairn::train {
 namespace {
 
-// Neighbours that are read as one matrix are copied together.
+// Adds the neighbours of chosen parameters: parameters that a block reads as one matrix are copied together.
 std::vector<bool> with_neighbours(const model::Model& model, std::vector<bool> chosen) {
   for (const auto& block : model.blocks())
     for (const model::BlockOp& operation : block->card().operations)

@@ -13,6 +13,8 @@ void check_settings(const Settings& settings, const parallel::Plan& plan);
 void check_accumulation(const Settings& settings, const parallel::Plan& plan, int64_t local_samples);
 // Refuses settings that this device cannot do.
 void check_device(const Settings& settings, const at::Device& device);
+// Refuses reports that this device cannot make, or that exclude each other.
+void check_instruments(const Settings& settings, const at::Device& device);
 
 // Whether check_settings would accept this feature in this run.
 bool is_allowed(Feature feature, const Settings& settings, const parallel::Plan& plan);

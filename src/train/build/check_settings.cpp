@@ -95,27 +95,27 @@ void check_accumulation(const Settings& settings, const parallel::Plan& plan, in
                      settings.train.micro_batch);
 }
 
-void check_device(const Settings& settings, const at::Device& device) {
-  const StepMethod& method = step_method(settings);
-  const TrainOptions& t = settings.train;
-  if (device.is_cuda()) {
-    if (!method.needs.gpu) base::fail_input("train.method = {}: works on the CPU only so far: use --device cpu", method.name);
-    if (t.check_every > 0 && !t.deterministic)
-      base::fail_input(
-          "train.check_every = {}: a GPU sums the gradients of attention in any order, so no two passes are bitwise identical: set "
-          "train.deterministic = true as well",
-          t.check_every);
-  } else {
-    if (t.cuda_graph)
-      base::fail_input("train.cuda_graph = true: CUDA graphs are for GPUs, and this run is on the CPU: leave it out, or use --device cuda");
-    if (settings.log.kernels)
-      base::fail_input(
-          "log.kernels = true: it is for GPUs, and this run is on the CPU: leave it out (log.trace shows the parts of a step)");
-  }
+void check_instruments(const Settings& settings, const at::Device& device) {
   if (!settings.log.kernels) return;
+  if (!device.is_cuda())
+    base::fail_input("log.kernels = true: it is for GPUs, and this run is on the CPU: leave it out (log.trace shows the parts of a step)");
   if (settings.log.memory) base::fail_input("log.kernels = true: libtorch has one profiler, and log.memory = true uses it: drop one");
   if (settings.log.sync_check)
     base::fail_input("log.kernels = true: it waits for the device after some steps, which log.sync_check = true forbids: drop one");
+}
+
+void check_device(const Settings& settings, const at::Device& device) {
+  const StepMethod& method = step_method(settings);
+  const TrainOptions& t = settings.train;
+  if (t.cuda_graph && !device.is_cuda())
+    base::fail_input("train.cuda_graph = true: CUDA graphs are for GPUs, and this run is on the CPU: leave it out, or use --device cuda");
+  if (!device.is_cuda()) return;
+  if (!method.needs.gpu) base::fail_input("train.method = {}: works on the CPU only so far: use --device cpu", method.name);
+  if (t.check_every > 0 && !t.deterministic)
+    base::fail_input(
+        "train.check_every = {}: a GPU sums the gradients of attention in any order, so no two passes are bitwise identical: set "
+        "train.deterministic = true as well",
+        t.check_every);
 }
 
 bool is_allowed(Feature feature, const Settings& settings, const parallel::Plan& plan) {

@@ -14,7 +14,7 @@ void read_recipe(Job& job, comm::World& world, base::Recipe recipe, const Start&
   config.settings = read_settings(recipe);
   config.recipe_toml = recipe.resolved_toml();
   config.device = kernels::device_from_name(start.device);
-  check_device(config.settings, config.device);
+  check_instruments(config.settings, config.device);
   if (config.settings.train.deterministic) job.repeatable = std::make_unique<kernels::DeterministicAlgorithms>();
   Instruments& instruments = job.instruments;
   if (config.settings.log.kernels) instruments.kernel_report = std::make_unique<KernelReport>(config.device);

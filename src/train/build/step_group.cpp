@@ -4,6 +4,7 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "train/build/build_steps.h"
+#include "train/check_settings.h"
 #include "train/given_plan.h"
 #include "train/make_plan.h"
 
@@ -37,6 +38,7 @@ void join_step_group(Job& job, comm::World& world, const std::filesystem::path& 
 void lay_out(Job& job, comm::World& world, const Start& start) {
   job.config.plan = make_plan(job.config.settings, world.size());
   if (start.plan) take_from(*start.plan, job.config.plan);
+  check_device(job.config.settings, job.config.device);
   join_step_group(job, world, start.out);
   const Settings& s = job.config.settings;
   job.bad_steps = std::make_unique<BadSteps>(*job.engine.step_group, s.train, s.optim.learning_rate);

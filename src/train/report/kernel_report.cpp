@@ -59,7 +59,7 @@ KernelReport::Found KernelReport::tabulate(const std::vector<Span>& spans, int64
 }
 
 std::string KernelReport::table(const Found& found, size_t lines_most) {
-  if (found.steps == 0) return "no kernels were watched: the run ended before\n";
+  if (found.steps == 0) return "no kernels were profiled: the run ended before\n";
   const double steps = static_cast<double>(found.steps), whole = std::max(1.0, static_cast<double>(found.whole_ns));
   const auto row = [&](double ns, double count, const std::string& name) {
     constexpr size_t kName = 120;

@@ -15,7 +15,7 @@
 
 namespace cairn::train {
 
-// Libtorch's allocators tell whoever stands here of every block that they give out and take back.
+// Libtorch's allocators call this for every block that they allocate or free.
 struct MemoryReport::Watch final : c10::MemoryReportingInfoBase {
   explicit Watch(const at::Device& watched) : device(watched) {}
 
@@ -24,14 +24,14 @@ struct MemoryReport::Watch final : c10::MemoryReportingInfoBase {
     const std::lock_guard guard(lock);
     if (bytes < 0) {
       const auto found = blocks.find(block);
-      if (found == blocks.end()) return;  // from before
+      if (found == blocks.end()) return;  // allocated before this object existed
       counts[found->second.purpose] -= found->second.bytes;
       total -= found->second.bytes;
       blocks.erase(found);
       return;
     }
     const size_t purpose = number_of(base::MemoryScope::now());
-    if (const auto known = blocks.find(block); known != blocks.end()) {  // freed where nobody listened
+    if (const auto known = blocks.find(block); known != blocks.end()) {  // freed by another thread
       counts[known->second.purpose] -= known->second.bytes;
       total -= known->second.bytes;
     }
@@ -58,7 +58,7 @@ struct MemoryReport::Watch final : c10::MemoryReportingInfoBase {
   at::Device device;
   mutable std::mutex lock;
   std::unordered_map<void*, Block> blocks;
-  std::map<std::string, size_t> numbers;  // of purposes
+  std::map<std::string, size_t> numbers;  // purpose to its index in counts
   std::vector<int64_t> counts, counts_most;
   int64_t total = 0, total_most = 0, allocated_most = 0;
 };

@@ -12,7 +12,7 @@ namespace cairn::train {
 struct Meter::Pending {
   int64_t step;
   at::Tensor numbers;                 // doubles on the host: loss, gradient norm, measures
-  std::unique_ptr<c10::Event> there;  // null: they are there
+  std::unique_ptr<c10::Event> there;  // when the copy is complete; null: at once
 };
 
 Meter::Meter(const at::Device& device, std::function<bool()> meanwhile) : device_(device), meanwhile_(std::move(meanwhile)) {}
@@ -27,7 +27,7 @@ void Meter::add(int64_t step, const StepOutput& output) {
   }
   const at::Tensor host = at::empty({numbers.size(0)}, at::TensorOptions().dtype(at::kDouble).pinned_memory(true));
   host.copy_(numbers, /*non_blocking=*/true);
-  auto there = std::make_unique<c10::Event>(device_.type(), c10::EventFlag::BACKEND_DEFAULT);  // one that tells the time
+  auto there = std::make_unique<c10::Event>(device_.type(), c10::EventFlag::BACKEND_DEFAULT);  // with timing
   there->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   pending_.push_back({step, host, std::move(there)});
 }
@@ -36,7 +36,7 @@ std::optional<Reading> Meter::take(bool all) {
   const size_t may_stay = device_.is_cpu() || all || !last_read_ ? 0 : 1;
   if (pending_.size() <= may_stay) return std::nullopt;
   Pending& oldest = pending_.front();
-  if (oldest.there) {  // of the step before: its work lies behind what is running now
+  if (oldest.there) {  // the event of the previous step: the device is at work on the next one
     while (meanwhile_ && !oldest.there->query() && meanwhile_()) continue;
     oldest.there->synchronize();
   }

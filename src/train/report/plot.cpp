@@ -16,7 +16,7 @@ constexpr int64_t kColumns = 1000;  // of the drawing, in its own units
 constexpr double kHeight = 300;
 constexpr int64_t kTooltipsMax = 400;
 
-// Numbers beyond any plot are treated as the infinity they announce.
+// Numbers beyond any plot count as infinite.
 bool plottable(double value) { return std::isfinite(value) && std::abs(value) < 1e100; }
 
 // A range of values that grows.
@@ -35,7 +35,7 @@ struct Scale {
   std::string unit;
   std::string suffix;
 
-  // With as many decimals as tell two ticks apart; very small and very large ones as 5e-4.
+  // With as many decimals as two ticks need to differ; very small and very large numbers as 5e-4.
   std::string tick(double value, double between) const {
     const double number = value / divisor, step = between / divisor;
     if (number == 0) return "0";
@@ -47,7 +47,7 @@ struct Scale {
     return fmt::format("{:.{}f}{}", number, decimals, suffix);
   }
 
-  // Four digits are more than anyone compares by eye.
+  // Four digits are enough for a tooltip.
   std::string exact(double value) const {
     if (!plottable(value)) return "–";
     return fmt::format("{:.4g}{}{}{}", value / divisor, suffix, unit.empty() ? "" : " ", unit);
@@ -67,7 +67,7 @@ Scale scale_for(double largest, Plot::Unit unit) {
   return scales.back();
 }
 
-// Where things go: steps and values to the drawing's own units.
+// Maps steps and values to the units of the drawing.
 struct Frame {
   double first = 0, last = 1;
   Ticks y;
@@ -97,8 +97,8 @@ Frame frame_of(const Plot& plot, const Scale& scale) {
   return {.first = x.low, .last = x.high, .y = std::move(ticks)};
 }
 
-// Path data that keeps, of each column, the first place, the lowest and the highest value, in their order. A gap starts a new piece; a
-// piece of one point is a dot.
+// SVG path data. Of each column it keeps the lowest and the highest value, in their order, at the column's first step. A gap starts a new
+// subpath; a subpath of one point is a dot.
 std::string path_of(const std::vector<int64_t>& steps, const std::vector<double>& values, const Frame& frame) {
   std::string path;
   bool drawing = false;
@@ -139,7 +139,7 @@ std::string dots_path(const Plot::Dots& dots, const Frame& frame) {
   return path;
 }
 
-// Whole steps at which the axis is labelled, all inside it: round ones, and the first where there is room for it.
+// The labelled steps of the axis: round numbers, and the first step if there is space for it.
 std::vector<double> step_ticks(const Frame& frame) {
   const double step = std::max(1.0, ticks_around(frame.first, frame.last, 5).step);
   std::vector<double> at;
@@ -210,7 +210,7 @@ std::string tooltips(const Plot& plot, const Frame& frame, const Scale& scale) {
 
 Ticks ticks_around(double low, double high, int count) {
   if (!(high - low > 1e-12 * std::max(std::abs(low), std::abs(high)))) {
-    const double room = low == 0 ? 1 : std::abs(low) * 0.1;  // one value only: give it air
+    const double room = low == 0 ? 1 : std::abs(low) * 0.1;  // a single value: widen the range
     low -= room;
     high += room;
   }

@@ -68,7 +68,7 @@ std::string loss_text(double loss) {
   return std::abs(loss) < 1e4 ? fmt::format("{:.3f}", loss) : fmt::format("{:.3g}", loss);
 }
 
-// A headline number: what it is, the figure, and one thing that puts it in proportion.
+// A headline number: its name, the figure, and a note for comparison.
 std::string card(const char* name, const std::string& value_html, const std::string& more) {
   return fmt::format("<div><dt>{}</dt><dd class=\"value\">{}</dd><dd class=\"more\">{}</dd></div>", name, value_html,
                      more.empty() ? "&nbsp;" : html_escaped(more));
@@ -98,7 +98,7 @@ std::string cards(const ReportData& data) {
   return html + "</dl>\n";
 }
 
-// A curve that is noisy from step to step: the values faint, their running mean on top.
+// A noisy curve: the values in a faint style, their running mean on top.
 std::vector<Plot::Line> noisy(const char* name, const std::string& faint, const std::string& strong, const std::vector<double>& values) {
   const auto rows = static_cast<int64_t>(values.size());
   if (rows < kSmoothFrom) return {{name, strong, values}};

@@ -24,8 +24,8 @@
 namespace cairn::train {
 namespace {
 
-// The ranks' traces as one. Each sends its own to the first, one after the other: machines need not share a file system, and the first
-// never holds more than one.
+// Merges the traces of all ranks. Each rank sends its trace to the first rank, one after the other: machines need not share a file system,
+// and the first rank holds one trace at a time.
 void write_trace(comm::World& world, const Job& job, const std::filesystem::path& out) {
   constexpr comm::Label kTrace{comm::Purpose::control, "trace"};
   constexpr int64_t kTraceBytesMax = int64_t{1} << 30;
@@ -86,8 +86,9 @@ ReportData report_of(const Job& job, const Start& start, const Result& result, c
 
 void open_run_folder(const std::filesystem::path& out, const Job& job) {
   base::make_folder(out);
-  if (job.progress.steps_done > 0 && std::filesystem::exists(out / "metrics.jsonl")) base::truncate_metrics(out / "metrics.jsonl", job.progress.steps_done);
-  if (job.progress.steps_done == 0) std::filesystem::remove(out / "metrics.jsonl");  // of a run that ended before its first snapshot
+  if (job.progress.steps_done > 0 && std::filesystem::exists(out / "metrics.jsonl"))
+    base::truncate_metrics(out / "metrics.jsonl", job.progress.steps_done);
+  if (job.progress.steps_done == 0) std::filesystem::remove(out / "metrics.jsonl");  // left by a run that ended before its first snapshot
   base::write_atomically(out / "plan.json", parallel::to_json(job.config.plan));
   base::write_atomically(out / "recipe.toml", job.config.recipe_toml);
 }

@@ -13,7 +13,7 @@ constexpr int kStateDepthMax = 8;
 
 bool is_count(const base::Json& value) { return value.is_number_integer() && value >= 0 && value <= INT64_MAX; }
 
-// 16 hexadecimal digits or fewer, as a number of 64 bits is written.
+// At most 16 hexadecimal digits: a 64-bit number.
 bool is_hash(const base::Json& value) {
   if (!value.is_string()) return false;
   const auto& text = value.get_ref<const std::string&>();

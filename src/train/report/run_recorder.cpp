@@ -17,9 +17,9 @@
 namespace cairn::train {
 namespace {
 
-constexpr std::chrono::microseconds kLooksAway{500};  // from a GPU that is at work, to messages between islands
+constexpr std::chrono::microseconds kLooksAway{500};  // how long the host handles messages between islands before it polls the GPU
 
-Start of_company(Start start, const Job& job) {
+Start in_step_group(Start start, const Job& job) {
   start.out = job.config.out;
   return start;
 }
@@ -29,7 +29,7 @@ Start of_company(Start start, const Job& job) {
 RunRecorder::RunRecorder(comm::World& world, Job& job, const Start& start)
     : world_(world),
       job_(job),
-      start_(of_company(start, job)),
+      start_(in_step_group(start, job)),
       meter_(job.config.device, [&job] { return job.engine.sync->progress(kLooksAway); }),
       measured_(job.engine.objective->measures()) {
   result_.step = job.progress.steps_done;
@@ -54,8 +54,8 @@ bool RunRecorder::step(const StepRecord& facts, const StepOutput& output, bool w
   return take(reading ? &*reading : nullptr, wants_to_stop);
 }
 
-// One small all-reduce a step carries all questions: the loss over all ranks of the company, what the objective measures, and whether
-// anyone wants to stop.
+// One small all-reduce per step carries all scalars: the loss and the objective's measures over the step group, and whether any rank wants
+// to stop.
 bool RunRecorder::take(const Reading* reading, bool wants_to_stop) {
   std::vector<double> sums{reading ? reading->loss_sum : 0, wants_to_stop ? 1.0 : 0.0};
   if (reading) sums.insert(sums.end(), reading->measures.begin(), reading->measures.end());
@@ -66,7 +66,7 @@ bool RunRecorder::take(const Reading* reading, bool wants_to_stop) {
   if (reading) {
     const StepRecord facts = waiting_.front();
     waiting_.pop_front();
-    CAIRN_CHECK(facts.step == reading->step, "a reading of step {} where step {} was due", reading->step, facts.step);
+    CAIRN_CHECK(facts.step == reading->step, "a reading of step {} instead of step {}", reading->step, facts.step);
     std::vector<double> measures(sums.begin() + 2, sums.end());
     for (double& one : measures) one /= static_cast<double>(facts.loss_denominator);
     write(facts, *reading, sums[0] / static_cast<double>(facts.loss_denominator), measures);
@@ -93,7 +93,8 @@ void RunRecorder::write(const StepRecord& facts, const Reading& reading, double 
                           {"samples", fmt::format("{:016x}", facts.samples)},
                           {"memory_bytes", memory},
                           {"seconds", job_.progress.seconds_done}}};
-    if (const int64_t most = memory_of_tensors_most(job_.config.device); most > 0) row.values.push_back({"memory_tensors_most_bytes", most});
+    if (const int64_t most = memory_of_tensors_most(job_.config.device); most > 0)
+      row.values.push_back({"memory_tensors_most_bytes", most});
     if (startup_s_ > 0) {
       row.values.push_back({"startup_seconds", std::exchange(startup_s_, 0)});
       for (const auto& [part, seconds] : job_.instruments.startup) row.values.push_back({fmt::format("startup_{}_seconds", part), seconds});

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kStartsBytesMax = 100'000'000;
 
-// As the system calls it: "AMD EPYC 9R14"; "unknown" where it does not.
+// The name of the processor: "AMD EPYC 9R14"; "unknown" if the system does not give one.
 std::string processor_name() {
   std::ifstream facts("/proc/cpuinfo");
   for (std::string line; std::getline(facts, line);) {
@@ -28,7 +28,7 @@ std::string processor_name() {
   return "unknown";
 }
 
-// The fields that are texts, by the name that the file has for them.
+// The text fields, with their names in the file.
 template <typename Act>
 void each_text(RunStart& start, const Act& act) {
   act("device", start.device);

@@ -8,7 +8,7 @@
 namespace cairn::train {
 namespace {
 
-// All parameters in one piece of memory, in this order: where they lie so already, no copy is made, for which a full GPU has no room.
+// All parameters in one contiguous tensor, in this order. If they are contiguous already no copy is made: a full GPU has no memory for one.
 at::Tensor in_one_piece(const mesh::NamedTensors& parameters, const mesh::FlatLayout& layout) {
   const at::Tensor& first = parameters.front().tensor;
   bool lie_so = true;
@@ -33,8 +33,8 @@ std::vector<ReportData::Sample> write_samples(Job& job) {
   std::vector<ReportData::Sample> samples;
   const data::Tokenizer& tokenizer = *job.data.tokenizer;
   std::vector<int32_t> prompt = tokenizer.encode(job.config.settings.log.prompt);
-  prompt.insert(prompt.begin(), tokenizer.end_of_text());      // a document begins after the end of another
-  if (static_cast<int64_t>(prompt.size()) >= job.data.length)  // no room for an answer: no reason to fail a run that is done
+  prompt.insert(prompt.begin(), tokenizer.end_of_text());      // a document begins after an end-of-text token
+  if (static_cast<int64_t>(prompt.size()) >= job.data.length)  // no space for an answer; the run is done and must not fail here
     return {static_cast<size_t>(job.config.settings.log.samples), ReportData::Sample{job.config.settings.log.prompt, ""}};
   const base::Random random = base::Random(static_cast<uint64_t>(job.config.settings.train.seed)).for_purpose("samples");
   std::vector<model::GenerateRequest> requests;

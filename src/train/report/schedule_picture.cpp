@@ -12,9 +12,9 @@
 namespace cairn::train {
 namespace {
 
-constexpr int kNumbers = 5;  // of one action: kind, stage, micro-batch, begin, end
+constexpr int kNumbers = 5;  // the fields of an action: kind, stage, micro-batch, begin, end
 
-// What each stage's actions took on average.
+// The mean time of each stage's actions.
 parallel::StageCosts mean_costs(const parallel::Timeline& measured) {
   const size_t stages = measured.rank_of_stage.size();
   std::array<std::vector<double>, 4> sums, counts;
@@ -32,7 +32,7 @@ parallel::StageCosts mean_costs(const parallel::Timeline& measured) {
       const auto k = static_cast<size_t>(kind);
       return counts[k][stage] > 0 ? sums[k][stage] / counts[k][stage] : 0;
     };
-    const double both = mean(parallel::ActionKind::backward);  // where gradients were not taken apart, half each
+    const double both = mean(parallel::ActionKind::backward);  // if backward is not split into input and weight gradients, half each
     costs.forward_s.push_back(mean(parallel::ActionKind::forward));
     costs.backward_input_s.push_back(mean(parallel::ActionKind::backward_input) + both / 2);
     costs.backward_weight_s.push_back(mean(parallel::ActionKind::backward_weight) + both / 2);

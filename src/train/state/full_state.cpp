@@ -1,3 +1,11 @@
+// State as full tensors by name. Snapshots store full tensors, so a snapshot of one layout loads into any other layout.
+//
+//   save   gather_whole: the ranks' slices -> a full tensor on the first rank of the step group (parallel::FullTensorGather)
+//   load   full tensor -> cut_out(local_shard): this rank's tensor-parallel shard -> narrow(elements): its ZeRO slice -> `mine`
+//
+// Gathering is collective, so all ranks must list the same tensors in the same order, also those that they keep no slice of. A sharded
+// rank's optimizer has state for its own slices only. The list of optimizer tensors therefore comes from an optimizer over full parameters
+// on the meta device (state_over_whole), and `mine` from the rank's own optimizer, by name.
 #include "train/state/full_state.h"
 
 #include <map>
@@ -14,7 +22,7 @@
 namespace cairn::train {
 namespace {
 
-// The state of an optimizer over whole parameters, without values.
+// The state of an optimizer over full parameters, without values.
 mesh::NamedTensors state_over_whole(const Job& job) {
   std::vector<optim::ParameterPiece> pieces;
   const std::vector<bool> trained = model::trainable(*job.engine.model, job.config.settings.model.train);
@@ -27,7 +35,7 @@ mesh::NamedTensors state_over_whole(const Job& job) {
   return optim::make_optimizer(job.config.settings.optim, std::move(pieces))->state();
 }
 
-// "exp_avg.model.norm.weight" is of the parameter "model.norm.weight".
+// The parameter of a state tensor: "exp_avg.model.norm.weight" belongs to "model.norm.weight".
 std::string parameter_of(const std::string& name) { return name.substr(name.find('.') + 1); }
 
 }  // namespace
@@ -75,7 +83,7 @@ std::vector<StateTensor> model_state(Job& job) {
   std::vector<StateTensor> all = parameter_state(job);
   const std::vector<at::Tensor> global = job.engine.sync->global_parameters();
   if (global.empty()) return all;
-  size_t next = 0;  // kept views leave out what is not trained, but keep the order
+  size_t next = 0;  // the global parameters are the trained ones, in the same order
   for (const parallel::ParameterSlice& piece : job.engine.store->pieces())
     if (piece.gradient.defined()) all[piece.parameter].mine = global[next++].view(piece.value.sizes());
   return all;

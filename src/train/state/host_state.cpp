@@ -15,11 +15,11 @@
 namespace cairn::train {
 namespace {
 
-// Pinned memory comes in powers of two, whatever is asked for: large pieces that many tensors share waste little of it.
+// The allocator of pinned memory rounds up to powers of two. Large slabs that many tensors share waste little.
 constexpr int64_t kPinnedBytesLeast = int64_t{1} << 28;
-constexpr int64_t kAlignment = 64;  // of each tensor: more than any dtype needs
+constexpr int64_t kAlignment = 64;  // bytes; more than any dtype needs
 
-// Whether these contents hold the tensor alone, with memory of its own (memory that it only views cannot be resized).
+// Whether nothing else holds this host tensor or its memory. Memory that the tensor does not own cannot be resized.
 bool held_here_alone(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.use_count() == 1 && tensor.storage().use_count() == 1 && tensor.storage().resizable();
 }
@@ -65,7 +65,7 @@ snapshot::Contents HostState::take(snapshot::Contents contents) {
     before.block(*beside);
   }
   const c10::OptionalStreamGuard copying(beside);
-  std::vector<at::Tensor> copied;  // until the copies are there
+  std::vector<at::Tensor> copied;  // keeps the originals until the copies are complete
   for (auto& [section, tensors] : contents.tensors)
     for (mesh::NamedTensor& one : tensors) {
       if (held_here_alone(one.tensor)) continue;

@@ -1,3 +1,17 @@
+// Collecting, finding and restoring snapshots.
+//
+// Finding a common snapshot. Islands that step separately save into their own run directories. If a run is killed, some islands have newer
+// snapshots than others, but all must resume from the same step:
+//
+//   last = step_last
+//   repeat   every rank opens its newest good snapshot of a step <= last
+//            all ranks gather (step, checksum of state.json, first rank of the step group)
+//            ranks of one step group must have found the same snapshot; otherwise their machines see different files: refuse
+//            some rank found none         -> start at step 1, or refuse if snapshots were lost (`redone_most`)
+//            all ranks found one step     -> that is the snapshot
+//            last = the smallest step found
+//
+// It ends because `last` decreases.
 #include "train/state/restore.h"
 
 #include <algorithm>
@@ -22,12 +36,12 @@ namespace cairn::train {
 
 namespace {
 
-// Of the sampler's order, counted from 0.
+// The index of the next sample in the sampler's order, from 0.
 int64_t next_sample(const Job& job) {
   return (job.progress.steps_done + job.progress.batches_passed) * job.config.settings.train.global_batch;
 }
 
-// Of what a rank has to itself.
+// The section of the state that only this rank has (Step::rank_state).
 std::string step_section(size_t rank) { return fmt::format("step.rank-{}", rank); }
 
 }  // namespace
@@ -70,7 +84,7 @@ std::optional<snapshot::Contents> collect(Job& job) {
 
 namespace {
 
-// What one rank found: step (-1: nothing), checksum, and who is first of the company that it must be alike in.
+// The snapshot that one rank found: step (-1: none), checksum, and the first rank of its step group.
 using Found = std::array<int64_t, 3>;
 
 std::vector<Found> found_by_all(comm::World& world, const comm::Group& step_group, const std::optional<snapshot::OpenSnapshot>& found) {
@@ -84,15 +98,15 @@ std::vector<Found> found_by_all(comm::World& world, const comm::Group& step_grou
   return all;
 }
 
-// All ranks of a company must go on from the same snapshot; machines that do not share a file system may see different ones.
-void check_alike(const std::vector<Found>& all, const std::string& run_dir) {
+// Refuses ranks of one step group that found different snapshots. Machines that do not share a file system may see different files.
+void check_identical(const std::vector<Found>& all, const std::string& run_dir) {
   const auto described = [](const Found& one) { return one[0] < 0 ? "none" : fmt::format("one of step {}", one[0]); };
   for (size_t rank = 1; rank < all.size(); ++rank) {
     const auto first = static_cast<size_t>(all[rank][2]);
     if (all[rank] == all[first]) continue;
-    base::fail_input(
-        "{}: rank {} finds {} to resume, rank {} {}{}: every machine needs the same snapshots there: share the folder or copy it", run_dir,
-        first, described(all[first]), rank, described(all[rank]), all[rank][0] == all[first][0] ? ", but another" : "");
+    base::fail_input("{}: rank {} finds {} to resume, rank {} {}{}: every machine needs the same snapshots: share the folder or copy it",
+                     run_dir, first, described(all[first]), rank, described(all[rank]),
+                     all[rank][0] == all[first][0] ? ", but another" : "");
   }
 }
 
@@ -105,27 +119,27 @@ std::optional<snapshot::OpenSnapshot> find_snapshot(comm::World& world, const co
     std::optional<snapshot::OpenSnapshot> found;
     if (step_group.ranks().front() == 0 || std::filesystem::exists(run_dir)) found = snapshot::open_latest(run_dir, world.log(), step_last);
     const std::vector<Found> all = found_by_all(world, step_group, found);
-    check_alike(all, run_dir);
+    check_identical(all, run_dir);
     const auto [least, most] = std::minmax_element(all.begin(), all.end());
     if (!furthest) furthest = *most;
     if ((*least)[0] < 0 && (*furthest)[0] > redone_most)
       base::fail_input(
-          "{}: the island of rank {} has a snapshot of step {}, and there is no step that all islands have one of: all would begin anew. "
-          "Bring the missing snapshots back (those of the island of rank {}), or begin with another --out",
+          "{}: the island of rank {} has a snapshot of step {}, but no step has a snapshot on all islands: all would start over. Restore "
+          "the missing snapshots (those of the island of rank {}), or start with another --out",
           run_dir, (*furthest)[2], (*furthest)[0], (*least)[2]);
     if ((*least)[0] < 0 && world.rank() == 0)
       world.log().info("nothing to resume in {}{}: starting at step 1", run_dir, (*most)[0] < 0 ? "" : " that all islands have");
     if ((*least)[0] < 0) return std::nullopt;
     if ((*least)[0] == (*most)[0]) return found;
-    // Islands save each for itself; when a run was ended by force, some had come further than others.
+    // Some islands have saved more steps than others.
     step_last = (*least)[0];
   }
 }
 
 namespace {
 
-// What the rules of replicas kept, and this replica's own values where the model is not they. A snapshot of a run with another rule has
-// none that fits: replicas then begin from its model.
+// Restores the state of the sync rules, and this replica's own values if they differ from the global model. A snapshot of a run with
+// another rule has no such state: replicas then start from its model.
 void restore_sync(Job& job, base::Log& log, const snapshot::OpenSnapshot& found) {
   sync::Sync& sync = *job.engine.sync;
   const std::vector<at::Tensor> global = sync.global_parameters();
@@ -135,7 +149,7 @@ void restore_sync(Job& job, base::Log& log, const snapshot::OpenSnapshot& found)
   for (size_t i = 0; i < global.size(); ++i)
     job.engine.trained.values[i].tensor.copy_(global[i].view(job.engine.trained.values[i].tensor.sizes()));
   if ((!global.empty() && !found.has_section("live")) || (!state.empty() && !found.has_section("sync"))) {
-    log.warn("{}: no state of sync.island.kind = {}: islands go on from its model", found.path(), job.config.settings.island.kind);
+    log.warn("{}: no state of sync.island.kind = {}: islands start from its model", found.path(), job.config.settings.island.kind);
     return;
   }
   if (!global.empty()) load(job, found, "live", live_state(job));
@@ -143,19 +157,18 @@ void restore_sync(Job& job, base::Log& log, const snapshot::OpenSnapshot& found)
   if (!state.empty()) found.load_into("sync", state);
 }
 
-// What the step keeps. A snapshot of a run with another kind of step has nothing of it: the step begins anew from its model.
+// Restores the state of the step. A snapshot of a run with another method has no such state: the step starts from its model.
 void restore_step(Job& job, base::Log& log, const snapshot::OpenSnapshot& found) {
   const mesh::NamedTensors state = job.step->state(), mine = job.step->rank_state();
   if (state.empty() && mine.empty()) return;
   if (!found.has_section("step")) {
-    log.warn("{}: no state of train.method = {}: it begins anew from the model", found.path(), job.config.settings.train.method);
+    log.warn("{}: no state of train.method = {}: it starts from the model", found.path(), job.config.settings.train.method);
     return;
   }
   const auto ranks = static_cast<size_t>(job.engine.step_group->size());
   if (!mine.empty() && (!found.has_section(step_section(ranks - 1)) || found.has_section(step_section(ranks))))
-    base::fail_input(
-        "{}: train.method = {}: each rank has something of its own, and it was not saved by {} ranks: resume on as many as before",
-        found.path(), job.config.settings.train.method, ranks);
+    base::fail_input("{}: train.method = {}: each rank has state of its own, and {} ranks did not save it: resume on as many as before",
+                     found.path(), job.config.settings.train.method, ranks);
   found.load_into("step", state);
   if (!mine.empty()) found.load_into(step_section(static_cast<size_t>(job.engine.step_group->rank())), mine);
 }
@@ -171,11 +184,11 @@ void restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& found, cons
         "train.seed = {} differs from the {} that {} was trained with: its samples would come in another order; resume with the same seed",
         job.config.settings.train.seed, *state.seed, run_dir);
   if (state.subset && *state.subset != job.subset.hash())
-    base::fail_input("{} was trained on other samples than it is to go on with: resume with the same data and subset", run_dir);
+    base::fail_input("{}: the run was trained on other samples than those of this recipe: resume with the same data and subset", run_dir);
   if (job.reference && state.reference != job.reference)
     base::fail_input(
-        "{}: its reference model is not the one that this recipe starts from: {} must hold what it held when the run began, and "
-        "data.kind, model.lora and model.train must be as they were",
+        "{}: its reference model is not the one that this recipe starts from: {} must have the weights that the run began with, and "
+        "data.kind, model.lora and model.train must be unchanged",
         run_dir, job.config.settings.model.from.empty() ? "the model" : job.config.settings.model.from);
   std::vector<StateTensor> own, adapters;
   for (StateTensor& one : model_state(job)) (is_adapter(one.name) ? adapters : own).push_back(std::move(one));
@@ -187,7 +200,7 @@ void restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& found, cons
   restore_step(job, log, found);
   job.engine.store->updated();
   if (mesh::NamedTensors kept = job.sampler->state(); !kept.empty()) found.load_into("sampler", kept);
-  // A run that did not look for spikes before has none to go by.
+  // Without train.spike_factor the earlier run has saved no history.
   if (mesh::NamedTensors kept = job.bad_steps->state(); !kept.empty() && found.has_section("bad_steps")) found.load_into("bad_steps", kept);
   job.progress.steps_done = found.step();
   job.progress.tokens_done = state.tokens;

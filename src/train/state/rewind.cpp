@@ -8,7 +8,7 @@
 namespace cairn::train {
 namespace {
 
-// Everything that a step may change, in one order. What judged the steps so far stays as it is: it has only seen good ones.
+// All tensors that a step may change, in a fixed order. BadSteps is not among them: its history has good steps only.
 std::vector<at::Tensor> changing(Job& job) {
   std::vector<at::Tensor> tensors;
   for (const mesh::NamedTensors& part : {job.engine.trained.values, job.engine.optimizer->state(), job.engine.sync->state(),

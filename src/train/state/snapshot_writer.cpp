@@ -1,3 +1,15 @@
+// The protocol of a save. Collective parts are marked (c).
+//
+//   sync    collect (c): gather full tensors on the first rank of the step group
+//           the first rank writes the files
+//           barrier (c): no rank trains on before the snapshot is on disk
+//   async   wait for the writer thread of the previous save, and rethrow its failure
+//           collect (c), as above
+//           the first rank copies live tensors to host memory (HostState) and starts a thread that writes the files
+//           the other ranks train on at once
+//
+// At most one save runs at a time, so HostState can reuse its memory. rethrow_failure, called in every step, ends the run on the rank whose
+// thread failed; the other ranks then fail in their next collective. finish waits for the thread, then for a barrier (c).
 #include "train/state/snapshot_writer.h"
 
 #include <optional>
@@ -18,7 +30,7 @@ SnapshotWriter::SnapshotWriter(Job& job, base::Log& log, const base::Clock& cloc
       disk_(disk),
       background_(job.config.settings.snapshot.mode == snapshot::SnapshotMode::async && !job.config.out.empty()),
       host_(job.config.device, *job.instruments.memory) {
-  if (!background_ || !job.assembly->trivial()) return;  // what is gathered needs no copy
+  if (!background_ || !job.assembly->trivial()) return;  // gathered tensors need no copy
   if (const std::optional<snapshot::Contents> first = collect(job)) host_.make_room(*first);
 }
 
@@ -38,11 +50,11 @@ void SnapshotWriter::save() {
   std::optional<snapshot::Contents> contents = collect(job_);
   if (!background_) {
     if (contents) write(*contents);
-    job_.engine.step_group->barrier("snapshot").wait_host();  // so that no rank runs ahead of what is on disk
+    job_.engine.step_group->barrier("snapshot").wait_host();  // no rank trains on before the snapshot is on disk
   } else if (contents) {
     step_ = contents->step;
     writing_ = std::async(std::launch::async, [this, copy = host_.take(*std::exchange(contents, std::nullopt))]() mutable {
-      write(std::exchange(copy, {}));  // what was gathered for it goes when it is written, not when it is asked after
+      write(std::exchange(copy, {}));  // frees gathered tensors when the write ends, not at writing_.get()
     });
   }
   held_up_ += clock_.now() - began;
@@ -62,7 +74,7 @@ void SnapshotWriter::wait_for_the_one_before() {
   if (!writing_.valid()) return;
   const std::chrono::nanoseconds began = clock_.now();
   writing_.get();
-  const bool in_time = job_.progress.steps_done - step_ < job_.config.settings.snapshot.every;  // the end of a run may come right after a save
+  const bool in_time = job_.progress.steps_done - step_ < job_.config.settings.snapshot.every;  // the last save may follow early
   if (in_time || std::exchange(warned_, true)) return;
   log_.warn("snapshot of step {} waited {:.1f} s for that of step {}: the disk is slower than snapshot.every", job_.progress.steps_done,
             base::seconds(clock_.now() - began), step_);

@@ -16,10 +16,7 @@
 #include "comm/world.h"
 #include "train/build.h"
 #include "train/report/gather_texts.h"
-#include "train/report/report.h"
 #include "train/report/run_json.h"
-#include "train/report/sample.h"
-#include "train/report/schedule_picture.h"
 
 namespace cairn::train {
 namespace {

@@ -1,8 +1,7 @@
-#include "train/report/sample.h"
-
 #include "kernels/aten.h"
 #include "model/generate/generate.h"
 #include "train/build.h"
+#include "train/report/run_files.h"
 #include "train/state/full_state.h"
 
 namespace cairn::train {

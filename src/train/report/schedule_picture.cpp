@@ -1,5 +1,3 @@
-#include "train/report/schedule_picture.h"
-
 #include <fmt/format.h>
 
 #include "base/files.h"
@@ -8,6 +6,7 @@
 #include "parallel/schedule/timeline.h"
 #include "parallel/schedule/timeline_svg.h"
 #include "train/build.h"
+#include "train/report/run_files.h"
 
 namespace cairn::train {
 namespace {

@@ -188,7 +188,7 @@ std::vector<BenchRow> bench_parallel(const BenchOptions& options, base::Log& log
   data.length = kLength;
   const data::Corpus corpus = data::open_corpus(data, {.cache_folder = options.cache + "/data", .threads = 1, .progress = {}}, log);
   const std::string tokens = options.scratch + "/tokens.bin";
-  const std::vector<int32_t> ids = corpus.rows[0]->ids();
+  const std::vector<int32_t> ids = corpus.token_streams[0]->ids();
   base::write_atomically(tokens, std::as_bytes(std::span(ids)));
   std::vector<BenchRow> rows;
   for (const Case& c : list) {

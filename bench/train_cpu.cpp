@@ -147,7 +147,7 @@ std::vector<BenchRow> bench_train_cpu(const BenchOptions& options, base::Log& lo
     if (corpus.tokenizer->vocab_size() != s.vocab)
       base::fail_input("the words give {} tokens where {} are asked for", corpus.tokenizer->vocab_size(), s.vocab);
     const std::string tokens = options.scratch + "/tokens.bin";
-    const std::vector<int32_t> ids = corpus.rows[0]->ids();
+    const std::vector<int32_t> ids = corpus.token_streams[0]->ids();
     base::write_atomically(tokens, std::as_bytes(std::span(ids)));
     const int32_t end_of_text = corpus.tokenizer->end_of_text();
     std::vector<double> rate[3], start[3], memory[3];  // ours, eager, compiled

@@ -115,15 +115,15 @@ TpStepTimes time_tp_step(const TpStepRun& run) {
     model::Buffers buffers = model->make_buffers(kept);
     const auto objective = model::make_next_token();
     const mesh::Batch batch = random_tokens({.samples = run.batch, .length = run.length, .vocab = run.shape.vocab});
-    model::PassOptions options;
-    options.overlap_residual_sums = run.overlap_residual_sums;
+    model::PassOptions pass_options;
+    pass_options.overlap_residual_sums = run.overlap_residual_sums;
     parallel::Pass pass{.model = *model,
                         .at = store.weights(),
                         .buffers = buffers,
                         .axes = axes,
                         .batch = batch,
                         .objective = *objective,
-                        .options = options};
+                        .options = pass_options};
     if (run.training) pass.into = &store.sink();
     for (const bool counts : {false, true}) {
       computed.clear();

@@ -15,6 +15,7 @@
 #include "sync/options.h"
 #include "train/build.h"
 #include "train/engine.h"
+#include "train/parameter_piece.h"
 #include "train/step.h"
 
 namespace cairn::study {

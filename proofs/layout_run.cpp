@@ -54,15 +54,15 @@ std::vector<int64_t> unit_bytes(const train::Job& job) {
 
 // What a forward pass over the rank's first samples leaves behind where blocks recompute.
 int64_t checkpoint_bytes(train::Job& job) {
-  if (job.engine.recompute.empty() && !job.engine.recompute_stage) return 0;
+  const model::PassOptions& options = job.engine.options;
+  if (options.recompute.empty() && !options.recompute_stage) return 0;
   const mesh::Batch batch = mesh::slice(job.loader->next(), 0, job.engine.micro_batching.samples);
   mesh::Gradients& sink = job.engine.store->sink();
   base::MemoryTags memory;
   parallel::Pass pass = train::pass_over(job.engine, batch);
   pass.into = &sink;
   pass.memory = &memory;
-  pass.recompute = job.engine.recompute.empty() ? nullptr : &job.engine.recompute;
-  pass.recompute_stage = job.engine.recompute_stage;
+  pass.recompute = true;
   parallel::StageRun run(pass, {0, job.engine.model->blocks().size()}, /*releases=*/true);
   run.forward();
   return memory.of(base::MemoryUse::activations).now;

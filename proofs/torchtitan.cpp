@@ -183,8 +183,8 @@ double time_layer(bool overlaps, double product_s) {
     axes.put("tp", world.everyone());
     model::Buffers buffers;
     const model::FlatWeights none({}, at::empty({0}));
-    const model::PassOptions options{.overlap = overlaps};
-    const model::Call call{.weights = none, .buffers = buffers, .axes = axes, .options = options};
+    const model::PassOptions pass_options{.overlap = overlaps};
+    const model::Call call{.weights = none, .buffers = buffers, .axes = axes, .options = pass_options};
     const auto product = [&](const at::Tensor& /*rows*/, int64_t /*begin*/, int64_t count) {
       const double seconds = product_s * static_cast<double>(count) / kTokens;
       world.timer(world.clock().now() + std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9))).wait();

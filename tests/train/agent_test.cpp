@@ -25,7 +25,7 @@ AgentOptions shell(int nproc, const std::string& script) {
   return options;
 }
 
-// This very program as a rank; what it does there is the test DISABLED_... named below.
+// This program as a rank: it runs the test DISABLED_... that is named below.
 AgentOptions self(int nproc, const std::string& what) {
   AgentOptions options;
   options.setups = comm::make_net_setups(nproc);
@@ -66,7 +66,7 @@ TEST(AgentRank, DISABLED_Sums) {
 // Rank 1 is killed in the middle; the others must name it and end with 4.
 TEST(AgentRank, DISABLED_LosesOne) {
   comm::World world = joined();
-  // Both others say that they have come this far, so that the loss can only meet them in the barrier.
+  // The other two ranks report that they are here, so that they notice the loss in the barrier.
   uint8_t here = 1;
   if (world.rank() == 1) {
     for (const int peer : {0, 2}) world.everyone().recv({&here, 1, comm::Dtype::u8}, peer, {comm::Purpose::control, "here"}).wait();
@@ -119,7 +119,7 @@ TEST(Agent, SaysThatAProgramCannotBeStarted) {
   EXPECT_THAT(ended.log, HasSubstr("rank 0 could not be started"));
 }
 
-// Asks to stop as soon as every rank has said (by a file) that it is ready for it.
+// Requests a stop as soon as every rank has written a file that says it is ready.
 Ended run_and_stop(AgentOptions options) {
   const auto folder = std::filesystem::temp_directory_path() / ("cairn-agent-" + std::to_string(::getpid()));
   std::filesystem::create_directory(folder);

@@ -23,8 +23,7 @@ namespace {
 
 constexpr float kOverflows = 3e38f;  // a weight that makes the loss of a sample infinite in single precision
 
-// 5 samples a step, in order, at a constant rate: samples that never come leave no trace, so leaving out a step equals leaving out its
-// samples.
+// 5 samples a step, in order, at a constant learning rate. A run that leaves a step out then equals a run without its samples.
 base::Recipe bad_recipe(int64_t steps, const std::string& train, double learning_rate = 0.003) {
   base::Recipe recipe = base::Recipe::parse(fmt::format(R"(
     model = {{layers = 1, embed = 16, heads = 2, kv_heads = 1, mlp = 24}}
@@ -44,7 +43,7 @@ base::Recipe bad_recipe(int64_t steps, const std::string& train, double learning
   return recipe;
 }
 
-// The samples 0 .. 119 without some; one of them with another weight than 1.
+// The samples 0 .. 119 without some of them; one sample has a weight other than 1.
 data::Subset samples(int64_t without_from, int64_t without_to, int64_t heavy = -1, float weight = 1) {
   std::vector<int64_t> ids;
   for (int64_t id = 0; id < 120; ++id)
@@ -130,7 +129,7 @@ TEST(BadSteps, RunsThatSkippedOrRolledBackContinueBitForBit) {
     const std::vector<double> whole = train_badly(2, scratch / policy, 16, train, subset).losses;
     drop_snapshots_after(scratch / policy, 12);
     EXPECT_EQ(train_badly(2, scratch / policy, 16, train, subset, {.resume = true}).losses, whole) << policy;
-    drop_snapshots_after(scratch / policy, 8);  // of before the spike
+    drop_snapshots_after(scratch / policy, 8);  // resumes before the spike
     EXPECT_EQ(train_badly(2, scratch / policy, 16, train, subset, {.resume = true}).losses, whole) << policy;
   }
 }
@@ -177,11 +176,11 @@ TEST(BadSteps, RefusesAFactorThatOrdinaryStepsExceedAndWaitsThatAreForbidden) {
   EXPECT_THAT(message("log.sync_check=true"), testing::HasSubstr("which log.sync_check = true forbids"));
 }
 
-// One rank sees the bad number; both decide by the sum.
+// One rank has the bad number; both ranks decide by the sum.
 TEST(BadSteps, AreJudgedByNumbersOfAllRanks) {
   harness::on_ranks(2, [](comm::World& world) {
     TrainOptions options;
-    options.on_bad_step = "skip";
+    options.on_bad_step = OnBadStep::skip;
     options.spike_factor = 3;
     BadSteps bad(world.everyone(), options, 0.1);
     const at::Tensor norm = at::scalar_tensor(1.0, at::kDouble);

@@ -1,4 +1,4 @@
-// Steps that are recorded and started again come to what steps come to. On a CPU a recording is an imitation; OnGpu.* has the real ones.
+// Steps as CUDA graphs give the results of ordinary steps. On a CPU the graph is imitated; OnGpu.* tests real ones.
 #include "train/steps/cuda_graph_step.h"
 #include "train/steps/gradient_step.h"
 
@@ -36,10 +36,10 @@ base::Recipe recorded_recipe(const std::vector<std::string>& sets) {
 
 struct Counted {
   int recorded = 0, started = 0;
-  int updated = 0;  // times that starting it changed the weights
+  int updated = 0;  // replays that changed the weights
 };
 
-// Does the same work again, into the same places, as a device would. The host's part of it must not count: so the flow starts anew.
+// Repeats the work into the same tensors, as a device would. The reducer starts over, because a replay runs no host code.
 class Imitation final : public DeviceGraph {
  public:
   Imitation(parallel::ParameterStore& store, Counted& counted, int64_t passes) : store_(store), counted_(counted), passes_(passes) {}
@@ -52,7 +52,7 @@ class Imitation final : public DeviceGraph {
   void replay() override {
     ++counted_.started;
     if (std::exchange(was_started_, true)) {
-      EXPECT_TRUE(store_.reducer().is_complete()) << "all gradients have come";
+      EXPECT_TRUE(store_.reducer().is_complete()) << "all gradients are complete";
       store_.reducer().begin(passes_, passes_, {});
       const at::Tensor before = store_.pieces()[0].value.clone();
       work_();
@@ -64,14 +64,14 @@ class Imitation final : public DeviceGraph {
   parallel::ParameterStore& store_;
   Counted& counted_;
   int64_t passes_;
-  bool was_started_ = false;  // recording it did its first work, where a device would do nothing yet
+  bool was_started_ = false;  // the capture did the first work here; on a device it would not run yet
   std::function<void()> work_;
 };
 
 struct Taken {
   std::vector<double> losses;
   std::vector<at::Tensor> weights;
-  int repeated = 0, updates = 0;  // steps of which the passes, and the update too, were recorded
+  int repeated = 0, updates = 0;  // steps whose passes, and whose update too, were replayed
 };
 
 Taken take_steps(const base::Recipe& recipe, int steps, int64_t passes, Counted* counted) {
@@ -84,7 +84,7 @@ Taken take_steps(const base::Recipe& recipe, int steps, int64_t passes, Counted*
           make_cuda_graph_step(in_turn(parallel::execute), std::make_unique<CudaGraphStep>(store.reducer(), [&store, counted, passes] {
                                  return std::make_unique<Imitation>(store, *counted, passes);
                                }));
-    std::vector<at::Tensor> sums;  // read at the end: what a later step finds must not get into them
+    std::vector<at::Tensor> sums;  // read at the end: later steps must not overwrite them
     for (int i = 0; i < steps; ++i) {
       sums.push_back(take_step(*job).output.loss_sum);
       ++job->progress.steps_done;
@@ -98,11 +98,11 @@ Taken take_steps(const base::Recipe& recipe, int steps, int64_t passes, Counted*
   return taken;
 }
 
-TEST(CudaGraphStep, ComeToWhatStepsComeTo) {
+TEST(CudaGraphStep, GivesTheResultsOfOrdinarySteps) {
   struct {
     std::vector<std::string> sets;
     int64_t passes;
-    bool updates;  // that is recorded too
+    bool updates;  // the update is captured too
   } const cases[] = {{{}, 1, true},
                      {{"train.micro_batch=2", "optim.max_grad_norm=0.5"}, 3, true},
                      {{"train.precision=\"bf16\"", "recompute.mode=\"full\""}, 1, true},
@@ -117,14 +117,14 @@ TEST(CudaGraphStep, ComeToWhatStepsComeTo) {
     ASSERT_EQ(again.weights.size(), plain.weights.size());
     for (size_t i = 0; i < plain.weights.size(); ++i) EXPECT_TRUE(at::equal(again.weights[i], plain.weights[i])) << i;
     EXPECT_EQ(counted.recorded, 1);
-    EXPECT_EQ(counted.started, 9) << "the first three are as ever";
+    EXPECT_EQ(counted.started, 9) << "the first three run without a graph";
     EXPECT_EQ(counted.updated, c.updates ? 8 : 0) << (c.sets.empty() ? "" : c.sets[0]);
     EXPECT_EQ(again.repeated, 9);
     EXPECT_EQ(again.updates, c.updates ? 9 : 0);
   }
 }
 
-TEST(CudaGraphStep, ShapesThatSeldomComeAreNotRecorded) {
+TEST(CudaGraphStep, RareShapesAreNotCaptured) {
   harness::on_ranks(1, [&](comm::World& world) {
     const auto job = build(world, recorded_recipe({}), {}, {});
     const mesh::Batch batch = job->loader->next();
@@ -152,7 +152,7 @@ TEST(CudaGraphStep, ShapesThatSeldomComeAreNotRecorded) {
     EXPECT_EQ(made, 9);
     for (int round = 0; round < 2; ++round)
       for (int64_t samples = 1; samples <= 3; ++samples) EXPECT_EQ(pass_of(samples), first[static_cast<size_t>(samples - 1)]) << samples;
-    EXPECT_EQ(counted.recorded, 2) << "each has memory of its own: the third shape goes without";
+    EXPECT_EQ(counted.recorded, 2) << "each graph has its own memory: the third shape gets none";
     EXPECT_EQ(made, 11);
   });
 }
@@ -164,9 +164,9 @@ TEST(CudaGraphStep, AreRefusedWhereTheHostDecides) {
     EXPECT_THAT(refusal_of(recipe), testing::HasSubstr(why));
   };
   refused({}, "CUDA graphs are for GPUs");
-  refused({"model.dropout=0.1"}, "model.dropout leaves out others in every pass");
-  refused({"train.method=\"one_byte\""}, "train.method = one_byte decides on the host");
-  refused({"data.kind=\"preference\""}, "is learned from by two passes");
+  refused({"model.dropout=0.1"}, "train.cuda_graph = true: does not work with model.dropout = 0.1");
+  refused({"train.method=\"one_byte\""}, "the method decides on the host what a pass does");
+  refused({"data.kind=\"preference\""}, "a preference needs two passes");
 }
 
 }  // namespace

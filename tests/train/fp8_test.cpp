@@ -1,5 +1,5 @@
-// Training with products in eight bits: close to bf16, the same on any layout but for roundings, exact to resume, refused where it cannot
-// be.
+// Training with fp8 linear layers: close to bf16, the same on any layout except for rounding, bitwise identical when resumed, refused where
+// it is not supported.
 #include <cmath>
 #include <filesystem>
 
@@ -18,7 +18,7 @@
 namespace cairn::train {
 namespace {
 
-base::Recipe eight_bits(const std::string& fp8, const std::vector<std::string>& sets = {}, const std::string& kind = "llama") {
+base::Recipe fp8_recipe(const std::string& fp8, const std::vector<std::string>& sets = {}, const std::string& kind = "llama") {
   base::Recipe recipe = base::Recipe::parse(fmt::format(R"(
     model = {{kind = "{}", layers = 2, embed = 64, heads = 4, kv_heads = {}, mlp = 96}}
     data = {{vocab = 288, length = 16, stories_bytes = 30000}}
@@ -40,23 +40,23 @@ double furthest(const std::vector<double>& a, const std::vector<double>& b) {
   return worst;
 }
 
-TEST(EightBits, TrainsAsBf16DoesInEveryFamily) {
+TEST(Fp8, TrainsAsBf16DoesInEveryFamily) {
   const harness::ScratchFolder scratch;
   for (const std::string kind : {"llama", "gpt2", "qwen2"}) {
-    const std::vector<double> low = losses_on(1, eight_bits("none", {}, kind), scratch / (kind + "-none"));
+    const std::vector<double> low = losses_on(1, fp8_recipe("none", {}, kind), scratch / (kind + "-none"));
     EXPECT_LT(low.back(), 0.8 * low.front());
     for (const std::string fp8 : {"layers", "all"}) {
-      const std::vector<double> found = losses_on(1, eight_bits(fp8, {}, kind), scratch / (kind + "-" + fp8));
+      const std::vector<double> found = losses_on(1, fp8_recipe(fp8, {}, kind), scratch / (kind + "-" + fp8));
       EXPECT_GT(furthest(found, low), 1e-4) << kind << " " << fp8;  // or the test shows nothing
       EXPECT_LT(furthest(found, low), 0.03) << kind << " " << fp8;
     }
   }
 }
 
-// Parts of a matrix have factors of their own where ranks share it out, which changes roundings and nothing else.
-TEST(EightBits, IsTheSameOnAnyLayoutButForRoundings) {
+// Shards of a matrix have their own scale factors, which changes rounding only.
+TEST(Fp8, IsTheSameOnAnyLayoutButForRoundings) {
   const harness::ScratchFolder scratch;
-  const std::vector<double> alone = losses_on(1, eight_bits("all"), scratch / "alone");
+  const std::vector<double> alone = losses_on(1, fp8_recipe("all"), scratch / "alone");
   int at = 0;
   for (const auto& [ranks, sets] : std::vector<std::pair<int, std::vector<std::string>>>{{1, {"recompute.mode=\"full\""}},
                                                                                          {1, {"train.micro_batch=3"}},
@@ -65,7 +65,7 @@ TEST(EightBits, IsTheSameOnAnyLayoutButForRoundings) {
                                                                                          {2, {"mesh.tp=2"}},
                                                                                          {2, {"mesh.tp=2", "tensor.overlap=true"}},
                                                                                          {2, {"mesh.pp=2", "train.micro_batch=2"}}}) {
-    const std::vector<double> found = losses_on(ranks, eight_bits("all", sets), scratch / std::to_string(at++));
+    const std::vector<double> found = losses_on(ranks, fp8_recipe("all", sets), scratch / std::to_string(at++));
     EXPECT_LT(furthest(found, alone), 0.02) << sets.front();
     if (sets.front().starts_with("recompute")) {
       EXPECT_EQ(furthest(found, alone), 0);
@@ -73,48 +73,48 @@ TEST(EightBits, IsTheSameOnAnyLayoutButForRoundings) {
   }
 }
 
-// Parts have factors of their own, or on a GPU that of all rows, as far as a norm and a loss know it beforehand: roundings differ.
-TEST(EightBits, OfLogitsInPartsAreThoseOfWholeOnes) {
+// Chunks have their own scale factors, or on a GPU the factor of all rows where it is known beforehand: rounding differs.
+TEST(Fp8, WithChunkedCrossEntropyIsThatOfOneChunk) {
   const harness::ScratchFolder scratch;
-  const std::vector<double> whole = losses_on(1, eight_bits("all"), scratch / "whole");
-  EXPECT_LT(furthest(losses_on(1, eight_bits("all", {"train.loss_chunks=3"}), scratch / "parts"), whole), 2e-3);
-  const std::vector<double> narrow = losses_on(1, eight_bits("all", {"train.gradients=\"bf16\""}), scratch / "narrow");
-  EXPECT_LT(furthest(losses_on(1, eight_bits("all", {"train.loss_chunks=7", "train.gradients=\"bf16\""}), scratch / "both"), narrow), 2e-3);
+  const std::vector<double> whole = losses_on(1, fp8_recipe("all"), scratch / "whole");
+  EXPECT_LT(furthest(losses_on(1, fp8_recipe("all", {"train.loss_chunks=3"}), scratch / "parts"), whole), 2e-3);
+  const std::vector<double> narrow = losses_on(1, fp8_recipe("all", {"train.gradients=\"bf16\""}), scratch / "narrow");
+  EXPECT_LT(furthest(losses_on(1, fp8_recipe("all", {"train.loss_chunks=7", "train.gradients=\"bf16\""}), scratch / "both"), narrow), 2e-3);
 }
 
-TEST(EightBits, ResumesExactly) {
+TEST(Fp8, ResumesExactly) {
   const harness::ScratchFolder scratch;
-  const base::Recipe recipe = eight_bits("layers", {"snapshot.every=8"});
+  const base::Recipe recipe = fp8_recipe("layers", {"snapshot.every=8"});
   const std::vector<double> whole = losses_on(1, recipe, scratch / "run");
   std::filesystem::remove_all(scratch / "run" / "snapshots" / "step-00000024");
   EXPECT_EQ(losses_on(1, recipe, scratch / "run", /*resume=*/true), whole);
 }
 
-TEST(EightBits, OfSomeLayersOnly) {
+TEST(Fp8, OfSomeLayersOnly) {
   const harness::ScratchFolder scratch;
-  const std::vector<double> none = losses_on(1, eight_bits("none"), scratch / "none"),
-                            one = losses_on(1, eight_bits("layers", {"train.fp8_layers=\"1\""}), scratch / "one"),
-                            both = losses_on(1, eight_bits("layers"), scratch / "both");
+  const std::vector<double> none = losses_on(1, fp8_recipe("none"), scratch / "none"),
+                            one = losses_on(1, fp8_recipe("layers", {"train.fp8_layers=\"1\""}), scratch / "one"),
+                            both = losses_on(1, fp8_recipe("layers"), scratch / "both");
   EXPECT_GT(furthest(one, none), 0);
   EXPECT_GT(furthest(one, both), 0);
 }
 
-TEST(EightBits, IsRefusedWhereItCannotBe) {
+TEST(Fp8, IsRefusedWhereItCannotBe) {
   const auto refused = [](const base::Recipe& recipe, const std::string& why, int ranks = 1) {
     const base::Stop never;
     const harness::Run told =
         harness::on_ranks(ranks, {.expect_errors = true}, [&](comm::World& world) { run(world, recipe, {}, {}, never); });
     EXPECT_THAT(told.error_on(0).what(), testing::HasSubstr(why));
   };
-  refused(eight_bits("all", {"train.precision=\"fp32\""}), "train.fp8 = all needs train.precision = bf16");
-  refused(eight_bits("layers", {"model.mlp=100"}), "mlp.gate_proj.weight is 200 wide");
-  refused(eight_bits("layers", {"model.mlp=48", "mesh.tp=2"}), "on rank 0 of mesh.tp = 2", 2);
+  refused(fp8_recipe("all", {"train.precision=\"fp32\""}), "train.fp8 = all needs train.precision = bf16");
+  refused(fp8_recipe("layers", {"model.mlp=100"}), "mlp.gate_proj.weight is 200 wide");
+  refused(fp8_recipe("layers", {"model.mlp=48", "mesh.tp=2"}), "on rank 0 of mesh.tp = 2", 2);
   // Four heads over three ranks: two, one and one.
-  refused(eight_bits("layers", {"model.embed=96", "model.heads=4", "model.kv_heads=4", "model.head_dim=24", "mesh.tp=3"}),
+  refused(fp8_recipe("layers", {"model.embed=96", "model.heads=4", "model.kv_heads=4", "model.head_dim=24", "mesh.tp=3"}),
           "is 72 wide on rank 1 of mesh.tp = 3", 3);
-  refused(eight_bits("layers", {"data.kind=\"preference\""}), "the reference model of a preference computes in bf16");
-  refused(eight_bits("none", {"train.fp8_layers=\"1\""}), "nothing is in eight bits");
-  refused(eight_bits("layers", {"train.fp8_layers=\"5\""}), "train.fp8_layers = \"5\": there is no layer 5, the last is 1");
+  refused(fp8_recipe("layers", {"data.kind=\"preference\""}), "the reference model of a preference computes in bf16");
+  refused(fp8_recipe("none", {"train.fp8_layers=\"1\""}), "no layer is in fp8");
+  refused(fp8_recipe("layers", {"train.fp8_layers=\"5\""}), "train.fp8_layers = \"5\": there is no layer 5, the last is 1");
 }
 
 }  // namespace

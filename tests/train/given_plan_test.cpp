@@ -1,4 +1,4 @@
-// Runs that a saved plan lays out: the same numbers as the recipe's own, edits that take effect, and edits that cannot be run.
+// Runs with a given plan: the numbers of the recipe's own plan, edits that take effect, and edits that are refused.
 #include "train/given_plan.h"
 
 #include <cmath>
@@ -98,7 +98,7 @@ TEST(GivenPlans, MayBeEditedWhereTheModelCanFollow) {
   ASSERT_EQ(stages.stage_blocks.size(), 2U);
   stages.stage_blocks = {stages.stage_blocks[0] - 2, stages.stage_blocks[1] + 2};
   expect_close(losses(2, {}, &stages), one);
-  // Another order of the axes, and ranks the other way round.
+  // Another order of the axes, and ranks in reverse order.
   parallel::Plan turned = plan_of(4, {"mesh.tp=2"});
   turned.mesh = mesh::parse_mesh("tp=2,dp=2 on [3,2,1,0]");
   expect_close(losses(4, {}, &turned), one);

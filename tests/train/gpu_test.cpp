@@ -1,4 +1,4 @@
-// Training on a GPU comes to what it comes to on a CPU, with sizes for which products go on working on their results.
+// Training on a GPU gives the results of a CPU, with sizes for which matrix products use fused epilogues.
 #include <cmath>
 
 #include <fmt/format.h>
@@ -49,7 +49,7 @@ TEST(OnGpu, TrainsAsOnACpu) {
   expect_near(losses_by("cuda", {}), expected, 0.01, "plain");
   expect_near(losses_by("cuda", {"train.micro_batch=12"}), expected, 0.01, "three passes a step");
   expect_near(losses_by("cuda", {"recompute.mode=\"full\""}), expected, 0.01, "recomputed");
-  expect_near(losses_by("cuda", {"train.loss_chunks=5"}), expected, 0.01, "logits in parts");
+  expect_near(losses_by("cuda", {"train.loss_chunks=5"}), expected, 0.01, "chunked cross entropy");
   expect_near(losses_by("cuda", {"train.loss_chunks=5", "train.gradients=\"bf16\""}), expected, 0.01, "whose gradients add up in fp32");
   expect_near(losses_by("cuda", {"recompute.mode=\"full\"", "recompute.inputs=\"host\"", "train.micro_batch=18"}), expected, 0.01,
               "kept on the host");
@@ -61,7 +61,7 @@ TEST(OnGpu, TrainsAsOnACpu) {
   expect_near(losses_by("cuda", {"data.packing=\"documents\""}), apart, 0.01, "packed documents");
 }
 
-TEST(OnGpu, EveryRunHasTheSameBitsWhereThatIsAskedFor) {
+TEST(OnGpu, DeterministicRunsAreBitwiseIdentical) {
   if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   const std::vector<std::string> sets{"train.deterministic=true", "train.steps=20"};
   const auto with = [&](std::vector<std::string> more) {
@@ -73,17 +73,17 @@ TEST(OnGpu, EveryRunHasTheSameBitsWhereThatIsAskedFor) {
   EXPECT_EQ(with({"recompute.mode=\"full\""}), once);
   EXPECT_EQ(with({"recompute.mode=\"full\"", "recompute.inputs=\"host\""}), once);
   EXPECT_EQ(with({"train.check_every=4"}), once) << "gradients of each fourth step are computed twice";
-  EXPECT_EQ(with({"train.cuda_graph=true"}), once) << "a recording repeats what steps do";
+  EXPECT_EQ(with({"train.cuda_graph=true"}), once) << "a CUDA graph repeats the kernels of a step";
   const std::vector<std::string> low{"train.parameters=\"bf16\"", "train.gradients=\"bf16\"", "optim.moments=\"bf16\""};
   std::vector<std::string> recorded_low = low;
   recorded_low.emplace_back("train.cuda_graph=true");
-  EXPECT_EQ(with(recorded_low), with(low)) << "with the numbers of each step that round its weights";
+  EXPECT_EQ(with(recorded_low), with(low)) << "with the random numbers of each step's rounding";
   expect_near(once, losses_by("cuda", {"train.steps=20"}), 0.01, "in any order");
   const std::vector<double> apart = with({"data.packing=\"documents\""});
   EXPECT_EQ(with({"data.packing=\"documents\""}), apart);
 }
 
-// Activations have the memory of gradients until those come: when logits are there, only the head's have theirs.
+// Gradient buffer reuse: activations use the memory of gradients until these are computed. With the logits, only the head's gradients exist.
 TEST(OnGpu, GradientsHaveMemoryFromBackwardOn) {
   if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   const auto gradients_at_most = [](std::vector<std::string> sets) {
@@ -95,16 +95,16 @@ TEST(OnGpu, GradientsHaveMemoryFromBackwardOn) {
       if (one.at("purpose") == "gradients") return one.at("bytes").get<int64_t>();
     return int64_t{0};
   };
-  const int64_t whole = gradients_at_most({"train.cuda_graph=true"}), lent = gradients_at_most({});
+  const int64_t whole = gradients_at_most({"train.cuda_graph=true"}), reused = gradients_at_most({});
   EXPECT_GT(whole, 20'000'000) << "2 layers of 512 and 4,096 rows of it, in fp32";
-  EXPECT_LT(lent, whole / 2);
+  EXPECT_LT(reused, whole / 2);
 }
 
 TEST(OnGpu, LearnsFromSlopesAsOnACpu) {
   if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   const std::vector<std::string> sets{"train.precision=\"fp32\"", "train.method=\"one_byte\"", "train.one_byte.samples_per_round=3",
                                       "train.one_byte.code=\"fp32\""};
-  // The slopes, as floats: of the first round from the same weights, of later ones from weights that those before have moved.
+  // The slopes, as floats: in the first round at the same weights, in later rounds at weights that earlier rounds have moved.
   const auto slopes_by = [&](const std::string& device, const std::string& rate) {
     const harness::ScratchFolder scratch;
     std::vector<std::string> all = sets;
@@ -115,19 +115,19 @@ TEST(OnGpu, LearnsFromSlopesAsOnACpu) {
     return norms;
   };
   const std::vector<double> expected = slopes_by("cpu", "0.0005"), unmoved = slopes_by("cpu", "0.0");
-  EXPECT_GT(std::abs(unmoved.back() / expected.back() - 1), 0.03) << "that the weights move would not be seen";
+  EXPECT_GT(std::abs(unmoved.back() / expected.back() - 1), 0.03) << "otherwise the test does not see that weights move";
   expect_near(slopes_by("cuda", "0.0005"), expected, 0.02, "one byte");
 }
 
-TEST(OnGpu, EightBitsAreTheSameWhenAPassIsRepeated) {
-  if (!kernels::can_use_cuda() || !kernels::has_fp8(at::Device(at::kCUDA, 0))) GTEST_SKIP() << "no GPU that multiplies in eight bits here";
+TEST(OnGpu, Fp8IsTheSameWhenAPassIsRepeated) {
+  if (!kernels::can_use_cuda() || !kernels::has_fp8(at::Device(at::kCUDA, 0))) GTEST_SKIP() << "no GPU with fp8 here";
   const std::vector<double> low = losses_by("cuda", {}), coded = losses_by("cuda", {"train.fp8=\"all\""});
-  expect_near(coded, low, 0.03, "eight bits");
+  expect_near(coded, low, 0.03, "fp8");
   expect_near(losses_by("cuda", {"train.fp8=\"all\"", "recompute.mode=\"full\""}), coded, 0.005, "recomputed");
-  expect_near(losses_by("cuda", {"train.fp8=\"all\"", "train.loss_chunks=5"}), coded, 0.005, "logits in parts");
+  expect_near(losses_by("cuda", {"train.fp8=\"all\"", "train.loss_chunks=5"}), coded, 0.005, "chunked cross entropy");
 }
 
-TEST(OnGpu, RecordedStepsAreTheSame) {
+TEST(OnGpu, CudaGraphStepsAreTheSame) {
   if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   std::vector<std::vector<std::string>> cases{{},
                                               {"train.micro_batch=12"},
@@ -162,8 +162,8 @@ TEST(OnGpu, KernelsAreWatched) {
   EXPECT_THAT(table, testing::HasSubstr("adamw"));
 }
 
-// Whoever waits for the GPU in the middle of a step (to evaluate, to compare gradients) comes late for the step before and finds the next
-// one done: both were read within microseconds.
+// If the host waits for the GPU within a step (to evaluate, to compare gradients), it reads the previous step late, and the next one is done
+// too: both are read within microseconds.
 TEST(OnGpu, EveryStepHasItsOwnTimeThoughTwoAreReadAtOnce) {
   if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   const at::Device device(at::kCUDA, 0);
@@ -177,12 +177,12 @@ TEST(OnGpu, EveryStepHasItsOwnTimeThoughTwoAreReadAtOnce) {
   Meter meter(device);
   meter.add(1, work(1));
   const std::optional<Reading> first = meter.take(/*all=*/false);
-  ASSERT_TRUE(first) << "the first step is waited for";
-  EXPECT_EQ(first->seconds, std::nullopt) << "when it began, the host knows";
+  ASSERT_TRUE(first) << "the host waits for the first step";
+  EXPECT_EQ(first->seconds, std::nullopt) << "the host times the first step";
   meter.add(2, work(16));
-  EXPECT_EQ(meter.take(/*all=*/false), std::nullopt) << "later ones are not";
+  EXPECT_EQ(meter.take(/*all=*/false), std::nullopt) << "the host does not wait for later steps";
   const StepOutput output = work(32);
-  EXPECT_EQ(output.loss_sum.item<float>(), 4096) << "someone waits";
+  EXPECT_EQ(output.loss_sum.item<float>(), 4096) << "the host waits here";
   meter.add(3, output);
   const std::optional<Reading> second = meter.take(/*all=*/false), third = meter.take(/*all=*/true);
   ASSERT_TRUE(second && third);

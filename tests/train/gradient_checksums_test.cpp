@@ -1,4 +1,4 @@
-// Steps that are computed twice (train.check_every): they come to what others come to, and a pass that does not repeat itself is found.
+// Steps that are computed twice (train.check_every): their results are those of other steps, and a pass that is not repeatable is found.
 #include "train/steps/gradient_checksums.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ struct CheckedCase {
 
 class StepsThatAreCheckedOn : public testing::TestWithParam<CheckedCase> {};
 
-TEST_P(StepsThatAreCheckedOn, ComeToTheSame) {
+TEST_P(StepsThatAreCheckedOn, GiveTheSameResults) {
   const harness::ScratchFolder folder;
   const auto losses = [&](const std::string& every) {
     std::vector<std::string> sets = GetParam().sets;
@@ -71,7 +71,7 @@ TEST(GradientChecksums, FindAPassThatDoesNotRepeatItself) {
     job->progress.steps_done = 1;
     try {
       take_step(*job);
-      ADD_FAILURE() << "passes 2 and 3 came to the same";
+      ADD_FAILURE() << "passes 2 and 3 gave the same result";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), Error::Kind::diverged);
       EXPECT_THAT(error.what(), testing::HasSubstr("step 2: computed twice (train.check_every), the gradient of " +
@@ -93,7 +93,7 @@ TEST(GradientChecksums, CountWhatElseDiffers) {
   }
 }
 
-// The one nearest to the loss: what comes before it in the model is computed after it.
+// The message names the gradient nearest to the loss, because backward computes it first.
 TEST(GradientChecksums, NameWhatWasComputedFirst) {
   const mesh::NamedTensors gradients{{"a", at::ones({3})}, {"b", at::ones({3})}, {"c", at::ones({3})}};
   const GradientChecksums first({}, gradients);
@@ -106,7 +106,7 @@ TEST(GradientChecksums, NameWhatWasComputedFirst) {
   }
 }
 
-// A slow island leaves steps out: the next one that it takes is checked.
+// A slow island leaves steps out: the next step that it runs is checked.
 TEST(GradientChecksums, AreOfTheFirstStepAtOrAfterEachMultiple) {
   harness::on_ranks(1, [](comm::World& world) {
     const auto job = build(world, small_decoder("llama", {"train.steps=20"}), {}, {});
@@ -125,9 +125,9 @@ TEST(GradientChecksums, AreOfTheFirstStepAtOrAfterEachMultiple) {
 
 TEST(GradientChecksums, AreRefusedWhereTheyCannotBe) {
   const auto refused = [](const std::string& set) { return refusal_of(small_decoder("llama", {"train.check_every=3", set})); };
-  EXPECT_THAT(refused("train.method=one_byte"), testing::HasSubstr("train.check_every = 3: compares the gradients of ordinary steps"));
-  EXPECT_THAT(refused("train.cuda_graph=true"), testing::HasSubstr("train.check_every = 3: is for steps that are not recorded"));
-  EXPECT_THAT(refused("log.sync_check=true"), testing::HasSubstr("train.check_every = 3: waits for the device"));
+  EXPECT_THAT(refused("train.method=one_byte"), testing::HasSubstr("compares the gradients of ordinary steps"));
+  EXPECT_THAT(refused("train.cuda_graph=true"), testing::HasSubstr("train.check_every = 3: does not work with train.cuda_graph = true"));
+  EXPECT_THAT(refused("log.sync_check=true"), testing::HasSubstr("waits for the device to compare"));
   EXPECT_THAT(refused("train.steps=2"), testing::HasSubstr("train.check_every = 3: there are only 2 steps"));
 }
 

@@ -1,4 +1,4 @@
-// Islands that train apart: what they come to, in any layout inside, and through interruptions.
+// Islands that step separately: their results, in any layout, and after interruptions.
 #include <algorithm>
 #include <filesystem>
 
@@ -60,8 +60,8 @@ TEST(Islands, HaveOneModelAndTheirOwnMetrics) {
   const auto second = base::read_metrics(folder.path() / "island-1" / "metrics.jsonl");
   ASSERT_EQ(first.size(), 12);
   ASSERT_EQ(second.size(), 12);
-  EXPECT_NE(first[3].number("loss"), second[3].number("loss"));              // of samples of their own
-  EXPECT_EQ(first[11].number("eval_loss"), second[11].number("eval_loss"));  // of the one model
+  EXPECT_NE(first[3].number("loss"), second[3].number("loss"));              // each island has its own samples
+  EXPECT_EQ(first[11].number("eval_loss"), second[11].number("eval_loss"));  // the global model is evaluated
   EXPECT_EQ(first[11].integer("tokens"), second[11].integer("tokens"));      // of all islands
   EXPECT_GT(first[4].number("islands"), 1);
 }
@@ -91,7 +91,7 @@ TEST(Islands, GoOnWhereTheyWereInterrupted) {
   Sets late = kStreaming;
   late.push_back("sync.island.delay=2");  // a fragment is under way at every snapshot
   late.push_back("sync.island.weights=tokens");
-  // What these leave out lies in the islands' own weights.
+  // Values that these rules do not send stay in the islands' own weights.
   const Sets top{"mesh.island=2", "sync.island.wire=topk", "sync.island.kind=diloco", "sync.island.every=3"};
   const Sets random{"mesh.island=2", "sync.island.wire=randk", "sync.island.kind=co2", "sync.island.every=3"};
   for (const Sets& rule : {kDiloco, late, kNoloco, kCo2, kGossip, top, random}) {
@@ -117,12 +117,12 @@ TEST(Islands, BeginAnewOnlyWhereNothingIsLost) {
         std::filesystem::remove_all(folder.path() / name / "snapshots" / step);
     train_on(2, islands(kDiloco), folder.path() / name, /*resume=*/true);
   };
-  // Ended by force before the second island had saved anything.
+  // As if killed before the second island had saved anything.
   cut("early", {"step-00000004", "step-00000008"});
   EXPECT_EQ(base::read_metrics(folder.path() / "early" / "metrics.jsonl").front().integer("step"), 1);
   try {
     cut("late", {"step-00000012"});
-    ADD_FAILURE() << "the second island's snapshots are gone, and nobody says so";
+    ADD_FAILURE() << "the second island's snapshots are gone, and the run was not refused";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("the island of rank 0 has a snapshot of step 12"));
     EXPECT_THAT(error.what(), testing::HasSubstr("those of the island of rank 1"));
@@ -172,7 +172,7 @@ TEST(Islands, StopTogetherAlsoInAStepThatOneLeavesOut) {
   base::Stop asked;
   asked.request();
   train_unlike({"snapshot.every=18"}, folder.path(), true, asked);
-  // The round that ends after step 20 agrees on it.
+  // The round that ends after step 20 decides it.
   for (const char* of : {"snapshots", "island-1/snapshots"})
     EXPECT_TRUE(std::filesystem::exists(folder.path() / of / "step-00000020")) << of;
   EXPECT_LT(base::read_metrics(folder.path() / "island-1" / "metrics.jsonl").back().integer("step"), 20) << "it took that step";

@@ -104,7 +104,7 @@ TEST(LayoutsWithDropout, DrawTheSameMasks) {
   EXPECT_GT(first_difference(one, alone("llama"), 1e-5).step, 0);
 }
 
-TEST(LayoutsOfSomeParameters, ShareOutTheRestToo) {
+TEST(LayoutsOfSomeParameters, ShardTheRestToo) {
   const std::string some = R"(model.train=["*q_proj*", "*norm*", "*layers.1.mlp*"])";
   const LayoutTrace one = recorded({"one", 1, {some}});
   for (LayoutCase c :
@@ -182,7 +182,7 @@ TEST(Verify, NamesAParameterWhoseGradientIsNotSummedOverItsCopies) {
 }
 
 TEST(Verify, NamesCopiesThatDiffer) {
-  // Against itself, so that rank 0's own gradient is no sign of it.
+  // Compared with itself, so that only the copies can differ.
   const LayoutTrace planted = recorded({"tp", 2, {"mesh.tp=2"}}, "model.norm.weight");
   const Difference found = first_difference(planted, planted, 1e-5);
   EXPECT_EQ(found.step, 1);
@@ -222,7 +222,7 @@ TEST(LayoutRefusals, SayWhyAndWhatWorks) {
   expect_refused({"ladder", 2, {"model.residual=ladder", "tensor.overlap=true"}}, "is for model.residual = \"standard\"");
   expect_refused({"layers", 1, {"model.ladder_layers=last 1"}}, "there is no ladder: set model.residual");
   expect_refused({"classifier", 1, {"model.kind=classifier", "data.kind=spirals", "model.residual=ladder"}}, "no residual stream");
-  expect_refused({"cp", 2, {"mesh.cp=2", "model.kind=classifier", "data.kind=spirals"}}, "reads no sequences to share out");
+  expect_refused({"cp", 2, {"mesh.cp=2", "model.kind=classifier", "data.kind=spirals"}}, "reads no sequences to shard");
 }
 
 // Trains six steps in a folder, or the last three of them from its snapshot of step 3.

@@ -1,4 +1,4 @@
-// Logits that are made in parts: the same losses and gradients, to rounding, in less memory.
+// Chunked cross entropy: the same losses and gradients, except for rounding, in less memory.
 #include "train/loss_chunks.h"
 
 #include <ATen/core/IListRef.h>
@@ -13,6 +13,7 @@
 #include "parallel/plan.h"
 #include "small_decoder.h"
 #include "train/build.h"
+#include "train/make_plan.h"
 #include "train/refusal.h"
 #include "train/take_step.h"
 
@@ -29,7 +30,7 @@ struct Taken {
   at::Tensor weights;
 };
 
-// Knows how much of the logits there was at a time.
+// Measures how many logits existed at a time.
 class Watched final : public model::Objective {
  public:
   Watched(const model::Objective& of, int64_t& rows_most) : of_(of), rows_most_(rows_most) {}
@@ -51,7 +52,7 @@ class Watched final : public model::Objective {
   int64_t& rows_most_;
 };
 
-TEST(LossChunks, ArePartsOfThePass) {
+TEST(LossChunks, SplitThePass) {
   for (const auto& [chunks, rows] : {std::pair<int64_t, int64_t>{1, 133}, {4, 34}, {6, 23}, {1000, 1}}) {
     int64_t rows_most = 0;
     harness::on_ranks(1, [&, chunks = chunks](comm::World& world) {
@@ -83,7 +84,7 @@ Taken take_steps(int ranks, std::vector<std::string> sets, int64_t chunks) {
   return taken;
 }
 
-TEST(LossChunks, ComeToWhatWholeLogitsComeTo) {
+TEST(LossChunks, GiveTheResultsOfOneChunk) {
   struct {
     std::vector<std::string> sets;
     int ranks = 1;
@@ -111,7 +112,7 @@ TEST(LossChunks, ComeToWhatWholeLogitsComeTo) {
   for (const auto& c : cases) {
     const std::string what = c.sets.empty() ? "plain" : c.sets[0];
     const Taken whole = take_steps(c.ranks, c.sets, 1);
-    for (const int64_t chunks : {2, 7, 1000}) {  // parts of unequal length, and one for each token
+    for (const int64_t chunks : {2, 7, 1000}) {  // chunks of unequal length, and one for each token
       const Taken parts = take_steps(c.ranks, c.sets, chunks);
       for (size_t i = 0; i < whole.losses.size(); ++i) {
         EXPECT_NEAR(parts.losses[i] / whole.losses[i], 1, c.apart) << what << ", " << chunks;
@@ -132,12 +133,12 @@ TEST(LossChunks, MayBeChosenBySize) {
     plan.micro_batch = 8;
     return loss_chunks_of(settings, *model, plan, /*length=*/4096, on_gpu);
   };
-  EXPECT_EQ(chosen({}, true), 25) << "13.1 GB in parts of half a gibibyte";
+  EXPECT_EQ(chosen({}, true), 25) << "13.1 GB in chunks of 0.5 GiB";
   EXPECT_EQ(chosen({"train.precision=\"bf16\""}, true), 13);
   EXPECT_EQ(chosen({"mesh.cp=2"}, true, 2), 13);
   EXPECT_EQ(chosen({"train.loss_chunks=3"}, true), 3);
   EXPECT_EQ(chosen({}, false), 1) << "a CPU";
-  EXPECT_EQ(chosen({"mesh.tp=2"}, true, 2), 1) << "where they may not come in parts, they come whole";
+  EXPECT_EQ(chosen({"mesh.tp=2"}, true, 2), 1) << "one chunk where chunks are not allowed";
   EXPECT_EQ(chosen({"recompute.mode=\"stage\""}, true), 1);
 }
 
@@ -146,7 +147,7 @@ TEST(LossChunks, AreRefusedWhereTheyDoNotHelp) {
     sets.emplace_back("train.loss_chunks=4");
     EXPECT_THAT(refusal_of(chunked_recipe(sets)), testing::HasSubstr(why));
   };
-  refused({"data.kind=\"preference\""}, "train.loss_chunks = 4: pairs of answers are compared whole");
+  refused({"data.kind=\"preference\""}, "pairs of answers are compared whole");
   refused({"train.method=\"one_byte\""}, "makes its passes in its own way");
   refused({"recompute.mode=\"stage\""}, "use recompute.mode = full");
 }

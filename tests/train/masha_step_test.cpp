@@ -1,4 +1,4 @@
-// train.method = "masha1" and "masha2" through the trainer: what they come to, send, keep and refuse.
+// train.method = "masha1" and "masha2" through the trainer: results, messages, state and refusals.
 #include <filesystem>
 #include <map>
 
@@ -159,7 +159,7 @@ class SaddleByHand {
   model::Buffers buffers_;
 };
 
-// What compression leaves out aside, ranks change nothing but roundings: of fp32 sums in another order, over a few steps.
+// Without compression, the number of ranks changes rounding only: fp32 sums in another order, over a few steps.
 TEST(MashaStep, IsTheRecurrenceWrittenByHandWhereEverythingTravels) {
   for (const auto& [family, kind] : {std::pair("llama", "masha1"), std::pair("gpt2", "masha2")}) {
     const harness::ScratchFolder folder;
@@ -185,7 +185,7 @@ TEST(MashaStep, IsTheRecurrenceWrittenByHandWhereEverythingTravels) {
   }
 }
 
-TEST(MashaStep, GoesOnFromASnapshotToTheBit) {
+TEST(MashaStep, ResumesBitwiseIdentical) {
   const Sets random{"train.masha.density=0.3", "train.masha.precondition=adam", "optim.learning_rate=0.01"},
       largest{"train.masha.density=0.3", "train.masha.down_density=0.5", "optim.schedule=linear", "optim.warmup_steps=3"};
   for (const auto& [kind, sets] : {std::pair("masha1", random), std::pair("masha2", largest)}) {
@@ -226,7 +226,7 @@ TEST(MashaStep, SendsAsMuchOfAGradientAsItsDensitySays) {
   };
   const double whole = sent(small_decoder("llama", {fmt::format("train.steps={}", kSteps)}), "whole"),
                thin = sent(differences("masha1", {"train.masha.density=0.1", "train.masha.adversary=none"}), "thin");
-  // Of an all-reduce half is on its way to those who sum. What they pass on is booked apart.
+  // Half of the messages of an all-reduce go to the ranks that sum. Their answers are counted separately.
   EXPECT_NEAR(thin / whole, 0.1 / 2, 0.002);
 }
 
@@ -249,7 +249,7 @@ TEST(MashaStep, RefusesWhatItCannotDo) {
     EXPECT_NE(said.find(why), std::string::npos) << said;
   };
   refused("gradient", {}, "train.masha.adversary = embedding: train.method = gradient has no adversary: use masha1 or masha2");
-  refused("masha1", {"mesh.tp=2"}, "mesh.tp = 2: a device of MASHA is one rank with a whole model so far: use mesh.dp");
+  refused("masha1", {"mesh.tp=2"}, "mesh.tp = 2: does not work with train.method = masha1: a device of MASHA is one rank with a whole model so far: use mesh.dp");
   refused("masha1", {"mesh.pp=2"}, "mesh.pp = 2");
   refused("masha1", {"mesh.island=2"}, "mesh.island = 2");
   refused("masha1", {"memory.zero=1"}, "memory.zero = 1");

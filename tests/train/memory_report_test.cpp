@@ -81,7 +81,7 @@ TEST(MemoryReport, OfARunSumsUpToTheAllocatorsFigure) {
   EXPECT_GE(by["optimizer"], 8 * parameters);
   EXPECT_LT(by["optimizer"], 8.5 * parameters);
   const double tokens = 8 * 32, logits = tokens * 400 * 4;
-  EXPECT_GE(by["forward, mlp"], 3 * tokens * 320 * 4);  // what gate and up came to, of all layers: it is the least that must be kept
+  EXPECT_GE(by["forward, mlp"], 3 * tokens * 320 * 4);  // at least the outputs of gate and up of all layers must be kept
   EXPECT_GE(by["forward, head"], logits);
   EXPECT_LT(by["other"], 0.15 * most);
 }

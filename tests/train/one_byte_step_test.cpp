@@ -1,4 +1,4 @@
-// train.method = "one_byte" through the trainer: what it comes to, sends, keeps and refuses.
+// train.method = "one_byte" through the trainer: results, messages, state and refusals.
 #include <filesystem>
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ TEST(OneByteStep, SendsOneMessageToEachOtherRankInAStep) {
   EXPECT_EQ(ledger.bytes_sent(0, comm::Purpose::gradient), 8 * (26 + 3));
 }
 
-TEST(OneByteStep, GoesOnFromASnapshotToTheSameBitsAndTheSameLog) {
+TEST(OneByteStep, ResumesBitwiseIdenticalWithTheSameLog) {
   const harness::ScratchFolder folder;
   slopes_on(2, slopes(), folder / "whole");
   slopes_on(2, slopes({"train.steps=4"}), folder / "parts");
@@ -89,7 +89,7 @@ TEST(OneByteStep, RefusesWhatItCannotDo) {
     return "";
   };
   EXPECT_EQ(message({}, 2), "");
-  EXPECT_NE(message({"mesh.tp=2"}, 2).find("each rank moves whole parameters: use mesh.dp"), std::string::npos);
+  EXPECT_NE(message({"mesh.tp=2"}, 2).find("each rank perturbs whole parameters: use mesh.dp"), std::string::npos);
   EXPECT_NE(message({"model.dropout=0.1"}, 1).find("model.dropout = 0.1"), std::string::npos);
   EXPECT_NE(message({"train.precision=bf16"}, 1).find("use fp32"), std::string::npos);
   EXPECT_NE(message({"memory.zero=1"}, 2).find("memory.zero = 1"), std::string::npos);

@@ -9,7 +9,7 @@
 namespace cairn::train {
 namespace {
 
-constexpr const char* kTalks = R"({"question": "Who?", "answer": "A cat."}
+constexpr const char* kChats = R"({"question": "Who?", "answer": "A cat."}
 {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "dd"}]}
 {"instruction": "Add.", "input": "1 2", "output": "3"}
 {"conversations": [{"from": "human", "value": "Why is the sky blue, and why is it dark at night?"}, {"from": "gpt", "value": "Light and its absence, in a word or two."}]}
@@ -29,7 +29,7 @@ int64_t samples_in(const std::string& path, const std::string& packing) {
   return data::open_corpus(options, {}, log).samples->training().count;
 }
 
-// What one step of gradient descent changes, and the loss before it.
+// The change of the weights by one step of gradient descent, and the loss before it.
 struct OneStep {
   double loss = 0;
   at::Tensor change;
@@ -44,13 +44,13 @@ OneStep step_from(const std::string& base, const std::filesystem::path& out, con
 
 TEST(Packing, ChangesNeitherLossNorGradientOnOneRankOrTwoWithAdaptersOrWithout) {
   const harness::ScratchFolder scratch;
-  const std::string base = make_base_model(scratch / "base"), talks = scratch.file("talks.jsonl", kTalks).string();
-  const int64_t alone = samples_in(talks, "none"), packed = samples_in(talks, "documents");
-  ASSERT_EQ(alone, 8);  // the long one is cut into three, of which the first asks for nothing
+  const std::string base = make_base_model(scratch / "base"), chats = scratch.file("chats.jsonl", kChats).string();
+  const int64_t alone = samples_in(chats, "none"), packed = samples_in(chats, "documents");
+  ASSERT_EQ(alone, 8);  // the long one is cut into three, and the first part has no targets
   ASSERT_LT(packed, 7);
   const model::LoraShape none, lora{.rank = 3, .alpha = 16, .targets = {"q_proj", "v_proj", "down_proj"}};
   for (const bool adapters : {false, true}) {
-    Sets sets{"data.path=" + talks};
+    Sets sets{"data.path=" + chats};
     if (adapters) sets = sets + Sets{"model.lora.rank=3", R"(model.lora.targets=["q_proj", "v_proj", "down_proj"])"};
     const auto step = [&](const std::string& packing, int64_t samples, int ranks) {
       return step_from(base, scratch / fmt::format("{}-{}-{}", packing, ranks, adapters),

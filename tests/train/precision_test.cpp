@@ -43,7 +43,7 @@ TEST(Precision, Bf16LearnsAsFp32Does) {
       ASSERT_EQ(low.size(), 30u);
       EXPECT_NE(low, exact);  // it did compute in another precision
       EXPECT_NEAR(low[0], exact[0], 1e-3) << kind;
-      // Roundings differ between processors, and a step that goes far makes the most of them: over all steps they even out.
+      // Rounding differs between processors, and a large step amplifies it; over all steps the differences average out.
       double all = 0, all_exact = 0;
       for (size_t i = 0; i < 30; ++i) {
         EXPECT_NEAR(low[i], exact[i], 0.03 * exact[i]) << kind << " " << parameters << ", step " << i + 1;
@@ -54,7 +54,7 @@ TEST(Precision, Bf16LearnsAsFp32Does) {
   }
 }
 
-// Three ranks have the micro-batches of one, four have others, whose products bf16 rounds in another way.
+// Three ranks have the micro-batches of one rank. Four ranks have other micro-batches, whose products bf16 rounds differently.
 TEST(Precision, RankCountsAgree) {
   const harness::ScratchFolder scratch;
   for (const std::string parameters : {"fp32", "bf16"}) {
@@ -84,7 +84,7 @@ TEST(Precision, ParametersTakeTheMemoryTheyShould) {
     int64_t result = 0;
     harness::on_ranks(1, [&](comm::World& world) {
       const auto job = build(world, precision_recipe(precision, parameters), {}, {});
-      result = job->memory->of(base::MemoryUse::parameters).now;
+      result = job->instruments.memory->of(base::MemoryUse::parameters).now;
     });
     return result;
   };
@@ -93,7 +93,7 @@ TEST(Precision, ParametersTakeTheMemoryTheyShould) {
   EXPECT_EQ(bytes("bf16", "bf16"), whole / 2);
 }
 
-// Everything in bf16 and nothing else: what plain PyTorch keeps of a bf16 model.
+// Everything in bf16, without master weights: the memory of a plain bf16 model in PyTorch.
 base::Recipe all_bf16(const std::string& train, const std::string& precision = "bf16") {
   return base::Recipe::parse(fmt::format(R"(
     model = {{layers = 2, embed = 32, heads = 2, kv_heads = 1, mlp = 48}}
@@ -117,9 +117,9 @@ TEST(Precision, EverythingMayBeKeptInBf16) {
   EXPECT_EQ(losses_on(1, recipe, scratch / "low", /*resume=*/true), low);
   harness::on_ranks(1, [&](comm::World& world) {
     const auto job = build(world, recipe, {}, {});
-    const int64_t parameters = job->memory->of(base::MemoryUse::parameters).now;
-    EXPECT_EQ(job->memory->of(base::MemoryUse::gradients).now, parameters);
-    EXPECT_EQ(job->memory->of(base::MemoryUse::optimizer).now, 2 * parameters);
+    const int64_t parameters = job->instruments.memory->of(base::MemoryUse::parameters).now;
+    EXPECT_EQ(job->instruments.memory->of(base::MemoryUse::gradients).now, parameters);
+    EXPECT_EQ(job->instruments.memory->of(base::MemoryUse::optimizer).now, 2 * parameters);
   });
 }
 

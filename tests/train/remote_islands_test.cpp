@@ -1,4 +1,4 @@
-// Islands that are started each by itself: of unlike layouts, and such that come later.
+// Remote islands: with different layouts, and islands that join later.
 #include <atomic>
 #include <filesystem>
 #include <thread>
@@ -28,7 +28,7 @@ using Keys = std::vector<std::string>;
 
 const comm::Key kIslandKey = comm::fresh_key();
 
-// A port that nobody has just now.
+// A free port.
 int free_port() {
   const comm::Listener listener = comm::listen_at("127.0.0.1");
   ::close(listener.fd);
@@ -80,30 +80,30 @@ void together(const std::vector<std::function<void()>>& islands) {
     if (error) std::rethrow_exception(error);
 }
 
-TEST(RemoteIslandRuns, OfUnlikeLayoutsTheyComeToTheModelOfAlikeOnesInOneWorld) {
+TEST(RemoteIslandRuns, WithDifferentLayoutsGiveTheModelOfIslandsInOneWorld) {
   const harness::ScratchFolder scratch;
   const Keys exact{"sync.island.wire=fp32"};
-  Keys alike = kRule;
-  alike.insert(alike.end(), {"mesh.island=3", "sync.island.wire=fp32"});
+  Keys one_world = kRule;
+  one_world.insert(one_world.end(), {"mesh.island=3", "sync.island.wire=fp32"});
   for (const std::exception_ptr& error : comm::LocalNetwork(3).run([&](comm::World& world) {
-         run(world, recipe_of(alike, {}), {.out = scratch.path() / "alike", .cache = {}, .terminal = nullptr}, {}, base::Stop());
+         run(world, recipe_of(one_world, {}), {.out = scratch.path() / "one", .cache = {}, .terminal = nullptr}, {}, base::Stop());
        }))
     if (error) std::rethrow_exception(error);
-  // Of 8 samples the islands have 3, 3 and 2: odd shares, within an island shared out again.
+  // Of 8 samples the islands have 3, 3 and 2: unequal shares, which are sharded again within an island.
   const std::vector<Island> unlike{{2, {"mesh.dp=2", "memory.zero=2"}}, {1, {}}, {4, {"mesh.tp=2", "mesh.pp=2"}}};
   const int port = free_port();
   std::vector<std::function<void()>> islands;
   for (int i = 0; i < 3; ++i)
     islands.push_back([&, i] { train_island(i, 3, port, unlike[static_cast<size_t>(i)], scratch.path() / std::to_string(i), exact); });
   together(islands);
-  const auto expected = model_of(scratch.path() / "alike");
+  const auto expected = model_of(scratch.path() / "one");
   for (int i = 0; i < 3; ++i) {
     EXPECT_LT(furthest(model_of(scratch.path() / std::to_string(i)), expected), 2e-5) << i;
-    // The anchor is the same bits, whatever the layout.
+    // The anchor is bitwise identical in every layout.
     EXPECT_EQ(furthest(model_of(scratch.path() / std::to_string(i)), model_of(scratch.path() / "0")), 0) << i;
   }
-  // What is judged on the way is the anchor, too.
-  const auto judged = base::read_metrics(scratch.path() / "alike" / "metrics.jsonl");
+  // Evaluations during the run use the anchor, too.
+  const auto judged = base::read_metrics(scratch.path() / "one" / "metrics.jsonl");
   for (int i = 0; i < 3; ++i) {
     const auto rows = base::read_metrics(scratch.path() / std::to_string(i) / "metrics.jsonl");
     ASSERT_EQ(rows.size(), judged.size());
@@ -112,7 +112,7 @@ TEST(RemoteIslandRuns, OfUnlikeLayoutsTheyComeToTheModelOfAlikeOnesInOneWorld) {
         EXPECT_NEAR(rows[step].number("eval_loss"), judged[step].number("eval_loss"), 1e-5) << i << " at " << step + 1;
       }
   }
-  // Bytes to other islands stand in the ledger under numbers below 0; who is not the first of its island sends none.
+  // The ledger has bytes to other islands under negative numbers. Only rank 0 of an island sends any.
   const base::Json ledger = base::parse_json(base::read_file(scratch.path() / "0" / "ledger.json", 1 << 20));
   double remote = 0;
   for (const base::Json& pair : ledger["pairs"])
@@ -137,7 +137,7 @@ TEST(RemoteIslandRuns, StoppedIslandsGoOnTogetherFromWhereTheFurthestWas) {
               }});
   };
   train_to(saved, false);
-  // As if island 1 had been ended by force before its last snapshots, and both be started again.
+  // As if island 1 had been killed before its last snapshots, and both were started again.
   for (const char* step : {"step-00000016", "step-00000012"})
     for (const auto& entry : std::filesystem::recursive_directory_iterator(scratch.path() / "b"))
       if (entry.path().filename() == step) {

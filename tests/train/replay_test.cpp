@@ -118,7 +118,7 @@ TEST(Replay, SaysWhatIsNotAsItWas) {
   const Replayed alone = replay_on(scratch / "run", 1, 13);
   EXPECT_NEAR(alone.loss_now, alone.loss_then, 1e-5);
   EXPECT_THAT(alone.differences, testing::ElementsAre("other ranks: 2 then, 1 now"));
-  // A number that was not computed so.
+  // A number that the step did not compute.
   const std::filesystem::path metrics = scratch / "run" / "metrics.jsonl";
   std::vector<base::MetricsRow> rows = base::read_metrics(metrics);
   std::filesystem::remove(metrics);
@@ -155,7 +155,7 @@ TEST(Replay, FollowsARunThatWasResumedOnOtherRanks) {
   EXPECT_THAT(across.differences[0], HasSubstr("the run was resumed after step 12, whose snapshot is gone"));
 }
 
-// Sample 27 comes in step 6 and is bad: skipped, or the run goes back to step 4 and on behind it.
+// Sample 27 comes in step 6 and is bad: the step is skipped, or the run is rolled back to step 4 and continues after the sample.
 TEST(Replay, FollowsARunThatSkippedABadStepOrWasRolledBack) {
   const harness::ScratchFolder scratch;
   std::vector<int64_t> ids(120);
@@ -238,7 +238,7 @@ TEST(RunStarts, AreReadAsTheyWereWrittenAndNameWhatDiffers) {
   note_start(scratch / "s", first);
   note_start(scratch / "s", second);
   EXPECT_THAT(read_starts(scratch / "s"), testing::ElementsAre(first, second));
-  note_start(scratch / "s", third);  // gone back before step 10
+  note_start(scratch / "s", third);  // restarted before step 10
   EXPECT_THAT(read_starts(scratch / "s"), testing::ElementsAre(first, third));
   EXPECT_THAT(differences(first, second), IsEmpty());
   EXPECT_THAT(differences(first, third), testing::ElementsAre(HasSubstr("another build of Cairn: 0.1.0 (aa) then, 0.1.0 (bb) now")));

@@ -1,4 +1,4 @@
-// Islands with pipelines whose micro-batches change over between them (pipeline.routing = random).
+// Islands with pipelines whose micro-batches are routed between them (pipeline.routing = random).
 #include <filesystem>
 
 #include <gtest/gtest.h>
@@ -42,11 +42,11 @@ std::string routing_in(const std::filesystem::path& out) {
   return plan["pipeline"].contains("routing") ? plan["pipeline"]["routing"].get<std::string>() : "fixed";
 }
 
-TEST(Routing, ChangesNothingWhereAllIslandsAreAlike) {
+TEST(Routing, ChangesNothingIfAllIslandsAreIdentical) {
   const harness::ScratchFolder folder;
   const Sets sgd{"optim.kind=sgd", "optim.learning_rate=0.05", "optim.max_grad_norm=0", "mesh.island=3"};
   train_on(6, piped(sgd, {}), folder.path() / "ddp");
-  // An average after every step keeps them alike.
+  // An average after every step keeps them identical.
   train_on(6,
            piped(sgd, {"sync.island.kind=diloco", "sync.island.every=1", "sync.island.outer_lr=1", "sync.island.outer_momentum=0",
                        "pipeline.routing=random"}),
@@ -61,7 +61,7 @@ TEST(Routing, IsRandomWithNolocoAndMakesAnotherModel) {
   train_on(6, piped(kPairs, {"pipeline.routing=fixed"}), folder.path() / "fixed");
   EXPECT_EQ(routing_in(folder.path() / "auto"), "random");
   EXPECT_EQ(routing_in(folder.path() / "fixed"), "fixed");
-  // At the first step all islands are alike, so only who learns from what differs: labels went with their samples.
+  // At the first step all islands are identical, so only the assignment of samples differs: labels are routed with their samples.
   EXPECT_NEAR(loss_of_all(folder.path() / "auto", 0), loss_of_all(folder.path() / "fixed", 0), 1e-5);
   EXPECT_GT(furthest(model_of(folder.path() / "auto"), model_of(folder.path() / "fixed")), 1e-4);
 }
@@ -103,7 +103,7 @@ TEST(Routing, RefusesWhatCannotWork) {
   EXPECT_EQ(refusal(with({"sync.island.kind=noloco"}), 4), "");
   EXPECT_NE(refusal({"pipeline.routing=random", "mesh.island=2", "sync.island.kind=noloco"}, 2).find("there is no pipeline"),
             std::string::npos);
-  EXPECT_NE(refusal(with({}), 4).find("is for islands that train apart"), std::string::npos);
+  EXPECT_NE(refusal(with({}), 4).find("is for islands that step separately"), std::string::npos);
   EXPECT_NE(refusal(with({"sync.island.kind=diloco", "sync.island.pace=own"}), 4).find("leave sync.island.pace out"), std::string::npos);
   EXPECT_NE(refusal(with({"sync.island.kind=noloco", "train.global_batch=9"}), 4).find("a multiple of 2"), std::string::npos);
   EXPECT_NE(refusal({"pipeline.routing=random", "mesh.pp=2", "sync.island.kind=diloco", "island.number=0", "island.count=2",

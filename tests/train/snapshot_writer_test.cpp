@@ -1,4 +1,4 @@
-// Snapshots that are written while training goes on: the same files, no failure lost, nobody held up.
+// Snapshots that are written in the background: the same files, no lost failure, no rank that waits.
 #include "train/state/snapshot_writer.h"
 
 #include <atomic>
@@ -50,17 +50,17 @@ std::unique_ptr<Job> job_on(comm::World& world, const fs::path& out, const std::
   return build(world, saving(mode), {.out = out, .cache = {}, .device = device, .terminal = nullptr}, {});
 }
 
-// Of the only rank, here and now.
+// For a world of one rank.
 void save_at_once(Job& job, const fs::path& run_dir, const base::Disk& disk) {
-  snapshot::save(run_dir, *collect(job), {.newest = job.settings.snapshot.keep}, disk);
+  snapshot::save(run_dir, *collect(job), {.newest = job.config.settings.snapshot.keep}, disk);
 }
 
 void train_one(Job& job) {
   take_step(job);
-  ++job.steps_done;
+  ++job.progress.steps_done;
 }
 
-// The real disk, but nothing is written on it before it is allowed.
+// The real disk, on which writes wait until the test allows them.
 class GatedDisk final : public base::Disk {
  public:
   void allow() const {
@@ -144,7 +144,7 @@ TEST(SnapshotWriter, OtherRanksDoNotWaitForTheDisk) {
     train_one(*job);
     writer.save();
     train_one(*job);
-    if (world.rank() == 1) disk.allow();  // which it would not come to
+    if (world.rank() == 1) disk.allow();  // not reached if rank 1 waited for the disk
     writer.finish();
     EXPECT_TRUE(fs::exists(scratch / "run" / "snapshots" / "step-00000001" / "manifest.json"));
   });
@@ -154,8 +154,8 @@ TEST(SnapshotWriter, UsesItsMemoryAgainAndBooksIt) {
   const harness::ScratchFolder scratch;
   harness::on_ranks(1, [&](comm::World& world) {
     const std::unique_ptr<Job> job = job_on(world, scratch / "run");
-    const auto booked = [&] { return job->memory->of(base::MemoryUse::snapshot).now; };
-    const int64_t state = job->memory->of(base::MemoryUse::parameters).now + job->memory->of(base::MemoryUse::optimizer).now;
+    const auto booked = [&] { return job->instruments.memory->of(base::MemoryUse::snapshot).now; };
+    const int64_t state = job->instruments.memory->of(base::MemoryUse::parameters).now + job->instruments.memory->of(base::MemoryUse::optimizer).now;
     {
       SnapshotWriter writer(*job, world.log(), world.wall(), base::real_disk());
       const int64_t at_start = booked();
@@ -173,17 +173,17 @@ TEST(SnapshotWriter, UsesItsMemoryAgainAndBooksIt) {
   });
 }
 
-// What islands keep beside the model has its place from the start too.
+// Memory for the state of islands beside the model is allocated at the start too.
 TEST(SnapshotWriter, HasRoomForWhatIslandsKeep) {
   const harness::ScratchFolder scratch;
   harness::on_ranks(2, [&](comm::World& world) {
     const std::unique_ptr<Job> job =
         build(world, saving("async", {"mesh.island=2", "sync.island.kind=co2", "sync.island.every=2", "train.spike_factor=5"}),
               {.out = scratch / "run", .cache = {}, .terminal = nullptr}, {});
-    const auto booked = [&] { return job->memory->of(base::MemoryUse::snapshot).now; };
+    const auto booked = [&] { return job->instruments.memory->of(base::MemoryUse::snapshot).now; };
     SnapshotWriter writer(*job, world.log(), world.wall(), base::real_disk());
     const int64_t at_start = booked();
-    EXPECT_GT(at_start, 2 * (job->memory->of(base::MemoryUse::parameters).now + job->memory->of(base::MemoryUse::optimizer).now));
+    EXPECT_GT(at_start, 2 * (job->instruments.memory->of(base::MemoryUse::parameters).now + job->instruments.memory->of(base::MemoryUse::optimizer).now));
     train_one(*job);
     writer.save();
     EXPECT_EQ(booked(), at_start);
@@ -191,7 +191,7 @@ TEST(SnapshotWriter, HasRoomForWhatIslandsKeep) {
   });
 }
 
-// They may be two snapshots apart, and must have one in common to go on from.
+// Islands may be two snapshots apart, and need a common one to resume from.
 TEST(SnapshotWriter, IslandsKeepEnough) {
   const auto refused = [](const std::string& mode, int keep) {
     const base::Recipe recipe =
@@ -208,8 +208,8 @@ TEST(SnapshotWriter, IslandsKeepEnough) {
   EXPECT_EQ(refused("sync", 1), "");
 }
 
-// Time that is a second later whenever it is asked for. The second time that a save asks, it has found that it must wait: the disk may
-// write then, and no longer when the save asks next.
+// A clock that advances by a second with each call. At the second call of a save, the save must wait for the disk: writing is allowed then,
+// and forbidden again at the next call.
 class WaitingClock final : public base::Clock {
  public:
   explicit WaitingClock(const GatedDisk& disk) : disk_(disk) {}
@@ -226,7 +226,7 @@ class WaitingClock final : public base::Clock {
   mutable int asked_ = 10, now_s_ = 0;
 };
 
-// What is said when each of three saves, so many steps apart, has to wait for the one before.
+// The log of three saves, so many steps apart, each of which has to wait for the previous one.
 std::vector<std::string> said_of_a_slow_disk(int steps_apart) {
   const harness::ScratchFolder scratch;
   const GatedDisk disk;
@@ -256,7 +256,7 @@ TEST(SnapshotWriter, SaysOnceWhenTheDiskIsTooSlow) {
   EXPECT_THAT(said_of_a_slow_disk(1), testing::IsEmpty());  // as when a run ends right after a save: snapshot.every is 2
 }
 
-// Comes back when a failure was thrown; a minute is far more than it takes.
+// Returns when a failure was thrown, within a minute at most.
 Error failure_noticed(SnapshotWriter& writer) {
   const base::RealClock clock;
   while (clock.now() < std::chrono::minutes(1)) {
@@ -293,7 +293,7 @@ TEST(SnapshotWriter, FailuresInTheBackgroundEndTheRunAsOthersDo) {
         EXPECT_EQ(error.kind(), Error::Kind::disk);
         EXPECT_EQ(error.what(), expected);
       }
-      EXPECT_NO_THROW(writer.rethrow_failure());  // it was told
+      EXPECT_NO_THROW(writer.rethrow_failure());  // it was reported already
     };
     throws([&] { throw failure_noticed(writer); });
     throws([&] { writer.save(); });

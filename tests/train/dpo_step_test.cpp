@@ -1,4 +1,4 @@
-#include "train/steps/dpo.h"
+#include "train/steps/dpo_step.h"
 
 #include <cmath>
 #include <fstream>
@@ -149,7 +149,7 @@ TEST(Dpo, ContinuesBitForBitAndMeasuresWhatIsHeldOut) {
   }
 }
 
-// The reference is read as the model is: rounded alike.
+// The reference model is rounded in the same way as the model.
 TEST(Dpo, BeginsAtTheLogarithmOfTwoInLowerPrecisionToo) {
   const harness::ScratchFolder scratch;
   const std::string base = make_base_model(scratch / "base"), path = scratch.file("pairs.jsonl", kChoices).string();

@@ -83,7 +83,8 @@ TEST(OnGpu, DeterministicRunsAreBitwiseIdentical) {
   EXPECT_EQ(with({"data.packing=\"documents\""}), apart);
 }
 
-// Gradient buffer reuse: activations use the memory of gradients until these are computed. With the logits, only the head's gradients exist.
+// Gradient buffer reuse: activations use the memory of gradients until these are computed. Beside the logits, only the head's gradients
+// exist.
 TEST(OnGpu, GradientsHaveMemoryFromBackwardOn) {
   if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   const auto gradients_at_most = [](std::vector<std::string> sets) {
@@ -162,8 +163,8 @@ TEST(OnGpu, KernelsAreWatched) {
   EXPECT_THAT(table, testing::HasSubstr("adamw"));
 }
 
-// If the host waits for the GPU within a step (to evaluate, to compare gradients), it reads the previous step late, and the next one is done
-// too: both are read within microseconds.
+// If the host waits for the GPU within a step (to evaluate, to compare gradients), it reads the previous step late, and the next one is
+// done too: both are read within microseconds.
 TEST(OnGpu, EveryStepHasItsOwnTimeThoughTwoAreReadAtOnce) {
   if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   const at::Device device(at::kCUDA, 0);

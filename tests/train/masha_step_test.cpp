@@ -249,7 +249,8 @@ TEST(MashaStep, RefusesWhatItCannotDo) {
     EXPECT_NE(said.find(why), std::string::npos) << said;
   };
   refused("gradient", {}, "train.masha.adversary = embedding: train.method = gradient has no adversary: use masha1 or masha2");
-  refused("masha1", {"mesh.tp=2"}, "mesh.tp = 2: does not work with train.method = masha1: a device of MASHA is one rank with a whole model so far: use mesh.dp");
+  refused("masha1", {"mesh.tp=2"},
+          "mesh.tp = 2: does not work with train.method = masha1: a device of MASHA is one rank with a whole model so far: use mesh.dp");
   refused("masha1", {"mesh.pp=2"}, "mesh.pp = 2");
   refused("masha1", {"mesh.island=2"}, "mesh.island = 2");
   refused("masha1", {"memory.zero=1"}, "memory.zero = 1");

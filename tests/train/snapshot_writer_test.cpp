@@ -155,7 +155,8 @@ TEST(SnapshotWriter, UsesItsMemoryAgainAndBooksIt) {
   harness::on_ranks(1, [&](comm::World& world) {
     const std::unique_ptr<Job> job = job_on(world, scratch / "run");
     const auto booked = [&] { return job->instruments.memory->of(base::MemoryUse::snapshot).now; };
-    const int64_t state = job->instruments.memory->of(base::MemoryUse::parameters).now + job->instruments.memory->of(base::MemoryUse::optimizer).now;
+    const int64_t state =
+        job->instruments.memory->of(base::MemoryUse::parameters).now + job->instruments.memory->of(base::MemoryUse::optimizer).now;
     {
       SnapshotWriter writer(*job, world.log(), world.wall(), base::real_disk());
       const int64_t at_start = booked();
@@ -183,7 +184,8 @@ TEST(SnapshotWriter, HasRoomForWhatIslandsKeep) {
     const auto booked = [&] { return job->instruments.memory->of(base::MemoryUse::snapshot).now; };
     SnapshotWriter writer(*job, world.log(), world.wall(), base::real_disk());
     const int64_t at_start = booked();
-    EXPECT_GT(at_start, 2 * (job->instruments.memory->of(base::MemoryUse::parameters).now + job->instruments.memory->of(base::MemoryUse::optimizer).now));
+    EXPECT_GT(at_start, 2 * (job->instruments.memory->of(base::MemoryUse::parameters).now +
+                             job->instruments.memory->of(base::MemoryUse::optimizer).now));
     train_one(*job);
     writer.save();
     EXPECT_EQ(booked(), at_start);

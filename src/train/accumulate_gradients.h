@@ -1,4 +1,4 @@
-// Gradient accumulation: the one place where a step's gradients come about and are reduced.
+// Gradient accumulation: the one place where a step's gradients are computed and reduced.
 //
 //   batch -> micro-batches -> passes -> gradient sink (parallel/state/gradient_reducer.h)
 //         -> summed over ranks with copies (tp, cp, pp), reduce-scattered over ranks that shard state (ZeRO)
@@ -17,8 +17,8 @@
 
 namespace cairn::train {
 
-// The passes of one step over this rank's samples, one for each micro-batch, with gradients that go to the engine's parameter store.
-// Ranks with fewer samples than others have empty micro-batches at the end, so that all ranks run as many passes.
+// The passes of one step over this rank's samples, one for each micro-batch. Their gradients go to the engine's parameter store. Ranks with
+// fewer samples than others have empty micro-batches at the end, so that all ranks run the same number of passes.
 struct TrainingPasses {
   std::vector<mesh::Batch> batches;
   std::vector<parallel::Pass> passes;
@@ -29,8 +29,9 @@ struct TrainingPasses {
 // of the mean. `step` selects the random numbers.
 TrainingPasses training_passes(Engine& engine, const mesh::Batch& batch, int64_t max_local_samples, double weight, int64_t step);
 
-// Runs the passes by `run` and returns what it returns. All gradients are complete and reduced over the ranks of this replica when it
-// returns; `ready` is called with the index of each piece (Engine::trained.gradients) as it becomes complete, while others still compute.
+// Calls `run` with the passes and returns its result. When it returns, all gradients are complete and reduced over the ranks of this
+// replica. `ready` is called with the index of each piece (Engine::trained.gradients) when its gradient is complete, while the gradients of
+// other pieces are still computed.
 std::vector<at::Tensor> accumulate_gradients(Engine& engine, const TrainingPasses& all, const std::function<void(int64_t piece)>& ready,
                                              const std::function<std::vector<at::Tensor>(std::span<const parallel::Pass>)>& run);
 

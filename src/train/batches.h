@@ -1,4 +1,4 @@
-// The batches of a job: which one a step trains on, and the thread that makes them ahead of time. data/batches.h makes them.
+// The batches of a job: which batch a step trains on, and the thread that makes batches ahead of time (data/batches.h).
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -9,7 +9,7 @@ namespace cairn::train {
 
 struct Job;
 
-// Which of the sampler's batches `step` (from 1) trains on.
+// The index of the sampler's batch that `step` (from 1) trains on.
 data::BatchIndex batch_index(const Job& job, int64_t step);
 
 // The ids of the global batch of `step`, the same on all ranks.

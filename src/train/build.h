@@ -13,7 +13,7 @@ class World;
 namespace cairn::train {
 
 // Turns a recipe into a job: reads and checks it, makes the plan, builds model, data, optimizer and sync, and restores the newest snapshot
-// where `start` asks for it. Every rank of the world calls it. The parts are in train/build/build_steps.h.
+// if start.resume is set. Collective. train/build/build_steps.h lists the parts.
 std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset);
 
 }  // namespace cairn::train

@@ -88,7 +88,7 @@ class GradientStep final : public Step {
       expected.emplace(loss_sum, engine.trained.gradients);
       model::commit_batch_norms(engine.buffers, /*skipped=*/true, {});
     }
-    at::Tensor numbers;  // of the update, where it is captured with the passes: nothing on the host comes between
+    at::Tensor numbers;  // the optimizer's scalars, if the update is captured with the passes: the host decides nothing in between
     passes_replayed_ = graphs_ && graphs_->should_replay(all.passes);
     if (passes_replayed_ && !input.approve && !engine.before_update) numbers = engine.optimizer->step_scalars(facts_of(input));
     update_replayed_ = numbers.defined();

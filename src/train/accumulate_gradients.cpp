@@ -9,8 +9,9 @@
 namespace cairn::train {
 
 TrainingPasses training_passes(Engine& engine, const mesh::Batch& batch, int64_t max_local_samples, double weight, int64_t step) {
-  const auto parts = engine.micro_batching.count > 0 ? data::even_micro_batches(batch.samples(), engine.micro_batching.count)
-                                              : data::micro_batches(batch.samples(), engine.micro_batching.samples, max_local_samples);
+  const auto parts = engine.micro_batching.count > 0
+                         ? data::even_micro_batches(batch.samples(), engine.micro_batching.count)
+                         : data::micro_batches(batch.samples(), engine.micro_batching.samples, max_local_samples);
   TrainingPasses all;
   all.with_samples = std::count_if(parts.begin(), parts.end(), [](const data::BatchRange& part) { return part.count > 0; });
   for (const data::BatchRange& part : parts) all.batches.push_back(mesh::slice(batch, part.first, part.first + part.count));

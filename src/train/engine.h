@@ -41,16 +41,16 @@ struct Engine {
   std::unique_ptr<parallel::ParameterStore> store;  // parameters and gradients
   model::Buffers buffers;
   mesh::Axes axes;
-  comm::Group* step_group = nullptr;                // the ranks that step together (parallel::step_group_of); borrowed from the world
+  comm::Group* step_group = nullptr;  // the ranks that step together (parallel::step_group_of); borrowed from the world
   TrainedParameters trained;
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<sync::Sync> sync;
   std::unique_ptr<parallel::Pipeline> pipeline;  // where mesh.pp is more than 1
   MicroBatching micro_batching;
   double clip_norm = 0;
-  double loss_share = 1;               // ranks along tp compute the same loss: each counts this share of it
-  parallel::ContextRule context = {};  // how sequences are sharded along cp
-  model::PassOptions options = {};     // the options of all passes, which borrow them
+  double loss_share = 1;                        // ranks along tp compute the same loss: each counts this share of it
+  parallel::ContextRule context = {};           // how sequences are sharded along cp
+  model::PassOptions options = {};              // the options of all passes, which borrow them
   std::unique_ptr<model::Fp8LinearLayers> fp8;  // owns what options.fp8 points to; null: no layer is in fp8
   std::function<void()> before_update;          // called on all ranks when gradients are final, before the update; may be empty
   base::Random random;                          // for random numbers drawn during a pass

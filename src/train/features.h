@@ -15,33 +15,33 @@ namespace cairn::train {
 struct Settings;
 
 enum class Feature {
-  bf16,                 // passes compute in bf16
-  bf16_parameters,      // parameters are kept in bf16, without fp32 master weights
-  bf16_gradients,       // gradients are summed in bf16
-  fp8,                  // fp8 linear layers
-  loss_chunks,          // chunked cross entropy
-  cuda_graph,           // steps run as CUDA graphs
-  check_every,          // gradients are computed twice and compared
-  recovery,             // bad steps are skipped or rolled back
-  rollback,             // bad steps are rolled back
-  sync_check,           // a step fails where the host waits for the GPU
-  zero,                 // optimizer state is sharded (ZeRO 1 to 3)
-  zero3,                // parameters are sharded too
-  tp,                   // tensor parallelism
-  cp,                   // context parallelism
-  pp,                   // pipeline parallelism
-  ep,                   // expert parallelism
-  mesh_island,          // islands in one world
-  local_steps,          // islands that take local steps between two synchronisations
-  remote_islands,       // islands that are separate worlds
-  several_ranks,        // more than one rank in all
-  dp_rule,              // a sync.dp.kind other than the default
-  host_sync,            // a sync.dp.kind that decides on the host what a step does
-  tensor_overlap,       // tensor-parallel products overlap with their messages
-  stage_recompute,      // whole pipeline stages are recomputed
-  dropout,              // passes draw random numbers
-  running_statistics,   // buffers that a pass updates (batch norm)
-  pairs,                // data of answer pairs
+  bf16,                // passes compute in bf16
+  bf16_parameters,     // parameters are kept in bf16, without fp32 master weights
+  bf16_gradients,      // gradients are summed in bf16
+  fp8,                 // fp8 linear layers
+  loss_chunks,         // chunked cross entropy
+  cuda_graph,          // steps run as CUDA graphs
+  check_every,         // gradients are computed twice and compared
+  recovery,            // bad steps are skipped or rolled back
+  rollback,            // bad steps are rolled back
+  sync_check,          // a step fails where the host waits for the GPU
+  zero,                // optimizer state is sharded (ZeRO 1 to 3)
+  zero3,               // parameters are sharded too
+  tp,                  // tensor parallelism
+  cp,                  // context parallelism
+  pp,                  // pipeline parallelism
+  ep,                  // expert parallelism
+  mesh_island,         // islands in one world
+  local_steps,         // islands that take local steps between two synchronisations
+  remote_islands,      // islands that are separate worlds
+  several_ranks,       // more than one rank in all
+  dp_rule,             // a sync.dp.kind other than the default
+  host_sync,           // a sync.dp.kind that decides on the host what a step does
+  tensor_overlap,      // tensor-parallel products overlap with their messages
+  stage_recompute,     // whole pipeline stages are recomputed
+  dropout,             // passes draw random numbers
+  running_statistics,  // buffers that a pass updates (batch norm)
+  pairs,               // data of answer pairs
 };
 
 // One feature that a recipe uses, as the recipe spells it: "mesh.tp = 2".

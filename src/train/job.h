@@ -65,7 +65,7 @@ struct RunProgress {
 // order, which matters where a comment says so.
 struct Job {
   RunConfig config;
-  data::SampleShares shares;  // this rank's part of each global batch
+  data::SampleShares shares;                                     // this rank's part of each global batch
   Instruments instruments;                                       // before everything whose memory it counts
   std::unique_ptr<kernels::DeterministicAlgorithms> repeatable;  // null without train.deterministic
   data::OpenedData data;

@@ -30,13 +30,13 @@ struct BatchShare {
 
 // The input of a step. It is the same on all ranks of a step group, except for the batch, which is this rank's share.
 struct StepInput {
-  int64_t step = 1;                // from 1
-  const mesh::Batch& batch;        // on the model's device
-  int64_t tokens = 0;              // targets of the step group in the global batch
-  int64_t loss_denominator = 0;    // the loss of the step group is a mean over so many tokens, or samples
+  int64_t step = 1;              // from 1
+  const mesh::Batch& batch;      // on the model's device
+  int64_t tokens = 0;            // targets of the step group in the global batch
+  int64_t loss_denominator = 0;  // the loss of the step group is a mean over so many tokens, or samples
   double learning_rate = 0;
-  int64_t update = 1;              // from 1; `step` minus the updates that were skipped
-  int64_t max_local_samples = 0;   // the most samples that any rank has
+  int64_t update = 1;             // from 1; `step` minus the updates that were skipped
+  int64_t max_local_samples = 0;  // the most samples that any rank has
   // Makes this rank's share of the batch that comes `steps` steps later. Empty: not available.
   std::function<BatchShare(int64_t steps)> ahead = {};
   // The step calls it before the update; false skips the update. Collective, with the same result on all ranks. Empty: always update.

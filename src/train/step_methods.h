@@ -21,11 +21,11 @@ struct Job;
 
 // What a method needs and what it does not work with, as data. The trainer reads this and compares no method names.
 struct StepNeeds {
-  bool gradients = true;    // passes give weight gradients, and every rank keeps memory for them
-  bool optimizer = true;    // optim.* updates the parameters; false: the step is an update rule of its own
-  bool gpu = true;          // runs on GPUs
-  bool pairs = false;       // trains on pairs of answers (data.kind = "preference"), and on nothing else
-  bool reference = false;   // keeps a frozen copy of the initial weights (a reference model)
+  bool gradients = true;   // passes give weight gradients, and every rank keeps memory for them
+  bool optimizer = true;   // optim.* updates the parameters; false: the step is an update rule of its own
+  bool gpu = true;         // runs on GPUs
+  bool pairs = false;      // trains on pairs of answers (data.kind = "preference"), and on nothing else
+  bool reference = false;  // keeps a frozen copy of the initial weights (a reference model)
   std::vector<Limit> limits = {};
   // The work of a step in units of a forward pass over its batch. Null: 3 (one forward, and a backward that costs two).
   double (*forward_passes)(const Settings& settings) = nullptr;

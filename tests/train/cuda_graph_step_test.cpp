@@ -1,6 +1,5 @@
 // Steps as CUDA graphs give the results of ordinary steps. On a CPU the graph is imitated; OnGpu.* tests real ones.
 #include "train/steps/cuda_graph_step.h"
-#include "train/steps/gradient_step.h"
 
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "train/build.h"
 #include "train/refusal.h"
 #include "train/steps/device_graph.h"
+#include "train/steps/gradient_step.h"
 #include "train/take_step.h"
 
 namespace cairn::train {

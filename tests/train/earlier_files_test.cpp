@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 const fs::path kEarlier = fs::path(CAIRN_SOURCE_DIR) / "tests/train/fixtures/earlier";
 constexpr double kLossOfStep6 = 5.482845306396484, kHeldOutLoss = 5.418451368808746;  // as that run's metrics.jsonl has them
-constexpr double kTolerance = 1e-5;                                                    // fp32 sums in another order on other processors
+constexpr double kTolerance = 1e-5;                                                   // fp32 sums in another order on other processors
 
 base::Recipe earlier_recipe() { return base::Recipe::parse(base::read_file(kEarlier / "recipe.toml", 1 << 20), "recipe.toml"); }
 
@@ -57,7 +57,8 @@ TEST(EarlierFiles, ASnapshotGoesOnWithTheLossesItHad) {
 }
 
 TEST(EarlierFiles, APlanLaysTheRunOut) {
-  const auto plan = std::make_shared<const parallel::Plan>(parallel::parse_plan(base::read_file(kEarlier / "plan.json", 1 << 20), "plan.json"));
+  const auto plan =
+      std::make_shared<const parallel::Plan>(parallel::parse_plan(base::read_file(kEarlier / "plan.json", 1 << 20), "plan.json"));
   EXPECT_EQ(plan->mesh.extent("tp"), 2);
   const Result result = resumed(2, plan);
   EXPECT_EQ(result.step, 6);

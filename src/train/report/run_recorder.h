@@ -33,7 +33,7 @@ struct StepRecord {
   double snapshot_s = 0;  // seconds that training has waited for saves since the previous step was recorded
   HeldOut held_out = {};
   sync::StepMetrics metrics = {};  // of the sync rules and the step
-  std::string fault = {};        // why its update was skipped; empty if it was not
+  std::string fault = {};          // why its update was skipped; empty if it was not
 };
 
 // Writes the run directory (recipe.toml, plan.json, metrics.jsonl, TensorBoard events, ledger.json, trace.json, report.html) and the

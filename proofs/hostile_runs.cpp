@@ -197,7 +197,7 @@ HostileCases keys() {
        "written_over",
        {"key", "run.key"},
        [](const HostileFolder& in) { in.file("run.key", "x"); },
-       {"run.key", "never written over"}},
+       {"run.key", "never overwritten"}},
       {"certificate", "missing", certified, [](const HostileFolder&) {}, {"a.pem"}},
       {"certificate",
        "not_pem",

@@ -44,7 +44,7 @@ TEST(ScheduleCommand, ComparesAllAndSaysWhichCannot) {
   for (const char* row : {"gpipe              4    33.3 %          27 s         1.5                   6                 6\n",
                           "zb_h1              4    14.3 %          21 s     1.16667                   4                 4\n",
                           "interleaved   schedule interleaved: 6 micro-batches over 4 ranks: must be a multiple",
-                          "dualpipev     schedule dualpipev: 6 micro-batches over 4 ranks: needs at least 8"})
+                          "dualpipev     schedule dualpipev: 6 micro-batches over 4 ranks: must be at least 8"})
     EXPECT_NE(all.find(row), std::string::npos) << row << "\n" << all;
 }
 

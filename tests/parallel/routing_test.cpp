@@ -224,7 +224,7 @@ TEST(Routed, RefusesAScheduleThatKeepsAValueOnItsRank) {
                [&](int m) { return Ground::schedule_for(c, m); });
       FAIL() << "no refusal";
     } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("use 1f1b"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("Use a schedule with one stage per rank (1f1b)"), std::string::npos) << error.what();
     }
   });
 }

@@ -30,6 +30,7 @@ base::Recipe earlier_recipe() { return base::Recipe::parse(base::read_file(kEarl
 Result resumed(int ranks, std::shared_ptr<const parallel::Plan> plan) {
   const harness::ScratchFolder scratch;
   fs::create_directories(scratch / "run/snapshots");
+  fs::copy(kEarlier / "step-00000003/training/recipe.toml", scratch / "run/recipe.toml");
   fs::copy(kEarlier / "step-00000003", scratch / "run/snapshots/step-00000003", fs::copy_options::recursive);
   std::vector<Result> results(static_cast<size_t>(ranks));
   const base::Stop never;

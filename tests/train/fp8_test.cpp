@@ -33,7 +33,7 @@ base::Recipe fp8_recipe(const std::string& fp8, const std::vector<std::string>& 
   return recipe;
 }
 
-double furthest(const std::vector<double>& a, const std::vector<double>& b) {
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
   EXPECT_EQ(a.size(), b.size());
   double worst = 0;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) worst = std::max(worst, std::abs(a[i] - b[i]) / b[i]);
@@ -47,8 +47,8 @@ TEST(Fp8, TrainsAsBf16DoesInEveryFamily) {
     EXPECT_LT(low.back(), 0.8 * low.front());
     for (const std::string fp8 : {"layers", "all"}) {
       const std::vector<double> found = losses_on(1, fp8_recipe(fp8, {}, kind), scratch / (kind + "-" + fp8));
-      EXPECT_GT(furthest(found, low), 1e-4) << kind << " " << fp8;  // or the test shows nothing
-      EXPECT_LT(furthest(found, low), 0.03) << kind << " " << fp8;
+      EXPECT_GT(largest_difference(found, low), 1e-4) << kind << " " << fp8;  // or the test shows nothing
+      EXPECT_LT(largest_difference(found, low), 0.03) << kind << " " << fp8;
     }
   }
 }
@@ -66,9 +66,9 @@ TEST(Fp8, IsTheSameOnAnyLayoutButForRoundings) {
                                                                                          {2, {"mesh.tp=2", "tensor.overlap=true"}},
                                                                                          {2, {"mesh.pp=2", "train.micro_batch=2"}}}) {
     const std::vector<double> found = losses_on(ranks, fp8_recipe("all", sets), scratch / std::to_string(at++));
-    EXPECT_LT(furthest(found, alone), 0.02) << sets.front();
+    EXPECT_LT(largest_difference(found, alone), 0.02) << sets.front();
     if (sets.front().starts_with("recompute")) {
-      EXPECT_EQ(furthest(found, alone), 0);
+      EXPECT_EQ(largest_difference(found, alone), 0);
     }
   }
 }
@@ -77,9 +77,9 @@ TEST(Fp8, IsTheSameOnAnyLayoutButForRoundings) {
 TEST(Fp8, WithChunkedCrossEntropyIsThatOfOneChunk) {
   const harness::ScratchFolder scratch;
   const std::vector<double> whole = losses_on(1, fp8_recipe("all"), scratch / "whole");
-  EXPECT_LT(furthest(losses_on(1, fp8_recipe("all", {"train.loss_chunks=3"}), scratch / "parts"), whole), 2e-3);
+  EXPECT_LT(largest_difference(losses_on(1, fp8_recipe("all", {"train.loss_chunks=3"}), scratch / "parts"), whole), 2e-3);
   const std::vector<double> narrow = losses_on(1, fp8_recipe("all", {"train.gradients=\"bf16\""}), scratch / "narrow");
-  EXPECT_LT(furthest(losses_on(1, fp8_recipe("all", {"train.loss_chunks=7", "train.gradients=\"bf16\""}), scratch / "both"), narrow), 2e-3);
+  EXPECT_LT(largest_difference(losses_on(1, fp8_recipe("all", {"train.loss_chunks=7", "train.gradients=\"bf16\""}), scratch / "both"), narrow), 2e-3);
 }
 
 TEST(Fp8, ResumesExactly) {
@@ -95,8 +95,8 @@ TEST(Fp8, OfSomeLayersOnly) {
   const std::vector<double> none = losses_on(1, fp8_recipe("none"), scratch / "none"),
                             one = losses_on(1, fp8_recipe("layers", {"train.fp8_layers=\"1\""}), scratch / "one"),
                             both = losses_on(1, fp8_recipe("layers"), scratch / "both");
-  EXPECT_GT(furthest(one, none), 0);
-  EXPECT_GT(furthest(one, both), 0);
+  EXPECT_GT(largest_difference(one, none), 0);
+  EXPECT_GT(largest_difference(one, both), 0);
 }
 
 TEST(Fp8, IsRefusedWhereItCannotBe) {

@@ -5,13 +5,13 @@
 namespace cairn::comm {
 namespace {
 
-int64_t bytes(const Span& x) { return x.count * size_of(x.dtype); }
+int64_t span_bytes(const Span& x) { return x.count * size_of(x.dtype); }
 
 }  // namespace
 
 Coroutine all_reduce(Exchange& exchange, const Arguments& arguments) {
   if (ShmGroup* group = exchange.shm_group()) return shm_all_reduce(exchange, *group, arguments);
-  switch (choose_all_reduce(bytes(arguments.out), exchange.size(), exchange.chunking(), exchange.link_facts())) {
+  switch (choose_all_reduce(span_bytes(arguments.out), exchange.size(), exchange.chunking(), exchange.link_facts())) {
     case AllReduce::ring:
       return all_reduce_ring(exchange, arguments);
     case AllReduce::halving:
@@ -26,7 +26,7 @@ Coroutine all_reduce(Exchange& exchange, const Arguments& arguments) {
 
 Coroutine all_gather(Exchange& exchange, const Arguments& arguments) {
   if (ShmGroup* group = exchange.shm_group()) return shm_all_gather(exchange, *group, arguments);
-  switch (choose_all_gather(bytes(arguments.out), exchange.size(), exchange.chunking(), exchange.link_facts())) {
+  switch (choose_all_gather(span_bytes(arguments.out), exchange.size(), exchange.chunking(), exchange.link_facts())) {
     case AllGather::ring:
       return all_gather_ring(exchange, arguments);
     case AllGather::doubling:
@@ -54,12 +54,12 @@ Coroutine barrier(Exchange& exchange, const Arguments&) {
 
 Coroutine broadcast(Exchange& exchange, const Arguments& arguments) {
   if (arguments.out.count == 0) return Coroutine();
-  const Broadcast how = choose_broadcast(bytes(arguments.out), exchange.size(), exchange.chunking(), exchange.link_facts());
+  const Broadcast how = choose_broadcast(span_bytes(arguments.out), exchange.size(), exchange.chunking(), exchange.link_facts());
   return how == Broadcast::tree ? broadcast_tree(exchange, arguments) : broadcast_flat(exchange, arguments);
 }
 
 Coroutine reduce(Exchange& exchange, const Arguments& arguments) {
-  const ReduceTo how = choose_reduce(bytes(arguments.out), exchange.size(), exchange.chunking(), exchange.link_facts());
+  const ReduceTo how = choose_reduce(span_bytes(arguments.out), exchange.size(), exchange.chunking(), exchange.link_facts());
   return how == ReduceTo::spread ? reduce_spread(exchange, arguments) : reduce_flat(exchange, arguments);
 }
 

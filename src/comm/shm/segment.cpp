@@ -19,11 +19,11 @@
 namespace cairn::comm {
 namespace {
 
-constexpr int64_t kPage = 4096;
+constexpr int64_t kSegmentPage = 4096;
 constexpr int64_t kArenasTotal = int64_t{64} << 30;  // of address space, not of memory
-constexpr int64_t kBoardBytes = kPage;
+constexpr int64_t kBoardBytes = kSegmentPage;
 static_assert(sizeof(StatusBoard) <= kBoardBytes);
-constexpr int64_t kDirectoryBytes = (static_cast<int64_t>(sizeof(ShmSlotsDirectory)) + kPage - 1) / kPage * kPage;
+constexpr int64_t kDirectoryBytes = (static_cast<int64_t>(sizeof(ShmSlotsDirectory)) + kSegmentPage - 1) / kSegmentPage * kSegmentPage;
 static_assert(std::is_trivially_copyable_v<Envelope> && sizeof(Envelope) % sizeof(uint64_t) == 0);
 
 // Bytes of one ring buffer. Many ranks get less, so that all rings together stay within a few hundred megabytes.
@@ -36,11 +36,11 @@ int64_t ring_capacity(int ranks) {
 struct Layout {
   explicit Layout(int ranks)
       : capacity(ring_capacity(ranks)),
-        ring_bytes(capacity + kPage),
+        ring_bytes(capacity + kSegmentPage),
         directories(ranks * kBoardBytes),
         rings(directories + ranks * kDirectoryBytes),
         arenas(rings + ranks * ranks * ring_bytes),
-        arena_bytes(kArenasTotal / ranks / kPage * kPage),
+        arena_bytes(kArenasTotal / ranks / kSegmentPage * kSegmentPage),
         total(arenas + ranks * arena_bytes) {}
   int64_t capacity, ring_bytes, directories, rings, arenas, arena_bytes, total;
 };
@@ -107,12 +107,12 @@ std::byte* SharedSegment::ring(int from, int to) const {
 
 RingWriter SharedSegment::writer(int from, int to) const {
   std::byte* at = ring(from, to);
-  return RingWriter(*reinterpret_cast<RingPositions*>(at), at + kPage, Layout(ranks_).capacity);
+  return RingWriter(*reinterpret_cast<RingPositions*>(at), at + kSegmentPage, Layout(ranks_).capacity);
 }
 
 RingReader SharedSegment::reader(int from, int to) const {
   std::byte* at = ring(from, to);
-  return RingReader(*reinterpret_cast<RingPositions*>(at), at + kPage, Layout(ranks_).capacity);
+  return RingReader(*reinterpret_cast<RingPositions*>(at), at + kSegmentPage, Layout(ranks_).capacity);
 }
 
 std::span<std::byte> SharedSegment::arena(int rank) const {

@@ -13,12 +13,12 @@ namespace {
 
 using base::Json;
 
-constexpr int kDepth = 64;
+constexpr int kRecordDepth = 64;
 
 // Bound on the memory of a parsed record beside its text: enough for any list of messages, and a limit for hostile nesting.
 base::JsonLimits limits_of(std::string_view json) {
   const auto bytes = static_cast<int64_t>(json.size());
-  return {.depth = kDepth, .tree_bytes = (int64_t{64} << 20) + 2 * bytes, .string_bytes = bytes};
+  return {.depth = kRecordDepth, .tree_bytes = (int64_t{64} << 20) + 2 * bytes, .string_bytes = bytes};
 }
 
 // Why a record is unusable; thrown out of the nested readers.
@@ -142,7 +142,7 @@ std::string parse_record(std::string_view json, const std::string& text_field, R
   if (const size_t wrong = first_invalid_utf8(json); wrong != std::string_view::npos)
     return fmt::format("invalid UTF-8 at byte {}", wrong + 1);
   const base::GuardedJson read = base::parse_json_guarded(json, limits_of(json));
-  if (read.too_deep) return fmt::format("JSON nested more than {} deep", kDepth);
+  if (read.too_deep) return fmt::format("JSON nested more than {} deep", kRecordDepth);
   if (read.invalid_at) return fmt::format("invalid JSON at byte {}", *read.invalid_at);
   if (!read.trouble.empty()) return "invalid JSON: " + read.trouble;
   if (!read.value.is_object()) return fmt::format("not a JSON object but {} {}", read.value.is_array() ? "an" : "a", kind_of(read.value));

@@ -17,7 +17,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Ids = std::vector<int64_t>;
 
-struct Outcome {
+struct TokenizedOutcome {
   TokenStream row;
   BadLines bad;
 };
@@ -29,8 +29,8 @@ struct How {
   std::function<void(int64_t, int64_t)> progress = {};
 };
 
-Outcome run(const std::function<std::unique_ptr<ChunkReader>(const ChunkOptions&)>& open, const Tokenizer& tokenizer, const How& how,
-            int64_t bytes) {
+TokenizedOutcome run(const std::function<std::unique_ptr<ChunkReader>(const ChunkOptions&)>& open, const Tokenizer& tokenizer,
+                     const How& how, int64_t bytes) {
   const auto image = std::make_shared<std::vector<std::byte>>();
   TokenWriter writer([&](std::span<const std::byte> more) { image->insert(image->end(), more.begin(), more.end()); },
                      tokenizer.vocab_size());
@@ -41,12 +41,12 @@ Outcome run(const std::function<std::unique_ptr<ChunkReader>(const ChunkOptions&
   return {TokenStream({read_tokens(*image, image, "a test")}), bad};
 }
 
-Outcome run(const Documents& documents, const Tokenizer& tokenizer, const How& how = {}) {
+TokenizedOutcome run(const Documents& documents, const Tokenizer& tokenizer, const How& how = {}) {
   return run([&](const ChunkOptions& options) { return make_chunk_reader(documents, options); }, tokenizer, how,
              static_cast<int64_t>(documents.text.size()));
 }
 
-Outcome run_lines(const std::string& lines, const Tokenizer& tokenizer, const How& how = {}) {
+TokenizedOutcome run_lines(const std::string& lines, const Tokenizer& tokenizer, const How& how = {}) {
   const Scratch scratch;
   const std::string path = scratch.write("x.jsonl", lines);
   return run([&](const ChunkOptions& options) { return make_line_reader(path, options); }, tokenizer, how,
@@ -66,7 +66,7 @@ std::unique_ptr<Tokenizer> story_tokenizer(const Documents& documents) {
 
 TEST(Tokenize, EndsEachDocument) {
   const Documents documents{.origin = "a test", .text = "ab--c", .spans = {{0, 2}, {4, 5}}};
-  const Outcome outcome = run(documents, *make_byte_tokenizer());
+  const TokenizedOutcome outcome = run(documents, *make_byte_tokenizer());
   EXPECT_EQ(ids_of(outcome.row), (Ids{'a', 'b', 256, 'c', 256}));
   EXPECT_EQ(outcome.row.document_begin(1), 3);
 }
@@ -82,7 +82,7 @@ TEST(Tokenize, GivesTheSameIdsForAnyChunksAndThreads) {
   }
   for (const int64_t chunk_bytes : {1, 7, 997, 30001}) {
     for (const int threads : {1, 2, 5}) {
-      const Outcome outcome = run(stories, *tokenizer, {.threads = threads, .chunk_bytes = chunk_bytes});
+      const TokenizedOutcome outcome = run(stories, *tokenizer, {.threads = threads, .chunk_bytes = chunk_bytes});
       EXPECT_EQ(ids_of(outcome.row), plain) << chunk_bytes;
       EXPECT_EQ(outcome.row.documents(), stories.size());
     }
@@ -110,7 +110,7 @@ TEST(Tokenize, AsksOnlyForWhatIsATargetAndGivesTheSameForAnyChunksAndThreads) {
   document_options.renderer = make_renderer("plain");
   for (const int64_t chunk_bytes : {1, 50, 1000}) {
     for (const int threads : {1, 3}) {
-      const Outcome outcome =
+      const TokenizedOutcome outcome =
           run_lines(lines, *tokenizer, {.threads = threads, .chunk_bytes = chunk_bytes, .document_options = document_options});
       EXPECT_EQ(ids_of(outcome.row), (Ids{'x', 'y', 256, 'q', '\n', '\n', 'a', 'b', 256, 'z', 256, 'r', '\n', '\n', 'c', 256}));
       Ids targets(static_cast<size_t>(outcome.row.size()), 1);
@@ -149,8 +149,8 @@ TEST(Tokenize, GivesAConversationTheIdsOfItsWholeTextWhereItsPromptsKeepTheirs) 
                                  return std::vector<TextSegment>{{messages[0].content, false}, {messages[1].content, true}, {"z", false}};
                                }};
   const auto ids = [&](const char* question, const char* answer) {
-    const Outcome outcome = run_lines(fmt::format("{{\"question\": \"{}\", \"answer\": \"{}\"}}\n", question, answer), Dummies(),
-                                      {.document_options = document_options});
+    const TokenizedOutcome outcome = run_lines(fmt::format("{{\"question\": \"{}\", \"answer\": \"{}\"}}\n", question, answer), Dummies(),
+                                               {.document_options = document_options});
     Ids found = ids_of(outcome.row), targets(found.size(), 1);
     outcome.row.mask_non_targets(0, outcome.row.size(), targets.data());
     for (size_t i = 0; i < found.size(); ++i) found[i] = targets[i] == 1 ? found[i] : -found[i];  // not asked for
@@ -194,7 +194,8 @@ TEST(Tokenize, SkipsOrRefusesBadLinesAndAlwaysNamesTheFirst) {
         refusal([&] { run_lines(lines, *tokenizer, {.threads = threads, .chunk_bytes = 100, .document_options = document_options}); }),
         HasSubstr("x.jsonl:100: invalid JSON at byte 1. Fix the line, or set data.on_bad = \"skip\" to leave such lines out."));
     document_options.skip_bad = true;
-    const Outcome outcome = run_lines(lines, *tokenizer, {.threads = threads, .chunk_bytes = 100, .document_options = document_options});
+    const TokenizedOutcome outcome =
+        run_lines(lines, *tokenizer, {.threads = threads, .chunk_bytes = 100, .document_options = document_options});
     EXPECT_EQ(outcome.row.documents(), 297);
     EXPECT_EQ(outcome.bad.count, 4);
     EXPECT_THAT(outcome.bad.named,
@@ -311,7 +312,7 @@ TEST(Tokenize, RecognisesTheMarkersOfAConversation) {
 
 TEST(Tokenize, TakesARecordAsOneDocumentWhateverItsTextSays) {
   const auto tokenizer = make_byte_tokenizer();
-  const Outcome outcome = run_lines("{\"text\": \"a<|endoftext|>b\"}\n", *tokenizer);
+  const TokenizedOutcome outcome = run_lines("{\"text\": \"a<|endoftext|>b\"}\n", *tokenizer);
   EXPECT_EQ(ids_of(outcome.row), (Ids{'a', 256, 'b', 256}));
   EXPECT_EQ(outcome.row.documents(), 1);
 }

@@ -9,7 +9,7 @@ namespace {
 
 const char* const kByteLevel = R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true})";
 
-Bpe read(const std::string& parts) {
+Bpe read_parts(const std::string& parts) {
   Bpe bpe;
   const base::Json root = base::parse_json("{" + parts + "}");
   EXPECT_TRUE(root.is_object()) << parts;
@@ -24,7 +24,7 @@ Bpe with(const char* name, const std::string& value) {
   std::string parts = part(name, value);
   for (const char* usual : {"pre_tokenizer", "decoder"})
     if (usual != std::string(name)) parts += ", " + part(usual, kByteLevel);
-  return read(parts);
+  return read_parts(parts);
 }
 
 std::string says(const char* name, const std::string& value) {
@@ -32,7 +32,7 @@ std::string says(const char* name, const std::string& value) {
 }
 
 TEST(TokenizerParts, ReadsLlama3) {
-  const Bpe bpe = read(R"json("normalizer": null, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+  const Bpe bpe = read_parts(R"json("normalizer": null, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
       {"type": "Split", "pattern": {"Regex": "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
        "behavior": "Isolated", "invert": false},
       {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]},
@@ -46,7 +46,7 @@ TEST(TokenizerParts, ReadsLlama3) {
 }
 
 TEST(TokenizerParts, ReadsLlama2) {
-  const Bpe bpe = read(R"("normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
+  const Bpe bpe = read_parts(R"("normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
       {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}, "pre_tokenizer": null,
     "decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
       {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]})");
@@ -63,7 +63,7 @@ TEST(TokenizerParts, ReadsLlama2) {
 TEST(TokenizerParts, ReadsMetaspaceOldAndNew) {
   const auto marks = [](const std::string& more) {
     const std::string space = R"({"type": "Metaspace", "replacement": "▁")" + more + "}";
-    return read(part("pre_tokenizer", space) + ", " + part("decoder", space));
+    return read_parts(part("pre_tokenizer", space) + ", " + part("decoder", space));
   };
   const Bpe old = marks(R"(, "add_prefix_space": true)");
   EXPECT_EQ(old.pre_tokenizers,

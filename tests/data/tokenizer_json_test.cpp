@@ -12,7 +12,7 @@
 namespace cairn::data {
 namespace {
 
-Bpe small_bpe() {
+Bpe small_json_bpe() {
   const std::string_view text = "the cat and the hat and the \"bat\"\n\\ \t \xc3\xa9\xc3\xa9";
   return train_bpe(std::span(&text, 1), {.vocab = 300});
 }
@@ -24,7 +24,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 }
 
 TEST(TokenizerJson, ReadsBackWhatItWrote) {
-  const Bpe bpe = small_bpe();
+  const Bpe bpe = small_json_bpe();
   ASSERT_GT(bpe.merges.size(), 5u);
   EXPECT_EQ(read_tokenizer_json(write_tokenizer_json(bpe), "x.json"), bpe);
 }
@@ -50,14 +50,14 @@ TEST(TokenizerJson, GivesTheIdsOfTheTokenizersLibrary) {
 }
 
 TEST(TokenizerJson, AcceptsMergesAsPairs) {
-  const Bpe bpe = small_bpe();
+  const Bpe bpe = small_json_bpe();
   std::string text = write_tokenizer_json(bpe);
   text = replaced(text, "\"a t\"", "[\"a\", \"t\"]");
   EXPECT_EQ(read_tokenizer_json(text, "x.json"), bpe);
 }
 
 TEST(TokenizerJson, RefusesEveryBrokenFileBySayingWhatIsWrong) {
-  const std::string good = write_tokenizer_json(small_bpe());
+  const std::string good = write_tokenizer_json(small_json_bpe());
   const auto says = [](const std::string& text) { return refusal([&] { read_tokenizer_json(text, "x.json"); }); };
   const auto with = [&](const std::string& from, const std::string& to) { return says(replaced(good, from, to)); };
   EXPECT_EQ(says(""), "x.json: it is empty");
@@ -76,7 +76,7 @@ TEST(TokenizerJson, RefusesEveryBrokenFileBySayingWhatIsWrong) {
   EXPECT_EQ(with("\"!\": 33", "\"\\\"\": 33"), "x.json: the key \"\\\"\" stands twice in one object");
   EXPECT_EQ(with("\"<|endoftext|>\": 2", "\"<|endoftext|>\": 7"),
             fmt::format("x.json: \"<|endoftext|>\" has id 7{} in the vocabulary and {} among the added tokens",
-                        std::to_string(small_bpe().added[0].id).substr(1), small_bpe().added[0].id));
+                        std::to_string(small_json_bpe().added[0].id).substr(1), small_json_bpe().added[0].id));
   EXPECT_EQ(with("\"added_tokens\": [", "\"added_tokens\": 3, \"others\": ["), "x.json: \"added_tokens\" is no list");
   EXPECT_EQ(with("\"content\": \"<|endoftext|>\"", "\"content\": \"\""), "x.json: an added token is empty");
   EXPECT_EQ(with("\"!\": 33", "\"!\": 34"), "x.json: id 34 is given twice, the second time to \"\"\"");
@@ -91,7 +91,7 @@ TEST(TokenizerJson, RefusesEveryBrokenFileBySayingWhatIsWrong) {
 }
 
 TEST(TokenizerJson, RefusesEveryTruncation) {
-  const std::string good = write_tokenizer_json(small_bpe());
+  const std::string good = write_tokenizer_json(small_json_bpe());
   for (size_t length = 0; length + 2 < good.size(); length += 97)
     EXPECT_NE(refusal([&] { read_tokenizer_json(good.substr(0, length), "x.json"); }), "") << length;
 }

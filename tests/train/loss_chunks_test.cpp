@@ -25,7 +25,7 @@ base::Recipe chunked_recipe(std::vector<std::string> sets) {
   return small_decoder("llama", sets);
 }
 
-struct Taken {
+struct ChunkedRun {
   std::vector<double> losses, norms;
   at::Tensor weights;
 };
@@ -65,9 +65,9 @@ TEST(LossChunks, SplitThePass) {
   }
 }
 
-Taken take_steps(int ranks, std::vector<std::string> sets, int64_t chunks) {
+ChunkedRun take_steps(int ranks, std::vector<std::string> sets, int64_t chunks) {
   sets.push_back(fmt::format("train.loss_chunks={}", chunks));
-  Taken taken;
+  ChunkedRun taken;
   harness::on_ranks(ranks, [&](comm::World& world) {
     const auto job = build(world, chunked_recipe(sets), {}, {});
     for (int i = 0; i < 4; ++i) {
@@ -111,9 +111,9 @@ TEST(LossChunks, GiveTheResultsOfOneChunk) {
                      {{"train.gradients=\"bf16\"", "train.precision=\"bf16\"", "model.tied=false"}, 1, 1e-3, 1e-3}};
   for (const auto& c : cases) {
     const std::string what = c.sets.empty() ? "plain" : c.sets[0];
-    const Taken whole = take_steps(c.ranks, c.sets, 1);
+    const ChunkedRun whole = take_steps(c.ranks, c.sets, 1);
     for (const int64_t chunks : {2, 7, 1000}) {  // chunks of unequal length, and one for each token
-      const Taken parts = take_steps(c.ranks, c.sets, chunks);
+      const ChunkedRun parts = take_steps(c.ranks, c.sets, chunks);
       for (size_t i = 0; i < whole.losses.size(); ++i) {
         EXPECT_NEAR(parts.losses[i] / whole.losses[i], 1, c.apart) << what << ", " << chunks;
         EXPECT_NEAR(parts.norms[i] / whole.norms[i], 1, 10 * c.apart) << what << ", " << chunks;

@@ -28,7 +28,7 @@ base::Recipe piped(Sets sets, const Sets& more) {
   return small_decoder("llama", sets);
 }
 
-const Sets kPairs{"mesh.island=3", "sync.island.kind=noloco", "sync.island.every=4"};
+const Sets kPairedIslands{"mesh.island=3", "sync.island.kind=noloco", "sync.island.every=4"};
 
 // Sum over the islands' metrics of a step.
 double loss_of_all(const std::filesystem::path& out, size_t step) {
@@ -57,8 +57,8 @@ TEST(Routing, ChangesNothingIfAllIslandsAreIdentical) {
 
 TEST(Routing, IsRandomWithNolocoAndMakesAnotherModel) {
   const harness::ScratchFolder folder;
-  train_on(6, piped(kPairs, {}), folder.path() / "auto");
-  train_on(6, piped(kPairs, {"pipeline.routing=fixed"}), folder.path() / "fixed");
+  train_on(6, piped(kPairedIslands, {}), folder.path() / "auto");
+  train_on(6, piped(kPairedIslands, {"pipeline.routing=fixed"}), folder.path() / "fixed");
   EXPECT_EQ(routing_in(folder.path() / "auto"), "random");
   EXPECT_EQ(routing_in(folder.path() / "fixed"), "fixed");
   // At the first step all islands are identical, so only the assignment of samples differs: labels are routed with their samples.
@@ -78,11 +78,11 @@ TEST(Routing, IsTheSameWithRanksAlongTpAndShard) {
 TEST(Routing, GoesOnWhereItWasInterrupted) {
   const harness::ScratchFolder folder;
   const std::filesystem::path straight = folder.path() / "straight", cut = folder.path() / "cut";
-  train_on(6, piped(kPairs, {}), straight);
-  train_on(6, piped(kPairs, {}), cut);
+  train_on(6, piped(kPairedIslands, {}), straight);
+  train_on(6, piped(kPairedIslands, {}), cut);
   for (const char* later : {"snapshots", "island-1/snapshots", "island-2/snapshots"})
     ASSERT_GT(std::filesystem::remove_all(cut / later / "step-00000012"), 0U);
-  train_on(6, piped(kPairs, {}), cut, /*resume=*/true);
+  train_on(6, piped(kPairedIslands, {}), cut, /*resume=*/true);
   for (const char* of : {".", "island-1", "island-2"}) EXPECT_EQ(furthest(model_of(straight / of), model_of(cut / of)), 0) << of;
 }
 

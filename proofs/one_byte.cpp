@@ -143,7 +143,7 @@ void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
   CurvesPicture picture{.title = "Two labels swapped, 6,858 parameters: learned from slopes", .across = "rounds", .up = "held-out loss"};
   const auto run = [&](const std::string& code, uint32_t machines) {
     sync::OneByteOptions how;
-    how.samples_per_round = 2, how.code = code;
+    how.samples_per_round = 2, how.code = base::parse_enum(sync::kSlopeCodeNames, "code", code);
     const Tuned tuned = tune(clouds, how, machines, rounds, 1e-3f, options.seed);
     log.info("{} machines, {}: loss {:.4f} -> {:.4f}", machines, code, tuned.start, tuned.end);
     picture.curves.push_back({fmt::format("{} x 2 slopes, {}", machines, code), curve_colour(picture.curves.size()), tuned.course});

@@ -62,7 +62,7 @@ TEST(SlopeCode, OthersAreForComparing) {
   const EncodedSlopes signs = encode_slopes(SlopeCode::sign, slopes);
   EXPECT_EQ(signs.bytes.size(), 2u);
   EXPECT_EQ(decode_slopes(SlopeCode::sign, signs.bytes, 9), (std::vector<float>{1, -1, 1, -1, 1, 1, -1, 1, -1}));
-  EXPECT_THROW(slope_code("log9"), Error);
+  EXPECT_THROW(base::parse_enum(kSlopeCodeNames, "code", "log9"), Error);
 }
 
 SlopeMessage example() {

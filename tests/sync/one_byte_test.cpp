@@ -122,14 +122,14 @@ TEST(OneByteReplica, ItsFingerprintTellsWhatWouldDrawOtherwise) {
   const uint64_t usual = Bowl().replica.fingerprint();
   EXPECT_EQ(Bowl().replica.fingerprint(), usual);
   OneByteOptions other = Bowl::defaults();
-  other.noise = "rademacher";
+  other.noise = kernels::Noise::rademacher;
   EXPECT_NE(Bowl(other).replica.fingerprint(), usual);
-  other = Bowl::defaults(), other.code = "sign";
+  other = Bowl::defaults(), other.code = SlopeCode::sign;
   EXPECT_NE(Bowl(other).replica.fingerprint(), usual);
 }
 
 TEST(OneByte, AllMachinesStayBitwiseIdenticalAndTheLossFalls) {
-  for (const char* noise : {"normal", "rademacher"}) {
+  for (const kernels::Noise noise : {kernels::Noise::normal, kernels::Noise::rademacher}) {
     Hashes hashes;
     harness::on_ranks(4, [&](comm::World& world) {
       OneByteOptions options = Bowl::defaults();
@@ -267,7 +267,7 @@ TEST(OneByte, ANewcomerWithOtherWeightsOrOtherNoiseIsRefused) {
   for (const bool weights : {true, false})
     harness::on_ranks(2, [&](comm::World& world) {
       OneByteOptions options = Bowl::defaults();
-      if (world.rank() == 1 && !weights) options.noise = "rademacher";
+      if (world.rank() == 1 && !weights) options.noise = kernels::Noise::rademacher;
       Bowl bowl(options);
       if (world.rank() == 1 && weights) bowl.flat.fill_(2);
       comm::Mailbox mailbox(world);
@@ -363,12 +363,11 @@ TEST(OneByte, RefusesWhatCannotWork) {
     }
     return "";
   };
-  OneByteOptions none = Bowl::defaults(), flat = none, odd = none, rounded = none;
-  none.samples_per_round = 0, flat.eps = 0, odd.noise = "gauss", rounded.code = "sign", rounded.unbiased = true;
+  OneByteOptions none = Bowl::defaults(), flat = none, rounded = none;
+  none.samples_per_round = 0, flat.eps = 0, rounded.code = SlopeCode::sign, rounded.unbiased = true;
   EXPECT_EQ(message(Bowl::defaults()), "");
   EXPECT_NE(message(none).find("samples_per_round = 0"), std::string::npos);
   EXPECT_NE(message(flat).find("eps = 0"), std::string::npos);
-  EXPECT_NE(message(odd).find("gauss"), std::string::npos);
   EXPECT_NE(message(rounded).find("only log8 is rounded"), std::string::npos);
 }
 

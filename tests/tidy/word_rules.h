@@ -106,8 +106,8 @@ struct Registry {
   std::string_view home;  // where comparing it with a literal is allowed
 };
 inline constexpr std::array kRegistries = {
-    Registry{"train.method", "src/train/steps/"},       Registry{"sync.kind", "src/sync/rules.cpp"},
-    Registry{"island.kind", "src/sync/rules.cpp"},      Registry{"model.kind", "src/model/models.cpp"},
+    Registry{"train.method", "src/train/step_methods.cpp"}, Registry{"sync.kind", "src/sync/rules.cpp"},
+    Registry{"island.kind", "src/sync/rules.cpp"},          Registry{"model.kind", "src/model/models.cpp"},
     Registry{"optim.kind", "src/optim/optimizers.cpp"},
 };
 

@@ -59,13 +59,6 @@ int unbiased_level(double magnitude, double chance) {
 
 }  // namespace
 
-SlopeCode slope_code(const std::string& name) {
-  const std::vector<std::string> known{"log8", "fp32", "sign"};
-  const auto found = std::find(known.begin(), known.end(), name);
-  if (found == known.end()) base::fail_unknown("code", name, known);
-  return static_cast<SlopeCode>(found - known.begin());
-}
-
 int64_t encoded_bytes(SlopeCode code, int64_t count) {
   switch (code) {
     case SlopeCode::log8:

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/enum_names.h"
+
 namespace cairn::base {
 struct Random;
 }
@@ -17,7 +19,8 @@ enum class SlopeCode : uint8_t {
   fp32,  // four bytes, for comparison
   sign,  // one bit: -1 or 1
 };
-SlopeCode slope_code(const std::string& name);  // refuses an unknown name
+inline constexpr base::EnumName<SlopeCode> kSlopeCodeNames[] = {
+    {SlopeCode::log8, "log8"}, {SlopeCode::fp32, "fp32"}, {SlopeCode::sign, "sign"}};
 
 struct EncodedSlopes {
   std::vector<std::byte> bytes;

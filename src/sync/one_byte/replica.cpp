@@ -75,20 +75,17 @@ void check(const OneByteOptions& options) {
   if (!(options.eps > 0)) base::fail_input("eps = {}: must be above 0; 1e-3 for whole models, 1e-2 for LoRA", options.eps);
   if (options.samples_per_round < 1 || options.samples_per_round > 65535)
     base::fail_input("samples_per_round = {}: must be from 1 to 65535", options.samples_per_round);
-  if (options.noise != "normal" && options.noise != "rademacher") base::fail_unknown("noise", options.noise, {"normal", "rademacher"});
-  if (options.scale != "mean" && options.scale != "sqrt") base::fail_unknown("scale", options.scale, {"mean", "sqrt"});
   if (!(options.round_timeout_s > 0)) base::fail_input("round_timeout_s = {}: must be above 0", options.round_timeout_s);
   if (options.hash_every < 1) base::fail_input("hash_every = {}: must be at least 1", options.hash_every);
   if (!(options.weight_decay >= 0)) base::fail_input("weight_decay = {}: must be at least 0", options.weight_decay);
-  const SlopeCode code = slope_code(options.code);
-  if (options.unbiased && code != SlopeCode::log8)
-    base::fail_input("unbiased = true with code = \"{}\": only log8 is rounded", options.code);
+  if (options.unbiased && options.code != SlopeCode::log8)
+    base::fail_input("unbiased = true with code = \"{}\": only log8 is rounded", base::enum_name(kSlopeCodeNames, options.code));
 }
 
 OneByteReplica::OneByteReplica(const OneByteOptions& options, uint64_t run, Model model)
-    : options_(options), run_(run), model_(std::move(model)), code_(slope_code(options.code)) {
+    : options_(options), run_(run), model_(std::move(model)), code_(options.code) {
   check(options);
-  noise_ = options.noise == "normal" ? kernels::Noise::normal : kernels::Noise::rademacher;
+  noise_ = options.noise;
   CAIRN_CHECK(model_.names.size() == model_.trained.size(), "{} names, {} trained or not", model_.names.size(), model_.trained.size());
 }
 
@@ -121,7 +118,7 @@ void OneByteReplica::apply(const RoundRecord& record) {
   double weights = 0;
   for (const SlopeMessage& message : record.messages) weights += static_cast<double>(message.weight) * message.slopes;
   if (weights == 0) return;  // nobody had data
-  const double divisor = options_.scale == "mean" ? weights : std::sqrt(weights);
+  const double divisor = options_.scale == SlopeScale::mean ? weights : std::sqrt(weights);
   struct Named {
     uint32_t machine;
     int64_t sample;
@@ -166,7 +163,7 @@ uint64_t OneByteReplica::fingerprint() const {
   std::vector<std::byte> codes(128);
   for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i);
   add(decode_slopes(SlopeCode::log8, codes, 128));
-  const std::array<uint64_t, 3> settings{run_, static_cast<uint64_t>(code_) * 2 + (options_.scale == "mean" ? 0 : 1),
+  const std::array<uint64_t, 3> settings{run_, static_cast<uint64_t>(code_) * 2 + (options_.scale == SlopeScale::mean ? 0 : 1),
                                          std::bit_cast<uint64_t>(options_.eps)};
   add(settings);
   for (size_t i = 0; i < model_.names.size(); ++i)

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/enum_names.h"
 #include "base/random.h"
 #include "kernels/perturb.h"
 #include "model/call.h"
@@ -13,14 +14,20 @@
 
 namespace cairn::sync {
 
+// How slopes are divided before they are applied: by their number, or by its square root.
+enum class SlopeScale { mean, sqrt };
+inline constexpr base::EnumName<SlopeScale> kSlopeScaleNames[] = {{SlopeScale::mean, "mean"}, {SlopeScale::sqrt, "sqrt"}};
+inline constexpr base::EnumName<kernels::Noise> kNoiseNames[] = {{kernels::Noise::normal, "normal"},
+                                                                 {kernels::Noise::rademacher, "rademacher"}};
+
 struct OneByteOptions {
   int64_t samples_per_round = 30;
-  double eps = 1e-3;             // how far the weights are perturbed to measure a slope
-  std::string noise = "normal";  // "rademacher"
-  std::string code = "log8";     // "fp32", "sign": for comparison
-  bool unbiased = false;         // log8 rounds stochastically, without bias
-  std::string scale = "mean";    // "sqrt": slopes are divided by the square root of their number
-  double weight_decay = 0;       // of matrices
+  double eps = 1e-3;  // how far the weights are perturbed to measure a slope
+  kernels::Noise noise = kernels::Noise::normal;
+  SlopeCode code = SlopeCode::log8;  // the others are for comparison
+  bool unbiased = false;             // log8 rounds stochastically, without bias
+  SlopeScale scale = SlopeScale::mean;
+  double weight_decay = 0;  // of matrices
   double round_timeout_s = 30;
   int64_t hash_every = 64;  // rounds between two comparisons of all machines' weights
 };

@@ -217,8 +217,12 @@ class MashaStep final : public Step {
   bool begun_ = false;
 };
 
+std::unique_ptr<Step> make_masha1(const StepContext& context);
+std::unique_ptr<Step> make_masha2(const StepContext& context);
+
 // masha1 sends random elements, masha2 the largest.
-bool compresses_at_random(const Settings& settings) { return settings.train.method == "masha1"; }
+bool compresses_at_random(const Settings& settings) { return step_method(settings).make == make_masha1; }
+bool is_masha(const Settings& settings) { return compresses_at_random(settings) || step_method(settings).make == make_masha2; }
 
 // Refuses optimizer keys that MASHA would ignore. A resolved recipe has all keys, so only a value other than the default is refused.
 void refuse_optimizer_keys(const Settings& settings, const std::string& chosen) {
@@ -239,29 +243,32 @@ std::unique_ptr<Step> make_masha(const StepContext& context) {
   comm::Group& devices = context.world.group(job.config.plan.mesh.peers(context.world.rank(), "dp"));
   return make_masha_step(job.engine, masha_parts(job.config.settings, devices, job.data.length));
 }
+std::unique_ptr<Step> make_masha1(const StepContext& context) { return make_masha(context); }
+std::unique_ptr<Step> make_masha2(const StepContext& context) { return make_masha(context); }
 
 void check_masha(const Settings& settings, const parallel::Plan&) {
   const MashaStepOptions& keys = settings.step_options<MashaStepOptions>();
   const std::string chosen = "train.method = " + settings.train.method;
-  if (step_method(settings).make != make_masha) {
-    if (keys.adversary != "none")
-      base::fail_input("train.masha.adversary = {}: {} has no adversary: use masha1 or masha2", keys.adversary, chosen);
+  if (!is_masha(settings)) {
+    if (keys.adversary != Adversary::none)
+      base::fail_input("train.masha.adversary = {}: {} has no adversary: use masha1 or masha2",
+                       base::enum_name(kAdversaryNames, keys.adversary), chosen);
     return;
   }
-  if (!compresses_at_random(settings) && keys.indices == "common")
+  if (!compresses_at_random(settings) && keys.indices == MashaIndices::common)
     base::fail_input("{}: train.masha.indices = common: which elements are the largest differs by rank: use masha1, or leave it out",
                      chosen);
   for (const auto& [key, density] : {std::pair("density", keys.density), std::pair("down_density", keys.down_density)})
     if (density == 0) base::fail_input("{}: train.masha.{} = 0: nothing would be sent: must be above 0 and at most 1", chosen, key);
-  if (keys.indices == "common" && keys.down_density < 1)
+  if (keys.indices == MashaIndices::common && keys.down_density < 1)
     base::fail_input("{}: train.masha.down_density = {} with indices = common: all ranks have the mean already: leave it out", chosen,
                      keys.down_density);
-  if (keys.adversary == "embedding" && !model::needs_of(settings.model.kind).token_embedding)
+  if (keys.adversary == Adversary::embedding && !model::needs_of(settings.model.kind).token_embedding)
     base::fail_input("{}: train.masha.adversary = embedding: this model has no token embeddings: use none", chosen);
   refuse_optimizer_keys(settings, chosen);
 }
 
-StepMethod masha_method(const char* name, const char* help) {
+StepMethod masha_method(const char* name, const char* help, std::unique_ptr<Step> (*make)(const StepContext&)) {
   constexpr std::string_view kOneRank = "a device of MASHA is one rank with a whole model so far: use mesh.dp";
   return {.name = name,
           .help = help,
@@ -279,7 +286,7 @@ StepMethod masha_method(const char* name, const char* help) {
                          {Feature::running_statistics, "statistics would be of points that are only evaluated: set it to false"},
                          {Feature::bf16_parameters, "differences between points would be lost in rounding: keep parameters in fp32"},
                          {Feature::recovery, "the trainer cannot take such a step back: use stop"}})},
-          .make = make_masha,
+          .make = make,
           .options = StepOptions::from(masha_schema),
           .check = check_masha};
 }
@@ -296,7 +303,7 @@ base::Schema<MashaStepOptions> masha_schema() {
       {{"density", &O::density, "Fraction of the elements that a rank sends in a step. 1: all.", base::between(0, 1)},
        {"down_density", &O::down_density, "Fraction of the elements of the mean that are sent back. 1: all.", base::between(0, 1)},
        {"indices", &O::indices, "For masha1: each rank draws its own elements (independent), or all ranks send the same ones (common).",
-        base::one_of({"independent", "common"})},
+        kMashaIndicesNames},
        {"refresh", &O::refresh,
         "Probability that the reference moves to the newest weights after a step, which costs an uncompressed all-reduce. 0: the value of "
         "density.",
@@ -307,20 +314,22 @@ base::Schema<MashaStepOptions> masha_schema() {
         base::at_least(1)},
        {"precondition", &O::precondition,
         "adam: scale elements by a moving mean of their squared gradients at references (a heuristic, for transformers). none: no scaling.",
-        base::one_of({"none", "adam"})},
+        kPreconditionNames},
        {"halve_above", &O::halve_above,
         "Halve the step size if the gradient norm grows by more than this factor from one reference to the next. 0: never.",
         base::at_least(0)},
        {"adversary", &O::adversary,
         "The player that maximises the loss. embedding: a perturbation of the token embeddings, one vector for each position, the same for "
         "all samples. none: no adversary.",
-        base::one_of({"none", "embedding"})},
+        kAdversaryNames},
        {"radius", &O::radius, "The largest absolute value of an element of the perturbation.", base::more_than(0)},
        {"adversary_rate", &O::adversary_rate, "The adversary's step size, divided by the model's.", base::more_than(0)}}};
 }
 
-StepMethod masha1_method() { return masha_method("masha1", "compressed differences, random elements: train.masha"); }
-StepMethod masha2_method() { return masha_method("masha2", "the same with the largest elements and error feedback: train.masha"); }
+StepMethod masha1_method() { return masha_method("masha1", "compressed differences, random elements: train.masha", make_masha1); }
+StepMethod masha2_method() {
+  return masha_method("masha2", "the same with the largest elements and error feedback: train.masha", make_masha2);
+}
 
 MashaParts masha_parts(const Settings& settings, comm::Group& devices, int64_t length) {
   const MashaStepOptions& keys = settings.step_options<MashaStepOptions>();
@@ -328,13 +337,14 @@ MashaParts masha_parts(const Settings& settings, comm::Group& devices, int64_t l
   const std::string compressor = compresses_at_random(settings) ? "randk" : "topk";
   parts.options.kind = settings.train.method;
   parts.options.step = std::max(settings.optim.learning_rate, kStepLeast);
-  parts.options.up = {.kind = keys.density < 1 ? compressor : "none", .density = keys.density, .common = keys.indices == "common"};
+  parts.options.up = {
+      .kind = keys.density < 1 ? compressor : "none", .density = keys.density, .common = keys.indices == MashaIndices::common};
   parts.options.down = {.kind = keys.down_density < 1 ? compressor : "none", .density = keys.down_density};
   parts.options.refresh = keys.refresh;
   parts.options.refresh_batches = keys.refresh_batches;
-  parts.options.adam = keys.precondition == "adam";
+  parts.options.adam = keys.precondition == Precondition::adam;
   parts.options.halve_above = keys.halve_above;
-  if (keys.adversary != "embedding") return parts;
+  if (keys.adversary != Adversary::embedding) return parts;
   parts.perturbed_length = length;
   parts.radius = keys.radius;
   parts.adversary_rate = keys.adversary_rate;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "base/enum_names.h"
 #include "base/schema.h"
 #include "parallel/plan.h"
 #include "sync/masha/masha.h"
@@ -16,16 +17,27 @@ namespace cairn::train {
 
 struct Settings;
 
+// Which elements the ranks of masha1 send.
+enum class MashaIndices { independent, common };
+inline constexpr base::EnumName<MashaIndices> kMashaIndicesNames[] = {{MashaIndices::independent, "independent"},
+                                                                      {MashaIndices::common, "common"}};
+// How differences are scaled before they are applied.
+enum class Precondition { none, adam };
+inline constexpr base::EnumName<Precondition> kPreconditionNames[] = {{Precondition::none, "none"}, {Precondition::adam, "adam"}};
+// Who maximises the loss.
+enum class Adversary { none, embedding };
+inline constexpr base::EnumName<Adversary> kAdversaryNames[] = {{Adversary::none, "none"}, {Adversary::embedding, "embedding"}};
+
 // The recipe's train.masha.* keys.
 struct MashaStepOptions {
   double density = 0.1;
   double down_density = 1;
-  std::string indices = "independent";
+  MashaIndices indices = MashaIndices::independent;
   double refresh = 0;
   int64_t refresh_batches = 8;
-  std::string precondition = "none";
+  Precondition precondition = Precondition::none;
   double halve_above = 10;
-  std::string adversary = "none";
+  Adversary adversary = Adversary::none;
   double radius = 0.1;
   double adversary_rate = 1;
 };

@@ -200,13 +200,11 @@ base::Schema<sync::OneByteOptions> one_byte_schema() {
       "needs small learning rates: 1e-6 for full models, 1e-4 for adapters.",
       {{"samples_per_round", &O::samples_per_round, "Random directions that each rank measures in a step.", base::between(1, 65535)},
        {"eps", &O::eps, "How far the weights are perturbed to both sides: 1e-3 for full models, 1e-2 for adapters.", base::more_than(0)},
-       {"noise", &O::noise, "The distribution of a direction's elements: normal, or rademacher (1 and -1).",
-        base::one_of({"normal", "rademacher"})},
+       {"noise", &O::noise, "The distribution of a direction's elements: normal, or rademacher (1 and -1).", sync::kNoiseNames},
        {"code", &O::code, "The encoding of a slope in messages: log8 is one byte; fp32 and sign are for comparison.",
-        base::one_of({"log8", "fp32", "sign"})},
+        sync::kSlopeCodeNames},
        {"unbiased", &O::unbiased, "Round log8 stochastically, without bias, instead of to the nearest."},
-       {"scale", &O::scale, "The divisor of the sum of slopes: their number (mean), or its square root (sqrt).",
-        base::one_of({"mean", "sqrt"})},
+       {"scale", &O::scale, "The divisor of the sum of slopes: their number (mean), or its square root (sqrt).", sync::kSlopeScaleNames},
        {"weight_decay", &O::weight_decay, "Weight decay of matrices, multiplied by the learning rate.", base::at_least(0)},
        {"hash_every", &O::hash_every, "Steps between two comparisons of the ranks' weights, by hash.", base::at_least(1)}}};
 }

@@ -95,7 +95,7 @@ double mean(const std::vector<double>& values) {
 }
 
 // Seconds from the end of the warm-up to where the end of the run begins to show, and the steps in them.
-std::pair<double, double> loss_denominator(const GpuTrained& trained) {
+std::pair<double, double> measured_span(const GpuTrained& trained) {
   const size_t last = trained.ends_s.size() - 1 - static_cast<size_t>(kLastSteps);
   return {trained.ends_s[last] - trained.ends_s[kWarmUp], static_cast<double>(last - kWarmUp)};
 }
@@ -134,7 +134,7 @@ void snapshots_in_background(const ProofOptions& options, Findings& findings, ba
     sets.insert(sets.end(), more.begin(), more.end());
     return must_train_on_gpu(options, log, name, {.sets = std::move(sets), .steps = steps});
   };
-  const auto [plain_s, plain_steps] = loss_denominator(train("no-snapshots", 40, {}));
+  const auto [plain_s, plain_steps] = measured_span(train("no-snapshots", 40, {}));
   const double step_s = plain_s / plain_steps;
   const auto every = static_cast<int64_t>(std::ceil(kBetweenSaves_s / step_s));
   struct Lost {
@@ -144,7 +144,7 @@ void snapshots_in_background(const ProofOptions& options, Findings& findings, ba
   const auto lost = [&](const std::string& mode) {
     GpuTrained trained =
         train(mode, kSaves * every + 10, {fmt::format("snapshot.every={}", every), "snapshot.keep=1", "snapshot.mode=" + mode});
-    const auto [seconds, steps] = loss_denominator(trained);
+    const auto [seconds, steps] = measured_span(trained);
     return Lost{(seconds - steps * step_s) / kSaves, mean(trained.saves_s), std::move(trained)};
   };
   const Lost sync = lost("sync"), async = lost("async");

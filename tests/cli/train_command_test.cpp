@@ -125,15 +125,16 @@ TEST(TrainCommand, ADryRunCountsWhatIsKept) {
   EXPECT_LT(mebibytes_of("total", on_gpu), sum) << "activations have the memory of gradients before those come";
 }
 
-// The items of a reference page: "[section] `key`" to the text after it, as one line. Lists of allowed names are left out, since a new
-// method adds a name to them.
+// The items of a reference page: "[section] `key` of: summary" to the text of the key, as one line. Lists of allowed names are left out,
+// since a new method adds a name to them.
 std::map<std::string, std::string> items_of(const std::string& page) {
   std::map<std::string, std::string> items;
-  std::string section, key;
+  std::string section, summary, key;
   std::istringstream lines(page);
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("#")) section = line, key.clear();
-    if (line.starts_with("- `")) key = section + " " + line.substr(2, line.find('`', 3) - 1);
+    if (line.starts_with("#")) section = line, key.clear(), summary.clear();
+    if (!line.starts_with("#") && !line.starts_with("- ") && key.empty()) summary += line;  // sync rules share the name of their section
+    if (line.starts_with("- `")) key = section + " " + line.substr(2, line.find('`', 3) - 1) + " of: " + summary;
     if (line.empty()) key.clear();
     if (!key.empty()) items[key] += (items[key].empty() ? "" : " ") + line.substr(line.find_first_not_of(' '));
   }

@@ -67,7 +67,7 @@ struct StepFacts {
   int64_t step = 0;
   int64_t tokens = 0;  // that this replica learned from in the step
   double learning_rate = 0;
-  bool skipped = false;  // should_step said no: nothing was trained
+  bool skipped = false;  // nothing was updated: should_step said no, or the numbers of the step were bad
 };
 
 // The replicas of the group changed between two steps.

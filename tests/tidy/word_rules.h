@@ -25,14 +25,14 @@ inline constexpr std::array kOldWords = {
     OldWord{"Wholes", "FullParameterGather"},
     OldWord{"takes", "should_step", true},
     OldWord{"let_pass", "skip_step"},
-    OldWord{"agreed", "global_parameters", true},
+    OldWord{"agreed", "global_parameters"},
     OldWord{"AsAgreed", "ScopedGlobalParameters"},
     OldWord{"Council", "QuorumRound"},
     OldWord{"council", "quorum"},
     OldWord{"Verdict", "Decision"},
     OldWord{"Voyage", "PendingExchange"},
     OldWord{"Cargo", "FragmentMessage"},
-    OldWord{"land", "apply_outer_step", true},
+    OldWord{"land", "apply_outer_step"},
     OldWord{"owed", "residual", true},
     OldWord{"flying_", "in_flight_"},
     OldWord{"IslandGate", "IslandMembership"},
@@ -57,7 +57,7 @@ inline constexpr std::array kOldWords = {
     OldWord{"Game", "Simulation"},
     OldWord{"counted", "loss_denominator", true},
     OldWord{"samples_most", "max_local_samples"},
-    OldWord{"noted", "must_record", true},
+    OldWord{"noted", "must_record"},
     OldWord{"gone_back", "rolled_back"},
     OldWord{"eight bits", "fp8"},
     OldWord{"eight_bits", "fp8_linear"},
@@ -73,7 +73,7 @@ inline constexpr std::array kOldWords = {
     OldWord{"lent", "gradient buffer reuse"},
     OldWord{"micro-batches make a step", "gradient accumulation"},
     OldWord{"shared out", "sharded"},
-    OldWord{"talks", "chats", true},
+    OldWord{"talks", "chats"},
     OldWord{"letters", "messages, subscripts", true},
     OldWord{"a sum at every step", "synchronous data parallelism"},
     OldWord{"to the bit", "bitwise identical"},
@@ -94,6 +94,9 @@ inline Findings uses_the_words_of_the_field(const Source& source) {
   Findings found;
   if (may_use_old_words(source.path)) return found;
   const std::string code = is_code(source) ? blank(source.text, Keep::code_only) : "";
+  for (size_t at : find_word(code, "move"))  // std::move is no message
+    if (at > 0 && (code[at - 1] == '.' || code[at - 1] == '>') && code.compare(at, 5, "move(") == 0)
+      found.push_back(finding(source, at, "\"move\": the field says progress"));
   for (const OldWord& old : kOldWords)
     for (size_t at : find_word(old.code_only ? std::string_view(code) : std::string_view(source.text), old.word))
       found.push_back(finding(source, at, "\"" + std::string(old.word) + "\": the field says " + std::string(old.better)));

@@ -24,6 +24,7 @@ TEST(Words, OfOrdinaryEnglishAreRefusedAsIdentifiersAlone) {
   EXPECT_THAT(uses_the_words_of_the_field({"src/x/y.cpp", "if (sync.takes(step)) return;"}), ElementsAre(HasSubstr("should_step")));
   EXPECT_THAT(uses_the_words_of_the_field({"src/x/y.cpp", "// It takes a second. \nlog(\"takes long\");"}), IsEmpty());
   EXPECT_THAT(uses_the_words_of_the_field({"docs/x.md", "This takes a minute."}), IsEmpty());
+  EXPECT_THAT(uses_the_words_of_the_field({"src/x/y.cpp", "sync->move({}); x = std::move(y);"}), ElementsAre(HasSubstr("progress")));
 }
 
 TEST(Methods, AreNamedInTheirRegistryAlone) {

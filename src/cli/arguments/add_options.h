@@ -1,4 +1,4 @@
-// Each function adds one command with its options to the parser; values land in `a`, which must outlive the parse. The parser (CLI11) is
+// Each function adds one command with its options to the parser; values go into `a`, which must outlive the parse. The parser (CLI11) is
 // known to the sources of this folder alone.
 #pragma once
 #include "cli/arguments.h"

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "comm/world.h"
 #include "model/trainable.h"
-#include "train/batches.h"
+#include "train/build/batches.h"
 #include "train/build/build_steps.h"
 #include "train/state/restore.h"
 #include "train/step_methods.h"

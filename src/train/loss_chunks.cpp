@@ -5,7 +5,7 @@
 
 #include "model/model.h"
 #include "parallel/plan.h"
-#include "train/check_settings.h"
+#include "train/build/check_settings.h"
 #include "train/settings.h"
 
 namespace cairn::train {

@@ -22,8 +22,8 @@
 #include "base/recipe.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
-#include "train/batches.h"
 #include "train/build.h"
+#include "train/build/batches.h"
 #include "train/take_step.h"
 
 namespace cairn::train {

@@ -1,8 +1,8 @@
 #include "train/take_step.h"
 
 #include "base/checksum.h"
-#include "train/batches.h"
 #include "train/build.h"
+#include "train/build/batches.h"
 #include "train/sync_check.h"
 
 namespace cairn::train {

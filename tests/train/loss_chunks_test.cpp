@@ -13,7 +13,7 @@
 #include "parallel/plan.h"
 #include "small_decoder.h"
 #include "train/build.h"
-#include "train/make_plan.h"
+#include "train/build/make_plan.h"
 #include "train/refusal.h"
 #include "train/take_step.h"
 

@@ -1,4 +1,4 @@
-#include "train/batches.h"
+#include "train/build/batches.h"
 
 #include "train/build/build_steps.h"
 

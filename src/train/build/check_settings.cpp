@@ -1,4 +1,4 @@
-#include "train/check_settings.h"
+#include "train/build/check_settings.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "train/make_plan.h"
+#include "train/build/make_plan.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "parallel/layout/make_plan.h"
 #include "sync/needs.h"
-#include "train/check_settings.h"
+#include "train/build/check_settings.h"
 #include "train/given_plan.h"
 #include "train/settings.h"
 

@@ -3,7 +3,7 @@
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "train/build/build_steps.h"
-#include "train/check_settings.h"
+#include "train/build/check_settings.h"
 #include "train/given_plan.h"
 
 namespace cairn::train {

@@ -4,9 +4,9 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "train/build/build_steps.h"
-#include "train/check_settings.h"
+#include "train/build/check_settings.h"
+#include "train/build/make_plan.h"
 #include "train/given_plan.h"
-#include "train/make_plan.h"
 
 namespace cairn::train {
 namespace {

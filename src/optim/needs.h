@@ -8,15 +8,13 @@ namespace cairn::optim {
 // The smallest part of a parameter that one update can work on.
 enum class Granularity {
   elements,  // any slice of the flattened parameter: works with ZeRO shards and tensor-parallel slices
-  rows,      // whole rows of a matrix
   matrices,  // the whole parameter in its own shape: refuses mesh.tp > 1 and ZeRO shards that cut a parameter
 };
 
 struct OptimizerNeeds {
   Granularity granularity = Granularity::elements;
-  bool waits_for_norm = true;  // where optim.max_grad_norm > 0, the first update waits for the norm of the whole gradient
-  bool updates_bf16 = false;   // updates bf16 parameters itself; false: bf16_optimizer.h hands it fp32 copies
-  bool bf16_moments = false;   // can keep its state in bf16 (optim.moments)
+  bool updates_bf16 = false;  // updates bf16 parameters itself; false: bf16_optimizer.h hands it fp32 copies
+  bool bf16_moments = false;  // can keep its state in bf16 (optim.moments)
 
   bool elementwise() const { return granularity == Granularity::elements; }
 };

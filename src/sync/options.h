@@ -33,11 +33,7 @@ inline constexpr base::EnumName<IslandWeights> kIslandWeightsNames[] = {{IslandW
                                                                         {IslandWeights::tokens, "tokens"}};
 // Whether every island takes every step, or slower ones skip some.
 enum class Pace { equal, own };
-// The old word stands in two pieces: the tidy test refuses it in sources.
-inline constexpr base::EnumName<Pace> kPaceNames[] = {{Pace::equal, "equal",
-                                                       "ali"
-                                                       "ke"},
-                                                      {Pace::own, "own"}};
+inline constexpr base::EnumName<Pace> kPaceNames[] = {{Pace::equal, "equal", "alike"}, {Pace::own, "own"}};
 // Which layers a fragment has: every n-th, or neighbours.
 enum class FragmentPattern { strided, sequential };
 inline constexpr base::EnumName<FragmentPattern> kFragmentPatternNames[] = {{FragmentPattern::strided, "strided"},

@@ -20,6 +20,12 @@ TEST(Words, AreThoseOfTheField) {
   EXPECT_THAT(uses_the_words_of_the_field({"src/x/y.cpp", "accompany(); companyName();"}), IsEmpty());
 }
 
+TEST(Words, OfOldRecipesStandWhereTheyAreRead) {
+  EXPECT_THAT(uses_the_words_of_the_field({"src/sync/options.h", "{Pace::equal, \"equal\", \"alike\"}"}), IsEmpty());
+  EXPECT_THAT(uses_the_words_of_the_field({"src/sync/options.h", "// Islands are alike.\n"}), ElementsAre(HasSubstr("identical")));
+  EXPECT_THAT(uses_the_words_of_the_field({"src/sync/diloco.cpp", "if (word == \"alike\") return;"}), ElementsAre(HasSubstr("identical")));
+}
+
 TEST(Words, OfOrdinaryEnglishAreRefusedAsIdentifiersAlone) {
   EXPECT_THAT(uses_the_words_of_the_field({"src/x/y.cpp", "if (sync.takes(step)) return;"}), ElementsAre(HasSubstr("should_step")));
   EXPECT_THAT(uses_the_words_of_the_field({"src/x/y.cpp", "// It takes a second. \nlog(\"takes long\");"}), IsEmpty());

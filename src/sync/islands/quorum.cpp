@@ -28,7 +28,7 @@ constexpr int kPatience = 5;
 // A vote or a decision on the wire: one byte that says whether to stop, then three bits for each island.
 struct Ballot {
   bool stop = false;
-  IslandSet first, second, third;  // a vote: held, reached, proposed; a decision: counted, lost, joined
+  IslandSet first, second, third;  // a vote: held, reached, proposed; a decision: included, lost, joined
 };
 
 std::vector<std::byte> packed(const Ballot& ballot) {

@@ -8,16 +8,6 @@
 
 namespace cairn::train {
 
-optim::ParameterPiece make_piece(const model::Parameter& of, at::Tensor parameter, at::Tensor gradient) {
-  return {of.name, std::move(parameter), std::move(gradient), of.decays(),
-          of.role == model::Parameter::Role::weight && of.shape.size() == 2};
-}
-
-void start_values(const Job& job, size_t parameter, const at::Tensor& whole) {
-  model::initialize_parameter(job.engine.model->parameters()[parameter], whole.view({-1}),
-                              base::Random(static_cast<uint64_t>(job.config.settings.train.seed)));
-}
-
 void start_weights(Job& job, const std::optional<snapshot::Pretrained>& pretrained, comm::World& world) {
   for (const StateTensor& one : parameter_state(job)) {
     if (!one.mine.defined()) continue;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/files/write_calls.h"
 #include "base/text.h"
 
 namespace cairn::base {
@@ -20,8 +21,9 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
-// Throws Kind::disk, with what the user can do about it.
-[[noreturn]] void fail_disk(std::string_view doing, const std::filesystem::path& path, int error, int64_t bytes_missing, const Disk& disk) {
+}  // namespace
+
+void fail_disk(std::string_view doing, const std::filesystem::path& path, int error, int64_t bytes_missing, const Disk& disk) {
   const int64_t free = disk.free_bytes(folder_of(path));
   if (error == ENOSPC || error == EDQUOT) {
     throw Error(Error::Kind::disk, fmt::format("{} writing {}: {} needed, {} free; free space or choose another --out",
@@ -32,7 +34,6 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
                                              free < 0 ? std::string() : fmt::format(" ({} free)", human_bytes(free))));
 }
 
-// Writes all of it, however short the single writes are. Returns what is left: zero, or an error in errno.
 std::span<const std::byte> write_all(const Disk& disk, int file, std::span<const std::byte> bytes) {
   constexpr size_t kPiece = size_t{1} << 30;  // Linux writes at most 2 GiB a call
   while (!bytes.empty()) {
@@ -43,8 +44,6 @@ std::span<const std::byte> write_all(const Disk& disk, int file, std::span<const
   }
   return bytes;
 }
-
-}  // namespace
 
 std::span<const std::byte> as_bytes(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
 
@@ -143,18 +142,6 @@ void FileWriter::commit() {
   const int closed = disk_.close(std::exchange(file_, -1));
   if (closed != 0) fail_disk("close", path_, errno, bytes_written_, disk_);
   if (disk_.sync_folder(folder_of(path_)) != 0) fail_disk("keep", path_, errno, bytes_written_, disk_);
-}
-
-Appender::Appender(std::filesystem::path path, const Disk& disk) : disk_(disk), path_(std::move(path)) {
-  file_ = disk_.append(path_);
-  if (file_ < 0) fail_disk("open", path_, errno, 0, disk_);
-}
-
-Appender::~Appender() { disk_.close(file_); }
-
-void Appender::append(std::span<const std::byte> bytes) {
-  const std::span<const std::byte> rest = write_all(disk_, file_, bytes);
-  if (!rest.empty()) fail_disk("write", path_, errno, static_cast<int64_t>(rest.size()), disk_);
 }
 
 }  // namespace cairn::base

@@ -58,20 +58,4 @@ class FileWriter {
   int file_ = -1;
 };
 
-// A file that only grows and may be read meanwhile: each piece is one write call where the disk allows.
-class Appender {
- public:
-  explicit Appender(std::filesystem::path path, const Disk& disk = real_disk());
-  ~Appender();
-  Appender(const Appender&) = delete;
-  Appender& operator=(const Appender&) = delete;
-  void append(std::span<const std::byte> bytes);
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  const Disk& disk_;
-  std::filesystem::path path_;
-  int file_ = -1;
-};
-
 }  // namespace cairn::base

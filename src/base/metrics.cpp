@@ -1,5 +1,6 @@
 #include "base/metrics.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <system_error>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "base/json.h"
 
 namespace cairn::base {
@@ -18,14 +20,21 @@ namespace {
 constexpr const char* kNan = "NaN";
 constexpr const char* kInfinity = "Infinity";
 constexpr const char* kMinusInfinity = "-Infinity";
+constexpr std::string_view kEvaluation = ",\"eval_loss\":";  // an open row ends with it
+
+OrderedJson to_json(double number) {
+  if (std::isnan(number)) return kNan;
+  if (std::isinf(number)) return number > 0 ? kInfinity : kMinusInfinity;
+  return number;
+}
 
 OrderedJson to_json(const MetricsRow::Value& value) {
   if (const auto* integer = std::get_if<int64_t>(&value)) return *integer;
   if (const auto* text = std::get_if<std::string>(&value)) return *text;
-  const double number = std::get<double>(value);
-  if (std::isnan(number)) return kNan;
-  if (std::isinf(number)) return number > 0 ? kInfinity : kMinusInfinity;
-  return number;
+  if (const auto* number = std::get_if<double>(&value)) return to_json(*number);
+  OrderedJson list = OrderedJson::array();
+  for (const double number : std::get<std::vector<double>>(value)) list.push_back(to_json(number));
+  return list;
 }
 
 MetricsRow::Value from_json(const OrderedJson& json) {
@@ -34,6 +43,8 @@ MetricsRow::Value from_json(const OrderedJson& json) {
   if (json.is_number_float()) return json.get<double>();
   if (json.is_boolean()) return int64_t{json.get<bool>()};
   if (json.is_null()) return std::numeric_limits<double>::quiet_NaN();
+  if (json.is_array() && std::all_of(json.begin(), json.end(), [](const OrderedJson& one) { return one.is_number(); }))
+    return json.get<std::vector<double>>();
   if (!json.is_string()) return compact(json);
   const auto& text = json.get_ref<const std::string&>();
   if (text == kNan) return std::numeric_limits<double>::quiet_NaN();
@@ -55,8 +66,12 @@ bool read_line(std::istream& in, std::string& line) {
   return !line.empty();
 }
 
-// Hands every whole row to `take`, as text and parsed. An incomplete last line (a crash) is left out; any other line that
-// is not an object is damage.
+OrderedJson parse_row(const std::string& line) {
+  return scan_json(line, {.depth = 16}).trouble.empty() ? parse_ordered_json(line) : OrderedJson();
+}
+
+// Hands every whole row to `take`, as text and parsed. A last row whose evaluation is missing ends before it. Any other incomplete last
+// line (a crash) is left out; any other line that is not an object is damage.
 void for_each_row(const std::filesystem::path& path, const std::function<void(const std::string&, const OrderedJson&)>& take,
                   int64_t rows_max = std::numeric_limits<int64_t>::max()) {
   std::error_code ignored;
@@ -65,19 +80,23 @@ void for_each_row(const std::filesystem::path& path, const std::function<void(co
     fail_input("cannot open {}: it is {}", path.string(), std::filesystem::is_directory(status) ? "a folder" : "not a regular file");
   std::ifstream in(path, std::ios::binary);
   if (!in) fail_input("cannot open {}: {}", path.string(), std::generic_category().message(errno));
-  std::string line;
+  std::string line, bad_line;
   std::optional<int64_t> bad;
   for (int64_t number = 1; number <= rows_max && read_line(in, line); ++number) {
     if (line.size() > kLineBytesMax)
       throw Error(Error::Kind::corrupt_file, fmt::format("{}:{}: a line of more than {} bytes", path.string(), number, kLineBytesMax));
     if (bad) throw Error(Error::Kind::corrupt_file, fmt::format("{}:{}: not a JSON object", path.string(), *bad));
-    const OrderedJson json = scan_json(line, {.depth = 16}).trouble.empty() ? parse_ordered_json(line) : OrderedJson();
+    const OrderedJson json = parse_row(line);
     if (json.is_object()) {
       take(line, json);
     } else {
       bad = number;
+      bad_line = line;
     }
   }
+  if (!bad_line.ends_with(kEvaluation)) return;
+  bad_line.replace(bad_line.size() - kEvaluation.size(), kEvaluation.size(), "}");
+  if (const OrderedJson json = parse_row(bad_line); json.is_object()) take(bad_line, json);
 }
 
 bool ends_in_newline(const std::filesystem::path& path) {
@@ -90,6 +109,12 @@ bool ends_in_newline(const std::filesystem::path& path) {
 std::filesystem::path mended(std::filesystem::path path, const Disk& disk) {
   if (!ends_in_newline(path)) truncate_metrics(path, std::numeric_limits<int64_t>::max(), disk);
   return path;
+}
+
+std::string to_line(const MetricsRow& row) {
+  OrderedJson json = OrderedJson::object();
+  for (const auto& [name, value] : row.values) json[name] = to_json(value);
+  return compact(json);
 }
 
 const MetricsRow::Value& find(const MetricsRow& row, std::string_view name) {
@@ -108,7 +133,7 @@ double MetricsRow::number(std::string_view name) const {
   const Value& value = find(*this, name);
   if (const auto* integer = std::get_if<int64_t>(&value)) return static_cast<double>(*integer);
   if (const auto* number = std::get_if<double>(&value)) return *number;
-  fail_input("\"{}\" of a metrics row is a string: \"{}\"", name, std::get<std::string>(value));
+  fail_input("\"{}\" of a metrics row is not a number: {}", name, compact(to_json(value)));
 }
 
 int64_t MetricsRow::integer(std::string_view name) const {
@@ -117,14 +142,27 @@ int64_t MetricsRow::integer(std::string_view name) const {
   fail_input("\"{}\" of a metrics row is not an integer", name);
 }
 
-Metrics::Metrics(std::filesystem::path path, const Disk& disk) : file_(mended(std::move(path), disk), disk) {}
+Metrics::Metrics(std::filesystem::path path, const Disk& disk, LogFile::Warn warn)
+    : file_(mended(std::move(path), disk), disk, std::move(warn)) {}
 
-void Metrics::write(const MetricsRow& row) {
-  OrderedJson json = OrderedJson::object();
-  for (const auto& [name, value] : row.values) json[name] = to_json(value);
-  const std::string line = compact(json) + "\n";
+void Metrics::append(const std::string& text) {
   const std::lock_guard lock(mutex_);
-  file_.append(as_bytes(line));
+  file_.append(as_bytes(text));
+}
+
+void Metrics::write(const MetricsRow& row) { append(to_line(row) + "\n"); }
+
+void Metrics::write_before_evaluation(const MetricsRow& row) {
+  std::string line = to_line(row);
+  line.pop_back();  // the brace
+  append(line.append(kEvaluation));
+}
+
+void Metrics::evaluated(const MetricsRow& values) {
+  const std::string line = to_line(values);
+  const std::string_view begin = "{\"eval_loss\":";
+  CAIRN_CHECK(line.starts_with(begin), "the values of an evaluation begin with {}", line);
+  append(line.substr(begin.size()) + "\n");
 }
 
 std::vector<MetricsRow> read_metrics(const std::filesystem::path& path, int64_t rows_max) {

@@ -9,13 +9,14 @@
 #include <variant>
 #include <vector>
 
-#include "base/files.h"
+#include "base/files/disk.h"
+#include "base/log_file.h"
 
 namespace cairn::base {
 
 // One measurement: named values in order, `step` usually first.
 struct MetricsRow {
-  using Value = std::variant<int64_t, double, std::string>;
+  using Value = std::variant<int64_t, double, std::string, std::vector<double>>;
   std::vector<std::pair<std::string, Value>> values;
 
   bool has(std::string_view name) const;
@@ -28,13 +29,21 @@ struct MetricsRow {
 // not finite are written as "NaN", "Infinity", "-Infinity", and read back as such.
 class Metrics {
  public:
-  // Appends. An incomplete last line, left by a crash, is dropped first.
-  explicit Metrics(std::filesystem::path path, const Disk& disk = real_disk());
+  // Appends. An incomplete last line, left by a crash, is dropped first. Writing never throws (LogFile); `warn` hears of trouble.
+  explicit Metrics(std::filesystem::path path, const Disk& disk = real_disk(), LogFile::Warn warn = {});
   void write(const MetricsRow& row);
 
+  // Writes a row whose evaluation follows. The row is on disk at once, and complete with evaluated(); if the run dies in between, readers
+  // get it without the values of the evaluation.
+  void write_before_evaluation(const MetricsRow& row);
+  // The end of that row. The first value must be "eval_loss".
+  void evaluated(const MetricsRow& values);
+
  private:
+  void append(const std::string& text);
+
   std::mutex mutex_;
-  Appender file_;
+  LogFile file_;
 };
 
 // The first `rows_max` rows of a file, without an incomplete last line. Anything else malformed is corrupt_file with its line.

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/files.h"
 
 // Records are framed as TFRecord does (length, its masked CRC, bytes, their masked CRC) and hold the protobuf message
 // `tensorflow.Event`; the few fields used are written by hand. Numbers are the field numbers of event.proto and summary.proto.
@@ -63,6 +64,14 @@ std::string event(int64_t step, std::string_view value) {
   put_number(out, 2, static_cast<uint64_t>(step));
   put_bytes(out, 5, summary);
   return framed(out);
+}
+
+// What TensorBoard expects first in a file.
+std::string version_record() {
+  std::string version;
+  put_double(version, 1, wall_time());
+  put_bytes(version, 3, "brain.Event:2");
+  return framed(version);
 }
 
 std::filesystem::path event_path(const std::filesystem::path& folder) {
@@ -164,11 +173,9 @@ void read_event(std::string_view message, std::vector<TensorBoardEvent>& events)
 
 }  // namespace
 
-TensorBoard::TensorBoard(const std::filesystem::path& folder, const Disk& disk) : file_(event_path(folder), disk) {
-  std::string version;
-  put_double(version, 1, wall_time());
-  put_bytes(version, 3, "brain.Event:2");  // what TensorBoard expects first in a file
-  file_.append(as_bytes(framed(version)));
+TensorBoard::TensorBoard(const std::filesystem::path& folder, const Disk& disk, LogFile::Warn warn)
+    : file_(event_path(folder), disk, std::move(warn), version_record()) {
+  file_.append({});
 }
 
 void TensorBoard::scalar(std::string_view tag, int64_t step, double value) {

@@ -20,7 +20,6 @@ OrderedJson to_json(const TraceEvent& event, int rank) {
   json["pid"] = rank;
   json["tid"] = event.thread;
   if (!event.category.empty()) json["cat"] = event.category;
-  for (const auto& [name, value] : event.args) std::visit([&, &key = name](const auto& x) { json["args"][key] = x; }, value);
   return json;
 }
 
@@ -34,41 +33,12 @@ OrderedJson process_name(int rank, int64_t dropped) {
   return json;
 }
 
-// The file as a stream of events, one per line, so that memory stays small.
-class PerfettoWriter {
- public:
-  PerfettoWriter(const std::filesystem::path& path, const Disk& disk) : file_(path, /*bytes_expected=*/0, disk) {}
-
-  void add(const OrderedJson& event) {
-    buffer_ += first_ ? "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" : ",\n";
-    first_ = false;
-    buffer_ += compact(event);
-    if (buffer_.size() > size_t{1} << 20) flush();
-  }
-
-  void commit() {
-    buffer_ += first_ ? "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[]}\n" : "\n]}\n";
-    flush();
-    file_.commit();
-  }
-
- private:
-  void flush() {
-    file_.write(buffer_);
-    buffer_.clear();
-  }
-
-  FileWriter file_;
-  std::string buffer_;
-  bool first_ = true;
-};
-
 }  // namespace
 
-Trace::Trace(const Clock& clock, int rank, int64_t events_max) : clock_(clock), rank_(rank), events_max_(events_max) {}
+Trace::Trace(const Clock& clock, int rank, int64_t events_max) : clock_(clock), rank_(rank), ring_(static_cast<size_t>(events_max)) {}
 
 Trace::Span Trace::span(std::string_view name, std::string_view category) {
-  if (events_max_ == 0) return {nullptr, {}};
+  if (ring_.empty()) return {nullptr, {}};
   TraceEvent event;
   event.name = name;
   event.category = category;
@@ -85,65 +55,123 @@ Trace::Span::~Span() {
   }
 }
 
-Trace::Span& Trace::Span::arg(std::string name, std::variant<int64_t, double, std::string> value) {
-  if (trace_ != nullptr) event_.args.emplace_back(std::move(name), std::move(value));
-  return *this;
-}
-
-int Trace::thread_number() {
+// Threads that come and go share the last number, so that the list stays short.
+uint16_t Trace::thread_number() {
+  constexpr size_t kThreadsMax = 256;
   const auto self = std::this_thread::get_id();
   const auto at = std::find(threads_.begin(), threads_.end(), self);
-  if (at != threads_.end()) return static_cast<int>(at - threads_.begin());
-  threads_.push_back(self);
-  return static_cast<int>(threads_.size()) - 1;
+  if (at != threads_.end()) return static_cast<uint16_t>(at - threads_.begin());
+  if (threads_.size() < kThreadsMax) threads_.push_back(self);
+  return static_cast<uint16_t>(threads_.size() - 1);
+}
+
+// Names are few. A program that makes up endless ones gets a common name for those after the first 10,000.
+uint32_t Trace::number_of(std::string_view name) {
+  constexpr size_t kNamesMax = 10'000;
+  if (const auto found = numbers_.find(name); found != numbers_.end()) return found->second;
+  if (names_.size() >= kNamesMax) name = "(other)";
+  const auto [at, is_new] = numbers_.try_emplace(std::string(name), static_cast<uint32_t>(names_.size()));
+  if (is_new) names_.emplace_back(name);
+  return at->second;
 }
 
 void Trace::add(TraceEvent event) {
-  if (events_max_ == 0) return;
+  if (ring_.empty()) return;
   const std::lock_guard lock(mutex_);
-  event.thread = thread_number();
-  if (static_cast<int64_t>(events_.size()) < events_max_) {
-    events_.push_back(std::move(event));
-    return;
-  }
-  events_[oldest_] = std::move(event);
-  oldest_ = (oldest_ + 1) % events_.size();
-  ++dropped_;
+  ring_[static_cast<size_t>(added_) % ring_.size()] = {.begin_ns = event.begin.count(),
+                                                       .length_ns = event.length.count(),
+                                                       .name = number_of(event.name),
+                                                       .category = static_cast<uint16_t>(number_of(event.category)),
+                                                       .thread = thread_number()};
+  ++added_;
 }
 
 int64_t Trace::dropped() const {
   const std::lock_guard lock(mutex_);
-  return dropped_;
+  return std::max<int64_t>(added_ - static_cast<int64_t>(ring_.size()), 0);
 }
 
 std::vector<TraceEvent> Trace::events() const {
   const std::lock_guard lock(mutex_);
-  std::vector<TraceEvent> ordered(events_.begin() + static_cast<int64_t>(oldest_), events_.end());
-  ordered.insert(ordered.end(), events_.begin(), events_.begin() + static_cast<int64_t>(oldest_));
+  std::vector<TraceEvent> ordered;
+  for (int64_t i = std::max<int64_t>(added_ - static_cast<int64_t>(ring_.size()), 0); i < added_; ++i) {
+    const Stored& one = ring_[static_cast<size_t>(i) % ring_.size()];
+    ordered.push_back({.name = names_[one.name],
+                       .category = names_[one.category],
+                       .begin = std::chrono::nanoseconds(one.begin_ns),
+                       .length = std::chrono::nanoseconds(one.length_ns),
+                       .thread = one.thread});
+  }
   return ordered;
 }
 
-void Trace::write_perfetto(const std::filesystem::path& path, const Disk& disk) const { base::write_perfetto(path, {this}, disk); }
+namespace {
 
-void write_perfetto(const std::filesystem::path& path, const std::vector<const Trace*>& traces, const Disk& disk) {
-  PerfettoWriter writer(path, disk);
-  for (const Trace* trace : traces) {
-    writer.add(process_name(trace->rank(), trace->dropped()));
-    for (const TraceEvent& event : trace->events()) writer.add(to_json(event, trace->rank()));
+// Events one per line, handed on in pieces, so that memory stays small.
+class EventList {
+ public:
+  explicit EventList(std::function<void(std::string_view)> sink) : sink_(std::move(sink)) {}
+
+  void add(const OrderedJson& event) {
+    buffer_ += first_ ? "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" : ",\n";
+    first_ = false;
+    buffer_ += compact(event);
+    if (buffer_.size() > size_t{1} << 20) flush();
   }
-  writer.commit();
+
+  void add(const Trace& trace) {
+    add(process_name(trace.rank(), trace.dropped()));
+    for (const TraceEvent& event : trace.events()) add(to_json(event, trace.rank()));
+  }
+
+  void end() {
+    buffer_ += first_ ? "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[]}\n" : "\n]}\n";
+    flush();
+  }
+
+ private:
+  void flush() {
+    sink_(buffer_);
+    buffer_.clear();
+  }
+
+  std::function<void(std::string_view)> sink_;
+  std::string buffer_;
+  bool first_ = true;
+};
+
+}  // namespace
+
+struct PerfettoFile::Stream {
+  Stream(const std::filesystem::path& path, const Disk& disk)
+      : file(path, /*bytes_expected=*/0, disk), events([this](std::string_view text) { file.write(text); }) {}
+  FileWriter file;
+  EventList events;
+};
+
+PerfettoFile::PerfettoFile(const std::filesystem::path& path, const Disk& disk) : stream_(std::make_unique<Stream>(path, disk)) {}
+PerfettoFile::~PerfettoFile() = default;
+
+void PerfettoFile::add(const Trace& trace) { stream_->events.add(trace); }
+
+void PerfettoFile::add(std::string_view json, std::string_view origin) {
+  const OrderedJson parsed = parse_ordered_json(std::string(json));
+  if (!parsed.is_object() || !parsed.contains("traceEvents") || !parsed["traceEvents"].is_array())
+    throw Error(Error::Kind::corrupt_file, fmt::format("{}: not a trace (no list \"traceEvents\")", origin));
+  for (const OrderedJson& event : parsed["traceEvents"]) stream_->events.add(event);
 }
 
-void merge_perfetto(const std::filesystem::path& path, const std::vector<std::filesystem::path>& parts, const Disk& disk) {
-  constexpr int64_t kPartBytesMax = int64_t{1} << 30;
-  PerfettoWriter writer(path, disk);
-  for (const std::filesystem::path& part : parts) {
-    const OrderedJson json = parse_ordered_json(read_file(part, kPartBytesMax));
-    if (!json.is_object() || !json.contains("traceEvents") || !json["traceEvents"].is_array())
-      throw Error(Error::Kind::corrupt_file, fmt::format("{}: not a trace (no list \"traceEvents\")", part.string()));
-    for (const OrderedJson& event : json["traceEvents"]) writer.add(event);
-  }
-  writer.commit();
+void PerfettoFile::commit() {
+  stream_->events.end();
+  stream_->file.commit();
+}
+
+std::string perfetto_json(const Trace& trace) {
+  std::string text;
+  EventList events([&](std::string_view piece) { text += piece; });
+  events.add(trace);
+  events.end();
+  return text;
 }
 
 }  // namespace cairn::base

@@ -2,12 +2,14 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/files/disk.h"
@@ -16,15 +18,15 @@ namespace cairn::base {
 
 class Clock;
 
-// A span of time on one rank. Trace viewers show `args` beside it.
+// A span of time on one rank.
 struct TraceEvent {
   std::string name, category;
   std::chrono::nanoseconds begin{0}, length{0};
   int thread = 0;  // set by the trace: small numbers in order of first use
-  std::vector<std::pair<std::string, std::variant<int64_t, double, std::string>>> args;
 };
 
-// What a rank did when: named spans in a bounded buffer. When it is full the oldest are dropped and counted. Thread-safe.
+// What a rank did when: named spans in a buffer that is allocated at the start, so that a long run's memory does not grow. When it is full
+// the oldest are dropped and counted. Thread-safe.
 class Trace {
  public:
   static constexpr int64_t kEventsMax = 200'000;
@@ -36,7 +38,6 @@ class Trace {
     Span(Span&& other) noexcept : trace_(std::exchange(other.trace_, nullptr)), event_(std::move(other.event_)) {}
     Span& operator=(Span&&) = delete;
     ~Span();
-    Span& arg(std::string name, std::variant<int64_t, double, std::string> value);
 
    private:
     friend class Trace;
@@ -53,25 +54,43 @@ class Trace {
   int64_t dropped() const;
   std::vector<TraceEvent> events() const;
 
-  // Chrome trace format, as ui.perfetto.dev and chrome://tracing read it: one process per rank.
-  void write_perfetto(const std::filesystem::path& path, const Disk& disk = real_disk()) const;
-
  private:
-  int thread_number();  // under the lock
+  // 24 bytes an event: names are numbers into names_.
+  struct Stored {
+    int64_t begin_ns, length_ns;
+    uint32_t name;
+    uint16_t category, thread;
+  };
+  uint32_t number_of(std::string_view name);  // under the lock
+  uint16_t thread_number();                   // under the lock
 
   const Clock& clock_;
   int rank_;
-  int64_t events_max_;
   mutable std::mutex mutex_;
-  std::vector<TraceEvent> events_;
-  size_t oldest_ = 0;  // once full, events_ is a ring that starts here
+  std::vector<Stored> ring_;
+  int64_t added_ = 0;  // event i is in ring_[i % ring_.size()]
+  std::vector<std::string> names_;
+  std::map<std::string, uint32_t, std::less<>> numbers_;
   std::vector<std::thread::id> threads_;
-  int64_t dropped_ = 0;
 };
 
-// Traces of several ranks in one file, from memory or from the files that ranks wrote. Times are not shifted: all ranks are taken to share
-// one start.
-void write_perfetto(const std::filesystem::path& path, const std::vector<const Trace*>& traces, const Disk& disk = real_disk());
-void merge_perfetto(const std::filesystem::path& path, const std::vector<std::filesystem::path>& parts, const Disk& disk = real_disk());
+// A trace file in Chrome's format, as ui.perfetto.dev and chrome://tracing read it: one process per rank. It appears with commit(). Times
+// are not shifted: all ranks are taken to share one start.
+class PerfettoFile {
+ public:
+  explicit PerfettoFile(const std::filesystem::path& path, const Disk& disk = real_disk());
+  ~PerfettoFile();
+  void add(const Trace& trace);
+  // The events of another file, as text: `origin` names it in errors. Throws corrupt_file.
+  void add(std::string_view json, std::string_view origin);
+  void commit();
+
+ private:
+  struct Stream;
+  std::unique_ptr<Stream> stream_;
+};
+
+// The file of one trace, as text.
+std::string perfetto_json(const Trace& trace);
 
 }  // namespace cairn::base

@@ -99,7 +99,10 @@ void Operation::wait_for(const std::function<bool()>& reached) {
     return complete || reached();
   };
   if (complete || (job && done())) return;
+  World& world = group->world;  // a failure may end the group
+  const auto begun_waiting = world.wall().now();
   if (!group->transport.spin(done)) wait_long(done);
+  world.waited_ += world.wall().now() - begun_waiting;
 }
 
 void Operation::wait_long(const std::function<bool()>& done) {

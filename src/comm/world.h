@@ -49,6 +49,7 @@ class World {
   base::Log& log();
   const base::Clock& clock() const;  // for deadlines and schedules; virtual on `local`, where it advances only while all ranks wait
   const base::Clock& wall() const;   // for metrics; always real time
+  std::chrono::nanoseconds waited() const { return waited_; }  // time that this rank has spent in waits for operations, by wall()
 
   // Done at this time of clock().
   Work timer(std::chrono::nanoseconds at);
@@ -62,6 +63,7 @@ class World {
 
  private:
   friend struct Group::State;
+  friend struct Operation;
   void before_collective();                                    // counts it and calls the option of that name
   void note_early(int from, const Envelope& envelope);         // an unexpected message arrived
   void check_earlier(Group::State& group, uint64_t sequence);  // checks the messages that came before this operation started
@@ -71,6 +73,7 @@ class World {
   base::RealClock wall_;
   int exceptions_at_start_;
   int64_t collectives_ = 0;
+  std::chrono::nanoseconds waited_{0};
   std::map<std::pair<std::vector<int>, std::string>, std::unique_ptr<Group>> groups_;
   std::map<uint64_t, Group*> by_id_;
   struct Early;

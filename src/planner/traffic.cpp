@@ -48,8 +48,8 @@ void add_step_reductions(const TrafficCase& step, TrafficTable& table) {
                .purpose = purpose,
                .reason = reason});
   };
-  reduce("loss, and whether anyone wants to stop", 2 + step.rules.measures, comm::Purpose::loss,
-         "each rank has the loss of its own samples; all go on or stop together");
+  reduce("loss, the wish to stop, step times", 2 + step.rules.measures + (ranks > 1 ? ranks : 0), comm::Purpose::loss,
+         "each rank has the loss of its own samples and its own time; all go on or stop together");
   if (step.rules.asks_before_update)
     reduce("loss before the update", 2, comm::Purpose::loss, "train.on_bad_step: all ranks decide together whether the update happens");
   // Running statistics of batch norms are sums over all ranks.

@@ -32,8 +32,7 @@ void Deployer::take_name(const std::string& name) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
   };
   if (name.empty() || !std::all_of(name.begin(), name.end(), allowed))
-    base::fail_input("a trainer is called \"{}\": use a-z, A-Z, 0-9, '_' and '-' only, because its folder has that name",
-                     name);
+    base::fail_input("a trainer is called \"{}\": use a-z, A-Z, 0-9, '_' and '-' only, because its folder has that name", name);
   if (!names_.insert(name).second)
     base::fail_input("two trainers of one deployer are called \"{}\": give each a name of its own (TrainerOptions::name)", name);
 }

@@ -46,6 +46,14 @@ void BadSteps::must_be_good(int64_t step, double loss, double gradient_norm) {
   if (!fault_.empty()) fail(fmt::format("step {}: {}", step, fault_));
 }
 
+void BadSteps::parameters_must_be_finite(int64_t step, const std::string& not_finite) {
+  double ranks = not_finite.empty() ? 0 : 1;
+  everyone_.all_reduce({&ranks, 1, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::loss, "finite parameters"}).wait_host();
+  if (ranks > 0)
+    fail(fmt::format("step {}: {} after the update, and are not saved", step,
+                     not_finite.empty() ? "parameters of another rank are not finite" : not_finite + ": values are not finite"));
+}
+
 void BadSteps::skipped(int64_t step) {
   if (++in_a_row_ >= bad_steps_max_)
     fail(fmt::format("step {}: {}, the last of {} bad steps in a row (train.bad_steps_max)", step, fault_, in_a_row_));

@@ -33,6 +33,10 @@ class BadSteps {
   // Throws `diverged` if the step is bad. The numbers are those of all ranks.
   void must_be_good(int64_t step, double loss, double gradient_norm);
 
+  // Throws `diverged` if parameters are not finite on any rank: `not_finite` names one on this rank, or is empty. They are checked before
+  // they are saved, because an update can overflow though its loss and gradient are finite. Collective.
+  void parameters_must_be_finite(int64_t step, const std::string& not_finite);
+
   // Counts a refused step that is skipped; throws `diverged` after train.bad_steps_max in a row.
   void skipped(int64_t step);
   // Throws `diverged` if `step` is bad and the run was rolled back train.bad_steps_max times before.

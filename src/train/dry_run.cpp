@@ -14,6 +14,7 @@
 #include "model/model.h"
 #include "model/named_parameters.h"
 #include "parallel/layout/model_shard.h"
+#include "train/flops.h"
 #include "train/loss_chunks.h"
 #include "train/planned.h"
 #include "train/step_methods.h"
@@ -40,14 +41,6 @@ int64_t trained_elements_of_head(const model::Model& model, const std::vector<bo
   int64_t elements = 0;
   for (const mesh::ParamId& id : model::named_parameters(model.blocks().back()->card())) elements += trained_elements(model, trained, id);
   return elements;
-}
-
-double forward_flops_per_token(const model::Model& model, int64_t length) {
-  double flops = 0;
-  for (const auto& block : model.blocks())
-    for (const model::BlockOp& operation : block->card().operations)
-      flops += operation.flops_per_token + operation.flops_per_pair * static_cast<double>(length + 1) / 2;  // causal: half of all pairs
-  return flops;
 }
 
 // The share of the model on the rank that has the most of it.

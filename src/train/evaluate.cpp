@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "base/clock.h"
 #include "comm/group.h"
 #include "data/batch_split.h"
 #include "kernels/aten.h"
@@ -10,11 +11,14 @@
 
 namespace cairn::train {
 
-HeldOut evaluate_held_out(Job& job) {
+int64_t held_out_samples(const Job& job) { return std::min(job.data.samples->held_out().count, job.config.settings.eval.samples); }
+
+HeldOut evaluate_held_out(Job& job, const std::function<void(double done)>& progress) {
   const data::SampleRange held = job.data.samples->held_out();
-  const int64_t count = std::min(held.count, job.config.settings.eval.samples);
+  const int64_t count = held_out_samples(job);
   if (count == 0) return {};
   const auto traced = job.instruments.trace->span("evaluate", "evaluate");
+  const std::chrono::nanoseconds begun = job.instruments.wall->now();
   const ScopedGlobalParameters global(job);
   const data::BatchRange share = job.shares.within_step_group(count);
   const size_t measured = job.engine.objective->measures().size();
@@ -31,12 +35,13 @@ HeldOut evaluate_held_out(Job& job) {
     const at::Tensor measures = losses.measures.defined() ? losses.measures.cpu() : at::Tensor();
     for (size_t i = 0; measures.defined() && i < measured; ++i) sums[3 + i] += measures.const_data_ptr<double>()[i];
     job.engine.sync->progress({});  // messages of earlier steps
+    if (progress) progress(static_cast<double>(part.first + part.count) / static_cast<double>(share.count));
   }
   job.engine.step_group
       ->all_reduce({sums.data(), static_cast<int64_t>(sums.size()), comm::Dtype::f64}, comm::Reduce::sum,
                    {comm::Purpose::loss, "held-out loss"})
       .wait_host();
-  HeldOut found{.loss = sums[0] / sums[1]};
+  HeldOut found{.loss = sums[0] / sums[1], .measures = {}, .seconds = base::seconds(job.instruments.wall->now() - begun)};
   for (size_t i = 0; i < measured; ++i) found.measures.push_back(sums[3 + i] / sums[2]);
   return found;
 }

@@ -29,6 +29,10 @@
 #include "train/settings.h"
 #include "train/step.h"
 
+namespace cairn::base {
+class Clock;
+}
+
 namespace cairn::train {
 
 // The configuration. It does not change after build().
@@ -43,6 +47,7 @@ struct RunConfig {
 
 // Traces, profilers and memory accounts.
 struct Instruments {
+  const base::Clock* wall = nullptr;  // real time; borrowed from the world
   std::unique_ptr<base::Trace> trace;
   std::unique_ptr<KernelReport> kernel_report;  // null without log.kernels
   std::unique_ptr<MemoryReport> memory_report;  // null without log.memory

@@ -9,6 +9,7 @@
 #include "train/build/batches.h"
 #include "train/evaluate.h"
 #include "train/report/run_recorder.h"
+#include "train/state/finite.h"
 #include "train/state/rewind.h"
 #include "train/state/snapshot_writer.h"
 #include "train/take_step.h"
@@ -46,6 +47,12 @@ bool roll_back(comm::World& world, Job& job, const Rewind& rewind, RunRecorder& 
   return true;
 }
 
+// What is saved comes from good steps: the numbers of all steps so far are judged first (a GPU's arrive later), and then the parameters.
+void check_before_save(Job& job, RunRecorder& recorder) {
+  recorder.settle();
+  job.bad_steps->parameters_must_be_finite(job.progress.steps_done, first_not_finite(job.engine.trained.values));
+}
+
 // Islands that step separately stop after the same step. This island requests it; all stop when a round of the sync rule has decided so.
 bool stop_together(comm::World& world, sync::Sync& sync, bool wanted, bool& requested) {
   if (wanted && !std::exchange(requested, true)) {
@@ -72,7 +79,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
 
   bool stopped = false, stop_requested = false;
   while (progress.steps_done < last && !stopped) {
-    snapshots.rethrow_failure();
+    snapshots.notice_failure();
     const int64_t step = progress.steps_done + 1;
     const auto traced = job->instruments.trace->span("step", "step");
     const bool must_record = due(step, s.eval.every, last) || due(step, s.snapshot.every, last);
@@ -80,6 +87,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
       skip_step(*job);
       progress.steps_done = step;
       stopped = sync.should_stop();  // a round may have ended in it
+      if (stopped) check_before_save(*job, recorder);
       if (stopped) snapshots.save();
       continue;
     }
@@ -89,17 +97,18 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     progress.tokens_done += taken.tokens;
 
     if (step == last) sync.finish();
-    HeldOut held_out;
-    if (due(step, s.eval.every, last)) held_out = evaluate_held_out(*job);
+    const bool evaluates = due(step, s.eval.every, last) && held_out_samples(*job) > 0;
     stopped = recorder.step({.step = step,
                              .tokens = taken.tokens,
                              .loss_denominator = taken.loss_denominator,
+                             .positions = taken.positions,
                              .tokens_done = progress.tokens_done,
                              .batch = taken.batch,
                              .samples = taken.samples,
                              .learning_rate = taken.learning_rate,
+                             .data_wait_s = taken.data_wait_s,
                              .snapshot_s = snapshots.take_held_up_s(),
-                             .held_out = std::move(held_out),
+                             .evaluated = evaluates,
                              .metrics = metrics_of(*job),
                              .fault = taken.output.skipped ? job->bad_steps->fault() : ""},
                             taken.output, stop.requested());
@@ -107,11 +116,18 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
 
     const bool wanted = step < last || s.snapshot.last;
     const bool save_now = stopped || (wanted && due(step, s.snapshot.every, last));
+    if (save_now) check_before_save(*job, recorder);
     if (save_now && rewinds) rewind.keep(*job);
-    if (save_now) snapshots.save();
+    if (save_now) snapshots.save();  // before the evaluation, which may be long or fail
+    if (evaluates) {
+      recorder.settle();
+      recorder.held_out(evaluate_held_out(*job, [&](double done) { recorder.evaluating(done); }));
+    }
+    if (save_now || evaluates) recorder.after_pause();
   }
   snapshots.finish();
   recorder.finish(stopped);
+  snapshots.rethrow_failure();
   return recorder.result();
 }
 

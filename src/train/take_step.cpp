@@ -1,6 +1,9 @@
 #include "train/take_step.h"
 
+#include <algorithm>
+
 #include "base/checksum.h"
+#include "base/clock.h"
 #include "train/build.h"
 #include "train/build/batches.h"
 #include "train/sync_check.h"
@@ -39,12 +42,16 @@ TakenStep take_step(Job& job) {
   const int64_t step = job.progress.steps_done + 1;
   const data::BatchIndex index = batch_index(job, step);
   const data::BatchCounts counts = job.batches->counts(index);
-  TakenStep taken{.batch = index.batch(),
-                  .samples = base::checksum(std::as_bytes(std::span(counts.ids))),
-                  .tokens = counts.tokens,
-                  .loss_denominator = loss_denominator(job, counts)};
+  TakenStep taken{
+      .batch = index.batch(),
+      .samples = base::checksum(std::as_bytes(std::span(counts.ids))),
+      .tokens = counts.tokens,
+      .loss_denominator = loss_denominator(job, counts),
+      .positions = counts.step_group_samples * job.config.settings.data.needs().sequences() * std::max<int64_t>(job.data.length, 1)};
   taken.learning_rate = job.schedule.learning_rate(job.sampler->progress(step));
+  const std::chrono::nanoseconds asked = job.instruments.wall->now();
   const mesh::Batch waiting = job.loader->next();
+  taken.data_wait_s = base::seconds(job.instruments.wall->now() - asked);
   const SyncCheck check(job.config.settings.log.sync_check && job.config.device.is_cuda());
   const mesh::Batch batch = mesh::to_device(waiting, job.config.device);
   taken.output = run_step(job, {.step = step,

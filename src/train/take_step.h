@@ -13,7 +13,9 @@ struct TakenStep {
   uint64_t samples = 0;          // checksum of the ids of its global batch
   int64_t tokens = 0;            // targets in its global batch
   int64_t loss_denominator = 0;  // the loss of the step group is a mean over so many tokens, or samples
+  int64_t positions = 0;         // tokens that the step group computed, whether they are targets or not
   double learning_rate = 0;
+  double data_wait_s = 0;  // seconds that the step waited for its batch
   StepOutput output = {};
 };
 

@@ -131,22 +131,6 @@ TEST(FileWriter, LetsTwoWritersOfOnePathBothFinish) {
   EXPECT_EQ(folder.names().size(), 1u);
 }
 
-TEST(Appender, AddsToWhatIsThere) {
-  const harness::ScratchFolder folder;
-  folder.file("x", "one\n");
-  Appender file(folder / "x");
-  file.append(as_bytes("two\n"));
-  EXPECT_EQ(folder.text_of("x"), "one\ntwo\n");
-}
-
-TEST(Appender, SaysThatTheDiskIsFull) {
-  const harness::ScratchFolder folder;
-  const FaultyDisk disk({.full_after_bytes = 0, .free_bytes = 0});
-  Appender file(folder / "x", disk);
-  EXPECT_EQ(message_of([&] { file.append(as_bytes("two\n")); }),
-            "disk full writing " + (folder / "x").string() + ": 4 B needed, 0 B free; free space or choose another --out");
-}
-
 TEST(MakeFolder, MakesParentsAndMindsWhatIsThere) {
   const harness::ScratchFolder folder;
   make_folder(folder / "a/b/c");

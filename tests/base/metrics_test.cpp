@@ -50,6 +50,37 @@ TEST(Metrics, AppendsAndDropsWhatACrashTore) {
   EXPECT_EQ(folder.text_of("m"), "{\"step\":1}\n{\"step\":2,\"loss\":0.5}\n");
 }
 
+TEST(Metrics, KeepsARowWhoseEvaluationNeverEnded) {
+  const harness::ScratchFolder folder;
+  {
+    Metrics metrics(folder / "m");
+    metrics.write(row(1));
+    metrics.write_before_evaluation(row(2));
+    EXPECT_EQ(folder.text_of("m"), "{\"step\":1,\"loss\":0.5}\n{\"step\":2,\"loss\":0.5,\"eval_loss\":");  // on disk before it ends
+  }
+  const std::vector<MetricsRow> rows = read_metrics(folder / "m");
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[1], row(2));
+  Metrics(folder / "m").write(row(3));  // the next start of the run
+  EXPECT_EQ(folder.text_of("m"), "{\"step\":1,\"loss\":0.5}\n{\"step\":2,\"loss\":0.5}\n{\"step\":3,\"loss\":0.5}\n");
+}
+
+TEST(Metrics, CompletesARowWithItsEvaluation) {
+  const harness::ScratchFolder folder;
+  Metrics metrics(folder / "m");
+  metrics.write_before_evaluation(row(1));
+  metrics.evaluated({{{"eval_loss", 0.25}, {"eval_accuracy", 1.0}}});
+  metrics.write(row(2));
+  EXPECT_EQ(folder.text_of("m"), "{\"step\":1,\"loss\":0.5,\"eval_loss\":0.25,\"eval_accuracy\":1.0}\n{\"step\":2,\"loss\":0.5}\n");
+}
+
+TEST(Metrics, KeepsListsOfNumbers) {
+  const harness::ScratchFolder folder;
+  const MetricsRow written{{{"rank_seconds", std::vector<double>{0.1, 2, 1.0 / 3}}}};
+  Metrics(folder / "m").write(written);
+  EXPECT_EQ(read_metrics(folder / "m").at(0), written);
+}
+
 TEST(Metrics, WritesBytesThatAreNoTextAsReplacement) {
   const harness::ScratchFolder folder;
   Metrics(folder / "m").write({{{"note", std::string("\xff")}}});

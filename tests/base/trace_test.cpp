@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/files/faulty_disk.h"
 #include "base/json.h"
+#include "base/memory_tags.h"
 #include "error_of.h"
 #include "harness/scratch_folder.h"
 
@@ -25,7 +26,6 @@ TEST(Trace, MeasuresSpansOnItsClock) {
     clock.advance_by(10us);
     {
       auto inner = trace.span("forward");
-      inner.arg("layer", 3).arg("name", "mlp");
       clock.advance_by(1500ns);
     }
   }
@@ -63,10 +63,7 @@ TEST(Trace, ForgetsTheOldestAndCountsThem) {
 TEST(Trace, CanBeOff) {
   VirtualClock clock;
   Trace trace(clock, 0, 0);
-  {
-    auto span = trace.span("x");
-    span.arg("a", 1);
-  }
+  (void)trace.span("x");
   EXPECT_TRUE(trace.events().empty());
   EXPECT_EQ(trace.dropped(), 0);
 }
@@ -86,57 +83,50 @@ TEST(Trace, NumbersThreads) {
 }
 
 TEST(Trace, WritesWhatPerfettoReads) {
-  const harness::ScratchFolder folder;
   VirtualClock clock;
   Trace trace(clock, 2);
   {
-    auto span = trace.span("all_reduce \"w\"", "comm");
-    span.arg("bytes", 12).arg("rate", 0.5).arg("of", "w\xff");
+    auto span = trace.span("all_reduce \"w\xff\"", "comm");
     clock.advance_by(1234567ns);
   }
-  trace.write_perfetto(folder / "trace.json");
-  const Json json = parse_json(folder.text_of("trace.json"));
+  const Json json = parse_json(perfetto_json(trace));
   const Json& events = json["traceEvents"];
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[0]["ph"], "M");
   EXPECT_EQ(events[0]["args"]["name"], "rank 2");
-  EXPECT_EQ(events[1]["name"], "all_reduce \"w\"");
+  EXPECT_EQ(events[1]["name"], "all_reduce \"w\xef\xbf\xbd\"");
   EXPECT_EQ(events[1]["ph"], "X");
   EXPECT_EQ(events[1]["cat"], "comm");
   EXPECT_EQ(events[1]["pid"], 2);
   EXPECT_EQ(events[1]["ts"], 0.0);
   EXPECT_EQ(events[1]["dur"], 1234.567);  // microseconds
-  EXPECT_EQ(events[1]["args"]["bytes"], 12);
-  EXPECT_EQ(events[1]["args"]["rate"], 0.5);
 }
 
-TEST(Trace, MergesRanksFromMemoryAndFromFiles) {
+TEST(Trace, MergesRanksFromMemoryAndFromText) {
   const harness::ScratchFolder folder;
   VirtualClock clock;
   Trace zero(clock, 0), one(clock, 1), empty(clock, 2);
   (void)zero.span("a");
   (void)one.span("b");
-  write_perfetto(folder / "both.json", {&zero, &one, &empty});
-  zero.write_perfetto(folder / "0.json");
-  one.write_perfetto(folder / "1.json");
-  empty.write_perfetto(folder / "2.json");
-  merge_perfetto(folder / "merged.json", {folder / "0.json", folder / "1.json", folder / "2.json"});
-  EXPECT_EQ(parse_json(folder.text_of("merged.json")), parse_json(folder.text_of("both.json")));
-  std::set<int> ranks;
+  PerfettoFile file(folder / "merged.json");
+  file.add(zero);
+  file.add(perfetto_json(one), "rank 1");
+  file.add(perfetto_json(empty), "rank 2");
+  EXPECT_FALSE(std::filesystem::exists(folder / "merged.json"));
+  file.commit();
+  std::set<std::pair<int, std::string>> found;
   const Json merged = parse_json(folder.text_of("merged.json"));
-  for (const Json& event : merged["traceEvents"]) ranks.insert(event["pid"].get<int>());
-  EXPECT_EQ(ranks, (std::set<int>{0, 1, 2}));
-  merge_perfetto(folder / "none.json", {});
-  EXPECT_TRUE(parse_json(folder.text_of("none.json"))["traceEvents"].empty());
+  for (const Json& event : merged["traceEvents"]) found.emplace(event["pid"].get<int>(), event["name"].get<std::string>());
+  EXPECT_EQ(found,
+            (std::set<std::pair<int, std::string>>{{0, "process_name"}, {1, "process_name"}, {2, "process_name"}, {0, "a"}, {1, "b"}}));
 }
 
 TEST(Trace, SaysWhichPartIsNoTrace) {
   const harness::ScratchFolder folder;
-  const auto path = folder.file("x.json", "[1, 2");
-  const Error error = error_of([&] { merge_perfetto(folder / "out.json", {path}); });
+  PerfettoFile file(folder / "out.json");
+  const Error error = error_of([&] { file.add("[1, 2", "rank 3"); });
   EXPECT_EQ(error.kind(), Error::Kind::corrupt_file);
-  EXPECT_EQ(error.what(), path.string() + ": not a trace (no list \"traceEvents\")");
-  EXPECT_FALSE(std::filesystem::exists(folder / "out.json"));
+  EXPECT_STREQ(error.what(), "rank 3: not a trace (no list \"traceEvents\")");
 }
 
 TEST(Trace, SaysHowManyWereDroppedAndThatTheDiskIsFull) {
@@ -145,10 +135,20 @@ TEST(Trace, SaysHowManyWereDroppedAndThatTheDiskIsFull) {
   Trace trace(clock, 0, 1);
   (void)trace.span("a");
   (void)trace.span("b");
-  trace.write_perfetto(folder / "t.json");
-  EXPECT_NE(folder.text_of("t.json").find("rank 0 (1 older events dropped)"), std::string::npos);
+  EXPECT_NE(perfetto_json(trace).find("rank 0 (1 older events dropped)"), std::string::npos);
   const FaultyDisk disk({.full_after_bytes = 10});
-  EXPECT_EQ(error_of([&] { trace.write_perfetto(folder / "u.json", disk); }).kind(), Error::Kind::disk);
+  PerfettoFile file(folder / "u.json", disk);
+  file.add(trace);
+  EXPECT_EQ(error_of([&] { file.commit(); }).kind(), Error::Kind::disk);
+}
+
+TEST(Trace, TakesNoMoreMemoryAsItFills) {
+  VirtualClock clock;
+  Trace trace(clock, 0);
+  (void)trace.span("wait for a neighbour to receive", "pipeline");
+  const int64_t before = resident_bytes();
+  for (int64_t i = 0; i < Trace::kEventsMax; ++i) (void)trace.span("wait for a neighbour to receive", "pipeline");
+  EXPECT_LT(resident_bytes() - before, int64_t{1} << 20);  // 200,000 events, and 112 bytes for each of them before
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-#include "planner/tensor_parallel/auto_tp.h"
-
 #include <gtest/gtest.h>
+
+#include "planner/tensor_parallel/auto_tp.h"
 
 namespace cairn::planner {
 namespace {

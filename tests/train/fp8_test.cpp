@@ -79,7 +79,9 @@ TEST(Fp8, WithChunkedCrossEntropyIsThatOfOneChunk) {
   const std::vector<double> whole = losses_on(1, fp8_recipe("all"), scratch / "whole");
   EXPECT_LT(largest_difference(losses_on(1, fp8_recipe("all", {"train.loss_chunks=3"}), scratch / "parts"), whole), 2e-3);
   const std::vector<double> narrow = losses_on(1, fp8_recipe("all", {"train.gradients=\"bf16\""}), scratch / "narrow");
-  EXPECT_LT(largest_difference(losses_on(1, fp8_recipe("all", {"train.loss_chunks=7", "train.gradients=\"bf16\""}), scratch / "both"), narrow), 2e-3);
+  EXPECT_LT(
+      largest_difference(losses_on(1, fp8_recipe("all", {"train.loss_chunks=7", "train.gradients=\"bf16\""}), scratch / "both"), narrow),
+      2e-3);
 }
 
 TEST(Fp8, ResumesExactly) {

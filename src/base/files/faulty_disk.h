@@ -24,6 +24,9 @@ class FaultyDisk final : public Disk {
  public:
   explicit FaultyDisk(DiskFaults faults);
   int64_t fired() const { return fired_; }
+  // From here on the disk is full, or has no fault. To be called while no thread writes.
+  void fill_up() { faults_ = {.full_after_bytes = 0}; }
+  void recover() { faults_ = {}; }
 
   int create(const std::filesystem::path& path) const override;
   int append(const std::filesystem::path& path) const override;

@@ -20,6 +20,7 @@ void read_recipe(Job& job, comm::World& world, base::Recipe recipe, const Start&
   if (config.settings.log.kernels) instruments.kernel_report = std::make_unique<KernelReport>(config.device);
   if (config.settings.log.memory) instruments.memory_report = std::make_unique<MemoryReport>(config.device);
   instruments.memory = std::make_unique<base::MemoryTags>();
+  instruments.wall = &world.wall();
   instruments.trace = std::make_unique<base::Trace>(world.wall(), world.rank(), config.settings.log.trace ? base::Trace::kEventsMax : 0);
   (void)at::empty({1}, config.device);  // the first tensor starts a GPU
 }

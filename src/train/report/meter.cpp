@@ -15,6 +15,16 @@ struct Meter::Pending {
   std::unique_ptr<c10::Event> there;  // when the copy is complete; null: at once
 };
 
+namespace {
+
+std::unique_ptr<c10::Event> recorded_event(const at::Device& device) {
+  auto event = std::make_unique<c10::Event>(device.type(), c10::EventFlag::BACKEND_DEFAULT);  // with timing
+  event->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  return event;
+}
+
+}  // namespace
+
 Meter::Meter(const at::Device& device, std::function<bool()> meanwhile) : device_(device), meanwhile_(std::move(meanwhile)) {}
 Meter::~Meter() = default;
 
@@ -27,9 +37,11 @@ void Meter::add(int64_t step, const StepOutput& output) {
   }
   const at::Tensor host = at::empty({numbers.size(0)}, at::TensorOptions().dtype(at::kDouble).pinned_memory(true));
   host.copy_(numbers, /*non_blocking=*/true);
-  auto there = std::make_unique<c10::Event>(device_.type(), c10::EventFlag::BACKEND_DEFAULT);  // with timing
-  there->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
-  pending_.push_back({step, host, std::move(there)});
+  pending_.push_back({step, host, recorded_event(device_)});
+}
+
+void Meter::restart() {
+  if (last_read_) last_read_ = recorded_event(device_);
 }
 
 std::optional<Reading> Meter::take(bool all) {

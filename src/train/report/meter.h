@@ -19,8 +19,9 @@ struct Reading {
   int64_t step = 0;
   double loss_sum = 0;  // over this rank's samples
   double gradient_norm = 0;
-  std::vector<double> measures = {};   // sums over this rank's samples; empty if there are none
-  std::optional<double> seconds = {};  // from the end of the previous step to the end of this one, by GPU events; empty for the first
+  std::vector<double> measures = {};  // sums over this rank's samples; empty if there are none
+  std::optional<double> seconds =
+      {};  // from the end of the previous step (or restart()) to the end of this one, by GPU events; empty for the first
 };
 
 // Brings the numbers of each step to the host without a wait inside the step. On a GPU they are copied after the step's kernels and read
@@ -35,13 +36,15 @@ class Meter {
   void add(int64_t step, const StepOutput& output);
   // The oldest reading that is available without waiting for the newest step; with `all`, also that of the newest step.
   std::optional<Reading> take(bool all);
+  // The time of the next step begins here, after an evaluation or a save. All readings were taken.
+  void restart();
 
  private:
   struct Pending;
   at::Device device_;
   std::function<bool()> meanwhile_;
   std::deque<Pending> pending_;
-  std::unique_ptr<c10::Event> last_read_;  // the end of the step that was read last; null: none
+  std::unique_ptr<c10::Event> last_read_;  // where the time of the next step begins; null: nothing was read yet
 };
 
 // Bytes in use: reserved by the GPU's allocator, or resident in this process on the CPU.

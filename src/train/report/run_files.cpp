@@ -2,7 +2,7 @@
 
 #include <cmath>
 #include <filesystem>
-#include <unistd.h>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -17,6 +17,7 @@
 #include "train/build.h"
 #include "train/report/gather_texts.h"
 #include "train/report/run_json.h"
+#include "train/report/try_to_write.h"
 
 namespace cairn::train {
 namespace {
@@ -25,32 +26,29 @@ namespace {
 // and the first rank holds one trace at a time.
 void write_trace(comm::World& world, const Job& job, const std::filesystem::path& out) {
   constexpr comm::Label kTrace{comm::Purpose::control, "trace"};
-  constexpr int64_t kTraceBytesMax = int64_t{1} << 30;
   comm::Group& all = *job.engine.step_group;
   if (all.rank() != 0) {
-    const std::filesystem::path own =
-        std::filesystem::temp_directory_path() / fmt::format("cairn-trace-{}-{}.json", ::getpid(), world.rank());
-    job.instruments.trace->write_perfetto(own);
-    std::string text = base::read_file(own, kTraceBytesMax);
-    std::filesystem::remove(own);
+    std::string text = base::perfetto_json(*job.instruments.trace);
     auto bytes = static_cast<int64_t>(text.size());
     all.send({&bytes, 1, comm::Dtype::i64}, 0, kTrace).wait_host();
     all.send({text.data(), bytes, comm::Dtype::u8}, 0, kTrace).wait_host();
     return;
   }
-  const auto part = [&](int rank) { return out / fmt::format("trace.rank-{}.json", rank); };
-  job.instruments.trace->write_perfetto(part(0));
-  std::vector<std::filesystem::path> parts{part(0)};
+  std::optional<base::PerfettoFile> file;  // nothing after a failure: the traces of the others are received all the same
+  const auto write = [&](const auto& add) {
+    bool done = false;
+    try_to_write(world.log(), "trace.json", [&] { add(), done = true; });
+    if (!done) file.reset();
+  };
+  write([&] { file.emplace(out / "trace.json").add(*job.instruments.trace); });
   for (int rank = 1; rank < all.size(); ++rank) {
     int64_t bytes = 0;
     all.recv({&bytes, 1, comm::Dtype::i64}, rank, kTrace).wait_host();
     std::string text(static_cast<size_t>(bytes), '\0');
     all.recv({text.data(), bytes, comm::Dtype::u8}, rank, kTrace).wait_host();
-    base::write_atomically(part(rank), text);
-    parts.push_back(part(rank));
+    if (file) write([&] { file->add(text, fmt::format("the trace of rank {}", rank)); });
   }
-  base::merge_perfetto(out / "trace.json", parts);
-  for (const auto& path : parts) std::filesystem::remove(path);
+  if (file) write([&] { file->commit(); });
 }
 
 ReportData report_of(const Job& job, const Start& start, const Result& result, const std::string& ledger, int ranks) {
@@ -90,28 +88,41 @@ void open_run_folder(const std::filesystem::path& out, const Job& job) {
   base::write_atomically(out / "recipe.toml", job.config.recipe_toml);
 }
 
+void restore_run_folder(const std::filesystem::path& out, const Job& job) {
+  if (std::filesystem::exists(out / "recipe.toml") && std::filesystem::exists(out / "plan.json")) return;
+  base::make_folder(out);
+  base::write_atomically(out / "plan.json", parallel::to_json(job.config.plan));
+  base::write_atomically(out / "recipe.toml", job.config.recipe_toml);
+}
+
 void write_run_files(comm::World& world, Job& job, const Start& start, const Result& result) {
+  base::Log& log = world.log();
   const std::string ledger = merge_ledgers(gather_texts(*job.engine.step_group, world.ledger().json(), "ledger"));
   if (job.config.settings.log.trace) write_trace(world, job, start.out);
   draw_schedule(world, job, start.out);
   const std::vector<ReportData::Sample> samples = job.data.tokenizer ? write_samples(job) : std::vector<ReportData::Sample>{};
   if (!job.config.writes) return;
-  base::write_atomically(start.out / "ledger.json", ledger);
+  const auto write = [&](const char* file, const std::string& text) {
+    try_to_write(log, file, [&] { base::write_atomically(start.out / file, text); });
+  };
+  write("ledger.json", ledger);
   if (job.instruments.memory_report) {
-    base::write_atomically(start.out / "memory.json", job.instruments.memory_report->json());
-    world.log().info("{}", job.instruments.memory_report->table());
+    write("memory.json", job.instruments.memory_report->json());
+    log.info("{}", job.instruments.memory_report->table());
   }
   if (job.instruments.kernel_report) {
     constexpr size_t kFile = 1000, kTerminal = 12;
-    base::write_atomically(start.out / "kernels.txt", KernelReport::table(job.instruments.kernel_report->found(), kFile));
-    world.log().info("{}", KernelReport::table(job.instruments.kernel_report->found(), kTerminal));
+    write("kernels.txt", KernelReport::table(job.instruments.kernel_report->found(), kFile));
+    log.info("{}", KernelReport::table(job.instruments.kernel_report->found(), kTerminal));
   }
-  ReportData report = report_of(job, start, result, ledger, world.size());
-  report.samples = samples;
-  base::write_atomically(start.out / "report.html", report_html(report));
-  if (start.terminal && world.rank() == 0 && !report.samples.empty()) {
+  try_to_write(log, "report.html", [&] {
+    ReportData report = report_of(job, start, result, ledger, world.size());
+    report.samples = samples;
+    base::write_atomically(start.out / "report.html", report_html(report));
+  });
+  if (start.terminal && world.rank() == 0 && !samples.empty()) {
     start.terminal->line("");
-    start.terminal->line(base::printable(report.samples[0].prompt + report.samples[0].text));
+    start.terminal->line(base::printable(samples[0].prompt + samples[0].text));
     start.terminal->line("");
   }
 }

@@ -7,6 +7,7 @@
 #include "parallel/schedule/timeline_svg.h"
 #include "train/build.h"
 #include "train/report/run_files.h"
+#include "train/report/try_to_write.h"
 
 namespace cairn::train {
 namespace {
@@ -70,9 +71,12 @@ void draw_schedule(comm::World& world, const Job& job, const std::filesystem::pa
            next[3],
            next[4]});
   }
-  base::write_atomically(out / "schedule.svg", parallel::draw_svg(measured));
+  const auto write = [&](const char* name, const std::string& text) {
+    try_to_write(world.log(), name, [&] { base::write_atomically(out / name, text); });
+  };
+  write("schedule.svg", parallel::draw_svg(measured));
   const parallel::Schedule planned = parallel::schedule_of(job.config.settings.layout.pipeline, along.size(), measured.micro_batches);
-  base::write_atomically(out / "schedule-planned.svg", parallel::draw_svg(parallel::timeline(planned, mean_costs(measured))));
+  write("schedule-planned.svg", parallel::draw_svg(parallel::timeline(planned, mean_costs(measured))));
 }
 
 }  // namespace cairn::train

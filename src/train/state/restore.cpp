@@ -30,6 +30,7 @@
 #include "train/build.h"
 #include "train/model_from.h"
 #include "train/report/run_json.h"
+#include "train/state/finite.h"
 #include "train/state/full_state.h"
 
 namespace cairn::train {
@@ -198,6 +199,11 @@ void restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& found, cons
   if (const mesh::NamedTensors running = model::running_buffers(job.engine.buffers); !running.empty()) found.load_into("buffers", running);
   restore_sync(job, log, found);
   restore_step(job, log, found);
+  if (const std::string name = first_not_finite(job.engine.trained.values); !name.empty())
+    base::fail_corrupt(found.path(),
+                       fmt::format("{} has values that are not finite: the run had diverged when it saved this snapshot. Delete "
+                                   "the folder to resume from the snapshot before it",
+                                   name));
   job.engine.store->updated();
   if (mesh::NamedTensors kept = job.sampler->state(); !kept.empty()) found.load_into("sampler", kept);
   // Without train.spike_factor the earlier run has saved no history.

@@ -1,0 +1,48 @@
+#include "train/flops.h"
+
+#include <set>
+#include <string>
+
+#include "train/job.h"
+#include "train/step_methods.h"
+
+namespace cairn::train {
+namespace {
+
+double forward_flops(const model::BlockOp& operation, int64_t length) {
+  return operation.flops_per_token + operation.flops_per_pair * static_cast<double>(length + 1) / 2;  // causal: half of all pairs
+}
+
+// Whether the backward pass of a product computes weight gradients.
+bool has_weight_gradient(const model::BlockOp& operation, const model::Model& model, const std::set<std::string>& trained) {
+  for (const mesh::ParamId& id : operation.parameters)
+    for (auto i = static_cast<size_t>(id.first); i < static_cast<size_t>(id.first + id.count); ++i)
+      if (trained.contains(model.parameters()[i].name)) return true;
+  return false;
+}
+
+}  // namespace
+
+double forward_flops_per_token(const model::Model& model, int64_t length) {
+  double flops = 0;
+  for (const auto& block : model.blocks())
+    for (const model::BlockOp& operation : block->card().operations) flops += forward_flops(operation, length);
+  return flops;
+}
+
+double training_flops_per_token(const Job& job) {
+  const model::Model& model = *job.engine.model;
+  const StepNeeds& needs = step_method(job.config.settings).needs;
+  if (needs.forward_passes) return needs.forward_passes(job.config.settings) * forward_flops_per_token(model, job.data.length);
+  std::set<std::string> trained;
+  for (const sync::FullParameter& parameter : job.engine.trained.full) trained.insert(parameter.name);
+  double flops = 0;
+  for (const auto& block : model.blocks())
+    for (const model::BlockOp& operation : block->card().operations) {
+      const bool two = operation.kind != model::BlockOp::Kind::product || has_weight_gradient(operation, model, trained);
+      flops += forward_flops(operation, job.data.length) * (two ? 3 : 2);
+    }
+  return flops;
+}
+
+}  // namespace cairn::train

@@ -87,10 +87,8 @@ void SnapshotWriter::end_write(const std::function<void()>& write) {
   try {
     std::rethrow_exception(failure_);
   } catch (const Error& error) {
-    log_.warn(
-        "the snapshot of step {} was not saved: {}. Training goes on; earlier snapshots are untouched, and the next one is due after "
-        "snapshot.every = {} steps",
-        step_, error.what(), job_.config.settings.snapshot.every);
+    log_.warn("the snapshot of step {} was not saved: {}. Training goes on, and saves again after snapshot.every = {} steps", step_,
+              error.what(), job_.config.settings.snapshot.every);
   }
 }
 

@@ -22,7 +22,15 @@ void install(void (*handler)(int)) {
 
 }  // namespace
 
-Signals::Signals() { install(handle); }
+Signals::Signals() {
+  install(handle);
+  // The agent starts its ranks with these blocked: a stop that came before this line is handled now.
+  sigset_t held;
+  sigemptyset(&held);
+  sigaddset(&held, SIGTERM);
+  sigaddset(&held, SIGINT);
+  sigprocmask(SIG_UNBLOCK, &held, nullptr);
+}
 Signals::~Signals() { install(SIG_DFL); }
 const base::Stop& Signals::stop() const { return stop_request; }
 

@@ -4,21 +4,28 @@
 //            agent dies (PR_SET_PDEATHSIG), so that no rank outlives its agent.
 //   watch    Poll the ranks' pidfds, for at most kGlance at a time:
 //              a stop was requested   send SIGTERM to all ranks once; kill them after `grace`
-//              a rank failed          kill the other ranks after `failure_grace`
-//              with several islands   a rank that was killed, or ended with code 4, costs its own island only: the rest of that island is
+//              a rank failed          kill the other ranks after `failure_grace`, and a rank that stands still at once: it cannot end
+//              itself killed before joining  kill the other ranks after kUnjoinedGrace: they wait for its connection and cannot notice with
+//              several islands   a rank that was killed, or ended with code 4, costs its own island only: the rest of that island is
 //                                     killed after `failure_grace`, and the other islands go on
+//   still    A rank stands still if its heartbeat counter stops (comm/net/liveness.h) and its process neither computes nor touches a new
+//            page, both for 1.8 s. A rank in a long kernel still beats; one in page faults or in a slow exit still works.
 //   result   The code of the first failure. Code 4 means that a rank lost another one. This is a consequence, so a later failure with
 //            another code replaces it: that is the cause.
 #include "train/agent.h"
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <fstream>
 #include <map>
+#include <memory>
 #include <optional>
 #include <poll.h>
 #include <signal.h>
+#include <sstream>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -31,7 +38,9 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/net/liveness.h"
 #include "comm/net/setup.h"
+#include "comm/shm/segment.h"
 
 extern char** environ;
 
@@ -40,7 +49,8 @@ namespace {
 
 using Nanoseconds = std::chrono::nanoseconds;
 
-constexpr auto kGlance = std::chrono::milliseconds(100);  // how often the agent checks for a requested stop
+constexpr auto kGlance = std::chrono::milliseconds(100);         // how often the agent checks for a requested stop
+constexpr auto kUnjoinedGrace = std::chrono::milliseconds(500);  // from the death of a rank that never connected until the rest are killed
 
 // Owns a file descriptor.
 class File {
@@ -93,12 +103,16 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }
 
 // Runs in the child. It makes only async-signal-safe calls, because the parent has threads.
-[[noreturn]] void become_rank(char* const* argv, char* const* env, pid_t agent, int setup_fd, const comm::NetSetup& setup) {
+[[noreturn]] void become_rank(char* const* argv, char* const* env, pid_t agent, int setup_fd, const comm::NetSetup& setup, bool hold_stop) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != agent) ::_exit(4);  // the agent died before prctl
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  sigset_t held;
+  ::sigemptyset(&held);
+  if (hold_stop) {
+    ::sigaddset(&held, SIGINT);
+    ::sigaddset(&held, SIGTERM);
+  }
+  ::sigprocmask(SIG_SETMASK, &held, nullptr);
   for (const int signal : {SIGINT, SIGTERM, SIGPIPE}) ::signal(signal, SIG_DFL);
   for (const int fd : {setup_fd, setup.listener_fd, setup.outside_fd, setup.heartbeat_fd, setup.segment_fd}) {
     if (fd >= 0) ::fcntl(fd, F_SETFD, 0);
@@ -111,6 +125,62 @@ struct Rank {
   pid_t pid = -1;
   File ended;                      // readable once the process has ended
   std::optional<int> status = {};  // as wait reports it
+  bool killed = false;             // because it stood still
+};
+
+// Grows whenever a process computes or touches a new page: its processor time and page faults. 0 if the process is gone.
+uint64_t activity(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text, word;
+  std::getline(file, text, '\0');
+  text.erase(0, text.rfind(')') + 1);  // the program's name may hold anything
+  std::istringstream fields(text);
+  uint64_t sum = 0;
+  for (int field = 3; field <= 15 && fields >> word; ++field)  // numbered as in proc(5)
+    if (field == 10 || field == 12 || field == 14 || field == 15) sum += std::strtoull(word.c_str(), nullptr, 10);
+  return sum;
+}
+
+// Watches the heartbeats of the ranks in the memory that they share. A lone rank shares none and is not judged.
+class RankWatch {
+ public:
+  explicit RankWatch(const std::vector<comm::NetSetup>& setups) : seen_(setups.size()) {
+    if (setups.size() > 1 && setups.front().segment_fd >= 0)
+      segment_ = std::make_unique<comm::SharedSegment>(setups.front().segment_fd, static_cast<int>(setups.size()));
+  }
+
+  void look(const std::vector<Rank>& ranks, Nanoseconds now) {
+    const bool anew = now - last_look_ > comm::LivenessMonitor::kPauseMax;  // the agent itself stood still, perhaps with its ranks
+    last_look_ = now;
+    for (size_t i = 0; segment_ && i < ranks.size(); ++i) {
+      if (ranks[i].status) continue;
+      Seen& seen = seen_[i];
+      const uint64_t beat = this->beat(i), active = activity(ranks[i].pid);
+      seen.joined = seen.joined || beat != 0;
+      if (anew || beat != seen.beat || active != seen.active) seen = {beat, active, now, seen.joined};
+    }
+  }
+
+  // How long a rank has stood still, where that is beyond the limit. A rank that has no heartbeat yet, or has left, is not judged.
+  std::optional<Nanoseconds> still(size_t i, Nanoseconds now) const {
+    if (!segment_ || seen_[i].beat == 0 || now - seen_[i].at <= comm::LivenessMonitor::kLimit) return std::nullopt;
+    return now - seen_[i].at;
+  }
+
+  // Whether it is known that this rank has never connected to the others.
+  bool never_joined(size_t i) const { return segment_ && !seen_[i].joined && beat(i) == 0; }
+
+ private:
+  struct Seen {
+    uint64_t beat = 0, active = 0;
+    Nanoseconds at{};
+    bool joined = false;
+  };
+  uint64_t beat(size_t i) const { return segment_->board(static_cast<int>(i)).beat.load(std::memory_order_relaxed); }
+
+  std::unique_ptr<comm::SharedSegment> segment_;
+  std::vector<Seen> seen_;
+  Nanoseconds last_look_ = Nanoseconds::min() / 2;
 };
 
 std::string how(int status) {
@@ -125,7 +195,8 @@ std::string how(int status) {
 // The running ranks.
 class Agent {
  public:
-  Agent(const AgentOptions& options, base::Log& log, const base::Stop& stop) : options_(options), log_(log), stop_(stop) {}
+  Agent(const AgentOptions& options, base::Log& log, const base::Stop& stop)
+      : options_(options), log_(log), stop_(stop), watch_(options.setups) {}
   ~Agent() {
     signal_all(SIGKILL);
     while (running() > 0 && reap(0)) {
@@ -145,7 +216,7 @@ class Agent {
       const pid_t agent = ::getpid();
       const pid_t pid = ::fork();
       if (pid < 0) fail("fork");
-      if (pid == 0) become_rank(argv_list.data(), env_list.data(), agent, file.fd(), setup);
+      if (pid == 0) become_rank(argv_list.data(), env_list.data(), agent, file.fd(), setup, options_.hold_stop);
       ranks_.push_back({pid, File(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)))});
     }
   }
@@ -154,15 +225,18 @@ class Agent {
     std::optional<Nanoseconds> kill_at;  // when all ranks are killed
     bool passed_on = false;
     while (running() > 0) {
+      watch_.look(ranks_, clock_.now());
       if (stop_.requested() && !std::exchange(passed_on, true)) {
         pass_on(stop_.signal());
         kill_at = sooner(kill_at, clock_.now() + options_.grace);
       }
       if (reap(WNOHANG)) {
+        if (died_unjoined_) kill_at = sooner(kill_at, clock_.now() + std::min<Nanoseconds>(kUnjoinedGrace, options_.failure_grace));
         if (first_failure_ && !others_go_on()) kill_at = sooner(kill_at, clock_.now() + options_.failure_grace);
         continue;
       }
       end_lost_islands();
+      end_still_ranks();
       if (kill_at && clock_.now() >= *kill_at) {
         log_.warn("ranks still running after the grace time are killed count={}", running());
         signal_all(SIGKILL);
@@ -177,7 +251,8 @@ class Agent {
   int island_of(size_t i) const { return options_.setups[i].rank / std::max(1, options_.setups[i].size / options_.islands); }
   static bool well(const Rank& rank) { return rank.status && WIFEXITED(*rank.status) && WEXITSTATUS(*rank.status) == 0; }
   // Whether the failure concerns one island only: a rank was killed or lost another one. Other failures, such as wrong input, end all.
-  bool others_go_on() const { return options_.islands > 1 && (first_failure_.value_or(4) == 4); }
+  // An island that was never connected to the others cannot be left behind: they wait for it.
+  bool others_go_on() const { return options_.islands > 1 && !died_unjoined_ && first_failure_.value_or(4) == 4; }
   // Kills the remaining ranks of islands that have lost a rank.
   void end_lost_islands() {
     if (options_.islands <= 1) return;
@@ -188,6 +263,23 @@ class Agent {
       if (clock_.now() < at->second) continue;
       for (size_t j = 0; j < ranks_.size(); ++j)
         if (!ranks_[j].status && island_of(j) == island_of(i)) ::kill(ranks_[j].pid, SIGKILL);
+    }
+  }
+
+  // Kills ranks that stand still and that others have given up: a rank of their island has failed, or nobody else is left.
+  void end_still_ranks() {
+    const Nanoseconds now = clock_.now();
+    const bool one_ended = running() < static_cast<int>(ranks_.size());
+    const bool only_still_left = one_ended && std::all_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) {
+                                   return rank.status || watch_.still(static_cast<size_t>(&rank - ranks_.data()), now);
+                                 });
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      const auto still = watch_.still(i, now);
+      const bool given_up = (first_failure_ && !others_go_on()) || lost_islands_.contains(island_of(i)) || only_still_left;
+      if (ranks_[i].status || !still || !given_up || std::exchange(ranks_[i].killed, true)) continue;
+      log_.write(base::Level::error, fmt::format("rank {} stands still, without a sign of life for {:.1f} s: it is killed",
+                                                 options_.setups[i].rank, base::seconds(*still)));
+      ::kill(ranks_[i].pid, SIGKILL);
     }
   }
 
@@ -211,6 +303,7 @@ class Agent {
       int status = 0;
       if (::waitpid(ranks_[i].pid, &status, flags) != ranks_[i].pid) continue;
       ranks_[i].status = status;
+      died_unjoined_ = died_unjoined_ || (WIFSIGNALED(status) && watch_.never_joined(i));
       note(options_.setups[i].rank, status);
       return true;
     }
@@ -258,9 +351,11 @@ class Agent {
   const base::Stop& stop_;
   base::RealClock clock_;
   std::vector<Rank> ranks_;
+  RankWatch watch_;
   std::map<int, Nanoseconds> lost_islands_;  // island, and when its remaining ranks are killed
   std::optional<int> first_failure_;
   bool consequence_ = false;
+  bool died_unjoined_ = false;  // a rank was killed before it had connected to the others
 };
 
 }  // namespace

@@ -20,10 +20,13 @@ struct AgentOptions {
   int islands = 1;
   std::chrono::nanoseconds grace = std::chrono::seconds(60);          // from a requested stop until ranks are killed
   std::chrono::nanoseconds failure_grace = std::chrono::seconds(10);  // from the first rank's failure until the rest are killed
+  // Ranks start with SIGTERM and SIGINT blocked, so that a stop waits until the rank handles it. The rank's program must unblock them.
+  bool hold_stop = false;
 };
 
 // Starts the ranks as child processes, waits for them, and logs how each ended. A rank gets its setup through an inherited file descriptor,
-// because other users can read arguments and environment. Ranks die with this process. A requested stop is passed on to all ranks once.
+// because other users can read arguments and environment. Ranks die with this process. A requested stop is passed on to all ranks once. A
+// rank that stands still (stopped, frozen) is killed as soon as another rank has failed because of it.
 // Returns the exit code of this process: 0, the code of the first rank that failed, or 4 if a rank was killed. With several islands it is
 // 0 if at least one island finished.
 int run_ranks(const AgentOptions& options, base::Log& log, const base::Stop& stop);

@@ -194,6 +194,15 @@ TEST(Liveness, MissesAreCountedOnlyWhileSomebodyLooks) {
   EXPECT_EQ(silent(15400ms), 400ms);
 }
 
+TEST(Liveness, ARankThatHasLeftIsNotJudged) {
+  StatusBoard board{};
+  {
+    const HeartbeatThread heart(board, nullptr);
+    while (board.beat.load() == 0) std::this_thread::yield();
+  }
+  EXPECT_EQ(board.beat.load(), 0u);  // as before its first beat
+}
+
 // Buffers from the group on some ranks, private ones on others, around every threshold.
 TEST(SharedMemory, AllReduceIsRightForEveryMixOfBuffersAndSizes) {
   harness::on_ranks(3, {.on = harness::On::net}, [](World& world) {

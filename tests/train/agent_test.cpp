@@ -1,9 +1,12 @@
 #include "train/agent.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <signal.h>
+#include <string_view>
 #include <thread>
 #include <unistd.h>
 
@@ -82,6 +85,37 @@ TEST(AgentRank, DISABLED_LosesOne) {
     world.fail(error);
     if (!testing::Test::HasFailure()) end_with(error.exit_code());
   }
+  end_with(99);
+}
+
+// Rank 1 stops itself; the others wait for it. They must name it, and nobody else.
+TEST(AgentRank, DISABLED_WaitsForAStoppedRank) {
+  comm::World world = joined();
+  world.everyone().barrier("the start").wait();
+  if (world.rank() == 1) ::kill(::getpid(), SIGSTOP);
+  try {
+    world.everyone().barrier("the end").wait();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 1 lost: its process stands still"));
+    world.fail(error);
+    if (!testing::Test::HasFailure()) end_with(error.exit_code());
+  }
+  end_with(99);
+}
+
+// Reports that it is ready, receives SIGTERM, and only then installs its handler.
+TEST(AgentRank, DISABLED_HandlesAStopLate) {
+  std::ofstream(std::string(std::getenv("READY")) + "0") << "ready";
+  sigset_t pending;
+  do {
+    std::this_thread::yield();
+    ::sigpending(&pending);
+  } while (!sigismember(&pending, SIGTERM));
+  ::signal(SIGTERM, [](int) { ::_exit(5); });
+  sigset_t term;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  ::sigprocmask(SIG_UNBLOCK, &term, nullptr);
   end_with(99);
 }
 
@@ -168,6 +202,50 @@ TEST(Agent, ARankKilledInACollectiveIsNamedByTheOthers) {
   EXPECT_THAT(ended.log, HasSubstr("rank 1 was killed by signal 9 (SIGKILL)"));
   EXPECT_THAT(ended.log, HasSubstr("rank 0 ended with exit code 4"));
   EXPECT_THAT(ended.log, HasSubstr("rank 2 ended with exit code 4"));
+}
+
+double seconds_of(const std::function<void()>& work) {
+  const auto begun = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+}
+
+// The limit of 1.8 s for a sign of life is what this test takes.
+TEST(Agent, ARankThatStandsStillIsKilledAsSoonAsTheOthersHaveGivenItUp) {
+  AgentOptions options = self(3, "WaitsForAStoppedRank");
+  options.failure_grace = 60s;
+  Ended ended;
+  const std::string named = "rank 1 stands still, without a sign of life for ";
+  EXPECT_LT(seconds_of([&] { ended = run_to_end(options); }), 20);
+  EXPECT_EQ(ended.code, 4);
+  EXPECT_THAT(ended.log, HasSubstr("rank 0 ended with exit code 4"));
+  ASSERT_THAT(ended.log, HasSubstr(named));
+  EXPECT_LT(std::stod(ended.log.substr(ended.log.find(named) + named.size())), 3.0);
+  EXPECT_THAT(ended.log, HasSubstr("rank 1 was killed by signal 9"));
+  EXPECT_THAT(ended.log, HasSubstr("rank 2 ended with exit code 4"));
+}
+
+TEST(Agent, ARankKilledBeforeItJoinedEndsTheRunSoon) {
+  AgentOptions options = shell(2, "if [ $CAIRN_RANK = 1 ]; then kill -9 $$; fi; while true; do sleep 0.02; done");
+  options.failure_grace = 60s;
+  Ended ended;
+  EXPECT_LT(seconds_of([&] { ended = run_to_end(options); }), 20);
+  EXPECT_EQ(ended.code, 4);
+  EXPECT_THAT(ended.log, HasSubstr("rank 0 was killed by signal 9"));
+}
+
+TEST(Agent, AnIslandKilledBeforeItJoinedEndsAllIslands) {
+  AgentOptions options = shell(2, "if [ $CAIRN_RANK = 1 ]; then kill -9 $$; fi; while true; do sleep 0.02; done");
+  options.islands = 2;
+  options.failure_grace = 60s;
+  EXPECT_EQ(run_to_end(options).code, 4);
+}
+
+// The rank is stopped before it can handle a stop: the signal waits for the handler.
+TEST(Agent, AStopThatComesBeforeARankHandlesItWaits) {
+  AgentOptions options = self(1, "HandlesAStopLate");
+  options.hold_stop = true;
+  EXPECT_EQ(run_and_stop(options).code, 5);
 }
 
 TEST(Agent, ASetUpThatIsNoneIsRefused) {

@@ -262,7 +262,7 @@ int run_agent(const TrainArguments& a, const NodePlace& place, const std::option
               const std::vector<std::string>& command_line) {
   const Signals signals;
   auto terminal = std::make_shared<base::Terminal>();
-  train::AgentOptions options{.setups = {}, .argv = {own_program().string()}, .env = {}};
+  train::AgentOptions options{.setups = {}, .argv = {own_program().string()}, .env = {}, .hold_stop = true};
   if (const auto apart = variable("CAIRN_ISLANDS_APART")) options.islands = std::stoi(*apart);
   try {
     options.setups = meet_and_set_up(a, place, fingerprint(a), signals.stop(), *terminal);

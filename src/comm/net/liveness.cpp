@@ -25,6 +25,7 @@ HeartbeatThread::HeartbeatThread(StatusBoard& own, Heartbeat* elsewhere)
             elsewhere->receive();
           }
         } while (!stop_.wait_for(guard, kInterval, [this] { return stopping_; }));
+        own.beat.store(0, std::memory_order_relaxed);  // this rank has left: what it does now is not judged
       }) {}
 
 HeartbeatThread::~HeartbeatThread() {

@@ -67,6 +67,7 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
   void rest(Nanoseconds limit);
   void check_liveness(Nanoseconds now);
   void lose(int peer, const std::string& why);
+  bool is_lost(int peer) const;
   template <typename Pending>
   void run_while(Pending pending, Nanoseconds limit);
   void flush(Nanoseconds limit);

@@ -303,8 +303,11 @@ void NetTransport::check_liveness(Nanoseconds now) {
 }
 
 void NetTransport::lose(int peer, const std::string& why) {
-  const bool known = std::any_of(lost_peers_.begin(), lost_peers_.end(), [&](const LostPeer& loss) { return loss.rank == peer; });
-  if (!known) lost_peers_.push_back({peer, peer, why});
+  if (!is_lost(peer)) lost_peers_.push_back({peer, peer, why});
+}
+
+bool NetTransport::is_lost(int peer) const {
+  return std::any_of(lost_peers_.begin(), lost_peers_.end(), [&](const LostPeer& loss) { return loss.rank == peer; });
 }
 
 template <typename Pending>
@@ -315,11 +318,12 @@ void NetTransport::run_while(Pending pending, Nanoseconds limit) {
   }
 }
 
+// A lost peer is not waited for: one that stands still takes nothing.
 void NetTransport::flush(Nanoseconds limit) {
   run_while(
       [this](const NetPeer& peer) {
         const SharedLink* link = link_to(peer.rank());
-        return peer.open && (peer.wants_write() || (link && !link->all_sent()));
+        return peer.open && !is_lost(peer.rank()) && (peer.wants_write() || (link && !link->all_sent()));
       },
       limit);
 }

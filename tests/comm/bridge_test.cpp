@@ -1,9 +1,14 @@
 #include "comm/bridge/bridge.h"
 
+#include <arpa/inet.h>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
+#include <thread>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
@@ -131,6 +136,112 @@ TEST(Bridge, ASiteThatEndsIsLostAtOnceAndReturnsAsANewIncarnation) {
   a.send(1, first, message(3));
   a.send(1, a.incarnation(1), message(4));
   EXPECT_EQ(number_of(receive(*b)), 4) << "messages to an earlier incarnation are dropped";
+}
+
+// The clock of a site that starts again may have gone back. Both the caller (1) and the called side (0) must be accepted again.
+TEST(Bridge, ASiteWhoseClockWentBackReturnsWithAHigherNumber) {
+  for (const int returns : {1, 0}) {
+    BridgeOptions stays = site(1 - returns, 2), first = site(returns, 2);
+    first.incarnation = 1'000'000;
+    auto before = std::make_unique<Bridge>(first);
+    stays.endpoints = {{"127.0.0.1", before->port()}};
+    Bridge other(stays);
+    ASSERT_TRUE(see_each_other(*before, other));
+    EXPECT_EQ(other.incarnation(returns), 1'000'000u);
+    BridgeOptions again = site(returns, 2, other.port());
+    again.incarnation = 500'000;
+    again.port = before->port();
+    before.reset();
+    ASSERT_TRUE(soon(other, [&] { return other.incarnation(returns) == 0; }));
+    if (returns == 0) again.endpoints.clear();  // it only listens; the other one calls
+    Bridge after(again);
+    ASSERT_TRUE(see_each_other(after, other)) << "site " << returns;
+    EXPECT_GT(other.incarnation(returns), 1'000'000u);
+    EXPECT_EQ(after.incarnation(returns), other.incarnation(returns));
+    other.send(returns, other.incarnation(returns), message(7));
+    EXPECT_EQ(number_of(receive(after)), 7);
+  }
+}
+
+// Forwards connections from one address to another; what comes back is slowed down.
+class SlowProxy {
+ public:
+  static constexpr int64_t kPiece = 512;
+  static constexpr int kPauseMs = 12;
+
+  SlowProxy(const std::string& address, uint16_t port) : listener_(bound(address, port)), port_(port), thread_([this] { run(); }) {}
+  ~SlowProxy() {
+    ending_ = true;
+    thread_.join();
+    for (const auto& [caller, called] : pairs_) {
+      ::close(caller);
+      ::close(called);
+    }
+    ::close(listener_);
+  }
+  int connections() const { return connections_; }
+
+ private:
+  static sockaddr_in place(const std::string& address, uint16_t port) {
+    sockaddr_in where{.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {}, .sin_zero = {}};
+    ::inet_pton(AF_INET, address.c_str(), &where.sin_addr);
+    return where;
+  }
+  static int bound(const std::string& address, uint16_t port) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    const sockaddr_in where = place(address, port);
+    EXPECT_EQ(::bind(fd, reinterpret_cast<const sockaddr*>(&where), sizeof where), 0);
+    EXPECT_EQ(::listen(fd, 8), 0);
+    return fd;
+  }
+  // Passes on at most `most` bytes; false: the connection is over.
+  static bool pass_on(int from, int to, size_t most) {
+    std::vector<std::byte> buffer(most);
+    const ssize_t got = ::recv(from, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (got < 0) return errno == EAGAIN;
+    return got > 0 && ::send(to, buffer.data(), static_cast<size_t>(got), MSG_NOSIGNAL) == got;
+  }
+  void run() {
+    while (!ending_) {
+      if (const int caller = ::accept(listener_, nullptr, nullptr); caller >= 0) {
+        const int called = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        const sockaddr_in where = place("127.0.0.1", port_);
+        ::connect(called, reinterpret_cast<const sockaddr*>(&where), sizeof where);
+        pairs_.emplace_back(caller, called);
+        ++connections_;
+      }
+      std::erase_if(pairs_, [](const auto& pair) {
+        if (pass_on(pair.first, pair.second, 1 << 20) && pass_on(pair.second, pair.first, kPiece)) return false;
+        ::close(pair.first);
+        ::close(pair.second);
+        return true;
+      });
+      ::poll(nullptr, 0, kPauseMs);
+    }
+  }
+
+  int listener_;
+  uint16_t port_;
+  std::vector<std::pair<int, int>> pairs_;
+  std::atomic<int> connections_ = 0;
+  std::atomic<bool> ending_ = false;
+  std::thread thread_;
+};
+
+// 24 KiB at 42 kB/s take 0.6 s, and one TLS record of 16 KiB 0.4 s: both longer than a silent connection is kept.
+TEST(Bridge, ALongMessageOnASlowLinkIsNotTakenForSilence) {
+  BridgeOptions first = site(0, 2);
+  first.known_as = "127.0.0.2";  // the proxy
+  first.silence_max = std::chrono::milliseconds(200);
+  Bridge a(first);
+  const SlowProxy proxy("127.0.0.2", a.port());
+  BridgeOptions second = site(1, 2, a.port());
+  second.silence_max = first.silence_max;
+  Bridge b(second);
+  ASSERT_TRUE(see_each_other(a, b));
+  a.send(1, a.incarnation(1), message(3, 24 << 10));
+  EXPECT_EQ(number_of(receive(b)), 3);
+  EXPECT_GE(proxy.connections(), 1);
 }
 
 TEST(Bridge, WhoDiffersIsRefusedAndToldWhy) {

@@ -7,11 +7,15 @@
 //   receiver:  take n only where n = received, then received += 1; every header it writes carries `received`
 //
 // When a connection breaks, the two sides introduce themselves again and each says its `received`. The sender resumes writing there, so
-// no message is lost and none is delivered twice. A site that restarts has a new incarnation (its start time in microseconds). All state
-// of the pair then begins anew, and messages to an older incarnation are dropped.
+// no message is lost and none is delivered twice. A site that restarts has a new incarnation with a higher number. All state of the pair
+// then begins anew, and messages to an older incarnation are dropped.
 //
-// Failure detection: each side writes a heartbeat every 0.5 s. A connection that is silent for 5 s is closed. A site without a connection
-// for `lost_after` is lost, and so is its incarnation.
+// Numbers of incarnations: a start takes the time in microseconds. That alone would shut out a site whose clock went back, since the others
+// remember a higher number. So each side of an introduction says the lowest number that it accepts of the other, and a site that has not
+// been connected to anyone yet takes one above it. One that was connected, and was given up, keeps its number and stays refused.
+//
+// Failure detection: each side writes a heartbeat every 0.5 s. A connection on which no byte arrives for 5 s is closed. A long message on a
+// slow link arrives byte by byte and keeps its connection. A site without a connection for `lost_after` is lost, and so is its incarnation.
 #include "comm/bridge/bridge.h"
 
 #include <algorithm>
@@ -40,7 +44,7 @@ using base::Json;
 constexpr auto kWatchEvery = std::chrono::milliseconds(100);
 constexpr auto kFarewell = std::chrono::seconds(10);  // for all sent messages to be acknowledged when this site ends
 
-// Microseconds since 1970: higher after each start, also after a reboot.
+// Microseconds since 1970: higher after each start, also after a reboot, unless the clock goes back (see above).
 uint64_t new_incarnation() { return static_cast<uint64_t>(base::wall_time() * 1e6); }
 
 }  // namespace
@@ -48,7 +52,7 @@ uint64_t new_incarnation() { return static_cast<uint64_t>(base::wall_time() * 1e
 Bridge::Impl::Impl(BridgeOptions options)
     : options_(std::move(options)),
       tls_(derive(options_.key, "bridge")),
-      incarnation_(new_incarnation()),
+      incarnation_(options_.incarnation != 0 ? options_.incarnation : new_incarnation()),
       guard_(io_.get_executor()),
       peers_(static_cast<size_t>(options_.sites)) {
   CAIRN_CHECK(options_.site >= 0 && options_.site < options_.sites, "site {} of {}", options_.site, options_.sites);
@@ -155,13 +159,15 @@ void Bridge::Impl::connect(AsyncStream& stream, const Json& said) {
   const uint64_t received = said.at("to_life").get<uint64_t>() == incarnation_ ? said.at("received").get<uint64_t>() : 0;
   acknowledge(peer, received);
   peer.written = received;
-  peer.stream = std::make_shared<AsyncStream>(std::move(stream));
+  const auto connection = std::make_shared<AsyncStream>(std::move(stream));
+  peer.stream = connection;
+  connected_before_ = true;
   peer.heard = clock_.now();
   peer.heartbeat_due = peer.addresses_due = true;
   peer.bye_sent = false;
   publish_incarnation(peer);
-  asio::co_spawn(io_, read_all(peer, peer.stream), asio::detached);
-  asio::co_spawn(io_, write_all(peer, peer.stream), asio::detached);
+  asio::co_spawn(io_, read_all(peer, connection), asio::detached);  // may hang up at once, if the other side did
+  asio::co_spawn(io_, write_all(peer, connection), asio::detached);
 }
 
 void Bridge::Impl::publish_incarnation(const Peer& peer) {
@@ -207,7 +213,7 @@ asio::awaitable<void> Bridge::Impl::watch() {
     const Nanoseconds now = clock_.now();
     bool all_said = leaving_;
     for (Peer& peer : peers_) {
-      if (peer.stream && now - peer.heard > bridge::kSilenceMax) hang_up(peer);
+      if (peer.stream && now - peer.heard > options_.silence_max) hang_up(peer);
       if (peer.incarnation != 0 && !peer.stream && now - peer.away > options_.lost_after)
         lose(peer, fmt::format("is lost: it could not be reached for {:.0f} s", base::seconds(options_.lost_after)));
       all_said = all_said && (peer.incarnation == 0 || peer.bye_sent);

@@ -25,6 +25,10 @@ struct BridgeOptions {
   std::vector<RendezvousEndpoint> endpoints = {};                  // where some other site may be found
   std::string config_fingerprint = {};                             // one setting per line; a site with another fingerprint is refused
   std::chrono::nanoseconds lost_after = std::chrono::seconds(10);  // a site that cannot be reached for this long is lost
+  // A connection on which nothing arrives for this long is closed and made again. A slow link is not silent: every byte counts.
+  std::chrono::nanoseconds silence_max = std::chrono::seconds(5);
+  // The number of this start; 0: from the clock. A site whose clock went back takes the next number above those that others remember.
+  uint64_t incarnation = 0;
   int64_t message_bytes_max = int64_t{1} << 32;
   std::optional<LinkModel> links = {};                // slows messages down, for experiments; sites take the place of ranks
   std::function<void(const std::string&)> tell = {};  // reports who came and who was refused; called by the bridge's thread
@@ -51,7 +55,8 @@ class Bridge {
   int site() const;
   int sites() const;
   uint16_t port() const;
-  // The number of a site's current start: higher after every restart; 0: the site is not here.
+  // The number of a site's current start: higher after every restart; 0: the site is not here. This site's own number may rise until the
+  // first other site is here.
   uint64_t incarnation(int site) const;
   std::string refusal() const;  // why another site refused this one; empty: none did
 

@@ -1,6 +1,7 @@
 #pragma once
 // The inside of Bridge, shared by its three sources: bridge.cpp (life cycle, sending), introduce.cpp (who is where, making connections),
 // stream.cpp (messages on a connection). Everything here runs on the bridge's own thread, unless a line says otherwise.
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -29,7 +30,6 @@ namespace bridge {
 inline constexpr uint32_t kMagic = 0x62726467;
 inline constexpr uint32_t kTextBytesMax = 1 << 20;
 inline constexpr auto kIntroductionTimeout = std::chrono::seconds(5);  // for a caller that has not introduced itself
-inline constexpr auto kSilenceMax = std::chrono::seconds(5);           // after that a connection counts as broken
 
 // The fixed-size header of everything that travels on a connection.
 struct Head {
@@ -108,11 +108,13 @@ class Bridge::Impl {
   base::Json addresses() const;
   void learn(int site, const bridge::SiteAddress& at);
   void learn(const base::Json& entries);
-  std::string introduction(const Peer* to, bool visit) const;
+  std::string introduction(const Peer* to, bool visit, const Peer* addressee) const;
   std::string check_introduction(const base::Json& said) const;
+  static uint64_t least_incarnation(const Peer& peer);
+  bool renumber(const base::Json& said);
   static bridge::SiteAddress address_of(const base::Json& said, AsyncStream& stream);
   asio::awaitable<void> welcome(AsyncStream& caller);
-  asio::awaitable<base::Json> introduce(AsyncStream& stream, const Peer* to, bool visit);
+  asio::awaitable<base::Json> introduce(AsyncStream& stream, const Peer* to, bool visit, const Peer* addressee);
   std::shared_ptr<asio::steady_timer> close_after_timeout(const std::shared_ptr<AsyncStream>& stream);
   void was_refused(const std::string& why);
   asio::awaitable<void> call(Peer& peer);
@@ -128,7 +130,8 @@ class Bridge::Impl {
 
   const BridgeOptions options_;
   const Tls tls_;
-  const uint64_t incarnation_;
+  std::atomic<uint64_t> incarnation_;  // other threads read it
+  bool connected_before_ = false;      // to any site, in this start
   base::RealClock clock_;
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> guard_;

@@ -4,7 +4,8 @@
 // incarnation, all known addresses) and the visit ends. From then on each site calls every known site with a lower number; calls last as
 // connections. Known addresses spread on connections too, so that every site hears of every other one.
 //
-// Introductions are JSON texts inside TLS. A site that does not fit gets {"refused": "why"} instead.
+// Introductions are JSON texts inside TLS. A site that does not fit gets {"refused": "why"} instead. "least_life" is the
+// lowest incarnation of the listener that the speaker accepts (bridge.cpp).
 #include <algorithm>
 #include <sstream>
 #include <utility>
@@ -28,7 +29,9 @@ constexpr auto kCallAgainAfter = std::chrono::milliseconds(200);
 constexpr auto kCallEndedAfter = std::chrono::milliseconds(1000);  // where the last incarnation there is over
 constexpr auto kVisitAgainAfter = std::chrono::milliseconds(500);
 
-std::string refusal_of(const std::string& why) { return base::compact(Json{{"refused", why}}); }
+constexpr const char* kGivenUp = "it was given up: start it again";
+
+bool is_outdated(const std::string& wrong, const Json& said) { return wrong == kGivenUp && !said.contains("refused"); }
 
 // The lines of `text` that `other` does not have, as a list for people.
 std::string only_in(const std::string& text, const std::string& other) {
@@ -71,18 +74,19 @@ void Bridge::Impl::learn(const Json& entries) {
     learn(one.at("site").get<int>(), {one.at("host").get<std::string>(), one.at("port").get<uint16_t>(), one.at("life").get<uint64_t>()});
 }
 
-std::string Bridge::Impl::introduction(const Peer* to, bool visit) const {
+std::string Bridge::Impl::introduction(const Peer* to, bool visit, const Peer* addressee) const {
   const std::string host = !options_.known_as.empty() ? options_.known_as : options_.address;
   return base::compact(Json{{"version", base::version()},
                             {"config_fingerprint", options_.config_fingerprint},
                             {"site", options_.site},
                             {"sites", options_.sites},
-                            {"life", incarnation_},
+                            {"life", incarnation_.load()},
                             {"host", host == "0.0.0.0" || host == "::" ? "" : host},
                             {"port", port_},
                             {"visit", visit},
                             {"to_life", to ? to->incarnation : 0},
                             {"received", to ? to->received : 0},
+                            {"least_life", addressee ? least_incarnation(*addressee) : 0},
                             {"book", addresses()}});
 }
 
@@ -102,13 +106,25 @@ std::string Bridge::Impl::check_introduction(const Json& said) const {
     if (site == options_.site)
       return incarnation == incarnation_ ? "" : fmt::format("there is an island {} already: give this one another number (--island)", site);
     const Peer& peer = peers_[static_cast<size_t>(site)];
-    if (peer.stream && peer.incarnation != incarnation && clock_.now() - peer.heard < bridge::kSilenceMax)
+    if (peer.stream && peer.incarnation != incarnation && clock_.now() - peer.heard < options_.silence_max)
       return fmt::format("there is an island {} already: give this one another number (--island)", site);
-    if (incarnation < peer.incarnation || incarnation <= peer.ended) return "it was given up: start it again";
+    if (incarnation < peer.incarnation || incarnation <= peer.ended) return kGivenUp;
   } catch (const Json::exception&) {
     return "it does not speak this protocol";
   }
   return "";
+}
+
+uint64_t Bridge::Impl::least_incarnation(const Peer& peer) {
+  return std::max({peer.incarnation, peer.ended == 0 ? 0 : peer.ended + 1, peer.at.incarnation});
+}
+
+// Takes a higher incarnation if the speaker remembers a later one of this site, and this start has met nobody yet. True: it has changed.
+bool Bridge::Impl::renumber(const Json& said) {
+  const auto least = said.value("least_life", uint64_t{0});
+  if (connected_before_ || least <= incarnation_) return false;
+  incarnation_ = least + 1;  // `least` itself may be a start that the speaker believes to be running
+  return true;
 }
 
 SiteAddress Bridge::Impl::address_of(const Json& said, AsyncStream& stream) {
@@ -123,28 +139,31 @@ asio::awaitable<void> Bridge::Impl::welcome(AsyncStream& caller) {
   if (leaving_) co_return;
   const std::string wrong = check_introduction(said);
   if (!wrong.empty()) {
+    Json answer{{"refused", wrong}};
+    if (is_outdated(wrong, said)) answer["least_life"] = least_incarnation(peers_[said.at("site").get<size_t>()]);
     if (complained_.insert(wrong).second) tell("an island was refused: " + wrong);
-    const std::string answer = refusal_of(wrong);
-    co_await caller.write_text(answer);
+    co_await caller.write_text(base::compact(answer));
     co_return;
   }
   const int site = said.at("site");
   if (site == options_.site) {  // this very process
-    co_await caller.write_text(introduction(nullptr, false));
+    co_await caller.write_text(introduction(nullptr, false, nullptr));
     co_return;
   }
+  renumber(said);
+  const uint64_t own = incarnation_;
   Peer& peer = peers_[static_cast<size_t>(site)];
   const bool visit = said.at("visit").get<bool>();
   learn(site, address_of(said, caller));
   learn(said.at("book"));
-  co_await caller.write_text(introduction(peer.incarnation == said.at("life").get<uint64_t>() ? &peer : nullptr, visit));
-  if (!visit && !leaving_) connect(caller, said);
+  co_await caller.write_text(introduction(peer.incarnation == said.at("life").get<uint64_t>() ? &peer : nullptr, visit, &peer));
+  if (!visit && !leaving_ && incarnation_ == own) connect(caller, said);
 }
 
 // The calling side. Returns what the other one says of itself.
-asio::awaitable<Json> Bridge::Impl::introduce(AsyncStream& stream, const Peer* to, bool visit) {
+asio::awaitable<Json> Bridge::Impl::introduce(AsyncStream& stream, const Peer* to, bool visit, const Peer* addressee) {
   co_await stream.begin(&tls_, Tls::Side::client);
-  co_await stream.write_text(introduction(to, visit));
+  co_await stream.write_text(introduction(to, visit, addressee));
   co_return base::parse_json(co_await stream.read_text(bridge::kTextBytesMax));
 }
 
@@ -175,9 +194,11 @@ asio::awaitable<void> Bridge::Impl::call(Peer& peer) {
       const auto timer = close_after_timeout(stream);
       try {
         co_await stream->connect(peer.at.host, peer.at.port);
-        const Json said = co_await introduce(*stream, peer.incarnation == peer.at.incarnation ? &peer : nullptr, false);
+        const uint64_t own = incarnation_;
+        const Json said = co_await introduce(*stream, peer.incarnation == peer.at.incarnation ? &peer : nullptr, false, &peer);
         const std::string wrong = check_introduction(said);
-        if (!wrong.empty()) {
+        if (renumber(said) || is_outdated(wrong, said) || incarnation_ != own) {  // calls again; one of them has a new number then
+        } else if (!wrong.empty()) {
           was_refused(wrong);
         } else if (said.at("site").get<int>() == peer.site && !leaving_) {
           learn(peer.site, address_of(said, *stream));
@@ -201,9 +222,10 @@ asio::awaitable<void> Bridge::Impl::visit(RendezvousEndpoint endpoint) {
       const auto timer = close_after_timeout(stream);
       try {
         co_await stream->connect(endpoint.host, endpoint.port);
-        const Json said = co_await introduce(*stream, nullptr, true);
+        const Json said = co_await introduce(*stream, nullptr, true, nullptr);
         const std::string wrong = check_introduction(said);
-        if (!wrong.empty()) {
+        if (renumber(said) || is_outdated(wrong, said)) {  // the next visit may fit
+        } else if (!wrong.empty()) {
           was_refused(wrong);
         } else {
           learn(said.at("site").get<int>(), address_of(said, *stream));

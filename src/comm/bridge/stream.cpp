@@ -18,24 +18,20 @@ using bridge::Head;
 
 namespace {
 
-constexpr int64_t kReadPiece = 256 << 10;  // the peer counts as alive at every piece of a long message
-constexpr auto kHeartbeatEvery = std::chrono::milliseconds(500);
+constexpr int kHeartbeatsPerSilence = 10;  // heartbeats in the time after which a silent connection is closed
 
 }  // namespace
 
 asio::awaitable<void> Bridge::Impl::read_all(Peer& peer, std::shared_ptr<AsyncStream> stream) {
+  stream->on_arrival([this, &peer] { peer.heard = clock_.now(); });
   try {
     while (true) {
       const auto head = co_await stream->read_value<Head>();
       const int64_t most = head.kind == Head::Kind::message ? options_.message_bytes_max : bridge::kTextBytesMax;
       if (head.magic != bridge::kMagic || head.bytes < 0 || head.bytes > most) throw Error(Error::Kind::lost_peer, "sent a bad header");
       std::vector<std::byte> body(static_cast<size_t>(head.bytes));
-      for (int64_t at = 0; at < head.bytes; at += kReadPiece) {
-        co_await stream->read(std::span(body).subspan(static_cast<size_t>(at), static_cast<size_t>(std::min(kReadPiece, head.bytes - at))));
-        peer.heard = clock_.now();
-      }
+      co_await stream->read(body);
       if (peer.stream != stream) co_return;
-      peer.heard = clock_.now();
       acknowledge(peer, head.received);
       if (head.kind == Head::Kind::message) take(peer, head, std::move(body));
       if (head.kind == Head::Kind::addresses) learn(base::parse_json({reinterpret_cast<const char*>(body.data()), body.size()}));
@@ -85,7 +81,7 @@ asio::awaitable<void> Bridge::Impl::write_all(Peer& peer, std::shared_ptr<AsyncS
         co_await write(peer, *stream, Head::Kind::addresses, 0, std::as_bytes(std::span(text)));
       } else if (peer.heartbeat_due || now >= heartbeat_at) {
         peer.heartbeat_due = false;
-        heartbeat_at = now + kHeartbeatEvery;
+        heartbeat_at = now + options_.silence_max / kHeartbeatsPerSilence;
         co_await write(peer, *stream, Head::Kind::heartbeat, 0, {});
       } else if (leaving_ && peer.outgoing.empty() && !peer.bye_sent) {
         peer.bye_sent = true;

@@ -65,6 +65,7 @@ asio::awaitable<void> AsyncStream::read(std::span<std::byte> into) {
     } else {
       co_await socket_.async_wait(tcp::socket::wait_read, asio::use_awaitable);
     }
+    if (on_arrival_) on_arrival_();
   }
 }
 

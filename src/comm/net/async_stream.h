@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -27,6 +28,8 @@ class AsyncStream {
   asio::awaitable<void> connect(const std::string& host, uint16_t port);
   // Starts the byte stream: plain, or TLS after its handshake. Throws if the other side does not authenticate.
   asio::awaitable<void> begin(const Tls* tls, Tls::Side side);
+  // Called whenever bytes have arrived, also those of an incomplete message or TLS record: the other side is alive, however slow.
+  void on_arrival(std::function<void()> callback) { on_arrival_ = std::move(callback); }
   // Reads or writes all of it, or throws Error.
   asio::awaitable<void> read(std::span<std::byte> into);
   asio::awaitable<void> write(std::span<const std::byte> data);
@@ -56,6 +59,7 @@ class AsyncStream {
   void check_open() const;
   asio::ip::tcp::socket socket_;
   std::unique_ptr<ByteStream> stream_;
+  std::function<void()> on_arrival_;
 };
 
 }  // namespace cairn::comm

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <system_error>
 #include <unistd.h>
@@ -81,6 +83,27 @@ std::string read_file(const std::filesystem::path& path, int64_t bytes_max) {
   return text;
 }
 
+std::string random_name() {
+  uint64_t number = 0;
+  CAIRN_CHECK(::getrandom(&number, sizeof number, 0) == sizeof number, "the system gives no random numbers");
+  return fmt::format("{:016x}", number);
+}
+
+TemporaryFolder::TemporaryFolder() {
+  std::error_code error;
+  const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+  std::string name = (parent / "cairn-XXXXXX").string();
+  if (error || !::mkdtemp(name.data()))
+    throw Error(Error::Kind::disk, fmt::format("cannot make a temporary folder in {}: {}; set TMPDIR to a folder that can be written",
+                                               error ? "TMPDIR" : parent.string(), error ? error.message() : text_of(errno)));
+  path_ = name;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
 void write_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes, const Disk& disk) {
   FileWriter writer(path, static_cast<int64_t>(bytes.size()), disk);
   writer.write(bytes);
@@ -108,8 +131,8 @@ int64_t free_bytes(const std::filesystem::path& path) {
 
 FileWriter::FileWriter(std::filesystem::path path, int64_t bytes_expected, const Disk& disk)
     : disk_(disk), path_(std::move(path)), bytes_expected_(bytes_expected) {
-  // Process number and address keep two writers of one path apart; the last to commit wins.
-  temporary_ = folder_of(path_) / fmt::format(".{}.{}-{}.part", path_.filename().string(), ::getpid(), fmt::ptr(this));
+  // The name keeps two writers of one path apart; the last to commit wins.
+  temporary_ = folder_of(path_) / fmt::format(".{}.{}.part", path_.filename().string(), random_name());
   file_ = disk_.create(temporary_);
   if (file_ < 0) fail_disk("create", path_, errno, bytes_expected_, disk_);
 }

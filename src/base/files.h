@@ -30,6 +30,23 @@ int64_t free_bytes(const std::filesystem::path& path);
 
 std::span<const std::byte> as_bytes(std::string_view text);
 
+// 16 hexadecimal digits from the system's random numbers, for names that nobody can guess.
+std::string random_name();
+
+// A new folder under the system's temporary one (TMPDIR), removed with all its contents at the end. Its name cannot be guessed, and no
+// other user can open it: a fixed name in a folder that everybody can write to could be taken by somebody else's link.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
 // A file written piece by piece that appears under its name only with commit(). Without it nothing remains.
 class FileWriter {
  public:

@@ -1,7 +1,6 @@
 // `cairn prove`: the claims of a published system, measured; `cairn bench`: ratios against a peer.
 #include <algorithm>
 #include <filesystem>
-#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -21,24 +20,6 @@
 namespace cairn::lab {
 namespace {
 
-// A folder of one's own under the system's temporary one, removed at the end.
-class Scratch {
- public:
-  Scratch() : path_(std::filesystem::temp_directory_path() / fmt::format("cairn-{}", getpid())) {
-    std::filesystem::create_directories(path_);
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
-
 // Progress and warnings go where people look; the result alone goes to standard output when it is JSON.
 base::Log make_log(bool json) {
   if (json) return base::Log::quiet();
@@ -46,12 +27,12 @@ base::Log make_log(bool json) {
 }
 
 bool prove_one(const study::Proof& proof, const cli::ProveArguments& a, base::Log& log) {
-  const Scratch scratch;
+  const base::TemporaryFolder scratch;
   const base::RealClock clock;
   const study::ProofOptions options{.seed = static_cast<uint64_t>(a.seed),
                                     .data = a.data,
                                     .full = a.full,
-                                    .scratch = scratch.path(),
+                                    .scratch = scratch.path().string(),
                                     .program = cairn_program(),
                                     .pictures = a.pictures};
   if (!options.pictures.empty()) base::make_folder(options.pictures);
@@ -112,7 +93,7 @@ int bench_command(const cli::BenchArguments& a) {
     return 0;
   }
   base::Log log = make_log(a.json);
-  const Scratch scratch;
+  const base::TemporaryFolder scratch;
   const study::BenchOptions options{.only = a.only,
                                     .data = a.data,
                                     .steps = a.steps,
@@ -123,7 +104,7 @@ int bench_command(const cli::BenchArguments& a) {
                                     .out = a.out,
                                     .program = cairn_program(),
                                     .cache = cli::cache_folder().string(),
-                                    .scratch = scratch.path()};
+                                    .scratch = scratch.path().string()};
   for (const study::Bench& bench : study::benches()) {
     if (bench.name != a.name) continue;
     const std::vector<study::BenchRow> rows = bench.measure(options, log);

@@ -1,11 +1,16 @@
 #include "base/files.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <signal.h>
+#include <string>
 #include <sys/stat.h>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "base/files/faulty_disk.h"
+#include "base/files/mapped_file.h"
 #include "error_of.h"
 #include "harness/scratch_folder.h"
 
@@ -146,6 +151,65 @@ TEST(FreeBytes, AsksTheNearestFolderThatExists) {
   const harness::ScratchFolder folder;
   EXPECT_GT(free_bytes(folder.path()), 0);
   EXPECT_GT(free_bytes(folder / "not/yet/there"), 0);
+}
+
+TEST(FileWriter, UsesATemporaryNameThatCannotBeGuessed) {
+  const harness::ScratchFolder folder;
+  std::vector<std::string> names;
+  for (int i = 0; i < 2; ++i) {
+    const FileWriter writer(folder / "x");
+    for (const std::string& name : folder.names()) names.push_back(name);
+  }
+  ASSERT_EQ(names.size(), 2u);
+  EXPECT_NE(names[0], names[1]);
+  for (const std::string& name : names) EXPECT_EQ(name.size(), std::string(".x.0123456789abcdef.part").size()) << name;
+}
+
+TEST(Disk, DoesNotWriteThroughALinkThatSomebodyPlanted) {
+  const harness::ScratchFolder folder;
+  const auto precious = folder.file("precious", "text");
+  std::filesystem::create_symlink(precious, folder / "link");
+  EXPECT_EQ(real_disk().create(folder / "link"), -1);
+  EXPECT_EQ(real_disk().create(precious), -1);
+  EXPECT_EQ(folder.text_of("precious"), "text");
+}
+
+TEST(TemporaryFolder, IsNewPrivateAndGoneAtTheEnd) {
+  std::filesystem::path first;
+  {
+    const TemporaryFolder one, other;
+    first = one.path();
+    EXPECT_NE(one.path(), other.path());
+    struct stat facts {};
+    ASSERT_EQ(::stat(first.c_str(), &facts), 0);
+    EXPECT_EQ(facts.st_mode & 0777, 0700u);
+    write_atomically(first / "deep", "text");
+  }
+  EXPECT_FALSE(std::filesystem::exists(first));
+}
+
+// A death test: the child touches a page that its file no longer has.
+TEST(MappedFile, ThatBecomesShorterEndsTheProgramWithItsNameAndCodeTwo) {
+  const harness::ScratchFolder folder;
+  const std::string path = folder.file("tokens.bin", std::string(20'000, 'x')).string();
+  const auto read_after_cut = [&] {
+    const auto file = MappedFile::open(path);
+    std::filesystem::resize_file(path, 100);
+    const volatile std::byte* bytes = file->bytes().data();
+    (void)bytes[15'000];
+  };
+  EXPECT_EXIT(read_after_cut(), testing::ExitedWithCode(2), "tokens.bin: became shorter while it was in use");
+}
+
+TEST(MappedFile, OtherBusErrorsKeepTheirEffect) {
+  const harness::ScratchFolder folder;
+  const std::string path = folder.file("tokens.bin", "some tokens").string();
+  const auto raise_it = [&] {
+    const auto file = MappedFile::open(path);
+    ::raise(SIGBUS);
+    ::raise(SIGBUS);  // the first one put the earlier action back
+  };
+  EXPECT_EXIT(raise_it(), testing::KilledBySignal(SIGBUS), "");
 }
 
 }  // namespace

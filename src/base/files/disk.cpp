@@ -12,7 +12,7 @@ namespace {
 class RealDisk final : public Disk {
  public:
   int create(const std::filesystem::path& path) const override {
-    return ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   }
   int append(const std::filesystem::path& path) const override {
     return ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);

@@ -11,7 +11,7 @@ namespace cairn::base {
 class Disk {
  public:
   virtual ~Disk() = default;
-  virtual int create(const std::filesystem::path& path) const = 0;              // new or emptied, for writing: a descriptor or -1
+  virtual int create(const std::filesystem::path& path) const = 0;              // for writing: a descriptor, or -1, also if it exists
   virtual int append(const std::filesystem::path& path) const = 0;              // created if missing, written at its end
   virtual int64_t write(int file, std::span<const std::byte> bytes) const = 0;  // may be short
   virtual int sync(int file) const = 0;

@@ -6,10 +6,12 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/files/mapped_fault.h"
 
 namespace cairn::base {
 namespace {
@@ -35,7 +37,12 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path, Erro
   return std::shared_ptr<const MappedFile>(new MappedFile(path, {static_cast<const std::byte*>(start), start ? size : 0}));
 }
 
+MappedFile::MappedFile(std::string path, std::span<const std::byte> bytes) : path_(std::move(path)), bytes_(bytes) {
+  register_mapping(bytes_, path_.c_str());
+}
+
 MappedFile::~MappedFile() {
+  forget_mapping(bytes_);
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 

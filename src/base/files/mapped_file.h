@@ -9,8 +9,9 @@
 
 namespace cairn::base {
 
-// Maps a whole regular file; pages are read when they are touched. Unmapped when the last owner lets go. Truncating a mapped file kills the
-// process that reads it, so map only files that are replaced by renaming and never rewritten in place: snapshots and token files.
+// Maps a whole regular file; pages are read when they are touched. Unmapped when the last owner lets go. If the file becomes shorter, the
+// process that reads what is gone ends with exit code 2 and names the file (mapped_fault.h). So map only files that are replaced by
+// renaming and never rewritten in place: snapshots and token files.
 class MappedFile {
  public:
   // A file that is missing, unreadable or not a regular file throws `kind`: corrupt_file for a file that a snapshot promises, bad_input
@@ -24,7 +25,7 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
-  MappedFile(std::string path, std::span<const std::byte> bytes) : path_(std::move(path)), bytes_(bytes) {}
+  MappedFile(std::string path, std::span<const std::byte> bytes);
   std::string path_;
   std::span<const std::byte> bytes_;
 };

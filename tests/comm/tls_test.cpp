@@ -174,6 +174,7 @@ class Certified {
     file = std::fopen(private_key.c_str(), "w");
     PEM_write_PrivateKey(file, pair_, nullptr, nullptr, 0, nullptr, nullptr);
     std::fclose(file);
+    ::chmod(private_key.c_str(), 0600);
   }
   ~Certified() {
     X509_free(x509_);
@@ -229,6 +230,23 @@ TEST(Tls, FilesThatCannotBeUsedAreNamed) {
     EXPECT_THAT(error.what(), HasSubstr("other.key"));
   }
   EXPECT_THROW(Tls(TlsFiles{folder / "none.pem", ours.certificate, ours.private_key}), Error);
+}
+
+TEST(Tls, APrivateKeyThatOthersCanReadIsRefused) {
+  const harness::ScratchFolder folder;
+  const Certified ours(folder, "ours", nullptr);
+  for (const mode_t mode : {0640, 0604, 0660, 0644}) {
+    ASSERT_EQ(::chmod(ours.private_key.c_str(), mode), 0);
+    try {
+      Tls tls(TlsFiles{ours.certificate, ours.certificate, ours.private_key});
+      ADD_FAILURE() << "accepted with mode " << mode;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::bad_input);
+      EXPECT_THAT(error.what(), HasSubstr("chmod 600 " + ours.private_key.string()));
+    }
+  }
+  ASSERT_EQ(::chmod(ours.private_key.c_str(), 0400), 0);
+  EXPECT_NO_THROW(Tls(TlsFiles{ours.certificate, ours.certificate, ours.private_key}));
 }
 
 TEST(Key, IsReadBackFromItsFileWhichOthersMayNotRead) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <vector>
 
 #include <openssl/err.h>
@@ -147,6 +148,10 @@ Tls::Tls(const TlsFiles& files) : context_(std::make_unique<Context>()) {
     if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))  // OpenSSL would block on a pipe
       base::fail_input("{}: not a regular file: a certificate or key is a PEM file", file.string());
   }
+  struct stat facts {};
+  if (::stat(files.private_key.c_str(), &facts) == 0 && (facts.st_mode & 077) != 0)
+    base::fail_input("--tls-key {}: others can read this private key. Run `chmod 600 {}`.", files.private_key.string(),
+                     files.private_key.string());
   SSL_CTX* ctx = context_->ctx;
   use(SSL_CTX_load_verify_locations(ctx, files.authority.c_str(), nullptr) == 1, files.authority, "certificate authority");
   use(SSL_CTX_use_certificate_chain_file(ctx, files.certificate.c_str()) == 1, files.certificate, "certificate");

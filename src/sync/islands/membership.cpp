@@ -13,7 +13,8 @@
 //      | <-- merged_update,         |   the result of every round since then; the newcomer applies the outer steps itself
 //      |     round_result --------- |   and starts when a result says that it is a member
 //
-// If the sponsor is lost, the newcomer starts over with another one.
+// If the sponsor is lost, the newcomer starts over with another one. While it waits it asks for the sponsor's status now and then. The rank
+// that trains answers, so an island whose process lives but stands still is noticed: the newcomer fails after `answer_limit` and names it.
 #include "sync/islands/membership.h"
 
 #include <algorithm>
@@ -40,6 +41,7 @@ using Nanoseconds = std::chrono::nanoseconds;
 
 constexpr auto kAskAgainAfter = std::chrono::seconds(1);
 constexpr auto kSayEvery = std::chrono::seconds(10);
+constexpr auto kAskStatusEvery = std::chrono::seconds(10);
 constexpr auto kReachLimit = std::chrono::seconds(60);     // for founders to connect to each other
 constexpr auto kFoundersLimit = std::chrono::minutes(30);  // for enough islands to arrive
 
@@ -90,6 +92,7 @@ IslandMembership::IslandMembership(Parts parts)
       log_(parts.log),
       founders_(parts.founders),
       outer_step_(std::move(parts.outer_step)),
+      answer_limit_(parts.answer_limit),
       statuses_(static_cast<size_t>(parts.messenger.size())),
       status_sent_to_(statuses_.size()),
       state_step_from_(statuses_.size(), -1),
@@ -149,9 +152,28 @@ void IslandMembership::set_status(Phase phase, int64_t step, uint64_t checksum) 
 }
 
 bool IslandMembership::wait_briefly(const std::function<bool()>& done) {
-  const bool so = messenger_.wait(done, messenger_.now() + kAskAgainAfter);
+  const bool so = messenger_.wait(done, messenger_.now() + std::min<Nanoseconds>(kAskAgainAfter, answer_limit_));
   tick_();
   return so;
+}
+
+// The same for something that `island` shall send. Throws if it has sent nothing at all for answer_limit_.
+bool IslandMembership::wait_for_island(int island, const std::function<bool()>& done) {
+  if (wait_briefly(done)) return true;
+  const Nanoseconds now = messenger_.now();
+  if (now - status_asked_ > kAskStatusEvery) {
+    status_asked_ = now;
+    Status said = mine_;
+    said.asks = 1;
+    messenger_.send(island, {Kind::status, 0, 0}, bytes_of(said), comm::Purpose::control);
+  }
+  if (now - std::max(messenger_.heard_at(island), waiting_since_) > answer_limit_)
+    throw Error(
+        Error::Kind::lost_peer,
+        fmt::format("island {} has sent nothing for {:.0f} s, though it can be reached: it stands still. Stop it, then start this one "
+                    "again",
+                    island, base::seconds(answer_limit_)));
+  return false;
 }
 
 IslandExchange::StartPoint IslandMembership::join_or_found(int64_t steps_done, State& state, std::function<void()> tick) {
@@ -290,9 +312,10 @@ at::Tensor IslandMembership::receive_row(int from, const MessageTag& tag, int64_
 // False: the sender was lost before all of it arrived.
 bool IslandMembership::receive_state(int from, State& state) {
   int64_t& step = state_step_from_[static_cast<size_t>(from)];
+  waiting_since_ = messenger_.now();
   while (step < 0) {
     if (messenger_.lost(from)) return false;
-    wait_briefly([&] { return step >= 0; });
+    wait_for_island(from, [&] { return step >= 0; });
   }
   for (size_t f = 0; f < state.anchors.size(); ++f) {
     state.anchors[f] = receive_row(from, {Kind::state, step, static_cast<int32_t>(2 * f)}, state.anchors[f].numel());
@@ -307,19 +330,20 @@ bool IslandMembership::join(int sponsor, State& state, IslandExchange::StartPoin
   log_.info("the other islands are training: joining them through island {}", sponsor);
   sponsor_ = sponsor;
   forwarded_.clear();
+  waiting_since_ = messenger_.now();
   const auto me = static_cast<size_t>(messenger_.me());
   while (state_step_from_[static_cast<size_t>(sponsor)] < 0) {
     if (messenger_.lost(sponsor) || founding_island() >= 0) return false;
     // Repeated: the sponsor ignores it until it has noticed this incarnation of the island.
     messenger_.send(sponsor, {Kind::join, 0, 0}, {}, comm::Purpose::control);
-    wait_briefly([&] { return state_step_from_[static_cast<size_t>(sponsor)] >= 0 || founding_island() >= 0; });
+    wait_for_island(sponsor, [&] { return state_step_from_[static_cast<size_t>(sponsor)] >= 0 || founding_island() >= 0; });
     poll();
   }
   start_point.step = state_step_from_[static_cast<size_t>(sponsor)];
   if (!receive_state(sponsor, state)) return false;
   messenger_.send(sponsor, {Kind::ready, 0, 0}, {}, comm::Purpose::control);
   while (true) {
-    if (!wait_briefly([&] { return !forwarded_.empty(); })) {
+    if (!wait_for_island(sponsor, [&] { return !forwarded_.empty(); })) {
       poll();
       if (messenger_.lost(sponsor)) return false;
       continue;

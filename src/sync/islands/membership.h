@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -34,6 +35,8 @@ class IslandMembership {
     base::Log& log;
     int founders = 1;  // islands that start the run together
     OuterStep outer_step;
+    // An island that can be reached but sends nothing for this long, not even an answer, is waited for no longer.
+    std::chrono::nanoseconds answer_limit = std::chrono::minutes(30);
   };
   explicit IslandMembership(Parts parts);
 
@@ -81,6 +84,7 @@ class IslandMembership {
   at::Tensor receive_row(int from, const MessageTag& tag, int64_t elements);
   void set_status(Phase phase, int64_t step, uint64_t checksum);
   bool wait_briefly(const std::function<bool()>& done);  // for at most a second
+  bool wait_for_island(int island, const std::function<bool()>& done);
 
   comm::Bridge& bridge_;
   IslandMessenger& messenger_;
@@ -88,6 +92,9 @@ class IslandMembership {
   base::Log& log_;
   int founders_;
   OuterStep outer_step_;
+  std::chrono::nanoseconds answer_limit_;
+  std::chrono::nanoseconds waiting_since_{};  // for an island to send something
+  std::chrono::nanoseconds status_asked_{};
   Status mine_;
   std::vector<Status> statuses_;          // by island
   std::vector<uint64_t> status_sent_to_;  // by island: the incarnation that has this island's status

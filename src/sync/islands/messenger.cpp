@@ -35,6 +35,7 @@ IslandMessenger::IslandMessenger(Parts parts)
       signature_(parts.signature),
       max_message_bytes_(parts.max_message_bytes),
       bytes_kept_(static_cast<size_t>(link_->size())),
+      heard_at_(static_cast<size_t>(link_->size())),
       reuse_buffers_(parts.reuse_buffers) {}
 
 int IslandMessenger::me() const { return link_->me(); }
@@ -152,6 +153,7 @@ void IslandMessenger::arrived(const IslandLink::Message& message) {
   if (head.bytes < 0 || head.bytes > max_message_bytes_ || head.offset < 0 || head.offset + bytes > head.bytes ||
       bytes != std::min(kPieceBytes, head.bytes - head.offset))
     return refuse("its length is wrong");
+  heard_at_[static_cast<size_t>(message.from)] = now();
   const MessageTag tag{static_cast<MessageTag::Kind>(head.kind), head.step, head.part};
   if (const auto handler = handlers_.find(tag.kind); handler != handlers_.end()) {
     if (bytes != head.bytes) return refuse("it is too long");

@@ -96,6 +96,8 @@ class IslandMessenger {
   void on_message(MessageTag::Kind kind, Handler handler);
 
   int64_t refused() const { return refused_; }  // malformed messages so far
+  // When the last piece of a message of this island arrived; zero: none has.
+  std::chrono::nanoseconds heard_at(int island) const { return heard_at_[static_cast<size_t>(island)]; }
 
  private:
   struct PartialMessage {          // a message of several pieces
@@ -111,7 +113,8 @@ class IslandMessenger {
   std::map<std::pair<int, MessageTag>, PartialMessage> partial_;
   std::map<MessageTag::Kind, int64_t> forgotten_;  // the last step that is dropped
   std::map<MessageTag::Kind, Handler> handlers_;
-  std::vector<int64_t> bytes_kept_;  // by island
+  std::vector<int64_t> bytes_kept_;                 // by island
+  std::vector<std::chrono::nanoseconds> heard_at_;  // by island
   int64_t refused_ = 0;
   bool reuse_buffers_;
   Pieces free_buffers_;  // the longest ones, at most one per island

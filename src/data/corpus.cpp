@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/log.h"
+#include "base/stop.h"
 #include "data/corpus/data_cache.h"
 #include "data/corpus/record.h"
 #include "data/corpus/source_tokens.h"
@@ -175,7 +176,7 @@ void check_data(const DataOptions& data) {
 
 Corpus open_token_streams(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
   const std::vector<Source> sources = find_sources(data);
-  const DataCache cache(options.cache_folder, log);
+  const DataCache cache(options.cache_folder, log, options.stop);
   Corpus corpus;
   corpus.tokenizer = named_tokenizer(data);
   ChatFormat chat = choose_chat_format(data, corpus.tokenizer.get());
@@ -194,7 +195,11 @@ Corpus open_token_streams(const DataOptions& data, const CorpusOptions& options,
   for (const Source& source : sources) bytes += source.bytes();
   int64_t done = 0;
   for (const Source& source : sources) {
-    if (options.progress) how.progress = [&, done](int64_t now, int64_t) { options.progress(done + now, bytes); };
+    how.progress = [&, done](int64_t now, int64_t) {
+      if (options.stop && options.stop->requested())
+        throw Error(Error::Kind::cancelled, fmt::format("stopped while tokenising {}", source.origin));
+      if (options.progress) options.progress(done + now, bytes);
+    };
     SourceTokens made = tokens_of(source, *corpus.tokenizer, how, cache, log);
     corpus.token_streams.push_back(std::move(made.stream));
     corpus.origins.push_back(source.origin);

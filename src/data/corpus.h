@@ -18,7 +18,8 @@
 
 namespace cairn::base {
 class Log;
-}
+class Stop;
+}  // namespace cairn::base
 
 namespace cairn::data {
 
@@ -28,6 +29,7 @@ struct CorpusOptions {
   int threads = 1;
   std::function<void(int64_t bytes, int64_t of)> progress = {};  // of tokenizing; may be empty
   std::optional<Renderer> renderer = {};                         // of conversations; overrides data.template
+  const base::Stop* stop = nullptr;                              // ends the work with Error::Kind::cancelled; may be null
 };
 
 struct Corpus {

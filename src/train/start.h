@@ -9,8 +9,9 @@
 #include "train/islands/remote_islands.h"
 
 namespace cairn::base {
+class Stop;
 class Terminal;
-}
+}  // namespace cairn::base
 
 namespace cairn::parallel {
 struct Plan;
@@ -29,8 +30,12 @@ struct Start {
   double seconds_before = 0;                                       // time between the command and the start of this process
   std::shared_ptr<base::Terminal> terminal;                        // for the progress line; null: none is shown
   std::shared_ptr<const parallel::Plan> plan = nullptr;            // decides the layout (given_plan.h); null: the recipe's keys do
+  const base::Stop* stop = nullptr;                                // ends the preparation of data early; null: nothing does
   RemoteIslandStart remote = {};                                   // used where each island is a separate world
 };
+
+// The context of an error of kind cancelled: a stop was requested while the data was prepared, so that there is nothing to save.
+inline constexpr const char* kBeforeFirstStep = "before the first step";
 
 // The result of a run.
 struct Result {

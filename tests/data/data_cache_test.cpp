@@ -1,6 +1,8 @@
 #include "data/corpus/data_cache.h"
 
 #include <csignal>
+#include <filesystem>
+#include <memory>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -10,6 +12,7 @@
 
 #include "base/files.h"
 #include "base/log.h"
+#include "base/stop.h"
 #include "scratch.h"
 
 namespace cairn::data {
@@ -181,6 +184,49 @@ TEST(DataCache, KnowsAFileByItsContentAndReadsItOnceOnlyIfItIsOld) {
   EXPECT_NE(shelf.cache.content_hash(shelf.scratch.write("a.txt", "two")), one);  // as long, and written in the same tick perhaps
   EXPECT_FALSE(std::filesystem::exists(shelf.scratch.path("cache")));             // too fresh to be remembered
   EXPECT_THAT(refusal([&] { shelf.cache.content_hash(shelf.scratch.path("none")); }), HasSubstr("cannot open "));
+}
+
+TEST(FileLock, SaysWhoHoldsItAndCanBeInterrupted) {
+  const Scratch scratch;
+  const std::string path = scratch.path("x.lock");
+  auto held = std::make_unique<FileLock>(path, [](double, const std::string&) {});
+  ASSERT_TRUE(held->held());
+  int calls = 0;
+  std::string holder;
+  const auto wait = [&] {
+    const FileLock second(path, [&](double waited_s, const std::string& who) {
+      EXPECT_GE(waited_s, 0);
+      holder = who;
+      if (++calls == 3) throw Error(Error::Kind::cancelled, "interrupted");
+    });
+  };
+  EXPECT_THROW(wait(), Error);
+  EXPECT_THAT(holder, HasSubstr("process " + std::to_string(::getpid()) + " on "));
+  held.reset();
+  EXPECT_FALSE(std::filesystem::exists(path));
+  const FileLock third(path, [](double, const std::string&) { ADD_FAILURE() << "the interrupted wait still holds the file"; });
+  EXPECT_TRUE(third.held());
+}
+
+TEST(DataCache, AStopEndsTheWaitForAnotherProcess) {
+  const Scratch scratch;
+  base::Log log = base::Log::capture();
+  const DataCache maker(scratch.path("cache"), log);
+  const std::unique_ptr<FileLock> held = maker.lock("tokens", 7);
+  base::Stop stop;
+  const DataCache waiting(scratch.path("cache"), log, &stop);
+  std::jthread asker([&] {
+    while (log.lines().empty()) std::this_thread::yield();
+    stop.request(SIGTERM);
+  });
+  try {
+    waiting.lock("tokens", 7);
+    ADD_FAILURE() << "it got the lock";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::cancelled);
+    EXPECT_THAT(error.what(), HasSubstr("stopped while waiting for process " + std::to_string(::getpid())));
+  }
+  EXPECT_THAT(log.lines().front(), HasSubstr("which makes " + maker.path("tokens", 7)));
 }
 
 }  // namespace

@@ -218,8 +218,15 @@ int run_process(const TrainArguments& a, train::Start start,
       start.remote = remote_islands_of(a);
       start.remote.stop = &signals.stop();
     }
-    const train::Result result = train::run(world, std::move(recipe), start, {}, signals.stop());
-    if (rank == 0) print_run_summary(result, decision.run, *terminal);
+    start.stop = &signals.stop();
+    try {
+      const train::Result result = train::run(world, std::move(recipe), start, {}, signals.stop());
+      if (rank == 0) print_run_summary(result, decision.run, *terminal);
+    } catch (const Error& error) {
+      if (std::count(error.context().begin(), error.context().end(), train::kBeforeFirstStep) == 0) throw;
+      world.fail(error);
+      if (rank == 0) terminal->line(error.what());
+    }
     return 0;
   });
 }

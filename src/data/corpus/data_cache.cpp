@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/stop.h"
 #include "data/corpus/file_reader.h"
 
 namespace cairn::data {
@@ -26,6 +27,7 @@ constexpr int64_t kFileBytes = int64_t{1} << 40;
 
 // A file written this recently may be written again without a change of its times: file systems count in ticks.
 constexpr int64_t kFreshNs = 2'000'000'000;
+constexpr double kSayEverySeconds = 30;  // while it waits for another process
 
 // Removes temporary files of this entry that a dead process left behind. Call it with the entry's lock held.
 void remove_parts(const std::filesystem::path& target) {
@@ -46,7 +48,7 @@ TokenShard made_in_memory(int64_t vocab, const std::function<TokenFacts(TokenWri
 
 }  // namespace
 
-DataCache::DataCache(std::string folder, base::Log& log) : folder_(std::move(folder)), log_(log) {}
+DataCache::DataCache(std::string folder, base::Log& log, const base::Stop* stop) : folder_(std::move(folder)), log_(log), stop_(stop) {}
 
 std::string DataCache::path(std::string_view kind, uint64_t key) const { return fmt::format("{}/{}-{:016x}", folder_, kind, key); }
 
@@ -104,7 +106,14 @@ std::unique_ptr<FileLock> DataCache::lock(std::string_view kind, uint64_t key) c
   if (folder_.empty()) return nullptr;
   base::make_folder(folder_);
   const std::string target = path(kind, key);
-  return std::make_unique<FileLock>(target + ".lock", [&] { log_.info("waits for another process that makes {}", target); });
+  double say_at = 0;
+  return std::make_unique<FileLock>(target + ".lock", [&](double waited_s, const std::string& holder) {
+    if (stop_ && stop_->requested())
+      throw Error(Error::Kind::cancelled, fmt::format("stopped while waiting for {}, which makes {}", holder, target));
+    if (waited_s < say_at) return;
+    say_at = waited_s + kSayEverySeconds;
+    log_.info("waits for {}, which makes {} waited_s={:.0f}", holder, target, waited_s);
+  });
 }
 
 DataCache::Found DataCache::tokens(uint64_t key, int64_t vocab, const std::function<TokenFacts(TokenWriter&)>& make) const {

@@ -12,7 +12,8 @@
 
 namespace cairn::base {
 class Log;
-}
+class Stop;
+}  // namespace cairn::base
 
 namespace cairn::data {
 
@@ -20,8 +21,9 @@ namespace cairn::data {
 // as absent, an entry that cannot be written is not kept, and both are logged. Thread-safe.
 class DataCache {
  public:
-  // An empty folder name caches nothing. The folder is created when first needed. `log` must outlive the cache.
-  DataCache(std::string folder, base::Log& log);
+  // An empty folder name caches nothing. The folder is created when first needed. `log` and `stop` must outlive the cache; `stop` may be
+  // null.
+  DataCache(std::string folder, base::Log& log, const base::Stop* stop = nullptr);
 
   // `kind` is a short word that begins the file's name: "tokens", "tokenizer".
   std::optional<std::string> get(std::string_view kind, uint64_t key) const;
@@ -39,7 +41,8 @@ class DataCache {
   // The hash of a file's content, cached by its size, inode and times, so that an unchanged file is not read again.
   uint64_t content_hash(const std::string& path) const;
 
-  // Held while an entry is made, so that others wait for it instead of making it too. Null without a folder.
+  // Held while an entry is made, so that others wait for it instead of making it too. Null without a folder. Who waits says so every half
+  // minute, and a requested stop ends the wait with Error::Kind::cancelled.
   std::unique_ptr<FileLock> lock(std::string_view kind, uint64_t key) const;
 
   std::string path(std::string_view kind, uint64_t key) const;
@@ -49,6 +52,7 @@ class DataCache {
 
   std::string folder_;
   base::Log& log_;
+  const base::Stop* stop_;
 };
 
 }  // namespace cairn::data

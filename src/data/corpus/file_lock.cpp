@@ -1,13 +1,23 @@
 #include "data/corpus/file_lock.h"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <fcntl.h>
+#include <poll.h>
+#include <string_view>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
+#include "base/clock.h"
+
 namespace cairn::data {
 namespace {
+
+constexpr int kTryAgainMs = 50;
 
 // Whether an open file is still the one under its name.
 bool is_at(int file, const std::string& path) {
@@ -16,24 +26,47 @@ bool is_at(int file, const std::string& path) {
   return ::fstat(file, &open) == 0 && ::stat(path.c_str(), &named) == 0 && open.st_ino == named.st_ino && open.st_dev == named.st_dev;
 }
 
+void write_holder(int file) {
+  std::array<char, 65> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::string text = fmt::format("process {} on {}", ::getpid(), host.data());
+  // The text is for messages alone, so that a full disk does no harm.
+  if (::ftruncate(file, 0) == 0 && ::pwrite(file, text.data(), text.size(), 0) < 0) return;
+}
+
+std::string read_holder(int file) {
+  std::array<char, 128> text{};
+  const ssize_t got = ::pread(file, text.data(), text.size(), 0);
+  const std::string_view whole(text.data(), static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  const bool readable = !whole.empty() && std::all_of(whole.begin(), whole.end(), [](char c) { return c >= ' ' && c <= '~'; });
+  return readable ? std::string(whole) : "another process";
+}
+
 }  // namespace
 
-FileLock::FileLock(const std::string& path, const std::function<void()>& on_wait) : path_(path) {
-  for (bool waited = false;;) {
-    file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (file_ < 0) return;
-    int taken = ::flock(file_, LOCK_EX | LOCK_NB);
-    if (taken != 0 && errno == EWOULDBLOCK) {
-      if (!waited) on_wait();
-      waited = true;
-      do {
-        taken = ::flock(file_, LOCK_EX);
-      } while (taken != 0 && errno == EINTR);
+FileLock::FileLock(const std::string& path, const OnWait& on_wait) : path_(path) {
+  const base::RealClock clock;
+  const auto begun = clock.now();
+  try {
+    while (true) {
+      file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+      if (file_ < 0) return;
+      int taken = ::flock(file_, LOCK_EX | LOCK_NB);
+      for (; taken != 0 && (errno == EWOULDBLOCK || errno == EINTR); taken = ::flock(file_, LOCK_EX | LOCK_NB)) {
+        on_wait(base::seconds(clock.now() - begun), read_holder(file_));
+        ::poll(nullptr, 0, kTryAgainMs);
+      }
+      if (taken != 0) return;
+      held_ = is_at(file_, path_);
+      if (held_) {
+        write_holder(file_);
+        return;
+      }
+      ::close(file_);  // the last holder removed this file: others lock a new file of that name
     }
-    if (taken != 0) return;
-    held_ = is_at(file_, path_);
-    if (held_) return;
-    ::close(file_);  // the last holder removed this file: others lock a new file of that name
+  } catch (...) {
+    ::close(file_);
+    throw;
   }
 }
 

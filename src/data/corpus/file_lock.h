@@ -5,13 +5,14 @@
 
 namespace cairn::data {
 
-// Holds an advisory lock on a file until destroyed. The file is created where it is missing and removed with the lock. The system frees the
-// lock when its holder dies, so waiting ends; the holder's work may then be half done. Where the file cannot be locked (read-only folder, a
-// network file system without locks) it holds nothing: work may be done twice, and nothing breaks.
+// Holds an advisory lock on a file until destroyed. The file is created where it is missing, says who holds the lock, and is removed with
+// it. The system frees the lock when its holder dies, so waiting ends; the holder's work may then be half done. Where the file cannot be
+// locked (read-only folder, a network file system without locks) it holds nothing: work may be done twice, and nothing breaks.
 class FileLock {
  public:
-  // Calls `on_wait` once before waiting, if somebody else holds the lock.
-  FileLock(const std::string& path, const std::function<void()>& on_wait);
+  // Called while somebody else holds the lock: at once, then about every 50 ms. It may throw, which ends the wait.
+  using OnWait = std::function<void(double waited_s, const std::string& holder)>;
+  FileLock(const std::string& path, const OnWait& on_wait);
   ~FileLock();
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;

@@ -47,11 +47,12 @@ std::string to_table(const std::vector<BenchRow>& rows) {
   std::string table = fmt::format("{:<{}}  {:>12}  {:>12}  {:<9}  {:>6}  {:>7}  {:>5}  {}\n", "case", width, "ours", "peer", "unit",
                                   "ratio", "spread", "goal", "verdict");
   for (const BenchRow& r : rows)
-    table += fmt::format("{:<{}}  {:>12.6g}  {:>12.6g}  {:<9}  {:>6.3f}  {:>6.1f}%  {:>5.2f}  {}\n", r.case_name, width, r.ours, r.peer,
-                         r.unit, r.ratio, r.spread * 100, r.goal,
-                         !r.measured ? "not measured"
-                         : r.pass    ? "reached"
-                                     : "MISSED");
+    table += fmt::format("{:<{}}  {:>12.6g}  {:>12.6g}  {:<9}  {:>6.3f}  {:>6.1f}%  {:>5}  {}\n", r.case_name, width, r.ours, r.peer,
+                         r.unit, r.ratio, r.spread * 100, r.goal > 0 ? fmt::format("{:.2f}", r.goal) : "-",
+                         !r.measured     ? "not measured"
+                         : r.goal == 0.0 ? "no goal"
+                         : r.pass        ? "reached"
+                                         : "MISSED");
   return table;
 }
 

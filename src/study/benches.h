@@ -18,7 +18,7 @@ struct BenchRow {
   std::string unit;
   double ratio = 0;   // above 1: ours is better
   double spread = 0;  // of the ratio over the repetitions: (highest - lowest) / median
-  double goal = 0;    // the ratio must be at least this
+  double goal = 0;    // the ratio must be at least this; 0: the row is for information
   bool pass = false;
   bool measured = true;
 };

@@ -49,7 +49,8 @@ class NcclPairs : public testing::Test {
  protected:
   using Body = std::function<void(World&)>;
 
-  void run(const Body& body, std::chrono::nanoseconds deadline = 30s) {
+  // `machines`: what NCCL takes the two ranks for. It refuses two ranks on one device of one machine.
+  void run(const Body& body, std::chrono::nanoseconds deadline = 30s, int machines = 2) {
     if (device_used) GTEST_SKIP() << "this process has used the device: run --gtest_filter='NcclPairs.*' alone";
     std::vector<NetSetup> setups = make_net_setups(2);
     std::fflush(nullptr);
@@ -58,7 +59,7 @@ class NcclPairs : public testing::Test {
       children[rank] = fork();
       if (children[rank] > 0) continue;
       alarm(60);  // should it hang
-      const int code = rank_main(std::move(setups[rank]), deadline, body);
+      const int code = rank_main(std::move(setups[rank]), deadline, body, machines);
       std::fflush(nullptr);
       _exit(code);
     }
@@ -74,8 +75,8 @@ class NcclPairs : public testing::Test {
   }
 
  private:
-  static int rank_main(NetSetup setup, std::chrono::nanoseconds deadline, const Body& body) {
-    setenv("NCCL_HOSTID", std::to_string(setup.rank).c_str(), 1);
+  static int rank_main(NetSetup setup, std::chrono::nanoseconds deadline, const Body& body, int machines) {
+    setenv("NCCL_HOSTID", std::to_string(setup.rank % machines).c_str(), 1);
     setenv("NCCL_SOCKET_IFNAME", "lo", 0);
     const int rank = setup.rank;
     if (!missing().empty()) return kSkipped;
@@ -150,6 +151,67 @@ TEST_F(NcclPairs, MessagesCrossWithoutWaitingForEachOther) {
     EXPECT_EQ(world.ledger().bytes_sent(me, Purpose::gradient), 2 * 4 * count);
     world.everyone().barrier().wait();
   });
+}
+
+TEST_F(NcclPairs, EveryGroupHasItsOwnOrderOfRanks) {
+  run([](World& world) {
+    const int me = world.rank();
+    Group &turned = world.group({1, 0}, "turned"), &again = world.group({0, 1}, "again"), &own = world.group({me}, "own");
+    ASSERT_EQ(turned.rank(), 1 - me);
+    for (const int64_t count : {1, 97, 4099}) {
+      at::Tensor x = counting(count) + 10 * me, out = on_gpu(at::zeros(2 * count)), sum = counting(count) + me, kept = x.clone();
+      // In flight together, one per group. Groups that share ranks are used in the same order on both.
+      const Work sent = turned.broadcast(x, 0, kW);  // the world's rank 1
+      const Work gathered = turned.all_gather(out, counting(count) + me, kW);
+      const Work reduced = again.all_reduce(sum, Reduce::sum, kW);
+      own.all_reduce(kept, Reduce::sum, kW).wait();
+      Work::all({sent, gathered, reduced}).wait_host();
+      EXPECT_TRUE(at::equal(x, counting(count) + 10)) << count;
+      EXPECT_TRUE(at::equal(out, at::cat({counting(count) + 1, counting(count)}))) << count;
+      EXPECT_TRUE(at::equal(sum, 2 * counting(count) + 1)) << count;
+      EXPECT_TRUE(at::equal(kept, counting(count) + 10 * me)) << count;
+    }
+    EXPECT_TRUE(own.history().empty());  // a group of one has nothing to do
+    world.everyone().barrier().wait();
+  });
+}
+
+TEST_F(NcclPairs, MessagesOfAPairArriveInOrderInEveryGroup) {
+  run([](World& world) {
+    const std::vector<int64_t> counts{1, 97, 1025};
+    for (Group* group : {&world.everyone(), &world.group({1, 0}, "turned")}) {
+      const int me = group->rank(), peer = 1 - me;
+      for (const auto type : {at::kFloat, at::kBFloat16, at::kLong}) {
+        std::vector<at::Tensor> received;
+        std::vector<Work> under_way;
+        for (const int64_t count : counts) under_way.push_back(group->send(counting(count, type) + me, peer, kW));
+        for (const int64_t count : counts) {
+          received.push_back(at::zeros_like(counting(count, type)));
+          under_way.push_back(group->recv(received.back(), peer, kW));
+        }
+        for (const Work& work : under_way) work.wait_host();
+        for (size_t i = 0; i < counts.size(); ++i)
+          EXPECT_TRUE(at::equal(received[i], counting(counts[i], type) + peer)) << c10::toString(type) << " " << counts[i];
+      }
+    }
+    world.everyone().barrier().wait();
+  });
+}
+
+TEST_F(NcclPairs, TwoRanksOnOneGpuAreRefused) {
+  run(
+      [](World& world) {
+        at::Tensor x = counting(10);
+        try {
+          world.everyone().all_reduce(x, Reduce::sum, kW).wait_host();
+          ADD_FAILURE() << "no error";
+        } catch (const Error& error) {
+          EXPECT_THAT(error.what(), HasSubstr("transport nccl: two ranks use one GPU. Start one rank per GPU"));
+          std::cerr << error.what() << '\n';
+        }
+        world.timer(world.clock().now() + 1s).wait();  // the other rank gets NCCL's error too, rather than the loss of this one
+      },
+      30s, /*machines=*/1);
 }
 
 TEST_F(NcclPairs, ADeadRankIsNamedAndTheDeviceIsFreeAgain) {
@@ -260,6 +322,40 @@ TEST_F(Nccl, EveryCollectiveOfOneRankLeavesOrCopiesItsValues) {
   EXPECT_EQ(history[1].name, "reduce of w on the device, 0 f32 max, root 0");
   for (const OperationRecord& one : history) EXPECT_TRUE(!one.failed && one.ended > one.begun) << one.name;
   EXPECT_EQ(world->ledger().total().bytes, 0);
+}
+
+TEST_F(Nccl, GroupsOfOneRankDoNotMix) {
+  Group &first = world->group({0}, "first"), &second = world->group({0}, "second");
+  ASSERT_NE(&first, &second);
+  for (const int64_t count : {1, 97, 65537}) {
+    const at::Tensor in = counting(count);
+    at::Tensor x = in.clone(), y = in + 1, gathered = at::zeros_like(in), exchanged = at::zeros_like(in), scattered = at::zeros_like(in);
+    const Work a = first.all_reduce(x, Reduce::sum, kW), b = second.broadcast(y, 0, kW);
+    const Work c = first.all_gather(gathered, in, kW), d = second.all_to_all(exchanged, in, kW);
+    const Work e = first.reduce_scatter(scattered, in, Reduce::max, kW);
+    Work::all({d, b, e, c, a}).wait_host();
+    EXPECT_TRUE(at::equal(x, in)) << count;
+    EXPECT_TRUE(at::equal(y, in + 1)) << count;
+    for (const at::Tensor& result : {gathered, exchanged, scattered}) EXPECT_TRUE(at::equal(result, in)) << count;
+  }
+  EXPECT_EQ(first.history().size(), 9u);
+  EXPECT_EQ(second.history().size(), 6u);
+  for (const Group* group : {&first, &second})
+    for (const OperationRecord& one : group->history()) EXPECT_FALSE(one.failed) << one.name;
+}
+
+TEST_F(Nccl, AMessageToItselfIsRefused) {
+  at::Tensor x = counting(4);
+  for (const bool sends : {true, false}) {
+    try {
+      sends ? world->everyone().send(x, 0, kW).wait() : world->everyone().recv(x, 0, kW).wait();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("itself"));
+    }
+  }
+  world->everyone().all_reduce(x, Reduce::sum, kW).wait();  // the group still works
+  EXPECT_TRUE(at::equal(x, counting(4)));
 }
 
 TEST_F(Nccl, EveryDtypeAndReductionIsKnown) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <string_view>
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -150,6 +151,10 @@ bool issue(const DeviceCall& call, ncclComm* communicator, CUstream_st* stream, 
 Error nccl_error(int result, ncclComm* communicator) {
   const auto code = static_cast<ncclResult_t>(result);
   const char* more = ncclGetLastError(communicator);
+  if (code == ncclInvalidUsage && more && std::string_view(more).find("Duplicate GPU") != std::string_view::npos)
+    return {Error::Kind::bad_input, fmt::format("transport nccl: two ranks use one GPU. Start one rank per GPU, or use --transport net. "
+                                                "NCCL says: {}",
+                                                more)};
   const bool elsewhere = code == ncclRemoteError || code == ncclSystemError;
   return {elsewhere ? Error::Kind::lost_peer : Error::Kind::broken_invariant,
           fmt::format("NCCL: {}{}{} (NCCL_DEBUG=INFO tells more)", ncclGetErrorString(code), more && *more ? ": " : "", more ? more : "")};

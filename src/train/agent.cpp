@@ -4,9 +4,10 @@
 //            agent dies (PR_SET_PDEATHSIG), so that no rank outlives its agent.
 //   watch    Poll the ranks' pidfds, for at most kGlance at a time:
 //              a stop was requested   send SIGTERM to all ranks once; kill them after `grace`
-//              a rank failed          kill the other ranks after `failure_grace`, and a rank that stands still at once: it cannot end
-//              itself killed before joining  kill the other ranks after kUnjoinedGrace: they wait for its connection and cannot notice with
-//              several islands   a rank that was killed, or ended with code 4, costs its own island only: the rest of that island is
+//              a rank failed          kill the other ranks after `failure_grace`, and at once a rank that stands still: it cannot end by
+//                                     itself
+//              killed before joining  kill the other ranks after kUnjoinedGrace: they wait for its connection and cannot notice
+//              with several islands   a rank that was killed, or ended with code 4, costs its own island only: the rest of that island is
 //                                     killed after `failure_grace`, and the other islands go on
 //   still    A rank stands still if its heartbeat counter stops (comm/net/liveness.h) and its process neither computes nor touches a new
 //            page, both for 1.8 s. A rank in a long kernel still beats; one in page faults or in a slow exit still works.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <cstdlib>
 #include <optional>
 #include <set>
 
@@ -17,6 +18,7 @@ namespace cairn::base {
 namespace {
 
 constexpr int64_t kRecipeBytesMax = 1 << 20;
+constexpr const char* kDefault = "default";  // the origin of values that nobody gave
 
 std::string join(std::string_view section, std::string_view key) {
   return section.empty() ? std::string(key) : fmt::format("{}.{}", section, key);
@@ -145,6 +147,33 @@ Recipe Recipe::parse(std::string_view text, std::string name) {
   return recipe;
 }
 
+Recipe Recipe::parse_saved(const File& file) {
+  constexpr std::string_view kComment = "  # ";
+  Recipe recipe = parse(file);
+  std::vector<std::string_view> lines;
+  for (size_t at = 0; at <= file.text.size();) {
+    const size_t end = std::min(file.text.find('\n', at), file.text.size());
+    lines.push_back(std::string_view(file.text).substr(at, end - at));
+    at = end + 1;
+  }
+  for (auto& [key, given] : recipe.given_) {
+    const size_t number = std::strtoull(given.origin.c_str() + given.origin.rfind(':') + 1, nullptr, 10);  // "recipe.toml:14"
+    if (number < 1 || number > lines.size()) continue;
+    const std::string_view line = lines[number - 1];
+    if (const size_t comment = line.rfind(kComment); comment != std::string_view::npos)
+      given.saved_origin = line.substr(comment + kComment.size());
+  }
+  return recipe;
+}
+
+void Recipe::replace_text(std::string_view key, const std::function<std::string(const std::string&)>& replacement) {
+  const auto found = given_.find(key);
+  if (found == given_.end()) return;
+  if (auto* text = std::get_if<std::string>(&found->second.value)) *text = replacement(*text);
+  if (auto* texts = std::get_if<std::vector<std::string>>(&found->second.value))
+    for (std::string& one : *texts) one = replacement(one);
+}
+
 void Recipe::set(std::string_view assignment, std::string origin) {
   const size_t equals = assignment.find('=');
   const auto trimmed = [](std::string_view text) {
@@ -207,9 +236,10 @@ std::vector<Setting> Recipe::resolve(const Section& section, std::vector<Setting
   ReadSection now{section, {}};
   for (size_t i = 0; i < section.entries.size(); ++i) {
     const Entry& entry = section.entries[i];
-    std::string key = join(section.name, entry.key), origin = "default";
+    std::string key = join(section.name, entry.key), origin = kDefault, shown = origin;
     if (const Given* given = find(section, entry, key)) {
       origin = given->origin;
+      const Setting by_default = defaults[i];
       if (!given->unsupported_type.empty())
         fail_input("{} is {}: must be {} ({})", key, given->unsupported_type, with_article(type_name(entry.default_value)), origin);
       std::optional<Setting> value = converted(given->value, entry.default_value);
@@ -221,9 +251,11 @@ std::vector<Setting> Recipe::resolve(const Section& section, std::vector<Setting
           defaults[i] = word;
           break;
         }
+      const bool edited = given->saved_origin == kDefault && defaults[i] != by_default;
+      shown = given->saved_origin.empty() || edited ? origin : given->saved_origin;
     }
     check_value(key, defaults[i], entry.check, origin);
-    now.values.push_back({entry.key, defaults[i], origin});
+    now.values.push_back({entry.key, defaults[i], shown});
   }
   // A section may be read again (by another rule's schema): the newest reading of a key counts.
   const auto same = std::find_if(read_.begin(), read_.end(), [&](const ReadSection& r) { return r.section.name == section.name; });
@@ -281,6 +313,20 @@ std::vector<std::string> Recipe::hints(const std::vector<Section>& known) const 
       }
     }
   return lines;
+}
+
+std::vector<Recipe::Change> Recipe::changes_since(const Recipe& before) const {
+  std::map<std::string, std::string> values;
+  for (const ReadSection& read : before.read_)
+    for (const Read& value : read.values) values[join(read.section.name, value.key)] = to_toml(value.value);
+  std::vector<Change> changes;
+  for (const ReadSection& read : read_)
+    for (const Read& value : read.values) {
+      const std::string key = join(read.section.name, value.key), now = to_toml(value.value);
+      const auto old = values.find(key);
+      if (old != values.end() && old->second != now) changes.push_back({key, old->second, now, value.origin});
+    }
+  return changes;
 }
 
 std::string Recipe::resolved_toml() const {

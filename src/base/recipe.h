@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -27,6 +28,8 @@ class Recipe {
   static Recipe parse_file(const std::filesystem::path& path) { return parse(File::read(path)); }
   static Recipe parse(const File& file) { return parse(file.text, file.name); }
   static Recipe parse(std::string_view text, std::string name);
+  // The same for a file that resolved_toml() wrote. Its values keep the origins in its comments, unless they were edited.
+  static Recipe parse_saved(const File& file);
 
   // `train.steps=200`: the right side is read as TOML, or else taken as a string.
   void set(std::string_view assignment, std::string origin = "--set");
@@ -40,6 +43,9 @@ class Recipe {
     return options;
   }
 
+  // Changes the text of a key, or the texts of a list; its origin stays. Nothing where the user did not give the key.
+  void replace_text(std::string_view key, const std::function<std::string(const std::string&)>& replacement);
+
   bool has(std::string_view key) const;  // whether the user gave this key
   std::vector<std::string> tables_in(
       std::string_view section) const;  // "sync" -> {"dp", "island"}: tables that the user wrote there, sorted
@@ -50,6 +56,12 @@ class Recipe {
   // Every value read so far as TOML, by section, each with its origin in a comment. Parses back to the same values, and has present names
   // where the user gave old ones.
   std::string resolved_toml() const;
+
+  // A key whose value differs between two recipes, both already read; the values as TOML.
+  struct Change {
+    std::string key, before, now, origin;
+  };
+  std::vector<Change> changes_since(const Recipe& before) const;
 
   // One line for each old name or old word of the sections `known` that the user gave (Entry::old_names):
   // `tiny.toml:14: optim.clip is now optim.max_grad_norm; the old name still works`.
@@ -62,6 +74,7 @@ class Recipe {
     std::string unsupported_type;  // "a date", "a list of tables": what no key can hold; else empty
     std::string origin;            // "tiny.toml:14", "--set"
     int64_t order = 0;             // of being given, one per file or flag: later wins between a key and its alias
+    std::string saved_origin;      // parse_saved: where the value came from then; else empty
   };
   struct Read {
     std::string key;

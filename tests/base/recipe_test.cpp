@@ -320,6 +320,35 @@ TEST(Recipe, ReadsBackWhatItWrote) {
   EXPECT_EQ(second.rate, 2.0 / 3);
 }
 
+TEST(SavedRecipe, KeepsTheOriginsOfItsValues) {
+  const std::string text =
+      "[train]\nsteps = 3  # tiny.toml:2\nrate = 0.7  # default\nprecision = \"bf16\"  # --set\nshuffle = false  # default\n"
+      "files = [\"a  # b\"]  # --data\nsizes = [2]\nweights = []  # default\n";
+  Recipe recipe = Recipe::parse_saved({text, "recipe.toml"});
+  recipe.set("train.steps=4");
+  recipe.read(train_schema());
+  EXPECT_EQ(recipe.resolved_toml(),
+            "[train]\nsteps = 4  # --set\nrate = 0.7  # default\nprecision = \"bf16\"  # --set\nshuffle = false  # recipe.toml:5\n"
+            "files = [\"a  # b\"]  # --data\nsizes = [2]  # recipe.toml:7\nweights = []  # default\n")
+      << "an edited default and a line without a comment have the place in the file";
+  Recipe wrong = Recipe::parse_saved({"[train]\nsteps = 0  # --set\n", "recipe.toml"});
+  EXPECT_EQ(message_of([&] { wrong.read(train_schema()); }), "train.steps = 0: must be at least 1 (recipe.toml:2)");
+}
+
+TEST(SavedRecipe, ListsWhatHasChangedSince) {
+  Recipe before = Recipe::parse("[train]\nsteps = 3\nfiles = [\"a\"]\n", "tiny.toml"), now = before;
+  now.set("train.rate=0.5");
+  now.replace_text("train.files", [](const std::string& file) { return "folder/" + file; });
+  now.replace_text("train.precision", [](const std::string&) { return "never given"; });
+  before.read(train_schema());
+  now.read(train_schema());
+  const std::vector<Recipe::Change> changes = now.changes_since(before);
+  ASSERT_EQ(changes.size(), 2u);
+  EXPECT_EQ(changes[0].key + " " + changes[0].before + " " + changes[0].now + " " + changes[0].origin, "train.rate 0.7 0.5 --set");
+  EXPECT_EQ(changes[1].key + " " + changes[1].before + " " + changes[1].now + " " + changes[1].origin,
+            "train.files [\"a\"] [\"folder/a\"] tiny.toml:3");
+}
+
 TEST(Recipe, PutsKeysWithoutASectionFirst) {
   Recipe recipe;
   recipe.read(train_schema());

@@ -55,7 +55,7 @@ void write_folder(const PeerIslands& peer, const BenchOptions& options, const fs
   base::Recipe recipe = base::Recipe::parse_file(peer.recipe);
   const auto train = recipe.read(train::train_schema());
   const auto eval = recipe.read(train::eval_schema());
-  const auto optim = recipe.read(optim::optim_schema());
+  const auto optim = recipe.read(optim::optim_schema(), {.warmup_steps = optim::default_warmup_steps(train.steps)});
   const auto data = recipe.read(data::data_schema());
   CAIRN_CHECK(optim.kind == "adamw" && optim.schedule == "constant" && train.global_batch % peer.islands == 0,
               "the peer is written for adamw at a constant rate and even shares");

@@ -1,5 +1,7 @@
 #include "optim/options.h"
 
+#include <algorithm>
+
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 
@@ -67,10 +69,14 @@ base::Schema<OptimOptions> optim_schema() {
         "Shape of the learning rate after the warm-up.",
         base::one_of(schedule_names()),
         {"lr_scheduler", "lr_scheduler_type"}},
-       {"warmup_steps", &O::warmup_steps, "Steps over which the learning rate rises linearly from 0.", base::at_least(0)},
+       {"warmup_steps", &O::warmup_steps,
+        "Steps over which the learning rate rises linearly from 0; without this key two fifths of train.steps, at most 120.",
+        base::at_least(0)},
        {"min_lr_ratio", &O::min_lr_ratio, "Final learning rate, as a fraction of the highest.", base::between(0, 1), {}, {"final_share"}},
        {"decay_share", &O::decay_share, "For wsd: fraction of the run that the decay at its end takes.", base::between(0, 1)},
        {"decay_shape", &O::decay_shape, "For wsd: shape of the decay.", base::one_of(decay_shapes())}}};
 }
+
+int64_t default_warmup_steps(int64_t steps) { return std::min(OptimOptions{}.warmup_steps, steps * 2 / 5); }
 
 }  // namespace cairn::optim

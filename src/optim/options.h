@@ -48,4 +48,7 @@ struct OptimOptions {
 
 base::Schema<OptimOptions> optim_schema();
 
+// The warm-up of a run of so many steps whose recipe does not say: two fifths of them, at most the 120 of OptimOptions.
+int64_t default_warmup_steps(int64_t steps);
+
 }  // namespace cairn::optim

@@ -46,6 +46,7 @@ std::string human_count(double count) {
 std::string human_duration(std::chrono::nanoseconds span) {
   const double s = std::chrono::duration<double>(span).count();
   if (s < 0) return "-" + human_duration(-span);
+  if (s == 0) return "0 s";
   if (s < 0.9995e-3) return fmt::format("{} us", three_digits(s * 1e6));
   if (s < 0.9995) return fmt::format("{} ms", three_digits(s * 1e3));
   if (s < 59.95) return fmt::format("{:.1f} s", s);

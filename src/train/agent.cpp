@@ -286,7 +286,7 @@ class Agent {
 
   // A SIGINT from the terminal has reached the ranks already: they are in the same process group.
   void pass_on(int signal) {
-    log_.info("stopping ranks={}", running());
+    log_.info("stopping {} rank{}", running(), running() == 1 ? "" : "s");
     if (signal == SIGINT && ::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp()) return;
     signal_all(SIGTERM);
   }

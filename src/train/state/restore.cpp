@@ -116,9 +116,11 @@ void check_identical(const std::vector<Found>& all, const std::string& run_dir) 
 std::optional<snapshot::OpenSnapshot> find_snapshot(comm::World& world, const comm::Group& step_group, const std::string& run_dir,
                                                     int64_t step_last, int64_t redone_most) {
   std::optional<Found> furthest;
+  base::Log quiet = base::Log::quiet();
+  base::Log& log = step_group.rank() == 0 ? world.log() : quiet;  // all ranks of a step group find the same damage
   while (true) {
     std::optional<snapshot::OpenSnapshot> found;
-    if (step_group.ranks().front() == 0 || std::filesystem::exists(run_dir)) found = snapshot::open_latest(run_dir, world.log(), step_last);
+    if (step_group.ranks().front() == 0 || std::filesystem::exists(run_dir)) found = snapshot::open_latest(run_dir, log, step_last);
     const std::vector<Found> all = found_by_all(world, step_group, found);
     check_identical(all, run_dir);
     const auto [least, most] = std::minmax_element(all.begin(), all.end());

@@ -67,7 +67,7 @@ const std::string kNew = "r/snapshots/step-00000004/", kOld = "r/snapshots/step-
 
 // A copy of the good run, spoiled, and `cairn train --resume` on it.
 HostileCase resumed(const std::string& name, const std::function<void(const HostileFolder&)>& spoil, std::vector<std::string> said,
-                    std::vector<std::string> arguments = {"train", "--resume", "r"}) {
+                    std::vector<std::string> arguments = {"train", "--resume", "r", "--set", "train.steps=5"}) {
   return {"run", name, std::move(arguments),
           [spoil](const HostileFolder& in) {
             in.good("run", "r");

@@ -61,18 +61,6 @@ double leave_on_host(std::vector<parallel::ActivationBytes>& blocks, const std::
   return ahead;
 }
 
-// The memory that ranks have: of the machine, or of one GPU.
-struct Room {
-  std::string name;
-  int64_t bytes = 0;  // 0: not known here
-};
-
-// Each rank has a GPU of its own if there are enough GPUs.
-Room room_of(const std::string& device) {
-  if (device != "cuda") return {"machine", base::machine_bytes()};
-  return {"GPU", kernels::can_use_cuda() ? kernels::total_memory_bytes(at::Device(at::kCUDA, 0)) : 0};
-}
-
 RankShare largest_share(const model::Model& model, const parallel::Plan& plan, int ranks) {
   RankShare largest;
   for (int rank = 0; rank < ranks; ++rank)
@@ -162,23 +150,45 @@ std::string run_in_words(const Planned& p, const Start& start, int64_t keepers) 
   return out;
 }
 
+int64_t snapshot_bytes_of(const Planned& p) {
+  const int64_t element_bytes = p.settings.train.parameters == Precision::bf16 ? 2 : 4;
+  const int64_t optimizer = step_method(p.settings).needs.gradients ? optimizer_bytes(p.settings, *p.task.model) : 0;
+  return p.task.model->elements() * element_bytes + optimizer;
+}
+
+int64_t snapshots_kept_of(const Settings& s) {
+  const int64_t every = s.snapshot.every, saved = every > 0
+                                                      ? s.train.steps / every + (s.train.steps % every != 0 && s.snapshot.last ? 1 : 0)
+                                                      : (s.snapshot.last ? 1 : 0);
+  return saved <= s.snapshot.keep ? saved : s.snapshot.keep + 1;
+}
+
 // Suggests settings that need less memory.
 std::string remedies(const Planned& p, int ranks, bool on_gpu) {
   const bool recomputes = p.settings.layout.recompute.mode != parallel::RecomputeMode::none;
-  return fmt::format("this does not fit: {}{}{}a smaller model would\n", on_gpu || ranks == 1 ? "" : "fewer ranks (--nproc), ",
+  return fmt::format("{}{}{}a smaller model would", on_gpu || ranks == 1 ? "" : "fewer ranks (--nproc), ",
                      p.plan.micro_batch > 1 ? fmt::format("a smaller train.micro_batch = {}, ", p.plan.micro_batch / 2) : "",
                      !recomputes && step_method(p.settings).needs.gradients ? "recompute.mode = \"full\" or " : "");
 }
 
 }  // namespace
 
-std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
+int64_t device_memory_bytes(const std::string& device) {
+  if (device != "cuda") return base::machine_bytes();
+  return kernels::can_use_cuda() ? kernels::total_memory_bytes(at::Device(at::kCUDA, 0)) : 0;
+}
+
+DryRun dry_run(base::Recipe recipe, const Start& start, int ranks, const DeviceMemory& memory) {
   const bool on_gpu = start.device == "cuda";
   const Planned p = planned(std::move(recipe), ranks, start.plan.get(), on_gpu);
   if (!p.settings.data.path.empty() || !p.settings.data.sources.empty()) data::find_sources(p.settings.data);  // refuses missing files
   const RankShare share = largest_share(*p.task.model, p.plan, ranks);
   const Footprint f = footprint_of(p, share, ranks, on_gpu);
-  std::string out = run_in_words(p, start, share.keepers);
+  DryRun run{.text = run_in_words(p, start, share.keepers),
+             .misfit = {},
+             .snapshot_bytes = snapshot_bytes_of(p),
+             .snapshots_kept = snapshots_kept_of(p.settings)};
+  std::string& out = run.text;
   out += "memory of one rank\n";
   add_line(out, reference_copies(p.settings) > 0 ? "parameters, reference" : "parameters", base::human_bytes(f.parameters));
   add_line(out, "gradients",
@@ -187,12 +197,31 @@ std::string dry_run(base::Recipe recipe, const Start& start, int ranks) {
   add_line(out, "activations", base::human_bytes(f.activations));
   add_line(out, on_gpu ? "CUDA" : "program", base::human_bytes(f.program));
   add_line(out, "total", base::human_bytes(f.total()));
-  const Room room = room_of(start.device);
-  if (room.bytes <= 0) return out;
-  const int64_t here = f.total() * (on_gpu ? 1 : ranks);
-  add_line(out, on_gpu ? "each rank" : "all ranks",
-           fmt::format("{} of this {}'s {}", base::human_bytes(here), room.name, base::human_bytes(room.bytes)));
-  return here > room.bytes ? out + remedies(p, ranks, on_gpu) : out;
+  if (memory.bytes <= 0) return run;
+  const int64_t here = (f.total() - f.program) * memory.ranks + f.program * memory.processes;
+  const char* device = on_gpu ? "GPU" : "machine";
+  add_line(out,
+           !on_gpu             ? "all ranks"
+           : memory.ranks == 1 ? "each rank"
+                               : "ranks of a GPU",
+           fmt::format("{} of this {}'s {}", base::human_bytes(here), device, base::human_bytes(memory.bytes)));
+  if (here <= memory.bytes) return run;
+  const std::string would = remedies(p, ranks, on_gpu);
+  out += fmt::format("this does not fit: {}\n", would);
+  run.misfit = fmt::format("this run needs about {} and this {} has {}: {}", base::human_bytes(here), device,
+                           base::human_bytes(memory.bytes), would);
+  return run;
+}
+
+std::string check_disk(const DryRun& run, const std::filesystem::path& out, int64_t free_bytes) {
+  if (free_bytes < 0 || run.snapshots_kept == 0) return {};
+  if (run.snapshot_bytes > free_bytes)
+    base::fail_input("{}: a snapshot needs about {} and {} are free there: make room, or choose another disk with --out", out.string(),
+                     base::human_bytes(run.snapshot_bytes), base::human_bytes(free_bytes));
+  const int64_t all = run.snapshot_bytes * run.snapshots_kept;
+  if (all <= free_bytes) return {};
+  return fmt::format("{}: {} snapshots at once (snapshot.keep and the one being written) need about {} and {} are free there", out.string(),
+                     run.snapshots_kept, base::human_bytes(all), base::human_bytes(free_bytes));
 }
 
 }  // namespace cairn::train

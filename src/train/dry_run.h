@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 #include "base/recipe.h"
@@ -23,8 +24,28 @@ struct Footprint {
   }
 };
 
-// Describes the run without training or writing anything: model, data, layout, FLOPs of a step, and the memory of a rank beside that of
-// this machine.
-std::string dry_run(base::Recipe recipe, const Start& start, int ranks);
+// A run as it would be, and whether it fits.
+struct DryRun {
+  std::string text;            // model, data, layout, FLOPs of a step, memory of a rank beside that of this machine
+  std::string misfit;          // why the run does not fit into memory and what would; empty: it fits, or the memory is not known
+  int64_t snapshot_bytes = 0;  // of one snapshot, at least: parameters and optimizer state of the whole model
+  int64_t snapshots_kept = 0;  // on disk at once, with the one that is being written; 0: none is saved
+};
+
+// The memory of the machine or of a GPU, and what shares it: on a CPU all ranks of this machine.
+struct DeviceMemory {
+  int64_t bytes = 0;  // 0: not known
+  int ranks = 1;
+  int processes = 1;  // fewer than ranks where these are threads
+};
+// The memory of the device "cpu" or "cuda". Starts CUDA for the latter.
+int64_t device_memory_bytes(const std::string& device);
+
+// Trains and writes nothing.
+DryRun dry_run(base::Recipe recipe, const Start& start, int ranks, const DeviceMemory& memory);
+
+// Refuses a run whose snapshots do not fit on the disk of `out`, not even one of them. Returns a warning where one fits but not all that
+// are kept; else nothing.
+std::string check_disk(const DryRun& run, const std::filesystem::path& out, int64_t free_bytes);
 
 }  // namespace cairn::train

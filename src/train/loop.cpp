@@ -7,6 +7,7 @@
 #include "comm/world.h"
 #include "train/build.h"
 #include "train/build/batches.h"
+#include "train/build/resume_from.h"
 #include "train/evaluate.h"
 #include "train/report/run_recorder.h"
 #include "train/state/finite.h"
@@ -66,6 +67,7 @@ bool stop_together(comm::World& world, sync::Sync& sync, bool wanted, bool& requ
 
 Result run(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset, const base::Stop& stop) {
   const std::unique_ptr<Job> job = build(world, std::move(recipe), start, subset);  // model, data, optimizer, sync
+  const std::unique_ptr<snapshot::RunLock> island_lock = hold_island_directory(*job, start);
   SnapshotWriter snapshots(*job, world.log(), world.wall(), base::real_disk());
   RunRecorder recorder(world, *job, start);  // metrics, progress, report
   const Settings& s = job->config.settings;

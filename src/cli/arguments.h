@@ -21,7 +21,7 @@ struct TrainArguments {
   int islands = 0;                // 0: not given
   int island = -1, founders = 0;  // -1 and 0: not given
   std::string meet, listen;
-  bool dry_run = false;
+  bool dry_run = false, allow_oversize = false;
   // Several machines.
   int nnodes = 0, node_rank = -1;  // 0 and -1: not given
   std::string rendezvous, address, key, tls_authority, tls_certificate, tls_key;

@@ -45,6 +45,7 @@ int data_command(const DataArguments& a);
 int key_command(const KeyArguments& a);
 int doctor_command();
 int version_command();
+std::string version_text();  // "cairn 0.9.0 (libtorch 2.4.0)"
 int reference_command();
 int completion_command(const CompletionArguments& a);
 

@@ -4,11 +4,24 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/error.h"
+#include "base/files.h"
 #include "base/terminal.h"
 #include "parallel/options.h"
 #include "train/settings.h"
 
 namespace cairn::cli {
+
+base::Recipe::File read_recipe_file(const std::string& path) {
+  if (path.ends_with(".toml") || !base::path_exists(path)) return base::Recipe::File::read(path);
+  try {
+    base::Recipe::File file = base::Recipe::File::read(path);
+    base::Recipe::parse(file);
+    return file;
+  } catch (const Error&) {
+    base::fail_input("{}: not a recipe (TOML): did you mean --data {}?", path, path);
+  }
+}
 
 std::vector<mesh::Axis> parse_mesh_axes(const std::string& text) {
   if (text.empty()) return {};

@@ -24,6 +24,9 @@ struct RecipeOverrides {
   std::string meet = {}, listen = {};  // --meet, --listen
 };
 
+// Reads the recipe that a command is given by position. Refuses other files and folders with the option that takes them.
+base::Recipe::File read_recipe_file(const std::string& path);
+
 // Sets the keys that the options stand for. --set comes last and wins.
 base::Recipe apply_overrides(base::Recipe recipe, const RecipeOverrides& words);
 

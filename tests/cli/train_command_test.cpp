@@ -85,6 +85,13 @@ TEST(TrainCommand, ADryRunWritesNothing) {
   EXPECT_FALSE(std::filesystem::exists(scratch / "runs"));
 }
 
+TEST(TrainCommand, ADryRunThatDoesNotFitExitsWithOne) {
+  const harness::ScratchFolder scratch;
+  const Outcome outcome = cairn(scratch, {"train", "--dry-run", "--set", "train.global_batch=100000000"});
+  EXPECT_EQ(outcome.code, 1) << outcome.output;
+  EXPECT_NE(outcome.output.find("this does not fit: a smaller train.micro_batch = 50000000, "), std::string::npos) << outcome.output;
+}
+
 // Mebibytes of a line of a dry run.
 double mebibytes_of(const std::string& line, const std::string& output) {
   std::smatch found;

@@ -2,13 +2,14 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/arguments/add_options.h"
+#include "cli/arguments/checks.h"
 
 namespace cairn::cli {
 
 CLI::App* add_prove(CLI::App& app, ProveArguments& a) {
   CLI::App* command = app.add_subcommand("prove", "Measure the claims of a published system; without a name, list the proofs");
   command->add_option("slug", a.slug, "Which system");
-  command->add_option("--seed", a.seed, "Of everything random in it")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_option("--seed", a.seed, "Of everything random in it")->check(not_negative())->capture_default_str();
   command->add_option("--data", a.data, "A text file to measure on, instead of the built-in stories");
   command->add_flag("--json", a.json, "Print the result as JSON, and nothing else");
   command->add_flag("--full", a.full, "The long form, which may take more than five minutes");
@@ -26,9 +27,9 @@ CLI::App* add_bench(CLI::App& app, BenchArguments& a) {
   command->add_option("name", a.name, "Which bench");
   command->add_option("--case", a.only, "One case of it");
   command->add_option("--data", a.data, "A text file to measure on, where a bench reads text");
-  command->add_option("--steps", a.steps, "Steps of each run (gpu)")->check(CLI::PositiveNumber);
+  command->add_option("--steps", a.steps, "Steps of each run (gpu)")->check(positive());
   command->add_option("--precision", a.precision, "Number format of passes (gpu)");
-  command->add_option("--limit", a.limit_s, "Seconds that a case may take (gpu)")->check(CLI::PositiveNumber);
+  command->add_option("--limit", a.limit_s, "Seconds that a case may take (gpu)")->check(positive());
   command->add_option("--set", a.sets, "A recipe key of Cairn's own runs: --set train.cuda_graph=true (gpu); may be repeated")
       ->allow_extra_args(false)
       ->take_all();
@@ -55,7 +56,7 @@ CLI::App* add_study(CLI::App& app, StudyArguments& a) {
 CLI::App* add_example(CLI::App& app, ExampleArguments& a) {
   CLI::App* command = app.add_subcommand("example", "Run one of the programs in examples/; without a name, list them");
   command->add_option("name", a.name, "Which example");
-  command->add_option("--seed", a.seed, "Of everything random in it")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_option("--seed", a.seed, "Of everything random in it")->check(not_negative())->capture_default_str();
   command->add_option("--ranks", a.ranks, "Ranks, as threads of one process")->check(CLI::Range(1, 4096))->capture_default_str();
   command->footer("Exits with 0 only if the example reaches its target.");
   return command;

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/arguments/add_options.h"
+#include "cli/arguments/checks.h"
 
 namespace cairn::cli {
 namespace {
@@ -22,7 +23,7 @@ void add_sampling(CLI::App* command, model::GenerateOptions& o, int64_t& seed) {
   command->add_option("--repetition-penalty", o.sampling.repetition_penalty, "Above 1: tokens that occurred already become less likely")
       ->capture_default_str()
       ->group(drawn);
-  command->add_option("--seed", seed, "Seed of the sampling")->check(CLI::NonNegativeNumber)->capture_default_str()->group(drawn);
+  command->add_option("--seed", seed, "Seed of the sampling")->check(not_negative())->capture_default_str()->group(drawn);
 }
 
 void add_compute_options(CLI::App* command, ComputeOptions& on) {
@@ -73,18 +74,18 @@ CLI::App* add_eval(CLI::App& app, EvalArguments& a) {
       ->type_name("KIND FILE");
   command->add_option("--batch", a.batch, "Texts that are read together")->check(CLI::Range(1, 1 << 16))->capture_default_str();
   command->add_option("--limit", a.limit, "At most this many documents or items of each; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->capture_default_str();
   command->add_option("--items", a.items_file, "A file to write a line of JSON to for each document or item");
   command->add_flag("--json", a.json, "Print the results as one line of JSON");
   add_compute_options(command, a.on);
   const char* text = "Perplexity";
   command->add_option("--window", a.window, "Tokens that are read at once; 0: as many as the model reads")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->capture_default_str()
       ->group(text);
   command->add_option("--stride", a.stride, "Tokens that each window counts, the rest of it is context; 0: all of them (chunks)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->capture_default_str()
       ->group(text);
   command->add_option("--set", a.sets, "A key of data: --set data.template=alpaca; may be repeated")
@@ -156,9 +157,7 @@ CLI::App* add_snapshot(CLI::App& app, SnapshotArguments& a) {
     one->add_option("source", a.source, source)->required();
     one->add_option("--out", a.out, "The Hugging Face directory to write; it must not be there yet")->required();
     one->add_option("--dtype", a.dtype, "Of its tensors")->check(CLI::IsMember({"fp32", "bf16", "fp16"}))->capture_default_str();
-    one->add_option("--shard-bytes", a.shard_bytes, "A larger model is cut into several files")
-        ->check(CLI::PositiveNumber)
-        ->capture_default_str();
+    one->add_option("--shard-bytes", a.shard_bytes, "A larger model is cut into several files")->check(positive())->capture_default_str();
     one->callback([&a, name] { a.action = name; });
     return one;
   };
@@ -184,7 +183,6 @@ CLI::App* add_snapshot(CLI::App& app, SnapshotArguments& a) {
 
 CLI::App* add_logits(CLI::App& app, LogitsArguments& a) {
   CLI::App* command = app.add_subcommand("logits", "Print a model's logits after each token, as JSON (for checks against other programs)");
-  command->group("");  // for developers: not in the list of commands
   command->add_option("dir", a.folder, "A run, snapshot or Hugging Face directory")->required();
   command->add_option("--ids", a.ids, "Token ids: 1,2,3")->required()->delimiter(',');
   return command;

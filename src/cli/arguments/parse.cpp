@@ -1,13 +1,18 @@
 // Reads the command line: every command with its options, in the order of the help.
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/check.h"
 #include "base/did_you_mean.h"
 #include "cli/arguments.h"
 #include "cli/arguments/add_options.h"
+#include "cli/commands.h"
+#include "train/settings.h"
 
 namespace cairn::cli {
 namespace {
@@ -83,12 +88,96 @@ void append_specs(const CLI::App& app, const std::string& path, std::vector<Comm
   for (const CLI::App* command : shown) append_specs(*command, path.empty() ? command->get_name() : path + " " + command->get_name(), into);
 }
 
-// The parser would only say that a command is missing.
-void check_command(const Commands& commands, const std::string& word) {
-  if (word.starts_with("-")) return;
+std::vector<std::string> names_of_commands(const CLI::App& app) {
   std::vector<std::string> names;
-  for (const auto& [command, _] : commands) names.push_back(command->get_name());
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(command->get_name());
+  return names;
+}
+
+// The command below `app` of this name. The parser would only say that a command is missing.
+const CLI::App& find_command(const CLI::App& app, const std::string& word) {
+  const std::vector<std::string> names = names_of_commands(app);
   if (std::find(names.begin(), names.end(), word) == names.end()) base::fail_unknown("command", word, names);
+  return *app.get_subcommand(word);
+}
+
+// For the list of commands: words_of() turns it into --help.
+void add_help(CLI::App& app) { app.add_subcommand("help", "Show what a command takes; without a name, all commands"); }
+
+// The command that was being parsed, and how a user calls it.
+std::pair<const CLI::App*, std::string> parsed_command(const CLI::App& app) {
+  const CLI::App* command = &app;
+  std::string called = app.get_name();
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    called += " " + command->get_name();
+  }
+  return {command, called};
+}
+
+// Full recipe keys whose last part is this word or, if there is none, the nearest one.
+std::vector<std::string> recipe_keys_like(std::string word) {
+  std::replace(word.begin(), word.end(), '-', '_');
+  std::vector<std::pair<std::string, std::string>> keys;  // last part or alias, and the full key
+  for (const base::Section& section : train::recipe_sections())
+    for (const base::Entry& entry : section.entries) {
+      keys.emplace_back(entry.key, section.name + "." + entry.key);
+      for (const std::string& alias : entry.aliases) keys.emplace_back(alias, section.name + "." + entry.key);
+    }
+  const auto with = [&](const std::string& last) {
+    std::vector<std::string> found;
+    for (const auto& [part, full] : keys)
+      if (part == last && std::find(found.begin(), found.end(), full) == found.end()) found.push_back(full);
+    return found;
+  };
+  if (std::vector<std::string> found = with(word); !found.empty()) return found;
+  std::vector<std::string> parts;
+  for (const auto& [part, _] : keys) parts.push_back(part);
+  const auto meant = base::nearest(word, parts);
+  return meant ? with(*meant) : std::vector<std::string>{};
+}
+
+// What a mistyped option may have meant: an option of the command, or a recipe key that --set takes.
+std::string advice_on_option(const CLI::App& command, const std::string& option, const std::string& called) {
+  constexpr size_t kKeysShown = 3;
+  const std::string word = option.substr(std::min(option.find_first_not_of('-'), option.size()));
+  std::vector<std::string> names;
+  bool takes_keys = false;
+  for (const CLI::Option* one : command.get_options())
+    for (const std::string& name : one->get_lnames()) {
+      names.push_back(name);
+      takes_keys = takes_keys || name == "set";
+    }
+  const auto meant = base::nearest(word, names);
+  const std::vector<std::string> keys = takes_keys ? recipe_keys_like(word) : std::vector<std::string>{};
+  const auto last = [](const std::string& key) { return key.substr(key.rfind('.') + 1); };
+  const bool by_key = !keys.empty() && (!meant || base::edit_distance(word, last(keys[0])) < base::edit_distance(word, *meant));
+  if (meant && !by_key) return fmt::format("did you mean --{}?", *meant);
+  if (!by_key) return fmt::format("`{} --help` lists what there is", called);
+  const size_t shown = std::min(keys.size(), kKeysShown);
+  return fmt::format("did you mean --set {}=VALUE?",
+                     fmt::join(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(shown), "=VALUE, "));
+}
+
+// Refuses the first option that the command does not have, with what it may have meant.
+void refuse_unknown_option(const CLI::App& app, int argc, const char* const* argv) {
+  const auto [command, called] = parsed_command(app);
+  for (int i = 1; i < argc; ++i) {
+    const std::string option = std::string(argv[i]).substr(0, std::string_view(argv[i]).find('='));
+    if (!option.starts_with("--") || option == "--" || command->get_option_no_throw(option) != nullptr) continue;
+    base::fail_input("unknown option {} of `{}`: {}", option, called, advice_on_option(*command, option, called));
+  }
+}
+
+// `cairn help COMMAND` is `cairn COMMAND --help`.
+std::vector<std::string> words_of(const CLI::App& app, int argc, const char* const* argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.empty() || words[0] != "help" || std::find(words.begin(), words.end(), "--help") != words.end()) return words;
+  words.erase(words.begin());
+  const CLI::App* command = &app;
+  for (const std::string& word : words) command = &find_command(*command, word);
+  words.push_back("--help");
+  return words;
 }
 
 void describe(CLI::App& app) {
@@ -98,7 +187,10 @@ void describe(CLI::App& app) {
   app.set_help_all_flag("--help-all", "Help on every command");
   app.footer(
       "Run `cairn COMMAND --help` for what a command takes, and `cairn reference` for every recipe key.\n"
-      "Exit codes: 0 done, 2 wrong recipe, arguments or files, 3 failed run, 4 lost peer.");
+      "Exit codes: 0 done, 1 measured and not as claimed (replay, prove, bench) or does not fit (--dry-run),\n"
+      "2 wrong recipe, arguments or files, 3 failed run, 4 lost peer.");
+  app.set_version_flag(
+      "--version", [] { return version_text(); }, "Print the versions of Cairn and libtorch");
 }
 
 }  // namespace
@@ -108,6 +200,7 @@ std::vector<CommandSpec> command_specs() {
   describe(app);
   Arguments ignored;
   add_commands(app, ignored);
+  add_help(app);
   std::vector<CommandSpec> all;
   append_specs(app, "", all);
   return all;
@@ -118,11 +211,15 @@ std::optional<Arguments> parse_arguments(int argc, const char* const* argv) {
   describe(app);
   Arguments arguments;
   const Commands commands = add_commands(app, arguments);
-  if (argc > 1) check_command(commands, argv[1]);
+  add_help(app);
+  std::vector<std::string> words = words_of(app, argc, argv);
+  if (!words.empty() && !words[0].starts_with("-")) find_command(app, words[0]);
   try {
-    app.parse(argc, argv);
+    std::reverse(words.begin(), words.end());  // as the parser takes them
+    app.parse(words);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) base::fail_input("{} (cairn --help lists what there is)", error.what());
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) refuse_unknown_option(app, argc, argv);
+    if (error.get_exit_code() != 0) base::fail_input("{} (`{} --help` lists what there is)", error.what(), parsed_command(app).second);
     app.exit(error);
     return std::nullopt;
   }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/arguments/add_options.h"
+#include "cli/arguments/checks.h"
 #include "sync/needs.h"
 
 namespace cairn::cli {
@@ -37,12 +38,14 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
       ->capture_default_str();
   command->add_option("--device", a.device, "What computes")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
   command->add_option("--out", a.out, "The run directory (default: runs/NAME, the first that is free)");
-  command->add_option("--seed", a.seed, "train.seed")->check(CLI::NonNegativeNumber);
-  command->add_option("--resume", a.resume, "Continue a run: its directory, or `auto` for the newest one");
-  command->add_flag("--dry-run", a.dry_run, "Show what would run and the memory of each rank, and stop");
+  command->add_option("--seed", a.seed, "train.seed")->check(not_negative());
+  command->add_option("--resume", a.resume,
+                      "Continue a run: its directory, or `auto` for the newest one (of this recipe or data, if given)");
+  command->add_flag("--dry-run", a.dry_run, "Show what would run and the memory of each rank, and stop; exits with 1 if it does not fit");
+  command->add_flag("--allow-oversize", a.allow_oversize, "Train although the estimate of --dry-run does not fit into memory");
   const char* apart = "Remote islands: each is its own run, with the same recipe and key, and may come and go";
   command->add_option("--island", a.island, "Which of the --islands this is, from 0; --mesh says how it is laid out")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->group(apart);
   command
       ->add_option("--meet", a.meet,
@@ -53,11 +56,11 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
   command
       ->add_option("--founders", a.founders,
                    "Number of islands that wait for each other before the first step; more may join later (default: all)")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->group(apart);
   const char* several = "Several machines: run the same command on each, with its own --node-rank";
   command->add_option("--nnodes", a.nnodes, "How many machines")->check(CLI::Range(1, 1 << 16))->group(several);
-  command->add_option("--node-rank", a.node_rank, "Which of them this is, from 0")->check(CLI::NonNegativeNumber)->group(several);
+  command->add_option("--node-rank", a.node_rank, "Which of them this is, from 0")->check(not_negative())->group(several);
   command->add_option("--rendezvous", a.rendezvous, "HOST:PORT where they meet: an address of machine 0")->group(several);
   command->add_option("--key", a.key, "The run's key file, the same everywhere (`cairn key FILE` makes one)")->group(several);
   command->add_option("--address", a.address, "Where the others reach this machine (default: as machine 0 sees it)")->group(several);
@@ -152,7 +155,7 @@ CLI::App* add_verify(CLI::App& app, VerifyArguments& a) {
       ->take_all();
   command->add_option("--steps", a.steps, "Steps to compare")->check(CLI::Range(1, 10000))->capture_default_str();
   command->add_option("--tolerance", a.tolerance, "Largest difference that is accepted, relative to a tensor's largest element")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   command->add_option("--plant", a.plant,
                       "Skip the gradient all-reduce of this parameter in the first layout, to see that the error is found");

@@ -23,6 +23,22 @@
 #include "train/settings.h"
 
 namespace cairn::cli {
+namespace {
+
+// libtorch says DEFAULT where its kernels use what every processor of this kind has.
+std::string vector_instructions() {
+  const std::string capability = at::get_cpu_capability();
+  if (capability != "DEFAULT") return capability;
+#if defined(__aarch64__)
+  return "NEON";
+#elif defined(__x86_64__)
+  return "SSE2 (this processor or ATEN_CPU_CAPABILITY has no more)";
+#else
+  return "those that every processor of this kind has";
+#endif
+}
+
+}  // namespace
 
 int doctor_command() {
   base::Terminal terminal;
@@ -32,7 +48,7 @@ int doctor_command() {
   terminal.line("machine");
   fact("system", fmt::format("{} {} {}", system.sysname, system.release, system.machine));
   fact("processors", fmt::format("{} usable", processors()));
-  fact("vector instructions", at::get_cpu_capability());
+  fact("vector instructions", vector_instructions());
   fact("memory", fmt::format("{}, {} available", base::human_bytes(base::machine_bytes()), base::human_bytes(base::available_bytes())));
   fact("disk here", fmt::format("{} free", base::human_bytes(base::free_bytes("."))));
   terminal.line("program");
@@ -58,8 +74,10 @@ int key_command(const KeyArguments& a) {
   return 0;
 }
 
+std::string version_text() { return fmt::format("cairn {} (libtorch {})", base::version(), TORCH_VERSION); }
+
 int version_command() {
-  base::Terminal().line(fmt::format("cairn {} (libtorch {})", base::version(), TORCH_VERSION));
+  base::Terminal().line(version_text());
   return 0;
 }
 

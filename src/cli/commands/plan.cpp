@@ -209,7 +209,7 @@ int plan_command(const PlanArguments& a) {
   if (!a.diff.empty()) return compare(a);
   if (!a.plan.empty() && !a.mesh.empty())
     base::fail_input("--mesh {} --plan {}: the plan says how ranks are arranged: leave out --mesh", a.mesh, a.plan);
-  const base::Recipe recipe = apply_overrides(a.recipe.empty() ? base::Recipe() : base::Recipe::parse_file(a.recipe),
+  const base::Recipe recipe = apply_overrides(a.recipe.empty() ? base::Recipe() : base::Recipe::parse(read_recipe_file(a.recipe)),
                                               {.data = a.data, .mesh = a.mesh, .sets = a.sets});
   print_hints(recipe, *stderr_terminal());
   const std::optional<parallel::Plan> given = a.plan.empty() ? std::nullopt : std::optional(parallel::read_plan(a.plan));

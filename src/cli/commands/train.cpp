@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/clock.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/memory_tags.h"
 #include "base/terminal.h"
@@ -25,6 +26,7 @@
 #include "cli/launch/launcher.h"
 #include "cli/launch/links.h"
 #include "cli/launch/rank_setups.h"
+#include "cli/launch/resumed_recipe.h"
 #include "cli/launch/run_directory.h"
 #include "cli/recipe_overrides.h"
 #include "cli/signals.h"
@@ -50,10 +52,13 @@ namespace {
 constexpr int64_t kRankBytes = int64_t{150} << 20;       // a rank process before it holds anything
 constexpr int64_t kThreadRankBytes = int64_t{64} << 20;  // a rank as a thread, with the data and state of a small model
 
+RunRequest request_of(const TrainArguments& a) { return {.out = a.out, .resume = a.resume, .recipe = a.recipe, .data = a.data}; }
+
 // The recipe that a run starts from: the file, or the resumed run's own recipe if no file is given.
 RunDecision decide(const TrainArguments& a, const RunDirectory& run) {
-  if (!a.recipe.empty()) return {run, base::Recipe::File::read(a.recipe)};
-  return {run, run.resume ? std::optional(base::Recipe::File::read(run.path / "recipe.toml")) : std::nullopt};
+  if (!a.recipe.empty()) return {.run = run, .recipe = read_recipe_file(a.recipe)};
+  if (!run.resume) return {.run = run};
+  return {.run = run, .recipe = base::Recipe::File::read(run.path / "recipe.toml"), .saved = true, .folder = start_folder(run.path)};
 }
 
 // Without --nproc, the mesh decides the number of ranks. (shard is a part of dp.)
@@ -65,18 +70,23 @@ TrainArguments with_ranks_of_mesh(TrainArguments a) {
   return a;
 }
 
+base::Recipe parse_decided(const RunDecision& decision) {
+  if (!decision.recipe) return {};
+  return decision.saved ? read_saved_recipe(*decision.recipe, decision.folder) : base::Recipe::parse(*decision.recipe);
+}
+
 // The decided recipe with the keys that the command line sets.
 base::Recipe make_recipe(const TrainArguments& a, const RunDecision& decision) {
-  return apply_overrides(decision.recipe ? base::Recipe::parse(*decision.recipe) : base::Recipe(), {.data = a.data,
-                                                                                                    .mesh = a.mesh,
-                                                                                                    .sets = a.sets,
-                                                                                                    .seed = a.seed,
-                                                                                                    .islands = a.islands,
-                                                                                                    .sync = a.sync,
-                                                                                                    .island = a.island,
-                                                                                                    .founders = a.founders,
-                                                                                                    .meet = a.meet,
-                                                                                                    .listen = a.listen});
+  return apply_overrides(parse_decided(decision), {.data = a.data,
+                                                   .mesh = a.mesh,
+                                                   .sets = a.sets,
+                                                   .seed = a.seed,
+                                                   .islands = a.islands,
+                                                   .sync = a.sync,
+                                                   .island = a.island,
+                                                   .founders = a.founders,
+                                                   .meet = a.meet,
+                                                   .listen = a.listen});
 }
 
 // Reads the plan of --plan and takes the number of ranks from it.
@@ -124,12 +134,6 @@ std::string fingerprint(const TrainArguments& a) {
   return all;
 }
 
-std::string name_of(const TrainArguments& a) {
-  if (!a.recipe.empty()) return std::filesystem::path(a.recipe).stem().string();
-  if (!a.data.empty()) return std::filesystem::path(a.data).stem().string();
-  return "stories";
-}
-
 // Refuses a rank count that this machine cannot hold, before anything is started.
 void check_ranks(const TrainArguments& a) {
   const int64_t each = a.transport == "local" ? kThreadRankBytes : kRankBytes;
@@ -139,11 +143,53 @@ void check_ranks(const TrainArguments& a) {
                      base::human_bytes(each * a.nproc), base::human_bytes(machine), fits);
 }
 
+std::string in_ranks(int count) { return fmt::format("{} rank{}", count, count == 1 ? "" : "s"); }
+
 void print_run_header(const TrainArguments& a, const RunDirectory& run, int ranks, base::Terminal& terminal) {
-  terminal.line(fmt::format("{} {} on {} rank{} ({}); everything goes to {}", run.resume ? "resuming" : "training", name_of(a), ranks,
-                            ranks == 1 ? "" : "s", a.device, run.path.string()));
+  if (!run.note.empty()) terminal.line(run.note);
+  if (run.resume) {
+    terminal.line(fmt::format("resuming {} {} on {} ({})", run.path.string(),
+                              run.step > 0 ? fmt::format("from step {}", run.step) : "from the beginning: it has no snapshot",
+                              in_ranks(ranks), a.device));
+  } else {
+    terminal.line(fmt::format("training {} on {} ({}); everything goes to {}", run_name(request_of(a)), in_ranks(ranks), a.device,
+                              run.path.string()));
+  }
   if (a.device == "cpu" && kernels::has_cuda_kernels() && !visible_gpus().empty())
     terminal.line("(this machine has a GPU: --device cuda trains on it)");
+}
+
+// Names the keys that differ from the resumed run's recipe.
+void print_changed_keys(const base::Recipe& recipe, const RunDirectory& run, base::Terminal& terminal) {
+  if (!run.resume) return;
+  const base::Recipe::File before = base::Recipe::File::read(run.path / "recipe.toml");
+  for (const std::string& line : changed_keys(read_saved_recipe(before, start_folder(run.path)), recipe, run.path)) terminal.line(line);
+}
+
+// What to say of a resumed run that has done all its steps; empty: it has not. Islands that step separately are judged only where all of
+// them are visible here.
+std::string finished_line(base::Recipe recipe, const RunDirectory& run) {
+  const int64_t steps = recipe.read(train::train_schema()).steps;
+  if (!run.resume || run.step < steps) return {};
+  const int64_t islands = recipe.read(parallel::mesh_schema()).island;
+  const bool separately = islands > 1 && sync::needs_of(sync::read_island_sync(recipe).kind).local_steps;
+  if (separately && !std::filesystem::is_directory(run.path / fmt::format("island-{}", islands - 1))) return {};
+  if (run.step > steps)
+    base::fail_input("train.steps = {}: {} is already at step {}: raise train.steps, or start a new run (without --resume)", steps,
+                     run.path.string(), run.step);
+  return fmt::format("{} is already at step {}; raise train.steps to train on, as in --set train.steps={}", run.path.string(), run.step,
+                     2 * run.step);
+}
+
+// The memory that ranks of this machine share. An agent leaves a GPU's out: a CUDA context of its own would take some of it.
+train::DeviceMemory shared_memory(const TrainArguments& a, int ranks_here) {
+  const int gpus = std::max(1, static_cast<int>(visible_gpus().size()));
+  const int ranks = a.device == "cuda" ? (ranks_here + gpus - 1) / gpus : ranks_here;
+  return {.bytes = train::device_memory_bytes(a.device), .ranks = ranks, .processes = a.transport == "local" ? 1 : ranks};
+}
+
+void check_memory(const TrainArguments& a, const train::DryRun& run) {
+  if (!run.misfit.empty() && !a.allow_oversize) base::fail_input("{}; --allow-oversize trains all the same", run.misfit);
 }
 
 // A resumed run's own recipe.toml may have the names of an earlier version: it is written anew with the present ones.
@@ -191,8 +237,9 @@ train::RemoteIslandStart remote_islands_of(const TrainArguments& a) {
   return {.key = comm::read_key(key), .links = parse_links(a.links)};
 }
 
-// Runs one rank as this process. `connect` makes its transport; `chosen` is the run directory if the agent has chosen it already.
-int run_process(const TrainArguments& a, train::Start start,
+// Runs one rank as this process, one of `ranks_here` on this machine. `connect` makes its transport; `chosen` is the run directory if the
+// agent has chosen it already.
+int run_process(const TrainArguments& a, train::Start start, int ranks_here,
                 const std::function<std::unique_ptr<comm::Transport>(const base::Stop&)>& connect,
                 const std::optional<RunDirectory>& chosen) {
   const Signals signals;
@@ -203,9 +250,14 @@ int run_process(const TrainArguments& a, train::Start start,
   comm::WorldOptions options;
   options.log = base::Log({.rank = rank, .terminal = terminal, .file = {}});
   comm::World world(std::move(transport), std::move(options));
+  std::unique_ptr<snapshot::RunLock> lock;  // an agent holds it for its ranks
   return report_failure_to_peers(world, [&] {
-    const RunDecision decision =
-        broadcast_decision(world, [&] { return decide(a, chosen ? *chosen : choose_run_directory(a.out, a.resume, name_of(a))); });
+    const RunDecision decision = broadcast_decision(world, [&] {
+      if (chosen) return decide(a, *chosen);
+      ClaimedRun claimed = claim_run_directory(request_of(a));
+      lock = std::move(claimed.lock);
+      return decide(a, claimed.run);
+    });
     start.out = decision.run.path;
     start.resume = decision.run.resume;
     if (rank == 0) {
@@ -214,6 +266,13 @@ int run_process(const TrainArguments& a, train::Start start,
     }
     base::Recipe recipe = make_recipe(a, decision);
     if (rank == 0 && !chosen) print_run_hints(a, decision, recipe, *terminal);
+    if (rank == 0 && !chosen) print_changed_keys(recipe, decision.run, *terminal);
+    if (const std::string finished = finished_line(recipe, decision.run); !finished.empty()) {
+      if (rank == 0) terminal->line(finished);
+      return 0;
+    }
+    if (a.device == "cuda" || !chosen || size > ranks_here)
+      check_memory(a, train::dry_run(recipe, start, size, shared_memory(a, ranks_here)));
     if (is_remote_island(recipe)) {
       start.remote = remote_islands_of(a);
       start.remote.stop = &signals.stop();
@@ -264,9 +323,9 @@ void export_island_variables(base::Recipe recipe) {
     set_variable("CAIRN_ISLANDS_APART", std::to_string(islands));
 }
 
-// Starts this machine's ranks as processes and watches over them. On the first machine, `run` is passed on to rank 0.
-int run_agent(const TrainArguments& a, const NodePlace& place, const std::optional<RunDirectory>& run,
-              const std::vector<std::string>& command_line) {
+// Starts this machine's ranks as processes and watches over them. On the first machine, the run directory is passed on to rank 0; null on
+// others. Ranks inherit its lock: it is in use until the last of them has ended.
+int run_agent(const TrainArguments& a, const NodePlace& place, const ClaimedRun* claimed, const std::vector<std::string>& command_line) {
   const Signals signals;
   auto terminal = std::make_shared<base::Terminal>();
   train::AgentOptions options{.setups = {}, .argv = {own_program().string()}, .env = {}, .hold_stop = true};
@@ -278,10 +337,13 @@ int run_agent(const TrainArguments& a, const NodePlace& place, const std::option
     terminal->line(error.what());
     return 0;
   }
-  if (run) print_run_header(a, *run, options.setups.front().size, *terminal);
+  if (claimed) print_run_header(a, claimed->run, options.setups.front().size, *terminal);
   base::Log log({.rank = options.setups.front().rank, .terminal = terminal, .file = {}});
   options.argv.insert(options.argv.end(), command_line.begin(), command_line.end());
-  if (run) options.env = {{"CAIRN_RUN_DIR", run->path.string()}, {"CAIRN_RUN_RESUME", run->resume ? "1" : "0"}};
+  if (claimed) {
+    options.env = {{"CAIRN_RUN_DIR", claimed->run.path.string()}, {"CAIRN_RUN_RESUME", claimed->run.resume ? "1" : "0"}};
+    claimed->lock->let_children_inherit();
+  }
   options.env.emplace_back("CAIRN_AGENT_SECONDS", fmt::format("{:.3f}", base::process_age()));
   return train::run_ranks(options, log, signals.stop());
 }
@@ -302,16 +364,17 @@ int run_agent_rank(const TrainArguments& a, train::Start start, int setup_fd) {
   start.threads = std::max(1, processors() / std::max(1, here));
   assign_gpu(a, std::stoi(*variable("CAIRN_LOCAL_RANK")), here);
   const auto connect = [&](const base::Stop&) { return comm::make_net_transport(std::move(setup), {.links = links_among(a, setup.size)}); };
-  return run_process(a, start, connect, run);
+  return run_process(a, start, here, connect, run);
 }
 
 // This process is a rank that mpirun started, and MPI is its transport.
 int run_mpi_rank(const TrainArguments& a, train::Start start, const std::optional<Launch>& launch) {
   if (a.nproc_given)
     base::fail_input("--nproc {} --transport mpi: MPI starts its ranks itself: mpirun -n {} cairn train --transport mpi", a.nproc, a.nproc);
-  start.threads = threads_per_rank(launch ? launch->local_size : 1);
+  const int here = launch ? launch->local_size : 1;
+  start.threads = threads_per_rank(here);
   const auto connect = [](const base::Stop&) { return comm::make_mpi_transport(); };
-  return run_process(a, start, connect, std::nullopt);
+  return run_process(a, start, here, connect, std::nullopt);
 }
 
 // This process is a rank that torchrun, srun or mpirun started, with Cairn's own transport.
@@ -321,7 +384,7 @@ int run_launched_rank(const TrainArguments& a, train::Start start, const Launch&
     base::Terminal terminal;
     return comm::make_net_transport(join_launched(a, launch, fingerprint(a), stop, terminal), {.links = links_among(a, launch.size)});
   };
-  return run_process(a, start, connect, std::nullopt);
+  return run_process(a, start, launch.local_size, connect, std::nullopt);
 }
 
 // Refuses what is wrong with a run, before any rank starts and before other machines wait.
@@ -334,30 +397,59 @@ void check_run(const TrainArguments& a, const base::Recipe& recipe, const train:
   remote_islands_of(a);
 }
 
-// This process starts the run: on the only machine, or on the first of several.
-int start_run(TrainArguments a, train::Start start, const NodePlace& place, const std::vector<std::string>& command_line) {
-  const RunDecision decision = decide(a, choose_run_directory(a.out, a.resume, name_of(a)));
+// Refuses a run that does not fit into memory or onto the disk, by the figures of --dry-run.
+void check_size(const TrainArguments& a, const base::Recipe& recipe, const train::Start& start, base::Terminal& terminal) {
+  const bool on_cpu = a.device == "cpu";  // ranks look at their own GPU
+  const train::DryRun run = train::dry_run(recipe, start, a.nproc, on_cpu ? shared_memory(a, a.nproc) : train::DeviceMemory{});
+  check_memory(a, run);
+  if (const std::string warning = train::check_disk(run, start.out, base::free_bytes(start.out)); !warning.empty()) terminal.line(warning);
+}
+
+// The recipe with the number of ranks and threads that follow from it.
+base::Recipe settle_ranks(TrainArguments& a, const RunDecision& decision, train::Start& start, const NodePlace& place) {
   start.out = decision.run.path;
   start.resume = decision.run.resume;
-  const base::Recipe recipe = make_recipe(a, decision);
+  base::Recipe recipe = make_recipe(a, decision);
   if (!a.nproc_given && a.mesh.empty() && !start.plan && place.nnodes == 1) {
     a.nproc = rank_count(recipe);
     start.threads = std::max(1, processors() / a.nproc);
   }
   check_ranks(a);
+  return recipe;
+}
+
+// --dry-run: takes no run directory.
+int show_dry_run(TrainArguments a, train::Start start, const NodePlace& place) {
+  const RunDecision decision = decide(a, find_run_directory(request_of(a)));
+  const base::Recipe recipe = settle_ranks(a, decision, start, place);
   base::Terminal terminal;
   print_run_hints(a, decision, recipe, terminal);
-  if (a.dry_run) {
-    terminal.line(train::dry_run(recipe, start, a.nproc * place.nnodes));
+  const train::DryRun run = train::dry_run(recipe, start, a.nproc * place.nnodes, shared_memory(a, a.nproc));
+  terminal.line(run.text);
+  return run.misfit.empty() ? 0 : 1;
+}
+
+// This process starts the run: on the only machine, or on the first of several.
+int start_run(TrainArguments a, train::Start start, const NodePlace& place, const std::vector<std::string>& command_line) {
+  if (a.dry_run) return show_dry_run(a, start, place);
+  const ClaimedRun claimed = claim_run_directory(request_of(a));
+  const RunDecision decision = decide(a, claimed.run);
+  const base::Recipe recipe = settle_ranks(a, decision, start, place);
+  base::Terminal terminal;
+  print_run_hints(a, decision, recipe, terminal);
+  print_changed_keys(recipe, decision.run, terminal);
+  check_run(a, recipe, start, place.nnodes);
+  if (const std::string finished = finished_line(recipe, decision.run); !finished.empty()) {
+    terminal.line(finished);
     return 0;
   }
-  check_run(a, recipe, start, place.nnodes);
+  if (place.nnodes == 1) check_size(a, recipe, start, terminal);
   export_island_variables(recipe);
   if (a.transport == "local") {
     print_run_header(a, decision.run, a.nproc, terminal);
     return run_local(a, decision, start);
   }
-  return run_agent(a, place, decision.run, command_line);
+  return run_agent(a, place, &claimed, command_line);
 }
 
 }  // namespace
@@ -390,7 +482,7 @@ int train_command(const TrainArguments& given, const std::vector<std::string>& c
   check_ranks(a);
   base::Terminal().line(fmt::format("machine {} of {}: {} rank{} here; machine 0 shows how the run goes", place.node_rank, place.nnodes,
                                     a.nproc, a.nproc == 1 ? "" : "s"));
-  return run_agent(a, place, std::nullopt, command_line);
+  return run_agent(a, place, nullptr, command_line);
 }
 
 }  // namespace cairn::cli

@@ -1,0 +1,65 @@
+#include "cli/launch/resumed_recipe.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "train/report/run_starts.h"
+#include "train/settings.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr std::array kPathKeys{"data.path",  "data.sources",    "data.tokenizer_file", "data.template",
+                               "model.from", "model.lora.from", "pipeline.csv"};
+// Keys of [model] that the weights do not depend on.
+constexpr std::array kFreeModelKeys{"model.from", "model.train", "model.rope_theta", "model.norm_eps", "model.dropout", "model.convert"};
+
+bool decides_shape(const std::string& key) {
+  const bool in_model = key.starts_with("model.") && key.find('.', 6) == std::string::npos;
+  return in_model && std::find(kFreeModelKeys.begin(), kFreeModelKeys.end(), key) == kFreeModelKeys.end();
+}
+
+}  // namespace
+
+std::filesystem::path start_folder(const std::filesystem::path& run) {
+  const std::vector<train::RunStart> starts = train::read_starts(run / train::kStartsFile);
+  if (starts.empty()) return {};
+  std::error_code gone;
+  const std::filesystem::path folder = starts.back().folder;
+  return std::filesystem::is_directory(folder, gone) && folder != std::filesystem::current_path(gone) ? folder : std::filesystem::path();
+}
+
+base::Recipe read_saved_recipe(const base::Recipe::File& saved, const std::filesystem::path& folder) {
+  base::Recipe recipe = base::Recipe::parse_saved(saved);
+  if (folder.empty()) return recipe;
+  for (const std::string key : kPathKeys)
+    recipe.replace_text(key, [&](const std::string& path) {
+      const bool word = path.empty() || (key == "data.template" && !path.ends_with(".jinja"));
+      return word || std::filesystem::path(path).is_absolute() ? path : (folder / path).lexically_normal().string();
+    });
+  return recipe;
+}
+
+std::vector<std::string> changed_keys(base::Recipe before, base::Recipe now, const std::filesystem::path& run) {
+  train::read_settings(now);
+  try {
+    train::read_settings(before);
+  } catch (const Error&) {
+    return {};  // of an earlier version, or with files that are gone: nothing to compare with
+  }
+  std::vector<std::string> lines;
+  for (const base::Recipe::Change& change : now.changes_since(before)) {
+    if (decides_shape(change.key))
+      base::fail_input(
+          "{} = {} ({}): {} was trained with {}, and its weights do not fit another model: leave the key out, or start a new run",
+          change.key, change.now, change.origin, run.string(), change.before);
+    lines.push_back(
+        fmt::format("changed since {} was started: {} {} -> {} ({})", run.string(), change.key, change.before, change.now, change.origin));
+  }
+  return lines;
+}
+
+}  // namespace cairn::cli

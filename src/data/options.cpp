@@ -25,6 +25,10 @@ base::Schema<DataOptions> data_schema() {
         "auto: the model's, else chatml where the tokenizer has its markers, else alpaca.",
         base::any(),
         {"chat_template"}},
+       {"template_date", &O::template_date,
+        "The date that a chat template which asks for one (strftime_now) writes, as 2026-01-31; empty: the day on which the run starts, "
+        "which "
+        "the run's recipe.toml records for a resume."},
        {"train_on_prompts",
         &O::train_on_prompts,
         "Whether prompts are training targets too, not only what the assistant says.",

@@ -26,6 +26,7 @@ struct DataOptions {
   std::string format = "auto";
   std::string text_field = "text";
   std::string chat_template = "auto";  // data.template
+  std::string template_date;           // what strftime_now tells a template; empty: it is undefined
   bool train_on_prompts = false;
   OnBadLine on_bad = OnBadLine::refuse;
   int64_t line_bytes = 16 << 20;

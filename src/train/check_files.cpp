@@ -26,7 +26,8 @@ void check_snapshot(const std::string& run_dir) {
 }  // namespace
 
 void check_files(base::Recipe recipe, const Start& start) {
-  const Settings settings = read_settings(recipe);  // also reads the adapter
+  Settings settings = read_settings(recipe);  // also reads the adapter
+  set_template_date(settings, recipe, start.day);
   base::Log quiet = base::Log::quiet();
   if (start.resume) check_snapshot(start.out.string());
   if (!settings.model.from.empty()) snapshot::open_pretrained(settings.model.from, quiet);

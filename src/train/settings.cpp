@@ -67,7 +67,7 @@ Settings read_settings(base::Recipe& recipe) {
   if (s.lora.rank > 0 && s.model.from.empty())
     base::fail_input("model.lora.rank = {}: adapters need a pretrained model: set model.from", s.lora.rank);
   s.data = recipe.read(data::data_schema(), data);
-  data::check_template_word(s.data.chat_template);
+  data::check_template_keys(s.data);
   s.train = recipe.read(train_schema());
   for (const StepOptions& options : step_options()) s.steps.push_back(options.read(recipe));
   s.optim = recipe.read(optim::optim_schema(), {.warmup_steps = optim::default_warmup_steps(s.train.steps)});
@@ -85,6 +85,12 @@ Settings read_settings(base::Recipe& recipe) {
   s.log = recipe.read(log_schema());
   recipe.check_all_used();
   return s;
+}
+
+void set_template_date(Settings& settings, base::Recipe& recipe, const std::string& day) {
+  if (day.empty() || !data::needs_template_date(settings.data)) return;
+  settings.data.template_date = day;
+  settings.data = recipe.read(data::data_schema(), settings.data);
 }
 
 std::vector<base::Section> recipe_sections() {

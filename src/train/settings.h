@@ -44,6 +44,10 @@ struct Settings {
 // Recipe::resolved_toml.
 Settings read_settings(base::Recipe& recipe);
 
+// Sets data.template_date to `day` (Start::day) in the settings and the resolved recipe, where the chat template asks for a date and the
+// recipe has none.
+void set_template_date(Settings& settings, base::Recipe& recipe, const std::string& day);
+
 // Refuses a recipe that cannot run on this number of ranks (0: not known yet), as far as this is known without opening the data. `given`: a
 // plan that decides the layout (given_plan.h); null: none.
 void check_recipe(base::Recipe recipe, int ranks, const parallel::Plan* given = nullptr);

@@ -27,6 +27,7 @@ struct Start {
   std::filesystem::path cache;                                     // the folder of tokenized text; empty: it is not kept
   std::string device = "cpu";                                      // cpu or cuda
   int threads = 1;                                                 // CPU threads of this rank
+  std::string day = {};                                            // on which the run starts, for chat templates: "2026-01-31"
   double seconds_before = 0;                                       // time between the command and the start of this process
   std::shared_ptr<base::Terminal> terminal;                        // for the progress line; null: none is shown
   std::shared_ptr<const parallel::Plan> plan = nullptr;            // decides the layout (given_plan.h); null: the recipe's keys do

@@ -92,8 +92,38 @@ TEST(ChatFormat, RefusesWhatIsNotThere) {
   EXPECT_EQ(says("none.jinja"), "data.template = none.jinja: no such file");
   EXPECT_THAT(says(scratch.write("bad.jinja", "{% fro %}")), HasSubstr("bad.jinja, line 1: unknown tag 'fro'"));
   EXPECT_THAT(says("chatml"), HasSubstr("the tokenizer has no token <|im_start|>"));
-  EXPECT_EQ(refusal([] { check_template_word("modle"); }), "unknown data.template \"modle\": did you mean \"model\"?");
-  for (const char* good : {"auto", "model", "plain", "any.jinja"}) EXPECT_NO_THROW(check_template_word(good));
+  EXPECT_EQ(refusal([] { check_template_keys(options_for("modle")); }), "unknown data.template \"modle\": did you mean \"model\"?");
+  for (const char* good : {"auto", "model", "plain", "any.jinja"}) EXPECT_NO_THROW(check_template_keys(options_for(good)));
+}
+
+TEST(ChatFormat, GivesATemplateTheDateOfTheRecipe) {
+  const Scratch scratch;
+  const std::string file =
+      scratch.write("dated.jinja", "{{ strftime_now('%a %d %b %Y') }}:{% for m in messages %}{{ m.content }};{% endfor %}");
+  const auto tokenizer = with_tokens({"</s>"});
+  DataOptions data = options_for(file);
+  EXPECT_TRUE(needs_template_date(data));
+  EXPECT_THAT(refusal([&] { text_by(choose_chat_format(data, tokenizer.get())); }), HasSubstr("Set data.template_date."));
+  data.template_date = "2024-02-29";
+  EXPECT_FALSE(needs_template_date(data));
+  const ChatFormat format = choose_chat_format(data, tokenizer.get());
+  EXPECT_EQ(text_by(format), "Thu 29 Feb 2024:Hi;[Ho;]");
+  data.template_date = "2024-03-01";
+  EXPECT_NE(choose_chat_format(data, tokenizer.get()).renderer.identity, format.renderer.identity);
+  EXPECT_FALSE(needs_template_date(options_for("chatml")));
+  for (const char* bad : {"2023-02-29", "29 Feb 2024", "2024-2-29", "2024-00-10", "2024-04-31", "today", "2024-02-29x", "-024-02-29"}) {
+    data.template_date = bad;
+    EXPECT_EQ(refusal([&] { check_template_keys(data); }),
+              "data.template_date = " + std::string(bad) + ": is no date. Write it as 2026-01-31.");
+  }
+}
+
+TEST(ChatFormat, AsksForADateWhereTheModelsOwnTemplateDoes) {
+  const Scratch scratch;
+  scratch.write("chat_template.jinja", "{{ strftime_now('%Y') if strftime_now is defined else '1999' }}{{ messages[0].content }}");
+  for (const char* word : {"auto", "model"}) EXPECT_TRUE(needs_template_date(options_for(word, scratch.path())));
+  EXPECT_FALSE(needs_template_date(options_for("alpaca", scratch.path())));
+  EXPECT_FALSE(needs_template_date(options_for("auto")));
 }
 
 TEST(ChatFormat, KnowsTheTokenThatEndsAnAnswer) {

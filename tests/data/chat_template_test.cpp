@@ -56,7 +56,8 @@ TEST(ChatTemplate, SeesNoneForToolsAndTheVariablesGiven) {
 TEST(ChatTemplate, TakesADateOnlyFromItsCaller) {
   const ChatTemplate dated = ChatTemplate::parse("{{ strftime_now('%d %b') }}");
   EXPECT_EQ(dated.render_text(chat_of("[]"), {.date = [](const std::string& format) { return "<" + format + ">"; }}), "<%d %b>");
-  EXPECT_THAT(refusal([&] { dated.render_text(chat_of("[]"), {}); }), HasSubstr("chat_template, line 1: asks for today's date"));
+  EXPECT_THAT(refusal([&] { dated.render_text(chat_of("[]"), {}); }),
+              HasSubstr("line 1: asks for the date (strftime_now), and none is given. Set data.template_date."));
 }
 
 TEST(ChatTargets, AreWhatTheTemplateMarksAsGenerated) {
@@ -73,20 +74,6 @@ TEST(ChatTargets, AreFoundByWhatEachAnswerAdds) {
   const RenderedChat chat = ChatTemplate::parse(kChatml).render(kTwoTurns, {});
   EXPECT_EQ(chat.text.size(), 136u);
   EXPECT_THAT(targets(chat), ElementsAre("Hü!<|im_end|>\n", "Bye.<|im_end|>\n"));
-}
-
-TEST(ChatTargets, AreRefusedWhereLaterMessagesChangeEarlierOnes) {
-  const ChatTemplate forgets = ChatTemplate::parse(
-      "{% for m in messages %}[{{ m.role }}]{{ m.content if loop.last else 'x' }}{% endfor %}{{ '[assistant]' if add_generation_prompt }}");
-  EXPECT_THAT(refusal([&] { forgets.render(kTwoTurns, {}); }),
-              HasSubstr("message 2 cannot be told apart: the template writes it differently"));
-  EXPECT_EQ(forgets.render_text(kTwoTurns, {}), "[user]x[assistant]x[user]x[assistant]Bye.");
-}
-
-TEST(ChatTargets, AreRefusedWhereTheGenerationPromptIsNotHowAnswersBegin) {
-  const ChatTemplate other =
-      ChatTemplate::parse("{% for m in messages %}{{ m.content }}{% endfor %}{{ '<think>' if add_generation_prompt }}");
-  EXPECT_THAT(refusal([&] { other.render(kTwoTurns, {}); }), HasSubstr("mark it in the template with {% generation %}"));
 }
 
 TEST(ChatTargets, AreRefusedWhereTheMarkLiesInAMacro) {

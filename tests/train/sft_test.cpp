@@ -66,6 +66,22 @@ TEST(Sft, OfANewModelWritesTheTemplateItWasTrainedWith) {
   EXPECT_EQ(json_in(snapshot::step_folder(scratch / "next", 1) / "tokenizer_config.json"), json_in(written / "tokenizer_config.json"));
 }
 
+TEST(Sft, RecordsTheDateThatATemplateAsksForSoThatAResumeHasIt) {
+  const harness::ScratchFolder scratch;
+  const std::string dated = scratch.file("dated.jinja", "{{ strftime_now('%Y') }}{{ messages[0].content }}").string();
+  const auto resolved = [](base::Recipe recipe, const std::string& today) {
+    Settings settings = read_settings(recipe);
+    set_template_date(settings, recipe, today);
+    EXPECT_THAT(recipe.resolved_toml(), HasSubstr("template_date = \"" + settings.data.template_date + "\""));
+    return std::pair(settings.data.template_date, base::Recipe::parse(recipe.resolved_toml(), "recipe.toml"));
+  };
+  const auto [day, again] = resolved(tuning_recipe({"data.template=" + dated}), "2026-01-31");
+  EXPECT_EQ(day, "2026-01-31");
+  EXPECT_EQ(resolved(again, "2027-05-05").first, "2026-01-31");
+  EXPECT_EQ(resolved(tuning_recipe({"data.template=" + dated, "data.template_date=1999-12-31"}), "2026-01-31").first, "1999-12-31");
+  EXPECT_EQ(resolved(tuning_recipe({"data.template=chatml"}), "2026-01-31").first, "");  // it asks for none
+}
+
 TEST(Sft, RefusesATemplateThatIsNotKnownBeforeAnythingIsRead) {
   try {
     base::Recipe recipe = tuning_recipe({"data.template=alpacca", "data.path=absent.jsonl"});

@@ -13,6 +13,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
+#include "data/chat/template_date.h"
 #include "data/corpus/inspect.h"
 #include "data/corpus/tokenize_progress.h"
 #include "data/corpus/write_shard.h"
@@ -25,8 +26,10 @@ data::DataOptions options_of(const DataArguments& a) {
   recipe.set("data.path", a.path, "the path");
   if (!a.tokenizer.empty()) recipe.set("data.tokenizer_file", a.tokenizer, "--tokenizer");
   for (const std::string& set : a.sets) recipe.set(set);
-  const data::DataOptions options = recipe.read(data::data_schema());
+  data::DataOptions options = recipe.read(data::data_schema());
   recipe.check_all_used();
+  data::check_template_keys(options);
+  if (data::needs_template_date(options)) options.template_date = data::day_of(base::wall_time());
   return options;
 }
 

@@ -21,6 +21,7 @@
 #include "cli/environment.h"
 #include "cli/stderr_terminal.h"
 #include "cli/text/language_model.h"
+#include "data/chat/template_date.h"
 #include "data/corpus.h"
 #include "data/corpus/tokenize_progress.h"
 #include "evaluate/exact_match.h"
@@ -191,8 +192,9 @@ class Evaluation {
     if (a_.data.size() > 1) recipe.set("data.sources", a_.data, "--data");
     recipe.set("data.tokenizer_file", model_.path, "the model");
     for (const std::string& set : a_.sets) recipe.set(set);
-    const data::DataOptions options = recipe.read(data::data_schema());
+    data::DataOptions options = recipe.read(data::data_schema());
     recipe.check_all_used();
+    if (data::needs_template_date(options)) options.template_date = data::day_of(base::wall_time());
     if (!options.needs().is_text()) base::fail_input("data.kind = {}: perplexity is of text; leave it out", options.kind);
     const std::filesystem::path cache = cache_folder();
     data::TokenizeProgress shown(*stderr_, clock_);

@@ -35,6 +35,7 @@
 #include "comm/nccl/transport.h"
 #include "comm/net/transport.h"
 #include "comm/world.h"
+#include "data/chat/template_date.h"
 #include "kernels/adamw.h"
 #include "mesh/mesh.h"
 #include "parallel/layout/plan_file.h"
@@ -54,11 +55,26 @@ constexpr int64_t kThreadRankBytes = int64_t{64} << 20;  // a rank as a thread, 
 
 RunRequest request_of(const TrainArguments& a) { return {.out = a.out, .resume = a.resume, .recipe = a.recipe, .data = a.data}; }
 
+// The date for chat templates: today's, or that of the run which is resumed.
+std::string day_of_run(const RunDirectory& run) {
+  const std::filesystem::path recipe = run.path / "recipe.toml";
+  if (run.resume && std::filesystem::exists(recipe))
+    if (const auto before = base::Recipe::parse_file(recipe).read(data::data_schema()); !before.template_date.empty())
+      return before.template_date;
+  return data::day_of(base::wall_time());
+}
+
 // The recipe that a run starts from: the file, or the resumed run's own recipe if no file is given.
 RunDecision decide(const TrainArguments& a, const RunDirectory& run) {
-  if (!a.recipe.empty()) return {.run = run, .recipe = read_recipe_file(a.recipe)};
-  if (!run.resume) return {.run = run};
-  return {.run = run, .recipe = base::Recipe::File::read(run.path / "recipe.toml"), .saved = true, .folder = start_folder(run.path)};
+  RunDecision decision{.run = run, .day = day_of_run(run)};
+  if (!a.recipe.empty()) {
+    decision.recipe = read_recipe_file(a.recipe);
+  } else if (run.resume) {
+    decision.recipe = base::Recipe::File::read(run.path / "recipe.toml");
+    decision.saved = true;
+    decision.folder = start_folder(run.path);
+  }
+  return decision;
 }
 
 // Without --nproc, the mesh decides the number of ranks. (shard is a part of dp.)
@@ -260,6 +276,7 @@ int run_process(const TrainArguments& a, train::Start start, int ranks_here,
     });
     start.out = decision.run.path;
     start.resume = decision.run.resume;
+    start.day = decision.day;
     if (rank == 0) {
       start.terminal = terminal;
       if (!chosen) print_run_header(a, decision.run, size, *terminal);
@@ -409,6 +426,7 @@ void check_size(const TrainArguments& a, const base::Recipe& recipe, const train
 base::Recipe settle_ranks(TrainArguments& a, const RunDecision& decision, train::Start& start, const NodePlace& place) {
   start.out = decision.run.path;
   start.resume = decision.run.resume;
+  start.day = decision.day;
   base::Recipe recipe = make_recipe(a, decision);
   if (!a.nproc_given && a.mesh.empty() && !start.plan && place.nnodes == 1) {
     a.nproc = rank_count(recipe);

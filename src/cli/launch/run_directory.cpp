@@ -183,7 +183,8 @@ RunDecision broadcast_decision(comm::World& world, const std::function<RunDecisi
   if (world.rank() == 0) {
     const RunDecision decision = decide();
     base::Json json{{"path", decision.run.path.string()}, {"resume", decision.run.resume}, {"step", decision.run.step},
-                    {"note", decision.run.note},          {"saved", decision.saved},       {"folder", decision.folder.string()}};
+                    {"note", decision.run.note},          {"saved", decision.saved},       {"folder", decision.folder.string()},
+                    {"day", decision.day}};
     if (decision.recipe) json["recipe"] = {{"text", decision.recipe->text}, {"name", decision.recipe->name}};
     text = base::compact(json);
   }
@@ -197,7 +198,8 @@ RunDecision broadcast_decision(comm::World& world, const std::function<RunDecisi
       .run = {json["path"].get<std::string>(), json["resume"].get<bool>(), json["step"].get<int64_t>(), json["note"].get<std::string>()},
       .recipe = std::nullopt,
       .saved = json["saved"].get<bool>(),
-      .folder = json["folder"].get<std::string>()};
+      .folder = json["folder"].get<std::string>(),
+      .day = json["day"].get<std::string>()};
   if (json.contains("recipe")) decision.recipe = {json["recipe"]["text"].get<std::string>(), json["recipe"]["name"].get<std::string>()};
   return decision;
 }

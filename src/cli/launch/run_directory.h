@@ -49,12 +49,13 @@ struct ClaimedRun {
 // Takes the directory that the rules choose, so that no two runs ever have the same one. Refuses one that another run uses.
 ClaimedRun claim_run_directory(const RunRequest& request);
 
-// What rank 0 decides for all ranks: where the run writes, whether it resumes, and the text of the recipe.
+// What rank 0 decides for all ranks: where the run writes, whether it resumes, the text of the recipe, and the day.
 struct RunDecision {
   RunDirectory run;
   std::optional<base::Recipe::File> recipe = {};  // without the command line's keys; none: every key has its default
   bool saved = false;                             // the recipe is the resumed run's own
   std::filesystem::path folder = {};              // saved: where its relative paths begin; empty: here
+  std::string day = {};                           // on which the run starts (train::Start::day)
 };
 
 // Calls `decide` on rank 0 and broadcasts its result, so that machines need no shared file system. Collective.

@@ -5,21 +5,18 @@
 
 #include "base/clock.h"
 #include "data/chat/chat_template.h"
+#include "data/chat/template_date.h"
 #include "data/tokenizer/tokenizer_config.h"
 
 namespace cairn::cli {
 namespace {
-
-constexpr size_t kDateBytesMax = 256;
 
 // Today's date: some templates tell it to the model.
 std::string today(const std::string& format) {
   const auto now = static_cast<std::time_t>(base::wall_time());
   std::tm parts{};
   localtime_r(&now, &parts);
-  std::string text(kDateBytesMax, '\0');
-  text.resize(std::strftime(text.data(), text.size(), format.c_str(), &parts));
-  return text;
+  return data::format_time(parts, format);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "data/chat/template_date.h"
 #include "data/chat/template_renderer.h"
 #include "data/options.h"
 #include "data/tokenizer.h"
@@ -36,11 +37,18 @@ std::string end_text(const TokenizerConfig& config, const Tokenizer* tokenizer) 
   return std::string(tokenizer->end_of_text_name());
 }
 
-// A template from outside, with the variables of tokenizer_config.json.
-Renderer foreign_renderer(const std::string& text, const std::string& name, const TokenizerConfig& config, const std::string& end) {
+// The template `format` from outside, with the variables of tokenizer_config.json and the date of data.template_date.
+Renderer foreign_renderer(const ChatFormat& format, const TokenizerConfig& config, const std::string& day) {
   base::OrderedJson variables = config.template_variables();
-  if (!variables.contains("eos_token")) variables["eos_token"] = end;
-  return chat_renderer(ChatTemplate::parse(text, name), {.variables = std::move(variables)});
+  if (!variables.contains("eos_token")) variables["eos_token"] = format.end;
+  return chat_renderer(ChatTemplate::parse(format.text, format.name), {.variables = std::move(variables)}, day);
+}
+
+TokenizerConfig config_in(const std::string& folder) { return folder.empty() ? TokenizerConfig() : open_tokenizer_config(folder); }
+
+std::string read_template(const std::string& file) {
+  if (!fs::is_regular_file(file)) base::fail_input("data.template = {}: no such file", file);
+  return base::read_file(file, kTemplateBytes);
 }
 
 std::string where_it_is(const std::string& folder) {
@@ -53,7 +61,7 @@ std::string where_it_is(const std::string& folder) {
 ChatFormat choose_chat_format(const DataOptions& data, const Tokenizer* tokenizer) {
   const std::string& word = data.chat_template;
   ChatFormat format{.name = word, .text = {}, .folder = folder_of(data.tokenizer_file), .end = {}};
-  const TokenizerConfig config = format.folder.empty() ? TokenizerConfig() : open_tokenizer_config(format.folder);
+  const TokenizerConfig config = config_in(format.folder);
   format.end = end_text(config, tokenizer);
   const std::optional<std::string> own = config.chat_template();
   if (word == "model" && !own)
@@ -66,13 +74,12 @@ ChatFormat choose_chat_format(const DataOptions& data, const Tokenizer* tokenize
     format.name = where_it_is(format.folder);
     format.text = *own;
     format.is_own = true;
-    format.renderer = foreign_renderer(*own, format.name, config, format.end);
+    format.renderer = foreign_renderer(format, config, data.template_date);
     return format;
   }
   if (word.ends_with(".jinja")) {
-    if (!fs::is_regular_file(word)) base::fail_input("data.template = {}: no such file", word);
-    format.text = base::read_file(word, kTemplateBytes);
-    format.renderer = foreign_renderer(format.text, word, config, format.end);
+    format.text = read_template(word);
+    format.renderer = foreign_renderer(format, config, data.template_date);
     return format;
   }
   if (word == "auto") format.name = has_all(tokenizer, built_in_template("chatml").markers) ? "chatml" : "alpaca";
@@ -81,8 +88,17 @@ ChatFormat choose_chat_format(const DataOptions& data, const Tokenizer* tokenize
   return format;
 }
 
-void check_template_word(const std::string& word) {
+bool needs_template_date(const DataOptions& data) {
+  if (!data.needs().tokens || !data.template_date.empty()) return false;
+  if (data.chat_template.ends_with(".jinja")) return reads_date(read_template(data.chat_template));
+  if (data.chat_template != "auto" && data.chat_template != "model") return false;
+  return reads_date(config_in(folder_of(data.tokenizer_file)).chat_template().value_or(""));
+}
+
+void check_template_keys(const DataOptions& data) {
+  const std::string& word = data.chat_template;
   if (word != "auto" && word != "model" && !word.ends_with(".jinja")) built_in_template(word);
+  if (!data.template_date.empty()) date_on(data.template_date);
 }
 
 void check_markers(const ChatFormat& format, const Tokenizer& tokenizer) {

@@ -28,8 +28,12 @@ struct ChatFormat {
 // `tokenizer` is null where one will be learned: it then has all markers.
 ChatFormat choose_chat_format(const DataOptions& data, const Tokenizer* tokenizer);
 
-// Refuses an unknown word of data.template and suggests the nearest.
-void check_template_word(const std::string& word);
+// Whether the template asks for the date, and data.template_date is unset: strftime_now is then undefined in the template. A command that
+// trains or evaluates sets the key to the day on which it starts.
+bool needs_template_date(const DataOptions& data);
+
+// Refuses an unknown word of data.template and suggests the nearest, and a data.template_date that is no date.
+void check_template_keys(const DataOptions& data);
 
 // Refuses a template whose markers are no special tokens of the tokenizer: they would become ordinary tokens, and other programs could not
 // see where an answer ends.

@@ -20,7 +20,7 @@ struct Conversation {
 struct ChatOptions {
   bool add_generation_prompt = false;                            // end with the prefix of an assistant message
   base::OrderedJson variables = base::OrderedJson::object();     // more variables: bos_token, eos_token, enable_thinking, ...
-  std::function<std::string(const std::string& format)> date{};  // strftime_now; empty: templates use their fixed date, or are refused
+  std::function<std::string(const std::string& format)> date{};  // strftime_now; empty: it is undefined
 };
 
 // Bytes from `first` up to `end`.
@@ -45,9 +45,8 @@ class ChatTemplate {
   // The text alone, as transformers' apply_chat_template gives it.
   std::string render_text(const Conversation& conversation, const ChatOptions& options) const;
 
-  // The text and its targets: what the {% generation %} blocks write or, in a template without them, what each assistant message adds after
-  // the messages before it and the generation prompt. Refused where that is ambiguous because the template renders earlier messages
-  // differently once later ones follow.
+  // The text and its targets: what the {% generation %} blocks write or, in a template without them, the turn of each assistant message
+  // (assistant_turns.h): what follows the generation prompt, with the tokens that end the turn.
   RenderedChat render(const Conversation& conversation, const ChatOptions& options) const;
 
   bool marks_generation() const;

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/checksum.h"
+#include "data/chat/template_date.h"
 
 namespace cairn::data {
 namespace {
@@ -26,11 +27,15 @@ std::vector<TextSegment> parts_of(const RenderedChat& chat) {
 
 }  // namespace
 
-Renderer chat_renderer(ChatTemplate chat, ChatOptions options) {
+Renderer chat_renderer(ChatTemplate chat, ChatOptions options, const std::string& day) {
   if (options.date) base::fail_input("a chat template for training takes no date: the same text must come out tomorrow");
   options.add_generation_prompt = false;
   std::string identity =
       fmt::format("chat_template-{:016x}-{:016x}", base::checksum(chat.text()), base::checksum(base::compact(options.variables)));
+  if (!day.empty() && reads_date(chat.text())) {
+    options.date = date_on(day);
+    identity += "-" + day;
+  }
   return {.identity = std::move(identity),
           .render = [chat = std::move(chat), options = std::move(options)](std::span<const ChatMessage> messages) {
             Conversation conversation;

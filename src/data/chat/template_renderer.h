@@ -6,7 +6,8 @@
 namespace cairn::data {
 
 // Renders messages with the template; assistant messages are targets. `options` gives the template's variables; a generation prompt is
-// never added. options.date is refused: text that changes with the date would not match its identity.
-Renderer chat_renderer(ChatTemplate chat, ChatOptions options);
+// never added. `day` is the date that strftime_now tells ("2026-01-31"); empty: it is undefined. options.date is refused: text that
+// changes with the date would not match its identity.
+Renderer chat_renderer(ChatTemplate chat, ChatOptions options, const std::string& day = "");
 
 }  // namespace cairn::data

@@ -14,8 +14,7 @@ Value Evaluator::call(const Expression& expression, const Value* caller) {
   const Expression& callee = *expression.parts[0];
   const Value called = evaluate(callee);
   if (called.is_undefined() && callee.kind == Expression::Kind::name && callee.name == "strftime_now")
-    budget_.fail(
-        "asks for today's date (strftime_now), and texts that change from day to day are not trained on: give the date as a variable");
+    budget_.fail("asks for the date (strftime_now), and none is given. Set data.template_date.");
   if (called.is_undefined() && callee.kind == Expression::Kind::attribute) {
     const Value self = evaluate(*callee.parts[0]);
     if (const std::string why = refused_method(self, callee.name); !why.empty())

@@ -12,6 +12,7 @@ void read_recipe(Job& job, comm::World& world, base::Recipe recipe, const Start&
   if (start.plan) use_layout_of(*start.plan, recipe, world.size());
   RunConfig& config = job.config;
   config.settings = read_settings(recipe);
+  set_template_date(config.settings, recipe, start.day);
   config.recipe_toml = recipe.resolved_toml();
   config.device = kernels::device_from_name(start.device);
   check_instruments(config.settings, config.device);
